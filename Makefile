@@ -1,0 +1,49 @@
+# Every target sets up what it needs: `make test` and `make study` work on a fresh machine with Python, venv and make.
+PYTHON ?= python3
+VENV ?= .venv
+RUN = $(VENV)/bin/python
+STUDY_ARGS ?=
+
+.PHONY: help setup study test test-slow bench check format clean
+
+help:
+	@echo "make setup      create $(VENV) with everything that the targets below need"
+	@echo "make study      study a small transformer's tensors in low precision -> out/study/report.html"
+	@echo "make test       run the tests"
+	@echo "make test-slow  run the complete sweeps as well (about twenty minutes)"
+	@echo "make bench      measure the casts beside other libraries -> out/bench.json"
+	@echo "make check      lint, format and type checks"
+
+# The stamp remembers what was installed; a changed pin or dependency installs again.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "fpsim needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) -V). Use: make PYTHON=python3.12 setup"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.installed
+
+study: setup
+	$(VENV)/bin/fpsim study $(STUDY_ARGS)
+
+test: setup
+	$(RUN) -m pytest
+
+test-slow: setup
+	$(RUN) -m pytest -m ""
+
+bench: setup
+	$(RUN) -m benchmarks.casts
+
+check: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: setup
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:
+	rm -rf $(VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""What precision costs: arrays in, frozen reports out."""

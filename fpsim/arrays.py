@@ -1,0 +1,114 @@
+"""Checks at the door: what comes in becomes an array of integer words, or one clear sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.formats import DTYPES, Format
+
+Array = npt.NDArray[Any]
+FORMAT_OF = {dtype: fmt for fmt, dtype in DTYPES.items()}
+
+
+def words(array: Array) -> Array:
+    """The same memory as unsigned integers."""
+    unsigned = np.dtype(f"u{array.dtype.itemsize}").newbyteorder(array.dtype.byteorder)
+    return array.view(unsigned)
+
+
+def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
+    """x as an array of floats, and the format that its dtype stores.
+
+    Raises:
+      TypeError: x holds integers, objects or floats of another kind.
+    """
+    array = np.asarray(x)
+    fmt = FORMAT_OF.get(array.dtype.newbyteorder("="))
+    if fmt is not None:
+        return array, fmt
+    wanted = f"{name} must be an array of float16, bfloat16, float32, float64 or an ml_dtypes float"
+    if array.dtype.kind in "iub" or _is_small_integer(array.dtype):
+        raise TypeError(
+            f"{wanted}; got {array.dtype}. Convert values with {name}.astype(np.float64); "
+            "to read integers as codes use fpsim.decode."
+        )
+    if array.dtype.kind == "O":
+        raise TypeError(f"{wanted}; got objects. Convert with np.asarray({name}, dtype=np.float64).")
+    raise TypeError(f"{wanted}; got {array.dtype}. Convert with {name}.astype(np.float64) if float64 holds it.")
+
+
+def _is_small_integer(dtype: np.dtype[Any]) -> bool:
+    return dtype in {np.dtype(getattr(ml_dtypes, f"{sign}int{bits}")) for sign in ("", "u") for bits in (1, 2, 4)}
+
+
+def code_array(codes: npt.ArrayLike, fmt: Format, name: str = "codes") -> Array:
+    """Codes of a format as unsigned integers of its storage width, or wider, in range.
+
+    Raises:
+      TypeError: neither integers nor an array of the format's own dtype.
+      ValueError: a code lies outside the format.
+    """
+    array = np.asarray(codes)
+    own = FORMAT_OF.get(array.dtype.newbyteorder("="))
+    if own is not None:
+        if own == fmt:
+            return words(array)
+        raise TypeError(
+            f"{name} must be codes of {fmt}; got an array of {array.dtype}, which stores {own}. "
+            f"Pass fmt={own} to decode it, or its values to fpsim.encode."
+        )
+    if array.dtype.kind not in "iu":
+        if array.size == 0 and not hasattr(codes, "dtype"):
+            return np.zeros(array.shape, fmt.storage)  # [] has no dtype of its own
+        raise TypeError(
+            f"{name} must be unsigned integers (codes of {fmt} in {fmt.storage}); got {array.dtype}. "
+            "fpsim.encode turns values into codes."
+        )
+    if array.size and (array.dtype.kind == "i" or fmt.bits < 8 * array.dtype.itemsize):
+        _refuse_codes_outside(array, fmt, name)
+    return array
+
+
+def _refuse_codes_outside(array: Array, fmt: Format, name: str) -> None:
+    lowest, highest = int(array.min()), int(array.max())
+    if lowest < 0 or highest >= 1 << fmt.bits:
+        bad = lowest if lowest < 0 else highest
+        raise ValueError(
+            f"{name} must lie in 0 .. {(1 << fmt.bits) - 1:#x}, the codes of {fmt}; got {bad:#x}. "
+            "Mask or shift packed codes apart first."
+        )
+
+
+def output(out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], source: Array) -> Array:
+    """The array to fill: `out` if it fits, or a new one.
+
+    Raises:
+      ValueError: out has another dtype or shape, cannot be written, or shares memory with the input.
+    """
+    if out is None:
+        return np.empty(shape, dtype)
+    if not isinstance(out, np.ndarray):
+        raise ValueError(f"out must be a NumPy array of {dtype} and shape {shape}; got {type(out).__name__}.")
+    if out.dtype != dtype:
+        raise ValueError(f"out must have dtype {dtype}; got {out.dtype}. Make it with np.empty({shape}, np.{dtype}).")
+    if out.shape != shape:
+        raise ValueError(f"out must have the input's shape {shape}; got {out.shape}.")
+    if not out.flags.writeable:
+        raise ValueError("out must be writeable; got a read-only array. Pass a copy.")
+    if _overlaps(source, out):
+        raise ValueError("out must not share memory with the input; got overlapping arrays. Pass a separate array.")
+    return out
+
+
+def _overlaps(a: Array, b: Array) -> bool:
+    """Whether two arrays share an element; a doubtful case counts as one."""
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        return bool(np.shares_memory(a, b, max_work=10_000))
+    except np.exceptions.TooHardError:
+        return True

@@ -1,0 +1,1 @@
+"""Scalar core: integers in, integers out. One body for the CPU and for CUDA."""

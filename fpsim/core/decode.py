@@ -1,0 +1,50 @@
+"""Scalar core: the code of a format in, the bit pattern of a float out."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.core.jit import scalar
+
+
+class DecodeLayout(NamedTuple):
+    """A format as seen from a target float, all words of the target's width."""
+
+    magnitude_mask: Any
+    sign_bit: Any
+    max_code: Any  # the largest finite magnitude
+    infinity: Any  # magnitude code of Inf; where there is none, a number that no magnitude reaches
+    negative_nan: Any  # the code that is NaN although its magnitude is finite (-0's), or all ones for none
+    normal_from: Any  # the smallest magnitude that is placed by shifting; what lies below is converted
+    shift: Any  # moves the mantissa into place
+    rebias: Any  # added to a shifted magnitude, modulo the word
+    scale: Any  # added to the pattern of an integer that was converted, modulo the word
+
+
+def _make_decode_bits(word: type, width: int, mantissa_bits: int, real: type) -> Any:
+    """The decoder for target floats of one width."""
+    zero = word(0)
+    infinity = word(((1 << (width - 1 - mantissa_bits)) - 1) << mantissa_bits)
+    nan = word(infinity | word(1 << (mantissa_bits - 1)))
+    sign_bit = word(1 << (width - 1))
+
+    @scalar
+    def decode_bits(code: Any, f: DecodeLayout) -> Any:
+        """The float of one code. A NaN keeps its sign, not its payload."""
+        magnitude = word(code & f.magnitude_mask)
+        normal = word(word(magnitude << f.shift) + f.rebias)
+        # a subnormal is an integer times a power of two, and the conversion of so small an integer is exact
+        subnormal = word(real(magnitude).view(word) + f.scale) if magnitude != zero else zero
+        bits = normal if magnitude >= f.normal_from else subnormal
+        bits = nan if magnitude > f.max_code else bits
+        bits = infinity if magnitude == f.infinity else bits
+        bits = word(bits | (sign_bit if word(code & f.sign_bit) != zero else zero))
+        return nan if code == f.negative_nan else bits
+
+    return decode_bits
+
+
+decode_bits_32 = _make_decode_bits(np.uint32, 32, 23, np.float32)
+decode_bits_64 = _make_decode_bits(np.uint64, 64, 52, np.float64)

@@ -1,0 +1,114 @@
+"""Scalar core: the bit pattern of a float in, the code of a format out. Integers only, so CPU and CUDA agree.
+
+The five beats: take apart, find the place of the last kept bit, split there, round, put together. Nothing branches:
+a subnormal result only moves the place further up, and a carry out of the mantissa walks into the exponent by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.core.jit import scalar
+from fpsim.core.rounding import DOWN, UP, rounds_up_32, rounds_up_64, split_32, split_64
+
+
+# How much of the layout a format and its policy need; each kind compiles the checks of the one before and more.
+PLAIN = 0  # signed with -0, subnormals kept, Inf treated like overflow
+FULL = 1  # any signed format and policy
+UNUSUAL = 2  # unsigned, without zero, powers of two, or with values below the source's normal range
+
+SOURCE_LIFT = 64  # more than the mantissa bits of the source
+
+
+class EncodeLayout(NamedTuple):
+    """A format as seen from a source float, all words of the source's width.
+
+    `depth` counts the source exponent fields below the format's smallest normal value: min_field - 1 where
+    min_field is the source field of that value (at least 1). `place` is the number of source mantissa bits below
+    the format's last place in the lowest source binade: mantissa bits dropped + depth.
+    """
+
+    depth: Any
+    place: Any
+    max_code: Any  # the largest finite magnitude
+    flush_below: Any  # magnitudes below become zero; 0 keeps subnormals
+    overflow: Any  # magnitude code for a finite value that is too large ...
+    overflow_inward: Any  # ... and in a directed mode that rounds it toward zero
+    infinite: Any  # magnitude code for an infinite input
+    nan: Any  # code for a NaN ...
+    nan_sign: Any  # ... and the bit that a negative NaN flips in it
+    sign_bit: Any
+    signed_from: Any  # smallest magnitude that takes a sign: 1 where there is no -0
+    random_mask: Any  # the top random_bits of 32 bits
+    # The rest matters to unusual formats only: unsigned, without zero, powers of two, or wider than the source.
+    parity: Any  # 1: the code's last bit tells odd from even; all ones: every significand is odd (precision 1)
+    offset: Any  # magnitude code of the lowest normal value, to be taken off where exponent field 0 is ordinary
+    zero: Any  # code of a zero input
+    below: Any  # code for a value below the lowest of an unsigned format
+    refuses_negative: Any  # 1: `below` applies
+
+
+def _make_encode_bits(word: type, width: int, mantissa_bits: int, rounds_up: Any, split: Any, real: type) -> Any:
+    """The encoder for source floats of one width."""
+    zero, one = word(0), word(1)
+    sign_shift = word(width - 1)
+    magnitude_mask = word((1 << (width - 1)) - 1)
+    mantissa = word(mantissa_bits)
+    exponent_mask = (1 << (width - 1 - mantissa_bits)) - 1
+    infinity = word(exponent_mask << mantissa_bits)
+    hidden = word(1 << mantissa_bits)
+    # Source subnormals get exponent fields of their own, below those of the normal numbers, which move up by LIFT.
+    lift = word(SOURCE_LIFT << mantissa_bits)
+    source_bias = (exponent_mask >> 1) + mantissa_bits - 1  # value = integer * 2**-source_bias
+    unlift = word((source_bias - SOURCE_LIFT) << mantissa_bits)
+
+    @scalar
+    def encode_bits(bits: Any, random: Any, f: EncodeLayout, mode: int, kind: int) -> Any:
+        """The code of one float, rounded once. `mode` and `kind` are constants where this is compiled."""
+        negative = word(bits >> sign_shift)
+        magnitude = word(bits & magnitude_mask)
+        exact = magnitude
+        if kind == UNUSUAL:
+            normalised = word(real(magnitude).view(word) - unlift)  # an exact conversion that finds the top bit
+            exact = word(magnitude + lift) if magnitude >= hidden else normalised
+            exact = exact if magnitude > zero else zero
+
+        field = word(exact >> mantissa)
+        drop = word(min(word(max(field, one) - one), f.depth))
+        significand = word(exact - word(drop << mantissa))
+        kept, rest = split(significand, word(f.place - drop), mode)
+        odd = word(kept & one)
+        if kind == UNUSUAL:
+            odd = word(min(word(kept & f.parity), one))
+        code = word(kept + rounds_up(odd, rest, negative, random, f.random_mask, mode))
+
+        if kind == UNUSUAL:
+            code = word(max(code, f.offset) - f.offset)
+        overflow = f.overflow
+        if mode == UP:
+            overflow = f.overflow if negative == zero else f.overflow_inward
+        if mode == DOWN:
+            overflow = f.overflow_inward if negative == zero else f.overflow
+        code = overflow if code > f.max_code else code
+        if kind != PLAIN:
+            code = zero if code < f.flush_below else code
+            code = f.infinite if magnitude >= infinity else code
+        if kind == UNUSUAL:
+            code = f.zero if magnitude == zero else code
+            refused = word(word(f.refuses_negative & negative) & word((code != zero) | (f.offset != zero)))
+            code = f.below if refused != zero else code
+
+        sign = f.sign_bit if negative != zero else zero
+        if kind == PLAIN:
+            code = f.nan if magnitude > infinity else code
+            return word(code | sign)
+        signed = word(code | (sign if code >= f.signed_from else zero))
+        return word(f.nan ^ word(sign & f.nan_sign)) if magnitude > infinity else signed
+
+    return encode_bits
+
+
+encode_bits_32 = _make_encode_bits(np.uint32, 32, 23, rounds_up_32, split_32, np.float32)
+encode_bits_64 = _make_encode_bits(np.uint64, 64, 52, rounds_up_64, split_64, np.float64)

@@ -1,0 +1,142 @@
+"""Numba options in one place, and a disk cache that an edited source file can never leave stale.
+
+numba's own `cache=True` looks only at the file that holds a function, so an edited helper in another file goes
+unnoticed. Here the digest of every source file of the package names the cache folder: a new source is a new folder.
+A process that outlives an edit may hold a mixture of old and new functions, so it caches nothing that it loads then.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+from numba.core import caching
+
+from fpsim.core import sources
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+KEEP_DAYS = 30  # folders of older sources go after this time without use
+
+
+def _writable(folder: Path) -> bool:
+    """Whether a file can be made in a folder, which is created on the way."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+@lru_cache(maxsize=1)
+def cache_folder() -> Path | None:
+    """Where compiled kernels of these sources live: FPSIM_CACHE_DIR, NUMBA_CACHE_DIR, the user's cache, or nowhere."""
+    chosen = os.environ.get("FPSIM_CACHE_DIR") or os.environ.get("NUMBA_CACHE_DIR")
+    if chosen:
+        base = Path(chosen) / "fpsim"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches" / "fpsim"
+    elif os.name == "nt":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home())) / "fpsim"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fpsim"
+    folder = base / sources.AT_IMPORT
+    if not _writable(folder):
+        return None
+    os.utime(folder)
+    _forget_old(base)
+    return folder
+
+
+def _forget_old(base: Path) -> None:
+    """Remove folders of other sources that nobody used for KEEP_DAYS."""
+    limit = time.time() - KEEP_DAYS * 86400
+    for folder in base.iterdir():
+        try:
+            if folder.is_dir() and folder.stat().st_mtime < limit:
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue  # another process was faster
+
+
+class _Locator(caching._CacheLocator):  # type: ignore[misc]
+    """Tells numba where the cache of a function lies; the folder's name already pins the sources."""
+
+    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+        self._folder = folder
+        self._line = function.__code__.co_firstlineno
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return sources.AT_IMPORT
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
+class _Impl(caching.CompileResultCacheImpl):  # type: ignore[misc]
+    """numba's serialisation of compiled functions, with our locator."""
+
+    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+        self._lineno = function.__code__.co_firstlineno
+        self._locator = _Locator(function, folder)
+        name = f"{function.__module__}.{function.__qualname__}"
+        self._filename_base = self.get_filename_base(name, getattr(sys, "abiflags", ""))
+
+
+class _Cache(caching.FunctionCache):  # type: ignore[misc]
+    """The disk cache of one function, its captured values part of the key."""
+
+    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+        self._name = repr(function)
+        self._py_func = function
+        self._impl = _Impl(function, folder)
+        self._cache_path = self._impl.locator.get_cache_path()
+        self._cache_file = caching.IndexDataCacheFile(
+            cache_path=self._cache_path,
+            filename_base=self._impl.filename_base,
+            source_stamp=self._impl.locator.get_source_stamp(),
+        )
+        self.enable()
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        """Signature, processor and captured values: numba's own key misses on captured dispatchers."""
+        cells = self._py_func.__closure__ or ()
+        captured = tuple(_stable(cell.cell_contents) for cell in cells)
+        return (sig, codegen.magic_tuple(), captured)
+
+
+def _stable(value: Any) -> str:
+    """A name for a captured value that is the same in every process."""
+    inner = getattr(value, "py_func", value)
+    if callable(inner) and hasattr(inner, "__closure__"):
+        cells = inner.__closure__ or ()
+        return f"{inner.__module__}.{inner.__qualname__}({','.join(_stable(c.cell_contents) for c in cells)})"
+    return repr(value)
+
+
+def scalar(function: Function) -> Function:
+    """Compile a scalar function of the core; it is inlined where it is called, on the CPU and on CUDA."""
+    compiled: Function = numba.njit(inline="always")(function)
+    return compiled
+
+
+def kernel(function: Function) -> Function:
+    """Compile a loop over arrays: no GIL, no fast-math, cached on disk under the digest of the sources."""
+    compiled = numba.njit(nogil=True, error_model="numpy")(function)
+    if not numba.config.DISABLE_JIT and not sources.edited():
+        folder = cache_folder()
+        if folder is not None:
+            compiled._cache = _Cache(function, folder)
+    return compiled  # type: ignore[no-any-return]

@@ -1,0 +1,90 @@
+"""Scalar core: the one place that decides a rounding. Integers only, so CPU and CUDA agree.
+
+An exact magnitude is split at the last place of the result: `kept` counts whole units in that place, `rest` is what
+lies below, as a fraction of a unit scaled to the full width of the word (0x80000000 is exactly half a unit in 32 bits).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.jit import scalar
+from fpsim.rounding import Rounding
+
+u32, u64 = np.uint32, np.uint64
+
+NEAREST_EVEN = int(Rounding.NEAREST_EVEN)
+NEAREST_AWAY = int(Rounding.NEAREST_AWAY)
+UP, DOWN, ODD = int(Rounding.UP), int(Rounding.DOWN), int(Rounding.ODD)
+STOCHASTIC = int(Rounding.STOCHASTIC)
+
+RANDOM_TOP = 0xFFFFFFFF  # a random word has 32 bits
+
+
+def _make_rounds_up(word: type, width: int) -> Any:
+    """The decision for words of one width."""
+    half = word(1 << (width - 1))
+    one, zero = word(1), word(0)
+    random_top = word(RANDOM_TOP)
+    down_to_32 = word(width - 32)
+
+    @scalar
+    def rounds_up(odd: Any, rest: Any, negative: Any, random: Any, random_mask: Any, mode: int) -> Any:
+        """1 if the magnitude kept + rest goes to kept + 1, else 0.
+
+        odd: 1 if kept is odd; negative: 1 if the value is; random: a 32-bit random word of which the bits in
+        random_mask (its top ones) are compared with the same bits of rest; mode: a Rounding.
+        """
+        if mode == NEAREST_EVEN:
+            # odd stands in the lowest bit of rest, which breaks a tie and nothing else
+            return word(word(rest | odd) > half)
+        if mode == NEAREST_AWAY:
+            return word(rest >= half)
+        if mode == UP:
+            return word((rest != zero) & (negative == zero))
+        if mode == DOWN:
+            return word((rest != zero) & (negative != zero))
+        if mode == ODD:
+            return word((rest != zero) & (odd == zero))
+        if mode == STOCHASTIC:
+            # the sum of fraction and random number carries out of 32 bits
+            fraction = word(word(rest >> down_to_32) & random_mask)
+            return word(fraction > word(word(random & random_mask) ^ random_top))
+        return word(zero * one)  # toward zero
+
+    return rounds_up
+
+
+rounds_up_32 = _make_rounds_up(np.uint32, 32)
+rounds_up_64 = _make_rounds_up(np.uint64, 64)
+
+
+def _make_split(word: type, width: int) -> Any:
+    """The split at a place, for words of one width."""
+    top = word(width - 1)
+    zero = word(0)
+    one = word(1)
+
+    @scalar
+    def split(significand: Any, shift: Any, mode: int) -> Any:
+        """(kept, rest) of significand < 2**(width - 1), cut `shift` >= 0 bits above its lowest.
+
+        From shift = width on, rest is zero or too small to matter in every mode but the stochastic one, which gets
+        the exact fraction rounded down to `width` bits.
+        """
+        near = word(min(shift, top) & top)  # the mask tells LLVM that the shift fits, which keeps the lanes narrow
+        kept = word(significand >> near)
+        rest = word(word(significand + significand) << word(top - near))
+        if mode == STOCHASTIC:
+            beyond = word(shift - near)  # > 0 only where shift >= width, and then kept is 0
+            far = word(min(word(beyond - min(beyond, one)), top) & top)
+            rest = word(significand >> far) if beyond > zero else rest
+        return kept, rest
+
+    return split
+
+
+split_32 = _make_split(np.uint32, 32)
+split_64 = _make_split(np.uint64, 64)

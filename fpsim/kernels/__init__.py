@@ -1,0 +1,1 @@
+"""CPU loops: index, load, one call to the scalar core, store."""

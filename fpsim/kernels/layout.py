@@ -1,0 +1,129 @@
+"""A format and its policy as the numbers that the kernels take."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.core.decode import DecodeLayout
+from fpsim.core.encode import FULL, PLAIN, SOURCE_LIFT, UNUSUAL, EncodeLayout
+from fpsim.formats import FP32, FP64, Format
+from fpsim.policies import Beyond, overflow_outcome
+from fpsim.rounding import Rounding
+
+
+class EncodePlan(NamedTuple):
+    """Which kernel to run, and with which layout."""
+
+    width: int  # bits of the source float
+    kind: int
+    layout: npt.NDArray[Any]
+    frozen: tuple[int, ...]
+
+
+def source_width(fmt: Format) -> int:
+    """The narrowest source float, 32 or 64 bits, that the encoder can round to a format from."""
+    narrow = fmt.mantissa_bits <= FP32.mantissa_bits and fmt.min_exponent > FP32.min_exponent - SOURCE_LIFT
+    return 32 if narrow else 64
+
+
+@lru_cache(maxsize=4096)
+def encode_plan(
+    fmt: Format, width: int, rounding: Rounding, overflow: str, subnormals: str, random_bits: int
+) -> EncodePlan:
+    """How source floats of a width become codes of a format."""
+    source = FP32 if width == 32 else FP64
+    outcome = overflow_outcome(overflow, fmt)
+
+    def code_of(beyond: Beyond) -> int:
+        code = {"infinity": fmt.infinity_code, "nan": fmt.nan_code, "max": fmt.max_code}[beyond]
+        assert code is not None, f"{fmt} has no {beyond}"
+        return code
+
+    inward = rounding in (Rounding.TOWARD_ZERO, Rounding.ODD)
+    nan_code, lowest = fmt.nan_code, 0
+    below = nan_code if outcome.below == "nan" and nan_code is not None else lowest
+    if nan_code is not None:
+        nan, nan_sign = nan_code, 0 if fmt.nan == "negative_zero" else fmt.sign_bit
+    elif outcome.nan == "zero":
+        nan, nan_sign = fmt.sign_bit, fmt.sign_bit
+    else:
+        nan, nan_sign = fmt.max_code, 0
+    unusual = (
+        not fmt.signed
+        or not fmt.has_zero
+        or (fmt.mantissa_bits == 0 and not fmt.ties_to_even_code)
+        or fmt.min_exponent < source.min_exponent
+    )
+    lift = SOURCE_LIFT if unusual else 0
+    depth = fmt.min_exponent + source.bias + lift - 1
+    every_bit = (1 << width) - 1
+    fields = EncodeLayout(
+        depth=depth,
+        place=source.mantissa_bits - fmt.mantissa_bits + depth,
+        max_code=fmt.max_code,
+        flush_below=1 << fmt.mantissa_bits if subnormals == "flush" and fmt.has_zero else 0,
+        overflow=fmt.max_code if inward else code_of(outcome.overflow),
+        overflow_inward=fmt.max_code,
+        infinite=code_of(outcome.infinite),
+        nan=nan,
+        nan_sign=nan_sign,
+        sign_bit=fmt.sign_bit,
+        signed_from=0 if fmt.negative_zero else 1,
+        random_mask=((1 << random_bits) - 1) << (32 - random_bits),
+        parity=1 if fmt.mantissa_bits or fmt.ties_to_even_code else every_bit,
+        offset=0 if fmt.has_zero else 1 << fmt.mantissa_bits,
+        zero=lowest if fmt.has_zero else below,
+        below=below,
+        refuses_negative=int(not fmt.signed and outcome.below != "magnitude"),
+    )
+    directed = rounding in (Rounding.UP, Rounding.DOWN)
+    plain = (
+        fields.flush_below == 0
+        and fields.infinite == fields.overflow
+        and (fields.overflow == fields.overflow_inward or not directed)
+        and fields.nan_sign == fields.sign_bit
+        and fields.nan < fields.sign_bit
+        and fields.signed_from == 0
+        and fmt.max <= source.max  # so that the code of Inf is too large as well
+    )
+    kind = UNUSUAL if unusual else PLAIN if plain else FULL
+    word = np.uint32 if width == 32 else np.uint64
+    return EncodePlan(width, kind, np.array(fields, word), tuple(int(value) for value in fields))
+
+
+class DecodePlan(NamedTuple):
+    """Which kernel to run, and with which layout."""
+
+    width: int  # bits of the target float
+    layout: npt.NDArray[Any]
+    frozen: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def decode_plan(fmt: Format, width: int) -> DecodePlan | None:
+    """How codes of a format become target floats of a width; None where arithmetic does not fit, but a table does."""
+    target = FP32 if width == 32 else FP64
+    dropped = target.mantissa_bits - fmt.mantissa_bits
+    smallest = fmt.min_exponent - (fmt.mantissa_bits if fmt.has_zero else 0)
+    same_range = fmt.has_zero and fmt.min_exponent == target.min_exponent
+    inside = smallest >= target.min_exponent and fmt.max <= target.max
+    if dropped < 0 or not (same_range or inside):
+        return None
+    modulus = 1 << width
+    fields = DecodeLayout(
+        magnitude_mask=fmt.top_magnitude,
+        sign_bit=fmt.sign_bit,
+        max_code=fmt.max_code,
+        infinity=modulus - 1 if fmt.infinity_code is None else fmt.infinity_code,
+        negative_nan=fmt.sign_bit if fmt.nan == "negative_zero" else modulus - 1,
+        normal_from=0 if same_range or not fmt.has_zero else 1 << fmt.mantissa_bits,
+        shift=dropped,
+        rebias=((target.bias - fmt.bias) << target.mantissa_bits) % modulus,
+        scale=(smallest << target.mantissa_bits) % modulus,
+    )
+    word = np.uint32 if width == 32 else np.uint64
+    return DecodePlan(width, np.array(fields, word), tuple(int(value) for value in fields))

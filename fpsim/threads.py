@@ -1,0 +1,56 @@
+"""Splits long arrays over the processor's cores. Kernels release the GIL, so plain threads do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+
+SMALLEST = 1 << 20  # elements below which one thread is as fast
+ALIGNMENT = 4096  # spans start at multiples, so that no two threads share a cache line
+
+
+def thread_count() -> int:
+    """Threads for one call: FPSIM_NUM_THREADS, OMP_NUM_THREADS, or the cores that this process may use."""
+    for name in ("FPSIM_NUM_THREADS", "OMP_NUM_THREADS"):
+        text = os.environ.get(name, "").split(",")[0].strip()
+        if text:
+            if not text.isdigit() or int(text) < 1:
+                raise ValueError(f"{name} must be an integer >= 1; got {text!r}. Unset it to use every core.")
+            return int(text)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@lru_cache(maxsize=None)
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, thread_name_prefix="fpsim")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
+
+
+def _spans(size: int, parts: int) -> Iterator[tuple[int, int]]:
+    """(start, stop) of about equal parts of 0 .. size."""
+    step = -(-size // parts)
+    step += -step % ALIGNMENT
+    for start in range(0, size, step):
+        yield start, min(start + step, size)
+
+
+def over_spans(size: int, work: Callable[[int, int], None]) -> None:
+    """Call work(start, stop) for spans that cover 0 .. size, at once where that pays."""
+    workers = thread_count() if size >= SMALLEST else 1
+    if workers == 1:
+        work(0, size)
+        return
+    spans = list(_spans(size, workers))
+    others = [_pool(workers - 1).submit(work, *span) for span in spans[1:]]
+    try:
+        work(*spans[0])
+    finally:
+        for other in others:
+            other.result()
