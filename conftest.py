@@ -1,4 +1,4 @@
-"""Doctests see the names that the README's examples import."""
+"""Settings of every test: doctests see the names that the README's examples import, and hypothesis has patience."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 import fpsim
+
+settings.register_profile("fpsim", deadline=None)  # the first example of a test may compile a kernel
+settings.load_profile("fpsim")
 
 
 @pytest.fixture(autouse=True)

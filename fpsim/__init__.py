@@ -1,8 +1,19 @@
-"""fpsim: low-precision floating point, emulated bit for bit at the speed of the machine."""
+"""fpsim: low-precision floating point, emulated bit for bit at the speed of the machine.
+
+>>> import numpy as np, fpsim as fp
+>>> fp.quantize(np.float32([0.1, 1.3, 500.0]), fp.E4M3, overflow="saturate")
+array([1.015625e-01, 1.250000e+00, 4.480000e+02], dtype=float32)
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from fpsim.cast import cast, decode, encode, quantize
+from fpsim.core.sources import AT_IMPORT as _SOURCES  # noqa: F401  # read the sources' digest while they are loaded
+from fpsim.explain import Explanation, explain
+from fpsim.finfo import FloatInfo, finfo
 from fpsim.formats import (
     BF16,
     E2M1,
@@ -24,3 +35,33 @@ from fpsim.formats import (
     format,
 )
 from fpsim.policies import policy
+from fpsim.policy_diff import Difference, policy_diff
+from fpsim.rounding import Rounding
+
+if TYPE_CHECKING:
+    from fpsim import analysis, gpu, testing
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BF16", "E2M1", "E2M3", "E3M2", "E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FNUZ", "E4M3_IEEE", "E5M2", "E5M2FNUZ",
+    "E8M0", "FP16", "FP32", "FP64", "TF32",
+    "Difference", "Explanation", "FloatInfo", "Format", "Rounding",
+    "analysis", "cast", "decode", "encode", "explain", "finfo", "format", "gpu", "policy", "policy_diff", "quantize",
+    "testing",
+]  # fmt: skip
+
+_PACKAGES = ("analysis", "gpu", "testing")
+
+
+def __getattr__(name: str) -> Any:
+    """Packages load when they are first used, and P3109 formats are found by name: `fp.p3109_k8p4se`."""
+    if name in _PACKAGES:
+        return importlib.import_module(f"fpsim.{name}")
+    if name.startswith("p3109_"):
+        return format(name)
+    raise AttributeError(f"module 'fpsim' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

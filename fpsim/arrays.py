@@ -109,6 +109,6 @@ def _overlaps(a: Array, b: Array) -> bool:
     if not np.may_share_memory(a, b):
         return False
     try:
-        return bool(np.shares_memory(a, b, max_work=10_000))
+        return bool(np.shares_memory(a, b, max_work=10_000))  # type: ignore[arg-type]  # any count will do
     except np.exceptions.TooHardError:
         return True

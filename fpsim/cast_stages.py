@@ -7,78 +7,69 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.cast import CastOptions, holds
+from fpsim.cast import CastOptions
 from fpsim.formats import DTYPES, FP32, FP64, NAMED, Format
+from fpsim.kernels import native
 from fpsim.kernels.cast import decode_kernel, encode_kernel, stochastic_kernel
 from fpsim.kernels.layout import decode_plan, encode_plan, source_width
-from fpsim.kernels.stream import streamable
 from fpsim.rounding import Rounding
-from fpsim.stages import Array, Stage, run_stages
-
-run = run_stages
+from fpsim.stages import Array, Stage
 
 LARGE = 1 << 22  # elements from which a kernel of a named format is compiled with its layout as constants
 STREAM_BYTES = 1 << 23  # results from this size on would not stay in the caches
 
 
-def encoding(source: Format, options: CastOptions) -> list[Stage]:
+@lru_cache(maxsize=4096)
+def encoding(source: Format, options: CastOptions) -> tuple[Stage, ...]:
     """From words of the source's dtype to codes."""
+    width = source_width(options.fmt)
     if source in (FP32, FP64):
-        width = max(source.bits, source_width(options.fmt))
-    else:
-        width = source_width(options.fmt)
-    stages = [] if source.bits == width else decoding(source, FP32 if width == 32 else FP64, source.storage)
-    return [*stages, _encode_stage(width, *options)]
+        width = max(width, source.bits)
+    stages = () if source.bits == width else decoding(source, FP32 if width == 32 else FP64, source.storage)
+    return (*stages, _encode_stage(width, options))
 
 
-def _encode_stage(
-    width: int, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, seed: int | None, random_bits: int
-) -> Stage:
+@lru_cache(maxsize=4096)
+def decoding(fmt: Format, target: Format, codes: np.dtype[Any]) -> tuple[Stage, ...]:
+    """From codes in a dtype to words of the target's dtype, which holds the format."""
+    stages = () if codes == fmt.storage else (Stage(_convert, fmt.storage),)
+    if target in (FP32, FP64):
+        return (*stages, _decode_stage(fmt, target))
+    middle = FP32 if FP32.holds(fmt) else FP64
+    exact = CastOptions(target, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
+    return (*stages, _decode_stage(fmt, middle), *encoding(middle, exact))
+
+
+def _convert(source: Array, target: Array, first: int) -> None:
+    """Codes in another integer dtype, known to be in range."""
+    np.copyto(target, source, casting="unsafe")
+
+
+def _encode_stage(width: int, options: CastOptions) -> Stage:
+    fmt, rounding, overflow, subnormals, seed, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
-    mode = int(rounding)
-
-    def frozen(size: int) -> Any:
-        return plan.frozen if size >= LARGE and NAMED.get(fmt.name) == fmt else None
 
     if rounding is Rounding.STOCHASTIC:
         assert seed is not None
         low, high = np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32)
 
         def run_stochastic(bits: Array, codes: Array, first: int) -> None:
-            stochastic_kernel(width, plan.kind, frozen(bits.size))(bits, codes, plan.layout, np.uint64(first), low, high)
+            kernel = stochastic_kernel(width, plan.kind, _frozen(plan.frozen, fmt, bits.size))
+            kernel(bits, codes, plan.layout, np.uint64(first), low, high)
 
         return Stage(run_stochastic, fmt.storage)
 
+    mode = int(rounding)
+    by_processor = native.serves(plan, fmt, rounding)
+
     def run_encode(bits: Array, codes: Array, first: int) -> None:
-        _stream(lambda streamed: encode_kernel(width, mode, plan.kind, frozen(bits.size), streamed), bits, codes, plan.layout)
+        frozen, streamed = _frozen(plan.frozen, fmt, bits.size), codes.nbytes >= STREAM_BYTES
+        if frozen and by_processor:
+            native.half_kernel(streamed)(bits, codes, plan.layout)
+        else:
+            encode_kernel(width, mode, plan.kind, frozen, streamed)(bits, codes, plan.layout)
 
     return Stage(run_encode, fmt.storage)
-
-
-def _stream(kernel: Any, source: Array, target: Array, layout: Array) -> None:
-    """Run a kernel, around the caches where the target is too large for them."""
-    middle = streamable(target) if target.nbytes >= STREAM_BYTES else slice(0, 0)
-    if middle.start < middle.stop:
-        kernel(False)(source[: middle.start], target[: middle.start], layout)
-        kernel(True)(source[middle], target[middle], layout)
-    kernel(False)(source[middle.stop :], target[middle.stop :], layout)
-
-
-def decoding(fmt: Format, target: Format, codes: np.dtype[Any]) -> list[Stage]:
-    """From codes in a dtype to words of the target's dtype, which holds the format."""
-    stages = []
-    if codes != fmt.storage:
-        stages.append(Stage(_convert, fmt.storage))
-    if target in (FP32, FP64):
-        return [*stages, _decode_stage(fmt, target)]
-    middle = FP32 if holds(FP32, fmt) else FP64
-    exact = CastOptions(target, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
-    return [*stages, _decode_stage(fmt, middle), *encoding(middle, exact)]
-
-
-def _convert(source: Array, target: Array, first: int) -> None:
-    """Codes in another integer dtype, known to be in range."""
-    np.copyto(target, source, casting="unsafe")
 
 
 def _decode_stage(fmt: Format, target: Format) -> Stage:
@@ -93,10 +84,15 @@ def _decode_stage(fmt: Format, target: Format) -> Stage:
         return Stage(look_up, target.storage)
 
     def run_decode(codes: Array, bits: Array, first: int) -> None:
-        frozen = plan.frozen if codes.size >= LARGE and NAMED.get(fmt.name) == fmt else None
-        _stream(lambda streamed: decode_kernel(width, frozen, streamed), codes, bits, plan.layout)
+        frozen = _frozen(plan.frozen, fmt, codes.size)
+        decode_kernel(width, frozen, bits.nbytes >= STREAM_BYTES)(codes, bits, plan.layout)
 
     return Stage(run_decode, target.storage)
+
+
+def _frozen(fields: Any, fmt: Format, size: int) -> Any:
+    """The layout to compile in as constants: that of a named format, where the array is long enough to repay it."""
+    return fields if size >= LARGE and NAMED.get(fmt.name) == fmt else None
 
 
 @lru_cache(maxsize=64)

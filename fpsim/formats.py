@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any, Literal
 
 import ml_dtypes
@@ -113,6 +113,13 @@ class Format:
                 f"{self.name}: its values reach from 2**{smallest} to 2**{largest}, "
                 "beyond float64 (2**-1074 to 2**1023), which every value must fit."
             )
+
+    def __hash__(self) -> int:
+        return self._hash  # formats key the caches of plans and kernels, which every call looks up
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.name, self.exponent_bits, self.mantissa_bits, self.bias, self.nan))
 
     # ---- the code space: magnitudes 0 .. max_code are finite, what lies above is special
 
@@ -229,6 +236,31 @@ class Format:
         """Whether the format has a zero (E8M0 has none)."""
         return self.subnormals
 
+    def holds(self, other: Format) -> bool:
+        """Whether every value of another format is a value of this one.
+
+        Example:
+          >>> import fpsim as fp
+          >>> fp.BF16.holds(fp.E5M2), fp.FP16.holds(fp.BF16)
+          (True, False)
+        """
+        return (
+            other.max <= self.max
+            and other.min >= self.min
+            and other.mantissa_bits <= self.mantissa_bits
+            and other.smallest_subnormal >= self.smallest_subnormal
+            and other._lowest_place >= self._lowest_place
+            and (self.has_infinity or not other.has_infinity)
+            and (self.has_nan or not other.has_nan)
+            and (self.negative_zero or not other.negative_zero)
+            and (self.has_zero or not other.has_zero)
+        )
+
+    @property
+    def _lowest_place(self) -> int:
+        """Exponent of the smallest power of two that divides every finite value."""
+        return self.min_exponent - self.mantissa_bits
+
     # ---- how arrays hold it
 
     @property
@@ -338,7 +370,8 @@ E4M3B11FNUZ = Format(
 NAMED: dict[str, Format] = {
     fmt.name: fmt
     for fmt in (
-        E4M3, E5M2, FP16, BF16, FP32, FP64, TF32, E2M1, E2M3, E3M2, E8M0, E3M4, E4M3_IEEE, E4M3FNUZ, E5M2FNUZ, E4M3B11FNUZ,
+        E4M3, E5M2, FP16, BF16, FP32, FP64, TF32, E2M1, E2M3, E3M2, E8M0, E3M4,
+        E4M3_IEEE, E4M3FNUZ, E5M2FNUZ, E4M3B11FNUZ,
     )
 }  # fmt: skip
 
@@ -384,7 +417,7 @@ def _key(name: str) -> str:
     return re.sub(r"[\s_\-]", "", name.strip().lower().removeprefix("torch."))
 
 
-@lru_cache(maxsize=None)
+@cache
 def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = True) -> Format:
     """The IEEE P3109 format of a width and precision.
 

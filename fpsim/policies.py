@@ -140,7 +140,7 @@ def policy(name: str) -> dict[str, Any]:
       {'rounding': 'nearest_even', 'overflow': 'saturate', 'subnormals': 'keep'}
       >>> x = np.float32([500, np.inf])
       >>> fp.cast(x, fp.E4M3, **fp.policy("torch")), fp.cast(x, fp.E4M3, **fp.policy("torch<2.12"))
-      (array([448, 448], dtype=float8_e4m3fn), array([nan, nan], dtype=float8_e4m3fn))
+      (array([448, 448], dtype='float8_e4m3fn'), array([nan, nan], dtype='float8_e4m3fn'))
     """
     if name not in POLICIES:
         raise unknown("policy", name, list(POLICIES))

@@ -26,7 +26,7 @@ class Stage(NamedTuple):
     dtype: np.dtype[Any]  # of the target
 
 
-def run_stages(stages: list[Stage], source: Array, target: Array) -> None:
+def run_stages(stages: tuple[Stage, ...], source: Array, target: Array) -> None:
     """Fill target (of the source's shape) with the result of the stages."""
     if numba.config.DISABLE_JIT:
         with np.errstate(over="ignore"):  # words wrap around on purpose
@@ -35,7 +35,7 @@ def run_stages(stages: list[Stage], source: Array, target: Array) -> None:
         _run(stages, source, target)
 
 
-def _run(stages: list[Stage], source: Array, target: Array) -> None:
+def _run(stages: tuple[Stage, ...], source: Array, target: Array) -> None:
     native = source.dtype.isnative and target.dtype.isnative
     if native and source.flags.c_contiguous and target.flags.c_contiguous:
         flat_source, flat_target = source.reshape(-1), target.reshape(-1)
@@ -54,7 +54,7 @@ def _run(stages: list[Stage], source: Array, target: Array) -> None:
     _run_strided(stages, source, target)
 
 
-def _run_strided(stages: list[Stage], source: Array, target: Array) -> None:
+def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array) -> None:
     """The same for arrays with gaps, transposed ones and foreign byte orders."""
     buffers = _buffers(stages, min(PIECE, source.size))
     result = np.empty(min(PIECE, source.size), stages[-1].dtype)
@@ -67,11 +67,11 @@ def _run_strided(stages: list[Stage], source: Array, target: Array) -> None:
         first += piece.size
 
 
-def _buffers(stages: list[Stage], size: int) -> list[Array]:
+def _buffers(stages: tuple[Stage, ...], size: int) -> list[Array]:
     return [np.empty(size, stage.dtype) for stage in stages[:-1]]
 
 
-def _run_piece(stages: list[Stage], buffers: list[Array], source: Array, target: Array, first: int) -> None:
+def _run_piece(stages: tuple[Stage, ...], buffers: list[Array], source: Array, target: Array, first: int) -> None:
     """Pass one piece through every stage."""
     for stage, buffer in zip(stages, buffers, strict=False):
         stage.run(source, buffer[: source.size], first)

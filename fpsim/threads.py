@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import cache
 
 SMALLEST = 1 << 20  # elements below which one thread is as fast
 ALIGNMENT = 4096  # spans start at multiples, so that no two threads share a cache line
@@ -24,7 +24,7 @@ def thread_count() -> int:
     return os.cpu_count() or 1
 
 
-@lru_cache(maxsize=None)
+@cache
 def _pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, thread_name_prefix="fpsim")
 

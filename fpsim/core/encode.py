@@ -13,7 +13,6 @@ import numpy as np
 from fpsim.core.jit import scalar
 from fpsim.core.rounding import DOWN, UP, rounds_up_32, rounds_up_64, split_32, split_64
 
-
 # How much of the layout a format and its policy need; each kind compiles the checks of the one before and more.
 PLAIN = 0  # signed with -0, subnormals kept, Inf treated like overflow
 FULL = 1  # any signed format and policy

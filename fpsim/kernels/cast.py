@@ -7,7 +7,7 @@ faster, worth a compilation for the named formats. Measured: docs/performance.md
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,12 @@ from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_bits_64
 from fpsim.core.jit import kernel, scalar
 from fpsim.core.philox import philox4x32
 from fpsim.core.rounding import STOCHASTIC
-from fpsim.kernels.stream import BLOCK, stream_block, stream_fence
+from fpsim.kernels.stream import BLOCK, prefetch_block, stream_block, stream_fence, streamable
 
 u32, u64 = np.uint32, np.uint64
 
 WORDS = 1024  # random words made at a time: they stay in the L1 cache
-Frozen = tuple[int, ...] | None
+Frozen = EncodeLayout | DecodeLayout | None
 
 
 @scalar
@@ -44,7 +44,7 @@ def _constants(kind: Any, word: Any, frozen: Frozen) -> Any:
     return kind(*(word(value) for value in frozen or (0,) * len(kind._fields)))
 
 
-@lru_cache(maxsize=None)
+@cache
 def encode_kernel(width: int, mode: int, kind: int, frozen: Frozen = None, streamed: bool = False) -> Any:
     """The loop `(bits, codes, layout)` for source floats of 32 or 64 bits and a deterministic mode."""
     word: Any = u32 if width == 32 else u64
@@ -60,13 +60,19 @@ def encode_kernel(width: int, mode: int, kind: int, frozen: Frozen = None, strea
 
     def encode_streamed(bits: Any, codes: Any, layout: Any) -> None:
         f = constants if is_frozen else _encode_fields(layout)
+        begin, end = streamable(codes)
         block = np.empty(BLOCK, codes.dtype)
-        for start in range(0, bits.size, BLOCK):
+        for i in range(begin):
+            codes[i] = encode_bits(bits[i], no_random, f, mode, kind)
+        for start in range(begin, end, BLOCK):
+            prefetch_block(bits, start)
             source = bits[start : start + BLOCK]
             for i in range(BLOCK):
                 block[i] = encode_bits(source[i], no_random, f, mode, kind)
             stream_block(codes, start, block)
         stream_fence()
+        for i in range(end, bits.size):
+            codes[i] = encode_bits(bits[i], no_random, f, mode, kind)
 
     return kernel(encode_streamed if streamed else encode)
 
@@ -83,7 +89,7 @@ def _fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
         words[4 * j + 3] = w3
 
 
-@lru_cache(maxsize=None)
+@cache
 def random_kernel() -> Any:
     """The loop `(words, counter, low and high word of the seed)`, for whole counters."""
 
@@ -93,7 +99,7 @@ def random_kernel() -> Any:
     return kernel(fill)
 
 
-@lru_cache(maxsize=None)
+@cache
 def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
     """The loop `(bits, codes, layout, flat index of the start, low and high word of the seed)`."""
     word: Any = u32 if width == 32 else u64
@@ -116,7 +122,7 @@ def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
     return kernel(encode_stochastic)
 
 
-@lru_cache(maxsize=None)
+@cache
 def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> Any:
     """The loop `(codes, bits, layout)` for target floats of 32 or 64 bits."""
     word: Any = u32 if width == 32 else u64
@@ -131,12 +137,18 @@ def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> 
 
     def decode_streamed(codes: Any, bits: Any, layout: Any) -> None:
         f = constants if is_frozen else _decode_fields(layout)
+        begin, end = streamable(bits)
         block = np.empty(BLOCK, bits.dtype)
-        for start in range(0, codes.size, BLOCK):
+        for i in range(begin):
+            bits[i] = decode_bits(word(codes[i]), f)
+        for start in range(begin, end, BLOCK):
+            prefetch_block(codes, start)
             source = codes[start : start + BLOCK]
             for i in range(BLOCK):
                 block[i] = decode_bits(word(source[i]), f)
             stream_block(bits, start, block)
         stream_fence()
+        for i in range(end, codes.size):
+            bits[i] = decode_bits(word(codes[i]), f)
 
     return kernel(decode_streamed if streamed else decode)

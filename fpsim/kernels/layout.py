@@ -21,7 +21,7 @@ class EncodePlan(NamedTuple):
     width: int  # bits of the source float
     kind: int
     layout: npt.NDArray[Any]
-    frozen: tuple[int, ...]
+    frozen: EncodeLayout  # the same as Python integers
 
 
 def source_width(fmt: Format) -> int:
@@ -92,7 +92,7 @@ def encode_plan(
     )
     kind = UNUSUAL if unusual else PLAIN if plain else FULL
     word = np.uint32 if width == 32 else np.uint64
-    return EncodePlan(width, kind, np.array(fields, word), tuple(int(value) for value in fields))
+    return EncodePlan(width, kind, np.array(fields, word), fields)
 
 
 class DecodePlan(NamedTuple):
@@ -100,7 +100,7 @@ class DecodePlan(NamedTuple):
 
     width: int  # bits of the target float
     layout: npt.NDArray[Any]
-    frozen: tuple[int, ...]
+    frozen: DecodeLayout  # the same as Python integers
 
 
 @lru_cache(maxsize=4096)
@@ -126,4 +126,4 @@ def decode_plan(fmt: Format, width: int) -> DecodePlan | None:
         scale=(smallest << target.mantissa_bits) % modulus,
     )
     word = np.uint32 if width == 32 else np.uint64
-    return DecodePlan(width, np.array(fields, word), tuple(int(value) for value in fields))
+    return DecodePlan(width, np.array(fields, word), fields)

@@ -1,7 +1,8 @@
-"""Stores that bypass the caches, for results too large to be found there again.
+"""Stores that bypass the caches, and loads that are announced, for arrays too large to be found there.
 
 An ordinary store first reads the line that it overwrites; for a cast that is a third to a half of all traffic. Blocks
-are computed into a buffer in the L1 cache and sent from there. Measured: docs/performance.md.
+are computed into a buffer in the L1 cache and sent from there, while the block after next is on its way. Measured:
+docs/performance.md.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 import numba
-import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from fpsim.core.jit import scalar
+
 BLOCK = 512  # elements per block
+AHEAD = 2 * BLOCK  # how far ahead of the block at work elements are fetched
 LINE = 64  # bytes of a cache line; the target of a block starts on one
 
 if numba.config.DISABLE_JIT:
@@ -22,6 +25,9 @@ if numba.config.DISABLE_JIT:
     def stream_block(out: Any, start: int, block: Any) -> None:
         """out[start : start + BLOCK] = block."""
         out[start : start + BLOCK] = block
+
+    def prefetch_block(source: Any, start: int) -> None:
+        """Nothing to fetch."""
 
     def stream_fence() -> None:
         """Nothing to wait for."""
@@ -50,6 +56,28 @@ else:
         return signature, build
 
     @intrinsic  # type: ignore[untyped-decorator]
+    def prefetch_block(_typing: Any, source: Any, start: Any) -> Any:
+        """Announce the loads of source[start + AHEAD : start + AHEAD + BLOCK], which may lie beyond the end."""
+        signature = types.void(source, types.intp)
+
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            array = context.make_array(sig.args[0])(context, builder, args[0])
+            i32 = ir.IntType(32)
+            pointer = ir.IntType(8).as_pointer()
+            prefetch = cgutils.get_or_insert_function(
+                builder.module, ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32]), "llvm.prefetch.p0"
+            )
+            read, once, data = ir.Constant(i32, 0), ir.Constant(i32, 0), ir.Constant(i32, 1)
+            size = sig.args[0].dtype.bitwidth // 8
+            first = builder.bitcast(builder.gep(array.data, [args[1]]), pointer)
+            for offset in range(0, BLOCK * size, LINE):
+                line = builder.gep(first, [ir.Constant(ir.IntType(64), AHEAD * size + offset)])
+                builder.call(prefetch, [line, read, once, data])
+            return context.get_dummy_value()
+
+        return signature, build
+
+    @intrinsic  # type: ignore[untyped-decorator]
     def stream_fence(_typing: Any) -> Any:
         """Make the streamed stores visible to other threads."""
 
@@ -60,8 +88,8 @@ else:
         return types.void(), build
 
 
-def streamable(out: np.ndarray[Any, Any]) -> slice:
-    """The part of a contiguous array that streams: from its first cache line on, a whole number of blocks."""
-    head = -out.ctypes.data % LINE // out.itemsize
-    blocks = max(out.size - head, 0) // BLOCK
-    return slice(head, head + blocks * BLOCK)
+@scalar
+def streamable(out: Any) -> Any:
+    """(start, stop) of the part of a contiguous array that streams: whole blocks from its first cache line on."""
+    start = min((-out.ctypes.data) % LINE // out.itemsize, out.size)
+    return start, start + (out.size - start) // BLOCK * BLOCK

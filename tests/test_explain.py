@@ -1,0 +1,89 @@
+"""Explanations agree with the casts that they explain."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fpsim as fp
+from fpsim.rounding import NAMES
+
+FORMATS = [
+    fp.E4M3,
+    fp.E5M2,
+    fp.E2M1,
+    fp.E8M0,
+    fp.E4M3FNUZ,
+    fp.FP16,
+    fp.format("p3109_k6p1ue"),
+    fp.format("p3109_k8p4sf"),
+]
+
+
+def cast_one(x: float, fmt: fp.Format, **words: Any) -> int:
+    return int(fp.encode(np.float64(x), fmt, **words))
+
+
+@given(x=st.floats(width=32), fmt=st.sampled_from(FORMATS), mode=st.sampled_from(NAMES))
+def test_the_explained_result_is_the_encoded_one(x: float, fmt: fp.Format, mode: str) -> None:
+    told = fp.explain(x, fmt, rounding=mode, seed=7)
+    assert told.code == cast_one(x, fmt, rounding=mode, seed=7)
+    assert fmt.name in str(told)
+    assert told.reason
+
+
+@given(x=st.floats(width=32, allow_nan=False, allow_infinity=False), fmt=st.sampled_from(FORMATS))
+def test_neighbours_enclose_the_value_and_the_fraction_places_it(x: float, fmt: fp.Format) -> None:
+    told = fp.explain(x, fmt)
+    if told.lower is None or told.upper is None or told.fraction is None:
+        return
+    lower, upper = Fraction(told.lower), Fraction(told.upper)
+    assert lower + (upper - lower) * told.fraction == Fraction(x)
+    assert abs(lower) <= abs(Fraction(x)) < abs(upper)
+    if told.dropped_bits and "..." not in told.dropped_bits:
+        assert Fraction(int(told.dropped_bits, 2), 2 ** len(told.dropped_bits)) == told.fraction
+
+
+@pytest.mark.parametrize(
+    ("x", "words", "reason"),
+    [
+        (4.25, {}, "halfway, and nearest_even takes the neighbour with the even code"),
+        (4.25, {"rounding": "RNA"}, "halfway, and nearest_away takes the neighbour away from zero"),
+        (4.0, {}, "holds the value exactly"),
+        (460.0, {}, "nearest_even takes the nearer neighbour"),
+        (470.0, {}, "beyond the largest finite value"),
+        (470.0, {"overflow": "saturate"}, "beyond the largest finite value"),
+        (470.0, {"rounding": "RTZ"}, "toward_zero drops what does not fit"),
+        (500.0, {"rounding": "RTZ"}, "beyond the largest finite value"),
+        (464.0, {}, "halfway"),
+        (464.0, {"rounding": "RNA"}, "beyond the largest finite value"),
+        (0.004, {"subnormals": "flush"}, "flush"),
+        (float("inf"), {}, "infinite input"),
+        (float("nan"), {}, "NaN stays NaN"),
+        (1.03, {"rounding": "SR", "seed": 1}, "probability 0.24"),
+    ],
+)  # fmt: skip
+def test_the_reason_names_what_decided(x: float, words: dict[str, Any], reason: str) -> None:
+    assert reason in fp.explain(x, fp.E4M3, **words).reason
+
+
+def test_a_value_just_past_a_tie_is_not_called_one_half() -> None:
+    told = fp.explain(1 + 2**-4 + 2**-40, fp.E4M3)
+    assert told.result == 1.125
+    assert "just more than 1/2" in str(told)
+
+
+def test_the_neighbour_beyond_the_range_has_no_code() -> None:
+    assert "8.0, beyond the largest finite value" in str(fp.explain(7.0, fp.E2M1))
+
+
+def test_explain_takes_a_single_float() -> None:
+    with pytest.raises(ValueError, match="explain takes one value; got 2"):
+        fp.explain(np.float32([1, 2]), fp.E4M3)
+    with pytest.raises(TypeError, match="astype"):
+        fp.explain(1, fp.E4M3)

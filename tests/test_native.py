@@ -1,0 +1,69 @@
+"""The processor's own conversion to FP16 returns the bits of the integer body."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.kernels import native
+from fpsim.kernels.cast import encode_kernel
+from fpsim.kernels.layout import encode_plan
+from fpsim.kernels.stream import BLOCK
+from fpsim.rounding import Rounding
+from fpsim.testing import assert_bits_equal
+
+PLAN = encode_plan(fp.FP16, 32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32)
+STEP = 1 << 24  # patterns compared at a time
+
+pytestmark = pytest.mark.skipif(not native.has_conversion(), reason="this processor has no float16 conversion")
+
+
+def codes(bits: np.ndarray, kernel: object) -> np.ndarray:
+    out = np.empty(bits.size, np.uint16)
+    kernel(bits, out, PLAN.layout)  # type: ignore[operator]
+    return out
+
+
+def integer_body(bits: np.ndarray) -> np.ndarray:
+    return codes(bits, encode_kernel(32, int(Rounding.NEAREST_EVEN), PLAN.kind))
+
+
+def test_both_agree_on_every_exponent_and_around_every_float16_and_midpoint() -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32).view(np.uint32)
+    middles = halves + np.uint32(0x1000)
+    near = np.concatenate([base + np.uint32(d % 2**32) for base in (halves, middles) for d in (-1, 0, 1)])
+    patterns = np.concatenate([near, np.arange(0, 1 << 32, 4093, dtype=np.uint64).astype(np.uint32)])
+    assert_bits_equal(codes(patterns, native.half_kernel(False)), integer_body(patterns))
+
+
+def test_the_streamed_loop_returns_the_same_bits() -> None:
+    patterns = np.random.default_rng(0).integers(0, 1 << 32, 64 * BLOCK, dtype=np.uint32)
+    space = np.empty(patterns.size + 32, np.uint16)
+    out = space[-space.ctypes.data % 64 // 2 :][: patterns.size]
+    native.half_kernel(True)(patterns, out, PLAN.layout)
+    assert_bits_equal(out, integer_body(patterns))
+
+
+@pytest.mark.slow
+def test_both_agree_on_all_float32_patterns() -> None:
+    for start in range(0, 1 << 32, STEP):
+        patterns = np.arange(start, start + STEP, dtype=np.uint64).astype(np.uint32)
+        assert_bits_equal(codes(patterns, native.half_kernel(False)), integer_body(patterns))
+
+
+@pytest.mark.parametrize(
+    ("fmt", "rounding", "overflow", "subnormals"),
+    [
+        (fp.FP16, "up", "nonfinite", "keep"),
+        (fp.FP16, "nearest_even", "saturate", "keep"),
+        (fp.FP16, "nearest_even", "nonfinite", "flush"),
+        (fp.BF16, "nearest_even", "nonfinite", "keep"),
+    ],
+)
+def test_other_policies_are_left_to_the_integer_body(
+    fmt: fp.Format, rounding: str, overflow: str, subnormals: str
+) -> None:
+    mode = Rounding[rounding.upper()]
+    assert not native.serves(encode_plan(fmt, 32, mode, overflow, subnormals, 32), fmt, mode)
+    assert native.serves(PLAN, fp.FP16, Rounding.NEAREST_EVEN)
