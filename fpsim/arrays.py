@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -14,10 +15,20 @@ Array = npt.NDArray[Any]
 FORMAT_OF = {dtype: fmt for fmt, dtype in DTYPES.items()}
 
 
+@cache
+def _unsigned(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The unsigned integers of a dtype's size and byte order."""
+    return np.dtype(f"u{dtype.itemsize}").newbyteorder(dtype.byteorder)
+
+
 def words(array: Array) -> Array:
     """The same memory as unsigned integers."""
-    unsigned = np.dtype(f"u{array.dtype.itemsize}").newbyteorder(array.dtype.byteorder)
-    return array.view(unsigned)
+    return array.view(_unsigned(array.dtype))
+
+
+def _format_of(dtype: np.dtype[Any]) -> Format | None:
+    """The format that a dtype of either byte order stores, or None."""
+    return FORMAT_OF.get(dtype) or FORMAT_OF.get(dtype.newbyteorder("="))
 
 
 def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
@@ -27,7 +38,7 @@ def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
       TypeError: x holds integers, objects or floats of another kind.
     """
     array = np.asarray(x)
-    fmt = FORMAT_OF.get(array.dtype.newbyteorder("="))
+    fmt = _format_of(array.dtype)
     if fmt is not None:
         return array, fmt
     wanted = f"{name} must be an array of float16, bfloat16, float32, float64 or an ml_dtypes float"
@@ -53,7 +64,7 @@ def code_array(codes: npt.ArrayLike, fmt: Format, name: str = "codes") -> Array:
       ValueError: a code lies outside the format.
     """
     array = np.asarray(codes)
-    own = FORMAT_OF.get(array.dtype.newbyteorder("="))
+    own = _format_of(array.dtype)
     if own is not None:
         if own == fmt:
             return words(array)

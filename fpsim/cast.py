@@ -195,9 +195,7 @@ def quantize(
     target_fmt = FP64 if source_fmt == FP64 else FP32
     refuse_unless_held(options.fmt, target_fmt, "pass x.astype(np.float64)")
     target = output(out, source.shape, DTYPES[target_fmt], source)
-    stages = cast_stages.encoding(source_fmt, options)
-    stages += cast_stages.decoding(options.fmt, target_fmt, options.fmt.storage)
-    run_stages(stages, words(source), words(target))
+    run_stages(cast_stages.quantizing(source_fmt, target_fmt, options), words(source), words(target))
     return target
 
 
@@ -246,12 +244,13 @@ def _float_format(dtype: npt.DTypeLike) -> Format:
     try:
         fmt = FORMAT_OF.get(np.dtype(dtype))
     except TypeError:
-        fmt = None
+        fmt = None  # not a dtype at all
     if fmt is None:
         raise ValueError(f"dtype must be a float dtype such as np.float32 or np.float64; got {dtype!r}.")
     return fmt
 
 
+@lru_cache(maxsize=4096)
 def refuse_unless_held(narrow: Format, wide: Format, remedy: str) -> None:
     """A ValueError unless the dtype of `wide` holds every value of `narrow`."""
     if not wide.holds(narrow):

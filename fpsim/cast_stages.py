@@ -10,7 +10,7 @@ import numpy as np
 from fpsim.cast import CastOptions
 from fpsim.formats import DTYPES, FP32, FP64, NAMED, Format
 from fpsim.kernels import native
-from fpsim.kernels.cast import decode_kernel, encode_kernel, stochastic_kernel
+from fpsim.kernels.cast import decode_kernel, encode_kernel, quantize_kernel, stochastic_kernel
 from fpsim.kernels.layout import decode_plan, encode_plan, source_width
 from fpsim.rounding import Rounding
 from fpsim.stages import Array, Stage
@@ -38,6 +38,25 @@ def decoding(fmt: Format, target: Format, codes: np.dtype[Any]) -> tuple[Stage, 
     middle = FP32 if FP32.holds(fmt) else FP64
     exact = CastOptions(target, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
     return (*stages, _decode_stage(fmt, middle), *encoding(middle, exact))
+
+
+@lru_cache(maxsize=4096)
+def quantizing(source: Format, target: Format, options: CastOptions) -> tuple[Stage, ...]:
+    """From words of the source's dtype to words of the target's dtype, which holds the format."""
+    fmt, rounding, overflow, subnormals, _, random_bits = options
+    width = target.bits
+    out = decode_plan(fmt, width)
+    if rounding is Rounding.STOCHASTIC or source_width(fmt) > width or out is None:
+        return encoding(source, options) + decoding(fmt, target, fmt.storage)
+    plan, back, mode = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits), out, int(rounding)
+
+    def run_quantize(bits: Array, rounded: Array, first: int) -> None:
+        frozen = (_frozen(plan.frozen, fmt, bits.size), _frozen(back.frozen, fmt, bits.size))
+        kernel = quantize_kernel(width, mode, plan.kind, frozen, rounded.nbytes >= STREAM_BYTES)
+        kernel(bits, rounded, plan.layout, back.layout)
+
+    before = () if source.bits == width else decoding(source, target, source.storage)
+    return (*before, Stage(run_quantize, target.storage))
 
 
 def _convert(source: Array, target: Array, first: int) -> None:

@@ -268,7 +268,7 @@ class Format:
         """The NumPy or ml_dtypes dtype with this layout, or None."""
         return DTYPES.get(self)
 
-    @property
+    @cached_property
     def storage(self) -> np.dtype[Any]:
         """The unsigned integer dtype that `encode` returns codes in."""
         width = 8 if self.bits <= 8 else 16 if self.bits <= 16 else 32 if self.bits <= 32 else 64

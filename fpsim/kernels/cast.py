@@ -152,3 +152,40 @@ def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> 
             bits[i] = decode_bits(word(codes[i]), f)
 
     return kernel(decode_streamed if streamed else decode)
+
+
+@cache
+def quantize_kernel(width: int, mode: int, kind: int, frozen: tuple[Frozen, Frozen], streamed: bool = False) -> Any:
+    """The loop `(bits, rounded bits, encode layout, decode layout)`: encode and decode in registers."""
+    word: Any = u32 if width == 32 else u64
+    encode_bits = encode_bits_32 if width == 32 else encode_bits_64
+    decode_bits = decode_bits_32 if width == 32 else decode_bits_64
+    encode_constants = _constants(EncodeLayout, word, frozen[0])
+    decode_constants = _constants(DecodeLayout, word, frozen[1])
+    is_frozen = frozen[0] is not None
+    no_random = word(0)
+
+    def quantize(bits: Any, rounded: Any, encode_layout: Any, decode_layout: Any) -> None:
+        f = encode_constants if is_frozen else _encode_fields(encode_layout)
+        g = decode_constants if is_frozen else _decode_fields(decode_layout)
+        for i in range(bits.size):
+            rounded[i] = decode_bits(encode_bits(bits[i], no_random, f, mode, kind), g)
+
+    def quantize_streamed(bits: Any, rounded: Any, encode_layout: Any, decode_layout: Any) -> None:
+        f = encode_constants if is_frozen else _encode_fields(encode_layout)
+        g = decode_constants if is_frozen else _decode_fields(decode_layout)
+        begin, end = streamable(rounded)
+        block = np.empty(BLOCK, rounded.dtype)
+        for i in range(begin):
+            rounded[i] = decode_bits(encode_bits(bits[i], no_random, f, mode, kind), g)
+        for start in range(begin, end, BLOCK):
+            prefetch_block(bits, start)
+            source = bits[start : start + BLOCK]
+            for i in range(BLOCK):
+                block[i] = decode_bits(encode_bits(source[i], no_random, f, mode, kind), g)
+            stream_block(rounded, start, block)
+        stream_fence()
+        for i in range(end, bits.size):
+            rounded[i] = decode_bits(encode_bits(bits[i], no_random, f, mode, kind), g)
+
+    return kernel(quantize_streamed if streamed else quantize)

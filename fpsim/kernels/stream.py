@@ -1,7 +1,7 @@
 """Stores that bypass the caches, and loads that are announced, for arrays too large to be found there.
 
 An ordinary store first reads the line that it overwrites; for a cast that is a third to a half of all traffic. Blocks
-are computed into a buffer in the L1 cache and sent from there, while the block after next is on its way. Measured:
+are computed into a buffer in the L1 cache and sent from there, while a later block is on its way. Measured:
 docs/performance.md.
 """
 
@@ -16,8 +16,8 @@ from numba.extending import intrinsic
 
 from fpsim.core.jit import scalar
 
-BLOCK = 512  # elements per block
-AHEAD = 2 * BLOCK  # how far ahead of the block at work elements are fetched
+BLOCK = 128  # elements per block
+AHEAD = 8192  # bytes between the block at work and the block that is fetched
 LINE = 64  # bytes of a cache line; the target of a block starts on one
 
 if numba.config.DISABLE_JIT:
@@ -57,7 +57,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def prefetch_block(_typing: Any, source: Any, start: Any) -> Any:
-        """Announce the loads of source[start + AHEAD : start + AHEAD + BLOCK], which may lie beyond the end."""
+        """Announce the loads of BLOCK elements AHEAD bytes behind source[start], which may lie beyond the end."""
         signature = types.void(source, types.intp)
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -67,12 +67,12 @@ else:
             prefetch = cgutils.get_or_insert_function(
                 builder.module, ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32]), "llvm.prefetch.p0"
             )
-            read, once, data = ir.Constant(i32, 0), ir.Constant(i32, 0), ir.Constant(i32, 1)
+            read, keep, data = ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)
             size = sig.args[0].dtype.bitwidth // 8
             first = builder.bitcast(builder.gep(array.data, [args[1]]), pointer)
             for offset in range(0, BLOCK * size, LINE):
-                line = builder.gep(first, [ir.Constant(ir.IntType(64), AHEAD * size + offset)])
-                builder.call(prefetch, [line, read, once, data])
+                line = builder.gep(first, [ir.Constant(ir.IntType(64), AHEAD + offset)])
+                builder.call(prefetch, [line, read, keep, data])
             return context.get_dummy_value()
 
         return signature, build

@@ -1,0 +1,47 @@
+"""What a figure was measured on: without it a figure means nothing."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+LIBRARIES = ("numpy", "numba", "ml_dtypes", "torch", "jax", "gfloat")
+
+
+def processor() -> str:
+    """Name of the processor, with its family where the name alone says little."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return platform.processor() or platform.machine()
+    facts: dict[str, str] = {}
+    for line in cpuinfo.read_text().splitlines():
+        key, _, value = line.partition(":")
+        facts.setdefault(key.strip(), value.strip())
+    name = facts.get("model name", platform.machine())
+    family = f" (family {facts['cpu family']}, model {facts['model']})" if "cpu family" in facts else ""
+    return name + family
+
+
+def version(library: str) -> str | None:
+    """Installed version of a library, or None."""
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def describe() -> dict[str, object]:
+    """Processor, cores, system, versions, date and load, for a record."""
+    return {
+        "machine": platform.node(),
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in LIBRARIES},
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+    }

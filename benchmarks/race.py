@@ -1,0 +1,60 @@
+"""Races: several contestants do the same work in turns, so that a noisy machine disturbs them alike."""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+Work = Callable[[], object]
+TURNS = 15
+MIN_TURNS = 5
+SECONDS = 4.0  # a race of slow contestants ends after about this time, with at least MIN_TURNS turns
+
+
+@dataclass(frozen=True)
+class Result:
+    """Seconds per contestant: the median of its turns, and the fastest one."""
+
+    medians: dict[str, float]
+    fastest: dict[str, float]
+    turns: int
+
+
+def race(contestants: dict[str, Work], *, turns: int = TURNS, seconds: float = SECONDS) -> Result:
+    """Run every contestant once to warm up, then all of them in turns; returns seconds."""
+    for work in contestants.values():
+        work()
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    gc.collect()
+    began = time.perf_counter()
+    done = 0
+    while done < turns and (done < MIN_TURNS or time.perf_counter() - began < seconds):
+        for name, work in contestants.items():
+            start = time.perf_counter()
+            work()
+            times[name].append(time.perf_counter() - start)
+        done += 1
+    return Result(
+        {name: statistics.median(taken) for name, taken in times.items()},
+        {name: min(taken) for name, taken in times.items()},
+        done,
+    )
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Pin this process to one core for the while (where the system can)."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
