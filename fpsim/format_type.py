@@ -1,0 +1,346 @@
+"""The type of a format: ten facts, and everything that follows from them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+NanEncoding = Literal["ieee", "top", "negative_zero", "none"]
+NAN_ENCODINGS: tuple[NanEncoding, ...] = ("ieee", "top", "negative_zero", "none")
+
+# Layouts above 16 bits that are formats too: codes of FP32 and FP64 are the float's own bits, TF32 keeps 19.
+WIDE_LAYOUTS = {(8, 23): "FP32", (11, 52): "FP64", (8, 10): "TF32"}
+
+
+DTYPES: dict[Format, np.dtype[Any]] = {}  # the NumPy or ml_dtypes dtype of a format, filled in by formats.py
+
+
+@dataclass(frozen=True)
+class Format:
+    """A floating-point format of up to 16 bits (and FP32, TF32, FP64), described by ten facts.
+
+    A code is `sign | exponent field | mantissa`, most significant bit first. Its finite values are
+    `(-1)**sign * 2**(field - bias) * (1 + mantissa / 2**mantissa_bits)`, and in exponent field 0
+    `(-1)**sign * 2**(1 - bias) * mantissa / 2**mantissa_bits`.
+
+    Args:
+      name: what `repr` and tables show.
+      exponent_bits: width of the exponent field, at least 1.
+      mantissa_bits: width of the stored fraction; 0 leaves the powers of two.
+      bias: exponent bias; by default `2**(exponent_bits - 1) - 1`.
+      signed: False drops the sign bit and every negative value.
+      infinities: whether the format has Inf.
+      nan: where NaN lives: "ieee" (exponent field all ones, as in IEEE 754), "top" (the largest magnitude
+        code), "negative_zero" (the code of -0), or "none".
+      negative_zero: False makes -0 the same as 0. Must be False where NaN takes that code or there is no sign.
+      subnormals: False makes exponent field 0 an ordinary binade, which leaves no zero (E8M0).
+      ties_to_even_code: decides nearest-even ties where mantissa_bits is 0 and every significand is 1: True takes
+        the even code (IEEE P3109), False the larger magnitude (IEEE 754-2019, 4.3.1).
+      source: the document that defines the format.
+
+    Raises:
+      ValueError: the facts contradict each other, the format has more than 16 bits, or float64 cannot hold
+        its values.
+
+    Example:
+      >>> import fpsim as fp
+      >>> mine = fp.Format("mine", exponent_bits=3, mantissa_bits=2)
+      >>> mine.max, mine.smallest_subnormal, mine.has_infinity
+      (14.0, 0.0625, True)
+    """
+
+    name: str
+    exponent_bits: int
+    mantissa_bits: int
+    bias: int = None  # type: ignore[assignment]  # filled in below, so that readers see an int
+    signed: bool = True
+    infinities: bool = True
+    nan: NanEncoding = "ieee"
+    negative_zero: bool = None  # type: ignore[assignment]
+    subnormals: bool = True
+    ties_to_even_code: bool = False
+    source: str = "user"
+
+    def __post_init__(self) -> None:
+        for field in ("exponent_bits", "mantissa_bits"):
+            value = getattr(self, field)
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 0:
+                raise ValueError(f"{self.name}: {field} must be an integer >= 0; got {value!r}.")
+        if self.nan not in NAN_ENCODINGS:
+            raise ValueError(f"{self.name}: nan must be one of {', '.join(NAN_ENCODINGS)}; got {self.nan!r}.")
+        if self.exponent_bits < 1:
+            raise ValueError(f"{self.name}: exponent_bits must be at least 1 to hold a normal number; got 0.")
+        if self.bias is None:
+            object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
+        if not isinstance(self.bias, (int, np.integer)) or isinstance(self.bias, bool):
+            raise ValueError(f"{self.name}: bias must be an integer; got {self.bias!r}.")
+        if self.negative_zero is None:
+            object.__setattr__(self, "negative_zero", self.signed and self.subnormals and self.nan != "negative_zero")
+        self._refuse_contradictions()
+        self._refuse_values_beyond_float64()
+
+    def _refuse_contradictions(self) -> None:
+        if self.bits > 16 and WIDE_LAYOUTS.get((self.exponent_bits, self.mantissa_bits)) != self.name:
+            raise ValueError(
+                f"{self.name}: a format has up to 16 bits; got {self.bits}. Above that only FP32, TF32 and FP64 exist."
+            )
+        if self.nan == "ieee" and not self.infinities:
+            raise ValueError(f"{self.name}: nan='ieee' keeps a code for Inf; use nan='top' for a format without Inf.")
+        if self.nan == "ieee" and self.mantissa_bits == 0:
+            raise ValueError(f"{self.name}: nan='ieee' needs a mantissa bit to tell NaN from Inf; use nan='top'.")
+        if self.nan == "negative_zero" and (not self.signed or self.negative_zero):
+            raise ValueError(
+                f"{self.name}: nan='negative_zero' needs a sign bit and negative_zero=False; "
+                f"got signed={self.signed}, negative_zero={self.negative_zero}."
+            )
+        if self.negative_zero and not (self.signed and self.subnormals):
+            raise ValueError(f"{self.name}: negative_zero=True needs a sign bit and a zero.")
+        if self.signed and not self.negative_zero and self.nan != "negative_zero":
+            raise ValueError(f"{self.name}: without -0 its code must be NaN: use nan='negative_zero'.")
+        if self.max_code < 1:
+            raise ValueError(f"{self.name}: {self.bits} bits leave no finite value besides zero.")
+
+    def _refuse_values_beyond_float64(self) -> None:
+        smallest = self.min_exponent - self.mantissa_bits if self.subnormals else self.min_exponent
+        largest = self._exponent_of(self.max_code)
+        if smallest < -1074 or largest > 1023:
+            raise ValueError(
+                f"{self.name}: its values reach from 2**{smallest} to 2**{largest}, "
+                "beyond float64 (2**-1074 to 2**1023), which every value must fit."
+            )
+
+    def __hash__(self) -> int:
+        return self._hash  # formats key the caches of plans and kernels, which every call looks up
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The facts alone: a hash of text differs from process to process, and tables are long."""
+        return {fact.name: getattr(self, fact.name) for fact in fields(self)}
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.name, self.exponent_bits, self.mantissa_bits, self.bias, self.nan))
+
+    # ---- the code space: magnitudes 0 .. max_code are finite, what lies above is special
+
+    @property
+    def bits(self) -> int:
+        """Width of a code."""
+        return int(self.signed) + self.exponent_bits + self.mantissa_bits
+
+    @property
+    def precision(self) -> int:
+        """Significand bits with the hidden one."""
+        return self.mantissa_bits + 1
+
+    @property
+    def sign_bit(self) -> int:
+        """Mask of the sign in a code; 0 where there is none."""
+        return 1 << (self.bits - 1) if self.signed else 0
+
+    @property
+    def top_magnitude(self) -> int:
+        """The largest magnitude code, special or not."""
+        return (1 << (self.exponent_bits + self.mantissa_bits)) - 1
+
+    @property
+    def max_code(self) -> int:
+        """Code of the largest finite value."""
+        if self.nan == "ieee":
+            return (((1 << self.exponent_bits) - 1) << self.mantissa_bits) - 1
+        return self.top_magnitude - int(self.nan == "top") - int(self.infinities)
+
+    @property
+    def infinity_code(self) -> int | None:
+        """Code of +Inf, or None."""
+        return self.max_code + 1 if self.infinities else None
+
+    @property
+    def nan_code(self) -> int | None:
+        """The canonical NaN (quiet, positive where there is a choice), or None."""
+        if self.nan == "ieee":
+            return (self.max_code + 1) | 1 << (self.mantissa_bits - 1)
+        return {"top": self.top_magnitude, "negative_zero": self.sign_bit, "none": None}[self.nan]
+
+    # ---- the values
+
+    @property
+    def min_exponent(self) -> int:
+        """Exponent of the smallest normal value."""
+        return 1 - self.bias if self.subnormals else -self.bias
+
+    def _exponent_of(self, magnitude: int) -> int:
+        """Exponent of a magnitude code, from its exponent field."""
+        field = magnitude >> self.mantissa_bits
+        return max(field, 1) - self.bias if self.subnormals else field - self.bias
+
+    def value_of(self, code: int) -> float:
+        """The value of one code as a Python float, computed with integers.
+
+        Example:
+          >>> import fpsim as fp
+          >>> fp.E4M3.value_of(0x38), fp.E4M3.value_of(0x01), fp.E4M3.value_of(0x7F)
+          (1.0, 0.001953125, nan)
+        """
+        if not 0 <= code < 1 << self.bits:
+            raise ValueError(f"a code of {self.name} lies in 0 .. {(1 << self.bits) - 1:#x}; got {code:#x}.")
+        magnitude = code & self.top_magnitude
+        negative = bool(code & self.sign_bit)
+        if self.nan == "negative_zero" and code == self.sign_bit:
+            return math.nan
+        if magnitude > self.max_code:
+            value = math.inf if magnitude == self.infinity_code else math.nan
+        else:
+            mantissa = magnitude & ((1 << self.mantissa_bits) - 1)
+            hidden = 0 if self.subnormals and magnitude >> self.mantissa_bits == 0 else 1 << self.mantissa_bits
+            value = math.ldexp(hidden | mantissa, self._exponent_of(magnitude) - self.mantissa_bits)
+        return -value if negative else value
+
+    @property
+    def max(self) -> float:
+        """Largest finite value."""
+        return self.value_of(self.max_code)
+
+    @property
+    def min(self) -> float:
+        """Lowest finite value: -max, or the smallest value of an unsigned format."""
+        return -self.max if self.signed else self.value_of(0)
+
+    @property
+    def smallest_normal(self) -> float:
+        """Smallest positive value with full precision."""
+        return math.ldexp(1.0, self.min_exponent)
+
+    @property
+    def smallest_subnormal(self) -> float:
+        """Smallest positive value."""
+        return math.ldexp(1.0, self.min_exponent - self.mantissa_bits if self.subnormals else self.min_exponent)
+
+    @property
+    def eps(self) -> float:
+        """Distance from 1 to the next larger value, were the exponent range unbounded."""
+        return math.ldexp(1.0, -self.mantissa_bits)
+
+    @property
+    def has_infinity(self) -> bool:
+        """Whether the format has Inf."""
+        return self.infinities
+
+    @property
+    def has_nan(self) -> bool:
+        """Whether the format has NaN."""
+        return self.nan != "none"
+
+    @property
+    def has_zero(self) -> bool:
+        """Whether the format has a zero (E8M0 has none)."""
+        return self.subnormals
+
+    def holds(self, other: Format) -> bool:
+        """Whether every value of another format is a value of this one.
+
+        Example:
+          >>> import fpsim as fp
+          >>> fp.BF16.holds(fp.E5M2), fp.FP16.holds(fp.BF16)
+          (True, False)
+        """
+        return (
+            other.max <= self.max
+            and other.min >= self.min
+            and other.mantissa_bits <= self.mantissa_bits
+            and other.smallest_subnormal >= self.smallest_subnormal
+            and other._lowest_place >= self._lowest_place
+            and (self.has_infinity or not other.has_infinity)
+            and (self.has_nan or not other.has_nan)
+            and (self.negative_zero or not other.negative_zero)
+            and (self.has_zero or not other.has_zero)
+        )
+
+    @property
+    def _lowest_place(self) -> int:
+        """Exponent of the smallest power of two that divides every finite value."""
+        return self.min_exponent - self.mantissa_bits
+
+    # ---- how arrays hold it
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The NumPy or ml_dtypes dtype with this layout, or None."""
+        return DTYPES.get(self)
+
+    @cached_property
+    def storage(self) -> np.dtype[Any]:
+        """The unsigned integer dtype that `encode` returns codes in."""
+        width = 8 if self.bits <= 8 else 16 if self.bits <= 16 else 32 if self.bits <= 32 else 64
+        return np.dtype(f"uint{width}")
+
+    @cached_property
+    def _table(self) -> npt.NDArray[np.float64]:
+        table = np.array([self.value_of(code) for code in range(1 << self.bits)])
+        table.flags.writeable = False
+        return table
+
+    def table(self) -> npt.NDArray[np.float64]:
+        """The value of every code, as a read-only float64 array of shape (2**bits,).
+
+        Raises:
+          ValueError: the format has more than 16 bits.
+
+        Example:
+          >>> import fpsim as fp
+          >>> fp.E2M1.table()[:8].tolist()
+          [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+        """
+        if self.bits > 16:
+            raise ValueError(f"a table lists formats of up to 16 bits; {self.name} has {self.bits}.")
+        return self._table
+
+    def ulp(self, x: npt.ArrayLike) -> Any:
+        """Distance between the two neighbours of x: the spacing of the format at the exact value x.
+
+        Below the smallest normal value it is the subnormal spacing, above the largest finite one the spacing of
+        the last binade. NaN for a NaN or infinite x.
+
+        Args:
+          x: float or array of floats (of any shape).
+        Returns:
+          float64 of x's shape (a float for a scalar).
+
+        Example:
+          >>> import fpsim as fp
+          >>> fp.E4M3.ulp(1.0), fp.E4M3.ulp(300.0), fp.E4M3.ulp(0.0)
+          (0.125, 32.0, 0.001953125)
+        """
+        values = np.abs(np.asarray(x, np.float64))
+        finite = np.isfinite(values)
+        exponents = np.frexp(np.where(finite, values, 0))[1] - 1
+        exponents = np.where(values == 0, self.min_exponent, exponents)
+        exponents = np.clip(exponents, self.min_exponent, self._exponent_of(self.max_code))
+        spacing = np.where(finite, np.ldexp(1.0, exponents - self.mantissa_bits), np.nan)
+        return spacing if spacing.ndim else float(spacing)
+
+    def __repr__(self) -> str:
+        nan = {
+            "ieee": "NaN as in IEEE 754",
+            "top": f"NaN {self.top_magnitude:#x}",
+            "negative_zero": f"NaN {self.sign_bit:#x}",
+            "none": "no NaN",
+        }[self.nan]
+        parts = [f"{self.exponent_bits} exponent (bias {self.bias})", f"{self.mantissa_bits} mantissa"]
+        if self.signed:
+            parts.insert(0, "1 sign")
+        smallest = f"smallest normal 2**{self.min_exponent}"
+        if self.subnormals and self.mantissa_bits:
+            smallest += f", subnormal 2**{self.min_exponent - self.mantissa_bits}"
+        zero = "no zero" if not self.has_zero else "-0" if self.negative_zero else "no -0"
+        return (
+            f"<{self.name}: {self.bits} bits = {' + '.join(parts)}; max {self.max:g}, {smallest}; "
+            f"{'Inf' if self.infinities else 'no Inf'}, {nan}, {zero}; {self.source}>"
+        )
+
+    def __str__(self) -> str:
+        return self.name
