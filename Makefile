@@ -33,7 +33,12 @@ test: setup
 test-slow: setup
 	$(RUN) -m pytest -m ""
 
-bench: setup
+# The peers that only benchmarks need.
+$(VENV)/.installed-peers: $(VENV)/.installed
+	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@touch $@
+
+bench: $(VENV)/.installed-peers
 	$(RUN) -m benchmarks.casts
 
 check: setup
