@@ -1,0 +1,258 @@
+"""The error of rounding an array to a format: one pass, mergeable sums, every rate a fraction of all elements."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.analysis.chunks import Array, as_float64, flat_chunks
+from fpsim.analysis.measure import Chunk, ScaledChunk, Sums, amax_scale, chunk_sums
+from fpsim.analysis.optional import frame
+from fpsim.arrays import float_array
+from fpsim.cast import CastOptions, FormatLike, cast_options
+from fpsim.rounding import Rounding
+
+Scale = Literal["amax"] | float | None
+
+METRICS = (
+    "count", "sqnr_db", "mse", "bias", "max_ulp", "mean_ulp", "max_relative", "mean_relative", "underflow_rate",
+    "subnormal_rate", "overflow_rate", "saturation_rate", "nan_rate", "exact_rate",
+)  # fmt: skip
+
+
+def _ratio(part: float, whole: int) -> float:
+    return part / whole if whole else math.nan
+
+
+@dataclass(frozen=True)
+class ErrorReport:
+    """What rounding cost; `merge` adds the report of another part of the same data.
+
+    "Compared" are the elements whose input and result are both finite; a rate is a fraction of all elements.
+
+    Attributes:
+      format, rounding, overflow, subnormals: how the data was rounded.
+      scale: the decode scale; 1 without one, NaN where merged parts had different ones.
+      sums: the counts and sums behind every figure.
+    """
+
+    format: str
+    rounding: str
+    overflow: str
+    subnormals: str
+    scale: float
+    sums: Sums
+
+    @property
+    def count(self) -> int:
+        """Elements in all."""
+        return self.sums.count
+
+    @property
+    def sqnr_db(self) -> float:
+        """10 log10(sum x**2 / sum (result - x)**2) over the compared: Inf without error, NaN without data."""
+        sums = self.sums
+        if not sums.compared_count or not math.isfinite(sums.signal):
+            return math.nan
+        if sums.noise == 0:
+            return math.inf
+        return 10 * (math.log10(sums.signal) - math.log10(sums.noise)) if sums.signal else -math.inf
+
+    @property
+    def mse(self) -> float:
+        """Mean of (result - x)**2 over the compared."""
+        return _ratio(self.sums.noise, self.sums.compared_count)
+
+    @property
+    def bias(self) -> float:
+        """Mean of result - x over the compared."""
+        return _ratio(self.sums.error_sum, self.sums.compared_count)
+
+    @property
+    def max_ulp(self) -> float:
+        """Largest |result - x| / ulp(x), the format's spacing at the exact x, over the compared."""
+        return self.sums.max_ulp
+
+    @property
+    def mean_ulp(self) -> float:
+        """Mean of |result - x| / ulp(x) over the compared."""
+        return _ratio(self.sums.ulp_sum, self.sums.compared_count)
+
+    @property
+    def max_relative(self) -> float:
+        """Largest |result - x| / |x| over the compared that are not 0."""
+        return self.sums.max_relative
+
+    @property
+    def mean_relative(self) -> float:
+        """Mean of |result - x| / |x| over the compared that are not 0."""
+        return _ratio(self.sums.relative_sum, self.sums.nonzero_count)
+
+    @property
+    def underflow_rate(self) -> float:
+        """Share of elements that are not 0 and become 0 or -0."""
+        return _ratio(self.sums.underflow_count, self.count)
+
+    @property
+    def subnormal_rate(self) -> float:
+        """Share of results that are subnormal in the format."""
+        return _ratio(self.sums.subnormal_count, self.count)
+
+    @property
+    def overflow_rate(self) -> float:
+        """Share of finite inputs that become Inf or NaN."""
+        return _ratio(self.sums.overflow_count, self.count)
+
+    @property
+    def saturation_rate(self) -> float:
+        """Share of inputs beyond the range of nearest-even rounding, Inf included, that become +-max."""
+        return _ratio(self.sums.saturation_count, self.count)
+
+    @property
+    def beyond_rate(self) -> float:
+        """Share of finite inputs beyond the range, whatever became of them."""
+        return _ratio(self.sums.overflow_count + self.sums.finite_saturation_count, self.count)
+
+    @property
+    def nan_rate(self) -> float:
+        """Share of NaN inputs."""
+        return _ratio(self.sums.nan_count, self.count)
+
+    @property
+    def exact_rate(self) -> float:
+        """Share of results equal to their input."""
+        return _ratio(self.sums.exact_count, self.count)
+
+    def merge(self, other: ErrorReport) -> ErrorReport:
+        """The report of both parts together.
+
+        Counts, rates and maxima are those of one pass. The float64 sums behind the means and SQNR are added in
+        another order than in one pass, which moves them by a few parts in 10**16 of the sum of magnitudes.
+
+        Raises:
+          ValueError: the parts were rounded differently.
+
+        Example:
+          >>> import fpsim as fp
+          >>> x = np.linspace(-3, 3, 1001, dtype=np.float32)
+          >>> parts = [fp.analysis.error(part, fp.E4M3) for part in (x[:400], x[400:])]
+          >>> parts[0].merge(parts[1]).exact_rate == fp.analysis.error(x, fp.E4M3).exact_rate
+          True
+        """
+        for name in ("format", "rounding", "overflow", "subnormals"):
+            mine, others = getattr(self, name), getattr(other, name)
+            if mine != others:
+                raise ValueError(f"reports to merge must have the same {name}; got {mine!r} and {others!r}.")
+        scale = self.scale if self.scale == other.scale else math.nan
+        return dataclasses.replace(self, scale=scale, sums=self.sums.merge(other.sums))
+
+    def to_dict(self) -> dict[str, Any]:
+        """How it was rounded, and every figure, as one row of a table."""
+        settings = {name: getattr(self, name) for name in ("format", "rounding", "overflow", "subnormals", "scale")}
+        return {**settings, **{name: getattr(self, name) for name in METRICS}}
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame of one row."""
+        return frame([self.to_dict()])
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td>{html.escape(_text(value))}</td></tr>"
+            for name, value in self.to_dict().items()
+        )
+        return f"<table>{cells}</table>"
+
+
+def _text(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def error(
+    x: npt.ArrayLike,
+    fmt: FormatLike,
+    *,
+    scale: Scale = None,
+    rounding: str | Rounding = "nearest_even",
+    overflow: str = "nonfinite",
+    subnormals: str = "keep",
+    seed: int | None = None,
+    random_bits: int = 32,
+) -> ErrorReport:
+    """Measure what rounding an array to a format costs.
+
+    With a scale the result is `quantize(x / scale, fmt) * scale` in float32 (float64 for float64 input), else
+    `quantize(x, fmt)`; the bits are those of `fpsim.quantize` on the whole array, stochastic rounding included.
+
+    Args:
+      x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape; nothing of its size is
+        allocated.
+      fmt: the format, by name, dtype or object.
+      scale: decode scale: None, a positive number, or "amax" for max|x| / fmt.max rounded to float32 (1 for an
+        array without a non-zero finite value). With "amax" the division stays within the format's range.
+      rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode`.
+    Returns:
+      An ErrorReport; its attributes define the figures. Squares are summed in float64, so SQNR and mse need
+      magnitudes between about 1e-150 and 1e150.
+    Raises:
+      ValueError: unknown format or word, no seed, or a scale that is not positive and finite.
+      TypeError: x is not an array of floats.
+
+    Example:
+      >>> import fpsim as fp
+      >>> x = np.random.default_rng(0).standard_normal(10_000).astype(np.float32)
+      >>> report = fp.analysis.error(x, fp.E4M3, scale="amax")
+      >>> round(report.sqnr_db, 1), report.overflow_rate
+      (31.5, 0.0)
+      >>> fp.analysis.error(np.float32([1e-3, 1.0, 500.0]), fp.E4M3).underflow_rate
+      0.0
+    """
+    options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
+    array, _ = float_array(x)
+    divisor = _checked_scale(scale, array, options)
+    sums = Sums()
+    first = 0
+    for part in flat_chunks(array):
+        sums = sums.merge(chunk_sums(ScaledChunk(Chunk(part, first), options.fmt, divisor), options))
+        first += part.size
+    return report_of(sums, options, divisor)
+
+
+def report_of(sums: Sums, options: CastOptions, scale: float | None) -> ErrorReport:
+    """Sums with the names of how they came about."""
+    return ErrorReport(
+        format=options.fmt.name,
+        rounding=options.rounding.name.lower(),
+        overflow=options.overflow,
+        subnormals=options.subnormals,
+        scale=1.0 if scale is None else scale,
+        sums=sums,
+    )
+
+
+def _checked_scale(scale: Scale, x: Array, options: CastOptions) -> float | None:
+    if scale is None:
+        return None
+    if isinstance(scale, str):
+        if scale == "amax":
+            return amax_scale(finite_amax(x), options.fmt)
+    elif isinstance(scale, (int, float, np.integer, np.floating)) and not isinstance(scale, bool):
+        with np.errstate(over="ignore", under="ignore"):
+            used = float(scale) if x.dtype == np.float64 else float(np.float32(scale))
+        if used > 0 and math.isfinite(used):
+            return used
+    raise ValueError(f"scale must be None, 'amax' or a positive finite number (in float32); got {scale!r}.")
+
+
+def finite_amax(x: Array) -> float:
+    """Largest finite magnitude of an array; 0 without any."""
+    amax = 0.0
+    for part in flat_chunks(x):
+        magnitude = np.abs(as_float64(part))
+        amax = max(amax, float(np.max(magnitude, initial=0.0, where=np.isfinite(magnitude))))
+    return amax

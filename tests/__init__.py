@@ -1,0 +1,1 @@
+"""Tests of fpsim: claims, checked bit by bit against an oracle that shares nothing with the package."""
