@@ -1,0 +1,146 @@
+"""Tensors by name, read in chunks: arrays in memory, and the files of `analysis/files.py` without loading them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.chunks import CHUNK, Array, flat_chunks
+from fpsim.arrays import float_array
+
+
+class TensorFileError(ValueError):
+    """A file that cannot be studied; the message is one line that starts with its path."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A named tensor whose elements come in chunks, as often as they are asked for.
+
+    Attributes:
+      name: what tables and pictures call it.
+      shape, dtype: of the tensor as stored.
+      read: read(size) yields its elements as 1-d arrays of `size` elements (the last: the rest).
+      source: the file, or "".
+      layer, role, step: of a captured tensor: the layer's name; "input", "weight" or "output gradient"; the step.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    read: Callable[[int], Iterator[Array]] = field(repr=False, compare=False)
+    source: str = ""
+    layer: str = ""
+    role: str = ""
+    step: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def chunks(self, size: int = CHUNK) -> Iterator[Array]:
+        """The elements in the order of the file, in native byte order.
+
+        Raises:
+          TensorFileError: the file ends early, or changed since it was opened.
+        """
+        return self.read(size)
+
+
+def from_array(name: str, x: Any, **facts: Any) -> Tensor:
+    """A tensor in memory, from a NumPy or torch array.
+
+    Raises:
+      TypeError: it does not hold floats.
+
+    Example:
+      >>> from fpsim.analysis.tensors import from_array
+      >>> t = from_array("w", np.float32([[1, 2], [3, 4]]))
+      >>> t.size, [c.tolist() for c in t.chunks(3)]
+      (4, [[1.0, 2.0, 3.0], [4.0]])
+    """
+    if type(x).__module__.partition(".")[0] == "torch":
+        from fpsim.analysis.torch_file import torch_tensor
+
+        return replace(torch_tensor(name, x.detach()), **facts)
+    array, _ = float_array(x, name)
+    return Tensor(name, array.shape, array.dtype.name, lambda size: flat_chunks(array, size), **facts)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What a list of files holds.
+
+    Attributes:
+      tensors: float tensors, in the order of the files, with distinct names.
+      notes: one line for each tensor that was left out, and why.
+      problems: one line for each file that cannot be studied.
+    """
+
+    tensors: tuple[Tensor, ...]
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def open_tensors(paths: Sequence[str | Path]) -> Collection:
+    """Read the headers of tensor files; the elements stay on disk until a tensor's `chunks` asks for them.
+
+    Args:
+      paths: .npy, .npz, .safetensors, .pt, .pth and .bin files; a folder stands for those directly in it. Shards
+        are several files. A name that two files share gets the file's name in front.
+    """
+    from fpsim.analysis.files import read_file, tensor_files
+
+    tensors: list[Tensor] = []
+    notes: list[str] = []
+    problems: list[str] = []
+    seen: set[Path] = set()
+    for path in paths:
+        try:
+            files = tensor_files(Path(path))
+        except TensorFileError as problem:
+            problems.append(str(problem))
+            continue
+        for file in files:
+            if file.resolve() in seen:
+                continue
+            seen.add(file.resolve())
+            try:
+                found, skipped = read_file(file)
+            except TensorFileError as problem:
+                problems.append(str(problem))
+                continue
+            tensors += found
+            notes += skipped
+    return Collection(_distinct(tensors), tuple(notes), tuple(problems))
+
+
+def _distinct(tensors: list[Tensor]) -> tuple[Tensor, ...]:
+    """The same with the file's name in front of shared names; its path, then a number where that is not enough."""
+    wordings: tuple[Callable[[int, Tensor], str], ...] = (
+        lambda i, t: t.name,
+        lambda i, t: f"{Path(t.source).stem}:{t.name}",
+        lambda i, t: f"{t.source}:{t.name}",
+        lambda i, t: f"{t.source}:{t.name}#{i}",
+    )
+    names = [t.name for t in tensors]
+    for wording in wordings:
+        often = Counter(names)
+        names = [
+            wording(i, t) if often[name] > 1 else name for i, (t, name) in enumerate(zip(tensors, names, strict=True))
+        ]
+    return tuple(replace(t, name=name) for t, name in zip(tensors, names, strict=True))
+
+
+def from_mapping(arrays: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    """Tensors from a mapping of names to arrays, such as a state_dict."""
+    return tuple(
+        from_array(str(name), np.asarray(x) if isinstance(x, (list, float)) else x) for name, x in arrays.items()
+    )
