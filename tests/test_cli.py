@@ -1,0 +1,115 @@
+"""The command line in its own process: exit codes, one line per bad file, no traceback."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+
+def fpsim(*arguments: str | Path, code: str = "") -> subprocess.CompletedProcess[str]:
+    """Run `fpsim` with arguments, after some code."""
+    program = f"import sys\n{code}\nfrom fpsim.cli import main\nmain(sys.argv[1:])"
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_study_of_files_writes_the_report_and_shows_the_table(tmp_path: Path) -> None:
+    np.save(tmp_path / "w.npy", np.random.default_rng(0).standard_normal(500).astype(np.float32))
+    (tmp_path / "bad.safetensors").write_bytes(b"\x00" * 20)
+    names = ("w.npy", "bad.safetensors", "absent.pt")
+    done = fpsim("study", *[tmp_path / name for name in names], "--out", tmp_path / "out", "-f", "e4m3", "-f", "bf16")
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if line.startswith("fpsim: ")]
+    assert [line for line in lines if "bad.safetensors: damaged" in line or "absent.pt: no such file" in line] == lines
+    assert len(lines) == 2
+    assert "Traceback" not in done.stderr
+    assert "E4M3, no scale" in done.stdout
+    assert "report.html: the report" in done.stdout
+    assert (tmp_path / "out" / "report.html").exists()
+    assert (tmp_path / "out" / "errors.csv").exists()
+
+
+def test_nothing_to_study_is_bad_input_and_writes_nothing(tmp_path: Path) -> None:
+    done = fpsim("study", tmp_path / "absent.npy", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "absent.npy: no such file" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("study", "--format", "e4m9"), "Did you mean 'E4M3'?"),
+        (("study", "--rounding", "nearest"), "Did you mean 'nearest_even'?"),
+        (("explain", "abc", "e4m3"), "value must be a number"),
+        (("formats", "e4m9"), "Did you mean 'E4M3'?"),
+    ],
+)
+def test_bad_words_give_one_line(arguments: tuple[str, ...], words: str) -> None:
+    done = fpsim(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("fpsim: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert words in done.stderr
+
+
+def test_formats_and_explain_print() -> None:
+    assert "E4M3" in fpsim("formats").stdout
+    assert "values 0, 0.5, 1, 1.5, 2, 3, 4, 6" in fpsim("formats", "e2m1").stdout
+    assert "-0.3125" in fpsim("explain", "-0.3", "e4m3").stdout
+    assert "toward_zero" in fpsim("explain", "0x1.8p3", "bf16", "--rounding", "toward_zero").stdout
+
+
+def test_python_m_fpsim_works() -> None:
+    done = subprocess.run([sys.executable, "-m", "fpsim", "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "study" in done.stdout
+
+
+@pytest.mark.parametrize("absent", ["typer", "rich"])
+def test_without_its_packages_it_says_what_to_install(absent: str) -> None:
+    done = fpsim("formats", code=f"sys.modules['{absent}'] = None")
+    assert done.returncode == 2
+    assert "pip install 'fpsim-numerics[cli]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_without_torch_the_default_study_says_what_to_install(tmp_path: Path) -> None:
+    done = fpsim("study", "--out", tmp_path / "out", code="sys.modules['torch'] = None")
+    assert done.returncode == 2
+    assert "pip install 'fpsim-numerics[torch]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
+def test_an_interrupt_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
+    np.save(tmp_path / "w.npy", np.zeros(1 << 25, np.float32))
+    program = "import sys; from fpsim.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", program, "study", str(tmp_path / "w.npy"), "--out", str(tmp_path / "out")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        time.sleep(3)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert "Interrupted." in errors
+    assert not (tmp_path / "out").exists()
+
+
+def test_hostile_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    arrays: dict[str, Any] = {"[red]\x1b[31mw[/red]": np.ones(20, np.float32)}
+    np.savez(tmp_path / "m.npz", **arrays)
+    done = fpsim("study", tmp_path / "m.npz", "--out", tmp_path / "out", "-f", "e4m3")
+    assert done.returncode == 0
+    assert "\x1b[31m" not in done.stdout
+    assert "[red]" in done.stdout
