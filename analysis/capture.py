@@ -56,9 +56,8 @@ def capture(
     torch = load("torch", "the study of the built-in transformer")
     data = torch.from_numpy(text_bytes().astype(np.int64))
     threads = torch.get_num_threads()
-    torch.set_num_threads(
-        1
-    )  # as fast for a model this small, far faster on a busy machine, and the same sums everywhere
+    # as fast for a model this small, far faster on a busy machine, and the same sums everywhere
+    torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

@@ -16,6 +16,7 @@ from fpsim.analysis.measure import Chunk, ScaledChunk, Sums, amax_scale, chunk_s
 from fpsim.analysis.optional import frame
 from fpsim.arrays import float_array
 from fpsim.cast import CastOptions, FormatLike, cast_options
+from fpsim.formats import Format
 from fpsim.rounding import Rounding
 
 Scale = Literal["amax"] | float | None
@@ -37,17 +38,22 @@ class ErrorReport:
     "Compared" are the elements whose input and result are both finite; a rate is a fraction of all elements.
 
     Attributes:
-      format, rounding, overflow, subnormals: how the data was rounded.
+      fmt, rounding, overflow, subnormals: how the data was rounded.
       scale: the decode scale; 1 without one, NaN where merged parts had different ones.
       sums: the counts and sums behind every figure.
     """
 
-    format: str
+    fmt: Format
     rounding: str
     overflow: str
     subnormals: str
     scale: float
     sums: Sums
+
+    @property
+    def format(self) -> str:
+        """The name of the format."""
+        return self.fmt.name
 
     @property
     def count(self) -> int:
@@ -145,10 +151,11 @@ class ErrorReport:
           >>> parts[0].merge(parts[1]).exact_rate == fp.analysis.error(x, fp.E4M3).exact_rate
           True
         """
-        for name in ("format", "rounding", "overflow", "subnormals"):
+        for name in ("fmt", "rounding", "overflow", "subnormals"):
             mine, others = getattr(self, name), getattr(other, name)
             if mine != others:
-                raise ValueError(f"reports to merge must have the same {name}; got {mine!r} and {others!r}.")
+                setting = "format" if name == "fmt" else name
+                raise ValueError(f"reports to merge must have the same {setting}; got {mine} and {others}.")
         scale = self.scale if self.scale == other.scale else math.nan
         return dataclasses.replace(self, scale=scale, sums=self.sums.merge(other.sums))
 
@@ -226,7 +233,7 @@ def error(
 def report_of(sums: Sums, options: CastOptions, scale: float | None) -> ErrorReport:
     """Sums with the names of how they came about."""
     return ErrorReport(
-        format=options.fmt.name,
+        fmt=options.fmt,
         rounding=options.rounding.name.lower(),
         overflow=options.overflow,
         subnormals=options.subnormals,

@@ -15,6 +15,7 @@ import numpy as np
 from fpsim.analysis.optional import load
 from fpsim.analysis.range import RangeReport
 from fpsim.analysis.wording import power, short
+from fpsim.cast import FormatLike
 from fpsim.formats import Format
 from fpsim.formats import format as find_format
 
@@ -113,7 +114,7 @@ def _window(reports: Sequence[RangeReport], formats: Sequence[Format]) -> tuple[
 
 def exponent_figure(
     rows: Sequence[tuple[str, Sequence[RangeReport]]],
-    formats: Sequence[str],
+    formats: Sequence[Format],
     title: str,
     window: tuple[int, int] | None,
 ) -> Any:
@@ -121,24 +122,24 @@ def exponent_figure(
     with _style():
         figure = _new_figure(0.75 + 0.17 * len(formats) + 0.4 * len(rows))
         ax = figure.add_subplot()
-        _draw_exponents(ax, rows, [find_format(name) for name in formats], window)
+        _draw_exponents(ax, rows, formats, window)
         ax.set_title(title, loc="left", fontsize=9, fontweight="bold")
         return figure
 
 
 def exponent_axes(
-    rows: Sequence[tuple[str, RangeReport]], formats: Sequence[str] = tuple(COLORS), ax: Any = None
+    rows: Sequence[tuple[str, RangeReport]], formats: Sequence[FormatLike] = tuple(COLORS), ax: Any = None
 ) -> Any:
-    """Draw one histogram per row into axes."""
+    """Draw one histogram per row into axes, over the ranges of formats."""
     with _style():
         ax = _axes(ax, 1.6 + 0.5 * len(rows))
-        _draw_exponents(ax, [(name, [report]) for name, report in rows], [find_format(name) for name in formats], None)
+        _draw_exponents(ax, [(name, [report]) for name, report in rows], [find_format(fmt) for fmt in formats], None)
         return ax
 
 
-def window_of(reports: Sequence[RangeReport], formats: Sequence[str]) -> tuple[int, int]:
+def window_of(reports: Sequence[RangeReport], formats: Sequence[Format]) -> tuple[int, int]:
     """The exponents that a set of figures shows, so that they can be compared."""
-    return _window(reports, [find_format(name) for name in formats])
+    return _window(reports, formats)
 
 
 def _draw_exponents(
@@ -224,20 +225,20 @@ def underflow_axes(report: StudyReport, tensors: Sequence[str], ax: Any = None) 
 
 
 def _draw_underflow(ax: Any, report: StudyReport, tensors: Sequence[str], labels: Sequence[str]) -> None:
-    columns = [(scaling, name) for scaling in report.scales for name in report.formats]
+    columns = [(scaling, fmt) for scaling in report.scales for fmt in report.formats]
     rates = np.full((len(tensors), len(columns)), np.nan)
     for i, tensor in enumerate(tensors):
-        for j, (scaling, name) in enumerate(columns):
+        for j, (scaling, fmt) in enumerate(columns):
             found = [
                 row.report.underflow_rate
                 for row in judged(report, tensor)
-                if (row.scaling, row.report.format) == (scaling, name)
+                if (row.scaling, row.report.fmt) == (scaling, fmt)
             ]
             rates[i, j] = max(found, default=np.nan)
     shades = matplotlib.colormaps["Oranges"]
     levels = np.sqrt(np.nan_to_num(rates))  # so that one per cent can be told from none
     gap = 0.35
-    for j, (_, name) in enumerate(columns):
+    for j, (_, fmt) in enumerate(columns):
         x = j + gap * (j // len(report.formats))
         for i in range(len(tensors)):
             shade = shades(0.85 * levels[i, j]) if rates[i, j] > 0 else "#f7f7f7"
@@ -245,7 +246,7 @@ def _draw_underflow(ax: Any, report: StudyReport, tensors: Sequence[str], labels
             text = "" if np.isnan(rates[i, j]) else _cell(100 * rates[i, j])
             ink = "white" if levels[i, j] > 0.75 else INK if rates[i, j] > 0 else "#999999"
             ax.text(x + 0.5, i + 0.53, text, ha="center", va="center", fontsize=6, color=ink)
-        ax.text(x + 0.5, -0.15, name, ha="center", va="bottom", fontsize=5.8, color=INK)
+        ax.text(x + 0.5, -0.15, fmt.name, ha="center", va="bottom", fontsize=5.8, color=INK)
     for k, scaling in enumerate(report.scales):
         middle = (k + 0.5) * len(report.formats) + gap * k
         words = "no scale" if scaling == "none" else "amax scale"
@@ -286,18 +287,20 @@ def sqnr_figure(report: StudyReport, tensors: Sequence[str], labels: Sequence[st
 
 
 def _draw_sqnr(ax: Any, report: StudyReport, tensors: Sequence[str], labels: Sequence[str]) -> None:
-    names = report.formats
+    names = [fmt.name for fmt in report.formats]
     scaled = "amax" if "amax" in report.scales else report.scales[0]
     height = 0.8 / len(names)
     for i, tensor in enumerate(tensors):
-        for j, name in enumerate(names):
+        for j, fmt in enumerate(report.formats):
             y = i + 0.1 + height * (j + 0.5)
             worst: dict[str, float] = {}
             for row in judged(report, tensor):
-                if row.report.format == name and not math.isnan(row.report.sqnr_db):
+                if row.report.fmt == fmt and not math.isnan(row.report.sqnr_db):
                     worst[row.scaling] = min(worst.get(row.scaling, math.inf), row.report.sqnr_db)
             if scaled in worst:
-                ax.barh(y, min(max(worst[scaled], 0), 100), height=0.86 * height, color=color(name, names), linewidth=0)
+                ax.barh(
+                    y, min(max(worst[scaled], 0), 100), height=0.86 * height, color=color(fmt.name, names), linewidth=0
+                )
             if "none" in worst and scaled != "none":
                 x = min(max(worst["none"], 0), 100)
                 ax.plot([x, x], [y - 0.43 * height, y + 0.43 * height], color=INK, linewidth=1.3, solid_capstyle="butt")

@@ -11,7 +11,6 @@ from fpsim.analysis.error import ErrorReport
 from fpsim.analysis.range import RangeReport
 from fpsim.analysis.wording import decibels, percent
 from fpsim.formats import Format
-from fpsim.formats import format as find_format
 
 
 class Requirement(NamedTuple):
@@ -151,12 +150,11 @@ def recommend(name: str, errors: Sequence[ErrorRow], ranges: Sequence[RangeRow])
 
 
 def _candidates(errors: Sequence[ErrorRow], amax: float) -> list[Candidate]:
-    groups: dict[tuple[str, str], list[ErrorReport]] = {}
+    groups: dict[tuple[Format, str], list[ErrorReport]] = {}
     for row in errors:
-        groups.setdefault((row.report.format, row.scaling), []).append(row.report)
+        groups.setdefault((row.report.fmt, row.scaling), []).append(row.report)
     found = []
-    for (name, scaling), reports in groups.items():
-        fmt = find_format(name)
+    for (fmt, scaling), reports in groups.items():
         judged = [one for one in reports if one.sums.signal > 0] or reports  # a step of zeros says nothing
         found.append(
             Candidate(

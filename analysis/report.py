@@ -14,7 +14,6 @@ from fpsim.analysis.page_style import CSS
 from fpsim.analysis.pictures import ROLES, pictures
 from fpsim.analysis.recommend import HEADROOM, REQUIREMENTS, SCALE_GAIN_DB, Recommendation
 from fpsim.analysis.wording import decibels, percent, plural, power_of_two, printable
-from fpsim.formats import format as find_format
 
 if TYPE_CHECKING:
     from fpsim.analysis.study_report import StudyReport
@@ -87,7 +86,8 @@ def _lead(report: StudyReport) -> str:
     when = f" recorded at step {_listed([str(step) for step in steps])}," if steps else ""
     what = f" The tensors are those of {_text(report.description)}." if report.losses else ""
     where = f" ({_text(report.description)})" if report.description and not report.losses else ""
-    return f"{tensors}{where},{when} {report.element_count:,} values, each rounded to {_listed(report.formats)}.{what}"
+    formats = _listed([fmt.name for fmt in report.formats])
+    return f"{tensors}{where},{when} {report.element_count:,} values, each rounded to {formats}.{what}"
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -228,7 +228,7 @@ def _row(tensor: str, cells: Sequence[str]) -> str:
 
 
 def _method(report: StudyReport) -> str:
-    formats = "".join(f"<li>{escape(repr(find_format(name)).strip('<>'))}</li>" for name in report.formats)
+    formats = "".join(f"<li>{escape(repr(fmt).strip('<>'))}</li>" for fmt in report.formats)
     terms = "".join(f"<dt>{term}</dt><dd>{meaning}</dd>" for term, meaning in DEFINITIONS)
     roundings = _listed([name.replace("_", " ") for name in report.roundings])
     scales = _listed([{"none": "no scale", "amax": "an amax scale"}[name] for name in report.scales])

@@ -71,7 +71,7 @@ def study(
     share = CAPTURE_SHARE if tensors is None else 0.0
     report = StudyReport(
         description="",
-        formats=tuple(row[0].fmt.name for row in options),
+        formats=tuple(row[0].fmt for row in options),
         roundings=tuple(one.rounding.name.lower() for one in options[0]),
         scales=tuple(scale or "none" for scale in scales),
         seed=seed,

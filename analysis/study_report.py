@@ -11,6 +11,7 @@ from typing import Any
 
 from fpsim.analysis.optional import frame
 from fpsim.analysis.recommend import ErrorRow, RangeRow, Recommendation, recommend
+from fpsim.formats import Format
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class StudyReport:
     """
 
     description: str
-    formats: tuple[str, ...]
+    formats: tuple[Format, ...]
     roundings: tuple[str, ...]
     scales: tuple[str, ...]
     seed: int
@@ -125,7 +126,9 @@ class StudyReport:
         for name in ("formats", "roundings", "scales", "seed"):
             mine, others = getattr(self, name), getattr(other, name)
             if mine != others:
-                raise ValueError(f"studies to merge must have the same {name}; got {mine!r} and {others!r}.")
+                raise ValueError(
+                    f"studies to merge must have the same {name}; got {_shown(mine)} and {_shown(others)}."
+                )
         shared = {(r.tensor, r.step) for r in self.ranges} & {(r.tensor, r.step) for r in other.ranges}
         if shared:
             raise ValueError(f"studies to merge must hold different tensors; both have {min(t for t, _ in shared)!r}.")
@@ -156,3 +159,8 @@ class StudyReport:
         from fpsim.analysis.report import recommendation_table
 
         return recommendation_table(self)
+
+
+def _shown(value: Any) -> str:
+    """A setting in words."""
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

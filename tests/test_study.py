@@ -227,3 +227,13 @@ def test_frames_and_plots() -> None:
     ax = figure.Figure().add_subplot()
     assert report.plot(ax) is ax
     assert report.ranges[0].report.plot(ax) is ax
+
+
+def test_formats_of_ones_own_are_studied_like_any_other(tmp_path: Path) -> None:
+    mine = fp.Format("mine", exponent_bits=3, mantissa_bits=2)
+    x = np.random.default_rng(0).standard_normal(1000)
+    report = fp.analysis.study({"x": x}, formats=[mine, "p3109_k6p3se"], roundings=["nearest_even"])
+    assert [row.report.fmt for row in report.errors if row.scaling == "none"] == [mine, fp.format("p3109_k6p3se")]
+    report.save(tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "mine: 6 bits = 1 sign + 3 exponent" in page
