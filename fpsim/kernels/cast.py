@@ -17,11 +17,12 @@ from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_bits_64
 from fpsim.core.jit import kernel, scalar
 from fpsim.core.philox import philox4x32
 from fpsim.core.rounding import STOCHASTIC
-from fpsim.kernels.stream import BLOCK, prefetch_block, stream_block, stream_fence, streamable
+from fpsim.kernels.stream import BLOCK, aligned_empty, prefetch_block, stream_block, stream_fence, streamable
 
 u32, u64 = np.uint32, np.uint64
 
 WORDS = 1024  # random words made at a time: they stay in the L1 cache
+WORD = np.zeros(0, np.uint32)
 Frozen = EncodeLayout | DecodeLayout | None
 
 
@@ -61,7 +62,7 @@ def encode_kernel(width: int, mode: int, kind: int, frozen: Frozen = None, strea
     def encode_streamed(bits: Any, codes: Any, layout: Any) -> None:
         f = constants if is_frozen else _encode_fields(layout)
         begin, end = streamable(codes)
-        block = np.empty(BLOCK, codes.dtype)
+        block = aligned_empty(BLOCK, codes)
         for i in range(begin):
             codes[i] = encode_bits(bits[i], no_random, f, mode, kind)
         for start in range(begin, end, BLOCK):
@@ -109,7 +110,7 @@ def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
 
     def encode_stochastic(bits: Any, codes: Any, layout: Any, first: Any, k0: Any, k1: Any) -> None:
         f = constants if is_frozen else _encode_fields(layout)
-        words = np.empty(WORDS + 4, u32)
+        words = aligned_empty(WORDS + 4, WORD)
         skip = int(first & u64(3))  # a counter gives four words; the first may be partly used
         for start in range(0, bits.size, WORDS):
             _fill_random(words, u64(u64(first + u64(start)) >> u64(2)), k0, k1)
@@ -138,7 +139,7 @@ def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> 
     def decode_streamed(codes: Any, bits: Any, layout: Any) -> None:
         f = constants if is_frozen else _decode_fields(layout)
         begin, end = streamable(bits)
-        block = np.empty(BLOCK, bits.dtype)
+        block = aligned_empty(BLOCK, bits)
         for i in range(begin):
             bits[i] = decode_bits(word(codes[i]), f)
         for start in range(begin, end, BLOCK):
@@ -175,7 +176,7 @@ def quantize_kernel(width: int, mode: int, kind: int, frozen: tuple[Frozen, Froz
         f = encode_constants if is_frozen else _encode_fields(encode_layout)
         g = decode_constants if is_frozen else _decode_fields(decode_layout)
         begin, end = streamable(rounded)
-        block = np.empty(BLOCK, rounded.dtype)
+        block = aligned_empty(BLOCK, rounded)
         for i in range(begin):
             rounded[i] = decode_bits(encode_bits(bits[i], no_random, f, mode, kind), g)
         for start in range(begin, end, BLOCK):

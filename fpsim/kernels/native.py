@@ -20,7 +20,7 @@ from fpsim.core.encode import PLAIN
 from fpsim.core.jit import kernel, scalar
 from fpsim.formats import FP16, Format
 from fpsim.kernels.layout import EncodePlan
-from fpsim.kernels.stream import BLOCK, prefetch_block, stream_block, stream_fence, streamable
+from fpsim.kernels.stream import BLOCK, aligned_empty, prefetch_block, stream_block, stream_fence, streamable
 from fpsim.rounding import Rounding
 
 u16, u32 = np.uint16, np.uint32
@@ -74,7 +74,7 @@ def half_kernel(streamed: bool) -> Any:
 
     def encode_half_streamed(bits: Any, codes: Any, _layout: Any) -> None:
         begin, end = streamable(codes)
-        block = np.empty(BLOCK, codes.dtype)
+        block = aligned_empty(BLOCK, codes)
         for i in range(begin):
             codes[i] = _encode_half(bits[i])
         for start in range(begin, end, BLOCK):
