@@ -64,6 +64,8 @@ def code_array(codes: npt.ArrayLike, fmt: Format, name: str = "codes") -> Array:
       ValueError: a code lies outside the format.
     """
     array = np.asarray(codes)
+    if array.size == 0 and not hasattr(codes, "dtype"):
+        return np.zeros(array.shape, fmt.storage)  # [] has no dtype of its own
     own = _format_of(array.dtype)
     if own is not None:
         if own == fmt:
@@ -73,8 +75,6 @@ def code_array(codes: npt.ArrayLike, fmt: Format, name: str = "codes") -> Array:
             f"Pass fmt={own} to decode it, or its values to fpsim.encode."
         )
     if array.dtype.kind not in "iu":
-        if array.size == 0 and not hasattr(codes, "dtype"):
-            return np.zeros(array.shape, fmt.storage)  # [] has no dtype of its own
         raise TypeError(
             f"{name} must be unsigned integers (codes of {fmt} in {fmt.storage}); got {array.dtype}. "
             "fpsim.encode turns values into codes."

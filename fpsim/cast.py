@@ -29,7 +29,7 @@ class CastOptions(NamedTuple):
     random_bits: int
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no seeds
 def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, seed: Any, random_bits: Any) -> CastOptions:
     mode = rounding_mode(rounding)
     found = find_format(fmt)
@@ -137,7 +137,8 @@ def decode(codes: npt.ArrayLike, fmt: FormatLike, dtype: npt.DTypeLike = np.floa
       out: array of that dtype and of the codes' shape to fill.
 
     Returns:
-      Array of `dtype` and the codes' shape. NaN codes give a quiet NaN with the code's sign.
+      Array of `dtype` and the codes' shape. NaN codes give a quiet NaN with the code's sign; the only
+      NaN of a FNUZ or P3109 format has none.
 
     Raises:
       ValueError: a code outside the format, a dtype that cannot hold it, or an `out` that does not fit.

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from fpsim.cast import CastOptions
-from fpsim.formats import DTYPES, FP32, FP64, NAMED, Format
+from fpsim.formats import FP32, FP64, NAMED, Format
 from fpsim.kernels import native
 from fpsim.kernels.cast import decode_kernel, encode_kernel, quantize_kernel, stochastic_kernel
 from fpsim.kernels.layout import decode_plan, encode_plan, source_width
 from fpsim.rounding import Rounding
-from fpsim.stages import Array, Stage
+from fpsim.stages import Array, Stage, run_stages
 
 LARGE = 1 << 22  # elements from which a kernel of a named format is compiled with its layout as constants
 STREAM_BYTES = 1 << 23  # results from this size on would not stay in the caches
@@ -117,5 +117,10 @@ def _frozen(fields: Any, fmt: Format, size: int) -> Any:
 @lru_cache(maxsize=64)
 def _table(fmt: Format, width: int) -> Array:
     """The bit pattern of every code's value."""
-    values = fmt.table().astype(DTYPES[FP32 if width == 32 else FP64])
-    return values.view(np.uint32 if width == 32 else np.uint64)
+    bits = fmt.table().view(np.uint64)
+    if width == 64:
+        return bits
+    exact = CastOptions(FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
+    narrow = np.empty(bits.size, np.uint32)
+    run_stages(encoding(FP64, exact), bits, narrow)  # a conversion by the processor may flush subnormals
+    return narrow

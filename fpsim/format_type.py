@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
@@ -10,11 +11,22 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+MAGNITUDE, MANTISSA = 0x7FFFFFFFFFFFFFFF, 0x000FFFFFFFFFFFFF  # of a float64's pattern
+LOWEST_EXPONENT = -1074  # of the smallest float64
+
 NanEncoding = Literal["ieee", "top", "negative_zero", "none"]
 NAN_ENCODINGS: tuple[NanEncoding, ...] = ("ieee", "top", "negative_zero", "none")
 
 # Layouts above 16 bits that are formats too: codes of FP32 and FP64 are the float's own bits, TF32 keeps 19.
 WIDE_LAYOUTS = {(8, 23): "FP32", (11, 52): "FP64", (8, 10): "TF32"}
+
+
+def exact_float(integer: int, exponent: int) -> float:
+    """integer * 2**exponent as a float64 that holds it, also where the processor is set to flush subnormals."""
+    if integer.bit_length() + exponent > -1022:
+        return math.ldexp(integer, exponent)
+    pattern: float = struct.unpack("<d", struct.pack("<Q", integer << (exponent - LOWEST_EXPONENT)))[0]
+    return pattern
 
 
 DTYPES: dict[Format, np.dtype[Any]] = {}  # the NumPy or ml_dtypes dtype of a format, filled in by formats.py
@@ -100,6 +112,10 @@ class Format:
             )
         if self.negative_zero and not (self.signed and self.subnormals):
             raise ValueError(f"{self.name}: negative_zero=True needs a sign bit and a zero.")
+        if self.signed and not self.subnormals:
+            raise ValueError(
+                f"{self.name}: a format without zero must be unsigned; pass signed=False or subnormals=True."
+            )
         if self.signed and not self.negative_zero and self.nan != "negative_zero":
             raise ValueError(f"{self.name}: without -0 its code must be NaN: use nan='negative_zero'.")
         if self.max_code < 1:
@@ -197,7 +213,7 @@ class Format:
         else:
             mantissa = magnitude & ((1 << self.mantissa_bits) - 1)
             hidden = 0 if self.subnormals and magnitude >> self.mantissa_bits == 0 else 1 << self.mantissa_bits
-            value = math.ldexp(hidden | mantissa, self._exponent_of(magnitude) - self.mantissa_bits)
+            value = exact_float(hidden | mantissa, self._exponent_of(magnitude) - self.mantissa_bits)
         return -value if negative else value
 
     @property
@@ -213,12 +229,12 @@ class Format:
     @property
     def smallest_normal(self) -> float:
         """Smallest positive value with full precision."""
-        return math.ldexp(1.0, self.min_exponent)
+        return exact_float(1, self.min_exponent)
 
     @property
     def smallest_subnormal(self) -> float:
         """Smallest positive value."""
-        return math.ldexp(1.0, self.min_exponent - self.mantissa_bits if self.subnormals else self.min_exponent)
+        return exact_float(1, self.min_exponent - self.mantissa_bits if self.subnormals else self.min_exponent)
 
     @property
     def eps(self) -> float:
@@ -315,12 +331,15 @@ class Format:
           >>> fp.E4M3.ulp(1.0), fp.E4M3.ulp(300.0), fp.E4M3.ulp(0.0)
           (0.125, 32.0, 0.001953125)
         """
-        values = np.abs(np.asarray(x, np.float64))
-        finite = np.isfinite(values)
-        exponents = np.frexp(np.where(finite, values, 0))[1] - 1
-        exponents = np.where(values == 0, self.min_exponent, exponents)
-        exponents = np.clip(exponents, self.min_exponent, self._exponent_of(self.max_code))
-        spacing = np.where(finite, np.ldexp(1.0, exponents - self.mantissa_bits), np.nan)
+        bits = np.asarray(x, np.float64).view(np.int64) & MAGNITUDE
+        fields, mantissas = bits >> 52, bits & MANTISSA
+        subnormal_exponents = np.frexp(mantissas.astype(np.float64))[1] - 1 + LOWEST_EXPONENT
+        exponents = np.where(fields > 0, fields - 1023, subnormal_exponents)
+        exponents = np.where(bits == 0, self.min_exponent, exponents)
+        places = np.clip(exponents, self.min_exponent, self._exponent_of(self.max_code)) - self.mantissa_bits
+        normal, subnormal = np.maximum(places + 1023, 0) << 52, 1 << np.clip(places - LOWEST_EXPONENT, 0, 52)
+        spacing = np.where(places >= -1022, normal, subnormal).view(np.float64)
+        spacing = np.where(fields == 2047, np.nan, spacing)
         return spacing if spacing.ndim else float(spacing)
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ class Rounding(IntEnum):
     TOWARD_ZERO = 2
     UP = 3  # toward +Inf
     DOWN = 4  # toward -Inf
-    ODD = 5  # truncate, and make the code odd if anything was lost (Boldo and Melquiond; von Neumann's jamming)
+    ODD = 5  # of two neighbours the one with the odd significand (Boldo and Melquiond; von Neumann's jamming)
     STOCHASTIC = 6  # away from zero with the probability of the dropped fraction
 
 

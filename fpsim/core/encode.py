@@ -80,7 +80,7 @@ def _make_encode_bits(word: type, width: int, mantissa_bits: int, rounds_up: Any
         kept, rest = split(significand, word(f.place - drop), mode)
         odd = word(kept & one)
         if kind == UNUSUAL:
-            odd = word(min(word(kept & f.parity), one))
+            odd = word(min(word(word(kept + f.offset) & f.parity), one))
         code = word(kept + rounds_up(odd, rest, negative, random, f.random_mask, mode))
 
         if kind == UNUSUAL:

@@ -50,4 +50,5 @@ def _bits(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _is_nan(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    return np.asarray(np.isnan(array.astype(np.float64)))
+    with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
+        return np.asarray(np.isnan(array.astype(np.float64)))
