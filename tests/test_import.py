@@ -1,0 +1,36 @@
+"""Importing fpsim is cheap: what is heavy loads when it is first used."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.processes import python
+
+HEAVY = ("numba", "llvmlite", "torch", "matplotlib", "pandas", "scipy", "dask", "typer", "rich", "hypothesis")
+TIME = "import time; start = time.perf_counter(); import fpsim; print(time.perf_counter() - start)"
+
+
+def test_import_loads_nothing_heavy() -> None:
+    loaded = python("import sys, fpsim; print(*sorted({name.partition('.')[0] for name in sys.modules}))").split()
+    assert "fpsim" in loaded
+    assert not set(HEAVY) & set(loaded)
+
+
+@pytest.mark.parametrize(
+    "use", ["fp.format('e4m3')", "repr(fp.E4M3.table())", "fp.policy('torch')", "fp.finfo('bf16')"]
+)
+def test_looking_at_formats_loads_nothing_heavy(use: str) -> None:
+    loaded = python(f"import sys, fpsim as fp; {use}; print(*sorted(name.partition('.')[0] for name in sys.modules))")
+    assert not set(HEAVY) & set(loaded.split())
+
+
+def test_a_cast_loads_neither_cuda_nor_torch() -> None:
+    loaded = python("import sys, fpsim as fp; fp.encode(1.0, fp.E4M3); print(*sorted(sys.modules))").split()
+    assert "numba" in loaded
+    assert not {"numba.cuda", "torch", "matplotlib", "pandas"} & set(loaded)
+
+
+def test_import_takes_at_most_three_tenths_of_a_second() -> None:
+    python(TIME)  # warms the file system's cache
+    # the fastest of a few: what other processes take from this one is not the import's
+    assert min(float(python(TIME)) for _ in range(5)) <= 0.3
