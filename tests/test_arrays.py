@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -371,3 +372,20 @@ def test_flushing_of_subnormals_by_the_processor_changes_nothing() -> None:
     flushed, kept = (python(DIGESTS.format(flush=flush)) for flush in (True, False))
     assert flushed.splitlines() == kept.splitlines()
     assert len(kept) > 1000
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_casts_allocate_nothing_of_the_inputs_size(dtype: Any, contiguous: bool) -> None:
+    size = 1 << 23
+    x = np.ones(size, dtype) if contiguous else np.ones(2 * size, dtype)[::2]
+    codes, values = np.empty(size, np.uint8), np.empty(size, np.float64 if dtype == np.float64 else np.float32)
+    peaks = []
+    for _ in range(2):  # the first turn may compile
+        tracemalloc.start()
+        fp.encode(x, fp.E4M3, out=codes)
+        fp.decode(codes, fp.E4M3, values.dtype, out=values)
+        fp.quantize(x, fp.E4M3, rounding="stochastic", seed=1, out=values)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[-1] < size / 2
