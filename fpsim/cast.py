@@ -28,6 +28,10 @@ class CastOptions(NamedTuple):
     seed: int | None
     random_bits: int
 
+    def keywords(self) -> dict[str, Any]:
+        """The arguments of a cast with these options."""
+        return self._asdict()
+
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no seeds
 def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, seed: Any, random_bits: Any) -> CastOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -40,36 +41,56 @@ def test_the_explained_result_is_the_encoded_one(x: float, fmt: fp.Format, mode:
 @given(x=st.floats(width=32, allow_nan=False, allow_infinity=False), fmt=st.sampled_from(FORMATS))
 def test_neighbours_enclose_the_value_and_the_fraction_places_it(x: float, fmt: fp.Format) -> None:
     told = fp.explain(x, fmt)
-    if told.lower is None or told.upper is None or told.fraction is None:
+    if told.inner is None or told.outer is None or told.fraction is None:
         return
-    lower, upper = Fraction(told.lower), Fraction(told.upper)
-    assert lower + (upper - lower) * told.fraction == Fraction(x)
-    assert abs(lower) <= abs(Fraction(x)) < abs(upper)
+    inner, outer = Fraction(told.inner), Fraction(told.outer)
+    assert inner + (outer - inner) * told.fraction == Fraction(x)
+    assert abs(inner) <= abs(Fraction(x)) < abs(outer)
     if told.dropped_bits and "..." not in told.dropped_bits:
         assert Fraction(int(told.dropped_bits, 2), 2 ** len(told.dropped_bits)) == told.fraction
 
 
 @pytest.mark.parametrize(
-    ("x", "words", "reason"),
+    ("x", "fmt", "words", "reason"),
     [
-        (4.25, {}, "halfway, and nearest_even takes the neighbour with the even code"),
-        (4.25, {"rounding": "RNA"}, "halfway, and nearest_away takes the neighbour away from zero"),
-        (4.0, {}, "holds the value exactly"),
-        (460.0, {}, "nearest_even takes the nearer neighbour"),
-        (470.0, {}, "beyond the largest finite value"),
-        (470.0, {"overflow": "saturate"}, "beyond the largest finite value"),
-        (470.0, {"rounding": "RTZ"}, "toward_zero drops what does not fit"),
-        (500.0, {"rounding": "RTZ"}, "beyond the largest finite value"),
-        (464.0, {}, "halfway"),
-        (464.0, {"rounding": "RNA"}, "beyond the largest finite value"),
-        (0.004, {"subnormals": "flush"}, "flush"),
-        (float("inf"), {}, "infinite input"),
-        (float("nan"), {}, "NaN stays NaN"),
-        (1.03, {"rounding": "SR", "seed": 1}, "probability 0.24"),
+        (4.25, "E4M3", {}, "halfway, and nearest_even takes the neighbour with the even code"),
+        (4.25, "E4M3", {"rounding": "RNA"}, "halfway, and nearest_away takes the neighbour away from zero"),
+        (4.0, "E4M3", {}, "holds the value exactly"),
+        (460.0, "E4M3", {}, "nearest_even takes the nearer neighbour"),
+        (470.0, "E4M3", {}, "beyond the largest finite value, 448, and overflow='nonfinite' decides"),
+        (470.0, "E4M3", {"overflow": "saturate"}, "448, and overflow='saturate' decides"),
+        (470.0, "E4M3", {"rounding": "RTZ"}, "toward_zero drops what does not fit"),
+        (500.0, "E4M3", {"rounding": "RTZ"}, "448, where toward_zero stops"),
+        (500.0, "E4M3", {"rounding": "up"}, "448, and overflow='nonfinite' decides"),
+        (-500.0, "E4M3", {"rounding": "up"}, "448, where up stops"),
+        (452.0, "E4M3", {"rounding": "odd"}, "448, where odd stops"),
+        (464.0, "E4M3", {}, "halfway"),
+        (464.0, "E4M3", {"rounding": "RNA"}, "beyond the largest finite value"),
+        (2.0**-9, "E4M3", {"subnormals": "flush"}, "would be 0.00195312, a subnormal, and subnormals='flush'"),
+        (1e-5, "E4M3", {"subnormals": "flush"}, "nearest_even takes the nearer neighbour"),
+        (3.25e-20, "p3109_k8p1se", {"subnormals": "flush"}, "nearest_even takes the nearer neighbour"),
+        (math.inf, "E4M3", {}, "infinite"),
+        (math.nan, "E4M3", {}, "NaN stays NaN"),
+        (math.nan, "E2M1", {}, "has no NaN"),
+        (1.03, "E4M3", {"rounding": "SR", "seed": 1}, "probability 0.24"),
+        (3.0, "E8M0", {"rounding": "odd"}, "odd truncates here"),
+        (3.0, "E8M0", {}, "takes the larger magnitude"),
+        (-1.0, "E8M0", {}, "no negative values, and overflow='nonfinite' decides"),
+        (0.0, "E8M0", {}, "no zero"),
+        (1e-45, "E8M0", {}, "nothing below its smallest value"),
+        (-0.0, "E4M3FNUZ", {}, "has no -0"),
+        (-1e-9, "p3109_k6p3ue", {}, "this one rounds to zero"),
     ],
-)  # fmt: skip
-def test_the_reason_names_what_decided(x: float, words: dict[str, Any], reason: str) -> None:
-    assert reason in fp.explain(x, fp.E4M3, **words).reason
+)
+def test_the_reason_names_what_decided(x: float, fmt: str, words: dict[str, Any], reason: str) -> None:
+    assert reason in fp.explain(x, fmt, **words).reason
+
+
+def test_neighbours_are_told_in_the_order_of_their_values() -> None:
+    told = str(fp.explain(-4.25, fp.E4M3))
+    assert "below    -4.5" in told
+    assert "above    -4.0" in told
+    assert "below    480.0, beyond the largest finite value" in str(fp.explain(500.0, fp.E4M3))
 
 
 def test_a_value_just_past_a_tie_is_not_called_one_half() -> None:
