@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import html
 import math
@@ -112,7 +113,7 @@ class ErrorReport:
 
     @property
     def overflow_rate(self) -> float:
-        """Share of finite inputs that become Inf or NaN."""
+        """Share of elements that are finite and become Inf or NaN."""
         return _ratio(self.sums.overflow_count, self.count)
 
     @property
@@ -122,7 +123,7 @@ class ErrorReport:
 
     @property
     def beyond_rate(self) -> float:
-        """Share of finite inputs beyond the range, whatever became of them."""
+        """Share of elements that are finite and beyond the range, whatever became of them."""
         return _ratio(self.sums.overflow_count + self.sums.finite_saturation_count, self.count)
 
     @property
@@ -249,8 +250,12 @@ def _checked_scale(scale: Scale, x: Array, options: CastOptions) -> float | None
         if scale == "amax":
             return amax_scale(finite_amax(x), options.fmt)
     elif isinstance(scale, (int, float, np.integer, np.floating)) and not isinstance(scale, bool):
-        with np.errstate(over="ignore", under="ignore"):
-            used = float(scale) if x.dtype == np.float64 else float(np.float32(scale))
+        with np.errstate(over="ignore", under="ignore"), contextlib.suppress(OverflowError):
+            scale = float(scale)  # an integer may be too large for that
+        used = math.nan if isinstance(scale, int) else scale
+        if x.dtype != np.float64:
+            with np.errstate(over="ignore", under="ignore"):
+                used = float(np.float32(used))
         if used > 0 and math.isfinite(used):
             return used
     raise ValueError(f"scale must be None, 'amax' or a positive finite number (in float32); got {scale!r}.")

@@ -70,7 +70,9 @@ def read_file(path: Path) -> Found:
     except (OSError, ImportError) as problem:
         raise TensorFileError(f"{path}: {_one_line(problem)}") from problem
     if not tensors:
-        raise TensorFileError(f"{path}: no float tensor in it" + (f" ({len(notes)} of other kinds)" if notes else ""))
+        found = f"; {notes[0].partition(': ')[2]}" if notes else ""
+        more = f", and {len(notes) - 1} more" if len(notes) > 1 else ""
+        raise TensorFileError(f"{path}: no float tensor in it{found}{more}")
     return tensors, notes
 
 

@@ -59,7 +59,7 @@ def amax_scale(amax: float, fmt: Format) -> float:
     limits = np.finfo(np.float32)
     with np.errstate(over="ignore", under="ignore"):
         scale = min(np.float32(amax / fmt.max), limits.max)
-    while scale < limits.max and amax > fmt.max * (1 + SCALE_ERROR) * float(scale):
+    while scale < limits.max and (scale == 0 or amax / float(scale) / (1 + SCALE_ERROR) > fmt.max):
         scale = np.nextafter(scale, limits.max)
     return float(scale)
 
@@ -79,8 +79,9 @@ class Chunk:
 
     @cached_property
     def signal(self) -> float:
-        """Sum of squares."""
-        return float(np.sum(self.values * self.values))
+        """Sum of squares; Inf where they leave float64's range."""
+        with np.errstate(over="ignore", under="ignore"):
+            return float(np.sum(self.values * self.values))
 
     @cached_property
     def divisor(self) -> Floats:
@@ -140,6 +141,7 @@ class ScaledChunk:
         return spacing
 
 
+@np.errstate(all="ignore")
 def chunk_sums(scaled: ScaledChunk, options: CastOptions) -> Sums:
     """Round a chunk and measure what that cost."""
     chunk, fmt, scale = scaled.chunk, scaled.fmt, scaled.scale

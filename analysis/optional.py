@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+INSTALL_PLOT = "pip install 'fpsim-numerics[plot]' (from a checkout: pip install -e '.[plot]')"
+
 # Package -> what to install.
 REMEDIES = {
     "matplotlib": "fpsim-numerics[plot]",
@@ -34,7 +36,9 @@ def load(module: str, purpose: str) -> Any:
         if missing.name is None or missing.name.partition(".")[0] != package:
             raise  # it is there, and something that it needs is not
         wanted = REMEDIES.get(package, package)
-        raise ImportError(f"{purpose} needs {package}, which is not installed: pip install '{wanted}'") from None
+        checkout = f" (from a checkout: pip install -e '.[{wanted[15:-1]}]')" if wanted.startswith("fpsim") else ""
+        line = f"{purpose} needs {package}, which is not installed: pip install '{wanted}'{checkout}"
+        raise ImportError(line) from None
 
 
 def frame(rows: list[dict[str, Any]]) -> Any:

@@ -1,48 +1,39 @@
-"""The files of a study. Each is written beside its place and then moved there, so that it is complete or absent."""
+"""The files of a study: written aside and then moved to their place together, so that each is complete or absent."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import importlib.util
-import io
-import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fpsim.analysis.optional import load
+from fpsim.analysis.optional import INSTALL_PLOT, load
 
 if TYPE_CHECKING:
     from fpsim.analysis.study_report import StudyReport
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, which takes the place of `path` when the block ends, and vanishes if it fails.
+def replacing(folder: Path) -> Iterator[Path]:
+    """A folder to write files to, which move into `folder` together when the block ends, or vanish if it fails.
 
     Example:
       >>> import tempfile, pathlib
       >>> from fpsim.analysis.output import replacing
       >>> with tempfile.TemporaryDirectory() as folder:
-      ...     path = pathlib.Path(folder, "a.txt")
-      ...     with replacing(path) as draft:
-      ...         _ = draft.write_text("complete")
-      ...     path.read_text(), len(list(path.parent.iterdir()))
-      ('complete', 1)
+      ...     with replacing(pathlib.Path(folder)) as drafts:
+      ...         _ = (drafts / "a.txt").write_text("complete")
+      ...     [path.name for path in pathlib.Path(folder).iterdir()]
+      ['a.txt']
     """
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    os.close(handle)
-    draft = Path(name)
-    try:
-        yield draft
-        mask = os.umask(0)
-        os.umask(mask)
-        draft.chmod(0o666 & ~mask)  # mkstemp's files are for their owner alone
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".writing-", dir=folder) as name:
+        drafts = Path(name)
+        yield drafts
+        for draft in sorted(drafts.iterdir()):
+            draft.replace(folder / draft.name)
 
 
 def save(report: StudyReport, folder: Path) -> tuple[list[Path], list[str]]:
@@ -50,42 +41,39 @@ def save(report: StudyReport, folder: Path) -> tuple[list[Path], list[str]]:
     from fpsim.analysis.report import page
 
     folder.mkdir(parents=True, exist_ok=True)
-    files: list[Path] = []
     notes: list[str] = []
     parquet = importlib.util.find_spec("pyarrow") is not None
     if not parquet:
         notes.append("Parquet tables need pyarrow: pip install pyarrow")
+    if importlib.util.find_spec("matplotlib") is None:
+        notes.append("Pictures need matplotlib: " + INSTALL_PLOT)
     tables = {
         "recommendations": list(report.recommendation_rows()),
         "errors": list(report.error_rows()),
         "ranges": list(report.range_rows()),
         "exponents": list(report.exponent_rows()),
     }
-    for name, rows in tables.items():
-        files.append(_write_csv(folder / f"{name}.csv", rows))
-        if parquet:
-            files.append(_write_parquet(folder / f"{name}.parquet", rows))
-    if importlib.util.find_spec("matplotlib") is None:
-        notes.append("Pictures need matplotlib: pip install 'fpsim-numerics[plot]'")
-    text = page(report, [file.name for file in files])
-    with replacing(folder / "report.html") as draft:
-        draft.write_text(text, encoding="utf-8")
-    return [folder / "report.html", *files], notes
+    names = [f"{table}.{kind}" for table in tables for kind in (("csv", "parquet") if parquet else ("csv",))]
+    with replacing(folder) as drafts:
+        for name, rows in tables.items():
+            _write_csv(drafts / f"{name}.csv", rows)
+            if parquet:
+                _write_parquet(drafts / f"{name}.parquet", rows)
+        (drafts / "report.html").write_text(page(report, names), encoding="utf-8")
+    for name in tables:
+        if not parquet:
+            (folder / f"{name}.parquet").unlink(missing_ok=True)  # of an earlier study
+    return [folder / "report.html", *(folder / name for name in names)], notes
 
 
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> Path:
-    text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    with replacing(path) as draft:
-        draft.write_text(text.getvalue(), encoding="utf-8")
-    return path
+def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if rows:
+            writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
 
 
-def _write_parquet(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
+def _write_parquet(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     table = load("pyarrow", "parquet").Table.from_pylist(list(rows))
-    with replacing(path) as draft:
-        load("pyarrow.parquet", "parquet").write_table(table, draft)
-    return path
+    load("pyarrow.parquet", "parquet").write_table(table, path)

@@ -83,12 +83,12 @@ def pictures(report: StudyReport) -> str:
 EXPONENTS_CAPTION = (
     "A histogram of magnitudes for each tensor, by powers of two. The bars above show what each format reaches: its "
     "normal values in full colour, its subnormals, which lose precision, in the lighter tint; the lines drop from "
-    "its ends. What lies left of a format's range becomes zero, what lies right of it overflows. A scale moves a "
+    "its ends. What lies left of a format's range is lost, what lies right of it overflows. A scale moves a "
     "histogram sideways without changing its width. "
 )
 STEPS_CAPTION = "Filled is the last step, the outlines are the earlier ones."
 UNDERFLOW_CAPTION = (
-    "Per cent of the elements that are not zero and become zero, at the worst step; +0 is less than 0.005."
+    "Per cent of all elements that are not zero and become zero, at the worst step; +0 is less than 0.005."
 )
 SQNR_CAPTION = (
     "Bars: with an amax scale. Black marks: without a scale. A format gives its full precision where the range fits, "

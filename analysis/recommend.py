@@ -27,7 +27,6 @@ class Requirement(NamedTuple):
 REQUIREMENTS = (Requirement(4, 20.0, 0.01), Requirement(8, 25.0, 0.01), Requirement(16, 40.0, 0.01))
 SCALE_GAIN_DB = 1.0  # a scale that wins less than this is not worth its extra pass over the data
 HEADROOM = 2.0  # without a scale the largest value stays this factor below the format's, for the batches to come
-RETAIN = "FP32"  # what to keep where nothing fits
 
 
 def requirement(bits: int) -> Requirement:
@@ -68,10 +67,10 @@ class Recommendation:
 
     Attributes:
       tensor: its name.
-      format: the choice; "FP32" where no studied format meets the requirements.
+      format: the choice; the tensor's own dtype where no studied format meets the requirements.
       scaling: "none" or "amax".
       scale: decode scale at the last step; 1 without one.
-      sqnr_db, underflow_rate: of the choice at its worst step; for "FP32" of the closest miss.
+      sqnr_db, underflow_rate: of the choice at its worst step; where none meets them of the closest miss.
       met: whether a studied format meets the requirements.
       reason: what the choice is based on, in one or two sentences.
     """
@@ -112,8 +111,10 @@ class Candidate:
             failed.append(f"its largest value is only {self.headroom:.2g} times the tensor's")
         if self.underflow_rate > wanted.underflow_rate:
             failed.append(f"{percent(self.underflow_rate)} underflow")
-        if not self.sqnr_db >= wanted.sqnr_db:
-            failed.append(f"{decibels(self.sqnr_db)}")
+        if math.isnan(self.sqnr_db):
+            failed.append("an SQNR that cannot be measured, as squares leave float64's range")
+        elif self.sqnr_db < wanted.sqnr_db:
+            failed.append(decibels(self.sqnr_db))
         return failed
 
 
@@ -130,11 +131,12 @@ def recommend(name: str, errors: Sequence[ErrorRow], ranges: Sequence[RangeRow])
         total = total.merge(row.report)
     if total.amax == 0:
         what = "no finite value other than 0" if total.count else "no elements"
-        return Recommendation(name, RETAIN, "none", 1.0, math.nan, 0.0, False, f"It holds {what}; nothing to judge.")
+        own = ranges[0].dtype
+        return Recommendation(name, own, "none", 1.0, math.nan, 0.0, False, f"It holds {what}; nothing to judge.")
     candidates = _candidates(errors, total.amax)
     passing = [one for one in candidates if not one.misses()]
     if not passing:
-        return _nothing_fits(name, candidates, total)
+        return _nothing_fits(name, ranges[0].dtype, candidates, total)
     fewest = min(one.fmt.bits for one in passing)
     width = [one for one in passing if one.fmt.bits == fewest]
     best = max(width, key=lambda one: (one.sqnr_db, one.scaling == "none"))
@@ -220,12 +222,12 @@ def _specials(total: RangeReport) -> str:
     return f"Not judged: {' and '.join(parts)} in the data." if parts else ""
 
 
-def _nothing_fits(name: str, candidates: list[Candidate], total: RangeReport) -> Recommendation:
+def _nothing_fits(name: str, own: str, candidates: list[Candidate], total: RangeReport) -> Recommendation:
     closest = max(candidates, key=_rank)
     reason = f"No studied format meets the requirements. Closest: {closest.name}, {' and '.join(closest.misses())}."
     return Recommendation(
         name,
-        RETAIN,
+        own,
         "none",
         1.0,
         closest.sqnr_db,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import platform
 from collections import Counter
@@ -20,23 +21,27 @@ if TYPE_CHECKING:
 
 LISTED = 400  # rows of the table of errors on the page; the files have them all
 
-NAVIGATION = (
-    "<nav><a href='#recommendation'>Recommendation</a> <a href='#exponents'>Ranges</a> "
-    "<a href='#underflow'>Underflow</a> <a href='#sqnr'>Precision</a> <a href='#numbers'>Numbers</a> "
-    "<a href='#method'>Method</a></nav>"
-)
+PICTURES = {"exponents": "Ranges", "underflow": "Underflow", "sqnr": "Precision"}
 
 DEFINITIONS = (
     ("SQNR", "10 log10 of the sum of x² over the sum of (result − x)², in decibels, over elements whose input and "
      "result are both finite. Every 6 dB is one bit."),
     ("Underflow", "share of elements that are not zero and become zero (0 or −0)."),
     ("Subnormal", "share of results below the format's smallest normal value, where it loses precision."),
-    ("Overflow", "share of finite inputs that become Inf or NaN."),
+    ("Overflow", "share of elements that are finite and become Inf or NaN."),
     ("Saturation", "share of inputs beyond the range of nearest-even rounding that become the largest finite value."),
     ("Bias", "mean of result − x."),
     ("Amax scale", "one decode scale per tensor, max|x| / largest value of the format, rounded to float32: the "
      "result is quantize(x / scale) × scale."),
 )  # fmt: skip
+
+
+def _navigation() -> str:
+    """Links to the sections that the page has."""
+    drawn = PICTURES if importlib.util.find_spec("matplotlib") is not None else {}
+    sections = {"recommendation": "Recommendation", **drawn, "numbers": "Numbers", "method": "Method"}
+    links = " ".join(f"<a href='#{name}'>{title}</a>" for name, title in sections.items())
+    return f"<nav>{links}</nav>"
 
 
 def page(report: StudyReport, files: Sequence[str]) -> str:
@@ -50,7 +55,7 @@ def page(report: StudyReport, files: Sequence[str]) -> str:
         "<h1>How these tensors survive in low precision</h1>",
         f"<p>{_lead(report)}</p>",
         _problems(report),
-        NAVIGATION,
+        _navigation(),
         "<h2 id='recommendation'>Recommendation</h2>",
         _answer(report),
         _basis(report),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,7 +17,9 @@ from fpsim.analysis.study_report import StudyReport
 from fpsim.analysis.tensors import Tensor, TensorFileError, from_array, from_mapping, open_tensors
 from fpsim.cast import CastOptions, FormatLike, cast_options
 from fpsim.errors import unknown
-from fpsim.rounding import Rounding
+from fpsim.formats import Format
+from fpsim.formats import format as find_format
+from fpsim.rounding import Rounding, rounding_mode
 from fpsim.threads import thread_count
 
 FORMATS = ("E4M3", "E5M2", "FP16", "BF16", "E2M1")
@@ -30,9 +33,9 @@ CAPTURE_SHARE = 0.6  # of the time of the default study that the training takes
 def study(
     tensors: Any = None,
     *,
-    formats: Sequence[FormatLike] = FORMATS,
-    roundings: Sequence[str | Rounding] = ROUNDINGS,
-    scales: Sequence[str | None] = SCALES,
+    formats: Sequence[FormatLike] | str | Format = FORMATS,
+    roundings: Sequence[str | Rounding] | str | Rounding = ROUNDINGS,
+    scales: Sequence[str | None] | str | None = SCALES,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> StudyReport:
@@ -43,9 +46,9 @@ def study(
     Args:
       tensors: None for a small transformer that is trained first (needs torch); an array or a mapping of names to
         arrays (NumPy or torch); a path or a list of paths of .npy, .npz, .safetensors and .pt files; or `Tensor`s.
-      formats: by name, dtype or object.
-      roundings: as for `fpsim.encode`.
-      scales: None (no scale) and "amax" (one per tensor and step).
+      formats: one or several, by name, dtype or object.
+      roundings: one or several, as for `fpsim.encode`.
+      scales: None (no scale), "amax" (one per tensor and step), or both.
       seed: of stochastic rounding and of the training. Rounding is that of `fpsim.quantize` with this seed on the
         whole tensor.
       progress: called with (share done, what is going on).
@@ -62,7 +65,13 @@ def study(
       >>> [(r.tensor, r.format, r.scaling) for r in report.recommendations]
       [('weights', 'E4M3', 'none'), ('gradients', 'E4M3', 'amax')]
     """
-    options = [[cast_options(fmt, mode, seed=seed) for mode in roundings] for fmt in formats]
+    scales = [scales] if scales is None or isinstance(scales, str) else list(scales)
+    modes = dict.fromkeys(rounding_mode(word) for word in _several(roundings, (str, Rounding)))
+    wanted = dict.fromkeys(find_format(fmt) for fmt in _several(formats, (str, Format)))
+    for name, often in Counter(fmt.name for fmt in wanted).items():
+        if often > 1:
+            raise ValueError(f"formats must have different names; got {often} different ones called {name!r}.")
+    options = [[cast_options(fmt, mode, seed=seed) for mode in modes] for fmt in wanted]
     if not options or not options[0] or not scales:
         raise ValueError("formats, roundings and scales must each name at least one; got an empty list.")
     for scale in scales:
@@ -80,6 +89,11 @@ def study(
     )
     found, report = _gather(tensors, report, _part(progress, 0.0, share))
     return _measure(found, report, options, scales, _part(progress, share, 1.0))
+
+
+def _several(words: Any, single: tuple[type, ...]) -> list[Any]:
+    """A list of words, where one word may stand for itself."""
+    return [words] if isinstance(words, single) or not isinstance(words, Iterable) else list(words)
 
 
 def _part(progress: Progress | None, start: float, stop: float) -> Progress:

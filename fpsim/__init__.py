@@ -59,9 +59,12 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return importlib.import_module(f"fpsim.{name}")
     if name.startswith("p3109_"):
-        return format(name)
+        try:
+            return format(name)
+        except ValueError as reason:
+            raise AttributeError(f"module 'fpsim' has no attribute {name!r}: {reason}") from None
     raise AttributeError(f"module 'fpsim' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "__version__", "formats", "policies", "rounding"])

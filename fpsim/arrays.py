@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import Any
 
@@ -37,19 +38,29 @@ def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
     Raises:
       TypeError: x holds integers, objects or floats of another kind.
     """
-    array = np.asarray(x)
+    array = _from_torch(x) if type(x).__module__ == "torch" else np.asarray(x)
     fmt = _format_of(array.dtype)
     if fmt is not None:
         return array, fmt
+    remedy = f"{name}.astype(np.float64)" if isinstance(x, np.ndarray) else f"np.asarray({name}, dtype=np.float64)"
     wanted = f"{name} must be an array of float16, bfloat16, float32, float64 or an ml_dtypes float"
     if array.dtype.kind in "iub" or _is_small_integer(array.dtype):
         raise TypeError(
-            f"{wanted}; got {array.dtype}. Convert values with {name}.astype(np.float64); "
-            "to read integers as codes use fpsim.decode."
+            f"{wanted}; got {array.dtype}. Convert values with {remedy}; to read integers as codes use fpsim.decode."
         )
     if array.dtype.kind == "O":
         raise TypeError(f"{wanted}; got objects. Convert with np.asarray({name}, dtype=np.float64).")
-    raise TypeError(f"{wanted}; got {array.dtype}. Convert with {name}.astype(np.float64) if float64 holds it.")
+    raise TypeError(f"{wanted}; got {array.dtype}. Convert with {remedy} if float64 holds it.")
+
+
+def _from_torch(tensor: Any) -> Array:
+    """A torch tensor's elements as an array, without a copy where the tensor lies in the CPU's memory."""
+    tensor = tensor.detach().cpu()
+    fmt = next((found for found in DTYPES if str(tensor.dtype) == f"torch.{DTYPES[found].name}"), None)
+    if fmt is None or (fmt.bits >= 16 and fmt.name != "BF16"):
+        return np.asarray(tensor.numpy())  # torch and NumPy share these
+    integers = tensor.view(getattr(sys.modules["torch"], f"uint{8 * DTYPES[fmt].itemsize}"))
+    return np.asarray(integers.numpy()).view(DTYPES[fmt])
 
 
 def _is_small_integer(dtype: np.dtype[Any]) -> bool:
@@ -105,7 +116,7 @@ def output(out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], sour
     if not isinstance(out, np.ndarray):
         raise ValueError(f"out must be a NumPy array of {dtype} and shape {shape}; got {type(out).__name__}.")
     if out.dtype != dtype:
-        raise ValueError(f"out must have dtype {dtype}; got {out.dtype}. Make it with np.empty({shape}, np.{dtype}).")
+        raise ValueError(f"out must have dtype {dtype}; got {out.dtype}. Leave it out to get a new array.")
     if out.shape != shape:
         raise ValueError(f"out must have the input's shape {shape}; got {out.shape}.")
     if not out.flags.writeable:

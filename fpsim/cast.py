@@ -38,7 +38,7 @@ def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, seed: Any,
     mode = rounding_mode(rounding)
     found = find_format(fmt)
     overflow_outcome(overflow, found)
-    if subnormals not in SUBNORMALS:
+    if not isinstance(subnormals, str) or subnormals not in SUBNORMALS:
         raise unknown("subnormals", subnormals, SUBNORMALS)
     if mode is Rounding.STOCHASTIC and seed is None:
         raise ValueError("stochastic rounding needs a seed, so that results can be repeated; got None. Pass seed=0.")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
-INSTALL = "The command line needs typer and rich, which are not installed: pip install 'fpsim-numerics[cli]'"
+INSTALL = (
+    "The command line needs typer and rich, which are not installed: "
+    "pip install 'fpsim-numerics[cli]' (from a checkout: pip install -e '.[cli]')"
+)
 BAD_INPUT = 2
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
 

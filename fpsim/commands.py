@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,10 +56,12 @@ def study(
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for report.html and the tables.")] = Path("out/study"),
     formats: Annotated[
-        list[str] | None, typer.Option("--format", "-f", help="Format; repeat for several.", show_default=False)
+        list[str] | None,
+        typer.Option("--format", "-f", help="Format; repeat for several. [default: E4M3 E5M2 FP16 BF16 E2M1]"),
     ] = None,
     roundings: Annotated[
-        list[str] | None, typer.Option("--rounding", "-r", help="Rounding; repeat for several.", show_default=False)
+        list[str] | None,
+        typer.Option("--rounding", "-r", help="Repeat for several. [default: nearest_even stochastic]"),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the training and of stochastic rounding.")] = 0,
 ) -> None:
@@ -66,6 +69,7 @@ def study(
     from fpsim.analysis.study import FORMATS, ROUNDINGS
     from fpsim.analysis.study import study as run_study
 
+    _refuse_bad_folder(out)
     errors = Console(stderr=True)
     with _progress(errors) as bar:
         task = bar.add_task("starting", total=1.0)
@@ -94,6 +98,15 @@ def study(
     console.print(Text(f"{out}: {', '.join(file.name for file in files[1:])}"), soft_wrap=True)
     if report.problems:
         raise typer.Exit(BAD_INPUT)
+
+
+def _refuse_bad_folder(out: Path) -> None:
+    """Find out before the work that its result cannot be kept."""
+    there = next(folder for folder in (out, *out.resolve().parents) if folder.exists())
+    if not there.is_dir():
+        raise ValueError(f"--out must be a folder; got {out}, where {there} is a file. Choose another.")
+    if not os.access(there, os.W_OK):
+        raise ValueError(f"--out must be a folder that can be written; got {out}. Choose another.")
 
 
 def _progress(console: Console) -> Progress:
@@ -150,7 +163,7 @@ def formats(
     if name is not None:
         _print_format(console, fpsim.format(name))
         return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("format", no_wrap=True)
     for head in ("bits", "layout", "bias", "max", "normal from", "smallest", "Inf", "NaN"):
         table.add_column(head, justify="right", no_wrap=True)

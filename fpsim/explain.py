@@ -219,7 +219,9 @@ def _reason(
     if fraction == 0:
         return f"{fmt} holds the value exactly"
     if mode is Rounding.STOCHASTIC:
-        return f"stochastic goes away from zero with probability {float(fraction):.6g}; seed {options.seed} decided so"
+        chances = 2**options.random_bits
+        chance = math.floor(fraction * chances) / chances
+        return f"stochastic goes away from zero with probability {chance:.6g}; seed {options.seed} decided so"
     return _choice(mode, fmt, fraction, inner)
 
 

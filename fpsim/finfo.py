@@ -15,7 +15,10 @@ from fpsim.formats import format as find_format
 
 @dataclass(frozen=True)
 class FloatInfo:
-    """Machine limits of a format; the attributes of numpy.finfo and ml_dtypes.finfo, as Python numbers."""
+    """Machine limits of a format under the names of numpy.finfo, as Python numbers.
+
+    `precision` and `resolution` follow numpy's rule for every format; ml_dtypes sets some of its own by hand.
+    """
 
     fmt: Format
     bits: int

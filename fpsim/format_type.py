@@ -79,10 +79,16 @@ class Format:
     source: str = "user"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise ValueError(f"name must be a text that is not empty; got {self.name!r}.")
         for field in ("exponent_bits", "mantissa_bits"):
             value = getattr(self, field)
             if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 0:
                 raise ValueError(f"{self.name}: {field} must be an integer >= 0; got {value!r}.")
+            object.__setattr__(self, field, int(value))
+        for field in ("signed", "infinities", "subnormals", "ties_to_even_code"):
+            if not isinstance(getattr(self, field), (bool, np.bool_)):
+                raise ValueError(f"{self.name}: {field} must be True or False; got {getattr(self, field)!r}.")
         if self.nan not in NAN_ENCODINGS:
             raise ValueError(f"{self.name}: nan must be one of {', '.join(NAN_ENCODINGS)}; got {self.nan!r}.")
         if self.exponent_bits < 1:
@@ -91,13 +97,16 @@ class Format:
             object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
         if not isinstance(self.bias, (int, np.integer)) or isinstance(self.bias, bool):
             raise ValueError(f"{self.name}: bias must be an integer; got {self.bias!r}.")
+        object.__setattr__(self, "bias", int(self.bias))
         if self.negative_zero is None:
             object.__setattr__(self, "negative_zero", self.signed and self.subnormals and self.nan != "negative_zero")
         self._refuse_contradictions()
         self._refuse_values_beyond_float64()
 
     def _refuse_contradictions(self) -> None:
-        if self.bits > 16 and WIDE_LAYOUTS.get((self.exponent_bits, self.mantissa_bits)) != self.name:
+        ieee = self.signed and self.nan == "ieee" and self.subnormals and self.bias == 2 ** (self.exponent_bits - 1) - 1
+        known = WIDE_LAYOUTS.get((self.exponent_bits, self.mantissa_bits)) == self.name
+        if self.bits > 16 and not (ieee and known):
             raise ValueError(
                 f"{self.name}: a format has up to 16 bits; got {self.bits}. Above that only FP32, TF32 and FP64 exist."
             )
@@ -122,7 +131,7 @@ class Format:
             raise ValueError(f"{self.name}: {self.bits} bits leave no finite value besides zero.")
 
     def _refuse_values_beyond_float64(self) -> None:
-        smallest = self.min_exponent - self.mantissa_bits if self.subnormals else self.min_exponent
+        smallest = self.min_exponent - self.mantissa_bits
         largest = self._exponent_of(self.max_code)
         if smallest < -1074 or largest > 1023:
             raise ValueError(
@@ -202,8 +211,9 @@ class Format:
           >>> fp.E4M3.value_of(0x38), fp.E4M3.value_of(0x01), fp.E4M3.value_of(0x7F)
           (1.0, 0.001953125, nan)
         """
-        if not 0 <= code < 1 << self.bits:
-            raise ValueError(f"a code of {self.name} lies in 0 .. {(1 << self.bits) - 1:#x}; got {code:#x}.")
+        if not isinstance(code, (int, np.integer)) or not 0 <= code < 1 << self.bits:
+            raise ValueError(f"a code of {self.name} lies in 0 .. {(1 << self.bits) - 1:#x}; got {code!r}.")
+        code = int(code)
         magnitude = code & self.top_magnitude
         negative = bool(code & self.sign_bit)
         if self.nan == "negative_zero" and code == self.sign_bit:

@@ -81,6 +81,12 @@ ALIASES: dict[str, Format] = {
     "e5m10": FP16, "e8m7": BF16, "e8m10": TF32, "e8m23": FP32, "e11m52": FP64,
 }  # fmt: skip
 
+# What people call several formats at once.
+AMBIGUOUS = {
+    **dict.fromkeys(("fp8", "float8", "f8", "mxfp8"), "'E4M3' or 'E5M2'"),
+    **dict.fromkeys(("fp6", "float6", "f6", "mxfp6"), "'E2M3' or 'E3M2'"),
+}
+
 _P3109_NAME = re.compile(r"(?:p3109k|binary)(\d+)p(\d+)([su])([ef])")
 
 
@@ -163,8 +169,9 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
                 return fmt
     names = [*NAMED, "p3109_k8p4se"]
     text = spec if isinstance(spec, str) else str(spec)
-    near = difflib.get_close_matches(_key(text), list(ALIASES), n=1)
+    near = difflib.get_close_matches(_key(text), list(ALIASES), n=1, cutoff=0.7)
     hint = f" Did you mean {ALIASES[near[0]].name!r}?" if near else ""
+    hint = f" Did you mean {AMBIGUOUS[_key(text)]}?" if _key(text) in AMBIGUOUS else hint
     raise ValueError(
         f"format must be one of {', '.join(names)} (any p3109_k<bits>p<precision><s|u><e|f>), "
         f"a dtype of one, or an fp.Format; got {text!r}.{hint}"

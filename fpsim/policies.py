@@ -142,7 +142,7 @@ def policy(name: str) -> dict[str, Any]:
       >>> fp.cast(x, fp.E4M3, **fp.policy("torch")), fp.cast(x, fp.E4M3, **fp.policy("torch<2.12"))
       (array([448, 448], dtype='float8_e4m3fn'), array([nan, nan], dtype='float8_e4m3fn'))
     """
-    if name not in POLICIES:
+    if not isinstance(name, str) or name not in POLICIES:
         raise unknown("policy", name, list(POLICIES))
     return dict(POLICIES[name].keywords)
 
@@ -153,6 +153,9 @@ def overflow_outcome(word: str, fmt: Format) -> Outcome:
     Raises:
       ValueError: no overflow policy has that name.
     """
+    if isinstance(word, str) and word in POLICIES and word not in OVERFLOWS:
+        valid = ", ".join(OVERFLOWS)
+        raise ValueError(f"overflow must be one of {valid}; {word!r} is a policy: pass **fp.policy({word!r}).")
     if not isinstance(word, str) or word not in OVERFLOWS:
         raise unknown("overflow", word, list(OVERFLOWS))
     return OVERFLOWS[word](fmt)

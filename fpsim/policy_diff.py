@@ -11,9 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.cast import CastOptions, FormatLike, cast_options, encode
+from fpsim.errors import unknown
 from fpsim.formats import Format
 from fpsim.policies import policy
 from fpsim.rounding import Rounding
+
+KEYWORDS = ("rounding", "overflow", "subnormals", "seed", "random_bits")
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: For
       fmt: a format of up to 16 bits.
 
     Returns:
-      Differences in ascending order of the inputs, -Inf and +Inf included, NaN last; empty where the policies agree.
+      Differences in ascending order of the inputs, -Inf and +Inf included, a positive NaN last; empty where the
+      policies agree.
 
     Raises:
       ValueError: unknown name or word, a stochastic mode, or a format of more than 16 bits.
@@ -70,8 +74,9 @@ def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: For
     """
     first, second = _options(a, fmt), _options(b, fmt)
     found = first.fmt
-    points = _turning_points(found)
-    between = _between(points)
+    with np.errstate(all="ignore"):
+        points = _turning_points(found)
+        between = _between(points)
     inputs = np.empty(points.size + between.size)  # turning points at even places, what lies between at odd ones
     inputs[0::2], inputs[1::2] = points, between
     inputs = np.append(inputs, np.nan)
@@ -88,7 +93,11 @@ def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: For
 
 
 def _options(words: str | Mapping[str, Any], fmt: FormatLike) -> CastOptions:
-    options = cast_options(fmt, **(policy(words) if isinstance(words, str) else dict(words)))
+    keywords = policy(words) if isinstance(words, str) else dict(words)
+    for word in keywords:
+        if word not in KEYWORDS:
+            raise unknown("a policy's keyword", word, KEYWORDS)
+    options = cast_options(fmt, **keywords)
     if options.rounding is Rounding.STOCHASTIC:
         raise ValueError("policy_diff compares deterministic policies; got rounding 'stochastic'. Compare statistics.")
     if options.fmt.bits > 16:

@@ -7,6 +7,7 @@ that stay in the L2 cache, so that nothing of the input's size is ever allocated
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numba
@@ -28,19 +29,15 @@ class Stage(NamedTuple):
 
 def run_stages(stages: tuple[Stage, ...], source: Array, target: Array) -> None:
     """Fill target (of the source's shape) with the result of the stages."""
-    if numba.config.DISABLE_JIT:
-        with np.errstate(over="ignore"):  # words wrap around on purpose
-            _run(stages, source, target)
-    else:
-        _run(stages, source, target)
-
-
-def _run(stages: tuple[Stage, ...], source: Array, target: Array) -> None:
     native = source.dtype.isnative and target.dtype.isnative
-    if native and source.flags.c_contiguous and target.flags.c_contiguous:
-        flat_source, flat_target = source.reshape(-1), target.reshape(-1)
+    if not (native and target.flags.aligned and source.flags.c_contiguous and target.flags.c_contiguous):
+        with _wrapping():
+            _run_strided(stages, source, target)
+        return
+    flat_source, flat_target = source.reshape(-1), target.reshape(-1)
 
-        def work(start: int, stop: int) -> None:
+    def work(start: int, stop: int) -> None:
+        with _wrapping():
             if len(stages) == 1:
                 stages[0].run(flat_source[start:stop], flat_target[start:stop], start)
                 return
@@ -49,13 +46,16 @@ def _run(stages: tuple[Stage, ...], source: Array, target: Array) -> None:
                 end = min(begin + PIECE, stop)
                 _run_piece(stages, buffers, flat_source[begin:end], flat_target[begin:end], begin)
 
-        over_spans(flat_source.size, work)
-        return
-    _run_strided(stages, source, target)
+    over_spans(flat_source.size, work)
+
+
+def _wrapping() -> AbstractContextManager[Any]:
+    """Words wrap around on purpose, which NumPy would report where the kernels run as plain Python."""
+    return np.errstate(over="ignore") if numba.config.DISABLE_JIT else nullcontext()
 
 
 def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array) -> None:
-    """The same for arrays with gaps, transposed ones and foreign byte orders."""
+    """The same for arrays with gaps, transposed ones, foreign byte orders and odd addresses."""
     buffers = _buffers(stages, min(PIECE, source.size))
     result = np.empty(min(PIECE, source.size), stages[-1].dtype)
     first = 0

@@ -16,7 +16,7 @@ def thread_count() -> int:
     for name in ("FPSIM_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(name, "").split(",")[0].strip()
         if text:
-            if not text.isdigit() or int(text) < 1:
+            if not (text.isascii() and text.isdigit() and int(text) >= 1):
                 raise ValueError(f"{name} must be an integer >= 1; got {text!r}. Unset it to use every core.")
             return int(text)
     if hasattr(os, "sched_getaffinity"):
@@ -48,7 +48,11 @@ def over_spans(size: int, work: Callable[[int, int], None]) -> None:
         work(0, size)
         return
     spans = list(_spans(size, workers))
-    others = [_pool(workers - 1).submit(work, *span) for span in spans[1:]]
+    try:
+        others = [_pool(workers - 1).submit(work, *span) for span in spans[1:]]
+    except RuntimeError:  # the interpreter is shutting down and takes no more threads; spans may be done twice
+        work(0, size)
+        return
     try:
         work(*spans[0])
     finally:

@@ -1,10 +1,10 @@
-"""CUDA twins of the array functions: same names, same arguments, same bits."""
+"""The place of the CUDA twins of the array functions. So far it says whether a GPU is there."""
 
 from __future__ import annotations
 
 
 def available() -> bool:
-    """Whether this process can run the CUDA twins.
+    """Whether this process finds a GPU that numba can compile for.
 
     Example:
       >>> import fpsim as fp

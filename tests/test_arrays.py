@@ -188,7 +188,7 @@ def test_what_is_no_array_of_floats_is_refused_with_what_to_do(
     [
         (
             np.empty(4, np.uint16),
-            r"out must have dtype uint8; got uint16\. Make it with np\.empty\(\(4,\), np\.uint8\)",
+            r"out must have dtype uint8; got uint16\. Leave it out to get a new array\.",
         ),
         (np.empty(4, np.int8), "out must have dtype uint8; got int8"),
         (np.empty(4, ml_dtypes.float8_e4m3fn), "out must have dtype uint8; got float8_e4m3fn"),
@@ -389,3 +389,29 @@ def test_casts_allocate_nothing_of_the_inputs_size(dtype: Any, contiguous: bool)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[-1] < size / 2
+
+
+def test_a_long_out_at_an_odd_address_is_filled() -> None:
+    size = STREAM_BYTES // 2 + 1000
+    space = np.zeros(2 * size + 1, np.uint8)
+    out = space[1:].view(np.uint16)
+    assert not out.flags.aligned
+    x = float32_patterns(11, size)
+    fp.encode(x, fp.BF16, out=out)
+    assert_bits_equal(out.copy(), fp.encode(x, fp.BF16))
+
+
+def test_torch_tensors_of_every_float_dtype_are_read_in_place() -> None:
+    torch = pytest.importorskip("torch", reason="torch makes the tensors")
+    x = torch.tensor([1.0, 0.3, -2.5, 448.0])
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
+        tensor = x.to(dtype)
+        values = tensor.double().numpy()
+        assert_bits_equal(
+            fp.encode(tensor, fp.E3M2, overflow="saturate"), fp.encode(values, fp.E3M2, overflow="saturate")
+        )
+    assert_bits_equal(
+        fp.encode(x.bfloat16().requires_grad_(), fp.E4M3), fp.encode(x.bfloat16().double().numpy(), fp.E4M3)
+    )
+    with pytest.raises(TypeError, match=r"got int64\. Convert values with np\.asarray"):
+        fp.encode(torch.tensor([1, 2]), fp.E4M3)

@@ -207,3 +207,14 @@ def test_a_report_shows_itself() -> None:
     assert "sqnr_db" in report._repr_html_()
     pytest.importorskip("pandas")
     assert report.to_frame()["count"].tolist() == [2]
+
+
+def test_an_amax_scale_too_small_for_float32_is_rounded_up() -> None:
+    report = fp.analysis.error(np.array([1.0, 2.0, 0.3]), fp.FP64, scale="amax")
+    assert report.scale > 0
+    assert report.overflow_rate == 0
+
+
+def test_a_scale_too_large_for_a_float_is_refused() -> None:
+    with pytest.raises(ValueError, match="scale must be"):
+        fp.analysis.error(np.array([1.0]), fp.E4M3, scale=10**400)

@@ -108,3 +108,8 @@ def test_explain_takes_a_single_float() -> None:
         fp.explain(np.array([1.0, 2.0]), fp.E4M3)
     with pytest.raises(TypeError, match="astype"):
         fp.explain(1, fp.E4M3)
+
+
+def test_the_probability_is_that_of_the_random_bits() -> None:
+    assert "probability 0;" in fp.explain(1.01, fp.E4M3, rounding="SR", seed=0, random_bits=1).reason
+    assert "probability 0.08;" in fp.explain(1.01, fp.E4M3, rounding="SR", seed=0).reason

@@ -360,3 +360,41 @@ def test_repr_teaches_the_format(fmt: fp.Format, words: list[str]) -> None:
     for word in words:
         assert word in repr(fmt)
     assert str(fmt) == fmt.name
+
+
+def test_numpy_integers_make_the_same_format_and_read_the_same_codes() -> None:
+    facts: dict[str, Any] = {"exponent_bits": np.int64(4), "mantissa_bits": np.uint8(3), "bias": np.int16(7)}
+    made = fp.Format("x", **facts)
+    assert made == fp.Format("x", 4, 3)
+    assert made.max == 240.0
+    assert [fp.E4M3.value_of(code) for code in np.array([0x38, 0x7E], np.uint8)] == [1.0, 448.0]
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"signed": "no"}, "signed must be True or False; got 'no'"),
+        ({"infinities": 2}, "infinities must be True or False; got 2"),
+        ({"name": ""}, "name must be a text that is not empty"),
+        ({"name": None}, "name must be a text that is not empty"),
+        ({"exponent_bits": 5, "bias": 1074, "signed": False, "infinities": False, "nan": "top", "subnormals": False},
+         "beyond float64"),
+        ({"name": "FP32", "exponent_bits": 8, "mantissa_bits": 23, "bias": 100}, "up to 16 bits"),
+        ({"name": "TF32", "exponent_bits": 8, "mantissa_bits": 10, "signed": False}, "up to 16 bits"),
+        ({"subnormals": False}, "a format without zero must be unsigned"),
+    ],
+)  # fmt: skip
+def test_facts_that_make_no_format_are_refused(facts: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        fp.Format(**{"name": "x", "exponent_bits": 4, "mantissa_bits": 3, **facts})
+
+
+def test_a_p3109_name_that_is_none_is_no_attribute() -> None:
+    assert not hasattr(fp, "p3109_k99p1se")
+    assert fp.p3109_k8p4se is fp.format("p3109_k8p4se")
+
+
+@pytest.mark.parametrize(("name", "hint"), [("fp8", "'E4M3' or 'E5M2'"), ("float6", "'E2M3' or 'E3M2'")])
+def test_a_name_for_several_formats_says_which(name: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=f"Did you mean {hint}"):
+        fp.format(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -143,3 +144,51 @@ def test_the_digest_sees_every_source_file_of_the_package(copied: Path) -> None:
     assert sources.digest(package) == before
     (package / "core" / "rounding.py").rename(package / "core" / "rounding2.py")
     assert sources.digest(package) != before
+
+
+ONE = "import numpy as np, fpsim as fp; print(fp.encode(np.float32([1.0]), fp.E4M3).tolist())"
+
+
+def kernels(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.suffix in (".nbi", ".nbc"))
+
+
+def test_old_kernels_are_forgotten_and_nothing_else_is_touched(tmp_path: Path) -> None:
+    base = tmp_path / "fpsim-kernels"
+    old, strange, other = base / ("0" * 20), base / ("1" * 20), tmp_path / "fpsim" / ".git"
+    for folder in (old, strange, other, base / "mine"):
+        folder.mkdir(parents=True)
+        (folder / ("kernel.nbi" if folder == old else "notes.txt")).write_text("x")
+    for folder in (old, strange, other, base / "mine"):
+        os.utime(folder, (0, 0))
+    assert python(ONE, FPSIM_CACHE_DIR=str(tmp_path)) == "[56]"
+    assert not old.exists()
+    assert all((folder / "notes.txt").exists() for folder in (strange, other, base / "mine"))
+
+
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+def test_a_damaged_cache_is_made_anew(tmp_path: Path, suffix: str) -> None:
+    assert python(ONE, FPSIM_CACHE_DIR=str(tmp_path)) == "[56]"
+    whole = {file.name: file.stat().st_size for file in kernels(tmp_path)}
+    for file in kernels(tmp_path):
+        if file.suffix == suffix:
+            file.write_bytes(file.read_bytes()[:100])
+    assert python(ONE, FPSIM_CACHE_DIR=str(tmp_path)) == "[56]"
+    assert {file.name: file.stat().st_size for file in kernels(tmp_path)}.keys() >= whole.keys()
+    assert all(file.stat().st_size > 100 for file in kernels(tmp_path) if file.suffix == ".nbc")
+    assert python(ONE, FPSIM_CACHE_DIR=str(tmp_path)) == "[56]"
+
+
+def test_casts_work_without_a_home_directory() -> None:
+    script = f"""
+        import os, pathlib
+        def home() -> None:
+            raise RuntimeError("Could not determine home directory.")
+        pathlib.Path.home = home
+        for name in ("FPSIM_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+            os.environ.pop(name, None)
+        {ONE}
+        from fpsim.core.jit import cache_folder
+        print(cache_folder())
+    """
+    assert python(script) == "[56]\nNone"

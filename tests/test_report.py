@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import re
 import sys
 from html.parser import HTMLParser
@@ -157,11 +158,21 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     path.write_text("old")
 
     def interrupted() -> None:
-        with replacing(path) as draft:
-            draft.write_text("half")
+        with replacing(tmp_path) as drafts:
+            (drafts / path.name).write_text("half")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_tables_of_an_earlier_study_do_not_stay_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = fp.analysis.study({"w": np.ones(8, np.float32)}, formats=["e4m3"], roundings=["nearest_even"])
+    (tmp_path / "errors.parquet").write_text("of another study")
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else found(name))
+    files, notes = report.save(tmp_path)
+    assert "Parquet tables need pyarrow: pip install pyarrow" in notes
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(file.name for file in files)

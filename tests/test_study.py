@@ -93,7 +93,7 @@ def test_what_is_recommended_meets_the_stated_requirements() -> None:
 
 def test_where_nothing_fits_it_says_so() -> None:
     row = study({"w": NORMAL}, formats=("E2M1",)).recommendations[0]
-    assert (row.format, row.met) == ("FP32", False)
+    assert (row.format, row.met) == ("float32", False)
     assert row.reason.startswith("No studied format meets the requirements. Closest: E2M1 with an amax scale")
     for empty in (np.zeros(5, np.float32), f32(np.nan, np.inf), np.zeros(0, np.float32)):
         row = study({"w": empty}).recommendations[0]

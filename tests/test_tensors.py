@@ -212,7 +212,7 @@ def test_overlaps_and_duplicates_in_safetensors_are_refused(tmp_path: Path) -> N
 
 def test_pickled_objects_are_not_loaded(tmp_path: Path) -> None:
     np.save(tmp_path / "o.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(TensorFileError, match=r"no float tensor in it \(1 of other kinds\)"):
+    with pytest.raises(TensorFileError, match=r"no float tensor in it; .*it holds objects and not floats"):
         read_file(tmp_path / "o.npy")
     torch = pytest.importorskip("torch")
     torch.save(torch.nn.Linear(2, 2), tmp_path / "m.pt")

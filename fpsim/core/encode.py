@@ -90,9 +90,10 @@ def _make_encode_bits(word: type, width: int, mantissa_bits: int, rounds_up: Any
             overflow = f.overflow if negative == zero else f.overflow_inward
         if mode == DOWN:
             overflow = f.overflow_inward if negative == zero else f.overflow
-        code = overflow if code > f.max_code else code
         if kind != PLAIN:
             code = zero if code < f.flush_below else code
+        code = overflow if code > f.max_code else code
+        if kind != PLAIN:
             code = f.infinite if magnitude >= infinity else code
         if kind == UNUSUAL:
             code = f.zero if magnitude == zero else code

@@ -7,8 +7,9 @@ A process that outlives an edit may hold a mixture of old and new functions, so 
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
+import re
 import sys
 import tempfile
 import time
@@ -41,14 +42,12 @@ def _writable(folder: Path) -> bool:
 def cache_folder() -> Path | None:
     """Where compiled kernels of these sources live: FPSIM_CACHE_DIR, NUMBA_CACHE_DIR, the user's cache, or nowhere."""
     chosen = os.environ.get("FPSIM_CACHE_DIR") or os.environ.get("NUMBA_CACHE_DIR")
-    if chosen:
-        base = Path(chosen) / "fpsim"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches" / "fpsim"
-    elif os.name == "nt":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home())) / "fpsim"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fpsim"
+    try:
+        base = (Path(chosen) if chosen else _user_cache()) / "fpsim-kernels"
+    except RuntimeError:  # no home directory, as in some containers
+        return None
+    if not sources.AT_IMPORT:
+        return None  # no source file to tell versions apart by
     folder = base / sources.AT_IMPORT
     if not _writable(folder):
         return None
@@ -57,15 +56,25 @@ def cache_folder() -> Path | None:
     return folder
 
 
+def _user_cache() -> Path:
+    """The folder that the system has for such things."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    if os.name == "nt":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home())
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
 def _forget_old(base: Path) -> None:
-    """Remove folders of other sources that nobody used for KEEP_DAYS."""
+    """Remove the kernels of other sources that nobody used for KEEP_DAYS, and nothing else."""
     limit = time.time() - KEEP_DAYS * 86400
     for folder in base.iterdir():
-        try:
-            if folder.is_dir() and folder.stat().st_mtime < limit:
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            continue  # another process was faster
+        with contextlib.suppress(OSError):  # another process was faster, or it is not ours
+            if re.fullmatch(r"[0-9a-f]{20}", folder.name) and folder.stat().st_mtime < limit:
+                for pattern in ("*.nbi", "*.nbc"):
+                    for file in folder.glob(pattern):
+                        file.unlink()
+                folder.rmdir()
 
 
 class _Locator(caching._CacheLocator):  # type: ignore[misc]
@@ -109,6 +118,20 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
             source_stamp=self._impl.locator.get_source_stamp(),
         )
         self.enable()
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The cached kernel, or None: a damaged file is as good as none."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:
+            with contextlib.suppress(Exception):
+                self.flush()  # so that the next process finds a whole index
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a kernel for later processes where there is room for it."""
+        with contextlib.suppress(Exception):
+            super().save_overload(sig, data)
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         """Signature, processor and captured values: numba's own key misses on captured dispatchers."""

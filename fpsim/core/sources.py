@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def digest(package: Path = PACKAGE) -> str:
-    """Digest of the names and contents of every Python file below a package, links followed."""
+    """Digest of the names and contents of every Python file below a package, links followed; "" without any."""
     found = hashlib.blake2b(digest_size=10)
     files = sorted(
         os.path.join(folder, name)
@@ -22,7 +22,7 @@ def digest(package: Path = PACKAGE) -> str:
         content = Path(file).read_bytes()
         found.update(f"{os.path.relpath(file, package)}:{len(content)}:".encode())
         found.update(content)
-    return found.hexdigest()
+    return found.hexdigest() if files else ""
 
 
 AT_IMPORT = digest()
