@@ -106,7 +106,7 @@ def test_the_neighbour_beyond_the_range_has_no_code() -> None:
 def test_explain_takes_a_single_float() -> None:
     with pytest.raises(ValueError, match="explain takes one value; got 2"):
         fp.explain(np.array([1.0, 2.0]), fp.E4M3)
-    with pytest.raises(TypeError, match="got int64. Convert"):
+    with pytest.raises(TypeError, match=r"got int64\. Convert"):
         fp.explain(1, fp.E4M3)
 
 
