@@ -83,7 +83,7 @@ def _encode_stage(width: int, options: CastOptions) -> Stage:
 
     def run_encode(bits: Array, codes: Array, first: int) -> None:
         frozen, streamed = _frozen(plan.frozen, fmt, bits.size), codes.nbytes >= STREAM_BYTES
-        if frozen and by_processor:
+        if frozen and by_processor and native.rounds_to_nearest():
             native.half_kernel(streamed)(bits, codes, plan.layout)
         else:
             encode_kernel(width, mode, plan.kind, frozen, streamed)(bits, codes, plan.layout)

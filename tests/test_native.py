@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
+import sys
+
 import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.cast_stages import LARGE
 from fpsim.kernels import native
 from fpsim.kernels.cast import encode_kernel
 from fpsim.kernels.layout import encode_plan
 from fpsim.kernels.stream import BLOCK
 from fpsim.rounding import Rounding
 from fpsim.testing import assert_bits_equal
+from fpsim.threads import thread_count
 
 PLAN = encode_plan(fp.FP16, 32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32)
 STEP = 1 << 24  # patterns compared at a time
@@ -43,6 +49,29 @@ def test_the_streamed_loop_returns_the_same_bits() -> None:
     out = space[-space.ctypes.data % 64 // 2 :][: patterns.size]
     native.half_kernel(True)(patterns, out, PLAN.layout)
     assert_bits_equal(out, integer_body(patterns))
+
+
+ROUND_UP = 0x800  # FE_UPWARD of x86
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or sys.platform != "linux", reason="names x86's rounding modes")
+def test_the_processors_rounding_mode_changes_nothing() -> None:
+    libm = ctypes.CDLL("libm.so.6")
+    x = np.linspace(-3, 3, LARGE * thread_count(), dtype=np.float32)  # every thread gets a long part
+    formats = [fp.FP16, fp.BF16, fp.E4M3, fp.E8M0]
+    want = [fp.encode(x, fmt) for fmt in formats]
+    before = libm.fegetround()
+    try:
+        assert libm.fesetround(ROUND_UP) == 0
+        assert not native.rounds_to_nearest()
+        got = [fp.encode(x, fmt) for fmt in formats]
+        values = fp.quantize(x[:1000], fp.E5M2)
+    finally:
+        libm.fesetround(before)
+    assert native.rounds_to_nearest()
+    for g, w in zip(got, want, strict=True):
+        assert_bits_equal(g, w)
+    assert_bits_equal(values, fp.quantize(x[:1000], fp.E5M2))
 
 
 @pytest.mark.slow

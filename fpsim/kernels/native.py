@@ -39,6 +39,14 @@ def has_conversion() -> bool:
     return bool(binding.get_host_cpu_features().get("f16c", False))
 
 
+HALF_ULP = 2.0**-53  # of 1; a variable, so that the sums below are made when they are asked for
+
+
+def rounds_to_nearest() -> bool:
+    """Whether this thread's processor is set to nearest even, which the conversion obeys and the integers do not."""
+    return 1.0 + HALF_ULP == 1.0 and -1.0 - HALF_ULP == -1.0 and 1.0 + 1.5 * HALF_ULP > 1.0
+
+
 def serves(plan: EncodePlan, fmt: Format, rounding: Rounding) -> bool:
     """Whether the conversion does what a plan asks for: nearest even to FP16, with Inf and subnormals."""
     if plan.width != 32 or fmt != FP16 or rounding is not Rounding.NEAREST_EVEN or not has_conversion():
