@@ -37,16 +37,11 @@ def quantize_chunk(x: Array, options: CastOptions, first: int) -> Array:
     The flat index matters to stochastic rounding alone. The result is float64 where float32 cannot hold the format.
     """
     from fpsim import cast_stages
+    from fpsim.stages import run_stages
 
     _, source_fmt = float_array(x)
     wide = source_fmt == FP64 or not FP32.holds(options.fmt)
     target_fmt = FP64 if wide else FP32
-    stages = cast_stages.encoding(source_fmt, options)
-    stages += cast_stages.decoding(options.fmt, target_fmt, options.fmt.storage)
-    source = words(x)
-    with np.errstate(over="ignore"):  # integer words wrap around on purpose where numba's JIT is off
-        for stage in stages:
-            target = np.empty(x.size, stage.dtype)
-            stage.run(source, target, first)
-            source = target
-    return source.view(DTYPES[target_fmt])
+    result = np.empty(x.shape, DTYPES[target_fmt])
+    run_stages(cast_stages.quantizing(source_fmt, target_fmt, options), words(x), words(result), first)
+    return result

@@ -27,24 +27,24 @@ class Stage(NamedTuple):
     dtype: np.dtype[Any]  # of the target
 
 
-def run_stages(stages: tuple[Stage, ...], source: Array, target: Array) -> None:
-    """Fill target (of the source's shape) with the result of the stages."""
+def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: int = 0) -> None:
+    """Fill target (of the source's shape) with the result of the stages; `first` is the flat index of the start."""
     native = source.dtype.isnative and target.dtype.isnative
     if not (native and target.flags.aligned and source.flags.c_contiguous and target.flags.c_contiguous):
         with _wrapping():
-            _run_strided(stages, source, target)
+            _run_strided(stages, source, target, first)
         return
     flat_source, flat_target = source.reshape(-1), target.reshape(-1)
 
     def work(start: int, stop: int) -> None:
         with _wrapping():
             if len(stages) == 1:
-                stages[0].run(flat_source[start:stop], flat_target[start:stop], start)
+                stages[0].run(flat_source[start:stop], flat_target[start:stop], first + start)
                 return
             buffers = _buffers(stages, min(PIECE, stop - start))
             for begin in range(start, stop, PIECE):
                 end = min(begin + PIECE, stop)
-                _run_piece(stages, buffers, flat_source[begin:end], flat_target[begin:end], begin)
+                _run_piece(stages, buffers, flat_source[begin:end], flat_target[begin:end], first + begin)
 
     over_spans(flat_source.size, work)
 
@@ -54,11 +54,10 @@ def _wrapping() -> AbstractContextManager[Any]:
     return np.errstate(over="ignore") if numba.config.DISABLE_JIT else nullcontext()
 
 
-def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array) -> None:
+def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first: int) -> None:
     """The same for arrays with gaps, transposed ones, foreign byte orders and odd addresses."""
     buffers = _buffers(stages, min(PIECE, source.size))
     result = np.empty(min(PIECE, source.size), stages[-1].dtype)
-    first = 0
     for index in _blocks(source.shape):
         block = source[index]
         piece = np.ascontiguousarray(block, block.dtype.newbyteorder("=")).reshape(-1)
