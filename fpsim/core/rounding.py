@@ -26,7 +26,7 @@ RANDOM_TOP = 0xFFFFFFFF  # a random word has 32 bits
 def _make_rounds_up(word: type, width: int) -> Any:
     """The decision for words of one width."""
     half = word(1 << (width - 1))
-    one, zero = word(1), word(0)
+    zero = word(0)
     random_top = word(RANDOM_TOP)
     down_to_32 = word(width - 32)
 
@@ -52,7 +52,7 @@ def _make_rounds_up(word: type, width: int) -> Any:
             # the sum of fraction and random number carries out of 32 bits
             fraction = word(word(rest >> down_to_32) & random_mask)
             return word(fraction > word(word(random & random_mask) ^ random_top))
-        return word(zero * one)  # toward zero
+        return zero  # toward zero
 
     return rounds_up
 
