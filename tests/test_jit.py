@@ -82,9 +82,9 @@ def test_a_cache_folder_that_cannot_be_made_is_done_without(tmp_path: Path) -> N
 
 # ---- edited sources
 
-TOWARD_ZERO = "return word(zero * one)  # toward zero"
+TOWARD_ZERO = "return zero  # toward zero"
 # of the same length and with the same captured names, so that nothing but the text tells them apart
-AWAY = "return word((rest != zero) * one)  #".ljust(len(TOWARD_ZERO), "!")
+AWAY = "return word(rest != zero)".ljust(len(TOWARD_ZERO), "#")
 ENCODE = "import numpy as np, fpsim as fp; print(fp.encode(np.float32([1.99]), fp.E4M3, rounding='RTZ').tolist())"
 TRUNCATED, EDITED = "[63]", "[64]"
 
