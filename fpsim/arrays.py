@@ -27,7 +27,7 @@ def words(array: Array) -> Array:
     return array.view(_unsigned(array.dtype))
 
 
-def _format_of(dtype: np.dtype[Any]) -> Format | None:
+def format_of(dtype: np.dtype[Any]) -> Format | None:
     """The format that a dtype of either byte order stores, or None."""
     return FORMAT_OF.get(dtype) or FORMAT_OF.get(dtype.newbyteorder("="))
 
@@ -38,8 +38,8 @@ def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
     Raises:
       TypeError: x holds integers, objects or floats of another kind.
     """
-    array = _from_torch(x) if type(x).__module__ == "torch" else np.asarray(x)
-    fmt = _format_of(array.dtype)
+    array = from_torch(x) if is_torch(x) else np.asarray(x)
+    fmt = format_of(array.dtype)
     if fmt is not None:
         return array, fmt
     remedy = f"{name}.astype(np.float64)" if isinstance(x, np.ndarray) else f"np.asarray({name}, dtype=np.float64)"
@@ -53,7 +53,12 @@ def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
     raise TypeError(f"{wanted}; got {array.dtype}. Convert with {remedy} if float64 holds it.")
 
 
-def _from_torch(tensor: Any) -> Array:
+def is_torch(x: object) -> bool:
+    """Whether x is a torch tensor, without importing torch."""
+    return type(x).__module__ == "torch"
+
+
+def from_torch(tensor: Any) -> Array:
     """A torch tensor's elements as an array, without a copy where the tensor lies in the CPU's memory."""
     tensor = tensor.detach().cpu()
     fmt = next((found for found in DTYPES if str(tensor.dtype) == f"torch.{DTYPES[found].name}"), None)
@@ -77,7 +82,7 @@ def code_array(codes: npt.ArrayLike, fmt: Format, name: str = "codes") -> Array:
     array = np.asarray(codes)
     if array.size == 0 and not hasattr(codes, "dtype"):
         return np.zeros(array.shape, fmt.storage)  # [] has no dtype of its own
-    own = _format_of(array.dtype)
+    own = format_of(array.dtype)
     if own is not None:
         if own == fmt:
             return words(array)
@@ -121,12 +126,12 @@ def output(out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], sour
         raise ValueError(f"out must have the input's shape {shape}; got {out.shape}.")
     if not out.flags.writeable:
         raise ValueError("out must be writeable; got a read-only array. Pass a copy.")
-    if _overlaps(source, out):
+    if overlaps(source, out):
         raise ValueError("out must not share memory with the input; got overlapping arrays. Pass a separate array.")
     return out
 
 
-def _overlaps(a: Array, b: Array) -> bool:
+def overlaps(a: Array, b: Array) -> bool:
     """Whether two arrays share an element; a doubtful case counts as one."""
     if not np.may_share_memory(a, b):
         return False

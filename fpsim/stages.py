@@ -31,13 +31,13 @@ def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: i
     """Fill target (of the source's shape) with the result of the stages; `first` is the flat index of the start."""
     native = source.dtype.isnative and target.dtype.isnative
     if not (native and target.flags.aligned and source.flags.c_contiguous and target.flags.c_contiguous):
-        with _wrapping():
+        with wrapping():
             _run_strided(stages, source, target, first)
         return
     flat_source, flat_target = source.reshape(-1), target.reshape(-1)
 
     def work(start: int, stop: int) -> None:
-        with _wrapping():
+        with wrapping():
             if len(stages) == 1:
                 stages[0].run(flat_source[start:stop], flat_target[start:stop], first + start)
                 return
@@ -49,7 +49,7 @@ def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: i
     over_spans(flat_source.size, work)
 
 
-def _wrapping() -> AbstractContextManager[Any]:
+def wrapping() -> AbstractContextManager[Any]:
     """Words wrap around on purpose, which NumPy would report where the kernels run as plain Python."""
     return np.errstate(over="ignore") if numba.config.DISABLE_JIT else nullcontext()
 
@@ -58,7 +58,7 @@ def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first:
     """The same for arrays with gaps, transposed ones, foreign byte orders and odd addresses."""
     buffers = _buffers(stages, min(PIECE, source.size))
     result = np.empty(min(PIECE, source.size), stages[-1].dtype)
-    for index in _blocks(source.shape):
+    for index in blocks(source.shape):
         block = source[index]
         piece = np.ascontiguousarray(block, block.dtype.newbyteorder("=")).reshape(-1)
         _run_piece(stages, buffers, piece, result[: piece.size], first)
@@ -78,7 +78,7 @@ def _run_piece(stages: tuple[Stage, ...], buffers: list[Array], source: Array, t
     stages[-1].run(source, target, first)
 
 
-def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
+def blocks(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
     """Indices of blocks of up to PIECE elements that cover a shape in C order."""
     size = int(np.prod(shape, dtype=np.int64))
     if size == 0:
@@ -93,5 +93,5 @@ def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
             yield (slice(start, start + step),)
         return
     for i in range(shape[0]):
-        for rest in _blocks(shape[1:]):
+        for rest in blocks(shape[1:]):
             yield (i, *rest)

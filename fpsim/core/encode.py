@@ -49,7 +49,50 @@ class EncodeLayout(NamedTuple):
     refuses_negative: Any  # 1: `below` applies
 
 
-def _make_encode_bits(word: type, width: int, mantissa_bits: int, rounds_up: Any, split: Any, real: type) -> Any:
+def _make_deliver(word: type) -> Any:
+    """What becomes of a rounded magnitude, for words of one width."""
+    zero = word(0)
+
+    @scalar
+    def deliver(
+        code: Any, negative: Any, is_zero: Any, infinite: Any, nan: Any, f: EncodeLayout, mode: int, kind: int
+    ) -> Any:
+        """The code of a rounded magnitude with its sign, and of what the format cannot hold.
+
+        is_zero: the exact value is; infinite: it is, or it is NaN; nan: it is NaN.
+        """
+        overflow = f.overflow
+        if mode == UP:
+            overflow = f.overflow if negative == zero else f.overflow_inward
+        if mode == DOWN:
+            overflow = f.overflow_inward if negative == zero else f.overflow
+        if kind != PLAIN:
+            code = zero if code < f.flush_below else code
+        code = overflow if code > f.max_code else code
+        if kind != PLAIN:
+            code = f.infinite if infinite else code
+        if kind == UNUSUAL:
+            code = f.zero if is_zero else code
+            refused = word(word(f.refuses_negative & negative) & word((code != zero) | (f.offset != zero)))
+            code = f.below if refused != zero else code
+
+        sign = f.sign_bit if negative != zero else zero
+        if kind == PLAIN:
+            code = f.nan if nan else code
+            return word(code | sign)
+        signed = word(code | (sign if code >= f.signed_from else zero))
+        return word(f.nan ^ word(sign & f.nan_sign)) if nan else signed
+
+    return deliver
+
+
+deliver_32 = _make_deliver(np.uint32)
+deliver_64 = _make_deliver(np.uint64)
+
+
+def _make_encode_bits(
+    word: type, width: int, mantissa_bits: int, rounds_up: Any, split: Any, deliver: Any, real: type
+) -> Any:
     """The encoder for source floats of one width."""
     zero, one = word(0), word(1)
     sign_shift = word(width - 1)
@@ -64,8 +107,8 @@ def _make_encode_bits(word: type, width: int, mantissa_bits: int, rounds_up: Any
     unlift = word((source_bias - SOURCE_LIFT) << mantissa_bits)
 
     @scalar
-    def encode_bits(bits: Any, random: Any, f: EncodeLayout, mode: int, kind: int) -> Any:
-        """The code of one float, rounded once. `mode` and `kind` are constants where this is compiled."""
+    def encode_parts(bits: Any, random: Any, f: EncodeLayout, mode: int, kind: int) -> Any:
+        """(code, rest) of one float, rounded once; rest is not zero where a finite one was not exact."""
         negative = word(bits >> sign_shift)
         magnitude = word(bits & magnitude_mask)
         exact = magnitude
@@ -85,30 +128,17 @@ def _make_encode_bits(word: type, width: int, mantissa_bits: int, rounds_up: Any
 
         if kind == UNUSUAL:
             code = word(max(code, f.offset) - f.offset)
-        overflow = f.overflow
-        if mode == UP:
-            overflow = f.overflow if negative == zero else f.overflow_inward
-        if mode == DOWN:
-            overflow = f.overflow_inward if negative == zero else f.overflow
-        if kind != PLAIN:
-            code = zero if code < f.flush_below else code
-        code = overflow if code > f.max_code else code
-        if kind != PLAIN:
-            code = f.infinite if magnitude >= infinity else code
-        if kind == UNUSUAL:
-            code = f.zero if magnitude == zero else code
-            refused = word(word(f.refuses_negative & negative) & word((code != zero) | (f.offset != zero)))
-            code = f.below if refused != zero else code
+        is_zero, infinite, nan = magnitude == zero, magnitude >= infinity, magnitude > infinity
+        return deliver(code, negative, is_zero, infinite, nan, f, mode, kind), rest
 
-        sign = f.sign_bit if negative != zero else zero
-        if kind == PLAIN:
-            code = f.nan if magnitude > infinity else code
-            return word(code | sign)
-        signed = word(code | (sign if code >= f.signed_from else zero))
-        return word(f.nan ^ word(sign & f.nan_sign)) if magnitude > infinity else signed
+    @scalar
+    def encode_bits(bits: Any, random: Any, f: EncodeLayout, mode: int, kind: int) -> Any:
+        """The code of one float, rounded once. `mode` and `kind` are constants where this is compiled."""
+        code, _ = encode_parts(bits, random, f, mode, kind)
+        return code
 
-    return encode_bits
+    return encode_bits, encode_parts
 
 
-encode_bits_32 = _make_encode_bits(np.uint32, 32, 23, rounds_up_32, split_32, np.float32)
-encode_bits_64 = _make_encode_bits(np.uint64, 64, 52, rounds_up_64, split_64, np.float64)
+encode_bits_32, encode_parts_32 = _make_encode_bits(np.uint32, 32, 23, rounds_up_32, split_32, deliver_32, np.float32)
+encode_bits_64, encode_parts_64 = _make_encode_bits(np.uint64, 64, 52, rounds_up_64, split_64, deliver_64, np.float64)

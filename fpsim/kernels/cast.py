@@ -27,7 +27,7 @@ Frozen = EncodeLayout | DecodeLayout | None
 
 
 @scalar
-def _encode_fields(p: Any) -> EncodeLayout:
+def encode_fields(p: Any) -> EncodeLayout:
     """The fields of an EncodeLayout from an array of them."""
     return EncodeLayout(
         p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11], p[12], p[13], p[14], p[15], p[16]
@@ -35,7 +35,7 @@ def _encode_fields(p: Any) -> EncodeLayout:
 
 
 @scalar
-def _decode_fields(p: Any) -> DecodeLayout:
+def decode_fields(p: Any) -> DecodeLayout:
     """The fields of a DecodeLayout from an array of them."""
     return DecodeLayout(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8])
 
@@ -55,12 +55,12 @@ def encode_kernel(width: int, mode: int, kind: int, frozen: Frozen = None, strea
     no_random = word(0)
 
     def encode(bits: Any, codes: Any, layout: Any) -> None:
-        f = constants if is_frozen else _encode_fields(layout)
+        f = constants if is_frozen else encode_fields(layout)
         for i in range(bits.size):
             codes[i] = encode_bits(bits[i], no_random, f, mode, kind)
 
     def encode_streamed(bits: Any, codes: Any, layout: Any) -> None:
-        f = constants if is_frozen else _encode_fields(layout)
+        f = constants if is_frozen else encode_fields(layout)
         begin, end = streamable(codes)
         block = aligned_empty(BLOCK, codes)
         for i in range(begin):
@@ -109,7 +109,7 @@ def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
     is_frozen = frozen is not None
 
     def encode_stochastic(bits: Any, codes: Any, layout: Any, first: Any, k0: Any, k1: Any) -> None:
-        f = constants if is_frozen else _encode_fields(layout)
+        f = constants if is_frozen else encode_fields(layout)
         words = aligned_empty(WORDS + 4, WORD)
         skip = int(first & u64(3))  # a counter gives four words; the first may be partly used
         for start in range(0, bits.size, WORDS):
@@ -132,12 +132,12 @@ def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> 
     is_frozen = frozen is not None
 
     def decode(codes: Any, bits: Any, layout: Any) -> None:
-        f = constants if is_frozen else _decode_fields(layout)
+        f = constants if is_frozen else decode_fields(layout)
         for i in range(codes.size):
             bits[i] = decode_bits(word(codes[i]), f)
 
     def decode_streamed(codes: Any, bits: Any, layout: Any) -> None:
-        f = constants if is_frozen else _decode_fields(layout)
+        f = constants if is_frozen else decode_fields(layout)
         begin, end = streamable(bits)
         block = aligned_empty(BLOCK, bits)
         for i in range(begin):
@@ -167,14 +167,14 @@ def quantize_kernel(width: int, mode: int, kind: int, frozen: tuple[Frozen, Froz
     no_random = word(0)
 
     def quantize(bits: Any, rounded: Any, encode_layout: Any, decode_layout: Any) -> None:
-        f = encode_constants if is_frozen else _encode_fields(encode_layout)
-        g = decode_constants if is_frozen else _decode_fields(decode_layout)
+        f = encode_constants if is_frozen else encode_fields(encode_layout)
+        g = decode_constants if is_frozen else decode_fields(decode_layout)
         for i in range(bits.size):
             rounded[i] = decode_bits(encode_bits(bits[i], no_random, f, mode, kind), g)
 
     def quantize_streamed(bits: Any, rounded: Any, encode_layout: Any, decode_layout: Any) -> None:
-        f = encode_constants if is_frozen else _encode_fields(encode_layout)
-        g = decode_constants if is_frozen else _decode_fields(decode_layout)
+        f = encode_constants if is_frozen else encode_fields(encode_layout)
+        g = decode_constants if is_frozen else decode_fields(decode_layout)
         begin, end = streamable(rounded)
         block = aligned_empty(BLOCK, rounded)
         for i in range(begin):
