@@ -155,6 +155,16 @@ def scalar(function: Function) -> Function:
     return compiled
 
 
+def shared(function: Function) -> Function:
+    """A scalar function of the core, compiled once for all CPU kernels that call it: LLVM inlines it, not numba.
+
+    Long functions take seconds to compile where numba inlines them; the machine code is the same.
+    """
+    plain = getattr(function, "py_func", function)
+    compiled: Function = numba.njit(error_model="numpy", forceinline=True)(plain)
+    return compiled
+
+
 def kernel(function: Function) -> Function:
     """Compile a loop over arrays: no GIL, no fast-math, cached on disk under the digest of the sources."""
     compiled = numba.njit(nogil=True, error_model="numpy")(function)

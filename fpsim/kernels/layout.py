@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from fpsim.core.decode import DecodeLayout
 from fpsim.core.encode import FULL, PLAIN, SOURCE_LIFT, UNUSUAL, EncodeLayout
+from fpsim.core.number import BIAS, TOP, UnpackLayout
+from fpsim.core.pack import LOSES_INFINITY, LOSES_NAN, TINY_BEFORE, UNSIGNED
 from fpsim.formats import FP32, FP64, Format
 from fpsim.policies import Beyond, overflow_outcome
 from fpsim.rounding import Rounding
@@ -30,12 +32,47 @@ def source_width(fmt: Format) -> int:
     return 32 if narrow else 64
 
 
+class Wide(NamedTuple):
+    """What the rounding of a wide number needs to know about it."""
+
+    mantissa_bits: int
+    bias: int
+    bits: int
+
+
 @lru_cache(maxsize=4096)
 def encode_plan(
     fmt: Format, width: int, rounding: Rounding, overflow: str, subnormals: str, random_bits: int
 ) -> EncodePlan:
     """How source floats of a width become codes of a format."""
     source = FP32 if width == 32 else FP64
+    unusual = (
+        not fmt.signed
+        or not fmt.has_zero
+        or (fmt.mantissa_bits == 0 and not fmt.ties_to_even_code)
+        or fmt.min_exponent < source.min_exponent
+    )
+    wide = Wide(source.mantissa_bits, source.bias + (SOURCE_LIFT if unusual else 0), width)
+    fields = _encode_layout(wide, fmt, rounding, overflow, subnormals, random_bits)
+    directed = rounding in (Rounding.UP, Rounding.DOWN)
+    plain = (
+        fields.flush_below == 0
+        and fields.infinite == fields.overflow
+        and (fields.overflow == fields.overflow_inward or not directed)
+        and fields.nan_sign == fields.sign_bit
+        and fields.nan < fields.sign_bit
+        and fields.signed_from == 0
+        and fmt.max <= source.max  # so that the code of Inf is too large as well
+    )
+    kind = UNUSUAL if unusual else PLAIN if plain else FULL
+    word = np.uint32 if width == 32 else np.uint64
+    return EncodePlan(width, kind, np.array(fields, word), fields)
+
+
+def _encode_layout(
+    wide: Wide, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int
+) -> EncodeLayout:
+    """A format and its policy as seen from a wide number."""
     outcome = overflow_outcome(overflow, fmt)
 
     def code_of(beyond: Beyond) -> int:
@@ -52,18 +89,10 @@ def encode_plan(
         nan, nan_sign = fmt.sign_bit, fmt.sign_bit
     else:
         nan, nan_sign = fmt.max_code, 0
-    unusual = (
-        not fmt.signed
-        or not fmt.has_zero
-        or (fmt.mantissa_bits == 0 and not fmt.ties_to_even_code)
-        or fmt.min_exponent < source.min_exponent
-    )
-    lift = SOURCE_LIFT if unusual else 0
-    depth = fmt.min_exponent + source.bias + lift - 1
-    every_bit = (1 << width) - 1
-    fields = EncodeLayout(
+    depth = fmt.min_exponent + wide.bias - 1
+    return EncodeLayout(
         depth=depth,
-        place=source.mantissa_bits - fmt.mantissa_bits + depth,
+        place=wide.mantissa_bits - fmt.mantissa_bits + depth,
         max_code=fmt.max_code,
         flush_below=1 << fmt.mantissa_bits if subnormals == "flush" and fmt.has_zero else 0,
         overflow=fmt.max_code if inward else code_of(outcome.overflow),
@@ -74,25 +103,55 @@ def encode_plan(
         sign_bit=fmt.sign_bit,
         signed_from=0 if fmt.negative_zero else 1,
         random_mask=((1 << random_bits) - 1) << (32 - random_bits),
-        parity=1 if fmt.mantissa_bits or fmt.ties_to_even_code else every_bit,
+        parity=1 if fmt.mantissa_bits or fmt.ties_to_even_code else (1 << wide.bits) - 1,
         offset=0 if fmt.has_zero else 1 << fmt.mantissa_bits,
         zero=lowest if fmt.has_zero else below,
         below=below,
         refuses_negative=int(not fmt.signed and outcome.below != "magnitude"),
     )
-    directed = rounding in (Rounding.UP, Rounding.DOWN)
-    plain = (
-        fields.flush_below == 0
-        and fields.infinite == fields.overflow
-        and (fields.overflow == fields.overflow_inward or not directed)
-        and fields.nan_sign == fields.sign_bit
-        and fields.nan < fields.sign_bit
-        and fields.signed_from == 0
-        and fmt.max <= source.max  # so that the code of Inf is too large as well
+
+
+class PackPlan(NamedTuple):
+    """How an exact number becomes a code of a format, and what its flags depend on besides."""
+
+    layout: npt.NDArray[Any]
+    rules: int
+
+
+@lru_cache(maxsize=4096)
+def pack_plan(
+    fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, tininess: str
+) -> PackPlan:
+    """How exact numbers become codes of a format."""
+    exact = Wide(TOP, BIAS, 64)
+    fields = _encode_layout(exact, fmt, rounding, overflow, subnormals, random_bits)
+    rules = {
+        int(LOSES_INFINITY): fields.infinite != fmt.infinity_code,
+        int(LOSES_NAN): not fmt.has_nan,
+        int(TINY_BEFORE): tininess == "before",
+        int(UNSIGNED): not fmt.signed,
+    }
+    return PackPlan(np.array(fields, np.uint64), sum(bit for bit, holds in rules.items() if holds))
+
+
+@lru_cache(maxsize=4096)
+def unpack_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any]:
+    """How codes of a format become exact numbers."""
+    no_code = (1 << 64) - 1
+    quiet_bit = 1 << (fmt.mantissa_bits - 1) if fmt.nan == "ieee" else 0
+    fields = UnpackLayout(
+        magnitude_mask=fmt.top_magnitude,
+        sign_bit=fmt.sign_bit,
+        max_code=fmt.max_code,
+        infinity=no_code if fmt.infinity_code is None else fmt.infinity_code,
+        negative_nan=fmt.sign_bit if fmt.nan == "negative_zero" else no_code,
+        quiet_from=fmt.max_code + 1 + quiet_bit if quiet_bit else 0,
+        mantissa_bits=fmt.mantissa_bits,
+        smallest_field=1 if fmt.has_zero else 0,
+        flush_below=1 << fmt.mantissa_bits if input_subnormals == "flush" and fmt.has_zero else 0,
+        rebias=BIAS - fmt.bias - fmt.mantissa_bits,
     )
-    kind = UNUSUAL if unusual else PLAIN if plain else FULL
-    word = np.uint32 if width == 32 else np.uint64
-    return EncodePlan(width, kind, np.array(fields, word), fields)
+    return np.array(fields, np.uint64)
 
 
 class DecodePlan(NamedTuple):

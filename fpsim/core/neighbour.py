@@ -1,0 +1,75 @@
+"""Scalar core: codes by their place and sign: neighbours, negatives, classes. Integers only, so CPU and CUDA agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.encode import EncodeLayout
+from fpsim.core.jit import scalar
+from fpsim.core.number import INFINITE, NAN, ONE, SIGNALLING, ZERO, Number, UnpackLayout
+from fpsim.core.pack import INVALID, NO_FLAG
+from fpsim.float_class import FloatClass
+
+u64 = np.uint64
+
+NEGATIVE_SUBNORMAL, NEGATIVE_NORMAL = u64(FloatClass.NEGATIVE_SUBNORMAL), u64(FloatClass.NEGATIVE_NORMAL)
+NEGATIVE_ZERO, NEGATIVE_INFINITY = u64(FloatClass.NEGATIVE_ZERO), u64(FloatClass.NEGATIVE_INFINITY)
+SIGNALING_NAN, QUIET_NAN = u64(FloatClass.SIGNALING_NAN), u64(FloatClass.QUIET_NAN)
+MIRROR = u64(FloatClass.NEGATIVE_INFINITY + FloatClass.POSITIVE_INFINITY)  # the classes of x and -x add up to this
+
+
+@scalar
+def neighbour(code: Any, x: Number, downward: Any, g: UnpackLayout, f: EncodeLayout) -> Any:
+    """(code, flags) of the next value above a code of number x, or below it (downward: 0 or 1).
+
+    f: the same format with its policy for what lies beyond the largest value.
+    """
+    magnitude = u64(code & g.magnitude_mask)
+    is_zero = (magnitude == ZERO) & (f.offset == ZERO)
+    signed = g.sign_bit != ZERO
+    sign = g.sign_bit if (downward if is_zero else x.negative) != ZERO else ZERO
+    outward = (x.negative == downward) | (is_zero & signed)
+    beyond = u64(f.infinite | sign)
+    further = u64(u64(magnitude + ONE) | sign)
+    further = beyond if magnitude == f.max_code else further
+    further = u64(magnitude | sign) if x.kind == u64(INFINITE) else further
+    nearer = u64(f.max_code) if x.kind == u64(INFINITE) else u64(magnitude - ONE)
+    nearer = u64(nearer | (sign if nearer >= f.signed_from else ZERO))
+    nearer = f.below if magnitude == ZERO else nearer  # nothing lies below in an unsigned format
+    result = further if outward else nearer
+    if x.kind >= u64(NAN):
+        return f.nan, (INVALID if x.kind == u64(SIGNALLING) else NO_FLAG)
+    return result, NO_FLAG
+
+
+@scalar
+def classify(code: Any, x: Number, g: UnpackLayout) -> Any:
+    """The FloatClass of a code of number x."""
+    magnitude = u64(code & g.magnitude_mask)
+    normal = u64(magnitude >> g.mantissa_bits) >= g.smallest_field
+    found = NEGATIVE_NORMAL if normal else NEGATIVE_SUBNORMAL
+    found = NEGATIVE_ZERO if x.significand == ZERO else found
+    found = NEGATIVE_INFINITY if x.kind == u64(INFINITE) else found
+    found = found if x.negative != ZERO else u64(MIRROR - found)
+    if x.kind >= u64(NAN):
+        return SIGNALING_NAN if x.kind == u64(SIGNALLING) else QUIET_NAN
+    return found
+
+
+@scalar
+def negative(code: Any, x: Number, g: UnpackLayout, f: EncodeLayout) -> Any:
+    """The code of -x for a code of number x, NaN too where it has a sign."""
+    is_zero = (code & g.magnitude_mask) == ZERO  # without -0, the code of NaN too
+    flipped = u64(code ^ g.sign_bit)
+    signed = code if is_zero & (f.signed_from != ZERO) else flipped
+    keeps = (x.kind >= u64(NAN)) | (is_zero & (f.offset == ZERO))
+    unsigned = code if keeps else f.below
+    return signed if g.sign_bit != ZERO else unsigned
+
+
+@scalar
+def absolute(code: Any, g: UnpackLayout) -> Any:
+    """The code of |x| for a code, NaN too where it has a sign."""
+    return code if code == g.negative_nan else u64(code & g.magnitude_mask)

@@ -1,0 +1,101 @@
+"""Scalar core: a code taken apart into an exact number. Integers only, so CPU and CUDA agree.
+
+The value is significand * 2**(field - BIAS - TOP). A significand is zero or has its highest bit at TOP; whatever an
+operation cannot keep is or-ed into bit 0, so that a later rounding still sees that it was there (sticky).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.core.jit import scalar
+
+u64 = np.uint64
+
+TOP = 61  # below 2**62, so that what a shift of the whole word leaves is less than half a unit
+BIAS = 1 << 14  # keeps the exponents of all results positive
+FIELD_OF_ZERO = 1  # below that of every other number
+FIELD_OF_INFINITY = 1 << 15  # above
+
+FINITE, INFINITE, NAN, SIGNALLING = 0, 1, 2, 3  # the kinds
+
+ZERO, ONE = u64(0), u64(1)
+LEADING = u64(1 << TOP)
+
+
+class Number(NamedTuple):
+    """An exact number; every field is a 64-bit word."""
+
+    negative: Any  # 0 or 1
+    field: Any  # exponent + BIAS
+    significand: Any
+    kind: Any
+
+
+class UnpackLayout(NamedTuple):
+    """A format as seen by `unpack`, in 64-bit words."""
+
+    magnitude_mask: Any
+    sign_bit: Any
+    max_code: Any  # the largest finite magnitude
+    infinity: Any  # magnitude code of Inf; where there is none, a number that no magnitude reaches
+    negative_nan: Any  # the code that is NaN although its magnitude is finite (-0's), or all ones for none
+    quiet_from: Any  # the smallest magnitude of a quiet NaN
+    mantissa_bits: Any
+    smallest_field: Any  # exponent field of the smallest normal value: 1, or 0 where there are no subnormals
+    flush_below: Any  # magnitudes below are read as zero; 0 keeps subnormals
+    rebias: Any  # BIAS - the format's bias - its mantissa bits
+
+
+@scalar
+def infinite(negative: Any) -> Number:
+    """An infinity."""
+    return Number(negative, u64(FIELD_OF_INFINITY), LEADING, u64(INFINITE))
+
+
+@scalar
+def leading_place(word: Any) -> Any:
+    """The place of the highest bit of a word > 0."""
+    high = u64(word >> u64(32))
+    part = high if high != ZERO else word
+    # the conversion of so small an integer is exact, and its exponent says where the highest bit is
+    field = u64(np.float64(part).view(np.uint64) >> u64(52))
+    return u64(field - u64(1023 - 32)) if high != ZERO else u64(field - u64(1023))
+
+
+@scalar
+def shift_right_jam(word: Any, n: Any) -> Any:
+    """Shift right by n >= 0; bits lost are or-ed into bit 0."""
+    near = u64(min(n, u64(63)))
+    kept = u64(word >> near)
+    return u64(kept | u64(u64(kept << near) != word))
+
+
+@scalar
+def normalise(negative: Any, field: Any, word: Any) -> Number:
+    """The finite number word * 2**(field - BIAS - TOP) for any word; zero keeps the sign."""
+    place = leading_place(word if word != ZERO else ONE)
+    left, right = u64(TOP - min(place, u64(TOP))), u64(max(place, u64(TOP)) - u64(TOP))
+    significand = shift_right_jam(u64(word << left), right)
+    field = u64(u64(field + right) - left) if word != ZERO else u64(FIELD_OF_ZERO)
+    return Number(negative, field, significand, u64(FINITE))
+
+
+@scalar
+def unpack(code: Any, f: UnpackLayout) -> Number:
+    """The number of a code."""
+    magnitude = u64(code & f.magnitude_mask)
+    negative = u64((u64(code & f.sign_bit) != ZERO) & (code != f.negative_nan))
+    is_nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.negative_nan)
+    nan = u64(NAN) if magnitude >= f.quiet_from else u64(SIGNALLING)
+    field = u64(magnitude >> f.mantissa_bits)
+    hidden = u64(field >= f.smallest_field)
+    mantissa = u64(magnitude ^ u64(field << f.mantissa_bits))
+    significand = u64(mantissa | u64(hidden << f.mantissa_bits))
+    significand = ZERO if magnitude < f.flush_below else significand
+    x = normalise(negative, u64(u64(max(field, f.smallest_field) + f.rebias) + u64(TOP)), significand)
+    if magnitude == f.infinity:
+        return infinite(negative)
+    return Number(negative, x.field, x.significand, nan if is_nan else u64(FINITE))

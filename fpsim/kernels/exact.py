@@ -1,0 +1,276 @@
+"""CPU loops of the arithmetic over the integer core: every format, mode, policy and flag, one compilation each.
+
+Tables are built from these loops, and float kernels tested against them. Codes are 64-bit words here, and all that
+varies travels as a number, so that an operation compiles once.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.core import arithmetic, neighbour
+from fpsim.core.encode import EncodeLayout
+from fpsim.core.jit import kernel, scalar, shared
+from fpsim.core.number import NAN, UnpackLayout, unpack
+from fpsim.core.pack import INVALID, NO_FLAG, pack
+
+u64 = np.uint64
+NO_WORD = u64(0)
+
+_unpack, _pack = shared(unpack), shared(pack)
+_add = shared(arithmetic.add)
+_multiply = shared(arithmetic.multiply)
+_divide = shared(arithmetic.divide)
+_fma = shared(arithmetic.fma)
+_sqrt = shared(arithmetic.sqrt)
+_remainder = shared(arithmetic.remainder)
+_extremum = shared(arithmetic.extremum)
+_integral = shared(arithmetic.round_to_integral)
+_to_integer = shared(arithmetic.to_integer)
+_less = shared(arithmetic.less)
+_equal = shared(arithmetic.equal)
+_signals = shared(arithmetic.signals)
+_neighbour = shared(neighbour.neighbour)
+_classify = shared(neighbour.classify)
+_negative = shared(neighbour.negative)
+_absolute = shared(neighbour.absolute)
+
+
+@scalar
+def _pack_fields(p: Any) -> EncodeLayout:
+    """The fields of an EncodeLayout from an array of them."""
+    return EncodeLayout(
+        p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11], p[12], p[13], p[14], p[15], p[16]
+    )
+
+
+@scalar
+def _unpack_fields(p: Any) -> UnpackLayout:
+    """The fields of an UnpackLayout from an array of them."""
+    return UnpackLayout(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9])
+
+
+# ---- operations on numbers: what is rounded afterwards
+
+
+@scalar
+def _subtract(x: Any, y: Any, mode: int) -> Any:
+    return _add(x, arithmetic.negated(y), mode)
+
+
+@scalar
+def _multiply_any(x: Any, y: Any, mode: int) -> Any:
+    return _multiply(x, y)
+
+
+@scalar
+def _divide_any(x: Any, y: Any, mode: int) -> Any:
+    return _divide(x, y)
+
+
+@scalar
+def _remainder_any(x: Any, y: Any, mode: int) -> Any:
+    return _remainder(x, y)
+
+
+@scalar
+def _minimum(x: Any, y: Any, mode: int) -> Any:
+    return _extremum(x, y, False, False)
+
+
+@scalar
+def _maximum(x: Any, y: Any, mode: int) -> Any:
+    return _extremum(x, y, True, False)
+
+
+@scalar
+def _minimum_number(x: Any, y: Any, mode: int) -> Any:
+    return _extremum(x, y, False, True)
+
+
+@scalar
+def _maximum_number(x: Any, y: Any, mode: int) -> Any:
+    return _extremum(x, y, True, True)
+
+
+@scalar
+def _sqrt_any(x: Any, word: Any, mask: Any, mode: int) -> Any:
+    return _sqrt(x)
+
+
+@scalar
+def _convert(x: Any, word: Any, mask: Any, mode: int) -> Any:
+    return x, _signals(x)
+
+
+UNARY = {"sqrt": _sqrt_any, "round_to_integral": _integral, "convert": _convert}
+BINARY = {
+    "add": _add,
+    "subtract": _subtract,
+    "multiply": _multiply_any,
+    "divide": _divide_any,
+    "remainder": _remainder_any,
+    "minimum": _minimum,
+    "maximum": _maximum,
+    "minimum_number": _minimum_number,
+    "maximum_number": _maximum_number,
+}
+
+
+@cache
+def unary_kernel(name: str) -> Any:
+    """The loop `(a, random, codes, flags, layout of a, of the result, mode, rules)`; random may be empty."""
+    operation = UNARY[name]
+
+    def unary(a: Any, random: Any, codes: Any, flags: Any, la: Any, out: Any, mode: int, rules: Any) -> None:
+        fa, f = _unpack_fields(la), _pack_fields(out)
+        for i in range(codes.size):
+            word = u64(random[i]) if random.size > 0 else NO_WORD
+            exact, raised = operation(_unpack(a[i], fa), word, f.random_mask, mode)
+            codes[i], flags[i] = _pack(exact, raised, word, f, mode, rules)
+
+    return kernel(unary)
+
+
+@cache
+def binary_kernel(name: str) -> Any:
+    """The loop `(a, b, random, codes, flags, layouts of a, b, of the result, mode, rules)`."""
+    operation = BINARY[name]
+
+    def binary(
+        a: Any, b: Any, random: Any, codes: Any, flags: Any, la: Any, lb: Any, out: Any, mode: int, rules: Any
+    ) -> None:
+        fa, fb, f = _unpack_fields(la), _unpack_fields(lb), _pack_fields(out)
+        for i in range(codes.size):
+            word = u64(random[i]) if random.size > 0 else NO_WORD
+            exact, raised = operation(_unpack(a[i], fa), _unpack(b[i], fb), mode)
+            codes[i], flags[i] = _pack(exact, raised, word, f, mode, rules)
+
+    return kernel(binary)
+
+
+@cache
+def fma_kernel() -> Any:
+    """The loop `(a, b, c, random, codes, flags, layouts of a, b, c, of the result, mode, rules)`."""
+
+    def fma(
+        a: Any, b: Any, c: Any, random: Any, codes: Any, flags: Any,
+        la: Any, lb: Any, lc: Any, out: Any, mode: int, rules: Any,
+    ) -> None:  # fmt: skip
+        fa, fb, fc, f = _unpack_fields(la), _unpack_fields(lb), _unpack_fields(lc), _pack_fields(out)
+        for i in range(codes.size):
+            word = u64(random[i]) if random.size > 0 else NO_WORD
+            exact, raised = _fma(_unpack(a[i], fa), _unpack(b[i], fb), _unpack(c[i], fc), mode)
+            codes[i], flags[i] = _pack(exact, raised, word, f, mode, rules)
+
+    return kernel(fma)
+
+
+# ---- operations whose result is not rounded
+
+
+@scalar
+def _is_equal(x: Any, y: Any) -> Any:
+    return _equal(x, y)
+
+
+@scalar
+def _is_less(x: Any, y: Any) -> Any:
+    return _less(x, y)
+
+
+@scalar
+def _is_less_or_equal(x: Any, y: Any) -> Any:
+    return _less(x, y) | _equal(x, y)
+
+
+COMPARISONS = {"equal": _is_equal, "less": _is_less, "less_equal": _is_less_or_equal}
+
+
+@cache
+def comparison_kernel(name: str) -> Any:
+    """The loop `(a, b, results, flags, layouts of a, b)`; NaN compares false."""
+    compare, quiet = COMPARISONS[name], name == "equal"
+
+    def comparison(a: Any, b: Any, results: Any, flags: Any, la: Any, lb: Any) -> None:
+        fa, fb = _unpack_fields(la), _unpack_fields(lb)
+        for i in range(results.size):
+            x, y = _unpack(a[i], fa), _unpack(b[i], fb)
+            nan = (x.kind >= u64(NAN)) | (y.kind >= u64(NAN))
+            raised = u64(_signals(x) | _signals(y))
+            results[i] = u64((not nan) & compare(x, y))
+            flags[i] = raised if quiet else (INVALID if nan else NO_FLAG)
+
+    return kernel(comparison)
+
+
+@cache
+def from_integer_kernel() -> Any:
+    """The loop `(integers as words, random, codes, flags, signed, layout of the result, mode, rules)`."""
+
+    def from_integer(n: Any, random: Any, codes: Any, flags: Any, signed: Any, out: Any, mode: int, rules: Any) -> None:
+        f = _pack_fields(out)
+        for i in range(codes.size):
+            word = u64(random[i]) if random.size > 0 else NO_WORD
+            negative = u64(u64(n[i] >> u64(63)) & signed)
+            magnitude = u64(NO_WORD - n[i]) if negative != NO_WORD else n[i]
+            exact = arithmetic.from_integer(negative, magnitude)
+            codes[i], flags[i] = _pack(exact, NO_FLAG, word, f, mode, rules)
+
+    return kernel(from_integer)
+
+
+@cache
+def to_integer_kernel() -> Any:
+    """The loop `(a, random, integers as words, flags, layout of a, lowest and highest magnitude, mask, mode)`."""
+
+    def to_integer(
+        a: Any, random: Any, n: Any, flags: Any, la: Any, lowest: Any, highest: Any, mask: Any, mode: int
+    ) -> None:
+        fa = _unpack_fields(la)
+        for i in range(n.size):
+            word = u64(random[i]) if random.size > 0 else NO_WORD
+            n[i], flags[i] = _to_integer(_unpack(a[i], fa), lowest, highest, word, mask, mode)
+
+    return kernel(to_integer)
+
+
+@cache
+def neighbour_kernel() -> Any:
+    """The loop `(a, downward, codes, flags, layout of a, and as a result)`."""
+
+    def next_code(a: Any, downward: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:
+        fa, f = _unpack_fields(la), _pack_fields(out)
+        for i in range(codes.size):
+            codes[i], flags[i] = _neighbour(a[i], _unpack(a[i], fa), downward, fa, f)
+
+    return kernel(next_code)
+
+
+@cache
+def classify_kernel() -> Any:
+    """The loop `(a, classes, layout of a)`."""
+
+    def classes(a: Any, found: Any, la: Any) -> None:
+        fa = _unpack_fields(la)
+        for i in range(found.size):
+            found[i] = _classify(a[i], _unpack(a[i], fa), fa)
+
+    return kernel(classes)
+
+
+@cache
+def sign_kernel(name: str) -> Any:
+    """The loop `(a, codes, layout of a, and as a result)` of negative or absolute."""
+    negates = name == "negative"
+
+    def sign(a: Any, codes: Any, la: Any, out: Any) -> None:
+        fa, f = _unpack_fields(la), _pack_fields(out)
+        for i in range(codes.size):
+            negated = _negative(a[i], _unpack(a[i], fa), fa, f)
+            codes[i] = negated if negates else _absolute(a[i], fa)
+
+    return kernel(sign)
