@@ -47,6 +47,15 @@ def rounds_to_nearest() -> bool:
     return 1.0 + HALF_ULP == 1.0 and -1.0 - HALF_ULP == -1.0 and 1.0 + 1.5 * HALF_ULP > 1.0
 
 
+SMALLEST = 2.0**-1022  # the smallest normal float64, a variable for the same reason
+
+
+def keeps_ieee() -> bool:
+    """Whether this thread's processor is set to nearest even and keeps subnormals, operands and results."""
+    subnormal = SMALLEST / 2
+    return rounds_to_nearest() and subnormal > 0 and subnormal * 2 == SMALLEST
+
+
 def serves(plan: EncodePlan, fmt: Format, rounding: Rounding) -> bool:
     """Whether the conversion does what a plan asks for: nearest even to FP16, with Inf and subnormals."""
     if plan.width != 32 or fmt != FP16 or rounding is not Rounding.NEAREST_EVEN or not has_conversion():
@@ -55,7 +64,7 @@ def serves(plan: EncodePlan, fmt: Format, rounding: Rounding) -> bool:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _to_half(_typing: Any, bits: Any) -> Any:
+def to_half(_typing: Any, bits: Any) -> Any:
     """Pattern of a float32 to the pattern of its nearest float16."""
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
@@ -69,7 +78,7 @@ def _to_half(_typing: Any, bits: Any) -> Any:
 def _encode_half(bits: Any) -> Any:
     """The FP16 code of one float32; NaN becomes the canonical one, where the processor keeps payloads."""
     nan = u16(NAN | u32(u32(bits >> SIGN_SHIFT) & SIGN))
-    return nan if u32(bits & MAGNITUDE) > INFINITY else _to_half(bits)
+    return nan if u32(bits & MAGNITUDE) > INFINITY else to_half(bits)
 
 
 @cache
