@@ -10,10 +10,38 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fpsim.arithmetic import (
+    absolute,
+    add,
+    divide,
+    fma,
+    multiply,
+    negative,
+    next_down,
+    next_up,
+    remainder,
+    round_to_integral,
+    sqrt,
+    subtract,
+)
 from fpsim.cast import cast, decode, encode, quantize
+from fpsim.comparison import (
+    classify,
+    equal,
+    less,
+    less_equal,
+    maximum,
+    maximum_number,
+    minimum,
+    minimum_number,
+)
+from fpsim.conversion import convert, from_int, to_int
 from fpsim.core.sources import AT_IMPORT as _SOURCES  # noqa: F401  # read the sources' digest while they are loaded
+from fpsim.encoded_array import EncodedArray, array
 from fpsim.explain import Explanation, explain
 from fpsim.finfo import FloatInfo, finfo
+from fpsim.flags import Flags
+from fpsim.float_class import FloatClass
 from fpsim.formats import (
     BF16,
     E2M1,
@@ -37,6 +65,7 @@ from fpsim.formats import (
 from fpsim.policies import policy
 from fpsim.policy_diff import Difference, policy_diff
 from fpsim.rounding import Rounding
+from fpsim.rounding_context import rounding
 
 if TYPE_CHECKING:
     from fpsim import analysis, gpu, testing
@@ -46,9 +75,11 @@ __version__ = "0.1.0"
 __all__ = [
     "BF16", "E2M1", "E2M3", "E3M2", "E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FNUZ", "E4M3_IEEE", "E5M2", "E5M2FNUZ",
     "E8M0", "FP16", "FP32", "FP64", "TF32",
-    "Difference", "Explanation", "FloatInfo", "Format", "Rounding",
-    "analysis", "cast", "decode", "encode", "explain", "finfo", "format", "gpu", "policy", "policy_diff", "quantize",
-    "testing",
+    "Difference", "EncodedArray", "Explanation", "Flags", "FloatClass", "FloatInfo", "Format", "Rounding",
+    "absolute", "add", "analysis", "array", "cast", "classify", "convert", "decode", "divide", "encode", "equal",
+    "explain", "finfo", "fma", "format", "from_int", "gpu", "less", "less_equal", "maximum", "maximum_number",
+    "minimum", "minimum_number", "multiply", "negative", "next_down", "next_up", "policy", "policy_diff",
+    "quantize", "remainder", "round_to_integral", "rounding", "sqrt", "subtract", "testing", "to_int",
 ]  # fmt: skip
 
 _PACKAGES = ("analysis", "gpu", "testing")
@@ -67,4 +98,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__", "formats", "policies", "rounding"])
+    return sorted([*__all__, "__version__", "formats", "policies"])
