@@ -11,7 +11,7 @@ help:
 	@echo "make study      study a small transformer's tensors in low precision -> out/study/report.html"
 	@echo "make test       run the tests"
 	@echo "make test-slow  run the complete sweeps as well (half a minute more)"
-	@echo "make bench      measure the casts beside other libraries -> out/bench.json"
+	@echo "make bench      measure speed beside other libraries -> out/bench.json"
 	@echo "make check      lint, format and type checks"
 
 # The stamp remembers what was installed; a changed pin or dependency installs again.
@@ -39,7 +39,7 @@ $(VENV)/.installed-peers: $(VENV)/.installed
 	@touch $@
 
 bench: $(VENV)/.installed-peers
-	$(RUN) -m benchmarks.casts
+	$(RUN) -m benchmarks
 
 check: setup
 	$(VENV)/bin/ruff check .

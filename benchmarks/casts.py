@@ -1,33 +1,22 @@
-"""Casts beside ml_dtypes, torch, NumPy, JAX and gfloat: `make bench`, or `python -m benchmarks.casts`.
-
-Every row is one race on the same data with preallocated outputs where the library takes them. Ratios are what counts;
-absolute figures move from machine to machine.
-"""
+"""Casts beside ml_dtypes, torch, NumPy, JAX and gfloat."""
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import os
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 import fpsim as fp
-from benchmarks.machine import describe
-from benchmarks.race import Work, one_core, race
-from fpsim.threads import thread_count
+from benchmarks.race import Work
+from benchmarks.row import Row
 
-SIZE = 1 << 24  # elements
 FORMATS = {
     "E4M3": ("float8_e4m3fn", ml_dtypes.float8_e4m3fn),
     "E5M2": ("float8_e5m2", ml_dtypes.float8_e5m2),
@@ -35,23 +24,6 @@ FORMATS = {
     "BF16": ("bfloat16", ml_dtypes.bfloat16),
 }
 OTHER_MODES = ("nearest_away", "toward_zero", "up", "down", "odd")
-
-
-class Row(NamedTuple):
-    """One race: what it is about, who takes part, and what is wanted of the first contestant."""
-
-    name: str
-    contestants: dict[str, Work]
-    targets: dict[str, float]  # peer -> how many times as fast as it
-    rate: float | None = None  # elements per second
-
-
-def load(name: str) -> Any:
-    """A peer, or None where it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
 
 
 def data(size: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -197,76 +169,8 @@ def copy_row(x: Any) -> Row:
     return Row("copy float32 (the memory's limit)", {"numpy copyto": partial(np.copyto, target, x)}, {})
 
 
-def report(row: Row, size: int) -> dict[str, Any]:
-    """Run one race, print its line, return its record. The first contestant is the one whose ratios count."""
-    result = race(row.contestants)
-    first, *others = row.contestants
-    rates = {name: size / seconds for name, seconds in result.medians.items()}
-    ratios = {name: rates[first] / rates[name] for name in others}
-    verdicts = {name: ratios[name] >= wanted for name, wanted in row.targets.items() if name in ratios}
-    if row.rate is not None:
-        verdicts["rate"] = rates[first] >= row.rate
-    cells = [f"{name} {ratio:.2f}x{_mark(verdicts.get(name))}" for name, ratio in ratios.items()]
-    rate = f"{rates[first] / 1e9:6.2f} Gel/s{_mark(verdicts.get('rate'))}"
-    print(f"{row.name:36s} {rate}  {'  '.join(cells)}", flush=True)
-    return {
-        "name": row.name,
-        "elements_per_second": rates,
-        "best_elements_per_second": {name: size / seconds for name, seconds in result.fastest.items()},
-        "first_is_faster_by": ratios,
-        "targets": {**row.targets, **({"rate": row.rate} if row.rate else {})},
-        "met": verdicts,
-        "turns": result.turns,
-    }
-
-
-def _mark(met: bool | None) -> str:
-    return "" if met is None else " (met)" if met else " (MISSED)"
-
-
-def write(record: dict[str, Any], path: Path) -> None:
-    """Write a JSON file in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-        json.dump(record, file, indent=2)
-        file.write("\n")
-    Path(file.name).replace(path)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the races; exit code 1 if a target of the README was missed with --strict."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=SIZE, help="elements per array")
-    parser.add_argument("--out", type=Path, default=Path("out/bench.json"), help="where the record goes")
-    parser.add_argument("--only", default="", help="run the rows whose name contains this")
-    parser.add_argument("--strict", action="store_true", help="fail where a target is missed")
-    options = parser.parse_args(arguments)
-
-    machine = describe()
-    torch, jax, gfloat = load("torch"), load("jax"), load("gfloat")
-    threads = thread_count()
-    versions = ", ".join(f"{name} {found}" for name, found in machine["versions"].items() if found)  # type: ignore[attr-defined]
-    print(f"{machine['processor']}, {machine['cores']} cores, {machine['date']}; {versions}")
-    print(f"{options.size:,} elements; ratios say how many times as fast fpsim is. One core:")
-    x = data(options.size)
-    records: list[dict[str, Any]] = []
-    with one_core():
-        if torch:
-            torch.set_num_threads(1)
-        groups = (encode_rows(x, torch, jax), mode_rows(x, gfloat), decode_rows(x, torch, jax), other_rows(x, torch))
-        for row in chain([copy_row(x)], *groups):  # made one by one, so that few large arrays exist at a time
-            if options.only in row.name:
-                records.append(report(row, options.size))
-    if threads > 1:
-        print(f"All {threads} cores:")
-        for row in thread_rows(x, threads):
-            if options.only in row.name:
-                records.append(report(row, options.size))
-    write({"machine": machine, "elements": options.size, "rows": records}, options.out)
-    print(f"Recorded in {options.out}.")
-    missed = [record["name"] for record in records if not all(record["met"].values())]
-    return 1 if options.strict and missed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def rows(size: int, torch: Any, jax: Any, gfloat: Any) -> Iterator[Row]:
+    """Every row for one core, made one by one, so that few large arrays exist at a time."""
+    x = data(size)
+    groups = (encode_rows(x, torch, jax), mode_rows(x, gfloat), decode_rows(x, torch, jax), other_rows(x, torch))
+    return chain([copy_row(x)], *groups)

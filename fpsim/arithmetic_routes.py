@@ -141,13 +141,17 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
     ieee = result[1:4] == (Rounding.NEAREST_EVEN, "nonfinite", "keep") and input_subnormals == "keep"
     if not ieee or set(formats) != {fmt} or not nearest.serves(fmt, name):
         return None
-    edge = tiny_below(fmt, tininess)
+    edge = tiny_below(fmt, tininess, scaled=name != "fma")
 
     def run(sources: tuple[Array, ...], targets: tuple[Array, ...]) -> bool:
         if any(_same_memory(source, targets[0]) for source in sources):
             for start in range(0, targets[0].size, PIECE):  # the loops read operands after they wrote results
                 piece = slice(start, start + PIECE)
                 run(tuple(source[piece].copy() for source in sources), tuple(target[piece] for target in targets))
+        elif name == "fma" and len(targets) > 1:
+            nearest.flagged_fma_kernel(fmt)(*sources, *targets, edge)
+        elif name == "fma":
+            nearest.fma_kernel(fmt)(*sources, *targets)
         elif name == "sqrt" and len(targets) > 1:
             nearest.flagged_sqrt_kernel(fmt)(*sources, *targets)
         elif name == "sqrt":

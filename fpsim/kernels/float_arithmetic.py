@@ -58,7 +58,7 @@ class Width:
         @scalar
         def add(x: Any, y: Any, mode: int) -> Any:
             """The bits of x + y, rounded to odd; the mode decides the sign of an exact zero."""
-            first, second = x.view(real), y.view(real)
+            first, second = word(x).view(real), word(y).view(real)
             total = real(first + second)
             back = real(total - first)
             error = real(real(first - real(total - back)) + real(second - back))
@@ -69,7 +69,7 @@ class Width:
         @scalar
         def fused(x: Any, y: Any, z: Any, mode: int) -> Any:
             """(bits of x * y + z, rounded to odd, bits of x * y) where the float holds products exactly."""
-            product = word(real(x.view(real) * y.view(real)).view(word))
+            product = word(real(word(x).view(real) * word(y).view(real)).view(word))
             return word(add(product, z, mode)), product
 
         @scalar
@@ -107,7 +107,8 @@ class Width:
 
 
 @cache
-def _width(width: int) -> Width:
+def real_width(width: int) -> Width:
+    """The scalar functions for a width."""
     return Width(width)
 
 
@@ -118,7 +119,7 @@ def binary_kernel(name: str, width: int, nearest: bool) -> Any:
     flip: the sign bit, to subtract b, or 0.
     nearest: compile it for the mode nearest even, a third faster, instead of for any.
     """
-    w = _width(width)
+    w = real_width(width)
     word, decode, encode = w.word, w.decode, w.encode
     operation, no_random = _operation(name, w), word(0)
 
@@ -141,7 +142,7 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
     limits: the magnitudes from which positive and negative results overflow, below which they are tiny, and the codes
     from which the NaNs of the operands are quiet.
     """
-    w = _width(width)
+    w = real_width(width)
     word, decode, encode, raised_by = w.word, w.decode, w.encode, w.flags
     is_nan, is_infinite, signals = w.is_nan, w.is_infinite, w.signals
     operation, no_random, divides = _operation(name, w), word(0), name == "divide"
@@ -171,7 +172,7 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
 @cache
 def fma_kernel(width: int, nearest: bool) -> Any:
     """The loop `(a, b, c, codes, layouts of a, b, c, of the result, mode)`."""
-    w = _width(width)
+    w = real_width(width)
     word, decode, encode, fused = w.word, w.decode, w.encode, w.fused
     no_random = word(0)
 
@@ -190,7 +191,7 @@ def fma_kernel(width: int, nearest: bool) -> Any:
 @cache
 def flagged_fma_kernel(width: int, nearest: bool) -> Any:
     """The loop `(a, b, c, codes, flags, layouts of a, b, c, of the result, limits, mode)`."""
-    w = _width(width)
+    w = real_width(width)
     word, decode, encode, fused, raised_by = w.word, w.decode, w.encode, w.fused, w.flags
     is_nan, signals = w.is_nan, w.signals
     no_random = word(0)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.core.encode import UNUSUAL
+from fpsim.core.pack import LOSES_INFINITY, LOSES_NAN
 from fpsim.formats import FP32, FP64, Format
 from fpsim.kernels.layout import decode_plan, encode_plan, pack_plan, source_width
 from fpsim.operation import Operation
@@ -71,53 +72,73 @@ def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
     """The thresholds of the flags in bits of a float, or None where they follow other rules."""
     out, rounding = operation.result.fmt, operation.result.rounding
     plan = pack_plan(out, *operation.result[1:4], operation.result.random_bits, "after")
-    if plan.rules or operation.result.subnormals != "keep" or out.mantissa_bits == 0:
+    loses_infinity = plan.rules & int(LOSES_INFINITY) and any(fmt.has_infinity for fmt in operation.formats)
+    loses_nan = plan.rules & int(LOSES_NAN) and any(fmt.has_nan for fmt in operation.formats)
+    if loses_infinity or loses_nan or operation.result.subnormals != "keep" or out.mantissa_bits == 0:
         return None
     bits = [
-        _first_beyond(rounding, negative, *edge, width)
+        _first_beyond(rounding, negative, edge, width)
         for edge in (_edge_of_overflow(out), _edge_of_tininess(out))
         for negative in (False, True)
     ]
     if operation.tininess == "before":
-        bits[2:] = [_bits(out.smallest_normal, width)] * 2
+        bits[2:] = [_bits(1, out.min_exponent, width)] * 2
     quiet = [fmt.max_code + 1 + (1 << (fmt.mantissa_bits - 1)) if fmt.nan == "ieee" else 0 for fmt in operation.formats]
     return np.array([*bits, *quiet], np.uint32 if width == 32 else np.uint64)
 
 
-def _edge_of_overflow(fmt: Format) -> tuple[float, float, bool]:
-    """The largest value, the one that would follow, and whether the first has an odd code."""
-    unit = math.ldexp(fmt.eps, math.frexp(fmt.max)[1] - 1)
-    return fmt.max, fmt.max + unit, bool(fmt.max_code & 1)
+class Edge(NamedTuple):
+    """Two neighbouring magnitudes, below * 2**unit and (below + 1) * 2**unit; integers, so that no float is involved.
+
+    odd: whether the lower one has an odd code.
+    """
+
+    below: int
+    unit: int
+    odd: bool
 
 
-def _edge_of_tininess(fmt: Format) -> tuple[float, float, bool]:
+def _edge_of_overflow(fmt: Format) -> Edge:
+    """The largest value, and the one that would follow."""
+    field, mantissa = divmod(fmt.max_code, 1 << fmt.mantissa_bits)
+    hidden = 1 << fmt.mantissa_bits if field else 0
+    return Edge(hidden + mantissa, max(field, 1) - fmt.bias - fmt.mantissa_bits, bool(fmt.max_code & 1))
+
+
+def _edge_of_tininess(fmt: Format) -> Edge:
     """The value that would precede the smallest normal one at full precision, and that one."""
-    normal = fmt.smallest_normal
-    return normal - normal * fmt.eps / 2, normal, True
+    return Edge((1 << fmt.precision) - 1, fmt.min_exponent - fmt.precision, True)
 
 
-def _first_beyond(rounding: Rounding, negative: bool, below: float, above: float, odd: bool, width: int) -> int:
-    """The bits of the smallest magnitude that a mode rounds up to `above`, its neighbour being `below`."""
-    middle = below + (above - below) / 2
+def _first_beyond(rounding: Rounding, negative: bool, edge: Edge, width: int) -> int:
+    """The bits of the smallest magnitude that a mode rounds up to the upper neighbour of an edge."""
+    below, middle, above = (_bits(2 * edge.below + step, edge.unit - 1, width) for step in range(3))
     away = (rounding is Rounding.UP and not negative) or (rounding is Rounding.DOWN and negative)
-    if rounding is Rounding.NEAREST_AWAY or (rounding is Rounding.NEAREST_EVEN and odd):
-        return _bits(middle, width)
+    if rounding is Rounding.NEAREST_AWAY or (rounding is Rounding.NEAREST_EVEN and edge.odd):
+        return middle
     if rounding is Rounding.NEAREST_EVEN:
-        return _bits(middle, width) + 1
-    if away or (rounding is Rounding.ODD and not odd):
-        return _bits(below, width) + 1
-    return _bits(above, width)
+        return middle + 1
+    if away or (rounding is Rounding.ODD and not edge.odd):
+        return below + 1
+    return above
 
 
-def _bits(value: float, width: int) -> int:
-    """The bits of a value that a float of the width holds."""
-    array = np.array(value, np.float32 if width == 32 else np.float64)
-    return int(array.view(np.uint32 if width == 32 else np.uint64))
+def _bits(significand: int, exponent: int, width: int) -> int:
+    """The bits of significand * 2**exponent in a float that holds it; of Inf where it is too large."""
+    real = FP32 if width == 32 else FP64
+    place = max(exponent + significand.bit_length() - 1, real.min_exponent) - real.mantissa_bits  # of the last bit
+    if place + real.mantissa_bits > real.bias:
+        return real.max_code + 1
+    scaled = significand << (exponent - place) if exponent >= place else significand >> (place - exponent)
+    return scaled + ((place + real.mantissa_bits - real.min_exponent) << real.mantissa_bits)
 
 
-def tiny_below(fmt: Format, tininess: str) -> np.uint32:
-    """The bits of the smallest float32 magnitude that is not tiny to nearest even, as if its exponent had no bound."""
-    below, above, _ = _edge_of_tininess(fmt)
-    first = above if tininess == "before" else below + (above - below) / 2
-    lift = 64
-    return np.uint32(_bits(math.ldexp(first, lift), 32) - (lift << FP32.mantissa_bits))
+def tiny_below(fmt: Format, tininess: str, scaled: bool) -> np.uint32:
+    """The bits of the smallest float32 magnitude that is not tiny to nearest even.
+
+    scaled: as if the exponent had no bound, for magnitudes that were computed times a power of two.
+    """
+    below, unit, _ = _edge_of_tininess(fmt)
+    first = 2 * below + (2 if tininess == "before" else 1)
+    lift = 64 if scaled else 0
+    return np.uint32(_bits(first, unit - 1 + lift, 32) - (lift << FP32.mantissa_bits))

@@ -1,0 +1,105 @@
+"""Arithmetic beside ml_dtypes, NumPy, JAX and torch, to nearest even, and with flags beside itself without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+import fpsim as fp
+from benchmarks.race import Work
+from benchmarks.row import Row
+
+BINARY = ("add", "multiply", "divide")
+
+
+class Contest(NamedTuple):
+    """A format, the peer whose dtype it is, and what is wanted of its binary operations."""
+
+    fmt: fp.Format
+    dtype: Any
+    peer: str
+    torch: str | None  # its dtype there, if it calculates with it
+    targets: dict[str, float]
+    rate: float | None
+
+
+CONTESTS = (
+    Contest(fp.E4M3, ml_dtypes.float8_e4m3fn, "ml_dtypes", None, {"ml_dtypes": 25.0, "jax": 1.7}, 1.8e9),
+    Contest(fp.FP16, np.float16, "numpy", "float16", {"numpy": 10.0}, None),
+    Contest(fp.BF16, ml_dtypes.bfloat16, "ml_dtypes", "bfloat16", {"ml_dtypes": 8.0}, None),
+)
+FMA_RATE = 0.6e9
+
+
+def rows(size: int, torch: Any, jax: Any) -> Iterator[Row]:
+    """Every row, for standard normal operands (their magnitudes for the square root)."""
+    random = np.random.default_rng(0)
+    for contest in CONTESTS:
+        operands = [fp.encode(random.standard_normal(size, dtype=np.float32), contest.fmt) for _ in range(3)]
+        yield from binary_rows(contest, operands, torch, jax)
+        yield sqrt_row(contest, fp.absolute(operands[0], fmt=contest.fmt), torch, jax)
+        yield from fma_rows(contest, operands, torch, jax)
+
+
+def binary_rows(contest: Contest, operands: list[Any], torch: Any, jax: Any) -> Iterator[Row]:
+    """+ * / without and with flags."""
+    a, b, _ = operands
+    out = np.empty_like(a)
+    x, y, typed = (array.view(contest.dtype) for array in (a, b, out))
+    for name in BINARY:
+        ours = partial(getattr(fp, name), a, b, fmt=contest.fmt, out=out)
+        works: dict[str, Work] = {"fpsim": ours, contest.peer: partial(getattr(np, name), x, y, out=typed)}
+        if jax:
+            works["jax"] = in_jax(jax, getattr(jax.numpy, name), x, y)
+        if torch and contest.torch:
+            works["torch"] = in_torch(torch, getattr(torch, name), contest.torch, a, b)
+        yield Row(f"{name} {contest.fmt}", works, contest.targets, contest.rate)
+        yield Row(f"{name} {contest.fmt}, flags", with_flags(ours), {"without flags": 0.5})
+
+
+def sqrt_row(contest: Contest, a: Any, torch: Any, jax: Any) -> Row:
+    """Square roots of magnitudes."""
+    out = np.empty_like(a)
+    works: dict[str, Work] = {"fpsim": partial(fp.sqrt, a, fmt=contest.fmt, out=out)}
+    works[contest.peer] = partial(np.sqrt, a.view(contest.dtype), out=out.view(contest.dtype))
+    if jax:
+        works["jax"] = in_jax(jax, jax.numpy.sqrt, a.view(contest.dtype))
+    if torch and contest.torch:
+        works["torch"] = in_torch(torch, torch.sqrt, contest.torch, a)
+    return Row(f"sqrt {contest.fmt}", works, {})
+
+
+def fma_rows(contest: Contest, operands: list[Any], torch: Any, jax: Any) -> Iterator[Row]:
+    """a * b + c: rounded once here, twice in the peers."""
+    out = np.empty_like(operands[0])
+    ours = partial(fp.fma, *operands, fmt=contest.fmt, out=out)
+    works: dict[str, Work] = {"fpsim": ours}
+    if jax:
+        values = (operand.view(contest.dtype) for operand in operands)
+        works["jax x*y+z"] = in_jax(jax, lambda x, y, z: x * y + z, *values)
+    if torch and contest.torch:
+        a, b, c = operands
+        works["torch addcmul"] = in_torch(torch, torch.addcmul, contest.torch, c, a, b)
+    yield Row(f"fma {contest.fmt}", works, {}, FMA_RATE)
+    yield Row(f"fma {contest.fmt}, flags", with_flags(ours), {"without flags": 0.5})
+
+
+def with_flags(work: partial[Any]) -> dict[str, Work]:
+    """The same work with flags, and without."""
+    return {"fpsim": partial(work, flags=True), "without flags": work}
+
+
+def in_jax(jax: Any, function: Any, *operands: Any) -> Work:
+    """A compiled function that waits for its result."""
+    compiled, arguments = jax.jit(function), [jax.device_put(operand) for operand in operands]
+    return lambda: compiled(*arguments).block_until_ready()
+
+
+def in_torch(torch: Any, function: Any, dtype: str, *codes: Any) -> Work:
+    """A function of torch with a preallocated result."""
+    tensors = [torch.from_numpy(array.view(np.int16)).view(getattr(torch, dtype)) for array in codes]
+    return partial(function, *tensors, out=torch.empty_like(tensors[0]))

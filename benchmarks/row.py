@@ -1,0 +1,64 @@
+"""One line of the benchmark: a race, what is wanted of it, and its record."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.race import Work, race
+
+
+class Row(NamedTuple):
+    """One race: what it is about, who takes part, and what is wanted of the first contestant."""
+
+    name: str
+    contestants: dict[str, Work]
+    targets: dict[str, float]  # peer -> how many times as fast as it
+    rate: float | None = None  # elements per second
+
+
+def load(name: str) -> Any:
+    """A peer, or None where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def report(row: Row, size: int) -> dict[str, Any]:
+    """Run one race, print its line, return its record. The first contestant is the one whose ratios count."""
+    result = race(row.contestants)
+    first, *others = row.contestants
+    rates = {name: size / seconds for name, seconds in result.medians.items()}
+    ratios = {name: rates[first] / rates[name] for name in others}
+    verdicts = {name: ratios[name] >= wanted for name, wanted in row.targets.items() if name in ratios}
+    if row.rate is not None:
+        verdicts["rate"] = rates[first] >= row.rate
+    cells = [f"{name} {ratio:.2f}x{_mark(verdicts.get(name))}" for name, ratio in ratios.items()]
+    rate = f"{rates[first] / 1e9:6.2f} Gel/s{_mark(verdicts.get('rate'))}"
+    print(f"{row.name:36s} {rate}  {'  '.join(cells)}", flush=True)
+    return {
+        "name": row.name,
+        "elements_per_second": rates,
+        "best_elements_per_second": {name: size / seconds for name, seconds in result.fastest.items()},
+        "first_is_faster_by": ratios,
+        "targets": {**row.targets, **({"rate": row.rate} if row.rate else {})},
+        "met": verdicts,
+        "turns": result.turns,
+    }
+
+
+def _mark(met: bool | None) -> str:
+    return "" if met is None else " (met)" if met else " (MISSED)"
+
+
+def write(record: dict[str, Any], path: Path) -> None:
+    """Write a JSON file in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+        json.dump(record, file, indent=2)
+        file.write("\n")
+    Path(file.name).replace(path)
