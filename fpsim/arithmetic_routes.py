@@ -22,6 +22,7 @@ from fpsim.stages import PIECE, wrapping
 u64 = np.uint64
 EXACT_PIECE = 1 << 12  # elements that pass through the integer core at a time, as 64-bit words
 TABLE_BITS = 16
+STREAM_BYTES = 1 << 23  # results from this size on would not stay in the caches
 FLOAT_FROM = 1 << 13  # elements from which a float kernel repays its compilation, which a mode needs each
 NO_RANDOM = np.zeros(0, np.uint32)
 
@@ -31,17 +32,22 @@ Call = Callable[[tuple[Array, ...], Array, Array, Array], None]
 
 def route(operation: Operation, size: int) -> Run:
     """The way to compute `size` results: `run(codes of operands, (results,) or (results, flags), first)`."""
-    if size >= FLOAT_FROM and operation.name == "sqrt" and _nearest(operation) is not None:
+    by_core, tabulated, floats_first = _preference(operation)
+    if size >= FLOAT_FROM and floats_first:
         return _by_float(operation)
-    if _tabulated(operation) and 1 << operation.operand_bits <= 4 * size:
+    if tabulated and 1 << operation.operand_bits <= 4 * size:
         return _by_table(operation)
-    if size >= FLOAT_FROM and not numba.config.DISABLE_JIT:
+    if size >= FLOAT_FROM and not tabulated and not numba.config.DISABLE_JIT:
         return _by_float(operation)
-    return _by_core(operation)
+    return by_core
 
 
-def _tabulated(operation: Operation) -> bool:
-    return operation.operand_bits <= TABLE_BITS and not operation.is_stochastic and len(operation.formats) <= 2
+@lru_cache(maxsize=4096)
+def _preference(operation: Operation) -> tuple[Run, bool, bool]:
+    """(the integer core, whether a table of all results is small enough, whether a float loop beats it)."""
+    few = operation.operand_bits <= TABLE_BITS and len(operation.formats) <= 2
+    tabulated = few and not operation.is_stochastic
+    return _by_core(operation), tabulated, operation.name == "sqrt" and _nearest(operation) is not None
 
 
 # ---- the integer core
@@ -159,14 +165,14 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
         elif len(targets) > 1:
             nearest.flagged_binary_kernel(fmt, name)(*sources, *targets, edge)
         else:
-            nearest.binary_kernel(fmt, name)(*sources, *targets)
+            nearest.binary_kernel(fmt, name, targets[0].nbytes >= STREAM_BYTES)(*sources, *targets)
         return True
 
     return run
 
 
 def _same_memory(a: Array, b: Array) -> bool:
-    return bool(a.ctypes.data == b.ctypes.data)
+    return bool(a.__array_interface__["data"][0] == b.__array_interface__["data"][0])
 
 
 def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Literal, TypedDict, TypeVar
 
 from fpsim.arrays import Array
@@ -99,10 +100,15 @@ def complete(name: str, keywords: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       TypeError: a keyword that the operation does not have.
     """
-    valid = [word for word in DEFAULTS if word not in LACKS.get(name, ())]
-    for word in keywords:
-        if word not in valid:
-            near = difflib.get_close_matches(word, valid, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"{name} takes the keywords {', '.join(valid)}; got {word!r}.{hint}")
+    if not keywords.keys() <= _valid(name):
+        valid = [word for word in DEFAULTS if word in _valid(name)]
+        wrong = next(word for word in keywords if word not in valid)
+        near = difflib.get_close_matches(wrong, valid, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise TypeError(f"{name} takes the keywords {', '.join(valid)}; got {wrong!r}.{hint}")
     return {**DEFAULTS, **keywords}
+
+
+@cache
+def _valid(name: str) -> frozenset[str]:
+    return frozenset(DEFAULTS) - frozenset(LACKS.get(name, ()))

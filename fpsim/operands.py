@@ -74,6 +74,9 @@ def _operand(value: npt.ArrayLike, wanted: Format | None, label: str) -> tuple[A
 
 
 def _broadcast(name: str, codes: tuple[Array, ...]) -> tuple[int, ...]:
+    shape = codes[0].shape
+    if all(code.shape == shape for code in codes):
+        return shape
     try:
         return np.broadcast_shapes(*(code.shape for code in codes))
     except ValueError:
@@ -81,6 +84,20 @@ def _broadcast(name: str, codes: tuple[Array, ...]) -> tuple[int, ...]:
         raise ValueError(
             f"{name} needs operands whose shapes broadcast; got {shapes}. Reshape one, or insert axes of length 1."
         ) from None
+
+
+def _names(dtypes: set[Any]) -> str:
+    return " or ".join(sorted(np.dtype(dtype).name for dtype in dtypes))
+
+
+def _is_same(codes: Array, out: Array) -> bool:
+    """Whether element i of two arrays lies in the same memory, for every i."""
+    return (
+        codes.__array_interface__["data"][0] == out.__array_interface__["data"][0]
+        and codes.strides == out.strides
+        and codes.shape == out.shape
+        and codes.itemsize == out.itemsize
+    )
 
 
 def common_format(name: str, formats: tuple[Format, ...], out_fmt: FormatLike | None) -> Format:
@@ -106,8 +123,7 @@ def result_array(out: Array | None, given: Operands, fmt: Format, name: str = "o
     if out is None:
         result = np.empty(given.shape, typed or fmt.storage)
         return result, words(result)
-    accepted = {fmt.storage, DTYPES.get(fmt)} - {None}
-    check_output(out, given, accepted, name)
+    check_output(out, given, {fmt.storage, DTYPES.get(fmt, fmt.storage)}, name)
     return out, words(out)
 
 
@@ -117,7 +133,7 @@ def check_output(out: Any, given: Operands, accepted: set[Any], name: str = "out
     Raises:
       ValueError: not an array, of another dtype or shape, read-only, or shifted against an operand in memory.
     """
-    wanted = " or ".join(sorted(np.dtype(dtype).name for dtype in accepted))
+    wanted = "" if isinstance(out, np.ndarray) and out.dtype in accepted else _names(accepted)
     if not isinstance(out, np.ndarray):
         raise ValueError(f"{name} must be a NumPy array of {wanted}; got {type(out).__name__}.")
     if out.dtype.newbyteorder("=") not in accepted:
@@ -127,13 +143,7 @@ def check_output(out: Any, given: Operands, accepted: set[Any], name: str = "out
     if not out.flags.writeable:
         raise ValueError(f"{name} must be writeable; got a read-only array. Pass a copy.")
     for codes in given.codes:
-        same = (
-            codes.__array_interface__["data"][0] == out.__array_interface__["data"][0]
-            and codes.strides == out.strides
-            and codes.shape == out.shape
-            and codes.itemsize == out.itemsize
-        )
-        if not same and overlaps(codes, out):
+        if np.may_share_memory(codes, out) and not _is_same(codes, out) and overlaps(codes, out):
             raise ValueError(
                 f"{name} must be an operand itself or share no memory with one; got overlapping arrays. "
                 "Pass a separate array."

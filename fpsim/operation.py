@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,11 +41,25 @@ TO_INTEGERS = ("round_to_integral", "to_int")
 NARROW_ONLY = ("multiply", "divide", "remainder", "fma")  # take significands of up to 31 bits
 
 
-def operation(
+def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keywords: Any) -> Operation:
+    """Check the keywords of an operation.
+
+    Args:
+      keywords: rounding, overflow, subnormals, seed, random_bits, input_subnormals, tininess, and integer.
+    Raises:
+      ValueError: an unknown word, a stochastic mode without a seed, or a format that the operation does not take.
+    """
+    try:
+        return _checked(name, formats, out_fmt, **keywords)
+    except TypeError:  # something that cannot be hashed: let the checks say what is wrong with it
+        return _checked.__wrapped__(name, formats, out_fmt, **keywords)
+
+
+@lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no seeds
+def _checked(
     name: str,
     formats: tuple[Format, ...],
     out_fmt: Format,
-    *,
     rounding: str | Rounding = "nearest_even",
     overflow: str = "nonfinite",
     subnormals: str = "keep",
@@ -54,11 +69,6 @@ def operation(
     tininess: str = "after",
     integer: np.dtype[Any] | None = None,
 ) -> Operation:
-    """Check the keywords of an operation.
-
-    Raises:
-      ValueError: an unknown word, a stochastic mode without a seed, or a format that the operation does not take.
-    """
     result = cast_options(out_fmt, rounding, overflow, subnormals, seed, random_bits)
     check_word("input_subnormals", input_subnormals, SUBNORMALS)
     check_word("tininess", tininess, TININESS)

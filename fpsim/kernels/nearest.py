@@ -44,6 +44,8 @@ from fpsim.kernels.short_floats import (
     u16,
     u32,
 )
+from fpsim.kernels.stream import BLOCK as STREAMED
+from fpsim.kernels.stream import aligned_empty, prefetch_block, stream_block, stream_fence, streamable
 
 u64, f64 = np.uint64, np.float64
 
@@ -134,41 +136,69 @@ def code_functions(fmt: Format, name: str) -> Any:
 
 
 @cache
-def binary_kernel(fmt: Format, name: str) -> Any:
-    """The loop `(a, b, codes)`."""
-    if (fmt.name, name) in SCALED:
-        return _scaled_kernel(name)
+def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
+    """The loop `(a, b, codes)`; streamed: around the caches, for results that would not stay there."""
+    scales = (fmt.name, name) in SCALED
+    fill = _fill_scaled(name) if scales else _fill(fmt, name)
+
+    def binary(a: Any, b: Any, codes: Any) -> None:
+        to_scale = 0
+        step = BLOCK if scales else max(codes.size, 1)
+        for start in range(0, codes.size, step):
+            to_scale = fill(a[start : start + step], b[start : start + step], codes[start : start + step], to_scale)
+
+    def binary_streamed(a: Any, b: Any, codes: Any) -> None:
+        begin, end = streamable(codes)
+        block = aligned_empty(STREAMED, codes)
+        to_scale = fill(a[:begin], b[:begin], codes[:begin], 0)
+        for start in range(begin, end, STREAMED):
+            prefetch_block(a, start)
+            prefetch_block(b, start)
+            to_scale = fill(a[start : start + STREAMED], b[start : start + STREAMED], block, to_scale)
+            stream_block(codes, start, block)
+        stream_fence()
+        to_scale = fill(a[end:], b[end:], codes[end:], to_scale)
+
+    return kernel(binary_streamed if streamed else binary)
+
+
+def _fill(fmt: Format, name: str) -> Any:
+    """Computes some results; to_scale is for the other kind."""
     function, _ = code_functions(fmt, name)
 
-    def binary(a: Any, b: Any, codes: Any) -> None:
+    @scalar
+    def fill(a: Any, b: Any, codes: Any, to_scale: int) -> int:
         for i in range(codes.size):
             codes[i] = function(a[i], b[i])
+        return to_scale
 
-    return kernel(binary)
+    return fill
 
 
-def _scaled_kernel(name: str) -> Any:
-    """The loop `(a, b, codes)` of BF16 products or quotients: unscaled, until a result is subnormal in float32."""
+def _fill_scaled(name: str) -> Any:
+    """Computes BF16 products or quotients: unscaled, until a result is subnormal in float32.
+
+    to_scale: how many calls are to scale at once, without an attempt; the result goes to the next call.
+    """
     operation, (scaled, _) = OPERATIONS[name], SCALED["BF16", name]
 
-    def binary(a: Any, b: Any, codes: Any) -> None:
-        to_scale = 0  # blocks to scale before the next attempt without
-        for start in range(0, codes.size, BLOCK):
-            x, y, target = a[start : start + BLOCK], b[start : start + BLOCK], codes[start : start + BLOCK]
-            if to_scale == 0:
-                subnormal = ZERO
-                for i in range(target.size):
-                    result = f32(operation(load_bfloat(x[i]), load_bfloat(y[i])))
-                    magnitude = u32(bits_of(result) & MAGNITUDE)
-                    subnormal = u32(subnormal | u32(u32(magnitude - ONE) < u32(SMALLEST_NORMAL - 1)))
-                    target[i] = store_bfloat(result)
-                to_scale = PATIENCE if subnormal != ZERO else 0
-            if to_scale > 0:
-                to_scale -= 1
-                for i in range(target.size):
-                    target[i] = scaled(x[i], y[i])
+    @scalar
+    def fill(a: Any, b: Any, codes: Any, to_scale: int) -> int:
+        if to_scale == 0:
+            subnormal = ZERO
+            for i in range(codes.size):
+                result = f32(operation(load_bfloat(a[i]), load_bfloat(b[i])))
+                magnitude = u32(bits_of(result) & MAGNITUDE)
+                subnormal = u32(subnormal | u32(u32(magnitude - ONE) < u32(SMALLEST_NORMAL - 1)))
+                codes[i] = store_bfloat(result)
+            to_scale = PATIENCE if subnormal != ZERO else 0
+        if to_scale > 0:
+            to_scale -= 1
+            for i in range(codes.size):
+                codes[i] = scaled(a[i], b[i])
+        return to_scale
 
-    return kernel(binary)
+    return fill
 
 
 @cache
