@@ -9,11 +9,12 @@ from typing import Any
 import numba
 import numpy as np
 
+from fpsim.core.pack import LOSES_INFINITY
 from fpsim.elementwise import Array, Run
-from fpsim.kernels import exact, float_arithmetic, nearest, table
+from fpsim.kernels import exact, float_arithmetic, nearest, order, table
 from fpsim.kernels.cast import random_kernel
 from fpsim.kernels.float_plan import float_plan, tiny_below
-from fpsim.kernels.layout import pack_plan, unpack_layout
+from fpsim.kernels.layout import order_layout, pack_plan, unpack_layout
 from fpsim.kernels.native import keeps_ieee
 from fpsim.operation import Operation
 from fpsim.rounding import Rounding
@@ -25,6 +26,7 @@ TABLE_BITS = 16
 STREAM_BYTES = 1 << 23  # results from this size on would not stay in the caches
 FLOAT_FROM = 1 << 13  # elements from which a float kernel repays its compilation, which a mode needs each
 NO_RANDOM = np.zeros(0, np.uint32)
+NO_FLAGS = np.zeros(0, np.uint8)
 
 # (operands as words, random words, results as words, flags)
 Call = Callable[[tuple[Array, ...], Array, Array, Array], None]
@@ -130,7 +132,7 @@ def _rounding_loop(name: str) -> Any:
 def _by_float(operation: Operation) -> Run:
     """FP16 and BF16 to nearest even by loops of their own, what float32 or float64 hold by general ones."""
     by_core = _by_core(operation)
-    fast = _nearest(operation) or _general(operation)
+    fast = _ordered(operation) or _nearest(operation) or _general(operation)
     if fast is None:
         return by_core
 
@@ -171,6 +173,28 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
     return run
 
 
+def _ordered(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
+    """Comparisons within one format, by integers."""
+    name, formats, result, input_subnormals, _, _ = operation
+    compares = name in order.COMPARISONS
+    layout = order_layout(formats[0], input_subnormals) if formats else None
+    if layout is None or len(set(formats)) > 1 or not (compares or name in order.EXTREMA):
+        return None
+    keeps_codes = result.fmt == formats[0] and result.subnormals == input_subnormals == "keep"
+    plan = pack_plan(result.fmt, *result[1:4], result.random_bits, "after")
+    loses_infinity = plan.rules & int(LOSES_INFINITY) and result.fmt.has_infinity
+    if not compares and (not keeps_codes or loses_infinity):
+        return None
+    loop = order.comparison_kernel if compares else order.extremum_kernel
+
+    def run(sources: tuple[Array, ...], targets: tuple[Array, ...]) -> bool:
+        flags = targets[1] if len(targets) > 1 else NO_FLAGS
+        loop(name, len(targets) > 1)(*sources, targets[0], flags, layout)
+        return True
+
+    return run
+
+
 def _same_memory(a: Array, b: Array) -> bool:
     return bool(a.__array_interface__["data"][0] == b.__array_interface__["data"][0])
 
@@ -186,12 +210,16 @@ def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
     flip = word(1 << (width - 1)) if operation.name == "subtract" else word(0)
 
     def run(sources: tuple[Array, ...], targets: tuple[Array, ...]) -> bool:
-        if len(targets) == 1 and name == "fma":
+        if len(targets) == 1 and name == "sqrt":
+            float_arithmetic.sqrt_kernel(width)(*sources, *targets, *layouts, mode)
+        elif len(targets) == 1 and name == "fma":
             float_arithmetic.fma_kernel(width, to_nearest)(*sources, *targets, *layouts, mode)
         elif len(targets) == 1:
             float_arithmetic.binary_kernel(name, width, to_nearest)(*sources, *targets, *layouts, mode, flip)
         elif limits is None:
             return False
+        elif name == "sqrt":
+            float_arithmetic.flagged_sqrt_kernel(width)(*sources, *targets, *layouts, limits, mode)
         elif name == "fma":
             float_arithmetic.flagged_fma_kernel(width, to_nearest)(*sources, *targets, *layouts, limits, mode)
         else:

@@ -67,6 +67,11 @@ class Width:
             return without_sign(word(bits | signs) if word(bits & magnitude_mask) == zero else bits)
 
         @scalar
+        def root(x: Any) -> Any:
+            """The bits of the square root to nearest; with bits enough it is no value or midpoint by chance."""
+            return without_sign(word(real(np.sqrt(word(x).view(real))).view(word)))
+
+        @scalar
         def fused(x: Any, y: Any, z: Any, mode: int) -> Any:
             """(bits of x * y + z, rounded to odd, bits of x * y) where the float holds products exactly."""
             product = word(real(word(x).view(real) * word(y).view(real)).view(word))
@@ -102,7 +107,8 @@ class Width:
             magnitude = word(code & f.magnitude_mask)
             return (magnitude > f.infinity) & (magnitude < quiet_from)
 
-        self.add, self.fused, self.flags, self.without_sign = add, fused, flags, without_sign
+        self.add, self.fused, self.root = add, fused, root
+        self.flags, self.without_sign = flags, without_sign
         self.is_nan, self.is_infinite, self.signals = is_nan, is_infinite, signals
 
 
@@ -167,6 +173,45 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
             flags[i] = word(INVALID) if invalid else raised
 
     return kernel(binary)
+
+
+@cache
+def sqrt_kernel(width: int) -> Any:
+    """The loop `(a, codes, layouts of a, of the result, mode)`."""
+    w = real_width(width)
+    word, decode, encode, root = w.word, w.decode, w.encode, w.root
+    no_random = word(0)
+
+    def sqrt(a: Any, codes: Any, la: Any, out: Any, mode: int) -> None:
+        fa, f = decode_fields(la), encode_fields(out)
+        for i in range(codes.size):
+            code, _ = encode(root(word(decode(word(a[i]), fa))), no_random, f, mode, FULL)
+            codes[i] = code
+
+    return kernel(sqrt)
+
+
+@cache
+def flagged_sqrt_kernel(width: int) -> Any:
+    """The loop `(a, codes, flags, layouts of a, of the result, limits, mode)`."""
+    w = real_width(width)
+    word, decode, encode, root, raised_by = w.word, w.decode, w.encode, w.root, w.flags
+    is_nan, signals, no_random = w.is_nan, w.signals, word(0)
+
+    def sqrt(a: Any, codes: Any, flags: Any, la: Any, out: Any, limits: Any, mode: int) -> None:
+        fa, f = decode_fields(la), encode_fields(out)
+        thresholds = (limits[0], limits[1], limits[2], limits[3])
+        for i in range(codes.size):
+            p = word(a[i])
+            x = word(decode(p, fa))
+            bits = word(root(x))
+            code, rest = encode(bits, no_random, f, mode, FULL)
+            codes[i] = code
+            raised = raised_by(bits, rest, thresholds)
+            invalid = (is_nan(bits) & (not is_nan(x))) | signals(p, fa, limits[4])
+            flags[i] = word(INVALID) if invalid else raised
+
+    return kernel(sqrt)
 
 
 @cache

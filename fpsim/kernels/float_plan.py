@@ -16,7 +16,7 @@ from fpsim.kernels.layout import decode_plan, encode_plan, pack_plan, source_wid
 from fpsim.operation import Operation
 from fpsim.rounding import Rounding
 
-NAMES = ("add", "subtract", "multiply", "divide", "fma")
+NAMES = ("add", "subtract", "multiply", "divide", "sqrt", "fma")
 
 
 class FloatPlan(NamedTuple):
@@ -61,6 +61,8 @@ def _is_exact(operation: Operation, real: Format) -> bool:
         tops = [tops[0] + tops[1], *tops[2:]]
     if operation.name == "multiply":
         return True
+    if operation.name == "sqrt":
+        return 2 * max(formats[0].precision, out.precision) + 2 <= real.precision
     if operation.name == "divide":
         # a quotient that is no value or midpoint of the result keeps more than 2**-(both precisions + 1) from them
         apart = formats[1].precision + out.precision + 2 <= real.precision

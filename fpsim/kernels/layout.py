@@ -13,6 +13,7 @@ from fpsim.core.encode import FULL, PLAIN, SOURCE_LIFT, UNUSUAL, EncodeLayout
 from fpsim.core.number import BIAS, TOP, UnpackLayout
 from fpsim.core.pack import LOSES_INFINITY, LOSES_NAN, TINY_BEFORE, UNSIGNED
 from fpsim.formats import FP32, FP64, Format
+from fpsim.kernels.order import OrderLayout
 from fpsim.policies import Beyond, overflow_outcome
 from fpsim.rounding import Rounding
 
@@ -132,6 +133,26 @@ def pack_plan(
         int(UNSIGNED): not fmt.signed,
     }
     return PackPlan(np.array(fields, np.uint64), sum(bit for bit, holds in rules.items() if holds))
+
+
+@lru_cache(maxsize=4096)
+def order_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any] | None:
+    """How codes of a signed format with zero and of up to 32 bits are compared; None for other formats."""
+    if not fmt.signed or fmt.bits > 32 or fmt.nan_code is None:
+        return None
+    unpack = UnpackLayout(*(int(word) for word in unpack_layout(fmt, input_subnormals)))
+    no_code = (1 << 32) - 1
+    fields = OrderLayout(
+        magnitude_mask=unpack.magnitude_mask,
+        sign_bit=unpack.sign_bit,
+        max_code=unpack.max_code,
+        infinity=min(unpack.infinity, no_code),
+        negative_nan=min(unpack.negative_nan, no_code),
+        quiet_from=unpack.quiet_from,
+        nan=fmt.nan_code,
+        flush_below=unpack.flush_below,
+    )
+    return np.array(fields, np.uint32)
 
 
 @lru_cache(maxsize=4096)
