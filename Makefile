@@ -10,7 +10,7 @@ help:
 	@echo "make setup      create $(VENV) with everything that the targets below need"
 	@echo "make study      study a small transformer's tensors in low precision -> out/study/report.html"
 	@echo "make test       run the tests"
-	@echo "make test-slow  run the complete sweeps as well (half a minute more)"
+	@echo "make test-slow  run the complete sweeps as well (several minutes more)"
 	@echo "make bench      measure speed beside other libraries -> out/bench.json"
 	@echo "make check      lint, format and type checks"
 

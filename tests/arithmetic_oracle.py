@@ -252,7 +252,6 @@ OPERATIONS: dict[str, Callable[..., Exact]] = {
     "maximum_number": lambda a, b: extremum(a, b, True, True),
     "convert": as_result,
 }
-UNARY = ("sqrt", "convert")
 BINARY = ("add", "subtract", "multiply", "divide", "remainder")
 EXTREMA = ("minimum", "maximum", "minimum_number", "maximum_number")
 

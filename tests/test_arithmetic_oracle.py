@@ -91,6 +91,9 @@ BY_HAND: list[tuple[str, tuple[int, ...], fp.Format, str, int, int]] = [
     ("add", (0x7F, 0x80), fp.E8M0, "nearest_even", 0x81, INEXACT),  # 3 is a tie that goes to 4
     ("divide", (0x6, 0x0), fp.E2M1, "nearest_even", 0x7, DIVIDE_BY_ZERO),
     ("divide", (0x0, 0x0), fp.E2M1, "nearest_even", 0x7, INVALID),
+    ("remainder", (0x80, 0x38), fp.E4M3, "down", 0x80, 0),
+    ("divide", (0x88, 0x08), fp.E4M3, "nearest_even", 0xB8, 0),
+    ("multiply", (0x80, 0x38), fp.E4M3FNUZ, "nearest_even", 0x80, 0),  # 0x80 is the one NaN
 ]  # fmt: skip
 
 

@@ -164,3 +164,9 @@ def test_a_target_dtype_that_is_no_float_is_refused(dtype: Any) -> None:
 def test_half_precision_decodes_as_numpy_reads_it() -> None:
     with np.errstate(invalid="ignore"):
         assert_bits_equal(fp.decode(all_float16(), fp.FP16), all_float16().astype(np.float32))
+
+
+@pytest.mark.parametrize("fmt", [fp.FP32, fp.FP64])
+def test_a_nan_of_all_ones_keeps_its_sign(fmt: fp.Format) -> None:
+    code = np.array([2**fmt.bits - 1], fmt.storage)
+    assert np.signbit(fp.decode(code, fmt, np.float64)).all()

@@ -16,7 +16,7 @@ class DecodeLayout(NamedTuple):
     sign_bit: Any
     max_code: Any  # the largest finite magnitude
     infinity: Any  # magnitude code of Inf; where there is none, a number that no magnitude reaches
-    negative_nan: Any  # the code that is NaN although its magnitude is finite (-0's), or all ones for none
+    own_nan: Any  # the canonical NaN, which may have -0's code; all ones for none
     normal_from: Any  # the smallest magnitude that is placed by shifting; what lies below is converted
     shift: Any  # moves the mantissa into place
     rebias: Any  # added to a shifted magnitude, modulo the word
@@ -41,7 +41,7 @@ def _make_decode_bits(word: type, width: int, mantissa_bits: int, real: type) ->
         bits = nan if magnitude > f.max_code else bits
         bits = infinity if magnitude == f.infinity else bits
         bits = word(bits | (sign_bit if word(code & f.sign_bit) != zero else zero))
-        return nan if code == f.negative_nan else bits
+        return nan if code == f.own_nan else bits
 
     return decode_bits
 

@@ -72,4 +72,4 @@ def negative(code: Any, x: Number, g: UnpackLayout, f: EncodeLayout) -> Any:
 @scalar
 def absolute(code: Any, g: UnpackLayout) -> Any:
     """The code of |x| for a code, NaN too where it has a sign."""
-    return code if code == g.negative_nan else u64(code & g.magnitude_mask)
+    return code if code == g.own_nan else u64(code & g.magnitude_mask)

@@ -41,7 +41,7 @@ class UnpackLayout(NamedTuple):
     sign_bit: Any
     max_code: Any  # the largest finite magnitude
     infinity: Any  # magnitude code of Inf; where there is none, a number that no magnitude reaches
-    negative_nan: Any  # the code that is NaN although its magnitude is finite (-0's), or all ones for none
+    own_nan: Any  # the canonical NaN, which may have -0's code; all ones for none
     quiet_from: Any  # the smallest magnitude of a quiet NaN
     mantissa_bits: Any
     smallest_field: Any  # exponent field of the smallest normal value: 1, or 0 where there are no subnormals
@@ -87,8 +87,8 @@ def normalise(negative: Any, field: Any, word: Any) -> Number:
 def unpack(code: Any, f: UnpackLayout) -> Number:
     """The number of a code."""
     magnitude = u64(code & f.magnitude_mask)
-    negative = u64((u64(code & f.sign_bit) != ZERO) & (code != f.negative_nan))
-    is_nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.negative_nan)
+    negative = u64((u64(code & f.sign_bit) != ZERO) & (code != f.own_nan))
+    is_nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.own_nan)
     nan = u64(NAN) if magnitude >= f.quiet_from else u64(SIGNALLING)
     field = u64(magnitude >> f.mantissa_bits)
     hidden = u64(field >= f.smallest_field)

@@ -147,9 +147,8 @@ def order_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any] | None:
         sign_bit=unpack.sign_bit,
         max_code=unpack.max_code,
         infinity=min(unpack.infinity, no_code),
-        negative_nan=min(unpack.negative_nan, no_code),
+        own_nan=unpack.own_nan,
         quiet_from=unpack.quiet_from,
-        nan=fmt.nan_code,
         flush_below=unpack.flush_below,
     )
     return np.array(fields, np.uint32)
@@ -165,7 +164,7 @@ def unpack_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any]:
         sign_bit=fmt.sign_bit,
         max_code=fmt.max_code,
         infinity=no_code if fmt.infinity_code is None else fmt.infinity_code,
-        negative_nan=fmt.sign_bit if fmt.nan == "negative_zero" else no_code,
+        own_nan=no_code if fmt.nan_code is None else fmt.nan_code,
         quiet_from=fmt.max_code + 1 + quiet_bit if quiet_bit else 0,
         mantissa_bits=fmt.mantissa_bits,
         smallest_field=1 if fmt.has_zero else 0,
@@ -199,7 +198,7 @@ def decode_plan(fmt: Format, width: int) -> DecodePlan | None:
         sign_bit=fmt.sign_bit,
         max_code=fmt.max_code,
         infinity=modulus - 1 if fmt.infinity_code is None else fmt.infinity_code,
-        negative_nan=fmt.sign_bit if fmt.nan == "negative_zero" else modulus - 1,
+        own_nan=modulus - 1 if fmt.nan_code is None else fmt.nan_code,
         normal_from=0 if same_range or not fmt.has_zero else 1 << fmt.mantissa_bits,
         shift=dropped,
         rebias=((target.bias - fmt.bias) << target.mantissa_bits) % modulus,

@@ -28,22 +28,21 @@ class OrderLayout(NamedTuple):
     sign_bit: Any
     max_code: Any  # the largest finite magnitude
     infinity: Any  # magnitude code of Inf; where there is none, a number that no magnitude reaches
-    negative_nan: Any  # the code that is NaN although its magnitude is finite (-0's), or all ones for none
+    own_nan: Any  # the canonical NaN, which may have -0's code
     quiet_from: Any  # the smallest magnitude of a quiet NaN
-    nan: Any  # the canonical NaN
     flush_below: Any  # magnitudes below are read as zero; 0 keeps subnormals
 
 
 @scalar
 def _fields(p: Any) -> OrderLayout:
-    return OrderLayout(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7])
+    return OrderLayout(p[0], p[1], p[2], p[3], p[4], p[5], p[6])
 
 
 @scalar
 def _read(code: Any, f: OrderLayout) -> Any:
     """(place, whether the code is NaN, whether it signals)."""
     magnitude = u32(code & f.magnitude_mask)
-    nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.negative_nan)
+    nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.own_nan)
     counted = ZERO if magnitude < f.flush_below else magnitude
     place = i32(u32(ZERO - counted)) if u32(code & f.sign_bit) != ZERO else i32(counted)
     return place, nan, nan & (magnitude < f.quiet_from)
@@ -85,7 +84,7 @@ def extremum_kernel(name: str, flagged: bool) -> Any:
             nan = (x_nan & y_nan) if number else (x_nan | y_nan)
             if number:
                 chosen = q if x_nan else p if y_nan else chosen
-            codes[i] = f.nan if nan else chosen
+            codes[i] = f.own_nan if nan else chosen
             if flagged:
                 flags[i] = INVALID if x_signals | y_signals else ZERO
 
