@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from fpsim.core import arithmetic, neighbour
-from fpsim.core.encode import EncodeLayout
 from fpsim.core.jit import kernel, scalar, shared
 from fpsim.core.number import NAN, UnpackLayout, unpack
 from fpsim.core.pack import INVALID, NO_FLAG, pack
+from fpsim.kernels.cast import encode_fields
 
 u64 = np.uint64
 NO_WORD = u64(0)
@@ -37,14 +37,6 @@ _neighbour = shared(neighbour.neighbour)
 _classify = shared(neighbour.classify)
 _negative = shared(neighbour.negative)
 _absolute = shared(neighbour.absolute)
-
-
-@scalar
-def _pack_fields(p: Any) -> EncodeLayout:
-    """The fields of an EncodeLayout from an array of them."""
-    return EncodeLayout(
-        p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11], p[12], p[13], p[14], p[15], p[16]
-    )
 
 
 @scalar
@@ -126,7 +118,7 @@ def unary_kernel(name: str) -> Any:
     operation = UNARY[name]
 
     def unary(a: Any, random: Any, codes: Any, flags: Any, la: Any, out: Any, mode: int, rules: Any) -> None:
-        fa, f = _unpack_fields(la), _pack_fields(out)
+        fa, f = _unpack_fields(la), encode_fields(out)
         for i in range(codes.size):
             word = u64(random[i]) if random.size > 0 else NO_WORD
             exact, raised = operation(_unpack(a[i], fa), word, f.random_mask, mode)
@@ -143,7 +135,7 @@ def binary_kernel(name: str) -> Any:
     def binary(
         a: Any, b: Any, random: Any, codes: Any, flags: Any, la: Any, lb: Any, out: Any, mode: int, rules: Any
     ) -> None:
-        fa, fb, f = _unpack_fields(la), _unpack_fields(lb), _pack_fields(out)
+        fa, fb, f = _unpack_fields(la), _unpack_fields(lb), encode_fields(out)
         for i in range(codes.size):
             word = u64(random[i]) if random.size > 0 else NO_WORD
             exact, raised = operation(_unpack(a[i], fa), _unpack(b[i], fb), mode)
@@ -160,7 +152,7 @@ def fma_kernel() -> Any:
         a: Any, b: Any, c: Any, random: Any, codes: Any, flags: Any,
         la: Any, lb: Any, lc: Any, out: Any, mode: int, rules: Any,
     ) -> None:  # fmt: skip
-        fa, fb, fc, f = _unpack_fields(la), _unpack_fields(lb), _unpack_fields(lc), _pack_fields(out)
+        fa, fb, fc, f = _unpack_fields(la), _unpack_fields(lb), _unpack_fields(lc), encode_fields(out)
         for i in range(codes.size):
             word = u64(random[i]) if random.size > 0 else NO_WORD
             exact, raised = _fma(_unpack(a[i], fa), _unpack(b[i], fb), _unpack(c[i], fc), mode)
@@ -212,7 +204,7 @@ def from_integer_kernel() -> Any:
     """The loop `(integers as words, random, codes, flags, signed, layout of the result, mode, rules)`."""
 
     def from_integer(n: Any, random: Any, codes: Any, flags: Any, signed: Any, out: Any, mode: int, rules: Any) -> None:
-        f = _pack_fields(out)
+        f = encode_fields(out)
         for i in range(codes.size):
             word = u64(random[i]) if random.size > 0 else NO_WORD
             negative = u64(u64(n[i] >> u64(63)) & signed)
@@ -243,7 +235,7 @@ def neighbour_kernel() -> Any:
     """The loop `(a, downward, codes, flags, layout of a, and as a result)`."""
 
     def next_code(a: Any, downward: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:
-        fa, f = _unpack_fields(la), _pack_fields(out)
+        fa, f = _unpack_fields(la), encode_fields(out)
         for i in range(codes.size):
             codes[i], flags[i] = _neighbour(a[i], _unpack(a[i], fa), downward, fa, f)
 
@@ -268,7 +260,7 @@ def sign_kernel(name: str) -> Any:
     negates = name == "negative"
 
     def sign(a: Any, codes: Any, la: Any, out: Any) -> None:
-        fa, f = _unpack_fields(la), _pack_fields(out)
+        fa, f = _unpack_fields(la), encode_fields(out)
         for i in range(codes.size):
             negated = _negative(a[i], _unpack(a[i], fa), fa, f)
             codes[i] = negated if negates else _absolute(a[i], fa)
