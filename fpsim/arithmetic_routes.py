@@ -251,7 +251,7 @@ def _by_table(operation: Operation) -> Run:
         if len(targets) > 1:
             table.flagged_pair_kernel()(*sources, bits, results, flags, *targets)
         else:
-            table.pair_kernel()(*sources, bits, results, *targets)
+            table.pair_kernel(targets[0].nbytes >= STREAM_BYTES)(*sources, bits, results, *targets)
 
     return run_pair
 
