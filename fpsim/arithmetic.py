@@ -80,7 +80,7 @@ def divide(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> A
 
 @rounded
 def remainder(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """The remainder of IEEE 754: a - n * b, where n is the integer nearest a / b, ties to even. Always exact.
+    """The remainder of IEEE 754: a - n * b, where n is the integer nearest a / b, ties to even; exact in its format.
 
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.

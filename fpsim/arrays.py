@@ -32,12 +32,19 @@ def format_of(dtype: np.dtype[Any]) -> Format | None:
     return FORMAT_OF.get(dtype) or FORMAT_OF.get(dtype.newbyteorder("="))
 
 
+def refuse_masked(x: object, name: str) -> None:
+    """A TypeError for a masked array, whose mask would be lost."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{name} must not be masked; got a masked array. Fill the gaps first: {name}.filled(value).")
+
+
 def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
     """x as an array of floats, and the format that its dtype stores.
 
     Raises:
       TypeError: x holds integers, objects or floats of another kind.
     """
+    refuse_masked(x, name)
     array = from_torch(x) if is_torch(x) else np.asarray(x)
     fmt = format_of(array.dtype)
     if fmt is not None:
@@ -79,6 +86,7 @@ def code_array(codes: npt.ArrayLike, fmt: Format, name: str = "codes") -> Array:
       TypeError: neither integers nor an array of the format's own dtype.
       ValueError: a code lies outside the format.
     """
+    refuse_masked(codes, name)
     array = np.asarray(codes)
     if array.size == 0 and not hasattr(codes, "dtype"):
         return np.zeros(array.shape, fmt.storage)  # [] has no dtype of its own

@@ -32,7 +32,7 @@ def convert(a: npt.ArrayLike, to: FormatLike, **keywords: Unpack[Rounded]) -> An
       >>> fp.convert(np.float16([448, 500]), "e4m3")
       array([448, nan], dtype='float8_e4m3fn')
     """
-    return evaluate_rounded("convert", (a,), keywords, out_fmt=to)
+    return evaluate_rounded("convert", (a,), keywords, out_fmt=find_format(to))
 
 
 @rounded
@@ -95,14 +95,17 @@ def to_int(
       >>> fp.to_int(np.float16([2.5, -1.75, 300, np.nan]), np.int8, flags=True)
       (array([  2,  -2, 127, 127], dtype=int8), array([ 1,  1, 16, 16], dtype=uint8))
     """
-    integer = np.dtype(dtype)
+    try:
+        integer = np.dtype(dtype)
+    except TypeError:
+        integer = np.dtype(np.void)  # not a dtype at all
     if integer.kind not in "iu":
         raise ValueError(f"dtype must be an integer dtype such as np.int32 or np.uint8; got {dtype!r}.")
     given = operands("to_int", (a,), fmt)
     what = operation(
         "to_int", given.formats, given.formats[0], rounding=rounding, seed=seed, random_bits=random_bits,
-        input_subnormals=input_subnormals, integer=integer,
+        input_subnormals=input_subnormals, integer=integer.newbyteorder("="),
     )  # fmt: skip
     result = np.empty(given.shape, integer) if out is None else out
-    check_output(result, given, {integer})
+    check_output(result, given, {integer.newbyteorder("=")})
     return evaluate(what, given, result, result, flags)

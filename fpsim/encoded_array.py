@@ -31,6 +31,7 @@ from fpsim.formats import format as find_format
 from fpsim.rounding_context import rounding_keywords
 
 EXACT_INTEGERS = 2**53  # up to here float64 holds every integer
+MOST_FACTORS = 10_000  # of a power: each one is a rounded multiplication
 
 
 class EncodedArray:
@@ -241,6 +242,8 @@ class EncodedArray:
             return _rounded(divide, array(1, self._fmt), self**-n)
         if n == 0:
             return self._full(1)
+        if n > MOST_FACTORS:
+            raise ValueError(f"** multiplies step by step, up to {MOST_FACTORS:,} factors; got {n:,}.")
         power = self.copy()
         for _ in range(n - 1):
             power = power * self

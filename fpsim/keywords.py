@@ -47,20 +47,24 @@ DEFAULTS: Rounded = {
     "out": None,
 }
 
-HELP = """
-    Keywords:
-      fmt: format of operands that are codes; a tuple of formats where they differ. Arrays of a float dtype (float16,
-        float32, bfloat16, ml_dtypes) have theirs already.
-      out_fmt: format of the result; needed where the operands' formats differ.
-      rounding, overflow, seed, random_bits: as in `fpsim.encode`.
-      subnormals, input_subnormals: "keep", or "flush" to turn subnormal results, or operands, into zeros.
+DESCRIPTIONS = {
+    "fmt": """      fmt: format of operands that are codes; a tuple of formats where they differ. Arrays of a float dtype
+        (float16, float32, bfloat16, ml_dtypes) have theirs already.
+""",
+    "out_fmt": """      out_fmt: format of the result; needed where the operands' formats differ.
+""",
+    "input_subnormals": """      input_subnormals: "keep", or "flush" to read subnormal operands as zeros.
+""",
+}
+
+HELP = """      rounding, overflow, subnormals, seed, random_bits: as in `fpsim.encode`.
       flags: True to return (result, flags) with uint8 flags per element, "any" for one `fpsim.Flags` of all.
       tininess: "after" or "before" rounding, which decides UNDERFLOW.
       out: array to fill, of the result's shape and dtype (or of its codes'); it may be an operand.
 
     Returns:
-      Array of the broadcast shape: of the result format's dtype where all operands came in a float dtype, else codes.
-      With flags, a tuple of it and them. NaN, Inf and division by zero raise flags, never warnings.
+      Array of the operands' common shape: of the result format's dtype where all operands came in a float dtype, else
+      codes. With flags, a tuple of it and them. NaN, Inf and division by zero raise flags, never warnings.
 
     Raises:
       ValueError: unknown word or format, shapes that do not broadcast, formats that differ without out_fmt, codes out
@@ -75,14 +79,14 @@ def rounded(function: Function) -> Function:
     """Show the keywords in a function's signature, and describe them in its docstring."""
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    types = Rounded.__annotations__
     shown = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[name])
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
         for name, default in DEFAULTS.items()
         if name not in LACKS.get(function.__name__, ())
     ]
     function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
-    function.__doc__ = (function.__doc__ or "").rstrip() + "\n" + HELP
+    own_words = [text for name, text in DESCRIPTIONS.items() if name not in LACKS.get(function.__name__, ())]
+    function.__doc__ = (function.__doc__ or "").rstrip() + "\n\n    Keywords:\n" + "".join(own_words) + HELP
     return function
 
 

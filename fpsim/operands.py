@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import Array, code_array, format_of, from_torch, is_torch, overlaps, words
+from fpsim.arrays import Array, code_array, format_of, from_torch, is_torch, overlaps, refuse_masked, words
 from fpsim.cast import FormatLike
 from fpsim.formats import DTYPES, Format
 from fpsim.formats import format as find_format
@@ -53,18 +53,29 @@ def _formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
 
 def _operand(value: npt.ArrayLike, wanted: Format | None, label: str) -> tuple[Array, Format, bool]:
     """(codes, format, whether the value came in a float dtype)."""
+    refuse_masked(value, label)
     array = from_torch(value) if is_torch(value) else np.asarray(value)
     own = format_of(array.dtype)
     if own is not None and not hasattr(value, "dtype"):
+        remedy = (
+            "pass its .codes with fmt=, or use its operators and methods"
+            if hasattr(value, "codes")
+            else (f"pass an array or scalar of a float dtype, such as np.float16({label}), or fpsim.cast({label}, fmt)")
+        )
+        raise TypeError(f"{label} must be codes or of a float dtype; got {type(value).__name__}: {remedy}.")
+    if own is not None and wanted not in (None, own):
         raise TypeError(
-            f"{label} must be an array of codes or of a float dtype; got {type(value).__name__}. fpsim.cast and "
-            "fpsim.encode round values to a format; an fpsim.array has operators and methods, and its .codes go here."
+            f"{label} is an array of {array.dtype}, which stores {own}, but fmt says codes of {wanted}. Leave fmt out, "
+            f"or round it to {wanted} first with fpsim.encode."
         )
     if own is not None and wanted in (None, own):
         return words(array), own, True
     if wanted is None:
         if array.dtype.kind in "iu":
-            raise ValueError(f"{label} holds integers: say which format they are codes of, as in fmt='e4m3'.")
+            raise ValueError(
+                f"{label} holds integers: say which format they are codes of, as in fmt='e4m3', or pass values in a "
+                f"float dtype, such as np.float16({label})."
+            )
         raise TypeError(
             f"{label} must be unsigned codes with fmt=, or an array of a float dtype of up to 32 bits; "
             f"got {array.dtype}. fpsim.encode turns values into codes."
