@@ -48,7 +48,7 @@ DEFAULTS: Rounded = {
 }
 
 DESCRIPTIONS = {
-    "fmt": """      fmt: format of operands that are codes; a tuple of formats where they differ. Arrays of a float dtype
+    "fmt": """      fmt: format of operands that are codes; a tuple where they differ. Arrays of a float dtype
         (float16, float32, bfloat16, ml_dtypes) have theirs already.
 """,
     "out_fmt": """      out_fmt: format of the result; needed where the operands' formats differ.

@@ -221,7 +221,10 @@ def flagged_binary_kernel(fmt: Format, name: str) -> Any:
                 for i in range(target.size):
                     result = f32(operation(load_bfloat(x[i]), load_bfloat(y[i])))
                     magnitude = u32(bits_of(result) & MAGNITUDE)
-                    subnormal = u32(subnormal | u32(u32(magnitude - ONE) < u32(SMALLEST_NORMAL - 1)))
+                    # a result that vanishes is as inexact as a subnormal one, unless an operand is zero
+                    smaller = u16(min(u16(x[i] & SHORT_MAGNITUDE), u16(y[i] & SHORT_MAGNITUDE)))
+                    low = (magnitude < u32(SMALLEST_NORMAL)) & (smaller != SHORT_ZERO)
+                    subnormal = u32(subnormal | u32(low))
                     code = u16(store_bfloat(result))
                     target[i] = code
                     raised[i] = INEXACT if u32(magnitude & DROPPED) != ZERO else ZERO
