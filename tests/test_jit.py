@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fpsim.core import sources
+from tests.arithmetic_sample import lines
 from tests.processes import ROOT, python
 
 DIGESTS = """
@@ -43,6 +44,13 @@ def test_plain_python_gives_the_bits_of_the_compiled_code() -> None:
     compiled, plain = python(DIGESTS), python(DIGESTS, NUMBA_DISABLE_JIT="1")
     assert plain.splitlines() == compiled.splitlines()
     assert len(plain.splitlines()) > 1000
+
+
+def test_plain_python_computes_the_bits_and_flags_of_the_compiled_operations() -> None:
+    script = "from tests.arithmetic_sample import lines; print(*lines(), sep='\\n')"
+    plain, compiled = python(script, NUMBA_DISABLE_JIT="1").splitlines(), list(lines())
+    assert plain == compiled
+    assert len(compiled) > 500
 
 
 COUNT = """
