@@ -189,8 +189,8 @@ def decode_plan(fmt: Format, width: int) -> DecodePlan | None:
     dropped = target.mantissa_bits - fmt.mantissa_bits
     smallest = fmt.min_exponent - (fmt.mantissa_bits if fmt.has_zero else 0)
     same_range = fmt.has_zero and fmt.min_exponent == target.min_exponent
-    inside = smallest >= target.min_exponent and fmt.max <= target.max
-    if dropped < 0 or not (same_range or inside):
+    deep_enough = same_range or smallest >= target.min_exponent
+    if dropped < 0 or not deep_enough or fmt.max > target.max:
         return None
     modulus = 1 << width
     fields = DecodeLayout(
