@@ -33,21 +33,21 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
 
 
-def _spans(size: int, parts: int) -> Iterator[tuple[int, int]]:
+def _spans(size: int, parts: int, alignment: int) -> Iterator[tuple[int, int]]:
     """(start, stop) of about equal parts of 0 .. size."""
     step = -(-size // parts)
-    step += -step % ALIGNMENT
+    step += -step % alignment
     for start in range(0, size, step):
         yield start, min(start + step, size)
 
 
-def over_spans(size: int, work: Callable[[int, int], None]) -> None:
-    """Call work(start, stop) for spans that cover 0 .. size, at once where that pays."""
+def over_spans(size: int, work: Callable[[int, int], None], alignment: int = ALIGNMENT) -> None:
+    """Call work(start, stop) for spans that cover 0 .. size, at once where that pays; starts are aligned."""
     workers = thread_count() if size >= SMALLEST else 1
     if workers == 1:
         work(0, size)
         return
-    spans = list(_spans(size, workers))
+    spans = list(_spans(size, workers, alignment))
     try:
         others = [_pool(workers - 1).submit(work, *span) for span in spans[1:]]
     except RuntimeError:  # the interpreter is shutting down and takes no more threads; spans may be done twice

@@ -40,7 +40,7 @@ def decode_fields(p: Any) -> DecodeLayout:
     return DecodeLayout(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8])
 
 
-def _constants(kind: Any, word: Any, frozen: Frozen) -> Any:
+def constants_of(kind: Any, word: Any, frozen: Frozen) -> Any:
     """A layout of compile-time constants (all zero where it is not frozen, and unused)."""
     return kind(*(word(value) for value in frozen or (0,) * len(kind._fields)))
 
@@ -50,7 +50,7 @@ def encode_kernel(width: int, mode: int, kind: int, frozen: Frozen = None, strea
     """The loop `(bits, codes, layout)` for source floats of 32 or 64 bits and a deterministic mode."""
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
-    constants = _constants(EncodeLayout, word, frozen)
+    constants = constants_of(EncodeLayout, word, frozen)
     is_frozen = frozen is not None
     no_random = word(0)
 
@@ -79,7 +79,7 @@ def encode_kernel(width: int, mode: int, kind: int, frozen: Frozen = None, strea
 
 
 @scalar
-def _fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
+def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
     """words[i] = random word i of the stream that starts at a counter; each counter gives four."""
     for j in range(words.size // 4):
         here = u64(counter + u64(j))
@@ -95,7 +95,7 @@ def random_kernel() -> Any:
     """The loop `(words, counter, low and high word of the seed)`, for whole counters."""
 
     def fill(words: Any, counter: Any, k0: Any, k1: Any) -> None:
-        _fill_random(words, counter, k0, k1)
+        fill_random(words, counter, k0, k1)
 
     return kernel(fill)
 
@@ -105,7 +105,7 @@ def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
     """The loop `(bits, codes, layout, flat index of the start, low and high word of the seed)`."""
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
-    constants = _constants(EncodeLayout, word, frozen)
+    constants = constants_of(EncodeLayout, word, frozen)
     is_frozen = frozen is not None
 
     def encode_stochastic(bits: Any, codes: Any, layout: Any, first: Any, k0: Any, k1: Any) -> None:
@@ -113,7 +113,7 @@ def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
         words = aligned_empty(WORDS + 4, WORD)
         skip = int(first & u64(3))  # a counter gives four words; the first may be partly used
         for start in range(0, bits.size, WORDS):
-            _fill_random(words, u64(u64(first + u64(start)) >> u64(2)), k0, k1)
+            fill_random(words, u64(u64(first + u64(start)) >> u64(2)), k0, k1)
             random = words[skip : skip + WORDS]
             source = bits[start : start + WORDS]
             target = codes[start : start + WORDS]
@@ -128,7 +128,7 @@ def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> 
     """The loop `(codes, bits, layout)` for target floats of 32 or 64 bits."""
     word: Any = u32 if width == 32 else u64
     decode_bits = decode_bits_32 if width == 32 else decode_bits_64
-    constants = _constants(DecodeLayout, word, frozen)
+    constants = constants_of(DecodeLayout, word, frozen)
     is_frozen = frozen is not None
 
     def decode(codes: Any, bits: Any, layout: Any) -> None:
@@ -161,8 +161,8 @@ def quantize_kernel(width: int, mode: int, kind: int, frozen: tuple[Frozen, Froz
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
     decode_bits = decode_bits_32 if width == 32 else decode_bits_64
-    encode_constants = _constants(EncodeLayout, word, frozen[0])
-    decode_constants = _constants(DecodeLayout, word, frozen[1])
+    encode_constants = constants_of(EncodeLayout, word, frozen[0])
+    decode_constants = constants_of(DecodeLayout, word, frozen[1])
     is_frozen = frozen[0] is not None
     no_random = word(0)
 

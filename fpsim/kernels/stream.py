@@ -30,10 +30,23 @@ if numba.config.DISABLE_JIT:
     def prefetch_block(source: Any, start: int) -> None:
         """Nothing to fetch."""
 
+    def prefetch_line(source: Any, index: int) -> None:
+        """Nothing to fetch."""
+
     def stream_fence() -> None:
         """Nothing to wait for."""
 
 else:
+
+    def _prefetch(builder: Any, address: Any) -> None:
+        """Emit the instruction that brings a line into the L1 cache."""
+        i32 = ir.IntType(32)
+        pointer = ir.IntType(8).as_pointer()
+        prefetch = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32]), "llvm.prefetch.p0"
+        )
+        read, keep, data = ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)
+        builder.call(prefetch, [builder.bitcast(address, pointer), read, keep, data])
 
     @intrinsic  # type: ignore[untyped-decorator]
     def stream_block(_typing: Any, out: Any, start: Any, block: Any) -> Any:
@@ -63,17 +76,22 @@ else:
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             array = context.make_array(sig.args[0])(context, builder, args[0])
-            i32 = ir.IntType(32)
-            pointer = ir.IntType(8).as_pointer()
-            prefetch = cgutils.get_or_insert_function(
-                builder.module, ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32]), "llvm.prefetch.p0"
-            )
-            read, keep, data = ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)
             size = sig.args[0].dtype.bitwidth // 8
-            first = builder.bitcast(builder.gep(array.data, [args[1]]), pointer)
+            first = builder.bitcast(builder.gep(array.data, [args[1]]), ir.IntType(8).as_pointer())
             for offset in range(0, BLOCK * size, LINE):
-                line = builder.gep(first, [ir.Constant(ir.IntType(64), AHEAD + offset)])
-                builder.call(prefetch, [line, read, keep, data])
+                _prefetch(builder, builder.gep(first, [ir.Constant(ir.IntType(64), AHEAD + offset)]))
+            return context.get_dummy_value()
+
+        return signature, build
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def prefetch_line(_typing: Any, source: Any, index: Any) -> Any:
+        """Announce a load of source[index], which may lie beyond the end."""
+        signature = types.void(source, types.intp)
+
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            array = context.make_array(sig.args[0])(context, builder, args[0])
+            _prefetch(builder, builder.gep(array.data, [args[1]]))
             return context.get_dummy_value()
 
         return signature, build
