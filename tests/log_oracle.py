@@ -1,0 +1,108 @@
+"""LogFMT again, slowly: every element is compared with every level of its tile, in exact arithmetic where it is close.
+
+Independent of the package. Logarithms and powers are those of Python's math module in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+class Encoded(NamedTuple):
+    """What encoding gives: codes of the array's shape, two float32 numbers per tile."""
+
+    codes: Array
+    steps: Array
+    lows: Array
+
+
+def tiles(shape: tuple[int, ...], block: tuple[int, int]) -> Iterator[tuple[tuple[int, int], tuple[slice, slice]]]:
+    """(place in the grid, slices) of every tile; the last ones may be smaller."""
+    for r in range(math.ceil(shape[0] / block[0])):
+        for c in range(math.ceil(shape[1] / block[1])):
+            rows = slice(r * block[0], (r + 1) * block[0])
+            yield (r, c), (rows, slice(c * block[1], (c + 1) * block[1]))
+
+
+def grid(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int]:
+    """How many tiles there are along each axis."""
+    return math.ceil(shape[0] / block[0]), math.ceil(shape[1] / block[1])
+
+
+def levels(bits: int, step: float, low: float) -> Array:
+    """Level 0 .. 2**(bits-1) - 1 of a tile, float32 numbers as float64."""
+    found = [0.0]
+    for k in range(1, 2 ** (bits - 1)):
+        exponent = low + step * (k - 1)
+        value = LARGEST if exponent >= 128 else math.exp2(exponent)
+        found.append(float(np.float32(min(value, LARGEST))))
+    return np.array(found)
+
+
+def nearest(magnitude: float, of: Array) -> int:
+    """Number of the nearest level; the larger one in a tie, the first of several that are equal."""
+    if math.isinf(magnitude):
+        return int(np.flatnonzero(of == of.max())[0])
+    distances = np.abs(of - magnitude)
+    numbers = np.flatnonzero(distances <= distances.min() * (1 + 1e-12))
+    if len(numbers) == 1:
+        return int(numbers[0])
+    close = np.unique(of[numbers])
+    exact = Fraction(magnitude)
+    best = min((abs(Fraction(float(value)) - exact), -float(value)) for value in close)
+    return int(np.flatnonzero(of == -best[1])[0])
+
+
+def parameters(magnitudes: list[float], bits: int) -> tuple[np.float32, np.float32]:
+    """step and low of a tile without NaN."""
+    logarithms = [math.log2(x) for x in magnitudes if 0 < x < math.inf]
+    if not logarithms:
+        return np.float32(0), np.float32(0)
+    high = max(logarithms)
+    low = max(min(logarithms), high - 32)
+    return np.float32((high - low) / (2 ** (bits - 1) - 2)), np.float32(low)
+
+
+def encode(x: Array, bits: int, block: tuple[int, int], nan_is_max: bool = False) -> Encoded:
+    """Codes, steps and lows of a two-dimensional array."""
+    codes = np.zeros(x.shape, np.uint8 if bits <= 8 else np.uint16)
+    steps, lows = np.zeros((2, *grid(x.shape, block)), np.float32)
+    for place, where in tiles(x.shape, block):
+        tile = [float(value) for value in x[where].ravel()]
+        if any(math.isnan(value) for value in tile):
+            if not nan_is_max:
+                steps[place] = lows[place] = np.nan
+                continue
+            tile = [math.inf if math.isnan(value) else value for value in tile]
+        steps[place], lows[place] = parameters([abs(value) for value in tile], bits)
+        of = levels(bits, float(steps[place]), float(lows[place]))
+        if steps[place] == 0:
+            of = of[:2]
+        numbers = [nearest(abs(value), of) + (math.copysign(1, value) < 0) * 2 ** (bits - 1) for value in tile]
+        codes[where] = np.reshape(numbers, codes[where].shape)
+    return Encoded(codes, steps, lows)
+
+
+def decode(encoded: Encoded, bits: int, block: tuple[int, int]) -> Array:
+    """float32 values of codes."""
+    values = np.zeros(encoded.codes.shape, np.float32)
+    sign_bit = 2 ** (bits - 1)
+    for place, where in tiles(values.shape, block):
+        if np.isnan(encoded.steps[place]):
+            values[where] = np.nan
+            continue
+        of = levels(bits, float(encoded.steps[place]), float(encoded.lows[place])).astype(np.float32)
+        codes = encoded.codes[where]
+        magnitudes = of[codes & (sign_bit - 1)]
+        values[where] = np.where(codes & sign_bit, -magnitudes, magnitudes)
+    return values
