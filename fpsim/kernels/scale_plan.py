@@ -1,0 +1,176 @@
+"""A scaling and an element format as the numbers that the scale loops take."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.core.rounding import DOWN, UP
+from fpsim.core.scale import (
+    AMAX_BY_MAX,
+    AMAX_TIMES_INVERSE,
+    BY_INVERSE,
+    BY_SCALE,
+    CEIL,
+    EVEN,
+    FLOOR,
+    INVERSE_OF_ENCODE,
+    ScaleNumbers,
+)
+from fpsim.format_type import Format
+from fpsim.formats import FP32
+from fpsim.kernels.layout import encode_plan
+from fpsim.kernels.scales import encode_scale_kernel, scale_kernel
+from fpsim.kernels.tiles import NAN_ELEMENT, NAN_TILE, ONE, PROPAGATE, SKIP
+from fpsim.rounding import Rounding
+from fpsim.scaling import Scaling
+
+Array = npt.NDArray[Any]
+
+RULES = {"floor": FLOOR, "ceil": CEIL, "even": EVEN}
+INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}
+SMALLEST_TENSOR_SCALE = 2.0**-126
+
+
+class ScalePlan(NamedTuple):
+    """Which loop makes the scales, and what it takes besides tiles."""
+
+    scaling: Scaling
+    largest: float  # value of the element format
+    width: int
+    loop: Any
+    exact: Array
+    emax: int
+    half_place: Any
+    layout: Array
+    table: Array
+    edge_codes: Array
+    rules: Array
+    applied: int
+    code_dtype: np.dtype[Any] | None  # of the scale codes; None where the scale is the float itself
+    single_level: tuple[Any, ...] = ()  # what `arguments` gives without a scale of the array
+
+    def numbers(self, tensor: TensorScale) -> Array:
+        """ScaleNumbers in an array, for a scale of the whole array."""
+        real: Any = np.float32 if self.width == 32 else np.float64
+        scaling = self.scaling
+        smallest = scaling.lower_bound
+        zero_scale = 1.0 if scaling.zero_scale == "one" else smallest
+        with np.errstate(all="ignore"):
+            numbers = ScaleNumbers(
+                largest=real(self.largest),
+                inverse=real(1) / real(self.largest),
+                amax_floor=real(np.float32(scaling.amax_floor)),
+                smallest=real(smallest),
+                half_smallest=real(smallest / 2),
+                scale_max=real(scaling.scale_format.max),
+                zero_scale=real(zero_scale),
+                tensor=real(tensor.scale),
+                inverse_tensor=real(1) / real(tensor.scale),
+                tensor_factor=real(tensor.factor),
+            )
+        return np.array(numbers, real)
+
+    def arguments(self, tensor: TensorScale) -> tuple[Any, ...]:
+        """The last arguments of the loops that make scales."""
+        if self.single_level and not self.scaling.tensor_scale:
+            return self.single_level
+        return (
+            self.numbers(tensor), self.exact, self.emax, self.half_place, self.layout, self.table, self.edge_codes,
+        )  # fmt: skip
+
+
+class TensorScale(NamedTuple):
+    """The scale of a whole array: 1 where there is none."""
+
+    scale: np.float32 = np.float32(1)
+    factor: float = 1.0  # what turns the amax of a tile into its scale, where that is a product
+    clamped: bool = False
+
+
+def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
+    """The second-level scale of an array with this amax (NaN aside), and the factor of its tiles.
+
+    Each step is rounded as docs/scaling.md says, in the width of the arithmetic, and the scale to float32.
+    """
+    real: Any = np.float32 if plan.width == 32 else np.float64
+    limit = np.float32(np.finfo(np.float32).max)
+    with np.errstate(all="ignore"):
+        highest = real(plan.scaling.scale_format.max) * real(plan.largest)
+        if plan.scaling.quotient == "1/(max/amax)":
+            encode = np.float32(1) if amax == 0 else np.float32(highest / real(amax))
+            clamped = bool(encode > limit)
+            encode = min(encode, limit)
+            encode = np.float32(1) if encode == 0 else encode
+            factor = real(real(encode) * real(real(1) / real(plan.largest)))
+            return TensorScale(np.float32(np.float32(1) / encode), float(factor), clamped)
+        scale = np.float32(1) if amax == 0 else np.float32(real(amax) / highest)
+    clamped = bool(scale < SMALLEST_TENSOR_SCALE)
+    return TensorScale(np.float32(SMALLEST_TENSOR_SCALE) if clamped else scale, 1.0, clamped)
+
+
+@lru_cache(maxsize=1024)
+def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int) -> ScalePlan:
+    """The plan for elements of a format with this largest value, in arithmetic of a width."""
+    fmt, single = scaling.scale_format, scaling.scale_format == FP32
+    word: Any = np.uint32 if width == 32 else np.uint64
+    real: Any = np.float32 if width == 32 else np.float64
+    rounding = scaling.quotient_rounding
+    encoding = scaling.quotient == "1/(max/amax)" and not scaling.tensor_scale
+    if encoding:
+        rounding = {UP: Rounding.DOWN, DOWN: Rounding.UP}.get(int(rounding), rounding)
+    quotient_width = 32 if encoding else width
+    target = FP32 if not single else fmt
+    plan = encode_plan(fmt if not single else target, quotient_width, rounding, "saturate", "keep", 32)
+    if encoding:
+        loop = encode_scale_kernel(width, int(rounding), plan.kind, single)
+    else:
+        rule = RULES.get(scaling.scale_rule, AMAX_BY_MAX)
+        if scaling.quotient == "amax*(1/max)" and rule == AMAX_BY_MAX:
+            rule = AMAX_TIMES_INVERSE
+        elif scaling.quotient == "1/(max/amax)":
+            rule = INVERSE_OF_ENCODE
+        applied = BY_SCALE if scaling.division == "divide" else BY_INVERSE
+        levels = 2 if scaling.tensor_scale else 1
+        loop = scale_kernel(width, rule, applied, levels, int(rounding), plan.kind, single)
+    multiplies = scaling.division == "multiply" or scaling.quotient == "1/(max/amax)"
+    table = np.zeros(1) if single else fmt.table()
+    places = (23 if width == 32 else 52) - mantissa_bits
+    nan_rule = NAN_TILE if scaling.nan == "tile" else NAN_ELEMENT
+    found = ScalePlan(
+        scaling=scaling,
+        largest=largest,
+        width=width,
+        loop=loop,
+        exact=np.array([largest, np.float32(scaling.amax_floor) if not encoding else scaling.amax_floor], np.float64),
+        emax=math.frexp(largest)[1] - 1,
+        half_place=word(1 << (places - 1) if places > 0 else 0),
+        layout=plan.layout,
+        table=np.nan_to_num(table, nan=0.0, posinf=0.0, neginf=0.0).astype(real),
+        edge_codes=np.array(_edge_codes(scaling), np.int64),
+        rules=np.array(
+            [nan_rule, INFINITIES[scaling.infinity], int(np.array(largest, real).view(word)), fmt.nan_code or 0],
+            np.int64,
+        ),
+        applied=BY_INVERSE if multiplies else BY_SCALE,
+        code_dtype=None if single else fmt.storage,
+    )
+    return found._replace(single_level=found.arguments(TensorScale()))
+
+
+def _edge_codes(scaling: Scaling) -> tuple[int, int]:
+    """Codes of the smallest scale and of that of a tile of zeros."""
+    fmt = scaling.scale_format
+    if fmt == FP32:
+        return 0, 0
+    smallest = code_of(scaling.lower_bound, fmt)
+    return smallest, code_of(1.0, fmt) if scaling.zero_scale == "one" else smallest
+
+
+def code_of(value: float, fmt: Format) -> int:
+    """The code of a positive value of a format of up to 16 bits."""
+    return int(np.flatnonzero(fmt.table() == value)[0])
