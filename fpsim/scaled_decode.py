@@ -1,0 +1,67 @@
+"""From codes and scales to values. Loaded with numba at the first call."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from fpsim.arrays import Array, words
+from fpsim.cast import decode
+from fpsim.integer_format import IntegerFormat
+from fpsim.kernels.affine import decode_integers_kernel
+from fpsim.kernels.log import decode_kernel as decode_log_kernel
+from fpsim.kernels.native import ieee_arithmetic
+from fpsim.log_format import LogFMT
+from fpsim.scaled import Scaled, scale_of_elements
+from fpsim.scaled_stages import decode_tiles
+from fpsim.stages import wrapping
+from fpsim.tiling import tiling
+
+
+def decode_scaled(scaled: Scaled, target: Array) -> None:
+    """Fill a float32 or float64 array with the values of a Scaled one."""
+    if target.dtype == np.float64:
+        _decode_exactly(scaled, target)
+    elif target.flags.c_contiguous and target.flags.aligned and target.dtype.isnative:
+        _decode_single(scaled, target)
+    else:
+        values = np.empty(target.shape, np.float32)
+        _decode_single(scaled, values)
+        np.copyto(words(target), words(values))
+
+
+def _decode_single(scaled: Scaled, target: Array) -> None:
+    tiles = tiling(scaled.shape, scaled.scaling.block)
+    codes = np.ascontiguousarray(scaled.codes).reshape(tiles.shape)
+    scales = np.ascontiguousarray(scaled.scales).reshape(tiles.tiles)
+    bits = target.view(np.uint32).reshape(tiles.shape)
+    fmt, size = scaled.fmt, (tiles.tile_rows, tiles.tile_columns)
+    if not isinstance(fmt, (IntegerFormat, LogFMT)):
+        decode_tiles(codes, scales, bits, tiles, fmt)
+        return
+    zeros = np.zeros(tiles.tiles, fmt.storage) if scaled.zero_points is None else scaled.zero_points
+    zeros = np.ascontiguousarray(zeros).reshape(tiles.tiles)
+    with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
+        for batch in range(tiles.batch):
+            if isinstance(fmt, LogFMT):
+                values = bits[batch].view(np.float32)
+                decode_log_kernel()(codes[batch], scales[batch], zeros[batch], values, *size, fmt.level_count)
+            else:
+                decode_integers_kernel()(codes[batch], scales[batch], zeros[batch], bits[batch], *size)
+
+
+def _decode_exactly(scaled: Scaled, target: Array) -> None:
+    """In float64, which holds every product."""
+    fmt = scaled.fmt
+    if isinstance(fmt, LogFMT):
+        np.copyto(target, scaled.decode())
+        return
+    with ieee_arithmetic(), np.errstate(all="ignore"):
+        if isinstance(fmt, IntegerFormat):
+            np.copyto(target, scaled.codes)
+            if scaled.zero_points is not None:
+                target -= scale_of_elements(dataclasses.replace(scaled, scales=scaled.zero_points.astype(np.float32)))
+        else:
+            np.copyto(target, decode(scaled.codes, fmt, dtype=np.float64))
+        target *= scale_of_elements(scaled)
