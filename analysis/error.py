@@ -13,12 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.analysis.chunks import Array, as_float64, flat_chunks
-from fpsim.analysis.measure import Chunk, ScaledChunk, Sums, amax_scale, chunk_sums
+from fpsim.analysis.measure import Chunk, ScaledChunk, Sums, TiledChunk, amax_scale, chunk_sums
 from fpsim.analysis.optional import frame
 from fpsim.arrays import float_array
-from fpsim.cast import CastOptions, FormatLike, cast_options
+from fpsim.cast import CastOptions, FormatLike, cast_options, decode
 from fpsim.formats import Format
+from fpsim.integer_format import IntegerFormat
+from fpsim.log_format import LogFMT
 from fpsim.rounding import Rounding
+from fpsim.scale_report import ScaleReport
+from fpsim.scaled import scale_of_elements
+from fpsim.scaled_cast import encode_scaled
+from fpsim.scaling import Scaling
+from fpsim.stages import blocks
 
 Scale = Literal["amax"] | float | None
 
@@ -40,7 +47,8 @@ class ErrorReport:
 
     Attributes:
       fmt, rounding, overflow, subnormals: how the data was rounded.
-      scale: the decode scale; 1 without one, NaN where merged parts had different ones.
+      scale: the decode scale; 1 without one, NaN where there are several or merged parts had different ones.
+      scaling, scales: the recipe of scales per tile, and what happened to these; None without one.
       sums: the counts and sums behind every figure.
     """
 
@@ -50,6 +58,8 @@ class ErrorReport:
     subnormals: str
     scale: float
     sums: Sums
+    scaling: Scaling | None = None
+    scales: ScaleReport | None = None
 
     @property
     def format(self) -> str:
@@ -152,18 +162,20 @@ class ErrorReport:
           >>> parts[0].merge(parts[1]).exact_rate == fp.analysis.error(x, fp.E4M3).exact_rate
           True
         """
-        for name in ("fmt", "rounding", "overflow", "subnormals"):
+        for name in ("fmt", "rounding", "overflow", "subnormals", "scaling"):
             mine, others = getattr(self, name), getattr(other, name)
             if mine != others:
                 setting = "format" if name == "fmt" else name
                 raise ValueError(f"reports to merge must have the same {setting}; got {mine} and {others}.")
         scale = self.scale if self.scale == other.scale else math.nan
-        return dataclasses.replace(self, scale=scale, sums=self.sums.merge(other.sums))
+        scales = self.scales.merge(other.scales) if self.scales and other.scales else None
+        return dataclasses.replace(self, scale=scale, sums=self.sums.merge(other.sums), scales=scales)
 
     def to_dict(self) -> dict[str, Any]:
         """How it was rounded, and every figure, as one row of a table."""
         settings = {name: getattr(self, name) for name in ("format", "rounding", "overflow", "subnormals", "scale")}
-        return {**settings, **{name: getattr(self, name) for name in METRICS}}
+        tiles = {"scaling": repr(self.scaling), **self.scales.to_dict()} if self.scales else {}
+        return {**settings, **tiles, **{name: getattr(self, name) for name in METRICS}}
 
     def to_frame(self) -> Any:
         """A pandas DataFrame of one row."""
@@ -186,8 +198,9 @@ def error(
     fmt: FormatLike,
     *,
     scale: Scale = None,
+    scaling: Scaling | None = None,
     rounding: str | Rounding = "nearest_even",
-    overflow: str = "nonfinite",
+    overflow: str | None = None,
     subnormals: str = "keep",
     seed: int | None = None,
     random_bits: int = 32,
@@ -203,12 +216,15 @@ def error(
       fmt: the format, by name, dtype or object.
       scale: decode scale: None, a positive number, or "amax" for max|x| / fmt.max rounded to float32 (1 for an
         array without a non-zero finite value). With "amax" the division stays within the format's range.
-      rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode`.
+      scaling: a scale per tile instead, as for `fpsim.encode_scaled`; fmt may then be fp.INT8 or fp.INT4 too. Codes
+        and scales are kept for the while, a quarter of a float32 array and less.
+      rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode` ("nonfinite" by default), or for
+        `fpsim.encode_scaled`.
     Returns:
       An ErrorReport; its attributes define the figures. Squares are summed in float64, so SQNR and mse need
       magnitudes between about 1e-150 and 1e150.
     Raises:
-      ValueError: unknown format or word, no seed, or a scale that is not positive and finite.
+      ValueError: unknown format or word, no seed, a scale that is not positive and finite, or both kinds of scale.
       TypeError: x is not an array of floats.
 
     Example:
@@ -219,7 +235,15 @@ def error(
       (31.5, 0.0)
       >>> fp.analysis.error(np.float32([1e-3, 1.0, 500.0]), fp.E4M3).underflow_rate
       0.0
+      >>> report = fp.analysis.error(x.reshape(100, 100), fp.E2M1, scaling=fp.scalings.NVFP4)
+      >>> round(report.sqnr_db, 1), report.scales.tiles
+      (20.4, 700)
     """
+    if scaling is not None:
+        if scale is not None:
+            raise ValueError(f"error takes scale or scaling; got scale={scale!r} and {scaling!r}. Leave one out.")
+        return _scaled_error(x, fmt, scaling, rounding, overflow, subnormals, seed, random_bits)
+    overflow = "nonfinite" if overflow is None else overflow
     options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
     array, _ = float_array(x)
     divisor = _checked_scale(scale, array, options)
@@ -229,6 +253,37 @@ def error(
         sums = sums.merge(chunk_sums(ScaledChunk(Chunk(part, first), options.fmt, divisor), options))
         first += part.size
     return report_of(sums, options, divisor)
+
+
+def _scaled_error(
+    x: npt.ArrayLike, fmt: Any, scaling: Scaling, rounding: Any, overflow: Any, subnormals: Any, seed: Any, bits: Any
+) -> ErrorReport:
+    """The error of a scale per tile."""
+    array, _ = float_array(x)
+    scaled = encode_scaled(
+        array, fmt, scaling, rounding=rounding, overflow=overflow, subnormals=subnormals, seed=seed, random_bits=bits
+    )
+    element = scaled.fmt
+    if isinstance(element, LogFMT) or scaled.zero_points is not None:
+        raise ValueError(
+            f"error measures formats with a scale alone; got {element}, symmetric={scaling.symmetric}. "
+            "Compare x with the decoded values instead."
+        )
+    seen = element if isinstance(element, Format) else dataclasses.replace(element.magnitudes, name=element.name)
+    word = scaling.overflow if overflow is None else overflow
+    options = cast_options(seen, rounding, word, subnormals, seed, bits)
+    sums = Sums()
+    for index in blocks(array.shape):
+        part = np.ascontiguousarray(array[index], array.dtype.newbyteorder("=")).reshape(-1)
+        codes = scaled.codes[index].reshape(-1)
+        values = codes.astype(np.float32) if isinstance(element, IntegerFormat) else decode(codes, element, np.float64)
+        scales = scale_of_elements(scaled, index).reshape(-1)
+        tiles = TiledChunk(Chunk(part, 0), seen, values.astype(np.float64), scales.astype(np.float64))
+        sums = sums.merge(chunk_sums(tiles, options))
+    if isinstance(element, IntegerFormat):
+        sums = dataclasses.replace(sums, subnormal_count=0)  # integers are evenly spaced
+    report = report_of(sums, options, float(scaled.scales.item()) if scaled.scales.size == 1 else math.nan)
+    return dataclasses.replace(report, scaling=scaling, scales=scaled.report)
 
 
 def report_of(sums: Sums, options: CastOptions, scale: float | None) -> ErrorReport:

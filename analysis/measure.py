@@ -114,6 +114,14 @@ class ScaledChunk:
                 np.clip(self.source, -limit, limit, out=self.source)
             self.magnitude = np.abs(as_float64(self.source))
 
+    def rounded(self, options: CastOptions) -> Array:
+        """The values of the scaled chunk's codes, before the scale is put back."""
+        return quantize_chunk(self.source, options, self.chunk.first)
+
+    def rescaled(self, rounded: Array) -> Array:
+        """What the codes stand for, in the dtype of the arithmetic."""
+        return rounded if self.scale is None else rounded * rounded.dtype.type(self.scale)
+
     @cached_property
     def beyond(self) -> npt.NDArray[np.bool_] | None:
         """Which inputs nearest-even rounding with an unbounded exponent takes beyond the largest value; None: none."""
@@ -141,11 +149,38 @@ class ScaledChunk:
         return spacing
 
 
+class TiledChunk(ScaledChunk):
+    """A chunk that was encoded with a scale per tile: the values of its codes, and the scale of each element."""
+
+    def __init__(self, chunk: Chunk, fmt: Format, values: Array, scales: Array) -> None:
+        self.chunk = chunk
+        self.fmt = fmt
+        self.scale = None
+        self.values = values
+        self.scales = scales
+        with np.errstate(all="ignore"):
+            self.source = chunk.values / scales
+        self.magnitude = np.abs(self.source)
+        top = fmt.max * (1 + SCALE_ERROR)
+        np.copyto(self.magnitude, fmt.max, where=(self.magnitude > fmt.max) & (self.magnitude <= top))
+
+    def rounded(self, options: CastOptions) -> Array:
+        return self.values
+
+    def rescaled(self, rounded: Array) -> Array:
+        return (rounded * self.scales).astype(np.float32)  # float64 holds the product, so this is its one rounding
+
+    @cached_property
+    def ulp(self) -> Floats:
+        """`fmt.ulp` of the scaled inputs, times their scales."""
+        return np.asarray(self.fmt.ulp(self.magnitude)) * self.scales
+
+
 @np.errstate(all="ignore")
 def chunk_sums(scaled: ScaledChunk, options: CastOptions) -> Sums:
     """Round a chunk and measure what that cost."""
-    chunk, fmt, scale = scaled.chunk, scaled.fmt, scaled.scale
-    rounded = quantize_chunk(scaled.source, options, chunk.first)
+    chunk, fmt = scaled.chunk, scaled.fmt
+    rounded = scaled.rounded(options)
     size = np.abs(rounded)
     zero = size == 0
     zeros = int(np.count_nonzero(zero))
@@ -157,7 +192,7 @@ def chunk_sums(scaled: ScaledChunk, options: CastOptions) -> Sums:
         saturated = int(np.count_nonzero(clipped))
         infinite = int(np.count_nonzero(clipped & np.isinf(chunk.values)))
     with np.errstate(all="ignore"):
-        result = (rounded if scale is None else rounded * rounded.dtype.type(scale)).astype(np.float64)
+        result = scaled.rescaled(rounded).astype(np.float64)
         error = result - chunk.values
     if chunk.finite and math.isfinite(float(result.max(initial=0.0)) - float(result.min(initial=0.0))):
         finite = None

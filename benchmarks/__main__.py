@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from benchmarks import arithmetic, casts
+from benchmarks import arithmetic, casts, scaled
 from benchmarks.machine import describe
 from benchmarks.race import one_core
 from benchmarks.row import load, report, write
@@ -44,6 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
         for row in chain(*groups):
             if options.only in row.name:
                 records.append(report(row, options.size))
+        print(f"{scaled.SIZE} x {scaled.SIZE} elements with scales:")
+        for row in scaled.rows():
+            if options.only in row.name:
+                records.append(report(row, scaled.SIZE**2))
     if threads > 1:
         print(f"All {threads} cores:")
         for row in casts.thread_rows(casts.data(options.size), threads):

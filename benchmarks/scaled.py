@@ -1,0 +1,124 @@
+"""Scaled quantisation beside torch.compile, JAX and torchao: 4096 x 4096 float32 to codes and scales, and back."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import fpsim as fp
+from benchmarks.race import Work
+from benchmarks.row import Row, load
+
+SIZE = 4096
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
+E4M3_MAX = 448.0
+
+
+def rows() -> Iterator[Row]:
+    """Every race of this file."""
+    keep_memory()
+    x = np.random.default_rng(0).standard_normal((SIZE, SIZE), dtype=np.float32)
+    torch, jax = load("torch"), load("jax")
+    for name in ("TILE_1X128", "BLOCK_128X128"):
+        scaling = getattr(fp.scalings, name)
+        peers = {**torch_recipes(torch, x, scaling.block), **jax_recipe(jax, x, scaling.block)}
+        yield Row(
+            f"E4M3 {name}, codes + scales", {"fpsim": _encode(x, fp.E4M3, scaling), **peers},
+            {"torch.compile": 1.3}, rate=3e9,
+        )  # fmt: skip
+    mx_peers = torchao_mx(torch, x)
+    yield Row("E4M3 MX, codes + scales", {"fpsim": _encode(x, fp.E4M3, fp.scalings.MX), **mx_peers}, {}, rate=1.5e9)
+    yield Row("E2M1 NVFP4, codes + scales", {"fpsim": _encode(x, fp.E2M1, fp.scalings.NVFP4)}, {}, rate=1.5e9)
+    for name, fmt in (("TENSOR", "e4m3"), ("ROW", "e4m3"), ("TILE_128X1", "e4m3"), ("TILE_1X128", "int8")):
+        yield Row(f"{fmt.upper()} {name}, codes + scales", {"fpsim": _encode(x, fmt, getattr(fp.scalings, name))}, {})
+    for name in ("TILE_1X128", "BLOCK_128X128"):
+        scaling = getattr(fp.scalings, name)
+        out = np.empty_like(x)
+        peers = torch_recipes(torch, x, scaling.block, back=True)
+        work = partial(fp.quantize_scaled, x, fp.E4M3, scaling, out=out)
+        yield Row(f"E4M3 {name}, fake-quantised", {"fpsim": work, **peers}, {}, rate=2e9)
+    q = fp.encode_scaled(x, fp.E4M3, fp.scalings.TILE_1X128)
+    yield Row("E4M3 TILE_1X128, decode", {"fpsim": partial(q.decode, out=np.empty_like(x))}, {})
+
+
+def keep_memory() -> None:
+    """Let the C library reuse large blocks instead of returning them to the system: torch is fastest that way.
+
+    Its results are new arrays, and the page faults of new memory would cost it half of its speed.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    library = ctypes.CDLL(None)
+    for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1)):
+        library.mallopt(option, value)
+
+
+def _encode(x: Any, fmt: Any, scaling: fp.Scaling) -> Work:
+    """Into the arrays of an earlier result."""
+    out = fp.encode_scaled(x, fmt, scaling)
+    return partial(fp.encode_scaled, x, fmt, scaling, out=out)
+
+
+def torch_recipes(torch: Any, x: Any, block: tuple[int, ...], *, back: bool = False) -> dict[str, Work]:
+    """The public recipe (DeepGEMM's formulas) through torch, eager and compiled."""
+    if torch is None:
+        return {}
+    torch.set_num_threads(1)
+    rows, columns = block
+
+    def recipe(values: Any) -> Any:
+        tiles = values.view(SIZE // rows, rows, SIZE // columns, columns)
+        scale = tiles.abs().amax(dim=(1, 3), keepdim=True).clamp(1e-4) / E4M3_MAX
+        codes = (tiles * (1.0 / scale)).to(torch.float8_e4m3fn)
+        if back:
+            return (codes.to(torch.float32) * scale).view(SIZE, SIZE)
+        return codes.view(SIZE, SIZE), scale.view(SIZE // rows, SIZE // columns)
+
+    tensor = torch.from_numpy(x)
+    contestants: dict[str, Work] = {"torch eager": partial(recipe, tensor)}
+    compiled = torch.compile(recipe)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compiled(tensor)
+    except Exception as reason:  # no C++ compiler, as a rule
+        print(f"torch.compile is left out: {type(reason).__name__}", file=sys.stderr)
+    else:
+        contestants["torch.compile"] = partial(compiled, tensor)
+    return contestants
+
+
+def jax_recipe(jax: Any, x: Any, block: tuple[int, ...]) -> dict[str, Work]:
+    """The same through JAX."""
+    if jax is None:
+        return {}
+    import ml_dtypes
+
+    rows, columns = block
+
+    def recipe(values: Any) -> Any:
+        tiles = values.reshape(SIZE // rows, rows, SIZE // columns, columns)
+        scale = jax.numpy.maximum(abs(tiles).max(axis=(1, 3), keepdims=True), 1e-4) / E4M3_MAX
+        return (tiles * (1 / scale)).astype(ml_dtypes.float8_e4m3fn).reshape(SIZE, SIZE), scale
+
+    compiled, source = jax.jit(recipe), jax.device_put(x)
+    return {"jax.jit": lambda: jax.block_until_ready(compiled(source))}
+
+
+def torchao_mx(torch: Any, x: Any) -> dict[str, Work]:
+    """torchao's MX cast, where it is installed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = load("torchao.prototype.mx_formats.mx_tensor") if torch is not None else None
+    if module is None:
+        return {}
+    to_mx: Callable[..., Any] = module.to_mx
+    tensor = torch.from_numpy(x)
+    return {"torchao to_mx": partial(to_mx, tensor, torch.float8_e4m3fn, 32)}
