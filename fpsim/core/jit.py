@@ -8,6 +8,7 @@ A process that outlives an edit may hold a mixture of old and new functions, so 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import sys
@@ -104,6 +105,31 @@ class _Impl(caching.CompileResultCacheImpl):  # type: ignore[misc]
         self._filename_base = self.get_filename_base(name, getattr(sys, "abiflags", ""))
 
 
+class _Files(caching.IndexDataCacheFile):  # type: ignore[misc]
+    """A file per compiled kernel, named after its key.
+
+    numba numbers these files and keeps an index. Two processes that compile different kernels of one function at the
+    same time may then give both the same number, and the index of one leads to the machine code of the other.
+    """
+
+    def _name(self, key: Any) -> str:
+        digest = hashlib.sha256(repr(key).encode()).hexdigest()[:24]
+        return f"{self._index_name.removesuffix('.nbi')}.{digest}.nbc"
+
+    def save(self, key: Any, data: Any) -> None:
+        self._save_data(self._name(key), (repr(key), data))
+
+    def load(self, key: Any) -> Any:
+        try:
+            stored, data = self._load_data(self._name(key))
+        except FileNotFoundError:
+            return None
+        return data if stored == repr(key) else None
+
+    def flush(self) -> None:
+        """Nothing to reset: a damaged file is replaced by the kernel that is compiled in its stead."""
+
+
 class _Cache(caching.FunctionCache):  # type: ignore[misc]
     """The disk cache of one function, its captured values part of the key."""
 
@@ -112,7 +138,7 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
         self._py_func = function
         self._impl = _Impl(function, folder)
         self._cache_path = self._impl.locator.get_cache_path()
-        self._cache_file = caching.IndexDataCacheFile(
+        self._cache_file = _Files(
             cache_path=self._cache_path,
             filename_base=self._impl.filename_base,
             source_stamp=self._impl.locator.get_source_stamp(),
@@ -124,8 +150,6 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
         try:
             return super().load_overload(sig, target_context)
         except Exception:
-            with contextlib.suppress(Exception):
-                self.flush()  # so that the next process finds a whole index
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
