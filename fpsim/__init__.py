@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fpsim import scalings
 from fpsim.arithmetic import (
     absolute,
     add,
@@ -62,33 +63,46 @@ from fpsim.formats import (
     Format,
     format,
 )
+from fpsim.integer_format import INT4, INT8, UINT4, UINT8, IntegerFormat
+from fpsim.log_format import LogFMT
 from fpsim.policies import policy
 from fpsim.policy_diff import Difference, policy_diff
 from fpsim.rounding import Rounding
 from fpsim.rounding_context import rounding
+from fpsim.scale_counts import ScaleCounts
+from fpsim.scale_report import ScaleReport
+from fpsim.scale_state import DelayedScaling, OnlineScaling, PeriodicScaling
+from fpsim.scaled import Scaled
+from fpsim.scaled_cast import encode_both_ways, encode_scaled, quantize_scaled
+from fpsim.scaling import Scaling
 
 if TYPE_CHECKING:
     from fpsim import analysis, gpu, testing
+    from fpsim import torch_ops as torch
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BF16", "E2M1", "E2M3", "E3M2", "E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FNUZ", "E4M3_IEEE", "E5M2", "E5M2FNUZ",
-    "E8M0", "FP16", "FP32", "FP64", "TF32",
-    "Difference", "EncodedArray", "Explanation", "Flags", "FloatClass", "FloatInfo", "Format", "Rounding",
-    "absolute", "add", "analysis", "array", "cast", "classify", "convert", "decode", "divide", "encode", "equal",
+    "E8M0", "FP16", "FP32", "FP64", "INT4", "INT8", "TF32", "UINT4", "UINT8",
+    "DelayedScaling", "Difference", "EncodedArray", "Explanation", "Flags", "FloatClass", "FloatInfo", "Format",
+    "IntegerFormat", "LogFMT", "OnlineScaling", "PeriodicScaling", "Rounding", "ScaleCounts", "ScaleReport", "Scaled",
+    "Scaling",
+    "absolute", "add", "analysis", "array", "cast", "classify", "convert", "decode", "divide", "encode",
+    "encode_both_ways", "encode_scaled", "equal",
     "explain", "finfo", "fma", "format", "from_int", "gpu", "less", "less_equal", "maximum", "maximum_number",
     "minimum", "minimum_number", "multiply", "negative", "next_down", "next_up", "policy", "policy_diff",
-    "quantize", "remainder", "round_to_integral", "rounding", "sqrt", "subtract", "testing", "to_int",
+    "quantize", "quantize_scaled", "remainder", "round_to_integral", "rounding", "scalings", "sqrt", "subtract",
+    "testing", "to_int", "torch",
 ]  # fmt: skip
 
-_PACKAGES = ("analysis", "gpu", "testing")
+_PACKAGES = {"analysis": "analysis", "gpu": "gpu", "testing": "testing", "torch": "torch_ops"}
 
 
 def __getattr__(name: str) -> Any:
     """Packages load when they are first used, and P3109 formats are found by name: `fp.p3109_k8p4se`."""
     if name in _PACKAGES:
-        return importlib.import_module(f"fpsim.{name}")
+        return importlib.import_module(f"fpsim.{_PACKAGES[name]}")
     if name.startswith("p3109_"):
         try:
             return format(name)

@@ -13,9 +13,7 @@ import numpy.typing as npt
 
 from fpsim.arrays import Array, output
 from fpsim.element import Element, element_format
-from fpsim.format_type import Format
-from fpsim.formats import NAMED
-from fpsim.integer_format import INTEGERS, IntegerFormat
+from fpsim.facts import element_facts, element_from, scaling_facts, scaling_from
 from fpsim.log_format import LogFMT
 from fpsim.scale_report import ScaleReport
 from fpsim.scaling import Scaling
@@ -185,13 +183,8 @@ class Scaled:
         if self.tensor_scale is not None:
             arrays["tensor_scale"] = np.asarray(self.tensor_scale, np.float32)
         header = {
-            "fmt": _element_facts(self.fmt),
-            "scaling": {
-                **self.scaling.to_dict(),
-                "block": list(self.scaling.block),
-                "scale_format": format_facts(self.scaling.scale_format),
-            },
-            "name": self.scaling.name,
+            "fmt": element_facts(self.fmt),
+            "scaling": scaling_facts(self.scaling),
             "report": self.report.to_dict(),
         }
         save(path, arrays, header)
@@ -217,19 +210,10 @@ class Scaled:
 
         arrays, header = load(path)
         try:
-            facts = header["scaling"]
-            scaling = Scaling(
-                **{
-                    **facts,
-                    "block": tuple(facts["block"]),
-                    "scale_format": format_from(facts["scale_format"]),
-                    "name": header["name"],
-                }
-            )
             tensor = arrays.pop("tensor_scale", None)
             return Scaled(
-                fmt=_element_from(header["fmt"]),
-                scaling=scaling,
+                fmt=element_from(header["fmt"]),
+                scaling=scaling_from(header["scaling"]),
                 report=ScaleReport(**header["report"]),
                 tensor_scale=None if tensor is None else np.float32(tensor),
                 **arrays,
@@ -315,29 +299,3 @@ def scale_of_elements(scaled: Scaled, index: tuple[Any, ...] = (...,)) -> Array:
         axes.append(np.atleast_1d(places) // size)
     scales: Array = scaled.scales[np.ix_(*axes)]
     return scales
-
-
-def format_facts(fmt: Format) -> Any:
-    """A format as JSON has it: its name where it is a named one, else its facts."""
-    if NAMED.get(fmt.name) == fmt:
-        return fmt.name
-    return {field.name: getattr(fmt, field.name) for field in dataclasses.fields(fmt)}
-
-
-def format_from(facts: Any) -> Format:
-    """What `format_facts` described."""
-    return NAMED[facts] if isinstance(facts, str) else Format(**facts)
-
-
-def _element_facts(fmt: Element) -> Any:
-    if isinstance(fmt, Format):
-        return format_facts(fmt)
-    return {"integer": fmt.name} if isinstance(fmt, IntegerFormat) else {"logfmt": fmt.bits}
-
-
-def _element_from(facts: Any) -> Element:
-    if isinstance(facts, dict) and "integer" in facts:
-        return INTEGERS[facts["integer"]]
-    if isinstance(facts, dict) and "logfmt" in facts:
-        return LogFMT(facts["logfmt"])
-    return format_from(facts)

@@ -63,12 +63,12 @@ def encode_scaled(
       >>> q.codes.shape, q.scales.shape, float(abs(q.decode() - x).max()) < 0.1
       ((2, 256), (2, 2), True)
     """
-    element, source, source_fmt = _checked(x, fmt, scaling)
+    element, source, source_fmt = checked(x, fmt, scaling)
     fill = _targets(out, source, element, scaling, scales is not None)
     if isinstance(element, LogFMT):
         _refuse_for_log(rounding, overflow, subnormals, scales)
         return _encode_log(source, source_fmt, element, scaling, fill)
-    options = _options(element, scaling, rounding, overflow, subnormals, seed, random_bits)
+    options = element_options_of(element, scaling, rounding, overflow, subnormals, seed, random_bits)
     given = None if scales is None else _given_scales(scales, source, scaling)
     if isinstance(element, IntegerFormat) and not scaling.symmetric:
         return _encode_affine(source, source_fmt, element, scaling, options, given, fill)
@@ -121,19 +121,19 @@ def quantize_scaled(
       >>> fp.quantize_scaled(np.float32([0.1, 0.2, 0.3, 6.0]), "e2m1", fp.scalings.MX)
       array([0. , 0. , 0.5, 6. ], dtype=float32)
     """
-    element, source, source_fmt = _checked(x, fmt, scaling)
+    element, source, source_fmt = checked(x, fmt, scaling)
     target = output(out, source.shape, np.dtype(np.float32), source)
     keywords: dict[str, Any] = {
         "rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed, "random_bits": random_bits,
         "scales": scales,
     }  # fmt: skip
-    if isinstance(element, LogFMT) or not _decodes_in_one_pass(element, scaling, source_fmt, target):
+    if isinstance(element, LogFMT) or not decodes_in_one_pass(element, scaling, source_fmt, target):
         encode_scaled(x, element, scaling, **keywords).decode(out=target)
         return target
 
     from fpsim.scaled_stages import Grid, run_scales, run_tiles, settle_tensor
 
-    options = _options(element, scaling, rounding, overflow, subnormals, seed, random_bits)
+    options = element_options_of(element, scaling, rounding, overflow, subnormals, seed, random_bits)
     tiles = tiling(source.shape, scaling.block)
     job = _job(source, source_fmt, element, scaling, options, words(target), back=True)
     if scales is not None:
@@ -171,7 +171,7 @@ def encode_both_ways(x: npt.ArrayLike, fmt: Any, scaling: Scaling = TILE_1X128, 
     return encode_scaled(x, fmt, scaling, **cast), encode_scaled(x, fmt, scaling.transposed(), **cast)
 
 
-def _checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, Format]:
+def checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, Format]:
     element = element_format(fmt)
     if not isinstance(scaling, Scaling):
         raise TypeError(
@@ -191,7 +191,7 @@ def _checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, 
     return element, array, source_fmt
 
 
-def _options(
+def element_options_of(
     element: Format | IntegerFormat,
     scaling: Scaling,
     rounding: str | Rounding,
@@ -208,21 +208,21 @@ def _options(
     return cast_options(element, rounding, word, subnormals, seed, random_bits)
 
 
-def _width(source_fmt: Format, fmt: Format) -> int:
+def arithmetic_width(source_fmt: Format, fmt: Format) -> int:
     """Bits of the float that the arithmetic is done in."""
     from fpsim.kernels.layout import source_width
 
     return 64 if source_fmt == FP64 else source_width(fmt)
 
 
-def _decodes_in_one_pass(element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, target: Array) -> bool:
+def decodes_in_one_pass(element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, target: Array) -> bool:
     """Whether values come without codes in between."""
     if not scaling.symmetric or not (target.flags.c_contiguous and target.flags.aligned):
         return False
     from fpsim.kernels.layout import decode_plan
 
     fmt = element.magnitudes if isinstance(element, IntegerFormat) else element
-    return decode_plan(fmt, _width(source_fmt, fmt)) is not None
+    return decode_plan(fmt, arithmetic_width(source_fmt, fmt)) is not None
 
 
 def _job(
@@ -234,7 +234,7 @@ def _job(
     integer = isinstance(element, IntegerFormat)
     fmt = options.fmt
     tiles = tiling(source.shape, scaling.block)
-    plan = scale_plan(scaling, _largest(element), fmt.mantissa_bits, _width(source_fmt, fmt))
+    plan = scale_plan(scaling, _largest(element), fmt.mantissa_bits, arithmetic_width(source_fmt, fmt))
     return Job(
         words(source).reshape(tiles.shape), source_fmt, out.reshape(tiles.shape), tiles, plan, options, integer, back
     )

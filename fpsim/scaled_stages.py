@@ -148,16 +148,19 @@ def run_scales(job: Job, scales: Array, factors: Array | None = None) -> None:
             wide = scales.astype(real)
             factors = wide if job.plan.applied == BY_SCALE else real(1) / wide
     for batch in range(tiling.batch):
-        for band, (left, right), tiles in _groups(tiling):
-            rows = _band_rows(tiling, band)
-            place = _Place(batch, rows, (left, right))
+        if tiling.tile_columns < WIDE_TILE:
+            place = Place(batch, (0, tiling.rows), (0, tiling.columns))
+            _encode_group(job, place, scales[batch], factors[batch])
+            continue
+        for band, columns, tiles in _groups(tiling):
+            place = Place(batch, _band_rows(tiling, band), columns)
             _encode_group(job, place, scales[batch, band : band + 1, tiles], factors[batch, band : band + 1, tiles])
 
 
 def find_amax(job: Job) -> float:
     """Largest magnitude of an array, NaN aside, and Inf unless it propagates."""
     tiling = job.tiling
-    whole = [_Place(batch, (0, tiling.rows), (0, tiling.columns)) for batch in range(tiling.batch)]
+    whole = [Place(batch, (0, tiling.rows), (0, tiling.columns)) for batch in range(tiling.batch)]
     tops = [_group_tops(job, place, 1, tiling.columns) for place in whole if job.source.size]
     word = np.uint32 if job.width == 32 else np.uint64
     real: Any = np.float32 if job.width == 32 else np.float64
@@ -178,7 +181,7 @@ def settle_tensor(job: Job, counts: Array) -> TensorScale:
     return found
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """A part of one matrix."""
 
     batch: int
@@ -201,7 +204,7 @@ def _direct(job: Job) -> bool:
     return native and job.source.flags.c_contiguous and job.source_fmt.bits == job.width
 
 
-def _load(job: Job, part: Array) -> Array:
+def load(job: Job, part: Array) -> Array:
     """A part of the source as a contiguous matrix of words of the arithmetic's width."""
     if _direct(job) and part.flags.c_contiguous:
         return part
@@ -214,7 +217,7 @@ def _load(job: Job, part: Array) -> Array:
     return words
 
 
-def _pieces(job: Job, place: _Place, step: tuple[int, int]) -> Iterator[_Place]:
+def pieces(job: Job, place: Place, step: tuple[int, int]) -> Iterator[Place]:
     """Parts of a place that are read at once; they start at multiples of a step (rows, columns) from its corner."""
     (top, bottom), (left, right) = place.rows, place.columns
     if _direct(job) and place.of(job.source).flags.c_contiguous:
@@ -227,7 +230,7 @@ def _pieces(job: Job, place: _Place, step: tuple[int, int]) -> Iterator[_Place]:
         high, wide = step[0], max(PIECE // (step[0] * step[1]), 1) * step[1]
     for r in range(top, top + rows, high):
         for c in range(left, left + columns, wide):
-            yield _Place(place.batch, (r, min(r + high, bottom)), (c, min(c + wide, right)))
+            yield Place(place.batch, (r, min(r + high, bottom)), (c, min(c + wide, right)))
 
 
 def _run_strips(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
@@ -240,13 +243,13 @@ def _run_strips(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
     arguments, layouts, seed = job.plan.arguments(tensor), job.layouts(), job.seed()
     stride = np.uint64(tiling.columns)
 
-    def run(place: _Place, counts: Array) -> None:
-        tiles = _Place(batch, _tile_range(place.rows, tile[0]), _tile_range(place.columns, tile[1]))
+    def run(place: Place, counts: Array) -> None:
+        tiles = Place(batch, _tile_range(place.rows, tile[0]), _tile_range(place.columns, tile[1]))
         targets = (place.of(job.out), tiles.of(grid.scales), tiles.of(grid.codes))
         whole = all(part.flags.c_contiguous for part in targets)
         out, scales, codes = targets if whole else tuple(np.empty(part.shape, part.dtype) for part in targets)
         loop(
-            _load(job, place.of(job.source)), out, scales, codes, *tile, strip,
+            load(job, place.of(job.source)), out, scales, codes, *tile, strip,
             job.first(batch, place.rows[0], place.columns[0]), stride, *seed, *layouts, job.plan.rules, counts,
             *arguments,
         )  # fmt: skip
@@ -254,14 +257,14 @@ def _run_strips(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
             for part, filled in zip(targets, (out, scales, codes), strict=True):
                 part[...] = filled
 
-    def work(place: _Place) -> None:
+    def work(place: Place) -> None:
         counts = np.zeros(COUNTERS, np.int64)
         with ieee_arithmetic(), wrapping():
-            for piece in _pieces(job, place, tile):
+            for piece in pieces(job, place, tile):
                 run(piece, counts)
         np.add(grid.counts, counts, out=grid.counts)
 
-    _over_parts(_Place(batch, (0, tiling.rows), (0, tiling.columns)), tile, work)
+    over_parts(Place(batch, (0, tiling.rows), (0, tiling.columns)), tile, work)
 
 
 def _run_at_once(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
@@ -273,7 +276,7 @@ def _run_at_once(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
     tops, specials = np.zeros(shape, word), np.zeros(shape, np.uint8)
     factors = np.empty(shape, real)
     with ieee_arithmetic(), wrapping():
-        matrix = _load(job, job.source[batch])
+        matrix = load(job, job.source[batch])
         amax_strips(job.width, _shape(job, tile[1]))(matrix, tops, *tile)
         if int(tops.max(initial=0)) >= (0x7F800000 if job.width == 32 else 0x7FF0000000000000):
             specials_loop(job.width)(matrix, tops, specials, *tile)
@@ -291,7 +294,7 @@ def _tile_range(span: tuple[int, int], size: int) -> tuple[int, int]:
     return span[0] // size, -(-span[1] // size)
 
 
-def _over_parts(place: _Place, step: tuple[int, int], work: Callable[[_Place], None]) -> None:
+def over_parts(place: Place, step: tuple[int, int], work: Callable[[Place], None]) -> None:
     """Call work for parts of a place that start at multiples of a step, at once where that pays."""
     (top, bottom), (left, right) = place.rows, place.columns
     rows, columns = bottom - top, right - left
@@ -328,7 +331,7 @@ def _run_twice(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
     settle = settle_kernel(job.width, job.plan.loop)
     real: Any = np.float32 if job.width == 32 else np.float64
     for band, columns, tiles in _groups(tiling):
-        place = _Place(batch, _band_rows(tiling, band), columns)
+        place = Place(batch, _band_rows(tiling, band), columns)
         count = tiles.stop - tiles.start
         tops, specials = _group_tops(job, place, count, tiling.tile_columns)
         scales = grid.scales[batch, band, tiles]
@@ -339,7 +342,7 @@ def _run_twice(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
         _encode_group(job, place, scales[np.newaxis], factors[np.newaxis])
 
 
-def _group_tops(job: Job, place: _Place, count: int, tile_columns: int) -> tuple[Array, Array]:
+def _group_tops(job: Job, place: Place, count: int, tile_columns: int) -> tuple[Array, Array]:
     """(bits of the finite amax, what else there is) of the tiles of a place, which is one band."""
     word: Any = np.uint32 if job.width == 32 else np.uint64
     infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
@@ -348,26 +351,26 @@ def _group_tops(job: Job, place: _Place, count: int, tile_columns: int) -> tuple
     loop = amax_strips(job.width, _shape(job, columns))
     rows = max(place.rows[1] - place.rows[0], 1)
 
-    def add(part: _Place) -> None:
+    def add(part: Place) -> None:
         tops = np.zeros(count, word)
         with wrapping():
-            for piece in _pieces(job, part, (1, columns if count > 1 else 1)):
+            for piece in pieces(job, part, (1, columns if count > 1 else 1)):
                 here, columns_here = _tiles_of(piece, place, columns, tops)
-                loop(_load(job, piece.of(job.source)), here[np.newaxis], rows, columns_here)
+                loop(load(job, piece.of(job.source)), here[np.newaxis], rows, columns_here)
         found.append(tops)
 
     step = (1, columns if count > 1 else 1)
-    _over_parts(place, step, add)
+    over_parts(place, step, add)
     tops = np.maximum.reduce(found)
     specials = np.zeros(count, np.uint8)
     if int(tops.max(initial=0)) >= infinity:
         finite = np.where(tops < infinity, tops, 0).astype(word)
         look = specials_loop(job.width)
         with wrapping():
-            for piece in _pieces(job, place, step):
+            for piece in pieces(job, place, step):
                 here, columns_here = _tiles_of(piece, place, columns, tops.copy())
                 seen = np.zeros(here.size, np.uint8)
-                look(_load(job, piece.of(job.source)), here[np.newaxis], seen[np.newaxis], rows, columns_here)
+                look(load(job, piece.of(job.source)), here[np.newaxis], seen[np.newaxis], rows, columns_here)
                 start = (piece.columns[0] - place.columns[0]) // columns
                 part = slice(start, start + here.size)
                 specials[part] |= seen
@@ -376,40 +379,45 @@ def _group_tops(job: Job, place: _Place, count: int, tile_columns: int) -> tuple
     return tops, specials
 
 
-def _tiles_of(piece: _Place, place: _Place, columns: int, tops: Array) -> tuple[Array, int]:
+def _tiles_of(piece: Place, place: Place, columns: int, tops: Array) -> tuple[Array, int]:
     """(tops of the tiles in a piece, columns of a tile as the piece sees it)."""
     start = (piece.columns[0] - place.columns[0]) // columns
     stop = -(-(piece.columns[1] - place.columns[0]) // columns)
     return tops[start:stop], min(columns, piece.columns[1] - piece.columns[0])
 
 
-def _encode_group(job: Job, place: _Place, scales: Array, factors: Array) -> None:
-    """Codes, or values, of the tiles of one band with known scales and factors, (1, tiles)."""
+def _encode_group(job: Job, place: Place, scales: Array, factors: Array) -> None:
+    """Codes, or values, of the tiles of a place, some bands and all of their tiles, or one wide tile."""
     tiling = job.tiling
-    columns = tiling.tile_columns if scales.shape[1] > 1 else max(place.columns[1] - place.columns[0], 1)
+    bands, tiles = scales.shape
+    height = tiling.tile_rows if bands > 1 else max(place.rows[1] - place.rows[0], 1)
+    columns = tiling.tile_columns if tiles > 1 else max(place.columns[1] - place.columns[0], 1)
     small = tiling.rows * tiling.columns < FUSED
     elements = job.elements(columns, careful=small or not np.all((factors != 0) & np.isfinite(factors)))
     loop = element_strips(elements)
     layouts, seed, stride = job.layouts(), job.seed(), np.uint64(tiling.columns)
-    step = (1, columns if scales.shape[1] > 1 else 1)
+    # within one band rows may be cut anywhere, and within one tile columns
+    step = (height if bands > 1 else 1, columns if tiles > 1 else 1)
 
-    def work(part: _Place) -> None:
+    def work(part: Place) -> None:
         with ieee_arithmetic(), wrapping():
-            for piece in _pieces(job, part, step):
-                start = (piece.columns[0] - place.columns[0]) // columns
-                stop = -(-(piece.columns[1] - place.columns[0]) // columns)
+            for piece in pieces(job, part, step):
+                band = (piece.rows[0] - place.rows[0]) // height
+                last_band = -(-(piece.rows[1] - place.rows[0]) // height)
+                tile = (piece.columns[0] - place.columns[0]) // columns
+                last_tile = -(-(piece.columns[1] - place.columns[0]) // columns)
                 target = piece.of(job.out)
                 whole = target.flags.c_contiguous
                 out = target if whole else np.empty(target.shape, target.dtype)
                 loop(
-                    _load(job, piece.of(job.source)), out, scales[:, start:stop], factors[:, start:stop],
-                    max(target.shape[0], 1), columns,
+                    load(job, piece.of(job.source)), out, scales[band:last_band, tile:last_tile],
+                    factors[band:last_band, tile:last_tile], height, columns,
                     job.first(piece.batch, piece.rows[0], piece.columns[0]), stride, *seed, *layouts,
                 )  # fmt: skip
                 if not whole:
                     target[...] = out
 
-    _over_parts(place, step, work)
+    over_parts(place, step, work)
 
 
 def decode_tiles(codes: Array, scales: Array, out: Array, tiling: Tiling, fmt: Format) -> None:
@@ -422,9 +430,9 @@ def decode_tiles(codes: Array, scales: Array, out: Array, tiling: Tiling, fmt: F
     loop = decode_strips(plan.width, 1 if columns == 1 else ANY, frozen)
     for batch in range(tiling.batch):
 
-        def work(place: _Place) -> None:
-            tiles = _Place(place.batch, _tile_range(place.rows, rows), _tile_range(place.columns, columns))
+        def work(place: Place) -> None:
+            tiles = Place(place.batch, _tile_range(place.rows, rows), _tile_range(place.columns, columns))
             with ieee_arithmetic(), wrapping():
                 loop(place.of(codes), tiles.of(scales), place.of(out), rows, columns, plan.layout, word(fmt.sign_bit))
 
-        _over_parts(_Place(batch, (0, tiling.rows), (0, tiling.columns)), (rows, columns), work)
+        over_parts(Place(batch, (0, tiling.rows), (0, tiling.columns)), (rows, columns), work)

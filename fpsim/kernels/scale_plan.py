@@ -125,7 +125,8 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
         rounding = {UP: Rounding.DOWN, DOWN: Rounding.UP}.get(int(rounding), rounding)
     quotient_width = 32 if encoding else width
     target = FP32 if not single else fmt
-    plan = encode_plan(fmt if not single else target, quotient_width, rounding, "saturate", "keep", 32)
+    overflow = "saturate_finite" if fmt.has_infinity else "saturate"  # an infinite amax gives Inf where there is one
+    plan = encode_plan(fmt if not single else target, quotient_width, rounding, overflow, "keep", 32)
     if encoding:
         loop = encode_scale_kernel(width, int(rounding), plan.kind, single)
     else:
@@ -150,7 +151,7 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
         emax=math.frexp(largest)[1] - 1,
         half_place=word(1 << (places - 1) if places > 0 else 0),
         layout=plan.layout,
-        table=np.nan_to_num(table, nan=0.0, posinf=0.0, neginf=0.0).astype(real),
+        table=np.where(np.isnan(table), 0.0, table).astype(real),
         edge_codes=np.array(_edge_codes(scaling), np.int64),
         rules=np.array(
             [nan_rule, INFINITIES[scaling.infinity], int(np.array(largest, real).view(word)), fmt.nan_code or 0],

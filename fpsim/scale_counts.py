@@ -1,0 +1,52 @@
+"""How many elements saturated and underflowed, over steps: mergeable counts."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, fields
+
+
+@dataclass(frozen=True)
+class ScaleCounts:
+    """What happened to elements over some steps; `merge` adds those of other steps.
+
+    Attributes:
+      elements: in all.
+      saturated: infinite ones, and those that were beyond the format's range after rounding with an unbounded exponent,
+        whatever the overflow policy turned them into. NaN does not count.
+      underflowed: those that are not zero and whose code is that of 0 or -0.
+      steps: calls with at least one element.
+      recalibrations: steps in which a scale was computed from an amax.
+
+    Example:
+      >>> import fpsim as fp
+      >>> state = fp.OnlineScaling("e4m3")
+      >>> y = state.quantize(np.float32([448, 1, 1e-4, -1e-4, 0]))
+      >>> state.counts
+      ScaleCounts(elements=5, saturated=0, underflowed=2, steps=1, recalibrations=1)
+      >>> state.counts.underflow_rate
+      0.4
+    """
+
+    elements: int = 0
+    saturated: int = 0
+    underflowed: int = 0
+    steps: int = 0
+    recalibrations: int = 0
+
+    def merge(self, other: ScaleCounts) -> ScaleCounts:
+        """The counts of both."""
+        return ScaleCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def saturation_rate(self) -> float:
+        """Share of the elements that saturated; NaN without elements."""
+        return self.saturated / self.elements if self.elements else float("nan")
+
+    @property
+    def underflow_rate(self) -> float:
+        """Share of the elements that became zero without being zero; NaN without elements."""
+        return self.underflowed / self.elements if self.elements else float("nan")
+
+    def to_dict(self) -> dict[str, int]:
+        """The counts by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
