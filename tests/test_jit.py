@@ -200,3 +200,31 @@ def test_casts_work_without_a_home_directory() -> None:
         print(cache_folder())
     """
     assert python(script) == "[56]\nNone"
+
+
+VARIANTS = """
+    import hashlib, os
+    import numpy as np
+    import fpsim as fp
+
+    x = np.random.default_rng(0).standard_normal((40, 300)).astype(np.float32)
+    ways = {
+        "divide": fp.Scaling(block=(1, 16), scale_format="e4m3"),
+        "multiply": fp.Scaling(block=(1, 16), scale_format="e4m3", division="multiply"),
+        "rceil": fp.Scaling(block=(1, 16), scale_format="e4m3", scale_rule="rceil"),
+        "powers": fp.Scaling(block=(1, 16), scale_format="e8m0"),
+    }
+    for name in os.environ["ORDER"].split():
+        q = fp.encode_scaled(x, fp.E4M3, ways[name])
+        print(name, hashlib.sha256(q.codes.tobytes() + q.scales.tobytes()).hexdigest())
+"""
+
+
+def test_variants_of_a_loop_from_several_processes_keep_apart(tmp_path: Path) -> None:
+    """Found when tests ran in another order than the day before: machine code from the cache met new code under one
+    name, and the loops of one scaling called those of another."""
+    every = python(VARIANTS, ORDER="divide multiply rceil powers", FPSIM_CACHE_DIR=str(tmp_path / "alone")).splitlines()
+    want = {line.split()[0]: line for line in every}
+    for order in ("divide", "multiply divide", "rceil multiply", "powers divide rceil multiply"):
+        got = python(VARIANTS, ORDER=order, FPSIM_CACHE_DIR=str(tmp_path / "shared")).splitlines()
+        assert got == [want[name] for name in order.split()], order

@@ -168,14 +168,28 @@ def _stable(value: Any) -> str:
     """A name for a captured value that is the same in every process."""
     inner = getattr(value, "py_func", value)
     if callable(inner) and hasattr(inner, "__closure__"):
-        cells = inner.__closure__ or ()
-        return f"{inner.__module__}.{inner.__qualname__}({','.join(_stable(c.cell_contents) for c in cells)})"
+        return f"{inner.__module__}.{inner.__qualname__}"  # which tells what it captured: see _named
     return repr(value)
+
+
+def _named(function: Function) -> Function:
+    """The function under a name that tells what it captured.
+
+    numba names machine code after the function and a number that counts compilations in this process. Code from the
+    disk cache brings the numbers of another process, so two variants of one loop could meet under one name, and calls
+    of the one would reach the other.
+    """
+    cells = function.__closure__ or ()
+    if cells:
+        captured = ",".join(_stable(cell.cell_contents) for cell in cells)
+        digest = hashlib.sha256(captured.encode()).hexdigest()[:16]
+        function.__qualname__ = f"{function.__qualname__}_{digest}"
+    return function
 
 
 def scalar(function: Function) -> Function:
     """Compile a scalar function of the core; it is inlined where it is called, on the CPU and on CUDA."""
-    compiled: Function = numba.njit(inline="always")(function)
+    compiled: Function = numba.njit(inline="always")(_named(function))
     return compiled
 
 
@@ -184,14 +198,14 @@ def shared(function: Function) -> Function:
 
     Long functions take seconds to compile where numba inlines them; the machine code is the same.
     """
-    plain = getattr(function, "py_func", function)
+    plain = getattr(function, "py_func", None) or _named(function)
     compiled: Function = numba.njit(error_model="numpy", forceinline=True)(plain)
     return compiled
 
 
 def kernel(function: Function) -> Function:
     """Compile a loop over arrays: no GIL, no fast-math, cached on disk under the digest of the sources."""
-    compiled = numba.njit(nogil=True, error_model="numpy")(function)
+    compiled = numba.njit(nogil=True, error_model="numpy")(_named(function))
     if not numba.config.DISABLE_JIT and not sources.edited():
         folder = cache_folder()
         if folder is not None:
