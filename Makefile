@@ -27,11 +27,12 @@ setup: $(VENV)/.installed
 study: setup
 	$(VENV)/bin/fpsim study $(STUDY_ARGS)
 
+# A file's tests stay together, so that the kernels they share are compiled once.
 test: setup
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n auto --dist loadfile
 
 test-slow: setup
-	$(RUN) -m pytest -m ""
+	$(RUN) -m pytest -n auto --dist loadfile -m ""
 
 # The peers that only benchmarks need.
 $(VENV)/.installed-peers: $(VENV)/.installed

@@ -60,6 +60,13 @@ def scaling_facts(scaling: Scaling) -> dict[str, Any]:
 
 
 def scaling_from(facts: Any) -> Scaling:
-    """What `scaling_facts` described."""
-    changed = {"block": tuple(facts["block"]), "scale_format": format_from(facts["scale_format"])}
-    return Scaling(**{**facts, **changed})
+    """What `scaling_facts` described.
+
+    Raises:
+      ValueError: it described nothing.
+    """
+    try:
+        changed = {"block": tuple(facts["block"]), "scale_format": format_from(facts["scale_format"])}
+        return Scaling(**{**facts, **changed})
+    except (KeyError, TypeError, ValueError) as reason:
+        raise ValueError(f"a scaling must be described as scaling_facts does; got {facts!r}.") from reason

@@ -60,7 +60,7 @@ def encode_scaled(
       >>> import fpsim as fp
       >>> x = np.linspace(-3, 3, 512, dtype=np.float32).reshape(2, 256)
       >>> q = fp.encode_scaled(x, fp.E4M3, fp.scalings.TILE_1X128)
-      >>> q.codes.shape, q.scales.shape, float(abs(q.decode() - x).max()) < 0.1
+      >>> q.codes.shape, q.scales.shape, float(abs(q.decode() - x).max()) < 0.13
       ((2, 256), (2, 2), True)
     """
     element, source, source_fmt = checked(x, fmt, scaling)
