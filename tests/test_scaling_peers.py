@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import shutil
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -249,3 +251,15 @@ def test_blocks_are_those_of_deepgemm(block: tuple[int, int], use_ue8m0: bool, d
     assert_encodes_alike(
         x, fp.E4M3, getattr(fp.scalings, name), *per_block_cast_to_fp8(torch.from_numpy(x), block, use_ue8m0)
     )
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("block", [(1, 128), (128, 128)], ids=str)
+def test_blocks_are_those_of_deepgemms_formulas_compiled_by_torch(block: tuple[int, int]) -> None:
+    for data in (normal, wide_tiles):
+        x = data()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the compiler's own
+            codes, scales = torch.compile(per_block_cast_to_fp8)(torch.from_numpy(x), block, False)
+        name = f"DEEPGEMM_{block[0]}X{block[1]}"
+        assert_encodes_alike(x, fp.E4M3, getattr(fp.scalings, name), codes, scales)
