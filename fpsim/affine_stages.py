@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from fpsim import cast_stages
 from fpsim.cast import CastOptions
+from fpsim.core.scale import BY_SCALE
 from fpsim.format_type import Format
 from fpsim.formats import FP32, FP64
 from fpsim.integer_format import OFFSETS, IntegerFormat
@@ -19,11 +20,11 @@ from fpsim.kernels.cast import random_kernel
 from fpsim.kernels.layout import encode_plan
 from fpsim.kernels.native import ieee_arithmetic
 from fpsim.kernels.scale_plan import TensorScale, scale_plan
-from fpsim.kernels.tiles import settle_kernel
 from fpsim.log_format import LogFMT
 from fpsim.rounding import Rounding
 from fpsim.scaling import Scaling
 from fpsim.stages import PIECE, run_stages, wrapping
+from fpsim.tile_scales import settle
 from fpsim.tiling import Tiling
 
 Array = npt.NDArray[Any]
@@ -81,14 +82,14 @@ def encode_affine(
                 target_codes = np.empty(0, np.uint8)
                 if scale_codes is not None:
                     target_codes = scale_codes[batch, band:stop].reshape(-1)
-                settle_kernel(width, plan.loop)(
-                    spread.view(word).reshape(-1), specials.reshape(-1), scales[batch, band:stop].reshape(-1),
-                    target_codes, factors.reshape(-1), plan.rules, counts, *plan.arguments(TensorScale()),
+                settle(
+                    plan, TensorScale(), spread.view(word).reshape(-1), specials.reshape(-1),
+                    scales[batch, band:stop].reshape(-1), target_codes, factors.reshape(-1), counts,
                 )  # fmt: skip
             else:
                 scales[batch, band:stop] = given[batch, band:stop]
                 wide = scales[batch, band:stop].astype(real)
-                factors = wide if plan.applied == 0 else real(1) / wide
+                factors = wide if plan.applied == BY_SCALE else real(1) / wide
             zero_point_kernel(width, nearest.kind, plan.applied)(
                 low.reshape(-1), factors.reshape(-1), zero_points[batch, band:stop].reshape(-1), lowest, highest,
                 nearest.layout,

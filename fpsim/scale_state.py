@@ -81,7 +81,9 @@ class _ScaleState:
           ValueError: x has other tiles than at the first step, or a word that is not possible. The state is as before.
           TypeError: x is not an array of floats, or another keyword.
         """
-        result: Scaled = self._step(x, cast, back=False)
+        from fpsim.kernels.native import under_ieee
+
+        result: Scaled = under_ieee(self._step)(x, cast, back=False)
         return result
 
     def quantize(self, x: npt.ArrayLike, **cast: Any) -> Array:
@@ -92,7 +94,9 @@ class _ScaleState:
         Returns:
           float32 array of x's shape.
         """
-        result: Array = self._step(x, cast, back=True)
+        from fpsim.kernels.native import under_ieee
+
+        result: Array = under_ieee(self._step)(x, cast, back=True)
         return result
 
     def _step(self, x: npt.ArrayLike, cast: dict[str, Any], *, back: bool) -> Any:

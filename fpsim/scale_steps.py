@@ -19,7 +19,6 @@ from fpsim.kernels.counts import count_kernel, look_kernel
 from fpsim.kernels.native import ieee_arithmetic
 from fpsim.kernels.scale_plan import scale_plan
 from fpsim.kernels.scales import HAS_INFINITY
-from fpsim.kernels.tiles import settle_kernel
 from fpsim.log_format import LogFMT
 from fpsim.scaled import Scaled
 from fpsim.scaled_cast import (
@@ -33,6 +32,7 @@ from fpsim.scaled_cast import (
 from fpsim.scaled_stages import Job, run_scales, settle_tensor
 from fpsim.scaling import Scaling
 from fpsim.stages import wrapping
+from fpsim.tile_scales import settle
 from fpsim.tiling import tiling
 
 
@@ -111,11 +111,7 @@ def found(step: Step, *, back: bool) -> tuple[Any, Array, Array]:
     codes = np.empty(0 if job.plan.code_dtype is None else tops.size, job.plan.code_dtype or np.uint8)
     factors = np.empty(tops.size, np.float32 if job.width == 32 else np.float64)
     with ieee_arithmetic(), wrapping():
-        settle = settle_kernel(job.width, job.plan.loop)
-        settle(
-            tops.reshape(-1), specials.reshape(-1), scales, codes, factors, job.plan.rules, counts,
-            *job.plan.arguments(tensor),
-        )  # fmt: skip
+        settle(job.plan, tensor, tops.reshape(-1), specials.reshape(-1), scales, codes, factors, counts)
     return result, scales.reshape(job.tiling.grid), factors
 
 

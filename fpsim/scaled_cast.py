@@ -19,7 +19,7 @@ from fpsim.rounding import Rounding
 from fpsim.scale_report import ScaleReport
 from fpsim.scaled import Scaled
 from fpsim.scaling import Scaling
-from fpsim.scalings import TILE_1X128
+from fpsim.scalings import ROWS, TILE_1X128
 from fpsim.tiling import tiling
 
 
@@ -45,7 +45,8 @@ def encode_scaled(
       rounding, subnormals, seed, random_bits: of the elements' cast, as in `fpsim.encode`.
       overflow: the same; by default the scaling's own.
       scales: decode scales to use instead of those that the scaling would find, float32, one per tile or broadcast.
-      out: an earlier result of the same shape, format and scaling, whose arrays are filled again.
+      out: an earlier result of the same shape, format and scaling, whose arrays are filled again; use what is
+        returned from then on, since the earlier object does not follow.
 
     Returns:
       A Scaled array: codes of x's shape, float32 scales, and what happened to the scales in `report`.
@@ -63,6 +64,16 @@ def encode_scaled(
       >>> q.codes.shape, q.scales.shape, float(abs(q.decode() - x).max()) < 0.13
       ((2, 256), (2, 2), True)
     """
+    from fpsim.kernels.native import under_ieee
+
+    words_of_cast = (rounding, overflow, subnormals, seed, random_bits)
+    return under_ieee(_encode_scaled)(x, fmt, scaling, words_of_cast, scales, out)
+
+
+def _encode_scaled(
+    x: npt.ArrayLike, fmt: Any, scaling: Scaling, words_of_cast: Any, scales: npt.ArrayLike | None, out: Scaled | None
+) -> Scaled:
+    rounding, overflow, subnormals, seed, random_bits = words_of_cast
     element, source, source_fmt = checked(x, fmt, scaling)
     fill = _targets(out, source, element, scaling, scales is not None)
     if isinstance(element, LogFMT):
@@ -121,6 +132,16 @@ def quantize_scaled(
       >>> fp.quantize_scaled(np.float32([0.1, 0.2, 0.3, 6.0]), "e2m1", fp.scalings.MX)
       array([0. , 0. , 0.5, 6. ], dtype=float32)
     """
+    from fpsim.kernels.native import under_ieee
+
+    words_of_cast = (rounding, overflow, subnormals, seed, random_bits)
+    return under_ieee(_quantize_scaled)(x, fmt, scaling, words_of_cast, scales, out)
+
+
+def _quantize_scaled(
+    x: npt.ArrayLike, fmt: Any, scaling: Scaling, words_of_cast: Any, scales: npt.ArrayLike | None, out: Array | None
+) -> Array:
+    rounding, overflow, subnormals, seed, random_bits = words_of_cast
     element, source, source_fmt = checked(x, fmt, scaling)
     target = output(out, source.shape, np.dtype(np.float32), source)
     keywords: dict[str, Any] = {
@@ -174,8 +195,10 @@ def encode_both_ways(x: npt.ArrayLike, fmt: Any, scaling: Scaling = TILE_1X128, 
 def checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, Format]:
     element = element_format(fmt)
     if not isinstance(scaling, Scaling):
+        row = f" Did you mean fp.scalings.{scaling.upper()}?" if str(scaling).upper() in ROWS else ""
         raise TypeError(
-            f"scaling must be an fp.Scaling, such as fp.scalings.TILE_1X128; got {type(scaling).__name__} {scaling!r}."
+            f"scaling must be an fp.Scaling, such as fp.scalings.TILE_1X128; got {type(scaling).__name__} "
+            f"{scaling!r}.{row}"
         )
     if isinstance(element, Format) and element.bits > 16:
         raise ValueError(f"element formats have up to 16 bits; got {element}. It needs no scale.")
@@ -256,14 +279,16 @@ def _given_scales(scales: npt.ArrayLike, source: Array, scaling: Scaling) -> Arr
     array, _ = float_array(scales if hasattr(scales, "dtype") else np.asarray(scales, np.float32), "scales")
     grid = tiling(source.shape, scaling.block).grid
     try:
-        given = np.ascontiguousarray(np.broadcast_to(array.astype(np.float32), grid)).reshape(grid)
+        with np.errstate(all="ignore"):
+            given = np.ascontiguousarray(np.broadcast_to(array.astype(np.float32), grid)).reshape(grid)
     except ValueError:
         raise ValueError(
             f"scales must be one per tile, shape {grid} for x of shape {source.shape} and block {scaling.block}, "
             f"or broadcast to that; got shape {array.shape}."
         ) from None
-    if not np.all((given > 0) | np.isnan(given)):
-        raise ValueError(f"scales must be positive; got {given[~(given > 0)][0]}.")
+    valid = ((given > 0) & (given < np.inf)) | np.isnan(given)
+    if not valid.all():
+        raise ValueError(f"scales must be positive and finite in float32; got {given[~valid][0]}.")
     return given
 
 

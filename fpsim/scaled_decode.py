@@ -21,6 +21,11 @@ from fpsim.tiling import tiling
 
 def decode_scaled(scaled: Scaled, target: Array) -> None:
     """Fill a float32 or float64 array with the values of a Scaled one."""
+    with ieee_arithmetic():
+        _decode(scaled, target)
+
+
+def _decode(scaled: Scaled, target: Array) -> None:
     if target.dtype == np.float64:
         _decode_exactly(scaled, target)
     elif target.flags.c_contiguous and target.flags.aligned and target.dtype.isnative:

@@ -31,12 +31,12 @@ from fpsim.kernels.tiles import (
     decode_strips,
     element_strips,
     quantize_strips,
-    settle_kernel,
     specials_loop,
     tile_shape,
 )
 from fpsim.stages import PIECE, run_stages, wrapping
 from fpsim.threads import over_spans
+from fpsim.tile_scales import settle
 from fpsim.tiling import Tiling
 
 Array = npt.NDArray[Any]
@@ -280,9 +280,9 @@ def _run_at_once(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
         amax_strips(job.width, _shape(job, tile[1]))(matrix, tops, *tile)
         if int(tops.max(initial=0)) >= (0x7F800000 if job.width == 32 else 0x7FF0000000000000):
             specials_loop(job.width)(matrix, tops, specials, *tile)
-        settle_kernel(job.width, job.plan.loop)(
-            tops.reshape(-1), specials.reshape(-1), grid.scales[batch].reshape(-1), grid.codes[batch].reshape(-1),
-            factors.reshape(-1), job.plan.rules, grid.counts, *job.plan.arguments(tensor),
+        settle(
+            job.plan, tensor, tops.reshape(-1), specials.reshape(-1), grid.scales[batch].reshape(-1),
+            grid.codes[batch].reshape(-1), factors.reshape(-1), grid.counts,
         )  # fmt: skip
         element_strips(job.elements(tile[1], careful=True))(
             matrix, job.out[batch], grid.scales[batch], factors, *tile, job.first(batch, 0, 0),
@@ -328,7 +328,6 @@ def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
 def _run_twice(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
     """Tiles that do not fit the cache: all of them for the amax, then for the codes."""
     tiling = job.tiling
-    settle = settle_kernel(job.width, job.plan.loop)
     real: Any = np.float32 if job.width == 32 else np.float64
     for band, columns, tiles in _groups(tiling):
         place = Place(batch, _band_rows(tiling, band), columns)
@@ -338,7 +337,7 @@ def _run_twice(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
         codes = grid.codes[batch, band, tiles] if grid.codes.size else np.empty(0, np.uint8)
         factors = np.empty(count, real)
         with ieee_arithmetic(), wrapping():
-            settle(tops, specials, scales, codes, factors, job.plan.rules, grid.counts, *job.plan.arguments(tensor))
+            settle(job.plan, tensor, tops, specials, scales, codes, factors, grid.counts)
         _encode_group(job, place, scales[np.newaxis], factors[np.newaxis])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -208,8 +209,9 @@ def _checked_number(name: str, value: Any, lowest: float | None) -> float:
 
 def _is_value(x: float, fmt: Format) -> bool:
     """Whether a positive number is a value of a format that float32 holds."""
-    if fmt == FP32:
-        return float(np.float32(x)) == x
+    if fmt == FP32:  # in float64, which the processor's flushing of float32's subnormals does not reach
+        place = max(math.frexp(x)[1] - FP32.precision, FP32.min_exponent - FP32.mantissa_bits)
+        return (x / 2.0**place).is_integer()
     return bool(np.any(fmt.table() == x))
 
 
@@ -217,5 +219,7 @@ def _matrix_block(block: tuple[int, ...]) -> tuple[int, int]:
     """A block of up to two axes as (rows, columns)."""
     if len(block) > 2:
         raise ValueError(f"only blocks of two axes can be transposed; got {block}.")
-    rows, columns = (1, *block)[-2:]
+    if len(block) == 1:
+        return (-1, -1) if block == (-1,) else (1, block[0])
+    rows, columns = block
     return rows, columns

@@ -88,3 +88,9 @@ TORCHAO_NVFP4 = _row(
     "TORCHAO_NVFP4", (1, 16), **TWO_LEVELS, division="multiply", smallest_scale=2.0**-6, overflow="saturate",
     zero_scale="smallest",
 )  # fmt: skip
+
+__all__ = list(ROWS)  # filled in above
+
+
+def __dir__() -> list[str]:
+    return [*ROWS, "ROWS"]

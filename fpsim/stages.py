@@ -50,8 +50,8 @@ def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: i
 
 
 def wrapping() -> AbstractContextManager[Any]:
-    """Words wrap around on purpose, which NumPy would report where the kernels run as plain Python."""
-    return np.errstate(over="ignore") if numba.config.DISABLE_JIT else nullcontext()
+    """Words wrap around and floats overflow on purpose, which NumPy would report where kernels run as plain Python."""
+    return np.errstate(all="ignore") if numba.config.DISABLE_JIT else nullcontext()
 
 
 def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first: int) -> None:

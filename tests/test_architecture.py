@@ -61,6 +61,7 @@ FLOORS = {
     "scaled_file": 2,
     "scaled_stages": 2,
     "affine_stages": 2,
+    "tile_scales": 2,
     "facts": 2,
     "scale_counts": 2,
     "scale_steps": 2,

@@ -7,10 +7,11 @@ memory, not arithmetic, is the limit. tests/test_native.py compares the two bit 
 from __future__ import annotations
 
 import contextlib
+import functools
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numba
 import numpy as np
@@ -25,6 +26,7 @@ from fpsim.kernels.layout import EncodePlan
 from fpsim.kernels.stream import BLOCK, aligned_empty, prefetch_block, stream_block, stream_fence, streamable
 from fpsim.rounding import Rounding
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 u16, u32 = np.uint16, np.uint32
 MAGNITUDE, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000)
 SIGN, NAN = u32(0x8000), u32(FP16.nan_code or 0)
@@ -78,6 +80,17 @@ def ieee_arithmetic() -> Iterator[None]:
         yield
     finally:
         _exchange_control()(saved)
+
+
+def under_ieee(function: Function) -> Function:
+    """The same function, run within `ieee_arithmetic`."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        with ieee_arithmetic():
+            return function(*arguments, **keywords)
+
+    return run  # type: ignore[return-value]
 
 
 def _machine() -> str:

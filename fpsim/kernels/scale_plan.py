@@ -24,6 +24,7 @@ from fpsim.core.scale import (
 from fpsim.format_type import Format
 from fpsim.formats import FP32
 from fpsim.kernels.layout import encode_plan
+from fpsim.kernels.native import under_ieee
 from fpsim.kernels.scales import encode_scale_kernel, scale_kernel
 from fpsim.kernels.tiles import NAN_ELEMENT, NAN_TILE, ONE, PROPAGATE, SKIP
 from fpsim.rounding import Rounding
@@ -54,6 +55,7 @@ class ScalePlan(NamedTuple):
     code_dtype: np.dtype[Any] | None  # of the scale codes; None where the scale is the float itself
     single_level: tuple[Any, ...] = ()  # what `arguments` gives without a scale of the array
 
+    @under_ieee
     def numbers(self, tensor: TensorScale) -> Array:
         """ScaleNumbers in an array, for a scale of the whole array."""
         real: Any = np.float32 if self.width == 32 else np.float64
@@ -114,6 +116,7 @@ def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
 
 
 @lru_cache(maxsize=1024)
+@under_ieee  # the plan is kept, whatever the processor is set to now
 def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int) -> ScalePlan:
     """The plan for elements of a format with this largest value, in arithmetic of a width."""
     fmt, single = scaling.scale_format, scaling.scale_format == FP32
@@ -142,6 +145,8 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
     table = np.zeros(1) if single else fmt.table()
     places = (23 if width == 32 else 52) - mantissa_bits
     nan_rule = NAN_TILE if scaling.nan == "tile" else NAN_ELEMENT
+    # powers of two see Inf's exponent, which is 128 in float32, whatever the arithmetic
+    infinite_amax = 2.0**128 if width == 64 and scaling.scale_rule in RULES else np.inf
     found = ScalePlan(
         scaling=scaling,
         largest=largest,
@@ -154,7 +159,13 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
         table=np.where(np.isnan(table), 0.0, table).astype(real),
         edge_codes=np.array(_edge_codes(scaling), np.int64),
         rules=np.array(
-            [nan_rule, INFINITIES[scaling.infinity], int(np.array(largest, real).view(word)), fmt.nan_code or 0],
+            [
+                nan_rule,
+                INFINITIES[scaling.infinity],
+                int(np.array(largest, real).view(word)),
+                fmt.nan_code or 0,
+                int(np.array(infinite_amax, real).view(word)),
+            ],
             np.int64,
         ),
         applied=BY_INVERSE if multiplies else BY_SCALE,

@@ -303,6 +303,7 @@ class Specials(NamedTuple):
     infinity: Any  # SKIP, PROPAGATE or ONE
     one: Any  # bits of an amax whose quotient is 1
     nan_code: Any  # of the scale format
+    infinite_amax: Any  # bits of the amax that stands for Inf
 
 
 @cache
@@ -313,7 +314,6 @@ def settle_kernel(width: int, scale_loop: Any) -> Any:
     """
     word: Any = _word(width)
     real: Any = f32 if width == 32 else f64
-    infinity = word(0x7F800000 if width == 32 else 0x7FF0000000000000)
     nan = real(np.nan)
 
     def settle(
@@ -325,7 +325,7 @@ def settle_kernel(width: int, scale_loop: Any) -> Any:
             if specials[j] & HAS_INFINITY:
                 counts[INFINITE_TILES] += 1
                 if infinite == PROPAGATE:
-                    tops[j] = infinity
+                    tops[j] = word(rules[4])
                 elif infinite == ONE:
                     tops[j] = one
             if specials[j] & HAS_NAN:
