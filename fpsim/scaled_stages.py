@@ -20,20 +20,13 @@ from fpsim.core.encode import FULL
 from fpsim.core.scale import BY_SCALE
 from fpsim.format_type import Format
 from fpsim.formats import FP32, FP64, NAMED
+from fpsim.kernels.amax import ANY, amax_strips, specials_loop, tile_shape
+from fpsim.kernels.elements import Elements, decode_strips, element_strips
 from fpsim.kernels.layout import EncodePlan, decode_plan, encode_plan
 from fpsim.kernels.native import ieee_arithmetic
 from fpsim.kernels.scale_plan import ScalePlan, TensorScale, tensor_scale
 from fpsim.kernels.scales import CLAMPED_LOW, COUNTERS, HAS_INFINITY
-from fpsim.kernels.tiles import (
-    ANY,
-    Elements,
-    amax_strips,
-    decode_strips,
-    element_strips,
-    quantize_strips,
-    specials_loop,
-    tile_shape,
-)
+from fpsim.kernels.tiles import quantize_strips
 from fpsim.stages import PIECE, run_stages, wrapping
 from fpsim.threads import over_spans
 from fpsim.tile_scales import settle

@@ -167,9 +167,9 @@ def floor_log2_of_rounded(a: float, mantissa_bits: int) -> int:
 
 
 def power_quotient(a: Real, fmt: Any, rule: str) -> float:
-    """The power of two of the rules floor, ceil and even; Inf counts as the power of two above the largest float."""
+    """The power of two of the rules floor, ceil and even; Inf counts as 2**128."""
     if np.isinf(a):
-        return math.ldexp(1.0, np.finfo(type(a)).maxexp - largest_exponent(fmt))
+        return math.ldexp(1.0, 128 - largest_exponent(fmt))
     exponent = {
         "floor": lambda: floor_log2(float(a)),
         "ceil": lambda: ceil_log2(float(a)),

@@ -12,8 +12,8 @@ from fpsim.core.jit import kernel, shared
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.core.scale import BY_SCALE
 from fpsim.kernels.cast import encode_fields
+from fpsim.kernels.elements import random_words
 from fpsim.kernels.scales import HAS_INFINITY, HAS_NAN
-from fpsim.kernels.tiles import random_words
 
 u64 = np.uint64
 CHUNK = 1024  # elements whose random words are made at a time: they stay in the L1 cache
