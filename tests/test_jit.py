@@ -228,3 +228,28 @@ def test_variants_of_a_loop_from_several_processes_keep_apart(tmp_path: Path) ->
     for order in ("divide", "multiply divide", "rceil multiply", "powers divide rceil multiply"):
         got = python(VARIANTS, ORDER=order, FPSIM_CACHE_DIR=str(tmp_path / "shared")).splitlines()
         assert got == [want[name] for name in order.split()], order
+
+
+SCALED = """
+    import hashlib
+    import numpy as np
+    import fpsim as fp
+
+    x = np.random.default_rng(0).standard_normal((5, 70)).astype(np.float32)
+    x[1, 3], x[2, 5], x[3] = np.nan, np.inf, 0
+    x[4] *= np.float32(1e-42)
+    show = lambda *arrays: hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+    for name in ("TENSOR", "TILE_128X1", "MX", "NVFP4", "TE_1X128", "TORCHAO_MX_RCEIL"):
+        scaling = getattr(fp.scalings, name)
+        for fmt in ("e4m3", "int8"):
+            for values in (x, x.astype(np.float64)):
+                q = fp.encode_scaled(values, fmt, scaling)
+                again = fp.quantize_scaled(values, fmt, scaling)
+                print(name, fmt, show(q.codes, q.scales, q.decode(), again), q.report)
+    groups = fp.Scaling(block=(1, 16), symmetric=False)
+    print(show(fp.encode_scaled(x, "uint4", groups).codes), show(fp.encode_scaled(x, "logfmt-8").codes))
+"""
+
+
+def test_plain_python_scales_tiles_as_the_compiled_code_does() -> None:
+    assert python(SCALED, NUMBA_DISABLE_JIT="1") == python(SCALED)

@@ -127,9 +127,8 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
     if encoding:
         rounding = {UP: Rounding.DOWN, DOWN: Rounding.UP}.get(int(rounding), rounding)
     quotient_width = 32 if encoding else width
-    target = FP32 if not single else fmt
     overflow = "saturate_finite" if fmt.has_infinity else "saturate"  # an infinite amax gives Inf where there is one
-    plan = encode_plan(fmt if not single else target, quotient_width, rounding, overflow, "keep", 32)
+    plan = encode_plan(fmt, quotient_width, rounding, overflow, "keep", 32)
     if encoding:
         loop = encode_scale_kernel(width, int(rounding), plan.kind, single)
     else:
