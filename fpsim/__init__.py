@@ -38,6 +38,7 @@ from fpsim.comparison import (
 )
 from fpsim.conversion import convert, from_int, to_int
 from fpsim.core.sources import AT_IMPORT as _SOURCES  # noqa: F401  # read the sources' digest while they are loaded
+from fpsim.dot_add import dot_add
 from fpsim.encoded_array import EncodedArray, array
 from fpsim.explain import Explanation, explain
 from fpsim.finfo import FloatInfo, finfo
@@ -65,6 +66,7 @@ from fpsim.formats import (
 )
 from fpsim.integer_format import INT4, INT8, UINT4, UINT8, IntegerFormat
 from fpsim.log_format import LogFMT
+from fpsim.matrix_unit import MatrixUnit
 from fpsim.policies import policy
 from fpsim.policy_diff import Difference, policy_diff
 from fpsim.rounding import Rounding
@@ -75,6 +77,7 @@ from fpsim.scale_state import DelayedScaling, OnlineScaling, PeriodicScaling
 from fpsim.scaled import Scaled
 from fpsim.scaled_cast import encode_both_ways, encode_scaled, quantize_scaled
 from fpsim.scaling import Scaling
+from fpsim.units import unit, units
 
 if TYPE_CHECKING:
     from fpsim import analysis, gpu, testing
@@ -86,14 +89,14 @@ __all__ = [
     "BF16", "E2M1", "E2M3", "E3M2", "E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FNUZ", "E4M3_IEEE", "E5M2", "E5M2FNUZ",
     "E8M0", "FP16", "FP32", "FP64", "INT4", "INT8", "TF32", "UINT4", "UINT8",
     "DelayedScaling", "Difference", "EncodedArray", "Explanation", "Flags", "FloatClass", "FloatInfo", "Format",
-    "IntegerFormat", "LogFMT", "OnlineScaling", "PeriodicScaling", "Rounding", "ScaleCounts", "ScaleReport", "Scaled",
-    "Scaling",
-    "absolute", "add", "analysis", "array", "cast", "classify", "convert", "decode", "divide", "encode",
+    "IntegerFormat", "LogFMT", "MatrixUnit", "OnlineScaling", "PeriodicScaling", "Rounding", "ScaleCounts",
+    "ScaleReport", "Scaled", "Scaling",
+    "absolute", "add", "analysis", "array", "cast", "classify", "convert", "decode", "divide", "dot_add", "encode",
     "encode_both_ways", "encode_scaled", "equal",
     "explain", "finfo", "fma", "format", "from_int", "gpu", "less", "less_equal", "maximum", "maximum_number",
     "minimum", "minimum_number", "multiply", "negative", "next_down", "next_up", "policy", "policy_diff",
     "quantize", "quantize_scaled", "remainder", "round_to_integral", "rounding", "scalings", "sqrt", "subtract",
-    "testing", "to_int", "torch",
+    "testing", "to_int", "torch", "unit", "units",
 ]  # fmt: skip
 
 _PACKAGES = {"analysis": "analysis", "gpu": "gpu", "testing": "testing", "torch": "torch_ops"}

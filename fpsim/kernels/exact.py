@@ -40,7 +40,7 @@ _absolute = shared(neighbour.absolute)
 
 
 @scalar
-def _unpack_fields(p: Any) -> UnpackLayout:
+def unpack_fields(p: Any) -> UnpackLayout:
     """The fields of an UnpackLayout from an array of them."""
     return UnpackLayout(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9])
 
@@ -118,7 +118,7 @@ def unary_kernel(name: str) -> Any:
     operation = UNARY[name]
 
     def unary(a: Any, random: Any, codes: Any, flags: Any, la: Any, out: Any, mode: int, rules: Any) -> None:
-        fa, f = _unpack_fields(la), encode_fields(out)
+        fa, f = unpack_fields(la), encode_fields(out)
         for i in range(codes.size):
             word = u64(random[i]) if random.size > 0 else NO_WORD
             exact, raised = operation(_unpack(a[i], fa), word, f.random_mask, mode)
@@ -135,7 +135,7 @@ def binary_kernel(name: str) -> Any:
     def binary(
         a: Any, b: Any, random: Any, codes: Any, flags: Any, la: Any, lb: Any, out: Any, mode: int, rules: Any
     ) -> None:
-        fa, fb, f = _unpack_fields(la), _unpack_fields(lb), encode_fields(out)
+        fa, fb, f = unpack_fields(la), unpack_fields(lb), encode_fields(out)
         for i in range(codes.size):
             word = u64(random[i]) if random.size > 0 else NO_WORD
             exact, raised = operation(_unpack(a[i], fa), _unpack(b[i], fb), mode)
@@ -152,7 +152,7 @@ def fma_kernel() -> Any:
         a: Any, b: Any, c: Any, random: Any, codes: Any, flags: Any,
         la: Any, lb: Any, lc: Any, out: Any, mode: int, rules: Any,
     ) -> None:  # fmt: skip
-        fa, fb, fc, f = _unpack_fields(la), _unpack_fields(lb), _unpack_fields(lc), encode_fields(out)
+        fa, fb, fc, f = unpack_fields(la), unpack_fields(lb), unpack_fields(lc), encode_fields(out)
         for i in range(codes.size):
             word = u64(random[i]) if random.size > 0 else NO_WORD
             exact, raised = _fma(_unpack(a[i], fa), _unpack(b[i], fb), _unpack(c[i], fc), mode)
@@ -188,7 +188,7 @@ def comparison_kernel(name: str) -> Any:
     compare, quiet = COMPARISONS[name], name == "equal"
 
     def comparison(a: Any, b: Any, results: Any, flags: Any, la: Any, lb: Any) -> None:
-        fa, fb = _unpack_fields(la), _unpack_fields(lb)
+        fa, fb = unpack_fields(la), unpack_fields(lb)
         for i in range(results.size):
             x, y = _unpack(a[i], fa), _unpack(b[i], fb)
             nan = (x.kind >= u64(NAN)) | (y.kind >= u64(NAN))
@@ -222,7 +222,7 @@ def to_integer_kernel() -> Any:
     def to_integer(
         a: Any, random: Any, n: Any, flags: Any, la: Any, lowest: Any, highest: Any, mask: Any, mode: int
     ) -> None:
-        fa = _unpack_fields(la)
+        fa = unpack_fields(la)
         for i in range(n.size):
             word = u64(random[i]) if random.size > 0 else NO_WORD
             n[i], flags[i] = _to_integer(_unpack(a[i], fa), lowest, highest, word, mask, mode)
@@ -235,7 +235,7 @@ def neighbour_kernel() -> Any:
     """The loop `(a, downward, codes, flags, layout of a, and as a result)`."""
 
     def next_code(a: Any, downward: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:
-        fa, f = _unpack_fields(la), encode_fields(out)
+        fa, f = unpack_fields(la), encode_fields(out)
         for i in range(codes.size):
             codes[i], flags[i] = _neighbour(a[i], _unpack(a[i], fa), downward, fa, f)
 
@@ -247,7 +247,7 @@ def classify_kernel() -> Any:
     """The loop `(a, classes, layout of a)`."""
 
     def classes(a: Any, found: Any, la: Any) -> None:
-        fa = _unpack_fields(la)
+        fa = unpack_fields(la)
         for i in range(found.size):
             found[i] = _classify(a[i], _unpack(a[i], fa), fa)
 
@@ -260,7 +260,7 @@ def sign_kernel(name: str) -> Any:
     negates = name == "negative"
 
     def sign(a: Any, codes: Any, la: Any, out: Any) -> None:
-        fa, f = _unpack_fields(la), encode_fields(out)
+        fa, f = unpack_fields(la), encode_fields(out)
         for i in range(codes.size):
             negated = _negative(a[i], _unpack(a[i], fa), fa, f)
             codes[i] = negated if negates else _absolute(a[i], fa)

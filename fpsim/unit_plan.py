@@ -1,0 +1,69 @@
+"""A matrix unit as the numbers that the kernels take."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.core.long_sum import digits_for
+from fpsim.formats import E4M3, E8M0, FP16, Format
+from fpsim.kernels.layout import pack_plan, unpack_layout
+from fpsim.matrix_unit import Element, MatrixUnit, Rule
+from fpsim.rounding import Rounding
+
+TF32_BITS = 0xFFFFE000  # the bits of a float32 that tensor cores read of a tf32 operand (PTX ISA, wgmma)
+UE4M3_BITS = 0x7F  # an unsigned E4M3 scale ignores the sign bit
+ALL_BITS = (1 << 63) - 1
+SCALE_FORMATS = {"ue8m0": E8M0, "ue4m3": E4M3}
+NANS = {16: 0x7FFF, 32: 0x7FFFFFFF}  # positive, all ones: what NVIDIA's units give
+
+
+class UnitPlan(NamedTuple):
+    """What the specification of a unit takes."""
+
+    layouts: tuple[npt.NDArray[Any], ...]  # UnpackLayouts of a, b, accumulator and scales, EncodeLayout of the result
+    facts: npt.NDArray[Any]  # a UnitLayout
+    digits: int  # of an exact sum
+    origin: int  # the exponent of its lowest digit
+
+
+def operand_format(unit: MatrixUnit, element: Element) -> Format:
+    """The format in which the unit's steps see an operand."""
+    return FP16 if unit.rule is Rule.TWO_PASSES else element.carrier
+
+
+def scale_format(unit: MatrixUnit) -> Format:
+    """The format of the block scales' codes."""
+    return SCALE_FORMATS[unit.scale or "ue8m0"]
+
+
+@cache
+def unit_plan(unit: MatrixUnit) -> UnitPlan:
+    """The plan of a unit."""
+    a, b, d = operand_format(unit, unit.a), operand_format(unit, unit.b), unit.d.fmt
+    flushes = unit.rule is Rule.FLUSHED_TREE
+    # the layout of nearest even overflows to Inf, which is what units do that cut toward zero as well
+    result = pack_plan(d, Rounding.NEAREST_EVEN, "nonfinite", "flush" if flushes else "keep", 32, "after")
+    layouts = (
+        unpack_layout(a, "keep"), unpack_layout(b, "keep"), unpack_layout(d, "keep"),
+        unpack_layout(scale_format(unit), "keep"), result.layout,
+    )  # fmt: skip
+    mode = Rounding.TOWARD_ZERO if unit.rounding == "toward_zero" else Rounding.NEAREST_EVEN
+    canonical = unit.rule in (Rule.EXACT, Rule.FLUSHED_TREE)
+    facts = (
+        16 if unit.rule is Rule.TWO_PASSES else unit.terms,
+        unit.fraction_bits,
+        unit.floor_exponent,
+        int(mode),
+        (1 << (d.mantissa_bits - unit.result_bits)) - 1,
+        d.nan_code if canonical else NANS[d.bits],
+        unit.block,
+        TF32_BITS if unit.a.name in ("tf32", "xf32") else ALL_BITS,
+        UE4M3_BITS if unit.scale == "ue4m3" else ALL_BITS,
+    )
+    lowest = min(a.min_exponent - a.mantissa_bits + b.min_exponent - b.mantissa_bits, d.min_exponent - d.mantissa_bits)
+    highest = max(a.bias + b.bias, d.bias) + 4
+    return UnitPlan(layouts, np.array(facts, np.int64), digits_for(lowest, highest), lowest)
