@@ -66,6 +66,7 @@ from fpsim.formats import (
 )
 from fpsim.integer_format import INT4, INT8, UINT4, UINT8, IntegerFormat
 from fpsim.log_format import LogFMT
+from fpsim.matmul import matmul
 from fpsim.matrix_unit import MatrixUnit
 from fpsim.policies import policy
 from fpsim.policy_diff import Difference, policy_diff
@@ -93,7 +94,7 @@ __all__ = [
     "ScaleReport", "Scaled", "Scaling",
     "absolute", "add", "analysis", "array", "cast", "classify", "convert", "decode", "divide", "dot_add", "encode",
     "encode_both_ways", "encode_scaled", "equal",
-    "explain", "finfo", "fma", "format", "from_int", "gpu", "less", "less_equal", "maximum", "maximum_number",
+    "explain", "finfo", "fma", "format", "from_int", "gpu", "less", "less_equal", "matmul", "maximum", "maximum_number",
     "minimum", "minimum_number", "multiply", "negative", "next_down", "next_up", "policy", "policy_diff",
     "quantize", "quantize_scaled", "remainder", "round_to_integral", "rounding", "scalings", "sqrt", "subtract",
     "testing", "to_int", "torch", "unit", "units",

@@ -100,7 +100,7 @@ class MatrixUnit:
     @property
     def rounding(self) -> str:
         """How a step's sum is rounded to the result, as a word of `fp.encode`."""
-        cuts = self.rule in (Rule.FUSED, Rule.SCALED, Rule.GROUPED) and self.d.name == "f32"
+        cuts = self.rule in (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES) and self.d.name == "f32"
         return "toward_zero" if cuts else "nearest_even"
 
     def __repr__(self) -> str:

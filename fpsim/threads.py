@@ -41,9 +41,12 @@ def _spans(size: int, parts: int, alignment: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, size)
 
 
-def over_spans(size: int, work: Callable[[int, int], None], alignment: int = ALIGNMENT) -> None:
-    """Call work(start, stop) for spans that cover 0 .. size, at once where that pays; starts are aligned."""
-    workers = thread_count() if size >= SMALLEST else 1
+def over_spans(size: int, work: Callable[[int, int], None], alignment: int = ALIGNMENT, weight: float = 1.0) -> None:
+    """Call work(start, stop) for spans that cover 0 .. size, at once where that pays; starts are aligned.
+
+    weight: how many elements of a cast one of these takes as long as.
+    """
+    workers = thread_count() if size * weight >= SMALLEST else 1
     if workers == 1:
         work(0, size)
         return

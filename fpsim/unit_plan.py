@@ -40,6 +40,13 @@ def scale_format(unit: MatrixUnit) -> Format:
     return SCALE_FORMATS[unit.scale or "ue8m0"]
 
 
+def canonical_nan(unit: MatrixUnit) -> int:
+    """The code of the NaN that a unit gives."""
+    nan = unit.d.fmt.nan_code
+    assert nan is not None
+    return nan if unit.rule in (Rule.EXACT, Rule.FLUSHED_TREE) else NANS[unit.d.fmt.bits]
+
+
 @cache
 def unit_plan(unit: MatrixUnit) -> UnitPlan:
     """The plan of a unit."""
@@ -52,14 +59,13 @@ def unit_plan(unit: MatrixUnit) -> UnitPlan:
         unpack_layout(scale_format(unit), "keep"), result.layout,
     )  # fmt: skip
     mode = Rounding.TOWARD_ZERO if unit.rounding == "toward_zero" else Rounding.NEAREST_EVEN
-    canonical = unit.rule in (Rule.EXACT, Rule.FLUSHED_TREE)
     facts = (
         16 if unit.rule is Rule.TWO_PASSES else unit.terms,
         unit.fraction_bits,
         unit.floor_exponent,
         int(mode),
         (1 << (d.mantissa_bits - unit.result_bits)) - 1,
-        d.nan_code if canonical else NANS[d.bits],
+        canonical_nan(unit),
         unit.block,
         TF32_BITS if unit.a.name in ("tf32", "xf32") else ALL_BITS,
         UE4M3_BITS if unit.scale == "ue4m3" else ALL_BITS,

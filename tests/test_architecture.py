@@ -29,7 +29,9 @@ FLOORS = {
     "errors": 0,
     "flags": 0,
     "float_class": 0,
+    "matrix_unit": 0,
     "units": 0,
+    "accumulators": 0,
     "core": 1,
     "kernels": 2,
     "threads": 2,
@@ -72,6 +74,13 @@ FLOORS = {
     "torch_linear": 3,
     "torch_ops": 3,
     "matmul": 2,
+    "dot_add": 2,
+    "unit_plan": 2,
+    "unit_operands": 2,
+    "unit_product": 2,
+    "accumulate": 2,
+    "accumulator_product": 2,
+    "reduce": 2,
 }
 PACKAGES = ("core", "kernels", "analysis", "testing", "gpu", "train")
 

@@ -60,13 +60,12 @@ class Layouts(NamedTuple):
 
 @scalar
 def rounded(total: Any, exponent: Any, f: EncodeLayout, u: UnitLayout) -> Any:
-    """The code of total * 2**exponent; zero is positive."""
-    if total == i64(0):
-        return ZERO
+    """The code of total * 2**exponent; what becomes zero is positive."""
     negative, magnitude = magnitude_of(total)
     x = normalise(negative, u64(i64(exponent + i64(BIAS + TOP))), magnitude)
     code, _ = pack(x, NO_FLAG, ZERO, f, u.mode, ZERO)
-    return u64(code & ~u64(u.cleared))
+    code = u64(code & ~u64(u.cleared))
+    return ZERO if code == f.sign_bit else code
 
 
 @scalar

@@ -1,0 +1,78 @@
+"""Steps of float arithmetic that the processor has in one instruction: cuts to integers and fused multiply-adds."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+if numba.config.DISABLE_JIT:
+
+    def toward_zero(x: Any) -> Any:
+        """A float without its fraction."""
+        return np.trunc(x)
+
+    def nearest_integer(x: Any) -> Any:
+        """A float rounded to the nearest integer, ties to even."""
+        return np.rint(x)
+
+    def down(x: Any) -> Any:
+        """The largest integer that is not above a float."""
+        return np.floor(x)
+
+    def fused(x: Any, y: Any, z: Any) -> Any:
+        """x * y + z, rounded once."""
+        plain = x * y + z
+        if not np.isfinite(x) or not np.isfinite(y) or not np.isfinite(z):
+            return plain
+        exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+        if exact == 0:
+            return plain
+        try:
+            near = float(exact)
+        except OverflowError:
+            return type(z)(np.copysign(np.inf, float(exact > 0) - 0.5))
+        if isinstance(z, np.float64):
+            return np.float64(near)
+        if Fraction(near) != exact:  # to odd, so that the second rounding sees that there was more
+            bits = np.float64(near).view(np.int64)
+            grows = (exact > Fraction(near)) == (near > 0)
+            near = np.int64(bits if bits & 1 else bits + (1 if grows else -1)).view(np.float64)
+        return np.float32(near)
+
+else:
+
+    def _unary(name: str) -> Any:
+        """An intrinsic of LLVM on one float64."""
+
+        def typing(_typing: Any, x: Any) -> Any:
+            def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+                double = ir.DoubleType()
+                function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(double, [double]), name)
+                return builder.call(function, args)
+
+            return types.float64(types.float64), build
+
+        return intrinsic(typing)
+
+    toward_zero = _unary("llvm.trunc.f64")
+    nearest_integer = _unary("llvm.rint.f64")
+    down = _unary("llvm.floor.f64")
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def fused(_typing: Any, x: Any, y: Any, z: Any) -> Any:
+        """x * y + z of one float type, rounded once."""
+
+        def build(_context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            single = sig.return_type == types.float32
+            kind = ir.FloatType() if single else ir.DoubleType()
+            name = "llvm.fma.f32" if single else "llvm.fma.f64"
+            function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
+            return builder.call(function, args)
+
+        return z(z, z, z), build
