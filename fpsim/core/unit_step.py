@@ -60,11 +60,16 @@ class Layouts(NamedTuple):
 
 @scalar
 def rounded(total: Any, exponent: Any, f: EncodeLayout, u: UnitLayout) -> Any:
-    """The code of total * 2**exponent; what becomes zero is positive."""
+    """The code of total * 2**exponent; a sum that is zero is positive."""
     negative, magnitude = magnitude_of(total)
     x = normalise(negative, u64(i64(exponent + i64(BIAS + TOP))), magnitude)
     code, _ = pack(x, NO_FLAG, ZERO, f, u.mode, ZERO)
-    code = u64(code & ~u64(u.cleared))
+    return u64(code & ~u64(u.cleared))
+
+
+@scalar
+def positive_zero(code: Any, f: EncodeLayout) -> Any:
+    """A code, +0 for -0."""
     return ZERO if code == f.sign_bit else code
 
 
@@ -103,7 +108,7 @@ def fused_step(
             total = i64(total + signed(i64(x.negative ^ y.negative), product))
     left = i64(i64(z.exponent - largest) + i64(u.fraction_bits - i64(f.c.mantissa_bits)))
     total = i64(total + signed(z.negative, shifted(z.significand, left)))
-    return rounded(total, i64(largest - u.fraction_bits), f.result, u)
+    return positive_zero(rounded(total, i64(largest - u.fraction_bits), f.result, u), f.result)
 
 
 @scalar
@@ -163,7 +168,7 @@ def grouped_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any,
         total = i64(total + signed(i64(negative), shifted(magnitude, left)))
     left = i64(i64(z.exponent - largest) + i64(u.fraction_bits - i64(f.c.mantissa_bits)))
     total = i64(total + signed(z.negative, shifted(z.significand, left)))
-    return rounded(total, i64(largest - u.fraction_bits), f.result, u)
+    return positive_zero(rounded(total, i64(largest - u.fraction_bits), f.result, u), f.result)
 
 
 @scalar

@@ -39,10 +39,13 @@ OVERFLOWS = i64(128)  # the exponent from which a product is infinite
 
 @scalar
 def exact_step(a: Any, b: Any, start: Any, c: Any, digits: Any, origin: Any, f: Layouts, u: UnitLayout) -> Any:
-    """The code of the exact sum of c and the products of one step, rounded once."""
+    """The code of the exact sum of c and the products of one step, rounded once.
+
+    A fused multiply-add keeps the -0 of IEEE 754; longer steps give +0 for every sum that is zero.
+    """
     z = term_of(c, f.c)
     specials = specials_of(z)
-    negative = z.negative
+    negative = z.negative if u.terms == i64(1) else i64(0)
     places = i64(i64(f.a.mantissa_bits) + i64(f.b.mantissa_bits))
     clear(digits)
     add_term(digits, origin, z, i64(f.c.mantissa_bits))

@@ -14,7 +14,7 @@ import numpy as np
 from fpsim.core.jit import kernel, shared
 from fpsim.kernels.float_steps import fused, toward_zero
 from fpsim.kernels.panel import INFINITE, LANES, MAGNITUDE
-from fpsim.kernels.wide_row import float_exponent, power_of_two, rounded_result
+from fpsim.kernels.wide_row import float_exponent, positive_zero, power_of_two, rounded_result
 
 i32, f32, f64 = np.int32, np.float32, np.float64
 
@@ -69,7 +69,7 @@ def _grouped_row(
     for j in range(LANES):
         bits = i32(c[j])
         value = f64(total[j] * power_of_two(i32(top[j] - fraction_bits)))
-        new = rounded_result(value, MANTISSA, LEAST, False, HIGHEST)
+        new = positive_zero(rounded_result(value, MANTISSA, LEAST, False, HIGHEST))
         new = bits if i32(bits & MAGNITUDE) >= INFINITE else new
         c[j] = NAN_PATTERN if nan or broken[j] != i32(0) else new
 

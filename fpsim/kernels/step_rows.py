@@ -124,7 +124,7 @@ def _exact_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom)
         pair, pair_error = _sum_and_error(second[j], f64(c[j]))
         whole, error = _sum_and_error(first[j], pair)
         total = _odd_sum(whole, _odd_sum(error, pair_error))
-        total = plain[j] if (total == f64(0.0)) & (plain[j] == f64(0.0)) else total
+        total = f64(0.0) if total == f64(0.0) else total
         total = plain[j] if not abs(plain[j]) < f64(np.inf) else total  # NaN and Inf
         c[j] = f32(total)
 
@@ -174,7 +174,7 @@ def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
         value = f64(c[j]) if finite else f64(0.0)
         mine = f64(down(f64(value * power_of_two(i32(CUT_BITS - top)))) * f64(256.0))  # 2**(SUM_BITS - CUT_BITS)
         mine = f64(0.0) if drops & (exponent < i32(i32(top - CUT_BITS) - i32(1))) else mine
-        whole = f64(products + mine)  # units of 2**(top - SUM_BITS)
+        whole = f64(f64(products + mine) + f64(0.0))  # units of 2**(top - SUM_BITS); zero is +0
         leading = max(i64(exponent_of(whole) + i64(i32(top - SUM_BITS))), i64(LEAST))
         excess = max(i64(i64(leading - i64(RESULT_BITS)) - i64(i32(top - SUM_BITS))), i64(0))
         whole = f64(down(f64(whole * power_of_two(-excess))) * power_of_two(excess))

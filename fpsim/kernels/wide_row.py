@@ -40,7 +40,7 @@ def float_exponent(bits: Any, least: Any) -> Any:
 
 @scalar
 def rounded_result(value: Any, mantissa_bits: Any, least: Any, nearest: Any, highest: Any) -> Any:
-    """The float32 pattern of a float64 rounded to `mantissa_bits`, Inf from 2**highest on; zero is positive.
+    """The float32 pattern of a float64 rounded to `mantissa_bits`, Inf from 2**highest on.
 
     nearest: to nearest even instead of toward zero; least: the smallest exponent of the format.
     """
@@ -51,7 +51,12 @@ def rounded_result(value: Any, mantissa_bits: Any, least: Any, nearest: Any, hig
     bound = power_of_two(highest)
     result = f64(np.inf) if result >= bound else result
     result = f64(-np.inf) if result <= -bound else result
-    bits = i32(f32(result).view(i32))
+    return i32(f32(result).view(i32))
+
+
+@scalar
+def positive_zero(bits: Any) -> Any:
+    """A float32 pattern, +0 for -0."""
     return bits if i32(bits & MAGNITUDE) != i32(0) else i32(0)
 
 
@@ -86,7 +91,7 @@ def _wide_row(a: Any, b: Any, c: Any, terms: Any, scale_a: Any, scale_b: Any, fa
     for j in range(LANES):
         bits = i32(c[j])
         summed = f64(total[j] * power_of_two(i32(e[j] - fraction_bits)))
-        new = rounded_result(summed, facts[5], least_c, facts[6] != i32(0), facts[7])
+        new = positive_zero(rounded_result(summed, facts[5], least_c, facts[6] != i32(0), facts[7]))
         c[j] = bits if i32(bits & MAGNITUDE) >= INFINITE else new
 
 
