@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from benchmarks import arithmetic, casts, scaled
+from benchmarks import arithmetic, casts, products, scaled
 from benchmarks.machine import describe
 from benchmarks.race import one_core
 from benchmarks.row import load, report, write
@@ -48,9 +48,13 @@ def main(arguments: list[str] | None = None) -> int:
         for row in scaled.rows():
             if options.only in row.name:
                 records.append(report(row, scaled.SIZE**2))
+        print("Matrix products (multiply-adds), beside NumPy's float32 product and other emulators:")
+        for row in products.rows():
+            if options.only in row.name:
+                records.append(report(row, options.size))
     if threads > 1:
         print(f"All {threads} cores:")
-        for row in casts.thread_rows(casts.data(options.size), threads):
+        for row in chain(casts.thread_rows(casts.data(options.size), threads), products.thread_rows(threads)):
             if options.only in row.name:
                 records.append(report(row, options.size))
     write({"machine": machine, "elements": options.size, "rows": records}, options.out)

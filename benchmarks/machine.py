@@ -8,7 +8,7 @@ import os
 import platform
 from pathlib import Path
 
-LIBRARIES = ("numpy", "numba", "ml_dtypes", "torch", "jax", "gfloat")
+LIBRARIES = ("numpy", "numba", "ml_dtypes", "torch", "jax", "gfloat", "mmasim", "mmaemu")
 
 
 def processor() -> str:

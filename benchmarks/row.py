@@ -18,6 +18,8 @@ class Row(NamedTuple):
     contestants: dict[str, Work]
     targets: dict[str, float]  # peer -> how many times as fast as it
     rate: float | None = None  # elements per second
+    size: int | None = None  # elements, where the row has its own number of them
+    what: str = "el"  # that are counted
 
 
 def load(name: str) -> Any:
@@ -31,6 +33,7 @@ def load(name: str) -> Any:
 def report(row: Row, size: int) -> dict[str, Any]:
     """Run one race, print its line, return its record. The first contestant is the one whose ratios count."""
     result = race(row.contestants)
+    size = row.size or size
     first, *others = row.contestants
     rates = {name: size / seconds for name, seconds in result.medians.items()}
     ratios = {name: rates[first] / rates[name] for name in others}
@@ -38,7 +41,7 @@ def report(row: Row, size: int) -> dict[str, Any]:
     if row.rate is not None:
         verdicts["rate"] = rates[first] >= row.rate
     cells = [f"{name} {ratio:.2f}x{_mark(verdicts.get(name))}" for name, ratio in ratios.items()]
-    rate = f"{rates[first] / 1e9:6.2f} Gel/s{_mark(verdicts.get('rate'))}"
+    rate = f"{rates[first] / 1e9:6.2f} G{row.what}/s{_mark(verdicts.get('rate'))}"
     print(f"{row.name:36s} {rate}  {'  '.join(cells)}", flush=True)
     return {
         "name": row.name,

@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fpsim import scalings
+from fpsim.accumulators import Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.arithmetic import (
     absolute,
     add,
@@ -70,6 +71,7 @@ from fpsim.matmul import matmul
 from fpsim.matrix_unit import MatrixUnit
 from fpsim.policies import policy
 from fpsim.policy_diff import Difference, policy_diff
+from fpsim.reduce import dot, sum
 from fpsim.rounding import Rounding
 from fpsim.rounding_context import rounding
 from fpsim.scale_counts import ScaleCounts
@@ -89,15 +91,14 @@ __version__ = "0.1.0"
 __all__ = [
     "BF16", "E2M1", "E2M3", "E3M2", "E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FNUZ", "E4M3_IEEE", "E5M2", "E5M2FNUZ",
     "E8M0", "FP16", "FP32", "FP64", "INT4", "INT8", "TF32", "UINT4", "UINT8",
-    "DelayedScaling", "Difference", "EncodedArray", "Explanation", "Flags", "FloatClass", "FloatInfo", "Format",
-    "IntegerFormat", "LogFMT", "MatrixUnit", "OnlineScaling", "PeriodicScaling", "Rounding", "ScaleCounts",
-    "ScaleReport", "Scaled", "Scaling",
-    "absolute", "add", "analysis", "array", "cast", "classify", "convert", "decode", "divide", "dot_add", "encode",
-    "encode_both_ways", "encode_scaled", "equal",
-    "explain", "finfo", "fma", "format", "from_int", "gpu", "less", "less_equal", "matmul", "maximum", "maximum_number",
-    "minimum", "minimum_number", "multiply", "negative", "next_down", "next_up", "policy", "policy_diff",
-    "quantize", "quantize_scaled", "remainder", "round_to_integral", "rounding", "scalings", "sqrt", "subtract",
-    "testing", "to_int", "torch", "unit", "units",
+    "Chunked", "DelayedScaling", "Difference", "EncodedArray", "Exact", "Explanation", "Flags", "FloatClass",
+    "FloatInfo", "Format", "FusedMultiplyAdd", "IntegerFormat", "LogFMT", "MatrixUnit", "OnlineScaling", "Pairwise",
+    "PeriodicScaling", "Rounding", "ScaleCounts", "ScaleReport", "Scaled", "Scaling", "Sequential",
+    "absolute", "add", "analysis", "array", "cast", "classify", "convert", "decode", "divide", "dot", "dot_add",
+    "encode", "encode_both_ways", "encode_scaled", "equal", "explain", "finfo", "fma", "format", "from_int", "gpu",
+    "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum", "minimum_number", "multiply", "negative",
+    "next_down", "next_up", "policy", "policy_diff", "quantize", "quantize_scaled", "remainder", "round_to_integral",
+    "rounding", "scalings", "sqrt", "subtract", "sum", "testing", "to_int", "torch", "unit", "units",
 ]  # fmt: skip
 
 _PACKAGES = {"analysis": "analysis", "gpu": "gpu", "testing": "testing", "torch": "torch_ops"}

@@ -8,17 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array
-from fpsim.kernels.dot_add import dot_add_kernel
-from fpsim.kernels.native import under_ieee
 from fpsim.matrix_unit import MatrixUnit
 from fpsim.unit_operands import accumulator, operand, scales, widened
-from fpsim.unit_plan import unit_plan
 from fpsim.units import unit as find_unit
 
 u64 = np.uint64
 
 
-@under_ieee
 def dot_add(
     a: npt.ArrayLike,
     b: npt.ArrayLike,
@@ -74,13 +70,17 @@ def dot_add(
 
 def _run(a: Array, b: Array, c: Array, p: Array, q: Array, unit: MatrixUnit) -> Array:
     """The loop over rows of 64-bit words."""
+    from fpsim.kernels.dot_add import dot_add_kernel
+    from fpsim.unit_plan import unit_plan
+
     plan = unit_plan(unit)
     rows = [np.ascontiguousarray(x.reshape(c.size, x.shape[-1]), u64) for x in (a, b)]
     blocks = [np.ascontiguousarray(x.reshape(c.size, x.shape[-1]), u64) for x in (p, q)]
     out = np.empty(c.size, u64)
     digits = np.zeros(plan.digits, np.int64)
-    dot_add_kernel(unit.rule)(
-        *rows, np.ascontiguousarray(c.reshape(-1), u64), *blocks, out, *plan.layouts, plan.facts, unit.terms, digits,
-        plan.origin,
-    )  # fmt: skip
+    words = np.ascontiguousarray(c.reshape(-1), u64)
+    with np.errstate(all="ignore"):  # words wrap around
+        dot_add_kernel(unit.rule)(
+            *rows, words, *blocks, out, *plan.layouts, plan.facts, unit.terms, digits, plan.origin
+        )
     return out

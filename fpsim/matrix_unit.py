@@ -8,7 +8,22 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fpsim.formats import BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, FP16, FP32, FP64, TF32, Format
+from fpsim.formats import (
+    BF16,
+    E2M1,
+    E2M3,
+    E3M2,
+    E4M3,
+    E4M3FNUZ,
+    E5M2,
+    E5M2FNUZ,
+    E8M0,
+    FP16,
+    FP32,
+    FP64,
+    TF32,
+    Format,
+)
 
 Evidence = Literal["hardware", "simulated", "inferred"]
 
@@ -96,6 +111,22 @@ class MatrixUnit:
     instruction: str = ""
     source: str = ""
     evidence: Evidence = "simulated"
+
+    @property
+    def scale_format(self) -> Format | None:
+        """The format of the block scales' codes; UE4M3 is E4M3 whose sign bit is ignored."""
+        return {"ue8m0": E8M0, "ue4m3": E4M3}[self.scale] if self.scale else None
+
+    @property
+    def nan_code(self) -> int:
+        """The code of the NaN that the unit gives: positive and all ones, or the canonical one."""
+        fmt = self.d.fmt
+        canonical = fmt.nan_code if self.rule in (Rule.EXACT, Rule.FLUSHED_TREE) else None
+        return fmt.top_magnitude if canonical is None else canonical
+
+    def operand_format(self, element: Element) -> Format:
+        """The format in which a step sees an operand."""
+        return FP16 if self.rule is Rule.TWO_PASSES else element.carrier
 
     @property
     def rounding(self) -> str:

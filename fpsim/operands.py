@@ -33,7 +33,7 @@ def operands(name: str, values: tuple[npt.ArrayLike, ...], fmt: Formats) -> Oper
       TypeError: neither codes nor floats of the format.
     """
     wanted = _formats(name, fmt, len(values))
-    read = [_operand(value, want, label) for value, want, label in zip(values, wanted, NAMES, strict=False)]
+    read = [read_operand(value, want, label) for value, want, label in zip(values, wanted, NAMES, strict=False)]
     codes = tuple(code for code, _, _ in read)
     return Operands(
         codes, tuple(found for _, found, _ in read), _broadcast(name, codes), all(typed for _, _, typed in read)
@@ -51,7 +51,7 @@ def _formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
     return [find_format(fmt)] * count
 
 
-def _operand(value: npt.ArrayLike, wanted: Format | None, label: str) -> tuple[Array, Format, bool]:
+def read_operand(value: npt.ArrayLike, wanted: Format | None, label: str) -> tuple[Array, Format, bool]:
     """(codes, format, whether the value came in a float dtype)."""
     refuse_masked(value, label)
     array = from_torch(value) if is_torch(value) else np.asarray(value)

@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import Array, code_array, format_of, from_torch, is_torch, refuse_masked, words
+from fpsim.arrays import Array, code_array, format_of, from_torch, is_torch, overlaps, refuse_masked, words
 from fpsim.formats import DTYPES, FP16, Format
-from fpsim.kernels.layout import decode_plan
 from fpsim.matrix_unit import Element, MatrixUnit, Rule
-from fpsim.unit_plan import scale_format
 from fpsim.units import units
 
 
@@ -30,10 +28,12 @@ def accumulator(c: npt.ArrayLike, unit: MatrixUnit, name: str = "c") -> Array:
     return _codes(c, unit.d.carrier, unit, name).astype(unit.d.dtype, copy=False)
 
 
-def scales(codes: npt.ArrayLike | None, shape: tuple[int, ...], k: int, unit: MatrixUnit, name: str) -> Array:
-    """Scale codes of the blocks of an operand; an empty column for units without scales.
+def scales(
+    codes: npt.ArrayLike | None, shape: tuple[int, ...], k: int, unit: MatrixUnit, name: str, blocks_first: bool = False
+) -> Array:
+    """Scale codes of the blocks of an operand; one empty block for units without scales.
 
-    shape: of the operand without its axis K.
+    shape: of the operand without its axis K, along which its blocks lie: the last axis, or the first.
 
     Raises:
       ValueError: missing, unwanted, or of another shape; K is not a multiple of the block.
@@ -44,16 +44,19 @@ def scales(codes: npt.ArrayLike | None, shape: tuple[int, ...], k: int, unit: Ma
                 f"{unit.name} takes no block scales; got {name}. Scales of a Scaled operand belong to "
                 "matmul(..., promote=); units with scales have names such as blackwell_mxfp8_e4m3_f32."
             )
-        return np.zeros((*shape, 1), np.uint8)
+        return np.zeros((1, *shape) if blocks_first else (*shape, 1), np.uint8)
     if codes is None:
         raise ValueError(f"{unit.name} needs {name}: {unit.scale} codes, one per {unit.block} terms of K.")
     if k % unit.block:
         raise ValueError(
             f"K must be a multiple of {unit.name}'s scale block of {unit.block}; got K = {k}. Pad with zero codes."
         )
-    found = _codes(codes, scale_format(unit), unit, name).astype(np.uint8, copy=False)
-    if found.shape != (*shape, k // unit.block):
-        raise ValueError(f"{name} must have shape {(*shape, k // unit.block)}; got {found.shape}.")
+    assert unit.scale_format is not None
+    found = _codes(codes, unit.scale_format, unit, name).astype(np.uint8, copy=False)
+    blocks = k // unit.block
+    wanted = (blocks, *shape) if blocks_first else (*shape, blocks)
+    if found.shape != wanted:
+        raise ValueError(f"{name} must have shape {wanted}; got {found.shape}.")
     return found
 
 
@@ -84,7 +87,8 @@ def _taken(unit: MatrixUnit) -> str:
         return f"{element.name} ({DTYPES.get(element.carrier, element.carrier.name)} or its codes)"
 
     both = f"a and b of {shown(unit.a)}" if unit.a == unit.b else f"a of {shown(unit.a)} and b of {shown(unit.b)}"
-    return f"{both}, and c of {shown(unit.d)}"
+    blocks = f", with block scales of {unit.scale}" if unit.scale else ""
+    return f"{both}, and c of {shown(unit.d)}{blocks}"
 
 
 def _others(unit: MatrixUnit, fmt: Format) -> str:
@@ -102,5 +106,25 @@ def _as_half(fmt: Format) -> npt.NDArray[Any]:
     """The FP16 code of every code of an FP8 format, all exact; NaN keeps its sign."""
     from fpsim.cast import decode, encode
 
-    assert decode_plan(fmt, 32) is not None
     return encode(decode(np.arange(256, dtype=np.uint8), fmt), FP16)
+
+
+def refuse_axes(codes: Array, name: str) -> None:
+    """A ValueError unless an operand is a matrix."""
+    if codes.ndim != 2:
+        shape = "(M, K)" if name == "a" else "(K, N)"
+        raise ValueError(f"{name} must have two axes, {shape}; got shape {codes.shape}.")
+
+
+def refuse_shapes(a: Array, b: Array) -> None:
+    """A ValueError unless matrices can be multiplied."""
+    if a.shape[1] != b.shape[0]:
+        raise ValueError(
+            f"a (M, K) and b (K, N) must agree in K; got {a.shape} and {b.shape}. Transpose b if its rows are columns."
+        )
+
+
+def refuse_overlap(out: Array | None, *operands: Array) -> None:
+    """A ValueError where the result would overwrite an operand."""
+    if out is not None and any(overlaps(out, x) for x in operands):
+        raise ValueError("out must not share memory with a or b; got overlapping arrays. Pass a separate array.")

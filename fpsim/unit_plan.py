@@ -9,16 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.core.long_sum import digits_for
-from fpsim.formats import E4M3, E8M0, FP16, Format
+from fpsim.formats import E8M0
 from fpsim.kernels.layout import pack_plan, unpack_layout
-from fpsim.matrix_unit import Element, MatrixUnit, Rule
+from fpsim.matrix_unit import MatrixUnit, Rule
 from fpsim.rounding import Rounding
 
 TF32_BITS = 0xFFFFE000  # the bits of a float32 that tensor cores read of a tf32 operand (PTX ISA, wgmma)
 UE4M3_BITS = 0x7F  # an unsigned E4M3 scale ignores the sign bit
 ALL_BITS = (1 << 63) - 1
-SCALE_FORMATS = {"ue8m0": E8M0, "ue4m3": E4M3}
-NANS = {16: 0x7FFF, 32: 0x7FFFFFFF}  # positive, all ones: what NVIDIA's units give
 
 
 class UnitPlan(NamedTuple):
@@ -30,33 +28,16 @@ class UnitPlan(NamedTuple):
     origin: int  # the exponent of its lowest digit
 
 
-def operand_format(unit: MatrixUnit, element: Element) -> Format:
-    """The format in which the unit's steps see an operand."""
-    return FP16 if unit.rule is Rule.TWO_PASSES else element.carrier
-
-
-def scale_format(unit: MatrixUnit) -> Format:
-    """The format of the block scales' codes."""
-    return SCALE_FORMATS[unit.scale or "ue8m0"]
-
-
-def canonical_nan(unit: MatrixUnit) -> int:
-    """The code of the NaN that a unit gives."""
-    nan = unit.d.fmt.nan_code
-    assert nan is not None
-    return nan if unit.rule in (Rule.EXACT, Rule.FLUSHED_TREE) else NANS[unit.d.fmt.bits]
-
-
 @cache
 def unit_plan(unit: MatrixUnit) -> UnitPlan:
     """The plan of a unit."""
-    a, b, d = operand_format(unit, unit.a), operand_format(unit, unit.b), unit.d.fmt
+    a, b, d = unit.operand_format(unit.a), unit.operand_format(unit.b), unit.d.fmt
     flushes = unit.rule is Rule.FLUSHED_TREE
     # the layout of nearest even overflows to Inf, which is what units do that cut toward zero as well
     result = pack_plan(d, Rounding.NEAREST_EVEN, "nonfinite", "flush" if flushes else "keep", 32, "after")
     layouts = (
         unpack_layout(a, "keep"), unpack_layout(b, "keep"), unpack_layout(d, "keep"),
-        unpack_layout(scale_format(unit), "keep"), result.layout,
+        unpack_layout(unit.scale_format or E8M0, "keep"), result.layout,
     )  # fmt: skip
     mode = Rounding.TOWARD_ZERO if unit.rounding == "toward_zero" else Rounding.NEAREST_EVEN
     facts = (
@@ -65,7 +46,7 @@ def unit_plan(unit: MatrixUnit) -> UnitPlan:
         unit.floor_exponent,
         int(mode),
         (1 << (d.mantissa_bits - unit.result_bits)) - 1,
-        canonical_nan(unit),
+        unit.nan_code,
         unit.block,
         TF32_BITS if unit.a.name in ("tf32", "xf32") else ALL_BITS,
         UE4M3_BITS if unit.scale == "ue4m3" else ALL_BITS,

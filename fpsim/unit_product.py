@@ -11,7 +11,7 @@ import numpy as np
 from fpsim.arithmetic import fma, multiply
 from fpsim.arrays import Array
 from fpsim.cast import decode
-from fpsim.formats import FP32, Format
+from fpsim.formats import E8M0, FP32, Format
 from fpsim.kernels.fused_product import ADD, ADD_HALF, COLUMNS_FIRST, NO_SCALE, PRODUCT, ROWS_FIRST, fused_product
 from fpsim.kernels.grouped_product import GROUP, grouped_product
 from fpsim.kernels.native import ieee_arithmetic
@@ -19,7 +19,7 @@ from fpsim.kernels.panel import HIGHEST, LANES, largest_exponent
 from fpsim.kernels.step_product import step_product
 from fpsim.matrix_unit import MatrixUnit, Rule
 from fpsim.threads import over_spans
-from fpsim.unit_plan import TF32_BITS, operand_format, scale_format
+from fpsim.unit_plan import TF32_BITS
 
 i32, f32 = np.int32, np.float32
 
@@ -27,6 +27,7 @@ BASES = 60  # of relative exponents, at most, either way: products and powers st
 CHAIN_TERMS = 64  # fused multiply-adds of a chain that share a panel
 MACS = 16  # multiply-adds that take as long as the cast of an element
 SUM_BITS = 29  # of the cut products of a step that an int32 holds beside the accumulator
+SQUARE = 64  # rows and columns that are copied at a time
 NOTHING = np.zeros((0, 0), f32)
 NO_FACTORS = np.zeros((0, 0), i32)
 EXCHANGED = {ROWS_FIRST: COLUMNS_FIRST, COLUMNS_FIRST: ROWS_FIRST}
@@ -43,7 +44,8 @@ class Factors(NamedTuple):
 
     def transposed(self) -> Factors:
         """Those of the transposed product."""
-        return Factors(self.columns.T, self.rows.T, EXCHANGED.get(self.mode, self.mode))
+        rows, columns = np.ascontiguousarray(self.columns.T), np.ascontiguousarray(self.rows.T)
+        return Factors(rows, columns, EXCHANGED.get(self.mode, self.mode))
 
 
 class Product(NamedTuple):
@@ -95,11 +97,21 @@ def add_product(total: Array, product: Product) -> None:
         _stepwise(total, product)
 
 
+def _in_c_order(x: Array) -> Array:
+    """A matrix in C order; a transposed one is copied in squares, which takes a third of the time."""
+    if x.flags.c_contiguous or x.size <= SQUARE**2:
+        return np.ascontiguousarray(x)
+    copy = np.empty(x.shape, x.dtype)
+    for m in range(0, x.shape[0], SQUARE):
+        for n in range(0, x.shape[1], SQUARE):
+            copy[m : m + SQUARE, n : n + SQUARE] = x[m : m + SQUARE, n : n + SQUARE]
+    return copy
+
+
 def _floats(codes: Array, fmt: Format) -> Array:
     """Codes as the floats of their values, in C order."""
-    if fmt.bits >= 32:
-        return np.ascontiguousarray(codes).view(f"f{codes.itemsize}")
-    return decode(np.ascontiguousarray(codes), fmt)
+    codes = _in_c_order(codes)
+    return codes.view(f"f{codes.itemsize}") if fmt.bits >= 32 else decode(codes, fmt)
 
 
 def _in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None]) -> None:
@@ -107,11 +119,11 @@ def _in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], Non
     m, n = total.shape
 
     def over_rows(start: int, stop: int) -> None:
-        with ieee_arithmetic():
+        with ieee_arithmetic(), np.errstate(all="ignore"):  # lanes without terms hold anything; NaN and Inf are meant
             work(start, stop, 0, n)
 
     def over_columns(start: int, stop: int) -> None:
-        with ieee_arithmetic():
+        with ieee_arithmetic(), np.errstate(all="ignore"):
             work(0, m, start, stop)
 
     if n >= 4 * LANES or n >= m:
@@ -127,11 +139,18 @@ def _base(patterns: Array, fmt: Format) -> int:
     return max(-BASES, min(int(largest_exponent()(patterns)) - HIGHEST, BASES))
 
 
-def _interleaved(k: int) -> Array:
-    """The order of the terms of a unit that takes two of every four first, with -1 where a term is missing."""
-    four = np.arange(-(-k // 32) * 32).reshape(-1, 8, 2, 2)  # steps of 32, fours, pairs
-    order = four.transpose(0, 2, 1, 3).reshape(-1)
-    return np.where(order < k, order, -1)
+def _interleaved(codes: Array, axis: int) -> Array:
+    """Codes of a unit that takes two terms of every four first, in the order of its steps, zeros behind their end."""
+    k = codes.shape[axis]
+    fours = np.arange(-(-k // 32) * 32).reshape(-1, 8, 2, 2)  # steps of 32, fours, pairs
+    order = fours.transpose(0, 2, 1, 3).reshape(-1)
+    padded = np.zeros([order.size if i == axis else length for i, length in enumerate(codes.shape)], codes.dtype)
+    kept = np.flatnonzero(order < k)
+    if axis == 0:
+        padded[kept] = codes[order[kept]]
+    else:
+        padded[:, kept] = codes[:, order[kept]]
+    return padded
 
 
 def _fused(total: Array, p: Product) -> None:
@@ -139,18 +158,15 @@ def _fused(total: Array, p: Product) -> None:
     unit = p.unit
     half, two_passes, scaled = unit.d.name == "f16", unit.rule is Rule.TWO_PASSES, unit.rule is Rule.SCALED
     terms = 16 if two_passes else unit.terms
-    a, b = _floats(p.a, unit.a.carrier), _floats(p.b, unit.b.carrier)
-    mode, promotion = p.factors.mode, p.promote // unit.terms
     if two_passes and p.promote:  # the unit's own additions and those of the promotion are two levels
         _promoted(total, p)
         return
+    a, b, promotion, mode = p.a, p.b, p.promote // unit.terms, p.factors.mode
     if two_passes:
-        order = _interleaved(a.shape[1])
-        a, b = np.where(order >= 0, a[:, order], f32(0)), np.where(order[:, None] >= 0, b[order], f32(0))
-        promotion, mode = 2, ADD_HALF if half else ADD
-    a, b = a.view(i32), b.view(i32)
+        a, b, promotion, mode = _interleaved(a, 1), _interleaved(b, 0), 2, ADD_HALF if half else ADD
+    a, b = _floats(a, unit.a.carrier).view(i32), _floats(b, unit.b.carrier).view(i32)
     kept = i32(TF32_BITS - (1 << 32)) if unit.a.name == "tf32" else i32(-1)
-    formats = operand_format(unit, unit.a), operand_format(unit, unit.b)
+    formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
     bases = [_base(x, fmt) for x, fmt in zip((a, b), formats, strict=True)]
     of_a, of_b = (np.array([kept, fmt.min_exponent, base], i32) for fmt, base in zip(formats, bases, strict=True))
     cleared = (1 << (FP32.mantissa_bits - unit.result_bits)) - 1 if unit.d.name == "f32" else 0
@@ -161,7 +177,8 @@ def _fused(total: Array, p: Product) -> None:
          unit.result_bits, int(half), d.bias + 1], i32,
     )  # fmt: skip
     scales = [_scale_exponents(x) if scaled else NO_FACTORS for x in (p.scale_a, p.scale_b)]
-    joined = unit.fraction_bits + 2 + (terms - 1).bit_length() > SUM_BITS + 1
+    fills = unit.fraction_bits + 2 + (terms - 1).bit_length() > SUM_BITS + 1
+    joined = fills or terms == 16 or (half and terms == 32)  # one kernel for all units of 16 terms, one for FP16 of 32
     run = fused_product(terms, joined, half, scaled)
     patterns = total.view(i32)
 
@@ -181,7 +198,7 @@ def _scale_exponents(codes: Array) -> Array:
 
 def _grouped(total: Array, p: Product) -> None:
     """Block-scaled FP4."""
-    unit, fmt = p.unit, scale_format(p.unit)
+    unit, fmt = p.unit, p.unit.scale_format or E8M0
     a, b = _floats(p.a, unit.a.carrier), _floats(p.b, unit.b.carrier)
     repeat = unit.block // GROUP
     codes = [x & 0x7F if unit.scale == "ue4m3" else x for x in (p.scale_a, p.scale_b)]

@@ -14,6 +14,7 @@ from fpsim.matrix_unit import ELEMENTS, Evidence, MatrixUnit, Rule
 MMASIM = "mmasim 2.1.1 (arXiv:2511.10909)"
 KM = "Khattak and Mikaitis (arXiv:2512.07004), mmasim 2.1.1"
 AMD = "mmasim 2.1.1 (arXiv:2511.10909), AMD instruction set manuals"
+MMAEMU = "mmaemu 0.1.0 (recordings of an RTX 4060, all pairs, and an H100)"
 EMULATED = "Khattak and Mikaitis (arXiv:2512.07004), CUTLASS issue 1986"
 
 FP8 = ("e4m3", "e5m2")
@@ -79,9 +80,11 @@ for _pair, _d in product(_pairs(FP8), ("f32", "f16")):
     _low = E8M13 if _d == "f32" else None
     _same: Evidence = "hardware" if _a == _b else "simulated"  # mixed operands are in no data of real chips
     _row("ada", _pair, _d, 16, fraction_bits=13, floor_exponent=_floor(24, _d), result_bits=_low,
-         instruction="mma.m16n8k16, mma.m16n8k32", source=KM, evidence=_same)  # fmt: skip
+         instruction="mma.m16n8k16, mma.m16n8k32", source=f"{KM}; {MMAEMU}" if _d == "f32" else KM,
+         evidence="hardware" if _d == "f32" else _same)  # fmt: skip
     _row("hopper", _pair, _d, 32, fraction_bits=13, floor_exponent=_floor(25, _d), result_bits=_low,
-         instruction="wgmma k32", source=KM, evidence=_same if _d == "f32" else "simulated")  # fmt: skip
+         instruction="wgmma k32", source=f"{KM}; {MMAEMU}" if _d == "f32" else KM,
+         evidence=_same if _d == "f32" else "simulated")  # fmt: skip
     for _arch in ("hopper", "blackwell"):
         _measured = _a == _b and (_arch, _d) != ("hopper", "f32")
         _row(_arch, _pair, _d, 32, kind="mma", rule=Rule.TWO_PASSES, fraction_bits=25,

@@ -20,8 +20,12 @@ from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_bits_64
 from fpsim.core.neighbour import classify, neighbour
 from fpsim.core.number import UnpackLayout, unpack
 from fpsim.core.pack import pack
+from fpsim.core.unit_step import Layouts, UnitLayout
+from fpsim.kernels.dot_add import STEPS
 from fpsim.kernels.layout import decode_plan, encode_plan, pack_plan, unpack_layout
 from fpsim.rounding import Rounding
+from fpsim.unit_operands import widened
+from fpsim.unit_plan import unit_plan
 
 Array = npt.NDArray[Any]
 Results = dict[str, Array]
@@ -38,6 +42,13 @@ SOURCES = {"float32": SPECIALS.astype(np.float32), "float64": SPECIALS[5:]}
 CAST_FORMATS = [fp.E4M3, fp.E4M3FNUZ, fp.E8M0, fp.format("p3109_k6p3ue")]
 DECODED = {fmt.name: np.arange(0, 1 << fmt.bits, (1 << fmt.bits) // 16) for fmt in (fp.E4M3, fp.FP16, fp.E4M3FNUZ)}
 
+UNITS = [
+    fp.unit(name)
+    for name in (
+        "hopper_e4m3_f32", "ampere_f16_f16", "blackwell_mxfp8_e4m3_f32", "blackwell_nvfp4_f32", "hopper_mma_e5m2_f32",
+        "cdna1_bf16_f32", "cdna2_f16_f32", "cdna3_bf16_f32", "cdna3_fp8_f32",
+    )
+]  # fmt: skip
 COUNTS = {
     "add": 2, "multiply": 2, "divide": 2, "remainder": 2, "minimum": 2, "maximum_number": 2, "fma": 3, "sqrt": 1,
     "round_to_integral": 1, "next_up": 1, "next_down": 1, "classify": 1,
@@ -152,6 +163,45 @@ def computed(name: str, fmt: fp.Format, rounding: Rounding) -> tuple[Array, Arra
     return codes.astype(np.uint8 if name == "classify" else fmt.storage), flags
 
 
+def unit_rows(unit: fp.MatrixUnit) -> dict[str, Array]:
+    """A few random rows of a unit, with the columns that `fp.dot_add` takes."""
+    rng, rows, k = np.random.default_rng(5), 6, 2 * unit.terms
+    given = {
+        "a": rng.integers(0, 1 << unit.a.fmt.bits, (rows, k)).astype(unit.a.dtype),
+        "b": rng.integers(0, 1 << unit.b.fmt.bits, (rows, k)).astype(unit.b.dtype),
+        "c": fp.encode(rng.standard_normal(rows), unit.d.fmt),
+    }
+    if unit.scale:
+        given["scale_a"] = rng.integers(110, 140, (rows, k // unit.block)).astype(np.uint8)
+        given["scale_b"] = rng.integers(110, 140, (rows, k // unit.block)).astype(np.uint8)
+    return given
+
+
+def added_up(unit: fp.MatrixUnit) -> Array:
+    """The results of a unit's rows, a thread per row."""
+    plan, step = unit_plan(unit), STEPS[unit.rule]
+    given = unit_rows(unit)
+    a, b = (widened(given[name], getattr(unit, name), unit).astype(np.uint64) for name in ("a", "b"))
+    c, empty = given["c"].astype(np.uint64), np.zeros((a.shape[0], 1), np.uint64)
+    scales = [given.get(name, empty).astype(np.uint64) for name in ("scale_a", "scale_b")]
+    room = np.zeros((a.shape[0], plan.digits), np.int64)
+    out = np.zeros(a.shape[0], np.uint64)
+    of_a, of_b, of_c, of_scale, of_result = plan.layouts
+    facts, origin, terms = UnitLayout(*plan.facts), np.int64(plan.origin), unit.terms
+
+    def dot_add(a: Any, b: Any, c: Any, p: Any, q: Any, room: Any, out: Any) -> None:
+        row = cuda.grid(1)
+        if row < a.shape[0]:
+            operands = UnpackLayout(*of_a), UnpackLayout(*of_b), UnpackLayout(*of_c), UnpackLayout(*of_scale)
+            f, total = Layouts(*operands, EncodeLayout(*of_result)), c[row]
+            for start in range(0, a.shape[1], terms):
+                total = step(a[row], b[row], p[row], q[row], np.int64(start), total, room[row], origin, f, facts)
+            out[row] = total
+
+    run_kernel(dot_add, a.shape[0], a, b, c, *scales, room, out)
+    return out.astype(unit.d.dtype)
+
+
 def results() -> Results:
     """Every result of the simulated kernels, by name."""
     found: Results = {}
@@ -166,6 +216,8 @@ def results() -> Results:
             for rounding in roundings(name):
                 key = f"{name} {fmt.name} {rounding}"
                 found[key], found[f"{key} flags"] = computed(name, fmt, Rounding[rounding.upper()])
+    for unit in UNITS:
+        found[f"dot_add {unit.name}"] = added_up(unit)
     return found
 
 

@@ -78,6 +78,7 @@ FLOORS = {
     "unit_plan": 2,
     "unit_operands": 2,
     "unit_product": 2,
+    "unit_matmul": 2,
     "accumulate": 2,
     "accumulator_product": 2,
     "reduce": 2,

@@ -70,3 +70,12 @@ def test_simulated_kernels_compute_the_same_codes_and_flags(name: str, simulated
             codes, flags = getattr(fp, name)(*columns, **words, flags=True)
             assert_bits_equal(got[0], codes)
             assert_bits_equal(got[1], flags)
+
+
+@pytest.mark.parametrize("unit", simulator.UNITS, ids=lambda unit: unit.name)
+def test_simulated_kernels_add_up_as_matrix_units_do(
+    unit: fp.MatrixUnit, simulated: dict[str, npt.NDArray[Any]]
+) -> None:
+    given: dict[str, Any] = simulator.unit_rows(unit)
+    want = fp.dot_add(given.pop("a"), given.pop("b"), given.pop("c"), unit, **given)
+    assert_bits_equal(simulated[f"dot_add {unit.name}"], want)

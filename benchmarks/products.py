@@ -1,0 +1,180 @@
+"""Matrix products by matrix units and accumulators, beside NumPy's float32 product, mmaemu and mmasim."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import fpsim as fp
+from benchmarks.casts import on_one_thread
+from benchmarks.race import Work
+from benchmarks.row import Row, load
+
+SHAPE = (512, 512, 1024)  # M, N, K
+PEER_SHAPE = (512, 512, 256)  # peers are hundreds of times slower
+GROWTH = (256, 512, 1024, 2048, 4096)
+GEMM = "float32 GEMM"
+
+# Unit -> multiply-adds per second that are wanted, and the share of NumPy's float32 product.
+UNITS: dict[str, tuple[float, float | None]] = {
+    "hopper_e4m3_f32": (15e9, 0.3), "hopper_f16_f32": (11e9, None), "hopper_bf16_f32": (10e9, None),
+    "hopper_tf32_f32": (0.5e9, None), "ampere_f16_f32": (9e9, None), "ampere_bf16_f32": (0.5e9, None),
+    "ampere_tf32_f32": (0.5e9, None), "volta_f16_f32": (0.5e9, None), "volta_f16_f16": (0.5e9, None),
+    "ada_e4m3_f32": (0.5e9, None), "hopper_f16_f16": (0.5e9, None), "hopper_e4m3_f16": (0.5e9, None),
+    "blackwell_e4m3_f32": (0.5e9, None), "blackwell_e2m1_f32": (0.5e9, None), "hopper_mma_e4m3_f32": (0.5e9, None),
+    "hopper_mma_e4m3_f16": (0.5e9, None), "blackwell_mxfp8_e4m3_f32": (5e9, None),
+    "blackwell_mxfp4_block32_f32": (0.5e9, None), "blackwell_nvfp4_f32": (5e9, None), "ampere_f64_f64": (0.5e9, None),
+    "cdna1_f16_f32": (0.5e9, None), "cdna1_bf16_f32": (0.5e9, None), "cdna2_f16_f32": (0.5e9, None),
+    "cdna2_bf16_f32": (0.5e9, None), "cdna2_bf16_1k_f32": (0.5e9, None), "cdna3_f32_f32": (0.5e9, None),
+    "cdna3_f16_f32": (0.5e9, None), "cdna3_bf16_f32": (0.5e9, None), "cdna3_xf32_f32": (0.5e9, None),
+    "cdna3_fp8_f32": (0.5e9, None),
+}  # fmt: skip
+ACCUMULATORS = {
+    "Sequential FP32": (fp.Sequential(fp.FP32), fp.BF16, 15e9),
+    "Sequential BF16": (fp.Sequential(fp.BF16), fp.BF16, 11e9),
+    "Sequential FP16": (fp.Sequential(fp.FP16), fp.FP16, 7e9),
+    "FusedMultiplyAdd FP32": (fp.FusedMultiplyAdd(fp.FP32), fp.BF16, None),
+    "FusedMultiplyAdd BF16": (fp.FusedMultiplyAdd(fp.BF16), fp.BF16, None),
+    "FusedMultiplyAdd FP16": (fp.FusedMultiplyAdd(fp.FP16), fp.FP16, None),
+    "Chunked FP16": (fp.Chunked(fp.FP16), fp.FP16, None), "Pairwise FP16": (fp.Pairwise(fp.FP16), fp.FP16, None),
+    "Exact FP32": (fp.Exact(fp.FP32), fp.BF16, None),
+}  # fmt: skip
+
+
+class Operands(NamedTuple):
+    """Codes of a product, the scales of a block-scaled unit, and room for the result."""
+
+    a: Any
+    b: Any
+    scales: dict[str, Any]
+    out: Any
+
+
+def rows() -> Iterator[Row]:
+    """Every race of this file on one core."""
+    gemm = _gemm(SHAPE)
+    for name, (rate, share) in UNITS.items():
+        targets = {GEMM: share} if share else {}
+        contestants = {"fpsim": _by_unit(name, SHAPE), GEMM: gemm}
+        yield Row(name, contestants, targets, rate, _size(SHAPE), "MAC")
+    promoted = {"fpsim": _by_unit("hopper_e4m3_f32", SHAPE, promote=128), GEMM: gemm}
+    yield Row("hopper_e4m3_f32, promote=128", promoted, {GEMM: 0.27}, None, _size(SHAPE), "MAC")
+    yield Row("hopper_e4m3_f32, DeepGEMM scales", {"fpsim": _scaled(SHAPE), GEMM: gemm}, {}, None, _size(SHAPE), "MAC")
+    for name, (accumulator, fmt, wanted) in ACCUMULATORS.items():
+        work = _by_accumulator(accumulator, fmt, SHAPE)
+        yield Row(f"{name} ({fmt} operands)", {"fpsim": work, GEMM: gemm}, {}, wanted, _size(SHAPE), "MAC")
+    yield from peer_rows()
+    for n in GROWTH:
+        cube = (n, n, n)
+        yield Row(f"hopper_e4m3_f32, {n}^3", {"fpsim": _by_unit("hopper_e4m3_f32", cube)}, {}, None, n**3, "MAC")
+
+
+def peer_rows() -> Iterator[Row]:
+    """Races with the emulators that give the same bits."""
+    targets = {"mmaemu": 17.0, "mmasim": 1000.0}
+    for name, instruction in (
+        ("hopper_e4m3_f32", "e4m3"), ("hopper_f16_f32", "f16"), ("hopper_bf16_f32", "bf16"),
+    ):  # fmt: skip
+        contestants: dict[str, Work] = {"fpsim": _by_unit(name, PEER_SHAPE)}
+        contestants |= _mmasim(name) | (_mmaemu() if instruction == "e4m3" else {})
+        wanted = {peer: ratio for peer, ratio in targets.items() if instruction == "e4m3"}
+        yield Row(f"{name}, small, beside emulators", contestants, wanted, None, _size(PEER_SHAPE), "MAC")
+
+
+def thread_rows(threads: int) -> Iterator[Row]:
+    """One product on every core, and the same on one."""
+    for name in ("hopper_e4m3_f32", "hopper_f16_f32"):
+        work = _by_unit(name, (512, 1024, 1024))
+        wanted = {"one thread": 1.8} if threads == 2 else {}  # on an idle machine
+        contestants = {"fpsim": work, "one thread": on_one_thread(work)}
+        yield Row(f"{name}, all cores", contestants, wanted, None, 512 * 1024**2, "MAC")
+
+
+def _size(shape: tuple[int, int, int]) -> int:
+    m, n, k = shape
+    return m * n * k
+
+
+def _values(shape: tuple[int, int, int]) -> tuple[Any, Any]:
+    m, n, k = shape
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
+
+
+def _gemm(shape: tuple[int, int, int]) -> Work:
+    x, y = _values(shape)
+    return partial(np.matmul, x, y, out=np.empty((shape[0], shape[1]), np.float32))
+
+
+def _codes(x: Any, fmt: fp.Format) -> Any:
+    return x.astype(np.float64) if fmt == fp.FP64 else fp.encode(x, fmt)
+
+
+def _operands(name: str, shape: tuple[int, int, int]) -> Operands:
+    unit, (x, y), (m, n, k) = fp.unit(name), _values(shape), shape
+    scales = {}
+    if unit.scale:
+        rng, (low, high) = np.random.default_rng(1), (120, 130) if unit.scale == "ue8m0" else (48, 80)
+        blocks = k // unit.block
+        scales = {
+            "scale_a": rng.integers(low, high, (m, blocks), np.uint8),
+            "scale_b": rng.integers(low, high, (blocks, n), np.uint8),
+        }
+    dtype = {"f16": np.float16, "f32": np.float32, "f64": np.float64}[unit.d.name]
+    return Operands(_codes(x, unit.a.carrier), _codes(y, unit.b.carrier), scales, np.empty((m, n), dtype))
+
+
+def _by_unit(name: str, shape: tuple[int, int, int], promote: int | None = None) -> Work:
+    given = _operands(name, shape)
+    return partial(fp.matmul, given.a, given.b, accumulate=name, promote=promote, out=given.out, **given.scales)
+
+
+def _scaled(shape: tuple[int, int, int]) -> Work:
+    """FP8 with a scale per 1 x 128 and per 128 x 128, promoted every 128 terms."""
+    x, y = _values(shape)
+    a = fp.encode_scaled(x, fp.E4M3, fp.scalings.DEEPGEMM_1X128)
+    b = fp.encode_scaled(y, fp.E4M3, fp.scalings.DEEPGEMM_128X128)
+    out = np.empty(shape[:2], np.float32)
+    return partial(fp.matmul, a, b, accumulate="hopper_e4m3_f32", promote=128, out=out)
+
+
+def _by_accumulator(accumulator: Any, fmt: fp.Format, shape: tuple[int, int, int]) -> Work:
+    x, y = _values(shape)
+    a, b = fp.cast(x, fmt), fp.cast(y, fmt)
+    out = np.empty(shape[:2], accumulator.result_format.dtype)
+    return partial(fp.matmul, a, b, accumulate=accumulator, out=out)
+
+
+def _mmasim(name: str) -> dict[str, Work]:
+    """mmasim's arithmetic over all pairs of rows and columns at once."""
+    torch, simulator = load("torch"), load("mmasim.arithmetic.fdpa")
+    if torch is None or simulator is None:
+        return {}
+    unit, given = fp.unit(name), _operands(name, PEER_SHAPE)
+    rho = "RZ-E8M13" if unit.result_bits == 13 else "RZ-FP32"
+    step = simulator.MMA_T_FDPA(unit.fraction_bits, rho, unit.terms, unit.floor_exponent, unit.a.name, unit.b.name)
+    dtype = {"e4m3": torch.float8_e4m3fn, "f16": torch.float16, "bf16": torch.bfloat16}[unit.a.name]
+    a, b = (torch.from_numpy(np.ascontiguousarray(x)).view(dtype) for x in (given.a, given.b.T))
+    m, n, k = PEER_SHAPE
+    pairs = a[:, None].expand(m, n, k), b[None].expand(m, n, k)
+    return {"mmasim": partial(step.dpa, *pairs, torch.zeros(m, n))}
+
+
+def _mmaemu() -> dict[str, Work]:
+    """mmaemu's accumulator of an H100, without split K."""
+    torch, emulator = load("torch"), load("mmaemu")
+    if torch is None or emulator is None:
+        return {}
+    given = _operands("hopper_e4m3_f32", PEER_SHAPE)
+    a, b = (torch.from_numpy(np.ascontiguousarray(x)).view(torch.float8_e4m3fn) for x in (given.a, given.b.T))
+
+    def work() -> object:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return emulator.accumulate(a, b, use_fast_accum=True, splitk=1)
+
+    return {"mmaemu": work}
