@@ -50,7 +50,7 @@ def unit_matmul(
     total = result if in_place else np.empty(shape, np.promote_types(dtype, np.float32))
     _start(total, c, unit, left, right)
     _accumulate(total, Product(unit, left.codes, right.codes, *block_scales, promote, Factors()), left, right, mode)
-    finished = _finished(total, unit, dtype)
+    finished = _finished(total, unit, dtype) if k else total.astype(dtype, copy=False)  # no terms leave c as it is
     if finished is not result:
         result[...] = finished
     return result

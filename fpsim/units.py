@@ -78,7 +78,7 @@ for _arch, _bf16, _tf32, _bits, _how in (
 for _pair, _d in product(_pairs(FP8), ("f32", "f16")):
     _a, _, _b = _pair.partition("x")
     _low = E8M13 if _d == "f32" else None
-    _same: Evidence = "hardware" if _a == _b else "simulated"  # mixed operands are in no data of real chips
+    _same: Evidence = "hardware" if _a == _b else "simulated"  # only of Ada to f32 are there data of mixed operands
     _row("ada", _pair, _d, 16, fraction_bits=13, floor_exponent=_floor(24, _d), result_bits=_low,
          instruction="mma.m16n8k16, mma.m16n8k32", source=f"{KM}; {MMAEMU}" if _d == "f32" else KM,
          evidence="hardware" if _d == "f32" else _same)  # fmt: skip

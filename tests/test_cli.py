@@ -53,6 +53,7 @@ def test_nothing_to_study_is_bad_input_and_writes_nothing(tmp_path: Path) -> Non
         (("study", "--rounding", "nearest"), "Did you mean 'nearest_even'?"),
         (("explain", "abc", "e4m3"), "value must be a number"),
         (("formats", "e4m9"), "Did you mean 'E4M3'?"),
+        (("units", "hoper"), "Did you mean 'hopper'?"),
     ],
 )
 def test_bad_words_give_one_line(arguments: tuple[str, ...], words: str) -> None:
@@ -68,6 +69,36 @@ def test_formats_and_explain_print() -> None:
     assert "values 0, 0.5, 1, 1.5, 2, 3, 4, 6" in fpsim("formats", "e2m1").stdout
     assert "-0.3125" in fpsim("explain", "-0.3", "e4m3").stdout
     assert "toward_zero" in fpsim("explain", "0x1.8p3", "bf16", "--rounding", "toward_zero").stdout
+
+
+def rows_of_units(*arguments: str, columns: int = 120) -> dict[str, list[str]]:
+    """The words of every row that `fpsim units` prints, by the unit's name."""
+    done = fpsim("units", *arguments, code=f"import os; os.environ['COLUMNS'] = '{columns}'")
+    assert done.returncode == 0
+    assert max(map(len, done.stdout.splitlines())) <= columns
+    words = [line.split() for line in done.stdout.splitlines()]
+    return {row[0]: row[1:] for row in words if row and row[0].count("_") >= 2}
+
+
+def test_units_prints_the_facts_of_an_architecture() -> None:
+    rows = rows_of_units("Hopper")
+    assert all(name.startswith("hopper_") for name in rows)
+    assert rows["hopper_bf16_f32"] == ["16", "25", "RZ", "hardware", "[1]", "wgmma,", "mma", "bf16"]
+    assert rows["hopper_<a>_f32"][:4] == ["32", "13", "RZ13", "hardware"]
+    assert rows["hopper_<a>x<b>_f32"][:4] == ["32", "13", "RZ13", "simulated"]
+    assert rows["hopper_mma_<a>_f32"][2:4] == ["RZ+RNE", "inferred"]
+    assert rows_of_units("blackwell")["blackwell_nvfp4_f32"][3] == "ue4m3/16"
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_units_prints_whole_names_in_any_terminal(columns: int) -> None:
+    import fpsim as fp
+
+    assert rows_of_units("--all", columns=columns).keys() == {unit.name for unit in fp.units()}
+
+
+def test_units_folds_operands_unless_all_are_asked_for() -> None:
+    assert 50 < len(rows_of_units()) < 80
 
 
 def test_python_m_fpsim_works() -> None:
