@@ -78,6 +78,8 @@ def _side(x: Any, name: str, unit: MatrixUnit, codes_of_scales: Any) -> Side:
         return Side(codes, codes_of_scales, None, (0, 0), None)
     if codes_of_scales is not None:
         raise ValueError(f"{name} is Scaled and brings its scales; leave scale_{name} out.")
+    if unit.d.name == "f64":
+        raise ValueError(f"scales are applied to float32 sums; {unit.name} has float64 sums. Decode {name} first.")
     if x.fmt != element.carrier:
         raise ValueError(f"{unit.name} takes {element.name} as {name}; got a Scaled array of {x.fmt}.")
     refuse_axes(x.codes, name)
@@ -87,7 +89,7 @@ def _side(x: Any, name: str, unit: MatrixUnit, codes_of_scales: Any) -> Side:
         return Side(codes, None, x.scales, (rows, columns), None)
     along, across = (columns, rows) if name == "a" else (rows, columns)
     k = codes.shape[1] if name == "a" else codes.shape[0]
-    fits = across == 1 and (along == unit.block or (along == k and k <= unit.block))
+    fits = across == 1 and (along == unit.block or (along == max(k, 1) <= unit.block))
     if not fits or x.scaling.scale_format != unit.scale_format or x.scale_codes is None:
         wanted = f"(1, {unit.block})" if name == "a" else f"({unit.block}, 1)"
         raise ValueError(
@@ -129,7 +131,7 @@ def _blocks_along_k(k: int, left: Side, right: Side) -> list[int]:
 
 
 def _scale_order(word: str) -> int:
-    if word not in SCALE_ORDERS:
+    if not isinstance(word, str) or word not in SCALE_ORDERS:
         raise unknown("scale_order", word, list(SCALE_ORDERS))
     return SCALE_ORDERS[word]
 
@@ -153,15 +155,17 @@ def _accumulate(total: Array, product: Product, left: Side, right: Side, mode: i
     k = product.a.shape[1]
     if _blocks_along_k(k, left, right):
         add_product(total, product._replace(factors=_factors(left, right, k, product.promote, mode)))
-    elif left.factors is None and right.factors is None:
+    elif k == 0 or (left.factors is None and right.factors is None):
         add_product(total, product)
     else:  # scales that are the same along K multiply the finished sum
         finished = np.zeros_like(total)
         add_product(finished, product)
-        add_part(total, finished, _factors(left, right, k, max(k, 1), mode), 0)
+        with np.errstate(all="ignore"):
+            add_part(total, finished, _factors(left, right, k, k, mode), 0)
     tensor_scales = [side.tensor_scale for side in (left, right) if side.tensor_scale is not None]
     if tensor_scales:
-        total *= np.prod(tensor_scales, dtype=np.float32)
+        with np.errstate(all="ignore"):
+            total *= np.prod(tensor_scales, dtype=np.float32)
 
 
 def _block_scales(left: Side, right: Side, unit: MatrixUnit) -> tuple[Array, Array]:

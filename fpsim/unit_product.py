@@ -23,7 +23,7 @@ from fpsim.unit_plan import TF32_BITS
 
 i32, f32 = np.int32, np.float32
 
-BASES = 60  # of relative exponents, at most, either way: products and powers stay in float32's range
+BASES = 60  # of both operands together, at most, either way: products and powers stay in float32's range
 CHAIN_TERMS = 64  # fused multiply-adds of a chain that share a panel
 MACS = 16  # multiply-adds that take as long as the cast of an element
 SUM_BITS = 29  # of the cut products of a step that an int32 holds beside the accumulator
@@ -111,7 +111,10 @@ def _in_c_order(x: Array) -> Array:
 def _floats(codes: Array, fmt: Format) -> Array:
     """Codes as the floats of their values, in C order."""
     codes = _in_c_order(codes)
-    return codes.view(f"f{codes.itemsize}") if fmt.bits >= 32 else decode(codes, fmt)
+    if fmt.bits < 32:
+        return decode(codes, fmt)
+    # kernels would be compiled once more for arrays that cannot be written
+    return (codes if codes.flags.writeable else codes.copy()).view(f"f{codes.itemsize}")
 
 
 def _in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None]) -> None:
@@ -133,10 +136,17 @@ def _in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], Non
 
 
 def _base(patterns: Array, fmt: Format) -> int:
-    """The base of the relative exponents of an operand."""
+    """The base of the relative exponents of an operand: its largest one lies HIGHEST above."""
     if max(fmt.bias, -fmt.min_exponent) <= HIGHEST:
         return 0
-    return max(-BASES, min(int(largest_exponent()(patterns)) - HIGHEST, BASES))
+    return int(largest_exponent()(patterns)) - HIGHEST
+
+
+def _bases(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> tuple[int, int]:
+    """The bases of both operands; what leaves their windows because of the limit is slower, not wrong."""
+    left, right = (_base(x, fmt) for x, fmt in zip(operands, formats, strict=True))
+    excess = left + right - max(-BASES, min(left + right, BASES))
+    return left - excess, right
 
 
 def _interleaved(codes: Array, axis: int) -> Array:
@@ -167,7 +177,7 @@ def _fused(total: Array, p: Product) -> None:
     a, b = _floats(a, unit.a.carrier).view(i32), _floats(b, unit.b.carrier).view(i32)
     kept = i32(TF32_BITS - (1 << 32)) if unit.a.name == "tf32" else i32(-1)
     formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
-    bases = [_base(x, fmt) for x, fmt in zip((a, b), formats, strict=True)]
+    bases = _bases((a, b), formats)
     of_a, of_b = (np.array([kept, fmt.min_exponent, base], i32) for fmt, base in zip(formats, bases, strict=True))
     cleared = (1 << (FP32.mantissa_bits - unit.result_bits)) - 1 if unit.d.name == "f32" else 0
     least, d = unit.d.fmt.min_exponent, unit.d.fmt
@@ -229,7 +239,7 @@ def _promoted(total: Array, p: Product) -> None:
     for part, start in enumerate(range(0, p.a.shape[1], p.promote)):
         partial = np.zeros_like(total)
         add_product(partial, p.part(start, min(start + p.promote, p.a.shape[1])))
-        with ieee_arithmetic():
+        with ieee_arithmetic(), np.errstate(all="ignore"):  # totals become Inf or NaN as they should
             add_part(total, partial, p.factors, part)
 
 
