@@ -12,6 +12,7 @@ from fpsim.cast import encode
 from fpsim.errors import unknown
 from fpsim.formats import DTYPES, FP16, FP32
 from fpsim.kernels.native import under_ieee
+from fpsim.kernels.panel import canonical_nan
 from fpsim.matrix_unit import MatrixUnit
 from fpsim.scaled import Scaled
 from fpsim.tiling import tile_sizes
@@ -177,11 +178,11 @@ def _block_scales(left: Side, right: Side, unit: MatrixUnit) -> tuple[Array, Arr
 
 def _finished(total: Array, unit: MatrixUnit, dtype: np.dtype[Any]) -> Array:
     """Sums in the dtype of the result, NaN as the unit gives it."""
-    nan = np.isnan(total)
-    if dtype == np.float16:
-        codes = encode(total, FP16)
-        codes[nan] = unit.nan_code
-        return codes.view(np.float16)
-    if nan.any():  # sums of FP16 units that were promoted are float32
-        words(total)[nan] = FP32.top_magnitude if unit.d.name == "f16" else unit.nan_code
-    return total
+    # sums of FP16 units that were promoted are float32
+    fmt = FP16 if dtype == np.float16 else FP32 if unit.d.name == "f16" else unit.d.fmt
+    nan = unit.nan_code if fmt == unit.d.fmt else fmt.top_magnitude
+    finished = encode(total, FP16).view(np.float16) if dtype == np.float16 else total
+    word = words(finished).dtype.type
+    infinity, sign = (word(code) for code in (fmt.max_code + 1, fmt.sign_bit))
+    canonical_nan()(words(finished).reshape(-1), infinity, sign, word(nan))
+    return finished

@@ -129,10 +129,11 @@ def _in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], Non
         with ieee_arithmetic(), np.errstate(all="ignore"):
             work(0, m, start, stop)
 
-    if n >= 4 * LANES or n >= m:
-        over_spans(n, over_columns, LANES, weight=m * terms / MACS)
-    else:
+    # every part decodes its rows of a and its columns of b, so the longer side is the one to cut
+    if m >= n:
         over_spans(m, over_rows, 1, weight=n * terms / MACS)
+    else:
+        over_spans(n, over_columns, LANES, weight=m * terms / MACS)
 
 
 def _base(patterns: Array, fmt: Format) -> int:

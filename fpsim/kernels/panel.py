@@ -81,3 +81,14 @@ def largest_exponent() -> Any:
         return i32(i32(found >> MANTISSA_BITS) - BIAS)
 
     return kernel(largest)
+
+
+@cache
+def canonical_nan() -> Any:
+    """The loop `(words, infinity, sign, nan)` that replaces every NaN of an array of float patterns by one."""
+
+    def replace(words: Any, infinity: Any, sign: Any, nan: Any) -> None:
+        for i in range(words.size):
+            words[i] = nan if (words[i] & ~sign) > infinity else words[i]
+
+    return kernel(replace)
