@@ -106,7 +106,18 @@ def _checked_bits(random_bits: int) -> int:
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class Sequential(Accumulator):
+class _InOneFormat(Accumulator):
+    """An accumulator whose sums have one format."""
+
+    def __init__(
+        self, fmt: FormatLike, *, rounding: str | Rounding = "nearest_even", seed: int | None = None,
+        overflow: str = "nonfinite", subnormals: str = "keep", random_bits: int = 32,
+    ) -> None:  # fmt: skip
+        self._set(fmt, rounding, seed, overflow, subnormals, random_bits)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Sequential(_InOneFormat):
     """Every product is rounded, then every sum, for ascending k: `t = R(t + R(a * b))`.
 
     Args:
@@ -126,15 +137,9 @@ class Sequential(Accumulator):
       (Sequential(BF16), Sequential(FP16, rounding='toward_zero'))
     """
 
-    def __init__(
-        self, fmt: FormatLike, *, rounding: str | Rounding = "nearest_even", seed: int | None = None,
-        overflow: str = "nonfinite", subnormals: str = "keep", random_bits: int = 32,
-    ) -> None:  # fmt: skip
-        self._set(fmt, rounding, seed, overflow, subnormals, random_bits)
-
 
 @dataclass(frozen=True, init=False, repr=False)
-class FusedMultiplyAdd(Accumulator):
+class FusedMultiplyAdd(_InOneFormat):
     """Products are exact and every sum is rounded, for ascending k: `t = R(t + a * b)`.
 
     Args, Raises, Source: as for `Sequential`.
@@ -145,15 +150,9 @@ class FusedMultiplyAdd(Accumulator):
       FusedMultiplyAdd(FP32)
     """
 
-    def __init__(
-        self, fmt: FormatLike, *, rounding: str | Rounding = "nearest_even", seed: int | None = None,
-        overflow: str = "nonfinite", subnormals: str = "keep", random_bits: int = 32,
-    ) -> None:  # fmt: skip
-        self._set(fmt, rounding, seed, overflow, subnormals, random_bits)
-
 
 @dataclass(frozen=True, init=False, repr=False)
-class Pairwise(Accumulator):
+class Pairwise(_InOneFormat):
     """Products are rounded, neighbours added, then the sums of neighbours, level by level, each sum rounded.
 
     Args, Raises, Source: as for `Sequential`.
@@ -163,12 +162,6 @@ class Pairwise(Accumulator):
       >>> fp.Pairwise("bf16", rounding="stochastic", seed=1)
       Pairwise(BF16, rounding='stochastic', seed=1)
     """
-
-    def __init__(
-        self, fmt: FormatLike, *, rounding: str | Rounding = "nearest_even", seed: int | None = None,
-        overflow: str = "nonfinite", subnormals: str = "keep", random_bits: int = 32,
-    ) -> None:  # fmt: skip
-        self._set(fmt, rounding, seed, overflow, subnormals, random_bits)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -218,7 +211,7 @@ class Chunked(Accumulator):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class Exact(Accumulator):
+class Exact(_InOneFormat):
     """All products and c are added exactly, and the sum is rounded once.
 
     Args, Raises, Source: as for `Sequential`; FP64 takes every deterministic mode.
@@ -228,12 +221,6 @@ class Exact(Accumulator):
       >>> fp.Exact("fp64", rounding="up")
       Exact(FP64, rounding='up')
     """
-
-    def __init__(
-        self, fmt: FormatLike, *, rounding: str | Rounding = "nearest_even", seed: int | None = None,
-        overflow: str = "nonfinite", subnormals: str = "keep", random_bits: int = 32,
-    ) -> None:  # fmt: skip
-        self._set(fmt, rounding, seed, overflow, subnormals, random_bits)
 
     def _refuse_double(self) -> None:
         if self.rounding is Rounding.STOCHASTIC:
