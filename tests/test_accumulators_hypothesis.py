@@ -32,7 +32,8 @@ def accumulators(draw: st.DrawFn) -> Accumulator:
     }
     kind = draw(st.sampled_from([Sequential, FusedMultiplyAdd, Pairwise, Chunked, Exact]))
     if kind is not Chunked:
-        return kind(fmt, **words)
+        found: Accumulator = kind(fmt, **words)
+        return found
     outer = draw(st.none() | with_zero)
     words["subnormals"] = "keep"
     return Chunked(fmt, draw(st.integers(1, 5)), outer, **words)
