@@ -144,7 +144,8 @@ def _fast(accumulator: Accumulator, problem: Problem, way: Way) -> Array:
     c = _as_float32(problem.c, fmt) if problem.c.size else np.zeros((0, 0), u32)
     operands = panels_of(a, _as_float32(problem.b, b_format))
     out, given_up = np.empty(problem.shape, u32), np.zeros(strips_of(operands), np.uint8)
-    chunk = accumulator.chunk if isinstance(accumulator, Chunked) else operands.a.shape[1]
+    terms = max(operands.a.shape[1], 1)
+    chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else operands.a.shape[1]
     work = under_ieee(partial(run_strips, way, operands, c, out, given_up, chunk))
     _, terms, width = operands.panels.shape
     over_units(given_up.size, -(-STRIP * width * terms // FAST_STEPS), work)
@@ -210,7 +211,7 @@ def _generic(accumulator: Accumulator, problem: Problem, way: str, outer_way: st
         u64(seed >> 32),
     )
     chunked = isinstance(accumulator, Chunked)
-    chunk = accumulator.chunk if isinstance(accumulator, Chunked) else problem.terms
+    chunk = min(accumulator.chunk, max(problem.terms, 1)) if isinstance(accumulator, Chunked) else problem.terms
     fused = isinstance(accumulator, FusedMultiplyAdd) or (problem.are_terms and not isinstance(accumulator, Pairwise))
     kernel = pairwise_kernel(way) if isinstance(accumulator, Pairwise) else sequence_kernel(way, outer_way)
     rows = problem.terms if problem.paired else 0

@@ -118,7 +118,9 @@ def _refuse_codes_outside(array: Array, fmt: Format, name: str) -> None:
         )
 
 
-def output(out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], source: Array) -> Array:
+def output(
+    out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], source: Array, whose: str = "the input's"
+) -> Array:
     """The array to fill: `out` if it fits, or a new one.
 
     Raises:
@@ -131,7 +133,7 @@ def output(out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], sour
     if out.dtype != dtype:
         raise ValueError(f"out must have dtype {dtype}; got {out.dtype}. Leave it out to get a new array.")
     if out.shape != shape:
-        raise ValueError(f"out must have the input's shape {shape}; got {out.shape}.")
+        raise ValueError(f"out must have {whose} shape {shape}; got {out.shape}.")
     if not out.flags.writeable:
         raise ValueError("out must be writeable; got a read-only array. Pass a copy.")
     if overlaps(source, out):

@@ -56,7 +56,7 @@ def matmul(
 
     Scaled operands: a block-scaled unit takes their scale codes, and a tensor scale (NVFP4) multiplies the result. A
     unit without scales takes scales per tile of K by promotion: `promote` is then their block along K unless it is
-    given, and must divide it. Scales that are the same along K multiply the result.
+    given, and must divide it. Scales of whole rows, columns or tensors multiply the result.
 
     Raises:
       ValueError: shapes that do not match, formats that the unit does not take, `promote` that is no multiple of the
@@ -88,7 +88,8 @@ def matmul(
             "accumulate must be a matrix unit, its name, or an accumulator such as fp.Sequential(fp.FP32); "
             f"got {accumulate!r}."
         )
-    _refuse_unit_options(promote=promote, scale_a=scale_a, scale_b=scale_b)
+    given_order = None if scale_order == "product" else scale_order
+    _refuse_unit_options(promote=promote, scale_a=scale_a, scale_b=scale_b, scale_order=given_order)
     return _by_accumulator(a, b, c, accumulate, fmt, out)
 
 
@@ -117,7 +118,7 @@ def _by_accumulator(a: Any, b: Any, c: Any, accumulate: Accumulator, fmt: Format
     start = None if c is None else read_operand(c, result_format, "c")[0]
     if start is not None and start.shape != shape:
         raise ValueError(f"c must have the result's shape {shape}; got {start.shape}.")
-    result = output(out, shape, dtype, left)
+    result = output(out, shape, dtype, left, "the result's")
     refuse_overlap(out, left, right)
     accumulator_product(left, right, start, accumulate, formats=(of_a, of_b), out=words(result))
     return result

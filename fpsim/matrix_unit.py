@@ -139,7 +139,5 @@ class MatrixUnit:
         cut = f"cut at {self.fraction_bits} fraction bits, " if self.fraction_bits else ""
         low = f" to {self.result_bits} mantissa bits" if (self.d.name, self.result_bits) == ("f32", 13) else ""
         words = self.rounding.replace("_", " ")
-        return (
-            f"MatrixUnit({self.name!r}: {self.terms} products per step{scaled}, {cut}rounded {words}{low}; "
-            f"{self.evidence})"
-        )
+        products = f"{self.terms} product{'s' if self.terms > 1 else ''} per step{scaled}"
+        return f"MatrixUnit({self.name!r}: {products}, {cut}rounded {words}{low}; {self.evidence})"

@@ -147,12 +147,13 @@ def _check_terms(a: Array, b: Array) -> None:
 def _dot_by_unit(a: npt.ArrayLike, b: npt.ArrayLike, unit: MatrixUnit | str, fmt: Formats) -> Any:
     """The dot products by a chain of matrix instructions."""
     from fpsim.dot_add import dot_add
+    from fpsim.unit_operands import operand
     from fpsim.units import unit as find_unit
 
     found = find_unit(unit)
     if fmt is not None:
         raise ValueError(f"a matrix unit knows the formats of its operands ({found.name}); leave fmt out.")
-    left, right = np.asarray(a), np.asarray(b)
+    left, right = operand(a, found.a, found, "a"), operand(b, found.b, found, "b")
     _check_terms(left, right)
     shape = np.broadcast_shapes(left.shape, right.shape)
     left, right = np.broadcast_to(left, shape), np.broadcast_to(right, shape)

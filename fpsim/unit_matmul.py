@@ -29,6 +29,7 @@ class Side(NamedTuple):
     block_scales: npt.ArrayLike | None  # codes, for units that take them
     factors: Array | None  # float32 decode scales per tile, for those that do not
     tile: tuple[int, int]  # of the factors
+    along_k: int | None  # terms of K that share a factor, where factors change along K
     tensor_scale: np.float32 | None
 
 
@@ -45,7 +46,7 @@ def unit_matmul(
     block_scales = _block_scales(left, right, unit)
     widened = promote > 0 or left.factors is not None or right.factors is not None
     dtype = np.dtype(np.float32) if widened else DTYPES[unit.d.fmt]
-    result = output(out, shape, dtype, left.codes)
+    result = output(out, shape, dtype, left.codes, "the result's")
     refuse_overlap(out, left.codes, right.codes)
     in_place = dtype != np.float16 and result.flags.c_contiguous
     total = result if in_place else np.empty(shape, np.promote_types(dtype, np.float32))
@@ -76,7 +77,7 @@ def _side(x: Any, name: str, unit: MatrixUnit, codes_of_scales: Any) -> Side:
     if not isinstance(x, Scaled):
         codes = operand(x, element, unit, name)
         refuse_axes(codes, name)
-        return Side(codes, codes_of_scales, None, (0, 0), None)
+        return Side(codes, codes_of_scales, None, (0, 0), None, None)
     if codes_of_scales is not None:
         raise ValueError(f"{name} is Scaled and brings its scales; leave scale_{name} out.")
     if unit.d.name == "f64":
@@ -87,18 +88,19 @@ def _side(x: Any, name: str, unit: MatrixUnit, codes_of_scales: Any) -> Side:
     rows, columns = tile_sizes(x.codes.shape, x.scaling.block)
     codes = x.codes.astype(element.dtype, copy=False)
     if unit.scale is None:
-        return Side(codes, None, x.scales, (rows, columns), None)
+        block = _block_along_k(x.scaling.block, name)
+        return Side(codes, None, x.scales, (rows, columns), None if block == -1 else block, None)
     along, across = (columns, rows) if name == "a" else (rows, columns)
     k = codes.shape[1] if name == "a" else codes.shape[0]
     fits = across == 1 and (along == unit.block or (along == max(k, 1) <= unit.block))
     if not fits or x.scaling.scale_format != unit.scale_format or x.scale_codes is None:
         wanted = f"(1, {unit.block})" if name == "a" else f"({unit.block}, 1)"
         raise ValueError(
-            f"{unit.name} takes a {unit.scale} scale per {unit.block} terms of K, so {name} in tiles of {wanted}; got "
-            f"tiles of {(rows, columns)} with scales in {x.scaling.scale_format}. Encode it with such a Scaling"
+            f"{unit.name} takes {name} in tiles of {wanted} with scales in {unit.scale_format}; got tiles of "
+            f"{(rows, columns)} with scales in {x.scaling.scale_format}. Encode it with such a Scaling"
             + (", or encode the (N, K) matrix and pass its transpose." if name == "b" else ".")
         )
-    return Side(codes, x.scale_codes, None, (0, 0), x.tensor_scale)
+    return Side(codes, x.scale_codes, None, (0, 0), None, x.tensor_scale)
 
 
 def _promotion(promote: int | None, unit: MatrixUnit, k: int, left: Side, right: Side) -> int:
@@ -114,21 +116,24 @@ def _promotion(promote: int | None, unit: MatrixUnit, k: int, left: Side, right:
             raise ValueError(
                 f"promote adds partial sums to a float32 total; {unit.name} has float64 sums. Leave it out."
             )
-    blocks = _blocks_along_k(k, left, right)
+    blocks = [side.along_k for side in (left, right) if side.along_k is not None]
     chosen = int(promote) if promote is not None else (min(blocks) if blocks else 0)
     for block in blocks:
-        if block % chosen or block % unit.terms:
+        if block % unit.terms:
             raise ValueError(
-                f"promote must divide the {block} terms of K that share a scale, and be a multiple of the {unit.terms} "
-                f"that {unit.name} adds in a step; got {chosen}."
+                f"{unit.name} adds {unit.terms} terms in a step, and scales of {block} terms of K cannot join between "
+                "steps. Use larger tiles, or a unit that takes such scales."
             )
-    return chosen
+        if block % chosen:
+            raise ValueError(f"promote must divide the {block} terms of K that share a scale; got {chosen}.")
+    return min(chosen, max(-(-k // unit.terms), 1) * unit.terms)
 
 
-def _blocks_along_k(k: int, left: Side, right: Side) -> list[int]:
-    """Terms of K that share a scale, for scales that change along K."""
-    sides = ((left, left.tile[1]), (right, right.tile[0]))
-    return [block for side, block in sides if side.factors is not None and block < k]
+def _block_along_k(block: tuple[int, ...], name: str) -> int:
+    """The entry of a Scaling's block for the axis K of a matrix; -1 for all of it."""
+    missing = [-1 if block[0] == -1 else 1] * (2 - len(block))
+    rows, columns = [*missing, *block][-2:]
+    return columns if name == "a" else rows
 
 
 def _scale_order(word: str) -> int:
@@ -154,7 +159,7 @@ def _factors(left: Side, right: Side, k: int, promote: int, mode: int) -> Factor
 def _accumulate(total: Array, product: Product, left: Side, right: Side, mode: int) -> None:
     """Add the product to what `total` starts at, with the scales of Scaled operands."""
     k = product.a.shape[1]
-    if _blocks_along_k(k, left, right):
+    if k and (left.along_k or right.along_k):
         add_product(total, product._replace(factors=_factors(left, right, k, product.promote, mode)))
     elif k == 0 or (left.factors is None and right.factors is None):
         add_product(total, product)

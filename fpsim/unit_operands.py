@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array, code_array, format_of, from_torch, is_torch, overlaps, refuse_masked, words
+from fpsim.encoded_array import EncodedArray
 from fpsim.formats import DTYPES, FP16, Format
 from fpsim.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.units import units
@@ -63,12 +64,15 @@ def scales(
 def _codes(x: npt.ArrayLike, fmt: Format, unit: MatrixUnit, name: str) -> Array:
     """Codes of one format."""
     refuse_masked(x, name)
+    if isinstance(x, EncodedArray) and x.fmt == fmt:
+        return x.codes
     array = from_torch(x) if is_torch(x) else np.asarray(x)
     own = format_of(array.dtype)
-    if own is not None and not hasattr(x, "dtype") and array.size:
+    if x is None or (not hasattr(x, "dtype") and array.size and (own is not None or array.dtype.kind not in "iu")):
+        remedy = "pass its codes" if hasattr(x, "codes") else f"fpsim.encode(values, fpsim.{fmt}) makes codes"
         raise TypeError(
-            f"{name} must be an array of {DTYPES[fmt]} or codes of {fmt}; got {type(x).__name__} of Python numbers. "
-            f"Use fpsim.encode({name}, fpsim.{fmt})."
+            f"{name} must be an array of {DTYPES.get(fmt, fmt.storage)} or codes of {fmt}; got {type(x).__name__}: "
+            f"{remedy}."
         )
     if own is not None and own != fmt and array.size:
         raise ValueError(

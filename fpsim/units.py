@@ -174,6 +174,7 @@ def units(arch: str | None = None) -> tuple[MatrixUnit, ...]:
       True
     """
     arches = list(dict.fromkeys(row.arch for row in ROWS.values()))
-    if arch is not None and arch not in arches:
+    wanted = arch.lower().strip() if isinstance(arch, str) else arch
+    if wanted is not None and wanted not in arches:
         raise unknown("arch", arch, arches)
-    return tuple(row for row in ROWS.values() if arch in (None, row.arch))
+    return tuple(row for row in ROWS.values() if wanted in (None, row.arch))

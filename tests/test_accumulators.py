@@ -494,3 +494,29 @@ def test_an_accumulator_shows_what_makes_it() -> None:
     assert repr(Chunked("fp16", 32, "fp32", **words)) == shown
     assert Sequential("bf16") == Sequential(fp.BF16, rounding="RNE")
     assert len({Sequential("bf16"), Sequential("bf16"), Pairwise("bf16")}) == 2
+
+
+def test_dot_by_a_unit_takes_what_the_unit_takes() -> None:
+    torch = pytest.importorskip("torch")
+    ones = torch.ones(2, 64, requires_grad=True)
+    for dtype, unit in ((torch.bfloat16, "hopper_bf16_f32"), (torch.float8_e4m3fn, "hopper_e4m3_f32")):
+        assert fp.dot(ones.to(dtype), ones.to(dtype), accumulate=unit).tolist() == [64, 64]
+    encoded = fp.array(np.ones((1, 4), np.float32), "e4m3")
+    assert fp.dot(encoded, encoded, accumulate="hopper_e4m3_f32").tolist() == [4]
+
+
+def test_dot_by_a_unit_refuses_what_it_would_misread() -> None:
+    masked = np.ma.masked_array(np.ones((1, 2), np.float16), mask=[[False, True]])
+    with pytest.raises(TypeError, match="a must not be masked"):
+        fp.dot(masked, masked, accumulate="hopper_f16_f32")
+    scaled = fp.encode_scaled(np.ones((1, 4), np.float32), "e4m3", fp.scalings.TENSOR)
+    with pytest.raises(TypeError, match=r"a must be an array of float8_e4m3fn or codes of E4M3; got Scaled"):
+        fp.dot(scaled, scaled, accumulate="hopper_e4m3_f32")
+
+
+def test_numbers_of_terms_have_no_upper_limit() -> None:
+    x = np.ones((2, 64), np.float16)
+    assert fp.sum(x, accumulate=fp.Chunked("bf16", chunk=2**70)) == 128
+    assert_bits_equal(
+        fp.matmul(x, x.T, accumulate="hopper_f16_f32", promote=2**70), fp.matmul(x, x.T, accumulate="hopper_f16_f32")
+    )

@@ -380,15 +380,17 @@ def product(a: Any, b: Any, unit: str = HOPPER, c: Any = None, **words: Any) -> 
         (lambda: product(A, B, promote=256), r"promote must divide the 128 terms of K that share a scale.*got 256"),
         (lambda: product(A, B, promote=16), r"promote must be a multiple of the 32 terms"),
         (lambda: product(scaled(2, 64, scaling=Scaling(block=(1, 16))), scaled(64, 3, scaling=BLOCKS)),
-         r"promote must divide the 16 terms of K that share a scale, and be a multiple of the 32"),
+         r"adds 32 terms in a step, and scales of 16 terms of K cannot join between steps"),
         (lambda: product(A, B, scale_order="first_a"), r"scale_order must be one of product, a_first, b_first"),
         (lambda: product(A, B, c=np.zeros((3, 2), f32)), r"c must have the result's shape \(2, 3\); got \(3, 2\)"),
         (lambda: product(scaled(2, 256), scaled(256, 3, scaling=BLOCKS), MXFP8),
-         r"takes a ue8m0 scale per 32 terms of K, so a in tiles of \(1, 32\); got tiles of \(1, 128\) .* FP32"),
+         r"takes a in tiles of \(1, 32\) with scales in E8M0; got tiles of \(1, 128\) .* FP32"),
         (lambda: product(MX_A, scaled(64, 3, scaling=MX), MXFP8),
-         r"so b in tiles of \(32, 1\); got tiles of \(1, 3\) .*encode the \(N, K\) matrix and pass its transpose"),
+         r"takes b in tiles of \(32, 1\) with scales in E8M0; got tiles of \(1, 3\) "
+         r".*encode the \(N, K\) matrix and pass its transpose"),
         (lambda: product(scaled(2, 64, scaling=MX.replace(block=(2, 32))), MX_B, MXFP8), r"got tiles of \(2, 32\)"),
-        (lambda: product(scaled(2, 64, scaling=Scaling(block=(1, 32))), MX_B, MXFP8), r"with scales in FP32\. Encode"),
+        (lambda: product(scaled(2, 64, scaling=Scaling(block=(1, 32))), MX_B, MXFP8),
+         r"with scales in E8M0; got .* with scales in FP32\. Encode"),
         (lambda: product(MX_A, MX_B.codes, MXFP8), r"needs scale_b: ue8m0 codes"),
         (lambda: product(scaled(2, 40, scaling=MX), scaled(3, 40, scaling=MX).T, MXFP8),
          r"K must be a multiple of .*scale block of 32; got K = 40"),
@@ -409,3 +411,16 @@ def test_out_that_overlaps_the_codes_is_refused() -> None:
     x = Scaled(codes, np.ones((4, 1), f32), fp.FP32, fp.scalings.ROW)
     with pytest.raises(ValueError, match="out must not share memory"):
         fp.matmul(x, np.ones((4, 4), f32), accumulate=unit, out=codes.view(f32))
+
+
+@pytest.mark.parametrize("promote", [None, 32, 64, 128])
+def test_zeros_behind_k_change_nothing(promote: int | None) -> None:
+    generator = np.random.default_rng(31)
+    x, y = generator.standard_normal((2, 128), f32), generator.standard_normal((128, 130), f32)
+
+    def by_tiles(x: Array, y: Array) -> Array:
+        a, b = fp.encode_scaled(x, fp.E4M3, ROWS), fp.encode_scaled(y, fp.E4M3, BLOCKS)
+        return fp.matmul(a, b, accumulate=HOPPER, promote=promote)
+
+    longer = by_tiles(np.pad(x, ((0, 0), (0, 128))), np.pad(y, ((0, 128), (0, 0))))
+    assert_bits_equal(longer, by_tiles(x, y))
