@@ -124,6 +124,22 @@ class MatrixUnit:
         canonical = fmt.nan_code if self.rule in (Rule.EXACT, Rule.FLUSHED_TREE) else None
         return fmt.top_magnitude if canonical is None else canonical
 
+    @property
+    def specials(self) -> str:
+        """What becomes of NaN, Inf and overflow, in words.
+
+        Example:
+          >>> import fpsim as fp
+          >>> print(fp.unit("volta_f16_f16").specials)
+          NaN, Inf * 0 and infinities of both signs give NaN (0x7FFF), other infinities Inf; a sum that overflows is Inf.
+        """
+        products = " Products of 2^128 or more count as Inf." if self.rule is Rule.SEPARATE else ""
+        scales = " A scale that is NaN gives NaN." if self.scale else ""
+        return (
+            f"NaN, Inf * 0 and infinities of both signs give NaN (0x{self.nan_code:X}), other infinities Inf; "
+            f"a sum that overflows is Inf.{products}{scales}"
+        )
+
     def operand_format(self, element: Element) -> Format:
         """The format in which a step sees an operand."""
         return FP16 if self.rule is Rule.TWO_PASSES else element.carrier
