@@ -130,8 +130,8 @@ class MatrixUnit:
 
         Example:
           >>> import fpsim as fp
-          >>> print(fp.unit("volta_f16_f16").specials)
-          NaN, Inf * 0 and infinities of both signs give NaN (0x7FFF), other infinities Inf; a sum that overflows is Inf.
+          >>> fp.unit("blackwell_nvfp4_f32").specials.rpartition(". ")[2]
+          'A scale that is NaN gives NaN.'
         """
         products = " Products of 2^128 or more count as Inf." if self.rule is Rule.SEPARATE else ""
         scales = " A scale that is NaN gives NaN." if self.scale else ""
