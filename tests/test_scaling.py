@@ -681,3 +681,14 @@ def test_encoding_both_ways_encodes_the_original_twice(name: str) -> None:
     along_rows, along_columns = fp.encode_both_ways(x, fp.E4M3, how)
     compare(along_rows, so.encode(x, fp.E4M3, how))
     compare(along_columns, so.encode(x, fp.E4M3, how.replace(block=how.block[::-1])))
+
+
+@pytest.mark.parametrize("rule", ["amax", "floor", "ceil", "even", "rceil", "nearest"])
+@pytest.mark.parametrize("fmt", ["e4m3", "e5m2", "e2m1", "int8"])
+def test_a_tile_with_inf_has_scale_1_where_that_is_the_rule(rule: str, fmt: str) -> None:
+    if (rule, fmt) == ("even", "int8"):
+        pytest.skip("integers have no mantissa")
+    words: dict[str, Any] = {} if rule == "amax" else {"scale_format": "e8m0", "scale_rule": rule}
+    how = fp.Scaling(block=(1, 4), infinity="one", overflow="saturate", **words)
+    x = np.float32([[np.inf, 1, 2, 3, 4, 5, 6, 7]])  # ceil gave 2: 448 / 256 lies above a power of two
+    assert fp.encode_scaled(x, fmt, how).scales[0, 0] == 1

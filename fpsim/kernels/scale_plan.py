@@ -146,6 +146,8 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
     nan_rule = NAN_TILE if scaling.nan == "tile" else NAN_ELEMENT
     # powers of two see Inf's exponent, which is 128 in float32, whatever the arithmetic
     infinite_amax = 2.0**128 if width == 64 and scaling.scale_rule in RULES else np.inf
+    # an amax whose scale is 1: that of `ceil` counts what lies above the power of two
+    unit_amax = 2.0 ** (math.frexp(largest)[1] - 1) if scaling.scale_rule == "ceil" else largest
     found = ScalePlan(
         scaling=scaling,
         largest=largest,
@@ -161,7 +163,7 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
             [
                 nan_rule,
                 INFINITIES[scaling.infinity],
-                int(np.array(largest, real).view(word)),
+                int(np.array(unit_amax, real).view(word)),
                 fmt.nan_code or 0,
                 int(np.array(infinite_amax, real).view(word)),
             ],
