@@ -690,5 +690,5 @@ def test_a_tile_with_inf_has_scale_1_where_that_is_the_rule(rule: str, fmt: str)
         pytest.skip("integers have no mantissa")
     words: dict[str, Any] = {} if rule == "amax" else {"scale_format": "e8m0", "scale_rule": rule}
     how = fp.Scaling(block=(1, 4), infinity="one", overflow="saturate", **words)
-    x = np.float32([[np.inf, 1, 2, 3, 4, 5, 6, 7]])  # ceil gave 2: 448 / 256 lies above a power of two
+    x = np.array([[np.inf, 1, 2, 3, 4, 5, 6, 7]], np.float32)  # ceil gave 2: 448 / 256 lies above a power of two
     assert fp.encode_scaled(x, fmt, how).scales[0, 0] == 1
