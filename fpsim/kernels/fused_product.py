@@ -19,7 +19,7 @@ from fpsim.kernels.fused_row import RowFacts, RowScratch, fused_row, override, r
 from fpsim.kernels.panel import DEEP, INFINITE, LANES, MAGNITUDE, SPECIAL, ZERO_EXPONENT, classes_of, fill_row
 from fpsim.kernels.wide_row import wide_row
 
-i8, u8, i32, i64, f32, f64 = np.int8, np.uint8, np.int32, np.int64, np.float32, np.float64
+i8, i32, f32, f64 = np.int8, np.int32, np.float32, np.float64
 
 # How a partial sum joins its total: added; times the rounded product of both factors, fused with the addition; times
 # one factor, rounded, then times the other, fused with the addition; added in FP16.
