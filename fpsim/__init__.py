@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fpsim import scalings
+from fpsim import scalings, schedules
 from fpsim.accumulators import Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.arithmetic import (
     absolute,
@@ -98,7 +98,7 @@ __all__ = [
     "encode", "encode_both_ways", "encode_scaled", "equal", "explain", "finfo", "fma", "format", "from_int", "gpu",
     "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum", "minimum_number", "multiply", "negative",
     "next_down", "next_up", "policy", "policy_diff", "quantize", "quantize_scaled", "remainder", "round_to_integral",
-    "rounding", "scalings", "sqrt", "subtract", "sum", "testing", "to_int", "torch", "unit", "units",
+    "rounding", "scalings", "schedules", "sqrt", "subtract", "sum", "testing", "to_int", "torch", "unit", "units",
 ]  # fmt: skip
 
 _PACKAGES = {"analysis": "analysis", "gpu": "gpu", "testing": "testing", "torch": "torch_ops"}

@@ -79,11 +79,18 @@ FLOORS = {
     "unit_operands": 2,
     "unit_product": 2,
     "unit_matmul": 2,
+    "unit_side": 2,
     "accumulate": 2,
     "accumulator_product": 2,
     "reduce": 2,
+    "schedules.explain": 3,
+    "schedules.batch": 3,
+    "schedules": 0,
+    "scheduled_product": 2,
+    "lane_product": 2,
+    "epilogue": 2,
 }
-PACKAGES = ("core", "kernels", "analysis", "testing", "gpu", "train")
+PACKAGES = ("core", "kernels", "analysis", "testing", "gpu", "train", "schedules")
 
 
 class Import(NamedTuple):

@@ -1,0 +1,295 @@
+"""cuBLASLt's schedules as data: which kernel family adds what in which order, by the fields of its algorithm.
+
+Sources: EQUIV is facebookexperimental/triton, bitequiv/cublas_match (August 2026), whose authors compared 1.89
+million results of cuBLASLt 13.1.1 on an H100 and 2.4 million on a GB300; MMAEMU is mmaemu 0.1.0, which compared
+recordings of cuBLASLt 12.8.3 on an H100 and an RTX 4060; TE is TransformerEngine's exact test of block-scaled products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.errors import unknown
+from fpsim.schedules.libraries import ORDERS, arch_of, positive
+from fpsim.schedules.schedule import (
+    Chain,
+    Epilogue,
+    LaneMerge,
+    Lanes,
+    Merge,
+    Rule,
+    ScaleOrder,
+    Schedule,
+    Slicing,
+)
+
+EQUIV = "facebookexperimental/triton, bitequiv/cublas_match (cuBLASLt 13.1.1)"
+MMAEMU = "mmaemu 0.1.0 (recordings of cuBLASLt 12.8.3)"
+TE = "TransformerEngine, tests/pytorch/references/blockwise_fp8_gemm_reference.py"
+
+# CUBLASLT_ALGO_CONFIG_ID -> family
+ALGORITHMS = {66: "nvjet", 12: "cutlass", 21: "cutlass", 23: "cutlass", 24: "cutlass", 11: "gemm_sn", 16: "magma",
+              13: "gemv", 14: "dot"}  # fmt: skip
+ALIASES = {"simt": "gemm_sn"}
+FAMILIES = ("nvjet", "cutlass", "gemm_sn", "magma", "gemv", "dot", "block_scaled", "xmma")
+ON = {
+    "ada": ("xmma",),
+    "hopper": ("nvjet", "cutlass", "gemm_sn", "magma", "gemv", "dot", "block_scaled"),
+    "blackwell": ("nvjet", "cutlass", "gemm_sn", "magma", "gemv", "dot"),
+}
+
+# CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, and words for it
+MERGES: dict[int | str, Merge] = {
+    0: "in_place", 1: "in_place", 2: "float32", 4: "output",
+    "none": "in_place", "in_place": "in_place", "compute_type": "float32", "float32": "float32",
+    "output_type": "output", "output": "output", "serial": "float32", "pairwise": "from_both_ends",
+}  # fmt: skip
+UNDEFINED_STAGES = (32, 8)  # STAGES_ID 0: block_k, and terms of an instruction
+INSTRUCTION = 16  # terms of an instruction of the other CUTLASS kernels
+CUTLASS_BLOCKS = (32, 64, 128)  # block_k of the CUTLASS kernels that were met
+
+# CUSTOM_OPTION of gemmSN (ALGO 11) -> threads of an output, terms of a thread's sub-block
+GEMM_SN = {0: (2, 256), 1: (4, 128)}
+DOT_THREADS = 128
+DOT_TREE = 128  # partial sums that reduce_1Block_kernel reads at a time
+GEMV_UP_TO = -64  # run of a lane: up to 64 terms
+
+
+class GemvRow(NamedTuple):
+    """A CUSTOM_OPTION of gemv (ALGO 13)."""
+
+    run: int  # consecutive terms of a lane
+    lanes: int
+    chunk: int  # terms of a lane per chunk, 0 for all
+    butterfly: bool
+
+
+def _gemv_rows(chunks: dict[int, int]) -> dict[int, GemvRow]:
+    """The rows of one architecture; chunks: of the options whose chunks differ between architectures."""
+    rows = {option: GemvRow(1, 1, chunks[option], False) for option in (0, 7, 8)}
+    rows |= {option: GemvRow(1, 1, 0, False) for option in (6, 84)}
+    rows[10] = GemvRow(4, 32, 0, True)
+    rows[11] = GemvRow(1, 16, 32, False)
+    rows |= {option: GemvRow(1, 16, 16, False) for option in (12, 13, 14)}
+    one = {2: (49, 57, 63, 95), 4: (41, 51, 59, 65, 69, 111), 8: (43, 53, 61, 67, 89), 16: (35, 45, 55, 81, 91, 101),
+           32: (37, 47, 75, 83, 93)}  # fmt: skip
+    many = {2: (48, 56, 62, 102), 4: (40, 50, 58, 68, 86, 96, 110), 8: (42, 52, 60, 66, 98, 106),
+            16: (44, 54, 72, 90, 100), 32: (36, 46, 74, 82, 92)}  # fmt: skip
+    for run, table in ((1, one), (GEMV_UP_TO, many)):
+        rows |= {option: GemvRow(run, lanes, 0, True) for lanes, options in table.items() for option in options}
+    return rows
+
+
+GEMV = {
+    "sm_90": _gemv_rows({0: 512, 7: 256, 8: 256}),
+    "sm_100": _gemv_rows({0: 0, 7: 0, 8: 0}),
+    "sm_103": _gemv_rows({0: 0, 7: 0, 8: 256}),
+}
+GEMV_SLICES = 5  # the option whose lanes own a contiguous slice each
+GEMV_SLICES_ROW = (32, 16)  # its lanes, and the terms of a chunk
+
+
+def cublas(
+    arch: str = "sm_90", *, family: str | int | None = None, split_k: int = 1, merge: str | int | None = None,
+    fast_accum: bool = False, stages: int | None = None, block_k: int | None = None, step: int | None = None,
+    option: int | None = None, scale_order: ScaleOrder | None = None, tail_loss: bool = True,
+) -> Schedule:  # fmt: skip
+    """What cuBLASLt's kernel families do on Ada, Hopper and Blackwell, by the fields of the chosen algorithm.
+
+    Args:
+      arch: "sm_89", "sm_90", "sm_100" or "sm_103" ("ada", "hopper", "blackwell").
+      family: or its CUBLASLT_ALGO_CONFIG_ID: "nvjet" (66, the default: FP16, BF16 and FP8 with aligned K and N),
+        "cutlass" (12, 21, 23, 24: FP16 and BF16 without alignment), "gemm_sn" (11, "simt"), "magma" (16), "gemv" (13)
+        and "dot" (14), all four without tensor cores, "block_scaled" (FP8 with scales per 1x128 or 128x128), "xmma"
+        (FP8 on Ada).
+      split_k: SPLITK_NUM.
+      merge: REDUCTION_SCHEME: 2 "compute_type" (the default), 4 "output_type", 0 "none" and 1 "in_place" for
+        "cutlass"; "serial" (the default) or "pairwise" (CUSTOM_OPTION 1) for "xmma".
+      fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM: FP8 sums stay in the tensor cores' accumulator.
+      stages: STAGES_ID of "cutlass", which fixes block_k and step.
+      block_k, step: terms of a tile and of an instruction of "cutlass", where stages is not given.
+      option: CUSTOM_OPTION of "gemm_sn" and "gemv".
+      scale_order: of "block_scaled": "a_first" or "b_first"; None is TransformerEngine's: the side with a scale per
+        row first, a's if both have one.
+      tail_loss: nvjet's split-K leaves the last terms out for some K, as cuBLASLt 12.8.5 and 13.1.1 do.
+
+    Raises:
+      ValueError: fields that do not fit the family, or values that were never met.
+
+    Source: docs/schedules.md, with what was measured where.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.schedules.cublas("sm_90", split_k=9)
+      cublas('sm_90', split_k=9)
+      >>> fp.schedules.cublas("sm_90", family="gemv", option=10)
+      cublas('sm_90', family='gemv', option=10)
+    """
+    chip = arch_of(arch, ("ada", "hopper", "blackwell"))
+    kind = _family(family, chip)
+    given = {
+        "split_k": None if split_k == 1 else split_k, "merge": merge, "fast_accum": fast_accum or None,
+        "stages": stages, "block_k": block_k, "step": step, "option": option, "scale_order": scale_order,
+        "tail_loss": None if tail_loss else False,
+    }  # fmt: skip
+    _refuse_fields(kind, given)
+    count = positive(split_k, "split_k")
+    shown = [f"{arch!r}", *([] if family is None else [f"family={family!r}"])]
+    name = f"cublas({', '.join(shown + [f'{key}={value!r}' for key, value in given.items() if value is not None])})"
+    make = {
+        "nvjet": lambda: _nvjet(chip, count, fast_accum, tail_loss), "xmma": lambda: _xmma(count, merge, fast_accum),
+        "cutlass": lambda: _cutlass(count, merge, stages, block_k, step), "gemm_sn": lambda: _gemm_sn(option),
+        "magma": lambda: _threads(Lanes(1, lanes_from_zero=True)), "gemv": lambda: _gemv(arch, chip, option, count),
+        "dot": lambda: _dot(count), "block_scaled": lambda: _block_scaled(scale_order),
+    }  # fmt: skip
+    found: Schedule = make[kind]()
+    return replace(found, name=name, library="cuBLAS", family=kind, arch=chip, fast_accum=fast_accum)
+
+
+# The fields that a family has
+FIELDS = {
+    "nvjet": ("split_k", "fast_accum", "tail_loss"), "xmma": ("split_k", "merge", "fast_accum"),
+    "cutlass": ("split_k", "merge", "stages", "block_k", "step"), "gemm_sn": ("option",), "magma": (),
+    "gemv": ("split_k", "option"), "dot": ("split_k",), "block_scaled": ("scale_order", "fast_accum"),
+}  # fmt: skip
+
+
+def _family(family: str | int | None, chip: str) -> str:
+    """The name of a family of kernels of a chip."""
+    if family is None:
+        return ON[chip][0]
+    number = not isinstance(family, (str, bool)) and ALGORITHMS.get(family)
+    found = number or ALIASES.get(str(family).lower(), str(family).lower())
+    if found not in FAMILIES:
+        raise unknown("family", family, [*FAMILIES, *map(str, ALGORITHMS)], ALIASES)
+    if found not in ON[chip]:
+        raise ValueError(f"family must be one of those known on {chip}, {', '.join(ON[chip])}; got {family!r}.")
+    return found
+
+
+def _refuse_fields(kind: str, given: Mapping[str, object]) -> None:
+    """A ValueError for a field that the family does not have."""
+    for field, value in given.items():
+        if value is not None and field not in FIELDS[kind]:
+            has = ", ".join(FIELDS[kind]) or "no further fields"
+            raise ValueError(f"{field} is no field of cuBLAS's {kind} kernels; got {value!r}. They have {has}.")
+
+
+def _nvjet(chip: str, count: int, fast_accum: bool, tail_loss: bool) -> Schedule:
+    """nvjet: instructions chained over K; FP8 on Hopper in blocks of 128 unless fast accumulation is on."""
+    blocks = 128 if chip == "hopper" and not fast_accum else 0
+    rule: Rule = "floor" if tail_loss else "ceiling"
+    source = f"{EQUIV}; fast accumulation: {MMAEMU}" if fast_accum else EQUIV
+    return Schedule(
+        "", sums=Chain(blocks, short_sums_only=True, first_as_is=True), slicing=Slicing(count, 0, rule),
+        epilogue=Epilogue(adds_c=True), source=source, evidence="hardware",
+    )  # fmt: skip
+
+
+def _xmma(count: int, merge: str | int | None, fast_accum: bool) -> Schedule:
+    """FP8 on Ada: tiles of 64 terms are dealt to the slices in turn, and sums are promoted every two tiles."""
+    how = _merge("serial" if merge is None else merge, ("serial", "pairwise"))
+    return Schedule(
+        "", sums=Chain(0 if fast_accum else 128), slicing=Slicing(count, 64, "interleaved", how),
+        epilogue=Epilogue(adds_c=True), source=MMAEMU, evidence="hardware",
+    )  # fmt: skip
+
+
+def _cutlass(
+    count: int, merge: str | int | None, stages: int | None, block_k: int | None, step: int | None
+) -> Schedule:
+    """CUTLASS: the remainder of a slice by block_k first."""
+    how = _merge("compute_type" if merge is None else merge, (0, 1, 2, 4, "none", "in_place", "compute_type",
+                                                              "output_type"))  # fmt: skip
+    if stages is not None:
+        if block_k is not None or step is not None:
+            raise ValueError("stages fixes block_k and step; got both. Leave block_k and step out.")
+        block_k, step = blocks_of(stages)
+    else:
+        block_k = 32 if block_k is None else positive(block_k, "block_k")
+        step = INSTRUCTION if step is None else positive(step, "step")
+    if block_k not in CUTLASS_BLOCKS:
+        raise ValueError(f"block_k must be one of 32, 64, 128, which are those of cuBLAS's CUTLASS kernels; "
+                         f"got {block_k}.")  # fmt: skip
+    if step not in (8, 16):
+        raise ValueError(f"step must be 8 (kernels named s1688) or 16 terms; got {step}.")
+    return Schedule(
+        "", sums=Chain(residue=block_k, step=step), slicing=Slicing(count, 0, "cutlass", how),
+        epilogue=Epilogue(source="first", adds_c=True), source=EQUIV, evidence="hardware",
+    )  # fmt: skip
+
+
+def blocks_of(stages: int) -> tuple[int, int]:
+    """block_k and the terms of an instruction of a CUTLASS kernel, by its STAGES_ID.
+
+    Example:
+      >>> from fpsim.schedules.cublas import blocks_of
+      >>> blocks_of(0), blocks_of(13)
+      ((32, 8), (64, 16))
+    """
+    if stages == 0:
+        return UNDEFINED_STAGES
+    if isinstance(stages, bool) or not isinstance(stages, (int, np.integer)) or not 0 <= stages <= 25:
+        raise ValueError(f"stages must be a STAGES_ID of a CUTLASS kernel, 0 or 7 to 25; got {stages!r}.")
+    block = 32 if stages == 25 else 16 << (int(stages) - 1) // 6
+    return block, INSTRUCTION
+
+
+def _threads(lanes: Lanes, count: int = 1) -> Schedule:
+    """Kernels without tensor cores."""
+    return Schedule(
+        "", sums=lanes, slicing=Slicing(count, 0, "even"), epilogue=Epilogue(adds_c=True), source=EQUIV,
+        evidence="hardware",
+    )  # fmt: skip
+
+
+def _gemm_sn(option: int | None) -> Schedule:
+    """gemmSN_NN: threads with contiguous terms, added in sub-blocks."""
+    if option not in (None, *GEMM_SN):
+        raise ValueError(f"option must be a CUSTOM_OPTION of gemmSN, 0 or 1; got {option!r}.")
+    threads, block = GEMM_SN[option or 0]
+    return _threads(Lanes(threads, 0, block, chunks_from_zero=True, lanes_from_zero=True))
+
+
+def _gemv(arch: str, chip: str, option: int | None, count: int) -> Schedule:
+    """gemv: lanes that take runs of terms in turn."""
+    rows = GEMV["sm_103" if arch.lower().replace("_", "") == "sm103" else {"hopper": "sm_90"}.get(chip, "sm_100")]
+    if option == GEMV_SLICES:
+        if count > 1:
+            raise ValueError(f"option {GEMV_SLICES} of gemv was met without split-K only; got split_k={count}.")
+        lanes, chunk = GEMV_SLICES_ROW
+        return _threads(Lanes(lanes, 0, chunk))
+    if option is None or option not in rows:
+        raise ValueError(f"option must be a CUSTOM_OPTION of gemv, one of {sorted([*rows, GEMV_SLICES])}; "
+                         f"got {option!r}.")  # fmt: skip
+    row = rows[option]
+    merge: LaneMerge = "butterfly" if row.butterfly else "forward"
+    found = _threads(Lanes(row.lanes, row.run, row.chunk * max(row.run, 1), merge=merge), count)
+    return replace(found, options=(("option", option),))
+
+
+def _dot(count: int) -> Schedule:
+    """dot_kernel and reduce_1Block_kernel: SPLITK_NUM blocks of 128 threads, joined by two trees."""
+    return _threads(Lanes(DOT_THREADS, merge="blocks", chunks_from_zero=True, blocks=count))
+
+
+def _block_scaled(scale_order: ScaleOrder | None) -> Schedule:
+    """FP8 with scales per 1x128 or 128x128."""
+    if scale_order not in (None, *ORDERS):
+        raise unknown("scale_order", scale_order, list(ORDERS))
+    order: ScaleOrder = scale_order or "one_dimensional_first"
+    return Schedule(
+        "", sums=Chain(128), epilogue=Epilogue(order, "after_cast", adds_c=True), block_scaled=True, source=TE,
+        evidence="source",
+    )  # fmt: skip
+
+
+def _merge(word: str | int, accepted: tuple[str | int, ...]) -> Merge:
+    """A way to merge slices by its word or REDUCTION_SCHEME."""
+    if isinstance(word, bool) or word not in accepted:
+        raise unknown("merge", word, [str(each) for each in accepted])
+    return MERGES[word]

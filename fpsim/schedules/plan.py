@@ -1,0 +1,125 @@
+"""A schedule for one K: which terms each slice adds, in which order, and which terms nobody adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from fpsim.matrix_unit import MatrixUnit
+from fpsim.schedules.schedule import Chain, Lanes, Schedule
+
+BLOCK_BITS = 1024  # of K that nvjet kernels take at a time: 64 terms of 16 bits, 128 of 8 (docs/schedules.md)
+
+
+class Span(NamedTuple):
+    """Terms start .. stop."""
+
+    start: int
+    stop: int
+
+    @property
+    def terms(self) -> int:
+        """How many."""
+        return self.stop - self.start
+
+
+class Slice(NamedTuple):
+    """The terms of K that one slice adds, and how."""
+
+    runs: tuple[Span, ...]  # of K, in the order in which they are added
+    blocks: tuple[Span, ...]  # of the slice's own terms: partial sums, one after the other
+    residue: int  # terms of the slice that come first, in instructions of their own; 0 where that makes no difference
+
+    @property
+    def terms(self) -> int:
+        """How many."""
+        return sum(run.terms for run in self.runs)
+
+    def steps(self, step: int) -> Iterator[tuple[Span, ...]]:
+        """The terms of each instruction, block by block."""
+        for block in self.blocks:
+            cuts = [block.start, self.residue, block.stop] if 0 < self.residue < block.stop else [*block]
+            yield tuple(
+                Span(k, min(k + step, stop)) for start, stop in pairwise(cuts) for k in range(start, stop, step)
+            )
+
+
+class Plan(NamedTuple):
+    """A schedule for one K and one unit."""
+
+    k: int
+    step: int  # terms of an instruction; 1 for lanes
+    promoted: bool  # partial sums join a float32 total
+    slices: tuple[Slice, ...]
+    lost: Span  # terms that are never added
+    run: int  # consecutive terms of a lane; 0 without lanes
+
+
+def plan_of(schedule: Schedule, unit: MatrixUnit, k: int) -> Plan:
+    """The plan of a schedule for K = k."""
+    runs, stop = _slices(schedule, unit, k)
+    sums = schedule.sums
+    if isinstance(sums, Lanes):
+        whole = tuple(Slice(of, (Span(0, sum(r.terms for r in of)),), 0) for of in runs)
+        return Plan(k, 1, False, whole, Span(stop, k), _run(sums, schedule.slicing.count, k))
+    step = min(sums.step or unit.terms, unit.terms)
+    interval = interval_of(sums, unit)
+    slices = tuple(_slice(of, sums, interval, step) for of in runs)
+    return Plan(k, step, interval > 0, slices, Span(stop, k), 0)
+
+
+def interval_of(chain: Chain, unit: MatrixUnit) -> int:
+    """Terms from one promotion to the next, 0 for none."""
+    keeps_all = unit.result_bits >= unit.d.fmt.mantissa_bits
+    return 0 if chain.short_sums_only and keeps_all else chain.interval
+
+
+def grain_of(schedule: Schedule, unit: MatrixUnit) -> int:
+    """Terms that slices keep together."""
+    return schedule.slicing.grain or BLOCK_BITS // max(unit.a.fmt.bits, 8)
+
+
+def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[Span, ...], ...], int]:
+    """The runs of K of every slice, and where the terms end that are added."""
+    slicing, grain = schedule.slicing, grain_of(schedule, unit)
+    count = slicing.count
+    if slicing.rule == "interleaved" and count > 1:
+        tiles = [Span(start, min(start + grain, k)) for start in range(0, k, grain)]
+        return tuple(tuple(tiles[s::count]) for s in range(min(count, len(tiles)))) or ((),), k
+    if slicing.rule == "cutlass":
+        grain = 64 if k % 64 == 0 else 8
+    if slicing.rule == "floor":
+        # no library splits so few terms: the rule would add none of them
+        chunk = grain * max(_ceiling(k // count, grain), 1)
+    elif slicing.rule == "even" or count == 1:
+        chunk = max(_ceiling(k, count), 1)
+    else:
+        chunk = grain * max(_ceiling(_ceiling(k, grain), count), 1)
+    stop = min(count * chunk, k)
+    return tuple((Span(start, min(start + chunk, stop)),) for start in range(0, max(stop, 1), chunk)), stop
+
+
+def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Slice:
+    """The blocks of a slice."""
+    terms = sum(run.terms for run in runs)
+    restart = chain.restart or max(terms, 1)
+    blocks = tuple(
+        Span(k, min(k + (interval or terms), start + restart, terms))
+        for start in range(0, terms, restart)
+        for k in range(start, min(start + restart, terms), interval or terms)
+    )
+    rest = min(terms % chain.residue, terms) if chain.residue else 0
+    return Slice(runs, blocks, rest if rest % step else 0)
+
+
+def _run(lanes: Lanes, slices: int, k: int) -> int:
+    """Consecutive terms of a lane."""
+    chunk = max(_ceiling(k, slices), 1)
+    if lanes.run < 0:
+        return min(-lanes.run, _ceiling(chunk, lanes.count))
+    return lanes.run or _ceiling(chunk, lanes.count)
+
+
+def _ceiling(terms: int, parts: int) -> int:
+    return -(-terms // parts)

@@ -1,0 +1,143 @@
+"""The type of a schedule: how a library cuts K, chains instructions over it, and puts the parts together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Rule = Literal["even", "ceiling", "floor", "cutlass", "interleaved"]
+Merge = Literal["float32", "output", "in_place", "from_both_ends"]
+LaneMerge = Literal["forward", "butterfly", "blocks"]
+ScaleOrder = Literal["product", "a_first", "b_first", "one_dimensional_first"]
+Evidence = Literal["hardware", "source", "inferred"]
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """How K is cut into slices, whose sums are merged afterwards (split-K).
+
+    Args:
+      count: slices that are asked for; fewer where K is short.
+      grain: terms that stay together; 0 for the schedule's own block, which depends on the operands' width.
+      rule: the terms of a slice. "even": ceil(K / count). "ceiling": grain * ceil(ceil(K / grain) / count).
+        "floor": grain * ceil(floor(K / count) / grain), so that terms may be left over, which nobody adds.
+        "cutlass": "ceiling" with the grain 64 where it divides K, 8 elsewhere. "interleaved": slice s takes every
+        count-th run of grain terms from run s on.
+      merge: "float32": partial sums are added one after the other. "output": each is rounded to the output format
+        first. "in_place": the running sum is rounded to the output format after every slice. "from_both_ends": the
+        last slice, plus slice 0 (+ slice h), plus slice 1 (+ slice h + 1), ... with h = ceil(count / 2).
+    """
+
+    count: int = 1
+    grain: int = 0
+    rule: Rule = "even"
+    merge: Merge = "float32"
+
+
+@dataclass(frozen=True)
+class Chain:
+    """How matrix instructions add the terms of a slice.
+
+    Args:
+      interval: terms after which the partial sum joins a float32 total and starts again at +0; 0 for one chain.
+      short_sums_only: the interval holds for units that keep fewer bits than float32 has (FP8 on Ada and Hopper).
+      restart: terms after which the counting of intervals starts again; 0 for never.
+      first_as_is: a total starts at its first partial sum, instead of at +0 (which differs for -0 alone).
+      residue: terms of a tile; the remainder of a slice by it is added first. 0 for none.
+      step: terms of an instruction where they are fewer than the unit's; 0 for the unit's.
+    """
+
+    interval: int = 0
+    short_sums_only: bool = False
+    restart: int = 0
+    first_as_is: bool = False
+    residue: int = 0
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """How threads without matrix instructions add the terms of a slice, each by fused multiply-adds in float32.
+
+    Args:
+      count: lanes that share an output.
+      run: consecutive terms that a lane takes before the next lane's turn; 0 for one run each of ceil(terms / count);
+        negative: up to -run, as many as spread a slice over all lanes.
+      chunk: terms of a lane that it adds up from +0 before they join its total; 0 for all.
+      chunks_from_zero: a lane's total starts at +0, instead of at its first chunk.
+      merge: how lanes are joined. "forward": one after the other. "butterfly": lane l takes lane l + count / 2, then
+        l + count / 4, and so on. "blocks": dot_kernel and reduce_1Block_kernel of cuBLAS (docs/schedules.md).
+      lanes_from_zero: a forward merge starts at +0.
+      blocks: for "blocks": blocks of 128 threads; count is blocks * 128 * chains.
+    """
+
+    count: int
+    run: int = 1
+    chunk: int = 0
+    chunks_from_zero: bool = False
+    merge: LaneMerge = "forward"
+    lanes_from_zero: bool = False
+    blocks: int = 0
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What happens to a finished sum: scales, alpha, bias, C and the cast, each operation rounded once to float32.
+
+    Args:
+      scale_order: "product": fma(scale_a * scale_b, sum, 0); "a_first": (sum * scale_a) * scale_b; "b_first" likewise;
+        "one_dimensional_first": the side with a scale per row before the one with a scale per block.
+      source: how beta * C joins. "added": fma(beta, C, y). "first": fma(alpha, sum, beta * C).
+        "after_cast": y is cast to the output, then fma(beta, C, y) is.
+      fused_bias: fma(alpha, sum, bias) instead of y + bias.
+      adds_c: C is the epilogue's even where no beta is given; otherwise sums start at c.
+    """
+
+    scale_order: ScaleOrder = "product"
+    source: Literal["added", "first", "after_cast"] = "added"
+    fused_bias: bool = False
+    adds_c: bool = False
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a library adds the K products of every output.
+
+    Args:
+      name: as it was made.
+      library, family, arch: where it is from; arch as in units ("hopper"), "" for any.
+      sums: how a slice is added.
+      slicing: how K is cut.
+      epilogue: what follows.
+      block_scaled: partial sums of `interval` terms are multiplied by the scales of their blocks.
+      fast_accum: FP8 sums are not promoted.
+      options: further facts that limits refer to, as (name, value).
+      source: where the facts come from.
+      evidence: "hardware" (the source compared it with real output), "source" (read from the library's source code) or
+        "inferred".
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.schedules.cublas("sm_90", split_k=4)
+      cublas('sm_90', split_k=4)
+    """
+
+    name: str
+    library: str = "fpsim"
+    family: str = ""
+    arch: str = ""
+    sums: Chain | Lanes = Chain()
+    slicing: Slicing = Slicing()
+    epilogue: Epilogue = Epilogue()
+    block_scaled: bool = False
+    fast_accum: bool = False
+    options: tuple[tuple[str, int], ...] = ()
+    source: str = field(default="", repr=False)
+    evidence: Evidence = "inferred"
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def option(self, name: str, otherwise: int = 0) -> int:
+        """A further fact."""
+        return dict(self.options).get(name, otherwise)
