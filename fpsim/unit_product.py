@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fpsim.arithmetic import fma, multiply
 from fpsim.arrays import Array
 from fpsim.cast import decode
 from fpsim.formats import E8M0, FP32, Format
+from fpsim.kernels.fma import fma
 from fpsim.kernels.fused_product import ADD, ADD_HALF, COLUMNS_FIRST, NO_SCALE, PRODUCT, ROWS_FIRST, fused_product
 from fpsim.kernels.grouped_product import GROUP, grouped_product
 from fpsim.kernels.native import ieee_arithmetic
@@ -32,7 +32,7 @@ NOTHING = np.zeros((0, 0), f32)
 NO_FACTORS = np.zeros((0, 0), i32)
 EXCHANGED = {ROWS_FIRST: COLUMNS_FIRST, COLUMNS_FIRST: ROWS_FIRST}
 
-__all__ = ["COLUMNS_FIRST", "PRODUCT", "ROWS_FIRST", "Factors", "Product", "add_part", "add_product"]
+__all__ = ["ADD", "COLUMNS_FIRST", "PRODUCT", "ROWS_FIRST", "Factors", "Product", "add_part", "add_product", "floats"]
 
 
 class Factors(NamedTuple):
@@ -58,12 +58,13 @@ class Product(NamedTuple):
     scale_b: Array  # (K / block, N)
     promote: int  # terms from one promotion to the next, 0 for none
     factors: Factors
+    cut: int = 0  # terms of a slice whose promoted total is added to the result, 0 for none; FUSED units only
 
     def transposed(self) -> Product:
         """The product of the transposes in the other order: every rule treats a and b alike."""
         unit = replace(self.unit, a=self.unit.b, b=self.unit.a)
         scales = self.scale_b.T, self.scale_a.T
-        return Product(unit, self.b.T, self.a.T, *scales, self.promote, self.factors.transposed())
+        return Product(unit, self.b.T, self.a.T, *scales, self.promote, self.factors.transposed(), self.cut)
 
     def part(self, start: int, stop: int) -> Product:
         """Terms start .. stop of K, without promotion."""
@@ -71,7 +72,7 @@ class Product(NamedTuple):
         blocks = slice(start // block, -(-stop // block))
         return self._replace(
             a=self.a[:, start:stop], b=self.b[start:stop], scale_a=self.scale_a[:, blocks],
-            scale_b=self.scale_b[blocks], promote=0, factors=Factors(),
+            scale_b=self.scale_b[blocks], promote=0, factors=Factors(), cut=0,
         )  # fmt: skip
 
 
@@ -108,7 +109,7 @@ def _in_c_order(x: Array) -> Array:
     return copy
 
 
-def _floats(codes: Array, fmt: Format) -> Array:
+def floats(codes: Array, fmt: Format) -> Array:
     """Codes as the floats of their values, in C order."""
     codes = _in_c_order(codes)
     if fmt.bits < 32:
@@ -175,7 +176,7 @@ def _fused(total: Array, p: Product) -> None:
     a, b, promotion, mode = p.a, p.b, p.promote // unit.terms, p.factors.mode
     if two_passes:
         a, b, promotion, mode = _interleaved(a, 1), _interleaved(b, 0), 2, ADD_HALF if half else ADD
-    a, b = _floats(a, unit.a.carrier).view(i32), _floats(b, unit.b.carrier).view(i32)
+    a, b = floats(a, unit.a.carrier).view(i32), floats(b, unit.b.carrier).view(i32)
     kept = i32(TF32_BITS - (1 << 32)) if unit.a.name == "tf32" else i32(-1)
     formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
     bases = _bases((a, b), formats)
@@ -195,8 +196,8 @@ def _fused(total: Array, p: Product) -> None:
 
     def work(m0: int, m1: int, n0: int, n1: int) -> None:
         run(
-            a, b, patterns, *scales, p.factors.rows, p.factors.columns, facts, of_a, of_b, wide, promotion, mode,
-            m0, m1, n0, n1,
+            a, b, patterns, *scales, p.factors.rows, p.factors.columns, facts, of_a, of_b, wide, promotion,
+            p.cut // unit.terms, mode, m0, m1, n0, n1,
         )  # fmt: skip
 
     _in_spans(total, a.shape[1], work)
@@ -210,10 +211,10 @@ def _scale_exponents(codes: Array) -> Array:
 def _grouped(total: Array, p: Product) -> None:
     """Block-scaled FP4."""
     unit, fmt = p.unit, p.unit.scale_format or E8M0
-    a, b = _floats(p.a, unit.a.carrier), _floats(p.b, unit.b.carrier)
+    a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
     repeat = unit.block // GROUP
     codes = [x & 0x7F if unit.scale == "ue4m3" else x for x in (p.scale_a, p.scale_b)]
-    rows, columns = (np.repeat(_floats(x, fmt), repeat, axis) for x, axis in zip(codes, (1, 0), strict=True))
+    rows, columns = (np.repeat(floats(x, fmt), repeat, axis) for x, axis in zip(codes, (1, 0), strict=True))
     least = fmt.min_exponent if fmt.has_zero else -fmt.bias
     facts, patterns = np.array([unit.fraction_bits, unit.floor_exponent, least], i32), total.view(i32)
     run = grouped_product()
@@ -223,7 +224,7 @@ def _grouped(total: Array, p: Product) -> None:
 def _stepwise(total: Array, p: Product) -> None:
     """AMD's units, and chains of fused multiply-adds."""
     unit = p.unit
-    a, b = _floats(p.a, unit.a.carrier), _floats(p.b, unit.b.carrier)
+    a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
     if unit.a.name == "xf32":
         a, b = ((x.view(np.uint32) & np.uint32(TF32_BITS)).view(f32) for x in (a, b))
     formats = unit.a.fmt, unit.b.fmt
@@ -251,8 +252,8 @@ def add_part(total: Array, partial: Array, factors: Factors, part: int) -> None:
         return
     rows, columns = factors.rows[:, part, None], factors.columns[None, part]
     first, second = {
-        PRODUCT: (multiply(rows, columns), partial),
-        ROWS_FIRST: (multiply(partial, rows), columns),
-        COLUMNS_FIRST: (multiply(partial, columns), rows),
+        PRODUCT: (np.multiply(rows, columns), partial),
+        ROWS_FIRST: (np.multiply(partial, rows), columns),
+        COLUMNS_FIRST: (np.multiply(partial, columns), rows),
     }[factors.mode]
     fma(first, second, total, out=total)

@@ -81,25 +81,33 @@ def _promote(total: Any, c: Any, left: Any, right: Any, mode: Any) -> None:
         c[j] = i32(0)
 
 
-_fill_rows, _fill_panel, _promote = shared(_fill_rows), shared(_fill_panel), shared(_promote)
+def _merge(merged: Any, total: Any) -> None:
+    """Add a row of a slice's totals to those of the slices before it, and start new ones: -0 adds nothing."""
+    for j in range(LANES):
+        merged[j] = f32(merged[j] + total[j])
+        total[j] = f32(-0.0)
+
+
+_fill_rows, _fill_panel, _promote, _merge = shared(_fill_rows), shared(_fill_panel), shared(_promote), shared(_merge)
 
 
 @cache
 def fused_product(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
-    """The loop `(a, b, c, scale_a, scale_b, left, right, u, of_a, of_b, wide, promotion, mode, m0, m1, n0, n1)`.
+    """The loop `(a, b, c, scale_a, scale_b, left, right, u, of_a, of_b, wide, promotion, cut, mode, m0, m1, n0, n1)`.
 
     It adds a @ b to c in rows m0 .. m1 and columns n0 .. n1.
 
     a: (M, K), b: (K, N), c: (M, N) float32 patterns as int32; scale_a: (M, steps), scale_b: (steps, N) exponents of
     block scales; left: (M, blocks), right: (blocks, N) float32 factors of partial sums; u: RowFacts; of_a, of_b: the
     bits that the unit reads, the smallest exponent and the base of the relative exponents; wide: the facts of
-    wide_row; promotion: steps from one promotion to the next, 0 for none.
+    wide_row; promotion: steps from one promotion to the next, 0 for none; cut: steps of a slice whose promoted total is
+    added to c, and begins anew as its first partial sum is, 0 for none.
     """
     one_row = fused_row(terms, joined, half, scaled)
 
     def product(
         a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, left: Any, right: Any, facts: Any, of_a: Any, of_b: Any,
-        wide: Any, promotion: Any, mode: Any, m0: Any, m1: Any, n0: Any, n1: Any,
+        wide: Any, promotion: Any, cut: Any, mode: Any, m0: Any, m1: Any, n0: Any, n1: Any,
     ) -> None:  # fmt: skip
         steps = (a.shape[1] + terms - 1) // terms
         block = max(min(PANEL_BYTES // (5 * terms * steps), ROW_BLOCK, m1 - m0), 1)
@@ -109,6 +117,7 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
         b_values, b_exponents = np.empty((terms, LANES), i32), np.empty((terms, LANES), i8)
         a_classes, b_classes = np.empty(terms, i32), np.empty((terms, LANES), i32)
         tile, totals = np.empty((block, LANES), i32), np.zeros((block, LANES), f32)
+        merged = np.zeros((block if cut else 0, LANES), f32)
         lanes_scale, lanes_right = np.zeros(LANES, i32), np.zeros(LANES, f32)
         room = RowScratch(
             np.empty(LANES, i8), np.empty(LANES, i32), np.empty(LANES, i32), np.empty((4, LANES), i32),
@@ -133,6 +142,9 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
                 if promotion:
                     totals[:rows] = tile.view(f32)[:rows]
                     tile[:rows] = i32(0)
+                    if cut:
+                        merged[:rows] = totals[:rows]
+                        totals[:rows] = f32(-0.0)
                 for s in range(steps):
                     k = s * terms
                     panel = _fill_panel(b, k, n, width, terms, of_b, b_values, b_exponents)
@@ -169,14 +181,18 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
                             )  # fmt: skip
                         if flags & i32(SPECIAL):
                             override(tile[r], room.specials)
-                    if promotion and ((s + 1) % promotion == 0 or s + 1 == steps):
+                    ends_slice = s + 1 == steps or (cut and (s + 1) % cut == 0)
+                    if promotion and (ends_slice or (s % cut if cut else s) % promotion + 1 == promotion):
                         part = s // promotion
                         if left.size:
                             lanes_right[:width] = right[part, n : n + width]
                         for r in range(rows):
                             _promote(totals[r], tile[r], left[m + r, part] if left.size else f32(0), lanes_right, mode)
+                    if cut and ends_slice:
+                        for r in range(rows):
+                            _merge(merged[r], totals[r])
                 if promotion:
-                    tile[:rows] = totals.view(i32)[:rows]
+                    tile[:rows] = merged.view(i32)[:rows] if cut else totals.view(i32)[:rows]
                 for r in range(rows):
                     for j in range(width):
                         bits = tile[r, j]

@@ -1,0 +1,214 @@
+"""A matrix product by a schedule: the sums of its slices of K, and how they are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.epilogue import rounded
+from fpsim.formats import Format
+from fpsim.kernels.native import ieee_arithmetic
+from fpsim.lane_product import lane_product
+from fpsim.matrix_unit import MatrixUnit, Rule
+from fpsim.schedules.plan import Plan, Slice, Span, interval_of
+from fpsim.schedules.schedule import Chain, Lanes, Schedule
+from fpsim.unit_product import Factors, Product, add_part, add_product, floats
+
+FactorsAt = Callable[[list[int]], Factors]  # of the partial sums that begin at these terms of K
+Join = Callable[[Array, "Array | None"], Array]  # a slice's sum and the total so far -> the new total
+
+
+class Sums(NamedTuple):
+    """The sums of a product: without scales, alpha, bias or C."""
+
+    schedule: Schedule
+    plan: Plan
+    product: Product
+    factors_at: FactorsAt
+    out_format: Format
+    join: Join | None = None  # for merges in place, which end every slice with an epilogue
+
+
+def chained(total: Array, sums: Sums) -> None:
+    """Add a product of one slice to what `total` holds: what the chain, or the total of partial sums, starts at."""
+    _add_slice(total, sums.plan.slices[0], sums)
+
+
+def merged(sums: Sums, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Array:
+    """The product of all slices."""
+    slices = sums.plan.slices
+    if _in_one_go(sums):
+        total = np.full(shape, -0.0, dtype)
+        _add_at_once(total, sums)
+        return total
+    partial = _by_lanes(sums) if isinstance(sums.schedule.sums, Lanes) else _by_chains(sums, shape, dtype)
+    with ieee_arithmetic(), np.errstate(all="ignore"):
+        if sums.schedule.slicing.merge == "from_both_ends" and len(slices) > 1:
+            return _from_both_ends(partial, len(slices))
+        return _forward(map(partial, range(len(slices))), sums)
+
+
+def _forward(partials: Iterator[Array], sums: Sums) -> Array:
+    """Slices one after the other, from the first one's sum on."""
+    merge, total = sums.schedule.slicing.merge, None
+    for part in partials:
+        if merge == "in_place":
+            total = _joined(part, total, sums)
+        else:
+            part = rounded(part, sums.out_format) if merge == "output" else part
+            total = part if total is None else np.add(total, part, out=total)
+    assert total is not None
+    return total
+
+
+def _joined(part: Array, total: Array | None, sums: Sums) -> Array:
+    """The total after a slice, in the output's format."""
+    if sums.join is not None:
+        return rounded(sums.join(part, total), sums.out_format)
+    return rounded(part if total is None else np.add(total, part), sums.out_format)
+
+
+def _from_both_ends(partial: Callable[[int], Array], count: int) -> Array:
+    """The last slice, then the others in order, each of the first half with one of the second added to it."""
+    total, half = partial(count - 1), (count + 1) // 2
+    for i in range(half):
+        if i == count - 1:
+            break  # the last slice again
+        part = partial(i)
+        if i + half < count - 1:
+            part = np.add(part, partial(i + half))
+        total = np.add(total, part)
+    return total
+
+
+# ---- slices without matrix units
+
+
+def _by_lanes(sums: Sums) -> Callable[[int], Array]:
+    """The sums of slices by threads that multiply and add."""
+    unit, lanes, plan = sums.product.unit, sums.schedule.sums, sums.plan
+    assert isinstance(lanes, Lanes)
+    a, b = floats(sums.product.a, unit.a.carrier), floats(sums.product.b, unit.b.carrier)
+    runs = [of.runs[0] if of.runs else Span(0, 0) for of in plan.slices]
+    return lambda s: lane_product(a, b, lanes, plan.run, runs[s].start, runs[s].stop)
+
+
+# ---- slices of matrix instructions
+
+
+def _by_chains(sums: Sums, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Callable[[int], Array]:
+    """The sums of slices by matrix instructions."""
+    chain = sums.schedule.sums
+    assert isinstance(chain, Chain)
+    first = -0.0 if sums.plan.promoted and chain.first_as_is else 0.0
+
+    def partial(s: int, room: Array | None = None) -> Array:
+        total = np.empty(shape, dtype) if room is None else room
+        total[...] = first
+        _add_slice(total, sums.plan.slices[s], sums)
+        return total
+
+    return partial
+
+
+def _add_slice(total: Array, of: Slice, sums: Sums) -> None:
+    """Add a slice to what its chain, or its total of partial sums, starts at."""
+    plan, product = sums.plan, _with_step(sums.product, sums.plan.step)
+    if of.terms == 0:
+        return
+    product = _in_order(product, of, plan)
+    if not plan.promoted:
+        add_product(total, product)
+        return
+    interval, starts = of.blocks[0].terms, [_term(of, block.start) for block in of.blocks]
+    factors = sums.factors_at(starts)
+    if all(block.start == i * interval for i, block in enumerate(of.blocks)):
+        terms = product.unit.terms
+        add_product(total, product._replace(promote=-(-interval // terms) * terms, factors=factors))
+        return
+    for i, block in enumerate(of.blocks):
+        partial = np.zeros_like(total)
+        add_product(partial, product.part(*block))
+        with ieee_arithmetic(), np.errstate(all="ignore"):
+            add_part(total, partial, factors, i)
+
+
+def _in_one_go(sums: Sums) -> bool:
+    """Whether the kernel can merge the slices itself: equal ones, of whole instructions, in their order."""
+    plan, chain, unit = sums.plan, sums.schedule.sums, sums.product.unit
+    first = plan.slices[0].terms
+    return (
+        isinstance(chain, Chain) and sums.schedule.slicing.merge == "float32" and len(plan.slices) > 1
+        and unit.rule in (Rule.FUSED, Rule.SCALED) and unit.d.name == "f32" and plan.step == unit.terms
+        and not sums.schedule.block_scaled and (chain.first_as_is or not plan.promoted)
+        and not chain.restart and not chain.residue and first % unit.terms == 0 and first % max(unit.block, 1) == 0
+        and all(of.runs == (Span(i * first, min((i + 1) * first, plan.lost.start)),)
+                for i, of in enumerate(plan.slices))
+    )  # fmt: skip
+
+
+def _add_at_once(total: Array, sums: Sums) -> None:
+    """Add all slices to -0."""
+    plan, product = sums.plan, sums.product.part(0, sums.plan.lost.start)
+    length = plan.slices[0].terms
+    if plan.promoted:
+        add_product(total, product._replace(promote=plan.slices[0].blocks[0].terms, cut=length))
+    else:
+        add_product(total, product._replace(promote=length))
+
+
+def _term(of: Slice, position: int) -> int:
+    """The term of K at a position of a slice."""
+    for run in of.runs:
+        if position < run.terms:
+            return run.start + position
+        position -= run.terms
+    raise IndexError(position)
+
+
+def _with_step(product: Product, step: int) -> Product:
+    """The product by instructions of fewer terms."""
+    unit = product.unit
+    if step >= unit.terms:
+        return product
+    if unit.rule is not Rule.FUSED or step % 4:
+        raise ValueError(f"instructions of {step} terms are not known for {unit.name}, whose steps have {unit.terms}.")
+    return product._replace(unit=replace(unit, terms=step))
+
+
+def _in_order(product: Product, of: Slice, plan: Plan) -> Product:
+    """The terms of a slice in the order of its instructions, with zeros where one is not full."""
+    if len(of.runs) == 1 and not of.residue:
+        run = of.runs[0]
+        if product.unit.block and run.start % product.unit.block:
+            raise ValueError(
+                f"slices must begin at a block of {product.unit.block} scaled terms; got term {run.start}."
+            )
+        return product if run == (0, plan.k) else product.part(*run)
+    unit = product.unit
+    if unit.block:
+        raise ValueError(
+            f"the schedule takes terms of K out of their order, where {unit.name} has block scales for it."
+        )
+    order = np.concatenate([np.arange(*run) for run in of.runs])
+    if of.residue:
+        gap = np.full(-of.residue % plan.step, -1)
+        order = np.concatenate([order[: of.residue], gap, order[of.residue :]])
+    places, terms = np.flatnonzero(order >= 0), order[order >= 0]
+    a = np.zeros((product.a.shape[0], order.size), product.a.dtype)
+    b = np.zeros((order.size, product.b.shape[1]), product.b.dtype)
+    a[:, places], b[places] = product.a[:, terms], product.b[terms]
+    return product._replace(a=a, b=b)
+
+
+def check_blocks(schedule: Schedule, unit: MatrixUnit, along_k: int, plan: Plan) -> None:
+    """A ValueError unless every partial sum lies in one block of scales."""
+    interval = interval_of(schedule.sums, unit) if isinstance(schedule.sums, Chain) else 0
+    aligned = all(_term(of, block.start) % along_k + block.terms <= along_k for of in plan.slices for block in of.blocks
+                  if block.terms)  # fmt: skip
+    if not interval or not aligned:
+        raise ValueError(f"partial sums of {interval} terms must lie in blocks of {along_k} terms that share a scale.")
