@@ -124,7 +124,8 @@ def test_without_torch_the_default_study_says_what_to_install(tmp_path: Path) ->
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 def test_an_interrupt_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
-    np.save(tmp_path / "w.npy", np.zeros(1 << 25, np.float32))
+    # sparse: it takes no room on the disk, and long enough to be interrupted on a fast machine
+    np.lib.format.open_memmap(tmp_path / "w.npy", "w+", np.float32, (1 << 27,)).flush()
     program = "import sys; from fpsim.cli import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", program, "study", str(tmp_path / "w.npy"), "--out", str(tmp_path / "out")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
