@@ -1,0 +1,79 @@
+"""Library schedules beside the flat product of the same unit and size, and cuBLAS's families without tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import fpsim as fp
+from benchmarks.race import Work
+from benchmarks.row import Row
+
+SHAPE = (512, 512, 1024)  # M, N, K
+ALLOWED = 1 / 1.1  # of the flat product's rate: a schedule may cost a tenth
+FLAT = "flat"
+RATE = 1e9  # multiply-adds per second without tensor cores
+
+cublas = fp.schedules.cublas
+OF_UNIT: dict[str, dict[str, fp.schedules.Schedule]] = {
+    "hopper_e4m3_f32": {
+        "2xAcc": fp.schedules.cutlass_2xacc(128), "cuBLAS": cublas("sm_90"), "cuBLAS S = 4": cublas("sm_90", split_k=4),
+        "cuBLAS fast S = 4": cublas("sm_90", split_k=4, fast_accum=True),
+        "Triton 128, 64": fp.schedules.triton(128, max_num_imprecise_acc=64),
+        "DeepGEMM": fp.schedules.deepgemm(), "cuBLAS block-scaled": cublas("sm_90", family="block_scaled"),
+    },
+    "hopper_f16_f32": {
+        "cuBLAS": cublas("sm_90"), "cuBLAS S = 4": cublas("sm_90", split_k=4),
+        "cuBLAS CUTLASS": cublas("sm_90", family="cutlass", stages=13),
+        "cuBLAS CUTLASS s1688": cublas("sm_90", family="cutlass", stages=0),
+        "cuBLAS CUTLASS S = 4, in place": cublas("sm_90", family="cutlass", stages=13, split_k=4, merge=0),
+    },
+    "ada_e4m3_f32": {"cuBLAS S = 3": cublas("sm_89", split_k=3)},
+    "blackwell_e4m3_f32": {"cuBLAS S = 4": cublas("sm_100", split_k=4)},
+}  # fmt: skip
+WITHOUT_TENSOR_CORES: dict[str, tuple[tuple[int, int, int], fp.schedules.Schedule]] = {
+    "gemv 10, M = 1": ((1, 4096, 4096), cublas("sm_90", family="gemv", option=10)),
+    "gemv 10, N = 1": ((4096, 1, 4096), cublas("sm_90", family="gemv", option=10)),
+    "gemv 46, N = 1, S = 4": ((4096, 1, 4096), cublas("sm_90", family="gemv", option=46, split_k=4)),
+    "gemv 0, M = 1": ((1, 4096, 4096), cublas("sm_90", family="gemv", option=0)),
+    "gemv 5, M = 1": ((1, 4096, 4096), cublas("sm_90", family="gemv", option=5)),
+    "gemmSN, M = 4": ((4, 8192, 600), cublas("sm_90", family="gemm_sn", option=1)),
+    "magma, M = 16": ((16, 8192, 45), cublas("sm_90", family="magma")),
+    "dot, M = N = 1, S = 8": ((1, 1, 1 << 22), cublas("sm_90", family="dot", split_k=8)),
+}
+
+
+def rows() -> Iterator[Row]:
+    """Every race of this file on one core."""
+    for name, schedules in OF_UNIT.items():
+        flat = _work(name, SHAPE, None)
+        for title, schedule in schedules.items():
+            contestants = {"fpsim": _work(name, SHAPE, schedule), FLAT: flat}
+            yield Row(f"{name}, {title}", contestants, {FLAT: ALLOWED}, None, _size(SHAPE), "MAC")
+    for title, (shape, schedule) in WITHOUT_TENSOR_CORES.items():
+        contestants = {"fpsim": _work("hopper_f16_f32", shape, schedule)}
+        yield Row(f"cuBLAS {title}", contestants, {}, RATE, _size(shape), "MAC")
+
+
+def _size(shape: tuple[int, int, int]) -> int:
+    m, n, k = shape
+    return m * n * k
+
+
+def _work(name: str, shape: tuple[int, int, int], schedule: fp.schedules.Schedule | None) -> Work:
+    unit, (m, n, k) = fp.unit(name), shape
+    rng = np.random.default_rng(0)
+    a = fp.encode(rng.standard_normal((m, k), np.float32), unit.a.carrier)
+    b = fp.encode(rng.standard_normal((k, n), np.float32), unit.b.carrier)
+    scales: dict[str, Any] = {}
+    if schedule is not None and schedule.block_scaled:
+        blocks = -(-k // 128)
+        scales = {
+            "scale_a": rng.random((m, blocks), np.float32) + 1,
+            "scale_b": rng.random((blocks, -(-n // 128)), np.float32) + 1,
+        }  # fmt: skip
+    out = np.empty((m, n), np.float32)
+    return partial(fp.matmul, a, b, accumulate=unit, schedule=schedule, out=out, **scales)
