@@ -194,15 +194,24 @@ def _in_order(product: Product, of: Slice, plan: Plan) -> Product:
         raise ValueError(
             f"the schedule takes terms of K out of their order, where {unit.name} has block scales for it."
         )
-    order = np.concatenate([np.arange(*run) for run in of.runs])
-    if of.residue:
-        gap = np.full(-of.residue % plan.step, -1)
-        order = np.concatenate([order[: of.residue], gap, order[of.residue :]])
-    places, terms = np.flatnonzero(order >= 0), order[order >= 0]
-    a = np.zeros((product.a.shape[0], order.size), product.a.dtype)
-    b = np.zeros((order.size, product.b.shape[1]), product.b.dtype)
-    a[:, places], b[places] = product.a[:, terms], product.b[terms]
-    return product._replace(a=a, b=b)
+    gap = -of.residue % plan.step if of.residue else 0
+    pieces = _cut_at(of.runs, of.residue)
+    a, b = [product.a[:, slice(*piece)] for piece in pieces], [product.b[slice(*piece)] for piece in pieces]
+    if gap:  # behind the residue
+        place = next(i for i in range(len(pieces)) if sum(p.terms for p in pieces[: i + 1]) == of.residue) + 1
+        a.insert(place, np.zeros((product.a.shape[0], gap), product.a.dtype))
+        b.insert(place, np.zeros((gap, product.b.shape[1]), product.b.dtype))
+    return product._replace(a=np.concatenate(a, axis=1), b=np.concatenate(b))
+
+
+def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
+    """Runs of K, of which one is cut in two so that a piece ends at a position of the slice."""
+    pieces: list[Span] = []
+    for run in runs:
+        before = sum(piece.terms for piece in pieces)
+        cut = run.start + position - before
+        pieces += [Span(run.start, cut), Span(cut, run.stop)] if run.start < cut < run.stop else [run]
+    return pieces
 
 
 def check_blocks(schedule: Schedule, unit: MatrixUnit, along_k: int, plan: Plan) -> None:
