@@ -1,4 +1,4 @@
-"""How libraries add up the products of a matrix product: schedules for `fp.matmul`.
+"""How libraries add up the products of a matrix product: schedules for `fp.matmul`, and what they come to.
 
 Example:
   >>> import fpsim as fp
@@ -8,12 +8,17 @@ Example:
 
 from __future__ import annotations
 
+from fpsim.schedules.batch import BatchReport, depends_on_batch
 from fpsim.schedules.cublas import cublas
+from fpsim.schedules.difference import Comparison
+from fpsim.schedules.explain import Explanation, explain
 from fpsim.schedules.libraries import FLAT, cutlass_2xacc, cutlass_blockwise, deepgemm, torch_rowwise, triton
 from fpsim.schedules.rows import ROWS
 from fpsim.schedules.schedule import Chain, Epilogue, Lanes, Schedule, Slicing
+from fpsim.schedules.tree import Tree, compare, tree
 
 __all__ = [
-    "FLAT", "ROWS", "Chain", "Epilogue", "Lanes", "Schedule", "Slicing", "cublas", "cutlass_2xacc", "cutlass_blockwise",
-    "deepgemm", "torch_rowwise", "triton",
+    "FLAT", "ROWS", "BatchReport", "Chain", "Comparison", "Epilogue", "Explanation", "Lanes", "Schedule", "Slicing",
+    "Tree", "compare", "cublas", "cutlass_2xacc", "cutlass_blockwise", "deepgemm", "depends_on_batch", "explain",
+    "torch_rowwise", "tree", "triton",
 ]  # fmt: skip

@@ -103,7 +103,7 @@ def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[S
 def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Slice:
     """The blocks of a slice."""
     terms = sum(run.terms for run in runs)
-    restart = chain.restart or max(terms, 1)
+    restart = (chain.restart if interval else 0) or max(terms, 1)
     blocks = tuple(
         Span(k, min(k + (interval or terms), start + restart, terms))
         for start in range(0, terms, restart)
