@@ -9,6 +9,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from fpsim.core.operations import BINARY, COMPARISONS
 from fpsim.core.pack import LOSES_INFINITY
 from fpsim.elementwise import Array, Run
 from fpsim.kernels import exact, float_arithmetic, nearest, order, table
@@ -93,7 +94,7 @@ def _core_call(operation: Operation) -> Call:
     layouts = tuple(unpack_layout(operand, input_subnormals) for operand in formats)
     plan = pack_plan(fmt, rounding, overflow, subnormals, random_bits, tininess)
     out, rules, mode = plan.layout, u64(plan.rules), int(rounding)
-    if name in exact.COMPARISONS:
+    if name in COMPARISONS:
         compare = exact.comparison_kernel(name)
         return lambda x, random, y, flags: compare(*x, y, flags, *layouts)
     if name == "from_int":
@@ -122,7 +123,7 @@ def _core_call(operation: Operation) -> Call:
 def _rounding_loop(name: str) -> Any:
     if name == "fma":
         return exact.fma_kernel()
-    return exact.binary_kernel(name) if name in exact.BINARY else exact.unary_kernel(name)
+    return exact.binary_kernel(name) if name in BINARY else exact.unary_kernel(name)
 
 
 # ---- the processor's float operations
@@ -273,7 +274,7 @@ def _tables(operation: Operation) -> tuple[Array, Array]:
 @cache
 def result_dtype(operation: Operation) -> np.dtype[Any]:
     """The dtype of results as words."""
-    if operation.name in exact.COMPARISONS:
+    if operation.name in COMPARISONS:
         return np.dtype(np.bool_)
     if operation.name == "classify":
         return np.dtype(np.uint8)

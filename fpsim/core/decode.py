@@ -23,6 +23,12 @@ class DecodeLayout(NamedTuple):
     scale: Any  # added to the pattern of an integer that was converted, modulo the word
 
 
+@scalar
+def decode_fields(p: Any) -> DecodeLayout:
+    """The fields of a DecodeLayout from an array of them."""
+    return DecodeLayout(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8])
+
+
 def _make_decode_bits(word: type, width: int, mantissa_bits: int, real: type) -> Any:
     """The decoder for target floats of one width."""
     zero = word(0)

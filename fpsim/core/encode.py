@@ -49,6 +49,14 @@ class EncodeLayout(NamedTuple):
     refuses_negative: Any  # 1: `below` applies
 
 
+@scalar
+def encode_fields(p: Any) -> EncodeLayout:
+    """The fields of an EncodeLayout from an array of them."""
+    return EncodeLayout(
+        p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11], p[12], p[13], p[14], p[15], p[16]
+    )
+
+
 def _make_deliver(word: type) -> Any:
     """What becomes of a rounded magnitude, for words of one width."""
     zero = word(0)

@@ -50,6 +50,12 @@ class UnpackLayout(NamedTuple):
 
 
 @scalar
+def unpack_fields(p: Any) -> UnpackLayout:
+    """The fields of an UnpackLayout from an array of them."""
+    return UnpackLayout(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9])
+
+
+@scalar
 def infinite(negative: Any) -> Number:
     """An infinity."""
     return Number(negative, u64(FIELD_OF_INFINITY), LEADING, u64(INFINITE))

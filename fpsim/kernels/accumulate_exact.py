@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from fpsim.core import arithmetic, long_sum, term
+from fpsim.core.encode import encode_fields
 from fpsim.core.jit import kernel, shared
-from fpsim.core.number import infinite
+from fpsim.core.number import infinite, unpack_fields
 from fpsim.core.pack import NO_FLAG, pack
 from fpsim.core.philox import philox4x32
 from fpsim.core.rounding import DOWN, STOCHASTIC
-from fpsim.kernels.cast import encode_fields
-from fpsim.kernels.exact import unpack_fields
 
 i64, u64 = np.int64, np.uint64
 

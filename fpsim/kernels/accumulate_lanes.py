@@ -18,14 +18,12 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from fpsim.core import arithmetic
-from fpsim.core.decode import decode_bits_64
-from fpsim.core.encode import FULL, encode_bits_64
+from fpsim.core.decode import decode_bits_64, decode_fields
+from fpsim.core.encode import FULL, encode_bits_64, encode_fields
 from fpsim.core.jit import kernel, scalar, shared
-from fpsim.core.number import unpack
+from fpsim.core.number import unpack, unpack_fields
 from fpsim.core.pack import NO_FLAG, pack
 from fpsim.core.rounding import NEAREST_EVEN, STOCHASTIC
-from fpsim.kernels.cast import decode_fields, encode_fields
-from fpsim.kernels.exact import unpack_fields
 from fpsim.kernels.float_arithmetic import real_width
 
 f64, u64 = np.float64, np.uint64

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.core.decode import DecodeLayout, decode_bits_32, decode_bits_64
-from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_bits_64
+from fpsim.core.decode import DecodeLayout, decode_bits_32, decode_bits_64, decode_fields
+from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_bits_64, encode_fields
 from fpsim.core.jit import kernel, scalar
 from fpsim.core.philox import philox4x32
 from fpsim.core.rounding import STOCHASTIC
@@ -24,20 +24,6 @@ u32, u64 = np.uint32, np.uint64
 WORDS = 1024  # random words made at a time: they stay in the L1 cache
 WORD = np.zeros(0, np.uint32)
 Frozen = EncodeLayout | DecodeLayout | None
-
-
-@scalar
-def encode_fields(p: Any) -> EncodeLayout:
-    """The fields of an EncodeLayout from an array of them."""
-    return EncodeLayout(
-        p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11], p[12], p[13], p[14], p[15], p[16]
-    )
-
-
-@scalar
-def decode_fields(p: Any) -> DecodeLayout:
-    """The fields of a DecodeLayout from an array of them."""
-    return DecodeLayout(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8])
 
 
 def constants_of(kind: Any, word: Any, frozen: Frozen) -> Any:

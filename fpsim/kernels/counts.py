@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.core.encode import encode_bits_32, encode_bits_64
+from fpsim.core.encode import encode_bits_32, encode_bits_64, encode_fields
 from fpsim.core.jit import kernel, shared
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.core.scale import BY_SCALE
-from fpsim.kernels.cast import encode_fields
 from fpsim.kernels.elements import random_words
 from fpsim.kernels.scales import HAS_INFINITY, HAS_NAN
 

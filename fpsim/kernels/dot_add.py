@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.core.encode import encode_fields
 from fpsim.core.jit import kernel, scalar, shared
+from fpsim.core.number import unpack_fields
 from fpsim.core.term import NO_SPECIAL
 from fpsim.core.unit_step import Layouts, UnitLayout, fused_step, grouped_step, scaled_step, two_pass_step
 from fpsim.core.unit_step_amd import even_odd_step, exact_step, flushed_step, separate_step
-from fpsim.kernels.cast import encode_fields
-from fpsim.kernels.exact import unpack_fields
 from fpsim.matrix_unit import Rule
 
 i64, u64 = np.int64, np.uint64

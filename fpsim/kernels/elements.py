@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.core.decode import DecodeLayout, decode_bits_32, decode_bits_64
-from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_bits_64
+from fpsim.core.decode import DecodeLayout, decode_bits_32, decode_bits_64, decode_fields
+from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_bits_64, encode_fields
 from fpsim.core.jit import kernel, shared
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.core.scale import BY_SCALE
 from fpsim.kernels.amax import word_of
-from fpsim.kernels.cast import WORD, Frozen, constants_of, decode_fields, encode_fields, fill_random
+from fpsim.kernels.cast import WORD, Frozen, constants_of, fill_random
 from fpsim.kernels.stream import aligned_empty, prefetch_line
 
 u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64

@@ -12,26 +12,18 @@ from typing import Any
 import numpy as np
 
 from fpsim.core import arithmetic, neighbour
-from fpsim.core.jit import kernel, scalar, shared
-from fpsim.core.number import NAN, UnpackLayout, unpack
+from fpsim.core.encode import encode_fields
+from fpsim.core.jit import kernel, shared
+from fpsim.core.number import NAN, unpack, unpack_fields
+from fpsim.core.operations import BINARY, COMPARISONS, UNARY
 from fpsim.core.pack import INVALID, NO_FLAG, pack
-from fpsim.kernels.cast import encode_fields
 
 u64 = np.uint64
 NO_WORD = u64(0)
 
 _unpack, _pack = shared(unpack), shared(pack)
-_add = shared(arithmetic.add)
-_multiply = shared(arithmetic.multiply)
-_divide = shared(arithmetic.divide)
 _fma = shared(arithmetic.fma)
-_sqrt = shared(arithmetic.sqrt)
-_remainder = shared(arithmetic.remainder)
-_extremum = shared(arithmetic.extremum)
-_integral = shared(arithmetic.round_to_integral)
 _to_integer = shared(arithmetic.to_integer)
-_less = shared(arithmetic.less)
-_equal = shared(arithmetic.equal)
 _signals = shared(arithmetic.signals)
 _neighbour = shared(neighbour.neighbour)
 _classify = shared(neighbour.classify)
@@ -39,83 +31,13 @@ _negative = shared(neighbour.negative)
 _absolute = shared(neighbour.absolute)
 
 
-@scalar
-def unpack_fields(p: Any) -> UnpackLayout:
-    """The fields of an UnpackLayout from an array of them."""
-    return UnpackLayout(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9])
-
-
-# ---- operations on numbers: what is rounded afterwards
-
-
-@scalar
-def _subtract(x: Any, y: Any, mode: int) -> Any:
-    return _add(x, arithmetic.negated(y), mode)
-
-
-@scalar
-def _multiply_any(x: Any, y: Any, mode: int) -> Any:
-    return _multiply(x, y)
-
-
-@scalar
-def _divide_any(x: Any, y: Any, mode: int) -> Any:
-    return _divide(x, y)
-
-
-@scalar
-def _remainder_any(x: Any, y: Any, mode: int) -> Any:
-    return _remainder(x, y)
-
-
-@scalar
-def _minimum(x: Any, y: Any, mode: int) -> Any:
-    return _extremum(x, y, False, False)
-
-
-@scalar
-def _maximum(x: Any, y: Any, mode: int) -> Any:
-    return _extremum(x, y, True, False)
-
-
-@scalar
-def _minimum_number(x: Any, y: Any, mode: int) -> Any:
-    return _extremum(x, y, False, True)
-
-
-@scalar
-def _maximum_number(x: Any, y: Any, mode: int) -> Any:
-    return _extremum(x, y, True, True)
-
-
-@scalar
-def _sqrt_any(x: Any, word: Any, mask: Any, mode: int) -> Any:
-    return _sqrt(x)
-
-
-@scalar
-def _convert(x: Any, word: Any, mask: Any, mode: int) -> Any:
-    return x, _signals(x)
-
-
-UNARY = {"sqrt": _sqrt_any, "round_to_integral": _integral, "convert": _convert}
-BINARY = {
-    "add": _add,
-    "subtract": _subtract,
-    "multiply": _multiply_any,
-    "divide": _divide_any,
-    "remainder": _remainder_any,
-    "minimum": _minimum,
-    "maximum": _maximum,
-    "minimum_number": _minimum_number,
-    "maximum_number": _maximum_number,
-}
+# ---- operations whose result is rounded
 
 
 @cache
 def unary_kernel(name: str) -> Any:
     """The loop `(a, random, codes, flags, layout of a, of the result, mode, rules)`; random may be empty."""
-    operation = UNARY[name]
+    operation = shared(UNARY[name])
 
     def unary(a: Any, random: Any, codes: Any, flags: Any, la: Any, out: Any, mode: int, rules: Any) -> None:
         fa, f = unpack_fields(la), encode_fields(out)
@@ -130,7 +52,7 @@ def unary_kernel(name: str) -> Any:
 @cache
 def binary_kernel(name: str) -> Any:
     """The loop `(a, b, random, codes, flags, layouts of a, b, of the result, mode, rules)`."""
-    operation = BINARY[name]
+    operation = shared(BINARY[name])
 
     def binary(
         a: Any, b: Any, random: Any, codes: Any, flags: Any, la: Any, lb: Any, out: Any, mode: int, rules: Any
@@ -164,28 +86,10 @@ def fma_kernel() -> Any:
 # ---- operations whose result is not rounded
 
 
-@scalar
-def _is_equal(x: Any, y: Any) -> Any:
-    return _equal(x, y)
-
-
-@scalar
-def _is_less(x: Any, y: Any) -> Any:
-    return _less(x, y)
-
-
-@scalar
-def _is_less_or_equal(x: Any, y: Any) -> Any:
-    return _less(x, y) | _equal(x, y)
-
-
-COMPARISONS = {"equal": _is_equal, "less": _is_less, "less_equal": _is_less_or_equal}
-
-
 @cache
 def comparison_kernel(name: str) -> Any:
     """The loop `(a, b, results, flags, layouts of a, b)`; NaN compares false."""
-    compare, quiet = COMPARISONS[name], name == "equal"
+    compare, quiet = shared(COMPARISONS[name]), name == "equal"
 
     def comparison(a: Any, b: Any, results: Any, flags: Any, la: Any, lb: Any) -> None:
         fa, fb = unpack_fields(la), unpack_fields(lb)

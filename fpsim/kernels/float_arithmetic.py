@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.core.decode import DecodeLayout, decode_bits_32, decode_bits_64
-from fpsim.core.encode import FULL, encode_parts_32, encode_parts_64
+from fpsim.core.decode import DecodeLayout, decode_bits_32, decode_bits_64, decode_fields
+from fpsim.core.encode import FULL, encode_fields, encode_parts_32, encode_parts_64
 from fpsim.core.jit import kernel, scalar
 from fpsim.core.rounding import DOWN, NEAREST_EVEN
 from fpsim.flags import Flags
-from fpsim.kernels.cast import decode_fields, encode_fields
 
 INEXACT, UNDERFLOW, OVERFLOW = int(Flags.INEXACT), int(Flags.UNDERFLOW), int(Flags.OVERFLOW)
 DIVIDE_BY_ZERO, INVALID = int(Flags.DIVIDE_BY_ZERO), int(Flags.INVALID)

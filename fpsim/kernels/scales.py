@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.core.encode import encode_bits_32, encode_bits_64
+from fpsim.core.encode import encode_bits_32, encode_bits_64, encode_fields
 from fpsim.core.jit import kernel
 from fpsim.core.scale import (
     AMAX_BY_MAX,
@@ -22,7 +22,6 @@ from fpsim.core.scale import (
     power_quotient_32,
     power_quotient_64,
 )
-from fpsim.kernels.cast import encode_fields
 
 u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
 LARGEST = f32(np.finfo(np.float32).max)

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.core.decode import DecodeLayout
-from fpsim.core.encode import EncodeLayout
+from fpsim.core.decode import DecodeLayout, decode_fields
+from fpsim.core.encode import EncodeLayout, encode_fields
 from fpsim.core.jit import kernel
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.kernels.amax import SMALLEST_FOLD, amax_loop, specials_loop, word_of
-from fpsim.kernels.cast import constants_of, decode_fields, encode_fields
+from fpsim.kernels.cast import constants_of
 from fpsim.kernels.elements import Elements, element_loop, element_strips, random_words
 from fpsim.kernels.scales import HAS_INFINITY, HAS_NAN, INFINITE_TILES, NAN_TILES
 

@@ -1,0 +1,102 @@
+"""Scalar core: the operations of the array functions by name, on exact numbers, before they are rounded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpsim.core import arithmetic
+from fpsim.core.jit import scalar
+from fpsim.core.number import Number
+
+
+@scalar
+def _add(x: Number, y: Number, mode: int) -> Any:
+    return arithmetic.add(x, y, mode)
+
+
+@scalar
+def _subtract(x: Number, y: Number, mode: int) -> Any:
+    return arithmetic.add(x, arithmetic.negated(y), mode)
+
+
+@scalar
+def _multiply(x: Number, y: Number, mode: int) -> Any:
+    return arithmetic.multiply(x, y)
+
+
+@scalar
+def _divide(x: Number, y: Number, mode: int) -> Any:
+    return arithmetic.divide(x, y)
+
+
+@scalar
+def _remainder(x: Number, y: Number, mode: int) -> Any:
+    return arithmetic.remainder(x, y)
+
+
+@scalar
+def _minimum(x: Number, y: Number, mode: int) -> Any:
+    return arithmetic.extremum(x, y, False, False)
+
+
+@scalar
+def _maximum(x: Number, y: Number, mode: int) -> Any:
+    return arithmetic.extremum(x, y, True, False)
+
+
+@scalar
+def _minimum_number(x: Number, y: Number, mode: int) -> Any:
+    return arithmetic.extremum(x, y, False, True)
+
+
+@scalar
+def _maximum_number(x: Number, y: Number, mode: int) -> Any:
+    return arithmetic.extremum(x, y, True, True)
+
+
+@scalar
+def _sqrt(x: Number, word: Any, mask: Any, mode: int) -> Any:
+    return arithmetic.sqrt(x)
+
+
+@scalar
+def _integral(x: Number, word: Any, mask: Any, mode: int) -> Any:
+    return arithmetic.round_to_integral(x, word, mask, mode)
+
+
+@scalar
+def _convert(x: Number, word: Any, mask: Any, mode: int) -> Any:
+    return x, arithmetic.signals(x)
+
+
+@scalar
+def _is_equal(x: Number, y: Number) -> Any:
+    return arithmetic.equal(x, y)
+
+
+@scalar
+def _is_less(x: Number, y: Number) -> Any:
+    return arithmetic.less(x, y)
+
+
+@scalar
+def _is_less_or_equal(x: Number, y: Number) -> Any:
+    return arithmetic.less(x, y) | arithmetic.equal(x, y)
+
+
+# (number, random word, mask of random bits, mode) -> (number, flags)
+UNARY = {"sqrt": _sqrt, "round_to_integral": _integral, "convert": _convert}
+# (number, number, mode) -> (number, flags)
+BINARY = {
+    "add": _add,
+    "subtract": _subtract,
+    "multiply": _multiply,
+    "divide": _divide,
+    "remainder": _remainder,
+    "minimum": _minimum,
+    "maximum": _maximum,
+    "minimum_number": _minimum_number,
+    "maximum_number": _maximum_number,
+}
+# (number, number) -> whether; a NaN compares false
+COMPARISONS = {"equal": _is_equal, "less": _is_less, "less_equal": _is_less_or_equal}
