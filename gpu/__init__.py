@@ -1,16 +1,69 @@
-"""The place of the CUDA twins of the array functions. So far it says whether a GPU is there."""
+"""The array functions of fpsim on the GPU, with the same names, arguments and bits.
+
+They take torch CUDA tensors and arrays of cupy or numba, and return arrays of the same kind. numba's CUDA support is
+loaded when the first of them is used.
+"""
 
 from __future__ import annotations
 
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-def available() -> bool:
-    """Whether this process finds a GPU that numba can compile for.
+from fpsim.gpu.device import GpuError, available
 
-    Example:
-      >>> import fpsim as fp
-      >>> isinstance(fp.gpu.available(), bool)
-      True
-    """
-    from numba import cuda
+if TYPE_CHECKING:
+    from fpsim.gpu.arithmetic import (
+        add,
+        convert,
+        divide,
+        equal,
+        fma,
+        less,
+        less_equal,
+        maximum,
+        maximum_number,
+        minimum,
+        minimum_number,
+        multiply,
+        next_down,
+        next_up,
+        remainder,
+        round_to_integral,
+        sqrt,
+        subtract,
+    )
+    from fpsim.gpu.cast import cast, decode, encode, quantize
 
-    return bool(cuda.is_available())
+__all__ = [
+    "GpuError", "add", "available", "cast", "convert", "decode", "divide", "encode", "equal", "fma", "less",
+    "less_equal", "maximum", "maximum_number", "minimum", "minimum_number", "multiply", "next_down", "next_up",
+    "quantize", "remainder", "round_to_integral", "sqrt", "subtract",
+]  # fmt: skip
+
+_CASTS = ("cast", "decode", "encode", "quantize")
+_HOMES = {name: "cast" if name in _CASTS else "arithmetic" for name in __all__ if name not in ("GpuError", "available")}
+
+
+class _Package(ModuleType):
+    """This package: `fpsim.gpu.cast` is the function, as `fpsim.cast` is, also once its module has been imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, ModuleType) and _HOMES.get(name) == name:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> Any:
+    """Functions load with numba's CUDA support when they are first used."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"fpsim.gpu.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'fpsim.gpu' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

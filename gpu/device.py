@@ -1,0 +1,75 @@
+"""The GPU of this process: whether there is one, and one clear sentence where there is none that can do the work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+FP8_CAPABILITY = (8, 9)  # Ada: the first tensor cores that multiply FP8 (CUDA C++ Programming Guide, 5.4)
+
+
+class GpuError(RuntimeError):
+    """No GPU, one that is too old, or one that has no room left."""
+
+
+def available() -> bool:
+    """Whether this process finds a GPU that numba can compile for.
+
+    Example:
+      >>> import fpsim as fp
+      >>> isinstance(fp.gpu.available(), bool)
+      True
+    """
+    from numba import cuda
+
+    return bool(cuda.is_available())
+
+
+def require_device() -> None:
+    """A GpuError unless there is a GPU.
+
+    Example:
+      >>> from fpsim.gpu.device import available, require_device
+      >>> if available():
+      ...     require_device()
+    """
+    if not available():
+        raise GpuError(
+            "fpsim.gpu needs an NVIDIA GPU with its driver; found no CUDA device. The functions of fpsim itself give "
+            "the same bits on the CPU."
+        )
+
+
+def require_capability(needed: tuple[int, int], what: str) -> None:
+    """A GpuError unless the GPU has a compute capability."""
+    require_device()
+    found = capability()
+    if found < needed:
+        raise GpuError(
+            f"{what} needs a GPU of compute capability {needed[0]}.{needed[1]} or later; this one has "
+            f"{found[0]}.{found[1]}. The emulated functions of fpsim.gpu work on it."
+        )
+
+
+def capability() -> tuple[int, int]:
+    """The compute capability of the GPU."""
+    from numba import cuda
+
+    major, minor = cuda.get_current_device().compute_capability
+    return int(major), int(minor)
+
+
+def is_simulated() -> bool:
+    """Whether numba simulates the GPU (NUMBA_ENABLE_CUDASIM=1), one Python thread per CUDA thread."""
+    from numba import config
+
+    return bool(config.ENABLE_CUDASIM)
+
+
+def device_name() -> str:
+    """The name of the GPU."""
+    from numba import cuda
+
+    if is_simulated():
+        return "CUDA simulator"
+    name: Any = cuda.get_current_device().name
+    return name.decode() if isinstance(name, bytes) else str(name)

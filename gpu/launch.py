@@ -1,0 +1,52 @@
+"""Kernels on the GPU: how they are compiled and launched, and what becomes of their errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import cuda
+
+from fpsim.gpu.array import stream_of
+from fpsim.gpu.device import GpuError, is_simulated
+
+THREADS = 256  # of a block
+MOST_BLOCKS = 1 << 14  # each thread takes as many elements as are left for it
+SIMULATED = (2, 4)  # blocks and threads, for every simulated one is a Python thread
+
+Words = npt.NDArray[Any]
+
+
+def launch(kernel: Callable[..., Any], like: Any, size: int, *arguments: Any) -> None:
+    """Run a kernel over `size` elements on the stream of an array's owner.
+
+    Raises:
+      GpuError: the GPU has no room, or the launch failed.
+    """
+    if size == 0:
+        return
+    blocks, threads = SIMULATED if is_simulated() else (min(-(-size // THREADS), MOST_BLOCKS), THREADS)
+    try:
+        kernel[blocks, threads, stream_of(like)](*arguments)  # type: ignore[index]
+    except Exception as reason:
+        if "CUDA" not in type(reason).__name__ and "Cuda" not in type(reason).__name__:
+            raise
+        raise GpuError(f"the GPU did not run the kernel over {size} elements: {reason}.") from None
+
+
+def gpu_kernel(function: Callable[..., Any]) -> Any:
+    """Compile a loop over elements for the GPU; nothing is fused or reordered."""
+    return cuda.jit(function, fastmath=False)
+
+
+@lru_cache(maxsize=1024)
+def _uploaded(data: bytes, dtype: str) -> Any:
+    return cuda.to_device(np.frombuffer(data, dtype).copy())
+
+
+def uploaded(layout: Words) -> Any:
+    """A layout on the GPU; the same one is sent once."""
+    return _uploaded(layout.tobytes(), layout.dtype.str)
