@@ -120,7 +120,8 @@ def _default_schedule(asked: Request, unit: MatrixUnit, left: Side, right: Side)
             )
         if block % interval:
             raise ValueError(f"promote must divide the {block} terms of K that share a scale; got {interval}.")
-    epilogue = Epilogue(order)  # type: ignore[arg-type]
+    # a promotion that is asked for is CUTLASS's 2xAcc
+    epilogue = Epilogue(order, fused_bias=interval > 0 and not blocks)  # type: ignore[arg-type]
     return Schedule(
         "promote" if interval else FLAT.name, sums=Chain(interval), epilogue=epilogue, block_scaled=bool(blocks)
     )
@@ -216,8 +217,10 @@ def _epilogue(
     m, n = left.codes.shape[0], right.codes.shape[1]
     single = isinstance(schedule.sums, Chain) and len(sums.plan.slices) == 1
     scaled = not schedule.block_scaled and not (left.factors is None and right.factors is None)
-    belongs_to_sum = asked.beta is None and not schedule.epilogue.adds_c
-    starts = c is not None and belongs_to_sum and single and asked.alpha is None and not scaled
+    if asked.beta == 0:
+        c = None  # it need not be valid then, and is not read (cuBLAS manual, 2.7.1; CUTLASS, is_source_needed)
+    belongs_to_sum = c is not None and asked.beta is None and not schedule.epilogue.adds_c
+    starts = belongs_to_sum and single and asked.alpha is None and not scaled
     finish = _finish(sums, left, right, scale_order if scaled else "", None if starts else c, asked)
     dtype = np.dtype(np.float64) if unit.d.name == "f64" else np.dtype(np.float32)
     order = AT_START if belongs_to_sum else schedule.epilogue
@@ -282,8 +285,10 @@ def _source(c: Any, unit: MatrixUnit, shape: tuple[int, int]) -> Array:
     """The epilogue's C as float32: of any narrower float dtype, or codes of the accumulator's format."""
     array = from_torch(c) if is_torch(c) else c
     fmt = format_of(array.dtype) if isinstance(array, np.ndarray) else None
-    if fmt is None or fmt in (unit.d.fmt, FP64) or array.shape != shape:
+    if fmt is None or fmt in (unit.d.fmt, FP64):
         return _start(c, unit, shape)
+    if array.shape != shape:
+        raise ValueError(f"c must have the result's shape {shape}; got {array.shape}.")
     return np.asarray(array.astype(np.float32))
 
 
@@ -314,8 +319,9 @@ def _as_result(total: Array, unit: MatrixUnit, own: np.dtype[Any], fmt: Format |
     """Sums in the dtype of the result, NaN as the unit gives it."""
     if fmt is not None and fmt != FP32:
         codes = cast_codes(total, fmt)
-        if fmt.nan_code is not None:
-            codes[np.isnan(total)] = fmt.nan_code
+        if fmt.nan_code is not None:  # NVIDIA's conversions give the NaN of all ones, where that is one
+            all_ones = fmt.top_magnitude > max(fmt.max_code, fmt.infinity_code or 0)
+            codes[np.isnan(total)] = fmt.top_magnitude if all_ones else fmt.nan_code
         return codes.view(DTYPES.get(fmt, codes.dtype))
     # sums of FP16 units that were promoted are float32
     kept = FP16 if own == np.float16 and fmt is None else FP32 if unit.d.name == "f16" else unit.d.fmt

@@ -233,7 +233,7 @@ def blocks_of(stages: int) -> tuple[int, int]:
     """
     if stages == 0:
         return UNDEFINED_STAGES
-    if isinstance(stages, bool) or not isinstance(stages, (int, np.integer)) or not 0 <= stages <= 25:
+    if isinstance(stages, bool) or not isinstance(stages, (int, np.integer)) or not 7 <= stages <= 25:
         raise ValueError(f"stages must be a STAGES_ID of a CUTLASS kernel, 0 or 7 to 25; got {stages!r}.")
     block = 32 if stages == 25 else 16 << (int(stages) - 1) // 6
     return block, INSTRUCTION

@@ -14,6 +14,7 @@ GEMV_BUTTERFLY = 10  # the option of gemv that has other lanes where there are m
 GEMV_OUTPUTS = SMS * 2048 // 32
 
 HEURISTIC = "facebookexperimental/triton, bitequiv/cublas_match"
+MMAEMU = "mmaemu"
 TORCH = "torch._scaled_mm"
 DOC = "cuBLAS manual, cublasLtMatmul"
 TE = "TransformerEngine, test_float8_blockwise_gemm_exact.py"
@@ -58,7 +59,8 @@ def _operands(call: Call) -> Iterator[str]:
     takes_half, takes_fp8 = family not in ("xmma", "block_scaled"), family in ("nvjet", "xmma", "block_scaled")
     if not (takes_half and call.is_half) and not (takes_fp8 and call.is_fp8):
         kinds = " or ".join(["FP16 or BF16"] * takes_half + ["FP8"] * takes_fp8)
-        yield f"cuBLAS's {family} kernels take {kinds} ({HEURISTIC}); got {unit.name}."
+        source = MMAEMU if family == "xmma" else HEURISTIC
+        yield f"cuBLAS's {family} kernels take {kinds} ({source}); got {unit.name}."
     if unit.d.name != "f32":
         yield f"cuBLAS is known with float32 sums alone, CUBLAS_COMPUTE_32F ({HEURISTIC}); got {unit.name}."
     if unit.a.fmt == E5M2 and unit.b.fmt == E5M2:

@@ -86,7 +86,9 @@ def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[S
     count = slicing.count
     if slicing.rule == "interleaved" and count > 1:
         tiles = [Span(start, min(start + grain, k)) for start in range(0, k, grain)]
-        return tuple(tuple(tiles[s::count]) for s in range(min(count, len(tiles)))) or ((),), k
+        # slices without tiles count where the order of the merge depends on their number
+        kept = count if slicing.merge == "from_both_ends" else max(min(count, len(tiles)), 1)
+        return tuple(tuple(tiles[s::count]) for s in range(kept)), k
     if slicing.rule == "cutlass":
         grain = 64 if k % 64 == 0 else 8
     if slicing.rule == "floor":
