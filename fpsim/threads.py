@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -24,9 +25,16 @@ def thread_count() -> int:
     return os.cpu_count() or 1
 
 
+_this_thread = threading.local()
+
+
+def _mark_as_worker() -> None:
+    _this_thread.is_worker = True
+
+
 @cache
 def _pool(workers: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(workers, thread_name_prefix="fpsim")
+    return ThreadPoolExecutor(workers, thread_name_prefix="fpsim", initializer=_mark_as_worker)
 
 
 if hasattr(os, "register_at_fork"):
@@ -47,7 +55,8 @@ def over_spans(size: int, work: Callable[[int, int], None], alignment: int = ALI
     weight: how many elements of a cast one of these takes as long as.
     """
     workers = thread_count() if size * weight >= SMALLEST else 1
-    if workers == 1:
+    # a worker that waited for the others of its own pool would wait for ever
+    if workers == 1 or getattr(_this_thread, "is_worker", False):
         work(0, size)
         return
     spans = list(_spans(size, workers, alignment))
