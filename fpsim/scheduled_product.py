@@ -16,7 +16,7 @@ from fpsim.lane_product import lane_product
 from fpsim.matrix_unit import MatrixUnit, Rule
 from fpsim.schedules.plan import Plan, Slice, Span, interval_of
 from fpsim.schedules.schedule import Chain, Lanes, Schedule
-from fpsim.unit_product import Factors, Product, add_part, add_product, floats
+from fpsim.unit_product import Factors, Product, add_part, add_product
 
 FactorsAt = Callable[[list[int]], Factors]  # of the partial sums that begin at these terms of K
 Join = Callable[[Array, "Array | None"], Array]  # a slice's sum and the total so far -> the new total
@@ -92,9 +92,9 @@ def _by_lanes(sums: Sums) -> Callable[[int], Array]:
     """The sums of slices by threads that multiply and add."""
     unit, lanes, plan = sums.product.unit, sums.schedule.sums, sums.plan
     assert isinstance(lanes, Lanes)
-    a, b = floats(sums.product.a, unit.a.carrier), floats(sums.product.b, unit.b.carrier)
+    a, b, formats = sums.product.a, sums.product.b, (unit.a.carrier, unit.b.carrier)
     runs = [of.runs[0] if of.runs else Span(0, 0) for of in plan.slices]
-    return lambda s: lane_product(a, b, lanes, plan.run, runs[s].start, runs[s].stop)
+    return lambda s: lane_product(a, b, lanes, plan.run, runs[s].start, runs[s].stop, formats)
 
 
 # ---- slices of matrix instructions

@@ -87,6 +87,7 @@ FLOORS = {
     "schedules.batch": 3,
     "schedules": 0,
     "scheduled_product": 2,
+    "lane_dots": 2,
     "lane_product": 2,
     "epilogue": 2,
 }

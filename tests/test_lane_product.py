@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from itertools import product
 from math import ceil
@@ -185,16 +186,29 @@ CASES |= {
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 
+EITHER_KERNEL = (0, 1 << 30)  # vectors of outputs, vectors of lanes
+
+
+@contextmanager
+def few_outputs(limit: int) -> Iterator[None]:
+    """A block in which products with fewer outputs than that along each side are those of few outputs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fpsim.lane_product._few", lambda facts: limit)
+        yield
+
+
 def check(case: Case, a: Floats, b: Floats) -> None:
     """Every slice of a product is what the facts say."""
     k = a.shape[1]
     plan = plan_of(case.schedule, UNIT, k)
     for part in plan.slices:
         (span,) = part.runs
-        got = lane_product(a, b, case.sums, plan.run, span.start, span.stop)
         with np.errstate(all="ignore"):
             want = case.add(Terms(a, b, span.start, span.stop), k)
-        assert_bits_equal(got, want)
+        for few in EITHER_KERNEL:
+            with few_outputs(few):
+                got = lane_product(a, b, case.sums, plan.run, span.start, span.stop)
+            assert_bits_equal(got, want)
 
 
 # ---- operands
@@ -288,6 +302,38 @@ def test_more_than_128_blocks_are_joined_in_two_rounds(m: int, k: int, n: int) -
     check(CASES["cublas('sm_90', family='dot', split_k=130)"], *operands(m, k, n))
 
 
+@pytest.mark.parametrize("case", [case for case in CASES.values() if case.schedule.slicing.count == 1], ids=repr)
+def test_both_kernels_agree_on_long_sums(case: Case) -> None:
+    for k in (4096, 35_003) if case.sums.count > 1 else (4096, 270_003):  # more than 512 chunks of 512
+        a, b = operands(2, k, 3)
+        run, found = plan_of(case.schedule, UNIT, k).run, []
+        for few in EITHER_KERNEL:
+            with few_outputs(few):
+                found.append(lane_product(a, b, case.sums, run, 0, k))
+        assert_bits_equal(*found)
+
+
+@pytest.mark.parametrize("option", ["gemm_sn 1", "gemv 5", "gemv 36", "dot 3"])
+@pytest.mark.parametrize(("m", "n"), [(1, 129), (129, 1), (2, 300), (300, 2), (300, 300), (1, 1), (3, 2)])
+def test_parts_and_layouts_of_codes_make_no_difference(
+    option: str, m: int, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family, number = option.split()
+    schedule = cublas("sm_90", family="dot", split_k=3) if family == "dot" else cublas(
+        "sm_90", family=family, option=int(number))  # fmt: skip
+    a, b = (fp.encode(x, "f16") for x in operands(m, 77, n))
+    run, formats = plan_of(schedule, UNIT, 77).run, (fp.FP16, fp.FP16)
+    want = lane_product(fp.decode(a, "f16"), fp.decode(b, "f16"), sums_of(schedule), run, 3, 77)
+    monkeypatch.setattr("fpsim.lane_product.PART", 1)
+    monkeypatch.setattr("fpsim.threads.SMALLEST", 1)
+    monkeypatch.setenv("FPSIM_NUM_THREADS", "3")
+    for few in EITHER_KERNEL:
+        for first, second in product((a, np.asfortranarray(a)), (b, np.asfortranarray(b))):
+            with few_outputs(few):
+                got = lane_product(first, second, sums_of(schedule), run, 3, 77, formats)
+            assert_bits_equal(got, want)
+
+
 @every_case
 def test_no_terms_are_plus_zero(case: Case) -> None:
     a, b = operands(3, 8, 4)
@@ -299,14 +345,18 @@ def test_minus_zero_is_what_vanishing_products_leave_where_every_chunk_of_every_
     lanes = Lanes(16, 1, 32)
     for (k, sign), (m, n) in product([(15, 0), (16, 1), (511, 1), (512, 1), (513, 0), (528, 1)], [(1, 3), (200, 1)]):
         a, b = np.full((m, k), -(2.0**-80), f32), np.full((k, n), 2.0**-80, f32)
-        assert_bits_equal(lane_product(a, b, lanes, 1, 0, k), np.full((m, n), [0.0, -0.0][sign], f32))
+        for few in EITHER_KERNEL:
+            with few_outputs(few):
+                assert_bits_equal(lane_product(a, b, lanes, 1, 0, k), np.full((m, n), [0.0, -0.0][sign], f32))
 
 
 @pytest.mark.parametrize("lanes", [Lanes(2, 0, 4, chunks_from_zero=True), Lanes(2, 0, 4, lanes_from_zero=True)])
 def test_minus_zero_becomes_plus_zero_where_totals_start_there(lanes: Lanes) -> None:
     a, b = np.full((2, 9), -(2.0**-80), f32), np.full((9, 2), 2.0**-80, f32)
-    assert_bits_equal(lane_product(a, b, Lanes(2, 0, 4), 5, 0, 9), np.full((2, 2), -0.0, f32))
-    assert_bits_equal(lane_product(a, b, lanes, 5, 0, 9), np.zeros((2, 2), f32))
+    for few in EITHER_KERNEL:
+        with few_outputs(few):
+            assert_bits_equal(lane_product(a, b, Lanes(2, 0, 4), 5, 0, 9), np.full((2, 2), -0.0, f32))
+            assert_bits_equal(lane_product(a, b, lanes, 5, 0, 9), np.zeros((2, 2), f32))
 
 
 @pytest.mark.parametrize("threads", ["2", "3"])
