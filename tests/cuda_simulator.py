@@ -20,8 +20,8 @@ from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_bits_64
 from fpsim.core.neighbour import classify, neighbour
 from fpsim.core.number import UnpackLayout, unpack
 from fpsim.core.pack import pack
+from fpsim.core.unit_rules import steps_by_rule
 from fpsim.core.unit_step import Layouts, UnitLayout
-from fpsim.kernels.dot_add import STEPS
 from fpsim.kernels.layout import decode_plan, encode_plan, pack_plan, unpack_layout
 from fpsim.rounding import Rounding
 from fpsim.unit_operands import widened
@@ -179,7 +179,7 @@ def unit_rows(unit: fp.MatrixUnit) -> dict[str, Array]:
 
 def added_up(unit: fp.MatrixUnit) -> Array:
     """The results of a unit's rows, a thread per row."""
-    plan, step = unit_plan(unit), STEPS[unit.rule]
+    plan, step = unit_plan(unit), steps_by_rule(lambda one: one)[unit.rule]
     given = unit_rows(unit)
     a, b = (widened(given[name], getattr(unit, name), unit).astype(np.uint64) for name in ("a", "b"))
     c, empty = given["c"].astype(np.uint64), np.zeros((a.shape[0], 1), np.uint64)

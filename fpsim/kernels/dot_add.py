@@ -8,64 +8,15 @@ from typing import Any
 import numpy as np
 
 from fpsim.core.encode import encode_fields
-from fpsim.core.jit import kernel, scalar, shared
+from fpsim.core.jit import kernel, shared
 from fpsim.core.number import unpack_fields
-from fpsim.core.term import NO_SPECIAL
-from fpsim.core.unit_step import Layouts, UnitLayout, fused_step, grouped_step, scaled_step, two_pass_step
-from fpsim.core.unit_step_amd import even_odd_step, exact_step, flushed_step, separate_step
+from fpsim.core.unit_rules import steps_by_rule
+from fpsim.core.unit_step import Layouts, UnitLayout
 from fpsim.matrix_unit import Rule
 
 i64, u64 = np.int64, np.uint64
 
-
-@scalar
-def _fused(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
-    return _fused_step(a, b, start, i64(2), c, i64(0), NO_SPECIAL, f, u)
-
-
-@scalar
-def _scaled(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
-    return _scaled_step(a, b, p, q, start, c, f, u)
-
-
-@scalar
-def _grouped(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
-    return _grouped_step(a, b, p, q, start, c, f, u)
-
-
-@scalar
-def _two_passes(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
-    return _two_pass_step(a, b, start, c, f, u)
-
-
-@scalar
-def _exact(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
-    return _exact_step(a, b, start, c, digits, origin, f, u)
-
-
-@scalar
-def _flushed(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
-    return _flushed_step(a, b, start, c, digits, f, u)
-
-
-@scalar
-def _separate(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
-    return _separate_step(a, b, start, c, f, u)
-
-
-@scalar
-def _even_odd(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
-    return _even_odd_step(a, b, start, c, f, u)
-
-
-_fused_step, _scaled_step, _grouped_step = shared(fused_step), shared(scaled_step), shared(grouped_step)
-_two_pass_step, _exact_step, _flushed_step = shared(two_pass_step), shared(exact_step), shared(flushed_step)
-_separate_step, _even_odd_step = shared(separate_step), shared(even_odd_step)
-
-STEPS = {
-    Rule.FUSED: _fused, Rule.SCALED: _scaled, Rule.GROUPED: _grouped, Rule.TWO_PASSES: _two_passes,
-    Rule.EXACT: _exact, Rule.FLUSHED_TREE: _flushed, Rule.SEPARATE: _separate, Rule.EVEN_ODD: _even_odd,
-}  # fmt: skip
+STEPS = steps_by_rule(shared)
 
 
 @cache

@@ -1,0 +1,68 @@
+"""Scalar core: one step of a matrix unit by its rule, all with the same arguments. Integers only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.jit import scalar
+from fpsim.core.term import NO_SPECIAL
+from fpsim.core.unit_step import fused_step, grouped_step, scaled_step, two_pass_step
+from fpsim.core.unit_step_amd import even_odd_step, exact_step, flushed_step, separate_step
+from fpsim.matrix_unit import Rule
+
+i64 = np.int64
+
+
+Step = Callable[..., Any]
+
+
+def steps_by_rule(compiled: Callable[[Step], Step]) -> dict[Rule, Step]:
+    """The step of every rule: (rows a, b, scale_a, scale_b, first term, accumulator, digits, origin, f, u) -> code.
+
+    compiled: what is done to the long functions inside: `shared` for CPU kernels, nothing elsewhere.
+    """
+    fused_one, scaled_one, grouped_one = compiled(fused_step), compiled(scaled_step), compiled(grouped_step)
+    two_pass_one, exact_one, flushed_one = compiled(two_pass_step), compiled(exact_step), compiled(flushed_step)
+    separate_one, even_odd_one = compiled(separate_step), compiled(even_odd_step)
+
+    @scalar
+    def _fused(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
+        return fused_one(a, b, start, i64(2), c, i64(0), NO_SPECIAL, f, u)
+
+    @scalar
+    def _scaled(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
+        return scaled_one(a, b, p, q, start, c, f, u)
+
+    @scalar
+    def _grouped(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
+        return grouped_one(a, b, p, q, start, c, f, u)
+
+    @scalar
+    def _two_passes(
+        a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any
+    ) -> Any:
+        return two_pass_one(a, b, start, c, f, u)
+
+    @scalar
+    def _exact(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
+        return exact_one(a, b, start, c, digits, origin, f, u)
+
+    @scalar
+    def _flushed(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
+        return flushed_one(a, b, start, c, digits, f, u)
+
+    @scalar
+    def _separate(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
+        return separate_one(a, b, start, c, f, u)
+
+    @scalar
+    def _even_odd(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
+        return even_odd_one(a, b, start, c, f, u)
+
+    return {
+        Rule.FUSED: _fused, Rule.SCALED: _scaled, Rule.GROUPED: _grouped, Rule.TWO_PASSES: _two_passes,
+        Rule.EXACT: _exact, Rule.FLUSHED_TREE: _flushed, Rule.SEPARATE: _separate, Rule.EVEN_ODD: _even_odd,
+    }  # fmt: skip
