@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fpsim.gpu.device import GpuError, available
 
 if TYPE_CHECKING:
+    from fpsim.gpu import hardware
     from fpsim.gpu.arithmetic import (
         add,
         convert,
@@ -35,15 +36,25 @@ if TYPE_CHECKING:
         subtract,
     )
     from fpsim.gpu.cast import cast, decode, encode, quantize
+    from fpsim.gpu.matmul import dot_add, matmul
+    from fpsim.gpu.record import record, replay
+    from fpsim.gpu.report import ValidationReport
+    from fpsim.gpu.validate import validate
 
 __all__ = [
-    "GpuError", "add", "available", "cast", "convert", "decode", "divide", "encode", "equal", "fma", "less",
-    "less_equal", "maximum", "maximum_number", "minimum", "minimum_number", "multiply", "next_down", "next_up",
-    "quantize", "remainder", "round_to_integral", "sqrt", "subtract",
+    "GpuError", "ValidationReport", "add", "available", "cast", "convert", "decode", "divide", "dot_add", "encode", "equal",
+    "fma", "hardware", "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum", "minimum_number",
+    "multiply", "next_down", "next_up", "quantize", "record", "remainder", "replay", "round_to_integral", "sqrt", "subtract",
+    "validate",
 ]  # fmt: skip
 
-_CASTS = ("cast", "decode", "encode", "quantize")
-_HOMES = {name: "cast" if name in _CASTS else "arithmetic" for name in __all__ if name not in ("GpuError", "available")}
+_MODULES = {
+    "cast": ("cast", "decode", "encode", "quantize"), "matmul": ("dot_add", "matmul"), "record": ("record", "replay"),
+    "report": ("ValidationReport",), "validate": ("validate",),
+}  # fmt: skip
+_HOMES = {name: "arithmetic" for name in __all__ if name not in ("GpuError", "available", "hardware")} | {
+    name: module for module, names in _MODULES.items() for name in names
+}
 
 
 class _Package(ModuleType):
@@ -60,6 +71,8 @@ sys.modules[__name__].__class__ = _Package
 
 def __getattr__(name: str) -> Any:
     """Functions load with numba's CUDA support when they are first used."""
+    if name == "hardware":
+        return importlib.import_module("fpsim.gpu.hardware")
     if name in _HOMES:
         return getattr(importlib.import_module(f"fpsim.gpu.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'fpsim.gpu' has no attribute {name!r}")

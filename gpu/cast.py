@@ -281,6 +281,23 @@ def _decode(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: Forma
     launch(_table_kernel(), owner.like, owner.size, codes, values, uploaded(table))
 
 
+def widened_codes(given: GpuArray, fmt: Format, wide: Format) -> GpuArray:
+    """Codes of a format as codes of one that holds it; a NaN keeps its sign."""
+    table = _codes_table(fmt, wide)
+    codes = cuda.device_array(given.size, wide.storage)
+    launch(_table_kernel(), given.like, given.size, given.words, codes, uploaded(table))
+    return given._replace(words=codes, fmt=wide)
+
+
+@cache
+def _codes_table(fmt: Format, wide: Format) -> npt.NDArray[Any]:
+    """The code in a wide format of every code."""
+    from fpsim.cast import decode as on_cpu
+    from fpsim.cast import encode as codes_on_cpu
+
+    return codes_on_cpu(on_cpu(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt), wide)
+
+
 @cache
 def _table(fmt: Format, target: Format) -> npt.NDArray[Any]:
     """The words of the value of every code."""

@@ -6,7 +6,7 @@ Results go to the file that is named; `tests.test_gpu` compares them with those 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -86,11 +86,55 @@ def arithmetic_cases() -> list[tuple[str, fp.Format, dict[str, Any]]]:
     return cases
 
 
+# a unit of every rule, and one with a float16 result
+UNITS = (
+    "hopper_e4m3_f32", "ampere_f16_f16", "blackwell_mxfp8_e4m3_f32", "blackwell_nvfp4_f32", "hopper_mma_e5m2_f32",
+    "cdna1_bf16_f32", "cdna2_f16_f32", "cdna3_bf16_f32", "cdna3_fp8_f32", "hopper_tf32_f32",
+)  # fmt: skip
+
+
+class Product(NamedTuple):
+    """A small product of a unit: codes, starting values, and scales where it takes them."""
+
+    a: Array  # (M, K)
+    b: Array  # (K, N)
+    c: Array  # (M, N)
+    scales: tuple[Array, Array] | None  # (M, blocks), (blocks, N)
+
+
+def product(name: str) -> Product:
+    """Random codes of every kind, two and a half steps of them."""
+    unit, rng, m, n = fp.unit(name), np.random.default_rng(9), 3, 4
+    k = 2 * unit.block if unit.scale else 2 * unit.terms + unit.terms // 2
+
+    def codes(element: Any, shape: tuple[int, int]) -> Array:
+        if element.carrier == fp.FP32:
+            return rng.standard_normal(shape).astype(np.float32).view(np.uint32)
+        return rng.integers(0, 1 << element.carrier.bits, shape).astype(element.dtype)
+
+    scales = None
+    if unit.scale:
+        scales = tuple(rng.integers(110, 140, (m, k // unit.block, n)[i : i + 2]).astype(np.uint8) for i in (0, 1))
+    c = fp.encode(rng.standard_normal((m, n)), unit.d.fmt)
+    return Product(codes(unit.a, (m, k)), codes(unit.b, (k, n)), c, scales)  # type: ignore[arg-type]
+
+
 def simulated() -> dict[str, Array]:
     """Every result, by name."""
     from numba import cuda
 
     results = {}
+    for name in UNITS:
+        a, b, c, scales = product(name)
+        x, y, start = (cuda.to_device(each) for each in (a, b, c))
+        words = {} if scales is None else {"scale_a": cuda.to_device(scales[0]), "scale_b": cuda.to_device(scales[1])}
+        results[f"matmul {name}"] = fp.gpu.matmul(x, y, start, accumulate=name, **words).copy_to_host()
+        terms = fp.unit(name).terms
+        if scales is None and name != "hopper_mma_e5m2_f32":
+            promoted = fp.gpu.matmul(x, y, start, accumulate=name, promote=2 * terms)
+            results[f"promoted {name}"] = promoted.copy_to_host()
+            rows = cuda.to_device(np.ascontiguousarray(b.T[:3]))
+            results[f"dot_add {name}"] = fp.gpu.dot_add(x, rows, None, name).copy_to_host()
     for i, (name, fmt, options) in enumerate(arithmetic_cases()):
         given = [cuda.to_device(x) for x in operands(fmt, ARITHMETIC[name])]
         result, flags = getattr(fp.gpu, name)(*given, fmt=fmt, flags=True, **options)

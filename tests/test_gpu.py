@@ -69,6 +69,19 @@ def test_operands_may_differ_in_format_and_come_as_floats(simulated: dict[str, n
     assert_bits_equal(simulated["converted"], want.view(np.uint8))
 
 
+@pytest.mark.parametrize("name", simulator.UNITS)
+def test_products_have_the_bits_of_the_cpu(name: str, simulated: dict[str, npt.NDArray[Any]]) -> None:
+    a, b, c, scales = simulator.product(name)
+    words: dict[str, Any] = {} if scales is None else {"scale_a": scales[0], "scale_b": scales[1]}
+    assert_bits_equal(simulated[f"matmul {name}"], fp.matmul(a, b, c, accumulate=name, **words))
+    if f"promoted {name}" in simulated:
+        promoted = fp.matmul(a, b, c, accumulate=name, promote=2 * fp.unit(name).terms)
+        assert_bits_equal(simulated[f"promoted {name}"], promoted)
+        rows = np.ascontiguousarray(b.T[:3])
+        want = fp.matmul(a, rows.T, accumulate=name)[np.arange(3), np.arange(3)]
+        assert_bits_equal(simulated[f"dot_add {name}"].view(want.dtype), want)
+
+
 # ---- bad input
 
 

@@ -25,8 +25,9 @@ for module in (numba.cuda.compiler, numba.cuda.dispatcher):
         module.get_current_device = lambda: Hopper
 
 from fpsim.core.operations import BINARY, COMPARISONS, UNARY
-from fpsim.gpu import arithmetic, cast  # noqa: F401
-casts, sums = sys.modules["fpsim.gpu.cast"], sys.modules["fpsim.gpu.arithmetic"]
+from fpsim.gpu import add, encode, matmul  # noqa: F401
+from fpsim.matrix_unit import Rule
+casts, sums, products = (sys.modules[f"fpsim.gpu.{name}"] for name in ("cast", "arithmetic", "matmul"))
 u8, u16, u32, u64 = (getattr(types, f"uint{bits}") for bits in (8, 16, 32, 64))
 i64 = types.int64
 
@@ -51,6 +52,11 @@ for name in (*UNARY, *BINARY, "fma"):
     kernels[name] = sums._rounding_kernel(name, 0), signature
 for name in COMPARISONS:
     kernels[name] = sums._comparison_kernel(name), (*arrays(u8, u8), i64, i64, *arrays(u8, u8, u64, u64))
+for rule in Rule:
+    matrices = tuple(kind[:, ::1] for kind in (u16, u16, u8, u8))
+    layouts = (*arrays(u64, u64, u64, u64, u64), i64[::1], i64, i64, i64, *arrays(u64, u64), u64)
+    signature = (*matrices[:2], u32[::1], *matrices[2:], u32[::1], *layouts)
+    kernels[f"product {rule.name}"] = products._product_kernel(rule, 12, rule is Rule.GROUPED), signature
 found = {}
 for name, (kernel, signature) in kernels.items():
     found[name], _ = cuda.compile_ptx(kernel.py_func, signature, cc=(9, 0))
@@ -62,7 +68,7 @@ FLOAT_ARITHMETIC = re.compile(r"\b(add|sub|mul|fma|mad|div|rcp|sqrt|rsqrt|ex2|lg
 def test_kernels_compile_for_hopper_and_calculate_with_integers() -> None:
     pytest.importorskip("cuda.bindings", reason="numba-cuda is in the extra [gpu]")
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
+        [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=False, timeout=1200
     )
     assert done.returncode == 0, done.stderr[-2000:]
     kernels = json.loads(done.stdout)
