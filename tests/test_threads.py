@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from threading import Lock
 
 import pytest
@@ -15,7 +16,7 @@ def test_workers_may_divide_their_work_again(monkeypatch: pytest.MonkeyPatch) ->
 
     def outer(start: int, stop: int) -> None:
         for part in range(start, stop):
-            over_spans(2, lambda first, last: inner(part, first, last), 1, weight=SMALLEST)
+            over_spans(2, partial(inner, part), 1, weight=SMALLEST)
 
     def inner(part: int, start: int, stop: int) -> None:
         with lock:
