@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.cast import decode, encode
+from fpsim.cast import encode, quantize
 from fpsim.formats import FP32, Format
 from fpsim.kernels.fma import fma
 from fpsim.schedules.schedule import Epilogue
@@ -66,9 +66,13 @@ def _scaled(y: Array, f: Finish, addend: Array | None) -> Array:
 
 def rounded(y: Array, fmt: Format) -> Array:
     """float32 numbers rounded to a format, as float32: to nearest even, and FP8 saturates, as NVIDIA's cvt does."""
-    return y if fmt == FP32 else decode(cast_codes(y, fmt), fmt)
+    return y if fmt == FP32 else quantize(y, fmt, overflow=_overflow(fmt))
 
 
 def cast_codes(y: Array, fmt: Format) -> Array:
     """The codes of the output."""
-    return encode(y, fmt, overflow="saturate" if fmt.bits <= 8 else "nonfinite")
+    return encode(y, fmt, overflow=_overflow(fmt))
+
+
+def _overflow(fmt: Format) -> str:
+    return "saturate" if fmt.bits <= 8 else "nonfinite"

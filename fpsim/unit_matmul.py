@@ -224,6 +224,8 @@ def _epilogue(
     finish = _finish(sums, left, right, scale_order if scaled else "", None if starts else c, asked)
     dtype = np.dtype(np.float64) if unit.d.name == "f64" else np.dtype(np.float32)
     order = AT_START if belongs_to_sum else schedule.epilogue
+    if work is not None and finish.c is not None and np.may_share_memory(work, finish.c):
+        work = None  # C is read when the sums are there
     if single:
         total = np.empty((m, n), dtype) if work is None else work
         total[...] = _start(c, unit, (m, n)) if starts else _zero(sums)

@@ -76,7 +76,7 @@ def _with_factors(codes: Array, name: str, unit: MatrixUnit, given: Any, blocks:
         tiles |= {(parts, -(-across // BLOCK)): (BLOCK, BLOCK), (parts, across): (BLOCK, 1)}
     else:
         tiles |= {(1, across): (along, 1), (1, 1): (along, across)}
-    shape = factors.shape if factors.ndim else (1, 1)
+    shape = factors.shape if factors.ndim and factors.shape != (1,) else (1, 1)
     found = tiles.get((shape[k_axis], shape[1 - k_axis])) if len(shape) == 2 else None
     if found is None:
         ordered = [key[::-1] if k_axis else key for key in tiles]

@@ -410,3 +410,47 @@ def test_bad_input_says_what_was_wanted(name: str) -> None:
     asked, error, words = BAD[name]
     with pytest.raises(error, match=f"(?s){words}"):
         asked()
+
+
+# ---- found by trying to break it
+
+
+@pytest.mark.parametrize("schedule", [None, s.FLAT, s.cutlass_2xacc(), s.cublas(), s.deepgemm()], ids=str)
+def test_the_result_may_take_the_place_of_c(schedule: fp.schedules.Schedule | None) -> None:
+    rng = np.random.default_rng(0)
+    a = fp.encode(rng.standard_normal((16, 64)), "e4m3")
+    b = fp.encode(rng.standard_normal((64, 32)), "e4m3")
+    for options in ({}, {"beta": 2.0}, {"alpha": 3.0}):
+        c = rng.standard_normal((16, 32)).astype(np.float32)
+        words: dict[str, Any] = {"accumulate": "hopper_e4m3_f32", "schedule": schedule, **options}
+        want = fp.matmul(a, b, c.copy(), **words)
+        assert fp.matmul(a, b, c, out=c, **words) is c
+        assert_bits_equal(c, want)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "unit", "shape", "words"),
+    [
+        (s.cublas(family="gemv", option=5), "hopper_f16_f32", (8, 32, 1), r"option 5 of gemv was met with M = 1 only"),
+        (s.cublas(family="gemv", option=10), "hopper_f16_f32", (8449, 8, 1), r"up to 8448 outputs.*got 8449"),
+        (s.cublas("sm_100", family="gemv", option=10), "blackwell_f16_f32", (9729, 8, 1), r"up to 9728 outputs"),
+        (s.cublas(), "hopper_mma_e4m3_f32", (16, 64, 16), r"run on wgmma.*got hopper_mma_e4m3_f32"),
+        (s.triton(96), "hopper_e4m3_f32", (16, 96, 16), r"a power of two, 16 or more.*got 96"),
+    ],
+    ids=str,
+)
+def test_what_was_never_met_is_refused(
+    schedule: fp.schedules.Schedule, unit: str, shape: tuple[int, int, int], words: str
+) -> None:
+    m, k, n = shape
+    found = fp.unit(unit)
+    a, b = np.zeros((m, k), found.a.dtype), np.zeros((k, n), found.b.dtype)
+    with pytest.raises(ValueError, match=words):
+        fp.matmul(a, b, accumulate=unit, schedule=schedule)
+    assert not fp.matmul(a, b, accumulate=unit, schedule=schedule, strict=False).any()
+
+
+def test_a_scale_may_be_an_array_of_one() -> None:
+    a, b = np.full((16, 32), 0x38, np.uint8), np.full((32, 16), 0x38, np.uint8)
+    got = fp.matmul(a, b, accumulate="hopper_e4m3_f32", schedule=s.cublas(), scale_a=np.full(1, 0.5, np.float32), scale_b=2.0)
+    assert np.all(got == 32)

@@ -77,7 +77,7 @@ class BatchReport:
         if self.split_matters_from is None:
             yield "K is never split, or to no effect."
         else:
-            yield f"Split-K changes the sum from K = {self.split_matters_from} on."
+            yield f"Split-K changes the sum for the first time at K = {self.split_matters_from}."
         yield from self.remarks
 
 

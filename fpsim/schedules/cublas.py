@@ -49,6 +49,7 @@ MERGES: dict[int | str, Merge] = {
     "output_type": "output", "output": "output", "serial": "float32", "pairwise": "from_both_ends",
 }  # fmt: skip
 UNDEFINED_STAGES = (32, 8)  # STAGES_ID 0: block_k, and terms of an instruction
+KNOWN_STAGES = (*range(7, 21), 25)
 INSTRUCTION = 16  # terms of an instruction of the other CUTLASS kernels
 CUTLASS_BLOCKS = (32, 64, 128)  # block_k of the CUTLASS kernels that were met
 
@@ -162,7 +163,7 @@ def _family(family: str | int | None, chip: str) -> str:
     """The name of a family of kernels of a chip."""
     if family is None:
         return ON[chip][0]
-    number = not isinstance(family, (str, bool)) and ALGORITHMS.get(family)
+    number = ALGORITHMS.get(family) if isinstance(family, (int, np.integer)) and not isinstance(family, bool) else None
     found = number or ALIASES.get(str(family).lower(), str(family).lower())
     if found not in FAMILIES:
         raise unknown("family", family, [*FAMILIES, *map(str, ALGORITHMS)], ALIASES)
@@ -231,10 +232,10 @@ def blocks_of(stages: int) -> tuple[int, int]:
       >>> blocks_of(0), blocks_of(13)
       ((32, 8), (64, 16))
     """
-    if stages == 0:
+    if not isinstance(stages, bool) and stages == 0:
         return UNDEFINED_STAGES
-    if isinstance(stages, bool) or not isinstance(stages, (int, np.integer)) or not 7 <= stages <= 25:
-        raise ValueError(f"stages must be a STAGES_ID of a CUTLASS kernel, 0 or 7 to 25; got {stages!r}.")
+    if isinstance(stages, bool) or not isinstance(stages, (int, np.integer)) or stages not in KNOWN_STAGES:
+        raise ValueError(f"stages must be a STAGES_ID of a CUTLASS kernel, 0, 7 to 20 or 25; got {stages!r}.")
     block = 32 if stages == 25 else 16 << (int(stages) - 1) // 6
     return block, INSTRUCTION
 
@@ -249,7 +250,7 @@ def _threads(lanes: Lanes, count: int = 1) -> Schedule:
 
 def _gemm_sn(option: int | None) -> Schedule:
     """gemmSN_NN: threads with contiguous terms, added in sub-blocks."""
-    if option not in (None, *GEMM_SN):
+    if isinstance(option, bool) or option not in (None, *GEMM_SN):
         raise ValueError(f"option must be a CUSTOM_OPTION of gemmSN, 0 or 1; got {option!r}.")
     threads, block = GEMM_SN[option or 0]
     return _threads(Lanes(threads, 0, block, chunks_from_zero=True, lanes_from_zero=True))
@@ -262,8 +263,8 @@ def _gemv(arch: str, chip: str, option: int | None, count: int) -> Schedule:
         if count > 1:
             raise ValueError(f"option {GEMV_SLICES} of gemv was met without split-K only; got split_k={count}.")
         lanes, chunk = GEMV_SLICES_ROW
-        return _threads(Lanes(lanes, 0, chunk))
-    if option is None or option not in rows:
+        return replace(_threads(Lanes(lanes, 0, chunk)), options=(("option", option),))
+    if option is None or isinstance(option, bool) or option not in rows:
         raise ValueError(f"option must be a CUSTOM_OPTION of gemv, one of {sorted([*rows, GEMV_SLICES])}; "
                          f"got {option!r}.")  # fmt: skip
     row = rows[option]

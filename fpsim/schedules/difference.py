@@ -56,7 +56,7 @@ class Comparison:
 def difference(x: Tree, y: Tree, names: tuple[str, str]) -> Comparison:
     """The first difference of two trees, in the order in which their terms are added."""
     if x == y:
-        return Comparison(True, "The trees are equal, and so are the bits.")
+        return Comparison(True, "The trees are equal, and so are the bits before the epilogue.")
     scaled = [_first_scaled(each.root) for each in (x, y)]
     if (scaled[0] is None) != (scaled[1] is None):
         return _scales(scaled[0], scaled[1], names)

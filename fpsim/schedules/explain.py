@@ -23,6 +23,10 @@ SCALES = {
     "b_first": "fma({x} * scale_b, scale_a, {y})",
     "one_dimensional_first": "fma({x} * s1, s2, {y}), s1 being the scale per row (a's where both are) and s2 the other",
 }  # fmt: skip
+FACTORS = {  # of a finished sum
+    "product": "scale_a * scale_b * alpha, sum", "a_first": "sum * scale_a, scale_b * alpha",
+    "b_first": "sum * scale_b, scale_a * alpha", "one_dimensional_first": "sum * s1, s2 * alpha",
+}  # fmt: skip
 EVIDENCE = {
     "hardware": "compared with real output by the source", "source": "read from the library's source code",
     "inferred": "inferred",
@@ -97,7 +101,7 @@ def explain(
       cutlass_2xacc(128), a 64 x 64 product of K = 512 on hopper_e4m3_f32.
       An instruction adds 32 products, cut at 13 fraction bits, rounded toward zero to 13 mantissa bits in float32.
       Every 128 terms (4 instructions, chained from +0) their sum joins a float32 total that starts at +0: 4 partial sums.
-      Epilogue, each operation rounded once to float32: fma(scale_a * scale_b, sum, 0) where there are scales; fma(alpha, sum, bias); fma(beta, C, y) where there is a C. A C without beta is what the sum starts at instead.
+      Epilogue, each operation rounded once to float32: fma(scale_a * scale_b * alpha, sum, bias); fma(beta, C, y) where there is a C. A C without beta is what the sum starts at instead.
       Source: NVIDIA/cutlass: gemm/collective/fp8_accumulation.hpp, epilogue/fusion/sm90_callbacks_tma_warpspecialized.hpp (read from the library's source code).
     """  # noqa: E501
     if not isinstance(schedule, Schedule):
@@ -118,7 +122,10 @@ def explain(
     call = Call(schedule, unit, m, n, k, out_format=fmt or FP32)
     lines += [f"Refused by the library: {line}" for line in refusals(call)]
     lines += [f"Note: {line}" for line in remarks(schedule, unit, m, n, k)]
-    lines.append(f"Source: {schedule.source} ({EVIDENCE[schedule.evidence]}).")
+    of_unit = (
+        "" if unit.evidence == "hardware" or isinstance(schedule.sums, Lanes) else f"; the unit is {unit.evidence}"
+    )
+    lines.append(f"Source: {schedule.source} ({EVIDENCE[schedule.evidence]}{of_unit}).")
     return Explanation(schedule, unit, m, n, k, "\n".join(lines), found)
 
 
@@ -240,13 +247,15 @@ def _lost(plan: Plan) -> Iterator[str]:
 
 def _result(schedule: Schedule, unit: MatrixUnit, fmt: Format | None) -> Iterator[str]:
     """The epilogue."""
-    order, steps = schedule.epilogue, []
-    if not schedule.block_scaled and not unit.scale and (unit.a.fmt.bits <= 8 or schedule.library != "cuBLAS"):
-        steps.append(f"{_scaled(schedule, 'sum', '0')} where there are scales")
-    if order.source == "first":
-        steps += ["fma(alpha, sum, beta * C)", "plus bias"]
-    else:
-        steps += ["fma(alpha, sum, bias)"] if order.fused_bias else ["times alpha", "plus bias"]
+    order = schedule.epilogue
+    addend = "beta * C" if order.source == "first" else "bias" if order.fused_bias else "0"
+    takes_scales = not schedule.block_scaled and not unit.scale
+    takes_scales &= unit.a.fmt.bits <= 8 or schedule.library != "cuBLAS"
+    factors = FACTORS[order.scale_order] if takes_scales else "alpha, sum"
+    steps = [f"fma({factors}, {addend})"]
+    if addend != "bias":
+        steps += ["plus bias"]
+    if order.source != "first":
         steps += ["rounded to the output"] if order.source == "after_cast" else []
         steps += ["fma(beta, C, y) where there is a C"]
     starts = "" if order.adds_c else " A C without beta is what the sum starts at instead."

@@ -130,9 +130,11 @@ def triton(block_k: int = 128, max_num_imprecise_acc: int | None = None) -> Sche
       triton(64, max_num_imprecise_acc=32)
     """
     block_k = positive(block_k, "block_k")
-    name = f"triton({block_k}"
+    name, options = f"triton({block_k}", (("block_k", block_k),)
     if max_num_imprecise_acc is None:
-        return Schedule(f"{name})", "Triton", "tl.dot", sums=Chain(), source=TRITON, evidence="source")
+        return Schedule(
+            f"{name})", "Triton", "tl.dot", sums=Chain(), options=options, source=TRITON, evidence="source"
+        )  # fmt: skip
     limit = positive(max_num_imprecise_acc, "max_num_imprecise_acc")
     if not LEAST_IMPRECISE <= limit <= block_k:
         raise ValueError(
@@ -142,7 +144,7 @@ def triton(block_k: int = 128, max_num_imprecise_acc: int | None = None) -> Sche
     interval = -(-limit // LEAST_IMPRECISE) * LEAST_IMPRECISE
     return Schedule(
         f"{name}, max_num_imprecise_acc={limit})", "Triton", "tl.dot",
-        sums=Chain(interval, short_sums_only=True, restart=block_k), source=TRITON, evidence="source",
+        sums=Chain(interval, short_sums_only=True, restart=block_k), options=options, source=TRITON, evidence="source",
     )  # fmt: skip
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from fpsim.formats import BF16, E5M2, FP16, FP32, Format
-from fpsim.matrix_unit import MatrixUnit
+from fpsim.formats import BF16, E4M3, E5M2, FP16, FP32, Format
+from fpsim.matrix_unit import MatrixUnit, Rule
 from fpsim.schedules.schedule import Schedule
 
-SMS = 132  # multiprocessors of an H100 SXM
+MULTIPROCESSORS = {"hopper": 132, "blackwell": 152}  # of an H100 SXM; of a GB200 and a GB300
+LEAST_BLOCK = 16  # terms of K of a tl.dot
 GEMV_BUTTERFLY = 10  # the option of gemv that has other lanes where there are many outputs
-GEMV_OUTPUTS = SMS * 2048 // 32
+GEMV_SLICES = 5  # the option that was met with one row only
+
+OUTPUTS = (FP32, FP16, BF16, E4M3, E5M2)
 
 HEURISTIC = "facebookexperimental/triton, bitequiv/cublas_match"
 MMAEMU = "mmaemu"
@@ -61,6 +64,10 @@ def _operands(call: Call) -> Iterator[str]:
         kinds = " or ".join(["FP16 or BF16"] * takes_half + ["FP8"] * takes_fp8)
         source = MMAEMU if family == "xmma" else HEURISTIC
         yield f"cuBLAS's {family} kernels take {kinds} ({source}); got {unit.name}."
+    if takes_fp8 and unit.rule is not Rule.FUSED:
+        yield f"cuBLAS's {family} kernels run on wgmma, tcgen05 or, on Ada, mma, without block scales; got {unit.name}."
+    if call.out_format not in OUTPUTS:
+        yield f"cuBLAS gives {', '.join(map(str, OUTPUTS))} ({DOC}); got out_format {call.out_format}."
     if unit.d.name != "f32":
         yield f"cuBLAS is known with float32 sums alone, CUBLAS_COMPUTE_32F ({HEURISTIC}); got {unit.name}."
     if unit.a.fmt == E5M2 and unit.b.fmt == E5M2:
@@ -97,10 +104,14 @@ def _outputs(call: Call) -> Iterator[str]:
     family, outputs = call.schedule.family, call.m * call.n
     if family in ("gemv", "dot") and min(call.m, call.n) > 1:
         yield f"cuBLAS's {family} kernels need M = 1 or N = 1 ({HEURISTIC}); got {call.m} x {call.n}."
-    if family == "gemv" and call.schedule.option("option") == GEMV_BUTTERFLY and outputs > GEMV_OUTPUTS:
+    option = call.schedule.option("option", -1)
+    if family == "gemv" and option == GEMV_SLICES and call.m > 1:
+        yield f"option {GEMV_SLICES} of gemv was met with M = 1 only ({HEURISTIC}); got {call.m} x {call.n}."
+    limit = MULTIPROCESSORS.get(call.schedule.arch, 132) * 2048 // 32
+    if family == "gemv" and option == GEMV_BUTTERFLY and outputs > limit:
         yield (
-            f"option {GEMV_BUTTERFLY} of gemv has these lanes for up to {GEMV_OUTPUTS} outputs, the number of "
-            f"multiprocessors of an H100 times 2048 / 32 ({HEURISTIC}); got {outputs}."
+            f"option {GEMV_BUTTERFLY} of gemv has these lanes for up to {limit} outputs, 2048 / 32 per multiprocessor "
+            f"({HEURISTIC}); got {outputs}."
         )
 
 
@@ -116,10 +127,17 @@ def _rowwise(call: Call) -> Iterator[str]:
         yield f"{TORCH} does not multiply E5M2 by E5M2 on CUDA. Encode one operand in E4M3."
 
 
+def _triton(call: Call) -> Iterator[str]:
+    block_k = call.schedule.option("block_k", LEAST_BLOCK)
+    if block_k < LEAST_BLOCK or block_k & (block_k - 1):
+        yield f"Triton takes blocks of K that are a power of two, {LEAST_BLOCK} or more (tl.dot); got {block_k}."
+
+
 CHECKS: dict[str, tuple[Callable[[Call], Iterator[str]], ...]] = {
     "cuBLAS": (_arch, _operands, _alignment, _scales, _outputs),
     "DeepGEMM": (_arch, _deepgemm),
     "PyTorch": (_arch, _rowwise),
+    "Triton": (_triton,),
 }
 
 
