@@ -285,6 +285,18 @@ def _rounding(unit: fpsim.MatrixUnit) -> str:
     return "RZ" if unit.result_bits == unit.d.fmt.mantissa_bits else f"RZ{unit.result_bits}"
 
 
+@command()
+def validate(
+    out: Annotated[Path, typer.Option(help="Folder for validation.json and validation.txt.")] = Path("out/validation"),
+    minutes: Annotated[float, typer.Option(help="For all parts together.")] = 7,
+    part: Annotated[list[str] | None, typer.Option("--part", "-p", help="Only this part; may be repeated.")] = None,
+) -> None:
+    """Compare the emulator with the GPU of this machine, bit by bit; ends with 1 where something differs."""
+    from fpsim.gpu.validate import main
+
+    raise typer.Exit(main(["--out", str(out), "--minutes", str(minutes), *(["--parts", *part] if part else [])]))
+
+
 @command(context_settings={"ignore_unknown_options": True})
 def explain(
     value: Annotated[str, typer.Argument(help="A number: 0.3, -1e-4, inf, nan, 0x1.8p3.")],

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fpsim.gpu import available
+
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
@@ -145,3 +147,11 @@ def test_hostile_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "\x1b[31m" not in done.stdout
     assert "[red]" in done.stdout
+
+
+@pytest.mark.skipif(available(), reason="a GPU is here")
+def test_validate_says_that_there_is_no_gpu(tmp_path: Path) -> None:
+    done = fpsim("validate", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "found no CUDA device" in done.stdout + done.stderr
+    assert not (tmp_path / "out").exists()

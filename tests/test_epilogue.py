@@ -452,5 +452,6 @@ def test_what_was_never_met_is_refused(
 
 def test_a_scale_may_be_an_array_of_one() -> None:
     a, b = np.full((16, 32), 0x38, np.uint8), np.full((32, 16), 0x38, np.uint8)
-    got = fp.matmul(a, b, accumulate="hopper_e4m3_f32", schedule=s.cublas(), scale_a=np.full(1, 0.5, np.float32), scale_b=2.0)
+    half = np.full(1, 0.5, np.float32)
+    got = fp.matmul(a, b, accumulate="hopper_e4m3_f32", schedule=s.cublas(), scale_a=half, scale_b=2.0)
     assert np.all(got == 32)
