@@ -15,7 +15,7 @@ from fpsim.core.neighbour import neighbour
 from fpsim.core.number import NAN, unpack, unpack_fields
 from fpsim.core.operations import BINARY, COMPARISONS, UNARY
 from fpsim.core.pack import INVALID, NO_FLAG, pack
-from fpsim.core.philox import philox4x32
+from fpsim.core.philox import random_word
 from fpsim.errors import unknown
 from fpsim.flags import Flags
 from fpsim.formats import DTYPES, Format
@@ -57,12 +57,7 @@ def _rounding_kernel(name: str, mode: int) -> Any:
     ) -> None:  # fmt: skip
         fa, fb, fc, f = unpack_fields(la), unpack_fields(lb), unpack_fields(lc), encode_fields(out)
         for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
-            word = u64(0)
-            if mode == STOCHASTIC:
-                index = u64(i)
-                here = u64(index >> u64(2))
-                words = philox4x32(here, u64(here >> u64(32)), u64(0), u64(0), k0, k1)
-                word = u64(words[int(index & u64(3))])
+            word = u64(random_word(u64(i), k0, k1)) if mode == STOCHASTIC else u64(0)
             x = unpack(u64(a[i * sa]), fa)
             if is_unary:
                 exact, raised = unary(x, word, f.random_mask, mode)

@@ -12,7 +12,7 @@ from numba import cuda
 from fpsim.cast import CastOptions, FormatLike, cast_options, refuse_unless_held
 from fpsim.core.decode import decode_bits_32, decode_bits_64, decode_fields
 from fpsim.core.encode import encode_bits_32, encode_bits_64, encode_fields
-from fpsim.core.philox import philox4x32
+from fpsim.core.philox import random_word
 from fpsim.formats import DTYPES, FP32, FP64, Format
 from fpsim.formats import format as find_format
 from fpsim.gpu.array import GpuArray, gpu_array, result_like
@@ -40,12 +40,7 @@ def _encode_kernel(width: int, mode: int, kind: int, widened: int) -> Any:
         f = encode_fields(layout)
         for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
             bits = decode_bits(word(source[i]), decode_fields(of_source)) if widened else word(source[i])
-            random = word(0)
-            if mode == STOCHASTIC:
-                index = u64(i)
-                here = u64(index >> u64(2))
-                words = philox4x32(here, u64(here >> u64(32)), u64(0), u64(0), k0, k1)
-                random = word(words[int(index & u64(3))])
+            random = word(random_word(u64(i), k0, k1)) if mode == STOCHASTIC else word(0)
             codes[i] = encode_bits(bits, random, f, mode, kind)
 
     return gpu_kernel(encode)

@@ -33,3 +33,11 @@ def philox4x32(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
         k0 = u64(u64(k0 + WEYL_0) & LOW)
         k1 = u64(u64(k1 + WEYL_1) & LOW)
     return u32(c0 & LOW), u32(c1 & LOW), u32(c2 & LOW), u32(c3 & LOW)
+
+
+@scalar
+def random_word(index: Any, k0: Any, k1: Any) -> Any:
+    """Word `index` of the stream of a key: each counter gives four."""
+    counter = u64(index >> u64(2))
+    words = philox4x32(counter, u64(counter >> SHIFT), u64(0), u64(0), k0, k1)
+    return words[int(index & u64(3))]
