@@ -7,6 +7,10 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,3 +22,21 @@ def python(script: str, root: Path = ROOT, **environment: str) -> str:
     run = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
     return run.stdout.strip()
+
+
+def simulate(module: str, file: Path) -> dict[str, npt.NDArray[Any]]:
+    """The arrays that a module of tests writes to a file, with CUDA simulated and the core as plain Python."""
+    # words wrap around on purpose, which NumPy reports in every thread that was not told; nothing else may be reported
+    warnings = ["-W", "error", "-W", "ignore:overflow encountered:RuntimeWarning"]
+    done = subprocess.run(
+        [sys.executable, *warnings, "-m", module, str(file)],
+        cwd=ROOT,
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    with np.load(file) as found:
+        return dict(found)

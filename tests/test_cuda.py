@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,28 +12,13 @@ import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from tests import cuda_simulator as simulator
 from tests import oracle
-
-ROOT = Path(__file__).resolve().parent.parent
-# Words wrap around on purpose, which NumPy reports in every thread that was not told; nothing else may be reported.
-WARNINGS = ["-W", "error", "-W", "ignore:overflow encountered:RuntimeWarning"]
+from tests.processes import simulate
 
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, npt.NDArray[Any]]:
     """The results of the simulated kernels, by name."""
-    file = tmp_path_factory.mktemp("cuda") / "results.npz"
-    done = subprocess.run(
-        [sys.executable, *WARNINGS, "-m", "tests.cuda_simulator", str(file)],
-        cwd=ROOT,
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    with np.load(file) as found:
-        return dict(found)
+    return simulate("tests.cuda_simulator", tmp_path_factory.mktemp("cuda") / "results.npz")
 
 
 def test_simulated_kernels_encode_to_the_same_codes(simulated: dict[str, npt.NDArray[Any]]) -> None:

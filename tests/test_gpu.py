@@ -15,10 +15,8 @@ import pytest
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from tests import gpu_simulator as simulator
-from tests.processes import ROOT
+from tests.processes import ROOT, simulate
 
-# Words wrap around on purpose, which NumPy reports in every thread that was not told; nothing else may be reported.
-WARNINGS = ["-W", "error", "-W", "ignore:overflow encountered:RuntimeWarning"]
 without_gpu = pytest.mark.skipif(fp.gpu.available(), reason="a GPU is here")
 on_gpu = pytest.mark.skipif(not fp.gpu.available(), reason="no CUDA device")
 
@@ -26,19 +24,7 @@ on_gpu = pytest.mark.skipif(not fp.gpu.available(), reason="no CUDA device")
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, npt.NDArray[Any]]:
     """The results of fpsim.gpu in the simulator, by name."""
-    file = tmp_path_factory.mktemp("gpu") / "results.npz"
-    done = subprocess.run(
-        [sys.executable, *WARNINGS, "-m", "tests.gpu_simulator", str(file)],
-        cwd=ROOT,
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    with np.load(file) as found:
-        return dict(found)
+    return simulate("tests.gpu_simulator", tmp_path_factory.mktemp("gpu") / "results.npz")
 
 
 def test_casts_have_the_bits_of_the_cpu(simulated: dict[str, npt.NDArray[Any]]) -> None:
