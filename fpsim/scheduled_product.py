@@ -106,9 +106,8 @@ def _by_chains(sums: Sums, shape: tuple[int, int], dtype: np.dtype[np.floating])
     assert isinstance(chain, Chain)
     first = -0.0 if sums.plan.promoted and chain.first_as_is else 0.0
 
-    def partial(s: int, room: Array | None = None) -> Array:
-        total = np.empty(shape, dtype) if room is None else room
-        total[...] = first
+    def partial(s: int) -> Array:
+        total = np.full(shape, first, dtype)
         _add_slice(total, sums.plan.slices[s], sums)
         return total
 
