@@ -123,8 +123,8 @@ def _add_slice(total: Array, of: Slice, sums: Sums) -> None:
     if not plan.promoted:
         add_product(total, product)
         return
-    interval, starts = of.blocks[0].terms, [_term(of, block.start) for block in of.blocks]
-    factors = sums.factors_at(starts)
+    interval = of.blocks[0].terms
+    factors = sums.factors_at([_term(of, b.start) for b in of.blocks] if sums.schedule.block_scaled else [])
     if all(block.start == i * interval for i, block in enumerate(of.blocks)):
         terms = product.unit.terms
         add_product(total, product._replace(promote=-(-interval // terms) * terms, factors=factors))
@@ -207,9 +207,9 @@ def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
     """Runs of K, of which one is cut in two so that a piece ends at a position of the slice."""
     pieces: list[Span] = []
     for run in runs:
-        before = sum(piece.terms for piece in pieces)
-        cut = run.start + position - before
+        cut = run.start + position
         pieces += [Span(run.start, cut), Span(cut, run.stop)] if run.start < cut < run.stop else [run]
+        position -= run.terms
     return pieces
 
 

@@ -494,3 +494,8 @@ def test_torch_tensors_are_operands_and_scales() -> None:
     want = fp.matmul(x.a, x.b, accumulate=HOPPER_FP8, schedule=s.cublas("sm_90"), scale_a=f32(0.3),
                      scale_b=of_b.numpy()[0, 0])  # fmt: skip
     assert_bits_equal(got, want)
+
+
+def test_a_chain_is_not_both_promoted_and_residue_first() -> None:
+    with pytest.raises(ValueError, match=r"got interval=32 and residue=64\. Leave one out"):
+        fp.schedules.Chain(interval=32, residue=64)

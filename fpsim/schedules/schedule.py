@@ -45,6 +45,9 @@ class Chain:
       first_as_is: a total starts at its first partial sum, instead of at +0 (which differs for -0 alone).
       residue: terms of a tile; the remainder of a slice by it is added first. 0 for none.
       step: terms of an instruction where they are fewer than the unit's; 0 for the unit's.
+
+    Raises:
+      ValueError: both an interval and a residue, which no library has.
     """
 
     interval: int = 0
@@ -53,6 +56,13 @@ class Chain:
     first_as_is: bool = False
     residue: int = 0
     step: int = 0
+
+    def __post_init__(self) -> None:
+        if self.interval and self.residue:
+            raise ValueError(
+                f"a chain is promoted, or adds a residue first; got interval={self.interval} and "
+                f"residue={self.residue}. Leave one out."
+            )
 
 
 @dataclass(frozen=True)
