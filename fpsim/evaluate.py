@@ -12,9 +12,22 @@ from fpsim.arrays import Array
 from fpsim.cast import FormatLike
 from fpsim.errors import unknown
 from fpsim.flags import Flags
+from fpsim.formats import Format
 from fpsim.keywords import WantedFlags, complete
 from fpsim.operands import Operands, common_format, operands, result_array
 from fpsim.operation import Operation, operation
+
+
+def rounded_operation(
+    name: str, formats: tuple[Format, ...], words: dict[str, Any], out_fmt: FormatLike | None = None
+) -> Operation:
+    """An operation that rounds, by its complete keywords; out_fmt: where it is no keyword."""
+    fmt = common_format(name, formats, words["out_fmt"] if out_fmt is None else out_fmt)
+    return operation(
+        name, formats, fmt, rounding=words["rounding"], overflow=words["overflow"], subnormals=words["subnormals"],
+        seed=words["seed"], random_bits=words["random_bits"], input_subnormals=words["input_subnormals"],
+        tininess=words["tininess"],
+    )  # fmt: skip
 
 
 def evaluate_rounded(
@@ -23,12 +36,8 @@ def evaluate_rounded(
     """The result of an operation that rounds, with flags where they are wanted."""
     words = complete(name, keywords)
     given = operands(name, values, words["fmt"])
-    fmt = common_format(name, given.formats, words["out_fmt"] if out_fmt is None else out_fmt)
-    what = operation(
-        name, given.formats, fmt, rounding=words["rounding"], overflow=words["overflow"],
-        subnormals=words["subnormals"], seed=words["seed"], random_bits=words["random_bits"],
-        input_subnormals=words["input_subnormals"], tininess=words["tininess"],
-    )  # fmt: skip
+    what = rounded_operation(name, given.formats, words, out_fmt)
+    fmt = what.result.fmt
     result, target = result_array(words["out"], given, fmt)
     return evaluate(what, given, result, target, words["flags"])
 

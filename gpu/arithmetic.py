@@ -17,6 +17,7 @@ from fpsim.core.operations import BINARY, COMPARISONS, UNARY
 from fpsim.core.pack import INVALID, NO_FLAG, pack
 from fpsim.core.philox import random_word
 from fpsim.errors import unknown
+from fpsim.evaluate import rounded_operation
 from fpsim.flags import Flags
 from fpsim.formats import DTYPES, Format
 from fpsim.formats import format as find_format
@@ -24,7 +25,7 @@ from fpsim.gpu.array import GpuArray, gpu_array, result_like
 from fpsim.gpu.launch import gpu_kernel, launch, uploaded
 from fpsim.kernels.layout import pack_plan, unpack_layout
 from fpsim.keywords import complete
-from fpsim.operands import Formats, common_format
+from fpsim.operands import Formats
 from fpsim.operation import Operation, operation
 from fpsim.rounding import Rounding
 
@@ -173,13 +174,8 @@ def _evaluate(name: str, values: tuple[Any, ...], keywords: dict[str, Any], out_
     """The result of an operation that rounds."""
     words = complete(name, keywords)
     given = _operands(name, values, words["fmt"])
-    fmt = common_format(name, given.formats, words["out_fmt"] if out_fmt is None else out_fmt)
-    what = operation(
-        name, given.formats, fmt, rounding=words["rounding"], overflow=words["overflow"],
-        subnormals=words["subnormals"], seed=words["seed"], random_bits=words["random_bits"],
-        input_subnormals=words["input_subnormals"], tininess=words["tininess"],
-    )  # fmt: skip
-    result, codes = _result(given, fmt, words["out"])
+    what = rounded_operation(name, given.formats, words, out_fmt)
+    result, codes = _result(given, what.result.fmt, words["out"])
     return _with_flags(words["flags"], given, result, lambda flags: _run(what, given, codes, flags))
 
 
