@@ -59,7 +59,7 @@ def test_the_library_takes_the_descriptors() -> None:
     try:
         library = cublaslt.library()
     except GpuError:
-        pytest.skip("no cuBLASLt")
+        pytest.skip("libcublasLt is not installed (it comes with the CUDA builds of torch)")
     assert re.fullmatch(r"\d+\.\d+\.\d+", cublaslt.version())
     with cublaslt._made("MatmulDesc", cublaslt.COMPUTE_32F, 0) as operation:
         cublaslt._set("MatmulDesc", operation, cublaslt.DESC_TRANSA, ctypes.c_int32(1))
