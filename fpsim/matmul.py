@@ -99,7 +99,8 @@ def matmul(
     if schedule is not None and accumulate == FusedMultiplyAdd(FP32):
         accumulate, fmt = _fused_chain(a, b, fmt), None
     if isinstance(accumulate, (str, MatrixUnit)):
-        from fpsim.unit_matmul import Request, unit_matmul
+        from fpsim.unit_matmul import unit_matmul
+        from fpsim.unit_request import Request
 
         unit = find_unit(accumulate)
         if fmt is not None:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.arrays import Array
-from fpsim.epilogue import rounded
 from fpsim.formats import Format
 from fpsim.kernels.native import ieee_arithmetic
-from fpsim.lane_product import lane_product
+from fpsim.machine import Machine, Matrix
 from fpsim.matrix_unit import MatrixUnit, Rule
 from fpsim.schedules.plan import Plan, Slice, Span, interval_of
 from fpsim.schedules.schedule import Chain, Lanes, Schedule
-from fpsim.unit_product import Factors, Product, add_part, add_product
+from fpsim.unit_product import Factors, add_part
 
 FactorsAt = Callable[[list[int]], Factors]  # of the partial sums that begin at these terms of K
-Join = Callable[[Array, "Array | None"], Array]  # a slice's sum and the total so far -> the new total
+Join = Callable[[Matrix, "Matrix | None"], Matrix]  # a slice's sum and the total so far -> the new total
 
 
 class Sums(NamedTuple):
@@ -27,52 +25,54 @@ class Sums(NamedTuple):
 
     schedule: Schedule
     plan: Plan
-    product: Product
+    product: Any  # a Product, or what the machine has in its place
+    on: Machine
     factors_at: FactorsAt
     out_format: Format
     join: Join | None = None  # for merges in place, which end every slice with an epilogue
 
 
-def chained(total: Array, sums: Sums) -> None:
-    """Add a product of one slice to what `total` holds: what the chain, or the total of partial sums, starts at."""
+def chained(total: Matrix, sums: Sums) -> Matrix:
+    """A product of one slice, added to what `total` holds: what the chain, or the total of partial sums, starts at."""
     _add_slice(total, sums.plan.slices[0], sums)
+    return total
 
 
-def merged(sums: Sums, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Array:
+def merged(sums: Sums, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Matrix:
     """The product of all slices."""
     slices = sums.plan.slices
     if _in_one_go(sums):
-        total = np.full(shape, -0.0, dtype)
+        total = sums.on.full(shape, -0.0, dtype)
         _add_at_once(total, sums)
         return total
     partial = _by_lanes(sums) if isinstance(sums.schedule.sums, Lanes) else _by_chains(sums, shape, dtype)
     with ieee_arithmetic(), np.errstate(all="ignore"):
         if sums.schedule.slicing.merge == "from_both_ends" and len(slices) > 1:
-            return _from_both_ends(partial, len(slices))
+            return _from_both_ends(partial, len(slices), sums.on)
         return _forward(map(partial, range(len(slices))), sums)
 
 
-def _forward(partials: Iterator[Array], sums: Sums) -> Array:
+def _forward(partials: Iterator[Matrix], sums: Sums) -> Matrix:
     """Slices one after the other, from the first one's sum on."""
     merge, total = sums.schedule.slicing.merge, None
     for part in partials:
         if merge == "in_place":
             total = _joined(part, total, sums)
         else:
-            part = rounded(part, sums.out_format) if merge == "output" else part
-            total = part if total is None else np.add(total, part, out=total)
+            part = sums.on.rounded(part, sums.out_format) if merge == "output" else part
+            total = part if total is None else sums.on.add(total, part, out=total)
     assert total is not None
     return total
 
 
-def _joined(part: Array, total: Array | None, sums: Sums) -> Array:
+def _joined(part: Matrix, total: Matrix | None, sums: Sums) -> Matrix:
     """The total after a slice, in the output's format."""
     if sums.join is not None:
-        return rounded(sums.join(part, total), sums.out_format)
-    return rounded(part if total is None else np.add(total, part), sums.out_format)
+        return sums.on.rounded(sums.join(part, total), sums.out_format)
+    return sums.on.rounded(part if total is None else sums.on.add(total, part), sums.out_format)
 
 
-def _from_both_ends(partial: Callable[[int], Array], count: int) -> Array:
+def _from_both_ends(partial: Callable[[int], Matrix], count: int, on: Machine) -> Matrix:
     """The last slice, then the others in order, each of the first half with one of the second added to it."""
     total, half = partial(count - 1), (count + 1) // 2
     for i in range(half):
@@ -80,60 +80,59 @@ def _from_both_ends(partial: Callable[[int], Array], count: int) -> Array:
             break  # the last slice again
         part = partial(i)
         if i + half < count - 1:
-            part = np.add(part, partial(i + half))
-        total = np.add(total, part)
+            part = on.add(part, partial(i + half))
+        total = on.add(total, part)
     return total
 
 
 # ---- slices without matrix units
 
 
-def _by_lanes(sums: Sums) -> Callable[[int], Array]:
+def _by_lanes(sums: Sums) -> Callable[[int], Matrix]:
     """The sums of slices by threads that multiply and add."""
-    unit, lanes, plan = sums.product.unit, sums.schedule.sums, sums.plan
+    lanes, plan = sums.schedule.sums, sums.plan
     assert isinstance(lanes, Lanes)
-    a, b, formats = sums.product.a, sums.product.b, (unit.a.carrier, unit.b.carrier)
     runs = [of.runs[0] if of.runs else Span(0, 0) for of in plan.slices]
-    return lambda s: lane_product(a, b, lanes, plan.run, runs[s].start, runs[s].stop, formats)
+    return lambda s: sums.on.lane_product(sums.product, lanes, plan.run, runs[s])
 
 
 # ---- slices of matrix instructions
 
 
-def _by_chains(sums: Sums, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Callable[[int], Array]:
+def _by_chains(sums: Sums, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Callable[[int], Matrix]:
     """The sums of slices by matrix instructions."""
     chain = sums.schedule.sums
     assert isinstance(chain, Chain)
     first = -0.0 if sums.plan.promoted and chain.first_as_is else 0.0
 
-    def partial(s: int) -> Array:
-        total = np.full(shape, first, dtype)
+    def partial(s: int) -> Matrix:
+        total = sums.on.full(shape, first, dtype)
         _add_slice(total, sums.plan.slices[s], sums)
         return total
 
     return partial
 
 
-def _add_slice(total: Array, of: Slice, sums: Sums) -> None:
+def _add_slice(total: Matrix, of: Slice, sums: Sums) -> None:
     """Add a slice to what its chain, or its total of partial sums, starts at."""
     plan, product = sums.plan, _with_step(sums.product, sums.plan.step)
     if of.terms == 0:
         return
     product = _in_order(product, of, plan)
     if not plan.promoted:
-        add_product(total, product)
+        sums.on.add_product(total, product)
         return
     interval = of.blocks[0].terms
     factors = sums.factors_at([_term(of, b.start) for b in of.blocks] if sums.schedule.block_scaled else [])
     if all(block.start == i * interval for i, block in enumerate(of.blocks)):
         terms = product.unit.terms
-        add_product(total, product._replace(promote=-(-interval // terms) * terms, factors=factors))
+        sums.on.add_product(total, product._replace(promote=-(-interval // terms) * terms, factors=factors))
         return
     for i, block in enumerate(of.blocks):
-        partial = np.zeros_like(total)
-        add_product(partial, product.part(*block))
+        partial = sums.on.full(total.shape, 0.0, np.dtype(np.float32))
+        sums.on.add_product(partial, product.part(*block))
         with ieee_arithmetic(), np.errstate(all="ignore"):
-            add_part(total, partial, factors, i)
+            add_part(total, partial, factors, i, sums.on)
 
 
 def _in_one_go(sums: Sums) -> bool:
@@ -141,8 +140,9 @@ def _in_one_go(sums: Sums) -> bool:
     plan, chain, unit = sums.plan, sums.schedule.sums, sums.product.unit
     first = plan.slices[0].terms
     return (
-        isinstance(chain, Chain) and sums.schedule.slicing.merge == "float32" and len(plan.slices) > 1
-        and unit.rule in (Rule.FUSED, Rule.SCALED) and unit.d.name == "f32" and plan.step == unit.terms
+        sums.on.merges_slices and isinstance(chain, Chain) and sums.schedule.slicing.merge == "float32"
+        and len(plan.slices) > 1 and unit.rule in (Rule.FUSED, Rule.SCALED) and unit.d.name == "f32"
+        and plan.step == unit.terms
         and not sums.schedule.block_scaled and (chain.first_as_is or not plan.promoted)
         and not chain.restart and not chain.residue and first % unit.terms == 0 and first % max(unit.block, 1) == 0
         and all(of.runs == (Span(i * first, min((i + 1) * first, plan.lost.start)),)
@@ -150,14 +150,14 @@ def _in_one_go(sums: Sums) -> bool:
     )  # fmt: skip
 
 
-def _add_at_once(total: Array, sums: Sums) -> None:
+def _add_at_once(total: Matrix, sums: Sums) -> None:
     """Add all slices to -0."""
     plan, product = sums.plan, sums.product.part(0, sums.plan.lost.start)
     length = plan.slices[0].terms
     if plan.promoted:
-        add_product(total, product._replace(promote=plan.slices[0].blocks[0].terms, cut=length))
+        sums.on.add_product(total, product._replace(promote=plan.slices[0].blocks[0].terms, cut=length))
     else:
-        add_product(total, product._replace(promote=length))
+        sums.on.add_product(total, product._replace(promote=length))
 
 
 def _term(of: Slice, position: int) -> int:
@@ -169,7 +169,7 @@ def _term(of: Slice, position: int) -> int:
     raise IndexError(position)
 
 
-def _with_step(product: Product, step: int) -> Product:
+def _with_step(product: Any, step: int) -> Any:
     """The product by instructions of fewer terms."""
     unit = product.unit
     if step >= unit.terms:
@@ -179,7 +179,7 @@ def _with_step(product: Product, step: int) -> Product:
     return product._replace(unit=replace(unit, terms=step))
 
 
-def _in_order(product: Product, of: Slice, plan: Plan) -> Product:
+def _in_order(product: Any, of: Slice, plan: Plan) -> Any:
     """The terms of a slice in the order of its instructions, with zeros where one is not full."""
     if len(of.runs) == 1 and not of.residue:
         run = of.runs[0]
@@ -193,14 +193,10 @@ def _in_order(product: Product, of: Slice, plan: Plan) -> Product:
         raise ValueError(
             f"the schedule takes terms of K out of their order, where {unit.name} has block scales for it."
         )
-    gap = -of.residue % plan.step if of.residue else 0
     pieces = _cut_at(of.runs, of.residue)
-    a, b = [product.a[:, slice(*piece)] for piece in pieces], [product.b[slice(*piece)] for piece in pieces]
-    if gap:  # behind the residue
-        place = next(i for i in range(len(pieces)) if sum(p.terms for p in pieces[: i + 1]) == of.residue) + 1
-        a.insert(place, np.zeros((product.a.shape[0], gap), product.a.dtype))
-        b.insert(place, np.zeros((gap, product.b.shape[1]), product.b.dtype))
-    return product._replace(a=np.concatenate(a, axis=1), b=np.concatenate(b))
+    gap = -of.residue % plan.step if of.residue else 0  # behind the residue
+    place = next(i for i in range(len(pieces)) if sum(p.terms for p in pieces[: i + 1]) == of.residue) + 1 if gap else 0
+    return product.in_order(pieces, gap, place)
 
 
 def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:

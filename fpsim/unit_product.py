@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.cast import decode
+from fpsim.float_operations import FloatOperations, NumpyOperations
 from fpsim.formats import E8M0, FP32, Format
-from fpsim.kernels.fma import fma
 from fpsim.kernels.fused_product import ADD, ADD_HALF, COLUMNS_FIRST, NO_SCALE, PRODUCT, ROWS_FIRST, fused_product
 from fpsim.kernels.grouped_product import GROUP, grouped_product
 from fpsim.kernels.native import ieee_arithmetic
@@ -28,6 +28,7 @@ CHAIN_TERMS = 64  # fused multiply-adds of a chain that share a panel
 MACS = 16  # multiply-adds that take as long as the cast of an element
 SUM_BITS = 29  # of the cut products of a step that an int32 holds beside the accumulator
 SQUARE = 64  # rows and columns that are copied at a time
+ON_NUMPY = NumpyOperations()
 NOTHING = np.zeros((0, 0), f32)
 NO_FACTORS = np.zeros((0, 0), i32)
 EXCHANGED = {ROWS_FIRST: COLUMNS_FIRST, COLUMNS_FIRST: ROWS_FIRST}
@@ -74,6 +75,14 @@ class Product(NamedTuple):
             a=self.a[:, start:stop], b=self.b[start:stop], scale_a=self.scale_a[:, blocks],
             scale_b=self.scale_b[blocks], promote=0, factors=Factors(), cut=0,
         )  # fmt: skip
+
+    def in_order(self, pieces: Sequence[tuple[int, int]], gap: int, place: int) -> Product:
+        """Terms start .. stop of K of every piece, and so many zeros before the piece at `place`."""
+        a, b = [self.a[:, slice(*piece)] for piece in pieces], [self.b[slice(*piece)] for piece in pieces]
+        if gap:
+            a.insert(place, np.zeros((self.a.shape[0], gap), self.a.dtype))
+            b.insert(place, np.zeros((gap, self.b.shape[1]), self.b.dtype))
+        return self._replace(a=np.concatenate(a, axis=1), b=np.concatenate(b))
 
 
 def add_product(total: Array, product: Product) -> None:
@@ -245,15 +254,16 @@ def _promoted(total: Array, p: Product) -> None:
             add_part(total, partial, p.factors, part)
 
 
-def add_part(total: Array, partial: Array, factors: Factors, part: int) -> None:
+def add_part(
+    total: Any, partial: Any, factors: Factors, part: int, on: FloatOperations = ON_NUMPY
+) -> None:  # fmt: skip
     """Add a partial sum to its total, times its factors."""
     if factors.mode == ADD:
-        np.add(total, partial, out=total)
+        on.add(total, partial, out=total)
         return
     rows, columns = factors.rows[:, part, None], factors.columns[None, part]
-    first, second = {
-        PRODUCT: (np.multiply(rows, columns), partial),
-        ROWS_FIRST: (np.multiply(partial, rows), columns),
-        COLUMNS_FIRST: (np.multiply(partial, columns), rows),
-    }[factors.mode]
-    fma(first, second, total, out=total)
+    if factors.mode == PRODUCT:
+        on.fma(np.multiply(rows, columns), partial, total, out=total)
+    else:
+        first, second = (rows, columns) if factors.mode == ROWS_FIRST else (columns, rows)
+        on.fma(on.multiply(partial, first), second, total, out=total)
