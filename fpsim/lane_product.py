@@ -102,7 +102,7 @@ def lane_product(
     if stop == start or not m or not n:
         return np.zeros((m, n), np.float32)
     rows, columns = Operand(a[:, start:stop], formats[0]), Operand(b[start:stop].T, formats[1])
-    facts = _facts(lanes, run, stop - start, n)
+    facts = lane_facts(lanes, run, stop - start, n)
     if max(m, n) < _few(facts):
         return lane_dots(rows.rows(), columns.rows(), facts)
     flipped = n < LANES and m > n  # the outputs of a tile lie side by side: fma treats a and b alike
@@ -120,7 +120,7 @@ def _few(facts: LaneFacts) -> int:
     return FEW if fills or facts.chunk else FEW_SLOW
 
 
-def _facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
+def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
     """A schedule as the kernel takes it."""
     merge = MERGES[lanes.merge]
     if merge == BLOCKS:

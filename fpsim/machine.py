@@ -107,3 +107,11 @@ def _values(c: Any, unit: MatrixUnit, shape: Shape) -> Array:
 def output_overflow(fmt: Format) -> str:
     """What becomes of results that a library's output format does not hold."""
     return "saturate" if fmt.bits <= 8 else "nonfinite"
+
+
+def output_nan(fmt: Format) -> int | None:
+    """The code of every NaN in an output's format: NVIDIA's conversions give all ones, where that is one."""
+    if fmt.nan_code is None:
+        return None
+    all_ones = fmt.top_magnitude > max(fmt.max_code, fmt.infinity_code or 0)
+    return fmt.top_magnitude if all_ones else fmt.nan_code

@@ -122,17 +122,27 @@ def matmul(
 
 
 def _fused_chain(a: Any, b: Any, fmt: Formats) -> MatrixUnit:
-    """fp.FusedMultiplyAdd(fp.FP32) as a unit of one term, for operands of these formats."""
+    """fp.FusedMultiplyAdd(fp.FP32) as a unit of one term, for operands at the door."""
     if isinstance(a, Scaled) or isinstance(b, Scaled):
         raise TypeError("an accumulator takes no Scaled operands; decode them first: a.decode().")
-    of_a, of_b = (read_operand(x, one, name)[1] for x, one, name in zip((a, b), _pair(fmt), ("a", "b"), strict=True))
+    return fused_chain(
+        *(read_operand(x, one, name)[1] for x, one, name in zip((a, b), format_pair(fmt), ("a", "b"), strict=True))
+    )
+
+
+def fused_chain(of_a: Format, of_b: Format) -> MatrixUnit:
+    """fp.FusedMultiplyAdd(fp.FP32) as a unit of one term, for operands of these formats.
+
+    Raises:
+      ValueError: formats whose products float32 does not take.
+    """
     if max(of_a.precision, of_b.precision) > FP32.precision:
         raise ValueError("a schedule adds float32 products; got FP64 operands. Encode them first.")
     left, right = Element(str(of_a), of_a, of_a), Element(str(of_b), of_b, of_b)
     return MatrixUnit("fused_multiply_add", "", left, right, ELEMENTS["f32"], Rule.EXACT, 1, evidence="hardware")
 
 
-def _pair(fmt: Formats) -> list[Format | None]:
+def format_pair(fmt: Formats) -> list[Format | None]:
     """The formats that are given for a and b."""
     formats = fmt if isinstance(fmt, (tuple, list)) else (fmt, fmt)
     if len(formats) != 2:
@@ -151,7 +161,7 @@ def _by_accumulator(a: Any, b: Any, c: Any, accumulate: Accumulator, fmt: Format
     if isinstance(a, Scaled) or isinstance(b, Scaled):
         raise TypeError("an accumulator takes no Scaled operands; decode them first: a.decode().")
     (left, of_a, _), (right, of_b, _) = (
-        read_operand(x, one, name) for x, one, name in zip((a, b), _pair(fmt), ("a", "b"), strict=True)
+        read_operand(x, one, name) for x, one, name in zip((a, b), format_pair(fmt), ("a", "b"), strict=True)
     )
     refuse_axes(left, "a")
     refuse_axes(right, "b")

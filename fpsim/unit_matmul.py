@@ -11,7 +11,7 @@ from fpsim.cast import encode
 from fpsim.formats import DTYPES, FP16, FP32, Format
 from fpsim.kernels.native import under_ieee
 from fpsim.kernels.panel import canonical_nan
-from fpsim.machine import Cpu, output_overflow
+from fpsim.machine import Cpu, output_nan, output_overflow
 from fpsim.matrix_unit import MatrixUnit
 from fpsim.unit_operands import refuse_overlap, scales
 from fpsim.unit_product import Factors, Product
@@ -56,9 +56,9 @@ def _as_result(total: Array, unit: MatrixUnit, own: np.dtype[Any], fmt: Format |
     """Sums in the dtype of the result, NaN as the unit gives it."""
     if fmt is not None and fmt != FP32:
         codes = encode(total, fmt, overflow=output_overflow(fmt))
-        if fmt.nan_code is not None:  # NVIDIA's conversions give the NaN of all ones, where that is one
-            all_ones = fmt.top_magnitude > max(fmt.max_code, fmt.infinity_code or 0)
-            codes[np.isnan(total)] = fmt.top_magnitude if all_ones else fmt.nan_code
+        nan_code = output_nan(fmt)
+        if nan_code is not None:
+            codes[np.isnan(total)] = nan_code
         return codes.view(DTYPES.get(fmt, codes.dtype))
     # sums of FP16 units that were promoted are float32
     kept = FP16 if own == np.float16 and fmt is None else FP32 if unit.d.name == "f16" else unit.d.fmt

@@ -115,7 +115,7 @@ def _as_half(fmt: Format) -> npt.NDArray[Any]:
 
 def refuse_axes(codes: Array, name: str) -> None:
     """A ValueError unless an operand is a matrix."""
-    if codes.ndim != 2:
+    if len(codes.shape) != 2:
         shape = "(M, K)" if name == "a" else "(K, N)"
         raise ValueError(f"{name} must have two axes, {shape}; got shape {codes.shape}.")
 

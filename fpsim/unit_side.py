@@ -54,8 +54,12 @@ def side(x: Any, name: str, unit: MatrixUnit, given: Any, blocks: bool) -> Side:
     blocks: scales of one column (or row, for b) are those of one block of K.
     """
     if isinstance(x, Scaled):
-        return _scaled(x, name, unit, given)
-    codes = operand(x, unit.a if name == "a" else unit.b, unit, name)
+        return scaled_side(x, name, unit, given)
+    return plain_side(operand(x, unit.a if name == "a" else unit.b, unit, name), name, unit, given, blocks)
+
+
+def plain_side(codes: Any, name: str, unit: MatrixUnit, given: Any, blocks: bool) -> Side:
+    """An operand of codes, of which the shape alone is read here."""
     refuse_axes(codes, name)
     if given is None or unit.scale is not None:
         return Side(name, codes, given)
@@ -109,8 +113,8 @@ def _refuse_doubles(unit: MatrixUnit, name: str) -> None:
         raise ValueError(f"scales are applied to float32 sums; {unit.name} has float64 sums. Decode {name} first.")
 
 
-def _scaled(x: Scaled, name: str, unit: MatrixUnit, given: Any) -> Side:
-    """A Scaled operand."""
+def scaled_side(x: Any, name: str, unit: MatrixUnit, given: Any) -> Side:
+    """A Scaled operand: fpsim's own, or one with the same attributes whose codes lie elsewhere."""
     element = unit.a if name == "a" else unit.b
     if given is not None:
         raise ValueError(f"{name} is Scaled and brings its scales; leave scale_{name} out.")
@@ -119,7 +123,7 @@ def _scaled(x: Scaled, name: str, unit: MatrixUnit, given: Any) -> Side:
         raise ValueError(f"{unit.name} takes {element.name} as {name}; got a Scaled array of {x.fmt}.")
     refuse_axes(x.codes, name)
     rows, columns = tile_sizes(x.codes.shape, x.scaling.block)
-    codes = x.codes.astype(element.dtype, copy=False)
+    codes = x.codes if x.codes.dtype == element.dtype else x.codes.astype(element.dtype)
     if unit.scale is None:
         block = _block_along_k(x.scaling.block, name)
         factors = x.scales if x.scales.size else None  # nothing to scale

@@ -1,0 +1,66 @@
+"""Operands of matrix units on the GPU at the door: codes, and the scales that came with them or beside them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import cuda
+
+from fpsim.arrays import is_torch
+from fpsim.formats import DTYPES
+from fpsim.gpu.array import GpuArray, gpu_array
+from fpsim.matrix_unit import Element, MatrixUnit
+
+
+def operand(x: Any, element: Element, unit: MatrixUnit, name: str) -> GpuArray:
+    """Codes of an element on the GPU.
+
+    Raises:
+      ValueError: an array of another format.
+      TypeError: no array on the GPU.
+    """
+    given = gpu_array(x, name)
+    fits = given.fmt in (None, element.carrier) and given.words.dtype.itemsize == element.dtype.itemsize
+    if not fits:
+        raise ValueError(
+            f"{unit.name} takes {name} of {element.name} ({DTYPES.get(element.carrier, element.carrier.name)} or its "
+            f"codes as {element.dtype}); got {x.dtype}. fpsim.gpu.encode makes codes."
+        )
+    return given
+
+
+def on_host(x: Any, name: str) -> npt.NDArray[Any] | None:
+    """A short array of floats for the epilogue, wherever it lies, as NumPy's; None as it is."""
+    if x is None or isinstance(x, (float, np.ndarray, np.generic)):
+        return None if x is None else np.asarray(x)
+    if is_torch(x) and not x.is_cuda:
+        from fpsim.arrays import from_torch
+
+        return from_torch(x)
+    given = gpu_array(x, name)
+    words: npt.NDArray[Any] = given.words.copy_to_host().reshape(given.shape)
+    return words if given.fmt is None else words.view(DTYPES[given.fmt])
+
+
+def block_count(k: int, unit: MatrixUnit) -> int:
+    """Blocks of K that share a scale; one for units without scales."""
+    if unit.scale and k % unit.block:
+        raise ValueError(f"K must be a multiple of {unit.name}'s scale block of {unit.block}; got K = {k}. Pad.")
+    return k // unit.block if unit.scale else 1
+
+
+def block_scales(x: Any, shape: tuple[int, int], unit: MatrixUnit, name: str) -> Any:
+    """Scale codes as a matrix on the GPU."""
+    if unit.scale is None:
+        if x is not None:
+            raise ValueError(f"{unit.name} takes no block scales; got {name}. Leave it out.")
+        return cuda.device_array(math.prod(shape), np.uint8).reshape(*shape)  # nobody reads it
+    if x is None:
+        raise ValueError(f"{unit.name} needs {name}: {unit.scale} codes, one per {unit.block} terms of K.")
+    given = gpu_array(x, name)
+    if given.shape != shape or given.words.dtype.itemsize != 1:
+        raise ValueError(f"{name} must be codes of shape {shape}; got {x.dtype} of shape {given.shape}.")
+    return given.words.reshape(*shape)
