@@ -11,69 +11,30 @@ from importlib.util import find_spec
 import pytest
 
 from tests.processes import ROOT
+from tests.ptx_kernels import MODULES
 
-# numba-cuda asks the device for its capability when a kernel calls a function; there is none here to ask.
-PROGRAM = """
-import json, sys
-from numba import cuda, types
-import numba.cuda.compiler, numba.cuda.dispatcher
-
-class Hopper:
-    compute_capability = (9, 0)
-
-for module in (numba.cuda.compiler, numba.cuda.dispatcher):
-    if hasattr(module, "get_current_device"):
-        module.get_current_device = lambda: Hopper
-
-from fpsim.core.operations import BINARY, COMPARISONS, UNARY
-from fpsim.gpu import add, encode, matmul  # noqa: F401
-from fpsim.matrix_unit import Rule
-casts, sums, products = (sys.modules[f"fpsim.gpu.{name}"] for name in ("cast", "arithmetic", "matmul"))
-u8, u16, u32, u64 = (getattr(types, f"uint{bits}") for bits in (8, 16, 32, 64))
-i64 = types.int64
-
-def arrays(*kinds):
-    return tuple(kind[::1] for kind in kinds)
-
-kernels = {
-    "decode 32": (casts._decode_kernel(32), arrays(u8, u32, u32)),
-    "decode 64": (casts._decode_kernel(64), arrays(u32, u64, u64)),
-    "look up": (casts._table_kernel(), arrays(u8, u32, u32)),
-    "outside": (casts._outside_kernel(), (*arrays(u8), u8, *arrays(u8))),
-    "next": (sums._neighbour_kernel(0), arrays(u8, u8, u8, u64, u64)),
-}
-for mode in (0, 1, 2, 3, 4, 5, 6):
-    for width, word in ((32, u32), (64, u64)):
-        for kind in (0, 1, 2):
-            signature = (*arrays(word, u8, word, u32), u64, u64)
-            kernels[f"encode {width} {mode} {kind}"] = casts._encode_kernel(width, mode, kind, 0), signature
-kernels["encode widened"] = casts._encode_kernel(32, 0, 0, 1), (*arrays(u16, u8, u32, u32), u64, u64)
-for name in (*UNARY, *BINARY, "fma"):
-    signature = (*arrays(u8, u8, u8), i64, i64, i64, *arrays(u8, u8, u64, u64, u64, u64), u64, u64, u64)
-    kernels[name] = sums._rounding_kernel(name, 0), signature
-for name in COMPARISONS:
-    kernels[name] = sums._comparison_kernel(name), (*arrays(u8, u8), i64, i64, *arrays(u8, u8, u64, u64))
-for rule in Rule:
-    matrices = tuple(kind[:, ::1] for kind in (u16, u16, u8, u8))
-    layouts = (*arrays(u64, u64, u64, u64, u64), i64[::1], i64, i64, i64, *arrays(u64, u64), u64)
-    signature = (*matrices[:2], u32[::1], *matrices[2:], u32[::1], *layouts)
-    kernels[f"product {rule.name}"] = products._product_kernel(rule, 12, rule is Rule.GROUPED), signature
-found = {}
-for name, (kernel, signature) in kernels.items():
-    found[name], _ = cuda.compile_ptx(kernel.py_func, signature, cc=(9, 0))
-json.dump(found, sys.stdout)
-"""
 FLOAT_ARITHMETIC = re.compile(r"\b(add|sub|mul|fma|mad|div|rcp|sqrt|rsqrt|ex2|lg2|sin|cos)(\.[a-z]+)*\.f(16|32|64)\b")
+NEEDED = ("numba_cuda", "nvidia")
+MISSING = "needs numba-cuda and nvidia-nvvm, which the extra [dev] installs on Linux"
 
 
-@pytest.mark.skipif(not find_spec("numba_cuda"), reason="numba-cuda is not installed (extra [gpu])")
-def test_kernels_compile_for_hopper_and_calculate_with_integers() -> None:
+def test_floating_point_arithmetic_is_recognised() -> None:
+    for line in ("add.rn.f32 %f1, %f2, %f3;", "fma.rn.ftz.f64 %fd1, %fd2, %fd3, %fd4;", "sqrt.approx.f32 %f1, %f2;"):
+        assert FLOAT_ARITHMETIC.search(line)
+    for line in ("add.s64 %rd1, %rd2, %rd3;", "mad.lo.s32 %r1, %r2, %r3, %r4;", "mov.f32 %f1, %f2;"):
+        assert not FLOAT_ARITHMETIC.search(line)
+
+
+@pytest.mark.skipif(not all(map(find_spec, NEEDED)), reason=MISSING)
+@pytest.mark.parametrize("module", MODULES)
+def test_kernels_compile_for_hopper_and_calculate_with_integers(module: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=False, timeout=1200
-    )
+        [sys.executable, "-m", "tests.ptx_kernels", module],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=1200,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     kernels = json.loads(done.stdout)
-    assert len(kernels) > 60
+    assert kernels
     for name, ptx in kernels.items():
         assert ".target sm_90" in ptx
         assert not FLOAT_ARITHMETIC.findall(ptx), name
