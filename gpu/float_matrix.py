@@ -27,7 +27,7 @@ OF_FLOAT = unpack_layout(FP32, "keep")
 
 
 @cache
-def _operation_kernel(name: str) -> Any:
+def operation_kernel(name: str) -> Any:
     """The kernel `(x, y, z, row and column steps of x, y, z, out, columns, layouts of operands and result)`."""
     is_fma, is_add = name == "fma", name == "add"
 
@@ -50,7 +50,7 @@ def _operation_kernel(name: str) -> Any:
 
 
 @cache
-def _fill_kernel() -> Any:
+def fill_kernel() -> Any:
     """The kernel `(out, word)`."""
 
     def fill(out: Any, word: Any) -> None:
@@ -61,7 +61,7 @@ def _fill_kernel() -> Any:
 
 
 @cache
-def _copy_kernel() -> Any:
+def copy_kernel() -> Any:
     """The kernel `(source, out)`."""
 
     def copy(source: Any, out: Any) -> None:
@@ -72,7 +72,7 @@ def _copy_kernel() -> Any:
 
 
 @cache
-def _nan_kernel() -> Any:
+def nan_kernel() -> Any:
     """The kernel `(words, infinity, sign, nan)` that replaces every NaN of float patterns by one."""
 
     def replace(words: Any, infinity: Any, sign: Any, nan: Any) -> None:
@@ -84,7 +84,7 @@ def _nan_kernel() -> Any:
 
 
 @cache
-def _nan_code_kernel() -> Any:
+def nan_code_kernel() -> Any:
     """The kernel `(total, codes, nan)` that gives one code to every NaN of float32 patterns."""
 
     def replace(total: Any, codes: Any, nan: Any) -> None:
@@ -148,7 +148,7 @@ class FloatMatrices:
         steps = np.array([step for x in operands for step in x.steps], np.int64)
         size = math.prod(shape)
         launch(
-            _operation_kernel(name), self.like, size, *(x.words for x in operands), uploaded(steps),
+            operation_kernel(name), self.like, size, *(x.words for x in operands), uploaded(steps),
             result.reshape(size), shape[1], uploaded(OF_FLOAT), uploaded(TO_FLOAT),
         )  # fmt: skip
         return result
@@ -157,22 +157,22 @@ class FloatMatrices:
         """A matrix of one word."""
         result = cuda.device_array(shape, word.dtype) if out is None else out
         size = math.prod(shape)
-        launch(_fill_kernel(), self.like, size, result.reshape(size), word)
+        launch(fill_kernel(), self.like, size, result.reshape(size), word)
         return result
 
     def copied(self, source: Any, out: Any = None) -> Any:
         """A matrix of the same words."""
         result = cuda.device_array(source.shape, source.dtype) if out is None else out
         size = math.prod(source.shape)
-        launch(_copy_kernel(), self.like, size, source.reshape(size), result.reshape(size))
+        launch(copy_kernel(), self.like, size, source.reshape(size), result.reshape(size))
         return result
 
     def with_one_nan(self, words: Any, infinity: int, sign: int, nan: int) -> None:
         """Replace every NaN of float patterns in a row by one."""
         infinity_word, sign_word, nan_word = (words.dtype.type(code) for code in (infinity, sign, nan))
-        launch(_nan_kernel(), self.like, words.size, words, infinity_word, sign_word, nan_word)
+        launch(nan_kernel(), self.like, words.size, words, infinity_word, sign_word, nan_word)
 
     def with_nan_code(self, total: Any, codes: Any, nan: int) -> None:
         """Give one code to every NaN of a float32 matrix."""
         size = math.prod(total.shape)
-        launch(_nan_code_kernel(), self.like, size, total.reshape(size), codes, codes.dtype.type(nan))
+        launch(nan_code_kernel(), self.like, size, total.reshape(size), codes, codes.dtype.type(nan))

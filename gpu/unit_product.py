@@ -60,7 +60,7 @@ def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
 
 
 @cache
-def _gather_kernel(along_rows: bool) -> Any:
+def gather_kernel(along_rows: bool) -> Any:
     """The kernel `(source, places, out)`: rows, or columns, of a matrix in another order, zeros where a place is -1."""
 
     def gather(source: Any, places: Any, out: Any) -> None:
@@ -153,7 +153,7 @@ def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, on: Floa
     """Rows or columns of a matrix in an order."""
     shape = (places.size, matrix.shape[1]) if along_rows else (matrix.shape[0], places.size)
     out = cuda.device_array(shape, matrix.dtype)
-    launch(_gather_kernel(along_rows), on.like, math.prod(shape), matrix, on.sent(places), out)
+    launch(gather_kernel(along_rows), on.like, math.prod(shape), matrix, on.sent(places), out)
     return out
 
 

@@ -61,19 +61,45 @@ def arithmetic() -> Iterator[Kernel]:
     yield Kernel("next", module._neighbour_kernel(0), arrays(u8, u8, u8, u64, u64))
 
 
-def matmul() -> Iterator[Kernel]:
-    """fpsim.gpu.matmul: the rule of every matrix unit."""
+def unit_product() -> Iterator[Kernel]:
+    """fpsim.gpu.unit_product: the rule of every matrix unit."""
+    from fpsim.gpu import unit_product as module
     from fpsim.matrix_unit import Rule
 
-    module = importlib.import_module("fpsim.gpu.matmul")
-    layouts = (*arrays(u64, u64, u64, u64, u64), i64[::1], i64, i64, i64, *arrays(u64, u64), u64)
+    layouts = (*arrays(u64, u64, u64, u64, u64), i64[::1], i64, i64)
     a, b, scale = u16[:, ::1], u16[:, ::1], u8[:, ::1]
     for rule in Rule:
-        kernel = module._product_kernel(rule, 12, rule is Rule.GROUPED)
+        kernel = module.product_kernel(rule, 12, rule is Rule.GROUPED)
         yield Kernel(rule.name, kernel, (a, b, u32[::1], scale, scale, u32[::1], *layouts))
+    for along_rows in (False, True):
+        yield Kernel(f"gather {along_rows}", module.gather_kernel(along_rows), (a, *arrays(types.int32), b))
 
 
-MODULES: dict[str, Callable[[], Iterator[Kernel]]] = {"cast": cast, "arithmetic": arithmetic, "matmul": matmul}
+def float_matrix() -> Iterator[Kernel]:
+    """fpsim.gpu.float_matrix: the operations of epilogues and merges."""
+    from fpsim.gpu import float_matrix as module
+
+    for name in ("add", "multiply", "fma"):
+        signature = (*arrays(u32, u32, u32, i64, u32), i64, *arrays(u64, u64))
+        yield Kernel(name, module.operation_kernel(name), signature)
+    yield Kernel("fill", module.fill_kernel(), (*arrays(u32), u32))
+    yield Kernel("copy", module.copy_kernel(), arrays(u32, u32))
+    yield Kernel("nan", module.nan_kernel(), (*arrays(u32), u32, u32, u32))
+    yield Kernel("nan code", module.nan_code_kernel(), (*arrays(u32, u8), u8))
+
+
+def lane_product() -> Iterator[Kernel]:
+    """fpsim.gpu.lane_product: the sums of lanes."""
+    from fpsim.gpu import lane_product as module
+
+    signature = (u16[:, ::1], u16[:, ::1], u32[:, :, ::1], i64[::1], u32, *arrays(u64, u64, u64, u64))
+    yield Kernel("lanes", module.lane_sums_kernel(), signature)
+
+
+MODULES: dict[str, Callable[[], Iterator[Kernel]]] = {
+    "cast": cast, "arithmetic": arithmetic,
+    "unit_product": unit_product, "float_matrix": float_matrix, "lane_product": lane_product,
+}  # fmt: skip
 
 
 class _Hopper:

@@ -1,0 +1,86 @@
+"""fpsim.gpu.matmul with schedules, scales and epilogues: the CUDA simulator gives the bits of fpsim.matmul."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+import numpy.typing as npt
+import pytest
+
+import fpsim as fp
+from fpsim.testing import assert_bits_equal
+from tests import gpu_product_simulator as simulator
+from tests.processes import ROOT, simulate
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, npt.NDArray[Any]]:
+    """The results of fpsim.gpu in the simulator, by name."""
+    return simulate("tests.gpu_product_simulator", tmp_path_factory.mktemp("gpu") / "results.npz")
+
+
+@pytest.mark.parametrize("case", simulator.cases(), ids=lambda case: case.name)
+def test_products_have_the_bits_of_the_cpu(case: simulator.Case, simulated: dict[str, npt.NDArray[Any]]) -> None:
+    want = simulator.call(fp.matmul, case, simulator.operands(case))
+    got = simulated[case.name]
+    assert got.dtype == want.dtype or (want.dtype.isbuiltin != 1 and got.dtype.itemsize == want.dtype.itemsize)
+    assert_bits_equal(got.view(f"u{got.itemsize}"), want.view(f"u{want.itemsize}"))
+
+
+def test_out_is_filled(simulated: dict[str, npt.NDArray[Any]]) -> None:
+    a, b, _ = simulator.operands(simulator.Case("out", simulator.FP8, 40))
+    assert_bits_equal(simulated["out"], fp.matmul(a, b, accumulate=simulator.FP8))
+
+
+def test_cases_are_told_apart() -> None:
+    names = [case.name for case in simulator.cases()]
+    assert len(set(names)) == len(names) > 60
+
+
+REFUSALS = """
+import numpy as np, fpsim as fp
+from numba import cuda
+x, y = cuda.to_device(np.zeros((2, 32), np.uint8)), cuda.to_device(np.zeros((32, 3), np.uint8))
+halves = cuda.to_device(np.zeros((2, 32), np.float16))
+unit, s = "hopper_e4m3_f32", fp.schedules
+for call in {calls}:
+    try:
+        eval(call)
+    except (TypeError, ValueError) as reason:
+        print(type(reason).__name__, reason)
+    else:
+        print("no error for", call)
+"""
+CALLS = {
+    "fp.gpu.matmul(x, x, accumulate=unit)": r"ValueError a \(M, K\) and b \(K, N\) must agree in K",
+    "fp.gpu.matmul(halves, y, accumulate=unit)": r"ValueError hopper_e4m3_f32 takes a of e4m3 .*got float16",
+    "fp.gpu.matmul(x, np.zeros((32, 3)), accumulate=unit)": r"TypeError b must be an array on the GPU",
+    "fp.gpu.matmul(x, y, accumulate=unit, promote=40)": r"ValueError promote must be a multiple of the 32 terms",
+    "fp.gpu.matmul(x, y, accumulate=unit, schedule=s.cublas('sm_90'))": r"ValueError .*strict=False computes it",
+    "fp.gpu.matmul(x, y, accumulate=unit, schedule=s.FLAT, promote=32)": r"ValueError promote is part of the schedule",
+    "fp.gpu.matmul(x, y, x, accumulate=unit)": r"ValueError hopper_e4m3_f32 takes c of f32 .*got uint8",
+    "fp.gpu.matmul(x, y, accumulate=unit, beta=2.0)": r"ValueError beta multiplies c; got no c",
+    "fp.gpu.matmul(x, y, accumulate=unit, scale_a=np.ones((3, 1), np.float32))": r"ValueError scale_a must be one n",
+    "fp.gpu.matmul(x, y, accumulate=unit, fmt='e4m3')": r"ValueError fmt is for accumulators",
+    "fp.gpu.matmul(x, y, accumulate=unit, bias=np.ones(2, np.float32))": r"ValueError bias must have one number",
+    "fp.gpu.matmul(x, y, accumulate=unit, out=x)": r"ValueError out must be a .* of float32 and shape \(2, 3\)",
+    "fp.gpu.matmul(x, y, accumulate='blackwell_mxfp8_e4m3_f32')": r"ValueError blackwell_mxfp8_e4m3_f32 needs scale_a",
+    "fp.gpu.matmul(x, y, accumulate='hopper_e4m3_f31')": r"ValueError unit must be .*Did you mean 'hopper_e4m3",
+}
+
+
+def test_bad_input_says_what_was_wanted() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSALS.format(calls=list(CALLS))],
+        cwd=ROOT, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(CALLS)
+    for line, words in zip(lines, CALLS.values(), strict=True):
+        assert re.match(words, line), line
