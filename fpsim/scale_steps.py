@@ -11,14 +11,13 @@ import numpy.typing as npt
 from fpsim import scaled_stages as stages
 from fpsim.arrays import Array, words
 from fpsim.cast import CastOptions
-from fpsim.core.scale import BY_SCALE
+from fpsim.core.scale import BY_SCALE, HAS_INFINITY
 from fpsim.element import Element
 from fpsim.format_type import Format
 from fpsim.integer_format import IntegerFormat
 from fpsim.kernels.counts import count_kernel, look_kernel
 from fpsim.kernels.native import ieee_arithmetic
 from fpsim.kernels.scale_plan import scale_plan
-from fpsim.kernels.scales import HAS_INFINITY
 from fpsim.log_format import LogFMT
 from fpsim.scaled import Scaled
 from fpsim.scaled_cast import (

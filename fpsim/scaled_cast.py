@@ -80,7 +80,7 @@ def _encode_scaled(
         _refuse_for_log(rounding, overflow, subnormals, scales)
         return _encode_log(source, source_fmt, element, scaling, fill)
     options = element_options_of(element, scaling, rounding, overflow, subnormals, seed, random_bits)
-    given = None if scales is None else _given_scales(scales, source, scaling)
+    given = None if scales is None else given_scales(scales, source.shape, scaling)
     if isinstance(element, IntegerFormat) and not scaling.symmetric:
         return _encode_affine(source, source_fmt, element, scaling, options, given, fill)
 
@@ -158,7 +158,7 @@ def _quantize_scaled(
     tiles = tiling(source.shape, scaling.block)
     job = _job(source, source_fmt, element, scaling, options, words(target), back=True)
     if scales is not None:
-        run_scales(job, _given_scales(scales, source, scaling).reshape(tiles.tiles))
+        run_scales(job, given_scales(scales, source.shape, scaling).reshape(tiles.tiles))
         return target
     counts = np.zeros(5, np.int64)
     tensor = settle_tensor(job, counts)
@@ -193,6 +193,14 @@ def encode_both_ways(x: npt.ArrayLike, fmt: Any, scaling: Scaling = TILE_1X128, 
 
 
 def checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, Format]:
+    """The element format, and x as an array of floats and the format of these."""
+    element = checked_element(fmt, scaling)
+    array, source_fmt = float_array(x)
+    return element, array, source_fmt
+
+
+def checked_element(fmt: Any, scaling: Any) -> Element:
+    """The element format, which must fit the scaling."""
     element = element_format(fmt)
     if not isinstance(scaling, Scaling):
         row = f" Did you mean fp.scalings.{scaling.upper()}?" if str(scaling).upper() in ROWS else ""
@@ -210,8 +218,7 @@ def checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, F
         raise ValueError(
             f"{element} needs a zero point; use scaling.replace(symmetric=False), or fp.INT{element.bits}."
         )
-    array, source_fmt = float_array(x)
-    return element, array, source_fmt
+    return element
 
 
 def element_options_of(
@@ -257,19 +264,19 @@ def _job(
     integer = isinstance(element, IntegerFormat)
     fmt = options.fmt
     tiles = tiling(source.shape, scaling.block)
-    plan = scale_plan(scaling, _largest(element), fmt.mantissa_bits, arithmetic_width(source_fmt, fmt))
+    plan = scale_plan(scaling, largest_value(element), fmt.mantissa_bits, arithmetic_width(source_fmt, fmt))
     return Job(
         words(source).reshape(tiles.shape), source_fmt, out.reshape(tiles.shape), tiles, plan, options, integer, back
     )
 
 
 @lru_cache(maxsize=1024)
-def _largest(element: Format | IntegerFormat) -> float:
+def largest_value(element: Format | IntegerFormat) -> float:
     """The largest value, which takes a while to find."""
     return element.max
 
 
-def _given_scales(scales: npt.ArrayLike, source: Array, scaling: Scaling) -> Array:
+def given_scales(scales: npt.ArrayLike, shape: tuple[int, ...], scaling: Scaling) -> Array:
     """Scales that the caller gave, as float32, one per tile.
 
     Raises:
@@ -277,13 +284,13 @@ def _given_scales(scales: npt.ArrayLike, source: Array, scaling: Scaling) -> Arr
       TypeError: not floats.
     """
     array, _ = float_array(scales if hasattr(scales, "dtype") else np.asarray(scales, np.float32), "scales")
-    grid = tiling(source.shape, scaling.block).grid
+    grid = tiling(shape, scaling.block).grid
     try:
         with np.errstate(all="ignore"):
             given = np.ascontiguousarray(np.broadcast_to(array.astype(np.float32), grid)).reshape(grid)
     except ValueError:
         raise ValueError(
-            f"scales must be one per tile, shape {grid} for x of shape {source.shape} and block {scaling.block}, "
+            f"scales must be one per tile, shape {grid} for x of shape {shape} and block {scaling.block}, "
             f"or broadcast to that; got shape {array.shape}."
         ) from None
     valid = ((given > 0) & (given < np.inf)) | np.isnan(given)

@@ -16,16 +16,14 @@ import numpy.typing as npt
 from fpsim import cast_stages
 from fpsim.cast import CastOptions
 from fpsim.core.decode import DecodeLayout
-from fpsim.core.encode import FULL
-from fpsim.core.scale import BY_SCALE
+from fpsim.core.scale import BY_SCALE, CLAMPED_LOW, COUNTERS, HAS_INFINITY
 from fpsim.format_type import Format
 from fpsim.formats import FP32, FP64, NAMED
 from fpsim.kernels.amax import ANY, amax_strips, specials_loop, tile_shape
 from fpsim.kernels.elements import Elements, decode_strips, element_strips
-from fpsim.kernels.layout import EncodePlan, decode_plan, encode_plan
+from fpsim.kernels.layout import EncodePlan, decode_plan
 from fpsim.kernels.native import ieee_arithmetic
-from fpsim.kernels.scale_plan import ScalePlan, TensorScale, tensor_scale
-from fpsim.kernels.scales import CLAMPED_LOW, COUNTERS, HAS_INFINITY
+from fpsim.kernels.scale_plan import ScalePlan, TensorScale, element_plan, tensor_scale
 from fpsim.kernels.tiles import quantize_strips
 from fpsim.stages import PIECE, run_stages, wrapping
 from fpsim.threads import over_spans
@@ -80,12 +78,7 @@ class Job(NamedTuple):
 
     def encoder(self) -> EncodePlan:
         """How scaled floats become codes."""
-        fmt, rounding, overflow, subnormals, _, random_bits = self.options
-        plan = encode_plan(fmt, self.width, rounding, overflow, subnormals, random_bits)
-        if not self.integer:
-            return plan
-        fields = plan.frozen._replace(signed_from=1)  # integers have one zero
-        return EncodePlan(plan.width, FULL, np.array(fields, plan.layout.dtype), fields)
+        return element_plan(self.options, self.width, integer=self.integer)
 
     def layouts(self) -> tuple[Array, Array]:
         """Of the elements' encoder and decoder."""

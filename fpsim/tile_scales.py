@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.core.scale import HAS_INFINITY, HAS_NAN, INFINITE_TILES, NAN_TILE, NAN_TILES, ONE, PROPAGATE
 from fpsim.kernels.scale_plan import ScalePlan, TensorScale
-from fpsim.kernels.scales import HAS_INFINITY, HAS_NAN, INFINITE_TILES, NAN_TILES
-from fpsim.kernels.tiles import NAN_TILE, ONE, PROPAGATE
 
 Array = npt.NDArray[Any]
 

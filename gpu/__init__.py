@@ -40,19 +40,22 @@ if TYPE_CHECKING:
     from fpsim.gpu.record import record
     from fpsim.gpu.recording import replay
     from fpsim.gpu.report import ValidationReport
+    from fpsim.gpu.scaled import Scaled
+    from fpsim.gpu.scaling import encode_scaled, quantize_scaled
     from fpsim.gpu.validate import validate
 
 __all__ = [
-    "GpuError", "ValidationReport", "add", "available", "cast", "convert", "decode", "divide", "dot_add", "encode",
-    "equal", "fma", "hardware", "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum",
-    "minimum_number", "multiply", "next_down", "next_up", "quantize", "record", "remainder", "replay",
-    "round_to_integral", "sqrt", "subtract", "validate",
+    "GpuError", "Scaled", "ValidationReport", "add", "available", "cast", "convert", "decode", "divide", "dot_add",
+    "encode", "encode_scaled", "equal", "fma", "hardware", "less", "less_equal", "matmul", "maximum", "maximum_number",
+    "minimum", "minimum_number", "multiply", "next_down", "next_up", "quantize", "quantize_scaled", "record",
+    "remainder", "replay", "round_to_integral", "sqrt", "subtract", "validate",
 ]  # fmt: skip
 
 _MODULES = {
     "cast": ("cast", "decode", "encode", "quantize"), "matmul": ("dot_add", "matmul"), "record": ("record",),
     "recording": ("replay",),
-    "report": ("ValidationReport",), "validate": ("validate",),
+    "report": ("ValidationReport",), "scaled": ("Scaled",), "scaling": ("encode_scaled", "quantize_scaled"),
+    "validate": ("validate",),
 }  # fmt: skip
 _HOMES = {name: "arithmetic" for name in __all__ if name not in ("GpuError", "available", "hardware")} | {
     name: module for module, names in _MODULES.items() for name in names

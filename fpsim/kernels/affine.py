@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.core.encode import encode_bits_32, encode_bits_64, encode_fields
+from fpsim.core.encode import encode_fields
 from fpsim.core.jit import kernel, shared
 from fpsim.core.rounding import NEAREST_EVEN
-from fpsim.core.scale import BY_SCALE
-from fpsim.kernels.scales import HAS_INFINITY, HAS_NAN
+from fpsim.core.scale import HAS_INFINITY, HAS_NAN
+from fpsim.core.scaled import integer_of, integer_value
 
 u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
-NAN_32 = u32(0x7FC00000)
-LARGEST = np.int64(32767)
 
 
 @cache
@@ -42,34 +40,16 @@ def range_kernel(width: int) -> Any:
 
 
 @cache
-def _to_integer(width: int, mode: int, kind: int) -> Any:
-    """The function `(x, factor, random, f, divides)`: x / factor (or x * factor) rounded to an integer up to 32767."""
-    real: Any = f32 if width == 32 else f64
-    word: Any = u32 if width == 32 else u64
-    encode_bits = encode_bits_32 if width == 32 else encode_bits_64
-
-    def to_integer(x: Any, factor: Any, random: Any, f: Any, divides: Any) -> Any:
-        y = real(x / factor) if divides else real(x * factor)
-        if y != y:
-            return LARGEST  # as formats without NaN do
-        code = encode_bits(real(y).view(word), random, f, mode, kind)
-        magnitude = np.int64(word(code & word(f.sign_bit - word(1))))
-        return -magnitude if code >= f.sign_bit else magnitude
-
-    return shared(to_integer)
-
-
-@cache
 def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
     """The loop `(lows, factors, zero_points, lowest, highest, layout)`: z = lowest - round(low / scale), clamped."""
+    real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
-    to_integer = _to_integer(width, NEAREST_EVEN, kind)
-    divides = applied == BY_SCALE
+    to_integer = shared(integer_of(width, NEAREST_EVEN, kind, applied))
 
     def find_zero_points(lows: Any, factors: Any, zero_points: Any, lowest: int, highest: int, layout: Any) -> None:
         f = encode_fields(layout)
         for j in range(lows.size):
-            offset = to_integer(lows[j], factors[j], word(0), f, divides)
+            offset = to_integer(real(lows[j]).view(word), factors[j], word(0), f)
             zero_points[j] = min(max(lowest - offset, lowest), highest)
 
     return kernel(find_zero_points)
@@ -78,10 +58,8 @@ def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
 @cache
 def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     """The loop `(matrix, codes, factors, zero_points, rows, columns, lowest, highest, layout, words)`."""
-    real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
-    to_integer = _to_integer(width, mode, kind)
-    divides = applied == BY_SCALE
+    to_integer = shared(integer_of(width, mode, kind, applied))
 
     def encode(
         matrix: Any, codes: Any, factors: Any, zero_points: Any, rows: int, columns: int, lowest: int, highest: int,
@@ -93,8 +71,9 @@ def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
             for i in range(width_of_matrix):
                 band, tile = r // rows, i // columns
                 random = word(words[r * width_of_matrix + i]) if words.size > 0 else word(0)
-                x = word(matrix[r, i]).view(real)
-                code = to_integer(x, factors[band, tile], random, f, divides) + np.int64(zero_points[band, tile])
+                code = to_integer(word(matrix[r, i]), factors[band, tile], random, f) + np.int64(
+                    zero_points[band, tile]
+                )
                 codes[r, i] = min(max(code, lowest), highest)
 
     return kernel(encode)
@@ -103,6 +82,7 @@ def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
 @cache
 def decode_integers_kernel() -> Any:
     """The loop `(codes, scales, zero_points, bits, rows, columns)`: bits of float32((code - zero point) * scale)."""
+    value_bits = shared(integer_value)
 
     def decode(codes: Any, scales: Any, zero_points: Any, bits: Any, rows: int, columns: int) -> None:
         for r in range(codes.shape[0]):
@@ -111,7 +91,6 @@ def decode_integers_kernel() -> Any:
                 source = codes[r, j * columns : (j + 1) * columns]
                 target = bits[r, j * columns : (j + 1) * columns]
                 for i in range(source.size):
-                    value = f32(f32(np.int64(source[i]) - zero_point) * scale)
-                    target[i] = f32(value).view(u32) if value == value else NAN_32
+                    target[i] = value_bits(source[i], zero_point, scale)
 
     return kernel(decode)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.core.jit import kernel, shared
-from fpsim.kernels.scales import HAS_INFINITY, HAS_NAN
+from fpsim.core.scale import HAS_INFINITY, HAS_NAN
 
 u32, u64 = np.uint32, np.uint64
 

@@ -10,9 +10,8 @@ import numpy as np
 from fpsim.core.encode import encode_bits_32, encode_bits_64, encode_fields
 from fpsim.core.jit import kernel, shared
 from fpsim.core.rounding import STOCHASTIC
-from fpsim.core.scale import BY_SCALE
+from fpsim.core.scale import BY_SCALE, HAS_INFINITY, HAS_NAN
 from fpsim.kernels.elements import random_words
-from fpsim.kernels.scales import HAS_INFINITY, HAS_NAN
 
 u64 = np.uint64
 CHUNK = 1024  # elements whose random words are made at a time: they stay in the L1 cache

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.core.decode import DecodeLayout, decode_bits_32, decode_bits_64, decode_fields
-from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_bits_64, encode_fields
+from fpsim.core.decode import DecodeLayout, decode_fields
+from fpsim.core.encode import EncodeLayout, encode_fields
 from fpsim.core.jit import kernel, shared
 from fpsim.core.rounding import STOCHASTIC
-from fpsim.core.scale import BY_SCALE
+from fpsim.core.scaled import element_of, value_of
 from fpsim.kernels.amax import word_of
 from fpsim.kernels.cast import WORD, Frozen, constants_of, fill_random
 from fpsim.kernels.stream import aligned_empty, prefetch_line
@@ -37,28 +37,6 @@ class Elements(NamedTuple):
 
 
 @cache
-def _value_bits(width: int, careful: bool) -> Any:
-    """The function `(code, scale, sign_bit, g)`: bits of the float32 nearest to code * scale.
-
-    careful: scales may be NaN, 0 or Inf; then a NaN gets the sign of its code here, as it does by itself otherwise.
-    """
-    real: Any = f32 if width == 32 else f64
-    word: Any = word_of(width)
-    decode_bits = decode_bits_32 if width == 32 else decode_bits_64
-    nan, sign = u32(0x7FC00000), u32(0x80000000)
-
-    def value_bits(code: Any, scale: Any, sign_bit: Any, g: Any) -> Any:
-        value = f32(real(word(decode_bits(code, g)).view(real) * scale))
-        if careful:
-            negative_nan = u32(nan | sign)
-            signed_nan = negative_nan if word(code & sign_bit) != word(0) else nan
-            return f32(value).view(u32) if value == value else signed_nan
-        return f32(value).view(u32)
-
-    return shared(value_bits)
-
-
-@cache
 def element_loop(e: Elements) -> Any:
     """The scalar-inlined loop over one row of a strip: `(row, factors, scales, out, columns, ahead, f, g, words)`.
 
@@ -66,33 +44,10 @@ def element_loop(e: Elements) -> Any:
     words: random words of the row's elements (stochastic mode).
     """
     word: Any = word_of(e.width)
-    real: Any = f32 if e.width == 32 else f64
-    encode_bits = encode_bits_32 if e.width == 32 else encode_bits_64
-    shape, mode, kind, back, integer, careful = e.shape, e.mode, e.kind, e.back, e.integer, e.careful
-    divides = e.applied == BY_SCALE
+    shape, mode, back = e.shape, e.mode, e.back
     per_line = 512 // e.width
     stochastic = mode == STOCHASTIC
-    value_bits = _value_bits(e.width, e.careful)
-    sign_bit = word(1 << (e.width - 1))
-    nan = word(0x7FC00000 if e.width == 32 else 0x7FF8000000000000)
-
-    def deliver(bits: Any, factor: Any, scale: Any, random: Any, f: Any, g: Any) -> Any:
-        """The code of one element, or the bits of its value."""
-        x = word(bits).view(real)
-        y = real(x / factor) if divides else real(x * factor)
-        scaled = real(y).view(word)
-        if careful:
-            scaled = scaled if y == y else word(nan | word(bits & sign_bit))
-        code = encode_bits(scaled, random, f, mode, kind)
-        if back:
-            return value_bits(code, real(scale), f.sign_bit, g)
-        if integer:
-            # sign and magnitude become two's complement
-            magnitude = word(code & word(f.sign_bit - word(1)))
-            return word(word(0) - magnitude) if code >= f.sign_bit else magnitude
-        return code
-
-    deliver = shared(deliver)
+    deliver = shared(element_of(e.width, mode, e.kind, e.applied, e.integer, back, e.careful))
 
     def of_columns(
         row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, f: Any, g: Any, words: Any
@@ -203,7 +158,7 @@ def decode_strips(width: int, shape: int, frozen: Frozen) -> Any:
     """The loop `(codes, scales, out, rows, columns, layout, sign_bit)`: bits of float32 values, code times scale."""
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
-    value_bits = _value_bits(width, True)
+    value_bits = shared(value_of(width, True))
     constants = constants_of(DecodeLayout, word, frozen)
     is_frozen = frozen is not None
 

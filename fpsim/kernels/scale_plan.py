@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.cast import CastOptions
+from fpsim.core.encode import FULL
 from fpsim.core.rounding import DOWN, UP
 from fpsim.core.scale import (
     AMAX_BY_MAX,
@@ -19,14 +21,20 @@ from fpsim.core.scale import (
     EVEN,
     FLOOR,
     INVERSE_OF_ENCODE,
+    NAN_ELEMENT,
+    NAN_TILE,
+    ONE,
+    PROPAGATE,
+    SKIP,
     ScaleNumbers,
+    scale_steps_32,
+    scale_steps_64,
 )
 from fpsim.format_type import Format
 from fpsim.formats import FP32
-from fpsim.kernels.layout import encode_plan
+from fpsim.kernels.layout import EncodePlan, encode_plan
 from fpsim.kernels.native import under_ieee
 from fpsim.kernels.scales import encode_scale_kernel, scale_kernel
-from fpsim.kernels.tiles import NAN_ELEMENT, NAN_TILE, ONE, PROPAGATE, SKIP
 from fpsim.rounding import Rounding
 from fpsim.scaling import Scaling
 
@@ -34,7 +42,19 @@ Array = npt.NDArray[Any]
 
 RULES = {"floor": FLOOR, "ceil": CEIL, "even": EVEN}
 INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}
-SMALLEST_TENSOR_SCALE = 2.0**-126
+
+
+class ScaleChoices(NamedTuple):
+    """What decides the loop that makes scales, at compile time."""
+
+    width: int  # of the arithmetic
+    rule: int
+    applied: int  # whether the factor of a tile divides or multiplies; TE's rule of two levels has its own
+    levels: int
+    mode: int  # of the rounding into the scale format
+    kind: int
+    is_single: bool  # the scale format is FP32
+    encodes: bool  # an encode scale comes first
 
 
 class ScalePlan(NamedTuple):
@@ -43,6 +63,7 @@ class ScalePlan(NamedTuple):
     scaling: Scaling
     largest: float  # value of the element format
     width: int
+    choices: ScaleChoices
     loop: Any
     exact: Array
     emax: int
@@ -77,6 +98,18 @@ class ScalePlan(NamedTuple):
             )
         return np.array(numbers, real)
 
+    @property
+    def highest(self) -> Any:
+        """The largest value of the scale format times that of the elements, rounded."""
+        real: Any = np.float32 if self.width == 32 else np.float64
+        with np.errstate(all="ignore"):
+            return real(self.scaling.scale_format.max) * real(self.largest)
+
+    @property
+    def is_inverse(self) -> bool:
+        """Whether an encode scale comes first."""
+        return self.scaling.quotient == "1/(max/amax)"
+
     def arguments(self, tensor: TensorScale) -> tuple[Any, ...]:
         """The last arguments of the loops that make scales."""
         if self.single_level and not self.scaling.tensor_scale:
@@ -95,24 +128,14 @@ class TensorScale(NamedTuple):
 
 
 def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
-    """The second-level scale of an array with this amax (NaN aside), and the factor of its tiles.
-
-    Each step is rounded as docs/scaling.md says, in the width of the arithmetic, and the scale to float32.
-    """
+    """The second-level scale of an array with this amax (NaN aside), and the factor of its tiles."""
     real: Any = np.float32 if plan.width == 32 else np.float64
-    limit = np.float32(np.finfo(np.float32).max)
+    steps = scale_steps_32 if plan.width == 32 else scale_steps_64
+    # one number: plain Python is faster than the compilation
+    body = getattr(steps.tensor_scale_of, "py_func", steps.tensor_scale_of)
     with np.errstate(all="ignore"):
-        highest = real(plan.scaling.scale_format.max) * real(plan.largest)
-        if plan.scaling.quotient == "1/(max/amax)":
-            encode = np.float32(1) if amax == 0 else np.float32(highest / real(amax))
-            clamped = bool(encode > limit)
-            encode = min(encode, limit)
-            encode = np.float32(1) if encode == 0 else encode
-            factor = real(real(encode) * real(real(1) / real(plan.largest)))
-            return TensorScale(np.float32(np.float32(1) / encode), float(factor), clamped)
-        scale = np.float32(1) if amax == 0 else np.float32(real(amax) / highest)
-    clamped = bool(scale < SMALLEST_TENSOR_SCALE)
-    return TensorScale(np.float32(SMALLEST_TENSOR_SCALE) if clamped else scale, 1.0, clamped)
+        scale, factor, clamped = body(real(amax), plan.highest, real(plan.largest), plan.is_inverse)
+    return TensorScale(scale, float(factor), bool(clamped))
 
 
 @lru_cache(maxsize=1024)
@@ -129,16 +152,16 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
     quotient_width = 32 if encoding else width
     overflow = "saturate_finite" if fmt.has_infinity else "saturate"  # an infinite amax gives Inf where there is one
     plan = encode_plan(fmt, quotient_width, rounding, overflow, "keep", 32)
+    rule = RULES.get(scaling.scale_rule, AMAX_BY_MAX)
+    if scaling.quotient == "amax*(1/max)" and rule == AMAX_BY_MAX:
+        rule = AMAX_TIMES_INVERSE
+    elif scaling.quotient == "1/(max/amax)":
+        rule = INVERSE_OF_ENCODE
+    applied = BY_SCALE if scaling.division == "divide" else BY_INVERSE
+    levels = 2 if scaling.tensor_scale else 1
     if encoding:
         loop = encode_scale_kernel(width, int(rounding), plan.kind, single)
     else:
-        rule = RULES.get(scaling.scale_rule, AMAX_BY_MAX)
-        if scaling.quotient == "amax*(1/max)" and rule == AMAX_BY_MAX:
-            rule = AMAX_TIMES_INVERSE
-        elif scaling.quotient == "1/(max/amax)":
-            rule = INVERSE_OF_ENCODE
-        applied = BY_SCALE if scaling.division == "divide" else BY_INVERSE
-        levels = 2 if scaling.tensor_scale else 1
         loop = scale_kernel(width, rule, applied, levels, int(rounding), plan.kind, single)
     multiplies = scaling.division == "multiply" or scaling.quotient == "1/(max/amax)"
     table = np.zeros(1) if single else fmt.table()
@@ -152,6 +175,7 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
         scaling=scaling,
         largest=largest,
         width=width,
+        choices=ScaleChoices(width, rule, applied, levels, int(rounding), plan.kind, single, encoding),
         loop=loop,
         exact=np.array([largest, np.float32(scaling.amax_floor) if not encoding else scaling.amax_floor], np.float64),
         emax=math.frexp(largest)[1] - 1,
@@ -173,6 +197,16 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
         code_dtype=None if single else fmt.storage,
     )
     return found._replace(single_level=found.arguments(TensorScale()))
+
+
+def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePlan:
+    """How scaled floats of a width become codes."""
+    fmt, rounding, overflow, subnormals, _, random_bits = options
+    plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
+    if not integer:
+        return plan
+    fields = plan.frozen._replace(signed_from=1)  # integers have one zero
+    return EncodePlan(plan.width, FULL, np.array(fields, plan.layout.dtype), fields)
 
 
 def _edge_codes(scaling: Scaling) -> tuple[int, int]:

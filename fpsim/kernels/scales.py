@@ -14,25 +14,17 @@ import numpy as np
 from fpsim.core.encode import encode_bits_32, encode_bits_64, encode_fields
 from fpsim.core.jit import kernel
 from fpsim.core.scale import (
-    AMAX_BY_MAX,
-    AMAX_TIMES_INVERSE,
-    BY_SCALE,
+    CLAMPED_HIGH,
+    CLAMPED_LOW,
     INVERSE_OF_ENCODE,
+    MIRROR,
+    ZERO_TILES,
     ScaleNumbers,
-    power_quotient_32,
-    power_quotient_64,
+    scale_steps_32,
+    scale_steps_64,
 )
 
 u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
-LARGEST = f32(np.finfo(np.float32).max)
-
-# Counters of a report.
-ZERO_TILES, NAN_TILES, INFINITE_TILES, CLAMPED_LOW, CLAMPED_HIGH = range(5)
-COUNTERS = 5
-MIRROR = 254  # E8M0 codes of x and 1 / x add up to this
-LARGEST_POWER = f32(2.0**127)  # of E8M0
-# What a tile holds besides finite numbers, as bits.
-HAS_NAN, HAS_INFINITY = 1, 2
 
 
 @cache
@@ -48,10 +40,11 @@ def scale_kernel(width: int, rule: int, applied: int, levels: int, mode: int, ki
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
-    power_quotient = power_quotient_32 if width == 32 else power_quotient_64
+    steps = scale_steps_32 if width == 32 else scale_steps_64
+    quotient_of, single_scale, bounded, applied_to = (
+        steps.quotient_of, steps.single_scale, steps.bounded, steps.applied_to,
+    )  # fmt: skip
     no_random = word(0)
-    zero, one, infinite = real(0), real(1), real(np.inf)
-    largest = real(LARGEST)
 
     def scale_tiles(
         tops: Any, scales: Any, codes: Any, factors: Any, numbers: Any, exact: Any, emax: Any, half_place: Any,
@@ -65,51 +58,22 @@ def scale_kernel(width: int, rule: int, applied: int, levels: int, mode: int, ki
         zeros = lows = highs = 0
         # the quotient, which `factors` holds for a while
         for j in range(tops.size):
-            amax = max(word(tops[j]).view(real), n.amax_floor)
-            if rule == AMAX_BY_MAX:
-                quotient = real(amax / n.largest)
-                if levels == 2:
-                    quotient = real(quotient / n.tensor)
-            elif rule == AMAX_TIMES_INVERSE:
-                quotient = real(amax * n.inverse)
-            elif rule == INVERSE_OF_ENCODE:
-                quotient = real(amax * n.tensor_factor)
-            else:
-                quotient = power_quotient(word(real(amax).view(word)), emax, half_place, rule)
-            factors[j] = quotient
+            factors[j] = quotient_of(tops[j], n, emax, half_place, rule, levels)
         if not is_single:
             for j in range(tops.size):
                 codes[j] = encode_bits(real(factors[j]).view(word), no_random, f, mode, kind)
         for j in range(tops.size):
             quotient = factors[j]
-            if is_single:
-                scale = real(f32(quotient))
-                scale = min(scale, n.scale_max) if quotient < infinite else scale
-            else:
-                scale = real(table[codes[j]])
+            scale = single_scale(quotient, n) if is_single else real(table[codes[j]])
             if rule != INVERSE_OF_ENCODE:
-                empty = max(word(tops[j]).view(real), n.amax_floor) == zero
-                low = ((quotient <= n.half_smallest) | (scale < n.smallest)) & (quotient == quotient)
-                scale = n.smallest if low else scale
-                scale = n.zero_scale if empty else scale
+                scale, low, empty = bounded(tops[j], quotient, scale, n)
                 lows += int(low and not empty)
                 if not is_single:
                     code = edge_codes[0] if low else codes[j]
                     codes[j] = edge_codes[1] if empty else code
             zeros += int(word(tops[j]) == word(0))
             highs += int(quotient > n.scale_max)
-            if levels == 1:
-                scales[j] = f32(scale)
-                factors[j] = scale if applied == BY_SCALE else real(one / scale)
-            else:
-                total = real(scale * n.tensor)
-                scales[j] = f32(total)
-                if rule == INVERSE_OF_ENCODE:
-                    factors[j] = min(real(one / total), largest)
-                elif applied == BY_SCALE:
-                    factors[j] = total
-                else:
-                    factors[j] = real(n.inverse_tensor / scale)
+            scales[j], factors[j] = applied_to(scale, n, rule, applied, levels)
         counts[ZERO_TILES] += zeros
         counts[CLAMPED_LOW] += lows
         counts[CLAMPED_HIGH] += highs
@@ -126,6 +90,8 @@ def encode_scale_kernel(width: int, mode: int, kind: int, is_single: bool) -> An
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
+    steps = scale_steps_32 if width == 32 else scale_steps_64
+    encode_scale_of, decode_scale_of = steps.encode_scale_of, steps.decode_scale_of
     no_random, zero = u32(0), real(0)
     mirror = MIRROR
 
@@ -138,12 +104,8 @@ def encode_scale_kernel(width: int, mode: int, kind: int, is_single: bool) -> An
         of_zeros = f32(f32(1) / f32(numbers[6]))
         zeros = lows = 0
         for j in range(tops.size):
-            amax = max(f64(word(tops[j]).view(real)), amax_floor)
-            encode_scale = f32(largest / amax)
-            low = encode_scale > LARGEST
-            encode_scale = LARGEST if low else encode_scale
-            encode_scale = of_zeros if amax == f64(0) else encode_scale
-            lows += int(low and amax > f64(0))
+            encode_scale, low = encode_scale_of(tops[j], largest, amax_floor, of_zeros)
+            lows += int(low)
             zeros += int(word(tops[j]) == word(0))
             factors[j] = real(encode_scale)
         if not is_single:
@@ -154,8 +116,7 @@ def encode_scale_kernel(width: int, mode: int, kind: int, is_single: bool) -> An
                 factors[j] = real(table[codes[j]]) if factors[j] > zero else zero
                 codes[j] = mirror - codes[j]
         for j in range(tops.size):
-            scale = f32(f32(1) / f32(factors[j]))
-            scales[j] = scale if is_single else min(scale, LARGEST_POWER)
+            scales[j] = decode_scale_of(factors[j], is_single)
         counts[ZERO_TILES] += zeros
         counts[CLAMPED_LOW] += lows
 

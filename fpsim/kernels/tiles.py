@@ -17,16 +17,21 @@ from fpsim.core.decode import DecodeLayout, decode_fields
 from fpsim.core.encode import EncodeLayout, encode_fields
 from fpsim.core.jit import kernel
 from fpsim.core.rounding import STOCHASTIC
+from fpsim.core.scale import (
+    HAS_INFINITY,
+    HAS_NAN,
+    INFINITE_TILES,
+    NAN_TILE,
+    NAN_TILES,
+    PROPAGATE,
+    scale_steps_32,
+    scale_steps_64,
+)
 from fpsim.kernels.amax import SMALLEST_FOLD, amax_loop, specials_loop, word_of
 from fpsim.kernels.cast import constants_of
 from fpsim.kernels.elements import Elements, element_loop, element_strips, random_words
-from fpsim.kernels.scales import HAS_INFINITY, HAS_NAN, INFINITE_TILES, NAN_TILES
 
 u64, f32, f64 = np.uint64, np.float32, np.float64
-
-# How tiles with NaN or Inf are treated: nan="tile" or "element", and the words of infinity.
-NAN_TILE, NAN_ELEMENT = 1, 0
-SKIP, PROPAGATE, ONE = range(3)
 
 
 @cache
@@ -38,6 +43,7 @@ def settle_kernel(width: int, scale_loop: Any) -> Any:
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
     nan = real(np.nan)
+    ruled_top = (scale_steps_32 if width == 32 else scale_steps_64).ruled_top
 
     def settle(
         tops: Any, specials: Any, scales: Any, codes: Any, factors: Any, rules: Any, counts: Any, numbers: Any,
@@ -45,16 +51,9 @@ def settle_kernel(width: int, scale_loop: Any) -> Any:
     ) -> None:  # fmt: skip
         nan_tile, infinite, one, nan_code = rules[0] == NAN_TILE, rules[1], word(rules[2]), rules[3]
         for j in range(tops.size):
-            if specials[j] & HAS_INFINITY:
-                counts[INFINITE_TILES] += 1
-                if infinite == PROPAGATE:
-                    tops[j] = word(rules[4])
-                elif infinite == ONE:
-                    tops[j] = one
-            if specials[j] & HAS_NAN:
-                counts[NAN_TILES] += 1
-                if nan_tile:
-                    tops[j] = one
+            counts[INFINITE_TILES] += int(specials[j] & HAS_INFINITY != 0)
+            counts[NAN_TILES] += int(specials[j] & HAS_NAN != 0)
+            tops[j] = ruled_top(tops[j], specials[j], nan_tile, infinite, one, word(rules[4]))
         scale_loop(tops, scales, codes, factors, numbers, exact, emax, half_place, layout, table, edge_codes, counts)
         uncounted = np.zeros_like(counts)  # a scale that is NaN or Inf by rule was not clamped
         for j in range(tops.size):
