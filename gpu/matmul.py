@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numba import cuda
 
 from fpsim.accumulators import Accumulator, FusedMultiplyAdd
 from fpsim.cast import FormatLike
 from fpsim.formats import FP16, FP32, Format
-from fpsim.gpu.array import gpu_array, result_like
+from fpsim.gpu.array import GpuArray, gpu_array, result_like
 from fpsim.gpu.machine import Gpu
+from fpsim.gpu.scaled import Scaled
+from fpsim.gpu.transfer import host_array
 from fpsim.gpu.unit_operands import block_count, block_scales, on_host, operand
 from fpsim.gpu.unit_product import GpuProduct, run_specification
 from fpsim.machine import output_nan
 from fpsim.matmul import format_pair, fused_chain
 from fpsim.matrix_unit import MatrixUnit
 from fpsim.operands import Formats
+from fpsim.scaled import Scaled as CpuScaled
+from fpsim.scaling import Scaling
 from fpsim.schedules.schedule import Schedule
 from fpsim.unit_request import Job, Request, job_of, refuse_conflicts
-from fpsim.unit_side import Side, plain_side
+from fpsim.unit_side import Side, plain_side, scaled_side
 from fpsim.unit_sums import total_of
 from fpsim.units import unit as find_unit
 
@@ -110,15 +115,22 @@ def matmul(
     unit = _unit(a, b, accumulate, schedule, fmt)
     blocks = schedule is not None and schedule.block_scaled
     asked = Request(
-        schedule, promote, scale_a, scale_b, scale_order, on_host(bias, "bias"), alpha, beta, out_format, bool(strict)
+        schedule, promote, scale_a, scale_b, scale_order, on_host(bias), alpha, beta, out_format, bool(strict)
     )
     refuse_conflicts(asked)
     left, right = _side(a, "a", unit, scale_a, blocks), _side(b, "b", unit, scale_b, blocks)
     job = job_of(unit, left, right, c, asked)
-    owner = gpu_array(a, "a")
+    owner = gpu_array(a.codes if isinstance(a, Scaled) else a, "a")
     result, words = result_like(owner, job.shape, job.dtype, out)
     on = Gpu(owner.like)
-    _fill(words, job, total_of(job, _product(job), c, on, _work(job, words)), on)
+    work = _work(job, words)
+    total = total_of(job, _product(job), c, on, work)
+    if job.fmt in (None, FP32) and job.own != np.float16:
+        if total is not work:
+            on.copied(total.reshape(words.size), words)
+    else:
+        on.codes(total, job.fmt or FP16, words)
+    _name_nan(words, job, total, on)
     return result
 
 
@@ -153,9 +165,33 @@ def _format_of(x: Any, name: str, wanted: Format | None) -> Format:
 
 def _side(x: Any, name: str, unit: MatrixUnit, given: Any, blocks: bool) -> Side:
     """An operand with what scales it."""
-    found = operand(x, unit.a if name == "a" else unit.b, unit, name)
-    codes = found.words.reshape(*found.shape) if len(found.shape) == 2 else found
-    return plain_side(codes, name, unit, given if unit.scale else on_host(given, f"scale_{name}"), blocks)
+    element = unit.a if name == "a" else unit.b
+    if isinstance(x, CpuScaled):
+        raise TypeError(f"{name} must lie on the GPU; got an fpsim.Scaled. fp.gpu.Scaled.from_cpu({name}) sends it.")
+    if isinstance(x, Scaled):
+        tensor = None if x.tensor_scale is None else np.float32(host_array(x.tensor_scale).reshape(-1)[0])
+        codes = _matrix(gpu_array(x.codes, name))
+        return scaled_side(
+            _Scaled(codes, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor), name, unit, given
+        )
+    codes = _matrix(operand(x, element, unit, name))
+    return plain_side(codes, name, unit, given if unit.scale else on_host(given), blocks)
+
+
+class _Scaled(NamedTuple):
+    """What `fpsim.unit_side` reads of a Scaled operand: codes on the GPU, scales for epilogues on the CPU."""
+
+    codes: Any
+    scales: npt.NDArray[np.float32]
+    fmt: Any
+    scaling: Scaling
+    scale_codes: Any
+    tensor_scale: np.float32 | None
+
+
+def _matrix(x: GpuArray) -> Any:
+    """Codes with the axes that they came with."""
+    return x.words.reshape(*x.shape) if x.shape else x.words
 
 
 def _product(job: Job) -> GpuProduct:
@@ -177,21 +213,16 @@ def _work(job: Job, words: Any) -> Any:
     return words.reshape(*job.shape) if job.dtype == job.own != np.float16 else None
 
 
-def _fill(words: Any, job: Job, total: Any, on: Gpu) -> None:
-    """Sums as the words of the result, NaN as the unit gives it."""
-    unit, fmt, own = job.unit, job.fmt, job.own
+def _name_nan(words: Any, job: Job, total: Any, on: Gpu) -> None:
+    """Give every NaN of a result the code that the unit, or the output's conversion, gives it."""
+    unit, fmt = job.unit, job.fmt
     if fmt is not None and fmt != FP32:
-        on.codes(total, fmt, words)
         nan = output_nan(fmt)
         if nan is not None:
             on.with_nan_code(total, words, nan)
-        return
-    # sums of FP16 units that were promoted are float32
-    kept = FP16 if own == np.float16 and fmt is None else FP32 if unit.d.name == "f16" else unit.d.fmt
-    if kept == FP16:
-        on.codes(total, FP16, words)
-    elif total.reshape(words.size) is not words:
-        on.copied(total.reshape(words.size), words)
-    if job.plan.k or fmt is not None:
+    elif job.plan.k or fmt is not None:
+        # sums of FP16 units that were promoted are float32
+        half = job.own == np.float16 and fmt is None
+        kept = FP16 if half else FP32 if unit.d.name == "f16" else unit.d.fmt
         nan = unit.nan_code if kept == unit.d.fmt else kept.top_magnitude
         on.with_one_nan(words, kept.max_code + 1, kept.sign_bit, nan)

@@ -12,6 +12,7 @@ from numba import cuda
 from fpsim.arrays import is_torch
 from fpsim.formats import DTYPES
 from fpsim.gpu.array import GpuArray, gpu_array
+from fpsim.gpu.transfer import host_array
 from fpsim.matrix_unit import Element, MatrixUnit
 
 
@@ -32,7 +33,7 @@ def operand(x: Any, element: Element, unit: MatrixUnit, name: str) -> GpuArray:
     return given
 
 
-def on_host(x: Any, name: str) -> npt.NDArray[Any] | None:
+def on_host(x: Any) -> npt.NDArray[Any] | None:
     """A short array of floats for the epilogue, wherever it lies, as NumPy's; None as it is."""
     if x is None or isinstance(x, (float, np.ndarray, np.generic)):
         return None if x is None else np.asarray(x)
@@ -40,9 +41,7 @@ def on_host(x: Any, name: str) -> npt.NDArray[Any] | None:
         from fpsim.arrays import from_torch
 
         return from_torch(x)
-    given = gpu_array(x, name)
-    words: npt.NDArray[Any] = given.words.copy_to_host().reshape(given.shape)
-    return words if given.fmt is None else words.view(DTYPES[given.fmt])
+    return host_array(x)
 
 
 def block_count(k: int, unit: MatrixUnit) -> int:

@@ -126,6 +126,23 @@ def cases() -> list[Case]:
     return [*schedules(), *scaled(), *epilogues(), *units()]
 
 
+SCALED = {  # unit, scalings of a and of b
+    "tiles": (FP8, fp.scalings.TILE_1X128, fp.scalings.TILE_128X1),
+    "rows": (FP8, fp.scalings.ROW, fp.scalings.COLUMN),
+    "tensors": (FP8, fp.scalings.TENSOR, fp.scalings.TENSOR),
+    "MX": ("blackwell_mxfp8_e4m3_f32", fp.scalings.MX, fp.scalings.MX.transposed()),
+    "NVFP4": ("blackwell_nvfp4_f32", fp.scalings.NVFP4, fp.scalings.NVFP4.transposed()),
+}
+
+
+def scaled_product(name: str, encode: Any, product: Any, sent: Any = np.asarray) -> Any:
+    """A product of two Scaled operands."""
+    unit, of_a, of_b = SCALED[name]
+    fmt = fp.unit(unit).a.carrier
+    a, b = encode(sent(matrix(M, 256)), fmt, of_a), encode(sent(matrix(256, N)), fmt, of_b)
+    return product(a, b, accumulate=unit)
+
+
 def call(function: Any, case: Case, given: Sequence[Any]) -> Any:
     """fpsim.matmul or its twin; libraries would refuse matrices as small as these."""
     with warnings.catch_warnings():
@@ -146,6 +163,10 @@ def simulated() -> dict[str, Array]:
         a, b, c = operands(case)
         given = [None if x is None else cuda.to_device(x) for x in (a, b, c)]
         results[case.name] = call(fp.gpu.matmul, case, given).copy_to_host()
+    for name in SCALED:
+        results[f"Scaled {name}"] = scaled_product(
+            name, fp.gpu.encode_scaled, fp.gpu.matmul, cuda.to_device
+        ).copy_to_host()
     a, b, _ = operands(Case("out", FP8, 40))
     out = cuda.to_device(np.full((M, N), np.nan, f32))
     assert fp.gpu.matmul(cuda.to_device(a), cuda.to_device(b), accumulate=FP8, out=out) is out

@@ -31,6 +31,11 @@ def test_products_have_the_bits_of_the_cpu(case: simulator.Case, simulated: dict
     assert_bits_equal(got.view(f"u{got.itemsize}"), want.view(f"u{want.itemsize}"))
 
 
+@pytest.mark.parametrize("name", simulator.SCALED)
+def test_scaled_operands_have_the_bits_of_the_cpu(name: str, simulated: dict[str, npt.NDArray[Any]]) -> None:
+    assert_bits_equal(simulated[f"Scaled {name}"], simulator.scaled_product(name, fp.encode_scaled, fp.matmul))
+
+
 def test_out_is_filled(simulated: dict[str, npt.NDArray[Any]]) -> None:
     a, b, _ = simulator.operands(simulator.Case("out", simulator.FP8, 40))
     assert_bits_equal(simulated["out"], fp.matmul(a, b, accumulate=simulator.FP8))
@@ -59,6 +64,7 @@ CALLS = {
     "fp.gpu.matmul(x, x, accumulate=unit)": r"ValueError a \(M, K\) and b \(K, N\) must agree in K",
     "fp.gpu.matmul(halves, y, accumulate=unit)": r"ValueError hopper_e4m3_f32 takes a of e4m3 .*got float16",
     "fp.gpu.matmul(x, np.zeros((32, 3)), accumulate=unit)": r"TypeError b must be an array on the GPU",
+    "fp.gpu.matmul(fp.encode_scaled(np.ones((2, 32)), 'e4m3'), y, accumulate=unit)": r"TypeError a must lie on the GPU",
     "fp.gpu.matmul(x, y, accumulate=unit, promote=40)": r"ValueError promote must be a multiple of the 32 terms",
     "fp.gpu.matmul(x, y, accumulate=unit, schedule=s.cublas('sm_90'))": r"ValueError .*strict=False computes it",
     "fp.gpu.matmul(x, y, accumulate=unit, schedule=s.FLAT, promote=32)": r"ValueError promote is part of the schedule",
