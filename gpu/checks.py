@@ -10,13 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 import fpsim
+from fpsim import schedules
 from fpsim.cast import encode
 from fpsim.formats import BF16, E2M1, E4M3, E5M2, FP16, FP32, Format
 from fpsim.gpu.inputs import operands
 from fpsim.gpu.judge import as_words
-from fpsim.gpu.lab import Lab
+from fpsim.gpu.lab import Lab, unit_name
 from fpsim.gpu.model import Words
 from fpsim.gpu.report import Difference, Row, difference
+from fpsim.schedules import Schedule
 from fpsim.units import unit as find_unit
 
 TARGETS: tuple[Format, ...] = (E4M3, E5M2, E2M1, FP16, BF16)
@@ -153,9 +155,18 @@ def arithmetic(lab: Lab) -> Iterator[Check]:
 UNITS = ("hopper_e4m3_f32", "hopper_e5m2xe4m3_f32", "hopper_f16_f32", "hopper_bf16_f32", "hopper_mma_e4m3_f32",
          "blackwell_e4m3_f32", "ada_e4m3_f32", "volta_f16_f32", "cdna3_fp8_f32", "cdna3_f16_f32")  # fmt: skip
 
+FP8, HALF = ("e4m3", "e4m3"), ("fp16", "fp16")
+SCHEDULED: tuple[tuple[tuple[str, str], Schedule, dict[str, Any]], ...] = (
+    (FP8, schedules.cublas("sm_90", split_k=4), {"alpha": 0.7, "out_format": "bf16"}),
+    (FP8, schedules.cublas("sm_90", split_k=3, fast_accum=True), {}),
+    (FP8, schedules.triton(128, max_num_imprecise_acc=96), {}),
+    (HALF, schedules.cublas("sm_90", family="cutlass", split_k=2), {}),
+    (HALF, schedules.cublas("sm_90", family="gemv", option=5), {}),
+)  # fmt: skip
+
 
 def matmuls(lab: Lab) -> Iterator[Check]:
-    """fp.gpu.matmul beside the CPU's, for units of several rules, with and without promotion."""
+    """fp.gpu.matmul beside the CPU's, for units of several rules, with and without promotion, and by schedules."""
     shape = (16, 16, 256) if lab.small else (96, 80, 1024)
     for name in UNITS:
         unit = find_unit(name)
@@ -164,13 +175,20 @@ def matmuls(lab: Lab) -> Iterator[Check]:
             given = operands(label, shape, (kinds[0], kinds[1]), lab.seed)
             for promote in (None, 128):
                 what = f"fp.gpu.matmul {name}" + (f" promote {promote}" if promote else "")
-                yield Check("matmuls", what, label, _matmul(lab, given, name, promote))
+                yield Check("matmuls", what, label, _matmul(lab, given, accumulate=name, promote=promote))
+    for pair, schedule, more in SCHEDULED:
+        given = operands("wide", shape, (pair[0], pair[1]), lab.seed)
+        name = unit_name("hopper", pair)
+        options = {"accumulate": name, "schedule": schedule, "strict": False, **more}
+        yield Check("matmuls", f"fp.gpu.matmul {name} {schedule}", "wide", _matmul(lab, given, **options))
 
 
-def _matmul(lab: Lab, given: tuple[Words, Words], unit: str, promote: int | None) -> Callable[[], Row]:
+def _matmul(lab: Lab, given: tuple[Words, Words], **options: Any) -> Callable[[], Row]:
+    kind = "bf16" if options.get("out_format") == "bf16" else "fp32"
+
     def run() -> Row:
-        want = as_words(fpsim.matmul(*given, accumulate=unit, promote=promote))
-        return _row(difference(lab.hardware.twin("matmul", *given, accumulate=unit, promote=promote), want, "fp32"))
+        want = as_words(fpsim.matmul(*given, **options))
+        return _row(difference(lab.hardware.twin("matmul", *given, **options), want, kind))
 
     return run
 
