@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         sqrt,
         subtract,
     )
+    from fpsim.gpu.bench import bench
+    from fpsim.gpu.bench_report import BenchReport
     from fpsim.gpu.cast import cast, decode, encode, quantize
     from fpsim.gpu.matmul import dot_add, matmul
     from fpsim.gpu.record import record
@@ -43,15 +45,15 @@ if TYPE_CHECKING:
     from fpsim.gpu.validate import validate
 
 __all__ = [
-    "GpuError", "ValidationReport", "add", "available", "cast", "convert", "decode", "divide", "dot_add", "encode",
-    "equal", "fma", "hardware", "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum",
-    "minimum_number", "multiply", "next_down", "next_up", "quantize", "record", "remainder", "replay",
+    "BenchReport", "GpuError", "ValidationReport", "add", "available", "bench", "cast", "convert", "decode", "divide",
+    "dot_add", "encode", "equal", "fma", "hardware", "less", "less_equal", "matmul", "maximum", "maximum_number",
+    "minimum", "minimum_number", "multiply", "next_down", "next_up", "quantize", "record", "remainder", "replay",
     "round_to_integral", "sqrt", "subtract", "validate",
 ]  # fmt: skip
 
 _MODULES = {
     "cast": ("cast", "decode", "encode", "quantize"), "matmul": ("dot_add", "matmul"), "record": ("record",),
-    "recording": ("replay",),
+    "recording": ("replay",), "bench": ("bench",), "bench_report": ("BenchReport",),
     "report": ("ValidationReport",), "validate": ("validate",),
 }  # fmt: skip
 _HOMES = {name: "arithmetic" for name in __all__ if name not in ("GpuError", "available", "hardware")} | {

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fpsim.gpu.bench_work import measure, room
 from fpsim.gpu.cublaslt import lt_matmul
 from fpsim.gpu.device import FP8_CAPABILITY, require_capability, require_device
 from fpsim.gpu.instructions import dot, ptx_cast, sweep, torch_cast, twin
@@ -30,7 +31,9 @@ from fpsim.gpu.tensors import (
     words,
 )
 
-__all__ = ["about", "dot", "lt_matmul", "matmul", "ptx_cast", "scaled_mm", "sweep", "torch_cast", "twin"]
+__all__ = [
+    "about", "dot", "lt_matmul", "matmul", "measure", "ptx_cast", "room", "scaled_mm", "sweep", "torch_cast", "twin",
+]  # fmt: skip
 
 HOPPER = (9, 0)
 BLOCK = 128  # terms, rows or columns that share a scale
