@@ -19,7 +19,7 @@ from fpsim.errors import unknown
 from fpsim.gpu.bench_report import BenchReport, Speed, plain
 from fpsim.gpu.bench_rows import COPY, ELEMENTS, SHORT, SIDE, SMALL_ELEMENTS, SMALL_SIDE, WORKS, Work
 from fpsim.gpu.device import GpuError
-from fpsim.gpu.files import require_folder, write_whole
+from fpsim.gpu.files import INTERRUPTED, require_folder, write_whole
 from fpsim.gpu.judge import said_of
 from fpsim.gpu.lab import REAL, about_of
 
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print(f"Interrupted; what was measured is in {given.out}.", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     print(report)
     return int(any(row.error for row in report.rows))
 

@@ -26,7 +26,7 @@ from fpsim.gpu.bench import works_of
 from fpsim.gpu.bench_report import Speed, speed_of
 from fpsim.gpu.checks import CHECKS, Check
 from fpsim.gpu.device import GpuError
-from fpsim.gpu.files import require_folder, write_whole
+from fpsim.gpu.files import INTERRUPTED, require_folder, write_whole
 from fpsim.gpu.judge import Judgement, ProductCase, judged, said_of
 from fpsim.gpu.lab import REAL, Lab, about_of, laboratory
 from fpsim.gpu.products import PRODUCTS
@@ -37,7 +37,6 @@ PARTS: dict[str, Callable[[Lab], Iterable[Any]]] = {**PRODUCTS, **CHECKS}
 SPEED = "speed"  # the part that measures; the others compare
 NAMES = (*PARTS, SPEED)
 GRACE = 45.0  # seconds that a part's process may take beyond its time, for imports and compiling
-INTERRUPTED = 130  # 128 + SIGINT, as in shells
 RECORD, TABLE, UNFIT = "validation.json", "validation.txt", "unfit"
 MOST_KEPT = 3  # problems of a case that no model gives
 

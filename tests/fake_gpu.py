@@ -72,7 +72,7 @@ class FakeGpu:
         problem = Problem("", unit_name("hopper", pair), a, b, None, scale_a, scale_b, bias, out)
         return self._given(recipe, predict(problem, self.models.get(recipe, model)))
 
-    def matmul(self, a: Words, b: Words, kind: str, *, out: str) -> Words:
+    def matmul(self, a: Words, b: Words, kind: str, *, out: str, layout: str) -> Words:
         """As fpsim.gpu.hardware.matmul."""
         self._starts("matmul")
         aligned = a.shape[1] % 8 == 0 and b.shape[1] % 8 == 0
@@ -83,7 +83,7 @@ class FakeGpu:
 
     def lt_matmul(
         self, a: Words, b: Words, pair: tuple[str, str], *, out: str, fast_accum: bool, scale_a: Any = None,
-        scale_b: Any = None,
+        scale_b: Any = None, layout: str,
     ) -> tuple[Words, Fields]:  # fmt: skip
         """As fpsim.gpu.hardware.lt_matmul."""
         self._starts("lt_matmul")

@@ -97,12 +97,33 @@ def test_scales_that_are_no_powers_of_two_tell_their_orders_apart() -> None:
 
 
 def test_splits_are_expected_of_a_heuristic_and_other_promotions_are_not() -> None:
-    split = judged(case_of("tensorwise", FakeGpu(models={"tensor": Model("cublas('sm_90', split_k=3)")}))).rows[0]
+    split = judged(
+        case_of("tensorwise", FakeGpu(models={"tensor": Model("cublas('sm_90', split_k=3, fast_accum=True)")}))
+    ).rows[0]
     other = judged(case_of("tensorwise", FakeGpu(models={"tensor": Model("cutlass_2xacc(64)")}))).rows[0]
     assert split.expected
     assert other.equal
     assert not other.expected
     assert "(not expected)" in str(ValidationReport((other,)))
+
+
+def test_what_nobody_has_measured_comes_first() -> None:
+    cases = {part: list(PRODUCTS[part](Lab(FakeGpu()))) for part in ("blockwise", "tensorwise", "halves", "cublaslt")}
+    assert list(PRODUCTS)[:2] == ["blockwise", "tensorwise"]
+    powers = ["powers of two" in case.what for case in cases["blockwise"]]
+    assert powers == sorted(powers)
+    assert "fast" in cases["tensorwise"][0].what
+    assert all(case.what.endswith("TN") for part in ("halves", "cublaslt") for case in cases[part][:8])
+
+
+def test_a_chip_without_models_is_named() -> None:
+    class Old(FakeGpu):
+        def about(self) -> dict[str, str]:
+            return super().about() | {"capability": "8.0"}
+
+    report = validate(parts=["rowwise"], hardware=Old(), small=True)
+    assert report.about["models"] == "those of hopper: none are known for compute capability 8.0"
+    assert "models" not in validate(parts=["rowwise"], hardware=FakeGpu(), small=True).about
 
 
 # ---- failures and time
@@ -150,7 +171,7 @@ def test_fields_that_nobody_decoded_are_searched() -> None:
 def test_wrong_shapes_and_unknown_parts_are_refused() -> None:
     with pytest.raises(ValueError, match="words to compare must have one shape"):
         difference(np.zeros(3, np.uint8), np.zeros(4, np.uint8), "e4m3")
-    with pytest.raises(ValueError, match="part must be one of units, tensorwise"):
+    with pytest.raises(ValueError, match="part must be one of blockwise, tensorwise"):
         validate(parts=["tensor"], hardware=FakeGpu())
     with pytest.raises(ValueError, match="needs the hardware's module by name"):
         validate(hardware=FakeGpu(), isolated=True)
