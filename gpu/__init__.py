@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         sqrt,
         subtract,
     )
+    from fpsim.gpu.bench import bench
+    from fpsim.gpu.bench_report import BenchReport
     from fpsim.gpu.cast import cast, decode, encode, quantize
     from fpsim.gpu.matmul import dot_add, matmul
     from fpsim.gpu.record import record
@@ -45,18 +47,24 @@ if TYPE_CHECKING:
     from fpsim.gpu.validate import validate
 
 __all__ = [
-    "GpuError", "Scaled", "ValidationReport", "add", "available", "cast", "convert", "decode", "divide", "dot_add",
-    "encode", "encode_scaled", "equal", "fma", "hardware", "less", "less_equal", "matmul", "maximum", "maximum_number",
-    "minimum", "minimum_number", "multiply", "next_down", "next_up", "quantize", "quantize_scaled", "record",
-    "remainder", "replay", "round_to_integral", "sqrt", "subtract", "validate",
+    "BenchReport", "GpuError", "Scaled", "ValidationReport", "add", "available", "bench", "cast", "convert", "decode",
+    "divide", "dot_add", "encode", "encode_scaled", "equal", "fma", "hardware", "less", "less_equal", "matmul",
+    "maximum", "maximum_number", "minimum", "minimum_number", "multiply", "next_down", "next_up", "quantize",
+    "quantize_scaled", "record", "remainder", "replay", "round_to_integral", "sqrt", "subtract", "validate",
 ]  # fmt: skip
 
 _MODULES = {
-    "cast": ("cast", "decode", "encode", "quantize"), "matmul": ("dot_add", "matmul"), "record": ("record",),
+    "bench": ("bench",),
+    "bench_report": ("BenchReport",),
+    "cast": ("cast", "decode", "encode", "quantize"),
+    "matmul": ("dot_add", "matmul"),
+    "record": ("record",),
     "recording": ("replay",),
-    "report": ("ValidationReport",), "scaled": ("Scaled",), "scaling": ("encode_scaled", "quantize_scaled"),
+    "report": ("ValidationReport",),
+    "scaled": ("Scaled",),
+    "scaling": ("encode_scaled", "quantize_scaled"),
     "validate": ("validate",),
-}  # fmt: skip
+}
 _HOMES = {name: "arithmetic" for name in __all__ if name not in ("GpuError", "available", "hardware")} | {
     name: module for module, names in _MODULES.items() for name in names
 }

@@ -27,15 +27,20 @@ from fpsim.gpu.lab import (
 from fpsim.gpu.model import Model, Problem, Words
 from fpsim.schedules.cublas import GEMV, GEMV_SLICES
 
+TN = {"nn": (), "tn": ("TN",)}  # what is said of a layout
+
 # ---- FP16, BF16 and TF32
 
 
 def halves(lab: Lab) -> Iterator[ProductCase]:
-    """torch.mm of FP16, BF16 and TF32."""
+    """torch.mm of FP16, BF16 and TF32; first with both operands contiguous along K, which nobody has measured."""
     shapes: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (40, 64, 1000), (32, 40, 999), (9, 24, 100),
                            (8, 64, 300), (1, 64, 2048), (64, 1, 2048)]  # fmt: skip
+    along_k: list[Shape] = [(64, 64, 512), (128, 256, 4096), (40, 64, 1000), (1, 64, 2048)]
     if lab.small:
-        shapes = [(32, 32, 512), (32, 40, 199)]
+        shapes, along_k = [(32, 32, 512), (32, 40, 199)], [(32, 32, 512)]
+    for shape, (kind, out) in product(along_k, (("fp16", "fp32"), ("bf16", "bf16"))):
+        yield _half(lab, shape, kind, out, half_models(lab, shape), "tn")
     for shape, (kind, out) in product(shapes, (("fp16", "fp32"), ("fp16", "fp16"), ("bf16", "bf16"))):
         yield _half(lab, shape, kind, out, half_models(lab, shape))
     for shape in [(16, 16, 256)] if lab.small else shapes[:2]:
@@ -43,12 +48,16 @@ def halves(lab: Lab) -> Iterator[ProductCase]:
         yield _half(lab, shape, "tf32", "fp32", [Model("FLAT"), *slices])
 
 
-def _half(lab: Lab, shape: Shape, kind: str, out: str, models: Sequence[Model]) -> ProductCase:
+def _half(
+    lab: Lab, shape: Shape, kind: str, out: str, models: Sequence[Model], layout: str = "nn"
+) -> ProductCase:  # fmt: skip
+    """A case of torch.mm."""
+
     def call(problem: Problem) -> tuple[Words, Any]:
-        return lab.hardware.matmul(problem.a, problem.b, kind, out=out), None
+        return lab.hardware.matmul(problem.a, problem.b, kind, out=out, layout=layout), None
 
     problems = problems_of(lab, shape, (kind, kind), sets_for(shape)[:5], out=out)
-    return ProductCase("halves", named(shape, f"torch.mm {kind} -> {out}"), problems, call, always(models))
+    return ProductCase("halves", named(shape, f"torch.mm {kind} -> {out}", *TN[layout]), problems, call, always(models))
 
 
 def half_models(lab: Lab, shape: Shape) -> list[Model]:
@@ -76,28 +85,33 @@ def half_models(lab: Lab, shape: Shape) -> list[Model]:
 
 
 def cublaslt(lab: Lab) -> Iterator[ProductCase]:
-    """cublasLtMatmul with the fields of its algorithm, which say the schedule."""
+    """cublasLtMatmul with the fields of its algorithm, which say the schedule; first what nobody has measured."""
     halves_of: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (1, 8, 11528), (40, 64, 1000),
                               (32, 40, 999), (9, 24, 100), (8, 64, 300), (3, 17, 1234), (1, 64, 2048), (64, 1, 2048),
                               (1, 1, 5000), (257, 72, 712)]  # fmt: skip
     eighths: list[Shape] = [(64, 64, 512), (64, 128, 1040), (128, 128, 4096), (16, 16, 16384), (16, 32, 8208)]
+    along_k: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (40, 64, 1000)]
     if lab.small:
-        halves_of, eighths = [(32, 32, 512), (9, 24, 100)], [(32, 32, 512), (16, 16, 2048)]
-    for shape, (kind, out) in product(halves_of, (("fp16", "fp16"), ("fp16", "fp32"), ("bf16", "bf16"))):
-        yield _lt(lab, shape, (kind, kind), out, False)
-    for shape, pair, fast in product(eighths, (E4M3, MIXED), (False, True)):
+        halves_of, eighths, along_k = [(32, 32, 512), (9, 24, 100)], [(32, 32, 512), (16, 16, 2048)], [(32, 32, 512)]
+    for shape, kind in product(along_k, ("fp16", "bf16")):
+        yield _lt(lab, shape, (kind, kind), kind, False, "tn")
+    for shape, pair, fast in product(eighths, (E4M3, MIXED), (True, False)):
         if pair == E4M3 or shape == eighths[0]:
             yield _lt(lab, shape, pair, "fp16" if fast else "fp32", fast)
+    for shape, (kind, out) in product(halves_of, (("fp16", "fp16"), ("fp16", "fp32"), ("bf16", "bf16"))):
+        yield _lt(lab, shape, (kind, kind), out, False)
 
 
-def _lt(lab: Lab, shape: Shape, pair: Pair, out: str, fast: bool) -> ProductCase:
+def _lt(lab: Lab, shape: Shape, pair: Pair, out: str, fast: bool, layout: str = "nn") -> ProductCase:
     """A case of cuBLASLt."""
     fp8 = pair[0] in ("e4m3", "e5m2")
     scales = {"scale_a": np.float32(0.7), "scale_b": np.float32(1.3)} if fp8 else {}
 
     def call(problem: Problem) -> tuple[Words, Any]:
         given = {"scale_a": float(scales["scale_a"]), "scale_b": float(scales["scale_b"])} if fp8 else {}
-        found: tuple[Words, Any] = lab.hardware.lt_matmul(problem.a, problem.b, pair, out=out, fast_accum=fast, **given)
+        found: tuple[Words, Any] = lab.hardware.lt_matmul(
+            problem.a, problem.b, pair, out=out, fast_accum=fast, layout=layout, **given
+        )
         return found
 
     def models(fields: Fields) -> list[Model]:
@@ -109,6 +123,6 @@ def _lt(lab: Lab, shape: Shape, pair: Pair, out: str, fast: bool) -> ProductCase
         whole = [Model(read[:-1] + ", tail_loss=False)")] if fields.algo == 66 else []
         return [Model(read), *whole, *guesses]
 
-    what = named(shape, f"cublasLtMatmul {'x'.join(pair)} -> {out}", "fast" if fast else "")
+    what = named(shape, f"cublasLtMatmul {'x'.join(pair)} -> {out}", "fast" if fast else "", *TN[layout])
     problems = problems_of(lab, shape, pair, ("normal", "wide", "positive"), out=out, **scales)
     return ProductCase("cublaslt", what, problems, call, models, exhaustive=False)

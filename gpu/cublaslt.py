@@ -29,6 +29,7 @@ MAX_WORKSPACE = 1  # CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
 WORKSPACE = 32 << 20  # bytes, as bitequiv/cublas_match measured
 ALIGNED = 16  # bytes
 NVJET = 66
+LAYOUTS = ("nn", "tn")  # both operands row-major; both contiguous along K
 
 
 class Fields(NamedTuple):
@@ -192,7 +193,7 @@ class Sides(NamedTuple):
 
 def lt_matmul(
     a: Any, b: Any, pair: Pair = ("fp16", "fp16"), *, out: str = "fp16", scale_a: float = 1.0, scale_b: float = 1.0,
-    fast_accum: bool = False, workspace: int = WORKSPACE,
+    fast_accum: bool = False, workspace: int = WORKSPACE, layout: str = "nn",
 ) -> tuple[Words, Fields]:  # fmt: skip
     """cublasLtMatmul with the first algorithm of the heuristic, and the fields of that algorithm.
 
@@ -201,6 +202,7 @@ def lt_matmul(
       out: the result's format: "fp16", "bf16" or "fp32".
       scale_a, scale_b: decode scales of FP8 operands.
       workspace: bytes that the algorithm may use; the heuristic depends on it.
+      layout: of FP16 and BF16: "nn", all row-major; "tn", a and b contiguous along K. FP8 is always "tn".
 
     Returns:
       ((M, N) words, Fields).
@@ -219,6 +221,7 @@ def lt_matmul(
     for kind, name in zip(pair, ("a's format", "b's format"), strict=True):
         known(kind, (*FP8, "fp16", "bf16"), name)
     known(out, ("fp16", "bf16", "fp32"), "out")
+    known(layout, LAYOUTS, "layout")
     fp8 = set(pair) <= set(FP8)
     m, n, k = shapes_of(a, b)
     if (not fp8 and pair[0] != pair[1]) or pair == ("e5m2", "e5m2"):
@@ -230,14 +233,13 @@ def lt_matmul(
     result = torch.empty((m, n), dtype=getattr(torch, {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[out]),
                          device=left.device)  # fmt: skip
     of_d = TYPES[out]
-    if fp8:  # as columns: the transposed product, b first, both contiguous along K
+    if fp8 or layout == "tn":  # as columns: the transposed product, b first, both contiguous along K
         sides = Sides((column_major(b, pair[1]), TYPES[pair[1]], k, n, k), (left, TYPES[pair[0]], k, m, k),
                       (result, of_d, n, m, n), 0, TRANSPOSED)  # fmt: skip
-        scales = (floats([scale_b]), floats([scale_a]))
     else:
         sides = Sides((left, TYPES[pair[0]], m, k, k), (tensor(b, pair[1]), TYPES[pair[1]], k, n, n),
                       (result, of_d, m, n, n), ROW, 0)  # fmt: skip
-        scales = None
+    scales = (floats([scale_b]), floats([scale_a])) if fp8 else None
     found = _run(sides, scales, fast_accum, workspace)
     return words(result), found
 

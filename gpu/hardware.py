@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fpsim.gpu.cublaslt import lt_matmul
+from fpsim.gpu.bench_work import measure, room
+from fpsim.gpu.cublaslt import LAYOUTS, lt_matmul
 from fpsim.gpu.device import FP8_CAPABILITY, require_capability, require_device
 from fpsim.gpu.instructions import dot, ptx_cast, sweep, torch_cast, twin
 from fpsim.gpu.tensors import (
@@ -30,7 +31,9 @@ from fpsim.gpu.tensors import (
     words,
 )
 
-__all__ = ["about", "dot", "lt_matmul", "matmul", "ptx_cast", "scaled_mm", "sweep", "torch_cast", "twin"]
+__all__ = [
+    "about", "dot", "lt_matmul", "matmul", "measure", "ptx_cast", "room", "scaled_mm", "sweep", "torch_cast", "twin",
+]  # fmt: skip
 
 HOPPER = (9, 0)
 BLOCK = 128  # terms, rows or columns that share a scale
@@ -172,12 +175,13 @@ def _refuse(a: Any, b: Any, pair: Pair, recipe: str, out: str, fast_accum: bool,
 # ---- products without scales
 
 
-def matmul(a: Any, b: Any, kind: str = "fp16", *, out: str | None = None) -> Words:
+def matmul(a: Any, b: Any, kind: str = "fp16", *, out: str | None = None, layout: str = "nn") -> Words:
     """`torch.mm` on tensor cores, with float32 sums and without reduced-precision merges of split K.
 
     Args:
-      a, b: (M, K) and (K, N), row-major: codes (uint16; float32 for "tf32") of kind "fp16", "bf16" or "tf32".
+      a, b: (M, K) and (K, N): codes (uint16; float32 for "tf32") of kind "fp16", "bf16" or "tf32".
       out: the result's format: a and b's unless it is "fp32".
+      layout: what torch is given: "nn", both row-major; "tn", both contiguous along K, as in `x @ weight.t()`.
 
     Returns:
       (M, N) words.
@@ -191,10 +195,11 @@ def matmul(a: Any, b: Any, kind: str = "fp16", *, out: str | None = None) -> Wor
     result = out or ("fp32" if kind == "tf32" else kind)
     if result not in (("fp32",) if kind == "tf32" else (kind, "fp32")):
         raise ValueError(f"torch.mm of {kind} gives {kind} or fp32; got out={out!r}.")
+    known(layout, LAYOUTS, "layout")
     shapes_of(a, b)
     require_capability((8, 0), f"a product of {kind} on tensor cores")
     torch = torch_module()
-    left, right = tensor(a, kind), tensor(b, kind)
+    left, right = tensor(a, kind), (tensor if layout == "nn" else column_major)(b, kind)
     with _exact_sums(torch):
         if result == kind or kind == "tf32":
             return words(torch.mm(left, right))

@@ -18,6 +18,7 @@ REAL = "fpsim.gpu.hardware"
 # compute capability -> (the chip's name in units, in schedules)
 CHIPS = {"8.9": ("ada", "sm_89"), "9.0": ("hopper", "sm_90"), "10.0": ("blackwell", "sm_100"),
          "10.3": ("blackwell", "sm_103")}  # fmt: skip
+FALLBACK = CHIPS["9.0"]  # for chips without models, which the report then says
 SPLITS = (*range(1, 17), 18, 20, 22, 24, 28, 32, 33, 36, 40, 44, 48, 56, 64, 66, 72, 88, 96, 128, 132)
 Shape = tuple[int, int, int]
 Pair = tuple[str, str]
@@ -84,7 +85,7 @@ def cublas_model(lab: Lab, split: int, fast: bool) -> Model:
 
 def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool = False) -> Lab:
     """The hardware with the names that units and schedules have for its chip."""
-    chip, arch = CHIPS.get(about.get("capability", "9.0"), ("hopper", "sm_90"))
+    chip, arch = CHIPS.get(about.get("capability", ""), FALLBACK)
     return Lab(silicon, chip, arch, seed, small)
 
 
@@ -95,6 +96,9 @@ def about_of(silicon: Any) -> dict[str, str]:
         own = version_of("fpsim-numerics")
     except PackageNotFoundError:
         own = str(getattr(fpsim, "__version__", "a checkout"))
+    capability = found.get("capability", "")
+    if capability and capability not in CHIPS:
+        found["models"] = f"those of {FALLBACK[0]}: none are known for compute capability {capability}"
     packages = {name: _version(name) for name in ("numpy", "numba", "numba-cuda")}
     return {**found, "fpsim": own, **packages, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
 

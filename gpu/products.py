@@ -85,15 +85,15 @@ def _small_tiles(lab: Lab) -> Iterator[ProductCase]:
 
 
 def tensorwise(lab: Lab) -> Iterator[ProductCase]:
-    """One scale per tensor, fast accumulation off and on."""
+    """One scale per tensor, fast accumulation on, which nobody has measured, and off."""
     shapes: list[Shape] = [(64, 64, 512), (64, 128, 1040), (128, 128, 4096), (16, 16, 16384), (256, 512, 2048)]
     if lab.small:
         shapes = [(32, 32, 512), (16, 16, 2048)]
     scales: dict[str, Any] = {"scale_a": np.float32(0.7), "scale_b": np.float32(1.3)}
-    for shape, fast in product(shapes, (False, True)):
+    for fast, shape in product((True, False), shapes):
         yield _scaled(lab, "tensorwise", shape, E4M3, "tensor", fast, tensor_models(lab, shape[2], fast), **scales)
     shape = shapes[0]
-    for pair, fast in product((MIXED, MIXED_2), (False, True)):
+    for pair, fast in product((MIXED, MIXED_2), (True, False)):
         yield _scaled(lab, "tensorwise", shape, pair, "tensor", fast, tensor_models(lab, shape[2], fast), **scales)
     models = tensor_models(lab, shape[2], False)
     for out in ("bf16", "fp16"):
@@ -126,7 +126,7 @@ def _scaled(
 def rowwise(lab: Lab) -> Iterator[ProductCase]:
     """One scale per row and column."""
     shapes: list[Shape] = [(32, 32, 512)] if lab.small else [(64, 64, 512), (128, 128, 4096), (256, 512, 1024)]
-    for shape, fast in product(shapes, (False, True)):
+    for fast, shape in product((True, False), shapes):
         m, n, k = shape
         scales: dict[str, Any] = {
             "scale_a": inputs.scales((m, 1), lab.seed),
@@ -143,7 +143,8 @@ def rowwise(lab: Lab) -> Iterator[ProductCase]:
 def blockwise(lab: Lab) -> Iterator[ProductCase]:
     """Scales per block of 128, no powers of two, so that the order of the multiplications shows; and powers of two."""
     shapes: list[Shape] = [(128, 128, 256)] if lab.small else [(128, 128, 512), (256, 128, 640), (128, 256, 4096)]
-    for shape, recipe, powers in product(shapes, ("1x128_128x128", "1x128_1x128", "128x128_1x128"), (False, True)):
+    recipes = ("1x128_128x128", "1x128_1x128", "128x128_1x128")
+    for powers, shape, recipe in product((False, True), shapes, recipes):
         if powers and (shape != shapes[0] or lab.small):
             continue
         m, n, k = shape
@@ -166,7 +167,8 @@ def _block_models(lab: Lab, k: int) -> list[Model]:
     return [*own, *others, *split]
 
 
+# What nobody has measured comes first: where time or a record's room runs out, the rest is left out.
 PRODUCTS = {
-    "units": units, "tensorwise": tensorwise, "rowwise": rowwise, "blockwise": blockwise, "cublaslt": cublaslt,
-    "halves": halves,
+    "blockwise": blockwise, "tensorwise": tensorwise, "rowwise": rowwise, "halves": halves, "cublaslt": cublaslt,
+    "units": units,
 }  # fmt: skip

@@ -16,8 +16,9 @@ from typing import Any
 
 from fpsim.errors import unknown
 from fpsim.gpu.device import GpuError
-from fpsim.gpu.judge import judged
-from fpsim.gpu.lab import REAL, about_of, laboratory
+from fpsim.gpu.files import INTERRUPTED, require_folder
+from fpsim.gpu.judge import judged, said_of
+from fpsim.gpu.lab import REAL, Lab, about_of, laboratory
 from fpsim.gpu.products import PRODUCTS
 from fpsim.gpu.recording import Entry, replay, store
 
@@ -30,7 +31,7 @@ def record(
     Args:
       path: of the file, .npz.
       hardware: as for `fpsim.gpu.validate`.
-      parts: some of "units", "tensorwise", "rowwise", "blockwise", "cublaslt", "halves"; None for all.
+      parts: some of "blockwise", "tensorwise", "rowwise", "halves", "cublaslt", "units"; None for all.
       minutes: that it may take.
       seed: of the inputs.
 
@@ -39,6 +40,7 @@ def record(
 
     Raises:
       GpuError: there is no GPU.
+      ValueError: unknown parts, or a path in a folder that cannot be written to.
 
     Example:
       >>> import fpsim as fp
@@ -47,32 +49,45 @@ def record(
     """
     silicon = importlib.import_module(REAL) if hardware is None else hardware
     about = about_of(silicon)
+    chosen = list(PRODUCTS if parts is None else parts)
+    for part in chosen:
+        if part not in PRODUCTS:
+            raise unknown("part", part, list(PRODUCTS))
+    require_folder(Path(path).parent)
     lab = laboratory(silicon, about, seed, small=True)
     end = time.monotonic() + 60 * minutes
     left_out: list[str] = []
     entries: list[Entry] = []
-    for part in PRODUCTS if parts is None else parts:
-        if part not in PRODUCTS:
-            raise unknown("part", part, list(PRODUCTS))
-        try:
-            for case in PRODUCTS[part](lab):
-                if time.monotonic() > end:
-                    left_out.append(f"{part}: no time was left.")
-                    break
-                rows, best, outputs = judged(case, end)
-                for row, problem, output in zip(rows, case.problems, outputs, strict=True):
-                    name = f"{part}: {case.what}, {problem.name}"
-                    if output is None or best is None:
-                        left_out.append(f"{name}: {row.error}")
-                    else:
-                        entries.append(Entry(name, problem, output, best, row.differing))
-        except Exception as reason:
-            left_out.append(f"{part}: {type(reason).__name__}: {reason}")
+    try:
+        for part in chosen:
+            _record_part(part, lab, end, entries, left_out)
+    except KeyboardInterrupt:
+        if entries:
+            store(Path(path), entries, about, [*left_out, "interrupted"])
+        raise
     return left_out + store(Path(path), entries, about, left_out)
 
 
+def _record_part(part: str, lab: Lab, end: float, entries: list[Entry], left_out: list[str]) -> None:
+    """Add the products of a part, until the time is over, and a sentence for each that is left out."""
+    try:
+        for case in PRODUCTS[part](lab):
+            if time.monotonic() > end:
+                left_out.append(f"{part}: no time was left.")
+                break
+            rows, best, outputs = judged(case, end)
+            for row, problem, output in zip(rows, case.problems, outputs, strict=True):
+                name = f"{part}: {case.what}, {problem.name}"
+                if output is None or best is None:
+                    left_out.append(f"{name}: {row.error}")
+                else:
+                    entries.append(Entry(name, problem, output, best, row.differing))
+    except Exception as reason:
+        left_out.append(f"{part}: {said_of(reason)}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 0 where a file was written, 2 without a GPU."""
+    """The command line; 0 where a file was written, 2 without a GPU or a folder."""
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu.record", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", required=True, help="the file, .npz")
     parser.add_argument("--parts", nargs="+", choices=list(PRODUCTS), metavar="PART", help=", ".join(PRODUCTS))
@@ -83,9 +98,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         silicon = importlib.import_module(given.hardware)
         left_out = record(given.out, hardware=silicon, parts=given.parts, minutes=given.minutes, seed=given.seed)
-    except GpuError as reason:
+    except (GpuError, ValueError) as reason:
         print(reason, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"Interrupted; what was recorded until then, if anything, is in {given.out}.", file=sys.stderr)
+        return INTERRUPTED
     done = replay(given.out)
     for sentence in left_out:
         print(f"left out: {sentence}")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.gpu.files import whole_file
 from fpsim.gpu.model import Model, Problem, Words, predict
 from fpsim.gpu.report import difference
 
@@ -57,7 +58,8 @@ def store(path: Path, entries: Sequence[Entry], about: dict[str, str], left_out:
               "differing": e.differing} for e in chosen]  # fmt: skip
     text = json.dumps({"format": FORMAT, "about": about, "entries": facts, "left_out": [*left_out, *without]})
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, meta=np.frombuffer(text.encode(), np.uint8), **data)
+    with whole_file(path) as file:
+        np.savez_compressed(file, meta=np.frombuffer(text.encode(), np.uint8), **data)
     return without
 
 

@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 from fpsim.cast import decode
 from fpsim.formats import format as find_format
+from fpsim.gpu.bench_report import Speed, outcome, plain, speed_of
+from fpsim.gpu.bench_report import table as speed_table
+from fpsim.gpu.files import write_whole
 
 Words = npt.NDArray[Any]
 
@@ -104,11 +107,13 @@ class ValidationReport:
       rows: of `Row`.
       about: GPU, driver, CUDA, torch, Triton, fpsim, date.
       seconds: that it took.
+      speeds: of `Speed`, rows of a short benchmark in the same run.
     """
 
     rows: tuple[Row, ...]
     about: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    speeds: tuple[Speed, ...] = ()
 
     def __str__(self) -> str:
         head = ", ".join(f"{name} {value}" for name, value in self.about.items())
@@ -118,7 +123,8 @@ class ValidationReport:
                 lines.append(f"ERROR   {row.part} | {row.what} | {row.inputs}: {row.error}")
             elif row.differing:
                 lines.append(f"DIFFERS {row.part} | {row.what} | {row.inputs}: first at {row.first}")
-        return "\n".join([*lines, "", self.summary()])
+        speeds = ["", *speed_table(self.speeds)] if self.speeds else []
+        return "\n".join([*lines, *speeds, "", self.summary()])
 
     def summary(self) -> str:
         """The outcome per part, and of all, in a few lines."""
@@ -135,6 +141,8 @@ class ValidationReport:
                 + (f" ({surprises} by another model than expected)" if surprises else "")
                 + f"; {differing} of {compared} elements differ; {errors} errors"
             )
+        if self.speeds:
+            lines.append(f"speed: {outcome(self.speeds)}")
         good = sum(row.equal for row in self.rows)
         return "\n".join([*lines, f"{good} of {len(self.rows)} comparisons equal, in {self.seconds:.0f} s"])
 
@@ -146,7 +154,8 @@ class ValidationReport:
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return {"about": self.about, "seconds": round(self.seconds, 1), "summary": self.summary().splitlines(),
-                "rows": [asdict(row) | {"equal": row.compared - row.differing} for row in self.rows]}  # fmt: skip
+                "rows": [asdict(row) | {"equal": row.compared - row.differing} for row in self.rows],
+                "speeds": [plain(row) for row in self.speeds]}  # fmt: skip
 
     def save(self, path: str | Path) -> None:
         """Write the report as JSON.
@@ -159,14 +168,14 @@ class ValidationReport:
           >>> ValidationReport.load(file).all_equal
           True
         """
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+        write_whole(path, json.dumps(self.to_dict(), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> ValidationReport:
         """Read what `save` wrote."""
         read = json.loads(Path(path).read_text())
         rows = tuple(row_of(row) for row in read["rows"])
-        return cls(rows, read["about"], read["seconds"])
+        return cls(rows, read["about"], read["seconds"], tuple(map(speed_of, read.get("speeds", ()))))
 
 
 def row_of(plain: dict[str, Any]) -> Row:

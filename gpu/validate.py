@@ -17,12 +17,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import fpsim
 from fpsim.errors import unknown
+from fpsim.gpu.bench import run as measure_rows
+from fpsim.gpu.bench import works_of
+from fpsim.gpu.bench_report import Speed, speed_of
 from fpsim.gpu.checks import CHECKS, Check
 from fpsim.gpu.device import GpuError
+from fpsim.gpu.files import INTERRUPTED, require_folder, write_whole
 from fpsim.gpu.judge import Judgement, ProductCase, judged, said_of
 from fpsim.gpu.lab import REAL, Lab, about_of, laboratory
 from fpsim.gpu.products import PRODUCTS
@@ -30,6 +34,8 @@ from fpsim.gpu.recording import Entry, store
 from fpsim.gpu.report import Row, ValidationReport, row_of
 
 PARTS: dict[str, Callable[[Lab], Iterable[Any]]] = {**PRODUCTS, **CHECKS}
+SPEED = "speed"  # the part that measures; the others compare
+NAMES = (*PARTS, SPEED)
 GRACE = 45.0  # seconds that a part's process may take beyond its time, for imports and compiling
 RECORD, TABLE, UNFIT = "validation.json", "validation.txt", "unfit"
 MOST_KEPT = 3  # problems of a case that no model gives
@@ -39,14 +45,15 @@ def validate(
     out: str | Path | None = None, minutes: float = 7, parts: Sequence[str] | None = None, *,
     hardware: Any = None, seed: int = 0, isolated: bool = False, small: bool = False,
 ) -> ValidationReport:  # fmt: skip
-    """Compare the emulator with the GPU of this machine, bit by bit.
+    """Compare the emulator with the GPU of this machine, bit by bit, and measure its speed.
 
     Args:
       out: a folder for validation.json, validation.txt, and unfit/*.npz: inputs and results of products that no model
-        gives, which `fpsim.gpu.replay` reads. None writes nothing.
+        gives, which `fpsim.gpu.replay` reads. The first two are written after every part, so that they hold what there
+        is however this ends. None writes nothing.
       minutes: that all parts may take together; comparisons that find no time are counted and left out.
-      parts: some of "units", "tensorwise", "rowwise", "blockwise", "cublaslt", "halves", "matmuls", "casts",
-        "arithmetic"; None for all.
+      parts: some of "blockwise", "tensorwise", "rowwise", "halves", "cublaslt", "units", "matmuls", "casts",
+        "arithmetic", "speed"; None for all.
       hardware: what to compare with: an object or module with the functions of `fpsim.gpu.hardware`, or a module's
         name; None for the GPU.
       seed: of the inputs.
@@ -58,7 +65,7 @@ def validate(
 
     Raises:
       GpuError: there is no GPU. Whatever fails later is a row of the report.
-      ValueError: unknown parts, or an object for parts in processes of their own.
+      ValueError: unknown parts, an object for parts in processes of their own, or an `out` that cannot be written to.
 
     Source: docs/gpu.md, docs/schedules.md.
 
@@ -68,33 +75,52 @@ def validate(
       ...     print(fp.gpu.validate(parts=["units"], minutes=1).summary())
     """
     began = time.monotonic()
-    chosen = list(PARTS) if parts is None else list(parts)
+    chosen = list(NAMES) if parts is None else list(parts)
     for part in chosen:
-        if part not in PARTS:
-            raise unknown("part", part, list(PARTS))
+        if part not in NAMES:
+            raise unknown("part", part, list(NAMES))
     if isolated and not isinstance(hardware, str | None):
         raise ValueError("a part in a process of its own needs the hardware's module by name; got an object.")
     name = hardware if isinstance(hardware, str) else REAL
     silicon = importlib.import_module(name) if hardware is None or isinstance(hardware, str) else hardware
     about = about_of(silicon)
+    folder = None if out is None else require_folder(out)
+    keep = None if folder is None else folder / UNFIT
     lab = laboratory(silicon, about, seed, small)
     end = began + 60 * minutes
-    rows: list[Row] = []
-    keep = None if out is None else Path(out) / UNFIT
+    found = Found([], [])
+
+    def report() -> ValidationReport:
+        made = ValidationReport(tuple(found.rows), about, time.monotonic() - began, tuple(found.speeds))
+        if folder is not None:
+            made.save(folder / RECORD)
+            write_whole(folder / TABLE, f"{made}\n")
+        return made
+
     for i, part in enumerate(chosen):
         now = time.monotonic()
         seconds = max((end - now) / (len(chosen) - i), 1.0)
-        if isolated:
-            rows += _in_its_process(part, seconds, Lab(name, seed=seed, small=small), keep)
-        else:
-            rows += run_part(part, lab, now + seconds, keep=keep)
-    report = ValidationReport(tuple(rows), about, time.monotonic() - began)
-    if out is not None:
-        folder = Path(out)
-        folder.mkdir(parents=True, exist_ok=True)
-        report.save(folder / RECORD)
-        (folder / TABLE).write_text(f"{report}\n")
-    return report
+        try:
+            if isolated:
+                most = min(seconds + GRACE, max(end + GRACE - now, 1.0))
+                _in_its_process(part, seconds, most, Lab(name, seed=seed, small=small), keep, found)
+            elif part == SPEED:
+                measure_rows(silicon, works_of(short=True), now + seconds, found.speeds.append)
+            else:
+                run_part(part, lab, now + seconds, found.rows.append, keep)
+        except KeyboardInterrupt:
+            found.rows.append(Row(part, "the part itself", "", error="interrupted, and all that was to follow"))
+            report()
+            raise
+        report()
+    return report()
+
+
+class Found(NamedTuple):
+    """What the parts have found so far."""
+
+    rows: list[Row]
+    speeds: list[Speed]
 
 
 # ---- a part
@@ -131,8 +157,11 @@ def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> I
     if isinstance(case, ProductCase):
         judgement = judged(case, deadline)
         yield from judgement.rows
-        if keep is not None:
-            _keep(case, judgement, keep)
+        try:
+            if keep is not None:
+                _keep(case, judgement, keep)
+        except OSError as reason:  # a full disk, as it may be
+            yield Row(case.part, f"{case.what}: what no model gives", "", error=said_of(reason))
         return
     try:
         yield replace(case.run(), part=case.part, what=case.what, inputs=case.inputs)
@@ -152,41 +181,61 @@ def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
         store(path, unfit[:MOST_KEPT], {"case": case.what, "note": judgement.rows[0].note})
 
 
-def _in_its_process(part: str, seconds: float, lab: Lab, keep: Path | None) -> list[Row]:
-    """A part in a process of its own; what it had found is kept where it dies."""
+def _in_its_process(part: str, seconds: float, most: float, lab: Lab, keep: Path | None, found: Found) -> None:
+    """A part in a process of its own, which ends after `most` seconds; what it had found is kept where it dies."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "rows.jsonl"
-        command = [sys.executable, "-m", "fpsim.gpu.validate", "--part", part, "--seconds", f"{seconds:.0f}",
-                   "--rows", str(file), "--hardware", lab.hardware, "--seed", str(lab.seed),
-                   *(["--small"] if lab.small else []), *(["--keep", str(keep)] if keep else [])]  # fmt: skip
-        root = str(Path(fpsim.__file__).resolve().parent.parent)
-        paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
-        error = ""
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=seconds + GRACE, check=False,
-                env={**os.environ, "PYTHONPATH": paths},
-            )  # fmt: skip
-            if done.returncode:
-                last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
-                error = f"its process ended with {done.returncode}: {last[:400]}"
-        except subprocess.TimeoutExpired:
-            error = f"its process did not end within {seconds + GRACE:.0f} s"
-        rows = [row_of(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+            error = _process(_command(part, seconds, lab, keep, file), most)
+        finally:
+            lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+            for line in lines:
+                if not line.endswith("\n"):  # it died as it wrote
+                    continue
+                read = json.loads(line)
+                if part == SPEED:
+                    found.speeds.append(speed_of(read))
+                else:
+                    found.rows.append(row_of(read))
     if error:
-        rows.append(Row(part, "the part itself", "", error=error))
-    return rows
+        found.rows.append(Row(part, "the part itself", "", error=error))
+
+
+def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path) -> list[str]:
+    """What runs a part and writes its rows to a file."""
+    python, rows = [sys.executable, "-m"], ["--rows", str(file), "--hardware", lab.hardware]
+    if part == SPEED:
+        return [*python, "fpsim.gpu.bench", "--short", "--minutes", f"{seconds / 60:.3f}", *rows]
+    return [*python, "fpsim.gpu.validate", "--part", part, "--seconds", f"{seconds:.0f}", *rows, "--seed",
+            str(lab.seed), *(["--small"] if lab.small else []), *(["--keep", str(keep)] if keep else [])]  # fmt: skip
+
+
+def _process(command: list[str], most: float) -> str:
+    """Run a process to its end, or for so many seconds; what went wrong comes back."""
+    root = str(Path(fpsim.__file__).resolve().parent.parent)
+    paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=most, check=False,
+            env={**os.environ, "PYTHONPATH": paths},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"its process did not end within {most:.0f} s"
+    if not done.returncode:
+        return ""
+    last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+    return f"its process ended with {done.returncode}: {last[:400]}"
 
 
 # ---- the command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 0 where everything is equal, 1 where something differs or failed, 2 without a GPU."""
+    """The command line; 0 where everything is equal, 1 where something differs or failed, 2 without a GPU or folder."""
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu.validate", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", default="out/validation", help="folder for validation.json")
     parser.add_argument("--minutes", type=float, default=7, help="for all parts together")
-    parser.add_argument("--parts", nargs="+", choices=list(PARTS), metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--parts", nargs="+", choices=NAMES, metavar="PART", help=", ".join(NAMES))
     parser.add_argument("--seed", type=int, default=0, help="of the inputs")
     parser.add_argument("--small", action="store_true", help="few and small comparisons")
     parser.add_argument("--together", action="store_true", help="all parts in this process")
@@ -196,6 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", help=argparse.SUPPRESS)
     parser.add_argument("--keep", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
+    began = time.time()
     try:
         if given.part:
             return _one_part(given)
@@ -203,11 +253,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.out, given.minutes, given.parts, hardware=given.hardware, seed=given.seed,
             isolated=not given.together, small=given.small,
         )  # fmt: skip
-    except GpuError as reason:
+    except (GpuError, ValueError) as reason:
         print(reason, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return _interrupted(Path(given.out) / RECORD, began)
     print(report)
     return 0 if report.all_equal else 1
+
+
+def _interrupted(record: Path, began: float) -> int:
+    """Show what had been found when Ctrl-C came, unless the record is of an earlier validation."""
+    if record.exists() and record.stat().st_mtime >= began:
+        print(ValidationReport.load(record))
+        print(f"Interrupted; what was found until then is in {record.parent}.", file=sys.stderr)
+    else:
+        print("Interrupted before anything was found.", file=sys.stderr)
+    return INTERRUPTED
 
 
 def _one_part(given: argparse.Namespace) -> int:

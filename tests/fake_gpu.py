@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import fpsim as fp
+from fpsim.gpu.bench_rows import Work
 from fpsim.gpu.cublaslt import Fields, schedule_of
 from fpsim.gpu.judge import as_words
 from fpsim.gpu.lab import unit_name
@@ -23,14 +24,16 @@ class FakeGpu:
     """The emulator in the place of a GPU.
 
     models: what it "does", by the name of a function or of a recipe; plant: changes what a function gives;
-    fails: names of functions that raise.
+    fails: names of functions that raise; seconds: that an element of a row of the benchmark takes, by the row's name.
     """
 
     def __init__(
-        self, models: dict[str, Model] | None = None, plant: Plant | None = None, fails: tuple[str, ...] = ()
-    ) -> None:
+        self, models: dict[str, Model] | None = None, plant: Plant | None = None, fails: tuple[str, ...] = (),
+        seconds: dict[str, float] | None = None,
+    ) -> None:  # fmt: skip
         self.models, self.fails = models or {}, fails
         self.plant = plant or (lambda _, found: found)
+        self.seconds = seconds or {}
         self.calls: list[str] = []
 
     def about(self) -> dict[str, str]:
@@ -69,7 +72,7 @@ class FakeGpu:
         problem = Problem("", unit_name("hopper", pair), a, b, None, scale_a, scale_b, bias, out)
         return self._given(recipe, predict(problem, self.models.get(recipe, model)))
 
-    def matmul(self, a: Words, b: Words, kind: str, *, out: str) -> Words:
+    def matmul(self, a: Words, b: Words, kind: str, *, out: str, layout: str) -> Words:
         """As fpsim.gpu.hardware.matmul."""
         self._starts("matmul")
         aligned = a.shape[1] % 8 == 0 and b.shape[1] % 8 == 0
@@ -80,7 +83,7 @@ class FakeGpu:
 
     def lt_matmul(
         self, a: Words, b: Words, pair: tuple[str, str], *, out: str, fast_accum: bool, scale_a: Any = None,
-        scale_b: Any = None,
+        scale_b: Any = None, layout: str,
     ) -> tuple[Words, Fields]:  # fmt: skip
         """As fpsim.gpu.hardware.lt_matmul."""
         self._starts("lt_matmul")
@@ -115,7 +118,19 @@ class FakeGpu:
         overflow = "saturate" if target in ("e4m3", "e5m2") else "nonfinite"
         return self._given("ptx_cast", fp.encode(x, FORMATS[target], overflow=overflow))
 
+    def measure(self, work: Work, size: int, seconds: float) -> list[float]:
+        """As fpsim.gpu.hardware.measure: 4 TB/s, or 0.001 ns per product, where nothing else was said."""
+        self._starts(work.name)
+        self.calls[-1] = f"{work.name} {size}"
+        each = self.seconds.get(work.name, work.moved / 4e12 or 1e-12) * work.count(size)
+        return [2 * each, each, 0.5 * each]
+
+    def room(self) -> int:
+        """As fpsim.gpu.hardware.room."""
+        return 1 << 37
+
 
 _GPU = FakeGpu()
 about, dot, scaled_mm, matmul, lt_matmul = _GPU.about, _GPU.dot, _GPU.scaled_mm, _GPU.matmul, _GPU.lt_matmul
 twin, torch_cast, ptx_cast, sweep = _GPU.twin, _GPU.torch_cast, _GPU.ptx_cast, _GPU.sweep
+measure, room = _GPU.measure, _GPU.room

@@ -31,15 +31,15 @@ def arrays(*kinds: Any) -> tuple[Any, ...]:
 
 
 def cast() -> Iterator[Kernel]:
-    """fpsim.gpu.cast: every mode, and every rule for values beyond the largest, for each width of the source."""
+    """fpsim.gpu.cast: every mode of rounding and every kind of format, for each width of the source."""
     module = importlib.import_module("fpsim.gpu.cast")  # fpsim.gpu.cast is also the name of a function
     module = sys.modules["fpsim.gpu.cast"]
     for width, word in ((32, u32), (64, u64)):
         yield Kernel(f"decode {width}", module._decode_kernel(width), arrays(u32, word, word))
-        for mode in range(7):
-            for kind in range(3):
-                signature = (*arrays(word, u8, word, u32), u64, u64)
-                yield Kernel(f"encode {width} {mode} {kind}", module._encode_kernel(width, mode, kind, 0), signature)
+        # what the last kind compiles holds the checks of the others: one mode is enough for these
+        for mode, kind in (*((mode, 2) for mode in range(7)), (0, 0), (0, 1)):
+            signature = (*arrays(word, u8, word, u32), u64, u64)
+            yield Kernel(f"encode {width} {mode} {kind}", module._encode_kernel(width, mode, kind, 0), signature)
     signature = (*arrays(u16, u8, u32, u32), u64, u64)
     yield Kernel("encode widened", module._encode_kernel(32, 0, 0, 1), signature)
     yield Kernel("look up", module._table_kernel(), arrays(u8, u32, u32))

@@ -130,6 +130,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "fast": (lambda: hardware.scaled_mm(ONES, ONES, recipe="1x128_1x128", fast_accum=True), "no fast accumulation"),
     "blocks": (lambda: hardware.scaled_mm(ONES[:, :64], ONES[:64], recipe="1x128_1x128"), "multiples of 128, and M"),
     "kind": (lambda: hardware.matmul(ONES, ONES, "fp8"), "kind must be one of fp16, bf16, tf32"),
+    "layout": (lambda: hardware.matmul(ONES, ONES, "fp16", layout="nt"), "layout must be one of nn, tn; got 'nt'"),
+    "lt layout": (lambda: hardware.lt_matmul(ONES, ONES, layout="nt"), "layout must be one of nn, tn; got 'nt'"),
     "result": (lambda: hardware.matmul(ONES, ONES, "fp16", out="bf16"), "gives fp16 or fp32; got out='bf16'"),
     "block": (lambda: hardware.dot(ONES, ONES, block_k=96), "multiples of the block, 64 x 64 x 96"),
     "imprecise": (lambda: hardware.dot(ONES, ONES, max_num_imprecise_acc=16), "between 32 and block_k, 128; got 16"),
@@ -177,14 +179,23 @@ def test_an_old_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("layout", cublaslt.LAYOUTS)
 @pytest.mark.parametrize("kind", ["fp16", "bf16", "tf32"])
-def test_products_of_halves_have_their_places(kind: str) -> None:
+def test_products_of_halves_have_their_places(kind: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    strides = []
+
+    def mm(left: Any, right: Any) -> Any:
+        strides.append((left.stride(), right.stride()))
+        return left @ right
+
+    monkeypatch.setattr(torch, "mm", mm)
     rng = np.random.default_rng(7)
     fmt = inputs.FORMATS[kind]
     a, b = (fp.encode(rng.integers(-3, 4, shape).astype(np.float32), fmt) for shape in ((8, 24), (24, 16)))
     settings = torch.backends.cuda.matmul
     before = (settings.allow_fp16_reduced_precision_reduction, settings.allow_tf32)
-    found = hardware.matmul(a, b, kind)
+    found = hardware.matmul(a, b, kind, layout=layout)
+    assert strides == [((24, 1), (16, 1) if layout == "nn" else (1, 24))]
     assert np.array_equal(found, fp.encode(fp.decode(a, fmt, np.float64) @ fp.decode(b, fmt, np.float64), fmt))
     assert (settings.allow_fp16_reduced_precision_reduction, settings.allow_tf32) == before
 

@@ -31,12 +31,17 @@ def read_as(side: tuple[Any, int, int, int, int], order: int) -> Any:
     return torch.as_strided(flat, (rows, columns), (leading, 1) if order == cublaslt.ROW else (1, leading))
 
 
-@pytest.mark.parametrize("pair", [("e4m3", "e4m3"), ("fp16", "fp16")])
-def test_descriptors_describe_the_product(monkeypatch: pytest.MonkeyPatch, pair: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("pair", "layout"), [(("e4m3", "e4m3"), "nn"), (("fp16", "fp16"), "nn"), (("fp16", "fp16"), "tn")]
+)
+def test_descriptors_describe_the_product(
+    monkeypatch: pytest.MonkeyPatch, pair: tuple[str, str], layout: str
+) -> None:  # fmt: skip
     monkeypatch.setattr(tensors, "DEVICE", "cpu")
     monkeypatch.setattr(cublaslt, "require_capability", lambda *_: None)
 
     def run(sides: Sides, scales: Any, fast_accum: bool, workspace: int) -> Fields:
+        assert sides.transposed == (pair[0] == "e4m3" or layout == "tn")
         a, b, d = (read_as(side, sides.order) for side in (sides.a, sides.b, sides.d))
         a, b = a.to(torch.float32), b.to(torch.float32)
         factor = 1.0 if scales is None else float(scales[0] * scales[1])
@@ -47,7 +52,7 @@ def test_descriptors_describe_the_product(monkeypatch: pytest.MonkeyPatch, pair:
     fmt = inputs.FORMATS[pair[0]]
     rng = np.random.default_rng(9)
     a, b = (fp.encode(rng.integers(-3, 4, shape).astype(np.float32), fmt) for shape in ((16, 48), (48, 32)))
-    found, fields = hardware.lt_matmul(a, b, pair, out="fp32", scale_a=0.5, scale_b=0.25)
+    found, fields = hardware.lt_matmul(a, b, pair, out="fp32", scale_a=0.5, scale_b=0.25, layout=layout)
     scale = 0.125 if pair[0] == "e4m3" else 1.0
     wanted = fp.decode(a, fmt, np.float64) @ fp.decode(b, fmt, np.float64) * scale
     assert np.array_equal(found.view(np.float32), wanted.astype(np.float32))

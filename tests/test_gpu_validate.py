@@ -13,6 +13,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.gpu.cublaslt import Fields
+from fpsim.gpu.files import write_whole
 from fpsim.gpu.judge import ProductCase, judged
 from fpsim.gpu.lab import Lab
 from fpsim.gpu.model import Model, predict
@@ -96,12 +97,33 @@ def test_scales_that_are_no_powers_of_two_tell_their_orders_apart() -> None:
 
 
 def test_splits_are_expected_of_a_heuristic_and_other_promotions_are_not() -> None:
-    split = judged(case_of("tensorwise", FakeGpu(models={"tensor": Model("cublas('sm_90', split_k=3)")}))).rows[0]
+    split = judged(
+        case_of("tensorwise", FakeGpu(models={"tensor": Model("cublas('sm_90', split_k=3, fast_accum=True)")}))
+    ).rows[0]
     other = judged(case_of("tensorwise", FakeGpu(models={"tensor": Model("cutlass_2xacc(64)")}))).rows[0]
     assert split.expected
     assert other.equal
     assert not other.expected
     assert "(not expected)" in str(ValidationReport((other,)))
+
+
+def test_what_nobody_has_measured_comes_first() -> None:
+    cases = {part: list(PRODUCTS[part](Lab(FakeGpu()))) for part in ("blockwise", "tensorwise", "halves", "cublaslt")}
+    assert list(PRODUCTS)[:2] == ["blockwise", "tensorwise"]
+    powers = ["powers of two" in case.what for case in cases["blockwise"]]
+    assert powers == sorted(powers)
+    assert "fast" in cases["tensorwise"][0].what
+    assert all(case.what.endswith("TN") for part in ("halves", "cublaslt") for case in cases[part][:8])
+
+
+def test_a_chip_without_models_is_named() -> None:
+    class Old(FakeGpu):
+        def about(self) -> dict[str, str]:
+            return super().about() | {"capability": "8.0"}
+
+    report = validate(parts=["rowwise"], hardware=Old(), small=True)
+    assert report.about["models"] == "those of hopper: none are known for compute capability 8.0"
+    assert "models" not in validate(parts=["rowwise"], hardware=FakeGpu(), small=True).about
 
 
 # ---- failures and time
@@ -149,7 +171,7 @@ def test_fields_that_nobody_decoded_are_searched() -> None:
 def test_wrong_shapes_and_unknown_parts_are_refused() -> None:
     with pytest.raises(ValueError, match="words to compare must have one shape"):
         difference(np.zeros(3, np.uint8), np.zeros(4, np.uint8), "e4m3")
-    with pytest.raises(ValueError, match="part must be one of units, tensorwise"):
+    with pytest.raises(ValueError, match="part must be one of blockwise, tensorwise"):
         validate(parts=["tensor"], hardware=FakeGpu())
     with pytest.raises(ValueError, match="needs the hardware's module by name"):
         validate(hardware=FakeGpu(), isolated=True)
@@ -163,6 +185,98 @@ def test_what_no_model_gives_is_kept(tmp_path: Path) -> None:
     assert [entry.differing for entry in replay(files[0])] == [1]
     validate(tmp_path / "fine", parts=["blockwise"], hardware=FakeGpu(), small=True)
     assert not (tmp_path / "fine" / "unfit").exists()
+
+
+# ---- speed, files, interrupts
+
+
+def test_speeds_are_measured_and_recorded_beside_the_comparisons(tmp_path: Path) -> None:
+    gpu = FakeGpu(fails=("decode E4M3",))
+    report = validate(tmp_path, parts=["rowwise", "speed"], hardware=gpu, small=True)
+    read = ValidationReport.load(tmp_path / "validation.json")
+    assert read.speeds == report.speeds
+    assert [row.name for row in read.speeds if row.error] == ["decode E4M3"]
+    assert read.speeds[1].ratio == pytest.approx(1)
+    assert report.all_equal, "speed is not a matter of bits"
+    lines = str(report).splitlines()
+    assert any(line.startswith("casts") and "GB/s" not in line and "of copy" in line for line in lines)
+    assert lines[-2].startswith("speed: 6 of 7 speeds as asked; 1 of 9 failed")
+    assert lines[-1].startswith("4 of 4 comparisons equal")
+
+
+def test_speeds_come_from_a_process_of_their_own() -> None:
+    report = validate(parts=["speed"], hardware="tests.fake_gpu", small=True, isolated=True)
+    assert report.rows == ()
+    assert len(report.speeds) == 9
+    assert not any(row.error for row in report.speeds)
+
+
+class Interrupted(FakeGpu):
+    """Ctrl-C comes while it works on the second part."""
+
+    def scaled_mm(self, *arguments: Any, **options: Any) -> Words:
+        if options["recipe"] == "row":
+            raise KeyboardInterrupt
+        return super().scaled_mm(*arguments, **options)
+
+
+def test_what_was_found_before_an_interrupt_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        validate(tmp_path, parts=["blockwise", "rowwise", "tensorwise"], hardware=Interrupted(), small=True)
+    rows = ValidationReport.load(tmp_path / "validation.json").rows
+    assert [(row.part, row.equal) for row in rows] == [("blockwise", True)] * 3 + [("rowwise", False)]
+    assert rows[-1].error == "interrupted, and all that was to follow"
+
+
+def test_the_command_shows_what_was_found_before_an_interrupt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.fake_gpu.scaled_mm", Interrupted().scaled_mm)
+    given = ["--hardware", "tests.fake_gpu", "--small", "--together", "--out", str(tmp_path), "--parts"]
+    assert main([*given, "blockwise", "rowwise"]) == 130
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-1].startswith("3 of 4 comparisons equal")
+    assert said.err == f"Interrupted; what was found until then is in {tmp_path}.\n"
+
+
+def test_an_interrupt_of_a_part_in_its_process_keeps_its_rows(tmp_path: Path) -> None:
+    (tmp_path / "slow_gpu.py").write_text(
+        "import os, signal, time\nfrom tests.fake_gpu import *\nfrom tests.fake_gpu import _GPU\n"
+        "def scaled_mm(*a, **k):\n"
+        "    if k['recipe'] == '128x128_1x128':\n"
+        "        os.kill(os.getppid(), signal.SIGINT)\n"
+        "        time.sleep(60)\n"
+        "    return _GPU.scaled_mm(*a, **k)\n"
+    )
+    script = f"""
+    import os, sys
+    sys.path.append({str(tmp_path)!r})
+    os.environ["PYTHONPATH"] += os.pathsep + {str(tmp_path)!r}
+    from fpsim.gpu.validate import main
+    print(main(["--hardware", "slow_gpu", "--small", "--out", {str(tmp_path / "out")!r}, "--parts", "blockwise"]))
+    """
+    began = time.monotonic()
+    assert python(script).splitlines()[-1] == "130"
+    assert time.monotonic() - began < 50
+    rows = ValidationReport.load(tmp_path / "out" / "validation.json").rows
+    assert [row.equal for row in rows] == [True, True, False]
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_the_work(capsys: pytest.CaptureFixture[str]) -> None:
+    gpu = FakeGpu()
+    with pytest.raises(ValueError, match="results go to a folder that can be written to; got '/dev/null/none'"):
+        validate("/dev/null/none", parts=["blockwise"], hardware=gpu)
+    assert not gpu.calls
+    assert main(["--hardware", "tests.fake_gpu", "--small", "--out", "/dev/null/none"]) == 2
+    assert capsys.readouterr().err.startswith("results go to a folder")
+
+
+def test_a_half_written_file_does_not_take_the_place_of_a_whole_one(tmp_path: Path) -> None:
+    write_whole(tmp_path / "record.json", "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(tmp_path / "record.json", "new\ud800")
+    assert (tmp_path / "record.json").read_text() == "old"
+    assert list(tmp_path.iterdir()) == [tmp_path / "record.json"]
 
 
 # ---- casts and arithmetic
