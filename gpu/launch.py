@@ -29,17 +29,29 @@ def launch(kernel: Callable[..., Any], like: Any, size: int, *arguments: Any) ->
     if size == 0:
         return
     blocks, threads = SIMULATED if is_simulated() else (min(-(-size // THREADS), MOST_BLOCKS), THREADS)
+    launch_blocks(kernel, like, blocks, threads, *arguments)
+
+
+def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: int, *arguments: Any) -> None:
+    """Run a kernel in so many blocks of so many threads, on the stream of an array's owner.
+
+    Raises:
+      GpuError: the GPU has no room, or the launch failed.
+    """
+    if blocks == 0:
+        return
     try:
         kernel[blocks, threads, stream_of(like)](*arguments)  # type: ignore[index]
     except Exception as reason:
         if "CUDA" not in type(reason).__name__ and "Cuda" not in type(reason).__name__:
             raise
-        raise GpuError(f"the GPU did not run the kernel over {size} elements: {reason}.") from None
+        raise GpuError(f"the GPU did not run the kernel in {blocks} blocks of {threads} threads: {reason}.") from None
 
 
-def gpu_kernel(function: Callable[..., Any]) -> Any:
-    """Compile a loop over elements for the GPU; nothing is fused or reordered."""
-    return cuda.jit(function, fastmath=False)
+def gpu_kernel(function: Callable[..., Any], registers: int | None = None) -> Any:
+    """Compile a kernel for the GPU, for at most so many registers a thread; nothing is reordered."""
+    limits = {} if registers is None or is_simulated() else {"max_registers": registers}
+    return cuda.jit(function, fastmath=False, **limits)
 
 
 @lru_cache(maxsize=1024)
