@@ -1,6 +1,6 @@
 """Matrix products on the GPU by the units of the rules FUSED and SCALED: tiles in float32, the rest by specification.
 
-Every result is bit for bit that of `fpsim.matmul`; docs/gpu.md says how, fpsim.gpu.fused_step why it is exact.
+Every result is bit for bit that of `fpsim.matmul`; fpsim.gpu.fused_step says why.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import numpy as np
 from numba import cuda
 
 from fpsim.formats import FP32
+from fpsim.gpu.array import stream_of
 from fpsim.gpu.device import is_simulated
-from fpsim.gpu.fused_kernels import LONG, MIDDLE, NEVER, SHORT, Tile, specified_kernel, tile_kernel
+from fpsim.gpu.fused_kernels import LONG, MIDDLE, MOST_TERMS, NEVER, SHORT, Tile, specified_kernel, tile_kernel
 from fpsim.gpu.fused_step import LEAST_PLACE, NOTHING, OperandFacts, StepFacts
-from fpsim.gpu.launch import launch, launch_blocks, uploaded
+from fpsim.gpu.launch import downloaded, launch, launch_blocks, uploaded
 from fpsim.kernels.fused_product import ADD
 from fpsim.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.unit_plan import TF32_BITS, unit_plan
 
 i32 = np.int32
 
-MOST_TERMS, MOST_FRACTION_BITS = 32, 25  # two sums of 16 cuts in int32
+MOST_FRACTION_BITS = 25  # two sums of 16 cuts in int32
 TILE = Tile(high=16, wide=16, rows=8, columns=4, registers=128)
 LONG_TILE = Tile(high=16, wide=16, rows=4, columns=4, registers=128)
 SIMULATED_TILE = Tile(high=2, wide=2, rows=2, columns=2, registers=0)  # every simulated thread is a Python thread
@@ -78,27 +79,28 @@ def add_fused(
     """
     if 0 in (*total.shape, terms.size):
         return
-    marks = add_tiles(total, unit, a, b, scale_a, scale_b, terms, promote, factors, like)
-    add_marked(total, marks, unit, a, b, scale_a, scale_b, terms, promote, factors, like)
+    marks, any_mark = add_tiles(total, unit, a, b, scale_a, scale_b, terms, promote, factors, like)
+    if downloaded(any_mark, like)[0]:  # which is rare, so that most processes need not compile the specification
+        add_marked(total, marks, unit, a, b, scale_a, scale_b, terms, promote, factors, like)
 
 
 def add_tiles(
     total: Any, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any, terms: Any, promote: int,
     factors: Factors | None, like: Any,
-) -> Any:  # fmt: skip
-    """Add what the float32 kernel can; (M, N) uint8 of 1 where it left the total as it was."""
+) -> tuple[Any, Any]:  # fmt: skip
+    """Add what the float32 kernel can; (M, N) uint8 of 1 where it left the total as it was, and whether it did."""
     plan, tile = _plan(unit), _tile(unit)
     (m, n), (height, width) = total.shape, tile.shape
     codes, scaled = total.dtype.itemsize == 2, unit.rule is Rule.SCALED
-    marks = cuda.device_array((m, n), np.uint8)
+    marks, any_mark = cuda.device_array((m, n), np.uint8), cuda.to_device(np.zeros(1, np.int32), stream_of(like))
     rows, columns, mode = _factors(promote, factors)
     kernel = tile_kernel(unit.terms, plan.bits, unit.d.name == "f16", codes, scaled, mode, tile)
     launch_blocks(
         kernel, like, -(-m // height) * -(-n // width), tile.threads,
-        total, marks, a, b, *_scales(unit, scale_a, scale_b), terms, rows, columns,
+        total, marks, any_mark, a, b, *_scales(unit, scale_a, scale_b), terms, rows, columns,
         plan.of_a, plan.of_b, plan.step, i32(unit.block or 1), i32(promote // unit.terms),
     )  # fmt: skip
-    return marks
+    return marks, any_mark
 
 
 def add_marked(
@@ -109,10 +111,10 @@ def add_marked(
     plan = unit_plan(unit)
     rows, columns, mode = _factors(promote, factors)
     launch(
-        specified_kernel(unit.rule, unit.terms, unit.d.name == "f16", mode), like, marks.size,
+        specified_kernel(unit.rule), like, marks.size,
         total, marks, a, b, *_scales(unit, scale_a, scale_b), terms, rows, columns,
         *map(uploaded, plan.layouts), uploaded(plan.facts),
-        i32(unit.block or 1), i32(promote // unit.terms),
+        i32(unit.d.name == "f16"), i32(unit.block or 1), i32(promote // unit.terms), i32(mode),
     )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -40,12 +41,33 @@ def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: i
     """
     if blocks == 0:
         return
-    try:
+    with _gpu_errors(f"did not run the kernel in {blocks} blocks of {threads} threads"):
         kernel[blocks, threads, stream_of(like)](*arguments)  # type: ignore[index]
+
+
+def downloaded(array: Any, like: Any) -> Words:
+    """An array from the GPU, after all that was launched before on the stream of `like`'s owner.
+
+    Raises:
+      GpuError: what was launched failed.
+    """
+    with _gpu_errors("did not finish its work"):
+        stream = stream_of(like)
+        if stream:
+            stream.synchronize()
+        words: Words = array.copy_to_host()
+        return words
+
+
+@contextmanager
+def _gpu_errors(what: str) -> Iterator[None]:
+    """Errors of CUDA as a GpuError that says what the GPU did not do."""
+    try:
+        yield
     except Exception as reason:
         if "CUDA" not in type(reason).__name__ and "Cuda" not in type(reason).__name__:
             raise
-        raise GpuError(f"the GPU did not run the kernel in {blocks} blocks of {threads} threads: {reason}.") from None
+        raise GpuError(f"the GPU {what}: {reason}.") from None
 
 
 def gpu_kernel(function: Callable[..., Any], registers: int | None = None) -> Any:

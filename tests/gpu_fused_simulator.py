@@ -24,6 +24,7 @@ UNITS = (
     "hopper_tf32_f32", "blackwell_e3m2xe5m2_f32", "blackwell_e2m1xe4m3_f16", "blackwell_mxfp8_e4m3_f32",
     "blackwell_mxf8f6f4_e2m3xe5m2_f32",
 )  # fmt: skip
+WHOLE = "hopper_f16_f32"  # in one call
 KINDS = ("ordinary", "codes", "cancelling", "tiny")
 SHAPES = ((5, 3), (1, 6), (6, 1), (4, 4))
 FACTORS = (ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST)
@@ -122,16 +123,18 @@ def simulated() -> dict[str, Array]:
             total, a, b, p, q, terms = (cuda.to_device(each) for each in x[1:7])
             rows, columns = (cuda.to_device(each.view(np.uint32)) for each in (x.rows, x.columns))
             factors = Factors(rows, columns, x.mode) if x.mode != ADD else None
-            marks = add_tiles(total, x.unit, a, b, p, q, terms, x.promote, factors, total)
+            marks, any_mark = add_tiles(total, x.unit, a, b, p, q, terms, x.promote, factors, total)
             results[f"tiles {name} {kind}"] = total.copy_to_host()
             results[f"marks {name} {kind}"] = marks.copy_to_host()
+            results[f"any {name} {kind}"] = any_mark.copy_to_host()
             add_marked(total, marks, x.unit, a, b, p, q, terms, x.promote, factors, total)
             results[f"total {name} {kind}"] = total.copy_to_host()
-    x = case("hopper_f16_f32", "ordinary")
-    for name, places in (("whole", x.terms), ("nothing", x.terms[:0])):
-        total, a, b, p, q, terms = (cuda.to_device(each) for each in (*x[1:6], places))
-        add_fused(total, x.unit, a, b, p, q, terms, 0, None, total)
-        results[name] = total.copy_to_host()
+    for kind in ("ordinary", "codes"):
+        x = case(WHOLE, kind)
+        for name, places in (("whole", x.terms), ("nothing", x.terms[:0])):
+            total, a, b, p, q, terms = (cuda.to_device(each) for each in (*x[1:6], places))
+            add_fused(total, x.unit, a, b, p, q, terms, x.promote, None, total)
+            results[f"{name} {kind}"] = total.copy_to_host()
     return results
 
 

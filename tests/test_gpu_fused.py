@@ -56,6 +56,7 @@ def test_tiles_write_what_they_do_not_mark(name: str, kind: str, simulated: dict
     given, want = simulator.case(name, kind).total, expected(simulator.case(name, kind))
     marks, tiles = simulated[f"marks {name} {kind}"], simulated[f"tiles {name} {kind}"]
     assert set(np.unique(marks)) <= {0, 1}
+    assert simulated[f"any {name} {kind}"][0] == marks.any()
     assert_bits_equal(tiles[marks == 1], given[marks == 1])
     assert_bits_equal(tiles[marks == 0].view(want.dtype), want[marks == 0])
 
@@ -81,10 +82,14 @@ def test_special_data_need_the_specification_where_they_are(simulated: dict[str,
     assert not simulated["marks hopper_f16_f32 tiny"][ordinary & finite].any()
 
 
-def test_no_terms_leave_the_total_as_it_is(simulated: dict[str, Array]) -> None:
-    x = simulator.case("hopper_f16_f32", "ordinary")
-    assert_bits_equal(simulated["nothing"], x.total)
-    assert (simulated["whole"] != x.total).any()
+@pytest.mark.parametrize("kind", ["ordinary", "codes"])
+def test_one_call_does_both(kind: str, simulated: dict[str, Array]) -> None:
+    x = simulator.case(simulator.WHOLE, kind)
+    assert x.mode == 0  # add_fused is called without factors
+    assert simulated[f"marks {simulator.WHOLE} {kind}"].any() == (kind == "codes")
+    want = expected(x)
+    assert_bits_equal(simulated[f"whole {kind}"].view(want.dtype), want)
+    assert_bits_equal(simulated[f"nothing {kind}"], x.total)
 
 
 def test_every_fused_and_scaled_unit_is_taken() -> None:

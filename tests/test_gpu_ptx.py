@@ -77,11 +77,12 @@ for label, word, result, *key, tile in (
     ("mxfp8", u8, u32, 32, tiles.LONG, False, False, True, tiles.NEVER, LONG_TILE),
 ):
     matrices = tuple(kind[:, ::1] for kind in (result, u8, word, word, u8, u8))
+    tables = (*matrices[:2], i32[::1], *matrices[2:])
     ends = (*arrays(i32), f32[:, ::1], f32[:, ::1])
-    signature = (*matrices, *ends, *operands, typeof(StepFacts(*map(np.int32, range(5)))), i32, i32)
+    signature = (*tables, *ends, *operands, typeof(StepFacts(*map(np.int32, range(5)))), i32, i32)
     kernels["tiles of " + label] = tiles.tile_kernel(*key, tile), signature
-signature = (*matrices, *ends, *arrays(u64, u64, u64, u64, u64), i64[::1], i32, i32)
-kernels["marked"] = tiles.specified_kernel(Rule.SCALED, 32, False, tiles.NEVER), signature
+signature = (*matrices, *ends, *arrays(u64, u64, u64, u64, u64), i64[::1], i32, i32, i32, i32)
+kernels["marked"] = tiles.specified_kernel(Rule.SCALED), signature
 found = {}
 for name, (kernel, signature) in kernels.items():
     found[name], _ = cuda.compile_ptx(kernel.py_func, signature, cc=(9, 0))
@@ -104,6 +105,7 @@ def test_kernels_compile_for_hopper_and_calculate_with_integers() -> None:
     assert len(kernels) > 60
     for name, ptx in kernels.items():
         assert ".target sm_90" in ptx
+        assert ".ftz" not in ptx, name
         used = {found[0] for found in FLOAT_ARITHMETIC.finditer(ptx)}
         if name.startswith("tiles of "):
             assert used, name
