@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -29,17 +30,50 @@ def launch(kernel: Callable[..., Any], like: Any, size: int, *arguments: Any) ->
     if size == 0:
         return
     blocks, threads = SIMULATED if is_simulated() else (min(-(-size // THREADS), MOST_BLOCKS), THREADS)
-    try:
+    launch_blocks(kernel, like, blocks, threads, *arguments)
+
+
+def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: int, *arguments: Any) -> None:
+    """Run a kernel in so many blocks of so many threads, on the stream of an array's owner.
+
+    Raises:
+      GpuError: the GPU has no room, or the launch failed.
+    """
+    if blocks == 0:
+        return
+    with _gpu_errors(f"did not run the kernel in {blocks} blocks of {threads} threads"):
         kernel[blocks, threads, stream_of(like)](*arguments)  # type: ignore[index]
+
+
+def downloaded(array: Any, like: Any) -> Words:
+    """An array from the GPU, after all that was launched before on the stream of `like`'s owner.
+
+    Raises:
+      GpuError: what was launched failed.
+    """
+    with _gpu_errors("did not finish its work"):
+        stream = stream_of(like)
+        if stream:
+            stream.synchronize()
+        words: Words = array.copy_to_host()
+        return words
+
+
+@contextmanager
+def _gpu_errors(what: str) -> Iterator[None]:
+    """Errors of CUDA as a GpuError that says what the GPU did not do."""
+    try:
+        yield
     except Exception as reason:
         if "CUDA" not in type(reason).__name__ and "Cuda" not in type(reason).__name__:
             raise
-        raise GpuError(f"the GPU did not run the kernel over {size} elements: {reason}.") from None
+        raise GpuError(f"the GPU {what}: {reason}.") from None
 
 
-def gpu_kernel(function: Callable[..., Any]) -> Any:
-    """Compile a loop over elements for the GPU; nothing is fused or reordered."""
-    return cuda.jit(function, fastmath=False)
+def gpu_kernel(function: Callable[..., Any], registers: int | None = None) -> Any:
+    """Compile a kernel for the GPU, for at most so many registers a thread; nothing is reordered."""
+    limits = {} if registers is None or is_simulated() else {"max_registers": registers}
+    return cuda.jit(function, fastmath=False, **limits)
 
 
 @lru_cache(maxsize=1024)

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from numba import types
 
-u8, u16, u32, u64, i64 = types.uint8, types.uint16, types.uint32, types.uint64, types.int64
+u8, u16, u32, u64 = types.uint8, types.uint16, types.uint32, types.uint64
+i32, i64, f32 = types.int32, types.int64, types.float32
 
 
 class Kernel(NamedTuple):
@@ -72,7 +73,42 @@ def unit_product() -> Iterator[Kernel]:
         kernel = module.product_kernel(rule, 12, rule is Rule.GROUPED)
         yield Kernel(rule.name, kernel, (a, b, u32[::1], scale, scale, u32[::1], *layouts))
     for along_rows in (False, True):
-        yield Kernel(f"gather {along_rows}", module.gather_kernel(along_rows), (a, *arrays(types.int32), b))
+        yield Kernel(f"gather {along_rows}", module.gather_kernel(along_rows), (a, *arrays(i32), b))
+
+
+def fused_product() -> Iterator[Kernel]:
+    """fpsim.gpu.fused_kernels: tiles for every width of a sum, and every way of promotion."""
+    import numpy as np
+    from numba import typeof
+
+    from fpsim.gpu import fused_kernels as tiles
+    from fpsim.gpu.fused_product import LONG_TILE, TILE
+    from fpsim.gpu.fused_step import OperandFacts, StepFacts
+
+    operands = (typeof(OperandFacts(*map(np.int32, range(9)))),) * 2
+    ends = (*arrays(i32), f32[:, ::1], f32[:, ::1], *operands, typeof(StepFacts(*map(np.int32, range(5)))), i32, i32)
+    for label, word, result, *key, tile in (
+        ("fp8", u8, u32, 32, tiles.SHORT, False, False, False, tiles.NEVER, TILE),
+        ("fp8 promoted", u8, u32, 32, tiles.SHORT, False, False, False, 0, TILE),
+        ("fp8 with factors", u8, u32, 32, tiles.SHORT, False, False, False, 2, TILE),
+        ("bf16", u16, u32, 16, tiles.LONG, False, False, False, tiles.NEVER, LONG_TILE),
+        ("tf32 promoted", u32, u32, 8, tiles.MIDDLE, False, False, False, 0, TILE),
+        ("fp16 to fp16", u16, u16, 16, tiles.LONG, True, True, False, tiles.NEVER, LONG_TILE),
+        ("mxfp8", u8, u32, 32, tiles.LONG, False, False, True, tiles.NEVER, LONG_TILE),
+    ):
+        matrices = tuple(kind[:, ::1] for kind in (result, u8, word, word, u8, u8))
+        yield Kernel(f"tiles of {label}", tiles.tile_kernel(*key, tile), (*matrices, *ends))
+
+
+def marked() -> Iterator[Kernel]:
+    """fpsim.gpu.fused_kernels: what tiles leave."""
+    from fpsim.gpu import fused_kernels as tiles
+    from fpsim.matrix_unit import Rule
+
+    matrices = tuple(kind[:, ::1] for kind in (u32, u8, u8, u8, u8, u8))
+    signature = (*matrices, *arrays(i32), f32[:, ::1], f32[:, ::1], *arrays(u64, u64, u64, u64, u64), i64[::1])
+    kernel = tiles.specified_kernel(Rule.SCALED, 32, False, tiles.NEVER)
+    yield Kernel("marked", kernel, (*signature, i32, i32))
 
 
 def float_matrix() -> Iterator[Kernel]:
@@ -99,7 +135,15 @@ def lane_product() -> Iterator[Kernel]:
 MODULES: dict[str, Callable[[], Iterator[Kernel]]] = {
     "cast": cast, "arithmetic": arithmetic,
     "unit_product": unit_product, "float_matrix": float_matrix, "lane_product": lane_product,
+    "fused_product": fused_product, "marked": marked,
 }  # fmt: skip
+# What a module may do in floating point, where it argues that this is exact; all others calculate with integers. No
+# operation is approximate or flushes subnormals.
+FLOATS = {
+    # multiplications by powers of two, and of operands of few bits; promotions add and fuse as IEEE 754 says
+    "fused_product": r"(add|sub|mul)\.(rn\.)?f32|fma\.rn\.f32",
+}
+IN_REGISTERS = ("fused_product",)  # what a thread adds up must not be in memory
 
 
 class _Hopper:
