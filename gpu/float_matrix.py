@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda
 
+from fpsim.cast import cast_options
 from fpsim.core import arithmetic
 from fpsim.core.encode import encode_fields
 from fpsim.core.number import unpack, unpack_fields
 from fpsim.core.pack import NO_FLAG, pack
 from fpsim.core.rounding import NEAREST_EVEN
-from fpsim.formats import FP32
-from fpsim.gpu.array import stream_of
+from fpsim.formats import FP16, FP32
+from fpsim.gpu.array import GpuArray, stream_of
+from fpsim.gpu.cast import _encode as fill_codes
+from fpsim.gpu.cast import widened_codes
 from fpsim.gpu.launch import gpu_kernel, launch, uploaded
 from fpsim.kernels.layout import pack_plan, unpack_layout
 from fpsim.rounding import Rounding
@@ -152,6 +155,19 @@ class FloatMatrices:
             result.reshape(size), shape[1], uploaded(OF_FLOAT), uploaded(TO_FLOAT),
         )  # fmt: skip
         return result
+
+    def halves(self, x: Any) -> Any:
+        """The FP16 codes of a matrix whose values FP16 has."""
+        codes = cuda.device_array(x.shape, np.uint16)
+        size = math.prod(x.shape)
+        fill_codes(GpuArray(x.reshape(size), (size,), FP32, self.like), codes.reshape(size), cast_options(FP16))
+        return codes
+
+    def widened(self, halves: Any, out: Any) -> None:
+        """Fill a matrix with the values of FP16 codes."""
+        size = math.prod(out.shape)
+        given = GpuArray(halves.reshape(size), (size,), FP16, self.like)
+        self.copied(widened_codes(given, FP16, FP32).words.reshape(*out.shape), out)
 
     def filled(self, shape: tuple[int, int], word: Any, out: Any = None) -> Any:
         """A matrix of one word."""

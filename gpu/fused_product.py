@@ -53,6 +53,7 @@ def takes(unit: MatrixUnit) -> bool:
         and unit.terms <= MOST_TERMS
         and unit.fraction_bits <= MOST_FRACTION_BITS
         and unit.d.name in ("f32", "f16")
+        and unit.block % unit.terms == 0  # the terms of a step share their scales
     )
 
 

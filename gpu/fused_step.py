@@ -193,8 +193,8 @@ def half_of_float(pattern: Any) -> Any:
     """The FP16 code of a float32 pattern whose value FP16 has, NaN excepted."""
     sign = i32(i32(pattern >> i32(16)) & HALF_SIGN)
     magnitude = i32(pattern & MAGNITUDE)
-    units = i32(f32(i32(magnitude if magnitude < INFINITE else i32(0)).view(f32) * f32(2.0**24)))  # of a subnormal
-    normal = i32(i32(magnitude >> HALF_UP) - i32(HALF_REBIAS << HALF_MANTISSA))
     small = magnitude < i32(i32(HALF_LEAST + BIAS) << MANTISSA_BITS)
+    units = i32(f32(i32(magnitude if small else i32(0)).view(f32) * f32(2.0**24)))  # of a subnormal
+    normal = i32(i32(magnitude >> HALF_UP) - i32(HALF_REBIAS << HALF_MANTISSA))
     code = i32(units) if small else normal
     return i32(sign | (HALF_INFINITE if magnitude >= INFINITE else code))

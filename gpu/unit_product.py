@@ -1,4 +1,4 @@
-"""A product by a matrix unit on the GPU: the integer specification, one thread per result."""
+"""A product by a matrix unit on the GPU: in tiles where there is a kernel for it, else by the specification."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 import numpy.typing as npt
 from numba import cuda
 
-from fpsim.cast import cast_options
 from fpsim.core.encode import encode_fields
 from fpsim.core.number import unpack_fields
 from fpsim.core.unit_rules import steps_by_rule
 from fpsim.core.unit_step import Layouts, UnitLayout
-from fpsim.formats import FP16, FP32
+from fpsim.formats import FP16
 from fpsim.gpu.array import GpuArray
-from fpsim.gpu.cast import _encode as fill_codes
 from fpsim.gpu.cast import widened_codes
 from fpsim.gpu.float_matrix import FloatMatrices
+from fpsim.gpu.fused_product import Factors as TileFactors
+from fpsim.gpu.fused_product import add_fused, takes
 from fpsim.gpu.launch import gpu_kernel, launch, uploaded
 from fpsim.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.unit_plan import unit_plan
-from fpsim.unit_product import Factors, add_part
+from fpsim.unit_product import ADD, Factors, add_part
 
 i64, u64 = np.int64, np.uint64
 
@@ -113,6 +113,9 @@ def add_product(total: Any, product: GpuProduct, on: FloatMatrices) -> None:
     k = product.terms.size
     if k == 0 or math.prod(total.shape) == 0:
         return
+    if takes(product.unit):
+        _add_in_tiles(total, product, on)
+        return
     if not product.promote:
         _add_by_specification(total, product, on)
         return
@@ -122,17 +125,33 @@ def add_product(total: Any, product: GpuProduct, on: FloatMatrices) -> None:
         add_part(total, partial, product.factors, part, on)
 
 
+def _add_in_tiles(total: Any, p: GpuProduct, on: FloatMatrices) -> None:
+    """Add a product by the kernel of tiles."""
+    if p.unit.d.fmt == FP16 and not p.promote:
+        halves = on.halves(total)
+        add_fused(halves, p.unit, p.a, p.b, p.scale_a, p.scale_b, on.sent(p.terms), 0, None, on.like)
+        on.widened(halves, total)
+        return
+    factors = None
+    if p.factors.mode != ADD:
+        rows, columns = (on.sent(np.ascontiguousarray(x).view(np.uint32)) for x in (p.factors.rows, p.factors.columns))
+        factors = TileFactors(rows, columns, p.factors.mode)
+    add_fused(
+        total, p.unit, p.a, p.b, p.scale_a, p.scale_b, on.sent(p.terms), p.promote, factors, on.like
+    )  # fmt: skip
+
+
 def _add_by_specification(total: Any, product: GpuProduct, on: FloatMatrices) -> None:
     """Add a product by the integer specification."""
-    size = math.prod(total.shape)
-    flat, gathered = total.reshape(size), _gathered(product, on)
-    if product.unit.d.fmt != FP16:
+    size, gathered = math.prod(total.shape), _gathered(product, on)
+    if product.unit.d.fmt == FP16:
+        halves = on.halves(total)
+        flat = halves.reshape(size)
         run_specification(gathered, flat, flat, on.like, paired=False)
-        return
-    halves = cuda.device_array(size, np.uint16)
-    fill_codes(GpuArray(flat, (size,), FP32, on.like), halves, cast_options(FP16))
-    run_specification(gathered, halves, halves, on.like, paired=False)
-    on.copied(widened_codes(GpuArray(halves, (size,), FP16, on.like), FP16, FP32).words, flat)
+        on.widened(halves, total)
+    else:
+        flat = total.reshape(size)
+        run_specification(gathered, flat, flat, on.like, paired=False)
 
 
 def _gathered(p: GpuProduct, on: FloatMatrices) -> GpuProduct:
