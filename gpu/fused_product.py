@@ -87,10 +87,10 @@ def add_fused(
 
 def add_tiles(
     total: Any, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any, terms: Any, promote: int,
-    factors: Factors | None, like: Any,
+    factors: Factors | None, like: Any, tile: Tile | None = None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Add what the float32 kernel can; (M, N) uint8 of 1 where it left the total as it was, and whether it did."""
-    plan, tile = _plan(unit), _tile(unit)
+    plan, tile = _plan(unit), tile or _tile(unit)
     (m, n), (height, width) = total.shape, tile.shape
     codes, scaled = total.dtype.itemsize == 2, unit.rule is Rule.SCALED
     marks, any_mark = cuda.device_array((m, n), np.uint8), cuda.to_device(np.zeros(1, np.int32), stream_of(like))

@@ -110,11 +110,20 @@ def case(name: str, kind: str) -> Case:
     return Case(unit, total, a, b, scales[0], scales[1], terms, promote, rows, columns, mode)
 
 
+def in_real_tiles() -> Case:
+    """A product over two of the tiles that a GPU works on, the second of them with few rows, in a step and a bit."""
+    unit, rng, (m, n, k) = fp.unit("hopper_e4m3_f32"), np.random.default_rng(5), (131, 61, 40)
+    a, b = _codes(rng, unit.a, (m, k), "ordinary"), _codes(rng, unit.b, (k, n), "cancelling")
+    total, nothing = _total(rng, (m, n), "ordinary", half=False), np.zeros((1, 1))
+    scales = nothing.astype(np.uint8), nothing.astype(np.uint8)
+    return Case(unit, total, a, b, *scales, np.arange(k, dtype=np.int32), 32, nothing, nothing, ADD)
+
+
 def simulated() -> dict[str, Array]:
     """Totals, marks, and the totals of the float32 kernel alone, by name."""
     from numba import cuda
 
-    from fpsim.gpu.fused_product import Factors, add_fused, add_marked, add_tiles
+    from fpsim.gpu.fused_product import TILE, Factors, add_fused, add_marked, add_tiles
 
     results: dict[str, Array] = {}
     for name in UNITS:
@@ -135,6 +144,10 @@ def simulated() -> dict[str, Array]:
             total, a, b, p, q, terms = (cuda.to_device(each) for each in (*x[1:6], places))
             add_fused(total, x.unit, a, b, p, q, terms, x.promote, None, total)
             results[f"{name} {kind}"] = total.copy_to_host()
+    x = in_real_tiles()
+    total, a, b, p, q, terms = (cuda.to_device(each) for each in x[1:7])
+    add_tiles(total, x.unit, a, b, p, q, terms, x.promote, None, total, TILE)
+    results["real tiles"] = total.copy_to_host()
     return results
 
 

@@ -97,7 +97,8 @@ def fused_product() -> Iterator[Kernel]:
         ("mxfp8", u8, u32, 32, tiles.LONG, False, False, True, tiles.NEVER, LONG_TILE),
     ):
         matrices = tuple(kind[:, ::1] for kind in (result, u8, word, word, u8, u8))
-        yield Kernel(f"tiles of {label}", tiles.tile_kernel(*key, tile), (*matrices, *ends))
+        signature = (*matrices[:2], i32[::1], *matrices[2:], *ends)
+        yield Kernel(f"tiles of {label}", tiles.tile_kernel(*key, tile), signature)
 
 
 def marked() -> Iterator[Kernel]:
@@ -107,8 +108,7 @@ def marked() -> Iterator[Kernel]:
 
     matrices = tuple(kind[:, ::1] for kind in (u32, u8, u8, u8, u8, u8))
     signature = (*matrices, *arrays(i32), f32[:, ::1], f32[:, ::1], *arrays(u64, u64, u64, u64, u64), i64[::1])
-    kernel = tiles.specified_kernel(Rule.SCALED, 32, False, tiles.NEVER)
-    yield Kernel("marked", kernel, (*signature, i32, i32))
+    yield Kernel("marked", tiles.specified_kernel(Rule.SCALED), (*signature, i32, i32, i32, i32))
 
 
 def float_matrix() -> Iterator[Kernel]:
@@ -142,6 +142,7 @@ MODULES: dict[str, Callable[[], Iterator[Kernel]]] = {
 FLOATS = {
     # multiplications by powers of two, and of operands of few bits; promotions add and fuse as IEEE 754 says
     "fused_product": r"(add|sub|mul)\.(rn\.)?f32|fma\.rn\.f32",
+    "marked": r"(add|mul)\.(rn\.)?f32|fma\.rn\.f32",  # promotions alone
 }
 IN_REGISTERS = ("fused_product",)  # what a thread adds up must not be in memory
 

@@ -82,6 +82,12 @@ def test_special_data_need_the_specification_where_they_are(simulated: dict[str,
     assert not simulated["marks hopper_f16_f32 tiny"][ordinary & finite].any()
 
 
+def test_the_tiles_of_a_gpu_have_the_bits_of_the_cpu(simulated: dict[str, Array]) -> None:
+    x = simulator.in_real_tiles()
+    want = fp.matmul(x.a, x.b, x.total.view(np.float32), accumulate=x.unit, promote=x.promote)
+    assert_bits_equal(simulated["real tiles"].view(want.dtype), want)
+
+
 @pytest.mark.parametrize("kind", ["ordinary", "codes"])
 def test_one_call_does_both(kind: str, simulated: dict[str, Array]) -> None:
     x = simulator.case(simulator.WHOLE, kind)

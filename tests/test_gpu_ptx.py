@@ -36,6 +36,7 @@ def test_kernels_compile_for_hopper_and_calculate_as_they_say(module: str) -> No
     assert kernels
     for name, ptx in kernels.items():
         assert ".target sm_90" in ptx
+        assert ".ftz" not in ptx, name
         used = {found[0] for found in FLOAT_ARITHMETIC.finditer(ptx)}
         assert bool(used) == (module in FLOATS), (name, used)
         assert all(re.fullmatch(FLOATS[module], each) for each in used), (name, used)
