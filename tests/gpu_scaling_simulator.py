@@ -1,6 +1,8 @@
 """Run in its own process under NUMBA_ENABLE_CUDASIM=1 and NUMBA_DISABLE_JIT=1: scaled quantisation on a simulated GPU.
 
-Results go to the file that is named; `tests.test_gpu_scaling` compares them with those of the CPU.
+Results go to the file that is named; `tests.test_gpu_scaling` compares them with those of the CPU. These come from the
+same process ("cpu ..."), where nothing is compiled: so many kernels would take minutes. Some are compared with compiled
+ones besides; tests/test_scaling.py compares all of these with the oracle.
 """
 
 from __future__ import annotations
@@ -128,7 +130,21 @@ def simulated() -> dict[str, Array]:
         results[f"{name}: decode"] = q.decode().copy_to_host()
         results[f"{name}: exact"] = q.decode(np.float64).copy_to_host()
         results[f"{name}: quantize"] = fp.gpu.quantize_scaled(source, fmt, scaling, **options).copy_to_host()
+        results |= on_cpu(f"cpu {name}", Case(fmt, scaling, x, options))
     return results | in_pieces() | reused()
+
+
+def on_cpu(name: str, case: Case) -> dict[str, Array]:
+    """The same by the functions of the CPU."""
+    fmt, scaling, x, options = case
+    q = fp.encode_scaled(x, fmt, scaling, **options)
+    results = {
+        f"{name}: decode": q.decode(),
+        f"{name}: exact": q.decode(np.float64),
+        f"{name}: quantize": fp.quantize_scaled(x, fmt, scaling, **options),
+    }
+    stored(results, name, q)
+    return results
 
 
 def in_pieces() -> dict[str, Array]:

@@ -28,37 +28,50 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
     return simulate("tests.gpu_scaling_simulator", tmp_path_factory.mktemp("gpu") / "results.npz")
 
 
-def compare(name: str, q: fp.Scaled, found: dict[str, Array]) -> None:
-    """Everything that an encoding holds."""
-    want: dict[str, Array] = {}
-    simulator.stored(want, name, q)
-    assert {key for key in found if key.startswith(f"{name}: ") and key.split(": ")[1] in simulator.PARTS} == {
-        key for key in want if not key.endswith("report")
-    }
-    for key, array in want.items():
+def compare(name: str, want: dict[str, Array], found: dict[str, Array]) -> None:
+    """Everything that an encoding holds; want: by part."""
+    parts = {key.rpartition(": ")[2] for key in found if key.rpartition(": ")[0] == name}
+    assert parts <= set(want), name
+    assert {part for part in want if part in simulator.PARTS} <= parts, name
+    for part in parts:
         try:
-            assert_bits_equal(found[key], array)
+            assert_bits_equal(found[f"{name}: {part}"], want[part])
         except AssertionError as error:
-            raise AssertionError(f"{key}: {error}") from None
+            raise AssertionError(f"{name}, {part}: {error}") from None
+
+
+def parts_of(name: str, results: dict[str, Array]) -> dict[str, Array]:
+    """What was stored under a name, by part."""
+    return {key.rpartition(": ")[2]: array for key, array in results.items() if key.rpartition(": ")[0] == name}
+
+
+def parts_of_encoding(q: fp.Scaled) -> dict[str, Array]:
+    """What an encoding of the CPU holds, by part."""
+    results: dict[str, Array] = {}
+    simulator.stored(results, "q", q)
+    return parts_of("q", results) | {"decode": q.decode()}
 
 
 def test_codes_scales_counts_and_values_are_those_of_the_cpu(simulated: dict[str, Array]) -> None:
-    cases = simulator.cases()
-    assert len(cases) > 150
-    for name, (fmt, scaling, x, options) in cases.items():
-        q = fp.encode_scaled(x, fmt, scaling, **options)
-        compare(name, q, simulated)
-        assert_bits_equal(simulated[f"{name}: decode"], q.decode())
-        assert_bits_equal(simulated[f"{name}: exact"], q.decode(np.float64))
-        assert_bits_equal(simulated[f"{name}: quantize"], fp.quantize_scaled(x, fmt, scaling, **options))
+    names = list(simulator.cases())
+    assert len(names) > 150
+    for name in names:
+        want = parts_of(f"cpu {name}", simulated)
+        assert {"codes", "scales", "report", "decode", "exact", "quantize"} <= set(want)
+        compare(name, want, simulated)
+
+
+@pytest.mark.parametrize("name", ["TILE_1X128", "NVFP4", "TE_MX", "TE_1X128", "INT8 multiply", "stochastic E4M3"])
+def test_compiled_kernels_of_the_cpu_give_the_same(name: str, simulated: dict[str, Array]) -> None:
+    want = simulator.on_cpu("q", simulator.cases()[name])
+    compare(name, parts_of("q", want), simulated)
 
 
 def test_tiles_that_are_cut_into_pieces_give_the_same(simulated: dict[str, Array]) -> None:
-    cases = {name: case for name, case in simulator.cases().items() if simulator.cut(name)}
-    assert len(cases) > 40
-    for name, (fmt, scaling, x, options) in cases.items():
-        compare(f"cut {name}", fp.encode_scaled(x, fmt, scaling, **options), simulated)
-        assert_bits_equal(simulated[f"cut {name}: quantize"], fp.quantize_scaled(x, fmt, scaling, **options))
+    names = [name for name in simulator.cases() if simulator.cut(name)]
+    assert len(names) > 30
+    for name in names:
+        compare(f"cut {name}", parts_of(f"cpu {name}", simulated), simulated)
 
 
 @pytest.mark.parametrize("name", ["TILE_1X128", "NVFP4", "INT8"])
@@ -68,16 +81,15 @@ def test_arrays_are_filled_again_transposed_and_moved(name: str, simulated: dict
     first, second = (simulator.spoilt((3, 40), seed=seed) for seed in (1, 2))
     q = fp.encode_scaled(second, fmt, scaling)
     for way in ("again", "up"):
-        compare(f"{way} {name}", q, simulated)
-    compare(f"transposed {name}", q.T, simulated)
-    for way in ("up", "out"):
-        assert_bits_equal(simulated[f"{way} {name}: decode"], q.decode())
+        compare(f"{way} {name}", parts_of_encoding(q), simulated)
+    compare(f"transposed {name}", parts_of_encoding(q.T), simulated)
+    assert_bits_equal(simulated[f"out {name}: decode"], q.decode())
     assert_bits_equal(simulated[f"out {name}: quantize"], fp.quantize_scaled(first, fmt, scaling))
 
 
 def test_requantizing_decodes_and_encodes_again(simulated: dict[str, Array]) -> None:
     rows = fp.encode_scaled(simulator.spoilt((9, 40), spread=3), fp.E4M3, fp.scalings.MX)
-    compare("requantized", rows.requantize(fp.scalings.TILE_128X1), simulated)
+    compare("requantized", parts_of_encoding(rows.requantize(fp.scalings.TILE_128X1)), simulated)
 
 
 # ---- who works on what
