@@ -161,7 +161,7 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
             top, low, found = word(0), word(0), 0
             for r in range(part.row, part.bottom, g.lanes_y):
                 for c in range(part.column, part.right, g.lanes_x):
-                    bits = word(load(source, r * g.columns + c, h))
+                    bits = word(load(source, u64(r * g.columns + c), h))
                     magnitude = word(bits & magnitude_mask)
                     finite = magnitude if magnitude < infinity else word(0)
                     if affine and bits >= sign_bit:

@@ -84,7 +84,7 @@ def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
             top, found = word(0), 0
             for r in range(part.row, part.bottom, g.lanes_y):
                 for c in range(part.column, part.right, g.lanes_x):
-                    magnitude = word(load(source, r * g.columns + c, h) & magnitude_mask)
+                    magnitude = word(load(source, u64(r * g.columns + c), h) & magnitude_mask)
                     finite = magnitude if magnitude < infinity else word(0)
                     top = finite if finite > top else top
                     if magnitude >= infinity:
@@ -125,8 +125,8 @@ def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
             factor, scale = shared_factors[place], u32(shared_scales[place]).view(f32)
             for r in range(part.row, part.bottom, g.lanes_y):
                 for c in range(part.column, part.right, g.lanes_x):
-                    i = r * g.columns + c
-                    random = word(random_word(u64(i), k0, k1)) if stochastic else word(0)
+                    i = u64(r * g.columns + c)
+                    random = word(random_word(i, k0, k1)) if stochastic else word(0)
                     out[i] = element(load(source, i, h), factor, scale, random, f, back)
         cuda.syncthreads()
         if thread == 0:
@@ -169,8 +169,8 @@ def elements_kernel(e: Elements) -> Any:
                     zero_point = zero_point - 256 if zero_point > highest else zero_point
                 for r in range(part.row, part.bottom, g.lanes_y):
                     for c in range(part.column, part.right, g.lanes_x):
-                        i = r * g.columns + c
-                        random = word(random_word(u64(i), k0, k1)) if stochastic else word(0)
+                        i = u64(r * g.columns + c)
+                        random = word(random_word(i, k0, k1)) if stochastic else word(0)
                         bits = load(source, i, h)
                         if affine:
                             code = to_integer(bits, factor, random, f) + zero_point
@@ -200,7 +200,7 @@ def values_kernel(width: int, target: int) -> Any:
                 scale = real(u32(scales[part.tile]).view(f32))
                 for r in range(part.row, part.bottom, g.lanes_y):
                     for c in range(part.column, part.right, g.lanes_x):
-                        i = r * g.columns + c
+                        i = u64(r * g.columns + c)
                         code = word(codes[i])
                         if single:
                             values[i] = value_bits(code, scale, sign_bit, back)
@@ -231,7 +231,7 @@ def integers_kernel(target: int, affine: bool) -> Any:
                     zero_point = zero_point - 256 if zero_point > highest else zero_point
                 for r in range(part.row, part.bottom, g.lanes_y):
                     for c in range(part.column, part.right, g.lanes_x):
-                        i = r * g.columns + c
+                        i = u64(r * g.columns + c)
                         code = i64(codes[i])
                         code = code - 256 if code > highest else code
                         if single:
