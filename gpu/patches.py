@@ -23,7 +23,7 @@ PER_THREAD = 8  # elements of a narrow tile: so many loads are under way at once
 NARROW = 8  # threads that share even the narrowest row, so that they read whole sectors of memory
 SEGMENT = 32  # columns that make up whole transactions of memory
 PIECE = 1 << 14  # elements of a piece of a tile that several blocks work on
-LARGEST_PATCH = 1 << 16  # elements that one block reads twice, the second time from the cache
+LARGEST_PATCH = 1 << 16  # elements that stay in the cache between two readings by one block
 
 
 class Patches(NamedTuple):
@@ -46,6 +46,11 @@ class Patches(NamedTuple):
     shift_across: Any  # log2 of across
     groups: Any  # patches beside each other
     count: Any  # patches in all
+
+    @property
+    def stays_in_cache(self) -> bool:
+        """Whether a block that reads a patch twice finds it in the cache the second time."""
+        return bool(self.piece_rows * self.piece_columns * self.across <= LARGEST_PATCH)
 
     @property
     def layout(self) -> npt.NDArray[Any]:
@@ -75,7 +80,6 @@ class Part(NamedTuple):
     column: Any
 
 
-@scalar
 def part_of(patch: Any, thread: Any, g: Patches) -> Part:
     """The part of a thread of a block."""
     lane_x = i64(thread & i64(g.lanes_x - 1))

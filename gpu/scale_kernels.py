@@ -35,6 +35,7 @@ from fpsim.core.scale import (
     scale_steps_64,
 )
 from fpsim.core.scaled import integer_of
+from fpsim.gpu.functions import gpu_function
 from fpsim.gpu.launch import gpu_kernel
 from fpsim.gpu.patches import block_threads, part_of, patch_fields
 from fpsim.kernels.scale_plan import ScaleChoices
@@ -57,7 +58,7 @@ def loader(width: int, widened: bool) -> Any:
     def load(source: Any, i: Any, g: Any) -> Any:
         return decode_bits(word(source[i]), g) if widened else word(source[i])
 
-    return scalar(load)
+    return gpu_function(load)
 
 
 @cache
@@ -69,7 +70,7 @@ def settler(s: ScaleChoices) -> Any:
     word: Any = word_of(s.width)
     real: Any = f32 if s.width == 32 else f64
     steps = scale_steps_32 if s.width == 32 else scale_steps_64
-    encode_bits = encode_bits_32 if s.width == 32 else encode_bits_64
+    encode_bits = gpu_function(encode_bits_32 if s.encodes or s.width == 32 else encode_bits_64)
     rule, applied, levels, mode, kind, is_single = s.rule, s.applied, s.levels, s.mode, s.kind, s.is_single
     ruled_top, encode_scale_of, decode_scale_of = steps.ruled_top, steps.encode_scale_of, steps.decode_scale_of
     quotient_of, single_scale, bounded, applied_to = (
@@ -86,7 +87,7 @@ def settler(s: ScaleChoices) -> Any:
         encode_scale, low = encode_scale_of(top, exact[0], exact[1], of_zeros)
         factor, code = real(encode_scale), word(0)
         if not is_single:
-            found = encode_bits_32(f32(encode_scale).view(u32), u32(0), f, mode, kind)
+            found = encode_bits(f32(encode_scale).view(u32), u32(0), f, mode, kind)
             # an encode scale of 0, that of an infinite amax, has no code, and stays
             factor = real(table[found]) if factor > zero else zero
             code = word(u32(MIRROR) - found)
@@ -130,7 +131,7 @@ def settler(s: ScaleChoices) -> Any:
         bits = NAN_32 if lost else f32(single).view(u32)
         return bits, word(rules[3]) if lost else code, nan if lost else factor, events
 
-    return scalar(settle)
+    return gpu_function(settle)
 
 
 @cache
@@ -139,6 +140,7 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
 
     tops: the largest finite magnitude of each tile; affine: of its positive elements, and lows of its negative ones.
     """
+    find_part = gpu_function(part_of)
     word: Any = word_of(width)
     threads = block_threads()
     load = loader(width, widened)
@@ -155,11 +157,11 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
         lane_y = i64(thread >> i64(g.shift_x + g.shift_across))
         rows_apart = i64(g.lanes_x * g.across)
         for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = part_of(patch, thread, g)
+            part = find_part(patch, thread, g)
             top, low, found = word(0), word(0), 0
             for r in range(part.row, part.bottom, g.lanes_y):
                 for c in range(part.column, part.right, g.lanes_x):
-                    bits = word(load(source, r * g.columns + c, h))
+                    bits = word(load(source, u64(r * g.columns + c), h))
                     magnitude = word(bits & magnitude_mask)
                     finite = magnitude if magnitude < infinity else word(0)
                     if affine and bits >= sign_bit:
@@ -260,7 +262,7 @@ def zero_points_kernel(width: int, kind: int, applied: int) -> Any:
     """The kernel `(lows, factors, zero points, lowest, highest, layout)`: z = lowest - round(low / scale), clamped."""
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
-    to_integer = integer_of(width, NEAREST_EVEN, kind, applied)
+    to_integer = gpu_function(integer_of(width, NEAREST_EVEN, kind, applied))
 
     def find_zero_points(lows: Any, factors: Any, zero_points: Any, lowest: Any, highest: Any, layout: Any) -> None:
         f = encode_fields(layout)

@@ -16,7 +16,7 @@ from fpsim.gpu import scale_kernels, tile_kernels
 from fpsim.gpu.array import GpuArray, gpu_array, result_like
 from fpsim.gpu.cast import decode
 from fpsim.gpu.launch import launch, uploaded
-from fpsim.gpu.patches import LARGEST_PATCH, Patches, block_threads, patches_of
+from fpsim.gpu.patches import Patches, block_threads, patches_of
 from fpsim.gpu.scaled import NOTHING, Scaled, refuse_logarithms
 from fpsim.gpu.transfer import cleared, host_array, sent
 from fpsim.integer_format import OFFSETS, IntegerFormat
@@ -292,8 +292,7 @@ def _run(job: _Job, fill: _Targets, given: Any) -> None:
         cleared(like, fill.counts)
         settling = _scale_arguments(job, fill, from_source, widened)
         whole_tiles = job.patches(cut=False)
-        fits = whole_tiles.piece_rows * whole_tiles.piece_columns * whole_tiles.across <= LARGEST_PATCH
-        if fits and not job.affine:
+        if whole_tiles.stays_in_cache and not job.affine:
             _launch(
                 tile_kernels.tiles_kernel(e, plan.choices), job, whole_tiles, words, fill.out, from_source[1],
                 uploaded(whole_tiles.layout), fill.scales, fill.scale_codes, fill.counts, *layouts, *settling,

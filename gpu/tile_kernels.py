@@ -19,6 +19,7 @@ from fpsim.core.philox import random_word
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.core.scale import COUNTERS, HAS_INFINITY, HAS_NAN
 from fpsim.core.scaled import element_of, integer_of, integer_value, value_of
+from fpsim.gpu.functions import gpu_function
 from fpsim.gpu.launch import gpu_kernel
 from fpsim.gpu.patches import block_threads, part_of, patch_fields
 from fpsim.gpu.scale_kernels import loader, settler, word_of
@@ -47,11 +48,12 @@ def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
     Arguments: source, out; layout of the source, patches; scales, their codes, counts; layouts of the elements; words
     of the seed; then those of `settler`.
     """
+    find_part = gpu_function(part_of)
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
     threads = block_threads()
     load, settle = loader(e.width, e.widened), settler(s)
-    element = element_of(e.width, e.mode, e.kind, e.applied, e.integer, e.back, True)
+    element = gpu_function(element_of(e.width, e.mode, e.kind, e.applied, e.integer, e.back, True))
     magnitude_mask = word((1 << (e.width - 1)) - 1)
     infinity = word(0x7F800000 if e.width == 32 else 0x7FF0000000000000)
     stochastic, is_single = e.mode == STOCHASTIC, s.is_single
@@ -78,11 +80,11 @@ def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
                 shared_counts[k] = u32(0)
         cuda.syncthreads()
         for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = part_of(patch, thread, g)
+            part = find_part(patch, thread, g)
             top, found = word(0), 0
             for r in range(part.row, part.bottom, g.lanes_y):
                 for c in range(part.column, part.right, g.lanes_x):
-                    magnitude = word(load(source, r * g.columns + c, h) & magnitude_mask)
+                    magnitude = word(load(source, u64(r * g.columns + c), h) & magnitude_mask)
                     finite = magnitude if magnitude < infinity else word(0)
                     top = finite if finite > top else top
                     if magnitude >= infinity:
@@ -106,7 +108,7 @@ def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
                 cuda.syncthreads()
             if thread < g.across:
                 # the thread settles the tile at its own place, and here it stands for the first one there
-                tile = part_of(patch, i64(thread << g.shift_x), g)
+                tile = find_part(patch, i64(thread << g.shift_x), g)
                 if tile.is_tile:
                     bits, code, factor, events = settle(
                         shared_tops[thread << g.shift_x], shared_specials[thread], numbers, exact, rules, layout, table
@@ -123,8 +125,8 @@ def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
             factor, scale = shared_factors[place], u32(shared_scales[place]).view(f32)
             for r in range(part.row, part.bottom, g.lanes_y):
                 for c in range(part.column, part.right, g.lanes_x):
-                    i = r * g.columns + c
-                    random = word(random_word(u64(i), k0, k1)) if stochastic else word(0)
+                    i = u64(r * g.columns + c)
+                    random = word(random_word(i, k0, k1)) if stochastic else word(0)
                     out[i] = element(load(source, i, h), factor, scale, random, f, back)
         cuda.syncthreads()
         if thread == 0:
@@ -142,11 +144,12 @@ def elements_kernel(e: Elements) -> Any:
     Arguments: source, out; layout of the source, patches; scales, factors, zero points; layouts of the elements; words
     of the seed; lowest and highest integer.
     """
+    find_part = gpu_function(part_of)
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
     load = loader(e.width, e.widened)
-    element = element_of(e.width, e.mode, e.kind, e.applied, e.integer, e.back, True)
-    to_integer = integer_of(e.width, e.mode, e.kind, e.applied)
+    element = gpu_function(element_of(e.width, e.mode, e.kind, e.applied, e.integer, e.back, True))
+    to_integer = gpu_function(integer_of(e.width, e.mode, e.kind, e.applied))
     stochastic, affine = e.mode == STOCHASTIC, e.affine
 
     def encode(
@@ -157,7 +160,7 @@ def elements_kernel(e: Elements) -> Any:
         f, back = encode_fields(encode_layout), decode_fields(decode_layout)
         thread = i64(cuda.threadIdx.x)
         for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = part_of(patch, thread, g)
+            part = find_part(patch, thread, g)
             if part.is_tile:
                 factor, scale = word(factors[part.tile]).view(real), u32(scales[part.tile]).view(f32)
                 zero_point = i64(0)
@@ -166,8 +169,8 @@ def elements_kernel(e: Elements) -> Any:
                     zero_point = zero_point - 256 if zero_point > highest else zero_point
                 for r in range(part.row, part.bottom, g.lanes_y):
                     for c in range(part.column, part.right, g.lanes_x):
-                        i = r * g.columns + c
-                        random = word(random_word(u64(i), k0, k1)) if stochastic else word(0)
+                        i = u64(r * g.columns + c)
+                        random = word(random_word(i, k0, k1)) if stochastic else word(0)
                         bits = load(source, i, h)
                         if affine:
                             code = to_integer(bits, factor, random, f) + zero_point
@@ -181,22 +184,23 @@ def elements_kernel(e: Elements) -> Any:
 @cache
 def values_kernel(width: int, target: int) -> Any:
     """The kernel `(codes, values, patches, scales, layout, sign bit)`; target: bits of the values' float."""
+    find_part = gpu_function(part_of)
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
     single = target == 32
-    value_bits = value_of(width, True)
+    value_bits = gpu_function(value_of(width, True))
     nan, sign = u64(0x7FF8000000000000), u64(1 << 63)
 
     def decode(codes: Any, values: Any, places: Any, scales: Any, layout: Any, sign_bit: Any) -> None:
         g, back = patch_fields(places), decode_fields(layout)
         thread = i64(cuda.threadIdx.x)
         for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = part_of(patch, thread, g)
+            part = find_part(patch, thread, g)
             if part.is_tile:
                 scale = real(u32(scales[part.tile]).view(f32))
                 for r in range(part.row, part.bottom, g.lanes_y):
                     for c in range(part.column, part.right, g.lanes_x):
-                        i = r * g.columns + c
+                        i = u64(r * g.columns + c)
                         code = word(codes[i])
                         if single:
                             values[i] = value_bits(code, scale, sign_bit, back)
@@ -211,13 +215,14 @@ def values_kernel(width: int, target: int) -> Any:
 @cache
 def integers_kernel(target: int, affine: bool) -> Any:
     """The kernel `(codes, values, patches, scales, zero points, highest)`; target: bits of the values' float."""
+    find_part = gpu_function(part_of)
     single = target == 32
 
     def decode(codes: Any, values: Any, places: Any, scales: Any, zero_points: Any, highest: Any) -> None:
         g = patch_fields(places)
         thread = i64(cuda.threadIdx.x)
         for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = part_of(patch, thread, g)
+            part = find_part(patch, thread, g)
             if part.is_tile:
                 scale = u32(scales[part.tile]).view(f32)
                 zero_point = i64(0)
@@ -226,7 +231,7 @@ def integers_kernel(target: int, affine: bool) -> Any:
                     zero_point = zero_point - 256 if zero_point > highest else zero_point
                 for r in range(part.row, part.bottom, g.lanes_y):
                     for c in range(part.column, part.right, g.lanes_x):
-                        i = r * g.columns + c
+                        i = u64(r * g.columns + c)
                         code = i64(codes[i])
                         code = code - 256 if code > highest else code
                         if single:

@@ -26,8 +26,11 @@ def python(script: str, root: Path = ROOT, **environment: str) -> str:
 
 def simulate(module: str, file: Path) -> dict[str, npt.NDArray[Any]]:
     """The arrays that a module of tests writes to a file, with CUDA simulated and the core as plain Python."""
-    # words wrap around on purpose, which NumPy reports in every thread that was not told; nothing else may be reported
-    warnings = ["-W", "error", "-W", "ignore:overflow encountered:RuntimeWarning"]
+    # words wrap around and floats become Inf and NaN on purpose, which NumPy reports in every thread that was not told;
+    # nothing else may be reported
+    warnings = ["-W", "error"]
+    for what in ("overflow", "divide by zero", "invalid value"):
+        warnings += ["-W", f"ignore:{what} encountered:RuntimeWarning"]
     done = subprocess.run(
         [sys.executable, *warnings, "-m", module, str(file)],
         cwd=ROOT,

@@ -692,3 +692,12 @@ def test_a_tile_with_inf_has_scale_1_where_that_is_the_rule(rule: str, fmt: str)
     how = fp.Scaling(block=(1, 4), infinity="one", overflow="saturate", **words)
     x = np.array([[np.inf, 1, 2, 3, 4, 5, 6, 7]], np.float32)  # ceil gave 2: 448 / 256 lies above a power of two
     assert fp.encode_scaled(x, fmt, how).scales[0, 0] == 1
+
+
+@pytest.mark.parametrize("scale_format", [fp.E4M3, fp.BF16])
+def test_a_scale_that_is_nan_by_two_infinities_has_the_positive_nan(scale_format: Any) -> None:
+    x = np.array([[np.inf] + [1.0] * 15], np.float32)  # Inf / Inf: x86 gives NaN a sign
+    q = fp.encode_scaled(x, "e2m1", fp.scalings.NVFP4.replace(scale_format=scale_format, infinity="propagate"))
+    assert q.scale_codes is not None
+    assert q.scale_codes.item() == scale_format.nan_code
+    assert np.isnan(q.scales).all()
