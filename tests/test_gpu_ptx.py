@@ -28,26 +28,51 @@ for module in (numba.cuda.compiler, numba.cuda.dispatcher):
 from fpsim.core.operations import BINARY, COMPARISONS, UNARY
 from fpsim.gpu import add, encode, matmul  # noqa: F401
 from fpsim.matrix_unit import Rule
-casts, sums, products = (sys.modules[f"fpsim.gpu.{name}"] for name in ("cast", "arithmetic", "matmul"))
+from fpsim.formats import BF16, E4M3, E4M3FNUZ, E8M0, FP16
+from fpsim.gpu import cast_kernels as casts, copies
+from fpsim.gpu.cast_kernels import Way
+from fpsim.kernels.layout import decode_plan, encode_plan
+from fpsim.rounding import Rounding
+sums, products = (sys.modules[f"fpsim.gpu.{name}"] for name in ("arithmetic", "matmul"))
 u8, u16, u32, u64 = (getattr(types, f"uint{bits}") for bits in (8, 16, 32, 64))
 i64 = types.int64
 
 def arrays(*kinds):
     return tuple(kind[::1] for kind in kinds)
 
+words = {8: u8, 16: u16, 32: u32, 64: u64}
+
+def cast(*way, **facts):
+    way = Way(*way, **facts)
+    count, layout = way.groups.length, u32 if way.width == 32 else u64
+    plain = [words[bits] for bits in way[:2]]
+    grouped = [words[bits * count] for bits in way[:2]]
+    return casts.cast_kernel(way), (*arrays(*plain, *grouped, layout, layout, layout), u64, u64)
+
 kernels = {
-    "decode 32": (casts._decode_kernel(32), arrays(u8, u32, u32)),
-    "decode 64": (casts._decode_kernel(64), arrays(u32, u64, u64)),
-    "look up": (casts._table_kernel(), arrays(u8, u32, u32)),
-    "outside": (casts._outside_kernel(), (*arrays(u8), u8, *arrays(u8))),
+    "decode 32": cast(8, 32, 32, reads=True),
+    "decode 64": cast(32, 64, 64, reads=True),
+    "look up": (casts.look_up_kernel(), arrays(u8, u32, u32)),
+    "outside": (casts.outside_kernel(), (*arrays(u8), u8, *arrays(u8))),
+    "gather": (copies._gather_kernel(), (*arrays(u8, u8), i64, *arrays(i64, i64))),
     "next": (sums._neighbour_kernel(0), arrays(u8, u8, u8, u64, u64)),
 }
-for mode in (0, 1, 2, 3, 4, 5, 6):
-    for width, word in ((32, u32), (64, u64)):
-        for kind in (0, 1, 2):
-            signature = (*arrays(word, u8, word, u32), u64, u64)
-            kernels[f"encode {width} {mode} {kind}"] = casts._encode_kernel(width, mode, kind, 0), signature
-kernels["encode widened"] = casts._encode_kernel(32, 0, 0, 1), (*arrays(u16, u8, u32, u32), u64, u64)
+for mode in Rounding:
+    for width in (32, 64):
+        kernels[f"encode {width} {mode}"] = cast(width, 8, width, rounds=True, mode=int(mode), kind=2)
+kernels["encode widened"] = cast(16, 8, 32, reads=True, rounds=True)
+kernels["quantize"] = cast(32, 32, 32, rounds=True, gives=True, kind=1)
+for fmt in (E4M3, E4M3FNUZ, E8M0, FP16, BF16):
+    back = decode_plan(fmt, 32)
+    if back:
+        kernels[f"decode {fmt}"] = cast(8 * fmt.storage.itemsize, 32, 32, reads=True, of_source=back.frozen)
+    for mode in (Rounding.NEAREST_EVEN, Rounding.DOWN, Rounding.STOCHASTIC):
+        plan = encode_plan(fmt, 32, mode, "nonfinite", "keep", 32)
+        to = {"rounds": True, "mode": int(mode), "kind": plan.kind, "to_code": plan.frozen}
+        by_floats = "floats " if mode == Rounding.NEAREST_EVEN and fmt not in (E8M0, BF16) else ""
+        kernels[f"{by_floats}encode {fmt} {mode}"] = cast(32, 8 * fmt.storage.itemsize, 32, **to)
+        if by_floats:
+            kernels[f"floats quantize {fmt}"] = cast(32, 32, 32, gives=True, of_result=back.frozen, **to)
 for name in (*UNARY, *BINARY, "fma"):
     signature = (*arrays(u8, u8, u8), i64, i64, i64, *arrays(u8, u8, u64, u64, u64, u64), u64, u64, u64)
     kernels[name] = sums._rounding_kernel(name, 0), signature
@@ -63,7 +88,9 @@ for name, (kernel, signature) in kernels.items():
     found[name], _ = cuda.compile_ptx(kernel.py_func, signature, cc=(9, 0))
 json.dump(found, sys.stdout)
 """
-FLOAT_ARITHMETIC = re.compile(r"\b(add|sub|mul|fma|mad|div|rcp|sqrt|rsqrt|ex2|lg2|sin|cos)(\.[a-z]+)*\.f(16|32|64)\b")
+FLOAT_ARITHMETIC = re.compile(
+    r"\b((?:add|sub|mul|fma|mad|div|rcp|sqrt|rsqrt|ex2|lg2|sin|cos)(?:\.[a-z]+)*\.f(?:16|32|64))\b"
+)
 
 
 @pytest.mark.skipif(not find_spec("numba_cuda"), reason="numba-cuda is not installed (extra [gpu])")
@@ -76,4 +103,11 @@ def test_kernels_compile_for_hopper_and_calculate_with_integers() -> None:
     assert len(kernels) > 60
     for name, ptx in kernels.items():
         assert ".target sm_90" in ptx
-        assert not FLOAT_ARITHMETIC.findall(ptx), name
+        if "code" in name:
+            assert ".local" not in ptx, f"{name} keeps what a thread holds in memory"
+        found = set(FLOAT_ARITHMETIC.findall(ptx))
+        if name.startswith("floats "):
+            # neither fused nor with subnormal numbers flushed to zero
+            assert found == {"add.f32"} or found == {"add.rn.f32"}, name
+        else:
+            assert not found, name
