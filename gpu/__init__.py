@@ -16,11 +16,14 @@ from fpsim.gpu.device import GpuError, available
 if TYPE_CHECKING:
     from fpsim.gpu import hardware
     from fpsim.gpu.arithmetic import (
+        absolute,
         add,
+        classify,
         convert,
         divide,
         equal,
         fma,
+        from_int,
         less,
         less_equal,
         maximum,
@@ -28,12 +31,14 @@ if TYPE_CHECKING:
         minimum,
         minimum_number,
         multiply,
+        negative,
         next_down,
         next_up,
         remainder,
         round_to_integral,
         sqrt,
         subtract,
+        to_int,
     )
     from fpsim.gpu.cast import cast, decode, encode, quantize
     from fpsim.gpu.matmul import dot_add, matmul
@@ -43,10 +48,10 @@ if TYPE_CHECKING:
     from fpsim.gpu.validate import validate
 
 __all__ = [
-    "GpuError", "ValidationReport", "add", "available", "cast", "convert", "decode", "divide", "dot_add", "encode",
-    "equal", "fma", "hardware", "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum",
-    "minimum_number", "multiply", "next_down", "next_up", "quantize", "record", "remainder", "replay",
-    "round_to_integral", "sqrt", "subtract", "validate",
+    "GpuError", "ValidationReport", "absolute", "add", "available", "cast", "classify", "convert", "decode", "divide",
+    "dot_add", "encode", "equal", "fma", "from_int", "hardware", "less", "less_equal", "matmul", "maximum",
+    "maximum_number", "minimum", "minimum_number", "multiply", "negative", "next_down", "next_up", "quantize",
+    "record", "remainder", "replay", "round_to_integral", "sqrt", "subtract", "to_int", "validate",
 ]  # fmt: skip
 
 _MODULES = {

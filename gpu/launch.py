@@ -11,12 +11,17 @@ import numpy.typing as npt
 from numba import cuda
 
 from fpsim.gpu.array import stream_of
-from fpsim.gpu.device import device_number, is_simulated
+from fpsim.gpu.device import GpuError, device_number, is_simulated
 from fpsim.gpu.failures import one_sentence, size_in_words
 
 THREADS = 256  # of a block
 MOST_BLOCKS = 1 << 14  # each thread takes as many elements as are left for it
 SIMULATED = (2, 4)  # blocks and threads, for every simulated one is a Python thread
+
+SHARING = 512  # threads of a block that fills shared memory: three with 64 KiB each fit into a multiprocessor
+STATIC_BYTES = 48 << 10  # of shared memory that every kernel may have; for more it has to ask (CUDA guide, 16.8.3)
+
+_REFUSED: set[tuple[int, int]] = set()
 
 Words = npt.NDArray[Any]
 
@@ -33,6 +38,50 @@ def launch(kernel: Callable[..., Any], like: Any, size: int, *arguments: Any, ea
     shape = SIMULATED if is_simulated() else (min(-(-threads // THREADS), MOST_BLOCKS), THREADS)
     with one_sentence(f"a kernel over {size} elements"):
         kernel[(*shape, stream_of(like))](*arguments)  # type: ignore[index]
+
+
+def launch_shared(
+    kernel: Callable[..., Any], like: Any, size: int, shared: int, *arguments: Any, each: int = 1
+) -> bool:
+    """Run a kernel with some bytes of dynamic shared memory in every block; whether the GPU has so much.
+
+    Every block fills the memory first, so there are only as many blocks as the multiprocessors hold at once.
+    """
+    if size == 0:
+        return True
+    if is_simulated():
+        kernel[(*SIMULATED, stream_of(like), shared)](*arguments)  # type: ignore[index]
+        return True
+    device = cuda.get_current_device()
+    most = int(getattr(device, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", 0) or STATIC_BYTES)
+    refused = (int(device.id), shared) in _REFUSED
+    if refused or shared > most or (shared > STATIC_BYTES and not _allow_shared(kernel, shared, arguments)):
+        return False
+    resident = int(device.MULTIPROCESSOR_COUNT) * max(min(2048 // SHARING, most // (shared + 1024)), 1)
+    blocks = min(-(-size // (each * SHARING)), resident)
+    try:
+        with one_sentence(f"a kernel over {size} elements"):
+            kernel[blocks, SHARING, stream_of(like), shared](*arguments)  # type: ignore[index]
+    except GpuError:
+        if shared <= STATIC_BYTES:
+            raise
+        _REFUSED.add((int(device.id), shared))  # a launch with too much memory is refused before it starts
+        return False
+    return True
+
+
+def _allow_shared(kernel: Any, shared: int, arguments: tuple[Any, ...]) -> bool:
+    """Ask for more shared memory than every kernel has; numba has no public way to."""
+    try:
+        from numba.cuda.cudadrv import driver
+
+        compiled = kernel.compile(tuple(kernel.typeof_pyval(argument) for argument in arguments))
+        function = compiled._codelibrary.get_cufunc()
+        wanted = driver.binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        driver.driver.cuKernelSetAttribute(wanted, shared, function.handle, function.device.id)
+    except Exception:  # another numba, or another driver: the table stays where it is, which is slower
+        return False
+    return True
 
 
 def gpu_kernel(function: Callable[..., Any]) -> Any:

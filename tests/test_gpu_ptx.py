@@ -33,7 +33,7 @@ from fpsim.gpu import cast_kernels as casts, copies
 from fpsim.gpu.cast_kernels import Way
 from fpsim.kernels.layout import decode_plan, encode_plan
 from fpsim.rounding import Rounding
-sums, products = (sys.modules[f"fpsim.gpu.{name}"] for name in ("arithmetic", "matmul"))
+sums, products = (sys.modules[f"fpsim.gpu.{name}"] for name in ("arithmetic_kernels", "matmul"))
 u8, u16, u32, u64 = (getattr(types, f"uint{bits}") for bits in (8, 16, 32, 64))
 i64 = types.int64
 
@@ -55,7 +55,7 @@ kernels = {
     "look up": (casts.look_up_kernel(), arrays(u8, u32, u32)),
     "outside": (casts.outside_kernel(), (*arrays(u8), u8, *arrays(u8))),
     "gather": (copies._gather_kernel(), (*arrays(u8, u8), i64, *arrays(i64, i64))),
-    "next": (sums._neighbour_kernel(0), arrays(u8, u8, u8, u64, u64)),
+    "next": (sums.neighbour_kernel(0), arrays(u8, u8, u8, u64, u64)),
 }
 for mode in Rounding:
     for width in (32, 64):
@@ -75,9 +75,9 @@ for fmt in (E4M3, E4M3FNUZ, E8M0, FP16, BF16):
             kernels[f"floats quantize {fmt}"] = cast(32, 32, 32, gives=True, of_result=back.frozen, **to)
 for name in (*UNARY, *BINARY, "fma"):
     signature = (*arrays(u8, u8, u8), i64, i64, i64, *arrays(u8, u8, u64, u64, u64, u64), u64, u64, u64)
-    kernels[name] = sums._rounding_kernel(name, 0), signature
+    kernels[name] = sums.rounding_kernel(name, 0), signature
 for name in COMPARISONS:
-    kernels[name] = sums._comparison_kernel(name), (*arrays(u8, u8), i64, i64, *arrays(u8, u8, u64, u64))
+    kernels[name] = sums.comparison_kernel(name), (*arrays(u8, u8), i64, i64, *arrays(u8, u8, u64, u64))
 for rule in Rule:
     matrices = tuple(kind[:, ::1] for kind in (u16, u16, u8, u8))
     layouts = (*arrays(u64, u64, u64, u64, u64), i64[::1], i64, i64, i64, *arrays(u64, u64), u64)
