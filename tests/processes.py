@@ -26,8 +26,10 @@ def python(script: str, root: Path = ROOT, **environment: str) -> str:
 
 def simulate(module: str, file: Path) -> dict[str, npt.NDArray[Any]]:
     """The arrays that a module of tests writes to a file, with CUDA simulated and the core as plain Python."""
-    # words wrap around on purpose, which NumPy reports in every thread that was not told; nothing else may be reported
-    warnings = ["-W", "error", "-W", "ignore:overflow encountered:RuntimeWarning"]
+    # words wrap around and floats become NaN on purpose, which NumPy reports in every thread that was not told; nothing
+    # else may be reported
+    silent = [f"ignore:{what} encountered:RuntimeWarning" for what in ("overflow", "invalid value", "divide by zero")]
+    warnings = ["-W", "error", *(word for rule in silent for word in ("-W", rule))]
     done = subprocess.run(
         [sys.executable, *warnings, "-m", module, str(file)],
         cwd=ROOT,

@@ -28,8 +28,8 @@ for module in (numba.cuda.compiler, numba.cuda.dispatcher):
 from fpsim.core.operations import BINARY, COMPARISONS, UNARY
 from fpsim.gpu import add, encode, matmul  # noqa: F401
 from fpsim.matrix_unit import Rule
-from fpsim.formats import BF16, E4M3, E4M3FNUZ, E8M0, FP16
-from fpsim.gpu import cast_kernels as casts, copies
+from fpsim.formats import BF16, E4M3, E4M3FNUZ, E8M0, FP16, FP32
+from fpsim.gpu import cast_kernels as casts, copies, float_arithmetic as floats, pair_kernels as pairs
 from fpsim.gpu.cast_kernels import Way
 from fpsim.kernels.layout import decode_plan, encode_plan
 from fpsim.rounding import Rounding
@@ -55,6 +55,12 @@ kernels = {
     "look up": (casts.look_up_kernel(), arrays(u8, u32, u32)),
     "outside": (casts.outside_kernel(), (*arrays(u8), u8, *arrays(u8))),
     "gather": (copies._gather_kernel(), (*arrays(u8, u8), i64, *arrays(i64, i64))),
+    "negative": (sums.sign_kernel("negative"), arrays(u8, u8, u64, u64)),
+    "absolute": (sums.sign_kernel("absolute"), arrays(u8, u8, u64, u64)),
+    "classify": (sums.sign_kernel("classify"), arrays(u8, u8, u64, u64)),
+    "from int": (sums.from_integer_kernel(6), (*arrays(u64, u8, u8), u64, *arrays(u64), u64, u64, u64)),
+    "to int": (sums.to_integer_kernel(6), (*arrays(u8, u64, u8, u64), u64, u64, u64, u64, u64, u64)),
+    "union": (sums.union_kernel(), arrays(u8, u32)),
     "next": (sums.neighbour_kernel(0), arrays(u8, u8, u8, u64, u64)),
 }
 for mode in Rounding:
@@ -78,6 +84,19 @@ for name in (*UNARY, *BINARY, "fma"):
     kernels[name] = sums.rounding_kernel(name, 0), signature
 for name in COMPARISONS:
     kernels[name] = sums.comparison_kernel(name), (*arrays(u8, u8), i64, i64, *arrays(u8, u8, u64, u64))
+
+def groups(function, bits, target_bits, count, shared_words):
+    length = pairs.elements_at_once(bits, target_bits).length
+    plain = arrays(*[words[bits]] * 3, words[target_bits])
+    wide = arrays(*[words[bits * length]] * 3, words[target_bits * length])
+    kernel = pairs.elementwise_kernel(function, bits, target_bits, count, shared_words)
+    return kernel, (*plain, *wide, u64, u64, u64, *arrays(u32, words[target_bits]))
+
+kernels["code pairs"] = groups(pairs.looks_up((8, 8), 8), 8, 8, 2, 1 << 14)
+kernels["code pairs to 16 bits"] = groups(pairs.looks_up((4, 4), 8), 8, 16, 2, 0)
+for fmt, name in ((FP16, "add"), (BF16, "multiply"), (FP32, "divide"), (FP16, "sqrt"), (BF16, "fma"), (FP16, "fma")):
+    function = floats.float_function(fmt, name)
+    kernels[f"floats {name} {fmt.name} code"] = groups(function, fmt.bits, fmt.bits, floats.OPERANDS[name], 0)
 for rule in Rule:
     matrices = tuple(kind[:, ::1] for kind in (u16, u16, u8, u8))
     layouts = (*arrays(u64, u64, u64, u64, u64), i64[::1], i64, i64, i64, *arrays(u64, u64), u64)
@@ -91,6 +110,8 @@ json.dump(found, sys.stdout)
 FLOAT_ARITHMETIC = re.compile(
     r"\b((?:add|sub|mul|fma|mad|div|rcp|sqrt|rsqrt|ex2|lg2|sin|cos)(?:\.[a-z]+)*\.f(?:16|32|64))\b"
 )
+
+IEEE = re.compile(r"(add|sub|mul)(\.rn)?\.f(32|64)|(div|sqrt)\.rn\.f32")
 
 
 @pytest.mark.skipif(not find_spec("numba_cuda"), reason="numba-cuda is not installed (extra [gpu])")
@@ -107,7 +128,8 @@ def test_kernels_compile_for_hopper_and_calculate_with_integers() -> None:
             assert ".local" not in ptx, f"{name} keeps what a thread holds in memory"
         found = set(FLOAT_ARITHMETIC.findall(ptx))
         if name.startswith("floats "):
-            # neither fused nor with subnormal numbers flushed to zero
-            assert found == {"add.f32"} or found == {"add.rn.f32"}, name
+            # sums, products, quotients and roots of IEEE 754: none fused, approximate, or flushing subnormal numbers
+            assert found, name
+            assert all(IEEE.fullmatch(each) for each in found), f"{name}: {found}"
         else:
             assert not found, name
