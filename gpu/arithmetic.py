@@ -21,7 +21,7 @@ from fpsim.gpu.arithmetic_kernels import (
 )
 from fpsim.gpu.arithmetic_routes import compute, no_flags
 from fpsim.gpu.array import gpu_array, result_like
-from fpsim.gpu.launch import fetched, launch, scratch, uploaded
+from fpsim.gpu.launch import fetched, launch, uploaded, zeroed
 from fpsim.gpu.operands import Operands, operands, result_for, result_of
 from fpsim.kernels.layout import pack_plan, unpack_layout
 from fpsim.keywords import complete
@@ -46,8 +46,7 @@ def _with_flags(wanted: Any, given: Operands, result: Any, run: Callable[[Any], 
 
 def _union(raised: Any, given: Operands) -> Flags:
     """The flags that any element raised."""
-    found = scratch(1, np.uint32)
-    found.copy_to_device(np.zeros(1, np.uint32))
+    found = zeroed(1, np.uint32)
     launch(union_kernel(), given.like, given.size, raised, found, each=64)
     return Flags(int(fetched(found)[0]))
 

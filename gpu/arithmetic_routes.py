@@ -102,7 +102,7 @@ def _run_groups(function: Any, given: Operands, results: Any, table: Any) -> Non
     )
     wide_results = next(whole)
     wide += wide[:1] * (3 - count)
-    entries = results[:0] if table is None else table
+    entries = scratch(0, results.dtype) if table is None else table
     source = uploaded(NO_WORDS) if table is None else table.view(np.uint32)
     arguments = (*words, results, *wide, wide_results, *map(u64, steps), source, entries)
     if table is not None:

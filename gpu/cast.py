@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import cuda
 
 from fpsim.cast import CastOptions, FormatLike, cast_options, refuse_unless_held
 from fpsim.formats import DTYPES, FP32, FP64, NAMED, Format
 from fpsim.formats import format as find_format
 from fpsim.gpu.array import GpuArray, gpu_array, result_like
 from fpsim.gpu.cast_kernels import Way, cast_kernel, look_up_kernel, outside_kernel
+from fpsim.gpu.copies import share
 from fpsim.gpu.groups import as_groups
-from fpsim.gpu.launch import fetched, launch, scratch, uploaded
+from fpsim.gpu.launch import fetched, launch, scratch, uploaded, zeroed
 from fpsim.kernels.layout import DecodePlan, decode_plan, encode_plan, source_width
 from fpsim.rounding import Rounding
 
@@ -180,7 +180,7 @@ def refuse_outside(codes: GpuArray, fmt: Format, name: str = "codes") -> None:
     """A ValueError for a code that the format does not have."""
     if codes.fmt is not None or codes.words.dtype.itemsize * 8 <= fmt.bits:
         return
-    found = cuda.to_device(np.zeros(1, np.uint8))
+    found = zeroed(1, np.uint8)
     largest = codes.words.dtype.type((1 << fmt.bits) - 1)
     launch(outside_kernel(), codes.like, codes.size, codes.words, largest, found)
     if fetched(found)[0]:
@@ -225,6 +225,8 @@ def _decode(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: Forma
 
 def _run(way: Way, like: Any, source: Any, target: Any, plans: tuple[Any, Any, Any], seed: int) -> None:
     """Launch a cast; layouts that are compiled in are not sent."""
+    if share(source, target):
+        raise ValueError("out must not share memory with the input; got overlapping arrays. Pass a separate array.")
     frozen = (way.of_source, way.to_code, way.of_result)
     used = [None if constants is not None else plan for constants, plan in zip(frozen, plans, strict=True)]
     none = np.zeros(1, np.uint32 if way.width == 32 else np.uint64)

@@ -46,6 +46,13 @@ def address_of(words: Any) -> int:
     return int(words.ctypes.data if is_simulated() else words.__cuda_array_interface__["data"][0])
 
 
+def share(x: Any, y: Any) -> bool:
+    """Whether two runs of memory overlap."""
+    start, other = address_of(x), address_of(y)
+    size, length = (array.size * array.dtype.itemsize for array in (x, y))
+    return bool(size and length and start < other + length and other < start + size)
+
+
 def _memory(array: Any, low: int, size: int, dtype: np.dtype[Any]) -> Any:
     """All the words from a byte before an array's first element on."""
     address = address_of(array) + low

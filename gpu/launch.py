@@ -108,8 +108,17 @@ def scratch(size: int, dtype: npt.DTypeLike) -> Any:
         return cuda.device_array(size, dtype)
 
 
+def zeroed(size: int, dtype: npt.DTypeLike) -> Any:
+    """Words that are zero on the GPU, whatever stream looks at them."""
+    with one_sentence("an intermediate array"):
+        sent = cuda.to_device(np.zeros(size, dtype))
+        cuda.synchronize()
+        return sent
+
+
 def fetched(array: Any) -> Words:
-    """Words of the GPU on the CPU, once everything before is done."""
+    """Words of the GPU on the CPU, once everything before is done, on every stream."""
     with one_sentence("a copy to the CPU"):
+        cuda.synchronize()
         found: Words = array.copy_to_host()
         return found

@@ -12,7 +12,7 @@ from fpsim.formats import DTYPES, Format
 from fpsim.formats import format as find_format
 from fpsim.gpu.array import GpuArray, gpu_array, library_of, result_like
 from fpsim.gpu.cast import refuse_outside
-from fpsim.gpu.copies import address_of, broadcast, gathered
+from fpsim.gpu.copies import address_of, broadcast, gathered, share
 from fpsim.gpu.launch import uploaded
 from fpsim.operands import NAMES, Formats, read_operand
 
@@ -124,7 +124,5 @@ def result_of(given: Operands, dtype: np.dtype[Any], out: Any) -> tuple[Any, Any
 
 def _apart(x: Any, words: Any, like: Any) -> Any:
     """An operand, copied if it shares memory with the result in another way than element by element."""
-    start, out = address_of(x), address_of(words)
-    same = start == out and x.size == words.size and x.dtype.itemsize == words.dtype.itemsize
-    separate = start + x.nbytes <= out or out + words.nbytes <= start
-    return x if same or separate else gathered(x, like)
+    same = address_of(x) == address_of(words) and x.size == words.size and x.dtype.itemsize == words.dtype.itemsize
+    return x if same or not share(x, words) else gathered(x, like)

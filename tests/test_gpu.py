@@ -127,6 +127,7 @@ CALLS = {
     "fp.gpu.add(y, 1.5, fmt='e4m3')": r"TypeError b must be codes or of a float dtype; got float",
     "fp.gpu.add(cuda.to_device(np.uint8([3, 99])), 1, fmt='e2m1')": r"ValueError a of E2M1 must lie in 0 .. 0xf",
     "fp.gpu.encode(x, 'e4m3', out=cuda.to_device(np.zeros((3, 2), np.uint8)).T)": r"ValueError out must be one run",
+    "fp.gpu.quantize(x, 'e4m3', out=x)": r"ValueError out must not share memory with the input",
     "fp.gpu.from_int(x, 'e4m3')": r"TypeError n must be an array of integers on the GPU; got float32",
     "fp.gpu.to_int(x, 'e4m3')": r"ValueError dtype must be an integer dtype such as",
     "fp.gpu.add(y, y, fmt=('e4m3', 'e5m2'))": r"ValueError .*out_fmt",
