@@ -18,14 +18,26 @@ from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_bits_64, enco
 from fpsim.core.jit import scalar
 from fpsim.core.philox import philox4x32
 from fpsim.core.rounding import STOCHASTIC
+from fpsim.formats import BF16, FP16, Format
+from fpsim.gpu.float_arithmetic import bits_of, load_bfloat, load_half
 from fpsim.gpu.groups import WORDS, Grouping, grouping
 from fpsim.gpu.launch import gpu_kernel
 from fpsim.gpu.nearest_even import nearest_encoder, serves
 from fpsim.kernels.cast import constants_of
+from fpsim.kernels.layout import decode_plan
 
 u32, u64 = np.uint32, np.uint64
 
 COUNTER = 4  # random words that a counter gives
+
+
+def _layout(fmt: Format) -> DecodeLayout:
+    plan = decode_plan(fmt, 32)
+    assert plan is not None
+    return plan.frozen
+
+
+_SHORT = {_layout(FP16): load_half, _layout(BF16): load_bfloat}  # formats that a few instructions turn into float32
 
 
 class Way(NamedTuple):
@@ -49,6 +61,26 @@ class Way(NamedTuple):
         """How its threads take elements; with random words, as many as a counter serves."""
         stochastic = self.rounds and self.mode == STOCHASTIC
         return grouping(self.source_bits, self.target_bits, elements=COUNTER if stochastic else 8)
+
+
+@cache
+def _reader(way: Way) -> Any:
+    """The scalar function `(code, layout) -> bits` of a source; the payload of a NaN is left where it is rounded."""
+    decode: Any = decode_bits_32 if way.width == 32 else decode_bits_64
+    if way.rounds and way.of_source is not None and way.of_source in _SHORT:
+        load = _SHORT[way.of_source]
+
+        @scalar
+        def read_short(code: Any, g: DecodeLayout) -> Any:
+            return bits_of(load(code))
+
+        return read_short
+
+    @scalar
+    def read(code: Any, g: DecodeLayout) -> Any:
+        return decode(code, g)
+
+    return read
 
 
 @cache
@@ -77,7 +109,7 @@ def cast_kernel(way: Way) -> Any:
     """The kernel `(source, target, both as groups, three layouts, low and high word of the seed)`."""
     word: Any = u32 if way.width == 32 else u64
     decode: Any = decode_bits_32 if way.width == 32 else decode_bits_64
-    encode = _encoder(way)
+    read, encode = _reader(way), _encoder(way)
     constants = [constants_of(DecodeLayout, word, way.of_source), constants_of(EncodeLayout, word, way.to_code)]
     constants.append(constants_of(DecodeLayout, word, way.of_result))
     c0, c1, c2 = constants
@@ -99,9 +131,14 @@ def cast_kernel(way: Way) -> Any:
         groups = u64(u64(size + u64(count - 1)) // u64(count))
         threads = u64(cuda.gridsize(1))
         held, random = cuda.local.array(depth, np.uint64), cuda.local.array(words, np.uint32)
-        # neighbouring threads take neighbouring groups; with random words, a thread takes those of whole counters
-        first = u64(u64(cuda.grid(1)) * u64(depth)) if stochastic else u64(cuda.grid(1))
-        step = u64(1) if stochastic else threads
+        # neighbouring threads take neighbouring groups, a block one run of them, so that only the last block meets what
+        # is no whole group; with random words, a thread takes those of whole counters
+        block = u64(cuda.blockDim.x)
+        start = u64(u64(u64(cuda.blockIdx.x) * block) * u64(depth))
+        first = u64(start + u64(cuda.threadIdx.x))
+        if stochastic:
+            first = u64(start + u64(u64(cuda.threadIdx.x) * u64(depth)))
+        step = u64(1) if stochastic else block
         while first < groups:
             all_whole = u64(first + u64(u64(depth - 1) * step)) < whole
             if all_whole:
@@ -125,7 +162,7 @@ def cast_kernel(way: Way) -> Any:
                 for k in range(count):
                     bits = word(u64(held[j] >> u64(k * source_bits)) & mask)
                     if reads:
-                        bits = word(decode(bits, g0))
+                        bits = word(read(bits, g0))
                     if rounds:
                         bits = word(encode(bits, word(random[j * count + k]) if stochastic else word(0), f))
                     if gives:

@@ -44,21 +44,21 @@ def serves(fmt: Format, name: str) -> bool:
 
 
 @scalar
-def _bits(x: Any) -> Any:
+def bits_of(x: Any) -> Any:
     return u32(f32(x).view(np.uint32))
 
 
 @scalar
-def _load_half(code: Any) -> Any:
+def load_half(code: Any) -> Any:
     """The float32 of an FP16 code."""
     magnitude = u32(code & HALF_MAGNITUDE)
-    bits = _bits(f32(u32(magnitude << HALF_SHIFT).view(np.float32) * HALF_SCALE))
+    bits = bits_of(f32(u32(magnitude << HALF_SHIFT).view(np.float32) * HALF_SCALE))
     bits = u32(bits | INFINITY) if magnitude >= HALF_INFINITY else bits
     return u32(bits | u32(u32(code << u32(16)) & SIGN)).view(np.float32)
 
 
 @scalar
-def _load_bfloat(code: Any) -> Any:
+def load_bfloat(code: Any) -> Any:
     """The float32 of a BF16 code."""
     return u32(code << u32(16)).view(np.float32)
 
@@ -130,7 +130,7 @@ def float_function(fmt: Format, name: str) -> Any:
             return scaled(a, b)
 
         return by_scaling
-    load = {FP16: _load_half, BF16: _load_bfloat, FP32: _load_single}[fmt]
+    load = {FP16: load_half, BF16: load_bfloat, FP32: _load_single}[fmt]
     store = _store(fmt)
     if name == "fma":
         return _fused(fmt, load, store)
@@ -138,7 +138,7 @@ def float_function(fmt: Format, name: str) -> Any:
 
     @scalar
     def compute(a: Any, b: Any, c: Any, table: Any) -> Any:
-        return store(_bits(operation(load(a), load(b))))
+        return store(bits_of(operation(load(a), load(b))))
 
     return compute
 
@@ -150,7 +150,7 @@ def _fused(fmt: Format, load: Any, store: Any) -> Any:
 
         @scalar
         def by_float32(a: Any, b: Any, c: Any, table: Any) -> Any:
-            bits, _ = fused_32(_bits(load(a)), _bits(load(b)), _bits(load(c)), NEAREST_EVEN)
+            bits, _ = fused_32(bits_of(load(a)), bits_of(load(b)), bits_of(load(c)), NEAREST_EVEN)
             return store(u32(bits))
 
         return by_float32

@@ -68,14 +68,15 @@ def elementwise_kernel(function: Any, bits: int, target_bits: int, operands: int
         groups = u64(u64(size + u64(length - 1)) // u64(length))
         held_a = cuda.local.array(depth, np.uint64)
         held_b, held_c = cuda.local.array(depth, np.uint64), cuda.local.array(depth, np.uint64)
-        first = u64(cuda.grid(1))
+        block = u64(cuda.blockDim.x)
+        first = u64(u64(u64(u64(cuda.blockIdx.x) * block) * u64(depth)) + u64(cuda.threadIdx.x))
         while first < groups:
-            all_whole = u64(first + u64(u64(depth - 1) * threads)) < whole
+            all_whole = u64(first + u64(u64(depth - 1) * block)) < whole
             for j in range(depth):
                 held_a[j], held_b[j], held_c[j] = u64(0), u64(0), u64(0)
             if all_whole:
                 for j in range(depth):
-                    place = u64(first + u64(u64(j) * threads))
+                    place = u64(first + u64(u64(j) * block))
                     held_a[j] = u64(wide_a[u64(place * sa)])
                     if has_b:
                         held_b[j] = u64(wide_b[u64(place * sb)])
@@ -84,7 +85,7 @@ def elementwise_kernel(function: Any, bits: int, target_bits: int, operands: int
             else:
                 for j in range(depth):
                     for k in range(length):
-                        i = u64(u64(u64(first + u64(u64(j) * threads)) * u64(length)) + u64(k))
+                        i = u64(u64(u64(first + u64(u64(j) * block)) * u64(length)) + u64(k))
                         if i < size:
                             held_a[j] = u64(held_a[j] | u64(u64(a[u64(i * sa)]) << u64(k * bits)))
                             if has_b:
@@ -101,11 +102,11 @@ def elementwise_kernel(function: Any, bits: int, target_bits: int, operands: int
                 held_a[j] = found
             if all_whole:
                 for j in range(depth):
-                    wide_results[u64(first + u64(u64(j) * threads))] = group(held_a[j])
+                    wide_results[u64(first + u64(u64(j) * block))] = group(held_a[j])
             else:
                 for j in range(depth):
                     for k in range(length):
-                        i = u64(u64(u64(first + u64(u64(j) * threads)) * u64(length)) + u64(k))
+                        i = u64(u64(u64(first + u64(u64(j) * block)) * u64(length)) + u64(k))
                         if i < size:
                             results[i] = element(u64(held_a[j] >> u64(k * target_bits)))
             first = u64(first + u64(u64(depth) * threads))
