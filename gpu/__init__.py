@@ -16,11 +16,14 @@ from fpsim.gpu.device import GpuError, available
 if TYPE_CHECKING:
     from fpsim.gpu import hardware
     from fpsim.gpu.arithmetic import (
+        absolute,
         add,
+        classify,
         convert,
         divide,
         equal,
         fma,
+        from_int,
         less,
         less_equal,
         maximum,
@@ -28,12 +31,14 @@ if TYPE_CHECKING:
         minimum,
         minimum_number,
         multiply,
+        negative,
         next_down,
         next_up,
         remainder,
         round_to_integral,
         sqrt,
         subtract,
+        to_int,
     )
     from fpsim.gpu.bench import bench
     from fpsim.gpu.bench_report import BenchReport
@@ -47,10 +52,11 @@ if TYPE_CHECKING:
     from fpsim.gpu.validate import validate
 
 __all__ = [
-    "BenchReport", "GpuError", "Scaled", "ValidationReport", "add", "available", "bench", "cast", "convert", "decode",
-    "divide", "dot_add", "encode", "encode_scaled", "equal", "fma", "hardware", "less", "less_equal", "matmul",
-    "maximum", "maximum_number", "minimum", "minimum_number", "multiply", "next_down", "next_up", "quantize",
-    "quantize_scaled", "record", "remainder", "replay", "round_to_integral", "sqrt", "subtract", "validate",
+    "BenchReport", "GpuError", "Scaled", "ValidationReport", "absolute", "add", "available", "bench", "cast",
+    "classify", "convert", "decode", "divide", "dot_add", "encode", "encode_scaled", "equal", "fma", "from_int",
+    "hardware", "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum", "minimum_number", "multiply",
+    "negative", "next_down", "next_up", "quantize", "quantize_scaled", "record", "remainder", "replay",
+    "round_to_integral", "sqrt", "subtract", "to_int", "validate",
 ]  # fmt: skip
 
 _MODULES = {

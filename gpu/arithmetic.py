@@ -1,159 +1,35 @@
-"""Arithmetic on the GPU: every operation by the integer core, with the bits and flags of the functions on the CPU."""
+"""Arithmetic on the GPU: every operation with the bits and flags of the functions on the CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numba import cuda
+import numpy.typing as npt
 
-from fpsim.core import arithmetic
-from fpsim.core.encode import encode_fields
-from fpsim.core.neighbour import neighbour
-from fpsim.core.number import NAN, unpack, unpack_fields
-from fpsim.core.operations import BINARY, COMPARISONS, UNARY
-from fpsim.core.pack import INVALID, NO_FLAG, pack
-from fpsim.core.philox import random_word
 from fpsim.errors import unknown
 from fpsim.evaluate import rounded_operation
 from fpsim.flags import Flags
-from fpsim.formats import DTYPES, Format
 from fpsim.formats import format as find_format
-from fpsim.gpu.array import GpuArray, gpu_array, result_like
-from fpsim.gpu.launch import gpu_kernel, launch, uploaded
+from fpsim.gpu.arithmetic_kernels import (
+    from_integer_kernel,
+    neighbour_kernel,
+    sign_kernel,
+    to_integer_kernel,
+    union_kernel,
+)
+from fpsim.gpu.arithmetic_routes import compute, no_flags
+from fpsim.gpu.array import gpu_array, result_like
+from fpsim.gpu.launch import fetched, launch, uploaded, zeroed
+from fpsim.gpu.operands import Operands, operands, result_for, result_of
 from fpsim.kernels.layout import pack_plan, unpack_layout
 from fpsim.keywords import complete
 from fpsim.operands import Formats
-from fpsim.operation import Operation, operation
+from fpsim.operation import operation
 from fpsim.rounding import Rounding
 
-u32, u64 = np.uint32, np.uint64
-
-NAMES = ("a", "b", "c")
-STOCHASTIC = int(Rounding.STOCHASTIC)
-
-
-class Operands(NamedTuple):
-    """Operands on the GPU: their words, formats, and how far apart their elements are (0: one for all)."""
-
-    words: tuple[Any, ...]
-    steps: tuple[int, ...]
-    formats: tuple[Format, ...]
-    owner: GpuArray  # the first that has the result's shape
-    typed: bool
-
-
-@cache
-def _rounding_kernel(name: str, mode: int) -> Any:
-    """The kernel `(a, b, c, steps of a, b, c, codes, flags, layouts of a, b, c, of the result, rules, k0, k1)`."""
-    is_unary, is_binary = name in UNARY, name in BINARY
-    unary: Any = UNARY.get(name)
-    binary: Any = BINARY.get(name)
-
-    def compute(
-        a: Any, b: Any, c: Any, sa: Any, sb: Any, sc: Any, codes: Any, flags: Any, la: Any, lb: Any, lc: Any, out: Any,
-        rules: Any, k0: Any, k1: Any,
-    ) -> None:  # fmt: skip
-        fa, fb, fc, f = unpack_fields(la), unpack_fields(lb), unpack_fields(lc), encode_fields(out)
-        for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
-            word = u64(random_word(u64(i), k0, k1)) if mode == STOCHASTIC else u64(0)
-            x = unpack(u64(a[i * sa]), fa)
-            if is_unary:
-                exact, raised = unary(x, word, f.random_mask, mode)
-            elif is_binary:
-                exact, raised = binary(x, unpack(u64(b[i * sb]), fb), mode)
-            else:
-                exact, raised = arithmetic.fma(x, unpack(u64(b[i * sb]), fb), unpack(u64(c[i * sc]), fc), mode)
-            code, found = pack(exact, raised, word, f, mode, rules)
-            codes[i] = code
-            if flags.size > 0:
-                flags[i] = found
-
-    return gpu_kernel(compute)
-
-
-@cache
-def _comparison_kernel(name: str) -> Any:
-    """The kernel `(a, b, steps of a, b, results, flags, layouts of a, b)`."""
-    compare, quiet = COMPARISONS[name], name == "equal"
-
-    def compute(a: Any, b: Any, sa: Any, sb: Any, results: Any, flags: Any, la: Any, lb: Any) -> None:
-        fa, fb = unpack_fields(la), unpack_fields(lb)
-        for i in range(cuda.grid(1), results.size, cuda.gridsize(1)):
-            x, y = unpack(u64(a[i * sa]), fa), unpack(u64(b[i * sb]), fb)
-            nan = (x.kind >= u64(NAN)) | (y.kind >= u64(NAN))
-            results[i] = (not nan) & compare(x, y)
-            if flags.size > 0:
-                raised = u64(arithmetic.signals(x) | arithmetic.signals(y))
-                flags[i] = raised if quiet else (INVALID if nan else NO_FLAG)
-
-    return gpu_kernel(compute)
-
-
-@cache
-def _neighbour_kernel(downward: int) -> Any:
-    """The kernel `(a, codes, flags, layout of a, and as a result)`."""
-
-    def compute(a: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:
-        fa, f = unpack_fields(la), encode_fields(out)
-        for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
-            x = u64(a[i])
-            code, found = neighbour(x, unpack(x, fa), u64(downward), fa, f)
-            codes[i] = code
-            if flags.size > 0:
-                flags[i] = found
-
-    return gpu_kernel(compute)
-
-
-# ---- operands and results
-
-
-def _operands(name: str, values: tuple[Any, ...], fmt: Formats) -> Operands:
-    """Operands at the door."""
-    given = [gpu_array(value, label) for value, label in zip(values, NAMES, strict=False)]
-    wanted = fmt if isinstance(fmt, (tuple, list)) else (fmt,) * len(given)
-    if len(wanted) != len(given):
-        raise ValueError(f"fmt must name one format, or {len(given)} for {name}; got {len(wanted)}: {fmt!r}.")
-    formats = tuple(_format(x, want, label) for x, want, label in zip(given, wanted, NAMES, strict=False))
-    shape = max((x.shape for x in given), key=lambda each: (int(np.prod(each, dtype=np.int64)), len(each)))
-    for x, label in zip(given, NAMES, strict=False):
-        if x.shape != shape and x.size != 1:
-            raise ValueError(
-                f"operands on the GPU must have one shape, or a single element; got {label} of shape {x.shape} beside "
-                f"{shape}. Expand it first, as with torch.broadcast_tensors(...), and make it contiguous."
-            )
-    owner = next(x for x in given if x.shape == shape)
-    for x, label in zip(given, NAMES, strict=False):
-        if type(x.like).__module__.partition(".")[0] != type(owner.like).__module__.partition(".")[0]:
-            raise TypeError(
-                f"operands must be arrays of one library; got {type(owner.like).__name__} and, as {label}, "
-                f"{type(x.like).__name__}."
-            )
-    steps = tuple(int(x.shape == shape) for x in given)
-    return Operands(tuple(x.words for x in given), steps, formats, owner, all(x.fmt is not None for x in given))
-
-
-def _format(x: GpuArray, wanted: Any, label: str) -> Format:
-    """The format of an operand."""
-    found = None if wanted is None else find_format(wanted)
-    if x.fmt is None and found is None:
-        raise ValueError(f"{label} holds integers, and no format says what they mean; pass fmt, as in fmt='e4m3'.")
-    if x.fmt is not None and found not in (None, x.fmt):
-        raise ValueError(f"{label} holds {x.fmt}; got fmt={wanted!r} for it. Leave fmt out, or convert first.")
-    fmt = x.fmt or found
-    assert fmt is not None
-    if x.words.dtype.itemsize != fmt.storage.itemsize:
-        raise ValueError(f"{label} must hold codes of {fmt} as {fmt.storage}; got {x.words.dtype}.")
-    return fmt
-
-
-def _result(given: Operands, fmt: Format, out: Any) -> tuple[Any, Any]:
-    """(array to return, its words)."""
-    dtype = DTYPES.get(fmt) if given.typed else None
-    return result_like(given.owner, given.owner.shape, dtype or fmt.storage, out)
+u64 = np.uint64
 
 
 def _with_flags(wanted: Any, given: Operands, result: Any, run: Callable[[Any], None]) -> Any:
@@ -161,69 +37,65 @@ def _with_flags(wanted: Any, given: Operands, result: Any, run: Callable[[Any], 
     if not isinstance(wanted, (bool, np.bool_)) and wanted != "any":
         raise unknown("flags", wanted, ("False", "True", "any"))
     if not wanted:
-        run(cuda.device_array(0, np.uint8))
+        run(no_flags())
         return result
-    each, raised = result_like(given.owner, given.owner.shape, np.dtype(np.uint8))
+    each, raised = result_like(given.owner, given.shape, np.dtype(np.uint8))
     run(raised)
-    if wanted == "any":
-        return result, Flags(int(np.bitwise_or.reduce(raised.copy_to_host(), initial=0)))
-    return result, each
+    return (result, _union(raised, given)) if wanted == "any" else (result, each)
+
+
+def _union(raised: Any, given: Operands) -> Flags:
+    """The flags that any element raised."""
+    found = zeroed(1, np.uint32)
+    launch(union_kernel(), given.like, given.size, raised, found, each=64)
+    return Flags(int(fetched(found)[0]))
 
 
 def _evaluate(name: str, values: tuple[Any, ...], keywords: dict[str, Any], out_fmt: Any = None) -> Any:
     """The result of an operation that rounds."""
     words = complete(name, keywords)
-    given = _operands(name, values, words["fmt"])
+    given = operands(name, values, words["fmt"])
     what = rounded_operation(name, given.formats, words, out_fmt)
-    result, codes = _result(given, what.result.fmt, words["out"])
-    return _with_flags(words["flags"], given, result, lambda flags: _run(what, given, codes, flags))
-
-
-def _run(what: Operation, given: Operands, codes: Any, flags: Any) -> None:
-    """Launch an operation that rounds."""
-    fmt, rounding, overflow, subnormals, seed, random_bits = what.result
-    plan = pack_plan(fmt, rounding, overflow, subnormals, random_bits, what.tininess)
-    layouts = [uploaded(unpack_layout(operand, what.input_subnormals)) for operand in given.formats]
-    missing = 3 - len(given.words)
-    operands = given.words + (given.words[0],) * missing
-    steps, layouts = given.steps + (0,) * missing, layouts + layouts[:1] * missing
-    key = 0 if seed is None else seed
-    launch(
-        _rounding_kernel(what.name, int(rounding)), given.owner.like, given.owner.size, *operands, *steps, codes, flags,
-        *layouts, uploaded(plan.layout), u64(plan.rules), u64(key & 0xFFFFFFFF), u64(key >> 32),
-    )  # fmt: skip
+    result, codes, given = result_for(given, what.result.fmt, words["out"])
+    return _with_flags(words["flags"], given, result, lambda flags: compute(what, given, codes, flags))
 
 
 def _compare(name: str, a: Any, b: Any, fmt: Formats, input_subnormals: str, flags: Any, out: Any) -> Any:
     """The result of a comparison."""
-    given = _operands(name, (a, b), fmt)
-    operation(name, given.formats, given.formats[0], input_subnormals=input_subnormals)
-    result, booleans = result_like(given.owner, given.owner.shape, np.dtype(np.uint8), out)
-    layouts = [uploaded(unpack_layout(operand, input_subnormals)) for operand in given.formats]
-
-    def run(raised: Any) -> None:
-        kernel = _comparison_kernel(name)
-        launch(
-            kernel, given.owner.like, given.owner.size, *given.words, *given.steps, booleans, raised, *layouts
-        )  # fmt: skip
-
-    return _with_flags(flags, given, result, run)
+    given = operands(name, (a, b), fmt)
+    what = operation(name, given.formats, given.formats[0], input_subnormals=input_subnormals)
+    result, booleans, given = result_of(given, np.dtype(np.uint8), out)
+    return _with_flags(flags, given, result, lambda raised: compute(what, given, booleans, raised))
 
 
 def _next(downward: int, a: Any, fmt: Formats, overflow: str, flags: Any, out: Any) -> Any:
     """The neighbour of every element."""
     name = "next_down" if downward else "next_up"
-    given = _operands(name, (a,), fmt)
+    given = operands(name, (a,), fmt)
     what = operation(name, given.formats, given.formats[0], overflow=overflow)
-    result, codes = _result(given, given.formats[0], out)
+    result, codes, given = result_for(given, given.formats[0], out)
     plan = pack_plan(*what.result[:4], what.result.random_bits, what.tininess)
     layout = uploaded(unpack_layout(given.formats[0], "keep"))
 
     def run(raised: Any) -> None:
-        kernel = _neighbour_kernel(downward)
-        launch(kernel, given.owner.like, given.owner.size, *given.words, codes, raised, layout, uploaded(plan.layout))
+        kernel = neighbour_kernel(downward)
+        launch(kernel, given.like, given.size, *given.words, codes, raised, layout, uploaded(plan.layout))
 
     return _with_flags(flags, given, result, run)
+
+
+def _on_codes(name: str, a: Any, fmt: Formats, overflow: str, out: Any) -> Any:
+    """The result of an operation that looks at a code alone."""
+    given = operands(name, (a,), fmt)
+    what = operation(name, given.formats, given.formats[0], overflow=overflow)
+    if name == "classify":
+        result, words, given = result_of(given, np.dtype(np.uint8), out)
+    else:
+        result, words, given = result_for(given, given.formats[0], out)
+    plan = pack_plan(*what.result[:4], what.result.random_bits, what.tininess)
+    layouts = uploaded(unpack_layout(given.formats[0], "keep")), uploaded(plan.layout)
+    launch(sign_kernel(name), given.like, given.size, *given.words, words, *layouts)
+    return result
 
 
 # ---- the public functions
@@ -233,11 +105,12 @@ def add(a: Any, b: Any, **keywords: Any) -> Any:
     """a + b on the GPU, rounded once: the bits and flags of `fpsim.add`.
 
     Args:
-      a, b: arrays of a float dtype on the GPU, or unsigned codes with `fmt`, of one shape or with a single element.
+      a, b: arrays of a float dtype on the GPU, or unsigned codes with `fmt`; their shapes broadcast. One of them may be
+        a number of the CPU, as `fpsim.add` takes it.
       keywords: those of `fpsim.add`. Stochastic results are the same as on the CPU.
 
     Returns:
-      Array of the operands' kind and shape; with `flags`, a tuple of it and them.
+      Array of the kind of the first operand on the GPU, of the broadcast shape; with `flags`, a tuple of it and them.
 
     Raises:
       GpuError: no GPU, or no room on it.
@@ -344,3 +217,75 @@ def less_equal(
 ) -> Any:
     """Whether a <= b by value, on the GPU, as uint8; arguments as for `fpsim.less_equal`."""
     return _compare("less_equal", a, b, fmt, input_subnormals, flags, out)
+
+
+def negative(a: Any, *, fmt: Formats = None, overflow: str = "nonfinite", out: Any = None) -> Any:
+    """-a on the GPU, exact; arguments as for `fpsim.negative`."""
+    return _on_codes("negative", a, fmt, overflow, out)
+
+
+def absolute(a: Any, *, fmt: Formats = None, out: Any = None) -> Any:
+    """|a| on the GPU, exact; arguments as for `fpsim.absolute`."""
+    return _on_codes("absolute", a, fmt, "nonfinite", out)
+
+
+def classify(a: Any, *, fmt: Formats = None, out: Any = None) -> Any:
+    """The class of each element on the GPU, as uint8; arguments as for `fpsim.classify`."""
+    return _on_codes("classify", a, fmt, "nonfinite", out)
+
+
+def from_int(n: Any, fmt: Any, **keywords: Any) -> Any:
+    """Integers on the GPU rounded into a format, as codes; arguments as for `fpsim.from_int`."""
+    words = complete("from_int", keywords)
+    source = gpu_array(n, "n")
+    if source.fmt is not None:
+        raise TypeError(f"n must be an array of integers on the GPU; got {n.dtype}. fpsim.gpu.encode rounds floats.")
+    signed = not str(n.dtype).removeprefix("torch.").startswith("u")
+    what = operation(
+        "from_int", (), find_format(fmt), rounding=words["rounding"], overflow=words["overflow"],
+        subnormals=words["subnormals"], seed=words["seed"], random_bits=words["random_bits"],
+        tininess=words["tininess"], integer=np.dtype("i8" if signed else "u8"),
+    )  # fmt: skip
+    given = Operands((source.words,), (1,), (), source.shape, source, False)
+    result, codes, given = result_for(given, what.result.fmt, words["out"])
+    plan = pack_plan(*what.result[:4], what.result.random_bits, what.tininess)
+    sign, key = 1 << (8 * source.words.dtype.itemsize - 1) if signed else 0, what.result.seed or 0
+
+    def run(flags: Any) -> None:
+        launch(
+            from_integer_kernel(int(what.result.rounding)), given.like, given.size, *given.words, codes, flags,
+            u64(sign), uploaded(plan.layout), u64(plan.rules), u64(key & 0xFFFFFFFF), u64(key >> 32),
+        )  # fmt: skip
+
+    return _with_flags(words["flags"], given, result, run)
+
+
+def to_int(
+    a: Any, dtype: npt.DTypeLike = np.int64, *, fmt: Formats = None, rounding: str | Rounding = "nearest_even",
+    input_subnormals: str = "keep", seed: int | None = None, random_bits: int = 32, flags: Any = False, out: Any = None,
+) -> Any:  # fmt: skip
+    """Values on the GPU rounded to integers; arguments as for `fpsim.to_int`."""
+    try:
+        integer = np.dtype(dtype)
+    except TypeError:
+        integer = np.dtype(np.void)  # not a dtype at all
+    if integer.kind not in "iu":
+        raise ValueError(f"dtype must be an integer dtype such as np.int32 or np.uint8; got {dtype!r}.")
+    given = operands("to_int", (a,), fmt)
+    what = operation(
+        "to_int", given.formats, given.formats[0], rounding=rounding, seed=seed, random_bits=random_bits,
+        input_subnormals=input_subnormals, integer=integer.newbyteorder("="),
+    )  # fmt: skip
+    result, words, given = result_of(given, integer, out)
+    limits, key = np.iinfo(integer), what.result.seed or 0
+    random_mask = ((1 << what.result.random_bits) - 1) << (32 - what.result.random_bits)
+    layout = uploaded(unpack_layout(given.formats[0], input_subnormals))
+
+    def run(raised: Any) -> None:
+        launch(
+            to_integer_kernel(int(what.result.rounding)), given.like, given.size, *given.words, words, raised, layout,
+            u64(-int(limits.min)), u64(limits.max), u64(random_mask), u64((1 << 8 * integer.itemsize) - 1),
+            u64(key & 0xFFFFFFFF), u64(key >> 32),
+        )  # fmt: skip
+
+    return _with_flags(flags, given, result, run)

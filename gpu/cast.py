@@ -7,80 +7,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import cuda
 
 from fpsim.cast import CastOptions, FormatLike, cast_options, refuse_unless_held
-from fpsim.core.decode import decode_bits_32, decode_bits_64, decode_fields
-from fpsim.core.encode import encode_bits_32, encode_bits_64, encode_fields
-from fpsim.core.philox import random_word
-from fpsim.formats import DTYPES, FP32, FP64, Format
+from fpsim.formats import DTYPES, FP32, FP64, NAMED, Format
 from fpsim.formats import format as find_format
 from fpsim.gpu.array import GpuArray, gpu_array, result_like
-from fpsim.gpu.launch import gpu_kernel, launch, uploaded
-from fpsim.kernels.layout import decode_plan, encode_plan, source_width
+from fpsim.gpu.cast_kernels import Way, cast_kernel, look_up_kernel, outside_kernel
+from fpsim.gpu.copies import share
+from fpsim.gpu.groups import as_groups
+from fpsim.gpu.launch import fetched, launch, scratch, uploaded, zeroed
+from fpsim.kernels.layout import DecodePlan, decode_plan, encode_plan, source_width
 from fpsim.rounding import Rounding
 
-u32, u64 = np.uint32, np.uint64
-
-NO_LAYOUT = np.zeros(17, u32)
-STOCHASTIC = int(Rounding.STOCHASTIC)
-
-
-@cache
-def _encode_kernel(width: int, mode: int, kind: int, widened: int) -> Any:
-    """The kernel `(source, codes, layout, layout of the source, low and high word of the seed)`.
-
-    width: of the float that is rounded; widened: 0, or the width to which the codes of a narrow source are decoded.
-    """
-    word: Any = u32 if width == 32 else u64
-    encode_bits = encode_bits_32 if width == 32 else encode_bits_64
-    decode_bits = decode_bits_32 if width == 32 else decode_bits_64
-
-    def encode(source: Any, codes: Any, layout: Any, of_source: Any, k0: Any, k1: Any) -> None:
-        f = encode_fields(layout)
-        for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
-            bits = decode_bits(word(source[i]), decode_fields(of_source)) if widened else word(source[i])
-            random = word(random_word(u64(i), k0, k1)) if mode == STOCHASTIC else word(0)
-            codes[i] = encode_bits(bits, random, f, mode, kind)
-
-    return gpu_kernel(encode)
-
-
-@cache
-def _decode_kernel(width: int) -> Any:
-    """The kernel `(codes, bits, layout)`."""
-    word: Any = u32 if width == 32 else u64
-    decode_bits = decode_bits_32 if width == 32 else decode_bits_64
-
-    def decode(codes: Any, bits: Any, layout: Any) -> None:
-        g = decode_fields(layout)
-        for i in range(cuda.grid(1), bits.size, cuda.gridsize(1)):
-            bits[i] = decode_bits(word(codes[i]), g)
-
-    return gpu_kernel(decode)
-
-
-@cache
-def _table_kernel() -> Any:
-    """The kernel `(codes, bits, table)`, for formats whose values are looked up."""
-
-    def look_up(codes: Any, bits: Any, table: Any) -> None:
-        for i in range(cuda.grid(1), bits.size, cuda.gridsize(1)):
-            bits[i] = table[codes[i]]
-
-    return gpu_kernel(look_up)
-
-
-@cache
-def _outside_kernel() -> Any:
-    """The kernel `(codes, largest, found)`: found[0] becomes 1 where a code is larger."""
-
-    def search(codes: Any, largest: Any, found: Any) -> None:
-        for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
-            if codes[i] > largest:
-                found[0] = 1
-
-    return gpu_kernel(search)
+u64 = np.uint64
 
 
 def encode(
@@ -90,8 +29,8 @@ def encode(
     """Round floats on the GPU to a format, as codes: the bits of `fpsim.encode`.
 
     Args:
-      x: torch CUDA tensor, or contiguous array of cupy, numba or another library with `__cuda_array_interface__`, of
-        any float dtype and shape.
+      x: torch CUDA tensor, or array of cupy, numba or another library with `__cuda_array_interface__`, of any float
+        dtype and shape. One with gaps or in another order than C's is copied first, on the GPU.
       fmt, rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode`; stochastic results are the same as
         on the CPU.
       out: takes the codes: an array of x's kind and shape.
@@ -116,7 +55,7 @@ def encode(
     options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
     source = _floats(x)
     result, codes = result_like(source, source.shape, options.fmt.storage, out)
-    _encode(source, codes, options)
+    fill_codes(source, codes, options)
     return result
 
 
@@ -148,10 +87,9 @@ def decode(codes: Any, fmt: FormatLike, dtype: npt.DTypeLike = np.float32, out: 
     source = gpu_array(codes, "codes")
     if source.fmt not in (None, found):
         raise TypeError(f"codes must be integers or an array of {found}; got {codes.dtype}.")
-    if source.words.dtype.itemsize * 8 > found.bits:
-        _refuse_outside(source, found)
+    refuse_outside(source, found)
     result, values = result_like(source, source.shape, DTYPES[target], out)
-    _decode(source, source.words, values, found, target)
+    fill_values(source, source.words, values, found, target)
     return result
 
 
@@ -179,9 +117,13 @@ def quantize(
     target = FP64 if source.fmt == FP64 else FP32
     refuse_unless_held(options.fmt, target, "pass x in float64")
     result, values = result_like(source, source.shape, DTYPES[target], out)
-    codes = cuda.device_array(source.size, options.fmt.storage)
-    _encode(source, codes, options)
-    _decode(source, codes, values, options.fmt, target)
+    back, fits = decode_plan(options.fmt, target.bits), source_width(options.fmt) <= target.bits
+    if back is not None and fits:
+        fill_codes(source, values, options, target, back)  # in registers
+        return result
+    codes = scratch(source.size, options.fmt.storage)
+    fill_codes(source, codes, options)
+    fill_values(source, codes, values, options.fmt, target)
     return result
 
 
@@ -209,7 +151,7 @@ def cast(
         raise ValueError(f"{options.fmt} has no NumPy or ml_dtypes dtype to cast to. Use fpsim.gpu.encode or quantize.")
     source = _floats(x)
     result, codes = result_like(source, source.shape, options.fmt.dtype, out)
-    _encode(source, codes, options)
+    fill_codes(source, codes, options)
     return result
 
 
@@ -234,53 +176,81 @@ def _target(dtype: npt.DTypeLike) -> Format:
     return found
 
 
-def _refuse_outside(codes: GpuArray, fmt: Format) -> None:
+def refuse_outside(codes: GpuArray, fmt: Format, name: str = "codes") -> None:
     """A ValueError for a code that the format does not have."""
-    found = cuda.to_device(np.zeros(1, np.uint8))
+    if codes.fmt is not None or codes.words.dtype.itemsize * 8 <= fmt.bits:
+        return
+    found = zeroed(1, np.uint8)
     largest = codes.words.dtype.type((1 << fmt.bits) - 1)
-    launch(_outside_kernel(), codes.like, codes.size, codes.words, largest, found)
-    if found.copy_to_host()[0]:
-        raise ValueError(f"codes of {fmt} must lie in 0 .. {(1 << fmt.bits) - 1:#x}; got larger ones.")
+    launch(outside_kernel(), codes.like, codes.size, codes.words, largest, found)
+    if fetched(found)[0]:
+        raise ValueError(f"{name} of {fmt} must lie in 0 .. {(1 << fmt.bits) - 1:#x}; got larger ones.")
 
 
-def _encode(source: GpuArray, codes: Any, options: CastOptions) -> None:
-    """Fill in the codes of floats."""
+def fill_codes(
+    source: GpuArray, codes: Any, options: CastOptions, target: Format | None = None, back: DecodePlan | None = None
+) -> None:
+    """Fill in the codes of floats, or with a target float their values."""
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     assert source.fmt is not None
-    width = source_width(fmt)
+    width = target.bits if target else source_width(fmt)
     if source.fmt in (FP32, FP64):
         width = max(width, source.fmt.bits)
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
-    words, layout, widened = source.words, NO_LAYOUT, source.fmt.bits != width
-    if widened:
-        of_source = decode_plan(source.fmt, width)
-        if of_source is None:  # values that are looked up first
-            words = cuda.device_array(source.size, f"u{width // 8}")
-            _decode(source, source.words, words, source.fmt, FP32 if width == 32 else FP64)
-            widened = False
-        else:
-            layout = of_source.layout
-    key = 0 if seed is None else seed
-    low, high = u64(key & 0xFFFFFFFF), u64(key >> 32)
-    kernel = _encode_kernel(width, int(rounding), plan.kind, int(widened))
-    launch(kernel, source.like, source.size, words, codes, uploaded(plan.layout), uploaded(layout), low, high)
+    words, widened = source.words, None
+    if source.fmt.bits != width:
+        widened = decode_plan(source.fmt, width)
+        if widened is None:  # values that are looked up first
+            words = scratch(source.size, f"u{width // 8}")
+            fill_values(source, source.words, words, source.fmt, FP32 if width == 32 else FP64)
+    freezes = _is_named(fmt)
+    way = Way(
+        _bits(words), _bits(codes), width, widened is not None, True, back is not None, int(rounding), plan.kind,
+        widened.frozen if widened and freezes else None, plan.frozen if freezes else None,
+        back.frozen if back and freezes else None,
+    )  # fmt: skip
+    _run(way, source.like, words, codes, (widened, plan, back), 0 if seed is None else seed)
 
 
-def _decode(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: Format) -> None:
+def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: Format) -> None:
     """Fill in the words of the values of codes."""
     plan = decode_plan(fmt, target.bits)
-    if plan is not None:
-        launch(_decode_kernel(target.bits), owner.like, owner.size, codes, values, uploaded(plan.layout))
+    if plan is None:
+        launch(look_up_kernel(), owner.like, owner.size, codes, values, uploaded(_table(fmt, target)))
         return
-    table = _table(fmt, target)
-    launch(_table_kernel(), owner.like, owner.size, codes, values, uploaded(table))
+    frozen = plan.frozen if _is_named(fmt) else None
+    way = Way(_bits(codes), _bits(values), target.bits, reads=True, of_source=frozen)
+    _run(way, owner.like, codes, values, (plan, None, None), 0)
+
+
+def _run(way: Way, like: Any, source: Any, target: Any, plans: tuple[Any, Any, Any], seed: int) -> None:
+    """Launch a cast; layouts that are compiled in are not sent."""
+    if share(source, target):
+        raise ValueError("out must not share memory with the input; got overlapping arrays. Pass a separate array.")
+    frozen = (way.of_source, way.to_code, way.of_result)
+    used = [None if constants is not None else plan for constants, plan in zip(frozen, plans, strict=True)]
+    none = np.zeros(1, np.uint32 if way.width == 32 else np.uint64)
+    layouts = [uploaded(none if plan is None else plan.layout) for plan in used]
+    launch(
+        cast_kernel(way), like, target.size, source, target, *as_groups((source, target), way.groups.length), *layouts,
+        u64(seed & 0xFFFFFFFF), u64(seed >> 32), each=way.groups.each,
+    )  # fmt: skip
+
+
+def _bits(words: Any) -> int:
+    return 8 * int(words.dtype.itemsize)
+
+
+def _is_named(fmt: Format) -> bool:
+    """Whether the layout of a format is compiled in: kernels of formats that a user varies would be too many."""
+    return NAMED.get(fmt.name) == fmt
 
 
 def widened_codes(given: GpuArray, fmt: Format, wide: Format) -> GpuArray:
     """Codes of a format as codes of one that holds it; a NaN keeps its sign."""
     table = _codes_table(fmt, wide)
-    codes = cuda.device_array(given.size, wide.storage)
-    launch(_table_kernel(), given.like, given.size, given.words, codes, uploaded(table))
+    codes = scratch(given.size, wide.storage)
+    launch(look_up_kernel(), given.like, given.size, given.words, codes, uploaded(table))
     return given._replace(words=codes, fmt=wide)
 
 

@@ -58,6 +58,13 @@ def capability() -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def device_number() -> int:
+    """The number of the GPU that numba works on."""
+    from numba import cuda
+
+    return 0 if is_simulated() else int(cuda.get_current_device().id)
+
+
 def is_simulated() -> bool:
     """Whether numba simulates the GPU (NUMBA_ENABLE_CUDASIM=1), one Python thread per CUDA thread."""
     from numba import config

@@ -17,9 +17,8 @@ from fpsim.core.pack import NO_FLAG, pack
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.formats import FP16, FP32
 from fpsim.gpu.array import GpuArray, stream_of
-from fpsim.gpu.cast import _encode as fill_codes
-from fpsim.gpu.cast import widened_codes
-from fpsim.gpu.launch import gpu_kernel, launch, uploaded
+from fpsim.gpu.cast import fill_codes, widened_codes
+from fpsim.gpu.launch import gpu_kernel, launch, scratch, uploaded
 from fpsim.kernels.layout import pack_plan, unpack_layout
 from fpsim.rounding import Rounding
 
@@ -146,7 +145,7 @@ class FloatMatrices:
     def _run(self, name: str, given: tuple[Any, ...], out: Any) -> Any:
         operands = [self.operand(x) for x in given]
         shape = np.broadcast_shapes(*(x.shape for x in operands))
-        result = cuda.device_array(shape, u32) if out is None else out
+        result = scratch(shape, u32) if out is None else out
         operands += operands[:1] * (3 - len(operands))
         steps = np.array([step for x in operands for step in x.steps], np.int64)
         size = math.prod(shape)
@@ -158,7 +157,7 @@ class FloatMatrices:
 
     def halves(self, x: Any) -> Any:
         """The FP16 codes of a matrix whose values FP16 has."""
-        codes = cuda.device_array(x.shape, np.uint16)
+        codes = scratch(x.shape, np.uint16)
         size = math.prod(x.shape)
         fill_codes(GpuArray(x.reshape(size), (size,), FP32, self.like), codes.reshape(size), cast_options(FP16))
         return codes
@@ -171,14 +170,14 @@ class FloatMatrices:
 
     def filled(self, shape: tuple[int, int], word: Any, out: Any = None) -> Any:
         """A matrix of one word."""
-        result = cuda.device_array(shape, word.dtype) if out is None else out
+        result = scratch(shape, word.dtype) if out is None else out
         size = math.prod(shape)
         launch(fill_kernel(), self.like, size, result.reshape(size), word)
         return result
 
     def copied(self, source: Any, out: Any = None) -> Any:
         """A matrix of the same words."""
-        result = cuda.device_array(source.shape, source.dtype) if out is None else out
+        result = scratch(source.shape, source.dtype) if out is None else out
         size = math.prod(source.shape)
         launch(copy_kernel(), self.like, size, source.reshape(size), result.reshape(size))
         return result

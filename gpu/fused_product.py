@@ -9,14 +9,12 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda
 
 from fpsim.formats import FP32
-from fpsim.gpu.array import stream_of
 from fpsim.gpu.device import is_simulated
 from fpsim.gpu.fused_kernels import LONG, MIDDLE, MOST_TERMS, NEVER, SHORT, Tile, specified_kernel, tile_kernel
 from fpsim.gpu.fused_step import LEAST_PLACE, NOTHING, OperandFacts, StepFacts
-from fpsim.gpu.launch import downloaded, launch, launch_blocks, uploaded
+from fpsim.gpu.launch import fetched, launch, launch_blocks, scratch, uploaded, zeroed
 from fpsim.kernels.fused_product import ADD
 from fpsim.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.unit_plan import TF32_BITS, unit_plan
@@ -81,7 +79,7 @@ def add_fused(
     if 0 in (*total.shape, terms.size):
         return
     marks, any_mark = add_tiles(total, unit, a, b, scale_a, scale_b, terms, promote, factors, like)
-    if downloaded(any_mark, like)[0]:  # which is rare, so that most processes need not compile the specification
+    if fetched(any_mark)[0]:  # which is rare, so that most processes need not compile the specification
         add_marked(total, marks, unit, a, b, scale_a, scale_b, terms, promote, factors, like)
 
 
@@ -93,7 +91,7 @@ def add_tiles(
     plan, tile = _plan(unit), tile or _tile(unit)
     (m, n), (height, width) = total.shape, tile.shape
     codes, scaled = total.dtype.itemsize == 2, unit.rule is Rule.SCALED
-    marks, any_mark = cuda.device_array((m, n), np.uint8), cuda.to_device(np.zeros(1, np.int32), stream_of(like))
+    marks, any_mark = scratch((m, n), np.uint8), zeroed(1, np.int32)
     rows, columns, mode = _factors(promote, factors)
     kernel = tile_kernel(unit.terms, plan.bits, unit.d.name == "f16", codes, scaled, mode, tile)
     launch_blocks(

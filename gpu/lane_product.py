@@ -15,7 +15,7 @@ from fpsim.core.number import unpack, unpack_fields
 from fpsim.core.pack import NO_FLAG, pack
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.gpu.float_matrix import OF_FLOAT, TO_FLOAT, FloatMatrices
-from fpsim.gpu.launch import gpu_kernel, launch, uploaded
+from fpsim.gpu.launch import gpu_kernel, launch, scratch, uploaded
 from fpsim.gpu.unit_product import GpuProduct, taken
 from fpsim.kernels.lane_rows import BLOCKS, FORWARD, LAST, THREADS, WARP, LaneFacts
 from fpsim.kernels.layout import unpack_layout
@@ -76,7 +76,7 @@ def lane_product(product: GpuProduct, lanes: Lanes, run: int, terms: Span, on: F
         return on.filled(shape, u32(0))
     facts = lane_facts(lanes, run, terms.terms, shape[1])
     groups = min(facts.groups, -(-terms.terms // facts.tile))  # those that have terms
-    sums = cuda.device_array((groups, facts.lanes, outputs), u32)
+    sums = scratch((groups, facts.lanes, outputs), u32)
     numbers = np.array([facts.lanes, facts.run, facts.chunk, facts.chunks, facts.groups, facts.tile, *terms], i64)
     layouts = [unpack_layout(element.carrier, "keep") for element in (product.unit.a, product.unit.b)]
     launch(

@@ -10,11 +10,10 @@ import numpy as np
 from fpsim.cast import cast_options
 from fpsim.formats import FP32, FP64, Format
 from fpsim.gpu.array import GpuArray, gpu_array
-from fpsim.gpu.cast import _decode as fill_values
-from fpsim.gpu.cast import _encode as fill_codes
-from fpsim.gpu.cast import widened_codes
+from fpsim.gpu.cast import fill_codes, fill_values, widened_codes
 from fpsim.gpu.float_matrix import FloatMatrices
 from fpsim.gpu.lane_product import lane_product
+from fpsim.gpu.launch import scratch
 from fpsim.gpu.unit_operands import operand
 from fpsim.gpu.unit_product import GpuProduct, add_product
 from fpsim.machine import Shape, output_overflow
@@ -64,10 +63,8 @@ class Gpu(FloatMatrices):
 
     def codes(self, x: Any, fmt: Format, out: Any = None) -> Any:
         """The codes of values in an output's format, in a row: to nearest even, and FP8 saturates."""
-        from numba import cuda
-
         flat = self._flat(x)
-        codes = cuda.device_array(flat.size, fmt.storage) if out is None else out
+        codes = scratch(flat.size, fmt.storage) if out is None else out
         fill_codes(flat, codes, cast_options(fmt, overflow=output_overflow(fmt)))
         return codes
 

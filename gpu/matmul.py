@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import cuda
 
 from fpsim.accumulators import Accumulator, FusedMultiplyAdd
 from fpsim.cast import FormatLike
 from fpsim.formats import FP16, FP32, Format
 from fpsim.gpu.array import GpuArray, gpu_array, result_like
+from fpsim.gpu.launch import scratch
 from fpsim.gpu.machine import Gpu
 from fpsim.gpu.scaled import Scaled
 from fpsim.gpu.transfer import host_array
@@ -70,7 +70,7 @@ def dot_add(a: Any, b: Any, c: Any, unit: str | MatrixUnit, *, scale_a: Any = No
     result, out = result_like(left, (rows,), found.d.fmt.storage)
     codes = [x.words.reshape(*x.shape) for x in (left, right)]
     product = GpuProduct(found, codes[0], codes[1], scales[0], scales[1], np.arange(k, dtype=np.int32))
-    words = cuda.device_array(0, found.d.fmt.storage) if start is None else start.words
+    words = scratch(0, found.d.fmt.storage) if start is None else start.words
     run_specification(product, words, out, left.like, paired=True)
     return result
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import cuda
 
 from fpsim.arrays import is_torch
 from fpsim.formats import DTYPES
 from fpsim.gpu.array import GpuArray, gpu_array
+from fpsim.gpu.launch import scratch
 from fpsim.gpu.transfer import host_array
 from fpsim.matrix_unit import Element, MatrixUnit
 
@@ -56,7 +55,7 @@ def block_scales(x: Any, shape: tuple[int, int], unit: MatrixUnit, name: str) ->
     if unit.scale is None:
         if x is not None:
             raise ValueError(f"{unit.name} takes no block scales; got {name}. Leave it out.")
-        return cuda.device_array(math.prod(shape), np.uint8).reshape(*shape)  # nobody reads it
+        return scratch(shape, np.uint8)  # nobody reads it
     if x is None:
         raise ValueError(f"{unit.name} needs {name}: {unit.scale} codes, one per {unit.block} terms of K.")
     given = gpu_array(x, name)

@@ -21,7 +21,7 @@ from fpsim.gpu.cast import widened_codes
 from fpsim.gpu.float_matrix import FloatMatrices
 from fpsim.gpu.fused_product import Factors as TileFactors
 from fpsim.gpu.fused_product import add_fused, takes
-from fpsim.gpu.launch import gpu_kernel, launch, uploaded
+from fpsim.gpu.launch import gpu_kernel, launch, scratch, uploaded
 from fpsim.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.unit_plan import unit_plan
 from fpsim.unit_product import ADD, Factors, add_part
@@ -171,7 +171,7 @@ def _gathered(p: GpuProduct, on: FloatMatrices) -> GpuProduct:
 def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, on: FloatMatrices) -> Any:
     """Rows or columns of a matrix in an order."""
     shape = (places.size, matrix.shape[1]) if along_rows else (matrix.shape[0], places.size)
-    out = cuda.device_array(shape, matrix.dtype)
+    out = scratch(shape, matrix.dtype)
     launch(gather_kernel(along_rows), on.like, math.prod(shape), matrix, on.sent(places), out)
     return out
 

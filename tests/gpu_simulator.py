@@ -158,4 +158,6 @@ def simulated() -> dict[str, Array]:
 
 
 if __name__ == "__main__":
-    np.savez(sys.argv[1], **simulated())  # type: ignore[arg-type]
+    from tests.gpu_cases import on_gpu
+
+    np.savez(sys.argv[1], **(simulated() | on_gpu()))

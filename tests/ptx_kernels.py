@@ -6,7 +6,6 @@ A kernel that is to be looked at is added to the function of its module; a modul
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from numba import types
 
 u8, u16, u32, u64 = types.uint8, types.uint16, types.uint32, types.uint64
 i32, i64, f32 = types.int32, types.int64, types.float32
+WORDS = {8: u8, 16: u16, 32: u32, 64: u64}
 
 
 class Kernel(NamedTuple):
@@ -31,35 +31,115 @@ def arrays(*kinds: Any) -> tuple[Any, ...]:
     return tuple(kind[::1] for kind in kinds)
 
 
+def cast_of(name: str, *way: Any, **facts: Any) -> Kernel:
+    """A kernel of fpsim.gpu.cast_kernels."""
+    from fpsim.gpu import cast_kernels as module
+
+    chosen = module.Way(*way, **facts)
+    count, layout = chosen.groups.length, u32 if chosen.width == 32 else u64
+    plain, grouped = ([WORDS[bits * times] for bits in chosen[:2]] for times in (1, count))
+    return Kernel(name, module.cast_kernel(chosen), (*arrays(*plain, *grouped, layout, layout, layout), u64, u64))
+
+
+def casts(by_floats: bool) -> Iterator[Kernel]:
+    """Casts of float32 to named formats and back, whose layouts are constants; rounded by float32 addition, or not."""
+    from fpsim.formats import BF16, E4M3, E4M3FNUZ, E8M0, FP16
+    from fpsim.kernels.layout import decode_plan, encode_plan
+    from fpsim.rounding import Rounding
+
+    for fmt in (E4M3, E4M3FNUZ, E8M0, FP16, BF16):
+        back, bits = decode_plan(fmt, 32), 8 * fmt.storage.itemsize
+        if back and not by_floats:
+            yield cast_of(f"decode {fmt}", bits, 32, 32, reads=True, of_source=back.frozen)
+        for mode in (Rounding.NEAREST_EVEN, Rounding.DOWN, Rounding.STOCHASTIC):
+            plan = encode_plan(fmt, 32, mode, "nonfinite", "keep", 32)
+            to = {"rounds": True, "mode": int(mode), "kind": plan.kind, "to_code": plan.frozen}
+            if by_floats != (mode == Rounding.NEAREST_EVEN and fmt not in (E8M0, BF16)):
+                continue
+            yield cast_of(f"encode {fmt} {mode}", 32, bits, 32, **to)
+            if by_floats and back:
+                yield cast_of(f"quantize {fmt}", 32, 32, 32, gives=True, of_result=back.frozen, **to)
+
+
 def cast() -> Iterator[Kernel]:
-    """fpsim.gpu.cast: every mode of rounding and every kind of format, for each width of the source."""
-    module = importlib.import_module("fpsim.gpu.cast")  # fpsim.gpu.cast is also the name of a function
-    module = sys.modules["fpsim.gpu.cast"]
-    for width, word in ((32, u32), (64, u64)):
-        yield Kernel(f"decode {width}", module._decode_kernel(width), arrays(u32, word, word))
-        # what the last kind compiles holds the checks of the others: one mode is enough for these
-        for mode, kind in (*((mode, 2) for mode in range(7)), (0, 0), (0, 1)):
-            signature = (*arrays(word, u8, word, u32), u64, u64)
-            yield Kernel(f"encode {width} {mode} {kind}", module._encode_kernel(width, mode, kind, 0), signature)
-    signature = (*arrays(u16, u8, u32, u32), u64, u64)
-    yield Kernel("encode widened", module._encode_kernel(32, 0, 0, 1), signature)
-    yield Kernel("look up", module._table_kernel(), arrays(u8, u32, u32))
-    yield Kernel("outside", module._outside_kernel(), (*arrays(u8), u8, *arrays(u8)))
+    """fpsim.gpu.cast_kernels: every mode for each width of the source, and named formats."""
+    from fpsim.gpu import cast_kernels as module
+    from fpsim.gpu import copies
+    from fpsim.rounding import Rounding
+
+    yield cast_of("decode 32", 8, 32, 32, reads=True)
+    yield cast_of("decode 64", 32, 64, 64, reads=True)
+    for mode in Rounding:
+        for width in (32, 64):
+            yield cast_of(f"encode {width} {mode}", width, 8, width, rounds=True, mode=int(mode), kind=2)
+    yield cast_of("encode widened", 16, 8, 32, reads=True, rounds=True)
+    yield cast_of("quantize", 32, 32, 32, rounds=True, gives=True, kind=1)
+    yield from casts(by_floats=False)
+    yield Kernel("look up", module.look_up_kernel(), arrays(u8, u32, u32))
+    yield Kernel("outside", module.outside_kernel(), (*arrays(u8), u8, *arrays(u8)))
+    yield Kernel("gather", copies.gather_kernel(), (*arrays(u8, u8), i64, *arrays(i64, i64)))
+
+
+def float_cast() -> Iterator[Kernel]:
+    """fpsim.gpu.cast_kernels where it rounds by an addition of float32."""
+    return casts(by_floats=True)
 
 
 def arithmetic() -> Iterator[Kernel]:
-    """fpsim.gpu.arithmetic: every operation."""
+    """fpsim.gpu.arithmetic_kernels: every operation."""
     from fpsim.core.operations import BINARY, COMPARISONS, UNARY
-
-    module = importlib.import_module("fpsim.gpu.arithmetic")
+    from fpsim.gpu import arithmetic_kernels as module
 
     rounding = (*arrays(u8, u8, u8), i64, i64, i64, *arrays(u8, u8, u64, u64, u64, u64), u64, u64, u64)
     for name in (*UNARY, *BINARY, "fma"):
-        yield Kernel(name, module._rounding_kernel(name, 0), rounding)
+        yield Kernel(name, module.rounding_kernel(name, 0), rounding)
     comparison = (*arrays(u8, u8), i64, i64, *arrays(u8, u8, u64, u64))
     for name in COMPARISONS:
-        yield Kernel(name, module._comparison_kernel(name), comparison)
-    yield Kernel("next", module._neighbour_kernel(0), arrays(u8, u8, u8, u64, u64))
+        yield Kernel(name, module.comparison_kernel(name), comparison)
+    for name in ("negative", "absolute", "classify"):
+        yield Kernel(name, module.sign_kernel(name), arrays(u8, u8, u64, u64))
+    yield Kernel("next", module.neighbour_kernel(0), arrays(u8, u8, u8, u64, u64))
+    of_integers = (*arrays(u64, u8, u8), u64, *arrays(u64), u64, u64, u64)
+    yield Kernel("from int", module.from_integer_kernel(6), of_integers)
+    to_integers = (*arrays(u8, u64, u8, u64), u64, u64, u64, u64, u64, u64)
+    yield Kernel("to int", module.to_integer_kernel(6), to_integers)
+    yield Kernel("union", module.union_kernel(), arrays(u8, u32))
+
+
+def elementwise(name: str, function: Any, bits: int, target_bits: int, count: int, shared_words: int) -> Kernel:
+    """A kernel of fpsim.gpu.pair_kernels."""
+    from fpsim.gpu import pair_kernels as module
+
+    length = module.elements_at_once(bits, target_bits).length
+    plain = arrays(*[WORDS[bits]] * 3, WORDS[target_bits])
+    wide = arrays(*[WORDS[bits * length]] * 3, WORDS[target_bits * length])
+    kernel = module.elementwise_kernel(function, bits, target_bits, count, shared_words)
+    return Kernel(name, kernel, (*plain, *wide, u64, u64, u64, *arrays(u32, WORDS[target_bits])))
+
+
+def pairs() -> Iterator[Kernel]:
+    """fpsim.gpu.pair_kernels: results of pairs of codes, looked up."""
+    from fpsim.gpu import pair_kernels as module
+
+    yield elementwise("pairs", module.looks_up((8, 8), 8), 8, 8, 2, 1 << 14)
+    yield elementwise("pairs to 16 bits", module.looks_up((4, 4), 8), 8, 16, 2, 0)
+
+
+def float_arithmetic() -> Iterator[Kernel]:
+    """fpsim.gpu.float_arithmetic: operations of FP16, BF16 and FP32 by those of float32 and float64."""
+    from fpsim.formats import BF16, FP16, FP32
+    from fpsim.gpu import float_arithmetic as module
+
+    for fmt, name in (
+        (FP16, "add"),
+        (BF16, "multiply"),
+        (FP32, "divide"),
+        (FP16, "sqrt"),
+        (BF16, "fma"),
+        (FP16, "fma"),
+    ):
+        function = module.float_function(fmt, name)
+        yield elementwise(f"{name} {fmt.name}", function, fmt.bits, fmt.bits, module.OPERANDS[name], 0)
 
 
 def unit_product() -> Iterator[Kernel]:
@@ -133,18 +213,21 @@ def lane_product() -> Iterator[Kernel]:
 
 
 MODULES: dict[str, Callable[[], Iterator[Kernel]]] = {
-    "cast": cast, "arithmetic": arithmetic,
-    "unit_product": unit_product, "float_matrix": float_matrix, "lane_product": lane_product,
-    "fused_product": fused_product, "marked": marked,
+    "cast": cast, "float_cast": float_cast, "arithmetic": arithmetic, "pairs": pairs,
+    "float_arithmetic": float_arithmetic, "unit_product": unit_product, "float_matrix": float_matrix,
+    "lane_product": lane_product, "fused_product": fused_product, "marked": marked,
 }  # fmt: skip
 # What a module may do in floating point, where it argues that this is exact; all others calculate with integers. No
 # operation is approximate or flushes subnormals.
 FLOATS = {
+    "float_cast": r"(add|sub|mul)\.(rn\.)?f32",
+    "float_arithmetic": r"(add|sub|mul)(\.rn)?\.f(32|64)|(div|sqrt)\.rn\.f32",
     # multiplications by powers of two, and of operands of few bits; promotions add and fuse as IEEE 754 says
     "fused_product": r"(add|sub|mul)\.(rn\.)?f32|fma\.rn\.f32",
     "marked": r"(add|mul)\.(rn\.)?f32|fma\.rn\.f32",  # promotions alone
 }
-IN_REGISTERS = ("fused_product",)  # what a thread adds up must not be in memory
+# What a thread holds must not be in memory
+IN_REGISTERS = ("cast", "float_cast", "pairs", "float_arithmetic", "fused_product")
 
 
 class _Hopper:
@@ -153,15 +236,21 @@ class _Hopper:
     compute_capability = (9, 0)
 
 
-def compiled(module: str) -> dict[str, str]:
-    """PTX of a module's kernels; only for a process of its own, which believes from then on that a GPU is there."""
+def pretend_hopper() -> None:
+    """Let a process of its own believe that a GPU is there."""
     import numba.cuda.compiler
     import numba.cuda.dispatcher
-    from numba import cuda
 
     for place in (numba.cuda.compiler, numba.cuda.dispatcher):
         if hasattr(place, "get_current_device"):
             place.get_current_device = lambda: _Hopper
+
+
+def compiled(module: str) -> dict[str, str]:
+    """PTX of a module's kernels."""
+    from numba import cuda
+
+    pretend_hopper()
     return {
         kernel.name: cuda.compile_ptx(kernel.function.py_func, kernel.signature, cc=(9, 0))[0]
         for kernel in MODULES[module]()

@@ -14,6 +14,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
+from tests import gpu_cases
 from tests import gpu_simulator as simulator
 from tests.processes import ROOT, simulate
 
@@ -53,6 +54,12 @@ def test_operands_may_differ_in_format_and_come_as_floats(simulated: dict[str, n
     assert_bits_equal(simulated["halves"], fp.add(simulator.HALVES, simulator.HALVES[::-1]))
     want = fp.convert(simulator.HALVES, "e4m3", rounding="up")
     assert_bits_equal(simulated["converted"], want.view(np.uint8))
+
+
+@pytest.mark.parametrize("name", gpu_cases.cases())
+def test_calls_give_what_they_give_on_the_cpu(name: str, simulated: dict[str, npt.NDArray[Any]]) -> None:
+    for i, want in enumerate(gpu_cases.on_cpu(gpu_cases.cases()[name])):
+        assert_bits_equal(simulated[f"{name} {i}"], want)
 
 
 @pytest.mark.parametrize("name", simulator.UNITS)
@@ -108,14 +115,21 @@ CALLS = {
     "fp.gpu.encode(x, 'e4m33')": r"ValueError .*e4m33",
     "fp.gpu.encode(x, 'e4m3', rounding='stochastic')": r"ValueError stochastic rounding needs a seed",
     "fp.gpu.encode(x, 'e4m3', out=y)": r"ValueError out must be a .* of uint8 and shape \(2, 3\); got .*shape \(4,\)",
-    "fp.gpu.encode(cuda.to_device(np.zeros((4, 4), np.float32))[:, ::2], 'e4m3')": r"TypeError x must be contiguous",
     "fp.gpu.decode(cuda.to_device(np.uint8([3, 99])), 'e2m1')": r"ValueError codes of E2M1 must lie in 0 .. 0xf",
     "fp.gpu.decode(x, 'e4m3')": r"TypeError codes must be integers or an array of E4M3; got float32",
     "fp.gpu.decode(y, 'e4m3', np.int32)": r"ValueError dtype must be np.float32 or np.float64 on the GPU",
     "fp.gpu.cast(x, 'p3109_k5p2se')": r"ValueError .*no NumPy or ml_dtypes dtype",
     "fp.gpu.add(y, y)": r"ValueError a holds integers, and no format says what they mean; pass fmt",
     "fp.gpu.add(x, x, fmt='e4m3')": r"ValueError a holds FP32; got fmt='e4m3'",
-    "fp.gpu.add(y, cuda.to_device(np.zeros(3, np.uint8)), fmt='e4m3')": r"ValueError operands on the GPU must have one",
+    "fp.gpu.add(y, cuda.to_device(np.zeros(3, np.uint8)), fmt='e4m3')": "ValueError add needs operands whose",
+    "fp.gpu.add(3, 4, fmt='e4m3')": r"TypeError a must be an array on the GPU: .*got int",
+    "fp.gpu.add(y, 256, fmt='e4m3')": r"ValueError b must lie in 0 .. 0xff, the codes of E4M3; got 0x100",
+    "fp.gpu.add(y, 1.5, fmt='e4m3')": r"TypeError b must be codes or of a float dtype; got float",
+    "fp.gpu.add(cuda.to_device(np.uint8([3, 99])), 1, fmt='e2m1')": r"ValueError a of E2M1 must lie in 0 .. 0xf",
+    "fp.gpu.encode(x, 'e4m3', out=cuda.to_device(np.zeros((3, 2), np.uint8)).T)": r"ValueError out must be one run",
+    "fp.gpu.quantize(x, 'e4m3', out=x)": r"ValueError out must not share memory with the input",
+    "fp.gpu.from_int(x, 'e4m3')": r"TypeError n must be an array of integers on the GPU; got float32",
+    "fp.gpu.to_int(x, 'e4m3')": r"ValueError dtype must be an integer dtype such as",
     "fp.gpu.add(y, y, fmt=('e4m3', 'e5m2'))": r"ValueError .*out_fmt",
     "fp.gpu.add(y, y, fmt='fp16')": r"ValueError a must hold codes of FP16 as uint16; got uint8",
     "fp.gpu.add(y, y, fmt='e4m3', round='up')": r"TypeError add takes the keywords",

@@ -11,12 +11,13 @@ from importlib.util import find_spec
 import pytest
 
 from tests.processes import ROOT
-from tests.test_gpu_ptx import PROGRAM
+from tests.test_gpu_ptx import MISSING
 
-# what stands in for the device that numba-cuda asks comes from the other kernels' program, before it imports fpsim
-SCALED = (
-    PROGRAM.partition("\nfrom fpsim.")[0]
-    + """
+SCALED = """
+import json, sys
+from numba import cuda, types
+from tests.ptx_kernels import arrays, pretend_hopper
+pretend_hopper()
 from fpsim.core.rounding import DOWN, NEAREST_EVEN, STOCHASTIC, UP
 from fpsim.core.scale import (
     AMAX_BY_MAX, AMAX_TIMES_INVERSE, BY_INVERSE, BY_SCALE, CEIL, EVEN, FLOOR, INVERSE_OF_ENCODE,
@@ -26,9 +27,6 @@ from fpsim.kernels.scale_plan import ScaleChoices
 
 names = ("uint8", "uint16", "uint32", "uint64", "int64", "float32", "float64")
 u8, u16, u32, u64, i64, f32, f64 = (getattr(types, name) for name in names)
-
-def arrays(*kinds):
-    return tuple(kind[::1] for kind in kinds)
 
 kernels = {}
 for width, word, real in ((32, u32, f32), (64, u64, f64)):
@@ -78,7 +76,6 @@ for name, (kernel, signature) in kernels.items():
     found[name], _ = cuda.compile_ptx(kernel.py_func, signature, cc=(9, 0))
 json.dump(found, sys.stdout)
 """
-)
 FLOAT = re.compile(
     r"^\s+(?:@!?%p\d+ )?((?!mov|ld|st|setp|selp)[a-z0-9]+(?:\.[a-z0-9]+)*\.f(?:16|32|64)\S*)", re.MULTILINE
 )
@@ -89,7 +86,7 @@ ROUNDED = re.compile(r"(div|rcp)\.rn\.f(32|64)|mul(\.rn)?\.f(32|64)|cvt\.rn\.f(3
 SPREAD = re.compile(r"(add|sub)(\.rn)?\.f(32|64)|min\.f(32|64)")  # highest - lowest, of numbers from memory
 
 
-@pytest.mark.skipif(not find_spec("numba_cuda"), reason="numba-cuda is not installed (extra [gpu])")
+@pytest.mark.skipif(not find_spec("numba_cuda"), reason=MISSING)
 def test_kernels_of_scales_compile_for_hopper_and_round_every_step_correctly() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCALED], cwd=ROOT, capture_output=True, text=True, check=False, timeout=1200
