@@ -13,6 +13,7 @@ from fpsim.cast import encode
 from fpsim.formats import format as find_format
 from fpsim.gpu.bench_rows import COPY, Work
 from fpsim.gpu.device import FP8_CAPABILITY, require_capability, require_device
+from fpsim.gpu.library_failures import in_one_sentence
 from fpsim.gpu.tensors import DEVICE, DTYPES, torch_module
 
 BATCH = 0.01  # seconds of calls between two events, so that what a launch costs the CPU is hidden behind the one before
@@ -147,6 +148,7 @@ def _cublas(fmt: str, shape: tuple[int, ...]) -> Call:
 # ---- time
 
 
+@in_one_sentence
 def measure(work: Work, size: int, seconds: float) -> list[float]:
     """Seconds that a row's call takes, warm, once per run; the runs together take about `seconds`, or one run."""
     require_device()

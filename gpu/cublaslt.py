@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from fpsim.gpu.device import FP8_CAPABILITY, GpuError, require_capability
+from fpsim.gpu.library_failures import in_one_sentence
 from fpsim.gpu.tensors import FP8, Pair, Words, column_major, floats, known, shapes_of, tensor, torch_module, words
 from fpsim.schedules import Schedule, cublas
 
@@ -191,6 +192,7 @@ class Sides(NamedTuple):
     transposed: int
 
 
+@in_one_sentence
 def lt_matmul(
     a: Any, b: Any, pair: Pair = ("fp16", "fp16"), *, out: str = "fp16", scale_a: float = 1.0, scale_b: float = 1.0,
     fast_accum: bool = False, workspace: int = WORKSPACE, layout: str = "nn",

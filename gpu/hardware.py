@@ -17,6 +17,7 @@ from fpsim.gpu.bench_work import measure, room
 from fpsim.gpu.cublaslt import LAYOUTS, lt_matmul
 from fpsim.gpu.device import FP8_CAPABILITY, require_capability, require_device
 from fpsim.gpu.instructions import dot, ptx_cast, sweep, torch_cast, twin
+from fpsim.gpu.library_failures import in_one_sentence
 from fpsim.gpu.tensors import (
     DTYPES,
     FP8,
@@ -80,6 +81,7 @@ def _triton() -> str:
 # ---- scaled products
 
 
+@in_one_sentence
 def scaled_mm(
     a: Any, b: Any, pair: Pair = ("e4m3", "e4m3"), scale_a: Any = 1.0, scale_b: Any = 1.0, *, recipe: str = "tensor",
     out: str = "bf16", fast_accum: bool = False, bias: Any = None,
@@ -175,6 +177,7 @@ def _refuse(a: Any, b: Any, pair: Pair, recipe: str, out: str, fast_accum: bool,
 # ---- products without scales
 
 
+@in_one_sentence
 def matmul(a: Any, b: Any, kind: str = "fp16", *, out: str | None = None, layout: str = "nn") -> Words:
     """`torch.mm` on tensor cores, with float32 sums and without reduced-precision merges of split K.
 

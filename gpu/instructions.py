@@ -9,6 +9,7 @@ import numpy as np
 import fpsim.gpu
 from fpsim.gpu import tensors
 from fpsim.gpu.device import FP8_CAPABILITY, require_capability, require_device
+from fpsim.gpu.library_failures import in_one_sentence
 from fpsim.gpu.tensors import DTYPES, FP8, SIGNED, Pair, Words, column_major, known, shapes_of, tensor, torch_module
 from fpsim.gpu.tensors import words as words_of
 
@@ -17,6 +18,7 @@ NAN_FROM = {"e4m3": 0x7F, "e5m2": 0x7D, "fp16": 0x7C01, "bf16": 0x7F81}  # the l
 LEAST_TERMS = {"e4m3": 32, "e5m2": 32, "fp16": 16, "bf16": 16, "tf32": 16}  # of a block of tl.dot
 
 
+@in_one_sentence
 def dot(
     a: Any, b: Any, c: Any = None, pair: Pair = ("e4m3", "e4m3"), *, block_k: int = 128,
     max_num_imprecise_acc: int | None = None, block_m: int = 64, block_n: int = 64, num_warps: int = 4,
@@ -72,6 +74,7 @@ def dot(
     return words_of(result)
 
 
+@in_one_sentence
 def ptx_cast(x: Any, target: str) -> Words:
     """float32 values (any shape) through PTX's `cvt.rn` (`.satfinite` for FP8), as codes of "e4m3", "e5m2", "fp16"
     or "bf16"."""
@@ -88,6 +91,7 @@ def ptx_cast(x: Any, target: str) -> Words:
     return kept.reshape(tuple(source.shape))
 
 
+@in_one_sentence
 def sweep(target: str, *, chunk: int = 1 << 26, chunks: int | None = None) -> tuple[int, int, str]:
     """Every float32, 2**32 of them, through fp.gpu.encode and PTX's conversion, compared on the GPU.
 
@@ -128,6 +132,7 @@ def sweep(target: str, *, chunk: int = 1 << 26, chunks: int | None = None) -> tu
     return compared, differing, first
 
 
+@in_one_sentence
 def torch_cast(x: Any, target: str) -> Words:
     """Floats (float16, bfloat16, float32, any shape) through torch's own cast on the GPU, as words of the target."""
     require_device()
@@ -136,6 +141,7 @@ def torch_cast(x: Any, target: str) -> Words:
     return words_of(source.to(getattr(torch_module(), DTYPES[known(target, tuple(DTYPES), "target")])))
 
 
+@in_one_sentence
 def twin(name: str, *arrays: Any, **options: Any) -> Any:
     """A function of `fpsim.gpu` on NumPy arrays: they go to the GPU as torch tensors, and results come back as words.
 

@@ -253,3 +253,39 @@ def test_everything_imports_without_torch_and_triton() -> None:
         "these kernels need Triton, which is not installed. Install it with: pip install triton",
         "fpsim.gpu.hardware calls PyTorch, which is not installed. Install a CUDA build of torch.",
     ]
+
+
+# ---- failures
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total of ...\nMore."),
+            r"^the GPU has no room for matmul: CUDA out of memory\. Tried to allocate 2.00 GiB\. .* Take smaller",
+        ),
+        (
+            RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be late"),
+            r"^the GPU did not run matmul: CUDA error: an illegal memory access was encountered\. A new process can",
+        ),
+        (RuntimeError("mat_b must be column-major"), r"^the GPU did not run matmul: mat_b must be column-major\.$"),
+    ],
+)  # fmt: skip
+def test_failures_on_the_gpu_are_one_sentence(
+    reason: Exception, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    ones = np.ones((16, 16), np.float16)
+
+    def mm(left: Any, right: Any) -> Any:
+        raise reason
+
+    with monkeypatch.context() as failing:
+        failing.setattr(torch, "mm", mm)
+        with pytest.raises(GpuError, match=words) as caught:
+            hardware.matmul(ones, ones)
+        assert "\n" not in str(caught.value)
+        assert caught.value.__cause__ is None
+        assert caught.value.__context__ is None
+    assert hardware.matmul(ones, ones).view(np.float16)[0, 0] == 16
