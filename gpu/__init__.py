@@ -39,19 +39,20 @@ if TYPE_CHECKING:
     from fpsim.gpu.matmul import dot_add, matmul
     from fpsim.gpu.record import record
     from fpsim.gpu.recording import replay
+    from fpsim.gpu.reduce import dot, sum
     from fpsim.gpu.report import ValidationReport
     from fpsim.gpu.validate import validate
 
 __all__ = [
-    "GpuError", "ValidationReport", "add", "available", "cast", "convert", "decode", "divide", "dot_add", "encode",
-    "equal", "fma", "hardware", "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum",
+    "GpuError", "ValidationReport", "add", "available", "cast", "convert", "decode", "divide", "dot", "dot_add",
+    "encode", "equal", "fma", "hardware", "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum",
     "minimum_number", "multiply", "next_down", "next_up", "quantize", "record", "remainder", "replay",
-    "round_to_integral", "sqrt", "subtract", "validate",
+    "round_to_integral", "sqrt", "subtract", "sum", "validate",
 ]  # fmt: skip
 
 _MODULES = {
     "cast": ("cast", "decode", "encode", "quantize"), "matmul": ("dot_add", "matmul"), "record": ("record",),
-    "recording": ("replay",),
+    "recording": ("replay",), "reduce": ("dot", "sum"),
     "report": ("ValidationReport",), "validate": ("validate",),
 }  # fmt: skip
 _HOMES = {name: "arithmetic" for name in __all__ if name not in ("GpuError", "available", "hardware")} | {

@@ -73,7 +73,27 @@ def matmul() -> Iterator[Kernel]:
         yield Kernel(rule.name, kernel, (a, b, u32[::1], scale, scale, u32[::1], *layouts))
 
 
-MODULES: dict[str, Callable[[], Iterator[Kernel]]] = {"cast": cast, "arithmetic": arithmetic, "matmul": matmul}
+def accumulate() -> Iterator[Kernel]:
+    """fpsim.gpu.accumulate: every order of summation, with and without random words, and products of FP64."""
+    from fpsim.core.rounding import NEAREST_EVEN, STOCHASTIC
+
+    module = importlib.import_module("fpsim.gpu.accumulate")
+    layouts, stream = arrays(u64, u64, u64, u64), (u64, u64, u64)
+    for mode, wide, kind in ((NEAREST_EVEN, False, u8), (STOCHASTIC, False, u8), (NEAREST_EVEN, True, u64)):
+        matrices = (kind[:, ::1], kind[:, ::1], i64, kind[:, ::1], kind[:, ::1])
+        for name, chained, fused in (("sequential", True, False), ("fused", True, True), ("chunked", False, False)):
+            kernel = module.sequence_kernel(mode, chained, fused, wide)
+            yield Kernel(f"{name} {mode} {wide}", kernel, (*matrices, i64, *layouts, *stream))
+        kernel = module.pairwise_kernel(mode, 16, wide)
+        yield Kernel(f"pairwise {mode} {wide}", kernel, (*matrices, *layouts[:3], *stream))
+        kernel = module.exact_kernel(mode, 24, not wide)
+        yield Kernel(f"exact {mode} {wide}", kernel, (*matrices, i64, *layouts, *stream))
+    yield Kernel("nothing", module._nothing_kernel(), (*arrays(u8, u8), *stream, u64))
+
+
+MODULES: dict[str, Callable[[], Iterator[Kernel]]] = {
+    "cast": cast, "arithmetic": arithmetic, "matmul": matmul, "accumulate": accumulate,
+}  # fmt: skip
 
 
 class _Hopper:
