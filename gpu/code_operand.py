@@ -11,6 +11,7 @@ from fpsim.arrays import is_torch
 from fpsim.formats import DTYPES, Format
 from fpsim.gpu.arithmetic import _format as format_of
 from fpsim.gpu.array import GpuArray, gpu_array
+from fpsim.gpu.array import _stored as stored
 from fpsim.gpu.cast import _refuse_outside as refuse_outside
 
 
@@ -18,10 +19,15 @@ def code_operand(x: Any, wanted: Format | None, name: str) -> tuple[GpuArray, Fo
     """(codes on the GPU, their format).
 
     Raises:
-      ValueError: codes without a format, of another one than is wanted, or out of range.
-      TypeError: no array on the GPU.
+      ValueError: codes without a format, or out of range.
+      TypeError: no array on the GPU, or one of another format than is wanted.
     """
     given = gpu_array(x, name)
+    if given.fmt is not None and wanted not in (None, given.fmt):
+        raise TypeError(
+            f"{name} is an array of {x.dtype}, which stores {given.fmt}; codes of {wanted} were wanted. Round it to "
+            f"{wanted} first with fpsim.gpu.encode."
+        )
     fmt = format_of(given, wanted, name)
     if given.words.dtype.itemsize * 8 > fmt.bits:
         refuse_outside(given, fmt)
@@ -31,6 +37,6 @@ def code_operand(x: Any, wanted: Format | None, name: str) -> tuple[GpuArray, Fo
 def result_dtype(fmt: Format, like: Any) -> np.dtype[Any]:
     """The dtype of a format, or of its codes where the library of an array has none."""
     dtype = DTYPES.get(fmt, fmt.storage)
-    if is_torch(like) and not hasattr(sys.modules["torch"], dtype.name):
-        return fmt.storage
-    return dtype
+    if is_torch(like):
+        return dtype if hasattr(sys.modules["torch"], dtype.name) else fmt.storage
+    return stored(dtype)
