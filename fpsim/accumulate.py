@@ -12,23 +12,20 @@ from fpsim.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pa
 from fpsim.arrays import Array
 from fpsim.cast import CastOptions
 from fpsim.cast_stages import decoding, encoding
-from fpsim.core.long_sum import digits_for
-from fpsim.core.number import UnpackLayout
 from fpsim.formats import FP32, FP64, Format
 from fpsim.kernels.accumulate import pairwise_kernel, sequence_kernel
 from fpsim.kernels.accumulate_exact import exact_kernel
 from fpsim.kernels.accumulate_lanes import LANES
-from fpsim.kernels.accumulate_plan import highest_place, lowest_place, options_of, roundings, target, ways
+from fpsim.kernels.accumulate_plan import NO_LAYOUT, exact_plan, options_of, roundings, target, ways
 from fpsim.kernels.accumulate_rows import STRIP
 from fpsim.kernels.accumulate_strips import Way, fast_way, panels_of, run_strips, strips_of
-from fpsim.kernels.layout import pack_plan, unpack_layout
+from fpsim.kernels.layout import unpack_layout
 from fpsim.kernels.native import under_ieee
 from fpsim.rounding import Rounding
 from fpsim.stages import run_stages, wrapping
 from fpsim.threads import over_spans
 
 u32, u64 = np.uint32, np.uint64
-NO_LAYOUT = np.zeros(len(UnpackLayout._fields), u64)  # of an operand that is always one
 NOTHING = np.zeros((0, 0), u64)
 STEP_COST = 16  # elements of a cast that take as long as a step of one lane
 FAST_STEPS = 4  # steps of a float32 lane that take as long as an element of a cast
@@ -247,23 +244,16 @@ def _with_products(problem: Problem) -> Problem:
 
 def _exact(accumulator: Exact, problem: Problem) -> Array:
     """The exact sums, rounded once."""
-    a_format, b_format = problem.formats
     fmt, seed = accumulator.fmt, accumulator.seed or 0
-    present = [found for found in problem.formats if found is not None]
-    lowest = min(sum(lowest_place(found) for found in present), lowest_place(fmt) if problem.c.size else 0)
-    highest = max(sum(highest_place(found) for found in present), highest_place(fmt) if problem.c.size else 0)
-    plan = pack_plan(fmt, *options_of(accumulator, fmt)[1:4], accumulator.random_bits, "after")
+    plan = exact_plan(accumulator, problem.formats, problem.c.size > 0)
     a = np.ascontiguousarray(problem.a, u64)
     b = np.ascontiguousarray(problem.b, u64)
     c = np.ascontiguousarray(problem.c, u64) if problem.c.size else NOTHING
     out, kernel = np.empty(problem.shape, u64), exact_kernel()
     arguments = (
-        digits_for(lowest, highest),
-        lowest,
-        NO_LAYOUT if a_format is None else unpack_layout(a_format, "keep"),
-        unpack_layout(b_format, "keep"),
-        unpack_layout(fmt, "keep"),
-        plan.layout,
+        plan.digits,
+        plan.lowest,
+        *plan.layouts,
         u64(plan.rules),
         int(accumulator.rounding),
         u64(seed & 0xFFFFFFFF),

@@ -114,7 +114,7 @@ def matmul(
             "accumulate must be a matrix unit, its name, or an accumulator such as fp.Sequential(fp.FP32); "
             f"got {accumulate!r}."
         )
-    _refuse_unit_options(
+    refuse_unit_options(
         schedule=schedule, promote=promote, scale_a=scale_a, scale_b=scale_b, scale_order=scale_order, bias=bias,
         alpha=alpha, beta=beta, out_format=out_format,
     )  # fmt: skip
@@ -150,7 +150,8 @@ def format_pair(fmt: Formats) -> list[Format | None]:
     return [None if one is None else find_format(one) for one in formats]
 
 
-def _refuse_unit_options(**options: Any) -> None:
+def refuse_unit_options(**options: Any) -> None:
+    """A ValueError for an option that accumulators do not have."""
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise ValueError(f"{given[0]} is for matrix units; an accumulator rounds every sum. Leave it out.")

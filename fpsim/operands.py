@@ -32,7 +32,7 @@ def operands(name: str, values: tuple[npt.ArrayLike, ...], fmt: Formats) -> Oper
       ValueError: codes without a format, out of range, or shapes that do not broadcast.
       TypeError: neither codes nor floats of the format.
     """
-    wanted = _formats(name, fmt, len(values))
+    wanted = wanted_formats(name, fmt, len(values))
     read = [read_operand(value, want, label) for value, want, label in zip(values, wanted, NAMES, strict=False)]
     codes = tuple(code for code, _, _ in read)
     return Operands(
@@ -40,7 +40,7 @@ def operands(name: str, values: tuple[npt.ArrayLike, ...], fmt: Formats) -> Oper
     )
 
 
-def _formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
+def wanted_formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
     """The format that fmt= gives each operand."""
     if fmt is None:
         return [None] * count

@@ -55,7 +55,7 @@ def sum(x: npt.ArrayLike, *, accumulate: Accumulator, fmt: FormatLike | None = N
     if not isinstance(accumulate, Accumulator):
         raise TypeError(f"accumulate must be {KINDS} for a sum; got {accumulate!r}.")
     codes, found, _ = read_operand(x, None if fmt is None else find_format(fmt), "x")
-    where = _checked_axis(axis, codes.ndim)
+    where = checked_axis(axis, codes.ndim)
     terms = codes.reshape(-1) if where is None else np.moveaxis(codes, where, 0)
     shape = terms.shape[1:]
     b = terms.reshape(terms.shape[0], int(np.prod(shape, dtype=np.int64)))  # (K, sums)
@@ -99,7 +99,7 @@ def dot(a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixU
         raise TypeError(f"accumulate must be {KINDS}, or a matrix unit or its name; got {accumulate!r}.")
     given = operands("dot", (a, b), fmt)
     left, right = given.codes
-    _check_terms(left, right)
+    check_terms(left, right)
     left, right = np.broadcast_to(left, given.shape), np.broadcast_to(right, given.shape)
     shape, terms = given.shape[:-1], given.shape[-1]
     count = int(np.prod(shape, dtype=np.int64))
@@ -127,7 +127,12 @@ def _as_result(codes: Array, fmt: Format) -> Any:
     return codes.view(DTYPES.get(fmt, codes.dtype))[()]
 
 
-def _checked_axis(axis: int | None, dimensions: int) -> int | None:
+def checked_axis(axis: int | None, dimensions: int) -> int | None:
+    """An axis of an array of so many, or None for all of them.
+
+    Raises:
+      TypeError, ValueError: no integer, or no axis of the array.
+    """
     if axis is None:
         return None
     if not isinstance(axis, (int, np.integer)) or isinstance(axis, bool):
@@ -139,8 +144,9 @@ def _checked_axis(axis: int | None, dimensions: int) -> int | None:
     return int(axis)
 
 
-def _check_terms(a: Array, b: Array) -> None:
-    if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[-1]:
+def check_terms(a: Any, b: Any) -> None:
+    """A ValueError unless two arrays have a last axis in common."""
+    if not a.shape or not b.shape or a.shape[-1] != b.shape[-1]:
         raise ValueError(f"a dot product needs operands (..., K) with the same K; got {a.shape} and {b.shape}.")
 
 
@@ -154,7 +160,7 @@ def _dot_by_unit(a: npt.ArrayLike, b: npt.ArrayLike, unit: MatrixUnit | str, fmt
     if fmt is not None:
         raise ValueError(f"a matrix unit knows the formats of its operands ({found.name}); leave fmt out.")
     left, right = operand(a, found.a, found, "a"), operand(b, found.b, found, "b")
-    _check_terms(left, right)
+    check_terms(left, right)
     shape = np.broadcast_shapes(left.shape, right.shape)
     left, right = np.broadcast_to(left, shape), np.broadcast_to(right, shape)
     count = int(np.prod(shape[:-1], dtype=np.int64))

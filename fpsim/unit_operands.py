@@ -113,14 +113,14 @@ def _as_half(fmt: Format) -> npt.NDArray[Any]:
     return encode(decode(np.arange(256, dtype=np.uint8), fmt), FP16)
 
 
-def refuse_axes(codes: Array, name: str) -> None:
+def refuse_axes(codes: Any, name: str) -> None:
     """A ValueError unless an operand is a matrix."""
     if len(codes.shape) != 2:
         shape = "(M, K)" if name == "a" else "(K, N)"
         raise ValueError(f"{name} must have two axes, {shape}; got shape {codes.shape}.")
 
 
-def refuse_shapes(a: Array, b: Array) -> None:
+def refuse_shapes(a: Any, b: Any) -> None:
     """A ValueError unless matrices can be multiplied."""
     if a.shape[1] != b.shape[0]:
         raise ValueError(

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from fpsim.gpu.matmul import dot_add, matmul
     from fpsim.gpu.record import record
     from fpsim.gpu.recording import replay
+    from fpsim.gpu.reduce import dot, sum
     from fpsim.gpu.report import ValidationReport
     from fpsim.gpu.scaled import Scaled
     from fpsim.gpu.scaling import encode_scaled, quantize_scaled
@@ -53,10 +54,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BenchReport", "GpuError", "Scaled", "ValidationReport", "absolute", "add", "available", "bench", "cast",
-    "classify", "convert", "decode", "divide", "dot_add", "encode", "encode_scaled", "equal", "fma", "from_int",
+    "classify", "convert", "decode", "divide", "dot", "dot_add", "encode", "encode_scaled", "equal", "fma", "from_int",
     "hardware", "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum", "minimum_number", "multiply",
     "negative", "next_down", "next_up", "quantize", "quantize_scaled", "record", "remainder", "replay",
-    "round_to_integral", "sqrt", "subtract", "to_int", "validate",
+    "round_to_integral", "sqrt", "subtract", "sum", "to_int", "validate",
 ]  # fmt: skip
 
 _MODULES = {
@@ -66,6 +67,7 @@ _MODULES = {
     "matmul": ("dot_add", "matmul"),
     "record": ("record",),
     "recording": ("replay",),
+    "reduce": ("dot", "sum"),
     "report": ("ValidationReport",),
     "scaled": ("Scaled",),
     "scaling": ("encode_scaled", "quantize_scaled"),

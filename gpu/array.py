@@ -199,13 +199,13 @@ def _maker(like: Any) -> Callable[[tuple[int, ...], np.dtype[Any]], Any]:
         return empty
     if is_cupy(like):
         cupy = sys.modules["cupy"]
-        return lambda shape, dtype: cupy.empty(shape, _stored(dtype))
+        return lambda shape, dtype: cupy.empty(shape, stored_dtype(dtype))
     from numba import cuda
 
-    return lambda shape, dtype: cuda.device_array(shape, _stored(dtype))
+    return lambda shape, dtype: cuda.device_array(shape, stored_dtype(dtype))
 
 
-def _stored(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def stored_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype itself where libraries without ml_dtypes know it, else its codes."""
     return dtype if dtype.kind in "fiu" and dtype.isbuiltin == 1 else np.dtype(WORDS[dtype.itemsize])
 

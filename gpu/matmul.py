@@ -9,8 +9,10 @@ import numpy.typing as npt
 
 from fpsim.accumulators import Accumulator, FusedMultiplyAdd
 from fpsim.cast import FormatLike
-from fpsim.formats import FP16, FP32, Format
+from fpsim.formats import FP16, FP32
+from fpsim.gpu.accumulator_product import accumulator_product
 from fpsim.gpu.array import GpuArray, gpu_array, result_like
+from fpsim.gpu.code_operand import code_operand, result_dtype
 from fpsim.gpu.launch import scratch
 from fpsim.gpu.machine import Gpu
 from fpsim.gpu.scaled import Scaled
@@ -18,12 +20,13 @@ from fpsim.gpu.transfer import host_array
 from fpsim.gpu.unit_operands import block_count, block_scales, on_host, operand
 from fpsim.gpu.unit_product import GpuProduct, run_specification
 from fpsim.machine import output_nan
-from fpsim.matmul import format_pair, fused_chain
+from fpsim.matmul import format_pair, fused_chain, refuse_unit_options
 from fpsim.matrix_unit import MatrixUnit
 from fpsim.operands import Formats
 from fpsim.scaled import Scaled as CpuScaled
 from fpsim.scaling import Scaling
 from fpsim.schedules.schedule import Schedule
+from fpsim.unit_operands import refuse_axes, refuse_shapes
 from fpsim.unit_request import Job, Request, job_of, refuse_conflicts
 from fpsim.unit_side import Side, plain_side, scaled_side
 from fpsim.unit_sums import total_of
@@ -81,18 +84,17 @@ def matmul(
     bias: Any = None, alpha: float | None = None, beta: float | None = None, out_format: FormatLike | None = None,
     strict: bool = True, fmt: Formats = None, out: Any = None,
 ) -> Any:  # fmt: skip
-    """c + a @ b on the GPU by a matrix unit, with a library's schedule: the bits of `fpsim.matmul`.
+    """c + a @ b on the GPU by a matrix unit, a library or an accumulator: the bits of `fpsim.matmul`.
 
     Args:
       a, b: (M, K) and (K, N) codes of the unit's elements on the GPU, arrays of their dtypes, or `fp.gpu.Scaled`.
       c: (M, N) on the GPU, what the accumulator starts at, or beta * c in the epilogue.
-      accumulate: a unit or its name, or fp.FusedMultiplyAdd(fp.FP32) with a schedule of lanes. Other accumulators are
-        those of `fpsim.matmul`, on the CPU.
+      accumulate: a unit or its name, or an accumulator such as `fp.Sequential(fp.BF16)`.
       schedule, promote, scale_order, alpha, beta, out_format, strict: as for `fpsim.matmul`.
       scale_a, scale_b: scale codes for block-scaled units, on the GPU; for other units float32 decode scales of the
         shapes that `fpsim.matmul` takes, on either side.
       bias: (N,) floats, on either side.
-      fmt: the format of codes for fp.FusedMultiplyAdd, or (format of a, format of b).
+      fmt: the format of codes, or (format of a, format of b), for accumulators.
       out: takes the result.
 
     Returns:
@@ -103,7 +105,7 @@ def matmul(
       GpuError: no GPU, or no room on it.
       ValueError, TypeError: as `fpsim.matmul`.
 
-    Source: docs/matrix-units.md, docs/schedules.md, docs/gpu.md.
+    Source: docs/matrix-units.md, docs/schedules.md, docs/accumulators.md, docs/gpu.md.
 
     Example:
       >>> import fpsim as fp
@@ -112,6 +114,12 @@ def matmul(
       ...     x = torch.full((16, 64), 0x38, dtype=torch.uint8).cuda()
       ...     print(fp.gpu.matmul(x, x.T.contiguous(), accumulate="hopper_e4m3_f32", promote=32))
     """
+    if isinstance(accumulate, Accumulator) and (schedule is None or accumulate != FusedMultiplyAdd(FP32)):
+        refuse_unit_options(
+            schedule=schedule, promote=promote, scale_a=scale_a, scale_b=scale_b, scale_order=scale_order, bias=bias,
+            alpha=alpha, beta=beta, out_format=out_format,
+        )  # fmt: skip
+        return _by_accumulator(a, b, c, accumulate, fmt, out)
     unit = _unit(a, b, accumulate, schedule, fmt)
     blocks = schedule is not None and schedule.block_scaled
     asked = Request(
@@ -134,33 +142,35 @@ def matmul(
     return result
 
 
+def _by_accumulator(a: Any, b: Any, c: Any, accumulate: Accumulator, fmt: Formats, out: Any) -> Any:
+    """The product by a generic accumulator."""
+    of_a, of_b = format_pair(fmt)
+    (left, of_a), (right, of_b) = code_operand(a, of_a, "a"), code_operand(b, of_b, "b")
+    refuse_axes(left, "a")
+    refuse_axes(right, "b")
+    refuse_shapes(left, right)
+    shape = left.shape[0], right.shape[1]
+    start = None if c is None else code_operand(c, accumulate.result_format, "c")[0]
+    if start is not None and start.shape != shape:
+        raise ValueError(f"c must have the result's shape {shape}; got {start.shape}.")
+    result, words = result_like(left, shape, result_dtype(accumulate.result_format, left.like), out)
+    accumulator_product(left, right, start, accumulate, (of_a, of_b), words)
+    return result
+
+
 # ---- operands
 
 
 def _unit(a: Any, b: Any, accumulate: Any, schedule: Schedule | None, fmt: Formats) -> MatrixUnit:
     """The unit that adds."""
     if schedule is not None and accumulate == FusedMultiplyAdd(FP32):
-        of_a, of_b = format_pair(fmt)
-        return fused_chain(_format_of(a, "a", of_a), _format_of(b, "b", of_b))
-    if isinstance(accumulate, Accumulator):
-        raise TypeError(
-            f"fp.gpu.matmul adds by matrix units; got {accumulate!r}. fpsim.matmul has accumulators, on the CPU."
+        return fused_chain(
+            *(code_operand(x, one, name)[1] for x, one, name in zip((a, b), format_pair(fmt), "ab", strict=True))
         )
     unit = find_unit(accumulate)
     if fmt is not None:
         raise ValueError(f"fmt is for accumulators; {unit.name} says itself what it takes. Leave it out.")
     return unit
-
-
-def _format_of(x: Any, name: str, wanted: Format | None) -> Format:
-    """The format of an operand that says it itself, or whose codes come with it."""
-    own = gpu_array(x, name).fmt
-    if own is not None and wanted not in (None, own):
-        raise TypeError(f"{name} is an array of {x.dtype}, but fmt says codes of {wanted}. Leave fmt out.")
-    found = own or wanted
-    if found is None:
-        raise ValueError(f"{name} holds integers: say which format they are codes of, as in fmt='e4m3'.")
-    return found
 
 
 def _side(x: Any, name: str, unit: MatrixUnit, given: Any, blocks: bool) -> Side:

@@ -55,7 +55,7 @@ def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> Operands:
         _number(value, want, label) if number else gpu_array(value, label)
         for value, want, label, number in zip(values, wanted, NAMES, numbers, strict=False)
     ]
-    formats = tuple(_format(x, want, label) for x, want, label in zip(given, wanted, NAMES, strict=False))
+    formats = tuple(format_of_codes(x, want, label) for x, want, label in zip(given, wanted, NAMES, strict=False))
     shape = _shape(name, given)
     libraries = {library_of(x.like) for x, number in zip(given, numbers, strict=True) if not number}
     if len(libraries) > 1:
@@ -83,7 +83,7 @@ def _number(value: Any, wanted: Any, label: str) -> GpuArray:
     return GpuArray(words, (), fmt if typed else None, value)
 
 
-def _format(x: GpuArray, wanted: Any, label: str) -> Format:
+def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
     """The format of an operand."""
     found = None if wanted is None else find_format(wanted)
     if x.fmt is None and found is None:

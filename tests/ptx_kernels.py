@@ -212,10 +212,28 @@ def lane_product() -> Iterator[Kernel]:
     yield Kernel("lanes", module.lane_sums_kernel(), signature)
 
 
+def accumulate() -> Iterator[Kernel]:
+    """fpsim.gpu.accumulate: every order of summation, with and without random words, and products of FP64."""
+    from fpsim.core.rounding import NEAREST_EVEN, STOCHASTIC
+    from fpsim.gpu import accumulate as module
+
+    layouts, stream = arrays(u64, u64, u64, u64), (u64, u64, u64)
+    for mode, wide, kind in ((NEAREST_EVEN, False, u8), (STOCHASTIC, False, u8), (NEAREST_EVEN, True, u64)):
+        matrices = (kind[:, ::1], kind[:, ::1], i64, kind[:, ::1], kind[:, ::1])
+        for name, chained, fused in (("sequential", True, False), ("fused", True, True), ("chunked", False, False)):
+            kernel = module.sequence_kernel(mode, chained, fused, wide)
+            yield Kernel(f"{name} {mode} {wide}", kernel, (*matrices, i64, *layouts, *stream))
+        kernel = module.pairwise_kernel(mode, 16, wide)
+        yield Kernel(f"pairwise {mode} {wide}", kernel, (*matrices, *layouts[:3], *stream))
+        kernel = module.exact_kernel(mode, 24, not wide)
+        yield Kernel(f"exact {mode} {wide}", kernel, (*matrices, i64, *layouts, *stream))
+    yield Kernel("nothing", module._nothing_kernel(), (*arrays(u8, u8), *stream, u64))
+
+
 MODULES: dict[str, Callable[[], Iterator[Kernel]]] = {
     "cast": cast, "float_cast": float_cast, "arithmetic": arithmetic, "pairs": pairs,
     "float_arithmetic": float_arithmetic, "unit_product": unit_product, "float_matrix": float_matrix,
-    "lane_product": lane_product, "fused_product": fused_product, "marked": marked,
+    "lane_product": lane_product, "fused_product": fused_product, "marked": marked, "accumulate": accumulate,
 }  # fmt: skip
 # What a module may do in floating point, where it argues that this is exact; all others calculate with integers. No
 # operation is approximate or flushes subnormals.

@@ -2,7 +2,7 @@
 
 Three ways to hold a running sum, in 64-bit words: as the float64 that it is ("nearest", "any" and "stochastic", by the
 modes that they are compiled for), as a sum in FP64 itself ("double"), and as a code for the integer core ("core"). All
-have the same three loops, so that the orders of summation in `accumulate.py` are written once.
+have the same three loops, so that the orders of summation in `core/sum_order.py` are written once.
 """
 
 from __future__ import annotations
@@ -10,53 +10,32 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
 
-from fpsim.core import arithmetic
+from fpsim.core.code_lanes import DECODING, code_lanes
 from fpsim.core.decode import decode_bits_64, decode_fields
 from fpsim.core.encode import FULL, encode_bits_64, encode_fields
-from fpsim.core.jit import kernel, scalar, shared
-from fpsim.core.number import unpack, unpack_fields
-from fpsim.core.pack import NO_FLAG, pack
+from fpsim.core.jit import kernel, shared
 from fpsim.core.rounding import NEAREST_EVEN, STOCHASTIC
+from fpsim.core.sum_order import Lanes
 from fpsim.kernels.float_arithmetic import real_width
 
 f64, u64 = np.float64, np.uint64
 
 LANES = 64
-DECODING = 17  # where a target's fields to decode with begin: EncodeLayout has as many before
-RULES = 27  # and the rules of `pack`, behind an UnpackLayout
-TARGET_FIELDS = 28
-
 FIXED_MODES = {"nearest": NEAREST_EVEN, "stochastic": STOCHASTIC}
-
-_unpack, _pack = shared(unpack), shared(pack)
-_add, _multiply = shared(arithmetic.add), shared(arithmetic.multiply)
-
-
-class Lanes(NamedTuple):
-    """The loops of one way, over n lanes. Words: random words, of which row `w` belongs to this step.
-
-    multiply `(a, b, row, first, out, o, n, words, w, layouts of a, b, target, mode)`: out[o] = R(a * b[row, first:]).
-    add `(t, i, x, j, n, words, w, target of x, of t, mode)`: t[i] = R(t[i] + x[j]).
-    fused `(t, i, a, b, row, first, n, words, w, layouts of a, b, target, mode)`: t[i] = R(t[i] + a * b[row, first:]).
-    """
-
-    multiply: Any
-    add: Any
-    fused: Any
 
 
 @cache
 def lanes(way: str) -> Lanes:
     """The loops of a way."""
     if way == "core":
-        return _core_lanes()
+        return Lanes(*map(kernel, code_lanes(shared)))
     return _double_lanes() if way == "double" else _float_lanes(way)
 
 
@@ -155,52 +134,5 @@ def _double_lanes() -> Lanes:
         x = f64(u64(a).view(f64))
         for j in range(n):
             t[i, j] = f64(fma(x, u64(b[row, first + j]).view(f64), u64(t[i, j]).view(f64))).view(u64)
-
-    return Lanes(kernel(multiply), kernel(add), kernel(fused))
-
-
-# ---- codes, by the integer core
-
-
-def _core_lanes() -> Lanes:
-    @scalar
-    def times(x: Any, y: Any, absent: Any) -> Any:
-        """The exact product, or y alone, which may then have more than 31 bits."""
-        if absent:
-            return y
-        product, _ = _multiply(x, y)
-        return product
-
-    times = shared(times)
-
-    def multiply(
-        a: Any, b: Any, row: int, first: int, out: Any, o: int, n: int, words: Any, w: int,
-        la: Any, lb: Any, target: Any, mode: int,
-    ) -> None:  # fmt: skip
-        fa, fb, f = unpack_fields(la), unpack_fields(lb), encode_fields(target)
-        absent = la[0] == u64(0)
-        x = _unpack(u64(a), fa)
-        for j in range(n):
-            product = times(x, _unpack(b[row, first + j], fb), absent)
-            out[o, j], _ = _pack(product, NO_FLAG, u64(words[w, j]), f, mode, target[RULES])
-
-    def add(t: Any, i: int, x: Any, k: int, n: int, words: Any, w: int, tx: Any, target: Any, mode: int) -> None:
-        fx, ft, f = unpack_fields(tx[DECODING:]), unpack_fields(target[DECODING:]), encode_fields(target)
-        for j in range(n):
-            total, _ = _add(_unpack(t[i, j], ft), _unpack(x[k, j], fx), mode)
-            t[i, j], _ = _pack(total, NO_FLAG, u64(words[w, j]), f, mode, target[RULES])
-
-    def fused(
-        t: Any, i: int, a: Any, b: Any, row: int, first: int, n: int, words: Any, w: int,
-        la: Any, lb: Any, target: Any, mode: int,
-    ) -> None:  # fmt: skip
-        fa, fb = unpack_fields(la), unpack_fields(lb)
-        ft, f = unpack_fields(target[DECODING:]), encode_fields(target)
-        absent = la[0] == u64(0)
-        x = _unpack(u64(a), fa)
-        for j in range(n):
-            product = times(x, _unpack(b[row, first + j], fb), absent)
-            total, _ = _add(product, _unpack(t[i, j], ft), mode)
-            t[i, j], _ = _pack(total, NO_FLAG, u64(words[w, j]), f, mode, target[RULES])
 
     return Lanes(kernel(multiply), kernel(add), kernel(fused))

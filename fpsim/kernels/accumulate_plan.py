@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from fpsim.accumulators import Accumulator, Chunked
 from fpsim.arrays import Array
 from fpsim.cast import CastOptions
+from fpsim.core.code_lanes import DECODING, RULES, TARGET_FIELDS
 from fpsim.core.encode import UNUSUAL
+from fpsim.core.long_sum import digits_for
+from fpsim.core.number import UnpackLayout
 from fpsim.formats import FP64, Format
-from fpsim.kernels.accumulate_lanes import DECODING, RULES, TARGET_FIELDS
 from fpsim.kernels.layout import decode_plan, encode_plan, pack_plan, unpack_layout
 from fpsim.rounding import Rounding
 
 u64 = np.uint64
+NO_LAYOUT = np.zeros(len(UnpackLayout._fields), u64)  # of an operand that is always one
 RANDOM_PRECISION = 53 - 1 - 32  # a sum rounded to odd in float64 keeps 32 random bits below so many
 
 
@@ -78,6 +82,28 @@ def target(options: CastOptions, in_float64: bool) -> Array:
     layout = unpack_layout(fmt, "keep")
     fields[:DECODING], fields[DECODING:RULES], fields[RULES] = plan.layout, layout, plan.rules
     return fields
+
+
+class ExactPlan(NamedTuple):
+    """How an exact sum is held and rounded."""
+
+    digits: int
+    lowest: int  # the exponent of the first digit
+    layouts: tuple[Array, Array, Array, Array]  # of a, b, c, and as a result
+    rules: int
+
+
+@lru_cache(maxsize=4096)
+def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
+    """The plan of Exact for operands of these formats; starts: there is a c."""
+    fmt, of_a = accumulator.fmt, formats[0]
+    present = [found for found in formats if found is not None]
+    lowest = min(sum(lowest_place(found) for found in present), lowest_place(fmt) if starts else 0)
+    highest = max(sum(highest_place(found) for found in present), highest_place(fmt) if starts else 0)
+    pack = pack_plan(fmt, *options_of(accumulator, fmt)[1:4], accumulator.random_bits, "after")
+    of_operands = [NO_LAYOUT if of_a is None else unpack_layout(of_a, "keep"), unpack_layout(formats[1], "keep")]
+    layouts = (of_operands[0], of_operands[1], unpack_layout(fmt, "keep"), pack.layout)
+    return ExactPlan(digits_for(lowest, highest), lowest, layouts, pack.rules)
 
 
 def lowest_place(fmt: Format) -> int:
