@@ -17,7 +17,8 @@ from fpsim.gpu import launch
 from fpsim.gpu.device import is_simulated
 from fpsim.tiling import Tiling
 
-i64 = np.int64
+i64, u64 = np.int64, np.uint64
+BATCH = 4  # elements that a thread reads at once
 
 PER_THREAD = 8  # elements of a narrow tile: so many loads are under way at once
 NARROW = 8  # threads that share even the narrowest row, so that they read whole sectors of memory
@@ -43,6 +44,7 @@ class Patches(NamedTuple):
     lanes_x: Any  # threads along the columns of a tile
     lanes_y: Any  # and along its rows
     shift_x: Any  # log2 of lanes_x
+    shift_y: Any  # log2 of lanes_y
     shift_across: Any  # log2 of across
     groups: Any  # patches beside each other
     count: Any  # patches in all
@@ -63,7 +65,7 @@ def patch_fields(p: Any) -> Patches:
     """The fields of Patches from an array of them."""
     return Patches(
         p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11], p[12], p[13], p[14],
-        p[15], p[16],
+        p[15], p[16], p[17],
     )  # fmt: skip
 
 
@@ -116,6 +118,53 @@ def part_of(patch: Any, thread: Any, g: Patches) -> Part:
     )  # fmt: skip
 
 
+class Walk(NamedTuple):
+    """The way of a thread through its elements, row by row."""
+
+    count: Any  # of elements
+    first: Any  # flat index of one
+    column: Any  # where it lies
+    right: Any
+    lanes_x: Any  # from one to the next
+    span: Any  # columns back at the end of a row ...
+    jump: Any  # ... and elements on to the next
+
+
+@scalar
+def walk_of(part: Part, g: Patches) -> Walk:
+    """The way of a thread through its part; lengths are powers of two apart, so that nothing is divided."""
+    wide = i64(i64(i64(part.right - part.column) + i64(g.lanes_x - 1)) >> g.shift_x)
+    high = i64(i64(i64(part.bottom - part.row) + i64(g.lanes_y - 1)) >> g.shift_y)
+    wide, high = wide if wide > 0 else i64(0), high if high > 0 else i64(0)
+    span = i64(wide << g.shift_x)
+    return Walk(
+        i64(wide * high), i64(i64(part.row * g.columns) + part.column), part.column, part.right, g.lanes_x, span,
+        i64(i64(g.lanes_y * g.columns) - span),
+    )  # fmt: skip
+
+
+@scalar
+def step_of(i: Any, column: Any, w: Walk) -> Any:
+    """(flat index, column) of the next element on the way."""
+    i, column = i64(i + w.lanes_x), i64(column + w.lanes_x)
+    if column >= w.right:
+        i, column = i64(i + w.jump), i64(column - w.span)
+    return i, column
+
+
+@scalar
+def batch_of(i: Any, column: Any, left: Any, w: Walk) -> Any:
+    """(four flat indices from i on, then index and column of the next one); the first again beyond the last.
+
+    Four loads are under way at once, where one would wait for the other.
+    """
+    i1, column = step_of(i, column, w)
+    i2, column = step_of(i1, column, w)
+    i3, column = step_of(i2, column, w)
+    i4, column = step_of(i3, column, w)
+    return u64(i), u64(i1 if left > 1 else i), u64(i2 if left > 2 else i), u64(i3 if left > 3 else i), i4, column
+
+
 def block_threads() -> int:
     """Threads of a block."""
     return launch.SIMULATED[1] if is_simulated() else launch.THREADS
@@ -160,6 +209,7 @@ def patches_of(tiling: Tiling, threads: int, *, cut: bool) -> Patches:
     groups = max(-(-tiles // across) * column_pieces, 1)
     return Patches(
         tiling.rows, tiling.columns, tiling.tile_rows, tiling.tile_columns, max(bands, 1), tiles, high, wide,
-        row_pieces, column_pieces, across, lanes_x, lanes_y, lanes_x.bit_length() - 1, across.bit_length() - 1, groups,
+        row_pieces, column_pieces, across, lanes_x, lanes_y, lanes_x.bit_length() - 1,
+        lanes_y.bit_length() - 1, across.bit_length() - 1, groups,
         batch * bands * row_pieces * groups if tiles else 0,
     )  # fmt: skip

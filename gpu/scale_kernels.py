@@ -37,7 +37,7 @@ from fpsim.core.scale import (
 from fpsim.core.scaled import integer_of
 from fpsim.gpu.functions import gpu_function
 from fpsim.gpu.launch import gpu_kernel
-from fpsim.gpu.patches import block_threads, part_of, patch_fields
+from fpsim.gpu.patches import BATCH, batch_of, block_threads, part_of, patch_fields, walk_of
 from fpsim.kernels.scale_plan import ScaleChoices
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
@@ -59,6 +59,30 @@ def loader(width: int, widened: bool) -> Any:
         return decode_bits(word(source[i]), g) if widened else word(source[i])
 
     return gpu_function(load)
+
+
+@cache
+def raiser(width: int, affine: bool) -> Any:
+    """The function `(bits, top, low, found)`: the same three with one more element in them.
+
+    top: the largest finite magnitude; affine: of positive elements, and low of negative ones; found: HAS_NAN and so on.
+    """
+    word: Any = word_of(width)
+    sign_bit = word(1 << (width - 1))
+    magnitude_mask = word(sign_bit - word(1))
+    infinity = word(0x7F800000 if width == 32 else 0x7FF0000000000000)
+
+    @scalar
+    def raised(bits: Any, top: Any, low: Any, found: Any) -> Any:
+        magnitude = word(bits & magnitude_mask)
+        finite = magnitude if magnitude < infinity else word(0)
+        of_top = word(0) if affine and bits >= sign_bit else finite
+        of_low = finite if affine and bits >= sign_bit else word(0)
+        found |= HAS_INFINITY if magnitude == infinity else 0
+        found |= HAS_NAN if magnitude > infinity else 0
+        return of_top if of_top > top else top, of_low if of_low > low else low, found
+
+    return raised
 
 
 @cache
@@ -144,9 +168,7 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
     word: Any = word_of(width)
     threads = block_threads()
     load = loader(width, widened)
-    sign_bit = word(1 << (width - 1))
-    magnitude_mask = word(sign_bit - word(1))
-    infinity = word(0x7F800000 if width == 32 else 0x7FF0000000000000)
+    raised = raiser(width, affine)
 
     def find(source: Any, of_source: Any, places: Any, tops: Any, lows: Any, specials: Any) -> None:
         shared_tops = cuda.shared.array(threads, word)
@@ -159,17 +181,16 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
         for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
             part = find_part(patch, thread, g)
             top, low, found = word(0), word(0), 0
-            for r in range(part.row, part.bottom, g.lanes_y):
-                for c in range(part.column, part.right, g.lanes_x):
-                    bits = word(load(source, u64(r * g.columns + c), h))
-                    magnitude = word(bits & magnitude_mask)
-                    finite = magnitude if magnitude < infinity else word(0)
-                    if affine and bits >= sign_bit:
-                        low = finite if finite > low else low
-                    else:
-                        top = finite if finite > top else top
-                    if magnitude >= infinity:
-                        found |= HAS_INFINITY if magnitude == infinity else HAS_NAN
+            w = walk_of(part, g)
+            i, c, left = w.first, w.column, w.count
+            while left > 0:
+                i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
+                b0, b1, b2, b3 = load(source, i0, h), load(source, i1, h), load(source, i2, h), load(source, i3, h)
+                top, low, found = raised(b0, top, low, found)
+                top, low, found = raised(b1, top, low, found)
+                top, low, found = raised(b2, top, low, found)
+                top, low, found = raised(b3, top, low, found)
+                left = i64(left - BATCH)
             if found != 0:
                 cuda.atomic.or_(specials, part.tile, u32(found))
             shared_tops[thread] = top

@@ -15,14 +15,15 @@ from numba import cuda
 
 from fpsim.core.decode import decode_bits_64, decode_fields
 from fpsim.core.encode import encode_fields
+from fpsim.core.jit import scalar
 from fpsim.core.philox import random_word
 from fpsim.core.rounding import STOCHASTIC
-from fpsim.core.scale import COUNTERS, HAS_INFINITY, HAS_NAN
+from fpsim.core.scale import COUNTERS
 from fpsim.core.scaled import element_of, integer_of, integer_value, value_of
 from fpsim.gpu.functions import gpu_function
 from fpsim.gpu.launch import gpu_kernel
-from fpsim.gpu.patches import block_threads, part_of, patch_fields
-from fpsim.gpu.scale_kernels import loader, settler, word_of
+from fpsim.gpu.patches import BATCH, batch_of, block_threads, part_of, patch_fields, walk_of
+from fpsim.gpu.scale_kernels import loader, raiser, settler, word_of
 from fpsim.kernels.scale_plan import ScaleChoices
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
@@ -42,6 +43,19 @@ class Elements(NamedTuple):
 
 
 @cache
+def drawer(width: int, mode: int) -> Any:
+    """The function `(i, low and high word of the seed)`: the random word of element i, 0 in deterministic modes."""
+    word: Any = word_of(width)
+    stochastic = mode == STOCHASTIC
+
+    @scalar
+    def random_of(i: Any, k0: Any, k1: Any) -> Any:
+        return word(random_word(i, k0, k1)) if stochastic else word(0)
+
+    return random_of
+
+
+@cache
 def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
     """The kernel that does all: amax, scales and codes of the tiles of a patch.
 
@@ -54,9 +68,8 @@ def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
     threads = block_threads()
     load, settle = loader(e.width, e.widened), settler(s)
     element = gpu_function(element_of(e.width, e.mode, e.kind, e.applied, e.integer, e.back, True))
-    magnitude_mask = word((1 << (e.width - 1)) - 1)
-    infinity = word(0x7F800000 if e.width == 32 else 0x7FF0000000000000)
-    stochastic, is_single = e.mode == STOCHASTIC, s.is_single
+    raised, random_of = raiser(e.width, False), drawer(e.width, e.mode)
+    is_single = s.is_single
 
     def quantize(
         source: Any, out: Any, of_source: Any, places: Any, scales: Any, codes: Any, counts: Any, encode_layout: Any,
@@ -81,14 +94,17 @@ def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
         cuda.syncthreads()
         for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
             part = find_part(patch, thread, g)
-            top, found = word(0), 0
-            for r in range(part.row, part.bottom, g.lanes_y):
-                for c in range(part.column, part.right, g.lanes_x):
-                    magnitude = word(load(source, u64(r * g.columns + c), h) & magnitude_mask)
-                    finite = magnitude if magnitude < infinity else word(0)
-                    top = finite if finite > top else top
-                    if magnitude >= infinity:
-                        found |= HAS_INFINITY if magnitude == infinity else HAS_NAN
+            w = walk_of(part, g)
+            top, low, found = word(0), word(0), 0
+            i, c, left = w.first, w.column, w.count
+            while left > 0:
+                i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
+                b0, b1, b2, b3 = load(source, i0, h), load(source, i1, h), load(source, i2, h), load(source, i3, h)
+                top, low, found = raised(b0, top, low, found)
+                top, low, found = raised(b1, top, low, found)
+                top, low, found = raised(b2, top, low, found)
+                top, low, found = raised(b3, top, low, found)
+                left = i64(left - BATCH)
             if found != 0:
                 cuda.atomic.or_(shared_specials, place, u32(found))
             shared_tops[thread] = top
@@ -123,11 +139,18 @@ def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
                 shared_specials[thread] = u32(0)
             cuda.syncthreads()
             factor, scale = shared_factors[place], u32(shared_scales[place]).view(f32)
-            for r in range(part.row, part.bottom, g.lanes_y):
-                for c in range(part.column, part.right, g.lanes_x):
-                    i = u64(r * g.columns + c)
-                    random = word(random_word(i, k0, k1)) if stochastic else word(0)
-                    out[i] = element(load(source, i, h), factor, scale, random, f, back)
+            i, c, left = w.first, w.column, w.count
+            while left > 0:
+                i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
+                b0, b1, b2, b3 = load(source, i0, h), load(source, i1, h), load(source, i2, h), load(source, i3, h)
+                out[i0] = element(b0, factor, scale, random_of(i0, k0, k1), f, back)
+                if left > 1:
+                    out[i1] = element(b1, factor, scale, random_of(i1, k0, k1), f, back)
+                if left > 2:
+                    out[i2] = element(b2, factor, scale, random_of(i2, k0, k1), f, back)
+                if left > 3:
+                    out[i3] = element(b3, factor, scale, random_of(i3, k0, k1), f, back)
+                left = i64(left - BATCH)
         cuda.syncthreads()
         if thread == 0:
             for k in range(COUNTERS):
@@ -150,7 +173,17 @@ def elements_kernel(e: Elements) -> Any:
     load = loader(e.width, e.widened)
     element = gpu_function(element_of(e.width, e.mode, e.kind, e.applied, e.integer, e.back, True))
     to_integer = gpu_function(integer_of(e.width, e.mode, e.kind, e.applied))
-    stochastic, affine = e.mode == STOCHASTIC, e.affine
+    affine, random_of = e.affine, drawer(e.width, e.mode)
+
+    @scalar
+    def code_of(
+        bits: Any, factor: Any, scale: Any, zero_point: Any, random: Any, f: Any, back: Any, lowest: Any, highest: Any
+    ) -> Any:
+        """The code of an element, or the bits of its value."""
+        if affine:
+            code = to_integer(bits, factor, random, f) + zero_point
+            return u32(min(max(code, lowest), highest) & 255)
+        return element(bits, factor, scale, random, f, back)
 
     def encode(
         source: Any, out: Any, of_source: Any, places: Any, scales: Any, factors: Any, zero_points: Any,
@@ -167,16 +200,25 @@ def elements_kernel(e: Elements) -> Any:
                 if affine:
                     zero_point = i64(zero_points[part.tile])
                     zero_point = zero_point - 256 if zero_point > highest else zero_point
-                for r in range(part.row, part.bottom, g.lanes_y):
-                    for c in range(part.column, part.right, g.lanes_x):
-                        i = u64(r * g.columns + c)
-                        random = word(random_word(i, k0, k1)) if stochastic else word(0)
-                        bits = load(source, i, h)
-                        if affine:
-                            code = to_integer(bits, factor, random, f) + zero_point
-                            out[i] = u32(min(max(code, lowest), highest) & 255)
-                        else:
-                            out[i] = element(bits, factor, scale, random, f, back)
+                w = walk_of(part, g)
+                i, c, left = w.first, w.column, w.count
+                while left > 0:
+                    i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
+                    b0, b1, b2, b3 = load(source, i0, h), load(source, i1, h), load(source, i2, h), load(source, i3, h)
+                    out[i0] = code_of(b0, factor, scale, zero_point, random_of(i0, k0, k1), f, back, lowest, highest)
+                    if left > 1:
+                        out[i1] = code_of(
+                            b1, factor, scale, zero_point, random_of(i1, k0, k1), f, back, lowest, highest
+                        )
+                    if left > 2:
+                        out[i2] = code_of(
+                            b2, factor, scale, zero_point, random_of(i2, k0, k1), f, back, lowest, highest
+                        )
+                    if left > 3:
+                        out[i3] = code_of(
+                            b3, factor, scale, zero_point, random_of(i3, k0, k1), f, back, lowest, highest
+                        )
+                    left = i64(left - BATCH)
 
     return gpu_kernel(encode)
 
@@ -187,9 +229,16 @@ def values_kernel(width: int, target: int) -> Any:
     find_part = gpu_function(part_of)
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
-    single = target == 32
-    value_bits = gpu_function(value_of(width, True))
     nan, sign = u64(0x7FF8000000000000), u64(1 << 63)
+
+    @scalar
+    def exact_bits(code: Any, scale: Any, sign_bit: Any, back: Any) -> Any:
+        """Bits of the float64 code * scale."""
+        value = f64(u64(decode_bits_64(u64(code), back)).view(f64) * f64(scale))
+        signed = u64(nan | sign) if word(code & sign_bit) != word(0) else nan
+        return f64(value).view(u64) if value == value else signed
+
+    bits_of = gpu_function(value_of(width, True) if target == 32 else exact_bits)
 
     def decode(codes: Any, values: Any, places: Any, scales: Any, layout: Any, sign_bit: Any) -> None:
         g, back = patch_fields(places), decode_fields(layout)
@@ -198,16 +247,16 @@ def values_kernel(width: int, target: int) -> Any:
             part = find_part(patch, thread, g)
             if part.is_tile:
                 scale = real(u32(scales[part.tile]).view(f32))
-                for r in range(part.row, part.bottom, g.lanes_y):
-                    for c in range(part.column, part.right, g.lanes_x):
-                        i = u64(r * g.columns + c)
-                        code = word(codes[i])
-                        if single:
-                            values[i] = value_bits(code, scale, sign_bit, back)
-                        else:
-                            value = f64(u64(decode_bits_64(u64(code), back)).view(f64) * f64(scale))
-                            signed = u64(nan | sign) if word(code & sign_bit) != word(0) else nan
-                            values[i] = f64(value).view(u64) if value == value else signed
+                w = walk_of(part, g)
+                i, c, left = w.first, w.column, w.count
+                while left > 0:
+                    i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
+                    c0, c1, c2, c3 = word(codes[i0]), word(codes[i1]), word(codes[i2]), word(codes[i3])
+                    values[i0] = bits_of(c0, scale, sign_bit, back)
+                    values[i1] = bits_of(c1, scale, sign_bit, back)
+                    values[i2] = bits_of(c2, scale, sign_bit, back)
+                    values[i3] = bits_of(c3, scale, sign_bit, back)
+                    left = i64(left - BATCH)
 
     return gpu_kernel(decode)
 
@@ -216,7 +265,13 @@ def values_kernel(width: int, target: int) -> Any:
 def integers_kernel(target: int, affine: bool) -> Any:
     """The kernel `(codes, values, patches, scales, zero points, highest)`; target: bits of the values' float."""
     find_part = gpu_function(part_of)
-    single = target == 32
+
+    @scalar
+    def exact_bits(code: Any, zero_point: Any, scale: Any) -> Any:
+        """Bits of the float64 (code - zero point) * scale."""
+        return f64(f64(i64(code - zero_point)) * f64(scale)).view(u64)
+
+    bits_of = gpu_function(integer_value if target == 32 else exact_bits)
 
     def decode(codes: Any, values: Any, places: Any, scales: Any, zero_points: Any, highest: Any) -> None:
         g = patch_fields(places)
@@ -229,15 +284,16 @@ def integers_kernel(target: int, affine: bool) -> Any:
                 if affine:
                     zero_point = i64(zero_points[part.tile])
                     zero_point = zero_point - 256 if zero_point > highest else zero_point
-                for r in range(part.row, part.bottom, g.lanes_y):
-                    for c in range(part.column, part.right, g.lanes_x):
-                        i = u64(r * g.columns + c)
-                        code = i64(codes[i])
-                        code = code - 256 if code > highest else code
-                        if single:
-                            values[i] = integer_value(code, zero_point, scale)
-                        else:
-                            values[i] = f64(f64(i64(code - zero_point)) * f64(scale)).view(u64)
+                w = walk_of(part, g)
+                i, c, left = w.first, w.column, w.count
+                while left > 0:
+                    i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
+                    c0, c1, c2, c3 = i64(codes[i0]), i64(codes[i1]), i64(codes[i2]), i64(codes[i3])
+                    values[i0] = bits_of(c0 - 256 if c0 > highest else c0, zero_point, scale)
+                    values[i1] = bits_of(c1 - 256 if c1 > highest else c1, zero_point, scale)
+                    values[i2] = bits_of(c2 - 256 if c2 > highest else c2, zero_point, scale)
+                    values[i3] = bits_of(c3 - 256 if c3 > highest else c3, zero_point, scale)
+                    left = i64(left - BATCH)
 
     return gpu_kernel(decode)
 

@@ -199,4 +199,5 @@ def reused() -> dict[str, Array]:
 
 
 if __name__ == "__main__":
+    sys.setswitchinterval(1e-5)  # the simulator waits for its threads in a loop that would not let them work
     np.savez(sys.argv[1], **simulated())  # type: ignore[arg-type]

@@ -61,7 +61,7 @@ def test_codes_scales_counts_and_values_are_those_of_the_cpu(simulated: dict[str
         compare(name, want, simulated)
 
 
-@pytest.mark.parametrize("name", ["TILE_1X128", "NVFP4", "TE_MX", "TE_1X128", "INT8 multiply", "stochastic E4M3"])
+@pytest.mark.parametrize("name", ["TILE_1X128", "NVFP4", "INT8 multiply"])
 def test_compiled_kernels_of_the_cpu_give_the_same(name: str, simulated: dict[str, Array]) -> None:
     want = simulator.on_cpu("q", simulator.cases()[name])
     compare(name, parts_of("q", want), simulated)
@@ -114,11 +114,15 @@ def test_threads_share_every_element_of_a_tile_once(threads: int, cut: bool, mon
             for patch in range(g.count):
                 for thread in range(threads):
                     part = patches.part_of(np.int64(patch), np.int64(thread), g)
-                    for r in range(part.row, part.bottom, g.lanes_y):
-                        for c in range(part.column, part.right, g.lanes_x):
-                            assert part.is_tile
-                            seen[r * g.columns + c] += 1
-                            tile_of[r * g.columns + c] = part.tile
+                    w = patches.walk_of(part, g)
+                    i, c, left = w.first, w.column, w.count
+                    while left > 0:
+                        assert part.is_tile
+                        *batch, i, c = patches.batch_of(i, c, left, w)
+                        for k, place in enumerate(batch):
+                            seen[place] += k < left
+                            tile_of[place] = part.tile
+                        left -= patches.BATCH
             assert (seen == 1).all(), (shape, block)
             batch, row, column = np.indices(tiles.shape)
             want = (batch * tiles.tiles[1] + row // tiles.tile_rows) * tiles.tiles[2] + column // tiles.tile_columns
