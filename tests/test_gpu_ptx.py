@@ -133,3 +133,26 @@ def test_kernels_compile_for_hopper_and_calculate_with_integers() -> None:
             assert all(IEEE.fullmatch(each) for each in found), f"{name}: {found}"
         else:
             assert not found, name
+
+
+SMALL_GRID = """
+import warnings
+warnings.simplefilter("error")
+from fpsim.gpu import encode  # noqa: F401
+from fpsim.gpu.cast_kernels import outside_kernel
+from fpsim.gpu.launch import _configured
+from numba.cuda import dispatcher
+dispatcher._LaunchConfiguration.__call__ = lambda self, *_: None
+dispatcher.driver._to_core_stream = lambda stream: stream
+_configured(outside_kernel(), 1, 32)()
+try:
+    outside_kernel()[2, 32]
+except Warning as reason:
+    print(type(reason).__name__)
+"""
+
+
+@pytest.mark.skipif(not find_spec("numba_cuda"), reason="numba-cuda is not installed (extra [gpu])")
+def test_small_arrays_bring_no_warning_about_idle_multiprocessors() -> None:
+    done = subprocess.run([sys.executable, "-c", SMALL_GRID], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "NumbaPerformanceWarning\n"), done.stderr[-2000:]
