@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.arrays import format_of, is_torch
+from fpsim.arrays import format_of
 from fpsim.formats import DTYPES, Format
 from fpsim.gpu.device import device_number, require_device
 from fpsim.gpu.failures import one_sentence, size_in_words
@@ -63,9 +63,14 @@ def gpu_array(x: Any, name: str) -> GpuArray:
     )
 
 
+def is_torch(x: Any) -> bool:
+    """Whether x is a tensor of torch, a parameter of a module too, without importing it."""
+    return library_of(x) == "torch"
+
+
 def is_cupy(x: Any) -> bool:
     """Whether x is an array of cupy, without importing it."""
-    return type(x).__module__.partition(".")[0] == "cupy"
+    return library_of(x) == "cupy"
 
 
 def library_of(x: Any) -> str:
@@ -165,7 +170,7 @@ def result_like(given: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], o
         if not _is_one_run(out):
             raise ValueError("out must be one run of memory in C order on the GPU; got gaps or another order.")
         fits = taken.shape == shape and _dtype_of(out) == dtype.name
-        if not fits or type(out) is not type(given.like):
+        if not fits or library_of(out) != library_of(given.like):
             raise ValueError(
                 f"out must be a {type(given.like).__name__} of {dtype.name} and shape {shape}; got a "
                 f"{type(out).__name__} of {_dtype_of(out)} and shape {taken.shape}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -21,6 +22,7 @@ SIMULATED = (2, 4)  # blocks and threads, for every simulated one is a Python th
 
 SHARING = 512  # threads of a block that fills shared memory: three with 64 KiB each fit into a multiprocessor
 STATIC_BYTES = 48 << 10  # of shared memory that every kernel may have; for more it has to ask (CUDA guide, 16.8.3)
+WARNS = "CUDA_LOW_OCCUPANCY_WARNINGS"
 
 _REFUSED: set[tuple[int, int]] = set()
 
@@ -38,7 +40,20 @@ def launch(kernel: Callable[..., Any], like: Any, size: int, *arguments: Any, ea
     threads = -(-size // each)
     shape = SIMULATED if is_simulated() else (min(-(-threads // THREADS), MOST_BLOCKS), THREADS)
     with one_sentence(f"a kernel over {size} elements"):
-        kernel[(*shape, stream_of(like))](*arguments)  # type: ignore[index]
+        _configured(kernel, *shape, stream_of(like))(*arguments)
+
+
+def _configured(kernel: Any, *configuration: Any) -> Any:
+    """A kernel with its grid, without numba's warning that few blocks leave a GPU idle: the array has no more to do."""
+    config = getattr(sys.modules.get(type(kernel).__module__), "config", None)
+    wanted = getattr(config, WARNS, None)
+    if not wanted:
+        return kernel[configuration]
+    setattr(config, WARNS, 0)
+    try:
+        return kernel[configuration]
+    finally:
+        setattr(config, WARNS, wanted)
 
 
 def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: int, *arguments: Any) -> None:
@@ -50,7 +65,7 @@ def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: i
     if blocks == 0:
         return
     with one_sentence(f"a kernel in {blocks} blocks of {threads} threads"):
-        kernel[blocks, threads, stream_of(like)](*arguments)  # type: ignore[index]
+        _configured(kernel, blocks, threads, stream_of(like))(*arguments)
 
 
 def launch_shared(
@@ -74,7 +89,7 @@ def launch_shared(
     blocks = min(-(-size // (each * SHARING)), resident)
     try:
         with one_sentence(f"a kernel over {size} elements"):
-            kernel[blocks, SHARING, stream_of(like), shared](*arguments)  # type: ignore[index]
+            _configured(kernel, blocks, SHARING, stream_of(like), shared)(*arguments)
     except GpuError:
         if shared <= STATIC_BYTES:
             raise

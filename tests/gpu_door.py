@@ -55,6 +55,7 @@ def torch_tensors(say: Callable[[str], None]) -> None:
     say(f"mixed {type(fp.gpu.add(codes, cuda.to_device(codes.numpy()), fmt='e4m3')).__name__}")
     say(f"first operand {type(fp.gpu.add(cuda.to_device(codes.numpy()), codes, fmt='e4m3')).__name__}")
     say(f"integers {fp.gpu.to_int(brains, np.int16).dtype} {fp.gpu.from_int(torch.tensor([-3, 4]), 'e4m3').tolist()}")
+    say(f"parameter {type(fp.gpu.quantize(torch.nn.Parameter(x), 'e4m3')).__name__}")
     say(f"comparison {fp.gpu.less(x, x.t().reshape(3, 4)).dtype}")
     try:
         fp.gpu.encode(x.to_sparse(), "e4m3")

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
 import sys
+import types
+from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
+from fpsim.gpu.device import GpuError
 from fpsim.gpu.failures import is_no_room, is_of_gpu, size_in_words
 from tests.processes import ROOT
+
+launch: Any = importlib.import_module("fpsim.gpu.launch")
 
 FAILURES = [
     r"result the GPU has no room for a result of 12 bytes\. Delete arrays .*, or work on pieces\.",
@@ -30,6 +37,7 @@ TORCH = [
     r"mixed Tensor",
     r"first operand FakeCUDAArray",
     r"integers torch\.int16 \[196, 72\]",
+    r"parameter Tensor",
     r"comparison torch\.uint8",
     r"sparse x must be a dense tensor; got one of layout torch\.sparse_coo\. Call x\.to_dense\(\) first\.",
     r"other device x must lie on the GPU that numba works on, 1; got one on cpu\. .*",
@@ -72,3 +80,40 @@ def test_errors_of_the_gpu_are_told_from_others() -> None:
     assert not is_no_room(RuntimeError("CUDA error: an illegal memory access was encountered"))
     assert is_no_room(RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB"))
     assert [size_in_words(size) for size in (1023, 2048, 3 << 31)] == ["1023 bytes", "2.0 KiB", "6.0 GiB"]
+
+
+class Recorder:
+    """A kernel that notes how it is launched, and fails when told to."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails = fails
+        self.launches: list[tuple[int, ...]] = []
+
+    def __getitem__(self, configuration: tuple[int, ...]) -> Callable[..., None]:
+        def run(*arguments: Any) -> None:
+            self.launches.append(configuration)
+            if self.fails:
+                raise type("CudaAPIError", (Exception,), {})("[1] CUDA_ERROR_INVALID_VALUE")
+
+        return run
+
+
+def test_shared_memory_is_asked_for_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    hopper = types.SimpleNamespace(id=0, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN=232448, MULTIPROCESSOR_COUNT=132)
+    monkeypatch.setattr(launch.cuda, "get_current_device", lambda: hopper)
+    monkeypatch.setattr(launch, "is_simulated", lambda: False)
+    monkeypatch.setattr(launch, "stream_of", lambda like: 0)
+    monkeypatch.setattr(launch, "_REFUSED", set())
+    kernel, table = Recorder(), 1 << 16
+    assert launch.launch_shared(kernel, None, 1000, 256, each=16)
+    assert not launch.launch_shared(kernel, None, 1 << 30, table, each=16), "this kernel cannot be asked"
+    monkeypatch.setattr(launch, "_allow_shared", lambda *_: True)
+    assert launch.launch_shared(kernel, None, 1 << 30, table, each=16)
+    assert not launch.launch_shared(kernel, None, 1 << 30, 1 << 18, each=16), "more than a block can have"
+    assert kernel.launches == [(1, 512, 0, 256), (3 * 132, 512, 0, table)]
+    refusing = Recorder(fails=True)
+    assert not launch.launch_shared(refusing, None, 1 << 30, table, each=16)
+    assert not launch.launch_shared(refusing, None, 1 << 30, table, each=16)
+    assert len(refusing.launches) == 1, "what was refused is not tried again"
+    with pytest.raises(GpuError, match="the GPU failed at a kernel over 5 elements"):
+        launch.launch_shared(refusing, None, 5, 256, each=16)

@@ -41,3 +41,26 @@ def test_kernels_compile_for_hopper_and_calculate_as_they_say(module: str) -> No
         assert bool(used) == (module in FLOATS), (name, used)
         assert all(re.fullmatch(FLOATS[module], each) for each in used), (name, used)
         assert module not in IN_REGISTERS or ".local" not in ptx, name
+
+
+SMALL_GRID = """
+import warnings
+warnings.simplefilter("error")
+from fpsim.gpu import encode  # noqa: F401
+from fpsim.gpu.cast_kernels import outside_kernel
+from fpsim.gpu.launch import _configured
+from numba.cuda import dispatcher
+dispatcher._LaunchConfiguration.__call__ = lambda self, *_: None
+dispatcher.driver._to_core_stream = lambda stream: stream
+_configured(outside_kernel(), 1, 32)()
+try:
+    outside_kernel()[2, 32]
+except Warning as reason:
+    print(type(reason).__name__)
+"""
+
+
+@pytest.mark.skipif(not find_spec("numba_cuda"), reason=MISSING)
+def test_small_arrays_bring_no_warning_about_idle_multiprocessors() -> None:
+    done = subprocess.run([sys.executable, "-c", SMALL_GRID], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "NumbaPerformanceWarning\n"), done.stderr[-2000:]
