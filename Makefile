@@ -27,12 +27,15 @@ setup: $(VENV)/.installed
 study: setup
 	$(VENV)/bin/fpsim study $(STUDY_ARGS)
 
-# A file's tests stay together, so that the kernels they share are compiled once.
+# A file's tests stay together, so that the kernels they share are compiled once. xdist would run files with few tests
+# last, which some take minutes for; in their own order (conftest.py) those come first.
+PYTEST = $(RUN) -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
 test: setup
-	$(RUN) -m pytest -n auto --dist loadfile
+	$(PYTEST)
 
 test-slow: setup
-	$(RUN) -m pytest -n auto --dist loadfile -m ""
+	$(PYTEST) -m ""
 
 # The peers that only benchmarks need.
 $(VENV)/.installed-peers: $(VENV)/.installed

@@ -14,6 +14,11 @@ settings.register_profile("fpsim", deadline=None)  # the first example of a test
 settings.load_profile("fpsim")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take minutes with few tests begin, so that no worker waits for another one at the end."""
+    items.sort(key=lambda item: not item.path.stem.endswith("_ptx"))
+
+
 @pytest.fixture(autouse=True)
 def _doctest_names(doctest_namespace: dict[str, Any]) -> None:
     doctest_namespace["np"] = np
