@@ -19,9 +19,18 @@ def available() -> bool:
       >>> isinstance(fp.gpu.available(), bool)
       True
     """
+    return not _missing()
+
+
+def _missing() -> str:
+    """Why there is no GPU to work on, "" where there is one."""
     from numba import cuda
 
-    return bool(cuda.is_available())
+    try:
+        return "" if cuda.is_available() else "found no CUDA device"
+    except Exception as reason:  # numba-cuda without CUDA's own libraries: the types of its errors differ by version
+        said = str(reason).strip().splitlines() or [type(reason).__name__]
+        return f"numba-cuda does not find what it needs ({said[0].rstrip('.')}; pip install 'numba-cuda[cu13]' brings it)"
 
 
 def require_device() -> None:
@@ -32,10 +41,11 @@ def require_device() -> None:
       >>> if available():
       ...     require_device()
     """
-    if not available():
+    missing = _missing()
+    if missing:
         raise GpuError(
-            "fpsim.gpu needs an NVIDIA GPU with its driver; found no CUDA device. The functions of fpsim itself give "
-            "the same bits on the CPU."
+            f"fpsim.gpu needs an NVIDIA GPU with its driver; {missing}. The functions of fpsim itself give the same "
+            "bits on the CPU."
         )
 
 

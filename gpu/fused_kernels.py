@@ -51,7 +51,7 @@ i16, i32, i64, u32, u64, f32 = np.int16, np.int32, np.int64, np.uint32, np.uint6
 SHORT, MIDDLE, LONG = 24, 31, 63  # bits of a sum: a float32 has it exactly, an int32 has it, an int64
 NEVER = -1  # the mode of sums without promotion
 MOST_TERMS = 32  # of a step
-STEPS = steps_by_rule(lambda function: function)
+STEPS = steps_by_rule()
 
 
 @scalar

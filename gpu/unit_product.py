@@ -28,7 +28,7 @@ from fpsim.unit_product import ADD, Factors, add_part
 
 i64, u64 = np.int64, np.uint64
 
-STEPS = steps_by_rule(lambda function: function)
+STEPS = steps_by_rule()
 
 
 @cache

@@ -16,7 +16,7 @@ from fpsim.matrix_unit import Rule
 
 i64, u64 = np.int64, np.uint64
 
-STEPS = steps_by_rule(shared)
+STEPS = steps_by_rule()
 
 
 @cache
