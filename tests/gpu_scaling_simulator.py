@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 import fpsim as fp
 from fpsim.scalings import ROWS
+from tests.simulator_threads import prepare
 
 Array = npt.NDArray[Any]
 PARTS = ("codes", "scales", "scale_codes", "zero_points", "tensor_scale")
@@ -199,5 +200,5 @@ def reused() -> dict[str, Array]:
 
 
 if __name__ == "__main__":
-    sys.setswitchinterval(1e-5)  # the simulator waits for its threads in a loop that would not let them work
+    prepare()
     np.savez(sys.argv[1], **simulated())  # type: ignore[arg-type]
