@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.core.jit import kernel, shared
+from fpsim.core.jit import kernel, scalar, shared
 from fpsim.core.sum_order import number_levels, tile_by_pairs, tile_in_order, word_filler
 from fpsim.kernels.accumulate_lanes import LANES, lanes
 
@@ -25,7 +25,7 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
     mode, random words per output, low and high word of the seed)`: a (M, K), b (K, N) or (M * K, N) and c, out (M, N)
     are 64-bit words; c may be empty. chained: the one chunk starts from c, and its total is the result.
     """
-    one_tile = shared(tile_in_order(lanes(way), lanes(outer_way).add, fill_words))
+    one_tile = scalar(tile_in_order(lanes(way), lanes(outer_way).add, fill_words))
 
     def sequence(
         a: Any, b: Any, rows: int, c: Any, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any,
@@ -50,7 +50,7 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
 @cache
 def pairwise_kernel(way: str) -> Any:
     """The loop over tiles `first .. stop` of Pairwise, with the arguments of `sequence_kernel`."""
-    one_tile = shared(tile_by_pairs(lanes(way), fill_words))
+    one_tile = scalar(tile_by_pairs(lanes(way), fill_words))
 
     def pairwise(
         a: Any, b: Any, rows: int, c: Any, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any,

@@ -9,14 +9,14 @@ import numpy as np
 
 from fpsim.core.encode import encode_fields
 from fpsim.core.exact_sum import SumLayouts, exact_sum
-from fpsim.core.jit import kernel, shared
+from fpsim.core.jit import kernel, scalar, shared
 from fpsim.core.number import unpack_fields
 from fpsim.core.philox import random_word
 from fpsim.core.rounding import STOCHASTIC
 
 i64, u64 = np.int64, np.uint64
 
-_one_sum, _random_word = shared(exact_sum(shared)), shared(random_word)
+_one_sum, _random_word = scalar(exact_sum(shared)), shared(random_word)
 
 
 @cache
