@@ -30,7 +30,9 @@ def _missing() -> str:
         return "" if cuda.is_available() else "found no CUDA device"
     except Exception as reason:  # numba-cuda without CUDA's own libraries: the types of its errors differ by version
         said = str(reason).strip().splitlines() or [type(reason).__name__]
-        return f"numba-cuda does not find what it needs ({said[0].rstrip('.')}; pip install 'numba-cuda[cu13]' brings it)"
+        return (
+            f"numba-cuda does not find what it needs ({said[0].rstrip('.')}; pip install 'numba-cuda[cu13]' brings it)"
+        )
 
 
 def require_device() -> None:

@@ -179,7 +179,7 @@ def unit_rows(unit: fp.MatrixUnit) -> dict[str, Array]:
 
 def added_up(unit: fp.MatrixUnit) -> Array:
     """The results of a unit's rows, a thread per row."""
-    plan, step = unit_plan(unit), steps_by_rule(lambda one: one)[unit.rule]
+    plan, step = unit_plan(unit), steps_by_rule()[unit.rule]
     given = unit_rows(unit)
     a, b = (widened(given[name], getattr(unit, name), unit).astype(np.uint64) for name in ("a", "b"))
     c, empty = given["c"].astype(np.uint64), np.zeros((a.shape[0], 1), np.uint64)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.core.encode import encode_fields
-from fpsim.core.jit import kernel, shared
+from fpsim.core.jit import kernel
 from fpsim.core.number import unpack_fields
 from fpsim.core.unit_rules import steps_by_rule
 from fpsim.core.unit_step import Layouts, UnitLayout
