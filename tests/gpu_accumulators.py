@@ -89,7 +89,9 @@ def terms_of_sums(accumulator: Accumulator) -> list[tuple[Array, str | None]]:
     """(array to add up, format of its codes) for some sums."""
     rng = np.random.default_rng(13)
     halves = rng.standard_normal((3, 5, 2)).astype(np.float16)
-    return [(halves, None), (of_doubles((2, 9), rng).view(np.float64), None), (codes(fp.E2M1, (2, 3), rng), "e2m1")]
+    nan = np.full((1, 1), 0xFE00, np.uint16).view(np.float16)  # a single one once kept its sign in Pairwise
+    doubles = of_doubles((2, 9), rng).view(np.float64)
+    return [(halves, None), (nan, None), (doubles, None), (codes(fp.E2M1, (2, 3), rng), "e2m1")]
 
 
 def operands_of_dots() -> list[tuple[Array, Array]]:

@@ -520,3 +520,9 @@ def test_numbers_of_terms_have_no_upper_limit() -> None:
     assert_bits_equal(
         fp.matmul(x, x.T, accumulate="hopper_f16_f32", promote=2**70), fp.matmul(x, x.T, accumulate="hopper_f16_f32")
     )
+
+
+@pytest.mark.parametrize("how", [fp.Pairwise("fp32"), fp.Pairwise("fp32", rounding="stochastic", seed=0)])
+def test_a_single_nan_has_no_sign(how: fp.Pairwise) -> None:
+    minus_nan = np.full(1, 0xFE00, np.uint16).view(np.float16)
+    assert np.asarray(fp.sum(minus_nan, accumulate=how)).view(np.uint32) == 0x7FC00000

@@ -10,7 +10,7 @@ import numpy as np
 from fpsim.core import arithmetic, double
 from fpsim.core.encode import encode_fields
 from fpsim.core.jit import scalar
-from fpsim.core.number import Number, unpack, unpack_fields
+from fpsim.core.number import NAN, Number, unpack, unpack_fields
 from fpsim.core.pack import NO_FLAG, pack
 from fpsim.core.sum_order import Function, Lanes
 
@@ -28,9 +28,9 @@ def _products(compiled: Callable[[Function], Function]) -> tuple[Function, Funct
 
     @scalar
     def times(x: Number, y: Number, absent: Any) -> Any:
-        """The product, or y alone, which may then have more than 31 bits."""
+        """The product, or y alone, which may then have more than 31 bits; a NaN loses its sign."""
         if absent:
-            return y
+            return arithmetic.nan() if y.kind >= u64(NAN) else y
         product, _ = multiply(x, y)
         return product
 
