@@ -26,6 +26,7 @@ from fpsim.kernels.layout import decode_plan, encode_plan, pack_plan, unpack_lay
 from fpsim.rounding import Rounding
 from fpsim.unit_operands import widened
 from fpsim.unit_plan import unit_plan
+from tests.simulator_threads import prepare
 
 Array = npt.NDArray[Any]
 Results = dict[str, Array]
@@ -222,5 +223,5 @@ def results() -> Results:
 
 
 if __name__ == "__main__":
-    sys.setswitchinterval(1e-5)  # the simulator waits for its threads in a busy loop, which would keep them waiting
+    prepare()
     np.savez(sys.argv[1], **results())  # type: ignore[arg-type]

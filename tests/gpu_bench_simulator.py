@@ -14,6 +14,7 @@ import numpy.typing as npt
 import fpsim as fp
 from fpsim.gpu.bench_rows import WORKS, Work
 from fpsim.gpu.bench_work import NumbaArrays, call_of
+from tests.simulator_threads import prepare
 
 ELEMENTS, SIDE = 256, 4
 CALLED = [work for work in WORKS if work.function == "copy" or hasattr(fp.gpu, work.function)]
@@ -54,4 +55,5 @@ def called() -> dict[str, npt.NDArray[Any]]:
 
 
 if __name__ == "__main__":
+    prepare()
     np.savez(sys.argv[1], **called())  # type: ignore[arg-type]

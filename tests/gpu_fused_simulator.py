@@ -15,6 +15,7 @@ import numpy.typing as npt
 import fpsim as fp
 from fpsim.kernels.fused_product import ADD, COLUMNS_FIRST, PRODUCT, ROWS_FIRST
 from fpsim.matrix_unit import Element, MatrixUnit
+from tests.simulator_threads import prepare
 
 Array = npt.NDArray[Any]
 
@@ -152,6 +153,7 @@ def simulated() -> dict[str, Array]:
 
 
 if __name__ == "__main__":
+    prepare()
     # totals that become NaN as they should; every simulated thread is one that was not told
     warnings.filterwarnings("ignore", "invalid value encountered", RuntimeWarning)
     np.savez(sys.argv[1], **simulated())  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 import fpsim as fp
 from fpsim.schedules.schedule import Lanes
+from tests.simulator_threads import prepare
 
 Array = npt.NDArray[Any]
 
@@ -175,4 +176,5 @@ def simulated() -> dict[str, Array]:
 
 
 if __name__ == "__main__":
+    prepare()
     np.savez(sys.argv[1], **simulated())  # type: ignore[arg-type]

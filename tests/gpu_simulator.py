@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 import fpsim as fp
+from tests.simulator_threads import prepare
 
 Array = npt.NDArray[Any]
 
@@ -158,6 +159,7 @@ def simulated() -> dict[str, Array]:
 
 
 if __name__ == "__main__":
+    prepare()
     from tests.gpu_cases import on_gpu
 
     np.savez(sys.argv[1], **(simulated() | on_gpu()))
