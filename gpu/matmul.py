@@ -13,6 +13,7 @@ from fpsim.formats import FP16, FP32
 from fpsim.gpu.accumulator_product import accumulator_product
 from fpsim.gpu.array import GpuArray, gpu_array, result_like
 from fpsim.gpu.code_operand import code_operand, result_dtype
+from fpsim.gpu.copies import share
 from fpsim.gpu.launch import scratch
 from fpsim.gpu.machine import Gpu
 from fpsim.gpu.scaled import Scaled
@@ -130,6 +131,7 @@ def matmul(
     job = job_of(unit, left, right, c, asked)
     owner = gpu_array(a.codes if isinstance(a, Scaled) else a, "a")
     result, words = result_like(owner, job.shape, job.dtype, out)
+    _refuse_overlap(out, words, left.codes, right.codes)
     on = Gpu(owner.like)
     work = _work(job, words)
     total = total_of(job, _product(job), c, on, work)
@@ -144,6 +146,8 @@ def matmul(
 
 def _by_accumulator(a: Any, b: Any, c: Any, accumulate: Accumulator, fmt: Formats, out: Any) -> Any:
     """The product by a generic accumulator."""
+    if isinstance(a, (Scaled, CpuScaled)) or isinstance(b, (Scaled, CpuScaled)):
+        raise TypeError("an accumulator takes no Scaled operands; decode them first: a.decode().")
     of_a, of_b = format_pair(fmt)
     (left, of_a), (right, of_b) = code_operand(a, of_a, "a"), code_operand(b, of_b, "b")
     refuse_axes(left, "a")
@@ -154,8 +158,15 @@ def _by_accumulator(a: Any, b: Any, c: Any, accumulate: Accumulator, fmt: Format
     if start is not None and start.shape != shape:
         raise ValueError(f"c must have the result's shape {shape}; got {start.shape}.")
     result, words = result_like(left, shape, result_dtype(accumulate.result_format, left.like), out)
+    _refuse_overlap(out, words, left.words, right.words)
     accumulator_product(left, right, start, accumulate, (of_a, of_b), words)
     return result
+
+
+def _refuse_overlap(out: Any, words: Any, *operands: Any) -> None:
+    """A ValueError where the result would overwrite an operand."""
+    if out is not None and any(share(words, x) for x in operands):
+        raise ValueError("out must not share memory with a or b; got overlapping arrays. Pass a separate array.")
 
 
 # ---- operands

@@ -50,7 +50,10 @@ REFUSALS = """
 import numpy as np, fpsim as fp
 from numba import cuda
 x, y = cuda.to_device(np.zeros((2, 32), np.uint8)), cuda.to_device(np.zeros((32, 3), np.uint8))
-halves = cuda.to_device(np.zeros((2, 32), np.float16))
+halves, floats = (cuda.to_device(np.zeros((2, 32), dtype)) for dtype in (np.float16, np.float32))
+memory = cuda.to_device(np.zeros(256, np.uint8))
+square, floats_there = memory[:64].reshape(8, 8), memory.view(np.float32).reshape(8, 8)
+scaled = fp.gpu.encode_scaled(floats, "e4m3")
 unit, s = "hopper_e4m3_f32", fp.schedules
 for call in {calls}:
     try:
@@ -74,6 +77,8 @@ CALLS = {
     "fp.gpu.matmul(x, y, accumulate=unit, fmt='e4m3')": r"ValueError fmt is for accumulators",
     "fp.gpu.matmul(x, y, accumulate=unit, bias=np.ones(2, np.float32))": r"ValueError bias must have one number",
     "fp.gpu.matmul(x, y, accumulate=unit, out=x)": r"ValueError out must be a .* of float32 and shape \(2, 3\)",
+    "fp.gpu.matmul(square, square, accumulate=unit, out=floats_there)": r"ValueError out must not share memory",
+    "fp.gpu.matmul(scaled, y, accumulate=fp.Exact('fp32'))": r"TypeError an accumulator takes no Scaled operands",
     "fp.gpu.matmul(x, y, accumulate='blackwell_mxfp8_e4m3_f32')": r"ValueError blackwell_mxfp8_e4m3_f32 needs scale_a",
     "fp.gpu.matmul(x, y, accumulate='hopper_e4m3_f31')": r"ValueError unit must be .*Did you mean 'hopper_e4m3",
 }
