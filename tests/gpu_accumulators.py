@@ -112,7 +112,7 @@ REFUSALS = {
     "fp.gpu.matmul(x, x, accumulate=fp.Exact('fp16'), out=x)": r"ValueError out must be a .* of float16 and shape",
     "fp.gpu.matmul(x, x, accumulate='exact')": r"ValueError .*exact",
     "fp.gpu.sum(z, accumulate=fp.Exact('fp32'))": r"ValueError x holds integers, and no format says what they mean",
-    "fp.gpu.sum(z, accumulate=fp.Exact('fp32'), fmt='e2m1')": r"ValueError codes of E2M1 must lie in 0 .. 0xf",
+    "fp.gpu.sum(z, accumulate=fp.Exact('fp32'), fmt='e2m1')": r"ValueError x of E2M1 must lie in 0 .. 0xf",
     "fp.gpu.sum(x, accumulate='hopper_e4m3_f32')": r"TypeError accumulate must be Sequential, .* for a sum; got 'h",
     "fp.gpu.sum(x, accumulate=fp.Exact('fp32'), axis=2)": r"ValueError axis must be one of the 2 axes of x",
     "fp.gpu.sum(x, accumulate=fp.Exact('fp32'), axis=True)": r"TypeError axis must be an integer, or None",
