@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fpsim.gpu.toolkit import point_to_toolkit
+
 FP8_CAPABILITY = (8, 9)  # Ada: the first tensor cores that multiply FP8 (CUDA C++ Programming Guide, 5.4)
 
 
@@ -26,6 +28,8 @@ def _missing() -> str:
     """Why there is no GPU to work on, "" where there is one."""
     from numba import cuda
 
+    if not is_simulated():
+        point_to_toolkit()
     try:
         return "" if cuda.is_available() else "found no CUDA device"
     except Exception as reason:  # numba-cuda without CUDA's own libraries: the types of its errors differ by version

@@ -9,7 +9,10 @@ from fpsim.gpu.device import GpuError
 
 NO_ROOM = 2  # CUDA_ERROR_OUT_OF_MEMORY and cudaErrorMemoryAllocation (CUDA driver and runtime API)
 # Besides those that have CUDA in their name: of torch, cupy, and numba's compiler and linker.
-TYPES = ("OutOfMemoryError", "AcceleratorError", "NvvmError", "NvvmSupportError", "NVRTCError", "LinkerError")
+TYPES = (
+    "OutOfMemoryError", "AcceleratorError", "NvvmError", "NvvmSupportError", "NVRTCError", "LinkerError",
+    "DynamicLibNotFoundError",
+)  # fmt: skip
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """validate: fpsim beside silicon, part by part, each within its time and with its own errors.
 
-`python -m fpsim.gpu.validate --out DIR` runs every part in a process of its own, so that a failed launch or a hang
-costs one part alone, prints the table with its summary last, and writes DIR/validation.json.
+`python -m fpsim.gpu.validate --out DIR` runs every part in a process of its own, all that compare at the same time, so
+that a failed launch or a hang costs one part alone and compiling takes all cores, prints the table with its summary
+last, and writes DIR/validation.json.
 """
 
 from __future__ import annotations
@@ -9,17 +10,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import fpsim
 from fpsim.errors import unknown
 from fpsim.gpu.bench import run as measure_rows
 from fpsim.gpu.bench import works_of
@@ -29,6 +26,7 @@ from fpsim.gpu.device import GpuError
 from fpsim.gpu.files import INTERRUPTED, require_folder, write_whole
 from fpsim.gpu.judge import Judgement, ProductCase, judged, said_of
 from fpsim.gpu.lab import REAL, Lab, about_of, laboratory
+from fpsim.gpu.processes import Ended, side_by_side
 from fpsim.gpu.products import PRODUCTS
 from fpsim.gpu.recording import Entry, store
 from fpsim.gpu.report import Row, ValidationReport, row_of
@@ -57,7 +55,7 @@ def validate(
       hardware: what to compare with: an object or module with the functions of `fpsim.gpu.hardware`, or a module's
         name; None for the GPU.
       seed: of the inputs.
-      isolated: every part in a process of its own; then `hardware` is a name.
+      isolated: every part in a process of its own, those that compare at the same time; then `hardware` is a name.
       small: few and small comparisons.
 
     Returns:
@@ -97,22 +95,22 @@ def validate(
             write_whole(folder / TABLE, f"{made}\n")
         return made
 
-    for i, part in enumerate(chosen):
-        now = time.monotonic()
-        seconds = max((end - now) / (len(chosen) - i), 1.0)
-        try:
+    try:
+        for i, parts_now in enumerate(turns := _turns(chosen, isolated)):
+            left = end - time.monotonic()
+            seconds = max(left * len(parts_now) / sum(map(len, turns[i:])), 1.0)
             if isolated:
-                most = min(seconds + GRACE, max(end + GRACE - now, 1.0))
-                _in_its_process(part, seconds, most, Lab(name, seed=seed, small=small), keep, found)
-            elif part == SPEED:
-                measure_rows(silicon, works_of(short=True), now + seconds, found.speeds.append)
+                most = min(seconds + GRACE, max(left + GRACE, 1.0))
+                _in_processes(parts_now, seconds, most, Lab(name, seed=seed, small=small), keep, found, report)
+            elif parts_now == [SPEED]:
+                measure_rows(silicon, works_of(short=True), time.monotonic() + seconds, found.speeds.append)
             else:
-                run_part(part, lab, now + seconds, found.rows.append, keep)
-        except KeyboardInterrupt:
-            found.rows.append(Row(part, "the part itself", "", error="interrupted, and all that was to follow"))
+                run_part(parts_now[0], lab, time.monotonic() + seconds, found.rows.append, keep)
             report()
-            raise
+    except KeyboardInterrupt:
+        found.rows.append(Row(parts_now[0], "the part itself", "", error="interrupted, and all that was to follow"))
         report()
+        raise
     return report()
 
 
@@ -181,24 +179,31 @@ def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
         store(path, unfit[:MOST_KEPT], {"case": case.what, "note": judgement.rows[0].note})
 
 
-def _in_its_process(part: str, seconds: float, most: float, lab: Lab, keep: Path | None, found: Found) -> None:
-    """A part in a process of its own, which ends after `most` seconds; what it had found is kept where it dies."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "rows.jsonl"
-        try:
-            error = _process(_command(part, seconds, lab, keep, file), most)
-        finally:
-            lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-            for line in lines:
-                if not line.endswith("\n"):  # it died as it wrote
-                    continue
-                read = json.loads(line)
-                if part == SPEED:
-                    found.speeds.append(speed_of(read))
-                else:
-                    found.rows.append(row_of(read))
-    if error:
-        found.rows.append(Row(part, "the part itself", "", error=error))
+def _turns(chosen: list[str], isolated: bool) -> list[list[str]]:
+    """Parts that run at the same time: in processes of their own all that compare; what measures runs alone."""
+    if not isolated:
+        return [[part] for part in chosen]
+    return [turn for turn in ([part for part in chosen if part != SPEED], [SPEED] * (SPEED in chosen)) if turn]
+
+
+def _in_processes(
+    parts: list[str], seconds: float, most: float, lab: Lab, keep: Path | None, found: Found, report: Callable[[], Any]
+) -> None:
+    """Parts in processes of their own, which end after `most` seconds; what one had found is kept where it dies."""
+    rows: dict[str, list[Row]] = {part: [] for part in parts}
+    before = tuple(found.rows)
+
+    def ended(one: Ended) -> None:
+        if one.name == SPEED:
+            found.speeds.extend(speed_of(json.loads(line)) for line in one.lines)
+        else:
+            rows[one.name].extend(row_of(json.loads(line)) for line in one.lines)
+        if one.error:
+            rows[one.name].append(Row(one.name, "the part itself", "", error=one.error))
+        found.rows[:] = [*before, *(row for part in parts for row in rows[part])]
+        report()
+
+    side_by_side(parts, lambda part, file: _command(part, seconds, lab, keep, file), most, ended)
 
 
 def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path) -> list[str]:
@@ -208,23 +213,6 @@ def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path)
         return [*python, "fpsim.gpu.bench", "--short", "--minutes", f"{seconds / 60:.3f}", *rows]
     return [*python, "fpsim.gpu.validate", "--part", part, "--seconds", f"{seconds:.0f}", *rows, "--seed",
             str(lab.seed), *(["--small"] if lab.small else []), *(["--keep", str(keep)] if keep else [])]  # fmt: skip
-
-
-def _process(command: list[str], most: float) -> str:
-    """Run a process to its end, or for so many seconds; what went wrong comes back."""
-    root = str(Path(fpsim.__file__).resolve().parent.parent)
-    paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=most, check=False,
-            env={**os.environ, "PYTHONPATH": paths},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return f"its process did not end within {most:.0f} s"
-    if not done.returncode:
-        return ""
-    last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
-    return f"its process ended with {done.returncode}: {last[:400]}"
 
 
 # ---- the command

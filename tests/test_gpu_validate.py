@@ -296,6 +296,12 @@ def test_checks_compare_and_find_planted_differences() -> None:
         assert all(row.differing + row.other_nans == 1 for row in wrong), wrong
 
 
+def test_every_float32_comes_first() -> None:
+    first = [case for case, _ in zip(PARTS["casts"](Lab(FakeGpu())), range(4), strict=False)]
+    assert {case.inputs for case in first} == {"all 2**32 float32"}
+    assert all(case.run().equal for case in first)
+
+
 def test_torch_casts_name_the_policy() -> None:
     checks = [case for case in PARTS["casts"](Lab(FakeGpu(), small=True)) if case.what == "torch's cast to e4m3"]
     assert {check.run().model for check in checks} == {"overflow 'torch<2.12'"}
