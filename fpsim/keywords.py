@@ -75,8 +75,8 @@ HELP = """      rounding, overflow, subnormals, seed, random_bits: as in `fpsim.
 """
 
 
-def rounded(function: Function) -> Function:
-    """Show the keywords in a function's signature, and describe them in its docstring."""
+def rounded(function: Function, ending: str = HELP) -> Function:
+    """Show the keywords in a function's signature, and describe them in its docstring, which ends as given."""
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     shown = [
@@ -86,7 +86,7 @@ def rounded(function: Function) -> Function:
     ]
     function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
     own_words = [text for name, text in DESCRIPTIONS.items() if name not in LACKS.get(function.__name__, ())]
-    function.__doc__ = (function.__doc__ or "").rstrip() + "\n\n    Keywords:\n" + "".join(own_words) + HELP
+    function.__doc__ = (function.__doc__ or "").rstrip() + "\n\n    Keywords:\n" + "".join(own_words) + ending
     return function
 
 

@@ -109,11 +109,7 @@ def matmul(
             schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_format, bool(strict)
         )  # fmt: skip
         return unit_matmul(a, b, c, unit, asked, out)
-    if not isinstance(accumulate, Accumulator):
-        raise TypeError(
-            "accumulate must be a matrix unit, its name, or an accumulator such as fp.Sequential(fp.FP32); "
-            f"got {accumulate!r}."
-        )
+    refuse_other_kinds(accumulate)
     refuse_unit_options(
         schedule=schedule, promote=promote, scale_a=scale_a, scale_b=scale_b, scale_order=scale_order, bias=bias,
         alpha=alpha, beta=beta, out_format=out_format,
@@ -148,6 +144,15 @@ def format_pair(fmt: Formats) -> list[Format | None]:
     if len(formats) != 2:
         raise ValueError(f"fmt must name one format, or those of a and b; got {fmt!r}.")
     return [None if one is None else find_format(one) for one in formats]
+
+
+def refuse_other_kinds(accumulate: Any) -> None:
+    """A TypeError for what is neither a matrix unit nor an accumulator."""
+    if not isinstance(accumulate, (str, MatrixUnit, Accumulator)):
+        raise TypeError(
+            "accumulate must be a matrix unit, its name, or an accumulator such as fp.Sequential(fp.FP32); "
+            f"got {accumulate!r}."
+        )
 
 
 def refuse_unit_options(**options: Any) -> None:

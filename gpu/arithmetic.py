@@ -24,7 +24,7 @@ from fpsim.gpu.array import gpu_array, result_like
 from fpsim.gpu.launch import fetched, launch, uploaded, zeroed
 from fpsim.gpu.operands import Operands, operands, result_for, result_of
 from fpsim.kernels.layout import pack_plan, unpack_layout
-from fpsim.keywords import complete
+from fpsim.keywords import Function, complete, rounded
 from fpsim.operands import Formats
 from fpsim.operation import operation
 from fpsim.rounding import Rounding
@@ -101,22 +101,39 @@ def _on_codes(name: str, a: Any, fmt: Formats, overflow: str, out: Any) -> Any:
 # ---- the public functions
 
 
+HELP = """      rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode`; stochastic results are those
+        of the CPU.
+      flags: True to return (result, flags) with uint8 flags per element, "any" for one `fpsim.Flags` of all.
+      tininess: "after" or "before" rounding, which decides UNDERFLOW.
+      out: array on the GPU to fill, of the result's shape and dtype (or of its codes'); it may be an operand.
+
+    Returns:
+      Array of the kind of the first operand on the GPU, of the broadcast shape: of the result format's dtype where all
+      operands came in a float dtype and the library has it, else codes. With flags, a tuple of it and them. The work is
+      queued on the current stream of torch or cupy.
+
+    Raises:
+      GpuError: no GPU, or no room on it.
+      ValueError: unknown word or format, shapes that do not broadcast, formats that differ without out_fmt, codes out
+        of range or without fmt, an `out` that does not fit.
+      TypeError: operands that are neither codes nor arrays of a float dtype on the GPU.
+
+    Source: docs/arithmetic.md, docs/gpu.md.
+"""
+
+
+def _rounded(function: Function) -> Function:
+    """Show and describe the keywords of an operation that rounds."""
+    return rounded(function, HELP)
+
+
+@_rounded
 def add(a: Any, b: Any, **keywords: Any) -> Any:
     """a + b on the GPU, rounded once: the bits and flags of `fpsim.add`.
 
     Args:
       a, b: arrays of a float dtype on the GPU, or unsigned codes with `fmt`; their shapes broadcast. One of them may be
         a number of the CPU, as `fpsim.add` takes it.
-      keywords: those of `fpsim.add`. Stochastic results are the same as on the CPU.
-
-    Returns:
-      Array of the kind of the first operand on the GPU, of the broadcast shape; with `flags`, a tuple of it and them.
-
-    Raises:
-      GpuError: no GPU, or no room on it.
-      ValueError, TypeError: as `fpsim.add`.
-
-    Source: docs/arithmetic.md, docs/gpu.md.
 
     Example:
       >>> import fpsim as fp
@@ -128,61 +145,73 @@ def add(a: Any, b: Any, **keywords: Any) -> Any:
     return _evaluate("add", (a, b), keywords)
 
 
+@_rounded
 def subtract(a: Any, b: Any, **keywords: Any) -> Any:
     """a - b on the GPU, rounded once; arguments as for `add`."""
     return _evaluate("subtract", (a, b), keywords)
 
 
+@_rounded
 def multiply(a: Any, b: Any, **keywords: Any) -> Any:
     """a * b on the GPU, rounded once; arguments as for `add`."""
     return _evaluate("multiply", (a, b), keywords)
 
 
+@_rounded
 def divide(a: Any, b: Any, **keywords: Any) -> Any:
     """a / b on the GPU, rounded once; arguments as for `add`."""
     return _evaluate("divide", (a, b), keywords)
 
 
+@_rounded
 def remainder(a: Any, b: Any, **keywords: Any) -> Any:
     """The remainder of IEEE 754 on the GPU; arguments as for `add`."""
     return _evaluate("remainder", (a, b), keywords)
 
 
+@_rounded
 def minimum(a: Any, b: Any, **keywords: Any) -> Any:
     """The smaller of two values on the GPU, NaN if one is; arguments as for `add`."""
     return _evaluate("minimum", (a, b), keywords)
 
 
+@_rounded
 def maximum(a: Any, b: Any, **keywords: Any) -> Any:
     """The larger of two values on the GPU, NaN if one is; arguments as for `add`."""
     return _evaluate("maximum", (a, b), keywords)
 
 
+@_rounded
 def minimum_number(a: Any, b: Any, **keywords: Any) -> Any:
     """The smaller of two values on the GPU, where a NaN gives way to a number; arguments as for `add`."""
     return _evaluate("minimum_number", (a, b), keywords)
 
 
+@_rounded
 def maximum_number(a: Any, b: Any, **keywords: Any) -> Any:
     """The larger of two values on the GPU, where a NaN gives way to a number; arguments as for `add`."""
     return _evaluate("maximum_number", (a, b), keywords)
 
 
+@_rounded
 def fma(a: Any, b: Any, c: Any, **keywords: Any) -> Any:
     """a * b + c on the GPU, rounded once; arguments as for `add`."""
     return _evaluate("fma", (a, b, c), keywords)
 
 
+@_rounded
 def sqrt(a: Any, **keywords: Any) -> Any:
     """The square root on the GPU, rounded once; arguments as for `add`."""
     return _evaluate("sqrt", (a,), keywords)
 
 
+@_rounded
 def round_to_integral(a: Any, **keywords: Any) -> Any:
     """The nearest integral value on the GPU; arguments as for `add`."""
     return _evaluate("round_to_integral", (a,), keywords)
 
 
+@_rounded
 def convert(a: Any, to: Any, **keywords: Any) -> Any:
     """Values of one format in another on the GPU, rounded once; arguments as for `add`."""
     return _evaluate("convert", (a,), keywords, out_fmt=find_format(to))
@@ -234,6 +263,7 @@ def classify(a: Any, *, fmt: Formats = None, out: Any = None) -> Any:
     return _on_codes("classify", a, fmt, "nonfinite", out)
 
 
+@_rounded
 def from_int(n: Any, fmt: Any, **keywords: Any) -> Any:
     """Integers on the GPU rounded into a format, as codes; arguments as for `fpsim.from_int`."""
     words = complete("from_int", keywords)
@@ -266,7 +296,7 @@ def to_int(
 ) -> Any:  # fmt: skip
     """Values on the GPU rounded to integers; arguments as for `fpsim.to_int`."""
     try:
-        integer = np.dtype(dtype)
+        integer = np.dtype(dtype).newbyteorder("=")
     except TypeError:
         integer = np.dtype(np.void)  # not a dtype at all
     if integer.kind not in "iu":
@@ -274,7 +304,7 @@ def to_int(
     given = operands("to_int", (a,), fmt)
     what = operation(
         "to_int", given.formats, given.formats[0], rounding=rounding, seed=seed, random_bits=random_bits,
-        input_subnormals=input_subnormals, integer=integer.newbyteorder("="),
+        input_subnormals=input_subnormals, integer=integer,
     )  # fmt: skip
     result, words, given = result_of(given, integer, out)
     limits, key = np.iinfo(integer), what.result.seed or 0

@@ -57,15 +57,25 @@ def gpu_array(x: Any, name: str) -> GpuArray:
         return GpuArray(_flat(array, x, name).view(_word(array.dtype)), tuple(array.shape), fmt, x)
     if _exports_gpu_memory(x):
         return _through_dlpack(x, name)
+    remedy = f"Take fpsim's own function for arrays on the CPU, or numba.cuda.to_device({name})."
+    if hasattr(x, "codes"):
+        remedy = f"Pass its codes, or {name}.decode()."
     raise TypeError(
         f"{name} must be an array on the GPU: a torch CUDA tensor, or one of cupy or numba; got {type(x).__name__}. "
-        f"Take fpsim's own function for arrays on the CPU, or numba.cuda.to_device({name})."
+        + remedy
     )
 
 
 def is_torch(x: Any) -> bool:
     """Whether x is a tensor of torch, a parameter of a module too, without importing it."""
     return library_of(x) == "torch"
+
+
+def lies_on_gpu(x: Any) -> bool:
+    """Whether x is an array in the memory of a GPU."""
+    if is_torch(x):
+        return bool(x.is_cuda)
+    return _is_numba(x) or hasattr(x, "__cuda_array_interface__") or _exports_gpu_memory(x)
 
 
 def is_cupy(x: Any) -> bool:
@@ -169,11 +179,12 @@ def result_like(given: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], o
         taken = gpu_array(out, "out")
         if not _is_one_run(out):
             raise ValueError("out must be one run of memory in C order on the GPU; got gaps or another order.")
-        fits = taken.shape == shape and _dtype_of(out) == dtype.name
+        kept = kept_dtype(dtype, given.like)
+        fits = taken.shape == shape and dtype_name(out) == kept.name
         if not fits or library_of(out) != library_of(given.like):
             raise ValueError(
-                f"out must be a {type(given.like).__name__} of {dtype.name} and shape {shape}; got a "
-                f"{type(out).__name__} of {_dtype_of(out)} and shape {taken.shape}."
+                f"out must be a {type(given.like).__name__} of {kept.name} and shape {shape}; got a "
+                f"{type(out).__name__} of {dtype_name(out)} and shape {taken.shape}."
             )
         return out, taken.words
     with one_sentence(f"a result of {size_in_words(math.prod(shape) * dtype.itemsize)}"):
@@ -188,7 +199,8 @@ def _is_one_run(x: Any) -> bool:
     return bool(x.is_c_contiguous() if _is_numba(x) else x.flags.c_contiguous)
 
 
-def _dtype_of(x: Any) -> str:
+def dtype_name(x: Any) -> str:
+    """The name of an array's dtype, as NumPy and ml_dtypes have it."""
     return str(x.dtype).removeprefix("torch.")
 
 
@@ -198,21 +210,21 @@ def _maker(like: Any) -> Callable[[tuple[int, ...], np.dtype[Any]], Any]:
         torch = sys.modules["torch"]
 
         def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-            known = getattr(torch, dtype.name, None) or getattr(torch, f"uint{8 * dtype.itemsize}")
-            return torch.empty(shape, dtype=known, device=like.device)
+            return torch.empty(shape, dtype=getattr(torch, kept_dtype(dtype, like).name), device=like.device)
 
         return empty
     if is_cupy(like):
         cupy = sys.modules["cupy"]
-        return lambda shape, dtype: cupy.empty(shape, stored_dtype(dtype))
+        return lambda shape, dtype: cupy.empty(shape, kept_dtype(dtype, like))
     from numba import cuda
 
-    return lambda shape, dtype: cuda.device_array(shape, stored_dtype(dtype))
+    return lambda shape, dtype: cuda.device_array(shape, kept_dtype(dtype, like))
 
 
-def stored_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype itself where libraries without ml_dtypes know it, else its codes."""
-    return dtype if dtype.kind in "fiu" and dtype.isbuiltin == 1 else np.dtype(WORDS[dtype.itemsize])
+def kept_dtype(dtype: np.dtype[Any], like: Any) -> np.dtype[Any]:
+    """The dtype itself where the library of an array knows it, else that of its codes."""
+    known = hasattr(sys.modules["torch"], dtype.name) if is_torch(like) else dtype.num <= np.dtype(np.float16).num
+    return dtype if known else np.dtype(WORDS[dtype.itemsize])
 
 
 def stream_of(like: Any) -> Any:

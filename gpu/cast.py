@@ -13,7 +13,7 @@ from fpsim.formats import DTYPES, FP32, FP64, NAMED, Format
 from fpsim.formats import format as find_format
 from fpsim.gpu.array import GpuArray, gpu_array, result_like
 from fpsim.gpu.cast_kernels import Way, cast_kernel, look_up_kernel, outside_kernel
-from fpsim.gpu.copies import share
+from fpsim.gpu.copies import refuse_overlap
 from fpsim.gpu.groups import as_groups
 from fpsim.gpu.launch import fetched, launch, scratch, uploaded, zeroed
 from fpsim.kernels.layout import DecodePlan, decode_plan, encode_plan, source_width
@@ -170,7 +170,10 @@ def _floats(x: Any) -> GpuArray:
 
 def _target(dtype: npt.DTypeLike) -> Format:
     """The format of the values."""
-    found = {np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}.get(np.dtype(dtype))
+    try:
+        found = {np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}.get(np.dtype(dtype))
+    except TypeError:
+        found = None  # not a dtype at all
     if found is None:
         raise ValueError(f"dtype must be np.float32 or np.float64 on the GPU; got {dtype!r}.")
     return found
@@ -216,6 +219,7 @@ def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: F
     """Fill in the words of the values of codes."""
     plan = decode_plan(fmt, target.bits)
     if plan is None:
+        refuse_overlap(values, codes)
         launch(look_up_kernel(), owner.like, owner.size, codes, values, uploaded(_table(fmt, target)))
         return
     frozen = plan.frozen if _is_named(fmt) else None
@@ -225,8 +229,7 @@ def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: F
 
 def _run(way: Way, like: Any, source: Any, target: Any, plans: tuple[Any, Any, Any], seed: int) -> None:
     """Launch a cast; layouts that are compiled in are not sent."""
-    if share(source, target):
-        raise ValueError("out must not share memory with the input; got overlapping arrays. Pass a separate array.")
+    refuse_overlap(target, source)
     frozen = (way.of_source, way.to_code, way.of_result)
     used = [None if constants is not None else plan for constants, plan in zip(frozen, plans, strict=True)]
     none = np.zeros(1, np.uint32 if way.width == 32 else np.uint64)

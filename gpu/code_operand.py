@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import is_torch
 from fpsim.formats import DTYPES, Format
-from fpsim.gpu.array import GpuArray, gpu_array, stored_dtype
+from fpsim.gpu.array import GpuArray, gpu_array
 from fpsim.gpu.operands import format_of_codes
 
 
@@ -29,9 +27,6 @@ def code_operand(x: Any, wanted: Format | None, name: str) -> tuple[GpuArray, Fo
     return given, format_of_codes(given, wanted, name)
 
 
-def result_dtype(fmt: Format, like: Any) -> np.dtype[Any]:
-    """The dtype of a format, or of its codes where the library of an array has none."""
-    dtype = DTYPES.get(fmt, fmt.storage)
-    if is_torch(like):
-        return dtype if hasattr(sys.modules["torch"], dtype.name) else fmt.storage
-    return stored_dtype(dtype)
+def result_dtype(fmt: Format) -> np.dtype[Any]:
+    """The dtype of a format, or of its codes where it has none."""
+    return DTYPES.get(fmt, fmt.storage)

@@ -53,6 +53,12 @@ def share(x: Any, y: Any) -> bool:
     return bool(size and length and start < other + length and other < start + size)
 
 
+def refuse_overlap(out: Any, *operands: Any, what: str = "the input") -> None:
+    """A ValueError where a result would overwrite what is still to be read."""
+    if any(share(out, x) for x in operands):
+        raise ValueError(f"out must not share memory with {what}; got overlapping arrays. Pass a separate array.")
+
+
 def _memory(array: Any, low: int, size: int, dtype: np.dtype[Any]) -> Any:
     """All the words from a byte before an array's first element on."""
     address = address_of(array) + low
@@ -96,3 +102,9 @@ def broadcast(x: GpuArray, shape: tuple[int, ...]) -> GpuArray:
 def _gather(source: Any, target: Any, origin: int, shape: tuple[int, ...], steps: tuple[int, ...], like: Any) -> None:
     lengths, strides = (uploaded(np.array(axis or (1,), np.int64)) for axis in (shape, steps))
     launch(gather_kernel(), like, target.size, source, target, np.int64(origin), lengths, strides)
+
+
+def apart(x: Any, out: Any, like: Any) -> Any:
+    """Flat words, copied if they share memory with a result in another way than element by element."""
+    same = address_of(x) == address_of(out) and x.size == out.size and x.dtype.itemsize == out.dtype.itemsize
+    return x if same or not share(x, out) else gathered(x, like)

@@ -18,7 +18,9 @@ from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.formats import FP16, FP32
 from fpsim.gpu.array import GpuArray, stream_of
 from fpsim.gpu.cast import fill_codes, widened_codes
+from fpsim.gpu.copies import apart
 from fpsim.gpu.launch import gpu_kernel, launch, scratch, uploaded
+from fpsim.gpu.transfer import fill_kernel
 from fpsim.kernels.layout import pack_plan, unpack_layout
 from fpsim.rounding import Rounding
 
@@ -49,17 +51,6 @@ def operation_kernel(name: str) -> Any:
             out[i] = code
 
     return gpu_kernel(compute)
-
-
-@cache
-def fill_kernel() -> Any:
-    """The kernel `(out, word)`."""
-
-    def fill(out: Any, word: Any) -> None:
-        for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
-            out[i] = word
-
-    return gpu_kernel(fill)
 
 
 @cache
@@ -179,7 +170,8 @@ class FloatMatrices:
         """A matrix of the same words."""
         result = scratch(source.shape, source.dtype) if out is None else out
         size = math.prod(source.shape)
-        launch(copy_kernel(), self.like, size, source.reshape(size), result.reshape(size))
+        words = result.reshape(size)
+        launch(copy_kernel(), self.like, size, apart(source.reshape(size), words, self.like), words)
         return result
 
     def with_one_nan(self, words: Any, infinity: int, sign: int, nan: int) -> None:

@@ -13,7 +13,7 @@ from fpsim.formats import FP16, FP32
 from fpsim.gpu.accumulator_product import accumulator_product
 from fpsim.gpu.array import GpuArray, gpu_array, result_like
 from fpsim.gpu.code_operand import code_operand, result_dtype
-from fpsim.gpu.copies import share
+from fpsim.gpu.copies import apart, refuse_overlap
 from fpsim.gpu.launch import scratch
 from fpsim.gpu.machine import Gpu
 from fpsim.gpu.scaled import Scaled
@@ -21,7 +21,7 @@ from fpsim.gpu.transfer import host_array
 from fpsim.gpu.unit_operands import block_count, block_scales, on_host, operand
 from fpsim.gpu.unit_product import GpuProduct, run_specification
 from fpsim.machine import output_nan
-from fpsim.matmul import format_pair, fused_chain, refuse_unit_options
+from fpsim.matmul import format_pair, fused_chain, refuse_other_kinds, refuse_unit_options
 from fpsim.matrix_unit import MatrixUnit
 from fpsim.operands import Formats
 from fpsim.scaled import Scaled as CpuScaled
@@ -38,7 +38,7 @@ def dot_add(a: Any, b: Any, c: Any, unit: str | MatrixUnit, *, scale_a: Any = No
     """c + sum of a[n, k] * b[n, k] for every row n, as a matrix unit computes it: the bits of `fpsim.dot_add`.
 
     Args:
-      a, b: (N, K) contiguous codes of the unit's elements on the GPU, or arrays of their dtypes.
+      a, b: (N, K) codes of the unit's elements on the GPU, or arrays of their dtypes.
       c: (N,) codes of the accumulator or floats of its dtype; None for +0.
       unit: a unit or its name.
       scale_a, scale_b: (N, K / block) scale codes for block-scaled units.
@@ -115,18 +115,19 @@ def matmul(
       ...     x = torch.full((16, 64), 0x38, dtype=torch.uint8).cuda()
       ...     print(fp.gpu.matmul(x, x.T.contiguous(), accumulate="hopper_e4m3_f32", promote=32))
     """
+    refuse_other_kinds(accumulate)
     if isinstance(accumulate, Accumulator) and (schedule is None or accumulate != FusedMultiplyAdd(FP32)):
         refuse_unit_options(
             schedule=schedule, promote=promote, scale_a=scale_a, scale_b=scale_b, scale_order=scale_order, bias=bias,
             alpha=alpha, beta=beta, out_format=out_format,
         )  # fmt: skip
         return _by_accumulator(a, b, c, accumulate, fmt, out)
-    unit = _unit(a, b, accumulate, schedule, fmt)
-    blocks = schedule is not None and schedule.block_scaled
     asked = Request(
-        schedule, promote, scale_a, scale_b, scale_order, on_host(bias), alpha, beta, out_format, bool(strict)
+        schedule, promote, scale_a, scale_b, scale_order, on_host(bias, "bias"), alpha, beta, out_format, bool(strict)
     )
     refuse_conflicts(asked)
+    unit = _unit(a, b, accumulate, schedule, fmt)
+    blocks = schedule is not None and schedule.block_scaled
     left, right = _side(a, "a", unit, scale_a, blocks), _side(b, "b", unit, scale_b, blocks)
     job = job_of(unit, left, right, c, asked)
     owner = gpu_array(a.codes if isinstance(a, Scaled) else a, "a")
@@ -146,8 +147,7 @@ def matmul(
 
 def _by_accumulator(a: Any, b: Any, c: Any, accumulate: Accumulator, fmt: Formats, out: Any) -> Any:
     """The product by a generic accumulator."""
-    if isinstance(a, (Scaled, CpuScaled)) or isinstance(b, (Scaled, CpuScaled)):
-        raise TypeError("an accumulator takes no Scaled operands; decode them first: a.decode().")
+    _refuse_scaled(a, b)
     of_a, of_b = format_pair(fmt)
     (left, of_a), (right, of_b) = code_operand(a, of_a, "a"), code_operand(b, of_b, "b")
     refuse_axes(left, "a")
@@ -157,16 +157,24 @@ def _by_accumulator(a: Any, b: Any, c: Any, accumulate: Accumulator, fmt: Format
     start = None if c is None else code_operand(c, accumulate.result_format, "c")[0]
     if start is not None and start.shape != shape:
         raise ValueError(f"c must have the result's shape {shape}; got {start.shape}.")
-    result, words = result_like(left, shape, result_dtype(accumulate.result_format, left.like), out)
+    result, words = result_like(left, shape, result_dtype(accumulate.result_format), out)
     _refuse_overlap(out, words, left.words, right.words)
+    if start is not None:
+        start = start._replace(words=apart(start.words, words, left.like))
     accumulator_product(left, right, start, accumulate, (of_a, of_b), words)
     return result
 
 
+def _refuse_scaled(*operands: Any) -> None:
+    """A TypeError for operands with scales."""
+    if any(isinstance(x, (Scaled, CpuScaled)) for x in operands):
+        raise TypeError("an accumulator takes no Scaled operands; decode them first: a.decode().")
+
+
 def _refuse_overlap(out: Any, words: Any, *operands: Any) -> None:
     """A ValueError where the result would overwrite an operand."""
-    if out is not None and any(share(words, x) for x in operands):
-        raise ValueError("out must not share memory with a or b; got overlapping arrays. Pass a separate array.")
+    if out is not None:
+        refuse_overlap(words, *operands, what="a or b")
 
 
 # ---- operands
@@ -175,6 +183,7 @@ def _refuse_overlap(out: Any, words: Any, *operands: Any) -> None:
 def _unit(a: Any, b: Any, accumulate: Any, schedule: Schedule | None, fmt: Formats) -> MatrixUnit:
     """The unit that adds."""
     if schedule is not None and accumulate == FusedMultiplyAdd(FP32):
+        _refuse_scaled(a, b)
         return fused_chain(
             *(code_operand(x, one, name)[1] for x, one, name in zip((a, b), format_pair(fmt), "ab", strict=True))
         )
@@ -196,7 +205,7 @@ def _side(x: Any, name: str, unit: MatrixUnit, given: Any, blocks: bool) -> Side
             _Scaled(codes, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor), name, unit, given
         )
     codes = _matrix(operand(x, element, unit, name))
-    return plain_side(codes, name, unit, given if unit.scale else on_host(given), blocks)
+    return plain_side(codes, name, unit, given if unit.scale else on_host(given, f"scale_{name}"), blocks)
 
 
 class _Scaled(NamedTuple):

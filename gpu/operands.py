@@ -10,9 +10,9 @@ from numba import cuda
 
 from fpsim.formats import DTYPES, Format
 from fpsim.formats import format as find_format
-from fpsim.gpu.array import GpuArray, gpu_array, library_of, result_like
+from fpsim.gpu.array import GpuArray, dtype_name, gpu_array, library_of, result_like
 from fpsim.gpu.cast import refuse_outside
-from fpsim.gpu.copies import address_of, broadcast, gathered, share
+from fpsim.gpu.copies import apart, broadcast
 from fpsim.gpu.launch import uploaded
 from fpsim.operands import NAMES, Formats, read_operand
 
@@ -110,8 +110,10 @@ def _shape(name: str, given: list[GpuArray]) -> tuple[int, ...]:
 
 def result_for(given: Operands, fmt: Format, out: Any) -> tuple[Any, Any, Operands]:
     """(array to return, its words, operands that may be read while they are written) for a result in a format."""
-    dtype = DTYPES.get(fmt) if given.typed else None
-    return result_of(given, dtype or fmt.storage, out)
+    own = DTYPES.get(fmt, fmt.storage)
+    taken = dtype_name(out) if hasattr(out, "dtype") else None
+    typed = given.typed if taken not in (own.name, fmt.storage.name) else taken == own.name
+    return result_of(given, own if typed else fmt.storage, out)
 
 
 def result_of(given: Operands, dtype: np.dtype[Any], out: Any) -> tuple[Any, Any, Operands]:
@@ -119,10 +121,4 @@ def result_of(given: Operands, dtype: np.dtype[Any], out: Any) -> tuple[Any, Any
     result, words = result_like(given.owner, given.shape, dtype, out)
     if out is None or words.size == 0:
         return result, words, given
-    return result, words, given._replace(words=tuple(_apart(x, words, given.like) for x in given.words))
-
-
-def _apart(x: Any, words: Any, like: Any) -> Any:
-    """An operand, copied if it shares memory with the result in another way than element by element."""
-    same = address_of(x) == address_of(words) and x.size == words.size and x.dtype.itemsize == words.dtype.itemsize
-    return x if same or not share(x, words) else gathered(x, like)
+    return result, words, given._replace(words=tuple(apart(x, words, given.like) for x in given.words))

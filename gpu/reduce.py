@@ -54,7 +54,7 @@ def sum(x: Any, *, accumulate: Accumulator, fmt: FormatLike | None = None, axis:
     where = checked_axis(axis, len(given.shape))
     before, terms, behind = _around(given, where)
     shape = () if where is None else tuple(np.delete(given.shape, where).tolist())
-    result, out = result_like(given, shape, result_dtype(accumulate.result_format, given.like))
+    result, out = result_like(given, shape, result_dtype(accumulate.result_format))
     b = given.words.reshape(before * terms, behind)
     a = given.words.reshape(before, terms * behind)[:, :terms]  # nobody reads it, but it has a shape
     problem = Problem(a, b, _nothing(accumulate), (None, found), paired=True)
@@ -93,7 +93,7 @@ def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str, fmt: Form
     wanted = wanted_formats("dot", fmt, 2)
     (left, of_a), (right, of_b) = code_operand(a, wanted[0], "a"), code_operand(b, wanted[1], "b")
     shape, rows = _rows(left, right)
-    result, out = result_like(left, shape, result_dtype(accumulate.result_format, left.like))
+    result, out = result_like(left, shape, result_dtype(accumulate.result_format))
     count, terms = rows[0].shape
     problem = Problem(rows[0], rows[1].reshape(count * terms, 1), _nothing(accumulate), (of_a, of_b), paired=True)
     fill_sums(accumulate, problem, out.reshape(count, 1), left.like)
@@ -145,7 +145,7 @@ def _dot_by_unit(a: Any, b: Any, unit: MatrixUnit | str, fmt: Formats) -> Any:
     shape, (x, y) = _rows(left, right)
     count, terms = x.shape
     scales = [block_scales(None, (count, block_count(terms, found)), found, name) for name in ("scale_a", "scale_b")]
-    result, out = result_like(left, shape, result_dtype(found.d.carrier, left.like))
+    result, out = result_like(left, shape, result_dtype(found.d.carrier))
     product = GpuProduct(found, x, y, scales[0], scales[1], np.arange(terms, dtype=np.int32))
     run_specification(product, scratch(0, out.dtype), out, left.like, paired=True)
     return result

@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from fpsim.element import Element, element_format
 from fpsim.gpu import tile_kernels as kernels
-from fpsim.gpu.array import GpuArray, gpu_array, result_like
+from fpsim.gpu.array import GpuArray, dtype_name, gpu_array, result_like
 from fpsim.gpu.device import require_device
 from fpsim.gpu.launch import launch, uploaded
 from fpsim.gpu.patches import block_threads, patches_of
-from fpsim.gpu.transfer import dtype_name, host_array, sent
+from fpsim.gpu.transfer import host_array, sent
 from fpsim.integer_format import IntegerFormat
 from fpsim.kernels.layout import decode_plan
 from fpsim.log_format import LogFMT
@@ -185,7 +185,7 @@ class Scaled:
         """
         require_device()
         if not isinstance(scaled, CpuScaled):
-            raise TypeError(f"scaled must be an fpsim.Scaled; got {type(scaled).__name__}.")
+            raise TypeError(f"scaled must be an fpsim.Scaled; got {_kind(scaled)}.")
         from numba import cuda
 
         owner = gpu_array(cuda.device_array(1, np.uint8) if like is None else like, "like")
@@ -210,6 +210,11 @@ class Scaled:
             f"<Scaled {self.shape} on the GPU in {self.fmt.name}, {self.scaling!r}: {tiles} tile{plural}, "
             f"{self.nbytes} bytes>"
         )
+
+
+def _kind(x: Any) -> str:
+    """The type of x: of the two that are called Scaled, which."""
+    return "an fpsim.gpu.Scaled" if isinstance(x, Scaled) else type(x).__name__
 
 
 def refuse_logarithms(fmt: LogFMT) -> NoReturn:

@@ -13,8 +13,9 @@ from fpsim.core.scale import COUNTERS, ScaleNumbers
 from fpsim.element import Element
 from fpsim.formats import FP64
 from fpsim.gpu import scale_kernels, tile_kernels
-from fpsim.gpu.array import GpuArray, gpu_array, result_like
+from fpsim.gpu.array import GpuArray, gpu_array, library_of, lies_on_gpu, result_like
 from fpsim.gpu.cast import decode
+from fpsim.gpu.copies import refuse_overlap
 from fpsim.gpu.launch import launch, uploaded
 from fpsim.gpu.patches import Patches, block_threads, patches_of
 from fpsim.gpu.scaled import NOTHING, Scaled, refuse_logarithms
@@ -47,8 +48,8 @@ def encode_scaled(
     """Encode an array on the GPU with a scale per tile: the bits of `fpsim.encode_scaled`.
 
     Args:
-      x: torch CUDA tensor, or contiguous array of cupy, numba or another library with `__cuda_array_interface__`, of
-        any float dtype and shape.
+      x: torch CUDA tensor, or array of cupy, numba or another library with `__cuda_array_interface__`, of any float
+        dtype and shape.
       fmt: element format: a float format, fp.INT8, fp.INT4, fp.UINT8 or fp.UINT4, by name or object. LogFMT is
         refused: its levels come from the logarithm of the CPU's library, which the GPU's does not repeat.
       scaling, rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode_scaled`; stochastic results are
@@ -106,6 +107,8 @@ def quantize_scaled(
     words_of_cast = (rounding, overflow, subnormals, seed, random_bits)
     job = _job(x, fmt, scaling, words_of_cast, back=True)
     result, values = result_like(job.source, job.source.shape, np.dtype(np.float32), out)
+    if out is not None:
+        refuse_overlap(values, job.source.words)
     if not job.back:
         encoded = encode_scaled(
             x, job.element, scaling, rounding=rounding, overflow=overflow, subnormals=subnormals, seed=seed,
@@ -201,10 +204,8 @@ def _job(x: Any, fmt: Any, scaling: Any, words_of_cast: Any, *, back: bool) -> _
 
 
 def _on_cpu(scales: Any) -> Any:
-    """Given scales where they can be checked; torch tensors are copied there by `given_scales`."""
-    if hasattr(scales, "__cuda_array_interface__") or getattr(scales, "__cuda_ndarray__", False):
-        return host_array(scales)
-    return scales
+    """Given scales where they can be checked."""
+    return host_array(scales, "scales") if lies_on_gpu(scales) else scales
 
 
 # ---- what is filled
@@ -222,7 +223,7 @@ def _targets(out: Scaled | None, job: _Job, given: bool) -> tuple[Scaled, _Targe
     if out is not None:
         wanted = f"out must be a Scaled of the GPU, of shape {job.source.shape} in {element} with {scaling!r}"
         if not isinstance(out, Scaled):
-            raise ValueError(f"{wanted}; got {type(out).__name__}.")
+            raise ValueError(f"{wanted}; got {library_of(out)}.{type(out).__name__}.")
         if out.shape != job.source.shape or out.fmt != element or out.scaling != scaling:
             raise ValueError(f"{wanted}; got {out!r}.")
         if type(out.codes) is not type(job.source.like):

@@ -9,18 +9,13 @@ import numpy as np
 import numpy.typing as npt
 from numba import cuda
 
-from fpsim.gpu.array import gpu_array, stream_of
+from fpsim.gpu.array import dtype_name, gpu_array, stream_of
 from fpsim.gpu.launch import gpu_kernel, launch
 
 
-def dtype_name(x: Any) -> str:
-    """The name of an array's dtype, as NumPy and ml_dtypes have it."""
-    return str(x.dtype).removeprefix("torch.")
-
-
-def host_array(x: Any) -> npt.NDArray[Any]:
+def host_array(x: Any, name: str = "x") -> npt.NDArray[Any]:
     """An array of the GPU in the memory of the CPU, once all that is queued before is done."""
-    given = gpu_array(x, "x")
+    given = gpu_array(x, name)
     stream = stream_of(given.like)
     words: npt.NDArray[Any] = given.words.copy_to_host(stream=stream)
     if stream != 0:
@@ -37,15 +32,15 @@ def sent(like: Any, source: npt.NDArray[Any], words: Any) -> None:
 
 def cleared(like: Any, words: Any) -> None:
     """Fill words of the GPU with zeros."""
-    launch(_clear_kernel(), like, words.size, words)
+    launch(fill_kernel(), like, words.size, words, words.dtype.type(0))
 
 
 @cache
-def _clear_kernel() -> Any:
-    """The kernel `(words)`, which become 0."""
+def fill_kernel() -> Any:
+    """The kernel `(out, word)`."""
 
-    def clear(words: Any) -> None:
-        for i in range(cuda.grid(1), words.size, cuda.gridsize(1)):
-            words[i] = 0
+    def fill(out: Any, word: Any) -> None:
+        for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+            out[i] = word
 
-    return gpu_kernel(clear)
+    return gpu_kernel(fill)

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import is_torch
+from fpsim.arrays import from_torch, is_torch
 from fpsim.formats import DTYPES
-from fpsim.gpu.array import GpuArray, gpu_array
+from fpsim.gpu.array import GpuArray, gpu_array, lies_on_gpu
+from fpsim.gpu.cast import refuse_outside
 from fpsim.gpu.launch import scratch
 from fpsim.gpu.transfer import host_array
 from fpsim.matrix_unit import Element, MatrixUnit
@@ -29,18 +30,17 @@ def operand(x: Any, element: Element, unit: MatrixUnit, name: str) -> GpuArray:
             f"{unit.name} takes {name} of {element.name} ({DTYPES.get(element.carrier, element.carrier.name)} or its "
             f"codes as {element.dtype}); got {x.dtype}. fpsim.gpu.encode makes codes."
         )
+    refuse_outside(given, element.carrier, name)
     return given
 
 
-def on_host(x: Any) -> npt.NDArray[Any] | None:
+def on_host(x: Any, name: str) -> npt.NDArray[Any] | None:
     """A short array of floats for the epilogue, wherever it lies, as NumPy's; None as it is."""
-    if x is None or isinstance(x, (float, np.ndarray, np.generic)):
-        return None if x is None else np.asarray(x)
-    if is_torch(x) and not x.is_cuda:
-        from fpsim.arrays import from_torch
-
-        return from_torch(x)
-    return host_array(x)
+    if x is None:
+        return None
+    if lies_on_gpu(x):
+        return host_array(x, name)
+    return from_torch(x) if is_torch(x) else np.asarray(x)
 
 
 def block_count(k: int, unit: MatrixUnit) -> int:
@@ -58,7 +58,9 @@ def block_scales(x: Any, shape: tuple[int, int], unit: MatrixUnit, name: str) ->
         return scratch(shape, np.uint8)  # nobody reads it
     if x is None:
         raise ValueError(f"{unit.name} needs {name}: {unit.scale} codes, one per {unit.block} terms of K.")
-    given = gpu_array(x, name)
-    if given.shape != shape or given.words.dtype.itemsize != 1:
-        raise ValueError(f"{name} must be codes of shape {shape}; got {x.dtype} of shape {given.shape}.")
+    given, fmt = gpu_array(x, name), unit.scale_format
+    assert fmt is not None
+    if given.shape != shape or given.words.dtype.itemsize != 1 or given.fmt not in (None, fmt):
+        raise ValueError(f"{name} must be codes of {fmt} of shape {shape}; got {x.dtype} of shape {given.shape}.")
+    refuse_outside(given, fmt, name)
     return given.words.reshape(*shape)

@@ -71,6 +71,36 @@ def sum_into(a: slice, b: slice, out: slice) -> Call:
     return lambda library, put: into(library, put, a, b, out)
 
 
+def filled(name: str, fmt: str, dtype: Any, *values: Array, **options: Any) -> Call:
+    """A call that fills codes, or an array of the format's dtype; the CPU gives what it gives anew."""
+
+    def made(library: Any, put: Callable[[Array], Any]) -> Any:
+        if library is fp:
+            return getattr(fp, name)(*values, fmt=fmt, **options).view(dtype)
+        out = put(np.zeros(values[0].shape, dtype))
+        assert getattr(library, name)(*map(put, values), fmt=fmt, out=out, **options) is out
+        return out
+
+    return made
+
+
+def started(accumulate: Any, shift: int, **options: Any) -> Call:
+    """A product that starts at a part of an array, and fills another part of it."""
+
+    def made(library: Any, put: Callable[[Array], Any]) -> Any:
+        memory = put(SINGLES.reshape(-1).copy())
+        c, out = (memory[start : start + 16].reshape(4, 4) for start in (4, 4 + shift))
+        a, b = put(CODES[:128].reshape(4, 32)), put(CODES[:128].reshape(32, 4))
+        return library.matmul(a, b, c.copy() if library is fp else c, accumulate=accumulate, out=out, **options)
+
+    return made
+
+
+def native(library: Any, put: Callable[[Array], Any]) -> Any:
+    """Integers of the other byte order, which the GPU does not have."""
+    return library.to_int(put(FLOATS), "i4" if library is fp else np.dtype("i4").newbyteorder())
+
+
 def cases() -> dict[str, Call]:
     """Every call by its name."""
     found: dict[str, Call] = {}
@@ -109,6 +139,15 @@ def cases() -> dict[str, Call]:
         "backwards": call("encode", at(SINGLES, np.s_[:, ::-1]), "fp16", **RANDOM),
         "rows": call("add", turned(grid), turned(grid, np.s_[:, ::-1])),
         "in place": sum_into(start, start, start),
+        "codes of a cast": filled("cast", "e4m3", np.uint8, SINGLES),
+        "codes of a cast to bfloat16": filled("cast", "bf16", np.uint16, SINGLES),
+        "floats of a sum of codes": filled(
+            "add", "fp16", np.float16, NIBBLES.astype(np.uint16), NIBBLES[::-1].astype("u2")
+        ),
+        "swapped bytes": native,
+        "a unit starts where it ends": started("hopper_e4m3_f32", 0),
+        "a unit starts an element before": started("hopper_e4m3_f32", 1),
+        "an accumulator starts an element before": started(fp.Sequential("fp32"), 1, fmt="e4m3"),
         "shifted down": sum_into(slice(1, 81), start, start),
         "shifted up": sum_into(slice(1, 81), start, slice(1, 81)),
         "an element of itself": sum_into(start, slice(5, 6), start),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +45,31 @@ def simulate(module: str, file: Path) -> dict[str, npt.NDArray[Any]]:
     assert done.returncode == 0, done.stderr
     with np.load(file) as found:
         return dict(found)
+
+
+REFUSALS = """
+import numpy as np, fpsim as fp
+from numba import cuda
+{setup}
+for call in {calls}:
+    try:
+        eval(call)
+    except (TypeError, ValueError, fp.gpu.GpuError) as reason:
+        print(type(reason).__name__, reason)
+    else:
+        print("no error for", call)
+"""
+
+
+def assert_refused(setup: str, calls: Mapping[str, str]) -> None:
+    """That each call of the simulated GPU, after a setup, is refused with words that match its pattern."""
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSALS.format(setup=setup, calls=list(calls))],
+        cwd=ROOT, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(calls)
+    for line, words in zip(lines, calls.values(), strict=True):
+        assert re.match(words, line), line

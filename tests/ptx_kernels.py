@@ -195,11 +195,12 @@ def marked() -> Iterator[Kernel]:
 def float_matrix() -> Iterator[Kernel]:
     """fpsim.gpu.float_matrix: the operations of epilogues and merges."""
     from fpsim.gpu import float_matrix as module
+    from fpsim.gpu.transfer import fill_kernel
 
     for name in ("add", "multiply", "fma"):
         signature = (*arrays(u32, u32, u32, i64, u32), i64, *arrays(u64, u64))
         yield Kernel(name, module.operation_kernel(name), signature)
-    yield Kernel("fill", module.fill_kernel(), (*arrays(u32), u32))
+    yield Kernel("fill", fill_kernel(), (*arrays(u32), u32))
     yield Kernel("copy", module.copy_kernel(), arrays(u32, u32))
     yield Kernel("nan", module.nan_kernel(), (*arrays(u32), u32, u32, u32))
     yield Kernel("nan code", module.nan_code_kernel(), (*arrays(u32, u8), u8))
