@@ -180,11 +180,10 @@ def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paire
     """Launch the specification of a unit over all of K; c and out are flat, an empty c stands for +0."""
     unit = product.unit
     plan = unit_plan(unit)
-    step = 16 if unit.rule is Rule.TWO_PASSES else unit.terms
     launch(
         product_kernel(unit.rule, plan.digits, paired), like, out.size,
         _widened(product.a, unit.a, unit, like), _widened(product.b, unit.b, unit, like), c,
-        product.scale_a, product.scale_b, out, *map(uploaded, plan.layouts), uploaded(plan.facts), step,
+        product.scale_a, product.scale_b, out, *map(uploaded, plan.layouts), uploaded(plan.facts), unit.terms,
         i64(plan.origin),
     )  # fmt: skip
 

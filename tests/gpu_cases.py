@@ -101,6 +101,13 @@ def native(library: Any, put: Callable[[Array], Any]) -> Any:
     return library.to_int(put(FLOATS), "i4" if library is fp else np.dtype("i4").newbyteorder())
 
 
+def exact_nan(library: Any, put: Callable[[Array], Any]) -> Any:
+    """The float64 values of a row with a NaN, in a format whose NaN lies in the place of -0."""
+    row = np.array([[1, np.nan, -3, 4]], np.float32)
+    scaled = library.encode_scaled(put(row), "e4m3fnuz", fp.scalings.ROW.replace(nan="element"))
+    return scaled.decode(np.float64).view(np.uint64)
+
+
 def cases() -> dict[str, Call]:
     """Every call by its name."""
     found: dict[str, Call] = {}
@@ -145,6 +152,7 @@ def cases() -> dict[str, Call]:
             "add", "fp16", np.float16, NIBBLES.astype(np.uint16), NIBBLES[::-1].astype("u2")
         ),
         "swapped bytes": native,
+        "the NaN of float64": exact_nan,
         "a unit starts where it ends": started("hopper_e4m3_f32", 0),
         "a unit starts an element before": started("hopper_e4m3_f32", 1),
         "an accumulator starts an element before": started(fp.Sequential("fp32"), 1, fmt="e4m3"),
