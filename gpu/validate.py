@@ -34,6 +34,7 @@ from fpsim.gpu.report import Row, ValidationReport, row_of
 PARTS: dict[str, Callable[[Lab], Iterable[Any]]] = {**PRODUCTS, **CHECKS}
 SPEED = "speed"  # the part that measures; the others compare
 NAMES = (*PARTS, SPEED)
+SPEED_WEIGHT = 2  # times the time of another part: compiling alone takes it half a minute
 GRACE = 45.0  # seconds that a part's process may take beyond its time, for imports and compiling
 RECORD, TABLE, UNFIT = "validation.json", "validation.txt", "unfit"
 MOST_KEPT = 3  # problems of a case that no model gives
@@ -98,7 +99,7 @@ def validate(
     try:
         for i, parts_now in enumerate(turns := _turns(chosen, isolated)):
             left = end - time.monotonic()
-            seconds = max(left * len(parts_now) / sum(map(len, turns[i:])), 1.0)
+            seconds = max(left * _weight(parts_now) / sum(map(_weight, turns[i:])), 1.0)
             if isolated:
                 most = min(seconds + GRACE, max(left + GRACE, 1.0))
                 _in_processes(parts_now, seconds, most, Lab(name, seed=seed, small=small), keep, found, report)
@@ -184,6 +185,11 @@ def _turns(chosen: list[str], isolated: bool) -> list[list[str]]:
     if not isolated:
         return [[part] for part in chosen]
     return [turn for turn in ([part for part in chosen if part != SPEED], [SPEED] * (SPEED in chosen)) if turn]
+
+
+def _weight(turn: list[str]) -> int:
+    """The share of the time that parts get."""
+    return SPEED_WEIGHT if turn == [SPEED] else len(turn)
 
 
 def _in_processes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,17 @@ def test_speeds_are_measured_and_recorded_beside_the_comparisons(tmp_path: Path)
     assert any(line.startswith("casts") and "GB/s" not in line and "of copy" in line for line in lines)
     assert lines[-2].startswith("speed: 6 of 7 speeds as asked; 1 of 9 failed")
     assert lines[-1].startswith("4 of 4 comparisons equal")
+
+
+def test_all_that_compare_share_the_time_and_what_measures_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[str], float]] = []
+    module = sys.modules["fpsim.gpu.validate"]  # whose name in its package is that of a function
+    monkeypatch.setattr(module, "_in_processes", lambda parts, seconds, *_: asked.append((parts, seconds)))
+    validate(parts=["speed", "casts", "arithmetic", "matmuls"], hardware="tests.fake_gpu", minutes=10, isolated=True)
+    (together, compared), (alone, measured) = asked
+    assert (together, alone) == (["casts", "arithmetic", "matmuls"], ["speed"])
+    assert compared == pytest.approx(600 * 3 / 5, abs=5)
+    assert measured == pytest.approx(600, abs=5)  # those before took no time here
 
 
 def test_speeds_come_from_a_process_of_their_own() -> None:
