@@ -70,3 +70,6 @@ def _decode_exactly(scaled: Scaled, target: Array) -> None:
         else:
             np.copyto(target, decode(scaled.codes, fmt, dtype=np.float64))
         target *= scale_of_elements(scaled)
+        nan = np.isnan(target)
+        if nan.any():  # the processor chooses among the signs of two NaNs; float32 has the element's
+            target[nan] = scaled.decode()[nan]

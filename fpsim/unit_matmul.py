@@ -33,8 +33,7 @@ def unit_matmul(a: Any, b: Any, c: Any, unit: MatrixUnit, asked: Request, out: A
     refuse_overlap(out, left.codes, right.codes)
     product = Product(unit, left.codes, right.codes, *_block_scales(job), 0, Factors())
     total = total_of(job, product, c, CPU, _work(job, result))
-    k, fmt, own = job.plan.k, job.fmt, job.own
-    done = _as_result(total, unit, own, fmt) if k or fmt is not None else total.astype(own, copy=False)
+    done = total.astype(job.own, copy=False) if job.untouched else _as_result(total, unit, job.own, job.fmt)
     if done is not result:
         result[...] = done
     return result

@@ -64,6 +64,11 @@ class Job(NamedTuple):
         return self.own if self.fmt is None else np.dtype(DTYPES.get(self.fmt, self.fmt.storage))
 
     @property
+    def untouched(self) -> bool:
+        """Whether nothing is added and nothing follows: the result is what c is, NaN and all."""
+        return not self.plan.k and self.fmt is None and not has_epilogue(self.left, self.right, self.asked)
+
+    @property
     def scaled(self) -> bool:
         """Whether scales multiply finished sums."""
         return not self.schedule.block_scaled and not (self.left.factors is None and self.right.factors is None)
@@ -188,14 +193,18 @@ def _scale_order(schedule: Schedule, left: Side, right: Side) -> str:
     return "b_first" if right.factors is None or right.one_dimensional else "product"
 
 
+def has_epilogue(left: Side, right: Side, asked: Request) -> bool:
+    """Whether anything is calculated with finished sums, C aside."""
+    return any(x is not None for x in (asked.alpha, asked.beta, asked.bias, left.factors, right.factors))
+
+
 def _own_dtype(
     schedule: Schedule, plan: Plan, unit: MatrixUnit, left: Side, right: Side, asked: Request, c: Any
 ) -> np.dtype[Any]:
     """The dtype of the result where no output format is asked for."""
-    has_epilogue = any(x is not None for x in (asked.alpha, asked.beta, asked.bias, left.factors, right.factors))
-    has_epilogue |= c is not None and schedule.epilogue.adds_c
+    finishes = has_epilogue(left, right, asked) or (c is not None and schedule.epilogue.adds_c)
     plain = isinstance(schedule.sums, Chain) and not plan.promoted and len(plan.slices) == 1
-    return DTYPES[unit.d.fmt] if plain and not has_epilogue else np.dtype(np.float32)
+    return DTYPES[unit.d.fmt] if plain and not finishes else np.dtype(np.float32)
 
 
 def factors_of(left: Side, right: Side, starts: Array, mode: int) -> Factors:

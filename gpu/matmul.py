@@ -250,7 +250,7 @@ def _name_nan(words: Any, job: Job, total: Any, on: Gpu) -> None:
         nan = output_nan(fmt)
         if nan is not None:
             on.with_nan_code(total, words, nan)
-    elif job.plan.k or fmt is not None:
+    elif not job.untouched:
         # sums of FP16 units that were promoted are float32
         half = job.own == np.float16 and fmt is None
         kept = FP16 if half else FP32 if unit.d.name == "f16" else unit.d.fmt

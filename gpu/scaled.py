@@ -244,11 +244,9 @@ def _decode(scaled: Scaled, codes: GpuArray, values: Any, width: int) -> None:
     if plan is None:
         raise ValueError(f"values of {fmt} must be float64's normal numbers to be decoded; decode them on the CPU.")
     word: Any = np.uint32 if plan.width == 32 else np.uint64
-    # the NaN in the place of -0 has no sign; on the CPU float32 reads the code's all the same, float64 does not
-    sign_bit = 0 if width == 64 and fmt.nan_code == fmt.sign_bit else fmt.sign_bit
     kernel = kernels.values_kernel(plan.width, width)
     launch(
-        kernel, codes.like, size, codes.words, values, places, scales, uploaded(plan.layout), word(sign_bit)
+        kernel, codes.like, size, codes.words, values, places, scales, uploaded(plan.layout), word(fmt.sign_bit)
     )  # fmt: skip
 
 
