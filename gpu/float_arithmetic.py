@@ -23,6 +23,7 @@ from fpsim.formats import BF16, FP16, FP32, Format
 from fpsim.gpu.nearest_even import nearest_encoder
 from fpsim.kernels.float_arithmetic import real_width
 from fpsim.kernels.layout import encode_plan
+from fpsim.kernels.nearest import OPERATIONS
 from fpsim.rounding import Rounding
 
 u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
@@ -90,31 +91,11 @@ def _store(fmt: Format) -> Any:
 
 
 @scalar
-def _sum(x: Any, y: Any) -> Any:
-    return f32(x + y)
-
-
-@scalar
-def _difference(x: Any, y: Any) -> Any:
-    return f32(x - y)
-
-
-@scalar
-def _product(x: Any, y: Any) -> Any:
-    return f32(x * y)
-
-
-@scalar
-def _quotient(x: Any, y: Any) -> Any:
-    return f32(x / y)
-
-
-@scalar
 def _root(x: Any, y: Any) -> Any:
     return f32(math.sqrt(x)) if x >= f32(0) else f32(np.nan)  # plain Python refuses what is negative
 
 
-SIMPLE: Any = {"add": _sum, "subtract": _difference, "multiply": _product, "divide": _quotient, "sqrt": _root}
+SIMPLE: Any = {**OPERATIONS, "sqrt": _root}
 
 
 @cache
