@@ -16,7 +16,7 @@ from benchmarks import arithmetic, casts, products, scaled, schedules
 from benchmarks.machine import describe
 from benchmarks.race import one_core
 from benchmarks.row import load, report, write
-from fpsim.threads import thread_count
+from fpsim.runtime.threads import thread_count
 
 SIZE = 1 << 24  # elements
 

@@ -10,9 +10,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fpsim import scalings, schedules
-from fpsim.accumulators import Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
-from fpsim.arithmetic import (
+from fpsim import schedules
+from fpsim.arithmetic.comparison import (
+    classify,
+    equal,
+    less,
+    less_equal,
+    maximum,
+    maximum_number,
+    minimum,
+    minimum_number,
+)
+from fpsim.arithmetic.conversion import convert, from_int, to_int
+from fpsim.arithmetic.encoded_array import EncodedArray, array
+from fpsim.arithmetic.functions import (
     absolute,
     add,
     divide,
@@ -26,26 +37,16 @@ from fpsim.arithmetic import (
     sqrt,
     subtract,
 )
-from fpsim.cast import cast, decode, encode, quantize
-from fpsim.comparison import (
-    classify,
-    equal,
-    less,
-    less_equal,
-    maximum,
-    maximum_number,
-    minimum,
-    minimum_number,
-)
-from fpsim.conversion import convert, from_int, to_int
-from fpsim.core.sources import AT_IMPORT as _SOURCES  # noqa: F401  # read the sources' digest while they are loaded
-from fpsim.dot_add import dot_add
-from fpsim.encoded_array import EncodedArray, array
-from fpsim.explain import Explanation, explain
-from fpsim.finfo import FloatInfo, finfo
-from fpsim.flags import Flags
-from fpsim.float_class import FloatClass
-from fpsim.formats import (
+from fpsim.arithmetic.rounding_context import rounding
+from fpsim.casts.cast import cast, decode, encode, quantize
+from fpsim.casts.explain import Explanation, explain
+from fpsim.casts.policy_diff import Difference, policy_diff
+from fpsim.formats import policies as policies
+from fpsim.formats.finfo import FloatInfo, finfo
+from fpsim.formats.ieee import Flags, FloatClass
+from fpsim.formats.integer_format import INT4, INT8, UINT4, UINT8, IntegerFormat
+from fpsim.formats.log_format import LogFMT
+from fpsim.formats.named import (
     BF16,
     E2M1,
     E2M3,
@@ -65,26 +66,25 @@ from fpsim.formats import (
     Format,
     format,
 )
-from fpsim.integer_format import INT4, INT8, UINT4, UINT8, IntegerFormat
-from fpsim.log_format import LogFMT
-from fpsim.matmul import matmul
-from fpsim.matrix_unit import MatrixUnit
-from fpsim.policies import policy
-from fpsim.policy_diff import Difference, policy_diff
-from fpsim.reduce import dot, sum
-from fpsim.rounding import Rounding
-from fpsim.rounding_context import rounding
-from fpsim.scale_counts import ScaleCounts
-from fpsim.scale_report import ScaleReport
-from fpsim.scale_state import DelayedScaling, OnlineScaling, PeriodicScaling
-from fpsim.scaled import Scaled
-from fpsim.scaled_cast import encode_both_ways, encode_scaled, quantize_scaled
-from fpsim.scaling import Scaling
-from fpsim.units import unit, units
+from fpsim.formats.policies import policy
+from fpsim.formats.rounding import Rounding
+from fpsim.instructions.dot_add import dot_add
+from fpsim.matrix_units.catalogue import unit, units
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.matmul import matmul
+from fpsim.products.reduce import dot, sum
+from fpsim.runtime.sources import AT_IMPORT as _SOURCES  # noqa: F401  # read the sources' digest while they are loaded
+from fpsim.scaling import recipes as scalings
+from fpsim.scaling.encode import encode_both_ways, encode_scaled, quantize_scaled
+from fpsim.scaling.report import ScaleCounts, ScaleReport
+from fpsim.scaling.scaled import Scaled
+from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.states.delayed import DelayedScaling
+from fpsim.scaling.states.periodic import OnlineScaling, PeriodicScaling
+from fpsim.sums.accumulators import Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
 if TYPE_CHECKING:
-    from fpsim import analysis, gpu, testing
-    from fpsim import torch_ops as torch
+    from fpsim import analysis, gpu, testing, torch
 
 __version__ = "0.1.0"
 
@@ -101,13 +101,13 @@ __all__ = [
     "rounding", "scalings", "schedules", "sqrt", "subtract", "sum", "testing", "to_int", "torch", "unit", "units",
 ]  # fmt: skip
 
-_PACKAGES = {"analysis": "analysis", "gpu": "gpu", "testing": "testing", "torch": "torch_ops"}
+_PACKAGES = ("analysis", "gpu", "testing", "torch")
 
 
 def __getattr__(name: str) -> Any:
     """Packages load when they are first used, and P3109 formats are found by name: `fp.p3109_k8p4se`."""
     if name in _PACKAGES:
-        return importlib.import_module(f"fpsim.{_PACKAGES[name]}")
+        return importlib.import_module(f"fpsim.{name}")
     if name.startswith("p3109_"):
         try:
             return format(name)

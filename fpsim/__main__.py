@@ -1,6 +1,6 @@
 """`python -m fpsim` is the command line."""
 
-from fpsim.cli import main
+from fpsim.cli.main import main
 
 if __name__ == "__main__":
     main()

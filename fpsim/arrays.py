@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.formats import DTYPES, Format
+from fpsim.formats.named import DTYPES, Format
 
 Array = npt.NDArray[Any]
 FORMAT_OF = {dtype: fmt for fmt, dtype in DTYPES.items()}

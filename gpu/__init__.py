@@ -6,98 +6,75 @@ loaded when the first of them is used.
 
 from __future__ import annotations
 
-import importlib
-import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fpsim.gpu.device import GpuError, available
+from fpsim.lazy import attach
 
 if TYPE_CHECKING:
-    from fpsim.gpu import hardware
-    from fpsim.gpu.arithmetic import (
-        absolute,
-        add,
-        classify,
-        convert,
-        divide,
-        equal,
-        fma,
-        from_int,
-        less,
-        less_equal,
-        maximum,
-        maximum_number,
-        minimum,
-        minimum_number,
-        multiply,
-        negative,
-        next_down,
-        next_up,
-        remainder,
-        round_to_integral,
-        sqrt,
-        subtract,
-        to_int,
-    )
-    from fpsim.gpu.bench import bench
-    from fpsim.gpu.bench_report import BenchReport
-    from fpsim.gpu.cast import cast, decode, encode, quantize
-    from fpsim.gpu.matmul import dot_add, matmul
-    from fpsim.gpu.record import record
-    from fpsim.gpu.recording import replay
-    from fpsim.gpu.reduce import dot, sum
-    from fpsim.gpu.report import ValidationReport
-    from fpsim.gpu.scaled import Scaled
-    from fpsim.gpu.scaling import encode_scaled, quantize_scaled
-    from fpsim.gpu.validate import validate
+    from fpsim.gpu import hardware as hardware
+    from fpsim.gpu.arithmetic.functions import absolute as absolute
+    from fpsim.gpu.arithmetic.functions import add as add
+    from fpsim.gpu.arithmetic.functions import classify as classify
+    from fpsim.gpu.arithmetic.functions import convert as convert
+    from fpsim.gpu.arithmetic.functions import divide as divide
+    from fpsim.gpu.arithmetic.functions import equal as equal
+    from fpsim.gpu.arithmetic.functions import fma as fma
+    from fpsim.gpu.arithmetic.functions import from_int as from_int
+    from fpsim.gpu.arithmetic.functions import less as less
+    from fpsim.gpu.arithmetic.functions import less_equal as less_equal
+    from fpsim.gpu.arithmetic.functions import maximum as maximum
+    from fpsim.gpu.arithmetic.functions import maximum_number as maximum_number
+    from fpsim.gpu.arithmetic.functions import minimum as minimum
+    from fpsim.gpu.arithmetic.functions import minimum_number as minimum_number
+    from fpsim.gpu.arithmetic.functions import multiply as multiply
+    from fpsim.gpu.arithmetic.functions import negative as negative
+    from fpsim.gpu.arithmetic.functions import next_down as next_down
+    from fpsim.gpu.arithmetic.functions import next_up as next_up
+    from fpsim.gpu.arithmetic.functions import remainder as remainder
+    from fpsim.gpu.arithmetic.functions import round_to_integral as round_to_integral
+    from fpsim.gpu.arithmetic.functions import sqrt as sqrt
+    from fpsim.gpu.arithmetic.functions import subtract as subtract
+    from fpsim.gpu.arithmetic.functions import to_int as to_int
+    from fpsim.gpu.casts.cast import cast as cast
+    from fpsim.gpu.casts.cast import decode as decode
+    from fpsim.gpu.casts.cast import encode as encode
+    from fpsim.gpu.casts.cast import quantize as quantize
+    from fpsim.gpu.device.device import GpuError as GpuError
+    from fpsim.gpu.device.device import available as available
+    from fpsim.gpu.experiments.bench import bench as bench
+    from fpsim.gpu.experiments.record import record as record
+    from fpsim.gpu.experiments.validate import validate as validate
+    from fpsim.gpu.lab.bench_report import BenchReport as BenchReport
+    from fpsim.gpu.lab.recording import replay as replay
+    from fpsim.gpu.lab.report import ValidationReport as ValidationReport
+    from fpsim.gpu.products.matmul import dot_add as dot_add
+    from fpsim.gpu.products.matmul import matmul as matmul
+    from fpsim.gpu.products.reduce import dot as dot
+    from fpsim.gpu.products.reduce import sum as sum
+    from fpsim.gpu.scaling.encode import encode_scaled as encode_scaled
+    from fpsim.gpu.scaling.encode import quantize_scaled as quantize_scaled
+    from fpsim.gpu.scaling.scaled import Scaled as Scaled
 
-__all__ = [
-    "BenchReport", "GpuError", "Scaled", "ValidationReport", "absolute", "add", "available", "bench", "cast",
-    "classify", "convert", "decode", "divide", "dot", "dot_add", "encode", "encode_scaled", "equal", "fma", "from_int",
-    "hardware", "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum", "minimum_number", "multiply",
-    "negative", "next_down", "next_up", "quantize", "quantize_scaled", "record", "remainder", "replay",
-    "round_to_integral", "sqrt", "subtract", "sum", "to_int", "validate",
-]  # fmt: skip
-
-_MODULES = {
-    "bench": ("bench",),
-    "bench_report": ("BenchReport",),
-    "cast": ("cast", "decode", "encode", "quantize"),
-    "matmul": ("dot_add", "matmul"),
-    "record": ("record",),
-    "recording": ("replay",),
-    "reduce": ("dot", "sum"),
-    "report": ("ValidationReport",),
-    "scaled": ("Scaled",),
-    "scaling": ("encode_scaled", "quantize_scaled"),
-    "validate": ("validate",),
-}
-_HOMES = {name: "arithmetic" for name in __all__ if name not in ("GpuError", "available", "hardware")} | {
-    name: module for module, names in _MODULES.items() for name in names
-}
-
-
-class _Package(ModuleType):
-    """This package: `fpsim.gpu.cast` is the function, as `fpsim.cast` is, also once its module has been imported."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, ModuleType) and _HOMES.get(name) == name:
-            value = getattr(value, name)
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
-
-
-def __getattr__(name: str) -> Any:
-    """Functions load with numba's CUDA support when they are first used."""
-    if name == "hardware":
-        return importlib.import_module("fpsim.gpu.hardware")
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"fpsim.gpu.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'fpsim.gpu' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "arithmetic.functions": [
+            "absolute", "add", "classify", "convert", "divide", "equal", "fma", "from_int", "less", "less_equal",
+            "maximum", "maximum_number", "minimum", "minimum_number", "multiply", "negative", "next_down", "next_up",
+            "remainder", "round_to_integral", "sqrt", "subtract", "to_int",
+        ],
+        "casts.cast": ["cast", "decode", "encode", "quantize"],
+        "device.device": ["GpuError", "available"],
+        "experiments.bench": ["bench"],
+        "experiments.record": ["record"],
+        "experiments.validate": ["validate"],
+        "lab.bench_report": ["BenchReport"],
+        "lab.recording": ["replay"],
+        "lab.report": ["ValidationReport"],
+        "products.matmul": ["dot_add", "matmul"],
+        "products.reduce": ["dot", "sum"],
+        "scaling.encode": ["encode_scaled", "quantize_scaled"],
+        "scaling.scaled": ["Scaled"],
+    },
+    modules=["hardware"],
+)  # fmt: skip

@@ -20,7 +20,7 @@ pytest.importorskip("rich")
 
 def fpsim(*arguments: str | Path, code: str = "") -> subprocess.CompletedProcess[str]:
     """Run `fpsim` with arguments, after some code."""
-    program = f"import sys\n{code}\nfrom fpsim.cli import main\nmain(sys.argv[1:])"
+    program = f"import sys\n{code}\nfrom fpsim.cli.main import main\nmain(sys.argv[1:])"
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
@@ -128,7 +128,7 @@ def test_without_torch_the_default_study_says_what_to_install(tmp_path: Path) ->
 def test_an_interrupt_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     # sparse: it takes no room on the disk, and long enough to be interrupted on a fast machine
     np.lib.format.open_memmap(tmp_path / "w.npy", "w+", np.float32, (1 << 27,)).flush()
-    program = "import sys; from fpsim.cli import main; main(sys.argv[1:])"
+    program = "import sys; from fpsim.cli.main import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", program, "study", str(tmp_path / "w.npy"), "--out", str(tmp_path / "out")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         time.sleep(3)

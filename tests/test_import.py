@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.processes import python
+from tests.kit.processes import python
 
 HEAVY = ("numba", "llvmlite", "torch", "matplotlib", "pandas", "scipy", "dask", "typer", "rich", "hypothesis")
 TIME = "import time; start = time.perf_counter(); import fpsim; print(time.perf_counter() - start)"

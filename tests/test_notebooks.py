@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import ROOT
+from tests.kit.processes import ROOT
 
 matplotlib = pytest.importorskip("matplotlib")
 FOLDER = ROOT / "notebooks"

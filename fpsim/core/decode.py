@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.core.jit import scalar
+from fpsim.runtime.compile import scalar
 
 
 class DecodeLayout(NamedTuple):

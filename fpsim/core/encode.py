@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.core.jit import scalar
 from fpsim.core.rounding import DOWN, UP, rounds_up_32, rounds_up_64, split_32, split_64
+from fpsim.runtime.compile import scalar
 
 # How much of the layout a format and its policy need; each kind compiles the checks of the one before and more.
 PLAIN = 0  # signed with -0, subnormals kept, Inf treated like overflow

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from fpsim.core.encode import EncodeLayout
-from fpsim.core.jit import scalar
 from fpsim.core.number import INFINITE, NAN, ONE, SIGNALLING, ZERO, Number, UnpackLayout
 from fpsim.core.pack import INVALID, NO_FLAG
-from fpsim.float_class import FloatClass
+from fpsim.formats.ieee import FloatClass
+from fpsim.runtime.compile import scalar
 
 u64 = np.uint64
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.core.jit import scalar
+from fpsim.runtime.compile import scalar
 
 u64 = np.uint64
 

@@ -4,84 +4,84 @@ from __future__ import annotations
 
 from typing import Any
 
-from fpsim.core import arithmetic
-from fpsim.core.jit import scalar
+from fpsim.core import exact_arithmetic
 from fpsim.core.number import Number
+from fpsim.runtime.compile import scalar
 
 
 @scalar
 def _add(x: Number, y: Number, mode: int) -> Any:
-    return arithmetic.add(x, y, mode)
+    return exact_arithmetic.add(x, y, mode)
 
 
 @scalar
 def _subtract(x: Number, y: Number, mode: int) -> Any:
-    return arithmetic.add(x, arithmetic.negated(y), mode)
+    return exact_arithmetic.add(x, exact_arithmetic.negated(y), mode)
 
 
 @scalar
 def _multiply(x: Number, y: Number, mode: int) -> Any:
-    return arithmetic.multiply(x, y)
+    return exact_arithmetic.multiply(x, y)
 
 
 @scalar
 def _divide(x: Number, y: Number, mode: int) -> Any:
-    return arithmetic.divide(x, y)
+    return exact_arithmetic.divide(x, y)
 
 
 @scalar
 def _remainder(x: Number, y: Number, mode: int) -> Any:
-    return arithmetic.remainder(x, y)
+    return exact_arithmetic.remainder(x, y)
 
 
 @scalar
 def _minimum(x: Number, y: Number, mode: int) -> Any:
-    return arithmetic.extremum(x, y, False, False)
+    return exact_arithmetic.extremum(x, y, False, False)
 
 
 @scalar
 def _maximum(x: Number, y: Number, mode: int) -> Any:
-    return arithmetic.extremum(x, y, True, False)
+    return exact_arithmetic.extremum(x, y, True, False)
 
 
 @scalar
 def _minimum_number(x: Number, y: Number, mode: int) -> Any:
-    return arithmetic.extremum(x, y, False, True)
+    return exact_arithmetic.extremum(x, y, False, True)
 
 
 @scalar
 def _maximum_number(x: Number, y: Number, mode: int) -> Any:
-    return arithmetic.extremum(x, y, True, True)
+    return exact_arithmetic.extremum(x, y, True, True)
 
 
 @scalar
 def _sqrt(x: Number, word: Any, mask: Any, mode: int) -> Any:
-    return arithmetic.sqrt(x)
+    return exact_arithmetic.sqrt(x)
 
 
 @scalar
 def _integral(x: Number, word: Any, mask: Any, mode: int) -> Any:
-    return arithmetic.round_to_integral(x, word, mask, mode)
+    return exact_arithmetic.round_to_integral(x, word, mask, mode)
 
 
 @scalar
 def _convert(x: Number, word: Any, mask: Any, mode: int) -> Any:
-    return x, arithmetic.signals(x)
+    return x, exact_arithmetic.signals(x)
 
 
 @scalar
 def _is_equal(x: Number, y: Number) -> Any:
-    return arithmetic.equal(x, y)
+    return exact_arithmetic.equal(x, y)
 
 
 @scalar
 def _is_less(x: Number, y: Number) -> Any:
-    return arithmetic.less(x, y)
+    return exact_arithmetic.less(x, y)
 
 
 @scalar
 def _is_less_or_equal(x: Number, y: Number) -> Any:
-    return arithmetic.less(x, y) | arithmetic.equal(x, y)
+    return exact_arithmetic.less(x, y) | exact_arithmetic.equal(x, y)
 
 
 # (number, random word, mask of random bits, mode) -> (number, flags)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from fpsim.core.encode import UNUSUAL, EncodeLayout, deliver_64
-from fpsim.core.jit import scalar
 from fpsim.core.number import INFINITE, NAN, TOP, ZERO, Number
 from fpsim.core.rounding import rounds_up_64, split_64
-from fpsim.flags import Flags
+from fpsim.formats.ieee import Flags
+from fpsim.runtime.compile import scalar
 
 u64 = np.uint64
 

@@ -1,7 +1,7 @@
 """Scalar core: Philox4x32-10, a random word as a pure function of (seed, index).
 
 Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011; the known answers of
-Random123 are in tests/test_philox.py.
+Random123 are in tests/core/test_philox.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.core.jit import scalar
+from fpsim.runtime.compile import scalar
 
 u32, u64 = np.uint32, np.uint64
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.core.jit import scalar
-from fpsim.rounding import Rounding
+from fpsim.formats.rounding import Rounding
+from fpsim.runtime.compile import scalar
 
 u32, u64 = np.uint32, np.uint64
 

@@ -8,14 +8,14 @@ Example:
 
 from __future__ import annotations
 
-from fpsim.schedules.batch import BatchReport, depends_on_batch
+from fpsim.schedules.catalogue import ROWS
 from fpsim.schedules.cublas import cublas
-from fpsim.schedules.difference import Comparison
-from fpsim.schedules.explain import Explanation, explain
 from fpsim.schedules.libraries import FLAT, cutlass_2xacc, cutlass_blockwise, deepgemm, torch_rowwise, triton
-from fpsim.schedules.rows import ROWS
 from fpsim.schedules.schedule import Chain, Epilogue, Lanes, Schedule, Slicing
-from fpsim.schedules.tree import Tree, compare, tree
+from fpsim.schedules.trees.batch import BatchReport, depends_on_batch
+from fpsim.schedules.trees.difference import Comparison
+from fpsim.schedules.trees.explain import Explanation, explain
+from fpsim.schedules.trees.tree import Tree, compare, tree
 
 __all__ = [
     "FLAT", "ROWS", "BatchReport", "Chain", "Comparison", "Epilogue", "Explanation", "Lanes", "Schedule", "Slicing",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from fpsim.formats import BF16, E4M3, E5M2, FP16, FP32, Format
-from fpsim.matrix_unit import MatrixUnit, Rule
+from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32, Format
+from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 from fpsim.schedules.schedule import Schedule
 
 MULTIPROCESSORS = {"hopper": 132, "blackwell": 152}  # of an H100 SXM; of a GB200 and a GB300

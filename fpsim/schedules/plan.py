@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from fpsim.matrix_unit import MatrixUnit
+from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.schedule import Chain, Lanes, Schedule
 
 BLOCK_BITS = 1024  # of K that nvjet kernels take at a time: 64 terms of 16 bits, 128 of 8 (docs/schedules.md)

@@ -1,0 +1,134 @@
+"""Histograms of exponents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from fpsim.display.figure import COLORS, DATA, GRID, INK, axes_of, blank_figure, color, figure_style
+from fpsim.display.wording import power, short
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import Format
+from fpsim.formats.named import format as find_format
+
+
+class Exponents(Protocol):
+    """What a histogram shows: the counts of a `RangeReport`."""
+
+    @property
+    def counts(self) -> tuple[tuple[int, int], ...]: ...
+
+    @property
+    def amax(self) -> float: ...
+
+    def quantile(self, share: float) -> int | None: ...
+
+
+def _extent(fmt: Format) -> tuple[int, int, int]:
+    """Exponents: of the smallest subnormal, the smallest normal, and one above the largest value."""
+    lowest, top = (math.frexp(value)[1] - 1 for value in (fmt.smallest_subnormal, fmt.max))
+    return lowest, fmt.min_exponent, top + 1
+
+
+def _window(reports: Sequence[Exponents], formats: Sequence[Format]) -> tuple[int, int]:
+    """The exponents to show: where data lies (but for a thousandth at either end) and the 8-bit formats reach."""
+    low = [low for report in reports if (low := report.quantile(0.001)) is not None]
+    high = [math.frexp(report.amax)[1] - 1 for report in reports if report.amax > 0]
+    small = [_extent(fmt) for fmt in formats if fmt.exponent_bits <= 5] or [(-10, -8, 8)]
+    left = min([*low, *(extent[0] for extent in small)])
+    right = max([*high, *(extent[2] for extent in small)])
+    return max(left, right - 80) - 1, right + 2
+
+
+def exponent_figure(
+    rows: Sequence[tuple[str, Sequence[Exponents]]],
+    formats: Sequence[Format],
+    title: str,
+    window: tuple[int, int] | None,
+) -> Any:
+    """A row of histograms for each tensor, one per step, the last one filled."""
+    with figure_style():
+        figure = blank_figure(0.75 + 0.17 * len(formats) + 0.4 * len(rows))
+        ax = figure.add_subplot()
+        _draw_exponents(ax, rows, formats, window)
+        ax.set_title(title, loc="left", fontsize=9, fontweight="bold")
+        return figure
+
+
+def exponent_axes(
+    rows: Sequence[tuple[str, Exponents]], formats: Sequence[FormatLike] = tuple(COLORS), ax: Any = None
+) -> Any:
+    """Draw one histogram per row into axes, over the ranges of formats."""
+    with figure_style():
+        ax = axes_of(ax, 1.6 + 0.5 * len(rows))
+        _draw_exponents(ax, [(name, [report]) for name, report in rows], [find_format(fmt) for fmt in formats], None)
+        return ax
+
+
+def window_of(reports: Sequence[Exponents], formats: Sequence[Format]) -> tuple[int, int]:
+    """The exponents that a set of figures shows, so that they can be compared."""
+    return _window(reports, formats)
+
+
+def _draw_exponents(
+    ax: Any,
+    rows: Sequence[tuple[str, Sequence[Exponents]]],
+    formats: Sequence[Format],
+    window: tuple[int, int] | None,
+) -> None:
+    left, right = window or _window([report for _, reports in rows for report in reports], formats)
+    names = [fmt.name for fmt in formats]
+    strip = 0.42  # height of a format's bar, in rows
+    bottom = len(rows) + 0.1
+    for i, fmt in enumerate(formats):
+        tint = color(fmt.name, names)
+        lowest, normal, top = _extent(fmt)
+        y = -strip * (len(formats) - i) - 0.15
+        begin, end = max(lowest, left), min(top, right)
+        ax.fill_between([begin, end], y + 0.04, y + strip - 0.06, color=tint, alpha=0.25, linewidth=0)
+        ax.fill_between([max(normal, left), end], y + 0.04, y + strip - 0.06, color=tint, alpha=0.75, linewidth=0)
+        wide = end - max(normal, left) > 0.1 * (right - left)
+        ax.text(
+            (max(normal, left) + end) / 2 if wide else end + 0.4, y + strip / 2, fmt.name, fontsize=6.5,
+            ha="center" if wide else "left", va="center_baseline", fontweight="bold", color="white" if wide else INK,
+            clip_on=True,
+        )  # fmt: skip
+        for x in (lowest, top):
+            if left < x < right:
+                ax.plot([x, x], [y + strip / 2, bottom], color=tint, linewidth=0.8, alpha=0.55, zorder=0)
+        ax.fill_between([begin, end], 0, bottom, color=DATA, alpha=0.045, linewidth=0, zorder=-1)
+    for i, (_, reports) in enumerate(rows):
+        base = i + 0.95
+        for j, report in enumerate(reports):
+            last = j == len(reports) - 1
+            xs, ys = _outline(report, left, right)
+            if last:
+                ax.fill_between(xs, base, base - 0.85 * ys, color=DATA, alpha=0.75, linewidth=0, zorder=3)
+            else:
+                ys[(ys == 0) & (np.roll(ys, 1) == 0) & (np.roll(ys, -1) == 0)] = (
+                    np.nan
+                )  # no line where there is nothing
+                ax.plot(xs, base - 0.85 * ys, color=DATA, linewidth=0.6, alpha=0.45 + 0.25 * j, zorder=4)
+        ax.plot([left, right], [base, base], color=GRID, linewidth=0.6, zorder=1)
+    ax.set_xlim(left, right)
+    ax.set_ylim(bottom, -strip * len(formats) - 0.25)
+    ax.set_yticks([i + 0.7 for i in range(len(rows))], [short(name, 26) for name, _ in rows])
+    step = 8 if right - left <= 64 else 16
+    ticks = [x for x in range(-1088, 1088, step) if left <= x <= right]
+    ax.set_xticks(ticks, [power(x) for x in ticks])
+    ax.set_xlabel("magnitude |x|")
+    for side in ("left", "right", "top"):
+        ax.spines[side].set_visible(False)
+
+
+def _outline(report: Exponents, left: int, right: int) -> tuple[Any, Any]:
+    """Steps of a histogram over [left, right], 1 at its mode; what lies outside is in the outermost bins."""
+    heights = np.zeros(right - left)
+    for exponent, count in report.counts:
+        heights[min(max(exponent, left), right - 1) - left] += count
+    heights /= max(1, heights.max(initial=0))
+    edges = np.repeat(np.arange(left, right + 1), 2)[1:-1]
+    return np.concatenate([[left], edges, [right]]), np.concatenate([[0], np.repeat(heights, 2), [0]])

@@ -1,0 +1,1 @@
+"""Many tensors, one report."""

@@ -1,0 +1,66 @@
+"""What the page, the pictures and the files of a study read from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from fpsim.analysis.studies.recommend import ErrorRow, RangeRow, Recommendation
+from fpsim.formats.named import Format
+
+
+class StudyResults(Protocol):
+    """The figures of a study, of which `StudyReport` says what they mean."""
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def formats(self) -> tuple[Format, ...]: ...
+
+    @property
+    def roundings(self) -> tuple[str, ...]: ...
+
+    @property
+    def scales(self) -> tuple[str, ...]: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def ranges(self) -> tuple[RangeRow, ...]: ...
+
+    @property
+    def errors(self) -> tuple[ErrorRow, ...]: ...
+
+    @property
+    def losses(self) -> tuple[float, ...]: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    @property
+    def problems(self) -> tuple[str, ...]: ...
+
+    @property
+    def judged_rounding(self) -> str: ...
+
+    @property
+    def element_count(self) -> int: ...
+
+    @property
+    def ranges_of(self) -> dict[str, tuple[RangeRow, ...]]: ...
+
+    @property
+    def errors_of(self) -> dict[str, tuple[ErrorRow, ...]]: ...
+
+    @property
+    def recommendations(self) -> tuple[Recommendation, ...]: ...
+
+    def error_rows(self) -> Iterator[dict[str, Any]]: ...
+
+    def range_rows(self) -> Iterator[dict[str, Any]]: ...
+
+    def exponent_rows(self) -> Iterator[dict[str, Any]]: ...
+
+    def recommendation_rows(self) -> Iterator[dict[str, Any]]: ...

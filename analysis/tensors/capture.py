@@ -1,0 +1,189 @@
+"""The study's own tensors: a small transformer learns Python's documentation, and every linear layer is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fpsim.analysis.tensors.opening import from_array
+from fpsim.analysis.tensors.tensor import Tensor
+from fpsim.display.optional import load
+
+if TYPE_CHECKING:
+    import torch
+
+# The model: GPT-like and pre-norm, about 0.4 million parameters. Bytes are the vocabulary, so no tokenizer is needed.
+VOCABULARY = 256
+WIDTH = 128
+HEADS = 4
+BLOCKS = 2
+CONTEXT = 128  # bytes that the model sees
+BATCH = 8
+LEARNING_RATE = 2e-3
+WARMUP = 20  # steps
+ROLES = ("input", "weight", "output gradient")
+STEPS = (1, 50, 200)  # when tensors are recorded; the last one ends the training
+
+
+@dataclass(frozen=True)
+class Capture:
+    """The tensors of a training run, and its loss (nats per byte) at every step."""
+
+    tensors: tuple[Tensor, ...]
+    losses: tuple[float, ...]
+    description: str
+
+
+def capture(
+    *, steps: tuple[int, ...] = STEPS, seed: int = 0, progress: Callable[[int, int, str], None] | None = None
+) -> Capture:
+    """Train the transformer in float32 and record input, weight and output gradient of its linear layers.
+
+    Args:
+      steps: at which steps, counted from 1; the largest ends the training.
+      seed: of the weights and of the batches.
+      progress: called with (steps done, steps in all, what is going on).
+    Returns:
+      A tensor per layer, role and step; the same ones for the same seed, torch version and machine.
+    Raises:
+      ImportError: torch is not installed.
+      ValueError: a step is below 1.
+    """
+    if not steps or min(steps) < 1:
+        raise ValueError(f"steps must be one or more integers >= 1; got {steps}.")
+    torch = load("torch", "the study of the built-in transformer")
+    data = torch.from_numpy(text_bytes().astype(np.int64))
+    threads = torch.get_num_threads()
+    # as fast for a model this small, far faster on a busy machine, and the same sums everywhere
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = _transformer(torch)
+            return _train(torch, model, data, sorted(set(steps)), seed, progress)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def text_bytes() -> Any:
+    """Python's own documentation of the language, as uint8."""
+    from pydoc_data.topics import topics
+
+    return np.frombuffer("\n".join(topics[name] for name in sorted(topics)).encode(), np.uint8)
+
+
+def _train(
+    torch: Any, model: Any, data: Any, steps: list[int], seed: int, progress: Callable[[int, int, str], None] | None
+) -> Capture:
+    generator = torch.Generator().manual_seed(seed)
+    decayed = [p for p in model.parameters() if p.ndim == 2]
+    others = [p for p in model.parameters() if p.ndim != 2]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.95))
+    recorder = Recorder(model)
+    losses = []
+    for step in range(1, steps[-1] + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min(1.0, step / WARMUP)
+        starts = torch.randint(0, data.numel() - CONTEXT, (BATCH,), generator=generator)
+        windows = data[starts[:, None] + torch.arange(CONTEXT + 1)]  # (batch, context + 1)
+        recorder.step = step if step in steps else None
+        logits = model(windows[:, :-1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+        if progress is not None:
+            progress(step, steps[-1], f"training, loss {losses[-1]:.2f}")
+    recorder.close()
+    layers = [name for name, _ in model.named_modules()]
+    recorder.tensors.sort(key=lambda tensor: (ROLES.index(tensor.role), layers.index(tensor.layer), tensor.step))
+    description = (
+        f"a {BLOCKS}-layer transformer (width {WIDTH}, {HEADS} heads, context {CONTEXT} bytes, batch {BATCH}) that "
+        f"torch {torch.__version__} trained in float32 with AdamW and seed {seed} on the language documentation that "
+        f"Python ships; loss {losses[0]:.2f} at step 1, {losses[-1]:.2f} nats per byte at step {steps[-1]}"
+    )
+    return Capture(tuple(recorder.tensors), tuple(losses), description)
+
+
+class Recorder:
+    """Hooks on every linear layer of a model that keep its tensors while `step` is a number."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        import torch
+
+        self.step: int | None = None
+        self.tensors: list[Tensor] = []
+        self._handles: list[Any] = []
+        for name, module in model.named_modules():
+            if isinstance(module, torch.nn.Linear):
+                self._handles.append(module.register_forward_hook(self._forward(name)))
+                self._handles.append(module.register_full_backward_hook(self._backward(name)))
+
+    def _forward(self, layer: str) -> Callable[..., None]:
+        def hook(module: Any, inputs: Any, output: Any) -> None:
+            self._keep(layer, "input", inputs[0])
+            self._keep(layer, "weight", module.weight)
+
+        return hook
+
+    def _backward(self, layer: str) -> Callable[..., None]:
+        def hook(module: Any, grad_inputs: Any, grad_outputs: Any) -> None:
+            self._keep(layer, "output gradient", grad_outputs[0])
+
+        return hook
+
+    def _keep(self, layer: str, role: str, x: Any) -> None:
+        if self.step is not None:
+            values = x.detach().clone().numpy()
+            self.tensors.append(from_array(f"{layer} {role}", values, layer=layer, role=role, step=self.step))
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+
+
+def _transformer(torch: Any) -> Any:
+    nn = torch.nn
+
+    class Block(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1 = nn.LayerNorm(WIDTH)
+            self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+            self.out = nn.Linear(WIDTH, WIDTH)
+            self.norm2 = nn.LayerNorm(WIDTH)
+            self.up = nn.Linear(WIDTH, 4 * WIDTH)
+            self.down = nn.Linear(4 * WIDTH, WIDTH)
+
+        def forward(self, x: Any) -> Any:
+            batch, length, _ = x.shape
+            heads = self.qkv(self.norm1(x)).view(batch, length, 3, HEADS, WIDTH // HEADS)
+            q, k, v = heads.permute(2, 0, 3, 1, 4)  # each (batch, head, length, width / heads)
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
+            return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+
+    class Transformer(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+            self.positions = nn.Embedding(CONTEXT, WIDTH)
+            self.block1 = Block()
+            self.block2 = Block()
+            self.norm = nn.LayerNorm(WIDTH)
+            self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+            for parameter in self.parameters():
+                if parameter.ndim == 2:
+                    nn.init.normal_(parameter, std=0.02)  # as in GPT-2
+
+        def forward(self, codes: Any) -> Any:
+            x = self.tokens(codes) + self.positions.weight[: codes.shape[1]]  # (batch, length, width)
+            return self.head(self.norm(self.block2(self.block1(x))))
+
+    return Transformer()

@@ -1,0 +1,305 @@
+"""Tensor files that NumPy and safetensors write, read in place: the header is checked, the elements come in chunks.
+
+Files are untrusted: nothing is unpickled, every size is checked against the file's before anything is allocated, and
+elements are read rather than mapped, so that a file cut short gives an error and not a bus error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import ml_dtypes
+import numpy as np
+
+from fpsim.analysis.tensors.chunks import Array
+from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+from fpsim.arrays import FORMAT_OF
+
+Found = tuple[list[Tensor], list[str]]  # tensors, and a line for each one left out
+
+HEADER_LIMIT = 100_000_000  # bytes of a safetensors header, as in the safetensors library
+BYTES_LIMIT = 1 << 62  # of one tensor; keeps products of untrusted shapes in the range of file offsets
+
+# safetensors' names of dtypes -> what holds them; None: not floats, or not whole bytes.
+SAFETENSORS_DTYPES: dict[str, Any] = {
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2, "F8_E8M0": ml_dtypes.float8_e8m0fnu,
+    "F8_E4M3FNUZ": ml_dtypes.float8_e4m3fnuz, "F8_E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
+}  # fmt: skip
+OTHER_BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64, "C64": 64,
+    "C128": 128, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}  # fmt: skip
+
+
+def tensor_files(path: Path) -> list[Path]:
+    """The tensor files that a path names: itself, or those in a folder.
+
+    Raises:
+      TensorFileError: there is nothing, or nothing that can be read.
+    """
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in READERS and file.is_file())
+        if not files:
+            raise TensorFileError(f"{path}: no tensor file in this folder; wanted {', '.join(READERS)}")
+        return files
+    if not path.exists():
+        raise TensorFileError(f"{path}: no such file")
+    if path.suffix.lower() not in READERS:
+        raise TensorFileError(f"{path}: unknown kind of file; wanted {', '.join(READERS)}")
+    return [path]
+
+
+def read_file(path: Path) -> Found:
+    """The float tensors of a file, and a line for each tensor left out.
+
+    Raises:
+      TensorFileError: it cannot be read, is damaged, or holds no float tensor.
+    """
+    try:
+        if path.stat().st_size == 0:
+            raise TensorFileError(f"{path}: empty file")
+        tensors, notes = READERS[path.suffix.lower()](path)
+    except TensorFileError:
+        raise
+    except (OSError, ImportError) as problem:
+        raise TensorFileError(f"{path}: {_one_line(problem)}") from problem
+    if not tensors:
+        found = f"; {notes[0].partition(': ')[2]}" if notes else ""
+        more = f", and {len(notes) - 1} more" if len(notes) > 1 else ""
+        raise TensorFileError(f"{path}: no float tensor in it{found}{more}")
+    return tensors, notes
+
+
+def _one_line(problem: BaseException) -> str:
+    """The first line of an error's text."""
+    text = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+    return text.strip().splitlines()[0] if text.strip() else type(problem).__name__
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether fpsim rounds arrays of that dtype."""
+    return dtype.newbyteorder("=") in FORMAT_OF
+
+
+def stream(opened: IO[bytes], dtype: np.dtype[Any], count: int, size: int, path: Path) -> Iterator[Array]:
+    """Read `count` elements from an open file, `size` at a time.
+
+    Raises:
+      TensorFileError: the file ends early.
+    """
+    for start in range(0, count, size):
+        wanted = min(size, count - start) * dtype.itemsize
+        data = _read_fully(opened, wanted)
+        if len(data) < wanted:
+            raise TensorFileError(f"{path}: the file ends before its last element")
+        array = np.frombuffer(data, dtype)
+        yield array if dtype.isnative else array.astype(dtype.newbyteorder("="))
+
+
+def _read_fully(opened: IO[bytes], wanted: int) -> bytes:
+    """Read until there are `wanted` bytes or the end: a zip member may return fewer at a time."""
+    parts = []
+    while wanted and (part := opened.read(wanted)):
+        parts.append(part)
+        wanted -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+# ---- .npy and .npz
+
+
+def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype of the .npy data that starts here; the position is then that of the first element."""
+    try:
+        version = np.lib.format.read_magic(opened)
+        if version == (1, 0):
+            shape, _, dtype = np.lib.format.read_array_header_1_0(opened)
+        elif version == (2, 0):
+            shape, _, dtype = np.lib.format.read_array_header_2_0(opened)
+        else:  # 3.0 exists for the field names of structured arrays
+            raise TensorFileError(f"{path}: .npy version {version[0]}.{version[1]}; wanted 1.0 or 2.0")
+    except TensorFileError:
+        raise
+    except Exception as problem:  # whatever a damaged header makes NumPy's parser raise
+        raise TensorFileError(f"{path}: damaged .npy header ({_one_line(problem)})") from problem
+    if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in shape):
+        raise TensorFileError(f"{path}: damaged .npy header (shape {shape})")
+    return shape, dtype
+
+
+def _left_out(path: Path, name: str, dtype: np.dtype[Any]) -> str:
+    """Why an array is not studied."""
+    if dtype.kind == "V" and not dtype.names and dtype.itemsize <= 2:
+        return (
+            f"{path}: {name} holds raw bytes ({dtype.str}), which is how NumPy saves ml_dtypes arrays; "
+            "save it with safetensors or as x.astype(np.float32)"
+        )
+    kind = "objects" if dtype.hasobject else dtype.name
+    return f"{path}: {name} left out, it holds {kind} and not floats"
+
+
+def _read_npy(path: Path) -> Found:
+    with path.open("rb") as opened:
+        shape, dtype = _npy_header(opened, path)
+        offset = opened.tell()
+    if not is_float(dtype):
+        return [], [_left_out(path, path.stem, dtype)]
+    count = math.prod(shape)
+    found = path.stat().st_size - offset
+    if found != count * dtype.itemsize:
+        raise TensorFileError(f"{path}: damaged, {count * dtype.itemsize} bytes of elements wanted and {found} found")
+
+    def read(size: int) -> Iterator[Array]:
+        with path.open("rb") as opened:
+            opened.seek(offset)
+            yield from stream(opened, dtype, count, size, path)
+
+    return [Tensor(path.stem, shape, dtype.name, read, str(path))], []
+
+
+def _read_npz(path: Path) -> Found:
+    tensors, notes = [], []
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                if not member.filename.endswith(".npy"):
+                    notes.append(f"{path}: {member.filename} left out, it is not a .npy array")
+                    continue
+                name = member.filename.removesuffix(".npy")
+                with archive.open(member) as opened:
+                    shape, dtype = _npy_header(opened, path)
+                    offset = opened.tell()
+                if not is_float(dtype):
+                    notes.append(_left_out(path, name, dtype))
+                    continue
+                if member.file_size - offset != math.prod(shape) * dtype.itemsize:
+                    raise TensorFileError(f"{path}: damaged, the size of {name} does not fit its shape {shape}")
+                tensors.append(
+                    Tensor(name, shape, dtype.name, _npz_reader(path, member.filename, shape, dtype), str(path))
+                )
+    except TensorFileError:
+        raise
+    except Exception as problem:  # zipfile raises a good dozen kinds for damaged archives
+        raise TensorFileError(f"{path}: damaged or not an .npz archive ({_one_line(problem)})") from problem
+    return tensors, notes
+
+
+def _npz_reader(
+    path: Path, member: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Callable[[int], Iterator[Array]]:
+    def read(size: int) -> Iterator[Array]:
+        try:
+            with zipfile.ZipFile(path) as archive, archive.open(member) as opened:
+                _npy_header(opened, path)
+                yield from stream(opened, dtype, math.prod(shape), size, path)
+                opened.read(1)  # reaching the end checks the CRC
+        except (TensorFileError, GeneratorExit):
+            raise
+        except Exception as problem:
+            raise TensorFileError(f"{path}: {member} is damaged ({_one_line(problem)})") from problem
+
+    return read
+
+
+# ---- .safetensors: 8 bytes of header length, the header in JSON, the elements
+
+
+def _read_safetensors(path: Path) -> Found:
+    with path.open("rb") as opened:
+        header_bytes = int.from_bytes(opened.read(8), "little")
+        available = path.stat().st_size - 8
+        if available < 2 or not 2 <= header_bytes <= min(available, HEADER_LIMIT):
+            raise TensorFileError(f"{path}: damaged .safetensors header (length {header_bytes})")
+        text = opened.read(header_bytes)
+    try:
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as problem:
+        raise TensorFileError(f"{path}: damaged .safetensors header ({_one_line(problem)})") from problem
+    if not isinstance(header, dict):
+        raise TensorFileError(f"{path}: damaged .safetensors header (not an object)")
+    header.pop("__metadata__", None)
+    rows = [(name, *_checked_entry(path, name, entry)) for name, entry in header.items()]
+    end = 0
+    for name, _, _, begin, stop in sorted(rows, key=lambda row: row[3:]):
+        if begin != end:  # the format allows neither gaps nor overlaps
+            raise TensorFileError(f"{path}: damaged .safetensors header ({name!r} starts at {begin}, not at {end})")
+        end = stop
+    if end != available - header_bytes:
+        raise TensorFileError(f"{path}: damaged, {end} bytes of elements wanted and {available - header_bytes} found")
+    tensors, notes = [], []
+    for name, dtype_name, shape, begin, _ in rows:
+        if dtype_name not in SAFETENSORS_DTYPES:
+            notes.append(f"{path}: {name} left out, it holds {dtype_name}")
+            continue
+        dtype = np.dtype(SAFETENSORS_DTYPES[dtype_name])
+        read = _reader(path, 8 + header_bytes + begin, dtype, math.prod(shape))
+        tensors.append(Tensor(name, shape, dtype.name, read, str(path)))
+    return tensors, notes
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
+def _checked_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
+    """dtype, shape and offsets of one tensor, consistent with each other."""
+
+    def damaged(what: str) -> TensorFileError:
+        return TensorFileError(f"{path}: damaged .safetensors header ({what} of {name!r})")
+
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
+        raise damaged("entry")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if (
+        not isinstance(shape, list)
+        or not all(type(n) is int and 0 <= n < BYTES_LIMIT for n in shape)
+        or len(shape) > 64
+    ):
+        raise damaged("shape")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(n) is int and n >= 0 for n in offsets):
+        raise damaged("data_offsets")
+    if not isinstance(dtype, str):
+        raise damaged("dtype")
+    known = SAFETENSORS_DTYPES.get(dtype)
+    bits = 8 * np.dtype(known).itemsize if known is not None else OTHER_BITS.get(dtype)
+    if bits is not None and -(-math.prod(shape) * bits // 8) != offsets[1] - offsets[0]:
+        raise damaged("size")
+    if offsets[1] < offsets[0]:
+        raise damaged("data_offsets")
+    return dtype, tuple(shape), offsets[0], offsets[1]
+
+
+def _reader(path: Path, offset: int, dtype: np.dtype[Any], count: int) -> Callable[[int], Iterator[Array]]:
+    little = dtype.newbyteorder("<") if dtype.itemsize > 1 else dtype
+
+    def read(size: int) -> Iterator[Array]:
+        with path.open("rb") as opened:
+            opened.seek(offset)
+            yield from stream(opened, little, count, size, path)
+
+    return read
+
+
+def _read_torch(path: Path) -> Found:
+    from fpsim.analysis.tensors.torch_file import read_torch
+
+    return read_torch(path)
+
+
+READERS: dict[str, Callable[[Path], Found]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".safetensors": _read_safetensors,
+    ".pt": _read_torch,
+    ".pth": _read_torch,
+    ".bin": _read_torch,
+}

@@ -1,0 +1,107 @@
+"""Tensors by name, read in chunks: arrays in memory, and files without loading them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.tensors.chunks import flat_chunks
+from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+from fpsim.arrays import float_array
+
+
+def from_array(name: str, x: Any, **facts: Any) -> Tensor:
+    """A tensor in memory, from a NumPy or torch array.
+
+    Raises:
+      TypeError: it does not hold floats.
+
+    Example:
+      >>> from fpsim.analysis.tensors.opening import from_array
+      >>> t = from_array("w", np.float32([[1, 2], [3, 4]]))
+      >>> t.size, [c.tolist() for c in t.chunks(3)]
+      (4, [[1.0, 2.0, 3.0], [4.0]])
+    """
+    if type(x).__module__.partition(".")[0] == "torch":
+        from fpsim.analysis.tensors.torch_file import torch_tensor
+
+        return replace(torch_tensor(name, x.detach()), **facts)
+    array, _ = float_array(x, name)
+    return Tensor(name, array.shape, array.dtype.name, lambda size: flat_chunks(array, size), **facts)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What a list of files holds.
+
+    Attributes:
+      tensors: float tensors, in the order of the files, with distinct names.
+      notes: one line for each tensor that was left out, and why.
+      problems: one line for each file that cannot be studied.
+    """
+
+    tensors: tuple[Tensor, ...]
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def open_tensors(paths: Sequence[str | Path]) -> Collection:
+    """Read the headers of tensor files; the elements stay on disk until a tensor's `chunks` asks for them.
+
+    Args:
+      paths: .npy, .npz, .safetensors, .pt, .pth and .bin files; a folder stands for those directly in it. Shards
+        are several files. A name that two files share gets the file's name in front.
+    """
+    from fpsim.analysis.tensors.files import read_file, tensor_files
+
+    tensors: list[Tensor] = []
+    notes: list[str] = []
+    problems: list[str] = []
+    seen: set[Path] = set()
+    for path in paths:
+        try:
+            files = tensor_files(Path(path))
+        except TensorFileError as problem:
+            problems.append(str(problem))
+            continue
+        for file in files:
+            if file.resolve() in seen:
+                continue
+            seen.add(file.resolve())
+            try:
+                found, skipped = read_file(file)
+            except TensorFileError as problem:
+                problems.append(str(problem))
+                continue
+            tensors += found
+            notes += skipped
+    return Collection(_distinct(tensors), tuple(notes), tuple(problems))
+
+
+def _distinct(tensors: list[Tensor]) -> tuple[Tensor, ...]:
+    """The same with the file's name in front of shared names; its path, then a number where that is not enough."""
+    wordings: tuple[Callable[[int, Tensor], str], ...] = (
+        lambda i, t: t.name,
+        lambda i, t: f"{Path(t.source).stem}:{t.name}",
+        lambda i, t: f"{t.source}:{t.name}",
+        lambda i, t: f"{t.source}:{t.name}#{i}",
+    )
+    names = [t.name for t in tensors]
+    for wording in wordings:
+        often = Counter(names)
+        names = [
+            wording(i, t) if often[name] > 1 else name for i, (t, name) in enumerate(zip(tensors, names, strict=True))
+        ]
+    return tuple(replace(t, name=name) for t, name in zip(tensors, names, strict=True))
+
+
+def from_mapping(arrays: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    """Tensors from a mapping of names to arrays, such as a state_dict."""
+    return tuple(
+        from_array(str(name), np.asarray(x) if isinstance(x, (list, float)) else x) for name, x in arrays.items()
+    )

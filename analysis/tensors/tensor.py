@@ -1,0 +1,48 @@
+"""A tensor that a study reads, and the error of a file that holds none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from fpsim.analysis.tensors.chunks import CHUNK, Array
+
+
+class TensorFileError(ValueError):
+    """A file that cannot be studied; the message is one line that starts with its path."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A named tensor whose elements come in chunks, as often as they are asked for.
+
+    Attributes:
+      name: what tables and pictures call it.
+      shape, dtype: of the tensor as stored.
+      read: read(size) yields its elements as 1-d arrays of `size` elements (the last: the rest).
+      source: the file, or "".
+      layer, role, step: of a captured tensor: the layer's name; "input", "weight" or "output gradient"; the step.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    read: Callable[[int], Iterator[Array]] = field(repr=False, compare=False)
+    source: str = ""
+    layer: str = ""
+    role: str = ""
+    step: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def chunks(self, size: int = CHUNK) -> Iterator[Array]:
+        """The elements in the order of the file, in native byte order.
+
+        Raises:
+          TensorFileError: the file ends early, or changed since it was opened.
+        """
+        return self.read(size)

@@ -1,0 +1,1 @@
+"""Operations on codes, each rounded once, and the array class with operators."""

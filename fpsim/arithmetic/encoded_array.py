@@ -1,0 +1,474 @@
+"""Arrays for notebooks: codes and a format, with Python's operators, each result rounded once."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arithmetic.comparison import equal, less, less_equal
+from fpsim.arithmetic.conversion import convert, from_int
+from fpsim.arithmetic.functions import (
+    absolute,
+    add,
+    divide,
+    fma,
+    multiply,
+    negative,
+    remainder,
+    round_to_integral,
+    sqrt,
+    subtract,
+)
+from fpsim.arithmetic.rounding_context import rounding_keywords
+from fpsim.arrays import Array, code_array, float_array, is_torch
+from fpsim.casts.cast import decode, encode
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import FP32, FP64, Format
+from fpsim.formats.named import format as find_format
+
+EXACT_INTEGERS = 2**53  # up to here float64 holds every integer
+MOST_FACTORS = 10_000  # of a power: each one is a rounded multiplication
+
+
+class EncodedArray:
+    """An array of values of one format, held as codes. `fpsim.array` makes one.
+
+    `+ - * / ** @`, `sqrt`, `fma`, `remainder` and `round` compute as the functions of these names in `fpsim`: on exact
+    values, rounded once into the format, with overflow to Inf or NaN and subnormals kept. The mode is nearest_even,
+    or that of `with fp.rounding(...):`.
+
+    - Both operands have one format; `astype` converts. A number, list or NumPy array beside one is first rounded into
+      its format, in the same mode: `x + 0.1` is `x + fp.array(0.1, x.fmt)`.
+    - `x ** n` takes an integer: n - 1 multiplications from the left, each rounded; `x ** 0` is 1, `x ** -n` is
+      `1 / x ** n`, and `x ** 0.5` is the square root.
+    - `a @ b` has the shapes of `numpy.matmul` and rounds each product and each sum: total = a[0] * b[0], then
+      total = total + a[k] * b[k] with k ascending.
+    - Comparisons are exact, with a number too, which is not rounded: NaN differs from everything and -0 equals 0.
+    - Indexing follows NumPy, slices share memory with the array, and a single element is an array of shape ().
+      `x[i] = value` rounds the value into the format.
+    - NumPy functions and pictures take `np.asarray(x)`, the values as float32 (float64 where the format needs it).
+    """
+
+    __slots__ = ("_codes", "_fmt")
+    __array_ufunc__ = None  # numpy_array + x asks x
+
+    def __init__(self, codes: Array, fmt: Format) -> None:
+        """Codes of the format in its storage dtype, not copied: for use within the package."""
+        self._codes, self._fmt = np.asarray(codes), fmt
+        if not isinstance(fmt, Format) or self._codes.dtype != fmt.storage:
+            raise TypeError(
+                f"EncodedArray takes codes as a format stores them; got {self._codes.dtype} and {fmt}. "
+                "fpsim.array rounds values into a format, EncodedArray.from_codes checks codes."
+            )
+
+    @classmethod
+    def from_codes(cls, codes: npt.ArrayLike, fmt: FormatLike) -> EncodedArray:
+        """An array with these codes, copied.
+
+        Args:
+          codes: unsigned integers of any shape, or an array of the format's own dtype.
+          fmt: the format, by name, dtype or object.
+
+        Raises:
+          ValueError: a code outside the format.
+          TypeError: codes are not integers.
+
+        Example:
+          >>> import fpsim as fp
+          >>> fp.EncodedArray.from_codes(np.uint8([0x38, 0x80, 0x7F]), "e4m3")
+          fp.array([1, -0.0, nan], E4M3)
+        """
+        found = find_format(fmt)
+        return cls(np.array(code_array(codes, found), dtype=found.storage), found)
+
+    # ---- what it holds
+
+    @property
+    def fmt(self) -> Format:
+        """The format."""
+        return self._fmt
+
+    @property
+    def codes(self) -> Array:
+        """The codes, as a read-only view: unsigned integers of the format's storage dtype."""
+        view = self._codes.view()
+        view.flags.writeable = False
+        return view
+
+    @property
+    def values(self) -> Array:
+        """The exact values, as a new float32 array, or float64 where float32 does not hold the format."""
+        return decode(self._codes, self._fmt, np.float32 if FP32.holds(self._fmt) else np.float64)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+        return self._codes.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self._codes.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._codes.size
+
+    @property
+    def T(self) -> EncodedArray:
+        """The axes in reverse order, sharing memory."""
+        return EncodedArray(self._codes.T, self._fmt)
+
+    def reshape(self, *shape: Any) -> EncodedArray:
+        """The same elements in another shape, as `numpy.ndarray.reshape`."""
+        return EncodedArray(self._codes.reshape(*shape), self._fmt)
+
+    def ravel(self) -> EncodedArray:
+        """The elements along one axis, in C order."""
+        return EncodedArray(self._codes.ravel(), self._fmt)
+
+    def copy(self) -> EncodedArray:
+        """The same array in memory of its own."""
+        return EncodedArray(self._codes.copy(), self._fmt)
+
+    __copy__ = copy
+
+    def astype(self, fmt: FormatLike) -> EncodedArray:
+        """A new array of these values rounded into another format."""
+        return array(self, fmt)
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python floats."""
+        return self.values.tolist()
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError("the values of an encoded array are computed; got copy=False. Leave copy out.")
+        return self.values.astype(dtype, copy=False) if dtype is not None else self.values
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("len() needs an array with an axis; got one of shape (). Its value is float(x).")
+        return len(self._codes)
+
+    def __iter__(self) -> Iterator[EncodedArray]:
+        return (self[i] for i in range(len(self)))
+
+    def __contains__(self, value: object) -> bool:
+        return bool(np.any(self == value))
+
+    def __getitem__(self, index: Any) -> EncodedArray:
+        return EncodedArray(self._codes[index], self._fmt)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._codes[index] = array(value, self._fmt)._codes
+
+    def _item(self, target: str) -> float:
+        """The only value."""
+        if self.size != 1:
+            raise TypeError(
+                f"{target}() takes an array of one element; got shape {self.shape}. Index it, such as x[0]."
+            )
+        return float(self.values.item())
+
+    def __float__(self) -> float:
+        return self._item("float")
+
+    def __int__(self) -> int:
+        return int(self._item("int"))
+
+    def __bool__(self) -> bool:
+        return bool(self._item("bool"))
+
+    def __repr__(self) -> str:
+        shown = _shown(self.values, f", {self._fmt})")
+        shape = f", shape={self.shape}" if "..." in shown or (not self.size and self.ndim > 1) else ""
+        return f"fp.array({shown}, {self._fmt}{shape})"
+
+    # ---- operators
+
+    def __add__(self, other: Any) -> Any:
+        return self._binary(add, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._binary(add, other, reflected=True)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._binary(subtract, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._binary(subtract, other, reflected=True)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._binary(multiply, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._binary(multiply, other, reflected=True)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._binary(divide, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._binary(divide, other, reflected=True)
+
+    def __matmul__(self, other: Any) -> Any:
+        return _matmul(self, self._operand(other)) if isinstance(other, OPERANDS) else NotImplemented
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return _matmul(self._operand(other), self) if isinstance(other, OPERANDS) else NotImplemented
+
+    def __neg__(self) -> EncodedArray:
+        return EncodedArray(negative(self._codes, fmt=self._fmt), self._fmt)
+
+    def __pos__(self) -> EncodedArray:
+        return self.copy()
+
+    def __abs__(self) -> EncodedArray:
+        return EncodedArray(absolute(self._codes, fmt=self._fmt), self._fmt)
+
+    def __pow__(self, exponent: Any) -> EncodedArray:
+        if isinstance(exponent, (float, np.floating)) and exponent == 0.5:
+            return self.sqrt()
+        try:
+            n = operator.index(exponent)
+        except TypeError:
+            raise TypeError(f"** takes an integer exponent, or 0.5 for the root; got {exponent!r}.") from None
+        if n < 0:
+            return _rounded(divide, array(1, self._fmt), self**-n)
+        if n == 0:
+            return self._full(1)
+        if n > MOST_FACTORS:
+            raise ValueError(f"** multiplies step by step, up to {MOST_FACTORS:,} factors; got {n:,}.")
+        power = self.copy()
+        for _ in range(n - 1):
+            power = power * self
+        return power
+
+    def sqrt(self) -> EncodedArray:
+        """The square root, rounded once: `fpsim.sqrt`."""
+        return _rounded(sqrt, self)
+
+    def round(self) -> EncodedArray:
+        """The integers that the mode picks: `fpsim.round_to_integral`."""
+        return _rounded(round_to_integral, self)
+
+    def remainder(self, other: Any) -> EncodedArray:
+        """self - n * other, n the integer nearest self / other: `fpsim.remainder`."""
+        return _rounded(remainder, self, self._operand(other))
+
+    def fma(self, factor: Any, term: Any) -> EncodedArray:
+        """self * factor + term, rounded once: `fpsim.fma`.
+
+        Example:
+          >>> import fpsim as fp
+          >>> x = fp.array(1.125, fp.E4M3)
+          >>> x * x - 1.25, x.fma(x, -1.25)
+          (fp.array(0, E4M3), fp.array(0.015625, E4M3))
+        """
+        return _rounded(fma, self, self._operand(factor), self._operand(term))
+
+    def __eq__(self, other: object) -> Any:
+        return self._compare(equal, operator.eq, other)
+
+    def __ne__(self, other: object) -> Any:
+        same = self._compare(equal, operator.eq, other)
+        return same if same is NotImplemented else np.logical_not(same)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._compare(less, operator.lt, other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._compare(less_equal, operator.le, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._compare(less, operator.gt, other, swapped=True)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._compare(less_equal, operator.ge, other, swapped=True)
+
+    # ---- what operators share
+
+    def _operand(self, other: Any) -> EncodedArray:
+        """Another operand in this format; values are rounded into it."""
+        if not isinstance(other, EncodedArray):
+            return array(other, self._fmt)
+        if other._fmt != self._fmt:
+            raise TypeError(
+                f"operands must have one format; got {self._fmt} and {other._fmt}. "
+                f"Convert one of them, such as y.astype({self._fmt.name!r})."
+            )
+        return other
+
+    def _binary(self, operation: Callable[..., Any], other: Any, reflected: bool = False) -> Any:
+        if not isinstance(other, OPERANDS):
+            return NotImplemented
+        operands = (self, self._operand(other))
+        return _rounded(operation, *(reversed(operands) if reflected else operands))
+
+    def _compare(
+        self, codes_compare: Callable[..., Any], compare: Callable[..., Any], other: object, swapped: bool = False
+    ) -> Any:
+        """bool of the broadcast shape; `codes_compare` with swapped operands, or `compare` with exact numbers."""
+        if isinstance(other, EncodedArray):
+            a, b = self._codes, self._operand(other)._codes
+            return np.asarray(codes_compare(*((b, a) if swapped else (a, b)), fmt=self._fmt))[()]
+        if isinstance(other, OPERANDS):
+            with np.errstate(invalid="ignore"):  # NumPy warns where NaN meets a Python integer
+                return compare(decode(self._codes, self._fmt, np.float64), _exact(numbers(other)))
+        return NotImplemented
+
+    def _full(self, value: int, shape: tuple[int, ...] | None = None) -> EncodedArray:
+        """One value everywhere."""
+        code = array(value, self._fmt)._codes
+        return EncodedArray(np.full(self.shape if shape is None else shape, code), self._fmt)
+
+
+OPERANDS = (EncodedArray, int, float, list, tuple, np.ndarray, np.generic)  # what operators take
+
+
+def array(values: Any, fmt: FormatLike) -> EncodedArray:
+    """Round values into a format, as an array with operators for notebooks.
+
+    Args:
+      values: floats as `fpsim.encode` takes them (a Python float, nested lists, a NumPy, ml_dtypes or torch array),
+        integers of any size, or an encoded array; each value is rounded once, in the mode of `fpsim.rounding`.
+      fmt: the format, by name, dtype or object.
+
+    Returns:
+      An EncodedArray of the values' shape, in memory of its own.
+
+    Raises:
+      ValueError: unknown format, or an integer that NumPy would round on the way.
+      TypeError: values are not numbers.
+
+    Example:
+      >>> import fpsim as fp
+      >>> x = fp.array([1, 0.3, 500], fp.E4M3)
+      >>> x
+      fp.array([1, 0.3125, nan], E4M3)
+      >>> x[:2] * 3 + 0.1
+      fp.array([3, 1], E4M3)
+      >>> x.astype("e5m2") < 1
+      array([False,  True, False])
+    """
+    found = find_format(fmt)
+    if isinstance(values, EncodedArray):
+        if values.fmt == found:
+            return values.copy()
+        return EncodedArray(convert(values.codes, found, fmt=values.fmt, **rounding_keywords()), found)
+    source = numbers(values)
+    if source.dtype.kind in "iu":
+        return EncodedArray(from_int(source, found, **rounding_keywords()), found)
+    if source.dtype.kind == "O":
+        if found == FP64:
+            raise ValueError("FP64 takes integers of up to 64 bits; got larger ones. Convert them with float().")
+        source = np.array([_sticky_float(value) for value in source.flat]).reshape(source.shape)
+    return EncodedArray(encode(source, found, **rounding_keywords()), found)
+
+
+def numbers(values: Any) -> Array:
+    """Values as an array of floats of a known format, of integers, or of Python integers as objects.
+
+    Raises:
+      ValueError: a list that NumPy makes floats of holds an integer that float64 does not.
+      TypeError: neither floats nor integers.
+    """
+    if is_torch(values):
+        return float_array(values, "values")[0] if values.is_floating_point() else numbers(values.cpu().numpy())
+    array = np.asarray(values)
+    if array.dtype.kind == "b" or array.dtype.name in ("int2", "int4", "uint2", "uint4", "int1", "uint1"):
+        return array.astype(np.int8)
+    listed = not hasattr(values, "dtype")
+    if array.dtype.kind == "O" or (listed and array.dtype.kind == "f" and (np.abs(array) >= EXACT_INTEGERS).any()):
+        objects = np.asarray(values, dtype=object)
+        integers = [int(value) if isinstance(value, (int, np.integer)) else None for value in objects.flat]
+        if None not in integers:
+            packed = np.array(integers).reshape(objects.shape)
+            return packed if packed.dtype.kind in "iu" else np.array(integers, dtype=object).reshape(objects.shape)
+        for value, rounded in zip(integers, array.ravel().tolist(), strict=True):
+            if value is not None and value != rounded:
+                raise ValueError(
+                    f"integers beside floats must lie within 2**53, or NumPy rounds them first; got {value}. "
+                    "Make an array of the integers alone."
+                )
+    return array if array.dtype.kind in "iu" else float_array(array, "values")[0]
+
+
+def _sticky_float(integer: int) -> float:
+    """An integer's first 53 bits, the last one set where others are lost, so that a narrower format rounds once."""
+    magnitude = min(abs(integer), 2**1024 - 1)  # beyond every format
+    lost = max(magnitude.bit_length() - 53, 0)
+    kept = magnitude >> lost
+    value = math.ldexp(kept | int(kept << lost != magnitude), lost)
+    return -value if integer < 0 else value
+
+
+def _exact(numbers: Array) -> Array:
+    """Numbers as float64, or as Python integers where float64 would round."""
+    if numbers.dtype.kind == "O":
+        return numbers
+    floats = numbers.astype(np.float64)
+    inexact = numbers.dtype.kind in "iu" and (np.abs(floats) >= EXACT_INTEGERS).any()
+    return numbers.astype(object) if inexact else floats
+
+
+def _rounded(operation: Callable[..., Any], *operands: EncodedArray) -> EncodedArray:
+    """An operation on operands of one format, rounded as the context says."""
+    fmt = operands[0].fmt
+    return EncodedArray(operation(*(operand._codes for operand in operands), fmt=fmt, **rounding_keywords()), fmt)
+
+
+def _matmul(a: EncodedArray, b: EncodedArray) -> EncodedArray:
+    """numpy.matmul's shapes: products and sums rounded one by one, k ascending."""
+    if not (a.ndim and b.ndim):
+        raise ValueError(f"@ takes arrays with axes; got shapes {a.shape} and {b.shape}. Multiply scalars with *.")
+    left = a[None, :] if a.ndim == 1 else a  # (..., m, k)
+    right = b[:, None] if b.ndim == 1 else b  # (..., k, n)
+    if left.shape[-1] != right.shape[-2]:
+        raise ValueError(
+            f"@ sums over the last axis of a and the last but one of b, which must be equally long; "
+            f"got shapes {a.shape} and {b.shape}."
+        )
+    if left.shape[-1]:
+        total: EncodedArray = left[..., :, 0, None] * right[..., 0, None, :]  # (..., m, n)
+        for k in range(1, left.shape[-1]):
+            total = total + left[..., :, k, None] * right[..., k, None, :]
+    else:
+        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        total = a._full(0, (*batch, left.shape[-2], right.shape[-1]))
+    if a.ndim == 1:
+        total = total[..., 0, :]  # (..., n)
+    return total[..., 0] if b.ndim == 1 else total
+
+
+def _shown(values: Array, suffix: str) -> str:
+    """Values as NumPy lays them out, each in the fewest digits that tell it from others of its dtype."""
+    if not values.ndim:
+        return _text(values[()])
+    lengths = [0]
+
+    def measured(value: Any) -> str:
+        lengths.append(len(_text(value)))
+        return _text(value)
+
+    if values.ndim > 1:  # columns line up
+        np.array2string(values, formatter={"float_kind": measured})
+    width = max(lengths)
+    return np.array2string(
+        values,
+        separator=", ",
+        prefix="fp.array(",
+        suffix=suffix,
+        formatter={"float_kind": lambda value: _text(value).rjust(width)},
+    )
+
+
+def _text(value: Any) -> str:
+    text = str(value)
+    return text if text == "-0.0" else text.removesuffix(".0")  # Python reads -0 as 0

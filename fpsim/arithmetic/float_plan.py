@@ -1,0 +1,146 @@
+"""Which float an operation can be computed in exactly, and the layouts and thresholds that its kernel takes."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arithmetic.operation import Operation
+from fpsim.core.encode import UNUSUAL
+from fpsim.core.layouts import decode_plan, encode_plan, pack_plan, source_width
+from fpsim.core.pack import LOSES_INFINITY, LOSES_NAN
+from fpsim.formats.named import FP32, FP64, Format
+from fpsim.formats.rounding import Rounding
+
+NAMES = ("add", "subtract", "multiply", "divide", "sqrt", "fma")
+
+
+class FloatPlan(NamedTuple):
+    """What a float kernel takes."""
+
+    width: int  # of the float, 32 or 64 bits
+    layouts: tuple[npt.NDArray[Any], ...]  # of the operands and the result
+    limits: npt.NDArray[Any] | None  # for the flags; None where this kernel cannot make them
+
+
+@lru_cache(maxsize=4096)
+def float_plan(operation: Operation) -> FloatPlan | None:
+    """The plan of an operation, or None where only the integer core is exact."""
+    name, formats, result, input_subnormals, _, _ = operation
+    out = result.fmt
+    usual = all(fmt.signed and fmt.has_zero for fmt in (*formats, out))
+    if name not in NAMES or not usual or input_subnormals != "keep" or result.rounding is Rounding.STOCHASTIC:
+        return None
+    for width in (32, 64):
+        decoders = [decode_plan(fmt, width) for fmt in formats]
+        exact = _is_exact(operation, FP32 if width == 32 else FP64)
+        if not exact or source_width(out) > width or None in decoders:
+            continue
+        encoder = encode_plan(out, width, result.rounding, result.overflow, result.subnormals, result.random_bits)
+        if encoder.kind == UNUSUAL:
+            return None
+        layouts = (*(decoder.layout for decoder in decoders if decoder is not None), encoder.layout)
+        return FloatPlan(width, layouts, _limits(operation, width))
+    return None
+
+
+def _is_exact(operation: Operation, real: Format) -> bool:
+    """Whether a float holds what arises: products and sums with their errors, and quotients apart from midpoints."""
+    formats, out = operation.formats, operation.result.fmt
+    places = [fmt.min_exponent - fmt.mantissa_bits for fmt in formats]  # every value is a multiple of 2**place
+    tops = [math.frexp(fmt.max)[1] for fmt in formats]  # and less than 2**top
+    lowest, highest = real.min_exponent, 2 - real.min_exponent
+    if operation.name in ("multiply", "fma"):
+        exact = formats[0].precision + formats[1].precision <= real.precision
+        if not exact or places[0] + places[1] < lowest or tops[0] + tops[1] > highest:
+            return False
+        tops = [tops[0] + tops[1], *tops[2:]]
+    if operation.name == "multiply":
+        return True
+    if operation.name == "sqrt":
+        return 2 * max(formats[0].precision, out.precision) + 2 <= real.precision
+    if operation.name == "divide":
+        # a quotient that is no value or midpoint of the result keeps more than 2**-(both precisions + 1) from them
+        apart = formats[1].precision + out.precision + 2 <= real.precision
+        return apart and places[0] - tops[1] >= lowest and tops[0] - places[1] <= highest
+    return max(tops) + 1 <= highest and out.precision + 2 <= real.precision
+
+
+def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
+    """The thresholds of the flags in bits of a float, or None where they follow other rules."""
+    out, rounding = operation.result.fmt, operation.result.rounding
+    plan = pack_plan(out, *operation.result[1:4], operation.result.random_bits, "after")
+    loses_infinity = plan.rules & int(LOSES_INFINITY) and any(fmt.has_infinity for fmt in operation.formats)
+    loses_nan = plan.rules & int(LOSES_NAN) and any(fmt.has_nan for fmt in operation.formats)
+    if loses_infinity or loses_nan or operation.result.subnormals != "keep" or out.mantissa_bits == 0:
+        return None
+    bits = [
+        _first_beyond(rounding, negative, edge, width)
+        for edge in (_edge_of_overflow(out), _edge_of_tininess(out))
+        for negative in (False, True)
+    ]
+    if operation.tininess == "before":
+        bits[2:] = [_bits(1, out.min_exponent, width)] * 2
+    quiet = [fmt.max_code + 1 + (1 << (fmt.mantissa_bits - 1)) if fmt.nan == "ieee" else 0 for fmt in operation.formats]
+    return np.array([*bits, *quiet], np.uint32 if width == 32 else np.uint64)
+
+
+class Edge(NamedTuple):
+    """Two neighbouring magnitudes, below * 2**unit and (below + 1) * 2**unit; integers, so that no float is involved.
+
+    odd: whether the lower one has an odd code.
+    """
+
+    below: int
+    unit: int
+    odd: bool
+
+
+def _edge_of_overflow(fmt: Format) -> Edge:
+    """The largest value, and the one that would follow."""
+    field, mantissa = divmod(fmt.max_code, 1 << fmt.mantissa_bits)
+    hidden = 1 << fmt.mantissa_bits if field else 0
+    return Edge(hidden + mantissa, max(field, 1) - fmt.bias - fmt.mantissa_bits, bool(fmt.max_code & 1))
+
+
+def _edge_of_tininess(fmt: Format) -> Edge:
+    """The value that would precede the smallest normal one at full precision, and that one."""
+    return Edge((1 << fmt.precision) - 1, fmt.min_exponent - fmt.precision, True)
+
+
+def _first_beyond(rounding: Rounding, negative: bool, edge: Edge, width: int) -> int:
+    """The bits of the smallest magnitude that a mode rounds up to the upper neighbour of an edge."""
+    below, middle, above = (_bits(2 * edge.below + step, edge.unit - 1, width) for step in range(3))
+    away = (rounding is Rounding.UP and not negative) or (rounding is Rounding.DOWN and negative)
+    if rounding is Rounding.NEAREST_AWAY or (rounding is Rounding.NEAREST_EVEN and edge.odd):
+        return middle
+    if rounding is Rounding.NEAREST_EVEN:
+        return middle + 1
+    if away or (rounding is Rounding.ODD and not edge.odd):
+        return below + 1
+    return above
+
+
+def _bits(significand: int, exponent: int, width: int) -> int:
+    """The bits of significand * 2**exponent in a float that holds it; of Inf where it is too large."""
+    real = FP32 if width == 32 else FP64
+    place = max(exponent + significand.bit_length() - 1, real.min_exponent) - real.mantissa_bits  # of the last bit
+    if place + real.mantissa_bits > real.bias:
+        return real.max_code + 1
+    scaled = significand << (exponent - place) if exponent >= place else significand >> (place - exponent)
+    return scaled + ((place + real.mantissa_bits - real.min_exponent) << real.mantissa_bits)
+
+
+def tiny_below(fmt: Format, tininess: str, scaled: bool) -> np.uint32:
+    """The bits of the smallest float32 magnitude that is not tiny to nearest even.
+
+    scaled: as if the exponent had no bound, for magnitudes that were computed times a power of two.
+    """
+    below, unit, _ = _edge_of_tininess(fmt)
+    first = 2 * below + (2 if tininess == "before" else 1)
+    lift = 64 if scaled else 0
+    return np.uint32(_bits(first, unit - 1 + lift, 32) - (lift << FP32.mantissa_bits))

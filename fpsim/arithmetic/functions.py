@@ -1,0 +1,213 @@
+"""Arithmetic on encoded arrays: the exact result of each operation, rounded once, with the flags of IEEE 754."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import numpy.typing as npt
+
+from fpsim.arithmetic.evaluate import evaluate, evaluate_rounded
+from fpsim.arithmetic.keywords import Rounded, WantedFlags, rounded
+from fpsim.arithmetic.operands import Formats, operands, result_array
+from fpsim.arithmetic.operation import operation
+from fpsim.arrays import Array
+
+
+@rounded
+def add(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
+    """a + b, rounded once.
+
+    Args:
+      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
+
+    Example:
+      >>> import fpsim as fp
+      >>> x = fp.cast(np.float32([448, 0.0625, 1]), "e4m3")
+      >>> fp.add(x, x[1:2])
+      array([448, 0.125, 1], dtype='float8_e4m3fn')
+      >>> fp.add(np.uint8([0x38, 0x7E]), np.uint8([0x30, 0x7E]), fmt="e4m3", flags=True)
+      (array([ 60, 127], dtype=uint8), array([0, 5], dtype=uint8))
+    """
+    return evaluate_rounded("add", (a, b), keywords)
+
+
+@rounded
+def subtract(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
+    """a - b, rounded once.
+
+    Args:
+      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.subtract(np.float16([1, 1]), np.float16([1, 0.5]), rounding="down")
+      array([-0. ,  0.5], dtype=float16)
+    """
+    return evaluate_rounded("subtract", (a, b), keywords)
+
+
+@rounded
+def multiply(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
+    """a * b, rounded once.
+
+    Args:
+      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
+
+    Example:
+      >>> import fpsim as fp
+      >>> codes = fp.multiply(np.uint8([0x39]), np.uint8([0x3D]), fmt=("e4m3", "e5m2"), out_fmt="bf16")
+      >>> fp.decode(codes, "bf16")
+      array([1.40625], dtype=float32)
+    """
+    return evaluate_rounded("multiply", (a, b), keywords)
+
+
+@rounded
+def divide(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
+    """a / b, rounded once; x / 0 raises DIVIDE_BY_ZERO and gives what the format has for Inf.
+
+    Args:
+      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
+
+    Example:
+      >>> import fpsim as fp
+      >>> one, zero = np.float16(1), np.float16([0, 3])
+      >>> fp.divide(one, zero, flags="any")
+      (array([   inf, 0.3333], dtype=float16), <Flags.INEXACT|DIVIDE_BY_ZERO: 9>)
+    """
+    return evaluate_rounded("divide", (a, b), keywords)
+
+
+@rounded
+def remainder(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
+    """The remainder of IEEE 754: a - n * b, where n is the integer nearest a / b, ties to even; exact in its format.
+
+    Args:
+      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.remainder(np.float16([5, 6, 7]), np.float16(4))
+      array([ 1., -2., -1.], dtype=float16)
+    """
+    return evaluate_rounded("remainder", (a, b), keywords)
+
+
+@rounded
+def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
+    """a * b + c, rounded once.
+
+    Args:
+      a, b, c: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
+
+    Example:
+      >>> import fpsim as fp
+      >>> x = np.float16(1.001)
+      >>> fp.fma(x, x, np.float16(-1.002)), fp.add(fp.multiply(x, x), np.float16(-1.002))
+      (array(9.5e-07, dtype=float16), array(0., dtype=float16))
+    """
+    return evaluate_rounded("fma", (a, b, c), keywords)
+
+
+@rounded
+def sqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
+    """The square root, rounded once; of -0 it is -0, of any other negative number an invalid operation.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.sqrt(np.float16([4, 2, -1]), flags=True)
+      (array([2.   , 1.414,   nan], dtype=float16), array([ 0,  1, 16], dtype=uint8))
+    """
+    return evaluate_rounded("sqrt", (a,), keywords)
+
+
+@rounded
+def round_to_integral(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
+    """The integer that the rounding mode picks, in the same format; INEXACT where a was none.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.round_to_integral(np.float16([2.5, -0.3]), rounding="nearest_even")
+      array([ 2., -0.], dtype=float16)
+    """
+    return evaluate_rounded("round_to_integral", (a,), keywords)
+
+
+def next_up(
+    a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinite", flags: WantedFlags = False,
+    out: Array | None = None,
+) -> Any:  # fmt: skip
+    """The next larger value of the format.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      overflow: decides what lies above the largest finite value, as in `fpsim.encode`: Inf, NaN, or the value itself.
+      flags, out: as for `fpsim.add`; a signalling NaN raises INVALID.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.next_up(np.uint8([0x38, 0x80, 0x7E]), fmt="e4m3")
+      array([ 57,   1, 127], dtype=uint8)
+    """
+    return _on_codes("next_up", a, fmt, overflow, flags, out)
+
+
+def next_down(
+    a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinite", flags: WantedFlags = False,
+    out: Array | None = None,
+) -> Any:  # fmt: skip
+    """The next smaller value of the format.
+
+    Args: as for `fpsim.next_up`.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.next_down(np.float16([1, 0]))
+      array([ 9.995e-01, -5.960e-08], dtype=float16)
+    """
+    return _on_codes("next_down", a, fmt, overflow, flags, out)
+
+
+def negative(a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinite", out: Array | None = None) -> Any:
+    """-a: the sign bit flipped, that of NaN too. Formats without -0 keep their zero and their NaN.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      overflow: decides what a negative value becomes in an unsigned format, as in `fpsim.encode`.
+      out: as for `fpsim.add`.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.negative(np.uint8([0x38, 0x00, 0x7F]), fmt="e4m3")
+      array([184, 128, 255], dtype=uint8)
+    """
+    return _on_codes("negative", a, fmt, overflow, False, out)
+
+
+def absolute(a: npt.ArrayLike, *, fmt: Formats = None, out: Array | None = None) -> Any:
+    """|a|: the sign bit cleared, that of NaN too.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      out: as for `fpsim.add`.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.absolute(np.float16([-1.5, -0.0]))
+      array([1.5, 0. ], dtype=float16)
+    """
+    return _on_codes("absolute", a, fmt, "nonfinite", False, out)
+
+
+def _on_codes(name: str, a: npt.ArrayLike, fmt: Formats, overflow: str, flags: WantedFlags, out: Array | None) -> Any:
+    """An operation on one operand that finds a code without rounding."""
+    given = operands(name, (a,), fmt)
+    what = operation(name, given.formats, given.formats[0], overflow=overflow)
+    result, target = result_array(out, given, given.formats[0])
+    return evaluate(what, given, result, target, flags)

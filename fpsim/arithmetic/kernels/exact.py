@@ -1,0 +1,172 @@
+"""CPU loops of the arithmetic over the integer core: every format, mode, policy and flag, one compilation each.
+
+Tables are built from these loops, and float kernels tested against them. Codes are 64-bit words here, and all that
+varies travels as a number, so that an operation compiles once.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.core import exact_arithmetic, neighbour
+from fpsim.core.encode import encode_fields
+from fpsim.core.number import NAN, unpack, unpack_fields
+from fpsim.core.operations import BINARY, COMPARISONS, UNARY
+from fpsim.core.pack import INVALID, NO_FLAG, pack
+from fpsim.runtime.compile import kernel, shared
+
+u64 = np.uint64
+NO_WORD = u64(0)
+
+_unpack, _pack = shared(unpack), shared(pack)
+_fma = shared(exact_arithmetic.fma)
+_to_integer = shared(exact_arithmetic.to_integer)
+_signals = shared(exact_arithmetic.signals)
+_neighbour = shared(neighbour.neighbour)
+_classify = shared(neighbour.classify)
+_negative = shared(neighbour.negative)
+_absolute = shared(neighbour.absolute)
+
+
+# ---- operations whose result is rounded
+
+
+@cache
+def unary_kernel(name: str) -> Any:
+    """The loop `(a, random, codes, flags, layout of a, of the result, mode, rules)`; random may be empty."""
+    operation = shared(UNARY[name])
+
+    def unary(a: Any, random: Any, codes: Any, flags: Any, la: Any, out: Any, mode: int, rules: Any) -> None:
+        fa, f = unpack_fields(la), encode_fields(out)
+        for i in range(codes.size):
+            word = u64(random[i]) if random.size > 0 else NO_WORD
+            exact, raised = operation(_unpack(a[i], fa), word, f.random_mask, mode)
+            codes[i], flags[i] = _pack(exact, raised, word, f, mode, rules)
+
+    return kernel(unary)
+
+
+@cache
+def binary_kernel(name: str) -> Any:
+    """The loop `(a, b, random, codes, flags, layouts of a, b, of the result, mode, rules)`."""
+    operation = shared(BINARY[name])
+
+    def binary(
+        a: Any, b: Any, random: Any, codes: Any, flags: Any, la: Any, lb: Any, out: Any, mode: int, rules: Any
+    ) -> None:
+        fa, fb, f = unpack_fields(la), unpack_fields(lb), encode_fields(out)
+        for i in range(codes.size):
+            word = u64(random[i]) if random.size > 0 else NO_WORD
+            exact, raised = operation(_unpack(a[i], fa), _unpack(b[i], fb), mode)
+            codes[i], flags[i] = _pack(exact, raised, word, f, mode, rules)
+
+    return kernel(binary)
+
+
+@cache
+def fma_kernel() -> Any:
+    """The loop `(a, b, c, random, codes, flags, layouts of a, b, c, of the result, mode, rules)`."""
+
+    def fma(
+        a: Any, b: Any, c: Any, random: Any, codes: Any, flags: Any,
+        la: Any, lb: Any, lc: Any, out: Any, mode: int, rules: Any,
+    ) -> None:  # fmt: skip
+        fa, fb, fc, f = unpack_fields(la), unpack_fields(lb), unpack_fields(lc), encode_fields(out)
+        for i in range(codes.size):
+            word = u64(random[i]) if random.size > 0 else NO_WORD
+            exact, raised = _fma(_unpack(a[i], fa), _unpack(b[i], fb), _unpack(c[i], fc), mode)
+            codes[i], flags[i] = _pack(exact, raised, word, f, mode, rules)
+
+    return kernel(fma)
+
+
+# ---- operations whose result is not rounded
+
+
+@cache
+def comparison_kernel(name: str) -> Any:
+    """The loop `(a, b, results, flags, layouts of a, b)`; NaN compares false."""
+    compare, quiet = shared(COMPARISONS[name]), name == "equal"
+
+    def comparison(a: Any, b: Any, results: Any, flags: Any, la: Any, lb: Any) -> None:
+        fa, fb = unpack_fields(la), unpack_fields(lb)
+        for i in range(results.size):
+            x, y = _unpack(a[i], fa), _unpack(b[i], fb)
+            nan = (x.kind >= u64(NAN)) | (y.kind >= u64(NAN))
+            raised = u64(_signals(x) | _signals(y))
+            results[i] = u64((not nan) & compare(x, y))
+            flags[i] = raised if quiet else (INVALID if nan else NO_FLAG)
+
+    return kernel(comparison)
+
+
+@cache
+def from_integer_kernel() -> Any:
+    """The loop `(integers as words, random, codes, flags, signed, layout of the result, mode, rules)`."""
+
+    def from_integer(n: Any, random: Any, codes: Any, flags: Any, signed: Any, out: Any, mode: int, rules: Any) -> None:
+        f = encode_fields(out)
+        for i in range(codes.size):
+            word = u64(random[i]) if random.size > 0 else NO_WORD
+            negative = u64(u64(n[i] >> u64(63)) & signed)
+            magnitude = u64(NO_WORD - n[i]) if negative != NO_WORD else n[i]
+            exact = exact_arithmetic.from_integer(negative, magnitude)
+            codes[i], flags[i] = _pack(exact, NO_FLAG, word, f, mode, rules)
+
+    return kernel(from_integer)
+
+
+@cache
+def to_integer_kernel() -> Any:
+    """The loop `(a, random, integers as words, flags, layout of a, lowest and highest magnitude, mask, mode)`."""
+
+    def to_integer(
+        a: Any, random: Any, n: Any, flags: Any, la: Any, lowest: Any, highest: Any, mask: Any, mode: int
+    ) -> None:
+        fa = unpack_fields(la)
+        for i in range(n.size):
+            word = u64(random[i]) if random.size > 0 else NO_WORD
+            n[i], flags[i] = _to_integer(_unpack(a[i], fa), lowest, highest, word, mask, mode)
+
+    return kernel(to_integer)
+
+
+@cache
+def neighbour_kernel() -> Any:
+    """The loop `(a, downward, codes, flags, layout of a, and as a result)`."""
+
+    def next_code(a: Any, downward: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:
+        fa, f = unpack_fields(la), encode_fields(out)
+        for i in range(codes.size):
+            codes[i], flags[i] = _neighbour(a[i], _unpack(a[i], fa), downward, fa, f)
+
+    return kernel(next_code)
+
+
+@cache
+def classify_kernel() -> Any:
+    """The loop `(a, classes, layout of a)`."""
+
+    def classes(a: Any, found: Any, la: Any) -> None:
+        fa = unpack_fields(la)
+        for i in range(found.size):
+            found[i] = _classify(a[i], _unpack(a[i], fa), fa)
+
+    return kernel(classes)
+
+
+@cache
+def sign_kernel(name: str) -> Any:
+    """The loop `(a, codes, layout of a, and as a result)` of negative or absolute."""
+    negates = name == "negative"
+
+    def sign(a: Any, codes: Any, la: Any, out: Any) -> None:
+        fa, f = unpack_fields(la), encode_fields(out)
+        for i in range(codes.size):
+            negated = _negative(a[i], _unpack(a[i], fa), fa, f)
+            codes[i] = negated if negates else _absolute(a[i], fa)
+
+    return kernel(sign)

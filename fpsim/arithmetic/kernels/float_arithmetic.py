@@ -1,0 +1,278 @@
+"""CPU loops of the arithmetic by the processor's float32 and float64 operations, corrected to be exact.
+
+Operands are decoded to a float that holds them, the operation is rounded to odd in that float, and the result is
+rounded again by the encoder of the casts. A first rounding to odd with two bits to spare leaves no trace in the
+second one, in any mode, and its error, which the processor gives too, makes the flags (Boldo and Melquiond 2008).
+`float_plan` says which operations this is exact for; the rest is left to the integer core, against which every kernel
+here is tested. The processor must round to nearest and keep subnormals.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.decode import DecodeLayout, decode_bits_32, decode_bits_64, decode_fields
+from fpsim.core.encode import FULL, encode_fields, encode_parts_32, encode_parts_64
+from fpsim.core.rounding import DOWN, NEAREST_EVEN
+from fpsim.formats.ieee import Flags
+from fpsim.runtime.compile import kernel, scalar
+
+INEXACT, UNDERFLOW, OVERFLOW = int(Flags.INEXACT), int(Flags.UNDERFLOW), int(Flags.OVERFLOW)
+DIVIDE_BY_ZERO, INVALID = int(Flags.DIVIDE_BY_ZERO), int(Flags.INVALID)
+
+
+class Width:
+    """The scalar functions for one width of float, 32 or 64 bits."""
+
+    def __init__(self, width: int) -> None:
+        word: Any = np.uint32 if width == 32 else np.uint64
+        real: Any = np.float32 if width == 32 else np.float64
+        zero, one = word(0), word(1)
+        sign = word(1 << (width - 1))
+        magnitude_mask = word((1 << (width - 1)) - 1)
+        infinity = word(np.array(np.inf, real).view(word))
+        self.word, self.real = word, real
+        self.decode: Any = decode_bits_32 if width == 32 else decode_bits_64
+        self.encode: Any = encode_parts_32 if width == 32 else encode_parts_64
+
+        @scalar
+        def to_odd(total: Any, error: Any) -> Any:
+            """The bits of total, or of its odd neighbour where total + error lies between the two."""
+            bits = word(real(total).view(word))
+            error_bits = word(real(error).view(word))
+            # NaN, which is the error of an infinite total, compares false
+            moves = word(real(abs(error)) > real(0)) & word(word(bits ^ one) & one)
+            inward = word(bits ^ error_bits) >= sign
+            return word(bits - moves) if inward else word(bits + moves)
+
+        @scalar
+        def without_sign(bits: Any) -> Any:
+            """The bits of a result, NaN without its sign."""
+            magnitude = word(bits & magnitude_mask)
+            return magnitude if magnitude > infinity else bits
+
+        @scalar
+        def add(x: Any, y: Any, mode: int) -> Any:
+            """The bits of x + y, rounded to odd; the mode decides the sign of an exact zero."""
+            first, second = word(x).view(real), word(y).view(real)
+            total = real(first + second)
+            back = real(total - first)
+            error = real(real(first - real(total - back)) + real(second - back))
+            bits = word(to_odd(total, error))
+            signs = word(word(x | y) & sign) if mode == DOWN else zero
+            return without_sign(word(bits | signs) if word(bits & magnitude_mask) == zero else bits)
+
+        @scalar
+        def root(x: Any) -> Any:
+            """The bits of the square root to nearest; with bits enough it is no value or midpoint by chance."""
+            return without_sign(word(real(np.sqrt(word(x).view(real))).view(word)))
+
+        @scalar
+        def fused(x: Any, y: Any, z: Any, mode: int) -> Any:
+            """(bits of x * y + z, rounded to odd, bits of x * y) where the float holds products exactly."""
+            product = word(real(word(x).view(real) * word(y).view(real)).view(word))
+            return word(add(product, z, mode)), product
+
+        @scalar
+        def flags(bits: Any, rest: Any, limits: Any) -> Any:
+            """The flags of rounding a result, finite or not."""
+            magnitude = word(bits & magnitude_mask)
+            negative = bits >= sign
+            overflow_from = limits[1] if negative else limits[0]
+            tiny_below = limits[3] if negative else limits[2]
+            finite = magnitude < infinity
+            overflow = finite & (magnitude >= overflow_from)
+            inexact = finite & ((rest != zero) | overflow)
+            found = word(INEXACT) if inexact else zero
+            found = word(found | word(UNDERFLOW)) if inexact & (magnitude < tiny_below) else found
+            return word(found | word(OVERFLOW)) if overflow else found
+
+        @scalar
+        def is_nan(bits: Any) -> Any:
+            """Whether the bits of a float are those of a NaN."""
+            return word(bits & magnitude_mask) > infinity
+
+        @scalar
+        def is_infinite(bits: Any) -> Any:
+            """Whether the bits of a float are those of an infinity."""
+            return word(bits & magnitude_mask) == infinity
+
+        @scalar
+        def signals(code: Any, f: DecodeLayout, quiet_from: Any) -> Any:
+            """Whether a code is a signalling NaN's."""
+            magnitude = word(code & f.magnitude_mask)
+            return (magnitude > f.infinity) & (magnitude < quiet_from)
+
+        self.add, self.fused, self.root = add, fused, root
+        self.flags, self.without_sign = flags, without_sign
+        self.is_nan, self.is_infinite, self.signals = is_nan, is_infinite, signals
+
+
+@cache
+def real_width(width: int) -> Width:
+    """The scalar functions for a width."""
+    return Width(width)
+
+
+@cache
+def binary_kernel(name: str, width: int, nearest: bool) -> Any:
+    """The loop `(a, b, codes, layouts of a, b, of the result, mode, flip)` of add, multiply or divide.
+
+    flip: the sign bit, to subtract b, or 0.
+    nearest: compile it for the mode nearest even, a third faster, instead of for any.
+    """
+    w = real_width(width)
+    word, decode, encode = w.word, w.decode, w.encode
+    operation, no_random = _operation(name, w), word(0)
+
+    def binary(a: Any, b: Any, codes: Any, la: Any, lb: Any, out: Any, mode: int, flip: Any) -> None:
+        fa, fb, f = decode_fields(la), decode_fields(lb), encode_fields(out)
+        how = NEAREST_EVEN if nearest else mode
+        for i in range(codes.size):
+            x, y = word(decode(word(a[i]), fa)), word(word(decode(word(b[i]), fb)) ^ flip)
+            bits = operation(x, y, how)
+            code, _ = encode(bits, no_random, f, how, FULL)
+            codes[i] = code
+
+    return kernel(binary)
+
+
+@cache
+def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
+    """The loop `(a, b, codes, flags, layouts of a, b, of the result, limits, mode, flip)`.
+
+    limits: the magnitudes from which positive and negative results overflow, below which they are tiny, and the codes
+    from which the NaNs of the operands are quiet.
+    """
+    w = real_width(width)
+    word, decode, encode, raised_by = w.word, w.decode, w.encode, w.flags
+    is_nan, is_infinite, signals = w.is_nan, w.is_infinite, w.signals
+    operation, no_random, divides = _operation(name, w), word(0), name == "divide"
+
+    def binary(
+        a: Any, b: Any, codes: Any, flags: Any, la: Any, lb: Any, out: Any, limits: Any, mode: int, flip: Any
+    ) -> None:
+        fa, fb, f = decode_fields(la), decode_fields(lb), encode_fields(out)
+        how = NEAREST_EVEN if nearest else mode
+        thresholds = (limits[0], limits[1], limits[2], limits[3])
+        for i in range(codes.size):
+            p, q = word(a[i]), word(b[i])
+            x, y = word(decode(p, fa)), word(word(decode(q, fb)) ^ flip)
+            bits = operation(x, y, how)
+            code, rest = encode(bits, no_random, f, how, FULL)
+            codes[i] = code
+            raised = raised_by(bits, rest, thresholds)
+            if divides:
+                raised = word(DIVIDE_BY_ZERO) if is_infinite(bits) & (not is_infinite(x)) else raised
+            invalid = is_nan(bits) & (not is_nan(x)) & (not is_nan(y))
+            invalid = invalid | signals(p, fa, limits[4]) | signals(q, fb, limits[5])
+            flags[i] = word(INVALID) if invalid else raised
+
+    return kernel(binary)
+
+
+@cache
+def sqrt_kernel(width: int) -> Any:
+    """The loop `(a, codes, layouts of a, of the result, mode)`."""
+    w = real_width(width)
+    word, decode, encode, root = w.word, w.decode, w.encode, w.root
+    no_random = word(0)
+
+    def sqrt(a: Any, codes: Any, la: Any, out: Any, mode: int) -> None:
+        fa, f = decode_fields(la), encode_fields(out)
+        for i in range(codes.size):
+            code, _ = encode(root(word(decode(word(a[i]), fa))), no_random, f, mode, FULL)
+            codes[i] = code
+
+    return kernel(sqrt)
+
+
+@cache
+def flagged_sqrt_kernel(width: int) -> Any:
+    """The loop `(a, codes, flags, layouts of a, of the result, limits, mode)`."""
+    w = real_width(width)
+    word, decode, encode, root, raised_by = w.word, w.decode, w.encode, w.root, w.flags
+    is_nan, signals, no_random = w.is_nan, w.signals, word(0)
+
+    def sqrt(a: Any, codes: Any, flags: Any, la: Any, out: Any, limits: Any, mode: int) -> None:
+        fa, f = decode_fields(la), encode_fields(out)
+        thresholds = (limits[0], limits[1], limits[2], limits[3])
+        for i in range(codes.size):
+            p = word(a[i])
+            x = word(decode(p, fa))
+            bits = word(root(x))
+            code, rest = encode(bits, no_random, f, mode, FULL)
+            codes[i] = code
+            raised = raised_by(bits, rest, thresholds)
+            invalid = (is_nan(bits) & (not is_nan(x))) | signals(p, fa, limits[4])
+            flags[i] = word(INVALID) if invalid else raised
+
+    return kernel(sqrt)
+
+
+@cache
+def fma_kernel(width: int, nearest: bool) -> Any:
+    """The loop `(a, b, c, codes, layouts of a, b, c, of the result, mode)`."""
+    w = real_width(width)
+    word, decode, encode, fused = w.word, w.decode, w.encode, w.fused
+    no_random = word(0)
+
+    def fma(a: Any, b: Any, c: Any, codes: Any, la: Any, lb: Any, lc: Any, out: Any, mode: int) -> None:
+        fa, fb, fc, f = decode_fields(la), decode_fields(lb), decode_fields(lc), encode_fields(out)
+        how = NEAREST_EVEN if nearest else mode
+        for i in range(codes.size):
+            x, y, z = word(decode(word(a[i]), fa)), word(decode(word(b[i]), fb)), word(decode(word(c[i]), fc))
+            bits, _ = fused(x, y, z, how)
+            code, _ = encode(bits, no_random, f, how, FULL)
+            codes[i] = code
+
+    return kernel(fma)
+
+
+@cache
+def flagged_fma_kernel(width: int, nearest: bool) -> Any:
+    """The loop `(a, b, c, codes, flags, layouts of a, b, c, of the result, limits, mode)`."""
+    w = real_width(width)
+    word, decode, encode, fused, raised_by = w.word, w.decode, w.encode, w.fused, w.flags
+    is_nan, signals = w.is_nan, w.signals
+    no_random = word(0)
+
+    def fma(
+        a: Any, b: Any, c: Any, codes: Any, flags: Any, la: Any, lb: Any, lc: Any, out: Any, limits: Any, mode: int
+    ) -> None:
+        fa, fb, fc, f = decode_fields(la), decode_fields(lb), decode_fields(lc), encode_fields(out)
+        how = NEAREST_EVEN if nearest else mode
+        thresholds = (limits[0], limits[1], limits[2], limits[3])
+        for i in range(codes.size):
+            p, q, r = word(a[i]), word(b[i]), word(c[i])
+            x, y, z = word(decode(p, fa)), word(decode(q, fb)), word(decode(r, fc))
+            bits, product = fused(x, y, z, how)
+            code, rest = encode(bits, no_random, f, how, FULL)
+            codes[i] = code
+            raised = raised_by(bits, rest, thresholds)
+            # 0 * Inf is invalid whatever c is
+            invalid = is_nan(product) & (not is_nan(x)) & (not is_nan(y))
+            invalid = invalid | (is_nan(bits) & (not is_nan(product)) & (not is_nan(z)))
+            invalid = invalid | signals(p, fa, limits[4]) | signals(q, fb, limits[5]) | signals(r, fc, limits[6])
+            flags[i] = word(INVALID) if invalid else raised
+
+    return kernel(fma)
+
+
+def _operation(name: str, w: Width) -> Any:
+    """The scalar function `(bits of x, of y, mode) -> bits` of an operation."""
+    word, real, add = w.word, w.real, w.add
+    without_sign = w.without_sign
+
+    @scalar
+    def product_bits(x: Any, y: Any, mode: int) -> Any:
+        return without_sign(word(real(x.view(real) * y.view(real)).view(word)))
+
+    @scalar
+    def quotient_bits(x: Any, y: Any, mode: int) -> Any:
+        return without_sign(word(real(x.view(real) / y.view(real)).view(word)))
+
+    return {"add": add, "multiply": product_bits, "divide": quotient_bits}[name]

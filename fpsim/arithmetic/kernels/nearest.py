@@ -1,0 +1,386 @@
+"""CPU loops of FP16 and BF16 arithmetic to nearest even, the mode that most people want, at the speed of float32.
+
+A float32 result rounded once more, to FP16 or BF16, is the exact one rounded once: 24 bits are enough for sums,
+products, quotients and roots of 11 (Figueroa 1995), where float32 is in its normal range. A fused product and sum is
+rounded to odd first. tests/arithmetic/test_float_kernels.py compares every loop with the integer core. Measured:
+docs/performance.md.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+
+from fpsim.arithmetic.kernels.float_arithmetic import real_width
+from fpsim.arithmetic.kernels.short_floats import (
+    DROPPED,
+    INEXACT,
+    MAGNITUDE,
+    ONE,
+    SMALLEST_NORMAL,
+    TINY_AND_INEXACT,
+    ZERO,
+    bits_of,
+    divide_bfloat,
+    f32,
+    flagged_divide_bfloat,
+    flagged_multiply_bfloat,
+    float_of,
+    load_bfloat,
+    load_half,
+    multiply_bfloat,
+    narrow_to_odd,
+    store_bfloat,
+    store_half,
+    to_half_of,
+    u16,
+    u32,
+)
+from fpsim.casts.half import has_conversion
+from fpsim.core.rounding import NEAREST_EVEN
+from fpsim.formats.ieee import Flags
+from fpsim.formats.named import BF16, FP16, Format
+from fpsim.runtime.compile import kernel, scalar
+from fpsim.runtime.stream import BLOCK as STREAMED
+from fpsim.runtime.stream import aligned_empty, prefetch_block, stream_block, stream_fence, streamable
+
+u64, f64 = np.uint64, np.float64
+
+# Flags of infinities and NaNs are found in 16-bit words, twice as many at a time.
+SHORT_ZERO, SHORT_ONE, SHORT_MAGNITUDE = u16(0), u16(1), u16(0x7FFF)
+SHORT_OVERFLOW, SHORT_BY_ZERO = u16(Flags.INEXACT | Flags.OVERFLOW), u16(Flags.DIVIDE_BY_ZERO)
+SHORT_INVALID = u16(Flags.INVALID)
+
+BLOCK = 512  # elements
+PATIENCE = 16  # blocks that are scaled after one that had to be
+
+
+# ---- the operations
+
+
+@scalar
+def _sum(x: Any, y: Any) -> Any:
+    return f32(x + y)
+
+
+@scalar
+def _difference(x: Any, y: Any) -> Any:
+    return f32(x - y)
+
+
+@scalar
+def _product(x: Any, y: Any) -> Any:
+    return f32(x * y)
+
+
+@scalar
+def _quotient(x: Any, y: Any) -> Any:
+    return f32(x / y)
+
+
+OPERATIONS: Any = {"add": _sum, "subtract": _difference, "multiply": _product, "divide": _quotient}
+SCALED: Any = {
+    ("BF16", "multiply"): (multiply_bfloat, flagged_multiply_bfloat),
+    ("BF16", "divide"): (divide_bfloat, flagged_divide_bfloat),
+}
+
+
+def _load_store(fmt: Format) -> Any:
+    return (load_half, store_half) if fmt == FP16 else (load_bfloat, store_bfloat)
+
+
+def serves(fmt: Format, name: str) -> bool:
+    """Whether there is a loop for an operation of a format with itself, to nearest even, with Inf."""
+    if numba.config.DISABLE_JIT or name not in (*OPERATIONS, "sqrt", "fma"):
+        return False
+    return fmt == BF16 or (fmt == FP16 and has_conversion())
+
+
+@cache
+def code_functions(fmt: Format, name: str) -> Any:
+    """The scalar functions `(a, b) -> code` and `(a, b, tiny_below) -> (code, flags)` of an operation."""
+    if (fmt.name, name) in SCALED:
+        return SCALED[fmt.name, name]
+    load, store = _load_store(fmt)
+    store_any = to_half_of if fmt == FP16 else store_bfloat  # any NaN will do: it is looked at again
+    operation = OPERATIONS[name]
+    adds, subtracts = name in ("add", "subtract"), name == "subtract"
+
+    @scalar
+    def without_flags(a: Any, b: Any) -> Any:
+        """The code of the result."""
+        return store(operation(load(a), load(b)))
+
+    @scalar
+    def with_flags(a: Any, b: Any, tiny_below: Any) -> Any:
+        """(code, INEXACT and UNDERFLOW) of the result; tiny_below: bits of the smallest magnitude that is not tiny."""
+        x, y = f32(load(a)), f32(load(b))
+        result = f32(operation(x, y))
+        code = u16(store_any(result))
+        rounded = f32(load(code))
+        if adds:
+            # the difference from the larger term is exact, and tells whether the sum is; and a tiny sum is exact
+            y = f32(-y) if subtracts else y
+            inexact = (f32(rounded - x) != y) | (f32(rounded - y) != x)
+            return code, (INEXACT if inexact else ZERO)
+        tiny = u32(bits_of(result) & MAGNITUDE) < tiny_below
+        return code, ((TINY_AND_INEXACT if tiny else INEXACT) if rounded != result else ZERO)
+
+    return without_flags, with_flags
+
+
+# ---- the loops; codes must not be an operand
+
+
+@cache
+def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
+    """The loop `(a, b, codes)`; streamed: around the caches, for results that would not stay there."""
+    scales = (fmt.name, name) in SCALED
+    fill = _fill_scaled(name) if scales else _fill(fmt, name)
+
+    def binary(a: Any, b: Any, codes: Any) -> None:
+        to_scale = 0
+        step = BLOCK if scales else max(codes.size, 1)
+        for start in range(0, codes.size, step):
+            to_scale = fill(a[start : start + step], b[start : start + step], codes[start : start + step], to_scale)
+
+    def binary_streamed(a: Any, b: Any, codes: Any) -> None:
+        begin, end = streamable(codes)
+        block = aligned_empty(STREAMED, codes)
+        to_scale = fill(a[:begin], b[:begin], codes[:begin], 0)
+        for start in range(begin, end, STREAMED):
+            prefetch_block(a, start)
+            prefetch_block(b, start)
+            to_scale = fill(a[start : start + STREAMED], b[start : start + STREAMED], block, to_scale)
+            stream_block(codes, start, block)
+        stream_fence()
+        to_scale = fill(a[end:], b[end:], codes[end:], to_scale)
+
+    return kernel(binary_streamed if streamed else binary)
+
+
+def _fill(fmt: Format, name: str) -> Any:
+    """Computes some results; to_scale is for the other kind."""
+    function, _ = code_functions(fmt, name)
+
+    @scalar
+    def fill(a: Any, b: Any, codes: Any, to_scale: int) -> int:
+        for i in range(codes.size):
+            codes[i] = function(a[i], b[i])
+        return to_scale
+
+    return fill
+
+
+def _fill_scaled(name: str) -> Any:
+    """Computes BF16 products or quotients: unscaled, until a result is subnormal in float32.
+
+    to_scale: how many calls are to scale at once, without an attempt; the result goes to the next call.
+    """
+    operation, (scaled, _) = OPERATIONS[name], SCALED["BF16", name]
+
+    @scalar
+    def fill(a: Any, b: Any, codes: Any, to_scale: int) -> int:
+        if to_scale == 0:
+            subnormal = ZERO
+            for i in range(codes.size):
+                result = f32(operation(load_bfloat(a[i]), load_bfloat(b[i])))
+                magnitude = u32(bits_of(result) & MAGNITUDE)
+                subnormal = u32(subnormal | u32(u32(magnitude - ONE) < u32(SMALLEST_NORMAL - 1)))
+                codes[i] = store_bfloat(result)
+            to_scale = PATIENCE if subnormal != ZERO else 0
+        if to_scale > 0:
+            to_scale -= 1
+            for i in range(codes.size):
+                codes[i] = scaled(a[i], b[i])
+        return to_scale
+
+    return fill
+
+
+@cache
+def flagged_binary_kernel(fmt: Format, name: str) -> Any:
+    """The loop `(a, b, codes, flags, bits of the smallest magnitude that is not tiny)`."""
+    _, function = code_functions(fmt, name)
+    scales = (fmt.name, name) in SCALED
+    operation = OPERATIONS[name]
+    infinity, quiet = u16(fmt.infinity_code or 0), u16(fmt.nan_code or 0)
+    divides = name == "divide"
+
+    def binary(a: Any, b: Any, codes: Any, flags: Any, tiny_below: Any) -> None:
+        to_scale = 0  # blocks to scale before the next attempt without
+        for start in range(0, codes.size, BLOCK):
+            x, y = a[start : start + BLOCK], b[start : start + BLOCK]
+            target, raised = codes[start : start + BLOCK], flags[start : start + BLOCK]
+            largest = SHORT_ZERO
+            if scales and to_scale == 0:
+                subnormal = ZERO
+                for i in range(target.size):
+                    result = f32(operation(load_bfloat(x[i]), load_bfloat(y[i])))
+                    magnitude = u32(bits_of(result) & MAGNITUDE)
+                    # a result that vanishes is as inexact as a subnormal one, unless an operand is zero
+                    smaller = u16(min(u16(x[i] & SHORT_MAGNITUDE), u16(y[i] & SHORT_MAGNITUDE)))
+                    low = (magnitude < u32(SMALLEST_NORMAL)) & (smaller != SHORT_ZERO)
+                    subnormal = u32(subnormal | u32(low))
+                    code = u16(store_bfloat(result))
+                    target[i] = code
+                    raised[i] = INEXACT if u32(magnitude & DROPPED) != ZERO else ZERO
+                    largest = u16(max(largest, u16(code & SHORT_MAGNITUDE)))
+                to_scale = PATIENCE if subnormal != ZERO else 0
+            if to_scale > 0 or not scales:
+                to_scale = max(to_scale - 1, 0)
+                for i in range(target.size):
+                    code, flag = function(x[i], y[i], tiny_below)
+                    target[i] = code
+                    raised[i] = flag
+                    largest = u16(max(largest, u16(u16(code) & SHORT_MAGNITUDE)))
+            if largest >= infinity:  # some result is Inf or NaN: only now look at what happened there
+                for i in range(target.size):
+                    flag16 = _special_flags(u16(raised[i]), x[i], y[i], target[i], infinity, quiet, divides)
+                    raised[i] = flag16
+                    target[i] = quiet if u16(target[i] & SHORT_MAGNITUDE) > infinity else target[i]
+
+    return kernel(binary)
+
+
+@scalar
+def _special_flags(flags: Any, a: Any, b: Any, code: Any, infinity: Any, quiet: Any, divides: bool) -> Any:
+    """The flags with those of infinities and NaNs, from the codes of operands and result."""
+    p, q, result = u16(a & SHORT_MAGNITUDE), u16(b & SHORT_MAGNITUDE), u16(code & SHORT_MAGNITUDE)
+    largest = u16(max(p, q))
+    of_infinity = SHORT_OVERFLOW if largest < infinity else SHORT_ZERO
+    if divides:
+        by_zero = (q == SHORT_ZERO) & (p < infinity)
+        of_infinity = SHORT_BY_ZERO if by_zero else of_infinity
+    flags = of_infinity if result == infinity else flags
+    # 0 <= p - infinity - 1 < quiet - infinity - 1 for the NaNs that signal
+    above, span = u16(infinity + SHORT_ONE), u16(u16(quiet - infinity) - SHORT_ONE)
+    signals = u16(min(u16(p - above), u16(q - above))) < span
+    invalid = (largest <= infinity) | signals
+    return (SHORT_INVALID if invalid else SHORT_ZERO) if result > infinity else flags
+
+
+@cache
+def sqrt_kernel(fmt: Format) -> Any:
+    """The loop `(a, codes)`."""
+    load, store = _load_store(fmt)
+
+    def sqrt(a: Any, codes: Any) -> None:
+        for i in range(codes.size):
+            codes[i] = store(f32(np.sqrt(load(a[i]))))
+
+    return kernel(sqrt)
+
+
+@cache
+def flagged_sqrt_kernel(fmt: Format) -> Any:
+    """The loop `(a, codes, flags)`."""
+    load, store = _load_store(fmt)
+    infinity, quiet = u16(fmt.infinity_code or 0), u16(fmt.nan_code or 0)
+
+    def sqrt(a: Any, codes: Any, flags: Any) -> None:
+        for start in range(0, codes.size, BLOCK):
+            x, target, raised = a[start : start + BLOCK], codes[start : start + BLOCK], flags[start : start + BLOCK]
+            largest = SHORT_ZERO
+            for i in range(target.size):
+                value = f32(load(x[i]))
+                code = u16(store(f32(np.sqrt(value))))
+                root = f32(load(code))
+                target[i] = code
+                raised[i] = INEXACT if f32(root * root) != value else ZERO  # the square of 11 bits is exact
+                largest = u16(max(largest, u16(code & SHORT_MAGNITUDE)))
+            if largest > infinity:
+                for i in range(target.size):
+                    raised[i] = _special_flags(u16(raised[i]), x[i], x[i], target[i], infinity, quiet, False)
+
+    return kernel(sqrt)
+
+
+# ---- a fused product and sum
+
+
+@scalar
+def wide_bits(x: Any) -> Any:
+    """The bits of a float32 as a float64."""
+    return u64(f64(x).view(np.uint64))
+
+
+@cache
+def _fused(fmt: Format) -> Any:
+    """The scalar function `(a, b, c) -> bits of the float32 that is a * b + c rounded to odd`, NaN without a sign."""
+    if fmt == FP16:
+        fused_32 = real_width(32).fused
+
+        @scalar
+        def by_float32(a: Any, b: Any, c: Any) -> Any:
+            bits, _ = fused_32(bits_of(load_half(a)), bits_of(load_half(b)), bits_of(load_half(c)), NEAREST_EVEN)
+            return u32(bits)
+
+        return by_float32
+    fused_64 = real_width(64).fused
+
+    @scalar
+    def by_float64(a: Any, b: Any, c: Any) -> Any:
+        bits, _ = fused_64(
+            wide_bits(load_bfloat(a)), wide_bits(load_bfloat(b)), wide_bits(load_bfloat(c)), NEAREST_EVEN
+        )
+        return u32(narrow_to_odd(u64(bits).view(np.float64)))
+
+    return by_float64
+
+
+@cache
+def fma_kernel(fmt: Format) -> Any:
+    """The loop `(a, b, c, codes)`."""
+    fused, (_, store) = _fused(fmt), _load_store(fmt)
+
+    def fma(a: Any, b: Any, c: Any, codes: Any) -> None:
+        for i in range(codes.size):
+            codes[i] = store(float_of(fused(a[i], b[i], c[i])))
+
+    return kernel(fma)
+
+
+@cache
+def flagged_fma_kernel(fmt: Format) -> Any:
+    """The loop `(a, b, c, codes, flags, bits of the smallest magnitude that is not tiny)`."""
+    fused, (load, store) = _fused(fmt), _load_store(fmt)
+    infinity, quiet = u16(fmt.infinity_code or 0), u16(fmt.nan_code or 0)
+
+    def fma(a: Any, b: Any, c: Any, codes: Any, flags: Any, tiny_below: Any) -> None:
+        for start in range(0, codes.size, BLOCK):
+            x, y, z = a[start : start + BLOCK], b[start : start + BLOCK], c[start : start + BLOCK]
+            target, raised = codes[start : start + BLOCK], flags[start : start + BLOCK]
+            largest = SHORT_ZERO
+            for i in range(target.size):
+                bits = u32(fused(x[i], y[i], z[i]))
+                code = u16(store(float_of(bits)))
+                tiny = u32(bits & MAGNITUDE) < tiny_below
+                target[i] = code
+                # what was rounded to odd is no value of the format unless it was exact
+                raised[i] = (TINY_AND_INEXACT if tiny else INEXACT) if bits_of(load(code)) != bits else ZERO
+                largest = u16(max(largest, u16(code & SHORT_MAGNITUDE)))
+            if largest >= infinity:
+                for i in range(target.size):
+                    raised[i] = _special_fma_flags(u16(raised[i]), x[i], y[i], z[i], target[i], infinity, quiet)
+
+    return kernel(fma)
+
+
+@scalar
+def _special_fma_flags(flags: Any, a: Any, b: Any, c: Any, code: Any, infinity: Any, quiet: Any) -> Any:
+    """The flags with those of infinities and NaNs, from the codes of operands and result."""
+    p, q, r = u16(a & SHORT_MAGNITUDE), u16(b & SHORT_MAGNITUDE), u16(c & SHORT_MAGNITUDE)
+    result = u16(code & SHORT_MAGNITUDE)
+    largest = u16(max(u16(max(p, q)), r))
+    of_infinity = SHORT_OVERFLOW if largest < infinity else SHORT_ZERO
+    flags = of_infinity if result == infinity else flags
+    above, span = u16(infinity + SHORT_ONE), u16(u16(quiet - infinity) - SHORT_ONE)
+    signals = u16(min(u16(min(u16(p - above), u16(q - above))), u16(r - above))) < span
+    # 0 * Inf is invalid whatever c is
+    zero_times_infinity = (u16(min(p, q)) == SHORT_ZERO) & (u16(max(p, q)) == infinity)
+    invalid = (largest <= infinity) | signals | zero_times_infinity
+    return (SHORT_INVALID if invalid else SHORT_ZERO) if result > infinity else flags

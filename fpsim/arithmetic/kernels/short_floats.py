@@ -1,0 +1,174 @@
+"""Scalar FP16 and BF16 by float32: load, store to nearest even, and what float32 rounds in its subnormal range.
+
+Products and quotients of BF16 fall below float32's own normal range; those are computed scaled up, and rounded to a
+multiple of the smallest subnormal by adding a number that has its last bit there. FP16 is converted by the processor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from fpsim.casts.half import NAN as HALF_NAN
+from fpsim.casts.half import to_half
+from fpsim.formats.ieee import Flags
+from fpsim.formats.named import BF16, FP16
+from fpsim.runtime.compile import scalar
+
+u16, u32, i32 = np.uint16, np.uint32, np.int32
+f32, f64 = np.float32, np.float64
+
+ZERO, ONE = u32(0), u32(1)
+MAGNITUDE, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000)
+SMALLEST_NORMAL = np.int32(0x00800000)  # of float32 and BF16
+CODE_MAGNITUDE, CODE_SIGN = u32(0x7FFF), u32(0x8000)
+BFLOAT_NAN, BFLOAT_INFINITY = u32(BF16.nan_code or 0), u32(BF16.infinity_code or 0)
+HALF_INFINITY = u32(FP16.infinity_code or 0)
+
+# Results below 2**-126, float32's smallest normal value, are computed times 2**SHIFT, where float32 is precise:
+# products only if the factors are below 2**7 and one of them below 2**-63, quotients only if the dividend is below 4
+# and the divisor above 2**-7. Then the scaled result is neither zero nor infinite, and what is not scaled is normal.
+# Adding MAGIC, whose last bit is worth 2**SHIFT times the smallest subnormal value, 2**-133, rounds to multiples of it.
+ONE_BITS = u32(0x3F800000)
+FACTOR_BOUND, SMALL_FACTOR = u32(0x4300), u32(0x2000)  # the codes of 2**7 and 2**-63,
+DIVIDEND_BOUND, DIVISOR_BOUND = u32(0x4080), u32(0x3C00)  # of 4 and 2**-7
+PRODUCT_SHIFT, PRODUCT_MAGIC = u32(127 << 23), f32(2.0 ** (127 - 133 + 23))
+QUOTIENT_SHIFT, QUOTIENT_MAGIC = u32(118 << 23), f32(2.0 ** (118 - 133 + 23))
+DROPPED = u32(0xFFFF)  # the bits of a float32 that BF16 does not have
+
+INEXACT, TINY_AND_INEXACT = u32(Flags.INEXACT), u32(Flags.INEXACT | Flags.UNDERFLOW)
+
+
+@scalar
+def bits_of(x: Any) -> Any:
+    """The bits of a float32."""
+    return u32(f32(x).view(np.uint32))
+
+
+@scalar
+def float_of(bits: Any) -> Any:
+    """The float32 of some bits."""
+    return f32(u32(bits).view(np.float32))
+
+
+# ---- BF16: the upper half of a float32
+
+
+@scalar
+def load_bfloat(code: Any) -> Any:
+    """The float32 of a code."""
+    return float_of(u32(u32(code) << u32(16)))
+
+
+@scalar
+def round_bfloat(magnitude: Any) -> Any:
+    """The magnitude code nearest the bits of a magnitude that is not NaN."""
+    odd = u32(u32(magnitude >> u32(16)) & ONE)
+    return u32(u32(u32(magnitude + u32(0x7FFF)) + odd) >> u32(16))
+
+
+@scalar
+def store_bfloat(x: Any) -> Any:
+    """The code nearest a float32; NaN becomes the canonical one."""
+    return round_bfloat(bits_of(x)) if x == x else BFLOAT_NAN
+
+
+@scalar
+def _round_scaled(scaled: Any, shift: Any, magic: Any) -> Any:
+    """(magnitude code, whether it is inexact) nearest a magnitude times 2**shift, given as an exponent field."""
+    magnitude = u32(bits_of(scaled) - shift)
+    raised = f32(scaled + magic)
+    is_tiny = i32(magnitude) < SMALLEST_NORMAL
+    code = u32(bits_of(raised) - bits_of(magic)) if is_tiny else round_bfloat(magnitude)
+    inexact = f32(raised - magic) != scaled if is_tiny else u32(magnitude & DROPPED) != ZERO
+    return code, inexact
+
+
+@scalar
+def _multiply_scaled(p: Any, q: Any) -> Any:
+    """(product of the values of two magnitude codes times 2**shift, shift)."""
+    small, large = u32(min(p, q)), u32(max(p, q))
+    shift = PRODUCT_SHIFT if (small < SMALL_FACTOR) & (large < FACTOR_BOUND) else ZERO
+    return f32(f32(load_bfloat(small) * float_of(u32(ONE_BITS + shift))) * load_bfloat(large)), shift
+
+
+@scalar
+def _divide_scaled(p: Any, q: Any) -> Any:
+    """(quotient of the values of two magnitude codes times 2**shift, shift)."""
+    shift = QUOTIENT_SHIFT if (p < DIVIDEND_BOUND) & (q > DIVISOR_BOUND) else ZERO
+    return f32(f32(load_bfloat(p) * float_of(u32(ONE_BITS + shift))) / load_bfloat(q)), shift
+
+
+def _make_scaled(scale: Any, magic: Any) -> Any:
+    """The product or quotient of two BF16 codes, with and without flags."""
+
+    @scalar
+    def without_flags(a: Any, b: Any) -> Any:
+        """The code of the result."""
+        sign = u32(u32(u32(a) ^ u32(b)) & CODE_SIGN)
+        scaled, shift = scale(u32(u32(a) & CODE_MAGNITUDE), u32(u32(b) & CODE_MAGNITUDE))
+        code, _ = _round_scaled(scaled, shift, magic)
+        return u32(code | sign) if bits_of(scaled) <= INFINITY else BFLOAT_NAN
+
+    @scalar
+    def with_flags(a: Any, b: Any, tiny_below: Any) -> Any:
+        """(code, INEXACT and UNDERFLOW) of the result; tiny_below: bits of the smallest magnitude that is not tiny."""
+        sign = u32(u32(u32(a) ^ u32(b)) & CODE_SIGN)
+        scaled, shift = scale(u32(u32(a) & CODE_MAGNITUDE), u32(u32(b) & CODE_MAGNITUDE))
+        code, inexact = _round_scaled(scaled, shift, magic)
+        tiny = i32(bits_of(scaled) - shift) < i32(tiny_below)
+        flags = (TINY_AND_INEXACT if tiny else INEXACT) if inexact else ZERO
+        return (u32(code | sign) if bits_of(scaled) <= INFINITY else BFLOAT_NAN), flags
+
+    return without_flags, with_flags
+
+
+multiply_bfloat, flagged_multiply_bfloat = _make_scaled(_multiply_scaled, PRODUCT_MAGIC)
+divide_bfloat, flagged_divide_bfloat = _make_scaled(_divide_scaled, QUOTIENT_MAGIC)
+
+
+@scalar
+def narrow_to_odd(wide: Any) -> Any:
+    """The bits of a float64 rounded to odd as a float32."""
+    near = f32(wide)
+    error = f64(wide - f64(near))
+    bits = bits_of(near)
+    moves = u32(abs(error) > f64(0)) & u32(u32(bits ^ ONE) & ONE)  # NaN compares false
+    inward = (error < f64(0)) != (bits > MAGNITUDE)
+    return u32(bits - moves) if inward else u32(bits + moves)
+
+
+# ---- FP16: converted by the processor
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _from_half(_typing: Any, code: Any) -> Any:
+    """The pattern of a float16 as a float32."""
+
+    def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        half = builder.bitcast(args[0], ir.HalfType())
+        return builder.fpext(half, ir.FloatType())
+
+    return types.float32(types.uint16), build
+
+
+@scalar
+def load_half(code: Any) -> Any:
+    """The float32 of a code."""
+    return f32(_from_half(u16(code)))
+
+
+@scalar
+def to_half_of(x: Any) -> Any:
+    """The code nearest a float32, with the payload of a NaN."""
+    return u16(to_half(bits_of(x)))
+
+
+@scalar
+def store_half(x: Any) -> Any:
+    """The code nearest a float32; NaN becomes the canonical one."""
+    return u32(to_half(bits_of(x))) if x == x else HALF_NAN

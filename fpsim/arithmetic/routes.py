@@ -1,0 +1,284 @@
+"""How an operation is computed: by the integer core, by a table made with it, or by a float kernel. Loads numba."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any
+
+import numba
+import numpy as np
+
+from fpsim.arithmetic.float_plan import float_plan, tiny_below
+from fpsim.arithmetic.kernels import exact, float_arithmetic, nearest, order, table
+from fpsim.arithmetic.operation import Operation
+from fpsim.casts.loops import random_kernel
+from fpsim.core.layouts import order_layout, pack_plan, unpack_layout
+from fpsim.core.operations import BINARY, COMPARISONS
+from fpsim.core.pack import LOSES_INFINITY
+from fpsim.formats.rounding import Rounding
+from fpsim.runtime.elementwise import Array, Run
+from fpsim.runtime.pipeline import PIECE, wrapping
+from fpsim.runtime.processor import keeps_ieee
+
+u64 = np.uint64
+EXACT_PIECE = 1 << 12  # elements that pass through the integer core at a time, as 64-bit words
+TABLE_BITS = 16
+STREAM_BYTES = 1 << 23  # results from this size on would not stay in the caches
+FLOAT_FROM = 1 << 13  # elements from which a float kernel repays its compilation, which a mode needs each
+NO_RANDOM = np.zeros(0, np.uint32)
+NO_FLAGS = np.zeros(0, np.uint8)
+
+# (operands as words, random words, results as words, flags)
+Call = Callable[[tuple[Array, ...], Array, Array, Array], None]
+
+
+def route(operation: Operation, size: int) -> Run:
+    """The way to compute `size` results: `run(codes of operands, (results,) or (results, flags), first)`."""
+    by_core, tabulated, floats_first = _preference(operation)
+    if size >= FLOAT_FROM and floats_first:
+        return _by_float(operation)
+    if tabulated and 1 << operation.operand_bits <= 4 * size:
+        return _by_table(operation)
+    if size >= FLOAT_FROM and not tabulated and not numba.config.DISABLE_JIT:
+        return _by_float(operation)
+    return by_core
+
+
+@lru_cache(maxsize=4096)
+def _preference(operation: Operation) -> tuple[Run, bool, bool]:
+    """(the integer core, whether a table of all results is small enough, whether a float loop beats it)."""
+    few = operation.operand_bits <= TABLE_BITS and len(operation.formats) <= 2
+    tabulated = few and not operation.is_stochastic
+    return _by_core(operation), tabulated, operation.name == "sqrt" and _nearest(operation) is not None
+
+
+# ---- the integer core
+
+
+@lru_cache(maxsize=4096)
+def _by_core(operation: Operation) -> Run:
+    call, seed = _core_call(operation), operation.result.seed
+    stochastic = operation.is_stochastic
+
+    def run(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int) -> None:
+        size = min(EXACT_PIECE, targets[0].size)
+        operands, results, raised = np.empty((len(sources), size), u64), np.empty(size, u64), np.empty(size, np.uint8)
+        for start in range(0, targets[0].size, EXACT_PIECE):
+            stop = min(start + EXACT_PIECE, targets[0].size)
+            length = stop - start
+            for operand, source in zip(operands, sources, strict=True):
+                np.copyto(operand[:length], source[start:stop], casting="unsafe")
+            random = _random_words(first + start, length, seed) if stochastic and seed is not None else NO_RANDOM
+            words = tuple(operand[:length] for operand in operands)
+            call(words, random, results[:length], raised[:length])
+            np.copyto(targets[0][start:stop], results[:length], casting="unsafe")
+            if len(targets) > 1:
+                targets[1][start:stop] = raised[:length]
+
+    return run
+
+
+def _random_words(first: int, size: int, seed: int) -> Array:
+    """The random words of elements first .. first + size."""
+    skip = first % 4  # a counter gives four words
+    words = np.empty(-(-(skip + size) // 4) * 4, np.uint32)
+    random_kernel()(words, u64(first // 4), u64(seed & 0xFFFFFFFF), u64(seed >> 32))
+    return words[skip : skip + size]
+
+
+def _core_call(operation: Operation) -> Call:
+    """The loop over the integer core, with the layouts that it wants."""
+    name, formats, result, input_subnormals, tininess, integer = operation
+    fmt, rounding, overflow, subnormals, _, random_bits = result
+    layouts = tuple(unpack_layout(operand, input_subnormals) for operand in formats)
+    plan = pack_plan(fmt, rounding, overflow, subnormals, random_bits, tininess)
+    out, rules, mode = plan.layout, u64(plan.rules), int(rounding)
+    if name in COMPARISONS:
+        compare = exact.comparison_kernel(name)
+        return lambda x, random, y, flags: compare(*x, y, flags, *layouts)
+    if name == "from_int":
+        assert integer is not None
+        convert, signed = exact.from_integer_kernel(), u64(integer.kind == "i")
+        return lambda x, random, y, flags: convert(*x, random, y, flags, signed, out, mode, rules)
+    if name == "to_int":
+        assert integer is not None
+        limits, mask = np.iinfo(integer), u64(((1 << random_bits) - 1) << (32 - random_bits))
+        lowest, highest = u64(-int(limits.min)), u64(limits.max)
+        to_integer = exact.to_integer_kernel()
+        return lambda x, random, y, flags: to_integer(*x, random, y, flags, *layouts, lowest, highest, mask, mode)
+    if name in ("next_up", "next_down"):
+        neighbour, downward = exact.neighbour_kernel(), u64(name == "next_down")
+        return lambda x, random, y, flags: neighbour(*x, downward, y, flags, *layouts, out)
+    if name == "classify":
+        classify = exact.classify_kernel()
+        return lambda x, random, y, flags: classify(*x, y, *layouts)
+    if name in ("negative", "absolute"):
+        sign = exact.sign_kernel(name)
+        return lambda x, random, y, flags: sign(*x, y, *layouts, out)
+    loop = _rounding_loop(name)
+    return lambda x, random, y, flags: loop(*x, random, y, flags, *layouts, out, mode, rules)
+
+
+def _rounding_loop(name: str) -> Any:
+    if name == "fma":
+        return exact.fma_kernel()
+    return exact.binary_kernel(name) if name in BINARY else exact.unary_kernel(name)
+
+
+# ---- the processor's float operations
+
+
+@lru_cache(maxsize=4096)
+def _by_float(operation: Operation) -> Run:
+    """FP16 and BF16 to nearest even by loops of their own, what float32 or float64 hold by general ones."""
+    by_core = _by_core(operation)
+    fast = _ordered(operation) or _nearest(operation) or _general(operation)
+    if fast is None:
+        return by_core
+
+    def run(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int) -> None:
+        if not keeps_ieee() or not fast(sources, targets):
+            by_core(sources, targets, first)
+
+    return run
+
+
+def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
+    name, formats, result, input_subnormals, tininess, _ = operation
+    fmt = result.fmt
+    ieee = result[1:4] == (Rounding.NEAREST_EVEN, "nonfinite", "keep") and input_subnormals == "keep"
+    if not ieee or set(formats) != {fmt} or not nearest.serves(fmt, name):
+        return None
+    edge = tiny_below(fmt, tininess, scaled=name != "fma")
+
+    def run(sources: tuple[Array, ...], targets: tuple[Array, ...]) -> bool:
+        if any(_same_memory(source, targets[0]) for source in sources):
+            for start in range(0, targets[0].size, PIECE):  # the loops read operands after they wrote results
+                piece = slice(start, start + PIECE)
+                run(tuple(source[piece].copy() for source in sources), tuple(target[piece] for target in targets))
+        elif name == "fma" and len(targets) > 1:
+            nearest.flagged_fma_kernel(fmt)(*sources, *targets, edge)
+        elif name == "fma":
+            nearest.fma_kernel(fmt)(*sources, *targets)
+        elif name == "sqrt" and len(targets) > 1:
+            nearest.flagged_sqrt_kernel(fmt)(*sources, *targets)
+        elif name == "sqrt":
+            nearest.sqrt_kernel(fmt)(*sources, *targets)
+        elif len(targets) > 1:
+            nearest.flagged_binary_kernel(fmt, name)(*sources, *targets, edge)
+        else:
+            nearest.binary_kernel(fmt, name, targets[0].nbytes >= STREAM_BYTES)(*sources, *targets)
+        return True
+
+    return run
+
+
+def _ordered(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
+    """Comparisons within one format, by integers."""
+    name, formats, result, input_subnormals, _, _ = operation
+    compares = name in order.COMPARISONS
+    layout = order_layout(formats[0], input_subnormals) if formats else None
+    if layout is None or len(set(formats)) > 1 or not (compares or name in order.EXTREMA):
+        return None
+    keeps_codes = result.fmt == formats[0] and result.subnormals == input_subnormals == "keep"
+    plan = pack_plan(result.fmt, *result[1:4], result.random_bits, "after")
+    loses_infinity = plan.rules & int(LOSES_INFINITY) and result.fmt.has_infinity
+    if not compares and (not keeps_codes or loses_infinity):
+        return None
+    loop = order.comparison_kernel if compares else order.extremum_kernel
+
+    def run(sources: tuple[Array, ...], targets: tuple[Array, ...]) -> bool:
+        flags = targets[1] if len(targets) > 1 else NO_FLAGS
+        loop(name, len(targets) > 1)(*sources, targets[0], flags, layout)
+        return True
+
+    return run
+
+
+def _same_memory(a: Array, b: Array) -> bool:
+    return bool(a.__array_interface__["data"][0] == b.__array_interface__["data"][0])
+
+
+def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
+    plan = float_plan(operation)
+    if plan is None:
+        return None
+    width, layouts, limits = plan
+    mode, to_nearest = int(operation.result.rounding), operation.result.rounding is Rounding.NEAREST_EVEN
+    name = "add" if operation.name == "subtract" else operation.name
+    word = np.uint32 if width == 32 else np.uint64
+    flip = word(1 << (width - 1)) if operation.name == "subtract" else word(0)
+
+    def run(sources: tuple[Array, ...], targets: tuple[Array, ...]) -> bool:
+        if len(targets) == 1 and name == "sqrt":
+            float_arithmetic.sqrt_kernel(width)(*sources, *targets, *layouts, mode)
+        elif len(targets) == 1 and name == "fma":
+            float_arithmetic.fma_kernel(width, to_nearest)(*sources, *targets, *layouts, mode)
+        elif len(targets) == 1:
+            float_arithmetic.binary_kernel(name, width, to_nearest)(*sources, *targets, *layouts, mode, flip)
+        elif limits is None:
+            return False
+        elif name == "sqrt":
+            float_arithmetic.flagged_sqrt_kernel(width)(*sources, *targets, *layouts, limits, mode)
+        elif name == "fma":
+            float_arithmetic.flagged_fma_kernel(width, to_nearest)(*sources, *targets, *layouts, limits, mode)
+        else:
+            loop = float_arithmetic.flagged_binary_kernel(name, width, to_nearest)
+            loop(*sources, *targets, *layouts, limits, mode, flip)
+        return True
+
+    return run
+
+
+# ---- tables of every result
+
+
+@lru_cache(maxsize=256)
+def _by_table(operation: Operation) -> Run:
+    results, flags = _tables(operation)
+    if len(operation.formats) == 1:
+
+        def run_single(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int) -> None:
+            if len(targets) > 1:
+                table.flagged_single_kernel()(sources[0], results, flags, *targets)
+            else:
+                table.single_kernel()(sources[0], results, *targets)
+
+        return run_single
+    bits = np.uint16(operation.formats[1].bits)
+
+    def run_pair(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int) -> None:
+        if len(targets) > 1:
+            table.flagged_pair_kernel()(*sources, bits, results, flags, *targets)
+        else:
+            table.pair_kernel(targets[0].nbytes >= STREAM_BYTES)(*sources, bits, results, *targets)
+
+    return run_pair
+
+
+def _tables(operation: Operation) -> tuple[Array, Array]:
+    """Results and flags of every combination of codes, by the integer core."""
+    index = np.arange(1 << operation.operand_bits)
+    if len(operation.formats) == 1:
+        sources: tuple[Array, ...] = (index,)
+    else:
+        low = operation.formats[1].bits
+        sources = (index >> low, index & ((1 << low) - 1))
+    results, flags = np.empty(index.size, result_dtype(operation)), np.empty(index.size, np.uint8)
+    with wrapping():
+        _by_core(operation)(sources, (results, flags), 0)
+    return results, flags
+
+
+@cache
+def result_dtype(operation: Operation) -> np.dtype[Any]:
+    """The dtype of results as words."""
+    if operation.name in COMPARISONS:
+        return np.dtype(np.bool_)
+    if operation.name == "classify":
+        return np.dtype(np.uint8)
+    if operation.name == "to_int":
+        assert operation.integer is not None
+        return operation.integer
+    return operation.result.fmt.storage

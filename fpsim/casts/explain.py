@@ -1,0 +1,279 @@
+"""One cast in words: what the value is, what its neighbours are, what was dropped and why the result is what it is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arrays import float_array, words
+from fpsim.casts.cast import encode
+from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
+from fpsim.formats.named import Format
+from fpsim.formats.rounding import Rounding
+
+REASONS = {
+    Rounding.NEAREST_EVEN: "nearest_even takes the nearer neighbour",
+    Rounding.NEAREST_AWAY: "nearest_away takes the nearer neighbour",
+    Rounding.TOWARD_ZERO: "toward_zero drops what does not fit",
+    Rounding.UP: "up takes the neighbour toward +Inf",
+    Rounding.DOWN: "down takes the neighbour toward -Inf",
+    Rounding.ODD: "odd takes the neighbour with the odd significand",
+}
+HALF = Fraction(1, 2)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A cast of one value, taken apart. `str()` tells it in words.
+
+    Attributes:
+      value: the input, exactly, as a float.
+      bits: its bit pattern in its own dtype, as hexadecimal text.
+      fmt, options: the format, and the checked keywords of the cast.
+      exact: whether the format holds the value.
+      inner, outer: the neighbours toward and away from zero, with the exponent unbounded above; None where there is
+        none (NaN, Inf, values that the format has no sign or no zero for).
+      fraction: how far the value lies from inner to outer, 0 <= fraction < 1; None without both neighbours.
+      dropped_bits: the binary digits of the fraction, "1" for a tie.
+      tie: whether the value lies halfway.
+      code, result: the outcome, as a code and as a value.
+      reason: why, in words.
+    """
+
+    value: float
+    bits: str
+    fmt: Format
+    options: CastOptions
+    exact: bool
+    inner: float | None
+    outer: float | None
+    fraction: Fraction | None
+    dropped_bits: str
+    tie: bool
+    code: int
+    result: float
+    reason: str
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.value!r} in {self.fmt}, rounding {self.options.rounding.name.lower()}, "
+            f"overflow {self.options.overflow}, subnormals {self.options.subnormals}",
+            f"  value    {_binary(self.value)}  (bits {self.bits})",
+        ]
+        neighbours = sorted(one for one in (self.inner, self.outer) if one is not None and not self.exact)
+        if len(neighbours) == 2:
+            lines.append(f"  below    {self._neighbour(neighbours[0])}")
+            lines.append(f"  above    {self._neighbour(neighbours[1])}")
+        elif neighbours:
+            lines.append(f"  nearest  {self._neighbour(neighbours[0])}")
+        if self.fraction is not None and not self.exact:
+            way = f"{_share(self.fraction)} of the way from {self.inner!r} to {self.outer!r}"
+            lines.append(f"  dropped  {self.dropped_bits}, {way}{': a tie' if self.tie else ''}")
+        lines.append(f"  result   {self._neighbour(self.result)}")
+        lines.append(f"  because  {self.reason}")
+        return "\n".join(lines)
+
+    def _neighbour(self, value: float) -> str:
+        if abs(value) > self.fmt.max and value != self.result:
+            return f"{value!r}, beyond the largest finite value"
+        if value == 0 and math.copysign(1, value) < 0 and not self.fmt.negative_zero:
+            value = 0.0
+        is_result = value == self.result or math.isnan(value)
+        code = self.code if is_result else int(encode(np.float64(value), self.fmt))
+        return f"{value!r} = {_fields(code, self.fmt)}"
+
+
+def explain(
+    x: npt.ArrayLike,
+    fmt: FormatLike,
+    *,
+    rounding: str | Rounding = "nearest_even",
+    overflow: str = "nonfinite",
+    subnormals: str = "keep",
+    seed: int | None = None,
+    random_bits: int = 32,
+) -> Explanation:
+    """Explain the cast of one value.
+
+    Args:
+      x: one float (a Python float is a float64); other arguments as for `fpsim.encode`.
+
+    Returns:
+      An Explanation; print it. A stochastic result is that of flat index 0.
+
+    Raises:
+      ValueError: x is not a single value, or as for `fpsim.encode`.
+      TypeError: x is not a float.
+
+    Example:
+      >>> import fpsim as fp
+      >>> print(fp.explain(4.25, fp.E4M3))
+      4.25 in E4M3, rounding nearest_even, overflow nonfinite, subnormals keep
+        value    0b1.0001 x 2**2  (bits 0x4011000000000000)
+        below    4.0 = code 0x48 = 0b0_1001_000
+        above    4.5 = code 0x49 = 0b0_1001_001
+        dropped  1, 1/2 of the way from 4.0 to 4.5: a tie
+        result   4.0 = code 0x48 = 0b0_1001_000
+        because  the value lies halfway, and nearest_even takes the neighbour with the even code
+    """
+    options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
+    source, _ = float_array(x)
+    if source.size != 1:
+        raise ValueError(f"explain takes one value; got {source.size}. Pass a single element, such as x[0].")
+    code = int(encode(source, **options.keywords()).reshape(-1)[0])
+    value = float(source.reshape(-1)[0])
+    inner, outer = _neighbours(value, options.fmt)
+    fraction = None
+    if inner is not None and outer is not None:
+        fraction = (abs(Fraction(value)) - abs(inner)) / (abs(outer) - abs(inner))
+    keeping = options._replace(subnormals="keep")
+    kept = options.fmt.value_of(int(encode(source, **keeping.keywords()).reshape(-1)[0]))
+    result = options.fmt.value_of(code)
+    return Explanation(
+        value=value,
+        bits=f"{int(words(source).reshape(-1)[0]):#0{2 + 2 * source.dtype.itemsize}x}",
+        fmt=options.fmt,
+        options=options,
+        exact=fraction == 0,
+        inner=None if inner is None else _as_float(inner, value),
+        outer=None if outer is None else _as_float(outer, value),
+        fraction=fraction,
+        dropped_bits=_digits(fraction),
+        tie=fraction == HALF,
+        code=code,
+        result=result,
+        reason=_reason(value, kept, result, options, fraction, inner),
+    )
+
+
+def _neighbours(value: float, fmt: Format) -> tuple[Fraction | None, Fraction | None]:
+    """The magnitudes next to a finite value's, toward and away from zero, were the exponent unbounded above."""
+    if not math.isfinite(value) or (value < 0 and not fmt.signed):
+        return None, None
+    magnitude = abs(Fraction(value))
+    smallest = Fraction(fmt.smallest_normal)
+    if not fmt.has_zero and magnitude < smallest:
+        return None, smallest
+    exponent = math.frexp(abs(value))[1] - 1 if value else fmt.min_exponent
+    step = Fraction(2) ** (max(exponent, fmt.min_exponent) - fmt.mantissa_bits)
+    inner = magnitude // step * step
+    return inner, inner + step
+
+
+def _as_float(magnitude: Fraction, value: float) -> float:
+    """A magnitude with the sign of a value; Inf where float64 ends."""
+    try:
+        return math.copysign(float(magnitude), value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def _digits(fraction: Fraction | None) -> str:
+    """The binary digits of a fraction below 1, cut with dots after sixty."""
+    if not fraction:
+        return ""
+    digits = fraction.denominator.bit_length() - 1
+    text = f"{fraction.numerator:0{digits}b}"
+    return text if len(text) <= 60 else text[:60] + "..."
+
+
+def _share(fraction: Fraction) -> str:
+    """A fraction for people: exact where it is short, and never one half where it is not."""
+    if fraction.denominator <= 1024:
+        return str(fraction)
+    text = f"{float(fraction):.6g}"
+    if text == "0.5":
+        return "just more than 1/2" if fraction > HALF else "just less than 1/2"
+    return text
+
+
+def _reason(
+    value: float, kept: float, result: float, options: CastOptions, fraction: Fraction | None, inner: Fraction | None
+) -> str:
+    """Why a value gives `result`, which would be `kept` if subnormals were."""
+    fmt, mode = options.fmt, options.rounding
+    decides = f"overflow={options.overflow!r} decides"
+    if math.isnan(value):
+        return "NaN stays NaN" if fmt.has_nan else f"{fmt} has no NaN, and {decides}"
+    if value < 0 and not fmt.signed:
+        nothing = result == 0 and fraction is None and abs(value) < fmt.smallest_subnormal
+        return f"{fmt} has no negative values, " + ("and this one rounds to zero" if nothing else f"and {decides}")
+    if math.isinf(value):
+        return f"the value is infinite, and {decides} what becomes of it in {fmt}"
+    if value == 0 and not fmt.has_zero:
+        return f"{fmt} has no zero, and {decides}"
+    if value == 0 and math.copysign(1, value) < 0 and not fmt.negative_zero:
+        return f"{fmt} has no -0"
+    if inner is None:
+        return f"{fmt} has nothing below its smallest value"
+    assert fraction is not None
+    if _overflows(value, result, options, fraction, inner):
+        beyond = f"it rounds to a magnitude beyond the largest finite value, {fmt.max:g}"
+        inward = {Rounding.TOWARD_ZERO: True, Rounding.ODD: True, Rounding.UP: value < 0, Rounding.DOWN: value > 0}
+        return f"{beyond}, where {mode.name.lower()} stops" if inward.get(mode) else f"{beyond}, and {decides}"
+    if options.subnormals == "flush" and kept != result:
+        return f"the result would be {kept:g}, a subnormal, and subnormals='flush' makes it zero"
+    if fraction == 0:
+        return f"{fmt} holds the value exactly"
+    if mode is Rounding.STOCHASTIC:
+        chances = 2**options.random_bits
+        chance = math.floor(fraction * chances) / chances
+        return f"stochastic goes away from zero with probability {chance:.6g}; seed {options.seed} decided so"
+    return _choice(mode, fmt, fraction, inner)
+
+
+def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction) -> str:
+    """How a deterministic mode chooses between two neighbours."""
+    by_code = fmt.mantissa_bits > 0 or fmt.ties_to_even_code
+    if mode is Rounding.ODD and not by_code and inner:
+        return "odd truncates here: with one digit of precision every significand is odd"
+    if mode is Rounding.ODD and by_code:
+        return "odd takes the neighbour with the odd code"
+    if fraction != HALF or mode not in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY):
+        return REASONS[mode]
+    if mode is Rounding.NEAREST_AWAY:
+        return "the value lies halfway, and nearest_away takes the neighbour away from zero"
+    even = "the neighbour with the even code"
+    if not by_code:
+        even = "the larger magnitude (one digit of precision)" if inner else "zero, which is even"
+    return f"the value lies halfway, and nearest_even takes {even}"
+
+
+def _overflows(value: float, result: float, options: CastOptions, fraction: Fraction, inner: Fraction) -> bool:
+    """Whether a finite value rounds, with an unbounded exponent, to more than the largest finite one."""
+    fmt, largest = options.fmt, Fraction(options.fmt.max)
+    if inner != largest or fraction == 0:
+        return inner > largest
+    odd = fmt.max_code % 2 == 1 if fmt.mantissa_bits or fmt.ties_to_even_code else True
+    goes_outward = {
+        Rounding.NEAREST_EVEN: fraction > HALF or (fraction == HALF and odd),
+        Rounding.NEAREST_AWAY: fraction >= HALF,
+        Rounding.UP: value > 0,
+        Rounding.DOWN: value < 0,
+        Rounding.ODD: not odd,
+        Rounding.STOCHASTIC: not math.isfinite(result),  # a policy that saturates hides which way it went
+    }
+    return goes_outward.get(options.rounding, False)
+
+
+def _fields(code: int, fmt: Format) -> str:
+    """A code as hexadecimal, and as binary fields."""
+    digits = f"{code:0{fmt.bits}b}"
+    cuts = [int(fmt.signed), int(fmt.signed) + fmt.exponent_bits]
+    parts = [digits[: cuts[0]], digits[cuts[0] : cuts[1]], digits[cuts[1] :]]
+    return f"code {code:#0{2 + -(-fmt.bits // 4)}x} = 0b{'_'.join(part for part in parts if part)}"
+
+
+def _binary(value: float) -> str:
+    """A float as a binary significand times a power of two."""
+    if value == 0 or not math.isfinite(value):
+        return repr(value)
+    sign = "-" if value < 0 else ""
+    mantissa, exponent = math.frexp(abs(value))
+    digits = bin(int(math.ldexp(mantissa, 53)))[2:].rstrip("0")
+    fraction = digits[1:] or "0"
+    return f"{sign}0b{digits[0]}.{fraction} x 2**{exponent - 1}"

@@ -1,0 +1,127 @@
+"""The stages of a cast: which kernels run, on which words. Loaded with numba at the first cast."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.casts import half
+from fpsim.casts.loops import decode_kernel, encode_kernel, quantize_kernel, stochastic_kernel
+from fpsim.core.layouts import decode_plan, encode_plan, source_width
+from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.named import FP32, FP64, NAMED, Format
+from fpsim.formats.rounding import Rounding
+from fpsim.runtime import processor
+from fpsim.runtime.pipeline import Array, Stage, run_stages
+
+LARGE = 1 << 22  # elements from which a kernel of a named format is compiled with its layout as constants
+STREAM_BYTES = 1 << 23  # results from this size on would not stay in the caches
+
+
+@lru_cache(maxsize=4096)
+def encoding(source: Format, options: CastOptions) -> tuple[Stage, ...]:
+    """From words of the source's dtype to codes."""
+    width = source_width(options.fmt)
+    if source in (FP32, FP64):
+        width = max(width, source.bits)
+    stages = () if source.bits == width else decoding(source, FP32 if width == 32 else FP64, source.storage)
+    return (*stages, _encode_stage(width, options))
+
+
+@lru_cache(maxsize=4096)
+def decoding(fmt: Format, target: Format, codes: np.dtype[Any]) -> tuple[Stage, ...]:
+    """From codes in a dtype to words of the target's dtype, which holds the format."""
+    stages = () if codes == fmt.storage else (Stage(_convert, fmt.storage),)
+    if target in (FP32, FP64):
+        return (*stages, _decode_stage(fmt, target))
+    middle = FP32 if FP32.holds(fmt) else FP64
+    exact = CastOptions(target, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
+    return (*stages, _decode_stage(fmt, middle), *encoding(middle, exact))
+
+
+@lru_cache(maxsize=4096)
+def quantizing(source: Format, target: Format, options: CastOptions) -> tuple[Stage, ...]:
+    """From words of the source's dtype to words of the target's dtype, which holds the format."""
+    fmt, rounding, overflow, subnormals, _, random_bits = options
+    width = target.bits
+    out = decode_plan(fmt, width)
+    if rounding is Rounding.STOCHASTIC or source_width(fmt) > width or out is None:
+        return encoding(source, options) + decoding(fmt, target, fmt.storage)
+    plan, back, mode = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits), out, int(rounding)
+
+    def run_quantize(bits: Array, rounded: Array, first: int) -> None:
+        frozen = (_frozen(plan.frozen, fmt, bits.size), _frozen(back.frozen, fmt, bits.size))
+        kernel = quantize_kernel(width, mode, plan.kind, frozen, rounded.nbytes >= STREAM_BYTES)
+        kernel(bits, rounded, plan.layout, back.layout)
+
+    before = () if source.bits == width else decoding(source, target, source.storage)
+    return (*before, Stage(run_quantize, target.storage))
+
+
+def _convert(source: Array, target: Array, first: int) -> None:
+    """Codes in another integer dtype, known to be in range."""
+    np.copyto(target, source, casting="unsafe")
+
+
+def _encode_stage(width: int, options: CastOptions) -> Stage:
+    fmt, rounding, overflow, subnormals, seed, random_bits = options
+    plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
+
+    if rounding is Rounding.STOCHASTIC:
+        assert seed is not None
+        low, high = np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32)
+
+        def run_stochastic(bits: Array, codes: Array, first: int) -> None:
+            kernel = stochastic_kernel(width, plan.kind, _frozen(plan.frozen, fmt, bits.size))
+            kernel(bits, codes, plan.layout, np.uint64(first), low, high)
+
+        return Stage(run_stochastic, fmt.storage)
+
+    mode = int(rounding)
+    by_processor = half.serves(plan, fmt, rounding)
+
+    def run_encode(bits: Array, codes: Array, first: int) -> None:
+        frozen, streamed = _frozen(plan.frozen, fmt, bits.size), codes.nbytes >= STREAM_BYTES
+        if frozen and by_processor and processor.rounds_to_nearest():
+            half.half_kernel(streamed)(bits, codes, plan.layout)
+        else:
+            encode_kernel(width, mode, plan.kind, frozen, streamed)(bits, codes, plan.layout)
+
+    return Stage(run_encode, fmt.storage)
+
+
+def _decode_stage(fmt: Format, target: Format) -> Stage:
+    width = target.bits
+    plan = decode_plan(fmt, width)
+    if plan is None:
+        table = _table(fmt, width)
+
+        def look_up(codes: Array, bits: Array, first: int) -> None:
+            table.take(codes, out=bits, mode="clip")  # codes are in range; clip spares a copy
+
+        return Stage(look_up, target.storage)
+
+    def run_decode(codes: Array, bits: Array, first: int) -> None:
+        frozen = _frozen(plan.frozen, fmt, codes.size)
+        decode_kernel(width, frozen, bits.nbytes >= STREAM_BYTES)(codes, bits, plan.layout)
+
+    return Stage(run_decode, target.storage)
+
+
+def _frozen(fields: Any, fmt: Format, size: int) -> Any:
+    """The layout to compile in as constants: that of a named format, where the array is long enough to repay it."""
+    return fields if size >= LARGE and NAMED.get(fmt.name) == fmt else None
+
+
+@lru_cache(maxsize=64)
+def _table(fmt: Format, width: int) -> Array:
+    """The bit pattern of every code's value."""
+    bits = fmt.table().view(np.uint64)
+    if width == 64:
+        return bits
+    exact = CastOptions(FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
+    narrow = np.empty(bits.size, np.uint32)
+    run_stages(encoding(FP64, exact), bits, narrow)  # a conversion by the processor may flush subnormals
+    return narrow

@@ -1,0 +1,151 @@
+"""Where two conventions disagree: the inputs of a format that they cast differently, completely."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.casts.cast import encode
+from fpsim.errors import unknown
+from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
+from fpsim.formats.named import Format
+from fpsim.formats.policies import policy
+from fpsim.formats.rounding import Rounding
+
+KEYWORDS = ("rounding", "overflow", "subnormals", "seed", "random_bits")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Inputs from `low` to `high` that two policies cast differently, all to the same two codes.
+
+    The ends belong to the inputs where `low_included` and `high_included` say so; a single input has low == high.
+    A NaN input has low and high NaN.
+    """
+
+    low: float
+    high: float
+    low_included: bool
+    high_included: bool
+    a_code: int
+    b_code: int
+    a: float
+    b: float
+
+    def __str__(self) -> str:
+        if self.low == self.high or math.isnan(self.low):
+            inputs = f"{self.low!r}"
+        else:
+            inputs = (
+                f"{'[' if self.low_included else '('}{self.low!r}, {self.high!r}{']' if self.high_included else ')'}"
+            )
+        return f"{inputs}: {self.a!r} ({self.a_code:#x}) or {self.b!r} ({self.b_code:#x})"
+
+
+def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: FormatLike) -> list[Difference]:
+    """List every float64 input that two policies cast differently.
+
+    A deterministic cast is constant between neighbouring codes and their midpoints, so looking at these points and
+    once between each two of them sees everything.
+
+    Args:
+      a, b: names for `fpsim.policy`, or dicts of cast keywords.
+      fmt: a format of up to 16 bits.
+
+    Returns:
+      Differences in ascending order of the inputs, -Inf and +Inf included, a positive NaN last; empty where the
+      policies agree.
+
+    Raises:
+      ValueError: unknown name or word, a stochastic mode, or a format of more than 16 bits.
+
+    Example:
+      >>> import fpsim as fp
+      >>> for difference in fp.policy_diff("ml_dtypes", "torch", fp.E4M3):
+      ...     print(difference)
+      [-inf, -464.0): nan (0xff) or -448.0 (0xfe)
+      (464.0, inf]: nan (0x7f) or 448.0 (0x7e)
+      >>> fp.policy_diff("ml_dtypes", "torch", fp.E5M2)
+      []
+    """
+    first, second = _options(a, fmt), _options(b, fmt)
+    found = first.fmt
+    with np.errstate(all="ignore"):
+        points = _turning_points(found)
+        between = _between(points)
+    inputs = np.empty(points.size + between.size)  # turning points at even places, what lies between at odd ones
+    inputs[0::2], inputs[1::2] = points, between
+    inputs = np.append(inputs, np.nan)
+    differences: list[Difference] = []
+    codes_a, codes_b = _codes(inputs, first), _codes(inputs, second)
+    run: list[int] = []
+    for i in [*np.flatnonzero(codes_a != codes_b).tolist(), -1]:
+        same = run and i == run[-1] + 1 and (codes_a[i], codes_b[i]) == (codes_a[run[-1]], codes_b[run[-1]])
+        if run and not (same and i < inputs.size - 1):
+            differences.append(_difference(run, inputs, int(codes_a[run[0]]), int(codes_b[run[0]]), found))
+            run = []
+        run.append(i)
+    return differences
+
+
+def _options(words: str | Mapping[str, Any], fmt: FormatLike) -> CastOptions:
+    keywords = policy(words) if isinstance(words, str) else dict(words)
+    for word in keywords:
+        if word not in KEYWORDS:
+            raise unknown("a policy's keyword", word, KEYWORDS)
+    options = cast_options(fmt, **keywords)
+    if options.rounding is Rounding.STOCHASTIC:
+        raise ValueError("policy_diff compares deterministic policies; got rounding 'stochastic'. Compare statistics.")
+    if options.fmt.bits > 16:
+        raise ValueError(f"policy_diff lists inputs of formats of up to 16 bits; {options.fmt} has {options.fmt.bits}.")
+    return options
+
+
+def _codes(inputs: npt.NDArray[np.float64], options: CastOptions) -> npt.NDArray[Any]:
+    return encode(
+        inputs, options.fmt, rounding=options.rounding, overflow=options.overflow, subnormals=options.subnormals
+    )  # fmt: skip
+
+
+def _turning_points(fmt: Format) -> npt.NDArray[np.float64]:
+    """Every input at which a cast can change: codes, midpoints, the first value beyond the largest, zeros and Inf."""
+    finite = fmt.table()[np.isfinite(fmt.table())]
+    positive = np.unique(np.append(np.abs(finite), 0.0))
+    beyond = positive[-1] + fmt.ulp(fmt.max)
+    positive = np.append(positive, beyond) if np.isfinite(beyond) else positive
+    middles = positive[:-1] + (positive[1:] - positive[:-1]) / 2
+    magnitudes = np.unique(np.concatenate([positive, middles]))
+    magnitudes = np.append(magnitudes, np.inf)
+    return np.concatenate([-magnitudes[::-1], magnitudes])  # -0.0 stands before 0.0
+
+
+def _between(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """One input strictly between each two turning points, or a copy of the first where there is none."""
+    low, high = points[:-1], points[1:]
+    inside = np.where(np.isinf(low), np.nextafter(high, low), np.nextafter(low, high))
+    return np.asarray(np.where((low < inside) & (inside < high), inside, low))
+
+
+def _difference(run: list[int], inputs: npt.NDArray[np.float64], a_code: int, b_code: int, fmt: Format) -> Difference:
+    """The inputs of consecutive turning points (even places) and gaps (odd places) as one interval."""
+    first, last = run[0], run[-1]
+    if math.isnan(inputs[first]):
+        low = high = math.nan
+    else:
+        low = float(inputs[first - first % 2])
+        high = float(inputs[last + last % 2])
+    return Difference(
+        low=low,
+        high=high,
+        low_included=first % 2 == 0,
+        high_included=last % 2 == 0,
+        a_code=a_code,
+        b_code=b_code,
+        a=fmt.value_of(a_code),
+        b=fmt.value_of(b_code),
+    )

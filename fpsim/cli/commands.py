@@ -1,0 +1,323 @@
+"""The commands of `fpsim`: each reads its arguments, calls the library and prints."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+import fpsim
+from fpsim.cli.exit_codes import BAD_INPUT, INTERRUPTED
+from fpsim.matrix_units.matrix_unit import Rule
+
+app = typer.Typer(
+    name="fpsim",
+    help="Low-precision floating point, emulated bit for bit.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+SHOWN = 60  # recommendations in the terminal; report.html has them all
+
+
+def command(**settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(*arguments: Any, **keywords: Any) -> None:
+            try:
+                function(*arguments, **keywords)
+            except KeyboardInterrupt:  # typer would make it exit code 1
+                typer.echo("fpsim: Interrupted.", err=True)
+                raise typer.Exit(INTERRUPTED) from None
+
+        app.command(**settings)(run)
+        return function
+
+    return register
+
+
+@command()
+def study(
+    tensors: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Files (.npy .npz .safetensors .pt) or folders; none: a small transformer is trained."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for report.html and the tables.")] = Path("out/study"),
+    formats: Annotated[
+        list[str] | None,
+        typer.Option("--format", "-f", help="Format; repeat for several. [default: E4M3 E5M2 FP16 BF16 E2M1]"),
+    ] = None,
+    roundings: Annotated[
+        list[str] | None,
+        typer.Option("--rounding", "-r", help="Repeat for several. [default: nearest_even stochastic]"),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the training and of stochastic rounding.")] = 0,
+) -> None:
+    """Measure how tensors survive in low-precision formats, and recommend one for each."""
+    from fpsim.analysis.studies.study import FORMATS, ROUNDINGS
+    from fpsim.analysis.studies.study import study as run_study
+
+    _refuse_bad_folder(out)
+    errors = Console(stderr=True)
+    with _progress(errors) as bar:
+        task = bar.add_task("starting", total=1.0)
+        report = run_study(
+            tensors or None,
+            formats=formats or FORMATS,
+            roundings=roundings or ROUNDINGS,
+            seed=seed,
+            progress=lambda share, what: bar.update(task, completed=share, description=_shown(what, 34)),
+        )
+        if report.ranges:
+            bar.update(task, completed=1.0, description="writing the report")
+            files, notes = report.save(out)
+    for line in report.problems:
+        typer.echo(f"fpsim: {_shown(line)}", err=True)
+    if not report.ranges:
+        typer.echo("fpsim: there is nothing to study.", err=True)
+        raise typer.Exit(BAD_INPUT)
+    console = Console()
+    for line in report.notes:
+        console.print(Text(_shown(line), style="dim"))
+    _print_recommendations(console, report)
+    for line in notes:
+        console.print(Text(line, style="dim"))
+    console.print(Text(f"{files[0]}: the report", style="bold"), soft_wrap=True)
+    console.print(Text(f"{out}: {', '.join(file.name for file in files[1:])}"), soft_wrap=True)
+    if report.problems:
+        raise typer.Exit(BAD_INPUT)
+
+
+def _refuse_bad_folder(out: Path) -> None:
+    """Find out before the work that its result cannot be kept."""
+    there = next(folder for folder in (out, *out.resolve().parents) if folder.exists())
+    if not there.is_dir():
+        raise ValueError(f"--out must be a folder; got {out}, where {there} is a file. Choose another.")
+    if not os.access(there, os.W_OK):
+        raise ValueError(f"--out must be a folder that can be written; got {out}. Choose another.")
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _shown(text: str, width: int = 10_000) -> str:
+    """Untrusted text for a terminal."""
+    from fpsim.display.wording import short
+
+    return short(text, width)
+
+
+def _print_recommendations(console: Console, report: Any) -> None:
+    from fpsim.display.wording import decibels, percent
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("tensor", overflow="fold", ratio=None)
+    table.add_column("recommendation", no_wrap=True)
+    for name in ("SQNR", "underflow", "scale"):
+        table.add_column(name, justify="right", no_wrap=True)
+    rows = report.recommendations
+    shown = rows if len(rows) <= SHOWN else sorted(rows, key=lambda row: (row.met, row.sqnr_db))[:SHOWN]
+    for row in shown:
+        scale = f"{row.scale:.3g}" if row.scaling == "amax" else ""
+        what = Text(row.format, style="bold green") if row.met else Text(f"keep {row.format}", style="bold yellow")
+        if row.met:
+            what.append(", amax scale" if row.scaling == "amax" else ", no scale", style="default not bold")
+        table.add_row(Text(_shown(row.tensor, 60)), what, decibels(row.sqnr_db), percent(row.underflow_rate), scale)
+    console.print(table)
+    if len(shown) < len(rows):
+        console.print(f"The {len(shown)} hardest of {len(rows)} tensors; the report has them all.")
+    console.print(
+        Text("Narrowest format that meets the report's requirements at every step; the report says why.", style="dim")
+    )
+
+
+@command()
+def formats(
+    name: Annotated[str | None, typer.Argument(help="A format, such as e4m3; none: list the built-in ones.")] = None,
+) -> None:
+    """List the formats, or describe one."""
+    from fpsim.display.wording import power_of_two
+
+    console = Console()
+    if name is not None:
+        _print_format(console, fpsim.format(name))
+        return
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("format", no_wrap=True)
+    for head in ("bits", "layout", "bias", "max", "normal from", "smallest", "Inf", "NaN"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for known in fpsim.formats.names():
+        fmt = fpsim.format(known)
+        table.add_row(
+            fmt.name, str(fmt.bits), f"{int(fmt.signed)}+{fmt.exponent_bits}+{fmt.mantissa_bits}", str(fmt.bias),
+            f"{fmt.max:.3g}" if fmt.max >= 1e6 else f"{fmt.max:g}", power_of_two(fmt.smallest_normal),
+            power_of_two(fmt.smallest_subnormal), "yes" if fmt.has_infinity else "no", "yes" if fmt.has_nan else "no",
+        )  # fmt: skip
+    console.print(table)
+    console.print(
+        Text(
+            "Layout: sign, exponent and mantissa bits. Every IEEE P3109 format has a name too, such as p3109_k8p4sf.",
+            style="dim",
+        )
+    )
+
+
+TABLE_BITS = 6  # formats up to this width have few enough values to list
+
+
+def _print_format(console: Console, fmt: fpsim.Format) -> None:
+    typer.echo(repr(fmt))
+    if fmt.bits <= TABLE_BITS:
+        values = sorted({value for value in fmt.table().tolist() if value >= 0})
+        typer.echo("values " + ", ".join(f"{value:g}" for value in values))
+
+
+@command()
+def units(
+    arch: Annotated[
+        str | None,
+        typer.Argument(help="volta, turing, ampere, ada, hopper, blackwell, cdna1, cdna2 or cdna3; none: all of them."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="A row for every pair of operands.")] = False,
+) -> None:
+    """List the matrix units: how the instructions of GPUs multiply, align, add and round."""
+    found = fpsim.units(arch.lower() if arch else None)
+    sources = list(dict.fromkeys(unit.source for unit in found))
+    rows = [[unit] for unit in found] if every else _alike(found)
+    console = Console()
+    wide = console.width >= WIDE
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("unit", no_wrap=wide)
+    for head in ("terms", "bits"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for head in ("result", "scale", "evidence"):
+        table.add_column(head, no_wrap=True)
+    if wide:
+        table.add_column("instruction")
+    for before, row in zip([None, *rows], rows, strict=False):
+        unit = row[0]
+        if before is not None and before[0].arch != unit.arch:
+            table.add_section()
+        name = _names(row, [] if wide else [unit.instruction])
+        scale = f"{unit.scale}/{unit.block}" if unit.scale else ""
+        evidence = Text(unit.evidence, style={"hardware": "green", "inferred": "yellow"}.get(unit.evidence, ""))
+        evidence.append(f" [{1 + sources.index(unit.source)}]", style="dim default")
+        facts = str(unit.terms), str(unit.fraction_bits or ""), _rounding(unit), scale, evidence
+        table.add_row(name, *facts, *([unit.instruction] if wide else []))
+    console.print(table)
+    for i, source in enumerate(sources):
+        console.print(Text(f"[{i + 1}] {source}", style="dim"))
+    console.print(Text(UNIT_WORDS, style="dim"))
+    if len(rows) < len(found):
+        console.print(
+            Text(
+                "<a>, <b>: the elements below the name, two different ones for <a>x<b>; --all lists every unit.",
+                style="dim",
+            )
+        )
+
+
+WIDE = 100  # columns of a terminal that has room for instructions beside the facts
+UNIT_WORDS = (
+    "terms: products that a step adds. bits: fraction bits kept where they are aligned. result: RZ rounds toward zero "
+    "(RZ13: to 13 mantissa bits), RNE to nearest even; RZ+RNE: steps toward zero, their sum to nearest even. hardware: "
+    "compared with real chips; simulated: from a simulator; inferred: neither. The rules: docs/matrix-units.md."
+)
+
+
+def _alike(found: tuple[fpsim.MatrixUnit, ...]) -> list[list[fpsim.MatrixUnit]]:
+    """Units that differ in their operands alone, together; equal and mixed operands apart."""
+    classes: dict[tuple[object, ...], list[fpsim.MatrixUnit]] = {}
+    arches = list(dict.fromkeys(unit.arch for unit in found))
+    for unit in sorted(found, key=lambda unit: arches.index(unit.arch)):
+        facts = (_named(unit, ""), unit.rule, unit.terms, unit.instruction, unit.evidence, unit.a == unit.b)
+        classes.setdefault(facts, []).append(unit)
+    return list(classes.values())
+
+
+def _named(unit: fpsim.MatrixUnit, operands: str) -> str:
+    """A unit's name with other words for its operands, where these take several elements."""
+    mixed = f"_{unit.a.name}x{unit.b.name}_{unit.d.name}"
+    same = f"_{unit.a.name}_{unit.d.name}"
+    if unit.a.fmt.bits > 8 or not unit.name.endswith((mixed, same)):
+        return unit.name
+    return f"{unit.name.removesuffix(mixed).removesuffix(same)}_{operands}_{unit.d.name}"
+
+
+def _names(row: list[fpsim.MatrixUnit], below: list[str]) -> Group:
+    """The name of units that differ in their operands alone, over what they take and lines below that."""
+    first, name = row[0], row[0].name
+    if len(row) > 1:
+        name = _named(first, "<a>" if first.a == first.b else "<a>x<b>")
+        below = [" ".join(dict.fromkeys(x.name for unit in row for x in (unit.a, unit.b))), *below]
+    return Group(Text(name), *(Padding(Text(line, style="dim"), (0, 0, 0, 2)) for line in below))
+
+
+def _rounding(unit: fpsim.MatrixUnit) -> str:
+    """How a unit rounds its result, in short."""
+    if unit.rounding == "nearest_even":
+        return "RNE"
+    if unit.rule is Rule.TWO_PASSES:
+        return "RZ+RNE"
+    return "RZ" if unit.result_bits == unit.d.fmt.mantissa_bits else f"RZ{unit.result_bits}"
+
+
+@command()
+def validate(
+    out: Annotated[Path, typer.Option(help="Folder for validation.json and validation.txt.")] = Path("out/validation"),
+    minutes: Annotated[float, typer.Option(help="For all parts together.")] = 7,
+    part: Annotated[list[str] | None, typer.Option("--part", "-p", help="Only this part; may be repeated.")] = None,
+) -> None:
+    """Compare the emulator with the GPU of this machine, bit by bit; ends with 1 where something differs."""
+    from fpsim.gpu.experiments.validate import main
+
+    raise typer.Exit(main(["--out", str(out), "--minutes", str(minutes), *(["--parts", *part] if part else [])]))
+
+
+@command(context_settings={"ignore_unknown_options": True})
+def explain(
+    value: Annotated[str, typer.Argument(help="A number: 0.3, -1e-4, inf, nan, 0x1.8p3.")],
+    format: Annotated[str, typer.Argument(help="A format, such as e4m3.")],
+    rounding: Annotated[str, typer.Option("--rounding", "-r", help="How it is rounded.")] = "nearest_even",
+    overflow: Annotated[str, typer.Option(help="What becomes of values beyond the range.")] = "nonfinite",
+    subnormals: Annotated[str, typer.Option(help="keep or flush.")] = "keep",
+    seed: Annotated[int | None, typer.Option(help="Key of stochastic rounding.")] = None,
+) -> None:
+    """Explain how one value is rounded: its neighbours, what is dropped, the result and the reason."""
+    typer.echo(
+        str(
+            fpsim.explain(
+                _number(value), format, rounding=rounding, overflow=overflow, subnormals=subnormals, seed=seed
+            )
+        )
+    )
+
+
+def _number(text: str) -> float:
+    try:
+        return float.fromhex(text) if "0x" in text.lower() else float(text)
+    except (ValueError, OverflowError):
+        raise ValueError(f"value must be a number such as 0.3, -1e-4, inf, nan or 0x1.8p3; got {text!r}.") from None

@@ -1,0 +1,37 @@
+"""The command line: runs a command, and turns what goes wrong into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from fpsim.cli.exit_codes import BAD_INPUT, INTERRUPTED
+
+INSTALL = (
+    "The command line needs typer and rich, which are not installed: "
+    "pip install 'fpsim-numerics[cli]' (from a checkout: pip install -e '.[cli]')"
+)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run `fpsim` with the arguments of the process, or with these; ends in SystemExit."""
+    try:
+        try:
+            from fpsim.cli import commands
+        except ModuleNotFoundError as missing:
+            if (missing.name or "").partition(".")[0] not in ("typer", "rich"):
+                raise
+            _end(INSTALL, BAD_INPUT)
+        commands.app(args=arguments, prog_name="fpsim")
+    except KeyboardInterrupt:
+        _end("Interrupted.", INTERRUPTED)
+    except BrokenPipeError:  # the reader of a pipe went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (ValueError, TypeError, ImportError, OSError) as problem:
+        _end(" ".join(str(problem).split()), BAD_INPUT)
+
+
+def _end(line: str, code: int) -> None:
+    print(f"fpsim: {line}", file=sys.stderr)
+    raise SystemExit(code)

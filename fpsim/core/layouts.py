@@ -1,0 +1,219 @@
+"""A format and its policy as the numbers that the kernels take."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.core.decode import DecodeLayout
+from fpsim.core.encode import FULL, PLAIN, SOURCE_LIFT, UNUSUAL, EncodeLayout
+from fpsim.core.number import BIAS, TOP, UnpackLayout
+from fpsim.core.pack import LOSES_INFINITY, LOSES_NAN, TINY_BEFORE, UNSIGNED
+from fpsim.formats.named import FP32, FP64, Format
+from fpsim.formats.policies import Beyond, overflow_outcome
+from fpsim.formats.rounding import Rounding
+
+
+class EncodePlan(NamedTuple):
+    """Which kernel to run, and with which layout."""
+
+    width: int  # bits of the source float
+    kind: int
+    layout: npt.NDArray[Any]
+    frozen: EncodeLayout  # the same as Python integers
+
+
+def source_width(fmt: Format) -> int:
+    """The narrowest source float, 32 or 64 bits, that the encoder can round to a format from."""
+    narrow = fmt.mantissa_bits <= FP32.mantissa_bits and fmt.min_exponent > FP32.min_exponent - SOURCE_LIFT
+    return 32 if narrow else 64
+
+
+class Wide(NamedTuple):
+    """What the rounding of a wide number needs to know about it."""
+
+    mantissa_bits: int
+    bias: int
+    bits: int
+
+
+@lru_cache(maxsize=4096)
+def encode_plan(
+    fmt: Format, width: int, rounding: Rounding, overflow: str, subnormals: str, random_bits: int
+) -> EncodePlan:
+    """How source floats of a width become codes of a format."""
+    source = FP32 if width == 32 else FP64
+    unusual = (
+        not fmt.signed
+        or not fmt.has_zero
+        or (fmt.mantissa_bits == 0 and not fmt.ties_to_even_code)
+        or fmt.min_exponent < source.min_exponent
+    )
+    wide = Wide(source.mantissa_bits, source.bias + (SOURCE_LIFT if unusual else 0), width)
+    fields = _encode_layout(wide, fmt, rounding, overflow, subnormals, random_bits)
+    directed = rounding in (Rounding.UP, Rounding.DOWN)
+    plain = (
+        fields.flush_below == 0
+        and fields.infinite == fields.overflow
+        and (fields.overflow == fields.overflow_inward or not directed)
+        and fields.nan_sign == fields.sign_bit
+        and fields.nan < fields.sign_bit
+        and fields.signed_from == 0
+        and fmt.max <= source.max  # so that the code of Inf is too large as well
+    )
+    kind = UNUSUAL if unusual else PLAIN if plain else FULL
+    word = np.uint32 if width == 32 else np.uint64
+    return EncodePlan(width, kind, np.array(fields, word), fields)
+
+
+def _encode_layout(
+    wide: Wide, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int
+) -> EncodeLayout:
+    """A format and its policy as seen from a wide number."""
+    outcome = overflow_outcome(overflow, fmt)
+
+    def code_of(beyond: Beyond) -> int:
+        code = {"infinity": fmt.infinity_code, "nan": fmt.nan_code, "max": fmt.max_code}[beyond]
+        assert code is not None, f"{fmt} has no {beyond}"
+        return code
+
+    inward = rounding in (Rounding.TOWARD_ZERO, Rounding.ODD)
+    nan_code, lowest = fmt.nan_code, 0
+    below = nan_code if outcome.below == "nan" and nan_code is not None else lowest
+    if nan_code is not None:
+        nan, nan_sign = nan_code, 0 if fmt.nan == "negative_zero" else fmt.sign_bit
+    elif outcome.nan == "zero":
+        nan, nan_sign = fmt.sign_bit, fmt.sign_bit
+    else:
+        nan, nan_sign = fmt.max_code, 0
+    depth = fmt.min_exponent + wide.bias - 1
+    return EncodeLayout(
+        depth=depth,
+        place=wide.mantissa_bits - fmt.mantissa_bits + depth,
+        max_code=fmt.max_code,
+        flush_below=1 << fmt.mantissa_bits if subnormals == "flush" and fmt.has_zero else 0,
+        overflow=fmt.max_code if inward else code_of(outcome.overflow),
+        overflow_inward=fmt.max_code,
+        infinite=code_of(outcome.infinite),
+        nan=nan,
+        nan_sign=nan_sign,
+        sign_bit=fmt.sign_bit,
+        signed_from=0 if fmt.negative_zero else 1,
+        random_mask=((1 << random_bits) - 1) << (32 - random_bits),
+        parity=1 if fmt.mantissa_bits or fmt.ties_to_even_code else (1 << wide.bits) - 1,
+        offset=0 if fmt.has_zero else 1 << fmt.mantissa_bits,
+        zero=lowest if fmt.has_zero else below,
+        below=below,
+        refuses_negative=int(not fmt.signed and outcome.below != "magnitude"),
+    )
+
+
+class PackPlan(NamedTuple):
+    """How an exact number becomes a code of a format, and what its flags depend on besides."""
+
+    layout: npt.NDArray[Any]
+    rules: int
+
+
+@lru_cache(maxsize=4096)
+def pack_plan(
+    fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, tininess: str
+) -> PackPlan:
+    """How exact numbers become codes of a format."""
+    exact = Wide(TOP, BIAS, 64)
+    fields = _encode_layout(exact, fmt, rounding, overflow, subnormals, random_bits)
+    rules = {
+        int(LOSES_INFINITY): fields.infinite != fmt.infinity_code,
+        int(LOSES_NAN): not fmt.has_nan,
+        int(TINY_BEFORE): tininess == "before",
+        int(UNSIGNED): not fmt.signed,
+    }
+    return PackPlan(np.array(fields, np.uint64), sum(bit for bit, holds in rules.items() if holds))
+
+
+@lru_cache(maxsize=4096)
+def order_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any] | None:
+    """How codes of a signed format with zero and of up to 32 bits are compared; None for other formats."""
+    if not fmt.signed or fmt.bits > 32 or fmt.nan_code is None:
+        return None
+    unpack = UnpackLayout(*(int(word) for word in unpack_layout(fmt, input_subnormals)))
+    no_code = (1 << 32) - 1
+    fields = OrderLayout(
+        magnitude_mask=unpack.magnitude_mask,
+        sign_bit=unpack.sign_bit,
+        max_code=unpack.max_code,
+        infinity=min(unpack.infinity, no_code),
+        own_nan=unpack.own_nan,
+        quiet_from=unpack.quiet_from,
+        flush_below=unpack.flush_below,
+    )
+    return np.array(fields, np.uint32)
+
+
+@lru_cache(maxsize=4096)
+def unpack_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any]:
+    """How codes of a format become exact numbers."""
+    no_code = (1 << 64) - 1
+    quiet_bit = 1 << (fmt.mantissa_bits - 1) if fmt.nan == "ieee" else 0
+    fields = UnpackLayout(
+        magnitude_mask=fmt.top_magnitude,
+        sign_bit=fmt.sign_bit,
+        max_code=fmt.max_code,
+        infinity=no_code if fmt.infinity_code is None else fmt.infinity_code,
+        own_nan=no_code if fmt.nan_code is None else fmt.nan_code,
+        quiet_from=fmt.max_code + 1 + quiet_bit if quiet_bit else 0,
+        mantissa_bits=fmt.mantissa_bits,
+        smallest_field=1 if fmt.has_zero else 0,
+        flush_below=1 << fmt.mantissa_bits if input_subnormals == "flush" and fmt.has_zero else 0,
+        rebias=BIAS - fmt.bias - fmt.mantissa_bits,
+    )
+    return np.array(fields, np.uint64)
+
+
+class DecodePlan(NamedTuple):
+    """Which kernel to run, and with which layout."""
+
+    width: int  # bits of the target float
+    layout: npt.NDArray[Any]
+    frozen: DecodeLayout  # the same as Python integers
+
+
+@lru_cache(maxsize=4096)
+def decode_plan(fmt: Format, width: int) -> DecodePlan | None:
+    """How codes of a format become target floats of a width; None where arithmetic does not fit, but a table does."""
+    target = FP32 if width == 32 else FP64
+    dropped = target.mantissa_bits - fmt.mantissa_bits
+    smallest = fmt.min_exponent - (fmt.mantissa_bits if fmt.has_zero else 0)
+    same_range = fmt.has_zero and fmt.min_exponent == target.min_exponent
+    deep_enough = same_range or smallest >= target.min_exponent
+    if dropped < 0 or not deep_enough or fmt.max > target.max:
+        return None
+    modulus = 1 << width
+    fields = DecodeLayout(
+        magnitude_mask=fmt.top_magnitude,
+        sign_bit=fmt.sign_bit,
+        max_code=fmt.max_code,
+        infinity=modulus - 1 if fmt.infinity_code is None else fmt.infinity_code,
+        own_nan=modulus - 1 if fmt.nan_code is None else fmt.nan_code,
+        normal_from=0 if same_range or not fmt.has_zero else 1 << fmt.mantissa_bits,
+        shift=dropped,
+        rebias=((target.bias - fmt.bias) << target.mantissa_bits) % modulus,
+        scale=(smallest << target.mantissa_bits) % modulus,
+    )
+    word = np.uint32 if width == 32 else np.uint64
+    return DecodePlan(width, np.array(fields, word), fields)
+
+
+class OrderLayout(NamedTuple):
+    """A signed format as seen by a comparison, in 32-bit words."""
+
+    magnitude_mask: Any
+    sign_bit: Any
+    max_code: Any  # the largest finite magnitude
+    infinity: Any  # magnitude code of Inf; where there is none, a number that no magnitude reaches
+    own_nan: Any  # the canonical NaN, which may have -0's code
+    quiet_from: Any  # the smallest magnitude of a quiet NaN
+    flush_below: Any  # magnitudes below are read as zero; 0 keeps subnormals

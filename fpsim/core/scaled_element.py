@@ -1,0 +1,102 @@
+"""Scalar core: an element and its tile's factor in, its code or value out; a code and its scale in, its value out.
+
+Floats are divided, multiplied and converted only, one IEEE operation to nearest even at a time, so that CPU and CUDA
+agree: no sum follows a product, so that nothing can be contracted.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.decode import decode_bits_32, decode_bits_64
+from fpsim.core.encode import encode_bits_32, encode_bits_64
+from fpsim.core.tile_scale import BY_SCALE
+from fpsim.runtime.compile import scalar
+
+u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
+NAN_32, SIGN_32 = u32(0x7FC00000), u32(0x80000000)
+LARGEST_OFFSET = np.int64(32767)  # of integer_format.OFFSETS
+
+
+@cache
+def value_of(width: int, careful: bool) -> Any:
+    """The function `(code, scale, sign_bit, g)`: bits of the float32 nearest to code * scale.
+
+    careful: scales may be NaN, 0 or Inf; then a NaN gets the sign of its code here, as it does by itself otherwise.
+    """
+    real: Any = f32 if width == 32 else f64
+    word: Any = u32 if width == 32 else u64
+    decode_bits = decode_bits_32 if width == 32 else decode_bits_64
+
+    def value_bits(code: Any, scale: Any, sign_bit: Any, g: Any) -> Any:
+        value = f32(real(word(decode_bits(code, g)).view(real) * scale))
+        if careful:
+            negative_nan = u32(NAN_32 | SIGN_32)
+            signed_nan = negative_nan if word(code & sign_bit) != word(0) else NAN_32
+            return f32(value).view(u32) if value == value else signed_nan
+        return f32(value).view(u32)
+
+    return scalar(value_bits)
+
+
+@cache
+def element_of(width: int, mode: int, kind: int, applied: int, integer: bool, back: bool, careful: bool) -> Any:
+    """The function `(bits, factor, scale, random, f, g)`: the code of an element, or the bits of its float32 value.
+
+    applied: whether the factor divides or multiplies; integer: codes are two's complement numbers; back: values
+    instead of codes; careful: factors may be NaN, 0 or Inf, and processors differ in the sign of the NaN that they
+    give.
+    """
+    real: Any = f32 if width == 32 else f64
+    word: Any = u32 if width == 32 else u64
+    encode_bits = encode_bits_32 if width == 32 else encode_bits_64
+    divides = applied == BY_SCALE
+    value_bits = value_of(width, careful)
+    sign_bit = word(1 << (width - 1))
+    nan = word(0x7FC00000 if width == 32 else 0x7FF8000000000000)
+
+    def deliver(bits: Any, factor: Any, scale: Any, random: Any, f: Any, g: Any) -> Any:
+        x = word(bits).view(real)
+        y = real(x / factor) if divides else real(x * factor)
+        scaled = real(y).view(word)
+        if careful:
+            scaled = scaled if y == y else word(nan | word(bits & sign_bit))
+        code = encode_bits(scaled, random, f, mode, kind)
+        if back:
+            return value_bits(code, real(scale), f.sign_bit, g)
+        if integer:
+            # sign and magnitude become two's complement
+            magnitude = word(code & word(f.sign_bit - word(1)))
+            return word(word(0) - magnitude) if code >= f.sign_bit else magnitude
+        return code
+
+    return scalar(deliver)
+
+
+@cache
+def integer_of(width: int, mode: int, kind: int, applied: int) -> Any:
+    """The function `(bits, factor, random, f)`: x / factor (or x * factor) as an integer up to 32767, signed."""
+    real: Any = f32 if width == 32 else f64
+    word: Any = u32 if width == 32 else u64
+    encode_bits = encode_bits_32 if width == 32 else encode_bits_64
+    divides = applied == BY_SCALE
+
+    def to_integer(bits: Any, factor: Any, random: Any, f: Any) -> Any:
+        x = word(bits).view(real)
+        y = real(x / factor) if divides else real(x * factor)
+        code = encode_bits(real(y).view(word), random, f, mode, kind)
+        magnitude = np.int64(word(code & word(f.sign_bit - word(1))))
+        found = -magnitude if code >= f.sign_bit else magnitude
+        return found if y == y else LARGEST_OFFSET  # as formats without NaN do
+
+    return scalar(to_integer)
+
+
+@scalar
+def integer_value(code: Any, zero_point: Any, scale: Any) -> Any:
+    """Bits of the float32 nearest to (code - zero point) * scale."""
+    value = f32(f32(np.int64(code) - np.int64(zero_point)) * scale)
+    return f32(value).view(u32) if value == value else NAN_32

@@ -1,0 +1,1 @@
+"""Scalar steps of running and exact sums."""

@@ -1,0 +1,108 @@
+"""Scalar core: an exact sum of any numbers, in digits of 32 bits that span their whole range.
+
+Source: the long accumulator of Kulisch, "Computer Arithmetic and Validity" (2013), 8. Digits are kept in 64-bit words,
+so that 2**30 additions need no carry. Digit i counts units of 2**(origin + 32 * i).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.number import BIAS, FIELD_OF_ZERO, FINITE, TOP, ZERO, Number, leading_place, normalise
+from fpsim.core.sums.term import Term
+from fpsim.runtime.compile import scalar
+
+i64, u64 = np.int64, np.uint64
+
+DIGIT = 32
+SPARE_DIGITS = 4  # for the split of a word over three digits, and for carries
+LOW = u64(0xFFFFFFFF)
+I_LOW = i64(0xFFFFFFFF)
+HALF = u64(32)
+
+
+def digits_for(lowest: int, highest: int) -> int:
+    """Digits that hold sums of fewer than 2**30 numbers, multiples of 2**lowest that are below 2**highest."""
+    return (highest - lowest) // DIGIT + SPARE_DIGITS
+
+
+@scalar
+def clear(digits: Any) -> None:
+    """The sum of nothing."""
+    for i in range(digits.size):
+        digits[i] = i64(0)
+
+
+@scalar
+def add_word(digits: Any, origin: Any, negative: Any, word: Any, exponent: Any) -> None:
+    """Add (-1)**negative * word * 2**exponent for any 64-bit word and exponent >= origin."""
+    place = i64(exponent - origin)
+    digit, shift = i64(place >> i64(5)), u64(place & i64(31))
+    low = u64(u64(word & LOW) << shift)
+    high = u64(u64(u64(word >> HALF) << shift) + u64(low >> HALF))
+    sign = i64(1) - i64(negative + negative)
+    digits[digit] += i64(sign * i64(u64(low & LOW)))
+    digits[digit + i64(1)] += i64(sign * i64(u64(high & LOW)))
+    digits[digit + i64(2)] += i64(sign * i64(u64(high >> HALF)))
+
+
+@scalar
+def add_term(digits: Any, origin: Any, x: Term, mantissa_bits: Any) -> None:
+    """Add a finite term."""
+    add_word(digits, origin, x.negative, u64(x.significand), i64(x.exponent - mantissa_bits))
+
+
+@scalar
+def add_product(digits: Any, origin: Any, x: Term, y: Term, mantissa_bits: Any) -> None:
+    """Add the product of two finite terms; mantissa_bits of both formats together."""
+    negative = i64(x.negative ^ y.negative)
+    exponent = i64(i64(x.exponent + y.exponent) - mantissa_bits)
+    x_low, x_high = u64(u64(x.significand) & LOW), u64(u64(x.significand) >> HALF)
+    y_low, y_high = u64(u64(y.significand) & LOW), u64(u64(y.significand) >> HALF)
+    add_word(digits, origin, negative, u64(x_low * y_low), exponent)
+    if u64(x_high | y_high) != ZERO:
+        add_word(digits, origin, negative, u64(x_low * y_high), i64(exponent + i64(32)))
+        add_word(digits, origin, negative, u64(x_high * y_low), i64(exponent + i64(32)))
+        add_word(digits, origin, negative, u64(x_high * y_high), i64(exponent + i64(64)))
+
+
+@scalar
+def _carry(digits: Any) -> Any:
+    """Bring every digit into 0 .. 2**32 - 1; returns what is carried out of the last, -1 for a negative sum."""
+    carry = i64(0)
+    for i in range(digits.size):
+        value = i64(digits[i] + carry)
+        digits[i] = i64(value & I_LOW)
+        carry = i64(value >> i64(32))
+    return carry
+
+
+@scalar
+def total(digits: Any, origin: Any, zero_negative: Any) -> Number:
+    """The sum as an exact number, cut below its leading 62 bits with a sticky bit; the digits are used up.
+
+    zero_negative: the sign of a sum that is zero.
+    """
+    negative = u64(_carry(digits) < i64(0))
+    if negative != ZERO:
+        for i in range(digits.size):
+            digits[i] = i64(-digits[i])
+        _carry(digits)
+    top = i64(digits.size) - i64(1)
+    while (top > i64(0)) & (digits[top] == i64(0)):
+        top = i64(top - i64(1))
+    if digits[top] == i64(0):
+        return Number(u64(zero_negative), u64(FIELD_OF_ZERO), ZERO, u64(FINITE))
+    first = u64(digits[top])
+    second = u64(digits[top - i64(1)]) if top > i64(0) else ZERO
+    third = u64(digits[top - i64(2)]) if top > i64(1) else ZERO
+    room = u64(u64(31) - leading_place(first))  # leading zeros of the first digit
+    word = u64(u64(u64(u64(first << HALF) | second) << room) | u64(third >> u64(HALF - room)))
+    sticky = u64(u64(third << room) & LOW)
+    for i in range(i64(top - i64(2))):
+        sticky = u64(sticky | u64(digits[i]))
+    word = u64(word | u64(sticky != ZERO))
+    exponent = i64(origin + i64(i64(top - i64(1)) * i64(32))) - i64(room)
+    return normalise(negative, u64(i64(exponent + i64(BIAS + TOP))), word)

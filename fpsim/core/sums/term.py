@@ -1,0 +1,97 @@
+"""Scalar core: a code as a term of a sum, with the exponent that its code has. Integers only, so CPU and CUDA agree.
+
+Matrix units align terms by the exponents of their codes, so a subnormal keeps the smallest exponent and a product the
+sum of two exponents, even where its significand reaches 2 or more.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.core.number import BIAS, FINITE, INFINITE, NAN, ZERO, UnpackLayout
+from fpsim.runtime.compile import scalar
+
+i64, u64 = np.int64, np.uint64
+
+NO_SPECIAL, HAS_NAN, HAS_PLUS, HAS_MINUS = i64(0), i64(1), i64(2), i64(4)  # what a sum met: bits
+
+
+class Term(NamedTuple):
+    """(-1)**negative * significand * 2**(exponent - mantissa bits of its format); every field is an int64."""
+
+    negative: Any  # 0 or 1
+    significand: Any
+    exponent: Any
+    kind: Any  # FINITE, INFINITE or NAN
+
+
+@scalar
+def term_of(code: Any, f: UnpackLayout) -> Term:
+    """The term of a code."""
+    magnitude = u64(code & f.magnitude_mask)
+    field = u64(magnitude >> f.mantissa_bits)
+    mantissa = u64(magnitude ^ u64(field << f.mantissa_bits))
+    hidden = u64(u64(field >= f.smallest_field) << f.mantissa_bits)
+    exponent = i64(u64(u64(max(field, f.smallest_field) + f.rebias) + f.mantissa_bits)) - i64(BIAS)
+    is_nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.own_nan)
+    is_infinite = magnitude == f.infinity
+    negative = i64((u64(code & f.sign_bit) != ZERO) & (code != f.own_nan))
+    kind = i64(NAN) if is_nan else i64(INFINITE) if is_infinite else i64(FINITE)
+    significand = i64(0) if is_nan | is_infinite else i64(u64(mantissa | hidden))
+    return Term(negative, significand, i64(exponent), kind)
+
+
+@scalar
+def specials_of_product(x: Term, y: Term) -> Any:
+    """What a product brings into a sum besides finite terms."""
+    if (x.kind == i64(NAN)) | (y.kind == i64(NAN)):
+        return HAS_NAN
+    if (x.kind == i64(FINITE)) & (y.kind == i64(FINITE)):
+        return NO_SPECIAL
+    no_product = ((x.kind == i64(FINITE)) & (x.significand == i64(0))) | (
+        (y.kind == i64(FINITE)) & (y.significand == i64(0))
+    )
+    if no_product:  # Inf * 0
+        return HAS_NAN
+    return HAS_PLUS if x.negative == y.negative else HAS_MINUS
+
+
+@scalar
+def specials_of(x: Term) -> Any:
+    """What a term brings into a sum besides a finite number."""
+    if x.kind == i64(NAN):
+        return HAS_NAN
+    if x.kind == i64(FINITE):
+        return NO_SPECIAL
+    return HAS_PLUS if x.negative == i64(0) else HAS_MINUS
+
+
+@scalar
+def special_code(specials: Any, nan: Any, infinity: Any, sign_bit: Any) -> Any:
+    """The code of a sum that met specials: NaN, or the Inf that was alone."""
+    if (specials & HAS_NAN) | (specials == (HAS_PLUS | HAS_MINUS)):
+        return nan
+    return infinity if specials == HAS_PLUS else u64(infinity | sign_bit)
+
+
+@scalar
+def shifted(magnitude: Any, left: Any) -> Any:
+    """A magnitude times 2**left, cut toward zero; left below the free bits of the magnitude."""
+    up = min(max(left, i64(0)), i64(62))
+    down = min(max(-left, i64(0)), i64(62))
+    return i64(i64(magnitude << up) >> down)
+
+
+@scalar
+def signed(negative: Any, magnitude: Any) -> Any:
+    """A magnitude with its sign."""
+    return i64(-magnitude) if negative != i64(0) else magnitude
+
+
+@scalar
+def magnitude_of(total: Any) -> Any:
+    """(negative as a 64-bit word, magnitude) of a signed sum."""
+    negative = u64(total < i64(0))
+    return negative, u64(i64(-total) if total < i64(0) else total)

@@ -1,0 +1,1 @@
+"""Scalar step of one matrix instruction."""

@@ -1,0 +1,186 @@
+"""Scalar core: one step of a matrix unit of AMD, and of chains of fused multiply-adds. Integers only.
+
+The rules are stated in docs/matrix-units.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.exact_arithmetic import add, multiply
+from fpsim.core.number import BIAS, FIELD_OF_ZERO, FINITE, NAN, TOP, ZERO, Number, normalise, unpack
+from fpsim.core.pack import NO_FLAG, pack
+from fpsim.core.rounding import NEAREST_EVEN
+from fpsim.core.sums.long_sum import add_product, add_term, clear, total
+from fpsim.core.sums.term import (
+    HAS_MINUS,
+    HAS_PLUS,
+    NO_SPECIAL,
+    magnitude_of,
+    shifted,
+    signed,
+    special_code,
+    specials_of,
+    specials_of_product,
+    term_of,
+)
+from fpsim.core.units.nvidia import Layouts, UnitLayout, rounded
+from fpsim.runtime.compile import scalar
+
+i64, u64 = np.int64, np.uint64
+
+NOTHING = i64(-(1 << 20))  # the exponent of a sum without terms, below all others
+SUM_BITS = i64(32)  # fraction bits that the sum of the products keeps beside the accumulator
+RESULT_BITS = i64(31)  # and that the total keeps before it is rounded
+OVERFLOWS = i64(128)  # the exponent from which a product is infinite
+
+
+@scalar
+def exact_step(a: Any, b: Any, start: Any, c: Any, digits: Any, origin: Any, f: Layouts, u: UnitLayout) -> Any:
+    """The code of the exact sum of c and the products of one step, rounded once.
+
+    A fused multiply-add keeps the -0 of IEEE 754; longer steps give +0 for every sum that is zero.
+    """
+    z = term_of(c, f.c)
+    specials = specials_of(z)
+    negative = z.negative if u.terms == i64(1) else i64(0)
+    places = i64(i64(f.a.mantissa_bits) + i64(f.b.mantissa_bits))
+    clear(digits)
+    add_term(digits, origin, z, i64(f.c.mantissa_bits))
+    for k in range(start, min(i64(start + u.terms), i64(a.size))):
+        x, y = term_of(u64(a[k]), f.a), term_of(u64(b[k]), f.b)
+        specials = i64(specials | specials_of_product(x, y))
+        negative = i64(negative & i64(x.negative ^ y.negative))
+        add_product(digits, origin, x, y, places)
+    if specials != NO_SPECIAL:
+        return special_code(specials, u64(u.nan), f.result.infinite, f.result.sign_bit)
+    code, _ = pack(total(digits, origin, negative), NO_FLAG, ZERO, f.result, NEAREST_EVEN, ZERO)
+    return code
+
+
+@scalar
+def _flushed(x: Number, least_field: Any) -> Number:
+    """A number, or +0 where it is zero or below the smallest normal value."""
+    if (x.kind == u64(FINITE)) & ((x.field < least_field) | (x.significand == ZERO)):
+        return Number(ZERO, u64(FIELD_OF_ZERO), ZERO, u64(FINITE))
+    return x
+
+
+@scalar
+def _least_field(mantissa_bits: Any, rebias: Any) -> Any:
+    """The exponent field, as a Number has it, of the smallest normal value."""
+    return u64(u64(rebias + mantissa_bits) + u64(1))
+
+
+@scalar
+def _packed(x: Number, f: Layouts, u: UnitLayout) -> Any:
+    """The float32 code of a number, subnormals flushed."""
+    code, _ = pack(x, NO_FLAG, ZERO, f.result, NEAREST_EVEN, ZERO)
+    return u64(u.nan) if x.kind >= u64(NAN) else code
+
+
+@scalar
+def _flushed_product(a: Any, b: Any, k: Any, f: Layouts, u: UnitLayout) -> Any:
+    """The code of product k; +0 where there is none."""
+    if k >= a.size:
+        return ZERO
+    x = _flushed(unpack(u64(a[k]), f.a), _least_field(f.a.mantissa_bits, f.a.rebias))
+    y = _flushed(unpack(u64(b[k]), f.b), _least_field(f.b.mantissa_bits, f.b.rebias))
+    product, _ = multiply(x, y)
+    return _packed(product, f, u)
+
+
+@scalar
+def flushed_step(a: Any, b: Any, start: Any, c: Any, nodes: Any, f: Layouts, u: UnitLayout) -> Any:
+    """The code of c plus a tree of 2 or 4 products, all in float32 with subnormals flushed.
+
+    nodes: room for the codes of the tree; node i is the sum of nodes 2 * i and 2 * i + 1, the products are its leaves,
+    and node 0 starts as c.
+    """
+    if start == i64(0):
+        x = _flushed(unpack(c, f.c), _least_field(f.c.mantissa_bits, f.c.rebias))
+        c = ZERO if (x.significand == ZERO) & (x.kind == u64(FINITE)) else c
+    nodes[0] = i64(c)
+    for i in range(u.terms):
+        nodes[u.terms + i] = i64(_flushed_product(a, b, i64(start + i), f, u))
+    for i in range(u.terms - 1, -1, -1):
+        x, _ = add(unpack(u64(nodes[2 * i]), f.c), unpack(u64(nodes[2 * i + 1]), f.c), NEAREST_EVEN)
+        nodes[i] = i64(_packed(x, f, u))
+    return u64(nodes[0])
+
+
+@scalar
+def _cut_products(a: Any, b: Any, start: Any, stride: Any, f: Layouts, u: UnitLayout) -> Any:
+    """(sum, exponent of its alignment, specials) of the products start, start + stride, ... of a step.
+
+    The sum counts units of 2**(exponent - fraction_bits).
+    """
+    largest, specials, sum_ = NOTHING, NO_SPECIAL, i64(0)
+    places = i64(i64(f.a.mantissa_bits) + i64(f.b.mantissa_bits))
+    stop = min(i64(i64(start // u.terms) * u.terms) + u.terms, i64(a.size))
+    for k in range(start, stop, stride):
+        x, y = term_of(u64(u64(a[k]) & u64(u.kept_bits)), f.a), term_of(u64(u64(b[k]) & u64(u.kept_bits)), f.b)
+        product, exponent = i64(x.significand * y.significand), i64(x.exponent + y.exponent)
+        specials = i64(specials | specials_of_product(x, y))
+        if product != i64(0):
+            largest = max(largest, exponent)
+            if i64(exponent + i64(product >> i64(places + i64(1)) != i64(0))) >= OVERFLOWS:
+                specials = i64(specials | (HAS_PLUS if x.negative == y.negative else HAS_MINUS))
+    for k in range(start, stop, stride):
+        x, y = term_of(u64(u64(a[k]) & u64(u.kept_bits)), f.a), term_of(u64(u64(b[k]) & u64(u.kept_bits)), f.b)
+        left = i64(i64(i64(x.exponent + y.exponent) - largest) + i64(u.fraction_bits - places))
+        product = shifted(i64(x.significand * y.significand), left)
+        sum_ = i64(sum_ + signed(i64(x.negative ^ y.negative), product))
+    return sum_, largest, specials
+
+
+@scalar
+def _floored(value: Any, left: Any) -> Any:
+    """value * 2**left rounded down."""
+    if left >= i64(0):
+        return i64(value << min(left, i64(62)))
+    return i64(value >> min(i64(-left), i64(63)))
+
+
+@scalar
+def _joined(sum_: Any, exponent: Any, c: Any, drops_small: Any, f: Layouts, u: UnitLayout) -> Any:
+    """The code of c plus a sum of products in units of 2**(exponent - fraction_bits)."""
+    z = term_of(c, f.c)
+    largest = max(exponent, z.exponent)
+    products = _floored(sum_, i64(i64(exponent - largest) + i64(SUM_BITS - u.fraction_bits)))
+    left = i64(i64(z.exponent - largest) + i64(u.fraction_bits - i64(f.c.mantissa_bits)))
+    kept = _floored(signed(z.negative, z.significand), left)
+    if drops_small & (z.exponent < i64(i64(largest - u.fraction_bits) - i64(1))):
+        kept = i64(0)
+    whole = i64(products + i64(kept << i64(SUM_BITS - u.fraction_bits)))  # units of 2**(largest - SUM_BITS)
+    negative, magnitude = magnitude_of(whole)
+    x = normalise(negative, u64(i64(i64(largest - SUM_BITS) + i64(BIAS + TOP))), magnitude)
+    top = max(i64(i64(x.field) - i64(BIAS)), i64(-126))  # the exponent of the total
+    excess = max(i64(i64(i64(top - RESULT_BITS) - largest) + SUM_BITS), i64(0))
+    whole = _floored(whole, i64(-excess))
+    return rounded(whole, i64(i64(largest - SUM_BITS) + excess), f.result, u)
+
+
+@scalar
+def separate_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
+    """The code of c plus the products of one step, which are cut and added apart from c."""
+    sum_, exponent, specials = _cut_products(a, b, start, i64(1), f, u)
+    specials = i64(specials | specials_of(term_of(c, f.c)))
+    if specials != NO_SPECIAL:
+        return special_code(specials, u64(u.nan), f.result.infinite, f.result.sign_bit)
+    return _joined(sum_, exponent, c, False, f, u)
+
+
+@scalar
+def even_odd_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
+    """The code of c plus the products of one step, even and odd ones cut apart before they are added."""
+    even, even_exponent, specials = _cut_products(a, b, start, i64(2), f, u)
+    odd, odd_exponent, odd_specials = _cut_products(a, b, i64(start + i64(1)), i64(2), f, u)
+    specials = i64(i64(specials | odd_specials) | specials_of(term_of(c, f.c)))
+    if specials != NO_SPECIAL:
+        return special_code(specials, u64(u.nan), f.result.infinite, f.result.sign_bit)
+    exponent = max(even_exponent, odd_exponent)
+    sum_ = i64(_floored(even, i64(even_exponent - exponent)) + _floored(odd, i64(odd_exponent - exponent)))
+    return _joined(sum_, exponent, c, True, f, u)

@@ -1,0 +1,182 @@
+"""Scalar core: one step of a matrix unit of NVIDIA, the specification of its fast kernels. Integers only.
+
+All terms are aligned to the largest exponent among them, cut toward zero, added exactly and rounded once. The rules
+are stated in docs/matrix-units.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.core.encode import EncodeLayout
+from fpsim.core.exact_arithmetic import add
+from fpsim.core.number import BIAS, NAN, TOP, ZERO, UnpackLayout, normalise, unpack
+from fpsim.core.pack import NO_FLAG, pack
+from fpsim.core.rounding import NEAREST_EVEN
+from fpsim.core.sums.term import (
+    HAS_NAN,
+    NO_SPECIAL,
+    magnitude_of,
+    shifted,
+    signed,
+    special_code,
+    specials_of,
+    specials_of_product,
+    term_of,
+)
+from fpsim.runtime.compile import scalar
+
+i64, u64 = np.int64, np.uint64
+
+GROUP = 16  # products of one exact dot product of FP4
+PRODUCT_BITS = i64(2)  # fraction bits of a product of two E2M1 numbers
+
+
+class UnitLayout(NamedTuple):
+    """The facts of a unit's step as 64-bit integers."""
+
+    terms: Any  # products per step
+    fraction_bits: Any  # kept below the largest exponent
+    floor_exponent: Any  # of a zero term
+    mode: Any  # the Rounding of the result
+    cleared: Any  # low bits of the result that are always zero
+    nan: Any  # code of the NaN that the unit gives
+    block: Any  # terms that share a scale; 0 without scales
+    kept_bits: Any  # of an operand's code; the others are dropped first
+    kept_scale_bits: Any
+
+
+class Layouts(NamedTuple):
+    """The formats of a unit: of a, b, accumulator and scales, and how a sum becomes a result."""
+
+    a: UnpackLayout
+    b: UnpackLayout
+    c: UnpackLayout
+    scale: UnpackLayout
+    result: EncodeLayout
+
+
+@scalar
+def rounded(total: Any, exponent: Any, f: EncodeLayout, u: UnitLayout) -> Any:
+    """The code of total * 2**exponent; a sum that is zero is positive."""
+    negative, magnitude = magnitude_of(total)
+    x = normalise(negative, u64(i64(exponent + i64(BIAS + TOP))), magnitude)
+    code, _ = pack(x, NO_FLAG, ZERO, f, u.mode, ZERO)
+    return u64(code & ~u64(u.cleared))
+
+
+@scalar
+def positive_zero(code: Any, f: EncodeLayout) -> Any:
+    """A code, +0 for -0."""
+    return ZERO if code == f.sign_bit else code
+
+
+@scalar
+def fused_step(
+    a: Any, b: Any, start: Any, stride: Any, c: Any, scale_exponent: Any, specials: Any, f: Layouts, u: UnitLayout
+) -> Any:
+    """The code of c plus the products of one step.
+
+    start: of the first product in the rows a and b; stride: from a pair of products to the next, 2 where they are
+    consecutive; scale_exponent: added to that of every product; specials: met before this step.
+    """
+    largest = u.floor_exponent
+    places = i64(i64(f.a.mantissa_bits) + i64(f.b.mantissa_bits))
+    for i in range(u.terms):
+        k = i64(start + i64(i64(i >> 1) * stride)) + i64(i & 1)
+        if k < a.size:
+            x, y = term_of(u64(u64(a[k]) & u64(u.kept_bits)), f.a), term_of(u64(u64(b[k]) & u64(u.kept_bits)), f.b)
+            specials = i64(specials | specials_of_product(x, y))
+            if (x.significand != i64(0)) & (y.significand != i64(0)):
+                largest = max(largest, i64(i64(x.exponent + y.exponent) + scale_exponent))
+    z = term_of(c, f.c)
+    specials = i64(specials | specials_of(z))
+    if z.significand != i64(0):
+        largest = max(largest, z.exponent)
+    if specials != NO_SPECIAL:
+        return special_code(specials, u64(u.nan), f.result.infinite, f.result.sign_bit)
+    total = i64(0)
+    for i in range(u.terms):
+        k = i64(start + i64(i64(i >> 1) * stride)) + i64(i & 1)
+        if k < a.size:
+            x, y = term_of(u64(u64(a[k]) & u64(u.kept_bits)), f.a), term_of(u64(u64(b[k]) & u64(u.kept_bits)), f.b)
+            exponent = i64(i64(x.exponent + y.exponent) + scale_exponent)
+            left = i64(i64(exponent - largest) + i64(u.fraction_bits - places))
+            product = shifted(i64(x.significand * y.significand), left)
+            total = i64(total + signed(i64(x.negative ^ y.negative), product))
+    left = i64(i64(z.exponent - largest) + i64(u.fraction_bits - i64(f.c.mantissa_bits)))
+    total = i64(total + signed(z.negative, shifted(z.significand, left)))
+    return positive_zero(rounded(total, i64(largest - u.fraction_bits), f.result, u), f.result)
+
+
+@scalar
+def scaled_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
+    """The code of c plus the products of one step, times the scales of the step's block."""
+    block = i64(start // u.block)
+    p = term_of(u64(u64(scale_a[block]) & u64(u.kept_scale_bits)), f.scale)
+    q = term_of(u64(u64(scale_b[block]) & u64(u.kept_scale_bits)), f.scale)
+    specials = HAS_NAN if (p.kind == i64(NAN)) | (q.kind == i64(NAN)) else NO_SPECIAL
+    return fused_step(a, b, start, i64(2), c, i64(p.exponent + q.exponent), specials, f, u)
+
+
+@scalar
+def _group(a: Any, b: Any, start: Any, f: Layouts) -> Any:
+    """(exact dot product of a group in units of 2**-PRODUCT_BITS, whether a product is not zero)."""
+    total, any_product = i64(0), i64(0)
+    for k in range(start, min(start + GROUP, a.size)):
+        x, y = term_of(u64(a[k]), f.a), term_of(u64(b[k]), f.b)
+        left = i64(x.exponent + y.exponent)  # >= 0: the smallest exponent of E2M1 is 0
+        product = i64(i64(x.significand * y.significand) << left)
+        total = i64(total + signed(i64(x.negative ^ y.negative), product))
+        any_product = i64(any_product | product)
+    return total, any_product
+
+
+@scalar
+def grouped_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
+    """The code of c plus four exact dot products of 16, each times the scales of its block.
+
+    A group is aligned by the exponents of its scales alone, also where it cancels to zero.
+    """
+    largest = u.floor_exponent
+    z = term_of(c, f.c)
+    specials = specials_of(z)
+    if z.significand != i64(0):
+        largest = max(largest, z.exponent)
+    stop = min(i64(start + u.terms), i64(a.size))
+    for first in range(start, stop, GROUP):
+        p = term_of(u64(u64(scale_a[first // u.block]) & u64(u.kept_scale_bits)), f.scale)
+        q = term_of(u64(u64(scale_b[first // u.block]) & u64(u.kept_scale_bits)), f.scale)
+        _, any_product = _group(a, b, first, f)
+        if (p.kind == i64(NAN)) | (q.kind == i64(NAN)):
+            specials = i64(specials | HAS_NAN)
+        if (any_product != i64(0)) & (p.significand != i64(0)) & (q.significand != i64(0)):
+            largest = max(largest, i64(p.exponent + q.exponent))
+    if specials != NO_SPECIAL:
+        return special_code(specials, u64(u.nan), f.result.infinite, f.result.sign_bit)
+    places = i64(PRODUCT_BITS + i64(i64(f.scale.mantissa_bits) + i64(f.scale.mantissa_bits)))
+    total = i64(0)
+    for first in range(start, stop, GROUP):
+        p = term_of(u64(u64(scale_a[first // u.block]) & u64(u.kept_scale_bits)), f.scale)
+        q = term_of(u64(u64(scale_b[first // u.block]) & u64(u.kept_scale_bits)), f.scale)
+        group, _ = _group(a, b, first, f)
+        negative, magnitude = magnitude_of(group)
+        magnitude = i64(i64(magnitude) * i64(p.significand * q.significand))
+        left = i64(i64(i64(p.exponent + q.exponent) - largest) + i64(u.fraction_bits - places))
+        total = i64(total + signed(i64(negative), shifted(magnitude, left)))
+    left = i64(i64(z.exponent - largest) + i64(u.fraction_bits - i64(f.c.mantissa_bits)))
+    total = i64(total + signed(z.negative, shifted(z.significand, left)))
+    return positive_zero(rounded(total, i64(largest - u.fraction_bits), f.result, u), f.result)
+
+
+@scalar
+def two_pass_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
+    """The code of c plus the products of two steps of an FP16 unit: terms 0, 1 of every four, then terms 2, 3."""
+    partial = ZERO
+    for half in range(2):
+        partial = fused_step(a, b, i64(start + i64(2 * half)), i64(4), partial, i64(0), NO_SPECIAL, f, u)
+    x, _ = add(unpack(c, f.c), unpack(partial, f.c), NEAREST_EVEN)
+    code, _ = pack(x, NO_FLAG, ZERO, f.result, NEAREST_EVEN, ZERO)
+    return u64(u.nan) if x.kind >= u64(NAN) else code

@@ -1,0 +1,96 @@
+"""Figures: matplotlib, their style, and how they are saved."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fpsim.display.optional import load
+
+matplotlib = load("matplotlib", "drawing")
+
+
+WIDTH = 4.0  # inches; a figure fills a phone, and a few stand side by side on a desktop
+
+
+INK, QUIET, GRID = "#222222", "#666666", "#dddddd"
+
+
+DATA = "#4d5a66"
+
+
+# Okabe and Ito's colours, which colour-blind readers tell apart.
+COLORS = {"E4M3": "#0072B2", "E5M2": "#D55E00", "FP16": "#009E73", "BF16": "#CC79A7", "E2M1": "#E69F00"}
+
+
+OTHER_COLORS = ("#56B4E9", "#7A5C00", "#8A4FBF", "#000000", "#8DB600")
+
+
+STYLE = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 8,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "text.color": INK,
+    "text.parse_math": False,  # a $ in a tensor's name is a $
+    "xtick.color": QUIET,
+    "ytick.color": INK,
+    "ytick.major.size": 0,
+    "xtick.labelsize": 7,
+    "figure.facecolor": "white",
+    "svg.fonttype": "none",  # text stays text: it can be searched, and no font is embedded
+    "svg.hashsalt": "fpsim",  # the same picture gives the same bytes
+}
+
+
+def color(name: str, formats: Sequence[str]) -> str:
+    """The colour of a format among those of a study."""
+    if name in COLORS:
+        return COLORS[name]
+    others = [one for one in formats if one not in COLORS]
+    return OTHER_COLORS[others.index(name) % len(OTHER_COLORS)]
+
+
+@contextlib.contextmanager
+def figure_style() -> Iterator[None]:
+    """The style of every figure, inside a `with` block."""
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser has fonts for other scripts
+        yield
+
+
+def axes_of(ax: Any, height: float) -> Any:
+    """The axes given, or those of a new figure of a height in inches."""
+    if ax is not None:
+        return ax
+    pyplot = load("matplotlib.pyplot", "drawing")
+    return pyplot.subplots(figsize=(WIDTH + 1.5, height), layout="constrained")[1]
+
+
+def to_svg(figure: Any, name: str, title: str) -> str:
+    """A figure as an <svg> element for inline use: ids start with its name, and screen readers get its title."""
+    from html import escape
+
+    text = io.StringIO()
+    with figure_style():
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(xlink:href="#|url\(#)', rf"\1{name}-", svg)
+    svg = svg.replace(
+        'xmlns="http://www.w3.org/2000/svg"',
+        f'xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(title)}"',
+    )
+    return svg.strip()
+
+
+def blank_figure(height: float) -> Any:
+    """A figure without axes, of a height in inches, that no window shows."""
+    return load("matplotlib.figure", "drawing").Figure(figsize=(WIDTH, height), layout="constrained")

@@ -1,0 +1,101 @@
+"""Figures and names as people read them, in tables, pictures and the terminal."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+
+
+def percent(rate: float) -> str:
+    """A rate in per cent with the digits that matter.
+
+    Example:
+      >>> from fpsim.display.wording import percent
+      >>> [percent(rate) for rate in (0.0, 2e-7, 0.00932, 0.123, 0.9996, 1.0)]
+      ['0 %', '<0.001 %', '0.93 %', '12.3 %', '>99.9 %', '100 %']
+    """
+    value = 100 * rate
+    if math.isnan(value):
+        return "–"
+    if value in (0, 100):
+        return f"{value:.0f} %"
+    if value >= 99.95:
+        return ">99.9 %"
+    if value < 0.001:
+        return "<0.001 %"
+    return f"{value:.1f} %" if value >= 9.95 else f"{value:.2g} %"
+
+
+def decibels(value: float) -> str:
+    """An SQNR.
+
+    Example:
+      >>> from fpsim.display.wording import decibels
+      >>> decibels(31.53), decibels(float("inf")), decibels(float("nan"))
+      ('31.5 dB', 'no error', 'no data')
+    """
+    return "no error" if value == math.inf else "no data" if math.isnan(value) else f"{value:.1f} dB"
+
+
+def power_of_two(value: float) -> str:
+    """The largest power of two not above a positive number.
+
+    Example:
+      >>> from fpsim.display.wording import power_of_two
+      >>> power_of_two(0.3), power_of_two(0.0)
+      ('2⁻²', '0')
+    """
+    return power(math.frexp(value)[1] - 1) if value > 0 and math.isfinite(value) else f"{value:g}"
+
+
+def power(exponent: int) -> str:
+    """A power of two."""
+    return "2" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def plural(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    Example:
+      >>> from fpsim.display.wording import plural
+      >>> plural(1, "tensor"), plural(12345, "tensor")
+      ('1 tensor', '12,345 tensors')
+    """
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def printable(text: str) -> str:
+    """Text without characters that steer a terminal, reverse its direction or are forbidden in XML.
+
+    Example:
+      >>> from fpsim.display.wording import printable
+      >>> printable("w\\x1b[31m")
+      'w�[31m'
+    """
+    kinds = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+    return "".join("\ufffd" if unicodedata.category(sign) in kinds else sign for sign in text)
+
+
+def short(name: str, width: int) -> str:
+    """A printable name of at most `width` characters that still tells which layer it is.
+
+    Parts between dots shrink to their first letter from the left, numbers and the last part aside; what is too long
+    then is cut in the middle.
+
+    Example:
+      >>> from fpsim.display.wording import short
+      >>> short("model.layers.10.mlp.down_proj.weight", 25), short("a" * 30 + "b" * 30, 9)
+      ('m.l.10.m.down_proj.weight', 'aaaa…bbbb')
+    """
+    name = printable(name)
+    parts = name.split(".")
+    for i, part in enumerate(parts[:-1]):
+        if len(".".join(parts)) <= width:
+            break
+        if part and not any(sign.isdigit() for sign in part):
+            parts[i] = part[0]
+    name = ".".join(parts)
+    if len(name) <= width:
+        return name
+    tail = width // 2
+    return f"{name[: width - tail - 1]}…{name[-tail:]}"

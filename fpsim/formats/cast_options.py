@@ -1,0 +1,70 @@
+"""The keywords of a cast, checked and as the numbers that loops take."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.errors import unknown
+from fpsim.formats.named import Format
+from fpsim.formats.named import format as find_format
+from fpsim.formats.policies import SUBNORMALS, overflow_outcome
+from fpsim.formats.rounding import Rounding, rounding_mode
+
+FormatLike = str | Format | npt.DTypeLike
+
+
+class CastOptions(NamedTuple):
+    """The keywords of a cast, checked."""
+
+    fmt: Format
+    rounding: Rounding
+    overflow: str
+    subnormals: str
+    seed: int | None
+    random_bits: int
+
+    def keywords(self) -> dict[str, Any]:
+        """The arguments of a cast with these options."""
+        return self._asdict()
+
+
+@lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no seeds
+def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, seed: Any, random_bits: Any) -> CastOptions:
+    mode = rounding_mode(rounding)
+    found = find_format(fmt)
+    overflow_outcome(overflow, found)
+    if not isinstance(subnormals, str) or subnormals not in SUBNORMALS:
+        raise unknown("subnormals", subnormals, SUBNORMALS)
+    if mode is Rounding.STOCHASTIC and seed is None:
+        raise ValueError("stochastic rounding needs a seed, so that results can be repeated; got None. Pass seed=0.")
+    if seed is not None and (not isinstance(seed, (int, np.integer)) or isinstance(seed, bool)):
+        raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {seed!r}.")
+    if seed is not None and not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {seed}.")
+    if not isinstance(random_bits, (int, np.integer)) or isinstance(random_bits, bool) or not 1 <= random_bits <= 32:
+        raise ValueError(f"random_bits must be an integer in 1 .. 32; got {random_bits!r}.")
+    return CastOptions(found, mode, overflow, subnormals, None if seed is None else int(seed), int(random_bits))
+
+
+def cast_options(
+    fmt: FormatLike,
+    rounding: str | Rounding = "nearest_even",
+    overflow: str = "nonfinite",
+    subnormals: str = "keep",
+    seed: int | None = None,
+    random_bits: int = 32,
+) -> CastOptions:
+    """Check the keywords of a cast.
+
+    Raises:
+      ValueError: an unknown word, a stochastic mode without a seed, or a number out of range.
+    """
+    spec: Any = fmt
+    try:
+        return _checked(spec, rounding, overflow, subnormals, seed, random_bits)
+    except TypeError:  # something that cannot be hashed: let the checks say what is wrong with it
+        return _checked.__wrapped__(spec, rounding, overflow, subnormals, seed, random_bits)

@@ -1,0 +1,49 @@
+"""Element formats of scaled quantisation: floats, integers and LogFMT, found by name, dtype or object."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from fpsim.formats.float_format import Format
+from fpsim.formats.integer_format import DTYPES, INTEGERS, IntegerFormat
+from fpsim.formats.log_format import LogFMT
+from fpsim.formats.named import format as find_format
+
+Element = Format | IntegerFormat | LogFMT
+
+
+def element_format(spec: Any) -> Element:
+    """The element format that a spec names.
+
+    Raises:
+      ValueError: nothing has that name.
+
+    Example:
+      >>> from fpsim.formats.element import element_format
+      >>> [element_format(spec).name for spec in ("int8", np.dtype("uint8"), "e4m3", "logfmt-8")]
+      ['INT8', 'UINT8', 'E4M3', 'LogFMT-8']
+    """
+    if isinstance(spec, (Format, IntegerFormat, LogFMT)):
+        return spec
+    if isinstance(spec, str):
+        name = spec.strip().upper()
+        if name in INTEGERS:
+            return INTEGERS[name]
+        match = re.fullmatch(r"LOGFMT[-_ ]?(\d+)(?:BIT)?", name)
+        if match:
+            return LogFMT(int(match[1]))
+    elif str(spec).startswith("torch."):
+        name = str(spec).removeprefix("torch.").upper()
+        if name in INTEGERS:
+            return INTEGERS[name]
+    elif spec is not None:
+        try:
+            dtype = np.dtype(spec)
+        except TypeError:
+            dtype = None
+        if dtype is not None and dtype in DTYPES:
+            return DTYPES[dtype]
+    return find_format(spec)

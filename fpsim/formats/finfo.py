@@ -1,0 +1,83 @@
+"""Machine limits of a format, under the names of numpy.finfo."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.formats.named import Format
+from fpsim.formats.named import format as find_format
+
+
+@dataclass(frozen=True)
+class FloatInfo:
+    """Machine limits of a format under the names of numpy.finfo, as Python numbers.
+
+    `precision` and `resolution` follow numpy's rule for every format; ml_dtypes sets some of its own by hand.
+    """
+
+    fmt: Format
+    bits: int
+    dtype: np.dtype[Any] | None
+    eps: float  # from 1 to the next larger value
+    epsneg: float  # from 1 to the next smaller value
+    max: float
+    min: float
+    smallest_normal: float
+    smallest_subnormal: float
+    tiny: float  # smallest_normal under its older name
+    nmant: int  # stored mantissa bits
+    nexp: int  # exponent bits
+    iexp: int  # the same
+    machep: int  # log2(eps)
+    negep: int  # log2(epsneg)
+    minexp: int  # exponent of the smallest normal value
+    maxexp: int  # exponent of the smallest power of two that overflows
+    precision: int  # decimal digits: floor(-log10(eps))
+    resolution: float  # 10**-precision
+
+
+def finfo(fmt: str | Format | npt.DTypeLike) -> FloatInfo:
+    """Machine limits of a format.
+
+    Args:
+      fmt: the format, by name, dtype or object.
+    Returns:
+      A frozen FloatInfo. `precision` and `resolution` follow numpy's rule for every format.
+    Raises:
+      ValueError: unknown format.
+
+    Example:
+      >>> import fpsim as fp
+      >>> info = fp.finfo("e4m3")
+      >>> info.max, info.smallest_normal, info.smallest_subnormal, info.eps
+      (448.0, 0.015625, 0.001953125, 0.125)
+    """
+    found = find_format(fmt)
+    epsneg = max(found.eps / 2, math.ldexp(1.0, found.min_exponent - found.mantissa_bits) if found.has_zero else 0.0)
+    precision = int(-math.log10(found.eps))
+    return FloatInfo(
+        fmt=found,
+        bits=found.bits,
+        dtype=found.dtype,
+        eps=found.eps,
+        epsneg=epsneg,
+        max=found.max,
+        min=found.min,
+        smallest_normal=found.smallest_normal,
+        smallest_subnormal=found.smallest_subnormal,
+        tiny=found.smallest_normal,
+        nmant=found.mantissa_bits,
+        nexp=found.exponent_bits,
+        iexp=found.exponent_bits,
+        machep=-found.mantissa_bits,
+        negep=round(math.log2(epsneg)),
+        minexp=found.min_exponent,
+        maxexp=math.frexp(found.max)[1],
+        precision=precision,
+        resolution=10.0**-precision,
+    )

@@ -1,0 +1,83 @@
+"""Integers as element formats of scaled quantisation: a row of facts each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from fpsim.formats.float_format import Format
+
+
+@dataclass(frozen=True)
+class IntegerFormat:
+    """Integers of up to 8 bits whose values a scale (and a zero point) places; codes are the numbers themselves.
+
+    Symmetric quantisation uses -max .. max; with a zero point it uses all of lowest .. highest.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.INT4.max, fp.INT4.lowest, fp.UINT4.highest
+      (7.0, -8, 15)
+    """
+
+    name: str
+    bits: int
+    signed: bool
+
+    @property
+    def lowest(self) -> int:
+        """The smallest integer."""
+        return -(1 << (self.bits - 1)) if self.signed else 0
+
+    @property
+    def highest(self) -> int:
+        """The largest integer."""
+        return (1 << (self.bits - self.signed)) - 1
+
+    @property
+    def max(self) -> float:
+        """The largest integer as a float."""
+        return float(self.highest)
+
+    @property
+    def storage(self) -> np.dtype[Any]:
+        """The dtype of the codes, one per byte."""
+        return np.dtype(np.int8 if self.signed else np.uint8)
+
+    @cached_property
+    def magnitudes(self) -> Format:
+        """-max .. max as a float format whose values are evenly spaced, so that integers are rounded like floats."""
+        mantissa_bits = self.bits - 2
+        return Format(
+            f"{self.name} magnitudes", 1, mantissa_bits, bias=1 - mantissa_bits, infinities=False, nan="none",
+            source="sign and magnitude",
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: integers {self.lowest} .. {self.highest}>"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+INT8 = IntegerFormat("INT8", 8, signed=True)
+INT4 = IntegerFormat("INT4", 4, signed=True)
+UINT8 = IntegerFormat("UINT8", 8, signed=False)
+UINT4 = IntegerFormat("UINT4", 4, signed=False)
+
+INTEGERS = {fmt.name: fmt for fmt in (INT8, INT4, UINT8, UINT4)}
+DTYPES = {
+    np.dtype(np.int8): INT8,
+    np.dtype(np.uint8): UINT8,
+    np.dtype(ml_dtypes.int4): INT4,
+    np.dtype(ml_dtypes.uint4): UINT4,
+}
+
+# Differences from a zero point: integers of a 16-bit range, wide enough that clamping them first changes nothing.
+OFFSETS = Format(
+    "integers to 32767", 1, 14, bias=-13, infinities=False, nan="none", source="sign and magnitude"
+)  # fmt: skip

@@ -1,0 +1,161 @@
+"""Overflow policies as data: what a format returns for values that it cannot hold, and whose convention that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+from fpsim.errors import unknown
+from fpsim.formats.named import E4M3, E8M0, MX, P3109, Format
+
+Beyond = Literal["infinity", "nan", "max"]
+Below = Literal["nan", "lowest", "magnitude"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one format returns for the inputs that it cannot represent.
+
+    Attributes:
+      overflow: for a finite value beyond the largest finite one. "infinity" and "nan" give way to "max" in the
+        rounding modes that round such a value toward zero.
+      infinite: for an infinite input.
+      below: for a value below the lowest of an unsigned format (a negative one; in a format without zero, zero too).
+        "magnitude" drops the sign.
+      nan: for a NaN input to a format without NaN: "max" (+max) or "zero" (a zero with the opposite sign).
+    """
+
+    overflow: Beyond
+    infinite: Beyond
+    below: Below
+    nan: Literal["max", "zero"] = "max"
+
+
+def _special(fmt: Format) -> Beyond:
+    """The value that stands for 'too large' in a format: Inf, else NaN, else the largest finite value."""
+    return "infinity" if fmt.has_infinity else "nan" if fmt.has_nan else "max"
+
+
+def _nonfinite(fmt: Format) -> Outcome:
+    return Outcome(_special(fmt), _special(fmt), "nan" if fmt.has_nan else "lowest")
+
+
+def _saturate(fmt: Format) -> Outcome:
+    return Outcome("max", "max", "lowest")
+
+
+def _saturate_finite(fmt: Format) -> Outcome:
+    return Outcome("max", _special(fmt), "lowest")
+
+
+def _ml_dtypes(fmt: Format) -> Outcome:
+    return replace(_nonfinite(fmt), nan="zero")
+
+
+def _torch(fmt: Format) -> Outcome:
+    return replace(_saturate(fmt) if fmt == E4M3 else _torch_before_2_12(fmt), below=_torch_below(fmt))
+
+
+def _torch_before_2_12(fmt: Format) -> Outcome:
+    return replace(_nonfinite(fmt), below=_torch_below(fmt))
+
+
+def _torch_below(fmt: Format) -> Below:
+    return "magnitude" if fmt == E8M0 else _nonfinite(fmt).below
+
+
+def _p3109_propagate(fmt: Format) -> Outcome:
+    return Outcome("max", "infinity" if fmt.has_infinity else "max", "lowest")
+
+
+def _p3109_overflow_to_infinity(fmt: Format) -> Outcome:
+    infinity: Beyond = "infinity" if fmt.has_infinity else "max"
+    return Outcome(infinity, infinity, "lowest")
+
+
+# The word that `overflow=` takes -> the outcome per format.
+OVERFLOWS = MappingProxyType(
+    {
+        "nonfinite": _nonfinite,
+        "saturate": _saturate,
+        "saturate_finite": _saturate_finite,
+        "ml_dtypes": _ml_dtypes,
+        "torch": _torch,
+        "torch<2.12": _torch_before_2_12,
+        "p3109_satpropagate": _p3109_propagate,
+        "p3109_ovfinf": _p3109_overflow_to_infinity,
+    }
+)
+
+SUBNORMALS = ("keep", "flush")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A named convention: the cast keywords that reproduce it, and where it is written down."""
+
+    keywords: Mapping[str, str]
+    source: str
+
+
+def _row(overflow: str, source: str) -> Policy:
+    words = {"rounding": "nearest_even", "overflow": overflow, "subnormals": "keep"}
+    return Policy(MappingProxyType(words), source)
+
+
+POLICIES: Mapping[str, Policy] = MappingProxyType(
+    {
+        "ieee": _row("nonfinite", "IEEE 754-2019, 7.4"),
+        "ml_dtypes": _row("ml_dtypes", "ml_dtypes 0.6.0, run on float32 inputs"),
+        "torch": _row("torch", "torch 2.13.0 CPU, run; pytorch pull request 178817"),
+        "torch<2.12": _row("torch<2.12", "torch before pull request 178817"),
+        "cuda_satfinite": _row("saturate", "CUDA Math API, __NV_SATFINITE; PTX ISA, cvt.satfinite"),
+        "ocp_saturating": _row("saturate", "OCP OFP8 v1.0, conversion with saturation; " + MX),
+        "ocp_nonsaturating": _row("nonfinite", "OCP OFP8 v1.0, conversion without saturation"),
+        "p3109_satfinite": _row("saturate", P3109 + ", SatFinite"),
+        "p3109_satpropagate": _row("p3109_satpropagate", P3109 + ", SatPropagate"),
+        "p3109_ovfinf": _row("p3109_ovfinf", P3109 + ", OvfInf"),
+    }
+)
+
+
+def policy(name: str) -> dict[str, Any]:
+    """The cast keywords of a named convention.
+
+    Args:
+      name: "ieee", "ml_dtypes", "torch" (2.12 and later), "torch<2.12", "cuda_satfinite", "ocp_saturating",
+        "ocp_nonsaturating", "p3109_satfinite", "p3109_satpropagate" or "p3109_ovfinf".
+    Returns:
+      A new dict with the keys rounding, overflow and subnormals, to pass on as `**policy(name)`.
+    Raises:
+      ValueError: no policy has that name.
+
+    Source: `fpsim.policies.POLICIES` names one for each.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.policy("cuda_satfinite")
+      {'rounding': 'nearest_even', 'overflow': 'saturate', 'subnormals': 'keep'}
+      >>> x = np.float32([500, np.inf])
+      >>> fp.cast(x, fp.E4M3, **fp.policy("torch")), fp.cast(x, fp.E4M3, **fp.policy("torch<2.12"))
+      (array([448, 448], dtype='float8_e4m3fn'), array([nan, nan], dtype='float8_e4m3fn'))
+    """
+    if not isinstance(name, str) or name not in POLICIES:
+        raise unknown("policy", name, list(POLICIES))
+    return dict(POLICIES[name].keywords)
+
+
+def overflow_outcome(word: str, fmt: Format) -> Outcome:
+    """What `overflow=word` means in a format.
+
+    Raises:
+      ValueError: no overflow policy has that name.
+    """
+    if isinstance(word, str) and word in POLICIES and word not in OVERFLOWS:
+        valid = ", ".join(OVERFLOWS)
+        raise ValueError(f"overflow must be one of {valid}; {word!r} is a policy: pass **fp.policy({word!r}).")
+    if not isinstance(word, str) or word not in OVERFLOWS:
+        raise unknown("overflow", word, list(OVERFLOWS))
+    return OVERFLOWS[word](fmt)

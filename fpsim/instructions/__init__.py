@@ -1,0 +1,1 @@
+"""One matrix instruction by its integer specification."""

@@ -1,0 +1,42 @@
+"""CPU loops over the specification of matrix units: a row of codes per sum, one compilation per rule."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.encode import encode_fields
+from fpsim.core.number import unpack_fields
+from fpsim.core.units.nvidia import Layouts, UnitLayout
+from fpsim.core.units.step_by_rule import steps_by_rule
+from fpsim.matrix_units.matrix_unit import Rule
+from fpsim.runtime.compile import kernel
+
+i64, u64 = np.int64, np.uint64
+
+STEPS = steps_by_rule()
+
+
+@cache
+def dot_add_kernel(rule: Rule) -> Any:
+    """The loop `(a, b, c, scale_a, scale_b, out, fa, fb, fc, fs, fr, facts, step, digits, origin)` of a rule.
+
+    a, b, scale_a, scale_b: 64-bit words, a row per sum; step: terms from one step to the next.
+    """
+    one_step = STEPS[rule]
+
+    def dot_add(
+        a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, out: Any,
+        fa: Any, fb: Any, fc: Any, fs: Any, fr: Any, facts: Any, step: Any, digits: Any, origin: Any,
+    ) -> None:  # fmt: skip
+        f = Layouts(unpack_fields(fa), unpack_fields(fb), unpack_fields(fc), unpack_fields(fs), encode_fields(fr))
+        u = UnitLayout(facts[0], facts[1], facts[2], facts[3], facts[4], facts[5], facts[6], facts[7], facts[8])
+        for row in range(a.shape[0]):
+            total = u64(c[row])
+            for start in range(0, a.shape[1], step):
+                total = one_step(a[row], b[row], scale_a[row], scale_b[row], i64(start), total, digits, origin, f, u)
+            out[row] = total
+
+    return kernel(dot_add)

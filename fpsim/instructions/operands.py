@@ -1,0 +1,134 @@
+"""Operands of matrix units at the door: codes of the element that the unit takes, or one clear sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arithmetic.encoded_array import EncodedArray
+from fpsim.arrays import Array, code_array, format_of, from_torch, is_torch, overlaps, refuse_masked, words
+from fpsim.formats.named import DTYPES, FP16, Format
+from fpsim.matrix_units.catalogue import units
+from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
+
+
+def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> Array:
+    """Codes of an element, in the element's dtype, from codes or an array of its dtype.
+
+    Raises:
+      ValueError: an array of another format, or codes out of range.
+      TypeError: neither codes nor floats.
+    """
+    return _codes(x, element.carrier, unit, name).astype(element.dtype, copy=False)
+
+
+def accumulator(c: npt.ArrayLike, unit: MatrixUnit, name: str = "c") -> Array:
+    """Codes of the accumulator's format."""
+    return _codes(c, unit.d.carrier, unit, name).astype(unit.d.dtype, copy=False)
+
+
+def scales(
+    codes: npt.ArrayLike | None, shape: tuple[int, ...], k: int, unit: MatrixUnit, name: str, blocks_first: bool = False
+) -> Array:
+    """Scale codes of the blocks of an operand; one empty block for units without scales.
+
+    shape: of the operand without its axis K, along which its blocks lie: the last axis, or the first.
+
+    Raises:
+      ValueError: missing, unwanted, or of another shape; K is not a multiple of the block.
+    """
+    if unit.scale is None:
+        if codes is not None:
+            raise ValueError(
+                f"{unit.name} takes no block scales; got {name}. Scales of a Scaled operand belong to "
+                "matmul(..., promote=); units with scales have names such as blackwell_mxfp8_e4m3_f32."
+            )
+        return np.zeros((1, *shape) if blocks_first else (*shape, 1), np.uint8)
+    if codes is None:
+        raise ValueError(f"{unit.name} needs {name}: {unit.scale} codes, one per {unit.block} terms of K.")
+    if k % unit.block:
+        raise ValueError(
+            f"K must be a multiple of {unit.name}'s scale block of {unit.block}; got K = {k}. Pad with zero codes."
+        )
+    assert unit.scale_format is not None
+    found = _codes(codes, unit.scale_format, unit, name).astype(np.uint8, copy=False)
+    blocks = k // unit.block
+    wanted = (blocks, *shape) if blocks_first else (*shape, blocks)
+    if found.shape != wanted:
+        raise ValueError(f"{name} must have shape {wanted}; got {found.shape}.")
+    return found
+
+
+def _codes(x: npt.ArrayLike, fmt: Format, unit: MatrixUnit, name: str) -> Array:
+    """Codes of one format."""
+    refuse_masked(x, name)
+    if isinstance(x, EncodedArray) and x.fmt == fmt:
+        return x.codes
+    array = from_torch(x) if is_torch(x) else np.asarray(x)
+    own = format_of(array.dtype)
+    if x is None or (not hasattr(x, "dtype") and array.size and (own is not None or array.dtype.kind not in "iu")):
+        remedy = "pass its codes" if hasattr(x, "codes") else f"fpsim.encode(values, fpsim.{fmt}) makes codes"
+        raise TypeError(
+            f"{name} must be an array of {DTYPES.get(fmt, fmt.storage)} or codes of {fmt}; got {type(x).__name__}: "
+            f"{remedy}."
+        )
+    if own is not None and own != fmt and array.size:
+        raise ValueError(
+            f"{unit.name} takes {_taken(unit)}; got {name} as {array.dtype}. {_others(unit, own)}"
+            f"fpsim.encode turns values into codes."
+        )
+    if own is not None:
+        return words(array).astype(fmt.storage, copy=False)
+    return code_array(array, fmt, name)
+
+
+def _taken(unit: MatrixUnit) -> str:
+    """What a unit takes, in words."""
+
+    def shown(element: Element) -> str:
+        return f"{element.name} ({DTYPES.get(element.carrier, element.carrier.name)} or its codes)"
+
+    both = f"a and b of {shown(unit.a)}" if unit.a == unit.b else f"a of {shown(unit.a)} and b of {shown(unit.b)}"
+    blocks = f", with block scales of {unit.scale}" if unit.scale else ""
+    return f"{both}, and c of {shown(unit.d)}{blocks}"
+
+
+def _others(unit: MatrixUnit, fmt: Format) -> str:
+    """The units of the same chips that take a format."""
+    names = [other.name for other in units(unit.arch) if other.a == other.b and other.a.carrier == fmt]
+    return f"{', '.join(names)} take{'s' if len(names) == 1 else ''} {fmt}. " if names else ""
+
+
+def widened(codes: Array, element: Element, unit: MatrixUnit) -> Array:
+    """Codes as the unit's steps see them: FP8 as FP16 where the instruction is built from FP16 steps."""
+    return _as_half(element.fmt)[codes] if unit.rule is Rule.TWO_PASSES else codes
+
+
+def _as_half(fmt: Format) -> npt.NDArray[Any]:
+    """The FP16 code of every code of an FP8 format, all exact; NaN keeps its sign."""
+    from fpsim.casts.cast import decode, encode
+
+    return encode(decode(np.arange(256, dtype=np.uint8), fmt), FP16)
+
+
+def refuse_axes(codes: Any, name: str) -> None:
+    """A ValueError unless an operand is a matrix."""
+    if len(codes.shape) != 2:
+        shape = "(M, K)" if name == "a" else "(K, N)"
+        raise ValueError(f"{name} must have two axes, {shape}; got shape {codes.shape}.")
+
+
+def refuse_shapes(a: Any, b: Any) -> None:
+    """A ValueError unless matrices can be multiplied."""
+    if a.shape[1] != b.shape[0]:
+        raise ValueError(
+            f"a (M, K) and b (K, N) must agree in K; got {a.shape} and {b.shape}. Transpose b if its rows are columns."
+        )
+
+
+def refuse_overlap(out: Array | None, *operands: Array) -> None:
+    """A ValueError where the result would overwrite an operand."""
+    if out is not None and any(overlaps(out, x) for x in operands):
+        raise ValueError("out must not share memory with a or b; got overlapping arrays. Pass a separate array.")

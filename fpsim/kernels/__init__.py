@@ -1,1 +1,0 @@
-"""CPU loops: index, load, one call to the scalar core, store."""

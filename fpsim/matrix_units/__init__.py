@@ -1,0 +1,1 @@
+"""Matrix instructions as data: a row each, with its source and evidence."""

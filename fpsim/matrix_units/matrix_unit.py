@@ -1,0 +1,159 @@
+"""The type of a matrix unit: how one instruction multiplies, aligns, adds and rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Literal
+
+import numpy as np
+
+from fpsim.formats.named import (
+    BF16,
+    E2M1,
+    E2M3,
+    E3M2,
+    E4M3,
+    E4M3FNUZ,
+    E5M2,
+    E5M2FNUZ,
+    E8M0,
+    FP16,
+    FP32,
+    FP64,
+    TF32,
+    Format,
+)
+
+Evidence = Literal["hardware", "simulated", "inferred"]
+
+
+class Rule(IntEnum):
+    """How the terms of one step and the accumulator become one sum; docs/matrix-units.md spells each out."""
+
+    FUSED = 0  # all terms aligned to the largest exponent, cut toward zero, added exactly, rounded once
+    SCALED = 1  # FUSED with the exponents of two block scales added to every product
+    GROUPED = 2  # exact dot products of 16, each times two block scales, then as FUSED
+    TWO_PASSES = 3  # two FUSED steps of an FP16 unit over interleaved terms, then one addition to the accumulator
+    EXACT = 4  # products and accumulator added exactly, rounded once
+    FLUSHED_TREE = 5  # float32 products and additions in a tree, subnormals flushed
+    SEPARATE = 6  # products cut and added apart from the accumulator, which joins in a second cut
+    EVEN_ODD = 7  # SEPARATE, with even and odd terms cut apart first
+
+
+@dataclass(frozen=True)
+class Element:
+    """What an operand of a matrix unit holds: the format of its values and the codes that carry them."""
+
+    name: str  # as in PTX and in the unit's name
+    fmt: Format  # of the values
+    carrier: Format  # whose codes carry them: FP32 for tf32, the format itself otherwise
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of an array of codes."""
+        return np.dtype(f"u{max(1, 1 << (self.carrier.bits - 1).bit_length() >> 3)}")
+
+
+ELEMENTS: dict[str, Element] = {
+    name: Element(name, fmt, carrier)
+    for name, fmt, carrier in (
+        ("f16", FP16, FP16), ("bf16", BF16, BF16), ("tf32", TF32, FP32), ("xf32", TF32, FP32),
+        ("f32", FP32, FP32), ("f64", FP64, FP64),
+        ("e4m3", E4M3, E4M3), ("e5m2", E5M2, E5M2), ("e3m2", E3M2, E3M2), ("e2m3", E2M3, E2M3), ("e2m1", E2M1, E2M1),
+        ("fp8", E4M3FNUZ, E4M3FNUZ), ("bf8", E5M2FNUZ, E5M2FNUZ), ("bf16_1k", BF16, BF16),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MatrixUnit:
+    """One matrix instruction: what it takes, and the arithmetic of one step of it.
+
+    A step adds `terms` consecutive products to the accumulator and rounds the sum to the accumulator's format; longer
+    sums chain steps over ascending k.
+
+    Args:
+      name: `<arch>_<a>[x<b>]_<d>`.
+      arch: the family of chips.
+      a, b, d: elements of the operands and of accumulator and result.
+      rule: how a step adds.
+      terms: products of one step.
+      fraction_bits: bits kept below the largest exponent where terms are aligned; 0 where nothing is cut.
+      floor_exponent: the exponent of a zero term.
+      result_bits: mantissa bits of the result; 13 leaves the low 10 bits of a float32 zero.
+      scale: element of the block scales: "ue8m0", "ue4m3" or None.
+      block: terms that share a scale.
+      instruction: the instructions that behave like this.
+      source: where the facts come from.
+      evidence: "hardware" (compared with real output), "simulated" (an official simulator whose authors claim equal
+        bits says so) or "inferred".
+
+    Example:
+      >>> import fpsim as fp
+      >>> unit = fp.unit("hopper_e4m3_f32")
+      >>> unit.terms, unit.fraction_bits, unit.result_bits, unit.evidence
+      (32, 13, 13, 'hardware')
+    """
+
+    name: str
+    arch: str
+    a: Element
+    b: Element
+    d: Element
+    rule: Rule
+    terms: int
+    fraction_bits: int = 0
+    floor_exponent: int = 0
+    result_bits: int = 23
+    scale: str | None = None
+    block: int = 0
+    instruction: str = ""
+    source: str = ""
+    evidence: Evidence = "simulated"
+
+    @property
+    def scale_format(self) -> Format | None:
+        """The format of the block scales' codes; UE4M3 is E4M3 whose sign bit is ignored."""
+        return {"ue8m0": E8M0, "ue4m3": E4M3}[self.scale] if self.scale else None
+
+    @property
+    def nan_code(self) -> int:
+        """The code of the NaN that the unit gives: positive and all ones, or the canonical one."""
+        fmt = self.d.fmt
+        canonical = fmt.nan_code if self.rule in (Rule.EXACT, Rule.FLUSHED_TREE) else None
+        return fmt.top_magnitude if canonical is None else canonical
+
+    @property
+    def specials(self) -> str:
+        """What becomes of NaN, Inf and overflow, in words.
+
+        Example:
+          >>> import fpsim as fp
+          >>> fp.unit("blackwell_nvfp4_f32").specials.rpartition(". ")[2]
+          'A scale that is NaN gives NaN.'
+        """
+        products = " Products of 2^128 or more count as Inf." if self.rule is Rule.SEPARATE else ""
+        scales = " A scale that is NaN gives NaN." if self.scale else ""
+        return (
+            f"NaN, Inf * 0 and infinities of both signs give NaN (0x{self.nan_code:X}), other infinities Inf; "
+            f"a sum that overflows is Inf.{products}{scales}"
+        )
+
+    def operand_format(self, element: Element) -> Format:
+        """The format in which a step sees an operand."""
+        return FP16 if self.rule is Rule.TWO_PASSES else element.carrier
+
+    @property
+    def rounding(self) -> str:
+        """How a step's sum is rounded to the result, as a word of `fp.encode`."""
+        cuts = self.rule in (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES) and self.d.name == "f32"
+        return "toward_zero" if cuts else "nearest_even"
+
+    def __repr__(self) -> str:
+        scaled = f", a {self.scale} scale per {self.block} terms" if self.scale else ""
+        cut = f"cut at {self.fraction_bits} fraction bits, " if self.fraction_bits else ""
+        low = f" to {self.result_bits} mantissa bits" if (self.d.name, self.result_bits) == ("f32", 13) else ""
+        words = self.rounding.replace("_", " ")
+        products = f"{self.terms} product{'s' if self.terms > 1 else ''} per step{scaled}"
+        return f"MatrixUnit({self.name!r}: {products}, {cut}rounded {words}{low}; {self.evidence})"

@@ -1,0 +1,1 @@
+"""Matrix products, sums and dot products: chains of instructions, schedules, epilogues."""

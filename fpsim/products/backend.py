@@ -1,0 +1,93 @@
+"""Where the sums of a matrix product are worked out: the operations that schedules and epilogues are made of."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.named import Format
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.kernels.fma import fma
+from fpsim.schedules.plan import Span
+from fpsim.schedules.schedule import Lanes
+
+Matrix = Any  # float32 of shape (M, N) on the machine, float64 for units that add in it
+Shape = tuple[int, int]
+
+
+class FloatOperations(Protocol):
+    """Operations on matrices of a processor or a GPU; operands broadcast, and may be NumPy's numbers and arrays."""
+
+    def add(self, x: Any, y: Any, out: Any = None) -> Any:
+        """x + y."""
+
+    def multiply(self, x: Any, y: Any, out: Any = None) -> Any:
+        """x * y."""
+
+    def fma(self, x: Any, y: Any, z: Any, out: Any = None) -> Any:
+        """x * y + z."""
+
+
+class Machine(FloatOperations, Protocol):
+    """A processor or a GPU, and what it does with its matrices."""
+
+    merges_slices: bool  # whether add_product knows `Product.cut`
+
+    def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Matrix = None) -> Matrix:
+        """A matrix of one value."""
+
+    def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Matrix = None) -> Matrix:
+        """c, where a unit's sums start, as a matrix of its own.
+
+        Raises:
+          ValueError: another shape or format.
+        """
+
+    def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Matrix:
+        """C of an epilogue: of any float dtype that is narrower than float32, or as `start` takes it.
+
+        Raises:
+          ValueError: another shape or format.
+        """
+
+    def rounded(self, x: Matrix, fmt: Format) -> Matrix:
+        """Values of an output's format: to nearest even, where FP8 saturates, as NVIDIA's cvt does."""
+
+    def add_product(self, total: Matrix, product: Any) -> None:
+        """Add a product by a unit to what its sums start at."""
+
+    def lane_product(self, product: Any, lanes: Lanes, run: int, terms: Span) -> Matrix:
+        """Some terms of a product without matrix units."""
+
+
+def output_overflow(fmt: Format) -> str:
+    """What becomes of results that a library's output format does not hold."""
+    return "saturate" if fmt.bits <= 8 else "nonfinite"
+
+
+def output_nan(fmt: Format) -> int | None:
+    """The code of every NaN in an output's format: NVIDIA's conversions give all ones, where that is one."""
+    if fmt.nan_code is None:
+        return None
+    all_ones = fmt.top_magnitude > max(fmt.max_code, fmt.infinity_code or 0)
+    return fmt.top_magnitude if all_ones else fmt.nan_code
+
+
+class NumpyOperations:
+    """`FloatOperations` on NumPy arrays."""
+
+    def add(self, x: Any, y: Any, out: Array | None = None) -> Array:
+        """x + y."""
+        total: Array = np.add(x, y, out=out)
+        return total
+
+    def multiply(self, x: Any, y: Any, out: Array | None = None) -> Array:
+        """x * y."""
+        product: Array = np.multiply(x, y, out=out)
+        return product
+
+    def fma(self, x: Any, y: Any, z: Any, out: Array | None = None) -> Array:
+        """x * y + z."""
+        return fma(x, y, z, out)

@@ -1,0 +1,63 @@
+"""The epilogue of a matrix product: scales, alpha, bias and C, in a library's order."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.named import FP32, Format
+from fpsim.products.backend import Machine, Matrix
+from fpsim.schedules.schedule import Epilogue
+
+ONE, ZERO = np.float32(1), np.float32(0)
+
+
+class Finish(NamedTuple):
+    """What an epilogue works with: float32 arrays of NumPy that broadcast to (M, N), and C as the machine's matrix."""
+
+    scale_a: Array | None = None  # None for no scales
+    scale_b: Array | None = None
+    scale_order: str = "product"
+    alpha: np.float32 = ONE
+    bias: Array | None = None
+    c: Matrix | None = None
+    beta: np.float32 = ONE
+    out_format: Format = FP32
+
+
+def finished(y: Matrix, order: Epilogue, f: Finish, on: Machine) -> Matrix:
+    """y, float32 (M, N), after all that precedes the cast; every operation is rounded once to float32."""
+    bias, addend = f.bias, None
+    if f.c is not None and order.source == "first":
+        addend = f.c if f.beta == ONE else on.multiply(f.c, f.beta)
+    elif order.fused_bias and bias is not None:
+        addend, bias = bias, None
+    y = _scaled(y, f, addend, on)
+    if bias is not None:
+        y = on.add(y, bias)
+    if f.c is None or order.source == "first":
+        return y
+    if order.source == "after_cast":
+        y = on.rounded(y, f.out_format)
+    return on.fma(f.c, f.beta, y)
+
+
+def _scaled(y: Matrix, f: Finish, addend: Matrix | None, on: Machine) -> Matrix:
+    """y times scales and alpha, plus an addend in the same operation."""
+    zero = ZERO if addend is None else addend
+    if f.scale_a is None and f.scale_b is None:
+        if f.alpha != ONE:
+            return on.fma(y, f.alpha, zero)
+        return y if addend is None else on.add(y, addend)
+    of_a, of_b = (ONE if x is None else x for x in (f.scale_a, f.scale_b))
+    first, second, third = {
+        "product": (of_a, of_b, y), "a_first": (y, of_a, of_b), "b_first": (y, of_b, of_a),
+    }[f.scale_order]  # fmt: skip
+    scaled = on.multiply(first, second)
+    if f.alpha != ONE and f.scale_order == "product":
+        scaled = on.multiply(scaled, f.alpha)
+    elif f.alpha != ONE:
+        third = np.multiply(third, f.alpha)
+    return on.fma(scaled, third, zero)

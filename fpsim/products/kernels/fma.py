@@ -1,0 +1,28 @@
+"""Fused multiply-adds of float32 arrays, by the processor's own instruction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.runtime.compile import kernel
+from fpsim.runtime.float_steps import fused
+
+
+@kernel
+def _fma(x: Any, y: Any, z: Any, out: Any) -> None:
+    for i in range(out.size):
+        out[i] = fused(x[i], y[i], z[i])
+
+
+def fma(x: Any, y: Any, z: Any, out: npt.NDArray[np.float32] | None = None) -> npt.NDArray[np.float32]:
+    """x * y + z of float32 arrays that broadcast, rounded once; `out` is C-contiguous and may be one of them."""
+    shape = np.broadcast_shapes(*(np.shape(each) for each in (x, y, z)))
+    result = np.empty(shape, np.float32) if out is None else out
+    first, second, third = (
+        np.require(np.broadcast_to(each, shape), np.float32, ["C", "W"]).reshape(-1) for each in (x, y, z)
+    )
+    _fma(first, second, third, result.reshape(-1))
+    return result

@@ -1,0 +1,189 @@
+"""One row of A times a panel of B by the FUSED rule: the innermost loops of the matrix product.
+
+Per lane: the largest exponent M of the step in bytes, the power 2**(F - M) built from it, and every product times that
+power converted to an integer, which is the cut toward zero. Product and power are exact in float32, the sum of eight
+is exact in an int32. Measured: docs/performance.md.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.products.kernels.panel import BIAS, FIELD, INFINITE, LANES, MAGNITUDE, MANTISSA_BITS, NO_TERM, ZERO_EXPONENT
+from fpsim.runtime.compile import scalar, shared
+
+i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
+
+SIGN = i32(-0x80000000)
+POWER_OF_ZERO = i32(254 << 23)  # minus the pattern of a power gives that of its inverse
+HALF_BITS, HALF_LEAST = i32(10), i32(-14)  # mantissa bits and smallest exponent of FP16
+HALF_TOP = f32(65536.0)  # what rounds up to this has no place in FP16
+INFINITY = f32(np.inf)
+
+
+class RowFacts(NamedTuple):
+    """The facts of a unit's step as 32-bit integers."""
+
+    fraction_bits: Any  # kept below the largest exponent
+    floor: Any  # the exponent of a zero term
+    kept: Any  # the bits of the result that are kept
+    base: Any  # of the relative exponents of A and B together
+    least: Any  # the smallest exponent of the accumulator's format
+
+
+class RowScratch(NamedTuple):
+    """Room for a row of lanes."""
+
+    e: Any  # int8: the largest relative exponent of the products
+    power: Any  # int32: the pattern of 2**(F - M)
+    scaled_power: Any  # int32: that times both scales
+    sums: Any  # (4, LANES) int32: cut sums of up to eight products
+    specials: Any  # float32
+
+
+@scalar
+def _cut(a: Any, b: Any, power: Any) -> Any:
+    """A product in units of the last bit that is kept, cut toward zero."""
+    return i32(f32(f32(a * b) * power))
+
+
+def _largest(ea: Any, eb: Any, terms: int, e: Any) -> None:
+    """e[j] = the largest exponent of the products of terms ea[k] and eb[k, j]."""
+    for j in range(LANES):
+        e[j] = i8(2 * ZERO_EXPONENT)
+    for k in range(0, terms, 4):
+        x0, x1, x2, x3 = ea[k], ea[k + 1], ea[k + 2], ea[k + 3]
+        y0, y1, y2, y3 = eb[k], eb[k + 1], eb[k + 2], eb[k + 3]
+        for j in range(LANES):
+            left = max(i8(x0 + y0[j]), i8(x1 + y1[j]))
+            right = max(i8(x2 + y2[j]), i8(x3 + y3[j]))
+            e[j] = max(e[j], max(left, right))
+
+
+def _add_four(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
+    """t[j] += the cut products of four terms."""
+    a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
+    b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
+    for j in range(LANES):
+        p = power[j]
+        left = i32(_cut(a0, b0[j], p) + _cut(a1, b1[j], p))
+        right = i32(_cut(a2, b2[j], p) + _cut(a3, b3[j], p))
+        t[j] = i32(t[j] + i32(left + right))
+
+
+def _add_eight(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
+    """t[j] += the cut products of eight terms."""
+    a0, a1, a2, a3, a4, a5, a6, a7 = a[k], a[k + 1], a[k + 2], a[k + 3], a[k + 4], a[k + 5], a[k + 6], a[k + 7]
+    b0, b1, b2, b3, b4, b5, b6, b7 = b[k], b[k + 1], b[k + 2], b[k + 3], b[k + 4], b[k + 5], b[k + 6], b[k + 7]
+    for j in range(LANES):
+        p = power[j]
+        first = i32(i32(_cut(a0, b0[j], p) + _cut(a1, b1[j], p)) + i32(_cut(a2, b2[j], p) + _cut(a3, b3[j], p)))
+        second = i32(i32(_cut(a4, b4[j], p) + _cut(a5, b5[j], p)) + i32(_cut(a6, b6[j], p) + _cut(a7, b7[j], p)))
+        t[j] = i32(t[j] + i32(first + second))
+
+
+def _specials(a: Any, b: Any, terms: int, c: Any, met: Any) -> None:
+    """met[j] = Inf or NaN where the step meets one, a finite number elsewhere; a, b: classes of the terms."""
+    for j in range(LANES):
+        bits = i32(c[j])
+        met[j] = bits.view(f32) if i32(bits & MAGNITUDE) >= INFINITE else f32(0.0)
+    for k in range(terms):
+        x, y = a[k], b[k]
+        for j in range(LANES):
+            met[j] = f32(met[j] + f32(x * y[j]))
+
+
+def _override(c: Any, met: Any) -> None:
+    """Put the NaN and Inf that a step met in the place of its finite results."""
+    for j in range(LANES):
+        bits = i32(met.view(i32)[j])
+        c[j] = bits if i32(bits & MAGNITUDE) >= INFINITE else c[j]
+
+
+largest, add_four, add_eight = shared(_largest), shared(_add_four), shared(_add_eight)
+specials_row, override = shared(_specials), shared(_override)
+
+
+@scalar
+def rounded_to_half(value: Any) -> Any:
+    """A float32 rounded to nearest even FP16, as float32; Inf from 65520 on."""
+    exponent = i32(i32(i32(f32(value).view(i32) >> MANTISSA_BITS) & FIELD) - BIAS)
+    place = i32(max(exponent, HALF_LEAST) - HALF_BITS)
+    # adding 1.5 * 2**23 units of the last place rounds to that place, and taking them off leaves the rounded value
+    magic = i32(i32(i32(i32(place + MANTISSA_BITS) + BIAS) << MANTISSA_BITS) | i32(0x400000)).view(f32)
+    near = f32(f32(value + magic) - magic)
+    near = INFINITY if near >= HALF_TOP else near
+    return -INFINITY if near <= -HALF_TOP else near
+
+
+@cache
+def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
+    """The function `(a, ea, b, eb, c, scale_a, scale_b, facts, scratch)` that replaces c by c plus a step's products.
+
+    terms: of a step, a multiple of 4; joined: sums of eight products fill an int32, and are joined in an int64;
+    half: the result is FP16, held as float32; scaled: scale_a and scale_b[j] are added to the exponents of products.
+    a, ea: (terms,) float32 values and int8 exponents; b, eb: (terms, LANES); c: (LANES,) float32 patterns.
+    """
+    eights = terms // 8
+    wide: Any = i64 if joined else i32
+
+    def row(
+        a: Any, ea: Any, b: Any, eb: Any, c: Any, scale_a: Any, scale_b: Any, u: RowFacts, room: RowScratch
+    ) -> None:
+        e, power, scaled_power, sums = room.e, room.power, room.scaled_power, room.sums
+        largest(ea, eb, terms, e)
+        bias = i32(BIAS + u.fraction_bits)
+        for j in range(LANES):
+            bits = i32(c[j])
+            exponent = i32(i32(i32(bits >> MANTISSA_BITS) & FIELD) - BIAS)
+            if half:
+                exponent = max(exponent, u.least) if i32(bits & MAGNITUDE) != i32(0) else u.floor
+            added = i32(u.base)
+            if scaled:
+                added = i32(i32(u.base + scale_a) + scale_b[j])
+            top = i32(i32(e[j]) + added) if i32(e[j]) > i32(NO_TERM) else u.floor
+            top = max(max(top, u.floor), exponent)
+            power[j] = i32(i32(bias - top) << MANTISSA_BITS)
+            if scaled:
+                field = i32(i32(i32(bias - top) + added) - u.base)
+                scaled_power[j] = i32(max(field, i32(0)) << MANTISSA_BITS)
+        p = scaled_power.view(f32) if scaled else power.view(f32)
+        for g in range(4 if joined else 1):
+            t = sums[g]
+            for j in range(LANES):
+                t[j] = i32(0)
+        if terms == 4:
+            add_four(a, b, 0, p, sums[0])
+        for g in range(eights):
+            add_eight(a, b, 8 * g, p, sums[g if joined else 0])
+
+        q, value, t0, t1, t2, t3 = power.view(f32), c.view(f32), sums[0], sums[1], sums[2], sums[3]
+        for j in range(LANES):
+            bits = i32(c[j])
+            total = wide(wide(t0[j]) + wide(i32(f32(value[j] * q[j]))))
+            if joined:
+                total = wide(total + wide(t1[j]))
+                if eights == 4:
+                    total = wide(total + wide(wide(t2[j]) + wide(t3[j])))
+            magnitude = wide(abs(total))
+            # without the bit below the 24 that are kept, rounding to nearest is a cut
+            cut = wide(magnitude & ~wide(magnitude >> wide(24)))
+            near = f32(cut).view(i32)
+            if half:  # what was cut shows in the last bit, which rounds as the exact sum does
+                near = i32(near | i32(wide(f32(cut)) != magnitude))
+            near = i32(near | (SIGN if total < wide(0) else i32(0)))
+            result = f32(i32(near).view(f32) * i32(POWER_OF_ZERO - i32(power[j])).view(f32))
+            if half:
+                result = rounded_to_half(result)
+            new = i32(f32(result).view(i32) & u.kept)
+            new = new if i32(new & MAGNITUDE) != i32(0) else i32(0)
+            old = i32(bits & u.kept)
+            old = old if i32(old & MAGNITUDE) != i32(0) else i32(0)
+            old = bits if i32(bits & MAGNITUDE) >= INFINITE else old
+            stays = (i32(e[j]) <= i32(NO_TERM)) | (i32(bits & MAGNITUDE) >= INFINITE)
+            c[j] = old if stays else new
+
+    return shared(row)

@@ -1,0 +1,144 @@
+"""The matrix product of the block-scaled FP4 units: exact dot products of 16 in float32, aligned in float64.
+
+Sixteen products of FP4 numbers add up exactly in float32, so a group costs one fused multiply-add per product and a
+handful of operations for its scales.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.products.kernels.panel import INFINITE, LANES, MAGNITUDE
+from fpsim.products.kernels.wide_row import float_exponent, positive_zero, power_of_two, rounded_result
+from fpsim.runtime.compile import kernel, shared
+from fpsim.runtime.float_steps import fused, toward_zero
+
+i32, f32, f64 = np.int32, np.float32, np.float64
+
+GROUP, GROUPS = 16, 4
+TERMS = GROUP * GROUPS
+ROW_BLOCK = 256
+NAN_PATTERN = i32(0x7FFFFFFF)
+MANTISSA, LEAST, HIGHEST = i32(23), i32(-126), i32(128)
+
+
+def _group_sums(a: Any, b: Any, first: Any, sums: Any) -> None:
+    """sums[j] = the exact dot product of a group."""
+    for j in range(LANES):
+        sums[j] = f32(0.0)
+    for k in range(first, first + GROUP, 4):
+        a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
+        b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
+        for j in range(LANES):
+            sums[j] = fused(a3, b3[j], fused(a2, b2[j], fused(a1, b1[j], fused(a0, b0[j], sums[j]))))
+
+
+group_sums = shared(_group_sums)
+
+
+def _grouped_row(
+    a: Any, b: Any, c: Any, scales: Any, masks: Any, panel: Any, fraction_bits: Any, floor: Any, least: Any, room: Any
+) -> None:
+    """c plus the products of a step; a step's masks say which terms of a group are not zero."""
+    sums, top, total = room
+    factors, exponents, filled, broken = panel
+    for j in range(LANES):
+        bits = i32(c[j])
+        top[j] = float_exponent(bits, LEAST) if i32(bits & MAGNITUDE) != i32(0) else floor
+        top[j] = max(top[j], floor)
+    for g in range(GROUPS):
+        group_sums(a, b, g * GROUP, sums[g])
+        mine = float_exponent(f32(scales[g]).view(i32), least)
+        mask, e, f = masks[g], exponents[g], filled[g]
+        for j in range(LANES):
+            top[j] = max(top[j], i32(mine + e[j]) if i32(mask & f[j]) != i32(0) else floor)
+    for j in range(LANES):
+        value = f64(i32(c[j]).view(f32))
+        total[j] = toward_zero(f64(value * power_of_two(i32(fraction_bits - top[j]))))
+    for g in range(GROUPS):
+        mine, factor, sum_ = f64(scales[g]), factors[g], sums[g]
+        for j in range(LANES):
+            value = f64(f64(sum_[j]) * f64(mine * f64(factor[j])))
+            total[j] = f64(total[j] + toward_zero(f64(value * power_of_two(i32(fraction_bits - top[j])))))
+    nan = False
+    for g in range(GROUPS):
+        nan = nan or scales[g] != scales[g]
+    for j in range(LANES):
+        bits = i32(c[j])
+        value = f64(total[j] * power_of_two(i32(top[j] - fraction_bits)))
+        new = positive_zero(rounded_result(value, MANTISSA, LEAST, False, HIGHEST))
+        new = bits if i32(bits & MAGNITUDE) >= INFINITE else new
+        c[j] = NAN_PATTERN if nan or broken[j] != i32(0) else new
+
+
+def _fill_scales(b: Any, count: Any, scale_b: Any, first: Any, n: Any, width: Any, least: Any, panel: Any) -> None:
+    """The scales of a panel: factors, exponents, which terms of a group are not zero, and lanes with a NaN."""
+    factors, exponents, filled, broken = panel
+    for j in range(LANES):
+        broken[j] = i32(0)
+    for g in range(GROUPS):
+        here = g * GROUP < count
+        for j in range(LANES):
+            scale = scale_b[first + g, n + j] if here and j < width else f32(0.0)
+            bits = i32(f32(scale).view(i32))
+            if i32(bits & MAGNITUDE) > INFINITE:
+                broken[j] = i32(1)
+            factors[g, j], exponents[g, j] = scale, float_exponent(bits, least)
+            filled[g, j] = i32(0)
+        for i in range(GROUP):
+            for j in range(LANES):
+                counts = (b[g * GROUP + i, j] != f32(0.0)) & (factors[g, j] != f32(0.0))
+                filled[g, j] = i32(filled[g, j] | i32(i32(counts) << i32(i)))
+
+
+grouped_row, fill_scales = shared(_grouped_row), shared(_fill_scales)
+
+
+def _grouped_product(
+    a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, facts: Any, m0: Any, m1: Any, n0: Any, n1: Any
+) -> None:
+    """Add a @ b to c in rows m0 .. m1, columns n0 .. n1.
+
+    a: (M, K), b: (K, N) float32 values of FP4; c: (M, N) float32 patterns as int32; scale_a: (M, groups), scale_b:
+    (groups, N) float32 scales of the groups; facts: fraction bits, floor exponent, smallest exponent of a scale.
+    """
+    values, tile = np.zeros((TERMS, LANES), f32), np.zeros((ROW_BLOCK, LANES), i32)
+    x, scales, masks = np.zeros(TERMS, f32), np.zeros(GROUPS, f32), np.zeros(GROUPS, i32)
+    panel = (
+        np.empty((GROUPS, LANES), f32), np.empty((GROUPS, LANES), i32), np.empty((GROUPS, LANES), i32),
+        np.empty(LANES, i32),
+    )  # fmt: skip
+    room = (np.empty((GROUPS, LANES), f32), np.empty(LANES, i32), np.empty(LANES, f64))
+    for n in range(n0, n1, LANES):
+        width = min(LANES, n1 - n)
+        for m in range(m0, m1, ROW_BLOCK):
+            rows = min(ROW_BLOCK, m1 - m)
+            for r in range(rows):
+                tile[r, :width] = c[m + r, n : n + width]
+            for k in range(0, a.shape[1], TERMS):
+                count, first = min(TERMS, a.shape[1] - k), k // GROUP
+                values[count:] = f32(0.0)
+                for i in range(count):
+                    values[i, :width] = b[k + i, n : n + width]
+                fill_scales(values, count, scale_b, first, n, width, facts[2], panel)
+                x[count:] = f32(0.0)
+                for r in range(rows):
+                    x[:count] = a[m + r, k : k + count]
+                    for g in range(GROUPS):
+                        scales[g] = scale_a[m + r, first + g] if g * GROUP < count else f32(0.0)
+                        masks[g] = i32(0)
+                        for i in range(GROUP):
+                            counts = (x[g * GROUP + i] != f32(0.0)) & (scales[g] != f32(0.0))
+                            masks[g] = i32(masks[g] | i32(i32(counts) << i32(i)))
+                    grouped_row(x, values, tile[r], scales, masks, panel, facts[0], facts[1], facts[2], room)
+            for r in range(rows):
+                c[m + r, n : n + width] = tile[r, :width]
+
+
+@cache
+def grouped_product() -> Any:
+    """The loop `(a, b, c, scale_a, scale_b, facts, m0, m1, n0, n1)`."""
+    return kernel(_grouped_product)

@@ -1,0 +1,239 @@
+"""Products without matrix units that have few outputs: sums of lanes, which lie side by side instead of outputs.
+
+Step t of a lane is its t-th term; all lanes take a step together. Where lanes take single terms in turn, the terms of a
+step lie side by side as they are; else panels lay them so. The last step may have terms for the first lanes only.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.products.kernels.lane_rows import LaneFacts
+from fpsim.products.kernels.transpose import SIDE, transpose_square
+from fpsim.runtime.compile import kernel, shared
+from fpsim.runtime.float_steps import fused
+
+f32, i64, u64 = np.float32, np.int64, np.uint64
+
+WIDTH = 512  # lanes at a time, at most
+FOUR = 4  # the shortest run that lanes of cuBLAS take, but for single terms
+PANEL = 4096  # terms of an operand at a time, at most: what goes by stays in the L1 cache
+
+
+class Room(NamedTuple):
+    """Panels, and the open chains of the outputs at work."""
+
+    x: Any  # (1, PANEL) float32; (1, 0) where lanes take single terms in turn
+    y: Any  # (columns, PANEL)
+    chains: Any  # (rows, columns, WIDTH) float32
+
+
+def room_of(facts: LaneFacts, rows: int, columns: int) -> Room:
+    """Room for so many outputs at a time."""
+    width, panel = min(facts.lanes, WIDTH), PANEL if facts.run > 1 else 0
+    return Room(np.empty((1, panel), f32), np.empty((columns, panel), f32), np.empty((rows, columns, width), f32))
+
+
+def _add_rounds(x: Any, y: Any, first: Any, apart: Any, rounds: Any, sums: Any) -> None:
+    """sums[l] takes the products of x and y at first + l, first + apart + l, ..., so many of them."""
+    width = i64(sums.size)
+    if width == 1 and apart == 1:
+        total, x0, y0 = sums[0], x[first : first + rounds], y[first : first + rounds]
+        for i in range(x0.size):
+            total = fused(x0[i], y0[i], total)
+        sums[0] = total
+        return
+    fours = i64(rounds // 4 * 4)
+    for i in range(0, fours, 4):
+        p0 = first + i * apart
+        p1, p2, p3 = p0 + apart, p0 + 2 * apart, p0 + 3 * apart
+        x0, x1, x2, x3 = x[p0 : p0 + width], x[p1 : p1 + width], x[p2 : p2 + width], x[p3 : p3 + width]
+        y0, y1, y2, y3 = y[p0 : p0 + width], y[p1 : p1 + width], y[p2 : p2 + width], y[p3 : p3 + width]
+        for j in range(width):
+            two = fused(x1[j], y1[j], fused(x0[j], y0[j], sums[j]))
+            sums[j] = fused(x3[j], y3[j], fused(x2[j], y2[j], two))
+    for i in range(fours, rounds):
+        p0 = first + i * apart
+        x0, y0 = x[p0 : p0 + width], y[p0 : p0 + width]
+        for j in range(width):
+            sums[j] = fused(x0[j], y0[j], sums[j])
+
+
+def _lanes_at(u: LaneFacts, t: Any) -> Any:
+    """The lanes that have a term at a step: the first ones."""
+    tile = t // u.run * u.run * u.lanes
+    return i64(max(min(-((tile + t % u.run - (u.stop - u.start)) // u.run), u.lanes), 0))
+
+
+def _steps_of(u: LaneFacts, lane: Any) -> Any:
+    """How many terms a lane has."""
+    tiles, rest = divmod(u.stop - u.start, u.run * u.lanes)
+    return i64(tiles * u.run + max(min(rest - lane * u.run, u.run), 0))
+
+
+def _transpose(rows: Any, step: Any, count: Any, panel: Any) -> None:
+    """panel[s, l] = rows[l, step + s] for s < count and all l."""
+    high, wide = i64(count // SIDE * SIDE), i64(rows.shape[0] // SIDE * SIDE)
+    for lane in range(0, wide, SIDE):
+        for s in range(0, high, SIDE):
+            transpose_square(rows, lane, step + s, panel, s, lane)
+    for lane in range(wide):
+        for s in range(high, count):
+            panel[s, lane] = rows[lane, step + s]
+    for lane in range(wide, rows.shape[0]):
+        for s in range(count):
+            panel[s, lane] = rows[lane, step + s]
+
+
+def _deal(terms: Any, p0: Any, p1: Any, p2: Any, p3: Any) -> None:
+    """The runs of FOUR terms that stand one after the other; compilers shuffle registers for such a loop."""
+    for j in range(terms.size // FOUR):
+        i = u64(u64(FOUR) * u64(j))
+        p0[j], p1[j] = terms[i], terms[u64(i + u64(1))]
+        p2[j], p3[j] = terms[u64(i + u64(2))], terms[u64(i + u64(3))]
+
+
+_add_rounds, _lanes_at, _steps_of, _transpose, _deal = (
+    shared(_add_rounds), shared(_lanes_at), shared(_steps_of), shared(_transpose), shared(_deal),
+)  # fmt: skip
+
+
+def _fill_panel(source: Any, u: LaneFacts, lane: Any, t0: Any, t1: Any, missing: Any, panel: Any) -> None:
+    """Steps t0 .. t1 of the lanes from `lane` on, as the rows of a panel; `missing` where a lane has no term."""
+    width, t, step = i64(panel.shape[1]), t0, i64(t0 % u.run)
+    first = u.start + (t0 - step) * u.lanes + lane * u.run
+    while t < t1:
+        count, left = min(u.run - step, t1 - t), max(u.stop - first, i64(0))
+        whole = width if left >= width * u.run else i64(left // u.run)  # lanes with all terms of their run
+        runs, part = source[first : first + whole * u.run], panel[t - t0 : t - t0 + count]
+        if u.run == FOUR and count == FOUR:
+            _deal(runs, part[0], part[1], part[2], part[3])
+        else:
+            _transpose(runs.reshape((whole, u.run)), step, count, part)
+        if whole < width:
+            rest = source[u.stop - (left - whole * u.run) : u.stop]  # of the lane behind them
+            for s in range(count):
+                part[s, whole] = rest[step + s] if step + s < rest.size else missing
+                for j in range(whole + 1, width):
+                    part[s, j] = missing
+        t, step = t + count, i64(0)
+        first += u.run * u.lanes
+
+
+def _join(total: Any, chain: Any) -> None:
+    """Chains join the totals of the first lanes, and all start again at +0."""
+    for j in range(total.size):
+        total[j] = f32(total[j] + chain[j])
+    for j in range(chain.size):
+        chain[j] = f32(0.0)
+
+
+_fill_panel, _join = shared(_fill_panel), shared(_join)
+
+
+def _add_steps(
+    x: Any, y: Any, first: Any, apart: Any, u: LaneFacts, lane: Any, t: Any, end: Any, chain: Any, total: Any
+) -> None:
+    """Steps t .. end of lanes of an output: the terms of step t begin at `first`, those of the next one `apart`."""
+    width = i64(chain.size)
+    while t < end:
+        stop = min(end, (t // u.chunk + 1) * u.chunk) if u.chunk else end
+        have = min(i64(max(_lanes_at(u, stop - 1) - lane, 0)), width) if u.run == 1 else width
+        full = i64(stop if have == width else stop - 1)
+        _add_rounds(x, y, first, apart, full - t, chain)
+        if full < stop:  # panels have terms for all lanes
+            _add_rounds(x, y, first + (full - t) * apart, apart, 1, chain[:have])
+        if u.chunk and stop % u.chunk == 0:
+            _join_chunk(u, lane, stop - u.chunk, chain, total)
+        first += (stop - t) * apart
+        t = stop
+
+
+def _join_chunk(u: LaneFacts, lane: Any, t: Any, chain: Any, total: Any) -> None:
+    """The chains that began at step t end. Those that not every lane has, the first lanes have."""
+    width = i64(chain.size)
+    have = width if t < u.chunks * u.chunk else min(_lanes_at(u, t) - lane, width)
+    _join(total[:have], chain)
+
+
+_join_chunk = shared(_join_chunk)
+_add_steps = shared(_add_steps)
+
+
+def _add_lanes(x: Any, y: Any, u: LaneFacts, room: Room, at: Any, t: Any, end: Any, out: Any) -> None:
+    """Steps t .. end of some lanes."""
+    m0, m1, n0, n1, lane, width = at
+    if u.run == 1:
+        first = u.start + t * u.lanes + lane
+        for m in range(m0, m1):
+            for n in range(n0, n1):
+                chain, total = room.chains[m - m0, n - n0, :width], out[m, n, lane : lane + width]
+                _add_steps(x[m], y[n], first, u.lanes, u, lane, t, end, chain, total)
+        return
+    size, shape = (end - t) * width, (end - t, width)
+    for n in range(n0, n1):
+        _fill_panel(y[n], u, lane, t, end, f32(0.0), room.y[n - n0, :size].reshape(shape))
+    for m in range(m0, m1):
+        # -0 times +0 is -0, which changes no sum
+        _fill_panel(x[m], u, lane, t, end, f32(-0.0), room.x[0, :size].reshape(shape))
+        for n in range(n0, n1):
+            chain, total = room.chains[m - m0, n - n0, :width], out[m, n, lane : lane + width]
+            _add_steps(room.x[0], room.y[n - n0], i64(0), width, u, lane, t, end, chain, total)
+
+
+def _end_lanes(u: LaneFacts, room: Room, at: Any, steps: Any, out: Any) -> None:
+    """Chains that are open after so many steps join their totals, and so do those that have no term."""
+    m0, m1, n0, n1, lane, width = at
+    for m in range(m0, m1):
+        for n in range(n0, n1):
+            chain, total = room.chains[m - m0, n - n0, :width], out[m, n, lane : lane + width]
+            if not u.chunk:
+                _join(total, chain)
+                continue
+            if steps % u.chunk:
+                _join_chunk(u, lane, steps // u.chunk * u.chunk, chain, total)
+            if steps <= (u.chunks - 1) * u.chunk:
+                _join(total, chain)  # +0, and once is enough
+
+
+_add_lanes, _end_lanes = shared(_add_lanes), shared(_end_lanes)
+
+
+@cache
+def transposition() -> Any:
+    """The loop `(source, target)` that transposes a float32 matrix."""
+
+    def transpose(source: Any, target: Any) -> None:
+        for n in range(
+            0, target.shape[0], SIDE
+        ):  # rows of a power of two of terms contend for a few lines of the cache
+            _transpose(source, n, min(i64(SIDE), target.shape[0] - n), target[n : n + SIDE])
+
+    return kernel(transpose)
+
+
+@cache
+def lane_sums() -> Any:
+    """The loop `(x, y, out, facts, room, m0, m1, n0, n1)` over rows m0 .. m1 of x and n0 .. n1 of y.
+
+    x: (M, K), y: (N, K), out: (M, N, lanes) float32, the totals of the lanes. The outputs fit the room; of `facts`,
+    what tells how lanes are joined is not read.
+    """
+
+    def sums(x: Any, y: Any, out: Any, u: LaneFacts, room: Room, m0: Any, m1: Any, n0: Any, n1: Any) -> None:
+        for lane in range(0, u.lanes, WIDTH):
+            width: Any = i64(min(WIDTH, u.lanes - lane))
+            steps, t = _steps_of(u, lane), i64(0)
+            at, most = (m0, m1, n0, n1, lane, width), i64(max(PANEL // width, 1))
+            room.chains[: m1 - m0] = f32(0.0)
+            out[m0:m1, n0:n1, lane : lane + width] = f32(u.chunks_start if u.chunk else -0.0)
+            while t < steps:
+                end = min(t + most, steps)
+                _add_lanes(x, y, u, room, at, t, end, out)
+                t = end
+            _end_lanes(u, room, at, steps, out)
+
+    return kernel(sums)

@@ -1,0 +1,235 @@
+"""Products without matrix units: the lanes that share an output, their chunks, and how the lanes are joined.
+
+A tile is LANES outputs that lie side by side by a block of rows. Every lane has a row of LANES sums per row of the
+tile; the terms go by in ascending order, a panel at a time, and each joins the sums of its lane. Operands are float32,
+and so is every sum; each product is fused with the addition that it takes part in.
+
+A total that starts at its first part starts at -0 here, and any other at +0: -0 + x is x for every x.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.products.kernels.panel import LANES
+from fpsim.products.kernels.transpose import SIDE, transpose_square
+from fpsim.runtime.compile import kernel, shared
+from fpsim.runtime.float_steps import fused
+
+f32, i64 = np.float32, np.int64
+
+FORWARD, BUTTERFLY, BLOCKS = range(3)  # how lanes are joined
+THREADS = 128  # of a block of cuBLAS's dot_kernel and of its reduce_1Block_kernel (docs/schedules.md)
+WARP, LAST = 32, 4  # sums that reduce_1Block_kernel still has after its butterfly, and after the chains behind it
+TERMS = 64  # of a panel, which stays in the L1 cache while the rows go by
+
+
+class LaneFacts(NamedTuple):
+    """The schedule of one slice. Groups of lanes take tiles of terms in turn; there is one of both but for BLOCKS."""
+
+    lanes: int  # of a group
+    run: int  # consecutive terms of a lane
+    chunk: int  # terms of a lane's chain before it joins the lane's total and starts again; 0 for one chain
+    chunks: int  # chains that every lane has at least, be they without terms
+    chunks_start: float  # -0, or +0 where a lane's total starts there
+    merge: int  # FORWARD, BUTTERFLY or BLOCKS
+    lanes_start: float  # -0, or +0 where the sum of the lanes starts there
+    groups: int
+    tile: int  # terms of a tile
+    start: int  # terms start .. stop of K
+    stop: int
+    transposed: int  # the outputs of a tile lie along the rows of `source`, not along its columns
+
+
+class Room(NamedTuple):
+    """Sums of a tile."""
+
+    panel: Any  # (TERMS, LANES) float32
+    chains: Any  # (rows, lanes, LANES) float32, the open chains
+    totals: Any  # (rows, lanes, LANES) of closed chains; (rows, 1, LANES) without chunks
+    terms: Any  # (lanes,) int64, of an open chain
+    closed: Any  # (lanes,) int64, how many chains were closed
+    groups: Any  # (rows, groups, LANES) the sums of the groups
+
+
+def room_of(facts: LaneFacts, rows: int) -> Room:
+    """Room for a tile of so many rows."""
+    closed = facts.lanes if facts.chunk else 1
+    groups = max(facts.groups, THREADS) if facts.merge == BLOCKS else 1
+    return Room(
+        np.zeros((TERMS, LANES), f32), np.empty((rows, facts.lanes, LANES), f32), np.empty((rows, closed, LANES), f32),
+        np.empty(facts.lanes, i64), np.empty(facts.lanes, i64), np.empty((rows, groups, LANES), f32),
+    )  # fmt: skip
+
+
+def _add_terms(x: Any, panel: Any, sums: Any) -> None:
+    """Add the products of x (terms,) and panel (terms, LANES), one after the other."""
+    fours = i64(x.size // 4 * 4)
+    for i in range(0, fours, 4):
+        x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
+        y0, y1, y2, y3 = panel[i], panel[i + 1], panel[i + 2], panel[i + 3]
+        for j in range(LANES):
+            two = fused(x1, y1[j], fused(x0, y0[j], sums[j]))
+            sums[j] = fused(x3, y3[j], fused(x2, y2[j], two))
+    for i in range(fours, x.size):
+        x0, y0 = x[i], panel[i]
+        for j in range(LANES):
+            sums[j] = fused(x0, y0[j], sums[j])
+
+
+def _add_row(total: Any, part: Any) -> None:
+    """total += part."""
+    for j in range(LANES):
+        total[j] = f32(total[j] + part[j])
+
+
+def _fill_rows(rows: Any, value: Any) -> None:
+    """All of (rows, LANES) sums are one value."""
+    for i in range(rows.shape[0]):
+        row = rows[i]
+        for j in range(LANES):
+            row[j] = value
+
+
+def _fill_panel(source: Any, k: Any, terms: Any, n: Any, width: Any, transposed: Any, panel: Any) -> None:
+    """Terms k .. and outputs n .. as a panel; what lies behind `width` is anything."""
+    if not transposed:
+        for i in range(terms):
+            row, x = panel[i], source[k + i, n : n + width]
+            for j in range(width):
+                row[j] = x[j]
+        return
+    high, wide = i64(terms // SIDE * SIDE), i64(width // SIDE * SIDE)
+    for j in range(0, wide, SIDE):
+        for i in range(0, high, SIDE):
+            transpose_square(source, n + j, k + i, panel, i, j)
+    for j in range(width):
+        for i in range(high if j < wide else 0, terms):
+            panel[i, j] = source[n + j, k + i]
+
+
+_add_terms, _add_row, _fill_rows, _fill_panel = (
+    shared(_add_terms), shared(_add_row), shared(_fill_rows), shared(_fill_panel),
+)  # fmt: skip
+
+
+def _close(room: Room, rows: Any, lane: Any) -> None:
+    """A lane's chain joins its total and starts again at +0."""
+    for r in range(rows):
+        chain, total = room.chains[r, lane], room.totals[r, lane]
+        for j in range(LANES):
+            total[j] = f32(total[j] + chain[j])
+            chain[j] = f32(0.0)
+    room.closed[lane] += 1
+    room.terms[lane] = 0
+
+
+_close = shared(_close)
+
+
+def _add_tile(x: Any, source: Any, room: Room, u: LaneFacts, n: Any, width: Any, k0: Any, k1: Any) -> None:
+    """Terms k0 .. k1, the first of which is lane 0's, of the rows of x and outputs n .."""
+    panel, rows, lane, left = room.panel, x.shape[0], i64(0), u.run
+    for k in range(k0, k1, TERMS):
+        count = min(TERMS, k1 - k)
+        _fill_panel(source, k, count, n, width, u.transposed, panel)
+        i = i64(0)
+        while i < count:
+            part = min(left, count - i)
+            if u.chunk:
+                if room.terms[lane] == u.chunk:
+                    _close(room, rows, lane)
+                part = min(part, u.chunk - room.terms[lane])
+                room.terms[lane] += part
+            for r in range(rows):
+                _add_terms(x[r, k + i : k + i + part], panel[i : i + part], room.chains[r, lane])
+            i += part
+            left -= part
+            if left == 0:
+                lane, left = i64(0) if lane + 1 == u.lanes else i64(lane + 1), u.run
+
+
+def _close_all(room: Room, rows: Any, u: LaneFacts) -> None:
+    """Open chains join their totals, and so do those that have no term."""
+    for lane in range(u.lanes):
+        while room.terms[lane] or room.closed[lane] < u.chunks:
+            _close(room, rows, lane)
+
+
+def _halve(sums: Any, count: Any, left: Any, step: Any) -> None:
+    """Of every step-th row, `count` of them, the upper half joins the lower one until `left` are left."""
+    half = i64(count // 2)
+    while half >= left:
+        for i in range(half):
+            _add_row(sums[i * step], sums[(i + half) * step])
+        half = i64(half // 2)
+
+
+_add_tile, _close_all, _halve = shared(_add_tile), shared(_close_all), shared(_halve)
+
+
+def _merge(sums: Any, u: LaneFacts, total: Any) -> None:
+    """Join the lanes (lanes, LANES) of a group, and add them to a total."""
+    # a thread of dot_kernel adds its chains to +0; that the total starts there has the same effect
+    chains = i64(u.lanes // THREADS) if u.merge == BLOCKS else i64(1)
+    for t in range(0, u.lanes, chains):
+        for s in range(1, chains):
+            _add_row(sums[t], sums[t + s])
+    left = u.lanes if u.merge == FORWARD else i64(1)
+    _halve(sums, u.lanes // chains, left, chains)
+    for lane in range(left):
+        _add_row(total, sums[lane])
+
+
+def _reduce_block(sums: Any, groups: Any) -> None:
+    """reduce_1Block_kernel: join the sums of groups (THREADS or more, LANES), +0 behind them, in the first row."""
+    for g in range(THREADS, groups):
+        _add_row(sums[g % THREADS], sums[g])
+    _halve(sums, i64(THREADS), i64(WARP), i64(1))
+    for g in range(LAST, WARP):
+        _add_row(sums[g % LAST], sums[g])
+    for g in range(1, LAST):
+        _add_row(sums[0], sums[g])
+
+
+_merge, _reduce_block = shared(_merge), shared(_reduce_block)
+
+
+@cache
+def lane_product() -> Any:
+    """The loop `(x, source, out, facts, room, m0, m1, n0, n1)` over rows m0 .. m1 and outputs n0 .. n1 of each.
+
+    x: (M, K), source: (K, N) or, transposed, (N, K), out: (M, N) float32; n0 is a multiple of LANES.
+    """
+
+    def product(x: Any, source: Any, out: Any, u: Any, room: Any, m0: Any, m1: Any, n0: Any, n1: Any) -> None:
+        row_block = room.groups.shape[0]
+        for n in range(n0, n1, LANES):
+            width = min(LANES, n1 - n)
+            for m in range(m0, m1, row_block):
+                rows = min(row_block, m1 - m)
+                for r in range(rows):
+                    _fill_rows(room.groups[r], f32(0.0 if u.stop == u.start else u.lanes_start))
+                for g in range(min(u.groups, -(-(u.stop - u.start) // u.tile))):  # those that have terms
+                    for lane in range(u.lanes):
+                        room.terms[lane], room.closed[lane] = 0, 0
+                    for r in range(rows):
+                        _fill_rows(room.chains[r], f32(0.0))
+                        _fill_rows(room.totals[r], f32(u.chunks_start))
+                    for k in range(u.start + g * u.tile, u.stop, u.groups * u.tile):
+                        _add_tile(x[m : m + rows], source, room, u, n, width, k, min(k + u.tile, u.stop))
+                    if u.chunk:
+                        _close_all(room, rows, u)
+                    for r in range(rows):
+                        _merge(room.totals[r] if u.chunk else room.chains[r], u, room.groups[r, g])
+                for r in range(rows):
+                    if u.merge == BLOCKS:
+                        _reduce_block(room.groups[r], u.groups)
+                    total, row = room.groups[r, 0], out[m + r]
+                    for j in range(width):
+                        row[n + j] = total[j]
+
+    return kernel(product)

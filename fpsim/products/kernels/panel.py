@@ -1,0 +1,94 @@
+"""Operands of a matrix product as panels: the terms of one step of a unit, with their exponents beside them.
+
+A product works on LANES columns at a time, so that a panel of B stays in the L1 cache while all rows of A pass by.
+Exponents of panels are bytes relative to a base, which holds for the terms of all formats with up to five exponent
+bits and for any others within WINDOW binades below the largest; what lies deeper marks the panel as deep, NaN and Inf
+mark it as special, and zeros stand for both.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.runtime.compile import kernel, shared
+
+i8, i32, i64, u32, f32 = np.int8, np.int32, np.int64, np.uint32, np.float32
+
+LANES = 128  # columns of a panel
+WINDOW = 40  # binades; the sum of two exponents fits a byte, and stays apart from sums with a zero term
+HIGHEST = 20  # largest relative exponent, of the base
+ZERO_EXPONENT = -64  # relative exponent of a zero: with any other below 2 * (HIGHEST - WINDOW)
+NO_TERM = -42  # relative exponents of products lie above, those with a zero below
+
+SPECIAL, DEEP = 1, 2  # what a row of a panel holds: bits
+
+MAGNITUDE, INFINITE = i32(0x7FFFFFFF), i32(0x7F800000)
+MANTISSA_BITS, FIELD, BIAS = i32(23), i32(0xFF), i32(127)
+
+
+def _fill_row(source: Any, kept: Any, least: Any, base: Any, values: Any, exponents: Any) -> Any:
+    """Float32 patterns as finite values and relative exponents; returns what the row holds.
+
+    kept: the bits that the unit reads; least: the smallest exponent of the format.
+    """
+    specials, lowest, highest = i32(0), i32(HIGHEST), i32(0)
+    for j in range(source.size):
+        bits = i32(source[j] & kept)
+        magnitude = i32(bits & MAGNITUDE)
+        finite = magnitude < INFINITE
+        specials = i32(specials | i32(not finite))
+        bits = bits if finite else i32(0)
+        values[j] = bits
+        exponent = i32(max(i32(i32(magnitude >> MANTISSA_BITS) - BIAS), least) - base)
+        counts = finite & (magnitude != i32(0))
+        lowest = min(lowest, exponent if counts else i32(HIGHEST))
+        highest = max(highest, exponent if counts else i32(0))
+        exponents[j] = i8(exponent) if counts & (exponent > i32(ZERO_EXPONENT)) else i8(ZERO_EXPONENT)
+    deep = (lowest < i32(HIGHEST - WINDOW)) | (highest > i32(HIGHEST))
+    return (i32(SPECIAL) if specials else i32(0)) | (i32(DEEP) if deep else i32(0))
+
+
+fill_row = shared(_fill_row)
+
+
+def _classes_of(source: Any, kept: Any, classes: Any) -> None:
+    """Float32 patterns as -1, 0, 1, Inf or NaN: sums of their products tell what becomes of NaN and Inf."""
+    for j in range(source.size):
+        bits = i32(source[j] & kept)
+        magnitude = i32(bits & MAGNITUDE)
+        sign = i32(bits & ~MAGNITUDE)
+        one = i32(0x3F800000) if magnitude != i32(0) else i32(0)
+        classes[j] = i32(sign | one) if magnitude < INFINITE else bits
+
+
+classes_of = shared(_classes_of)
+
+
+@cache
+def largest_exponent() -> Any:
+    """The function `(patterns) -> exponent` of the largest finite float32 of a matrix; -127 for a matrix of zeros."""
+
+    def largest(patterns: Any) -> Any:
+        found = i32(0)
+        for m in range(patterns.shape[0]):
+            row = patterns[m]
+            for j in range(row.size):
+                magnitude = i32(row[j] & MAGNITUDE)
+                found = max(found, magnitude if magnitude < INFINITE else i32(0))
+        return i32(i32(found >> MANTISSA_BITS) - BIAS)
+
+    return kernel(largest)
+
+
+@cache
+def canonical_nan() -> Any:
+    """The loop `(words, infinity, sign, nan)` that replaces every NaN of an array of float patterns by one."""
+
+    def replace(words: Any, infinity: Any, sign: Any, nan: Any) -> None:
+        for i in range(words.size):
+            words[i] = nan if (words[i] & ~sign) > infinity else words[i]
+
+    return kernel(replace)

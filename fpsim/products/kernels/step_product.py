@@ -1,0 +1,63 @@
+"""The matrix product of units without a fast rule of their own: panels of floats, and a row function per rule."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.matrix_units.matrix_unit import Rule
+from fpsim.products.kernels.panel import LANES
+from fpsim.products.kernels.step_rows import (
+    StepFacts,
+    StepRoom,
+    chain_row,
+    even_odd_row,
+    exact_row,
+    flushed_row,
+    separate_row,
+)
+from fpsim.runtime.compile import kernel
+
+i32, f32, f64 = np.int32, np.float32, np.float64
+
+ROWS = {
+    "chain": chain_row, Rule.EXACT: exact_row, Rule.FLUSHED_TREE: flushed_row, Rule.SEPARATE: separate_row,
+    Rule.EVEN_ODD: even_odd_row,
+}  # fmt: skip
+ROW_BLOCK = 256  # rows whose totals stay in the cache while the steps go by
+
+
+@cache
+def step_product(rule: Rule | str) -> Any:
+    """The loop `(a, b, c, terms, facts, m0, m1, n0, n1)`, which adds a @ b to c in rows m0 .. m1, columns n0 .. n1.
+
+    a: (M, K), b: (K, N), c: (M, N) floats; facts: StepFacts. The arrays are float32, or float64 for a chain of those.
+    """
+    one_row = ROWS[rule]
+
+    def product(a: Any, b: Any, c: Any, terms: Any, facts: Any, m0: Any, m1: Any, n0: Any, n1: Any) -> None:
+        panel, tile = np.zeros((terms, LANES), b.dtype), np.zeros((ROW_BLOCK, LANES), c.dtype)
+        room = StepRoom(
+            np.empty((2, LANES), i32), np.empty((2, LANES), f64), np.empty(LANES, f64), np.empty((4, LANES), f32)
+        )
+        x = np.zeros(terms, a.dtype)
+        u = StepFacts(i32(facts[0]), i32(facts[1]), f32(facts[2]), f32(facts[3]))
+        for n in range(n0, n1, LANES):
+            width = min(LANES, n1 - n)
+            for m in range(m0, m1, ROW_BLOCK):
+                rows = min(ROW_BLOCK, m1 - m)
+                for r in range(rows):
+                    tile[r, :width] = c[m + r, n : n + width]
+                for k in range(0, a.shape[1], terms):
+                    count = min(terms, a.shape[1] - k)
+                    for i in range(count):
+                        panel[i, :width] = b[k + i, n : n + width]
+                    for r in range(rows):
+                        x[:count] = a[m + r, k : k + count]
+                        one_row(x, panel, tile[r], count, u, room)
+                for r in range(rows):
+                    c[m + r, n : n + width] = tile[r, :width]
+
+    return kernel(product)

@@ -1,0 +1,211 @@
+"""One row of A times a panel of B by the rules of AMD's units and of chains of fused multiply-adds, lane by lane.
+
+Each function `(a, b, c, count, facts, room)` replaces c by c plus the products of `count` terms of one step: a (terms,)
+and b (terms, LANES) floats, c (LANES,) floats. Rounded results are those of fpsim.core.unit_step_amd.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.products.kernels.panel import INFINITE, LANES, MAGNITUDE
+from fpsim.products.kernels.wide_row import NOTHING, exponent_of, float_exponent, power_of_two, rounded_result
+from fpsim.runtime.compile import scalar, shared
+from fpsim.runtime.float_steps import down, fused, toward_zero
+
+i32, i64, f32, f64 = np.int32, np.int64, np.float32, np.float64
+
+TINY = f32(2.0**-126)  # the smallest normal float32
+OVERFLOW = f64(2.0**128)  # from here on a product is infinite
+CUT_BITS, SUM_BITS, RESULT_BITS = i32(24), i32(32), i32(31)  # fraction bits: products and c, their sum, the total
+HIGH_PART = f64(256.0)  # units of 2**-8 split sums of FP16 products into two that float64 holds
+RESULT_MANTISSA, LEAST, HIGHEST = i32(23), i32(-126), i32(128)
+
+
+class StepFacts(NamedTuple):
+    """What the rows need to know of a unit."""
+
+    least_a: Any  # the smallest exponents of the operands' formats
+    least_b: Any
+    tiny_a: Any  # and their smallest normal values
+    tiny_b: Any
+
+
+class StepRoom(NamedTuple):
+    """Room for rows of lanes."""
+
+    e: Any  # (2, LANES) int32
+    sums: Any  # (2, LANES) float64
+    specials: Any  # (LANES,) float64
+    tree: Any  # (4, LANES) float32
+
+
+def _chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
+    """One fused multiply-add after the other."""
+    for k in range(count):
+        x, y = a[k], b[k]
+        for j in range(LANES):
+            c[j] = fused(x, y[j], c[j])
+
+
+@scalar
+def _flush(x: Any, tiny: Any) -> Any:
+    """A float, or +0 where it is below the smallest normal value."""
+    return f32(0.0) if abs(x) < tiny else x
+
+
+@scalar
+def _flush_result(x: Any) -> Any:
+    """A float, or a zero of its sign where it is below the smallest normal value."""
+    return f32(x * f32(0.0)) if abs(x) < TINY else x
+
+
+def _flushed_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
+    """Products in a tree of float32 additions, subnormals flushed; c was flushed before the first step."""
+    tree = room.tree
+    for k in range(a.size):
+        x = _flush(a[k], u.tiny_a) if k < count else f32(0.0)
+        t, y = tree[k], b[k]
+        for j in range(LANES):
+            z = _flush(y[j], u.tiny_b) if k < count else f32(0.0)
+            t[j] = _flush_result(f32(x * z))
+    width = a.size
+    while width > 1:
+        width //= 2
+        for i in range(width):
+            t, left, right = tree[i], tree[2 * i], tree[2 * i + 1]
+            for j in range(LANES):
+                t[j] = _flush_result(f32(left[j] + right[j]))
+    t = tree[0]
+    for j in range(LANES):
+        c[j] = _flush_result(f32(c[j] + t[j]))
+
+
+@scalar
+def _sum_and_error(x: Any, y: Any) -> Any:
+    """x + y as a rounded sum and what it lacks (Knuth's TwoSum)."""
+    total = f64(x + y)
+    back = f64(total - x)
+    return total, f64(f64(x - f64(total - back)) + f64(y - back))
+
+
+@scalar
+def _odd_sum(x: Any, y: Any) -> Any:
+    """x + y rounded to odd (Boldo and Melquiond): a later rounding to fewer bits gives that of the exact sum."""
+    total, error = _sum_and_error(x, y)
+    bits = i64(f64(total).view(i64))
+    grows = (error > f64(0.0)) == (total > f64(0.0))
+    moved = i64(bits + (i64(1) if grows else i64(-1)))
+    even = (error != f64(0.0)) & (i64(bits & i64(1)) == i64(0))
+    return i64(moved if even else bits).view(f64)
+
+
+def _exact_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
+    """Products of FP16 (up to four) or BF16 (up to two) and c, added exactly, rounded once.
+
+    The products become two float64 whose sum is theirs: high and low parts of FP16, the products themselves of BF16.
+    """
+    first, second, plain = room.sums[0], room.sums[1], room.specials
+    for j in range(LANES):
+        first[j], second[j], plain[j] = f64(0.0), f64(0.0), f64(c[j])
+    splits = a.size > 2
+    for k in range(count):
+        x, y = f64(a[k]), b[k]
+        for j in range(LANES):
+            product = f64(x * f64(y[j]))
+            high = f64(toward_zero(f64(product * HIGH_PART)) / HIGH_PART)
+            low = f64(product - high)
+            plain[j] = f64(plain[j] + product)
+            first[j] = f64(first[j] + (high if splits else product if k == 0 else f64(0.0)))
+            second[j] = f64(second[j] + (low if splits else f64(0.0) if k == 0 else product))
+    for j in range(LANES):
+        pair, pair_error = _sum_and_error(second[j], f64(c[j]))
+        whole, error = _sum_and_error(first[j], pair)
+        total = _odd_sum(whole, _odd_sum(error, pair_error))
+        total = f64(0.0) if total == f64(0.0) else total
+        total = plain[j] if not abs(plain[j]) < f64(np.inf) else total  # NaN and Inf
+        c[j] = f32(total)
+
+
+def _cut_products(a: Any, b: Any, first: Any, count: Any, stride: Any, u: StepFacts, e: Any, total: Any) -> None:
+    """e and total of the products first, first + stride, ...: largest exponent, and sum of cut products."""
+    for j in range(LANES):
+        e[j], total[j] = NOTHING, f64(0.0)
+    for k in range(first, count, stride):
+        x, y = i32(f32(a[k]).view(i32)), b[k].view(i32)
+        mine = float_exponent(x, u.least_a)
+        counts = (i32(x & MAGNITUDE) != i32(0)) & (i32(x & MAGNITUDE) < INFINITE)
+        for j in range(LANES):
+            bits = i32(y[j])
+            magnitude = i32(bits & MAGNITUDE)
+            both = counts & (magnitude != i32(0)) & (magnitude < INFINITE)
+            e[j] = max(e[j], i32(mine + float_exponent(bits, u.least_b)) if both else NOTHING)
+    for k in range(first, count, stride):
+        z, w = f64(a[k]), b[k]
+        for j in range(LANES):
+            product = f64(z * f64(w[j]))
+            product = product if abs(product) < f64(np.inf) else f64(0.0)
+            top = max(e[j], i32(-600))  # of no product; the sum stays zero
+            total[j] = f64(total[j] + toward_zero(f64(product * power_of_two(i32(CUT_BITS - top)))))
+
+
+def _product_specials(a: Any, b: Any, c: Any, count: Any, met: Any) -> None:
+    """met[j] = Inf or NaN where a product or c is, or where a product overflows; a finite number elsewhere."""
+    for j in range(LANES):
+        met[j] = f64(c[j]) if not abs(c[j]) < f32(np.inf) else f64(0.0)
+    for k in range(count):
+        x, y = f64(a[k]), b[k]
+        for j in range(LANES):
+            product = f64(x * f64(y[j]))
+            met[j] = f64(met[j] + (f64(0.0) if abs(product) < OVERFLOW else f64(product * f64(np.inf))))
+
+
+def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
+    """c plus sums of products in units of 2**(e - CUT_BITS)."""
+    for j in range(LANES):
+        bits = i32(f32(c[j]).view(i32))
+        exponent = float_exponent(bits, LEAST)
+        of_products = e[j] if e[j] != NOTHING else exponent
+        top = max(of_products, exponent)
+        products = down(f64(total[j] * power_of_two(i32(i32(of_products - top) + i32(SUM_BITS - CUT_BITS)))))
+        finite = i32(bits & MAGNITUDE) < INFINITE
+        value = f64(c[j]) if finite else f64(0.0)
+        mine = f64(down(f64(value * power_of_two(i32(CUT_BITS - top)))) * f64(256.0))  # 2**(SUM_BITS - CUT_BITS)
+        mine = f64(0.0) if drops & (exponent < i32(i32(top - CUT_BITS) - i32(1))) else mine
+        whole = f64(f64(products + mine) + f64(0.0))  # units of 2**(top - SUM_BITS); zero is +0
+        leading = max(i64(exponent_of(whole) + i64(i32(top - SUM_BITS))), i64(LEAST))
+        excess = max(i64(i64(leading - i64(RESULT_BITS)) - i64(i32(top - SUM_BITS))), i64(0))
+        whole = f64(down(f64(whole * power_of_two(-excess))) * power_of_two(excess))
+        result = rounded_result(f64(whole * power_of_two(i32(top - SUM_BITS))), RESULT_MANTISSA, LEAST, True, HIGHEST)
+        special = not abs(met[j]) < f64(np.inf)
+        c[j] = f32(met[j]) if special else i32(result).view(f32)
+
+
+cut_products, product_specials, join = shared(_cut_products), shared(_product_specials), shared(_join)
+
+
+def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
+    """Products cut and added apart from c."""
+    product_specials(a, b, c, count, room.specials)
+    cut_products(a, b, 0, count, 1, u, room.e[0], room.sums[0])
+    join(c, room.e[0], room.sums[0], room.specials, False)
+
+
+def _even_odd_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
+    """Even and odd products cut apart, then added apart from c."""
+    product_specials(a, b, c, count, room.specials)
+    for half in range(2):
+        cut_products(a, b, half, count, 2, u, room.e[half], room.sums[half])
+    e, odd_e, total, odd = room.e[0], room.e[1], room.sums[0], room.sums[1]
+    for j in range(LANES):
+        top = max(e[j], odd_e[j])
+        even = down(f64(total[j] * power_of_two(max(i32(e[j] - top), i32(-600)))))
+        other = down(f64(odd[j] * power_of_two(max(i32(odd_e[j] - top), i32(-600)))))
+        total[j], e[j] = f64(even + other), top
+    join(c, e, total, room.specials, True)
+
+
+chain_row, flushed_row, exact_row = shared(_chain_row), shared(_flushed_row), shared(_exact_row)
+separate_row, even_odd_row = shared(_separate_row), shared(_even_odd_row)

@@ -1,0 +1,98 @@
+"""One row of A times a panel of B by the FUSED rule in float64: any exponents that float32 operands can have.
+
+Slower than fused_row, which it replaces where exponents leave that one's window: products are exact in float64, and so
+are sums of integers below 2**53.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.products.kernels.panel import BIAS, FIELD, INFINITE, LANES, MAGNITUDE, MANTISSA_BITS
+from fpsim.runtime.compile import scalar, shared
+from fpsim.runtime.float_steps import nearest_integer, toward_zero
+
+i32, i64, f32, f64 = np.int32, np.int64, np.float32, np.float64
+
+NOTHING = i32(-100000)
+LEADING_BITS, LONG_FIELD, LONG_BIAS = i64(52), i64(0x7FF), i64(1023)
+
+
+@scalar
+def power_of_two(exponent: Any) -> Any:
+    """2.0**exponent for exponents of normal float64 numbers."""
+    return i64(i64(i64(exponent) + LONG_BIAS) << LEADING_BITS).view(f64)
+
+
+@scalar
+def exponent_of(value: Any) -> Any:
+    """The exponent of a normal float64."""
+    return i64(i64(i64(f64(value).view(i64) >> LEADING_BITS) & LONG_FIELD) - LONG_BIAS)
+
+
+@scalar
+def float_exponent(bits: Any, least: Any) -> Any:
+    """The exponent of a float32 pattern in a format whose smallest is `least`."""
+    return max(i32(i32(i32(bits >> MANTISSA_BITS) & FIELD) - BIAS), least)
+
+
+@scalar
+def rounded_result(value: Any, mantissa_bits: Any, least: Any, nearest: Any, highest: Any) -> Any:
+    """The float32 pattern of a float64 rounded to `mantissa_bits`, Inf from 2**highest on.
+
+    nearest: to nearest even instead of toward zero; least: the smallest exponent of the format.
+    """
+    place = i64(max(exponent_of(value), i64(least)) - i64(mantissa_bits))
+    units = f64(value * power_of_two(-place))
+    units = nearest_integer(units) if nearest else toward_zero(units)
+    result = f64(units * power_of_two(place))
+    bound = power_of_two(highest)
+    result = f64(np.inf) if result >= bound else result
+    result = f64(-np.inf) if result <= -bound else result
+    return i32(f32(result).view(i32))
+
+
+@scalar
+def positive_zero(bits: Any) -> Any:
+    """A float32 pattern, +0 for -0."""
+    return bits if i32(bits & MAGNITUDE) != i32(0) else i32(0)
+
+
+def _wide_row(a: Any, b: Any, c: Any, terms: Any, scale_a: Any, scale_b: Any, facts: Any, e: Any, total: Any) -> None:
+    """c plus the products of a step; a, b: float32 patterns, finite.
+
+    facts: fraction bits, floor exponent, smallest exponents of a, b and c, mantissa bits of the result, whether it is
+    rounded to nearest, and the exponent from which it is infinite.
+    """
+    fraction_bits, floor, least_a, least_b, least_c = facts[0], facts[1], facts[2], facts[3], facts[4]
+    for j in range(LANES):
+        e[j] = NOTHING
+    for k in range(terms):
+        x, y = i32(a[k]), b[k]
+        if i32(x & MAGNITUDE) != i32(0):
+            mine = i32(float_exponent(x, least_a) + scale_a)
+            for j in range(LANES):
+                bits = i32(y[j])
+                other = i32(i32(mine + float_exponent(bits, least_b)) + scale_b[j])
+                e[j] = max(e[j], other if i32(bits & MAGNITUDE) != i32(0) else NOTHING)
+    for j in range(LANES):
+        bits = i32(c[j])
+        exponent = float_exponent(bits, least_c) if i32(bits & MAGNITUDE) != i32(0) else floor
+        e[j] = max(max(e[j], floor), exponent)
+        total[j] = toward_zero(f64(f64(i32(bits).view(f32)) * power_of_two(i32(fraction_bits - e[j]))))
+    for k in range(terms):
+        z, y = f64(i32(a[k]).view(f32)), b[k]
+        for j in range(LANES):
+            left = i32(i32(fraction_bits - e[j]) + i32(scale_a + scale_b[j]))
+            product = f64(f64(z * f64(i32(y[j]).view(f32))) * power_of_two(left))
+            total[j] = f64(total[j] + toward_zero(product))
+    for j in range(LANES):
+        bits = i32(c[j])
+        summed = f64(total[j] * power_of_two(i32(e[j] - fraction_bits)))
+        new = positive_zero(rounded_result(summed, facts[5], least_c, facts[6] != i32(0), facts[7]))
+        c[j] = bits if i32(bits & MAGNITUDE) >= INFINITE else new
+
+
+wide_row = shared(_wide_row)

@@ -1,0 +1,135 @@
+"""Few outputs without matrix units: the sums of their lanes, side by side, and how they are joined."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.products.kernels.lane_dots import WIDTH, lane_sums, room_of, transposition
+from fpsim.products.kernels.lane_rows import BLOCKS, BUTTERFLY, LAST, THREADS, WARP, LaneFacts
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.runtime.threads import over_spans
+
+Floats = npt.NDArray[np.float32]
+
+MACS = 16  # multiply-adds that take as long as the cast of an element
+ROOM = 1 << 16  # sums of lanes that are added up at a time, at most, unless one row has more
+FULL = 8  # lanes that fill a vector; chunks of fewer ones lie side by side instead, where each is contiguous
+
+
+def lane_dots(x: Floats, y: Floats, facts: LaneFacts) -> Floats:
+    """The sums of facts.start .. facts.stop over the products of each row of x with each row of y; none may be empty.
+
+    Args:
+      x: (M, K) float32 in C order.
+      y: (N, K) float32 in C order.
+      facts: the schedule.
+
+    Returns:
+      (M, N) float32 in C order; a NaN may have any pattern.
+
+    Example:
+      >>> import numpy as np
+      >>> from fpsim.products.kernels.lane_rows import FORWARD, LaneFacts
+      >>> from fpsim.products.lane_dots import lane_dots
+      >>> x, y = np.float32([[1, 2, 3]]), np.float32([[1, 1, 1], [1, 0, 2]])
+      >>> lane_dots(x, y, LaneFacts(2, 1, 0, 1, -0.0, FORWARD, -0.0, 1, 3, 0, 3, 0)).tolist()
+      [[6.0, 7.0]]
+    """
+    m, n = len(x), len(y)
+    total, terms = np.empty((m, n), np.float32), facts.stop - facts.start
+
+    def work(m0: int, m1: int, n0: int, n1: int) -> None:
+        with ieee_arithmetic(), np.errstate(all="ignore"):  # NaN and Inf are meant
+            rows = max(ROOM // (facts.lanes * (n1 - n0)), 1)
+            for m in range(m0, m1, rows):
+                part = np.s_[m : min(m + rows, m1)]
+                total[part, n0:n1] = _dots(x[part], y[n0:n1], facts)
+
+    if m >= n:
+        over_spans(m, lambda first, last: work(first, last, 0, n), 1, weight=n * terms / MACS)
+    else:
+        over_spans(n, lambda first, last: work(0, m, first, last), 1, weight=m * terms / MACS)
+    return total
+
+
+def transposed(b: Floats) -> Floats:
+    """The transpose of a float32 matrix in C order, in C order."""
+    if b.shape[1] == 1:
+        return b.reshape(1, -1)
+    target = np.empty(b.shape[::-1], np.float32)
+    transposition()(b, target)
+    return target
+
+
+def _dots(x: Floats, y: Floats, u: LaneFacts) -> Floats:
+    """A part of the outputs."""
+    if u.merge == BLOCKS:
+        return _blocks_joined(x, y, u)
+    contiguous = u.lanes * u.run >= u.stop - u.start
+    lanes = _sums_by_chunks(x, y, u) if u.chunk and contiguous and u.lanes < FULL else _sums(x, y, u)
+    if u.merge == BUTTERFLY:
+        lanes = _halved(lanes, 1)
+    total = np.full(lanes.shape[:-1], u.lanes_start, np.float32)
+    for lane in range(lanes.shape[-1]):
+        total += lanes[..., lane]
+    return total
+
+
+def _sums(x: Floats, y: Floats, u: LaneFacts) -> Floats:
+    """The totals of the lanes."""
+    m, n = len(x), len(y)
+    u = u._replace(run=1) if u.lanes == 1 else u  # a lane alone has its terms side by side
+    out = np.empty((m, n, u.lanes), np.float32)
+    rows = min(max(ROOM // (min(u.lanes, WIDTH) * n), 1), m)
+    run, room = lane_sums(), room_of(u, rows, n)
+    for first in range(0, m, rows):
+        run(x, y, out, u, room, first, min(first + rows, m), 0, n)
+    return out
+
+
+def _sums_by_chunks(x: Floats, y: Floats, u: LaneFacts) -> Floats:
+    """The totals of lanes with contiguous terms, each from lanes of one chunk."""
+    out = np.empty((len(x), len(y), u.lanes), np.float32)
+    for lane in range(u.lanes):
+        start = min(u.start + lane * u.run, u.stop)
+        stop = min(start + u.run, u.stop)
+        count = max(-(-(stop - start) // u.chunk), u.chunks)
+        chunks = u._replace(lanes=count, run=u.chunk, chunk=0, chunks=1, start=start, stop=stop)
+        parts = _sums(x, y, chunks)  # (m, n, chunks)
+        parts[..., 0] += np.float32(u.chunks_start)
+        out[..., lane] = np.add.accumulate(parts, axis=-1, out=parts)[..., -1]  # in order, unlike np.sum
+    return out
+
+
+def _halved(sums: Floats, left: int) -> Floats:
+    """The upper half of the last axis joins the lower one until `left` are left."""
+    half = sums.shape[-1] // 2
+    while half >= left:
+        sums = sums[..., :half] + sums[..., half : 2 * half]
+        half //= 2
+    return sums
+
+
+def _blocks_joined(x: Floats, y: Floats, u: LaneFacts) -> Floats:
+    """dot_kernel and reduce_1Block_kernel (docs/schedules.md): groups are blocks, and lanes the chains of threads."""
+    groups = min(u.groups, -(-(u.stop - u.start) // u.tile))  # those that have terms
+    sums = _sums(x, y, u._replace(lanes=groups * u.lanes))
+    sums = sums.reshape((*sums.shape[:2], groups, THREADS, -1))
+    threads = sums[..., 0]
+    for chain in range(1, sums.shape[-1]):
+        threads = threads + sums[..., chain]
+    parts = np.zeros((*sums.shape[:2], max(u.groups, THREADS)), np.float32)
+    parts[..., :groups] = np.float32(u.lanes_start) + _halved(threads, 1)[..., 0]
+    q = parts[..., :THREADS]
+    for first in range(THREADS, u.groups, THREADS):
+        more = parts[..., first : first + THREADS]
+        q[..., : more.shape[-1]] += more
+    q = _halved(q, WARP)
+    last = q[..., :LAST]
+    for first in range(LAST, WARP, LAST):
+        last = last + q[..., first : first + LAST]
+    total = last[..., 0]
+    for i in range(1, LAST):
+        total = total + last[..., i]
+    return total

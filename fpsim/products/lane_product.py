@@ -1,0 +1,165 @@
+"""A matrix product without matrix units, as threads add it: by which kernel, in which orientation and parts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arrays import Array
+from fpsim.casts.pipelines import decoding
+from fpsim.formats.named import FP32, Format
+from fpsim.products.kernels.lane_rows import BLOCKS, BUTTERFLY, FORWARD, THREADS, LaneFacts, room_of
+from fpsim.products.kernels.lane_rows import lane_product as kernel_of
+from fpsim.products.kernels.panel import LANES
+from fpsim.products.lane_dots import FULL, lane_dots, transposed
+from fpsim.products.unit_product import floats
+from fpsim.runtime.pipeline import wrapping
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.runtime.threads import over_spans
+from fpsim.schedules.schedule import Lanes
+
+Floats = npt.NDArray[np.float32]
+
+MERGES = {"forward": FORWARD, "butterfly": BUTTERFLY, "blocks": BLOCKS}
+MACS = 16  # multiply-adds that take as long as the cast of an element
+ROOM = 1 << 16  # float32 sums of a tile, at most, unless one row has more: they stay in the L2 cache
+MOST_ROWS = 64  # of a tile
+PART = 1 << 19  # elements that are decoded at a time, unless a tile has more: they stay in the cache
+# Outputs along the longer side from which on vectors of outputs are as fast as vectors of lanes, measured: for lanes
+# that take single terms in turn, for others that fill a vector, and for those of which each waits for its last sum
+FEW_SINGLE, FEW, FEW_SLOW = 24, 8, 3
+
+
+class Operand(NamedTuple):
+    """Rows of terms: those of a, or the columns of b."""
+
+    codes: Array  # (rows, K)
+    fmt: Format
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether the terms of a row lie side by side in memory."""
+        return self.codes.shape[1] == 1 or self.codes.strides[1] == self.codes.itemsize
+
+    def rows(self) -> Floats:
+        """(rows, K) float32 in C order."""
+        if self.by_rows:
+            return floats(np.ascontiguousarray(self.codes), self.fmt)
+        return transposed(floats(np.ascontiguousarray(self.codes.T), self.fmt))
+
+    def part(self, first: int, last: int, room: Floats) -> Floats:
+        """Some rows, (last - first, K) if by_rows, else (K, last - first), in a room of that size or more."""
+        part = self.codes[first:last] if self.by_rows else self.codes[first:last].T
+        codes = np.ascontiguousarray(part).reshape(-1)
+        found = room[: codes.size]
+        if self.fmt.bits < FP32.bits:
+            _decode(codes, self.fmt, found)
+        else:
+            found[...] = codes.view(np.float32)
+        return found.reshape(part.shape)
+
+
+def _decode(codes: Array, fmt: Format, found: Floats) -> None:
+    """fpsim.decode without further threads: a thread that waits for others in the same pool would wait for ever."""
+    stages = decoding(fmt, FP32, codes.dtype)
+    with wrapping():
+        for stage in stages[:-1]:
+            between = np.empty(codes.size, stage.dtype)
+            stage.run(codes, between, 0)
+            codes = between
+        stages[-1].run(codes, found.view(np.uint32), 0)
+
+
+def lane_product(
+    a: Array, b: Array, lanes: Lanes, run: int, start: int, stop: int, formats: tuple[Format, Format] = (FP32, FP32)
+) -> Floats:
+    """The sum of terms start .. stop of a @ b, as the lanes of a schedule without matrix units add them.
+
+    Args:
+      a: (M, K) codes of the first format; float32 for FP32.
+      b: (K, N) codes of the second one.
+      lanes: which lane adds which terms, and how lanes are joined.
+      run: consecutive terms of a lane, as in `fpsim.schedules.plan.Plan`; not read for a merge by "blocks".
+      start, stop: of one slice of K.
+      formats: of a and b.
+
+    Returns:
+      (M, N) float32 in C order; a NaN may have any pattern.
+
+    Source: cuBLASLt's families 11, 13, 14 and 16 (docs/schedules.md).
+
+    Example:
+      >>> import numpy as np
+      >>> from fpsim.products.lane_product import lane_product
+      >>> from fpsim.schedules.schedule import Lanes
+      >>> a, b = np.float32([[2**24, 1, 1, 1]]), np.ones((4, 1), np.float32)
+      >>> [int(lane_product(a, b, Lanes(count), 1, 0, 4)[0, 0]) - 2**24 for count in (1, 2)]
+      [0, 2]
+    """
+    m, n = len(a), b.shape[1]
+    if stop == start or not m or not n:
+        return np.zeros((m, n), np.float32)
+    rows, columns = Operand(a[:, start:stop], formats[0]), Operand(b[start:stop].T, formats[1])
+    facts = lane_facts(lanes, run, stop - start, n)
+    if max(m, n) < _few(facts):
+        return lane_dots(rows.rows(), columns.rows(), facts)
+    flipped = n < LANES and m > n  # the outputs of a tile lie side by side: fma treats a and b alike
+    total = np.empty((n, m) if flipped else (m, n), np.float32)
+    x, source = (columns, rows) if flipped else (rows, columns)
+    _fill(total, x.rows(), source, facts._replace(transposed=int(source.by_rows)))
+    return np.ascontiguousarray(total.T) if flipped else total
+
+
+def _few(facts: LaneFacts) -> int:
+    """Outputs along the longer side that are not few any more."""
+    fills = facts.lanes >= FULL
+    if facts.run == 1:
+        return FEW_SINGLE if fills else FEW
+    return FEW if fills or facts.chunk else FEW_SLOW
+
+
+def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
+    """A schedule as the kernel takes it."""
+    merge = MERGES[lanes.merge]
+    if merge == BLOCKS:
+        chains = THREADS * (2 if n == 1 else 1)  # a thread has two where the matrix has one column
+        return LaneFacts(chains, 1, 0, 0, 0.0, merge, 0.0, lanes.blocks, chains, 0, terms, 0)
+    # lanes that take turns close their chains together, after so many rounds: those without terms in the last one too
+    run = max(terms, 1) if lanes.count == 1 else run
+    rounds, rest = divmod(terms, run * lanes.count)
+    of_first = rounds * run + min(rest, run)
+    chunks = -(-of_first // lanes.chunk) if lanes.chunk and lanes.run else 1
+    starts = [0.0 if from_zero else -0.0 for from_zero in (lanes.chunks_from_zero, lanes.lanes_from_zero)]
+    return LaneFacts(lanes.count, run, lanes.chunk, chunks, starts[0], merge, starts[1], 1, max(terms, 1), 0, terms, 0)
+
+
+def _fill(total: Floats, x: Floats, source: Operand, facts: LaneFacts) -> None:
+    """The product of rows of x and source, on several cores where that pays."""
+    m, n = total.shape
+    terms = facts.stop - facts.start
+    sums = facts.lanes * (2 if facts.chunk else 1) * LANES
+    rows, run = max(min(ROOM // sums, MOST_ROWS, m), 1), kernel_of()
+
+    def over_outputs(first: int, last: int) -> None:
+        step = max(PART // (LANES * terms), 1) * LANES
+        width, room = min(step, last - first), room_of(facts, rows)
+        decoded, part = np.empty(width * terms, np.float32), np.empty(m * width, np.float32)
+        for start in range(first, last, step):
+            stop = min(start + step, last)
+            found = part[: m * (stop - start)].reshape(m, stop - start)
+            with ieee_arithmetic(), np.errstate(all="ignore"):  # NaN and Inf are meant
+                run(x, source.part(start, stop, decoded), found, facts, room, 0, m, 0, stop - start)
+            total[:, start:stop] = found
+
+    if m < n:
+        over_spans(n, over_outputs, LANES, weight=terms + m * terms / MACS)  # casts, and multiply-adds
+        return
+    whole = source.part(0, n, np.empty(n * terms, np.float32))
+
+    def over_rows(first: int, last: int) -> None:
+        with ieee_arithmetic(), np.errstate(all="ignore"):
+            run(x, whole, total, facts, room_of(facts, rows), first, last, 0, n)
+
+    over_spans(m, over_rows, 1, weight=n * terms / MACS)

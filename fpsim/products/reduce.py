@@ -1,0 +1,168 @@
+"""Sums and dot products whose every rounding is known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arithmetic.operands import Formats, operands, read_operand
+from fpsim.arrays import Array
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import DTYPES, Format
+from fpsim.formats.named import format as find_format
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.sums.accumulators import Accumulator
+
+if TYPE_CHECKING:
+    from fpsim.sums.accumulate import Problem
+
+KINDS = "Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact"
+
+
+def sum(x: npt.ArrayLike, *, accumulate: Accumulator, fmt: FormatLike | None = None, axis: int | None = None) -> Any:
+    """The sum of an array, as an accumulator adds it: in which order, and what is rounded where.
+
+    Args:
+      x: array of a float dtype (float16, float32, float64, ml_dtypes) of any shape, or unsigned codes with `fmt`.
+      accumulate: `fp.Sequential`, `fp.FusedMultiplyAdd`, `fp.Pairwise`, `fp.Chunked` or `fp.Exact`.
+      fmt: format of codes.
+      axis: the axis to add along; None adds all elements in C order.
+
+    Returns:
+      Array of the accumulator's result dtype (its unsigned codes where the format has no dtype) without the axis; a
+      scalar of that dtype for a single sum. An empty sum is 0.
+
+    Raises:
+      ValueError: an axis that x does not have, codes without fmt or out of range.
+      TypeError: x holds neither floats nor codes, or `accumulate` is no accumulator.
+
+    Source: docs/accumulators.md states every rule.
+
+    Example:
+      >>> import fpsim as fp
+      >>> x = np.ones(10000, np.float16)
+      >>> for how in (fp.Sequential("fp16"), fp.Chunked("fp16", chunk=64), fp.Pairwise("fp16"), fp.Exact("fp16")):
+      ...     print(how, float(fp.sum(x, accumulate=how)))
+      Sequential(FP16) 2048.0
+      Chunked(FP16, chunk=64) 10000.0
+      Pairwise(FP16) 10000.0
+      Exact(FP16) 10000.0
+    """
+    from fpsim.sums.accumulate import Problem
+
+    if not isinstance(accumulate, Accumulator):
+        raise TypeError(f"accumulate must be {KINDS} for a sum; got {accumulate!r}.")
+    codes, found, _ = read_operand(x, None if fmt is None else find_format(fmt), "x")
+    where = checked_axis(axis, codes.ndim)
+    terms = codes.reshape(-1) if where is None else np.moveaxis(codes, where, 0)
+    shape = terms.shape[1:]
+    b = terms.reshape(terms.shape[0], int(np.prod(shape, dtype=np.int64)))  # (K, sums)
+    return _summed(
+        accumulate, Problem(np.zeros((1, b.shape[0]), np.uint8), b, _nothing(accumulate), (None, found)), shape
+    )
+
+
+def dot(a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixUnit | str, fmt: Formats = None) -> Any:
+    """The dot products along the last axis, as an accumulator or a matrix unit adds them.
+
+    Args:
+      a, b: arrays (..., K) of a float dtype, or unsigned codes with `fmt`; the axes before the last broadcast.
+      accumulate: `fp.Sequential`, `fp.FusedMultiplyAdd`, `fp.Pairwise`, `fp.Chunked` or `fp.Exact`, or a matrix unit or
+        its name, which starts from +0.
+      fmt: format of operands that are codes; a tuple where they differ. A matrix unit knows the formats of its codes.
+
+    Returns:
+      Array (...) of the accumulator's result dtype (its unsigned codes where the format has no dtype); a scalar of that
+      dtype for a single dot product.
+
+    Raises:
+      ValueError: shapes that do not match, codes without fmt or out of range, or FP64 operands that the accumulator
+        does not take.
+      TypeError: operands that are neither codes nor floats, or `accumulate` is no accumulator.
+
+    Source: docs/accumulators.md states every rule.
+
+    Example:
+      >>> import fpsim as fp
+      >>> x = np.float16([1, 1.001])
+      >>> y = np.float16([-1.002, 1.001])
+      >>> [float(fp.dot(x, y, accumulate=how)) for how in (fp.Sequential("fp16"), fp.FusedMultiplyAdd("fp16"))]
+      [0.0, 9.5367431640625e-07]
+    """
+    from fpsim.sums.accumulate import Problem
+
+    if isinstance(accumulate, (MatrixUnit, str)):
+        return _dot_by_unit(a, b, accumulate, fmt)
+    if not isinstance(accumulate, Accumulator):
+        raise TypeError(f"accumulate must be {KINDS}, or a matrix unit or its name; got {accumulate!r}.")
+    given = operands("dot", (a, b), fmt)
+    left, right = given.codes
+    check_terms(left, right)
+    left, right = np.broadcast_to(left, given.shape), np.broadcast_to(right, given.shape)
+    shape, terms = given.shape[:-1], given.shape[-1]
+    count = int(np.prod(shape, dtype=np.int64))
+    problem = Problem(
+        left.reshape(count, terms), right.reshape(count * terms, 1), _nothing(accumulate),
+        (given.formats[0], given.formats[1]), paired=True,
+    )  # fmt: skip
+    return _summed(accumulate, problem, shape)
+
+
+def _nothing(accumulate: Accumulator) -> Array:
+    """No c."""
+    return np.zeros((0, 0), accumulate.result_format.storage)
+
+
+def _summed(accumulate: Accumulator, problem: Problem, shape: tuple[int, ...]) -> Any:
+    """The sums of a problem as an array of a shape, in the result's dtype."""
+    from fpsim.sums.accumulate import accumulated
+
+    return _as_result(accumulated(accumulate, problem).reshape(shape), accumulate.result_format)
+
+
+def _as_result(codes: Array, fmt: Format) -> Any:
+    """Codes in the format's dtype, where it has one; a scalar for a single one."""
+    return codes.view(DTYPES.get(fmt, codes.dtype))[()]
+
+
+def checked_axis(axis: int | None, dimensions: int) -> int | None:
+    """An axis of an array of so many, or None for all of them.
+
+    Raises:
+      TypeError, ValueError: no integer, or no axis of the array.
+    """
+    if axis is None:
+        return None
+    if not isinstance(axis, (int, np.integer)) or isinstance(axis, bool):
+        raise TypeError(
+            f"axis must be an integer, or None for all of them; got {axis!r}. Reshape x to add along several."
+        )
+    if not -dimensions <= axis < dimensions:
+        raise ValueError(f"axis must be one of the {dimensions} axes of x, counted from 0; got {axis}.")
+    return int(axis)
+
+
+def check_terms(a: Any, b: Any) -> None:
+    """A ValueError unless two arrays have a last axis in common."""
+    if not a.shape or not b.shape or a.shape[-1] != b.shape[-1]:
+        raise ValueError(f"a dot product needs operands (..., K) with the same K; got {a.shape} and {b.shape}.")
+
+
+def _dot_by_unit(a: npt.ArrayLike, b: npt.ArrayLike, unit: MatrixUnit | str, fmt: Formats) -> Any:
+    """The dot products by a chain of matrix instructions."""
+    from fpsim.instructions.dot_add import dot_add
+    from fpsim.instructions.operands import operand
+    from fpsim.matrix_units.catalogue import unit as find_unit
+
+    found = find_unit(unit)
+    if fmt is not None:
+        raise ValueError(f"a matrix unit knows the formats of its operands ({found.name}); leave fmt out.")
+    left, right = operand(a, found.a, found, "a"), operand(b, found.b, found, "b")
+    check_terms(left, right)
+    shape = np.broadcast_shapes(left.shape, right.shape)
+    left, right = np.broadcast_to(left, shape), np.broadcast_to(right, shape)
+    count = int(np.prod(shape[:-1], dtype=np.int64))
+    codes = dot_add(left.reshape(count, shape[-1]), right.reshape(count, shape[-1]), None, found)
+    return _as_result(codes.reshape(shape[:-1]), found.d.carrier)

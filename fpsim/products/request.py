@@ -1,0 +1,220 @@
+"""What a product by a matrix unit was asked to do: keyword arguments, checked, as one schedule for one shape."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.errors import unknown
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import DTYPES, FP32, Format
+from fpsim.formats.named import format as find_format
+from fpsim.instructions.operands import refuse_shapes
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.scaled_operand import Side
+from fpsim.products.slices import check_blocks
+from fpsim.products.unit_product import ADD, COLUMNS_FIRST, PRODUCT, ROWS_FIRST, Factors
+from fpsim.schedules.libraries import FLAT
+from fpsim.schedules.limits import Call, refusals, remarks
+from fpsim.schedules.plan import Plan, plan_of
+from fpsim.schedules.schedule import Chain, Epilogue, Schedule
+
+MODES = {"product": PRODUCT, "a_first": ROWS_FIRST, "b_first": COLUMNS_FIRST}
+
+
+class Request(NamedTuple):
+    """The keyword arguments of `fpsim.matmul` that concern units."""
+
+    schedule: Schedule | None = None
+    promote: int | None = None
+    scale_a: Any = None
+    scale_b: Any = None
+    scale_order: str | None = None
+    bias: Any = None
+    alpha: float | None = None
+    beta: float | None = None
+    out_format: FormatLike | None = None
+    strict: bool = True
+
+
+class Job(NamedTuple):
+    """A product that can be computed: what was asked for, and how it is added."""
+
+    unit: MatrixUnit
+    left: Side
+    right: Side
+    asked: Request
+    schedule: Schedule
+    plan: Plan
+    scale_order: str
+    fmt: Format | None  # of the result, where that is asked for
+    own: np.dtype[Any]  # of the result, where it is not
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the result."""
+        return self.left.codes.shape[0], self.right.codes.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the result."""
+        return self.own if self.fmt is None else np.dtype(DTYPES.get(self.fmt, self.fmt.storage))
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing is added and nothing follows: the result is what c is, NaN and all."""
+        return not self.plan.k and self.fmt is None and not has_epilogue(self.left, self.right, self.asked)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether scales multiply finished sums."""
+        return not self.schedule.block_scaled and not (self.left.factors is None and self.right.factors is None)
+
+    def factors_at(self, starts: list[int]) -> Factors:
+        """The factors of the partial sums that begin at these terms of K."""
+        if not self.schedule.block_scaled or (self.left.factors is None and self.right.factors is None):
+            return Factors(mode=ADD)
+        return factors_of(self.left, self.right, np.array(starts), MODES[self.scale_order])
+
+
+def job_of(unit: MatrixUnit, left: Side, right: Side, c: Any, asked: Request) -> Job:
+    """The job for two operands.
+
+    Raises:
+      ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses.
+    """
+    refuse_shapes(left.codes, right.codes)
+    (m, k), n = left.codes.shape, right.codes.shape[1]
+    schedule = asked.schedule or _default_schedule(asked, unit, left, right)
+    plan = plan_of(schedule, unit, k)
+    fmt = None if asked.out_format is None else find_format(asked.out_format)
+    if asked.schedule is not None:
+        _obey(Call(schedule, unit, m, n, k, left.kind, right.kind, fmt or FP32), asked.strict)
+    _refuse_sums(schedule, unit, left, right, asked, c)
+    own = _own_dtype(schedule, plan, unit, left, right, asked, c)
+    return Job(unit, left, right, asked, schedule, plan, _scale_order(schedule, left, right), fmt, own)
+
+
+def refuse_conflicts(asked: Request) -> None:
+    """A ValueError for arguments that exclude each other."""
+    if asked.schedule is None:
+        return
+    if not isinstance(asked.schedule, Schedule):
+        raise TypeError(
+            f"schedule must be one of fp.schedules, such as fp.schedules.cublas('sm_90'); got {asked.schedule!r}."
+        )
+    for name, value in (("promote", asked.promote), ("scale_order", asked.scale_order)):
+        if value is not None:
+            raise ValueError(f"{name} is part of the schedule, {asked.schedule}; got both. Leave {name} out.")
+
+
+def _default_schedule(asked: Request, unit: MatrixUnit, left: Side, right: Side) -> Schedule:
+    """One chain, or the promotion that is asked for or that scales along K need."""
+    promote, order = asked.promote, asked.scale_order or "product"
+    if order not in MODES:
+        raise unknown("scale_order", order, list(MODES))
+    if promote is not None:
+        if isinstance(promote, bool) or not isinstance(promote, (int, np.integer)) or promote < 1:
+            raise ValueError(f"promote must be a number of terms, or None for no promotion; got {promote!r}.")
+        if promote % unit.terms:
+            raise ValueError(
+                f"promote must be a multiple of the {unit.terms} terms that {unit.name} adds in a step; got {promote}."
+            )
+        if unit.d.name == "f64":
+            raise ValueError(
+                f"promote adds partial sums to a float32 total; {unit.name} has float64 sums. Leave it out."
+            )
+    blocks = [each.along_k for each in (left, right) if each.along_k is not None]
+    interval = int(promote) if promote is not None else min(blocks, default=0)
+    for block in blocks:
+        if block % unit.terms:
+            raise ValueError(
+                f"{unit.name} adds {unit.terms} terms in a step, and scales of {block} terms of K cannot join between "
+                "steps. Use larger tiles, or a unit that takes such scales."
+            )
+        if block % interval:
+            raise ValueError(f"promote must divide the {block} terms of K that share a scale; got {interval}.")
+    # a promotion that is asked for is CUTLASS's 2xAcc
+    epilogue = Epilogue(order, fused_bias=interval > 0 and not blocks)  # type: ignore[arg-type]
+    return Schedule(
+        "promote" if interval else FLAT.name, sums=Chain(interval), epilogue=epilogue, block_scaled=bool(blocks)
+    )
+
+
+def _obey(call: Call, strict: bool) -> None:
+    """A ValueError for what the library refuses, a warning for what it does otherwise."""
+    refused = refusals(call)
+    if refused and strict:
+        raise ValueError(f"{refused[0]} strict=False computes it all the same.")
+    for remark in remarks(call.schedule, call.unit, call.m, call.n, call.k):
+        warnings.warn(f"{remark} These are the bits of {call.schedule}.", UserWarning, stacklevel=5)
+
+
+def _refuse_sums(schedule: Schedule, unit: MatrixUnit, left: Side, right: Side, asked: Request, c: Any) -> None:
+    """A ValueError for sums that the schedule cannot add."""
+    if asked.schedule is None:
+        pass
+    elif isinstance(schedule.sums, Chain) and schedule.sums.interval % unit.terms:
+        raise ValueError(
+            f"{schedule} promotes every {schedule.sums.interval} terms, which must be a multiple of the {unit.terms} "
+            f"terms that {unit.name} adds in a step."
+        )
+    elif unit.d.name == "f64" and schedule != FLAT:
+        raise ValueError(f"{schedule} adds in float32; {unit.name} has float64 sums. Take FLAT.")
+    for each in (left, right):
+        if each.along_k is None or asked.schedule is None:
+            continue
+        if not schedule.block_scaled:
+            raise ValueError(
+                f"{schedule} has no place for scales that change along K; got scales of {each.name} per "
+                f"{each.along_k} terms. Take fp.schedules.deepgemm(), cutlass_blockwise() or "
+                "cublas(family='block_scaled')."
+            )
+        check_blocks(schedule, unit, each.along_k, plan_of(schedule, unit, left.codes.shape[1]))
+    if asked.beta is not None and c is None:
+        raise ValueError("beta multiplies c; got no c. Pass c, or leave beta out.")
+    tensor_scales = left.tensor_scale is not None or right.tensor_scale is not None
+    if c is not None and tensor_scales:
+        raise ValueError("c cannot join a sum that a tensor scale multiplies afterwards; add it to the result.")
+    if unit.d.name == "f64" and any(x is not None for x in (asked.alpha, asked.beta, asked.bias, asked.out_format)):
+        raise ValueError(f"alpha, beta, bias and out_format work on float32 sums; {unit.name} has float64 sums.")
+
+
+def _scale_order(schedule: Schedule, left: Side, right: Side) -> str:
+    """The order in which scales are applied."""
+    order = schedule.epilogue.scale_order
+    if order != "one_dimensional_first":
+        return order
+    if left.factors is None or left.one_dimensional:
+        return "a_first"
+    return "b_first" if right.factors is None or right.one_dimensional else "product"
+
+
+def has_epilogue(left: Side, right: Side, asked: Request) -> bool:
+    """Whether anything is calculated with finished sums, C aside."""
+    return any(x is not None for x in (asked.alpha, asked.beta, asked.bias, left.factors, right.factors))
+
+
+def _own_dtype(
+    schedule: Schedule, plan: Plan, unit: MatrixUnit, left: Side, right: Side, asked: Request, c: Any
+) -> np.dtype[Any]:
+    """The dtype of the result where no output format is asked for."""
+    finishes = has_epilogue(left, right, asked) or (c is not None and schedule.epilogue.adds_c)
+    plain = isinstance(schedule.sums, Chain) and not plan.promoted and len(plan.slices) == 1
+    return DTYPES[unit.d.fmt] if plain and not finishes else np.dtype(np.float32)
+
+
+def factors_of(left: Side, right: Side, starts: Array, mode: int) -> Factors:
+    """The float32 factors of the partial sums that begin at these terms of K."""
+    rows, columns = np.arange(left.codes.shape[0]), np.arange(right.codes.shape[1])
+    one = np.float32(1)
+    of_rows = np.full((rows.size, starts.size), one) if left.factors is None else (
+        left.factors[rows[:, None] // left.tile[0], starts // left.tile[1]]
+    )  # fmt: skip
+    of_columns = np.full((starts.size, columns.size), one) if right.factors is None else (
+        right.factors[starts[:, None] // right.tile[0], columns // right.tile[1]]
+    )  # fmt: skip
+    return Factors(np.ascontiguousarray(of_rows), np.ascontiguousarray(of_columns), mode)

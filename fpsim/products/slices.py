@@ -1,0 +1,218 @@
+"""A matrix product by a schedule: the sums of its slices of K, and how they are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.formats.named import Format
+from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
+from fpsim.products.backend import Machine, Matrix
+from fpsim.products.unit_product import Factors, add_part
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.schedules.plan import Plan, Slice, Span, interval_of
+from fpsim.schedules.schedule import Chain, Lanes, Schedule
+
+FactorsAt = Callable[[list[int]], Factors]  # of the partial sums that begin at these terms of K
+Join = Callable[[Matrix, "Matrix | None"], Matrix]  # a slice's sum and the total so far -> the new total
+
+
+class Sums(NamedTuple):
+    """The sums of a product: without scales, alpha, bias or C."""
+
+    schedule: Schedule
+    plan: Plan
+    product: Any  # a Product, or what the machine has in its place
+    on: Machine
+    factors_at: FactorsAt
+    out_format: Format
+    join: Join | None = None  # for merges in place, which end every slice with an epilogue
+
+
+def chained(total: Matrix, sums: Sums) -> Matrix:
+    """A product of one slice, added to what `total` holds: what the chain, or the total of partial sums, starts at."""
+    _add_slice(total, sums.plan.slices[0], sums)
+    return total
+
+
+def merged(sums: Sums, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Matrix:
+    """The product of all slices."""
+    slices = sums.plan.slices
+    if _in_one_go(sums):
+        total = sums.on.full(shape, -0.0, dtype)
+        _add_at_once(total, sums)
+        return total
+    partial = _by_lanes(sums) if isinstance(sums.schedule.sums, Lanes) else _by_chains(sums, shape, dtype)
+    with ieee_arithmetic(), np.errstate(all="ignore"):
+        if sums.schedule.slicing.merge == "from_both_ends" and len(slices) > 1:
+            return _from_both_ends(partial, len(slices), sums.on)
+        return _forward(map(partial, range(len(slices))), sums)
+
+
+def _forward(partials: Iterator[Matrix], sums: Sums) -> Matrix:
+    """Slices one after the other, from the first one's sum on."""
+    merge, total = sums.schedule.slicing.merge, None
+    for part in partials:
+        if merge == "in_place":
+            total = _joined(part, total, sums)
+        else:
+            part = sums.on.rounded(part, sums.out_format) if merge == "output" else part
+            total = part if total is None else sums.on.add(total, part, out=total)
+    assert total is not None
+    return total
+
+
+def _joined(part: Matrix, total: Matrix | None, sums: Sums) -> Matrix:
+    """The total after a slice, in the output's format."""
+    if sums.join is not None:
+        return sums.on.rounded(sums.join(part, total), sums.out_format)
+    return sums.on.rounded(part if total is None else sums.on.add(total, part), sums.out_format)
+
+
+def _from_both_ends(partial: Callable[[int], Matrix], count: int, on: Machine) -> Matrix:
+    """The last slice, then the others in order, each of the first half with one of the second added to it."""
+    total, half = partial(count - 1), (count + 1) // 2
+    for i in range(half):
+        if i == count - 1:
+            break  # the last slice again
+        part = partial(i)
+        if i + half < count - 1:
+            part = on.add(part, partial(i + half))
+        total = on.add(total, part)
+    return total
+
+
+# ---- slices without matrix units
+
+
+def _by_lanes(sums: Sums) -> Callable[[int], Matrix]:
+    """The sums of slices by threads that multiply and add."""
+    lanes, plan = sums.schedule.sums, sums.plan
+    assert isinstance(lanes, Lanes)
+    runs = [of.runs[0] if of.runs else Span(0, 0) for of in plan.slices]
+    return lambda s: sums.on.lane_product(sums.product, lanes, plan.run, runs[s])
+
+
+# ---- slices of matrix instructions
+
+
+def _by_chains(sums: Sums, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Callable[[int], Matrix]:
+    """The sums of slices by matrix instructions."""
+    chain = sums.schedule.sums
+    assert isinstance(chain, Chain)
+    first = -0.0 if sums.plan.promoted and chain.first_as_is else 0.0
+
+    def partial(s: int) -> Matrix:
+        total = sums.on.full(shape, first, dtype)
+        _add_slice(total, sums.plan.slices[s], sums)
+        return total
+
+    return partial
+
+
+def _add_slice(total: Matrix, of: Slice, sums: Sums) -> None:
+    """Add a slice to what its chain, or its total of partial sums, starts at."""
+    plan, product = sums.plan, _with_step(sums.product, sums.plan.step)
+    if of.terms == 0:
+        return
+    product = _in_order(product, of, plan)
+    if not plan.promoted:
+        sums.on.add_product(total, product)
+        return
+    interval = of.blocks[0].terms
+    factors = sums.factors_at([_term(of, b.start) for b in of.blocks] if sums.schedule.block_scaled else [])
+    if all(block.start == i * interval for i, block in enumerate(of.blocks)):
+        terms = product.unit.terms
+        sums.on.add_product(total, product._replace(promote=-(-interval // terms) * terms, factors=factors))
+        return
+    for i, block in enumerate(of.blocks):
+        partial = sums.on.full(total.shape, 0.0, np.dtype(np.float32))
+        sums.on.add_product(partial, product.part(*block))
+        with ieee_arithmetic(), np.errstate(all="ignore"):
+            add_part(total, partial, factors, i, sums.on)
+
+
+def _in_one_go(sums: Sums) -> bool:
+    """Whether the kernel can merge the slices itself: equal ones, of whole instructions, in their order."""
+    plan, chain, unit = sums.plan, sums.schedule.sums, sums.product.unit
+    first = plan.slices[0].terms
+    return (
+        sums.on.merges_slices and isinstance(chain, Chain) and sums.schedule.slicing.merge == "float32"
+        and len(plan.slices) > 1 and unit.rule in (Rule.FUSED, Rule.SCALED) and unit.d.name == "f32"
+        and plan.step == unit.terms
+        and not sums.schedule.block_scaled and (chain.first_as_is or not plan.promoted)
+        and not chain.restart and not chain.residue and first % unit.terms == 0 and first % max(unit.block, 1) == 0
+        and all(of.runs == (Span(i * first, min((i + 1) * first, plan.lost.start)),)
+                for i, of in enumerate(plan.slices))
+    )  # fmt: skip
+
+
+def _add_at_once(total: Matrix, sums: Sums) -> None:
+    """Add all slices to -0."""
+    plan, product = sums.plan, sums.product.part(0, sums.plan.lost.start)
+    length = plan.slices[0].terms
+    if plan.promoted:
+        sums.on.add_product(total, product._replace(promote=plan.slices[0].blocks[0].terms, cut=length))
+    else:
+        sums.on.add_product(total, product._replace(promote=length))
+
+
+def _term(of: Slice, position: int) -> int:
+    """The term of K at a position of a slice."""
+    for run in of.runs:
+        if position < run.terms:
+            return run.start + position
+        position -= run.terms
+    raise IndexError(position)
+
+
+def _with_step(product: Any, step: int) -> Any:
+    """The product by instructions of fewer terms."""
+    unit = product.unit
+    if step >= unit.terms:
+        return product
+    if unit.rule is not Rule.FUSED or step % 4:
+        raise ValueError(f"instructions of {step} terms are not known for {unit.name}, whose steps have {unit.terms}.")
+    return product._replace(unit=replace(unit, terms=step))
+
+
+def _in_order(product: Any, of: Slice, plan: Plan) -> Any:
+    """The terms of a slice in the order of its instructions, with zeros where one is not full."""
+    if len(of.runs) == 1 and not of.residue:
+        run = of.runs[0]
+        if product.unit.block and run.start % product.unit.block:
+            raise ValueError(
+                f"slices must begin at a block of {product.unit.block} scaled terms; got term {run.start}."
+            )
+        return product if run == (0, plan.k) else product.part(*run)
+    unit = product.unit
+    if unit.block:
+        raise ValueError(
+            f"the schedule takes terms of K out of their order, where {unit.name} has block scales for it."
+        )
+    pieces = _cut_at(of.runs, of.residue)
+    gap = -of.residue % plan.step if of.residue else 0  # behind the residue
+    place = next(i for i in range(len(pieces)) if sum(p.terms for p in pieces[: i + 1]) == of.residue) + 1 if gap else 0
+    return product.in_order(pieces, gap, place)
+
+
+def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
+    """Runs of K, of which one is cut in two so that a piece ends at a position of the slice."""
+    pieces: list[Span] = []
+    for run in runs:
+        cut = run.start + position
+        pieces += [Span(run.start, cut), Span(cut, run.stop)] if run.start < cut < run.stop else [run]
+        position -= run.terms
+    return pieces
+
+
+def check_blocks(schedule: Schedule, unit: MatrixUnit, along_k: int, plan: Plan) -> None:
+    """A ValueError unless every partial sum lies in one block of scales."""
+    interval = interval_of(schedule.sums, unit) if isinstance(schedule.sums, Chain) else 0
+    aligned = all(_term(of, block.start) % along_k + block.terms <= along_k for of in plan.slices for block in of.blocks
+                  if block.terms)  # fmt: skip
+    if not interval or not aligned:
+        raise ValueError(f"partial sums of {interval} terms must lie in blocks of {along_k} terms that share a scale.")

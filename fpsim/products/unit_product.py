@@ -1,0 +1,277 @@
+"""A matrix product by a matrix unit: which kernel runs, on which floats, in which orientation and on how many cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.cast import decode
+from fpsim.formats.named import E8M0, FP32, Format
+from fpsim.instructions.plan import TF32_BITS
+from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
+from fpsim.products.backend import FloatOperations, NumpyOperations
+from fpsim.products.kernels.fused_product import (
+    ADD,
+    ADD_HALF,
+    COLUMNS_FIRST,
+    NO_SCALE,
+    PRODUCT,
+    ROWS_FIRST,
+    fused_product,
+)
+from fpsim.products.kernels.grouped_product import GROUP, grouped_product
+from fpsim.products.kernels.panel import HIGHEST, LANES, largest_exponent
+from fpsim.products.kernels.step_product import step_product
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.runtime.threads import over_spans
+
+i32, f32 = np.int32, np.float32
+
+BASES = 60  # of both operands together, at most, either way: products and powers stay in float32's range
+CHAIN_TERMS = 64  # fused multiply-adds of a chain that share a panel
+MACS = 16  # multiply-adds that take as long as the cast of an element
+SUM_BITS = 29  # of the cut products of a step that an int32 holds beside the accumulator
+SQUARE = 64  # rows and columns that are copied at a time
+ON_NUMPY = NumpyOperations()
+NOTHING = np.zeros((0, 0), f32)
+NO_FACTORS = np.zeros((0, 0), i32)
+EXCHANGED = {ROWS_FIRST: COLUMNS_FIRST, COLUMNS_FIRST: ROWS_FIRST}
+
+__all__ = ["ADD", "COLUMNS_FIRST", "PRODUCT", "ROWS_FIRST", "Factors", "Product", "add_part", "add_product", "floats"]
+
+
+class Factors(NamedTuple):
+    """float32 factors of partial sums, of rows (M, parts) and of columns (parts, N), and how they are applied."""
+
+    rows: Array = NOTHING
+    columns: Array = NOTHING
+    mode: int = ADD
+
+    def transposed(self) -> Factors:
+        """Those of the transposed product."""
+        rows, columns = np.ascontiguousarray(self.columns.T), np.ascontiguousarray(self.rows.T)
+        return Factors(rows, columns, EXCHANGED.get(self.mode, self.mode))
+
+
+class Product(NamedTuple):
+    """A matrix product as the kernels take it."""
+
+    unit: MatrixUnit
+    a: Array  # (M, K) codes
+    b: Array  # (K, N) codes
+    scale_a: Array  # (M, K / block) codes of scales, (M, 1) without
+    scale_b: Array  # (K / block, N)
+    promote: int  # terms from one promotion to the next, 0 for none
+    factors: Factors
+    cut: int = 0  # terms of a slice whose promoted total is added to the result, 0 for none; FUSED units only
+
+    def transposed(self) -> Product:
+        """The product of the transposes in the other order: every rule treats a and b alike."""
+        unit = replace(self.unit, a=self.unit.b, b=self.unit.a)
+        scales = self.scale_b.T, self.scale_a.T
+        return Product(unit, self.b.T, self.a.T, *scales, self.promote, self.factors.transposed(), self.cut)
+
+    def part(self, start: int, stop: int) -> Product:
+        """Terms start .. stop of K, without promotion."""
+        block = self.unit.block or max(self.a.shape[1], 1)
+        blocks = slice(start // block, -(-stop // block))
+        return self._replace(
+            a=self.a[:, start:stop], b=self.b[start:stop], scale_a=self.scale_a[:, blocks],
+            scale_b=self.scale_b[blocks], promote=0, factors=Factors(), cut=0,
+        )  # fmt: skip
+
+    def in_order(self, pieces: Sequence[tuple[int, int]], gap: int, place: int) -> Product:
+        """Terms start .. stop of K of every piece, and so many zeros before the piece at `place`."""
+        a, b = [self.a[:, slice(*piece)] for piece in pieces], [self.b[slice(*piece)] for piece in pieces]
+        if gap:
+            a.insert(place, np.zeros((self.a.shape[0], gap), self.a.dtype))
+            b.insert(place, np.zeros((gap, self.b.shape[1]), self.b.dtype))
+        return self._replace(a=np.concatenate(a, axis=1), b=np.concatenate(b))
+
+
+def add_product(total: Array, product: Product) -> None:
+    """Add a @ b to `total` as the unit does: float32 of shape (M, N), float64 for units that add in it.
+
+    FP16 results are held as the float32 of the same value.
+    """
+    m, n = total.shape
+    if product.a.shape[1] == 0 or total.size == 0:
+        return
+    if n < LANES and m > n:  # lanes lie along columns
+        flipped = np.ascontiguousarray(total.T)
+        add_product(flipped, product.transposed())
+        total[...] = flipped.T
+    elif product.unit.rule in (Rule.FUSED, Rule.SCALED, Rule.TWO_PASSES):
+        _fused(total, product)
+    elif product.promote:
+        _promoted(total, product)
+    elif product.unit.rule is Rule.GROUPED:
+        _grouped(total, product)
+    else:
+        _stepwise(total, product)
+
+
+def _in_c_order(x: Array) -> Array:
+    """A matrix in C order; a transposed one is copied in squares, which takes a third of the time."""
+    if x.flags.c_contiguous or x.size <= SQUARE**2:
+        return np.ascontiguousarray(x)
+    copy = np.empty(x.shape, x.dtype)
+    for m in range(0, x.shape[0], SQUARE):
+        for n in range(0, x.shape[1], SQUARE):
+            copy[m : m + SQUARE, n : n + SQUARE] = x[m : m + SQUARE, n : n + SQUARE]
+    return copy
+
+
+def floats(codes: Array, fmt: Format) -> Array:
+    """Codes as the floats of their values, in C order."""
+    codes = _in_c_order(codes)
+    if fmt.bits < 32:
+        return decode(codes, fmt)
+    # kernels would be compiled once more for arrays that cannot be written
+    return (codes if codes.flags.writeable else codes.copy()).view(f"f{codes.itemsize}")
+
+
+def _in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None]) -> None:
+    """Call work(m0, m1, n0, n1) for parts of the result, at once on several cores where that pays."""
+    m, n = total.shape
+
+    def over_rows(start: int, stop: int) -> None:
+        with ieee_arithmetic(), np.errstate(all="ignore"):  # lanes without terms hold anything; NaN and Inf are meant
+            work(start, stop, 0, n)
+
+    def over_columns(start: int, stop: int) -> None:
+        with ieee_arithmetic(), np.errstate(all="ignore"):
+            work(0, m, start, stop)
+
+    # every part decodes its rows of a and its columns of b, so the longer side is the one to cut
+    if m >= n:
+        over_spans(m, over_rows, 1, weight=n * terms / MACS)
+    else:
+        over_spans(n, over_columns, LANES, weight=m * terms / MACS)
+
+
+def _base(patterns: Array, fmt: Format) -> int:
+    """The base of the relative exponents of an operand: its largest one lies HIGHEST above."""
+    if max(fmt.bias, -fmt.min_exponent) <= HIGHEST:
+        return 0
+    return int(largest_exponent()(patterns)) - HIGHEST
+
+
+def _bases(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> tuple[int, int]:
+    """The bases of both operands; what leaves their windows because of the limit is slower, not wrong."""
+    left, right = (_base(x, fmt) for x, fmt in zip(operands, formats, strict=True))
+    excess = left + right - max(-BASES, min(left + right, BASES))
+    return left - excess, right
+
+
+def _interleaved(codes: Array, axis: int) -> Array:
+    """Codes of a unit that takes two terms of every four first, in the order of its steps, zeros behind their end."""
+    k = codes.shape[axis]
+    fours = np.arange(-(-k // 32) * 32).reshape(-1, 8, 2, 2)  # steps of 32, fours, pairs
+    order = fours.transpose(0, 2, 1, 3).reshape(-1)
+    padded = np.zeros([order.size if i == axis else length for i, length in enumerate(codes.shape)], codes.dtype)
+    kept = np.flatnonzero(order < k)
+    if axis == 0:
+        padded[kept] = codes[order[kept]]
+    else:
+        padded[:, kept] = codes[:, order[kept]]
+    return padded
+
+
+def _fused(total: Array, p: Product) -> None:
+    """The units that follow the FUSED rule or are built from it."""
+    unit = p.unit
+    half, two_passes, scaled = unit.d.name == "f16", unit.rule is Rule.TWO_PASSES, unit.rule is Rule.SCALED
+    terms = 16 if two_passes else unit.terms
+    if two_passes and p.promote:  # the unit's own additions and those of the promotion are two levels
+        _promoted(total, p)
+        return
+    a, b, promotion, mode = p.a, p.b, p.promote // unit.terms, p.factors.mode
+    if two_passes:
+        a, b, promotion, mode = _interleaved(a, 1), _interleaved(b, 0), 2, ADD_HALF if half else ADD
+    a, b = floats(a, unit.a.carrier).view(i32), floats(b, unit.b.carrier).view(i32)
+    kept = i32(TF32_BITS - (1 << 32)) if unit.a.name == "tf32" else i32(-1)
+    formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
+    bases = _bases((a, b), formats)
+    of_a, of_b = (np.array([kept, fmt.min_exponent, base], i32) for fmt, base in zip(formats, bases, strict=True))
+    cleared = (1 << (FP32.mantissa_bits - unit.result_bits)) - 1 if unit.d.name == "f32" else 0
+    least, d = unit.d.fmt.min_exponent, unit.d.fmt
+    facts = np.array([unit.fraction_bits, unit.floor_exponent, ~cleared, sum(bases), least], i32)
+    wide = np.array(
+        [unit.fraction_bits, unit.floor_exponent, formats[0].min_exponent, formats[1].min_exponent, least,
+         unit.result_bits, int(half), d.bias + 1], i32,
+    )  # fmt: skip
+    scales = [_scale_exponents(x) if scaled else NO_FACTORS for x in (p.scale_a, p.scale_b)]
+    fills = unit.fraction_bits + 2 + (terms - 1).bit_length() > SUM_BITS + 1
+    joined = fills or terms == 16 or (half and terms == 32)  # one kernel for all units of 16 terms, one for FP16 of 32
+    run = fused_product(terms, joined, half, scaled)
+    patterns = total.view(i32)
+
+    def work(m0: int, m1: int, n0: int, n1: int) -> None:
+        run(
+            a, b, patterns, *scales, p.factors.rows, p.factors.columns, facts, of_a, of_b, wide, promotion,
+            p.cut // unit.terms, mode, m0, m1, n0, n1,
+        )  # fmt: skip
+
+    _in_spans(total, a.shape[1], work)
+
+
+def _scale_exponents(codes: Array) -> Array:
+    """The exponents of E8M0 codes, NO_SCALE for NaN."""
+    return np.ascontiguousarray(np.where(codes == 0xFF, NO_SCALE, codes.astype(i32) - 127), i32)
+
+
+def _grouped(total: Array, p: Product) -> None:
+    """Block-scaled FP4."""
+    unit, fmt = p.unit, p.unit.scale_format or E8M0
+    a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
+    repeat = unit.block // GROUP
+    codes = [x & 0x7F if unit.scale == "ue4m3" else x for x in (p.scale_a, p.scale_b)]
+    rows, columns = (np.repeat(floats(x, fmt), repeat, axis) for x, axis in zip(codes, (1, 0), strict=True))
+    least = fmt.min_exponent if fmt.has_zero else -fmt.bias
+    facts, patterns = np.array([unit.fraction_bits, unit.floor_exponent, least], i32), total.view(i32)
+    run = grouped_product()
+    _in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, patterns, rows, columns, facts, m0, m1, n0, n1))
+
+
+def _stepwise(total: Array, p: Product) -> None:
+    """AMD's units, and chains of fused multiply-adds."""
+    unit = p.unit
+    a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
+    if unit.a.name == "xf32":
+        a, b = ((x.view(np.uint32) & np.uint32(TF32_BITS)).view(f32) for x in (a, b))
+    formats = unit.a.fmt, unit.b.fmt
+    chain = unit.rule is Rule.EXACT and unit.terms == 1
+    facts = np.array([fmt.min_exponent for fmt in formats] + [2.0**fmt.min_exponent for fmt in formats])
+    run, terms = step_product("chain" if chain else unit.rule), CHAIN_TERMS if chain else unit.terms
+    if unit.rule is Rule.FLUSHED_TREE:
+        total[np.abs(total) < 2.0**FP32.min_exponent] = 0
+    _in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, total, terms, facts, m0, m1, n0, n1))
+
+
+def _promoted(total: Array, p: Product) -> None:
+    """Partial sums of `promote` terms from +0, added one after the other."""
+    for part, start in enumerate(range(0, p.a.shape[1], p.promote)):
+        partial = np.zeros_like(total)
+        add_product(partial, p.part(start, min(start + p.promote, p.a.shape[1])))
+        with ieee_arithmetic(), np.errstate(all="ignore"):  # totals become Inf or NaN as they should
+            add_part(total, partial, p.factors, part)
+
+
+def add_part(
+    total: Any, partial: Any, factors: Factors, part: int, on: FloatOperations = ON_NUMPY
+) -> None:  # fmt: skip
+    """Add a partial sum to its total, times its factors."""
+    if factors.mode == ADD:
+        on.add(total, partial, out=total)
+        return
+    rows, columns = factors.rows[:, part, None], factors.columns[None, part]
+    if factors.mode == PRODUCT:
+        on.fma(np.multiply(rows, columns), partial, total, out=total)
+    else:
+        first, second = (rows, columns) if factors.mode == ROWS_FIRST else (columns, rows)
+        on.fma(on.multiply(partial, first), second, total, out=total)

@@ -1,0 +1,1 @@
+"""How loops run on this machine: compiled, cut into pieces, on several threads."""

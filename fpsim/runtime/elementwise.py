@@ -1,0 +1,71 @@
+"""Runs integer kernels over several arrays at once: broadcast, of any layout, in pieces where that is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.runtime.pipeline import PIECE, blocks, wrapping
+from fpsim.runtime.threads import over_spans
+
+Array = npt.NDArray[Any]
+# (sources, targets, flat index of the start), all arrays contiguous, 1-d and of one length
+Run = Callable[[tuple[Array, ...], tuple[Array, ...], int], None]
+
+
+def run_elementwise(
+    run: Run, sources: tuple[Array, ...], targets: tuple[Array, ...], shape: tuple[int, ...], whole: bool = True
+) -> None:
+    """Fill targets (of the shape) from sources that broadcast to it; pieces only, unless `whole`."""
+    flat_sources = [_flat(source, shape) for source in sources]
+    flat_targets = [_flat(target, shape) for target in targets]
+    if any(array is None for array in (*flat_sources, *flat_targets)):
+        with wrapping():
+            _run_strided(run, sources, targets, shape)
+        return
+    size = int(np.prod(shape, dtype=np.int64))
+    whole = whole and all(source.size == size for source in flat_sources if source is not None)
+
+    def work(start: int, stop: int) -> None:
+        step = max(stop - start, 1) if whole else PIECE
+        constants = [
+            np.full(min(PIECE, stop - start), source) if source is not None and source.size != size else None
+            for source in flat_sources
+        ]
+        with wrapping():
+            for begin in range(start, stop, step):
+                end = min(begin + step, stop)
+                pieces = tuple(
+                    source[begin:end] if constant is None else constant[: end - begin]  # type: ignore[index]
+                    for source, constant in zip(flat_sources, constants, strict=True)
+                )
+                run(pieces, tuple(target[begin:end] for target in flat_targets), begin)  # type: ignore[index]
+
+    over_spans(size, work)
+
+
+def _flat(array: Array, shape: tuple[int, ...]) -> Array | None:
+    """An array as one run of memory; of one element where it holds one; None where neither is so."""
+    if not (array.dtype.isnative and array.flags.aligned):
+        return None
+    if array.size == 1:
+        return array.reshape(1)
+    return array.reshape(-1) if array.shape == shape and array.flags.c_contiguous else None
+
+
+def _run_strided(run: Run, sources: tuple[Array, ...], targets: tuple[Array, ...], shape: tuple[int, ...]) -> None:
+    """The same for arrays that are broadcast along an axis, have gaps, or a foreign byte order."""
+    spread = [np.broadcast_to(source, shape) for source in sources]
+    first = 0
+    for index in blocks(shape):
+        pieces = tuple(
+            np.ascontiguousarray(source[index], source.dtype.newbyteorder("=")).reshape(-1) for source in spread
+        )
+        results = tuple(np.empty(pieces[0].size, target.dtype.newbyteorder("=")) for target in targets)
+        run(pieces, results, first)
+        for target, result in zip(targets, results, strict=True):
+            target[index] = result.reshape(target[index].shape)
+        first += pieces[0].size

@@ -1,0 +1,97 @@
+"""Runs integer kernels over arrays of any shape: in one go where memory is contiguous, else piece by piece.
+
+A cast is one stage (float32 -> codes) or a few (float16 -> float32 -> codes -> float32). Several stages pass pieces
+that stay in the L2 cache, so that nothing of the input's size is ever allocated but the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.runtime.threads import over_spans
+
+Array = npt.NDArray[Any]
+PIECE = 1 << 17  # elements
+
+
+class Stage(NamedTuple):
+    """One kernel: `run(source, target, first)` with contiguous 1-d arrays and the flat index of their start."""
+
+    run: Callable[[Array, Array, int], None]
+    dtype: np.dtype[Any]  # of the target
+
+
+def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: int = 0) -> None:
+    """Fill target (of the source's shape) with the result of the stages; `first` is the flat index of the start."""
+    native = source.dtype.isnative and target.dtype.isnative
+    if not (native and target.flags.aligned and source.flags.c_contiguous and target.flags.c_contiguous):
+        with wrapping():
+            _run_strided(stages, source, target, first)
+        return
+    flat_source, flat_target = source.reshape(-1), target.reshape(-1)
+
+    def work(start: int, stop: int) -> None:
+        with wrapping():
+            if len(stages) == 1:
+                stages[0].run(flat_source[start:stop], flat_target[start:stop], first + start)
+                return
+            buffers = _buffers(stages, min(PIECE, stop - start))
+            for begin in range(start, stop, PIECE):
+                end = min(begin + PIECE, stop)
+                _run_piece(stages, buffers, flat_source[begin:end], flat_target[begin:end], first + begin)
+
+    over_spans(flat_source.size, work)
+
+
+def wrapping() -> AbstractContextManager[Any]:
+    """Words wrap around and floats overflow on purpose, which NumPy would report where kernels run as plain Python."""
+    return np.errstate(all="ignore") if numba.config.DISABLE_JIT else nullcontext()
+
+
+def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first: int) -> None:
+    """The same for arrays with gaps, transposed ones, foreign byte orders and odd addresses."""
+    buffers = _buffers(stages, min(PIECE, source.size))
+    result = np.empty(min(PIECE, source.size), stages[-1].dtype)
+    for index in blocks(source.shape):
+        block = source[index]
+        piece = np.ascontiguousarray(block, block.dtype.newbyteorder("=")).reshape(-1)
+        _run_piece(stages, buffers, piece, result[: piece.size], first)
+        target[index] = result[: piece.size].reshape(block.shape)
+        first += piece.size
+
+
+def _buffers(stages: tuple[Stage, ...], size: int) -> list[Array]:
+    return [np.empty(size, stage.dtype) for stage in stages[:-1]]
+
+
+def _run_piece(stages: tuple[Stage, ...], buffers: list[Array], source: Array, target: Array, first: int) -> None:
+    """Pass one piece through every stage."""
+    for stage, buffer in zip(stages, buffers, strict=False):
+        stage.run(source, buffer[: source.size], first)
+        source = buffer[: source.size]
+    stages[-1].run(source, target, first)
+
+
+def blocks(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
+    """Indices of blocks of up to PIECE elements that cover a shape in C order."""
+    size = int(np.prod(shape, dtype=np.int64))
+    if size == 0:
+        return
+    if size <= PIECE:
+        yield (...,)
+        return
+    row = size // shape[0]
+    if row <= PIECE:
+        step = PIECE // row
+        for start in range(0, shape[0], step):
+            yield (slice(start, start + step),)
+        return
+    for i in range(shape[0]):
+        for rest in blocks(shape[1:]):
+            yield (i, *rest)

@@ -1,0 +1,126 @@
+"""What the processor does with floats in this thread: its rounding mode, its flushing of subnormals, and how to ask."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import platform
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from fpsim.runtime.compile import kernel
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+HALF_ULP = 2.0**-53  # of 1; a variable, so that the sums below are made when they are asked for
+
+
+def rounds_to_nearest() -> bool:
+    """Whether this thread's processor is set to nearest even, which the conversion obeys and the integers do not."""
+    return 1.0 + HALF_ULP == 1.0 and -1.0 - HALF_ULP == -1.0 and 1.0 + 1.5 * HALF_ULP > 1.0
+
+
+SMALLEST = 2.0**-1022  # the smallest normal float64, a variable for the same reason
+
+
+def keeps_ieee() -> bool:
+    """Whether this thread's processor is set to nearest even and keeps subnormals, operands and results."""
+    subnormal = SMALLEST / 2
+    return rounds_to_nearest() and subnormal > 0 and subnormal * 2 == SMALLEST
+
+
+@contextlib.contextmanager
+def ieee_arithmetic() -> Iterator[None]:
+    """A block in which this thread's processor rounds to nearest even and keeps subnormals, whatever it is set to.
+
+    Raises:
+      RuntimeError: it is set otherwise, and this processor's setting cannot be changed from here.
+    """
+    if keeps_ieee():
+        yield
+        return
+    if not has_control() or numba.config.DISABLE_JIT:
+        raise RuntimeError(
+            "the processor must round to nearest and keep subnormals; it is set to another mode. "
+            "Undo it (torch.set_flush_denormal(False), or what else changed it)."
+        )
+    saved = _exchange_control()(CONTROL[_machine()][1])
+    try:
+        yield
+    finally:
+        _exchange_control()(saved)
+
+
+def under_ieee(function: Function) -> Function:
+    """The same function, run within `ieee_arithmetic`."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        with ieee_arithmetic():
+            return function(*arguments, **keywords)
+
+    return run  # type: ignore[return-value]
+
+
+def _machine() -> str:
+    machine = platform.machine().lower()
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+
+
+# Machine -> width of its control register, its value for IEEE arithmetic with all exceptions masked, and the names of
+# the instructions that read and write it (Intel SDM, 10.2.3; Arm ARM, FPCR).
+CONTROL = {
+    "x86_64": (32, 0x1F80),
+    "aarch64": (64, 0),
+}
+
+
+def has_control() -> bool:
+    """Whether the processor's control register can be exchanged here."""
+    return _machine() in CONTROL
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _exchange(_typing: Any, value: Any) -> Any:
+    """Write the control register of the processor's float unit; returns what it held."""
+
+    def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        width, _ = CONTROL[_machine()]
+        word, void = ir.IntType(width), ir.VoidType()
+        new = builder.trunc(args[0], word) if width < 64 else args[0]
+        if width == 32:
+            space = cgutils.alloca_once(builder, word)
+            pointer = builder.bitcast(space, ir.IntType(8).as_pointer())
+            signature = ir.FunctionType(void, [ir.IntType(8).as_pointer()])
+            store = cgutils.get_or_insert_function(builder.module, signature, "llvm.x86.sse.stmxcsr")
+            load = cgutils.get_or_insert_function(builder.module, signature, "llvm.x86.sse.ldmxcsr")
+            builder.call(store, [pointer])
+            old = builder.load(space)
+            builder.store(new, space)
+            builder.call(load, [pointer])
+            return builder.zext(old, ir.IntType(64))
+        read = cgutils.get_or_insert_function(builder.module, ir.FunctionType(word, []), "llvm.aarch64.get.fpcr")
+        write = cgutils.get_or_insert_function(builder.module, ir.FunctionType(void, [word]), "llvm.aarch64.set.fpcr")
+        old = builder.call(read, [])
+        builder.call(write, [new])
+        return old
+
+    return types.uint64(types.uint64), build
+
+
+@cache
+def _exchange_control() -> Any:
+    """The function `(value)` that sets the control register and returns what it held."""
+
+    def exchange(value: Any) -> Any:
+        return _exchange(np.uint64(value))
+
+    return kernel(exchange)

@@ -1,0 +1,122 @@
+"""Stores that bypass the caches, and loads that are announced, for arrays too large to be found there.
+
+An ordinary store first reads the line that it overwrites; for a cast that is a third to a half of all traffic. Blocks
+are computed into a buffer in the L1 cache and sent from there, while a later block is on its way. Measured:
+docs/performance.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from fpsim.runtime.compile import scalar
+
+BLOCK = 128  # elements per block
+AHEAD = 8192  # bytes between the block at work and the block that is fetched
+LINE = 64  # bytes of a cache line; the target of a block starts on one
+
+if numba.config.DISABLE_JIT:
+
+    def stream_block(out: Any, start: int, block: Any) -> None:
+        """out[start : start + BLOCK] = block."""
+        out[start : start + BLOCK] = block
+
+    def prefetch_block(source: Any, start: int) -> None:
+        """Nothing to fetch."""
+
+    def prefetch_line(source: Any, index: int) -> None:
+        """Nothing to fetch."""
+
+    def stream_fence() -> None:
+        """Nothing to wait for."""
+
+else:
+
+    def _prefetch(builder: Any, address: Any) -> None:
+        """Emit the instruction that brings a line into the L1 cache."""
+        i32 = ir.IntType(32)
+        pointer = ir.IntType(8).as_pointer()
+        prefetch = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32]), "llvm.prefetch.p0"
+        )
+        read, keep, data = ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)
+        builder.call(prefetch, [builder.bitcast(address, pointer), read, keep, data])
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def stream_block(_typing: Any, out: Any, start: Any, block: Any) -> Any:
+        """out[start : start + BLOCK] = block, around the caches. The target must start on a cache line."""
+        signature = types.void(out, types.intp, block)
+
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            target = context.make_array(sig.args[0])(context, builder, args[0])
+            source = context.make_array(sig.args[2])(context, builder, args[2])
+            line = ir.VectorType(ir.IntType(8), LINE)
+            to = builder.bitcast(builder.gep(target.data, [args[1]]), line.as_pointer())
+            come_from = builder.bitcast(source.data, line.as_pointer())
+            temporal = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+            lines = BLOCK * (sig.args[0].dtype.bitwidth // 8) // LINE
+            with cgutils.for_range(builder, ir.Constant(ir.IntType(64), lines)) as loop:
+                value = builder.load(builder.gep(come_from, [loop.index]), align=1)
+                store = builder.store(value, builder.gep(to, [loop.index]), align=LINE)
+                store.set_metadata("nontemporal", temporal)
+            return context.get_dummy_value()
+
+        return signature, build
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def prefetch_block(_typing: Any, source: Any, start: Any) -> Any:
+        """Announce the loads of BLOCK elements AHEAD bytes behind source[start], which may lie beyond the end."""
+        signature = types.void(source, types.intp)
+
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            array = context.make_array(sig.args[0])(context, builder, args[0])
+            size = sig.args[0].dtype.bitwidth // 8
+            first = builder.bitcast(builder.gep(array.data, [args[1]]), ir.IntType(8).as_pointer())
+            for offset in range(0, BLOCK * size, LINE):
+                _prefetch(builder, builder.gep(first, [ir.Constant(ir.IntType(64), AHEAD + offset)]))
+            return context.get_dummy_value()
+
+        return signature, build
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def prefetch_line(_typing: Any, source: Any, index: Any) -> Any:
+        """Announce a load of source[index], which may lie beyond the end."""
+        signature = types.void(source, types.intp)
+
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            array = context.make_array(sig.args[0])(context, builder, args[0])
+            _prefetch(builder, builder.gep(array.data, [args[1]]))
+            return context.get_dummy_value()
+
+        return signature, build
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def stream_fence(_typing: Any) -> Any:
+        """Make the streamed stores visible to other threads."""
+
+        def build(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
+            builder.fence("seq_cst")
+            return context.get_dummy_value()
+
+        return types.void(), build
+
+
+@scalar
+def aligned_empty(size: Any, like: Any) -> Any:
+    """An uninitialised array of `like`'s dtype that starts on a cache line, so that no vector straddles two."""
+    space = np.empty(size + LINE // like.itemsize, like.dtype)
+    start = (-space.ctypes.data) % LINE // like.itemsize
+    return space[start : start + size]
+
+
+@scalar
+def streamable(out: Any) -> Any:
+    """(start, stop) of the part of a contiguous array that streams: whole blocks from its first cache line on."""
+    start = min((-out.ctypes.data) % LINE // out.itemsize, out.size)
+    return start, start + (out.size - start) // BLOCK * BLOCK

@@ -1,0 +1,1 @@
+"""Codes with a scale per tile."""

@@ -1,0 +1,205 @@
+"""Which elements of a cast are clipped: those that lie too far out to round to the largest value of their format."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arrays import Array, float_array, words
+from fpsim.casts.cast import quantize
+from fpsim.formats.cast_options import cast_options
+from fpsim.formats.element import Element
+from fpsim.formats.float_format import Format
+from fpsim.formats.integer_format import OFFSETS, IntegerFormat
+from fpsim.formats.log_format import LogFMT
+from fpsim.formats.named import E8M0, FP32, FP64
+from fpsim.formats.rounding import Rounding
+from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tiling import tile_sizes, tiling
+
+# Modes in which a quotient a few float32 steps above the largest value still becomes that value.
+INWARD = (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY, Rounding.TOWARD_ZERO, Rounding.STOCHASTIC)
+
+
+def kept(
+    x: npt.ArrayLike,
+    element: Element,
+    scaling: Scaling | None,
+    rounding: Rounding,
+    scales: npt.ArrayLike | None = None,
+    **cast: Any,
+) -> Array:
+    """Where elements are not clipped: x / s lies within the range of values that round to the element format's.
+
+    x / s is the number that the cast sees, with all roundings of docs/scaling.md (x itself without a scaling). Its
+    range ends at the largest number that rounds to the format's maximum: in stochastic mode at the last one that may.
+    NaN and Inf are never kept, nor is what shares the NaN of a tile.
+
+    Args:
+      x: floats of any shape.
+      scales: those that the caller gave, if any.
+      cast: further keywords of `fpsim.encode_scaled`, which decide zero points.
+
+    Returns:
+      bool array of x's shape.
+
+    Example:
+      >>> import fpsim as fp
+      >>> from fpsim.scaling.clipping import kept
+      >>> kept(np.float32([1.0, 464.0, 465.0, np.nan]), fp.E4M3, None, fp.Rounding.NEAREST_EVEN)
+      array([ True,  True, False, False])
+    """
+    array, source_fmt = float_array(x)
+    if isinstance(element, LogFMT):  # levels reach from the smallest to the largest element
+        return np.isfinite(_numbers(array, scaling, element))
+    if scaling is None:
+        assert isinstance(element, Format)
+        return _within(_widened(array), element, rounding)
+    if isinstance(element, IntegerFormat) and not scaling.symmetric:
+        return _kept_with_zero_points(array, element, scaling, rounding, scales, cast)
+    if scales is None and _keeps_finite(element, scaling, rounding):
+        finite = np.isfinite(_widened(array))
+        if finite.all():
+            return finite
+    fmt = element.magnitudes if isinstance(element, IntegerFormat) else element
+    return _within(_quotients(array, source_fmt, element, fmt, scaling, scales), fmt, rounding)
+
+
+def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: Rounding) -> bool:
+    """Whether no element of a finite array can be clipped, since scales are amax / max or larger.
+
+    Scales of FP32 may be smaller by the roundings of one or two operations, which the cast's rounding absorbs.
+    """
+    if rounding not in INWARD or element.max < 2 or scaling.tensor_scale:  # a smaller max might need a scale beyond Inf
+        return False
+    if scaling.scale_format == E8M0:
+        return scaling.scale_rule == "ceil" or scaling.quotient_rounding is Rounding.UP
+    return scaling.scale_format == FP32
+
+
+def _within(numbers: Array, fmt: Format, rounding: Rounding) -> Array:
+    low, high = bounds(fmt, rounding, 64 if numbers.dtype == np.float64 else 32)
+    inside: Array = (numbers >= numbers.dtype.type(low)) & (numbers <= numbers.dtype.type(high))
+    return inside
+
+
+@lru_cache(maxsize=1024)
+def bounds(fmt: Format, rounding: Rounding, width: int) -> tuple[float, float]:
+    """The lowest and the highest float of a width, 32 or 64 bits, that rounds to a value of a format.
+
+    Example:
+      >>> import fpsim as fp
+      >>> from fpsim.scaling.clipping import bounds
+      >>> bounds(fp.E2M1, fp.Rounding.TOWARD_ZERO, 32), bounds(fp.E4M3, fp.Rounding.NEAREST_EVEN, 32)
+      ((-7.999999523162842, 7.999999523162842), (-464.0, 464.0))
+    """
+    powers = fmt.mantissa_bits == 0 and not fmt.ties_to_even_code  # every significand is 1, hence odd
+    odd = powers or bool(fmt.max_code & 1)
+    top, step = Fraction(fmt.max), Fraction(fmt.ulp(fmt.max))
+    high = _last(top, step, odd, rounding, rounding is Rounding.UP, width)
+    if fmt.signed:
+        return -_last(top, step, odd, rounding, rounding is Rounding.DOWN, width), high
+    if not fmt.has_zero:
+        return float(np.nextafter(_real(width)(0), _real(width)(1))), high  # zero itself is beyond the format
+    smallest = Fraction(fmt.smallest_subnormal)
+    return -_last(Fraction(0), smallest, False, rounding, rounding is Rounding.DOWN, width), high
+
+
+def _real(width: int) -> Any:
+    return np.float32 if width == 32 else np.float64
+
+
+def _last(top: Fraction, step: Fraction, odd: bool, rounding: Rounding, outward: bool, width: int) -> float:
+    """The largest float of a width that rounds to top and not to top + step; outward: the mode is, on this side."""
+    if outward or (rounding is Rounding.ODD and not odd):
+        edge, inclusive = top, True
+    elif rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY):
+        edge, inclusive = top + step / 2, rounding is Rounding.NEAREST_EVEN and not odd
+    else:
+        edge, inclusive = top + step, False
+    real = _real(width)
+    limit = np.finfo(real).max
+    if edge > Fraction(float(limit)):
+        return float(limit)
+    found = real(float(edge)) if edge else real(0)
+    while Fraction(float(found)) > edge or (Fraction(float(found)) == edge and not inclusive):
+        found = np.nextafter(found, real(-math.inf))
+    return float(found)
+
+
+def _widened(array: Array) -> Array:
+    """Floats of any dtype in float32, or float64, exactly."""
+    if array.dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+        return array
+    with np.errstate(all="ignore"):  # ml_dtypes warns of NaN
+        return array.astype(np.float32)
+
+
+def _numbers(array: Array, scaling: Scaling | None, element: LogFMT) -> Array:
+    from fpsim.scaling.encode import quantize_scaled
+
+    assert scaling is not None
+    return quantize_scaled(array, element, scaling)
+
+
+def _quotients(
+    array: Array, source_fmt: Format, element: Format | IntegerFormat, fmt: Format, scaling: Scaling,
+    scales: npt.ArrayLike | None,
+) -> Array:  # fmt: skip
+    """x / s as the cast of the elements sees it: the same loops with an element format that rounds nothing."""
+    from fpsim.core.layouts import source_width
+    from fpsim.scaling.plan import scale_plan
+    from fpsim.scaling.run_tiles import Grid, Job, run_scales, run_tiles, settle_tensor
+
+    width = 64 if source_fmt == FP64 else source_width(fmt)
+    tiles = tiling(array.shape, scaling.block)
+    out = np.empty(array.shape, np.uint32 if width == 32 else np.uint64)
+    plan = scale_plan(scaling, element.max, fmt.mantissa_bits, width)
+    options = cast_options(FP32 if width == 32 else FP64)
+    job = Job(
+        words(array).reshape(tiles.shape), source_fmt, out.reshape(tiles.shape), tiles, plan, options, integer=False,
+        back=False,
+    )  # fmt: skip
+    if scales is not None:
+        given = np.broadcast_to(np.asarray(scales, np.float32), tiles.grid)
+        run_scales(job, np.ascontiguousarray(given).reshape(tiles.tiles))
+    else:
+        counts = np.zeros(5, np.int64)
+        dtype = plan.code_dtype
+        codes = np.empty((*tiles.tiles[:2], 0), np.uint8) if dtype is None else np.empty(tiles.tiles, dtype)
+        run_tiles(job, Grid(np.empty(tiles.tiles, np.float32), codes, counts), settle_tensor(job, counts))
+    return out.view(np.float32 if width == 32 else np.float64)
+
+
+def _kept_with_zero_points(
+    array: Array, element: IntegerFormat, scaling: Scaling, rounding: Rounding, scales: npt.ArrayLike | None,
+    cast: dict[str, Any],
+) -> Array:  # fmt: skip
+    """Where round(x / s) + z lies in the integers' range before it is clamped."""
+    from fpsim.scaling.encode import encode_scaled
+
+    encoded = encode_scaled(array, element, scaling, scales=scales, rounding=rounding, **cast)
+    assert encoded.zero_points is not None
+    wide = _widened(array)
+    sizes = tile_sizes(array.shape, scaling.block)
+    factors = _spread(encoded.scales.astype(wide.dtype), sizes, array.shape)
+    points = _spread(encoded.zero_points.astype(np.float64), sizes, array.shape)
+    with np.errstate(all="ignore"):
+        quotients = wide / factors if scaling.division == "divide" else wide * (wide.dtype.type(1) / factors)
+    # the stochastic mode may go to the nearer integer of the two, so what it may keep is what truncation keeps
+    mode = Rounding.TOWARD_ZERO if rounding is Rounding.STOCHASTIC else rounding
+    numbers = quantize(quotients, OFFSETS, rounding=mode, overflow="saturate") + points
+    inside: Array = (numbers >= element.lowest) & (numbers <= element.highest) & np.isfinite(quotients)
+    return inside
+
+
+def _spread(per_tile: Array, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Array:
+    """The number of each element's tile."""
+    for axis, (size, length) in enumerate(zip(sizes, shape, strict=True)):
+        per_tile = np.repeat(per_tile, size, axis=axis).take(range(length), axis=axis)
+    return per_tile

@@ -1,0 +1,91 @@
+"""From codes and scales to values. Loaded with numba at the first call."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array, words
+from fpsim.casts.cast import decode
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.log_format import LogFMT
+from fpsim.runtime.pipeline import wrapping
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.scaling.kernels.affine import decode_integers_kernel
+from fpsim.scaling.kernels.log import decode_kernel as decode_log_kernel
+from fpsim.scaling.run_tiles import decode_tiles
+from fpsim.scaling.scaled import Scaled
+from fpsim.scaling.tiling import tile_sizes, tiling
+
+
+def decode_scaled(scaled: Scaled, target: Array) -> None:
+    """Fill a float32 or float64 array with the values of a Scaled one."""
+    with ieee_arithmetic():
+        _decode(scaled, target)
+
+
+def _decode(scaled: Scaled, target: Array) -> None:
+    if target.dtype == np.float64:
+        _decode_exactly(scaled, target)
+    elif target.flags.c_contiguous and target.flags.aligned and target.dtype.isnative:
+        _decode_single(scaled, target)
+    else:
+        values = np.empty(target.shape, np.float32)
+        _decode_single(scaled, values)
+        np.copyto(words(target), words(values))
+
+
+def _decode_single(scaled: Scaled, target: Array) -> None:
+    tiles = tiling(scaled.shape, scaled.scaling.block)
+    codes = np.ascontiguousarray(scaled.codes).reshape(tiles.shape)
+    scales = np.ascontiguousarray(scaled.scales).reshape(tiles.tiles)
+    bits = target.view(np.uint32).reshape(tiles.shape)
+    fmt, size = scaled.fmt, (tiles.tile_rows, tiles.tile_columns)
+    if not isinstance(fmt, (IntegerFormat, LogFMT)):
+        decode_tiles(codes, scales, bits, tiles, fmt)
+        return
+    zeros = np.zeros(tiles.tiles, fmt.storage) if scaled.zero_points is None else scaled.zero_points
+    zeros = np.ascontiguousarray(zeros).reshape(tiles.tiles)
+    with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
+        for batch in range(tiles.batch):
+            if isinstance(fmt, LogFMT):
+                values = bits[batch].view(np.float32)
+                decode_log_kernel()(codes[batch], scales[batch], zeros[batch], values, *size, fmt.level_count)
+            else:
+                decode_integers_kernel()(codes[batch], scales[batch], zeros[batch], bits[batch], *size)
+
+
+def _decode_exactly(scaled: Scaled, target: Array) -> None:
+    """In float64, which holds every product."""
+    fmt = scaled.fmt
+    if isinstance(fmt, LogFMT):
+        np.copyto(target, scaled.decode())
+        return
+    with ieee_arithmetic(), np.errstate(all="ignore"):
+        if isinstance(fmt, IntegerFormat):
+            np.copyto(target, scaled.codes)
+            if scaled.zero_points is not None:
+                target -= scale_of_elements(dataclasses.replace(scaled, scales=scaled.zero_points.astype(np.float32)))
+        else:
+            np.copyto(target, decode(scaled.codes, fmt, dtype=np.float64))
+        target *= scale_of_elements(scaled)
+        nan = np.isnan(target)
+        if nan.any():  # the processor chooses among the signs of two NaNs; float32 has the element's
+            target[nan] = scaled.decode()[nan]
+
+
+def scale_of_elements(scaled: Scaled, index: tuple[Any, ...] = (...,)) -> Array:
+    """The scale of every element, or of those that an index of slices and integers for the first axes names."""
+    shape = scaled.shape
+    if not shape:
+        return scaled.scales
+    sizes = tile_sizes(shape, scaled.scaling.block)
+    named = () if index == (...,) else index
+    axes = []
+    for axis, (length, size) in enumerate(zip(shape, sizes, strict=True)):
+        places = np.arange(length)[named[axis]] if axis < len(named) else np.arange(length)
+        axes.append(np.atleast_1d(places) // size)
+    scales: Array = scaled.scales[np.ix_(*axes)]
+    return scales

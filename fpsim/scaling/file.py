@@ -1,0 +1,309 @@
+"""Files of arrays and a header, .npz and .safetensors: complete or absent, and any damage is noticed.
+
+safetensors has no checksum, and that of a zip covers the bytes of one array only. So the header carries a SHA-256 over
+itself and over every array's name, dtype, shape and bytes. Files are untrusted: nothing is unpickled, and sizes are
+checked before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import reprlib
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+
+VERSION = 1  # of the layout: one envelope of JSON text beside the arrays
+ENVELOPE = "__fpsim__"  # its name: a member of the npz, a key of the safetensors metadata
+DTYPES = (
+    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",
+)  # fmt: skip  # both kinds of file hold these
+PIECE = 1 << 24  # bytes read at a time, so that a file is not in memory twice
+
+Envelope = dict[str, Any]  # version, sha256, header
+
+
+class ScaledFileError(ValueError):
+    """A file that cannot be loaded; the message is one line that starts with its path."""
+
+
+def save(path: str | os.PathLike[str], arrays: Mapping[str, Array], header: Mapping[str, Any]) -> None:
+    """Write arrays and a header into a file, which is complete or as it was before.
+
+    The same content gives the same bytes. Plain `numpy.load` or `safetensors` read the arrays under their names.
+
+    Args:
+      path: ends in .npz or .safetensors, which decides the kind of file. A file of that name is replaced.
+      arrays: names (identifiers that do not begin with two underscores) and arrays of bool, integers up to 64 bits,
+        float16, float32 or float64, of any shape and in native byte order.
+      header: anything that comes back from JSON as it is.
+
+    Raises:
+      ValueError: another ending; no array; a name or header that the file cannot hold.
+      TypeError: an array of another dtype.
+      FileNotFoundError: the folder does not exist.
+      PermissionError: there is a file of that name, and it is read-only.
+      ImportError: .safetensors without the safetensors package.
+      OSError: the file cannot be written, as on a full disk.
+
+    Example:
+      >>> import tempfile
+      >>> from fpsim.scaling.file import load, save
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     save(f"{folder}/x.npz", {"scales": np.float32([1, -0.0])}, {"block": [1, 128]})
+      ...     load(f"{folder}/x.npz")
+      ({'scales': array([ 1., -0.], dtype=float32)}, {'block': [1, 128]})
+    """
+    path = Path(path)
+    _, write = _kind(path)
+    if not arrays:
+        raise ValueError("there must be an array to save; got none. Files of a header alone are JSON files.")
+    contents = {name: _checked_array(name, arrays[name]) for name in sorted(arrays, key=str)}
+    plain = _checked_header(header)
+    envelope = {"version": VERSION, "sha256": _digest(plain, contents), "header": plain}
+    with _replacing(path) as draft:
+        write(draft, json.dumps(envelope), contents)
+
+
+def load(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The arrays and the header of a file that `save` wrote, bit for bit.
+
+    Returns:
+      The arrays by name, in memory of their own, and the header.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: the file is damaged, cut short, of something else than fpsim, or of a later version.
+      ImportError: .safetensors without the safetensors package.
+
+    Example:
+      >>> from fpsim.scaling.file import load
+      >>> load("weights.bin")
+      Traceback (most recent call last):
+      ValueError: the file's name must end in .npz or .safetensors; got 'weights.bin'. Use 'weights.npz'.
+    """
+    path = Path(path)
+    read, _ = _kind(path)
+    with path.open("rb") as opened:  # a file that is missing or forbidden says so itself
+        empty = not opened.read(1)
+    try:
+        if empty:
+            raise ValueError("the file is empty")
+        envelope, arrays = read(path)
+        header = envelope["header"]
+        if type(header) is not dict or envelope["sha256"] != _digest(header, arrays):
+            raise ValueError("its content differs from its checksum")
+    except (ScaledFileError, ImportError, MemoryError):
+        raise
+    except Exception as problem:  # zipfile, NumPy and safetensors raise many kinds for damaged files
+        raise ScaledFileError(
+            f"{path}: damaged, or of another kind than {path.suffix}; wanted a file as fpsim saved it "
+            f"({_one_line(problem)}). Take another copy of it, or save it again."
+        ) from problem
+    return arrays, header
+
+
+def _kind(path: Path) -> tuple[Reader, Writer]:
+    """What reads and writes files with the ending of that path."""
+    found = KINDS.get(path.suffix.lower())
+    if found is None:
+        example = path.with_suffix(".npz").name if path.stem else "codes.npz"
+        raise ValueError(f"the file's name must end in {' or '.join(KINDS)}; got {path.name!r}. Use {example!r}.")
+    return found
+
+
+def _checked_array(name: str, x: Array) -> Array:
+    """The array in C order, if a file can hold it under that name."""
+    if not isinstance(name, str) or not name.isidentifier() or not name.isascii() or name.startswith("__"):
+        raise ValueError(
+            f"names of arrays must be ASCII identifiers that do not begin with two underscores; got {name!r}. "
+            "Use a name such as 'codes'."
+        )
+    array = np.asarray(x, order="C")
+    if array.dtype.name not in DTYPES or not array.dtype.isnative:
+        raise TypeError(
+            f"{name} must be one of {', '.join(DTYPES)}, in native byte order; got {array.dtype}. "
+            "View other types of one or two bytes as uint8 or uint16."
+        )
+    return array
+
+
+def _checked_header(header: Mapping[str, Any]) -> dict[str, Any]:
+    """The header, if JSON gives it back as it is."""
+    try:
+        plain = json.loads(json.dumps(header, allow_nan=False))
+    except (TypeError, ValueError) as problem:
+        plain, reason = None, f" ({_one_line(problem)})"
+    else:
+        reason = ""
+    if not isinstance(plain, dict) or plain != header:
+        raise ValueError(
+            f"the header must come back from JSON as it is; got {reprlib.repr(header)}{reason}. "
+            "Use a dict with text keys, lists instead of tuples, Python's own numbers, and neither NaN nor infinity."
+        )
+    return plain
+
+
+def _digest(header: dict[str, Any], arrays: Mapping[str, Array]) -> str:
+    """SHA-256 of everything that `load` returns; each description says how many bytes follow it."""
+    digest = hashlib.sha256(json.dumps([VERSION, header]).encode())
+    for name, x in sorted(arrays.items()):
+        digest.update(json.dumps([name, x.dtype.str, x.shape]).encode())
+        digest.update(_bytes(x))
+    return digest.hexdigest()
+
+
+def _bytes(x: Array) -> memoryview:
+    """The memory of an array in C order, as bytes."""
+    return x.reshape(-1).view(np.uint8).data
+
+
+def _opened(path: Path, text: bytes | str) -> Envelope:
+    """The envelope, if this version of fpsim can read what lies beside it."""
+    envelope = json.loads(text)
+    version = envelope.get("version") if isinstance(envelope, dict) else None
+    if type(version) is not int or version < 1:
+        raise ValueError(f"its version is {version!r}")
+    if version > VERSION:
+        raise ScaledFileError(
+            f"{path}: wanted a file of version {VERSION}, got one of version {version}, which a later fpsim wrote. "
+            "Update it: pip install -U fpsim-numerics"
+        )
+    if envelope.keys() != {"version", "sha256", "header"}:
+        raise ValueError(f"its header holds {', '.join(envelope)}")
+    return dict(envelope)
+
+
+def _foreign(path: Path, names: list[str], instead: str) -> ScaledFileError:
+    """The error for a file of something else."""
+    held = reprlib.repr(sorted(names)) if names else "nothing"
+    return ScaledFileError(
+        f"{path}: wanted a file that fpsim saved, got one without its header {ENVELOPE!r} (it holds {held}). "
+        f"Read plain arrays with {instead}."
+    )
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A path to write to; the file moves to its place when the block ends, or vanishes if it fails."""
+    target = Path(os.path.realpath(path))  # a link stays, and the file that it names is replaced
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"{path} cannot be saved: there is no folder {str(target.parent)!r}. Create it first, for example with "
+            f"Path({str(target.parent)!r}).mkdir(parents=True)."
+        )
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(f"{path} is read-only and stays as it is. Choose another name, or make it writable.")
+    with tempfile.TemporaryDirectory(prefix=".writing-", dir=target.parent) as folder:
+        draft = Path(folder) / target.name
+        draft.touch()
+        mode = (target if target.exists() else draft).stat().st_mode
+        yield draft
+        with draft.open("r+b") as written:
+            os.fsync(written.fileno())  # else a power cut may leave the new name without its content
+        draft.chmod(mode)  # safetensors makes files that only their owner can read
+        os.replace(draft, target)
+
+
+def _write_npz(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
+    """As `numpy.savez` writes, whose own arguments would collide with names such as "file"."""
+    members = {ENVELOPE: np.frombuffer(text.encode(), np.uint8), **arrays}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, x in members.items():
+            # a ZipInfo has a fixed date
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, x, version=(1, 0), allow_pickle=False)
+
+
+def _read_npz(path: Path) -> tuple[Envelope, dict[str, Array]]:
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        if ENVELOPE not in members:
+            raise _foreign(path, list(members), "numpy.load")
+        size = path.stat().st_size
+        envelope = _opened(path, bytes(_member(archive, members.pop(ENVELOPE), size)))
+        return envelope, {name: _member(archive, info, size) for name, info in sorted(members.items())}
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Array:
+    """One array of an npz file of `limit` bytes."""
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size > limit:
+        raise ValueError(f"{info.filename} is compressed, or longer than the file")
+    with archive.open(info) as stream:
+        if np.lib.format.read_magic(stream) != (1, 0):
+            raise ValueError(f"{info.filename} is not in version 1.0 of the npy format")
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        if fortran or dtype.name not in DTYPES or not dtype.isnative:
+            raise ValueError(f"{info.filename} holds {dtype}")
+        if math.prod(shape) * dtype.itemsize != info.file_size - stream.tell():
+            raise ValueError(f"{info.filename} has another size than its shape {shape}")
+        array = np.empty(shape, dtype)
+        _fill(_bytes(array), stream)
+    return array
+
+
+def _fill(memory: memoryview, stream: IO[bytes]) -> None:
+    """Read until the memory is full."""
+    for start in range(0, len(memory), PIECE):
+        piece = memory[start : start + PIECE]
+        data = stream.read(len(piece))
+        if len(data) != len(piece):
+            raise ValueError("the file ends before its last element")
+        piece[:] = data
+
+
+def _safetensors() -> Any:
+    """The safetensors package, imported now."""
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.partition(".")[0] != "safetensors":
+            raise  # it is there, and something that it needs is not
+        raise ImportError(
+            ".safetensors files need safetensors, which is not installed: pip install safetensors "
+            "(.npz files need nothing)"
+        ) from None
+    return safetensors
+
+
+def _write_safetensors(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
+    safetensors = _safetensors()
+    try:
+        safetensors.numpy.save_file(dict(arrays), path, metadata={ENVELOPE: text})
+    except safetensors.SafetensorError as problem:  # a full disk, as an Exception of its own
+        raise OSError(f"the file cannot be written ({_one_line(problem)})") from problem
+
+
+def _read_safetensors(path: Path) -> tuple[Envelope, dict[str, Array]]:
+    with _safetensors().safe_open(path, framework="numpy") as opened:
+        metadata = opened.metadata() or {}
+        names = sorted(opened.keys())
+        if ENVELOPE not in metadata:
+            raise _foreign(path, names, "safetensors.numpy.load_file")
+        envelope = _opened(path, metadata[ENVELOPE])
+        return envelope, {name: opened.get_tensor(name) for name in names}
+
+
+def _one_line(problem: BaseException) -> str:
+    """The first line of an error's text, without its full stop."""
+    text = str(problem).strip()
+    return text.splitlines()[0].rstrip(".") if text else type(problem).__name__
+
+
+Reader = Callable[[Path], tuple[Envelope, dict[str, Array]]]
+Writer = Callable[[Path, str, Mapping[str, Array]], None]
+KINDS: dict[str, tuple[Reader, Writer]] = {
+    ".npz": (_read_npz, _write_npz),
+    ".safetensors": (_read_safetensors, _write_safetensors),
+}

@@ -1,0 +1,96 @@
+"""CPU loops of integers with a zero point: code = round(x / scale) + zero point. Rules: docs/scaling.md."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.encode import encode_fields
+from fpsim.core.rounding import NEAREST_EVEN
+from fpsim.core.scaled_element import integer_of, integer_value
+from fpsim.core.tile_scale import HAS_INFINITY, HAS_NAN
+from fpsim.runtime.compile import kernel, shared
+
+u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
+
+
+@cache
+def range_kernel(width: int) -> Any:
+    """The loop `(matrix, lows, highs, specials, rows, columns)`: the range of each tile's finite elements and 0."""
+    real: Any = f32 if width == 32 else f64
+    word: Any = u32 if width == 32 else u64
+    magnitude_mask = word((1 << (width - 1)) - 1)
+    infinity = word(0x7F800000 if width == 32 else 0x7FF0000000000000)
+
+    def find_ranges(matrix: Any, lows: Any, highs: Any, specials: Any, rows: int, columns: int) -> None:
+        for r in range(matrix.shape[0]):
+            for i in range(matrix.shape[1]):
+                band, tile = r // rows, i // columns
+                magnitude = word(matrix[r, i] & magnitude_mask)
+                x = word(matrix[r, i]).view(real)
+                if magnitude < infinity:
+                    lows[band, tile] = min(lows[band, tile], x)
+                    highs[band, tile] = max(highs[band, tile], x)
+                else:
+                    specials[band, tile] |= HAS_INFINITY if magnitude == infinity else HAS_NAN
+
+    return kernel(find_ranges)
+
+
+@cache
+def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
+    """The loop `(lows, factors, zero_points, lowest, highest, layout)`: z = lowest - round(low / scale), clamped."""
+    real: Any = f32 if width == 32 else f64
+    word: Any = u32 if width == 32 else u64
+    to_integer = shared(integer_of(width, NEAREST_EVEN, kind, applied))
+
+    def find_zero_points(lows: Any, factors: Any, zero_points: Any, lowest: int, highest: int, layout: Any) -> None:
+        f = encode_fields(layout)
+        for j in range(lows.size):
+            offset = to_integer(real(lows[j]).view(word), factors[j], word(0), f)
+            zero_points[j] = min(max(lowest - offset, lowest), highest)
+
+    return kernel(find_zero_points)
+
+
+@cache
+def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
+    """The loop `(matrix, codes, factors, zero_points, rows, columns, lowest, highest, layout, words)`."""
+    word: Any = u32 if width == 32 else u64
+    to_integer = shared(integer_of(width, mode, kind, applied))
+
+    def encode(
+        matrix: Any, codes: Any, factors: Any, zero_points: Any, rows: int, columns: int, lowest: int, highest: int,
+        layout: Any, words: Any,
+    ) -> None:  # fmt: skip
+        f = encode_fields(layout)
+        width_of_matrix = matrix.shape[1]
+        for r in range(matrix.shape[0]):
+            for i in range(width_of_matrix):
+                band, tile = r // rows, i // columns
+                random = word(words[r * width_of_matrix + i]) if words.size > 0 else word(0)
+                code = to_integer(word(matrix[r, i]), factors[band, tile], random, f) + np.int64(
+                    zero_points[band, tile]
+                )
+                codes[r, i] = min(max(code, lowest), highest)
+
+    return kernel(encode)
+
+
+@cache
+def decode_integers_kernel() -> Any:
+    """The loop `(codes, scales, zero_points, bits, rows, columns)`: bits of float32((code - zero point) * scale)."""
+    value_bits = shared(integer_value)
+
+    def decode(codes: Any, scales: Any, zero_points: Any, bits: Any, rows: int, columns: int) -> None:
+        for r in range(codes.shape[0]):
+            for j in range(scales.shape[1]):
+                scale, zero_point = scales[r // rows, j], np.int64(zero_points[r // rows, j])
+                source = codes[r, j * columns : (j + 1) * columns]
+                target = bits[r, j * columns : (j + 1) * columns]
+                for i in range(source.size):
+                    target[i] = value_bits(source[i], zero_point, scale)
+
+    return kernel(decode)

@@ -1,0 +1,152 @@
+"""CPU loops that find the amax of every tile, and the tiles that hold NaN or Inf.
+
+`shape` tells loops the tile's columns at compile time: 1, a size that is common (the inner loop is then unrolled into a
+few vectors), or ANY.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.tile_scale import HAS_INFINITY, HAS_NAN
+from fpsim.runtime.compile import kernel, shared
+
+u32, u64 = np.uint32, np.uint64
+
+ANY = 0
+COMMON = (16, 32, 64, 128)  # columns of tiles for which loops are unrolled
+
+
+def tile_shape(columns: int) -> int:
+    """The compile-time shape of tiles with so many columns."""
+    return columns if columns == 1 or columns in COMMON else ANY
+
+
+def word_of(width: int) -> Any:
+    """The words of a float's width."""
+    return u32 if width == 32 else u64
+
+
+# Factors by which rows are halved or quartered until one number per tile is left. Within so short a tile, a maximum
+# across the lanes of a vector takes longer than all else, and keeps too few loads under way.
+FOLDS = {16: (4, 4), 32: (4, 4, 2)}
+SMALLEST_FOLD = 4
+
+
+@cache
+def _fold(word: Any, factor: int, mask: Any) -> Any:
+    """The loop `(source, target)`: each number of the target is the largest of `factor` magnitudes."""
+
+    def by_two(source: Any, target: Any) -> None:
+        for i in range(target.size):
+            target[i] = max(word(source[2 * i] & mask), word(source[2 * i + 1] & mask))
+
+    def by_four(source: Any, target: Any) -> None:
+        for i in range(target.size):
+            left = max(word(source[4 * i] & mask), word(source[4 * i + 1] & mask))
+            right = max(word(source[4 * i + 2] & mask), word(source[4 * i + 3] & mask))
+            target[i] = max(left, right)
+
+    return shared(by_two if factor == 2 else by_four)
+
+
+@cache
+def amax_loop(width: int, shape: int) -> Any:
+    """The inlined loop `(row, tops, columns, space)`: raise tops to the amax bits of the tiles in one row of a strip.
+
+    space: words for numbers in between, a quarter as many as the row has.
+    """
+    word: Any = word_of(width)
+    mask = word((1 << (width - 1)) - 1)
+    folds = FOLDS.get(shape, ())
+    fold_two, fold_four = _fold(word, 2, mask), _fold(word, 4, mask)
+    thrice = len(folds) == 3
+
+    def of_columns(row: Any, tops: Any, columns: int, space: Any) -> None:
+        for i in range(row.size):
+            tops[i] = max(tops[i], word(row[i] & mask))
+
+    def of_folded(row: Any, tops: Any, columns: int, space: Any) -> None:
+        tiles = row.size // shape
+        quarters, sixteenths = space[: tiles * shape // 4], space[: tiles * shape // 16]
+        fold_four(row[: tiles * shape], quarters)
+        fold_four(quarters, sixteenths)  # in place: each number is written after all that it comes from are read
+        if thrice:
+            fold_two(sixteenths, space[:tiles])
+        for j in range(tiles):
+            tops[j] = max(tops[j], space[j])
+        raise_rest(row, tops, tiles)
+
+    def of_common(row: Any, tops: Any, columns: int, space: Any) -> None:
+        tiles = row.size // shape
+        for j in range(tiles):
+            tile = row[j * shape : (j + 1) * shape]
+            top = word(0)
+            for i in range(shape):
+                top = max(top, word(tile[i] & mask))
+            tops[j] = max(tops[j], top)
+        raise_rest(row, tops, tiles)
+
+    def of_any(row: Any, tops: Any, columns: int, space: Any) -> None:
+        for j in range(tops.size):
+            tile = row[j * columns : (j + 1) * columns]
+            top = tops[j]
+            for i in range(tile.size):
+                top = max(top, word(tile[i] & mask))
+            tops[j] = top
+
+    def raise_rest(row: Any, tops: Any, tiles: int) -> None:
+        """The same for the tile at the edge, which is narrower."""
+        for i in range(tiles * shape, row.size):
+            tops[tiles] = max(tops[tiles], word(row[i] & mask))
+
+    raise_rest = shared(raise_rest)
+    if shape in FOLDS:
+        return shared(of_folded)
+    return shared(of_columns if shape == 1 else of_common if shape else of_any)
+
+
+@cache
+def specials_loop(width: int) -> Any:
+    """The loop `(matrix, tops, specials, rows, columns)` where some tile holds NaN or Inf.
+
+    Sets tops of such tiles to the amax of their finite elements, and says in specials what else they hold.
+    """
+    word: Any = word_of(width)
+    magnitude_mask = word((1 << (width - 1)) - 1)
+    infinity = word(0x7F800000 if width == 32 else 0x7FF0000000000000)
+
+    def find_specials(matrix: Any, tops: Any, specials: Any, rows: int, columns: int) -> None:
+        for band in range(tops.shape[0]):
+            for j in range(tops.shape[1]):
+                if tops[band, j] < infinity:
+                    continue
+                top = word(0)
+                found = 0
+                for r in range(band * rows, min((band + 1) * rows, matrix.shape[0])):
+                    for i in range(j * columns, min((j + 1) * columns, matrix.shape[1])):
+                        magnitude = word(matrix[r, i] & magnitude_mask)
+                        if magnitude < infinity:
+                            top = max(top, magnitude)
+                        else:
+                            found |= HAS_INFINITY if magnitude == infinity else HAS_NAN
+                tops[band, j] = top
+                specials[band, j] = found
+
+    return kernel(find_specials)
+
+
+@cache
+def amax_strips(width: int, shape: int) -> Any:
+    """The loop `(matrix, tops, rows, columns)`: raise the tops of all tiles to the amax bits of their elements."""
+    amax = amax_loop(width, shape)
+
+    def find_tops(matrix: Any, tops: Any, rows: int, columns: int) -> None:
+        space = np.empty(matrix.shape[1] // SMALLEST_FOLD, matrix.dtype)
+        for r in range(matrix.shape[0]):
+            amax(matrix[r], tops[r // rows], columns, space)
+
+    return kernel(find_tops)

@@ -1,0 +1,102 @@
+"""CPU loops that look at tiles without encoding them: amaxes, and elements that saturate or underflow."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.encode import encode_bits_32, encode_bits_64, encode_fields
+from fpsim.core.rounding import STOCHASTIC
+from fpsim.core.tile_scale import BY_SCALE, HAS_INFINITY, HAS_NAN
+from fpsim.runtime.compile import kernel, shared
+from fpsim.scaling.kernels.elements import random_words
+
+u64 = np.uint64
+CHUNK = 1024  # elements whose random words are made at a time: they stay in the L1 cache
+
+
+@cache
+def look_kernel(width: int) -> Any:
+    """The loop `(matrix, tops, specials, rows, columns, top, left)` over a part of a matrix with its corner there.
+
+    Raises tops (of all bands and tiles) to the amax bits of finite elements, and marks what else there is in specials.
+    """
+
+    word: Any = np.uint32 if width == 32 else np.uint64
+    mask = word((1 << (width - 1)) - 1)
+    infinity = word(0x7F800000 if width == 32 else 0x7FF0000000000000)
+
+    def look(matrix: Any, tops: Any, specials: Any, rows: int, columns: int, top: int, left: int) -> None:
+        height, length = matrix.shape
+        for r in range(height):
+            band = (top + r) // rows
+            for j in range(left // columns, (left + length + columns - 1) // columns):
+                part = matrix[r, max(j * columns - left, 0) : min((j + 1) * columns - left, length)]
+                highest, infinite, nan = word(0), 0, 0
+                for i in range(part.size):
+                    magnitude = word(part[i] & mask)
+                    highest = max(highest, magnitude if magnitude < infinity else word(0))
+                    infinite |= int(magnitude == infinity)
+                    nan |= int(magnitude > infinity)
+                tops[band, j] = max(tops[band, j], highest)
+                specials[band, j] |= (HAS_INFINITY if infinite else 0) | (HAS_NAN if nan else 0)
+
+    return kernel(look)
+
+
+@cache
+def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
+    """The loop `(matrix, factors, rows, columns, top, left, first, stride, k0, k1, layout, found)`.
+
+    Adds to found how many elements saturate and underflow. layout: gives the largest word to what lies beyond the
+    format, 1 to NaN, and no signs. The rest as in `look_kernel` and `fpsim.kernels.tiles.quantize_strips`.
+    """
+
+    word: Any = np.uint32 if width == 32 else np.uint64
+    real: Any = np.float32 if width == 32 else np.float64
+    encode_bits = encode_bits_32 if width == 32 else encode_bits_64
+    mask, infinity = word((1 << (width - 1)) - 1), word(0x7F800000 if width == 32 else 0x7FF0000000000000)
+    beyond, zero = word((1 << width) - 1), word(0)
+    nan = word(0x7FC00000 if width == 32 else 0x7FF8000000000000)
+    divides, stochastic = applied == BY_SCALE, mode == STOCHASTIC
+
+    def code_of(bits: Any, factor: Any, random: Any, f: Any) -> Any:
+        """The code of a scaled element."""
+        x = word(bits).view(real)
+        y = real(x / factor) if divides else real(x * factor)
+        return encode_bits(real(y).view(word) if y == y else nan, random, f, mode, kind)
+
+    code_of = shared(code_of)
+
+    def count(
+        matrix: Any, factors: Any, rows: int, columns: int, top: int, left: int, first: Any, stride: Any, k0: Any,
+        k1: Any, layout: Any, found: Any,
+    ) -> None:  # fmt: skip
+        f = encode_fields(layout)
+        height, length = matrix.shape
+        space = np.empty(CHUNK + 8 if stochastic else 0, np.uint32)
+        saturated = underflowed = 0
+        for r in range(height):
+            band = (top + r) // rows
+            for begin in range(0, length, CHUNK):
+                row = matrix[r, begin : begin + CHUNK]
+                here = left + begin
+                words = space
+                if stochastic:
+                    words = random_words(space, u64(first + u64(u64(r) * stride + u64(begin))), row.size, k0, k1)
+                for j in range(here // columns, (here + row.size + columns - 1) // columns):
+                    start, stop = max(j * columns - here, 0), min((j + 1) * columns - here, row.size)
+                    part, factor = row[start:stop], factors[band, j]
+                    some_words = words[start:stop] if stochastic else words
+                    for i in range(part.size):
+                        random = word(some_words[i]) if stochastic else zero
+                        magnitude = word(part[i] & mask)
+                        code = code_of(part[i], factor, random, f)
+                        saturated += int((code == beyond) | (magnitude == infinity))
+                        underflowed += int((code == zero) & (magnitude != zero))
+        found[0] += saturated
+        found[1] += underflowed
+
+    return kernel(count)

@@ -1,0 +1,183 @@
+"""CPU loops over the elements of tiles whose scales are known: to codes, to values, and from codes to values."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.casts.loops import WORD, Frozen, constants_of, fill_random
+from fpsim.core.decode import DecodeLayout, decode_fields
+from fpsim.core.encode import EncodeLayout, encode_fields
+from fpsim.core.rounding import STOCHASTIC
+from fpsim.core.scaled_element import element_of, value_of
+from fpsim.runtime.compile import kernel, shared
+from fpsim.runtime.stream import aligned_empty, prefetch_line
+from fpsim.scaling.kernels.amax import word_of
+
+u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
+
+CHUNK = 128  # elements: a loop of so many is unrolled, which the long body with values at its end needs
+FARTHEST = 1 << 13  # elements; the next row of a longer one would have left the cache before it is needed
+
+
+class Elements(NamedTuple):
+    """What decides the loop over a tile's elements, at compile time."""
+
+    width: int  # of the arithmetic
+    shape: int  # of tiles
+    mode: int
+    kind: int
+    applied: int  # whether factors divide or multiply
+    integer: bool  # codes are two's complement numbers
+    back: bool  # deliver float32 values instead of codes
+    frozen: tuple[Frozen, Frozen]  # layouts to compile in
+    careful: bool = False  # factors may be NaN, 0 or Inf, and processors differ in the sign of the NaN that they give
+
+
+@cache
+def element_loop(e: Elements) -> Any:
+    """The scalar-inlined loop over one row of a strip: `(row, factors, scales, out, columns, ahead, f, g, words)`.
+
+    out: codes, or bits of float32 values where `back`. ahead: how far on the next strip lies, to be announced.
+    words: random words of the row's elements (stochastic mode).
+    """
+    word: Any = word_of(e.width)
+    shape, mode, back = e.shape, e.mode, e.back
+    per_line = 512 // e.width
+    stochastic = mode == STOCHASTIC
+    deliver = shared(element_of(e.width, mode, e.kind, e.applied, e.integer, back, e.careful))
+
+    def of_columns(
+        row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, f: Any, g: Any, words: Any
+    ) -> None:
+        announce(row, ahead)
+        done = 0
+        if back:
+            for start in range(0, row.size - CHUNK + 1, CHUNK):
+                part, result = row[start : start + CHUNK], out[start : start + CHUNK]
+                some_factors, some_scales = factors[start : start + CHUNK], scales[start : start + CHUNK]
+                some_words = words[start : start + CHUNK] if stochastic else words
+                for i in range(CHUNK):
+                    random = word(some_words[i]) if stochastic else word(0)
+                    result[i] = deliver(part[i], some_factors[i], some_scales[i], random, f, g)
+            done = row.size // CHUNK * CHUNK
+        for i in range(done, row.size):
+            random = word(words[i]) if stochastic else word(0)
+            out[i] = deliver(row[i], factors[i], scales[i], random, f, g)
+
+    def of_common(
+        row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, f: Any, g: Any, words: Any
+    ) -> None:
+        tiles = row.size // shape
+        for j in range(tiles):
+            tile = row[j * shape : (j + 1) * shape]
+            target = out[j * shape : (j + 1) * shape]
+            random_words = words[j * shape : (j + 1) * shape] if stochastic else words
+            factor, scale = factors[j], scales[j]
+            for start in range(0, shape, per_line):
+                prefetch_line(tile, start + ahead)
+            for i in range(shape):
+                random = word(random_words[i]) if stochastic else word(0)
+                target[i] = deliver(tile[i], factor, scale, random, f, g)
+        for i in range(tiles * shape, row.size):
+            random = word(words[i]) if stochastic else word(0)
+            out[i] = deliver(row[i], factors[tiles], scales[tiles], random, f, g)
+
+    def of_any(
+        row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, f: Any, g: Any, words: Any
+    ) -> None:
+        announce(row, ahead)
+        for j in range(factors.size):
+            tile = row[j * columns : (j + 1) * columns]
+            target = out[j * columns : (j + 1) * columns]
+            random_words = words[j * columns : (j + 1) * columns] if stochastic else words
+            factor, scale = factors[j], scales[j]
+            done = 0
+            if back:
+                for start in range(0, tile.size - CHUNK + 1, CHUNK):
+                    part, result = tile[start : start + CHUNK], target[start : start + CHUNK]
+                    some_words = random_words[start : start + CHUNK] if stochastic else words
+                    for i in range(CHUNK):
+                        random = word(some_words[i]) if stochastic else word(0)
+                        result[i] = deliver(part[i], factor, scale, random, f, g)
+                done = tile.size // CHUNK * CHUNK
+            for i in range(done, tile.size):
+                random = word(random_words[i]) if stochastic else word(0)
+                target[i] = deliver(tile[i], factor, scale, random, f, g)
+
+    def announce(row: Any, ahead: int) -> None:
+        """The row of the next strip will be read soon."""
+        if ahead > 0:
+            for start in range(0, row.size, per_line):
+                prefetch_line(row, start + ahead)
+
+    announce = shared(announce)
+    return shared(of_columns if shape == 1 else of_common if shape else of_any)
+
+
+@shared
+def random_words(space: Any, first: Any, size: int, k0: Any, k1: Any) -> Any:
+    """The random words of flat indices first .. first + size, in a part of `space`, which has room for 8 more."""
+    skip = int(first & u64(3))  # a counter gives four words; the first may be partly used
+    fill_random(space[: (size + skip + 3) // 4 * 4], u64(first >> u64(2)), k0, k1)
+    return space[skip : skip + size]
+
+
+@cache
+def element_strips(e: Elements) -> Any:
+    """The loop over rows of tiles whose scales and factors are known; arguments as in `quantize_strips`."""
+    word: Any = word_of(e.width)
+    elements = element_loop(e)
+    encode_constants = constants_of(EncodeLayout, word, e.frozen[0])
+    decode_constants = constants_of(DecodeLayout, word, e.frozen[1])
+    is_frozen = e.frozen[0] is not None
+    stochastic = e.mode == STOCHASTIC
+
+    def encode(
+        matrix: Any, out: Any, scales: Any, factors: Any, rows: int, columns: int, first: Any, stride: Any, k0: Any,
+        k1: Any, encode_layout: Any, decode_layout: Any,
+    ) -> None:  # fmt: skip
+        f = encode_constants if is_frozen else encode_fields(encode_layout)
+        g = decode_constants if is_frozen else decode_fields(decode_layout)
+        height, width = matrix.shape
+        words = aligned_empty(width + 8 if stochastic else 0, WORD)
+        ahead = width if width <= FARTHEST else 0
+        for r in range(height):
+            random = words
+            if stochastic:
+                random = random_words(words, u64(first + u64(u64(r) * stride)), width, k0, k1)
+            elements(matrix[r], factors[r // rows], scales[r // rows], out[r], columns, ahead, f, g, random)
+
+    return kernel(encode)
+
+
+@cache
+def decode_strips(width: int, shape: int, frozen: Frozen) -> Any:
+    """The loop `(codes, scales, out, rows, columns, layout, sign_bit)`: bits of float32 values, code times scale."""
+    word: Any = word_of(width)
+    real: Any = f32 if width == 32 else f64
+    value_bits = shared(value_of(width, True))
+    constants = constants_of(DecodeLayout, word, frozen)
+    is_frozen = frozen is not None
+
+    def decode(codes: Any, scales: Any, out: Any, rows: int, columns: int, layout: Any, sign_bit: Any) -> None:
+        g = constants if is_frozen else decode_fields(layout)
+        for r in range(codes.shape[0]):
+            row_scales = scales[r // rows]
+            if shape == 1:
+                source, target = codes[r], out[r]
+                for i in range(source.size):
+                    target[i] = value_bits(word(source[i]), real(row_scales[i]), sign_bit, g)
+            else:
+                for j in range(row_scales.size):
+                    source, target = (
+                        codes[r, j * columns : (j + 1) * columns],
+                        out[r, j * columns : (j + 1) * columns],
+                    )
+                    scale = real(row_scales[j])
+                    for i in range(source.size):
+                        target[i] = value_bits(word(source[i]), scale, sign_bit, g)
+
+    return kernel(decode)

@@ -1,0 +1,253 @@
+"""CPU loops of LogFMT: each tile gets its levels, each element the nearest one. Rules: docs/scaling.md.
+
+A tile is described by two float32 numbers, step and low, and its levels follow from these alone: both loops compute
+them with the same function, so decoding sees the levels that encoding chose from. log2 and exp2 are those of the
+system's libm in float64. Libraries differ in their last bit; a float32 then differs about once in 2**28 times. All
+else is exact or rounded by integers, so flushing of subnormals by the processor plays no role, and its rounding mode
+no more than a different libm.
+
+low and step are rounded, so the outermost levels lie a few float32 ulps beside the tile's smallest and largest
+magnitude, on either side. The midpoints of ideal levels, which are not rounded, lie at equal distances in log2 too: the
+logarithm of an element gives its level by itself. Only where it lies so close to a midpoint that rounding could matter
+are levels searched and compared in linear space. So the time does not depend on the number of levels.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.runtime.compile import kernel, scalar, shared
+
+u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
+
+OCTAVES = 32.0  # no level lies further below the largest magnitude; "Insights into DeepSeek-V3", section 3.2
+LARGEST = f64((2.0 - 2.0**-23) * 2.0**127)  # of float32
+SMALLEST_NORMAL, SMALLEST = f64(2.0**-126), f64(2.0**-149)  # of float32
+# Steps from here on give levels that all differ among float32's normal numbers: 2**COARSE is 1 + 5.5 * 2**-24.
+COARSE = f64(2.0**-21)
+# Rounding a level to float32 moves log2 of it, and of a midpoint, by up to 1.45 * 2**-24. The rest is float64's error.
+DOUBT = f64(2.0**-23)
+
+# Rounding of a float64's pattern to float32.
+HIDDEN, FRACTION = u64(1 << 52), u64((1 << 52) - 1)
+DROPPED, KEPT = u64(29), u64((1 << 64) - (1 << 29))
+BELOW_HALF, ONE = u64((1 << 28) - 1), u64(1)
+NORMAL_FIELD = u64(1023 - 126)  # float64's exponent field of float32's smallest normal number
+ZERO_FIELD = u64(1023 - 150)  # and of half its smallest one; what lies below rounds to zero
+
+SIGN_32, NAN_32 = u32(0x80000000), u32(0x7FC00000)
+SIGN_SHIFT = u32(31)
+
+
+@shared
+def round_to_float32(x: Any) -> Any:
+    """A normal float64 in 0 .. 2**128, or 0, to nearest even among the float32 numbers (and 2**128), as a float64."""
+    bits = f64(x).view(u64)
+    field = u64(bits >> u64(52))
+    if field >= NORMAL_FIELD:
+        odd = u64(u64(bits >> DROPPED) & ONE)
+        return u64(u64(bits + u64(BELOW_HALF + odd)) & KEPT).view(f64)
+    if field < ZERO_FIELD:
+        return f64(0.0)
+    dropped = u64(u64(DROPPED + NORMAL_FIELD) - field)  # 30 .. 53
+    significand = u64(u64(bits & FRACTION) | HIDDEN)
+    odd = u64(u64(significand >> dropped) & ONE)
+    below_half = u64(u64(ONE << u64(dropped - ONE)) - ONE)
+    return f64(f64(u64(u64(significand + u64(below_half + odd)) >> dropped)) * SMALLEST)
+
+
+@shared
+def float32_bits(x: Any) -> Any:
+    """The pattern of a float32 number >= 0 that comes as a float64."""
+    if x < SMALLEST_NORMAL:
+        return u32(f64(x / SMALLEST))  # conversions of subnormals obey the processor's switches
+    return u32(f32(x).view(u32))
+
+
+@shared
+def level(k: Any, low: Any, step: Any) -> Any:
+    """Level k >= 0 of a tile: a float32 number as a float64."""
+    if k == 0:
+        return f64(0.0)
+    exponent = f64(low + f64(step * f64(k - 1)))
+    if exponent <= -150.0:
+        return f64(0.0)
+    if exponent >= 128.0:
+        return LARGEST
+    return min(f64(round_to_float32(math.exp2(exponent))), LARGEST)
+
+
+@scalar
+def midpoint(a: Any, b: Any) -> Any:
+    """Half way between neighbouring levels, exactly: 24 bits each and at most 2**16.1 apart, or a is 0."""
+    return f64(f64(a + b) * f64(0.5))
+
+
+@shared
+def nearest_level(x: Any, low: Any, step: Any, count: Any) -> Any:
+    """The level nearest to x >= 0, the larger one in a tie, and of several that are equal the first."""
+    k, above = 0, count + 1
+    while above - k > 1:
+        middle = (k + above) // 2
+        if x >= midpoint(level(middle - 1, low, step), level(middle, low, step)):
+            k = middle
+        else:
+            above = middle
+    value, below = level(k, low, step), -1
+    while k - below > 1:
+        middle = (below + k) // 2
+        if level(middle, low, step) == value:
+            k = middle
+        else:
+            below = middle
+    return k
+
+
+@cache
+def _magnitudes(width: int) -> tuple[Any, Any]:
+    """The functions `widen` and `log2` of a magnitude's pattern of 32 or 64 bits."""
+    word: Any = u32 if width == 32 else u64
+    first_normal = word(1 << (23 if width == 32 else 52))
+
+    @shared
+    def widen_32(bits: Any) -> Any:
+        """A magnitude as a float64, exactly."""
+        return f64(word(bits).view(f32)) if bits >= first_normal else f64(f64(bits) * SMALLEST)
+
+    @shared
+    def widen_64(bits: Any) -> Any:
+        """A magnitude as a float64."""
+        return word(bits).view(f64)
+
+    @shared
+    def log2_32(bits: Any) -> Any:
+        """log2 of a finite magnitude that is not 0."""
+        return f64(math.log2(widen_32(bits)))
+
+    @shared
+    def log2_64(bits: Any) -> Any:
+        """log2 of a finite magnitude that is not 0; a subnormal one is an integer times 2**-1074."""
+        if bits < first_normal:
+            return f64(math.log2(f64(bits)) - 1074.0)
+        return f64(math.log2(widen_64(bits)))
+
+    return (widen_32, log2_32) if width == 32 else (widen_64, log2_64)
+
+
+@scalar
+def _round_signed(x: Any) -> Any:
+    """A float64 rounded to float32, as a float64."""
+    return f64(-round_to_float32(-x)) if x < 0.0 else f64(round_to_float32(x))
+
+
+@cache
+def encode_kernel(width: int) -> Any:
+    """The loop `(values, codes, steps, lows, block_rows, block_columns, level_count, nan_is_max)`.
+
+    values: 2-D, float32 or float64 by width; codes: the same shape, integers of the format's storage.
+    steps, lows: 2-D float32, one number per tile of block_rows x block_columns elements; the last ones may be smaller.
+    nan_is_max: a NaN becomes the tile's largest level; else it makes step and low NaN, and all codes 0.
+    """
+    word: Any = u32 if width == 32 else u64
+    sign = word(1 << (width - 1))
+    magnitude = word((1 << (width - 1)) - 1)
+    infinity = word(0x7F800000 if width == 32 else 0x7FF << 52)
+    nothing = word(0)
+    widen, log2 = _magnitudes(width)
+
+    @shared
+    def spread(tile: Any) -> Any:
+        """The smallest (Inf for none) and largest (0) magnitude that is finite and not 0, and the largest of all."""
+        smallest, largest, top = infinity, nothing, nothing
+        for i in range(tile.shape[0]):
+            for j in range(tile.shape[1]):
+                bits = word(tile[i, j] & magnitude)
+                smallest = min(smallest, bits if bits != nothing else infinity)
+                largest = max(largest, bits if bits < infinity else nothing)
+                top = max(top, bits)
+        return smallest, largest, top
+
+    @shared
+    def encode_tile(tile: Any, codes: Any, low: Any, step: Any, level_count: Any) -> None:
+        """Codes of a tile with given levels. NaN becomes the largest level without a sign."""
+        count = level_count if step > 0.0 else 1  # without a step all levels are the first
+        top = level(count, low, step)
+        half_lowest = midpoint(f64(0.0), level(1, low, step))
+        is_coarse = step >= COARSE and low >= -126.0 and low + step * f64(count - 1) <= 128.0
+        inverse, middle, margin = f64(0.0), f64(0.0), f64(0.0)
+        if is_coarse:
+            inverse = f64(1.0) / step
+            middle = f64(math.log2(f64(0.5) + f64(0.5) * math.exp2(step)) * inverse)  # of two levels, in steps
+            margin = f64(DOUBT * inverse)
+        sign_bit = level_count + 1
+        for i in range(tile.shape[0]):
+            for j in range(tile.shape[1]):
+                bits = word(tile[i, j] & magnitude)
+                x = widen(min(bits, infinity))
+                if x < half_lowest:
+                    k = 0
+                elif not is_coarse:
+                    k = nearest_level(x, low, step, count)
+                elif x >= top:
+                    k = count
+                else:
+                    place = f64(f64(math.log2(x) - low) * inverse - middle)  # integers are midpoints
+                    below = math.floor(place)
+                    rest = f64(place - f64(below))
+                    if margin < rest < f64(1.0) - margin:
+                        k = max(int(below) + 2, 1)
+                    else:
+                        k = nearest_level(x, low, step, count)
+                negative = word(tile[i, j] & sign) != nothing and bits <= infinity
+                codes[i, j] = k + sign_bit if negative else k
+
+    def encode(
+        values: Any, codes: Any, steps: Any, lows: Any, rows: Any, columns: Any, level_count: Any, nan_is_max: Any
+    ) -> None:
+        bits = values.view(word)
+        for r in range(steps.shape[0]):
+            for c in range(steps.shape[1]):
+                tile = bits[r * rows : (r + 1) * rows, c * columns : (c + 1) * columns]
+                target = codes[r * rows : (r + 1) * rows, c * columns : (c + 1) * columns]
+                smallest, largest, top = spread(tile)
+                if top > infinity and not nan_is_max:
+                    steps[r, c] = lows[r, c] = np.nan
+                    target[:, :] = 0
+                    continue
+                low = step = f64(0.0)
+                if largest != nothing:
+                    high = log2(largest)
+                    lowest = max(log2(smallest), high - OCTAVES)
+                    low, step = _round_signed(lowest), _round_signed((high - lowest) / f64(level_count - 1))
+                steps[r, c] = step
+                lows[r, c] = low
+                encode_tile(tile, target, low, step, level_count)
+
+    return kernel(encode)
+
+
+@cache
+def decode_kernel() -> Any:
+    """The loop `(codes, steps, lows, values, block_rows, block_columns, level_count)`; values: 2-D float32."""
+
+    def decode(codes: Any, steps: Any, lows: Any, values: Any, rows: Any, columns: Any, level_count: Any) -> None:
+        bits = values.view(u32)
+        for r in range(steps.shape[0]):
+            for c in range(steps.shape[1]):
+                tile = codes[r * rows : (r + 1) * rows, c * columns : (c + 1) * columns]
+                target = bits[r * rows : (r + 1) * rows, c * columns : (c + 1) * columns]
+                step, low = f64(steps[r, c]), f64(lows[r, c])
+                if step != step:
+                    target[:, :] = NAN_32
+                    continue
+                for i in range(tile.shape[0]):
+                    for j in range(tile.shape[1]):
+                        code = int(tile[i, j])
+                        magnitude = u32(float32_bits(level(code & level_count, low, step)))
+                        target[i, j] = u32(magnitude | SIGN_32) if code > level_count else magnitude
+
+    return kernel(decode)

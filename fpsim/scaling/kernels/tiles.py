@@ -1,0 +1,159 @@
+"""CPU loops over tiles: amax, scale and codes of a strip while it lies in the cache.
+
+A matrix is worked through in bands of one row of tiles, and a band in strips of 16 KiB to 2 MiB. Each strip is
+read twice, first for the amax of its tiles, then for their codes; the second time it comes from the cache, and while
+it does, the next strip is announced, because neither pass alone reads far enough ahead. Between the two, scales are
+computed for all tiles of the strip at once. Measured: docs/performance.md.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.casts.loops import constants_of
+from fpsim.core.decode import DecodeLayout, decode_fields
+from fpsim.core.encode import EncodeLayout, encode_fields
+from fpsim.core.rounding import STOCHASTIC
+from fpsim.core.tile_scale import (
+    HAS_INFINITY,
+    HAS_NAN,
+    INFINITE_TILES,
+    NAN_TILE,
+    NAN_TILES,
+    PROPAGATE,
+    scale_steps_32,
+    scale_steps_64,
+)
+from fpsim.runtime.compile import kernel
+from fpsim.scaling.kernels.amax import SMALLEST_FOLD, amax_loop, specials_loop, word_of
+from fpsim.scaling.kernels.elements import Elements, element_loop, element_strips, random_words
+
+u64, f32, f64 = np.uint64, np.float32, np.float64
+
+
+@cache
+def settle_kernel(width: int, scale_loop: Any) -> Any:
+    """The loop `(tops, specials, scales, codes, factors, rules, counts, scale arguments ...)`.
+
+    From the finite amax of tiles and what else they hold to scales and factors.
+    """
+    word: Any = word_of(width)
+    real: Any = f32 if width == 32 else f64
+    nan = real(np.nan)
+    ruled_top = (scale_steps_32 if width == 32 else scale_steps_64).ruled_top
+
+    def settle(
+        tops: Any, specials: Any, scales: Any, codes: Any, factors: Any, rules: Any, counts: Any, numbers: Any,
+        exact: Any, emax: Any, half_place: Any, layout: Any, table: Any, edge_codes: Any,
+    ) -> None:  # fmt: skip
+        nan_tile, infinite, one, nan_code = rules[0] == NAN_TILE, rules[1], word(rules[2]), rules[3]
+        for j in range(tops.size):
+            counts[INFINITE_TILES] += int(specials[j] & HAS_INFINITY != 0)
+            counts[NAN_TILES] += int(specials[j] & HAS_NAN != 0)
+            tops[j] = ruled_top(tops[j], specials[j], nan_tile, infinite, one, word(rules[4]))
+        scale_loop(tops, scales, codes, factors, numbers, exact, emax, half_place, layout, table, edge_codes, counts)
+        uncounted = np.zeros_like(counts)  # a scale that is NaN or Inf by rule was not clamped
+        for j in range(tops.size):
+            unbounded = infinite == PROPAGATE and specials[j] & HAS_INFINITY and scales[j] == f32(np.inf)
+            if (nan_tile and specials[j] & HAS_NAN) or unbounded:
+                scale_loop(
+                    tops[j : j + 1], scales[j : j + 1], codes[j : j + 1], factors[j : j + 1], numbers, exact, emax,
+                    half_place, layout, table, edge_codes, uncounted,
+                )  # fmt: skip
+            if nan_tile and specials[j] & HAS_NAN:
+                scales[j] = f32(nan)
+                factors[j] = nan
+                if codes.size > 0:
+                    codes[j] = nan_code
+        counts -= uncounted
+
+    return kernel(settle)
+
+
+@cache
+def quantize_strips(e: Elements, scale_loop: Any) -> Any:
+    """The loop over a matrix of words, each strip from amax to codes (or values) while it lies in the cache.
+
+    Arguments: the matrix; out, of its shape; scales and scale codes per tile; (rows, columns) of a tile and columns of
+    a strip; flat index of the matrix's start, how far on the next row's lies, and the seed's words; layouts of the
+    elements; then those of `settle`.
+    """
+    word: Any = word_of(e.width)
+    infinity = word(0x7F800000 if e.width == 32 else 0x7FF0000000000000)
+    is_single = e.width == 32
+    real: Any = f32 if is_single else f64
+    largest = real(np.finfo(real).max)
+    amax, elements, settle = amax_loop(e.width, e.shape), element_loop(e), settle_kernel(e.width, scale_loop)
+    find_specials = specials_loop(e.width)
+    careful_elements = element_strips(e._replace(careful=True, frozen=(None, None)))
+    encode_constants = constants_of(EncodeLayout, word, e.frozen[0])
+    decode_constants = constants_of(DecodeLayout, word, e.frozen[1])
+    is_frozen = e.frozen[0] is not None
+    stochastic = e.mode == STOCHASTIC
+
+    def quantize(
+        matrix: Any, out: Any, scales: Any, codes: Any, rows: int, columns: int, strip: int, first: Any, stride: Any,
+        k0: Any, k1: Any, encode_layout: Any, decode_layout: Any, rules: Any, counts: Any, numbers: Any, exact: Any,
+        emax: Any, half_place: Any, layout: Any, table: Any, edge_codes: Any,
+    ) -> None:  # fmt: skip
+        f = encode_constants if is_frozen else encode_fields(encode_layout)
+        g = decode_constants if is_frozen else decode_fields(decode_layout)
+        height, width = matrix.shape
+        tiles = (min(strip, width) + columns - 1) // columns
+        all_tops = np.empty((1, tiles), matrix.dtype)
+        all_factors = np.empty((1, tiles), np.float32 if is_single else np.float64)
+        space = np.empty(min(strip, width) // SMALLEST_FOLD, matrix.dtype)
+        all_words = np.empty(min(strip, width) + 8 if stochastic else 0, np.uint32)
+        ahead = rows * width if strip >= width else strip  # to the same place in the next strip
+        for band in range((height + rows - 1) // rows):
+            top, bottom = band * rows, min((band + 1) * rows, height)
+            for left in range(0, width, strip):
+                right = min(left + strip, width)
+                first_tile, last_tile = left // columns, (right + columns - 1) // columns
+                tops, factors = all_tops[0, : last_tile - first_tile], all_factors[0, : last_tile - first_tile]
+                tile_scales, tile_codes = scales[band, first_tile:last_tile], codes[band, first_tile:last_tile]
+                tops[:] = word(0)
+                for r in range(top, bottom):
+                    amax(matrix[r, left:right], tops, columns, space)
+                highest = word(0)
+                for j in range(tops.size):
+                    highest = max(highest, tops[j])
+                plain = highest < infinity
+                if plain:
+                    scale_loop(
+                        tops, tile_scales, tile_codes, factors, numbers, exact, emax, half_place, layout, table,
+                        edge_codes, counts,
+                    )  # fmt: skip
+                    strange = 0
+                    for j in range(tops.size):
+                        strange += int((factors[j] == real(0)) | (factors[j] > largest))
+                    plain = strange == 0
+                else:
+                    specials = np.zeros((1, tops.size), np.uint8)
+                    find_specials(matrix[top:bottom, left:right], all_tops[:, : tops.size], specials, rows, columns)
+                    settle(
+                        tops, specials[0], tile_scales, tile_codes, factors, rules, counts, numbers, exact, emax,
+                        half_place, layout, table, edge_codes,
+                    )  # fmt: skip
+                if plain:
+                    for r in range(top, bottom):
+                        words = all_words
+                        if stochastic:
+                            words = random_words(
+                                all_words, u64(first + u64(u64(r) * stride + u64(left))), right - left, k0, k1
+                            )
+                        elements(
+                            matrix[r, left:right], factors, tile_scales, out[r, left:right], columns, ahead, f, g, words
+                        )
+                else:
+                    careful_elements(
+                        matrix[top:bottom, left:right], out[top:bottom, left:right],
+                        scales[band : band + 1, first_tile:last_tile], all_factors[:, : last_tile - first_tile], rows,
+                        columns, u64(first + u64(u64(top) * stride + u64(left))), stride, k0, k1, encode_layout,
+                        decode_layout,
+                    )  # fmt: skip
+
+    return kernel(quantize)

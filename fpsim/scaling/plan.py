@@ -1,0 +1,223 @@
+"""A scaling and an element format as the numbers that the scale loops take."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.core.encode import FULL
+from fpsim.core.layouts import EncodePlan, encode_plan
+from fpsim.core.rounding import DOWN, UP
+from fpsim.core.tile_scale import (
+    AMAX_BY_MAX,
+    AMAX_TIMES_INVERSE,
+    BY_INVERSE,
+    BY_SCALE,
+    CEIL,
+    EVEN,
+    FLOOR,
+    INVERSE_OF_ENCODE,
+    NAN_ELEMENT,
+    NAN_TILE,
+    ONE,
+    PROPAGATE,
+    SKIP,
+    ScaleNumbers,
+    scale_steps_32,
+    scale_steps_64,
+)
+from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import FP32
+from fpsim.formats.rounding import Rounding
+from fpsim.runtime.processor import under_ieee
+from fpsim.scaling.kernels.scales import encode_scale_kernel, scale_kernel
+from fpsim.scaling.scaling import Scaling
+
+Array = npt.NDArray[Any]
+
+RULES = {"floor": FLOOR, "ceil": CEIL, "even": EVEN}
+INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}
+
+
+class ScaleChoices(NamedTuple):
+    """What decides the loop that makes scales, at compile time."""
+
+    width: int  # of the arithmetic
+    rule: int
+    applied: int  # whether the factor of a tile divides or multiplies; TE's rule of two levels has its own
+    levels: int
+    mode: int  # of the rounding into the scale format
+    kind: int
+    is_single: bool  # the scale format is FP32
+    encodes: bool  # an encode scale comes first
+
+
+class ScalePlan(NamedTuple):
+    """Which loop makes the scales, and what it takes besides tiles."""
+
+    scaling: Scaling
+    largest: float  # value of the element format
+    width: int
+    choices: ScaleChoices
+    loop: Any
+    exact: Array
+    emax: int
+    half_place: Any
+    layout: Array
+    table: Array
+    edge_codes: Array
+    rules: Array
+    applied: int
+    code_dtype: np.dtype[Any] | None  # of the scale codes; None where the scale is the float itself
+    single_level: tuple[Any, ...] = ()  # what `arguments` gives without a scale of the array
+
+    @under_ieee
+    def numbers(self, tensor: TensorScale) -> Array:
+        """ScaleNumbers in an array, for a scale of the whole array."""
+        real: Any = np.float32 if self.width == 32 else np.float64
+        scaling = self.scaling
+        smallest = scaling.lower_bound
+        zero_scale = 1.0 if scaling.zero_scale == "one" else smallest
+        with np.errstate(all="ignore"):
+            numbers = ScaleNumbers(
+                largest=real(self.largest),
+                inverse=real(1) / real(self.largest),
+                amax_floor=real(np.float32(scaling.amax_floor)),
+                smallest=real(smallest),
+                half_smallest=real(smallest / 2),
+                scale_max=real(scaling.scale_format.max),
+                zero_scale=real(zero_scale),
+                tensor=real(tensor.scale),
+                inverse_tensor=real(1) / real(tensor.scale),
+                tensor_factor=real(tensor.factor),
+            )
+        return np.array(numbers, real)
+
+    @property
+    def highest(self) -> Any:
+        """The largest value of the scale format times that of the elements, rounded."""
+        real: Any = np.float32 if self.width == 32 else np.float64
+        with np.errstate(all="ignore"):
+            return real(self.scaling.scale_format.max) * real(self.largest)
+
+    @property
+    def is_inverse(self) -> bool:
+        """Whether an encode scale comes first."""
+        return self.scaling.quotient == "1/(max/amax)"
+
+    def arguments(self, tensor: TensorScale) -> tuple[Any, ...]:
+        """The last arguments of the loops that make scales."""
+        if self.single_level and not self.scaling.tensor_scale:
+            return self.single_level
+        return (
+            self.numbers(tensor), self.exact, self.emax, self.half_place, self.layout, self.table, self.edge_codes,
+        )  # fmt: skip
+
+
+class TensorScale(NamedTuple):
+    """The scale of a whole array: 1 where there is none."""
+
+    scale: np.float32 = np.float32(1)
+    factor: float = 1.0  # what turns the amax of a tile into its scale, where that is a product
+    clamped: bool = False
+
+
+def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
+    """The second-level scale of an array with this amax (NaN aside), and the factor of its tiles."""
+    real: Any = np.float32 if plan.width == 32 else np.float64
+    steps = scale_steps_32 if plan.width == 32 else scale_steps_64
+    # one number: plain Python is faster than the compilation
+    body = getattr(steps.tensor_scale_of, "py_func", steps.tensor_scale_of)
+    with np.errstate(all="ignore"):
+        scale, factor, clamped = body(real(amax), plan.highest, real(plan.largest), plan.is_inverse)
+    return TensorScale(scale, float(factor), bool(clamped))
+
+
+@lru_cache(maxsize=1024)
+@under_ieee  # the plan is kept, whatever the processor is set to now
+def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int) -> ScalePlan:
+    """The plan for elements of a format with this largest value, in arithmetic of a width."""
+    fmt, single = scaling.scale_format, scaling.scale_format == FP32
+    word: Any = np.uint32 if width == 32 else np.uint64
+    real: Any = np.float32 if width == 32 else np.float64
+    rounding = scaling.quotient_rounding
+    encoding = scaling.quotient == "1/(max/amax)" and not scaling.tensor_scale
+    if encoding:
+        rounding = {UP: Rounding.DOWN, DOWN: Rounding.UP}.get(int(rounding), rounding)
+    quotient_width = 32 if encoding else width
+    overflow = "saturate_finite" if fmt.has_infinity else "saturate"  # an infinite amax gives Inf where there is one
+    plan = encode_plan(fmt, quotient_width, rounding, overflow, "keep", 32)
+    rule = RULES.get(scaling.scale_rule, AMAX_BY_MAX)
+    if scaling.quotient == "amax*(1/max)" and rule == AMAX_BY_MAX:
+        rule = AMAX_TIMES_INVERSE
+    elif scaling.quotient == "1/(max/amax)":
+        rule = INVERSE_OF_ENCODE
+    applied = BY_SCALE if scaling.division == "divide" else BY_INVERSE
+    levels = 2 if scaling.tensor_scale else 1
+    if encoding:
+        loop = encode_scale_kernel(width, int(rounding), plan.kind, single)
+    else:
+        loop = scale_kernel(width, rule, applied, levels, int(rounding), plan.kind, single)
+    multiplies = scaling.division == "multiply" or scaling.quotient == "1/(max/amax)"
+    table = np.zeros(1) if single else fmt.table()
+    places = (23 if width == 32 else 52) - mantissa_bits
+    nan_rule = NAN_TILE if scaling.nan == "tile" else NAN_ELEMENT
+    # powers of two see Inf's exponent, which is 128 in float32, whatever the arithmetic
+    infinite_amax = 2.0**128 if width == 64 and scaling.scale_rule in RULES else np.inf
+    # an amax whose scale is 1: that of `ceil` counts what lies above the power of two
+    unit_amax = 2.0 ** (math.frexp(largest)[1] - 1) if scaling.scale_rule == "ceil" else largest
+    found = ScalePlan(
+        scaling=scaling,
+        largest=largest,
+        width=width,
+        choices=ScaleChoices(width, rule, applied, levels, int(rounding), plan.kind, single, encoding),
+        loop=loop,
+        exact=np.array([largest, np.float32(scaling.amax_floor) if not encoding else scaling.amax_floor], np.float64),
+        emax=math.frexp(largest)[1] - 1,
+        half_place=word(1 << (places - 1) if places > 0 else 0),
+        layout=plan.layout,
+        table=np.where(np.isnan(table), 0.0, table).astype(real),
+        edge_codes=np.array(_edge_codes(scaling), np.int64),
+        rules=np.array(
+            [
+                nan_rule,
+                INFINITIES[scaling.infinity],
+                int(np.array(unit_amax, real).view(word)),
+                fmt.nan_code or 0,
+                int(np.array(infinite_amax, real).view(word)),
+            ],
+            np.int64,
+        ),
+        applied=BY_INVERSE if multiplies else BY_SCALE,
+        code_dtype=None if single else fmt.storage,
+    )
+    return found._replace(single_level=found.arguments(TensorScale()))
+
+
+def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePlan:
+    """How scaled floats of a width become codes."""
+    fmt, rounding, overflow, subnormals, _, random_bits = options
+    plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
+    if not integer:
+        return plan
+    fields = plan.frozen._replace(signed_from=1)  # integers have one zero
+    return EncodePlan(plan.width, FULL, np.array(fields, plan.layout.dtype), fields)
+
+
+def _edge_codes(scaling: Scaling) -> tuple[int, int]:
+    """Codes of the smallest scale and of that of a tile of zeros."""
+    fmt = scaling.scale_format
+    if fmt == FP32:
+        return 0, 0
+    smallest = code_of(scaling.lower_bound, fmt)
+    return smallest, code_of(1.0, fmt) if scaling.zero_scale == "one" else smallest
+
+
+def code_of(value: float, fmt: Format) -> int:
+    """The code of a positive value of a format of up to 16 bits."""
+    return int(np.flatnonzero(fmt.table() == value)[0])

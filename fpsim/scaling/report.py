@@ -1,0 +1,82 @@
+"""What happened to the scales of an array: counts of tiles."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ScaleReport:
+    """Counts of tiles; `merge` adds those of another part.
+
+    Attributes:
+      tiles: in all.
+      zero_tiles: with an amax of 0.
+      nan_tiles: with a NaN.
+      infinite_tiles: with an infinite element.
+      clamped_low: whose scale would have been too small, and is the smallest allowed.
+      clamped_high: whose scale would have been too large for its format.
+    """
+
+    tiles: int = 0
+    zero_tiles: int = 0
+    nan_tiles: int = 0
+    infinite_tiles: int = 0
+    clamped_low: int = 0
+    clamped_high: int = 0
+
+    def merge(self, other: ScaleReport) -> ScaleReport:
+        """The counts of both parts."""
+        return ScaleReport(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counts by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True)
+class ScaleCounts:
+    """What happened to elements over some steps; `merge` adds those of other steps.
+
+    Attributes:
+      elements: in all.
+      saturated: infinite ones, and those that were beyond the format's range after rounding with an unbounded exponent,
+        whatever the overflow policy turned them into. NaN does not count.
+      underflowed: those that are not zero and whose code is that of 0 or -0.
+      steps: calls with at least one element.
+      recalibrations: steps in which a scale was computed from an amax.
+
+    Example:
+      >>> import fpsim as fp
+      >>> state = fp.OnlineScaling("e4m3")
+      >>> y = state.quantize(np.float32([448, 1, 1e-4, -1e-4, 0]))
+      >>> state.counts
+      ScaleCounts(elements=5, saturated=0, underflowed=2, steps=1, recalibrations=1)
+      >>> state.counts.underflow_rate
+      0.4
+    """
+
+    elements: int = 0
+    saturated: int = 0
+    underflowed: int = 0
+    steps: int = 0
+    recalibrations: int = 0
+
+    def merge(self, other: ScaleCounts) -> ScaleCounts:
+        """The counts of both."""
+        return ScaleCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def saturation_rate(self) -> float:
+        """Share of the elements that saturated; NaN without elements."""
+        return self.saturated / self.elements if self.elements else float("nan")
+
+    @property
+    def underflow_rate(self) -> float:
+        """Share of the elements that became zero without being zero; NaN without elements."""
+        return self.underflowed / self.elements if self.elements else float("nan")
+
+    def to_dict(self) -> dict[str, int]:
+        """The counts by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}

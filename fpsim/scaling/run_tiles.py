@@ -1,0 +1,423 @@
+"""Runs the tile loops over arrays of any layout and dtype, on every core. Loaded with numba at the first call.
+
+Tiles that fit the cache go from amax to codes strip by strip. Larger ones (a whole tensor, a column) are read twice:
+all of them for the amax, then for the codes. Arrays that are not contiguous floats of the width that the arithmetic
+has are converted in pieces that stay in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.casts import pipelines
+from fpsim.core.decode import DecodeLayout
+from fpsim.core.layouts import EncodePlan, decode_plan
+from fpsim.core.tile_scale import BY_SCALE, CLAMPED_LOW, COUNTERS, HAS_INFINITY
+from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import FP32, FP64, NAMED
+from fpsim.runtime.pipeline import PIECE, run_stages, wrapping
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.runtime.threads import over_spans
+from fpsim.scaling.kernels.amax import ANY, amax_strips, specials_loop, tile_shape
+from fpsim.scaling.kernels.elements import Elements, decode_strips, element_strips
+from fpsim.scaling.kernels.tiles import quantize_strips
+from fpsim.scaling.plan import ScalePlan, TensorScale, element_plan, tensor_scale
+from fpsim.scaling.tile_scales import settle
+from fpsim.scaling.tiling import Tiling
+
+Array = npt.NDArray[Any]
+
+SHORT_STRIP = 1 << 12  # elements of a strip one row high: 16 KiB, read from the L1 cache the second time
+TALL_STRIP = 1 << 19  # elements of a higher one: 2 MiB, read from the L2 or L3 cache
+TALL_TILE = 1 << 17  # elements of the largest tile (or of 64 columns of narrow ones) that is worked on in strips
+FUSED = 1 << 18  # elements from which one loop that does all is worth compiling for each rule, mode and format
+WIDE_TILE = 1 << 16  # columns from which each tile is worked on by itself
+
+
+class Grid(NamedTuple):
+    """Where results per tile go, as batches of matrices."""
+
+    scales: Array  # float32
+    codes: Array  # of the scale format; (batch, bands, 0) where there are none
+    counts: Array
+
+
+class Job(NamedTuple):
+    """One array on its way to codes, or values, of one format."""
+
+    source: Array  # words, batch x rows x columns, of any layout
+    source_fmt: Format
+    out: Array  # codes, or uint32 bits of float32 values; C order
+    tiling: Tiling
+    plan: ScalePlan
+    options: CastOptions
+    integer: bool
+    back: bool
+
+    @property
+    def width(self) -> int:
+        """Bits of the float that the arithmetic is done in."""
+        return self.plan.width
+
+    def elements(self, columns: int, *, careful: bool = False) -> Elements:
+        """The compile-time choices for tiles of so many columns; careful: those that serve whatever the factors."""
+        fmt, options = self.options.fmt, self.options
+        encoder = self.encoder()
+        freeze = self.source.size >= pipelines.LARGE and NAMED.get(fmt.name) == fmt and not careful
+        back = decode_plan(fmt, self.width) if self.back else None
+        frozen = (encoder.frozen, back.frozen if back else DecodeLayout(*[0] * 9)) if freeze else (None, None)
+        return Elements(
+            self.width, _shape(self, columns), int(options.rounding), encoder.kind, self.plan.applied, self.integer,
+            self.back, frozen, careful,
+        )  # fmt: skip
+
+    def encoder(self) -> EncodePlan:
+        """How scaled floats become codes."""
+        return element_plan(self.options, self.width, integer=self.integer)
+
+    def layouts(self) -> tuple[Array, Array]:
+        """Of the elements' encoder and decoder."""
+        encoder = self.encoder()
+        decoder = decode_plan(self.options.fmt, self.width) if self.back else None
+        word: Any = np.uint32 if self.width == 32 else np.uint64
+        return encoder.layout, decoder.layout if decoder else np.zeros(len(DecodeLayout._fields), word)
+
+    def seed(self) -> tuple[Any, Any]:
+        """Its two words."""
+        seed = self.options.seed or 0
+        return np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32)
+
+    def first(self, batch: int, row: int, column: int) -> Any:
+        """The flat index of an element."""
+        tiling = self.tiling
+        return np.uint64((batch * tiling.rows + row) * tiling.columns + column)
+
+
+def _shape(job: Job, columns: int) -> int:
+    """What loops know of tiles at compile time: little for short arrays, which would not repay it."""
+    long = job.tiling.rows * job.tiling.columns >= FUSED
+    return tile_shape(columns) if long or columns == 1 else ANY
+
+
+def run_tiles(job: Job, grid: Grid, tensor: TensorScale) -> None:
+    """Fill a job's output and its grid."""
+    tiling = job.tiling
+    if not job.source.size:
+        return
+    strips = tiling.tile_rows * max(min(tiling.tile_columns, tiling.columns), 64) <= TALL_TILE
+    small = tiling.rows * tiling.columns < FUSED
+    for batch in range(tiling.batch):
+        if small:
+            _run_at_once(job, grid, tensor, batch)
+        elif strips:
+            _run_strips(job, grid, tensor, batch)
+        else:
+            _run_twice(job, grid, tensor, batch)
+
+
+def run_scales(job: Job, scales: Array, factors: Array | None = None) -> None:
+    """Fill a job's output with given scales, batch x bands x tiles, and the factors that go with them.
+
+    factors: what elements are divided by or multiplied with, in the arithmetic's width; None: they follow from scales.
+    """
+    tiling = job.tiling
+    if not job.source.size:
+        return
+    real: Any = np.float32 if job.width == 32 else np.float64
+    if factors is None:
+        with ieee_arithmetic(), np.errstate(all="ignore"):
+            wide = scales.astype(real)
+            factors = wide if job.plan.applied == BY_SCALE else real(1) / wide
+    for batch in range(tiling.batch):
+        if tiling.tile_columns < WIDE_TILE:
+            place = Place(batch, (0, tiling.rows), (0, tiling.columns))
+            _encode_group(job, place, scales[batch], factors[batch])
+            continue
+        for band, columns, tiles in _groups(tiling):
+            place = Place(batch, _band_rows(tiling, band), columns)
+            _encode_group(job, place, scales[batch, band : band + 1, tiles], factors[batch, band : band + 1, tiles])
+
+
+def find_amax(job: Job) -> float:
+    """Largest magnitude of an array, NaN aside, and Inf unless it propagates."""
+    tiling = job.tiling
+    whole = [Place(batch, (0, tiling.rows), (0, tiling.columns)) for batch in range(tiling.batch)]
+    tops = [_group_tops(job, place, 1, tiling.columns) for place in whole if job.source.size]
+    word = np.uint32 if job.width == 32 else np.uint64
+    real: Any = np.float32 if job.width == 32 else np.float64
+    highest = max((int(top[0]) for top, _ in tops), default=0)
+    infinite = any(bool(specials[0] & HAS_INFINITY) for _, specials in tops)
+    if infinite and job.plan.scaling.infinity == "propagate":
+        return float("inf")
+    return float(np.array(highest, word).view(real))
+
+
+def settle_tensor(job: Job, counts: Array) -> TensorScale:
+    """The scale of a job's whole array, where its scaling has one."""
+    if not job.plan.scaling.tensor_scale:
+        return TensorScale()
+    with ieee_arithmetic():
+        found = tensor_scale(job.plan, find_amax(job))
+    counts[CLAMPED_LOW] += found.clamped
+    return found
+
+
+class Place(NamedTuple):
+    """A part of one matrix."""
+
+    batch: int
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+
+    def of(self, array: Array) -> Array:
+        """That part of a batch of matrices."""
+        part: Array = array[self.batch, slice(*self.rows), slice(*self.columns)]
+        return part
+
+
+def _band_rows(tiling: Tiling, band: int) -> tuple[int, int]:
+    return band * tiling.tile_rows, min((band + 1) * tiling.tile_rows, tiling.rows)
+
+
+def _direct(job: Job) -> bool:
+    """Whether kernels can read the source as it is."""
+    native = job.source.dtype.isnative and job.source.flags.aligned
+    return native and job.source.flags.c_contiguous and job.source_fmt.bits == job.width
+
+
+def load(job: Job, part: Array) -> Array:
+    """A part of the source as a contiguous matrix of words of the arithmetic's width."""
+    if _direct(job) and part.flags.c_contiguous:
+        return part
+    native = np.ascontiguousarray(part, part.dtype.newbyteorder("="))
+    if job.source_fmt.bits == job.width:
+        return native
+    wide = FP32 if job.width == 32 else FP64
+    words = np.empty(part.shape, wide.storage)
+    run_stages(pipelines.decoding(job.source_fmt, wide, job.source_fmt.storage), native, words)
+    return words
+
+
+def pieces(job: Job, place: Place, step: tuple[int, int]) -> Iterator[Place]:
+    """Parts of a place that are read at once; they start at multiples of a step (rows, columns) from its corner."""
+    (top, bottom), (left, right) = place.rows, place.columns
+    if _direct(job) and place.of(job.source).flags.c_contiguous:
+        yield place
+        return
+    rows, columns = bottom - top, right - left
+    if step[0] * columns <= PIECE:
+        high, wide = PIECE // max(step[0] * columns, 1) * step[0], columns
+    else:
+        high, wide = step[0], max(PIECE // (step[0] * step[1]), 1) * step[1]
+    for r in range(top, top + rows, high):
+        for c in range(left, left + columns, wide):
+            yield Place(place.batch, (r, min(r + high, bottom)), (c, min(c + wide, right)))
+
+
+def _run_strips(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
+    """Tiles that fit the cache: one pass."""
+    tiling = job.tiling
+    tile = (tiling.tile_rows, tiling.tile_columns)
+    loop = quantize_strips(job.elements(tile[1]), job.plan.loop)
+    target = SHORT_STRIP if tile[0] == 1 else TALL_STRIP // tile[0]
+    strip = max(target // tile[1], 1) * tile[1]
+    arguments, layouts, seed = job.plan.arguments(tensor), job.layouts(), job.seed()
+    stride = np.uint64(tiling.columns)
+
+    def run(place: Place, counts: Array) -> None:
+        tiles = Place(batch, _tile_range(place.rows, tile[0]), _tile_range(place.columns, tile[1]))
+        targets = (place.of(job.out), tiles.of(grid.scales), tiles.of(grid.codes))
+        whole = all(part.flags.c_contiguous for part in targets)
+        out, scales, codes = targets if whole else tuple(np.empty(part.shape, part.dtype) for part in targets)
+        loop(
+            load(job, place.of(job.source)), out, scales, codes, *tile, strip,
+            job.first(batch, place.rows[0], place.columns[0]), stride, *seed, *layouts, job.plan.rules, counts,
+            *arguments,
+        )  # fmt: skip
+        if not whole:
+            for part, filled in zip(targets, (out, scales, codes), strict=True):
+                part[...] = filled
+
+    def work(place: Place) -> None:
+        counts = np.zeros(COUNTERS, np.int64)
+        with ieee_arithmetic(), wrapping():
+            for piece in pieces(job, place, tile):
+                run(piece, counts)
+        np.add(grid.counts, counts, out=grid.counts)
+
+    over_parts(Place(batch, (0, tiling.rows), (0, tiling.columns)), tile, work)
+
+
+def _run_at_once(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
+    """Short matrices, all of which stays in the cache: loops of their own for amax, scales and codes."""
+    tiling, word = job.tiling, np.uint32 if job.width == 32 else np.uint64
+    real: Any = np.float32 if job.width == 32 else np.float64
+    tile = (tiling.tile_rows, tiling.tile_columns)
+    shape = tiling.tiles[1:]
+    tops, specials = np.zeros(shape, word), np.zeros(shape, np.uint8)
+    factors = np.empty(shape, real)
+    with ieee_arithmetic(), wrapping():
+        matrix = load(job, job.source[batch])
+        amax_strips(job.width, _shape(job, tile[1]))(matrix, tops, *tile)
+        if int(tops.max(initial=0)) >= (0x7F800000 if job.width == 32 else 0x7FF0000000000000):
+            specials_loop(job.width)(matrix, tops, specials, *tile)
+        settle(
+            job.plan, tensor, tops.reshape(-1), specials.reshape(-1), grid.scales[batch].reshape(-1),
+            grid.codes[batch].reshape(-1), factors.reshape(-1), grid.counts,
+        )  # fmt: skip
+        element_strips(job.elements(tile[1], careful=True))(
+            matrix, job.out[batch], grid.scales[batch], factors, *tile, job.first(batch, 0, 0),
+            np.uint64(tiling.columns), *job.seed(), *job.layouts(),
+        )  # fmt: skip
+
+
+def _tile_range(span: tuple[int, int], size: int) -> tuple[int, int]:
+    return span[0] // size, -(-span[1] // size)
+
+
+def over_parts(place: Place, step: tuple[int, int], work: Callable[[Place], None]) -> None:
+    """Call work for parts of a place that start at multiples of a step, at once where that pays."""
+    (top, bottom), (left, right) = place.rows, place.columns
+    rows, columns = bottom - top, right - left
+    if rows == 0 or columns == 0:
+        return
+
+    def by_rows(start: int, stop: int) -> None:
+        work(place._replace(rows=(top + start // columns, top + -(-stop // columns))))
+
+    def by_columns(start: int, stop: int) -> None:
+        work(place._replace(columns=(left + start // rows, left + -(-stop // rows))))
+
+    if rows > step[0]:
+        over_spans(rows * columns, by_rows, alignment=step[0] * columns)
+    else:
+        over_spans(rows * columns, by_columns, alignment=step[1] * rows)
+
+
+def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
+    """(band, columns, tiles) of what is worked on at once: the tiles of a band, or one where that is wide."""
+    _, bands, tiles = tiling.tiles
+    for band in range(bands):
+        if tiling.tile_columns < WIDE_TILE:
+            yield band, (0, tiling.columns), slice(0, tiles)
+            continue
+        for tile in range(tiles):
+            left = tile * tiling.tile_columns
+            yield band, (left, min(left + tiling.tile_columns, tiling.columns)), slice(tile, tile + 1)
+
+
+def _run_twice(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
+    """Tiles that do not fit the cache: all of them for the amax, then for the codes."""
+    tiling = job.tiling
+    real: Any = np.float32 if job.width == 32 else np.float64
+    for band, columns, tiles in _groups(tiling):
+        place = Place(batch, _band_rows(tiling, band), columns)
+        count = tiles.stop - tiles.start
+        tops, specials = _group_tops(job, place, count, tiling.tile_columns)
+        scales = grid.scales[batch, band, tiles]
+        codes = grid.codes[batch, band, tiles] if grid.codes.size else np.empty(0, np.uint8)
+        factors = np.empty(count, real)
+        with ieee_arithmetic(), wrapping():
+            settle(job.plan, tensor, tops, specials, scales, codes, factors, grid.counts)
+        _encode_group(job, place, scales[np.newaxis], factors[np.newaxis])
+
+
+def _group_tops(job: Job, place: Place, count: int, tile_columns: int) -> tuple[Array, Array]:
+    """(bits of the finite amax, what else there is) of the tiles of a place, which is one band."""
+    word: Any = np.uint32 if job.width == 32 else np.uint64
+    infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
+    columns = tile_columns if count > 1 else max(place.columns[1] - place.columns[0], 1)
+    found: list[Array] = []
+    loop = amax_strips(job.width, _shape(job, columns))
+    rows = max(place.rows[1] - place.rows[0], 1)
+
+    def add(part: Place) -> None:
+        tops = np.zeros(count, word)
+        with wrapping():
+            for piece in pieces(job, part, (1, columns if count > 1 else 1)):
+                here, columns_here = _tiles_of(piece, place, columns, tops)
+                loop(load(job, piece.of(job.source)), here[np.newaxis], rows, columns_here)
+        found.append(tops)
+
+    step = (1, columns if count > 1 else 1)
+    over_parts(place, step, add)
+    tops = np.maximum.reduce(found)
+    specials = np.zeros(count, np.uint8)
+    if int(tops.max(initial=0)) >= infinity:
+        finite = np.where(tops < infinity, tops, 0).astype(word)
+        look = specials_loop(job.width)
+        with wrapping():
+            for piece in pieces(job, place, step):
+                here, columns_here = _tiles_of(piece, place, columns, tops.copy())
+                seen = np.zeros(here.size, np.uint8)
+                look(load(job, piece.of(job.source)), here[np.newaxis], seen[np.newaxis], rows, columns_here)
+                start = (piece.columns[0] - place.columns[0]) // columns
+                part = slice(start, start + here.size)
+                specials[part] |= seen
+                finite[part] = np.where(tops[part] < infinity, tops[part], np.maximum(finite[part], here))
+        tops = finite
+    return tops, specials
+
+
+def _tiles_of(piece: Place, place: Place, columns: int, tops: Array) -> tuple[Array, int]:
+    """(tops of the tiles in a piece, columns of a tile as the piece sees it)."""
+    start = (piece.columns[0] - place.columns[0]) // columns
+    stop = -(-(piece.columns[1] - place.columns[0]) // columns)
+    return tops[start:stop], min(columns, piece.columns[1] - piece.columns[0])
+
+
+def _encode_group(job: Job, place: Place, scales: Array, factors: Array) -> None:
+    """Codes, or values, of the tiles of a place, some bands and all of their tiles, or one wide tile."""
+    tiling = job.tiling
+    bands, tiles = scales.shape
+    height = tiling.tile_rows if bands > 1 else max(place.rows[1] - place.rows[0], 1)
+    columns = tiling.tile_columns if tiles > 1 else max(place.columns[1] - place.columns[0], 1)
+    small = tiling.rows * tiling.columns < FUSED
+    elements = job.elements(columns, careful=small or not np.all((factors != 0) & np.isfinite(factors)))
+    loop = element_strips(elements)
+    layouts, seed, stride = job.layouts(), job.seed(), np.uint64(tiling.columns)
+    # within one band rows may be cut anywhere, and within one tile columns
+    step = (height if bands > 1 else 1, columns if tiles > 1 else 1)
+
+    def work(part: Place) -> None:
+        with ieee_arithmetic(), wrapping():
+            for piece in pieces(job, part, step):
+                band = (piece.rows[0] - place.rows[0]) // height
+                last_band = -(-(piece.rows[1] - place.rows[0]) // height)
+                tile = (piece.columns[0] - place.columns[0]) // columns
+                last_tile = -(-(piece.columns[1] - place.columns[0]) // columns)
+                target = piece.of(job.out)
+                whole = target.flags.c_contiguous
+                out = target if whole else np.empty(target.shape, target.dtype)
+                loop(
+                    load(job, piece.of(job.source)), out, scales[band:last_band, tile:last_tile],
+                    factors[band:last_band, tile:last_tile], height, columns,
+                    job.first(piece.batch, piece.rows[0], piece.columns[0]), stride, *seed, *layouts,
+                )  # fmt: skip
+                if not whole:
+                    target[...] = out
+
+    over_parts(place, step, work)
+
+
+def decode_tiles(codes: Array, scales: Array, out: Array, tiling: Tiling, fmt: Format) -> None:
+    """Bits of float32 values: codes times scales, batch x rows x columns and batch x bands x tiles, in C order."""
+    plan = decode_plan(fmt, 32) or decode_plan(fmt, 64)
+    assert plan is not None, f"{fmt} has values that float64 does not hold"
+    word: Any = np.uint32 if plan.width == 32 else np.uint64
+    frozen = plan.frozen if codes.size >= pipelines.LARGE and NAMED.get(fmt.name) == fmt else None
+    columns, rows = tiling.tile_columns, tiling.tile_rows
+    loop = decode_strips(plan.width, 1 if columns == 1 else ANY, frozen)
+    for batch in range(tiling.batch):
+
+        def work(place: Place) -> None:
+            tiles = Place(place.batch, _tile_range(place.rows, rows), _tile_range(place.columns, columns))
+            with ieee_arithmetic(), wrapping():
+                loop(place.of(codes), tiles.of(scales), place.of(out), rows, columns, plan.layout, word(fmt.sign_bit))
+
+        over_parts(Place(batch, (0, tiling.rows), (0, tiling.columns)), (rows, columns), work)

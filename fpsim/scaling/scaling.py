@@ -1,0 +1,249 @@
+"""How the tiles of an array get their scales: every choice that libraries make differently is a field."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fpsim.errors import unknown
+from fpsim.formats.as_json import format_facts, format_from
+from fpsim.formats.named import FP32, Format
+from fpsim.formats.named import format as find_format
+from fpsim.formats.policies import OVERFLOWS
+from fpsim.formats.rounding import Rounding, rounding_mode
+
+SCALE_RULES = ("amax", "floor", "ceil", "even", "rceil", "nearest")
+QUOTIENTS = ("amax/max", "amax*(1/max)", "1/(max/amax)")
+DIVISIONS = ("divide", "multiply")
+NANS = ("tile", "element")
+INFINITIES = ("skip", "propagate", "one")
+ZERO_SCALES = ("one", "smallest")
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A recipe for scales: how an array is cut into tiles and how each tile's scale follows from its amax.
+
+    docs/scaling.md states what each field does, step by step.
+
+    Args:
+      block: size of a tile along the last axes, -1 for a whole axis.
+      scale_format: format of the scales; float32 must hold it, and it must have a NaN.
+      scale_rule: "amax", "floor", "ceil", "even", "rceil" or "nearest".
+      scale_rounding: how "amax" rounds the quotient into scale_format; None: up for powers of two, else nearest even.
+      amax_floor: amax is at least this.
+      quotient: "amax/max", "amax*(1/max)" or "1/(max/amax)", which computes an encode scale and inverts it.
+      division: "divide" (x / s) or "multiply" (x * (1 / s)).
+      tensor_scale: True for a second, float32 scale of the whole array over the scales (NVFP4).
+      symmetric: False gives integer elements a zero point per tile.
+      overflow: default for the elements' cast, a word that `fpsim.encode` takes.
+      nan: "tile" (a NaN makes its tile NaN) or "element".
+      infinity: "skip" (amax of the finite elements), "propagate" or "one" (the tile's scale is 1).
+      zero_scale: "one" or "smallest", for tiles of zeros.
+      smallest_scale: scales are at least this; None: the smallest of the format whose reciprocal float32 holds.
+      name: what `repr` shows; two scalings of different names may be equal.
+
+    Raises:
+      ValueError: a word, number or combination that is not possible.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.Scaling(block=(1, 32), scale_format="e8m0", scale_rule="floor") == fp.scalings.MX
+      True
+      >>> fp.scalings.TILE_1X128.replace(division="multiply")
+      Scaling(block=(1, 128), division='multiply')
+    """
+
+    block: tuple[int, ...] = (1, 128)
+    scale_format: Format = FP32
+    scale_rule: str = "amax"
+    scale_rounding: Rounding | None = None
+    amax_floor: float = 0.0
+    quotient: str = "amax/max"
+    division: str = "divide"
+    tensor_scale: bool = False
+    symmetric: bool = True
+    overflow: str = "saturate_finite"
+    nan: str = "tile"
+    infinity: str = "skip"
+    zero_scale: str = "one"
+    smallest_scale: float | None = None
+    name: str = dataclasses.field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "block", _checked_block(self.block))
+        put(self, "scale_format", find_format(self.scale_format))
+        for field, words in (
+            ("scale_rule", SCALE_RULES),
+            ("quotient", QUOTIENTS),
+            ("division", DIVISIONS),
+            ("overflow", tuple(OVERFLOWS)),
+            ("nan", NANS),
+            ("infinity", INFINITIES),
+            ("zero_scale", ZERO_SCALES),
+        ):
+            if getattr(self, field) not in words:
+                raise unknown(field, getattr(self, field), words)
+        for field in ("tensor_scale", "symmetric"):
+            value = getattr(self, field)
+            if not isinstance(value, (bool, np.bool_)):
+                raise ValueError(f"{field} must be True or False; got {value!r}.")
+            put(self, field, bool(value))
+        if self.scale_rounding is not None:
+            put(self, "scale_rounding", rounding_mode(self.scale_rounding))
+        put(self, "amax_floor", _checked_number("amax_floor", self.amax_floor, 0.0))
+        if self.smallest_scale is not None:
+            put(self, "smallest_scale", _checked_number("smallest_scale", self.smallest_scale, None))
+        self._refuse_scale_formats()
+        self._refuse_combinations()
+
+    def _refuse_scale_formats(self) -> None:
+        fmt = self.scale_format
+        if not FP32.holds(fmt) or 16 < fmt.bits < 32:
+            raise ValueError(
+                f"scale_format must be FP32 or a format of up to 16 bits that float32 holds; got {fmt}. "
+                "Use FP32, BF16, E8M0 or E4M3."
+            )
+        if not fmt.has_nan:
+            raise ValueError(f"scale_format must have a NaN, for tiles with NaN; got {fmt}. Use E8M0, E4M3 or FP32.")
+        smallest = self.smallest_scale
+        if smallest is not None and not (0 < smallest <= fmt.max and _is_value(smallest, fmt)):
+            raise ValueError(f"smallest_scale must be a positive value of {fmt}; got {smallest!r}.")
+
+    def _refuse_combinations(self) -> None:
+        power = self.scale_format.mantissa_bits == 0
+        if self.scale_rounding is Rounding.STOCHASTIC:
+            raise ValueError("scale_rounding must be deterministic; got 'stochastic'.")
+        if self.scale_rounding is not None and self.scale_rule != "amax":
+            raise ValueError(
+                f"scale_rounding needs scale_rule='amax'; got {self.scale_rule!r}, which rounds by itself. Omit it."
+            )
+        if self.scale_format == FP32 and self.quotient_rounding is not Rounding.NEAREST_EVEN:
+            raise ValueError(
+                "scales in FP32 are quotients rounded to nearest even; got "
+                f"scale_rounding={self.scale_rounding!s}, scale_rule={self.scale_rule!r}. Use scale_format='e8m0'."
+            )
+        if self.quotient == "1/(max/amax)" and self.scale_rule != "amax":
+            raise ValueError(f"quotient '1/(max/amax)' needs scale_rule='amax'; got {self.scale_rule!r}.")
+        if self.quotient == "1/(max/amax)" and not (self.tensor_scale or power or self.scale_format == FP32):
+            raise ValueError(f"quotient '1/(max/amax)' needs scale_format FP32 or E8M0; got {self.scale_format}.")
+        if self.tensor_scale and (self.scale_rule != "amax" or self.quotient == "amax*(1/max)" or power):
+            raise ValueError(
+                "tensor_scale needs scale_rule='amax', quotient 'amax/max' or '1/(max/amax)', scales with a mantissa; "
+                f"got {self.scale_rule!r}, {self.quotient!r}, {self.scale_format}."
+            )
+        if not self.symmetric and (self.scale_rule != "amax" or self.quotient != "amax/max" or self.tensor_scale):
+            raise ValueError(
+                "symmetric=False needs scale_rule='amax', quotient='amax/max' and tensor_scale=False; "
+                f"got {self.scale_rule!r}, {self.quotient!r} and {self.tensor_scale}."
+            )
+
+    @cached_property
+    def quotient_rounding(self) -> Rounding:
+        """How the quotient is rounded into the scale format."""
+        if self.scale_rule == "rceil":
+            return Rounding.UP
+        if self.scale_rule == "amax" and self.scale_rounding is not None:
+            return self.scale_rounding
+        up = self.scale_rule == "amax" and self.scale_format.mantissa_bits == 0
+        return Rounding.UP if up else Rounding.NEAREST_EVEN
+
+    @cached_property
+    def lower_bound(self) -> float:
+        """The smallest scale that can come out."""
+        if self.smallest_scale is not None:
+            return self.smallest_scale
+        fmt = self.scale_format
+        smallest = fmt.smallest_subnormal if fmt.has_zero else fmt.smallest_normal
+        return smallest if smallest >= 2.0**-127 else max(fmt.smallest_normal, 2.0**-126)
+
+    def replace(self, **changes: Any) -> Scaling:
+        """The same scaling with other fields, and without its name."""
+        return dataclasses.replace(self, **{"name": "", **changes})
+
+    def transposed(self) -> Scaling:
+        """The same scaling for the transposed matrix: the block reversed."""
+        return self.replace(block=_matrix_block(self.block)[::-1])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that differ from the defaults, as JSON has them."""
+        fields: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name not in ("scale_format", "name") and value != field.default:
+                fields[field.name] = value.name.lower() if isinstance(value, Rounding) else value
+        if self.scale_format != FP32:
+            fields["scale_format"] = self.scale_format.name
+        return fields
+
+    def __repr__(self) -> str:
+        if self.name:
+            return f"fp.scalings.{self.name}"
+        fields = {"block": self.block, **self.to_dict()}
+        return f"Scaling({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
+
+
+def _checked_block(block: Any) -> tuple[int, ...]:
+    sizes = (block,) if isinstance(block, (int, np.integer)) else block
+    valid = isinstance(sizes, (tuple, list)) and len(sizes) > 0
+    if not valid or any(
+        isinstance(size, bool) or not isinstance(size, (int, np.integer)) or (size < 1 and size != -1) for size in sizes
+    ):
+        raise ValueError(
+            f"block must be a tuple of tile sizes >= 1, or -1 for a whole axis, such as (1, 128); got {block!r}."
+        )
+    return tuple(int(size) for size in sizes)
+
+
+def _checked_number(name: str, value: Any, lowest: float | None) -> float:
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not number or not np.isfinite(value) or (lowest is not None and value < lowest):
+        raise ValueError(f"{name} must be a finite number{' >= 0' if lowest == 0 else ''}; got {value!r}.")
+    return float(value)
+
+
+def _is_value(x: float, fmt: Format) -> bool:
+    """Whether a positive number is a value of a format that float32 holds."""
+    if fmt == FP32:  # in float64, which the processor's flushing of float32's subnormals does not reach
+        place = max(math.frexp(x)[1] - FP32.precision, FP32.min_exponent - FP32.mantissa_bits)
+        return (x / 2.0**place).is_integer()
+    return bool(np.any(fmt.table() == x))
+
+
+def _matrix_block(block: tuple[int, ...]) -> tuple[int, int]:
+    """A block of up to two axes as (rows, columns)."""
+    if len(block) > 2:
+        raise ValueError(f"only blocks of two axes can be transposed; got {block}.")
+    if len(block) == 1:
+        return (-1, -1) if block == (-1,) else (1, block[0])
+    rows, columns = block
+    return rows, columns
+
+
+def scaling_facts(scaling: Scaling) -> dict[str, Any]:
+    """A scaling: block, scale format, name, and the fields that differ from the defaults."""
+    return {
+        **scaling.to_dict(),
+        "block": list(scaling.block),
+        "scale_format": format_facts(scaling.scale_format),
+        "name": scaling.name,
+    }
+
+
+def scaling_from(facts: Any) -> Scaling:
+    """What `scaling_facts` described.
+
+    Raises:
+      ValueError: it described nothing.
+    """
+    try:
+        changed = {"block": tuple(facts["block"]), "scale_format": format_from(facts["scale_format"])}
+        return Scaling(**{**facts, **changed})
+    except (KeyError, TypeError, ValueError) as reason:
+        raise ValueError(f"a scaling must be described as scaling_facts does; got {facts!r}.") from reason

@@ -1,0 +1,1 @@
+"""Scales that last over steps."""

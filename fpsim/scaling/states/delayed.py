@@ -1,0 +1,142 @@
+"""Scales from the amax of earlier steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.errors import unknown
+from fpsim.formats.log_format import LogFMT
+from fpsim.scaling.recipes import TENSOR
+from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.states.state import AMAX, LARGEST, LARGEST_MARGIN, ZERO_AMAX, _integer, _plain, _ScaleState
+from fpsim.scaling.tiling import tiling
+
+if TYPE_CHECKING:
+    from fpsim.scaling.states import steps
+
+
+class DelayedScaling(_ScaleState):
+    """Scales from the amax of earlier steps, as Transformer Engine's DelayedScaling recipe computes them.
+
+    Every tile starts with the encode scale e = 1 and a history of zeros. A step encodes x * e, in float32 (float64 for
+    float64 x), saturating; the decode scale is 1 / e in float32. Then, all in float32,
+
+    1. the step's amax, NaN aside, is put at the end of the history, and what stood at its start goes;
+    2. a is the largest entry of these, or with amax="most_recent" the last one;
+    3. where a is finite and not 0, e = (max * 2^-margin) / a, at most the largest float32. Otherwise e stays.
+
+    So an Inf in x stops the scale from changing for as long as the history holds it. The first entry of the history is
+    set to 0 after step 2, where the source collects the next amax. The scale is per tile of the scaling's block, of
+    which nothing else is used but its block; overflow is "saturate" unless a call gives another.
+
+    Args:
+      fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.
+      scaling: gives the block; fp.scalings.TENSOR or another one of plain FP32 scales.
+      history: entries, at least 1.
+      amax: "max" or "most_recent".
+      margin: integer; max is halved so many times.
+      zero_amax: what a step does in whose tile every element is 0 or NaN. "roll": as any other, which is what the
+        kernel for one tensor and JAX do; "skip": history and scale stay, as in the kernel for many tensors, PyTorch's.
+
+    Raises:
+      ValueError: a scaling, word or number that is not possible.
+
+    Source: Transformer Engine, transformer_engine/common/recipe/delayed_scaling.cu (kernel, kernel_bulk), __init__.py.
+
+    Example:
+      >>> import fpsim as fp
+      >>> state = fp.DelayedScaling(fp.E4M3)
+      >>> [state.encode(np.float32([1, 1000, -7])).scales.item() for _ in range(3)]
+      [1.0, 2.232142686843872, 2.232142686843872]
+      >>> state.counts.saturated
+      1
+    """
+
+    OPTIONS = ("history", "amax", "margin", "zero_amax")
+    ARRAYS = ("amax_history", "encode_scales")
+
+    def __init__(
+        self,
+        fmt: Any,
+        scaling: Scaling = TENSOR,
+        *,
+        history: int = 1024,
+        amax: str = "max",
+        margin: int = 0,
+        zero_amax: str = "roll",
+    ) -> None:
+        super().__init__(fmt, scaling)
+        if not _plain(scaling):
+            raise ValueError(
+                "DelayedScaling computes one FP32 scale per tile in its own way and takes the block of the scaling "
+                f"alone; got {scaling!r}. Use fp.scalings.TENSOR or another one of plain FP32 scales."
+            )
+        for name, word, valid in (("amax", amax, AMAX), ("zero_amax", zero_amax, ZERO_AMAX)):
+            if not isinstance(word, str) or word not in valid:
+                raise unknown(name, word, valid)
+        self.history = _integer("history", history, 1)
+        self.amax = amax
+        self.margin = _integer("margin", margin, -LARGEST_MARGIN, LARGEST_MARGIN)
+        self.zero_amax = zero_amax
+        self._arithmetic = scaling.replace(division="multiply")
+        assert not isinstance(self.fmt, LogFMT)
+        with np.errstate(over="ignore"):
+            self._scaled_max = np.float32(self.fmt.max) * np.float32(2.0**-self.margin)
+        if not 0 < self._scaled_max <= LARGEST:
+            raise ValueError(
+                f"margin must leave the largest value of {self.fmt} a float32 greater than 0; got {margin}."
+            )
+
+    @property
+    def scales(self) -> Array | None:
+        """Decode scales of the next step, float32; None before the first one, which uses 1."""
+        from fpsim.scaling.states import steps
+
+        return steps.inverse(self._arrays["encode_scales"]) if self._arrays else None
+
+    @property
+    def amax_history(self) -> Array | None:
+        """float32 (history, *tiles), the newest amax last, as the source has it after an update; None at first."""
+        return self._arrays["amax_history"].copy() if self._arrays else None
+
+    def _keywords(self, cast: dict[str, Any]) -> dict[str, Any]:
+        return cast if cast.get("overflow") is not None else {**cast, "overflow": "saturate"}
+
+    def _run(self, step: steps.Step, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
+        from fpsim.scaling.states import steps
+
+        grid = tiling(step.source.shape, self.scaling.block).grid
+        factors = self._arrays["encode_scales"] if self._arrays else np.ones(grid, np.float32)
+        history = self._arrays["amax_history"] if self._arrays else np.zeros((self.history, *grid), np.float32)
+        run = steps.quantize_with_factors if back else steps.encode_with_factors
+        result = run(step.source, self.fmt, self.scaling, steps.inverse(factors), factors, **step.keywords)
+        newest = steps.newest(*steps.look(step)).reshape(grid)
+        history, encode_scales, computed = self._updated(history, factors, newest)
+        return result, factors, {"amax_history": history, "encode_scales": encode_scales}, computed
+
+    def _updated(self, history: Array, encode_scales: Array, newest: Array) -> tuple[Array, Array, bool]:
+        """(history, encode scales, whether a scale was computed) after a step with these amaxes."""
+        from fpsim.runtime.processor import ieee_arithmetic
+
+        rolled = np.concatenate([history[1:], newest[np.newaxis]])  # (history, *tiles)
+        amax = rolled.max(axis=0) if self.amax == "max" else newest
+        rolled[0] = 0
+        stays = (newest == 0) & (self.zero_amax == "skip")
+        rolled[:, stays] = history[:, stays]
+        computes = np.isfinite(amax) & (amax > 0) & ~stays
+        with ieee_arithmetic(), np.errstate(all="ignore"):
+            computed = np.minimum(self._scaled_max / amax, LARGEST, dtype=np.float32)
+        return rolled, np.where(computes, computed, encode_scales), bool(computes.any())
+
+    def _check_arrays(self, arrays: dict[str, Array]) -> None:
+        history, encode_scales = arrays["amax_history"], arrays["encode_scales"]
+        if history.shape != (self.history, *encode_scales.shape):
+            raise ValueError(
+                f"amax_history must have shape {(self.history, *encode_scales.shape)}, history and tiles; "
+                f"got {history.shape}."
+            )
+        if not (np.all(history >= 0) and np.all((encode_scales >= 0) & np.isfinite(encode_scales))):
+            raise ValueError("amax_history must be at least 0, and encode_scales finite as well; got another number.")

@@ -1,0 +1,97 @@
+"""Scales that are computed every N steps, or at every step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.scaling.encode import encode_scaled, quantize_scaled
+from fpsim.scaling.recipes import TENSOR
+from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.states.state import _integer, _ScaleState
+
+if TYPE_CHECKING:
+    from fpsim.scaling.states import steps
+
+
+class PeriodicScaling(_ScaleState):
+    """Scales that are found every N steps, as the scaling finds them, and used unchanged in between.
+
+    Steps 0, N, 2N, ... are those of `fpsim.encode_scaled(x, fmt, scaling)`; the steps after them are those of
+    `fpsim.encode_scaled(x, fmt, scaling, scales=scales)`. Whatever the scales are is used for N steps: NaN, where
+    nan="tile" and the tile had one, or 1, where it was all zeros.
+
+    Args:
+      fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.
+      scaling: how scales are found.
+      every: N, at least 1.
+
+    Raises:
+      ValueError: a number or combination that is not possible.
+
+    Example:
+      >>> import fpsim as fp
+      >>> state = fp.PeriodicScaling(fp.E4M3, every=2)
+      >>> [state.quantize(np.float32([n])).item() for n in (1, 2, 4)]
+      [1.0, 1.0, 4.0]
+      >>> state.counts
+      ScaleCounts(elements=3, saturated=1, underflowed=0, steps=3, recalibrations=2)
+    """
+
+    OPTIONS = ("every",)
+    ARRAYS = ("scales",)
+
+    def __init__(self, fmt: Any, scaling: Scaling = TENSOR, *, every: int = 1000) -> None:
+        super().__init__(fmt, scaling)
+        self.every = _integer("every", every, 1)
+
+    @property
+    def scales(self) -> Array | None:
+        """Decode scales found last, float32; None before the first step."""
+        return self._arrays["scales"].copy() if self._arrays else None
+
+    def _run(self, step: steps.Step, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
+        from fpsim.scaling.states import steps
+
+        if self._counts.steps % self.every == 0:
+            result, scales, factors = steps.found(step, back=back)
+            return result, factors, {"scales": scales}, True
+        scales = self._arrays["scales"]
+        run = quantize_scaled if back else encode_scaled
+        result = run(step.source, self.fmt, self.scaling, scales=scales, **step.keywords)
+        return result, steps.given_factors(step, scales), self._arrays, False
+
+    def _check_arrays(self, arrays: dict[str, Array]) -> None:
+        scales = arrays["scales"]
+        if not np.all((scales > 0) | np.isnan(scales)):
+            raise ValueError(f"scales must be positive; got {scales[~(scales > 0)][0]}.")
+
+
+class OnlineScaling(_ScaleState):
+    """Scales from the array itself, at every step: `fpsim.encode_scaled` with counts.
+
+    Arrays may have any shape, as nothing but counts lasts from one step to the next.
+
+    Args:
+      fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.
+      scaling: how scales are found.
+
+    Raises:
+      ValueError: a combination that is not possible.
+
+    Example:
+      >>> import fpsim as fp
+      >>> state = fp.OnlineScaling(fp.E2M1, fp.scalings.MX)
+      >>> state.quantize(np.float32([0.1, 0.2, 0.3, 7.0]))
+      array([0. , 0. , 0.5, 6. ], dtype=float32)
+      >>> state.last.underflowed, state.last.saturated
+      (2, 1)
+    """
+
+    def _run(self, step: steps.Step, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
+        from fpsim.scaling.states import steps
+
+        result, _, factors = steps.found(step, back=back)
+        return result, factors, {}, True

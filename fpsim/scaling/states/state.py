@@ -1,0 +1,287 @@
+"""Scales that last over steps: delayed, recalibrated every N steps and online, each with counts and a state."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import astuple, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arrays import Array
+from fpsim.formats.as_json import element_facts, element_from
+from fpsim.formats.element import Element, element_format
+from fpsim.formats.log_format import LogFMT
+from fpsim.scaling.encode import checked, encode_scaled, quantize_scaled
+from fpsim.scaling.recipes import TENSOR
+from fpsim.scaling.report import ScaleCounts
+from fpsim.scaling.scaled import Scaled
+from fpsim.scaling.scaling import Scaling, scaling_facts, scaling_from
+from fpsim.scaling.tiling import tiling
+
+if TYPE_CHECKING:
+    from fpsim.scaling.states import steps
+
+AMAX = ("max", "most_recent")
+ZERO_AMAX = ("roll", "skip")
+CAST_WORDS = ("rounding", "overflow", "subnormals", "seed", "random_bits")
+LARGEST = np.finfo(np.float32).max
+LARGEST_MARGIN = 126  # 2**-margin stays a normal float32
+
+
+class _ScaleState:
+    """What the three kinds share: one step of encoding, its counts, and a state that saves and resumes."""
+
+    OPTIONS: ClassVar[tuple[str, ...]] = ()  # names of the constructor's options, which are attributes as well
+    ARRAYS: ClassVar[tuple[str, ...]] = ()  # names of the state's arrays per tile
+
+    def __init__(self, fmt: Any, scaling: Scaling = TENSOR) -> None:
+        element = element_format(fmt)
+        checked(np.float32(0), element, scaling)
+        kind = type(self).__name__
+        if isinstance(element, LogFMT) or not scaling.symmetric:
+            raise ValueError(
+                f"{kind} needs elements that a scale alone places; got {element} with {scaling!r}. "
+                "Use a float format, fp.INT8 or fp.INT4 and a symmetric scaling, or fp.encode_scaled."
+            )
+        self.fmt: Element = element
+        self.scaling = scaling
+        self._arithmetic = scaling  # how factors reach elements
+        self._counts = ScaleCounts()
+        self._last = ScaleCounts()
+        self._arrays: dict[str, Array] = {}  # by the names in ARRAYS; none before the first step
+
+    @property
+    def counts(self) -> ScaleCounts:
+        """Counts of all steps."""
+
+        return self._counts
+
+    @property
+    def last(self) -> ScaleCounts:
+        """Counts of the last step."""
+        return self._last
+
+    def encode(self, x: npt.ArrayLike, **cast: Any) -> Scaled:
+        """One step: encode with the scales of the state, then update it.
+
+        An array without elements is no step, and changes nothing.
+
+        Args:
+          x: floats, as for `fpsim.encode_scaled`.
+          cast: rounding, overflow, subnormals, seed and random_bits, as there; a seed holds for one call.
+
+        Returns:
+          A Scaled array; `scales` holds the decode scales that were used.
+
+        Raises:
+          ValueError: x has other tiles than at the first step, or a word that is not possible. The state is as before.
+          TypeError: x is not an array of floats, or another keyword.
+        """
+        from fpsim.runtime.processor import under_ieee
+
+        result: Scaled = under_ieee(self._step)(x, cast, back=False)
+        return result
+
+    def quantize(self, x: npt.ArrayLike, **cast: Any) -> Array:
+        """One step, to float32 values: `encode(x).decode()`, where possible in one pass.
+
+        Args, Raises: as for `encode`.
+
+        Returns:
+          float32 array of x's shape.
+        """
+        from fpsim.runtime.processor import under_ieee
+
+        result: Array = under_ieee(self._step)(x, cast, back=True)
+        return result
+
+    def _step(self, x: npt.ArrayLike, cast: dict[str, Any], *, back: bool) -> Any:
+        from fpsim.scaling.states import steps
+
+        strange = cast.keys() - set(CAST_WORDS)
+        if strange:
+            raise TypeError(f"a step takes {', '.join(CAST_WORDS)}; got {', '.join(sorted(strange))}.")
+        keywords = self._keywords(cast)
+        _, source, source_fmt = checked(x, self.fmt, self.scaling)
+        if not source.size:
+            return (quantize_scaled if back else encode_scaled)(x, self.fmt, self.scaling, **keywords)
+        self._refuse_other_tiles(source.shape)
+        options = steps.element_options(self.fmt, self.scaling, keywords)
+        step = steps.Step(source, source_fmt, self.fmt, self._arithmetic, options, keywords)
+        result, factors, arrays, recalibrated = self._run(step, back=back)
+        saturated, underflowed = steps.count(step, factors)
+        # nothing can fail from here on, so that a step happens as a whole or not at all
+        self._arrays = arrays
+        self._last = ScaleCounts(source.size, saturated, underflowed, 1, int(recalibrated))
+        self._counts = self._counts.merge(self._last)
+        return result
+
+    def _keywords(self, cast: dict[str, Any]) -> dict[str, Any]:
+        """The keywords of this kind's cast."""
+        return cast
+
+    def _run(self, step: steps.Step, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
+        """(codes or values, factors of the tiles, arrays of the next step, whether scales were computed)."""
+        raise NotImplementedError
+
+    def _refuse_other_tiles(self, shape: tuple[int, ...]) -> None:
+        grid, known = tiling(shape, self.scaling.block).grid, self._grid
+        if known is not None and grid != known:
+            raise ValueError(
+                f"x must have the tiles of the first step, {known} of block {self.scaling.block}; got shape {shape} "
+                f"with {grid}. Use a {type(self).__name__} of its own for each tensor."
+            )
+
+    @property
+    def _grid(self) -> tuple[int, ...] | None:
+        """Shape of the tiles, once there are any."""
+        return self._arrays[self.ARRAYS[-1]].shape if self._arrays else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next steps depend on, and the counts: texts, numbers and copies of arrays.
+
+        `counts` and `last` are int64 arrays in the order of `ScaleCounts`. Arrays per tile exist after the first step.
+
+        Example:
+          >>> import fpsim as fp
+          >>> state = fp.DelayedScaling("e4m3", history=2)
+          >>> y = state.quantize(np.float32([1.0, -2.0]))
+          >>> {name: x.tolist() for name, x in state.state_dict().items() if isinstance(x, np.ndarray)}
+          {'counts': [2, 0, 0, 1, 1], 'last': [2, 0, 0, 1, 1], 'amax_history': [[0.0], [2.0]], 'encode_scales': [224.0]}
+        """
+        return {
+            "class": type(self).__name__,
+            "fmt": element_facts(self.fmt),
+            "scaling": scaling_facts(self.scaling),
+            "options": {name: getattr(self, name) for name in self.OPTIONS},
+            "counts": np.array(astuple(self._counts), np.int64),
+            "last": np.array(astuple(self._last), np.int64),
+            **{name: array.copy() for name, array in self._arrays.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was called; every later bit and count is as if nothing had happened in between.
+
+        Raises:
+          ValueError: the state is of another class, format, scaling or options, or its arrays do not fit. This object
+            is as before then.
+        """
+        kind = type(self).__name__
+        wanted = self.state_dict()
+        names = {"class", "fmt", "scaling", "options", "counts", "last"}
+        if not isinstance(state, Mapping) or not names <= state.keys():
+            got = f"one without {', '.join(sorted(names - set(state)))}" if isinstance(state, Mapping) else repr(state)
+            raise ValueError(f"the state must be a dict that {kind}.state_dict returned; got {got}.")
+        for name in ("class", "fmt", "options"):
+            if state[name] != wanted[name]:
+                raise ValueError(
+                    f"the state's {name} must be {wanted[name]!r}, as here; got {state[name]!r}. "
+                    "Load it into an object that was made in the same way, or use its load(path)."
+                )
+        if scaling_from(state["scaling"]) != self.scaling:
+            raise ValueError(
+                f"the state's scaling must be {self.scaling!r}, as here; got {scaling_from(state['scaling'])!r}."
+            )
+        counts, last = _checked_counts(state["counts"], "counts"), _checked_counts(state["last"], "last")
+        held = [name for name in state if name not in names]
+        if held and set(held) != set(self.ARRAYS):
+            raise ValueError(f"the state's arrays must be {', '.join(self.ARRAYS) or 'none'}; got {', '.join(held)}.")
+        if bool(held) != (counts.steps > 0 and bool(self.ARRAYS)):
+            raise ValueError(f"the state must hold arrays after its first step only; got {held} and {counts}.")
+        arrays = {name: _checked_tiles(state[name], name) for name in self.ARRAYS if held}
+        if held:
+            self._check_arrays(arrays)
+        self._arrays, self._counts, self._last = arrays, counts, last
+
+    def _check_arrays(self, arrays: dict[str, Array]) -> None:
+        """A ValueError unless arrays of a state have numbers and shapes that steps can lead to."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a .npz or .safetensors file, which is complete or as it was before.
+
+        Raises:
+          ValueError: another ending.
+          ImportError: safetensors is not installed.
+          OSError: the file cannot be written.
+        """
+        from fpsim.scaling.file import save
+
+        state = self.state_dict()
+        arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+        save(path, arrays, {name: value for name, value in state.items() if name not in arrays})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """A new object that goes on where `save` was called.
+
+        Raises:
+          FileNotFoundError: no such file.
+          ValueError: the file is damaged, or of something else.
+          ImportError: safetensors is not installed.
+
+        Example:
+          >>> import fpsim as fp, pathlib, tempfile
+          >>> state = fp.PeriodicScaling(fp.E4M3, every=16)
+          >>> y = state.quantize(np.float32([1.0, -2.0]))
+          >>> with tempfile.TemporaryDirectory() as folder:
+          ...     state.save(pathlib.Path(folder) / "state.npz")
+          ...     fp.PeriodicScaling.load(pathlib.Path(folder) / "state.npz")
+          <PeriodicScaling to E4M3, fp.scalings.TENSOR, every=16: 1 step>
+        """
+        from fpsim.scaling.file import load
+
+        arrays, header = load(path)
+        if header.get("class") != cls.__name__:
+            raise ValueError(
+                f"{os.fspath(path)} must hold what {cls.__name__}.save wrote; "
+                f"got {header.get('class', 'something else')}. Load it with the class that saved it."
+            )
+        try:
+            found = cls(element_from(header["fmt"]), scaling_from(header["scaling"]), **header["options"])
+            found.load_state_dict({**header, **arrays})
+        except (KeyError, TypeError, ValueError) as reason:
+            raise ValueError(
+                f"{os.fspath(path)} must hold what {cls.__name__}.save wrote; it lacks or contradicts it: {reason}"
+            ) from reason
+        return found
+
+    def __repr__(self) -> str:
+        options = "".join(f", {name}={getattr(self, name)!r}" for name in self.OPTIONS)
+        plural = "" if self._counts.steps == 1 else "s"
+        what = f"{type(self).__name__} to {self.fmt}, {self.scaling!r}{options}"
+        return f"<{what}: {self._counts.steps} step{plural}>"
+
+
+def _plain(scaling: Scaling) -> bool:
+    """Whether scales are FP32, of one level, and without a floor."""
+    default = Scaling()
+    free = ("block", "quotient", "division", "overflow", "nan", "infinity", "zero_scale")
+    return scaling.replace(**{name: getattr(default, name) for name in free}) == default
+
+
+def _integer(name: str, value: Any, lowest: int, highest: int | None = None) -> int:
+    number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not number or value < lowest or (highest is not None and value > highest):
+        valid = f"of at least {lowest}" if highest is None else f"in {lowest} .. {highest}"
+        raise ValueError(f"{name} must be an integer {valid}; got {value!r}.")
+    return int(value)
+
+
+def _checked_counts(values: Any, name: str) -> ScaleCounts:
+    array = np.asarray(values)
+    if array.dtype != np.int64 or array.shape != (len(fields(ScaleCounts)),) or np.any(array < 0):
+        raise ValueError(
+            f"the state's {name} must be {len(fields(ScaleCounts))} int64 numbers of at least 0; got {values!r}."
+        )
+    return ScaleCounts(*(int(value) for value in array))
+
+
+def _checked_tiles(values: Any, name: str) -> Array:
+    """A copy of an array of a state."""
+    array = np.asarray(values)
+    if array.dtype != np.float32:
+        raise ValueError(f"the state's {name} must be float32; got {array.dtype}.")
+    return array.copy()

@@ -1,0 +1,210 @@
+"""One step of a scale that lasts: encoding with given factors, and what is counted. Loaded with numba at the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arrays import Array, words
+from fpsim.core.tile_scale import BY_SCALE, HAS_INFINITY
+from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.element import Element
+from fpsim.formats.float_format import Format
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.log_format import LogFMT
+from fpsim.runtime.pipeline import wrapping
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.scaling import run_tiles as stages
+from fpsim.scaling.encode import (
+    arithmetic_width,
+    checked,
+    decodes_in_one_pass,
+    element_options_of,
+    encode_scaled,
+    quantize_scaled,
+)
+from fpsim.scaling.kernels.counts import count_kernel, look_kernel
+from fpsim.scaling.plan import scale_plan
+from fpsim.scaling.run_tiles import Job, run_scales, settle_tensor
+from fpsim.scaling.scaled import Scaled
+from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tile_scales import settle
+from fpsim.scaling.tiling import tiling
+
+
+def encode_with_factors(
+    x: npt.ArrayLike, fmt: Any, scaling: Scaling, scales: Array, factors: Array, **cast: Any
+) -> Scaled:
+    """Encode x * factor, with a factor and a decode scale per tile that need not be each other's exact inverse.
+
+    scales, factors: float32, one per tile. cast: as for `encode_scaled`.
+    """
+    element, source, source_fmt = checked(x, fmt, scaling)
+    codes = np.empty(source.shape, element.storage)
+    options = element_options(element, scaling, cast)
+    multiplying = scaling.replace(division="multiply")
+    _run_factors(Step(source, source_fmt, element, multiplying, options, cast), codes, scales, factors, back=False)
+    return Scaled(codes, np.array(scales, np.float32), element, scaling)
+
+
+def quantize_with_factors(
+    x: npt.ArrayLike, fmt: Any, scaling: Scaling, scales: Array, factors: Array, **cast: Any
+) -> Array:
+    """`encode_with_factors(...).decode()`, where possible in one pass."""
+    element, source, source_fmt = checked(x, fmt, scaling)
+    target = np.empty(source.shape, np.float32)
+    assert not isinstance(element, LogFMT)
+    # the loops of one pass look at factors alone to see whether decoding can give a NaN
+    if not decodes_in_one_pass(element, scaling, source_fmt, target) or not np.all(np.isfinite(scales)):
+        return encode_with_factors(source, element, scaling, scales, factors, **cast).decode(out=target)
+    options = element_options(element, scaling, cast)
+    multiplying = scaling.replace(division="multiply")
+    _run_factors(Step(source, source_fmt, element, multiplying, options, cast), target, scales, factors, back=True)
+    return target
+
+
+def _run_factors(step: Step, target: Array, scales: Array, factors: Array, *, back: bool) -> None:
+
+    job = step.job(target, back=back)
+    real: Any = np.float32 if job.width == 32 else np.float64
+    grid = job.tiling.tiles
+    run_scales(job, np.ascontiguousarray(scales).reshape(grid), factors.astype(real).reshape(grid))
+
+
+class Step(NamedTuple):
+    """One array and how it is encoded."""
+
+    source: Array
+    source_fmt: Format
+    element: Element
+    scaling: Scaling
+    options: CastOptions
+    keywords: dict[str, Any]
+
+    def job(self, target: Array | None = None, *, back: bool = False) -> Any:
+        """The same for the loops over tiles; without a target nothing can be encoded, and the array can be read."""
+
+        assert not isinstance(self.element, LogFMT)
+        fmt = self.options.fmt
+        tiles = tiling(self.source.shape, self.scaling.block)
+        plan = scale_plan(self.scaling, self.element.max, fmt.mantissa_bits, arithmetic_width(self.source_fmt, fmt))
+        bits = words(self.source).reshape(tiles.shape)
+        out = bits if target is None else words(target).reshape(tiles.shape)
+        integer = isinstance(self.element, IntegerFormat)
+        return Job(bits, self.source_fmt, out, tiles, plan, self.options, integer, back)
+
+
+def found(step: Step, *, back: bool) -> tuple[Any, Array, Array]:
+    """(codes or values, scales, factors) with the scales that the scaling finds."""
+
+    run = quantize_scaled if back else encode_scaled
+    result = run(step.source, step.element, step.scaling, **step.keywords)
+    job = step.job()
+    tops, specials = look(step)
+    counts = np.zeros(5, np.int64)
+    tensor = settle_tensor(job, counts)
+    scales = np.empty(tops.size, np.float32)
+    codes = np.empty(0 if job.plan.code_dtype is None else tops.size, job.plan.code_dtype or np.uint8)
+    factors = np.empty(tops.size, np.float32 if job.width == 32 else np.float64)
+    with ieee_arithmetic(), wrapping():
+        settle(job.plan, tensor, tops.reshape(-1), specials.reshape(-1), scales, codes, factors, counts)
+    return result, scales.reshape(job.tiling.grid), factors
+
+
+def given_factors(step: Step, scales: Array) -> Array:
+    """What elements are divided by or multiplied with where the caller gives the scales."""
+
+    job = step.job()
+    real: Any = np.float32 if job.width == 32 else np.float64
+    with ieee_arithmetic(), np.errstate(all="ignore"):
+        wide: Array = scales.astype(real)
+        inverse: Array = real(1) / wide
+    return wide if job.plan.applied == BY_SCALE else inverse
+
+
+def look(step: Step) -> tuple[Array, Array]:
+    """(bits of the finite amax, what else there is) of every tile, batch x bands x tiles."""
+    job = step.job()
+    word: Any = np.uint32 if job.width == 32 else np.uint64
+    loop = look_kernel(job.width)
+    tops, specials = np.zeros(job.tiling.tiles, word), np.zeros(job.tiling.tiles, np.uint8)
+
+    def begin() -> tuple[Array, Array]:
+        return np.zeros(job.tiling.tiles[1:], word), np.zeros(job.tiling.tiles[1:], np.uint8)
+
+    def work(matrix: Array, corner: tuple[int, int, int], found: tuple[Array, Array]) -> None:
+        loop(matrix, *found, job.tiling.tile_rows, job.tiling.tile_columns, *corner[1:])
+
+    for batch, (some_tops, some_specials) in _over_parts(job, begin, work):
+        np.maximum(tops[batch], some_tops, out=tops[batch])
+        np.bitwise_or(specials[batch], some_specials, out=specials[batch])
+    return tops, specials
+
+
+def newest(tops: Array, specials: Array) -> Array:
+    """Amaxes in float32, NaN aside."""
+
+    real: Any = np.float32 if tops.dtype == np.uint32 else np.float64
+    with np.errstate(over="ignore"):
+        amax: Array = tops.view(real).astype(np.float32)
+    amax[(specials & HAS_INFINITY) != 0] = np.inf
+    return amax
+
+
+def count(step: Step, factors: Array) -> tuple[int, int]:
+    """How many elements saturate and underflow with these factors, one per tile."""
+    job = step.job()
+    encoder, tiles = job.encoder(), job.tiling
+    beyond = (1 << job.width) - 1
+    # what cannot be represented gets codes that are no codes, and the sign goes, so that -0 is 0
+    layout = encoder.frozen._replace(
+        overflow=beyond, overflow_inward=beyond, infinite=beyond, below=beyond, nan=1, nan_sign=0, sign_bit=0
+    )
+    fields = np.array(layout, encoder.layout.dtype)
+    loop = count_kernel(job.width, int(job.options.rounding), encoder.kind, job.plan.applied)
+    real: Any = np.float32 if job.width == 32 else np.float64
+    factors = factors.astype(real).reshape(tiles.tiles)
+    size, seed, stride = (tiles.tile_rows, tiles.tile_columns), job.seed(), np.uint64(tiles.columns)
+
+    def begin() -> Array:
+        return np.zeros(2, np.int64)
+
+    def work(matrix: Array, corner: tuple[int, int, int], found: Array) -> None:
+        batch, top, left = corner
+        loop(matrix, factors[batch], *size, top, left, job.first(batch, top, left), stride, *seed, fields, found)
+
+    total = sum((found for _, found in _over_parts(job, begin, work)), begin())
+    return int(total[0]), int(total[1])
+
+
+def _over_parts(job: Any, begin: Callable[[], Any], work: Callable[..., None]) -> list[tuple[int, Any]]:
+    """(batch, what was found) of parts of an array; `work(matrix, corner, found)` adds to what `begin` returns."""
+
+    results: list[tuple[int, Any]] = []
+
+    def look(part: Any) -> None:
+        found = begin()
+        with ieee_arithmetic(), wrapping():
+            for piece in stages.pieces(job, part, (1, 1)):
+                corner = (piece.batch, piece.rows[0], piece.columns[0])
+                work(stages.load(job, piece.of(job.source)), corner, found)
+        results.append((part.batch, found))
+
+    for batch in range(job.tiling.batch):
+        stages.over_parts(stages.Place(batch, (0, job.tiling.rows), (0, job.tiling.columns)), (1, 1), look)
+    return results
+
+
+def element_options(element: Any, scaling: Scaling, cast: dict[str, Any]) -> CastOptions:
+    defaults = {"rounding": "nearest_even", "overflow": None, "subnormals": "keep", "seed": None, "random_bits": 32}
+    return element_options_of(element, scaling, **{**defaults, **cast})
+
+
+def inverse(encode_scales: Array) -> Array:
+    """1 / e in float32."""
+
+    with ieee_arithmetic(), np.errstate(all="ignore"):
+        return np.float32(1) / encode_scales

@@ -1,0 +1,71 @@
+"""How a block cuts a shape into tiles: every array is a batch of matrices whose tiles have rows and columns."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+
+class Tiling(NamedTuple):
+    """An array as batch x rows x columns in C order, and its tiles."""
+
+    batch: int
+    rows: int
+    columns: int
+    tile_rows: int
+    tile_columns: int
+    grid: tuple[int, ...]  # shape of the scales
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the array as a batch of matrices."""
+        return self.batch, self.rows, self.columns
+
+    @property
+    def tiles(self) -> tuple[int, int, int]:
+        """Shape of the scales as a batch of matrices."""
+        bands = math.ceil(self.rows / self.tile_rows)
+        return self.batch, bands, math.ceil(self.columns / self.tile_columns)
+
+
+def tile_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
+    """The size of a tile along each axis; docs/scaling.md says how a block meets a shape of another length."""
+    missing = len(shape) - len(block)
+    whole = [-1 if block[0] == -1 else 1] * max(missing, 0) + list(block[max(-missing, 0) :])
+    return tuple(max(length if size == -1 else min(size, length), 1) for size, length in zip(whole, shape, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def tiling(shape: tuple[int, ...], block: tuple[int, ...]) -> Tiling:
+    """The tiles of a shape.
+
+    Raises:
+      ValueError: tiles that extend along more than two axes which cannot be seen as one.
+
+    Example:
+      >>> from fpsim.scaling.tiling import tiling
+      >>> tiling((4, 300, 256), (1, 128)).grid, tiling((4, 300, 256), (-1, 1)).shape
+      ((4, 300, 2), (1, 1200, 256))
+    """
+    sizes = tile_sizes(shape, block)
+    grid = tuple(math.ceil(length / size) for length, size in zip(shape, sizes, strict=True))
+    merged: list[tuple[int, int]] = [(1, 1)]
+    for axis in zip(shape, sizes, strict=True):
+        merged.append(axis)
+        while len(merged) > 1:
+            (outer, outer_tile), (inner, inner_tile) = merged[-2:]
+            if inner_tile == max(inner, 1):  # whole inner axes: tiles stay contiguous
+                merged[-2:] = [(outer * inner, max(outer_tile * inner, 1))]
+            elif (outer_tile == 1 and inner_tile == 1) or outer == 1:
+                merged[-2:] = [(outer * inner, inner_tile)]
+            else:
+                break
+    merged = [(1, 1)] * (3 - len(merged)) + merged
+    if len(merged) > 3 or merged[0][1] > 1:
+        raise ValueError(
+            f"tiles may extend along two axes, or along neighbouring whole ones; got block {block} for shape {shape}. "
+            "Reshape the array, or loop over an axis."
+        )
+    (batch, _), (rows, tile_rows), (columns, tile_columns) = merged
+    return Tiling(batch, rows, columns, tile_rows, tile_columns, grid)

@@ -1,0 +1,132 @@
+"""Runs the loops of integers with a zero point, and of LogFMT, band by band. Loaded with numba at the first call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.casts import pipelines
+from fpsim.casts.loops import random_kernel
+from fpsim.core.layouts import encode_plan
+from fpsim.core.tile_scale import BY_SCALE
+from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.float_format import Format
+from fpsim.formats.integer_format import OFFSETS, IntegerFormat
+from fpsim.formats.log_format import LogFMT
+from fpsim.formats.named import FP32, FP64
+from fpsim.formats.rounding import Rounding
+from fpsim.runtime.pipeline import PIECE, run_stages, wrapping
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.scaling.kernels import log
+from fpsim.scaling.kernels.affine import affine_kernel, range_kernel, zero_point_kernel
+from fpsim.scaling.plan import TensorScale, scale_plan
+from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tile_scales import settle
+from fpsim.scaling.tiling import Tiling
+
+Array = npt.NDArray[Any]
+
+
+def _bands(source: Array, source_fmt: Format, width: int, tiling: Tiling) -> Iterator[tuple[int, int, int, Array]]:
+    """(batch, first band, first row, contiguous words of the arithmetic's width) of as many bands as fit a piece."""
+    words = source.reshape(tiling.shape)
+    wide = FP32 if width == 32 else FP64
+    bands_at_once = max(PIECE // max(tiling.tile_rows * tiling.columns, 1), 1)
+    for batch in range(tiling.batch):
+        for band in range(0, tiling.tiles[1], bands_at_once):
+            row = band * tiling.tile_rows
+            part = words[batch, row : row + bands_at_once * tiling.tile_rows]
+            native = np.ascontiguousarray(part, part.dtype.newbyteorder("="))
+            if source_fmt.bits != width:
+                converted = np.empty(part.shape, wide.storage)
+                run_stages(pipelines.decoding(source_fmt, wide, source_fmt.storage), native, converted)
+                native = converted
+            yield batch, band, row, native
+
+
+def encode_affine(
+    source: Array,
+    source_fmt: Format,
+    element: IntegerFormat,
+    scaling: Scaling,
+    options: CastOptions,
+    tiling: Tiling,
+    given: Array | None,
+    targets: tuple[Array, Array, Array | None, Array],
+    counts: Array,
+) -> None:
+    """Fill (codes, scales, scale codes or None, zero points), batch x rows x columns and batch x bands x tiles."""
+    codes, scales, scale_codes, zero_points = targets
+    width = 64 if source_fmt == FP64 else 32
+    real: Any = np.float32 if width == 32 else np.float64
+    word: Any = np.uint32 if width == 32 else np.uint64
+    lowest, highest = element.lowest, element.highest
+    plan = scale_plan(scaling.replace(amax_floor=0.0), float(highest - lowest), 0, width)
+    nearest = encode_plan(OFFSETS, width, Rounding.NEAREST_EVEN, "saturate", "keep", 32)
+    encoder = encode_plan(OFFSETS, width, options.rounding, "saturate", "keep", options.random_bits)
+    largest = np.finfo(real).max
+    for batch, band, row, matrix in _bands(source, source_fmt, width, tiling):
+        stop = band + -(-matrix.shape[0] // tiling.tile_rows)
+        tiles = (stop - band, tiling.tiles[2])
+        low, high = np.zeros(tiles, real), np.zeros(tiles, real)
+        specials = np.zeros(tiles, np.uint8)
+        size = (tiling.tile_rows, tiling.tile_columns)
+        factors = np.empty(tiles, real)
+        with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
+            range_kernel(width)(matrix, low, high, specials, *size)
+            if given is None:
+                spread = np.minimum(high - low, largest)
+                target_codes = np.empty(0, np.uint8)
+                if scale_codes is not None:
+                    target_codes = scale_codes[batch, band:stop].reshape(-1)
+                settle(
+                    plan, TensorScale(), spread.view(word).reshape(-1), specials.reshape(-1),
+                    scales[batch, band:stop].reshape(-1), target_codes, factors.reshape(-1), counts,
+                )  # fmt: skip
+            else:
+                scales[batch, band:stop] = given[batch, band:stop]
+                wide = scales[batch, band:stop].astype(real)
+                factors = wide if plan.applied == BY_SCALE else real(1) / wide
+            zero_point_kernel(width, nearest.kind, plan.applied)(
+                low.reshape(-1), factors.reshape(-1), zero_points[batch, band:stop].reshape(-1), lowest, highest,
+                nearest.layout,
+            )  # fmt: skip
+            affine_kernel(width, int(options.rounding), encoder.kind, plan.applied)(
+                matrix, codes[batch, row : row + matrix.shape[0]], factors, zero_points[batch, band:stop], *size,
+                lowest, highest, encoder.layout, _words(options, (batch * tiling.rows + row) * tiling.columns, matrix),
+            )  # fmt: skip
+
+
+def _words(options: CastOptions, first: int, matrix: Array) -> Array:
+    """A random word per element, or none in a deterministic mode."""
+    if options.rounding is not Rounding.STOCHASTIC:
+        return np.empty(0, np.uint32)
+    seed, skip = options.seed or 0, first % 4
+    words = np.empty((matrix.size + skip + 3) // 4 * 4, np.uint32)
+    random_kernel()(words, np.uint64(first // 4), np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32))
+    return words[skip : skip + matrix.size]
+
+
+def encode_log(
+    source: Array,
+    source_fmt: Format,
+    element: LogFMT,
+    scaling: Scaling,
+    tiling: Tiling,
+    targets: tuple[Array, Array, Array],
+) -> None:
+    """Fill (codes, steps, lows), batch x rows x columns and batch x bands x tiles."""
+    codes, steps, lows = targets
+    width = 64 if source_fmt == FP64 else 32
+    real: Any = np.float32 if width == 32 else np.float64
+    for batch, band, row, matrix in _bands(source, source_fmt, width, tiling):
+        stop = band + -(-matrix.shape[0] // tiling.tile_rows)
+        with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
+            log.encode_kernel(width)(
+                matrix.view(real), codes[batch, row : row + matrix.shape[0]], steps[batch, band:stop],
+                lows[batch, band:stop], tiling.tile_rows, tiling.tile_columns, element.level_count,
+                scaling.nan == "element",
+            )  # fmt: skip

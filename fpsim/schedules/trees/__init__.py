@@ -1,0 +1,1 @@
+"""What a schedule comes to: trees, differences, explanations, pictures."""

@@ -1,0 +1,227 @@
+"""Whether the bits of a row depend on the rows and columns beside it, and from which K on split-K matters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.schedules.limits import remarks
+from fpsim.schedules.schedule import Chain, Lanes, Schedule
+from fpsim.schedules.trees.tree import Tree, tree, unit_of
+
+Heuristic = Callable[[int, int, int], Schedule]
+POWERS = tuple(1 << i for i in range(13))  # 1 to 4096
+FURTHEST = 1 << 14  # terms of K up to which the beginning of split-K is looked for, where K is not given larger
+
+
+@dataclass(frozen=True)
+class Group:
+    """Numbers of rows that share a tree.
+
+    Attributes:
+      m: the numbers of rows, of those that were asked for.
+      n: the number of columns.
+      schedule: what adds them.
+      tree: how.
+    """
+
+    m: tuple[int, ...]
+    n: int
+    schedule: Schedule
+    tree: Tree = field(repr=False)
+
+    def __str__(self) -> str:
+        rows = f"M = {self.m[0]}" if len(self.m) == 1 else f"M = {self.m[0]} to {self.m[-1]}"
+        return f"{rows}: {self.schedule}"
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """Whether bits depend on the shape around them; `str()` tells it in words.
+
+    Attributes:
+      k: terms.
+      m, n: the numbers of rows and columns that were compared.
+      on_m, on_n: whether some two of them are added by different trees, the other number being the same.
+      groups: neighbouring numbers of rows with one tree, for the largest n.
+      split_matters_from: the smallest K for which slices of K change the tree; None where they never do.
+      remarks: what is known of the library's choice of kernels.
+    """
+
+    k: int
+    m: tuple[int, ...]
+    n: tuple[int, ...]
+    on_m: bool
+    on_n: bool
+    groups: tuple[Group, ...]
+    split_matters_from: int | None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """A few sentences."""
+        return "\n".join(self._lines())
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _lines(self) -> Iterator[str]:
+        for name, depends, sizes in (("M", self.on_m, self.m), ("N", self.on_n, self.n)):
+            what = "depend" if depends else "do not depend"
+            yield f"The bits of a row {what} on {name} ({_listed(sizes)}), for K = {self.k}."
+        if len(self.groups) > 1:
+            yield f"With N = {self.groups[0].n}: {'; '.join(map(str, self.groups))}."
+        if self.split_matters_from is None:
+            yield "K is never split, or to no effect."
+        else:
+            yield f"Split-K changes the sum for the first time at K = {self.split_matters_from}."
+        yield from self.remarks
+
+
+def depends_on_batch(
+    schedule: Schedule | Heuristic, *, k: int, m: int | Sequence[int] = POWERS, n: int | Sequence[int] = POWERS,
+    accumulate: MatrixUnit | str | None = None,
+) -> BatchReport:  # fmt: skip
+    """Whether a row of a product has other bits when there are more rows or columns, by comparing the trees.
+
+    A schedule is fixed by itself: its tree depends on K alone, but for the rules that the remarks name. What depends on
+    the batch is the library's choice; pass it as a function to see what that does.
+
+    Args:
+      schedule: a schedule, or a function (m, n, k) -> schedule that stands for a library's heuristic.
+      k: terms.
+      m, n: numbers of rows and columns to compare.
+      accumulate: the unit, as of `fp.schedules.tree`.
+
+    Returns:
+      A BatchReport; print it.
+
+    Raises:
+      ValueError: numbers that are not positive.
+      TypeError: a function that gives something else than a schedule.
+
+    Source: docs/schedules.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> s = fp.schedules
+      >>> report = s.depends_on_batch(lambda m, n, k: s.cublas(split_k=4 if m <= 64 else 1), k=4096, n=4096)
+      >>> report.on_m, report.split_matters_from
+      (True, 65)
+      >>> [str(group) for group in report.groups]
+      ["M = 1 to 64: cublas('sm_90', split_k=4)", "M = 128 to 4096: cublas('sm_90')"]
+      >>> s.depends_on_batch(s.cublas(split_k=4), k=4096).on_m
+      False
+    """
+    rows, columns = _sizes(m, "m"), _sizes(n, "n")
+    (terms,) = _sizes(k, "k")
+    choose = _Choice(schedule, accumulate)
+    trees = {(i, j): choose.tree(i, j, terms) for i in rows for j in columns}
+    on_m = any(trees[i, j] != trees[rows[0], j] for i in rows for j in columns)
+    on_n = any(trees[i, j] != trees[i, columns[0]] for i in rows for j in columns)
+    wide = columns[-1]
+    groups = tuple(
+        Group(tuple(found), wide, choose(found[0], wide, terms), of)
+        for of, each in groupby(rows, key=lambda i: trees[i, wide])
+        if (found := list(each))
+    )
+    split = choose.split_matters_from(rows, columns, terms)
+    return BatchReport(terms, rows, columns, on_m, on_n, groups, split, tuple(_remarks(choose, rows, columns, terms)))
+
+
+class _Choice:
+    """A heuristic, whose trees are built once."""
+
+    def __init__(self, schedule: Schedule | Heuristic, accumulate: MatrixUnit | str | None) -> None:
+        if not isinstance(schedule, Schedule) and not callable(schedule):
+            raise TypeError(f"schedule must be a schedule or a function (m, n, k) -> schedule; got {schedule!r}.")
+        self.of, self.accumulate = schedule, accumulate
+        self.trees: dict[tuple[Schedule, bool, int], Tree] = {}
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it is one schedule for all shapes."""
+        return isinstance(self.of, Schedule)
+
+    def __call__(self, m: int, n: int, k: int) -> Schedule:
+        found = self.of if isinstance(self.of, Schedule) else self.of(m, n, k)
+        if not isinstance(found, Schedule):
+            raise TypeError(f"the function must give a schedule for {m}, {n}, {k}; got {found!r}.")
+        return found
+
+    def tree(self, m: int, n: int, k: int) -> Tree:
+        """The tree of a shape."""
+        return self._tree(self(m, n, k), n, k)
+
+    def _tree(self, schedule: Schedule, n: int, k: int) -> Tree:
+        key = (schedule, n == 1, k)
+        if key not in self.trees:
+            self.trees[key] = tree(schedule, k, n=n, accumulate=self.accumulate)
+        return self.trees[key]
+
+    def split_matters_from(self, rows: Sequence[int], columns: Sequence[int], k: int) -> int | None:
+        """The smallest K at which slices change the tree."""
+        shapes = (
+            [(rows[0], columns[-1])] if self.is_fixed else [(i, j) for i in rows for j in {columns[0], columns[-1]}]
+        )
+        if self.is_fixed and not _is_split(self(*shapes[0], k)):
+            return None
+        for terms in range(1, max(k, FURTHEST if self.is_fixed else k) + 1):
+            chosen = {(self(i, j, terms), j == 1): j for i, j in shapes}
+            for (found, _), j in chosen.items():
+                if _is_split(found) and self._tree(found, j, terms) != self._tree(_in_one(found), j, terms):
+                    return terms
+            self.trees.clear()
+        return None
+
+
+def _is_split(schedule: Schedule) -> bool:
+    """Whether K is to be cut."""
+    return schedule.slicing.count > 1 or (isinstance(schedule.sums, Lanes) and schedule.sums.blocks > 1)
+
+
+def _in_one(schedule: Schedule) -> Schedule:
+    """The same schedule with one slice."""
+    sums: Chain | Lanes = schedule.sums
+    if isinstance(sums, Lanes) and sums.blocks > 1:
+        sums = replace(sums, blocks=1)
+    return replace(schedule, sums=sums, slicing=replace(schedule.slicing, count=1))
+
+
+def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
+    """Sizes at the door, in ascending order."""
+    values: list[Any] = [value] if hasattr(value, "__index__") else [*value]
+    if not values or any(isinstance(x, bool) or not hasattr(x, "__index__") or x < 1 for x in values):
+        raise ValueError(f"{name} must be a positive integer or several; got {value!r}.")
+    return tuple(sorted({int(x) for x in values}))
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 3 else ", ".join(map(str, sizes))
+
+
+def _remarks(choose: _Choice, rows: Sequence[int], columns: Sequence[int], k: int) -> Iterator[str]:
+    """What is known of kernels and shapes."""
+    found = {choose(i, j, k) for i in rows for j in columns}
+    if choose.is_fixed:
+        yield "The schedule is fixed here; a library may choose another for another shape."
+    if any(isinstance(each.sums, Lanes) and each.sums.merge == "blocks" for each in found):
+        yield "cuBLAS's dot keeps two chains per thread where N = 1, and one elsewhere."
+    if any(each.family == "gemv" and each.option("option") == 10 for each in found):
+        yield (
+            "Option 10 of gemv has its 32 lanes for up to 2048 / 32 outputs per multiprocessor, 8448 on an H100; "
+            "beyond, cuBLAS takes fewer lanes with the same fields of the algorithm."
+        )
+    if any(each.library == "cuBLAS" and each.family not in ("xmma", "block_scaled") for each in found) and any(
+        unit_of(each, choose.accumulate).a.fmt.bits == 16 for each in found
+    ):
+        yield (
+            "For FP16 and BF16, cuBLAS takes gemv or dot where M = 1 or N = 1, CUTLASS kernels where K or N is no "
+            "multiple of 8, gemmSN for few rows and a short K, and nvjet elsewhere; how K is split, only its heuristic "
+            "says (docs/schedules.md)."
+        )
+    i, j = rows[-1], columns[-1]
+    yield from remarks(choose(i, j, k), unit_of(choose(i, j, k), choose.accumulate), i, j, k)

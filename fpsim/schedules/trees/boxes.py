@@ -1,0 +1,263 @@
+"""The picture of a tree of additions as boxes: which there are, how much is left out, and where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+from fpsim.display.wording import plural
+from fpsim.schedules.trees.nodes import (
+    Extent,
+    Gathered,
+    Node,
+    Round,
+    Scaled,
+    Steps,
+    Sum,
+    extent,
+    extent_of,
+    in_words,
+    steps_of,
+)
+from fpsim.schedules.trees.tree import Tree
+
+SLOTS = 36  # boxes side by side, at most
+ROW, BAND, LEAF, LEVEL = 0.40, 0.24, 0.22, 0.18  # inches: of a sum, a rounding, the terms, a level of a butterfly
+
+
+class Detail(NamedTuple):
+    """How much of a tree is drawn: the first and the last of many, 0 and 0 for one box that stands for all."""
+
+    steps: tuple[int, int]
+    nodes: tuple[int, int]
+
+
+ALL = (1 << 30, 0)
+STEPS = (ALL, (4, 1), (2, 1))
+# from everything to little; the first that fits is drawn
+DETAILS = (
+    *(Detail(steps, ALL) for steps in STEPS),
+    *(Detail(steps, nodes) for nodes in ((8, 2), (4, 2), (3, 1), (2, 1), (1, 1)) for steps in STEPS),
+    *(Detail((0, 0), nodes) for nodes in ((4, 2), (2, 1), (1, 1))),
+)
+LANES = Detail((0, 0), (32, 0))  # for butterflies, which say more than the terms of a lane
+
+
+@dataclass
+class Box:
+    """A rectangle of the picture."""
+
+    kind: str  # "step", "more", "lost", "sum", "round", "scale"
+    text: str
+    node: Any = None
+    inside: list[Box] = field(default_factory=list)
+    left: float = 0
+    right: float = 0
+    level: int = 0
+    tick: str = ""
+    short: str = ""
+    ceiling: int = 0  # the level below the sum that it joins
+
+    @property
+    def width(self) -> float:
+        """In slots."""
+        return sum(each.width for each in self.inside) if self.inside else 1.0
+
+    @property
+    def middle(self) -> float:
+        """Of its width."""
+        return (self.left + self.right) / 2
+
+    def all(self) -> Iterator[Box]:
+        """The box and those inside."""
+        yield self
+        for each in self.inside:
+            yield from each.all()
+
+
+def model_of(tree: Tree) -> tuple[Box, Box | None]:
+    """The boxes of a tree with as much detail as fits."""
+    for detail in (LANES, *DETAILS) if _has_butterfly(tree.root) else DETAILS:
+        root = _box(tree.root, detail)
+        if root.width <= SLOTS:
+            break
+    _place(root, 0.0)
+    root.ceiling = root.level
+    lost = [extent_of(span) for span in tree.lost]
+    return root, Box("lost", plural(sum(each.terms for each in lost), "term") + " lost",
+                     tick=", ".join(map(str, lost))) if lost else None  # fmt: skip
+
+
+def _has_butterfly(node: Node) -> bool:
+    """Whether lanes are joined by halves, few enough to draw them all."""
+    if not isinstance(node, Sum):
+        return _has_butterfly(node.input)
+    if node.order == "butterfly":
+        return len(node.inputs) <= LANES.nodes[0]
+    first = node.inputs[0] if node.inputs else None
+    return isinstance(first, Sum) and _has_butterfly(first)
+
+
+# ---- which boxes there are
+
+
+def _box(node: Node, detail: Detail) -> Box:
+    """The box of a node."""
+    if isinstance(node, Round):
+        return Box("round", f"rounded to {in_words(node.fmt)}", node, [_box(node.input, detail)], short=node.fmt.name)
+    if isinstance(node, Scaled):
+        return Box("scale", f"times its scales, {node.order.replace('_', ' ')}", node, [_box(node.input, detail)],
+                   short="scales")  # fmt: skip
+    inside: list[Box] = []
+    if all(isinstance(each, (Steps, Gathered)) for each in node.inputs):
+        inside = _steps([each for each in node.inputs if isinstance(each, (Steps, Gathered))], detail.steps)
+    elif node.order == "butterfly":
+        inside = _butterfly(node, detail)
+    else:
+        inside = _some(node.inputs, detail.nodes, lambda each: _any(each, detail), _sums)
+    words, short = _words(node)
+    return Box("sum", words, node, inside or [Box("step", "no terms", tick="none")], short=short)
+
+
+def _any(each: Node | Steps | Gathered, detail: Detail) -> Box:
+    return _steps([each], (0, 0))[0] if isinstance(each, (Steps, Gathered)) else _box(each, detail)
+
+
+def _sums(count: int) -> str:
+    return f"{count} more"
+
+
+def _some(
+    items: Sequence[Any], shown: tuple[int, int], make: Callable[[Any], Box], words: Callable[[int], str]
+) -> list[Box]:  # fmt: skip
+    """Boxes of the first and the last items, and one for those between."""
+    first, last = shown
+    hidden = len(items) - first - last
+    if hidden <= 1:
+        return [make(each) for each in items]
+    return [*map(make, items[:first]), Box("more", words(hidden)), *map(make, items[len(items) - last :])]
+
+
+def _butterfly(node: Sum, detail: Detail) -> list[Box]:
+    """The inputs of a butterfly, in the order in which neighbours join; all of them, or a few."""
+    count = len(node.inputs)
+    if count > detail.nodes[0] + detail.nodes[1]:
+        return _some(node.inputs, detail.nodes, lambda each: _any(each, detail), _sums)
+    bits = max(count - 1, 0).bit_length()
+    order = [int(format(i, f"0{bits}b")[::-1], 2) for i in range(1 << bits)] if bits else [0]
+    return [_any(node.inputs[i], detail) for i in order if i < count]
+
+
+def _steps(runs: Sequence[Steps | Gathered], shown: tuple[int, int]) -> list[Box]:
+    """Boxes of additions of products."""
+    count = sum(each.count if isinstance(each, Steps) else 1 for each in runs)
+    first, last = shown
+    if (first, last) == (0, 0) and count > 1:
+        return [Box("step", _sizes(runs, count), tick=_listed(runs))]
+    if count > 256:  # no need to write them all out
+        head = _taken(runs, first, False)
+        return [*map(_step, head), Box("more", f"{count - first - last} more"), *map(_step, _taken(runs, last, True))]
+    return _some(list(_every(runs)), shown, _step, _sums)
+
+
+def _taken(runs: Sequence[Steps | Gathered], count: int, from_end: bool) -> list[Any]:
+    """The first or the last additions."""
+    if from_end:
+        last: list[Any] = []
+        for each in reversed(runs):
+            if len(last) < count:
+                steps = each if isinstance(each, Gathered) else _tail(each, count)
+                last = [*steps_of(steps), *last]
+        return last[len(last) - count :]
+    return list(islice(_every(runs), count))
+
+
+def _tail(steps: Steps, count: int) -> Steps:
+    """The last few of a run of additions."""
+    left = min(count, steps.count)
+    return Steps(steps.start + (steps.count - left) * steps.stride, steps.terms, left, steps.stride)
+
+
+def _step(spans: Any) -> Box:
+    terms = sum(span.terms for span in spans)
+    return Box("step", str(terms), tick=", ".join(str(extent_of(span)) for span in spans))
+
+
+def _sizes(runs: Sequence[Steps | Gathered], count: int) -> str:
+    """How many additions of how many terms."""
+    sizes = {each.terms if isinstance(each, Steps) else sum(s.terms for s in each.spans) for each in runs}
+    return f"{count} × {sizes.pop()}" if len(sizes) == 1 else f"{count} steps"
+
+
+def _listed(runs: Sequence[Steps | Gathered]) -> str:
+    """The terms of several additions: from .. to, or the first of runs with gaps."""
+    whole = [extent(each) for each in runs]
+    terms, start, stop = sum(x.terms for x in whole), min(x.start for x in whole), max(x.stop for x in whole)
+    if terms == stop - start:
+        return str(Extent(start, stop, terms))
+    first = runs[0]
+    if isinstance(first, Steps) and first.stride == first.terms:
+        return f"{whole[0]}, …"  # runs of consecutive terms
+    some = [", ".join(str(extent_of(s)) for s in spans) for spans in islice(_every(runs), 3)]
+    return ", ".join(some) if len(some) < 3 else f"{some[0]}, {some[1]}, …"
+
+
+def _every(runs: Sequence[Steps | Gathered]) -> Iterator[Any]:
+    """The terms of every addition."""
+    return (spans for each in runs for spans in steps_of(each))
+
+
+def _words(node: Sum) -> tuple[str, str]:
+    """What a sum is, at length and in short."""
+    leaves = [each for each in node.inputs if isinstance(each, (Steps, Gathered))]
+    if len(leaves) == len(node.inputs):
+        count = sum(each.count if isinstance(each, Steps) else 1 for each in leaves)
+        if node.order == "pairwise":
+            return f"{count} products, neighbours first", "pairs"
+        what = "multiply-add" if node.how.rule == "ieee" else "instruction"
+        return f"chain of {plural(count, what)}", "chain" if count > 1 else "one"
+    count = len(node.inputs)
+    fmt = in_words(node.how.fmt)
+    then = f", rounded to {in_words(node.how.then)} each time" if node.how.then else ""
+    if node.order == "butterfly":
+        half = 1 << (count - 1).bit_length() >> 1
+        return f"{fmt} butterfly of {count}: {half}, {half // 2}, …, 1", f"butterfly of {count}"
+    return f"{fmt} total of {count}{then}", f"sum of {count}" if count > 2 else "+"
+
+
+# ---- where they are
+
+
+def _place(box: Box, left: float) -> None:
+    """Sides and levels of a box and of those inside."""
+    box.left, x = left, left
+    for each in box.inside:
+        _place(each, x)
+        x = each.right
+    box.right = x if box.inside else left + 1
+    box.level = 1 + max(each.level for each in box.inside) if box.inside else 0
+    for each in box.inside:
+        each.ceiling = box.level - 1
+
+
+def levels_of(box: Box) -> int:
+    """Rows of a butterfly that is drawn in full, 1 for others."""
+    full = box.kind == "sum" and box.node.order == "butterfly" and len(box.inside) == len(box.node.inputs)
+    return max(len(box.inside) - 1, 0).bit_length() if full else 1
+
+
+def heights(root: Box) -> list[float]:
+    """Where levels end, in inches from the bottom."""
+    heights = [LEAF] + [0.0] * root.level
+    for box in root.all():
+        if box.level:
+            rows = levels_of(box)
+            own = BAND if box.kind in ("round", "scale") else ROW if rows == 1 else LEVEL * rows
+            heights[box.level] = max(heights[box.level], own)
+    tops, top = [], 0.0
+    for height in heights:
+        top += height
+        tops.append(top)
+    return tops

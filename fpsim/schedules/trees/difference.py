@@ -1,0 +1,213 @@
+"""Where two trees of additions first differ, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from itertools import zip_longest
+from typing import Literal, Protocol
+
+from fpsim.formats.named import Format
+from fpsim.schedules.plan import Span
+from fpsim.schedules.trees.nodes import (
+    Arithmetic,
+    Extent,
+    Gathered,
+    Node,
+    Operation,
+    Round,
+    Scaled,
+    Steps,
+    Sum,
+    extent,
+    extent_of,
+    in_words,
+    joint,
+)
+
+Level = Literal["", "instruction", "partial sum", "merge", "scale", "rounding", "terms"]
+LEVELS: dict[str, Level] = {
+    "begin": "partial sum", "step": "instruction", "push": "instruction", "join": "merge", "pairwise": "merge",
+    "butterfly": "merge", "scale": "scale", "round": "rounding",
+}  # fmt: skip
+
+
+class Additions(Protocol):
+    """What is compared of a `Tree`."""
+
+    @property
+    def k(self) -> int: ...
+
+    @property
+    def root(self) -> Node: ...
+
+    @property
+    def lost(self) -> tuple[Span, ...]: ...
+
+    @property
+    def depth(self) -> int: ...
+
+    def operations(self) -> Iterator[Operation]: ...
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Whether two trees are equal, and where they first differ.
+
+    Attributes:
+      equal: equal trees give equal bits.
+      sentence: the first difference in words; `str()` gives it.
+      terms: the terms of K that it is about, None where there is none.
+      level: "instruction", "partial sum", "merge", "scale", "rounding" or "terms"; "" where there is none.
+    """
+
+    equal: bool
+    sentence: str
+    terms: Extent | None = None
+    level: Level = ""
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def difference(x: Additions, y: Additions, names: tuple[str, str]) -> Comparison:
+    """The first difference of two trees, in the order in which their terms are added."""
+    if x == y:
+        return Comparison(True, "The trees are equal, and so are the bits before the epilogue.")
+    scaled = [_first_scaled(each.root) for each in (x, y)]
+    if (scaled[0] is None) != (scaled[1] is None):
+        return _scales(scaled[0], scaled[1], names)
+    for one, other in zip_longest(x.operations(), y.operations()):
+        if one is None or other is None or one.key != other.key:
+            break
+    else:
+        lost = [sum(span.terms for span in each.lost) for each in (x, y)]
+        words = f"{names[0]} has {x.k} terms and loses {lost[0]}, {names[1]} has {y.k} and loses {lost[1]}."
+        return Comparison(False, words, None, "terms")
+    if one is None or other is None:
+        return _one_ends(one, other, names)
+    if one.kind == other.kind and one.kind in ("step", "push") and one.spans == other.spans:
+        return _arithmetics(one, other, names)
+    if one.kind == other.kind == "step":
+        return _steps(one, other, names)
+    if one.kind == other.kind == "begin":
+        words = f"{names[0]} adds in {_value(one.how)}, {names[1]} in {_value(other.how)}."
+        return Comparison(False, f"{_terms(_about(one))}: {words}", _about(one), "partial sum")
+    # the one that opens a sum of its own is about all the terms of that sum
+    opens = [each for each in (one, other) if each.kind == "begin"]
+    about = _about(opens[0] if len(opens) == 1 else max((one, other), key=lambda each: _about(each).terms))
+    said = [_said(each, about, against) for each, against in ((one, other), (other, one))]
+    if said[0] == said[1]:
+        said = [f"{words} ({_levels(tree)})" for words, tree in zip(said, (x, y), strict=True)]
+    level = LEVELS[one.kind if one.kind in ("round", "scale", "begin") else other.kind]
+    return Comparison(False, f"{_terms(about)}: {names[0]} {said[0]}, {names[1]} {said[1]}.", about, level)
+
+
+def _first_scaled(node: Node) -> Scaled | None:
+    """The first partial sum that meets scales."""
+    if isinstance(node, Scaled):
+        return node
+    inner = node.inputs[0] if isinstance(node, Sum) and node.inputs else getattr(node, "input", None)
+    return None if inner is None or isinstance(inner, (Steps, Gathered)) else _first_scaled(inner)
+
+
+def _scales(one: Scaled | None, other: Scaled | None, names: tuple[str, str]) -> Comparison:
+    """One of two trees has scales inside the sum."""
+    about = extent(one or other)  # type: ignore[arg-type]
+    scales, without = names if other is None else names[::-1]
+    words = (
+        f"{_terms(about)}: {scales} multiplies their sum by its scales before it joins the total, {without} does not."
+    )
+    return Comparison(False, words, about, "scale")
+
+
+def _about(operation: Operation) -> Extent:
+    """The terms that an operation is about."""
+    if operation.kind in ("step", "push"):
+        return joint(extent_of(span) for span in operation.spans)
+    return extent(operation.node)
+
+
+def _terms(about: Extent) -> str:
+    return f"terms {about}" if about.terms > 1 else f"term {about}"
+
+
+def _said(operation: Operation, about: Extent, against: Operation) -> str:
+    """What a tree does with terms."""
+    own = _about(operation)
+    what = "them" if own == about or (operation.kind == "step" and own.start == about.start) else _terms(own)
+    if operation.kind == "begin":
+        if not _has_nodes(operation.node):
+            return f"adds {what} up from +0 for a sum of their own"
+        return f"starts a {in_words(operation.node.how.fmt)} total of partial sums at +0 for {what}"
+    if operation.kind == "step":
+        return f"adds {what} to the running sum"
+    if operation.kind == "push":
+        return f"takes the product of {_terms(own)} for itself"
+    if operation.kind == "join":
+        assert isinstance(operation.how, Arithmetic)
+        then = f" and rounds that to {in_words(operation.how.then)}" if operation.how.then else ""
+        return f"adds the sum of {what} to a {in_words(operation.how.fmt)} total{then}"
+    if operation.kind == "scale":
+        return f"multiplies the sum of {what} by its scales ({str(operation.how).replace('_', ' ')})"
+    if operation.kind == "round":
+        assert isinstance(operation.how, Format)
+        return f"rounds the sum of {what} to {in_words(operation.how)}"
+    return f"joins {operation.numbers} sums of {what} as a {operation.kind} tree"
+
+
+def _has_nodes(node: Node) -> bool:
+    return isinstance(node, Sum) and any(isinstance(each, (Sum, Round, Scaled)) for each in node.inputs)
+
+
+def _levels(tree: Additions) -> str:
+    return f"{tree.depth} levels of additions"
+
+
+def _one_ends(one: Operation | None, other: Operation | None, names: tuple[str, str]) -> Comparison:
+    """One tree is done where the other goes on."""
+    goes, done = (names[0], names[1]) if other is None else (names[1], names[0])
+    operation = one or other
+    assert operation is not None
+    about = _about(operation)
+    words = f"{_terms(about)}: {goes} {_said(operation, about, operation)}, where {done} is done."
+    return Comparison(False, words, about, LEVELS[operation.kind])
+
+
+def _steps(one: Operation, other: Operation, names: tuple[str, str]) -> Comparison:
+    """Steps of other terms."""
+    spans = [_about(one), _about(other)]
+    about = max(spans, key=lambda each: each.terms)
+    same_size = spans[0].terms == spans[1].terms
+    hows = [f" ({each.how.words})" if one.how != other.how else "" for each in (one, other)]  # type: ignore[union-attr]
+    words = (
+        f"{names[0]} adds {spans[0]} {'next' if same_size else 'in one step'}{hows[0]}, {names[1]} {spans[1]}{hows[1]}."
+    )
+    words = f"{_terms(about)}: {words}"
+    return Comparison(False, words, about, "instruction")
+
+
+WORDS = {
+    "rule": "adds by the rule {}", "rounding": "rounds {}", "fraction_bits": "keeps {} fraction bits",
+    "floor_exponent": "counts zeros as 2^{}", "result_bits": "keeps {} mantissa bits", "then": "rounds again to {}",
+    "fmt": "adds in {}", "operands": "reads operands as {}", "scale": "takes scales in {}",
+}  # fmt: skip
+
+
+def _arithmetics(one: Operation, other: Operation, names: tuple[str, str]) -> Comparison:
+    """The same terms, added otherwise."""
+    about = _about(one)
+    pair = (one.how, other.how) if one.how != other.how else (one.product, other.product)
+    if not all(isinstance(each, Arithmetic) for each in pair):
+        said = ["rounds every product first" if each is not None else "adds exact products" for each in pair]
+    else:
+        name = next(f.name for f in fields(Arithmetic) if getattr(pair[0], f.name) != getattr(pair[1], f.name))
+        said = [WORDS.get(name, name + " {}").format(_value(getattr(each, name))) for each in pair]
+    words = f"{_terms(about)}: {names[0]} {said[0]}, {names[1]} {said[1]}."
+    return Comparison(False, words, about, "instruction")
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Format):
+        return in_words(value)
+    return "all" if value is None else str(value).replace("_", " ")

@@ -1,0 +1,272 @@
+"""A schedule in words: what is added in which order, where sums are rounded, and which terms are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fpsim.formats.named import FP32, Format
+from fpsim.formats.named import format as find_format
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.schedules.limits import Call, refusals, remarks
+from fpsim.schedules.plan import Plan, Slice, interval_of, plan_of
+from fpsim.schedules.schedule import Chain, Lanes, Schedule
+from fpsim.schedules.trees.nodes import extent_of, in_words
+from fpsim.schedules.trees.parts import arithmetic_of
+from fpsim.schedules.trees.tree import FormatLike, Tree, tree, unit_of
+
+FEW = 4  # slices that are listed one by one
+
+SCALES = {
+    "product": "fma(scale_a * scale_b, {x}, {y})", "a_first": "fma({x} * scale_a, scale_b, {y})",
+    "b_first": "fma({x} * scale_b, scale_a, {y})",
+    "one_dimensional_first": "fma({x} * s1, s2, {y}), s1 being the scale per row (a's where both are) and s2 the other",
+}  # fmt: skip
+FACTORS = {  # of a finished sum
+    "product": "scale_a * scale_b * alpha, sum", "a_first": "sum * scale_a, scale_b * alpha",
+    "b_first": "sum * scale_b, scale_a * alpha", "one_dimensional_first": "sum * s1, s2 * alpha",
+}  # fmt: skip
+EVIDENCE = {
+    "hardware": "compared with real output by the source", "source": "read from the library's source code",
+    "inferred": "inferred",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a schedule adds up a product of one shape; `str()` tells it in words.
+
+    Attributes:
+      schedule, unit: what is explained.
+      m, n, k: the product's shape.
+      text: a few sentences.
+      tree: the tree of additions, without scales of the whole sum, bias and C.
+    """
+
+    schedule: Schedule
+    unit: MatrixUnit
+    m: int
+    n: int
+    k: int
+    text: str = field(repr=False)
+    tree: Tree = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        """The text, a line per sentence, for notebooks."""
+        from html import escape
+
+        return "<br>".join(map(escape, self.text.splitlines()))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the tree: terms of K from left to right, sums above them.
+
+        Args:
+          ax: matplotlib Axes; None for new ones.
+
+        Returns:
+          The Axes.
+        """
+        from fpsim.schedules.trees.picture import tree_axes
+
+        name = self.unit.name if isinstance(self.schedule.sums, Chain) else "threads without tensor cores"
+        return tree_axes(self.tree, ax, f"{self.schedule}, K = {self.k}\n{name}")
+
+
+def explain(
+    schedule: Schedule, m: int, n: int, k: int, *, accumulate: MatrixUnit | str | None = None,
+    out_format: FormatLike | None = None,
+) -> Explanation:  # fmt: skip
+    """Explain how a schedule adds up the products of an (m, k) by (k, n) matrix product.
+
+    Args:
+      schedule: of `fp.schedules`.
+      m, n, k: the shape.
+      accumulate: the unit, as of `fp.matmul`; None as for `fp.schedules.tree`.
+      out_format: the format of the result; None for that of the sums.
+
+    Returns:
+      An Explanation; print it, or `.plot()` it.
+
+    Raises:
+      ValueError: an unknown unit, or a shape that is none.
+      TypeError: something else than a schedule.
+
+    Example:
+      >>> import fpsim as fp
+      >>> print(fp.schedules.explain(fp.schedules.cutlass_2xacc(128), 64, 64, 512))
+      cutlass_2xacc(128), a 64 x 64 product of K = 512 on hopper_e4m3_f32.
+      An instruction adds 32 products, cut at 13 fraction bits, rounded toward zero to 13 mantissa bits in float32.
+      Every 128 terms (4 instructions, chained from +0) their sum joins a float32 total that starts at +0: 4 partial sums.
+      Epilogue, each operation rounded once to float32: fma(scale_a * scale_b * alpha, sum, bias); fma(beta, C, y) where there is a C. A C without beta is what the sum starts at instead.
+      Source: NVIDIA/cutlass: gemm/collective/fp8_accumulation.hpp, epilogue/fusion/sm90_callbacks_tma_warpspecialized.hpp (read from the library's source code).
+    """  # noqa: E501
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule must be one of fp.schedules, such as cublas('sm_90'); got {schedule!r}.")
+    for value, name in ((m, "m"), (n, "n"), (k, "k")):
+        if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
+            raise ValueError(f"{name} must be a positive integer; got {value!r}.")
+    unit = unit_of(schedule, accumulate)
+    fmt = None if out_format is None else find_format(out_format)
+    plan = plan_of(schedule, unit, k)
+    found = tree(schedule, k, n=n, accumulate=unit, out_format=fmt)
+    lines = [f"{schedule}, a {m} x {n} product of K = {k} on {unit.name}."]
+    if isinstance(schedule.sums, Lanes):
+        lines += _lanes(schedule.sums, plan, n)
+    else:
+        lines += _chains(schedule, schedule.sums, plan, unit)
+    lines += [*_slices(schedule, plan, fmt), *_lost(plan), *_result(schedule, unit, fmt)]
+    call = Call(schedule, unit, m, n, k, out_format=fmt or FP32)
+    lines += [f"Refused by the library: {line}" for line in refusals(call)]
+    lines += [f"Note: {line}" for line in remarks(schedule, unit, m, n, k)]
+    of_unit = (
+        "" if unit.evidence == "hardware" or isinstance(schedule.sums, Lanes) else f"; the unit is {unit.evidence}"
+    )
+    lines.append(f"Source: {schedule.source} ({EVIDENCE[schedule.evidence]}{of_unit}).")
+    return Explanation(schedule, unit, m, n, k, "\n".join(lines), found)
+
+
+def _chains(schedule: Schedule, chain: Chain, plan: Plan, unit: MatrixUnit) -> Iterator[str]:
+    """What instructions add."""
+    longest = max(plan.slices, key=lambda of: of.terms)
+    yield f"An instruction adds {_count(plan.step, 'product')}, {arithmetic_of(unit).words}."
+    if not plan.promoted:
+        whole = "All of K is" if len(plan.slices) == 1 else "A slice is"
+        yield f"{whole} one chain from +0: {_count(_instructions(longest, plan), 'instruction')} over ascending k."
+    else:
+        yield _promotion(schedule, chain, plan, unit, longest)
+    if chain.residue and any(of.terms % chain.residue for of in plan.slices):
+        yield _residue(chain, plan)
+
+
+def _promotion(schedule: Schedule, chain: Chain, plan: Plan, unit: MatrixUnit, longest: Slice) -> str:
+    """Where partial sums join a total."""
+    interval = interval_of(chain, unit)
+    each = _count(-(-interval // plan.step), "instruction")
+    restarts = f", and at the end of every {chain.restart}," if chain.restart and chain.restart % interval else ""
+    start = "the first of them" if chain.first_as_is and not schedule.block_scaled else "+0"
+    joins = f"their sum joins a float32 total that starts at {start}"
+    if schedule.block_scaled:
+        joins = f"their sum p joins a float32 total that starts at +0 as {_scaled(schedule, 'p', 'total')}"
+    of_slices = " in a slice" if len(plan.slices) > 1 else ""
+    sums = _count(len(longest.blocks), "partial sum")
+    return f"Every {interval} terms{restarts} ({each}, chained from +0) {joins}: {sums}{of_slices}."
+
+
+def _instructions(of: Slice, plan: Plan) -> int:
+    """Instructions of a slice."""
+    parts = (of.residue, of.terms - of.residue)
+    return sum(-(-part // plan.step) for part in parts)
+
+
+def _residue(chain: Chain, plan: Plan) -> str:
+    """What comes first."""
+    rests = sorted({of.terms % chain.residue for of in plan.slices if of.terms % chain.residue})
+    what = " or ".join(map(str, rests)) if len(rests) <= FEW else "few"
+    short = any(of.residue for of in plan.slices)
+    own = "in instructions of their own, the last of which is not full" if short else "which leaves the order as it is"
+    of_slices = "a slice" if len(plan.slices) > 1 else "K"
+    return f"The {what} terms by which {of_slices} exceeds a multiple of {chain.residue} come first, {own}."
+
+
+def _lanes(lanes: Lanes, plan: Plan, n: int) -> Iterator[str]:
+    """What threads add."""
+    yield "There are no tensor cores in it: every product joins a float32 sum by a fused multiply-add."
+    if lanes.merge == "blocks":
+        chains = 2 if n == 1 else 1
+        yield (
+            f"{_count(lanes.blocks, 'block')} of 128 threads take tiles of {128 * chains} terms in turn; a thread "
+            f"keeps {_count(chains, 'chain')}, one term of every tile each{'' if chains == 1 else ', because N = 1'}."
+        )
+        yield "In a block, threads are joined as a butterfly (h = 64, 32, ..., 1)."
+        if lanes.blocks > 1:
+            yield "Blocks are joined by halves down to 32, then every fourth one, then the last 4 in order."
+        return
+    if lanes.count == 1:
+        taken = "One thread adds all terms"
+    elif lanes.run == 0:
+        taken = f"{lanes.count} threads share an output, each with {plan.run} terms side by side"
+    else:
+        taken = f"{lanes.count} lanes share an output and take {_count(plan.run, 'term')} in turn"
+    chunk = f", in chunks of {lanes.chunk} terms that are added up from +0" if lanes.chunk else ""
+    total = (", totals starting at +0" if lanes.chunks_from_zero else ", totals starting at the first") if chunk else ""
+    yield f"{taken}{chunk}{total}."
+    if lanes.count > 1:
+        halves = ", ".join(str(lanes.count >> i) for i in range(1, lanes.count.bit_length()))
+        forward = f"one after the other{', from +0' if lanes.lanes_from_zero else ''}"
+        how = f"as a butterfly: lane l takes lane l + h for h = {halves}" if lanes.merge == "butterfly" else forward
+        yield f"Then the sums of lanes are joined {how}."
+
+
+MERGES = {
+    "float32": "Their sums are added in float32, one after the other, from the first one on",
+    "output": "Their sums are rounded to {out}, then added in float32, one after the other",
+    "in_place": "Their sums are added in float32, one after the other, and the running sum is rounded to {out}, "
+    "each time, from the first slice on",
+    "from_both_ends": "The sum starts at the last slice; then slices are added in order, each of the first half "
+    "together with one of the second",
+}  # fmt: skip
+
+
+def _slices(schedule: Schedule, plan: Plan, fmt: Format | None) -> Iterator[str]:
+    """How K is cut and put together."""
+    slices = plan.slices
+    asked = schedule.slicing.count
+    if len(slices) == 1:
+        if asked > 1:
+            yield f"K is too short for {asked} slices: there is one."
+        return
+    bounds = [_bounds(of) for of in slices]
+    listed = ", ".join(bounds if len(bounds) <= FEW else [*bounds[:2], "...", bounds[-1]])
+    fewer = f" ({asked} were asked for)" if asked != len(slices) else ""
+    yield f"K is cut into {len(slices)} slices{fewer}: terms {listed}."
+    merge = schedule.slicing.merge
+    yield f"{MERGES[merge].format(out=f'the output, {in_words(fmt or FP32)}')}."
+    if merge in ("output", "in_place") and (fmt or FP32) == FP32:
+        yield "The output is float32, so nothing is rounded there; pass out_format to see it for another."
+
+
+def _bounds(of: Slice) -> str:
+    """The terms of a slice."""
+    if len(of.runs) <= 1:
+        return str(extent_of(of.runs[0])) if of.runs else "none"
+    return f"{extent_of(of.runs[0])} and {extent_of(of.runs[1])}" + (" ..." if len(of.runs) > 2 else "")
+
+
+def _lost(plan: Plan) -> Iterator[str]:
+    """Terms that are never added."""
+    if plan.lost.terms:
+        what = "The last term" if plan.lost.terms == 1 else f"The last {plan.lost.terms} terms"
+        lost = extent_of(plan.lost)
+        verb = "is" if plan.lost.terms == 1 else "are"
+        yield f"{what}, {lost}, {verb} lost: no slice reaches them, and cuBLAS leaves them out."
+
+
+def _result(schedule: Schedule, unit: MatrixUnit, fmt: Format | None) -> Iterator[str]:
+    """The epilogue."""
+    order = schedule.epilogue
+    addend = "beta * C" if order.source == "first" else "bias" if order.fused_bias else "0"
+    takes_scales = not schedule.block_scaled and not unit.scale
+    takes_scales &= unit.a.fmt.bits <= 8 or schedule.library != "cuBLAS"
+    factors = FACTORS[order.scale_order] if takes_scales else "alpha, sum"
+    steps = [f"fma({factors}, {addend})"]
+    if addend != "bias":
+        steps += ["plus bias"]
+    if order.source != "first":
+        steps += ["rounded to the output"] if order.source == "after_cast" else []
+        steps += ["fma(beta, C, y) where there is a C"]
+    starts = "" if order.adds_c else " A C without beta is what the sum starts at instead."
+    yield f"Epilogue, each operation rounded once to float32: {'; '.join(steps)}.{starts}"
+    if fmt is not None and fmt != FP32:
+        yield f"The result is rounded to {in_words(fmt)}, to nearest even{', and saturates' if fmt.bits <= 8 else ''}."
+
+
+def _scaled(schedule: Schedule, x: str, y: str) -> str:
+    return SCALES[schedule.epilogue.scale_order].format(x=x, y=y)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,378 @@
+"""The nodes of a tree of additions, and how they are put together so that what cannot matter does not show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from fpsim.formats.named import FP32, Format
+from fpsim.schedules.plan import Span
+
+Order = Literal["chain", "pairwise", "butterfly"]
+Start = Literal["zero", "first"]
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What one addition does with the numbers that it takes.
+
+    Args:
+      rule: "ieee" (the exact sum, rounded once; zeros have the signs of IEEE 754), "once" (the same of all terms
+        together, without the +0 that it starts from), or how a matrix unit adds a step (docs/matrix-units.md), such as
+        "fused".
+      fmt: the format of the result.
+      rounding: a word of `fp.encode`.
+      fraction_bits: bits kept below the largest exponent where terms are aligned; None where nothing is cut.
+      floor_exponent: of a zero term, where terms are aligned.
+      result_bits: mantissa bits of the result, None for all.
+      width: places of a step, where those without a term matter.
+      operands: what becomes of operands before they are multiplied: "tf32" drops their low bits.
+      scale, block: element of block scales and the terms that share one.
+      then: the format into which the result is rounded once more, to nearest even.
+      overflow, subnormals: as of `fp.encode`.
+      stream: which random words a stochastic rounding takes.
+    """
+
+    rule: str
+    fmt: Format
+    rounding: str = "nearest_even"
+    fraction_bits: int | None = None
+    floor_exponent: int | None = None
+    result_bits: int | None = None
+    width: int = 0
+    operands: str = ""
+    scale: str = ""
+    block: int = 0
+    then: Format | None = None
+    overflow: str = "nonfinite"
+    subnormals: str = "keep"
+    stream: str = ""
+
+    @property
+    def words(self) -> str:
+        """In words.
+
+        Example:
+          >>> import fpsim as fp
+          >>> fp.schedules.tree("hopper_e4m3_f32", 32).root.how.words
+          'cut at 13 fraction bits, rounded toward zero to 13 mantissa bits in float32'
+        """
+        plain = self.rule in ("fused", "ieee", "once", "exact")
+        rule = "" if plain else f"by the rule {self.rule.upper()}, "
+        cut = f"{rule}cut at {self.fraction_bits} fraction bits, " if self.fraction_bits is not None else rule
+        full = self.result_bits is None or self.result_bits >= self.fmt.mantissa_bits
+        bits = "" if full else f"{self.result_bits} mantissa bits in "
+        twice = f", then to {in_words(self.then)}" if self.then is not None else ""
+        return f"{cut}rounded {self.rounding.replace('_', ' ')} to {bits}{in_words(self.fmt)}{twice}"
+
+
+FLOAT32 = Arithmetic("ieee", FP32)
+
+
+def in_words(fmt: Format) -> str:
+    """The name of a format in a sentence."""
+    return "float32" if fmt == FP32 else fmt.name
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Additions one after the other: number i adds the products of `terms` terms of K from start + i * stride on."""
+
+    start: int
+    terms: int
+    count: int
+    stride: int  # 0 where count is 1
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """One addition of the products of terms that do not lie side by side."""
+
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Round:
+    """A number rounded into a format, to nearest even; FP8 saturates, as NVIDIA's conversion does."""
+
+    fmt: Format
+    input: Node
+
+    @property
+    def depth(self) -> int:
+        """Levels of nodes."""
+        return 1 + self.input.depth
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A partial sum times the two scales of its block, the second of two products unrounded where it is added.
+
+    order: "product": (scale_a * scale_b) * sum; "a_first": (sum * scale_a) * scale_b; "b_first" likewise;
+    "one_dimensional_first": the side with a scale per row before the one with a scale per block.
+    """
+
+    order: str
+    input: Node
+
+    @property
+    def fmt(self) -> Format:
+        """The format of what it is added to."""
+        return FP32
+
+    @property
+    def depth(self) -> int:
+        """Levels of nodes."""
+        return 1 + self.input.depth
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A sum of products and of other nodes.
+
+    Args:
+      how: what every addition does.
+      start: "zero": the running sum starts at +0; "first": at the first input as it is.
+      order: "chain": inputs join the running sum one after the other. "pairwise": neighbours are added, then the sums
+        of neighbours, level by level; an odd last one moves up. "butterfly": with h half of the smallest power of two
+        that is not below the number of inputs, input l takes l + h where there is one; then the same with h / 2, ...
+      inputs: nodes, and runs of additions of products. A pairwise sum takes every product for itself.
+      product: how a product is rounded before it is added; None where it is exact.
+    """
+
+    how: Arithmetic
+    start: Start
+    order: Order
+    inputs: tuple[Node | Steps | Gathered, ...]
+    product: Arithmetic | None = None
+
+    @property
+    def fmt(self) -> Format:
+        """The format of the result."""
+        return self.how.then or self.how.fmt
+
+    @property
+    def depth(self) -> int:
+        """Levels of nodes."""
+        return 1 + max((1 if isinstance(x, (Steps, Gathered)) else x.depth for x in self.inputs), default=0)
+
+
+Node = Sum | Round | Scaled
+
+
+class Extent(NamedTuple):
+    """From which to which term of K a node reaches, and how many terms it has."""
+
+    start: int
+    stop: int
+    terms: int
+
+    def __str__(self) -> str:
+        """Terms start .. stop, the last one included.
+
+        Example:
+          >>> from fpsim.schedules.trees.nodes import Extent
+          >>> str(Extent(0, 128, 128)), str(Extent(5, 6, 1)), str(Extent(0, 97, 4))
+          ('0..127', '5', '4 of 0..96')
+        """
+        few = f"{self.terms} of " if 1 < self.terms < self.stop - self.start else ""
+        return str(self.start) if self.terms == 1 else f"{few}{self.start}..{self.stop - 1}"
+
+
+NOTHING = Extent(0, 0, 0)
+
+
+def extent_of(span: Span) -> Extent:
+    """A run of terms."""
+    return Extent(span.start, span.stop, span.terms)
+
+
+def extent(node: Node | Steps | Gathered) -> Extent:
+    """Where the terms of a node lie.
+
+    Example:
+      >>> import fpsim as fp
+      >>> from fpsim.schedules.trees.nodes import extent
+      >>> extent(fp.schedules.tree(fp.schedules.FLAT, 100).root)
+      Extent(start=0, stop=100, terms=100)
+    """
+    if isinstance(node, Steps):
+        return Extent(node.start, node.start + (node.count - 1) * node.stride + node.terms, node.count * node.terms)
+    if isinstance(node, Gathered):
+        return joint(extent_of(span) for span in node.spans)
+    return joint(extent(each) for each in node.inputs) if isinstance(node, Sum) else extent(node.input)
+
+
+def joint(extents: Iterator[Extent]) -> Extent:
+    """Of several nodes together."""
+    some = [each for each in extents if each.terms]
+    if not some:
+        return NOTHING
+    return Extent(min(x.start for x in some), max(x.stop for x in some), sum(x.terms for x in some))
+
+
+# ---- building
+
+
+class Part(NamedTuple):
+    """A node, and whether its value can never be -0."""
+
+    node: Node
+    never_minus_zero: bool
+
+
+def zero(fmt: Format) -> Sum:
+    """+0, the sum of no terms."""
+    return Sum(Arithmetic("ieee", fmt), "zero", "chain", ())
+
+
+def add_steps(steps: list[Steps | Gathered], new: Steps) -> None:
+    """Append additions; equal sequences of additions give equal lists, in however many runs they come."""
+    start, terms, count, stride = new.start, new.terms, new.count, new.stride
+    while count:
+        last = steps[-1] if steps else None
+        if not isinstance(last, Steps) or last.terms != terms:
+            steps.append(Steps(start, terms, count, stride if count > 1 else 0))
+            return
+        if last.count == 1:
+            steps[-1] = Steps(last.start, terms, 2, start - last.start)
+        elif start == last.start + last.count * last.stride:
+            goes_on = count > 1 and stride == last.stride
+            steps[-1] = Steps(last.start, terms, last.count + (count if goes_on else 1), last.stride)
+            if goes_on:
+                return
+        else:
+            steps.append(Steps(start, terms, count, stride if count > 1 else 0))
+            return
+        start, count = start + stride, count - 1
+
+
+def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus_zero: bool) -> Part:
+    """A chain of products from +0."""
+    if not steps:
+        return Part(zero(how.fmt), True)
+    return Part(Sum(how, "zero", "chain", tuple(steps)), never_minus_zero)
+
+
+def add(how: Arithmetic, parts: Sequence[Part], *, from_zero: bool = False, order: Order = "chain") -> Part:
+    """The sum of parts, each addition the exact sum rounded once to nearest even.
+
+    What cannot matter is left out: a +0 that a number joins which is never -0, and a sum of one.
+    """
+    plain = (how.rounding, how.subnormals, how.then) == ("nearest_even", "keep", None)
+    same = plain and all(part.node.fmt == how.fmt for part in parts)
+    if not parts:
+        return Part(zero(how.fmt), True)
+    if same and from_zero and parts[0].never_minus_zero:
+        from_zero = False
+    if same and not from_zero:
+        parts = _without_zeros(parts, how.fmt, order)
+        if len(parts) == 1:
+            return parts[0]
+    if len(parts) == 2:
+        order = "chain"
+    # a sum of float32 numbers is -0 only if both are
+    never = same and (from_zero or any(part.never_minus_zero for part in parts))
+    return Part(Sum(how, "zero" if from_zero else "first", order, tuple(part.node for part in parts)), never)
+
+
+def _without_zeros(parts: Sequence[Part], fmt: Format, order: Order) -> Sequence[Part]:
+    """The parts without the zeros at the end, where no sum that they join can be -0."""
+    nothing = zero(fmt)
+    safe = parts[0].never_minus_zero if order == "chain" else all(part.never_minus_zero for part in parts)
+    while safe and len(parts) > 1 and parts[-1].node == nothing:
+        parts = parts[:-1]
+    return parts
+
+
+def rounded(part: Part, fmt: Format | None) -> Part:
+    """A part rounded into a format, which one that is in it already does not notice."""
+    if fmt is None or part.node.fmt == fmt:
+        return part
+    if isinstance(part.node, Sum) and part.node == zero(part.node.fmt):
+        return Part(zero(fmt), True)
+    return Part(Round(fmt, part.node), False)
+
+
+# ---- a tree as a program
+
+Kind = Literal["begin", "step", "push", "join", "pairwise", "butterfly", "scale", "round"]
+
+
+class Operation(NamedTuple):
+    """One operation of a machine with a stack of running sums.
+
+    kind: "begin" pushes +0; "step" adds products to the top; "push" pushes one product; "join" takes the top and adds
+    it to the next; "pairwise" and "butterfly" replace `numbers` numbers by their sum; "scale" multiplies the top by the
+    scales of its block; "round" rounds it.
+    """
+
+    kind: Kind
+    how: Arithmetic | Format | str  # of a sum; the format of "begin" and "round"; the order of "scale"
+    spans: tuple[Span, ...] = ()  # terms whose products are added
+    product: Arithmetic | None = None
+    numbers: int = 0
+    node: Any = None  # what the operation belongs to; not compared
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What decides about the bits."""
+        return self[:5]
+
+
+def operations(node: Node) -> Iterator[Operation]:
+    """The program of a node; equal programs mean equal nodes."""
+    if isinstance(node, Scaled):
+        yield from operations(node.input)
+        yield Operation("scale", node.order, node=node)
+    elif isinstance(node, Round):
+        yield from operations(node.input)
+        yield Operation("round", node.fmt, node=node)
+    elif node.order == "chain":
+        yield from _chain(node)
+    else:
+        count = 0
+        for each in node.inputs:
+            for program in _values(each, node):
+                yield from program
+                count += 1
+        yield Operation(node.order, node.how, numbers=count, node=node)
+
+
+def _chain(node: Sum) -> Iterator[Operation]:
+    if node.start == "zero":
+        yield Operation("begin", node.how.fmt, node=node)
+    for i, each in enumerate(node.inputs):
+        if isinstance(each, (Steps, Gathered)):
+            for spans in steps_of(each):
+                yield Operation("step", node.how, spans, node.product, node=node)
+            continue
+        yield from operations(each)
+        if i or node.start == "zero":
+            yield Operation("join", node.how, node=each)
+
+
+def _values(each: Node | Steps | Gathered, node: Sum) -> Iterator[Iterator[Operation]]:
+    """A program for every number that a sum in levels takes."""
+    if not isinstance(each, (Steps, Gathered)):
+        yield operations(each)
+        return
+    for spans in steps_of(each):
+        yield iter([Operation("push", node.how, spans, node.product, node=node)])
+
+
+def steps_of(steps: Steps | Gathered) -> Iterator[tuple[Span, ...]]:
+    """The terms of every addition.
+
+    Example:
+      >>> from fpsim.schedules.trees.nodes import Steps, steps_of
+      >>> list(steps_of(Steps(0, 16, 2, 16)))
+      [(Span(start=0, stop=16),), (Span(start=16, stop=32),)]
+    """
+    if isinstance(steps, Gathered):
+        yield steps.spans
+        return
+    for i in range(steps.count):
+        start = steps.start + i * steps.stride
+        yield (Span(start, start + steps.terms),)

@@ -1,0 +1,244 @@
+"""The sums of slices as nodes of a tree: chains of instructions, lanes of threads, and accumulators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from fpsim.errors import unknown
+from fpsim.formats.named import FP32, Format
+from fpsim.formats.rounding import Rounding
+from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
+from fpsim.schedules.plan import Plan, Slice, Span
+from fpsim.schedules.schedule import Chain, Lanes, Schedule
+from fpsim.schedules.trees.nodes import (
+    FLOAT32,
+    Arithmetic,
+    Gathered,
+    Part,
+    Scaled,
+    Steps,
+    Sum,
+    add,
+    add_steps,
+    rounded,
+    sum_of_terms,
+    zero,
+)
+from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
+
+THREADS = 128  # of a block of cuBLAS's dot_kernel and of its reduce_1Block_kernel (docs/schedules.md)
+LEFT = 32, 4  # sums that reduce_1Block_kernel halves its own to, and that it adds one after the other at the end
+CUTS = (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES)  # a zero result is +0 (docs/matrix-units.md)
+
+# ---- matrix units
+
+
+def arithmetic_of(unit: MatrixUnit) -> Arithmetic:
+    """What one step of a unit does, without its name."""
+    if unit.rule is Rule.EXACT and unit.terms == 1:
+        return Arithmetic("ieee", unit.d.fmt)
+    return Arithmetic(
+        unit.rule.name.lower(), unit.d.fmt, unit.rounding,
+        fraction_bits=unit.fraction_bits or None,
+        floor_exponent=unit.floor_exponent if unit.fraction_bits else None,
+        result_bits=unit.result_bits,
+        # the others add a step with fewer terms as if the rest were zeros
+        width=unit.terms if unit.rule is Rule.FLUSHED_TREE else 0,
+        operands=unit.a.name if unit.a.name in ("tf32", "xf32") else "",
+        scale=unit.scale or "", block=unit.block,
+    )  # fmt: skip
+
+
+def by_chains(schedule: Schedule, plan: Plan, unit: MatrixUnit, scaled: bool) -> list[Part]:
+    """The sums of slices by matrix instructions."""
+    chain, how = schedule.sums, arithmetic_of(unit)
+    assert isinstance(chain, Chain)
+    never_minus_zero = unit.rule in CUTS and unit.d.fmt == FP32
+    parts = []
+    for of in plan.slices:
+        if not plan.promoted:
+            parts.append(_chain(of, Span(0, of.terms), plan.step, how, never_minus_zero))
+            continue
+        blocks = [_chain(of, block, plan.step, how, never_minus_zero) for block in of.blocks]
+        if scaled:
+            blocks = [Part(Scaled(schedule.epilogue.scale_order, part.node), False) for part in blocks]
+        parts.append(add(FLOAT32, blocks, from_zero=scaled or not chain.first_as_is))
+    return parts
+
+
+def _chain(of: Slice, block: Span, step: int, how: Arithmetic, never_minus_zero: bool) -> Part:
+    """The instructions of a block of a slice, one after the other from +0."""
+    cuts = [block.start, of.residue, block.stop] if block.start < of.residue < block.stop else [*block]
+    steps: list[Steps | Gathered] = []
+    for start, stop in pairwise(cuts):
+        _add_run(steps, of.runs, start, stop, step)
+    return sum_of_terms(how, steps, never_minus_zero)
+
+
+def _add_run(steps: list[Steps | Gathered], runs: Sequence[Span], start: int, stop: int, step: int) -> None:
+    """Instructions over positions start .. stop of a slice."""
+    if len(runs) == 1:
+        first = runs[0].start + start
+        whole, rest = divmod(stop - start, step)
+        add_steps(steps, Steps(first, step, whole, step))
+        add_steps(steps, Steps(first + whole * step, rest, 1 if rest else 0, 0))
+        return
+    index, before = 0, 0  # of the run in which a position lies, and the positions before that run
+    for position in range(start, stop, step):
+        spans, left = [], min(step, stop - position)
+        while left:
+            while position >= before + runs[index].terms:
+                before += runs[index].terms
+                index += 1
+            first = runs[index].start + position - before
+            taken = min(left, runs[index].stop - first)
+            spans.append(Span(first, first + taken))
+            position, left = position + taken, left - taken
+        if len(spans) == 1:
+            add_steps(steps, Steps(spans[0].start, spans[0].terms, 1, 0))
+        else:
+            steps.append(Gathered(tuple(spans)))
+
+
+def merged(parts: list[Part], schedule: Schedule, fmt: Format) -> Part:
+    """Slices as the schedule puts them together."""
+    parts = [part for part in parts if part.node != zero(part.node.fmt)] or parts[:1]
+    merge = schedule.slicing.merge
+    if len(parts) == 1:
+        return parts[0]
+    if merge == "output":
+        return add(FLOAT32, [rounded(part, fmt) for part in parts])
+    if merge == "in_place" and fmt != FP32:
+        first = rounded(parts[0], fmt)
+        return add(replace(FLOAT32, then=fmt), [first, *parts[1:]])
+    if merge == "from_both_ends":
+        return _from_both_ends(parts)
+    return add(FLOAT32, parts)
+
+
+def _from_both_ends(parts: list[Part]) -> Part:
+    """The last slice, then the others in order, each of the first half with one of the second added to it."""
+    last, half = len(parts) - 1, (len(parts) + 1) // 2
+    pairs = [
+        add(FLOAT32, [parts[i], parts[i + half]] if i + half < last else [parts[i]]) for i in range(half) if i != last
+    ]
+    return add(FLOAT32, [parts[last], *pairs])
+
+
+# ---- kernels without matrix units
+
+
+def by_lanes(lanes: Lanes, plan: Plan, unit: MatrixUnit, n: int | None) -> list[Part]:
+    """The sums of slices by threads."""
+    # products are multiples of the smallest float32, so that none rounds to -0
+    coarse = _lowest(unit.a.fmt) + _lowest(unit.b.fmt) >= _lowest(FP32)
+    parts = []
+    for of in plan.slices:
+        run = of.runs[0] if of.runs else Span(0, 0)
+        if lanes.merge == "blocks":
+            parts.append(_dot_blocks(lanes, run, 2 if n == 1 else 1, coarse))
+            continue
+        each = [_lane(lanes, run, plan.run, lane, coarse) for lane in range(lanes.count)]
+        butterfly = lanes.merge == "butterfly"
+        parts.append(add(FLOAT32, each, from_zero=lanes.lanes_from_zero, order="butterfly" if butterfly else "chain"))
+    return parts
+
+
+def _lowest(fmt: Format) -> int:
+    """The exponent of the smallest subnormal."""
+    return fmt.min_exponent - fmt.mantissa_bits
+
+
+def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> Part:
+    """What one lane adds: a chain, or a total of chains of `chunk` terms."""
+    starts = range(slice_.start + lane * run, slice_.stop, lanes.count * run)
+    runs = [Span(start, min(start + run, slice_.stop)) for start in starts]
+    if not lanes.chunk:
+        return _threads_chain(runs, coarse)
+    chunks: list[list[Span]] = [[]]
+    left = lanes.chunk
+    for start, stop in runs:
+        while start < stop:
+            if left == 0:
+                chunks.append([])
+                left = lanes.chunk
+            taken = min(left, stop - start)
+            chunks[-1].append(Span(start, start + taken))
+            start, left = start + taken, left - taken
+    return add(FLOAT32, [_threads_chain(each, coarse) for each in chunks], from_zero=lanes.chunks_from_zero)
+
+
+def _threads_chain(runs: Sequence[Span], coarse: bool) -> Part:
+    """Fused multiply-adds in float32 from +0."""
+    steps: list[Steps | Gathered] = []
+    for start, stop in runs:
+        add_steps(steps, Steps(start, 1, stop - start, 1))
+    return sum_of_terms(FLOAT32, steps, coarse)
+
+
+def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> Part:
+    """dot_kernel and reduce_1Block_kernel of cuBLAS."""
+    tile, blocks = THREADS * chains, lanes.blocks
+    sums = []
+    for b in range(blocks):
+        threads = []
+        for t in range(THREADS):
+            of_thread = [
+                _threads_chain(
+                    [
+                        Span(k, k + 1)
+                        for k in range(slice_.start + b * tile + t * chains + s, slice_.stop, blocks * tile)
+                    ],
+                    coarse,
+                )
+                for s in range(chains)
+            ]
+            threads.append(add(FLOAT32, of_thread, from_zero=True))
+        sums.append(add(FLOAT32, threads, order="butterfly"))
+    rows = [add(FLOAT32, sums[t::THREADS]) for t in range(min(THREADS, blocks))]
+    half = THREADS // 2
+    while half >= LEFT[0]:
+        rows = [add(FLOAT32, [rows[i], *rows[i + half : i + half + 1]]) for i in range(min(half, len(rows)))]
+        half //= 2
+    rows = [add(FLOAT32, rows[j :: LEFT[1]]) for j in range(min(LEFT[1], len(rows)))]
+    return add(FLOAT32, rows)
+
+
+# ---- accumulators
+
+
+def by_accumulator(how: Accumulator, k: int) -> Part:
+    """The sum of a generic accumulator."""
+    inner = _accumulator_arithmetic(how, how.fmt, k)
+    if k == 0:
+        return Part(zero(how.result_format), True)
+    if isinstance(how, Exact):
+        return Part(Sum(replace(inner, rule="once"), "zero", "chain", (Steps(0, k, 1, 0),)), False)
+    one_by_one = Steps(0, 1, k, 1 if k > 1 else 0)
+    if isinstance(how, FusedMultiplyAdd):
+        return Part(Sum(inner, "zero", "chain", (one_by_one,)), False)
+    if isinstance(how, Pairwise):
+        return Part(Sum(inner, "first", "pairwise", (one_by_one,), inner), False)
+    # sums of numbers of one format do not underflow
+    exact_below = how.rounding is Rounding.NEAREST_EVEN and how.subnormals == "keep" and how.fmt.subnormals
+    if isinstance(how, Sequential):
+        return Part(Sum(inner, "zero", "chain", (one_by_one,), inner), exact_below)
+    if not isinstance(how, Chunked):
+        raise unknown("how", type(how).__name__, ["Sequential", "FusedMultiplyAdd", "Pairwise", "Chunked", "Exact"])
+    runs = [Span(start, min(start + how.chunk, k)) for start in range(0, k, how.chunk)]
+    totals = [
+        Part(Sum(inner, "zero", "chain", (Steps(r.start, 1, r.terms, 1 if r.terms > 1 else 0),), inner), exact_below)
+        for r in runs
+    ]
+    return add(_accumulator_arithmetic(how, how.outer, k), totals, from_zero=True)
+
+
+def _accumulator_arithmetic(how: Accumulator, fmt: Format, k: int) -> Arithmetic:
+    """What one rounding of an accumulator does."""
+    stochastic = how.rounding is Rounding.STOCHASTIC  # then the random words depend on where a rounding stands
+    return Arithmetic(
+        "ieee", fmt, how.rounding.name.lower(), overflow=how.overflow, subnormals=how.subnormals,
+        stream=f"{how!r} of {k} terms" if stochastic else "",
+    )  # fmt: skip

@@ -1,0 +1,230 @@
+"""The picture of a tree of additions: terms at the bottom, sums above them, each coloured by what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fpsim.display import figure as drawing
+from fpsim.display.optional import load
+from fpsim.formats.named import FP32
+from fpsim.schedules.trees.boxes import ROW, Box, heights, levels_of, model_of
+from fpsim.schedules.trees.nodes import Arithmetic, Gathered, Node, Steps, Sum
+from fpsim.schedules.trees.tree import Tree
+
+SLOT = 0.16  # inches that a slot should have
+NARROWEST, WIDEST = drawing.WIDTH + 1.5, 7.5  # inches, of a figure
+CHARACTER = 0.051  # inches, of a letter of 6.5 points
+BLUE, GREEN, RED, AMBER = drawing.COLORS["E4M3"], drawing.COLORS["FP16"], drawing.COLORS["E5M2"], drawing.COLORS["E2M1"]
+SHADE = 0.30  # how much colour a box has
+
+
+def tree_axes(tree: Tree, ax: Any = None, title: str = "") -> Any:
+    """Draw a tree into axes, new ones where there are none.
+
+    Args:
+      tree: as of `fpsim.schedules.tree`.
+      ax: matplotlib Axes.
+      title: above it.
+
+    Returns:
+      The Axes.
+    """
+    with drawing.matplotlib.rc_context(drawing.STYLE):
+        root, lost = model_of(tree)
+        tops = heights(root)
+        slots = root.right + (1.2 if lost else 0)
+        if ax is None:
+            ax = _axes(slots, tops[-1])
+        painter = _Painter(ax, tops, _inches_per_slot(ax, slots), _colours(tree.root))
+        for box in root.all():
+            painter.draw(box)
+        if lost:
+            lost.left, lost.right = root.right + 0.2, slots
+            painter.draw(lost)
+        painter.finish(root, lost, title)
+        return ax
+
+
+def _axes(slots: float, height: float) -> Any:
+    """New axes for so many slots and inches."""
+    width = min(max(SLOT * slots + 1, NARROWEST), WIDEST)
+    pyplot = load("matplotlib.pyplot", "drawing")
+    return pyplot.subplots(figsize=(width, height + 1.4), layout="constrained")[1]
+
+
+def _inches_per_slot(ax: Any, slots: float) -> float:
+    return float(ax.get_window_extent().width / ax.figure.dpi / max(slots, 1))
+
+
+def _colours(root: Node) -> dict[Arithmetic, str]:
+    """A colour for each kind of addition: green for float32's own, blue and others for those of units."""
+    found: dict[Arithmetic, str] = {}
+    others = iter([BLUE, *drawing.OTHER_COLORS])
+
+    def visit(node: Node) -> None:
+        if not isinstance(node, Sum):
+            visit(node.input)
+            return
+        inner = [each for each in node.inputs if not isinstance(each, (Steps, Gathered))]
+        for each in inner[:2] + inner[-1:]:
+            visit(each)
+        if node.how not in found:
+            plain = node.how.rule == "ieee" and node.how.fmt == FP32
+            found[node.how] = GREEN if plain and node.how.then is None else RED if node.how.then else next(others)
+
+    visit(root)
+    return found
+
+
+def _tint(colour: str, share: float) -> tuple[float, float, float]:
+    """A colour mixed with white."""
+    rgb = load("matplotlib.colors", "drawing").to_rgb(colour)
+    red, green, blue = (1 - share * (1 - channel) for channel in rgb)
+    return red, green, blue
+
+
+class _Painter:
+    """Draws boxes into axes; x in slots, y in inches."""
+
+    def __init__(self, ax: Any, tops: Sequence[float], slot: float, colours: dict[Arithmetic, str]) -> None:
+        self.ax, self.tops, self.slot, self.colours = ax, tops, slot, colours
+        self.patches = load("matplotlib.patches", "drawing")
+        self.ticks: list[tuple[float, str]] = []
+        self.rows: dict[float, str] = {}  # words for rows whose boxes are too narrow for any
+
+    def draw(self, box: Box) -> None:
+        """One box."""
+        bottom, top = (self.tops[box.level - 1] if box.level else 0.0), self.tops[box.ceiling]
+        if box.kind == "sum":
+            self._sum(box, bottom, top)
+        elif box.kind == "more":
+            self.ax.text(
+                box.middle, (bottom + top) / 2, "···", ha="center", va="center", color=drawing.QUIET, fontsize=8
+            )
+            self.ticks.append((box.middle, box.text))
+        elif box.kind == "lost":
+            self._rectangle(box, bottom, top, "white", edge=RED, hatch="//////")
+            self.ticks.append((box.middle, f"{box.tick} lost"))
+        elif box.kind == "step":
+            self._rectangle(box, bottom, top, _tint(drawing.DATA, 0.16))
+            self._text(box, (bottom + top) / 2, [box.text], size=6)
+            self.ticks.append((box.middle, box.tick))
+        else:
+            colour = RED if box.kind == "round" else AMBER
+            self._rectangle(box, bottom, top, _tint(colour, 0.75))
+            self._text(box, (bottom + top) / 2, [box.text, box.short])
+
+    def _rectangle(self, box: Box, bottom: float, top: float, fill: Any, edge: Any = "white", hatch: str = "") -> None:
+        gap = 0.012 / self.slot  # between neighbours
+        corner, width, height = (box.left + gap, bottom + 0.012), box.right - box.left - 2 * gap, top - bottom - 0.024
+        line = 0.7 if hatch else 0
+        patch = self.patches.Rectangle(
+            corner, width, height, facecolor=fill, edgecolor=edge, linewidth=line, hatch=hatch
+        )  # fmt: skip
+        self.ax.add_patch(patch)
+
+    def _text(self, box: Box, y: float, candidates: Sequence[str], size: float = 6.5) -> None:
+        """The first text that fits into a box, or else the words of a row."""
+        room = (box.right - box.left) * self.slot - 0.03
+        for text in candidates:
+            if len(text) * CHARACTER * size / 6.5 <= room:
+                self.ax.text(box.middle, y, text, ha="center", va="center", fontsize=size, color=drawing.INK)
+                return
+        if all(abs(y - row) > 0.01 for row in self.rows):
+            self.rows[y] = candidates[0]
+
+    def _sum(self, box: Box, bottom: float, top: float) -> None:
+        """A sum: its box, and where its inputs join."""
+        colour = self.colours.get(box.node.how, GREEN)
+        rows = levels_of(box)
+        if rows > 1:
+            self._butterfly(box, bottom, top, rows, colour)
+            return
+        self._rectangle(box, bottom, top, _tint(colour, SHADE))
+        joins = [each for each in box.inside if each.kind != "more"]
+        has_rail = len(box.inside) > 1 and box.node.order == "chain"
+        y = bottom + 0.10
+        if has_rail:
+            self._rail(box, joins, bottom, y, colour)
+        top = min(top, bottom + 2 * ROW)
+        of = [f"{box.short} of {box.text.split()[2]}"] if box.short == "chain" else []
+        self._text(box, (y + 0.07 + top) / 2 if has_rail else (bottom + top) / 2, [box.text, *of, box.short])
+
+    def _rail(self, box: Box, joins: Sequence[Box], bottom: float, y: float, colour: str) -> None:
+        """The running sum from left to right, with a dot where an input joins it; open where it starts at +0."""
+        ends = (box.inside[0].middle, box.inside[-1].middle)
+        self.ax.plot(ends, (y, y), color=colour, linewidth=0.9, solid_capstyle="round", zorder=3)
+        for each in joins:
+            self.ax.plot((each.middle, each.middle), (bottom, y), color=colour, linewidth=0.9, zorder=3)
+        starts = [box.inside[0].middle] if box.node.start == "zero" else []
+        added = [each.middle for each in joins if each is not box.inside[0]]
+        size = min(3.0, 20 * self.slot)
+        self.ax.plot(added, [y] * len(added), "o", color=colour, markersize=size, markeredgewidth=0, zorder=4)
+        self.ax.plot(starts, [y] * len(starts), "o", color=colour, markersize=size, markeredgewidth=0.8,
+                     markerfacecolor="white", zorder=4)  # fmt: skip
+
+    def _butterfly(self, box: Box, bottom: float, top: float, rows: int, colour: str) -> None:
+        """A row of boxes for every halving."""
+        sides = [(each.left, each.right) for each in box.inside]
+        height = (top - bottom) / rows
+        count = 1 << rows
+        places = [int(format(i, f"0{rows}b")[::-1], 2) for i in range(count)]
+        lanes = [i for i in places if i < len(box.inside)]
+        for row in range(rows):
+            half = count >> (row + 1)
+            joined: dict[int, tuple[float, float]] = {}
+            for lane, (left, right) in zip(lanes, sides, strict=True):
+                low = joined.get(lane % half)
+                joined[lane % half] = (left, right) if low is None else (min(low[0], left), max(low[1], right))
+            lanes, sides = list(joined), list(joined.values())
+            for lane, (left, right) in joined.items():
+                part = Box("sum", "", left=left, right=right)
+                y = bottom + row * height
+                self._rectangle(part, y, y + height, _tint(colour, SHADE + 0.06 * (row % 2)))
+                words = [f"lane {lane} + lane {lane + half}", f"{lane} + {lane + half}"]
+                if lane == 0:
+                    self.rows[y + height / 2] = f"lane l + lane l + {half}"
+                self._text(part, y + height / 2, words, size=6)
+
+    def finish(self, root: Box, lost: Box | None, title: str) -> None:
+        """Axes, ticks, title and legend."""
+        ax = self.ax
+        ax.set_xlim(0, lost.right if lost else root.right)
+        ax.set_ylim(0, self.tops[-1] + 0.03)
+        ax.set_yticks(list(self.rows), list(self.rows.values()), fontsize=6.5)
+        widest = max(len(text) for _, text in self.ticks) * CHARACTER
+        upright = len(self.ticks) > 1 and widest > self.slot
+        ax.set_xticks([x for x, _ in self.ticks], [text for _, text in self.ticks], rotation=90 if upright else 0,
+                      fontsize=6)  # fmt: skip
+        ax.tick_params(axis="x", length=0, pad=2, labelcolor=drawing.QUIET)
+        ax.tick_params(axis="y", length=0, labelcolor=drawing.INK)
+        if lost:
+            ax.get_xticklabels()[-1].set_color(RED)
+        ax.set_xlabel("terms of K", fontsize=7, color=drawing.QUIET)
+        for spine in ax.spines.values():
+            spine.set_visible(False)
+        lines = self._legend(root)
+        if title:
+            ax.set_title(title, loc="left", fontsize=8, fontweight="bold", pad=6 + 10 * lines, linespacing=1.3)
+
+    def _legend(self, root: Box) -> int:
+        """What the colours mean; how many lines that takes."""
+        kinds = {box.kind for box in root.all()}
+        zeros = any(box.kind == "sum" and box.node.start == "zero" and len(box.inside) > 1 for box in root.all())
+        handles = [self.patches.Patch(color=_tint(c, SHADE), label=how.words) for how, c in self.colours.items()]
+        if "round" in kinds and RED not in self.colours.values():
+            handles.append(self.patches.Patch(color=_tint(RED, 0.75), label="rounding of a sum"))
+        if "scale" in kinds:
+            handles.append(self.patches.Patch(color=_tint(AMBER, 0.75), label="scales of the block"))
+        if zeros:
+            line = load("matplotlib.lines", "drawing").Line2D
+            handles.append(line([], [], marker="o", markersize=3, markerfacecolor="white", color=drawing.QUIET,
+                                linewidth=0, label="starts at +0"))  # fmt: skip
+        widest = max(len(each.get_label()) for each in handles) * CHARACTER + 0.3
+        columns: int = max(1, min(len(handles), int(self.slot * self.ax.get_xlim()[1] / widest)))
+        self.ax.legend(
+            handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, frameon=False, fontsize=6.5,
+            handlelength=0.9, handletextpad=0.4, columnspacing=1.2, labelspacing=0.3, borderpad=0, borderaxespad=0.4,
+        )  # fmt: skip
+        return -(-len(handles) // columns)

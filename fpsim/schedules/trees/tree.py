@@ -1,0 +1,200 @@
+"""A sum as a tree: which products and partial sums meet in which addition, and what that addition keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fpsim.formats.named import FP32, Format
+from fpsim.formats.named import format as find_format
+from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.schedules.plan import Span, plan_of
+from fpsim.schedules.schedule import Lanes, Schedule
+from fpsim.schedules.trees.difference import Comparison, difference
+from fpsim.schedules.trees.nodes import Node, Operation, operations, rounded
+from fpsim.schedules.trees.parts import by_accumulator, by_chains, by_lanes, merged
+from fpsim.sums.accumulators import Accumulator
+
+FormatLike = str | Format
+EIGHT_BITS = ("", "2xacc", "blockwise", "1d2d", "1d1d", "tl.dot", "rowwise", "block_scaled", "xmma")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The additions behind one output of a product.
+
+    Equal trees mean equal bits (NaNs count as equal), for the same operands and without c. Trees that differ give other
+    bits for some operands as a rule, though not for all.
+
+    Args:
+      k: terms of the product.
+      root: the last node: a Sum, Round or Scaled.
+      lost: terms of K that are never added.
+
+    Example:
+      >>> import fpsim as fp
+      >>> from fpsim.schedules import tree
+      >>> tree(fp.schedules.FLAT, 256) == tree("hopper_e4m3_f32", 256)
+      True
+      >>> print(tree(fp.schedules.cutlass_2xacc(128), 256).compare(tree(fp.schedules.FLAT, 256)))
+      terms 128..255: x adds them up from +0 for a sum of their own, y adds them to the running sum.
+    """
+
+    k: int
+    root: Node
+    lost: tuple[Span, ...] = ()
+
+    @property
+    def fmt(self) -> Format:
+        """The format of the result."""
+        return self.root.fmt
+
+    @property
+    def depth(self) -> int:
+        """Levels of nodes, the products included.
+
+        Example:
+          >>> import fpsim as fp
+          >>> [fp.schedules.tree(fp.schedules.cutlass_2xacc(128), k).depth for k in (32, 128, 4096)]
+          [2, 2, 3]
+        """
+        return self.root.depth
+
+    def operations(self) -> Iterator[Operation]:
+        """The tree as a program for a machine with a stack of running sums, in the order of the terms.
+
+        Example:
+          >>> import fpsim as fp
+          >>> [each.kind for each in fp.schedules.tree(fp.FusedMultiplyAdd("fp32"), 2).operations()]
+          ['begin', 'step', 'step']
+        """
+        return operations(self.root)
+
+    def compare(self, other: Tree, names: tuple[str, str] = ("x", "y")) -> Comparison:
+        """Whether another tree is the same, and where they first differ.
+
+        Args:
+          other: the tree to compare with.
+          names: what the sentence calls the two.
+
+        Example:
+          >>> import fpsim as fp
+          >>> tree = fp.schedules.tree
+          >>> print(tree("hopper_f16_f32", 64).compare(tree("blackwell_f16_f32", 64)))
+          The trees are equal, and so are the bits before the epilogue.
+          >>> hopper, blackwell = tree("hopper_e4m3_f32", 64), tree("blackwell_e4m3_f32", 64)
+        >>> print(hopper.compare(blackwell, ("Hopper", "Blackwell")))
+        terms 0..31: Hopper keeps 13 fraction bits, Blackwell keeps 25 fraction bits.
+        """
+        return difference(self, other, names)
+
+    def __repr__(self) -> str:
+        lost = f", {sum(span.terms for span in self.lost)} lost" if self.lost else ""
+        return f"Tree(k={self.k}, {self.depth} levels{lost}, result {self.fmt})"
+
+
+def tree(
+    how: Schedule | MatrixUnit | Accumulator | str, k: int, *, n: int | None = None,
+    accumulate: MatrixUnit | str | None = None, out_format: FormatLike | None = None, scaled: bool | None = None,
+) -> Tree:  # fmt: skip
+    """The tree by which a schedule, a matrix unit or an accumulator adds K products.
+
+    Args:
+      how: a schedule, a unit or its name (one chain), or an accumulator such as `fp.Sequential(fp.BF16)`.
+      k: terms.
+      n: columns of the product; cuBLAS's dot adds otherwise where it is 1. None for any other number.
+      accumulate: the unit of a schedule; None for that of its architecture ("hopper" if it has none) with E4M3 or, for
+        cuBLAS's default, CUTLASS and other families of 16-bit operands, FP16 operands.
+      out_format: the format to which the result is rounded, and partial sums where the schedule says so; None for none.
+      scaled: whether partial sums meet block scales; None where the schedule is for such operands.
+
+    Raises:
+      ValueError: an unknown unit, k below 0, or scales for a schedule that has no place for them.
+      TypeError: something else than a schedule, unit or accumulator.
+
+    Source: docs/schedules.md, docs/matrix-units.md, docs/accumulators.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.schedules.tree(fp.schedules.cublas("sm_90", split_k=9), 11528)
+      Tree(k=11528, 3 levels, 8 lost, result FP32)
+    """
+    if isinstance(k, bool) or not hasattr(k, "__index__") or k < 0:
+        raise ValueError(f"k must be a number of terms, 0 or more; got {k!r}.")
+    fmt = None if out_format is None else find_format(out_format)
+    if isinstance(how, (str, MatrixUnit)):
+        return tree(Schedule("one chain"), k, accumulate=how, out_format=fmt)
+    if isinstance(how, Accumulator):
+        return Tree(k, rounded(by_accumulator(how, k), fmt).node)
+    if not isinstance(how, Schedule):
+        raise TypeError(f"how must be a schedule, a matrix unit, its name or an accumulator; got {how!r}.")
+    if scaled and not how.block_scaled:
+        raise ValueError(f"{how} has no place for scales that change along K. Leave scaled out, or take deepgemm().")
+    unit = unit_of(how, accumulate)
+    plan = plan_of(how, unit, k)
+    if isinstance(how.sums, Lanes):
+        parts = by_lanes(how.sums, plan, unit, n)
+    else:
+        parts = by_chains(how, plan, unit, how.block_scaled if scaled is None else scaled)
+    whole = rounded(merged(parts, how, fmt or FP32), fmt)
+    return Tree(k, whole.node, (plan.lost,) if plan.lost.terms else ())
+
+
+def compare(
+    x: Schedule | MatrixUnit | Accumulator | str, y: Schedule | MatrixUnit | Accumulator | str, k: int, *,
+    n: int | None = None, accumulate: MatrixUnit | str | None = None, out_format: FormatLike | None = None,
+    scaled: bool | None = None,
+) -> Comparison:  # fmt: skip
+    """Whether two schedules, units or accumulators add K products alike, and where they first differ.
+
+    Args:
+      x, y: as `how` of `fp.schedules.tree`.
+      k, n, accumulate, out_format, scaled: as of `fp.schedules.tree`, for both; a schedule without a unit takes the
+        other's.
+
+    Returns:
+      A Comparison; `.equal` and, in words, `.sentence`.
+
+    Example:
+      >>> import fpsim as fp
+      >>> s = fp.schedules
+      >>> print(s.compare(s.cutlass_2xacc(128), s.FLAT, 4096))
+      terms 128..255: cutlass_2xacc(128) adds them up from +0 for a sum of their own, FLAT adds them to the running sum.
+      >>> s.compare(s.cutlass_2xacc(128), s.FLAT, 128).equal
+      True
+    """
+    shared = next((unit for unit in map(_own_unit, (x, y)) if unit is not None), None)
+    shared = shared if accumulate is None else find_unit(accumulate)
+    first, second = (
+        tree(
+            each, k, n=n, accumulate=shared, out_format=out_format,
+            scaled=scaled if isinstance(each, Schedule) and each.block_scaled else None,
+        )
+        for each in (x, y)
+    )  # fmt: skip
+    return first.compare(second, (str(x), str(y)))
+
+
+def unit_of(schedule: Schedule, accumulate: MatrixUnit | str | None = None) -> MatrixUnit:
+    """The unit that a schedule is read with where none is given.
+
+    Example:
+      >>> import fpsim as fp
+      >>> from fpsim.schedules.trees.tree import unit_of
+      >>> unit_of(fp.schedules.FLAT).name, unit_of(fp.schedules.cublas("sm_100")).name
+      ('hopper_e4m3_f32', 'blackwell_f16_f32')
+    """
+    if accumulate is not None:
+        return find_unit(accumulate)
+    arch = schedule.arch or "hopper"
+    if schedule.library == "DeepGEMM" and arch == "blackwell":
+        return find_unit("blackwell_mxfp8_e4m3_f32")
+    return find_unit(f"{arch}_e4m3_f32" if schedule.family in EIGHT_BITS else f"{arch}_f16_f32")
+
+
+def _own_unit(how: Schedule | MatrixUnit | Accumulator | str) -> MatrixUnit | None:
+    """The unit that something is read with, None where it takes any."""
+    if isinstance(how, Schedule):
+        return None if how.name == "FLAT" else unit_of(how)
+    return None if isinstance(how, Accumulator) else find_unit(how)

@@ -1,0 +1,1 @@
+"""Sums by an accumulator: a format, a rounding and an order."""

@@ -1,0 +1,274 @@
+"""Runs an accumulator over two matrices of codes: which way holds its sums, and on which words. Loads numba."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.pipelines import decoding, encoding
+from fpsim.core.layouts import unpack_layout
+from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.named import FP32, FP64, Format
+from fpsim.formats.rounding import Rounding
+from fpsim.runtime.pipeline import run_stages, wrapping
+from fpsim.runtime.processor import under_ieee
+from fpsim.runtime.threads import over_spans
+from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
+from fpsim.sums.float32_plan import Way, fast_way, panels_of, run_strips, strips_of
+from fpsim.sums.kernels.exact import exact_kernel
+from fpsim.sums.kernels.float32_rows import STRIP
+from fpsim.sums.kernels.loops import pairwise_kernel, sequence_kernel
+from fpsim.sums.kernels.steps import LANES
+from fpsim.sums.plan import NO_LAYOUT, exact_plan, options_of, roundings, target, ways
+
+u32, u64 = np.uint32, np.uint64
+NOTHING = np.zeros((0, 0), u64)
+STEP_COST = 16  # elements of a cast that take as long as a step of one lane
+FAST_STEPS = 4  # steps of a float32 lane that take as long as an element of a cast
+
+
+class Problem(NamedTuple):
+    """What is to be summed: codes, and their formats. c may have no elements.
+
+    a (M, K) and b (K, N) give M * N sums; where `paired`, b is (M * K, 1) and row i of a meets its own rows of b. A
+    format of a that is None stands for ones: the terms are those of b, and they are not products.
+    """
+
+    a: Array
+    b: Array
+    c: Array
+    formats: tuple[Format | None, Format]
+    paired: bool = False
+    products: bool = False  # what is in b, with ones in a: products of two operands, that is
+
+    @property
+    def are_terms(self) -> bool:
+        """Whether b holds terms of a sum."""
+        return self.formats[0] is None and not self.products
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the result."""
+        return self.a.shape[0], self.b.shape[1]
+
+    @property
+    def terms(self) -> int:
+        """Products of one sum."""
+        return int(self.a.shape[1])
+
+
+def accumulated(accumulator: Accumulator, problem: Problem) -> Array:
+    """The sums, (M, N) codes of the accumulator's result format.
+
+    Raises:
+      ValueError: operands in FP64 whose products only an accumulator in FP64 can take.
+    """
+    refuse_wide_operands(accumulator, problem.formats)
+    fmt = accumulator.result_format
+    if problem.terms == 0 or 0 in problem.shape:
+        return _sum_of_nothing(problem, fmt)
+    if isinstance(accumulator, Exact):
+        return _exact(accumulator, problem)
+    fast = None if problem.paired else fast_way(accumulator, problem.formats)
+    return _lanes(accumulator, problem) if fast is None else _fast(accumulator, problem, fast)
+
+
+def refuse_wide_operands(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> None:
+    """A ValueError for products that are too long for the accumulator."""
+    double = accumulator.fmt == accumulator.result_format == FP64
+    if FP64 in formats and None not in formats and not double and not isinstance(accumulator, Exact):
+        raise ValueError(
+            f"products of FP64 are added by an accumulator in FP64 or by Exact; got {accumulator!r}. "
+            "Round the operands first with fpsim.cast."
+        )
+
+
+def _sum_of_nothing(problem: Problem, fmt: Format) -> Array:
+    """c, its NaNs canonical, or +0."""
+    if problem.c.size == 0:
+        return np.zeros(problem.shape, fmt.storage)
+    return canonical(problem.c, fmt)
+
+
+def canonical(codes: Array, fmt: Format) -> Array:
+    """Codes with every NaN as the format's own."""
+    if fmt.nan_code is None:
+        return codes.astype(fmt.storage, copy=False)
+    magnitude = codes & fmt.storage.type(fmt.top_magnitude)
+    is_nan = magnitude > fmt.storage.type(fmt.max_code)
+    if fmt.infinity_code is not None:
+        is_nan &= magnitude != fmt.storage.type(fmt.infinity_code)
+    return np.where(is_nan, fmt.storage.type(fmt.nan_code), codes).astype(fmt.storage, copy=False)
+
+
+# ---- words
+
+
+def as_float64(codes: Array, fmt: Format) -> Array:
+    """The values of codes, as words."""
+    if fmt == FP64:
+        return np.ascontiguousarray(codes, u64)
+    words = np.empty(codes.shape, u64)
+    run_stages(decoding(fmt, FP64, codes.dtype), codes, words)
+    return words
+
+
+def _as_words(codes: Array, fmt: Format, in_float64: bool) -> Array:
+    return as_float64(codes, fmt) if in_float64 else np.ascontiguousarray(codes, u64)
+
+
+def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
+    """What sums in words are as codes; a NaN keeps its sign, which tells of an overflow in formats without Inf."""
+    if fmt == FP64:
+        return canonical(words, fmt)
+    if not in_float64:
+        return words.astype(fmt.storage, copy=False)
+    return _encoded(words, FP64, fmt)
+
+
+# ---- sums in float32
+
+
+def _fast(accumulator: Accumulator, problem: Problem, way: Way) -> Array:
+    """The sums in float32, and those of strips that come near the ends of the format's range by lanes."""
+    a_format, b_format = problem.formats
+    fmt, rows = accumulator.result_format, problem.shape[0]
+    a = np.full(problem.a.shape, np.float32(1).view(u32)) if a_format is None else _as_float32(problem.a, a_format)
+    c = _as_float32(problem.c, fmt) if problem.c.size else np.zeros((0, 0), u32)
+    operands = panels_of(a, _as_float32(problem.b, b_format))
+    out, given_up = np.empty(problem.shape, u32), np.zeros(strips_of(operands), np.uint8)
+    terms = max(operands.a.shape[1], 1)
+    chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else operands.a.shape[1]
+    work = under_ieee(partial(run_strips, way, operands, c, out, given_up, chunk))
+    _, terms, width = operands.panels.shape
+    over_units(given_up.size, -(-STRIP * width * terms // FAST_STEPS), work)
+    codes = out if fmt == FP32 else _encoded(out, FP32, fmt)
+    strips = np.flatnonzero(given_up)
+    if 2 * strips.size > given_up.size:
+        return _lanes(accumulator, problem)
+    for strip in strips:
+        i, j = strip // operands.panels.shape[0] * STRIP, strip % operands.panels.shape[0] * width
+        here = slice(i, min(i + STRIP, rows)), slice(j, j + width)
+        c_here = problem.c[here] if problem.c.size else problem.c
+        part = problem._replace(a=problem.a[here[0]], b=problem.b[:, here[1]], c=c_here)
+        codes[here] = _lanes(accumulator, part)
+    return codes
+
+
+def _as_float32(codes: Array, fmt: Format) -> Array:
+    """The values of codes, as words of 32 bits."""
+    if fmt == FP32:
+        return np.ascontiguousarray(codes, u32)
+    words = np.empty(codes.shape, u32)
+    run_stages(decoding(fmt, FP32, codes.dtype), codes, words)
+    return words
+
+
+def _encoded(words: Array, source: Format, fmt: Format) -> Array:
+    """Words of a float that holds values of a format, as codes; a NaN keeps its sign."""
+    codes = np.empty(words.shape, fmt.storage)
+    exact = CastOptions(fmt, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
+    run_stages(encoding(source, exact), words, codes)
+    return codes
+
+
+# ---- sums of any kind
+
+
+def _lanes(accumulator: Accumulator, problem: Problem) -> Array:
+    """The sums by lanes of 64-bit words."""
+    way, outer_way = ways(accumulator, problem.formats)
+    return _generic(accumulator, problem, way, outer_way)
+
+
+def _generic(accumulator: Accumulator, problem: Problem, way: str, outer_way: str) -> Array:
+    """The sums by the lanes of a way."""
+    in_float64 = way != "core"
+    if problem.paired and (in_float64 and (way != "double" or not isinstance(accumulator, FusedMultiplyAdd))):
+        return _generic(accumulator, _with_products(problem), way, outer_way).reshape(problem.shape)
+    fmt, outer = accumulator.fmt, accumulator.result_format
+    a_format, b_format = problem.formats
+    a = _ones(problem) if a_format is None else _as_words(problem.a, a_format, in_float64)
+    b = _as_words(problem.b, b_format, in_float64)
+    c = _as_words(problem.c, outer, in_float64) if problem.c.size else NOTHING
+    out = np.empty(problem.shape, u64)
+    seed = accumulator.seed or 0
+    arguments = (
+        NO_LAYOUT if a_format is None or in_float64 else unpack_layout(a_format, "keep"),
+        NO_LAYOUT if in_float64 else unpack_layout(b_format, "keep"),
+        target(options_of(accumulator, fmt), in_float64),
+        target(options_of(accumulator, outer), in_float64),
+        int(accumulator.rounding),
+        u64(roundings(accumulator, problem.terms)),
+        u64(seed & 0xFFFFFFFF),
+        u64(seed >> 32),
+    )
+    chunked = isinstance(accumulator, Chunked)
+    chunk = min(accumulator.chunk, max(problem.terms, 1)) if isinstance(accumulator, Chunked) else problem.terms
+    fused = isinstance(accumulator, FusedMultiplyAdd) or (problem.are_terms and not isinstance(accumulator, Pairwise))
+    kernel = pairwise_kernel(way) if isinstance(accumulator, Pairwise) else sequence_kernel(way, outer_way)
+    rows = problem.terms if problem.paired else 0
+
+    @under_ieee
+    def work(first: int, stop: int) -> None:
+        with wrapping():
+            kernel(a, b, rows, c, out, first, stop, chunk, not chunked, fused, *arguments)
+
+    tiles = -(-problem.shape[1] // LANES)
+    over_units(problem.shape[0] * tiles, problem.terms * min(LANES, problem.shape[1]) * STEP_COST, work)
+    return _as_codes(out, outer, in_float64)
+
+
+def _ones(problem: Problem) -> Array:
+    """The a that leaves b as it is."""
+    return np.full(problem.a.shape, np.float64(1).view(u64))
+
+
+@under_ieee
+def _with_products(problem: Problem) -> Problem:
+    """Paired rows as one row of sums, of products in float64: lanes can then work on many sums at a time."""
+    a_format, b_format = problem.formats
+    assert a_format is not None
+    left = as_float64(problem.a, a_format).view(np.float64)
+    right = as_float64(problem.b, b_format).view(np.float64).reshape(left.shape)
+    with np.errstate(all="ignore"):
+        products = np.ascontiguousarray((left * right).T)
+    c = problem.c.reshape(1, -1) if problem.c.size else problem.c
+    ones = np.zeros((1, problem.terms), np.uint8)
+    return Problem(ones, products.view(u64), c, (None, FP64), products=True)
+
+
+def _exact(accumulator: Exact, problem: Problem) -> Array:
+    """The exact sums, rounded once."""
+    fmt, seed = accumulator.fmt, accumulator.seed or 0
+    plan = exact_plan(accumulator, problem.formats, problem.c.size > 0)
+    a = np.ascontiguousarray(problem.a, u64)
+    b = np.ascontiguousarray(problem.b, u64)
+    c = np.ascontiguousarray(problem.c, u64) if problem.c.size else NOTHING
+    out, kernel = np.empty(problem.shape, u64), exact_kernel()
+    arguments = (
+        plan.digits,
+        plan.lowest,
+        *plan.layouts,
+        u64(plan.rules),
+        int(accumulator.rounding),
+        u64(seed & 0xFFFFFFFF),
+        u64(seed >> 32),
+    )
+    rows = problem.terms if problem.paired else 0
+
+    def work(first: int, stop: int) -> None:
+        with wrapping():
+            kernel(a, b, rows, c, out, first, stop, *arguments)
+
+    over_units(out.size, problem.terms * STEP_COST, work)
+    return _as_codes(out, fmt, False)
+
+
+def over_units(count: int, cost: int, work: Callable[[int, int], None]) -> None:
+    """Call work(first, stop) for spans of 0 .. count, each unit of which takes as long as `cost` elements of a cast."""
+    over_spans(count * cost, lambda start, stop: work(start // cost, stop // cost), alignment=cost)

@@ -1,0 +1,227 @@
+"""Accumulators as data: in which format a sum is kept, in which order its terms join it, and how it is rounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.errors import unknown
+from fpsim.formats.named import FP64, Format
+from fpsim.formats.named import format as find_format
+from fpsim.formats.policies import SUBNORMALS, overflow_outcome
+from fpsim.formats.rounding import Rounding, rounding_mode
+
+FormatLike = str | Format | npt.DTypeLike
+SEEDS = 1 << 64
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """What every accumulator has: a format, and how results are rounded into it.
+
+    Not an accumulator itself: use `Sequential`, `FusedMultiplyAdd`, `Pairwise`, `Chunked` or `Exact`.
+    """
+
+    fmt: Format
+    rounding: Rounding = field(default=Rounding.NEAREST_EVEN, kw_only=True)
+    seed: int | None = field(default=None, kw_only=True)
+    overflow: str = field(default="nonfinite", kw_only=True)
+    subnormals: str = field(default="keep", kw_only=True)
+    random_bits: int = field(default=32, kw_only=True)
+
+    def __init__(self, fmt: FormatLike, **keywords: Any) -> None:
+        raise TypeError("use Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact; Accumulator is what they share.")
+
+    @property
+    def result_format(self) -> Format:
+        """The format of the result, and of c."""
+        return self.fmt
+
+    def _set(
+        self, fmt: FormatLike, rounding: str | Rounding, seed: int | None, overflow: str, subnormals: str,
+        random_bits: int,
+    ) -> None:  # fmt: skip
+        """Check the fields and fill them in."""
+        found, mode = find_format(fmt), rounding_mode(rounding)
+        if not isinstance(subnormals, str) or subnormals not in SUBNORMALS:
+            raise unknown("subnormals", subnormals, SUBNORMALS)
+        fields = {
+            "fmt": found,
+            "rounding": mode,
+            "seed": _checked_seed(seed, mode),
+            "overflow": overflow,
+            "subnormals": subnormals,
+            "random_bits": _checked_bits(random_bits),
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        self._refuse_format(found)
+
+    def _refuse_format(self, fmt: Format) -> None:
+        """A ValueError for a format that cannot hold a sum, or whose policy does not exist."""
+        overflow_outcome(self.overflow, fmt)
+        if not fmt.has_zero:
+            raise ValueError(f"an accumulator needs a format with a zero to start from; got {fmt}. Use BF16 or FP32.")
+        if fmt == FP64:
+            self._refuse_double()
+
+    def _refuse_double(self) -> None:
+        """A ValueError unless the processor's own arithmetic does what is asked for."""
+        if (self.rounding, self.overflow, self.subnormals) != (Rounding.NEAREST_EVEN, "nonfinite", "keep"):
+            raise ValueError(
+                f"FP64 accumulates with rounding='nearest_even', overflow='nonfinite' and subnormals='keep', the "
+                f"processor's own arithmetic; got {self.rounding.name.lower()!r}, {self.overflow!r} and "
+                f"{self.subnormals!r}. Use FP32, or Exact."
+            )
+
+    def __repr__(self) -> str:
+        shown = [str(self.fmt), *self._extra()]
+        if self.rounding is not Rounding.NEAREST_EVEN:
+            shown.append(f"rounding={self.rounding.name.lower()!r}")
+        defaults = {"seed": None, "overflow": "nonfinite", "subnormals": "keep", "random_bits": 32}
+        shown += [f"{name}={getattr(self, name)!r}" for name, usual in defaults.items() if getattr(self, name) != usual]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def _extra(self) -> list[str]:
+        return []
+
+
+def _checked_seed(seed: int | None, mode: Rounding) -> int | None:
+    if mode is Rounding.STOCHASTIC and seed is None:
+        raise ValueError("stochastic rounding needs a seed, so that results can be repeated; got None. Pass seed=0.")
+    if seed is None:
+        return None
+    if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= seed < SEEDS:
+        raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {seed!r}.")
+    return int(seed)
+
+
+def _checked_bits(random_bits: int) -> int:
+    if not isinstance(random_bits, (int, np.integer)) or isinstance(random_bits, bool) or not 1 <= random_bits <= 32:
+        raise ValueError(f"random_bits must be an integer in 1 .. 32; got {random_bits!r}.")
+    return int(random_bits)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class _InOneFormat(Accumulator):
+    """An accumulator whose sums have one format."""
+
+    def __init__(
+        self, fmt: FormatLike, *, rounding: str | Rounding = "nearest_even", seed: int | None = None,
+        overflow: str = "nonfinite", subnormals: str = "keep", random_bits: int = 32,
+    ) -> None:  # fmt: skip
+        self._set(fmt, rounding, seed, overflow, subnormals, random_bits)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Sequential(_InOneFormat):
+    """Every product is rounded, then every sum, for ascending k: `t = R(t + R(a * b))`.
+
+    Args:
+      fmt: the format of products and sums, by name, dtype or object; it needs a zero.
+      rounding: as in `fpsim.encode`; FP64 only rounds to nearest even.
+      seed: key of the stochastic mode, 0 to 2**64 - 1, which needs one.
+      overflow, subnormals, random_bits: as in `fpsim.encode`, at every rounding.
+
+    Raises:
+      ValueError: an unknown word, a stochastic mode without a seed, or a format without zero.
+
+    Source: docs/accumulators.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.Sequential("bf16"), fp.Sequential("fp16", rounding="RTZ")
+      (Sequential(BF16), Sequential(FP16, rounding='toward_zero'))
+    """
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class FusedMultiplyAdd(_InOneFormat):
+    """Products are exact and every sum is rounded, for ascending k: `t = R(t + a * b)`.
+
+    Args, Raises, Source: as for `Sequential`.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.FusedMultiplyAdd("fp32")
+      FusedMultiplyAdd(FP32)
+    """
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Pairwise(_InOneFormat):
+    """Products are rounded, neighbours added, then the sums of neighbours, level by level, each sum rounded.
+
+    Args, Raises, Source: as for `Sequential`.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.Pairwise("bf16", rounding="stochastic", seed=1)
+      Pairwise(BF16, rounding='stochastic', seed=1)
+    """
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Chunked(Accumulator):
+    """Runs of `chunk` terms are summed as by `Sequential`, and their totals in order into an outer sum.
+
+    Args:
+      fmt: the format of products and of sums inside a run.
+      chunk: terms of a run.
+      outer: the format of the outer sum and of the result; `fmt` by default.
+      rounding, seed, overflow, subnormals, random_bits: as for `Sequential`, of both formats.
+
+    Raises:
+      ValueError: as for `Sequential`, or chunk is not an integer >= 1.
+
+    Source: docs/accumulators.md; Wang et al., "Training deep neural networks with 8-bit floating point numbers",
+      NeurIPS 2018, section 3.1.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.Chunked("fp16"), fp.Chunked("bf16", chunk=32, outer="fp32").result_format.name
+      (Chunked(FP16, chunk=64), 'FP32')
+    """
+
+    chunk: int = 64
+    outer: Format = None  # type: ignore[assignment]  # filled in by __init__, so that readers see a Format
+
+    def __init__(
+        self, fmt: FormatLike, chunk: int = 64, outer: FormatLike | None = None, *,
+        rounding: str | Rounding = "nearest_even", seed: int | None = None, overflow: str = "nonfinite",
+        subnormals: str = "keep", random_bits: int = 32,
+    ) -> None:  # fmt: skip
+        self._set(fmt, rounding, seed, overflow, subnormals, random_bits)
+        if not isinstance(chunk, (int, np.integer)) or isinstance(chunk, bool) or chunk < 1:
+            raise ValueError(f"chunk must be an integer >= 1, the terms of a run; got {chunk!r}.")
+        object.__setattr__(self, "chunk", int(chunk))
+        object.__setattr__(self, "outer", self.fmt if outer is None else find_format(outer))
+        self._refuse_format(self.outer)
+
+    @property
+    def result_format(self) -> Format:
+        """The format of the outer sum."""
+        return self.outer
+
+    def _extra(self) -> list[str]:
+        return [f"chunk={self.chunk}", *([f"outer={self.outer}"] if self.outer != self.fmt else [])]
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Exact(_InOneFormat):
+    """All products and c are added exactly, and the sum is rounded once.
+
+    Args, Raises, Source: as for `Sequential`; FP64 takes every deterministic mode.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.Exact("fp64", rounding="up")
+      Exact(FP64, rounding='up')
+    """
+
+    def _refuse_double(self) -> None:
+        if self.rounding is Rounding.STOCHASTIC:
+            raise ValueError("stochastic rounding works for results of up to 32 bits; got FP64. Use FP32.")

@@ -1,0 +1,136 @@
+"""Accumulators in float32: when that is exact, and the strips of a product for which it was not. Loads numba."""
+
+from __future__ import annotations
+
+import platform
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from llvmlite import binding
+
+from fpsim.arrays import Array
+from fpsim.formats.named import FP32, Format
+from fpsim.formats.rounding import Rounding
+from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Sequential
+from fpsim.sums.kernels import float32_rows as loops
+from fpsim.sums.kernels.float32_rows import BLOCK, COLUMNS, GRANULE, STEPS, STRIP
+
+PRECISIONS = range(
+    8, 12
+)  # of formats that float32 rounds to: 24 >= 2 * 11 + 2, and a bound that grows by 1.3 in a block
+TINY = -100  # products from two to this on are normal float32 numbers, with sums and errors to spare
+HUGE = 102  # a number below two to this plus the precision can be rounded by adding a larger one
+
+
+class Way(NamedTuple):
+    """How strips are computed in float32."""
+
+    how: int
+    join: int
+    numbers: Array
+    words: Array
+
+
+@lru_cache(maxsize=4096)
+def fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> Way | None:
+    """The way of an accumulator through float32, or None."""
+    fmt, outer = accumulator.fmt, accumulator.result_format
+    usual = accumulator.rounding is Rounding.NEAREST_EVEN and accumulator.overflow == "nonfinite"
+    kinds = (Sequential, FusedMultiplyAdd, Chunked)
+    present = [found for found in formats if found is not None]
+    if not usual or accumulator.subnormals != "keep" or not isinstance(accumulator, kinds) or numba.config.DISABLE_JIT:
+        return None
+    if not all(FP32.holds(found) for found in present) or not (_served(fmt) and _served(outer)):
+        return None
+    join = _join(accumulator)
+    how = _how(accumulator, sum(found.precision for found in present), len(present) < len(formats))
+    if how is None or join is None or (how != loops.PLAIN and not has_fma()):
+        return None
+    precision = min(found.precision for found in (fmt, outer))
+    reach = min(min(found.max for found in (fmt, outer)), 2.0 ** (HUGE + precision))
+    coarse = fmt.min_exponent - fmt.mantissa_bits >= TINY  # so that products that are not normal there round to zero
+    least = 0.0 if coarse and how != loops.ODD else 2.0**TINY
+    scales = [2.0 ** (FP32.precision - found.precision) for found in (fmt, outer)]
+    numbers = np.array([(1 + 2.0**-precision) ** (BLOCK + 2), reach, least, *scales])
+    return Way(how, join, numbers, np.array([_floor(fmt), _floor(outer)], np.uint32))
+
+
+def _served(fmt: Format) -> bool:
+    """Whether float32 can round to a format."""
+    if fmt == FP32:
+        return True
+    return fmt.precision in PRECISIONS and fmt.signed and FP32.min_exponent <= fmt.min_exponent and FP32.holds(fmt)
+
+
+def _how(accumulator: Accumulator, precision: int, terms: bool) -> int | None:
+    """The step for terms or products of a precision."""
+    fused = isinstance(accumulator, FusedMultiplyAdd)
+    if accumulator.fmt == FP32:
+        return loops.FUSED if fused and not terms else loops.PLAIN
+    if precision <= FP32.precision:
+        return loops.ODD if fused or terms else loops.ROUNDED
+    return None if fused else loops.WIDE
+
+
+def _join(accumulator: Accumulator) -> int | None:
+    """How totals of runs join the outer sum."""
+    if not isinstance(accumulator, Chunked):
+        return loops.NO_OUTER
+    if accumulator.chunk % STEPS:
+        return None
+    if accumulator.outer == FP32:
+        return loops.OUTER_FP32
+    return loops.OUTER_ROUNDED if accumulator.outer.holds(accumulator.fmt) else None
+
+
+def _floor(fmt: Format) -> int:
+    """The bits of 1.5 times the smallest normal value."""
+    return (fmt.min_exponent + FP32.bias) << FP32.mantissa_bits | 1 << (FP32.mantissa_bits - 1)
+
+
+@lru_cache(maxsize=1)
+def has_fma() -> bool:
+    """Whether this processor has a fused multiply-add; a library's would be correct too, but slow."""
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return True
+    return bool(binding.get_host_cpu_features().get("fma", False))
+
+
+class Panels(NamedTuple):
+    """The operands of the loops, padded: a by zeros of a sign that leave a sum as it is."""
+
+    a: Array
+    panels: Array
+    ranges: tuple[Array, Array, Array, Array]  # largest and smallest magnitude of rows of a and panels of b, as bits
+
+
+def panels_of(a: Array, b: Array) -> Panels:
+    """(M, K) and (K, N) bits of float32 values, laid out for the loops."""
+    terms = -(-a.shape[1] // STEPS) * STEPS
+    padded = np.full((-(-a.shape[0] // loops.ROWS) * loops.ROWS, terms), loops.MINUS_ZERO)
+    padded[: a.shape[0], : a.shape[1]] = a
+    width = min(COLUMNS, -(-b.shape[1] // GRANULE) * GRANULE)
+    count = -(-b.shape[1] // width)
+    panels = np.zeros((count, terms, width), np.uint32)
+    ranges = tuple(np.empty(size, np.uint32) for size in (padded.shape[0],) * 2 + (count,) * 2)
+    loops.pack_kernel()(b, panels, ranges[2], ranges[3], 0, count)
+    loops.range_kernel()(padded, ranges[0], ranges[1])
+    return Panels(padded.view(np.float32), panels.view(np.float32), (ranges[0], ranges[1], ranges[2], ranges[3]))
+
+
+def strips_of(operands: Panels) -> int:
+    """How many strips of panels a product has."""
+    return -(-len(operands.a) // STRIP) * len(operands.panels)
+
+
+def run_strips(
+    way: Way, operands: Panels, c: Array, out: Array, given_up: Array, chunk: int, first: int, stop: int
+) -> None:
+    """Fill the strips `first .. stop` of out, or mark those that must be done otherwise."""
+    kernel: Any = loops.rows_kernel(way.how)
+    kernel(
+        operands.a, operands.panels, c, out, given_up, *operands.ranges, first, stop, chunk, way.join, way.numbers,
+        way.words,
+    )  # fmt: skip

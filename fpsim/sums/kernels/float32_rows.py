@@ -1,0 +1,253 @@
+"""CPU loops of Sequential, FusedMultiplyAdd and Chunked to nearest even in float32, sixteen lanes or more at a time.
+
+B lies in panels of up to COLUMNS columns, decoded to float32, so that BLOCK rows of one stay in the L1 cache while all
+rows of A in a strip pass by. Four rows and four steps of k are written out: four independent chains hide the latency
+of the additions, and each load of B serves four rows.
+
+FP32 needs nothing more. A format of up to 11 bits is rounded to by adding and subtracting a number C whose last place
+is the one to keep, 1.5 * 2**(exponent + 24 - precision): the processor's own rounding to even then does it, that of
+subnormals too where C has at least the exponent that belongs to the smallest normal value. Fused operations make C on
+the way. A sum of two numbers of up to 11 bits rounded to 24 and then to the format is as if rounded once (Figueroa
+1995: 24 >= 2 * 11 + 2). Where terms are longer it is corrected to odd first (Boldo and Melquiond 2008), and where
+float32 does not hold products, they are fused with C.
+
+This rounding knows neither overflow nor NaN, and -0 only where a sum can round to it. So before each block of k a bound
+on what the sums can reach in it is compared with the format's largest value; a strip of a panel that comes near is
+given up, and done in another way.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.runtime.compile import kernel, scalar, shared
+from fpsim.sums.kernels.steps import fma
+
+f32, f64, u32 = np.float32, np.float64, np.uint32
+
+COLUMNS = 128  # of a panel
+GRANULE = 16  # columns of a narrow panel come in multiples
+STRIP = 16  # rows of A that pass by a block of a panel
+ROWS, STEPS = 4, 4  # written out
+BLOCK = 64  # steps of k between two looks at the bound: 32 KiB of a panel
+
+MAGNITUDE, EXPONENT, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000), u32(0x7F800000)
+HALF = u32(0x00400000)  # the first bit of a mantissa
+MINUS_ZERO, NAN = u32(0x80000000), u32(0x7FC00000)
+SIGN_SHIFT, ONE, ZERO = u32(31), u32(1), u32(0)
+NO_LEAST = u32(INFINITY - ONE)  # the bits before those of the smallest of no values
+
+# How a step is done.
+PLAIN = 0  # FP32: t + a * b, each rounded
+FUSED = 1  # FP32: fma(a, b, t)
+ROUNDED = 2  # product and sum rounded to a shorter format; float32 holds the product
+WIDE = 3  # the same, but float32 does not hold the product
+ODD = 4  # the sum of t and an exact product rounded to a shorter format once
+
+# How totals of runs join the outer sum.
+NO_OUTER, OUTER_FP32, OUTER_ROUNDED = 0, 1, 2
+
+
+@scalar
+def _magnet(x: Any, floor: Any) -> Any:
+    """1.5 * 2**exponent of x, or of the smallest normal value, whose bits are floor."""
+    return u32(max(u32(u32(f32(x).view(u32) & EXPONENT) | HALF), floor)).view(f32)
+
+
+@scalar
+def _shortened(x: Any, scale: Any, floor: Any) -> Any:
+    """x rounded to nearest even in a shorter format, by 2**(24 - precision); -0 becomes 0."""
+    magnet = _magnet(x, floor)
+    return f32(fma(f32(-magnet), scale, f32(fma(magnet, scale, f32(x)))))
+
+
+@scalar
+def _plain(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
+    return f32(t + f32(a * b))
+
+
+@scalar
+def _fused(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
+    return f32(fma(a, b, t))
+
+
+@scalar
+def _rounded(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
+    product = _shortened(f32(a * b), scale, floor)
+    return _shortened(f32(t + product), scale, floor)
+
+
+@scalar
+def _wide(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
+    magnet = _magnet(f32(a * b), floor)  # a product that rounds up to a power of two is nearer than a place to it
+    product = f32(fma(f32(-magnet), scale, f32(fma(a, b, f32(magnet * scale)))))
+    return _shortened(f32(t + product), scale, floor)
+
+
+@scalar
+def _odd(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
+    product = f32(a * b)
+    total = f32(t + product)
+    back = f32(total - t)
+    error = f32(f32(t - f32(total - back)) + f32(product - back))
+    bits, error_bits = f32(total).view(u32), f32(error).view(u32)
+    inward = u32(u32(bits ^ error_bits) >> SIGN_SHIFT)
+    odd = u32(u32(bits - inward) | ONE)
+    short = _shortened(u32(odd if error != f32(0) else bits).view(f32), scale, floor)
+    return u32(f32(short).view(u32) | u32(bits & MINUS_ZERO)).view(f32)  # what is left may round to -0
+
+
+STEP_OF = {PLAIN: _plain, FUSED: _fused, ROUNDED: _rounded, WIDE: _wide, ODD: _odd}
+
+
+@cache
+def pack_kernel() -> Any:
+    """The loop `(b, panels, largest, smallest, first, stop)` over panels: columns of b and the range of their values.
+
+    b is (K, N) bits of float32, panels (P, K or more, width) of zeros. largest and smallest get bits of magnitudes, of
+    values other than 0; smallest is less by one.
+    """
+
+    def pack(b: Any, panels: Any, largest: Any, smallest: Any, first: int, stop: int) -> None:
+        width = panels.shape[2]
+        for panel in range(first, stop):
+            begin = panel * width
+            count = min(width, b.shape[1] - begin)
+            most, least = ZERO, NO_LEAST
+            for k in range(b.shape[0]):
+                for j in range(count):
+                    bits = b[k, begin + j]
+                    panels[panel, k, j] = bits
+                    magnitude = u32(bits & MAGNITUDE)
+                    most = max(most, magnitude)
+                    least = min(least, u32(magnitude - ONE))  # zero wraps around to the largest word
+            largest[panel], smallest[panel] = most, least
+
+    return kernel(pack)
+
+
+@cache
+def range_kernel() -> Any:
+    """The loop `(a, largest, smallest)`: the range of every row, as `pack_kernel` gives that of a panel."""
+
+    def ranges(a: Any, largest: Any, smallest: Any) -> None:
+        for i in range(a.shape[0]):
+            most, least = ZERO, NO_LEAST
+            for k in range(a.shape[1]):
+                magnitude = u32(a[i, k] & MAGNITUDE)
+                most = max(most, magnitude)
+                least = min(least, u32(magnitude - ONE))
+            largest[i], smallest[i] = most, least
+
+    return kernel(ranges)
+
+
+@cache
+def rows_kernel(how: int) -> Any:
+    """The loop over strips `first .. stop`, of all panels of a strip of rows and then the next.
+
+    `(a, panels, c, out, given_up, a's largest, smallest by row, b's by panel, first, stop, chunk, join, numbers,
+    words)`: a (M, K) and panels as float32, M a multiple of ROWS and K of STEPS; c and out (M, N) bits, c may be empty.
+    given_up gets 1 for a strip that has to be done otherwise. numbers: the growth of a bound over a block, what it may
+    reach, the smallest product, the scale of the inner and of the outer rounding; words: their floors.
+    """
+    step, checked = shared(STEP_OF[how]), how not in (PLAIN, FUSED)
+
+    @scalar
+    def on_four(
+        t0: Any, t1: Any, t2: Any, t3: Any, a0: Any, a1: Any, a2: Any, a3: Any, b: Any, scale: Any, floor: Any
+    ) -> Any:
+        """A step of each of four rows."""
+        t0, t1 = step(t0, a0, b, scale, floor), step(t1, a1, b, scale, floor)
+        return t0, t1, step(t2, a2, b, scale, floor), step(t3, a3, b, scale, floor)
+
+    def four_rows(t: Any, r: int, a: Any, i: int, b: Any, first: int, stop: int, scale: Any, floor: Any) -> None:
+        t0, t1, t2, t3 = t[r], t[r + 1], t[r + 2], t[r + 3]
+        a0, a1, a2, a3 = a[i], a[i + 1], a[i + 2], a[i + 3]
+        for k in range(first, stop, STEPS):
+            a00, a10, a20, a30 = a0[k], a1[k], a2[k], a3[k]
+            a01, a11, a21, a31 = a0[k + 1], a1[k + 1], a2[k + 1], a3[k + 1]
+            a02, a12, a22, a32 = a0[k + 2], a1[k + 2], a2[k + 2], a3[k + 2]
+            a03, a13, a23, a33 = a0[k + 3], a1[k + 3], a2[k + 3], a3[k + 3]
+            b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
+            for j in range(t0.size):
+                x0, x1, x2, x3 = t0[j], t1[j], t2[j], t3[j]
+                x0, x1, x2, x3 = on_four(x0, x1, x2, x3, a00, a10, a20, a30, b0[j], scale, floor)
+                x0, x1, x2, x3 = on_four(x0, x1, x2, x3, a01, a11, a21, a31, b1[j], scale, floor)
+                x0, x1, x2, x3 = on_four(x0, x1, x2, x3, a02, a12, a22, a32, b2[j], scale, floor)
+                x0, x1, x2, x3 = on_four(x0, x1, x2, x3, a03, a13, a23, a33, b3[j], scale, floor)
+                t0[j], t1[j], t2[j], t3[j] = x0, x1, x2, x3
+
+    four_rows = kernel(four_rows)
+
+    @scalar
+    def largest_of(t: Any, rows: int) -> Any:
+        """The largest magnitude in some rows, NaN above all."""
+        most = ZERO
+        for r in range(rows):
+            bits = t[r].view(u32)
+            for j in range(bits.size):
+                most = max(most, u32(bits[j] & MAGNITUDE))
+        return f64(u32(most).view(f32))
+
+    def rows(
+        a: Any, panels: Any, c: Any, out: Any, given_up: Any, a_largest: Any, a_smallest: Any, b_largest: Any,
+        b_smallest: Any, first: int, stop: int, chunk: int, join: int, numbers: Any, words: Any,
+    ) -> None:  # fmt: skip
+        terms, width, columns = a.shape[1], panels.shape[2], out.shape[1]
+        growth, reach, smallest = numbers[0], numbers[1], numbers[2]
+        scale, outer_scale, floor, outer_floor = f32(numbers[3]), f32(numbers[4]), words[0], words[1]
+        t, outer = np.zeros((STRIP, width), np.float32), np.zeros((STRIP, width), np.float32)
+        for strip in range(first, stop):
+            i, panel = strip // panels.shape[0] * STRIP, strip % panels.shape[0]
+            height, j = min(STRIP, a.shape[0] - i), panel * width
+            real_height, count = min(STRIP, out.shape[0] - i), min(width, columns - j)
+            b = panels[panel]
+            start = t if join == NO_OUTER else outer
+            start[:, :] = f32(0)
+            signed_zero = False
+            if c.size > 0:
+                for r in range(real_height):
+                    for lane in range(count):
+                        start[r, lane] = u32(c[i + r, j + lane]).view(f32)
+                        signed_zero |= c[i + r, j + lane] == MINUS_ZERO
+            most, least = ZERO, NO_LEAST
+            for r in range(height):
+                most, least = max(most, a_largest[i + r]), min(least, a_smallest[i + r])
+            product = f64(u32(most).view(f32)) * f64(u32(b_largest[panel]).view(f32))
+            lowest = f64(u32(least + ONE).view(f32)) * f64(u32(b_smallest[panel] + ONE).view(f32))
+            alive = (not checked) or (product <= reach and lowest >= smallest and not signed_zero)
+            for begin in range(0, terms, chunk):
+                end = min(begin + chunk, terms)
+                if join != NO_OUTER:
+                    t[:, :] = f32(0)
+                for k in range(begin, end, BLOCK):
+                    if checked and alive:
+                        alive = (largest_of(t, height) + BLOCK * product) * growth <= reach
+                    if not alive:
+                        break
+                    for r in range(0, height, ROWS):
+                        four_rows(t, r, a, i + r, b, k, min(k + BLOCK, end), scale, floor)
+                if not alive:
+                    break
+                if join == OUTER_FP32:
+                    for r in range(height):
+                        for lane in range(width):
+                            outer[r, lane] += t[r, lane]
+                if join == OUTER_ROUNDED:
+                    alive = (largest_of(outer, height) + largest_of(t, height)) * growth <= reach
+                    for r in range(height):
+                        for lane in range(width):
+                            total = f32(outer[r, lane] + t[r, lane])
+                            outer[r, lane] = _shortened(total, outer_scale, outer_floor)
+            given_up[strip] = not alive
+            if alive:
+                for r in range(real_height):
+                    for lane in range(count):
+                        bits = f32(start[r, lane]).view(u32)
+                        out[i + r, j + lane] = NAN if u32(bits & MAGNITUDE) > INFINITY else bits
+
+    return kernel(rows)

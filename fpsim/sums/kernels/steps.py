@@ -1,0 +1,138 @@
+"""CPU loops over the lanes of an accumulator: one product or sum of up to LANES outputs, each rounded once.
+
+Three ways to hold a running sum, in 64-bit words: as the float64 that it is ("nearest", "any" and "stochastic", by the
+modes that they are compiled for), as a sum in FP64 itself ("double"), and as a code for the integer core ("core"). All
+have the same three loops, so that the orders of summation in `core/sum_order.py` are written once.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core import types
+from numba.extending import intrinsic
+
+from fpsim.arithmetic.kernels.float_arithmetic import real_width
+from fpsim.core.decode import decode_bits_64, decode_fields
+from fpsim.core.encode import FULL, encode_bits_64, encode_fields
+from fpsim.core.rounding import NEAREST_EVEN, STOCHASTIC
+from fpsim.core.sums.running_sum import DECODING, code_lanes
+from fpsim.core.sums.sum_order import Lanes
+from fpsim.runtime.compile import kernel, shared
+
+f64, u64 = np.float64, np.uint64
+
+LANES = 64
+FIXED_MODES = {"nearest": NEAREST_EVEN, "stochastic": STOCHASTIC}
+
+
+@cache
+def lanes(way: str) -> Lanes:
+    """The loops of a way."""
+    if way == "core":
+        return Lanes(*map(kernel, code_lanes(shared)))
+    return _double_lanes() if way == "double" else _float_lanes(way)
+
+
+# ---- a format's values as float64
+
+
+_w = real_width(64)
+_add_odd, _without_sign = shared(_w.add), shared(_w.without_sign)
+_encode, _decode = shared(encode_bits_64), shared(decode_bits_64)
+
+
+def _float_lanes(way: str) -> Lanes:
+    fixed = way in FIXED_MODES
+    fixed_mode = FIXED_MODES.get(way, NEAREST_EVEN)
+
+    def multiply(
+        a: Any, b: Any, row: int, first: int, out: Any, o: int, n: int, words: Any, w: int,
+        la: Any, lb: Any, target: Any, mode: int,
+    ) -> None:  # fmt: skip
+        f, g = encode_fields(target), decode_fields(target[DECODING:])
+        how = fixed_mode if fixed else mode
+        x = f64(u64(a).view(f64))
+        for j in range(n):
+            product = _without_sign(f64(x * u64(b[row, first + j]).view(f64)).view(u64))
+            out[o, j] = _decode(u64(_encode(product, u64(words[w, j]), f, how, FULL)), g)
+
+    def add(t: Any, i: int, x: Any, k: int, n: int, words: Any, w: int, tx: Any, target: Any, mode: int) -> None:
+        f, g = encode_fields(target), decode_fields(target[DECODING:])
+        how = fixed_mode if fixed else mode
+        for j in range(n):
+            total = u64(_add_odd(t[i, j], x[k, j], how))
+            t[i, j] = _decode(u64(_encode(total, u64(words[w, j]), f, how, FULL)), g)
+
+    def fused(
+        t: Any, i: int, a: Any, b: Any, row: int, first: int, n: int, words: Any, w: int,
+        la: Any, lb: Any, target: Any, mode: int,
+    ) -> None:  # fmt: skip
+        f, g = encode_fields(target), decode_fields(target[DECODING:])
+        how = fixed_mode if fixed else mode
+        x = f64(u64(a).view(f64))
+        for j in range(n):
+            product = u64(f64(x * u64(b[row, first + j]).view(f64)).view(u64))
+            total = u64(_add_odd(product, t[i, j], how))
+            t[i, j] = _decode(u64(_encode(total, u64(words[w, j]), f, how, FULL)), g)
+
+    return Lanes(kernel(multiply), kernel(add), kernel(fused))
+
+
+# ---- FP64 by the processor
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _fma_intrinsic(_typing: Any, x: Any, y: Any, z: Any) -> Any:
+    """x * y + z of three floats of one width, rounded once."""
+
+    def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        return builder.fma(*args)
+
+    return x(x, x, x) if isinstance(x, types.Float) else None, build
+
+
+def _fma_in_fractions(x: Any, y: Any, z: Any) -> Any:
+    """The same where nothing is compiled."""
+    real = type(x)
+    if not (math.isfinite(x) and math.isfinite(y) and math.isfinite(z)):
+        return x * y + z
+    exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+    if exact == 0:
+        return real(x * y + z)
+    try:
+        return real(float(exact))  # Python divides integers with one rounding
+    except OverflowError:
+        return real(math.copysign(math.inf, exact))
+
+
+fma = _fma_in_fractions if numba.config.DISABLE_JIT else _fma_intrinsic
+
+
+def _double_lanes() -> Lanes:
+    def multiply(
+        a: Any, b: Any, row: int, first: int, out: Any, o: int, n: int, words: Any, w: int,
+        la: Any, lb: Any, target: Any, mode: int,
+    ) -> None:  # fmt: skip
+        x = f64(u64(a).view(f64))
+        for j in range(n):
+            out[o, j] = f64(x * u64(b[row, first + j]).view(f64)).view(u64)
+
+    def add(t: Any, i: int, x: Any, k: int, n: int, words: Any, w: int, tx: Any, target: Any, mode: int) -> None:
+        for j in range(n):
+            t[i, j] = f64(u64(t[i, j]).view(f64) + u64(x[k, j]).view(f64)).view(u64)
+
+    def fused(
+        t: Any, i: int, a: Any, b: Any, row: int, first: int, n: int, words: Any, w: int,
+        la: Any, lb: Any, target: Any, mode: int,
+    ) -> None:  # fmt: skip
+        x = f64(u64(a).view(f64))
+        for j in range(n):
+            t[i, j] = f64(fma(x, u64(b[row, first + j]).view(f64), u64(t[i, j]).view(f64))).view(u64)
+
+    return Lanes(kernel(multiply), kernel(add), kernel(fused))

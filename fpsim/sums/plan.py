@@ -1,0 +1,123 @@
+"""Which words hold the sums of an accumulator, and the layouts that its loops take."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.core.encode import UNUSUAL
+from fpsim.core.layouts import decode_plan, encode_plan, pack_plan, unpack_layout
+from fpsim.core.number import UnpackLayout
+from fpsim.core.sums.long_sum import digits_for
+from fpsim.core.sums.running_sum import DECODING, RULES, TARGET_FIELDS
+from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.named import FP64, Format
+from fpsim.formats.rounding import Rounding
+from fpsim.sums.accumulators import Accumulator, Chunked
+
+u64 = np.uint64
+NO_LAYOUT = np.zeros(len(UnpackLayout._fields), u64)  # of an operand that is always one
+RANDOM_PRECISION = 53 - 1 - 32  # a sum rounded to odd in float64 keeps 32 random bits below so many
+
+
+def options_of(accumulator: Accumulator, fmt: Format) -> CastOptions:
+    """How an accumulator rounds into one of its formats."""
+    return CastOptions(
+        fmt, accumulator.rounding, accumulator.overflow, accumulator.subnormals, accumulator.seed,
+        accumulator.random_bits,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
+    """The lanes of the sum, and of the outer sum, which hold their values alike."""
+    fmt, outer = accumulator.fmt, accumulator.result_format
+    if fmt == FP64 and outer == FP64:
+        return "double", "double"
+    in_float64 = _products_fit(formats) and _sums_fit(accumulator, fmt, formats)
+    if not in_float64 or (outer != FP64 and not _sums_fit(accumulator, outer, (None, fmt))):
+        return "core", "core"
+    way = {Rounding.NEAREST_EVEN: "nearest", Rounding.STOCHASTIC: "stochastic"}.get(accumulator.rounding, "any")
+    return way, "double" if outer == FP64 else way
+
+
+def _products_fit(formats: tuple[Format | None, Format]) -> bool:
+    """Whether float64 holds every product, and is a normal number there."""
+    present = [fmt for fmt in formats if fmt is not None]
+    if len(present) < len(formats):
+        return decode_plan(formats[1], 64) is not None
+    precision = sum(fmt.precision for fmt in present)
+    lowest, highest = sum(lowest_place(fmt) for fmt in present), sum(highest_place(fmt) for fmt in present)
+    held = all(decode_plan(fmt, 64) is not None for fmt in present)
+    return held and precision <= FP64.precision and lowest >= FP64.min_exponent and highest < -FP64.min_exponent
+
+
+def _sums_fit(accumulator: Accumulator, fmt: Format, formats: tuple[Format | None, Format]) -> bool:
+    """Whether float64 holds running sums in a format, rounded to odd with enough bits to be rounded once more."""
+    narrow = fmt.precision <= RANDOM_PRECISION or accumulator.rounding is not Rounding.STOCHASTIC
+    if not fmt.signed or not narrow or fmt.precision + 2 > FP64.precision or decode_plan(fmt, 64) is None:
+        return False
+    if fmt.max > 2.0**900:  # a sum with any float64 stays finite
+        return False
+    return encode_plan(fmt, 64, *options_of(accumulator, fmt)[1:4], accumulator.random_bits).kind != UNUSUAL
+
+
+@lru_cache(maxsize=4096)
+def target(options: CastOptions, in_float64: bool) -> Array:
+    """How sums are rounded into a format and read again."""
+    fmt, rounding, overflow, subnormals, _, random_bits = options
+    fields = np.zeros(TARGET_FIELDS, u64)
+    if in_float64 and fmt == FP64:
+        return fields  # the processor rounds to it
+    if in_float64:
+        back = decode_plan(fmt, 64)
+        assert back is not None
+        encoder = encode_plan(fmt, 64, rounding, overflow, subnormals, random_bits)
+        fields[:DECODING], fields[DECODING : DECODING + back.layout.size] = encoder.layout, back.layout
+        return fields
+    plan = pack_plan(fmt, rounding, overflow, subnormals, random_bits, "after")
+    layout = unpack_layout(fmt, "keep")
+    fields[:DECODING], fields[DECODING:RULES], fields[RULES] = plan.layout, layout, plan.rules
+    return fields
+
+
+class ExactPlan(NamedTuple):
+    """How an exact sum is held and rounded."""
+
+    digits: int
+    lowest: int  # the exponent of the first digit
+    layouts: tuple[Array, Array, Array, Array]  # of a, b, c, and as a result
+    rules: int
+
+
+@lru_cache(maxsize=4096)
+def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
+    """The plan of Exact for operands of these formats; starts: there is a c."""
+    fmt, of_a = accumulator.fmt, formats[0]
+    present = [found for found in formats if found is not None]
+    lowest = min(sum(lowest_place(found) for found in present), lowest_place(fmt) if starts else 0)
+    highest = max(sum(highest_place(found) for found in present), highest_place(fmt) if starts else 0)
+    pack = pack_plan(fmt, *options_of(accumulator, fmt)[1:4], accumulator.random_bits, "after")
+    of_operands = [NO_LAYOUT if of_a is None else unpack_layout(of_a, "keep"), unpack_layout(formats[1], "keep")]
+    layouts = (of_operands[0], of_operands[1], unpack_layout(fmt, "keep"), pack.layout)
+    return ExactPlan(digits_for(lowest, highest), lowest, layouts, pack.rules)
+
+
+def lowest_place(fmt: Format) -> int:
+    """Every value is a multiple of two to this."""
+    return fmt.min_exponent - fmt.mantissa_bits
+
+
+def highest_place(fmt: Format) -> int:
+    """Every finite value is smaller than two to this."""
+    return int(np.frexp(fmt.max)[1])
+
+
+def roundings(accumulator: Accumulator, terms: int) -> int:
+    """Random words that belong to one output: a whole number of counters for each list of docs/accumulators.md."""
+    whole = -(-terms // 4) * 4
+    runs = -(-terms // accumulator.chunk) if isinstance(accumulator, Chunked) else 0
+    return 2 * whole + -(-runs // 4) * 4

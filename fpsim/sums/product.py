@@ -1,0 +1,62 @@
+"""The product of two matrices of codes by a generic accumulator."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.named import Format
+from fpsim.sums.accumulators import Accumulator
+
+
+def accumulator_product(
+    a: Array,
+    b: Array,
+    c: Array | None,
+    accumulator: Accumulator,
+    *,
+    formats: tuple[Format, Format],
+    out: Array | None = None,
+) -> Array:
+    """a @ b + c, every output as the accumulator adds it.
+
+    Args:
+      a, b: (M, K) and (K, N) unsigned codes of `formats`, in range.
+      c: (M, N) codes of the accumulator's result format, or None.
+      accumulator: `Sequential`, `FusedMultiplyAdd`, `Pairwise`, `Chunked` or `Exact`.
+      formats: of a and b.
+      out: (M, N) array of the result's dtype to fill; it may be c.
+
+    Returns:
+      (M, N) codes of the result format, in its storage dtype.
+
+    Raises:
+      ValueError: shapes that do not match, or FP64 operands that the accumulator does not take.
+
+    Source: docs/accumulators.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> ones = np.full((2, 2), 0x38, np.uint8)
+      >>> accumulator_product(ones, ones, None, fp.Sequential("fp16"), formats=(fp.E4M3, fp.E4M3)).view(np.float16)
+      array([[2., 2.],
+             [2., 2.]], dtype=float16)
+    """
+    from fpsim.sums.accumulate import Problem, accumulated
+
+    fmt = accumulator.result_format
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+        raise ValueError(f"a product of matrices needs shapes (M, K) and (K, N); got {a.shape} and {b.shape}.")
+    shape = (a.shape[0], b.shape[1])
+    if c is not None and c.shape != shape:
+        raise ValueError(f"c must have the result's shape {shape}; got {c.shape}.")
+    if out is not None and (out.shape != shape or out.dtype != fmt.storage):
+        raise ValueError(
+            f"out must have the result's shape {shape} and dtype {fmt.storage}; got {out.shape}, {out.dtype}."
+        )
+    start = np.zeros((0, 0), fmt.storage) if c is None else c
+    codes = accumulated(accumulator, Problem(a, b, start, formats))
+    if out is None:
+        return codes
+    np.copyto(out, codes)
+    return out

@@ -1,0 +1,22 @@
+"""Low precision in torch: casts of tensors, fake quantisation with gradients, and quantised linear layers."""
+
+from __future__ import annotations
+
+from fpsim.torch.functions import (
+    ScaledTensors,
+    decode,
+    encode,
+    encode_scaled,
+    fake_quantize,
+    quantize,
+    quantize_scaled,
+    view_as_dtype,
+)
+from fpsim.torch.linear import QuantLinear, quantize_linears
+from fpsim.torch.recipe import DEEPSEEK_V3, DEEPSEEK_V3_POW2, MXFP8, RECIPES, TE_HYBRID, LinearRecipe
+
+__all__ = [
+    "DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "MXFP8", "RECIPES", "TE_HYBRID", "LinearRecipe", "QuantLinear",
+    "ScaledTensors", "decode", "encode", "encode_scaled", "fake_quantize", "quantize", "quantize_linears",
+    "quantize_scaled", "view_as_dtype",
+]  # fmt: skip

@@ -1,0 +1,373 @@
+"""Low precision in torch: casts of tensors, fake quantisation with gradients, and quantised linear layers.
+
+Everything here takes and returns tensors in the CPU's memory, which contiguous ones share with the casts. The casts
+are opaque operators: `torch.compile(fullgraph=True)` keeps them as they are, and gives the bits that eager mode gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.scaling import encode as scaled_cast
+from fpsim.scaling.recipes import TILE_1X128
+from fpsim.scaling.scaling import Scaling
+from fpsim.torch.linear import QuantLinear, quantize_linears
+from fpsim.torch.operators import (
+    FLOAT_DTYPES,
+    Tensor,
+    array_of,
+    decode_op,
+    dtype_of,
+    encode_op,
+    fake_quantize_op,
+    quantize_op,
+    spec_from,
+    spec_text,
+    tensor_of,
+    torch,
+)
+from fpsim.torch.recipe import DEEPSEEK_V3, DEEPSEEK_V3_POW2, MXFP8, RECIPES, TE_HYBRID, LinearRecipe
+
+__all__ = [
+    "DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "MXFP8", "RECIPES", "TE_HYBRID", "LinearRecipe", "QuantLinear",
+    "ScaledTensors", "decode", "encode", "encode_scaled", "fake_quantize", "quantize", "quantize_linears",
+    "quantize_scaled", "view_as_dtype",
+]  # fmt: skip
+
+Seed = int | Tensor | None
+
+
+def fake_quantize(
+    x: Tensor,
+    fmt: Any,
+    scaling: Scaling | None = None,
+    *,
+    rounding: str | Rounding = "nearest_even",
+    overflow: str | None = None,
+    subnormals: str = "keep",
+    seed: Seed = None,
+    random_bits: int = 32,
+    scales: npt.ArrayLike | Tensor | None = None,
+    backward_fmt: Any = None,
+    backward_scaling: Scaling | None = None,
+    backward_rounding: str | Rounding = "nearest_even",
+    backward_overflow: str | None = None,
+    backward_seed: Seed = None,
+) -> Tensor:
+    """Quantise a tensor, with a gradient: straight through, and zero where an element was clipped.
+
+    An element is clipped where x / s, the number that the cast sees (x itself without a scaling), lies beyond the
+    largest number that rounds to the format's maximum; in stochastic mode, beyond all that may. Scales that follow
+    amax clip nothing, scales rounded down (`fp.scalings.MX`) or given ones may. NaN, Inf and a tile that these make NaN
+    count as clipped. Scales, found or given, are constants to the gradient.
+
+    The values are those of `fp.quantize_scaled` (of `fp.quantize` without a scaling). They are float32; a bfloat16 or
+    float16 tensor comes back in its own dtype, which rounds code * scale once more to nearest even wherever that dtype
+    does not hold it. Pass x.float() to avoid that. The same holds for a quantised gradient.
+
+    Args:
+      x: float tensor on the CPU, of any shape.
+      fmt: element format by name, dtype or object, as `fp.encode_scaled` takes.
+      scaling: how tiles get their scales; None for a cast without scales.
+      rounding, overflow, subnormals, random_bits: of the cast. overflow by default the scaling's own, or "nonfinite".
+      seed: of the stochastic mode: an integer in 0 .. 2**64 - 1, or an integer tensor of one element, whose bits are
+        used. The result is a function of (value, seed, flat index), so each training step needs another seed; a tensor
+        that counts steps gives one, and compiled graphs take a new value without compiling again.
+      scales: decode scales to use, one per tile or broadcast.
+      backward_fmt: quantises the incoming gradient, before clipped elements become zero; None leaves it as it is.
+      backward_scaling, backward_rounding, backward_overflow, backward_seed: of that cast.
+
+    Returns:
+      Tensor of x's shape and dtype (float32 for float8 input).
+
+    Raises:
+      ValueError: a tensor that is not on the CPU, an unknown word, no seed, or scales that do not fit.
+      TypeError: x is not a tensor of floats.
+
+    Example:
+      >>> import torch
+      >>> x = torch.tensor([0.3, 1.7, -9.0], requires_grad=True)
+      >>> y = fp.torch.fake_quantize(x, fp.E2M1, fp.scalings.TENSOR, scales=1.0)
+      >>> y.detach().tolist(), torch.autograd.grad(y.sum(), x)[0].tolist()
+      ([0.5, 1.5, -6.0], [1.0, 1.0, 0.0])
+    """
+    _refuse_other(x)
+    spec = _spec(fmt, scaling, rounding, overflow, subnormals, random_bits)
+    if scales is not None and scaling is None:
+        raise ValueError("scales need a scaling, whose block says what shares one; got None. Pass fp.scalings.TENSOR.")
+    backward = ""
+    if backward_fmt is not None:
+        backward = _spec(backward_fmt, backward_scaling, backward_rounding, backward_overflow, "keep", 32)
+    elif backward_scaling is not None or _is_stochastic(backward_rounding):
+        raise ValueError("backward_scaling and backward_rounding need a backward_fmt; got None. Pass fp.E5M2, say.")
+    values: Tensor = fake_quantize_op(
+        x, spec, _seed(seed, rounding, "seed"), _scales(scales), backward,
+        _seed(backward_seed, backward_rounding, "backward_seed"),
+    )  # fmt: skip
+    return values if x.dtype.itemsize == 1 else values.to(x.dtype)
+
+
+def quantize(
+    x: Tensor,
+    fmt: Any,
+    *,
+    rounding: str | Rounding = "nearest_even",
+    overflow: str = "nonfinite",
+    subnormals: str = "keep",
+    seed: Seed = None,
+    random_bits: int = 32,
+) -> Tensor:
+    """`fp.quantize` of a tensor. It has no gradient, and says so when asked; see `fake_quantize`.
+
+    Returns:
+      float64 for float64 input, else float32, of x's shape.
+
+    Raises: as `fp.quantize`, and ValueError for a tensor that is not on the CPU.
+
+    Example:
+      >>> import torch
+      >>> fp.torch.quantize(torch.tensor([0.3, 3.14159, 500.0], dtype=torch.bfloat16), fp.E5M2)
+      tensor([3.1250e-01, 3.0000e+00, 5.1200e+02])
+    """
+    _refuse_other(x)
+    spec = _spec(fmt, None, rounding, overflow, subnormals, random_bits)
+    values: Tensor = quantize_op(x, spec, _seed(seed, rounding, "seed"), None)
+    return values
+
+
+def quantize_scaled(
+    x: Tensor,
+    fmt: Any,
+    scaling: Scaling = TILE_1X128,
+    *,
+    rounding: str | Rounding = "nearest_even",
+    overflow: str | None = None,
+    subnormals: str = "keep",
+    seed: Seed = None,
+    random_bits: int = 32,
+    scales: npt.ArrayLike | Tensor | None = None,
+) -> Tensor:
+    """`fp.quantize_scaled` of a tensor. It has no gradient, and says so when asked; see `fake_quantize`.
+
+    Returns:
+      float32 of x's shape.
+
+    Raises: as `fp.quantize_scaled`, and ValueError for a tensor that is not on the CPU.
+
+    Example:
+      >>> import torch
+      >>> fp.torch.quantize_scaled(torch.tensor([0.1, 0.2, 0.3, 6.0]), "e2m1", fp.scalings.MX)
+      tensor([0.0000, 0.0000, 0.5000, 6.0000])
+    """
+    _refuse_other(x)
+    if scaling is None:
+        raise TypeError("scaling must be an fp.Scaling, such as fp.scalings.TILE_1X128; got None. Use quantize.")
+    spec = _spec(fmt, scaling, rounding, overflow, subnormals, random_bits)
+    values: Tensor = quantize_op(x, spec, _seed(seed, rounding, "seed"), _scales(scales))
+    return values
+
+
+def encode(
+    x: Tensor,
+    fmt: Any,
+    *,
+    rounding: str | Rounding = "nearest_even",
+    overflow: str = "nonfinite",
+    subnormals: str = "keep",
+    seed: Seed = None,
+    random_bits: int = 32,
+) -> Tensor:
+    """`fp.encode` of a tensor: codes as unsigned integers.
+
+    Returns:
+      torch.uint8 for formats of up to 8 bits, else uint16, uint32 or uint64, of x's shape. `view_as_dtype` shows
+      them as torch.float8_e4m3fn and the like.
+
+    Raises: as `fp.encode`, and ValueError for a tensor that is not on the CPU.
+
+    Example:
+      >>> import torch
+      >>> fp.torch.encode(torch.tensor([1.0, 0.3, 500.0]), "e4m3")
+      tensor([ 56,  42, 127], dtype=torch.uint8)
+    """
+    _refuse_other(x)
+    spec = _spec(fmt, None, rounding, overflow, subnormals, random_bits)
+    codes: Tensor = encode_op(x.detach(), spec, _seed(seed, rounding, "seed"))
+    return codes
+
+
+def decode(codes: Tensor, fmt: Any, dtype: torch.dtype = torch.float32) -> Tensor:
+    """`fp.decode` of a tensor: the exact values of codes.
+
+    Args:
+      codes: unsigned integers, or a tensor of the format's own dtype, on the CPU.
+      fmt: the format, by name, dtype or object.
+      dtype: torch.float32 or torch.float64; it must hold every value of the format.
+
+    Returns:
+      Tensor of that dtype and of the codes' shape.
+
+    Raises: as `fp.decode`, and ValueError for another dtype or a tensor that is not on the CPU.
+
+    Example:
+      >>> import torch
+      >>> fp.torch.decode(torch.tensor([1.0, 448.0]).to(torch.float8_e4m3fn), fp.E4M3)
+      tensor([  1., 448.])
+    """
+    _refuse_elsewhere(codes, "codes")
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype must be torch.float32 or torch.float64; got {dtype!r}. Convert the result with .to().")
+    spec = _spec(fmt, None, "nearest_even", None, "keep", 32)
+    values: Tensor = decode_op(codes.detach(), spec, dtype == torch.float64)
+    return values
+
+
+class ScaledTensors(NamedTuple):
+    """Codes with a decode scale per tile, as tensors: value = code * scale. The fields are those of `fp.Scaled`."""
+
+    codes: Tensor
+    scales: Tensor
+    scale_codes: Tensor | None
+    tensor_scale: Tensor | None
+    zero_points: Tensor | None
+
+
+def encode_scaled(
+    x: Tensor,
+    fmt: Any,
+    scaling: Scaling = TILE_1X128,
+    *,
+    rounding: str | Rounding = "nearest_even",
+    overflow: str | None = None,
+    subnormals: str = "keep",
+    seed: int | None = None,
+    random_bits: int = 32,
+    scales: npt.ArrayLike | Tensor | None = None,
+) -> ScaledTensors:
+    """`fp.encode_scaled` of a tensor: what a matrix unit takes. Compiled graphs break here.
+
+    Returns:
+      ScaledTensors, whose codes are integers; `view_as_dtype` shows them as torch.float8_e4m3fn and the like.
+
+    Raises: as `fp.encode_scaled`, and ValueError for a tensor that is not on the CPU.
+
+    Example:
+      >>> import torch
+      >>> q = fp.torch.encode_scaled(torch.linspace(-3, 3, 256).reshape(2, 128), fp.E4M3)
+      >>> fp.torch.view_as_dtype(q.codes, fp.E4M3).dtype, q.scales.shape
+      (torch.float8_e4m3fn, torch.Size([2, 1]))
+    """
+    _refuse_other(x)
+    given = array_of(scales) if isinstance(scales, Tensor) else scales
+    words: dict[str, Any] = {
+        "rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed, "random_bits": random_bits,
+        "scales": given,
+    }  # fmt: skip
+    return _encoded_tensors(x, fmt, scaling, words)
+
+
+def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling, words: dict[str, Any]) -> ScaledTensors:
+    encoded = scaled_cast.encode_scaled(array_of(x), fmt, scaling, **words)
+    parts = (encoded.scale_codes, encoded.tensor_scale, encoded.zero_points)
+    optional = [None if part is None else tensor_of(np.asarray(part)) for part in parts]
+    return ScaledTensors(tensor_of(encoded.codes), tensor_of(encoded.scales), *optional)
+
+
+_compiler: Any = torch.compiler
+_encoded_tensors: Callable[..., ScaledTensors] = _compiler.disable(_encode_tensors)  # its shapes depend on numbers
+
+
+def view_as_dtype(codes: Tensor, fmt: Any) -> Tensor:
+    """Codes as the torch dtype that stores them, such as torch.float8_e4m3fn: the same memory.
+
+    Raises:
+      ValueError: torch has no dtype for the format, or the codes are not its integers.
+
+    Example:
+      >>> import torch
+      >>> fp.torch.view_as_dtype(torch.tensor([0x38, 0x7E], dtype=torch.uint8), fp.E4M3).float()
+      tensor([  1., 448.])
+    """
+    element: Any = spec_from(_spec(fmt, None, "nearest_even", None, "keep", 32)).element
+    dtype = dtype_of(element)
+    if dtype is None:
+        raise ValueError(f"torch has no dtype that stores one code of {element} per element; keep them as integers.")
+    if codes.dtype != (wanted := getattr(torch, element.storage.name)):
+        raise ValueError(f"codes of {element} must be {wanted}; got {codes.dtype}. fp.torch.encode makes them.")
+    return codes.view(dtype)
+
+
+# ---- checks at the door
+
+
+def _refuse_elsewhere(x: object, name: str) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a torch tensor; got {type(x).__name__}. Use fpsim itself for NumPy arrays.")
+    if x.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor; got one of layout {x.layout}. Use {name}.to_dense().")
+    if x.device.type not in ("cpu", "meta"):
+        raise ValueError(
+            f"{name} must be a tensor on the CPU; got one on {x.device}. Use {name}.cpu(), and move the result."
+        )
+
+
+def _refuse_other(x: object) -> None:
+    _refuse_elsewhere(x, "x")
+    assert isinstance(x, Tensor)
+    if x.dtype not in FLOAT_DTYPES:
+        raise TypeError(f"x must be a tensor of real floats, one per element; got {x.dtype}. Convert with x.float().")
+
+
+def _text(fmt: Any, scaling: Any, rounding: Any, overflow: Any, subnormals: Any, random_bits: Any) -> str:
+    """The text of a cast."""
+    try:
+        return _cached_text(fmt, scaling, rounding, overflow, subnormals, random_bits)
+    except TypeError:  # something that cannot be hashed: let the checks say what is wrong with it
+        return spec_text(fmt, scaling, rounding, overflow, subnormals, random_bits)
+
+
+_cached_text = lru_cache(maxsize=1024, typed=True)(spec_text)  # True equals 1, and is no number of bits
+
+
+def _draws(rounding: Any) -> bool:
+    return rounding_mode(rounding) is Rounding.STOCHASTIC
+
+
+# Graphs hold what these return; torch guards the objects that went in, and compiles again for others.
+_spec: Callable[..., str] = _compiler.assume_constant_result(_text)
+_is_stochastic: Callable[..., bool] = _compiler.assume_constant_result(_draws)
+
+
+def _seed(seed: Seed, rounding: str | Rounding, name: str) -> Tensor | None:
+    """A seed as a tensor for the operators: its 64 bits; None where the mode draws nothing."""
+    if isinstance(seed, Tensor):
+        if seed.numel() != 1 or seed.is_floating_point() or seed.is_complex() or seed.dtype == torch.bool:
+            raise ValueError(
+                f"{name} must be an integer or a tensor of one integer; got shape {tuple(seed.shape)}, {seed.dtype}."
+            )
+    elif seed is None:
+        if _is_stochastic(rounding):
+            raise ValueError(f"stochastic rounding needs a {name}, so that results can be repeated; got None. Pass 0.")
+    elif isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 64:
+        raise ValueError(f"{name} must be an integer in 0 .. 2**64 - 1 or an integer tensor; got {seed!r}.")
+    if seed is None or not _is_stochastic(rounding):
+        return None
+    if isinstance(seed, Tensor):
+        return seed
+    return torch.tensor(seed - (1 << 64) if seed >= 1 << 63 else seed, dtype=torch.int64)
+
+
+def _scales(scales: npt.ArrayLike | Tensor | None) -> Tensor | None:
+    """Given scales as a tensor without a gradient."""
+    if scales is None:
+        return None
+    if isinstance(scales, Tensor):
+        _refuse_elsewhere(scales, "scales")
+        return scales.detach()
+    return torch.as_tensor(scales, dtype=torch.float32)

@@ -1,0 +1,262 @@
+"""The casts as opaque torch operators: what they do travels as a text, so that compiled graphs can hold them."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array, from_torch
+from fpsim.casts.cast import decode, encode, quantize
+from fpsim.formats.as_json import element_facts, element_from
+from fpsim.formats.cast_options import cast_options
+from fpsim.formats.element import Element, element_format
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import DTYPES, FP16, FP32, FP64
+from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.scaling import encode as scaled_cast
+from fpsim.scaling.clipping import kept as kept_elements
+from fpsim.scaling.scaling import Scaling, scaling_facts, scaling_from
+
+try:
+    import torch as torch
+except ModuleNotFoundError as missing:
+    if missing.name is None or missing.name.partition(".")[0] != "torch":
+        raise  # it is there, and something that it needs is not
+    raise ImportError(
+        "fpsim.torch needs torch, which is not installed: pip install 'fpsim-numerics[torch]' (from a checkout: "
+        "pip install -e '.[torch]')"
+    ) from None
+
+Tensor = torch.Tensor
+
+FLOAT_DTYPES = frozenset(
+    {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+    | {getattr(torch, dtype.name) for dtype in DTYPES.values() if hasattr(torch, dtype.name)}
+)
+
+
+class Spec(NamedTuple):
+    """A cast: formats and scalings as objects, the rest as the keywords of `fpsim.encode_scaled`."""
+
+    element: Element
+    scaling: Scaling | None
+    rounding: Rounding
+    overflow: str | None
+    subnormals: str
+    random_bits: int
+
+    def keywords(self, seed: int | None) -> dict[str, Any]:
+        """Of the cast."""
+        words: dict[str, Any] = {
+            "rounding": self.rounding, "subnormals": self.subnormals, "seed": seed, "random_bits": self.random_bits,
+        }  # fmt: skip
+        return words if self.overflow is None else {**words, "overflow": self.overflow}
+
+
+def spec_text(
+    fmt: Any, scaling: Scaling | None, rounding: Any, overflow: str | None, subnormals: str, random_bits: int
+) -> str:
+    """A cast as JSON, checked as far as that goes without data.
+
+    Raises:
+      ValueError: an unknown format or word, or a combination that is not possible.
+      TypeError: the scaling is no Scaling.
+
+    Example:
+      >>> from fpsim.torch.operators import spec_from, spec_text
+      >>> spec_from(spec_text("e4m3", fp.scalings.MX, "SR", None, "keep", 32)).scaling == fp.scalings.MX
+      True
+    """
+    element = element_format(fmt)
+    if scaling is not None and not isinstance(scaling, Scaling):
+        raise TypeError(
+            f"scaling must be an fp.Scaling, such as fp.scalings.TILE_1X128, or None; got {type(scaling).__name__} "
+            f"{scaling!r}."
+        )
+    if scaling is None and not isinstance(element, Format):
+        raise ValueError(f"{element} needs a scale; got scaling=None. Pass fp.scalings.TENSOR, say.")
+    mode = rounding_mode(rounding)
+    # the seed comes later, with the data; formats of elements without a cast of their own are checked as any other
+    word = "nonfinite" if overflow is None else overflow
+    cast_options(element if isinstance(element, Format) else FP32, mode, word, subnormals, 0, random_bits)
+    if scaling is not None:  # an array of nothing, to see whether format and scaling go together
+        keywords = Spec(element, scaling, mode, overflow, subnormals, random_bits).keywords(0)
+        scaled_cast.encode_scaled(np.empty((0, 0), np.float32), element, scaling, **keywords)
+    facts: dict[str, Any] = {
+        "fmt": element_facts(element), "scaling": None if scaling is None else scaling_facts(scaling),
+        "rounding": mode.name, "overflow": overflow, "subnormals": subnormals, "random_bits": int(random_bits),
+    }  # fmt: skip
+    return json.dumps(facts, default=lambda number: number.item())
+
+
+@lru_cache(maxsize=1024)
+def spec_from(text: str) -> Spec:
+    """What `spec_text` described."""
+    facts = json.loads(text)
+    scaling = facts["scaling"]
+    if scaling is not None:
+        scaling = scaling_from(scaling)
+    return Spec(
+        element_from(facts["fmt"]), scaling, Rounding[facts["rounding"]], facts["overflow"], facts["subnormals"],
+        facts["random_bits"],
+    )  # fmt: skip
+
+
+# ---- tensors and arrays share memory
+
+
+def array_of(x: Tensor) -> Array:
+    """The elements of a tensor on the CPU, without a copy: bfloat16 and float8 ones as ml_dtypes see them."""
+    return from_torch(x.resolve_neg())
+
+
+def tensor_of(array: Array) -> Tensor:
+    """A new array as a tensor, without a copy."""
+    return torch.from_numpy(array)
+
+
+def result_dtype(x: Tensor, spec: Spec) -> torch.dtype:
+    """Of quantised values: float32, but float64 where a cast without scales keeps float64 input."""
+    return torch.float64 if x.dtype == torch.float64 and spec.scaling is None else torch.float32
+
+
+def _seed_number(seed: Tensor | None) -> int | None:
+    return None if seed is None else int(seed.item()) & 0xFFFFFFFFFFFFFFFF
+
+
+def _scales_array(scales: Tensor | None) -> Array | None:
+    return None if scales is None else array_of(scales)
+
+
+# ---- the operators
+
+
+def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
+    how = spec_from(spec)
+    array, keywords = array_of(x), how.keywords(_seed_number(seed))
+    if how.scaling is None:
+        fmt: Any = how.element
+        return tensor_of(quantize(array, fmt, **keywords))
+    given = _scales_array(scales)
+    return tensor_of(scaled_cast.quantize_scaled(array, how.element, how.scaling, scales=given, **keywords))
+
+
+def _like_values(x: Tensor, spec: str) -> Tensor:
+    return x.new_empty(x.shape, dtype=result_dtype(x, spec_from(spec)))
+
+
+quantize_op = torch.library.custom_op(
+    "fpsim::quantize", _quantized, mutates_args=(),
+    schema="(Tensor x, str spec, Tensor? seed, Tensor? scales) -> Tensor",
+)  # fmt: skip
+
+
+@quantize_op.register_fake
+def _(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
+    return _like_values(x, spec)
+
+
+def _refuse_gradient(ctx: Any, grad: Tensor) -> None:
+    raise RuntimeError("a cast has no gradient; got a backward pass through it. Use fake_quantize, or x.detach().")
+
+
+quantize_op.register_autograd(_refuse_gradient)
+
+
+def _kept(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
+    how = spec_from(spec)
+    cast_words: dict[str, Any] = {"subnormals": how.subnormals, "seed": 0}
+    if how.overflow is not None:
+        cast_words["overflow"] = how.overflow
+    array, given = array_of(x), _scales_array(scales)
+    inside = kept_elements(array, how.element, how.scaling, how.rounding, given, **cast_words)
+    return tensor_of(np.ascontiguousarray(inside).reshape(x.shape))
+
+
+kept_op = torch.library.custom_op(
+    "fpsim::kept", _kept, mutates_args=(), schema="(Tensor x, str spec, Tensor? scales) -> Tensor"
+)
+
+
+@kept_op.register_fake
+def _(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
+    return x.new_empty(x.shape, dtype=torch.bool)
+
+
+# The same as fpsim::quantize with a gradient; an empty backward text leaves the gradient as it comes.
+fake_quantize_op = torch.library.custom_op(
+    "fpsim::fake_quantize", lambda x, spec, seed, scales, *_: _quantized(x, spec, seed, scales), mutates_args=(),
+    schema="(Tensor x, str spec, Tensor? seed, Tensor? scales, str backward, Tensor? backward_seed) -> Tensor",
+)  # fmt: skip
+
+
+@fake_quantize_op.register_fake
+def _(
+    x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None, backward: str, backward_seed: Tensor | None
+) -> Tensor:
+    return _like_values(x, spec)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, ctx.spec, _, scales, ctx.backward, backward_seed = inputs
+    ctx.save_for_backward(x, scales, backward_seed)
+
+
+def _straight_through(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    x, scales, backward_seed = ctx.saved_tensors
+    if ctx.backward:
+        grad = fake_quantize_op(grad, ctx.backward, backward_seed, None, "", None)
+    # a choice rather than a product, so that a clipped element hides an infinite gradient as well
+    passed = torch.where(kept_op(x, ctx.spec, scales), grad, 0.0)
+    return passed.to(x.dtype), None, None, None, None, None
+
+
+fake_quantize_op.register_autograd(_straight_through, setup_context=_setup)
+
+
+def _encoded(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
+    how = spec_from(spec)
+    fmt: Any = how.element
+    return tensor_of(encode(array_of(x), fmt, **how.keywords(_seed_number(seed))))
+
+
+encode_op = torch.library.custom_op(
+    "fpsim::encode", _encoded, mutates_args=(), schema="(Tensor x, str spec, Tensor? seed) -> Tensor"
+)
+
+
+@encode_op.register_fake
+def _(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
+    return x.new_empty(x.shape, dtype=storage_dtype(spec_from(spec).element))
+
+
+def _decoded(codes: Tensor, spec: str, double: bool) -> Tensor:
+    fmt: Any = spec_from(spec).element
+    return tensor_of(decode(array_of(codes), fmt, np.float64 if double else np.float32))
+
+
+decode_op = torch.library.custom_op(
+    "fpsim::decode", _decoded, mutates_args=(), schema="(Tensor codes, str spec, bool double) -> Tensor"
+)
+
+
+@decode_op.register_fake
+def _(codes: Tensor, spec: str, double: bool) -> Tensor:
+    return codes.new_empty(codes.shape, dtype=torch.float64 if double else torch.float32)
+
+
+def storage_dtype(element: Element) -> torch.dtype:
+    """The torch integers that hold codes."""
+    found: torch.dtype = getattr(torch, element.storage.name)
+    return found
+
+
+def dtype_of(fmt: Format) -> torch.dtype | None:
+    """The torch dtype that stores a format's codes, or None."""
+    if fmt in (FP16, FP32, FP64):
+        return {FP16: torch.float16, FP32: torch.float32, FP64: torch.float64}[fmt]
+    dtype = DTYPES.get(fmt)
+    return None if dtype is None else getattr(torch, dtype.name, None)

@@ -1,0 +1,1 @@
+"""Operations on codes on the GPU."""

@@ -1,0 +1,166 @@
+"""GPU kernels of arithmetic over the integer core: every format, mode, policy and flag, one element at a time."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from fpsim.core import exact_arithmetic
+from fpsim.core.encode import encode_fields
+from fpsim.core.neighbour import absolute, classify, negative, neighbour
+from fpsim.core.number import NAN, unpack, unpack_fields
+from fpsim.core.operations import BINARY, COMPARISONS, UNARY
+from fpsim.core.pack import INVALID, NO_FLAG, pack
+from fpsim.core.philox import random_word
+from fpsim.formats.rounding import Rounding
+from fpsim.gpu.device.launch import gpu_kernel
+
+u64 = np.uint64
+
+STOCHASTIC = int(Rounding.STOCHASTIC)
+
+
+@cache
+def rounding_kernel(name: str, mode: int) -> Any:
+    """The kernel `(a, b, c, steps of a, b, c, codes, flags, layouts of a, b, c, of the result, rules, k0, k1)`."""
+    is_unary, is_binary = name in UNARY, name in BINARY
+    unary: Any = UNARY.get(name)
+    binary: Any = BINARY.get(name)
+
+    def compute(
+        a: Any, b: Any, c: Any, sa: Any, sb: Any, sc: Any, codes: Any, flags: Any, la: Any, lb: Any, lc: Any, out: Any,
+        rules: Any, k0: Any, k1: Any,
+    ) -> None:  # fmt: skip
+        fa, fb, fc, f = unpack_fields(la), unpack_fields(lb), unpack_fields(lc), encode_fields(out)
+        for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
+            word = u64(random_word(u64(i), k0, k1)) if mode == STOCHASTIC else u64(0)
+            x = unpack(u64(a[i * sa]), fa)
+            if is_unary:
+                exact, raised = unary(x, word, f.random_mask, mode)
+            elif is_binary:
+                exact, raised = binary(x, unpack(u64(b[i * sb]), fb), mode)
+            else:
+                exact, raised = exact_arithmetic.fma(x, unpack(u64(b[i * sb]), fb), unpack(u64(c[i * sc]), fc), mode)
+            code, found = pack(exact, raised, word, f, mode, rules)
+            codes[i] = code
+            if flags.size > 0:
+                flags[i] = found
+
+    return gpu_kernel(compute)
+
+
+@cache
+def comparison_kernel(name: str) -> Any:
+    """The kernel `(a, b, steps of a, b, results, flags, layouts of a, b)`."""
+    compare, quiet = COMPARISONS[name], name == "equal"
+
+    def compute(a: Any, b: Any, sa: Any, sb: Any, results: Any, flags: Any, la: Any, lb: Any) -> None:
+        fa, fb = unpack_fields(la), unpack_fields(lb)
+        for i in range(cuda.grid(1), results.size, cuda.gridsize(1)):
+            x, y = unpack(u64(a[i * sa]), fa), unpack(u64(b[i * sb]), fb)
+            nan = (x.kind >= u64(NAN)) | (y.kind >= u64(NAN))
+            results[i] = (not nan) & compare(x, y)
+            if flags.size > 0:
+                raised = u64(exact_arithmetic.signals(x) | exact_arithmetic.signals(y))
+                flags[i] = raised if quiet else (INVALID if nan else NO_FLAG)
+
+    return gpu_kernel(compute)
+
+
+@cache
+def neighbour_kernel(downward: int) -> Any:
+    """The kernel `(a, codes, flags, layout of a, and as a result)`."""
+
+    def compute(a: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:
+        fa, f = unpack_fields(la), encode_fields(out)
+        for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
+            x = u64(a[i])
+            code, found = neighbour(x, unpack(x, fa), u64(downward), fa, f)
+            codes[i] = code
+            if flags.size > 0:
+                flags[i] = found
+
+    return gpu_kernel(compute)
+
+
+@cache
+def sign_kernel(name: str) -> Any:
+    """The kernel `(a, results, layout of a, and as a result)` of negative, absolute or classify."""
+
+    def negate(a: Any, codes: Any, la: Any, out: Any) -> None:
+        fa, f = unpack_fields(la), encode_fields(out)
+        for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
+            x = u64(a[i])
+            codes[i] = negative(x, unpack(x, fa), fa, f)
+
+    def drop_sign(a: Any, codes: Any, la: Any, out: Any) -> None:
+        fa = unpack_fields(la)
+        for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
+            codes[i] = absolute(u64(a[i]), fa)
+
+    def find_class(a: Any, classes: Any, la: Any, out: Any) -> None:
+        fa = unpack_fields(la)
+        for i in range(cuda.grid(1), classes.size, cuda.gridsize(1)):
+            x = u64(a[i])
+            classes[i] = classify(x, unpack(x, fa), fa)
+
+    return gpu_kernel({"negative": negate, "absolute": drop_sign, "classify": find_class}[name])
+
+
+@cache
+def from_integer_kernel(mode: int) -> Any:
+    """The kernel `(integers as words, codes, flags, sign bit or 0, layout of the result, rules, k0, k1)`."""
+
+    def compute(n: Any, codes: Any, flags: Any, sign: Any, out: Any, rules: Any, k0: Any, k1: Any) -> None:
+        f = encode_fields(out)
+        for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
+            word = u64(random_word(u64(i), k0, k1)) if mode == STOCHASTIC else u64(0)
+            integer = u64(n[i])
+            below_zero = u64(u64(integer & sign) != u64(0))
+            # in two's complement, the magnitude of what is negative is what is missing to twice the sign bit
+            magnitude = u64(u64(sign + sign) - integer) if below_zero != u64(0) else integer
+            code, found = pack(exact_arithmetic.from_integer(below_zero, magnitude), NO_FLAG, word, f, mode, rules)
+            codes[i] = code
+            if flags.size > 0:
+                flags[i] = found
+
+    return gpu_kernel(compute)
+
+
+@cache
+def to_integer_kernel(mode: int) -> Any:
+    """The kernel `(a, integers as words, flags, layout of a, lowest and highest magnitude, both masks, k0, k1)`.
+
+    The masks are those of the random bits and of the bits of an integer.
+    """
+
+    def compute(
+        a: Any, n: Any, flags: Any, la: Any, lowest: Any, highest: Any, random_mask: Any, mask: Any, k0: Any, k1: Any
+    ) -> None:
+        fa = unpack_fields(la)
+        for i in range(cuda.grid(1), n.size, cuda.gridsize(1)):
+            word = u64(random_word(u64(i), k0, k1)) if mode == STOCHASTIC else u64(0)
+            x = unpack(u64(a[i]), fa)
+            integer, found = exact_arithmetic.to_integer(x, lowest, highest, word, random_mask, mode)
+            n[i] = u64(integer & mask)
+            if flags.size > 0:
+                flags[i] = found
+
+    return gpu_kernel(compute)
+
+
+@cache
+def union_kernel() -> Any:
+    """The kernel `(flags, union)`: or-s all flags into union[0], of 32 bits."""
+
+    def unite(flags: Any, union: Any) -> None:
+        found = np.uint32(0)
+        for i in range(cuda.grid(1), flags.size, cuda.gridsize(1)):
+            found = np.uint32(found | np.uint32(flags[i]))
+        if found != np.uint32(0):
+            cuda.atomic.or_(union, 0, found)
+
+    return gpu_kernel(unite)

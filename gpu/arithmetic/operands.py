@@ -1,0 +1,147 @@
+"""Operands on the GPU at the door: arrays with their formats, broadcast, and the array that takes the result."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from fpsim.arithmetic.operands import NAMES, Formats, read_operand
+from fpsim.formats.named import DTYPES, Format
+from fpsim.formats.named import format as find_format
+from fpsim.gpu.casts.cast import refuse_outside
+from fpsim.gpu.device.array import dtype_name, gpu_array, result_like
+from fpsim.gpu.device.copies import apart, broadcast
+from fpsim.gpu.device.gpu_array import GpuArray
+from fpsim.gpu.device.launch import uploaded
+from fpsim.gpu.device.streams import library_of
+
+
+class Operands(NamedTuple):
+    """Operands on the GPU: their words, and how far apart their elements are (0: one for all)."""
+
+    words: tuple[Any, ...]
+    steps: tuple[int, ...]
+    formats: tuple[Format, ...]
+    shape: tuple[int, ...]
+    owner: GpuArray  # the first that came from the GPU
+    typed: bool
+
+    @property
+    def size(self) -> int:
+        """Elements of the result."""
+        return math.prod(self.shape)
+
+    @property
+    def like(self) -> Any:
+        """The array whose kind and stream the result has."""
+        return self.owner.like
+
+
+def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> Operands:
+    """Check the operands of an operation: arrays on the GPU, and beside them numbers.
+
+    Raises:
+      ValueError: codes without a format, outside it, or shapes that do not broadcast.
+      TypeError: no array on the GPU, or not of the format.
+    """
+    wanted = fmt if isinstance(fmt, (tuple, list)) else (fmt,) * len(values)
+    if len(wanted) != len(values):
+        raise ValueError(f"fmt must name one format, or {len(values)} for {name}; got {len(wanted)}: {fmt!r}.")
+    numbers = [_is_number(value) for value in values]
+    if all(numbers):
+        numbers[0] = False  # which is refused: nothing lies on the GPU
+    given = [
+        _number(value, want, label) if number else gpu_array(value, label)
+        for value, want, label, number in zip(values, wanted, NAMES, numbers, strict=False)
+    ]
+    formats = tuple(format_of_codes(x, want, label) for x, want, label in zip(given, wanted, NAMES, strict=False))
+    shape = _shape(name, given)
+    libraries = {library_of(x.like) for x, number in zip(given, numbers, strict=True) if not number}
+    if len(libraries) > 1:
+        cuda.synchronize()  # what a library still computes on a stream of its own
+    owner = given[numbers.index(False)]
+    spread = [x if x.size == 1 else broadcast(x, shape) for x in given]
+    single = math.prod(shape) == 1
+    return Operands(
+        tuple(x.words for x in spread), tuple(int(x.size > 1 or single) for x in spread), formats, shape, owner,
+        all(x.fmt is not None for x in given),
+    )  # fmt: skip
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is one number of the CPU: of Python, or an array of NumPy without axes."""
+    if isinstance(value, (int, float, np.generic)):
+        return True
+    return isinstance(value, np.ndarray) and value.ndim == 0
+
+
+def _number(value: Any, wanted: Any, label: str) -> GpuArray:
+    """A number of the CPU as an array of one element, by the rules of fpsim's own functions."""
+    code, fmt, typed = read_operand(value, None if wanted is None else find_format(wanted), label)
+    words = uploaded(np.asarray(code).reshape(1).view(fmt.storage))
+    return GpuArray(words, (), fmt if typed else None, value)
+
+
+def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
+    """The format of an operand."""
+    found = None if wanted is None else find_format(wanted)
+    if x.fmt is None and found is None:
+        raise ValueError(f"{label} holds integers, and no format says what they mean; pass fmt, as in fmt='e4m3'.")
+    if x.fmt is not None and found not in (None, x.fmt):
+        raise ValueError(f"{label} holds {x.fmt}; got fmt={wanted!r} for it. Leave fmt out, or convert first.")
+    fmt = x.fmt or found
+    assert fmt is not None
+    if x.words.dtype.itemsize != fmt.storage.itemsize:
+        raise ValueError(f"{label} must hold codes of {fmt} as {fmt.storage}; got {x.words.dtype}.")
+    refuse_outside(x, fmt, label)
+    return fmt
+
+
+def _shape(name: str, given: list[GpuArray]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*(x.shape for x in given))
+    except ValueError:
+        shapes = " and ".join(str(x.shape) for x in given)
+        raise ValueError(
+            f"{name} needs operands whose shapes broadcast; got {shapes}. Reshape one, or insert axes of length 1."
+        ) from None
+
+
+def result_for(given: Operands, fmt: Format, out: Any) -> tuple[Any, Any, Operands]:
+    """(array to return, its words, operands that may be read while they are written) for a result in a format."""
+    own = DTYPES.get(fmt, fmt.storage)
+    taken = dtype_name(out) if hasattr(out, "dtype") else None
+    typed = given.typed if taken not in (own.name, fmt.storage.name) else taken == own.name
+    return result_of(given, own if typed else fmt.storage, out)
+
+
+def result_of(given: Operands, dtype: np.dtype[Any], out: Any) -> tuple[Any, Any, Operands]:
+    """The same for a result of a dtype."""
+    result, words = result_like(given.owner, given.shape, dtype, out)
+    if out is None or words.size == 0:
+        return result, words, given
+    return result, words, given._replace(words=tuple(apart(x, words, given.like) for x in given.words))
+
+
+def code_operand(x: Any, wanted: Format | None, name: str) -> tuple[GpuArray, Format]:
+    """(codes on the GPU, their format).
+
+    Raises:
+      ValueError: codes without a format, or out of range.
+      TypeError: no array on the GPU, or one of another format than is wanted.
+    """
+    given = gpu_array(x, name)
+    if given.fmt is not None and wanted not in (None, given.fmt):
+        raise TypeError(
+            f"{name} is an array of {x.dtype}, which stores {given.fmt}; codes of {wanted} were wanted. Round it to "
+            f"{wanted} first with fpsim.gpu.encode."
+        )
+    return given, format_of_codes(given, wanted, name)
+
+
+def result_dtype(fmt: Format) -> np.dtype[Any]:
+    """The dtype of a format, or of its codes where it has none."""
+    return DTYPES.get(fmt, fmt.storage)

@@ -1,0 +1,136 @@
+"""How an operation is computed on the GPU: by the integer core, by a table made with it, or by float32."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from fpsim.arithmetic.operation import Operation
+from fpsim.core.layouts import pack_plan, unpack_layout
+from fpsim.core.operations import COMPARISONS
+from fpsim.formats.rounding import Rounding
+from fpsim.gpu.arithmetic.exact_kernels import comparison_kernel, rounding_kernel
+from fpsim.gpu.arithmetic.operands import Operands
+from fpsim.gpu.arithmetic.pair_kernels import elements_at_once, elementwise_kernel, looks_up
+from fpsim.gpu.core import float_arithmetic
+from fpsim.gpu.device.copies import broadcast
+from fpsim.gpu.device.device import device_number
+from fpsim.gpu.device.failures import one_sentence
+from fpsim.gpu.device.gpu_array import GpuArray
+from fpsim.gpu.device.groups import as_groups
+from fpsim.gpu.device.launch import launch, launch_shared, scratch, uploaded
+
+u64 = np.uint64
+
+TABLE_BITS = 16  # of all operands together
+NO_WORDS = np.zeros(1, np.uint32)
+
+
+def compute(what: Operation, given: Operands, results: Any, flags: Any) -> None:
+    """Fill in the results of an operation that rounds or compares, and the flags if there is room for them."""
+    if given.size == 0:
+        return
+    if flags.size == 0 and not what.is_stochastic:
+        if what.operand_bits <= TABLE_BITS and 1 << what.operand_bits <= 4 * given.size:
+            if results.dtype.itemsize <= 2:
+                _by_table(what, given, results)
+                return
+        elif _is_short(what):
+            function = float_arithmetic.float_function(what.result.fmt, what.name)
+            _run_groups(function, given, results, None)
+            return
+    by_core(what, given, results, flags)
+
+
+def by_core(what: Operation, given: Operands, results: Any, flags: Any) -> None:
+    """The same by the integer core."""
+    layouts = [uploaded(unpack_layout(operand, what.input_subnormals)) for operand in given.formats]
+    if what.name in COMPARISONS:
+        launch(
+            comparison_kernel(what.name), given.like, given.size, *given.words, *given.steps, results, flags, *layouts
+        )  # fmt: skip
+        return
+    fmt, rounding, overflow, subnormals, seed, random_bits = what.result
+    plan = pack_plan(fmt, rounding, overflow, subnormals, random_bits, what.tininess)
+    words, steps = _three(given)
+    key = 0 if seed is None else seed
+    launch(
+        rounding_kernel(what.name, int(rounding)), given.like, given.size, *words, *steps, results, flags,
+        *(layouts + layouts[:1] * (3 - len(layouts))), uploaded(plan.layout), u64(plan.rules), u64(key & 0xFFFFFFFF),
+        u64(key >> 32),
+    )  # fmt: skip
+
+
+def no_flags() -> Any:
+    """Flags that nobody wants."""
+    return scratch(0, np.uint8)
+
+
+def _three(given: Operands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Words and steps of three operands: the first in the place of those that are missing."""
+    missing = 3 - len(given.words)
+    return given.words + given.words[:1] * missing, given.steps + (0,) * missing
+
+
+def _is_short(what: Operation) -> bool:
+    """Whether float32 gives the results (`float_arithmetic`)."""
+    fmt = what.result.fmt
+    ieee = what.result[1:4] == (Rounding.NEAREST_EVEN, "nonfinite", "keep") and what.input_subnormals == "keep"
+    return ieee and set(what.formats) == {fmt} and float_arithmetic.serves(fmt, what.name)
+
+
+# ---- groups of elements
+
+
+def _run_groups(function: Any, given: Operands, results: Any, table: Any) -> None:
+    """Launch a loop over groups; table: the words of one that it reads, or None."""
+    bits, target_bits = (8 * array.dtype.itemsize for array in (given.words[0], results))
+    groups, count = elements_at_once(bits, target_bits), len(given.words)
+    # an operand of one element becomes a group of equal ones, which every thread reads
+    same = tuple(
+        broadcast(given.owner._replace(words=x, shape=(1,)), (groups.length,)).words if step == 0 else x
+        for x, step in zip(given.words, given.steps, strict=True)
+    )
+    words, steps = _three(given._replace(words=same))
+    full = [x for x, step in zip(same, given.steps, strict=True) if step]
+    whole = iter(as_groups((*full, results), groups.length))
+    wide = tuple(
+        next(whole) if step else as_groups((x,), groups.length)[0] for x, step in zip(same, given.steps, strict=True)
+    )
+    wide_results = next(whole)
+    wide += wide[:1] * (3 - count)
+    entries = scratch(0, results.dtype) if table is None else table
+    source = uploaded(NO_WORDS) if table is None else table.view(np.uint32)
+    arguments = (*words, results, *wide, wide_results, *map(u64, steps), source, entries)
+    if table is not None:
+        kernel = elementwise_kernel(function, bits, target_bits, count, source.size)
+        if launch_shared(kernel, given.like, given.size, source.size * 4, *arguments, each=groups.each):
+            return
+    kernel = elementwise_kernel(function, bits, target_bits, count, 0)
+    launch(kernel, given.like, given.size, *arguments, each=groups.each)
+
+
+# ---- tables of every result
+
+
+def _by_table(what: Operation, given: Operands, results: Any) -> None:
+    table = _table(what, results.dtype.str, device_number())
+    bits = tuple(fmt.bits for fmt in what.formats)
+    _run_groups(looks_up(bits, max(x.dtype.itemsize for x in given.words) * 8), given, results, table)
+
+
+@lru_cache(maxsize=64)
+def _table(what: Operation, dtype: str, device: int) -> Any:
+    """The results of every combination of codes, by the integer core on the GPU itself."""
+    index, low = np.arange(1 << what.operand_bits), what.formats[-1].bits
+    sources = (index,) if len(what.formats) == 1 else (index >> low, index & ((1 << low) - 1))
+    words = tuple(uploaded(source.astype(fmt.storage)) for source, fmt in zip(sources, what.formats, strict=True))
+    table, shape = scratch(index.size, dtype), (index.size,)
+    owner = GpuArray(words[0], shape, None, words[0])
+    by_core(what, Operands(words, (1,) * len(words), what.formats, shape, owner, False), table, no_flags())
+    with one_sentence("a table of results"):
+        cuda.synchronize()  # whatever stream reads it later
+    return table

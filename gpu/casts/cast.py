@@ -1,0 +1,276 @@
+"""Casts on the GPU: the scalar core in CUDA kernels, with the bits of the casts on the CPU."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.casts.cast import refuse_unless_held
+from fpsim.core.layouts import DecodePlan, decode_plan, encode_plan, source_width
+from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
+from fpsim.formats.named import DTYPES, FP32, FP64, NAMED, Format
+from fpsim.formats.named import format as find_format
+from fpsim.formats.rounding import Rounding
+from fpsim.gpu.casts.kernels import Way, cast_kernel, look_up_kernel, outside_kernel
+from fpsim.gpu.device.array import gpu_array, result_like
+from fpsim.gpu.device.copies import refuse_overlap
+from fpsim.gpu.device.gpu_array import GpuArray
+from fpsim.gpu.device.groups import as_groups
+from fpsim.gpu.device.launch import fetched, launch, scratch, uploaded, zeroed
+
+u64 = np.uint64
+
+
+def encode(
+    x: Any, fmt: FormatLike, *, rounding: str | Rounding = "nearest_even", overflow: str = "nonfinite",
+    subnormals: str = "keep", seed: int | None = None, random_bits: int = 32, out: Any = None,
+) -> Any:  # fmt: skip
+    """Round floats on the GPU to a format, as codes: the bits of `fpsim.encode`.
+
+    Args:
+      x: torch CUDA tensor, or array of cupy, numba or another library with `__cuda_array_interface__`, of any float
+        dtype and shape. One with gaps or in another order than C's is copied first, on the GPU.
+      fmt, rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode`; stochastic results are the same as
+        on the CPU.
+      out: takes the codes: an array of x's kind and shape.
+
+    Returns:
+      Codes of x's shape as an array of x's kind: uint8, uint16, uint32 or uint64. The work is queued on the current
+      stream of torch or cupy.
+
+    Raises:
+      GpuError: no GPU, or no room on it.
+      ValueError: unknown format or word, no seed, or an `out` that does not fit.
+      TypeError: x is no array of floats on the GPU.
+
+    Source: docs/casts.md, docs/gpu.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> if fp.gpu.available():
+      ...     import torch
+      ...     print(fp.gpu.encode(torch.tensor([1.0, 0.3, 500.0]).cuda(), "e4m3"))
+    """
+    options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
+    source = _floats(x)
+    result, codes = result_like(source, source.shape, options.fmt.storage, out)
+    fill_codes(source, codes, options)
+    return result
+
+
+def decode(codes: Any, fmt: FormatLike, dtype: npt.DTypeLike = np.float32, out: Any = None) -> Any:
+    """The exact values of codes on the GPU: the bits of `fpsim.decode`.
+
+    Args:
+      codes: unsigned integers on the GPU, or an array of the format's own dtype.
+      fmt: the format, by name, dtype or object.
+      dtype: float32 or float64, which must hold every value of the format.
+      out: takes the values.
+
+    Returns:
+      Array of the codes' kind and shape.
+
+    Raises:
+      GpuError: no GPU, or no room on it.
+      ValueError: a code outside the format, a dtype that cannot hold it, or an `out` that does not fit.
+      TypeError: codes are no integers on the GPU.
+
+    Example:
+      >>> import fpsim as fp
+      >>> if fp.gpu.available():
+      ...     import torch
+      ...     print(fp.gpu.decode(torch.tensor([0x38, 0x7E], dtype=torch.uint8).cuda(), fp.E4M3))
+    """
+    found, target = find_format(fmt), _target(dtype)
+    refuse_unless_held(found, target, "use dtype=np.float64")
+    source = gpu_array(codes, "codes")
+    if source.fmt not in (None, found):
+        raise TypeError(f"codes must be integers or an array of {found}; got {codes.dtype}.")
+    refuse_outside(source, found)
+    result, values = result_like(source, source.shape, DTYPES[target], out)
+    fill_values(source, source.words, values, found, target)
+    return result
+
+
+def quantize(
+    x: Any, fmt: FormatLike, *, rounding: str | Rounding = "nearest_even", overflow: str = "nonfinite",
+    subnormals: str = "keep", seed: int | None = None, random_bits: int = 32, out: Any = None,
+) -> Any:  # fmt: skip
+    """Round floats on the GPU to the values of a format: the bits of `fpsim.quantize`.
+
+    Args: as for `encode`.
+
+    Returns:
+      float64 for float64 input, else float32, of x's shape and kind.
+
+    Raises: as `encode`, and a ValueError where the result's dtype cannot hold the format.
+
+    Example:
+      >>> import fpsim as fp
+      >>> if fp.gpu.available():
+      ...     import torch
+      ...     print(fp.gpu.quantize(torch.tensor([0.3, 3.14159]).cuda(), fp.E5M2))
+    """
+    options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
+    source = _floats(x)
+    target = FP64 if source.fmt == FP64 else FP32
+    refuse_unless_held(options.fmt, target, "pass x in float64")
+    result, values = result_like(source, source.shape, DTYPES[target], out)
+    back, fits = decode_plan(options.fmt, target.bits), source_width(options.fmt) <= target.bits
+    if back is not None and fits:
+        fill_codes(source, values, options, target, back)  # in registers
+        return result
+    codes = scratch(source.size, options.fmt.storage)
+    fill_codes(source, codes, options)
+    fill_values(source, codes, values, options.fmt, target)
+    return result
+
+
+def cast(
+    x: Any, fmt: FormatLike, *, rounding: str | Rounding = "nearest_even", overflow: str = "nonfinite",
+    subnormals: str = "keep", seed: int | None = None, random_bits: int = 32, out: Any = None,
+) -> Any:  # fmt: skip
+    """Round floats on the GPU to a format that has a dtype: the bits of `fpsim.cast`.
+
+    Args: as for `encode`; `out` has the format's dtype.
+
+    Returns:
+      A torch tensor of the format's dtype; codes for cupy and numba, which do not know the dtypes of ml_dtypes.
+
+    Raises: as `encode`, and a ValueError for a format without a dtype.
+
+    Example:
+      >>> import fpsim as fp
+      >>> if fp.gpu.available():
+      ...     import torch
+      ...     print(fp.gpu.cast(torch.tensor([1.0, 0.3]).cuda(), fp.E4M3))
+    """
+    options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
+    if options.fmt.dtype is None:
+        raise ValueError(f"{options.fmt} has no NumPy or ml_dtypes dtype to cast to. Use fpsim.gpu.encode or quantize.")
+    source = _floats(x)
+    result, codes = result_like(source, source.shape, options.fmt.dtype, out)
+    fill_codes(source, codes, options)
+    return result
+
+
+# ---- how a cast runs
+
+
+def _floats(x: Any) -> GpuArray:
+    """An array of floats on the GPU."""
+    given = gpu_array(x, "x")
+    if given.fmt is None:
+        raise TypeError(
+            f"x must be an array of floats on the GPU; got {x.dtype}. To read integers as codes use fpsim.gpu.decode."
+        )
+    return given
+
+
+def _target(dtype: npt.DTypeLike) -> Format:
+    """The format of the values."""
+    try:
+        found = {np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}.get(np.dtype(dtype))
+    except TypeError:
+        found = None  # not a dtype at all
+    if found is None:
+        raise ValueError(f"dtype must be np.float32 or np.float64 on the GPU; got {dtype!r}.")
+    return found
+
+
+def refuse_outside(codes: GpuArray, fmt: Format, name: str = "codes") -> None:
+    """A ValueError for a code that the format does not have."""
+    if codes.fmt is not None or codes.words.dtype.itemsize * 8 <= fmt.bits:
+        return
+    found = zeroed(1, np.uint8)
+    largest = codes.words.dtype.type((1 << fmt.bits) - 1)
+    launch(outside_kernel(), codes.like, codes.size, codes.words, largest, found)
+    if fetched(found)[0]:
+        raise ValueError(f"{name} of {fmt} must lie in 0 .. {(1 << fmt.bits) - 1:#x}; got larger ones.")
+
+
+def fill_codes(
+    source: GpuArray, codes: Any, options: CastOptions, target: Format | None = None, back: DecodePlan | None = None
+) -> None:
+    """Fill in the codes of floats, or with a target float their values."""
+    fmt, rounding, overflow, subnormals, seed, random_bits = options
+    assert source.fmt is not None
+    width = target.bits if target else source_width(fmt)
+    if source.fmt in (FP32, FP64):
+        width = max(width, source.fmt.bits)
+    plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
+    words, widened = source.words, None
+    if source.fmt.bits != width:
+        widened = decode_plan(source.fmt, width)
+        if widened is None:  # values that are looked up first
+            words = scratch(source.size, f"u{width // 8}")
+            fill_values(source, source.words, words, source.fmt, FP32 if width == 32 else FP64)
+    freezes = _is_named(fmt)
+    way = Way(
+        _bits(words), _bits(codes), width, widened is not None, True, back is not None, int(rounding), plan.kind,
+        widened.frozen if widened and freezes else None, plan.frozen if freezes else None,
+        back.frozen if back and freezes else None,
+    )  # fmt: skip
+    _run(way, source.like, words, codes, (widened, plan, back), 0 if seed is None else seed)
+
+
+def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: Format) -> None:
+    """Fill in the words of the values of codes."""
+    plan = decode_plan(fmt, target.bits)
+    if plan is None:
+        refuse_overlap(values, codes)
+        launch(look_up_kernel(), owner.like, owner.size, codes, values, uploaded(_table(fmt, target)))
+        return
+    frozen = plan.frozen if _is_named(fmt) else None
+    way = Way(_bits(codes), _bits(values), target.bits, reads=True, of_source=frozen)
+    _run(way, owner.like, codes, values, (plan, None, None), 0)
+
+
+def _run(way: Way, like: Any, source: Any, target: Any, plans: tuple[Any, Any, Any], seed: int) -> None:
+    """Launch a cast; layouts that are compiled in are not sent."""
+    refuse_overlap(target, source)
+    frozen = (way.of_source, way.to_code, way.of_result)
+    used = [None if constants is not None else plan for constants, plan in zip(frozen, plans, strict=True)]
+    none = np.zeros(1, np.uint32 if way.width == 32 else np.uint64)
+    layouts = [uploaded(none if plan is None else plan.layout) for plan in used]
+    launch(
+        cast_kernel(way), like, target.size, source, target, *as_groups((source, target), way.groups.length), *layouts,
+        u64(seed & 0xFFFFFFFF), u64(seed >> 32), each=way.groups.each,
+    )  # fmt: skip
+
+
+def _bits(words: Any) -> int:
+    return 8 * int(words.dtype.itemsize)
+
+
+def _is_named(fmt: Format) -> bool:
+    """Whether the layout of a format is compiled in: kernels of formats that a user varies would be too many."""
+    return NAMED.get(fmt.name) == fmt
+
+
+def widened_codes(given: GpuArray, fmt: Format, wide: Format) -> GpuArray:
+    """Codes of a format as codes of one that holds it; a NaN keeps its sign."""
+    table = _codes_table(fmt, wide)
+    codes = scratch(given.size, wide.storage)
+    launch(look_up_kernel(), given.like, given.size, given.words, codes, uploaded(table))
+    return given._replace(words=codes, fmt=wide)
+
+
+@cache
+def _codes_table(fmt: Format, wide: Format) -> npt.NDArray[Any]:
+    """The code in a wide format of every code."""
+    from fpsim.casts.cast import decode as on_cpu
+    from fpsim.casts.cast import encode as codes_on_cpu
+
+    return codes_on_cpu(on_cpu(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt), wide)
+
+
+@cache
+def _table(fmt: Format, target: Format) -> npt.NDArray[Any]:
+    """The words of the value of every code."""
+    from fpsim.casts.cast import decode as on_cpu
+
+    return on_cpu(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt, DTYPES[target]).view(f"u{target.bits // 8}")

@@ -1,0 +1,206 @@
+"""GPU kernels of the casts: one loop, in which the codes of a source are decoded, rounded, and decoded again.
+
+Threads take several neighbouring elements at a time (`groups`), all loads before the first store, because a store
+might go to where the next load is. Layouts of named formats are compiled in as constants, which leaves a third of the
+instructions; counted for sm_90 in docs/gpu.md.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from fpsim.casts.loops import constants_of
+from fpsim.core.decode import DecodeLayout, decode_bits_32, decode_bits_64, decode_fields
+from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_bits_64, encode_fields
+from fpsim.core.layouts import decode_plan
+from fpsim.core.philox import philox4x32
+from fpsim.core.rounding import STOCHASTIC
+from fpsim.formats.named import BF16, FP16, Format
+from fpsim.gpu.core.float_arithmetic import bits_of, load_bfloat, load_half
+from fpsim.gpu.core.nearest_even import nearest_encoder, serves
+from fpsim.gpu.device.groups import WORDS, Grouping, grouping
+from fpsim.gpu.device.launch import gpu_kernel
+from fpsim.runtime.compile import scalar
+
+u32, u64 = np.uint32, np.uint64
+
+COUNTER = 4  # random words that a counter gives
+
+
+def _layout(fmt: Format) -> DecodeLayout:
+    plan = decode_plan(fmt, 32)
+    assert plan is not None
+    return plan.frozen
+
+
+_SHORT = {_layout(FP16): load_half, _layout(BF16): load_bfloat}  # formats that a few instructions turn into float32
+
+
+class Way(NamedTuple):
+    """What a cast is compiled for."""
+
+    source_bits: int  # of a word that is read
+    target_bits: int  # of one that is written
+    width: int  # of the float in between
+    reads: bool = False  # whether codes are decoded first
+    rounds: bool = False
+    gives: bool = False  # whether the rounded codes are decoded again
+    mode: int = 0
+    kind: int = 0
+    # layouts that are compiled in; None: they travel as arrays
+    of_source: DecodeLayout | None = None
+    to_code: EncodeLayout | None = None
+    of_result: DecodeLayout | None = None
+
+    @property
+    def groups(self) -> Grouping:
+        """How its threads take elements; with random words, as many as a counter serves."""
+        stochastic = self.rounds and self.mode == STOCHASTIC
+        return grouping(self.source_bits, self.target_bits, elements=COUNTER if stochastic else 8)
+
+
+@cache
+def _reader(way: Way) -> Any:
+    """The scalar function `(code, layout) -> bits` of a source; the payload of a NaN is left where it is rounded."""
+    decode: Any = decode_bits_32 if way.width == 32 else decode_bits_64
+    if way.rounds and way.of_source is not None and way.of_source in _SHORT:
+        load = _SHORT[way.of_source]
+
+        @scalar
+        def read_short(code: Any, g: DecodeLayout) -> Any:
+            return bits_of(load(code))
+
+        return read_short
+
+    @scalar
+    def read(code: Any, g: DecodeLayout) -> Any:
+        return decode(code, g)
+
+    return read
+
+
+@cache
+def _encoder(way: Way) -> Any:
+    """The scalar function `(bits, random word, layout) -> code` of a rounding."""
+    mode, kind = way.mode, way.kind
+    encode_bits = encode_bits_32 if way.width == 32 else encode_bits_64
+    if way.to_code is not None and serves(way.to_code, way.width, kind, mode):
+        nearest = nearest_encoder(way.to_code, kind)
+
+        @scalar
+        def encode_nearest(bits: Any, random: Any, f: EncodeLayout) -> Any:
+            return nearest(bits)
+
+        return encode_nearest
+
+    @scalar
+    def encode(bits: Any, random: Any, f: EncodeLayout) -> Any:
+        return encode_bits(bits, random, f, mode, kind)
+
+    return encode
+
+
+@cache
+def cast_kernel(way: Way) -> Any:
+    """The kernel `(source, target, both as groups, three layouts, low and high word of the seed)`."""
+    word: Any = u32 if way.width == 32 else u64
+    decode: Any = decode_bits_32 if way.width == 32 else decode_bits_64
+    read, encode = _reader(way), _encoder(way)
+    constants = [constants_of(DecodeLayout, word, way.of_source), constants_of(EncodeLayout, word, way.to_code)]
+    constants.append(constants_of(DecodeLayout, word, way.of_result))
+    c0, c1, c2 = constants
+    frozen0, frozen1, frozen2 = (layout is not None for layout in (way.of_source, way.to_code, way.of_result))
+    reads, rounds, gives = way.reads, way.rounds, way.gives
+    stochastic = rounds and way.mode == STOCHASTIC
+    source_bits, target_bits, (count, depth) = way.source_bits, way.target_bits, way.groups
+    mask = u64((1 << source_bits) - 1)
+    group, element = WORDS[count * target_bits], WORDS[target_bits]
+    words = max(count * depth, COUNTER)
+
+    def cast(
+        source: Any, target: Any, wide: Any, wide_target: Any, l0: Any, l1: Any, l2: Any, k0: Any, k1: Any
+    ) -> None:
+        g0 = c0 if frozen0 or not reads else decode_fields(l0)
+        f = c1 if frozen1 or not rounds else encode_fields(l1)
+        g2 = c2 if frozen2 or not gives else decode_fields(l2)
+        size, whole = u64(target.size), u64(wide_target.size)
+        groups = u64(u64(size + u64(count - 1)) // u64(count))
+        threads = u64(cuda.gridsize(1))
+        held, random = cuda.local.array(depth, np.uint64), cuda.local.array(words, np.uint32)
+        # neighbouring threads take neighbouring groups, a block one run of them, so that only the last block meets what
+        # is no whole group; with random words, a thread takes those of whole counters
+        block = u64(cuda.blockDim.x)
+        start = u64(u64(u64(cuda.blockIdx.x) * block) * u64(depth))
+        first = u64(start + u64(cuda.threadIdx.x))
+        if stochastic:
+            first = u64(start + u64(u64(cuda.threadIdx.x) * u64(depth)))
+        step = u64(1) if stochastic else block
+        while first < groups:
+            all_whole = u64(first + u64(u64(depth - 1) * step)) < whole
+            if all_whole:
+                for j in range(depth):
+                    held[j] = u64(wide[u64(first + u64(u64(j) * step))])
+            else:
+                for j in range(depth):
+                    held[j] = u64(0)
+                    for k in range(count):
+                        i = u64(u64(u64(first + u64(u64(j) * step)) * u64(count)) + u64(k))
+                        if i < size:
+                            held[j] = u64(held[j] | u64(u64(source[i]) << u64(k * source_bits)))
+            if stochastic:
+                for j in range(words // COUNTER):
+                    counter = u64(u64(u64(first * u64(count)) >> u64(2)) + u64(j))
+                    w0, w1, w2, w3 = philox4x32(counter, u64(counter >> u64(32)), u64(0), u64(0), k0, k1)
+                    random[COUNTER * j], random[COUNTER * j + 1] = w0, w1
+                    random[COUNTER * j + 2], random[COUNTER * j + 3] = w2, w3
+            for j in range(depth):
+                codes = u64(0)
+                for k in range(count):
+                    bits = word(u64(held[j] >> u64(k * source_bits)) & mask)
+                    if reads:
+                        bits = word(read(bits, g0))
+                    if rounds:
+                        bits = word(encode(bits, word(random[j * count + k]) if stochastic else word(0), f))
+                    if gives:
+                        bits = word(decode(bits, g2))
+                    codes = u64(codes | u64(u64(bits) << u64(k * target_bits)))
+                held[j] = codes
+            if all_whole:
+                for j in range(depth):
+                    wide_target[u64(first + u64(u64(j) * step))] = group(held[j])
+            else:
+                for j in range(depth):
+                    for k in range(count):
+                        i = u64(u64(u64(first + u64(u64(j) * step)) * u64(count)) + u64(k))
+                        if i < size:
+                            target[i] = element(u64(held[j] >> u64(k * target_bits)))
+            first = u64(first + u64(u64(depth) * threads))
+
+    return gpu_kernel(cast)
+
+
+@cache
+def look_up_kernel() -> Any:
+    """The kernel `(codes, words, table)`, for formats whose values are looked up."""
+
+    def look_up(codes: Any, bits: Any, table: Any) -> None:
+        for i in range(cuda.grid(1), bits.size, cuda.gridsize(1)):
+            bits[u64(i)] = table[u64(codes[u64(i)])]
+
+    return gpu_kernel(look_up)
+
+
+@cache
+def outside_kernel() -> Any:
+    """The kernel `(codes, largest, found)`: found[0] becomes 1 where a code is larger."""
+
+    def search(codes: Any, largest: Any, found: Any) -> None:
+        for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
+            if codes[u64(i)] > largest:
+                found[0] = 1
+
+    return gpu_kernel(search)

@@ -1,0 +1,1 @@
+"""Scalar functions that only the GPU has."""

@@ -1,0 +1,151 @@
+"""Scalar arithmetic of FP16, BF16 and FP32 to nearest even by float32, for the GPU.
+
+A float32 result rounded once more, to FP16 or BF16, is the exact one rounded once: 24 bits are enough for sums,
+products, quotients and roots of 11 (Figueroa 1995), where float32 is in its normal range. BF16 products and quotients
+below it are computed scaled up, and a fused product and sum is rounded to odd first, as on the CPU. Where a compiler
+fuses a product and a sum, here or there, the product is exact and the result the same. GPUs keep float32's subnormal
+numbers unless they are told not to (`.ftz`, which numba writes for fast-math alone), and their sum, product, quotient
+and root are those of IEEE 754 (CUDA programming guide, "Floating-Point Standard").
+tests/gpu/test_nearest_even.py compares every function with the integer core.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.arithmetic.kernels.float_arithmetic import real_width
+from fpsim.arithmetic.kernels.nearest import OPERATIONS
+from fpsim.core.layouts import encode_plan
+from fpsim.core.rounding import NEAREST_EVEN
+from fpsim.formats.named import BF16, FP16, FP32, Format
+from fpsim.formats.rounding import Rounding
+from fpsim.gpu.core.nearest_even import nearest_encoder
+from fpsim.runtime.compile import scalar
+
+u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
+
+MAGNITUDE, INFINITY, SIGN = u32(0x7FFFFFFF), u32(0x7F800000), u32(0x80000000)
+NAN_32 = u32(FP32.nan_code or 0)
+ZERO, ONE = u32(0), u32(1)
+# FP16 as float32: the fields shifted into place are 2**112 times too small, and the product with that is exact.
+HALF_MAGNITUDE, HALF_INFINITY, HALF_SHIFT = u32(0x7FFF), u32(0x7C00), u32(13)
+HALF_SCALE = f32(2.0**112)
+
+OPERANDS = {"add": 2, "subtract": 2, "multiply": 2, "divide": 2, "sqrt": 1, "fma": 3}
+FORMATS = (FP16, BF16, FP32)
+
+
+def serves(fmt: Format, name: str) -> bool:
+    """Whether there is a function for an operation of a format with itself."""
+    return fmt in FORMATS and name in OPERANDS and not (fmt == FP32 and name == "fma")
+
+
+@scalar
+def bits_of(x: Any) -> Any:
+    return u32(f32(x).view(np.uint32))
+
+
+@scalar
+def load_half(code: Any) -> Any:
+    """The float32 of an FP16 code."""
+    magnitude = u32(code & HALF_MAGNITUDE)
+    bits = bits_of(f32(u32(magnitude << HALF_SHIFT).view(np.float32) * HALF_SCALE))
+    bits = u32(bits | INFINITY) if magnitude >= HALF_INFINITY else bits
+    return u32(bits | u32(u32(code << u32(16)) & SIGN)).view(np.float32)
+
+
+@scalar
+def load_bfloat(code: Any) -> Any:
+    """The float32 of a BF16 code."""
+    return u32(code << u32(16)).view(np.float32)
+
+
+@scalar
+def _load_single(code: Any) -> Any:
+    return u32(code).view(np.float32)
+
+
+@scalar
+def _store_single(bits: Any) -> Any:
+    return NAN_32 if u32(bits & MAGNITUDE) > INFINITY else bits
+
+
+@cache
+def _store(fmt: Format) -> Any:
+    """The scalar function `bits of a float32 -> code`, NaN without a sign."""
+    if fmt == FP32:
+        return _store_single
+    plan = encode_plan(fmt, 32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32)
+    encode = nearest_encoder(plan.frozen, plan.kind)
+
+    @scalar
+    def store(bits: Any) -> Any:
+        magnitude = u32(bits & MAGNITUDE)
+        return encode(magnitude if magnitude > INFINITY else bits)
+
+    return store
+
+
+@scalar
+def _root(x: Any, y: Any) -> Any:
+    return f32(math.sqrt(x)) if x >= f32(0) else f32(np.nan)  # plain Python refuses what is negative
+
+
+SIMPLE: Any = {**OPERATIONS, "sqrt": _root}
+
+
+@cache
+def float_function(fmt: Format, name: str) -> Any:
+    """The scalar function `(a, b, c, table) -> code` of an operation of codes; the table is for others."""
+    if fmt == BF16 and name in ("multiply", "divide"):
+        from fpsim.arithmetic.kernels.short_floats import divide_bfloat, multiply_bfloat
+
+        scaled = multiply_bfloat if name == "multiply" else divide_bfloat
+
+        @scalar
+        def by_scaling(a: Any, b: Any, c: Any, table: Any) -> Any:
+            return scaled(a, b)
+
+        return by_scaling
+    load = {FP16: load_half, BF16: load_bfloat, FP32: _load_single}[fmt]
+    store = _store(fmt)
+    if name == "fma":
+        return _fused(fmt, load, store)
+    operation = SIMPLE[name]
+
+    @scalar
+    def compute(a: Any, b: Any, c: Any, table: Any) -> Any:
+        return store(bits_of(operation(load(a), load(b))))
+
+    return compute
+
+
+def _fused(fmt: Format, load: Any, store: Any) -> Any:
+    """a * b + c: the product is exact in float32 for FP16, and in float64 for BF16."""
+    if fmt == FP16:
+        fused_32 = real_width(32).fused
+
+        @scalar
+        def by_float32(a: Any, b: Any, c: Any, table: Any) -> Any:
+            bits, _ = fused_32(bits_of(load(a)), bits_of(load(b)), bits_of(load(c)), NEAREST_EVEN)
+            return store(u32(bits))
+
+        return by_float32
+    from fpsim.arithmetic.kernels.short_floats import narrow_to_odd
+
+    fused_64 = real_width(64).fused
+
+    @scalar
+    def wide(x: Any) -> Any:
+        return u64(f64(x).view(np.uint64))
+
+    @scalar
+    def by_float64(a: Any, b: Any, c: Any, table: Any) -> Any:
+        bits, _ = fused_64(wide(load(a)), wide(load(b)), wide(load(c)), NEAREST_EVEN)
+        return store(u32(narrow_to_odd(u64(bits).view(np.float64))))
+
+    return by_float64

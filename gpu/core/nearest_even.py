@@ -1,0 +1,62 @@
+"""Scalar encoders to nearest even that let float32 round what is subnormal in the format: half the work of the core.
+
+Normal results come from one sum and one shift of the bits. A subnormal result is a whole number of the format's
+smallest subnormal values, and adding a power of two whose last bit is worth just that value rounds to one: a single
+IEEE addition of float32, to nearest even, without a product beside it that a compiler could fuse it with. What
+becomes of overflow, infinities and NaN is left to the core. tests/gpu/test_nearest_even.py compares it with the core.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.casts.loops import constants_of
+from fpsim.core.encode import UNUSUAL, EncodeLayout, deliver_32
+from fpsim.core.rounding import NEAREST_EVEN
+from fpsim.runtime.compile import scalar
+
+u32, f32 = np.uint32, np.float32
+
+FRACTION_BITS = 23  # of a float32
+LARGEST_FIELD = 254  # its largest exponent field of a finite value
+SIGN_SHIFT, MAGNITUDE, INFINITY = u32(31), u32(0x7FFFFFFF), u32(0x7F800000)
+ZERO, ONE = u32(0), u32(1)
+
+
+def serves(layout: EncodeLayout, width: int, kind: int, mode: int) -> bool:
+    """Whether a format, as seen from a float, is rounded to by `nearest_encoder`."""
+    if width != 32 or kind == UNUSUAL or mode != NEAREST_EVEN:
+        return False
+    dropped = layout.place - layout.depth
+    return bool(1 <= dropped < FRACTION_BITS and layout.depth + 1 + dropped <= LARGEST_FIELD)
+
+
+@cache
+def nearest_encoder(layout: EncodeLayout, kind: int) -> Any:
+    """The scalar function `bits of a float32 -> code` for a layout of Python integers that is served."""
+    f = constants_of(EncodeLayout, u32, layout)
+    dropped = u32(layout.place - layout.depth)
+    # half a unit in the last place, less one that an odd code adds again, moved down to the format's exponents
+    addend = u32(((1 << (layout.place - layout.depth - 1)) - 1 - (layout.depth << FRACTION_BITS)) % (1 << 32))
+    normal_from = u32((layout.depth + 1) << FRACTION_BITS)
+    magic_bits = u32((layout.depth + 1 + layout.place - layout.depth) << FRACTION_BITS)
+    magic = f32(np.array([magic_bits]).view(np.float32)[0])
+    has_low_values = layout.depth > 0  # else float32's subnormal values are the format's, and shifted like the others
+
+    @scalar
+    def encode(bits: Any) -> Any:
+        """The code of one float32, rounded once to nearest even."""
+        negative = u32(bits >> SIGN_SHIFT)
+        magnitude = u32(bits & MAGNITUDE)
+        odd = u32(u32(magnitude >> dropped) & ONE)
+        code = u32(u32(u32(magnitude + odd) + addend) >> dropped)
+        if has_low_values:
+            low = u32(u32(f32(magnitude.view(np.float32) + magic).view(np.uint32)) - magic_bits)
+            code = low if magnitude < normal_from else code
+        infinite, nan = magnitude >= INFINITY, magnitude > INFINITY
+        return u32(deliver_32(code, negative, magnitude == ZERO, infinite, nan, f, NEAREST_EVEN, kind))
+
+    return encode

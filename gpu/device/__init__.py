@@ -1,0 +1,1 @@
+"""Arrays, memory, launches and errors on the GPU."""

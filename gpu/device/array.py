@@ -1,0 +1,195 @@
+"""Arrays on the GPU at the door: tensors of torch, arrays of cupy or numba become words; results come back alike."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import format_of
+from fpsim.formats.named import DTYPES
+from fpsim.gpu.device.device import device_number, require_device
+from fpsim.gpu.device.failures import one_sentence, size_in_words
+from fpsim.gpu.device.gpu_array import WORDS, GpuArray
+from fpsim.gpu.device.streams import _is_numba, is_cupy, is_torch, library_of
+
+DLPACK_CUDA = (2, 13)  # kDLCUDA and kDLCUDAManaged of dlpack.h
+TORCH_WORDS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}  # that all versions share with the array interface
+
+
+def gpu_array(x: Any, name: str) -> GpuArray:
+    """An array on the GPU: where it lies if its memory is one run in C order, else copied there into such a run.
+
+    Raises:
+      GpuError: there is no GPU, or no room on it for the copy.
+      TypeError: not an array on the GPU, or of a dtype without a meaning here.
+    """
+    require_device()
+    if is_torch(x):
+        return _torch_array(x, name)
+    from numba import cuda
+
+    if _is_numba(x) or hasattr(x, "__cuda_array_interface__"):
+        _refuse_other_device(x, name)
+        # an array of cupy is used on the stream that cupy works on; numba waits for the streams of other libraries
+        array = x if _is_numba(x) else cuda.as_cuda_array(x, sync=not is_cupy(x))
+        fmt = format_of(np.dtype(array.dtype))
+        if fmt is None and np.dtype(array.dtype).kind not in "iu":
+            raise TypeError(f"{name} must hold floats or codes; got {array.dtype} on the GPU.")
+        return GpuArray(_flat(array, x, name).view(_word(array.dtype)), tuple(array.shape), fmt, x)
+    if _exports_gpu_memory(x):
+        return _through_dlpack(x, name)
+    remedy = f"Take fpsim's own function for arrays on the CPU, or numba.cuda.to_device({name})."
+    if hasattr(x, "codes"):
+        remedy = f"Pass its codes, or {name}.decode()."
+    raise TypeError(
+        f"{name} must be an array on the GPU: a torch CUDA tensor, or one of cupy or numba; got {type(x).__name__}. "
+        + remedy
+    )
+
+
+def lies_on_gpu(x: Any) -> bool:
+    """Whether x is an array in the memory of a GPU."""
+    if is_torch(x):
+        return bool(x.is_cuda)
+    return _is_numba(x) or hasattr(x, "__cuda_array_interface__") or _exports_gpu_memory(x)
+
+
+def _word(dtype: Any) -> Any:
+    return np.dtype(WORDS[np.dtype(dtype).itemsize])
+
+
+def _flat(array: Any, like: Any, name: str) -> Any:
+    """An array as one axis, copied on the GPU where its memory is not one run in C order."""
+    if array.is_c_contiguous():
+        return array.reshape(math.prod(array.shape))
+    from fpsim.gpu.device.copies import gathered
+
+    itemsize = np.dtype(array.dtype).itemsize
+    if any(stride % itemsize for stride in array.strides):
+        raise TypeError(f"{name} must have strides of whole elements; got {array.strides}. Copy it first.")
+    return gathered(array, like)
+
+
+def _refuse_other_device(x: Any, name: str) -> None:
+    """A TypeError for an array on another GPU than the one that numba works on."""
+    found = getattr(x.device, "id", None) if is_cupy(x) else None
+    if found is not None and found != device_number():
+        raise TypeError(_on_other_device(name, str(found)))
+
+
+def _on_other_device(name: str, found: str) -> str:
+    return (
+        f"{name} must lie on the GPU that numba works on, {device_number()}; got one on {found}. Work under "
+        f"numba.cuda.gpus[{found.rpartition(':')[2]}], or move it."
+    )
+
+
+def _exports_gpu_memory(x: Any) -> bool:
+    """Whether x offers memory of a CUDA GPU by DLPack."""
+    if not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
+        return False
+    return int(x.__dlpack_device__()[0]) in DLPACK_CUDA
+
+
+def _through_dlpack(x: Any, name: str) -> GpuArray:
+    """An array that speaks DLPack alone, read by torch or cupy, which order its stream before theirs."""
+    for library in ("torch", "cupy"):
+        if library in sys.modules or importlib.util.find_spec(library):
+            with one_sentence(f"reading {name} by DLPack"):
+                return gpu_array(importlib.import_module(library).from_dlpack(x), name)
+    raise TypeError(
+        f"{name} is a {type(x).__name__} that offers its memory by DLPack alone, which torch or cupy must read. "
+        "Install one of them, or pass an array with __cuda_array_interface__."
+    )
+
+
+def _torch_array(x: Any, name: str) -> GpuArray:
+    """A torch tensor; autograd sees nothing of what happens here."""
+    from numba import cuda
+
+    torch = sys.modules["torch"]
+    if not x.is_cuda:
+        raise TypeError(
+            f"{name} must lie on the GPU; got a torch tensor on {x.device}. Move it with {name}.cuda(), or call "
+            "fpsim's own function, which takes it as it is."
+        )
+    if x.device.index != torch.cuda.current_device():
+        raise TypeError(
+            f"{name} must lie on the current device, cuda:{torch.cuda.current_device()}; got {x.device}. "
+            f"Use torch.cuda.device({x.device.index})."
+        )
+    if x.device.index != device_number():
+        raise TypeError(_on_other_device(name, str(x.device)))
+    if x.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor; got one of layout {x.layout}. Call {name}.to_dense() first.")
+    fmt = next((found for found in DTYPES if str(x.dtype) == f"torch.{DTYPES[found].name}"), None)
+    if fmt is None and (x.dtype.is_floating_point or x.dtype.is_complex or x.dtype == torch.bool):
+        raise TypeError(f"{name} must hold floats or codes; got {x.dtype}.")
+    size = x.element_size()
+    with one_sentence(f"a contiguous copy of {name}"):
+        integers = x.detach().contiguous().view(getattr(torch, TORCH_WORDS[size])).reshape(-1)
+    return GpuArray(cuda.as_cuda_array(integers).view(WORDS[size]), tuple(x.shape), fmt, x)
+
+
+def result_like(given: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any = None) -> tuple[Any, Any]:
+    """(result of the kind of what came in, its words); dtype: of NumPy or ml_dtypes.
+
+    Raises:
+      TypeError, ValueError: an `out` of another kind, shape or dtype.
+    """
+    if out is not None:
+        taken = gpu_array(out, "out")
+        if not _is_one_run(out):
+            raise ValueError("out must be one run of memory in C order on the GPU; got gaps or another order.")
+        kept = kept_dtype(dtype, given.like)
+        fits = taken.shape == shape and dtype_name(out) == kept.name
+        if not fits or library_of(out) != library_of(given.like):
+            raise ValueError(
+                f"out must be a {type(given.like).__name__} of {kept.name} and shape {shape}; got a "
+                f"{type(out).__name__} of {dtype_name(out)} and shape {taken.shape}."
+            )
+        return out, taken.words
+    with one_sentence(f"a result of {size_in_words(math.prod(shape) * dtype.itemsize)}"):
+        made = _maker(given.like)(shape, dtype)
+    return made, gpu_array(made, "the result").words
+
+
+def _is_one_run(x: Any) -> bool:
+    """Whether an array's memory is one run in C order."""
+    if is_torch(x):
+        return bool(x.is_contiguous())
+    return bool(x.is_c_contiguous() if _is_numba(x) else x.flags.c_contiguous)
+
+
+def dtype_name(x: Any) -> str:
+    """The name of an array's dtype, as NumPy and ml_dtypes have it."""
+    return str(x.dtype).removeprefix("torch.")
+
+
+def _maker(like: Any) -> Callable[[tuple[int, ...], np.dtype[Any]], Any]:
+    """Makes arrays of the kind of another one, on the same device."""
+    if is_torch(like):
+        torch = sys.modules["torch"]
+
+        def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+            return torch.empty(shape, dtype=getattr(torch, kept_dtype(dtype, like).name), device=like.device)
+
+        return empty
+    if is_cupy(like):
+        cupy = sys.modules["cupy"]
+        return lambda shape, dtype: cupy.empty(shape, kept_dtype(dtype, like))
+    from numba import cuda
+
+    return lambda shape, dtype: cuda.device_array(shape, kept_dtype(dtype, like))
+
+
+def kept_dtype(dtype: np.dtype[Any], like: Any) -> np.dtype[Any]:
+    """The dtype itself where the library of an array knows it, else that of its codes."""
+    known = hasattr(sys.modules["torch"], dtype.name) if is_torch(like) else dtype.num <= np.dtype(np.float16).num
+    return dtype if known else np.dtype(WORDS[dtype.itemsize])

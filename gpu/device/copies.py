@@ -1,0 +1,110 @@
+"""Copies on the GPU: arrays with gaps, in another order, or broadcast become one run of words in C order."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from fpsim.gpu.device.device import is_simulated
+from fpsim.gpu.device.gpu_array import WORDS, GpuArray
+from fpsim.gpu.device.launch import gpu_kernel, launch, scratch, uploaded
+
+
+@cache
+def gather_kernel() -> Any:
+    """The kernel `(source, target, place of the first element, lengths of the axes, and their steps in elements)`."""
+
+    def gather(source: Any, target: Any, origin: Any, lengths: Any, steps: Any) -> None:
+        for i in range(cuda.grid(1), target.size, cuda.gridsize(1)):
+            place, rest = origin, i
+            for axis in range(lengths.size - 1, -1, -1):
+                above = rest // lengths[axis]
+                place += (rest - above * lengths[axis]) * steps[axis]
+                rest = above
+            target[i] = source[place]
+
+    return gpu_kernel(gather)
+
+
+class _Memory:
+    """A run of words on the GPU, for numba to look at."""
+
+    def __init__(self, address: int, size: int, dtype: np.dtype[Any], owner: Any) -> None:
+        self.owner = owner
+        self.__cuda_array_interface__ = {
+            "shape": (size,), "strides": None, "typestr": dtype.str, "data": (address, False), "version": 3,
+        }  # fmt: skip
+
+
+def address_of(words: Any) -> int:
+    """Where an array of numba begins."""
+    return int(words.ctypes.data if is_simulated() else words.__cuda_array_interface__["data"][0])
+
+
+def share(x: Any, y: Any) -> bool:
+    """Whether two runs of memory overlap."""
+    start, other = address_of(x), address_of(y)
+    size, length = (array.size * array.dtype.itemsize for array in (x, y))
+    return bool(size and length and start < other + length and other < start + size)
+
+
+def refuse_overlap(out: Any, *operands: Any, what: str = "the input") -> None:
+    """A ValueError where a result would overwrite what is still to be read."""
+    if any(share(out, x) for x in operands):
+        raise ValueError(f"out must not share memory with {what}; got overlapping arrays. Pass a separate array.")
+
+
+def _memory(array: Any, low: int, size: int, dtype: np.dtype[Any]) -> Any:
+    """All the words from a byte before an array's first element on."""
+    address = address_of(array) + low
+    if is_simulated():
+        held: Any = (ctypes.c_char * (size * dtype.itemsize)).from_address(address)
+        return type(array)(np.frombuffer(held, dtype))
+    return cuda.as_cuda_array(_Memory(address, size, dtype, array), sync=False)
+
+
+def gathered(array: Any, like: Any) -> Any:
+    """The elements of an array of numba with any strides, in C order, as flat words of its own dtype."""
+    shape, dtype = tuple(array.shape), np.dtype(array.dtype)
+    size = math.prod(shape)
+    words = np.dtype(WORDS[dtype.itemsize])
+    target = scratch(size, words)
+    if size:
+        strides = tuple(array.strides)
+        low = sum(min((length - 1) * stride, 0) for length, stride in zip(shape, strides, strict=True))
+        high = sum(max((length - 1) * stride, 0) for length, stride in zip(shape, strides, strict=True))
+        source = _memory(array, low, (high - low) // words.itemsize + 1, words)
+        steps = tuple(stride // words.itemsize for stride in strides)
+        _gather(source, target, -low // words.itemsize, shape, steps, like)
+    return target.view(dtype)
+
+
+def broadcast(x: GpuArray, shape: tuple[int, ...]) -> GpuArray:
+    """An array at its full shape, as NumPy broadcasts it."""
+    if x.shape == shape:
+        return x
+    padded = (1,) * (len(shape) - len(x.shape)) + x.shape
+    steps, step = [0] * len(shape), 1
+    for axis in range(len(shape) - 1, -1, -1):
+        steps[axis] = step if padded[axis] > 1 else 0
+        step *= padded[axis]
+    target = scratch(math.prod(shape), x.words.dtype)
+    if target.size:
+        _gather(x.words, target, 0, shape, tuple(steps), x.like)
+    return x._replace(words=target, shape=shape)
+
+
+def _gather(source: Any, target: Any, origin: int, shape: tuple[int, ...], steps: tuple[int, ...], like: Any) -> None:
+    lengths, strides = (uploaded(np.array(axis or (1,), np.int64)) for axis in (shape, steps))
+    launch(gather_kernel(), like, target.size, source, target, np.int64(origin), lengths, strides)
+
+
+def apart(x: Any, out: Any, like: Any) -> Any:
+    """Flat words, copied if they share memory with a result in another way than element by element."""
+    same = address_of(x) == address_of(out) and x.size == out.size and x.dtype.itemsize == out.dtype.itemsize
+    return x if same or not share(x, out) else gathered(x, like)

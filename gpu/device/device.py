@@ -1,0 +1,98 @@
+"""The GPU of this process: whether there is one, and one clear sentence where there is none that can do the work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpsim.gpu.device.toolkit import point_to_toolkit
+
+FP8_CAPABILITY = (8, 9)  # Ada: the first tensor cores that multiply FP8 (CUDA C++ Programming Guide, 5.4)
+
+
+class GpuError(RuntimeError):
+    """No GPU, one that is too old, or one that has no room left."""
+
+
+def available() -> bool:
+    """Whether this process finds a GPU that numba can compile for.
+
+    Example:
+      >>> import fpsim as fp
+      >>> isinstance(fp.gpu.available(), bool)
+      True
+    """
+    return not _missing()
+
+
+def _missing() -> str:
+    """Why there is no GPU to work on, "" where there is one."""
+    from numba import cuda
+
+    if not is_simulated():
+        point_to_toolkit()
+    try:
+        return "" if cuda.is_available() else "found no CUDA device"
+    except Exception as reason:  # numba-cuda without CUDA's own libraries: the types of its errors differ by version
+        said = str(reason).strip().splitlines() or [type(reason).__name__]
+        return (
+            f"numba-cuda does not find what it needs ({said[0].rstrip('.')}; pip install 'numba-cuda[cu13]' brings it)"
+        )
+
+
+def require_device() -> None:
+    """A GpuError unless there is a GPU.
+
+    Example:
+      >>> from fpsim.gpu.device.device import available, require_device
+      >>> if available():
+      ...     require_device()
+    """
+    missing = _missing()
+    if missing:
+        raise GpuError(
+            f"fpsim.gpu needs an NVIDIA GPU with its driver; {missing}. The functions of fpsim itself give the same "
+            "bits on the CPU."
+        )
+
+
+def require_capability(needed: tuple[int, int], what: str) -> None:
+    """A GpuError unless the GPU has a compute capability."""
+    require_device()
+    found = capability()
+    if found < needed:
+        raise GpuError(
+            f"{what} needs a GPU of compute capability {needed[0]}.{needed[1]} or later; this one has "
+            f"{found[0]}.{found[1]}. The emulated functions of fpsim.gpu work on it."
+        )
+
+
+def capability() -> tuple[int, int]:
+    """The compute capability of the GPU."""
+    from numba import cuda
+
+    major, minor = cuda.get_current_device().compute_capability
+    return int(major), int(minor)
+
+
+def device_number() -> int:
+    """The number of the GPU that numba works on."""
+    from numba import cuda
+
+    return 0 if is_simulated() else int(cuda.get_current_device().id)
+
+
+def is_simulated() -> bool:
+    """Whether numba simulates the GPU (NUMBA_ENABLE_CUDASIM=1), one Python thread per CUDA thread."""
+    from numba import config
+
+    return bool(config.ENABLE_CUDASIM)
+
+
+def device_name() -> str:
+    """The name of the GPU."""
+    from numba import cuda
+
+    if is_simulated():
+        return "CUDA simulator"
+    name: Any = cuda.get_current_device().name
+    return name.decode() if isinstance(name, bytes) else str(name)

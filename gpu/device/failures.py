@@ -1,0 +1,61 @@
+"""What became of work on the GPU: an error of CUDA, torch or cupy as one GpuError, which leaves the process usable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fpsim.gpu.device.device import GpuError
+
+NO_ROOM = 2  # CUDA_ERROR_OUT_OF_MEMORY and cudaErrorMemoryAllocation (CUDA driver and runtime API)
+# Besides those that have CUDA in their name: of torch, cupy, and numba's compiler and linker.
+TYPES = (
+    "OutOfMemoryError", "AcceleratorError", "NvvmError", "NvvmSupportError", "NVRTCError", "LinkerError",
+    "DynamicLibNotFoundError",
+)  # fmt: skip
+
+
+@contextmanager
+def one_sentence(what: str) -> Iterator[None]:
+    """Turn errors of the GPU into GpuErrors; what: a noun, as in "a result of 4 MiB"."""
+    try:
+        yield
+    except Exception as reason:
+        if not is_of_gpu(reason):
+            raise
+        raise GpuError(_sentence(reason, what)) from None
+
+
+def is_of_gpu(reason: Exception) -> bool:
+    """Whether an error tells of the GPU or its libraries."""
+    names = [kind.__name__ for kind in type(reason).__mro__]
+    if any("cuda" in name.lower() or name in TYPES for name in names):
+        return True
+    return isinstance(reason, RuntimeError) and str(reason).startswith("CUDA")  # torch before 2.8
+
+
+def is_no_room(reason: Exception) -> bool:
+    """Whether an error says that the GPU's memory is full."""
+    code = getattr(reason, "code", getattr(reason, "status", None))
+    text = str(reason).lower()
+    return code == NO_ROOM or "out_of_memory" in text or "out of memory" in text or "memoryallocation" in text
+
+
+def _sentence(reason: Exception, what: str) -> str:
+    if is_no_room(reason):
+        return (
+            f"the GPU has no room for {what}. Delete arrays that are not needed any more (torch.cuda.empty_cache() "
+            "returns what torch holds back), or work on pieces."
+        )
+    lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
+    said = lines[0].rstrip(".") if lines else type(reason).__name__
+    return f"the GPU failed at {what}: {said}."
+
+
+def size_in_words(count: float) -> str:
+    """A number of bytes for a sentence."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("unreachable")

@@ -1,0 +1,47 @@
+"""Copies between the CPU and the GPU, on the stream of an array's owner."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import cuda
+
+from fpsim.gpu.device.array import dtype_name, gpu_array
+from fpsim.gpu.device.launch import gpu_kernel, launch
+from fpsim.gpu.device.streams import stream_of
+
+
+def host_array(x: Any, name: str = "x") -> npt.NDArray[Any]:
+    """An array of the GPU in the memory of the CPU, once all that is queued before is done."""
+    given = gpu_array(x, name)
+    stream = stream_of(given.like)
+    words: npt.NDArray[Any] = given.words.copy_to_host(stream=stream)
+    if stream != 0:
+        stream.synchronize()
+    return words.view(np.dtype(dtype_name(x))).reshape(given.shape)
+
+
+def sent(like: Any, source: npt.NDArray[Any], words: Any) -> None:
+    """Fill words of the GPU with the elements of an array."""
+    if source.size:
+        flat = np.ascontiguousarray(source).reshape(-1).view(f"u{source.dtype.itemsize}")
+        words.copy_to_device(flat, stream=stream_of(like))
+
+
+def cleared(like: Any, words: Any) -> None:
+    """Fill words of the GPU with zeros."""
+    launch(fill_kernel(), like, words.size, words, words.dtype.type(0))
+
+
+@cache
+def fill_kernel() -> Any:
+    """The kernel `(out, word)`."""
+
+    def fill(out: Any, word: Any) -> None:
+        for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+            out[i] = word
+
+    return gpu_kernel(fill)

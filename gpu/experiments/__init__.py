@@ -1,0 +1,1 @@
+"""Experiments on a GPU: validate, bench, record."""

@@ -1,0 +1,173 @@
+"""bench: how fast fpsim is on the GPU of this machine, beside the copy bandwidth and cuBLAS.
+
+`python -m fpsim.gpu bench --out DIR` prints a table with its summary last and writes DIR/bench.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fpsim.errors import unknown
+from fpsim.files import INTERRUPTED, require_folder, write_whole
+from fpsim.gpu.device.device import GpuError
+from fpsim.gpu.lab.bench_report import BenchReport, Speed, plain
+from fpsim.gpu.lab.bench_rows import COPY, ELEMENTS, SHORT, SIDE, SMALL_ELEMENTS, SMALL_SIDE, WORKS, Work
+from fpsim.gpu.lab.judge import said_of
+from fpsim.gpu.lab.lab import REAL, about_of
+
+RECORD, TABLE = "bench.json", "bench.txt"
+PARTS = tuple(dict.fromkeys(work.part for work in WORKS if work.part != COPY))
+LEAST_RUNS = 3  # that must find time, else a row is measured at a small size alone
+SPARE = 2  # times the bytes of a row that must be free on the GPU
+Found = Callable[[Speed], None]
+
+
+def bench(
+    out: str | Path | None = None, minutes: float = 4, parts: Sequence[str] | None = None, *, hardware: Any = None,
+    short: bool = False,
+) -> BenchReport:  # fmt: skip
+    """Measure fpsim on the GPU of this machine, beside the copy bandwidth and cuBLAS.
+
+    Args:
+      out: a folder for bench.json and bench.txt. None writes nothing.
+      minutes: that all rows may take together; a row that would take longer than its share is measured at a small size.
+      parts: some of "casts", "arithmetic", "scaling", "products"; None for all. The copy is always measured.
+      hardware: what to measure: an object or module with `about`, `room` and `measure` of `fpsim.gpu.hardware`, or a
+        module's name; None for the GPU.
+      short: a few rows of every part.
+
+    Returns:
+      BenchReport; its str() is a table, with a summary last.
+
+    Raises:
+      GpuError: there is no GPU. Whatever fails later is said in its row.
+      ValueError: unknown parts, or an `out` that cannot be written to.
+
+    Source: docs/gpu.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> if fp.gpu.available():
+      ...     print(fp.gpu.bench(parts=["casts"], minutes=1, short=True).summary())
+    """
+    began = time.monotonic()
+    for part in parts or ():
+        if part not in PARTS:
+            raise unknown("part", part, list(PARTS))
+    silicon = importlib.import_module(hardware or REAL) if hardware is None or isinstance(hardware, str) else hardware
+    about = about_of(silicon)
+    folder = None if out is None else require_folder(out)
+    rows: list[Speed] = []
+    try:
+        run(silicon, works_of(parts, short), began + 60 * minutes, rows.append)
+    finally:  # also where Ctrl-C ends it
+        report = BenchReport(tuple(rows), about, time.monotonic() - began)
+        if folder is not None and rows:
+            report.save(folder / RECORD)
+            write_whole(folder / TABLE, f"{report}\n")
+    return report
+
+
+def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[Work]:
+    """The rows of some parts, and the copy."""
+    return [
+        work for work in WORKS
+        if work.part == COPY or (work.part in (parts or PARTS) and (not short or work.name in SHORT))
+    ]  # fmt: skip
+
+
+# ---- rows
+
+
+def run(silicon: Any, works: Sequence[Work], deadline: float, found: Found) -> None:
+    """Measure rows until their time is over; `found` sees each as it comes."""
+    known: dict[str, Speed] = {}
+    for i, work in enumerate(works):
+        left = deadline - time.monotonic()
+        if left <= 0 and known:
+            found(Speed(work.part, work.name, error="no time was left; give more minutes"))
+            continue
+        try:
+            row = _measured(silicon, work, left / (len(works) - i), known.get(work.beside))
+        except Exception as reason:
+            row = Speed(work.part, work.name, wanted=work.wanted, error=said_of(reason))
+        known[work.name] = row
+        found(row)
+
+
+def _measured(silicon: Any, work: Work, seconds: float, beside: Speed | None) -> Speed:
+    """One row: at a small size first, and at the full one if that is to end within its share of the time."""
+    small, size = (SMALL_SIDE, SIDE) if work.is_product else (SMALL_ELEMENTS, _elements(silicon, work))
+    times = silicon.measure(work, small, seconds / 8)
+    expected = statistics.median(times) * work.count(size) / work.count(small)
+    reduced, note = expected * LEAST_RUNS > seconds, ""
+    if reduced:
+        note = f"{size}{'^3' if work.is_product else ' elements'} would take about {expected:.3g} s; give more minutes"
+        size = small
+    else:
+        times = silicon.measure(work, size, seconds / 2)
+    middle = statistics.median(times)
+    rate, bandwidth = work.count(size) / middle, work.moved * size / middle
+    ratio, name = 0.0, ""
+    if beside is not None and beside.rate and work.name != work.beside and reduced == beside.reduced:
+        ratio, name = (bandwidth / beside.bandwidth if bandwidth else rate / beside.rate), work.beside
+    return Speed(
+        work.part, work.name, size, middle, len(times), bandwidth, rate, ratio, name, work.wanted, reduced, note=note
+    )
+
+
+def _elements(silicon: Any, work: Work) -> int:
+    """As many elements as are wanted, or as there is room for."""
+    free, size = silicon.room(), ELEMENTS
+    while size > SMALL_ELEMENTS and SPARE * work.moved * size > free:
+        size //= 2
+    return size
+
+
+# ---- the command
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; 0 where every row was measured, 1 where one failed, 2 without a GPU or a folder."""
+    parser = argparse.ArgumentParser(prog="python -m fpsim.gpu bench", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", default="out/bench", help="folder for bench.json")
+    parser.add_argument("--minutes", type=float, default=4, help="for all rows together")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--short", action="store_true", help="a few rows of every part")
+    parser.add_argument("--hardware", default=REAL, metavar="MODULE", help="measure this module's functions")
+    parser.add_argument("--rows", help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    try:
+        if given.rows:
+            return _rows_alone(given)
+        report = bench(given.out, given.minutes, given.parts, hardware=given.hardware, short=given.short)
+    except (GpuError, ValueError) as reason:
+        print(reason, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"Interrupted; what was measured is in {given.out}.", file=sys.stderr)
+        return INTERRUPTED
+    print(report)
+    return int(any(row.error for row in report.rows))
+
+
+def _rows_alone(given: argparse.Namespace) -> int:
+    """Measure in the process that a validation has started, and append rows to its file as they come."""
+    began = time.monotonic()
+    with open(given.rows, "a") as file:
+
+        def write(row: Speed) -> None:
+            file.write(json.dumps(plain(row)) + "\n")
+            file.flush()
+
+        silicon = importlib.import_module(given.hardware)
+        run(silicon, works_of(given.parts, given.short), began + 60 * given.minutes, write)
+    return 0

@@ -1,0 +1,225 @@
+"""Casts and arithmetic on the GPU beside the CPU's bits, torch's own casts and PTX's conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from fpsim import schedules
+from fpsim.casts.cast import encode
+from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, FP16, FP32, Format
+from fpsim.gpu.lab.inputs import operands
+from fpsim.gpu.lab.judge import as_words
+from fpsim.gpu.lab.lab import Lab, unit_name
+from fpsim.gpu.lab.model import Words
+from fpsim.gpu.lab.report import Difference, Row, difference
+from fpsim.lazy import public
+from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.products.matmul import matmul
+from fpsim.schedules import Schedule
+
+TARGETS: tuple[Format, ...] = (E4M3, E5M2, E2M1, FP16, BF16)
+MODES: tuple[dict[str, Any], ...] = (
+    {}, {"rounding": "toward_zero"}, {"rounding": "up"}, {"rounding": "odd"}, {"overflow": "saturate"},
+    {"rounding": "stochastic", "seed": 7}, {"subnormals": "flush"},
+)  # fmt: skip
+OVERFLOWS = ("torch", "torch<2.12", "nonfinite", "saturate", "saturate_finite")  # that torch's casts may have
+PTX_OVERFLOW = {"e4m3": "saturate", "e5m2": "saturate", "fp16": "nonfinite", "bf16": "nonfinite"}
+NAMES = {"e4m3": E4M3, "e5m2": E5M2, "fp16": FP16, "bf16": BF16}
+
+
+class Check(NamedTuple):
+    """One comparison that is not a product."""
+
+    part: str
+    what: str
+    inputs: str
+    run: Callable[[], Row]
+
+
+def float32_sample(lab: Lab, size: int) -> npt.NDArray[np.float32]:
+    """Random bit patterns, values near the limits and ties of narrow formats, and specials."""
+    rng = np.random.default_rng([lab.seed, 32])
+    patterns = rng.integers(0, 1 << 32, size // 2, np.uint32).view(np.float32)
+    with np.errstate(over="ignore"):
+        near = (rng.standard_normal(size // 4) * 2.0 ** rng.integers(-26, 20, size // 4)).astype(np.float32)
+    ties = (rng.integers(0, 1 << 10, size // 4) * 2.0 ** rng.integers(-22, 10, size // 4)).astype(np.float32)
+    limits = np.array([448, 464, 465, 480, 57344, 61440, 65504, 65520, np.inf, np.nan, 0, 2**-9, 2**-10, 2**-17], "f")
+    edges = np.concatenate([limits, np.nextafter(limits, np.float32(np.inf)), np.nextafter(limits, np.float32(0))])
+    return np.concatenate([edges, -edges, patterns, near, ties]).astype(np.float32)
+
+
+def sources(lab: Lab) -> dict[str, npt.NDArray[Any]]:
+    """What is cast: every float16 and bfloat16, and many float32."""
+    every = np.arange(1 << 16, dtype=np.uint16)
+    size = 1 << (12 if lab.small else 22)
+    return {
+        "all float16": every.view(np.float16), "all bfloat16": every.view(ml_dtypes.bfloat16),
+        f"{size} float32": float32_sample(lab, size),
+    }  # fmt: skip
+
+
+def casts(lab: Lab) -> Iterator[Check]:
+    """PTX's casts, torch's, and fp.gpu.encode and quantize; every float32 comes first, for it takes the least time."""
+    for kind in () if lab.small else NAMES:
+        yield Check("casts", f"PTX cvt.rn and fp.gpu.encode, {kind}", "all 2**32 float32", _sweep(lab, kind))
+    label, x = list(sources(lab).items())[-1]
+    for kind in NAMES:
+        yield Check("casts", f"PTX cvt.rn to {kind}", label, _ptx_cast(lab, x, kind))
+    for label, x in sources(lab).items():
+        for kind in NAMES:
+            yield Check("casts", f"torch's cast to {kind}", label, _torch_cast(lab, x, kind))
+    for label, x in sources(lab).items():
+        for fmt in TARGETS:
+            for options in MODES:
+                words = " ".join(str(value) for value in options.values())
+                yield Check(
+                    "casts", f"fp.gpu.encode {fmt} {words}".strip(), label, _twin(lab, "encode", fmt, x, options)
+                )
+            yield Check("casts", f"fp.gpu.quantize {fmt}", label, _twin(lab, "quantize", fmt, x, {}))
+
+
+def _sweep(lab: Lab, kind: str) -> Callable[[], Row]:
+    def run() -> Row:
+        compared, differing, first = lab.hardware.sweep(kind)
+        return _row(Difference(compared, differing, 0, first))
+
+    return run
+
+
+def _twin(lab: Lab, name: str, fmt: Format, x: Any, options: dict[str, Any]) -> Callable[[], Row]:
+    def run() -> Row:
+        want = as_words(getattr(public(), name)(x, fmt, **options))
+        got = lab.hardware.twin(name, x, fmt=fmt, **options)
+        return _row(difference(got, want, "fp32" if name == "quantize" else "integer"))
+
+    return run
+
+
+def _torch_cast(lab: Lab, x: Any, kind: str) -> Callable[[], Row]:
+    def run() -> Row:
+        return _best(lab.hardware.torch_cast(x, kind), x, kind, OVERFLOWS, OVERFLOWS[:2])
+
+    return run
+
+
+def _ptx_cast(lab: Lab, x: Any, kind: str) -> Callable[[], Row]:
+    def run() -> Row:
+        return _best(lab.hardware.ptx_cast(x, kind), x, kind, (PTX_OVERFLOW[kind], *OVERFLOWS), (PTX_OVERFLOW[kind],))
+
+    return run
+
+
+def _best(got: Words, x: Any, kind: str, overflows: tuple[str, ...], expected: tuple[str, ...]) -> Row:
+    """The overflow policy that fits best."""
+    tried = []
+    for overflow in dict.fromkeys(overflows):
+        tried.append((overflow, difference(got, encode(x, NAMES[kind], overflow=overflow), kind)))
+    best = min(tried, key=lambda entry: entry[1].differing)
+    rivals = sum(not d.differing for _, d in tried) - 1 if not best[1].differing else 0
+    return _row(best[1], f"overflow {best[0]!r}", rivals, best[0] in expected)
+
+
+def _row(found: Difference, model: str = "", rivals: int = 0, expected: bool = True) -> Row:
+    """A row without its names, which the caller knows."""
+    note = f"{found.other_nans} NaNs with other payloads" if found.other_nans else ""
+    return Row(
+        "", "", "", found.compared, found.differing, found.other_nans, found.first, model, max(rivals, 0), expected,
+        note=note,
+    )  # fmt: skip
+
+
+OPERATIONS = {
+    "add": 2, "subtract": 2, "multiply": 2, "divide": 2, "remainder": 2, "minimum": 2, "maximum": 2, "fma": 3,
+    "sqrt": 1, "round_to_integral": 1, "next_up": 1, "next_down": 1,
+}  # fmt: skip
+
+
+def arithmetic(lab: Lab) -> Iterator[Check]:
+    """The operations of fp.gpu, with their flags, beside the CPU's."""
+    for fmt in (E4M3, E5M2, FP16, BF16, FP32):
+        for name, count in OPERATIONS.items():
+            modes: tuple[dict[str, Any], ...] = ({},)
+            if name in ("add", "multiply", "fma", "divide") and fmt in (E4M3, FP16):
+                modes = ({}, {"rounding": "toward_zero"}, {"rounding": "stochastic", "seed": 11})
+            for options in modes:
+                words = " ".join(str(value) for value in options.values())
+                label, given = _codes(lab, fmt, count)
+                yield Check("arithmetic", f"fp.gpu.{name} {fmt} {words}".strip(), label,
+                            _operation(lab, name, fmt, given, options))  # fmt: skip
+
+
+UNITS = ("hopper_e4m3_f32", "hopper_e5m2xe4m3_f32", "hopper_f16_f32", "hopper_bf16_f32", "hopper_mma_e4m3_f32",
+         "blackwell_e4m3_f32", "ada_e4m3_f32", "volta_f16_f32", "cdna3_fp8_f32", "cdna3_f16_f32")  # fmt: skip
+
+FP8, HALF = ("e4m3", "e4m3"), ("fp16", "fp16")
+SCHEDULED: tuple[tuple[tuple[str, str], Schedule, dict[str, Any]], ...] = (
+    (FP8, schedules.cublas("sm_90", split_k=4), {"alpha": 0.7, "out_format": "bf16"}),
+    (FP8, schedules.cublas("sm_90", split_k=3, fast_accum=True), {}),
+    (FP8, schedules.triton(128, max_num_imprecise_acc=96), {}),
+    (HALF, schedules.cublas("sm_90", family="cutlass", split_k=2), {}),
+    (HALF, schedules.cublas("sm_90", family="gemv", option=5), {}),
+)  # fmt: skip
+
+
+def matmuls(lab: Lab) -> Iterator[Check]:
+    """fp.gpu.matmul beside the CPU's, for units of several rules, with and without promotion, and by schedules."""
+    shape = (16, 16, 256) if lab.small else (96, 80, 1024)
+    for name in UNITS:
+        unit = find_unit(name)
+        kinds = [{"f16": "fp16", "fp8": "e4m3"}.get(element.name, element.name) for element in (unit.a, unit.b)]
+        for label in ("normal", "wide", "special"):
+            given = operands(label, shape, (kinds[0], kinds[1]), lab.seed)
+            for promote in (None, 128):
+                what = f"fp.gpu.matmul {name}" + (f" promote {promote}" if promote else "")
+                yield Check("matmuls", what, label, _matmul(lab, given, accumulate=name, promote=promote))
+    for pair, schedule, more in SCHEDULED:
+        given = operands("wide", shape, (pair[0], pair[1]), lab.seed)
+        name = unit_name("hopper", pair)
+        options = {"accumulate": name, "schedule": schedule, "strict": False, **more}
+        yield Check("matmuls", f"fp.gpu.matmul {name} {schedule}", "wide", _matmul(lab, given, **options))
+
+
+def _matmul(lab: Lab, given: tuple[Words, Words], **options: Any) -> Callable[[], Row]:
+    kind = "bf16" if options.get("out_format") == "bf16" else "fp32"
+
+    def run() -> Row:
+        want = as_words(matmul(*given, **options))
+        return _row(difference(lab.hardware.twin("matmul", *given, **options), want, kind))
+
+    return run
+
+
+def _codes(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]:
+    """All codes, all pairs of 8 bits, or many random ones."""
+    if count == 1 and fmt.bits <= 16:
+        return "all codes", (np.arange(1 << fmt.bits).astype(fmt.storage),)
+    if count == 2 and fmt.bits == 8:
+        pairs = np.arange(1 << 16)
+        return "all pairs", ((pairs >> 8).astype(fmt.storage), (pairs & 255).astype(fmt.storage))
+    rng = np.random.default_rng([lab.seed, fmt.bits, count])
+    size = 1 << (12 if lab.small else 20)
+    given = tuple(rng.integers(0, 1 << fmt.bits, size, np.uint64).astype(fmt.storage) for _ in range(count))
+    return f"{size} random codes", given
+
+
+def _operation(
+    lab: Lab, name: str, fmt: Format, given: tuple[Words, ...], options: dict[str, Any]
+) -> Callable[[], Row]:
+    def run() -> Row:
+        want, raised = getattr(public(), name)(*given, fmt=fmt, flags=True, **options)
+        got, flags = lab.hardware.twin(name, *given, fmt=fmt, flags=True, **options)
+        found = difference(got, as_words(want), "integer")
+        of_flags = difference(as_words(flags), as_words(np.asarray(raised)), "integer")
+        if not found.differing and of_flags.differing:
+            return _row(of_flags._replace(first=f"flags {of_flags.first}"))
+        return _row(found)
+
+    return run
+
+
+CHECKS = {"matmuls": matmuls, "casts": casts, "arithmetic": arithmetic}

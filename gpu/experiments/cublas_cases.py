@@ -1,0 +1,128 @@
+"""Products of cuBLAS whose algorithm matters: torch.mm of FP16, BF16 and TF32, and cublasLtMatmul with its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, product
+from typing import Any
+
+import numpy as np
+
+from fpsim.gpu.hardware.cublaslt import Fields, schedule_of
+from fpsim.gpu.lab.judge import ProductCase
+from fpsim.gpu.lab.lab import (  # fmt: skip
+    E4M3,
+    MIXED,
+    Lab,
+    Pair,
+    Shape,
+    always,
+    cublas_model,
+    named,
+    problems_of,
+    sets_for,
+    splits_of,
+    tensor_models,
+)
+from fpsim.gpu.lab.model import Model, Problem, Words
+from fpsim.schedules.cublas import GEMV, GEMV_SLICES
+
+TN = {"nn": (), "tn": ("TN",)}  # what is said of a layout
+
+# ---- FP16, BF16 and TF32
+
+
+def halves(lab: Lab) -> Iterator[ProductCase]:
+    """torch.mm of FP16, BF16 and TF32; first with both operands contiguous along K, which nobody has measured."""
+    shapes: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (40, 64, 1000), (32, 40, 999), (9, 24, 100),
+                           (8, 64, 300), (1, 64, 2048), (64, 1, 2048)]  # fmt: skip
+    along_k: list[Shape] = [(64, 64, 512), (128, 256, 4096), (40, 64, 1000), (1, 64, 2048)]
+    if lab.small:
+        shapes, along_k = [(32, 32, 512), (32, 40, 199)], [(32, 32, 512)]
+    for shape, (kind, out) in product(along_k, (("fp16", "fp32"), ("bf16", "bf16"))):
+        yield _half(lab, shape, kind, out, half_models(lab, shape), "tn")
+    for shape, (kind, out) in product(shapes, (("fp16", "fp32"), ("fp16", "fp16"), ("bf16", "bf16"))):
+        yield _half(lab, shape, kind, out, half_models(lab, shape))
+    for shape in [(16, 16, 256)] if lab.small else shapes[:2]:
+        slices = [Model("FLAT", slices=s, grain=32) for s in splits_of(shape[2], 32)[1:]]
+        yield _half(lab, shape, "tf32", "fp32", [Model("FLAT"), *slices])
+
+
+def _half(
+    lab: Lab, shape: Shape, kind: str, out: str, models: Sequence[Model], layout: str = "nn"
+) -> ProductCase:  # fmt: skip
+    """A case of torch.mm."""
+
+    def call(problem: Problem) -> tuple[Words, Any]:
+        return lab.hardware.matmul(problem.a, problem.b, kind, out=out, layout=layout), None
+
+    problems = problems_of(lab, shape, (kind, kind), sets_for(shape)[:5], out=out)
+    return ProductCase("halves", named(shape, f"torch.mm {kind} -> {out}", *TN[layout]), problems, call, always(models))
+
+
+def half_models(lab: Lab, shape: Shape) -> list[Model]:
+    """cuBLAS's families for FP16 and BF16, the likeliest for the shape first."""
+    m, n, k = shape
+    splits = splits_of(k, 64)
+    nvjet = [cublas_model(lab, s, False) for s in splits]
+    prefix = f"cublas({lab.arch!r}, family="
+    cutlass = [Model(f"{prefix}'cutlass', stages={stages})") for stages in (13, 7, 19, 0)]
+    cutlass += [Model(f"{prefix}'cutlass', stages={stages}, split_k={s}, merge={merge})")
+                for s in splits[1:16] for stages in (13, 7, 19, 0) for merge in (0, 2, 4)]  # fmt: skip
+    threads = [Model(f"{prefix}'gemm_sn', option={option})") for option in (0, 1)] + [Model(f"{prefix}'magma')")]
+    lanes: list[Model] = []
+    if min(m, n) == 1:
+        options = sorted([*GEMV.get(lab.arch, GEMV["sm_90"]), GEMV_SLICES])
+        lanes = [Model(f"{prefix}'gemv', option={option})") for option in options]
+        lanes += [Model(f"{prefix}'dot', split_k={s})") for s in (1, *splits[1:16])]
+    aligned = k % 8 == 0 and n % 8 == 0
+    order = (lanes, nvjet, cutlass, threads) if lanes else (nvjet, cutlass, threads) if aligned else (cutlass, threads,
+                                                                                                  nvjet)  # fmt: skip
+    return list(chain(*order))
+
+
+# ---- cuBLASLt, whose algorithm is read
+
+
+def cublaslt(lab: Lab) -> Iterator[ProductCase]:
+    """cublasLtMatmul with the fields of its algorithm, which say the schedule; first what nobody has measured."""
+    halves_of: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (1, 8, 11528), (40, 64, 1000),
+                              (32, 40, 999), (9, 24, 100), (8, 64, 300), (3, 17, 1234), (1, 64, 2048), (64, 1, 2048),
+                              (1, 1, 5000), (257, 72, 712)]  # fmt: skip
+    eighths: list[Shape] = [(64, 64, 512), (64, 128, 1040), (128, 128, 4096), (16, 16, 16384), (16, 32, 8208)]
+    along_k: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (40, 64, 1000)]
+    if lab.small:
+        halves_of, eighths, along_k = [(32, 32, 512), (9, 24, 100)], [(32, 32, 512), (16, 16, 2048)], [(32, 32, 512)]
+    for shape, kind in product(along_k, ("fp16", "bf16")):
+        yield _lt(lab, shape, (kind, kind), kind, False, "tn")
+    for shape, pair, fast in product(eighths, (E4M3, MIXED), (True, False)):
+        if pair == E4M3 or shape == eighths[0]:
+            yield _lt(lab, shape, pair, "fp16" if fast else "fp32", fast)
+    for shape, (kind, out) in product(halves_of, (("fp16", "fp16"), ("fp16", "fp32"), ("bf16", "bf16"))):
+        yield _lt(lab, shape, (kind, kind), out, False)
+
+
+def _lt(lab: Lab, shape: Shape, pair: Pair, out: str, fast: bool, layout: str = "nn") -> ProductCase:
+    """A case of cuBLASLt."""
+    fp8 = pair[0] in ("e4m3", "e5m2")
+    scales = {"scale_a": np.float32(0.7), "scale_b": np.float32(1.3)} if fp8 else {}
+
+    def call(problem: Problem) -> tuple[Words, Any]:
+        given = {"scale_a": float(scales["scale_a"]), "scale_b": float(scales["scale_b"])} if fp8 else {}
+        found: tuple[Words, Any] = lab.hardware.lt_matmul(
+            problem.a, problem.b, pair, out=out, fast_accum=fast, layout=layout, **given
+        )
+        return found
+
+    def models(fields: Fields) -> list[Model]:
+        guesses = tensor_models(lab, shape[2], fast) if fp8 else half_models(lab, shape)
+        try:
+            read = str(schedule_of(fields, lab.arch, fast_accum=fast))
+        except ValueError:  # nobody has decoded it
+            return guesses
+        whole = [Model(read[:-1] + ", tail_loss=False)")] if fields.algo == 66 else []
+        return [Model(read), *whole, *guesses]
+
+    what = named(shape, f"cublasLtMatmul {'x'.join(pair)} -> {out}", "fast" if fast else "", *TN[layout])
+    problems = problems_of(lab, shape, pair, ("normal", "wide", "positive"), out=out, **scales)
+    return ProductCase("cublaslt", what, problems, call, models, exhaustive=False)

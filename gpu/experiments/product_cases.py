@@ -1,0 +1,174 @@
+"""The products that a validation compares: shapes, inputs, what is called, and the models of what it may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from fpsim.gpu.experiments.cublas_cases import cublaslt, halves
+from fpsim.gpu.lab import inputs
+from fpsim.gpu.lab.judge import ProductCase
+from fpsim.gpu.lab.lab import (  # fmt: skip
+    E4M3,
+    MIXED,
+    MIXED_2,
+    SETS,
+    Lab,
+    Pair,
+    Shape,
+    always,
+    cublas_model,
+    named,
+    problems_of,
+    sets_for,
+    splits_of,
+    tensor_models,
+)
+from fpsim.gpu.lab.model import Model, Problem, Words
+
+ORDERS = ("product", "a_first", "b_first")
+
+
+# ---- instructions in a pinned order
+
+
+def units(lab: Lab) -> Iterator[ProductCase]:
+    """Triton's loops of tl.dot beside units and `triton` schedules."""
+    plans: list[tuple[Pair, int, int | None, str]] = [
+        (E4M3, 128, None, "normal"), (E4M3, 128, 128, "normal"), (E4M3, 64, 32, "zero"), (E4M3, 128, 64, "wide"),
+        (E4M3, 64, None, "large"), (E4M3, 64, None, "special"), (("e5m2", "e5m2"), 64, None, "normal"),
+        (MIXED, 64, None, "wide"), (MIXED_2, 128, 32, "zero"), (("fp16", "fp16"), 64, None, "normal"),
+        (("fp16", "fp16"), 64, None, "large"), (("bf16", "bf16"), 64, None, "wide"),
+        (("bf16", "bf16"), 64, None, "zero"), (("tf32", "tf32"), 32, None, "normal"),
+    ]  # fmt: skip
+    for pair, block_k, limit, start in plans:
+        shape = (64, 32, 256) if lab.small else (64, 64, 768)
+
+        def call(problem: Problem, pair: Pair = pair, block_k: int = block_k, limit: int | None = limit) -> Any:
+            found = lab.hardware.dot(problem.a, problem.b, problem.c, pair, block_k=block_k,
+                                     max_num_imprecise_acc=limit, block_n=min(64, problem.b.shape[1]))  # fmt: skip
+            return found, None
+
+        words = f"triton({block_k}" + (")" if limit is None else f", max_num_imprecise_acc={limit})")
+        others = [f"triton({block_k}, max_num_imprecise_acc={n})" for n in (32, 64, 128) if n <= block_k]
+        models = [Model(name) for name in dict.fromkeys([words, "FLAT", *others, "cutlass_2xacc(128)"])]
+        c = inputs.start(start, *shape[:2], lab.seed)
+        what = named(shape, f"tl.dot {'x'.join(pair)}, BLOCK_K {block_k}", (limit and f"imprecise {limit}") or "",
+                      "" if c is None else f"c {start}")  # fmt: skip
+        yield ProductCase("units", what, problems_of(lab, shape, pair, SETS, c=c), call, always(models))
+    yield from _small_tiles(lab)
+
+
+def _small_tiles(lab: Lab) -> Iterator[ProductCase]:
+    """Tiles of 16 rows, which take mma.sync: Triton converts FP8 to FP16, and takes k mod 4 in {0, 1} first."""
+    for pair, block_k in ((E4M3, 64), (("fp16", "fp16"), 32)):
+        shape = (32, 32, 256)
+
+        def call(problem: Problem, pair: Pair = pair, block_k: int = block_k) -> Any:
+            return lab.hardware.dot(
+                problem.a, problem.b, problem.c, pair, block_k=block_k, block_m=16, block_n=16
+            ), None
+
+        half, emulated = f"{lab.chip}_f16_f32", f"{lab.chip}_mma_e4m3_f32"
+        models = [Model("FLAT")]
+        if pair == E4M3:
+            models = [Model("FLAT", half, k_order="pairs"), Model("FLAT", half), Model("FLAT", emulated), *models]
+        c = inputs.start("normal", *shape[:2], lab.seed)
+        what = named(shape, f"tl.dot {'x'.join(pair)}, tiles of 16 rows")
+        yield ProductCase("units", what, problems_of(lab, shape, pair, SETS, c=c), call, always(models))
+
+
+# ---- torch._scaled_mm
+
+
+def tensorwise(lab: Lab) -> Iterator[ProductCase]:
+    """One scale per tensor, fast accumulation on, which nobody has measured, and off."""
+    shapes: list[Shape] = [(64, 64, 512), (64, 128, 1040), (128, 128, 4096), (16, 16, 16384), (256, 512, 2048)]
+    if lab.small:
+        shapes = [(32, 32, 512), (16, 16, 2048)]
+    scales: dict[str, Any] = {"scale_a": np.float32(0.7), "scale_b": np.float32(1.3)}
+    for fast, shape in product((True, False), shapes):
+        yield _scaled(lab, "tensorwise", shape, E4M3, "tensor", fast, tensor_models(lab, shape[2], fast), **scales)
+    shape = shapes[0]
+    for pair, fast in product((MIXED, MIXED_2), (True, False)):
+        yield _scaled(lab, "tensorwise", shape, pair, "tensor", fast, tensor_models(lab, shape[2], fast), **scales)
+    models = tensor_models(lab, shape[2], False)
+    for out in ("bf16", "fp16"):
+        bias = np.asarray(inputs.operands("normal", (1, shape[1], 1), (out, out), lab.seed)[1][0])
+        fused = [model._replace(fused_bias=True) for model in models]
+        yield _scaled(lab, "tensorwise", shape, E4M3, "tensor", False, [*models, *fused], out, bias=bias, **scales)
+
+
+def _scaled(
+    lab: Lab, part: str, shape: Shape, pair: Pair, recipe: str, fast: bool, models: Sequence[Model],
+    out: str = "fp32", **more: Any,
+) -> ProductCase:  # fmt: skip
+    """A case of torch._scaled_mm."""
+
+    def call(problem: Problem) -> tuple[Words, Any]:
+        one = np.float32(1)
+        found = lab.hardware.scaled_mm(
+            problem.a, problem.b, pair, one if problem.scale_a is None else problem.scale_a,
+            one if problem.scale_b is None else problem.scale_b, recipe=recipe, out=out, fast_accum=fast,
+            bias=problem.bias,
+        )  # fmt: skip
+        return found, None
+
+    what = named(shape, "x".join(pair), recipe, "fast" if fast else "", out, "bias" if "bias" in more else "")
+    return ProductCase(
+        part, what, problems_of(lab, shape, pair, sets_for(shape), out=out, **more), call, always(models)
+    )
+
+
+def rowwise(lab: Lab) -> Iterator[ProductCase]:
+    """One scale per row and column."""
+    shapes: list[Shape] = [(32, 32, 512)] if lab.small else [(64, 64, 512), (128, 128, 4096), (256, 512, 1024)]
+    for fast, shape in product((True, False), shapes):
+        m, n, k = shape
+        scales: dict[str, Any] = {
+            "scale_a": inputs.scales((m, 1), lab.seed),
+            "scale_b": inputs.scales((1, n), lab.seed),
+        }
+        own = f"torch_rowwise({'fast_accum=True' if fast else ''})"
+        splits = [cublas_model(lab, s, flag) for flag in (fast, not fast) for s in splits_of(k, 128)]
+        models = [model._replace(scale_order=order) for model in splits for order in ORDERS]
+        models[3:3] = [Model(own), *(Model(own, scale_order=order) for order in ("product", "b_first"))]
+        for out in ("fp32", "bf16"):
+            yield _scaled(lab, "rowwise", shape, E4M3, "row", fast, models, out, **scales)
+
+
+def blockwise(lab: Lab) -> Iterator[ProductCase]:
+    """Scales per block of 128, no powers of two, so that the order of the multiplications shows; and powers of two."""
+    shapes: list[Shape] = [(128, 128, 256)] if lab.small else [(128, 128, 512), (256, 128, 640), (128, 256, 4096)]
+    recipes = ("1x128_128x128", "1x128_1x128", "128x128_1x128")
+    for powers, shape, recipe in product((False, True), shapes, recipes):
+        if powers and (shape != shapes[0] or lab.small):
+            continue
+        m, n, k = shape
+        of_a, of_b = recipe.split("_")
+        rows, columns = m // (128 if of_a == "128x128" else 1), n // (128 if of_b == "128x128" else 1)
+        scales: dict[str, Any] = {
+            "scale_a": inputs.scales((rows, k // 128), lab.seed, powers=powers),
+            "scale_b": inputs.scales((k // 128, columns), lab.seed + 1, powers=powers),
+        }
+        found = _scaled(lab, "blockwise", shape, E4M3, recipe, False, _block_models(lab, k), **scales)
+        yield found._replace(what=found.what + (" powers of two" if powers else ""))
+
+
+def _block_models(lab: Lab, k: int) -> list[Model]:
+    """Every order of the scales, by fma and after +0, with K in one piece and in slices."""
+    own = [Model(f"cublas({lab.arch!r}, family='block_scaled')")]
+    own += [own[0]._replace(scale_order=order) for order in ORDERS]
+    others = [Model(f"cutlass_blockwise({order!r})") for order in ORDERS] + [Model("deepgemm('1d2d')")]
+    split = [model._replace(slices=s, grain=128) for s in splits_of(k, 128)[1:8] for model in own[:4]]
+    return [*own, *others, *split]
+
+
+# What nobody has measured comes first: where time or a record's room runs out, the rest is left out.
+PRODUCTS = {
+    "blockwise": blockwise, "tensorwise": tensorwise, "rowwise": rowwise, "halves": halves, "cublaslt": cublaslt,
+    "units": units,
+}  # fmt: skip

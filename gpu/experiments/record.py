@@ -1,0 +1,115 @@
+"""record: products of a real GPU in a small file, so that machines without one can compare the emulator with it.
+
+`python -m fpsim.gpu record --out tests/gpu/recordings/h200-2026-11-20.npz` stores codes, results, and the model that
+gave the same bits; `replay` computes them again on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fpsim.errors import unknown
+from fpsim.files import INTERRUPTED, require_folder
+from fpsim.gpu.device.device import GpuError
+from fpsim.gpu.experiments.product_cases import PRODUCTS
+from fpsim.gpu.lab.judge import judged, said_of
+from fpsim.gpu.lab.lab import REAL, Lab, about_of, laboratory
+from fpsim.gpu.lab.recording import Entry, replay, store
+
+
+def record(
+    path: str | Path, *, hardware: Any = None, parts: Sequence[str] | None = None, minutes: float = 5, seed: int = 0,
+) -> list[str]:  # fmt: skip
+    """Run small products on the GPU of this machine and store them.
+
+    Args:
+      path: of the file, .npz.
+      hardware: as for `fpsim.gpu.validate`.
+      parts: some of "blockwise", "tensorwise", "rowwise", "halves", "cublaslt", "units"; None for all.
+      minutes: that it may take.
+      seed: of the inputs.
+
+    Returns:
+      What was left out, a sentence each: calls that failed, and what did not fit into 2 MB.
+
+    Raises:
+      GpuError: there is no GPU.
+      ValueError: unknown parts, or a path in a folder that cannot be written to.
+
+    Example:
+      >>> import fpsim as fp
+      >>> if fp.gpu.available():
+      ...     fp.gpu.record("h200.npz", parts=["units"], minutes=1)
+    """
+    silicon = importlib.import_module(REAL) if hardware is None else hardware
+    about = about_of(silicon)
+    chosen = list(PRODUCTS if parts is None else parts)
+    for part in chosen:
+        if part not in PRODUCTS:
+            raise unknown("part", part, list(PRODUCTS))
+    require_folder(Path(path).parent)
+    lab = laboratory(silicon, about, seed, small=True)
+    end = time.monotonic() + 60 * minutes
+    left_out: list[str] = []
+    entries: list[Entry] = []
+    try:
+        for part in chosen:
+            _record_part(part, lab, end, entries, left_out)
+    except KeyboardInterrupt:
+        if entries:
+            store(Path(path), entries, about, [*left_out, "interrupted"])
+        raise
+    return left_out + store(Path(path), entries, about, left_out)
+
+
+def _record_part(part: str, lab: Lab, end: float, entries: list[Entry], left_out: list[str]) -> None:
+    """Add the products of a part, until the time is over, and a sentence for each that is left out."""
+    try:
+        for case in PRODUCTS[part](lab):
+            if time.monotonic() > end:
+                left_out.append(f"{part}: no time was left.")
+                break
+            rows, best, outputs = judged(case, end)
+            for row, problem, output in zip(rows, case.problems, outputs, strict=True):
+                name = f"{part}: {case.what}, {problem.name}"
+                if output is None or best is None:
+                    left_out.append(f"{name}: {row.error}")
+                else:
+                    entries.append(Entry(name, problem, output, best, row.differing))
+    except Exception as reason:
+        left_out.append(f"{part}: {said_of(reason)}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; 0 where a file was written, 2 without a GPU or a folder."""
+    parser = argparse.ArgumentParser(prog="python -m fpsim.gpu record", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", required=True, help="the file, .npz")
+    parser.add_argument("--parts", nargs="+", choices=list(PRODUCTS), metavar="PART", help=", ".join(PRODUCTS))
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--seed", type=int, default=0, help="of the inputs")
+    parser.add_argument("--hardware", default=REAL, metavar="MODULE", help="record this module's functions")
+    given = parser.parse_args(arguments)
+    try:
+        silicon = importlib.import_module(given.hardware)
+        left_out = record(given.out, hardware=silicon, parts=given.parts, minutes=given.minutes, seed=given.seed)
+    except (GpuError, ValueError) as reason:
+        print(reason, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"Interrupted; what was recorded until then, if anything, is in {given.out}.", file=sys.stderr)
+        return INTERRUPTED
+    done = replay(given.out)
+    for sentence in left_out:
+        print(f"left out: {sentence}")
+    for entry in done:
+        if entry.differing:
+            print(f"differs: {entry.name}: {entry.differing} elements, first at {entry.first}")
+    print(f"{len(done)} products in {given.out}, {Path(given.out).stat().st_size} bytes; "
+          f"{sum(not entry.differing for entry in done)} equal in every bit")  # fmt: skip
+    return 0

@@ -1,0 +1,281 @@
+"""validate: fpsim beside silicon, part by part, each within its time and with its own errors.
+
+`python -m fpsim.gpu validate --out DIR` runs every part in a process of its own, all that compare at the same time, so
+that a failed launch or a hang costs one part alone and compiling takes all cores, prints the table with its summary
+last, and writes DIR/validation.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fpsim.errors import unknown
+from fpsim.files import INTERRUPTED, require_folder, write_whole
+from fpsim.gpu.device.device import GpuError
+from fpsim.gpu.experiments.bench import run as measure_rows
+from fpsim.gpu.experiments.bench import works_of
+from fpsim.gpu.experiments.checks import CHECKS, Check
+from fpsim.gpu.experiments.product_cases import PRODUCTS
+from fpsim.gpu.lab.bench_report import Speed, speed_of
+from fpsim.gpu.lab.judge import Judgement, ProductCase, judged, said_of
+from fpsim.gpu.lab.lab import REAL, Lab, about_of, laboratory
+from fpsim.gpu.lab.processes import Ended, side_by_side
+from fpsim.gpu.lab.recording import Entry, store
+from fpsim.gpu.lab.report import Row, ValidationReport, row_of
+
+PARTS: dict[str, Callable[[Lab], Iterable[Any]]] = {**PRODUCTS, **CHECKS}
+SPEED = "speed"  # the part that measures; the others compare
+NAMES = (*PARTS, SPEED)
+SPEED_WEIGHT = 2  # times the time of another part: compiling alone takes it half a minute
+GRACE = 45.0  # seconds that a part's process may take beyond its time, for imports and compiling
+RECORD, TABLE, UNFIT = "validation.json", "validation.txt", "unfit"
+MOST_KEPT = 3  # problems of a case that no model gives
+
+
+def validate(
+    out: str | Path | None = None, minutes: float = 7, parts: Sequence[str] | None = None, *,
+    hardware: Any = None, seed: int = 0, isolated: bool = False, small: bool = False,
+) -> ValidationReport:  # fmt: skip
+    """Compare the emulator with the GPU of this machine, bit by bit, and measure its speed.
+
+    Args:
+      out: a folder for validation.json, validation.txt, and unfit/*.npz: inputs and results of products that no model
+        gives, which `fpsim.gpu.replay` reads. The first two are written after every part, so that they hold what there
+        is however this ends. None writes nothing.
+      minutes: that all parts may take together; comparisons that find no time are counted and left out.
+      parts: some of "blockwise", "tensorwise", "rowwise", "halves", "cublaslt", "units", "matmuls", "casts",
+        "arithmetic", "speed"; None for all.
+      hardware: what to compare with: an object or module with the functions of `fpsim.gpu.hardware`, or a module's
+        name; None for the GPU.
+      seed: of the inputs.
+      isolated: every part in a process of its own, those that compare at the same time; then `hardware` is a name.
+      small: few and small comparisons.
+
+    Returns:
+      ValidationReport; its str() is a table, with a summary last.
+
+    Raises:
+      GpuError: there is no GPU. Whatever fails later is a row of the report.
+      ValueError: unknown parts, an object for parts in processes of their own, or an `out` that cannot be written to.
+
+    Source: docs/gpu.md, docs/schedules.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> if fp.gpu.available():
+      ...     print(fp.gpu.validate(parts=["units"], minutes=1).summary())
+    """
+    began = time.monotonic()
+    chosen = list(NAMES) if parts is None else list(parts)
+    for part in chosen:
+        if part not in NAMES:
+            raise unknown("part", part, list(NAMES))
+    if isolated and not isinstance(hardware, str | None):
+        raise ValueError("a part in a process of its own needs the hardware's module by name; got an object.")
+    name = hardware if isinstance(hardware, str) else REAL
+    silicon = importlib.import_module(name) if hardware is None or isinstance(hardware, str) else hardware
+    about = about_of(silicon)
+    folder = None if out is None else require_folder(out)
+    keep = None if folder is None else folder / UNFIT
+    lab = laboratory(silicon, about, seed, small)
+    end = began + 60 * minutes
+    found = Found([], [])
+
+    def report() -> ValidationReport:
+        made = ValidationReport(tuple(found.rows), about, time.monotonic() - began, tuple(found.speeds))
+        if folder is not None:
+            made.save(folder / RECORD)
+            write_whole(folder / TABLE, f"{made}\n")
+        return made
+
+    try:
+        for i, parts_now in enumerate(turns := _turns(chosen, isolated)):
+            left = end - time.monotonic()
+            seconds = max(left * _weight(parts_now) / sum(map(_weight, turns[i:])), 1.0)
+            if isolated:
+                most = min(seconds + GRACE, max(left + GRACE, 1.0))
+                _in_processes(parts_now, seconds, most, Lab(name, seed=seed, small=small), keep, found, report)
+            elif parts_now == [SPEED]:
+                measure_rows(silicon, works_of(short=True), time.monotonic() + seconds, found.speeds.append)
+            else:
+                run_part(parts_now[0], lab, time.monotonic() + seconds, found.rows.append, keep)
+            report()
+    except KeyboardInterrupt:
+        found.rows.append(Row(parts_now[0], "the part itself", "", error="interrupted, and all that was to follow"))
+        report()
+        raise
+    return report()
+
+
+class Found(NamedTuple):
+    """What the parts have found so far."""
+
+    rows: list[Row]
+    speeds: list[Speed]
+
+
+# ---- a part
+
+
+def run_part(
+    part: str, lab: Lab, deadline: float, found: Callable[[Row], None] | None = None, keep: Path | None = None
+) -> list[Row]:
+    """The rows of a part, until its time is over; `found` sees each as it comes, `keep` gets what no model gives."""
+    rows: list[Row] = []
+    left_out = 0
+
+    def add(row: Row) -> None:
+        rows.append(row)
+        if found is not None:
+            found(row)
+
+    try:
+        for number, case in enumerate(PARTS[part](lab)):
+            if rows and time.monotonic() > deadline:
+                left_out += 1
+                continue
+            for row in _rows_of(case, deadline, None if keep is None else keep / f"{part}-{number}.npz"):
+                add(row)
+    except Exception as reason:
+        add(Row(part, "the part itself", "", error=said_of(reason)))
+    if left_out:
+        add(Row(part, f"{left_out} more", "", error="no time was left; give more minutes"))
+    return rows
+
+
+def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> Iterator[Row]:
+    """The rows of one case."""
+    if isinstance(case, ProductCase):
+        judgement = judged(case, deadline)
+        yield from judgement.rows
+        try:
+            if keep is not None:
+                _keep(case, judgement, keep)
+        except OSError as reason:  # a full disk, as it may be
+            yield Row(case.part, f"{case.what}: what no model gives", "", error=said_of(reason))
+        return
+    try:
+        yield replace(case.run(), part=case.part, what=case.what, inputs=case.inputs)
+    except Exception as reason:
+        yield Row(case.part, case.what, case.inputs, error=said_of(reason))
+
+
+def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
+    """Store what no model gives, so that it can be looked at without a GPU."""
+    model = judgement.best
+    unfit = [
+        Entry(f"{case.part}: {case.what}, {problem.name}", problem, output, model, row.differing)
+        for row, problem, output in zip(judgement.rows, case.problems, judgement.outputs, strict=True)
+        if output is not None and model is not None and row.differing
+    ]
+    if unfit:
+        store(path, unfit[:MOST_KEPT], {"case": case.what, "note": judgement.rows[0].note})
+
+
+def _turns(chosen: list[str], isolated: bool) -> list[list[str]]:
+    """Parts that run at the same time: in processes of their own all that compare; what measures runs alone."""
+    if not isolated:
+        return [[part] for part in chosen]
+    return [turn for turn in ([part for part in chosen if part != SPEED], [SPEED] * (SPEED in chosen)) if turn]
+
+
+def _weight(turn: list[str]) -> int:
+    """The share of the time that parts get."""
+    return SPEED_WEIGHT if turn == [SPEED] else len(turn)
+
+
+def _in_processes(
+    parts: list[str], seconds: float, most: float, lab: Lab, keep: Path | None, found: Found, report: Callable[[], Any]
+) -> None:
+    """Parts in processes of their own, which end after `most` seconds; what one had found is kept where it dies."""
+    rows: dict[str, list[Row]] = {part: [] for part in parts}
+    before = tuple(found.rows)
+
+    def ended(one: Ended) -> None:
+        if one.name == SPEED:
+            found.speeds.extend(speed_of(json.loads(line)) for line in one.lines)
+        else:
+            rows[one.name].extend(row_of(json.loads(line)) for line in one.lines)
+        if one.error:
+            rows[one.name].append(Row(one.name, "the part itself", "", error=one.error))
+        found.rows[:] = [*before, *(row for part in parts for row in rows[part])]
+        report()
+
+    side_by_side(parts, lambda part, file: _command(part, seconds, lab, keep, file), most, ended)
+
+
+def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path) -> list[str]:
+    """What runs a part and writes its rows to a file."""
+    python, rows = [sys.executable, "-m"], ["--rows", str(file), "--hardware", lab.hardware]
+    if part == SPEED:
+        return [*python, "fpsim.gpu", "bench", "--short", "--minutes", f"{seconds / 60:.3f}", *rows]
+    return [*python, "fpsim.gpu", "validate", "--part", part, "--seconds", f"{seconds:.0f}", *rows, "--seed",
+            str(lab.seed), *(["--small"] if lab.small else []), *(["--keep", str(keep)] if keep else [])]  # fmt: skip
+
+
+# ---- the command
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; 0 where everything is equal, 1 where something differs or failed, 2 without a GPU or folder."""
+    parser = argparse.ArgumentParser(prog="python -m fpsim.gpu validate", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", default="out/validation", help="folder for validation.json")
+    parser.add_argument("--minutes", type=float, default=7, help="for all parts together")
+    parser.add_argument("--parts", nargs="+", choices=NAMES, metavar="PART", help=", ".join(NAMES))
+    parser.add_argument("--seed", type=int, default=0, help="of the inputs")
+    parser.add_argument("--small", action="store_true", help="few and small comparisons")
+    parser.add_argument("--together", action="store_true", help="all parts in this process")
+    parser.add_argument("--hardware", default=REAL, metavar="MODULE", help="compare with this module's functions")
+    parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=60, help=argparse.SUPPRESS)
+    parser.add_argument("--rows", help=argparse.SUPPRESS)
+    parser.add_argument("--keep", help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    began = time.time()
+    try:
+        if given.part:
+            return _one_part(given)
+        report = validate(
+            given.out, given.minutes, given.parts, hardware=given.hardware, seed=given.seed,
+            isolated=not given.together, small=given.small,
+        )  # fmt: skip
+    except (GpuError, ValueError) as reason:
+        print(reason, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return _interrupted(Path(given.out) / RECORD, began)
+    print(report)
+    return 0 if report.all_equal else 1
+
+
+def _interrupted(record: Path, began: float) -> int:
+    """Show what had been found when Ctrl-C came, unless the record is of an earlier validation."""
+    if record.exists() and record.stat().st_mtime >= began:
+        print(ValidationReport.load(record))
+        print(f"Interrupted; what was found until then is in {record.parent}.", file=sys.stderr)
+    else:
+        print("Interrupted before anything was found.", file=sys.stderr)
+    return INTERRUPTED
+
+
+def _one_part(given: argparse.Namespace) -> int:
+    """Run a part and append its rows to a file as they come."""
+    began = time.monotonic()
+    silicon = importlib.import_module(given.hardware)
+    lab = laboratory(silicon, dict(silicon.about()), given.seed, given.small)
+    with open(given.rows, "a") as file:
+
+        def write(row: Row) -> None:
+            file.write(json.dumps(asdict(row)) + "\n")
+            file.flush()
+
+        run_part(given.part, lab, began + given.seconds, write, Path(given.keep) if given.keep else None)
+    return 0

@@ -1,0 +1,227 @@
+"""The real thing: products and casts by PyTorch, cuBLASLt, Triton and PTX on the GPU, codes in and words out.
+
+Operands are NumPy arrays of codes (uint8, uint16, uint32), of float dtypes, or torch tensors; results are NumPy words
+(uint8, uint16, uint32), so that they can be compared with those of `fpsim.matmul`. Rules of layout and alignment are
+those of torch and cuBLASLt (docs/gpu.md); what they refuse is refused here in one sentence.
+"""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fpsim.gpu.device.device import FP8_CAPABILITY, require_capability, require_device
+from fpsim.gpu.hardware.cublaslt import LAYOUTS, lt_matmul
+from fpsim.gpu.hardware.failures import in_one_sentence
+from fpsim.gpu.hardware.instructions import dot, ptx_cast, sweep, torch_cast, twin
+from fpsim.gpu.hardware.tensors import (
+    DTYPES,
+    FP8,
+    Pair,
+    Words,
+    column_major,
+    floats,
+    known,
+    shapes_of,
+    tensor,
+    torch_module,
+    words,
+)
+from fpsim.gpu.hardware.timing import measure, room
+
+__all__ = [
+    "about", "dot", "lt_matmul", "matmul", "measure", "ptx_cast", "room", "scaled_mm", "sweep", "torch_cast", "twin",
+]  # fmt: skip
+
+HOPPER = (9, 0)
+BLOCK = 128  # terms, rows or columns that share a scale
+RECIPES = {
+    "tensor": ("TensorWise", "TensorWise"), "row": ("RowWise", "RowWise"),
+    "1x128_128x128": ("BlockWise1x128", "BlockWise128x128"), "1x128_1x128": ("BlockWise1x128", "BlockWise1x128"),
+    "128x128_1x128": ("BlockWise128x128", "BlockWise1x128"),
+}  # fmt: skip
+
+
+def about() -> dict[str, str]:
+    """What a record of the hardware names: the GPU, its driver, and the versions of CUDA, torch and Triton."""
+    require_device()
+    torch = torch_module()
+    found = {
+        "gpu": str(torch.cuda.get_device_name()),
+        "capability": ".".join(map(str, torch.cuda.get_device_capability())),
+        "multiprocessors": str(torch.cuda.get_device_properties(0).multi_processor_count),
+        "torch": str(torch.__version__), "cuda": str(torch.version.cuda),
+    }  # fmt: skip
+    for name, ask in (("driver", _driver), ("cublaslt", _cublaslt), ("triton", _triton)):
+        try:
+            found[name] = ask()
+        except Exception as reason:
+            found[name] = f"unknown ({type(reason).__name__})"
+    return found
+
+
+def _driver() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()[0]
+
+
+def _cublaslt() -> str:
+    from fpsim.gpu.hardware.cublaslt import version
+
+    return version()
+
+
+def _triton() -> str:
+    return str(importlib.import_module("triton").__version__)
+
+
+# ---- scaled products
+
+
+@in_one_sentence
+def scaled_mm(
+    a: Any, b: Any, pair: Pair = ("e4m3", "e4m3"), scale_a: Any = 1.0, scale_b: Any = 1.0, *, recipe: str = "tensor",
+    out: str = "bf16", fast_accum: bool = False, bias: Any = None,
+) -> Words:  # fmt: skip
+    """FP8 products with scales by torch: `torch._scaled_mm`, or `torch.nn.functional.scaled_mm` for blocks.
+
+    Args:
+      a, b: (M, K) and (K, N) codes, uint8; pair names their formats, "e4m3" or "e5m2".
+      scale_a, scale_b: decode scales, float32, of the recipe: a number; (M, 1) and (1, N); per block (M, K / 128) or
+        (M / 128, K / 128) of a, (K / 128, N) or (K / 128, N / 128) of b, as for `fpsim.matmul`.
+      recipe: "tensor", "row", "1x128_128x128", "1x128_1x128" or "128x128_1x128".
+      out: "bf16", "fp16" or "fp32".
+      fast_accum: use_fast_accum.
+      bias: (N,) of the dtype of out, which must be "bf16" or "fp16".
+
+    Returns:
+      (M, N) words.
+
+    Raises:
+      GpuError: no GPU, or one without FP8.
+      ValueError: what torch and cuBLASLt refuse, with the rule.
+
+    Source: torch, aten/src/ATen/native/cuda/ScaledBlas.cpp; docs/gpu.md.
+
+    Example:
+      >>> import numpy as np, fpsim as fp
+      >>> if fp.gpu.available():
+      ...     ones = np.full((16, 16), 0x38, np.uint8)
+      ...     print(fp.gpu.hardware.scaled_mm(ones, ones, out="fp32").view(np.float32)[0, 0])
+    """
+    _refuse(a, b, pair, recipe, out, fast_accum, bias)
+    require_capability(HOPPER if "128" in recipe else FP8_CAPABILITY, f"the FP8 product with {recipe} scales")
+    torch = torch_module()
+    left, right = tensor(a, pair[0]), column_major(b, pair[1])
+    dtype = getattr(torch, DTYPES[out])
+    added = None if bias is None else tensor(bias, out)
+    if "128" not in recipe:
+        shapes = ((), ()) if recipe == "tensor" else ((left.shape[0], 1), (1, right.shape[1]))
+        first, second = (floats(s).reshape(shape) for s, shape in zip((scale_a, scale_b), shapes, strict=True))
+        found = torch._scaled_mm(
+            left, right, scale_a=first, scale_b=second, bias=added, out_dtype=dtype, use_fast_accum=fast_accum
+        )
+        return words(found)
+    functional = importlib.import_module("torch.nn.functional")
+    types = [getattr(functional.ScalingType, name) for name in RECIPES[recipe]]
+    first, second = _block_scales(floats(scale_a), types[0].name), _block_scales(floats(scale_b).t(), types[1].name)
+    found = functional.scaled_mm(
+        left, right, first, types[0], second, types[1], bias=added, output_dtype=dtype, use_fast_accum=False
+    )
+    return words(found)
+
+
+def _block_scales(scales: Any, kind: str) -> Any:
+    """Scales (rows or blocks of rows, K / 128) as torch wants them.
+
+    1x128: the same shape, rows next to each other in memory. 128x128: (K / 128 padded to a multiple of 4, blocks), K
+    next to each other; without the padding wrong scales are read (pytorch issue 166752).
+    """
+    if kind == "BlockWise1x128":
+        return scales.t().contiguous().t()
+    torch = torch_module()
+    blocks, terms = scales.shape
+    padded = torch.zeros((blocks, -(-terms // 4) * 4), dtype=torch.float32, device=scales.device)
+    padded[:, :terms] = scales
+    return padded.t()
+
+
+def _refuse(a: Any, b: Any, pair: Pair, recipe: str, out: str, fast_accum: bool, bias: Any) -> None:
+    """A ValueError for what torch refuses."""
+    for kind, name in zip(pair, ("a's format", "b's format"), strict=True):
+        known(kind, FP8, name)
+    known(recipe, tuple(RECIPES), "recipe")
+    known(out, ("bf16", "fp16", "fp32"), "out")
+    m, n, k = shapes_of(a, b)
+    if pair == ("e5m2", "e5m2"):
+        raise ValueError("torch does not multiply E5M2 by E5M2 on CUDA. Encode one operand in E4M3.")
+    if k % 16 or n % 16:
+        raise ValueError(f"torch's FP8 products want K and N to be multiples of 16; got K = {k}, N = {n}. Pad.")
+    if bias is not None and out == "fp32":
+        raise ValueError("torch takes a bias for bf16 and fp16 results only, of the same dtype; got out='fp32'.")
+    if "128" not in recipe:
+        return
+    of_a, of_b = recipe.split("_")
+    if fast_accum:
+        raise ValueError("block scales have no fast accumulation in torch. Leave fast_accum out.")
+    if k % BLOCK or (of_a == "128x128" and m % BLOCK) or (of_b == "128x128" and n % BLOCK) or m % 4:
+        raise ValueError(
+            f"block scales want K and the sides with 128x128 blocks to be multiples of 128, and M of 4; got "
+            f"{m} x {n} x {k} with {recipe}. Pad."
+        )
+
+
+# ---- products without scales
+
+
+@in_one_sentence
+def matmul(a: Any, b: Any, kind: str = "fp16", *, out: str | None = None, layout: str = "nn") -> Words:
+    """`torch.mm` on tensor cores, with float32 sums and without reduced-precision merges of split K.
+
+    Args:
+      a, b: (M, K) and (K, N): codes (uint16; float32 for "tf32") of kind "fp16", "bf16" or "tf32".
+      out: the result's format: a and b's unless it is "fp32".
+      layout: what torch is given: "nn", both row-major; "tn", both contiguous along K, as in `x @ weight.t()`.
+
+    Returns:
+      (M, N) words.
+
+    Example:
+      >>> import numpy as np, fpsim as fp
+      >>> if fp.gpu.available():
+      ...     print(fp.gpu.hardware.matmul(np.ones((16, 16), np.float16), np.ones((16, 16), np.float16))[0, 0])
+    """
+    known(kind, ("fp16", "bf16", "tf32"), "kind")
+    result = out or ("fp32" if kind == "tf32" else kind)
+    if result not in (("fp32",) if kind == "tf32" else (kind, "fp32")):
+        raise ValueError(f"torch.mm of {kind} gives {kind} or fp32; got out={out!r}.")
+    known(layout, LAYOUTS, "layout")
+    shapes_of(a, b)
+    require_capability((8, 0), f"a product of {kind} on tensor cores")
+    torch = torch_module()
+    left, right = tensor(a, kind), (tensor if layout == "nn" else column_major)(b, kind)
+    with _exact_sums(torch):
+        if result == kind or kind == "tf32":
+            return words(torch.mm(left, right))
+        return words(torch.mm(left, right, out_dtype=torch.float32))
+
+
+@contextmanager
+def _exact_sums(torch: Any) -> Iterator[None]:
+    """Settings of torch.backends.cuda.matmul while a product runs."""
+    settings = torch.backends.cuda.matmul
+    wanted = {
+        "allow_fp16_reduced_precision_reduction": False, "allow_bf16_reduced_precision_reduction": False,
+        "allow_tf32": True,
+    }  # fmt: skip
+    before = {name: getattr(settings, name) for name in wanted if hasattr(settings, name)}
+    try:
+        for name in before:
+            setattr(settings, name, wanted[name])
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(settings, name, value)

@@ -1,0 +1,82 @@
+"""Codes and tensors: NumPy words become torch tensors on the GPU, and results come back as words."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arrays import is_torch
+from fpsim.errors import unknown
+from fpsim.gpu.device.device import GpuError
+
+Words = npt.NDArray[Any]
+Pair = tuple[str, str]
+
+DEVICE = "cuda"
+DTYPES = {
+    "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32",
+    "tf32": "float32", "fp64": "float64",
+}  # fmt: skip
+SIGNED = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}  # integers that every version of torch knows
+FP8 = ("e4m3", "e5m2")
+
+
+def torch_module() -> Any:
+    """PyTorch, or a GpuError that says how to get it."""
+    try:
+        return importlib.import_module("torch")
+    except ImportError:
+        raise GpuError(
+            "fpsim.gpu.hardware calls PyTorch, which is not installed. Install a CUDA build of torch."
+        ) from None
+
+
+def tensor(x: Any, kind: str) -> Any:
+    """Codes or floats as a contiguous tensor of a dtype on the GPU."""
+    torch = torch_module()
+    dtype = getattr(torch, DTYPES[kind])
+    if is_torch(x):
+        x = x.detach().to(DEVICE)
+        return (x if x.dtype == dtype else x.view(dtype)).contiguous()
+    array = np.ascontiguousarray(x)
+    size = array.dtype.itemsize
+    if size != dtype.itemsize:
+        raise TypeError(f"operands of {kind} must have {dtype.itemsize} bytes per element; got {array.dtype}.")
+    return torch.from_numpy(array.view(SIGNED[size]).copy()).to(DEVICE).view(dtype)
+
+
+def words(x: Any) -> Words:
+    """The words of a tensor, on the CPU."""
+    torch = torch_module()
+    size = x.element_size()
+    integers = x.detach().contiguous().view(getattr(torch, SIGNED[size])).cpu().numpy()
+    return np.asarray(integers.view(f"u{size}"))
+
+
+def column_major(x: Any, kind: str) -> Any:
+    """(K, N) with unit stride along K."""
+    return tensor(x.t().contiguous() if is_torch(x) else np.ascontiguousarray(np.asarray(x).T), kind).t()
+
+
+def floats(x: Any) -> Any:
+    """Scales as float32 on the GPU."""
+    torch = torch_module()
+    if is_torch(x):
+        return x.detach().to(DEVICE, torch.float32)
+    return torch.from_numpy(np.array(x, np.float32)).to(DEVICE)
+
+
+def known(kind: str, accepted: tuple[str, ...], name: str) -> str:
+    if kind not in accepted:
+        raise unknown(name, kind, list(accepted))
+    return kind
+
+
+def shapes_of(a: Any, b: Any) -> tuple[int, int, int]:
+    """(M, N, K)."""
+    if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0] or 0 in (*a.shape, *b.shape):
+        raise ValueError(f"a and b must be (M, K) and (K, N), not empty; got {tuple(a.shape)} and {tuple(b.shape)}.")
+    return int(a.shape[0]), int(b.shape[1]), int(a.shape[1])

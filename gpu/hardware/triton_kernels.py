@@ -1,0 +1,101 @@
+"""Triton kernels that pin the order of matrix instructions, and the conversions of PTX. Imported only when used.
+
+A kernel's BLOCK sizes and `max_num_imprecise_acc` fix which instructions it is made of (docs/schedules.md, Triton):
+from 64 rows on Hopper takes `wgmma`, below that `mma.sync`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from fpsim.gpu.device.device import GpuError
+
+
+def _imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+# Triton finds these names where a kernel is compiled; without it the module can still be read
+triton: Any = _imported("triton")
+tl: Any = _imported("triton.language")
+HAS_TRITON = triton is not None and tl is not None
+
+
+def _kernel(function: Any) -> Any:
+    """A kernel for Triton to compile when it is launched."""
+    return triton.jit(function) if HAS_TRITON else function
+
+
+def require_triton() -> None:
+    """A GpuError without Triton."""
+    if not HAS_TRITON:
+        raise GpuError("these kernels need Triton, which is not installed. Install it with: pip install triton")
+
+
+@_kernel
+def dot_kernel(  # type: ignore[no-untyped-def]
+    a, b, c, d, m, n, k,
+    block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr, imprecise: tl.constexpr,
+):  # fmt: skip
+    """d = c + a @ b; a: (m, k) row-major, b: (k, n) column-major, c, d: (m, n) float32, in whole blocks.
+
+    imprecise: max_num_imprecise_acc, 0 for Triton's own choice.
+    """
+    rows = tl.program_id(0) * block_m + tl.arange(0, block_m)
+    columns = tl.program_id(1) * block_n + tl.arange(0, block_n)
+    terms = tl.arange(0, block_k)
+    places = rows[:, None] * n + columns[None, :]
+    total = tl.load(c + places)
+    for start in range(0, k, block_k):
+        left = tl.load(a + rows[:, None] * k + (start + terms)[None, :])
+        right = tl.load(b + columns[None, :] * k + (start + terms)[:, None])
+        if imprecise == 0:
+            total = tl.dot(left, right, total)
+        else:
+            total = tl.dot(left, right, total, max_num_imprecise_acc=imprecise)
+    tl.store(d + places, total)
+
+
+@_kernel
+def convert_kernel(source, codes, size, block: tl.constexpr, asm: tl.constexpr):  # type: ignore[no-untyped-def]
+    """codes[i] = one PTX conversion of source[i], as an int32; asm writes $0 from the float32 $1."""
+    places = tl.program_id(0) * block + tl.arange(0, block)
+    inside = places < size
+    given = tl.load(source + places, mask=inside, other=0.0)
+    found = tl.inline_asm_elementwise(asm, "=r,r", [given], dtype=tl.int32, is_pure=True, pack=1)
+    tl.store(codes + places, found, mask=inside)
+
+
+# PTX ISA, cvt: the pair instruction takes the upper element first; zero is the other one
+CONVERSIONS = {
+    "e4m3": "{ .reg .b16 h; .reg .f32 z; mov.f32 z, 0f00000000; cvt.rn.satfinite.e4m3x2.f32 h, z, $1; "
+            "cvt.u32.u16 $0, h; }",
+    "e5m2": "{ .reg .b16 h; .reg .f32 z; mov.f32 z, 0f00000000; cvt.rn.satfinite.e5m2x2.f32 h, z, $1; "
+            "cvt.u32.u16 $0, h; }",
+    "fp16": "{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.u32.u16 $0, h; }",
+    "bf16": "{ .reg .b16 h; cvt.rn.bf16.f32 h, $1; cvt.u32.u16 $0, h; }",
+}  # fmt: skip
+
+
+def dot(
+    a: Any, b: Any, c: Any, d: Any, *, block_m: int, block_n: int, block_k: int, imprecise: int, num_warps: int
+) -> None:
+    """Launch `dot_kernel` on torch CUDA tensors; b is (k, n) with unit stride along k."""
+    require_triton()
+    m, k = a.shape
+    n = b.shape[1]
+    dot_kernel[(m // block_m, n // block_n)](
+        a, b, c, d, m, n, k, block_m=block_m, block_n=block_n, block_k=block_k, imprecise=imprecise,
+        num_warps=num_warps, num_stages=2,
+    )  # fmt: skip
+
+
+def convert(source: Any, codes: Any, target: str) -> None:
+    """Launch `convert_kernel` on a flat float32 CUDA tensor and an int32 one for the codes."""
+    require_triton()
+    size, block = source.numel(), 1024
+    convert_kernel[(-(-size // block),)](source, codes, size, block=block, asm=CONVERSIONS[target])

@@ -1,0 +1,1 @@
+"""What experiments on a GPU share: cases, models, judgement, reports."""

@@ -1,0 +1,190 @@
+"""Input sets for products: operands that show how sums are ordered, aligned, cut and rounded. Functions of a seed."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.casts.cast import encode
+from fpsim.errors import unknown
+from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32, Format
+
+Words = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+Shape = tuple[int, int, int]  # M, N, K
+
+FORMATS: dict[str, Format] = {"e4m3": E4M3, "e5m2": E5M2, "fp16": FP16, "bf16": BF16, "tf32": FP32, "fp32": FP32}
+DROPPED = np.uint32(0x1FFF)  # bits of a float32 that TF32 does not keep
+SPAN = {"e4m3": 7, "e5m2": 13, "fp16": 12, "bf16": 40, "tf32": 40}  # binades on either side that `wide` draws from
+
+
+def operands(name: str, shape: Shape, pair: tuple[str, str], seed: int = 0) -> tuple[Words, Words]:
+    """Codes of a, (M, K), and b, (K, N).
+
+    Args:
+      name: one of `NAMES`.
+      shape: (M, N, K).
+      pair: formats of a and b: e4m3, e5m2, fp16, bf16, or tf32 (words of float32 whose low 13 bits are zero).
+      seed: the same one gives the same codes.
+
+    Example:
+      >>> from fpsim.gpu.lab.inputs import operands
+      >>> a, b = operands("normal", (2, 3, 4), ("e4m3", "e5m2"))
+      >>> a.shape, b.shape, a.dtype
+      ((2, 4), (4, 3), dtype('uint8'))
+    """
+    if name not in SETS:
+        raise unknown("input set", name, list(SETS))
+    m, n, k = shape
+    rng = np.random.default_rng([seed, zlib.crc32(repr((name, shape, pair)).encode())])
+    a, b = SETS[name](rng, (m, n, k), pair)
+    return np.ascontiguousarray(a), np.ascontiguousarray(b)
+
+
+def start(name: str, m: int, n: int, seed: int = 0) -> npt.NDArray[np.float32] | None:
+    """What an accumulator starts at, (M, N) float32; None for "zero".
+
+    Example:
+      >>> from fpsim.gpu.lab.inputs import start
+      >>> start("wide", 2, 2).dtype
+      dtype('float32')
+    """
+    if name == "zero":
+        return None
+    if name not in STARTS:
+        raise unknown("start", name, ["zero", *STARTS])
+    return STARTS[name](np.random.default_rng([seed, zlib.crc32(name.encode()), m, n]), (m, n)).astype(np.float32)
+
+
+def scales(shape: tuple[int, ...], seed: int = 0, *, powers: bool = False) -> npt.NDArray[np.float32]:
+    """Decode scales, float32, with all bits of the mantissa drawn unless they are powers of two.
+
+    Example:
+      >>> from fpsim.gpu.lab.inputs import scales
+      >>> scales((2, 1), powers=True).shape
+      (2, 1)
+    """
+    rng = np.random.default_rng([seed, 77, *shape])
+    exponents = rng.integers(-4, 4, shape)
+    mantissas = 1.0 if powers else rng.uniform(1, 2, shape)
+    return np.asarray(mantissas * 2.0**exponents, np.float32)
+
+
+# ---- the sets
+
+
+def _encoded(values: Floats, kind: str) -> Words:
+    with np.errstate(over="ignore", under="ignore"):
+        codes = encode(np.asarray(values, np.float64), FORMATS[kind], overflow="saturate")
+    return codes & ~DROPPED if kind == "tf32" else codes
+
+
+def _each(rng: np.random.Generator, shape: Shape, pair: tuple[str, str], draw: Callable[..., Words]) -> Any:
+    m, n, k = shape
+    return draw(rng, (m, k), pair[0]), draw(rng, (k, n), pair[1])
+
+
+def _normal_codes(rng: np.random.Generator, shape: tuple[int, int], kind: str) -> Words:
+    return _encoded(rng.standard_normal(shape), kind)
+
+
+def _normal(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
+    """N(0, 1)."""
+    return _each(rng, shape, pair, _normal_codes)  # type: ignore[no-any-return]
+
+
+def _positive(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
+    """U[0, 1): sums that only grow, so that what is cut off adds up."""
+    return _each(rng, shape, pair, lambda g, size, kind: _encoded(g.random(size), kind))  # type: ignore[no-any-return]
+
+
+def _wide(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
+    """Exponents over most of the format's range."""
+
+    def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
+        span = SPAN[kind]
+        return _encoded(g.standard_normal(size) * 2.0 ** g.integers(-span, span, size), kind)
+
+    return _each(rng, shape, pair, draw)  # type: ignore[no-any-return]
+
+
+def _cancelling(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
+    """Terms that come back with the other sign, a few of them a bit off: in the same instruction or in a later one."""
+    a, b = _wide(rng, shape, pair) if rng.random() < 0.5 else _normal(rng, shape, pair)
+    k = shape[2]
+    place, half = rng.permutation(k), k // 2
+    sign = b.dtype.type(1 << (8 * b.dtype.itemsize - 1))
+    first, second = place[:half], place[half : 2 * half]
+    a[:, second], b[second] = a[:, first], b[first] ^ sign
+    step = np.uint32(DROPPED + 1) if pair[1] == "tf32" else b.dtype.type(1)
+    off = rng.random((half, shape[1])) < 0.05
+    b[second] = np.where(off, b[second] ^ step, b[second])
+    return a, b
+
+
+def _subnormal(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
+    """Subnormals and the smallest normals, of both signs."""
+
+    def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
+        fmt = FORMATS[kind]
+        low = g.integers(0, 2 << fmt.mantissa_bits, size)
+        codes = low | (g.integers(0, 2, size) << (fmt.bits - 1))
+        return codes.astype(fmt.storage) & (~DROPPED if kind == "tf32" else fmt.storage.type(~fmt.storage.type(0)))
+
+    return _each(rng, shape, pair, draw)  # type: ignore[no-any-return]
+
+
+def _special(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
+    """Inf, NaN, zeros of both signs and the largest values, here and there."""
+
+    def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
+        fmt = FORMATS[kind]
+        found = _encoded(np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e300, -1e300]), kind)
+        found[:3] = encode(np.array([np.inf, -np.inf, np.nan]), fmt)  # in E4M3 all three are NaN
+        chosen = found[g.integers(0, len(found), size)]
+        return np.where(g.random(size) < 0.7 / shape[2], chosen, _normal_codes(g, size, kind)).astype(fmt.storage)
+
+    return _each(rng, shape, pair, draw)  # type: ignore[no-any-return]
+
+
+def _adversarial(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
+    """One large term in about a hundred, all others tiny: most of what is added hangs out on the right."""
+
+    def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
+        along = size[1] if size[1] == shape[2] else size[0]
+        tiny = g.uniform(1, 2, size) * 2.0 ** g.integers(-6, -3, size) * g.choice([-1.0, 1.0], size)
+        large = 2.0**6 * (1 + g.integers(0, 8, size) / 8)
+        at = g.random(size[1] if along == size[1] else size[0]) < 0.01
+        at[g.integers(0, along)] = True
+        where = at[None, :] if along == size[1] else at[:, None]
+        return _encoded(np.where(where, large, tiny), kind)
+
+    m, n, k = shape
+    return draw(rng, (m, k), pair[0]), _encoded(rng.uniform(1, 2, (k, n)) * 2.0 ** rng.integers(-3, 4, (k, n)), pair[1])
+
+
+def _ties(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
+    """Powers of two only: sums and partial sums that fall on ties, or a bit beside them."""
+
+    def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
+        return _encoded(g.choice([-1.0, 1.0], size) * 2.0 ** g.integers(-5, 6, size), kind)
+
+    return _each(rng, shape, pair, draw)  # type: ignore[no-any-return]
+
+
+SETS: dict[str, Callable[[np.random.Generator, Shape, tuple[str, str]], tuple[Words, Words]]] = {
+    "normal": _normal, "positive": _positive, "wide": _wide, "cancelling": _cancelling, "subnormal": _subnormal,
+    "special": _special, "adversarial": _adversarial, "ties": _ties,
+}  # fmt: skip
+NAMES = tuple(SETS)
+
+STARTS: dict[str, Callable[[np.random.Generator, tuple[int, int]], Floats]] = {
+    "normal": lambda g, size: g.standard_normal(size) * 8,
+    "wide": lambda g, size: g.standard_normal(size) * 2.0 ** g.integers(-30, 30, size),
+    "large": lambda g, size: g.choice([-1.0, 1.0], size) * 2.0 ** g.integers(14, 26, size) * g.uniform(1, 2, size),
+    "special": lambda g, size: g.choice([0.0, -0.0, np.inf, -np.inf, np.nan, 1.5, 1e-42, -1e-45], size),
+}

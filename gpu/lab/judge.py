@@ -1,0 +1,118 @@
+"""Cases of products: run them on the hardware, and find the model that gives its bits."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.gpu.lab.model import Model, Problem, Words, predict
+from fpsim.gpu.lab.report import Difference, Row, difference
+
+Models = Callable[[Any], Sequence[Model]]  # of what the hardware says of its algorithm; the expected one first
+
+
+class ProductCase(NamedTuple):
+    """One way to multiply one shape: an algorithm that is the same for all its problems."""
+
+    part: str
+    what: str
+    problems: tuple[Problem, ...]
+    call: Callable[[Problem], tuple[Words, Any]]  # words, and what is known of the algorithm
+    models: Models
+    exhaustive: bool = True  # try all models, to say how many fit; else stop at the first that does
+
+
+class Judgement(NamedTuple):
+    """What became of a case."""
+
+    rows: list[Row]
+    best: Model | None
+    outputs: list[Words | None]
+
+
+def judged(case: ProductCase, deadline: float = float("inf")) -> Judgement:
+    """Run a case, and compare it with its models until they are all tried, or one fits and the time is over."""
+    outputs: list[Words | None] = []
+    errors: list[str] = []
+    known: Any = None
+    for problem in case.problems:
+        try:
+            found, said = case.call(problem)
+            outputs.append(found)
+            errors.append("")
+            known = known if said is None else said
+        except Exception as reason:
+            outputs.append(None)
+            errors.append(said_of(reason))
+    done = [(p, o) for p, o in zip(case.problems, outputs, strict=True) if o is not None]
+    try:
+        tried = _tried(case, known, done, deadline) if done else []
+        why = "" if tried or not done else "no model was tried"
+    except Exception as reason:
+        tried, why = [], said_of(reason)
+    best = min(tried, key=lambda entry: sum(d.differing for d in entry[1])) if tried else None
+    note = "" if known is None else str(known)
+    rows, place = [], 0
+    for problem, output, error in zip(case.problems, outputs, errors, strict=True):
+        row = Row(case.part, case.what, problem.name, error=error or why, note=note)
+        if output is not None and best is not None:
+            fits = sum(1 for _, each in tried if not each[place].differing) if not best[1][place].differing else 0
+            same = sum(1 for _, each in tried if not any(d.differing for d in each))
+            rivals = max(min(same, fits) - 1, 0)
+            row = _row(row, best, place, rivals, _family(best[0]) == _family(tried[0][0]))
+        place += output is not None
+        rows.append(row)
+    return Judgement(rows, None if best is None else best[0], outputs)
+
+
+Tried = tuple[Model, list[Difference]]
+
+
+def _tried(case: ProductCase, known: Any, done: list[tuple[Problem, Words]], deadline: float) -> list[Tried]:
+    """Every model with its differences, one per problem; models that cannot be computed are left out."""
+    found: list[Tried] = []
+    failure: Exception | None = None
+    for model in case.models(known):
+        fits = any(not any(d.differing for d in differences) for _, differences in found)
+        if fits and not case.exhaustive:
+            break
+        if found and time.monotonic() > deadline and (fits or len(found) > 3):
+            break
+        try:
+            found.append((model, [difference(output, predict(p, model), p.out) for p, output in done]))
+        except Exception as reason:
+            failure = failure or reason
+    if not found and failure is not None:
+        raise failure
+    return found
+
+
+def _row(row: Row, best: Tried, place: int, rivals: int, expected: bool) -> Row:
+    model, differences = best
+    of = differences[place]
+    note = row.note + (f"; {of.other_nans} NaNs with other payloads" if of.other_nans else "")
+    return Row(
+        row.part, row.what, row.inputs, of.compared, of.differing, of.other_nans, of.first, str(model), rivals,
+        expected, "", note.removeprefix("; "),
+    )  # fmt: skip
+
+
+def _family(model: Model) -> Model:
+    """A model without what a heuristic chooses: the number of slices and their merge."""
+    return model._replace(schedule=re.sub(r", (split_k|merge)=\d+", "", model.schedule))
+
+
+def said_of(reason: BaseException) -> str:
+    """An error in one line."""
+    text = " ".join(str(reason).split())
+    return f"{type(reason).__name__}: {text[:400]}" if text else type(reason).__name__
+
+
+def as_words(x: Any) -> Words:
+    """An array of any dtype as words."""
+    array = np.ascontiguousarray(x)
+    return array.view(f"u{array.dtype.itemsize}")

@@ -1,0 +1,110 @@
+"""A laboratory: the hardware, its chip, and what the cases of a validation have in common."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from typing import Any, NamedTuple
+
+from fpsim.gpu.lab import inputs
+from fpsim.gpu.lab.judge import Models
+from fpsim.gpu.lab.model import Model, Problem
+from fpsim.lazy import public
+
+REAL = "fpsim.gpu.hardware"
+# compute capability -> (the chip's name in units, in schedules)
+CHIPS = {"8.9": ("ada", "sm_89"), "9.0": ("hopper", "sm_90"), "10.0": ("blackwell", "sm_100"),
+         "10.3": ("blackwell", "sm_103")}  # fmt: skip
+FALLBACK = CHIPS["9.0"]  # for chips without models, which the report then says
+SPLITS = (*range(1, 17), 18, 20, 22, 24, 28, 32, 33, 36, 40, 44, 48, 56, 64, 66, 72, 88, 96, 128, 132)
+Shape = tuple[int, int, int]
+Pair = tuple[str, str]
+
+E4M3, MIXED, MIXED_2 = ("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e4m3")
+SETS = ("normal", "positive", "wide", "cancelling", "subnormal", "special", "adversarial", "ties")
+LARGE, HUGE = 1 << 22, 1 << 25  # products of M, N and K from which fewer input sets are enough
+
+
+class Lab(NamedTuple):
+    """The hardware, and how much of it is asked for."""
+
+    hardware: Any  # a module or object with the functions of fpsim.gpu.hardware
+    chip: str = "hopper"
+    arch: str = "sm_90"
+    seed: int = 0
+    small: bool = False  # few and small products, for a record
+
+
+def unit_name(chip: str, pair: Pair) -> str:
+    """The matrix unit for a pair of formats."""
+    names = [{"fp16": "f16"}.get(kind, kind) for kind in pair]
+    return f"{chip}_{names[0] if names[0] == names[1] else 'x'.join(names)}_f32"
+
+
+def problems_of(lab: Lab, shape: Shape, pair: Pair, sets: Sequence[str], **more: Any) -> tuple[Problem, ...]:
+    """One problem per input set; where things are small, one set by turns."""
+    unit = unit_name(lab.chip, pair)
+    turn = zlib.crc32(repr((shape, pair, sorted(more))).encode()) % len(sets)
+    chosen = sets[turn : turn + 1] if lab.small else sets
+    return tuple(Problem(name, unit, *inputs.operands(name, shape, pair, lab.seed), **more) for name in chosen)
+
+
+def sets_for(shape: Shape) -> tuple[str, ...]:
+    """The input sets for a product of this size."""
+    size = shape[0] * shape[1] * shape[2]
+    return SETS if size <= LARGE else SETS[:4] if size <= HUGE else SETS[:2]
+
+
+def always(models: Sequence[Model]) -> Models:
+    """Models that do not depend on what the hardware says."""
+    return lambda _: models
+
+
+def splits_of(k: int, grain: int) -> list[int]:
+    """Numbers of slices that K has room for."""
+    return [s for s in SPLITS if s <= max(k // grain, 1)]
+
+
+def named(shape: Shape, *words: str) -> str:
+    return " ".join([f"{shape[0]} x {shape[1]} x {shape[2]}", *filter(None, words)])
+
+
+def tensor_models(lab: Lab, k: int, fast: bool) -> list[Model]:
+    """cuBLAS with every split, with and without promotion; other libraries."""
+    found = [cublas_model(lab, split, flag) for flag in (fast, not fast) for split in splits_of(k, 128)]
+    return [*found, Model("FLAT"), *(Model(f"cutlass_2xacc({n})") for n in (32, 64, 128, 256, 512))]
+
+
+def cublas_model(lab: Lab, split: int, fast: bool) -> Model:
+    words = [repr(lab.arch), *([f"split_k={split}"] if split > 1 else []), *(["fast_accum=True"] if fast else [])]
+    return Model(f"cublas({', '.join(words)})")
+
+
+def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool = False) -> Lab:
+    """The hardware with the names that units and schedules have for its chip."""
+    chip, arch = CHIPS.get(about.get("capability", ""), FALLBACK)
+    return Lab(silicon, chip, arch, seed, small)
+
+
+def about_of(silicon: Any) -> dict[str, str]:
+    """GPU, versions and date."""
+    found = dict(silicon.about())
+    try:
+        own = version_of("fpsim-numerics")
+    except PackageNotFoundError:
+        own = str(getattr(public(), "__version__", "a checkout"))
+    capability = found.get("capability", "")
+    if capability and capability not in CHIPS:
+        found["models"] = f"those of {FALLBACK[0]}: none are known for compute capability {capability}"
+    packages = {name: _version(name) for name in ("numpy", "numba", "numba-cuda")}
+    return {**found, "fpsim": own, **packages, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
+
+
+def _version(package: str) -> str:
+    try:
+        return version_of(package)
+    except PackageNotFoundError:
+        return "not installed"

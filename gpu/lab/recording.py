@@ -1,0 +1,116 @@
+"""Recordings: products of a GPU in a small file, with the model that gives their bits, and how they are replayed."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.files import whole_file
+from fpsim.gpu.lab.model import Model, Problem, Words, predict
+from fpsim.gpu.lab.report import difference
+
+MOST_BYTES = 2_000_000
+ARRAYS = ("a", "b", "c", "scale_a", "scale_b", "bias")
+FORMAT = 1  # of the file
+
+
+class Replay(NamedTuple):
+    """A recorded product beside the emulator's: which elements are equal, and how many differed when it was made."""
+
+    name: str
+    equal: int
+    differing: int
+    known: int  # elements that differed when it was recorded: 0 unless no model gave the hardware's bits
+    first: str = ""
+
+
+class Entry(NamedTuple):
+    """A product with what the hardware gave, and the model that fits best."""
+
+    name: str
+    problem: Problem
+    output: Words
+    model: Model
+    differing: int
+
+
+def store(path: Path, entries: Sequence[Entry], about: dict[str, str], left_out: Sequence[str] = ()) -> list[str]:
+    """Write as many entries as have room; a sentence for each of the others comes back."""
+    chosen: list[Entry] = []
+    without: list[str] = []
+    size = 0
+    for entry in entries:
+        more = sum(len(zlib.compress(array.tobytes(), 6)) + 300 for array in _arrays(entry).values())
+        if size + more > MOST_BYTES - 30_000:
+            without.append(f"{entry.name}: the file would have more than {MOST_BYTES} bytes.")
+        else:
+            chosen.append(entry)
+            size += more
+    data: dict[str, Any] = {}
+    for i, entry in enumerate(chosen):
+        data |= {f"{i}.{name}": array for name, array in _arrays(entry).items()}
+    facts = [{"name": e.name, "unit": e.problem.unit, "out": e.problem.out, "model": e.model._asdict(),
+              "differing": e.differing} for e in chosen]  # fmt: skip
+    text = json.dumps({"format": FORMAT, "about": about, "entries": facts, "left_out": [*left_out, *without]})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file:
+        np.savez_compressed(file, meta=np.frombuffer(text.encode(), np.uint8), **data)
+    return without
+
+
+def _arrays(entry: Entry) -> dict[str, Words]:
+    """Everything of an entry that is an array."""
+    given = {name: getattr(entry.problem, name) for name in ARRAYS}
+    return {name: np.asarray(x) for name, x in given.items() if x is not None} | {"d": entry.output}
+
+
+def replay(path: str | Path) -> list[Replay]:
+    """Compute what a recording holds on the CPU, and compare.
+
+    Args:
+      path: of a file that `record` wrote.
+
+    Returns:
+      One `Replay` (name, equal, differing, known, first) per product.
+
+    Raises:
+      ValueError: no recording, or one of another version.
+
+    Example:
+      >>> from fpsim.gpu.lab.recording import replay
+      >>> from pathlib import Path
+      >>> [entry for file in Path("tests/gpu/recordings").glob("*.npz") for entry in replay(file) if entry.differing]
+      []
+    """
+    found = []
+    with np.load(path) as data:
+        meta = _meta(data, path)
+        for i, facts in enumerate(meta["entries"]):
+            arrays = {name: data[f"{i}.{name}"] for name in (*ARRAYS, "d") if f"{i}.{name}" in data}
+            output = arrays.pop("d")
+            problem = Problem(facts["name"], facts["unit"], out=facts["out"], **arrays)
+            of = difference(output, predict(problem, Model(**facts["model"])), facts["out"])
+            equal = of.compared - of.differing
+            found.append(Replay(facts["name"], equal, of.differing, facts["differing"], of.first))
+    return found
+
+
+def about_recording(path: str | Path) -> dict[str, str]:
+    """The GPU, driver, versions and date of a recording."""
+    with np.load(path) as data:
+        return dict(_meta(data, path)["about"])
+
+
+def _meta(data: Any, path: str | Path) -> dict[str, Any]:
+    """What a recording says of itself."""
+    if "meta" not in data:
+        raise ValueError(f"{path} is no recording of fpsim.gpu.record: it has no meta.")
+    meta: dict[str, Any] = json.loads(data["meta"].tobytes().decode())
+    if meta.get("format") != FORMAT:
+        raise ValueError(f"{path} has format {meta.get('format')}; this version reads {FORMAT}. Record it again.")
+    return meta

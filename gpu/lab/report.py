@@ -1,0 +1,212 @@
+"""What a validation found: rows of comparisons, as a table and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.casts.cast import decode
+from fpsim.files import write_whole
+from fpsim.formats.named import format as find_format
+from fpsim.gpu.lab.bench_report import Speed, outcome, plain, speed_of
+from fpsim.gpu.lab.bench_report import table as speed_table
+
+Words = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison of words from the GPU with words from the CPU, or the error that took its place.
+
+    compared, differing: elements (a NaN equals any NaN); other_nans: NaNs with another payload; first: the first
+    difference in words; model: the variant that fits best; rivals: how many others fit as well; error: why there is
+    nothing to compare; note: what else is known, such as the fields of an algorithm.
+    """
+
+    part: str
+    what: str
+    inputs: str
+    compared: int = 0
+    differing: int = 0
+    other_nans: int = 0
+    first: str = ""
+    model: str = ""
+    rivals: int = 0
+    expected: bool = True  # the model is the one that was predicted
+    error: str = ""
+    note: str = ""
+
+    @property
+    def equal(self) -> bool:
+        """Whether all bits are equal."""
+        return not self.error and self.compared > 0 and not self.differing
+
+
+class Difference(NamedTuple):
+    """How two arrays of words differ."""
+
+    compared: int
+    differing: int
+    other_nans: int
+    first: str
+
+
+def difference(got: Words, want: Words, fmt: str) -> Difference:
+    """Compare words of a format bit by bit; NaN equals NaN, and is counted where its payload is another.
+
+    Args:
+      got: from the hardware; want: from the emulator: arrays of one shape and dtype.
+      fmt: the format whose words they are.
+
+    Example:
+      >>> import numpy as np
+      >>> from fpsim.gpu.lab.report import difference
+      >>> difference(np.uint8([0x38, 0x7F]), np.uint8([0x39, 0xFF]), "e4m3")
+      Difference(compared=2, differing=1, other_nans=1, first='(0,): hardware 0x38 (1.0), emulator 0x39 (1.125)')
+    """
+    got, want = np.asarray(got), np.asarray(want)
+    if got.shape != want.shape or got.dtype != want.dtype:
+        raise ValueError(
+            f"words to compare must have one shape and dtype; got {got.dtype} {got.shape} from the hardware, "
+            f"{want.dtype} {want.shape} from the emulator."
+        )
+    places = np.argwhere(got != want)
+    if not len(places):
+        return Difference(got.size, 0, 0, "")
+    index = tuple(places.T)
+    values = [_values(words[index], fmt) for words in (got, want)]
+    real = ~(np.isnan(values[0]) & np.isnan(values[1]))
+    if not real.any():
+        return Difference(got.size, 0, len(places), "")
+    at = int(np.argmax(real))
+    digits = 2 * got.dtype.itemsize
+    shown = [f"0x{int(words[index][at]):0{digits}X} ({float(value[at])})"
+             for words, value in zip((got, want), values, strict=True)]  # fmt: skip
+    where = tuple(int(i) for i in places[at])
+    first = f"{where}: hardware {shown[0]}, emulator {shown[1]}"
+    return Difference(got.size, int(real.sum()), int((~real).sum()), first)
+
+
+def _values(words: Words, fmt: str) -> npt.NDArray[np.float64]:
+    if fmt == "integer":
+        return words.astype(np.float64)
+    with np.errstate(all="ignore"):
+        return np.asarray(decode(words, find_format(fmt), np.float64))
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """All rows of a validation, and what it ran on.
+
+    Attributes:
+      rows: of `Row`.
+      about: GPU, driver, CUDA, torch, Triton, fpsim, date.
+      seconds: that it took.
+      speeds: of `Speed`, rows of a short benchmark in the same run.
+    """
+
+    rows: tuple[Row, ...]
+    about: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    speeds: tuple[Speed, ...] = ()
+
+    def __str__(self) -> str:
+        head = ", ".join(f"{name} {value}" for name, value in self.about.items())
+        lines = [f"fpsim beside silicon: {head}", "", *_table(self.rows), ""]
+        for row in self.rows:
+            if row.error:
+                lines.append(f"ERROR   {row.part} | {row.what} | {row.inputs}: {row.error}")
+            elif row.differing:
+                lines.append(f"DIFFERS {row.part} | {row.what} | {row.inputs}: first at {row.first}")
+        speeds = ["", *speed_table(self.speeds)] if self.speeds else []
+        return "\n".join([*lines, *speeds, "", self.summary()])
+
+    def summary(self) -> str:
+        """The outcome per part, and of all, in a few lines."""
+        lines = []
+        for part in dict.fromkeys(row.part for row in self.rows):
+            rows = [row for row in self.rows if row.part == part]
+            differing = sum(row.differing for row in rows)
+            compared = sum(row.compared for row in rows)
+            equal = sum(row.equal for row in rows)
+            errors = sum(bool(row.error) for row in rows)
+            surprises = sum(row.equal and not row.expected for row in rows)
+            lines.append(
+                f"{part}: {equal} of {len(rows)} comparisons equal in every bit"
+                + (f" ({surprises} by another model than expected)" if surprises else "")
+                + f"; {differing} of {compared} elements differ; {errors} errors"
+            )
+        if self.speeds:
+            lines.append(f"speed: {outcome(self.speeds)}")
+        good = sum(row.equal for row in self.rows)
+        return "\n".join([*lines, f"{good} of {len(self.rows)} comparisons equal, in {self.seconds:.0f} s"])
+
+    @property
+    def all_equal(self) -> bool:
+        """Whether every comparison was made and every bit is equal."""
+        return bool(self.rows) and all(row.equal for row in self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"about": self.about, "seconds": round(self.seconds, 1), "summary": self.summary().splitlines(),
+                "rows": [asdict(row) | {"equal": row.compared - row.differing} for row in self.rows],
+                "speeds": [plain(row) for row in self.speeds]}  # fmt: skip
+
+    def save(self, path: str | Path) -> None:
+        """Write the report as JSON.
+
+        Example:
+          >>> import tempfile
+          >>> from fpsim.gpu.lab.report import Row, ValidationReport
+          >>> file = tempfile.mkdtemp() + "/report.json"
+          >>> ValidationReport((Row("casts", "encode", "all", compared=4),)).save(file)
+          >>> ValidationReport.load(file).all_equal
+          True
+        """
+        write_whole(path, json.dumps(self.to_dict(), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> ValidationReport:
+        """Read what `save` wrote."""
+        read = json.loads(Path(path).read_text())
+        rows = tuple(row_of(row) for row in read["rows"])
+        return cls(rows, read["about"], read["seconds"], tuple(map(speed_of, read.get("speeds", ()))))
+
+
+def row_of(plain: dict[str, Any]) -> Row:
+    """A row from plain data."""
+    return Row(**{name: value for name, value in plain.items() if name != "equal"})
+
+
+COLUMNS = ("part", "what", "inputs", "compared", "differing", "verdict", "model")
+
+
+def _table(rows: tuple[Row, ...]) -> list[str]:
+    """Lines of a table: one for every part and call, over its inputs."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.part, row.what), []).append(row)
+    cells = [COLUMNS, *map(_cells, groups.values())]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
+    shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return [shown[0], "-" * min(max(map(len, shown)), 160), *shown[1:]]
+
+
+def _cells(rows: list[Row]) -> tuple[str, ...]:
+    """The cells of the rows of one call."""
+    first, differing = rows[0], sum(row.differing for row in rows)
+    errors = sum(bool(row.error) for row in rows)
+    equal = sum(row.equal for row in rows)
+    verdict = "equal" if equal == len(rows) else f"{len(rows) - equal - errors} DIFFER" if differing else ""
+    verdict = ", ".join(filter(None, [verdict, f"{errors} errors" if errors else ""])) or "nothing compared"
+    models = dict.fromkeys(row.model + ("" if row.expected else " (not expected)") for row in rows if row.model)
+    rivals = min((row.rivals for row in rows if row.model), default=0)
+    notes = dict.fromkeys(row.note for row in rows if row.note)
+    about = "; ".join([*models, *([f"{rivals} others fit"] if rivals else []), *list(notes)[:2]])
+    inputs = first.inputs if len(rows) == 1 else f"{len(rows)} sets"
+    return first.part, first.what, inputs, str(sum(row.compared for row in rows)), str(differing), verdict, about

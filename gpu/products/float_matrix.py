@@ -1,0 +1,186 @@
+"""Matrices of float32 numbers on the GPU, as words, and the operations on them, each rounded once by the core."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from fpsim.core import exact_arithmetic
+from fpsim.core.encode import encode_fields
+from fpsim.core.layouts import pack_plan, unpack_layout
+from fpsim.core.number import unpack, unpack_fields
+from fpsim.core.pack import NO_FLAG, pack
+from fpsim.core.rounding import NEAREST_EVEN
+from fpsim.formats.cast_options import cast_options
+from fpsim.formats.named import FP16, FP32
+from fpsim.formats.rounding import Rounding
+from fpsim.gpu.casts.cast import fill_codes, widened_codes
+from fpsim.gpu.device.copies import apart
+from fpsim.gpu.device.gpu_array import GpuArray
+from fpsim.gpu.device.launch import gpu_kernel, launch, scratch, uploaded
+from fpsim.gpu.device.streams import stream_of
+from fpsim.gpu.device.transfer import fill_kernel
+
+u32, u64 = np.uint32, np.uint64
+
+TO_FLOAT = pack_plan(FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32, "after").layout
+OF_FLOAT = unpack_layout(FP32, "keep")
+
+
+@cache
+def operation_kernel(name: str) -> Any:
+    """The kernel `(x, y, z, row and column steps of x, y, z, out, columns, layouts of operands and result)`."""
+    is_fma, is_add = name == "fma", name == "add"
+
+    def compute(x: Any, y: Any, z: Any, steps: Any, out: Any, columns: Any, of_float: Any, to_float: Any) -> None:
+        f, to = unpack_fields(of_float), encode_fields(to_float)
+        for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+            r, c = i // columns, i % columns
+            p = unpack(u64(x[r * steps[0] + c * steps[1]]), f)
+            q = unpack(u64(y[r * steps[2] + c * steps[3]]), f)
+            if is_fma:
+                exact, _ = exact_arithmetic.fma(p, q, unpack(u64(z[r * steps[4] + c * steps[5]]), f), NEAREST_EVEN)
+            elif is_add:
+                exact, _ = exact_arithmetic.add(p, q, NEAREST_EVEN)
+            else:
+                exact, _ = exact_arithmetic.multiply(p, q)
+            code, _ = pack(exact, NO_FLAG, u64(0), to, NEAREST_EVEN, u64(0))
+            out[i] = code
+
+    return gpu_kernel(compute)
+
+
+@cache
+def copy_kernel() -> Any:
+    """The kernel `(source, out)`."""
+
+    def copy(source: Any, out: Any) -> None:
+        for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+            out[i] = source[i]
+
+    return gpu_kernel(copy)
+
+
+@cache
+def nan_kernel() -> Any:
+    """The kernel `(words, infinity, sign, nan)` that replaces every NaN of float patterns by one."""
+
+    def replace(words: Any, infinity: Any, sign: Any, nan: Any) -> None:
+        for i in range(cuda.grid(1), words.size, cuda.gridsize(1)):
+            if (words[i] & ~sign) > infinity:
+                words[i] = nan
+
+    return gpu_kernel(replace)
+
+
+@cache
+def nan_code_kernel() -> Any:
+    """The kernel `(total, codes, nan)` that gives one code to every NaN of float32 patterns."""
+
+    def replace(total: Any, codes: Any, nan: Any) -> None:
+        for i in range(cuda.grid(1), total.size, cuda.gridsize(1)):
+            if u32(total[i]) & u32(0x7FFFFFFF) > u32(0x7F800000):
+                codes[i] = nan
+
+    return gpu_kernel(replace)
+
+
+class Operand(NamedTuple):
+    """One operand of an operation: its words in a row, its shape, and how far apart its rows and columns lie."""
+
+    words: Any
+    shape: tuple[int, int]
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Of rows and columns; 0 where one is repeated."""
+        rows, columns = self.shape
+        return (columns if rows > 1 else 0), (1 if columns > 1 else 0)
+
+
+class FloatMatrices:
+    """Operations on (M, N) arrays of words on the stream of an array's owner.
+
+    Operands broadcast; they are matrices on the GPU, or numbers and arrays of NumPy, which are sent there.
+    """
+
+    def __init__(self, like: Any) -> None:
+        self.like = like
+
+    def operand(self, x: Any) -> Operand:
+        """A matrix on the GPU as it is, anything else as float32."""
+        if not getattr(x, "__cuda_ndarray__", False):
+            host = np.atleast_2d(np.asarray(x, np.float32)).view(u32)
+            return Operand(self.sent(host.reshape(-1)), host.shape)
+        return Operand(x.reshape(math.prod(x.shape)), x.shape)
+
+    def sent(self, host: Any) -> Any:
+        """A NumPy array on the GPU."""
+        return cuda.to_device(np.ascontiguousarray(host), stream=stream_of(self.like))
+
+    def add(self, x: Any, y: Any, out: Any = None) -> Any:
+        """x + y."""
+        return self._run("add", (x, y), out)
+
+    def multiply(self, x: Any, y: Any, out: Any = None) -> Any:
+        """x * y."""
+        return self._run("multiply", (x, y), out)
+
+    def fma(self, x: Any, y: Any, z: Any, out: Any = None) -> Any:
+        """x * y + z."""
+        return self._run("fma", (x, y, z), out)
+
+    def _run(self, name: str, given: tuple[Any, ...], out: Any) -> Any:
+        operands = [self.operand(x) for x in given]
+        shape = np.broadcast_shapes(*(x.shape for x in operands))
+        result = scratch(shape, u32) if out is None else out
+        operands += operands[:1] * (3 - len(operands))
+        steps = np.array([step for x in operands for step in x.steps], np.int64)
+        size = math.prod(shape)
+        launch(
+            operation_kernel(name), self.like, size, *(x.words for x in operands), uploaded(steps),
+            result.reshape(size), shape[1], uploaded(OF_FLOAT), uploaded(TO_FLOAT),
+        )  # fmt: skip
+        return result
+
+    def halves(self, x: Any) -> Any:
+        """The FP16 codes of a matrix whose values FP16 has."""
+        codes = scratch(x.shape, np.uint16)
+        size = math.prod(x.shape)
+        fill_codes(GpuArray(x.reshape(size), (size,), FP32, self.like), codes.reshape(size), cast_options(FP16))
+        return codes
+
+    def widened(self, halves: Any, out: Any) -> None:
+        """Fill a matrix with the values of FP16 codes."""
+        size = math.prod(out.shape)
+        given = GpuArray(halves.reshape(size), (size,), FP16, self.like)
+        self.copied(widened_codes(given, FP16, FP32).words.reshape(*out.shape), out)
+
+    def filled(self, shape: tuple[int, int], word: Any, out: Any = None) -> Any:
+        """A matrix of one word."""
+        result = scratch(shape, word.dtype) if out is None else out
+        size = math.prod(shape)
+        launch(fill_kernel(), self.like, size, result.reshape(size), word)
+        return result
+
+    def copied(self, source: Any, out: Any = None) -> Any:
+        """A matrix of the same words."""
+        result = scratch(source.shape, source.dtype) if out is None else out
+        size = math.prod(source.shape)
+        words = result.reshape(size)
+        launch(copy_kernel(), self.like, size, apart(source.reshape(size), words, self.like), words)
+        return result
+
+    def with_one_nan(self, words: Any, infinity: int, sign: int, nan: int) -> None:
+        """Replace every NaN of float patterns in a row by one."""
+        infinity_word, sign_word, nan_word = (words.dtype.type(code) for code in (infinity, sign, nan))
+        launch(nan_kernel(), self.like, words.size, words, infinity_word, sign_word, nan_word)
+
+    def with_nan_code(self, total: Any, codes: Any, nan: int) -> None:
+        """Give one code to every NaN of a float32 matrix."""
+        size = math.prod(total.shape)
+        launch(nan_code_kernel(), self.like, size, total.reshape(size), codes, codes.dtype.type(nan))

@@ -1,0 +1,167 @@
+"""Matrix products on the GPU by the units of the rules FUSED and SCALED: tiles in float32, the rest by specification.
+
+Every result is bit for bit that of `fpsim.matmul`; fpsim.gpu.fused_step says why.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.formats.named import FP32
+from fpsim.gpu.device.device import is_simulated
+from fpsim.gpu.device.launch import fetched, launch, launch_blocks, scratch, uploaded, zeroed
+from fpsim.gpu.products.fused_kernels import LONG, MIDDLE, MOST_TERMS, NEVER, SHORT, Tile, specified_kernel, tile_kernel
+from fpsim.gpu.products.fused_step import LEAST_PLACE, NOTHING, OperandFacts, StepFacts
+from fpsim.instructions.plan import TF32_BITS, unit_plan
+from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
+from fpsim.products.kernels.fused_product import ADD
+
+i32 = np.int32
+
+MOST_FRACTION_BITS = 25  # two sums of 16 cuts in int32
+TILE = Tile(high=16, wide=16, rows=8, columns=4, registers=128)
+LONG_TILE = Tile(high=16, wide=16, rows=4, columns=4, registers=128)
+SIMULATED_TILE = Tile(high=2, wide=2, rows=2, columns=2, registers=0)  # every simulated thread is a Python thread
+
+
+class Factors(NamedTuple):
+    """float32 factors of partial sums on the GPU, as patterns, and how they are applied."""
+
+    rows: Any  # (M, parts)
+    columns: Any  # (parts, N)
+    mode: int  # PRODUCT, ROWS_FIRST or COLUMNS_FIRST of fpsim.kernels.fused_product
+
+
+class _Plan(NamedTuple):
+    """What the kernel of a unit takes."""
+
+    bits: int
+    of_a: OperandFacts
+    of_b: OperandFacts
+    step: StepFacts
+
+
+def takes(unit: MatrixUnit) -> bool:
+    """Whether `add_fused` has a kernel for a unit."""
+    return (
+        unit.rule in (Rule.FUSED, Rule.SCALED)
+        and unit.terms <= MOST_TERMS
+        and unit.fraction_bits <= MOST_FRACTION_BITS
+        and unit.d.name in ("f32", "f16")
+        and unit.block % unit.terms == 0  # the terms of a step share their scales
+    )
+
+
+def add_fused(
+    total: Any, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any, terms: Any, promote: int,
+    factors: Factors | None, like: Any,
+) -> None:  # fmt: skip
+    """Add a[:, terms] @ b[terms] to `total` as a unit does; all arrays lie on the GPU, in C order.
+
+    Args:
+      total: (M, N) float32 patterns as uint32; FP16 codes as uint16 where the unit has FP16 results and nothing is
+        promoted.
+      unit: one that `takes` takes.
+      a, b: (M, K) and (K, N) codes of the unit's elements.
+      scale_a, scale_b: (M, blocks) and (blocks, N) E8M0 codes for Rule.SCALED, ignored otherwise.
+      terms: (terms,) int32 places along K in the order in which they are added, -1 for a zero; the terms of one step of
+        Rule.SCALED lie in one block.
+      promote: terms from one promotion to the next, a multiple of the unit's, 0 for none.
+      factors: of the partial sums; None to add them as they are.
+      like: the array on whose stream the kernels run.
+
+    Raises:
+      GpuError: the GPU has no room, or the launch failed.
+    """
+    if 0 in (*total.shape, terms.size):
+        return
+    marks, any_mark = add_tiles(total, unit, a, b, scale_a, scale_b, terms, promote, factors, like)
+    if fetched(any_mark)[0]:  # which is rare, so that most processes need not compile the specification
+        add_marked(total, marks, unit, a, b, scale_a, scale_b, terms, promote, factors, like)
+
+
+def add_tiles(
+    total: Any, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any, terms: Any, promote: int,
+    factors: Factors | None, like: Any, tile: Tile | None = None,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Add what the float32 kernel can; (M, N) uint8 of 1 where it left the total as it was, and whether it did."""
+    plan, tile = _plan(unit), tile or _tile(unit)
+    (m, n), (height, width) = total.shape, tile.shape
+    codes, scaled = total.dtype.itemsize == 2, unit.rule is Rule.SCALED
+    marks, any_mark = scratch((m, n), np.uint8), zeroed(1, np.int32)
+    rows, columns, mode = _factors(promote, factors)
+    kernel = tile_kernel(unit.terms, plan.bits, unit.d.name == "f16", codes, scaled, mode, tile)
+    launch_blocks(
+        kernel, like, -(-m // height) * -(-n // width), tile.threads,
+        total, marks, any_mark, a, b, *_scales(unit, scale_a, scale_b), terms, rows, columns,
+        plan.of_a, plan.of_b, plan.step, i32(unit.block or 1), i32(promote // unit.terms),
+    )  # fmt: skip
+    return marks, any_mark
+
+
+def add_marked(
+    total: Any, marks: Any, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any, terms: Any, promote: int,
+    factors: Factors | None, like: Any,
+) -> None:  # fmt: skip
+    """Add the rest, by the integer specification."""
+    plan = unit_plan(unit)
+    rows, columns, mode = _factors(promote, factors)
+    launch(
+        specified_kernel(unit.rule), like, marks.size,
+        total, marks, a, b, *_scales(unit, scale_a, scale_b), terms, rows, columns,
+        *map(uploaded, plan.layouts), uploaded(plan.facts),
+        i32(unit.d.name == "f16"), i32(unit.block or 1), i32(promote // unit.terms), i32(mode),
+    )  # fmt: skip
+
+
+def _factors(promote: int, factors: Factors | None) -> tuple[Any, Any, int]:
+    """Factors as float32 arrays, some that nobody reads where there are none, and how they are applied."""
+    if factors is None or not promote:
+        nothing = uploaded(np.zeros(1, np.float32)).reshape(1, 1)
+        return nothing, nothing, ADD if promote else NEVER
+    return factors.rows.view(np.float32), factors.columns.view(np.float32), factors.mode
+
+
+def _scales(unit: MatrixUnit, scale_a: Any, scale_b: Any) -> tuple[Any, Any]:
+    """Codes of block scales; some that nobody reads for a unit without."""
+    if unit.rule is Rule.SCALED:
+        return scale_a, scale_b
+    nothing = uploaded(np.zeros(1, np.uint8)).reshape(1, 1)
+    return nothing, nothing
+
+
+def _tile(unit: MatrixUnit) -> Tile:
+    """The tile of a unit: as large as the registers have room for."""
+    if is_simulated():
+        return SIMULATED_TILE
+    return LONG_TILE if _plan(unit).bits == LONG else TILE
+
+
+@cache
+def _plan(unit: MatrixUnit) -> _Plan:
+    """The facts of a unit."""
+    bound = (unit.terms << (unit.fraction_bits + 2)) + (2 << unit.fraction_bits)  # no sum reaches it
+    bits = SHORT if bound <= 1 << SHORT else MIDDLE if bound <= 1 << MIDDLE else LONG
+    least_top = unit.fraction_bits + LEAST_PLACE
+    floors = unit.floor_exponent >= least_top  # then tiny terms are aligned to the floor
+    cleared = (1 << (FP32.mantissa_bits - unit.result_bits)) - 1 if unit.d.name == "f32" else 0
+    step = (
+        unit.fraction_bits, max(unit.floor_exponent, least_top), int(NOTHING) if floors else least_top,
+        unit.d.fmt.min_exponent, ~cleared,
+    )  # fmt: skip
+    return _Plan(bits, _operand_facts(unit.a), _operand_facts(unit.b), StepFacts(*map(i32, step)))
+
+
+def _operand_facts(element: Element) -> OperandFacts:
+    """The facts of an operand."""
+    fmt = element.carrier
+    kept = TF32_BITS - (1 << 32) if element.name == "tf32" else -1
+    sign = fmt.sign_bit - (1 << 32) if fmt.bits == 32 else fmt.sign_bit
+    facts = (
+        kept, fmt.top_magnitude, sign, 32 - fmt.bits, fmt.mantissa_bits, fmt.bias, fmt.min_exponent, fmt.max_code,
+        254 - fmt.bias << FP32.mantissa_bits,
+    )  # fmt: skip
+    return OperandFacts(*map(i32, facts))

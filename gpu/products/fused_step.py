@@ -1,0 +1,200 @@
+"""One step of the FUSED rule in float32: what becomes of operands, of the accumulator and of the sum.
+
+A product of two operands is exact in float32, and so is its product with 2**(F - M), where M is the step's largest
+exponent and F the fraction bits that the unit keeps; the conversion of that to an integer is the cut toward zero.
+Why nothing is lost, with |x| < 2**(e + 1) for an operand of exponent e (a product of exponent e stays below
+2**(e + 2), for products are not normalised):
+
+- Significands have at most 11 bits (FP16, TF32), so a product has at most 22, and is exact where it is normal.
+- Operands above 2**HIGHEST are not taken, so no product reaches 2**126, and none is infinite.
+- A product below 2**-126 may lose bits, but M - F >= LEAST_PLACE then makes it less than half a unit: its cut is zero,
+  as is that of the exact one.
+- Sums of cuts are integers; the kernel keeps them in integers wide enough. A sum of up to 24 bits times 2**(M - F) is a
+  normal float32 again, or Inf from 2**128 on, as the unit says.
+
+What does not fit marks its result: M > LAST where an operand is NaN, Inf or too large or the accumulator not finite,
+M - F < LEAST_PLACE where all terms are tiny. The power is then 0, the result NaN, which no other step gives, and the
+integer specification calculates that result anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.products.kernels.fused_row import rounded_to_half
+from fpsim.runtime.compile import scalar
+
+i32, i64, f32 = np.int32, np.int64, np.float32
+
+MANTISSA_BITS, BIAS, FIELD = i32(23), i32(127), i32(0xFF)  # of float32
+MAGNITUDE, SIGN, INFINITE = i32(0x7FFFFFFF), i32(-0x80000000), i32(0x7F800000)
+NAN_PATTERN = i32(0x7FFFFFFF)
+POWER_OF_ZERO = i32(254 << 23)  # minus the pattern of a power of two gives that of its inverse
+
+HIGHEST = i32(62)  # exponent of an operand
+SPECIAL = i32(1 << 14)  # in the place of the exponent of a NaN, an Inf, or a larger operand
+NO_TERM = i32(-(1 << 12))  # of a zero; with SPECIAL still above LAST: Inf * 0 is NaN
+NOTHING = i32(-1000)  # exponents of products lie above, those with a zero below
+LAST = i32(127)  # exponent of a finite accumulator
+LEAST_PLACE = -125  # 2**LEAST_PLACE is more than twice what a product that is not exact can be
+NO_SCALE = i32(0xFF)  # the E8M0 code of NaN
+SCALE_BIAS = i32(127)
+
+HALF_MANTISSA, HALF_UP, HALF_REBIAS = i32(10), i32(13), i32(112)  # bits, to those of float32, between the two biases
+HALF_MAGNITUDE, HALF_SIGN, HALF_INFINITE = i32(0x7FFF), i32(0x8000), i32(0x7C00)
+HALF_LEAST = i32(-14)
+
+
+class OperandFacts(NamedTuple):
+    """An operand's format, as 32-bit integers."""
+
+    kept: Any  # bits of the code that the unit reads
+    magnitude_mask: Any
+    sign_bit: Any
+    sign_up: Any  # from the sign's place to that of float32
+    mantissa_bits: Any
+    bias: Any
+    least: Any  # the smallest exponent
+    top: Any  # the largest finite magnitude
+    power: Any  # the pattern of 2**(127 - bias)
+
+
+class StepFacts(NamedTuple):
+    """A unit's step, as 32-bit integers."""
+
+    fraction_bits: Any  # kept below the largest exponent
+    low: Any  # the smallest M with which a step calculates: the floor exponent, or what LEAST_PLACE allows
+    rare: Any  # M from NOTHING to below this marks the result
+    least: Any  # the smallest exponent of the accumulator's format
+    kept: Any  # the bits of the result that are kept
+
+
+@scalar
+def operand(code: Any, f: OperandFacts) -> Any:
+    """(float32 pattern, exponent) of an operand's code."""
+    bits = i32(i32(code) & f.kept)
+    magnitude = i32(bits & f.magnitude_mask)
+    sign = i32(i32(bits & f.sign_bit) << f.sign_up)
+    exponent = max(i32(i32(magnitude >> f.mantissa_bits) - f.bias), f.least)
+    taken = (magnitude <= f.top) & (exponent <= HIGHEST)
+    up = i32(magnitude << i32(MANTISSA_BITS - f.mantissa_bits)) if taken else i32(0)
+    # the product is exact; it also makes a subnormal float32, which a subnormal is so far, a normal one
+    value = f32(i32(up).view(f32) * i32(f.power).view(f32))
+    exponent = i32(exponent) if taken else SPECIAL
+    return i32(f32(value).view(i32) | sign), i32(exponent) if magnitude != i32(0) else NO_TERM
+
+
+@scalar
+def scaled_operand(pattern: Any, exponent: Any, scale: Any, inside: Any) -> Any:
+    """(pattern, exponent) of an operand times its block's scale, an E8M0 code; inside: whether there is one.
+
+    A result that is subnormal in float32 is exact: operands have at most 4 significant bits and are at least 2**-16.
+    """
+    shift = i32(i32(scale) - SCALE_BIAS)
+    half = i32(shift >> i32(1))  # a power of two may be too small for a normal float32, halves of its exponent are not
+    first = i32(i32(half + BIAS) << MANTISSA_BITS).view(f32)
+    second = i32(i32(i32(shift - half) + BIAS) << MANTISSA_BITS).view(f32)
+    moved = i32(exponent + shift)
+    taken = (moved <= HIGHEST) & (exponent != SPECIAL)
+    # what is not taken becomes zero first, for it could overflow
+    value = f32(f32(i32(pattern if taken else i32(0)).view(f32) * first) * second)
+    moved = moved if taken else SPECIAL
+    moved = i32(moved) if exponent != NO_TERM else NO_TERM
+    return f32(value).view(i32), moved if (i32(scale) != NO_SCALE) | (not inside) else SPECIAL
+
+
+@scalar
+def accumulator_exponent(c: Any, least: Any) -> Any:
+    """The exponent of an accumulator's float32 pattern, that of no term for zero."""
+    exponent = max(i32(i32(i32(c >> MANTISSA_BITS) & FIELD) - BIAS), least)
+    return i32(exponent) if i32(c & MAGNITUDE) != i32(0) else NO_TERM
+
+
+@scalar
+def power_of_step(largest: Any, c: Any, u: StepFacts) -> Any:
+    """The pattern of 2**(F - M), 0 where the step marks its result; largest: exponent of the products."""
+    top = max(i32(largest), accumulator_exponent(c, u.least))
+    marked = (top > LAST) | ((top > NOTHING) & (top < u.rare))
+    power = i32(i32(i32(BIAS + u.fraction_bits) - max(top, u.low)) << MANTISSA_BITS)
+    return i32(0) if marked else power
+
+
+@scalar
+def cut(value: Any, power: Any) -> Any:
+    """A float in units of the last bit that is kept, cut toward zero."""
+    return i32(f32(value * i32(power).view(f32)))
+
+
+@scalar
+def cut_accumulator(c: Any, power: Any) -> Any:
+    """An accumulator's pattern likewise; 0 where the step marks its result."""
+    return cut(i32(c if power != i32(0) else i32(0)).view(f32), power)
+
+
+@scalar
+def restored(near: Any, negative: Any, power: Any) -> Any:
+    """The float of a magnitude in units of the last bit, with its sign."""
+    signed = i32(f32(near).view(i32) | (SIGN if negative else i32(0)))
+    return f32(i32(signed).view(f32) * i32(POWER_OF_ZERO - power).view(f32))
+
+
+@scalar
+def result_of_short(total: Any, power: Any, u: StepFacts) -> Any:
+    """The float32 pattern of a sum of at most 24 bits."""
+    new = f32(f32(total) * i32(POWER_OF_ZERO - power).view(f32))
+    return i32(f32(new).view(i32) & u.kept) if power != i32(0) else NAN_PATTERN
+
+
+@scalar
+def result_of_sum(total: Any, power: Any, u: StepFacts) -> Any:
+    """The float32 pattern of an int32 sum, toward zero."""
+    magnitude = i32(abs(i32(total)))
+    # without the bit below the 24 that are kept, rounding to nearest is a cut
+    near = f32(i32(magnitude & ~i32(magnitude >> i32(24))))
+    new = restored(near, total < i32(0), power)
+    return i32(f32(new).view(i32) & u.kept) if power != i32(0) else NAN_PATTERN
+
+
+@scalar
+def result_of_long(total: Any, power: Any, u: StepFacts) -> Any:
+    """The float32 pattern of an int64 sum, toward zero."""
+    magnitude = i64(abs(i64(total)))
+    near = f32(i64(magnitude & ~i64(magnitude >> i64(24))))
+    new = restored(near, total < i64(0), power)
+    return i32(f32(new).view(i32) & u.kept) if power != i32(0) else NAN_PATTERN
+
+
+@scalar
+def half_result(total: Any, power: Any, u: StepFacts) -> Any:
+    """The float32 pattern of an int64 sum, rounded to nearest even FP16."""
+    magnitude = i64(abs(i64(total)))
+    near = f32(i64(magnitude & ~i64(magnitude >> i64(24))))
+    # what was cut shows in the last bit, which rounds as the exact sum does
+    lost = i64(near) != magnitude
+    near = i32(i32(f32(near).view(i32)) | i32(lost)).view(f32)
+    new = f32(rounded_to_half(restored(near, total < i64(0), power)))
+    return new.view(i32) if power != i32(0) else NAN_PATTERN
+
+
+@scalar
+def float_of_half(code: Any) -> Any:
+    """The float32 pattern of an FP16 code."""
+    magnitude = i32(i32(code) & HALF_MAGNITUDE)
+    sign = i32(i32(i32(code) & HALF_SIGN) << i32(16))
+    up = i32(magnitude << HALF_UP)
+    value = f32(up.view(f32) * i32(i32(HALF_REBIAS + BIAS) << MANTISSA_BITS).view(f32)).view(i32)
+    return i32(sign | (i32(INFINITE | up) if magnitude >= HALF_INFINITE else value))
+
+
+@scalar
+def half_of_float(pattern: Any) -> Any:
+    """The FP16 code of a float32 pattern whose value FP16 has, NaN excepted."""
+    sign = i32(i32(pattern >> i32(16)) & HALF_SIGN)
+    magnitude = i32(pattern & MAGNITUDE)
+    small = magnitude < i32(i32(HALF_LEAST + BIAS) << MANTISSA_BITS)
+    units = i32(f32(i32(magnitude if small else i32(0)).view(f32) * f32(2.0**24)))  # of a subnormal
+    normal = i32(i32(magnitude >> HALF_UP) - i32(HALF_REBIAS << HALF_MANTISSA))
+    code = i32(units) if small else normal
+    return i32(sign | (HALF_INFINITE if magnitude >= INFINITE else code))

@@ -1,0 +1,136 @@
+"""A matrix product without matrix units on the GPU: the sums of lanes, and how they are joined."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from fpsim.core import exact_arithmetic
+from fpsim.core.encode import encode_fields
+from fpsim.core.layouts import unpack_layout
+from fpsim.core.number import unpack, unpack_fields
+from fpsim.core.pack import NO_FLAG, pack
+from fpsim.core.rounding import NEAREST_EVEN
+from fpsim.gpu.device.launch import gpu_kernel, launch, scratch, uploaded
+from fpsim.gpu.products.float_matrix import OF_FLOAT, TO_FLOAT, FloatMatrices
+from fpsim.gpu.products.unit_product import GpuProduct, taken
+from fpsim.products.kernels.lane_rows import BLOCKS, FORWARD, LAST, THREADS, WARP, LaneFacts
+from fpsim.products.lane_product import lane_facts
+from fpsim.schedules.plan import Span
+from fpsim.schedules.schedule import Lanes
+
+f32, i64, u32, u64 = np.float32, np.int64, np.uint32, np.uint64
+
+# The numbers of a schedule as the kernel takes them
+LANES, RUN, CHUNK, CHUNKS, GROUPS, TILE, START, STOP = range(8)
+
+
+@cache
+def lane_sums_kernel() -> Any:
+    """The kernel `(a, b, out, numbers, word that totals start at, layouts of a, b, float32, and as a result)`.
+
+    out: (groups, lanes, M * N) float32 words: what every lane of every group adds up.
+    """
+
+    def sums(
+        a: Any, b: Any, out: Any, numbers: Any, first: Any, of_a: Any, of_b: Any, of_float: Any, to_float: Any
+    ) -> None:
+        fa, fb, f, to = unpack_fields(of_a), unpack_fields(of_b), unpack_fields(of_float), encode_fields(to_float)
+        lanes, run, chunk, tile = numbers[LANES], numbers[RUN], numbers[CHUNK], numbers[TILE]
+        outputs, columns = out.shape[2], b.shape[1]
+        for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+            output, lane, group = i % outputs, (i // outputs) % lanes, i // (outputs * lanes)
+            m, n = output // columns, output % columns
+            chain, total = u64(0), u64(first)
+            terms, closed = i64(0), i64(0)
+            for k0 in range(numbers[START] + group * tile, numbers[STOP], numbers[GROUPS] * tile):
+                k1 = min(k0 + tile, numbers[STOP])
+                for turn in range(k0 + lane * run, k1, lanes * run):
+                    for k in range(turn, min(turn + run, k1)):
+                        if chunk > 0 and terms == chunk:
+                            exact, _ = exact_arithmetic.add(unpack(total, f), unpack(chain, f), NEAREST_EVEN)
+                            total, _ = pack(exact, NO_FLAG, u64(0), to, NEAREST_EVEN, u64(0))
+                            chain, terms, closed = u64(0), i64(0), closed + i64(1)
+                        x, y = unpack(u64(a[m, k]), fa), unpack(u64(b[k, n]), fb)
+                        exact, _ = exact_arithmetic.fma(x, y, unpack(chain, f), NEAREST_EVEN)
+                        chain, _ = pack(exact, NO_FLAG, u64(0), to, NEAREST_EVEN, u64(0))
+                        terms += i64(1)
+            while chunk > 0 and (terms > 0 or closed < numbers[CHUNKS]):
+                exact, _ = exact_arithmetic.add(unpack(total, f), unpack(chain, f), NEAREST_EVEN)
+                total, _ = pack(exact, NO_FLAG, u64(0), to, NEAREST_EVEN, u64(0))
+                chain, terms, closed = u64(0), i64(0), closed + i64(1)
+            out[group, lane, output] = total if chunk > 0 else chain
+
+    return gpu_kernel(sums)
+
+
+def lane_product(product: GpuProduct, lanes: Lanes, run: int, terms: Span, on: FloatMatrices) -> Any:
+    """Some terms of a product, as the lanes of a schedule without matrix units add them: (M, N) float32 words."""
+    shape = product.a.shape[0], product.b.shape[1]
+    outputs = math.prod(shape)
+    if terms.terms == 0 or outputs == 0:
+        return on.filled(shape, u32(0))
+    facts = lane_facts(lanes, run, terms.terms, shape[1])
+    groups = min(facts.groups, -(-terms.terms // facts.tile))  # those that have terms
+    sums = scratch((groups, facts.lanes, outputs), u32)
+    numbers = np.array([facts.lanes, facts.run, facts.chunk, facts.chunks, facts.groups, facts.tile, *terms], i64)
+    layouts = [unpack_layout(element.carrier, "keep") for element in (product.unit.a, product.unit.b)]
+    launch(
+        lane_sums_kernel(), on.like, groups * facts.lanes * outputs, product.a, product.b, sums, uploaded(numbers),
+        f32(facts.chunks_start).view(u32), *map(uploaded, layouts), uploaded(OF_FLOAT), uploaded(TO_FLOAT),
+    )  # fmt: skip
+    totals = on.filled((max(facts.groups, THREADS) if facts.merge == BLOCKS else 1, outputs),
+                       f32(facts.lanes_start).view(u32))  # fmt: skip
+    for g in range(groups):
+        _join_lanes(sums[g], facts, totals[g : g + 1], on)
+    if facts.merge == BLOCKS:
+        _join_groups(totals, facts.groups, on)
+    return totals[0].reshape(*shape)
+
+
+def _join_lanes(sums: Any, facts: LaneFacts, total: Any, on: FloatMatrices) -> None:
+    """Add the lanes (lanes, outputs) of a group to its total."""
+    count = facts.lanes
+    if facts.merge == BLOCKS and count > THREADS:  # a thread of dot_kernel adds its chains to +0
+        chains = count // THREADS
+        sums = _threads_joined(sums, chains, on)
+        count = THREADS
+    if facts.merge != FORWARD:
+        count = _halve(sums, count, 1, on)
+    for lane in range(count):
+        on.add(total, sums[lane : lane + 1], out=total)
+
+
+def _threads_joined(sums: Any, chains: int, on: FloatMatrices) -> Any:
+    """The chains of every thread, one after the other: (lanes, outputs) -> (THREADS, outputs)."""
+    first, *others = (
+        taken(sums, np.arange(chain, sums.shape[0], chains, dtype=np.int32), True, on) for chain in range(chains)
+    )
+    for other in others:
+        on.add(first, other, out=first)
+    return first
+
+
+def _halve(sums: Any, count: int, left: int, on: FloatMatrices) -> int:
+    """The upper half of the rows joins the lower one until `left` are left; returns how many."""
+    half = count // 2
+    while half >= left:
+        on.add(sums[:half], sums[half : 2 * half], out=sums[:half])
+        count, half = half, half // 2
+    return count
+
+
+def _join_groups(groups: Any, count: int, on: FloatMatrices) -> None:
+    """reduce_1Block_kernel: the sums of groups (THREADS or more, outputs), +0 behind them, in the first row."""
+    for start in range(THREADS, count, THREADS):
+        stop = min(start + THREADS, count)
+        on.add(groups[: stop - start], groups[start:stop], out=groups[: stop - start])
+    _halve(groups, THREADS, WARP, on)
+    for start in range(LAST, WARP, LAST):
+        on.add(groups[:LAST], groups[start : start + LAST], out=groups[:LAST])
+    for g in range(1, LAST):
+        on.add(groups[:1], groups[g : g + 1], out=groups[:1])

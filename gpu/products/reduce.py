@@ -1,0 +1,152 @@
+"""Sums and dot products on the GPU whose every rounding is known."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fpsim.arithmetic.operands import Formats, wanted_formats
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import format as find_format
+from fpsim.gpu.arithmetic.operands import code_operand, result_dtype
+from fpsim.gpu.device.array import result_like
+from fpsim.gpu.device.gpu_array import GpuArray
+from fpsim.gpu.device.launch import scratch
+from fpsim.gpu.products.float_matrix import FloatMatrices
+from fpsim.gpu.products.operands import block_count, block_scales, operand
+from fpsim.gpu.products.unit_product import GpuProduct, run_specification, taken
+from fpsim.gpu.sums.accumulate import Problem, fill_sums
+from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.reduce import KINDS, check_terms, checked_axis
+from fpsim.sums.accumulators import Accumulator
+
+
+def sum(x: Any, *, accumulate: Accumulator, fmt: FormatLike | None = None, axis: int | None = None) -> Any:
+    """The sum of an array on the GPU, as an accumulator adds it: the bits of `fpsim.sum`.
+
+    Args:
+      x: array of a float dtype on the GPU, of any shape, or unsigned codes with `fmt`.
+      accumulate, axis: as for `fpsim.sum`; stochastic results are the same as on the CPU.
+      fmt: format of codes.
+
+    Returns:
+      Array of x's kind and of the accumulator's result dtype without the axis, without axes for a single sum; codes
+      where the library has no such dtype.
+
+    Raises:
+      GpuError: no GPU, or no room on it.
+      ValueError, TypeError: as `fpsim.sum`.
+
+    Source: docs/accumulators.md, docs/gpu.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> if fp.gpu.available():
+      ...     import torch
+      ...     x = torch.ones(10000, dtype=torch.float16).cuda()
+      ...     print(fp.gpu.sum(x, accumulate=fp.Sequential("fp16")))
+    """
+    if not isinstance(accumulate, Accumulator):
+        raise TypeError(f"accumulate must be {KINDS} for a sum; got {accumulate!r}.")
+    given, found = code_operand(x, None if fmt is None else find_format(fmt), "x")
+    where = checked_axis(axis, len(given.shape))
+    before, terms, behind = _around(given, where)
+    shape = () if where is None else tuple(np.delete(given.shape, where).tolist())
+    result, out = result_like(given, shape, result_dtype(accumulate.result_format))
+    b = given.words.reshape(before * terms, behind)
+    a = given.words.reshape(before, terms * behind)[:, :terms]  # nobody reads it, but it has a shape
+    problem = Problem(a, b, _nothing(accumulate), (None, found), paired=True)
+    fill_sums(accumulate, problem, out.reshape(before, behind), given.like)
+    return result
+
+
+def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str, fmt: Formats = None) -> Any:
+    """The dot products along the last axis on the GPU, as an accumulator or a matrix unit adds them: as `fpsim.dot`.
+
+    Args:
+      a, b: arrays (..., K) of a float dtype on the GPU, or unsigned codes with `fmt`; the axes before the last
+        broadcast.
+      accumulate, fmt: as for `fpsim.dot`.
+
+    Returns:
+      Array (...) of a's kind and of the accumulator's result dtype; codes where the library has no such dtype.
+
+    Raises:
+      GpuError: no GPU, or no room on it.
+      ValueError, TypeError: as `fpsim.dot`.
+
+    Source: docs/accumulators.md, docs/gpu.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> if fp.gpu.available():
+      ...     import torch
+      ...     x, y = torch.tensor([[1, 1.001], [-1.002, 1.001]], dtype=torch.float16).cuda()
+      ...     print(fp.gpu.dot(x, y, accumulate=fp.FusedMultiplyAdd("fp16")))
+    """
+    if isinstance(accumulate, (MatrixUnit, str)):
+        return _dot_by_unit(a, b, accumulate, fmt)
+    if not isinstance(accumulate, Accumulator):
+        raise TypeError(f"accumulate must be {KINDS}, or a matrix unit or its name; got {accumulate!r}.")
+    wanted = wanted_formats("dot", fmt, 2)
+    (left, of_a), (right, of_b) = code_operand(a, wanted[0], "a"), code_operand(b, wanted[1], "b")
+    shape, rows = _rows(left, right)
+    result, out = result_like(left, shape, result_dtype(accumulate.result_format))
+    count, terms = rows[0].shape
+    problem = Problem(rows[0], rows[1].reshape(count * terms, 1), _nothing(accumulate), (of_a, of_b), paired=True)
+    fill_sums(accumulate, problem, out.reshape(count, 1), left.like)
+    return result
+
+
+def _around(x: GpuArray, axis: int | None) -> tuple[int, int, int]:
+    """(elements of the axes before one, along it, and of those behind it)."""
+    if axis is None:
+        return 1, x.size, 1
+    axis %= len(x.shape)
+    return math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+
+
+def _nothing(accumulator: Accumulator) -> Any:
+    """No c."""
+    return scratch((0, 0), accumulator.result_format.storage)
+
+
+def _rows(a: GpuArray, b: GpuArray) -> tuple[tuple[int, ...], tuple[Any, Any]]:
+    """The shape of the result, and both operands as (results, K) matrices."""
+    check_terms(a, b)
+    try:
+        shape = np.broadcast_shapes(a.shape[:-1], b.shape[:-1])
+    except ValueError:
+        raise ValueError(
+            f"dot needs operands whose shapes broadcast; got {a.shape} and {b.shape}. Reshape one, or insert axes of "
+            "length 1."
+        ) from None
+    return shape, (_expanded(a, shape), _expanded(b, shape))
+
+
+def _expanded(x: GpuArray, shape: tuple[int, ...]) -> Any:
+    """An operand as a matrix, its rows repeated where its axes are."""
+    count, terms = math.prod(x.shape[:-1]), x.shape[-1]
+    matrix = x.words.reshape(count, terms)
+    if x.shape[:-1] == shape or math.prod(shape) == count:
+        return matrix
+    places = np.broadcast_to(np.arange(count, dtype=np.int32).reshape(x.shape[:-1]), shape)
+    return taken(matrix, places.reshape(-1), True, FloatMatrices(x.like))
+
+
+def _dot_by_unit(a: Any, b: Any, unit: MatrixUnit | str, fmt: Formats) -> Any:
+    """The dot products by a chain of matrix instructions."""
+    found = find_unit(unit)
+    if fmt is not None:
+        raise ValueError(f"a matrix unit knows the formats of its operands ({found.name}); leave fmt out.")
+    left, right = operand(a, found.a, found, "a"), operand(b, found.b, found, "b")
+    shape, (x, y) = _rows(left, right)
+    count, terms = x.shape
+    scales = [block_scales(None, (count, block_count(terms, found)), found, name) for name in ("scale_a", "scale_b")]
+    result, out = result_like(left, shape, result_dtype(found.d.carrier))
+    product = GpuProduct(found, x, y, scales[0], scales[1], np.arange(terms, dtype=np.int32))
+    run_specification(product, scratch(0, out.dtype), out, left.like, paired=True)
+    return result

@@ -1,0 +1,196 @@
+"""A product by a matrix unit on the GPU: in tiles where there is a kernel for it, else by the specification."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import cuda
+
+from fpsim.core.encode import encode_fields
+from fpsim.core.number import unpack_fields
+from fpsim.core.units.nvidia import Layouts, UnitLayout
+from fpsim.core.units.step_by_rule import steps_by_rule
+from fpsim.formats.named import FP16
+from fpsim.gpu.casts.cast import widened_codes
+from fpsim.gpu.device.gpu_array import GpuArray
+from fpsim.gpu.device.launch import gpu_kernel, launch, scratch, uploaded
+from fpsim.gpu.products.float_matrix import FloatMatrices
+from fpsim.gpu.products.fused_product import Factors as TileFactors
+from fpsim.gpu.products.fused_product import add_fused, takes
+from fpsim.instructions.plan import unit_plan
+from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
+from fpsim.products.unit_product import ADD, Factors, add_part
+
+i64, u64 = np.int64, np.uint64
+
+STEPS = steps_by_rule()
+
+
+@cache
+def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
+    """The kernel `(a, b, c, scale_a, scale_b, out, layouts, facts, step, origin)`.
+
+    Result i is that of row i of a and row i of b where paired, else of row i // N of a and column i % N of b. An empty
+    c stands for +0, and out may be c; room: digits of an exact sum.
+    """
+    one_step = STEPS[rule]
+
+    def product(
+        a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, out: Any, fa: Any, fb: Any, fc: Any, fs: Any, fr: Any,
+        facts: Any, step: Any, origin: Any,
+    ) -> None:  # fmt: skip
+        f = Layouts(unpack_fields(fa), unpack_fields(fb), unpack_fields(fc), unpack_fields(fs), encode_fields(fr))
+        u = UnitLayout(facts[0], facts[1], facts[2], facts[3], facts[4], facts[5], facts[6], facts[7], facts[8])
+        digits = cuda.local.array(room, np.int64)
+        for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+            m, n = (i, i) if paired else (i // b.shape[1], i % b.shape[1])
+            x, y = a[m], b[n] if paired else b[:, n]
+            p, q = scale_a[m], scale_b[n] if paired else scale_b[:, n]
+            total = u64(c[i]) if c.size > 0 else u64(0)
+            for start in range(0, a.shape[1], step):
+                total = one_step(x, y, p, q, i64(start), total, digits, origin, f, u)
+            out[i] = total
+
+    return gpu_kernel(product)
+
+
+@cache
+def gather_kernel(along_rows: bool) -> Any:
+    """The kernel `(source, places, out)`: rows, or columns, of a matrix in another order, zeros where a place is -1."""
+
+    def gather(source: Any, places: Any, out: Any) -> None:
+        rows, columns = out.shape
+        for i in range(cuda.grid(1), rows * columns, cuda.gridsize(1)):
+            r, c = i // columns, i % columns
+            place = places[r] if along_rows else places[c]
+            if place < 0:
+                out[r, c] = 0
+            else:
+                out[r, c] = source[place, c] if along_rows else source[r, place]
+
+    return gpu_kernel(gather)
+
+
+class GpuProduct(NamedTuple):
+    """A matrix product as the kernels take it: what `fpsim.unit_product.Product` is on the processor."""
+
+    unit: MatrixUnit
+    a: Any  # (M, K) codes on the GPU
+    b: Any  # (K, N)
+    scale_a: Any  # (M, K / block) codes of scales, (M, 1) without
+    scale_b: Any  # (K / block, N)
+    terms: npt.NDArray[np.int32]  # places along K in the order in which they are added, -1 for a zero
+    promote: int = 0  # terms from one promotion to the next, 0 for none
+    factors: Factors = Factors()
+
+    def part(self, start: int, stop: int) -> GpuProduct:
+        """Terms start .. stop, without promotion."""
+        return self._replace(terms=self.terms[start:stop], promote=0, factors=Factors())
+
+    def in_order(self, pieces: Sequence[tuple[int, int]], gap: int, place: int) -> GpuProduct:
+        """Terms start .. stop of every piece, and so many zeros before the piece at `place`."""
+        runs = [self.terms[slice(*piece)] for piece in pieces]
+        if gap:
+            runs.insert(place, np.full(gap, -1, np.int32))
+        return self._replace(terms=np.concatenate(runs))
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of K is added in its order."""
+        return bool(np.array_equal(self.terms, np.arange(self.a.shape[1], dtype=np.int32)))
+
+
+def add_product(total: Any, product: GpuProduct, on: FloatMatrices) -> None:
+    """Add a product by a unit to `total`: float32 words, float64 ones for units that add in it.
+
+    FP16 results are held as the float32 of the same value.
+    """
+    k = product.terms.size
+    if k == 0 or math.prod(total.shape) == 0:
+        return
+    if takes(product.unit):
+        _add_in_tiles(total, product, on)
+        return
+    if not product.promote:
+        _add_by_specification(total, product, on)
+        return
+    for part, start in enumerate(range(0, k, product.promote)):
+        partial = on.filled(total.shape, np.uint32(0))
+        _add_by_specification(partial, product.part(start, min(start + product.promote, k)), on)
+        add_part(total, partial, product.factors, part, on)
+
+
+def _add_in_tiles(total: Any, p: GpuProduct, on: FloatMatrices) -> None:
+    """Add a product by the kernel of tiles."""
+    if p.unit.d.fmt == FP16 and not p.promote:
+        halves = on.halves(total)
+        add_fused(halves, p.unit, p.a, p.b, p.scale_a, p.scale_b, on.sent(p.terms), 0, None, on.like)
+        on.widened(halves, total)
+        return
+    factors = None
+    if p.factors.mode != ADD:
+        rows, columns = (on.sent(np.ascontiguousarray(x).view(np.uint32)) for x in (p.factors.rows, p.factors.columns))
+        factors = TileFactors(rows, columns, p.factors.mode)
+    add_fused(
+        total, p.unit, p.a, p.b, p.scale_a, p.scale_b, on.sent(p.terms), p.promote, factors, on.like
+    )  # fmt: skip
+
+
+def _add_by_specification(total: Any, product: GpuProduct, on: FloatMatrices) -> None:
+    """Add a product by the integer specification."""
+    size, gathered = math.prod(total.shape), _gathered(product, on)
+    if product.unit.d.fmt == FP16:
+        halves = on.halves(total)
+        flat = halves.reshape(size)
+        run_specification(gathered, flat, flat, on.like, paired=False)
+        on.widened(halves, total)
+    else:
+        flat = total.reshape(size)
+        run_specification(gathered, flat, flat, on.like, paired=False)
+
+
+def _gathered(p: GpuProduct, on: FloatMatrices) -> GpuProduct:
+    """The product with its terms side by side."""
+    if p.whole:
+        return p
+    k, block = p.terms.size, p.unit.block
+    found = p._replace(
+        a=taken(p.a, p.terms, False, on), b=taken(p.b, p.terms, True, on), terms=np.arange(k, dtype=np.int32)
+    )
+    if not p.unit.scale:
+        return found
+    blocks = p.terms[::block] // block
+    return found._replace(scale_a=taken(p.scale_a, blocks, False, on), scale_b=taken(p.scale_b, blocks, True, on))
+
+
+def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, on: FloatMatrices) -> Any:
+    """Rows or columns of a matrix in an order."""
+    shape = (places.size, matrix.shape[1]) if along_rows else (matrix.shape[0], places.size)
+    out = scratch(shape, matrix.dtype)
+    launch(gather_kernel(along_rows), on.like, math.prod(shape), matrix, on.sent(places), out)
+    return out
+
+
+def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paired: bool) -> None:
+    """Launch the specification of a unit over all of K; c and out are flat, an empty c stands for +0."""
+    unit = product.unit
+    plan = unit_plan(unit)
+    launch(
+        product_kernel(unit.rule, plan.digits, paired), like, out.size,
+        _widened(product.a, unit.a, unit, like), _widened(product.b, unit.b, unit, like), c,
+        product.scale_a, product.scale_b, out, *map(uploaded, plan.layouts), uploaded(plan.facts), unit.terms,
+        i64(plan.origin),
+    )  # fmt: skip
+
+
+def _widened(codes: Any, element: Element, unit: MatrixUnit, like: Any) -> Any:
+    """Codes as the unit's steps see them: FP8 as FP16 where the instruction is built from FP16 steps."""
+    if unit.rule is not Rule.TWO_PASSES:
+        return codes
+    flat = GpuArray(codes.reshape(math.prod(codes.shape)), codes.shape, element.fmt, like)
+    return widened_codes(flat, element.fmt, unit.operand_format(element)).words.reshape(*codes.shape)

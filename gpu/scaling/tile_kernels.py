@@ -1,0 +1,309 @@
+"""CUDA kernels of tiles: from elements to codes, and from codes to values.
+
+Tiles that a block of threads can read twice, the second time from the cache, go from amax to codes in one kernel.
+Larger ones, integers with a zero point and given scales take a kernel for the amax, one for the scales, and one for
+the elements. Which thread does what: gpu/scaling/patches.py.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from fpsim.core.decode import decode_bits_64, decode_fields
+from fpsim.core.encode import encode_fields
+from fpsim.core.philox import random_word
+from fpsim.core.rounding import STOCHASTIC
+from fpsim.core.scaled_element import element_of, integer_of, integer_value, value_of
+from fpsim.core.tile_scale import COUNTERS
+from fpsim.gpu.device.functions import gpu_function
+from fpsim.gpu.device.launch import gpu_kernel
+from fpsim.gpu.scaling.patches import BATCH, batch_of, block_threads, part_of, patch_fields, walk_of
+from fpsim.gpu.scaling.scale_kernels import loader, raiser, settler, word_of
+from fpsim.runtime.compile import scalar
+from fpsim.scaling.plan import ScaleChoices
+
+i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
+
+
+class Elements(NamedTuple):
+    """What decides the kernels of elements at compile time."""
+
+    width: int  # of the arithmetic
+    widened: bool  # the source is of another width
+    mode: int
+    kind: int
+    applied: int  # whether factors divide or multiply
+    integer: bool  # codes are two's complement numbers
+    back: bool  # deliver float32 values instead of codes
+    affine: bool  # integers with a zero point
+
+
+@cache
+def drawer(width: int, mode: int) -> Any:
+    """The function `(i, low and high word of the seed)`: the random word of element i, 0 in deterministic modes."""
+    word: Any = word_of(width)
+    stochastic = mode == STOCHASTIC
+
+    @scalar
+    def random_of(i: Any, k0: Any, k1: Any) -> Any:
+        return word(random_word(i, k0, k1)) if stochastic else word(0)
+
+    return random_of
+
+
+@cache
+def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
+    """The kernel that does all: amax, scales and codes of the tiles of a patch.
+
+    Arguments: source, out; layout of the source, patches; scales, their codes, counts; layouts of the elements; words
+    of the seed; then those of `settler`.
+    """
+    find_part = gpu_function(part_of)
+    word: Any = word_of(e.width)
+    real: Any = f32 if e.width == 32 else f64
+    threads = block_threads()
+    load, settle = loader(e.width, e.widened), settler(s)
+    element = gpu_function(element_of(e.width, e.mode, e.kind, e.applied, e.integer, e.back, True))
+    raised, random_of = raiser(e.width, False), drawer(e.width, e.mode)
+    is_single = s.is_single
+
+    def quantize(
+        source: Any, out: Any, of_source: Any, places: Any, scales: Any, codes: Any, counts: Any, encode_layout: Any,
+        decode_layout: Any, k0: Any, k1: Any, numbers: Any, exact: Any, rules: Any, layout: Any, table: Any,
+    ) -> None:  # fmt: skip
+        shared_tops = cuda.shared.array(threads, word)
+        shared_specials = cuda.shared.array(threads, u32)
+        shared_factors = cuda.shared.array(threads, real)
+        shared_scales = cuda.shared.array(threads, u32)
+        shared_counts = cuda.shared.array(COUNTERS, u32)
+        g, h = patch_fields(places), decode_fields(of_source)
+        f, back = encode_fields(encode_layout), decode_fields(decode_layout)
+        thread = i64(cuda.threadIdx.x)
+        lane_x = i64(thread & i64(g.lanes_x - 1))
+        place = i64(i64(thread >> g.shift_x) & i64(g.across - 1))
+        lane_y = i64(thread >> i64(g.shift_x + g.shift_across))
+        rows_apart = i64(g.lanes_x * g.across)  # threads between one row's and the next one's
+        shared_specials[thread] = u32(0)
+        if thread == 0:
+            for k in range(COUNTERS):
+                shared_counts[k] = u32(0)
+        cuda.syncthreads()
+        for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
+            part = find_part(patch, thread, g)
+            w = walk_of(part, g)
+            top, low, found = word(0), word(0), 0
+            i, c, left = w.first, w.column, w.count
+            while left > 0:
+                i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
+                b0, b1, b2, b3 = load(source, i0, h), load(source, i1, h), load(source, i2, h), load(source, i3, h)
+                top, low, found = raised(b0, top, low, found)
+                top, low, found = raised(b1, top, low, found)
+                top, low, found = raised(b2, top, low, found)
+                top, low, found = raised(b3, top, low, found)
+                left = i64(left - BATCH)
+            if found != 0:
+                cuda.atomic.or_(shared_specials, place, u32(found))
+            shared_tops[thread] = top
+            cuda.syncthreads()
+            step = i64(g.lanes_x >> 1)
+            while step > 0:
+                if lane_x < step:
+                    shared_tops[thread] = max(shared_tops[thread], shared_tops[thread + step])
+                step = i64(step >> 1)
+                cuda.syncthreads()
+            step = i64(g.lanes_y >> 1)
+            while step > 0:
+                if lane_y < step:
+                    other = shared_tops[thread + i64(step * rows_apart)]
+                    shared_tops[thread] = max(shared_tops[thread], other)
+                step = i64(step >> 1)
+                cuda.syncthreads()
+            if thread < g.across:
+                # the thread settles the tile at its own place, and here it stands for the first one there
+                tile = find_part(patch, i64(thread << g.shift_x), g)
+                if tile.is_tile:
+                    bits, code, factor, events = settle(
+                        shared_tops[thread << g.shift_x], shared_specials[thread], numbers, exact, rules, layout, table
+                    )
+                    scales[tile.tile] = bits
+                    if not is_single:
+                        codes[tile.tile] = code
+                    shared_factors[thread], shared_scales[thread] = factor, bits
+                    for k in range(COUNTERS):
+                        if (events >> k) & 1:
+                            cuda.atomic.add(shared_counts, k, u32(1))
+                shared_specials[thread] = u32(0)
+            cuda.syncthreads()
+            factor, scale = shared_factors[place], u32(shared_scales[place]).view(f32)
+            i, c, left = w.first, w.column, w.count
+            while left > 0:
+                i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
+                b0, b1, b2, b3 = load(source, i0, h), load(source, i1, h), load(source, i2, h), load(source, i3, h)
+                out[i0] = element(b0, factor, scale, random_of(i0, k0, k1), f, back)
+                if left > 1:
+                    out[i1] = element(b1, factor, scale, random_of(i1, k0, k1), f, back)
+                if left > 2:
+                    out[i2] = element(b2, factor, scale, random_of(i2, k0, k1), f, back)
+                if left > 3:
+                    out[i3] = element(b3, factor, scale, random_of(i3, k0, k1), f, back)
+                left = i64(left - BATCH)
+        cuda.syncthreads()
+        if thread == 0:
+            for k in range(COUNTERS):
+                if shared_counts[k] != 0:
+                    cuda.atomic.add(counts, k, u64(shared_counts[k]))
+
+    return gpu_kernel(quantize)
+
+
+@cache
+def elements_kernel(e: Elements) -> Any:
+    """The kernel of the elements of tiles whose scales and factors are known.
+
+    Arguments: source, out; layout of the source, patches; scales, factors, zero points; layouts of the elements; words
+    of the seed; lowest and highest integer.
+    """
+    find_part = gpu_function(part_of)
+    word: Any = word_of(e.width)
+    real: Any = f32 if e.width == 32 else f64
+    load = loader(e.width, e.widened)
+    element = gpu_function(element_of(e.width, e.mode, e.kind, e.applied, e.integer, e.back, True))
+    to_integer = gpu_function(integer_of(e.width, e.mode, e.kind, e.applied))
+    affine, random_of = e.affine, drawer(e.width, e.mode)
+
+    @scalar
+    def code_of(
+        bits: Any, factor: Any, scale: Any, zero_point: Any, random: Any, f: Any, back: Any, lowest: Any, highest: Any
+    ) -> Any:
+        """The code of an element, or the bits of its value."""
+        if affine:
+            code = to_integer(bits, factor, random, f) + zero_point
+            return u32(min(max(code, lowest), highest) & 255)
+        return element(bits, factor, scale, random, f, back)
+
+    def encode(
+        source: Any, out: Any, of_source: Any, places: Any, scales: Any, factors: Any, zero_points: Any,
+        encode_layout: Any, decode_layout: Any, k0: Any, k1: Any, lowest: Any, highest: Any,
+    ) -> None:  # fmt: skip
+        g, h = patch_fields(places), decode_fields(of_source)
+        f, back = encode_fields(encode_layout), decode_fields(decode_layout)
+        thread = i64(cuda.threadIdx.x)
+        for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
+            part = find_part(patch, thread, g)
+            if part.is_tile:
+                factor, scale = word(factors[part.tile]).view(real), u32(scales[part.tile]).view(f32)
+                zero_point = i64(0)
+                if affine:
+                    zero_point = i64(zero_points[part.tile])
+                    zero_point = zero_point - 256 if zero_point > highest else zero_point
+                w = walk_of(part, g)
+                i, c, left = w.first, w.column, w.count
+                while left > 0:
+                    i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
+                    b0, b1, b2, b3 = load(source, i0, h), load(source, i1, h), load(source, i2, h), load(source, i3, h)
+                    out[i0] = code_of(b0, factor, scale, zero_point, random_of(i0, k0, k1), f, back, lowest, highest)
+                    if left > 1:
+                        out[i1] = code_of(
+                            b1, factor, scale, zero_point, random_of(i1, k0, k1), f, back, lowest, highest
+                        )
+                    if left > 2:
+                        out[i2] = code_of(
+                            b2, factor, scale, zero_point, random_of(i2, k0, k1), f, back, lowest, highest
+                        )
+                    if left > 3:
+                        out[i3] = code_of(
+                            b3, factor, scale, zero_point, random_of(i3, k0, k1), f, back, lowest, highest
+                        )
+                    left = i64(left - BATCH)
+
+    return gpu_kernel(encode)
+
+
+@cache
+def values_kernel(width: int, target: int) -> Any:
+    """The kernel `(codes, values, patches, scales, layout, sign bit)`; target: bits of the values' float."""
+    find_part = gpu_function(part_of)
+    word: Any = word_of(width)
+    real: Any = f32 if width == 32 else f64
+    nan, sign = u64(0x7FF8000000000000), u64(1 << 63)
+
+    @scalar
+    def exact_bits(code: Any, scale: Any, sign_bit: Any, back: Any) -> Any:
+        """Bits of the float64 code * scale."""
+        value = f64(u64(decode_bits_64(u64(code), back)).view(f64) * f64(scale))
+        signed = u64(nan | sign) if word(code & sign_bit) != word(0) else nan
+        return f64(value).view(u64) if value == value else signed
+
+    bits_of = gpu_function(value_of(width, True) if target == 32 else exact_bits)
+
+    def decode(codes: Any, values: Any, places: Any, scales: Any, layout: Any, sign_bit: Any) -> None:
+        g, back = patch_fields(places), decode_fields(layout)
+        thread = i64(cuda.threadIdx.x)
+        for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
+            part = find_part(patch, thread, g)
+            if part.is_tile:
+                scale = real(u32(scales[part.tile]).view(f32))
+                w = walk_of(part, g)
+                i, c, left = w.first, w.column, w.count
+                while left > 0:
+                    i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
+                    c0, c1, c2, c3 = word(codes[i0]), word(codes[i1]), word(codes[i2]), word(codes[i3])
+                    values[i0] = bits_of(c0, scale, sign_bit, back)
+                    values[i1] = bits_of(c1, scale, sign_bit, back)
+                    values[i2] = bits_of(c2, scale, sign_bit, back)
+                    values[i3] = bits_of(c3, scale, sign_bit, back)
+                    left = i64(left - BATCH)
+
+    return gpu_kernel(decode)
+
+
+@cache
+def integers_kernel(target: int, affine: bool) -> Any:
+    """The kernel `(codes, values, patches, scales, zero points, highest)`; target: bits of the values' float."""
+    find_part = gpu_function(part_of)
+
+    @scalar
+    def exact_bits(code: Any, zero_point: Any, scale: Any) -> Any:
+        """Bits of the float64 (code - zero point) * scale."""
+        return f64(f64(i64(code - zero_point)) * f64(scale)).view(u64)
+
+    bits_of = gpu_function(integer_value if target == 32 else exact_bits)
+
+    def decode(codes: Any, values: Any, places: Any, scales: Any, zero_points: Any, highest: Any) -> None:
+        g = patch_fields(places)
+        thread = i64(cuda.threadIdx.x)
+        for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
+            part = find_part(patch, thread, g)
+            if part.is_tile:
+                scale = u32(scales[part.tile]).view(f32)
+                zero_point = i64(0)
+                if affine:
+                    zero_point = i64(zero_points[part.tile])
+                    zero_point = zero_point - 256 if zero_point > highest else zero_point
+                w = walk_of(part, g)
+                i, c, left = w.first, w.column, w.count
+                while left > 0:
+                    i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
+                    c0, c1, c2, c3 = i64(codes[i0]), i64(codes[i1]), i64(codes[i2]), i64(codes[i3])
+                    values[i0] = bits_of(c0 - 256 if c0 > highest else c0, zero_point, scale)
+                    values[i1] = bits_of(c1 - 256 if c1 > highest else c1, zero_point, scale)
+                    values[i2] = bits_of(c2 - 256 if c2 > highest else c2, zero_point, scale)
+                    values[i3] = bits_of(c3 - 256 if c3 > highest else c3, zero_point, scale)
+                    left = i64(left - BATCH)
+
+    return gpu_kernel(decode)
+
+
+@cache
+def transpose_kernel() -> Any:
+    """The kernel `(source, target, rows, columns)` over flat matrices of words."""
+
+    def transpose(source: Any, target: Any, rows: Any, columns: Any) -> None:
+        for i in range(cuda.grid(1), target.size, cuda.gridsize(1)):
+            target[i] = source[i % rows * columns + i // rows]
+
+    return gpu_kernel(transpose)

@@ -1,0 +1,1 @@
+"""Sums by an accumulator on the GPU."""

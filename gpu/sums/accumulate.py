@@ -1,0 +1,232 @@
+"""Accumulators on the GPU: every rounding by the integer core, one thread per result."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from fpsim.core.encode import encode_fields
+from fpsim.core.layouts import unpack_layout
+from fpsim.core.number import unpack_fields
+from fpsim.core.philox import random_word
+from fpsim.core.rounding import STOCHASTIC
+from fpsim.core.sums.exact_sum import SumLayouts, exact_sum
+from fpsim.core.sums.running_sum import code_lanes
+from fpsim.core.sums.sum_order import Function, Lanes, number_levels, tile_by_pairs, tile_in_order, word_filler
+from fpsim.formats.named import FP64, Format
+from fpsim.gpu.device.launch import gpu_kernel, launch, uploaded
+from fpsim.runtime.compile import shared
+from fpsim.sums.accumulate import refuse_wide_operands
+from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
+from fpsim.sums.plan import NO_LAYOUT, exact_plan, options_of, roundings, target
+
+i64, u64 = np.int64, np.uint64
+
+ROOM = 8  # sizes of arrays of a thread are multiples of it, so that few kernels are compiled
+
+
+class Problem(NamedTuple):
+    """What is to be summed: matrices of codes on the GPU, and their formats.
+
+    a (M, K) and b (K, N) give M * N sums; where `paired`, b is (M * K, N) and row i of a meets its own rows of b. A
+    format of a that is None stands for ones: the terms are those of b, and nobody reads a.
+    """
+
+    a: Any
+    b: Any
+    c: Any  # (M, N), or (0, 0) for none
+    formats: tuple[Format | None, Format]
+    paired: bool = False
+
+    @property
+    def terms(self) -> int:
+        """Of one sum."""
+        return int(self.a.shape[1])
+
+
+@cache
+def _fill_words() -> Function:
+    return shared(word_filler(shared))
+
+
+@cache
+def _lanes(wide: bool) -> Lanes:
+    return Lanes(*map(shared, code_lanes(shared, wide)))
+
+
+@cache
+def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
+    """The kernel `(a, b, b's rows per row of a, c, out, chunk, layouts of a, b, inner, outer, stride, k0, k1)`.
+
+    stride: random words per output. wide: products are of numbers with more than 31 bits.
+    """
+    steps = _lanes(wide)
+    one_sum = shared(tile_in_order(steps, steps.add, _fill_words()))
+
+    def sequence(
+        a: Any, b: Any, rows: Any, c: Any, out: Any, chunk: Any, la: Any, lb: Any, inner: Any, outer: Any, stride: Any,
+        k0: Any, k1: Any,
+    ) -> None:  # fmt: skip
+        t = cuda.local.array((3, 1), np.uint64)
+        for_products = cuda.local.array((4, 1), np.uint32)
+        for_sums = cuda.local.array((4, 1), np.uint32)
+        for_joins = cuda.local.array((4, 1), np.uint32)
+        columns = out.shape[1]
+        for output in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+            i, j = output // columns, output % columns
+            one_sum(
+                a, b, i * rows, c, out, i, j, 1, chunk, chained, fused, la, lb, inner, outer, mode, stride, k0, k1, t,
+                for_products, for_sums, for_joins,
+            )  # fmt: skip
+
+    return gpu_kernel(sequence)
+
+
+@cache
+def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
+    """The kernel `(a, b, b's rows per row of a, c, out, layouts of a, b, target, stride, k0, k1)`; depth: of a tree."""
+    one_sum = shared(tile_by_pairs(_lanes(wide), _fill_words()))
+    number = shared(number_levels)
+
+    def pairwise(
+        a: Any, b: Any, rows: Any, c: Any, out: Any, la: Any, lb: Any, target: Any, stride: Any, k0: Any, k1: Any
+    ) -> None:
+        stack = cuda.local.array((depth, 1), np.uint64)
+        numbers = cuda.local.array(depth, np.int64)
+        for_products = cuda.local.array((4, 1), np.uint32)
+        for_sums = cuda.local.array((4, 1), np.uint32)
+        number(numbers, a.shape[1])
+        columns = out.shape[1]
+        for output in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+            i, j = output // columns, output % columns
+            one_sum(
+                a, b, i * rows, c, out, i, j, 1, la, lb, target, mode, stride, k0, k1, stack, numbers, for_products,
+                for_sums,
+            )  # fmt: skip
+
+    return gpu_kernel(pairwise)
+
+
+@cache
+def exact_kernel(mode: int, room: int, products: bool) -> Any:
+    """The kernel `(a, b, b's rows per row of a, c, out, origin, layouts of a, b, c, of the result, rules, k0, k1)`.
+
+    room: digits of a sum; products: there is an a.
+    """
+    one_sum = shared(exact_sum(shared))
+
+    def exact(
+        a: Any, b: Any, rows: Any, c: Any, out: Any, origin: Any, la: Any, lb: Any, lc: Any, to: Any, rules: Any,
+        k0: Any, k1: Any,
+    ) -> None:  # fmt: skip
+        f = SumLayouts(unpack_fields(la), unpack_fields(lb), unpack_fields(lc), encode_fields(to))
+        digits = cuda.local.array(room, np.int64)
+        columns = out.shape[1]
+        for output in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+            i, j = output // columns, output % columns
+            word = u64(random_word(u64(output), k0, k1)) if mode == STOCHASTIC else u64(0)
+            out[i, j] = one_sum(a, b, i * rows, c, i, j, products, digits, origin, f, word, mode, rules)
+
+    return gpu_kernel(exact)
+
+
+@cache
+def _nothing_kernel() -> Any:
+    """The kernel `(c, out, largest magnitude of an Inf or number, sign, Inf, NaN)`: sums of no terms."""
+
+    def nothing(c: Any, out: Any, magnitude: Any, largest: Any, infinity: Any, nan: Any) -> None:
+        for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+            code = u64(c[i]) if c.size > 0 else u64(0)
+            beyond = (u64(code & magnitude) > largest) & (u64(code & magnitude) != infinity)
+            out[i] = nan if beyond else code
+
+    return gpu_kernel(nothing)
+
+
+def fill_sums(accumulator: Accumulator, problem: Problem, out: Any, like: Any) -> None:
+    """Fill (M, N) codes of the accumulator's result format; out may be c.
+
+    Raises:
+      ValueError: operands in FP64 whose products only an accumulator in FP64 can take.
+    """
+    refuse_wide_operands(accumulator, problem.formats)
+    if problem.terms == 0:
+        _nothing(accumulator.result_format, problem.c, out, like)
+    elif isinstance(accumulator, Exact):
+        _exact(accumulator, problem, out, like)
+    elif isinstance(accumulator, Pairwise):
+        _pairwise(accumulator, problem, out, like)
+    else:
+        _in_order(accumulator, problem, out, like)
+
+
+def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
+    """c, its NaNs canonical, or +0."""
+    size, most = math.prod(out.shape), (1 << 64) - 1
+    has_nan = fmt.nan_code is not None
+    infinity = most if fmt.infinity_code is None else fmt.infinity_code
+    launch(
+        _nothing_kernel(), like, size, c.reshape(math.prod(c.shape)), out.reshape(size), u64(fmt.top_magnitude),
+        u64(fmt.max_code if has_nan else most), u64(infinity), u64(fmt.nan_code or 0),
+    )  # fmt: skip
+
+
+def _in_order(accumulator: Accumulator, problem: Problem, out: Any, like: Any) -> None:
+    """Sequential, FusedMultiplyAdd and Chunked."""
+    terms, chunked = problem.terms, isinstance(accumulator, Chunked)
+    fused = isinstance(accumulator, FusedMultiplyAdd) or problem.formats[0] is None
+    kernel = sequence_kernel(int(accumulator.rounding), not chunked, fused, _is_wide(problem))
+    chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else terms
+    targets = [target(options_of(accumulator, fmt), False) for fmt in (accumulator.fmt, accumulator.result_format)]
+    launch(
+        kernel, like, math.prod(out.shape), problem.a, problem.b, _rows(problem), problem.c, out, chunk,
+        *_layouts(problem), *map(uploaded, targets), *_stream(accumulator, terms),
+    )  # fmt: skip
+
+
+def _pairwise(accumulator: Pairwise, problem: Problem, out: Any, like: Any) -> None:
+    """Pairwise, in a stack with room for every level, a term on its way, and c."""
+    terms = problem.terms
+    depth = -(-(terms.bit_length() + 2) // ROOM) * ROOM
+    launch(
+        pairwise_kernel(int(accumulator.rounding), depth, _is_wide(problem)), like, math.prod(out.shape), problem.a,
+        problem.b, _rows(problem), problem.c, out, *_layouts(problem),
+        uploaded(target(options_of(accumulator, accumulator.fmt), False)), *_stream(accumulator, terms),
+    )  # fmt: skip
+
+
+def _exact(accumulator: Exact, problem: Problem, out: Any, like: Any) -> None:
+    """Exact."""
+    plan = exact_plan(accumulator, problem.formats, math.prod(problem.c.shape) > 0)
+    room = -(-plan.digits // ROOM) * ROOM
+    kernel = exact_kernel(int(accumulator.rounding), room, problem.formats[0] is not None)
+    _, k0, k1 = _stream(accumulator, problem.terms)
+    launch(
+        kernel, like, math.prod(out.shape), problem.a, problem.b, _rows(problem), problem.c, out, i64(plan.lowest),
+        *map(uploaded, plan.layouts), u64(plan.rules), k0, k1,
+    )  # fmt: skip
+
+
+def _rows(problem: Problem) -> int:
+    """Rows of b for each row of a."""
+    return problem.terms if problem.paired else 0
+
+
+def _is_wide(problem: Problem) -> bool:
+    """Whether products have factors of more than 31 bits."""
+    return FP64 in problem.formats and None not in problem.formats
+
+
+def _layouts(problem: Problem) -> list[Any]:
+    """How codes of a and b are read."""
+    return [uploaded(NO_LAYOUT if fmt is None else unpack_layout(fmt, "keep")) for fmt in problem.formats]
+
+
+def _stream(accumulator: Accumulator, terms: int) -> tuple[Any, Any, Any]:
+    """Random words per output, and the low and high word of the seed."""
+    seed = accumulator.seed or 0
+    return u64(roundings(accumulator, terms)), u64(seed & 0xFFFFFFFF), u64(seed >> 32)

@@ -1,0 +1,220 @@
+"""fpsim.analysis.error, beside formulas that share nothing with it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.analysis.measures.counts import amax_scale
+from fpsim.analysis.measures.rounding_error import METRICS, ErrorReport
+from fpsim.analysis.tensors.chunks import CHUNK
+
+
+def f32(*values: float) -> Any:
+    """A float32 array."""
+    return np.array(values, np.float32)
+
+
+FORMATS = (fp.E4M3, fp.E5M2, fp.FP16, fp.BF16, fp.E2M1)
+
+
+def wide_sample(size: int = 5000, dtype: Any = np.float32) -> Any:
+    """Values over forty binades with zeros of both signs, NaN and Inf."""
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal(size) * 2.0 ** rng.uniform(-25, 15, size)
+    x[:6] = [0.0, -0.0, np.nan, np.inf, -np.inf, 448.0]
+    return x.astype(dtype)
+
+
+def expected(x: Any, fmt: fp.Format, scale: float | None, **options: Any) -> dict[str, float]:
+    """Every figure by its definition, elementwise and slowly, from the documented one-liner."""
+    wide = x.dtype == np.float64
+    kind = np.float64 if wide else np.float32
+    with np.errstate(all="ignore"):
+        scaled = x if scale is None else (x.astype(kind) / kind(scale)).astype(kind)
+        q = fp.quantize(scaled, fmt, **options)
+        y = q if scale is None else q * kind(scale)
+    found = dict.fromkeys(METRICS, 0.0)
+    half = float(fmt.ulp(fmt.max)) / 2
+    spacing = fmt.ulp(scaled).tolist()
+    errors, ulps, relative, signal = [], [], [], []
+    rows = zip(x.tolist(), scaled.tolist(), q.tolist(), y.tolist(), spacing, strict=True)
+    for value, inner, code, result, ulp in rows:
+        found["nan_rate"] += math.isnan(value)
+        found["exact_rate"] += result == value
+        found["underflow_rate"] += value != 0 and result == 0
+        found["subnormal_rate"] += 0 < abs(code) < fmt.smallest_normal
+        found["overflow_rate"] += math.isfinite(value) and not math.isfinite(result)
+        beyond = abs(inner) > fmt.max + half or (abs(inner) == fmt.max + half and fmt.max_code % 2 == 1)
+        found["saturation_rate"] += beyond and abs(code) == fmt.max
+        if math.isfinite(value) and math.isfinite(result):
+            errors.append(result - value)
+            signal.append(value * value)
+            ulps.append(abs(result - value) / (ulp * (scale or 1)))
+            if value:
+                relative.append(abs(result - value) / abs(value))
+    found = {name: value / len(x) for name, value in found.items()}
+    noise = math.fsum(e * e for e in errors)
+    found |= {
+        "count": len(x), "mse": noise / len(errors), "bias": math.fsum(errors) / len(errors),
+        "sqnr_db": 10 * math.log10(math.fsum(signal) / noise) if noise else math.inf,
+        "max_ulp": max(ulps), "mean_ulp": math.fsum(ulps) / len(ulps),
+        "max_relative": max(relative), "mean_relative": math.fsum(relative) / len(relative),
+    }  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+@pytest.mark.parametrize("overflow", ["nonfinite", "saturate", "saturate_finite"])
+@pytest.mark.parametrize("rounding", ["nearest_even", "toward_zero", "stochastic"])
+def test_every_figure_is_what_its_definition_says(fmt: fp.Format, overflow: str, rounding: str) -> None:
+    options: dict[str, Any] = {"overflow": overflow, "rounding": rounding, "seed": 3}
+    for dtype, scale in itertools.product((np.float32, np.float64, ml_dtypes.bfloat16), (None, 2.0**-3, 0.3)):
+        x = wide_sample(250, dtype)
+        report = fp.analysis.error(x, fmt, scale=scale, **options)
+        kind = np.float64 if dtype == np.float64 else np.float32
+        want = expected(x, fmt, None if scale is None else float(kind(scale)), **options)
+        for name, value in want.items():
+            assert getattr(report, name) == pytest.approx(
+                value, rel=1e-12, abs=1e-11 if name == "sqnr_db" else 1e-300
+            ), (name, dtype, scale)
+
+
+def test_error_is_a_function_also_after_its_module_is_imported() -> None:
+    import importlib
+
+    importlib.import_module("fpsim.analysis.measures.rounding_error")
+    importlib.import_module("fpsim.analysis.studies.study")
+    assert callable(fp.analysis.error)
+    assert callable(fp.analysis.study)
+    assert "error" in dir(fp.analysis)
+    with pytest.raises(AttributeError, match="no attribute 'eror'"):
+        fp.analysis.eror  # noqa: B018
+
+
+def test_stochastic_rounding_is_that_of_quantize_on_the_whole_array() -> None:
+    x = np.random.default_rng(0).standard_normal(3 * CHUNK + 17).astype(np.float32)
+    report = fp.analysis.error(x, fp.E4M3, rounding="stochastic", seed=11)
+    q = fp.quantize(x, fp.E4M3, rounding="stochastic", seed=11)
+    assert report.exact_rate == np.mean(q == x)
+    assert report.max_relative == np.max(np.abs(q.astype(float) - x) / np.abs(x.astype(float)))
+    assert report.mse == pytest.approx(np.mean((q.astype(float) - x) ** 2), rel=1e-13)
+
+
+def test_merge_of_parts_equals_one_pass() -> None:
+    x = wide_sample(30_000)
+    whole = fp.analysis.error(x, fp.E4M3)
+    parts = [fp.analysis.error(part, fp.E4M3) for part in np.array_split(x, 7)]
+    merged = parts[0]
+    for part in parts[1:]:
+        merged = merged.merge(part)
+    for name in METRICS:
+        exact = name.endswith("_rate") or name in ("count", "max_ulp", "max_relative")
+        got, want = getattr(merged, name), getattr(whole, name)
+        assert got == want if exact else got == pytest.approx(want, rel=1e-11), name
+
+
+def test_merge_at_chunk_boundaries_is_bitwise_one_pass() -> None:
+    x = np.random.default_rng(0).standard_normal(2 * CHUNK + 5).astype(np.float32)
+    parts = [fp.analysis.error(x[i : i + CHUNK], fp.E5M2) for i in range(0, x.size, CHUNK)]
+    assert parts[0].merge(parts[1]).merge(parts[2]) == fp.analysis.error(x, fp.E5M2)
+
+
+def test_merge_refuses_reports_of_other_roundings() -> None:
+    x = np.ones(3, np.float32)
+    with pytest.raises(ValueError, match="same format; got E4M3 and E5M2"):
+        fp.analysis.error(x, fp.E4M3).merge(fp.analysis.error(x, fp.E5M2))
+    with pytest.raises(ValueError, match="same overflow"):
+        fp.analysis.error(x, fp.E4M3).merge(fp.analysis.error(x, fp.E4M3, overflow="saturate"))
+    different = fp.analysis.error(x, fp.E4M3, scale=2.0).merge(fp.analysis.error(x, fp.E4M3, scale=4.0))
+    assert math.isnan(different.scale)
+
+
+def test_negative_zero_counts_as_underflow() -> None:
+    report = fp.analysis.error(f32(-1e-9, 1e-9, -0.0, 1.0), fp.E4M3)
+    assert report.underflow_rate == 0.5
+
+
+def test_no_data_and_no_error() -> None:
+    empty = fp.analysis.error(np.zeros((0, 3), np.float32), fp.E4M3, scale="amax")
+    assert empty.count == 0
+    assert all(math.isnan(getattr(empty, name)) for name in METRICS if name != "count")
+    nothing = fp.analysis.error(f32(np.nan, np.inf), fp.E4M3)
+    assert math.isnan(nothing.sqnr_db)
+    assert (nothing.nan_rate, nothing.overflow_rate) == (0.5, 0.0)
+    assert fp.analysis.error(f32(1, 2), fp.E4M3).sqnr_db == math.inf
+    assert fp.analysis.error(np.zeros(4, np.float32), fp.E4M3, scale="amax").scale == 1.0
+
+
+def test_amax_scale_maps_amax_to_the_largest_value_in_every_rounding() -> None:
+    rng = np.random.default_rng(5)
+    for fmt, exponent in itertools.product((fp.E4M3, fp.E5M2, fp.E2M1, fp.FP16), (-120, -60, 0, 60, 110)):
+        x = (rng.standard_normal(200) * 2.0**exponent).astype(np.float32)
+        for rounding in ("nearest_even", "up", "down", "stochastic"):
+            report = fp.analysis.error(x, fmt, scale="amax", rounding=rounding, seed=1)
+            assert report.overflow_rate == report.saturation_rate == 0, (fmt, exponent, rounding)
+        assert report.scale == pytest.approx(float(np.abs(x).max()) / fmt.max, rel=2.0**-22)
+
+
+@pytest.mark.parametrize("amax", [5e-324, 1e-45, 1.4e-43, 1e-40, 3e38, 1e300])
+def test_amax_scale_stays_a_positive_float32(amax: float) -> None:
+    for fmt in (*FORMATS, fp.E8M0):
+        scale = amax_scale(amax, fmt)
+        assert scale == np.float32(scale)
+        assert 0 < scale < math.inf
+        assert amax / scale <= fmt.max * (1 + 2.0**-22) or scale == np.finfo(np.float32).max
+
+
+def test_ulp_of_a_chunk_is_the_formats_ulp() -> None:
+    from fpsim.analysis.measures.counts import Chunk, ScaledChunk
+
+    x = np.concatenate([wide_sample(500, np.float64), [5e-324, 2.0**-1030, 1e308, 2.0**-1022]])
+    for fmt in (*FORMATS, fp.FP32, fp.FP64, fp.E8M0):
+        np.testing.assert_array_equal(
+            np.where(np.isfinite(x), ScaledChunk(Chunk(x, 0), fmt, None).ulp, np.nan), fmt.ulp(x)
+        )
+
+
+def test_any_layout_and_byte_order_gives_the_same_report() -> None:
+    x = wide_sample(6000).reshape(60, 100)
+    want = fp.analysis.error(x.T.copy(), fp.E4M3, rounding="stochastic", seed=2)
+    assert fp.analysis.error(x.T, fp.E4M3, rounding="stochastic", seed=2) == want
+    assert fp.analysis.error(x.T.astype(">f4"), fp.E4M3, rounding="stochastic", seed=2) == want
+
+
+@pytest.mark.parametrize("scale", ["max", 0.0, -1.0, math.nan, math.inf, 1e-60, True])
+def test_a_bad_scale_is_refused(scale: Any) -> None:
+    with pytest.raises(ValueError, match="scale must be None, 'amax' or a positive finite number"):
+        fp.analysis.error(np.ones(3, np.float32), fp.E4M3, scale=scale)
+
+
+def test_integers_and_missing_seeds_are_refused() -> None:
+    with pytest.raises(TypeError, match="must be an array of float16"):
+        fp.analysis.error([1, 2], fp.E4M3)
+    with pytest.raises(ValueError, match="needs a seed"):
+        fp.analysis.error(np.ones(3), fp.E4M3, rounding="stochastic")
+
+
+def test_a_report_shows_itself() -> None:
+    report = fp.analysis.error(f32(0.1, 0.2), fp.E4M3)
+    assert isinstance(report, ErrorReport)
+    assert "sqnr_db" in report._repr_html_()
+    pytest.importorskip("pandas")
+    assert report.to_frame()["count"].tolist() == [2]
+
+
+def test_an_amax_scale_too_small_for_float32_is_rounded_up() -> None:
+    report = fp.analysis.error(np.array([1.0, 2.0, 0.3]), fp.FP64, scale="amax")
+    assert report.scale > 0
+    assert report.overflow_rate == 0
+
+
+def test_a_scale_too_large_for_a_float_is_refused() -> None:
+    with pytest.raises(ValueError, match="scale must be"):
+        fp.analysis.error(np.array([1.0]), fp.E4M3, scale=10**400)

@@ -1,0 +1,309 @@
+"""Tensor files: what comes out is what was saved, damage gives one line, and nothing of a file's size is allocated."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from fpsim.analysis.tensors.files import SAFETENSORS_DTYPES, read_file
+from fpsim.analysis.tensors.opening import from_array, open_tensors
+from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+
+VALUES = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
+
+
+def values(tensor: Tensor, size: int = 5) -> Any:
+    """All elements, read in small chunks."""
+    parts = list(tensor.chunks(size))
+    assert all(part.size == size for part in parts[:-1])
+    assert all(part.dtype.isnative for part in parts)
+    return np.concatenate(parts)
+
+
+def write_safetensors(
+    path: Path, arrays: dict[str, Any], header: dict[str, Any] | None = None, tail: bytes = b""
+) -> Path:
+    """A file as the format's description says, without the library; `header` replaces entries."""
+    names = {np.dtype(dtype): name for name, dtype in SAFETENSORS_DTYPES.items()} | {np.dtype("int64"): "I64"}
+    entries: dict[str, Any] = {}
+    data = b""
+    for name, x in arrays.items():
+        offsets = [len(data), len(data) + x.nbytes]
+        entries[name] = {"dtype": names[x.dtype], "shape": list(x.shape), "data_offsets": offsets}
+        data += x.tobytes()
+    text = json.dumps(entries | (header or {})).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data + tail)
+    return path
+
+
+def only(path: Path) -> Tensor:
+    tensors, _ = read_file(path)
+    assert len(tensors) == 1
+    return tensors[0]
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8", ">f4", ">f8"])
+def test_npy_comes_back(tmp_path: Path, dtype: str) -> None:
+    np.save(tmp_path / "w.npy", VALUES.astype(dtype))
+    tensor = only(tmp_path / "w.npy")
+    assert (tensor.name, tensor.shape, tensor.size) == ("w", (3, 4), 12)
+    np.testing.assert_array_equal(values(tensor), VALUES.reshape(-1))
+    np.testing.assert_array_equal(values(tensor, 100), VALUES.reshape(-1))
+
+
+def test_fortran_order_holds_the_same_elements(tmp_path: Path) -> None:
+    np.save(tmp_path / "w.npy", np.asfortranarray(VALUES))
+    assert sorted(values(only(tmp_path / "w.npy"))) == sorted(VALUES.reshape(-1))
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz_comes_back_without_its_integers(tmp_path: Path, save: Any) -> None:
+    save(tmp_path / "m.npz", w=VALUES, b=VALUES[0].astype(np.float64), ids=np.arange(3))
+    tensors, notes = read_file(tmp_path / "m.npz")
+    assert [tensor.name for tensor in tensors] == ["w", "b"]
+    np.testing.assert_array_equal(values(tensors[0]), VALUES.reshape(-1))
+    assert notes == [f"{tmp_path / 'm.npz'}: ids left out, it holds int64 and not floats"]
+
+
+@pytest.mark.parametrize("dtype", SAFETENSORS_DTYPES.values(), ids=SAFETENSORS_DTYPES)
+def test_every_float_dtype_of_safetensors_comes_back(tmp_path: Path, dtype: Any) -> None:
+    codes = np.arange(48, dtype=np.uint8)
+    x = codes.view(dtype)
+    tensor = only(write_safetensors(tmp_path / "m.safetensors", {"w": x}))
+    assert values(tensor).tobytes() == x.tobytes()
+    assert tensor.dtype == np.dtype(dtype).name
+
+
+def test_files_of_the_safetensors_library_come_back(tmp_path: Path) -> None:
+    library = pytest.importorskip("safetensors.numpy")
+    library.save_file({"a": VALUES, "b": np.arange(3)}, tmp_path / "m.safetensors", {"format": "np"})
+    tensors, notes = read_file(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(values(tensors[0]), VALUES.reshape(-1))
+    assert len(notes) == 1
+
+
+def test_torch_files_come_back_flattened(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    w = torch.from_numpy(VALUES.copy())
+    content = {
+        "model": {"w": w, "wt": w.T, "half": w.to(torch.bfloat16), "fp8": w.to(torch.float8_e4m3fn)},
+        "list": [w[:, 1], torch.arange(3)],
+        "step": 3,
+    }
+    torch.save(content, tmp_path / "m.pt")
+    tensors, notes = read_file(tmp_path / "m.pt")
+    assert [t.name for t in tensors] == ["model.w", "model.wt", "model.half", "model.fp8", "list.0"]
+    assert notes == [f"{tmp_path / 'm.pt'}: list.1 left out, it holds int64"]
+    for tensor in tensors[:4]:
+        np.testing.assert_array_equal(values(tensor).astype(np.float32), VALUES.reshape(-1))
+    np.testing.assert_array_equal(values(tensors[4]), VALUES[:, 1])
+    assert [t.dtype for t in tensors[2:4]] == ["bfloat16", "float8_e4m3fn"]
+
+
+def test_a_single_torch_tensor_and_the_old_format_come_back(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save(torch.from_numpy(VALUES.copy()), tmp_path / "one.pt", _use_new_zipfile_serialization=False)
+    assert only(tmp_path / "one.pt").name == "one"
+    np.testing.assert_array_equal(values(only(tmp_path / "one.pt")), VALUES.reshape(-1))
+
+
+def test_torch_tensors_in_memory_may_require_gradients() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.ones(3, 2, dtype=torch.bfloat16, requires_grad=True)
+    assert values(from_array("x", x)).dtype == ml_dtypes.bfloat16
+    with pytest.raises(TypeError, match=r"got torch.int64. Convert with x.float\(\)"):
+        from_array("x", torch.arange(3))
+
+
+def save_truncated(path: Path, part: float = 0.7) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * part)])
+
+
+def test_cut_files_give_one_line_with_their_path(tmp_path: Path) -> None:
+    big = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    np.save(tmp_path / "a.npy", big)
+    np.savez(tmp_path / "b.npz", big)
+    write_safetensors(tmp_path / "c.safetensors", {"w": big})
+    files = [tmp_path / name for name in ("a.npy", "b.npz", "c.safetensors")]
+    try:
+        import torch
+
+        torch.save({"w": torch.from_numpy(big)}, tmp_path / "d.pt")
+        files.append(tmp_path / "d.pt")
+    except ImportError:
+        pass
+    for file in files:
+        read_file(file)
+        save_truncated(file)
+        with pytest.raises(TensorFileError) as caught:
+            read_file(file)
+        message = str(caught.value)
+        assert message.startswith(f"{file}: damaged")
+        assert "\n" not in message
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.safetensors", "a.pt"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00" * 50, b"not a tensor file at all", b"\xff" * 500, b"PK\x03\x04" + b"\x07" * 80]
+)
+def test_garbage_gives_one_line(tmp_path: Path, name: str, content: bytes) -> None:
+    if name == "a.pt":
+        pytest.importorskip("torch")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TensorFileError) as caught:
+        read_file(tmp_path / name)
+    assert str(caught.value).startswith(f"{tmp_path / name}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_every_flipped_header_byte_reads_or_gives_one_line(tmp_path: Path) -> None:
+    path = write_safetensors(tmp_path / "m.safetensors", {"w": VALUES, "v": VALUES[0]})
+    good = path.read_bytes()
+    header = 8 + int.from_bytes(good[:8], "little")
+    for i in range(header):
+        path.write_bytes(good[:i] + bytes([good[i] ^ 0x15]) + good[i + 1 :])
+        try:
+            for tensor in read_file(path)[0]:
+                list(tensor.chunks(5))
+        except TensorFileError:
+            pass
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [1 << 70], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]},
+        {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]},
+        {"dtype": "F32", "shape": [1], "data_offsets": [0, 4, 8]},
+        {"dtype": "F32", "shape": 1, "data_offsets": [0, 4]},
+        {"dtype": 7, "shape": [1], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [1]},
+        "F32",
+    ],
+    ids=str,
+)
+def test_contradicting_safetensors_headers_are_refused(tmp_path: Path, entry: Any) -> None:
+    path = write_safetensors(tmp_path / "m.safetensors", {}, {"w": entry}, tail=b"\0" * 4)
+    with pytest.raises(TensorFileError, match=r"damaged"):
+        read_file(path)
+
+
+def test_overlaps_and_duplicates_in_safetensors_are_refused(tmp_path: Path) -> None:
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    path = write_safetensors(tmp_path / "m.safetensors", {}, {"a": entry, "b": entry}, tail=b"\0" * 4)
+    with pytest.raises(TensorFileError, match="starts at 0, not at 4"):
+        read_file(path)
+    text = b'{"a": 1, "a": 2}'
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+    with pytest.raises(TensorFileError, match="a name occurs twice"):
+        read_file(path)
+
+
+def test_pickled_objects_are_not_loaded(tmp_path: Path) -> None:
+    np.save(tmp_path / "o.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(TensorFileError, match=r"no float tensor in it; .*it holds objects and not floats"):
+        read_file(tmp_path / "o.npy")
+    torch = pytest.importorskip("torch")
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "m.pt")
+    with pytest.raises(TensorFileError, match=r"holds pickled objects; save tensors alone"):
+        read_file(tmp_path / "m.pt")
+
+
+def test_a_flipped_bit_in_an_npz_is_found_while_reading(tmp_path: Path) -> None:
+    np.savez(tmp_path / "m.npz", w=np.ones(1000, np.float32))
+    data = bytearray((tmp_path / "m.npz").read_bytes())
+    data[2000] ^= 1
+    (tmp_path / "m.npz").write_bytes(bytes(data))
+    with pytest.raises(TensorFileError, match=r"w.npy is damaged \(Bad CRC"):
+        list(only(tmp_path / "m.npz").chunks())
+
+
+def test_a_file_that_shrinks_while_it_is_read_gives_an_error(tmp_path: Path) -> None:
+    np.save(tmp_path / "w.npy", np.ones(1000))
+    tensor = only(tmp_path / "w.npy")
+    save_truncated(tmp_path / "w.npy")
+    with pytest.raises(TensorFileError, match="ends before its last element"):
+        list(tensor.chunks(10))
+
+
+def test_npz_sizes_that_contradict_shapes_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "w.npy", np.ones(1000))
+    with zipfile.ZipFile(tmp_path / "m.npz", "w") as archive:
+        archive.writestr("w.npy", (tmp_path / "w.npy").read_bytes()[:-8])
+    with pytest.raises(TensorFileError, match="the size of w does not fit its shape"):
+        read_file(tmp_path / "m.npz")
+
+
+def test_saved_ml_dtypes_say_what_to_do(tmp_path: Path) -> None:
+    np.savez(tmp_path / "m.npz", q=VALUES.astype(ml_dtypes.float8_e4m3fn), w=VALUES)
+    _, notes = read_file(tmp_path / "m.npz")
+    assert "raw bytes" in notes[0]
+    assert "save it with safetensors" in notes[0]
+
+
+def test_shards_folders_and_equal_names(tmp_path: Path) -> None:
+    for i in (1, 2):
+        arrays = {"shared": VALUES, f"own{i}": VALUES}
+        write_safetensors(tmp_path / f"model-0000{i}-of-00002.safetensors", arrays)
+    (tmp_path / "config.json").write_text("{}")
+    found = open_tensors([tmp_path, tmp_path / "model-00001-of-00002.safetensors"])
+    assert [tensor.name for tensor in found.tensors] == [
+        "model-00001-of-00002:shared", "own1", "model-00002-of-00002:shared", "own2",
+    ]  # fmt: skip
+    assert not found.problems
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "w.npy").write_bytes(b"")
+    np.save(tmp_path / "w.npy", VALUES)
+    np.save(tmp_path / "other" / "w.npy", VALUES)
+    twice = open_tensors([tmp_path / "w.npy", tmp_path / "other"])
+    assert [t.name for t in twice.tensors] == [f"{tmp_path / 'w.npy'}:w", f"{tmp_path / 'other' / 'w.npy'}:w"]
+
+
+def test_every_bad_path_gives_a_problem_and_the_others_are_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "w.npy", VALUES)
+    np.save(tmp_path / "i.npy", np.arange(3))
+    (tmp_path / "empty.npy").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.txt").write_text("x")
+    names = ["w.npy", "i.npy", "empty.npy", "folder", "a.txt", "absent.pt"]
+    found = open_tensors([tmp_path / name for name in names])
+    assert [tensor.name for tensor in found.tensors] == ["w"]
+    said = ["no float tensor", "empty file", "no tensor file in this folder", "unknown kind of file", "no such file"]
+    assert len(found.problems) == len(said)
+    for problem, words in zip(found.problems, said, strict=True):
+        assert words in problem
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "safetensors"])
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, kind: str) -> None:
+    def peak(count: int) -> int:
+        x = np.ones(count, np.float32)
+        path = tmp_path / f"{count}.{kind}"
+        if kind == "npy":
+            np.save(path, x)
+        elif kind == "npz":
+            np.savez_compressed(path, x)
+        else:
+            write_safetensors(path, {"w": x})
+        del x
+        tracemalloc.start()
+        total = sum(float(chunk.sum()) for chunk in only(path).chunks(10_000))
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert total == count
+        return size
+
+    peak(20_000)
+    assert peak(2_000_000) < peak(100_000) + 200_000

@@ -1,0 +1,566 @@
+"""Arrays for notebooks: the bits of the functions behind the operators, NumPy's shapes, and clear refusals."""
+
+from __future__ import annotations
+
+import copy
+import operator
+import pickle
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import fpsim as fp
+from fpsim.testing import assert_bits_equal
+from tests.oracles import casts
+
+Array = npt.NDArray[Any]
+FORMATS = [fp.E4M3, fp.E5M2, fp.E4M3FNUZ, fp.E2M1, fp.FP16, fp.BF16, fp.FP32, fp.format("p3109_k8p4uf")]
+formats = pytest.mark.parametrize("fmt", FORMATS, ids=str)
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": operator.truediv,
+}
+operators = pytest.mark.parametrize("name", OPERATORS)
+
+
+def sample(fmt: fp.Format, shape: tuple[int, ...], seed: int = 0) -> fp.EncodedArray:
+    """Any codes of a format, specials too."""
+    codes = np.random.default_rng(seed).integers(0, 2**fmt.bits, shape, dtype=np.uint64)
+    return fp.EncodedArray.from_codes(codes, fmt)
+
+
+def assert_same(got: Any, want: fp.EncodedArray) -> None:
+    """The same format and codes, whatever the values."""
+    assert type(got) is fp.EncodedArray
+    assert got.fmt == want.fmt
+    assert_bits_equal(got.codes, want.codes)
+
+
+# ---- making one
+
+
+@formats
+def test_floats_are_encoded(fmt: fp.Format) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    assert_bits_equal(fp.array(x, fmt).codes, fp.encode(x, fmt))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, ml_dtypes.float8_e5m2])
+def test_float_arrays_of_every_kind_are_taken(dtype: npt.DTypeLike) -> None:
+    x = np.array([1, -0.0, 0.25, np.nan], dtype)
+    assert_bits_equal(fp.array(x, fp.E4M3).codes, fp.encode(x, fp.E4M3))
+
+
+def test_a_float64_beside_a_tie_is_rounded_once() -> None:
+    assert fp.array(1.0625 + 2.0**-50, fp.E4M3).tolist() == 1.125
+    assert fp.array(1.0625, "e4m3").tolist() == 1.0
+
+
+def test_a_format_is_found_by_name_and_dtype() -> None:
+    assert fp.array([1], "float8_e4m3fn").fmt is fp.array([1], ml_dtypes.float8_e4m3fn).fmt is fp.E4M3
+
+
+@pytest.mark.parametrize("fmt", [fp.BF16, fp.TF32, fp.FP32], ids=str)
+@pytest.mark.parametrize("power", [26, 40, 53, 60, 62])
+def test_integers_are_rounded_once(fmt: fp.Format, power: int) -> None:
+    tie = 2**power + 2 ** (power - fmt.precision)  # halfway between 2**power and the next value
+    above = fp.array(2.0**power * (1 + fmt.eps), fmt).tolist()
+    for past in (tie + 1, np.int64(tie + 1), np.array(tie + 1), [tie + 1]):
+        assert float(fp.array(past, fmt).values.item()) == above
+    assert float(fp.array(tie - 1, fmt)) == float(fp.array(2.0**power, fmt))
+
+
+@pytest.mark.parametrize("values", [2**100 + 2**92 + 1, [2**100 + 2**92 + 1], np.array([2**100 + 2**92 + 1], object)])
+def test_integers_beyond_64_bits_are_rounded_once(values: Any) -> None:
+    assert fp.array(values, fp.BF16).values.ravel().tolist() == [2.0**100 * (1 + 2**-7)]
+
+
+@pytest.mark.parametrize("mode", casts.MODES)
+@pytest.mark.parametrize("fmt", [fp.BF16], ids=str)
+def test_integers_beyond_64_bits_take_the_mode(mode: str, fmt: fp.Format) -> None:
+    ulp = 2 ** (100 - fmt.mantissa_bits)
+    for rest in (0, 1, ulp // 2 - 1, ulp // 2, ulp // 2 + 1, ulp - 1, ulp, ulp + ulp // 2):
+        for integer in (2**100 + rest, -(2**100) - rest):
+            want = casts.round_magnitude(Fraction(abs(integer)), integer < 0, fmt, mode, 0, 32)
+            with fp.rounding(mode):
+                assert Fraction(float(fp.array(integer, fmt))) == (want if integer > 0 else -want)
+    with fp.rounding(mode):
+        beyond = float(fp.array(10**400, fmt))
+    assert beyond == (fmt.max if mode in ("toward_zero", "down", "odd") else np.inf)
+
+
+def test_integers_beyond_64_bits_need_a_narrower_format_than_fp64() -> None:
+    with pytest.raises(ValueError, match=r"FP64 takes integers of up to 64 bits; got larger ones"):
+        fp.array([2**70], fp.FP64)
+    assert fp.array([2**62], fp.FP64).tolist() == [2.0**62]
+
+
+def test_lists_that_numpy_makes_floats_of_keep_their_integers() -> None:
+    tie = 2**63 + 2**55  # between two values of BF16
+    assert fp.array([tie + 1, -1], fp.BF16).tolist() == [2.0**63 * (1 + 2**-7), -1]
+    assert fp.array([2**53, 0.5], fp.BF16).tolist() == [2.0**53, 0.5]
+    with pytest.raises(
+        ValueError, match=r"beside floats must lie within 2\*\*53.*got 9007199254740993\. Make an array"
+    ):
+        fp.array([2**53 + 1, 0.5], fp.BF16)
+
+
+def test_integers_beyond_the_format_overflow() -> None:
+    assert_bits_equal(fp.array([1000, -1000], fp.E4M3).codes, fp.encode(np.array([1000, -1000], np.float64), fp.E4M3))
+    assert fp.array([10**30, -(10**30)], fp.FP16).tolist() == [np.inf, -np.inf]
+
+
+def test_booleans_and_small_integers_are_integers() -> None:
+    assert fp.array([True, False], fp.E4M3).tolist() == [1, 0]
+    assert fp.array(np.array([-8, 7], ml_dtypes.int4), fp.E4M3).tolist() == [-8, 7]
+    assert fp.array(np.zeros((0, 2), int), fp.E4M3).shape == (0, 2)
+
+
+def test_torch_tensors_are_taken() -> None:
+    torch = pytest.importorskip("torch")
+    assert fp.array(torch.tensor([0.3, 500.0], dtype=torch.bfloat16), fp.E5M2).tolist() == [0.3125, 512]
+    assert fp.array(torch.tensor([3, -2]), fp.E5M2).tolist() == [3, -2]
+
+
+def test_an_encoded_array_is_converted_or_copied() -> None:
+    x = fp.array([0.3, 448, np.nan, -0.0], fp.E4M3)
+    assert_same(fp.array(x, fp.E5M2), fp.array([0.3125, 448, np.nan, -0.0], fp.E5M2))
+    same = fp.array(x, "e4m3")
+    same[0] = 2
+    assert float(x[0]) == 0.3125
+
+
+def test_a_conversion_to_fewer_bits_rounds() -> None:
+    assert fp.array([1.0625, 1.1875], fp.FP16).astype(fp.E4M3).tolist() == [1, 1.25]
+    with fp.rounding("up"):
+        assert fp.array([1.0625], fp.FP16).astype(fp.E4M3).tolist() == [1.125]
+
+
+def test_codes_make_an_array_of_their_own_memory() -> None:
+    codes = np.array([0x38, 0x80], np.uint8)
+    x = fp.EncodedArray.from_codes(codes, "e4m3")
+    codes[0] = 0
+    assert_bits_equal(x.codes, np.array([0x38, 0x80], np.uint8))
+    assert_bits_equal(
+        fp.EncodedArray.from_codes(np.array([1.5], ml_dtypes.float8_e4m3fn), fp.E4M3).codes, np.array([60], np.uint8)
+    )
+    assert fp.EncodedArray.from_codes([1, 2], fp.FP16).codes.dtype == np.uint16
+
+
+def test_the_class_is_not_mistaken_for_the_function_that_rounds() -> None:
+    for codes, fmt in (([1.0, 2.0], fp.E4M3), (np.array([1], np.uint16), fp.E4M3), (np.array([1], np.uint8), "e4m3")):
+        with pytest.raises(
+            TypeError, match=r"fpsim\.array rounds values into a format, EncodedArray\.from_codes checks"
+        ):
+            fp.EncodedArray(codes, fmt)  # type: ignore[arg-type]
+
+
+def test_what_is_no_number_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"values must be an array of float16.*got <U1"):
+        fp.array(["a"], fp.E4M3)
+    with pytest.raises(TypeError, match=r"got objects"):
+        fp.array([None], fp.E4M3)
+    with pytest.raises(TypeError, match=r"got complex128"):
+        fp.array([1j], fp.E4M3)
+    with pytest.raises(ValueError, match=r"format must be one of .* got 'fp8'. Did you mean 'E4M3' or 'E5M2'"):
+        fp.array([1], "fp8")
+    with pytest.raises(ValueError, match=r"codes must lie in 0 \.\. 0xff"):
+        fp.EncodedArray.from_codes([256], fp.E4M3)
+    with pytest.raises(TypeError, match=r"codes must be codes of E4M3; got an array of float64"):
+        fp.EncodedArray.from_codes([0.5], fp.E4M3)
+
+
+# ---- arithmetic
+
+
+@formats
+@operators
+def test_operators_are_the_functions(name: str, fmt: fp.Format) -> None:
+    a, b = sample(fmt, (50, 1), 1), sample(fmt, (40,), 2)
+    want = getattr(fp, name)(a.codes, b.codes, fmt=fmt)
+    got = OPERATORS[name](a, b)
+    assert got.fmt == fmt
+    assert got.shape == (50, 40)
+    assert_bits_equal(got.codes, want)
+
+
+@formats
+def test_methods_are_the_functions(fmt: fp.Format) -> None:
+    a, b, c = (sample(fmt, (300,), seed) for seed in range(3))
+    assert_bits_equal(a.sqrt().codes, fp.sqrt(a.codes, fmt=fmt))
+    assert_bits_equal(a.round().codes, fp.round_to_integral(a.codes, fmt=fmt))
+    assert_bits_equal(a.remainder(b).codes, fp.remainder(a.codes, b.codes, fmt=fmt))
+    assert_bits_equal(a.fma(b, c).codes, fp.fma(a.codes, b.codes, c.codes, fmt=fmt))
+    assert_bits_equal((-a).codes, fp.negative(a.codes, fmt=fmt))
+    assert_bits_equal(abs(a).codes, fp.absolute(a.codes, fmt=fmt))
+    assert_same(+a, a)
+
+
+def test_results_are_those_of_the_oracle() -> None:
+    a, b = sample(fp.E4M3, (64, 1), 3), sample(fp.E4M3, (64,), 4)
+    for symbol in (operator.add, operator.sub, operator.mul):  # float64 holds them exactly
+        exact = symbol(a.values.astype(np.float64), b.values.astype(np.float64))
+        want = np.where(np.isnan(exact), 0x7F, casts.encode_all(exact.ravel(), fp.E4M3).reshape(exact.shape)).astype(
+            np.uint8
+        )
+        assert_bits_equal(symbol(a, b).codes, want)
+
+
+VALUES: dict[str, Any] = {
+    "an integer": 3,
+    "a float": 0.1,
+    "a truth": True,
+    "an infinity": -np.inf,
+    "a NumPy scalar": np.float32(0.7),
+    "a NumPy integer": np.int64(-5),
+    "a list": [0.1, 2, -3],
+    "an array": np.array([[0.1], [5.3]]),
+    "an integer array": np.array([1, 2, 3]),
+    "an array of bfloat16": np.array([1.0, 0.1, 3], ml_dtypes.bfloat16),
+}
+
+
+@operators
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_values_beside_an_array_are_first_rounded_into_its_format(name: str, value: Any) -> None:
+    x, symbol = fp.array([0.3, -1.5, 7], fp.E4M3), OPERATORS[name]
+    assert_same(symbol(x, value), symbol(x, fp.array(value, fp.E4M3)))
+    assert_same(symbol(value, x), symbol(fp.array(value, fp.E4M3), x))
+
+
+def test_augmented_assignment_makes_a_new_array() -> None:
+    x = y = fp.array([1, 2], fp.E4M3)
+    x += 1
+    assert x.tolist() == [2, 3]
+    assert y.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, np.int32(3), np.array(2)])
+def test_a_power_multiplies_from_the_left(n: int) -> None:
+    x = sample(fp.E5M2, (256,))
+    want = x
+    for _ in range(int(n) - 1):
+        want = fp.EncodedArray.from_codes(fp.multiply(want.codes, x.codes, fmt=fp.E5M2), fp.E5M2)
+    assert_same(x**n, want)
+
+
+def test_powers_of_zero_half_and_negative_integers() -> None:
+    x = sample(fp.E5M2, (256,))
+    assert_same(x**0, fp.array(np.ones(256), fp.E5M2))
+    assert_same(x**0.5, x.sqrt())
+    assert_same(x ** np.float32(0.5), x.sqrt())
+    assert_same(x**-3, 1 / (x * x * x))
+
+
+@pytest.mark.parametrize("exponent", [2.0, 1.5, "2", None, [2], np.array([1, 2])])
+def test_other_powers_are_refused(exponent: Any) -> None:
+    with pytest.raises(TypeError, match=re.escape("** takes an integer exponent, or 0.5 for the root; got ")):
+        fp.array([1.0], fp.E4M3) ** exponent
+    with pytest.raises(TypeError, match="unsupported operand"):
+        2 ** fp.array([1.0], fp.E4M3)  # type: ignore[operator]
+
+
+def test_what_has_no_one_meaning_is_no_operator() -> None:
+    x = fp.array([5.0], fp.E4M3)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        x % 3  # type: ignore[operator]
+    with pytest.raises(TypeError, match="unsupported operand"):
+        np.array([5.0]) % x
+    with pytest.raises(TypeError, match="unsupported operand"):
+        x + "1"
+    with pytest.raises(TypeError, match="unsupported operand"):
+        x + 1j
+    with pytest.raises(TypeError, match="does not support ufuncs"):
+        np.exp(x)
+
+
+SYMBOLS = [*OPERATORS.values(), operator.matmul, operator.eq, operator.lt, operator.ge]
+
+
+def test_functions_do_not_take_the_values_for_float32() -> None:
+    x = fp.array([1, 2], fp.E4M3)
+    with pytest.raises(TypeError, match="a must be codes or of a float dtype"):
+        fp.add(x, x)
+    with pytest.raises(TypeError, match="must be codes of E4M3"):
+        fp.decode(x, fp.E4M3)
+    assert_bits_equal(fp.encode(x, fp.E5M2), x.astype(fp.E5M2).codes)  # values are floats
+
+
+@pytest.mark.parametrize("symbol", SYMBOLS)
+def test_operands_of_two_formats_are_refused(symbol: Callable[[Any, Any], Any]) -> None:
+    message = "operands must have one format; got E4M3 and E5M2. Convert one of them, such as y.astype('E4M3')."
+    with pytest.raises(TypeError, match=re.escape(message)):
+        symbol(fp.array([1], fp.E4M3), fp.array([1], fp.E5M2))
+    with pytest.raises(TypeError, match="one format"):
+        fp.array([1], fp.E4M3).fma(2, fp.array([1], fp.E5M2))
+
+
+def test_shapes_that_do_not_broadcast_are_refused() -> None:
+    with pytest.raises(ValueError, match="broadcast"):
+        fp.array([1, 2], fp.E4M3) + fp.array([1, 2, 3], fp.E4M3)
+
+
+# ---- matrix products
+
+
+def slow_matmul(a: Array, b: Array, fmt: fp.Format) -> Array:
+    """(m, k) @ (k, n) values, rounded one by one; float64 holds each product and sum exactly."""
+
+    def rounded(exact: Any) -> float:
+        return casts.value(fmt, casts.encode(float(exact), fmt))
+
+    result = np.empty((a.shape[0], b.shape[1]))
+    for i, j in np.ndindex(result.shape):
+        total = rounded(a[i, 0] * b[0, j])
+        for k in range(1, a.shape[1]):
+            total = rounded(total + rounded(a[i, k] * b[k, j]))
+        result[i, j] = total
+    return result
+
+
+@pytest.mark.parametrize("fmt", [fp.E4M3, fp.FP16], ids=str)
+def test_a_matrix_product_rounds_each_product_and_sum_in_order(fmt: fp.Format) -> None:
+    random = np.random.default_rng(0)
+    a, b = (fp.array(random.standard_normal(shape), fmt) for shape in ((5, 9), (9, 4)))
+    want = slow_matmul(a.values.astype(np.float64), b.values.astype(np.float64), fmt)
+    assert_same(a @ b, fp.array(want, fmt))
+    assert (a @ b).tolist() != fp.array(a.values @ b.values, fmt).tolist()  # the order matters
+
+
+SHAPES = [
+    ((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((2, 3), (5, 3, 4)),
+    ((5, 1, 2, 3), (6, 3, 4)), ((5, 2, 3), (3,)), ((3,), (5, 3, 4)), ((2, 0), (0, 4)), ((0,), (0,)), ((0, 3), (3, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("a", "b"), SHAPES, ids=str)
+def test_matrix_products_have_the_shapes_of_numpy(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    random = np.random.default_rng(0)
+    x, y = random.integers(-3, 4, a).astype(np.float64), random.integers(-3, 4, b).astype(np.float64)
+    want = fp.array(x @ y, fp.FP16)  # small integers are exact in any order
+    # a product of -0 and a sum from it may be -0, where NumPy starts from +0
+    got = fp.array(x, fp.FP16) @ fp.array(y, fp.FP16)
+    assert got.shape == want.shape
+    assert got.tolist() == want.tolist()
+    assert (x @ fp.array(y, fp.FP16)).tolist() == want.tolist()
+    assert (fp.array(x, fp.FP16) @ y).tolist() == want.tolist()
+
+
+def test_a_sum_starts_with_the_first_product() -> None:
+    assert_bits_equal((fp.array([-0.0], fp.E4M3) @ [1.0]).codes, np.array(0x80, np.uint8))
+
+
+def test_matrices_that_do_not_fit_are_refused() -> None:
+    x = fp.array(np.ones((2, 3)), fp.E4M3)
+    with pytest.raises(ValueError, match=r"equally long; got shapes \(2, 3\) and \(2, 3\)"):
+        x @ x
+    with pytest.raises(ValueError, match=r"@ takes arrays with axes; got shapes \(2, 3\) and \(\)"):
+        x @ 2
+    with pytest.raises(TypeError, match="unsupported operand"):
+        x @ "a"
+
+
+# ---- comparisons
+
+COMPARISONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
+comparisons = pytest.mark.parametrize("compare", COMPARISONS)
+
+
+@formats
+@comparisons
+def test_comparisons_are_those_of_the_values(compare: Callable[[Any, Any], Any], fmt: fp.Format) -> None:
+    a, b = sample(fmt, (60, 1), 1), sample(fmt, (50,), 2)
+    a[:2, 0], b[:2] = [0.0, 2.0], [-0.0, 2.0]
+    assert_bits_equal(compare(a, b), compare(a.values, b.values))
+    assert_bits_equal(compare(a, b.values), compare(a.values, b.values))
+    assert_bits_equal(compare(a.values, b), compare(a.values, b.values))
+
+
+@comparisons
+def test_a_number_is_compared_exactly(compare: Callable[[Any, Any], Any]) -> None:
+    x = fp.array([0.1, 448, -448, np.nan, 2**8], fp.E4M3)
+    values = [0.1015625, 448.0, -448.0, np.nan, 256.0]
+    for number in (0.1, 0.1015625, 1000, -1000, 10**400, -(10**400), np.inf, 448, np.float32(0.1), np.int64(256)):
+        want = [bool(compare(value, number)) for value in values]
+        assert compare(x, number).tolist() == want
+        assert compare(number, x).tolist() == [bool(compare(number, value)) for value in values]
+        assert compare(x, [number] * 5).tolist() == want
+        assert compare(x, np.array([number] * 5)).tolist() == want
+
+
+def test_integers_that_float64_rounds_are_compared_exactly() -> None:
+    x = fp.array(2**60, fp.BF16)
+    assert x == 2**60
+    assert x != 2**60 + 1
+    assert x < 2**60 + 1
+    assert x > np.int64(2**60 - 1)
+    assert (x < np.array([2**60 - 1, 2**60 + 1])).tolist() == [False, True]
+
+
+def test_a_comparison_of_single_elements_is_a_truth() -> None:
+    x = fp.array([1, 2], fp.E4M3)
+    for truth in (x[0] == x[0], x[0] < 3, np.int64(3) > x[0]):
+        assert type(truth) is np.bool_
+        assert truth
+    assert 2 in x
+    assert 2.01 not in x
+    assert None not in x
+    assert max(x).tolist() == 2
+
+
+def test_an_array_differs_from_what_is_no_number() -> None:
+    x = fp.array([1], fp.E4M3)
+    assert (x == None) is False  # noqa: E711
+    assert (x != "a") is True
+    with pytest.raises(TypeError, match="not supported between"):
+        max(x, "a")
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(x)
+
+
+# ---- elements and shapes
+
+
+def test_indexing_follows_numpy() -> None:
+    codes = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    x = fp.EncodedArray.from_codes(codes, fp.E4M3)
+    indices: tuple[Any, ...] = (
+        0,
+        (1, 2, 3),
+        (slice(None), 1),
+        (..., 2),
+        [0, 0],
+        (0, [1, 2], [3, 0]),
+        codes > 5,
+        None,
+        (1, slice(2, 0, -1)),
+    )
+    for index in indices:
+        assert_bits_equal(x[index].codes, np.asarray(codes[index]))
+    assert_bits_equal(x[x > 0.01].codes, codes[x.values > 0.01])
+    with pytest.raises(IndexError):
+        x[2]
+
+
+def test_a_single_element_is_an_array_without_axes() -> None:
+    element = fp.array([1, 2], fp.E4M3)[1]
+    assert type(element) is fp.EncodedArray
+    assert element.shape == ()
+    assert (element + 1).shape == ()
+
+
+def test_assignment_rounds_into_the_format() -> None:
+    x = fp.array(np.zeros((2, 3)), fp.E4M3)
+    x[0] = 0.3
+    x[1, 1:] = fp.array([0.3, 1000], fp.FP16)
+    with fp.rounding("up"):
+        x[1, 0] = 0.29
+    assert_same(x, fp.array([[0.3125] * 3, [0.3125, 0.3125, np.nan]], fp.E4M3))
+    x[x <= 0.32] = 7
+    assert x[1, 0] == 7
+
+
+def test_slices_share_memory_and_codes_are_read_only() -> None:
+    x = fp.array(np.zeros((2, 3)), fp.E4M3)
+    x[0][1] = 1
+    x.T[2, 0] = 2
+    x.reshape(6)[3] = 3
+    x.ravel()[4] = 4
+    x.copy()[:] = 9
+    copy.copy(x)[:] = 9
+    assert x.tolist() == [[0, 1, 2], [3, 4, 0]]
+    with pytest.raises(ValueError, match="read-only"):
+        x.codes[0, 0] = 1
+    with pytest.raises(AttributeError):
+        x.fmt = fp.E5M2  # type: ignore[misc]
+
+
+def test_shapes_are_those_of_the_codes() -> None:
+    x = fp.array(np.zeros((2, 3)), fp.E4M3)
+    assert (x.shape, x.ndim, x.size, len(x)) == ((2, 3), 2, 6, 2)
+    assert x.T.shape == x.reshape(3, 2).shape == x.reshape((3, -1)).shape == (3, 2)
+    assert x.ravel().shape == (6,)
+    assert [row.shape for row in x] == [(3,), (3,)]
+    with pytest.raises(TypeError, match=r"len\(\) needs an array with an axis; got one of shape \(\)"):
+        len(x[0, 0])
+    with pytest.raises(TypeError):
+        iter(x[0, 0])
+
+
+def test_one_element_converts_to_a_python_number() -> None:
+    x = fp.array([-2.75], fp.E4M3)
+    assert (float(x), int(x), bool(x), bool(x[0] * 0)) == (-2.75, -2, True, False)
+    two = fp.array([1, 2], fp.E4M3)
+    for convert in (float, int, bool):
+        with pytest.raises(TypeError, match=rf"{convert.__name__}\(\) takes an array of one element; got shape \(2,\)"):
+            convert(two)
+
+
+# ---- values
+
+
+@formats
+def test_numpy_reads_the_exact_values(fmt: fp.Format) -> None:
+    x = sample(fmt, (5, 6))
+    assert_bits_equal(np.asarray(x), fp.decode(x.codes, fmt))
+    assert_bits_equal(x.values, fp.decode(x.codes, fmt))
+    assert_bits_equal(np.asarray(x, np.float64), fp.decode(x.codes, fmt, np.float64))
+
+
+@pytest.mark.parametrize("fmt", [fp.FP64, fp.Format("wide", 9, 3)], ids=str)
+def test_values_that_float32_does_not_hold_are_float64(fmt: fp.Format) -> None:
+    x = fp.array([1.0, 0.125], fmt)
+    assert_bits_equal(np.asarray(x), np.array([1.0, 0.125], np.float64))
+    assert x.values.dtype == np.float64
+
+
+def test_numpy_functions_of_values_work() -> None:
+    x = fp.array([[1, 2], [3, 4]], fp.E4M3)
+    assert np.mean(x) == 2.5
+    assert np.asarray([x[0], x[1]]).tolist() == [[1, 2], [3, 4]]
+    assert np.allclose(x, [[1, 2], [3, 4]])
+    with pytest.raises(ValueError, match="the values of an encoded array are computed; got copy=False"):
+        np.asarray(x, copy=False)
+
+
+def test_an_array_survives_pickling_and_copying() -> None:
+    x = sample(fp.E5M2, (3, 4))
+    assert_same(pickle.loads(pickle.dumps(x)), x)
+    assert_same(copy.deepcopy(x), x)
+
+
+# ---- repr
+
+
+def test_repr_shows_the_values_and_the_format() -> None:
+    assert repr(fp.array([1, 0.3, 448], fp.E4M3)) == "fp.array([1, 0.3125, 448], E4M3)"
+    specials = fp.array([-0.0, np.nan, np.inf, -np.inf, 2**-16, 57344], fp.E5M2)
+    assert str(specials) == "fp.array([-0.0, nan, inf, -inf, 1.5258789e-05, 57344], E5M2)"
+    assert repr(specials[0]) == "fp.array(-0.0, E5M2)"
+
+
+def test_repr_lines_columns_up_and_shortens_what_is_long() -> None:
+    matrix = fp.array([[1, 0.3, 448], [-0.0, 20, np.nan]], fp.E4M3)
+    assert repr(matrix) == "fp.array([[     1, 0.3125,    448],\n          [  -0.0,     20,    nan]], E4M3)"
+    assert repr(fp.array(np.arange(2000), "fp16")) == "fp.array([0, 1, 2, ..., 1997, 1998, 1999], FP16, shape=(2000,))"
+    assert len(repr(sample(fp.E4M3, (2000, 2000))).splitlines()) < 20
+
+
+def test_repr_of_nothing_keeps_the_shape() -> None:
+    assert repr(fp.array([], fp.E4M3)) == "fp.array([], E4M3)"
+    assert repr(fp.array(np.zeros((0, 3)), fp.E4M3)) == "fp.array([], E4M3, shape=(0, 3))"
+
+
+@formats
+def test_repr_reads_back_as_the_same_values(fmt: fp.Format) -> None:
+    x = sample(fmt, (4, 30))
+    names = {"fp": fp, str(fmt): fmt, "nan": np.nan, "inf": np.inf}
+    assert_bits_equal(eval(repr(x), names).values, x.values)

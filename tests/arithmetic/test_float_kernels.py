@@ -1,0 +1,581 @@
+"""Float loops and tables return the codes and flags of the integer core, in any state of the processor."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import assume, given, reject, settings
+from hypothesis import strategies as st
+
+import fpsim as fp
+from fpsim.arithmetic import routes
+from fpsim.arithmetic.float_plan import float_plan, tiny_below
+from fpsim.arithmetic.kernels import nearest, order, table
+from fpsim.arithmetic.operation import Operation, operation
+from fpsim.core.layouts import decode_plan, encode_plan, pack_plan, unpack_layout
+from fpsim.formats.float_format import NanEncoding
+from fpsim.formats.policies import OVERFLOWS
+from fpsim.runtime import threads
+from fpsim.runtime.elementwise import Run
+from fpsim.runtime.pipeline import PIECE
+from fpsim.runtime.processor import keeps_ieee
+from tests.arithmetic.checks import assert_same, keywords
+from tests.kit import processor
+from tests.kit.hard_columns import hard_columns
+from tests.oracles import casts
+
+Array = npt.NDArray[Any]
+Formats = tuple[fp.Format, ...]
+
+BINARY = ("add", "subtract", "multiply", "divide")
+NAMES = (*BINARY, "sqrt", "fma")
+TININESS = ("after", "before")
+COUNT = 3000  # of each kind of operand
+
+
+def arity(name: str) -> int:
+    return {"sqrt": 1, "fma": 3}.get(name, 2)
+
+
+def run(way: Run, columns: list[Array], what: Operation, flagged: bool) -> tuple[Array, ...]:
+    """(codes, flags) or (codes,) by one way of computing."""
+    targets: tuple[Array, ...] = (np.full(columns[0].size, 0x55, routes.result_dtype(what)),)
+    if flagged:
+        targets = (*targets, np.full(columns[0].size, 0x55, np.uint8))
+    way(tuple(columns), targets, 0)
+    return targets
+
+
+def by_core(what: Operation, columns: list[Array]) -> tuple[Array, Array]:
+    codes, flags = run(routes._by_core(what), columns, what, True)
+    return codes, flags
+
+
+def is_fast(what: Operation, flagged: bool) -> bool:
+    """Whether a float loop takes an operation, with flags or without."""
+    plan = float_plan(what)
+    return routes._nearest(what) is not None or (plan is not None and not (flagged and plan.limits is None))
+
+
+def compare(way: Run, what: Operation, columns: list[Array], **words: Any) -> None:
+    """One way gives the core's codes and flags, and the same codes without flags."""
+    want = by_core(what, columns)
+    named = keywords(what.formats, what.result.fmt, words)
+    codes, flags = run(way, columns, what, True)
+    assert_same(codes, want[0], what.name, columns, named | {"flags": True}, "codes")
+    assert_same(flags, want[1], what.name, columns, named | {"flags": True}, "flags")
+    (codes,) = run(way, columns, what, False)
+    assert_same(codes, want[0], what.name, columns, named, "codes")
+
+
+def compare_float(name: str, columns: list[Array], fmts: Formats, out: fp.Format, **words: Any) -> None:
+    compare(
+        routes._by_float(operation(name, fmts, out, **words)), operation(name, fmts, out, **words), columns, **words
+    )
+
+
+# ---- every loop
+
+
+CASES = [
+    *[(name, (fmt,) * arity(name), fmt) for fmt in (fp.FP16, fp.BF16, fp.FP32, fp.TF32) for name in NAMES],
+    *[(name, (fp.FP16,) * arity(name), fp.E4M3) for name in NAMES],
+    *[(name, (fp.FP32,) * arity(name), fp.FP16) for name in NAMES],
+    *[(name, (fp.FP16, fp.BF16), fp.BF16) for name in BINARY],
+    *[("fma", (fmt,) * 3, fmt) for fmt in (fp.E4M3, fp.E5M2)],
+    ("fma", (fp.FP16, fp.BF16, fp.FP32), fp.BF16),
+    ("fma", (fp.E4M3, fp.E5M2, fp.FP16), fp.FP16),
+]  # fmt: skip
+EVERY_CASE = pytest.mark.parametrize(
+    ("name", "fmts", "out"), CASES, ids=[f"{name}-{'-'.join(map(str, fmts))}-{out}" for name, fmts, out in CASES]
+)
+
+
+@EVERY_CASE
+def test_float_loops_give_the_cores_codes_and_flags(name: str, fmts: Formats, out: fp.Format) -> None:
+    columns = hard_columns(name, fmts, out, COUNT, seed=1)
+    for rounding in casts.MODES:
+        for tininess in TININESS:
+            compare_float(name, columns, fmts, out, rounding=rounding, tininess=tininess)
+
+
+@pytest.mark.parametrize("name", ["sqrt", "multiply", "divide"])
+def test_formats_whose_largest_values_float32_cannot_hold_are_not_computed_in_it(name: str) -> None:
+    """Found by drawing formats: a BF16 layout without Inf reaches 2**128, which a float32 kernel read as Inf."""
+    big = fp.Format("big", exponent_bits=8, mantissa_bits=1, infinities=False, nan="top")
+    columns = hard_columns(name, (big,) * arity(name), big, COUNT, seed=1)
+    compare_float(name, columns, (big,) * arity(name), big)
+
+
+@EVERY_CASE
+def test_a_float_loop_serves_each_case(name: str, fmts: Formats, out: fp.Format) -> None:
+    loses_infinity = out == fp.E4M3 != fmts[0]  # then the flags follow other rules, and the core makes them
+    assert is_fast(operation(name, fmts, out), flagged=False)
+    assert is_fast(operation(name, fmts, out), flagged=True) != loses_infinity
+
+
+@pytest.mark.parametrize("overflow", OVERFLOWS)
+@pytest.mark.parametrize("out", [fp.E4M3, fp.E5M2, fp.E2M1, fp.FP16], ids=str)
+def test_float_loops_follow_every_overflow_word(out: fp.Format, overflow: str) -> None:
+    fmts = (fp.FP16, fp.FP16)
+    for name in ("multiply", "add"):
+        columns = hard_columns(name, fmts, out, COUNT, seed=2)
+        for rounding in ("nearest_even", "down", "odd"):
+            for subnormals in ("keep", "flush"):
+                words = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals}
+                compare_float(name, columns, fmts, out, **words)
+
+
+TABLES = [
+    *[(name, fmts) for name in (*BINARY, "minimum") for fmts in ((fp.E4M3, fp.E4M3), (fp.E5M2, fp.E4M3))],
+    *[(name, (fmt,)) for name in ("sqrt", "round_to_integral", "convert", "next_up") for fmt in (fp.E5M2, fp.FP16)],
+    *[(name, (fp.E5M2, fp.E2M1)) for name in ("less", "equal", "add")],
+]
+
+
+@pytest.mark.parametrize(("name", "fmts"), TABLES, ids=[f"{name}-{'-'.join(map(str, f))}" for name, f in TABLES])
+def test_tables_give_the_cores_codes_and_flags(name: str, fmts: Formats) -> None:
+    what = operation(name, fmts, fmts[0])
+    index = np.random.default_rng(0).permutation(1 << what.operand_bits)  # every combination, in no order
+    low = fmts[-1].bits
+    sources = [index] if len(fmts) == 1 else [index >> low, index & ((1 << low) - 1)]
+    columns = [source.astype(fmt.storage) for source, fmt in zip(sources, fmts, strict=True)]
+    compare(routes._by_table(what), what, columns)
+    compare(routes._by_table(what), what, [column[:777] for column in columns])
+
+
+@pytest.mark.parametrize("out", [fp.E4M3, fp.BF16], ids=str)
+def test_tables_read_around_the_caches_give_the_same_bits(out: fp.Format) -> None:
+    what = operation("add", (fp.E4M3, fp.E4M3), out)
+    drawn = np.random.default_rng(3).integers(0, 256, (2, 5000)).astype(np.uint8)
+    want = by_core(what, list(drawn))[0]
+    results, _ = routes._tables(what)
+    for size in (0, 1, 127, 500, 5000):
+        for offset in (0, 1, 31, 32, 63):  # of the target from a cache line
+            space = np.full(size + 256, 0x55, out.storage)
+            first = -space.ctypes.data % 64 // space.itemsize + offset
+            codes = space[first : first + size]
+            table.pair_kernel(True)(drawn[0, :size], drawn[1, :size], np.uint16(8), results, codes)
+            assert np.array_equal(codes, want[:size]), (size, offset)
+            assert set(space[:first].tolist()) | set(space[first + size :].tolist()) == {0x55}
+
+
+@pytest.mark.parametrize("name", [*order.COMPARISONS, *order.EXTREMA])
+@pytest.mark.parametrize("fmt", [fp.FP16, fp.FP32, fp.E4M3FNUZ], ids=str)
+def test_comparisons_by_integers_give_the_cores_results_and_flags(fmt: fp.Format, name: str) -> None:
+    columns = hard_columns("subtract", (fmt, fmt), fmt, COUNT, seed=3)
+    for input_subnormals in ("keep", "flush"):
+        what = operation(name, (fmt, fmt), fmt, input_subnormals=input_subnormals)
+        compare(routes._by_float(what), what, columns, input_subnormals=input_subnormals)
+
+
+# ---- FP16 and BF16 to nearest even, block by block
+
+
+SHORT = pytest.mark.parametrize("fmt", [fp.FP16, fp.BF16], ids=str)
+SCALED = pytest.mark.parametrize("name", ["multiply", "divide"])
+SHORT_NAMES = pytest.mark.parametrize("name", NAMES)
+
+
+@SHORT
+@SHORT_NAMES
+def test_every_size_around_the_blocks_gives_the_same_bits(fmt: fp.Format, name: str) -> None:
+    what = operation(name, (fmt,) * arity(name), fmt)
+    way = routes._by_float(what)
+    columns = [column[:1025] for column in hard_columns(name, what.formats, fmt, 300, seed=4)]
+    want = by_core(what, columns)
+    for size in range(1, 1026):
+        part = [column[-size:] for column in columns]
+        codes, flags = run(way, part, what, True)
+        (alone,) = run(way, part, what, False)
+        assert np.array_equal(codes, want[0][-size:]), size
+        assert np.array_equal(flags, want[1][-size:]), size
+        assert np.array_equal(alone, codes), size
+
+
+def ordinary(size: int) -> list[Array]:
+    """BF16 operands whose products and quotients are normal numbers, and inexact."""
+    generator = np.random.default_rng(5)
+    return [generator.integers(0x3F81, 0x4000, size).astype(np.uint16) for _ in range(2)]
+
+
+@SCALED
+@pytest.mark.parametrize("place", [0, 1, 15, 16, 255, 510, 511])
+def test_one_subnormal_result_in_one_block_is_rounded_once(name: str, place: int) -> None:
+    size = 40 * nearest.BLOCK + 77
+    what = operation(name, (fp.BF16, fp.BF16), fp.BF16)
+    tiny = (0x0081, 0x3EAB) if name == "multiply" else (0x0081, 0x40AB)  # a third or a fifth of the smallest normal
+    blocks = (0, 1, nearest.PATIENCE - 1, nearest.PATIENCE, nearest.PATIENCE + 1, 39, 40)
+    for chosen in [*[(block,) for block in blocks], (0, nearest.PATIENCE), (3, 3 + nearest.PATIENCE - 1, 38)]:
+        columns = ordinary(size)
+        for block in chosen:
+            at = min(block * nearest.BLOCK + place, size - 1)
+            columns[0][at], columns[1][at] = tiny
+        compare(routes._by_float(what), what, columns)
+        part = [column[place + 1 :] for column in columns]  # the same at other places of the blocks
+        compare(routes._by_float(what), what, part)
+
+
+@SCALED
+def test_patience_ends_whatever_came_before(name: str) -> None:
+    what = operation(name, (fp.BF16, fp.BF16), fp.BF16)
+    hard = hard_columns(name, (fp.BF16, fp.BF16), fp.BF16, 200, seed=6)
+    columns = [np.concatenate([h, o, h[:50], o]) for h, o in zip(hard, ordinary(17 * nearest.BLOCK + 9), strict=True)]
+    compare(routes._by_float(what), what, columns)
+
+
+@SHORT
+@pytest.mark.parametrize("name", BINARY)
+def test_loops_around_the_caches_give_the_same_bits(fmt: fp.Format, name: str) -> None:
+    what = operation(name, (fmt, fmt), fmt)
+    columns = hard_columns(name, what.formats, fmt, 2000, seed=7)
+    want = by_core(what, columns)[0]
+    for size in (0, 1, 127, 500, columns[0].size):
+        for offset in (0, 1, 31, 32):  # of the target from a cache line
+            space = np.empty(size + 128, np.uint16)
+            first = -space.ctypes.data % 64 // 2 + offset
+            codes = space[first : first + size]
+            nearest.binary_kernel(fmt, name, True)(*[column[:size] for column in columns], codes)
+            assert np.array_equal(codes, want[:size]), (size, offset)
+
+
+@SCALED
+def test_results_too_large_for_the_caches_are_the_same(name: str) -> None:
+    repeats = routes.STREAM_BYTES // 2 // 4000 + 1
+    what = operation(name, (fp.BF16, fp.BF16), fp.BF16)
+    columns = hard_columns(name, what.formats, fp.BF16, 1000, seed=8)
+    want = np.tile(by_core(what, columns)[0], repeats)
+    long = [np.tile(column, repeats) for column in columns]
+    assert long[0].nbytes >= routes.STREAM_BYTES
+    codes = getattr(fp, name)(*long, fmt=fp.BF16)
+    assert np.array_equal(codes, want)
+    codes = getattr(fp, name)(*long, fmt=fp.BF16, out=long[1])
+    assert np.array_equal(codes, want)
+
+
+# ---- through the public functions: targets that are operands, scalars, gaps
+
+
+PUBLIC = [(name, fmt, "nearest_even") for name in NAMES for fmt in (fp.FP16, fp.BF16)] + [
+    (name, fp.FP32, "up") for name in ("add", "divide", "fma", "sqrt")
+]
+EVERY_PUBLIC = pytest.mark.parametrize(
+    ("name", "fmt", "rounding"), PUBLIC, ids=[f"{name}-{fmt}-{rounding}" for name, fmt, rounding in PUBLIC]
+)
+
+
+@EVERY_PUBLIC
+def test_results_may_replace_any_operand(name: str, fmt: fp.Format, rounding: str) -> None:
+    what = operation(name, (fmt,) * arity(name), fmt, rounding=rounding)
+    drawn = hard_columns(name, what.formats, fmt, PIECE // 8, seed=9)
+    columns = [np.tile(column, 3)[: PIECE + 777] for column in drawn]  # more than one piece
+    want = by_core(what, columns)
+    for replaced in range(len(columns)):
+        for flags in (False, True):
+            given = [column.copy() for column in columns]
+            got = getattr(fp, name)(*given, fmt=fmt, rounding=rounding, flags=flags, out=given[replaced])
+            assert np.array_equal(given[replaced], want[0])
+            assert not flags or np.array_equal(got[1], want[1])
+            others = [index for index in range(len(columns)) if index != replaced]
+            assert all(np.array_equal(given[index], columns[index]) for index in others)
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_a_result_may_replace_an_operand_that_is_given_twice(name: str) -> None:
+    x = np.random.default_rng(10).integers(0, 1 << 16, 20_000).astype(np.uint16)
+    for fmt in (fp.FP16, fp.BF16):
+        want, want_flags = by_core(operation(name, (fmt, fmt), fmt), [x, x])
+        given = x.copy()
+        _, flags = getattr(fp, name)(given, given, fmt=fmt, out=given, flags=True)
+        assert np.array_equal(given, want)
+        assert np.array_equal(flags, want_flags)
+
+
+@EVERY_PUBLIC
+def test_scalars_rows_and_gaps_give_the_same_bits(name: str, fmt: fp.Format, rounding: str) -> None:
+    what = operation(name, (fmt,) * arity(name), fmt, rounding=rounding)
+    columns = [np.resize(column, (80, 120)) for column in hard_columns(name, what.formats, fmt, COUNT, seed=11)]
+    edges = [0, 1, 1 << fmt.mantissa_bits, fmt.sign_bit | 3, fmt.max_code, fmt.infinity_code, fmt.nan_code]
+    spreads = [
+        [np.asfortranarray(column) for column in columns],
+        [column[::-1, ::-1] for column in columns],
+        [np.repeat(column, 2, axis=1)[:, ::2] for column in columns],
+    ]
+    if len(columns) > 1:
+        spreads += [
+            [columns[0], *[column[:1] for column in columns[1:]]],
+            [columns[0][:, :1], *columns[1:]],
+            *[[*columns[:-1], np.array(edge, fmt.storage)] for edge in edges],
+            *[[np.array([edge], fmt.storage), *columns[1:]] for edge in edges],
+        ]
+    for spread in spreads:
+        shape = np.broadcast_shapes(*[column.shape for column in spread])
+        full = [np.broadcast_to(column, shape).reshape(-1) for column in spread]
+        want = by_core(what, full)
+        codes, flags = getattr(fp, name)(*spread, fmt=fmt, rounding=rounding, flags=True)
+        assert_same(codes.reshape(-1), want[0], name, full, {"fmt": fmt, "rounding": rounding}, "codes")
+        assert_same(flags.reshape(-1), want[1], name, full, {"fmt": fmt, "rounding": rounding}, "flags")
+        assert np.array_equal(getattr(fp, name)(*spread, fmt=fmt, rounding=rounding), codes)
+
+
+# ---- bugs that were found
+
+
+MANY = routes.FLOAT_FROM  # elements from which the public functions take float loops
+
+
+def test_a_format_with_no_normal_value_overflows_like_any_other() -> None:
+    all_subnormal = fp.Format("all_subnormal", 1, 4)
+    a, b = np.full(MANY, 0xBFB7, np.uint16), np.full(MANY, 0x9DA7, np.uint16)
+    _, flags = fp.add(a, b, fmt="fp16", out_fmt=all_subnormal, flags=True)
+    assert set(flags.tolist()) == {int(fp.Flags.INEXACT | fp.Flags.UNDERFLOW)}
+    fmts = (fp.FP16, fp.FP16)
+    for rounding in casts.MODES:
+        columns = hard_columns("add", fmts, all_subnormal, COUNT, seed=12)
+        compare_float("add", columns, fmts, all_subnormal, rounding=rounding)
+
+
+def test_a_largest_value_beyond_float32_warns_of_nothing() -> None:
+    x = np.full(MANY, 0x3C00, np.uint16)
+    assert set(fp.add(x, x, fmt="fp16", out_fmt="bf16", rounding="toward_zero", flags=True)[0].tolist()) == {0x4000}
+
+
+def test_a_top_binade_that_ends_where_float64_does_overflows() -> None:
+    op, out = fp.Format("op", 4, 11, bias=-1008), fp.Format("out", 5, 10, bias=-993)
+    x = np.full(MANY, op.max_code, np.uint16)
+    _, flags = fp.add(x, x, fmt=op, out_fmt=out, flags=True)
+    assert set(flags.tolist()) == {int(fp.Flags.INEXACT | fp.Flags.OVERFLOW)}
+    for rounding in casts.MODES:
+        columns = hard_columns("add", (op, op), out, COUNT, seed=13)
+        compare_float("add", columns, (op, op), out, rounding=rounding)
+
+
+@pytest.mark.parametrize(("name", "codes"), [("multiply", (0x0D80, 0x0D80)), ("divide", (0x0D80, 0x7180))])
+def test_results_that_vanish_in_float32_underflow(name: str, codes: tuple[int, int]) -> None:
+    columns = [np.full(MANY, code, np.uint16) for code in codes]  # 2**-100 times 2**-100, by 2**100
+    results, flags = getattr(fp, name)(*columns, fmt="bf16", flags=True)
+    assert set(results.tolist()) == {0}
+    assert set(flags.tolist()) == {int(fp.Flags.INEXACT | fp.Flags.UNDERFLOW)}
+    what = operation(name, (fp.BF16, fp.BF16), fp.BF16)
+    for count in (1, 511):  # of them in a block, the others ordinary or exact zeros
+        for other in (*zip(*ordinary(3), strict=True), (0, 0x3F80)):
+            mixed = [np.full(3 * nearest.BLOCK, code, np.uint16) for code in other]
+            for column, code in zip(mixed, codes, strict=True):
+                column[nearest.BLOCK : nearest.BLOCK + count] = code
+            compare(routes._by_float(what), what, mixed)
+
+
+# ---- any formats
+
+
+@st.composite
+def held_formats(draw: st.DrawFn, like: fp.Format | None = None) -> fp.Format:
+    """Formats of 9 to 16 bits that floats hold; most often with the exponents of another one."""
+    bits = draw(st.integers(9, 16))
+    exponent_bits = draw(st.integers(1, min(11, bits - 1)))
+    mantissa_bits = bits - 1 - exponent_bits
+    nans: tuple[NanEncoding, ...] = ("ieee", "ieee", "top", "negative_zero", "none")
+    nan = draw(st.sampled_from(nans))
+    usual = 2 ** (exponent_bits - 1) - 1
+    if like is not None:
+        usual += like.bias - (2 ** (like.exponent_bits - 1) - 1)
+    lowest, highest = 2**exponent_bits - 1 - 1023, 1074 - mantissa_bits
+    near_float32 = [126, 127, 149 - mantissa_bits, 150 - mantissa_bits, 2**exponent_bits - 128, 2**exponent_bits - 129]
+    near_float64 = [lowest, lowest + 1, lowest + 2, 1022, 1023, highest]
+    bias = draw(
+        st.just(usual)
+        | st.integers(usual - 40, usual + 40)
+        | st.sampled_from(near_float32)
+        | st.sampled_from(near_float64)
+        | st.integers(lowest, highest)
+    )
+    infinities = True if nan == "ieee" else draw(st.booleans())
+    try:
+        return fp.Format("drawn", exponent_bits, mantissa_bits, bias=bias, infinities=infinities, nan=nan)
+    except ValueError:
+        reject()
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_float_loops_give_the_cores_bits_whatever_the_formats(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(NAMES))
+    first = data.draw(held_formats() | st.sampled_from([fp.FP16, fp.BF16, fp.FP32]))
+    again = st.just(first) | held_formats(like=first)
+    fmts = (first, *[data.draw(again) for _ in range(arity(name) - 1)])
+    out = data.draw(st.just(first) | held_formats(like=first) | st.sampled_from([fp.FP16, fp.BF16, fp.FP32, fp.FP64]))
+    words = {
+        "rounding": data.draw(st.sampled_from(casts.MODES)),
+        "overflow": data.draw(st.sampled_from(["nonfinite", "nonfinite", *OVERFLOWS])),
+        "tininess": data.draw(st.sampled_from(TININESS)),
+    }
+    what = operation(name, fmts, out, **words)
+    assume(is_fast(what, flagged=False))
+    columns = hard_columns(name, fmts, out, 700, seed=data.draw(st.integers(0, 1 << 20)))
+    compare(routes._by_float(what), what, columns, **words)
+
+
+# ---- the processor's state
+
+
+STATES = pytest.mark.parametrize("state", processor.STATES)
+ON_X86 = pytest.mark.skipif(not processor.IS_SUPPORTED, reason="sets the state of x86 processors")
+DEEP = fp.Format("deep", 5, 10, bias=1060)  # subnormal in float64
+IN_STATES = [
+    *[(name, fmt, "nearest_even") for name in NAMES for fmt in (fp.FP16, fp.BF16)],
+    *[(name, fp.FP32, "up") for name in NAMES],
+    ("add", DEEP, "down"),
+]
+
+
+def in_state(bits: int) -> Iterator[tuple[str, fp.Format, str, list[Array], tuple[Array, Array]]]:
+    """The operations with operands, and results worked out before the state is entered."""
+    for name, fmt, rounding in IN_STATES:
+        what = operation(name, (fmt,) * arity(name), fmt, rounding=rounding)
+        columns = [np.resize(column, MANY) for column in hard_columns(name, what.formats, fmt, MANY // 4, seed=14)]
+        yield name, fmt, rounding, columns, by_core(what, columns)
+
+
+@ON_X86
+@STATES
+def test_the_processors_state_changes_no_result(state: str) -> None:
+    bits = processor.STATES[state]
+    for name, fmt, rounding, columns, want in in_state(bits):
+        with processor.processor_state(bits):
+            assert not keeps_ieee()
+            codes, flags = getattr(fp, name)(*columns, fmt=fmt, rounding=rounding, flags=True)
+            alone = getattr(fp, name)(*columns, fmt=fmt, rounding=rounding)
+        assert keeps_ieee()
+        assert_same(codes, want[0], name, columns, {"fmt": fmt, "rounding": rounding}, "codes")
+        assert_same(flags, want[1], name, columns, {"fmt": fmt, "rounding": rounding}, "flags")
+        assert np.array_equal(alone, codes)
+
+
+@ON_X86
+@STATES
+def test_a_float_loop_alone_would_betray_the_state(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the check the results above differ, so that it is the check that the other tests see."""
+    monkeypatch.setattr(routes, "keeps_ieee", lambda: True)
+    bits, betrayed = processor.STATES[state], 0
+    for name, fmt, rounding, columns, want in in_state(bits):
+        with processor.processor_state(bits):
+            codes = getattr(fp, name)(*columns, fmt=fmt, rounding=rounding)
+        betrayed += not np.array_equal(codes, want[0])
+    assert betrayed > 0
+
+
+@ON_X86
+@STATES
+def test_the_state_of_a_thread_of_the_caller_changes_no_result(state: str) -> None:
+    cases = list(in_state(processor.STATES[state]))
+    got: list[tuple[Array, Array]] = []
+
+    def work() -> None:
+        processor.set_state(processor.STATES[state])
+        assert not keeps_ieee()
+        got.extend(
+            getattr(fp, name)(*columns, fmt=fmt, rounding=rounding, flags=True)
+            for name, fmt, rounding, columns, _ in cases
+        )
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert len(got) == len(cases)
+    for (name, fmt, rounding, columns, want), (codes, flags) in zip(cases, got, strict=True):
+        assert_same(codes, want[0], name, columns, {"fmt": fmt, "rounding": rounding}, "codes")
+        assert_same(flags, want[1], name, columns, {"fmt": fmt, "rounding": rounding}, "flags")
+
+
+@ON_X86
+@pytest.mark.parametrize("where", ["the caller's thread", "the other thread"])
+def test_the_state_of_one_thread_out_of_two_changes_no_result(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FPSIM_NUM_THREADS", "2")
+    what = operation("multiply", (fp.BF16, fp.BF16), fp.BF16)
+    drawn = hard_columns("multiply", what.formats, fp.BF16, 4096, seed=15)
+    columns = [np.tile(column, 2 * threads.SMALLEST // column.size) for column in drawn]
+    assert columns[0].size >= threads.SMALLEST
+    want = by_core(what, columns)
+    flushed = processor.FLUSH_TO_ZERO | processor.DENORMALS_ARE_ZEROS
+    others = threads._pool(1)
+    here = where == "the caller's thread"
+    before = processor.set_state(flushed) if here else others.submit(processor.set_state, flushed).result()
+    try:
+        assert keeps_ieee() != here
+        assert others.submit(keeps_ieee).result() == here
+        codes, flags = fp.multiply(*columns, fmt="bf16", flags=True)
+    finally:
+        if here:
+            processor.set_state(before)
+        else:
+            others.submit(processor.set_state, before).result()
+    assert np.array_equal(codes, want[0])
+    assert np.array_equal(flags, want[1])
+
+
+@ON_X86
+@STATES
+def test_what_is_prepared_in_a_state_serves_in_every_other(state: str) -> None:
+    plans = (float_plan, encode_plan, pack_plan, decode_plan, unpack_layout)
+    fmts = [fp.FP16, fp.BF16, fp.FP32, fp.E4M3, DEEP, fp.Format("top", 5, 10, bias=-992, infinities=False, nan="top")]
+
+    def prepared() -> list[Any]:
+        for plan in plans:
+            plan.cache_clear()
+        thresholds = [
+            int(tiny_below(fmt, tininess, scaled))
+            for fmt in (fp.FP16, fp.BF16)
+            for tininess in TININESS
+            for scaled in (False, True)
+        ]
+        words = [{"rounding": rounding, "tininess": tininess} for rounding in casts.MODES for tininess in TININESS]
+        found = [float_plan(operation(name, (fmt, fmt), fmt, **w)) for name in BINARY for fmt in fmts for w in words]
+        layouts = [unpack_layout(fmt, "keep").tolist() for fmt in fmts]
+        arrays = [array for plan in found if plan is not None for array in (*plan.layouts, plan.limits)]
+        return [thresholds, layouts, [None if array is None else array.tolist() for array in arrays]]
+
+    want = prepared()
+    with processor.processor_state(processor.STATES[state]):
+        got = prepared()
+    for plan in plans:
+        plan.cache_clear()
+    assert got == want
+
+
+@ON_X86
+@STATES
+def test_a_table_made_in_a_state_is_the_same(state: str) -> None:
+    what = operation("divide", (fp.E5M2, fp.E5M2), fp.E5M2)
+    want = routes._tables(what)
+    with processor.processor_state(processor.STATES[state]):
+        got = routes._tables(what)
+    assert np.array_equal(got[0], want[0])
+    assert np.array_equal(got[1], want[1])
+
+
+# ---- every pair
+
+
+@pytest.mark.slow
+@SHORT
+@pytest.mark.parametrize("name", ["add", "multiply", "divide"])
+def test_every_pair_of_codes_gives_the_cores_bits(fmt: fp.Format, name: str) -> None:
+    what = operation(name, (fmt, fmt), fmt)
+    core, fast = routes._by_core(what), routes._by_float(what)
+    rows = 2  # of 2**16 pairs at a time, so that all of them stay in the cache
+    second = np.tile(np.arange(1 << 16).astype(np.uint16), rows)
+    want, want_flags = np.empty(second.size, np.uint16), np.empty(second.size, np.uint8)
+    codes, flags, alone = np.empty_like(want), np.empty_like(want_flags), np.empty_like(want)
+    for start in range(0, 1 << 16, rows):
+        columns = [np.repeat(np.arange(start, start + rows).astype(np.uint16), 1 << 16), second]
+        core(tuple(columns), (want, want_flags), 0)
+        fast(tuple(columns), (codes, flags), 0)
+        fast(tuple(columns), (alone,), 0)
+        assert_same(codes, want, name, columns, {"fmt": fmt, "flags": True}, "codes")
+        assert_same(flags, want_flags, name, columns, {"fmt": fmt, "flags": True}, "flags")
+        assert_same(alone, want, name, columns, {"fmt": fmt}, "codes")

@@ -1,0 +1,136 @@
+"""A GPU that is none: the functions of fpsim.gpu.hardware, computed by the emulator, with differences on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import fpsim as fp
+from fpsim.gpu.hardware.cublaslt import Fields, schedule_of
+from fpsim.gpu.lab.bench_rows import Work
+from fpsim.gpu.lab.judge import as_words
+from fpsim.gpu.lab.lab import unit_name
+from fpsim.gpu.lab.model import Model, Problem, predict
+
+Words = npt.NDArray[Any]
+Plant = Callable[[str, Words], Words]
+FORMATS = {"e4m3": fp.E4M3, "e5m2": fp.E5M2, "fp16": fp.FP16, "bf16": fp.BF16}
+
+
+class FakeGpu:
+    """The emulator in the place of a GPU.
+
+    models: what it "does", by the name of a function or of a recipe; plant: changes what a function gives;
+    fails: names of functions that raise; seconds: that an element of a row of the benchmark takes, by the row's name.
+    """
+
+    def __init__(
+        self, models: dict[str, Model] | None = None, plant: Plant | None = None, fails: tuple[str, ...] = (),
+        seconds: dict[str, float] | None = None,
+    ) -> None:  # fmt: skip
+        self.models, self.fails = models or {}, fails
+        self.plant = plant or (lambda _, found: found)
+        self.seconds = seconds or {}
+        self.calls: list[str] = []
+
+    def about(self) -> dict[str, str]:
+        """Of no GPU."""
+        return {"gpu": "the emulator", "capability": "9.0", "driver": "none", "torch": "none", "cuda": "none"}
+
+    def _given(self, name: str, words: Words) -> Words:
+        return self.plant(name, words)
+
+    def _starts(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self.fails:
+            raise RuntimeError(f"CUDA error: {name} was told to fail")
+
+    def dot(
+        self, a: Words, b: Words, c: Any = None, pair: tuple[str, str] = ("e4m3", "e4m3"), *, block_k: int = 128,
+        max_num_imprecise_acc: int | None = None, block_m: int = 64, block_n: int = 64,
+    ) -> Words:  # fmt: skip
+        """As fpsim.gpu.hardware.dot."""
+        self._starts("dot")
+        limit = "" if max_num_imprecise_acc is None else f", max_num_imprecise_acc={max_num_imprecise_acc}"
+        model = Model(f"triton({block_k}{limit})")
+        if block_m < 64 and pair == ("e4m3", "e4m3"):
+            model = Model("FLAT", "hopper_f16_f32", k_order="pairs")
+        problem = Problem("", unit_name("hopper", pair), a, b, c)
+        return self._given("dot", predict(problem, self.models.get("dot", model)))
+
+    def scaled_mm(
+        self, a: Words, b: Words, pair: tuple[str, str], scale_a: Any, scale_b: Any, *, recipe: str, out: str,
+        fast_accum: bool, bias: Words | None,
+    ) -> Words:  # fmt: skip
+        """As fpsim.gpu.hardware.scaled_mm."""
+        self._starts(recipe)
+        flat = Model(f"cublas('sm_90'{', fast_accum=True' if fast_accum else ''})")
+        model = Model("cublas('sm_90', family='block_scaled')") if "128" in recipe else flat
+        problem = Problem("", unit_name("hopper", pair), a, b, None, scale_a, scale_b, bias, out)
+        return self._given(recipe, predict(problem, self.models.get(recipe, model)))
+
+    def matmul(self, a: Words, b: Words, kind: str, *, out: str, layout: str) -> Words:
+        """As fpsim.gpu.hardware.matmul."""
+        self._starts("matmul")
+        aligned = a.shape[1] % 8 == 0 and b.shape[1] % 8 == 0
+        model = Model("cublas('sm_90')" if aligned else "cublas('sm_90', family='cutlass', stages=13)")
+        model = Model("FLAT") if kind == "tf32" else model
+        problem = Problem("", unit_name("hopper", (kind, kind)), a, b, out=out)
+        return self._given("matmul", predict(problem, self.models.get("matmul", model)))
+
+    def lt_matmul(
+        self, a: Words, b: Words, pair: tuple[str, str], *, out: str, fast_accum: bool, scale_a: Any = None,
+        scale_b: Any = None, layout: str,
+    ) -> tuple[Words, Fields]:  # fmt: skip
+        """As fpsim.gpu.hardware.lt_matmul."""
+        self._starts("lt_matmul")
+        aligned = a.shape[1] % 8 == 0 and b.shape[1] % 8 == 0
+        fields = Fields(66, 1, 2, 2, 0, 0, 35, 0, 0) if aligned else Fields(21, 1, 3, 1, 0, 0, 13, 0, 0)
+        model = Model(str(schedule_of(fields, fast_accum=fast_accum)))
+        first, second = (None if scale is None else np.array(scale, np.float32) for scale in (scale_a, scale_b))
+        problem = Problem("", unit_name("hopper", pair), a, b, None, first, second, out=out)
+        return self._given("lt_matmul", predict(problem, model)), fields
+
+    def twin(self, name: str, *arrays: Any, **options: Any) -> Any:
+        """As fpsim.gpu.hardware.twin."""
+        self._starts(name)
+        found = getattr(fp, name)(*arrays, **options)
+        if isinstance(found, tuple):
+            return self._given(name, as_words(found[0])), as_words(np.asarray(found[1]))
+        return self._given(name, as_words(found))
+
+    def torch_cast(self, x: Any, target: str) -> Words:
+        """As fpsim.gpu.hardware.torch_cast, of torch before 2.12."""
+        self._starts("torch_cast")
+        return self._given("torch_cast", fp.encode(x, FORMATS[target], overflow="torch<2.12"))
+
+    def sweep(self, target: str) -> tuple[int, int, str]:
+        """As fpsim.gpu.hardware.sweep."""
+        self._starts("sweep")
+        return 1 << 32, 0, ""
+
+    def ptx_cast(self, x: Any, target: str) -> Words:
+        """As fpsim.gpu.hardware.ptx_cast."""
+        self._starts("ptx_cast")
+        overflow = "saturate" if target in ("e4m3", "e5m2") else "nonfinite"
+        return self._given("ptx_cast", fp.encode(x, FORMATS[target], overflow=overflow))
+
+    def measure(self, work: Work, size: int, seconds: float) -> list[float]:
+        """As fpsim.gpu.hardware.measure: 4 TB/s, or 0.001 ns per product, where nothing else was said."""
+        self._starts(work.name)
+        self.calls[-1] = f"{work.name} {size}"
+        each = self.seconds.get(work.name, work.moved / 4e12 or 1e-12) * work.count(size)
+        return [2 * each, each, 0.5 * each]
+
+    def room(self) -> int:
+        """As fpsim.gpu.hardware.room."""
+        return 1 << 37
+
+
+_GPU = FakeGpu()
+about, dot, scaled_mm, matmul, lt_matmul = _GPU.about, _GPU.dot, _GPU.scaled_mm, _GPU.matmul, _GPU.lt_matmul
+twin, torch_cast, ptx_cast, sweep = _GPU.twin, _GPU.torch_cast, _GPU.ptx_cast, _GPU.sweep
+measure, room = _GPU.measure, _GPU.room

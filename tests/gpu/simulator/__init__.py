@@ -1,0 +1,1 @@
+"""Programs that run the kernels of the GPU in the CUDA simulator."""

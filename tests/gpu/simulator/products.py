@@ -1,0 +1,180 @@
+"""Run in its own process under NUMBA_ENABLE_CUDASIM=1 and NUMBA_DISABLE_JIT=1: fpsim.gpu.matmul with schedules.
+
+Results go to the file that is named; `tests.gpu.test_products` compares them with those of the CPU.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+import fpsim as fp
+from fpsim.schedules.schedule import Lanes
+from tests.gpu.simulator.threads import prepare
+
+Array = npt.NDArray[Any]
+
+FP8, HALF, ADA, BLACKWELL = "hopper_e4m3_f32", "hopper_f16_f32", "ada_e4m3_f32", "blackwell_e4m3_f32"
+M, N = 2, 3
+s = fp.schedules
+f32 = np.float32
+
+
+class Case(NamedTuple):
+    """A small product: of a unit or a chain of fused multiply-adds, with keywords of fpsim.matmul."""
+
+    name: str
+    unit: str
+    k: int
+    options: dict[str, Any] = {}  # noqa: RUF012
+    c: str = ""  # the dtype of c, "" for none
+
+
+def matrix(*shape: int, seed: int = 0) -> Array:
+    """float32 numbers of several binades."""
+    rng = np.random.default_rng([seed, *shape])
+    return (rng.standard_normal(shape) * 2.0 ** rng.integers(-4, 5, shape)).astype(f32)
+
+
+def operands(case: Case) -> tuple[Array, Array, Array | None]:
+    """a, b and c of a case; a NaN and an infinity among them where the name says so."""
+    if case.unit == "chain":
+        formats = [fp.FP16, fp.E4M3]
+    else:
+        formats = [element.carrier for element in (fp.unit(case.unit).a, fp.unit(case.unit).b)]
+    a, b = (fp.encode(matrix(*shape, seed=i), fmt, overflow="saturate")
+            for i, (shape, fmt) in enumerate(zip(((M, case.k), (case.k, N)), formats, strict=True)))  # fmt: skip
+    if case.name.startswith("special"):
+        a[0, 5], b[7, 1] = formats[0].nan_code, formats[1].max_code + (1 if formats[1].has_infinity else 0)
+    c = matrix(M, N, seed=7).astype(case.c) if case.c else None
+    return a, b, c
+
+
+def schedules() -> Iterator[Case]:
+    """Every way to cut K, to chain and to merge; every family of kernels."""
+    for count in (1, 3):
+        yield Case(f"nvjet {count}", FP8, 288, {"schedule": s.cublas("sm_90", split_k=count)})
+    yield Case("nvjet fast", FP8, 288, {"schedule": s.cublas("sm_90", split_k=2, fast_accum=True)})
+    yield Case("nvjet halves", HALF, 136, {"schedule": s.cublas("sm_90", split_k=2)})
+    yield Case("ada", ADA, 288, {"schedule": s.cublas("sm_89", split_k=2)})
+    yield Case("blackwell", BLACKWELL, 288, {"schedule": s.cublas("sm_100", split_k=3)})
+    yield Case("2xAcc", FP8, 288, {"promote": 128})
+    yield Case("2xAcc, half result", "hopper_e4m3_f16", 96, {"promote": 64})
+    yield Case("2xAcc, other rules", "cdna3_fp8_f32", 96, {"promote": 32})
+    yield Case("triton", FP8, 256, {"schedule": s.triton(128, max_num_imprecise_acc=96)})
+    yield Case("rowwise", FP8, 288, {"schedule": s.torch_rowwise(), "scale_a": matrix(M, 1), "scale_b": matrix(1, N)})
+    yield Case("cutlass", HALF, 100, {"schedule": s.cublas("sm_90", family="cutlass", split_k=2)})
+    base = s.cublas("sm_90", split_k=4)
+    for merge in ("output", "in_place", "from_both_ends"):
+        schedule = replace(base, slicing=replace(base.slicing, merge=merge))
+        yield Case(f"merge {merge}", HALF, 256, {"schedule": schedule, "out_format": "bf16"})
+    interleaved = replace(base, slicing=replace(base.slicing, rule="interleaved", count=2))
+    yield Case("interleaved", HALF, 200, {"schedule": interleaved})
+    lanes = {row.sums: row for row in s.ROWS if row.arch == "hopper" and isinstance(row.sums, Lanes)}
+    for row in lanes.values():
+        yield Case(f"lanes {row.name}", HALF, 150, {"schedule": row})
+    yield Case("lanes of a chain", "chain", 150, {"schedule": s.cublas("sm_90", family="gemv", option=5)})
+
+
+def scaled() -> Iterator[Case]:
+    """Scales along K, in every order."""
+    rows, columns, block = matrix(M, 3, seed=1), matrix(3, N, seed=2), matrix(1, 3, seed=3)
+    for order in ("product", "a_first", "b_first"):
+        options = {"schedule": s.cutlass_blockwise(order), "scale_a": rows, "scale_b": columns}
+        yield Case(f"blockwise {order}", FP8, 288, options)
+    yield Case("DeepGEMM", FP8, 288, {"schedule": s.deepgemm("1d2d"), "scale_a": rows, "scale_b": block.T.copy()})
+    both = s.cublas("sm_90", family="block_scaled")
+    yield Case("cuBLAS blocks", FP8, 288, {"schedule": both, "scale_a": block, "scale_b": columns})
+    yield Case("promoted blocks", FP8, 288, {"promote": 64, "scale_a": rows, "scale_b": columns})
+
+
+def epilogues() -> Iterator[Case]:
+    """Scales, alpha, bias, C and outputs in each order of operations."""
+    bias, one = matrix(N, seed=4), f32(0.37)
+    nvjet, cutlass = s.cublas("sm_90"), s.cublas("sm_90", family="cutlass")
+    for name, schedule in (("nvjet", nvjet), ("cutlass", cutlass)):
+        more = {"schedule": schedule, "alpha": 0.7, "bias": bias}
+        yield Case(f"{name}, c added", HALF, 40, {**more, "beta": -0.3}, "float32")
+        yield Case(f"{name}, c of halves", HALF, 40, {**more, "beta": 1.3, "out_format": "fp16"}, "float16")
+    yield Case("scales and bias", FP8, 40, {"scale_a": one, "scale_b": matrix(1, N), "bias": bias.astype(np.float16)})
+    yield Case("a first", FP8, 40, {"schedule": s.torch_rowwise(), "scale_a": matrix(M, 1), "scale_b": one,
+                                    "bias": bias, "out_format": "bf16"})  # fmt: skip
+    yield Case("c and scales", FP8, 40, {"scale_a": one, "scale_b": one}, "float32")
+    yield Case("c ignored", FP8, 40, {"beta": 0.0, "alpha": 2.0}, "float32")
+    for fmt in ("e4m3", "e5m2", "fp16", "bf16", "fp32", "e2m1"):
+        yield Case(f"special, to {fmt}", FP8, 40, {"out_format": fmt, "alpha": 900.0})
+    yield Case("special", FP8, 40, {}, "float32")
+    yield Case("special halves", "hopper_f16_f16", 40, {}, "float16")
+
+
+def units() -> Iterator[Case]:
+    """Accumulators of every width, and products without terms."""
+    yield Case("from halves", "volta_f16_f16", 10, {}, "float16")
+    yield Case("doubles", "ampere_f64_f64", 6, {}, "float64")
+    for k in (0, 1):
+        yield Case(f"{k} terms", FP8, k, {}, "float32")
+        yield Case(f"{k} terms, scaled", FP8, k, {"alpha": 2.0, "bias": matrix(N), "out_format": "bf16"})
+
+
+def cases() -> list[Case]:
+    """All that is compared."""
+    return [*schedules(), *scaled(), *epilogues(), *units()]
+
+
+SCALED = {  # unit, scalings of a and of b
+    "tiles": (FP8, fp.scalings.TILE_1X128, fp.scalings.TILE_128X1),
+    "rows": (FP8, fp.scalings.ROW, fp.scalings.COLUMN),
+    "tensors": (FP8, fp.scalings.TENSOR, fp.scalings.TENSOR),
+    "MX": ("blackwell_mxfp8_e4m3_f32", fp.scalings.MX, fp.scalings.MX.transposed()),
+    "NVFP4": ("blackwell_nvfp4_f32", fp.scalings.NVFP4, fp.scalings.NVFP4.transposed()),
+}
+
+
+def scaled_product(name: str, encode: Any, product: Any, sent: Any = np.asarray) -> Any:
+    """A product of two Scaled operands."""
+    unit, of_a, of_b = SCALED[name]
+    fmt = fp.unit(unit).a.carrier
+    a, b = encode(sent(matrix(M, 256)), fmt, of_a), encode(sent(matrix(256, N)), fmt, of_b)
+    return product(a, b, accumulate=unit)
+
+
+def call(function: Any, case: Case, given: Sequence[Any]) -> Any:
+    """fpsim.matmul or its twin; libraries would refuse matrices as small as these."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        if case.unit == "chain":
+            how: dict[str, Any] = {"accumulate": fp.FusedMultiplyAdd(fp.FP32), "fmt": (fp.FP16, fp.E4M3)}
+        else:
+            how = {"accumulate": case.unit}
+        return function(*given, strict=False, **how, **case.options)
+
+
+def simulated() -> dict[str, Array]:
+    """Every result, by name."""
+    from numba import cuda
+
+    results = {}
+    for case in cases():
+        a, b, c = operands(case)
+        given = [None if x is None else cuda.to_device(x) for x in (a, b, c)]
+        results[case.name] = call(fp.gpu.matmul, case, given).copy_to_host()
+    for name in SCALED:
+        results[f"Scaled {name}"] = scaled_product(
+            name, fp.gpu.encode_scaled, fp.gpu.matmul, cuda.to_device
+        ).copy_to_host()
+    a, b, _ = operands(Case("out", FP8, 40))
+    out = cuda.to_device(np.full((M, N), np.nan, f32))
+    assert fp.gpu.matmul(cuda.to_device(a), cuda.to_device(b), accumulate=FP8, out=out) is out
+    results["out"] = out.copy_to_host()
+    return results
+
+
+if __name__ == "__main__":
+    prepare()
+    np.savez(sys.argv[1], **simulated())  # type: ignore[arg-type]

@@ -1,0 +1,204 @@
+"""Run in its own process under NUMBA_ENABLE_CUDASIM=1 and NUMBA_DISABLE_JIT=1: scaled quantisation on a simulated GPU.
+
+Results go to the file that is named; `tests.gpu.test_scaling` compares them with those of the CPU. These come from the
+same process ("cpu ..."), where nothing is compiled: so many kernels would take minutes. Some are compared with compiled
+ones besides; tests/scaling/test_encode_scaled.py compares all of these with the oracle.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+import fpsim as fp
+from fpsim.scaling.recipes import ROWS
+from tests.gpu.simulator.threads import prepare
+
+Array = npt.NDArray[Any]
+PARTS = ("codes", "scales", "scale_codes", "zero_points", "tensor_scale")
+COUNTS = ("tiles", "zero_tiles", "nan_tiles", "infinite_tiles", "clamped_low", "clamped_high")
+
+
+class Case(NamedTuple):
+    """One encoding."""
+
+    fmt: Any
+    scaling: Any
+    x: Array
+    options: dict[str, Any] = {}  # noqa: RUF012  # nobody writes to it
+
+
+def spoilt(shape: tuple[int, ...], dtype: Any = np.float32, seed: int = 0, spread: int = 30) -> Array:
+    """Gaussian numbers of many magnitudes, with zeros and, in one place each, NaN, Inf and the smallest numbers."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape) * 2.0 ** rng.integers(-spread, spread, shape)
+    flat = x.reshape(-1)
+    if flat.size > 16:
+        flat[: flat.size // 5] = 0
+        places = rng.integers(0, flat.size, 8)
+        flat[places] = [np.nan, -np.inf, np.inf, -0.0, 2.0**-149, 3e38, -448, 1e-42]
+    with np.errstate(over="ignore"):
+        return x.astype(dtype)
+
+
+def cases() -> dict[str, Case]:
+    """Everything that is compared, by name."""
+    found: dict[str, Case] = {}
+
+    def add(name: str, fmt: Any, scaling: Any, x: Array, **options: Any) -> None:
+        assert name not in found
+        found[name] = Case(fmt, scaling, x, options)
+
+    element = {"NVFP4": fp.E2M1, "TE_NVFP4": fp.E2M1, "TORCHAO_NVFP4": fp.E2M1, "MX": fp.E2M3, "ROW": fp.INT8}
+    for i, (name, row) in enumerate(ROWS.items()):
+        add(name, element.get(name, fp.E4M3), row, spoilt((3, 35), seed=i))
+    base = fp.Scaling(block=(1, 16))
+    words: dict[str, tuple[Any, ...]] = {
+        "scale_rule": ("floor", "ceil", "even", "rceil", "nearest"), "quotient": ("amax*(1/max)", "1/(max/amax)"),
+        "division": ("multiply",), "nan": ("element",), "infinity": ("propagate", "one"), "zero_scale": ("smallest",),
+        "amax_floor": (1e-4,), "smallest_scale": (2.0**-9,),
+    }  # fmt: skip
+    for i, (field, values) in enumerate(words.items()):
+        for value in values:
+            scale_format = fp.E4M3 if field in ("zero_scale", "smallest_scale") else fp.E8M0
+            scaling = base.replace(scale_format=scale_format, **{field: value})
+            add(f"{field} {value}", fp.E5M2, scaling, spoilt((3, 32), seed=50 + i))
+    for mode in ("up", "down", "nearest_away", "toward_zero", "odd"):
+        scaling = base.replace(scale_format=fp.BF16, scale_rounding=mode)
+        add(f"scale_rounding {mode}", fp.E4M3, scaling, spoilt((2, 32)))
+        scaling = base.replace(scale_format=fp.E8M0, scale_rounding=mode, quotient="1/(max/amax)")
+        add(f"encode scale {mode}", fp.E4M3, scaling, spoilt((2, 32)))
+    for block in ((4, 4), (2, 3), (-1, 1), (1, -1), (-1,), (5,), (2, -1), (-1, -1), (1, 2, 3), (-1, -1, 2)):
+        for shape in ((3, 10), (2, 3, 7)):
+            if len(block) <= len(shape):
+                add(f"block {block} of {shape}", fp.E4M3, fp.Scaling(block=block), spoilt(shape))
+    shapes: tuple[tuple[int, ...], ...] = ((), (1,), (0, 5), (5, 0), (40,), (2, 2, 2, 5))
+    for lengths in shapes:
+        add(f"shape {lengths}", fp.E4M3, fp.Scaling(block=(1, 4)), spoilt(lengths))
+        add(f"two levels, shape {lengths}", fp.E2M1, fp.scalings.NVFP4, spoilt(lengths))
+    for dtype in (np.float16, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e8m0fnu):
+        name, x = np.dtype(dtype).name, spoilt((2, 40), dtype, spread=8)
+        for preset in ("MX", "NVFP4", "TILE_128X1", "TE_TENSOR"):
+            add(f"{name} {preset}", fp.E2M1, ROWS[preset], x)
+        add(f"{name} zero point", fp.INT8, base.replace(symmetric=False), x)
+    add("float64 tiny", fp.E4M3, base.replace(nan="element"), spoilt((2, 40), np.float64) * 2.0**-1000)
+    add("float32 tiny", fp.E4M3, base, spoilt((2, 40), spread=3) * np.float32(2.0**-140))
+    for mode in ("up", "down", "nearest_away", "toward_zero", "odd", "stochastic"):
+        keywords: dict[str, Any] = {"rounding": mode}
+        if mode == "stochastic":
+            keywords |= {"seed": 2**40 + 3, "random_bits": 12}
+        for fmt in (fp.E4M3, fp.INT4):
+            add(f"{mode} {fmt.name}", fmt, fp.scalings.MX, spoilt((2, 40)), subnormals="flush", **keywords)
+        add(f"{mode} zero point", fp.INT4, base.replace(symmetric=False), spoilt((2, 40), spread=3), **keywords)
+        add(f"{mode} column", fp.E2M1, fp.scalings.COLUMN, spoilt((20, 3), spread=3), **keywords)
+    for fmt in (fp.INT8, fp.INT4, fp.UINT8, fp.UINT4):
+        for division in ("divide", "multiply"):
+            scaling = fp.Scaling(block=(2, 8), symmetric=False, division=division, scale_format=fp.BF16)
+            add(f"{fmt.name} {division}", fmt, scaling, spoilt((5, 20), spread=4))
+    for other in ("p3109_k8p1se", "p3109_k8p4ue", "fp16", "e4m3fnuz"):
+        add(f"elements {other}", fp.format(other), base, spoilt((2, 40), spread=5))
+    given = np.linspace(0.5, 2, 6, dtype=np.float32).reshape(2, 3)
+    for fmt in (fp.E4M3, fp.INT8):
+        add(f"given {fmt.name}", fmt, base, spoilt((2, 40), spread=3), scales=given)
+    add("given, with a zero point", fp.INT8, base.replace(symmetric=False), spoilt((2, 40), spread=3), scales=given)
+    add("given, broadcast", fp.E4M3, base.replace(division="multiply"), spoilt((2, 40), spread=3), scales=given[:1])
+    add("given, one", fp.E2M1, fp.scalings.NVFP4, spoilt((2, 40), spread=3), scales=np.float64(0.1))
+    add("overflow", fp.E5M2, fp.scalings.TENSOR, spoilt((2, 40)), overflow="nonfinite", scales=np.float32(1e-3))
+    return found
+
+
+def stored(results: dict[str, Array], name: str, q: Any) -> None:
+    """Everything that an encoding holds, on the CPU."""
+    for part in PARTS:
+        if getattr(q, part) is not None:
+            results[f"{name}: {part}"] = np.asarray(getattr(q, part))
+    results[f"{name}: report"] = np.array([getattr(q.report, count) for count in COUNTS])
+
+
+def simulated() -> dict[str, Array]:
+    """Every result, by name."""
+    from numba import cuda
+
+    results: dict[str, Array] = {}
+    for name, (fmt, scaling, x, options) in cases().items():
+        source = cuda.to_device(x)
+        q = fp.gpu.encode_scaled(source, fmt, scaling, **options)
+        stored(results, name, q.cpu())
+        results[f"{name}: decode"] = q.decode().copy_to_host()
+        results[f"{name}: exact"] = q.decode(np.float64).copy_to_host()
+        results[f"{name}: quantize"] = fp.gpu.quantize_scaled(source, fmt, scaling, **options).copy_to_host()
+        results |= on_cpu(f"cpu {name}", Case(fmt, scaling, x, options))
+    return results | in_pieces() | reused()
+
+
+def on_cpu(name: str, case: Case) -> dict[str, Array]:
+    """The same by the functions of the CPU."""
+    fmt, scaling, x, options = case
+    q = fp.encode_scaled(x, fmt, scaling, **options)
+    results = {
+        f"{name}: decode": q.decode(),
+        f"{name}: exact": q.decode(np.float64),
+        f"{name}: quantize": fp.quantize_scaled(x, fmt, scaling, **options),
+    }
+    stored(results, name, q)
+    return results
+
+
+def in_pieces() -> dict[str, Array]:
+    """The same for some cases where tiles are cut into pieces for several blocks, as long ones are."""
+    from numba import cuda
+
+    from fpsim.gpu.scaling import patches
+
+    patches.PIECE, patches.LARGEST_PATCH = 16, 24
+    patches.patches_of.cache_clear()
+    results: dict[str, Array] = {}
+    for name, (fmt, scaling, x, options) in cases().items():
+        if cut(name):
+            source = cuda.to_device(x)
+            stored(results, f"cut {name}", fp.gpu.encode_scaled(source, fmt, scaling, **options).cpu())
+            rounded = fp.gpu.quantize_scaled(source, fmt, scaling, **options)
+            results[f"cut {name}: quantize"] = rounded.copy_to_host()
+    return results
+
+
+def cut(name: str) -> bool:
+    """Whether a case is repeated in pieces."""
+    return name.startswith(("block", "shape", "stochastic", "infinity", "TE_", "quotient"))
+
+
+def reused() -> dict[str, Array]:
+    """Arrays that are filled again, taken apart, transposed, moved up and quantised again."""
+    from numba import cuda
+
+    results: dict[str, Array] = {}
+    for name in ("TILE_1X128", "NVFP4", "INT8"):
+        scaling = fp.Scaling(block=(1, 16), symmetric=False) if name == "INT8" else ROWS[name]
+        fmt = fp.INT8 if name == "INT8" else fp.E2M1
+        first, second = (cuda.to_device(spoilt((3, 40), seed=seed)) for seed in (1, 2))
+        q = fp.gpu.encode_scaled(first, fmt, scaling)
+        again = fp.gpu.encode_scaled(second, fmt, scaling, out=q)
+        assert again.codes is q.codes
+        assert again.scales is q.scales
+        stored(results, f"again {name}", again.cpu())
+        stored(results, f"transposed {name}", again.T.cpu())
+        up = fp.gpu.Scaled.from_cpu(fp.encode_scaled(spoilt((3, 40), seed=2), fmt, scaling), like=first)
+        stored(results, f"up {name}", up.cpu())
+        results[f"up {name}: decode"] = up.decode().copy_to_host()
+        values = cuda.device_array((3, 40), np.float32)
+        assert again.decode(out=values) is values
+        results[f"out {name}: decode"] = values.copy_to_host()
+        assert fp.gpu.quantize_scaled(first, fmt, scaling, out=values) is values
+        results[f"out {name}: quantize"] = values.copy_to_host()
+    rows = fp.gpu.encode_scaled(cuda.to_device(spoilt((9, 40), spread=3)), fp.E4M3, fp.scalings.MX)
+    stored(results, "requantized", rows.requantize(fp.scalings.TILE_128X1).cpu())
+    return results
+
+
+if __name__ == "__main__":
+    prepare()
+    np.savez(sys.argv[1], **simulated())  # type: ignore[arg-type]

@@ -1,0 +1,119 @@
+"""What fpsim.gpu takes and gives, and what it says when the GPU fails; all in the simulator."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from fpsim.gpu.device.device import GpuError
+from fpsim.gpu.device.failures import is_no_room, is_of_gpu, size_in_words
+from tests.kit.processes import ROOT
+
+launch: Any = importlib.import_module("fpsim.gpu.device.launch")
+
+FAILURES = [
+    r"result the GPU has no room for a result of 12 bytes\. Delete arrays .*, or work on pieces\.",
+    r"intermediate the GPU has no room for an intermediate array of 48 bytes\. .*",
+    r"cupy the GPU has no room for a result of 3\.0 MiB\. .*",
+    r"launch the GPU failed at a kernel over 12 elements: \[719\] Call to cuLaunchKernel results in \w+\.",
+    r"afterwards True",
+]
+TORCH = [
+    r"encode torch\.uint8 True",
+    r"transposed \(4, 3\) True",
+    r"cast torch\.float8_e4m3fn True",
+    r"cast without a dtype of torch torch\.uint8",
+    r"sum torch\.float8_e4m3fn True",
+    r"bfloat16 torch\.bfloat16 True",
+    r"mixed Tensor",
+    r"first operand FakeCUDAArray",
+    r"integers torch\.int16 \[196, 72\]",
+    r"parameter Tensor",
+    r"comparison torch\.uint8",
+    r"sparse x must be a dense tensor; got one of layout torch\.sparse_coo\. Call x\.to_dense\(\) first\.",
+    r"other device x must lie on the GPU that numba works on, 1; got one on cpu\. .*",
+    r"DLPack Tensor",
+    r"DLPack of the CPU x must be an array on the GPU: .*; got Foreign\. .*",
+    r"DLPack of the CPU x must be an array on the GPU: .*; got ndarray\. .*",
+]
+
+
+def said(*arguments: str) -> list[str]:
+    """The lines of tests.gpu_door."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.simulator.arrays", *arguments],
+        cwd=ROOT, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.splitlines()
+
+
+def assert_claims(lines: list[str], claims: list[str]) -> None:
+    assert len(lines) == len(claims), lines
+    for line, claim in zip(lines, claims, strict=True):
+        assert re.fullmatch(claim, line), line
+
+
+@pytest.mark.skipif(bool(find_spec("torch")), reason="with torch, the next test makes these claims too")
+def test_a_failing_gpu_says_so_in_one_sentence() -> None:
+    assert_claims(said(), FAILURES)
+
+
+@pytest.mark.skipif(not find_spec("torch"), reason="no torch")
+def test_tensors_come_and_go_as_they_are() -> None:
+    assert_claims(said("torch"), FAILURES + TORCH)
+
+
+def test_errors_of_the_gpu_are_told_from_others() -> None:
+    assert not is_of_gpu(ValueError("CUDA is written here, by someone else"))
+    assert is_of_gpu(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert not is_no_room(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert is_no_room(RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB"))
+    assert [size_in_words(size) for size in (1023, 2048, 3 << 31)] == ["1023 bytes", "2.0 KiB", "6.0 GiB"]
+
+
+class Recorder:
+    """A kernel that notes how it is launched, and fails when told to."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails = fails
+        self.launches: list[tuple[int, ...]] = []
+
+    def __getitem__(self, configuration: tuple[int, ...]) -> Callable[..., None]:
+        def run(*arguments: Any) -> None:
+            self.launches.append(configuration)
+            if self.fails:
+                raise type("CudaAPIError", (Exception,), {})("[1] CUDA_ERROR_INVALID_VALUE")
+
+        return run
+
+
+def test_shared_memory_is_asked_for_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    hopper = types.SimpleNamespace(id=0, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN=232448, MULTIPROCESSOR_COUNT=132)
+    monkeypatch.setattr(launch.cuda, "get_current_device", lambda: hopper)
+    monkeypatch.setattr(launch, "is_simulated", lambda: False)
+    monkeypatch.setattr(launch, "stream_of", lambda like: 0)
+    monkeypatch.setattr(launch, "_REFUSED", set())
+    kernel, table = Recorder(), 1 << 16
+    assert launch.launch_shared(kernel, None, 1000, 256, each=16)
+    assert not launch.launch_shared(kernel, None, 1 << 30, table, each=16), "this kernel cannot be asked"
+    monkeypatch.setattr(launch, "_allow_shared", lambda *_: True)
+    assert launch.launch_shared(kernel, None, 1 << 30, table, each=16)
+    assert not launch.launch_shared(kernel, None, 1 << 30, 1 << 18, each=16), "more than a block can have"
+    assert kernel.launches == [(1, 512, 0, 256), (3 * 132, 512, 0, table)]
+    refusing = Recorder(fails=True)
+    assert not launch.launch_shared(refusing, None, 1 << 30, table, each=16)
+    assert not launch.launch_shared(refusing, None, 1 << 30, table, each=16)
+    assert len(refusing.launches) == 1, "what was refused is not tried again"
+    with pytest.raises(GpuError, match="the GPU failed at a kernel over 5 elements"):
+        launch.launch_shared(refusing, None, 5, 256, each=16)

@@ -1,0 +1,79 @@
+"""What validations are made of: input sets, and models as words that make schedules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.gpu.lab import inputs
+from fpsim.gpu.lab.model import Model, Problem, built, predict
+
+
+@pytest.mark.parametrize("words", ["open('x')", "cublas", "FLAT()", "cublas(__import__('os'))", "1 + 1", "cublas("])
+def test_models_name_schedules_only(words: str) -> None:
+    with pytest.raises(ValueError, match=r"FLAT or a call|malformed node"):
+        built(Model(words))
+
+
+def test_models_change_schedules() -> None:
+    found = built(Model("FLAT", slices=3, grain=32, scale_order="b_first", fused_bias=True))
+    assert (found.slicing.count, found.slicing.grain, found.epilogue.scale_order) == (3, 32, "b_first")
+    assert str(Model("FLAT", slices=3, grain=32)) == "FLAT with slices 3, grain 32"
+
+
+def test_fp8_by_fp16_instructions_keeps_its_values() -> None:
+    a, b = inputs.operands("wide", (16, 16, 256), ("e4m3", "e4m3"))
+    problem = Problem("", "hopper_e4m3_f32", a, b)
+    wanted = fp.matmul(fp.decode(a, fp.E4M3).astype(np.float16), fp.decode(b, fp.E4M3).astype(np.float16),
+                       accumulate="hopper_f16_f32")  # fmt: skip
+    assert np.array_equal(predict(problem, Model("FLAT", "hopper_f16_f32")), wanted.view(np.uint32))
+    reordered = predict(problem, Model("FLAT", "hopper_f16_f32", k_order="pairs"))
+    assert (reordered != wanted.view(np.uint32)).any()
+
+
+@pytest.mark.parametrize("name", inputs.NAMES)
+@pytest.mark.parametrize("pair", [("e4m3", "e5m2"), ("fp16", "fp16"), ("bf16", "bf16"), ("tf32", "tf32")])
+def test_input_sets_are_functions_of_their_seed(name: str, pair: tuple[str, str]) -> None:
+    shape = (8, 16, 64)
+    a, b = inputs.operands(name, shape, pair, 3)
+    again, _ = inputs.operands(name, shape, pair, 3)
+    other, _ = inputs.operands(name, shape, pair, 4)
+    assert a.shape == (8, 64)
+    assert b.shape == (64, 16)
+    assert np.array_equal(a, again)
+    assert not np.array_equal(a, other)
+    fmt = inputs.FORMATS[pair[0]]
+    assert a.dtype == fmt.storage
+    values = fp.decode(a, fmt, np.float64)
+    if pair[0] == "tf32":
+        assert not (a & 0x1FFF).any()
+    if name != "special":
+        assert np.isfinite(values).all()
+    if name == "subnormal":
+        assert (np.abs(values) < 2 * float(fp.finfo(fmt).smallest_normal)).all()
+    if name == "positive":
+        assert (values >= 0).all()
+
+
+def test_special_inputs_hold_infinities_and_nans() -> None:
+    a, _ = inputs.operands("special", (64, 16, 512), ("fp16", "fp16"))
+    values = fp.decode(a, fp.FP16)
+    assert np.isnan(values).any()
+    assert np.isposinf(values).any()
+
+
+@pytest.mark.parametrize("name", ["normal", "wide", "large", "special"])
+def test_accumulators_start_at_floats(name: str) -> None:
+    c = inputs.start(name, 4, 6)
+    assert c is not None
+    assert c.shape == (4, 6)
+    assert c.dtype == np.float32
+    assert inputs.start("zero", 4, 6) is None
+
+
+def test_unknown_inputs_are_refused() -> None:
+    with pytest.raises(ValueError, match="input set must be one of"):
+        inputs.operands("gaussian", (1, 1, 1), ("e4m3", "e4m3"))
+    with pytest.raises(ValueError, match="start must be one of"):
+        inputs.start("gaussian", 1, 1)

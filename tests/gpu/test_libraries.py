@@ -1,0 +1,165 @@
+"""cuBLASLt and Triton without a GPU: what descriptors and fields say, and which instructions kernels are made of."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.gpu import hardware
+from fpsim.gpu.device.device import GpuError
+from fpsim.gpu.hardware import cublaslt, tensors
+from fpsim.gpu.hardware.cublaslt import Fields, Sides, schedule_of
+from fpsim.gpu.lab import inputs
+from fpsim.gpu.lab.model import Model, built
+
+torch = pytest.importorskip("torch")
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+
+# ---- cuBLASLt
+
+
+def read_as(side: tuple[Any, int, int, int, int], order: int) -> Any:
+    """A side of a product as its descriptor says: rows x columns in column or row order."""
+    held, _, rows, columns, leading = side
+    flat = torch.as_strided(held, (held.numel(),), (1,))  # the memory
+    return torch.as_strided(flat, (rows, columns), (leading, 1) if order == cublaslt.ROW else (1, leading))
+
+
+@pytest.mark.parametrize(
+    ("pair", "layout"), [(("e4m3", "e4m3"), "nn"), (("fp16", "fp16"), "nn"), (("fp16", "fp16"), "tn")]
+)
+def test_descriptors_describe_the_product(
+    monkeypatch: pytest.MonkeyPatch, pair: tuple[str, str], layout: str
+) -> None:  # fmt: skip
+    monkeypatch.setattr(tensors, "DEVICE", "cpu")
+    monkeypatch.setattr(cublaslt, "require_capability", lambda *_: None)
+
+    def run(sides: Sides, scales: Any, fast_accum: bool, workspace: int) -> Fields:
+        assert sides.transposed == (pair[0] == "e4m3" or layout == "tn")
+        a, b, d = (read_as(side, sides.order) for side in (sides.a, sides.b, sides.d))
+        a, b = a.to(torch.float32), b.to(torch.float32)
+        factor = 1.0 if scales is None else float(scales[0] * scales[1])
+        d.copy_(((a.t() if sides.transposed else a) @ b) * factor)
+        return Fields(66, 0, 1, 2, 0, 0, 36, 0, 0)
+
+    monkeypatch.setattr(cublaslt, "_run", run)
+    fmt = inputs.FORMATS[pair[0]]
+    rng = np.random.default_rng(9)
+    a, b = (fp.encode(rng.integers(-3, 4, shape).astype(np.float32), fmt) for shape in ((16, 48), (48, 32)))
+    found, fields = hardware.lt_matmul(a, b, pair, out="fp32", scale_a=0.5, scale_b=0.25, layout=layout)
+    scale = 0.125 if pair[0] == "e4m3" else 1.0
+    wanted = fp.decode(a, fmt, np.float64) @ fp.decode(b, fmt, np.float64) * scale
+    assert np.array_equal(found.view(np.float32), wanted.astype(np.float32))
+    assert fields.algo == 66
+    assert str(fields).startswith("algo 66, tile 0, split_k 1, reduction 2")
+
+
+def test_the_library_takes_the_descriptors() -> None:
+    try:
+        library = cublaslt.library()
+    except GpuError:
+        pytest.skip("libcublasLt is not installed (it comes with the CUDA builds of torch)")
+    assert re.fullmatch(r"\d+\.\d+\.\d+", cublaslt.version())
+    with cublaslt._made("MatmulDesc", cublaslt.COMPUTE_32F, 0) as operation:
+        cublaslt._set("MatmulDesc", operation, cublaslt.DESC_TRANSA, ctypes.c_int32(1))
+        cublaslt._set("MatmulDesc", operation, cublaslt.DESC_A_SCALE, ctypes.c_void_p(1 << 20))
+        cublaslt._set("MatmulDesc", operation, cublaslt.DESC_FAST_ACCUM, ctypes.c_int8(1))
+        with pytest.raises(GpuError, match=r"cublasLtMatmulDescSetAttribute of cuBLASLt returned status 7"):
+            cublaslt._set("MatmulDesc", operation, 9999, ctypes.c_int32(1))
+    with cublaslt._made("MatrixLayout", cublaslt.TYPES["e4m3"], 512, 64, 512) as layout:
+        cublaslt._set("MatrixLayout", layout, cublaslt.LAYOUT_ORDER, ctypes.c_int32(cublaslt.ROW))
+    with cublaslt._made("MatmulPreference") as preference:
+        cublaslt._set("MatmulPreference", preference, cublaslt.MAX_WORKSPACE, ctypes.c_uint64(cublaslt.WORKSPACE))
+    assert library is cublaslt.library()
+
+
+def test_without_cublaslt_the_error_says_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    cublaslt.library.cache_clear()
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    with pytest.raises(GpuError, match="cuBLASLt was not found"):
+        cublaslt.library()
+
+
+# ---- Triton
+
+
+def ptx_of(kinds: tuple[str, str], blocks: tuple[int, int, int], imprecise: int) -> str:
+    """The PTX of dot_kernel for sm_90."""
+    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    from triton.backends.compiler import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        GPUTarget,
+    )
+
+    from fpsim.gpu.hardware.triton_kernels import dot_kernel
+
+    constants = dict(zip(("block_m", "block_n", "block_k", "imprecise"), (*blocks, imprecise), strict=True))
+    types = {"a": f"*{kinds[0]}", "b": f"*{kinds[1]}", "c": "*fp32", "d": "*fp32", "m": "i32", "n": "i32", "k": "i32"}
+    source = triton.compiler.ASTSource(
+        dot_kernel, signature=types | dict.fromkeys(constants, "constexpr"), constexprs=constants,
+        attrs={(i,): [["tt.divisibility", 16]] for i in range(7)},
+    )  # fmt: skip
+    options = {"num_warps": 4, "num_stages": 2}
+    return str(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"])
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="no Triton")
+@pytest.mark.parametrize(
+    ("kinds", "blocks", "imprecise", "instruction", "count", "additions"),
+    [
+        (("fp8e4nv", "fp8e4nv"), (64, 64, 128), 0, "m64n64k32.f32.e4m3.e4m3", 4, 0),
+        (("fp8e4nv", "fp8e4nv"), (64, 64, 128), 32, "m64n64k32.f32.e4m3.e4m3", 4, 4 * 32),
+        (("fp8e4nv", "fp8e4nv"), (64, 64, 128), 64, "m64n64k32.f32.e4m3.e4m3", 4, 2 * 32),
+        (("fp8e4nv", "fp8e5"), (64, 64, 64), 0, "m64n64k32.f32.e4m3.e5m2", 2, 0),
+        (("fp16", "fp16"), (64, 64, 64), 0, "m64n64k16.f32.f16.f16", 4, 0),
+        (("fp32", "fp32"), (64, 64, 32), 0, "m64n64k8.f32.tf32.tf32", 4, 0),
+        (("fp8e4nv", "fp8e4nv"), (16, 16, 64), 0, "m16n8k16.row.col.f32.f16.f16.f32", 4, 0),
+    ],
+)
+def test_triton_pins_the_instructions(
+    kinds: tuple[str, str], blocks: tuple[int, int, int], imprecise: int, instruction: str, count: int, additions: int
+) -> None:
+    found = Counter(
+        re.findall(r"(?:mma_async|mma)\.sync\.aligned\.(\S+)|(add\.(?:rn\.)?f32)", ptx_of(kinds, blocks, imprecise))
+    )
+    assert {name: times for (name, _), times in found.items() if name} == {instruction: count}
+    assert sum(times for (name, _), times in found.items() if not name) == additions
+
+
+# ---- fields of cuBLASLt
+
+
+@pytest.mark.parametrize(
+    ("fields", "fast", "schedule"),
+    [
+        (Fields(66, 0, 1, 2, 0, 0, 36, 0, 0), False, "cublas('sm_90')"),
+        (Fields(66, 0, 7, 2, 0, 0, 36, 0, 0), True, "cublas('sm_90', split_k=7, fast_accum=True)"),
+        (Fields(21, 0, 1, 0, 0, 0, 13, 0, 0), False, "cublas('sm_90', family='cutlass', stages=13)"),
+        (Fields(24, 0, 5, 4, 0, 0, 0, 0, 0), False,
+         "cublas('sm_90', family='cutlass', split_k=5, merge=4, stages=0)"),
+        (Fields(11, 0, 1, 0, 0, 1, 0, 0, 0), False, "cublas('sm_90', family='gemm_sn', option=1)"),
+        (Fields(16, 0, 1, 0, 0, 0, 0, 0, 0), False, "cublas('sm_90', family='magma')"),
+        (Fields(13, 0, 3, 2, 0, 36, 0, 0, 0), False, "cublas('sm_90', family='gemv', split_k=3, option=36)"),
+        (Fields(14, 0, 2, 2, 0, 0, 0, 0, 0), False, "cublas('sm_90', family='dot', split_k=2)"),
+    ],
+)  # fmt: skip
+def test_fields_say_the_schedule(fields: Fields, fast: bool, schedule: str) -> None:
+    found, wanted = schedule_of(fields, fast_accum=fast), built(Model(schedule))
+    assert (found.sums, found.slicing, found.epilogue) == (wanted.sums, wanted.slicing, wanted.epilogue)
+    assert built(Model(str(found))) == found, "a schedule's name makes it again"
+
+
+@pytest.mark.parametrize("fields", [Fields(41, 0, 1, 2, 0, 0, 36, 0, 0), Fields(13, 0, 1, 0, 0, 999, 0, 0, 0)])
+def test_fields_that_nobody_decoded_are_refused(fields: Fields) -> None:
+    with pytest.raises(ValueError, match=r"family must be one of|option must be"):
+        schedule_of(fields)

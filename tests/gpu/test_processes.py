@@ -1,0 +1,70 @@
+"""Processes side by side: they run at the same time, and what one wrote is kept however it ends."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fpsim.gpu.lab.processes import Ended, side_by_side
+
+MEET = """
+import pathlib, sys, time
+folder, own, other, file = map(pathlib.Path, sys.argv[1:])
+(folder / own).touch()
+end = time.monotonic() + 30
+while not (folder / other).exists() and time.monotonic() < end:
+    time.sleep(0.01)
+file.write_text(f"{(folder / other).exists()}\\n")
+"""
+WRITE = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('one\\ntwo\\nthr')"
+
+
+def run(scripts: dict[str, str], most: float = 60) -> dict[str, Ended]:
+    """How each of some scripts ended, which get the file to write to."""
+    found: dict[str, Ended] = {}
+    side_by_side(
+        list(scripts), lambda name, file: [sys.executable, "-c", scripts[name], str(file)], most,
+        lambda one: found.update({one.name: one}),
+    )  # fmt: skip
+    return found
+
+
+def test_processes_run_at_the_same_time(tmp_path: Path) -> None:
+    found: list[Ended] = []
+    others = {"a": "b", "b": "a"}
+    side_by_side(
+        ["a", "b"],
+        lambda name, file: [sys.executable, "-c", MEET, str(tmp_path), name, others[name], str(file)],
+        60, found.append,
+    )  # fmt: skip
+    assert sorted(found) == [Ended("a", ["True\n"], ""), Ended("b", ["True\n"], "")]
+
+
+def test_what_a_process_wrote_is_kept_however_it_ends() -> None:
+    began = time.monotonic()
+    slow = WRITE + "; import time; time.sleep(60)"
+    found = run({"fine": WRITE, "dead": WRITE + "; sys.exit('no more\\nand why')", "slow": slow}, most=5)
+    assert time.monotonic() - began < 30
+    assert {one.error for one in found.values()} == {
+        "", "its process ended with 1: and why", "its process did not end within 5 s",
+    }  # fmt: skip
+    assert found["fine"] == Ended("fine", ["one\n", "two\n"], "")
+    assert found["dead"].lines == ["one\n", "two\n"]
+
+
+def test_an_interrupt_ends_all_and_tells_of_them() -> None:
+    began, told = time.monotonic(), []
+    scripts = {"short": WRITE, "long": "import time; time.sleep(60)"}
+
+    def ended(one: Ended) -> None:
+        told.append(one.name)
+        if len(told) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side(list(scripts), lambda name, file: [sys.executable, "-c", scripts[name], str(file)], 60, ended)
+    assert told == ["short", "long"]
+    assert time.monotonic() - began < 30

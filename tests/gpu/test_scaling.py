@@ -1,0 +1,179 @@
+"""Scaled quantisation on the GPU: the simulator gives the CPU's bits and counts, and refusals are clear sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import fpsim as fp
+from fpsim.scaling.tiling import tiling
+from fpsim.testing import assert_bits_equal
+from tests.gpu.simulator import scaling as simulator
+from tests.kit.processes import assert_refused, simulate
+
+Array = npt.NDArray[Any]
+without_gpu = pytest.mark.skipif(fp.gpu.available(), reason="a GPU is here")
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
+    """The results of the simulator, by name."""
+    return simulate("tests.gpu.simulator.scaling", tmp_path_factory.mktemp("gpu") / "results.npz")
+
+
+def compare(name: str, want: dict[str, Array], found: dict[str, Array]) -> None:
+    """Everything that an encoding holds; want: by part."""
+    parts = {key.rpartition(": ")[2] for key in found if key.rpartition(": ")[0] == name}
+    assert parts <= set(want), name
+    assert {part for part in want if part in simulator.PARTS} <= parts, name
+    for part in parts:
+        try:
+            assert_bits_equal(found[f"{name}: {part}"], want[part])
+        except AssertionError as error:
+            raise AssertionError(f"{name}, {part}: {error}") from None
+
+
+def parts_of(name: str, results: dict[str, Array]) -> dict[str, Array]:
+    """What was stored under a name, by part."""
+    return {key.rpartition(": ")[2]: array for key, array in results.items() if key.rpartition(": ")[0] == name}
+
+
+def parts_of_encoding(q: fp.Scaled) -> dict[str, Array]:
+    """What an encoding of the CPU holds, by part."""
+    results: dict[str, Array] = {}
+    simulator.stored(results, "q", q)
+    return parts_of("q", results) | {"decode": q.decode()}
+
+
+def test_codes_scales_counts_and_values_are_those_of_the_cpu(simulated: dict[str, Array]) -> None:
+    names = list(simulator.cases())
+    assert len(names) > 150
+    for name in names:
+        want = parts_of(f"cpu {name}", simulated)
+        assert {"codes", "scales", "report", "decode", "exact", "quantize"} <= set(want)
+        compare(name, want, simulated)
+
+
+@pytest.mark.parametrize("name", ["TILE_1X128", "NVFP4", "INT8 multiply"])
+def test_compiled_kernels_of_the_cpu_give_the_same(name: str, simulated: dict[str, Array]) -> None:
+    want = simulator.on_cpu("q", simulator.cases()[name])
+    compare(name, parts_of("q", want), simulated)
+
+
+def test_tiles_that_are_cut_into_pieces_give_the_same(simulated: dict[str, Array]) -> None:
+    names = [name for name in simulator.cases() if simulator.cut(name)]
+    assert len(names) > 30
+    for name in names:
+        compare(f"cut {name}", parts_of(f"cpu {name}", simulated), simulated)
+
+
+@pytest.mark.parametrize("name", ["TILE_1X128", "NVFP4", "INT8"])
+def test_arrays_are_filled_again_transposed_and_moved(name: str, simulated: dict[str, Array]) -> None:
+    scaling = fp.Scaling(block=(1, 16), symmetric=False) if name == "INT8" else getattr(fp.scalings, name)
+    fmt = fp.INT8 if name == "INT8" else fp.E2M1
+    first, second = (simulator.spoilt((3, 40), seed=seed) for seed in (1, 2))
+    q = fp.encode_scaled(second, fmt, scaling)
+    for way in ("again", "up"):
+        compare(f"{way} {name}", parts_of_encoding(q), simulated)
+    compare(f"transposed {name}", parts_of_encoding(q.T), simulated)
+    assert_bits_equal(simulated[f"out {name}: decode"], q.decode())
+    assert_bits_equal(simulated[f"out {name}: quantize"], fp.quantize_scaled(first, fmt, scaling))
+
+
+def test_requantizing_decodes_and_encodes_again(simulated: dict[str, Array]) -> None:
+    rows = fp.encode_scaled(simulator.spoilt((9, 40), spread=3), fp.E4M3, fp.scalings.MX)
+    compare("requantized", parts_of_encoding(rows.requantize(fp.scalings.TILE_128X1)), simulated)
+
+
+# ---- who works on what
+
+SHAPES = [(3, 40), (1, 1), (7, 1), (1, 300), (130, 70), (2, 3, 50), (5, 0), (0, 5), (300,), (64, 64)]
+BLOCKS = [(1, 16), (1, 128), (128, 1), (4, 4), (2, 3), (-1, 1), (1, -1), (-1, -1), (128, 128)]
+
+
+@pytest.mark.parametrize("threads", [1, 4, 32, 256])
+@pytest.mark.parametrize("cut", [False, True])
+def test_threads_share_every_element_of_a_tile_once(threads: int, cut: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fpsim.gpu.scaling import patches
+
+    monkeypatch.setattr(patches, "PIECE", 64)
+    patches.patches_of.cache_clear()
+    for shape in SHAPES:
+        for block in BLOCKS:
+            tiles = tiling(shape, block)
+            g = patches.patches_of(tiles, threads, cut=cut)
+            assert g.across * g.lanes_x * g.lanes_y <= threads
+            seen, tile_of = np.zeros(tiles.shape, int).reshape(-1), np.full(int(np.prod(shape)), -1)
+            for patch in range(g.count):
+                for thread in range(threads):
+                    part = patches.part_of(np.int64(patch), np.int64(thread), g)
+                    w = patches.walk_of(part, g)
+                    i, c, left = w.first, w.column, w.count
+                    while left > 0:
+                        assert part.is_tile
+                        *batch, i, c = patches.batch_of(i, c, left, w)
+                        for k, place in enumerate(batch):
+                            seen[place] += k < left
+                            tile_of[place] = part.tile
+                        left -= patches.BATCH
+            assert (seen == 1).all(), (shape, block)
+            batch, row, column = np.indices(tiles.shape)
+            want = (batch * tiles.tiles[1] + row // tiles.tile_rows) * tiles.tiles[2] + column // tiles.tile_columns
+            assert (tile_of == want.reshape(-1)).all(), (shape, block)
+    patches.patches_of.cache_clear()
+
+
+# ---- bad input
+
+
+@without_gpu
+@pytest.mark.parametrize("name", ["encode_scaled", "quantize_scaled"])
+def test_without_a_gpu_they_say_so(name: str) -> None:
+    with pytest.raises(fp.gpu.GpuError, match="found no CUDA device"):
+        getattr(fp.gpu, name)(np.ones(1, np.float32), "e4m3")
+
+
+@without_gpu
+def test_without_a_gpu_nothing_moves_up() -> None:
+    with pytest.raises(fp.gpu.GpuError, match="found no CUDA device"):
+        fp.gpu.Scaled.from_cpu(fp.encode_scaled(np.ones(1, np.float32), "e4m3"))
+
+
+SETUP = """
+x, codes = cuda.to_device(np.ones((2, 32), np.float32)), cuda.to_device(np.zeros((2, 32), np.uint8))
+MX = fp.scalings.MX
+q = fp.gpu.encode_scaled(x, "e4m3", MX)
+scales = cuda.to_device(np.ones((2, 1), np.float32))
+"""
+CALLS = {
+    "fp.gpu.encode_scaled(np.ones(3, np.float32), 'e4m3')": r"TypeError x must be an array on the GPU: .*got ndarray",
+    "fp.gpu.quantize_scaled(codes, 'e4m3')": r"TypeError x must be an array of floats on the GPU; got uint8",
+    "fp.gpu.encode_scaled(x, 'e4m33')": r"ValueError .*e4m33",
+    "fp.gpu.encode_scaled(x, 'e4m3', 'mx')": r"TypeError scaling must be .*Did you mean fp.scalings.MX\?",
+    "fp.gpu.encode_scaled(x, 'logfmt-8')": r"ValueError LogFMT-8 is not on the GPU, whose log2 .* Use the functions of",
+    "fp.gpu.quantize_scaled(x, 'logfmt-8')": r"ValueError LogFMT-8 is not on the GPU",
+    "fp.gpu.Scaled.from_cpu(fp.encode_scaled(np.ones(3), 'logfmt-8'))": r"ValueError LogFMT-8 is not on the GPU",
+    "fp.gpu.Scaled.from_cpu(q)": r"TypeError scaled must be an fpsim.Scaled; got an fpsim.gpu.Scaled",
+    "fp.gpu.encode_scaled(x, 'uint8', MX)": r"ValueError UINT8 needs a zero point",
+    "fp.gpu.encode_scaled(x, 'e4m3', rounding='stochastic')": r"ValueError stochastic rounding needs a seed",
+    "fp.gpu.encode_scaled(x, 'e4m3', MX, scales=np.ones(3))": r"ValueError scales must be one per tile, shape \(2, 1\)",
+    "fp.gpu.encode_scaled(x, 'e4m3', MX, scales=-1.0)": r"ValueError scales must be positive and finite .*got -1.0",
+    "fp.gpu.encode_scaled(x, 'e4m3', MX, out=x)": r"ValueError out must be a Scaled of the GPU, of shape \(2, 32\)",
+    "fp.gpu.encode_scaled(x, 'e4m3', MX, out=q.cpu())": r"ValueError out must be .*; got fpsim.Scaled",
+    "fp.gpu.quantize_scaled(x, 'e4m3', MX, out=x)": r"ValueError out must not share memory with the input",
+    "fp.gpu.encode_scaled(x, 'e5m2', MX, out=q)": r"ValueError out must be a Scaled .*in E5M2 with .*; got <",
+    "fp.gpu.quantize_scaled(x, 'e4m3', MX, out=codes)": r"ValueError out must be a .* of float32 and shape",
+    "q.decode(np.float16)": r"ValueError dtype must be np.float32 or np.float64; got",
+    "q.decode(out=codes)": r"ValueError out must be a .* of float32 and shape",
+    "fp.gpu.encode_scaled(x.reshape(64), 'e4m3', MX).T": r"ValueError only a matrix can be transposed; got .*64",
+    "fp.gpu.Scaled(codes, scales, 'e4m3', fp.scalings.NVFP4)": r"ValueError scales must have one element per tile",
+    "fp.gpu.Scaled(x, scales, 'e4m3', MX)": r"TypeError codes of E4M3 must be uint8; got float32",
+    "fp.gpu.Scaled(codes, codes, 'e4m3', MX)": r"TypeError scales must be float32; got uint8",
+}
+
+
+def test_bad_input_says_what_was_wanted() -> None:
+    assert_refused(SETUP, CALLS)

@@ -1,0 +1,381 @@
+"""fp.gpu.validate without a GPU: a hardware that is the emulator itself, with differences planted where it matters."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import fpsim as fp
+from fpsim.files import write_whole
+from fpsim.gpu.experiments.product_cases import PRODUCTS
+from fpsim.gpu.experiments.validate import PARTS, main, run_part, validate
+from fpsim.gpu.hardware.cublaslt import Fields
+from fpsim.gpu.lab.judge import ProductCase, judged
+from fpsim.gpu.lab.lab import Lab
+from fpsim.gpu.lab.model import Model, predict
+from fpsim.gpu.lab.recording import replay
+from fpsim.gpu.lab.report import Row, ValidationReport, difference
+from tests.gpu.fake_hardware import FakeGpu
+from tests.kit.processes import python
+
+Words = npt.NDArray[Any]
+without_gpu = pytest.mark.skipif(fp.gpu.available(), reason="a GPU is here")
+
+
+def last_bit(name: str, found: Words) -> Words:
+    """One element with another last bit."""
+    changed = found.copy()
+    changed.reshape(-1)[5] ^= found.dtype.type(1)
+    return changed
+
+
+def case_of(part: str, gpu: FakeGpu, number: int = 0) -> ProductCase:
+    return list(PRODUCTS[part](Lab(gpu, small=True)))[number]
+
+
+# ---- whole validations
+
+
+def test_an_equal_gpu_gives_an_equal_report() -> None:
+    report = validate(parts=["tensorwise", "blockwise"], hardware=FakeGpu(), small=True, minutes=5)
+    assert report.all_equal, str(report)
+    assert {row.part for row in report.rows} == {"tensorwise", "blockwise"}
+    assert all(row.expected for row in report.rows)
+    assert report.about["gpu"] == "the emulator"
+    assert report.about["fpsim"]
+    assert report.about["date"].endswith("UTC")
+
+
+def test_a_planted_difference_is_found_and_placed() -> None:
+    case = case_of("tensorwise", FakeGpu(plant=last_bit))
+    (row,) = judged(case).rows
+    assert row.differing == 1
+    assert not row.equal
+    assert row.first.startswith("(0, 5): hardware 0x")
+    text = str(ValidationReport((row,)))
+    assert "DIFFERS tensorwise" in text
+    assert text.splitlines()[-1].startswith("0 of 1 comparisons equal")
+
+
+@pytest.mark.parametrize(
+    ("part", "recipe", "model"),
+    [
+        ("tensorwise", "tensor", Model("cublas('sm_90', split_k=2)")),
+        ("tensorwise", "tensor", Model("cublas('sm_90', fast_accum=True)")),
+        ("tensorwise", "tensor", Model("cutlass_2xacc(64)")),
+        ("rowwise", "row", Model("torch_rowwise()")),
+        ("rowwise", "row", Model("cublas('sm_90')", scale_order="b_first")),
+        ("blockwise", "1x128_128x128", Model("deepgemm('1d2d')")),
+        ("blockwise", "1x128_128x128", Model("cublas('sm_90', family='block_scaled')", scale_order="b_first")),
+    ],
+)
+def test_the_variant_that_fits_is_named(part: str, recipe: str, model: Model) -> None:
+    gpu = FakeGpu(models={recipe: model})
+    case = case_of(part, gpu)
+    outputs = [predict(problem, model) for problem in case.problems]
+    judgement = judged(case)
+    assert all(row.equal for row in judgement.rows), judgement.rows
+    assert judgement.best is not None
+    for problem, output in zip(case.problems, outputs, strict=True):
+        assert np.array_equal(predict(problem, judgement.best), output)
+    named = judgement.best == model or sum(row.rivals for row in judgement.rows) > 0
+    assert named, f"{judgement.best} in the place of {model}, and no rivals"
+
+
+def test_scales_that_are_no_powers_of_two_tell_their_orders_apart() -> None:
+    orders = [Model("cublas('sm_90', family='block_scaled')", scale_order=order)
+              for order in ("product", "a_first", "b_first")]  # fmt: skip
+    problem = case_of("blockwise", FakeGpu()).problems[0]
+    words = [predict(problem, model) for model in orders]
+    assert all((words[i] != words[j]).any() for i, j in ((0, 1), (0, 2), (1, 2)))
+
+
+def test_splits_are_expected_of_a_heuristic_and_other_promotions_are_not() -> None:
+    split = judged(
+        case_of("tensorwise", FakeGpu(models={"tensor": Model("cublas('sm_90', split_k=3, fast_accum=True)")}))
+    ).rows[0]
+    other = judged(case_of("tensorwise", FakeGpu(models={"tensor": Model("cutlass_2xacc(64)")}))).rows[0]
+    assert split.expected
+    assert other.equal
+    assert not other.expected
+    assert "(not expected)" in str(ValidationReport((other,)))
+
+
+def test_what_nobody_has_measured_comes_first() -> None:
+    cases = {part: list(PRODUCTS[part](Lab(FakeGpu()))) for part in ("blockwise", "tensorwise", "halves", "cublaslt")}
+    assert list(PRODUCTS)[:2] == ["blockwise", "tensorwise"]
+    powers = ["powers of two" in case.what for case in cases["blockwise"]]
+    assert powers == sorted(powers)
+    assert "fast" in cases["tensorwise"][0].what
+    assert all(case.what.endswith("TN") for part in ("halves", "cublaslt") for case in cases[part][:8])
+
+
+def test_a_chip_without_models_is_named() -> None:
+    class Old(FakeGpu):
+        def about(self) -> dict[str, str]:
+            return super().about() | {"capability": "8.0"}
+
+    report = validate(parts=["rowwise"], hardware=Old(), small=True)
+    assert report.about["models"] == "those of hopper: none are known for compute capability 8.0"
+    assert "models" not in validate(parts=["rowwise"], hardware=FakeGpu(), small=True).about
+
+
+# ---- failures and time
+
+
+def test_one_failing_call_loses_nothing_else() -> None:
+    report = validate(parts=["tensorwise", "blockwise"], hardware=FakeGpu(fails=("tensor",)), small=True, minutes=5)
+    by_part = {part: [row for row in report.rows if row.part == part] for part in ("tensorwise", "blockwise")}
+    assert all("CUDA error: tensor was told to fail" in row.error for row in by_part["tensorwise"])
+    assert all(row.equal for row in by_part["blockwise"])
+    assert not report.all_equal
+    assert "ERROR   tensorwise" in str(report)
+
+
+def test_a_part_that_breaks_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(lab: Lab) -> Any:
+        raise ImportError("no such library")
+        yield
+
+    monkeypatch.setitem(PARTS, "tensorwise", broken)
+    report = validate(parts=["tensorwise"], hardware=FakeGpu(), small=True)
+    assert [row.error for row in report.rows] == ["ImportError: no such library"]
+
+
+def test_a_part_without_time_says_how_much_was_left_out() -> None:
+    rows = run_part("tensorwise", Lab(FakeGpu(), small=True), time.monotonic() - 1)
+    assert rows[0].compared > 0, "the first comparison is always made"
+    assert "no time was left" in rows[-1].error
+    assert rows[-1].what == f"{len(list(PRODUCTS['tensorwise'](Lab(FakeGpu(), small=True)))) - 1} more"
+
+
+def test_fields_that_nobody_decoded_are_searched() -> None:
+    class Strange(FakeGpu):
+        def lt_matmul(self, *arguments: Any, **options: Any) -> tuple[Words, Fields]:
+            found, _ = super().lt_matmul(*arguments, **options)
+            return found, Fields(41, 0, 2, 2, 0, 0, 35, 0, 0)
+
+    lab = Lab(Strange(), small=True)
+    case = next(case for case in PRODUCTS["cublaslt"](lab) if "e4m3xe4m3" in case.what)
+    (row,) = judged(case).rows
+    assert row.equal
+    assert "algo 41" in row.note
+
+
+def test_wrong_shapes_and_unknown_parts_are_refused() -> None:
+    with pytest.raises(ValueError, match="words to compare must have one shape"):
+        difference(np.zeros(3, np.uint8), np.zeros(4, np.uint8), "e4m3")
+    with pytest.raises(ValueError, match="part must be one of blockwise, tensorwise"):
+        validate(parts=["tensor"], hardware=FakeGpu())
+    with pytest.raises(ValueError, match="needs the hardware's module by name"):
+        validate(hardware=FakeGpu(), isolated=True)
+
+
+def test_what_no_model_gives_is_kept(tmp_path: Path) -> None:
+    gpu = FakeGpu(plant=last_bit)
+    validate(tmp_path, parts=["blockwise"], hardware=gpu, small=True)
+    files = sorted((tmp_path / "unfit").glob("*.npz"))
+    assert [file.stem for file in files] == ["blockwise-0", "blockwise-1", "blockwise-2"]
+    assert [entry.differing for entry in replay(files[0])] == [1]
+    validate(tmp_path / "fine", parts=["blockwise"], hardware=FakeGpu(), small=True)
+    assert not (tmp_path / "fine" / "unfit").exists()
+
+
+# ---- speed, files, interrupts
+
+
+def test_speeds_are_measured_and_recorded_beside_the_comparisons(tmp_path: Path) -> None:
+    gpu = FakeGpu(fails=("decode E4M3",))
+    report = validate(tmp_path, parts=["rowwise", "speed"], hardware=gpu, small=True)
+    read = ValidationReport.load(tmp_path / "validation.json")
+    assert read.speeds == report.speeds
+    assert [row.name for row in read.speeds if row.error] == ["decode E4M3"]
+    assert read.speeds[1].ratio == pytest.approx(1)
+    assert report.all_equal, "speed is not a matter of bits"
+    lines = str(report).splitlines()
+    assert any(line.startswith("casts") and "GB/s" not in line and "of copy" in line for line in lines)
+    assert lines[-2].startswith("speed: 6 of 7 speeds as asked; 1 of 9 failed")
+    assert lines[-1].startswith("4 of 4 comparisons equal")
+
+
+def test_all_that_compare_share_the_time_and_what_measures_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[str], float]] = []
+    module = sys.modules["fpsim.gpu.experiments.validate"]  # whose name in its package is that of a function
+    monkeypatch.setattr(module, "_in_processes", lambda parts, seconds, *_: asked.append((parts, seconds)))
+    validate(
+        parts=["speed", "casts", "arithmetic", "matmuls"], hardware="tests.gpu.fake_hardware", minutes=10, isolated=True
+    )
+    (together, compared), (alone, measured) = asked
+    assert (together, alone) == (["casts", "arithmetic", "matmuls"], ["speed"])
+    assert compared == pytest.approx(600 * 3 / 5, abs=5)
+    assert measured == pytest.approx(600, abs=5)  # those before took no time here
+
+
+def test_speeds_come_from_a_process_of_their_own() -> None:
+    report = validate(parts=["speed"], hardware="tests.gpu.fake_hardware", small=True, isolated=True)
+    assert report.rows == ()
+    assert len(report.speeds) == 9
+    assert not any(row.error for row in report.speeds)
+
+
+class Interrupted(FakeGpu):
+    """Ctrl-C comes while it works on the second part."""
+
+    def scaled_mm(self, *arguments: Any, **options: Any) -> Words:
+        if options["recipe"] == "row":
+            raise KeyboardInterrupt
+        return super().scaled_mm(*arguments, **options)
+
+
+def test_what_was_found_before_an_interrupt_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        validate(tmp_path, parts=["blockwise", "rowwise", "tensorwise"], hardware=Interrupted(), small=True)
+    rows = ValidationReport.load(tmp_path / "validation.json").rows
+    assert [(row.part, row.equal) for row in rows] == [("blockwise", True)] * 3 + [("rowwise", False)]
+    assert rows[-1].error == "interrupted, and all that was to follow"
+
+
+def test_the_command_shows_what_was_found_before_an_interrupt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.gpu.fake_hardware.scaled_mm", Interrupted().scaled_mm)
+    given = ["--hardware", "tests.gpu.fake_hardware", "--small", "--together", "--out", str(tmp_path), "--parts"]
+    assert main([*given, "blockwise", "rowwise"]) == 130
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-1].startswith("3 of 4 comparisons equal")
+    assert said.err == f"Interrupted; what was found until then is in {tmp_path}.\n"
+
+
+def test_an_interrupt_of_a_part_in_its_process_keeps_its_rows(tmp_path: Path) -> None:
+    (tmp_path / "slow_gpu.py").write_text(
+        "import os, signal, time\nfrom tests.fake_gpu import *\nfrom tests.fake_gpu import _GPU\n"
+        "def scaled_mm(*a, **k):\n"
+        "    if k['recipe'] == '128x128_1x128':\n"
+        "        os.kill(os.getppid(), signal.SIGINT)\n"
+        "        time.sleep(60)\n"
+        "    return _GPU.scaled_mm(*a, **k)\n"
+    )
+    script = f"""
+    import os, sys
+    sys.path.append({str(tmp_path)!r})
+    os.environ["PYTHONPATH"] += os.pathsep + {str(tmp_path)!r}
+    from fpsim.gpu.experiments.validate import main
+    print(main(["--hardware", "slow_gpu", "--small", "--out", {str(tmp_path / "out")!r}, "--parts", "blockwise"]))
+    """
+    began = time.monotonic()
+    assert python(script).splitlines()[-1] == "130"
+    assert time.monotonic() - began < 50
+    rows = ValidationReport.load(tmp_path / "out" / "validation.json").rows
+    assert [row.equal for row in rows] == [True, True, False]
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_the_work(capsys: pytest.CaptureFixture[str]) -> None:
+    gpu = FakeGpu()
+    with pytest.raises(ValueError, match="results go to a folder that can be written to; got '/dev/null/none'"):
+        validate("/dev/null/none", parts=["blockwise"], hardware=gpu)
+    assert not gpu.calls
+    assert main(["--hardware", "tests.gpu.fake_hardware", "--small", "--out", "/dev/null/none"]) == 2
+    assert capsys.readouterr().err.startswith("results go to a folder")
+
+
+def test_a_half_written_file_does_not_take_the_place_of_a_whole_one(tmp_path: Path) -> None:
+    write_whole(tmp_path / "record.json", "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(tmp_path / "record.json", "new\ud800")
+    assert (tmp_path / "record.json").read_text() == "old"
+    assert list(tmp_path.iterdir()) == [tmp_path / "record.json"]
+
+
+# ---- casts and arithmetic
+
+
+def test_checks_compare_and_find_planted_differences() -> None:
+    def some(gpu: FakeGpu, part: str, words: str) -> list[Row]:
+        return [case.run() for case in PARTS[part](Lab(gpu, small=True)) if case.what.startswith(words)]
+
+    for part, words in (("casts", "fp.gpu.encode E4M3 up"), ("casts", "torch's cast to e4m3"),
+                        ("casts", "PTX cvt.rn to e4m3"), ("arithmetic", "fp.gpu.sqrt E4M3"),
+                        ("matmuls", "fp.gpu.matmul hopper_e4m3_f32")):  # fmt: skip
+        fine = some(FakeGpu(), part, words)
+        assert fine, words
+        assert all(row.equal for row in fine), fine
+        wrong = some(FakeGpu(plant=last_bit), part, words)
+        assert all(row.differing + row.other_nans == 1 for row in wrong), wrong
+
+
+def test_every_float32_comes_first() -> None:
+    first = [case for case, _ in zip(PARTS["casts"](Lab(FakeGpu())), range(4), strict=False)]
+    assert {case.inputs for case in first} == {"all 2**32 float32"}
+    assert all(case.run().equal for case in first)
+
+
+def test_torch_casts_name_the_policy() -> None:
+    checks = [case for case in PARTS["casts"](Lab(FakeGpu(), small=True)) if case.what == "torch's cast to e4m3"]
+    assert {check.run().model for check in checks} == {"overflow 'torch<2.12'"}
+
+
+# ---- reports
+
+
+def test_reports_come_back_from_json(tmp_path: Path) -> None:
+    report = validate(tmp_path / "new", parts=["blockwise"], hardware=FakeGpu(plant=last_bit), small=True)
+    read = ValidationReport.load(tmp_path / "new" / "validation.json")
+    assert read.rows == report.rows
+    assert read.about == report.about
+    plain = json.loads((tmp_path / "new" / "validation.json").read_text())
+    assert plain["rows"][0]["equal"] == plain["rows"][0]["compared"] - 1
+
+
+def test_nans_are_equal_and_counted() -> None:
+    got, want = np.array([0x7FC00000, 0x3F800000], np.uint32), np.array([0x7FFFFFFF, 0x3F800000], np.uint32)
+    assert difference(got, want, "fp32") == (2, 0, 1, "")
+    assert difference(got, want, "integer").differing == 1
+
+
+# ---- commands
+
+
+def test_the_command_runs_every_part_in_its_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["--hardware", "tests.gpu.fake_hardware", "--small", "--out", str(tmp_path), "--parts", "blockwise"])
+    said = capsys.readouterr().out
+    assert code == 0, said
+    assert said.splitlines()[-1].startswith("3 of 3 comparisons equal")
+    assert ValidationReport.load(tmp_path / "validation.json").all_equal
+
+
+def test_a_dead_process_costs_one_part(tmp_path: Path) -> None:
+    (tmp_path / "dying_gpu.py").write_text(
+        "import os\nfrom tests.fake_gpu import *\nfrom tests.fake_gpu import _GPU\n"
+        "def scaled_mm(*a, **k):\n"
+        "    if k['recipe'] == '1x128_1x128': os._exit(7)\n"
+        "    return _GPU.scaled_mm(*a, **k)\n"
+    )
+    script = f"""
+    import sys
+    sys.path.append({str(tmp_path)!r})
+    import os
+    os.environ["PYTHONPATH"] += os.pathsep + {str(tmp_path)!r}
+    from fpsim.gpu.experiments.validate import validate
+    for row in validate(parts=["blockwise"], hardware="dying_gpu", small=True, isolated=True).rows:
+        print(row.equal, row.error)
+    """
+    lines = python(script).splitlines()
+    assert lines[0].startswith("True")
+    assert lines[-1] == "False its process ended with 7: nothing was said"
+
+
+@without_gpu
+def test_without_a_gpu_the_commands_say_so_in_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["--out", str(tmp_path / "none")]) == 2
+    said = capsys.readouterr().err
+    assert "found no CUDA device" in said
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(fp.gpu.GpuError, match="found no CUDA device"):
+        fp.gpu.validate()

@@ -1,0 +1,75 @@
+"""Runs a snippet in a process of its own, for what a process decides once: caches, switches, imports."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python(script: str, root: Path = ROOT, **environment: str) -> str:
+    """What the script prints, run from `root` so that it imports the package that lies there."""
+    variables = {**os.environ, "PYTHONPATH": str(root), **environment}
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(script)]
+    run = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+def simulate(module: str, file: Path) -> dict[str, npt.NDArray[Any]]:
+    """The arrays that a module of tests writes to a file, with CUDA simulated and the core as plain Python."""
+    # words wrap around and floats become Inf and NaN on purpose, which NumPy reports in every thread that was not told;
+    # nothing else may be reported
+    warnings = ["-W", "error"]
+    for what in ("overflow", "divide by zero", "invalid value"):
+        warnings += ["-W", f"ignore:{what} encountered:RuntimeWarning"]
+    done = subprocess.run(
+        [sys.executable, *warnings, "-m", module, str(file)],
+        cwd=ROOT,
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    with np.load(file) as found:
+        return dict(found)
+
+
+REFUSALS = """
+import numpy as np, fpsim as fp
+from numba import cuda
+{setup}
+for call in {calls}:
+    try:
+        eval(call)
+    except (TypeError, ValueError, fp.gpu.GpuError) as reason:
+        print(type(reason).__name__, reason)
+    else:
+        print("no error for", call)
+"""
+
+
+def assert_refused(setup: str, calls: Mapping[str, str]) -> None:
+    """That each call of the simulated GPU, after a setup, is refused with words that match its pattern."""
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSALS.format(setup=setup, calls=list(calls))],
+        cwd=ROOT, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(calls)
+    for line, words in zip(lines, calls.values(), strict=True):
+        assert re.match(words, line), line

@@ -1,0 +1,1 @@
+"""Slow and obvious statements of what is right, which share nothing with the package."""

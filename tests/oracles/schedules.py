@@ -1,0 +1,486 @@
+"""Library schedules written out: chains of fp.dot_add, then fp.add, fp.fma, fp.multiply and fp.encode in full view.
+
+A function per kernel family takes a `Job`, which is one call of `fp.matmul`, and gives the codes of its result. The
+orders are those of docs/schedules.md; nothing of fpsim.schedules is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import fpsim as fp
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+
+Array = npt.NDArray[Any]
+Span = tuple[int, int]
+
+f32 = np.float32
+ZERO = np.zeros((), f32)
+FLOAT_NAN = 0x7FFFFFFF
+NARROW_NAN = {fp.FP16: 0x7FFF, fp.BF16: 0x7FFF, fp.E4M3: 0x7F, fp.E5M2: 0x7F}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call of `fp.matmul`: codes a (M, K) and b (K, N), and the rest as it is passed."""
+
+    a: Array
+    b: Array
+    unit: MatrixUnit
+    scale_a: Array | None = None
+    scale_b: Array | None = None
+    bias: Array | None = None
+    c: Array | None = None
+    alpha: float | None = None
+    beta: float | None = None
+    out_format: fp.Format = fp.FP32
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the result."""
+        return len(self.a), self.b.shape[1]
+
+    @property
+    def k(self) -> int:
+        """Terms of a sum."""
+        return len(self.b)
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether operands have eight bits."""
+        return self.a.dtype.itemsize == 1
+
+    def words(self) -> dict[str, Any]:
+        """Keywords of `fp.matmul` but for the schedule."""
+        given: dict[str, Any] = {"c": self.c, "scale_a": self.scale_a, "scale_b": self.scale_b, "bias": self.bias}
+        given |= {"alpha": self.alpha, "beta": self.beta}
+        given |= {"out_format": None if self.out_format == fp.FP32 else self.out_format}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+Oracle = Callable[[Job], Array]
+
+
+# ---- float32, every operation rounded once
+
+
+def add(x: Any, y: Any) -> Array:
+    """x + y."""
+    result: Array = fp.add(*whole(x, y))
+    return result
+
+
+def multiply(x: Any, y: Any) -> Array:
+    """x * y."""
+    result: Array = fp.multiply(*whole(x, y))
+    return result
+
+
+def fma(x: Any, y: Any, z: Any) -> Array:
+    """x * y + z."""
+    result: Array = fp.fma(*whole(x, y, z))
+    return result
+
+
+def whole(*arrays: Any) -> list[Array]:
+    """float32 arrays of one shape."""
+    return [np.ascontiguousarray(each, f32) for each in np.broadcast_arrays(*arrays)]
+
+
+def forward(parts: Sequence[Array]) -> Array:
+    """((p0 + p1) + p2) + ..., where p0 stays as it is."""
+    return reduce(add, parts)
+
+
+# ---- chains of the unit
+
+
+def dots(job: Job, terms: Any, start: Array | None = None) -> Array:
+    """One chain of fp.dot_add over some terms of K, from +0 or from float32 numbers."""
+    (m, n), unit = job.shape, job.unit
+    a, b = np.repeat(job.a[:, terms], n, axis=0), np.tile(job.b[terms].T, (m, 1))
+    c = None if start is None else np.ascontiguousarray(start, f32).reshape(-1).view(np.uint32)
+    return fp.dot_add(a, b, c, unit).view(f32).reshape(m, n)
+
+
+def over(span: Span) -> slice:
+    """The terms of a span."""
+    return slice(*span)
+
+
+def ceiling(terms: int, parts: int) -> int:
+    """terms / parts, rounded up."""
+    return -(-terms // parts)
+
+
+def cut(start: int, stop: int, size: int) -> list[Span]:
+    """start .. stop in spans of a size, the last of which may be shorter."""
+    return [(first, min(first + size, stop)) for first in range(start, stop, size)]
+
+
+def zeros(job: Job) -> Array:
+    """+0 for every output."""
+    return np.zeros(job.shape, f32)
+
+
+def begin(job: Job) -> Array | None:
+    """What a sum starts at: c, unless beta makes it the epilogue's, or scales or alpha multiply the sum alone."""
+    multiplied = job.alpha is not None or job.scale_a is not None or job.scale_b is not None
+    return None if job.beta is not None or multiplied else job.c
+
+
+# ---- scales
+
+
+def factors(job: Job) -> tuple[Any, Any]:
+    """Scales of tensors, rows and columns that broadcast to (M, N); 1 for none."""
+    of_a, of_b = (f32(1) if x is None else np.asarray(x, f32) for x in (job.scale_a, job.scale_b))
+    return of_a, of_b
+
+
+def block_factors(job: Job, block: int) -> tuple[Array, Array]:
+    """(M, 1) and (1, N) scales of a block of 128 terms, from scales per 1x128 or 128x128."""
+    (m, n), one = job.shape, np.ones((1, 1), f32)
+    a = one if job.scale_a is None else job.scale_a[:, block : block + 1]
+    b = one if job.scale_b is None else job.scale_b[block : block + 1]
+    return a[tile_of(m, len(a))], b[:, tile_of(n, b.shape[1])]
+
+
+def tile_of(count: int, tiles: int) -> Array:
+    """The tile of every row: all in one, one each, or 128 in a tile."""
+    return np.arange(count) // (count if tiles == 1 else 1 if tiles == count else 128)
+
+
+# ---- epilogues
+
+
+def cast(y: Array, fmt: fp.Format) -> Array:
+    """Codes of the output: to nearest even, FP8 saturates, NaN is all ones."""
+    if fmt == fp.FP32:
+        codes = np.ascontiguousarray(y).view(np.uint32).copy()
+        codes[np.isnan(y)] = FLOAT_NAN
+        return codes
+    codes = fp.encode(y, fmt, overflow="saturate" if fmt.bits == 8 else "nonfinite")
+    codes[np.isnan(y)] = NARROW_NAN[fmt]
+    return codes
+
+
+def rounded(y: Array, fmt: fp.Format) -> Array:
+    """The output as float32 again."""
+    return y if fmt == fp.FP32 else fp.decode(cast(y, fmt), fmt)
+
+
+def scaled(job: Job, y: Array, addend: Any = ZERO) -> Array:
+    """fma(RN(RN(scale_a * scale_b) * alpha), y, addend); without any of them nothing is multiplied."""
+    if job.scale_a is None and job.scale_b is None and job.alpha is None:
+        return y if addend is ZERO else add(y, addend)
+    if job.scale_a is None and job.scale_b is None:
+        return fma(f32(job.alpha), y, addend)
+    factor = multiply(*factors(job))
+    if job.alpha is not None:
+        factor = multiply(factor, f32(job.alpha))
+    return fma(factor, y, addend)
+
+
+def source(job: Job) -> Any:
+    """The C of an epilogue as float32."""
+    return np.asarray(job.c).astype(f32)
+
+
+def beta(job: Job) -> np.float32:
+    """1 where none is given."""
+    return f32(1 if job.beta is None else job.beta)
+
+
+def with_bias(job: Job, y: Array) -> Array:
+    """y + bias."""
+    return y if job.bias is None else add(y, np.asarray(job.bias).astype(f32)[None])
+
+
+def cublas_end(job: Job, y: Array) -> Array:
+    """Scales and alpha, + bias, fma(beta, C, y), one cast."""
+    y = with_bias(job, scaled(job, y))
+    if job.c is not None:
+        y = fma(beta(job), source(job), y)
+    return cast(y, job.out_format)
+
+
+def source_first(job: Job, y: Array) -> Array:
+    """fma(alpha, sum, RN(beta * C)), before bias and cast."""
+    addend = ZERO if job.c is None else multiply(beta(job), source(job)) if job.beta is not None else source(job)
+    return scaled(job, y, addend)
+
+
+def sum_end(job: Job, y: Array) -> Array:
+    """Of schedules whose sum starts at c: what multiplies the sum joins c in one operation, as beta * C does."""
+    if job.beta is not None:
+        return cublas_end(job, y)
+    y = y if job.c is None or begin(job) is not None else source_first(job, y)
+    return cast(with_bias(job, y if job.c is not None else scaled(job, y)), job.out_format)
+
+
+def fused_bias_end(job: Job, y: Array) -> Array:
+    """fma(beta, C, fma(alpha, sum, bias)) of CUTLASS 3 kernels."""
+    if job.c is not None and job.beta is None:
+        return sum_end(job, y)
+    y = scaled(job, y, ZERO if job.bias is None else np.asarray(job.bias).astype(f32)[None])
+    if job.c is not None:
+        y = fma(beta(job), source(job), y)
+    return cast(y, job.out_format)
+
+
+# ---- one chain, and promotion to a float32 total
+
+
+def flat(job: Job) -> Array:
+    """Instructions chained over ascending k from c."""
+    return sum_end(job, dots(job, slice(None), begin(job)))
+
+
+def promoted(job: Job, spans: Sequence[Span], total: Array | None = None) -> Array:
+    """Partial sums from +0 added to a float32 total, which starts at +0 unless it is given."""
+    return reduce(add, [dots(job, over(span)) for span in spans], zeros(job) if total is None else total)
+
+
+def cutlass_2xacc(job: Job, interval: int = 128) -> Array:
+    """A promotion every interval."""
+    return fused_bias_end(job, promoted(job, cut(0, job.k, interval), begin(job)))
+
+
+def triton(job: Job, block_k: int = 128, limit: int | None = None) -> Array:
+    """Within every block of K a promotion every ceil(limit / 32) * 32 terms, for FP8 that keeps 13 bits."""
+    if limit is None or not job.is_fp8 or job.unit.result_bits != 13:
+        return flat(job)
+    interval = ceiling(limit, 32) * 32
+    spans = [span for block in cut(0, job.k, block_k) for span in cut(*block, interval)]
+    return sum_end(job, promoted(job, spans, begin(job)))
+
+
+def torch_rowwise(job: Job, fast_accum: bool = False) -> Array:
+    """2xAcc or one chain, then (sum * scale_a) * scale_b + bias."""
+    spans = [(0, job.k)] if fast_accum else cut(0, job.k, 128)
+    y = dots(job, slice(None), begin(job)) if fast_accum else promoted(job, spans, begin(job))
+    of_a, of_b = factors(job)
+    y = with_bias(job, multiply(multiply(y, of_a), of_b))
+    if job.beta is not None:
+        y = fma(beta(job), source(job), y)
+    return cast(y, job.out_format)
+
+
+# ---- scales per 128 terms of K
+
+
+def joined(job: Job, order: str, interval: int = 128, total: Array | None = None) -> Array:
+    """Partial sums times both scales, fused into the total: "product", "a_first" or "b_first"."""
+    total = zeros(job) if total is None else total
+    for span in cut(0, job.k, interval):
+        partial = dots(job, over(span))
+        of_a, of_b = block_factors(job, span[0] // 128)
+        if order == "product":
+            total = fma(multiply(of_a, of_b), partial, total)
+        elif order == "a_first":
+            total = fma(multiply(partial, of_a), of_b, total)
+        else:
+            total = fma(multiply(partial, of_b), of_a, total)
+    return total
+
+
+def without_scales(job: Job) -> Job:
+    """For the epilogue of sums that have met their scales."""
+    return replace(job, scale_a=None, scale_b=None)
+
+
+def cutlass_blockwise(job: Job, order: str = "a_first", interval: int = 128) -> Array:
+    """accum += partial * scale_a * scale_b, contracted by the compiler."""
+    plain = without_scales(job)
+    return fused_bias_end(plain, joined(job, order, interval, begin(plain)))
+
+
+def deepgemm(job: Job) -> Array:
+    """final += (scale_a * scale_b) * partial."""
+    return cublas_end(without_scales(job), joined(job, "product"))
+
+
+def block_scaled(job: Job, order: str) -> Array:
+    """cuBLAS: bias before the cast; C joins the output that was cast, and the sum is cast again."""
+    plain = without_scales(job)
+    y = with_bias(plain, scaled(plain, joined(job, order)))
+    if job.c is not None:
+        y = fma(beta(job), source(job), rounded(y, job.out_format))
+    return cast(y, job.out_format)
+
+
+# ---- cuBLAS: slices of K
+
+
+def nvjet_slices(k: int, slices: int, block: int, tail_loss: bool = True) -> list[Span]:
+    """Whole blocks; cuBLAS's own count leaves out what lies past the last slice."""
+    if tail_loss:
+        chunk = max(ceiling(k // slices, block), 1) * block
+    else:
+        chunk = max(ceiling(ceiling(k, block), slices), 1) * block
+    return [(j * chunk, min((j + 1) * chunk, k)) for j in range(slices) if j * chunk < k]
+
+
+def nvjet(job: Job, split_k: int = 1, fast_accum: bool = False, tail_loss: bool = True) -> Array:
+    """A chain per slice; FP8 on Hopper in blocks of 128 whose totals are added forward, the first as it is."""
+    two_levels = job.is_fp8 and job.unit.arch == "hopper" and not fast_accum
+
+    def of_slice(span: Span) -> Array:
+        if not two_levels:
+            return dots(job, over(span))
+        return forward([dots(job, over(block)) for block in cut(*span, 128)])
+
+    spans = nvjet_slices(job.k, split_k, 128 if job.is_fp8 else 64, tail_loss)
+    return cublas_end(job, forward([of_slice(span) for span in spans]))
+
+
+def residue_first(job: Job, span: Span, block_k: int, step: int) -> Array:
+    """The accumulator after 0, step, 2 * step, .., residue, residue + step, .. terms of a slice."""
+    start, stop = span
+    residue = start + (stop - start) % block_k
+    total = None
+    for piece in [*cut(start, residue, step), *cut(residue, stop, step)]:
+        total = dots(job, over(piece), total)
+    assert total is not None
+    return total
+
+
+def cutlass_slices(k: int, slices: int) -> list[Span]:
+    """Grains of 64 terms where they divide K, else of 8."""
+    grain = 64 if k % 64 == 0 else 8
+    return cut(0, k, ceiling(ceiling(k, grain), slices) * grain)
+
+
+def cutlass(job: Job, split_k: int = 1, merge: int = 2, block_k: int = 32, step: int = 16) -> Array:
+    """Kernels for operands without alignment; merge: the REDUCTION_SCHEME."""
+    fmt = job.out_format
+    parts = [residue_first(job, span, block_k, step) for span in cutlass_slices(job.k, split_k)]
+    if merge == 2 or len(parts) == 1:
+        return cast(with_bias(job, source_first(job, forward(parts))), fmt)
+    if merge == 4:
+        return cast(with_bias(job, source_first(job, forward([rounded(part, fmt) for part in parts]))), fmt)
+    total = rounded(source_first(job, parts[0]), fmt)
+    for part in parts[1:]:
+        total = rounded(scaled(job, part, total), fmt)
+    return cast(with_bias(job, total), fmt)
+
+
+def dealt(k: int, slices: int) -> list[Array]:
+    """The terms of every slice: tiles of 64 go to the slices in turn."""
+    terms = np.arange(k)
+    return [terms[terms // 64 % slices == s] for s in range(slices)]
+
+
+def from_both_ends(parts: Sequence[Array]) -> Array:
+    """The last part, plus every part of the first half, which takes its partner in the second half along."""
+    count = len(parts)
+    half = ceiling(count, 2)
+    slots = [add(parts[i], parts[i + half]) if i + half < count - 1 else parts[i] for i in range(half)]
+    return reduce(add, slots if count > 1 else [], parts[-1])
+
+
+def xmma(job: Job, split_k: int = 1, merge: str = "serial", fast_accum: bool = False) -> Array:
+    """FP8 on Ada: a slice adds the terms of its tiles, with a promotion every 128 of them."""
+
+    def of_slice(terms: Array) -> Array:
+        if fast_accum:
+            return dots(job, terms)
+        parts = [dots(job, terms[over(span)]) for span in cut(0, terms.size, 128)]
+        return reduce(add, parts, zeros(job))
+
+    parts = [of_slice(terms) if terms.size else zeros(job) for terms in dealt(job.k, split_k)]
+    return cublas_end(job, from_both_ends(parts) if merge == "pairwise" else forward(parts))
+
+
+# ---- cuBLAS without tensor cores: a lane is a chain of fp.fma from +0
+
+
+def lane_sums(job: Job, lanes: Sequence[Sequence[int]], stop: int | None = None) -> Array:
+    """The chain from +0 of every lane over its terms, (lanes, M, N); terms from `stop` on do not exist."""
+    a, b = fp.decode(job.a, job.unit.a.fmt), fp.decode(job.b, job.unit.b.fmt)
+    own = [[k for k in lane if k < (job.k if stop is None else stop)] for lane in lanes]
+    total = np.zeros((len(own), *job.shape), f32)
+    for i in range(max(map(len, own))):
+        busy = [lane for lane, terms in enumerate(own) if i < len(terms)]
+        terms = [own[lane][i] for lane in busy]
+        total[busy] = fma(a.T[terms][:, :, None], b[terms][:, None, :], total[busy])
+    return total
+
+
+def runs(start: int, stop: int, size: int) -> list[range]:
+    """Contiguous terms of a number of lanes."""
+    return [range(*span) for span in cut(start, stop, size)]
+
+
+def gemm_sn(job: Job, option: int = 0) -> Array:
+    """Threads with contiguous terms, in sub-blocks; everything joins from 0."""
+    threads, block = {0: (2, 256), 1: (4, 128)}[option]
+    total = zeros(job)
+    for thread in runs(0, job.k, ceiling(job.k, threads)):
+        total = add(total, reduce(add, lane_sums(job, runs(thread.start, thread.stop, block)), zeros(job)))
+    return cublas_end(job, total)
+
+
+def magma(job: Job) -> Array:
+    """One thread, one chain."""
+    return cublas_end(job, lane_sums(job, [range(job.k)])[0])
+
+
+def butterfly(lanes: Array, last: int = 1) -> Array:
+    """Lane l takes lane l + W / 2, then l + W / 4, and so on, until `last` are left."""
+    while len(lanes) > last:
+        lanes = add(lanes[: len(lanes) // 2], lanes[len(lanes) // 2 :])
+    return lanes
+
+
+def gemv(job: Job, row: tuple[int, int, int, bool], split_k: int = 1) -> Array:
+    """row: terms of a run (negative: up to that many), lanes, tiles of a chunk or 0, whether lanes join by butterfly.
+
+    Lanes take runs in turn; chunks of tiles have chains of their own. Every slice takes runs as long as the first,
+    which is the longest.
+    """
+    run, width, chunk, tree = row
+    size = ceiling(job.k, split_k)
+    run = run if run > 0 else min(-run, ceiling(size, width))
+
+    def of_slice(start: int, stop: int) -> Array:
+        def of_tiles(tiles: range) -> Array:
+            places = [range(start + tile * run * width, start + (tile + 1) * run * width) for tile in tiles]
+            own = [[k for place in places for k in place[lane * run : (lane + 1) * run]] for lane in range(width)]
+            return lane_sums(job, own, stop)
+
+        tiles = ceiling(stop - start, run * width)
+        lanes = forward([of_tiles(range(*chunks)) for chunks in cut(0, tiles, chunk or tiles)])
+        return butterfly(lanes)[0] if tree else forward(list(lanes))
+
+    return cublas_end(job, forward([of_slice(*span) for span in cut(0, job.k, size)]))
+
+
+def gemv_slices(job: Job) -> Array:
+    """CUSTOM_OPTION 5: 32 lanes with contiguous terms, in chunks of 16."""
+    lanes = runs(0, job.k, ceiling(job.k, 32))
+    return cublas_end(job, forward([forward(list(lane_sums(job, runs(x.start, x.stop, 16)))) for x in lanes]))
+
+
+def dot(job: Job, split_k: int = 1) -> Array:
+    """dot_kernel, whose blocks of 128 threads take tiles in turn, and reduce_1Block_kernel."""
+    chains = 2 if job.shape[1] == 1 else 1
+    tiles = ceiling(job.k, 128 * chains)
+
+    def of_block(block: int) -> Array:
+        """p: threads join by butterfly."""
+        places = [[tile * chains * 128 + s for tile in range(block, tiles, split_k)] for s in range(chains)]
+        sums = [lane_sums(job, [[k + t * chains for k in place] for t in range(128)]) for place in places]
+        joined: Array = butterfly(reduce(add, sums, np.zeros_like(sums[0])))[0]
+        return joined
+
+    p = [of_block(block) for block in range(split_k)] + [zeros(job)] * (-split_k % 128)
+    q = butterfly(forward([np.stack(p[i : i + 128]) for i in range(0, len(p), 128)]), 32)
+    return cublas_end(job, forward([forward(list(q[j::4])) for j in range(4)]))

@@ -1,0 +1,427 @@
+"""fp.matmul of Scaled operands: scales join partial sums as DeepGEMM and CUTLASS do it, or enter block-scaled units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.scaling.decode import scale_of_elements
+from fpsim.scaling.scaled import Scaled
+from fpsim.scaling.scaling import Scaling
+from fpsim.testing import assert_bits_equal
+from tests.products.checks import Array, Product, chained, partials, results
+
+f32 = np.float32
+ZERO = np.zeros((), f32)
+Fma = Callable[[Array, Array, Array], Array]
+
+ROWS, COLUMNS, BLOCKS = fp.scalings.TILE_1X128, fp.scalings.TILE_128X1, fp.scalings.BLOCK_128X128
+MX = fp.scalings.MX
+HOPPER, MXFP8, NVFP4 = "hopper_e4m3_f32", "blackwell_mxfp8_e4m3_f32", "blackwell_nvfp4_f32"
+UNITS = [fp.unit(name) for name in ("hopper_e4m3_f32", "blackwell_e4m3_f32", "ada_e4m3_f32", "hopper_e4m3_f16",
+                                    "hopper_mma_e4m3_f32", "hopper_mma_e4m3_f16", "cdna3_fp8_f32")]  # fmt: skip
+every_fp8_unit = pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+every_order = pytest.mark.parametrize("order", ["product", "a_first", "b_first"])
+both_ways = pytest.mark.parametrize(("m", "n"), [(3, 130), (130, 3)])
+
+
+def matrix(rows: int, columns: int, seed: int = 0) -> Array:
+    """Values whose tiles have scales of many sizes."""
+    generator = np.random.default_rng(seed)
+    bands = np.ldexp(1.0, generator.integers(-9, 9, (-(-rows // 32), -(-columns // 32)))).repeat(32, 0).repeat(32, 1)
+    return (generator.standard_normal((rows, columns)) * bands[:rows, :columns]).astype(f32)
+
+
+def operands(unit: MatrixUnit, a: Scaling, b: Scaling, shape: tuple[int, int, int]) -> tuple[Scaled, Scaled]:
+    """a (M, K) and b (K, N) in the unit's elements."""
+    m, k, n = shape
+    return fp.encode_scaled(matrix(m, k), unit.a.fmt, a), fp.encode_scaled(matrix(k, n, 1), unit.b.fmt, b)
+
+
+# ---- the composition, in exact fractions
+
+
+def nearest(x: Fraction) -> float:
+    """A dyadic fraction rounded to float32, ties to even; no overflow."""
+    leading = abs(x.numerator).bit_length() - x.denominator.bit_length()
+    ulp = Fraction(2) ** (max(leading, -126) - 23)
+    return float(round(x / ulp) * ulp)
+
+
+def exact_fma(x: Array, y: Array, z: Array) -> Array:
+    """x * y + z of finite float32 arrays, rounded once."""
+    triples = np.broadcast(x, y, z)
+    values = [nearest(Fraction(float(p)) * Fraction(float(q)) + Fraction(float(r))) for p, q, r in triples]
+    return np.array(values, f32).reshape(triples.shape)
+
+
+def fma_for(unit: MatrixUnit) -> Fma:
+    """Exact fractions, which hold no Inf: partial sums of float16 units overflow."""
+    return exact_fma if unit.d.name == "f32" else fp.fma
+
+
+def fused(left: Array, right: Array, partial: Array, total: Array, order: str, fma: Fma) -> Array:
+    """A partial sum times its two scales, added to the total."""
+    pairs = {"product": (left, right, partial), "a_first": (partial, left, right), "b_first": (partial, right, left)}
+    first, second, third = pairs[order]
+    return fma(fma(first, second, ZERO), third, total)
+
+
+def composed(
+    a: Scaled, b: Scaled, unit: MatrixUnit, promote: int, order: str = "product", c: Array | None = None,
+    fma: Fma | None = None,
+) -> Array:  # fmt: skip
+    """Partial sums of the codes times their scales, fused into a float32 total."""
+    total = np.zeros((len(a.codes), b.codes.shape[1]), f32) if c is None else c
+    of_a, of_b = scale_of_elements(a), scale_of_elements(b)
+    for part, partial in enumerate(partials(Product(a.codes, b.codes), unit, promote)):
+        left, right = of_a[:, part * promote, None], of_b[None, part * promote]
+        total = fused(left, right, partial, total, order, fma or fma_for(unit))
+    return total
+
+
+# ---- scales that change along K
+
+
+@every_fp8_unit
+@every_order
+@both_ways
+@pytest.mark.parametrize("of_b", [BLOCKS, COLUMNS], ids=["128x128", "128x1"])
+def test_scales_join_the_partial_sum_of_their_block(
+    unit: MatrixUnit, order: str, of_b: Scaling, m: int, n: int
+) -> None:
+    a, b = operands(unit, ROWS, of_b, (m, 300, n))
+    got = fp.matmul(a, b, accumulate=unit, scale_order=order)
+    assert_bits_equal(got, composed(a, b, unit, 128, order))
+
+
+def test_scales_are_no_powers_of_two() -> None:
+    a, b = operands(UNITS[0], ROWS, BLOCKS, (3, 300, 130))
+    assert np.all(np.frexp(a.scales)[0] != 0.5)
+    assert np.all(np.frexp(b.scales)[0] != 0.5)
+    orders = [fp.matmul(a, b, accumulate=UNITS[0], scale_order=order) for order in ("product", "a_first", "b_first")]
+    assert len({results(x).tobytes() for x in orders}) == 3
+
+
+def test_deepgemm_takes_rows_of_weights_transposed() -> None:
+    unit, a, weights = UNITS[0], fp.encode_scaled(matrix(5, 384), "e4m3"), fp.encode_scaled(matrix(140, 384, 2), "e4m3")
+    assert_bits_equal(fp.matmul(a, weights.T, accumulate=unit), composed(a, weights.T, unit, 128))
+
+
+@every_order
+@pytest.mark.parametrize("promote", [32, 64, 128])
+def test_promotion_may_be_finer_than_the_scales(order: str, promote: int) -> None:
+    for unit in (fp.unit("hopper_e4m3_f32"), fp.unit("hopper_mma_e4m3_f32"), fp.unit("cdna3_fp8_f32")):
+        a, b = operands(unit, ROWS, BLOCKS, (3, 270, 130))
+        got = fp.matmul(a, b, accumulate=unit, promote=promote, scale_order=order)
+        assert_bits_equal(got, composed(a, b, unit, promote, order))
+
+
+@pytest.mark.parametrize("block", [(1, 32), (1, 64), (2, 96), (3, 256)])
+def test_tiles_may_have_any_size_that_is_whole_steps(block: tuple[int, int]) -> None:
+    unit = UNITS[0]
+    scaling = Scaling(block=block)
+    a, b = operands(unit, scaling, scaling.transposed(), (5, 300, 130))
+    assert_bits_equal(fp.matmul(a, b, accumulate=unit), composed(a, b, unit, block[1]))
+
+
+@every_order
+@both_ways
+def test_one_operand_may_have_scales_along_k_alone(order: str, m: int, n: int) -> None:
+    unit = UNITS[0]
+    for of_a, of_b in ((ROWS, fp.scalings.COLUMN), (fp.scalings.TENSOR, BLOCKS), (fp.scalings.ROW, COLUMNS)):
+        a, b = operands(unit, of_a, of_b, (m, 300, n))
+        got = fp.matmul(a, b, accumulate=unit, scale_order=order)
+        assert_bits_equal(got, composed(a, b, unit, 128, order))
+
+
+@every_order
+@both_ways
+def test_an_operand_without_scales_counts_as_scaled_by_one(order: str, m: int, n: int) -> None:
+    unit = UNITS[0]
+    a, b = operands(unit, ROWS, BLOCKS, (m, 300, n))
+    plain_a, plain_b = (fp.encode_scaled(x.decode(), unit.a.fmt, x.scaling, scales=1.0) for x in (a, b))
+    for left, right, of_a, of_b in ((plain_a.codes, b, plain_a, b), (a, plain_b.codes, a, plain_b)):
+        got = fp.matmul(left, right, accumulate=unit, scale_order=order)
+        assert_bits_equal(got, composed(of_a, of_b, unit, 128, order))
+
+
+@every_order
+def test_the_accumulator_starts_the_total(order: str) -> None:
+    for unit in (fp.unit("hopper_e4m3_f32"), fp.unit("hopper_e4m3_f16")):
+        a, b = operands(unit, ROWS, BLOCKS, (3, 200, 130))
+        c = matrix(3, 130, 5).astype(f"f{unit.d.dtype.itemsize}")
+        got = fp.matmul(a, b, c, accumulate=unit, scale_order=order)
+        assert_bits_equal(got, composed(a, b, unit, 128, order, c.astype(f32)))
+
+
+@every_order
+@both_ways
+def test_special_sums_and_scales_go_through_the_fused_addition(order: str, m: int, n: int) -> None:
+    unit, inf = fp.unit("hopper_e5m2_f32"), 0x7C
+    a, b = operands(unit, ROWS, COLUMNS, (m + 1, 300, n + 1))
+    a.codes[0, [3, 200]], b.codes[250, 1], b.codes[5, 2] = inf, inf, 0x7F
+    a.scales[1], b.scales[:, 0] = [2.0**120, 1, np.inf], [2.0**100, np.nan, 1]
+    got = fp.matmul(a, b, accumulate=unit, scale_order=order)
+    assert_bits_equal(got, composed(a, b, unit, 128, order, fma=fp.fma))
+    assert np.isinf(got).any()
+    assert np.isfinite(got).any()
+    assert set(results(got)[np.isnan(got)].tolist()) == {0x7FFFFFFF}
+
+
+@every_order
+def test_tiny_scales_give_subnormal_totals(order: str) -> None:
+    unit = UNITS[0]
+    a, b = operands(unit, ROWS, BLOCKS, (3, 300, 130))
+    a.scales[...] *= f32(2.0**-70)
+    b.scales[...] *= f32(2.0**-68)
+    got = fp.matmul(a, b, accumulate=unit, scale_order=order)
+    assert_bits_equal(got, composed(a, b, unit, 128, order))
+    assert np.any((got != 0) & (np.abs(got) < 2.0**-126))
+
+
+# ---- scales that are the same along K
+
+
+@every_fp8_unit
+@every_order
+@both_ways
+def test_scales_of_rows_multiply_the_finished_sum_once(unit: MatrixUnit, order: str, m: int, n: int) -> None:
+    for of_a, of_b in ((fp.scalings.TENSOR, fp.scalings.TENSOR), (fp.scalings.ROW, fp.scalings.COLUMN)):
+        a, b = operands(unit, of_a, of_b, (m, 200, n))
+        got = fp.matmul(a, b, accumulate=unit, scale_order=order)
+        assert_bits_equal(got, composed(a, b, unit, 200, order))
+
+
+@every_fp8_unit
+@every_order
+def test_scales_of_rows_multiply_the_promoted_sum(unit: MatrixUnit, order: str) -> None:
+    a, b = operands(unit, fp.scalings.ROW, fp.scalings.COLUMN, (3, 200, 130))
+    c = matrix(3, 130, 5).astype(f"f{unit.d.dtype.itemsize}")
+    for start in (None, c):
+        got = fp.matmul(a, b, start, accumulate=unit, promote=64, scale_order=order)
+        total = fp.matmul(a.codes, b.codes, accumulate=unit, promote=64)
+        first = ZERO if start is None else start.astype(f32)
+        assert_bits_equal(got, fused(a.scales, b.scales, total, first, order, fma_for(unit)))
+
+
+def test_one_block_along_k_is_no_promotion() -> None:
+    unit = UNITS[0]
+    for k in (1, 100, 128):
+        a, b = operands(unit, ROWS, BLOCKS, (3, k, 130))
+        want = composed(a, b, unit, 128)
+        assert_bits_equal(fp.matmul(a, b, accumulate=unit), want)
+        assert_bits_equal(fp.matmul(a, b, accumulate=unit, promote=128), want)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_scaled_products_are_float32(unit: MatrixUnit) -> None:
+    a, b = operands(unit, fp.scalings.TENSOR, fp.scalings.TENSOR, (2, 64, 3))
+    assert fp.matmul(a, b, accumulate=unit).dtype == f32
+
+
+# ---- block-scaled units
+
+
+def mx_units() -> list[MatrixUnit]:
+    """One of every kind and of every element."""
+    names = ("mxfp8_e4m3", "mxfp8_e4m3xe5m2", "mxf8f6f4_e2m3", "mxf8f6f4_e3m2xe4m3", "mxf8f6f4_e2m1", "mxfp4_block32")
+    return [fp.unit(f"blackwell_{name}_f32") for name in names]
+
+
+@pytest.mark.parametrize("unit", mx_units(), ids=lambda unit: unit.name)
+@both_ways
+def test_mx_operands_bring_their_scale_codes(unit: MatrixUnit, m: int, n: int) -> None:
+    a = fp.encode_scaled(matrix(m, 160), unit.a.fmt, MX)
+    b = fp.encode_scaled(matrix(n, 160, 1), unit.b.fmt, MX).T
+    c = matrix(m, n, 2)
+    assert a.scale_codes is not None
+    assert b.scale_codes is not None
+    p = Product(a.codes, b.codes, c.view(np.uint32), a.scale_codes, b.scale_codes)
+    want = chained(p, unit)
+    assert_bits_equal(results(fp.matmul(a, b, c, accumulate=unit)), want)
+    assert_bits_equal(results(fp.matmul(a, b.codes, c, accumulate=unit, scale_b=b.scale_codes)), want)
+    assert_bits_equal(results(fp.matmul(a.codes, b, c, accumulate=unit, scale_a=a.scale_codes)), want)
+
+
+def test_mx_operands_are_promoted_like_others() -> None:
+    unit = fp.unit("blackwell_mxfp8_e4m3_f32")
+    a = fp.encode_scaled(matrix(3, 160), "e4m3", MX)
+    b = fp.encode_scaled(matrix(130, 160, 1), "e4m3", MX).T
+    total = np.zeros((3, 130), f32)
+    for partial in partials(Product(a.codes, b.codes, None, a.scale_codes, b.scale_codes), unit, 64):
+        total = total + partial
+    assert_bits_equal(fp.matmul(a, b, accumulate=unit, promote=64), total)
+
+
+@both_ways
+def test_the_tensor_scales_of_nvfp4_multiply_the_sum_once(m: int, n: int) -> None:
+    unit = fp.unit("blackwell_nvfp4_f32")
+    a = fp.encode_scaled(matrix(m, 208), "e2m1", fp.scalings.NVFP4)
+    b = fp.encode_scaled(matrix(n, 208, 1), "e2m1", fp.scalings.NVFP4).T
+    total = chained(Product(a.codes, b.codes, None, a.scale_codes, b.scale_codes), unit).view(f32)
+    assert a.tensor_scale is not None
+    assert b.tensor_scale is not None
+    both = f32(a.tensor_scale * b.tensor_scale)
+    assert_bits_equal(fp.matmul(a, b, accumulate=unit), total * both)
+    assert_bits_equal(fp.matmul(a, b.codes, accumulate=unit, scale_b=b.scale_codes), total * a.tensor_scale)
+    assert_bits_equal(fp.matmul(a.codes, b, accumulate=unit, scale_a=a.scale_codes), total * b.tensor_scale)
+
+
+def test_tensor_scales_may_overflow_the_result() -> None:
+    huge = fp.encode_scaled(np.full((2, 64), 1e38, f32), "e2m1", fp.scalings.NVFP4)
+    assert fp.matmul(huge, huge.T, accumulate="blackwell_nvfp4_f32").tolist() == 2 * [2 * [np.inf]]
+
+
+def test_a_tile_that_is_nan_makes_its_sums_nan() -> None:
+    x = np.ones((2, 64), f32)
+    x[0, 0] = np.nan
+    for unit, fmt, scaling in ((MXFP8, "e4m3", MX), (NVFP4, "e2m1", fp.scalings.NVFP4), (HOPPER, "e4m3", ROWS)):
+        q = fp.encode_scaled(x, fmt, scaling)
+        got = fp.matmul(q, q.T, accumulate=unit)
+        assert set(results(got)[[0, 0, 1], [0, 1, 0]].tolist()) == {0x7FFFFFFF}
+        assert np.isfinite(got[1, 1])
+
+
+# ---- however it is cut up
+
+
+def test_parts_of_scaled_operands_give_parts_of_the_product() -> None:
+    unit = UNITS[0]
+    a, b = operands(unit, ROWS, BLOCKS, (140, 300, 300))
+    whole = fp.matmul(a, b, accumulate=unit)
+    assert_bits_equal(fp.matmul(a.blocks[7:9], b, accumulate=unit), whole[7:9])
+    assert_bits_equal(fp.matmul(a, b.blocks[:, 2], accumulate=unit), whole[:, 256:])
+    assert_bits_equal(fp.matmul(b.T, a.T, accumulate=unit), whole.T)
+
+
+@every_order
+def test_scaled_results_do_not_depend_on_the_number_of_threads(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fpsim.runtime.threads.SMALLEST", 1)
+    for m, n in ((5, 300), (300, 140)):
+        a, b = operands(UNITS[0], ROWS, BLOCKS, (m, 300, n))
+        found = []
+        for threads in ("1", "2", "3"):
+            monkeypatch.setenv("FPSIM_NUM_THREADS", threads)
+            found.append(fp.matmul(a, b, accumulate=UNITS[0], scale_order=order))
+        assert_bits_equal(found[1], found[0])
+        assert_bits_equal(found[2], found[0])
+
+
+def test_exchanged_operands_exchange_the_order_of_scales() -> None:
+    unit = UNITS[0]
+    a, b = operands(unit, ROWS, BLOCKS, (9, 300, 11))
+    for order, other in (("product", "product"), ("a_first", "b_first"), ("b_first", "a_first")):
+        turned = fp.matmul(b.T, a.T, accumulate=unit, scale_order=other)
+        assert_bits_equal(fp.matmul(a, b, accumulate=unit, scale_order=order), turned.T)
+
+
+@pytest.mark.parametrize("shape", [(0, 256, 3), (3, 256, 0), (3, 0, 4), (0, 0, 0)])
+@pytest.mark.parametrize(("of_a", "of_b"), [(ROWS, BLOCKS), (fp.scalings.ROW, fp.scalings.COLUMN),
+                                            (fp.scalings.TENSOR, fp.scalings.TENSOR)])  # fmt: skip
+def test_scaled_operands_may_be_empty(shape: tuple[int, int, int], of_a: Scaling, of_b: Scaling) -> None:
+    m, k, n = shape
+    a = fp.encode_scaled(np.ones((m, k), f32), "e4m3", of_a)
+    b = fp.encode_scaled(np.ones((k, n), f32), "e4m3", of_b)
+    got = fp.matmul(a, b, accumulate="hopper_e4m3_f32")
+    assert got.shape == (m, n)
+    if k == 0:
+        assert_bits_equal(got, np.zeros((m, n), f32))
+
+
+@pytest.mark.parametrize(("name", "fmt", "scaling"), [("mxfp8_e4m3", "e4m3", MX),
+                                                      ("nvfp4", "e2m1", fp.scalings.NVFP4)])  # fmt: skip
+@pytest.mark.parametrize("shape", [(0, 64, 3), (3, 64, 0), (3, 0, 4)])
+def test_block_scaled_operands_may_be_empty(name: str, fmt: str, scaling: Scaling, shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    a, b = (fp.encode_scaled(np.ones((rows, k), f32), fmt, scaling) for rows in (m, n))
+    assert_bits_equal(fp.matmul(a, b.T, accumulate=f"blackwell_{name}_f32"), np.zeros((m, n), f32))
+
+
+def test_no_scaled_terms_leave_the_accumulator() -> None:
+    a, b = (fp.encode_scaled(np.ones(shape, f32), "e4m3", fp.scalings.TENSOR) for shape in ((2, 0), (0, 3)))
+    c = np.arange(6, dtype=f32).reshape(2, 3)
+    assert_bits_equal(fp.matmul(a, b, c, accumulate="hopper_e4m3_f32"), c)
+
+
+# ---- bad input
+
+
+def scaled(rows: int, columns: int, fmt: Any = "e4m3", scaling: Scaling = ROWS) -> Scaled:
+    """A matrix of ones."""
+    return fp.encode_scaled(np.ones((rows, columns), f32), fmt, scaling)
+
+
+A, B = scaled(2, 256), scaled(256, 3, scaling=BLOCKS)
+MX_A, MX_B = scaled(2, 64, scaling=MX), scaled(3, 64, scaling=MX).T
+SCALES = np.zeros((2, 2), np.uint8)
+
+
+def product(a: Any, b: Any, unit: str = HOPPER, c: Any = None, **words: Any) -> Array:
+    """fp.matmul with the unit named third."""
+    return fp.matmul(a, b, c, accumulate=unit, **words)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: product(scaled(2, 256, "e5m2"), B), r"hopper_e4m3_f32 takes e4m3 as a; got a Scaled array of E5M2"),
+        (lambda: product(A, scaled(256, 3, "int8", BLOCKS)), r"takes e4m3 as b; got a Scaled array of INT8"),
+        (lambda: product(A, B, scale_a=SCALES), r"a is Scaled and brings its scales; leave scale_a out"),
+        (lambda: product(A, B, scale_b=SCALES), r"b is Scaled and brings its scales; leave scale_b out"),
+        (lambda: product(A, B.T), r"a \(M, K\) and b \(K, N\) must agree in K; got \(2, 256\) and \(3, 256\)"),
+        (lambda: product(fp.encode_scaled(np.ones(256, f32), "e4m3"), B), r"a must have two axes, \(M, K\)"),
+        (lambda: product(A, B, promote=96), r"promote must divide the 128 terms of K that share a scale.*got 96"),
+        (lambda: product(A, B, promote=256), r"promote must divide the 128 terms of K that share a scale.*got 256"),
+        (lambda: product(A, B, promote=16), r"promote must be a multiple of the 32 terms"),
+        (lambda: product(scaled(2, 64, scaling=Scaling(block=(1, 16))), scaled(64, 3, scaling=BLOCKS)),
+         r"adds 32 terms in a step, and scales of 16 terms of K cannot join between steps"),
+        (lambda: product(A, B, scale_order="first_a"), r"scale_order must be one of product, a_first, b_first"),
+        (lambda: product(A, B, c=np.zeros((3, 2), f32)), r"c must have the result's shape \(2, 3\); got \(3, 2\)"),
+        (lambda: product(scaled(2, 256), scaled(256, 3, scaling=BLOCKS), MXFP8),
+         r"takes a in tiles of \(1, 32\) with scales in E8M0; got tiles of \(1, 128\) .* FP32"),
+        (lambda: product(MX_A, scaled(64, 3, scaling=MX), MXFP8),
+         r"takes b in tiles of \(32, 1\) with scales in E8M0; got tiles of \(1, 3\) "
+         r".*encode the \(N, K\) matrix and pass its transpose"),
+        (lambda: product(scaled(2, 64, scaling=MX.replace(block=(2, 32))), MX_B, MXFP8), r"got tiles of \(2, 32\)"),
+        (lambda: product(scaled(2, 64, scaling=Scaling(block=(1, 32))), MX_B, MXFP8),
+         r"with scales in E8M0; got .* with scales in FP32\. Encode"),
+        (lambda: product(MX_A, MX_B.codes, MXFP8), r"needs scale_b: ue8m0 codes"),
+        (lambda: product(scaled(2, 40, scaling=MX), scaled(3, 40, scaling=MX).T, MXFP8),
+         r"K must be a multiple of .*scale block of 32; got K = 40"),
+        (lambda: product(scaled(2, 16, scaling=MX), scaled(3, 16, scaling=MX).T, MXFP8),
+         r"K must be a multiple of .*scale block of 32; got K = 16"),
+        (lambda: product(scaled(2, 64, "e2m1", fp.scalings.NVFP4), scaled(3, 64, "e2m1", fp.scalings.NVFP4).T, NVFP4,
+                         np.zeros((2, 3), f32)),
+         r"c cannot join a sum that a tensor scale multiplies afterwards; add it to the result"),
+    ],
+)  # fmt: skip
+def test_bad_input_says_what_was_wanted(call: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=f"(?s){words}"):
+        call()
+
+
+def test_out_that_overlaps_the_codes_is_refused() -> None:
+    unit, codes = "ampere_tf32_f32", np.zeros((4, 4), np.uint32)
+    x = Scaled(codes, np.ones((4, 1), f32), fp.FP32, fp.scalings.ROW)
+    with pytest.raises(ValueError, match="out must not share memory"):
+        fp.matmul(x, np.ones((4, 4), f32), accumulate=unit, out=codes.view(f32))
+
+
+@pytest.mark.parametrize("promote", [None, 32, 64, 128])
+def test_zeros_behind_k_change_nothing(promote: int | None) -> None:
+    generator = np.random.default_rng(31)
+    x, y = generator.standard_normal((2, 128), f32), generator.standard_normal((128, 130), f32)
+
+    def by_tiles(x: Array, y: Array) -> Array:
+        a, b = fp.encode_scaled(x, fp.E4M3, ROWS), fp.encode_scaled(y, fp.E4M3, BLOCKS)
+        return fp.matmul(a, b, accumulate=HOPPER, promote=promote)
+
+    longer = by_tiles(np.pad(x, ((0, 0), (0, 128))), np.pad(y, ((0, 128), (0, 0))))
+    assert_bits_equal(longer, by_tiles(x, y))

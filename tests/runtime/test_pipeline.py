@@ -1,0 +1,417 @@
+"""Arrays of any shape, layout and size: the same bits as element by element."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+from numpy.lib.stride_tricks import as_strided
+
+import fpsim as fp
+from fpsim.casts.pipelines import LARGE, STREAM_BYTES
+from fpsim.runtime.pipeline import PIECE
+from fpsim.runtime.threads import SMALLEST, thread_count
+from fpsim.testing import assert_bits_equal
+from tests.kit.processes import python
+from tests.kit.samples import float32_patterns, float64_patterns
+from tests.oracles import casts
+
+Array = npt.NDArray[Any]
+
+# The same elements in other places of memory.
+LAYOUTS: dict[str, Callable[[Array], Array]] = {
+    "contiguous": np.ascontiguousarray,
+    "fortran": np.asfortranarray,
+    "transposed": lambda x: np.ascontiguousarray(x.T).T,
+    "every second": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
+    "every second row": lambda x: np.repeat(x, 2, axis=0)[::2],
+    "backwards": lambda x: np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1],
+    "foreign byte order": lambda x: x.astype(x.dtype.newbyteorder()),
+    "unaligned": lambda x: unaligned(x),
+    "read-only": lambda x: read_only(x),
+    "inner axes swapped": lambda x: np.ascontiguousarray(np.swapaxes(x, 1, 2)).swapaxes(1, 2),
+}
+layouts = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+
+
+def unaligned(x: Array) -> Array:
+    """A copy that starts one byte off its natural address."""
+    space = np.empty(x.nbytes + 1, np.uint8)
+    copy = space[1:].view(x.dtype).reshape(x.shape)
+    copy[...] = x
+    return copy
+
+
+def read_only(x: Array) -> Array:
+    copy = x.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+def sample(dtype: npt.DTypeLike = np.float32) -> Array:
+    return (np.random.default_rng(0).standard_normal((5, 7, 11)) * 100).astype(dtype)
+
+
+# ---- shapes and layouts
+
+
+@layouts
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_every_layout_encodes_as_a_contiguous_array(layout: Callable[[Array], Array], dtype: type) -> None:
+    x = sample(dtype)
+    want = casts.encode_all(x.astype(np.float64).reshape(-1), fp.E4M3).reshape(x.shape)
+    assert_bits_equal(fp.encode(layout(x), fp.E4M3), want)
+    assert_bits_equal(fp.quantize(layout(x), fp.E4M3), fp.decode(want, fp.E4M3, np.promote_types(dtype, np.float32)))
+
+
+@layouts
+def test_every_layout_decodes_as_a_contiguous_array(layout: Callable[[Array], Array]) -> None:
+    codes = np.arange(5 * 7 * 11, dtype=np.uint16).reshape(5, 7, 11) * 170
+    want = casts.values(fp.FP16)[codes].astype(np.float32)
+    assert_bits_equal(fp.decode(layout(codes), fp.FP16), want)
+
+
+@layouts
+def test_every_layout_can_be_filled(layout: Callable[[Array], Array]) -> None:
+    x = sample()
+    out = layout(np.zeros(x.shape, np.uint8))
+    if not out.flags.writeable:
+        return
+    assert fp.encode(x, fp.E4M3, out=out) is out
+    assert_bits_equal(out, fp.encode(x, fp.E4M3))
+
+
+def test_gaps_between_the_elements_of_out_stay_as_they_are() -> None:
+    space = np.full((4, 6), 99, np.uint8)
+    fp.encode(np.ones((4, 3), np.float32), fp.E4M3, out=space[:, ::2])
+    assert (space[:, ::2] == 0x38).all()
+    assert (space[:, 1::2] == 99).all()
+
+
+def test_a_broadcast_view_encodes_as_its_copy() -> None:
+    x = np.broadcast_to(sample()[0, 0], (3, 4, 11))
+    assert_bits_equal(fp.encode(x, fp.E4M3), fp.encode(x.copy(), fp.E4M3))
+    x = as_strided(np.array([1.5], np.float32), (1000,), (0,))
+    assert (fp.encode(x, fp.E4M3) == 0x3C).all()
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4, 5), (2, 0, 3)])
+def test_an_array_without_elements_keeps_its_shape(shape: tuple[int, ...]) -> None:
+    x = np.empty(shape, np.float32)
+    for array, dtype in (
+        (fp.encode(x, fp.E4M3), np.uint8),
+        (fp.encode(x.T, fp.FP16), np.uint16),
+        (fp.encode(x, fp.E4M3, rounding="stochastic", seed=0), np.uint8),
+        (fp.decode(x.astype(np.uint8), fp.E4M3), np.float32),
+        (fp.quantize(x.astype(np.float64), fp.E4M3), np.float64),
+        (fp.cast(x, fp.E4M3), ml_dtypes.float8_e4m3fn),
+    ):
+        assert array.size == 0
+        assert array.dtype == dtype
+        assert array.shape in (shape, shape[::-1])
+
+
+def test_a_single_number_gives_an_array_without_dimensions() -> None:
+    for x in (1.0, np.float32(1), np.array(1.0), np.array(1.0, np.float16), ml_dtypes.bfloat16(1)):
+        codes = fp.encode(x, fp.E4M3)
+        assert codes.shape == ()
+        assert int(codes) == 0x38
+        assert float(fp.quantize(x, fp.E4M3)) == float(fp.decode(codes, fp.E4M3)) == 1
+    out = np.zeros((), np.uint8)
+    assert fp.encode(2.0, fp.E4M3, out=out) is out
+    assert int(out) == 0x40
+
+
+def test_lists_of_floats_are_arrays_too() -> None:
+    assert fp.encode([[1.0, 2.0], [3.0, 4.0]], fp.E4M3).tolist() == [[0x38, 0x40], [0x44, 0x48]]
+    assert fp.decode([[0x38], [0x40]], fp.E4M3).tolist() == [[1], [2]]
+    assert fp.encode([], fp.E4M3).shape == fp.decode([], fp.E4M3).shape == (0,)
+
+
+def test_the_input_stays_as_it_is() -> None:
+    x = float32_patterns(1, 1000)
+    before = x.tobytes()
+    fp.encode(x, fp.E4M3)
+    fp.quantize(x, fp.E8M0)
+    assert x.tobytes() == before
+
+
+@pytest.mark.parametrize(("fmt", "dtype"), [(fp.E2M1, np.uint8), (fp.E4M3, np.uint8), (fp.FP16, np.uint16),
+                                            (fp.TF32, np.uint32), (fp.FP32, np.uint32), (fp.FP64, np.uint64),
+                                            (fp.format("p3109_k9p4se"), np.uint16)])  # fmt: skip
+def test_codes_come_in_the_narrowest_unsigned_dtype(fmt: fp.Format, dtype: type) -> None:
+    assert fp.encode(np.ones(3), fmt).dtype == fmt.storage == dtype
+
+
+# ---- what is not an array of floats
+
+
+@pytest.mark.parametrize(
+    ("x", "advice"),
+    [
+        (
+            np.array([1], np.int32),
+            r"got int32\. Convert values with x\.astype\(np\.float64\); to read integers as codes use",
+        ),
+        ([1, 2], r"got int64\. Convert values"),
+        (np.array([1], np.uint8), r"got uint8.*fpsim\.decode"),
+        (np.array([True], np.bool_), "got bool"),
+        (np.ones(1, ml_dtypes.int4), "got int4.*fpsim.decode"),
+        (np.array([1.0, None], object), r"got objects\. Convert with np\.asarray\(x, dtype=np\.float64\)"),
+        (np.array([1], np.complex64), "got complex64"),
+        (np.array([1], np.longdouble), r"got .*Convert with x\.astype\(np\.float64\)"),
+        (["1.0"], "got <U3"),
+        (None, "got objects"),
+        (np.array(["2020"], "M8[Y]"), "got datetime64"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("function", [fp.encode, fp.quantize, fp.cast])
+def test_what_is_no_array_of_floats_is_refused_with_what_to_do(
+    function: Callable[..., Array], x: npt.ArrayLike, advice: str
+) -> None:
+    with pytest.raises(TypeError, match=rf"x must be an array of float16, bfloat16, float32.*{advice}"):
+        function(x, fp.E4M3)
+
+
+# ---- out=
+
+
+@pytest.mark.parametrize(
+    ("out", "reason"),
+    [
+        (
+            np.zeros(4, np.uint16),
+            r"out must have dtype uint8; got uint16\. Leave it out to get a new array\.",
+        ),
+        (np.zeros(4, np.int8), "out must have dtype uint8; got int8"),
+        (np.zeros(4, ml_dtypes.float8_e4m3fn), "out must have dtype uint8; got float8_e4m3fn"),
+        (np.zeros(5, np.uint8), r"out must have the input's shape \(4,\); got \(5,\)"),
+        (np.zeros((1, 4), np.uint8), r"out must have the input's shape \(4,\); got \(1, 4\)"),
+        (np.zeros((), np.uint8), r"out must have the input's shape \(4,\); got \(\)"),
+        ([0, 0, 0, 0], r"out must be a NumPy array of uint8 and shape \(4,\); got list"),
+        (np.broadcast_to(np.uint8(0), 4), "out must be writeable"),
+    ],
+    ids=str,
+)
+def test_an_out_that_does_not_fit_is_refused(out: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        fp.encode(np.ones(4, np.float32), fp.E4M3, out=out)
+
+
+def test_an_out_in_a_foreign_byte_order_is_refused() -> None:
+    with pytest.raises(ValueError, match="out must have dtype uint16"):
+        fp.encode(np.ones(4, np.float32), fp.FP16, out=np.empty(4, np.dtype(np.uint16).newbyteorder()))
+
+
+def test_out_has_the_dtype_of_the_result_of_each_function() -> None:
+    x = np.ones(4, np.float32)
+    with pytest.raises(ValueError, match="out must have dtype float32; got float64"):
+        fp.decode(np.zeros(4, np.uint8), fp.E4M3, out=np.empty(4))
+    with pytest.raises(ValueError, match="out must have dtype float32; got float64"):
+        fp.quantize(x, fp.E4M3, out=np.empty(4))
+    with pytest.raises(ValueError, match="out must have dtype float8_e4m3fn; got uint8"):
+        fp.cast(x, fp.E4M3, out=np.empty(4, np.uint8))
+    out = np.empty(4, np.float64)
+    assert fp.decode(np.full(4, 0x38, np.uint8), fp.E4M3, np.float64, out) is out
+    assert out.tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("where", [slice(0, 8), slice(4, 12), slice(31, 39)])
+def test_an_out_that_shares_memory_with_the_input_is_refused(where: slice) -> None:
+    space = np.zeros(64, np.uint8)
+    with pytest.raises(ValueError, match="out must not share memory with the input"):
+        fp.encode(space[:32].view(np.float32), fp.E4M3, out=space[where])
+    with pytest.raises(ValueError, match="out must not share memory with the input"):
+        fp.quantize(space[:32].view(np.float32), fp.E4M3, out=space[:32].view(np.float32))
+    with pytest.raises(ValueError, match="out must not share memory with the input"):
+        fp.decode(space[:8], fp.E4M3, out=space[:32].view(np.float32))
+
+
+def test_an_out_that_lies_between_the_elements_of_the_input_is_filled() -> None:
+    space = np.ones((100, 2), np.float32)
+    fp.quantize(space[:, 0], fp.E4M3, out=space[:, 1])
+    assert_bits_equal(space[:, 1], space[:, 0])
+
+
+def test_a_memory_map_can_be_filled(tmp_path: Path) -> None:
+    x = sample()
+    out = np.memmap(tmp_path / "codes", np.uint8, "w+", shape=x.shape)
+    fp.encode(x, fp.E4M3, out=out)
+    out.flush()
+    assert_bits_equal(np.fromfile(tmp_path / "codes", np.uint8).reshape(x.shape), fp.encode(x, fp.E4M3))
+
+
+# ---- long arrays take other kernels: constants compiled in, stores around the caches, several threads
+
+
+def in_pieces(function: Callable[[Array], Array], x: Array) -> Array:
+    return np.concatenate([function(x[start : start + PIECE]) for start in range(0, x.size, PIECE)])
+
+
+LONG: list[tuple[fp.Format, dict[str, Any]]] = [
+    (fp.E4M3, {}),
+    (fp.E4M3, {"rounding": "up", "overflow": "saturate_finite"}),
+    (fp.FP16, {}),
+    (fp.BF16, {"subnormals": "flush"}),
+    (fp.E8M0, {"rounding": "toward_zero"}),
+    (fp.E2M1, {"rounding": "odd"}),
+    (fp.format("p3109_k8p3se"), {}),
+]
+
+
+@pytest.mark.parametrize("start", [0, 1, 37])
+@pytest.mark.parametrize(("fmt", "words"), LONG, ids=str)
+def test_a_long_array_encodes_as_its_pieces_do(fmt: fp.Format, words: dict[str, Any], start: int) -> None:
+    size = max(LARGE, STREAM_BYTES // fmt.storage.itemsize) * 2 + 1_001  # for two threads, each beyond both limits
+    x = np.tile(float32_patterns(2, 300_007), size // 300_007 + 1)[:size]
+    space = np.zeros(size + 64, fmt.storage)
+    out = space[start : start + size]
+    fp.encode(x, fmt, out=out, **words)
+    assert_bits_equal(out[: 2 * PIECE], fp.encode(x[: 2 * PIECE], fmt, **words))
+    assert_bits_equal(out, in_pieces(lambda piece: fp.encode(piece, fmt, **words), x))
+    assert not space[:start].any()
+    assert not space[start + size :].any()
+
+
+@pytest.mark.parametrize("start", [0, 3])
+@pytest.mark.parametrize("fmt", [fp.E4M3, fp.BF16, fp.E8M0, fp.E4M3FNUZ], ids=str)
+def test_a_long_array_decodes_as_its_pieces_do(fmt: fp.Format, start: int) -> None:
+    size = 2 * LARGE + 1_001
+    codes = np.tile(np.arange(1 << fmt.bits), size // (1 << fmt.bits) + 1)[:size].astype(fmt.storage)
+    space = np.zeros(size + 64, np.float32)
+    fp.decode(codes, fmt, out=space[start : start + size])
+    assert_bits_equal(space[start : start + size], in_pieces(lambda piece: fp.decode(piece, fmt), codes))
+    assert not space[:start].any()
+    assert not space[start + size :].any()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_long_array_quantizes_as_its_pieces_do(dtype: type) -> None:
+    with np.errstate(all="ignore"):
+        x: Array = np.tile(float32_patterns(3, 99_991), 60).astype(dtype)
+    assert_bits_equal(fp.quantize(x, fp.E4M3), in_pieces(lambda piece: fp.quantize(piece, fp.E4M3), x))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_any_number_of_threads_gives_the_same_bits(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.tile(float64_patterns(4, 40_009), SMALLEST // 40_009 + 2)
+    want = in_pieces(lambda piece: fp.encode(piece, fp.FP16), x)
+    monkeypatch.setenv("FPSIM_NUM_THREADS", str(threads))
+    out = np.full(x.size, 0xAAAA, np.uint16)  # a new array could hold the right codes by chance
+    assert_bits_equal(fp.encode(x, fp.FP16, out=out), want)
+
+
+@pytest.mark.parametrize("shape", [(3, PIECE + 5), (PIECE // 3, 7), (2, 3, PIECE // 2), (PIECE + 1, 1, 2)])
+def test_a_long_array_with_gaps_encodes_as_its_copy(shape: tuple[int, ...]) -> None:
+    size = int(np.prod(shape))
+    x = np.tile(float32_patterns(5, 10_007), size // 10_007 + 1)[:size].reshape(shape)
+    want = fp.encode(x, fp.E5M2)
+    gaps = np.repeat(x, 2, axis=-1)[..., ::2]
+    assert_bits_equal(fp.encode(gaps, fp.E5M2), want)
+    assert_bits_equal(fp.encode(np.asfortranarray(x), fp.E5M2), want)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
+def test_a_number_of_threads_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FPSIM_NUM_THREADS", text)
+    with pytest.raises(ValueError, match=f"FPSIM_NUM_THREADS must be an integer >= 1; got '{text}'"):
+        thread_count()
+
+
+def test_fpsims_number_of_threads_comes_before_openmps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
+    monkeypatch.delenv("FPSIM_NUM_THREADS", raising=False)
+    assert thread_count() == 3
+    monkeypatch.setenv("FPSIM_NUM_THREADS", "4")
+    assert thread_count() == 4
+    monkeypatch.setenv("FPSIM_NUM_THREADS", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "")
+    assert thread_count() >= 1
+
+
+# ---- the processor's switches
+
+DIGESTS = """
+    import hashlib
+    import numpy as np
+    import torch
+    import fpsim as fp
+
+    assert torch.set_flush_denormal({flush})
+    patterns = np.random.default_rng(0).integers(0, 1 << 32, 20_000, dtype=np.uint32)
+    patterns[:5000] &= 0x807FFFFF  # float32 subnormals
+    wide = np.random.default_rng(1).integers(0, 1 << 64, 20_000, dtype=np.uint64)
+    wide[:5000] &= 0x800FFFFFFFFFFFFF
+    deep = fp.Format("deep", 5, 10, bias=1060)
+    below = fp.Format("below", 8, 7, bias=135)
+    for fmt in [*(fp.format(name) for name in fp.formats.names()), deep, below, fp.format("p3109_k8p1se")]:
+        for name, x in (("float32", patterns.view(np.float32)), ("float64", wide.view(np.float64))):
+            for rounding in ("nearest_even", "up", "stochastic"):
+                codes = fp.encode(x, fmt, rounding=rounding, seed=1)
+                print(fmt, name, rounding, hashlib.sha256(codes.tobytes()).hexdigest())
+        if fmt.bits <= 16:
+            codes = np.arange(1 << fmt.bits).astype(fmt.storage)
+            for dtype, word in ((np.float32, np.uint32), (np.float64, np.uint64)):
+                if dtype == np.float64 or fp.FP32.holds(fmt):
+                    values = fp.decode(codes, fmt, dtype).view(word)
+                    print(fmt, "decode", word.__name__, hashlib.sha256(values.tobytes()).hexdigest())
+"""
+
+
+def test_flushing_of_subnormals_by_the_processor_changes_nothing() -> None:
+    torch = pytest.importorskip("torch", reason="torch sets the switch")
+    if not torch.set_flush_denormal(False):
+        pytest.skip("this processor has no such switch")
+    flushed, kept = (python(DIGESTS.format(flush=flush)) for flush in (True, False))
+    assert flushed.splitlines() == kept.splitlines()
+    assert len(kept) > 1000
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_casts_allocate_nothing_of_the_inputs_size(dtype: Any, contiguous: bool) -> None:
+    size = 1 << 23
+    x = np.ones(size, dtype) if contiguous else np.ones(2 * size, dtype)[::2]
+    codes, values = np.empty(size, np.uint8), np.empty(size, np.float64 if dtype == np.float64 else np.float32)
+    peaks = []
+    for _ in range(2):  # the first turn may compile
+        tracemalloc.start()
+        fp.encode(x, fp.E4M3, out=codes)
+        fp.decode(codes, fp.E4M3, values.dtype, out=values)
+        fp.quantize(x, fp.E4M3, rounding="stochastic", seed=1, out=values)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[-1] < size / 2
+
+
+def test_a_long_out_at_an_odd_address_is_filled() -> None:
+    size = STREAM_BYTES // 2 + 1000
+    space = np.zeros(2 * size + 1, np.uint8)
+    out = space[1:].view(np.uint16)
+    assert not out.flags.aligned
+    x = float32_patterns(11, size)
+    fp.encode(x, fp.BF16, out=out)
+    assert_bits_equal(out.copy(), fp.encode(x, fp.BF16))
+
+
+def test_torch_tensors_of_every_float_dtype_are_read_in_place() -> None:
+    torch = pytest.importorskip("torch", reason="torch makes the tensors")
+    x = torch.tensor([1.0, 0.3, -2.5, 448.0])
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
+        tensor = x.to(dtype)
+        values = tensor.double().numpy()
+        assert_bits_equal(
+            fp.encode(tensor, fp.E3M2, overflow="saturate"), fp.encode(values, fp.E3M2, overflow="saturate")
+        )
+    assert_bits_equal(
+        fp.encode(x.bfloat16().requires_grad_(), fp.E4M3), fp.encode(x.bfloat16().double().numpy(), fp.E4M3)
+    )
+    with pytest.raises(TypeError, match=r"got int64\. Convert values with np\.asarray"):
+        fp.encode(torch.tensor([1, 2]), fp.E4M3)

@@ -1,0 +1,348 @@
+"""Quantised linear layers: their products are torch's of the quantised operands, and they stand in for plain ones."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import io
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+
+torch = pytest.importorskip("torch")
+
+torch_linear: Any = importlib.import_module("fpsim.torch.linear")
+ft: Any = importlib.import_module("fpsim.torch.functions")
+
+SR = ft.DEEPSEEK_V3.replace(grad_rounding="stochastic", seed=3)
+S = fp.scalings
+
+
+def quantized(x: Any, fmt: Any, scaling: Any, **cast: Any) -> Any:
+    """A tensor as NumPy functions quantise it."""
+    array = x.detach().float().numpy()
+    return torch.from_numpy(
+        fp.quantize(array, fmt, **cast) if scaling is None else fp.quantize_scaled(array, fmt, scaling, **cast)
+    )
+
+
+def layer_and_data(recipe: Any, dtype: Any = torch.float32) -> tuple[Any, Any, Any]:
+    """A layer of 320 to 192 features, x and dy of 2 x 75 tokens."""
+    torch.manual_seed(0)
+    layer = ft.QuantLinear(320, 192, dtype=dtype, recipe=recipe)
+    x = (torch.randn(2, 75, 320) * torch.randn(2, 75, 1).exp()).to(dtype).requires_grad_()
+    return layer, x, torch.randn(2, 75, 192).to(dtype)
+
+
+def model() -> Any:
+    """Two blocks and a head."""
+    torch.manual_seed(0)
+    block = torch.nn.ModuleDict
+    return torch.nn.ModuleDict(
+        {
+            "blocks": torch.nn.ModuleList(
+                [block({"up": torch.nn.Linear(8, 16), "down": torch.nn.Linear(16, 8)}) for _ in range(2)]
+            ),
+            "head": torch.nn.Linear(8, 2, bias=False),
+        }
+    )
+
+
+def mlp() -> Any:
+    """Three layers."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(16, 128), torch.nn.GELU(), torch.nn.Linear(128, 1))
+
+
+# ---- numbers
+
+WRITTEN_OUT = {
+    # recipe: (format forwards, backwards), then x, w, dy, w for dx, dy for dw, x for dw
+    "TE_HYBRID": (("e4m3", "e5m2"), (S.TE_TENSOR,) * 6),
+    "MXFP8": (("e4m3", "e4m3"), (*(S.TE_MX,) * 3, *(S.TE_MX.replace(block=(32, 1)),) * 3)),
+    "DEEPSEEK_V3": (
+        ("e4m3", "e4m3"),
+        (S.TILE_1X128, S.BLOCK_128X128, S.TILE_1X128, S.BLOCK_128X128, S.TILE_128X1, S.TILE_128X1),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_products_are_those_of_torch_on_quantised_operands(name: str, dtype: Any) -> None:
+    layer, x, dy = layer_and_data(ft.RECIPES[name], dtype)
+    (forwards, backwards), (of_x, of_w, of_dy, of_w_back, of_dy_back, of_x_back) = WRITTEN_OUT[name]
+    y = layer(x)
+    dx, dw, db = torch.autograd.grad(y, (x, layer.weight, layer.bias), dy)
+    rows, dys = x.reshape(-1, 320), dy.reshape(-1, 192)
+    x_q, w_q = quantized(rows, forwards, of_x), quantized(layer.weight, forwards, of_w)
+    want = torch.nn.functional.linear(x_q, w_q, layer.bias.detach().float()).to(dtype)
+    assert torch.equal(y, want.reshape(2, 75, 192))
+    want = quantized(dys, backwards, of_dy) @ quantized(layer.weight, forwards, of_w_back)
+    assert torch.equal(dx, want.to(dtype).reshape(2, 75, 320))
+    x_back = quantized(x_q if name.startswith("DEEPSEEK") else rows, forwards, of_x_back)
+    assert torch.equal(dw, (quantized(dys, backwards, of_dy_back).t() @ x_back).to(dtype))
+    assert torch.equal(db, dys.float().sum(0).to(dtype))
+    assert (y.dtype, dx.dtype, dw.dtype) == (dtype,) * 3
+
+
+def test_a_recipe_of_nothing_is_a_plain_layer() -> None:
+    layer, x, dy = layer_and_data(ft.LinearRecipe())
+    plain = torch.nn.functional.linear(x, layer.weight, layer.bias)
+    got, want = (torch.autograd.grad(y, (x, layer.weight, layer.bias), dy) for y in (layer(x), plain))
+    assert torch.equal(layer(x), plain)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_casts_without_scales_and_float64_layers_work() -> None:
+    recipe = ft.LinearRecipe("bf16", "bf16", "e5m2", rounding="toward_zero")
+    layer, x, dy = layer_and_data(recipe, torch.float64)
+    (dx,) = torch.autograd.grad(layer(x), x, dy)
+    weight = torch.from_numpy(fp.quantize(layer.weight.detach().numpy(), "bf16", rounding="toward_zero"))
+    want = torch.from_numpy(fp.quantize(dy.reshape(-1, 192).numpy(), "e5m2")) @ weight
+    assert torch.equal(dx.reshape(-1, 320), want)
+
+
+def test_only_gradients_that_are_wanted_are_computed() -> None:
+    layer, x, dy = layer_and_data(ft.MXFP8)
+    layer.weight.requires_grad_(False)
+    y = layer(x.detach())
+    y.backward(dy)
+    assert layer.weight.grad is None
+    assert layer.bias.grad is not None
+
+
+def test_stochastic_gradients_follow_from_seed_name_and_step() -> None:
+    def gradients(recipe: Any, name: str, steps: int) -> list[Any]:
+        layer, x, dy = layer_and_data(recipe)
+        layer = ft.QuantLinear.from_linear(torch.nn.utils.skip_init(torch.nn.Linear, 320, 192), recipe, name)
+        torch.nn.init.constant_(layer.weight, 0.5)
+        torch.nn.init.zeros_(layer.bias)
+        found = [torch.autograd.grad(layer(x), layer.weight, dy)[0] for _ in range(steps)]
+        assert layer.steps == steps
+        return found
+
+    first, second = gradients(SR, "a", 2)
+    again = gradients(SR, "a", 2)
+    assert torch.equal(first, again[0])
+    assert torch.equal(second, again[1])
+    others = [second, gradients(SR, "b", 1)[0], gradients(SR.replace(seed=4), "a", 1)[0]]
+    assert not any(torch.equal(first, other) for other in others)
+
+
+def test_steps_count_training_only_and_travel_with_the_state() -> None:
+    layer, x, dy = layer_and_data(SR)
+    layer(x)
+    with torch.no_grad():
+        layer(x)
+    layer.eval()(x)
+    assert layer.steps == 1
+    layer.train()
+    twin = ft.QuantLinear(320, 192, recipe=SR)
+    twin.load_state_dict(layer.state_dict())
+    assert twin.steps == 1
+    both = [torch.autograd.grad(each(x), each.weight, dy)[0] for each in (layer, twin)]
+    assert torch.equal(*both)
+    assert sorted(layer.state_dict()) == ["bias", "steps", "weight"]
+    twin.load_state_dict(torch.nn.Linear(320, 192).state_dict())
+    assert twin.steps == 2
+
+
+# ---- models
+
+
+def test_patterns_choose_layers_and_keep_everything_else() -> None:
+    net = model()
+    parameters, layers = list(net.parameters()), list(net.modules())
+    keys = list(net.state_dict())
+    seen = []
+    net["blocks"][0]["up"].register_forward_hook(lambda *_: seen.append(1))
+    net["blocks"][1]["up"].register_buffer("extra", torch.ones(1))
+    net["blocks"][0]["down"].eval()
+    assert ft.quantize_linears(net, ft.MXFP8, "blocks.*", exclude="*.1.down") == [
+        "blocks.0.up", "blocks.0.down", "blocks.1.up",
+    ]  # fmt: skip
+    assert all(a is b for a, b in zip(net.parameters(), parameters, strict=True))
+    assert all(a is b for a, b in zip(net.modules(), layers, strict=True))
+    assert [key for key in net.state_dict() if not key.endswith("extra")] == keys
+    kinds = [type(net["blocks"][i][name]).__name__ for i in (0, 1) for name in ("up", "down")]
+    assert kinds == ["QuantLinear", "QuantLinear", "QuantLinear", "Linear"]
+    net["blocks"][0]["up"](torch.ones(1, 8))
+    assert seen == [1]
+    assert not net["blocks"][0]["down"].training
+    assert net["blocks"][1]["up"].extra == 1
+    assert ft.quantize_linears(net, ft.TE_HYBRID, ["*.down", "head"]) == ["blocks.1.down", "head"]
+    assert net["blocks"][0]["up"].recipe is ft.MXFP8
+    assert "recipe=fp.torch.MXFP8" in repr(net)
+
+
+def test_tied_weights_and_shared_layers_stay_so() -> None:
+    net = torch.nn.Module()
+    net.embedding = torch.nn.Embedding(10, 8)
+    net.first = torch.nn.Linear(8, 10, bias=False)
+    net.first.weight = net.embedding.weight
+    net.second = net.first
+    assert ft.quantize_linears(net, ft.TE_HYBRID, "second") == ["first"]
+    assert net.second is net.first
+    assert net.first.weight is net.embedding.weight
+    assert isinstance(net.first, ft.QuantLinear)
+
+
+def test_a_model_that_is_a_layer_and_a_copy_of_one() -> None:
+    linear = torch.nn.Linear(8, 4)
+    other = ft.QuantLinear.from_linear(linear, SR)
+    assert type(linear) is torch.nn.Linear
+    assert sorted(linear.state_dict()) == ["bias", "weight"]
+    assert other.weight is linear.weight
+    assert ft.quantize_linears(linear, ft.TE_HYBRID) == [""]
+
+
+def test_the_fused_path_of_transformer_layers_does_not_skip_quantised_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+
+    def forward(layer: Any, x: Any) -> Any:
+        calls.append(layer)
+        return layer.twin(x)
+
+    monkeypatch.setattr(ft.QuantLinear, "forward", forward)
+    layer = torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+    twins = copy.deepcopy(layer)
+    assert ft.quantize_linears(layer, ft.TE_HYBRID) == ["linear1", "linear2"]
+    for name in ("linear1", "linear2"):
+        object.__setattr__(getattr(layer, name), "twin", getattr(twins, name))
+    with torch.no_grad():
+        layer.eval()(torch.randn(2, 5, 32))
+    assert calls == [layer.linear1, layer.linear2]
+
+
+@pytest.mark.parametrize("recipe", [ft.DEEPSEEK_V3, SR], ids=["plain", "stochastic"])
+def test_copies_states_and_pickles_are_complete(recipe: Any) -> None:
+    net = mlp()
+    ft.quantize_linears(net, recipe)
+    x = torch.randn(4, 16)
+    net(x)
+    buffer = io.BytesIO()
+    torch.save(net, buffer)
+    buffer.seek(0)
+    fresh = mlp()
+    ft.quantize_linears(fresh, recipe)
+    fresh.load_state_dict(net.state_dict())
+    for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net)), torch.load(buffer, weights_only=False), fresh):
+        assert twin[0].recipe == recipe
+        original = copy.deepcopy(net)
+        both = [torch.autograd.grad(each(x).sum(), each[0].weight)[0] for each in (original, twin)]
+        assert torch.equal(*both)
+        assert torch.equal(original(x), twin(x))
+    if recipe is ft.DEEPSEEK_V3:
+        plain = mlp()
+        plain.load_state_dict(net.state_dict())
+        net.load_state_dict(plain.state_dict())
+
+
+@pytest.mark.parametrize("name", [*ft.RECIPES, "stochastic"])
+def test_training_lowers_the_loss(name: str) -> None:
+    net = mlp()
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
+    ft.quantize_linears(net, SR if name == "stochastic" else ft.RECIPES[name])
+    x = torch.randn(64, 16)
+    target = x[:, :1] * x[:, 1:2]
+    losses = []
+    for _ in range(30):
+        loss = torch.nn.functional.mse_loss(net(x), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 * losses[0]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_models_give_the_bits_of_eager_mode(backend: str) -> None:
+    torch._dynamo.reset()
+    net = mlp()
+    ft.quantize_linears(net, SR)
+    twin = copy.deepcopy(net)
+    compiled = torch.compile(twin, fullgraph=True, backend=backend)
+    for step in range(3):
+        x = torch.randn(7 + step, 16)
+        y, z = net(x), compiled(x)
+        assert torch.equal(y, z)
+        want = torch.autograd.grad(y.sum(), list(net.parameters()))
+        got = torch.autograd.grad(z.sum(), list(twin.parameters()))
+        assert all(torch.equal(a, b) for a, b in zip(want, got, strict=True))
+    assert twin[0].steps == net[0].steps == 3
+
+
+def test_autocast_rounds_inputs_and_results_and_leaves_the_products_alone() -> None:
+    layer, x, _ = layer_and_data(ft.TE_HYBRID)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x)
+    assert y.dtype == torch.bfloat16
+    assert torch.equal(y, layer(x.bfloat16()))
+
+
+def test_the_operators_keep_their_contracts() -> None:
+    layer, x, dy = layer_and_data(SR)
+    x, dy = x.detach().reshape(-1, 320), dy.reshape(-1, 192)
+    step = torch.tensor(4)
+    torch.library.opcheck(torch_linear._product_op, (x, layer.weight, layer.bias, step, layer.plan))
+    for other, of in ((layer.weight.detach(), "input"), (x, "weight")):
+        torch.library.opcheck(torch_linear._gradient_op, (dy, other, step, layer.plan, of))
+
+
+# ---- recipes and errors
+
+
+def test_recipes_are_values() -> None:
+    assert ft.DEEPSEEK_V3.replace(seed=0) == ft.DEEPSEEK_V3
+    assert repr(ft.DEEPSEEK_V3) == "fp.torch.DEEPSEEK_V3"
+    assert repr(ft.LinearRecipe("e4m3", grad_fmt=fp.E5M2)) == "LinearRecipe(input_fmt='e4m3', grad_fmt=E5M2)"
+    assert copy.deepcopy(SR) == SR != ft.DEEPSEEK_V3
+    assert all(pickle.loads(pickle.dumps(recipe)) == recipe for recipe in ft.RECIPES.values())
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: ft.LinearRecipe("fp8"), ValueError, "format must be one of"),
+        (lambda: ft.LinearRecipe("int8"), ValueError, "INT8 needs a scale"),
+        (lambda: ft.LinearRecipe(input_scaling=S.MX), ValueError, "input_scaling needs input_fmt; got None"),
+        (lambda: ft.LinearRecipe("e4m3", input_scaling="mx"), TypeError, "scaling must be an fp.Scaling"),
+        (lambda: ft.LinearRecipe("e4m3", input_scaling_backward="mx"), ValueError, "an fp.Scaling, None or 'same'"),
+        (lambda: ft.LinearRecipe("e4m3", rounding="nearest"), ValueError, "rounding must be one of"),
+        (lambda: ft.LinearRecipe(seed=-1), ValueError, "seed must be an integer in"),
+        (lambda: ft.QuantLinear(4, 4, recipe="mxfp8"), TypeError, "recipe must be an fp.torch.LinearRecipe"),
+        (lambda: ft.QuantLinear.from_linear(torch.nn.ReLU(), SR), TypeError, "linear must be a torch.nn.Linear"),
+        (lambda: ft.QuantLinear(4, 4, recipe=SR)(torch.ones(2, 8)), ValueError, "4 features in its last axis"),
+        (lambda: ft.QuantLinear(4, 4, recipe=SR)(torch.ones(2, 4).int()), TypeError, "floats; got torch.int32"),
+        (lambda: ft.quantize_linears([], SR), TypeError, "model must be a torch.nn.Module; got list"),
+        (lambda: ft.quantize_linears(model(), SR, 3), TypeError, "pattern must be a shell pattern or several"),
+        (lambda: ft.quantize_linears(model(), SR, [3]), TypeError, "pattern must be a shell pattern or several"),
+        (
+            lambda: ft.quantize_linears(model(), SR, "mlp.*", "head"), ValueError,
+            r"pattern 'mlp.\*' without 'head' matches no torch.nn.Linear of the model, which has 'blocks.0.up', ",
+        ),
+        (
+            lambda: ft.quantize_linears(ft.QuantLinear(4, 4, recipe=SR), SR), ValueError,
+            "which has none. Quantised already: 1",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused_in_one_sentence(call: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        call()
+
+
+def test_empty_batches_pass() -> None:
+    layer = ft.QuantLinear(16, 4, recipe=ft.MXFP8)
+    x = torch.ones(0, 16, requires_grad=True)
+    layer(x).sum().backward()
+    assert x.grad is not None
+    assert np.all(layer.weight.grad.numpy() == 0)
