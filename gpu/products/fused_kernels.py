@@ -85,7 +85,7 @@ class Tile(NamedTuple):
 
 @scalar
 def promoted(total: Any, partial: Any, left: Any, right: Any, mode: Any) -> Any:
-    """A total plus a partial sum times its factors, as fpsim.kernels.fused_product does it; float32."""
+    """A total plus a partial sum times its factors, as products/kernels/fused_product.py does it; float32."""
     if mode == PRODUCT:
         return fused(f32(left * right), partial, total)
     if mode == ROWS_FIRST:

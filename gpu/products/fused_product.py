@@ -32,7 +32,7 @@ class Factors(NamedTuple):
 
     rows: Any  # (M, parts)
     columns: Any  # (parts, N)
-    mode: int  # PRODUCT, ROWS_FIRST or COLUMNS_FIRST of fpsim.kernels.fused_product
+    mode: int  # PRODUCT, ROWS_FIRST or COLUMNS_FIRST of products/kernels/fused_product.py
 
 
 class _Plan(NamedTuple):

@@ -18,11 +18,11 @@ every_family = pytest.mark.parametrize(("family", "rows"), FAMILIES, ids=[family
 
 def test_the_page_is_what_the_code_gives() -> None:
     page = specials.PAGE.read_text(encoding="utf-8")
-    assert page == specials.filled(page), "if the new results are right, run python -m tests.specials_table"
+    assert page == specials.filled(page), "if the new results are right, run python -m tests.arithmetic.specials_table"
 
 
 def test_every_operation_has_a_row() -> None:
-    modules = {"fpsim.arithmetic", "fpsim.comparison", "fpsim.conversion"}
+    modules = {"fpsim.arithmetic.functions", "fpsim.arithmetic.comparison", "fpsim.arithmetic.conversion"}
     operations = {name for name in fp.__all__ if getattr(getattr(fp, name), "__module__", "") in modules}
     for rows in (specials.SIGNED_ROWS, specials.UNSIGNED_ROWS):
         assert {specials.parts(row)[0] for row in itertools.chain(*rows.values())} == operations

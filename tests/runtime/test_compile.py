@@ -16,8 +16,8 @@ DIGESTS = """
     import hashlib
     import numpy as np
     import fpsim as fp
-    from fpsim.policies import OVERFLOWS
-    from fpsim.rounding import NAMES
+    from fpsim.formats.policies import OVERFLOWS
+    from fpsim.formats.rounding import NAMES
 
     narrow = np.random.default_rng(0).integers(0, 1 << 32, 40, dtype=np.uint32).view(np.float32)
     wide = np.random.default_rng(1).integers(0, 1 << 64, 20, dtype=np.uint64).view(np.float64)
@@ -47,7 +47,7 @@ def test_plain_python_gives_the_bits_of_the_compiled_code() -> None:
 
 
 def test_plain_python_computes_the_bits_and_flags_of_the_compiled_operations() -> None:
-    script = "from tests.arithmetic_sample import lines; print(*lines(), sep='\\n')"
+    script = "from tests.arithmetic.sample import lines; print(*lines(), sep='\\n')"
     plain, compiled = python(script, NUMBA_DISABLE_JIT="1").splitlines(), list(lines())
     assert plain == compiled
     assert len(compiled) > 500

@@ -51,7 +51,7 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     """The loop `(matrix, factors, rows, columns, top, left, first, stride, k0, k1, layout, found)`.
 
     Adds to found how many elements saturate and underflow. layout: gives the largest word to what lies beyond the
-    format, 1 to NaN, and no signs. The rest as in `look_kernel` and `fpsim.kernels.tiles.quantize_strips`.
+    format, 1 to NaN, and no signs. The rest as in `look_kernel` and in `quantize_strips` of kernels/tiles.py.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64
