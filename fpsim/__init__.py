@@ -73,7 +73,6 @@ from fpsim.matrix_units.catalogue import unit, units
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
 from fpsim.products.reduce import dot, sum
-from fpsim.runtime.sources import AT_IMPORT as _SOURCES  # noqa: F401  # read the sources' digest while they are loaded
 from fpsim.scaling import recipes as scalings
 from fpsim.scaling.encode import encode_both_ways, encode_scaled, quantize_scaled
 from fpsim.scaling.report import ScaleCounts, ScaleReport

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from fpsim.runtime.sources import PACKAGE
+from fpsim.lazy import public
 
 PAUSE = 0.05  # seconds between two looks at the processes
 SAID = 400  # characters of what a process said last
@@ -62,7 +62,7 @@ def side_by_side(
 
 def _started(name: str, command: Callable[[str, Path], list[str]], folder: Path, together: int) -> _Running:
     """A process, with its share of the cores for what the CPU calculates."""
-    root = str(PACKAGE.parent)
+    root = str(Path(public().__file__).resolve().parent.parent)
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     threads = {} if together == 1 else {"NUMBA_NUM_THREADS": str(max(SPREAD * (os.cpu_count() or 1) // together, 1))}
     file, errors = folder / f"{name}.jsonl", folder / f"{name}.txt"

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import enum
 import os
+import pickle
+import re
 import shutil
+import textwrap
+import time
+import types
+from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numba
+import numpy as np
 import pytest
 
-from fpsim.runtime import sources
+import fpsim as fp
+from fpsim.runtime import kernel_files, kernel_key
+from fpsim.runtime.compile import KERNELS
 from tests.arithmetic.sample import lines
 from tests.kit.processes import ROOT, python
 
@@ -140,25 +153,183 @@ def test_a_process_that_outlives_an_edit_leaves_nothing_stale_behind(copied: Pat
     assert run(copied) == EDITED
 
 
-def test_the_digest_sees_every_source_file_of_the_package(copied: Path) -> None:
-    package = copied / "fpsim"
-    before = sources.digest(package)
-    assert before == sources.digest()
-    for file in sorted(package.rglob("*.py")):
-        text = file.read_bytes()
-        file.write_bytes(text[:-1] + b"#")  # as long as before, unless it was empty
-        assert sources.digest(package) != before, file
-        file.write_bytes(text)
-    assert sources.digest(package) == before
-    (package / "core" / "rounding.py").rename(package / "core" / "rounding2.py")
-    assert sources.digest(package) != before
+# What a process compiles, name by name, after it has used a cast and an operation that rounds nothing.
+COMPILED = """
+    from numba.core import event
+    import numpy as np, fpsim as fp
+    with event.install_recorder("numba:compile") as recorder:
+        x = np.float32([1.1, -464, np.nan])
+        fp.encode(x, fp.E4M3, rounding="RTZ")
+        fp.next_up(np.arange(3, dtype=np.uint8), fmt="e4m3", flags=True)
+    print(*sorted({each.data["dispatcher"].py_func.__module__ for _, each in recorder.buffer}))
+"""
 
+
+def test_an_edit_compiles_again_what_it_is_part_of_and_nothing_else(copied: Path) -> None:
+    assert {"fpsim.arithmetic.kernels.exact", "fpsim.casts.loops"} <= set(run(copied, COMPILED).split())
+    assert run(copied, COMPILED) == ""
+    file = copied / "fpsim" / "core" / "rounding.py"
+    text = file.read_text()
+    file.write_text(re.sub(r'(:\n +""")', r"\1Words that no kernel is made of. ", text))
+    assert run(copied, COMPILED) == "", "neither a docstring nor a line's number is part of a kernel"
+    file.write_text(text)
+    neighbour = copied / "fpsim" / "core" / "neighbour.py"
+    neighbour.write_text(neighbour.read_text() + "\nUNUSED = 1\n")
+    (copied / "fpsim" / "analysis" / "new.py").write_text("x = 1\n")
+    assert run(copied, COMPILED) == "", "new constants and files that nothing refers to change no kernel"
+    edit(copied, TOWARD_ZERO, AWAY)
+    compiled = run(copied, COMPILED).split()
+    assert "fpsim.casts.loops" in compiled
+    assert "fpsim.arithmetic.kernels.exact" not in compiled
+
+
+# One kernel or more of every room that has loops. Whatever numba turns into its own representation on the way, and
+# every global value that it reads there, has to be part of the key of some kernel.
+SEEN = """
+    import sys
+    from types import FunctionType, ModuleType
+    import numba, numpy as np, fpsim as fp
+    from numba.core import bytecode, ir
+    from fpsim.runtime.compile import KERNELS
+    from fpsim.runtime.kernel_key import functions_of
+
+    looked_at, original = {}, bytecode.FunctionIdentity.from_function.__func__
+    def recording(cls, function):
+        if function.__module__.startswith("fpsim"):
+            looked_at[id(function)] = function
+        return original(cls, function)
+    bytecode.FunctionIdentity.from_function = classmethod(recording)
+
+    x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    fp.encode(x, "e4m3"); fp.encode(x, "e5m2", rounding="stochastic", seed=1); fp.quantize(x, "fp16")
+    c = fp.cast(x, "e4m3")
+    fp.decode(fp.encode(x, "e4m3"), "e4m3")
+    fp.add(c, c, flags=True); fp.multiply(x.astype(np.float16), x.astype(np.float16)); fp.less(c, c)
+    fp.encode_scaled(x, "e4m3", fp.scalings.TILE_1X128).decode(); fp.OnlineScaling("e4m3").quantize(x)
+    fp.sum(x, accumulate=fp.Chunked("bf16")); fp.sum(x, accumulate=fp.Exact("fp32"))
+    fp.dot_add(c[:, :32], c[:, :32], None, "hopper_e4m3_f32")
+    fp.matmul(c, c.T, accumulate="hopper_e4m3_f32", promote=32)
+
+    covered = {id(one) for kernel in KERNELS for one in functions_of(kernel)}
+    missed = sorted({f"{f.__module__}.{f.__qualname__}" for i, f in looked_at.items() if i not in covered})
+    print("missed", missed)
+    print("rooms", *sorted({f.__module__.split(".")[1] for f in looked_at.values()}))
+"""
+
+
+def test_every_function_that_numba_compiles_into_a_kernel_is_part_of_its_key(tmp_path: Path) -> None:
+    missed, rooms = python(SEEN, FPSIM_CACHE_DIR=str(tmp_path), NUMBA_OPT="0").splitlines()
+    assert missed == "missed []"
+    assert rooms == "rooms arithmetic casts core instructions products runtime scaling sums"
+
+
+def function(source: str, **names: object) -> Callable[..., Any]:
+    """A function called f, as a module's source defines it."""
+    found: dict[str, Any] = {"__name__": "fpsim.made_up", **names}
+    exec(textwrap.dedent(source), found)
+    made: Callable[..., Any] = found["f"]
+    return made
+
+
+class Pair(NamedTuple):
+    """A record that kernels take."""
+
+    a: int
+    b: int
+
+
+class Kind(enum.Enum):
+    """A mode that kernels know by name."""
+
+    ONE = 1
+    TWO = 2
+
+
+def test_a_key_follows_code_constants_captured_values_and_callees() -> None:
+    source = "def f(x):\n    return h(x) + C\n"
+    helper = function("def f(x):\n    return x + 1\n")
+    key = kernel_key.key_of(function(source, h=helper, C=2))
+    same = [
+        function(source, h=function("def f(x):\n    return x + 1\n"), C=2),
+        function(f"# words\n\n{source}", h=helper, C=2, unused=3),
+        function('def f(x):\n    """Words."""\n    return h(x) + C\n', h=helper, C=2),
+    ]
+    others = [
+        function(source.replace("+", "-"), h=helper, C=2),
+        function(source, h=helper, C=3),
+        function(source, h=helper, C=2.0),
+        function(source, h=helper, C=np.uint32(2)),
+        function(source, h=helper, C=np.array([2])),
+        function(source, h=function("def f(x):\n    return x + 2\n"), C=2),
+        function(source, h=function("def f(x, y=1):\n    return x + 1\n"), C=2),
+        function(source, h=numba.njit(helper), C=2),
+        function(source, h=numba.njit(inline="always")(helper), C=2),
+    ]
+    assert [kernel_key.key_of(each) for each in same] == [key] * len(same)
+    keys = [kernel_key.key_of(each) for each in others]
+    assert len({key, *keys}) == len(others) + 1
+
+
+@pytest.mark.parametrize(
+    ("source", "names", "others"),
+    [
+        ("def f(x):\n    return m.C", {"m": {"C": 1, "D": 1}}, [{"m": {"C": 2, "D": 1}}]),
+        ("def f(x):\n    return K.ONE", {"K": Kind}, [{"K": enum.Enum("Kind", {"ONE": 2})}]),
+        ("def f(x):\n    return P(x, x)", {"P": Pair}, [{"P": namedtuple("Pair", "b a")}]),
+        ("def f(x):\n    return C[0]", {"C": ((1, 2), [3])}, [{"C": ((1, 2), [4])}, {"C": Pair(1, 2)}]),
+        ("def f(x):\n    return C[0]", {"C": np.arange(3)}, [{"C": np.arange(3.0)}, {"C": np.arange(1, 4)}]),
+        ("def f(x):\n    return C", {"C": 0.0}, [{"C": -0.0}, {"C": False}, {"C": np.float32(0)}, {"C": None}]),
+    ],
+)
+def test_a_key_tells_values_apart(source: str, names: dict[str, Any], others: list[dict[str, Any]]) -> None:
+    def with_module(found: dict[str, Any]) -> dict[str, Any]:
+        if "m" not in found:
+            return found
+        module = types.ModuleType("fpsim.made_up_module")
+        vars(module).update(found["m"])
+        return {"m": module}
+
+    keys = [kernel_key.key_of(function(source, **with_module(each))) for each in (names, *others)]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_function_and_one_that_calls_it_in_a_circle_have_keys() -> None:
+    names: dict[str, Any] = {"__name__": "fpsim.made_up"}
+    exec("def f(n):\n    return g(n - 1) if n else 0\ndef g(n):\n    return f(n) + 1\n", names)
+    first = kernel_key.key_of(names["f"])
+    exec("def g(n):\n    return f(n) + 2\n", names)
+    assert kernel_key.key_of(names["f"]) != first
+
+
+def test_what_cannot_be_described_has_no_key() -> None:
+    with pytest.raises(kernel_key.UnknownPart, match="no key is known for <object object"):
+        kernel_key.key_of(function("def f(x):\n    return C", C=object()))
+    with pytest.raises(kernel_key.UnknownPart, match=r"f imports fpsim\.core when it runs"):
+        kernel_key.key_of(function("def f(x):\n    from fpsim.core import pack\n    return pack"))
+
+
+def test_a_function_that_was_edited_in_this_process_is_not_kept() -> None:
+    source = "def f(x):\n    return x + 1\n"
+    kernel_key.key_of(numba.njit(function(source, __name__="fpsim.edited")))
+    kernel_key.key_of(numba.njit(function(source, __name__="fpsim.edited")))
+    with pytest.raises(kernel_key.UnknownPart, match=r"fpsim\.edited\.f was edited after"):
+        kernel_key.key_of(numba.njit(function(source.replace("1", "2"), __name__="fpsim.edited")))
+
+
+def test_no_kernel_is_without_a_key() -> None:
+    fp.encode(1.0, fp.E4M3)
+    assert KERNELS
+    for each in KERNELS:  # all that the tests of this worker have made until now
+        kernel_key.key_of(each)
+
+
+# ---- files
 
 ONE = "import numpy as np, fpsim as fp; print(fp.encode(np.float32([1.0]), fp.E4M3).tolist())"
 
 
 def kernels(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if file.suffix in (".nbi", ".nbc"))
+    return sorted(folder.rglob("*.kernel"))
 
 
 def test_old_kernels_are_forgotten_and_nothing_else_is_touched(tmp_path: Path) -> None:
@@ -167,24 +338,85 @@ def test_old_kernels_are_forgotten_and_nothing_else_is_touched(tmp_path: Path) -
     for folder in (old, strange, other, base / "mine"):
         folder.mkdir(parents=True)
         (folder / ("kernel.nbi" if folder == old else "notes.txt")).write_text("x")
-    for folder in (old, strange, other, base / "mine"):
-        os.utime(folder, (0, 0))
+    for name in ("f-1.kernel", "f-2.draft", "notes.md", "f-3.kernel"):
+        (base / name).write_text("x")
+    for path in (old, strange, other, base / "mine", base / "f-1.kernel", base / "f-2.draft", base / "notes.md"):
+        os.utime(path, (0, 0))
     assert python(ONE, FPSIM_CACHE_DIR=str(tmp_path)) == "[56]"
     assert not old.exists()
+    assert not (base / "f-1.kernel").exists()
+    assert not (base / "f-2.draft").exists()
+    assert (base / "notes.md").exists()
+    assert (base / "f-3.kernel").exists()
     assert all((folder / "notes.txt").exists() for folder in (strange, other, base / "mine"))
 
 
-@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
-def test_a_damaged_cache_is_made_anew(tmp_path: Path, suffix: str) -> None:
-    assert python(ONE, FPSIM_CACHE_DIR=str(tmp_path)) == "[56]"
-    whole = {file.name: file.stat().st_size for file in kernels(tmp_path)}
-    for file in kernels(tmp_path):
-        if file.suffix == suffix:
-            file.write_bytes(file.read_bytes()[:100])
-    assert python(ONE, FPSIM_CACHE_DIR=str(tmp_path)) == "[56]"
-    assert {file.name: file.stat().st_size for file in kernels(tmp_path)}.keys() >= whole.keys()
-    assert all(file.stat().st_size > 100 for file in kernels(tmp_path) if file.suffix == ".nbc")
-    assert python(ONE, FPSIM_CACHE_DIR=str(tmp_path)) == "[56]"
+def test_the_least_used_kernels_go_where_all_take_too_much_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_files, "KEEP_BYTES", 250)
+    now = time.time()
+    for i in range(5):
+        path = tmp_path / f"f-{i}.kernel"
+        path.write_bytes(bytes(100))
+        os.utime(path, (now - i, now - i))
+    kernel_files.tidy.__wrapped__(tmp_path)
+    assert [path.name for path in kernels(tmp_path)] == ["f-0.kernel", "f-1.kernel"]
+
+
+def test_no_flipped_bit_is_believed(tmp_path: Path) -> None:
+    path, content = tmp_path / "f.kernel", np.random.default_rng(0).bytes(300)
+    kernel_files.write_whole(path, content)
+    assert kernel_files.read_whole(path) == content
+    stored = path.read_bytes()
+    for i in range(8 * len(stored)):
+        damaged = bytearray(stored)
+        damaged[i // 8] ^= 1 << i % 8
+        path.write_bytes(damaged)
+        assert kernel_files.read_whole(path) is None, i
+    for length in range(len(stored)):
+        path.write_bytes(stored[:length])
+        assert kernel_files.read_whole(path) is None, length
+    assert kernel_files.read_whole(tmp_path / "none.kernel") is None
+    assert [each.name for each in tmp_path.iterdir()] == ["f.kernel"]
+
+
+COUNTED = f"""
+    from numba.core import event
+    with event.install_recorder("numba:compile") as recorder:
+        {ONE}
+    print("nothing compiled" if not recorder.buffer else "compiled")
+"""
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the kernel that ONE takes."""
+    folder = tmp_path_factory.mktemp("kernels")
+    assert python(COUNTED, FPSIM_CACHE_DIR=str(folder)) == "[56]\ncompiled"
+    assert python(COUNTED, FPSIM_CACHE_DIR=str(folder)) == "[56]\nnothing compiled"
+    return folder
+
+
+@pytest.mark.parametrize("damage", ["flipped", "emptied", "no pickle"])
+def test_a_damaged_kernel_is_compiled_anew(kept: Path, tmp_path: Path, damage: str) -> None:
+    shutil.copytree(kept, tmp_path / "cache")
+    (file,) = kernels(tmp_path)
+    whole = file.read_bytes()
+    if damage == "no pickle":  # a whole file of something else
+        kernel_files.write_whole(file, b"no pickle")
+    else:
+        file.write_bytes(whole[:-1000] + bytes([whole[-1000] ^ 4]) + whole[-999:] if damage == "flipped" else b"")
+    assert python(COUNTED, FPSIM_CACHE_DIR=str(tmp_path / "cache")) == "[56]\ncompiled"
+    content = kernel_files.read_whole(file)
+    assert content is not None, "it was written again"
+    assert pickle.loads(content)
+
+
+def test_kernels_of_other_optimisation_keep_apart(tmp_path: Path) -> None:
+    for level in ("1", "3"):
+        assert python(ONE, FPSIM_CACHE_DIR=str(tmp_path), NUMBA_OPT=level) == "[56]"
+    assert len(kernels(tmp_path)) == 2
 
 
 def test_casts_work_without_a_home_directory() -> None:
@@ -196,8 +428,8 @@ def test_casts_work_without_a_home_directory() -> None:
         for name in ("FPSIM_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
             os.environ.pop(name, None)
         {ONE}
-        from fpsim.runtime.compile import cache_folder
-        print(cache_folder())
+        from fpsim.runtime.kernel_files import base_folder
+        print(base_folder())
     """
     assert python(script) == "[56]\nNone"
 

@@ -1,0 +1,179 @@
+"""Compiled kernels on disk: a file per kernel, named after what it is made of, and believed only if it is whole.
+
+numba's own `cache=True` looks only at the file that holds a function, so an edited helper in another file goes
+unnoticed, and it loads whatever bytes it finds as machine code. Here the name of a file follows all that the kernel
+reaches (`kernel_key.py`), its argument types, the processor, and the versions and switches of the compiler; a digest in
+front of the content tells a whole file from a damaged one before anything in it is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pickle
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+import numpy as np
+from numba.core import caching
+from numba.core.serialize import dumps
+
+from fpsim.runtime.kernel_key import UnknownPart, key_of
+
+KEEP_DAYS = 30  # files go after this time without use
+KEEP_BYTES = 2 << 30  # and the least recently used ones, where all take more
+TOUCH_AFTER = 86400  # seconds after which a use is noted
+DIGEST_BYTES = 32
+SUFFIX = ".kernel"
+# Switches of numba that change machine code without changing its own key.
+SWITCHES = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "LLVM_REFPRUNE_PASS")
+
+
+@lru_cache(maxsize=1)
+def base_folder() -> Path | None:
+    """Where compiled kernels live: below FPSIM_CACHE_DIR, NUMBA_CACHE_DIR or the user's cache; None without a home."""
+    chosen = os.environ.get("FPSIM_CACHE_DIR") or os.environ.get("NUMBA_CACHE_DIR")
+    try:
+        return (Path(chosen) if chosen else _user_cache()) / "fpsim-kernels"
+    except RuntimeError:  # no home directory, as in some containers
+        return None
+
+
+def _user_cache() -> Path:
+    """The folder that the system has for such things."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    if os.name == "nt":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home())
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+@lru_cache(maxsize=1)
+def compiler() -> str:
+    """What compiles: versions, and the switches that were set when fpsim was first used."""
+    versions = (sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__)
+    switches = [f"{name}={getattr(numba.config, name, None)}" for name in SWITCHES]
+    return " ".join(map(str, (*versions, *switches)))
+
+
+class KernelFiles(caching.CompileResultCacheImpl):  # type: ignore[misc]
+    """The compiled forms of one function on disk, as numba's dispatchers ask for them."""
+
+    def __init__(self, function: Callable[..., Any], dispatcher: Any) -> None:
+        self._function = function
+        self._dispatcher = dispatcher
+
+    @cached_property
+    def _key(self) -> str | None:
+        """What the function is made of; None where that is not known, and nothing is kept."""
+        try:
+            return key_of(self._dispatcher)
+        except UnknownPart:
+            return None
+
+    def path(self, signature: Any, target_context: Any) -> Path | None:
+        """The file of a kernel for some argument types."""
+        folder = base_folder()
+        if folder is None or self._key is None:
+            return None
+        for_what = (self._key, str(signature), target_context.codegen().magic_tuple(), compiler())
+        digest = hashlib.blake2b(repr(for_what).encode(), digest_size=16).hexdigest()
+        name = re.sub(
+            r"[^\w.]", "", f"{self._function.__module__}.{self._function.__qualname__}".removeprefix("fpsim.")
+        )
+        return folder / f"{name[:100]}-{digest}{SUFFIX}"
+
+    def load_overload(self, signature: Any, target_context: Any) -> Any:
+        """The compiled kernel, or None: a file that is absent, damaged or not readable is compiled anew."""
+        path = self.path(signature, target_context)
+        if path is None:
+            return None
+        content = read_whole(path)
+        if content is None:
+            return None
+        target_context.refresh()
+        try:
+            return self.rebuild(target_context, pickle.loads(content))
+        except Exception:  # whole, but of no use here: as good as none
+            return None
+
+    def save_overload(self, signature: Any, result: Any) -> None:
+        """Keep a kernel for later processes where there is room for it."""
+        path = self.path(signature, getattr(result, "target_context", None) or self._dispatcher.targetctx)
+        if path is None or result.library.has_dynamic_globals or any(not each.can_cache for each in result.lifted):
+            return
+        with contextlib.suppress(Exception):  # a full or read-only disk costs time, not results
+            write_whole(path, dumps(self.reduce(result)))
+            tidy(path.parent)
+
+    def flush(self) -> None:
+        """Nothing to reset: a file that is not whole is replaced by the kernel that is compiled in its stead."""
+
+    @property
+    def cache_path(self) -> str:
+        """The folder, as numba's statistics show it."""
+        return str(base_folder())
+
+
+def read_whole(path: Path) -> bytes | None:
+    """The content of a file that `write_whole` wrote, or None where it is absent or not what was written."""
+    try:
+        stored = path.read_bytes()
+        if time.time() - path.stat().st_mtime > TOUCH_AFTER:
+            os.utime(path)
+    except OSError:
+        return None
+    content = stored[DIGEST_BYTES:]
+    return content if hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() == stored[:DIGEST_BYTES] else None
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a digest and the content aside, and move both into place at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, draft = tempfile.mkstemp(prefix=path.stem[:60], suffix=".draft", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() + content)
+        os.replace(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        raise
+
+
+@lru_cache(maxsize=1)
+def tidy(folder: Path) -> None:
+    """Remove kernels that nobody used for KEEP_DAYS, the oldest beyond KEEP_BYTES, and what older versions left.
+
+    Once per process. Older versions kept a folder for each state of the sources, named by 20 hexadecimal digits.
+    """
+    limit = time.time() - KEEP_DAYS * 86400
+    kept = []
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):  # another process was faster, or it is not ours
+            used = path.stat()
+            if path.suffix in (SUFFIX, ".draft"):
+                if used.st_mtime < limit:
+                    path.unlink()
+                else:
+                    kept.append((used.st_mtime, used.st_size, path))
+            elif re.fullmatch(r"[0-9a-f]{20}", path.name) and used.st_mtime < limit:
+                for pattern in ("*.nbi", "*.nbc"):
+                    for file in path.glob(pattern):
+                        file.unlink()
+                path.rmdir()
+    room = KEEP_BYTES
+    for _, size, path in sorted(kept, reverse=True):
+        room -= size
+        if room < 0:
+            with contextlib.suppress(OSError):
+                path.unlink()

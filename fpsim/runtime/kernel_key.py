@@ -1,0 +1,189 @@
+"""What a kernel is made of, as a key: code, constants, captured values and callees, and theirs in turn.
+
+Two functions have one key only where they compile to the same machine code for the same arguments, processor and
+versions. Docstrings, comments and line numbers are not part of it, so editing them compiles nothing again; nor is what
+a kernel does not reach.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+LIBRARIES = ("numba", "llvmlite", "numpy", "builtins", "math", "typing", "functools", "operator", "itertools")
+
+
+class UnknownPart(TypeError):
+    """A kernel refers to something that no key is known for, so it is not kept on disk."""
+
+
+def key_of(function: Callable[..., Any]) -> str:
+    """The key of a function, or of its dispatcher: 40 hexadecimal digits.
+
+    Raises:
+      UnknownPart: it refers to an object of a kind that is not described here, or a function that it calls was changed
+        in this process after another one of that name had been described.
+    """
+    parts = _Parts()
+    parts.reference(function)
+    return hashlib.blake2b("\n".join(parts.texts).encode(), digest_size=20).hexdigest()
+
+
+def functions_of(function: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """The Python functions that its key covers, itself first."""
+    parts = _Parts()
+    parts.reference(function)
+    return parts.functions
+
+
+# name of a compiled function -> what it was when first described: machine code has the names of functions, so that two
+# functions of one name, as after importlib.reload, must not both come from disk
+_described: dict[str, str] = {}
+
+
+class _Parts:
+    """The functions that one function reaches, in the order in which they are found."""
+
+    def __init__(self) -> None:
+        self.functions: list[Callable[..., Any]] = []
+        self.texts: list[str] = []
+        self._places: dict[int, int] = {}
+
+    def reference(self, function: Any) -> str:
+        """Describe a function or dispatcher once, and refer to it by its place."""
+        plain = getattr(function, "py_func", function)
+        options = sorted((name, repr(value)) for name, value in getattr(function, "targetoptions", {}).items())
+        place = self._places.get(id(plain))
+        if place is None:
+            place = self._places[id(plain)] = len(self.texts)
+            self.functions.append(plain)
+            self.texts.append("")
+            name = f"{plain.__module__}.{plain.__qualname__}"
+            text = self._text(plain)
+            self.texts[place] = f"{name} {text}"
+            if plain is not function:
+                own = _without_places(text)
+                if _described.setdefault(name, own) != own:
+                    raise UnknownPart(f"{name} was edited after this process had used it.")
+        return f"@{place}{options}"
+
+    def _text(self, function: Callable[..., Any]) -> str:
+        code = function.__code__
+        names = sorted(set(_names(code)))
+        parts = [_code_text(code, function.__doc__, self), self.describe(function.__defaults__, names)]
+        parts.append(self.describe(function.__kwdefaults__, names))
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            parts.append(f"{name}={self._cell(cell, names)}")
+        for name in names:
+            if name in function.__globals__:
+                parts.append(f"{name}={self.describe(function.__globals__[name], names)}")
+            elif name.startswith("fpsim"):
+                raise UnknownPart(f"{function.__qualname__} imports {name} when it runs.")
+        return " ".join(parts)
+
+    def _cell(self, cell: Any, names: list[str]) -> str:
+        try:
+            return self.describe(cell.cell_contents, names)
+        except ValueError:  # not bound yet: a function that refers to itself
+            return "empty"
+
+    def describe(self, value: Any, names: list[str]) -> str:
+        """A value as text that is the same in every process; names: what code may look up in modules and classes."""
+        if value is None or isinstance(value, (bool, int, str, bytes, complex, type(...))):
+            return f"{type(value).__name__}:{value!r}"
+        if isinstance(value, float):
+            return f"float:{value.hex()}"
+        if isinstance(value, enum.Enum):
+            return f"{_home(type(value))}.{value.name}={self.describe(value.value, names)}"
+        if isinstance(value, np.generic):
+            return f"{value.dtype.str}:{value.tobytes().hex()}"
+        if isinstance(value, np.dtype):
+            return f"dtype:{value!r}"
+        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+            content = hashlib.blake2b(np.ascontiguousarray(value).tobytes(), digest_size=20).hexdigest()
+            return f"array:{value.dtype.str}{value.shape}{value.flags.f_contiguous}:{content}"
+        if isinstance(value, (tuple, list)):
+            return f"{_home(type(value))}({', '.join(self.describe(item, names) for item in value)})"
+        if isinstance(value, (set, frozenset)):
+            return f"set({', '.join(sorted(self.describe(item, names) for item in value))})"
+        if isinstance(value, dict):
+            pairs = (f"{self.describe(k, names)}: {self.describe(v, names)}" for k, v in value.items())
+            return f"dict({', '.join(pairs)})"
+        return self._describe_object(value, names)
+
+    def _describe_object(self, value: Any, names: list[str]) -> str:
+        """Modules, classes and functions, and the objects of numba and llvmlite."""
+        if isinstance(value, types.ModuleType):
+            if _is_library(value.__name__):
+                return f"module:{value.__name__}"
+            found = [f"{name}={self.describe(vars(value)[name], names)}" for name in names if name in vars(value)]
+            return f"module:{value.__name__}({', '.join(found)})"
+        if isinstance(value, type):
+            return self._describe_class(value, names)
+        if hasattr(value, "py_func"):
+            return self.reference(value)
+        if hasattr(value, "_defn"):  # an intrinsic of numba
+            return f"intrinsic {self.reference(value._defn)}"
+        if hasattr(value, "__wrapped__") and isinstance(value.__wrapped__, types.FunctionType):
+            return f"wrapped {self.reference(value.__wrapped__)}"
+        module = str(getattr(value, "__module__", None) or type(value).__module__)
+        if isinstance(value, types.FunctionType) and not _is_library(module):
+            return self.reference(value)
+        if isinstance(value, types.BuiltinFunctionType | types.FunctionType | np.ufunc | types.BuiltinMethodType):
+            return f"{module}.{getattr(value, '__qualname__', value.__name__)}"
+        if _is_library(type(value).__module__):
+            text = f"{_home(type(value))}:{value!s}"
+            if " at 0x" not in text:
+                return text
+        raise UnknownPart(f"no key is known for {value!r} of {type(value).__module__}.{type(value).__qualname__}.")
+
+    def _describe_class(self, kind: type, names: list[str]) -> str:
+        if _is_library(kind.__module__):
+            return f"class:{_home(kind)}"
+        if issubclass(kind, enum.Enum):
+            members = [f"{m.name}={self.describe(m.value, names)}" for m in kind if m.name in names]
+            return f"enum:{_home(kind)}({', '.join(members)})"
+        if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+            return f"tuple:{_home(kind)}{kind._fields}{self.describe(kind._field_defaults, names)}"  # type: ignore[attr-defined]
+        raise UnknownPart(f"no key is known for the class {_home(kind)}.")
+
+
+def _code_text(code: types.CodeType, doc: str | None, parts: _Parts) -> str:
+    """Bytecode and constants, without the docstring, which is the first constant."""
+    constants = list(code.co_consts)
+    if constants and doc is not None and constants[0] == doc:
+        constants[0] = None
+    inner = [
+        _code_text(one, None, parts) if isinstance(one, types.CodeType) else parts.describe(one, [])
+        for one in constants
+    ]
+    shape = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    return f"{code.co_code.hex()} {code.co_exceptiontable.hex()} {shape} {names} [{', '.join(inner)}]"
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """The global and attribute names in a function and in those that it defines."""
+    yield from code.co_names
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            yield from _names(one)
+
+
+def _without_places(text: str) -> str:
+    """A description without the places of callees, which depend on where the walk began."""
+    return "@".join(part.lstrip("0123456789") for part in text.split("@"))
+
+
+def _is_library(module: str) -> bool:
+    """Whether the versions of libraries, which the file's name holds, speak for a module."""
+    return module.partition(".")[0] in LIBRARIES
+
+
+def _home(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
