@@ -29,7 +29,7 @@ def exact_float(integer: int, exponent: int) -> float:
     return pattern
 
 
-DTYPES: dict[Format, np.dtype[Any]] = {}  # the NumPy or ml_dtypes dtype of a format, filled in by formats.py
+DTYPES: dict[Format, np.dtype[Any]] = {}  # the NumPy or ml_dtypes dtype of a format, filled in by formats/named.py
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Three steps, each on its own: `read` gives an operand its exact value, an operation such as `exact_sum` gives the exact
 result, and `deliver` rounds it once into a format and says which flags that raises. `compute` does the three in turn.
-The rules are those of docs/arithmetic.md; a format's facts come from oracle.py.
+The rules are those of docs/arithmetic.md; a format's facts come from oracles/casts.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A slow, obvious oracle: exact fractions, one value at a time. It reads a format's facts and shares nothing else.
 
 `value` and `encode` are the definition. `values` and `encode_all` say the same with sorted tables, so that complete
-sweeps take seconds; test_oracle.py compares the two.
+sweeps take seconds; oracles/test_casts.py compares the two.
 """
 
 from __future__ import annotations

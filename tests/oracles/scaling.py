@@ -1,6 +1,6 @@
 """A plain oracle for scaled quantisation: a loop over tiles, each rounding step an explicit NumPy scalar.
 
-The rules are those of docs/scaling.md. Values are rounded into formats by oracle.py, with exact fractions for scales
+The rules are those of docs/scaling.md. oracles/casts.py rounds values into formats, with exact fractions for scales
 and its sorted tables for elements. LogFMT is not here.
 """
 

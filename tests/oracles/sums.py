@@ -1,6 +1,6 @@
 """A slow, obvious oracle for accumulators: exact fractions, one output at a time.
 
-Every rounding is that of arithmetic_oracle.py; what is here is the order of the terms and the numbers of the random
+Every rounding is that of oracles/arithmetic.py; what is here is the order of the terms and the numbers of the random
 words. The rules are those of docs/accumulators.md.
 """
 

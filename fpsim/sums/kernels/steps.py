@@ -2,7 +2,7 @@
 
 Three ways to hold a running sum, in 64-bit words: as the float64 that it is ("nearest", "any" and "stochastic", by the
 modes that they are compiled for), as a sum in FP64 itself ("double"), and as a code for the integer core ("core"). All
-have the same three loops, so that the orders of summation in `core/sum_order.py` are written once.
+have the same three loops, so that the orders of summation in `core/sums/sum_order.py` are written once.
 """
 
 from __future__ import annotations
