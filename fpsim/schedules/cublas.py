@@ -56,7 +56,6 @@ CUTLASS_BLOCKS = (32, 64, 128)  # block_k of the CUTLASS kernels that were met
 # CUSTOM_OPTION of gemmSN (ALGO 11) -> threads of an output, terms of a thread's sub-block
 GEMM_SN = {0: (2, 256), 1: (4, 128)}
 DOT_THREADS = 128
-DOT_TREE = 128  # partial sums that reduce_1Block_kernel reads at a time
 GEMV_UP_TO = -64  # run of a lane: up to 64 terms
 
 

@@ -84,8 +84,8 @@ class Tree:
           >>> print(tree("hopper_f16_f32", 64).compare(tree("blackwell_f16_f32", 64)))
           The trees are equal, and so are the bits before the epilogue.
           >>> hopper, blackwell = tree("hopper_e4m3_f32", 64), tree("blackwell_e4m3_f32", 64)
-        >>> print(hopper.compare(blackwell, ("Hopper", "Blackwell")))
-        terms 0..31: Hopper keeps 13 fraction bits, Blackwell keeps 25 fraction bits.
+          >>> print(hopper.compare(blackwell, ("Hopper", "Blackwell")))
+          terms 0..31: Hopper keeps 13 fraction bits, Blackwell keeps 25 fraction bits.
         """
         return difference(self, other, names)
 
