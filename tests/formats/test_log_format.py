@@ -378,7 +378,7 @@ def test_the_processors_state_changes_no_result(state: str) -> None:
 def test_the_loops_run_without_compilation() -> None:
     script = """
         import numpy as np
-        from tests.test_log_format import SAMPLES, assert_as_oracle
+        from tests.formats.test_log_format import SAMPLES, assert_as_oracle
         for name, x in SAMPLES.items():
             for real in (np.float32, np.float64):
                 for nan_is_max in (False, True):
