@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fpsim.gpu.device.toolkit import point_to_toolkit
+from fpsim.matrix_units.chips import capability_of
 
-FP8_CAPABILITY = (8, 9)  # Ada: the first tensor cores that multiply FP8 (CUDA C++ Programming Guide, 5.4)
+FP8_CAPABILITY = capability_of("ada")  # the first tensor cores that multiply FP8 (CUDA C++ Programming Guide, 5.4)
 
 
 class GpuError(RuntimeError):
