@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.errors import unknown
 from fpsim.formats.float_format import DTYPES as DTYPES
 from fpsim.formats.float_format import Format as Format
 
@@ -173,16 +174,14 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
         for fmt, known in DTYPES.items():
             if dtype is not None and dtype.newbyteorder("=") == known:
                 return fmt
-    names = [*NAMED, "p3109_k8p4se"]
     text = spec if isinstance(spec, str) else str(spec)
     near = difflib.get_close_matches(_key(text), list(ALIASES), n=1, cutoff=0.7)
-    hint = f" Did you mean {ALIASES[near[0]].name!r}?" if near else ""
-    if _key(text) in AMBIGUOUS:
-        hint = f" Did you mean {' or '.join(map(repr, AMBIGUOUS[_key(text)]))}?"
-    raise ValueError(
-        f"format must be one of {', '.join(names)} (any p3109_k<bits>p<precision><s|u><e|f>), "
-        f"a dtype of one, or an fp.Format; got {text!r}.{hint}"
-    )
+    raise unknown(
+        "format", text, list(NAMED), {alias: fmt.name for alias, fmt in ALIASES.items()},
+        listing="fp.formats.names() or `fpsim formats`",
+        meant=AMBIGUOUS.get(_key(text)) or [ALIASES[word].name for word in near],
+        others="any p3109_k<bits>p<precision><s|u><e|f>, a dtype of one, or an fp.Format",
+    )  # fmt: skip
 
 
 def _by_name(name: str) -> Format | None:

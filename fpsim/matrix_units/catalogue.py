@@ -29,10 +29,7 @@ def unit(name: str | MatrixUnit) -> MatrixUnit:
     key = name.lower().strip() if isinstance(name, str) else None
     if key in ROWS:
         return ROWS[key]
-    arches = sorted({row.arch for row in ROWS.values()})
-    arch = key.partition("_")[0] if key else ""
-    valid = [row.name for row in ROWS.values() if row.arch == arch] or [f"{arch}_<a>[x<b>]_<d>" for arch in arches]
-    raise unknown("unit", name, valid, {row: row for row in ROWS})
+    raise unknown("unit", name, list(ROWS), listing="fp.units() or `fpsim units`")
 
 
 def units(arch: str | None = None) -> tuple[MatrixUnit, ...]:

@@ -277,8 +277,8 @@ def _gemv(arch: str, chip: str, option: int | None, count: int) -> Schedule:
         lanes, chunk = GEMV_SLICES_ROW
         return replace(_threads(Lanes(lanes, 0, chunk)), options=(("option", option),))
     if option is None or isinstance(option, bool) or option not in rows:
-        raise ValueError(f"option must be a CUSTOM_OPTION of gemv, one of {sorted([*rows, GEMV_SLICES])}; "
-                         f"got {option!r}.")  # fmt: skip
+        known = [str(number) for number in sorted([*rows, GEMV_SLICES])]
+        raise unknown("option of gemv", option, known, listing="fp.schedules.ROWS")
     row = rows[option]
     merge: LaneMerge = "butterfly" if row.butterfly else "forward"
     found = _threads(Lanes(row.lanes, row.run, row.chunk * max(row.run, 1), merge=merge), count)
