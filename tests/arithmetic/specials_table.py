@@ -1,4 +1,4 @@
-"""The tables of docs/specials.md, computed from the code; `python -m tests.specials_table` writes them there."""
+"""The tables of docs/specials.md, from the code; `python -m tests.arithmetic.specials_table` writes them there."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ every_family = pytest.mark.parametrize(("family", "rows"), FAMILIES, ids=[family
 
 def test_the_page_is_what_the_code_gives() -> None:
     page = specials.PAGE.read_text(encoding="utf-8")
-    assert page == specials.filled(page), "if the new results are right, run python -m tests.specials_table"
+    assert page == specials.filled(page), "if the new results are right, run python -m tests.arithmetic.specials_table"
 
 
 def test_every_operation_has_a_row() -> None:
