@@ -16,9 +16,6 @@ from fpsim.display.optional import frame
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import format as find_format
 
-LOWEST = -1074  # exponent of the smallest float64
-HIGHEST = 1023
-
 
 @dataclass(frozen=True)
 class RangeReport:

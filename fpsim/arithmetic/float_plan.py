@@ -115,14 +115,8 @@ def _edge_of_tininess(fmt: Format) -> Edge:
 def _first_beyond(rounding: Rounding, negative: bool, edge: Edge, width: int) -> int:
     """The bits of the smallest magnitude that a mode rounds up to the upper neighbour of an edge."""
     below, middle, above = (_bits(2 * edge.below + step, edge.unit - 1, width) for step in range(3))
-    away = (rounding is Rounding.UP and not negative) or (rounding is Rounding.DOWN and negative)
-    if rounding is Rounding.NEAREST_AWAY or (rounding is Rounding.NEAREST_EVEN and edge.odd):
-        return middle
-    if rounding is Rounding.NEAREST_EVEN:
-        return middle + 1
-    if away or (rounding is Rounding.ODD and not edge.odd):
-        return below + 1
-    return above
+    start = rounding.goes_away(edge.odd, negative)
+    return {0.0: below, 0.5: middle, 1.0: above}[start.at] + (not start.included)
 
 
 def _bits(significand: int, exponent: int, width: int) -> int:

@@ -15,14 +15,6 @@ from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
 from fpsim.formats.named import Format
 from fpsim.formats.rounding import Rounding
 
-REASONS = {
-    Rounding.NEAREST_EVEN: "nearest_even takes the nearer neighbour",
-    Rounding.NEAREST_AWAY: "nearest_away takes the nearer neighbour",
-    Rounding.TOWARD_ZERO: "toward_zero drops what does not fit",
-    Rounding.UP: "up takes the neighbour toward +Inf",
-    Rounding.DOWN: "down takes the neighbour toward -Inf",
-    Rounding.ODD: "odd takes the neighbour with the odd significand",
-}
 HALF = Fraction(1, 2)
 
 
@@ -213,8 +205,8 @@ def _reason(
     assert fraction is not None
     if _overflows(value, result, options, fraction, inner):
         beyond = f"it rounds to a magnitude beyond the largest finite value, {fmt.max:g}"
-        inward = {Rounding.TOWARD_ZERO: True, Rounding.ODD: True, Rounding.UP: value < 0, Rounding.DOWN: value > 0}
-        return f"{beyond}, where {mode.name.lower()} stops" if inward.get(mode) else f"{beyond}, and {decides}"
+        stops = mode.inward(negative=value < 0)
+        return f"{beyond}, where {mode.name.lower()} stops" if stops else f"{beyond}, and {decides}"
     if options.subnormals == "flush" and kept != result:
         return f"the result would be {kept:g}, a subnormal, and subnormals='flush' makes it zero"
     if fraction == 0:
@@ -233,10 +225,10 @@ def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction) ->
         return "odd truncates here: with one digit of precision every significand is odd"
     if mode is Rounding.ODD and by_code:
         return "odd takes the neighbour with the odd code"
-    if fraction != HALF or mode not in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY):
-        return REASONS[mode]
-    if mode is Rounding.NEAREST_AWAY:
-        return "the value lies halfway, and nearest_away takes the neighbour away from zero"
+    if fraction != HALF or not mode.is_nearest:
+        return mode.facts.sentence
+    if mode is not Rounding.NEAREST_EVEN:
+        return f"the value lies halfway, and {mode.name.lower()} takes the neighbour away from zero"
     even = "the neighbour with the even code"
     if not by_code:
         even = "the larger magnitude (one digit of precision)" if inner else "zero, which is even"
@@ -249,15 +241,10 @@ def _overflows(value: float, result: float, options: CastOptions, fraction: Frac
     if inner != largest or fraction == 0:
         return inner > largest
     odd = fmt.max_code % 2 == 1 if fmt.mantissa_bits or fmt.ties_to_even_code else True
-    goes_outward = {
-        Rounding.NEAREST_EVEN: fraction > HALF or (fraction == HALF and odd),
-        Rounding.NEAREST_AWAY: fraction >= HALF,
-        Rounding.UP: value > 0,
-        Rounding.DOWN: value < 0,
-        Rounding.ODD: not odd,
-        Rounding.STOCHASTIC: not math.isfinite(result),  # a policy that saturates hides which way it went
-    }
-    return goes_outward.get(options.rounding, False)
+    if options.rounding is Rounding.STOCHASTIC:
+        return not math.isfinite(result)  # a policy that saturates hides which way it went
+    start = options.rounding.goes_away(odd, negative=value < 0)
+    return fraction > start.at or (fraction == start.at and start.included)
 
 
 def _fields(code: int, fmt: Format) -> str:

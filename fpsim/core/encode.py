@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.core.rounding import DOWN, UP, rounds_up_32, rounds_up_64, split_32, split_64
+from fpsim.core.rounding import rounds_up_32, rounds_up_64, split_32, split_64
+from fpsim.formats.rounding import Rounding
 from fpsim.runtime.compile import scalar
 
 # How much of the layout a format and its policy need; each kind compiles the checks of the one before and more.
@@ -19,6 +20,8 @@ FULL = 1  # any signed format and policy
 UNUSUAL = 2  # unsigned, without zero, powers of two, or with values below the source's normal range
 
 SOURCE_LIFT = 64  # more than the mantissa bits of the source
+
+DIRECTED = sum(1 << mode for mode in Rounding if mode.is_directed)  # a bit for each mode that asks for the sign
 
 
 class EncodeLayout(NamedTuple):
@@ -34,7 +37,7 @@ class EncodeLayout(NamedTuple):
     max_code: Any  # the largest finite magnitude
     flush_below: Any  # magnitudes below become zero; 0 keeps subnormals
     overflow: Any  # magnitude code for a finite value that is too large ...
-    overflow_inward: Any  # ... and in a directed mode that rounds it toward zero
+    overflow_negative: Any  # ... and for a negative one in a directed mode
     infinite: Any  # magnitude code for an infinite input
     nan: Any  # code for a NaN ...
     nan_sign: Any  # ... and the bit that a negative NaN flips in it
@@ -70,10 +73,8 @@ def _make_deliver(word: type) -> Any:
         is_zero: the exact value is; infinite: it is, or it is NaN; nan: it is NaN.
         """
         overflow = f.overflow
-        if mode == UP:
-            overflow = f.overflow if negative == zero else f.overflow_inward
-        if mode == DOWN:
-            overflow = f.overflow_inward if negative == zero else f.overflow
+        if (DIRECTED >> mode) & 1:
+            overflow = f.overflow if negative == zero else f.overflow_negative
         if kind != PLAIN:
             code = zero if code < f.flush_below else code
         code = overflow if code > f.max_code else code

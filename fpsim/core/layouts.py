@@ -54,11 +54,9 @@ def encode_plan(
     )
     wide = Wide(source.mantissa_bits, source.bias + (SOURCE_LIFT if unusual else 0), width)
     fields = _encode_layout(wide, fmt, rounding, overflow, subnormals, random_bits)
-    directed = rounding in (Rounding.UP, Rounding.DOWN)
     plain = (
         fields.flush_below == 0
-        and fields.infinite == fields.overflow
-        and (fields.overflow == fields.overflow_inward or not directed)
+        and fields.infinite == fields.overflow == fields.overflow_negative
         and fields.nan_sign == fields.sign_bit
         and fields.nan < fields.sign_bit
         and fields.signed_from == 0
@@ -80,7 +78,6 @@ def _encode_layout(
         assert code is not None, f"{fmt} has no {beyond}"
         return code
 
-    inward = rounding in (Rounding.TOWARD_ZERO, Rounding.ODD)
     nan_code, lowest = fmt.nan_code, 0
     below = nan_code if outcome.below == "nan" and nan_code is not None else lowest
     if nan_code is not None:
@@ -95,8 +92,8 @@ def _encode_layout(
         place=wide.mantissa_bits - fmt.mantissa_bits + depth,
         max_code=fmt.max_code,
         flush_below=1 << fmt.mantissa_bits if subnormals == "flush" and fmt.has_zero else 0,
-        overflow=fmt.max_code if inward else code_of(outcome.overflow),
-        overflow_inward=fmt.max_code,
+        overflow=fmt.max_code if rounding.inward(negative=False) else code_of(outcome.overflow),
+        overflow_negative=fmt.max_code if rounding.inward(negative=True) else code_of(outcome.overflow),
         infinite=code_of(outcome.infinite),
         nan=nan,
         nan_sign=nan_sign,

@@ -11,88 +11,95 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.errors import unknown
 from fpsim.formats.float_format import DTYPES as DTYPES
 from fpsim.formats.float_format import Format as Format
+
+__all__ = [
+    "ALIASES", "BF16", "DTYPES", "E2M1", "E2M3", "E3M2", "E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FNUZ", "E4M3_IEEE", "E5M2",
+    "E5M2FNUZ", "E8M0", "FP16", "FP32", "FP64", "NAMED", "TF32", "Format", "format", "names", "p3109",
+]  # fmt: skip
 
 IEEE = "IEEE 754-2019"
 OFP8 = "OCP OFP8 v1.0"
 MX = "OCP Microscaling Formats v1.0"
-FNUZ = "AMD CDNA3 ISA, arXiv:2206.02915"
+CDNA3 = "AMD CDNA3 ISA, arXiv:2206.02915"
 P3109 = "IEEE P3109 (github.com/P3109/Public)"
 
-E4M3 = Format("E4M3", 4, 3, infinities=False, nan="top", source=OFP8)
-E5M2 = Format("E5M2", 5, 2, source=OFP8)
-FP16 = Format("FP16", 5, 10, source=IEEE)
-BF16 = Format("BF16", 8, 7, source="Google Brain bfloat16")
-TF32 = Format("TF32", 8, 10, source="NVIDIA A100 architecture white paper")
-FP32 = Format("FP32", 8, 23, source=IEEE)
-FP64 = Format("FP64", 11, 52, source=IEEE)
-E2M1 = Format("E2M1", 2, 1, infinities=False, nan="none", source=MX)
-E2M3 = Format("E2M3", 2, 3, infinities=False, nan="none", source=MX)
-E3M2 = Format("E3M2", 3, 2, infinities=False, nan="none", source=MX)
-E8M0 = Format("E8M0", 8, 0, signed=False, infinities=False, nan="top", subnormals=False, source=MX)
-E3M4 = Format("E3M4", 3, 4, source="ml_dtypes float8_e3m4")
-E4M3_IEEE = Format("E4M3_IEEE", 4, 3, source="ml_dtypes float8_e4m3")
-E4M3FNUZ = Format("E4M3FNUZ", 4, 3, bias=8, infinities=False, nan="negative_zero", source=FNUZ)
-E5M2FNUZ = Format("E5M2FNUZ", 5, 2, bias=16, infinities=False, nan="negative_zero", source=FNUZ)
-E4M3B11FNUZ = Format(
-    "E4M3B11FNUZ", 4, 3, bias=11, infinities=False, nan="negative_zero", source="ml_dtypes float8_e4m3b11fnuz"
-)
-
-NAMED: dict[str, Format] = {
-    fmt.name: fmt
-    for fmt in (
-        E4M3, E5M2, FP16, BF16, FP32, FP64, TF32, E2M1, E2M3, E3M2, E8M0, E3M4,
-        E4M3_IEEE, E4M3FNUZ, E5M2FNUZ, E4M3B11FNUZ,
-    )
-}  # fmt: skip
-
-DTYPES.update(
-    (fmt, np.dtype(scalar))
-    for fmt, scalar in {
-        E4M3: ml_dtypes.float8_e4m3fn,
-        E5M2: ml_dtypes.float8_e5m2,
-        FP16: np.float16,
-        BF16: ml_dtypes.bfloat16,
-        FP32: np.float32,
-        FP64: np.float64,
-        E2M1: ml_dtypes.float4_e2m1fn,
-        E2M3: ml_dtypes.float6_e2m3fn,
-        E3M2: ml_dtypes.float6_e3m2fn,
-        E8M0: ml_dtypes.float8_e8m0fnu,
-        E3M4: ml_dtypes.float8_e3m4,
-        E4M3_IEEE: ml_dtypes.float8_e4m3,
-        E4M3FNUZ: ml_dtypes.float8_e4m3fnuz,
-        E5M2FNUZ: ml_dtypes.float8_e5m2fnuz,
-        E4M3B11FNUZ: ml_dtypes.float8_e4m3b11fnuz,
-    }.items()
-)
-
-# Every key is in the form that _key() gives: lower case, no separators.
-ALIASES: dict[str, Format] = {
-    **{name.lower().replace("_", ""): fmt for name, fmt in NAMED.items()},
-    **{dtype.name.lower().replace("_", ""): fmt for fmt, dtype in DTYPES.items()},
-    **{f"fp8{name.lower()}": NAMED[name] for name in ("E4M3", "E5M2", "E3M4", "E4M3FNUZ", "E5M2FNUZ", "E4M3B11FNUZ")},
-    "e4m3fn": E4M3, "fp8e4m3fn": E4M3, "e2m1fn": E2M1, "e2m3fn": E2M3, "e3m2fn": E3M2, "e8m0fnu": E8M0,
-    "fp4": E2M1, "fp4e2m1": E2M1, "fp4e2m1fn": E2M1, "mxfp4e2m1": E2M1,
-    "fp6e2m3": E2M3, "fp6e3m2": E3M2, "mxfp6e2m3": E2M3, "mxfp6e3m2": E3M2, "mxfp8e4m3": E4M3, "mxfp8e5m2": E5M2,
-    "ue8m0": E8M0, "binary16": FP16, "half": FP16, "f16": FP16, "binary32": FP32, "single": FP32, "float": FP32,
-    "f32": FP32, "binary64": FP64, "double": FP64, "f64": FP64, "bfloat": BF16, "brain": BF16, "tensorfloat32": TF32,
-    "e5m10": FP16, "e8m7": BF16, "e8m10": TF32, "e8m23": FP32, "e11m52": FP64,
-}  # fmt: skip
-
-# What people call several formats at once.
-AMBIGUOUS = {
-    **dict.fromkeys(("fp8", "float8", "f8", "mxfp8"), "'E4M3' or 'E5M2'"),
-    **dict.fromkeys(("fp6", "float6", "f6", "mxfp6"), "'E2M3' or 'E3M2'"),
-}
-
-_P3109_NAME = re.compile(r"(?:p3109k|binary)(\d+)p(\d+)([su])([ef])")
+NAMED: dict[str, Format] = {}
+ALIASES: dict[str, Format] = {}  # spelling, in the form that _key() gives -> format
+AMBIGUOUS: dict[str, list[str]] = {}  # what people call several formats at once -> their names
+_FP8, _FP6 = "fp8 float8 f8 mxfp8", "fp6 float6 f6 mxfp6"
 
 
 def _key(name: str) -> str:
     """Spelling without case, separators and the module it came from: 'torch.float8_e4m3fn' -> 'float8e4m3fn'."""
     return re.sub(r"[\s_\-]", "", name.strip().lower().removeprefix("torch."))
+
+
+def _row(
+    name: str, exponent_bits: int, mantissa_bits: int, *, dtype: Any = None, aliases: str = "", ambiguous: str = "",
+    **facts: Any,
+) -> Format:  # fmt: skip
+    """Add a format. dtype: NumPy's or ml_dtypes' of its values; aliases: further spellings; ambiguous: shared ones."""
+    fmt = NAMED[name] = Format(name, exponent_bits, mantissa_bits, **facts)
+    if dtype is not None:
+        DTYPES[fmt] = np.dtype(dtype)
+        aliases = f"{aliases} {DTYPES[fmt].name}"
+    for word in (name, *aliases.split()):
+        assert ALIASES.setdefault(_key(word), fmt) is fmt, f"{word} names {ALIASES[_key(word)].name} already"
+    for word in ambiguous.split():
+        AMBIGUOUS.setdefault(_key(word), []).append(name)
+    return fmt
+
+
+_FINITE: dict[str, Any] = {"infinities": False, "nan": "none"}
+_FNUZ: dict[str, Any] = {"infinities": False, "nan": "negative_zero"}
+
+E4M3 = _row(
+    "E4M3", 4, 3, infinities=False, nan="top", dtype=ml_dtypes.float8_e4m3fn, source=OFP8,
+    aliases="e4m3fn fp8_e4m3 fp8_e4m3fn mxfp8_e4m3", ambiguous=_FP8,
+)  # fmt: skip
+E5M2 = _row(
+    "E5M2", 5, 2, dtype=ml_dtypes.float8_e5m2, source=OFP8, aliases="fp8_e5m2 mxfp8_e5m2", ambiguous=_FP8
+)  # fmt: skip
+FP16 = _row("FP16", 5, 10, dtype=np.float16, source=IEEE, aliases="binary16 half f16 e5m10")
+BF16 = _row(
+    "BF16", 8, 7, dtype=ml_dtypes.bfloat16, source="Google Brain bfloat16", aliases="bfloat brain e8m7"
+)  # fmt: skip
+FP32 = _row("FP32", 8, 23, dtype=np.float32, source=IEEE, aliases="binary32 single float f32 e8m23")
+FP64 = _row("FP64", 11, 52, dtype=np.float64, source=IEEE, aliases="binary64 double f64 e11m52")
+TF32 = _row("TF32", 8, 10, source="NVIDIA A100 architecture white paper", aliases="tensorfloat32 e8m10")
+E2M1 = _row(
+    "E2M1", 2, 1, **_FINITE, dtype=ml_dtypes.float4_e2m1fn, source=MX,
+    aliases="e2m1fn fp4 fp4_e2m1 fp4_e2m1fn mxfp4_e2m1",
+)  # fmt: skip
+E2M3 = _row(
+    "E2M3", 2, 3, **_FINITE, dtype=ml_dtypes.float6_e2m3fn, source=MX, aliases="e2m3fn fp6_e2m3 mxfp6_e2m3",
+    ambiguous=_FP6,
+)  # fmt: skip
+E3M2 = _row(
+    "E3M2", 3, 2, **_FINITE, dtype=ml_dtypes.float6_e3m2fn, source=MX, aliases="e3m2fn fp6_e3m2 mxfp6_e3m2",
+    ambiguous=_FP6,
+)  # fmt: skip
+E8M0 = _row(
+    "E8M0", 8, 0, signed=False, infinities=False, nan="top", subnormals=False, dtype=ml_dtypes.float8_e8m0fnu,
+    source=MX, aliases="e8m0fnu ue8m0",
+)  # fmt: skip
+E3M4 = _row("E3M4", 3, 4, dtype=ml_dtypes.float8_e3m4, source="ml_dtypes float8_e3m4", aliases="fp8_e3m4")
+E4M3_IEEE = _row("E4M3_IEEE", 4, 3, dtype=ml_dtypes.float8_e4m3, source="ml_dtypes float8_e4m3")
+E4M3FNUZ = _row(
+    "E4M3FNUZ", 4, 3, bias=8, **_FNUZ, dtype=ml_dtypes.float8_e4m3fnuz, source=CDNA3, aliases="fp8_e4m3fnuz"
+)  # fmt: skip
+E5M2FNUZ = _row(
+    "E5M2FNUZ", 5, 2, bias=16, **_FNUZ, dtype=ml_dtypes.float8_e5m2fnuz, source=CDNA3, aliases="fp8_e5m2fnuz"
+)  # fmt: skip
+E4M3B11FNUZ = _row(
+    "E4M3B11FNUZ", 4, 3, bias=11, **_FNUZ, dtype=ml_dtypes.float8_e4m3b11fnuz, aliases="fp8_e4m3b11fnuz",
+    source="ml_dtypes float8_e4m3b11fnuz",
+)  # fmt: skip
+
+_P3109_NAME = re.compile(r"(?:p3109k|binary)(\d+)p(\d+)([su])([ef])")
 
 
 @cache
@@ -167,15 +174,14 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
         for fmt, known in DTYPES.items():
             if dtype is not None and dtype.newbyteorder("=") == known:
                 return fmt
-    names = [*NAMED, "p3109_k8p4se"]
     text = spec if isinstance(spec, str) else str(spec)
     near = difflib.get_close_matches(_key(text), list(ALIASES), n=1, cutoff=0.7)
-    hint = f" Did you mean {ALIASES[near[0]].name!r}?" if near else ""
-    hint = f" Did you mean {AMBIGUOUS[_key(text)]}?" if _key(text) in AMBIGUOUS else hint
-    raise ValueError(
-        f"format must be one of {', '.join(names)} (any p3109_k<bits>p<precision><s|u><e|f>), "
-        f"a dtype of one, or an fp.Format; got {text!r}.{hint}"
-    )
+    raise unknown(
+        "format", text, list(NAMED), {alias: fmt.name for alias, fmt in ALIASES.items()},
+        listing="fp.formats.names() or `fpsim formats`",
+        meant=AMBIGUOUS.get(_key(text)) or [ALIASES[word].name for word in near],
+        others="any p3109_k<bits>p<precision><s|u><e|f>, a dtype of one, or an fp.Format",
+    )  # fmt: skip
 
 
 def _by_name(name: str) -> Format | None:

@@ -1,51 +1,116 @@
-"""Rounding modes: words at the door, small integers inside."""
+"""Rounding modes: words at the door, small integers inside; a mode is a row of facts, which others ask."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
+from typing import NamedTuple
 
 from fpsim.errors import unknown
+
+
+class Start(NamedTuple):
+    """Where between a magnitude (0) and the next one (1) a mode starts to take the next one."""
+
+    at: float  # 0.0, 0.5 or 1.0
+    included: bool
+
+
+ABOVE_ZERO, FROM_HALF, ABOVE_HALF, NEVER = Start(0.0, False), Start(0.5, True), Start(0.5, False), Start(1.0, True)
+
+
+class Facts(NamedTuple):
+    """What there is to know of a mode beside its arithmetic, which stands in core/rounding.py."""
+
+    sentence: str  # what it does, for explanations
+    starts: Callable[[bool, bool], Start]  # (the smaller magnitude is odd, the value is negative) -> where to go away
+    inward: tuple[bool, bool]  # what a positive, a negative value that is too large becomes: the largest finite one
+    aliases: str  # spellings of IEEE 754, IEEE P3109, gfloat, CUDA, PTX and C
 
 
 class Rounding(IntEnum):
     """How the exact value chooses between its two neighbours in the format."""
 
-    NEAREST_EVEN = 0  # IEEE 754 roundTiesToEven
-    NEAREST_AWAY = 1  # IEEE 754 roundTiesToAway
-    TOWARD_ZERO = 2
-    UP = 3  # toward +Inf
-    DOWN = 4  # toward -Inf
-    ODD = 5  # of two neighbours the one with the odd significand (Boldo and Melquiond; von Neumann's jamming)
-    STOCHASTIC = 6  # away from zero with the probability of the dropped fraction
+    facts: Facts
+
+    def __new__(cls, number: int, *facts: object) -> Rounding:
+        mode = int.__new__(cls, number)
+        mode._value_ = number
+        mode.facts = Facts(*facts)  # type: ignore[arg-type]
+        return mode
+
+    NEAREST_EVEN = (  # IEEE 754 roundTiesToEven
+        0, "nearest_even takes the nearer neighbour",
+        lambda odd, negative: FROM_HALF if odd else ABOVE_HALF, (False, False),
+        "rne rte rn rnte ties_to_even nearest_ties_to_even round_ties_to_even cuda_round_nearest round_nearest_even "
+        "to_even",
+    )  # fmt: skip
+    NEAREST_AWAY = (  # IEEE 754 roundTiesToAway
+        1, "nearest_away takes the nearer neighbour",
+        lambda odd, negative: FROM_HALF, (False, False),
+        "rna rnta rmm ties_to_away nearest_ties_to_away round_ties_to_away round_nearest_away to_away",
+    )  # fmt: skip
+    TOWARD_ZERO = (
+        2, "toward_zero drops what does not fit",
+        lambda odd, negative: NEVER, (True, True),
+        "rtz rz truncate zero round_toward_zero cuda_round_zero round_zero",
+    )  # fmt: skip
+    UP = (  # toward +Inf
+        3, "up takes the neighbour toward +Inf",
+        lambda odd, negative: NEVER if negative else ABOVE_ZERO, (False, True),
+        "rtp ru rp rup toward_positive round_toward_positive cuda_round_pos_inf ceil ceiling",
+    )  # fmt: skip
+    DOWN = (  # toward -Inf
+        4, "down takes the neighbour toward -Inf",
+        lambda odd, negative: ABOVE_ZERO if negative else NEVER, (True, False),
+        "rtn rd rm rdn toward_negative round_toward_negative cuda_round_min_inf floor",
+    )  # fmt: skip
+    ODD = (  # of two neighbours the one with the odd significand (Boldo and Melquiond; von Neumann's jamming)
+        5, "odd takes the neighbour with the odd significand",
+        lambda odd, negative: NEVER if odd else ABOVE_ZERO, (True, True),
+        "rto ro jam to_odd round_to_odd",
+    )  # fmt: skip
+    STOCHASTIC = (  # away from zero with the probability of the dropped fraction; it may always stay
+        6, "stochastic goes away from zero with the probability of the dropped fraction",
+        lambda odd, negative: NEVER, (False, False),
+        "sr rs stochastic_rounding stochastic_fastest stochastica",
+    )  # fmt: skip
+
+    @property
+    def is_nearest(self) -> bool:
+        """Whether it takes the nearer neighbour where there is one."""
+        return self.goes_away(odd=True, negative=False).at == FROM_HALF.at
+
+    @property
+    def is_directed(self) -> bool:
+        """Whether positive and negative values that are too large go different ways."""
+        return self.facts.inward[0] != self.facts.inward[1]
+
+    def inward(self, negative: bool) -> bool:
+        """Whether a value that is too large becomes the largest finite one of its sign."""
+        return self.facts.inward[negative]
+
+    def goes_away(self, odd: bool, negative: bool) -> Start:
+        """Where between two magnitudes it starts to take the larger one; odd: the smaller one's significand is.
+
+        Example:
+          >>> import fpsim as fp
+          >>> fp.Rounding.NEAREST_EVEN.goes_away(odd=False, negative=False)
+          Start(at=0.5, included=False)
+        """
+        return self.facts.starts(odd, negative)
 
 
 NAMES = tuple(mode.name.lower() for mode in Rounding)
 
-# Spellings of IEEE 754, IEEE P3109, gfloat, CUDA, PTX and C, in the form that _key() gives.
-ALIASES: dict[str, Rounding] = {
-    **{name.replace("_", ""): Rounding[name.upper()] for name in NAMES},
-    **dict.fromkeys(
-        ("rne", "rte", "rn", "rnte", "tiestoeven", "nearesttiestoeven", "roundtiestoeven", "cudaroundnearest",
-         "roundnearesteven", "toeven"),
-        Rounding.NEAREST_EVEN,
-    ),
-    **dict.fromkeys(
-        ("rna", "rnta", "rmm", "tiestoaway", "nearesttiestoaway", "roundtiestoaway", "roundnearestaway", "toaway"),
-        Rounding.NEAREST_AWAY,
-    ),
-    **dict.fromkeys(
-        ("rtz", "rz", "truncate", "zero", "roundtowardzero", "cudaroundzero", "roundzero"), Rounding.TOWARD_ZERO
-    ),
-    **dict.fromkeys(
-        ("rtp", "ru", "rp", "rup", "towardpositive", "roundtowardpositive", "cudaroundposinf", "ceil", "ceiling"),
-        Rounding.UP,
-    ),
-    **dict.fromkeys(
-        ("rtn", "rd", "rm", "rdn", "towardnegative", "roundtowardnegative", "cudaroundmininf", "floor"), Rounding.DOWN
-    ),
-    **dict.fromkeys(("rto", "ro", "jam", "toodd", "roundtoodd"), Rounding.ODD),
-    **dict.fromkeys(("sr", "rs", "stochasticrounding", "stochasticfastest", "stochastica"), Rounding.STOCHASTIC),
-}  # fmt: skip
+
+def _key(word: str) -> str:
+    """Spelling without case and separators."""
+    return word.lower().replace("_", "").replace("-", "").replace(" ", "")
+
+
+ALIASES: dict[str, Rounding] = {_key(mode.name): mode for mode in Rounding}
+ALIASES.update((_key(word), mode) for mode in Rounding for word in mode.facts.aliases.split())
 
 
 def rounding_mode(word: str | Rounding) -> Rounding:
@@ -61,7 +126,7 @@ def rounding_mode(word: str | Rounding) -> Rounding:
     """
     if isinstance(word, Rounding):
         return word
-    key = word.lower().replace("_", "").replace("-", "").replace(" ", "") if isinstance(word, str) else None
+    key = _key(word) if isinstance(word, str) else None
     if key in ALIASES:
         return ALIASES[key]
     raise unknown("rounding", word, NAMES, {alias: mode.name.lower() for alias, mode in ALIASES.items()})

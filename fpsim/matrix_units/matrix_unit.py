@@ -157,3 +157,16 @@ class MatrixUnit:
         words = self.rounding.replace("_", " ")
         products = f"{self.terms} product{'s' if self.terms > 1 else ''} per step{scaled}"
         return f"MatrixUnit({self.name!r}: {products}, {cut}rounded {words}{low}; {self.evidence})"
+
+
+def row(
+    name: str, elements: str, rule: Rule, terms: int, fraction_bits: int, floor_exponent: int, result_bits: int,
+    evidence: Evidence, source: str, instruction: str, scale: str = "",
+) -> MatrixUnit:  # fmt: skip
+    """A row of the tables of a vendor. elements: "<a> <b> <d>"; scale: "<element>/<terms that share one>"."""
+    a, b, d = (ELEMENTS[element] for element in elements.split())
+    of_scale, _, block = scale.partition("/")
+    return MatrixUnit(
+        name, name.partition("_")[0], a, b, d, rule, terms, fraction_bits, floor_exponent, result_bits,
+        of_scale or None, int(block or 0), instruction, source, evidence,
+    )  # fmt: skip

@@ -17,10 +17,10 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.scaled_operand import Side
 from fpsim.products.slices import check_blocks
 from fpsim.products.unit_product import ADD, COLUMNS_FIRST, PRODUCT, ROWS_FIRST, Factors
-from fpsim.schedules.libraries import FLAT
-from fpsim.schedules.limits import Call, refusals, remarks
+from fpsim.schedules.call import Call
+from fpsim.schedules.limits import refusals, remarks
 from fpsim.schedules.plan import Plan, plan_of
-from fpsim.schedules.schedule import Chain, Epilogue, Schedule
+from fpsim.schedules.schedule import FLAT, Chain, Epilogue, Schedule
 
 MODES = {"product": PRODUCT, "a_first": ROWS_FIRST, "b_first": COLUMNS_FIRST}
 

@@ -75,8 +75,8 @@ def _machine() -> str:
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
 
 
-# Machine -> width of its control register, its value for IEEE arithmetic with all exceptions masked, and the names of
-# the instructions that read and write it (Intel SDM, 10.2.3; Arm ARM, FPCR).
+# Machine -> width of its control register, and its value for IEEE arithmetic with all exceptions masked (Intel SDM,
+# 10.2.3, MXCSR; Arm ARM, FPCR).
 CONTROL = {
     "x86_64": (32, 0x1F80),
     "aarch64": (64, 0),

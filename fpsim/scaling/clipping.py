@@ -18,12 +18,9 @@ from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import OFFSETS, IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import E8M0, FP32, FP64
-from fpsim.formats.rounding import Rounding
+from fpsim.formats.rounding import Rounding, Start
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tile_sizes, tiling
-
-# Modes in which a quotient a few float32 steps above the largest value still becomes that value.
-INWARD = (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY, Rounding.TOWARD_ZERO, Rounding.STOCHASTIC)
 
 
 def kept(
@@ -75,7 +72,8 @@ def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: R
 
     Scales of FP32 may be smaller by the roundings of one or two operations, which the cast's rounding absorbs.
     """
-    if rounding not in INWARD or element.max < 2 or scaling.tensor_scale:  # a smaller max might need a scale beyond Inf
+    absorbs = all(rounding.goes_away(odd, negative).at > 0 for odd in (False, True) for negative in (False, True))
+    if not absorbs or element.max < 2 or scaling.tensor_scale:  # a smaller max might need a scale beyond Inf
         return False
     if scaling.scale_format == E8M0:
         return scaling.scale_rule == "ceil" or scaling.quotient_rounding is Rounding.UP
@@ -101,27 +99,22 @@ def bounds(fmt: Format, rounding: Rounding, width: int) -> tuple[float, float]:
     powers = fmt.mantissa_bits == 0 and not fmt.ties_to_even_code  # every significand is 1, hence odd
     odd = powers or bool(fmt.max_code & 1)
     top, step = Fraction(fmt.max), Fraction(fmt.ulp(fmt.max))
-    high = _last(top, step, odd, rounding, rounding is Rounding.UP, width)
+    high = _last(top, step, rounding.goes_away(odd, negative=False), width)
     if fmt.signed:
-        return -_last(top, step, odd, rounding, rounding is Rounding.DOWN, width), high
+        return -_last(top, step, rounding.goes_away(odd, negative=True), width), high
     if not fmt.has_zero:
         return float(np.nextafter(_real(width)(0), _real(width)(1))), high  # zero itself is beyond the format
     smallest = Fraction(fmt.smallest_subnormal)
-    return -_last(Fraction(0), smallest, False, rounding, rounding is Rounding.DOWN, width), high
+    return -_last(Fraction(0), smallest, rounding.goes_away(odd=False, negative=True), width), high
 
 
 def _real(width: int) -> Any:
     return np.float32 if width == 32 else np.float64
 
 
-def _last(top: Fraction, step: Fraction, odd: bool, rounding: Rounding, outward: bool, width: int) -> float:
-    """The largest float of a width that rounds to top and not to top + step; outward: the mode is, on this side."""
-    if outward or (rounding is Rounding.ODD and not odd):
-        edge, inclusive = top, True
-    elif rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY):
-        edge, inclusive = top + step / 2, rounding is Rounding.NEAREST_EVEN and not odd
-    else:
-        edge, inclusive = top + step, False
+def _last(top: Fraction, step: Fraction, start: Start, width: int) -> float:
+    """The largest float of a width that rounds to top and not to top + step; start: where that one begins."""
+    edge, inclusive = top + step * Fraction(start.at), not start.included
     real = _real(width)
     limit = np.finfo(real).max
     if edge > Fraction(float(limit)):

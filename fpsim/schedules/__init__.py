@@ -9,9 +9,12 @@ Example:
 from __future__ import annotations
 
 from fpsim.schedules.catalogue import ROWS
-from fpsim.schedules.cublas import cublas
-from fpsim.schedules.libraries import FLAT, cutlass_2xacc, cutlass_blockwise, deepgemm, torch_rowwise, triton
-from fpsim.schedules.schedule import Chain, Epilogue, Lanes, Schedule, Slicing
+from fpsim.schedules.libraries.cublas import cublas
+from fpsim.schedules.libraries.cutlass import cutlass_2xacc, cutlass_blockwise
+from fpsim.schedules.libraries.deepgemm import deepgemm
+from fpsim.schedules.libraries.torch_rowwise import torch_rowwise
+from fpsim.schedules.libraries.triton import triton
+from fpsim.schedules.schedule import FLAT, Chain, Epilogue, Lanes, Schedule, Slicing
 from fpsim.schedules.trees.batch import BatchReport, depends_on_batch
 from fpsim.schedules.trees.difference import Comparison
 from fpsim.schedules.trees.explain import Explanation, explain

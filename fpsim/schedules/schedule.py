@@ -125,6 +125,7 @@ class Schedule:
       source: where the facts come from.
       evidence: "hardware" (the source compared it with real output), "source" (read from the library's source code) or
         "inferred".
+      operands: the elements, as units name them, of the operands that it is read with where no unit is given.
 
     Example:
       >>> import fpsim as fp
@@ -144,6 +145,7 @@ class Schedule:
     options: tuple[tuple[str, int], ...] = ()
     source: str = field(default="", repr=False)
     evidence: Evidence = "inferred"
+    operands: str = "e4m3"
 
     def __repr__(self) -> str:
         return self.name
@@ -151,3 +153,8 @@ class Schedule:
     def option(self, name: str, otherwise: int = 0) -> int:
         """A further fact."""
         return dict(self.options).get(name, otherwise)
+
+
+FLAT = Schedule(
+    "FLAT", sums=Chain(), source="fp.dot_add: instructions chained over ascending k", evidence="hardware"
+)  # fmt: skip

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fpsim.gpu.device.toolkit import point_to_toolkit
+from fpsim.matrix_units.chips import capability_of
 
-FP8_CAPABILITY = (8, 9)  # Ada: the first tensor cores that multiply FP8 (CUDA C++ Programming Guide, 5.4)
+FP8_CAPABILITY = capability_of("ada")  # the first tensor cores that multiply FP8 (CUDA C++ Programming Guide, 5.4)
 
 
 class GpuError(RuntimeError):
@@ -86,13 +85,3 @@ def is_simulated() -> bool:
     from numba import config
 
     return bool(config.ENABLE_CUDASIM)
-
-
-def device_name() -> str:
-    """The name of the GPU."""
-    from numba import cuda
-
-    if is_simulated():
-        return "CUDA simulator"
-    name: Any = cuda.get_current_device().name
-    return name.decode() if isinstance(name, bytes) else str(name)

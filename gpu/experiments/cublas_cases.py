@@ -25,7 +25,7 @@ from fpsim.gpu.lab.lab import (  # fmt: skip
     tensor_models,
 )
 from fpsim.gpu.lab.model import Model, Problem, Words
-from fpsim.schedules.cublas import GEMV, GEMV_SLICES
+from fpsim.schedules.libraries.cublas import GEMV, GEMV_SLICES
 
 TN = {"nn": (), "tn": ("TN",)}  # what is said of a layout
 

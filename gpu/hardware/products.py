@@ -31,12 +31,13 @@ from fpsim.gpu.hardware.tensors import (
     words,
 )
 from fpsim.gpu.hardware.timing import measure, room
+from fpsim.matrix_units.chips import capability_of
 
 __all__ = [
     "about", "dot", "lt_matmul", "matmul", "measure", "ptx_cast", "room", "scaled_mm", "sweep", "torch_cast", "twin",
 ]  # fmt: skip
 
-HOPPER = (9, 0)
+HOPPER = capability_of("hopper")
 BLOCK = 128  # terms, rows or columns that share a scale
 RECIPES = {
     "tensor": ("TensorWise", "TensorWise"), "row": ("RowWise", "RowWise"),

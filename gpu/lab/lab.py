@@ -13,12 +13,13 @@ from fpsim.gpu.lab import inputs
 from fpsim.gpu.lab.judge import Models
 from fpsim.gpu.lab.model import Model, Problem
 from fpsim.lazy import public
+from fpsim.matrix_units.chips import CHIPS
+from fpsim.schedules.libraries.cublas import ON
 
 REAL = "fpsim.gpu.hardware"
-# compute capability -> (the chip's name in units, in schedules)
-CHIPS = {"8.9": ("ada", "sm_89"), "9.0": ("hopper", "sm_90"), "10.0": ("blackwell", "sm_100"),
-         "10.3": ("blackwell", "sm_103")}  # fmt: skip
-FALLBACK = CHIPS["9.0"]  # for chips without models, which the report then says
+# Compute capability -> chip, of those that cuBLAS's schedules are known for.
+KNOWN = {".".join(map(str, chip.capability)): chip for chip in CHIPS.values() if chip.capability and chip.arch in ON}
+FALLBACK = KNOWN["9.0"]  # for chips without models, which the report then says
 SPLITS = (*range(1, 17), 18, 20, 22, 24, 28, 32, 33, 36, 40, 44, 48, 56, 64, 66, 72, 88, 96, 128, 132)
 Shape = tuple[int, int, int]
 Pair = tuple[str, str]
@@ -85,8 +86,8 @@ def cublas_model(lab: Lab, split: int, fast: bool) -> Model:
 
 def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool = False) -> Lab:
     """The hardware with the names that units and schedules have for its chip."""
-    chip, arch = CHIPS.get(about.get("capability", ""), FALLBACK)
-    return Lab(silicon, chip, arch, seed, small)
+    chip = KNOWN.get(about.get("capability", ""), FALLBACK)
+    return Lab(silicon, chip.arch, chip.sm, seed, small)
 
 
 def about_of(silicon: Any) -> dict[str, str]:
@@ -97,8 +98,8 @@ def about_of(silicon: Any) -> dict[str, str]:
     except PackageNotFoundError:
         own = str(getattr(public(), "__version__", "a checkout"))
     capability = found.get("capability", "")
-    if capability and capability not in CHIPS:
-        found["models"] = f"those of {FALLBACK[0]}: none are known for compute capability {capability}"
+    if capability and capability not in KNOWN:
+        found["models"] = f"those of {FALLBACK.arch}: none are known for compute capability {capability}"
     packages = {name: _version(name) for name in ("numpy", "numba", "numba-cuda")}
     return {**found, "fpsim": own, **packages, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
 

@@ -390,8 +390,8 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "both": (lambda: cutlass(stages=0, step=8), ValueError, r"stages fixes block_k and step; got both"),
     "block_k": (lambda: cutlass(block_k=48), ValueError, r"block_k must be one of 32, 64, 128.*got 48"),
     "step": (lambda: cutlass(step=32), ValueError, r"step must be 8 .* or 16 terms; got 32"),
-    "option": (lambda: gemv(option=1), ValueError, r"option must be a CUSTOM_OPTION of gemv.*got 1\."),
-    "no option": (lambda: gemv(), ValueError, r"option must be a CUSTOM_OPTION of gemv.*got None"),
+    "option": (lambda: gemv(option=1), ValueError, r"option of gemv must be one of the 64 that fp.schedules.*got 1\."),
+    "no option": (lambda: gemv(), ValueError, r"option of gemv must be one of the .*got None"),
     "split option": (lambda: gemv(option=5, split_k=2), ValueError, r"without split-K only; .*split_k=2"),
     "gemm_sn": (lambda: s.cublas(family="gemm_sn", option=2), ValueError, r"CUSTOM_OPTION of gemmSN, 0 or 1; got 2"),
     "scale_order": (lambda: s.cublas(family="block_scaled", scale_order="c_first"),  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.products.lane_product import lane_product
-from fpsim.schedules.cublas import GEMM_SN, GEMV, GEMV_SLICES, GEMV_SLICES_ROW, GemvRow, cublas
+from fpsim.schedules.libraries.cublas import GEMM_SN, GEMV, GEMV_SLICES, GEMV_SLICES_ROW, GemvRow, cublas
 from fpsim.schedules.plan import plan_of
 from fpsim.schedules.schedule import Lanes, Schedule
 from fpsim.testing import assert_bits_equal

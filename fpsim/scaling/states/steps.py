@@ -161,7 +161,7 @@ def count(step: Step, factors: Array) -> tuple[int, int]:
     beyond = (1 << job.width) - 1
     # what cannot be represented gets codes that are no codes, and the sign goes, so that -0 is 0
     layout = encoder.frozen._replace(
-        overflow=beyond, overflow_inward=beyond, infinite=beyond, below=beyond, nan=1, nan_sign=0, sign_bit=0
+        overflow=beyond, overflow_negative=beyond, infinite=beyond, below=beyond, nan=1, nan_sign=0, sign_bit=0
     )
     fields = np.array(layout, encoder.layout.dtype)
     loop = count_kernel(job.width, int(job.options.rounding), encoder.kind, job.plan.applied)

@@ -9,7 +9,8 @@ from typing import Any
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.schedules.limits import Call, refusals, remarks
+from fpsim.schedules.call import Call
+from fpsim.schedules.limits import refusals, remarks
 from fpsim.schedules.plan import Plan, Slice, interval_of, plan_of
 from fpsim.schedules.schedule import Chain, Lanes, Schedule
 from fpsim.schedules.trees.nodes import extent_of, in_words

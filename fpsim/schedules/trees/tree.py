@@ -17,7 +17,6 @@ from fpsim.schedules.trees.parts import by_accumulator, by_chains, by_lanes, mer
 from fpsim.sums.accumulators import Accumulator
 
 FormatLike = str | Format
-EIGHT_BITS = ("", "2xacc", "blockwise", "1d2d", "1d1d", "tl.dot", "rowwise", "block_scaled", "xmma")
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,8 @@ class Tree:
           >>> print(tree("hopper_f16_f32", 64).compare(tree("blackwell_f16_f32", 64)))
           The trees are equal, and so are the bits before the epilogue.
           >>> hopper, blackwell = tree("hopper_e4m3_f32", 64), tree("blackwell_e4m3_f32", 64)
-        >>> print(hopper.compare(blackwell, ("Hopper", "Blackwell")))
-        terms 0..31: Hopper keeps 13 fraction bits, Blackwell keeps 25 fraction bits.
+          >>> print(hopper.compare(blackwell, ("Hopper", "Blackwell")))
+          terms 0..31: Hopper keeps 13 fraction bits, Blackwell keeps 25 fraction bits.
         """
         return difference(self, other, names)
 
@@ -187,10 +186,7 @@ def unit_of(schedule: Schedule, accumulate: MatrixUnit | str | None = None) -> M
     """
     if accumulate is not None:
         return find_unit(accumulate)
-    arch = schedule.arch or "hopper"
-    if schedule.library == "DeepGEMM" and arch == "blackwell":
-        return find_unit("blackwell_mxfp8_e4m3_f32")
-    return find_unit(f"{arch}_e4m3_f32" if schedule.family in EIGHT_BITS else f"{arch}_f16_f32")
+    return find_unit(f"{schedule.arch or 'hopper'}_{schedule.operands}_f32")
 
 
 def _own_unit(how: Schedule | MatrixUnit | Accumulator | str) -> MatrixUnit | None:

@@ -7,14 +7,18 @@ recordings of cuBLASLt 12.8.3 on an H100 and an RTX 4060; TE is TransformerEngin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from fpsim.errors import unknown
-from fpsim.schedules.libraries import ORDERS, arch_of, positive
+from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32
+from fpsim.matrix_units.chips import CHIPS, of_arch
+from fpsim.matrix_units.matrix_unit import Rule as UnitRule
+from fpsim.schedules.arguments import ORDERS, arch_of, positive
+from fpsim.schedules.call import Call, Library, other_chip
 from fpsim.schedules.schedule import (
     Chain,
     Epilogue,
@@ -27,15 +31,20 @@ from fpsim.schedules.schedule import (
     Slicing,
 )
 
-EQUIV = "facebookexperimental/triton, bitequiv/cublas_match (cuBLASLt 13.1.1)"
+HEURISTIC = "facebookexperimental/triton, bitequiv/cublas_match"
+EQUIV = f"{HEURISTIC} (cuBLASLt 13.1.1)"
 MMAEMU = "mmaemu 0.1.0 (recordings of cuBLASLt 12.8.3)"
 TE = "TransformerEngine, tests/pytorch/references/blockwise_fp8_gemm_reference.py"
+DOC = "cuBLAS manual, cublasLtMatmul"
+TORCH = "torch._scaled_mm"
+TE_TEST = "TransformerEngine, test_float8_blockwise_gemm_exact.py"
 
 # CUBLASLT_ALGO_CONFIG_ID -> family
 ALGORITHMS = {66: "nvjet", 12: "cutlass", 21: "cutlass", 23: "cutlass", 24: "cutlass", 11: "gemm_sn", 16: "magma",
               13: "gemv", 14: "dot"}  # fmt: skip
 ALIASES = {"simt": "gemm_sn"}
 FAMILIES = ("nvjet", "cutlass", "gemm_sn", "magma", "gemv", "dot", "block_scaled", "xmma")
+# The families that are known on an architecture, its default first
 ON = {
     "ada": ("xmma",),
     "hopper": ("nvjet", "cutlass", "gemm_sn", "magma", "gemv", "dot", "block_scaled"),
@@ -56,7 +65,6 @@ CUTLASS_BLOCKS = (32, 64, 128)  # block_k of the CUTLASS kernels that were met
 # CUSTOM_OPTION of gemmSN (ALGO 11) -> threads of an output, terms of a thread's sub-block
 GEMM_SN = {0: (2, 256), 1: (4, 128)}
 DOT_THREADS = 128
-DOT_TREE = 128  # partial sums that reduce_1Block_kernel reads at a time
 GEMV_UP_TO = -64  # run of a lane: up to 64 terms
 
 
@@ -90,8 +98,11 @@ GEMV = {
     "sm_100": _gemv_rows({0: 0, 7: 0, 8: 0}),
     "sm_103": _gemv_rows({0: 0, 7: 0, 8: 256}),
 }
-GEMV_SLICES = 5  # the option whose lanes own a contiguous slice each
+GEMV_SLICES = 5  # the option whose lanes own a contiguous slice each; it was met with one row only
 GEMV_SLICES_ROW = (32, 16)  # its lanes, and the terms of a chunk
+GEMV_BUTTERFLY = 10  # the option that has other lanes where there are many outputs
+
+OUTPUTS = (FP32, FP16, BF16, E4M3, E5M2)
 
 
 def cublas(
@@ -148,7 +159,8 @@ def cublas(
         "dot": lambda: _dot(count), "block_scaled": lambda: _block_scaled(scale_order),
     }  # fmt: skip
     found: Schedule = make[kind]()
-    return replace(found, name=name, library="cuBLAS", family=kind, arch=chip, fast_accum=fast_accum)
+    operands = "e4m3" if kind in ("xmma", "block_scaled") else "f16"
+    return replace(found, name=name, library="cuBLAS", family=kind, arch=chip, fast_accum=fast_accum, operands=operands)
 
 
 # The fields that a family has
@@ -228,7 +240,7 @@ def blocks_of(stages: int) -> tuple[int, int]:
     """block_k and the terms of an instruction of a CUTLASS kernel, by its STAGES_ID.
 
     Example:
-      >>> from fpsim.schedules.cublas import blocks_of
+      >>> from fpsim.schedules.libraries.cublas import blocks_of
       >>> blocks_of(0), blocks_of(13)
       ((32, 8), (64, 16))
     """
@@ -265,8 +277,8 @@ def _gemv(arch: str, chip: str, option: int | None, count: int) -> Schedule:
         lanes, chunk = GEMV_SLICES_ROW
         return replace(_threads(Lanes(lanes, 0, chunk)), options=(("option", option),))
     if option is None or isinstance(option, bool) or option not in rows:
-        raise ValueError(f"option must be a CUSTOM_OPTION of gemv, one of {sorted([*rows, GEMV_SLICES])}; "
-                         f"got {option!r}.")  # fmt: skip
+        known = [str(number) for number in sorted([*rows, GEMV_SLICES])]
+        raise unknown("option of gemv", option, known, listing="fp.schedules.ROWS")
     row = rows[option]
     merge: LaneMerge = "butterfly" if row.butterfly else "forward"
     found = _threads(Lanes(row.lanes, row.run, row.chunk * max(row.run, 1), merge=merge), count)
@@ -294,3 +306,105 @@ def _merge(word: str | int, accepted: tuple[str | int, ...]) -> Merge:
     if isinstance(word, bool) or word not in accepted:
         raise unknown("merge", word, [str(each) for each in accepted])
     return MERGES[word]
+
+
+def _operands(call: Call) -> Iterator[str]:
+    """Which formats a family takes and gives."""
+    family, unit = call.schedule.family, call.unit
+    takes_half, takes_fp8 = family not in ("xmma", "block_scaled"), family in ("nvjet", "xmma", "block_scaled")
+    if not (takes_half and call.is_half) and not (takes_fp8 and call.is_fp8):
+        kinds = " or ".join(["FP16 or BF16"] * takes_half + ["FP8"] * takes_fp8)
+        source = "mmaemu" if family == "xmma" else HEURISTIC
+        yield f"cuBLAS's {family} kernels take {kinds} ({source}); got {unit.name}."
+    if takes_fp8 and unit.rule is not UnitRule.FUSED:
+        yield f"cuBLAS's {family} kernels run on wgmma, tcgen05 or, on Ada, mma, without block scales; got {unit.name}."
+    if call.out_format not in OUTPUTS:
+        yield f"cuBLAS gives {', '.join(map(str, OUTPUTS))} ({DOC}); got out_format {call.out_format}."
+    if unit.d.name != "f32":
+        yield f"cuBLAS is known with float32 sums alone, CUBLAS_COMPUTE_32F ({HEURISTIC}); got {unit.name}."
+    if unit.a.fmt == E5M2 and unit.b.fmt == E5M2:
+        yield f"cuBLAS does not multiply E5M2 by E5M2 ({DOC}, table of FP8 types). Encode one operand in E4M3."
+
+
+def _alignment(call: Call) -> Iterator[str]:
+    """Which sizes it takes."""
+    m, n, k = call.m, call.n, call.k
+    if call.schedule.family == "block_scaled":
+        if m % 4 or n % 8 or k % 16:
+            yield f"cuBLAS's block scaling wants M % 4, N % 8 and K % 16 to be 0 ({TE_TEST}); got {m} x {n} x {k}. Pad."
+    elif call.is_fp8 and (m % 16 or n % 16 or k % 16):
+        yield (
+            f"cuBLAS takes FP8 only where M, N and K are multiples of 16 ({DOC}: FP8 kernels; {HEURISTIC}); "
+            f"got {m} x {n} x {k}. Pad with zeros."
+        )
+
+
+def _scales(call: Call) -> Iterator[str]:
+    """Which scales it takes."""
+    kinds = {call.scale_a, call.scale_b} - {"none"}
+    if kinds and call.is_half:
+        yield f"cuBLAS has scales for FP8 operands only ({DOC}, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER); got scales."
+    if call.schedule.family != "block_scaled":
+        return
+    if call.scale_a == "128x128" and call.scale_b == "128x128":
+        yield f"cuBLAS has no product of 128x128 by 128x128 blocks of scales ({DOC}; {TORCH}). Scale one side by 1x128."
+    if call.schedule.fast_accum:
+        yield f"cuBLAS has no fast accumulation with block scaling ({TORCH}: get_scale_mode). Leave fast_accum out."
+    if call.out_format not in (FP16, BF16, FP32):
+        yield f"cuBLAS gives block-scaled products in FP16, BF16 or FP32 ({DOC}); got out_format {call.out_format}."
+
+
+def _outputs(call: Call) -> Iterator[str]:
+    """How many outputs it gives."""
+    family, outputs = call.schedule.family, call.m * call.n
+    if family in ("gemv", "dot") and min(call.m, call.n) > 1:
+        yield f"cuBLAS's {family} kernels need M = 1 or N = 1 ({HEURISTIC}); got {call.m} x {call.n}."
+    option = call.schedule.option("option", -1)
+    if family == "gemv" and option == GEMV_SLICES and call.m > 1:
+        yield f"option {GEMV_SLICES} of gemv was met with M = 1 only ({HEURISTIC}); got {call.m} x {call.n}."
+    limit = _multiprocessors(call.schedule.arch) * 2048 // 32
+    if family == "gemv" and option == GEMV_BUTTERFLY and outputs > limit:
+        yield (
+            f"option {GEMV_BUTTERFLY} of gemv has these lanes for up to {limit} outputs, 2048 / 32 per multiprocessor "
+            f"({HEURISTIC}); got {outputs}."
+        )
+
+
+def _multiprocessors(arch: str) -> int:
+    """Those of an architecture's chip, or of an H100 where they are not known."""
+    chips = (*of_arch(arch), CHIPS["H100 SXM"])
+    return next(chip.multiprocessors for chip in chips if chip.multiprocessors)
+
+
+def _shapes(call: Call) -> Iterator[str]:
+    """Shapes of row-major operands, not transposed, for which the heuristic takes other kernels (HEURISTIC)."""
+    if call.is_half and call.schedule.family == "nvjet" and (call.k % 8 or call.n % 8):
+        yield (
+            f"cuBLAS takes nvjet where K and N are multiples of 8; for K = {call.k}, N = {call.n} it takes a CUTLASS "
+            "kernel."
+        )
+
+
+def _rows() -> list[Schedule]:
+    """The families on every architecture."""
+    rows = []
+    for chip in (of_arch(name)[0] for name in ON):
+        arch = chip.sm
+        for family in ON[chip.arch]:
+            if family == "gemv":
+                options = sorted([*GEMV[arch], GEMV_SLICES])
+                rows += [cublas(arch, family=family, option=option) for option in options]
+            elif family == "gemm_sn":
+                rows += [cublas(arch, family=family, option=option) for option in (0, 1)]
+            elif family == "cutlass":
+                rows += [cublas(arch, family=family, stages=stages) for stages in (0, 7, 13, 19)]
+            else:
+                rows.append(cublas(arch, family=family))
+            if family in ("nvjet", "xmma"):
+                rows.append(cublas(arch, family=family, fast_accum=True))
+    return rows
+
+
+LIBRARY = Library(
+    "cuBLAS", tuple(_rows()), refusals=(other_chip, _operands, _alignment, _scales, _outputs), remarks=(_shapes,)
+)

@@ -1,0 +1,46 @@
+"""Arguments that the functions of several libraries take, checked."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from fpsim.errors import unknown
+from fpsim.matrix_units.chips import of_arch
+from fpsim.schedules.schedule import ScaleOrder
+
+ORDERS = ("product", "a_first", "b_first")
+
+
+def positive(value: int, name: str) -> int:
+    """A number of terms."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"{name} must be a positive integer; got {value!r}.")
+    return int(value)
+
+
+def arch_of(arch: str, known: tuple[str, ...]) -> str:
+    """The architecture, as units name it, that a compute target or an architecture's name stands for.
+
+    Example:
+      >>> from fpsim.schedules.arguments import arch_of
+      >>> arch_of("sm_90a", ("hopper", "blackwell")), arch_of("Blackwell", ("hopper", "blackwell"))
+      ('hopper', 'blackwell')
+    """
+    names: dict[str, str] = {}
+    for word in known:
+        for chip in of_arch(word):
+            names |= dict.fromkeys((chip.sm, *(f"{chip.sm}{letter}" for letter in chip.features)), word)
+        names[word] = word
+    found = names.get(re.sub(r"^sm(?=\d)", "sm_", arch.lower())) if isinstance(arch, str) else None
+    if found is None:
+        raise unknown("arch", arch, list(names))
+    return found
+
+
+def order_of(scale_order: ScaleOrder) -> ScaleOrder:
+    """The order in which two scales are multiplied in."""
+    if scale_order not in ORDERS:
+        raise unknown("scale_order", scale_order, list(ORDERS))
+    return scale_order

@@ -1,0 +1,1 @@
+"""The libraries whose schedules are known, a file each: functions, what they refuse, and rows."""

@@ -1,0 +1,67 @@
+"""CUTLASS's FP8 kernels: 2xAcc and blockwise scales."""
+
+from __future__ import annotations
+
+from fpsim.schedules.arguments import order_of, positive
+from fpsim.schedules.call import Library
+from fpsim.schedules.schedule import Chain, Epilogue, ScaleOrder, Schedule
+
+CUTLASS = "NVIDIA/cutlass: gemm/collective/fp8_accumulation.hpp, epilogue/fusion/sm90_callbacks_tma_warpspecialized.hpp"
+
+
+def cutlass_2xacc(interval: int = 128, tile: int | None = None) -> Schedule:
+    """CUTLASS's 2xAcc (KernelTmaWarpSpecialized*FP8 without FastAccum): partial sums join a float32 total.
+
+    `promote=interval` of `fp.matmul` is short for it. The FastAccum kernels are FLAT.
+
+    Args:
+      interval: terms of K from one promotion to the next: mma_promotion_interval times the instruction's terms, which
+        is 4 * 32 by default.
+      tile: terms of K of a tile of the kernel; CUTLASS counts whole tiles, so it must divide the interval.
+
+    Raises:
+      ValueError: a tile that does not divide the interval.
+
+    Source: CUTLASS, include/cutlass/gemm/collective/fp8_accumulation.hpp; docs/schedules.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.schedules.cutlass_2xacc(64)
+      cutlass_2xacc(64)
+    """
+    interval = positive(interval, "interval")
+    if tile is not None and interval % positive(tile, "tile"):
+        raise ValueError(
+            f"tile must divide the interval, for CUTLASS promotes where its count of instructions equals the interval "
+            f"at the end of a tile (fp8_accumulation.hpp); got a tile of {tile} for an interval of {interval}."
+        )
+    return Schedule(
+        f"cutlass_2xacc({interval})", "CUTLASS", "2xacc", sums=Chain(interval), source=CUTLASS, evidence="source",
+        epilogue=Epilogue(fused_bias=True),
+    )  # fmt: skip
+
+
+def cutlass_blockwise(scale_order: ScaleOrder = "a_first", interval: int = 128) -> Schedule:
+    """CUTLASS's blockwise-scaled FP8 kernels: every partial sum is scaled by both blocks' scales as it joins.
+
+    Args:
+      scale_order: "a_first": fma(partial * scale_a, scale_b, total), as GmmaFP8Accumulation does with two scales;
+        "b_first"; "product": fma(scale_a * scale_b, partial, total), as it does with one.
+      interval: terms of K that share a scale.
+
+    Source: CUTLASS, include/cutlass/gemm/collective/fp8_accumulation.hpp (scale_core); docs/schedules.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.schedules.cutlass_blockwise("product")
+      cutlass_blockwise('product')
+    """
+    order = order_of(scale_order)
+    return Schedule(
+        f"cutlass_blockwise({order!r}" + (")" if interval == 128 else f", {interval})"), "CUTLASS", "blockwise",
+        sums=Chain(positive(interval, "interval")), epilogue=Epilogue(order, fused_bias=True), block_scaled=True,
+        source=CUTLASS, evidence="source",
+    )  # fmt: skip
+
+
+LIBRARY = Library("CUTLASS", (cutlass_2xacc(), cutlass_blockwise()))

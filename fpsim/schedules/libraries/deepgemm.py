@@ -1,0 +1,55 @@
+"""DeepGEMM's FP8 kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fpsim.errors import unknown
+from fpsim.schedules.arguments import arch_of
+from fpsim.schedules.call import Call, Library, other_chip
+from fpsim.schedules.schedule import Chain, Epilogue, Schedule
+
+DEEPGEMM = "deepseek-ai/DeepGEMM: sm90_fp8_gemm_1d2d.cuh, sm90_fp8_gemm_1d1d.cuh"
+
+
+def deepgemm(kernel: str = "1d2d", arch: str = "sm_90") -> Schedule:
+    """DeepGEMM's FP8 kernels.
+
+    On Hopper four instructions of 32 terms are chained from +0 and join the total as fma(scale_a * scale_b, partial,
+    total). On Blackwell the tensor cores apply the scales themselves (UE8M0), in one chain: a unit such as
+    blackwell_mxfp8_e4m3_f32.
+
+    Args:
+      kernel: "1d2d" (scales per 1x128 of a and 128x128 of b) or "1d1d" (1x128 and 128x1); both add alike.
+      arch: "sm_90" or "sm_100".
+
+    Source: DeepGEMM, sm90_fp8_gemm_1d2d.cuh and sm90_fp8_gemm_1d1d.cuh; docs/schedules.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.schedules.deepgemm()
+      deepgemm('1d2d')
+    """
+    if kernel not in ("1d2d", "1d1d"):
+        raise unknown("kernel", kernel, ["1d2d", "1d1d"])
+    chip = arch_of(arch, ("hopper", "blackwell"))
+    if chip == "blackwell":
+        return Schedule(
+            f"deepgemm({kernel!r}, {arch!r})", "DeepGEMM", kernel, chip, Chain(), epilogue=Epilogue(adds_c=True),
+            source=DEEPGEMM, evidence="source", operands="mxfp8_e4m3",
+        )  # fmt: skip
+    return Schedule(
+        f"deepgemm({kernel!r})", "DeepGEMM", kernel, chip, Chain(128), epilogue=Epilogue(adds_c=True),
+        block_scaled=True, source=DEEPGEMM, evidence="source",
+    )  # fmt: skip
+
+
+def _operands(call: Call) -> Iterator[str]:
+    """What it multiplies."""
+    if not call.is_fp8:
+        yield f"{call.schedule} takes FP8 (DeepGEMM, csrc/apis/gemm.hpp); got {call.unit.name}."
+
+
+LIBRARY = Library(
+    "DeepGEMM", (deepgemm("1d2d"), deepgemm("1d1d"), deepgemm("1d1d", "sm_100")), refusals=(other_chip, _operands)
+)

@@ -1,0 +1,47 @@
+"""PyTorch's own CUTLASS kernel for FP8 with a scale per row and column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fpsim.formats.named import E5M2
+from fpsim.schedules.call import Call, Library, other_chip
+from fpsim.schedules.schedule import Chain, Epilogue, Schedule
+
+SOURCE = "pytorch/pytorch: aten/src/ATen/native/cuda/RowwiseScaledMM.cu"
+TORCH = "torch._scaled_mm"
+
+
+def torch_rowwise(fast_accum: bool = False) -> Schedule:
+    """PyTorch's own CUTLASS kernel for FP8 with a scale per row and column (torch._scaled_mm before cuBLAS 12.9).
+
+    The sum is that of 2xAcc, or one chain; then (sum * scale_a) * scale_b + bias, each operation rounded.
+
+    Args:
+      fast_accum: use_fast_accum.
+
+    Source: pytorch, aten/src/ATen/native/cuda/RowwiseScaledMM.cu; docs/schedules.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.schedules.torch_rowwise(fast_accum=True)
+      torch_rowwise(fast_accum=True)
+    """
+    return Schedule(
+        f"torch_rowwise({'fast_accum=True' if fast_accum else ''})", "PyTorch", "rowwise", "hopper",
+        Chain(0 if fast_accum else 128), epilogue=Epilogue("a_first"), fast_accum=fast_accum, source=SOURCE,
+        evidence="source",
+    )  # fmt: skip
+
+
+def _shape_and_operands(call: Call) -> Iterator[str]:
+    """What it multiplies, and of which size."""
+    if call.n % 16 or call.k % 16:
+        yield f"{TORCH} wants N and K to be multiples of 16; got N = {call.n}, K = {call.k}. Pad with zeros."
+    if call.unit.a.fmt == E5M2 and call.unit.b.fmt == E5M2:
+        yield f"{TORCH} does not multiply E5M2 by E5M2 on CUDA. Encode one operand in E4M3."
+
+
+LIBRARY = Library(
+    "PyTorch", (torch_rowwise(), torch_rowwise(fast_accum=True)), refusals=(other_chip, _shape_and_operands)
+)

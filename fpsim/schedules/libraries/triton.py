@@ -1,0 +1,62 @@
+"""Loops over tl.dot that Triton compiles for Hopper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fpsim.schedules.arguments import positive
+from fpsim.schedules.call import Call, Library
+from fpsim.schedules.schedule import Chain, Schedule
+
+LEAST_IMPRECISE = 32  # terms of an FP8 wgmma
+TRITON = "triton-lang/triton: DotOpToLLVM/WGMMA.cpp, WarpGroupDotOp::needsPartialAccumulator, language/semantic.py"
+LEAST_BLOCK = 16  # terms of K of a tl.dot
+
+
+def triton(block_k: int = 128, max_num_imprecise_acc: int | None = None) -> Schedule:
+    """A Triton loop `acc = tl.dot(a, b, acc, max_num_imprecise_acc=...)` over blocks of K, on Hopper's wgmma.
+
+    FP8 operands only: from max_num_imprecise_acc terms on, partial sums of that many (whole instructions) start at +0
+    and join acc in float32; at the end of every block what is left joins too. Otherwise acc runs through one chain.
+
+    Args:
+      block_k: BLOCK_K.
+      max_num_imprecise_acc: as in tl.dot; None is Triton's own choice on Hopper, 2**30: no promotion.
+
+    Raises:
+      ValueError: max_num_imprecise_acc above block_k (Triton refuses it) or below 32 (its compiler does).
+
+    Source: triton-lang/triton, third_party/nvidia/lib/TritonNVIDIAGPUToLLVM/DotOpToLLVM/WGMMA.cpp; docs/schedules.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.schedules.triton(64, max_num_imprecise_acc=32)
+      triton(64, max_num_imprecise_acc=32)
+    """
+    block_k = positive(block_k, "block_k")
+    name, options = f"triton({block_k}", (("block_k", block_k),)
+    if max_num_imprecise_acc is None:
+        return Schedule(
+            f"{name})", "Triton", "tl.dot", sums=Chain(), options=options, source=TRITON, evidence="source"
+        )  # fmt: skip
+    limit = positive(max_num_imprecise_acc, "max_num_imprecise_acc")
+    if not LEAST_IMPRECISE <= limit <= block_k:
+        raise ValueError(
+            f"max_num_imprecise_acc must lie between {LEAST_IMPRECISE} and block_k, {block_k} (Triton's own rules); "
+            f"got {limit}."
+        )
+    interval = -(-limit // LEAST_IMPRECISE) * LEAST_IMPRECISE
+    return Schedule(
+        f"{name}, max_num_imprecise_acc={limit})", "Triton", "tl.dot",
+        sums=Chain(interval, short_sums_only=True, restart=block_k), options=options, source=TRITON, evidence="source",
+    )  # fmt: skip
+
+
+def _block(call: Call) -> Iterator[str]:
+    """Blocks of K."""
+    block_k = call.schedule.option("block_k", LEAST_BLOCK)
+    if block_k < LEAST_BLOCK or block_k & (block_k - 1):
+        yield f"Triton takes blocks of K that are a power of two, {LEAST_BLOCK} or more (tl.dot); got {block_k}."
+
+
+LIBRARY = Library("Triton", (triton(), triton(128, max_num_imprecise_acc=64)), refusals=(_block,))
