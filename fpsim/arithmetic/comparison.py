@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-import numpy as np
 import numpy.typing as npt
 
-from fpsim.arithmetic.evaluate import evaluate, evaluate_rounded
+from fpsim.arithmetic.evaluate import evaluate
 from fpsim.arithmetic.keywords import Rounded, WantedFlags, rounded
-from fpsim.arithmetic.operands import Formats, check_output, operands
-from fpsim.arithmetic.operation import operation
+from fpsim.arithmetic.operands import Fillable, Formats
 from fpsim.arrays import Array
 
 
@@ -18,65 +16,53 @@ from fpsim.arrays import Array
 def minimum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """The smaller of two values; -0 is smaller than +0, and NaN if either is NaN (IEEE 754-2019 minimum).
 
-    Args:
-      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
-
     Example:
       >>> import fpsim as fp
       >>> fp.minimum(np.float16([1, 0, np.nan]), np.float16([2, -0.0, 1]))
       array([ 1., -0., nan], dtype=float16)
     """
-    return evaluate_rounded("minimum", (a, b), keywords)
+    return evaluate("minimum", (a, b), keywords)
 
 
 @rounded
 def maximum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """The larger of two values; +0 is larger than -0, and NaN if either is NaN (IEEE 754-2019 maximum).
 
-    Args:
-      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
-
     Example:
       >>> import fpsim as fp
       >>> fp.maximum(np.float16([1, -0.0]), np.float16([2, 0]))
       array([2., 0.], dtype=float16)
     """
-    return evaluate_rounded("maximum", (a, b), keywords)
+    return evaluate("maximum", (a, b), keywords)
 
 
 @rounded
 def minimum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """The smaller of two values, where a NaN gives way to a number (IEEE 754-2019 minimumNumber).
 
-    Args:
-      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
-
     Example:
       >>> import fpsim as fp
       >>> fp.minimum_number(np.float16([np.nan, np.nan]), np.float16([1, np.nan]))
       array([ 1., nan], dtype=float16)
     """
-    return evaluate_rounded("minimum_number", (a, b), keywords)
+    return evaluate("minimum_number", (a, b), keywords)
 
 
 @rounded
 def maximum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """The larger of two values, where a NaN gives way to a number (IEEE 754-2019 maximumNumber).
 
-    Args:
-      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
-
     Example:
       >>> import fpsim as fp
       >>> fp.maximum_number(np.float16([np.nan, 3]), np.float16([1, 2]))
       array([1., 3.], dtype=float16)
     """
-    return evaluate_rounded("maximum_number", (a, b), keywords)
+    return evaluate("maximum_number", (a, b), keywords)
 
 
 def equal(
     a: npt.ArrayLike, b: npt.ArrayLike, *, fmt: Formats = None, input_subnormals: str = "keep",
-    flags: WantedFlags = False, out: Array | None = None,
+    flags: WantedFlags = False, out: Fillable | None = None,
 ) -> Any:  # fmt: skip
     """Whether a == b by value; NaN equals nothing, -0 equals +0.
 
@@ -94,12 +80,13 @@ def equal(
       >>> fp.equal(np.uint8([0x00, 0x38, 0x7F]), np.uint8([0x80, 0x3C, 0x7F]), fmt=("e4m3", "e5m2"))
       array([ True,  True, False])
     """
-    return _compare("equal", a, b, fmt, input_subnormals, flags, out)
+    words = {"fmt": fmt, "input_subnormals": input_subnormals, "flags": flags, "out": out}
+    return evaluate("equal", (a, b), words)
 
 
 def less(
     a: npt.ArrayLike, b: npt.ArrayLike, *, fmt: Formats = None, input_subnormals: str = "keep",
-    flags: WantedFlags = False, out: Array | None = None,
+    flags: WantedFlags = False, out: Fillable | None = None,
 ) -> Any:  # fmt: skip
     """Whether a < b by value; false where one is NaN, which raises INVALID.
 
@@ -110,12 +97,13 @@ def less(
       >>> fp.less(np.float16([1, np.nan]), np.float16([2, 2]), flags=True)
       (array([ True, False]), array([ 0, 16], dtype=uint8))
     """
-    return _compare("less", a, b, fmt, input_subnormals, flags, out)
+    words = {"fmt": fmt, "input_subnormals": input_subnormals, "flags": flags, "out": out}
+    return evaluate("less", (a, b), words)
 
 
 def less_equal(
     a: npt.ArrayLike, b: npt.ArrayLike, *, fmt: Formats = None, input_subnormals: str = "keep",
-    flags: WantedFlags = False, out: Array | None = None,
+    flags: WantedFlags = False, out: Fillable | None = None,
 ) -> Any:  # fmt: skip
     """Whether a <= b by value; false where one is NaN, which raises INVALID.
 
@@ -126,10 +114,11 @@ def less_equal(
       >>> fp.less_equal(np.float16([0, 3]), np.float16([-0.0, 2]))
       array([ True, False])
     """
-    return _compare("less_equal", a, b, fmt, input_subnormals, flags, out)
+    words = {"fmt": fmt, "input_subnormals": input_subnormals, "flags": flags, "out": out}
+    return evaluate("less_equal", (a, b), words)
 
 
-def classify(a: npt.ArrayLike, *, fmt: Formats = None, out: Array | None = None) -> Array:
+def classify(a: npt.ArrayLike, *, fmt: Formats = None, out: Fillable | None = None) -> Array:
     """The class of each element.
 
     Args:
@@ -146,20 +135,5 @@ def classify(a: npt.ArrayLike, *, fmt: Formats = None, out: Array | None = None)
       >>> [fp.FloatClass(c).name for c in fp.classify(np.float16([-0.0, 6e-8, 1, np.inf]))]
       ['NEGATIVE_ZERO', 'POSITIVE_SUBNORMAL', 'POSITIVE_NORMAL', 'POSITIVE_INFINITY']
     """
-    given = operands("classify", (a,), fmt)
-    what = operation("classify", given.formats, given.formats[0])
-    result = np.empty(given.shape, np.uint8) if out is None else out
-    check_output(result, given, {np.dtype(np.uint8)})
-    found: Array = evaluate(what, given, result, result, False)
-    return found
-
-
-def _compare(
-    name: str, a: npt.ArrayLike, b: npt.ArrayLike, fmt: Formats, input_subnormals: str, flags: WantedFlags,
-    out: Array | None,
-) -> Any:  # fmt: skip
-    given = operands(name, (a, b), fmt)
-    what = operation(name, given.formats, given.formats[0], input_subnormals=input_subnormals)
-    result = np.empty(given.shape, np.bool_) if out is None else out
-    check_output(result, given, {np.dtype(np.bool_)})
-    return evaluate(what, given, result, result, flags)
+    classes: Array = evaluate("classify", (a,), {"fmt": fmt, "out": out})
+    return classes

@@ -7,13 +7,10 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arithmetic.evaluate import evaluate, evaluate_rounded
-from fpsim.arithmetic.keywords import Rounded, WantedFlags, complete, rounded
-from fpsim.arithmetic.operands import Formats, Operands, check_output, operands, result_array
-from fpsim.arithmetic.operation import operation
-from fpsim.arrays import Array
+from fpsim.arithmetic.evaluate import evaluate
+from fpsim.arithmetic.keywords import Rounded, WantedFlags, rounded
+from fpsim.arithmetic.operands import Fillable, Formats
 from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.named import format as find_format
 from fpsim.formats.rounding import Rounding
 
 
@@ -32,7 +29,7 @@ def convert(a: npt.ArrayLike, to: FormatLike, **keywords: Unpack[Rounded]) -> An
       >>> fp.convert(np.float16([448, 500]), "e4m3")
       array([448, nan], dtype='float8_e4m3fn')
     """
-    return evaluate_rounded("convert", (a,), keywords, out_fmt=find_format(to))
+    return evaluate("convert", (a,), keywords, to)
 
 
 @rounded
@@ -48,29 +45,13 @@ def from_int(n: npt.ArrayLike, fmt: FormatLike, **keywords: Any) -> Any:
       >>> fp.decode(fp.from_int([1, 17, 1000], "e4m3", overflow="saturate"), "e4m3")
       array([  1.,  16., 448.], dtype=float32)
     """
-    words = complete("from_int", keywords)
-    array = np.asarray(n)
-    if array.size == 0 and not hasattr(n, "dtype"):
-        array = array.astype(np.int64)
-    if array.dtype.kind not in "iu":
-        raise TypeError(
-            f"n must be an array of integers of up to 64 bits; got {array.dtype}. fpsim.encode rounds floats."
-        )
-    found = find_format(fmt)
-    given = Operands((array.astype(f"{array.dtype.kind}8", copy=False),), (), array.shape, False)
-    what = operation(
-        "from_int", (), found, rounding=words["rounding"], overflow=words["overflow"],
-        subnormals=words["subnormals"], seed=words["seed"], random_bits=words["random_bits"],
-        tininess=words["tininess"], integer=given.codes[0].dtype,
-    )  # fmt: skip
-    result, target = result_array(words["out"], given, found)
-    return evaluate(what, given, result, target, words["flags"])
+    return evaluate("from_int", (n,), keywords, fmt)
 
 
 def to_int(
     a: npt.ArrayLike, dtype: npt.DTypeLike = np.int64, *, fmt: Formats = None,
     rounding: str | Rounding = "nearest_even", input_subnormals: str = "keep", seed: int | None = None,
-    random_bits: int = 32, flags: WantedFlags = False, out: Array | None = None,
+    random_bits: int = 32, flags: WantedFlags = False, out: Fillable | None = None,
 ) -> Any:  # fmt: skip
     """Values rounded to integers.
 
@@ -95,17 +76,8 @@ def to_int(
       >>> fp.to_int(np.float16([2.5, -1.75, 300, np.nan]), np.int8, flags=True)
       (array([  2,  -2, 127, 127], dtype=int8), array([ 1,  1, 16, 16], dtype=uint8))
     """
-    try:
-        integer = np.dtype(dtype)
-    except TypeError:
-        integer = np.dtype(np.void)  # not a dtype at all
-    if integer.kind not in "iu":
-        raise ValueError(f"dtype must be an integer dtype such as np.int32 or np.uint8; got {dtype!r}.")
-    given = operands("to_int", (a,), fmt)
-    what = operation(
-        "to_int", given.formats, given.formats[0], rounding=rounding, seed=seed, random_bits=random_bits,
-        input_subnormals=input_subnormals, integer=integer.newbyteorder("="),
-    )  # fmt: skip
-    result = np.empty(given.shape, integer) if out is None else out
-    check_output(result, given, {integer.newbyteorder("=")})
-    return evaluate(what, given, result, result, flags)
+    words = {
+        "fmt": fmt, "rounding": rounding, "input_subnormals": input_subnormals, "seed": seed,
+        "random_bits": random_bits, "flags": flags, "out": out,
+    }  # fmt: skip
+    return evaluate("to_int", (a,), words, dtype)

@@ -1,76 +1,108 @@
-"""From checked operands to results: takes the route, runs it over the arrays, and collects the flags."""
+"""From a call to results: checks it, takes the way to compute, runs that over the arrays, and collects the flags."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arithmetic.keywords import WantedFlags, complete
-from fpsim.arithmetic.operands import Operands, common_format, operands, result_array
-from fpsim.arithmetic.operation import Operation, operation
-from fpsim.arrays import Array
+from fpsim.arithmetic.keywords import complete
+from fpsim.arithmetic.operands import Operands, check_output, integers, operands
+from fpsim.arithmetic.operation import deciding, integer_dtype, operation_of
+from fpsim.arrays import Array, words
 from fpsim.errors import unknown
-from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.ieee import Flags
-from fpsim.formats.named import Format
+from fpsim.formats.named import DTYPES, Format
+from fpsim.runtime.elementwise import Run, run_elementwise
+from fpsim.runtime.pipeline import Stage, run_stages
 
 
-def rounded_operation(
-    name: str, formats: tuple[Format, ...], words: dict[str, Any], out_fmt: FormatLike | None = None
-) -> Operation:
-    """An operation that rounds, by its complete keywords; out_fmt: where it is no keyword."""
-    fmt = common_format(name, formats, words["out_fmt"] if out_fmt is None else out_fmt)
-    return operation(
-        name, formats, fmt, rounding=words["rounding"], overflow=words["overflow"], subnormals=words["subnormals"],
-        seed=words["seed"], random_bits=words["random_bits"], input_subnormals=words["input_subnormals"],
-        tininess=words["tininess"],
-    )  # fmt: skip
+class Plan(NamedTuple):
+    """What a call needs and its arrays do not decide."""
+
+    dtype: np.dtype[Any]  # of the result
+    accepted: frozenset[np.dtype[Any]]  # of arrays to fill
+    holds_codes: bool
+    core: Run  # the integer core
+    core_below: int  # results from which another way may be faster
+    route: Callable[[int], Run]  # the way for a number of results
+    cast: tuple[Stage, ...] | None  # what a conversion without flags comes to, where it is a cast
 
 
-def evaluate_rounded(
-    name: str, values: tuple[npt.ArrayLike, ...], keywords: Any, out_fmt: FormatLike | None = None
-) -> Any:
-    """The result of an operation that rounds, with flags where they are wanted."""
-    words = complete(name, keywords)
-    given = operands(name, values, words["fmt"])
-    what = rounded_operation(name, given.formats, words, out_fmt)
-    fmt = what.result.fmt
-    result, target = result_array(words["out"], given, fmt)
-    return evaluate(what, given, result, target, words["flags"])
+def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str, Any], target: Any = None) -> Any:
+    """The result of an operation, with flags where they are wanted.
 
-
-def evaluate(what: Operation, given: Operands, result: Array, target: Array, flags: WantedFlags) -> Any:
-    """Fill target, which is result's memory, and return result, with the flags where they are wanted."""
-    from fpsim.arithmetic.routes import route
-    from fpsim.casts.pipelines import encoding
-    from fpsim.runtime.elementwise import run_elementwise
-    from fpsim.runtime.pipeline import run_stages
-
-    if not (isinstance(flags, (bool, np.bool_)) or flags == "any"):
+    target: the format that convert and from_int round to, the dtype of to_int.
+    """
+    chosen = complete(name, keywords)
+    given = integers(values[0]) if name == "from_int" else operands(name, values, chosen["fmt"])
+    integer = given.codes[0].dtype if name == "from_int" else None
+    key = (name, given.formats, given.typed, target, integer, *deciding(chosen))
+    try:
+        plan = _plan(*key)
+    except TypeError:  # something that cannot be hashed: let the checks say what is wrong with it
+        plan = _plan.__wrapped__(*key)
+    result, flags = chosen["out"], chosen["flags"]
+    if result is None:
+        result = np.empty(given.shape, plan.dtype)
+    else:
+        check_output(result, given, plan.accepted)
+    filled = words(result) if plan.holds_codes else result
+    if flags is not False and not (isinstance(flags, (bool, np.bool_)) or flags == "any"):
         raise unknown("flags", flags, ("False", "True", "any"))
-    if what.name == "convert" and what.input_subnormals == "keep" and not flags and what.formats[0].bits > 16:
-        run_stages(encoding(what.formats[0], what.result), given.codes[0], target)  # a cast: no table, and no flags
+    if plan.cast is not None and not flags:
+        run_stages(plan.cast, given.codes[0], filled)
         return result
-    run = route(what, target.size)
+    run = plan.core if result.size < plan.core_below else plan.route(result.size)
+    if not flags:
+        run_elementwise(run, given.codes, (filled,), given.shape)
+        return result
     if flags == "any":
-        raised, lock = Flags.NONE, Lock()
+        return result, _any_flags(run, given, filled)
+    each = np.empty(given.shape, np.uint8)
+    run_elementwise(run, given.codes, (filled, each), given.shape)
+    return result, each
 
-        def run_and_collect(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int) -> None:
-            nonlocal raised
-            each = np.empty(targets[0].size, np.uint8)
-            run(sources, (*targets, each), first)
-            found = Flags(int(np.bitwise_or.reduce(each, initial=0)))
-            with lock:
-                raised |= found
 
-        run_elementwise(run_and_collect, given.codes, (target,), given.shape, whole=False)
-        return result, raised
-    if flags:
-        each = np.empty(given.shape, np.uint8)
-        run_elementwise(run, given.codes, (target, each), given.shape)
-        return result, each
-    run_elementwise(run, given.codes, (target,), given.shape)
-    return result
+def _any_flags(run: Run, given: Operands, filled: Array) -> Flags:
+    """Fill in results, and return the flags that any of them raised."""
+    raised, lock = Flags.NONE, Lock()
+
+    def run_and_collect(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int) -> None:
+        nonlocal raised
+        each = np.empty(targets[0].size, np.uint8)
+        run(sources, (*targets, each), first)
+        found = Flags(int(np.bitwise_or.reduce(each, initial=0)))
+        with lock:
+            raised |= found
+
+    run_elementwise(run_and_collect, given.codes, (filled,), given.shape, whole=False)
+    return raised
+
+
+@lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no seeds
+def _plan(
+    name: str, formats: tuple[Format, ...], typed: bool, target: Any, integer: np.dtype[Any] | None, *words: Any
+) -> Plan:
+    from fpsim.arithmetic import routes
+    from fpsim.casts.pipelines import encoding
+
+    dtype = integer_dtype(target) if name == "to_int" else None
+    what = operation_of(name, formats, target, dtype.newbyteorder("=") if dtype else integer, *words)
+    fmt, cast = what.result.fmt, None
+    if name == "convert" and what.input_subnormals == "keep" and formats[0].bits > 16:
+        cast = encoding(formats[0], what.result)  # no table, and no flags
+    if what.holds_codes:
+        accepted = {fmt.storage, DTYPES.get(fmt, fmt.storage)}
+        dtype = DTYPES.get(fmt, fmt.storage) if typed else fmt.storage
+    else:
+        accepted = {what.word}
+        dtype = dtype or what.word
+    return Plan(
+        dtype, frozenset(accepted), what.holds_codes, routes.by_core(what), routes.core_below(what),
+        partial(routes.route, what), cast,
+    )  # fmt: skip

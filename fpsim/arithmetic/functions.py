@@ -6,19 +6,14 @@ from typing import Any, Unpack
 
 import numpy.typing as npt
 
-from fpsim.arithmetic.evaluate import evaluate, evaluate_rounded
+from fpsim.arithmetic.evaluate import evaluate
 from fpsim.arithmetic.keywords import Rounded, WantedFlags, rounded
-from fpsim.arithmetic.operands import Formats, operands, result_array
-from fpsim.arithmetic.operation import operation
-from fpsim.arrays import Array
+from fpsim.arithmetic.operands import Fillable, Formats
 
 
 @rounded
 def add(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """a + b, rounded once.
-
-    Args:
-      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
 
     Example:
       >>> import fpsim as fp
@@ -28,30 +23,24 @@ def add(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
       >>> fp.add(np.uint8([0x38, 0x7E]), np.uint8([0x30, 0x7E]), fmt="e4m3", flags=True)
       (array([ 60, 127], dtype=uint8), array([0, 5], dtype=uint8))
     """
-    return evaluate_rounded("add", (a, b), keywords)
+    return evaluate("add", (a, b), keywords)
 
 
 @rounded
 def subtract(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """a - b, rounded once.
 
-    Args:
-      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
-
     Example:
       >>> import fpsim as fp
       >>> fp.subtract(np.float16([1, 1]), np.float16([1, 0.5]), rounding="down")
       array([-0. ,  0.5], dtype=float16)
     """
-    return evaluate_rounded("subtract", (a, b), keywords)
+    return evaluate("subtract", (a, b), keywords)
 
 
 @rounded
 def multiply(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """a * b, rounded once.
-
-    Args:
-      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
 
     Example:
       >>> import fpsim as fp
@@ -59,15 +48,12 @@ def multiply(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) ->
       >>> fp.decode(codes, "bf16")
       array([1.40625], dtype=float32)
     """
-    return evaluate_rounded("multiply", (a, b), keywords)
+    return evaluate("multiply", (a, b), keywords)
 
 
 @rounded
 def divide(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """a / b, rounded once; x / 0 raises DIVIDE_BY_ZERO and gives what the format has for Inf.
-
-    Args:
-      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
 
     Example:
       >>> import fpsim as fp
@@ -75,30 +61,24 @@ def divide(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> A
       >>> fp.divide(one, zero, flags="any")
       (array([   inf, 0.3333], dtype=float16), <Flags.INEXACT|DIVIDE_BY_ZERO: 9>)
     """
-    return evaluate_rounded("divide", (a, b), keywords)
+    return evaluate("divide", (a, b), keywords)
 
 
 @rounded
 def remainder(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """The remainder of IEEE 754: a - n * b, where n is the integer nearest a / b, ties to even; exact in its format.
 
-    Args:
-      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
-
     Example:
       >>> import fpsim as fp
       >>> fp.remainder(np.float16([5, 6, 7]), np.float16(4))
       array([ 1., -2., -1.], dtype=float16)
     """
-    return evaluate_rounded("remainder", (a, b), keywords)
+    return evaluate("remainder", (a, b), keywords)
 
 
 @rounded
 def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """a * b + c, rounded once.
-
-    Args:
-      a, b, c: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
 
     Example:
       >>> import fpsim as fp
@@ -106,42 +86,36 @@ def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike, **keywords: Unpack
       >>> fp.fma(x, x, np.float16(-1.002)), fp.add(fp.multiply(x, x), np.float16(-1.002))
       (array(9.5e-07, dtype=float16), array(0., dtype=float16))
     """
-    return evaluate_rounded("fma", (a, b, c), keywords)
+    return evaluate("fma", (a, b, c), keywords)
 
 
 @rounded
 def sqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """The square root, rounded once; of -0 it is -0, of any other negative number an invalid operation.
 
-    Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
-
     Example:
       >>> import fpsim as fp
       >>> fp.sqrt(np.float16([4, 2, -1]), flags=True)
       (array([2.   , 1.414,   nan], dtype=float16), array([ 0,  1, 16], dtype=uint8))
     """
-    return evaluate_rounded("sqrt", (a,), keywords)
+    return evaluate("sqrt", (a,), keywords)
 
 
 @rounded
 def round_to_integral(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """The integer that the rounding mode picks, in the same format; INEXACT where a was none.
 
-    Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
-
     Example:
       >>> import fpsim as fp
       >>> fp.round_to_integral(np.float16([2.5, -0.3]), rounding="nearest_even")
       array([ 2., -0.], dtype=float16)
     """
-    return evaluate_rounded("round_to_integral", (a,), keywords)
+    return evaluate("round_to_integral", (a,), keywords)
 
 
 def next_up(
     a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinite", flags: WantedFlags = False,
-    out: Array | None = None,
+    out: Fillable | None = None,
 ) -> Any:  # fmt: skip
     """The next larger value of the format.
 
@@ -155,12 +129,12 @@ def next_up(
       >>> fp.next_up(np.uint8([0x38, 0x80, 0x7E]), fmt="e4m3")
       array([ 57,   1, 127], dtype=uint8)
     """
-    return _on_codes("next_up", a, fmt, overflow, flags, out)
+    return evaluate("next_up", (a,), {"fmt": fmt, "overflow": overflow, "flags": flags, "out": out})
 
 
 def next_down(
     a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinite", flags: WantedFlags = False,
-    out: Array | None = None,
+    out: Fillable | None = None,
 ) -> Any:  # fmt: skip
     """The next smaller value of the format.
 
@@ -171,10 +145,10 @@ def next_down(
       >>> fp.next_down(np.float16([1, 0]))
       array([ 9.995e-01, -5.960e-08], dtype=float16)
     """
-    return _on_codes("next_down", a, fmt, overflow, flags, out)
+    return evaluate("next_down", (a,), {"fmt": fmt, "overflow": overflow, "flags": flags, "out": out})
 
 
-def negative(a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinite", out: Array | None = None) -> Any:
+def negative(a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinite", out: Fillable | None = None) -> Any:
     """-a: the sign bit flipped, that of NaN too. Formats without -0 keep their zero and their NaN.
 
     Args:
@@ -187,10 +161,10 @@ def negative(a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinit
       >>> fp.negative(np.uint8([0x38, 0x00, 0x7F]), fmt="e4m3")
       array([184, 128, 255], dtype=uint8)
     """
-    return _on_codes("negative", a, fmt, overflow, False, out)
+    return evaluate("negative", (a,), {"fmt": fmt, "overflow": overflow, "out": out})
 
 
-def absolute(a: npt.ArrayLike, *, fmt: Formats = None, out: Array | None = None) -> Any:
+def absolute(a: npt.ArrayLike, *, fmt: Formats = None, out: Fillable | None = None) -> Any:
     """|a|: the sign bit cleared, that of NaN too.
 
     Args:
@@ -202,12 +176,4 @@ def absolute(a: npt.ArrayLike, *, fmt: Formats = None, out: Array | None = None)
       >>> fp.absolute(np.float16([-1.5, -0.0]))
       array([1.5, 0. ], dtype=float16)
     """
-    return _on_codes("absolute", a, fmt, "nonfinite", False, out)
-
-
-def _on_codes(name: str, a: npt.ArrayLike, fmt: Formats, overflow: str, flags: WantedFlags, out: Array | None) -> Any:
-    """An operation on one operand that finds a code without rounding."""
-    given = operands(name, (a,), fmt)
-    what = operation(name, given.formats, given.formats[0], overflow=overflow)
-    result, target = result_array(out, given, given.formats[0])
-    return evaluate(what, given, result, target, flags)
+    return evaluate("absolute", (a,), {"fmt": fmt, "out": out})

@@ -1,16 +1,13 @@
-"""The keywords that every rounded operation takes: their types, defaults and description, once for all of them."""
+"""The operations on encoded arrays and the keywords that each takes: types, defaults and description, said once."""
 
 from __future__ import annotations
 
-import difflib
-import inspect
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any, Literal, TypedDict, TypeVar
 
-from fpsim.arithmetic.operands import Formats
-from fpsim.arrays import Array
+from fpsim.arithmetic.operands import Fillable, Formats
 from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.keywords import unknown_keyword, with_keywords
 from fpsim.formats.rounding import Rounding
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -30,7 +27,7 @@ class Rounded(TypedDict, total=False):
     random_bits: int
     flags: WantedFlags
     tininess: str
-    out: Array | None
+    out: Fillable | None
 
 
 DEFAULTS: Rounded = {
@@ -46,7 +43,28 @@ DEFAULTS: Rounded = {
     "tininess": "after",
     "out": None,
 }
+ALL = tuple(DEFAULTS)
+ROUNDED = (
+    "add", "subtract", "multiply", "divide", "remainder", "minimum", "maximum", "minimum_number", "maximum_number",
+    "fma", "sqrt",
+)  # fmt: skip
 
+# Operation -> the keywords that it takes, here and on the GPU.
+OPERATIONS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(ROUNDED, ALL),
+    **dict.fromkeys(("round_to_integral", "convert"), tuple(word for word in ALL if word != "out_fmt")),
+    "from_int": tuple(word for word in ALL if word not in ("fmt", "out_fmt", "input_subnormals")),
+    **dict.fromkeys(("equal", "less", "less_equal"), ("fmt", "input_subnormals", "flags", "out")),
+    **dict.fromkeys(("next_up", "next_down"), ("fmt", "overflow", "flags", "out")),
+    "negative": ("fmt", "overflow", "out"),
+    **dict.fromkeys(("absolute", "classify"), ("fmt", "out")),
+    "to_int": ("fmt", "rounding", "input_subnormals", "seed", "random_bits", "flags", "out"),
+}
+
+OPERANDS = """    Args:
+      {names}: {arrays} of a float dtype, or unsigned codes with `fmt`{shapes}.
+
+"""
 DESCRIPTIONS = {
     "fmt": """      fmt: format of operands that are codes; a tuple where they differ. Arrays of a float dtype
         (float16, float32, bfloat16, ml_dtypes) have theirs already.
@@ -56,8 +74,7 @@ DESCRIPTIONS = {
     "input_subnormals": """      input_subnormals: "keep", or "flush" to read subnormal operands as zeros.
 """,
 }
-
-HELP = """      rounding, overflow, subnormals, seed, random_bits: as in `fpsim.encode`.
+ENDING = """      rounding, overflow, subnormals, seed, random_bits: as in `fpsim.encode`.
       flags: True to return (result, flags) with uint8 flags per element, "any" for one `fpsim.Flags` of all.
       tininess: "after" or "before" rounding, which decides UNDERFLOW.
       out: array to fill, of the result's shape and dtype (or of its codes'); it may be an operand.
@@ -75,44 +92,33 @@ HELP = """      rounding, overflow, subnormals, seed, random_bits: as in `fpsim.
 """
 
 
-def rounded(function: Function, ending: str = HELP) -> Function:
-    """Show the keywords in a function's signature, and describe them in its docstring, which ends as given."""
-    signature = inspect.signature(function)
-    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    shown = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-        for name, default in DEFAULTS.items()
-        if name not in LACKS.get(function.__name__, ())
-    ]
-    function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
-    own_words = [text for name, text in DESCRIPTIONS.items() if name not in LACKS.get(function.__name__, ())]
-    function.__doc__ = (function.__doc__ or "").rstrip() + "\n\n    Keywords:\n" + "".join(own_words) + ending
-    return function
+def rounded(function: Function) -> Function:
+    """Show the keywords of an operation that rounds in its signature, and describe them and the operands."""
+    words = OPERATIONS[function.__name__]
+    summary, mark, example = (function.__doc__ or "").partition("    Example:")
+    if "    Args:" not in summary:
+        names = [name for name in ("a", "b", "c") if name in function.__code__.co_varnames]
+        several = len(names) > 1
+        summary += OPERANDS.format(
+            names=", ".join(names),
+            arrays="arrays" if several else "array",
+            shapes="; their shapes broadcast" if several else "",
+        )
+    function.__doc__ = summary + mark + example
+    described = "".join(text for word, text in DESCRIPTIONS.items() if word in words)
+    shown = {word: default for word, default in DEFAULTS.items() if word in words}
+    return with_keywords(Rounded, shown, f"    Keywords:\n{described}{ENDING}")(function)
 
 
-# Operations for which the arguments, or nothing, decide these.
-LACKS = {
-    "convert": ("out_fmt",),
-    "round_to_integral": ("out_fmt",),
-    "from_int": ("fmt", "out_fmt", "input_subnormals"),
-}
-
-
-def complete(name: str, keywords: Mapping[str, Any]) -> dict[str, Any]:
+def complete(name: str, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
     """The keywords of a call with defaults for the rest.
 
     Raises:
       TypeError: a keyword that the operation does not have.
     """
-    if not keywords.keys() <= _valid(name):
-        valid = [word for word in DEFAULTS if word in _valid(name)]
-        wrong = next(word for word in keywords if word not in valid)
-        near = difflib.get_close_matches(wrong, valid, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise TypeError(f"{name} takes the keywords {', '.join(valid)}; got {wrong!r}.{hint}")
+    if not keywords:
+        return DEFAULTS
+    for word in keywords:
+        if word not in OPERATIONS[name]:
+            raise unknown_keyword(name, word, OPERATIONS[name])
     return {**DEFAULTS, **keywords}
-
-
-@cache
-def _valid(name: str) -> frozenset[str]:
-    return frozenset(DEFAULTS) - frozenset(LACKS.get(name, ()))

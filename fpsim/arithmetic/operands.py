@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Collection
+from functools import cache
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import Array, code_array, format_of, from_torch, is_torch, overlaps, refuse_masked, words
+from fpsim.arrays import (
+    FORMAT_OF,
+    Array,
+    code_array,
+    format_of,
+    from_torch,
+    is_torch,
+    overlaps,
+    refuse_masked,
+    words,
+)
 from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.named import DTYPES, Format
+from fpsim.formats.named import Format
 from fpsim.formats.named import format as find_format
 
 Formats = FormatLike | tuple[FormatLike | None, ...] | None
 NAMES = ("a", "b", "c")
+
+
+UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+
+
+class Fillable(Protocol):
+    """An array that takes a result: one of NumPy, on the GPU of the operands' library."""
+
+    @property
+    def dtype(self) -> Any:
+        """What its elements are."""
+
+    @property
+    def shape(self) -> Any:
+        """Lengths of its axes."""
 
 
 class Operands(NamedTuple):
@@ -33,11 +60,24 @@ def operands(name: str, values: tuple[npt.ArrayLike, ...], fmt: Formats) -> Oper
       TypeError: neither codes nor floats of the format.
     """
     wanted = wanted_formats(name, fmt, len(values))
-    read = [read_operand(value, want, label) for value, want, label in zip(values, wanted, NAMES, strict=False)]
-    codes = tuple(code for code, _, _ in read)
-    return Operands(
-        codes, tuple(found for _, found, _ in read), _broadcast(name, codes), all(typed for _, _, typed in read)
-    )
+    codes, formats, typed = zip(*map(read_operand, values, wanted, NAMES), strict=True)
+    return Operands(codes, formats, _broadcast(name, codes), all(typed))
+
+
+def integers(n: npt.ArrayLike) -> Operands:
+    """Integers as 64-bit words of their kind, which have no format.
+
+    Raises:
+      TypeError: no integers, or longer ones.
+    """
+    array = np.asarray(n)
+    if array.size == 0 and not hasattr(n, "dtype"):
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(
+            f"n must be an array of integers of up to 64 bits; got {array.dtype}. fpsim.encode rounds floats."
+        )
+    return Operands((array.astype(f"{array.dtype.kind}8", copy=False),), (), array.shape, False)
 
 
 def wanted_formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
@@ -53,6 +93,13 @@ def wanted_formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
 
 def read_operand(value: npt.ArrayLike, wanted: Format | None, label: str) -> tuple[Array, Format, bool]:
     """(codes, format, whether the value came in a float dtype)."""
+    if type(value) is np.ndarray:  # what comes most often, without the questions to all else
+        dtype = value.dtype
+        stored = FORMAT_OF.get(dtype)
+        if stored is not None and (wanted is None or wanted is stored):
+            return value.view(UNSIGNED[dtype.itemsize]), stored, True
+        if wanted is not None and dtype is full_dtype(wanted):
+            return value, wanted, False
     refuse_masked(value, label)
     array = from_torch(value) if is_torch(value) else np.asarray(value)
     own = format_of(array.dtype)
@@ -84,9 +131,18 @@ def read_operand(value: npt.ArrayLike, wanted: Format | None, label: str) -> tup
     return codes.astype(wanted.storage, copy=False), wanted, False
 
 
+@cache
+def full_dtype(fmt: Format) -> np.dtype[Any] | None:
+    """The dtype of a format's codes where it holds nothing else."""
+    return fmt.storage if fmt.bits == 8 * fmt.storage.itemsize else None
+
+
 def _broadcast(name: str, codes: tuple[Array, ...]) -> tuple[int, ...]:
     shape = codes[0].shape
-    if all(code.shape == shape for code in codes):
+    for code in codes:
+        if code.shape != shape:
+            break
+    else:
         return shape
     try:
         return np.broadcast_shapes(*(code.shape for code in codes))
@@ -97,7 +153,7 @@ def _broadcast(name: str, codes: tuple[Array, ...]) -> tuple[int, ...]:
         ) from None
 
 
-def _names(dtypes: set[Any]) -> str:
+def _names(dtypes: Collection[np.dtype[Any]]) -> str:
     return " or ".join(sorted(np.dtype(dtype).name for dtype in dtypes))
 
 
@@ -111,34 +167,7 @@ def _is_same(codes: Array, out: Array) -> bool:
     )
 
 
-def common_format(name: str, formats: tuple[Format, ...], out_fmt: FormatLike | None) -> Format:
-    """The result's format: out_fmt, or that of all operands.
-
-    Raises:
-      ValueError: the operands differ and out_fmt does not decide.
-    """
-    if out_fmt is not None:
-        return find_format(out_fmt)
-    if len(set(formats)) > 1:
-        names = ", ".join(str(fmt) for fmt in formats)
-        raise ValueError(
-            f"{name} got operands in different formats ({names}): say which one the result is rounded to, "
-            f"as in out_fmt={formats[0].name!r}."
-        )
-    return formats[0]
-
-
-def result_array(out: Array | None, given: Operands, fmt: Format, name: str = "out") -> tuple[Array, Array]:
-    """(array to return, the same memory as words) for a result in a format: of its dtype if all operands had one."""
-    typed = DTYPES.get(fmt) if given.typed else None
-    if out is None:
-        result = np.empty(given.shape, typed or fmt.storage)
-        return result, words(result)
-    check_output(out, given, {fmt.storage, DTYPES.get(fmt, fmt.storage)}, name)
-    return out, words(out)
-
-
-def check_output(out: Any, given: Operands, accepted: set[Any], name: str = "out") -> None:
+def check_output(out: Any, given: Operands, accepted: Collection[np.dtype[Any]], name: str = "out") -> None:
     """Errors unless an array can take a result element by element while the operands are read.
 
     Raises:

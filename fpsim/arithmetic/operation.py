@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from fpsim.errors import unknown
-from fpsim.formats.cast_options import CastOptions, cast_options
+from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
 from fpsim.formats.named import FP64, Format
+from fpsim.formats.named import format as find_format
 from fpsim.formats.policies import SUBNORMALS
 from fpsim.formats.rounding import Rounding
 
@@ -36,7 +39,22 @@ class Operation(NamedTuple):
         """Bits of all operands together: those of an index into a table of every result."""
         return sum(fmt.bits for fmt in self.formats) or 64
 
+    @property
+    def holds_codes(self) -> bool:
+        """Whether results are codes, not truth values, classes or integers."""
+        return self.name not in FOUND and self.name != "to_int"
 
+    @property
+    def word(self) -> np.dtype[Any]:
+        """The dtype of results as words: codes, truth values, classes or integers."""
+        if self.name == "to_int":
+            assert self.integer is not None
+            return self.integer
+        return FOUND.get(self.name) or self.result.fmt.storage
+
+
+COMPARISONS = ("equal", "less", "less_equal")
+FOUND = {**dict.fromkeys(COMPARISONS, np.dtype(np.bool_)), "classify": np.dtype(np.uint8)}  # what is no code
 TO_INTEGERS = ("round_to_integral", "to_int")
 NARROW_ONLY = ("multiply", "divide", "remainder", "fma")  # take significands of up to 31 bits
 
@@ -79,6 +97,52 @@ def _checked(
     if out_fmt == FP64 and result.rounding is Rounding.STOCHASTIC and name not in TO_INTEGERS:
         raise ValueError("stochastic rounding works for results of up to 32 bits; got FP64. Choose another out_fmt.")
     return Operation(name, formats, result, input_subnormals, tininess, integer)
+
+
+WORDS = ("rounding", "overflow", "subnormals", "seed", "random_bits", "input_subnormals", "tininess")
+deciding = itemgetter("out_fmt", *WORDS)  # of a call's complete keywords, those that decide on results
+
+
+def operation_of(
+    name: str, formats: tuple[Format, ...], target: Any, integer: np.dtype[Any] | None, out_fmt: Any, *words: Any
+) -> Operation:
+    """The operation of a call: `target` is the format that a conversion names, what follows `deciding` gives."""
+    fmt = _result_format(name, formats, out_fmt, target)
+    return operation(name, formats, fmt, integer=integer, **dict(zip(WORDS, words, strict=True)))
+
+
+def _result_format(name: str, formats: tuple[Format, ...], out_fmt: FormatLike | None, target: Any) -> Format:
+    """The format of a result: the target of a conversion, out_fmt, or that of all operands.
+
+    Raises:
+      ValueError: the operands differ and out_fmt does not decide.
+    """
+    if name in ("convert", "from_int"):
+        return find_format(target)
+    if out_fmt is not None:
+        return find_format(out_fmt)
+    if len(set(formats)) > 1 and name not in COMPARISONS:
+        names = ", ".join(str(fmt) for fmt in formats)
+        raise ValueError(
+            f"{name} got operands in different formats ({names}): say which one the result is rounded to, "
+            f"as in out_fmt={formats[0].name!r}."
+        )
+    return formats[0]
+
+
+def integer_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """The dtype of integers that values are rounded to.
+
+    Raises:
+      ValueError: it is no integer dtype.
+    """
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = np.dtype(np.void)  # not a dtype at all
+    if found.kind not in "iu":
+        raise ValueError(f"dtype must be an integer dtype such as np.int32 or np.uint8; got {dtype!r}.")
+    return found
 
 
 def check_word(what: str, got: object, valid: tuple[str, ...]) -> None:

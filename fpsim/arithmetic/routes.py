@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numba
@@ -22,6 +22,7 @@ from fpsim.runtime.pipeline import PIECE, wrapping
 from fpsim.runtime.processor import keeps_ieee
 
 u64 = np.uint64
+WORD = np.dtype(u64)
 EXACT_PIECE = 1 << 12  # elements that pass through the integer core at a time, as 64-bit words
 TABLE_BITS = 16
 STREAM_BYTES = 1 << 23  # results from this size on would not stay in the caches
@@ -30,51 +31,65 @@ NO_RANDOM = np.zeros(0, np.uint32)
 NO_FLAGS = np.zeros(0, np.uint8)
 
 # (operands as words, random words, results as words, flags)
-Call = Callable[[tuple[Array, ...], Array, Array, Array], None]
+Call = Callable[[list[Array], Array, Array, Array], None]
 
 
 def route(operation: Operation, size: int) -> Run:
     """The way to compute `size` results: `run(codes of operands, (results,) or (results, flags), first)`."""
-    by_core, tabulated, floats_first = _preference(operation)
+    tabulated, floats_first = _preference(operation)
     if size >= FLOAT_FROM and floats_first:
         return _by_float(operation)
-    if tabulated and 1 << operation.operand_bits <= 4 * size:
+    if tabulated and size >= _table_from(operation):
         return _by_table(operation)
     if size >= FLOAT_FROM and not tabulated and not numba.config.DISABLE_JIT:
         return _by_float(operation)
-    return by_core
+    return by_core(operation)
+
+
+def core_below(operation: Operation) -> int:
+    """How many results another way than the integer core takes at least."""
+    tabulated, _ = _preference(operation)
+    return min(FLOAT_FROM, _table_from(operation)) if tabulated else FLOAT_FROM
+
+
+def _table_from(operation: Operation) -> int:
+    """Results from which a table of all of them repays the making."""
+    return -(-(1 << operation.operand_bits) // 4)
 
 
 @lru_cache(maxsize=4096)
-def _preference(operation: Operation) -> tuple[Run, bool, bool]:
-    """(the integer core, whether a table of all results is small enough, whether a float loop beats it)."""
+def _preference(operation: Operation) -> tuple[bool, bool]:
+    """(whether a table of all results is small enough, whether a float loop beats it)."""
     few = operation.operand_bits <= TABLE_BITS and len(operation.formats) <= 2
     tabulated = few and not operation.is_stochastic
-    return _by_core(operation), tabulated, operation.name == "sqrt" and _nearest(operation) is not None
+    return tabulated, operation.name == "sqrt" and _nearest(operation) is not None
 
 
 # ---- the integer core
 
 
 @lru_cache(maxsize=4096)
-def _by_core(operation: Operation) -> Run:
+def by_core(operation: Operation) -> Run:
+    """The loop over the integer core, which every operation has."""
     call, seed = _core_call(operation), operation.result.seed
     stochastic = operation.is_stochastic
 
     def run(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int) -> None:
-        size = min(EXACT_PIECE, targets[0].size)
-        operands, results, raised = np.empty((len(sources), size), u64), np.empty(size, u64), np.empty(size, np.uint8)
-        for start in range(0, targets[0].size, EXACT_PIECE):
-            stop = min(start + EXACT_PIECE, targets[0].size)
-            length = stop - start
-            for operand, source in zip(operands, sources, strict=True):
-                np.copyto(operand[:length], source[start:stop], casting="unsafe")
-            random = _random_words(first + start, length, seed) if stochastic and seed is not None else NO_RANDOM
-            words = tuple(operand[:length] for operand in operands)
-            call(words, random, results[:length], raised[:length])
-            np.copyto(targets[0][start:stop], results[:length], casting="unsafe")
-            if len(targets) > 1:
-                targets[1][start:stop] = raised[:length]
+        size = targets[0].size
+        if size <= EXACT_PIECE:
+            run_piece(sources, targets, first)
+            return
+        for start in range(0, size, EXACT_PIECE):
+            piece = slice(start, start + EXACT_PIECE)
+            run_piece(tuple(x[piece] for x in sources), tuple(y[piece] for y in targets), first + start)
+
+    def run_piece(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int) -> None:
+        size = targets[0].size
+        random = NO_RANDOM if seed is None or not stochastic else _random_words(first, size, seed)
+        results = np.empty(size, u64)
+        flags = targets[1] if len(targets) > 1 else np.empty(size, np.uint8)
+        call([source.astype(WORD) for source in sources], random, results, flags)
+        np.copyto(targets[0], results, casting="unsafe")
 
     return run
 
@@ -132,14 +147,14 @@ def _rounding_loop(name: str) -> Any:
 @lru_cache(maxsize=4096)
 def _by_float(operation: Operation) -> Run:
     """FP16 and BF16 to nearest even by loops of their own, what float32 or float64 hold by general ones."""
-    by_core = _by_core(operation)
+    exact = by_core(operation)
     fast = _ordered(operation) or _nearest(operation) or _general(operation)
     if fast is None:
-        return by_core
+        return exact
 
     def run(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int) -> None:
         if not keeps_ieee() or not fast(sources, targets):
-            by_core(sources, targets, first)
+            exact(sources, targets, first)
 
     return run
 
@@ -265,20 +280,7 @@ def _tables(operation: Operation) -> tuple[Array, Array]:
     else:
         low = operation.formats[1].bits
         sources = (index >> low, index & ((1 << low) - 1))
-    results, flags = np.empty(index.size, result_dtype(operation)), np.empty(index.size, np.uint8)
+    results, flags = np.empty(index.size, operation.word), np.empty(index.size, np.uint8)
     with wrapping():
-        _by_core(operation)(sources, (results, flags), 0)
+        by_core(operation)(sources, (results, flags), 0)
     return results, flags
-
-
-@cache
-def result_dtype(operation: Operation) -> np.dtype[Any]:
-    """The dtype of results as words."""
-    if operation.name in COMPARISONS:
-        return np.dtype(np.bool_)
-    if operation.name == "classify":
-        return np.dtype(np.uint8)
-    if operation.name == "to_int":
-        assert operation.integer is not None
-        return operation.integer
-    return operation.result.fmt.storage

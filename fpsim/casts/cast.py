@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import FORMAT_OF, Array, code_array, float_array, output, words
-from fpsim.formats.cast_options import FormatLike, cast_options
+from fpsim.formats.cast_options import CastKeywords, FormatLike, options_of, with_cast_keywords
 from fpsim.formats.named import DTYPES, FP32, FP64, Format
 from fpsim.formats.named import format as find_format
-from fpsim.formats.rounding import Rounding
+from fpsim.runtime.pipeline import run_stages
 
 
-def encode(
-    x: npt.ArrayLike,
-    fmt: FormatLike,
-    *,
-    rounding: str | Rounding = "nearest_even",
-    overflow: str = "nonfinite",
-    subnormals: str = "keep",
-    seed: int | None = None,
-    random_bits: int = 32,
-    out: Array | None = None,
-) -> Array:
+@with_cast_keywords
+def encode(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywords: Unpack[CastKeywords]) -> Array:
     """Round floats to a format, as codes.
 
     Args:
@@ -65,9 +57,8 @@ def encode(
       array([1.125, 1.125, 1.   , 1.   ], dtype=float32)
     """
     from fpsim.casts import pipelines
-    from fpsim.runtime.pipeline import run_stages
 
-    options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
+    options = options_of(encode, fmt, keywords)
     source, source_fmt = float_array(x)
     target = output(out, source.shape, options.fmt.storage, source)
     run_stages(pipelines.encoding(source_fmt, options), words(source), target)
@@ -97,7 +88,6 @@ def decode(codes: npt.ArrayLike, fmt: FormatLike, dtype: npt.DTypeLike = np.floa
       array([  1., 448.,  nan], dtype=float32)
     """
     from fpsim.casts import pipelines
-    from fpsim.runtime.pipeline import run_stages
 
     found = find_format(fmt)
     target_fmt = _float_format(dtype)
@@ -108,17 +98,8 @@ def decode(codes: npt.ArrayLike, fmt: FormatLike, dtype: npt.DTypeLike = np.floa
     return target
 
 
-def quantize(
-    x: npt.ArrayLike,
-    fmt: FormatLike,
-    *,
-    rounding: str | Rounding = "nearest_even",
-    overflow: str = "nonfinite",
-    subnormals: str = "keep",
-    seed: int | None = None,
-    random_bits: int = 32,
-    out: Array | None = None,
-) -> Array:
+@with_cast_keywords
+def quantize(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywords: Unpack[CastKeywords]) -> Array:
     """Round floats to the values of a format, in their own dtype: `decode(encode(x))` in one pass.
 
     Args: as for `encode`; `out` has the dtype of the result.
@@ -136,9 +117,8 @@ def quantize(
       array([3.125e-01, 3.000e+00, 5.120e+02], dtype=float32)
     """
     from fpsim.casts import pipelines
-    from fpsim.runtime.pipeline import run_stages
 
-    options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
+    options = options_of(quantize, fmt, keywords)
     source, source_fmt = float_array(x)
     target_fmt = FP64 if source_fmt == FP64 else FP32
     refuse_unless_held(options.fmt, target_fmt, "pass x.astype(np.float64)")
@@ -147,17 +127,8 @@ def quantize(
     return target
 
 
-def cast(
-    x: npt.ArrayLike,
-    fmt: FormatLike,
-    *,
-    rounding: str | Rounding = "nearest_even",
-    overflow: str = "nonfinite",
-    subnormals: str = "keep",
-    seed: int | None = None,
-    random_bits: int = 32,
-    out: Array | None = None,
-) -> Array:
+@with_cast_keywords
+def cast(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywords: Unpack[CastKeywords]) -> Array:
     """Round floats to a format that NumPy or ml_dtypes has a dtype for.
 
     Args: as for `encode`; `out` has the format's dtype.
@@ -174,16 +145,13 @@ def cast(
       >>> fp.cast(np.float64([1.0, 0.3]), fp.E4M3)
       array([1, 0.3125], dtype='float8_e4m3fn')
     """
-    options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
+    options = options_of(cast, fmt, keywords)
     dtype = options.fmt.dtype
     if dtype is None:
         raise ValueError(f"{options.fmt} has no NumPy or ml_dtypes dtype to cast to. Use fpsim.encode or quantize.")
     source = np.asarray(x)
     target = output(out, source.shape, dtype, source)
-    encode(
-        source, options.fmt, rounding=options.rounding, overflow=overflow, subnormals=subnormals, seed=seed,
-        random_bits=random_bits, out=words(target),
-    )  # fmt: skip
+    encode(source, fmt, out=words(target), **keywords)
     return target
 
 

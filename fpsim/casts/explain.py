@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import float_array, words
 from fpsim.casts.cast import encode
-from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
+from fpsim.formats.cast_options import CastKeywords, CastOptions, FormatLike, options_of, with_cast_keywords
 from fpsim.formats.named import Format
 from fpsim.formats.rounding import Rounding
 
@@ -79,16 +80,8 @@ class Explanation:
         return f"{value!r} = {_fields(code, self.fmt)}"
 
 
-def explain(
-    x: npt.ArrayLike,
-    fmt: FormatLike,
-    *,
-    rounding: str | Rounding = "nearest_even",
-    overflow: str = "nonfinite",
-    subnormals: str = "keep",
-    seed: int | None = None,
-    random_bits: int = 32,
-) -> Explanation:
+@with_cast_keywords
+def explain(x: npt.ArrayLike, fmt: FormatLike, **keywords: Unpack[CastKeywords]) -> Explanation:
     """Explain the cast of one value.
 
     Args:
@@ -112,7 +105,7 @@ def explain(
         result   4.0 = code 0x48 = 0b0_1001_000
         because  the value lies halfway, and nearest_even takes the neighbour with the even code
     """
-    options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
+    options = options_of(explain, fmt, keywords)
     source, _ = float_array(x)
     if source.size != 1:
         raise ValueError(f"explain takes one value; got {source.size}. Pass a single element, such as x[0].")

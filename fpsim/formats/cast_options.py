@@ -1,20 +1,42 @@
-"""The keywords of a cast, checked and as the numbers that loops take."""
+"""The keywords of a cast: their types and defaults, said once, and checked."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from fpsim.errors import unknown
+from fpsim.formats.keywords import check_keywords, with_keywords
 from fpsim.formats.named import Format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.policies import SUBNORMALS, overflow_outcome
 from fpsim.formats.rounding import Rounding, rounding_mode
 
 FormatLike = str | Format | npt.DTypeLike
+
+
+class CastKeywords(TypedDict, total=False):
+    """The keywords of a cast, as `fpsim.encode` describes them."""
+
+    rounding: str | Rounding
+    overflow: str
+    subnormals: str
+    seed: int | None
+    random_bits: int
+
+
+DEFAULTS: CastKeywords = {
+    "rounding": "nearest_even",
+    "overflow": "nonfinite",
+    "subnormals": "keep",
+    "seed": None,
+    "random_bits": 32,
+}
+with_cast_keywords = with_keywords(CastKeywords, DEFAULTS)
 
 
 class CastOptions(NamedTuple):
@@ -52,11 +74,11 @@ def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, seed: Any,
 
 def cast_options(
     fmt: FormatLike,
-    rounding: str | Rounding = "nearest_even",
-    overflow: str = "nonfinite",
-    subnormals: str = "keep",
-    seed: int | None = None,
-    random_bits: int = 32,
+    rounding: str | Rounding = DEFAULTS["rounding"],
+    overflow: str = DEFAULTS["overflow"],
+    subnormals: str = DEFAULTS["subnormals"],
+    seed: int | None = DEFAULTS["seed"],
+    random_bits: int = DEFAULTS["random_bits"],
 ) -> CastOptions:
     """Check the keywords of a cast.
 
@@ -68,3 +90,14 @@ def cast_options(
         return _checked(spec, rounding, overflow, subnormals, seed, random_bits)
     except TypeError:  # something that cannot be hashed: let the checks say what is wrong with it
         return _checked.__wrapped__(spec, rounding, overflow, subnormals, seed, random_bits)
+
+
+def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeywords) -> CastOptions:
+    """The same for the keywords that a function was given.
+
+    Raises:
+      TypeError: it has no such keyword.
+      ValueError: as above.
+    """
+    check_keywords(function, keywords, DEFAULTS)
+    return cast_options(fmt, **keywords)

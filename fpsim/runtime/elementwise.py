@@ -20,6 +20,10 @@ def run_elementwise(
     run: Run, sources: tuple[Array, ...], targets: tuple[Array, ...], shape: tuple[int, ...], whole: bool = True
 ) -> None:
     """Fill targets (of the shape) from sources that broadcast to it; pieces only, unless `whole`."""
+    if targets[0].size <= PIECE and _are_plain(sources, shape) and _are_plain(targets, shape):
+        with wrapping():
+            run(tuple([x.reshape(-1) for x in sources]), tuple([y.reshape(-1) for y in targets]), 0)
+        return
     flat_sources = [_flat(source, shape) for source in sources]
     flat_targets = [_flat(target, shape) for target in targets]
     if any(array is None for array in (*flat_sources, *flat_targets)):
@@ -45,6 +49,15 @@ def run_elementwise(
                 run(pieces, tuple(target[begin:end] for target in flat_targets), begin)  # type: ignore[index]
 
     over_spans(size, work)
+
+
+def _are_plain(arrays: tuple[Array, ...], shape: tuple[int, ...]) -> bool:
+    """Whether arrays are runs of memory of one shape, which most are that are short."""
+    for array in arrays:
+        flags = array.flags
+        if array.shape != shape or not (flags.c_contiguous and flags.aligned and array.dtype.isnative):
+            return False
+    return True
 
 
 def _flat(array: Array, shape: tuple[int, ...]) -> Array | None:

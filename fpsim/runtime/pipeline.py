@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -18,6 +17,7 @@ from fpsim.runtime.threads import over_spans
 
 Array = npt.NDArray[Any]
 PIECE = 1 << 17  # elements
+AS_IT_IS = nullcontext()
 
 
 class Stage(NamedTuple):
@@ -51,7 +51,9 @@ def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: i
 
 def wrapping() -> AbstractContextManager[Any]:
     """Words wrap around and floats overflow on purpose, which NumPy would report where kernels run as plain Python."""
-    return np.errstate(all="ignore") if numba.config.DISABLE_JIT else nullcontext()
+    import numba
+
+    return np.errstate(all="ignore") if numba.config.DISABLE_JIT else AS_IT_IS
 
 
 def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first: int) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 SMALLEST = 1 << 20  # elements below which one thread is as fast
 ALIGNMENT = 4096  # spans start at multiples, so that no two threads share a cache line
@@ -34,6 +37,8 @@ def _mark_as_worker() -> None:
 
 @cache
 def _pool(workers: int) -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor
+
     return ThreadPoolExecutor(workers, thread_name_prefix="fpsim", initializer=_mark_as_worker)
 
 

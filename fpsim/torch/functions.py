@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.formats.cast_options import DEFAULTS
+from fpsim.formats.keywords import check_keywords, with_keywords
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.scaling import encode as scaled_cast
 from fpsim.scaling.recipes import TILE_1X128
@@ -43,22 +45,32 @@ __all__ = [
 Seed = int | Tensor | None
 
 
+class CastOfTensor(TypedDict, total=False):
+    """The keywords of a cast, whose seed may be a tensor."""
+
+    rounding: str | Rounding
+    overflow: str | None
+    subnormals: str
+    seed: Seed
+    random_bits: int
+
+
+SCALED_DEFAULTS = {**DEFAULTS, "overflow": None}
+
+
+@with_keywords(CastOfTensor, SCALED_DEFAULTS)
 def fake_quantize(
     x: Tensor,
     fmt: Any,
     scaling: Scaling | None = None,
     *,
-    rounding: str | Rounding = "nearest_even",
-    overflow: str | None = None,
-    subnormals: str = "keep",
-    seed: Seed = None,
-    random_bits: int = 32,
     scales: npt.ArrayLike | Tensor | None = None,
     backward_fmt: Any = None,
     backward_scaling: Scaling | None = None,
     backward_rounding: str | Rounding = "nearest_even",
     backward_overflow: str | None = None,
     backward_seed: Seed = None,
+    **keywords: Unpack[CastOfTensor],
 ) -> Tensor:
     """Quantise a tensor, with a gradient: straight through, and zero where an element was clipped.
 
@@ -98,7 +110,7 @@ def fake_quantize(
       ([0.5, 1.5, -6.0], [1.0, 1.0, 0.0])
     """
     _refuse_other(x)
-    spec = _spec(fmt, scaling, rounding, overflow, subnormals, random_bits)
+    spec, seed = _cast(fake_quantize, fmt, scaling, keywords)
     if scales is not None and scaling is None:
         raise ValueError("scales need a scaling, whose block says what shares one; got None. Pass fp.scalings.TENSOR.")
     backward = ""
@@ -107,22 +119,13 @@ def fake_quantize(
     elif backward_scaling is not None or _is_stochastic(backward_rounding):
         raise ValueError("backward_scaling and backward_rounding need a backward_fmt; got None. Pass fp.E5M2, say.")
     values: Tensor = fake_quantize_op(
-        x, spec, _seed(seed, rounding, "seed"), _scales(scales), backward,
-        _seed(backward_seed, backward_rounding, "backward_seed"),
+        x, spec, seed, _scales(scales), backward, _seed(backward_seed, backward_rounding, "backward_seed"),
     )  # fmt: skip
     return values if x.dtype.itemsize == 1 else values.to(x.dtype)
 
 
-def quantize(
-    x: Tensor,
-    fmt: Any,
-    *,
-    rounding: str | Rounding = "nearest_even",
-    overflow: str = "nonfinite",
-    subnormals: str = "keep",
-    seed: Seed = None,
-    random_bits: int = 32,
-) -> Tensor:
+@with_keywords(CastOfTensor, DEFAULTS)
+def quantize(x: Tensor, fmt: Any, **keywords: Unpack[CastOfTensor]) -> Tensor:
     """`fp.quantize` of a tensor. It has no gradient, and says so when asked; see `fake_quantize`.
 
     Returns:
@@ -136,23 +139,16 @@ def quantize(
       tensor([3.1250e-01, 3.0000e+00, 5.1200e+02])
     """
     _refuse_other(x)
-    spec = _spec(fmt, None, rounding, overflow, subnormals, random_bits)
-    values: Tensor = quantize_op(x, spec, _seed(seed, rounding, "seed"), None)
+    spec, seed = _cast(quantize, fmt, None, keywords)
+    values: Tensor = quantize_op(x, spec, seed, None)
     return values
 
 
+@with_keywords(CastOfTensor, SCALED_DEFAULTS)
 def quantize_scaled(
-    x: Tensor,
-    fmt: Any,
-    scaling: Scaling = TILE_1X128,
-    *,
-    rounding: str | Rounding = "nearest_even",
-    overflow: str | None = None,
-    subnormals: str = "keep",
-    seed: Seed = None,
-    random_bits: int = 32,
-    scales: npt.ArrayLike | Tensor | None = None,
-) -> Tensor:
+    x: Tensor, fmt: Any, scaling: Scaling = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
+    **keywords: Unpack[CastOfTensor],
+) -> Tensor:  # fmt: skip
     """`fp.quantize_scaled` of a tensor. It has no gradient, and says so when asked; see `fake_quantize`.
 
     Returns:
@@ -168,21 +164,13 @@ def quantize_scaled(
     _refuse_other(x)
     if scaling is None:
         raise TypeError("scaling must be an fp.Scaling, such as fp.scalings.TILE_1X128; got None. Use quantize.")
-    spec = _spec(fmt, scaling, rounding, overflow, subnormals, random_bits)
-    values: Tensor = quantize_op(x, spec, _seed(seed, rounding, "seed"), _scales(scales))
+    spec, seed = _cast(quantize_scaled, fmt, scaling, keywords)
+    values: Tensor = quantize_op(x, spec, seed, _scales(scales))
     return values
 
 
-def encode(
-    x: Tensor,
-    fmt: Any,
-    *,
-    rounding: str | Rounding = "nearest_even",
-    overflow: str = "nonfinite",
-    subnormals: str = "keep",
-    seed: Seed = None,
-    random_bits: int = 32,
-) -> Tensor:
+@with_keywords(CastOfTensor, DEFAULTS)
+def encode(x: Tensor, fmt: Any, **keywords: Unpack[CastOfTensor]) -> Tensor:
     """`fp.encode` of a tensor: codes as unsigned integers.
 
     Returns:
@@ -197,8 +185,8 @@ def encode(
       tensor([ 56,  42, 127], dtype=torch.uint8)
     """
     _refuse_other(x)
-    spec = _spec(fmt, None, rounding, overflow, subnormals, random_bits)
-    codes: Tensor = encode_op(x.detach(), spec, _seed(seed, rounding, "seed"))
+    spec, seed = _cast(encode, fmt, None, keywords)
+    codes: Tensor = encode_op(x.detach(), spec, seed)
     return codes
 
 
@@ -238,18 +226,11 @@ class ScaledTensors(NamedTuple):
     zero_points: Tensor | None
 
 
+@with_keywords(CastOfTensor, SCALED_DEFAULTS)
 def encode_scaled(
-    x: Tensor,
-    fmt: Any,
-    scaling: Scaling = TILE_1X128,
-    *,
-    rounding: str | Rounding = "nearest_even",
-    overflow: str | None = None,
-    subnormals: str = "keep",
-    seed: int | None = None,
-    random_bits: int = 32,
-    scales: npt.ArrayLike | Tensor | None = None,
-) -> ScaledTensors:
+    x: Tensor, fmt: Any, scaling: Scaling = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
+    **keywords: Unpack[CastOfTensor],
+) -> ScaledTensors:  # fmt: skip
     """`fp.encode_scaled` of a tensor: what a matrix unit takes. Compiled graphs break here.
 
     Returns:
@@ -265,11 +246,8 @@ def encode_scaled(
     """
     _refuse_other(x)
     given = array_of(scales) if isinstance(scales, Tensor) else scales
-    words: dict[str, Any] = {
-        "rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed, "random_bits": random_bits,
-        "scales": given,
-    }  # fmt: skip
-    return _encoded_tensors(x, fmt, scaling, words)
+    check_keywords(encode_scaled, keywords, SCALED_DEFAULTS)
+    return _encoded_tensors(x, fmt, scaling, {**keywords, "scales": given})
 
 
 def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling, words: dict[str, Any]) -> ScaledTensors:
@@ -322,6 +300,19 @@ def _refuse_other(x: object) -> None:
     assert isinstance(x, Tensor)
     if x.dtype not in FLOAT_DTYPES:
         raise TypeError(f"x must be a tensor of real floats, one per element; got {x.dtype}. Convert with x.float().")
+
+
+def _cast(
+    function: Callable[..., Any], fmt: Any, scaling: Scaling | None, keywords: CastOfTensor
+) -> tuple[str, Tensor | None]:
+    """The text and the seed of a cast, as the operators take them."""
+    check_keywords(function, keywords, DEFAULTS)
+    rounding = keywords.get("rounding", "nearest_even")
+    spec = _spec(
+        fmt, scaling, rounding, keywords.get("overflow"), keywords.get("subnormals", "keep"),
+        keywords.get("random_bits", 32),
+    )  # fmt: skip
+    return spec, _seed(keywords.get("seed"), rounding, "seed")
 
 
 def _text(fmt: Any, scaling: Any, rounding: Any, overflow: Any, subnormals: Any, random_bits: Any) -> str:

@@ -71,6 +71,19 @@ def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> Operands:
     )  # fmt: skip
 
 
+def integers(n: Any) -> tuple[Operands, np.dtype[Any]]:
+    """Integers on the GPU, which have no format, and the 64-bit dtype of their kind.
+
+    Raises:
+      TypeError: no array of integers on the GPU.
+    """
+    source = gpu_array(n, "n")
+    if source.fmt is not None:
+        raise TypeError(f"n must be an array of integers on the GPU; got {n.dtype}. fpsim.gpu.encode rounds floats.")
+    signed = not str(n.dtype).removeprefix("torch.").startswith("u")
+    return Operands((source.words,), (1,), (), source.shape, source, False), np.dtype("i8" if signed else "u8")
+
+
 def _is_number(value: Any) -> bool:
     """Whether a value is one number of the CPU: of Python, or an array of NumPy without axes."""
     if isinstance(value, (int, float, np.generic)):

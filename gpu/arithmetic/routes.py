@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,14 @@ from fpsim.arithmetic.operation import Operation
 from fpsim.core.layouts import pack_plan, unpack_layout
 from fpsim.core.operations import COMPARISONS
 from fpsim.formats.rounding import Rounding
-from fpsim.gpu.arithmetic.exact_kernels import comparison_kernel, rounding_kernel
+from fpsim.gpu.arithmetic.exact_kernels import (
+    comparison_kernel,
+    from_integer_kernel,
+    neighbour_kernel,
+    rounding_kernel,
+    sign_kernel,
+    to_integer_kernel,
+)
 from fpsim.gpu.arithmetic.operands import Operands
 from fpsim.gpu.arithmetic.pair_kernels import elements_at_once, elementwise_kernel, looks_up
 from fpsim.gpu.core import float_arithmetic
@@ -26,6 +33,9 @@ from fpsim.gpu.device.launch import launch, launch_shared, scratch, uploaded
 u64 = np.uint64
 
 TABLE_BITS = 16  # of all operands together
+SIGNS = ("negative", "absolute", "classify")  # what looks at a code alone
+# What is neither rounded nor compared, or no code: by the integer core alone.
+CORE_ONLY = (*SIGNS, "next_up", "next_down", "from_int", "to_int")
 NO_WORDS = np.zeros(1, np.uint32)
 
 
@@ -33,7 +43,7 @@ def compute(what: Operation, given: Operands, results: Any, flags: Any) -> None:
     """Fill in the results of an operation that rounds or compares, and the flags if there is room for them."""
     if given.size == 0:
         return
-    if flags.size == 0 and not what.is_stochastic:
+    if flags.size == 0 and not what.is_stochastic and what.name not in CORE_ONLY:
         if what.operand_bits <= TABLE_BITS and 1 << what.operand_bits <= 4 * given.size:
             if results.dtype.itemsize <= 2:
                 _by_table(what, given, results)
@@ -47,21 +57,42 @@ def compute(what: Operation, given: Operands, results: Any, flags: Any) -> None:
 
 def by_core(what: Operation, given: Operands, results: Any, flags: Any) -> None:
     """The same by the integer core."""
+    name, integer, queue = what.name, what.integer, partial(_queue, given)
     layouts = [uploaded(unpack_layout(operand, what.input_subnormals)) for operand in given.formats]
-    if what.name in COMPARISONS:
-        launch(
-            comparison_kernel(what.name), given.like, given.size, *given.words, *given.steps, results, flags, *layouts
-        )  # fmt: skip
+    if name in COMPARISONS:
+        queue(comparison_kernel(name), *given.steps, results, flags, *layouts)
         return
     fmt, rounding, overflow, subnormals, seed, random_bits = what.result
     plan = pack_plan(fmt, rounding, overflow, subnormals, random_bits, what.tininess)
-    words, steps = _three(given)
-    key = 0 if seed is None else seed
-    launch(
-        rounding_kernel(what.name, int(rounding)), given.like, given.size, *words, *steps, results, flags,
-        *(layouts + layouts[:1] * (3 - len(layouts))), uploaded(plan.layout), u64(plan.rules), u64(key & 0xFFFFFFFF),
-        u64(key >> 32),
-    )  # fmt: skip
+    mode, key, out = int(rounding), seed or 0, uploaded(plan.layout)
+    keys = u64(key & 0xFFFFFFFF), u64(key >> 32)
+    if name in ("next_up", "next_down"):
+        queue(neighbour_kernel(int(name == "next_down")), results, flags, *layouts, out)
+    elif name in SIGNS:
+        queue(sign_kernel(name), results, *layouts, out)
+    elif name == "from_int":
+        assert integer is not None
+        sign = 1 << (8 * given.words[0].dtype.itemsize - 1) if integer.kind == "i" else 0
+        queue(from_integer_kernel(mode), results, flags, u64(sign), out, u64(plan.rules), *keys)
+    elif name == "to_int":
+        assert integer is not None
+        limits, random_mask = np.iinfo(integer), ((1 << random_bits) - 1) << (32 - random_bits)
+        queue(
+            to_integer_kernel(mode), results, flags, *layouts, u64(-int(limits.min)), u64(limits.max),
+            u64(random_mask), u64((1 << 8 * integer.itemsize) - 1), *keys,
+        )  # fmt: skip
+    else:
+        words, steps = _three(given)
+        layouts += layouts[:1] * (3 - len(layouts))
+        launch(
+            rounding_kernel(name, mode), given.like, given.size, *words, *steps, results, flags, *layouts, out,
+            u64(plan.rules), *keys,
+        )  # fmt: skip
+
+
+def _queue(given: Operands, kernel: Any, *arguments: Any) -> None:
+    """Launch a kernel over the operands that there are."""
+    launch(kernel, given.like, given.size, *given.words, *arguments)
 
 
 def no_flags() -> Any:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from fpsim.casts.cast import refuse_unless_held
 from fpsim.core.layouts import DecodePlan, decode_plan, encode_plan, source_width
-from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
+from fpsim.formats.cast_options import CastKeywords, CastOptions, FormatLike, options_of, with_cast_keywords
 from fpsim.formats.named import DTYPES, FP32, FP64, NAMED, Format
 from fpsim.formats.named import format as find_format
-from fpsim.formats.rounding import Rounding
 from fpsim.gpu.casts.kernels import Way, cast_kernel, look_up_kernel, outside_kernel
 from fpsim.gpu.device.array import gpu_array, result_like
 from fpsim.gpu.device.copies import refuse_overlap
@@ -24,10 +23,8 @@ from fpsim.gpu.device.launch import fetched, launch, scratch, uploaded, zeroed
 u64 = np.uint64
 
 
-def encode(
-    x: Any, fmt: FormatLike, *, rounding: str | Rounding = "nearest_even", overflow: str = "nonfinite",
-    subnormals: str = "keep", seed: int | None = None, random_bits: int = 32, out: Any = None,
-) -> Any:  # fmt: skip
+@with_cast_keywords
+def encode(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastKeywords]) -> Any:
     """Round floats on the GPU to a format, as codes: the bits of `fpsim.encode`.
 
     Args:
@@ -54,7 +51,7 @@ def encode(
       ...     import torch
       ...     print(fp.gpu.encode(torch.tensor([1.0, 0.3, 500.0]).cuda(), "e4m3"))
     """
-    options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
+    options = options_of(encode, fmt, keywords)
     source = _floats(x)
     result, codes = result_like(source, source.shape, options.fmt.storage, out)
     fill_codes(source, codes, options)
@@ -95,10 +92,8 @@ def decode(codes: Any, fmt: FormatLike, dtype: npt.DTypeLike = np.float32, out: 
     return result
 
 
-def quantize(
-    x: Any, fmt: FormatLike, *, rounding: str | Rounding = "nearest_even", overflow: str = "nonfinite",
-    subnormals: str = "keep", seed: int | None = None, random_bits: int = 32, out: Any = None,
-) -> Any:  # fmt: skip
+@with_cast_keywords
+def quantize(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastKeywords]) -> Any:
     """Round floats on the GPU to the values of a format: the bits of `fpsim.quantize`.
 
     Args: as for `encode`.
@@ -114,7 +109,7 @@ def quantize(
       ...     import torch
       ...     print(fp.gpu.quantize(torch.tensor([0.3, 3.14159]).cuda(), fp.E5M2))
     """
-    options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
+    options = options_of(quantize, fmt, keywords)
     source = _floats(x)
     target = FP64 if source.fmt == FP64 else FP32
     refuse_unless_held(options.fmt, target, "pass x in float64")
@@ -129,10 +124,8 @@ def quantize(
     return result
 
 
-def cast(
-    x: Any, fmt: FormatLike, *, rounding: str | Rounding = "nearest_even", overflow: str = "nonfinite",
-    subnormals: str = "keep", seed: int | None = None, random_bits: int = 32, out: Any = None,
-) -> Any:  # fmt: skip
+@with_cast_keywords
+def cast(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastKeywords]) -> Any:
     """Round floats on the GPU to a format that has a dtype: the bits of `fpsim.cast`.
 
     Args: as for `encode`; `out` has the format's dtype.
@@ -148,7 +141,7 @@ def cast(
       ...     import torch
       ...     print(fp.gpu.cast(torch.tensor([1.0, 0.3]).cuda(), fp.E4M3))
     """
-    options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
+    options = options_of(cast, fmt, keywords)
     if options.fmt.dtype is None:
         raise ValueError(f"{options.fmt} has no NumPy or ml_dtypes dtype to cast to. Use fpsim.gpu.encode or quantize.")
     source = _floats(x)

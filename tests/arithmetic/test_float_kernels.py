@@ -44,7 +44,7 @@ def arity(name: str) -> int:
 
 def run(way: Run, columns: list[Array], what: Operation, flagged: bool) -> tuple[Array, ...]:
     """(codes, flags) or (codes,) by one way of computing."""
-    targets: tuple[Array, ...] = (np.full(columns[0].size, 0x55, routes.result_dtype(what)),)
+    targets: tuple[Array, ...] = (np.full(columns[0].size, 0x55, what.word),)
     if flagged:
         targets = (*targets, np.full(columns[0].size, 0x55, np.uint8))
     way(tuple(columns), targets, 0)
@@ -52,7 +52,7 @@ def run(way: Run, columns: list[Array], what: Operation, flagged: bool) -> tuple
 
 
 def by_core(what: Operation, columns: list[Array]) -> tuple[Array, Array]:
-    codes, flags = run(routes._by_core(what), columns, what, True)
+    codes, flags = run(routes.by_core(what), columns, what, True)
     return codes, flags
 
 
@@ -566,7 +566,7 @@ def test_a_table_made_in_a_state_is_the_same(state: str) -> None:
 @pytest.mark.parametrize("name", ["add", "multiply", "divide"])
 def test_every_pair_of_codes_gives_the_cores_bits(fmt: fp.Format, name: str) -> None:
     what = operation(name, (fmt, fmt), fmt)
-    core, fast = routes._by_core(what), routes._by_float(what)
+    core, fast = routes.by_core(what), routes._by_float(what)
     rows = 2  # of 2**16 pairs at a time, so that all of them stay in the cache
     second = np.tile(np.arange(1 << 16).astype(np.uint16), rows)
     want, want_flags = np.empty(second.size, np.uint16), np.empty(second.size, np.uint8)

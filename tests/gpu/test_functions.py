@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
+from fpsim.arithmetic.keywords import OPERATIONS
 from fpsim.testing import assert_bits_equal
 from tests.gpu.simulator import cases
 from tests.gpu.simulator import functions as simulator
@@ -71,6 +74,27 @@ def test_products_have_the_bits_of_the_cpu(name: str, simulated: dict[str, npt.N
         assert_bits_equal(simulated[f"dot_add {name}"].view(want.dtype), want)
 
 
+# ---- what they are called, take and say
+
+
+def test_the_operations_of_the_gpu_are_those_of_the_cpu_by_name_keywords_and_description() -> None:
+    assert set(OPERATIONS) <= set(fp.gpu.__all__)
+    for name, words in OPERATIONS.items():
+        ours, theirs = getattr(fp, name), getattr(fp.gpu, name)
+        shown = [
+            [(one.name, one.kind, one.default) for one in inspect.signature(function).parameters.values()]
+            for function in (ours, theirs)
+        ]
+        assert shown[0] == shown[1]
+        assert [word for word, kind, _ in shown[0] if kind is inspect.Parameter.KEYWORD_ONLY] == list(words)
+        assert (theirs.__name__, theirs.__module__) == (name, "fpsim.gpu.arithmetic.functions")
+        assert theirs.__doc__.partition("\n\n")[0] == ours.__doc__.partition("\n\n")[0]
+        for section in re.findall(r"    (?:Args|Keywords):.*?(?=\n\n)", ours.__doc__, flags=re.S):
+            assert section in theirs.__doc__
+        assert f"the bits and flags of `fpsim.{name}`" in theirs.__doc__
+        assert f"fp.gpu.{name}(" in theirs.__doc__
+
+
 # ---- bad input
 
 
@@ -120,6 +144,8 @@ CALLS = {
     "fp.gpu.add(y, y, fmt=('e4m3', 'e5m2'))": r"ValueError .*out_fmt",
     "fp.gpu.add(y, y, fmt='fp16')": r"ValueError a must hold codes of FP16 as uint16; got uint8",
     "fp.gpu.add(y, y, fmt='e4m3', round='up')": r"TypeError add takes the keywords",
+    "fp.gpu.less(y, y, fmt='e4m3', round='up')": r"TypeError less takes the keywords fmt, .*; got 'round'\.",
+    "fp.gpu.add(y, fmt='e4m3')": r"TypeError add\(\) missing a required argument: 'b'",
     "fp.gpu.encode(fp.gpu.encode_scaled(x, 'e4m3'), 'e4m3')": r"TypeError .*got Scaled\. Pass its codes, or x.decode",
     "fp.gpu.decode(y, 'e4m3', 'float99')": r"ValueError dtype must be np.float32 .*; got 'float99'",
     "fp.gpu.add(y, y, fmt='e4m3', flags='some')": r"ValueError flags must be one of False, True, any",

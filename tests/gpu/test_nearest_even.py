@@ -105,7 +105,7 @@ def loop_of(fmt: fp.Format, name: str) -> Any:
 def assert_as_the_core(fmt: fp.Format, name: str, columns: list[npt.NDArray[Any]]) -> None:
     what = operation(name, (fmt,) * len(columns), fmt)
     want = np.empty(columns[0].size, fmt.storage)
-    routes._by_core(what)(tuple(columns), (want,), 0)
+    routes.by_core(what)(tuple(columns), (want,), 0)
     codes = np.empty_like(want)
     loop_of(fmt, name)(*(columns + columns[:1] * (3 - len(columns))), codes)
     different = np.flatnonzero(codes != want)

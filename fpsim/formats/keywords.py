@@ -1,0 +1,63 @@
+"""Keywords that many functions share: shown in each signature, told in each docstring, checked by one sentence."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def with_keywords(kind: type[Any], defaults: Mapping[str, Any], text: str = "") -> Callable[[Function], Function]:
+    """Show keywords in the signature of a function that takes them as `**keywords`, and a text under its docstring.
+
+    Args:
+      kind: the TypedDict that types them.
+      defaults: those that the function takes, in the order of the signature.
+    """
+
+    def show(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        shared = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=_type_text(kind.__annotations__[name])
+            )
+            for name, default in defaults.items()
+        ]
+        first = [one for one in own if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*first, *shared, *own[len(first) :]]
+        )
+        if text:
+            function.__doc__ = f"{(function.__doc__ or '').rstrip()}\n\n{text}"
+        return function
+
+    return show
+
+
+def _type_text(annotation: Any) -> Any:
+    """A type as its source says it."""
+    return getattr(annotation, "__forward_arg__", annotation)
+
+
+def check_keywords(function: Callable[..., Any], keywords: Iterable[str], shared: Collection[str]) -> None:
+    """Errors unless keywords are among those that a function shares with others.
+
+    Raises:
+      TypeError: the message lists all that it has, and the nearest one.
+    """
+    for word in keywords:
+        if word not in shared:
+            shown = inspect.signature(function).parameters.values()
+            valid = [one.name for one in shown if one.kind is inspect.Parameter.KEYWORD_ONLY]
+            raise unknown_keyword(function.__name__, word, valid)
+
+
+def unknown_keyword(name: str, word: str, valid: Sequence[str]) -> TypeError:
+    """A TypeError that lists the keywords of a function, and the nearest to what came."""
+    near = difflib.get_close_matches(word, valid, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return TypeError(f"{name} takes the keywords {', '.join(valid)}; got {word!r}.{hint}")

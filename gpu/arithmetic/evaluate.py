@@ -1,0 +1,51 @@
+"""From a call to results on the GPU: checks it, queues the kernels, and collects the flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fpsim.arithmetic.keywords import complete
+from fpsim.arithmetic.operation import deciding, integer_dtype, operation_of
+from fpsim.errors import unknown
+from fpsim.formats.ieee import Flags
+from fpsim.gpu.arithmetic.exact_kernels import union_kernel
+from fpsim.gpu.arithmetic.operands import Operands, integers, operands, result_for, result_of
+from fpsim.gpu.arithmetic.routes import compute, no_flags
+from fpsim.gpu.device.array import result_like
+from fpsim.gpu.device.launch import fetched, launch, zeroed
+
+
+def evaluate(name: str, values: tuple[Any, ...], keywords: Mapping[str, Any], target: Any = None) -> Any:
+    """The result of an operation, with flags where they are wanted: as the function of this name on the CPU."""
+    chosen, integer = complete(name, keywords), None
+    if name == "from_int":
+        given, integer = integers(values[0])
+    else:
+        given = operands(name, values, chosen["fmt"])
+    if name == "to_int":
+        integer = integer_dtype(target).newbyteorder("=")
+    what = operation_of(name, given.formats, target, integer, *deciding(chosen))
+    if what.holds_codes:
+        result, words, given = result_for(given, what.result.fmt, chosen["out"])
+    else:
+        dtype = np.dtype(np.uint8) if what.word == np.bool_ else what.word
+        result, words, given = result_of(given, dtype, chosen["out"])
+    flags = chosen["flags"]
+    if not isinstance(flags, (bool, np.bool_)) and flags != "any":
+        raise unknown("flags", flags, ("False", "True", "any"))
+    if not flags:
+        compute(what, given, words, no_flags())
+        return result
+    each, raised = result_like(given.owner, given.shape, np.dtype(np.uint8))
+    compute(what, given, words, raised)
+    return (result, _union(raised, given)) if flags == "any" else (result, each)
+
+
+def _union(raised: Any, given: Operands) -> Flags:
+    """The flags that any element raised."""
+    found = zeroed(1, np.uint32)
+    launch(union_kernel(), given.like, given.size, raised, found, each=64)
+    return Flags(int(fetched(found)[0]))
