@@ -27,9 +27,17 @@ def words(array: Array) -> Array:
     return array.view(_unsigned(array.dtype))
 
 
+@cache
 def format_of(dtype: np.dtype[Any]) -> Format | None:
     """The format that a dtype of either byte order stores, or None."""
     return FORMAT_OF.get(dtype) or FORMAT_OF.get(dtype.newbyteorder("="))
+
+
+def as_array(x: Any) -> Array:
+    """x as an array of NumPy, without a copy where it lies in the CPU's memory; torch's small floats included."""
+    if type(x) is np.ndarray:
+        return x
+    return from_torch(x) if is_torch(x) else np.asarray(x)
 
 
 def refuse_masked(x: object, name: str) -> None:

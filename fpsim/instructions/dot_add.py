@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array
-from fpsim.instructions.operands import accumulator, operand, scales, widened
+from fpsim.instructions.operands import block_count, block_scales, operand, widened
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 
@@ -60,10 +60,11 @@ def dot_add(
     if left.ndim == 0 or left.shape != right.shape:
         raise ValueError(f"a and b must have one shape (N, K); got {left.shape} and {right.shape}.")
     shape, k = left.shape[:-1], left.shape[-1]
-    start = np.zeros(shape, unit.d.dtype) if c is None else accumulator(c, unit)
+    start = np.zeros(shape, unit.d.dtype) if c is None else operand(c, unit.d, unit, "c")
     if start.shape != shape:
         raise ValueError(f"c must have the shape {shape} of the rows of a; got {start.shape}.")
-    p, q = scales(scale_a, shape, k, unit, "scale_a"), scales(scale_b, shape, k, unit, "scale_b")
+    grid = (*shape, block_count(k, unit))
+    p, q = block_scales(scale_a, grid, unit, "scale_a"), block_scales(scale_b, grid, unit, "scale_b")
     out = _run(widened(left, unit.a, unit), widened(right, unit.b, unit), start, p, q, unit)
     return out.reshape(shape).astype(unit.d.dtype)
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arithmetic.encoded_array import EncodedArray
-from fpsim.arrays import Array, code_array, format_of, from_torch, is_torch, overlaps, refuse_masked, words
+from fpsim.arrays import Array, as_array, code_array, format_of, overlaps, refuse_masked, words
 from fpsim.formats.named import DTYPES, FP16, Format
 from fpsim.matrix_units.catalogue import units
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
@@ -21,52 +21,11 @@ def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> 
       ValueError: an array of another format, or codes out of range.
       TypeError: neither codes nor floats.
     """
-    return _codes(x, element.carrier, unit, name).astype(element.dtype, copy=False)
-
-
-def accumulator(c: npt.ArrayLike, unit: MatrixUnit, name: str = "c") -> Array:
-    """Codes of the accumulator's format."""
-    return _codes(c, unit.d.carrier, unit, name).astype(unit.d.dtype, copy=False)
-
-
-def scales(
-    codes: npt.ArrayLike | None, shape: tuple[int, ...], k: int, unit: MatrixUnit, name: str, blocks_first: bool = False
-) -> Array:
-    """Scale codes of the blocks of an operand; one empty block for units without scales.
-
-    shape: of the operand without its axis K, along which its blocks lie: the last axis, or the first.
-
-    Raises:
-      ValueError: missing, unwanted, or of another shape; K is not a multiple of the block.
-    """
-    if unit.scale is None:
-        if codes is not None:
-            raise ValueError(
-                f"{unit.name} takes no block scales; got {name}. Scales of a Scaled operand belong to "
-                "matmul(..., promote=); units with scales have names such as blackwell_mxfp8_e4m3_f32."
-            )
-        return np.zeros((1, *shape) if blocks_first else (*shape, 1), np.uint8)
-    if codes is None:
-        raise ValueError(f"{unit.name} needs {name}: {unit.scale} codes, one per {unit.block} terms of K.")
-    if k % unit.block:
-        raise ValueError(
-            f"K must be a multiple of {unit.name}'s scale block of {unit.block}; got K = {k}. Pad with zero codes."
-        )
-    assert unit.scale_format is not None
-    found = _codes(codes, unit.scale_format, unit, name).astype(np.uint8, copy=False)
-    blocks = k // unit.block
-    wanted = (blocks, *shape) if blocks_first else (*shape, blocks)
-    if found.shape != wanted:
-        raise ValueError(f"{name} must have shape {wanted}; got {found.shape}.")
-    return found
-
-
-def _codes(x: npt.ArrayLike, fmt: Format, unit: MatrixUnit, name: str) -> Array:
-    """Codes of one format."""
+    fmt = element.carrier
     refuse_masked(x, name)
     if isinstance(x, EncodedArray) and x.fmt == fmt:
         return x.codes
-    array = from_torch(x) if is_torch(x) else np.asarray(x)
+    array = as_array(x)
     own = format_of(array.dtype)
     if x is None or (not hasattr(x, "dtype") and array.size and (own is not None or array.dtype.kind not in "iu")):
         remedy = "pass its codes" if hasattr(x, "codes") else f"fpsim.encode(values, fpsim.{fmt}) makes codes"
@@ -79,9 +38,52 @@ def _codes(x: npt.ArrayLike, fmt: Format, unit: MatrixUnit, name: str) -> Array:
             f"{unit.name} takes {_taken(unit)}; got {name} as {array.dtype}. {_others(unit, own)}"
             f"fpsim.encode turns values into codes."
         )
-    if own is not None:
-        return words(array).astype(fmt.storage, copy=False)
-    return code_array(array, fmt, name)
+    codes = code_array(array, fmt, name) if own is None else words(array)
+    return codes.astype(element.dtype, copy=False)
+
+
+def block_count(k: int, unit: MatrixUnit) -> int:
+    """Blocks of K that share a scale; one for units without scales.
+
+    Raises:
+      ValueError: K is not a multiple of the block.
+    """
+    if unit.scale and k % unit.block:
+        raise ValueError(
+            f"K must be a multiple of {unit.name}'s scale block of {unit.block}; got K = {k}. Pad with zero codes."
+        )
+    return k // unit.block if unit.scale else 1
+
+
+def takes_scales(codes: Any, unit: MatrixUnit, name: str) -> bool:
+    """Whether a unit has block scales.
+
+    Raises:
+      ValueError: it has and there are none, or the other way around.
+    """
+    if unit.scale is None and codes is not None:
+        raise ValueError(
+            f"{unit.name} takes no block scales; got {name}. Scales of a Scaled operand belong to "
+            "matmul(..., promote=); units with scales have names such as blackwell_mxfp8_e4m3_f32."
+        )
+    if unit.scale is not None and codes is None:
+        raise ValueError(f"{unit.name} needs {name}: {unit.scale} codes, one per {unit.block} terms of K.")
+    return unit.scale is not None
+
+
+def block_scales(codes: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str) -> Array:
+    """Scale codes of the blocks of an operand; zeros for units without scales.
+
+    Raises:
+      ValueError: missing, unwanted, or of another shape.
+    """
+    if not takes_scales(codes, unit, name):
+        return np.zeros(shape, np.uint8)
+    fmt: Any = unit.scale_format
+    found = operand(codes, Element(str(unit.scale), fmt, fmt), unit, name)
+    if found.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}; got {found.shape}.")
+    return found
 
 
 def _taken(unit: MatrixUnit) -> str:
@@ -113,18 +115,18 @@ def _as_half(fmt: Format) -> npt.NDArray[Any]:
     return encode(decode(np.arange(256, dtype=np.uint8), fmt), FP16)
 
 
-def refuse_axes(codes: Any, name: str) -> None:
+def refuse_axes(shape: tuple[int, ...], name: str) -> None:
     """A ValueError unless an operand is a matrix."""
-    if len(codes.shape) != 2:
-        shape = "(M, K)" if name == "a" else "(K, N)"
-        raise ValueError(f"{name} must have two axes, {shape}; got shape {codes.shape}.")
+    if len(shape) != 2:
+        wanted = "(M, K)" if name == "a" else "(K, N)"
+        raise ValueError(f"{name} must have two axes, {wanted}; got shape {shape}.")
 
 
-def refuse_shapes(a: Any, b: Any) -> None:
-    """A ValueError unless matrices can be multiplied."""
-    if a.shape[1] != b.shape[0]:
+def refuse_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    """A ValueError unless matrices of these shapes can be multiplied."""
+    if a[1] != b[0]:
         raise ValueError(
-            f"a (M, K) and b (K, N) must agree in K; got {a.shape} and {b.shape}. Transpose b if its rows are columns."
+            f"a (M, K) and b (K, N) must agree in K; got {a} and {b}. Transpose b if its rows are columns."
         )
 
 

@@ -52,7 +52,7 @@ class Element:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of an array of codes."""
-        return np.dtype(f"u{max(1, 1 << (self.carrier.bits - 1).bit_length() >> 3)}")
+        return self.carrier.storage
 
 
 ELEMENTS: dict[str, Element] = {

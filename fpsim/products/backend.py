@@ -8,10 +8,11 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.formats.named import Format
-from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 from fpsim.products.kernels.fma import fma
 from fpsim.schedules.plan import Span
 from fpsim.schedules.schedule import Lanes
+from fpsim.sums.accumulators import Accumulator
 
 Matrix = Any  # float32 of shape (M, N) on the machine, float64 for units that add in it
 Shape = tuple[int, int]
@@ -30,16 +31,53 @@ class FloatOperations(Protocol):
         """x * y + z."""
 
 
-class Machine(FloatOperations, Protocol):
-    """A processor or a GPU, and what it does with its matrices."""
+class Backend(FloatOperations, Protocol):
+    """The CPU or a GPU: what it does with the operands, sums and results of products."""
 
     merges_slices: bool  # whether add_product knows `Product.cut`
 
+    def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
+        """An operand of a unit, or its c, as an array of codes.
+
+        Raises:
+          ValueError, TypeError: another format, or no array where this backend has its arrays.
+        """
+
+    def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Any, Format]:
+        """An operand of an accumulator as an array of codes, and their format; fmt: None for that of its dtype.
+
+        Raises:
+          ValueError, TypeError: as for `operand`, or integers without a format.
+        """
+
+    def scaled(self, x: Any, name: str) -> Any | None:
+        """An operand with scales: codes on this backend, everything else on the CPU; None for any other."""
+
+    def floats(self, x: Any, name: str) -> Array:
+        """Scales or a bias as an array of the CPU."""
+
+    def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Any:
+        """Scale codes of blocks as a matrix; anything for a unit without.
+
+        Raises:
+          ValueError: missing, unwanted, or of another shape.
+        """
+
+    def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
+        """A `Product` of codes, or what this backend has in its place."""
+
+    def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, b: Any) -> tuple[Any, Matrix]:
+        """(the array to return, the same memory as this backend fills it): `out`, or a new one.
+
+        Raises:
+          ValueError, TypeError: an `out` that does not fit, or that overlaps a or b.
+        """
+
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Matrix = None) -> Matrix:
-        """A matrix of one value."""
+        """A matrix of one value; `out` may serve as it."""
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Matrix = None) -> Matrix:
-        """c, where a unit's sums start, as a matrix of its own.
+        """c, where a unit's sums start, as a matrix of its own; `out` may serve as it.
 
         Raises:
           ValueError: another shape or format.
@@ -60,6 +98,17 @@ class Machine(FloatOperations, Protocol):
 
     def lane_product(self, product: Any, lanes: Lanes, run: int, terms: Span) -> Matrix:
         """Some terms of a product without matrix units."""
+
+    def deliver(self, total: Matrix, fmt: Format, nan: int | None, target: Matrix) -> None:
+        """Fill a target with a total, cast once to a format as `rounded` does; `total` is lost.
+
+        nan: the code of every NaN; None to leave it as the cast makes it.
+        """
+
+    def accumulate(
+        self, accumulator: Accumulator, a: Any, b: Any, c: Any, formats: tuple[Format, Format], target: Matrix
+    ) -> None:
+        """Fill a target with the sums of an accumulator: a, b and c as `codes` gives them, c may be None."""
 
 
 def output_overflow(fmt: Format) -> str:

@@ -6,38 +6,70 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array, format_of, from_torch, is_torch
-from fpsim.casts.cast import quantize
-from fpsim.formats.named import DTYPES, FP32, FP64, Format
-from fpsim.instructions.operands import accumulator
+from fpsim.arithmetic.operands import read_operand
+from fpsim.arrays import Array, as_array, format_of, from_torch, is_torch, output, words
+from fpsim.casts.cast import encode, quantize
+from fpsim.formats.named import DTYPES, FP16, FP32, FP64, Format
+from fpsim.instructions.operands import block_scales, operand, refuse_overlap
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.backend import NumpyOperations, Shape, output_overflow
+from fpsim.products.kernels.panel import canonical_nan
 from fpsim.products.lane_product import lane_product
 from fpsim.products.unit_product import Product, add_product
+from fpsim.scaling.scaled import Scaled
 from fpsim.schedules.plan import Span
 from fpsim.schedules.schedule import Lanes
+from fpsim.sums.accumulators import Accumulator
+from fpsim.sums.product import accumulator_product
 
 
 class Cpu(NumpyOperations):
-    """The processor, on NumPy arrays."""
+    """The CPU, on NumPy arrays."""
 
     merges_slices = True
+    operand = staticmethod(operand)
+    block_scales = staticmethod(block_scales)
+    product = Product
+    add_product = staticmethod(add_product)
+
+    def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Array, Format]:
+        """As `Backend.codes`."""
+        return read_operand(x, fmt, name)[:2]
+
+    def floats(self, x: Any, name: str) -> Array:
+        """As `Backend.floats`."""
+        return as_array(x)
+
+    def scaled(self, x: Any, name: str) -> Scaled | None:
+        """As `Backend.scaled`."""
+        return x if isinstance(x, Scaled) else None
+
+    def result(
+        self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Array, b: Array
+    ) -> tuple[Array, Array]:  # fmt: skip
+        """As `Backend.result`."""
+        if out is None:
+            made = np.empty(shape, dtype)
+            return made, made
+        found = output(out, shape, dtype, a, "the result's")
+        refuse_overlap(out, a, b)
+        return found, found
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Array | None = None) -> Array:
-        """As `Machine.full`."""
-        matrix = np.empty(shape, dtype) if out is None else out
+        """As `Backend.full`."""
+        matrix = np.empty(shape, dtype) if out is None or not out.flags.c_contiguous else out
         matrix[...] = value
         return matrix
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Array | None = None) -> Array:
-        """As `Machine.start`."""
+        """As `Backend.start`."""
         values = _values(c, unit, shape)
-        matrix = np.empty(shape, values.dtype) if out is None else out
+        matrix = np.empty(shape, values.dtype) if out is None or not out.flags.c_contiguous else out
         matrix[...] = values
         return matrix
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Array:
-        """As `Machine.source`."""
+        """As `Backend.source`."""
         array = from_torch(c) if is_torch(c) else c
         fmt = format_of(array.dtype) if isinstance(array, np.ndarray) else None
         if fmt is None or fmt in (unit.d.fmt, FP64):
@@ -47,22 +79,40 @@ class Cpu(NumpyOperations):
         return np.asarray(array.astype(np.float32))
 
     def rounded(self, x: Array, fmt: Format) -> Array:
-        """As `Machine.rounded`."""
+        """As `Backend.rounded`."""
         return x if fmt == FP32 else quantize(x, fmt, overflow=output_overflow(fmt))
 
-    def add_product(self, total: Array, product: Product) -> None:
-        """As `Machine.add_product`."""
-        add_product(total, product)
-
     def lane_product(self, product: Product, lanes: Lanes, run: int, terms: Span) -> Array:
-        """As `Machine.lane_product`."""
+        """As `Backend.lane_product`."""
         formats = product.unit.a.carrier, product.unit.b.carrier
         return lane_product(product.a, product.b, lanes, run, terms.start, terms.stop, formats)
+
+    def deliver(self, total: Array, fmt: Format, nan: int | None, target: Array) -> None:
+        """As `Backend.deliver`."""
+        kept = fmt in (FP32, FP64)
+        if kept and nan is not None:
+            patterns = words(total)
+            infinity, sign, code = (patterns.dtype.type(x) for x in (fmt.max_code + 1, fmt.sign_bit, nan))
+            canonical_nan()(patterns.reshape(-1), infinity, sign, code)
+        if kept or (fmt == FP16 and nan is None):  # NumPy's conversion leaves the bits of a NaN
+            if total is not target:
+                target[...] = total
+            return
+        codes = encode(total, fmt, overflow=output_overflow(fmt), out=words(target))
+        if nan is not None:
+            codes[np.isnan(total)] = nan
+
+    def accumulate(
+        self, accumulator: Accumulator, a: Array, b: Array, c: Array | None, formats: tuple[Format, Format],
+        target: Array,
+    ) -> None:  # fmt: skip
+        """As `Backend.accumulate`."""
+        accumulator_product(a, b, c, accumulator, formats=formats, out=words(target))
 
 
 def _values(c: Any, unit: MatrixUnit, shape: Shape) -> Array:
     """c as floats of its values."""
-    codes = accumulator(c, unit)
+    codes = operand(c, unit.d, unit, "c")
     if codes.shape != shape:
         raise ValueError(f"c must have the result's shape {shape}; got {codes.shape}.")
     values = codes.view(DTYPES[unit.d.fmt])

@@ -8,14 +8,14 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.formats.named import FP32, Format
-from fpsim.products.backend import Machine, Matrix
+from fpsim.products.backend import Backend, Matrix
 from fpsim.schedules.schedule import Epilogue
 
 ONE, ZERO = np.float32(1), np.float32(0)
 
 
 class Finish(NamedTuple):
-    """What an epilogue works with: float32 arrays of NumPy that broadcast to (M, N), and C as the machine's matrix."""
+    """What an epilogue works with: float32 arrays of NumPy that broadcast to (M, N), and C as the backend's matrix."""
 
     scale_a: Array | None = None  # None for no scales
     scale_b: Array | None = None
@@ -27,7 +27,7 @@ class Finish(NamedTuple):
     out_format: Format = FP32
 
 
-def finished(y: Matrix, order: Epilogue, f: Finish, on: Machine) -> Matrix:
+def finished(y: Matrix, order: Epilogue, f: Finish, on: Backend) -> Matrix:
     """y, float32 (M, N), after all that precedes the cast; every operation is rounded once to float32."""
     bias, addend = f.bias, None
     if f.c is not None and order.source == "first":
@@ -44,7 +44,7 @@ def finished(y: Matrix, order: Epilogue, f: Finish, on: Machine) -> Matrix:
     return on.fma(f.c, f.beta, y)
 
 
-def _scaled(y: Matrix, f: Finish, addend: Matrix | None, on: Machine) -> Matrix:
+def _scaled(y: Matrix, f: Finish, addend: Matrix | None, on: Backend) -> Matrix:
     """y times scales and alpha, plus an addend in the same operation."""
     zero = ZERO if addend is None else addend
     if f.scale_a is None and f.scale_b is None:

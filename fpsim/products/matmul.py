@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy.typing as npt
 
-from fpsim.arithmetic.operands import Formats, read_operand
-from fpsim.arrays import Array, output, words
+from fpsim.arithmetic.operands import Formats
 from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.named import DTYPES, FP32, Format
-from fpsim.formats.named import format as find_format
-from fpsim.instructions.operands import refuse_axes, refuse_overlap, refuse_shapes
-from fpsim.matrix_units.catalogue import unit as find_unit
-from fpsim.matrix_units.matrix_unit import ELEMENTS, Element, MatrixUnit, Rule
+from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.scaled import Scaled
 from fpsim.schedules.schedule import Schedule
-from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
-from fpsim.sums.product import accumulator_product
+from fpsim.sums.accumulators import Accumulator
 
 
 def matmul(
@@ -96,88 +91,19 @@ def matmul(
       >>> float(fp.matmul(x, x.T, accumulate="hopper_e4m3_f32", schedule=split, out_format=fp.BF16)[0, 0])
       394.0
     """
-    if schedule is not None and accumulate == FusedMultiplyAdd(FP32):
-        accumulate, fmt = _fused_chain(a, b, fmt), None
-    if isinstance(accumulate, (str, MatrixUnit)):
-        from fpsim.products.by_unit import unit_matmul
-        from fpsim.products.request import Request
-
-        unit = find_unit(accumulate)
-        if fmt is not None:
-            raise ValueError(f"fmt is for accumulators; {unit.name} says itself what it takes. Leave it out.")
-        asked = Request(
-            schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_format, bool(strict)
-        )  # fmt: skip
-        return unit_matmul(a, b, c, unit, asked, out)
-    refuse_other_kinds(accumulate)
-    refuse_unit_options(
-        schedule=schedule, promote=promote, scale_a=scale_a, scale_b=scale_b, scale_order=scale_order, bias=bias,
-        alpha=alpha, beta=beta, out_format=out_format,
+    multiplied, request_of, on = _loaded()
+    request = request_of(
+        schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_format, bool(strict)
     )  # fmt: skip
-    return _by_accumulator(a, b, c, accumulate, fmt, out)
-
-
-def _fused_chain(a: Any, b: Any, fmt: Formats) -> MatrixUnit:
-    """fp.FusedMultiplyAdd(fp.FP32) as a unit of one term, for operands at the door."""
-    if isinstance(a, Scaled) or isinstance(b, Scaled):
-        raise TypeError("an accumulator takes no Scaled operands; decode them first: a.decode().")
-    return fused_chain(
-        *(read_operand(x, one, name)[1] for x, one, name in zip((a, b), format_pair(fmt), ("a", "b"), strict=True))
-    )
-
-
-def fused_chain(of_a: Format, of_b: Format) -> MatrixUnit:
-    """fp.FusedMultiplyAdd(fp.FP32) as a unit of one term, for operands of these formats.
-
-    Raises:
-      ValueError: formats whose products float32 does not take.
-    """
-    if max(of_a.precision, of_b.precision) > FP32.precision:
-        raise ValueError("a schedule adds float32 products; got FP64 operands. Encode them first.")
-    left, right = Element(str(of_a), of_a, of_a), Element(str(of_b), of_b, of_b)
-    return MatrixUnit("fused_multiply_add", "", left, right, ELEMENTS["f32"], Rule.EXACT, 1, evidence="hardware")
-
-
-def format_pair(fmt: Formats) -> list[Format | None]:
-    """The formats that are given for a and b."""
-    formats = fmt if isinstance(fmt, (tuple, list)) else (fmt, fmt)
-    if len(formats) != 2:
-        raise ValueError(f"fmt must name one format, or those of a and b; got {fmt!r}.")
-    return [None if one is None else find_format(one) for one in formats]
-
-
-def refuse_other_kinds(accumulate: Any) -> None:
-    """A TypeError for what is neither a matrix unit nor an accumulator."""
-    if not isinstance(accumulate, (str, MatrixUnit, Accumulator)):
-        raise TypeError(
-            "accumulate must be a matrix unit, its name, or an accumulator such as fp.Sequential(fp.FP32); "
-            f"got {accumulate!r}."
-        )
-
-
-def refuse_unit_options(**options: Any) -> None:
-    """A ValueError for an option that accumulators do not have."""
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise ValueError(f"{given[0]} is for matrix units; an accumulator rounds every sum. Leave it out.")
-
-
-def _by_accumulator(a: Any, b: Any, c: Any, accumulate: Accumulator, fmt: Formats, out: Array | None) -> Array:
-    """The product by a generic accumulator."""
-    if isinstance(a, Scaled) or isinstance(b, Scaled):
-        raise TypeError("an accumulator takes no Scaled operands; decode them first: a.decode().")
-    (left, of_a, _), (right, of_b, _) = (
-        read_operand(x, one, name) for x, one, name in zip((a, b), format_pair(fmt), ("a", "b"), strict=True)
-    )
-    refuse_axes(left, "a")
-    refuse_axes(right, "b")
-    refuse_shapes(left, right)
-    result_format = accumulate.result_format
-    shape, dtype = (left.shape[0], right.shape[1]), DTYPES.get(result_format, result_format.storage)
-    start = None if c is None else read_operand(c, result_format, "c")[0]
-    if start is not None and start.shape != shape:
-        raise ValueError(f"c must have the result's shape {shape}; got {start.shape}.")
-    result = output(out, shape, dtype, left, "the result's")
-    refuse_overlap(out, left, right)
-    accumulator_product(left, right, start, accumulate, formats=(of_a, of_b), out=words(result))
+    result: npt.NDArray[Any] = multiplied(a, b, c, accumulate, request, fmt, out, on)
     return result
+
+
+@cache
+def _loaded() -> tuple[Any, Any, Any]:
+    """What multiplies, which loads numba: an import statement takes longer than the check of an operand."""
+    from fpsim.products.cpu import Cpu
+    from fpsim.products.pipeline import multiplied
+    from fpsim.products.request import Request
+
+    return multiplied, Request, Cpu()

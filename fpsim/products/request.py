@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,13 +15,14 @@ from fpsim.formats.named import DTYPES, FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.instructions.operands import refuse_shapes
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.products.scaled_operand import Side
+from fpsim.products.backend import output_nan
+from fpsim.products.scaled_operand import OperandScales
 from fpsim.products.slices import check_blocks
 from fpsim.products.unit_product import ADD, COLUMNS_FIRST, PRODUCT, ROWS_FIRST, Factors
 from fpsim.schedules.call import Call
 from fpsim.schedules.limits import refusals, remarks
 from fpsim.schedules.plan import Plan, plan_of
-from fpsim.schedules.schedule import FLAT, Chain, Epilogue, Schedule
+from fpsim.schedules.schedule import FLAT, Chain, Epilogue, ScaleOrder, Schedule
 
 MODES = {"product": PRODUCT, "a_first": ROWS_FIRST, "b_first": COLUMNS_FIRST}
 
@@ -41,32 +43,43 @@ class Request(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A product that can be computed: what was asked for, and how it is added."""
+    """A product that can be computed: its request, and how it is added."""
 
     unit: MatrixUnit
-    left: Side
-    right: Side
-    asked: Request
+    left: OperandScales
+    right: OperandScales
+    request: Request
     schedule: Schedule
     plan: Plan
     scale_order: str
-    fmt: Format | None  # of the result, where that is asked for
-    own: np.dtype[Any]  # of the result, where it is not
+    fmt: Format  # of the result
 
     @property
     def shape(self) -> tuple[int, int]:
         """Of the result."""
-        return self.left.codes.shape[0], self.right.codes.shape[1]
+        return self.left.shape[0], self.right.shape[1]
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of the result."""
-        return self.own if self.fmt is None else np.dtype(DTYPES.get(self.fmt, self.fmt.storage))
+        return np.dtype(DTYPES.get(self.fmt, self.fmt.storage))
 
     @property
-    def untouched(self) -> bool:
-        """Whether nothing is added and nothing follows: the result is what c is, NaN and all."""
-        return not self.plan.k and self.fmt is None and not has_epilogue(self.left, self.right, self.asked)
+    def has_epilogue(self) -> bool:
+        """Whether anything is calculated with finished sums, C aside."""
+        request, factors = self.request, (self.left.factors, self.right.factors)
+        return any(x is not None for x in (request.alpha, request.beta, request.bias, *factors))
+
+    @property
+    def nan_code(self) -> int | None:
+        """The code of every NaN of the result; None to leave it as it is."""
+        asked = self.request.out_format is not None
+        if asked and self.fmt != FP32:
+            return output_nan(self.fmt)
+        if not (asked or self.plan.k or self.has_epilogue):
+            return None  # nothing is added and nothing follows: the result is what c is
+        # sums of FP16 units that were promoted are float32
+        return self.unit.nan_code if self.fmt == self.unit.d.fmt else self.fmt.top_magnitude
 
     @property
     def scaled(self) -> bool:
@@ -80,40 +93,47 @@ class Job(NamedTuple):
         return factors_of(self.left, self.right, np.array(starts), MODES[self.scale_order])
 
 
-def job_of(unit: MatrixUnit, left: Side, right: Side, c: Any, asked: Request) -> Job:
+def job_of(unit: MatrixUnit, left: OperandScales, right: OperandScales, request: Request, has_c: bool) -> Job:
     """The job for two operands.
 
     Raises:
       ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses.
     """
-    refuse_shapes(left.codes, right.codes)
-    (m, k), n = left.codes.shape, right.codes.shape[1]
-    schedule = asked.schedule or _default_schedule(asked, unit, left, right)
+    refuse_shapes(left.shape, right.shape)
+    (m, k), n = left.shape, right.shape[1]
+    schedule = request.schedule or _default_schedule(request, unit, left, right)
     plan = plan_of(schedule, unit, k)
-    fmt = None if asked.out_format is None else find_format(asked.out_format)
-    if asked.schedule is not None:
-        _obey(Call(schedule, unit, m, n, k, left.kind, right.kind, fmt or FP32), asked.strict)
-    _refuse_sums(schedule, unit, left, right, asked, c)
-    own = _own_dtype(schedule, plan, unit, left, right, asked, c)
-    return Job(unit, left, right, asked, schedule, plan, _scale_order(schedule, left, right), fmt, own)
+    fmt = None if request.out_format is None else find_format(request.out_format)
+    if request.schedule is not None:
+        _obey(Call(schedule, unit, m, n, k, left.kind, right.kind, fmt or FP32), request.strict)
+    job = Job(unit, left, right, request, schedule, plan, _scale_order(schedule, left, right), fmt or FP32)
+    _refuse_sums(job, has_c)
+    return job if fmt is not None else job._replace(fmt=_own_format(job, has_c))
 
 
-def refuse_conflicts(asked: Request) -> None:
+def refuse_conflicts(request: Request) -> None:
     """A ValueError for arguments that exclude each other."""
-    if asked.schedule is None:
+    if request.schedule is None:
         return
-    if not isinstance(asked.schedule, Schedule):
+    if not isinstance(request.schedule, Schedule):
         raise TypeError(
-            f"schedule must be one of fp.schedules, such as fp.schedules.cublas('sm_90'); got {asked.schedule!r}."
+            f"schedule must be one of fp.schedules, such as fp.schedules.cublas('sm_90'); got {request.schedule!r}."
         )
-    for name, value in (("promote", asked.promote), ("scale_order", asked.scale_order)):
+    for name, value in (("promote", request.promote), ("scale_order", request.scale_order)):
         if value is not None:
-            raise ValueError(f"{name} is part of the schedule, {asked.schedule}; got both. Leave {name} out.")
+            raise ValueError(f"{name} is part of the schedule, {request.schedule}; got both. Leave {name} out.")
 
 
-def _default_schedule(asked: Request, unit: MatrixUnit, left: Side, right: Side) -> Schedule:
+def refuse_unit_options(request: Request) -> None:
+    """A ValueError for an option that accumulators do not have."""
+    for name, value in zip(request._fields, request, strict=True):
+        if name != "strict" and value is not None:
+            raise ValueError(f"{name} is for matrix units; an accumulator rounds every sum. Leave it out.")
+
+
+def _default_schedule(request: Request, unit: MatrixUnit, left: OperandScales, right: OperandScales) -> Schedule:
     """One chain, or the promotion that is asked for or that scales along K need."""
-    promote, order = asked.promote, asked.scale_order or "product"
+    promote, order = request.promote, request.scale_order or "product"
     if order not in MODES:
         raise unknown("scale_order", order, list(MODES))
     if promote is not None:
@@ -137,11 +157,16 @@ def _default_schedule(asked: Request, unit: MatrixUnit, left: Side, right: Side)
             )
         if block % interval:
             raise ValueError(f"promote must divide the {block} terms of K that share a scale; got {interval}.")
+    return _chain(interval, order, bool(blocks))
+
+
+@cache
+def _chain(interval: int, order: ScaleOrder, block_scaled: bool) -> Schedule:
+    """One chain, or partial sums of so many terms."""
     # a promotion that is asked for is CUTLASS's 2xAcc
-    epilogue = Epilogue(order, fused_bias=interval > 0 and not blocks)  # type: ignore[arg-type]
-    return Schedule(
-        "promote" if interval else FLAT.name, sums=Chain(interval), epilogue=epilogue, block_scaled=bool(blocks)
-    )
+    epilogue = Epilogue(order, fused_bias=interval > 0 and not block_scaled)
+    name = "promote" if interval else FLAT.name
+    return Schedule(name, sums=Chain(interval), epilogue=epilogue, block_scaled=block_scaled)
 
 
 def _obey(call: Call, strict: bool) -> None:
@@ -150,12 +175,14 @@ def _obey(call: Call, strict: bool) -> None:
     if refused and strict:
         raise ValueError(f"{refused[0]} strict=False computes it all the same.")
     for remark in remarks(call.schedule, call.unit, call.m, call.n, call.k):
-        warnings.warn(f"{remark} These are the bits of {call.schedule}.", UserWarning, stacklevel=5)
+        # shown where matmul is called
+        warnings.warn(f"{remark} These are the bits of {call.schedule}.", UserWarning, stacklevel=6)
 
 
-def _refuse_sums(schedule: Schedule, unit: MatrixUnit, left: Side, right: Side, asked: Request, c: Any) -> None:
+def _refuse_sums(job: Job, has_c: bool) -> None:
     """A ValueError for sums that the schedule cannot add."""
-    if asked.schedule is None:
+    unit, request, schedule = job.unit, job.request, job.schedule
+    if request.schedule is None:
         pass
     elif isinstance(schedule.sums, Chain) and schedule.sums.interval % unit.terms:
         raise ValueError(
@@ -164,8 +191,8 @@ def _refuse_sums(schedule: Schedule, unit: MatrixUnit, left: Side, right: Side, 
         )
     elif unit.d.name == "f64" and schedule != FLAT:
         raise ValueError(f"{schedule} adds in float32; {unit.name} has float64 sums. Take FLAT.")
-    for each in (left, right):
-        if each.along_k is None or asked.schedule is None:
+    for each in (job.left, job.right):
+        if each.along_k is None or request.schedule is None:
             continue
         if not schedule.block_scaled:
             raise ValueError(
@@ -173,17 +200,17 @@ def _refuse_sums(schedule: Schedule, unit: MatrixUnit, left: Side, right: Side, 
                 f"{each.along_k} terms. Take fp.schedules.deepgemm(), cutlass_blockwise() or "
                 "cublas(family='block_scaled')."
             )
-        check_blocks(schedule, unit, each.along_k, plan_of(schedule, unit, left.codes.shape[1]))
-    if asked.beta is not None and c is None:
+        check_blocks(schedule, unit, each.along_k, job.plan)
+    if request.beta is not None and not has_c:
         raise ValueError("beta multiplies c; got no c. Pass c, or leave beta out.")
-    tensor_scales = left.tensor_scale is not None or right.tensor_scale is not None
-    if c is not None and tensor_scales:
+    if has_c and (job.left.tensor_scale is not None or job.right.tensor_scale is not None):
         raise ValueError("c cannot join a sum that a tensor scale multiplies afterwards; add it to the result.")
-    if unit.d.name == "f64" and any(x is not None for x in (asked.alpha, asked.beta, asked.bias, asked.out_format)):
+    finish = request.alpha, request.beta, request.bias, request.out_format
+    if unit.d.name == "f64" and any(x is not None for x in finish):
         raise ValueError(f"alpha, beta, bias and out_format work on float32 sums; {unit.name} has float64 sums.")
 
 
-def _scale_order(schedule: Schedule, left: Side, right: Side) -> str:
+def _scale_order(schedule: Schedule, left: OperandScales, right: OperandScales) -> str:
     """The order in which scales are applied."""
     order = schedule.epilogue.scale_order
     if order != "one_dimensional_first":
@@ -193,23 +220,17 @@ def _scale_order(schedule: Schedule, left: Side, right: Side) -> str:
     return "b_first" if right.factors is None or right.one_dimensional else "product"
 
 
-def has_epilogue(left: Side, right: Side, asked: Request) -> bool:
-    """Whether anything is calculated with finished sums, C aside."""
-    return any(x is not None for x in (asked.alpha, asked.beta, asked.bias, left.factors, right.factors))
-
-
-def _own_dtype(
-    schedule: Schedule, plan: Plan, unit: MatrixUnit, left: Side, right: Side, asked: Request, c: Any
-) -> np.dtype[Any]:
-    """The dtype of the result where no output format is asked for."""
-    finishes = has_epilogue(left, right, asked) or (c is not None and schedule.epilogue.adds_c)
+def _own_format(job: Job, has_c: bool) -> Format:
+    """The format of the result where no other is asked for."""
+    schedule, plan = job.schedule, job.plan
+    finishes = job.has_epilogue or (has_c and schedule.epilogue.adds_c)
     plain = isinstance(schedule.sums, Chain) and not plan.promoted and len(plan.slices) == 1
-    return DTYPES[unit.d.fmt] if plain and not finishes else np.dtype(np.float32)
+    return job.unit.d.fmt if plain and not finishes else FP32
 
 
-def factors_of(left: Side, right: Side, starts: Array, mode: int) -> Factors:
+def factors_of(left: OperandScales, right: OperandScales, starts: Array, mode: int) -> Factors:
     """The float32 factors of the partial sums that begin at these terms of K."""
-    rows, columns = np.arange(left.codes.shape[0]), np.arange(right.codes.shape[1])
+    rows, columns = np.arange(left.shape[0]), np.arange(right.shape[1])
     one = np.float32(1)
     of_rows = np.full((rows.size, starts.size), one) if left.factors is None else (
         left.factors[rows[:, None] // left.tile[0], starts // left.tile[1]]

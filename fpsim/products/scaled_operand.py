@@ -7,20 +7,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import Array, from_torch, is_torch
-from fpsim.instructions.operands import operand, refuse_axes
-from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.scaling.scaled import Scaled
+from fpsim.arrays import Array
+from fpsim.instructions.operands import refuse_axes
+from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
+from fpsim.products.backend import Backend
 from fpsim.scaling.tiling import tile_sizes
 
 BLOCK = 128  # terms, rows or columns that share a scale where scales come as an array (docs/schedules.md)
 
 
-class Side(NamedTuple):
-    """An operand of a product by a unit."""
+class OperandScales(NamedTuple):
+    """The shape of an operand of a product by a unit, and what scales it."""
 
     name: str  # "a" or "b"
-    codes: Array
+    shape: tuple[int, int]
     block_scales: npt.ArrayLike | None = None  # codes, for units that take them
     factors: Array | None = None  # float32 decode scales per tile, for those that do not
     tile: tuple[int, int] = (0, 0)  # of the factors
@@ -47,31 +47,34 @@ class Side(NamedTuple):
         return self.across == 1
 
 
-def side(x: Any, name: str, unit: MatrixUnit, given: Any, blocks: bool) -> Side:
-    """An operand at the door.
+def read_operand(
+    x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool, on: Backend
+) -> tuple[Any, OperandScales]:  # fmt: skip
+    """An operand as codes of the unit's element, and what scales it.
 
-    given: scale_a or scale_b: codes for units that take scales, float32 decode scales for others.
+    scales: scale_a or scale_b: codes for units that take them, float32 decode scales for others.
     blocks: scales of one column (or row, for b) are those of one block of K.
+
+    Raises:
+      ValueError, TypeError: codes or scales that the unit does not take.
     """
-    if isinstance(x, Scaled):
-        return scaled_side(x, name, unit, given)
-    return plain_side(operand(x, unit.a if name == "a" else unit.b, unit, name), name, unit, given, blocks)
+    element = unit.a if name == "a" else unit.b
+    scaled = on.scaled(x, name)
+    if scaled is not None:
+        return _scaled_operand(scaled, name, element, unit, scales)
+    codes = on.operand(x, element, unit, name)
+    refuse_axes(codes.shape, name)
+    if scales is None or unit.scale is not None:
+        return codes, OperandScales(name, codes.shape, scales)
+    return codes, _with_factors(codes.shape, name, unit, on.floats(scales, f"scale_{name}"), blocks)
 
 
-def plain_side(codes: Any, name: str, unit: MatrixUnit, given: Any, blocks: bool) -> Side:
-    """An operand of codes, of which the shape alone is read here."""
-    refuse_axes(codes, name)
-    if given is None or unit.scale is not None:
-        return Side(name, codes, given)
-    return _with_factors(codes, name, unit, given, blocks)
-
-
-def _with_factors(codes: Array, name: str, unit: MatrixUnit, given: Any, blocks: bool) -> Side:
-    """An operand with an array of float32 scales."""
+def _with_factors(operand: tuple[int, int], name: str, unit: MatrixUnit, scales: Array, blocks: bool) -> OperandScales:
+    """An operand of a shape with an array of float32 scales."""
     _refuse_doubles(unit, name)
-    factors = _float_scales(given, name, unit)
+    factors = _float_scales(scales, name, unit)
     k_axis = 1 if name == "a" else 0
-    (along, across), parts = (codes.shape[k_axis], codes.shape[1 - k_axis]), -(-codes.shape[k_axis] // BLOCK)
+    (along, across), parts = (operand[k_axis], operand[1 - k_axis]), -(-operand[k_axis] // BLOCK)
     tiles = {  # (scales along K, across) -> a tile's terms of K and rows, or columns
         (1, 1): (along, across), (1, across): (along, 1), (parts, -(-across // BLOCK)): (BLOCK, BLOCK),
         (parts, across): (BLOCK, 1),
@@ -90,12 +93,12 @@ def _with_factors(codes: Array, name: str, unit: MatrixUnit, given: Any, blocks:
         )
     tile = (max(found[1], 1), max(found[0], 1)) if name == "a" else (max(found[0], 1), max(found[1], 1))
     grid = np.ascontiguousarray(factors.reshape(shape))
-    return Side(name, codes, None, grid, tile, BLOCK if found[0] == BLOCK and (parts > 1 or blocks) else None)
+    along_k = BLOCK if found[0] == BLOCK and (parts > 1 or blocks) else None
+    return OperandScales(name, operand, None, grid, tile, along_k)
 
 
-def _float_scales(given: Any, name: str, unit: MatrixUnit) -> Array:
-    """Decode scales at the door, as float32."""
-    array = from_torch(given) if is_torch(given) else np.asarray(given)
+def _float_scales(array: Array, name: str, unit: MatrixUnit) -> Array:
+    """Decode scales as float32."""
     if array.dtype.kind not in "f" or array.dtype.itemsize < 4:
         raise ValueError(
             f"{unit.name} takes no block scales; got scale_{name} as {array.dtype}. Pass float32 decode scales "
@@ -113,23 +116,25 @@ def _refuse_doubles(unit: MatrixUnit, name: str) -> None:
         raise ValueError(f"scales are applied to float32 sums; {unit.name} has float64 sums. Decode {name} first.")
 
 
-def scaled_side(x: Any, name: str, unit: MatrixUnit, given: Any) -> Side:
-    """A Scaled operand: fpsim's own, or one with the same attributes whose codes lie elsewhere."""
-    element = unit.a if name == "a" else unit.b
-    if given is not None:
+def _scaled_operand(
+    x: Any, name: str, element: Element, unit: MatrixUnit, scales: Any
+) -> tuple[Any, OperandScales]:  # fmt: skip
+    """A Scaled operand: an fpsim.Scaled, or what has the same attributes and codes elsewhere."""
+    if scales is not None:
         raise ValueError(f"{name} is Scaled and brings its scales; leave scale_{name} out.")
     _refuse_doubles(unit, name)
     if x.fmt != element.carrier:
         raise ValueError(f"{unit.name} takes {element.name} as {name}; got a Scaled array of {x.fmt}.")
-    refuse_axes(x.codes, name)
-    rows, columns = tile_sizes(x.codes.shape, x.scaling.block)
+    shape = x.codes.shape
+    refuse_axes(shape, name)
+    rows, columns = tile_sizes(shape, x.scaling.block)
     codes = x.codes if x.codes.dtype == element.dtype else x.codes.astype(element.dtype)
     if unit.scale is None:
         block = _block_along_k(x.scaling.block, name)
         factors = x.scales if x.scales.size else None  # nothing to scale
-        return Side(name, codes, None, factors, (rows, columns), None if block == -1 else block)
+        return codes, OperandScales(name, shape, None, factors, (rows, columns), None if block == -1 else block)
     along, across = (columns, rows) if name == "a" else (rows, columns)
-    k = codes.shape[1] if name == "a" else codes.shape[0]
+    k = shape[1] if name == "a" else shape[0]
     fits = across == 1 and (along == unit.block or (along == max(k, 1) <= unit.block))
     if not fits or x.scaling.scale_format != unit.scale_format or x.scale_codes is None:
         wanted = f"(1, {unit.block})" if name == "a" else f"({unit.block}, 1)"
@@ -138,7 +143,7 @@ def scaled_side(x: Any, name: str, unit: MatrixUnit, given: Any) -> Side:
             f"{(rows, columns)} with scales in {x.scaling.scale_format}. Encode it with such a Scaling"
             + (", or encode the (N, K) matrix and pass its transpose." if name == "b" else ".")
         )
-    return Side(name, codes, x.scale_codes, tensor_scale=x.tensor_scale)
+    return codes, OperandScales(name, shape, x.scale_codes, tensor_scale=x.tensor_scale)
 
 
 def _block_along_k(block: tuple[int, ...], name: str) -> int:

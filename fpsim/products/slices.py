@@ -10,7 +10,7 @@ import numpy as np
 
 from fpsim.formats.named import Format
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
-from fpsim.products.backend import Machine, Matrix
+from fpsim.products.backend import Backend, Matrix
 from fpsim.products.unit_product import Factors, add_part
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.schedules.plan import Plan, Slice, Span, interval_of
@@ -25,17 +25,11 @@ class Sums(NamedTuple):
 
     schedule: Schedule
     plan: Plan
-    product: Any  # a Product, or what the machine has in its place
-    on: Machine
+    product: Any  # a Product, or what the backend has in its place
+    on: Backend
     factors_at: FactorsAt
     out_format: Format
     join: Join | None = None  # for merges in place, which end every slice with an epilogue
-
-
-def chained(total: Matrix, sums: Sums) -> Matrix:
-    """A product of one slice, added to what `total` holds: what the chain, or the total of partial sums, starts at."""
-    _add_slice(total, sums.plan.slices[0], sums)
-    return total
 
 
 def merged(sums: Sums, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Matrix:
@@ -72,7 +66,7 @@ def _joined(part: Matrix, total: Matrix | None, sums: Sums) -> Matrix:
     return sums.on.rounded(part if total is None else sums.on.add(total, part), sums.out_format)
 
 
-def _from_both_ends(partial: Callable[[int], Matrix], count: int, on: Machine) -> Matrix:
+def _from_both_ends(partial: Callable[[int], Matrix], count: int, on: Backend) -> Matrix:
     """The last slice, then the others in order, each of the first half with one of the second added to it."""
     total, half = partial(count - 1), (count + 1) // 2
     for i in range(half):
@@ -107,18 +101,21 @@ def _by_chains(sums: Sums, shape: tuple[int, int], dtype: np.dtype[np.floating])
 
     def partial(s: int) -> Matrix:
         total = sums.on.full(shape, first, dtype)
-        _add_slice(total, sums.plan.slices[s], sums)
+        add_slice(total, sums.plan.slices[s], sums)
         return total
 
     return partial
 
 
-def _add_slice(total: Matrix, of: Slice, sums: Sums) -> None:
+def add_slice(total: Matrix, of: Slice, sums: Sums) -> None:
     """Add a slice to what its chain, or its total of partial sums, starts at."""
-    plan, product = sums.plan, _with_step(sums.product, sums.plan.step)
+    plan, product = sums.plan, sums.product
     if of.terms == 0:
         return
-    product = _in_order(product, of, plan)
+    if plan.step < product.unit.terms:
+        product = _with_step(product, plan.step)
+    if of.residue or of.runs != (Span(0, plan.k),):
+        product = _in_order(product, of, plan)
     if not plan.promoted:
         sums.on.add_product(total, product)
         return
@@ -172,8 +169,6 @@ def _term(of: Slice, position: int) -> int:
 def _with_step(product: Any, step: int) -> Any:
     """The product by instructions of fewer terms."""
     unit = product.unit
-    if step >= unit.terms:
-        return product
     if unit.rule is not Rule.FUSED or step % 4:
         raise ValueError(f"instructions of {step} terms are not known for {unit.name}, whose steps have {unit.terms}.")
     return product._replace(unit=replace(unit, terms=step))
@@ -187,7 +182,7 @@ def _in_order(product: Any, of: Slice, plan: Plan) -> Any:
             raise ValueError(
                 f"slices must begin at a block of {product.unit.block} scaled terms; got term {run.start}."
             )
-        return product if run == (0, plan.k) else product.part(*run)
+        return product.part(*run)
     unit = product.unit
     if unit.block:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The sums of a product by a matrix unit, with scales, alpha, bias and C, on the machine that has its operands."""
+"""The sums of a product by a matrix unit, with scales, alpha, bias and C, on the backend that has its operands."""
 
 from __future__ import annotations
 
@@ -6,45 +6,45 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array, format_of, from_torch, is_torch
-from fpsim.formats.named import FP32, FP64
-from fpsim.products.backend import Machine, Matrix
+from fpsim.arrays import Array, format_of
+from fpsim.formats.named import FP64
+from fpsim.products.backend import Backend, Matrix
 from fpsim.products.epilogue import ONE, Finish, finished
 from fpsim.products.request import Job, factors_of
-from fpsim.products.slices import Sums, chained, merged
+from fpsim.products.slices import Sums, add_slice, merged
 from fpsim.products.unit_product import ADD
 from fpsim.schedules.schedule import Chain, Epilogue
 
 AT_START = Epilogue(source="first")  # where c belongs to the sum, scales multiply the rest
 
 
-def total_of(job: Job, product: Any, c: Any, on: Machine, work: Matrix | None = None) -> Matrix:
+def total_of(job: Job, product: Any, c: Any, on: Backend, work: Matrix | None = None) -> Matrix:
     """The sums of a job with their scales, alpha, bias and C: float32 (M, N), float64 for units that add in it.
 
     Args:
       job: what is computed.
-      product: the operands as the machine takes them.
+      product: the operands as the backend takes them.
       c: as in `fpsim.matmul`.
-      on: the machine.
+      on: the backend.
       work: a matrix that may serve as the total.
 
     Raises:
       ValueError, TypeError: c, bias, alpha or beta that do not fit.
     """
-    schedule, asked = job.schedule, job.asked
-    sums = Sums(schedule, job.plan, product, on, job.factors_at, job.fmt or FP32)
+    schedule, request = job.schedule, job.request
+    sums = Sums(schedule, job.plan, product, on, job.factors_at, job.fmt)
     single = isinstance(schedule.sums, Chain) and len(job.plan.slices) == 1
-    if asked.beta == 0:
+    if request.beta == 0:
         c = None  # it need not be valid then, and is not read (cuBLAS manual, 2.7.1; CUTLASS, is_source_needed)
-    belongs_to_sum = c is not None and asked.beta is None and not schedule.epilogue.adds_c
-    starts = belongs_to_sum and single and asked.alpha is None and not job.scaled
+    belongs_to_sum = c is not None and request.beta is None and not schedule.epilogue.adds_c
+    starts = belongs_to_sum and single and request.alpha is None and not job.scaled
     finish = _finish(job, None if starts else c, on)
     dtype = np.dtype(np.float64) if job.unit.d.name == "f64" else np.dtype(np.float32)
     if finish.c is not None:
         work = None  # C may lie there, and is read when the sums are there
     if single:
-        start = on.start(c, job.unit, job.shape, work) if starts else on.full(job.shape, _zero(sums), dtype, work)
-        total = chained(start, sums)
+        total = on.start(c, job.unit, job.shape, work) if starts else on.full(job.shape, _zero(sums), dtype, work)
+        add_slice(total, job.plan.slices[0], sums)
     elif schedule.slicing.merge == "in_place" and len(job.plan.slices) > 1:
         return _in_place(sums, finish, job.shape, dtype)
     else:
@@ -76,23 +76,22 @@ def _in_place(sums: Sums, finish: Finish, shape: tuple[int, int], dtype: np.dtyp
         return total if finish.bias is None else sums.on.add(total, finish.bias)
 
 
-def _finish(job: Job, c: Any, on: Machine) -> Finish:
+def _finish(job: Job, c: Any, on: Backend) -> Finish:
     """What the epilogue works with."""
-    asked = job.asked
+    request = job.request
     scale_a = scale_b = None
     if job.scaled:
         factors = factors_of(job.left, job.right, np.zeros(1, np.int64), ADD)
         scale_a, scale_b = factors.rows, factors.columns
-    bias = None if asked.bias is None else _bias(asked.bias, job.shape)
+    bias = None if request.bias is None else _bias(on.floats(request.bias, "bias"), job.shape)
     source = None if c is None else on.source(c, job.unit, job.shape)
-    alpha, beta = _number(asked.alpha, "alpha"), _number(asked.beta, "beta")
+    alpha, beta = _number(request.alpha, "alpha"), _number(request.beta, "beta")
     order = job.scale_order if job.scaled else "product"
-    return Finish(scale_a, scale_b, order, alpha, bias, source, beta, job.fmt or FP32)
+    return Finish(scale_a, scale_b, order, alpha, bias, source, beta, job.fmt)
 
 
-def _bias(bias: Any, shape: tuple[int, int]) -> Array:
+def _bias(array: Array, shape: tuple[int, int]) -> Array:
     """A bias of every column, as float32."""
-    array = from_torch(bias) if is_torch(bias) else np.asarray(bias)
     fmt = format_of(array.dtype)
     if fmt is None or fmt == FP64:
         raise TypeError(f"bias must be an array of float32, float16 or bfloat16; got {array.dtype}.")
@@ -102,7 +101,7 @@ def _bias(bias: Any, shape: tuple[int, int]) -> Array:
 
 
 def _number(value: float | None, name: str) -> np.float32:
-    """alpha or beta at the door."""
+    """alpha or beta as float32."""
     if value is None:
         return ONE
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):

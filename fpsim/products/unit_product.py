@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.casts.cast import decode
+from fpsim.casts.cast import refuse_unless_held
+from fpsim.casts.pipelines import decoding
 from fpsim.formats.named import E8M0, FP32, Format
 from fpsim.instructions.plan import TF32_BITS
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
@@ -26,6 +27,7 @@ from fpsim.products.kernels.fused_product import (
 from fpsim.products.kernels.grouped_product import GROUP, grouped_product
 from fpsim.products.kernels.panel import HIGHEST, LANES, largest_exponent
 from fpsim.products.kernels.step_product import step_product
+from fpsim.runtime.pipeline import run_stages
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.runtime.threads import over_spans
 
@@ -65,8 +67,8 @@ class Product(NamedTuple):
     b: Array  # (K, N) codes
     scale_a: Array  # (M, K / block) codes of scales, (M, 1) without
     scale_b: Array  # (K / block, N)
-    promote: int  # terms from one promotion to the next, 0 for none
-    factors: Factors
+    promote: int = 0  # terms from one promotion to the next, 0 for none
+    factors: Factors = Factors()
     cut: int = 0  # terms of a slice whose promoted total is added to the result, 0 for none; FUSED units only
 
     def transposed(self) -> Product:
@@ -130,7 +132,10 @@ def floats(codes: Array, fmt: Format) -> Array:
     """Codes as the floats of their values, in C order."""
     codes = _in_c_order(codes)
     if fmt.bits < 32:
-        return decode(codes, fmt)
+        refuse_unless_held(fmt, FP32, "encode the operands in another format")
+        values = np.empty(codes.shape, f32)
+        run_stages(decoding(fmt, FP32, codes.dtype), codes, values.view(np.uint32))
+        return values
     # kernels would be compiled once more for arrays that cannot be written
     return (codes if codes.flags.writeable else codes.copy()).view(f"f{codes.itemsize}")
 

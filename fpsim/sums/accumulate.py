@@ -11,11 +11,12 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.casts.pipelines import decoding, encoding
 from fpsim.core.layouts import unpack_layout
+from fpsim.core.sums.sum_order import Rows, Targets
 from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.named import FP32, FP64, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime.pipeline import run_stages, wrapping
-from fpsim.runtime.processor import under_ieee
+from fpsim.runtime.processor import ieee_arithmetic, under_ieee
 from fpsim.runtime.threads import over_spans
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
 from fpsim.sums.float32_plan import Way, fast_way, panels_of, run_strips, strips_of
@@ -23,7 +24,7 @@ from fpsim.sums.kernels.exact import exact_kernel
 from fpsim.sums.kernels.float32_rows import STRIP
 from fpsim.sums.kernels.loops import pairwise_kernel, sequence_kernel
 from fpsim.sums.kernels.steps import LANES
-from fpsim.sums.plan import NO_LAYOUT, exact_plan, options_of, roundings, target, ways
+from fpsim.sums.plan import NO_LAYOUT, exact_plan, options_of, randomness, target, ways
 
 u32, u64 = np.uint32, np.uint64
 NOTHING = np.zeros((0, 0), u64)
@@ -59,6 +60,11 @@ class Problem(NamedTuple):
     def terms(self) -> int:
         """Products of one sum."""
         return int(self.a.shape[1])
+
+    @property
+    def step(self) -> int:
+        """Rows of b for each row of a."""
+        return self.terms if self.paired else 0
 
 
 def accumulated(accumulator: Accumulator, problem: Problem) -> Array:
@@ -195,28 +201,23 @@ def _generic(accumulator: Accumulator, problem: Problem, way: str, outer_way: st
     a = _ones(problem) if a_format is None else _as_words(problem.a, a_format, in_float64)
     b = _as_words(problem.b, b_format, in_float64)
     c = _as_words(problem.c, outer, in_float64) if problem.c.size else NOTHING
-    out = np.empty(problem.shape, u64)
-    seed = accumulator.seed or 0
-    arguments = (
+    out, rows = np.empty(problem.shape, u64), Rows(a, b, problem.step, c)
+    inner = target(options_of(accumulator, fmt), in_float64)
+    targets = Targets(
         NO_LAYOUT if a_format is None or in_float64 else unpack_layout(a_format, "keep"),
         NO_LAYOUT if in_float64 else unpack_layout(b_format, "keep"),
-        target(options_of(accumulator, fmt), in_float64),
-        target(options_of(accumulator, outer), in_float64),
-        int(accumulator.rounding),
-        u64(roundings(accumulator, problem.terms)),
-        u64(seed & 0xFFFFFFFF),
-        u64(seed >> 32),
+        inner,
+        inner if outer is fmt else target(options_of(accumulator, outer), in_float64),
     )
+    random = randomness(accumulator, problem.terms)
     chunked = isinstance(accumulator, Chunked)
     chunk = min(accumulator.chunk, max(problem.terms, 1)) if isinstance(accumulator, Chunked) else problem.terms
     fused = isinstance(accumulator, FusedMultiplyAdd) or (problem.are_terms and not isinstance(accumulator, Pairwise))
     kernel = pairwise_kernel(way) if isinstance(accumulator, Pairwise) else sequence_kernel(way, outer_way)
-    rows = problem.terms if problem.paired else 0
 
-    @under_ieee
     def work(first: int, stop: int) -> None:
-        with wrapping():
-            kernel(a, b, rows, c, out, first, stop, chunk, not chunked, fused, *arguments)
+        with ieee_arithmetic(), wrapping():
+            kernel(rows, out, first, stop, chunk, not chunked, fused, targets, random)
 
     tiles = -(-problem.shape[1] // LANES)
     over_units(problem.shape[0] * tiles, problem.terms * min(LANES, problem.shape[1]) * STEP_COST, work)
@@ -244,29 +245,19 @@ def _with_products(problem: Problem) -> Problem:
 
 def _exact(accumulator: Exact, problem: Problem) -> Array:
     """The exact sums, rounded once."""
-    fmt, seed = accumulator.fmt, accumulator.seed or 0
     plan = exact_plan(accumulator, problem.formats, problem.c.size > 0)
     a = np.ascontiguousarray(problem.a, u64)
     b = np.ascontiguousarray(problem.b, u64)
     c = np.ascontiguousarray(problem.c, u64) if problem.c.size else NOTHING
-    out, kernel = np.empty(problem.shape, u64), exact_kernel()
-    arguments = (
-        plan.digits,
-        plan.lowest,
-        *plan.layouts,
-        u64(plan.rules),
-        int(accumulator.rounding),
-        u64(seed & 0xFFFFFFFF),
-        u64(seed >> 32),
-    )
-    rows = problem.terms if problem.paired else 0
+    out, rows, kernel = np.empty(problem.shape, u64), Rows(a, b, problem.step, c), exact_kernel()
+    arguments = plan.digits, plan.lowest, *plan.layouts, u64(plan.rules), randomness(accumulator, problem.terms)
 
     def work(first: int, stop: int) -> None:
         with wrapping():
-            kernel(a, b, rows, c, out, first, stop, *arguments)
+            kernel(rows, out, first, stop, *arguments)
 
     over_units(out.size, problem.terms * STEP_COST, work)
-    return _as_codes(out, fmt, False)
+    return _as_codes(out, accumulator.fmt, False)
 
 
 def over_units(count: int, cost: int, work: Callable[[int, int], None]) -> None:

@@ -13,6 +13,7 @@ from fpsim.core.layouts import decode_plan, encode_plan, pack_plan, unpack_layou
 from fpsim.core.number import UnpackLayout
 from fpsim.core.sums.long_sum import digits_for
 from fpsim.core.sums.running_sum import DECODING, RULES, TARGET_FIELDS
+from fpsim.core.sums.sum_order import Randomness
 from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.named import FP64, Format
 from fpsim.formats.rounding import Rounding
@@ -114,6 +115,12 @@ def lowest_place(fmt: Format) -> int:
 def highest_place(fmt: Format) -> int:
     """Every finite value is smaller than two to this."""
     return int(np.frexp(fmt.max)[1])
+
+
+def randomness(accumulator: Accumulator, terms: int) -> Randomness:
+    """How an accumulator rounds sums of so many terms."""
+    seed, stride = accumulator.seed or 0, u64(roundings(accumulator, terms))
+    return Randomness(int(accumulator.rounding), stride, u64(seed & 0xFFFFFFFF), u64(seed >> 32))
 
 
 def roundings(accumulator: Accumulator, terms: int) -> int:

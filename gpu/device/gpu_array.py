@@ -21,6 +21,11 @@ class GpuArray(NamedTuple):
     like: Any  # what came in
 
     @property
+    def matrix(self) -> Any:
+        """The words with the axes that the array has, of which there is at least one."""
+        return self.words.reshape(*self.shape) if self.shape else self.words
+
+    @property
     def size(self) -> int:
         """Elements."""
         return math.prod(self.shape)

@@ -1,45 +1,113 @@
-"""The GPU as the machine on which schedules and epilogues are worked out."""
+"""Products on the GPU."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from fpsim.formats.cast_options import cast_options
 from fpsim.formats.named import FP32, FP64, Format
+from fpsim.gpu.arithmetic.operands import code_operand
 from fpsim.gpu.casts.cast import fill_codes, fill_values, widened_codes
-from fpsim.gpu.device.array import gpu_array
+from fpsim.gpu.device.array import gpu_array, result_like
+from fpsim.gpu.device.copies import apart, refuse_overlap
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import scratch
+from fpsim.gpu.device.transfer import host_array
 from fpsim.gpu.products.float_matrix import FloatMatrices
 from fpsim.gpu.products.lane_product import lane_product
-from fpsim.gpu.products.operands import operand
+from fpsim.gpu.products.operands import block_scales, on_host, operand
 from fpsim.gpu.products.unit_product import GpuProduct, add_product
-from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.gpu.scaling.scaled import Scaled
+from fpsim.gpu.sums.accumulate import Problem, fill_sums
+from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 from fpsim.products.backend import Shape, output_overflow
+from fpsim.scaling.scaled import Scaled as CpuScaled
+from fpsim.scaling.scaling import Scaling
 from fpsim.schedules.plan import Span
 from fpsim.schedules.schedule import Lanes
+from fpsim.sums.accumulators import Accumulator
+
+
+class ScaledOperand(NamedTuple):
+    """What `fpsim.matmul` reads of a Scaled operand: codes on the GPU, scales for epilogues on the CPU."""
+
+    codes: Any
+    scales: npt.NDArray[np.float32]
+    fmt: Any
+    scaling: Scaling
+    scale_codes: Any
+    tensor_scale: np.float32 | None
+
+
+def codes_of(x: Any, name: str) -> GpuArray:
+    """An array on the GPU, or the codes of a Scaled one.
+
+    Raises:
+      TypeError: it lies elsewhere.
+    """
+    if isinstance(x, CpuScaled):
+        raise TypeError(f"{name} must lie on the GPU; got an fpsim.Scaled. fp.gpu.Scaled.from_cpu({name}) sends it.")
+    return gpu_array(x.codes if isinstance(x, Scaled) else x, name)
 
 
 class Gpu(FloatMatrices):
-    """What `fpsim.machine.Machine` asks for, on words of float32 (float64 for units that add in it)."""
+    """`fpsim.products.backend.Backend` on words of float32 (float64 for units that add in it).
+
+    Results are of the kind of `owner`, and made on its stream.
+    """
 
     merges_slices = False
+    floats = staticmethod(on_host)
+    block_scales = staticmethod(block_scales)
+
+    def __init__(self, owner: GpuArray) -> None:
+        super().__init__(owner.like)
+        self.owner = owner
+
+    def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
+        """As `Backend.operand`."""
+        return operand(x, element, unit, name).matrix
+
+    def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Any, Format]:
+        """As `Backend.codes`."""
+        codes, found = code_operand(x, fmt, name)
+        return codes.matrix, found
+
+    def scaled(self, x: Any, name: str) -> ScaledOperand | None:
+        """As `Backend.scaled`."""
+        codes = codes_of(x, name) if isinstance(x, (Scaled, CpuScaled)) else None
+        if codes is None:
+            return None
+        tensor = None if x.tensor_scale is None else np.float32(host_array(x.tensor_scale).reshape(-1)[0])
+        return ScaledOperand(codes.matrix, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor)
+
+    def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> GpuProduct:
+        """As `Backend.product`."""
+        return GpuProduct(unit, a, b, scale_a, scale_b, np.arange(a.shape[1], dtype=np.int32))
+
+    def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, b: Any) -> tuple[Any, Any]:
+        """As `Backend.result`."""
+        result, words = result_like(self.owner, shape, dtype, out)
+        if out is not None:
+            refuse_overlap(words, a, b, what="a or b")
+        return result, words.reshape(*shape)
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Any = None) -> Any:
-        """A matrix of one value."""
+        """As `Backend.full`."""
         word = np.asarray(value, dtype).view(f"u{dtype.itemsize}")[()]
         return self.filled(shape, word, out)
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Any = None) -> Any:
-        """As `Machine.start`."""
+        """As `Backend.start`."""
         given = operand(c, unit.d, unit, "c")
         return self.copied(self._widened(given, unit.d.fmt, shape), out)
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Any:
-        """As `Machine.source`."""
+        """As `Backend.source`."""
         given = gpu_array(c, "c")
         fmt = given.fmt
         if fmt is None or fmt in (unit.d.fmt, FP64):
@@ -54,20 +122,18 @@ class Gpu(FloatMatrices):
         return words.reshape(*shape)
 
     def rounded(self, x: Any, fmt: Format) -> Any:
-        """As `Machine.rounded`."""
+        """As `Backend.rounded`."""
         if fmt == FP32:
             return x
         flat = self._flat(x)
-        codes, result = self.codes(x, fmt), self.copied(x)
+        codes, result = scratch(flat.size, fmt.storage), self.copied(x)
+        self._fill_codes(x, fmt, codes)
         fill_values(flat, codes, self._flat(result).words, fmt, FP32)
         return result
 
-    def codes(self, x: Any, fmt: Format, out: Any = None) -> Any:
+    def _fill_codes(self, x: Any, fmt: Format, codes: Any) -> None:
         """The codes of values in an output's format, in a row: to nearest even, and FP8 saturates."""
-        flat = self._flat(x)
-        codes = scratch(flat.size, fmt.storage) if out is None else out
-        fill_codes(flat, codes, cast_options(fmt, overflow=output_overflow(fmt)))
-        return codes
+        fill_codes(self._flat(x), codes, cast_options(fmt, overflow=output_overflow(fmt)))
 
     def _flat(self, x: Any) -> GpuArray:
         """float32 words in a row."""
@@ -75,9 +141,32 @@ class Gpu(FloatMatrices):
         return GpuArray(x.reshape(size), (size,), FP32, self.like)
 
     def add_product(self, total: Any, product: GpuProduct) -> None:
-        """As `Machine.add_product`."""
+        """As `Backend.add_product`."""
         add_product(total, product, self)
 
     def lane_product(self, product: GpuProduct, lanes: Lanes, run: int, terms: Span) -> Any:
-        """As `Machine.lane_product`."""
+        """As `Backend.lane_product`."""
         return lane_product(product, lanes, run, terms, self)
+
+    def deliver(self, total: Any, fmt: Format, nan: int | None, target: Any) -> None:
+        """As `Backend.deliver`."""
+        words = target.reshape(math.prod(target.shape))
+        if fmt in (FP32, FP64):
+            if total is not target:
+                self.copied(total, target)
+            if nan is not None:
+                self.with_one_nan(words, fmt.max_code + 1, fmt.sign_bit, nan)
+            return
+        self._fill_codes(total, fmt, words)
+        if nan is not None:
+            self.with_nan_code(total, words, nan)
+
+    def accumulate(
+        self, accumulator: Accumulator, a: Any, b: Any, c: Any, formats: tuple[Format, Format], target: Any
+    ) -> None:
+        """As `Backend.accumulate`."""
+        size = math.prod(target.shape)
+        start = scratch((0, 0), target.dtype)
+        if c is not None:  # the target may be c's memory
+            start = apart(c.reshape(size), target.reshape(size), self.like).reshape(*target.shape)
+        fill_sums(accumulator, Problem(a, b, start, formats), target, self.like)

@@ -111,7 +111,7 @@ class FloatMatrices:
     def __init__(self, like: Any) -> None:
         self.like = like
 
-    def operand(self, x: Any) -> Operand:
+    def _operand(self, x: Any) -> Operand:
         """A matrix on the GPU as it is, anything else as float32."""
         if not getattr(x, "__cuda_ndarray__", False):
             host = np.atleast_2d(np.asarray(x, np.float32)).view(u32)
@@ -135,7 +135,7 @@ class FloatMatrices:
         return self._run("fma", (x, y, z), out)
 
     def _run(self, name: str, given: tuple[Any, ...], out: Any) -> Any:
-        operands = [self.operand(x) for x in given]
+        operands = [self._operand(x) for x in given]
         shape = np.broadcast_shapes(*(x.shape for x in operands))
         result = scratch(shape, u32) if out is None else out
         operands += operands[:1] * (3 - len(operands))

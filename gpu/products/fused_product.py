@@ -35,6 +35,19 @@ class Factors(NamedTuple):
     mode: int  # PRODUCT, ROWS_FIRST or COLUMNS_FIRST of products/kernels/fused_product.py
 
 
+class TileProduct(NamedTuple):
+    """A product by a unit that `takes` takes; all arrays lie on the GPU, in C order."""
+
+    unit: MatrixUnit
+    a: Any  # (M, K) codes of the unit's elements
+    b: Any  # (K, N)
+    scale_a: Any  # (M, blocks) E8M0 codes for Rule.SCALED, ignored otherwise
+    scale_b: Any  # (blocks, N)
+    terms: Any  # (terms,) int32 places along K in the order in which they are added, -1 for a zero
+    promote: int = 0  # terms from one promotion to the next, a multiple of the unit's, 0 for none
+    factors: Factors | None = None  # of the partial sums; None to add them as they are
+
+
 class _Plan(NamedTuple):
     """What the kernel of a unit takes."""
 
@@ -55,80 +68,65 @@ def takes(unit: MatrixUnit) -> bool:
     )
 
 
-def add_fused(
-    total: Any, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any, terms: Any, promote: int,
-    factors: Factors | None, like: Any,
-) -> None:  # fmt: skip
-    """Add a[:, terms] @ b[terms] to `total` as a unit does; all arrays lie on the GPU, in C order.
+def add_fused(total: Any, p: TileProduct, like: Any) -> None:
+    """Add a[:, terms] @ b[terms] to `total` as a unit does.
 
     Args:
       total: (M, N) float32 patterns as uint32; FP16 codes as uint16 where the unit has FP16 results and nothing is
         promoted.
-      unit: one that `takes` takes.
-      a, b: (M, K) and (K, N) codes of the unit's elements.
-      scale_a, scale_b: (M, blocks) and (blocks, N) E8M0 codes for Rule.SCALED, ignored otherwise.
-      terms: (terms,) int32 places along K in the order in which they are added, -1 for a zero; the terms of one step of
-        Rule.SCALED lie in one block.
-      promote: terms from one promotion to the next, a multiple of the unit's, 0 for none.
-      factors: of the partial sums; None to add them as they are.
+      p: the product; the terms of one step of Rule.SCALED lie in one block.
       like: the array on whose stream the kernels run.
 
     Raises:
       GpuError: the GPU has no room, or the launch failed.
     """
-    if 0 in (*total.shape, terms.size):
+    if 0 in (*total.shape, p.terms.size):
         return
-    marks, any_mark = add_tiles(total, unit, a, b, scale_a, scale_b, terms, promote, factors, like)
+    marks, any_mark = add_tiles(total, p, like)
     if fetched(any_mark)[0]:  # which is rare, so that most processes need not compile the specification
-        add_marked(total, marks, unit, a, b, scale_a, scale_b, terms, promote, factors, like)
+        add_marked(total, marks, p, like)
 
 
-def add_tiles(
-    total: Any, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any, terms: Any, promote: int,
-    factors: Factors | None, like: Any, tile: Tile | None = None,
-) -> tuple[Any, Any]:  # fmt: skip
+def add_tiles(total: Any, p: TileProduct, like: Any, tile: Tile | None = None) -> tuple[Any, Any]:
     """Add what the float32 kernel can; (M, N) uint8 of 1 where it left the total as it was, and whether it did."""
-    plan, tile = _plan(unit), tile or _tile(unit)
+    unit, plan, tile = p.unit, _plan(p.unit), tile or _tile(p.unit)
     (m, n), (height, width) = total.shape, tile.shape
     codes, scaled = total.dtype.itemsize == 2, unit.rule is Rule.SCALED
     marks, any_mark = scratch((m, n), np.uint8), zeroed(1, np.int32)
-    rows, columns, mode = _factors(promote, factors)
+    rows, columns, mode = _factors(p)
     kernel = tile_kernel(unit.terms, plan.bits, unit.d.name == "f16", codes, scaled, mode, tile)
     launch_blocks(
         kernel, like, -(-m // height) * -(-n // width), tile.threads,
-        total, marks, any_mark, a, b, *_scales(unit, scale_a, scale_b), terms, rows, columns,
-        plan.of_a, plan.of_b, plan.step, i32(unit.block or 1), i32(promote // unit.terms),
+        total, marks, any_mark, p.a, p.b, *_scales(p), p.terms, rows, columns,
+        plan.of_a, plan.of_b, plan.step, i32(unit.block or 1), i32(p.promote // unit.terms),
     )  # fmt: skip
     return marks, any_mark
 
 
-def add_marked(
-    total: Any, marks: Any, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any, terms: Any, promote: int,
-    factors: Factors | None, like: Any,
-) -> None:  # fmt: skip
+def add_marked(total: Any, marks: Any, p: TileProduct, like: Any) -> None:
     """Add the rest, by the integer specification."""
-    plan = unit_plan(unit)
-    rows, columns, mode = _factors(promote, factors)
+    unit, plan = p.unit, unit_plan(p.unit)
+    rows, columns, mode = _factors(p)
     launch(
         specified_kernel(unit.rule), like, marks.size,
-        total, marks, a, b, *_scales(unit, scale_a, scale_b), terms, rows, columns,
+        total, marks, p.a, p.b, *_scales(p), p.terms, rows, columns,
         *map(uploaded, plan.layouts), uploaded(plan.facts),
-        i32(unit.d.name == "f16"), i32(unit.block or 1), i32(promote // unit.terms), i32(mode),
+        i32(unit.d.name == "f16"), i32(unit.block or 1), i32(p.promote // unit.terms), i32(mode),
     )  # fmt: skip
 
 
-def _factors(promote: int, factors: Factors | None) -> tuple[Any, Any, int]:
+def _factors(p: TileProduct) -> tuple[Any, Any, int]:
     """Factors as float32 arrays, some that nobody reads where there are none, and how they are applied."""
-    if factors is None or not promote:
+    if p.factors is None or not p.promote:
         nothing = uploaded(np.zeros(1, np.float32)).reshape(1, 1)
-        return nothing, nothing, ADD if promote else NEVER
-    return factors.rows.view(np.float32), factors.columns.view(np.float32), factors.mode
+        return nothing, nothing, ADD if p.promote else NEVER
+    return p.factors.rows.view(np.float32), p.factors.columns.view(np.float32), p.factors.mode
 
 
-def _scales(unit: MatrixUnit, scale_a: Any, scale_b: Any) -> tuple[Any, Any]:
+def _scales(p: TileProduct) -> tuple[Any, Any]:
     """Codes of block scales; some that nobody reads for a unit without."""
-    if unit.rule is Rule.SCALED:
-        return scale_a, scale_b
+    if p.unit.rule is Rule.SCALED:
+        return p.scale_a, p.scale_b
     nothing = uploaded(np.zeros(1, np.uint8)).reshape(1, 1)
     return nothing, nothing
 

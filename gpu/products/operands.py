@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import from_torch, is_torch
+from fpsim.arrays import as_array
 from fpsim.formats.named import DTYPES
 from fpsim.gpu.casts.cast import refuse_outside
 from fpsim.gpu.device.array import gpu_array, lies_on_gpu
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import scratch
 from fpsim.gpu.device.transfer import host_array
+from fpsim.instructions.operands import takes_scales
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 
 
@@ -35,33 +36,18 @@ def operand(x: Any, element: Element, unit: MatrixUnit, name: str) -> GpuArray:
     return given
 
 
-def on_host(x: Any, name: str) -> npt.NDArray[Any] | None:
-    """A short array of floats for the epilogue, wherever it lies, as NumPy's; None as it is."""
-    if x is None:
-        return None
-    if lies_on_gpu(x):
-        return host_array(x, name)
-    return from_torch(x) if is_torch(x) else np.asarray(x)
+def on_host(x: Any, name: str) -> npt.NDArray[Any]:
+    """A short array of floats for the epilogue, wherever it lies, as NumPy's."""
+    return host_array(x, name) if lies_on_gpu(x) else as_array(x)
 
 
-def block_count(k: int, unit: MatrixUnit) -> int:
-    """Blocks of K that share a scale; one for units without scales."""
-    if unit.scale and k % unit.block:
-        raise ValueError(f"K must be a multiple of {unit.name}'s scale block of {unit.block}; got K = {k}. Pad.")
-    return k // unit.block if unit.scale else 1
-
-
-def block_scales(x: Any, shape: tuple[int, int], unit: MatrixUnit, name: str) -> Any:
+def block_scales(x: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str) -> Any:
     """Scale codes as a matrix on the GPU."""
-    if unit.scale is None:
-        if x is not None:
-            raise ValueError(f"{unit.name} takes no block scales; got {name}. Leave it out.")
+    if not takes_scales(x, unit, name):
         return scratch(shape, np.uint8)  # nobody reads it
-    if x is None:
-        raise ValueError(f"{unit.name} needs {name}: {unit.scale} codes, one per {unit.block} terms of K.")
     given, fmt = gpu_array(x, name), unit.scale_format
     assert fmt is not None
     if given.shape != shape or given.words.dtype.itemsize != 1 or given.fmt not in (None, fmt):
         raise ValueError(f"{name} must be codes of {fmt} of shape {shape}; got {x.dtype} of shape {given.shape}.")
     refuse_outside(given, fmt, name)
-    return given.words.reshape(*shape)
+    return given.matrix

@@ -15,9 +15,10 @@ from fpsim.gpu.device.array import result_like
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import scratch
 from fpsim.gpu.products.float_matrix import FloatMatrices
-from fpsim.gpu.products.operands import block_count, block_scales, operand
+from fpsim.gpu.products.operands import block_scales, operand
 from fpsim.gpu.products.unit_product import GpuProduct, run_specification, taken
 from fpsim.gpu.sums.accumulate import Problem, fill_sums
+from fpsim.instructions.operands import block_count
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.reduce import KINDS, check_terms, checked_axis

@@ -21,7 +21,7 @@ from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import gpu_kernel, launch, scratch, uploaded
 from fpsim.gpu.products.float_matrix import FloatMatrices
 from fpsim.gpu.products.fused_product import Factors as TileFactors
-from fpsim.gpu.products.fused_product import add_fused, takes
+from fpsim.gpu.products.fused_product import TileProduct, add_fused, takes
 from fpsim.instructions.plan import unit_plan
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.unit_product import ADD, Factors, add_part
@@ -127,18 +127,16 @@ def add_product(total: Any, product: GpuProduct, on: FloatMatrices) -> None:
 
 def _add_in_tiles(total: Any, p: GpuProduct, on: FloatMatrices) -> None:
     """Add a product by the kernel of tiles."""
+    operands = TileProduct(p.unit, p.a, p.b, p.scale_a, p.scale_b, on.sent(p.terms), p.promote)
     if p.unit.d.fmt == FP16 and not p.promote:
         halves = on.halves(total)
-        add_fused(halves, p.unit, p.a, p.b, p.scale_a, p.scale_b, on.sent(p.terms), 0, None, on.like)
+        add_fused(halves, operands, on.like)
         on.widened(halves, total)
         return
-    factors = None
     if p.factors.mode != ADD:
         rows, columns = (on.sent(np.ascontiguousarray(x).view(np.uint32)) for x in (p.factors.rows, p.factors.columns))
-        factors = TileFactors(rows, columns, p.factors.mode)
-    add_fused(
-        total, p.unit, p.a, p.b, p.scale_a, p.scale_b, on.sent(p.terms), p.promote, factors, on.like
-    )  # fmt: skip
+        operands = operands._replace(factors=TileFactors(rows, columns, p.factors.mode))
+    add_fused(total, operands, on.like)
 
 
 def _add_by_specification(total: Any, product: GpuProduct, on: FloatMatrices) -> None:

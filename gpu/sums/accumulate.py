@@ -16,13 +16,24 @@ from fpsim.core.philox import random_word
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.core.sums.exact_sum import SumLayouts, exact_sum
 from fpsim.core.sums.running_sum import code_lanes
-from fpsim.core.sums.sum_order import Function, Lanes, number_levels, tile_by_pairs, tile_in_order, word_filler
+from fpsim.core.sums.sum_order import (
+    Function,
+    Lanes,
+    Randomness,
+    Rows,
+    Targets,
+    Words,
+    number_levels,
+    tile_by_pairs,
+    tile_in_order,
+    word_filler,
+)
 from fpsim.formats.named import FP64, Format
 from fpsim.gpu.device.launch import gpu_kernel, launch, uploaded
 from fpsim.runtime.compile import shared
 from fpsim.sums.accumulate import refuse_wide_operands
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
-from fpsim.sums.plan import NO_LAYOUT, exact_plan, options_of, roundings, target
+from fpsim.sums.plan import NO_LAYOUT, exact_plan, options_of, randomness, target
 
 i64, u64 = np.int64, np.uint64
 
@@ -75,13 +86,12 @@ def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
         for_products = cuda.local.array((4, 1), np.uint32)
         for_sums = cuda.local.array((4, 1), np.uint32)
         for_joins = cuda.local.array((4, 1), np.uint32)
+        words = Words(for_products, for_sums, for_joins)
+        x, f, r = Rows(a, b, rows, c), Targets(la, lb, inner, outer), Randomness(mode, stride, k0, k1)
         columns = out.shape[1]
         for output in range(cuda.grid(1), out.size, cuda.gridsize(1)):
             i, j = output // columns, output % columns
-            one_sum(
-                a, b, i * rows, c, out, i, j, 1, chunk, chained, fused, la, lb, inner, outer, mode, stride, k0, k1, t,
-                for_products, for_sums, for_joins,
-            )  # fmt: skip
+            one_sum(x, out, i, j, 1, chunk, chained, fused, f, r, t, words)
 
     return gpu_kernel(sequence)
 
@@ -99,14 +109,13 @@ def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
         numbers = cuda.local.array(depth, np.int64)
         for_products = cuda.local.array((4, 1), np.uint32)
         for_sums = cuda.local.array((4, 1), np.uint32)
+        words = Words(for_products, for_sums, for_sums)
+        x, f, r = Rows(a, b, rows, c), Targets(la, lb, target, target), Randomness(mode, stride, k0, k1)
         number(numbers, a.shape[1])
         columns = out.shape[1]
         for output in range(cuda.grid(1), out.size, cuda.gridsize(1)):
             i, j = output // columns, output % columns
-            one_sum(
-                a, b, i * rows, c, out, i, j, 1, la, lb, target, mode, stride, k0, k1, stack, numbers, for_products,
-                for_sums,
-            )  # fmt: skip
+            one_sum(x, out, i, j, 1, f, r, stack, numbers, words)
 
     return gpu_kernel(pairwise)
 
@@ -129,7 +138,7 @@ def exact_kernel(mode: int, room: int, products: bool) -> Any:
         for output in range(cuda.grid(1), out.size, cuda.gridsize(1)):
             i, j = output // columns, output % columns
             word = u64(random_word(u64(output), k0, k1)) if mode == STOCHASTIC else u64(0)
-            out[i, j] = one_sum(a, b, i * rows, c, i, j, products, digits, origin, f, word, mode, rules)
+            out[i, j] = one_sum(Rows(a, b, rows, c), i, j, products, digits, origin, f, word, mode, rules)
 
     return gpu_kernel(exact)
 
@@ -184,7 +193,7 @@ def _in_order(accumulator: Accumulator, problem: Problem, out: Any, like: Any) -
     targets = [target(options_of(accumulator, fmt), False) for fmt in (accumulator.fmt, accumulator.result_format)]
     launch(
         kernel, like, math.prod(out.shape), problem.a, problem.b, _rows(problem), problem.c, out, chunk,
-        *_layouts(problem), *map(uploaded, targets), *_stream(accumulator, terms),
+        *_layouts(problem), *map(uploaded, targets), *randomness(accumulator, terms)[1:],
     )  # fmt: skip
 
 
@@ -195,7 +204,7 @@ def _pairwise(accumulator: Pairwise, problem: Problem, out: Any, like: Any) -> N
     launch(
         pairwise_kernel(int(accumulator.rounding), depth, _is_wide(problem)), like, math.prod(out.shape), problem.a,
         problem.b, _rows(problem), problem.c, out, *_layouts(problem),
-        uploaded(target(options_of(accumulator, accumulator.fmt), False)), *_stream(accumulator, terms),
+        uploaded(target(options_of(accumulator, accumulator.fmt), False)), *randomness(accumulator, terms)[1:],
     )  # fmt: skip
 
 
@@ -204,7 +213,7 @@ def _exact(accumulator: Exact, problem: Problem, out: Any, like: Any) -> None:
     plan = exact_plan(accumulator, problem.formats, math.prod(problem.c.shape) > 0)
     room = -(-plan.digits // ROOM) * ROOM
     kernel = exact_kernel(int(accumulator.rounding), room, problem.formats[0] is not None)
-    _, k0, k1 = _stream(accumulator, problem.terms)
+    *_, k0, k1 = randomness(accumulator, problem.terms)
     launch(
         kernel, like, math.prod(out.shape), problem.a, problem.b, _rows(problem), problem.c, out, i64(plan.lowest),
         *map(uploaded, plan.layouts), u64(plan.rules), k0, k1,
@@ -224,9 +233,3 @@ def _is_wide(problem: Problem) -> bool:
 def _layouts(problem: Problem) -> list[Any]:
     """How codes of a and b are read."""
     return [uploaded(NO_LAYOUT if fmt is None else unpack_layout(fmt, "keep")) for fmt in problem.formats]
-
-
-def _stream(accumulator: Accumulator, terms: int) -> tuple[Any, Any, Any]:
-    """Random words per output, and the low and high word of the seed."""
-    seed = accumulator.seed or 0
-    return u64(roundings(accumulator, terms)), u64(seed & 0xFFFFFFFF), u64(seed >> 32)

@@ -13,7 +13,7 @@ from fpsim.core.number import UnpackLayout, infinite
 from fpsim.core.pack import NO_FLAG, pack
 from fpsim.core.rounding import DOWN
 from fpsim.core.sums import long_sum, term
-from fpsim.core.sums.sum_order import Function
+from fpsim.core.sums.sum_order import Function, Rows
 
 i64, u64 = np.int64, np.uint64
 
@@ -30,11 +30,11 @@ class SumLayouts(NamedTuple):
 
 
 def exact_sum(compiled: Callable[[Function], Function]) -> Function:
-    """The code of c[i, j] plus the products of a[i] and b[row:, j].
+    """The code of c[i, j] plus the products of row i of a and column j of its rows of b.
 
-    `(a, b, row, c, i, j, products, digits, origin, layouts, random word, mode, rules)`: a (M, K), b and c hold codes;
-    c may be empty. products: there is an a, otherwise the terms are those of b. digits: what the sum is held in, of
-    which the first counts units of 2**origin. compiled: as for `fpsim.core.sum_order`.
+    `(rows, i, j, products, digits, origin, layouts, random word, mode, rules)`: rows are of codes. products: there is
+    an a, otherwise the terms are those of b. digits: what the sum is held in, of which the first counts units of
+    2**origin. compiled: as for `fpsim.core.sums.sum_order`.
     """
     term_of, total, one_pack = compiled(term.term_of), compiled(long_sum.total), compiled(pack)
     add_term, add_product = compiled(long_sum.add_term), compiled(long_sum.add_product)
@@ -42,9 +42,10 @@ def exact_sum(compiled: Callable[[Function], Function]) -> Function:
     clear = compiled(long_sum.clear)
 
     def exact(
-        a: Any, b: Any, row: int, c: Any, i: int, j: int, products: Any, digits: Any, origin: Any, f: SumLayouts,
-        word: Any, mode: int, rules: Any,
+        rows: Rows, i: int, j: int, products: Any, digits: Any, origin: Any, f: SumLayouts, word: Any, mode: int,
+        rules: Any,
     ) -> Any:  # fmt: skip
+        a, b, c, row = rows.a, rows.b, rows.c, i * rows.step
         a_bits, b_bits = i64(f.a.mantissa_bits), i64(f.b.mantissa_bits)
         clear(digits)
         met, zeros = term.NO_SPECIAL, i64(0)

@@ -21,6 +21,41 @@ Function = Callable[..., Any]
 RUN, PRODUCT, OUTER = range(3)  # the rows of a tile in order: the sum of a run, its next product, the outer sum
 
 
+class Rows(NamedTuple):
+    """The operands of M * N sums: row i of a with rows `step * i` .. of b, a column each, and c."""
+
+    a: Any  # (M, K)
+    b: Any  # (K, N), or (M * K, N)
+    step: Any  # rows of b for each row of a: 0 where all meet the same ones
+    c: Any  # (M, N), or empty
+
+
+class Targets(NamedTuple):
+    """How terms are read and sums are rounded: layouts, as arrays of words."""
+
+    a: Any
+    b: Any
+    inner: Any  # of a run
+    outer: Any  # of the sum of runs, and of c
+
+
+class Randomness(NamedTuple):
+    """How sums are rounded, and where a stochastic rounding has its random words from."""
+
+    mode: Any
+    stride: Any  # random words per output
+    k0: Any  # low and high word of the seed
+    k1: Any
+
+
+class Words(NamedTuple):
+    """Room for the random words of a tile: four steps of n outputs for each list."""
+
+    products: Any
+    sums: Any
+    joins: Any
+
+
 class Lanes(NamedTuple):
     """The steps of one way to hold sums, over n lanes. Words: random words, of which row `w` belongs to this step.
 
@@ -38,10 +73,10 @@ def word_filler(compiled: Callable[[Function], Function]) -> Function:
     """words[w, j] = the random word of rounding step + w of output + j, for a step that is a multiple of four."""
     philox = compiled(philox4x32)
 
-    def fill_words(words: Any, n: int, output: Any, stride: Any, step: Any, k0: Any, k1: Any) -> None:
+    def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> None:
         for j in range(n):
-            counter = u64(u64(u64(u64(output + u64(j)) * stride) + step) >> u64(2))
-            w0, w1, w2, w3 = philox(counter, u64(counter >> u64(32)), u64(0), u64(0), k0, k1)
+            counter = u64(u64(u64(u64(output + u64(j)) * r.stride) + step) >> u64(2))
+            w0, w1, w2, w3 = philox(counter, u64(counter >> u64(32)), u64(0), u64(0), r.k0, r.k1)
             words[0, j] = w0
             words[1, j] = w1
             words[2, j] = w2
@@ -53,18 +88,16 @@ def word_filler(compiled: Callable[[Function], Function]) -> Function:
 def tile_in_order(lanes: Lanes, join: Function, fill_words: Function) -> Function:
     """The tile of Sequential, FusedMultiplyAdd and Chunked.
 
-    `(a, b, row of b for the first term, c, out, i, j, n, chunk, chained, fused, layouts of a, b, inner, outer target,
-    mode, random words per output, low and high word of the seed, t, words for products, for sums, for joins)`: a (M, K)
-    and b hold what the lanes take, c and out (M, N); c may be empty. chained: the one chunk starts from c, and its
-    total is the result. t: three rows to work in.
+    `(x, out, i, j, n, chunk, chained, fused, f, r, t, words)`: x holds what the lanes take, out is (M, N). chained: the
+    one chunk starts from c, and its total is the result. t: three rows to work in.
     """
     multiply, add, fuse = lanes
 
     def in_order(
-        a: Any, b: Any, row: int, c: Any, out: Any, i: int, j: int, n: int, chunk: int, chained: Any, fused: Any,
-        la: Any, lb: Any, inner: Any, outer: Any, mode: int, stride: Any, k0: Any, k1: Any,
-        t: Any, for_products: Any, for_sums: Any, for_joins: Any,
+        x: Rows, out: Any, i: int, j: int, n: int, chunk: int, chained: Any, fused: Any, f: Targets, r: Randomness,
+        t: Any, words: Words,
     ) -> None:  # fmt: skip
+        a, b, c, row, mode = x.a, x.b, x.c, i * x.step, r.mode
         terms = a.shape[1]
         sums = u64((terms + 3) // 4 * 4)  # the number of the first sum's rounding
         output = u64(i * out.shape[1] + j)
@@ -77,19 +110,19 @@ def tile_in_order(lanes: Lanes, join: Function, fill_words: Function) -> Functio
                     t[RUN, lane] = u64(0)
             for k in range(start, min(start + chunk, terms)):
                 if mode == STOCHASTIC and (k % 4 == 0):
-                    fill_words(for_sums, n, output, stride, u64(sums + u64(k)), k0, k1)
+                    fill_words(words.sums, n, output, u64(sums + u64(k)), r)
                     if not fused:
-                        fill_words(for_products, n, output, stride, u64(k), k0, k1)
+                        fill_words(words.products, n, output, u64(k), r)
                 if fused:
-                    fuse(t, RUN, a[i, k], b, row + k, j, n, for_sums, k % 4, la, lb, inner, mode)
+                    fuse(t, RUN, a[i, k], b, row + k, j, n, words.sums, k % 4, f.a, f.b, f.inner, mode)
                 else:
-                    multiply(a[i, k], b, row + k, j, t, PRODUCT, n, for_products, k % 4, la, lb, inner, mode)
-                    add(t, RUN, t, PRODUCT, n, for_sums, k % 4, inner, inner, mode)
+                    multiply(a[i, k], b, row + k, j, t, PRODUCT, n, words.products, k % 4, f.a, f.b, f.inner, mode)
+                    add(t, RUN, t, PRODUCT, n, words.sums, k % 4, f.inner, f.inner, mode)
             if not chained:
                 run = start // chunk
                 if mode == STOCHASTIC and (run % 4 == 0):
-                    fill_words(for_joins, n, output, stride, u64(u64(sums + sums) + u64(run)), k0, k1)
-                join(t, OUTER, t, RUN, n, for_joins, run % 4, inner, outer, mode)
+                    fill_words(words.joins, n, output, u64(u64(sums + sums) + u64(run)), r)
+                join(t, OUTER, t, RUN, n, words.joins, run % 4, f.inner, f.outer, mode)
         for lane in range(n):
             out[i, j + lane] = t[start_row, lane]
 
@@ -108,8 +141,7 @@ def number_levels(numbers: Any, terms: int) -> None:
 def tile_by_pairs(lanes: Lanes, fill_words: Function) -> Function:
     """The tile of Pairwise.
 
-    `(a, b, row of b for the first term, c, out, i, j, n, layouts of a, b, target, mode, random words per output, low
-    and high word of the seed, stack, first sums of levels, words for products, for sums)`: as for `tile_in_order`.
+    `(x, out, i, j, n, f, r, stack, first sums of levels, words)`: as for `tile_in_order`.
 
     The stack holds the totals of complete subtrees: one of 2**level terms for each bit that is set in k when term k
     arrives. Term k closes the subtrees of its trailing ones, and the last term all, with those of levels where it has
@@ -118,17 +150,17 @@ def tile_by_pairs(lanes: Lanes, fill_words: Function) -> Function:
     multiply, add, _ = lanes
 
     def by_pairs(
-        a: Any, b: Any, row: int, c: Any, out: Any, i: int, j: int, n: int, la: Any, lb: Any, target: Any, mode: int,
-        stride: Any, k0: Any, k1: Any, stack: Any, numbers: Any, for_products: Any, for_sums: Any,
-    ) -> None:  # fmt: skip
+        x: Rows, out: Any, i: int, j: int, n: int, f: Targets, r: Randomness, stack: Any, numbers: Any, words: Words
+    ) -> None:
+        a, b, c, row, mode, target = x.a, x.b, x.c, i * x.step, r.mode, f.inner
         terms = a.shape[1]
         sums = u64((terms + 3) // 4 * 4)
         output = u64(i * out.shape[1] + j)
         height = 0
         for k in range(terms):
             if mode == STOCHASTIC and (k % 4 == 0):
-                fill_words(for_products, n, output, stride, u64(k), k0, k1)
-            multiply(a[i, k], b, row + k, j, stack, height, n, for_products, k % 4, la, lb, target, mode)
+                fill_words(words.products, n, output, u64(k), r)
+            multiply(a[i, k], b, row + k, j, stack, height, n, words.products, k % 4, f.a, f.b, target, mode)
             height += 1
             # the sums that term k closes, and c behind the last of them
             level = 0
@@ -136,8 +168,8 @@ def tile_by_pairs(lanes: Lanes, fill_words: Function) -> Function:
                 if k >> level & 1:
                     number = numbers[level] + (k >> (level + 1))
                     if mode == STOCHASTIC:
-                        fill_words(for_sums, n, output, stride, u64(sums + u64(number // 4 * 4)), k0, k1)
-                    add(stack, height - 2, stack, height - 1, n, for_sums, number % 4, target, target, mode)
+                        fill_words(words.sums, n, output, u64(sums + u64(number // 4 * 4)), r)
+                    add(stack, height - 2, stack, height - 1, n, words.sums, number % 4, target, target, mode)
                     height -= 1
                 level += 1
         if c.size > 0:
@@ -145,8 +177,8 @@ def tile_by_pairs(lanes: Lanes, fill_words: Function) -> Function:
                 stack[1, lane] = u64(c[i, j + lane])
             number = terms - 1
             if mode == STOCHASTIC:
-                fill_words(for_sums, n, output, stride, u64(sums + u64(number // 4 * 4)), k0, k1)
-            add(stack, 0, stack, 1, n, for_sums, number % 4, target, target, mode)
+                fill_words(words.sums, n, output, u64(sums + u64(number // 4 * 4)), r)
+            add(stack, 0, stack, 1, n, words.sums, number % 4, target, target, mode)
         for lane in range(n):
             out[i, j + lane] = stack[0, lane]
 

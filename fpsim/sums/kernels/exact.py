@@ -12,6 +12,7 @@ from fpsim.core.number import unpack_fields
 from fpsim.core.philox import random_word
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.core.sums.exact_sum import SumLayouts, exact_sum
+from fpsim.core.sums.sum_order import Randomness, Rows
 from fpsim.runtime.compile import kernel, scalar, shared
 
 i64, u64 = np.int64, np.uint64
@@ -23,21 +24,20 @@ _one_sum, _random_word = scalar(exact_sum(shared)), shared(random_word)
 def exact_kernel() -> Any:
     """The loop over outputs `first .. stop`, in C order.
 
-    `(a, b, b's rows per row of a, c, out, first, stop, digits of the sum, their lowest exponent, layouts of a, b, c,
-    target, rules, mode, low and high word of the seed)`: operands as in `sequence_kernel`, but codes. An a whose layout
-    is all zero stands for ones.
+    `(x, out, first, stop, digits of the sum, their lowest exponent, layouts of a, b, c, target, rules, r)`: operands as
+    in `sequence_kernel`, but codes. An a whose layout is all zero stands for ones.
     """
 
     def exact(
-        a: Any, b: Any, rows: int, c: Any, out: Any, first: int, stop: int, length: int, lowest: int,
-        la: Any, lb: Any, lc: Any, target: Any, rules: Any, mode: int, k0: Any, k1: Any,
+        x: Rows, out: Any, first: int, stop: int, length: int, lowest: int, la: Any, lb: Any, lc: Any, target: Any,
+        rules: Any, r: Randomness,
     ) -> None:  # fmt: skip
         f = SumLayouts(unpack_fields(la), unpack_fields(lb), unpack_fields(lc), encode_fields(target))
-        columns, products = b.shape[1], la[0] != u64(0)
+        columns, products = out.shape[1], la[0] != u64(0)
         digits = np.zeros(length, np.int64)
         for output in range(first, stop):
             i, j = output // columns, output % columns
-            word = u64(_random_word(u64(output), k0, k1)) if mode == STOCHASTIC else u64(0)
-            out[i, j] = _one_sum(a, b, i * rows, c, i, j, products, digits, i64(lowest), f, word, mode, rules)
+            word = u64(_random_word(u64(output), r.k0, r.k1)) if r.mode == STOCHASTIC else u64(0)
+            out[i, j] = _one_sum(x, i, j, products, digits, i64(lowest), f, word, r.mode, rules)
 
     return kernel(exact)

@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.core.sums.sum_order import number_levels, tile_by_pairs, tile_in_order, word_filler
+from fpsim.core.sums.sum_order import (
+    Randomness,
+    Rows,
+    Targets,
+    Words,
+    number_levels,
+    tile_by_pairs,
+    tile_in_order,
+    word_filler,
+)
 from fpsim.runtime.compile import kernel, scalar, shared
 from fpsim.sums.kernels.steps import LANES, lanes
 
@@ -21,28 +30,21 @@ _number_levels = shared(number_levels)
 def sequence_kernel(way: str, outer_way: str) -> Any:
     """The loop over tiles `first .. stop` of Sequential, FusedMultiplyAdd and Chunked.
 
-    `(a, b, b's rows per row of a, c, out, first, stop, chunk, chained, fused, layouts of a, b, inner, outer target,
-    mode, random words per output, low and high word of the seed)`: a (M, K), b (K, N) or (M * K, N) and c, out (M, N)
-    are 64-bit words; c may be empty. chained: the one chunk starts from c, and its total is the result.
+    `(x, out, first, stop, chunk, chained, fused, f, r)`: x and out (M, N) hold 64-bit words. chained: the one chunk
+    starts from c, and its total is the result.
     """
     one_tile = scalar(tile_in_order(lanes(way), lanes(outer_way).add, fill_words))
 
     def sequence(
-        a: Any, b: Any, rows: int, c: Any, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any,
-        la: Any, lb: Any, inner: Any, outer: Any, mode: int, stride: Any, k0: Any, k1: Any,
-    ) -> None:  # fmt: skip
-        columns = b.shape[1]
+        x: Rows, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any, f: Targets, r: Randomness
+    ) -> None:
+        columns = out.shape[1]
         tiles = (columns + LANES - 1) // LANES
         t = np.zeros((3, LANES), np.uint64)
-        for_products = np.zeros((4, LANES), np.uint32)
-        for_sums = np.zeros((4, LANES), np.uint32)
-        for_joins = np.zeros((4, LANES), np.uint32)
+        words = Words(np.zeros((4, LANES), np.uint32), np.zeros((4, LANES), np.uint32), np.zeros((4, LANES), np.uint32))
         for tile in range(first, stop):
             i, j = tile // tiles, tile % tiles * LANES
-            one_tile(
-                a, b, i * rows, c, out, i, j, min(LANES, columns - j), chunk, chained, fused, la, lb, inner, outer,
-                mode, stride, k0, k1, t, for_products, for_sums, for_joins,
-            )  # fmt: skip
+            one_tile(x, out, i, j, min(LANES, columns - j), chunk, chained, fused, f, r, t, words)
 
     return kernel(sequence)
 
@@ -53,21 +55,17 @@ def pairwise_kernel(way: str) -> Any:
     one_tile = scalar(tile_by_pairs(lanes(way), fill_words))
 
     def pairwise(
-        a: Any, b: Any, rows: int, c: Any, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any,
-        la: Any, lb: Any, inner: Any, outer: Any, mode: int, stride: Any, k0: Any, k1: Any,
-    ) -> None:  # fmt: skip
-        columns = b.shape[1]
+        x: Rows, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any, f: Targets, r: Randomness
+    ) -> None:
+        columns = out.shape[1]
         tiles = (columns + LANES - 1) // LANES
         numbers = np.zeros(DEPTH, np.int64)
-        _number_levels(numbers, a.shape[1])
+        _number_levels(numbers, x.a.shape[1])
         stack = np.zeros((DEPTH, LANES), np.uint64)
-        for_products = np.zeros((4, LANES), np.uint32)
         for_sums = np.zeros((4, LANES), np.uint32)
+        words = Words(np.zeros((4, LANES), np.uint32), for_sums, for_sums)
         for tile in range(first, stop):
             i, j = tile // tiles, tile % tiles * LANES
-            one_tile(
-                a, b, i * rows, c, out, i, j, min(LANES, columns - j), la, lb, inner, mode, stride, k0, k1, stack,
-                numbers, for_products, for_sums,
-            )  # fmt: skip
+            one_tile(x, out, i, j, min(LANES, columns - j), f, r, stack, numbers, words)
 
     return kernel(pairwise)

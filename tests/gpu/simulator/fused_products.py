@@ -124,7 +124,7 @@ def simulated() -> dict[str, Array]:
     """Totals, marks, and the totals of the float32 kernel alone, by name."""
     from numba import cuda
 
-    from fpsim.gpu.products.fused_product import TILE, Factors, add_fused, add_marked, add_tiles
+    from fpsim.gpu.products.fused_product import TILE, Factors, TileProduct, add_fused, add_marked, add_tiles
 
     results: dict[str, Array] = {}
     for name in UNITS:
@@ -133,21 +133,22 @@ def simulated() -> dict[str, Array]:
             total, a, b, p, q, terms = (cuda.to_device(each) for each in x[1:7])
             rows, columns = (cuda.to_device(each.view(np.uint32)) for each in (x.rows, x.columns))
             factors = Factors(rows, columns, x.mode) if x.mode != ADD else None
-            marks, any_mark = add_tiles(total, x.unit, a, b, p, q, terms, x.promote, factors, total)
+            product = TileProduct(x.unit, a, b, p, q, terms, x.promote, factors)
+            marks, any_mark = add_tiles(total, product, total)
             results[f"tiles {name} {kind}"] = total.copy_to_host()
             results[f"marks {name} {kind}"] = marks.copy_to_host()
             results[f"any {name} {kind}"] = any_mark.copy_to_host()
-            add_marked(total, marks, x.unit, a, b, p, q, terms, x.promote, factors, total)
+            add_marked(total, marks, product, total)
             results[f"total {name} {kind}"] = total.copy_to_host()
     for kind in ("ordinary", "codes"):
         x = case(WHOLE, kind)
         for name, places in (("whole", x.terms), ("nothing", x.terms[:0])):
             total, a, b, p, q, terms = (cuda.to_device(each) for each in (*x[1:6], places))
-            add_fused(total, x.unit, a, b, p, q, terms, x.promote, None, total)
+            add_fused(total, TileProduct(x.unit, a, b, p, q, terms, x.promote), total)
             results[f"{name} {kind}"] = total.copy_to_host()
     x = in_real_tiles()
     total, a, b, p, q, terms = (cuda.to_device(each) for each in x[1:7])
-    add_tiles(total, x.unit, a, b, p, q, terms, x.promote, None, total, TILE)
+    add_tiles(total, TileProduct(x.unit, a, b, p, q, terms, x.promote), total, TILE)
     results["real tiles"] = total.copy_to_host()
     return results
 

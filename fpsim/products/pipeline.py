@@ -1,0 +1,93 @@
+"""A matrix product from its operands to its result: one path for the CPU and the GPU, which are backends of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpsim.arithmetic.operands import Formats
+from fpsim.formats.named import DTYPES, FP32, FP64, Format
+from fpsim.formats.named import format as find_format
+from fpsim.instructions.operands import block_count, refuse_axes, refuse_shapes
+from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.matrix_unit import ELEMENTS, Element, MatrixUnit, Rule
+from fpsim.products.backend import Backend
+from fpsim.products.request import Request, job_of, refuse_conflicts, refuse_unit_options
+from fpsim.products.scaled_operand import read_operand
+from fpsim.products.total import total_of
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
+
+
+def multiplied(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any, on: Backend) -> Any:
+    """`fpsim.matmul` on a backend."""
+    if not isinstance(accumulate, (str, MatrixUnit, Accumulator)):
+        raise TypeError(
+            "accumulate must be a matrix unit, its name, or an accumulator such as fp.Sequential(fp.FP32); "
+            f"got {accumulate!r}."
+        )
+    if request.schedule is not None and accumulate == FusedMultiplyAdd(FP32):
+        accumulate, fmt = _fused_chain(a, b, fmt, on), None
+    if isinstance(accumulate, Accumulator):
+        refuse_unit_options(request)
+        return _by_accumulator(a, b, c, accumulate, fmt, out, on)
+    unit = find_unit(accumulate)
+    if fmt is not None:
+        raise ValueError(f"fmt is for accumulators; {unit.name} says itself what it takes. Leave it out.")
+    with ieee_arithmetic():
+        return _by_unit(a, b, c, unit, request, out, on)
+
+
+def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: Any, on: Backend) -> Any:
+    """The product by a matrix unit."""
+    refuse_conflicts(request)
+    blocks = request.schedule is not None and request.schedule.block_scaled
+    left, of_a = read_operand(a, "a", unit, request.scale_a, blocks, on)
+    right, of_b = read_operand(b, "b", unit, request.scale_b, blocks, on)
+    job = job_of(unit, of_a, of_b, request, has_c=c is not None)
+    result, target = on.result(out, job.shape, job.dtype, left, right)
+    (m, n), count = job.shape, block_count(job.plan.k, unit)
+    scale_a = on.block_scales(of_a.block_scales, (m, count), unit, "scale_a")
+    scale_b = on.block_scales(of_b.block_scales, (count, n), unit, "scale_b")
+    product = on.product(unit, left, right, scale_a, scale_b)
+    total = total_of(job, product, c, on, target if job.fmt in (FP32, FP64) else None)
+    on.deliver(total, job.fmt, job.nan_code, target)
+    return result
+
+
+def _by_accumulator(
+    a: Any, b: Any, c: Any, accumulator: Accumulator, fmt: Formats, out: Any, on: Backend
+) -> Any:  # fmt: skip
+    """The product by a generic accumulator."""
+    (left, right), formats = _codes(a, b, fmt, on)
+    refuse_axes(left.shape, "a")
+    refuse_axes(right.shape, "b")
+    refuse_shapes(left.shape, right.shape)
+    kept = accumulator.result_format
+    shape, dtype = (left.shape[0], right.shape[1]), DTYPES.get(kept, kept.storage)
+    start = None if c is None else on.codes(c, kept, "c")[0]
+    if start is not None and start.shape != shape:
+        raise ValueError(f"c must have the result's shape {shape}; got {start.shape}.")
+    result, target = on.result(out, shape, dtype, left, right)
+    on.accumulate(accumulator, left, right, start, formats, target)
+    return result
+
+
+def _codes(a: Any, b: Any, fmt: Formats, on: Backend) -> tuple[tuple[Any, Any], tuple[Format, Format]]:
+    """The operands of an accumulator as codes, and their formats."""
+    if on.scaled(a, "a") is not None or on.scaled(b, "b") is not None:
+        raise TypeError("an accumulator takes no Scaled operands; decode them first: a.decode().")
+    pair = fmt if isinstance(fmt, (tuple, list)) else (fmt, fmt)
+    if len(pair) != 2:
+        raise ValueError(f"fmt must name one format, or those of a and b; got {fmt!r}.")
+    of_a, of_b = (None if one is None else find_format(one) for one in pair)
+    (left, of_a), (right, of_b) = on.codes(a, of_a, "a"), on.codes(b, of_b, "b")
+    return (left, right), (of_a, of_b)
+
+
+def _fused_chain(a: Any, b: Any, fmt: Formats, on: Backend) -> MatrixUnit:
+    """fp.FusedMultiplyAdd(fp.FP32) as a unit of one term, for the formats of these operands."""
+    _, (of_a, of_b) = _codes(a, b, fmt, on)
+    if max(of_a.precision, of_b.precision) > FP32.precision:
+        raise ValueError("a schedule adds float32 products; got FP64 operands. Encode them first.")
+    left, right = Element(str(of_a), of_a, of_a), Element(str(of_b), of_b, of_b)
+    return MatrixUnit("fused_multiply_add", "", left, right, ELEMENTS["f32"], Rule.EXACT, 1, evidence="hardware")
