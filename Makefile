@@ -4,13 +4,14 @@ VENV ?= .venv
 RUN = $(VENV)/bin/python
 STUDY_ARGS ?=
 
-.PHONY: help setup study test test-slow bench check format clean
+.PHONY: help setup study test test-ptx test-slow bench check format clean
 
 help:
 	@echo "make setup      create $(VENV) with everything that the targets below need"
 	@echo "make study      study a small transformer's tensors in low precision -> out/study/report.html"
 	@echo "make test       run the tests"
-	@echo "make test-slow  run the complete sweeps as well (several minutes more)"
+	@echo "make test-ptx   compile the GPU's kernels to PTX (minutes)"
+	@echo "make test-slow  run everything, the complete sweeps and PTX as well (many minutes)"
 	@echo "make bench      measure speed beside other libraries -> out/bench.json"
 	@echo "make check      lint, format and type checks"
 
@@ -33,6 +34,10 @@ PYTEST = $(RUN) -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test: setup
 	$(PYTEST)
+
+# Every module compiles in a process of its own, so that these may go to any worker.
+test-ptx: setup
+	$(RUN) -m pytest -n auto -m ptx tests/gpu
 
 test-slow: setup
 	$(PYTEST) -m ""

@@ -24,6 +24,7 @@ def test_floating_point_arithmetic_is_recognised() -> None:
         assert not FLOAT_ARITHMETIC.search(line)
 
 
+@pytest.mark.ptx
 @pytest.mark.skipif(not find_spec("numba_cuda"), reason=MISSING)
 @pytest.mark.parametrize("module", MODULES)
 def test_kernels_compile_for_hopper_and_calculate_as_they_say(module: str) -> None:

@@ -86,6 +86,7 @@ ROUNDED = re.compile(r"(div|rcp)\.rn\.f(32|64)|mul(\.rn)?\.f(32|64)|cvt\.rn\.f(3
 SPREAD = re.compile(r"(add|sub)(\.rn)?\.f(32|64)|min\.f(32|64)")  # highest - lowest, of numbers from memory
 
 
+@pytest.mark.ptx
 @pytest.mark.skipif(not find_spec("numba_cuda"), reason=MISSING)
 def test_kernels_of_scales_compile_for_hopper_and_round_every_step_correctly() -> None:
     done = subprocess.run(
