@@ -255,7 +255,7 @@ def test_the_command_shows_what_was_found_before_an_interrupt(
 
 def test_an_interrupt_of_a_part_in_its_process_keeps_its_rows(tmp_path: Path) -> None:
     (tmp_path / "slow_gpu.py").write_text(
-        "import os, signal, time\nfrom tests.fake_gpu import *\nfrom tests.fake_gpu import _GPU\n"
+        "import os, signal, time\nfrom tests.gpu.fake_hardware import *\nfrom tests.gpu.fake_hardware import _GPU\n"
         "def scaled_mm(*a, **k):\n"
         "    if k['recipe'] == '128x128_1x128':\n"
         "        os.kill(os.getppid(), signal.SIGINT)\n"
@@ -352,7 +352,7 @@ def test_the_command_runs_every_part_in_its_process(tmp_path: Path, capsys: pyte
 
 def test_a_dead_process_costs_one_part(tmp_path: Path) -> None:
     (tmp_path / "dying_gpu.py").write_text(
-        "import os\nfrom tests.fake_gpu import *\nfrom tests.fake_gpu import _GPU\n"
+        "import os\nfrom tests.gpu.fake_hardware import *\nfrom tests.gpu.fake_hardware import _GPU\n"
         "def scaled_mm(*a, **k):\n"
         "    if k['recipe'] == '1x128_1x128': os._exit(7)\n"
         "    return _GPU.scaled_mm(*a, **k)\n"
