@@ -48,7 +48,7 @@ TORCH = [
 
 
 def said(*arguments: str) -> list[str]:
-    """The lines of tests.gpu_door."""
+    """The lines of tests.gpu.simulator.arrays."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.gpu.simulator.arrays", *arguments],
         cwd=ROOT, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},

@@ -47,7 +47,7 @@ def test_plain_python_gives_the_bits_of_the_compiled_code() -> None:
 
 
 def test_plain_python_computes_the_bits_and_flags_of_the_compiled_operations() -> None:
-    script = "from tests.arithmetic_sample import lines; print(*lines(), sep='\\n')"
+    script = "from tests.arithmetic.sample import lines; print(*lines(), sep='\\n')"
     plain, compiled = python(script, NUMBA_DISABLE_JIT="1").splitlines(), list(lines())
     assert plain == compiled
     assert len(compiled) > 500
