@@ -25,6 +25,7 @@ import llvmlite
 import numba
 import numpy as np
 from numba.core import caching
+from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
 from fpsim.runtime.kernel_key import UnknownPart, key_of
@@ -100,8 +101,10 @@ class KernelFiles(caching.CompileResultCacheImpl):  # type: ignore[misc]
         content = read_whole(path)
         if content is None:
             return None
-        target_context.refresh()
         try:
+            # numba's own cache first loads every implementation that it has, SciPy's linear algebra among them; machine
+            # code needs none of them, and the compiler loads them when it next has something to compile
+            rtsys.initialize(target_context)
             return self.rebuild(target_context, pickle.loads(content))
         except Exception:  # whole, but of no use here: as good as none
             return None
