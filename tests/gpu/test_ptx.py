@@ -47,8 +47,8 @@ SMALL_GRID = """
 import warnings
 warnings.simplefilter("error")
 from fpsim.gpu import encode  # noqa: F401
-from fpsim.gpu.cast_kernels import outside_kernel
-from fpsim.gpu.launch import _configured
+from fpsim.gpu.casts.kernels import outside_kernel
+from fpsim.gpu.device.launch import _configured
 from numba.cuda import dispatcher
 dispatcher._LaunchConfiguration.__call__ = lambda self, *_: None
 dispatcher.driver._to_core_stream = lambda stream: stream
