@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
+from fpsim.matrix_units.matrix_unit import Rule
 from fpsim.products.unit_product import Factors, Product, add_product
 from fpsim.testing import assert_bits_equal
 from tests.gpu.simulator import fused_products as simulator
@@ -101,7 +102,7 @@ def test_one_call_does_both(kind: str, simulated: dict[str, Array]) -> None:
 def test_every_fused_and_scaled_unit_is_taken() -> None:
     from fpsim.gpu.products.fused_product import takes
 
-    rules = (fp.matrix_unit.Rule.FUSED, fp.matrix_unit.Rule.SCALED)
+    rules = Rule.FUSED, Rule.SCALED
     assert {unit.name for unit in map(fp.unit, fp.units()) if takes(unit)} == {
         unit.name for unit in map(fp.unit, fp.units()) if unit.rule in rules
     }
