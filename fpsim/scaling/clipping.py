@@ -141,7 +141,7 @@ def _widened(array: Array) -> Array:
 
 
 def _numbers(array: Array, scaling: Scaling | None, element: LogFMT) -> Array:
-    from fpsim.scaling.encode import quantize_scaled
+    from fpsim.scaling.scaled import quantize_scaled
 
     assert scaling is not None
     return quantize_scaled(array, element, scaling)
@@ -181,7 +181,7 @@ def _kept_with_zero_points(
     cast: dict[str, Any],
 ) -> Array:  # fmt: skip
     """Where round(x / s) + z lies in the integers' range before it is clamped."""
-    from fpsim.scaling.encode import encode_scaled
+    from fpsim.scaling.scaled import encode_scaled
 
     encoded = encode_scaled(array, element, scaling, scales=scales, rounding=rounding, **cast)
     assert encoded.zero_points is not None

@@ -438,4 +438,4 @@ def test_without_safetensors_only_its_files_fail(tmp_path: Path, monkeypatch: py
 
 
 def test_safetensors_is_imported_on_first_use() -> None:
-    assert python("import sys, fpsim.scaled_file; print('safetensors' in sys.modules)") == "False"
+    assert python("import sys, fpsim.scaling.file; print('safetensors' in sys.modules)") == "False"

@@ -23,13 +23,11 @@ from fpsim.scaling.encode import (
     checked,
     decodes_in_one_pass,
     element_options_of,
-    encode_scaled,
-    quantize_scaled,
 )
 from fpsim.scaling.kernels.counts import count_kernel, look_kernel
 from fpsim.scaling.plan import scale_plan
 from fpsim.scaling.run_tiles import Job, run_scales, settle_tensor
-from fpsim.scaling.scaled import Scaled
+from fpsim.scaling.scaled import Scaled, encode_scaled, quantize_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tile_scales import settle
 from fpsim.scaling.tiling import tiling
