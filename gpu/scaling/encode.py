@@ -230,5 +230,4 @@ def _scale_arguments(job: Job, fill: Targets, from_source: tuple[Any, Any], wide
             uploaded(np.array([plan.highest], real)), int(job.scaling.infinity == "propagate"), int(plan.is_inverse),
             numbers, fill.tensor, fill.counts,
         )  # fmt: skip
-    rules = np.array([*plan.rules, plan.emax, plan.half_place, *plan.edge_codes], np.int64)
-    return numbers, uploaded(plan.exact), uploaded(rules), uploaded(plan.layout), uploaded(plan.table)
+    return numbers, uploaded(plan.exact), uploaded(plan.rules), uploaded(plan.layout), uploaded(plan.table)

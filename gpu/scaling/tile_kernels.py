@@ -18,13 +18,12 @@ from fpsim.core.encode import encode_fields
 from fpsim.core.philox import random_word
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.core.scaled_element import element_of, integer_of, integer_value, value_of
-from fpsim.core.tile_scale import COUNTERS
+from fpsim.core.tile_scale import COUNTERS, ScaleChoices
 from fpsim.gpu.device.functions import gpu_function
 from fpsim.gpu.device.launch import gpu_kernel
 from fpsim.gpu.scaling.patches import BATCH, batch_of, block_threads, part_of, patch_fields, walk_of
 from fpsim.gpu.scaling.scale_kernels import loader, raiser, settler, word_of
 from fpsim.runtime.compile import scalar
-from fpsim.scaling.plan import ScaleChoices
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 
