@@ -78,7 +78,7 @@ def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: R
     if rounding not in INWARD or element.max < 2 or scaling.tensor_scale:  # a smaller max might need a scale beyond Inf
         return False
     if scaling.scale_format == E8M0:
-        return scaling.scale_rule == "ceil" or scaling.quotient_rounding is Rounding.UP
+        return scaling.rounds_up
     return scaling.scale_format == FP32
 
 
