@@ -211,7 +211,7 @@ def _find_tops(
     """Largest magnitudes of tiles."""
     for words in (tops, lows, specials):
         cleared(job.source.like, words)
-    kernel = scale_kernels.tops_kernel(job.width, widened, job.affine)
+    kernel = tile_kernels.tops_kernel(job.width, widened, job.affine)
     _launch(kernel, job, patches, *from_source, uploaded(patches.layout), tops, lows, specials)
 
 

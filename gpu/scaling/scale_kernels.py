@@ -1,7 +1,6 @@
-"""CUDA kernels of scales: the amax of tiles, and what follows from it, with the scalar core of the CPU's loops.
+"""CUDA kernels of scales: what follows from the amax of tiles, with the scalar core of the CPU's loops.
 
-An amax is the largest magnitude as an integer, so that the order in which threads meet does not matter. One thread
-settles the scale of a tile. Which thread reads what: gpu/scaling/patches.py.
+One thread settles the scale of a tile.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from fpsim.core.decode import decode_bits_32, decode_bits_64, decode_fields
 from fpsim.core.encode import encode_fields
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.core.scaled_element import integer_of
@@ -21,7 +19,6 @@ from fpsim.core.tile_scale import (
     CLAMPED_LOW,
     COUNTERS,
     HAS_INFINITY,
-    HAS_NAN,
     ScaleChoices,
     ScaleNumbers,
     scale_numbers,
@@ -32,8 +29,6 @@ from fpsim.core.tile_scale import (
 )
 from fpsim.gpu.device.functions import gpu_function
 from fpsim.gpu.device.launch import gpu_kernel
-from fpsim.gpu.scaling.patches import BATCH, batch_of, block_threads, part_of, patch_fields, walk_of
-from fpsim.runtime.compile import scalar
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 
@@ -41,42 +36,6 @@ i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 def word_of(width: int) -> Any:
     """The words of a float's width."""
     return u32 if width == 32 else u64
-
-
-@cache
-def loader(width: int, widened: bool) -> Any:
-    """The function `(source, i, g)`: the bits of element i in the width of the arithmetic."""
-    word: Any = word_of(width)
-    decode_bits = decode_bits_32 if width == 32 else decode_bits_64
-
-    def load(source: Any, i: Any, g: Any) -> Any:
-        return decode_bits(word(source[i]), g) if widened else word(source[i])
-
-    return gpu_function(load)
-
-
-@cache
-def raiser(width: int, affine: bool) -> Any:
-    """The function `(bits, top, low, found)`: the same three with one more element in them.
-
-    top: the largest finite magnitude; affine: of positive elements, and low of negative ones; found: HAS_NAN and so on.
-    """
-    word: Any = word_of(width)
-    sign_bit = word(1 << (width - 1))
-    magnitude_mask = word(sign_bit - word(1))
-    infinity = word(0x7F800000 if width == 32 else 0x7FF0000000000000)
-
-    @scalar
-    def raised(bits: Any, top: Any, low: Any, found: Any) -> Any:
-        magnitude = word(bits & magnitude_mask)
-        finite = magnitude if magnitude < infinity else word(0)
-        of_top = word(0) if affine and bits >= sign_bit else finite
-        of_low = finite if affine and bits >= sign_bit else word(0)
-        found |= HAS_INFINITY if magnitude == infinity else 0
-        found |= HAS_NAN if magnitude > infinity else 0
-        return of_top if of_top > top else top, of_low if of_low > low else low, found
-
-    return raised
 
 
 @cache
@@ -90,70 +49,6 @@ def settler(s: ScaleChoices) -> Any:
         return f32(scale).view(u32), code, factor, events
 
     return gpu_function(settle)
-
-
-@cache
-def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
-    """The kernel `(source, layout of the source, patches, tops, lows, specials)`, which raises all three.
-
-    tops: the largest finite magnitude of each tile; affine: of its positive elements, and lows of its negative ones.
-    """
-    find_part = gpu_function(part_of)
-    word: Any = word_of(width)
-    threads = block_threads()
-    load = loader(width, widened)
-    raised = raiser(width, affine)
-
-    def find(source: Any, of_source: Any, places: Any, tops: Any, lows: Any, specials: Any) -> None:
-        shared_tops = cuda.shared.array(threads, word)
-        shared_lows = cuda.shared.array(threads if affine else 1, word)
-        g, h = patch_fields(places), decode_fields(of_source)
-        thread = i64(cuda.threadIdx.x)
-        lane_x = i64(thread & i64(g.lanes_x - 1))
-        lane_y = i64(thread >> i64(g.shift_x + g.shift_across))
-        rows_apart = i64(g.lanes_x * g.across)
-        for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = find_part(patch, thread, g)
-            top, low, found = word(0), word(0), 0
-            w = walk_of(part, g)
-            i, c, left = w.first, w.column, w.count
-            while left > 0:
-                i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
-                b0, b1, b2, b3 = load(source, i0, h), load(source, i1, h), load(source, i2, h), load(source, i3, h)
-                top, low, found = raised(b0, top, low, found)
-                top, low, found = raised(b1, top, low, found)
-                top, low, found = raised(b2, top, low, found)
-                top, low, found = raised(b3, top, low, found)
-                left = i64(left - BATCH)
-            if found != 0:
-                cuda.atomic.or_(specials, part.tile, u32(found))
-            shared_tops[thread] = top
-            if affine:
-                shared_lows[thread] = low
-            cuda.syncthreads()
-            step = i64(g.lanes_x >> 1)
-            while step > 0:
-                if lane_x < step:
-                    shared_tops[thread] = max(shared_tops[thread], shared_tops[thread + step])
-                    if affine:
-                        shared_lows[thread] = max(shared_lows[thread], shared_lows[thread + step])
-                step = i64(step >> 1)
-                cuda.syncthreads()
-            step = i64(g.lanes_y >> 1)
-            while step > 0:
-                if lane_y < step:
-                    other = thread + i64(step * rows_apart)
-                    shared_tops[thread] = max(shared_tops[thread], shared_tops[other])
-                    if affine:
-                        shared_lows[thread] = max(shared_lows[thread], shared_lows[other])
-                step = i64(step >> 1)
-                cuda.syncthreads()
-            if part.is_tile and lane_x == 0 and lane_y == 0:
-                cuda.atomic.max(tops, part.tile, word(shared_tops[thread]))
-                if affine:
-                    cuda.atomic.max(lows, part.tile, word(shared_lows[thread]))
-
-    return gpu_kernel(find)
 
 
 @cache

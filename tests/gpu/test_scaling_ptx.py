@@ -55,7 +55,7 @@ for width, word, real in ((32, u32, f32), (64, u64, f64)):
         kernels[f"zero point {width} {mode}"] = tile_kernels.elements_kernel(affine), signature
     for affine in (False, True):
         signature = arrays(word, word, i64, word, word, u32)
-        kernels[f"tops {width} {affine}"] = scale_kernels.tops_kernel(width, False, affine), signature
+        kernels[f"tops {width} {affine}"] = tile_kernels.tops_kernel(width, False, affine), signature
     kernels[f"spread {width}"] = scale_kernels.spread_kernel(width), arrays(word, word)
     kernels[f"given {width}"] = scale_kernels.given_kernel(width, BY_INVERSE), arrays(u32, word)
     signature = arrays(word, word, u8) + (i64, i64) + arrays(word)
