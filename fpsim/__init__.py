@@ -74,9 +74,8 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
 from fpsim.products.reduce import dot, sum
 from fpsim.scaling import recipes as scalings
-from fpsim.scaling.encode import encode_both_ways, encode_scaled, quantize_scaled
 from fpsim.scaling.report import ScaleCounts, ScaleReport
-from fpsim.scaling.scaled import Scaled
+from fpsim.scaling.scaled import Scaled, encode_both_ways, encode_scaled, quantize_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.states.delayed import DelayedScaling
 from fpsim.scaling.states.periodic import OnlineScaling, PeriodicScaling

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from fpsim.gpu.products.matmul import matmul as matmul
     from fpsim.gpu.products.reduce import dot as dot
     from fpsim.gpu.products.reduce import sum as sum
-    from fpsim.gpu.scaling.encode import encode_scaled as encode_scaled
-    from fpsim.gpu.scaling.encode import quantize_scaled as quantize_scaled
     from fpsim.gpu.scaling.scaled import Scaled as Scaled
+    from fpsim.gpu.scaling.scaled import encode_scaled as encode_scaled
+    from fpsim.gpu.scaling.scaled import quantize_scaled as quantize_scaled
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -73,8 +73,7 @@ __getattr__, __dir__, __all__ = attach(
         "lab.report": ["ValidationReport"],
         "products.matmul": ["dot_add", "matmul"],
         "products.reduce": ["dot", "sum"],
-        "scaling.encode": ["encode_scaled", "quantize_scaled"],
-        "scaling.scaled": ["Scaled"],
+        "scaling.scaled": ["Scaled", "encode_scaled", "quantize_scaled"],
     },
     modules=["hardware"],
 )  # fmt: skip

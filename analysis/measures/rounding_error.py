@@ -24,8 +24,8 @@ from fpsim.formats.named import Format
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime.pipeline import blocks
 from fpsim.scaling.decode import scale_of_elements
-from fpsim.scaling.encode import encode_scaled
 from fpsim.scaling.report import ScaleReport
+from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
 
 Scale = Literal["amax"] | float | None

@@ -1,4 +1,4 @@
-"""Scalar core: the amax of a tile in, the quotient that becomes its scale out. Floats divide and multiply only.
+"""Scalar core: the amax of a tile in, its scale and what goes with it out. Floats divide and multiply only.
 
 Every step is one IEEE operation to nearest even, so that CPU and CUDA agree: no sum follows a product, so that nothing
 can be contracted.
@@ -6,16 +6,19 @@ can be contracted.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.core.encode import encode_bits_32, encode_bits_64
 from fpsim.runtime.compile import scalar
 
-u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
+i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 
 # How a quotient follows from amax; docs/scaling.md has the table.
 AMAX_BY_MAX, AMAX_TIMES_INVERSE, INVERSE_OF_ENCODE, FLOOR, CEIL, EVEN = range(6)
+POWER_RULES = {"floor": FLOOR, "ceil": CEIL, "even": EVEN}  # by scale_rule: those that see exponents alone
 # What the elements are divided by or multiplied with.
 BY_SCALE, BY_INVERSE = range(2)
 
@@ -34,6 +37,41 @@ LARGEST_POWER = f32(2.0**127)  # of E8M0
 SMALLEST_TENSOR_SCALE = f32(2.0**-126)
 
 
+class ScaleChoices(NamedTuple):
+    """What decides how a tile gets its scale, at compile time."""
+
+    width: int  # of the arithmetic
+    rule: int
+    applied: int  # whether the factor of a tile divides or multiplies; TE's rule of two levels has its own
+    levels: int
+    mode: int  # of the rounding into the scale format
+    kind: int
+    is_single: bool  # the scale format is FP32
+    encodes: bool  # an encode scale comes first
+
+
+class ScaleRules(NamedTuple):
+    """The integers of a rule: int64."""
+
+    nan: Any  # NAN_TILE or NAN_ELEMENT
+    infinity: Any  # SKIP, PROPAGATE or ONE
+    unit_top: Any  # bits of an amax whose scale is 1
+    nan_code: Any
+    infinite_top: Any  # bits of the amax that Inf counts as
+    emax: Any  # exponent of the element format's largest value
+    half_place: Any  # what rounds the bits of an amax to the element's mantissa bits, ties away
+    smallest_code: Any  # of the smallest scale
+    zero_code: Any  # of the scale of zeros
+
+
+@scalar
+def scale_rules(rules: Any) -> Any:
+    """ScaleRules from an array of their fields."""
+    return ScaleRules(
+        rules[0], rules[1], rules[2], rules[3], rules[4], rules[5], rules[6], rules[7], rules[8]
+    )  # fmt: skip
+
+
 class ScaleNumbers(NamedTuple):
     """The numbers of a rule, floats of the width that the arithmetic has."""
 
@@ -47,6 +85,15 @@ class ScaleNumbers(NamedTuple):
     tensor: Any  # scale of the array, 1 without one
     inverse_tensor: Any  # 1 / tensor
     tensor_factor: Any  # what INVERSE_OF_ENCODE multiplies amax by
+
+
+@scalar
+def scale_numbers(numbers: Any) -> Any:
+    """ScaleNumbers from an array of their fields."""
+    return ScaleNumbers(
+        numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], numbers[7], numbers[8],
+        numbers[9],
+    )  # fmt: skip
 
 
 def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int) -> Any:
@@ -208,3 +255,108 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
 scale_steps_32 = _make_scale_steps(u32, f32, power_quotient_32)
 scale_steps_64 = _make_scale_steps(u64, f64, power_quotient_64)
+
+
+class TileSettler(NamedTuple):
+    """How a tile gets its scale, in three steps, and all at once; scalar functions.
+
+    A loop over tiles that takes the first two by themselves is vectorised.
+    """
+
+    quotient_of: Any  # (top, specials, n, exact, r): (what is rounded into the scale format, whether it was cut)
+    code_of: Any  # (quotient, f): its code in the scale format
+    scale_of: Any  # (top, specials, quotient, code, n, r, table): (scale, code, factor, events)
+    settle_tile: Any  # (top, specials, n, exact, r, f, table): the same
+
+
+@cache
+def tile_settler(s: ScaleChoices) -> TileSettler:
+    """From the amax bits of a tile's finite elements (top), and what else it holds (specials), to its scale.
+
+    n: ScaleNumbers; exact: largest value and amax_floor in float64; r: ScaleRules; f: encodes into the scale format;
+    table: values of its codes, 0 for NaN. scale: float32, which decodes; factor: what elements are divided by or
+    multiplied with; events: the counters that go up, as bits.
+    """
+    word: Any = u32 if s.width == 32 else u64
+    real: Any = f32 if s.width == 32 else f64
+    steps = scale_steps_32 if s.width == 32 else scale_steps_64
+    encode_bits = encode_bits_32 if s.width == 32 else encode_bits_64
+    rule, applied, levels, mode, kind, is_single = s.rule, s.applied, s.levels, s.mode, s.kind, s.is_single
+    ruled_top, encode_scale_of, decode_scale_of = steps.ruled_top, steps.encode_scale_of, steps.decode_scale_of
+    quotient_by_rule, single_scale, bounded, applied_to = (
+        steps.quotient_of, steps.single_scale, steps.bounded, steps.applied_to,
+    )  # fmt: skip
+    zero, nan, infinite = real(0), real(np.nan), f32(np.inf)
+    of_zero, of_low, of_high = 1 << ZERO_TILES, 1 << CLAMPED_LOW, 1 << CLAMPED_HIGH
+    of_nan, of_infinity = 1 << NAN_TILES, 1 << INFINITE_TILES
+
+    @scalar
+    def top_of(top: Any, specials: Any, r: Any) -> Any:
+        return ruled_top(word(top), specials, r.nan == NAN_TILE, r.infinity, word(r.unit_top), word(r.infinite_top))
+
+    @scalar
+    def decode_quotient(top: Any, specials: Any, n: Any, exact: Any, r: Any) -> Any:
+        ruled = top_of(top, specials, r)
+        return quotient_by_rule(ruled, n, i64(r.emax), word(r.half_place), rule, levels), False
+
+    @scalar
+    def encode_quotient(top: Any, specials: Any, n: Any, exact: Any, r: Any) -> Any:
+        of_zeros = f32(f32(1) / f32(n.zero_scale))
+        encode_scale, cut = encode_scale_of(top_of(top, specials, r), exact[0], exact[1], of_zeros)
+        return real(encode_scale), cut
+
+    @scalar
+    def code_of_decode_scale(quotient: Any, f: Any) -> Any:
+        return word(encode_bits(real(quotient).view(word), word(0), f, mode, kind))
+
+    @scalar
+    def code_of_encode_scale(quotient: Any, f: Any) -> Any:
+        return word(encode_bits_32(f32(quotient).view(u32), u32(0), f, mode, kind))
+
+    @scalar
+    def from_decode_scale(top: Any, quotient: Any, code: Any, n: Any, r: Any, table: Any) -> Any:
+        """(scale, code, factor, whether it was clamped from below, from above)."""
+        scale = single_scale(quotient, n) if is_single else real(table[code])
+        clamped = False
+        if rule != INVERSE_OF_ENCODE:
+            scale, low, empty = bounded(top, quotient, scale, n)
+            code = word(r.smallest_code) if low else word(code)
+            code = word(r.zero_code) if empty else code
+            clamped = low & (not empty)
+        single, factor = applied_to(scale, n, rule, applied, levels)
+        return f32(single), word(code), real(factor), clamped, quotient > n.scale_max
+
+    @scalar
+    def from_encode_scale(top: Any, quotient: Any, code: Any, n: Any, r: Any, table: Any) -> Any:
+        """The same; what was cut is known already."""
+        factor = real(quotient)
+        if not is_single:  # an encode scale of 0, that of an infinite amax, has no code, and stays
+            factor = real(table[code]) if quotient > zero else zero
+        return f32(decode_scale_of(factor, is_single)), word(u32(MIRROR) - u32(code)), factor, False, False
+
+    quotient_of = encode_quotient if s.encodes else decode_quotient
+    code_of = code_of_encode_scale if s.encodes else code_of_decode_scale
+    held_scale = from_encode_scale if s.encodes else from_decode_scale
+
+    @scalar
+    def scale_of(top: Any, specials: Any, quotient: Any, code: Any, n: Any, r: Any, table: Any) -> Any:
+        ruled = top_of(top, specials, r)
+        scale, code, factor, low, high = held_scale(ruled, quotient, code, n, r, table)
+        has_nan, has_infinity = (specials & HAS_NAN) != 0, (specials & HAS_INFINITY) != 0
+        lost = has_nan & (r.nan == NAN_TILE)
+        unbounded = has_infinity & (r.infinity == PROPAGATE) & (scale == infinite)
+        events = (of_zero if ruled == word(0) else 0) | (of_low if low else 0) | (of_high if high else 0)
+        events = 0 if lost | unbounded else events  # a scale that is NaN or Inf by rule was not clamped
+        events |= (of_nan if has_nan else 0) | (of_infinity if has_infinity else 0)
+        return f32(nan) if lost else scale, word(r.nan_code) if lost else code, nan if lost else factor, events
+
+    @scalar
+    def settle_tile(top: Any, specials: Any, n: Any, exact: Any, r: Any, f: Any, table: Any) -> Any:
+        quotient, cut = quotient_of(top, specials, n, exact, r)
+        code = word(0)
+        if not is_single:
+            code = code_of(quotient, f)
+        scale, code, factor, events = scale_of(top, specials, quotient, code, n, r, table)
+        return scale, code, factor, events | (of_low if cut else 0)
+
+    return TileSettler(quotient_of, code_of, scale_of, settle_tile)

@@ -76,7 +76,7 @@ def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: R
     if not absorbs or element.max < 2 or scaling.tensor_scale:  # a smaller max might need a scale beyond Inf
         return False
     if scaling.scale_format == E8M0:
-        return scaling.scale_rule == "ceil" or scaling.quotient_rounding is Rounding.UP
+        return scaling.rounds_up
     return scaling.scale_format == FP32
 
 
@@ -134,7 +134,7 @@ def _widened(array: Array) -> Array:
 
 
 def _numbers(array: Array, scaling: Scaling | None, element: LogFMT) -> Array:
-    from fpsim.scaling.encode import quantize_scaled
+    from fpsim.scaling.scaled import quantize_scaled
 
     assert scaling is not None
     return quantize_scaled(array, element, scaling)
@@ -174,7 +174,7 @@ def _kept_with_zero_points(
     cast: dict[str, Any],
 ) -> Array:  # fmt: skip
     """Where round(x / s) + z lies in the integers' range before it is clamped."""
-    from fpsim.scaling.encode import encode_scaled
+    from fpsim.scaling.scaled import encode_scaled
 
     encoded = encode_scaled(array, element, scaling, scales=scales, rounding=rounding, **cast)
     assert encoded.zero_points is not None

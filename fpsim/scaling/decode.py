@@ -16,28 +16,26 @@ from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling.kernels.affine import decode_integers_kernel
 from fpsim.scaling.kernels.log import decode_kernel as decode_log_kernel
 from fpsim.scaling.run_tiles import decode_tiles
-from fpsim.scaling.scaled import Scaled
+from fpsim.scaling.scaled_arrays import ScaledArrays
 from fpsim.scaling.tiling import tile_sizes, tiling
 
 
-def decode_scaled(scaled: Scaled, target: Array) -> None:
+def decode_scaled(scaled: ScaledArrays[Array], target: Array) -> None:
     """Fill a float32 or float64 array with the values of a Scaled one."""
     with ieee_arithmetic():
         _decode(scaled, target)
 
 
-def _decode(scaled: Scaled, target: Array) -> None:
+def _decode(scaled: ScaledArrays[Array], target: Array) -> None:
     if target.dtype == np.float64:
         _decode_exactly(scaled, target)
     elif target.flags.c_contiguous and target.flags.aligned and target.dtype.isnative:
         _decode_single(scaled, target)
     else:
-        values = np.empty(target.shape, np.float32)
-        _decode_single(scaled, values)
-        np.copyto(words(target), words(values))
+        np.copyto(words(target), words(_singles(scaled)))
 
 
-def _decode_single(scaled: Scaled, target: Array) -> None:
+def _decode_single(scaled: ScaledArrays[Array], target: Array) -> None:
     tiles = tiling(scaled.shape, scaled.scaling.block)
     codes = np.ascontiguousarray(scaled.codes).reshape(tiles.shape)
     scales = np.ascontiguousarray(scaled.scales).reshape(tiles.tiles)
@@ -57,11 +55,11 @@ def _decode_single(scaled: Scaled, target: Array) -> None:
                 decode_integers_kernel()(codes[batch], scales[batch], zeros[batch], bits[batch], *size)
 
 
-def _decode_exactly(scaled: Scaled, target: Array) -> None:
+def _decode_exactly(scaled: ScaledArrays[Array], target: Array) -> None:
     """In float64, which holds every product."""
     fmt = scaled.fmt
     if isinstance(fmt, LogFMT):
-        np.copyto(target, scaled.decode())
+        np.copyto(target, _singles(scaled))
         return
     with ieee_arithmetic(), np.errstate(all="ignore"):
         if isinstance(fmt, IntegerFormat):
@@ -73,10 +71,16 @@ def _decode_exactly(scaled: Scaled, target: Array) -> None:
         target *= scale_of_elements(scaled)
         nan = np.isnan(target)
         if nan.any():  # the processor chooses among the signs of two NaNs; float32 has the element's
-            target[nan] = scaled.decode()[nan]
+            target[nan] = _singles(scaled)[nan]
 
 
-def scale_of_elements(scaled: Scaled, index: tuple[Any, ...] = (...,)) -> Array:
+def _singles(scaled: ScaledArrays[Array]) -> Array:
+    values = np.empty(scaled.shape, np.float32)
+    _decode_single(scaled, values)
+    return values
+
+
+def scale_of_elements(scaled: ScaledArrays[Array], index: tuple[Any, ...] = (...,)) -> Array:
     """The scale of every element, or of those that an index of slices and integers for the first axes names."""
     shape = scaled.shape
     if not shape:

@@ -1,4 +1,4 @@
-"""Scaled quantisation: arrays to codes with a scale per tile, and to the values that these stand for."""
+"""From an array to codes and scales, and to the values that these stand for. Fills arrays that are given to it."""
 
 from __future__ import annotations
 
@@ -8,81 +8,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import Array, float_array, output, words
+from fpsim.arrays import Array, float_array, words
 from fpsim.formats.cast_options import CastOptions, cast_options
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP64
-from fpsim.formats.rounding import Rounding
-from fpsim.scaling.recipes import ROWS, TILE_1X128
+from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.scaling.recipes import ROWS
 from fpsim.scaling.report import ScaleReport
-from fpsim.scaling.scaled import Scaled
+from fpsim.scaling.scaled_arrays import ScaledArrays
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tiling
 
 
-def encode_scaled(
-    x: npt.ArrayLike,
-    fmt: Any,
-    scaling: Scaling = TILE_1X128,
-    *,
-    rounding: str | Rounding = "nearest_even",
-    overflow: str | None = None,
-    subnormals: str = "keep",
-    seed: int | None = None,
-    random_bits: int = 32,
-    scales: npt.ArrayLike | None = None,
-    out: Scaled | None = None,
-) -> Scaled:
-    """Encode an array with a scale per tile: value = code * scale.
-
-    Args:
-      x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape (a torch tensor as well).
-      fmt: element format: a float format, fp.INT8, fp.INT4, fp.UINT8, fp.UINT4 or fp.LogFMT(bits), by name or object.
-      scaling: how tiles get their scales; `fp.scalings` has a row for every common recipe.
-      rounding, subnormals, seed, random_bits: of the elements' cast, as in `fpsim.encode`.
-      overflow: the same; by default the scaling's own.
-      scales: decode scales to use instead of those that the scaling would find, float32, one per tile or broadcast.
-      out: an earlier result of the same shape, format and scaling, whose arrays are filled again; use what is
-        returned from then on, since the earlier object does not follow.
-
-    Returns:
-      A Scaled array: codes of x's shape, float32 scales, and what happened to the scales in `report`.
-
-    Raises:
-      ValueError: a combination that is not possible, scales that do not fit, or an `out` of another kind.
-      TypeError: x is not an array of floats, or scaling no Scaling.
-
-    Source: docs/scaling.md states every step.
-
-    Example:
-      >>> import fpsim as fp
-      >>> x = np.linspace(-3, 3, 512, dtype=np.float32).reshape(2, 256)
-      >>> q = fp.encode_scaled(x, fp.E4M3, fp.scalings.TILE_1X128)
-      >>> q.codes.shape, q.scales.shape, float(abs(q.decode() - x).max()) < 0.13
-      ((2, 256), (2, 2), True)
-    """
-    from fpsim.runtime.processor import under_ieee
-
-    words_of_cast = (rounding, overflow, subnormals, seed, random_bits)
-    return under_ieee(_encode_scaled)(x, fmt, scaling, words_of_cast, scales, out)
-
-
-def _encode_scaled(
-    x: npt.ArrayLike, fmt: Any, scaling: Scaling, words_of_cast: Any, scales: npt.ArrayLike | None, out: Scaled | None
-) -> Scaled:
-    rounding, overflow, subnormals, seed, random_bits = words_of_cast
-    element, source, source_fmt = checked(x, fmt, scaling)
-    fill = _targets(out, source, element, scaling, scales is not None)
+def encode_into(
+    fill: ScaledArrays[Array], source: Array, source_fmt: Format, words_of_cast: Any, scales: npt.ArrayLike | None
+) -> tuple[ScaleReport, np.float32 | None]:
+    """Fill the arrays of a record, in C order; (what happened to the scales, the scale of the whole array)."""
+    element, scaling = fill.fmt, fill.scaling
     if isinstance(element, LogFMT):
-        _refuse_for_log(rounding, overflow, subnormals, scales)
-        return _encode_log(source, source_fmt, element, scaling, fill)
-    options = element_options_of(element, scaling, rounding, overflow, subnormals, seed, random_bits)
+        _refuse_for_log(words_of_cast, scales)
+        return _encode_log(source, source_fmt, element, fill), None
+    options = element_options_of(element, scaling, *words_of_cast)
     given = None if scales is None else given_scales(scales, source.shape, scaling)
     if isinstance(element, IntegerFormat) and not scaling.symmetric:
-        return _encode_affine(source, source_fmt, element, scaling, options, given, fill)
+        return _encode_affine(source, source_fmt, element, options, given, fill), None
 
     from fpsim.scaling.run_tiles import Grid, run_scales, run_tiles, settle_tensor
 
@@ -91,7 +43,7 @@ def _encode_scaled(
     if given is not None:
         np.copyto(fill.scales, given)
         run_scales(job, fill.scales.reshape(tiles.tiles))
-        return _finished(fill, report=ScaleReport(tiles=fill.scales.size))
+        return ScaleReport(tiles=fill.scales.size), None
     counts = np.zeros(5, np.int64)
     tensor = settle_tensor(job, counts)
     codes = fill.scale_codes
@@ -102,94 +54,32 @@ def _encode_scaled(
     )
     run_tiles(job, grid, tensor)
     report = ScaleReport(fill.scales.size, *(int(count) for count in counts))
-    return _finished(fill, report, tensor.scale if scaling.tensor_scale else None)
+    return report, tensor.scale if scaling.tensor_scale else None
 
 
-def quantize_scaled(
-    x: npt.ArrayLike,
-    fmt: Any,
-    scaling: Scaling = TILE_1X128,
-    *,
-    rounding: str | Rounding = "nearest_even",
-    overflow: str | None = None,
-    subnormals: str = "keep",
-    seed: int | None = None,
-    random_bits: int = 32,
-    scales: npt.ArrayLike | None = None,
-    out: Array | None = None,
-) -> Array:
-    """Round an array to what a small format with a scale per tile can hold: `encode_scaled(...).decode()` in one pass.
-
-    Args: as for `encode_scaled`; out is a float32 array of x's shape to fill.
-
-    Returns:
-      float32 array of x's shape.
-
-    Raises: as `encode_scaled`.
-
-    Example:
-      >>> import fpsim as fp
-      >>> fp.quantize_scaled(np.float32([0.1, 0.2, 0.3, 6.0]), "e2m1", fp.scalings.MX)
-      array([0. , 0. , 0.5, 6. ], dtype=float32)
-    """
-    from fpsim.runtime.processor import under_ieee
-
-    words_of_cast = (rounding, overflow, subnormals, seed, random_bits)
-    return under_ieee(_quantize_scaled)(x, fmt, scaling, words_of_cast, scales, out)
-
-
-def _quantize_scaled(
-    x: npt.ArrayLike, fmt: Any, scaling: Scaling, words_of_cast: Any, scales: npt.ArrayLike | None, out: Array | None
-) -> Array:
-    rounding, overflow, subnormals, seed, random_bits = words_of_cast
-    element, source, source_fmt = checked(x, fmt, scaling)
-    target = output(out, source.shape, np.dtype(np.float32), source)
-    keywords: dict[str, Any] = {
-        "rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed, "random_bits": random_bits,
-        "scales": scales,
-    }  # fmt: skip
-    if isinstance(element, LogFMT) or not decodes_in_one_pass(element, scaling, source_fmt, target):
-        encode_scaled(x, element, scaling, **keywords).decode(out=target)
-        return target
-
+def quantize_into(
+    target: Array,
+    source: Array,
+    source_fmt: Format,
+    element: Format | IntegerFormat,
+    scaling: Scaling,
+    words_of_cast: Any,
+    scales: npt.ArrayLike | None,
+) -> None:
+    """Fill float32 values where `decodes_in_one_pass`."""
     from fpsim.scaling.run_tiles import Grid, run_scales, run_tiles, settle_tensor
 
-    options = element_options_of(element, scaling, rounding, overflow, subnormals, seed, random_bits)
+    options = element_options_of(element, scaling, *words_of_cast)
     tiles = tiling(source.shape, scaling.block)
     job = _job(source, source_fmt, element, scaling, options, words(target), back=True)
     if scales is not None:
         run_scales(job, given_scales(scales, source.shape, scaling).reshape(tiles.tiles))
-        return target
+        return
     counts = np.zeros(5, np.int64)
     tensor = settle_tensor(job, counts)
     dtype = job.plan.code_dtype
     codes = np.empty((*tiles.tiles[:2], 0), np.uint8) if dtype is None else np.empty(tiles.tiles, dtype)
     run_tiles(job, Grid(np.empty(tiles.tiles, np.float32), codes, counts), tensor)
-    return target
-
-
-def encode_both_ways(x: npt.ArrayLike, fmt: Any, scaling: Scaling = TILE_1X128, **cast: Any) -> tuple[Scaled, Scaled]:
-    """Encode a matrix twice from the original: with a scaling, and with its block the other way around.
-
-    That is how Transformer Engine gets both operands of the backward pass; DeepSeek-V3 keeps the first and calls
-    `requantize` on it.
-
-    Returns:
-      (Scaled with the scaling's block, Scaled with the block reversed), both of x's shape.
-
-    Raises:
-      ValueError: x is not a matrix; otherwise as `encode_scaled`.
-
-    Example:
-      >>> import fpsim as fp
-      >>> rows, columns = fp.encode_both_ways(np.ones((256, 128), np.float32), "e4m3", fp.scalings.TE_1X128)
-      >>> rows.scales.shape, columns.scales.shape
-      ((256, 1), (2, 128))
-    """
-    shape = np.shape(x)
-    if len(shape) != 2:
-        raise ValueError(f"x must be a matrix to be encoded both ways; got shape {tuple(shape)}.")
-    return encode_scaled(x, fmt, scaling, **cast), encode_scaled(x, fmt, scaling.transposed(), **cast)
 
 
 def checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, Format]:
@@ -299,61 +189,17 @@ def given_scales(scales: npt.ArrayLike, shape: tuple[int, ...], scaling: Scaling
     return given
 
 
-def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scaling, given: bool) -> Scaled:
-    """Arrays to fill: those of an earlier result, or new ones.
-
-    Raises:
-      ValueError: out does not fit.
-    """
-    if out is None:
-        return _new_targets(source, element, scaling, given)
-    wanted = f"out must be a Scaled of shape {source.shape} in {element} with {scaling!r}"
-    if not isinstance(out, Scaled):
-        raise ValueError(f"{wanted}; got {type(out).__name__}.")
-    if out.shape != source.shape or out.fmt != element or out.scaling != scaling:
-        raise ValueError(f"{wanted}; got {out!r}.")
-    arrays = [array for array in (out.codes, out.scales, out.scale_codes, out.zero_points) if array is not None]
-    if not all(array.flags.c_contiguous and array.flags.writeable for array in arrays):
-        raise ValueError(f"{wanted} in contiguous writeable arrays; got parts or read-only ones. Leave it out.")
-    fresh = _new_targets(source[:0] if source.ndim else source, element, scaling, given)
-    if (out.scale_codes is None) != (fresh.scale_codes is None):
-        return _new_targets(source, element, scaling, given)
-    return out
-
-
-def _new_targets(source: Array, element: Element, scaling: Scaling, given: bool) -> Scaled:
-    grid = tiling(source.shape, scaling.block).grid
-    fmt = scaling.scale_format
-    with_codes = fmt.bits <= 16 and not given and not isinstance(element, LogFMT)
-    zero_points = None
-    if isinstance(element, LogFMT):
-        zero_points = np.empty(grid, np.float32)
-    elif not scaling.symmetric:
-        zero_points = np.empty(grid, element.storage)
-    return Scaled(
-        np.empty(source.shape, element.storage), np.empty(grid, np.float32), element, scaling,
-        scale_codes=np.empty(grid, fmt.storage) if with_codes else None, zero_points=zero_points,
-    )  # fmt: skip
-
-
-def _finished(fill: Scaled, report: ScaleReport, tensor_scale: np.float32 | None = None) -> Scaled:
-    import dataclasses
-
-    return dataclasses.replace(fill, report=report, tensor_scale=tensor_scale)
-
-
 def _encode_affine(
     source: Array,
     source_fmt: Format,
     element: IntegerFormat,
-    scaling: Scaling,
     options: CastOptions,
     given: Array | None,
-    fill: Scaled,
-) -> Scaled:
+    fill: ScaledArrays[Array],
+) -> ScaleReport:
     from fpsim.scaling.zero_points_and_logs import encode_affine
 
-    tiles = tiling(source.shape, scaling.block)
+    tiles = tiling(source.shape, fill.scaling.block)
     counts = np.zeros(5, np.int64)
     assert fill.zero_points is not None
     targets = (
@@ -364,14 +210,14 @@ def _encode_affine(
     )
     grid = None if given is None else given.reshape(tiles.tiles)
     if source.size:
-        encode_affine(words(source), source_fmt, element, scaling, options, tiles, grid, targets, counts)
-    return _finished(fill, ScaleReport(fill.scales.size, *(int(count) for count in counts)))
+        encode_affine(words(source), source_fmt, element, fill.scaling, options, tiles, grid, targets, counts)
+    return ScaleReport(fill.scales.size, *(int(count) for count in counts))
 
 
-def _encode_log(source: Array, source_fmt: Format, element: LogFMT, scaling: Scaling, fill: Scaled) -> Scaled:
+def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: ScaledArrays[Array]) -> ScaleReport:
     from fpsim.scaling.zero_points_and_logs import encode_log
 
-    tiles = tiling(source.shape, scaling.block)
+    tiles = tiling(source.shape, fill.scaling.block)
     assert fill.zero_points is not None
     targets = (
         fill.codes.reshape(tiles.shape),
@@ -379,14 +225,12 @@ def _encode_log(source: Array, source_fmt: Format, element: LogFMT, scaling: Sca
         fill.zero_points.reshape(tiles.tiles),
     )
     if source.size:
-        encode_log(words(source), source_fmt, element, scaling, tiles, targets)
-    nan_tiles = int(np.count_nonzero(np.isnan(fill.scales)))
-    return _finished(fill, ScaleReport(fill.scales.size, nan_tiles=nan_tiles))
+        encode_log(words(source), source_fmt, element, fill.scaling, tiles, targets)
+    return ScaleReport(fill.scales.size, nan_tiles=int(np.count_nonzero(np.isnan(fill.scales))))
 
 
-def _refuse_for_log(rounding: Any, overflow: Any, subnormals: Any, scales: Any) -> None:
-    from fpsim.formats.rounding import rounding_mode
-
+def _refuse_for_log(words_of_cast: Any, scales: Any) -> None:
+    rounding, overflow, subnormals, _, _ = words_of_cast
     if rounding_mode(rounding) is not Rounding.NEAREST_EVEN or overflow is not None or subnormals != "keep":
         raise ValueError(
             "LogFMT takes the nearest level; got another rounding, overflow or subnormals. Leave these words out."

@@ -17,16 +17,16 @@ from fpsim.core.tile_scale import (
     AMAX_TIMES_INVERSE,
     BY_INVERSE,
     BY_SCALE,
-    CEIL,
-    EVEN,
-    FLOOR,
     INVERSE_OF_ENCODE,
     NAN_ELEMENT,
     NAN_TILE,
     ONE,
+    POWER_RULES,
     PROPAGATE,
     SKIP,
+    ScaleChoices,
     ScaleNumbers,
+    ScaleRules,
     scale_steps_32,
     scale_steps_64,
 )
@@ -35,26 +35,12 @@ from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime.processor import under_ieee
-from fpsim.scaling.kernels.scales import encode_scale_kernel, scale_kernel
+from fpsim.scaling.kernels.scales import settle_kernel
 from fpsim.scaling.scaling import Scaling
 
 Array = npt.NDArray[Any]
 
-RULES = {"floor": FLOOR, "ceil": CEIL, "even": EVEN}
 INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}
-
-
-class ScaleChoices(NamedTuple):
-    """What decides the loop that makes scales, at compile time."""
-
-    width: int  # of the arithmetic
-    rule: int
-    applied: int  # whether the factor of a tile divides or multiplies; TE's rule of two levels has its own
-    levels: int
-    mode: int  # of the rounding into the scale format
-    kind: int
-    is_single: bool  # the scale format is FP32
-    encodes: bool  # an encode scale comes first
 
 
 class ScalePlan(NamedTuple):
@@ -64,14 +50,11 @@ class ScalePlan(NamedTuple):
     largest: float  # value of the element format
     width: int
     choices: ScaleChoices
-    loop: Any
-    exact: Array
-    emax: int
-    half_place: Any
-    layout: Array
-    table: Array
-    edge_codes: Array
-    rules: Array
+    settle: Any  # the loop
+    exact: Array  # largest and amax_floor in float64
+    rules: Array  # ScaleRules
+    layout: Array  # encodes into the scale format
+    table: Array  # values of its codes
     applied: int
     code_dtype: np.dtype[Any] | None  # of the scale codes; None where the scale is the float itself
     single_level: tuple[Any, ...] = ()  # what `arguments` gives without a scale of the array
@@ -111,12 +94,10 @@ class ScalePlan(NamedTuple):
         return self.scaling.quotient == "1/(max/amax)"
 
     def arguments(self, tensor: TensorScale) -> tuple[Any, ...]:
-        """The last arguments of the loops that make scales."""
+        """The last arguments of the loop that makes scales."""
         if self.single_level and not self.scaling.tensor_scale:
             return self.single_level
-        return (
-            self.numbers(tensor), self.exact, self.emax, self.half_place, self.layout, self.table, self.edge_codes,
-        )  # fmt: skip
+        return self.numbers(tensor), self.exact, self.rules, self.layout, self.table
 
 
 class TensorScale(NamedTuple):
@@ -152,47 +133,43 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
     quotient_width = 32 if encoding else width
     overflow = "saturate_finite" if fmt.has_infinity else "saturate"  # an infinite amax gives Inf where there is one
     plan = encode_plan(fmt, quotient_width, rounding, overflow, "keep", 32)
-    rule = RULES.get(scaling.scale_rule, AMAX_BY_MAX)
+    rule = POWER_RULES.get(scaling.scale_rule, AMAX_BY_MAX)
     if scaling.quotient == "amax*(1/max)" and rule == AMAX_BY_MAX:
         rule = AMAX_TIMES_INVERSE
     elif scaling.quotient == "1/(max/amax)":
         rule = INVERSE_OF_ENCODE
     applied = BY_SCALE if scaling.division == "divide" else BY_INVERSE
     levels = 2 if scaling.tensor_scale else 1
-    if encoding:
-        loop = encode_scale_kernel(width, int(rounding), plan.kind, single)
-    else:
-        loop = scale_kernel(width, rule, applied, levels, int(rounding), plan.kind, single)
+    choices = ScaleChoices(width, rule, applied, levels, int(rounding), plan.kind, single, encoding)
     multiplies = scaling.division == "multiply" or scaling.quotient == "1/(max/amax)"
     table = np.zeros(1) if single else fmt.table()
     places = (23 if width == 32 else 52) - mantissa_bits
-    nan_rule = NAN_TILE if scaling.nan == "tile" else NAN_ELEMENT
-    # powers of two see Inf's exponent, which is 128 in float32, whatever the arithmetic
-    infinite_amax = 2.0**128 if width == 64 and scaling.scale_rule in RULES else np.inf
-    # an amax whose scale is 1: that of `ceil` counts what lies above the power of two
-    unit_amax = 2.0 ** (math.frexp(largest)[1] - 1) if scaling.scale_rule == "ceil" else largest
+    emax = math.frexp(largest)[1] - 1
+    sees_exponents = rule in POWER_RULES.values()
+    smallest_code, zero_code = _edge_codes(scaling)
+    rules = ScaleRules(
+        nan=NAN_TILE if scaling.nan == "tile" else NAN_ELEMENT,
+        infinity=INFINITIES[scaling.infinity],
+        # exponents alone: of all amaxes between 2**emax and the largest value, `ceil` gives only the first a scale of 1
+        unit_top=int(real(2.0**emax if sees_exponents else largest).view(word)),
+        nan_code=fmt.nan_code or 0,
+        # powers of two see Inf's exponent, which is 128 in float32, whatever the arithmetic
+        infinite_top=int(real(2.0**128 if width == 64 and sees_exponents else np.inf).view(word)),
+        emax=emax,
+        half_place=1 << (places - 1) if places > 0 else 0,
+        smallest_code=smallest_code,
+        zero_code=zero_code,
+    )
     found = ScalePlan(
         scaling=scaling,
         largest=largest,
         width=width,
-        choices=ScaleChoices(width, rule, applied, levels, int(rounding), plan.kind, single, encoding),
-        loop=loop,
+        choices=choices,
+        settle=settle_kernel(choices),
         exact=np.array([largest, np.float32(scaling.amax_floor) if not encoding else scaling.amax_floor], np.float64),
-        emax=math.frexp(largest)[1] - 1,
-        half_place=word(1 << (places - 1) if places > 0 else 0),
+        rules=np.array(rules, np.int64),
         layout=plan.layout,
         table=np.where(np.isnan(table), 0.0, table).astype(real),
-        edge_codes=np.array(_edge_codes(scaling), np.int64),
-        rules=np.array(
-            [
-                nan_rule,
-                INFINITIES[scaling.infinity],
-                int(np.array(unit_amax, real).view(word)),
-                fmt.nan_code or 0,
-                int(np.array(infinite_amax, real).view(word)),
-            ],
-            np.int64,
-        ),
         applied=BY_INVERSE if multiplies else BY_SCALE,
         code_dtype=None if single else fmt.storage,
     )

@@ -27,7 +27,6 @@ from fpsim.scaling.kernels.amax import ANY, amax_strips, specials_loop, tile_sha
 from fpsim.scaling.kernels.elements import Elements, decode_strips, element_strips
 from fpsim.scaling.kernels.tiles import quantize_strips
 from fpsim.scaling.plan import ScalePlan, TensorScale, element_plan, tensor_scale
-from fpsim.scaling.tile_scales import settle
 from fpsim.scaling.tiling import Tiling
 
 Array = npt.NDArray[Any]
@@ -223,7 +222,7 @@ def _run_strips(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
     """Tiles that fit the cache: one pass."""
     tiling = job.tiling
     tile = (tiling.tile_rows, tiling.tile_columns)
-    loop = quantize_strips(job.elements(tile[1]), job.plan.loop)
+    loop = quantize_strips(job.elements(tile[1]), job.plan.settle)
     target = SHORT_STRIP if tile[0] == 1 else TALL_STRIP // tile[0]
     strip = max(target // tile[1], 1) * tile[1]
     arguments, layouts, seed = job.plan.arguments(tensor), job.layouts(), job.seed()
@@ -236,8 +235,7 @@ def _run_strips(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
         out, scales, codes = targets if whole else tuple(np.empty(part.shape, part.dtype) for part in targets)
         loop(
             load(job, place.of(job.source)), out, scales, codes, *tile, strip,
-            job.first(batch, place.rows[0], place.columns[0]), stride, *seed, *layouts, job.plan.rules, counts,
-            *arguments,
+            job.first(batch, place.rows[0], place.columns[0]), stride, *seed, *layouts, counts, *arguments,
         )  # fmt: skip
         if not whole:
             for part, filled in zip(targets, (out, scales, codes), strict=True):
@@ -259,16 +257,17 @@ def _run_at_once(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
     real: Any = np.float32 if job.width == 32 else np.float64
     tile = (tiling.tile_rows, tiling.tile_columns)
     shape = tiling.tiles[1:]
-    tops, specials = np.zeros(shape, word), np.zeros(shape, np.uint8)
+    tops, specials = np.zeros(shape, word), np.empty(0, np.uint8)
     factors = np.empty(shape, real)
     with ieee_arithmetic(), wrapping():
         matrix = load(job, job.source[batch])
         amax_strips(job.width, _shape(job, tile[1]))(matrix, tops, *tile)
         if int(tops.max(initial=0)) >= (0x7F800000 if job.width == 32 else 0x7FF0000000000000):
+            specials = np.zeros(shape, np.uint8)
             specials_loop(job.width)(matrix, tops, specials, *tile)
-        settle(
-            job.plan, tensor, tops.reshape(-1), specials.reshape(-1), grid.scales[batch].reshape(-1),
-            grid.codes[batch].reshape(-1), factors.reshape(-1), grid.counts,
+        job.plan.settle(
+            tops.reshape(-1), specials.reshape(-1), grid.scales[batch].reshape(-1), grid.codes[batch].reshape(-1),
+            factors.reshape(-1), grid.counts, *job.plan.arguments(tensor),
         )  # fmt: skip
         element_strips(job.elements(tile[1], careful=True))(
             matrix, job.out[batch], grid.scales[batch], factors, *tile, job.first(batch, 0, 0),
@@ -323,7 +322,7 @@ def _run_twice(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
         codes = grid.codes[batch, band, tiles] if grid.codes.size else np.empty(0, np.uint8)
         factors = np.empty(count, real)
         with ieee_arithmetic(), wrapping():
-            settle(job.plan, tensor, tops, specials, scales, codes, factors, grid.counts)
+            job.plan.settle(tops, specials, scales, codes, factors, grid.counts, *job.plan.arguments(tensor))
         _encode_group(job, place, scales[np.newaxis], factors[np.newaxis])
 
 

@@ -1,9 +1,8 @@
-"""An array in a small format with a scale per tile."""
+"""An array in a small format with a scale per tile, and the functions that make one."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -13,15 +12,19 @@ import numpy.typing as npt
 
 from fpsim.arrays import Array, output
 from fpsim.formats.as_json import element_facts, element_from
-from fpsim.formats.element import Element, element_format
+from fpsim.formats.element import Element
 from fpsim.formats.log_format import LogFMT
+from fpsim.formats.rounding import Rounding
+from fpsim.scaling.encode import checked, decodes_in_one_pass, encode_into, quantize_into
+from fpsim.scaling.recipes import TILE_1X128
 from fpsim.scaling.report import ScaleReport
+from fpsim.scaling.scaled_arrays import ScaledArrays
 from fpsim.scaling.scaling import Scaling, scaling_facts, scaling_from
-from fpsim.scaling.tiling import tile_sizes, tiling
+from fpsim.scaling.tiling import tiling
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Scaled:
+class Scaled(ScaledArrays[Array]):
     """Codes with a decode scale per tile: value = code * scale. `fpsim.encode_scaled` makes them.
 
     Attributes:
@@ -43,132 +46,39 @@ class Scaled:
       (array([[1.]], dtype=float32), array([[  1.,  -2.,   3., 448.]], dtype=float32))
     """
 
-    codes: Array
-    scales: Array
-    fmt: Element
-    scaling: Scaling
-    scale_codes: Array | None = None
     tensor_scale: np.float32 | None = None
-    zero_points: Array | None = None
     report: ScaleReport = dataclasses.field(default_factory=ScaleReport)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fmt", element_format(self.fmt))
-        if not isinstance(self.scaling, Scaling):
-            raise TypeError(f"scaling must be an fp.Scaling; got {type(self.scaling).__name__}.")
-        codes, scales = np.asarray(self.codes), np.asarray(self.scales)
-        object.__setattr__(self, "codes", codes)
-        object.__setattr__(self, "scales", scales)
-        if codes.dtype != self.fmt.storage:
-            raise TypeError(f"codes of {self.fmt} must be {self.fmt.storage}; got {codes.dtype}.")
-        if scales.dtype != np.float32:
-            raise TypeError(f"scales must be float32; got {scales.dtype}. Use scales.astype(np.float32).")
-        grid = tiling(codes.shape, self.scaling.block).grid
-        for name in ("scales", "scale_codes", "zero_points"):
-            array = getattr(self, name)
-            if array is not None and array.shape != grid:
-                raise ValueError(
-                    f"{name} must have one element per tile, shape {grid} for codes of shape {codes.shape} and block "
-                    f"{self.scaling.block}; got {array.shape}."
-                )
+        object.__setattr__(self, "codes", np.asarray(self.codes))
+        object.__setattr__(self, "scales", np.asarray(self.scales))
+        super().__post_init__()
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the array."""
-        return self.codes.shape
+    @staticmethod
+    def _has_dtype(array: Any, dtype: np.dtype[Any]) -> bool:
+        return bool(array.dtype == dtype)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the numbers take when packed: codes, scales and zero points at their formats' bits."""
-        scale_bits = 2 * 32 if isinstance(self.fmt, LogFMT) else self.scaling.scale_format.bits
-        bits = self.codes.size * self.fmt.bits + self.scales.size * scale_bits
-        if self.zero_points is not None and not isinstance(self.fmt, LogFMT):
-            bits += self.zero_points.size * self.fmt.bits
-        return -(-bits // 8) + (4 if self.tensor_scale is not None else 0)
-
-    def decode(self, dtype: npt.DTypeLike = np.float32, out: Array | None = None) -> Array:
-        """The values: code * scale, rounded once to float32; exact in float64.
-
-        Args:
-          dtype: np.float32 or np.float64.
-          out: array of that dtype and of the codes' shape to fill.
-
-        Raises:
-          ValueError: another dtype, or an `out` that does not fit.
-        """
+    def _decoded(self, dtype: np.dtype[Any], out: Any) -> Array:
         from fpsim.scaling.decode import decode_scaled
 
-        target_dtype = np.dtype(dtype)
-        if target_dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
-            raise ValueError(f"dtype must be np.float32 or np.float64; got {dtype!r}.")
-        target = output(out, self.shape, target_dtype, self.codes)
+        target = output(out, self.shape, dtype, self.codes)
         decode_scaled(self, target)
         return target
+
+    def _encoded(self, values: Array, fmt: Any, scaling: Scaling, cast: dict[str, Any]) -> Scaled:
+        return encode_scaled(values, fmt, scaling, **cast)
+
+    def _flipped(self, array: Array) -> Array:
+        return np.ascontiguousarray(array.T)
+
+    def _with(self, arrays: dict[str, Any], tiles: int) -> Scaled:
+        return dataclasses.replace(self, report=ScaleReport(tiles=tiles), **arrays)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         if copy is False:
             raise ValueError("a Scaled array has to be decoded, which makes a copy; got copy=False.")
         values = self.decode()
         return values if dtype is None else values.astype(dtype, copy=False)
-
-    def transpose(self) -> Scaled:
-        """The transposed matrix, tiles and all; nothing is rounded.
-
-        Its tiles are the same numbers: 1x128 becomes 128x1. `requantize` gives it other tiles.
-
-        Raises:
-          ValueError: the array is not a matrix.
-
-        Example:
-          >>> import fpsim as fp
-          >>> q = fp.encode_scaled(np.ones((3, 256), np.float32), "e4m3", fp.scalings.TILE_1X128)
-          >>> q.transpose().scaling.block, q.T.scales.shape
-          ((128, 1), (2, 3))
-        """
-        if self.codes.ndim != 2:
-            raise ValueError(f"only a matrix can be transposed; got shape {self.shape}. Reshape before encoding.")
-
-        def flip(array: Array | None) -> Array | None:
-            return None if array is None else np.ascontiguousarray(array.T)
-
-        return dataclasses.replace(
-            self,
-            codes=np.ascontiguousarray(self.codes.T),
-            scales=np.ascontiguousarray(self.scales.T),
-            scaling=self.scaling.transposed(),
-            scale_codes=flip(self.scale_codes),
-            zero_points=flip(self.zero_points),
-        )
-
-    @property
-    def T(self) -> Scaled:
-        """`transpose()`."""
-        return self.transpose()
-
-    def requantize(self, scaling: Scaling, fmt: Any = None, **cast: Any) -> Scaled:
-        """Decode to float32 and encode again with another scaling, as DeepSeek-V3 turns 1x128 tiles into 128x1.
-
-        Args:
-          scaling: of the result.
-          fmt: element format of the result, by default this one's.
-          cast: keywords of `fpsim.encode_scaled`.
-
-        Example:
-          >>> import fpsim as fp
-          >>> x = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
-          >>> rows = fp.encode_scaled(x, fp.E4M3, fp.scalings.TILE_1X128_POW2)
-          >>> columns = rows.requantize(fp.scalings.TILE_128X1_POW2)
-          >>> bool(np.mean(columns.decode() != rows.decode()) < 0.01)
-          True
-        """
-        from fpsim.scaling.encode import encode_scaled
-
-        return encode_scaled(self.decode(), self.fmt if fmt is None else fmt, scaling, **cast)
-
-    @property
-    def blocks(self) -> Blocks:
-        """Parts by tiles: `q.blocks[2:4, 0]` holds tile rows 2 and 3 of the first tile column."""
-        return Blocks(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a .npz or .safetensors file, every bit; the file is complete or absent.
@@ -179,7 +89,7 @@ class Scaled:
         """
         from fpsim.scaling.file import save
 
-        arrays = {name: getattr(self, name) for name in ARRAYS if getattr(self, name) is not None}
+        arrays = self._arrays()
         if self.tensor_scale is not None:
             arrays["tensor_scale"] = np.asarray(self.tensor_scale, np.float32)
         header = {
@@ -223,64 +133,164 @@ class Scaled:
                 f"{os.fspath(path)} must hold what Scaled.save wrote; it lacks or contradicts something: {reason}"
             ) from reason
 
-    def __repr__(self) -> str:
-        tiles = self.scales.size
-        plural = "" if tiles == 1 else "s"
-        return f"<Scaled {self.shape} in {self.fmt.name}, {self.scaling!r}: {tiles} tile{plural}, {self.nbytes} bytes>"
+
+def encode_scaled(
+    x: npt.ArrayLike,
+    fmt: Any,
+    scaling: Scaling = TILE_1X128,
+    *,
+    rounding: str | Rounding = "nearest_even",
+    overflow: str | None = None,
+    subnormals: str = "keep",
+    seed: int | None = None,
+    random_bits: int = 32,
+    scales: npt.ArrayLike | None = None,
+    out: Scaled | None = None,
+) -> Scaled:
+    """Encode an array with a scale per tile: value = code * scale.
+
+    Args:
+      x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape (a torch tensor as well).
+      fmt: element format: a float format, fp.INT8, fp.INT4, fp.UINT8, fp.UINT4 or fp.LogFMT(bits), by name or object.
+      scaling: how tiles get their scales; `fp.scalings` has a row for every common recipe.
+      rounding, subnormals, seed, random_bits: of the elements' cast, as in `fpsim.encode`.
+      overflow: the same; by default the scaling's own.
+      scales: decode scales to use instead of those that the scaling would find, float32, one per tile or broadcast.
+      out: an earlier result of the same shape, format and scaling, whose arrays are filled again; use what is
+        returned from then on, since the earlier object does not follow.
+
+    Returns:
+      A Scaled array: codes of x's shape, float32 scales, and what happened to the scales in `report`.
+
+    Raises:
+      ValueError: a combination that is not possible, scales that do not fit, or an `out` of another kind.
+      TypeError: x is not an array of floats, or scaling no Scaling.
+
+    Source: docs/scaling.md states every step.
+
+    Example:
+      >>> import fpsim as fp
+      >>> x = np.linspace(-3, 3, 512, dtype=np.float32).reshape(2, 256)
+      >>> q = fp.encode_scaled(x, fp.E4M3, fp.scalings.TILE_1X128)
+      >>> q.codes.shape, q.scales.shape, float(abs(q.decode() - x).max()) < 0.13
+      ((2, 256), (2, 2), True)
+    """
+    from fpsim.runtime.processor import under_ieee
+
+    words_of_cast = (rounding, overflow, subnormals, seed, random_bits)
+    return under_ieee(_encode_scaled)(x, fmt, scaling, words_of_cast, scales, out)
 
 
-ARRAYS = ("codes", "scales", "scale_codes", "zero_points")
+def _encode_scaled(
+    x: npt.ArrayLike, fmt: Any, scaling: Scaling, words_of_cast: Any, scales: npt.ArrayLike | None, out: Scaled | None
+) -> Scaled:
+    element, source, source_fmt = checked(x, fmt, scaling)
+    fill = _targets(out, source, element, scaling, scales is not None)
+    report, tensor_scale = encode_into(fill, source, source_fmt, words_of_cast, scales)
+    return dataclasses.replace(fill, report=report, tensor_scale=tensor_scale)
 
 
-class Blocks:
-    """Indexes a Scaled array in units of tiles."""
+def quantize_scaled(
+    x: npt.ArrayLike,
+    fmt: Any,
+    scaling: Scaling = TILE_1X128,
+    *,
+    rounding: str | Rounding = "nearest_even",
+    overflow: str | None = None,
+    subnormals: str = "keep",
+    seed: int | None = None,
+    random_bits: int = 32,
+    scales: npt.ArrayLike | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Round an array to what a small format with a scale per tile can hold: `encode_scaled(...).decode()` in one pass.
 
-    def __init__(self, whole: Scaled) -> None:
-        self._whole = whole
+    Args: as for `encode_scaled`; out is a float32 array of x's shape to fill.
 
-    def __getitem__(self, index: Any) -> Scaled:
-        """The tiles that basic indices name, as an array of the same number of axes.
+    Returns:
+      float32 array of x's shape.
 
-        Raises:
-          IndexError: an index that is no integer or slice of step 1, too many of them, or one out of range.
-        """
-        whole = self._whole
-        grid = whole.scales.shape
-        indices = index if isinstance(index, tuple) else (index,)
-        if Ellipsis in indices:
-            at = indices.index(Ellipsis)
-            indices = (
-                *indices[:at], *[slice(None)] * (len(grid) - len(indices) + 1), *indices[at + 1 :],
-            )  # fmt: skip
-        if len(indices) > len(grid):
-            raise IndexError(f"an array of {len(grid)} axes takes up to as many indices; got {len(indices)}.")
-        tiles, elements = [], []
-        sizes = tile_sizes(whole.shape, whole.scaling.block)
-        for axis, (count, size) in enumerate(zip(grid, sizes, strict=True)):
-            part = _tile_slice(indices[axis] if axis < len(indices) else slice(None), count, axis)
-            tiles.append(part)
-            elements.append(slice(part.start * size, part.stop * size))
+    Raises: as `encode_scaled`.
 
-        def of(array: Array | None) -> Array | None:
-            return None if array is None else array[tuple(tiles)]
+    Example:
+      >>> import fpsim as fp
+      >>> fp.quantize_scaled(np.float32([0.1, 0.2, 0.3, 6.0]), "e2m1", fp.scalings.MX)
+      array([0. , 0. , 0.5, 6. ], dtype=float32)
+    """
+    from fpsim.runtime.processor import under_ieee
 
-        return dataclasses.replace(
-            whole,
-            codes=whole.codes[tuple(elements)],
-            scales=whole.scales[tuple(tiles)],
-            scale_codes=of(whole.scale_codes),
-            zero_points=of(whole.zero_points),
-            report=ScaleReport(tiles=math.prod(part.stop - part.start for part in tiles)),
-        )
+    words_of_cast = (rounding, overflow, subnormals, seed, random_bits)
+    return under_ieee(_quantize_scaled)(x, fmt, scaling, words_of_cast, scales, out)
 
 
-def _tile_slice(index: Any, count: int, axis: int) -> slice:
-    if isinstance(index, (int, np.integer)) and not isinstance(index, bool):
-        if not -count <= index < count:
-            raise IndexError(f"tile {index} is out of range: axis {axis} has {count} tiles.")
-        start = int(index) % count
-        return slice(start, start + 1)
-    if isinstance(index, slice) and index.step in (None, 1):
-        start, stop, _ = index.indices(count)
-        return slice(start, max(start, stop))
-    raise IndexError(f"blocks take integers and slices of step 1; got {index!r}.")
+def _quantize_scaled(
+    x: npt.ArrayLike, fmt: Any, scaling: Scaling, words_of_cast: Any, scales: npt.ArrayLike | None, out: Array | None
+) -> Array:
+    element, source, source_fmt = checked(x, fmt, scaling)
+    target = output(out, source.shape, np.dtype(np.float32), source)
+    if isinstance(element, LogFMT) or not decodes_in_one_pass(element, scaling, source_fmt, target):
+        _encode_scaled(x, element, scaling, words_of_cast, scales, None).decode(out=target)
+    else:
+        quantize_into(target, source, source_fmt, element, scaling, words_of_cast, scales)
+    return target
+
+
+def encode_both_ways(x: npt.ArrayLike, fmt: Any, scaling: Scaling = TILE_1X128, **cast: Any) -> tuple[Scaled, Scaled]:
+    """Encode a matrix twice from the original: with a scaling, and with its block the other way around.
+
+    That is how Transformer Engine gets both operands of the backward pass; DeepSeek-V3 keeps the first and calls
+    `requantize` on it.
+
+    Returns:
+      (Scaled with the scaling's block, Scaled with the block reversed), both of x's shape.
+
+    Raises:
+      ValueError: x is not a matrix; otherwise as `encode_scaled`.
+
+    Example:
+      >>> import fpsim as fp
+      >>> rows, columns = fp.encode_both_ways(np.ones((256, 128), np.float32), "e4m3", fp.scalings.TE_1X128)
+      >>> rows.scales.shape, columns.scales.shape
+      ((256, 1), (2, 128))
+    """
+    shape = np.shape(x)
+    if len(shape) != 2:
+        raise ValueError(f"x must be a matrix to be encoded both ways; got shape {tuple(shape)}.")
+    return encode_scaled(x, fmt, scaling, **cast), encode_scaled(x, fmt, scaling.transposed(), **cast)
+
+
+def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scaling, given: bool) -> Scaled:
+    """Arrays to fill: those of an earlier result, or new ones.
+
+    Raises:
+      ValueError: out does not fit.
+    """
+    if out is None:
+        return _new_targets(source, element, scaling, given)
+    wanted = f"out must be a Scaled of shape {source.shape} in {element} with {scaling!r}"
+    if not isinstance(out, Scaled):
+        raise ValueError(f"{wanted}; got {type(out).__name__}.")
+    if out.shape != source.shape or out.fmt != element or out.scaling != scaling:
+        raise ValueError(f"{wanted}; got {out!r}.")
+    arrays = [array for array in (out.codes, out.scales, out.scale_codes, out.zero_points) if array is not None]
+    if not all(array.flags.c_contiguous and array.flags.writeable for array in arrays):
+        raise ValueError(f"{wanted} in contiguous writeable arrays; got parts or read-only ones. Leave it out.")
+    fresh = _new_targets(source[:0] if source.ndim else source, element, scaling, given)
+    if (out.scale_codes is None) != (fresh.scale_codes is None):
+        return _new_targets(source, element, scaling, given)
+    return out
+
+
+def _new_targets(source: Array, element: Element, scaling: Scaling, given: bool) -> Scaled:
+    grid = tiling(source.shape, scaling.block).grid
+    fmt = scaling.scale_format
+    with_codes = fmt.bits <= 16 and not given and not isinstance(element, LogFMT)
+    zero_points = None
+    if isinstance(element, LogFMT):
+        zero_points = np.empty(grid, np.float32)
+    elif not scaling.symmetric:
+        zero_points = np.empty(grid, element.storage)
+    return Scaled(
+        np.empty(source.shape, element.storage), np.empty(grid, np.float32), element, scaling,
+        scale_codes=np.empty(grid, fmt.storage) if with_codes else None, zero_points=zero_points,
+    )  # fmt: skip

@@ -155,6 +155,11 @@ class Scaling:
         return Rounding.UP if up else Rounding.NEAREST_EVEN
 
     @cached_property
+    def rounds_up(self) -> bool:
+        """Whether a scale that is a power of two is amax / max or more."""
+        return self.scale_rule == "ceil" or self.quotient_rounding is Rounding.UP
+
+    @cached_property
     def lower_bound(self) -> float:
         """The smallest scale that can come out."""
         if self.smallest_scale is not None:

@@ -24,7 +24,6 @@ from fpsim.scaling.kernels import log
 from fpsim.scaling.kernels.affine import affine_kernel, range_kernel, zero_point_kernel
 from fpsim.scaling.plan import TensorScale, scale_plan
 from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.tile_scales import settle
 from fpsim.scaling.tiling import Tiling
 
 Array = npt.NDArray[Any]
@@ -82,9 +81,9 @@ def encode_affine(
                 target_codes = np.empty(0, np.uint8)
                 if scale_codes is not None:
                     target_codes = scale_codes[batch, band:stop].reshape(-1)
-                settle(
-                    plan, TensorScale(), spread.view(word).reshape(-1), specials.reshape(-1),
-                    scales[batch, band:stop].reshape(-1), target_codes, factors.reshape(-1), counts,
+                plan.settle(
+                    spread.view(word).reshape(-1), specials.reshape(-1), scales[batch, band:stop].reshape(-1),
+                    target_codes, factors.reshape(-1), counts, *plan.arguments(TensorScale()),
                 )  # fmt: skip
             else:
                 scales[batch, band:stop] = given[batch, band:stop]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from fpsim.formats.cast_options import DEFAULTS
 from fpsim.formats.keywords import check_keywords, with_keywords
 from fpsim.formats.rounding import Rounding, rounding_mode
-from fpsim.scaling import encode as scaled_cast
+from fpsim.scaling import scaled as scaled_cast
 from fpsim.scaling.recipes import TILE_1X128
 from fpsim.scaling.scaling import Scaling
 from fpsim.torch.linear import QuantLinear, quantize_linears

@@ -16,7 +16,7 @@ from fpsim.formats.element import Element, element_format
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import DTYPES, FP16, FP32, FP64
 from fpsim.formats.rounding import Rounding, rounding_mode
-from fpsim.scaling import encode as scaled_cast
+from fpsim.scaling import scaled as scaled_cast
 from fpsim.scaling.clipping import kept as kept_elements
 from fpsim.scaling.scaling import Scaling, scaling_facts, scaling_from
 

@@ -1,9 +1,9 @@
-"""Scaled quantisation on the GPU: a scale per tile, with the bits of `fpsim.encode_scaled`."""
+"""From an array on the GPU to codes and scales, and to the values that these stand for: which kernels run."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -17,106 +17,31 @@ from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP64
 from fpsim.formats.rounding import Rounding
 from fpsim.gpu.casts.cast import decode
-from fpsim.gpu.device.array import gpu_array, lies_on_gpu, result_like
-from fpsim.gpu.device.copies import refuse_overlap
+from fpsim.gpu.device.array import gpu_array, result_like
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import launch, uploaded
-from fpsim.gpu.device.streams import library_of
-from fpsim.gpu.device.transfer import cleared, host_array, sent
+from fpsim.gpu.device.transfer import cleared, sent
 from fpsim.gpu.scaling import scale_kernels, tile_kernels
+from fpsim.gpu.scaling.decode import NOTHING
 from fpsim.gpu.scaling.patches import Patches, block_threads, patches_of
-from fpsim.gpu.scaling.scaled import NOTHING, Scaled, refuse_logarithms
 from fpsim.runtime.processor import under_ieee
-from fpsim.scaling.encode import arithmetic_width, checked_element, element_options_of, given_scales, largest_value
+from fpsim.scaling.encode import arithmetic_width, checked_element, element_options_of, largest_value
 from fpsim.scaling.plan import ScalePlan, TensorScale, element_plan, scale_plan
-from fpsim.scaling.recipes import TILE_1X128
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import Tiling, tiling
 
 u32, u64 = np.uint32, np.uint64
 
 
-def encode_scaled(
-    x: Any, fmt: Any, scaling: Scaling = TILE_1X128, *, rounding: str | Rounding = "nearest_even",
-    overflow: str | None = None, subnormals: str = "keep", seed: int | None = None, random_bits: int = 32,
-    scales: Any = None, out: Scaled | None = None,
-) -> Scaled:  # fmt: skip
-    """Encode an array on the GPU with a scale per tile: the bits of `fpsim.encode_scaled`.
-
-    Args:
-      x: torch CUDA tensor, or array of cupy, numba or another library with `__cuda_array_interface__`, of any float
-        dtype and shape.
-      fmt: element format: a float format, fp.INT8, fp.INT4, fp.UINT8 or fp.UINT4, by name or object. LogFMT is
-        refused: its levels come from the logarithm of the CPU's library, which the GPU's does not repeat.
-      scaling, rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode_scaled`; stochastic results are
-        the same as on the CPU.
-      scales: decode scales to use instead of those that the scaling would find, one per tile or broadcast, as an array
-        of the GPU or the CPU. They are checked on the CPU, for which the GPU is waited for.
-      out: an earlier result of the same kind, shape, format and scaling, whose arrays are filled again; use what is
-        returned from then on.
-
-    Returns:
-      A Scaled array on the GPU, whose arrays are of x's kind. The work is queued on the current stream of torch or
-      cupy; its `report` waits for it when it is first read.
-
-    Raises:
-      GpuError: no GPU, or no room on it.
-      ValueError: a combination that is not possible, scales that do not fit, an `out` of another kind, or LogFMT.
-      TypeError: x is no array of floats on the GPU, or scaling no Scaling.
-
-    Source: docs/scaling.md states every step; docs/gpu.md.
-
-    Example:
-      >>> import fpsim as fp
-      >>> if fp.gpu.available():
-      ...     import torch
-      ...     print(fp.gpu.encode_scaled(torch.randn(256, 512).cuda(), fp.E4M3, fp.scalings.TILE_1X128))
-    """
-    words_of_cast = (rounding, overflow, subnormals, seed, random_bits)
-    job = _job(x, fmt, scaling, words_of_cast, back=False)
-    given = None if scales is None else given_scales(_on_cpu(scales), job.source.shape, scaling)
-    result, fill = _targets(out, job, given is not None)
-    _run(job, fill, given)
-    return result
+def refuse_logarithms(fmt: LogFMT) -> NoReturn:
+    """A ValueError for LogFMT."""
+    raise ValueError(
+        f"{fmt} is not on the GPU, whose log2 and exp2 differ from the CPU's in their last bit. Use the functions of "
+        "fpsim itself."
+    )
 
 
-def quantize_scaled(
-    x: Any, fmt: Any, scaling: Scaling = TILE_1X128, *, rounding: str | Rounding = "nearest_even",
-    overflow: str | None = None, subnormals: str = "keep", seed: int | None = None, random_bits: int = 32,
-    scales: Any = None, out: Any = None,
-) -> Any:  # fmt: skip
-    """Round an array on the GPU to what a small format with a scale per tile can hold: as `fpsim.quantize_scaled`.
-
-    Args: as for `encode_scaled`; out is a float32 array of x's kind and shape to fill.
-
-    Returns:
-      float32 array of x's kind and shape.
-
-    Raises: as `encode_scaled`.
-
-    Example:
-      >>> import fpsim as fp
-      >>> if fp.gpu.available():
-      ...     import torch
-      ...     print(fp.gpu.quantize_scaled(torch.tensor([0.1, 0.2, 0.3, 6.0]).cuda(), "e2m1", fp.scalings.MX))
-    """
-    words_of_cast = (rounding, overflow, subnormals, seed, random_bits)
-    job = _job(x, fmt, scaling, words_of_cast, back=True)
-    result, values = result_like(job.source, job.source.shape, np.dtype(np.float32), out)
-    if out is not None:
-        refuse_overlap(values, job.source.words)
-    if not job.back:
-        encoded = encode_scaled(
-            x, job.element, scaling, rounding=rounding, overflow=overflow, subnormals=subnormals, seed=seed,
-            random_bits=random_bits, scales=scales,
-        )  # fmt: skip
-        return encoded.decode(out=result)
-    given = None if scales is None else given_scales(_on_cpu(scales), job.source.shape, scaling)
-    _run(job, _temporary(job, values, given is not None), given)
-    return result
-
-
-class _Job(NamedTuple):
+class Job(NamedTuple):
     """One array on its way to codes, or values, of one format."""
 
     source: GpuArray
@@ -161,12 +86,12 @@ class _Job(NamedTuple):
         return patches_of(tiles, block_threads(), cut=cut)
 
 
-def _no_layout(job: _Job) -> Any:
+def _no_layout(job: Job) -> Any:
     """Stands for a layout of codes that nobody decodes."""
     return np.zeros(len(DecodeLayout._fields), u32 if job.width == 32 else u64)
 
 
-class _Targets(NamedTuple):
+class Targets(NamedTuple):
     """The words of what is filled."""
 
     out: Any  # codes or values
@@ -177,7 +102,7 @@ class _Targets(NamedTuple):
     counts: Any
 
 
-def _job(x: Any, fmt: Any, scaling: Any, words_of_cast: Any, *, back: bool) -> _Job:
+def scaled_job(x: Any, fmt: Any, scaling: Any, words_of_cast: Any, *, back: bool) -> Job:
     element: Element = checked_element(fmt, scaling)
     if isinstance(element, LogFMT):
         refuse_logarithms(element)
@@ -196,60 +121,13 @@ def _job(x: Any, fmt: Any, scaling: Any, words_of_cast: Any, *, back: bool) -> _
         steps = float(element.highest - element.lowest)
         plan = scale_plan(scaling.replace(amax_floor=0.0), steps, 0, width)
     back = back and scaling.symmetric and decode_plan(options.fmt, width) is not None
-    return _Job(source, element, scaling, options, tiling(source.shape, scaling.block), plan, back)
-
-
-def _on_cpu(scales: Any) -> Any:
-    """Given scales where they can be checked."""
-    return host_array(scales, "scales") if lies_on_gpu(scales) else scales
+    return Job(source, element, scaling, options, tiling(source.shape, scaling.block), plan, back)
 
 
 # ---- what is filled
 
 
-def _targets(out: Scaled | None, job: _Job, given: bool) -> tuple[Scaled, _Targets]:
-    """Arrays to fill: those of an earlier result, or new ones.
-
-    Raises:
-      ValueError: out does not fit.
-    """
-    grid, scaling, element = job.tiling.grid, job.scaling, job.element
-    with_codes = scaling.scale_format.bits <= 16 and not given
-    old: dict[str, Any] = {}
-    if out is not None:
-        wanted = f"out must be a Scaled of the GPU, of shape {job.source.shape} in {element} with {scaling!r}"
-        if not isinstance(out, Scaled):
-            raise ValueError(f"{wanted}; got {library_of(out)}.{type(out).__name__}.")
-        if out.shape != job.source.shape or out.fmt != element or out.scaling != scaling:
-            raise ValueError(f"{wanted}; got {out!r}.")
-        if type(out.codes) is not type(job.source.like):
-            kinds = type(job.source.like).__name__, type(out.codes).__name__
-            raise ValueError(f"{wanted} in arrays of x's kind, {kinds[0]}; got {kinds[1]}.")
-        if (out.scale_codes is not None) == with_codes:
-            old = {name: getattr(out, name) for name in ("codes", "scales", "scale_codes", "zero_points")}
-
-    def array(name: str, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Any]:
-        return result_like(job.source, shape, np.dtype(dtype), old.get(name))
-
-    codes, code_words = array("codes", job.source.shape, element.storage)
-    scales, scale_words = array("scales", grid, np.float32)
-    scale_codes, tensor, zero_points, nothing = None, None, None, uploaded(NOTHING)
-    scale_code_words = tensor_words = zero_words = nothing
-    if with_codes:
-        scale_codes, scale_code_words = array("scale_codes", grid, scaling.scale_format.storage)
-    if job.affine:
-        zero_points, zero_words = array("zero_points", grid, element.storage)
-    if scaling.tensor_scale and not given:
-        tensor, tensor_words = job.array((1,), np.float32)
-    counts, count_words = (None, nothing) if given else job.array((COUNTERS,), np.int64)
-    result = Scaled(
-        codes, scales, element, scaling, scale_codes=scale_codes, tensor_scale=tensor, zero_points=zero_points,
-        counts=counts,
-    )  # fmt: skip
-    return result, _Targets(code_words, scale_words, scale_code_words, zero_words, tensor_words, count_words)
-
-
-def _temporary(job: _Job, values: Any, given: bool) -> _Targets:
+def temporary(job: Job, values: Any, given: bool) -> Targets:
     """The same where only values are wanted."""
     tiles, nothing = (math.prod(job.tiling.grid),), uploaded(NOTHING)
     codes = tensor = nothing
@@ -257,16 +135,14 @@ def _temporary(job: _Job, values: Any, given: bool) -> _Targets:
         codes = job.array(tiles, job.plan.code_dtype)[1]
     if job.scaling.tensor_scale and not given:
         tensor = job.array((1,), np.float32)[1]
-    return _Targets(
-        values, job.array(tiles, np.float32)[1], codes, nothing, tensor, job.array((COUNTERS,), np.int64)[1]
-    )
+    return Targets(values, job.array(tiles, np.float32)[1], codes, nothing, tensor, job.array((COUNTERS,), np.int64)[1])
 
 
 # ---- how it runs
 
 
 @under_ieee  # plans are made with floats of the CPU
-def _run(job: _Job, fill: _Targets, given: Any) -> None:
+def run(job: Job, fill: Targets, given: Any) -> None:
     """Queue the kernels that fill everything."""
     source, like, plan = job.source, job.source.like, job.plan
     assert source.fmt is not None
@@ -324,22 +200,22 @@ def _run(job: _Job, fill: _Targets, given: Any) -> None:
     )  # fmt: skip
 
 
-def _launch(kernel: Any, job: _Job, patches: Patches, *arguments: Any) -> None:
+def _launch(kernel: Any, job: Job, patches: Patches, *arguments: Any) -> None:
     """A block of threads for each patch."""
     launch(kernel, job.source.like, int(patches.count) * block_threads(), *arguments)
 
 
 def _find_tops(
-    job: _Job, from_source: tuple[Any, Any], widened: bool, patches: Patches, tops: Any, lows: Any, specials: Any
+    job: Job, from_source: tuple[Any, Any], widened: bool, patches: Patches, tops: Any, lows: Any, specials: Any
 ) -> None:
     """Largest magnitudes of tiles."""
     for words in (tops, lows, specials):
         cleared(job.source.like, words)
-    kernel = scale_kernels.tops_kernel(job.width, widened, job.affine)
+    kernel = tile_kernels.tops_kernel(job.width, widened, job.affine)
     _launch(kernel, job, patches, *from_source, uploaded(patches.layout), tops, lows, specials)
 
 
-def _scale_arguments(job: _Job, fill: _Targets, from_source: tuple[Any, Any], widened: bool) -> tuple[Any, ...]:
+def _scale_arguments(job: Job, fill: Targets, from_source: tuple[Any, Any], widened: bool) -> tuple[Any, ...]:
     """What kernels that settle scales take last, the scale of the whole array in it."""
     plan, word = job.plan, f"u{job.width // 8}"
     real = np.dtype(f"f{job.width // 8}")
@@ -354,5 +230,4 @@ def _scale_arguments(job: _Job, fill: _Targets, from_source: tuple[Any, Any], wi
             uploaded(np.array([plan.highest], real)), int(job.scaling.infinity == "propagate"), int(plan.is_inverse),
             numbers, fill.tensor, fill.counts,
         )  # fmt: skip
-    rules = np.array([*plan.rules, plan.emax, plan.half_place, *plan.edge_codes], np.int64)
-    return numbers, uploaded(plan.exact), uploaded(rules), uploaded(plan.layout), uploaded(plan.table)
+    return numbers, uploaded(plan.exact), uploaded(plan.rules), uploaded(plan.layout), uploaded(plan.table)

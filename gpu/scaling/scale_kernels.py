@@ -1,7 +1,6 @@
-"""CUDA kernels of scales: the amax of tiles, and what follows from it, with the scalar core of the CPU's loops.
+"""CUDA kernels of scales: what follows from the amax of tiles, with the scalar core of the CPU's loops.
 
-An amax is the largest magnitude as an integer, so that the order in which threads meet does not matter. One thread
-settles the scale of a tile. Which thread reads what: gpu/scaling/patches.py.
+One thread settles the scale of a tile.
 """
 
 from __future__ import annotations
@@ -12,36 +11,26 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from fpsim.core.decode import decode_bits_32, decode_bits_64, decode_fields
-from fpsim.core.encode import encode_bits_32, encode_bits_64, encode_fields
+from fpsim.core.encode import encode_fields
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.core.scaled_element import integer_of
 from fpsim.core.tile_scale import (
     BY_SCALE,
-    CLAMPED_HIGH,
     CLAMPED_LOW,
     COUNTERS,
     HAS_INFINITY,
-    HAS_NAN,
-    INFINITE_TILES,
-    INVERSE_OF_ENCODE,
-    MIRROR,
-    NAN_TILE,
-    NAN_TILES,
-    PROPAGATE,
-    ZERO_TILES,
+    ScaleChoices,
     ScaleNumbers,
+    scale_numbers,
+    scale_rules,
     scale_steps_32,
     scale_steps_64,
+    tile_settler,
 )
 from fpsim.gpu.device.functions import gpu_function
 from fpsim.gpu.device.launch import gpu_kernel
-from fpsim.gpu.scaling.patches import BATCH, batch_of, block_threads, part_of, patch_fields, walk_of
-from fpsim.runtime.compile import scalar
-from fpsim.scaling.plan import ScaleChoices
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
-NAN_32 = u32(0x7FC00000)
 
 
 def word_of(width: int) -> Any:
@@ -50,176 +39,16 @@ def word_of(width: int) -> Any:
 
 
 @cache
-def loader(width: int, widened: bool) -> Any:
-    """The function `(source, i, g)`: the bits of element i in the width of the arithmetic."""
-    word: Any = word_of(width)
-    decode_bits = decode_bits_32 if width == 32 else decode_bits_64
-
-    def load(source: Any, i: Any, g: Any) -> Any:
-        return decode_bits(word(source[i]), g) if widened else word(source[i])
-
-    return gpu_function(load)
-
-
-@cache
-def raiser(width: int, affine: bool) -> Any:
-    """The function `(bits, top, low, found)`: the same three with one more element in them.
-
-    top: the largest finite magnitude; affine: of positive elements, and low of negative ones; found: HAS_NAN and so on.
-    """
-    word: Any = word_of(width)
-    sign_bit = word(1 << (width - 1))
-    magnitude_mask = word(sign_bit - word(1))
-    infinity = word(0x7F800000 if width == 32 else 0x7FF0000000000000)
-
-    @scalar
-    def raised(bits: Any, top: Any, low: Any, found: Any) -> Any:
-        magnitude = word(bits & magnitude_mask)
-        finite = magnitude if magnitude < infinity else word(0)
-        of_top = word(0) if affine and bits >= sign_bit else finite
-        of_low = finite if affine and bits >= sign_bit else word(0)
-        found |= HAS_INFINITY if magnitude == infinity else 0
-        found |= HAS_NAN if magnitude > infinity else 0
-        return of_top if of_top > top else top, of_low if of_low > low else low, found
-
-    return raised
-
-
-@cache
 def settler(s: ScaleChoices) -> Any:
-    """The function `(top, specials, numbers, exact, rules, layout, table)`: (scale bits, code, factor, events).
-
-    From the finite amax of a tile, and what else it holds, to its scale; events: the counters that go up, as bits.
-    """
-    word: Any = word_of(s.width)
-    real: Any = f32 if s.width == 32 else f64
-    steps = scale_steps_32 if s.width == 32 else scale_steps_64
-    encode_bits = gpu_function(encode_bits_32 if s.encodes or s.width == 32 else encode_bits_64)
-    rule, applied, levels, mode, kind, is_single = s.rule, s.applied, s.levels, s.mode, s.kind, s.is_single
-    ruled_top, encode_scale_of, decode_scale_of = steps.ruled_top, steps.encode_scale_of, steps.decode_scale_of
-    quotient_of, single_scale, bounded, applied_to = (
-        steps.quotient_of, steps.single_scale, steps.bounded, steps.applied_to,
-    )  # fmt: skip
-    zero, nan, infinite = real(0), real(np.nan), f32(np.inf)
-    of_zero, of_low, of_high = 1 << ZERO_TILES, 1 << CLAMPED_LOW, 1 << CLAMPED_HIGH
-    of_nan, of_infinity = 1 << NAN_TILES, 1 << INFINITE_TILES
-
-    @scalar
-    def by_encode_scale(top: Any, n: Any, exact: Any, rules: Any, f: Any, table: Any) -> Any:
-        """(scale, code, factor, whether it was clamped from below, from above)."""
-        of_zeros = f32(f32(1) / f32(n.zero_scale))
-        encode_scale, low = encode_scale_of(top, exact[0], exact[1], of_zeros)
-        factor, code = real(encode_scale), word(0)
-        if not is_single:
-            found = encode_bits(f32(encode_scale).view(u32), u32(0), f, mode, kind)
-            # an encode scale of 0, that of an infinite amax, has no code, and stays
-            factor = real(table[found]) if factor > zero else zero
-            code = word(u32(MIRROR) - found)
-        return f32(decode_scale_of(factor, is_single)), code, factor, low, False
-
-    @scalar
-    def by_quotient(top: Any, n: Any, exact: Any, rules: Any, f: Any, table: Any) -> Any:
-        """The same."""
-        quotient = quotient_of(top, n, i64(rules[5]), word(rules[6]), rule, levels)
-        code = word(0)
-        if is_single:
-            scale = single_scale(quotient, n)
-        else:
-            code = word(encode_bits(real(quotient).view(word), word(0), f, mode, kind))
-            scale = real(table[code])
-        clamped = False
-        if rule != INVERSE_OF_ENCODE:
-            scale, low, empty = bounded(top, quotient, scale, n)
-            code = word(rules[7]) if low else code
-            code = word(rules[8]) if empty else code
-            clamped = low & (not empty)
-        single, factor = applied_to(scale, n, rule, applied, levels)
-        return f32(single), code, real(factor), clamped, quotient > n.scale_max
-
-    scale_of = by_encode_scale if s.encodes else by_quotient
+    """The function `(top, specials, numbers, exact, rules, layout, table)`: (scale bits, code, factor, events)."""
+    settle_tile = tile_settler(s).settle_tile
 
     def settle(top: Any, specials: Any, numbers: Any, exact: Any, rules: Any, layout: Any, table: Any) -> Any:
-        n = ScaleNumbers(
-            numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], numbers[7], numbers[8],
-            numbers[9],
-        )  # fmt: skip
-        nan_tile = rules[0] == NAN_TILE
-        ruled = ruled_top(word(top), specials, nan_tile, rules[1], word(rules[2]), word(rules[4]))
-        single, code, factor, low, high = scale_of(ruled, n, exact, rules, encode_fields(layout), table)
-        lost = nan_tile & ((specials & HAS_NAN) != 0)
-        # a scale that is NaN or Inf by rule was not clamped
-        unbounded = (rules[1] == PROPAGATE) & ((specials & HAS_INFINITY) != 0) & (single == infinite)
-        events = (of_zero if ruled == word(0) else 0) | (of_low if low else 0) | (of_high if high else 0)
-        events = 0 if lost | unbounded else events
-        events |= (of_nan if (specials & HAS_NAN) != 0 else 0) | (of_infinity if (specials & HAS_INFINITY) != 0 else 0)
-        bits = NAN_32 if lost else f32(single).view(u32)
-        return bits, word(rules[3]) if lost else code, nan if lost else factor, events
+        n, r, f = scale_numbers(numbers), scale_rules(rules), encode_fields(layout)
+        scale, code, factor, events = settle_tile(top, specials, n, exact, r, f, table)
+        return f32(scale).view(u32), code, factor, events
 
     return gpu_function(settle)
-
-
-@cache
-def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
-    """The kernel `(source, layout of the source, patches, tops, lows, specials)`, which raises all three.
-
-    tops: the largest finite magnitude of each tile; affine: of its positive elements, and lows of its negative ones.
-    """
-    find_part = gpu_function(part_of)
-    word: Any = word_of(width)
-    threads = block_threads()
-    load = loader(width, widened)
-    raised = raiser(width, affine)
-
-    def find(source: Any, of_source: Any, places: Any, tops: Any, lows: Any, specials: Any) -> None:
-        shared_tops = cuda.shared.array(threads, word)
-        shared_lows = cuda.shared.array(threads if affine else 1, word)
-        g, h = patch_fields(places), decode_fields(of_source)
-        thread = i64(cuda.threadIdx.x)
-        lane_x = i64(thread & i64(g.lanes_x - 1))
-        lane_y = i64(thread >> i64(g.shift_x + g.shift_across))
-        rows_apart = i64(g.lanes_x * g.across)
-        for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = find_part(patch, thread, g)
-            top, low, found = word(0), word(0), 0
-            w = walk_of(part, g)
-            i, c, left = w.first, w.column, w.count
-            while left > 0:
-                i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
-                b0, b1, b2, b3 = load(source, i0, h), load(source, i1, h), load(source, i2, h), load(source, i3, h)
-                top, low, found = raised(b0, top, low, found)
-                top, low, found = raised(b1, top, low, found)
-                top, low, found = raised(b2, top, low, found)
-                top, low, found = raised(b3, top, low, found)
-                left = i64(left - BATCH)
-            if found != 0:
-                cuda.atomic.or_(specials, part.tile, u32(found))
-            shared_tops[thread] = top
-            if affine:
-                shared_lows[thread] = low
-            cuda.syncthreads()
-            step = i64(g.lanes_x >> 1)
-            while step > 0:
-                if lane_x < step:
-                    shared_tops[thread] = max(shared_tops[thread], shared_tops[thread + step])
-                    if affine:
-                        shared_lows[thread] = max(shared_lows[thread], shared_lows[thread + step])
-                step = i64(step >> 1)
-                cuda.syncthreads()
-            step = i64(g.lanes_y >> 1)
-            while step > 0:
-                if lane_y < step:
-                    other = thread + i64(step * rows_apart)
-                    shared_tops[thread] = max(shared_tops[thread], shared_tops[other])
-                    if affine:
-                        shared_lows[thread] = max(shared_lows[thread], shared_lows[other])
-                step = i64(step >> 1)
-                cuda.syncthreads()
-            if part.is_tile and lane_x == 0 and lane_y == 0:
-                cuda.atomic.max(tops, part.tile, word(shared_tops[thread]))
-                if affine:
-                    cuda.atomic.max(lows, part.tile, word(shared_lows[thread]))
-
-    return gpu_kernel(find)
 
 
 @cache

@@ -1,42 +1,41 @@
-"""An array on the GPU in a small format with a scale per tile."""
+"""An array on the GPU in a small format with a scale per tile, with the bits of `fpsim.encode_scaled`."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from fpsim.core.layouts import decode_plan
-from fpsim.formats.element import Element, element_format
-from fpsim.formats.integer_format import IntegerFormat
+from fpsim.core.tile_scale import COUNTERS
+from fpsim.formats.element import element_format
 from fpsim.formats.log_format import LogFMT
-from fpsim.gpu.device.array import dtype_name, gpu_array, result_like
+from fpsim.formats.rounding import Rounding
+from fpsim.gpu.device.array import dtype_name, gpu_array, lies_on_gpu, result_like
+from fpsim.gpu.device.copies import refuse_overlap
 from fpsim.gpu.device.device import require_device
-from fpsim.gpu.device.gpu_array import GpuArray
-from fpsim.gpu.device.launch import launch, uploaded
+from fpsim.gpu.device.launch import uploaded
+from fpsim.gpu.device.streams import library_of
 from fpsim.gpu.device.transfer import host_array, sent
-from fpsim.gpu.scaling import tile_kernels as kernels
-from fpsim.gpu.scaling.patches import block_threads, patches_of
+from fpsim.gpu.scaling.decode import NOTHING, decode_scaled, transposed
+from fpsim.gpu.scaling.encode import Job, Targets, refuse_logarithms, run, scaled_job, temporary
+from fpsim.scaling.encode import given_scales
+from fpsim.scaling.recipes import TILE_1X128
 from fpsim.scaling.report import ScaleReport
-from fpsim.scaling.scaled import ARRAYS
 from fpsim.scaling.scaled import Scaled as CpuScaled
+from fpsim.scaling.scaled_arrays import ARRAYS, ScaledArrays
 from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.tiling import tiling
-
-NOTHING = np.zeros(1, np.uint8)  # stands for an array that a kernel does not use
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Scaled:
+class Scaled(ScaledArrays[Any]):
     """Codes on the GPU with a decode scale per tile: value = code * scale. `fpsim.gpu.encode_scaled` makes them.
 
-    A class of its own beside fpsim.Scaled: that one holds NumPy arrays, which it checks, indexes and saves, while these
-    stay where they are, and the counts of the report do so until somebody reads them. Attributes and methods that both
-    have mean the same; `cpu()` and `from_cpu` lead from one to the other without rounding anything.
+    What fpsim.Scaled is for NumPy arrays: attributes and methods that both have mean the same. The arrays stay on the
+    GPU, and so do the counts of the report until somebody reads them. `cpu()` and `from_cpu` lead from one class to the
+    other without rounding anything.
 
     Attributes:
       codes: of x's kind and shape; unsigned codes of a float format, int8 or uint8 numbers of an integer format.
@@ -56,111 +55,45 @@ class Scaled:
       ...     print(q, q.scales, q.decode())
     """
 
-    codes: Any
-    scales: Any
-    fmt: Element
-    scaling: Scaling
-    scale_codes: Any = None
-    tensor_scale: Any = None
-    zero_points: Any = None
     counts: Any = dataclasses.field(default=None, repr=False)
 
+    _place: ClassVar[str] = " on the GPU"
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fmt", element_format(self.fmt))
-        if isinstance(self.fmt, LogFMT):
-            refuse_logarithms(self.fmt)
-        if not isinstance(self.scaling, Scaling):
-            raise TypeError(f"scaling must be an fp.Scaling; got {type(self.scaling).__name__}.")
-        if dtype_name(self.codes) != self.fmt.storage.name:
-            raise TypeError(f"codes of {self.fmt} must be {self.fmt.storage}; got {self.codes.dtype}.")
-        if dtype_name(self.scales) != "float32":
-            raise TypeError(f"scales must be float32; got {self.scales.dtype}.")
-        grid = tiling(self.shape, self.scaling.block).grid
-        for name in ("scales", "scale_codes", "zero_points"):
-            array = getattr(self, name)
-            if array is not None and tuple(array.shape) != grid:
-                raise ValueError(
-                    f"{name} must have one element per tile, shape {grid} for codes of shape {self.shape} and block "
-                    f"{self.scaling.block}; got {tuple(array.shape)}."
-                )
+        element = element_format(self.fmt)
+        if isinstance(element, LogFMT):
+            refuse_logarithms(element)
+        super().__post_init__()
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the array."""
-        return tuple(int(length) for length in self.codes.shape)
+    @staticmethod
+    def _has_dtype(array: Any, dtype: np.dtype[Any]) -> bool:
+        return dtype_name(array) == dtype.name
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the numbers take when packed: codes, scales and zero points at their formats' bits."""
-        size, tiles = int(np.prod(self.shape)), int(np.prod(self.scales.shape))
-        bits = size * self.fmt.bits + tiles * self.scaling.scale_format.bits
-        if self.zero_points is not None:
-            bits += tiles * self.fmt.bits
-        return -(-bits // 8) + (4 if self.tensor_scale is not None else 0)
+    def _decoded(self, dtype: np.dtype[Any], out: Any) -> Any:
+        codes = gpu_array(self.codes, "codes")
+        result, values = result_like(codes, codes.shape, dtype, out)
+        decode_scaled(self, codes, values, 8 * dtype.itemsize)
+        return result
+
+    def _encoded(self, values: Any, fmt: Any, scaling: Scaling, cast: dict[str, Any]) -> Scaled:
+        return encode_scaled(values, fmt, scaling, **cast)
+
+    def _flipped(self, array: Any) -> Any:
+        return transposed(array)
+
+    def _with(self, arrays: dict[str, Any], tiles: int) -> Scaled:
+        return dataclasses.replace(self, counts=None, **arrays)
 
     @cached_property
     def report(self) -> ScaleReport:
         """Counts of tiles that are special or whose scale was clamped; the first look waits for the GPU."""
-        tiles = int(np.prod(self.scales.shape))
         if self.counts is None:
-            return ScaleReport(tiles=tiles)
-        return ScaleReport(tiles, *(int(count) for count in host_array(self.counts)))
-
-    def decode(self, dtype: npt.DTypeLike = np.float32, out: Any = None) -> Any:
-        """The values: code * scale, rounded once to float32; exact in float64.
-
-        Args:
-          dtype: np.float32 or np.float64.
-          out: array of that dtype, of the codes' kind and shape, to fill.
-
-        Returns:
-          Array of the codes' kind and shape. The work is queued on the current stream.
-
-        Raises:
-          ValueError: another dtype, or an `out` that does not fit.
-        """
-        real = np.dtype(dtype)
-        if real not in (np.dtype(np.float32), np.dtype(np.float64)):
-            raise ValueError(f"dtype must be np.float32 or np.float64; got {dtype!r}.")
-        codes = gpu_array(self.codes, "codes")
-        result, values = result_like(codes, codes.shape, real, out)
-        _decode(self, codes, values, 8 * real.itemsize)
-        return result
-
-    def transpose(self) -> Scaled:
-        """The transposed matrix, tiles and all; nothing is rounded.
-
-        Its tiles are the same numbers: 1x128 becomes 128x1. `requantize` gives it other tiles.
-
-        Raises:
-          ValueError: the array is not a matrix.
-        """
-        if len(self.shape) != 2:
-            raise ValueError(f"only a matrix can be transposed; got shape {self.shape}. Reshape before encoding.")
-        scaling = self.scaling.transposed()
-        flipped = {name: _transposed(getattr(self, name)) for name in ARRAYS if getattr(self, name) is not None}
-        return dataclasses.replace(self, scaling=scaling, **flipped)
-
-    @property
-    def T(self) -> Scaled:
-        """`transpose()`."""
-        return self.transpose()
-
-    def requantize(self, scaling: Scaling, fmt: Any = None, **cast: Any) -> Scaled:
-        """Decode to float32 and encode again with another scaling, as DeepSeek-V3 turns 1x128 tiles into 128x1.
-
-        Args:
-          scaling: of the result.
-          fmt: element format of the result, by default this one's.
-          cast: keywords of `fpsim.gpu.encode_scaled`.
-        """
-        from fpsim.gpu.scaling.encode import encode_scaled
-
-        return encode_scaled(self.decode(), self.fmt if fmt is None else fmt, scaling, **cast)
+            return ScaleReport(tiles=self._tile_count)
+        return ScaleReport(self._tile_count, *(int(count) for count in host_array(self.counts)))
 
     def cpu(self) -> CpuScaled:
         """The same as an fpsim.Scaled, in the memory of the CPU."""
-        arrays = {name: host_array(getattr(self, name)) for name in ARRAYS if getattr(self, name) is not None}
+        arrays: dict[str, Any] = {name: host_array(array) for name, array in self._arrays().items()}
         tensor = None if self.tensor_scale is None else np.float32(host_array(self.tensor_scale)[0])
         return CpuScaled(fmt=self.fmt, scaling=self.scaling, tensor_scale=tensor, report=self.report, **arrays)
 
@@ -204,57 +137,134 @@ class Scaled:
         arrays = {name: put(getattr(scaled, name)) for name in ARRAYS}
         return Scaled(fmt=scaled.fmt, scaling=scaled.scaling, tensor_scale=put(tensor), counts=put(counts), **arrays)
 
-    def __repr__(self) -> str:
-        tiles = int(np.prod(self.scales.shape))
-        plural = "" if tiles == 1 else "s"
-        return (
-            f"<Scaled {self.shape} on the GPU in {self.fmt.name}, {self.scaling!r}: {tiles} tile{plural}, "
-            f"{self.nbytes} bytes>"
-        )
-
 
 def _kind(x: Any) -> str:
     """The type of x: of the two that are called Scaled, which."""
     return "an fpsim.gpu.Scaled" if isinstance(x, Scaled) else type(x).__name__
 
 
-def refuse_logarithms(fmt: LogFMT) -> NoReturn:
-    """A ValueError for LogFMT."""
-    raise ValueError(
-        f"{fmt} is not on the GPU, whose log2 and exp2 differ from the CPU's in their last bit. Use the functions of "
-        "fpsim itself."
-    )
+def encode_scaled(
+    x: Any, fmt: Any, scaling: Scaling = TILE_1X128, *, rounding: str | Rounding = "nearest_even",
+    overflow: str | None = None, subnormals: str = "keep", seed: int | None = None, random_bits: int = 32,
+    scales: Any = None, out: Scaled | None = None,
+) -> Scaled:  # fmt: skip
+    """Encode an array on the GPU with a scale per tile: the bits of `fpsim.encode_scaled`.
 
+    Args:
+      x: torch CUDA tensor, or array of cupy, numba or another library with `__cuda_array_interface__`, of any float
+        dtype and shape.
+      fmt: element format: a float format, fp.INT8, fp.INT4, fp.UINT8 or fp.UINT4, by name or object. LogFMT is
+        refused: its levels come from the logarithm of the CPU's library, which the GPU's does not repeat.
+      scaling, rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode_scaled`; stochastic results are
+        the same as on the CPU.
+      scales: decode scales to use instead of those that the scaling would find, one per tile or broadcast, as an array
+        of the GPU or the CPU. They are checked on the CPU, for which the GPU is waited for.
+      out: an earlier result of the same kind, shape, format and scaling, whose arrays are filled again; use what is
+        returned from then on.
 
-def _decode(scaled: Scaled, codes: GpuArray, values: Any, width: int) -> None:
-    """Fill in the words of the values, float32 or float64."""
-    tiles, fmt = tiling(scaled.shape, scaled.scaling.block), scaled.fmt
-    patches = patches_of(tiles, block_threads(), cut=True)
-    scales = gpu_array(scaled.scales, "scales").words
-    size = int(patches.count) * block_threads()
-    places = uploaded(patches.layout)
-    if isinstance(fmt, IntegerFormat):
-        zeros, affine = uploaded(NOTHING), scaled.zero_points is not None
-        if affine:
-            zeros = gpu_array(scaled.zero_points, "zero_points").words
-        kernel = kernels.integers_kernel(width, affine)
-        launch(kernel, codes.like, size, codes.words, values, places, scales, zeros, fmt.highest)
-        return
-    assert not isinstance(fmt, LogFMT)
-    plan = decode_plan(fmt, width) or decode_plan(fmt, 64)
-    if plan is None:
-        raise ValueError(f"values of {fmt} must be float64's normal numbers to be decoded; decode them on the CPU.")
-    word: Any = np.uint32 if plan.width == 32 else np.uint64
-    kernel = kernels.values_kernel(plan.width, width)
-    launch(
-        kernel, codes.like, size, codes.words, values, places, scales, uploaded(plan.layout), word(fmt.sign_bit)
-    )  # fmt: skip
+    Returns:
+      A Scaled array on the GPU, whose arrays are of x's kind. The work is queued on the current stream of torch or
+      cupy; its `report` waits for it when it is first read.
 
+    Raises:
+      GpuError: no GPU, or no room on it.
+      ValueError: a combination that is not possible, scales that do not fit, an `out` of another kind, or LogFMT.
+      TypeError: x is no array of floats on the GPU, or scaling no Scaling.
 
-def _transposed(array: Any) -> Any:
-    """A matrix of the GPU the other way around."""
-    given = gpu_array(array, "array")
-    rows, columns = given.shape
-    result, words = result_like(given, (columns, rows), np.dtype(dtype_name(array)))
-    launch(kernels.transpose_kernel(), given.like, given.size, given.words, words, rows, columns)
+    Source: docs/scaling.md states every step; docs/gpu.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> if fp.gpu.available():
+      ...     import torch
+      ...     print(fp.gpu.encode_scaled(torch.randn(256, 512).cuda(), fp.E4M3, fp.scalings.TILE_1X128))
+    """
+    words_of_cast = (rounding, overflow, subnormals, seed, random_bits)
+    job = scaled_job(x, fmt, scaling, words_of_cast, back=False)
+    given = None if scales is None else given_scales(_on_cpu(scales), job.source.shape, scaling)
+    result, fill = _targets(out, job, given is not None)
+    run(job, fill, given)
     return result
+
+
+def quantize_scaled(
+    x: Any, fmt: Any, scaling: Scaling = TILE_1X128, *, rounding: str | Rounding = "nearest_even",
+    overflow: str | None = None, subnormals: str = "keep", seed: int | None = None, random_bits: int = 32,
+    scales: Any = None, out: Any = None,
+) -> Any:  # fmt: skip
+    """Round an array on the GPU to what a small format with a scale per tile can hold: as `fpsim.quantize_scaled`.
+
+    Args: as for `encode_scaled`; out is a float32 array of x's kind and shape to fill.
+
+    Returns:
+      float32 array of x's kind and shape.
+
+    Raises: as `encode_scaled`.
+
+    Example:
+      >>> import fpsim as fp
+      >>> if fp.gpu.available():
+      ...     import torch
+      ...     print(fp.gpu.quantize_scaled(torch.tensor([0.1, 0.2, 0.3, 6.0]).cuda(), "e2m1", fp.scalings.MX))
+    """
+    words_of_cast = (rounding, overflow, subnormals, seed, random_bits)
+    job = scaled_job(x, fmt, scaling, words_of_cast, back=True)
+    result, values = result_like(job.source, job.source.shape, np.dtype(np.float32), out)
+    if out is not None:
+        refuse_overlap(values, job.source.words)
+    if not job.back:
+        encoded = encode_scaled(
+            x, job.element, scaling, rounding=rounding, overflow=overflow, subnormals=subnormals, seed=seed,
+            random_bits=random_bits, scales=scales,
+        )  # fmt: skip
+        return encoded.decode(out=result)
+    given = None if scales is None else given_scales(_on_cpu(scales), job.source.shape, scaling)
+    run(job, temporary(job, values, given is not None), given)
+    return result
+
+
+def _targets(out: Scaled | None, job: Job, given: bool) -> tuple[Scaled, Targets]:
+    """Arrays to fill: those of an earlier result, or new ones.
+
+    Raises:
+      ValueError: out does not fit.
+    """
+    grid, scaling, element = job.tiling.grid, job.scaling, job.element
+    with_codes = scaling.scale_format.bits <= 16 and not given
+    old: dict[str, Any] = {}
+    if out is not None:
+        wanted = f"out must be a Scaled of the GPU, of shape {job.source.shape} in {element} with {scaling!r}"
+        if not isinstance(out, Scaled):
+            raise ValueError(f"{wanted}; got {library_of(out)}.{type(out).__name__}.")
+        if out.shape != job.source.shape or out.fmt != element or out.scaling != scaling:
+            raise ValueError(f"{wanted}; got {out!r}.")
+        if type(out.codes) is not type(job.source.like):
+            kinds = type(job.source.like).__name__, type(out.codes).__name__
+            raise ValueError(f"{wanted} in arrays of x's kind, {kinds[0]}; got {kinds[1]}.")
+        if (out.scale_codes is not None) == with_codes:
+            old = {name: getattr(out, name) for name in ("codes", "scales", "scale_codes", "zero_points")}
+
+    def array(name: str, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Any]:
+        return result_like(job.source, shape, np.dtype(dtype), old.get(name))
+
+    codes, code_words = array("codes", job.source.shape, element.storage)
+    scales, scale_words = array("scales", grid, np.float32)
+    scale_codes, tensor, zero_points, nothing = None, None, None, uploaded(NOTHING)
+    scale_code_words = tensor_words = zero_words = nothing
+    if with_codes:
+        scale_codes, scale_code_words = array("scale_codes", grid, scaling.scale_format.storage)
+    if job.affine:
+        zero_points, zero_words = array("zero_points", grid, element.storage)
+    if scaling.tensor_scale and not given:
+        tensor, tensor_words = job.array((1,), np.float32)
+    counts, count_words = (None, nothing) if given else job.array((COUNTERS,), np.int64)
+    result = Scaled(
+        codes, scales, element, scaling, scale_codes=scale_codes, tensor_scale=tensor, zero_points=zero_points,
+        counts=counts,
+    )  # fmt: skip
+    return result, Targets(code_words, scale_words, scale_code_words, zero_words, tensor_words, count_words)
+
+
+def _on_cpu(scales: Any) -> Any:
+    """Given scales where they can be checked."""
+    return host_array(scales, "scales") if lies_on_gpu(scales) else scales

@@ -1,8 +1,9 @@
-"""CUDA kernels of tiles: from elements to codes, and from codes to values.
+"""CUDA kernels of tiles: from elements to their amax and to codes, and from codes to values.
 
 Tiles that a block of threads can read twice, the second time from the cache, go from amax to codes in one kernel.
 Larger ones, integers with a zero point and given scales take a kernel for the amax, one for the scales, and one for
-the elements. Which thread does what: gpu/scaling/patches.py.
+the elements. An amax is the largest magnitude as an integer, so that the order in which threads meet does not matter.
+Which thread does what: gpu/scaling/patches.py.
 """
 
 from __future__ import annotations
@@ -13,18 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from fpsim.core.decode import decode_bits_64, decode_fields
+from fpsim.core.decode import decode_bits_32, decode_bits_64, decode_fields
 from fpsim.core.encode import encode_fields
 from fpsim.core.philox import random_word
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.core.scaled_element import element_of, integer_of, integer_value, value_of
-from fpsim.core.tile_scale import COUNTERS
+from fpsim.core.tile_scale import COUNTERS, HAS_INFINITY, HAS_NAN, ScaleChoices
 from fpsim.gpu.device.functions import gpu_function
 from fpsim.gpu.device.launch import gpu_kernel
 from fpsim.gpu.scaling.patches import BATCH, batch_of, block_threads, part_of, patch_fields, walk_of
-from fpsim.gpu.scaling.scale_kernels import loader, raiser, settler, word_of
+from fpsim.gpu.scaling.scale_kernels import settler, word_of
 from fpsim.runtime.compile import scalar
-from fpsim.scaling.plan import ScaleChoices
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 
@@ -40,6 +40,123 @@ class Elements(NamedTuple):
     integer: bool  # codes are two's complement numbers
     back: bool  # deliver float32 values instead of codes
     affine: bool  # integers with a zero point
+
+
+@cache
+def loader(width: int, widened: bool) -> Any:
+    """The function `(source, i, g)`: the bits of element i in the width of the arithmetic."""
+    word: Any = word_of(width)
+    decode_bits = decode_bits_32 if width == 32 else decode_bits_64
+
+    def load(source: Any, i: Any, g: Any) -> Any:
+        return decode_bits(word(source[i]), g) if widened else word(source[i])
+
+    return gpu_function(load)
+
+
+@cache
+def raiser(width: int, affine: bool) -> Any:
+    """The function `(bits, top, low, found)`: the same three with one more element in them.
+
+    top: the largest finite magnitude; affine: of positive elements, and low of negative ones; found: HAS_NAN and so on.
+    """
+    word: Any = word_of(width)
+    sign_bit = word(1 << (width - 1))
+    magnitude_mask = word(sign_bit - word(1))
+    infinity = word(0x7F800000 if width == 32 else 0x7FF0000000000000)
+
+    @scalar
+    def raised(bits: Any, top: Any, low: Any, found: Any) -> Any:
+        magnitude = word(bits & magnitude_mask)
+        finite = magnitude if magnitude < infinity else word(0)
+        of_top = word(0) if affine and bits >= sign_bit else finite
+        of_low = finite if affine and bits >= sign_bit else word(0)
+        found |= HAS_INFINITY if magnitude == infinity else 0
+        found |= HAS_NAN if magnitude > infinity else 0
+        return of_top if of_top > top else top, of_low if of_low > low else low, found
+
+    return raised
+
+
+@cache
+def top_finder(width: int, widened: bool, affine: bool) -> Any:
+    """The function `(source, walk, layout of the source)`: (top, low, specials) of the elements that a thread reads."""
+    word: Any = word_of(width)
+    load, raised = loader(width, widened), raiser(width, affine)
+
+    def find(source: Any, w: Any, h: Any) -> Any:
+        top, low, found = word(0), word(0), 0
+        i, c, left = w.first, w.column, w.count
+        while left > 0:
+            i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
+            b0, b1, b2, b3 = load(source, i0, h), load(source, i1, h), load(source, i2, h), load(source, i3, h)
+            top, low, found = raised(b0, top, low, found)
+            top, low, found = raised(b1, top, low, found)
+            top, low, found = raised(b2, top, low, found)
+            top, low, found = raised(b3, top, low, found)
+            left = i64(left - BATCH)
+        return top, low, found
+
+    return gpu_function(find)
+
+
+def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
+    """Raise each tile's first place in shared memory to the largest of its threads; all threads of a block take part.
+
+    It stands beside the kernels that call it: numba's simulator gives `cuda` its meaning by module.
+    """
+    lane_x = i64(thread & i64(g.lanes_x - 1))
+    lane_y = i64(thread >> i64(g.shift_x + g.shift_across))
+    rows_apart = i64(g.lanes_x * g.across)  # threads between one row's and the next one's
+    cuda.syncthreads()
+    step = i64(g.lanes_x >> 1)
+    while step > 0:
+        if lane_x < step:
+            shared[thread] = max(shared[thread], shared[thread + step])
+        step = i64(step >> 1)
+        cuda.syncthreads()
+    step = i64(g.lanes_y >> 1)
+    while step > 0:
+        if lane_y < step:
+            shared[thread] = max(shared[thread], shared[thread + i64(step * rows_apart)])
+        step = i64(step >> 1)
+        cuda.syncthreads()
+
+
+@cache
+def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
+    """The kernel `(source, layout of the source, patches, tops, lows, specials)`, which raises all three.
+
+    tops: the largest finite magnitude of each tile; affine: of its positive elements, and lows of its negative ones.
+    """
+    find_part, raise_largest = gpu_function(part_of), gpu_function(largest_of_tile)
+    word: Any = word_of(width)
+    threads = block_threads()
+    find_top = top_finder(width, widened, affine)
+
+    def find(source: Any, of_source: Any, places: Any, tops: Any, lows: Any, specials: Any) -> None:
+        shared_tops = cuda.shared.array(threads, word)
+        shared_lows = cuda.shared.array(threads if affine else 1, word)
+        g, h = patch_fields(places), decode_fields(of_source)
+        thread = i64(cuda.threadIdx.x)
+        lane_x = i64(thread & i64(g.lanes_x - 1))
+        lane_y = i64(thread >> i64(g.shift_x + g.shift_across))
+        for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
+            part = find_part(patch, thread, g)
+            top, low, found = find_top(source, walk_of(part, g), h)
+            if found != 0:
+                cuda.atomic.or_(specials, part.tile, u32(found))
+            shared_tops[thread] = top
+            raise_largest(shared_tops, thread, g)
+            if affine:
+                shared_lows[thread] = low
+                raise_largest(shared_lows, thread, g)
+            if part.is_tile and lane_x == 0 and lane_y == 0:
+                cuda.atomic.max(tops, part.tile, word(shared_tops[thread]))
+                if affine:
+                    cuda.atomic.max(lows, part.tile, word(shared_lows[thread]))
+
+    return gpu_kernel(find)
 
 
 @cache
@@ -62,13 +179,13 @@ def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
     Arguments: source, out; layout of the source, patches; scales, their codes, counts; layouts of the elements; words
     of the seed; then those of `settler`.
     """
-    find_part = gpu_function(part_of)
+    find_part, raise_largest = gpu_function(part_of), gpu_function(largest_of_tile)
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
     threads = block_threads()
     load, settle = loader(e.width, e.widened), settler(s)
     element = gpu_function(element_of(e.width, e.mode, e.kind, e.applied, e.integer, e.back, True))
-    raised, random_of = raiser(e.width, False), drawer(e.width, e.mode)
+    find_top, random_of = top_finder(e.width, e.widened, False), drawer(e.width, e.mode)
     is_single = s.is_single
 
     def quantize(
@@ -83,10 +200,7 @@ def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
         g, h = patch_fields(places), decode_fields(of_source)
         f, back = encode_fields(encode_layout), decode_fields(decode_layout)
         thread = i64(cuda.threadIdx.x)
-        lane_x = i64(thread & i64(g.lanes_x - 1))
         place = i64(i64(thread >> g.shift_x) & i64(g.across - 1))
-        lane_y = i64(thread >> i64(g.shift_x + g.shift_across))
-        rows_apart = i64(g.lanes_x * g.across)  # threads between one row's and the next one's
         shared_specials[thread] = u32(0)
         if thread == 0:
             for k in range(COUNTERS):
@@ -95,33 +209,11 @@ def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
         for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
             part = find_part(patch, thread, g)
             w = walk_of(part, g)
-            top, low, found = word(0), word(0), 0
-            i, c, left = w.first, w.column, w.count
-            while left > 0:
-                i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
-                b0, b1, b2, b3 = load(source, i0, h), load(source, i1, h), load(source, i2, h), load(source, i3, h)
-                top, low, found = raised(b0, top, low, found)
-                top, low, found = raised(b1, top, low, found)
-                top, low, found = raised(b2, top, low, found)
-                top, low, found = raised(b3, top, low, found)
-                left = i64(left - BATCH)
+            top, _, found = find_top(source, w, h)
             if found != 0:
                 cuda.atomic.or_(shared_specials, place, u32(found))
             shared_tops[thread] = top
-            cuda.syncthreads()
-            step = i64(g.lanes_x >> 1)
-            while step > 0:
-                if lane_x < step:
-                    shared_tops[thread] = max(shared_tops[thread], shared_tops[thread + step])
-                step = i64(step >> 1)
-                cuda.syncthreads()
-            step = i64(g.lanes_y >> 1)
-            while step > 0:
-                if lane_y < step:
-                    other = shared_tops[thread + i64(step * rows_apart)]
-                    shared_tops[thread] = max(shared_tops[thread], other)
-                step = i64(step >> 1)
-                cuda.syncthreads()
+            raise_largest(shared_tops, thread, g)
             if thread < g.across:
                 # the thread settles the tile at its own place, and here it stands for the first one there
                 tile = find_part(patch, i64(thread << g.shift_x), g)

@@ -79,6 +79,7 @@ def test_arrays_are_filled_again_transposed_and_moved(name: str, simulated: dict
     for way in ("again", "up"):
         compare(f"{way} {name}", parts_of_encoding(q), simulated)
     compare(f"transposed {name}", parts_of_encoding(q.T), simulated)
+    compare(f"blocks {name}", parts_of_encoding(q.blocks[1:, 0]), simulated)
     assert_bits_equal(simulated[f"out {name}: decode"], q.decode())
     assert_bits_equal(simulated[f"out {name}: quantize"], fp.quantize_scaled(first, fmt, scaling))
 

@@ -20,10 +20,9 @@ from tests.gpu.ptx_kernels import arrays, pretend_hopper
 pretend_hopper()
 from fpsim.core.rounding import DOWN, NEAREST_EVEN, STOCHASTIC, UP
 from fpsim.core.tile_scale import (
-    AMAX_BY_MAX, AMAX_TIMES_INVERSE, BY_INVERSE, BY_SCALE, CEIL, EVEN, FLOOR, INVERSE_OF_ENCODE,
+    AMAX_BY_MAX, AMAX_TIMES_INVERSE, BY_INVERSE, BY_SCALE, CEIL, EVEN, FLOOR, INVERSE_OF_ENCODE, ScaleChoices,
 )
 from fpsim.gpu.scaling import scale_kernels, tile_kernels
-from fpsim.scaling.plan import ScaleChoices
 
 names = ("uint8", "uint16", "uint32", "uint64", "int64", "float32", "float64")
 u8, u16, u32, u64, i64, f32, f64 = (getattr(types, name) for name in names)
@@ -56,7 +55,7 @@ for width, word, real in ((32, u32, f32), (64, u64, f64)):
         kernels[f"zero point {width} {mode}"] = tile_kernels.elements_kernel(affine), signature
     for affine in (False, True):
         signature = arrays(word, word, i64, word, word, u32)
-        kernels[f"tops {width} {affine}"] = scale_kernels.tops_kernel(width, False, affine), signature
+        kernels[f"tops {width} {affine}"] = tile_kernels.tops_kernel(width, False, affine), signature
     kernels[f"spread {width}"] = scale_kernels.spread_kernel(width), arrays(word, word)
     kernels[f"given {width}"] = scale_kernels.given_kernel(width, BY_INVERSE), arrays(u32, word)
     signature = arrays(word, word, u8) + (i64, i64) + arrays(word)

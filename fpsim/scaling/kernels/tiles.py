@@ -17,16 +17,6 @@ from fpsim.casts.loops import constants_of
 from fpsim.core.decode import DecodeLayout, decode_fields
 from fpsim.core.encode import EncodeLayout, encode_fields
 from fpsim.core.rounding import STOCHASTIC
-from fpsim.core.tile_scale import (
-    HAS_INFINITY,
-    HAS_NAN,
-    INFINITE_TILES,
-    NAN_TILE,
-    NAN_TILES,
-    PROPAGATE,
-    scale_steps_32,
-    scale_steps_64,
-)
 from fpsim.runtime.compile import kernel
 from fpsim.scaling.kernels.amax import SMALLEST_FOLD, amax_loop, specials_loop, word_of
 from fpsim.scaling.kernels.elements import Elements, element_loop, element_strips, random_words
@@ -35,58 +25,19 @@ u64, f32, f64 = np.uint64, np.float32, np.float64
 
 
 @cache
-def settle_kernel(width: int, scale_loop: Any) -> Any:
-    """The loop `(tops, specials, scales, codes, factors, rules, counts, scale arguments ...)`.
-
-    From the finite amax of tiles and what else they hold to scales and factors.
-    """
-    word: Any = word_of(width)
-    real: Any = f32 if width == 32 else f64
-    nan = real(np.nan)
-    ruled_top = (scale_steps_32 if width == 32 else scale_steps_64).ruled_top
-
-    def settle(
-        tops: Any, specials: Any, scales: Any, codes: Any, factors: Any, rules: Any, counts: Any, numbers: Any,
-        exact: Any, emax: Any, half_place: Any, layout: Any, table: Any, edge_codes: Any,
-    ) -> None:  # fmt: skip
-        nan_tile, infinite, one, nan_code = rules[0] == NAN_TILE, rules[1], word(rules[2]), rules[3]
-        for j in range(tops.size):
-            counts[INFINITE_TILES] += int(specials[j] & HAS_INFINITY != 0)
-            counts[NAN_TILES] += int(specials[j] & HAS_NAN != 0)
-            tops[j] = ruled_top(tops[j], specials[j], nan_tile, infinite, one, word(rules[4]))
-        scale_loop(tops, scales, codes, factors, numbers, exact, emax, half_place, layout, table, edge_codes, counts)
-        uncounted = np.zeros_like(counts)  # a scale that is NaN or Inf by rule was not clamped
-        for j in range(tops.size):
-            unbounded = infinite == PROPAGATE and specials[j] & HAS_INFINITY and scales[j] == f32(np.inf)
-            if (nan_tile and specials[j] & HAS_NAN) or unbounded:
-                scale_loop(
-                    tops[j : j + 1], scales[j : j + 1], codes[j : j + 1], factors[j : j + 1], numbers, exact, emax,
-                    half_place, layout, table, edge_codes, uncounted,
-                )  # fmt: skip
-            if nan_tile and specials[j] & HAS_NAN:
-                scales[j] = f32(nan)
-                factors[j] = nan
-                if codes.size > 0:
-                    codes[j] = nan_code
-        counts -= uncounted
-
-    return kernel(settle)
-
-
-@cache
-def quantize_strips(e: Elements, scale_loop: Any) -> Any:
+def quantize_strips(e: Elements, settle: Any) -> Any:
     """The loop over a matrix of words, each strip from amax to codes (or values) while it lies in the cache.
 
     Arguments: the matrix; out, of its shape; scales and scale codes per tile; (rows, columns) of a tile and columns of
     a strip; flat index of the matrix's start, how far on the next row's lies, and the seed's words; layouts of the
-    elements; then those of `settle`.
+    elements; then counts and the rest that `settle` takes.
     """
     word: Any = word_of(e.width)
     infinity = word(0x7F800000 if e.width == 32 else 0x7FF0000000000000)
     is_single = e.width == 32
     real: Any = f32 if is_single else f64
     largest = real(np.finfo(real).max)
-    amax, elements, settle = amax_loop(e.width, e.shape), element_loop(e), settle_kernel(e.width, scale_loop)
+    amax, elements = amax_loop(e.width, e.shape), element_loop(e)
     find_specials = specials_loop(e.width)
     careful_elements = element_strips(e._replace(careful=True, frozen=(None, None)))
     encode_constants = constants_of(EncodeLayout, word, e.frozen[0])
@@ -96,14 +47,15 @@ def quantize_strips(e: Elements, scale_loop: Any) -> Any:
 
     def quantize(
         matrix: Any, out: Any, scales: Any, codes: Any, rows: int, columns: int, strip: int, first: Any, stride: Any,
-        k0: Any, k1: Any, encode_layout: Any, decode_layout: Any, rules: Any, counts: Any, numbers: Any, exact: Any,
-        emax: Any, half_place: Any, layout: Any, table: Any, edge_codes: Any,
+        k0: Any, k1: Any, encode_layout: Any, decode_layout: Any, counts: Any, numbers: Any, exact: Any, rules: Any,
+        layout: Any, table: Any,
     ) -> None:  # fmt: skip
         f = encode_constants if is_frozen else encode_fields(encode_layout)
         g = decode_constants if is_frozen else decode_fields(decode_layout)
         height, width = matrix.shape
         tiles = (min(strip, width) + columns - 1) // columns
         all_tops = np.empty((1, tiles), matrix.dtype)
+        all_specials = np.empty((1, tiles), np.uint8)
         all_factors = np.empty((1, tiles), np.float32 if is_single else np.float64)
         space = np.empty(min(strip, width) // SMALLEST_FOLD, matrix.dtype)
         all_words = np.empty(min(strip, width) + 8 if stochastic else 0, np.uint32)
@@ -121,23 +73,20 @@ def quantize_strips(e: Elements, scale_loop: Any) -> Any:
                 highest = word(0)
                 for j in range(tops.size):
                     highest = max(highest, tops[j])
-                plain = highest < infinity
-                if plain:
-                    scale_loop(
-                        tops, tile_scales, tile_codes, factors, numbers, exact, emax, half_place, layout, table,
-                        edge_codes, counts,
+                finite = highest < infinity
+                specials = all_specials[:, : 0 if finite else tops.size]
+                if not finite:
+                    specials[:] = 0
+                    find_specials(
+                        matrix[top:bottom, left:right], all_tops[:, : tops.size], specials, rows, columns
                     )  # fmt: skip
-                    strange = 0
-                    for j in range(tops.size):
-                        strange += int((factors[j] == real(0)) | (factors[j] > largest))
-                    plain = strange == 0
-                else:
-                    specials = np.zeros((1, tops.size), np.uint8)
-                    find_specials(matrix[top:bottom, left:right], all_tops[:, : tops.size], specials, rows, columns)
-                    settle(
-                        tops, specials[0], tile_scales, tile_codes, factors, rules, counts, numbers, exact, emax,
-                        half_place, layout, table, edge_codes,
-                    )  # fmt: skip
+                settle(
+                    tops, specials[0], tile_scales, tile_codes, factors, counts, numbers, exact, rules, layout, table
+                )  # fmt: skip
+                strange = 0
+                for j in range(tops.size):
+                    strange += int((factors[j] == real(0)) | (factors[j] > largest))
+                plain = finite and strange == 0
                 if plain:
                     for r in range(top, bottom):
                         words = all_words

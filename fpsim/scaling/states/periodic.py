@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.scaling.encode import encode_scaled, quantize_scaled
 from fpsim.scaling.recipes import TENSOR
+from fpsim.scaling.scaled import encode_scaled, quantize_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.states.state import _integer, _ScaleState
 

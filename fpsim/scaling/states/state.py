@@ -14,10 +14,10 @@ from fpsim.arrays import Array
 from fpsim.formats.as_json import element_facts, element_from
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.log_format import LogFMT
-from fpsim.scaling.encode import checked, encode_scaled, quantize_scaled
+from fpsim.scaling.encode import checked
 from fpsim.scaling.recipes import TENSOR
 from fpsim.scaling.report import ScaleCounts
-from fpsim.scaling.scaled import Scaled
+from fpsim.scaling.scaled import Scaled, encode_scaled, quantize_scaled
 from fpsim.scaling.scaling import Scaling, scaling_facts, scaling_from
 from fpsim.scaling.tiling import tiling
 

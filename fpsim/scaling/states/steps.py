@@ -23,15 +23,12 @@ from fpsim.scaling.encode import (
     checked,
     decodes_in_one_pass,
     element_options_of,
-    encode_scaled,
-    quantize_scaled,
 )
 from fpsim.scaling.kernels.counts import count_kernel, look_kernel
 from fpsim.scaling.plan import scale_plan
 from fpsim.scaling.run_tiles import Job, run_scales, settle_tensor
-from fpsim.scaling.scaled import Scaled
+from fpsim.scaling.scaled import Scaled, encode_scaled, quantize_scaled
 from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.tile_scales import settle
 from fpsim.scaling.tiling import tiling
 
 
@@ -110,7 +107,8 @@ def found(step: Step, *, back: bool) -> tuple[Any, Array, Array]:
     codes = np.empty(0 if job.plan.code_dtype is None else tops.size, job.plan.code_dtype or np.uint8)
     factors = np.empty(tops.size, np.float32 if job.width == 32 else np.float64)
     with ieee_arithmetic(), wrapping():
-        settle(job.plan, tensor, tops.reshape(-1), specials.reshape(-1), scales, codes, factors, counts)
+        arguments = job.plan.arguments(tensor)
+        job.plan.settle(tops.reshape(-1), specials.reshape(-1), scales, codes, factors, counts, *arguments)
     return result, scales.reshape(job.tiling.grid), factors
 
 

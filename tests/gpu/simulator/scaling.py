@@ -186,6 +186,7 @@ def reused() -> dict[str, Array]:
         assert again.scales is q.scales
         stored(results, f"again {name}", again.cpu())
         stored(results, f"transposed {name}", again.T.cpu())
+        stored(results, f"blocks {name}", again.blocks[1:, 0].cpu())
         up = fp.gpu.Scaled.from_cpu(fp.encode_scaled(spoilt((3, 40), seed=2), fmt, scaling), like=first)
         stored(results, f"up {name}", up.cpu())
         results[f"up {name}: decode"] = up.decode().copy_to_host()

@@ -1,0 +1,225 @@
+"""Codes with a scale per tile, wherever the arrays lie: what encoding fills, decoding reads, and a user looks at."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.formats.element import Element, element_format
+from fpsim.formats.log_format import LogFMT
+from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tiling import tile_sizes, tiling
+
+ARRAYS = ("codes", "scales", "scale_codes", "zero_points")
+ArrayT = TypeVar("ArrayT")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ScaledArrays(ABC, Generic[ArrayT]):
+    """Codes with a decode scale per tile: what fpsim.Scaled, which states the fields, and fpsim.gpu.Scaled share."""
+
+    codes: ArrayT
+    scales: ArrayT
+    fmt: Element
+    scaling: Scaling
+    scale_codes: ArrayT | None = None
+    tensor_scale: Any = None
+    zero_points: ArrayT | None = None
+
+    _place: ClassVar[str] = ""  # where the arrays lie, for `repr`
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fmt", element_format(self.fmt))
+        if not isinstance(self.scaling, Scaling):
+            raise TypeError(f"scaling must be an fp.Scaling; got {type(self.scaling).__name__}.")
+        codes: Any = self.codes
+        scales: Any = self.scales
+        if not self._has_dtype(codes, self.fmt.storage):
+            raise TypeError(f"codes of {self.fmt} must be {self.fmt.storage}; got {codes.dtype}.")
+        if not self._has_dtype(scales, np.dtype(np.float32)):
+            raise TypeError(f"scales must be float32; got {scales.dtype}. Convert them first.")
+        grid = tiling(self.shape, self.scaling.block).grid
+        for name, array in self._per_tile().items():
+            if tuple(array.shape) != grid:
+                raise ValueError(
+                    f"{name} must have one element per tile, shape {grid} for codes of shape {self.shape} and block "
+                    f"{self.scaling.block}; got {tuple(array.shape)}."
+                )
+
+    def _arrays(self) -> dict[str, Any]:
+        """Those that are there, by name."""
+        found = {name: getattr(self, name) for name in ARRAYS}
+        return {name: array for name, array in found.items() if array is not None}
+
+    def _per_tile(self) -> dict[str, Any]:
+        """The same without codes."""
+        return {name: array for name, array in self._arrays().items() if name != "codes"}
+
+    @staticmethod
+    @abstractmethod
+    def _has_dtype(array: Any, dtype: np.dtype[Any]) -> bool:
+        """Whether an array is of a dtype."""
+
+    @abstractmethod
+    def _decoded(self, dtype: np.dtype[Any], out: Any) -> ArrayT:
+        """The values in float32 or float64, in `out` where there is one."""
+
+    @abstractmethod
+    def _encoded(self, values: ArrayT, fmt: Any, scaling: Scaling, cast: dict[str, Any]) -> Self:
+        """Another array of this class, from float32 values."""
+
+    @abstractmethod
+    def _flipped(self, array: ArrayT) -> ArrayT:
+        """A matrix the other way around, in C order."""
+
+    @abstractmethod
+    def _with(self, arrays: dict[str, Any], tiles: int) -> Self:
+        """A part of so many tiles, of which nothing else was counted."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the array."""
+        codes: Any = self.codes
+        return tuple(int(length) for length in codes.shape)
+
+    @property
+    def _tile_count(self) -> int:
+        """How many there are."""
+        scales: Any = self.scales
+        return math.prod(int(length) for length in scales.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the numbers take when packed: codes, scales and zero points at their formats' bits."""
+        is_log = isinstance(self.fmt, LogFMT)
+        tile_bits = 2 * 32 if is_log else self.scaling.scale_format.bits
+        if self.zero_points is not None and not is_log:
+            tile_bits += self.fmt.bits
+        bits = math.prod(self.shape) * self.fmt.bits + self._tile_count * tile_bits
+        return -(-bits // 8) + (4 if self.tensor_scale is not None else 0)
+
+    def decode(self, dtype: npt.DTypeLike = np.float32, out: ArrayT | None = None) -> ArrayT:
+        """The values: code * scale, rounded once to float32; exact in float64.
+
+        Args:
+          dtype: np.float32 or np.float64.
+          out: array of that dtype, and of the codes' kind and shape, to fill.
+
+        Returns:
+          Array of the codes' kind and shape. On the GPU the work is queued on the current stream.
+
+        Raises:
+          ValueError: another dtype, or an `out` that does not fit.
+        """
+        real = np.dtype(dtype)
+        if real not in (np.dtype(np.float32), np.dtype(np.float64)):
+            raise ValueError(f"dtype must be np.float32 or np.float64; got {dtype!r}.")
+        return self._decoded(real, out)
+
+    def transpose(self) -> Self:
+        """The transposed matrix, tiles and all; nothing is rounded.
+
+        Its tiles are the same numbers: 1x128 becomes 128x1. `requantize` gives it other tiles.
+
+        Raises:
+          ValueError: the array is not a matrix.
+
+        Example:
+          >>> import fpsim as fp
+          >>> q = fp.encode_scaled(np.ones((3, 256), np.float32), "e4m3", fp.scalings.TILE_1X128)
+          >>> q.transpose().scaling.block, q.T.scales.shape
+          ((128, 1), (2, 3))
+        """
+        if len(self.shape) != 2:
+            raise ValueError(f"only a matrix can be transposed; got shape {self.shape}. Reshape before encoding.")
+        flipped: dict[str, Any] = {name: self._flipped(array) for name, array in self._arrays().items()}
+        return dataclasses.replace(self, scaling=self.scaling.transposed(), **flipped)
+
+    @property
+    def T(self) -> Self:
+        """`transpose()`."""
+        return self.transpose()
+
+    def requantize(self, scaling: Scaling, fmt: Any = None, **cast: Any) -> Self:
+        """Decode to float32 and encode again with another scaling, as DeepSeek-V3 turns 1x128 tiles into 128x1.
+
+        Args:
+          scaling: of the result.
+          fmt: element format of the result, by default this one's.
+          cast: keywords of `encode_scaled`.
+
+        Example:
+          >>> import fpsim as fp
+          >>> x = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
+          >>> rows = fp.encode_scaled(x, fp.E4M3, fp.scalings.TILE_1X128_POW2)
+          >>> columns = rows.requantize(fp.scalings.TILE_128X1_POW2)
+          >>> bool(np.mean(columns.decode() != rows.decode()) < 0.01)
+          True
+        """
+        return self._encoded(self.decode(), self.fmt if fmt is None else fmt, scaling, cast)
+
+    @property
+    def blocks(self) -> Blocks[Self]:
+        """Parts by tiles: `q.blocks[2:4, 0]` holds tile rows 2 and 3 of the first tile column."""
+        return Blocks(self)
+
+    def __repr__(self) -> str:
+        plural = "" if self._tile_count == 1 else "s"
+        return (
+            f"<Scaled {self.shape}{self._place} in {self.fmt.name}, {self.scaling!r}: {self._tile_count} tile{plural}, "
+            f"{self.nbytes} bytes>"
+        )
+
+
+S = TypeVar("S", bound=ScaledArrays[Any])
+
+
+class Blocks(Generic[S]):
+    """Indexes a Scaled array in units of tiles."""
+
+    def __init__(self, whole: S) -> None:
+        self._whole = whole
+
+    def __getitem__(self, index: Any) -> S:
+        """The tiles that basic indices name, as an array of the same number of axes.
+
+        Raises:
+          IndexError: an index that is no integer or slice of step 1, too many of them, or one out of range.
+        """
+        whole = self._whole
+        grid = tuple(int(count) for count in whole.scales.shape)
+        indices = index if isinstance(index, tuple) else (index,)
+        if Ellipsis in indices:
+            at = indices.index(Ellipsis)
+            indices = (
+                *indices[:at], *[slice(None)] * (len(grid) - len(indices) + 1), *indices[at + 1 :],
+            )  # fmt: skip
+        if len(indices) > len(grid):
+            raise IndexError(f"an array of {len(grid)} axes takes up to as many indices; got {len(indices)}.")
+        tiles, elements = [], []
+        sizes = tile_sizes(whole.shape, whole.scaling.block)
+        for axis, (count, size) in enumerate(zip(grid, sizes, strict=True)):
+            part = _tile_slice(indices[axis] if axis < len(indices) else slice(None), count, axis)
+            tiles.append(part)
+            elements.append(slice(part.start * size, part.stop * size))
+        arrays = {name: array[tuple(tiles)] for name, array in whole._per_tile().items()}
+        arrays["codes"] = whole.codes[tuple(elements)]
+        return whole._with(arrays, math.prod(part.stop - part.start for part in tiles))
+
+
+def _tile_slice(index: Any, count: int, axis: int) -> slice:
+    if isinstance(index, (int, np.integer)) and not isinstance(index, bool):
+        if not -count <= index < count:
+            raise IndexError(f"tile {index} is out of range: axis {axis} has {count} tiles.")
+        start = int(index) % count
+        return slice(start, start + 1)
+    if isinstance(index, slice) and index.step in (None, 1):
+        start, stop, _ = index.indices(count)
+        return slice(start, max(start, stop))
+    raise IndexError(f"blocks take integers and slices of step 1; got {index!r}.")

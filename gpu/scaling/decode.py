@@ -1,0 +1,54 @@
+"""From codes and scales on the GPU to values, and matrices the other way around."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.layouts import decode_plan
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.log_format import LogFMT
+from fpsim.gpu.device.array import dtype_name, gpu_array, result_like
+from fpsim.gpu.device.gpu_array import GpuArray
+from fpsim.gpu.device.launch import launch, uploaded
+from fpsim.gpu.scaling import tile_kernels as kernels
+from fpsim.gpu.scaling.patches import block_threads, patches_of
+from fpsim.scaling.scaled_arrays import ScaledArrays
+from fpsim.scaling.tiling import tiling
+
+NOTHING = np.zeros(1, np.uint8)  # stands for an array that a kernel does not use
+
+
+def decode_scaled(scaled: ScaledArrays[Any], codes: GpuArray, values: Any, width: int) -> None:
+    """Fill in the words of the values, float32 or float64."""
+    tiles, fmt = tiling(scaled.shape, scaled.scaling.block), scaled.fmt
+    patches = patches_of(tiles, block_threads(), cut=True)
+    scales = gpu_array(scaled.scales, "scales").words
+    size = int(patches.count) * block_threads()
+    places = uploaded(patches.layout)
+    if isinstance(fmt, IntegerFormat):
+        zeros, affine = uploaded(NOTHING), scaled.zero_points is not None
+        if affine:
+            zeros = gpu_array(scaled.zero_points, "zero_points").words
+        kernel = kernels.integers_kernel(width, affine)
+        launch(kernel, codes.like, size, codes.words, values, places, scales, zeros, fmt.highest)
+        return
+    assert not isinstance(fmt, LogFMT)
+    plan = decode_plan(fmt, width) or decode_plan(fmt, 64)
+    if plan is None:
+        raise ValueError(f"values of {fmt} must be float64's normal numbers to be decoded; decode them on the CPU.")
+    word: Any = np.uint32 if plan.width == 32 else np.uint64
+    kernel = kernels.values_kernel(plan.width, width)
+    launch(
+        kernel, codes.like, size, codes.words, values, places, scales, uploaded(plan.layout), word(fmt.sign_bit)
+    )  # fmt: skip
+
+
+def transposed(array: Any) -> Any:
+    """A matrix of the GPU the other way around."""
+    given = gpu_array(array, "array")
+    rows, columns = given.shape
+    result, words = result_like(given, (columns, rows), np.dtype(dtype_name(array)))
+    launch(kernels.transpose_kernel(), given.like, given.size, given.words, words, rows, columns)
+    return result
