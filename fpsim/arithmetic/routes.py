@@ -20,12 +20,12 @@ from fpsim.formats.rounding import Rounding
 from fpsim.runtime.elementwise import Array, Run
 from fpsim.runtime.pipeline import PIECE, wrapping
 from fpsim.runtime.processor import keeps_ieee
+from fpsim.runtime.stream import STREAM_BYTES
 
 u64 = np.uint64
 WORD = np.dtype(u64)
 EXACT_PIECE = 1 << 12  # elements that pass through the integer core at a time, as 64-bit words
 TABLE_BITS = 16
-STREAM_BYTES = 1 << 23  # results from this size on would not stay in the caches
 FLOAT_FROM = 1 << 13  # elements from which a float kernel repays its compilation, which a mode needs each
 NO_RANDOM = np.zeros(0, np.uint32)
 NO_FLAGS = np.zeros(0, np.uint8)

@@ -21,8 +21,8 @@ from fpsim.core.encode import PLAIN
 from fpsim.core.layouts import EncodePlan
 from fpsim.formats.named import FP16, Format
 from fpsim.formats.rounding import Rounding
-from fpsim.runtime.compile import kernel, scalar
-from fpsim.runtime.stream import BLOCK, aligned_empty, prefetch_block, stream_block, stream_fence, streamable
+from fpsim.runtime.compile import kernel
+from fpsim.runtime.stream import element_loop
 
 u16, u32 = np.uint16, np.uint32
 MAGNITUDE, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000)
@@ -58,8 +58,7 @@ def to_half(_typing: Any, bits: Any) -> Any:
     return types.uint16(types.uint32), build
 
 
-@scalar
-def _encode_half(bits: Any) -> Any:
+def _encode_half(bits: Any, _facts: Any) -> Any:
     """The FP16 code of one float32; NaN becomes the canonical one, where the processor keeps payloads."""
     nan = u16(NAN | u32(u32(bits >> SIGN_SHIFT) & SIGN))
     return nan if u32(bits & MAGNITUDE) > INFINITY else to_half(bits)
@@ -69,23 +68,9 @@ def _encode_half(bits: Any) -> Any:
 def half_kernel(streamed: bool) -> Any:
     """The loop `(bits, codes, layout)`; the layout goes unread."""
 
+    loop = element_loop(_encode_half, streamed)
+
     def encode_half(bits: Any, codes: Any, _layout: Any) -> None:
-        for i in range(bits.size):
-            codes[i] = _encode_half(bits[i])
+        loop(bits, codes, None)
 
-    def encode_half_streamed(bits: Any, codes: Any, _layout: Any) -> None:
-        begin, end = streamable(codes)
-        block = aligned_empty(BLOCK, codes)
-        for i in range(begin):
-            codes[i] = _encode_half(bits[i])
-        for start in range(begin, end, BLOCK):
-            prefetch_block(bits, start)
-            source = bits[start : start + BLOCK]
-            for i in range(BLOCK):
-                block[i] = _encode_half(source[i])
-            stream_block(codes, start, block)
-        stream_fence()
-        for i in range(end, bits.size):
-            codes[i] = _encode_half(bits[i])
-
-    return kernel(encode_half_streamed if streamed else encode_half)
+    return kernel(encode_half)

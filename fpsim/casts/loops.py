@@ -17,7 +17,7 @@ from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_bits_64, enco
 from fpsim.core.philox import philox4x32
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.runtime.compile import kernel, scalar
-from fpsim.runtime.stream import BLOCK, aligned_empty, prefetch_block, stream_block, stream_fence, streamable
+from fpsim.runtime.stream import aligned_empty, element_loop
 
 u32, u64 = np.uint32, np.uint64
 
@@ -40,28 +40,15 @@ def encode_kernel(width: int, mode: int, kind: int, frozen: Frozen = None, strea
     is_frozen = frozen is not None
     no_random = word(0)
 
+    def one(bits: Any, f: EncodeLayout) -> Any:
+        return encode_bits(bits, no_random, f, mode, kind)
+
+    loop = element_loop(one, streamed)
+
     def encode(bits: Any, codes: Any, layout: Any) -> None:
-        f = constants if is_frozen else encode_fields(layout)
-        for i in range(bits.size):
-            codes[i] = encode_bits(bits[i], no_random, f, mode, kind)
+        loop(bits, codes, constants if is_frozen else encode_fields(layout))
 
-    def encode_streamed(bits: Any, codes: Any, layout: Any) -> None:
-        f = constants if is_frozen else encode_fields(layout)
-        begin, end = streamable(codes)
-        block = aligned_empty(BLOCK, codes)
-        for i in range(begin):
-            codes[i] = encode_bits(bits[i], no_random, f, mode, kind)
-        for start in range(begin, end, BLOCK):
-            prefetch_block(bits, start)
-            source = bits[start : start + BLOCK]
-            for i in range(BLOCK):
-                block[i] = encode_bits(source[i], no_random, f, mode, kind)
-            stream_block(codes, start, block)
-        stream_fence()
-        for i in range(end, bits.size):
-            codes[i] = encode_bits(bits[i], no_random, f, mode, kind)
-
-    return kernel(encode_streamed if streamed else encode)
+    return kernel(encode)
 
 
 @scalar
@@ -117,28 +104,15 @@ def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> 
     constants = constants_of(DecodeLayout, word, frozen)
     is_frozen = frozen is not None
 
+    def one(code: Any, f: DecodeLayout) -> Any:
+        return decode_bits(word(code), f)
+
+    loop = element_loop(one, streamed)
+
     def decode(codes: Any, bits: Any, layout: Any) -> None:
-        f = constants if is_frozen else decode_fields(layout)
-        for i in range(codes.size):
-            bits[i] = decode_bits(word(codes[i]), f)
+        loop(codes, bits, constants if is_frozen else decode_fields(layout))
 
-    def decode_streamed(codes: Any, bits: Any, layout: Any) -> None:
-        f = constants if is_frozen else decode_fields(layout)
-        begin, end = streamable(bits)
-        block = aligned_empty(BLOCK, bits)
-        for i in range(begin):
-            bits[i] = decode_bits(word(codes[i]), f)
-        for start in range(begin, end, BLOCK):
-            prefetch_block(codes, start)
-            source = codes[start : start + BLOCK]
-            for i in range(BLOCK):
-                block[i] = decode_bits(word(source[i]), f)
-            stream_block(bits, start, block)
-        stream_fence()
-        for i in range(end, codes.size):
-            bits[i] = decode_bits(word(codes[i]), f)
-
-    return kernel(decode_streamed if streamed else decode)
+    return kernel(decode)
 
 
 @cache
@@ -152,27 +126,15 @@ def quantize_kernel(width: int, mode: int, kind: int, frozen: tuple[Frozen, Froz
     is_frozen = frozen[0] is not None
     no_random = word(0)
 
+    def one(bits: Any, layouts: Any) -> Any:
+        f, g = layouts
+        return decode_bits(encode_bits(bits, no_random, f, mode, kind), g)
+
+    loop = element_loop(one, streamed)
+
     def quantize(bits: Any, rounded: Any, encode_layout: Any, decode_layout: Any) -> None:
         f = encode_constants if is_frozen else encode_fields(encode_layout)
         g = decode_constants if is_frozen else decode_fields(decode_layout)
-        for i in range(bits.size):
-            rounded[i] = decode_bits(encode_bits(bits[i], no_random, f, mode, kind), g)
+        loop(bits, rounded, (f, g))
 
-    def quantize_streamed(bits: Any, rounded: Any, encode_layout: Any, decode_layout: Any) -> None:
-        f = encode_constants if is_frozen else encode_fields(encode_layout)
-        g = decode_constants if is_frozen else decode_fields(decode_layout)
-        begin, end = streamable(rounded)
-        block = aligned_empty(BLOCK, rounded)
-        for i in range(begin):
-            rounded[i] = decode_bits(encode_bits(bits[i], no_random, f, mode, kind), g)
-        for start in range(begin, end, BLOCK):
-            prefetch_block(bits, start)
-            source = bits[start : start + BLOCK]
-            for i in range(BLOCK):
-                block[i] = decode_bits(encode_bits(source[i], no_random, f, mode, kind), g)
-            stream_block(rounded, start, block)
-        stream_fence()
-        for i in range(end, bits.size):
-            rounded[i] = decode_bits(encode_bits(bits[i], no_random, f, mode, kind), g)
-
-    return kernel(quantize_streamed if streamed else quantize)
+    return kernel(quantize)

@@ -15,9 +15,9 @@ from fpsim.formats.named import FP32, FP64, NAMED, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime import processor
 from fpsim.runtime.pipeline import Array, Stage, run_stages
+from fpsim.runtime.stream import STREAM_BYTES
 
 LARGE = 1 << 22  # elements from which a kernel of a named format is compiled with its layout as constants
-STREAM_BYTES = 1 << 23  # results from this size on would not stay in the caches
 
 
 @lru_cache(maxsize=4096)

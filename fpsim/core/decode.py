@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.runtime.compile import scalar
+from fpsim.runtime.records import fields_of
 
 
 class DecodeLayout(NamedTuple):
@@ -23,10 +24,7 @@ class DecodeLayout(NamedTuple):
     scale: Any  # added to the pattern of an integer that was converted, modulo the word
 
 
-@scalar
-def decode_fields(p: Any) -> DecodeLayout:
-    """The fields of a DecodeLayout from an array of them."""
-    return DecodeLayout(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8])
+decode_fields = fields_of(DecodeLayout)
 
 
 def _make_decode_bits(word: type, width: int, mantissa_bits: int, real: type) -> Any:

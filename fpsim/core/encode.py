@@ -13,6 +13,7 @@ import numpy as np
 from fpsim.core.rounding import rounds_up_32, rounds_up_64, split_32, split_64
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime.compile import scalar
+from fpsim.runtime.records import fields_of
 
 # How much of the layout a format and its policy need; each kind compiles the checks of the one before and more.
 PLAIN = 0  # signed with -0, subnormals kept, Inf treated like overflow
@@ -52,12 +53,7 @@ class EncodeLayout(NamedTuple):
     refuses_negative: Any  # 1: `below` applies
 
 
-@scalar
-def encode_fields(p: Any) -> EncodeLayout:
-    """The fields of an EncodeLayout from an array of them."""
-    return EncodeLayout(
-        p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11], p[12], p[13], p[14], p[15], p[16]
-    )
+encode_fields = fields_of(EncodeLayout)
 
 
 def _make_deliver(word: type) -> Any:

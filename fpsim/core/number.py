@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.runtime.compile import scalar
+from fpsim.runtime.records import fields_of
 
 u64 = np.uint64
 
@@ -49,10 +50,7 @@ class UnpackLayout(NamedTuple):
     rebias: Any  # BIAS - the format's bias - its mantissa bits
 
 
-@scalar
-def unpack_fields(p: Any) -> UnpackLayout:
-    """The fields of an UnpackLayout from an array of them."""
-    return UnpackLayout(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9])
+unpack_fields = fields_of(UnpackLayout)
 
 
 @scalar

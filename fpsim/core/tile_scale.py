@@ -13,6 +13,7 @@ import numpy as np
 
 from fpsim.core.encode import encode_bits_32, encode_bits_64
 from fpsim.runtime.compile import scalar
+from fpsim.runtime.records import fields_of
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 
@@ -64,12 +65,7 @@ class ScaleRules(NamedTuple):
     zero_code: Any  # of the scale of zeros
 
 
-@scalar
-def scale_rules(rules: Any) -> Any:
-    """ScaleRules from an array of their fields."""
-    return ScaleRules(
-        rules[0], rules[1], rules[2], rules[3], rules[4], rules[5], rules[6], rules[7], rules[8]
-    )  # fmt: skip
+scale_rules = fields_of(ScaleRules)
 
 
 class ScaleNumbers(NamedTuple):
@@ -87,13 +83,7 @@ class ScaleNumbers(NamedTuple):
     tensor_factor: Any  # what INVERSE_OF_ENCODE multiplies amax by
 
 
-@scalar
-def scale_numbers(numbers: Any) -> Any:
-    """ScaleNumbers from an array of their fields."""
-    return ScaleNumbers(
-        numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], numbers[7], numbers[8],
-        numbers[9],
-    )  # fmt: skip
+scale_numbers = fields_of(ScaleNumbers)
 
 
 def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int) -> Any:

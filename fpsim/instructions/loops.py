@@ -9,7 +9,7 @@ import numpy as np
 
 from fpsim.core.encode import encode_fields
 from fpsim.core.number import unpack_fields
-from fpsim.core.units.nvidia import Layouts, UnitLayout
+from fpsim.core.units.nvidia import Layouts, unit_fields
 from fpsim.core.units.step_by_rule import steps_by_rule
 from fpsim.matrix_units.matrix_unit import Rule
 from fpsim.runtime.compile import kernel
@@ -32,7 +32,7 @@ def dot_add_kernel(rule: Rule) -> Any:
         fa: Any, fb: Any, fc: Any, fs: Any, fr: Any, facts: Any, step: Any, digits: Any, origin: Any,
     ) -> None:  # fmt: skip
         f = Layouts(unpack_fields(fa), unpack_fields(fb), unpack_fields(fc), unpack_fields(fs), encode_fields(fr))
-        u = UnitLayout(facts[0], facts[1], facts[2], facts[3], facts[4], facts[5], facts[6], facts[7], facts[8])
+        u = unit_fields(facts)
         for row in range(a.shape[0]):
             total = u64(c[row])
             for start in range(0, a.shape[1], step):

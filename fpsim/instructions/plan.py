@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from fpsim.core.layouts import pack_plan, unpack_layout
 from fpsim.core.sums.long_sum import digits_for
+from fpsim.core.units.nvidia import UnitLayout
 from fpsim.formats.named import E8M0
 from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
@@ -40,16 +41,16 @@ def unit_plan(unit: MatrixUnit) -> UnitPlan:
         unpack_layout(unit.scale_format or E8M0, "keep"), result.layout,
     )  # fmt: skip
     mode = Rounding.TOWARD_ZERO if unit.rounding == "toward_zero" else Rounding.NEAREST_EVEN
-    facts = (
-        16 if unit.rule is Rule.TWO_PASSES else unit.terms,
-        unit.fraction_bits,
-        unit.floor_exponent,
-        int(mode),
-        (1 << (d.mantissa_bits - unit.result_bits)) - 1,
-        unit.nan_code,
-        unit.block,
-        TF32_BITS if unit.a.name in ("tf32", "xf32") else ALL_BITS,
-        UE4M3_BITS if unit.scale == "ue4m3" else ALL_BITS,
+    facts = UnitLayout(
+        terms=16 if unit.rule is Rule.TWO_PASSES else unit.terms,
+        fraction_bits=unit.fraction_bits,
+        floor_exponent=unit.floor_exponent,
+        mode=int(mode),
+        cleared=(1 << (d.mantissa_bits - unit.result_bits)) - 1,
+        nan=unit.nan_code,
+        block=unit.block,
+        kept_bits=TF32_BITS if unit.a.name in ("tf32", "xf32") else ALL_BITS,
+        kept_scale_bits=UE4M3_BITS if unit.scale == "ue4m3" else ALL_BITS,
     )
     lowest = min(a.min_exponent - a.mantissa_bits + b.min_exponent - b.mantissa_bits, d.min_exponent - d.mantissa_bits)
     highest = max(a.bias + b.bias, d.bias) + 4

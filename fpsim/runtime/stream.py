@@ -15,8 +15,9 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from fpsim.runtime.compile import scalar
+from fpsim.runtime.compile import scalar, shared
 
+STREAM_BYTES = 1 << 23  # results from this size on would not stay in the caches
 BLOCK = 128  # elements per block
 AHEAD = 8192  # bytes between the block at work and the block that is fetched
 LINE = 64  # bytes of a cache line; the target of a block starts on one
@@ -27,7 +28,7 @@ if numba.config.DISABLE_JIT:
         """out[start : start + BLOCK] = block."""
         out[start : start + BLOCK] = block
 
-    def prefetch_block(source: Any, start: int) -> None:
+    def prefetch_block(sources: Any, start: int) -> None:
         """Nothing to fetch."""
 
     def prefetch_line(source: Any, index: int) -> None:
@@ -70,16 +71,21 @@ else:
         return signature, build
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def prefetch_block(_typing: Any, source: Any, start: Any) -> Any:
-        """Announce the loads of BLOCK elements AHEAD bytes behind source[start], which may lie beyond the end."""
-        signature = types.void(source, types.intp)
+    def prefetch_block(_typing: Any, sources: Any, start: Any) -> Any:
+        """Announce the loads of BLOCK elements AHEAD bytes behind element `start`, which may lie beyond the end.
+
+        sources: an array, or a tuple of arrays.
+        """
+        signature = types.void(sources, types.intp)
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            array = context.make_array(sig.args[0])(context, builder, args[0])
-            size = sig.args[0].dtype.bitwidth // 8
-            first = builder.bitcast(builder.gep(array.data, [args[1]]), ir.IntType(8).as_pointer())
-            for offset in range(0, BLOCK * size, LINE):
-                _prefetch(builder, builder.gep(first, [ir.Constant(ir.IntType(64), AHEAD + offset)]))
+            several = not isinstance(sig.args[0], types.Array)
+            kinds = sig.args[0].types if several else [sig.args[0]]
+            for kind, value in zip(kinds, cgutils.unpack_tuple(builder, args[0]) if several else args[:1], strict=True):
+                array = context.make_array(kind)(context, builder, value)
+                first = builder.bitcast(builder.gep(array.data, [args[1]]), ir.IntType(8).as_pointer())
+                for offset in range(0, BLOCK * kind.dtype.bitwidth // 8, LINE):
+                    _prefetch(builder, builder.gep(first, [ir.Constant(ir.IntType(64), AHEAD + offset)]))
             return context.get_dummy_value()
 
         return signature, build
@@ -120,3 +126,54 @@ def streamable(out: Any) -> Any:
     """(start, stop) of the part of a contiguous array that streams: whole blocks from its first cache line on."""
     start = min((-out.ctypes.data) % LINE // out.itemsize, out.size)
     return start, start + (out.size - start) // BLOCK * BLOCK
+
+
+def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
+    """The scalar function `(sources, target, facts)` that fills a target, an array, from an array or a tuple of them.
+
+    Args:
+      fill: `(sources, start, count, target, facts, state) -> state` computes the results of elements start .. start +
+        count into target[:count]; state: what the last call gave, 0 at first.
+      streamed: results go around the caches, BLOCK at a time.
+      block: elements of a block otherwise; 0 for all at once.
+    """
+    fill = scalar(fill)
+
+    @scalar
+    def plain(sources: Any, target: Any, facts: Any) -> None:
+        state, step = 0, block if block > 0 else max(target.size, 1)
+        for start in range(0, target.size, step):
+            count = min(step, target.size - start)
+            state = fill(sources, start, count, target[start : start + step], facts, state)
+
+    @scalar
+    def around_caches(sources: Any, target: Any, facts: Any) -> None:
+        begin, end = streamable(target)
+        results, state = aligned_empty(BLOCK, target), 0
+        for start, stop in ((0, begin), (end, target.size)):  # one call for both ends: each is a copy of the code
+            state = fill(sources, start, stop - start, target[start:stop], facts, state)
+        for start in range(begin, end, BLOCK):
+            prefetch_block(sources, start)
+            state = fill(sources, start, BLOCK, results, facts, state)
+            stream_block(target, start, results)
+        stream_fence()
+
+    return around_caches if streamed else plain
+
+
+def element_loop(one: Any, streamed: bool) -> Any:
+    """The scalar function `(source, target, facts)`: target[i] = one(source[i], facts); streamed: around the caches."""
+    one = shared(one)
+
+    @scalar
+    def plain(source: Any, target: Any, facts: Any) -> None:
+        for i in range(target.size):
+            target[i] = one(source[i], facts)
+
+    def fill(source: Any, start: int, count: int, target: Any, facts: Any, state: int) -> int:
+        piece = source[start : start + count]
+        for i in range(count):
+            target[i] = one(piece[i], facts)
+        return state
+
+    return block_loop(fill, streamed) if streamed else plain

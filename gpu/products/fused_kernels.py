@@ -18,7 +18,7 @@ from numba import cuda
 
 from fpsim.core.encode import encode_fields
 from fpsim.core.number import unpack_fields
-from fpsim.core.units.nvidia import Layouts, UnitLayout
+from fpsim.core.units.nvidia import Layouts, unit_fields
 from fpsim.core.units.step_by_rule import steps_by_rule
 from fpsim.gpu.device.device import is_simulated
 from fpsim.gpu.device.launch import gpu_kernel
@@ -294,7 +294,7 @@ def specified_kernel(rule: Rule) -> Any:
         fa: Any, fb: Any, fc: Any, fs: Any, fr: Any, facts: Any, half: Any, block: Any, promotion: Any, mode: Any,
     ) -> None:  # fmt: skip
         f = Layouts(unpack_fields(fa), unpack_fields(fb), unpack_fields(fc), unpack_fields(fs), encode_fields(fr))
-        u = UnitLayout(facts[0], facts[1], facts[2], facts[3], facts[4], facts[5], facts[6], facts[7], facts[8])
+        u = unit_fields(facts)
         x, y = cuda.local.array(MOST_TERMS, np.uint32), cuda.local.array(MOST_TERMS, np.uint32)
         p, q = cuda.local.array(1, np.uint32), cuda.local.array(1, np.uint32)
         digits = cuda.local.array(1, np.int64)

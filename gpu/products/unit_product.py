@@ -13,7 +13,7 @@ from numba import cuda
 
 from fpsim.core.encode import encode_fields
 from fpsim.core.number import unpack_fields
-from fpsim.core.units.nvidia import Layouts, UnitLayout
+from fpsim.core.units.nvidia import Layouts, unit_fields
 from fpsim.core.units.step_by_rule import steps_by_rule
 from fpsim.formats.named import FP16
 from fpsim.gpu.casts.cast import widened_codes
@@ -45,7 +45,7 @@ def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
         facts: Any, step: Any, origin: Any,
     ) -> None:  # fmt: skip
         f = Layouts(unpack_fields(fa), unpack_fields(fb), unpack_fields(fc), unpack_fields(fs), encode_fields(fr))
-        u = UnitLayout(facts[0], facts[1], facts[2], facts[3], facts[4], facts[5], facts[6], facts[7], facts[8])
+        u = unit_fields(facts)
         digits = cuda.local.array(room, np.int64)
         for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
             m, n = (i, i) if paired else (i // b.shape[1], i % b.shape[1])

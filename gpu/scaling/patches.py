@@ -15,6 +15,7 @@ import numpy.typing as npt
 from fpsim.gpu.device import launch
 from fpsim.gpu.device.device import is_simulated
 from fpsim.runtime.compile import scalar
+from fpsim.runtime.records import fields_of
 from fpsim.scaling.tiling import Tiling
 
 i64, u64 = np.int64, np.uint64
@@ -60,13 +61,7 @@ class Patches(NamedTuple):
         return np.array(self, np.int64)
 
 
-@scalar
-def patch_fields(p: Any) -> Patches:
-    """The fields of Patches from an array of them."""
-    return Patches(
-        p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11], p[12], p[13], p[14],
-        p[15], p[16], p[17],
-    )  # fmt: skip
+patch_fields = fields_of(Patches)
 
 
 class Part(NamedTuple):

@@ -24,6 +24,7 @@ from fpsim.runtime import threads
 from fpsim.runtime.elementwise import Run
 from fpsim.runtime.pipeline import PIECE
 from fpsim.runtime.processor import keeps_ieee
+from fpsim.runtime.stream import STREAM_BYTES
 from tests.arithmetic.checks import assert_same, keywords
 from tests.kit import processor
 from tests.kit.hard_columns import hard_columns
@@ -246,12 +247,12 @@ def test_loops_around_the_caches_give_the_same_bits(fmt: fp.Format, name: str) -
 
 @SCALED
 def test_results_too_large_for_the_caches_are_the_same(name: str) -> None:
-    repeats = routes.STREAM_BYTES // 2 // 4000 + 1
+    repeats = STREAM_BYTES // 2 // 4000 + 1
     what = operation(name, (fp.BF16, fp.BF16), fp.BF16)
     columns = hard_columns(name, what.formats, fp.BF16, 1000, seed=8)
     want = np.tile(by_core(what, columns)[0], repeats)
     long = [np.tile(column, repeats) for column in columns]
-    assert long[0].nbytes >= routes.STREAM_BYTES
+    assert long[0].nbytes >= STREAM_BYTES
     codes = getattr(fp, name)(*long, fmt=fp.BF16)
     assert np.array_equal(codes, want)
     codes = getattr(fp, name)(*long, fmt=fp.BF16, out=long[1])

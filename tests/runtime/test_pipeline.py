@@ -14,8 +14,9 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 import fpsim as fp
-from fpsim.casts.pipelines import LARGE, STREAM_BYTES
+from fpsim.casts.pipelines import LARGE
 from fpsim.runtime.pipeline import PIECE
+from fpsim.runtime.stream import STREAM_BYTES
 from fpsim.runtime.threads import SMALLEST, thread_count
 from fpsim.testing import assert_bits_equal
 from tests.kit.processes import python

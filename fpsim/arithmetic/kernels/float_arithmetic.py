@@ -10,7 +10,7 @@ here is tested. The processor must round to nearest and keep subnormals.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,9 +19,22 @@ from fpsim.core.encode import FULL, encode_fields, encode_parts_32, encode_parts
 from fpsim.core.rounding import DOWN, NEAREST_EVEN
 from fpsim.formats.ieee import Flags
 from fpsim.runtime.compile import kernel, scalar
+from fpsim.runtime.records import fields_of
 
 INEXACT, UNDERFLOW, OVERFLOW = int(Flags.INEXACT), int(Flags.UNDERFLOW), int(Flags.OVERFLOW)
 DIVIDE_BY_ZERO, INVALID = int(Flags.DIVIDE_BY_ZERO), int(Flags.INVALID)
+
+
+class Thresholds(NamedTuple):
+    """What the flags of a finite result are told by: magnitudes, as bits of the float that is rounded."""
+
+    overflow: Any  # the smallest one that overflows
+    negative_overflow: Any
+    tiny: Any  # the smallest one that is not tiny
+    negative_tiny: Any
+
+
+thresholds_of = fields_of(Thresholds)
 
 
 class Width:
@@ -77,12 +90,12 @@ class Width:
             return word(add(product, z, mode)), product
 
         @scalar
-        def flags(bits: Any, rest: Any, limits: Any) -> Any:
+        def flags(bits: Any, rest: Any, limits: Thresholds) -> Any:
             """The flags of rounding a result, finite or not."""
             magnitude = word(bits & magnitude_mask)
             negative = bits >= sign
-            overflow_from = limits[1] if negative else limits[0]
-            tiny_below = limits[3] if negative else limits[2]
+            overflow_from = limits.negative_overflow if negative else limits.overflow
+            tiny_below = limits.negative_tiny if negative else limits.tiny
             finite = magnitude < infinity
             overflow = finite & (magnitude >= overflow_from)
             inexact = finite & ((rest != zero) | overflow)
@@ -157,7 +170,7 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
     ) -> None:
         fa, fb, f = decode_fields(la), decode_fields(lb), encode_fields(out)
         how = NEAREST_EVEN if nearest else mode
-        thresholds = (limits[0], limits[1], limits[2], limits[3])
+        thresholds = thresholds_of(limits)
         for i in range(codes.size):
             p, q = word(a[i]), word(b[i])
             x, y = word(decode(p, fa)), word(word(decode(q, fb)) ^ flip)
@@ -199,7 +212,7 @@ def flagged_sqrt_kernel(width: int) -> Any:
 
     def sqrt(a: Any, codes: Any, flags: Any, la: Any, out: Any, limits: Any, mode: int) -> None:
         fa, f = decode_fields(la), encode_fields(out)
-        thresholds = (limits[0], limits[1], limits[2], limits[3])
+        thresholds = thresholds_of(limits)
         for i in range(codes.size):
             p = word(a[i])
             x = word(decode(p, fa))
@@ -245,7 +258,7 @@ def flagged_fma_kernel(width: int, nearest: bool) -> Any:
     ) -> None:
         fa, fb, fc, f = decode_fields(la), decode_fields(lb), decode_fields(lc), encode_fields(out)
         how = NEAREST_EVEN if nearest else mode
-        thresholds = (limits[0], limits[1], limits[2], limits[3])
+        thresholds = thresholds_of(limits)
         for i in range(codes.size):
             p, q, r = word(a[i]), word(b[i]), word(c[i])
             x, y, z = word(decode(p, fa)), word(decode(q, fb)), word(decode(r, fc))

@@ -43,9 +43,8 @@ from fpsim.casts.half import has_conversion
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.formats.ieee import Flags
 from fpsim.formats.named import BF16, FP16, Format
-from fpsim.runtime.compile import kernel, scalar
-from fpsim.runtime.stream import BLOCK as STREAMED
-from fpsim.runtime.stream import aligned_empty, prefetch_block, stream_block, stream_fence, streamable
+from fpsim.runtime.compile import kernel, scalar, shared
+from fpsim.runtime.stream import block_loop
 
 u64, f64 = np.uint64, np.float64
 
@@ -139,36 +138,21 @@ def code_functions(fmt: Format, name: str) -> Any:
 def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
     """The loop `(a, b, codes)`; streamed: around the caches, for results that would not stay there."""
     scales = (fmt.name, name) in SCALED
-    fill = _fill_scaled(name) if scales else _fill(fmt, name)
+    loop = block_loop(_fill_scaled(name) if scales else _fill(fmt, name), streamed, BLOCK if scales else 0)
 
     def binary(a: Any, b: Any, codes: Any) -> None:
-        to_scale = 0
-        step = BLOCK if scales else max(codes.size, 1)
-        for start in range(0, codes.size, step):
-            to_scale = fill(a[start : start + step], b[start : start + step], codes[start : start + step], to_scale)
+        loop((a, b), codes, None)
 
-    def binary_streamed(a: Any, b: Any, codes: Any) -> None:
-        begin, end = streamable(codes)
-        block = aligned_empty(STREAMED, codes)
-        to_scale = fill(a[:begin], b[:begin], codes[:begin], 0)
-        for start in range(begin, end, STREAMED):
-            prefetch_block(a, start)
-            prefetch_block(b, start)
-            to_scale = fill(a[start : start + STREAMED], b[start : start + STREAMED], block, to_scale)
-            stream_block(codes, start, block)
-        stream_fence()
-        to_scale = fill(a[end:], b[end:], codes[end:], to_scale)
-
-    return kernel(binary_streamed if streamed else binary)
+    return kernel(binary)
 
 
 def _fill(fmt: Format, name: str) -> Any:
     """Computes some results; to_scale is for the other kind."""
-    function, _ = code_functions(fmt, name)
+    function = shared(code_functions(fmt, name)[0])
 
-    @scalar
-    def fill(a: Any, b: Any, codes: Any, to_scale: int) -> int:
-        for i in range(codes.size):
+    def fill(pair: Any, start: int, count: int, codes: Any, facts: Any, to_scale: int) -> int:
+        a, b = pair[0][start : start + count], pair[1][start : start + count]
+        for i in range(count):
             codes[i] = function(a[i], b[i])
         return to_scale
 
@@ -178,15 +162,15 @@ def _fill(fmt: Format, name: str) -> Any:
 def _fill_scaled(name: str) -> Any:
     """Computes BF16 products or quotients: unscaled, until a result is subnormal in float32.
 
-    to_scale: how many calls are to scale at once, without an attempt; the result goes to the next call.
+    to_scale: how many calls are to scale at once, without an attempt.
     """
-    operation, (scaled, _) = OPERATIONS[name], SCALED["BF16", name]
+    operation, scaled = OPERATIONS[name], shared(SCALED["BF16", name][0])
 
-    @scalar
-    def fill(a: Any, b: Any, codes: Any, to_scale: int) -> int:
+    def fill(pair: Any, start: int, count: int, codes: Any, facts: Any, to_scale: int) -> int:
+        a, b = pair[0][start : start + count], pair[1][start : start + count]
         if to_scale == 0:
             subnormal = ZERO
-            for i in range(codes.size):
+            for i in range(count):
                 result = f32(operation(load_bfloat(a[i]), load_bfloat(b[i])))
                 magnitude = u32(bits_of(result) & MAGNITUDE)
                 subnormal = u32(subnormal | u32(u32(magnitude - ONE) < u32(SMALLEST_NORMAL - 1)))
@@ -194,7 +178,7 @@ def _fill_scaled(name: str) -> Any:
             to_scale = PATIENCE if subnormal != ZERO else 0
         if to_scale > 0:
             to_scale -= 1
-            for i in range(codes.size):
+            for i in range(count):
                 codes[i] = scaled(a[i], b[i])
         return to_scale
 

@@ -14,6 +14,7 @@ import numpy as np
 from fpsim.core.layouts import OrderLayout
 from fpsim.formats.ieee import Flags
 from fpsim.runtime.compile import kernel, scalar
+from fpsim.runtime.records import fields_of
 
 u32, i32 = np.uint32, np.int32
 ZERO = u32(0)
@@ -21,10 +22,7 @@ INVALID = u32(Flags.INVALID)
 COMPARISONS = ("equal", "less", "less_equal")
 EXTREMA = ("minimum", "maximum", "minimum_number", "maximum_number")
 
-
-@scalar
-def _fields(p: Any) -> OrderLayout:
-    return OrderLayout(p[0], p[1], p[2], p[3], p[4], p[5], p[6])
+_fields = fields_of(OrderLayout)
 
 
 @scalar

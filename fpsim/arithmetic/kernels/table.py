@@ -11,48 +11,34 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.runtime.compile import kernel, scalar
-from fpsim.runtime.stream import BLOCK as STREAMED
-from fpsim.runtime.stream import aligned_empty, prefetch_block, stream_block, stream_fence, streamable
+from fpsim.runtime.compile import kernel
+from fpsim.runtime.stream import block_loop
 
 u16, u64 = np.uint16, np.uint64
 
 BLOCK = 512  # indices: 1 KiB
 
 
-@scalar
-def _look_up_pairs(a: Any, b: Any, bits: Any, table: Any, block: Any, results: Any) -> None:
-    """results[i] = table[a[i], b[i]] for as many as `block` has room for indices."""
-    for i in range(results.size):
-        block[i] = u16(u16(u16(a[i]) << bits) | u16(b[i]))
-    for i in range(results.size):
+def _look_up_pairs(pair: Any, start: int, count: int, results: Any, facts: Any, state: int) -> int:
+    """results[i] = table[a[start + i], b[start + i]] for as many as `block` has room for indices."""
+    (a, b), (bits, table, block) = pair, facts
+    x, y = a[start : start + count], b[start : start + count]
+    for i in range(count):
+        block[i] = u16(u16(u16(x[i]) << bits) | u16(y[i]))
+    for i in range(count):
         results[i] = table[u64(block[i])]
+    return state
 
 
 @cache
 def pair_kernel(streamed: bool = False) -> Any:
     """The loop `(a, b, bits of b, table, results)` for codes of up to 16 bits together; streamed: around the caches."""
+    loop = block_loop(_look_up_pairs, streamed, BLOCK)
 
     def look_up(a: Any, b: Any, bits: Any, table: Any, results: Any) -> None:
-        block = np.empty(BLOCK, np.uint16)
-        for start in range(0, results.size, BLOCK):
-            x, y = a[start : start + BLOCK], b[start : start + BLOCK]
-            _look_up_pairs(x, y, bits, table, block, results[start : start + BLOCK])
+        loop((a, b), results, (bits, table, np.empty(BLOCK, np.uint16)))
 
-    def look_up_streamed(a: Any, b: Any, bits: Any, table: Any, results: Any) -> None:
-        begin, end = streamable(results)
-        block, found = np.empty(STREAMED, np.uint16), aligned_empty(STREAMED, results)
-        _look_up_pairs(a[:begin], b[:begin], bits, table, block, results[:begin])
-        for start in range(begin, end, STREAMED):
-            prefetch_block(a, start)
-            prefetch_block(b, start)
-            x, y = a[start : start + STREAMED], b[start : start + STREAMED]
-            _look_up_pairs(x, y, bits, table, block, found)
-            stream_block(results, start, found)
-        stream_fence()
-        _look_up_pairs(a[end:], b[end:], bits, table, block, results[end:])
-
-    return kernel(look_up_streamed if streamed else look_up)
+    return kernel(look_up)
 
 
 @cache

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fpsim.core import exact_arithmetic, wide_products
-from fpsim.core.encode import encode_fields
-from fpsim.core.number import NAN, Number, unpack, unpack_fields
+from fpsim.core.encode import EncodeLayout, encode_fields
+from fpsim.core.number import NAN, Number, UnpackLayout, unpack, unpack_fields
 from fpsim.core.pack import NO_FLAG, pack
 from fpsim.core.sums.sum_order import Function, Lanes
 from fpsim.runtime.compile import scalar
@@ -17,9 +17,9 @@ from fpsim.runtime.compile import scalar
 u64 = np.uint64
 
 # A target says how sums are rounded into a format and read again, in an array of words.
-DECODING = 17  # where the fields to decode with begin: EncodeLayout has as many before
-RULES = 27  # and the rules of `pack`, behind an UnpackLayout
-TARGET_FIELDS = 28
+DECODING = len(EncodeLayout._fields)  # where the fields to decode with begin
+RULES = DECODING + len(UnpackLayout._fields)  # and the rules of `pack`
+TARGET_FIELDS = RULES + 1
 
 
 def _products(compiled: Callable[[Function], Function]) -> tuple[Function, Function]:

@@ -27,6 +27,7 @@ from fpsim.core.sums.term import (
     term_of,
 )
 from fpsim.runtime.compile import scalar
+from fpsim.runtime.records import fields_of
 
 i64, u64 = np.int64, np.uint64
 
@@ -46,6 +47,9 @@ class UnitLayout(NamedTuple):
     block: Any  # terms that share a scale; 0 without scales
     kept_bits: Any  # of an operand's code; the others are dropped first
     kept_scale_bits: Any
+
+
+unit_fields = fields_of(UnitLayout)
 
 
 class Layouts(NamedTuple):

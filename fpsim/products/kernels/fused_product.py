@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.products.kernels.fused_row import RowFacts, RowScratch, fused_row, override, rounded_to_half, specials_row
+from fpsim.products.kernels.fused_row import RowScratch, fused_row, override, rounded_to_half, row_facts, specials_row
 from fpsim.products.kernels.panel import DEEP, INFINITE, LANES, MAGNITUDE, SPECIAL, ZERO_EXPONENT, classes_of, fill_row
 from fpsim.products.kernels.wide_row import wide_row
 from fpsim.runtime.compile import kernel, scalar, shared
@@ -111,7 +111,7 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
     ) -> None:  # fmt: skip
         steps = (a.shape[1] + terms - 1) // terms
         block = max(min(PANEL_BYTES // (5 * terms * steps), ROW_BLOCK, m1 - m0), 1)
-        u = RowFacts(facts[0], facts[1], facts[2], facts[3], facts[4])
+        u = row_facts(facts)
         a_values, a_exponents = np.empty((steps, block, terms), i32), np.empty((steps, block, terms), i8)
         a_flags = np.empty((steps, block), i32)
         b_values, b_exponents = np.empty((terms, LANES), i32), np.empty((terms, LANES), i8)

@@ -14,6 +14,7 @@ import numpy as np
 
 from fpsim.products.kernels.panel import BIAS, FIELD, INFINITE, LANES, MAGNITUDE, MANTISSA_BITS, NO_TERM, ZERO_EXPONENT
 from fpsim.runtime.compile import scalar, shared
+from fpsim.runtime.records import fields_of
 
 i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
 
@@ -32,6 +33,9 @@ class RowFacts(NamedTuple):
     kept: Any  # the bits of the result that are kept
     base: Any  # of the relative exponents of A and B together
     least: Any  # the smallest exponent of the accumulator's format
+
+
+row_facts = fields_of(RowFacts)
 
 
 class RowScratch(NamedTuple):

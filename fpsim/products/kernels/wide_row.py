@@ -6,13 +6,14 @@ are sums of integers below 2**53.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fpsim.products.kernels.panel import BIAS, FIELD, INFINITE, LANES, MAGNITUDE, MANTISSA_BITS
 from fpsim.runtime.compile import scalar, shared
 from fpsim.runtime.float_steps import nearest_integer, toward_zero
+from fpsim.runtime.records import fields_of
 
 i32, i64, f32, f64 = np.int32, np.int64, np.float32, np.float64
 
@@ -60,38 +61,50 @@ def positive_zero(bits: Any) -> Any:
     return bits if i32(bits & MAGNITUDE) != i32(0) else i32(0)
 
 
-def _wide_row(a: Any, b: Any, c: Any, terms: Any, scale_a: Any, scale_b: Any, facts: Any, e: Any, total: Any) -> None:
-    """c plus the products of a step; a, b: float32 patterns, finite.
+class WideFacts(NamedTuple):
+    """The facts of a unit's step as 32-bit integers."""
 
-    facts: fraction bits, floor exponent, smallest exponents of a, b and c, mantissa bits of the result, whether it is
-    rounded to nearest, and the exponent from which it is infinite.
-    """
-    fraction_bits, floor, least_a, least_b, least_c = facts[0], facts[1], facts[2], facts[3], facts[4]
+    fraction_bits: Any  # kept below the largest exponent
+    floor: Any  # the exponent of a zero term
+    least_a: Any  # the smallest exponents of the formats
+    least_b: Any
+    least_c: Any
+    result_bits: Any  # mantissa bits of the result
+    nearest: Any  # 1: it is rounded to nearest even
+    highest: Any  # the exponent from which it is infinite
+
+
+wide_facts = fields_of(WideFacts)
+
+
+def _wide_row(a: Any, b: Any, c: Any, terms: Any, scale_a: Any, scale_b: Any, facts: Any, e: Any, total: Any) -> None:
+    """c plus the products of a step; a, b: float32 patterns, finite; facts: WideFacts in an array."""
+    u = wide_facts(facts)
     for j in range(LANES):
         e[j] = NOTHING
     for k in range(terms):
         x, y = i32(a[k]), b[k]
         if i32(x & MAGNITUDE) != i32(0):
-            mine = i32(float_exponent(x, least_a) + scale_a)
+            mine = i32(float_exponent(x, u.least_a) + scale_a)
             for j in range(LANES):
                 bits = i32(y[j])
-                other = i32(i32(mine + float_exponent(bits, least_b)) + scale_b[j])
+                other = i32(i32(mine + float_exponent(bits, u.least_b)) + scale_b[j])
                 e[j] = max(e[j], other if i32(bits & MAGNITUDE) != i32(0) else NOTHING)
     for j in range(LANES):
         bits = i32(c[j])
-        exponent = float_exponent(bits, least_c) if i32(bits & MAGNITUDE) != i32(0) else floor
-        e[j] = max(max(e[j], floor), exponent)
-        total[j] = toward_zero(f64(f64(i32(bits).view(f32)) * power_of_two(i32(fraction_bits - e[j]))))
+        exponent = float_exponent(bits, u.least_c) if i32(bits & MAGNITUDE) != i32(0) else u.floor
+        e[j] = max(max(e[j], u.floor), exponent)
+        total[j] = toward_zero(f64(f64(i32(bits).view(f32)) * power_of_two(i32(u.fraction_bits - e[j]))))
     for k in range(terms):
         z, y = f64(i32(a[k]).view(f32)), b[k]
         for j in range(LANES):
-            left = i32(i32(fraction_bits - e[j]) + i32(scale_a + scale_b[j]))
+            left = i32(i32(u.fraction_bits - e[j]) + i32(scale_a + scale_b[j]))
             product = f64(f64(z * f64(i32(y[j]).view(f32))) * power_of_two(left))
             total[j] = f64(total[j] + toward_zero(product))
     for j in range(LANES):
         bits = i32(c[j])
-        summed = f64(total[j] * power_of_two(i32(e[j] - fraction_bits)))
-        new = positive_zero(rounded_result(summed, facts[5], least_c, facts[6] != i32(0), facts[7]))
+        summed = f64(total[j] * power_of_two(i32(e[j] - u.fraction_bits)))
+        new = positive_zero(rounded_result(summed, u.result_bits, u.least_c, u.nearest != i32(0), u.highest))
         c[j] = bits if i32(bits & MAGNITUDE) >= INFINITE else new
 
 
