@@ -18,11 +18,14 @@ from fpsim.core.decode import DecodeLayout, decode_bits_32, decode_bits_64, deco
 from fpsim.core.encode import FULL, encode_fields, encode_parts_32, encode_parts_64
 from fpsim.core.rounding import DOWN, NEAREST_EVEN
 from fpsim.formats.ieee import Flags
-from fpsim.runtime.compile import kernel, scalar
+from fpsim.runtime.compile import kernel, scalar, shared
 from fpsim.runtime.records import fields_of
 
 INEXACT, UNDERFLOW, OVERFLOW = int(Flags.INEXACT), int(Flags.UNDERFLOW), int(Flags.OVERFLOW)
 DIVIDE_BY_ZERO, INVALID = int(Flags.DIVIDE_BY_ZERO), int(Flags.INVALID)
+
+# As int64, of which the encoder is compiled once; Python's numbers are types of their own to numba.
+TO_NEAREST, EVERY_KIND = np.int64(NEAREST_EVEN), np.int64(FULL)
 
 
 class Thresholds(NamedTuple):
@@ -48,8 +51,9 @@ class Width:
         magnitude_mask = word((1 << (width - 1)) - 1)
         infinity = word(np.array(np.inf, real).view(word))
         self.word, self.real = word, real
-        self.decode: Any = decode_bits_32 if width == 32 else decode_bits_64
-        self.encode: Any = encode_parts_32 if width == 32 else encode_parts_64
+        # compiled once, and inlined by LLVM: numba would copy and type them again for every kernel
+        self.decode: Any = shared(decode_bits_32 if width == 32 else decode_bits_64)
+        self.encode: Any = shared(encode_parts_32 if width == 32 else encode_parts_64)
 
         @scalar
         def to_odd(total: Any, error: Any) -> Any:
@@ -143,11 +147,11 @@ def binary_kernel(name: str, width: int, nearest: bool) -> Any:
 
     def binary(a: Any, b: Any, codes: Any, la: Any, lb: Any, out: Any, mode: int, flip: Any) -> None:
         fa, fb, f = decode_fields(la), decode_fields(lb), encode_fields(out)
-        how = NEAREST_EVEN if nearest else mode
+        how = TO_NEAREST if nearest else mode
         for i in range(codes.size):
             x, y = word(decode(word(a[i]), fa)), word(word(decode(word(b[i]), fb)) ^ flip)
             bits = operation(x, y, how)
-            code, _ = encode(bits, no_random, f, how, FULL)
+            code, _ = encode(bits, no_random, f, how, EVERY_KIND)
             codes[i] = code
 
     return kernel(binary)
@@ -169,13 +173,13 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
         a: Any, b: Any, codes: Any, flags: Any, la: Any, lb: Any, out: Any, limits: Any, mode: int, flip: Any
     ) -> None:
         fa, fb, f = decode_fields(la), decode_fields(lb), encode_fields(out)
-        how = NEAREST_EVEN if nearest else mode
+        how = TO_NEAREST if nearest else mode
         thresholds = thresholds_of(limits)
         for i in range(codes.size):
             p, q = word(a[i]), word(b[i])
             x, y = word(decode(p, fa)), word(word(decode(q, fb)) ^ flip)
             bits = operation(x, y, how)
-            code, rest = encode(bits, no_random, f, how, FULL)
+            code, rest = encode(bits, no_random, f, how, EVERY_KIND)
             codes[i] = code
             raised = raised_by(bits, rest, thresholds)
             if divides:
@@ -197,7 +201,7 @@ def sqrt_kernel(width: int) -> Any:
     def sqrt(a: Any, codes: Any, la: Any, out: Any, mode: int) -> None:
         fa, f = decode_fields(la), encode_fields(out)
         for i in range(codes.size):
-            code, _ = encode(root(word(decode(word(a[i]), fa))), no_random, f, mode, FULL)
+            code, _ = encode(root(word(decode(word(a[i]), fa))), no_random, f, mode, EVERY_KIND)
             codes[i] = code
 
     return kernel(sqrt)
@@ -217,7 +221,7 @@ def flagged_sqrt_kernel(width: int) -> Any:
             p = word(a[i])
             x = word(decode(p, fa))
             bits = word(root(x))
-            code, rest = encode(bits, no_random, f, mode, FULL)
+            code, rest = encode(bits, no_random, f, mode, EVERY_KIND)
             codes[i] = code
             raised = raised_by(bits, rest, thresholds)
             invalid = (is_nan(bits) & (not is_nan(x))) | signals(p, fa, limits[4])
@@ -235,11 +239,11 @@ def fma_kernel(width: int, nearest: bool) -> Any:
 
     def fma(a: Any, b: Any, c: Any, codes: Any, la: Any, lb: Any, lc: Any, out: Any, mode: int) -> None:
         fa, fb, fc, f = decode_fields(la), decode_fields(lb), decode_fields(lc), encode_fields(out)
-        how = NEAREST_EVEN if nearest else mode
+        how = TO_NEAREST if nearest else mode
         for i in range(codes.size):
             x, y, z = word(decode(word(a[i]), fa)), word(decode(word(b[i]), fb)), word(decode(word(c[i]), fc))
             bits, _ = fused(x, y, z, how)
-            code, _ = encode(bits, no_random, f, how, FULL)
+            code, _ = encode(bits, no_random, f, how, EVERY_KIND)
             codes[i] = code
 
     return kernel(fma)
@@ -257,13 +261,13 @@ def flagged_fma_kernel(width: int, nearest: bool) -> Any:
         a: Any, b: Any, c: Any, codes: Any, flags: Any, la: Any, lb: Any, lc: Any, out: Any, limits: Any, mode: int
     ) -> None:
         fa, fb, fc, f = decode_fields(la), decode_fields(lb), decode_fields(lc), encode_fields(out)
-        how = NEAREST_EVEN if nearest else mode
+        how = TO_NEAREST if nearest else mode
         thresholds = thresholds_of(limits)
         for i in range(codes.size):
             p, q, r = word(a[i]), word(b[i]), word(c[i])
             x, y, z = word(decode(p, fa)), word(decode(q, fb)), word(decode(r, fc))
             bits, product = fused(x, y, z, how)
-            code, rest = encode(bits, no_random, f, how, FULL)
+            code, rest = encode(bits, no_random, f, how, EVERY_KIND)
             codes[i] = code
             raised = raised_by(bits, rest, thresholds)
             # 0 * Inf is invalid whatever c is
