@@ -1,4 +1,4 @@
-"""Checks at the door: what comes in becomes an array of integer words, or one clear sentence."""
+"""Validates inputs: values and codes become arrays of integer words, or raise an error that says what to do."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
     if fmt is not None:
         return array, fmt
     remedy = f"{name}.astype(np.float64)" if isinstance(x, np.ndarray) else f"np.asarray({name}, dtype=np.float64)"
-    wanted = f"{name} must be an array of float16, bfloat16, float32, float64 or an ml_dtypes float"
+    expected = f"{name} must be an array of float16, bfloat16, float32, float64 or an ml_dtypes float"
     if array.dtype.kind in "iub" or _is_small_integer(array.dtype):
         raise TypeError(
-            f"{wanted}; got {array.dtype}. Convert values with {remedy}; to read integers as codes use fpsim.decode."
+            f"{expected}; got {array.dtype}. Convert values with {remedy}; to read integers as codes use fpsim.decode."
         )
     if array.dtype.kind == "O":
-        raise TypeError(f"{wanted}; got objects. Convert with np.asarray({name}, dtype=np.float64).")
-    raise TypeError(f"{wanted}; got {array.dtype}. Convert with {remedy} if float64 holds it.")
+        raise TypeError(f"{expected}; got objects. Convert with np.asarray({name}, dtype=np.float64).")
+    raise TypeError(f"{expected}; got {array.dtype}. Convert with {remedy} if float64 holds it.")
 
 
 def is_torch(x: object) -> bool:
@@ -76,7 +76,7 @@ def is_torch(x: object) -> bool:
 def from_torch(tensor: Any) -> Array:
     """A torch tensor's elements as an array, without a copy where the tensor lies in the CPU's memory."""
     tensor = tensor.detach().cpu()
-    fmt = next((found for found in DTYPES if str(tensor.dtype) == f"torch.{DTYPES[found].name}"), None)
+    fmt = next((candidate for candidate in DTYPES if str(tensor.dtype) == f"torch.{DTYPES[candidate].name}"), None)
     if fmt is None or (fmt.bits >= 16 and fmt.name != "BF16"):
         return np.asarray(tensor.numpy())  # torch and NumPy share these
     integers = tensor.view(getattr(sys.modules["torch"], f"uint{8 * DTYPES[fmt].itemsize}"))
@@ -98,13 +98,13 @@ def code_array(codes: npt.ArrayLike, fmt: Format, name: str = "codes") -> Array:
     array = np.asarray(codes)
     if array.size == 0 and not hasattr(codes, "dtype"):
         return np.zeros(array.shape, fmt.storage)  # [] has no dtype of its own
-    own = format_of(array.dtype)
-    if own is not None:
-        if own == fmt:
+    stored_fmt = format_of(array.dtype)
+    if stored_fmt is not None:
+        if stored_fmt == fmt:
             return words(array)
         raise TypeError(
-            f"{name} must be codes of {fmt}; got an array of {array.dtype}, which stores {own}. "
-            f"Pass fmt={own} to decode it, or its values to fpsim.encode."
+            f"{name} must be codes of {fmt}; got an array of {array.dtype}, which stores {stored_fmt}. "
+            f"Pass fmt={stored_fmt} to decode it, or its values to fpsim.encode."
         )
     if array.dtype.kind not in "iu":
         raise TypeError(

@@ -1,11 +1,11 @@
-"""Messages for bad input: what was wanted, what came, what to do."""
+"""Error messages for invalid arguments: what is valid, what was passed, and which word may be meant."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
 
-SHOWN = 3  # words of a long list
+SHOWN = 3  # words that a message shows of a long list
 
 
 def unknown(
@@ -15,8 +15,8 @@ def unknown(
     """A ValueError that lists the valid words, or of very many the nearest ones, and says which one may be meant.
 
     Args:
-      what: the argument.
-      got: what came.
+      what: the name of the argument.
+      got: the invalid value.
       valid: the words.
       aliases: further accepted spellings, with the valid word to suggest for each.
       listing: what lists the words where they are too many for a message.

@@ -1,4 +1,4 @@
-"""Files of results: written whole or not at all, into a folder that is known to take them."""
+"""Writes files of results completely or not at all, into a folder that has been checked to be writeable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of a package that load the module which defines them when they are first used."""
+"""Lazy imports: the names of a package load the module that defines them when they are first used."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def attach(
       >>> names, find("E4M3").bits
       (['E4M3', 'policies'], 8)
     """
-    found = {name: module for module, names in homes.items() for name in names}
-    names = sorted([*found, *modules])
+    module_of = {name: module for module, names in homes.items() for name in names}
+    names = sorted([*module_of, *modules])
 
     def find(name: str) -> Any:
         if name in modules:
             return importlib.import_module(f"{package}.{name}")
-        if name not in found:
+        if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home: ModuleType = importlib.import_module(f"{package}.{found[name]}")
+        home: ModuleType = importlib.import_module(f"{package}.{module_of[name]}")
         return getattr(home, name)
 
     return find, lambda: list(names), names
 
 
 def public(package: str = "fpsim") -> Any:
-    """A public face, for code below it that calls functions by their names as users do: experiments and benchmarks.
+    """The public package, for code inside it that calls functions as users do: experiments and benchmarks.
 
     Example:
       >>> from fpsim.lazy import public

@@ -1,4 +1,4 @@
-"""From a call to results: checks it, takes the way to compute, runs that over the arrays, and collects the flags."""
+"""Evaluates an operation: validates the call, chooses an implementation, runs it, collects the flags."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from fpsim.runtime.pipeline import Stage, run_stages
 
 
 class Plan(NamedTuple):
-    """What a call needs and its arrays do not decide."""
+    """What a call needs to know that does not depend on the values in its arrays."""
 
     dtype: np.dtype[Any]  # of the result
     accepted: frozenset[np.dtype[Any]]  # of arrays to fill
     holds_codes: bool
     core: Run  # the integer core
-    core_below: int  # results from which another way may be faster
-    route: Callable[[int], Run]  # the way for a number of results
+    core_below: int  # number of results from which another implementation may be faster
+    route: Callable[[int], Run]  # the implementation for a number of results
     cast: tuple[Stage, ...] | None  # what a conversion without flags comes to, where it is a cast
 
 
@@ -38,49 +38,49 @@ def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str
 
     target: the format that convert and from_int round to, the dtype of to_int.
     """
-    chosen = complete(name, keywords)
-    given = integers(values[0]) if name == "from_int" else operands(name, values, chosen["fmt"])
-    integer = given.codes[0].dtype if name == "from_int" else None
-    key = (name, given.formats, given.typed, target, integer, *deciding(chosen))
+    options = complete(name, keywords)
+    inputs = integers(values[0]) if name == "from_int" else operands(name, values, options["fmt"])
+    integer = inputs.codes[0].dtype if name == "from_int" else None
+    key = (name, inputs.formats, inputs.typed, target, integer, *deciding(options))
     try:
         plan = _plan(*key)
-    except TypeError:  # something that cannot be hashed: let the checks say what is wrong with it
+    except TypeError:  # something that cannot be hashed: the checks raise the error that says why
         plan = _plan.__wrapped__(*key)
-    result, flags = chosen["out"], chosen["flags"]
+    result, flags = options["out"], options["flags"]
     if result is None:
-        result = np.empty(given.shape, plan.dtype)
+        result = np.empty(inputs.shape, plan.dtype)
     else:
-        check_output(result, given, plan.accepted)
+        check_output(result, inputs, plan.accepted)
     filled = words(result) if plan.holds_codes else result
     if flags is not False and not (isinstance(flags, (bool, np.bool_)) or flags == "any"):
         raise unknown("flags", flags, ("False", "True", "any"))
     if plan.cast is not None and not flags:
-        run_stages(plan.cast, given.codes[0], filled)
+        run_stages(plan.cast, inputs.codes[0], filled)
         return result
     run = plan.core if result.size < plan.core_below else plan.route(result.size)
     if not flags:
-        run_elementwise(run, given.codes, (filled,), given.shape)
+        run_elementwise(run, inputs.codes, (filled,), inputs.shape)
         return result
     if flags == "any":
-        return result, _any_flags(run, given, filled)
-    each = np.empty(given.shape, np.uint8)
-    run_elementwise(run, given.codes, (filled, each), given.shape)
-    return result, each
+        return result, _any_flags(run, inputs, filled)
+    element_flags = np.empty(inputs.shape, np.uint8)
+    run_elementwise(run, inputs.codes, (filled, element_flags), inputs.shape)
+    return result, element_flags
 
 
-def _any_flags(run: Run, given: Operands, filled: Array) -> Flags:
+def _any_flags(run: Run, inputs: Operands, filled: Array) -> Flags:
     """Fill in results, and return the flags that any of them raised."""
     raised, lock = Flags.NONE, Lock()
 
     def run_and_collect(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int) -> None:
         nonlocal raised
-        each = np.empty(targets[0].size, np.uint8)
-        run(sources, (*targets, each), first)
-        found = Flags(int(np.bitwise_or.reduce(each, initial=0)))
+        element_flags = np.empty(targets[0].size, np.uint8)
+        run(sources, (*targets, element_flags), first)
+        piece_flags = Flags(int(np.bitwise_or.reduce(element_flags, initial=0)))
         with lock:
-            raised |= found
+            raised |= piece_flags
 
-    run_elementwise(run_and_collect, given.codes, (filled,), given.shape, whole=False)
+    run_elementwise(run_and_collect, inputs.codes, (filled,), inputs.shape, whole=False)
     return raised
 
 
@@ -92,17 +92,17 @@ def _plan(
     from fpsim.casts.pipelines import encoding
 
     dtype = integer_dtype(target) if name == "to_int" else None
-    what = operation_of(name, formats, target, dtype.newbyteorder("=") if dtype else integer, *words)
-    fmt, cast = what.result.fmt, None
-    if name == "convert" and what.input_subnormals == "keep" and formats[0].bits > 16:
-        cast = encoding(formats[0], what.result)  # no table, and no flags
-    if what.holds_codes:
+    operation = operation_of(name, formats, target, dtype.newbyteorder("=") if dtype else integer, *words)
+    fmt, cast = operation.result.fmt, None
+    if name == "convert" and operation.input_subnormals == "keep" and formats[0].bits > 16:
+        cast = encoding(formats[0], operation.result)  # no table, and no flags
+    if operation.holds_codes:
         accepted = {fmt.storage, DTYPES.get(fmt, fmt.storage)}
         dtype = DTYPES.get(fmt, fmt.storage) if typed else fmt.storage
     else:
-        accepted = {what.word}
-        dtype = dtype or what.word
+        accepted = {operation.word}
+        dtype = dtype or operation.word
     return Plan(
-        dtype, frozenset(accepted), what.holds_codes, routes.by_core(what), routes.core_below(what),
-        partial(routes.route, what), cast,
+        dtype, frozenset(accepted), operation.holds_codes, routes.by_core(operation), routes.core_below(operation),
+        partial(routes.route, operation), cast,
     )  # fmt: skip

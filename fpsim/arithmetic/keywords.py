@@ -1,4 +1,4 @@
-"""The operations on encoded arrays and the keywords that each takes: types, defaults and description, said once."""
+"""The operations on encoded arrays and the keywords that each takes: types, defaults and description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operands at the door: arrays of codes with their formats, broadcast, and the array that takes the result."""
+"""Validates operands: arrays of codes with their formats, broadcast, and the array that takes the result."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def operands(name: str, values: tuple[npt.ArrayLike, ...], fmt: Formats) -> Oper
       ValueError: codes without a format, out of range, or shapes that do not broadcast.
       TypeError: neither codes nor floats of the format.
     """
-    wanted = wanted_formats(name, fmt, len(values))
-    codes, formats, typed = zip(*map(read_operand, values, wanted, NAMES), strict=True)
+    wanted_fmts = wanted_formats(name, fmt, len(values))
+    codes, formats, typed = zip(*map(read_operand, values, wanted_fmts, NAMES), strict=True)
     return Operands(codes, formats, _broadcast(name, codes), all(typed))
 
 
@@ -87,37 +87,37 @@ def wanted_formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
     if isinstance(fmt, (tuple, list)):
         if len(fmt) != count:
             raise ValueError(f"fmt must name one format, or {count} for {name}; got {len(fmt)}: {fmt!r}.")
-        return [None if one is None else find_format(one) for one in fmt]
+        return [None if item is None else find_format(item) for item in fmt]
     return [find_format(fmt)] * count
 
 
-def read_operand(value: npt.ArrayLike, wanted: Format | None, label: str) -> tuple[Array, Format, bool]:
+def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) -> tuple[Array, Format, bool]:
     """(codes, format, whether the value came in a float dtype)."""
-    if type(value) is np.ndarray:  # what comes most often, without the questions to all else
+    if type(value) is np.ndarray:  # the most common input, without the checks that all others need
         dtype = value.dtype
         stored = FORMAT_OF.get(dtype)
-        if stored is not None and (wanted is None or wanted is stored):
+        if stored is not None and (wanted_fmt is None or wanted_fmt is stored):
             return value.view(UNSIGNED[dtype.itemsize]), stored, True
-        if wanted is not None and dtype is full_dtype(wanted):
-            return value, wanted, False
+        if wanted_fmt is not None and dtype is full_dtype(wanted_fmt):
+            return value, wanted_fmt, False
     refuse_masked(value, label)
     array = from_torch(value) if is_torch(value) else np.asarray(value)
-    own = format_of(array.dtype)
-    if own is not None and not hasattr(value, "dtype"):
+    stored_fmt = format_of(array.dtype)
+    if stored_fmt is not None and not hasattr(value, "dtype"):
         remedy = (
             "pass its .codes with fmt=, or use its operators and methods"
             if hasattr(value, "codes")
             else (f"pass an array or scalar of a float dtype, such as np.float16({label}), or fpsim.cast({label}, fmt)")
         )
         raise TypeError(f"{label} must be codes or of a float dtype; got {type(value).__name__}: {remedy}.")
-    if own is not None and wanted not in (None, own):
+    if stored_fmt is not None and wanted_fmt not in (None, stored_fmt):
         raise TypeError(
-            f"{label} is an array of {array.dtype}, which stores {own}, but fmt says codes of {wanted}. Leave fmt out, "
-            f"or round it to {wanted} first with fpsim.encode."
+            f"{label} is an array of {array.dtype}, which stores {stored_fmt}, but fmt says codes of {wanted_fmt}. "
+            f"Leave fmt out, or round it to {wanted_fmt} first with fpsim.encode."
         )
-    if own is not None and wanted in (None, own):
-        return words(array), own, True
-    if wanted is None:
+    if stored_fmt is not None and wanted_fmt in (None, stored_fmt):
+        return words(array), stored_fmt, True
+    if wanted_fmt is None:
         if array.dtype.kind in "iu":
             raise ValueError(
                 f"{label} holds integers: say which format they are codes of, as in fmt='e4m3', or pass values in a "
@@ -127,8 +127,8 @@ def read_operand(value: npt.ArrayLike, wanted: Format | None, label: str) -> tup
             f"{label} must be unsigned codes with fmt=, or an array of a float dtype of up to 32 bits; "
             f"got {array.dtype}. fpsim.encode turns values into codes."
         )
-    codes = code_array(array, wanted, label)
-    return codes.astype(wanted.storage, copy=False), wanted, False
+    codes = code_array(array, wanted_fmt, label)
+    return codes.astype(wanted_fmt.storage, copy=False), wanted_fmt, False
 
 
 @cache
@@ -167,22 +167,22 @@ def _is_same(codes: Array, out: Array) -> bool:
     )
 
 
-def check_output(out: Any, given: Operands, accepted: Collection[np.dtype[Any]], name: str = "out") -> None:
+def check_output(out: Any, inputs: Operands, accepted: Collection[np.dtype[Any]], name: str = "out") -> None:
     """Errors unless an array can take a result element by element while the operands are read.
 
     Raises:
       ValueError: not an array, of another dtype or shape, read-only, or shifted against an operand in memory.
     """
-    wanted = "" if isinstance(out, np.ndarray) and out.dtype in accepted else _names(accepted)
+    dtypes = "" if isinstance(out, np.ndarray) and out.dtype in accepted else _names(accepted)
     if not isinstance(out, np.ndarray):
-        raise ValueError(f"{name} must be a NumPy array of {wanted}; got {type(out).__name__}.")
+        raise ValueError(f"{name} must be a NumPy array of {dtypes}; got {type(out).__name__}.")
     if out.dtype.newbyteorder("=") not in accepted:
-        raise ValueError(f"{name} must have dtype {wanted}; got {out.dtype}.")
-    if out.shape != given.shape:
-        raise ValueError(f"{name} must have the result's shape {given.shape}; got {out.shape}.")
+        raise ValueError(f"{name} must have dtype {dtypes}; got {out.dtype}.")
+    if out.shape != inputs.shape:
+        raise ValueError(f"{name} must have the result's shape {inputs.shape}; got {out.shape}.")
     if not out.flags.writeable:
         raise ValueError(f"{name} must be writeable; got a read-only array. Pass a copy.")
-    for codes in given.codes:
+    for codes in inputs.codes:
         if np.may_share_memory(codes, out) and not _is_same(codes, out) and overlaps(codes, out):
             raise ValueError(
                 f"{name} must be an operand itself or share no memory with one; got overlapping arrays. "

@@ -69,7 +69,7 @@ def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keyword
     """
     try:
         return _checked(name, formats, out_fmt, **keywords)
-    except TypeError:  # something that cannot be hashed: let the checks say what is wrong with it
+    except TypeError:  # something that cannot be hashed: the checks raise the error that says why
         return _checked.__wrapped__(name, formats, out_fmt, **keywords)
 
 
@@ -137,15 +137,15 @@ def integer_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
       ValueError: it is no integer dtype.
     """
     try:
-        found = np.dtype(dtype)
+        target = np.dtype(dtype)
     except TypeError:
-        found = np.dtype(np.void)  # not a dtype at all
-    if found.kind not in "iu":
+        target = np.dtype(np.void)  # not a dtype at all
+    if target.kind not in "iu":
         raise ValueError(f"dtype must be an integer dtype such as np.int32 or np.uint8; got {dtype!r}.")
-    return found
+    return target
 
 
-def check_word(what: str, got: object, valid: tuple[str, ...]) -> None:
+def check_word(keyword: str, value: object, valid: tuple[str, ...]) -> None:
     """A ValueError unless a keyword has one of its values."""
-    if not isinstance(got, str) or got not in valid:
-        raise unknown(what, got, valid)
+    if not isinstance(value, str) or value not in valid:
+        raise unknown(keyword, value, valid)

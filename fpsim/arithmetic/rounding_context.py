@@ -61,7 +61,9 @@ class rounding:
     """
 
     def __init__(self, mode: str | Rounding, *, seed: int | None = None, random_bits: int = 32) -> None:
-        self._options = cast_options(FP32, mode, seed=seed, random_bits=random_bits)  # the same checks and sentences
+        self._options = cast_options(
+            FP32, mode, seed=seed, random_bits=random_bits
+        )  # the same checks and error messages
 
     def __enter__(self) -> None:
         _BLOCK.set(_Block(self, 0, _BLOCK.get()))

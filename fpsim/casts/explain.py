@@ -1,4 +1,4 @@
-"""One cast in words: what the value is, what its neighbours are, what was dropped and why the result is what it is."""
+"""Explains one cast in words: the value, its neighbours, the dropped bits and why the result is what it is."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ class Explanation:
             f"overflow {self.options.overflow}, subnormals {self.options.subnormals}",
             f"  value    {_binary(self.value)}  (bits {self.bits})",
         ]
-        neighbours = sorted(one for one in (self.inner, self.outer) if one is not None and not self.exact)
+        neighbours = sorted(value for value in (self.inner, self.outer) if value is not None and not self.exact)
         if len(neighbours) == 2:
             lines.append(f"  below    {self._neighbour(neighbours[0])}")
             lines.append(f"  above    {self._neighbour(neighbours[1])}")
         elif neighbours:
             lines.append(f"  nearest  {self._neighbour(neighbours[0])}")
         if self.fraction is not None and not self.exact:
-            way = f"{_share(self.fraction)} of the way from {self.inner!r} to {self.outer!r}"
-            lines.append(f"  dropped  {self.dropped_bits}, {way}{': a tie' if self.tie else ''}")
+            distance = f"{_share(self.fraction)} of the way from {self.inner!r} to {self.outer!r}"
+            lines.append(f"  dropped  {self.dropped_bits}, {distance}{': a tie' if self.tie else ''}")
         lines.append(f"  result   {self._neighbour(self.result)}")
         lines.append(f"  because  {self.reason}")
         return "\n".join(lines)

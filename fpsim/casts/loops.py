@@ -1,6 +1,6 @@
 """CPU loops of the casts. One loop body serves every format; only the rounding mode is compiled in.
 
-Layouts travel as small arrays (a tuple of seventeen would cost more to dispatch than a short cast takes) and become
+Layouts are passed as small arrays (a tuple of seventeen would cost more to dispatch than a short cast takes) and become
 named tuples of registers before the loop. `frozen` compiles a layout in as constants instead: same body, a quarter
 faster, worth a compilation for the named formats. Measured: docs/performance.md.
 """
@@ -43,12 +43,12 @@ def encode_kernel(width: int, mode: int, kind: int, frozen: Frozen = None, strea
     constants = constants_of(EncodeLayout, word, frozen)
     is_frozen = frozen is not None
     # as int64, of which the encoder is compiled once; Python's numbers are types of their own to numba
-    no_random, how, which = word(0), i64(mode), i64(kind)
+    no_random, mode_64, kind_64 = word(0), i64(mode), i64(kind)
 
-    def one(bits: Any, f: EncodeLayout) -> Any:
-        return encode_bits(bits, no_random, f, how, which)
+    def convert(bits: Any, f: EncodeLayout) -> Any:
+        return encode_bits(bits, no_random, f, mode_64, kind_64)
 
-    loop = element_loop(one, streamed)
+    loop = element_loop(convert, streamed)
 
     def encode(bits: Any, codes: Any, layout: Any) -> None:
         loop(bits, codes, constants if is_frozen else encode_fields(layout))
@@ -60,8 +60,8 @@ def encode_kernel(width: int, mode: int, kind: int, frozen: Frozen = None, strea
 def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
     """words[i] = random word i of the stream that starts at a counter; each counter gives four."""
     for j in range(words.size // 4):
-        here = u64(counter + u64(j))
-        w0, w1, w2, w3 = philox4x32(here, u64(here >> u64(32)), u64(0), u64(0), k0, k1)
+        position = u64(counter + u64(j))
+        w0, w1, w2, w3 = philox4x32(position, u64(position >> u64(32)), u64(0), u64(0), k0, k1)
         words[4 * j] = w0
         words[4 * j + 1] = w1
         words[4 * j + 2] = w2
@@ -109,10 +109,10 @@ def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> 
     constants = constants_of(DecodeLayout, word, frozen)
     is_frozen = frozen is not None
 
-    def one(code: Any, f: DecodeLayout) -> Any:
+    def convert(code: Any, f: DecodeLayout) -> Any:
         return decode_bits(word(code), f)
 
-    loop = element_loop(one, streamed)
+    loop = element_loop(convert, streamed)
 
     def decode(codes: Any, bits: Any, layout: Any) -> None:
         loop(codes, bits, constants if is_frozen else decode_fields(layout))
@@ -129,13 +129,13 @@ def quantize_kernel(width: int, mode: int, kind: int, frozen: tuple[Frozen, Froz
     encode_constants = constants_of(EncodeLayout, word, frozen[0])
     decode_constants = constants_of(DecodeLayout, word, frozen[1])
     is_frozen = frozen[0] is not None
-    no_random, how, which = word(0), i64(mode), i64(kind)
+    no_random, mode_64, kind_64 = word(0), i64(mode), i64(kind)
 
-    def one(bits: Any, layouts: Any) -> Any:
+    def convert(bits: Any, layouts: Any) -> Any:
         f, g = layouts
-        return decode_bits(encode_bits(bits, no_random, f, how, which), g)
+        return decode_bits(encode_bits(bits, no_random, f, mode_64, kind_64), g)
 
-    loop = element_loop(one, streamed)
+    loop = element_loop(convert, streamed)
 
     def quantize(bits: Any, rounded: Any, encode_layout: Any, decode_layout: Any) -> None:
         f = encode_constants if is_frozen else encode_fields(encode_layout)

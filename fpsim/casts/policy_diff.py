@@ -1,4 +1,4 @@
-"""Where two conventions disagree: the inputs of a format that they cast differently, completely."""
+"""Lists every input that two policies (conventions of a cast) cast differently."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: For
       []
     """
     first, second = _options(a, fmt), _options(b, fmt)
-    found = first.fmt
+    target_fmt = first.fmt
     with np.errstate(all="ignore"):
-        points = _turning_points(found)
+        points = _turning_points(target_fmt)
         between = _between(points)
     inputs = np.empty(points.size + between.size)  # turning points at even places, what lies between at odd ones
     inputs[0::2], inputs[1::2] = points, between
@@ -87,17 +87,17 @@ def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: For
     for i in [*np.flatnonzero(codes_a != codes_b).tolist(), -1]:
         same = run and i == run[-1] + 1 and (codes_a[i], codes_b[i]) == (codes_a[run[-1]], codes_b[run[-1]])
         if run and not (same and i < inputs.size - 1):
-            differences.append(_difference(run, inputs, int(codes_a[run[0]]), int(codes_b[run[0]]), found))
+            differences.append(_difference(run, inputs, int(codes_a[run[0]]), int(codes_b[run[0]]), target_fmt))
             run = []
         run.append(i)
     return differences
 
 
-def _options(words: str | Mapping[str, Any], fmt: FormatLike) -> CastOptions:
-    keywords = policy(words) if isinstance(words, str) else dict(words)
-    for word in keywords:
-        if word not in KEYWORDS:
-            raise unknown("a policy's keyword", word, KEYWORDS)
+def _options(description: str | Mapping[str, Any], fmt: FormatLike) -> CastOptions:
+    keywords = policy(description) if isinstance(description, str) else dict(description)
+    for keyword in keywords:
+        if keyword not in KEYWORDS:
+            raise unknown("a policy's keyword", keyword, KEYWORDS)
     options = cast_options(fmt, **keywords)
     if options.rounding is Rounding.STOCHASTIC:
         raise ValueError("policy_diff compares deterministic policies; got rounding 'stochastic'. Compare statistics.")
@@ -127,8 +127,8 @@ def _turning_points(fmt: Format) -> npt.NDArray[np.float64]:
 def _between(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """One input strictly between each two turning points, or a copy of the first where there is none."""
     low, high = points[:-1], points[1:]
-    inside = np.where(np.isinf(low), np.nextafter(high, low), np.nextafter(low, high))
-    return np.asarray(np.where((low < inside) & (inside < high), inside, low))
+    candidates = np.where(np.isinf(low), np.nextafter(high, low), np.nextafter(low, high))
+    return np.asarray(np.where((low < candidates) & (candidates < high), candidates, low))
 
 
 def _difference(run: list[int], inputs: npt.NDArray[np.float64], a_code: int, b_code: int, fmt: Format) -> Difference:

@@ -1,7 +1,7 @@
 """Scalar core: the bit pattern of a float in, the code of a format out. Integers only, so CPU and CUDA agree.
 
-The five beats: take apart, find the place of the last kept bit, split there, round, put together. Nothing branches:
-a subnormal result only moves the place further up, and a carry out of the mantissa walks into the exponent by itself.
+The five steps: take apart, find the place of the last kept bit, split there, round, put together. Nothing branches:
+a subnormal result only moves the place further up, and a carry out of the mantissa increments the exponent by itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A format and its policy as the numbers that the kernels take."""
+"""Layouts: a format and its overflow policy as the numbers that the kernels take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Scalar core: codes by their place and sign: neighbours, negatives, classes. Integers only, so CPU and CUDA agree."""
+"""Scalar core: the next code up or down, the negative, the magnitude and the class of a code.
+
+Integers only, so CPU and CUDA agree.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scalar core: the operations of the array functions by name, on exact numbers, before they are rounded."""
+"""Scalar core: a table from the names of operations to the functions that compute them exactly, before rounding."""
 
 from __future__ import annotations
 

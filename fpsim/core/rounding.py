@@ -1,4 +1,4 @@
-"""Scalar core: the one place that decides a rounding. Integers only, so CPU and CUDA agree.
+"""Scalar core: decides whether a magnitude rounds up, in every mode. Integers only, so CPU and CUDA agree.
 
 An exact magnitude is split at the last place of the result: `kept` counts whole units in that place, `rest` is what
 lies below, as a fraction of a unit scaled to the full width of the word (0x80000000 is exactly half a unit in 32 bits).
@@ -74,7 +74,9 @@ def _make_split(word: type, width: int) -> Any:
         From shift = width on, rest is zero or too small to matter in every mode but the stochastic one, which gets
         the exact fraction rounded down to `width` bits.
         """
-        near = word(min(shift, top) & top)  # the mask tells LLVM that the shift fits, which keeps the lanes narrow
+        near = word(
+            min(shift, top) & top
+        )  # the mask tells LLVM that the shift fits, which keeps the elements of a vector register narrow
         kept = word(significand >> near)
         rest = word(word(significand + significand) << word(top - near))
         if mode == STOCHASTIC:

@@ -1,7 +1,7 @@
-"""Scalar core: the amax of a tile in, its scale and what goes with it out. Floats divide and multiply only.
+"""Scalar core: the largest magnitude (amax) of a tile in, its scale and the factor of its elements out.
 
-Every step is one IEEE operation to nearest even, so that CPU and CUDA agree: no sum follows a product, so that nothing
-can be contracted.
+Floats are only divided and multiplied. Every step is one IEEE operation to nearest even, so that CPU and CUDA agree: no
+sum follows a product, so that nothing can be contracted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a number looks like, and the words of a cast: `fp.formats`."""
+"""Number formats, rounding modes, overflow policies and the other keywords of a cast: `fp.formats`."""
 
 from __future__ import annotations
 

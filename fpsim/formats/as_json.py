@@ -1,4 +1,4 @@
-"""Formats and scalings as JSON has them, and back."""
+"""Converts formats and element formats to values that JSON can hold, and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fpsim.formats.named import NAMED
 
 
 def format_facts(fmt: Format) -> Any:
-    """A format: its name where it is a named one, else its facts.
+    """A format: its name where it is a named one, else its fields.
 
     Example:
       >>> import fpsim as fp

@@ -1,4 +1,4 @@
-"""The keywords of a cast: their types and defaults, said once, and checked."""
+"""The keywords of a cast: their types, defaults and checks."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class CastOptions(NamedTuple):
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no seeds
 def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, seed: Any, random_bits: Any) -> CastOptions:
     mode = rounding_mode(rounding)
-    found = find_format(fmt)
-    overflow_outcome(overflow, found)
+    target_fmt = find_format(fmt)
+    overflow_outcome(overflow, target_fmt)
     if not isinstance(subnormals, str) or subnormals not in SUBNORMALS:
         raise unknown("subnormals", subnormals, SUBNORMALS)
     if mode is Rounding.STOCHASTIC and seed is None:
@@ -69,7 +69,7 @@ def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, seed: Any,
         raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {seed}.")
     if not isinstance(random_bits, (int, np.integer)) or isinstance(random_bits, bool) or not 1 <= random_bits <= 32:
         raise ValueError(f"random_bits must be an integer in 1 .. 32; got {random_bits!r}.")
-    return CastOptions(found, mode, overflow, subnormals, None if seed is None else int(seed), int(random_bits))
+    return CastOptions(target_fmt, mode, overflow, subnormals, None if seed is None else int(seed), int(random_bits))
 
 
 def cast_options(
@@ -88,7 +88,7 @@ def cast_options(
     spec: Any = fmt
     try:
         return _checked(spec, rounding, overflow, subnormals, seed, random_bits)
-    except TypeError:  # something that cannot be hashed: let the checks say what is wrong with it
+    except TypeError:  # something that cannot be hashed: the checks raise the error that says why
         return _checked.__wrapped__(spec, rounding, overflow, subnormals, seed, random_bits)
 
 

@@ -1,4 +1,4 @@
-"""The type of a format: ten facts, and everything that follows from them."""
+"""The type of a floating-point format: ten fields describe it, and everything else follows from them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DTYPES: dict[Format, np.dtype[Any]] = {}  # the NumPy or ml_dtypes dtype of a fo
 
 @dataclass(frozen=True)
 class Format:
-    """A floating-point format of up to 16 bits (and FP32, TF32, FP64), described by ten facts.
+    """A floating-point format of up to 16 bits (and FP32, TF32, FP64), described by ten fields.
 
     A code is `sign | exponent field | mantissa`, most significant bit first. Its finite values are
     `(-1)**sign * 2**(field - bias) * (1 + mantissa / 2**mantissa_bits)`, and in exponent field 0
@@ -56,7 +56,7 @@ class Format:
       source: the document that defines the format.
 
     Raises:
-      ValueError: the facts contradict each other, the format has more than 16 bits, or float64 cannot hold
+      ValueError: the fields contradict each other, the format has more than 16 bits, or float64 cannot hold
         its values.
 
     Example:
@@ -143,7 +143,7 @@ class Format:
         return self._hash  # formats key the caches of plans and kernels, which every call looks up
 
     def __getstate__(self) -> dict[str, Any]:
-        """The facts alone: a hash of text differs from process to process, and tables are long."""
+        """The fields alone: a hash of text differs from process to process, and tables are long."""
         return {fact.name: getattr(self, fact.name) for fact in fields(self)}
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The ten classes of floating-point data."""
+"""The classes of floating-point data and the exception flags of IEEE 754."""
 
 from __future__ import annotations
 

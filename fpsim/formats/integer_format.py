@@ -1,4 +1,4 @@
-"""Integers as element formats of scaled quantisation: a row of facts each."""
+"""Integers as element formats of scaled quantisation: a width and a sign each."""
 
 from __future__ import annotations
 

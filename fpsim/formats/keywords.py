@@ -1,4 +1,4 @@
-"""Keywords that many functions share: shown in each signature, told in each docstring, checked by one sentence."""
+"""Keywords that many functions share: shown in each signature and docstring, and checked by one function."""
 
 from __future__ import annotations
 
@@ -20,16 +20,20 @@ def with_keywords(kind: type[Any], defaults: Mapping[str, Any], text: str = "") 
 
     def show(function: Function) -> Function:
         signature = inspect.signature(function)
-        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        listed = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
         shared = [
             inspect.Parameter(
                 name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=_type_text(kind.__annotations__[name])
             )
             for name, default in defaults.items()
         ]
-        first = [one for one in own if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+        first = [parameter for parameter in listed if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
         function.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[*first, *shared, *own[len(first) :]]
+            parameters=[*first, *shared, *listed[len(first) :]]
         )
         if text:
             function.__doc__ = f"{(function.__doc__ or '').rstrip()}\n\n{text}"
@@ -39,7 +43,7 @@ def with_keywords(kind: type[Any], defaults: Mapping[str, Any], text: str = "") 
 
 
 def _type_text(annotation: Any) -> Any:
-    """A type as its source says it."""
+    """A type as it is written in the source."""
     return getattr(annotation, "__forward_arg__", annotation)
 
 
@@ -47,17 +51,17 @@ def check_keywords(function: Callable[..., Any], keywords: Iterable[str], shared
     """Errors unless keywords are among those that a function shares with others.
 
     Raises:
-      TypeError: the message lists all that it has, and the nearest one.
+      TypeError: an unknown keyword; the message lists all that the function has, and suggests the nearest.
     """
     for word in keywords:
         if word not in shared:
             shown = inspect.signature(function).parameters.values()
-            valid = [one.name for one in shown if one.kind is inspect.Parameter.KEYWORD_ONLY]
+            valid = [parameter.name for parameter in shown if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
             raise unknown_keyword(function.__name__, word, valid)
 
 
 def unknown_keyword(name: str, word: str, valid: Sequence[str]) -> TypeError:
-    """A TypeError that lists the keywords of a function, and the nearest to what came."""
+    """A TypeError that lists the keywords of a function, and suggests the one nearest to the unknown word."""
     near = difflib.get_close_matches(word, valid, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return TypeError(f"{name} takes the keywords {', '.join(valid)}; got {word!r}.{hint}")

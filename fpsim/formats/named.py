@@ -1,4 +1,4 @@
-"""Formats as data: a format is a row of facts with its source; everything else is derived from the row."""
+"""Formats as data: each is a row of properties with its source, from which all else is derived."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounding modes: words at the door, small integers inside; a mode is a row of facts, which others ask."""
+"""Rounding modes: names for callers, small integers for kernels, and a row of properties for each mode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ABOVE_ZERO, FROM_HALF, ABOVE_HALF, NEVER = Start(0.0, False), Start(0.5, True), 
 
 
 class Facts(NamedTuple):
-    """What there is to know of a mode beside its arithmetic, which stands in core/rounding.py."""
+    """The properties of a mode; its arithmetic is in core/rounding.py."""
 
     sentence: str  # what it does, for explanations
     starts: Callable[[bool, bool], Start]  # (the smaller magnitude is odd, the value is negative) -> where to go away

@@ -1,4 +1,4 @@
-"""Numba's options in one place: scalar functions, shared ones, and kernels that are kept on disk."""
+"""Numba's compiler options: for scalar functions, for shared ones, and for kernels that are kept on disk."""
 
 from __future__ import annotations
 

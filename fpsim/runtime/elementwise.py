@@ -19,7 +19,10 @@ Run = Callable[[tuple[Array, ...], tuple[Array, ...], int], None]
 def run_elementwise(
     run: Run, sources: tuple[Array, ...], targets: tuple[Array, ...], shape: tuple[int, ...], whole: bool = True
 ) -> None:
-    """Fill targets (of the shape) from sources that broadcast to it; pieces only, unless `whole`."""
+    """Fill targets of the shape from sources that broadcast to it.
+
+    whole: a thread may get its part of the arrays in one call; otherwise pieces of at most PIECE elements.
+    """
     if targets[0].size <= PIECE and _are_plain(sources, shape) and _are_plain(targets, shape):
         with wrapping():
             run(tuple([x.reshape(-1) for x in sources]), tuple([y.reshape(-1) for y in targets]), 0)
@@ -52,7 +55,7 @@ def run_elementwise(
 
 
 def _are_plain(arrays: tuple[Array, ...], shape: tuple[int, ...]) -> bool:
-    """Whether arrays are runs of memory of one shape, which most are that are short."""
+    """Whether arrays are runs of memory of one shape, as most short ones are."""
     for array in arrays:
         flags = array.flags
         if array.shape != shape or not (flags.c_contiguous and flags.aligned and array.dtype.isnative):
@@ -71,11 +74,11 @@ def _flat(array: Array, shape: tuple[int, ...]) -> Array | None:
 
 def _run_strided(run: Run, sources: tuple[Array, ...], targets: tuple[Array, ...], shape: tuple[int, ...]) -> None:
     """The same for arrays that are broadcast along an axis, have gaps, or a foreign byte order."""
-    spread = [np.broadcast_to(source, shape) for source in sources]
+    full_sources = [np.broadcast_to(source, shape) for source in sources]
     first = 0
     for index in blocks(shape):
         pieces = tuple(
-            np.ascontiguousarray(source[index], source.dtype.newbyteorder("=")).reshape(-1) for source in spread
+            np.ascontiguousarray(source[index], source.dtype.newbyteorder("=")).reshape(-1) for source in full_sources
         )
         results = tuple(np.empty(pieces[0].size, target.dtype.newbyteorder("=")) for target in targets)
         run(pieces, results, first)

@@ -1,4 +1,4 @@
-"""Steps of float arithmetic that the processor has in one instruction: cuts to integers and fused multiply-adds."""
+"""Float operations that the processor has as one instruction: rounding to integers and fused multiply-adds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: a file per kernel, named after what it is made of, and believed only if it is whole.
+"""Compiled kernels on disk: a file per kernel, named after its key, and loaded only if its digest is right.
 
 numba's own `cache=True` looks only at the file that holds a function, so an edited helper in another file goes
 unnoticed, and it loads whatever bytes it finds as machine code. Here the name of a file follows all that the kernel
@@ -41,16 +41,16 @@ SWITCHES = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_
 
 @lru_cache(maxsize=1)
 def base_folder() -> Path | None:
-    """Where compiled kernels live: below FPSIM_CACHE_DIR, NUMBA_CACHE_DIR or the user's cache; None without a home."""
-    chosen = os.environ.get("FPSIM_CACHE_DIR") or os.environ.get("NUMBA_CACHE_DIR")
+    """Folder of compiled kernels: in FPSIM_CACHE_DIR, NUMBA_CACHE_DIR or the user's cache; None without a home."""
+    folder = os.environ.get("FPSIM_CACHE_DIR") or os.environ.get("NUMBA_CACHE_DIR")
     try:
-        return (Path(chosen) if chosen else _user_cache()) / "fpsim-kernels"
+        return (Path(folder) if folder else _user_cache()) / "fpsim-kernels"
     except RuntimeError:  # no home directory, as in some containers
         return None
 
 
 def _user_cache() -> Path:
-    """The folder that the system has for such things."""
+    """The folder in which the system keeps caches of programs."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
     if os.name == "nt":
@@ -75,7 +75,7 @@ class KernelFiles(caching.CompileResultCacheImpl):  # type: ignore[misc]
 
     @cached_property
     def _key(self) -> str | None:
-        """What the function is made of; None where that is not known, and nothing is kept."""
+        """The key of the function; None where it has none, and nothing is kept."""
         try:
             return key_of(self._dispatcher)
         except UnknownPart:
@@ -106,13 +106,13 @@ class KernelFiles(caching.CompileResultCacheImpl):  # type: ignore[misc]
             # code needs none of them, and the compiler loads them when it next has something to compile
             rtsys.initialize(target_context)
             return self.rebuild(target_context, pickle.loads(content))
-        except Exception:  # whole, but of no use here: as good as none
+        except Exception:  # complete, but of no use here: treated as absent
             return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
         """Keep a kernel for later processes where there is room for it."""
         path = self.path(signature, getattr(result, "target_context", None) or self._dispatcher.targetctx)
-        if path is None or result.library.has_dynamic_globals or any(not each.can_cache for each in result.lifted):
+        if path is None or result.library.has_dynamic_globals or any(not loop.can_cache for loop in result.lifted):
             return
         with contextlib.suppress(Exception):  # a full or read-only disk costs time, not results
             write_whole(path, dumps(self.reduce(result)))

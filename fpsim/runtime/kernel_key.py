@@ -1,4 +1,4 @@
-"""What a kernel is made of, as a key: code, constants, captured values and callees, and theirs in turn.
+"""The key of a compiled kernel: its code, constants, captured values and callees, and those of the callees in turn.
 
 Two functions have one key only where they compile to the same machine code for the same arguments, processor and
 versions. Docstrings, comments and line numbers are not part of it, so editing them compiles nothing again; nor is what
@@ -67,8 +67,8 @@ class _Parts:
             text = self._text(plain)
             self.texts[place] = f"{name} {text}"
             if plain is not function:
-                own = _without_places(text)
-                if _described.setdefault(name, own) != own:
+                description = _without_places(text)
+                if _described.setdefault(name, description) != description:
                     raise UnknownPart(f"{name} was edited after this process had used it.")
         return f"@{place}{options}"
 
@@ -121,8 +121,8 @@ class _Parts:
         if isinstance(value, types.ModuleType):
             if _is_library(value.__name__):
                 return f"module:{value.__name__}"
-            found = [f"{name}={self.describe(vars(value)[name], names)}" for name in names if name in vars(value)]
-            return f"module:{value.__name__}({', '.join(found)})"
+            members = [f"{name}={self.describe(vars(value)[name], names)}" for name in names if name in vars(value)]
+            return f"module:{value.__name__}({', '.join(members)})"
         if isinstance(value, type):
             return self._describe_class(value, names)
         if hasattr(value, "py_func"):
@@ -159,8 +159,8 @@ def _code_text(code: types.CodeType, doc: str | None, parts: _Parts) -> str:
     if constants and doc is not None and constants[0] == doc:
         constants[0] = None
     inner = [
-        _code_text(one, None, parts) if isinstance(one, types.CodeType) else parts.describe(one, [])
-        for one in constants
+        _code_text(constant, None, parts) if isinstance(constant, types.CodeType) else parts.describe(constant, [])
+        for constant in constants
     ]
     shape = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
@@ -170,18 +170,18 @@ def _code_text(code: types.CodeType, doc: str | None, parts: _Parts) -> str:
 def _names(code: types.CodeType) -> Iterator[str]:
     """The global and attribute names in a function and in those that it defines."""
     yield from code.co_names
-    for one in code.co_consts:
-        if isinstance(one, types.CodeType):
-            yield from _names(one)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
 
 
 def _without_places(text: str) -> str:
-    """A description without the places of callees, which depend on where the walk began."""
+    """A description without the places of callees, which depend on the function that was described first."""
     return "@".join(part.lstrip("0123456789") for part in text.split("@"))
 
 
 def _is_library(module: str) -> bool:
-    """Whether the versions of libraries, which the file's name holds, speak for a module."""
+    """Whether the versions of libraries, which the file's name holds, identify the code of a module."""
     return module.partition(".")[0] in LIBRARIES
 
 

@@ -57,7 +57,7 @@ def wrapping() -> AbstractContextManager[Any]:
 
 
 def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first: int) -> None:
-    """The same for arrays with gaps, transposed ones, foreign byte orders and odd addresses."""
+    """The same for arrays with gaps, transposed ones, foreign byte orders and unaligned addresses."""
     buffers = _buffers(stages, min(PIECE, source.size))
     result = np.empty(min(PIECE, source.size), stages[-1].dtype)
     for index in blocks(source.shape):

@@ -1,4 +1,4 @@
-"""What the processor does with floats in this thread: its rounding mode, its flushing of subnormals, and how to ask."""
+"""The processor's rounding mode and flushing of subnormals in this thread: how to read them, and to set them."""
 
 from __future__ import annotations
 

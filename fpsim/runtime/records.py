@@ -1,4 +1,4 @@
-"""Named tuples from arrays: layouts travel to kernels as arrays, and become registers there."""
+"""Named tuples from arrays: layouts are passed to kernels as arrays, and are held in registers there."""
 
 from __future__ import annotations
 

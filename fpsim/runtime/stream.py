@@ -1,8 +1,8 @@
-"""Stores that bypass the caches, and loads that are announced, for arrays too large to be found there.
+"""Stores that bypass the caches, and prefetched loads, for arrays too large for the caches.
 
 An ordinary store first reads the line that it overwrites; for a cast that is a third to a half of all traffic. Blocks
-are computed into a buffer in the L1 cache and sent from there, while a later block is on its way. Measured:
-docs/performance.md.
+are computed into a buffer in the L1 cache and written to memory from there, while a later block is prefetched.
+Measured: docs/performance.md.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def prefetch_block(_typing: Any, sources: Any, start: Any) -> Any:
-        """Announce the loads of BLOCK elements AHEAD bytes behind element `start`, which may lie beyond the end.
+        """Prefetch BLOCK elements AHEAD bytes behind element `start`, which may lie beyond the end.
 
         sources: an array, or a tuple of arrays.
         """
@@ -92,7 +92,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def prefetch_line(_typing: Any, source: Any, index: Any) -> Any:
-        """Announce a load of source[index], which may lie beyond the end."""
+        """Prefetch source[index], which may lie beyond the end."""
         signature = types.void(source, types.intp)
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -133,7 +133,8 @@ def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
 
     Args:
       fill: `(sources, start, count, target, facts, state) -> state` computes the results of elements start .. start +
-        count into target[:count]; state: what the last call gave, 0 at first.
+        count into target[:count]; facts: what the computation needs to know, such as the numbers of a layout; state:
+        what the last call returned, 0 at first.
       streamed: results go around the caches, BLOCK at a time.
       block: elements of a block otherwise; 0 for all at once.
     """
@@ -161,19 +162,22 @@ def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
     return around_caches if streamed else plain
 
 
-def element_loop(one: Any, streamed: bool) -> Any:
-    """The scalar function `(source, target, facts)`: target[i] = one(source[i], facts); streamed: around the caches."""
-    one = shared(one)
+def element_loop(convert: Any, streamed: bool) -> Any:
+    """The scalar function `(source, target, facts)`: target[i] = convert(source[i], facts).
+
+    streamed: results go around the caches.
+    """
+    convert = shared(convert)
 
     @scalar
     def plain(source: Any, target: Any, facts: Any) -> None:
         for i in range(target.size):
-            target[i] = one(source[i], facts)
+            target[i] = convert(source[i], facts)
 
     def fill(source: Any, start: int, count: int, target: Any, facts: Any, state: int) -> int:
         piece = source[start : start + count]
         for i in range(count):
-            target[i] = one(piece[i], facts)
+            target[i] = convert(piece[i], facts)
         return state
 
     return block_loop(fill, streamed) if streamed else plain

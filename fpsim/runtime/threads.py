@@ -1,4 +1,4 @@
-"""Splits long arrays over the processor's cores. Kernels release the GIL, so plain threads do."""
+"""Splits long arrays over the processor's cores. Kernels release the GIL, so Python threads are enough."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def over_spans(size: int, work: Callable[[int, int], None], alignment: int = ALI
         return
     spans = list(_spans(size, workers, alignment))
     try:
-        others = [_pool(workers - 1).submit(work, *span) for span in spans[1:]]
+        futures = [_pool(workers - 1).submit(work, *span) for span in spans[1:]]
     except RuntimeError:  # the interpreter is shutting down and takes no more threads; spans may be done twice
         work(0, size)
         return
     try:
         work(*spans[0])
     finally:
-        for other in others:
-            other.result()
+        for future in futures:
+            future.result()

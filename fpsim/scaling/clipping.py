@@ -119,10 +119,10 @@ def _last(top: Fraction, step: Fraction, start: Start, width: int) -> float:
     limit = np.finfo(real).max
     if edge > Fraction(float(limit)):
         return float(limit)
-    found = real(float(edge)) if edge else real(0)
-    while Fraction(float(found)) > edge or (Fraction(float(found)) == edge and not inclusive):
-        found = np.nextafter(found, real(-math.inf))
-    return float(found)
+    last = real(float(edge)) if edge else real(0)
+    while Fraction(float(last)) > edge or (Fraction(float(last)) == edge and not inclusive):
+        last = np.nextafter(last, real(-math.inf))
+    return float(last)
 
 
 def _widened(array: Array) -> Array:
@@ -159,8 +159,8 @@ def _quotients(
         back=False,
     )  # fmt: skip
     if scales is not None:
-        given = np.broadcast_to(np.asarray(scales, np.float32), tiles.grid)
-        run_scales(job, np.ascontiguousarray(given).reshape(tiles.tiles))
+        tile_scales = np.broadcast_to(np.asarray(scales, np.float32), tiles.grid)
+        run_scales(job, np.ascontiguousarray(tile_scales).reshape(tiles.tiles))
     else:
         counts = np.zeros(5, np.int64)
         dtype = plan.code_dtype

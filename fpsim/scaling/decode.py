@@ -1,4 +1,4 @@
-"""From codes and scales to values. Loaded with numba at the first call."""
+"""Decodes codes and scales to values. Loaded with numba at the first call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an array to codes and scales, and to the values that these stand for. Fills arrays that are given to it."""
+"""Encodes an array to codes and scales, or quantises it to the values that these stand for, into existing arrays."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def encode_into(
         _refuse_for_log(words_of_cast, scales)
         return _encode_log(source, source_fmt, element, fill), None
     options = element_options_of(element, scaling, *words_of_cast)
-    given = None if scales is None else given_scales(scales, source.shape, scaling)
+    tile_scales = None if scales is None else given_scales(scales, source.shape, scaling)
     if isinstance(element, IntegerFormat) and not scaling.symmetric:
-        return _encode_affine(source, source_fmt, element, options, given, fill), None
+        return _encode_affine(source, source_fmt, element, options, tile_scales, fill), None
 
     from fpsim.scaling.run_tiles import Grid, run_scales, run_tiles, settle_tensor
 
     tiles = tiling(source.shape, scaling.block)
     job = _job(source, source_fmt, element, scaling, options, words(fill.codes), back=False)
-    if given is not None:
-        np.copyto(fill.scales, given)
+    if tile_scales is not None:
+        np.copyto(fill.scales, tile_scales)
         run_scales(job, fill.scales.reshape(tiles.tiles))
         return ScaleReport(tiles=fill.scales.size), None
     counts = np.zeros(5, np.int64)
@@ -177,16 +177,16 @@ def given_scales(scales: npt.ArrayLike, shape: tuple[int, ...], scaling: Scaling
     grid = tiling(shape, scaling.block).grid
     try:
         with np.errstate(all="ignore"):
-            given = np.ascontiguousarray(np.broadcast_to(array.astype(np.float32), grid)).reshape(grid)
+            tile_scales = np.ascontiguousarray(np.broadcast_to(array.astype(np.float32), grid)).reshape(grid)
     except ValueError:
         raise ValueError(
             f"scales must be one per tile, shape {grid} for x of shape {shape} and block {scaling.block}, "
             f"or broadcast to that; got shape {array.shape}."
         ) from None
-    valid = ((given > 0) & (given < np.inf)) | np.isnan(given)
+    valid = ((tile_scales > 0) & (tile_scales < np.inf)) | np.isnan(tile_scales)
     if not valid.all():
-        raise ValueError(f"scales must be positive and finite in float32; got {given[~valid][0]}.")
-    return given
+        raise ValueError(f"scales must be positive and finite in float32; got {tile_scales[~valid][0]}.")
+    return tile_scales
 
 
 def _encode_affine(
@@ -194,7 +194,7 @@ def _encode_affine(
     source_fmt: Format,
     element: IntegerFormat,
     options: CastOptions,
-    given: Array | None,
+    tile_scales: Array | None,
     fill: ScaledArrays[Array],
 ) -> ScaleReport:
     from fpsim.scaling.zero_points_and_logs import encode_affine
@@ -208,7 +208,7 @@ def _encode_affine(
         None if fill.scale_codes is None else fill.scale_codes.reshape(tiles.tiles),
         fill.zero_points.reshape(tiles.tiles),
     )
-    grid = None if given is None else given.reshape(tiles.tiles)
+    grid = None if tile_scales is None else tile_scales.reshape(tiles.tiles)
     if source.size:
         encode_affine(words(source), source_fmt, element, fill.scaling, options, tiles, grid, targets, counts)
     return ScaleReport(fill.scales.size, *(int(count) for count in counts))

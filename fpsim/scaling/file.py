@@ -1,4 +1,4 @@
-"""Files of arrays and a header, .npz and .safetensors: complete or absent, and any damage is noticed.
+"""Files of arrays and a header, .npz and .safetensors: written completely or not at all, checked when read.
 
 safetensors has no checksum, and that of a zip covers the bytes of one array only. So the header carries a SHA-256 over
 itself and over every array's name, dtype, shape and bytes. Files are untrusted: nothing is unpickled, and sizes are
@@ -114,12 +114,12 @@ def load(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, Any]
 
 
 def _kind(path: Path) -> tuple[Reader, Writer]:
-    """What reads and writes files with the ending of that path."""
-    found = KINDS.get(path.suffix.lower())
-    if found is None:
+    """The functions that read and write files with the ending of a path."""
+    functions = KINDS.get(path.suffix.lower())
+    if functions is None:
         example = path.with_suffix(".npz").name if path.stem else "codes.npz"
         raise ValueError(f"the file's name must end in {' or '.join(KINDS)}; got {path.name!r}. Use {example!r}.")
-    return found
+    return functions
 
 
 def _checked_array(name: str, x: Array) -> Array:

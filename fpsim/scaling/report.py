@@ -65,7 +65,7 @@ class ScaleCounts:
 
     def merge(self, other: ScaleCounts) -> ScaleCounts:
         """The counts of both."""
-        return ScaleCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return ScaleCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def saturation_rate(self) -> float:

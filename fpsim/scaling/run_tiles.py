@@ -1,8 +1,8 @@
 """Runs the tile loops over arrays of any layout and dtype, on every core. Loaded with numba at the first call.
 
-Tiles that fit the cache go from amax to codes strip by strip. Larger ones (a whole tensor, a column) are read twice:
-all of them for the amax, then for the codes. Arrays that are not contiguous floats of the width that the arithmetic
-has are converted in pieces that stay in the cache.
+Tiles that fit the cache go from amax (largest magnitude) to codes by strips, which stay in the cache. Larger ones (a
+whole tensor, a column) are read twice: all of them for the amax, then for the codes. Arrays that are not contiguous
+floats of the width that the arithmetic has are converted in pieces that stay in the cache.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ class Job(NamedTuple):
         return element_plan(self.options, self.width, integer=self.integer)
 
     def layouts(self) -> tuple[Array, Array]:
-        """Of the elements' encoder and decoder."""
+        """Layouts of the elements' encoder and decoder."""
         encoder = self.encoder()
         decoder = decode_plan(self.options.fmt, self.width) if self.back else None
         word: Any = np.uint32 if self.width == 32 else np.uint64
         return encoder.layout, decoder.layout if decoder else np.zeros(len(DecodeLayout._fields), word)
 
     def seed(self) -> tuple[Any, Any]:
-        """Its two words."""
+        """The low and the high word of the seed."""
         seed = self.options.seed or 0
         return np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32)
 
@@ -145,8 +145,8 @@ def run_scales(job: Job, scales: Array, factors: Array | None = None) -> None:
 def find_amax(job: Job) -> float:
     """Largest magnitude of an array, NaN aside, and Inf unless it propagates."""
     tiling = job.tiling
-    whole = [Place(batch, (0, tiling.rows), (0, tiling.columns)) for batch in range(tiling.batch)]
-    tops = [_group_tops(job, place, 1, tiling.columns) for place in whole if job.source.size]
+    matrices = [Place(batch, (0, tiling.rows), (0, tiling.columns)) for batch in range(tiling.batch)]
+    tops = [_group_tops(job, place, 1, tiling.columns) for place in matrices if job.source.size]
     word = np.uint32 if job.width == 32 else np.uint64
     real: Any = np.float32 if job.width == 32 else np.float64
     highest = max((int(top[0]) for top, _ in tops), default=0)
@@ -161,9 +161,9 @@ def settle_tensor(job: Job, counts: Array) -> TensorScale:
     if not job.plan.scaling.tensor_scale:
         return TensorScale()
     with ieee_arithmetic():
-        found = tensor_scale(job.plan, find_amax(job))
-    counts[CLAMPED_LOW] += found.clamped
-    return found
+        scale = tensor_scale(job.plan, find_amax(job))
+    counts[CLAMPED_LOW] += scale.clamped
+    return scale
 
 
 class Place(NamedTuple):
@@ -327,11 +327,11 @@ def _run_twice(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
 
 
 def _group_tops(job: Job, place: Place, count: int, tile_columns: int) -> tuple[Array, Array]:
-    """(bits of the finite amax, what else there is) of the tiles of a place, which is one band."""
+    """(bits of the finite amax, flags of NaN and Inf) of the tiles of a place, which is one band."""
     word: Any = np.uint32 if job.width == 32 else np.uint64
     infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
     columns = tile_columns if count > 1 else max(place.columns[1] - place.columns[0], 1)
-    found: list[Array] = []
+    part_tops: list[Array] = []
     loop = amax_strips(job.width, _shape(job, columns))
     rows = max(place.rows[1] - place.rows[0], 1)
 
@@ -339,26 +339,26 @@ def _group_tops(job: Job, place: Place, count: int, tile_columns: int) -> tuple[
         tops = np.zeros(count, word)
         with wrapping():
             for piece in pieces(job, part, (1, columns if count > 1 else 1)):
-                here, columns_here = _tiles_of(piece, place, columns, tops)
-                loop(load(job, piece.of(job.source)), here[np.newaxis], rows, columns_here)
-        found.append(tops)
+                piece_tops, piece_columns = _tiles_of(piece, place, columns, tops)
+                loop(load(job, piece.of(job.source)), piece_tops[np.newaxis], rows, piece_columns)
+        part_tops.append(tops)
 
     step = (1, columns if count > 1 else 1)
     over_parts(place, step, add)
-    tops = np.maximum.reduce(found)
+    tops = np.maximum.reduce(part_tops)
     specials = np.zeros(count, np.uint8)
     if int(tops.max(initial=0)) >= infinity:
         finite = np.where(tops < infinity, tops, 0).astype(word)
-        look = specials_loop(job.width)
+        find = specials_loop(job.width)
         with wrapping():
             for piece in pieces(job, place, step):
-                here, columns_here = _tiles_of(piece, place, columns, tops.copy())
-                seen = np.zeros(here.size, np.uint8)
-                look(load(job, piece.of(job.source)), here[np.newaxis], seen[np.newaxis], rows, columns_here)
+                piece_tops, piece_columns = _tiles_of(piece, place, columns, tops.copy())
+                seen = np.zeros(piece_tops.size, np.uint8)
+                find(load(job, piece.of(job.source)), piece_tops[np.newaxis], seen[np.newaxis], rows, piece_columns)
                 start = (piece.columns[0] - place.columns[0]) // columns
-                part = slice(start, start + here.size)
+                part = slice(start, start + piece_tops.size)
                 specials[part] |= seen
-                finite[part] = np.where(tops[part] < infinity, tops[part], np.maximum(finite[part], here))
+                finite[part] = np.where(tops[part] < infinity, tops[part], np.maximum(finite[part], piece_tops))
         tops = finite
     return tops, specials
 

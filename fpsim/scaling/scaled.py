@@ -259,32 +259,32 @@ def encode_both_ways(x: npt.ArrayLike, fmt: Any, scaling: Scaling = TILE_1X128, 
     return encode_scaled(x, fmt, scaling, **cast), encode_scaled(x, fmt, scaling.transposed(), **cast)
 
 
-def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scaling, given: bool) -> Scaled:
+def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scaling, has_scales: bool) -> Scaled:
     """Arrays to fill: those of an earlier result, or new ones.
 
     Raises:
       ValueError: out does not fit.
     """
     if out is None:
-        return _new_targets(source, element, scaling, given)
-    wanted = f"out must be a Scaled of shape {source.shape} in {element} with {scaling!r}"
+        return _new_targets(source, element, scaling, has_scales)
+    requirement = f"out must be a Scaled of shape {source.shape} in {element} with {scaling!r}"
     if not isinstance(out, Scaled):
-        raise ValueError(f"{wanted}; got {type(out).__name__}.")
+        raise ValueError(f"{requirement}; got {type(out).__name__}.")
     if out.shape != source.shape or out.fmt != element or out.scaling != scaling:
-        raise ValueError(f"{wanted}; got {out!r}.")
+        raise ValueError(f"{requirement}; got {out!r}.")
     arrays = [array for array in (out.codes, out.scales, out.scale_codes, out.zero_points) if array is not None]
     if not all(array.flags.c_contiguous and array.flags.writeable for array in arrays):
-        raise ValueError(f"{wanted} in contiguous writeable arrays; got parts or read-only ones. Leave it out.")
-    fresh = _new_targets(source[:0] if source.ndim else source, element, scaling, given)
+        raise ValueError(f"{requirement} in contiguous writeable arrays; got parts or read-only ones. Leave it out.")
+    fresh = _new_targets(source[:0] if source.ndim else source, element, scaling, has_scales)
     if (out.scale_codes is None) != (fresh.scale_codes is None):
-        return _new_targets(source, element, scaling, given)
+        return _new_targets(source, element, scaling, has_scales)
     return out
 
 
-def _new_targets(source: Array, element: Element, scaling: Scaling, given: bool) -> Scaled:
+def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: bool) -> Scaled:
     grid = tiling(source.shape, scaling.block).grid
     fmt = scaling.scale_format
-    with_codes = fmt.bits <= 16 and not given and not isinstance(element, LogFMT)
+    with_codes = fmt.bits <= 16 and not has_scales and not isinstance(element, LogFMT)
     zero_points = None
     if isinstance(element, LogFMT):
         zero_points = np.empty(grid, np.float32)

@@ -1,4 +1,4 @@
-"""Codes with a scale per tile, wherever the arrays lie: what encoding fills, decoding reads, and a user looks at."""
+"""Codes with a scale per tile, in the memory of the CPU or of a GPU: the base of the records that encoding returns."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class ScaledArrays(ABC, Generic[ArrayT]):
                 )
 
     def _arrays(self) -> dict[str, Any]:
-        """Those that are there, by name."""
-        found = {name: getattr(self, name) for name in ARRAYS}
-        return {name: array for name, array in found.items() if array is not None}
+        """The arrays that are not None, by name."""
+        arrays = {name: getattr(self, name) for name in ARRAYS}
+        return {name: array for name, array in arrays.items() if array is not None}
 
     def _per_tile(self) -> dict[str, Any]:
-        """The same without codes."""
+        """The arrays with one element per tile: all but the codes."""
         return {name: array for name, array in self._arrays().items() if name != "codes"}
 
     @staticmethod

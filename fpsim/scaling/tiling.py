@@ -19,7 +19,7 @@ class Tiling(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of the array as a batch of matrices."""
+        """Shape of the array as a batch of matrices."""
         return self.batch, self.rows, self.columns
 
     @property
@@ -32,8 +32,8 @@ class Tiling(NamedTuple):
 def tile_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
     """The size of a tile along each axis; docs/scaling.md says how a block meets a shape of another length."""
     missing = len(shape) - len(block)
-    whole = [-1 if block[0] == -1 else 1] * max(missing, 0) + list(block[max(-missing, 0) :])
-    return tuple(max(length if size == -1 else min(size, length), 1) for size, length in zip(whole, shape, strict=True))
+    sizes = [-1 if block[0] == -1 else 1] * max(missing, 0) + list(block[max(-missing, 0) :])
+    return tuple(max(length if size == -1 else min(size, length), 1) for size, length in zip(sizes, shape, strict=True))
 
 
 @lru_cache(maxsize=4096)

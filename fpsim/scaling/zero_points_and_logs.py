@@ -53,7 +53,7 @@ def encode_affine(
     scaling: Scaling,
     options: CastOptions,
     tiling: Tiling,
-    given: Array | None,
+    tile_scales: Array | None,
     targets: tuple[Array, Array, Array | None, Array],
     counts: Array,
 ) -> None:
@@ -76,17 +76,17 @@ def encode_affine(
         factors = np.empty(tiles, real)
         with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
             range_kernel(width)(matrix, low, high, specials, *size)
-            if given is None:
-                spread = np.minimum(high - low, largest)
+            if tile_scales is None:
+                ranges = np.minimum(high - low, largest)
                 target_codes = np.empty(0, np.uint8)
                 if scale_codes is not None:
                     target_codes = scale_codes[batch, band:stop].reshape(-1)
                 plan.settle(
-                    spread.view(word).reshape(-1), specials.reshape(-1), scales[batch, band:stop].reshape(-1),
+                    ranges.view(word).reshape(-1), specials.reshape(-1), scales[batch, band:stop].reshape(-1),
                     target_codes, factors.reshape(-1), counts, *plan.arguments(TensorScale()),
                 )  # fmt: skip
             else:
-                scales[batch, band:stop] = given[batch, band:stop]
+                scales[batch, band:stop] = tile_scales[batch, band:stop]
                 wide = scales[batch, band:stop].astype(real)
                 factors = wide if plan.applied == BY_SCALE else real(1) / wide
             zero_point_kernel(width, nearest.kind, plan.applied)(

@@ -245,13 +245,13 @@ def encode_scaled(
       (torch.float8_e4m3fn, torch.Size([2, 1]))
     """
     _refuse_other(x)
-    given = array_of(scales) if isinstance(scales, Tensor) else scales
+    scale_array = array_of(scales) if isinstance(scales, Tensor) else scales
     check_keywords(encode_scaled, keywords, SCALED_DEFAULTS)
-    return _encoded_tensors(x, fmt, scaling, {**keywords, "scales": given})
+    return _encoded_tensors(x, fmt, scaling, {**keywords, "scales": scale_array})
 
 
-def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling, words: dict[str, Any]) -> ScaledTensors:
-    encoded = scaled_cast.encode_scaled(array_of(x), fmt, scaling, **words)
+def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling, keywords: dict[str, Any]) -> ScaledTensors:
+    encoded = scaled_cast.encode_scaled(array_of(x), fmt, scaling, **keywords)
     parts = (encoded.scale_codes, encoded.tensor_scale, encoded.zero_points)
     optional = [None if part is None else tensor_of(np.asarray(part)) for part in parts]
     return ScaledTensors(tensor_of(encoded.codes), tensor_of(encoded.scales), *optional)
@@ -276,12 +276,12 @@ def view_as_dtype(codes: Tensor, fmt: Any) -> Tensor:
     dtype = dtype_of(element)
     if dtype is None:
         raise ValueError(f"torch has no dtype that stores one code of {element} per element; keep them as integers.")
-    if codes.dtype != (wanted := getattr(torch, element.storage.name)):
-        raise ValueError(f"codes of {element} must be {wanted}; got {codes.dtype}. fp.torch.encode makes them.")
+    if codes.dtype != (expected := getattr(torch, element.storage.name)):
+        raise ValueError(f"codes of {element} must be {expected}; got {codes.dtype}. fp.torch.encode makes them.")
     return codes.view(dtype)
 
 
-# ---- checks at the door
+# ---- validation of arguments
 
 
 def _refuse_elsewhere(x: object, name: str) -> None:
@@ -319,7 +319,7 @@ def _text(fmt: Any, scaling: Any, rounding: Any, overflow: Any, subnormals: Any,
     """The text of a cast."""
     try:
         return _cached_text(fmt, scaling, rounding, overflow, subnormals, random_bits)
-    except TypeError:  # something that cannot be hashed: let the checks say what is wrong with it
+    except TypeError:  # something that cannot be hashed: the checks raise the error that says why
         return spec_text(fmt, scaling, rounding, overflow, subnormals, random_bits)
 
 

@@ -253,40 +253,40 @@ def quantize_linears(
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     _refuse_no_recipe(recipe)
-    wanted, unwanted = _patterns(pattern, "pattern"), _patterns(exclude, "exclude")
+    included, excluded = _patterns(pattern, "pattern"), _patterns(exclude, "exclude")
     names: dict[torch.nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if type(module) is torch.nn.Linear:
             names.setdefault(module, []).append(name)
-    chosen = {
-        module: known[0]
-        for module, known in names.items()
-        if any(fnmatchcase(name, glob) for name in known for glob in wanted)
-        and not any(fnmatchcase(name, glob) for name in known for glob in unwanted)
+    layers = {
+        module: layer_names[0]
+        for module, layer_names in names.items()
+        if any(fnmatchcase(name, glob) for name in layer_names for glob in included)
+        and not any(fnmatchcase(name, glob) for name in layer_names for glob in excluded)
     }
-    if not chosen:
-        known_names = [name for known in names.values() for name in known]
-        raise ValueError(_nothing_matches(model, known_names, wanted, unwanted))
-    for module, name in chosen.items():
+    if not layers:
+        known_names = [name for layer_names in names.values() for name in layer_names]
+        raise ValueError(_nothing_matches(model, known_names, included, excluded))
+    for module, name in layers.items():
         assert isinstance(module, torch.nn.Linear)
         QuantLinear._take_over(module, recipe, name)
     for layer in model.modules():
-        if isinstance(layer, torch.nn.TransformerEncoderLayer) and (layer.linear1 in chosen or layer.linear2 in chosen):
+        if isinstance(layer, torch.nn.TransformerEncoderLayer) and (layer.linear1 in layers or layer.linear2 in layers):
             layer.activation_relu_or_gelu = 0  # the fused path knows ReLU and GELU only
-    return list(chosen.values())
+    return list(layers.values())
 
 
-def _patterns(patterns: str | Sequence[str], what: str) -> list[str]:
-    found = [patterns] if isinstance(patterns, str) else patterns
-    if not isinstance(found, Sequence) or not all(isinstance(glob, str) for glob in found):
-        raise TypeError(f"{what} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {patterns!r}.")
-    return list(found)
+def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:
+    globs = [patterns] if isinstance(patterns, str) else patterns
+    if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
+        raise TypeError(f"{label} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {patterns!r}.")
+    return list(globs)
 
 
-def _nothing_matches(model: torch.nn.Module, names: list[str], wanted: list[str], unwanted: list[str]) -> str:
+def _nothing_matches(model: torch.nn.Module, names: list[str], included: list[str], excluded: list[str]) -> str:
     quantized = sum(isinstance(module, QuantLinear) for module in model.modules())
-    but = f" without {', '.join(map(repr, unwanted))}" if unwanted else ""
+    but = f" without {', '.join(map(repr, excluded))}" if excluded else ""
     known = ", ".join(repr(name) for name in names) if names else "none"
     already = f" Quantised already: {quantized}." if quantized else ""
-    globs = ", ".join(map(repr, wanted))
+    globs = ", ".join(map(repr, included))
     return f"pattern {globs}{but} matches no torch.nn.Linear of the model, which has {known}.{already}"

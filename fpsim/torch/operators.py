@@ -1,4 +1,4 @@
-"""The casts as opaque torch operators: what they do travels as a text, so that compiled graphs can hold them."""
+"""The casts as opaque torch operators: a text argument describes the cast, so that compiled graphs can hold them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Spec(NamedTuple):
     random_bits: int
 
     def keywords(self, seed: int | None) -> dict[str, Any]:
-        """Of the cast."""
+        """The keywords of the cast."""
         words: dict[str, Any] = {
             "rounding": self.rounding, "subnormals": self.subnormals, "seed": seed, "random_bits": self.random_bits,
         }  # fmt: skip
@@ -82,7 +82,7 @@ def spec_text(
     # the seed comes later, with the data; formats of elements without a cast of their own are checked as any other
     word = "nonfinite" if overflow is None else overflow
     cast_options(element if isinstance(element, Format) else FP32, mode, word, subnormals, 0, random_bits)
-    if scaling is not None:  # an array of nothing, to see whether format and scaling go together
+    if scaling is not None:  # an empty array, to see whether format and scaling go together
         keywords = Spec(element, scaling, mode, overflow, subnormals, random_bits).keywords(0)
         scaled_cast.encode_scaled(np.empty((0, 0), np.float32), element, scaling, **keywords)
     facts: dict[str, Any] = {
@@ -119,7 +119,7 @@ def tensor_of(array: Array) -> Tensor:
 
 
 def result_dtype(x: Tensor, spec: Spec) -> torch.dtype:
-    """Of quantised values: float32, but float64 where a cast without scales keeps float64 input."""
+    """The dtype of quantised values: float32, but float64 where a cast without scales keeps float64 input."""
     return torch.float64 if x.dtype == torch.float64 and spec.scaling is None else torch.float32
 
 
@@ -135,13 +135,13 @@ def _scales_array(scales: Tensor | None) -> Array | None:
 
 
 def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
-    how = spec_from(spec)
-    array, keywords = array_of(x), how.keywords(_seed_number(seed))
-    if how.scaling is None:
-        fmt: Any = how.element
+    cast = spec_from(spec)
+    array, keywords = array_of(x), cast.keywords(_seed_number(seed))
+    if cast.scaling is None:
+        fmt: Any = cast.element
         return tensor_of(quantize(array, fmt, **keywords))
-    given = _scales_array(scales)
-    return tensor_of(scaled_cast.quantize_scaled(array, how.element, how.scaling, scales=given, **keywords))
+    scale_array = _scales_array(scales)
+    return tensor_of(scaled_cast.quantize_scaled(array, cast.element, cast.scaling, scales=scale_array, **keywords))
 
 
 def _like_values(x: Tensor, spec: str) -> Tensor:
@@ -167,12 +167,12 @@ quantize_op.register_autograd(_refuse_gradient)
 
 
 def _kept(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
-    how = spec_from(spec)
-    cast_words: dict[str, Any] = {"subnormals": how.subnormals, "seed": 0}
-    if how.overflow is not None:
-        cast_words["overflow"] = how.overflow
-    array, given = array_of(x), _scales_array(scales)
-    inside = kept_elements(array, how.element, how.scaling, how.rounding, given, **cast_words)
+    cast = spec_from(spec)
+    cast_words: dict[str, Any] = {"subnormals": cast.subnormals, "seed": 0}
+    if cast.overflow is not None:
+        cast_words["overflow"] = cast.overflow
+    array, scale_array = array_of(x), _scales_array(scales)
+    inside = kept_elements(array, cast.element, cast.scaling, cast.rounding, scale_array, **cast_words)
     return tensor_of(np.ascontiguousarray(inside).reshape(x.shape))
 
 

@@ -1,7 +1,7 @@
 """CPU loops of the arithmetic over the integer core: every format, mode, policy and flag, one compilation each.
 
 Tables are built from these loops, and float kernels tested against them. Codes are 64-bit words here, and all that
-varies travels as a number, so that an operation compiles once.
+varies is passed as a number, so that an operation compiles once.
 """
 
 from __future__ import annotations

@@ -147,11 +147,11 @@ def binary_kernel(name: str, width: int, nearest: bool) -> Any:
 
     def binary(a: Any, b: Any, codes: Any, la: Any, lb: Any, out: Any, mode: int, flip: Any) -> None:
         fa, fb, f = decode_fields(la), decode_fields(lb), encode_fields(out)
-        how = TO_NEAREST if nearest else mode
+        used_mode = TO_NEAREST if nearest else mode
         for i in range(codes.size):
             x, y = word(decode(word(a[i]), fa)), word(word(decode(word(b[i]), fb)) ^ flip)
-            bits = operation(x, y, how)
-            code, _ = encode(bits, no_random, f, how, EVERY_KIND)
+            bits = operation(x, y, used_mode)
+            code, _ = encode(bits, no_random, f, used_mode, EVERY_KIND)
             codes[i] = code
 
     return kernel(binary)
@@ -173,13 +173,13 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
         a: Any, b: Any, codes: Any, flags: Any, la: Any, lb: Any, out: Any, limits: Any, mode: int, flip: Any
     ) -> None:
         fa, fb, f = decode_fields(la), decode_fields(lb), encode_fields(out)
-        how = TO_NEAREST if nearest else mode
+        used_mode = TO_NEAREST if nearest else mode
         thresholds = thresholds_of(limits)
         for i in range(codes.size):
             p, q = word(a[i]), word(b[i])
             x, y = word(decode(p, fa)), word(word(decode(q, fb)) ^ flip)
-            bits = operation(x, y, how)
-            code, rest = encode(bits, no_random, f, how, EVERY_KIND)
+            bits = operation(x, y, used_mode)
+            code, rest = encode(bits, no_random, f, used_mode, EVERY_KIND)
             codes[i] = code
             raised = raised_by(bits, rest, thresholds)
             if divides:
@@ -239,11 +239,11 @@ def fma_kernel(width: int, nearest: bool) -> Any:
 
     def fma(a: Any, b: Any, c: Any, codes: Any, la: Any, lb: Any, lc: Any, out: Any, mode: int) -> None:
         fa, fb, fc, f = decode_fields(la), decode_fields(lb), decode_fields(lc), encode_fields(out)
-        how = TO_NEAREST if nearest else mode
+        used_mode = TO_NEAREST if nearest else mode
         for i in range(codes.size):
             x, y, z = word(decode(word(a[i]), fa)), word(decode(word(b[i]), fb)), word(decode(word(c[i]), fc))
-            bits, _ = fused(x, y, z, how)
-            code, _ = encode(bits, no_random, f, how, EVERY_KIND)
+            bits, _ = fused(x, y, z, used_mode)
+            code, _ = encode(bits, no_random, f, used_mode, EVERY_KIND)
             codes[i] = code
 
     return kernel(fma)
@@ -261,13 +261,13 @@ def flagged_fma_kernel(width: int, nearest: bool) -> Any:
         a: Any, b: Any, c: Any, codes: Any, flags: Any, la: Any, lb: Any, lc: Any, out: Any, limits: Any, mode: int
     ) -> None:
         fa, fb, fc, f = decode_fields(la), decode_fields(lb), decode_fields(lc), encode_fields(out)
-        how = TO_NEAREST if nearest else mode
+        used_mode = TO_NEAREST if nearest else mode
         thresholds = thresholds_of(limits)
         for i in range(codes.size):
             p, q, r = word(a[i]), word(b[i]), word(c[i])
             x, y, z = word(decode(p, fa)), word(decode(q, fb)), word(decode(r, fc))
-            bits, product = fused(x, y, z, how)
-            code, rest = encode(bits, no_random, f, how, EVERY_KIND)
+            bits, product = fused(x, y, z, used_mode)
+            code, rest = encode(bits, no_random, f, used_mode, EVERY_KIND)
             codes[i] = code
             raised = raised_by(bits, rest, thresholds)
             # 0 * Inf is invalid whatever c is

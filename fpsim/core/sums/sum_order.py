@@ -1,4 +1,6 @@
-"""Scalar core: in which order the terms of a sum are added, for a tile of sums at a time. How, the lanes know.
+"""Scalar core: the order in which the terms of a sum are added, for a tile of sums at a time.
+
+How terms are multiplied and added is left to `Lanes`: one lane, an element of a vector register, holds one sum.
 
 A tile is a row and `n` columns of the results, all of which take the same steps at the same time. `compiled` is what is
 done to the functions inside: `shared` for CPU kernels, nothing elsewhere.
@@ -26,7 +28,7 @@ class Rows(NamedTuple):
 
     a: Any  # (M, K)
     b: Any  # (K, N), or (M * K, N)
-    step: Any  # rows of b for each row of a: 0 where all meet the same ones
+    step: Any  # rows of b for each row of a: 0 where all use the same ones
     c: Any  # (M, N), or empty
 
 
@@ -57,7 +59,7 @@ class Words(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """The steps of one way to hold sums, over n lanes. Words: random words, of which row `w` belongs to this step.
+    """The steps of one representation of sums, over n lanes. words: random words; row `w` is for this step.
 
     multiply `(a, b, row, first, out, o, n, words, w, layouts of a, b, target, mode)`: out[o] = R(a * b[row, first:]).
     add `(t, i, x, j, n, words, w, target of x, of t, mode)`: t[i] = R(t[i] + x[j]).
@@ -88,7 +90,7 @@ def word_filler(compiled: Callable[[Function], Function]) -> Function:
 def tile_in_order(lanes: Lanes, join: Function, fill_words: Function) -> Function:
     """The tile of Sequential, FusedMultiplyAdd and Chunked.
 
-    `(x, out, i, j, n, chunk, chained, fused, f, r, t, words)`: x holds what the lanes take, out is (M, N). chained: the
+    `(x, out, i, j, n, chunk, chained, fused, f, r, t, words)`: x holds the operands, out is (M, N). chained: the
     one chunk starts from c, and its total is the result. t: three rows to work in.
     """
     multiply, add, fuse = lanes

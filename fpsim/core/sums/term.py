@@ -15,7 +15,7 @@ from fpsim.runtime.compile import scalar
 
 i64, u64 = np.int64, np.uint64
 
-NO_SPECIAL, HAS_NAN, HAS_PLUS, HAS_MINUS = i64(0), i64(1), i64(2), i64(4)  # what a sum met: bits
+NO_SPECIAL, HAS_NAN, HAS_PLUS, HAS_MINUS = i64(0), i64(1), i64(2), i64(4)  # kinds of terms that a sum had: bits
 
 
 class Term(NamedTuple):

@@ -1,4 +1,4 @@
-"""CPU loops that find the amax of every tile, and the tiles that hold NaN or Inf.
+"""CPU loops that find the amax, the largest magnitude, of every tile, and the tiles that hold NaN or Inf.
 
 `shape` tells loops the tile's columns at compile time: 1, a size that is common (the inner loop is then unrolled into a
 few vectors), or ANY.
@@ -31,7 +31,7 @@ def word_of(width: int) -> Any:
 
 
 # Factors by which rows are halved or quartered until one number per tile is left. Within so short a tile, a maximum
-# across the lanes of a vector takes longer than all else, and keeps too few loads under way.
+# across the lanes (elements) of a vector register takes longer than all else, and keeps too few loads under way.
 FOLDS = {16: (4, 4), 32: (4, 4, 2)}
 SMALLEST_FOLD = 4
 

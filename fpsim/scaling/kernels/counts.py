@@ -1,4 +1,4 @@
-"""CPU loops that look at tiles without encoding them: amaxes, and elements that saturate or underflow."""
+"""CPU loops that read tiles without encoding them: largest magnitudes, and counts of saturation and underflow."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def look_kernel(width: int) -> Any:
 
 @cache
 def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
-    """The loop `(matrix, factors, rows, columns, top, left, first, stride, k0, k1, layout, found)`.
+    """The loop `(matrix, factors, rows, columns, top, left, first, stride, k0, k1, layout, counts)`.
 
-    Adds to found how many elements saturate and underflow. layout: gives the largest word to what lies beyond the
+    Adds to counts how many elements saturate and underflow. layout: gives the largest word to what lies beyond the
     format, 1 to NaN, and no signs. The rest as in `look_kernel` and in `quantize_strips` of kernels/tiles.py.
     """
 
@@ -72,7 +72,7 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
 
     def count(
         matrix: Any, factors: Any, rows: int, columns: int, top: int, left: int, first: Any, stride: Any, k0: Any,
-        k1: Any, layout: Any, found: Any,
+        k1: Any, layout: Any, counts: Any,
     ) -> None:  # fmt: skip
         f = encode_fields(layout)
         height, length = matrix.shape
@@ -82,12 +82,12 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
             band = (top + r) // rows
             for begin in range(0, length, CHUNK):
                 row = matrix[r, begin : begin + CHUNK]
-                here = left + begin
+                first_column = left + begin
                 words = space
                 if stochastic:
                     words = random_words(space, u64(first + u64(u64(r) * stride + u64(begin))), row.size, k0, k1)
-                for j in range(here // columns, (here + row.size + columns - 1) // columns):
-                    start, stop = max(j * columns - here, 0), min((j + 1) * columns - here, row.size)
+                for j in range(first_column // columns, (first_column + row.size + columns - 1) // columns):
+                    start, stop = max(j * columns - first_column, 0), min((j + 1) * columns - first_column, row.size)
                     part, factor = row[start:stop], factors[band, j]
                     some_words = words[start:stop] if stochastic else words
                     for i in range(part.size):
@@ -96,7 +96,7 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
                         code = code_of(part[i], factor, random, f)
                         saturated += int((code == beyond) | (magnitude == infinity))
                         underflowed += int((code == zero) & (magnitude != zero))
-        found[0] += saturated
-        found[1] += underflowed
+        counts[0] += saturated
+        counts[1] += underflowed
 
     return kernel(count)

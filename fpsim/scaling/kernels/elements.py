@@ -40,7 +40,8 @@ class Elements(NamedTuple):
 def element_loop(e: Elements) -> Any:
     """The scalar-inlined loop over one row of a strip: `(row, factors, scales, out, columns, ahead, f, g, words)`.
 
-    out: codes, or bits of float32 values where `back`. ahead: how far on the next strip lies, to be announced.
+    out: codes, or bits of float32 values where `back`.
+    ahead: how far on the next strip (rows that stay in the cache) lies, to be prefetched.
     words: random words of the row's elements (stochastic mode).
     """
     word: Any = word_of(e.width)

@@ -1,4 +1,4 @@
-"""CPU loop of scales: the amax of every tile in, its scale and the factor of its elements out.
+"""CPU loop of scales: the amax (largest magnitude) of every tile in, its scale and the factor of its elements out.
 
 Tiles are many where blocks are small, so that it must vectorise as well: rules and formats are compiled in, nothing
 branches, and the steps of a tile have loops of their own, of which only the last one looks up a table. Tiles with NaN

@@ -1,8 +1,8 @@
-"""CPU loops over tiles: amax, scale and codes of a strip while it lies in the cache.
+"""CPU loops over tiles: amax (largest magnitude), scale and codes of a strip of a matrix while it is in the cache.
 
-A matrix is worked through in bands of one row of tiles, and a band in strips of 16 KiB to 2 MiB. Each strip is
+A matrix is processed in bands of one row of tiles, and a band in strips of 16 KiB to 2 MiB. Each strip is
 read twice, first for the amax of its tiles, then for their codes; the second time it comes from the cache, and while
-it does, the next strip is announced, because neither pass alone reads far enough ahead. Between the two, scales are
+it does, the next strip is prefetched, because neither pass alone reads far enough ahead. Between the two, scales are
 computed for all tiles of the strip at once. Measured: docs/performance.md.
 """
 

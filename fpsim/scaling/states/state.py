@@ -128,10 +128,10 @@ class _ScaleState:
         raise NotImplementedError
 
     def _refuse_other_tiles(self, shape: tuple[int, ...]) -> None:
-        grid, known = tiling(shape, self.scaling.block).grid, self._grid
-        if known is not None and grid != known:
+        grid, earlier = tiling(shape, self.scaling.block).grid, self._grid
+        if earlier is not None and grid != earlier:
             raise ValueError(
-                f"x must have the tiles of the first step, {known} of block {self.scaling.block}; got shape {shape} "
+                f"x must have the tiles of the first step, {earlier} of block {self.scaling.block}; got shape {shape} "
                 f"with {grid}. Use a {type(self).__name__} of its own for each tensor."
             )
 
@@ -170,15 +170,15 @@ class _ScaleState:
             is as before then.
         """
         kind = type(self).__name__
-        wanted = self.state_dict()
+        expected = self.state_dict()
         names = {"class", "fmt", "scaling", "options", "counts", "last"}
         if not isinstance(state, Mapping) or not names <= state.keys():
             got = f"one without {', '.join(sorted(names - set(state)))}" if isinstance(state, Mapping) else repr(state)
             raise ValueError(f"the state must be a dict that {kind}.state_dict returned; got {got}.")
         for name in ("class", "fmt", "options"):
-            if state[name] != wanted[name]:
+            if state[name] != expected[name]:
                 raise ValueError(
-                    f"the state's {name} must be {wanted[name]!r}, as here; got {state[name]!r}. "
+                    f"the state's {name} must be {expected[name]!r}, as here; got {state[name]!r}. "
                     "Load it into an object that was made in the same way, or use its load(path)."
                 )
         if scaling_from(state["scaling"]) != self.scaling:
@@ -251,8 +251,8 @@ class _ScaleState:
     def __repr__(self) -> str:
         options = "".join(f", {name}={getattr(self, name)!r}" for name in self.OPTIONS)
         plural = "" if self._counts.steps == 1 else "s"
-        what = f"{type(self).__name__} to {self.fmt}, {self.scaling!r}{options}"
-        return f"<{what}: {self._counts.steps} step{plural}>"
+        description = f"{type(self).__name__} to {self.fmt}, {self.scaling!r}{options}"
+        return f"<{description}: {self._counts.steps} step{plural}>"
 
 
 def _plain(scaling: Scaling) -> bool:

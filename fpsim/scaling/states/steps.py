@@ -1,4 +1,4 @@
-"""One step of a scale that lasts: encoding with given factors, and what is counted. Loaded with numba at the first."""
+"""One step of a scale that lasts: encoding with given factors, and counts. Loaded with numba at the first step."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Step(NamedTuple):
     keywords: dict[str, Any]
 
     def job(self, target: Array | None = None, *, back: bool = False) -> Any:
-        """The same for the loops over tiles; without a target nothing can be encoded, and the array can be read."""
+        """The job of the loops over tiles; without a target nothing can be encoded, and the array can be read."""
 
         assert not isinstance(self.element, LogFMT)
         fmt = self.options.fmt
@@ -124,7 +124,7 @@ def given_factors(step: Step, scales: Array) -> Array:
 
 
 def look(step: Step) -> tuple[Array, Array]:
-    """(bits of the finite amax, what else there is) of every tile, batch x bands x tiles."""
+    """(bits of the finite amax, flags of NaN and Inf) of every tile, batch x bands x tiles."""
     job = step.job()
     word: Any = np.uint32 if job.width == 32 else np.uint64
     loop = look_kernel(job.width)
@@ -133,8 +133,8 @@ def look(step: Step) -> tuple[Array, Array]:
     def begin() -> tuple[Array, Array]:
         return np.zeros(job.tiling.tiles[1:], word), np.zeros(job.tiling.tiles[1:], np.uint8)
 
-    def work(matrix: Array, corner: tuple[int, int, int], found: tuple[Array, Array]) -> None:
-        loop(matrix, *found, job.tiling.tile_rows, job.tiling.tile_columns, *corner[1:])
+    def work(matrix: Array, corner: tuple[int, int, int], part_result: tuple[Array, Array]) -> None:
+        loop(matrix, *part_result, job.tiling.tile_rows, job.tiling.tile_columns, *corner[1:])
 
     for batch, (some_tops, some_specials) in _over_parts(job, begin, work):
         np.maximum(tops[batch], some_tops, out=tops[batch])
@@ -157,7 +157,7 @@ def count(step: Step, factors: Array) -> tuple[int, int]:
     job = step.job()
     encoder, tiles = job.encoder(), job.tiling
     beyond = (1 << job.width) - 1
-    # what cannot be represented gets codes that are no codes, and the sign goes, so that -0 is 0
+    # values that the format cannot hold get words that are no codes, and signs are dropped, so that -0 is 0
     layout = encoder.frozen._replace(
         overflow=beyond, overflow_negative=beyond, infinite=beyond, below=beyond, nan=1, nan_sign=0, sign_bit=0
     )
@@ -170,26 +170,26 @@ def count(step: Step, factors: Array) -> tuple[int, int]:
     def begin() -> Array:
         return np.zeros(2, np.int64)
 
-    def work(matrix: Array, corner: tuple[int, int, int], found: Array) -> None:
+    def work(matrix: Array, corner: tuple[int, int, int], part_counts: Array) -> None:
         batch, top, left = corner
-        loop(matrix, factors[batch], *size, top, left, job.first(batch, top, left), stride, *seed, fields, found)
+        loop(matrix, factors[batch], *size, top, left, job.first(batch, top, left), stride, *seed, fields, part_counts)
 
-    total = sum((found for _, found in _over_parts(job, begin, work)), begin())
+    total = sum((part_counts for _, part_counts in _over_parts(job, begin, work)), begin())
     return int(total[0]), int(total[1])
 
 
 def _over_parts(job: Any, begin: Callable[[], Any], work: Callable[..., None]) -> list[tuple[int, Any]]:
-    """(batch, what was found) of parts of an array; `work(matrix, corner, found)` adds to what `begin` returns."""
+    """(batch, result) of parts of an array; `work(matrix, corner, result)` adds to what `begin` returns."""
 
     results: list[tuple[int, Any]] = []
 
     def look(part: Any) -> None:
-        found = begin()
+        part_result = begin()
         with ieee_arithmetic(), wrapping():
             for piece in stages.pieces(job, part, (1, 1)):
                 corner = (piece.batch, piece.rows[0], piece.columns[0])
-                work(stages.load(job, piece.of(job.source)), corner, found)
-        results.append((part.batch, found))
+                work(stages.load(job, piece.of(job.source)), corner, part_result)
+        results.append((part.batch, part_result))
 
     for batch in range(job.tiling.batch):
         stages.over_parts(stages.Place(batch, (0, job.tiling.rows), (0, job.tiling.columns)), (1, 1), look)
