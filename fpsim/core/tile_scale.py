@@ -248,24 +248,24 @@ scale_steps_64 = _make_scale_steps(u64, f64, power_quotient_64)
 
 
 class TileSettler(NamedTuple):
-    """How a tile gets its scale, in three steps, and all at once; scalar functions.
+    """How a tile gets its scale, in three steps, and all at once.
 
-    A loop over tiles that takes the first two by themselves is vectorised.
+    A loop over tiles that takes the steps one by one is vectorised.
     """
 
     quotient_of: Any  # (top, specials, n, exact, r): (what is rounded into the scale format, whether it was cut)
     code_of: Any  # (quotient, f): its code in the scale format
-    scale_of: Any  # (top, specials, quotient, code, n, r, table): (scale, code, factor, events)
+    scale_of: Any  # (top, specials, quotient, code, value of the code, n, r): (scale, code, factor, events)
     settle_tile: Any  # (top, specials, n, exact, r, f, table): the same
 
 
 @cache
-def tile_settler(s: ScaleChoices) -> TileSettler:
+def tile_settler(s: ScaleChoices, compiled: Any) -> TileSettler:
     """From the amax bits of a tile's finite elements (top), and what else it holds (specials), to its scale.
 
     n: ScaleNumbers; exact: largest value and amax_floor in float64; r: ScaleRules; f: encodes into the scale format;
     table: values of its codes, 0 for NaN. scale: float32, which decodes; factor: what elements are divided by or
-    multiplied with; events: the counters that go up, as bits.
+    multiplied with; events: the counters that go up, as bits. compiled: makes functions for the CPU or the GPU.
     """
     word: Any = u32 if s.width == 32 else u64
     real: Any = f32 if s.width == 32 else f64
@@ -284,29 +284,25 @@ def tile_settler(s: ScaleChoices) -> TileSettler:
     def top_of(top: Any, specials: Any, r: Any) -> Any:
         return ruled_top(word(top), specials, r.nan == NAN_TILE, r.infinity, word(r.unit_top), word(r.infinite_top))
 
-    @scalar
     def decode_quotient(top: Any, specials: Any, n: Any, exact: Any, r: Any) -> Any:
         ruled = top_of(top, specials, r)
         return quotient_by_rule(ruled, n, i64(r.emax), word(r.half_place), rule, levels), False
 
-    @scalar
     def encode_quotient(top: Any, specials: Any, n: Any, exact: Any, r: Any) -> Any:
         of_zeros = f32(f32(1) / f32(n.zero_scale))
         encode_scale, cut = encode_scale_of(top_of(top, specials, r), exact[0], exact[1], of_zeros)
         return real(encode_scale), cut
 
-    @scalar
     def code_of_decode_scale(quotient: Any, f: Any) -> Any:
         return word(encode_bits(real(quotient).view(word), word(0), f, mode, kind))
 
-    @scalar
     def code_of_encode_scale(quotient: Any, f: Any) -> Any:
         return word(encode_bits_32(f32(quotient).view(u32), u32(0), f, mode, kind))
 
     @scalar
-    def from_decode_scale(top: Any, quotient: Any, code: Any, n: Any, r: Any, table: Any) -> Any:
+    def from_decode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any) -> Any:
         """(scale, code, factor, whether it was clamped from below, from above)."""
-        scale = single_scale(quotient, n) if is_single else real(table[code])
+        scale = single_scale(quotient, n) if is_single else real(held)
         clamped = False
         if rule != INVERSE_OF_ENCODE:
             scale, low, empty = bounded(top, quotient, scale, n)
@@ -317,21 +313,18 @@ def tile_settler(s: ScaleChoices) -> TileSettler:
         return f32(single), word(code), real(factor), clamped, quotient > n.scale_max
 
     @scalar
-    def from_encode_scale(top: Any, quotient: Any, code: Any, n: Any, r: Any, table: Any) -> Any:
+    def from_encode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any) -> Any:
         """The same; what was cut is known already."""
         factor = real(quotient)
         if not is_single:  # an encode scale of 0, that of an infinite amax, has no code, and stays
-            factor = real(table[code]) if quotient > zero else zero
+            factor = real(held) if quotient > zero else zero
         return f32(decode_scale_of(factor, is_single)), word(u32(MIRROR) - u32(code)), factor, False, False
 
-    quotient_of = encode_quotient if s.encodes else decode_quotient
-    code_of = code_of_encode_scale if s.encodes else code_of_decode_scale
     held_scale = from_encode_scale if s.encodes else from_decode_scale
 
-    @scalar
-    def scale_of(top: Any, specials: Any, quotient: Any, code: Any, n: Any, r: Any, table: Any) -> Any:
+    def scale_of(top: Any, specials: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any) -> Any:
         ruled = top_of(top, specials, r)
-        scale, code, factor, low, high = held_scale(ruled, quotient, code, n, r, table)
+        scale, code, factor, low, high = held_scale(ruled, quotient, code, held, n, r)
         has_nan, has_infinity = (specials & HAS_NAN) != 0, (specials & HAS_INFINITY) != 0
         lost = has_nan & (r.nan == NAN_TILE)
         unbounded = has_infinity & (r.infinity == PROPAGATE) & (scale == infinite)
@@ -340,13 +333,17 @@ def tile_settler(s: ScaleChoices) -> TileSettler:
         events |= (of_nan if has_nan else 0) | (of_infinity if has_infinity else 0)
         return f32(nan) if lost else scale, word(r.nan_code) if lost else code, nan if lost else factor, events
 
-    @scalar
+    find_quotient = compiled(encode_quotient if s.encodes else decode_quotient)
+    find_code = compiled(code_of_encode_scale if s.encodes else code_of_decode_scale)
+    find_scale = compiled(scale_of)
+
     def settle_tile(top: Any, specials: Any, n: Any, exact: Any, r: Any, f: Any, table: Any) -> Any:
-        quotient, cut = quotient_of(top, specials, n, exact, r)
-        code = word(0)
+        quotient, cut = find_quotient(top, specials, n, exact, r)
+        code, held = word(0), zero
         if not is_single:
-            code = code_of(quotient, f)
-        scale, code, factor, events = scale_of(top, specials, quotient, code, n, r, table)
+            code = find_code(quotient, f)
+            held = table[code]
+        scale, code, factor, events = find_scale(top, specials, quotient, code, held, n, r)
         return scale, code, factor, events | (of_low if cut else 0)
 
-    return TileSettler(quotient_of, code_of, scale_of, settle_tile)
+    return TileSettler(find_quotient, find_code, find_scale, compiled(settle_tile))

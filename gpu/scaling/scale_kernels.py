@@ -41,7 +41,7 @@ def word_of(width: int) -> Any:
 @cache
 def settler(s: ScaleChoices) -> Any:
     """The function `(top, specials, numbers, exact, rules, layout, table)`: (scale bits, code, factor, events)."""
-    settle_tile = tile_settler(s).settle_tile
+    settle_tile = tile_settler(s, gpu_function).settle_tile
 
     def settle(top: Any, specials: Any, numbers: Any, exact: Any, rules: Any, layout: Any, table: Any) -> Any:
         n, r, f = scale_numbers(numbers), scale_rules(rules), encode_fields(layout)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from fpsim.core.encode import encode_fields
 from fpsim.core.tile_scale import (
     CLAMPED_HIGH,
@@ -32,9 +34,11 @@ def settle_kernel(s: ScaleChoices) -> Any:
     scales: float32, filled. codes: of the scale format, filled (not for FP32). factors: filled with what elements are
     divided by or multiplied with. The last five: `ScalePlan.arguments`.
     """
-    quotient_of, code_of, scale_of, whole = tile_settler(s)
-    settle_tile = shared(whole)
-    is_single, plain = s.is_single, 0
+    word: Any = np.uint32 if s.width == 32 else np.uint64
+    real: Any = np.float32 if s.width == 32 else np.float64
+    quotient_of, code_of, scale_of, settle_tile = tile_settler(s, shared)
+    is_single = s.is_single
+    plain, no_code, no_value = np.uint8(0), word(0), real(0)
 
     def settle(
         tops: Any, specials: Any, scales: Any, codes: Any, factors: Any, counts: Any, numbers: Any, exact: Any,
@@ -49,8 +53,11 @@ def settle_kernel(s: ScaleChoices) -> Any:
             for j in range(tops.size):
                 codes[j] = code_of(factors[j], f)
         for j in range(tops.size):
-            code = 0 if is_single else codes[j]
-            scales[j], code, factors[j], events = scale_of(tops[j], plain, factors[j], code, n, r, table)
+            code, held = no_code, no_value
+            if not is_single:
+                code = word(codes[j])
+                held = table[code]
+            scales[j], code, factors[j], events = scale_of(tops[j], plain, factors[j], code, held, n, r)
             if not is_single:
                 codes[j] = code
             zeros += (events >> ZERO_TILES) & 1

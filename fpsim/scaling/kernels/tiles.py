@@ -74,15 +74,14 @@ def quantize_strips(e: Elements, settle: Any) -> Any:
                 for j in range(tops.size):
                     highest = max(highest, tops[j])
                 finite = highest < infinity
-                specials = all_specials[:, : 0 if finite else tops.size]
+                specials = all_specials[0, : 0 if finite else tops.size]
                 if not finite:
                     specials[:] = 0
                     find_specials(
-                        matrix[top:bottom, left:right], all_tops[:, : tops.size], specials, rows, columns
+                        matrix[top:bottom, left:right], all_tops[:, : tops.size], all_specials[:, : tops.size], rows,
+                        columns,
                     )  # fmt: skip
-                settle(
-                    tops, specials[0], tile_scales, tile_codes, factors, counts, numbers, exact, rules, layout, table
-                )  # fmt: skip
+                settle(tops, specials, tile_scales, tile_codes, factors, counts, numbers, exact, rules, layout, table)
                 strange = 0
                 for j in range(tops.size):
                     strange += int((factors[j] == real(0)) | (factors[j] > largest))
