@@ -1,4 +1,4 @@
-"""What precision costs: arrays in, frozen reports out."""
+"""The error of low-precision formats: functions that take arrays and return reports."""
 
 from __future__ import annotations
 

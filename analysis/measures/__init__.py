@@ -1,1 +1,1 @@
-"""What one array loses."""
+"""The rounding error and the exponent range of one array."""

@@ -1,1 +1,1 @@
-"""Many tensors, one report."""
+"""Studies: many tensors in several formats, in one report."""

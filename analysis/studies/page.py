@@ -86,10 +86,10 @@ def _lead(report: StudyResults) -> str:
     tensors = plural(len(report.ranges_of), "tensor")
     steps = sorted({row.step for row in report.ranges if row.step is not None})
     when = f" recorded at step {_listed([str(step) for step in steps])}," if steps else ""
-    what = f" The tensors are those of {_text(report.description)}." if report.losses else ""
+    source = f" The tensors are those of {_text(report.description)}." if report.losses else ""
     where = f" ({_text(report.description)})" if report.description and not report.losses else ""
     formats = _listed([fmt.name for fmt in report.formats])
-    return f"{tensors}{where},{when} {report.element_count:,} values, each rounded to {formats}.{what}"
+    return f"{tensors}{where},{when} {report.element_count:,} values, each rounded to {formats}.{source}"
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -129,11 +129,11 @@ def _answer(report: StudyResults) -> str:
     for role, counts in roles.items():
         total = sum(counts.values())
         parts = [
-            f"<b>{_text(what)}</b>" + (f" ({number} of {total})" if len(counts) > 1 else "")
-            for what, number in counts.most_common()
+            f"<b>{_text(answer)}</b>" + (f" ({number} of {total})" if len(counts) > 1 else "")
+            for answer, number in counts.most_common()
         ]
-        what = ROLES.get(role, "Tensors")
-        lines.append(f"<li>{what}: {', '.join(parts)}</li>")
+        kind = ROLES.get(role, "Tensors")
+        lines.append(f"<li>{kind}: {', '.join(parts)}</li>")
     return f"<ul class='answer'>{''.join(lines)}</ul>" if lines else "<p>There is no tensor to judge.</p>"
 
 

@@ -130,17 +130,17 @@ def recommend(name: str, errors: Sequence[ErrorRow], ranges: Sequence[RangeRow])
     for row in ranges[1:]:
         total = total.merge(row.report)
     if total.amax == 0:
-        what = "no finite value other than 0" if total.count else "no elements"
-        own = ranges[0].dtype
-        return Recommendation(name, own, "none", 1.0, math.nan, 0.0, False, f"It holds {what}; nothing to judge.")
+        contents = "no finite value other than 0" if total.count else "no elements"
+        dtype = ranges[0].dtype
+        return Recommendation(name, dtype, "none", 1.0, math.nan, 0.0, False, f"It holds {contents}; nothing to judge.")
     candidates = _candidates(errors, total.amax)
-    passing = [one for one in candidates if not one.misses()]
+    passing = [candidate for candidate in candidates if not candidate.misses()]
     if not passing:
         return _nothing_fits(name, ranges[0].dtype, candidates, total)
-    fewest = min(one.fmt.bits for one in passing)
-    width = [one for one in passing if one.fmt.bits == fewest]
-    best = max(width, key=lambda one: (one.sqnr_db, one.scaling == "none"))
-    simple = [one for one in width if one.fmt == best.fmt and one.scaling == "none"]
+    fewest = min(candidate.fmt.bits for candidate in passing)
+    width = [candidate for candidate in passing if candidate.fmt.bits == fewest]
+    best = max(width, key=lambda candidate: (candidate.sqnr_db, candidate.scaling == "none"))
+    simple = [candidate for candidate in width if candidate.fmt == best.fmt and candidate.scaling == "none"]
     if simple and not best.sqnr_db - simple[0].sqnr_db > SCALE_GAIN_DB:
         best = simple[0]
     reason = " ".join(
@@ -157,54 +157,56 @@ def _candidates(errors: Sequence[ErrorRow], amax: float) -> list[Candidate]:
         groups.setdefault((row.report.fmt, row.scaling), []).append(row.report)
     found = []
     for (fmt, scaling), reports in groups.items():
-        judged = [one for one in reports if one.sums.signal > 0] or reports  # a step of zeros says nothing
+        judged = [report for report in reports if report.sums.signal > 0] or reports  # a step of zeros says nothing
         found.append(
             Candidate(
                 fmt,
                 scaling,
                 reports[-1].scale,
-                min((one.sqnr_db for one in judged), key=lambda value: -math.inf if math.isnan(value) else value),
-                max(one.underflow_rate for one in reports),
-                max(one.beyond_rate for one in reports),
+                min((report.sqnr_db for report in judged), key=lambda value: -math.inf if math.isnan(value) else value),
+                max(report.underflow_rate for report in reports),
+                max(report.beyond_rate for report in reports),
                 fmt.max / amax if scaling == "none" else 1.0,
             )
         )
     return found
 
 
-def _figures(one: Candidate) -> str:
-    wanted = requirement(one.fmt.bits)
+def _figures(candidate: Candidate) -> str:
+    wanted = requirement(candidate.fmt.bits)
     return (
-        f"{decibels(one.sqnr_db)} (at least {wanted.sqnr_db:g}) and {percent(one.underflow_rate)} underflow "
-        f"(at most {percent(wanted.underflow_rate)})."
+        f"{decibels(candidate.sqnr_db)} (at least {wanted.sqnr_db:g}) and {percent(candidate.underflow_rate)} "
+        f"underflow (at most {percent(wanted.underflow_rate)})."
     )
 
 
 def _why_not(best: Candidate, candidates: list[Candidate]) -> str:
     """Why not fewer bits, why not without a scale, and why not the more precise format of the same width."""
     parts = []
-    narrower = [one for one in candidates if one.fmt.bits < best.fmt.bits]
+    narrower = [candidate for candidate in candidates if candidate.fmt.bits < best.fmt.bits]
     if narrower:
         closest = max(narrower, key=_rank)
         parts.append(f"Fewer bits fall short: {closest.name}, {' and '.join(closest.misses())}.")
     if best.scaling == "amax":
-        plain = [one for one in candidates if one.fmt == best.fmt and one.scaling == "none"]
+        plain = [candidate for candidate in candidates if candidate.fmt == best.fmt and candidate.scaling == "none"]
         if plain and plain[0].misses():
             parts.append(f"Without a scale: {' and '.join(plain[0].misses())}.")
         elif plain:
             parts.append(f"The scale wins {best.sqnr_db - plain[0].sqnr_db:.1f} dB.")
     finer = [
-        one
-        for one in candidates
-        if one.fmt.bits == best.fmt.bits and one.fmt.precision > best.fmt.precision and one.scaling == best.scaling
+        candidate
+        for candidate in candidates
+        if candidate.fmt.bits == best.fmt.bits
+        and candidate.fmt.precision > best.fmt.precision
+        and candidate.scaling == best.scaling
     ]
     if finer and finer[0].misses():
         parts.append(f"{finer[0].fmt} is finer but has too little range: {' and '.join(finer[0].misses())}.")
     return " ".join(parts)
 
 
-def _rank(one: Candidate) -> tuple[float, float]:
-    return (-one.beyond_rate, one.sqnr_db if not math.isnan(one.sqnr_db) else -math.inf)
+def _rank(candidate: Candidate) -> tuple[float, float]:
+    return (-candidate.beyond_rate, candidate.sqnr_db if not math.isnan(candidate.sqnr_db) else -math.inf)
 
 
 def _drift(best: Candidate, ranges: Sequence[RangeRow]) -> str:
@@ -218,16 +220,16 @@ def _drift(best: Candidate, ranges: Sequence[RangeRow]) -> str:
 
 
 def _specials(total: RangeReport) -> str:
-    parts = [f"{n} {what}" for n, what in ((total.nans, "NaN"), (total.infinities, "Inf")) if n]
+    parts = [f"{n} {kind}" for n, kind in ((total.nans, "NaN"), (total.infinities, "Inf")) if n]
     return f"Not judged: {' and '.join(parts)} in the data." if parts else ""
 
 
-def _nothing_fits(name: str, own: str, candidates: list[Candidate], total: RangeReport) -> Recommendation:
+def _nothing_fits(name: str, dtype: str, candidates: list[Candidate], total: RangeReport) -> Recommendation:
     closest = max(candidates, key=_rank)
     reason = f"No studied format meets the requirements. Closest: {closest.name}, {' and '.join(closest.misses())}."
     return Recommendation(
         name,
-        own,
+        dtype,
         "none",
         1.0,
         closest.sqnr_db,

@@ -82,7 +82,7 @@ def study(
     report = StudyReport(
         description="",
         formats=tuple(row[0].fmt for row in options),
-        roundings=tuple(one.rounding.name.lower() for one in options[0]),
+        roundings=tuple(option.rounding.name.lower() for option in options[0]),
         scales=tuple(scale or "none" for scale in scales),
         seed=seed,
         ranges=(),

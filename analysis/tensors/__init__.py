@@ -1,1 +1,1 @@
-"""Where tensors come from."""
+"""The tensors that studies read: arrays, files, recordings."""

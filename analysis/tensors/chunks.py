@@ -1,4 +1,4 @@
-"""Arrays in pieces: flat chunks that stay in the cache, and the rounding of one chunk as part of a longer array."""
+"""Long arrays as flat chunks that stay in the cache, and the rounding of one chunk as part of a longer array."""
 
 from __future__ import annotations
 

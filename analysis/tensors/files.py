@@ -253,8 +253,8 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _checked_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
     """dtype, shape and offsets of one tensor, consistent with each other."""
 
-    def damaged(what: str) -> TensorFileError:
-        return TensorFileError(f"{path}: damaged .safetensors header ({what} of {name!r})")
+    def damaged(problem: str) -> TensorFileError:
+        return TensorFileError(f"{path}: damaged .safetensors header ({problem} of {name!r})")
 
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
         raise damaged("entry")

@@ -43,10 +43,10 @@ def read_torch(path: Path) -> tuple[list[Tensor], list[str]]:
             content = torch.load(path, map_location="cpu", weights_only=True)  # torch's format before 1.6
     except Exception as problem:  # torch raises many kinds for damaged files
         if "weights_only" in str(problem).lower() or "Unsupported" in str(problem):
-            what = "holds pickled objects; save tensors alone: torch.save(model.state_dict(), ...)"
+            fault = "holds pickled objects; save tensors alone: torch.save(model.state_dict(), ...)"
         else:
-            what = "damaged or not a file of torch.save"
-        raise TensorFileError(f"{path}: {what}") from problem
+            fault = "damaged or not a file of torch.save"
+        raise TensorFileError(f"{path}: {fault}") from problem
     tensors: list[Tensor] = []
     notes: list[str] = []
     for name, x in _flatten(content, "", path.stem):

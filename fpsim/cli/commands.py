@@ -80,7 +80,7 @@ def study(
             formats=formats or FORMATS,
             roundings=roundings or ROUNDINGS,
             seed=seed,
-            progress=lambda share, what: bar.update(task, completed=share, description=_shown(what, 34)),
+            progress=lambda share, activity: bar.update(task, completed=share, description=_shown(activity, 34)),
         )
         if report.ranges:
             bar.update(task, completed=1.0, description="writing the report")
@@ -142,10 +142,10 @@ def _print_recommendations(console: Console, report: Any) -> None:
     shown = rows if len(rows) <= SHOWN else sorted(rows, key=lambda row: (row.met, row.sqnr_db))[:SHOWN]
     for row in shown:
         scale = f"{row.scale:.3g}" if row.scaling == "amax" else ""
-        what = Text(row.format, style="bold green") if row.met else Text(f"keep {row.format}", style="bold yellow")
+        verdict = Text(row.format, style="bold green") if row.met else Text(f"keep {row.format}", style="bold yellow")
         if row.met:
-            what.append(", amax scale" if row.scaling == "amax" else ", no scale", style="default not bold")
-        table.add_row(Text(_shown(row.tensor, 60)), what, decibels(row.sqnr_db), percent(row.underflow_rate), scale)
+            verdict.append(", amax scale" if row.scaling == "amax" else ", no scale", style="default not bold")
+        table.add_row(Text(_shown(row.tensor, 60)), verdict, decibels(row.sqnr_db), percent(row.underflow_rate), scale)
     console.print(table)
     if len(shown) < len(rows):
         console.print(f"The {len(shown)} hardest of {len(rows)} tensors; the report has them all.")

@@ -52,7 +52,7 @@ def color(name: str, formats: Sequence[str]) -> str:
     """The colour of a format among those of a study."""
     if name in COLORS:
         return COLORS[name]
-    others = [one for one in formats if one not in COLORS]
+    others = [fmt for fmt in formats if fmt not in COLORS]
     return OTHER_COLORS[others.index(name) % len(OTHER_COLORS)]
 
 

@@ -1,4 +1,4 @@
-"""Operands of matrix units at the door: codes of the element that the unit takes, or one clear sentence."""
+"""Validates operands of matrix units: returns codes of the element that the unit takes, or says what is wrong."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> 
     if isinstance(x, EncodedArray) and x.fmt == fmt:
         return x.codes
     array = as_array(x)
-    own = format_of(array.dtype)
-    if x is None or (not hasattr(x, "dtype") and array.size and (own is not None or array.dtype.kind not in "iu")):
+    source = format_of(array.dtype)
+    if x is None or (not hasattr(x, "dtype") and array.size and (source is not None or array.dtype.kind not in "iu")):
         remedy = "pass its codes" if hasattr(x, "codes") else f"fpsim.encode(values, fpsim.{fmt}) makes codes"
         raise TypeError(
             f"{name} must be an array of {DTYPES.get(fmt, fmt.storage)} or codes of {fmt}; got {type(x).__name__}: "
             f"{remedy}."
         )
-    if own is not None and own != fmt and array.size:
+    if source is not None and source != fmt and array.size:
         raise ValueError(
-            f"{unit.name} takes {_taken(unit)}; got {name} as {array.dtype}. {_others(unit, own)}"
+            f"{unit.name} takes {_taken(unit)}; got {name} as {array.dtype}. {_others(unit, source)}"
             f"fpsim.encode turns values into codes."
         )
-    codes = code_array(array, fmt, name) if own is None else words(array)
+    codes = code_array(array, fmt, name) if source is None else words(array)
     return codes.astype(element.dtype, copy=False)
 
 
@@ -99,7 +99,9 @@ def _taken(unit: MatrixUnit) -> str:
 
 def _others(unit: MatrixUnit, fmt: Format) -> str:
     """The units of the same chips that take a format."""
-    names = [other.name for other in units(unit.arch) if other.a == other.b and other.a.carrier == fmt]
+    names = [
+        candidate.name for candidate in units(unit.arch) if candidate.a == candidate.b and candidate.a.carrier == fmt
+    ]
     return f"{', '.join(names)} take{'s' if len(names) == 1 else ''} {fmt}. " if names else ""
 
 

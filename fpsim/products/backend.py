@@ -1,4 +1,4 @@
-"""Where the sums of a matrix product are worked out: the operations that schedules and epilogues are made of."""
+"""What matrix products ask of a backend, the CPU or a GPU: the operations of schedules and epilogues."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fpsim.schedules.plan import Span
 from fpsim.schedules.schedule import Lanes
 from fpsim.sums.accumulators import Accumulator
 
-Matrix = Any  # float32 of shape (M, N) on the machine, float64 for units that add in it
+Matrix = Any  # float32 of shape (M, N) on the backend, float64 for units that add in it
 Shape = tuple[int, int]
 
 
 class FloatOperations(Protocol):
-    """Operations on matrices of a processor or a GPU; operands broadcast, and may be NumPy's numbers and arrays."""
+    """Operations on matrices of the CPU or a GPU; operands broadcast, and may be NumPy's numbers and arrays."""
 
     def add(self, x: Any, y: Any, out: Any = None) -> Any:
         """x + y."""

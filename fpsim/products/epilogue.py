@@ -27,37 +27,37 @@ class Finish(NamedTuple):
     out_format: Format = FP32
 
 
-def finished(y: Matrix, order: Epilogue, f: Finish, on: Backend) -> Matrix:
+def finished(y: Matrix, order: Epilogue, f: Finish, backend: Backend) -> Matrix:
     """y, float32 (M, N), after all that precedes the cast; every operation is rounded once to float32."""
     bias, addend = f.bias, None
     if f.c is not None and order.source == "first":
-        addend = f.c if f.beta == ONE else on.multiply(f.c, f.beta)
+        addend = f.c if f.beta == ONE else backend.multiply(f.c, f.beta)
     elif order.fused_bias and bias is not None:
         addend, bias = bias, None
-    y = _scaled(y, f, addend, on)
+    y = _scaled(y, f, addend, backend)
     if bias is not None:
-        y = on.add(y, bias)
+        y = backend.add(y, bias)
     if f.c is None or order.source == "first":
         return y
     if order.source == "after_cast":
-        y = on.rounded(y, f.out_format)
-    return on.fma(f.c, f.beta, y)
+        y = backend.rounded(y, f.out_format)
+    return backend.fma(f.c, f.beta, y)
 
 
-def _scaled(y: Matrix, f: Finish, addend: Matrix | None, on: Backend) -> Matrix:
+def _scaled(y: Matrix, f: Finish, addend: Matrix | None, backend: Backend) -> Matrix:
     """y times scales and alpha, plus an addend in the same operation."""
     zero = ZERO if addend is None else addend
     if f.scale_a is None and f.scale_b is None:
         if f.alpha != ONE:
-            return on.fma(y, f.alpha, zero)
-        return y if addend is None else on.add(y, addend)
+            return backend.fma(y, f.alpha, zero)
+        return y if addend is None else backend.add(y, addend)
     of_a, of_b = (ONE if x is None else x for x in (f.scale_a, f.scale_b))
     first, second, third = {
         "product": (of_a, of_b, y), "a_first": (y, of_a, of_b), "b_first": (y, of_b, of_a),
     }[f.scale_order]  # fmt: skip
-    scaled = on.multiply(first, second)
+    scaled = backend.multiply(first, second)
     if f.alpha != ONE and f.scale_order == "product":
-        scaled = on.multiply(scaled, f.alpha)
+        scaled = backend.multiply(scaled, f.alpha)
     elif f.alpha != ONE:
         third = np.multiply(third, f.alpha)
-    return on.fma(scaled, third, zero)
+    return backend.fma(scaled, third, zero)

@@ -1,4 +1,4 @@
-"""Few outputs without matrix units: the sums of their lanes, side by side, and how they are joined."""
+"""Few outputs without matrix units: the partial sums that share an output (lanes), and how they are joined."""
 
 from __future__ import annotations
 

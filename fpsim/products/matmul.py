@@ -91,11 +91,11 @@ def matmul(
       >>> float(fp.matmul(x, x.T, accumulate="hopper_e4m3_f32", schedule=split, out_format=fp.BF16)[0, 0])
       394.0
     """
-    multiplied, request_of, on = _loaded()
+    multiplied, request_of, backend = _loaded()
     request = request_of(
         schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_format, bool(strict)
     )  # fmt: skip
-    result: npt.NDArray[Any] = multiplied(a, b, c, accumulate, request, fmt, out, on)
+    result: npt.NDArray[Any] = multiplied(a, b, c, accumulate, request, fmt, out, backend)
     return result
 
 

@@ -18,7 +18,9 @@ from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
 
 
-def multiplied(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any, on: Backend) -> Any:
+def multiplied(
+    a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any, backend: Backend
+) -> Any:
     """`fpsim.matmul` on a backend."""
     if not isinstance(accumulate, (str, MatrixUnit, Accumulator)):
         raise TypeError(
@@ -26,67 +28,67 @@ def multiplied(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: F
             f"got {accumulate!r}."
         )
     if request.schedule is not None and accumulate == FusedMultiplyAdd(FP32):
-        accumulate, fmt = _fused_chain(a, b, fmt, on), None
+        accumulate, fmt = _fused_chain(a, b, fmt, backend), None
     if isinstance(accumulate, Accumulator):
         refuse_unit_options(request)
-        return _by_accumulator(a, b, c, accumulate, fmt, out, on)
+        return _by_accumulator(a, b, c, accumulate, fmt, out, backend)
     unit = find_unit(accumulate)
     if fmt is not None:
         raise ValueError(f"fmt is for accumulators; {unit.name} says itself what it takes. Leave it out.")
     with ieee_arithmetic():
-        return _by_unit(a, b, c, unit, request, out, on)
+        return _by_unit(a, b, c, unit, request, out, backend)
 
 
-def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: Any, on: Backend) -> Any:
+def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: Any, backend: Backend) -> Any:
     """The product by a matrix unit."""
     refuse_conflicts(request)
     blocks = request.schedule is not None and request.schedule.block_scaled
-    left, of_a = read_operand(a, "a", unit, request.scale_a, blocks, on)
-    right, of_b = read_operand(b, "b", unit, request.scale_b, blocks, on)
+    left, of_a = read_operand(a, "a", unit, request.scale_a, blocks, backend)
+    right, of_b = read_operand(b, "b", unit, request.scale_b, blocks, backend)
     job = job_of(unit, of_a, of_b, request, has_c=c is not None)
-    result, target = on.result(out, job.shape, job.dtype, left, right)
+    result, target = backend.result(out, job.shape, job.dtype, left, right)
     (m, n), count = job.shape, block_count(job.plan.k, unit)
-    scale_a = on.block_scales(of_a.block_scales, (m, count), unit, "scale_a")
-    scale_b = on.block_scales(of_b.block_scales, (count, n), unit, "scale_b")
-    product = on.product(unit, left, right, scale_a, scale_b)
-    total = total_of(job, product, c, on, target if job.fmt in (FP32, FP64) else None)
-    on.deliver(total, job.fmt, job.nan_code, target)
+    scale_a = backend.block_scales(of_a.block_scales, (m, count), unit, "scale_a")
+    scale_b = backend.block_scales(of_b.block_scales, (count, n), unit, "scale_b")
+    product = backend.product(unit, left, right, scale_a, scale_b)
+    total = total_of(job, product, c, backend, target if job.fmt in (FP32, FP64) else None)
+    backend.deliver(total, job.fmt, job.nan_code, target)
     return result
 
 
 def _by_accumulator(
-    a: Any, b: Any, c: Any, accumulator: Accumulator, fmt: Formats, out: Any, on: Backend
+    a: Any, b: Any, c: Any, accumulator: Accumulator, fmt: Formats, out: Any, backend: Backend
 ) -> Any:  # fmt: skip
     """The product by a generic accumulator."""
-    (left, right), formats = _codes(a, b, fmt, on)
+    (left, right), formats = _codes(a, b, fmt, backend)
     refuse_axes(left.shape, "a")
     refuse_axes(right.shape, "b")
     refuse_shapes(left.shape, right.shape)
     kept = accumulator.result_format
     shape, dtype = (left.shape[0], right.shape[1]), DTYPES.get(kept, kept.storage)
-    start = None if c is None else on.codes(c, kept, "c")[0]
+    start = None if c is None else backend.codes(c, kept, "c")[0]
     if start is not None and start.shape != shape:
         raise ValueError(f"c must have the result's shape {shape}; got {start.shape}.")
-    result, target = on.result(out, shape, dtype, left, right)
-    on.accumulate(accumulator, left, right, start, formats, target)
+    result, target = backend.result(out, shape, dtype, left, right)
+    backend.accumulate(accumulator, left, right, start, formats, target)
     return result
 
 
-def _codes(a: Any, b: Any, fmt: Formats, on: Backend) -> tuple[tuple[Any, Any], tuple[Format, Format]]:
+def _codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[tuple[Any, Any], tuple[Format, Format]]:
     """The operands of an accumulator as codes, and their formats."""
-    if on.scaled(a, "a") is not None or on.scaled(b, "b") is not None:
+    if backend.scaled(a, "a") is not None or backend.scaled(b, "b") is not None:
         raise TypeError("an accumulator takes no Scaled operands; decode them first: a.decode().")
     pair = fmt if isinstance(fmt, (tuple, list)) else (fmt, fmt)
     if len(pair) != 2:
         raise ValueError(f"fmt must name one format, or those of a and b; got {fmt!r}.")
-    of_a, of_b = (None if one is None else find_format(one) for one in pair)
-    (left, of_a), (right, of_b) = on.codes(a, of_a, "a"), on.codes(b, of_b, "b")
+    of_a, of_b = (None if name is None else find_format(name) for name in pair)
+    (left, of_a), (right, of_b) = backend.codes(a, of_a, "a"), backend.codes(b, of_b, "b")
     return (left, right), (of_a, of_b)
 
 
-def _fused_chain(a: Any, b: Any, fmt: Formats, on: Backend) -> MatrixUnit:
+def _fused_chain(a: Any, b: Any, fmt: Formats, backend: Backend) -> MatrixUnit:
     """fp.FusedMultiplyAdd(fp.FP32) as a unit of one term, for the formats of these operands."""
-    _, (of_a, of_b) = _codes(a, b, fmt, on)
+    _, (of_a, of_b) = _codes(a, b, fmt, backend)
     if max(of_a.precision, of_b.precision) > FP32.precision:
         raise ValueError("a schedule adds float32 products; got FP64 operands. Encode them first.")
     left, right = Element(str(of_a), of_a, of_a), Element(str(of_b), of_b, of_b)

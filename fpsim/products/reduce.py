@@ -97,15 +97,15 @@ def dot(a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixU
         return _dot_by_unit(a, b, accumulate, fmt)
     if not isinstance(accumulate, Accumulator):
         raise TypeError(f"accumulate must be {KINDS}, or a matrix unit or its name; got {accumulate!r}.")
-    given = operands("dot", (a, b), fmt)
-    left, right = given.codes
+    pair = operands("dot", (a, b), fmt)
+    left, right = pair.codes
     check_terms(left, right)
-    left, right = np.broadcast_to(left, given.shape), np.broadcast_to(right, given.shape)
-    shape, terms = given.shape[:-1], given.shape[-1]
+    left, right = np.broadcast_to(left, pair.shape), np.broadcast_to(right, pair.shape)
+    shape, terms = pair.shape[:-1], pair.shape[-1]
     count = int(np.prod(shape, dtype=np.int64))
     problem = Problem(
         left.reshape(count, terms), right.reshape(count * terms, 1), _nothing(accumulate),
-        (given.formats[0], given.formats[1]), paired=True,
+        (pair.formats[0], pair.formats[1]), paired=True,
     )  # fmt: skip
     return _summed(accumulate, problem, shape)
 

@@ -73,10 +73,10 @@ class Job(NamedTuple):
     @property
     def nan_code(self) -> int | None:
         """The code of every NaN of the result; None to leave it as it is."""
-        asked = self.request.out_format is not None
-        if asked and self.fmt != FP32:
+        has_out_format = self.request.out_format is not None
+        if has_out_format and self.fmt != FP32:
             return output_nan(self.fmt)
-        if not (asked or self.plan.k or self.has_epilogue):
+        if not (has_out_format or self.plan.k or self.has_epilogue):
             return None  # nothing is added and nothing follows: the result is what c is
         # sums of FP16 units that were promoted are float32
         return self.unit.nan_code if self.fmt == self.unit.d.fmt else self.fmt.top_magnitude

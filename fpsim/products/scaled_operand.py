@@ -48,7 +48,7 @@ class OperandScales(NamedTuple):
 
 
 def read_operand(
-    x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool, on: Backend
+    x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool, backend: Backend
 ) -> tuple[Any, OperandScales]:  # fmt: skip
     """An operand as codes of the unit's element, and what scales it.
 
@@ -59,14 +59,14 @@ def read_operand(
       ValueError, TypeError: codes or scales that the unit does not take.
     """
     element = unit.a if name == "a" else unit.b
-    scaled = on.scaled(x, name)
+    scaled = backend.scaled(x, name)
     if scaled is not None:
         return _scaled_operand(scaled, name, element, unit, scales)
-    codes = on.operand(x, element, unit, name)
+    codes = backend.operand(x, element, unit, name)
     refuse_axes(codes.shape, name)
     if scales is None or unit.scale is not None:
         return codes, OperandScales(name, codes.shape, scales)
-    return codes, _with_factors(codes.shape, name, unit, on.floats(scales, f"scale_{name}"), blocks)
+    return codes, _with_factors(codes.shape, name, unit, backend.floats(scales, f"scale_{name}"), blocks)
 
 
 def _with_factors(operand: tuple[int, int], name: str, unit: MatrixUnit, scales: Array, blocks: bool) -> OperandScales:

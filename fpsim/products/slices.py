@@ -66,7 +66,7 @@ def _joined(part: Matrix, total: Matrix | None, sums: Sums) -> Matrix:
     return sums.on.rounded(part if total is None else sums.on.add(total, part), sums.out_format)
 
 
-def _from_both_ends(partial: Callable[[int], Matrix], count: int, on: Backend) -> Matrix:
+def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backend) -> Matrix:
     """The last slice, then the others in order, each of the first half with one of the second added to it."""
     total, half = partial(count - 1), (count + 1) // 2
     for i in range(half):
@@ -74,8 +74,8 @@ def _from_both_ends(partial: Callable[[int], Matrix], count: int, on: Backend) -
             break  # the last slice again
         part = partial(i)
         if i + half < count - 1:
-            part = on.add(part, partial(i + half))
-        total = on.add(total, part)
+            part = backend.add(part, partial(i + half))
+        total = backend.add(total, part)
     return total
 
 
@@ -195,7 +195,7 @@ def _in_order(product: Any, of: Slice, plan: Plan) -> Any:
 
 
 def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
-    """Runs of K, of which one is cut in two so that a piece ends at a position of the slice."""
+    """Runs of K, of which one is cut in two so that its first part ends at a position of the slice."""
     pieces: list[Span] = []
     for run in runs:
         cut = run.start + position

@@ -18,42 +18,44 @@ from fpsim.schedules.schedule import Chain, Epilogue
 AT_START = Epilogue(source="first")  # where c belongs to the sum, scales multiply the rest
 
 
-def total_of(job: Job, product: Any, c: Any, on: Backend, work: Matrix | None = None) -> Matrix:
+def total_of(job: Job, product: Any, c: Any, backend: Backend, work: Matrix | None = None) -> Matrix:
     """The sums of a job with their scales, alpha, bias and C: float32 (M, N), float64 for units that add in it.
 
     Args:
       job: what is computed.
       product: the operands as the backend takes them.
       c: as in `fpsim.matmul`.
-      on: the backend.
+      backend: the CPU or a GPU that has the operands.
       work: a matrix that may serve as the total.
 
     Raises:
       ValueError, TypeError: c, bias, alpha or beta that do not fit.
     """
     schedule, request = job.schedule, job.request
-    sums = Sums(schedule, job.plan, product, on, job.factors_at, job.fmt)
+    sums = Sums(schedule, job.plan, product, backend, job.factors_at, job.fmt)
     single = isinstance(schedule.sums, Chain) and len(job.plan.slices) == 1
     if request.beta == 0:
         c = None  # it need not be valid then, and is not read (cuBLAS manual, 2.7.1; CUTLASS, is_source_needed)
     belongs_to_sum = c is not None and request.beta is None and not schedule.epilogue.adds_c
     starts = belongs_to_sum and single and request.alpha is None and not job.scaled
-    finish = _finish(job, None if starts else c, on)
+    finish = _finish(job, None if starts else c, backend)
     dtype = np.dtype(np.float64) if job.unit.d.name == "f64" else np.dtype(np.float32)
     if finish.c is not None:
         work = None  # C may lie there, and is read when the sums are there
     if single:
-        total = on.start(c, job.unit, job.shape, work) if starts else on.full(job.shape, _zero(sums), dtype, work)
+        total = (
+            backend.start(c, job.unit, job.shape, work) if starts else backend.full(job.shape, _zero(sums), dtype, work)
+        )
         add_slice(total, job.plan.slices[0], sums)
     elif schedule.slicing.merge == "in_place" and len(job.plan.slices) > 1:
         return _in_place(sums, finish, job.shape, dtype)
     else:
         total = merged(sums, job.shape, dtype)
     with np.errstate(all="ignore"):
-        total = finished(total, AT_START if belongs_to_sum else schedule.epilogue, finish, on)
+        total = finished(total, AT_START if belongs_to_sum else schedule.epilogue, finish, backend)
         tensor_scales = [each.tensor_scale for each in (job.left, job.right) if each.tensor_scale is not None]
         if tensor_scales:
-            total = on.multiply(total, np.prod(tensor_scales, dtype=np.float32), out=total)
+            total = backend.multiply(total, np.prod(tensor_scales, dtype=np.float32), out=total)
     return total
 
 
@@ -76,15 +78,15 @@ def _in_place(sums: Sums, finish: Finish, shape: tuple[int, int], dtype: np.dtyp
         return total if finish.bias is None else sums.on.add(total, finish.bias)
 
 
-def _finish(job: Job, c: Any, on: Backend) -> Finish:
+def _finish(job: Job, c: Any, backend: Backend) -> Finish:
     """What the epilogue works with."""
     request = job.request
     scale_a = scale_b = None
     if job.scaled:
         factors = factors_of(job.left, job.right, np.zeros(1, np.int64), ADD)
         scale_a, scale_b = factors.rows, factors.columns
-    bias = None if request.bias is None else _bias(on.floats(request.bias, "bias"), job.shape)
-    source = None if c is None else on.source(c, job.unit, job.shape)
+    bias = None if request.bias is None else _bias(backend.floats(request.bias, "bias"), job.shape)
+    source = None if c is None else backend.source(c, job.unit, job.shape)
     alpha, beta = _number(request.alpha, "alpha"), _number(request.beta, "beta")
     order = job.scale_order if job.scaled else "product"
     return Finish(scale_a, scale_b, order, alpha, bias, source, beta, job.fmt)

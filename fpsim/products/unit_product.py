@@ -87,7 +87,7 @@ class Product(NamedTuple):
         )  # fmt: skip
 
     def in_order(self, pieces: Sequence[tuple[int, int]], gap: int, place: int) -> Product:
-        """Terms start .. stop of K of every piece, and so many zeros before the piece at `place`."""
+        """The terms of K in the spans `pieces`, in this order, with `gap` zeros before the span at `place`."""
         a, b = [self.a[:, slice(*piece)] for piece in pieces], [self.b[slice(*piece)] for piece in pieces]
         if gap:
             a.insert(place, np.zeros((self.a.shape[0], gap), self.a.dtype))
@@ -268,15 +268,15 @@ def _promoted(total: Array, p: Product) -> None:
 
 
 def add_part(
-    total: Any, partial: Any, factors: Factors, part: int, on: FloatOperations = ON_NUMPY
+    total: Any, partial: Any, factors: Factors, part: int, backend: FloatOperations = ON_NUMPY
 ) -> None:  # fmt: skip
     """Add a partial sum to its total, times its factors."""
     if factors.mode == ADD:
-        on.add(total, partial, out=total)
+        backend.add(total, partial, out=total)
         return
     rows, columns = factors.rows[:, part, None], factors.columns[None, part]
     if factors.mode == PRODUCT:
-        on.fma(np.multiply(rows, columns), partial, total, out=total)
+        backend.fma(np.multiply(rows, columns), partial, total, out=total)
     else:
         first, second = (rows, columns) if factors.mode == ROWS_FIRST else (columns, rows)
-        on.fma(on.multiply(partial, first), second, total, out=total)
+        backend.fma(backend.multiply(partial, first), second, total, out=total)

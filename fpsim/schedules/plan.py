@@ -49,7 +49,7 @@ class Plan(NamedTuple):
     """A schedule for one K and one unit."""
 
     k: int
-    step: int  # terms of an instruction; 1 for lanes
+    step: int  # terms of an instruction; 1 for lanes, which threads add term by term
     promoted: bool  # partial sums join a float32 total
     slices: tuple[Slice, ...]
     lost: Span  # terms that are never added

@@ -140,7 +140,7 @@ def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
 
 
 def _fast(accumulator: Accumulator, problem: Problem, way: Way) -> Array:
-    """The sums in float32, and those of strips that come near the ends of the format's range by lanes."""
+    """The sums in float32; strips of rows that come near the ends of the format's range are done in 64-bit words."""
     a_format, b_format = problem.formats
     fmt, rows = accumulator.result_format, problem.shape[0]
     a = np.full(problem.a.shape, np.float32(1).view(u32)) if a_format is None else _as_float32(problem.a, a_format)
@@ -186,13 +186,13 @@ def _encoded(words: Array, source: Format, fmt: Format) -> Array:
 
 
 def _lanes(accumulator: Accumulator, problem: Problem) -> Array:
-    """The sums by lanes of 64-bit words."""
+    """The sums in 64-bit words."""
     way, outer_way = ways(accumulator, problem.formats)
     return _generic(accumulator, problem, way, outer_way)
 
 
 def _generic(accumulator: Accumulator, problem: Problem, way: str, outer_way: str) -> Array:
-    """The sums by the lanes of a way."""
+    """The sums in 64-bit words that hold values in a given way."""
     in_float64 = way != "core"
     if problem.paired and (in_float64 and (way != "double" or not isinstance(accumulator, FusedMultiplyAdd))):
         return _generic(accumulator, _with_products(problem), way, outer_way).reshape(problem.shape)

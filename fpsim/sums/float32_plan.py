@@ -1,4 +1,7 @@
-"""Accumulators in float32: when that is exact, and the strips of a product for which it was not. Loads numba."""
+"""Accumulators in float32: when that is exact, and the strips of a product for which it was not. Loads numba.
+
+A panel is up to COLUMNS columns of b, decoded; a strip is STRIP rows of a that stay in the cache beside a panel.
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def options_of(accumulator: Accumulator, fmt: Format) -> CastOptions:
 
 @lru_cache(maxsize=4096)
 def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
-    """The lanes of the sum, and of the outer sum, which hold their values alike."""
+    """How the words of the sum and of the outer sum hold values (kernels/steps.py): the core holds both, or neither."""
     fmt, outer = accumulator.fmt, accumulator.result_format
     if fmt == FP64 and outer == FP64:
         return "double", "double"

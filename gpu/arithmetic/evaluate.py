@@ -22,30 +22,30 @@ def evaluate(name: str, values: tuple[Any, ...], keywords: Mapping[str, Any], ta
     """The result of an operation, with flags where they are wanted: as the function of this name on the CPU."""
     chosen, integer = complete(name, keywords), None
     if name == "from_int":
-        given, integer = integers(values[0])
+        inputs, integer = integers(values[0])
     else:
-        given = operands(name, values, chosen["fmt"])
+        inputs = operands(name, values, chosen["fmt"])
     if name == "to_int":
         integer = integer_dtype(target).newbyteorder("=")
-    what = operation_of(name, given.formats, target, integer, *deciding(chosen))
-    if what.holds_codes:
-        result, words, given = result_for(given, what.result.fmt, chosen["out"])
+    operation = operation_of(name, inputs.formats, target, integer, *deciding(chosen))
+    if operation.holds_codes:
+        result, words, inputs = result_for(inputs, operation.result.fmt, chosen["out"])
     else:
-        dtype = np.dtype(np.uint8) if what.word == np.bool_ else what.word
-        result, words, given = result_of(given, dtype, chosen["out"])
+        dtype = np.dtype(np.uint8) if operation.word == np.bool_ else operation.word
+        result, words, inputs = result_of(inputs, dtype, chosen["out"])
     flags = chosen["flags"]
     if not isinstance(flags, (bool, np.bool_)) and flags != "any":
         raise unknown("flags", flags, ("False", "True", "any"))
     if not flags:
-        compute(what, given, words, no_flags())
+        compute(operation, inputs, words, no_flags())
         return result
-    each, raised = result_like(given.owner, given.shape, np.dtype(np.uint8))
-    compute(what, given, words, raised)
-    return (result, _union(raised, given)) if flags == "any" else (result, each)
+    each, raised = result_like(inputs.owner, inputs.shape, np.dtype(np.uint8))
+    compute(operation, inputs, words, raised)
+    return (result, _union(raised, inputs)) if flags == "any" else (result, each)
 
 
-def _union(raised: Any, given: Operands) -> Flags:
+def _union(raised: Any, inputs: Operands) -> Flags:
     """The flags that any element raised."""
     found = zeroed(1, np.uint32)
-    launch(union_kernel(), given.like, given.size, raised, found, each=64)
+    launch(union_kernel(), inputs.like, inputs.size, raised, found, each=64)
     return Flags(int(fetched(found)[0]))

@@ -44,10 +44,10 @@ def on_gpu(function: Callable[Parameters, Any]) -> Callable[Parameters, Any]:
     """The same operation on arrays of the GPU, with the signature and the description of the CPU's function."""
     name, signature = function.__name__, inspect.signature(function)
     shown = [
-        one.replace(annotation=Parameter.empty) if one.name in (*OPERANDS, "out") else one
-        for one in signature.parameters.values()
+        argument.replace(annotation=Parameter.empty) if argument.name in (*OPERANDS, "out") else argument
+        for argument in signature.parameters.values()
     ]
-    plain = [one for one in shown if one.kind is not Parameter.KEYWORD_ONLY]
+    plain = [argument for argument in shown if argument.kind is not Parameter.KEYWORD_ONLY]
     arguments_of = signature.replace(parameters=[*plain, Parameter("keywords", Parameter.VAR_KEYWORD)]).bind
 
     def operation(*values: Parameters.args, **keywords: Parameters.kwargs) -> Any:
@@ -62,7 +62,7 @@ def on_gpu(function: Callable[Parameters, Any]) -> Callable[Parameters, Any]:
         return evaluate(name, operands, chosen[1], target)
 
     operation.__name__ = operation.__qualname__ = name
-    operation.__doc__ = _described(name, function.__doc__ or "", sum(one.name in OPERANDS for one in plain))
+    operation.__doc__ = _described(name, function.__doc__ or "", sum(argument.name in OPERANDS for argument in plain))
     operation.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=shown, return_annotation=signature.empty
     )

@@ -1,4 +1,4 @@
-"""Operands on the GPU at the door: arrays with their formats, broadcast, and the array that takes the result."""
+"""Validates operands on the GPU: arrays with their formats, broadcast, and the array that takes the result."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> Operands:
     numbers = [_is_number(value) for value in values]
     if all(numbers):
         numbers[0] = False  # which is refused: nothing lies on the GPU
-    given = [
+    arrays = [
         _number(value, want, label) if number else gpu_array(value, label)
         for value, want, label, number in zip(values, wanted, NAMES, numbers, strict=False)
     ]
-    formats = tuple(format_of_codes(x, want, label) for x, want, label in zip(given, wanted, NAMES, strict=False))
-    shape = _shape(name, given)
-    libraries = {library_of(x.like) for x, number in zip(given, numbers, strict=True) if not number}
+    formats = tuple(format_of_codes(x, want, label) for x, want, label in zip(arrays, wanted, NAMES, strict=False))
+    shape = _shape(name, arrays)
+    libraries = {library_of(x.like) for x, number in zip(arrays, numbers, strict=True) if not number}
     if len(libraries) > 1:
         cuda.synchronize()  # what a library still computes on a stream of its own
-    owner = given[numbers.index(False)]
-    spread = [x if x.size == 1 else broadcast(x, shape) for x in given]
+    owner = arrays[numbers.index(False)]
+    spread = [x if x.size == 1 else broadcast(x, shape) for x in arrays]
     single = math.prod(shape) == 1
     return Operands(
         tuple(x.words for x in spread), tuple(int(x.size > 1 or single) for x in spread), formats, shape, owner,
-        all(x.fmt is not None for x in given),
+        all(x.fmt is not None for x in arrays),
     )  # fmt: skip
 
 
@@ -113,30 +113,30 @@ def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
     return fmt
 
 
-def _shape(name: str, given: list[GpuArray]) -> tuple[int, ...]:
+def _shape(name: str, arrays: list[GpuArray]) -> tuple[int, ...]:
     try:
-        return np.broadcast_shapes(*(x.shape for x in given))
+        return np.broadcast_shapes(*(x.shape for x in arrays))
     except ValueError:
-        shapes = " and ".join(str(x.shape) for x in given)
+        shapes = " and ".join(str(x.shape) for x in arrays)
         raise ValueError(
             f"{name} needs operands whose shapes broadcast; got {shapes}. Reshape one, or insert axes of length 1."
         ) from None
 
 
-def result_for(given: Operands, fmt: Format, out: Any) -> tuple[Any, Any, Operands]:
+def result_for(inputs: Operands, fmt: Format, out: Any) -> tuple[Any, Any, Operands]:
     """(array to return, its words, operands that may be read while they are written) for a result in a format."""
-    own = DTYPES.get(fmt, fmt.storage)
+    dtype = DTYPES.get(fmt, fmt.storage)
     taken = dtype_name(out) if hasattr(out, "dtype") else None
-    typed = given.typed if taken not in (own.name, fmt.storage.name) else taken == own.name
-    return result_of(given, own if typed else fmt.storage, out)
+    typed = inputs.typed if taken not in (dtype.name, fmt.storage.name) else taken == dtype.name
+    return result_of(inputs, dtype if typed else fmt.storage, out)
 
 
-def result_of(given: Operands, dtype: np.dtype[Any], out: Any) -> tuple[Any, Any, Operands]:
+def result_of(inputs: Operands, dtype: np.dtype[Any], out: Any) -> tuple[Any, Any, Operands]:
     """The same for a result of a dtype."""
-    result, words = result_like(given.owner, given.shape, dtype, out)
+    result, words = result_like(inputs.owner, inputs.shape, dtype, out)
     if out is None or words.size == 0:
-        return result, words, given
-    return result, words, given._replace(words=tuple(apart(x, words, given.like) for x in given.words))
+        return result, words, inputs
+    return result, words, inputs._replace(words=tuple(apart(x, words, inputs.like) for x in inputs.words))
 
 
 def code_operand(x: Any, wanted: Format | None, name: str) -> tuple[GpuArray, Format]:
@@ -146,13 +146,13 @@ def code_operand(x: Any, wanted: Format | None, name: str) -> tuple[GpuArray, Fo
       ValueError: codes without a format, or out of range.
       TypeError: no array on the GPU, or one of another format than is wanted.
     """
-    given = gpu_array(x, name)
-    if given.fmt is not None and wanted not in (None, given.fmt):
+    array = gpu_array(x, name)
+    if array.fmt is not None and wanted not in (None, array.fmt):
         raise TypeError(
-            f"{name} is an array of {x.dtype}, which stores {given.fmt}; codes of {wanted} were wanted. Round it to "
+            f"{name} is an array of {x.dtype}, which stores {array.fmt}; codes of {wanted} were wanted. Round it to "
             f"{wanted} first with fpsim.gpu.encode."
         )
-    return given, format_of_codes(given, wanted, name)
+    return array, format_of_codes(array, wanted, name)
 
 
 def result_dtype(fmt: Format) -> np.dtype[Any]:

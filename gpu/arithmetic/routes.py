@@ -39,31 +39,31 @@ CORE_ONLY = (*SIGNS, "next_up", "next_down", "from_int", "to_int")
 NO_WORDS = np.zeros(1, np.uint32)
 
 
-def compute(what: Operation, given: Operands, results: Any, flags: Any) -> None:
+def compute(operation: Operation, inputs: Operands, results: Any, flags: Any) -> None:
     """Fill in the results of an operation that rounds or compares, and the flags if there is room for them."""
-    if given.size == 0:
+    if inputs.size == 0:
         return
-    if flags.size == 0 and not what.is_stochastic and what.name not in CORE_ONLY:
-        if what.operand_bits <= TABLE_BITS and 1 << what.operand_bits <= 4 * given.size:
+    if flags.size == 0 and not operation.is_stochastic and operation.name not in CORE_ONLY:
+        if operation.operand_bits <= TABLE_BITS and 1 << operation.operand_bits <= 4 * inputs.size:
             if results.dtype.itemsize <= 2:
-                _by_table(what, given, results)
+                _by_table(operation, inputs, results)
                 return
-        elif _is_short(what):
-            function = float_arithmetic.float_function(what.result.fmt, what.name)
-            _run_groups(function, given, results, None)
+        elif _is_short(operation):
+            function = float_arithmetic.float_function(operation.result.fmt, operation.name)
+            _run_groups(function, inputs, results, None)
             return
-    by_core(what, given, results, flags)
+    by_core(operation, inputs, results, flags)
 
 
-def by_core(what: Operation, given: Operands, results: Any, flags: Any) -> None:
+def by_core(operation: Operation, inputs: Operands, results: Any, flags: Any) -> None:
     """The same by the integer core."""
-    name, integer, queue = what.name, what.integer, partial(_queue, given)
-    layouts = [uploaded(unpack_layout(operand, what.input_subnormals)) for operand in given.formats]
+    name, integer, queue = operation.name, operation.integer, partial(_queue, inputs)
+    layouts = [uploaded(unpack_layout(operand, operation.input_subnormals)) for operand in inputs.formats]
     if name in COMPARISONS:
-        queue(comparison_kernel(name), *given.steps, results, flags, *layouts)
+        queue(comparison_kernel(name), *inputs.steps, results, flags, *layouts)
         return
-    fmt, rounding, overflow, subnormals, seed, random_bits = what.result
-    plan = pack_plan(fmt, rounding, overflow, subnormals, random_bits, what.tininess)
+    fmt, rounding, overflow, subnormals, seed, random_bits = operation.result
+    plan = pack_plan(fmt, rounding, overflow, subnormals, random_bits, operation.tininess)
     mode, key, out = int(rounding), seed or 0, uploaded(plan.layout)
     keys = u64(key & 0xFFFFFFFF), u64(key >> 32)
     if name in ("next_up", "next_down"):
@@ -72,7 +72,7 @@ def by_core(what: Operation, given: Operands, results: Any, flags: Any) -> None:
         queue(sign_kernel(name), results, *layouts, out)
     elif name == "from_int":
         assert integer is not None
-        sign = 1 << (8 * given.words[0].dtype.itemsize - 1) if integer.kind == "i" else 0
+        sign = 1 << (8 * inputs.words[0].dtype.itemsize - 1) if integer.kind == "i" else 0
         queue(from_integer_kernel(mode), results, flags, u64(sign), out, u64(plan.rules), *keys)
     elif name == "to_int":
         assert integer is not None
@@ -82,17 +82,17 @@ def by_core(what: Operation, given: Operands, results: Any, flags: Any) -> None:
             u64(random_mask), u64((1 << 8 * integer.itemsize) - 1), *keys,
         )  # fmt: skip
     else:
-        words, steps = _three(given)
+        words, steps = _three(inputs)
         layouts += layouts[:1] * (3 - len(layouts))
         launch(
-            rounding_kernel(name, mode), given.like, given.size, *words, *steps, results, flags, *layouts, out,
+            rounding_kernel(name, mode), inputs.like, inputs.size, *words, *steps, results, flags, *layouts, out,
             u64(plan.rules), *keys,
         )  # fmt: skip
 
 
-def _queue(given: Operands, kernel: Any, *arguments: Any) -> None:
+def _queue(inputs: Operands, kernel: Any, *arguments: Any) -> None:
     """Launch a kernel over the operands that there are."""
-    launch(kernel, given.like, given.size, *given.words, *arguments)
+    launch(kernel, inputs.like, inputs.size, *inputs.words, *arguments)
 
 
 def no_flags() -> Any:
@@ -100,10 +100,10 @@ def no_flags() -> Any:
     return scratch(0, np.uint8)
 
 
-def _three(given: Operands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+def _three(inputs: Operands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """Words and steps of three operands: the first in the place of those that are missing."""
-    missing = 3 - len(given.words)
-    return given.words + given.words[:1] * missing, given.steps + (0,) * missing
+    missing = 3 - len(inputs.words)
+    return inputs.words + inputs.words[:1] * missing, inputs.steps + (0,) * missing
 
 
 def _is_short(what: Operation) -> bool:
@@ -116,20 +116,20 @@ def _is_short(what: Operation) -> bool:
 # ---- groups of elements
 
 
-def _run_groups(function: Any, given: Operands, results: Any, table: Any) -> None:
+def _run_groups(function: Any, inputs: Operands, results: Any, table: Any) -> None:
     """Launch a loop over groups; table: the words of one that it reads, or None."""
-    bits, target_bits = (8 * array.dtype.itemsize for array in (given.words[0], results))
-    groups, count = elements_at_once(bits, target_bits), len(given.words)
+    bits, target_bits = (8 * array.dtype.itemsize for array in (inputs.words[0], results))
+    groups, count = elements_at_once(bits, target_bits), len(inputs.words)
     # an operand of one element becomes a group of equal ones, which every thread reads
     same = tuple(
-        broadcast(given.owner._replace(words=x, shape=(1,)), (groups.length,)).words if step == 0 else x
-        for x, step in zip(given.words, given.steps, strict=True)
+        broadcast(inputs.owner._replace(words=x, shape=(1,)), (groups.length,)).words if step == 0 else x
+        for x, step in zip(inputs.words, inputs.steps, strict=True)
     )
-    words, steps = _three(given._replace(words=same))
-    full = [x for x, step in zip(same, given.steps, strict=True) if step]
+    words, steps = _three(inputs._replace(words=same))
+    full = [x for x, step in zip(same, inputs.steps, strict=True) if step]
     whole = iter(as_groups((*full, results), groups.length))
     wide = tuple(
-        next(whole) if step else as_groups((x,), groups.length)[0] for x, step in zip(same, given.steps, strict=True)
+        next(whole) if step else as_groups((x,), groups.length)[0] for x, step in zip(same, inputs.steps, strict=True)
     )
     wide_results = next(whole)
     wide += wide[:1] * (3 - count)
@@ -138,19 +138,19 @@ def _run_groups(function: Any, given: Operands, results: Any, table: Any) -> Non
     arguments = (*words, results, *wide, wide_results, *map(u64, steps), source, entries)
     if table is not None:
         kernel = elementwise_kernel(function, bits, target_bits, count, source.size)
-        if launch_shared(kernel, given.like, given.size, source.size * 4, *arguments, each=groups.each):
+        if launch_shared(kernel, inputs.like, inputs.size, source.size * 4, *arguments, each=groups.each):
             return
     kernel = elementwise_kernel(function, bits, target_bits, count, 0)
-    launch(kernel, given.like, given.size, *arguments, each=groups.each)
+    launch(kernel, inputs.like, inputs.size, *arguments, each=groups.each)
 
 
 # ---- tables of every result
 
 
-def _by_table(what: Operation, given: Operands, results: Any) -> None:
-    table = _table(what, results.dtype.str, device_number())
-    bits = tuple(fmt.bits for fmt in what.formats)
-    _run_groups(looks_up(bits, max(x.dtype.itemsize for x in given.words) * 8), given, results, table)
+def _by_table(operation: Operation, inputs: Operands, results: Any) -> None:
+    table = _table(operation, results.dtype.str, device_number())
+    bits = tuple(fmt.bits for fmt in operation.formats)
+    _run_groups(looks_up(bits, max(x.dtype.itemsize for x in inputs.words) * 8), inputs, results, table)
 
 
 @lru_cache(maxsize=64)

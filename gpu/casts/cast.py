@@ -155,12 +155,12 @@ def cast(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastKey
 
 def _floats(x: Any) -> GpuArray:
     """An array of floats on the GPU."""
-    given = gpu_array(x, "x")
-    if given.fmt is None:
+    array = gpu_array(x, "x")
+    if array.fmt is None:
         raise TypeError(
             f"x must be an array of floats on the GPU; got {x.dtype}. To read integers as codes use fpsim.gpu.decode."
         )
-    return given
+    return array
 
 
 def _target(dtype: npt.DTypeLike) -> Format:
@@ -244,12 +244,12 @@ def _is_named(fmt: Format) -> bool:
     return NAMED.get(fmt.name) == fmt
 
 
-def widened_codes(given: GpuArray, fmt: Format, wide: Format) -> GpuArray:
+def widened_codes(source: GpuArray, fmt: Format, wide: Format) -> GpuArray:
     """Codes of a format as codes of one that holds it; a NaN keeps its sign."""
     table = _codes_table(fmt, wide)
-    codes = scratch(given.size, wide.storage)
-    launch(look_up_kernel(), given.like, given.size, given.words, codes, uploaded(table))
-    return given._replace(words=codes, fmt=wide)
+    codes = scratch(source.size, wide.storage)
+    launch(look_up_kernel(), source.like, source.size, source.words, codes, uploaded(table))
+    return source._replace(words=codes, fmt=wide)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Arrays on the GPU at the door: tensors of torch, arrays of cupy or numba become words; results come back alike."""
+"""Arrays on the GPU as words: reads those of torch, cupy and numba, and makes results of the same library."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _torch_array(x: Any, name: str) -> GpuArray:
     return GpuArray(cuda.as_cuda_array(integers).view(WORDS[size]), tuple(x.shape), fmt, x)
 
 
-def result_like(given: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any = None) -> tuple[Any, Any]:
+def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any = None) -> tuple[Any, Any]:
     """(result of the kind of what came in, its words); dtype: of NumPy or ml_dtypes.
 
     Raises:
@@ -147,16 +147,16 @@ def result_like(given: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], o
         taken = gpu_array(out, "out")
         if not _is_one_run(out):
             raise ValueError("out must be one run of memory in C order on the GPU; got gaps or another order.")
-        kept = kept_dtype(dtype, given.like)
+        kept = kept_dtype(dtype, source.like)
         fits = taken.shape == shape and dtype_name(out) == kept.name
-        if not fits or library_of(out) != library_of(given.like):
+        if not fits or library_of(out) != library_of(source.like):
             raise ValueError(
-                f"out must be a {type(given.like).__name__} of {kept.name} and shape {shape}; got a "
+                f"out must be a {type(source.like).__name__} of {kept.name} and shape {shape}; got a "
                 f"{type(out).__name__} of {dtype_name(out)} and shape {taken.shape}."
             )
         return out, taken.words
     with one_sentence(f"a result of {size_in_words(math.prod(shape) * dtype.itemsize)}"):
-        made = _maker(given.like)(shape, dtype)
+        made = _maker(source.like)(shape, dtype)
     return made, gpu_array(made, "the result").words
 
 

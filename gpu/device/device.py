@@ -1,4 +1,4 @@
-"""The GPU of this process: whether there is one, and one clear sentence where there is none that can do the work."""
+"""The GPU of this process: whether there is one, and the error where there is none that can do the work."""
 
 from __future__ import annotations
 

@@ -144,30 +144,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--short", action="store_true", help="a few rows of every part")
     parser.add_argument("--hardware", default=REAL, metavar="MODULE", help="measure this module's functions")
     parser.add_argument("--rows", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        if given.rows:
-            return _rows_alone(given)
-        report = bench(given.out, given.minutes, given.parts, hardware=given.hardware, short=given.short)
+        if options.rows:
+            return _rows_alone(options)
+        report = bench(options.out, options.minutes, options.parts, hardware=options.hardware, short=options.short)
     except (GpuError, ValueError) as reason:
         print(reason, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"Interrupted; what was measured is in {given.out}.", file=sys.stderr)
+        print(f"Interrupted; what was measured is in {options.out}.", file=sys.stderr)
         return INTERRUPTED
     print(report)
     return int(any(row.error for row in report.rows))
 
 
-def _rows_alone(given: argparse.Namespace) -> int:
+def _rows_alone(options: argparse.Namespace) -> int:
     """Measure in the process that a validation has started, and append rows to its file as they come."""
     began = time.monotonic()
-    with open(given.rows, "a") as file:
+    with open(options.rows, "a") as file:
 
         def write(row: Speed) -> None:
             file.write(json.dumps(plain(row)) + "\n")
             file.flush()
 
-        silicon = importlib.import_module(given.hardware)
-        run(silicon, works_of(given.parts, given.short), began + 60 * given.minutes, write)
+        silicon = importlib.import_module(options.hardware)
+        run(silicon, works_of(options.parts, options.short), began + 60 * options.minutes, write)
     return 0

@@ -148,9 +148,9 @@ def arithmetic(lab: Lab) -> Iterator[Check]:
                 modes = ({}, {"rounding": "toward_zero"}, {"rounding": "stochastic", "seed": 11})
             for options in modes:
                 words = " ".join(str(value) for value in options.values())
-                label, given = _codes(lab, fmt, count)
+                label, codes = _codes(lab, fmt, count)
                 yield Check("arithmetic", f"fp.gpu.{name} {fmt} {words}".strip(), label,
-                            _operation(lab, name, fmt, given, options))  # fmt: skip
+                            _operation(lab, name, fmt, codes, options))  # fmt: skip
 
 
 UNITS = ("hopper_e4m3_f32", "hopper_e5m2xe4m3_f32", "hopper_f16_f32", "hopper_bf16_f32", "hopper_mma_e4m3_f32",
@@ -173,23 +173,23 @@ def matmuls(lab: Lab) -> Iterator[Check]:
         unit = find_unit(name)
         kinds = [{"f16": "fp16", "fp8": "e4m3"}.get(element.name, element.name) for element in (unit.a, unit.b)]
         for label in ("normal", "wide", "special"):
-            given = operands(label, shape, (kinds[0], kinds[1]), lab.seed)
+            codes = operands(label, shape, (kinds[0], kinds[1]), lab.seed)
             for promote in (None, 128):
                 what = f"fp.gpu.matmul {name}" + (f" promote {promote}" if promote else "")
-                yield Check("matmuls", what, label, _matmul(lab, given, accumulate=name, promote=promote))
+                yield Check("matmuls", what, label, _matmul(lab, codes, accumulate=name, promote=promote))
     for pair, schedule, more in SCHEDULED:
-        given = operands("wide", shape, (pair[0], pair[1]), lab.seed)
+        codes = operands("wide", shape, (pair[0], pair[1]), lab.seed)
         name = unit_name("hopper", pair)
         options = {"accumulate": name, "schedule": schedule, "strict": False, **more}
-        yield Check("matmuls", f"fp.gpu.matmul {name} {schedule}", "wide", _matmul(lab, given, **options))
+        yield Check("matmuls", f"fp.gpu.matmul {name} {schedule}", "wide", _matmul(lab, codes, **options))
 
 
-def _matmul(lab: Lab, given: tuple[Words, Words], **options: Any) -> Callable[[], Row]:
+def _matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> Callable[[], Row]:
     kind = "bf16" if options.get("out_format") == "bf16" else "fp32"
 
     def run() -> Row:
-        want = as_words(matmul(*given, **options))
-        return _row(difference(lab.hardware.twin("matmul", *given, **options), want, kind))
+        want = as_words(matmul(*codes, **options))
+        return _row(difference(lab.hardware.twin("matmul", *codes, **options), want, kind))
 
     return run
 
@@ -203,16 +203,16 @@ def _codes(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]:
         return "all pairs", ((pairs >> 8).astype(fmt.storage), (pairs & 255).astype(fmt.storage))
     rng = np.random.default_rng([lab.seed, fmt.bits, count])
     size = 1 << (12 if lab.small else 20)
-    given = tuple(rng.integers(0, 1 << fmt.bits, size, np.uint64).astype(fmt.storage) for _ in range(count))
-    return f"{size} random codes", given
+    codes = tuple(rng.integers(0, 1 << fmt.bits, size, np.uint64).astype(fmt.storage) for _ in range(count))
+    return f"{size} random codes", codes
 
 
 def _operation(
-    lab: Lab, name: str, fmt: Format, given: tuple[Words, ...], options: dict[str, Any]
+    lab: Lab, name: str, fmt: Format, codes: tuple[Words, ...], options: dict[str, Any]
 ) -> Callable[[], Row]:
     def run() -> Row:
-        want, raised = getattr(public(), name)(*given, fmt=fmt, flags=True, **options)
-        got, flags = lab.hardware.twin(name, *given, fmt=fmt, flags=True, **options)
+        want, raised = getattr(public(), name)(*codes, fmt=fmt, flags=True, **options)
+        got, flags = lab.hardware.twin(name, *codes, fmt=fmt, flags=True, **options)
         found = difference(got, as_words(want), "integer")
         of_flags = difference(as_words(flags), as_words(np.asarray(raised)), "integer")
         if not found.differing and of_flags.differing:

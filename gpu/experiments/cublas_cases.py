@@ -108,9 +108,9 @@ def _lt(lab: Lab, shape: Shape, pair: Pair, out: str, fast: bool, layout: str = 
     scales = {"scale_a": np.float32(0.7), "scale_b": np.float32(1.3)} if fp8 else {}
 
     def call(problem: Problem) -> tuple[Words, Any]:
-        given = {"scale_a": float(scales["scale_a"]), "scale_b": float(scales["scale_b"])} if fp8 else {}
+        scale_options = {"scale_a": float(scales["scale_a"]), "scale_b": float(scales["scale_b"])} if fp8 else {}
         found: tuple[Words, Any] = lab.hardware.lt_matmul(
-            problem.a, problem.b, pair, out=out, fast_accum=fast, layout=layout, **given
+            problem.a, problem.b, pair, out=out, fast_accum=fast, layout=layout, **scale_options
         )
         return found
 

@@ -132,10 +132,13 @@ def rowwise(lab: Lab) -> Iterator[ProductCase]:
             "scale_a": inputs.scales((m, 1), lab.seed),
             "scale_b": inputs.scales((1, n), lab.seed),
         }
-        own = f"torch_rowwise({'fast_accum=True' if fast else ''})"
+        torch_kernel = f"torch_rowwise({'fast_accum=True' if fast else ''})"
         splits = [cublas_model(lab, s, flag) for flag in (fast, not fast) for s in splits_of(k, 128)]
         models = [model._replace(scale_order=order) for model in splits for order in ORDERS]
-        models[3:3] = [Model(own), *(Model(own, scale_order=order) for order in ("product", "b_first"))]
+        models[3:3] = [
+            Model(torch_kernel),
+            *(Model(torch_kernel, scale_order=order) for order in ("product", "b_first")),
+        ]
         for out in ("fp32", "bf16"):
             yield _scaled(lab, "rowwise", shape, E4M3, "row", fast, models, out, **scales)
 
@@ -159,12 +162,12 @@ def blockwise(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _block_models(lab: Lab, k: int) -> list[Model]:
-    """Every order of the scales, by fma and after +0, with K in one piece and in slices."""
-    own = [Model(f"cublas({lab.arch!r}, family='block_scaled')")]
-    own += [own[0]._replace(scale_order=order) for order in ORDERS]
+    """Every order of the scales, by fma and after +0, with K whole and in slices."""
+    cublas_models = [Model(f"cublas({lab.arch!r}, family='block_scaled')")]
+    cublas_models += [cublas_models[0]._replace(scale_order=order) for order in ORDERS]
     others = [Model(f"cutlass_blockwise({order!r})") for order in ORDERS] + [Model("deepgemm('1d2d')")]
-    split = [model._replace(slices=s, grain=128) for s in splits_of(k, 128)[1:8] for model in own[:4]]
-    return [*own, *others, *split]
+    split = [model._replace(slices=s, grain=128) for s in splits_of(k, 128)[1:8] for model in cublas_models[:4]]
+    return [*cublas_models, *others, *split]
 
 
 # What nobody has measured comes first: where time or a record's room runs out, the rest is left out.

@@ -94,22 +94,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--seed", type=int, default=0, help="of the inputs")
     parser.add_argument("--hardware", default=REAL, metavar="MODULE", help="record this module's functions")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        silicon = importlib.import_module(given.hardware)
-        left_out = record(given.out, hardware=silicon, parts=given.parts, minutes=given.minutes, seed=given.seed)
+        silicon = importlib.import_module(options.hardware)
+        left_out = record(
+            options.out, hardware=silicon, parts=options.parts, minutes=options.minutes, seed=options.seed
+        )
     except (GpuError, ValueError) as reason:
         print(reason, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"Interrupted; what was recorded until then, if anything, is in {given.out}.", file=sys.stderr)
+        print(f"Interrupted; what was recorded until then, if anything, is in {options.out}.", file=sys.stderr)
         return INTERRUPTED
-    done = replay(given.out)
+    done = replay(options.out)
     for sentence in left_out:
         print(f"left out: {sentence}")
     for entry in done:
         if entry.differing:
             print(f"differs: {entry.name}: {entry.differing} elements, first at {entry.first}")
-    print(f"{len(done)} products in {given.out}, {Path(given.out).stat().st_size} bytes; "
+    print(f"{len(done)} products in {options.out}, {Path(options.out).stat().st_size} bytes; "
           f"{sum(not entry.differing for entry in done)} equal in every bit")  # fmt: skip
     return 0

@@ -1,4 +1,4 @@
-"""validate: fpsim beside silicon, part by part, each within its time and with its own errors.
+"""validate: fpsim beside a real GPU, part by part, each within its time and with its own errors.
 
 `python -m fpsim.gpu validate --out DIR` runs every part in a process of its own, all that compare at the same time, so
 that a failed launch or a hang costs one part alone and compiling takes all cores, prints the table with its summary
@@ -199,13 +199,13 @@ def _in_processes(
     rows: dict[str, list[Row]] = {part: [] for part in parts}
     before = tuple(found.rows)
 
-    def ended(one: Ended) -> None:
-        if one.name == SPEED:
-            found.speeds.extend(speed_of(json.loads(line)) for line in one.lines)
+    def ended(worker: Ended) -> None:
+        if worker.name == SPEED:
+            found.speeds.extend(speed_of(json.loads(line)) for line in worker.lines)
         else:
-            rows[one.name].extend(row_of(json.loads(line)) for line in one.lines)
-        if one.error:
-            rows[one.name].append(Row(one.name, "the part itself", "", error=one.error))
+            rows[worker.name].extend(row_of(json.loads(line)) for line in worker.lines)
+        if worker.error:
+            rows[worker.name].append(Row(worker.name, "the part itself", "", error=worker.error))
         found.rows[:] = [*before, *(row for part in parts for row in rows[part])]
         report()
 
@@ -238,20 +238,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60, help=argparse.SUPPRESS)
     parser.add_argument("--rows", help=argparse.SUPPRESS)
     parser.add_argument("--keep", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     began = time.time()
     try:
-        if given.part:
-            return _one_part(given)
+        if options.part:
+            return _one_part(options)
         report = validate(
-            given.out, given.minutes, given.parts, hardware=given.hardware, seed=given.seed,
-            isolated=not given.together, small=given.small,
+            options.out, options.minutes, options.parts, hardware=options.hardware, seed=options.seed,
+            isolated=not options.together, small=options.small,
         )  # fmt: skip
     except (GpuError, ValueError) as reason:
         print(reason, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return _interrupted(Path(given.out) / RECORD, began)
+        return _interrupted(Path(options.out) / RECORD, began)
     print(report)
     return 0 if report.all_equal else 1
 
@@ -266,16 +266,16 @@ def _interrupted(record: Path, began: float) -> int:
     return INTERRUPTED
 
 
-def _one_part(given: argparse.Namespace) -> int:
+def _one_part(options: argparse.Namespace) -> int:
     """Run a part and append its rows to a file as they come."""
     began = time.monotonic()
-    silicon = importlib.import_module(given.hardware)
-    lab = laboratory(silicon, dict(silicon.about()), given.seed, given.small)
-    with open(given.rows, "a") as file:
+    silicon = importlib.import_module(options.hardware)
+    lab = laboratory(silicon, dict(silicon.about()), options.seed, options.small)
+    with open(options.rows, "a") as file:
 
         def write(row: Row) -> None:
             file.write(json.dumps(asdict(row)) + "\n")
             file.flush()
 
-        run_part(given.part, lab, began + given.seconds, write, Path(given.keep) if given.keep else None)
+        run_part(options.part, lab, began + options.seconds, write, Path(options.keep) if options.keep else None)
     return 0

@@ -1,4 +1,4 @@
-"""The real thing: products and casts by PyTorch, cuBLASLt, Triton and PTX on the GPU, codes in and words out."""
+"""Products and casts by the hardware itself: PyTorch, cuBLASLt, Triton and PTX on the GPU, codes in and words out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real thing: products and casts by PyTorch, cuBLASLt, Triton and PTX on the GPU, codes in and words out.
+"""Products and casts by the hardware itself: PyTorch, cuBLASLt, Triton and PTX on the GPU, codes in and words out.
 
 Operands are NumPy arrays of codes (uint8, uint16, uint32), of float dtypes, or torch tensors; results are NumPy words
 (uint8, uint16, uint32), so that they can be compared with those of `fpsim.matmul`. Rules of layout and alignment are

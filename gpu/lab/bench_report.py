@@ -101,9 +101,9 @@ def speed_of(read: dict[str, Any]) -> Speed:
 
 def outcome(rows: tuple[Speed, ...]) -> str:
     """How many rows are as fast as is asked."""
-    asked = [row for row in rows if row.wanted]
+    judged = [row for row in rows if row.wanted]
     failed = sum(bool(row.error) for row in rows)
-    return f"{sum(row.met is True for row in asked)} of {len(asked)} speeds as asked; {failed} of {len(rows)} failed"
+    return f"{sum(row.met is True for row in judged)} of {len(judged)} speeds as asked; {failed} of {len(rows)} failed"
 
 
 COLUMNS = ("part", "what", "size", "GB/s", "Gel/s", "TMAC/s", "ratio", "asked", "verdict")
@@ -121,11 +121,11 @@ def table(rows: tuple[Speed, ...]) -> list[str]:
 def _cells(row: Speed) -> tuple[str, ...]:
     """The cells of one row."""
     product = bool(row.rate and not row.bandwidth)
-    asked = f"{row.wanted / 1e12:g} TMAC/s" if product else f"{row.wanted:g} of copy"
+    goal = f"{row.wanted / 1e12:g} TMAC/s" if product else f"{row.wanted:g} of copy"
     ratio = f"{row.ratio:.2g} of {row.beside}" if row.ratio else ""
     verdict = "FAILED" if row.error else {True: "met", False: "MISSED", None: ""}[row.met]
     return (
         row.part, row.name, f"{row.size}^3" if product else str(row.size or ""),
         f"{row.bandwidth / 1e9:.1f}" if row.bandwidth else "", f"{row.rate / 1e9:.2f}" if row.bandwidth else "",
-        f"{row.rate / 1e12:.4g}" if product else "", ratio, asked if row.wanted else "", verdict,
+        f"{row.rate / 1e12:.4g}" if product else "", ratio, goal if row.wanted else "", verdict,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A laboratory: the hardware, its chip, and what the cases of a validation have in common."""
+"""What the cases of a validation have in common: the hardware, its chip, and the seed."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ def about_of(silicon: Any) -> dict[str, str]:
     """GPU, versions and date."""
     found = dict(silicon.about())
     try:
-        own = version_of("fpsim-numerics")
+        version = version_of("fpsim-numerics")
     except PackageNotFoundError:
-        own = str(getattr(public(), "__version__", "a checkout"))
+        version = str(getattr(public(), "__version__", "a checkout"))
     capability = found.get("capability", "")
     if capability and capability not in KNOWN:
         found["models"] = f"those of {FALLBACK.arch}: none are known for compute capability {capability}"
     packages = {name: _version(name) for name in ("numpy", "numba", "numba-cuda")}
-    return {**found, "fpsim": own, **packages, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
+    return {**found, "fpsim": version, **packages, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
 
 
 def _version(package: str) -> str:

@@ -57,8 +57,8 @@ class Model(NamedTuple):
     k_order: str = ""
 
     def __str__(self) -> str:
-        given = self._asdict() | {"schedule": ""}
-        changes = ", ".join(f"{name} {value}" for name, value in given.items() if value)
+        settings = self._asdict() | {"schedule": ""}
+        changes = ", ".join(f"{name} {value}" for name, value in settings.items() if value)
         return f"{self.schedule} with {changes}" if changes else self.schedule
 
 
@@ -137,10 +137,10 @@ def predict(problem: Problem, model: Model) -> Words:
 
 def _carried(codes: Words, name: str, side: str, unit: Any) -> Words:
     """Codes of the problem's unit as those of another unit, which holds all their values."""
-    given, wanted = getattr(find_unit(name), side), getattr(unit, side)
-    if given == wanted:
+    source, wanted = getattr(find_unit(name), side), getattr(unit, side)
+    if source == wanted:
         return codes
-    values = decode(codes, given.fmt)
+    values = decode(codes, source.fmt)
     return np.asarray(values.astype(np.float16).view(np.uint16)) if wanted.name == "f16" else codes
 
 

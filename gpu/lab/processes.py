@@ -41,9 +41,9 @@ def side_by_side(
 
     Args:
       names: of the processes.
-      command: what runs one, and writes lines to a file.
+      command: the arguments that start a process of a name, which writes lines to a file.
       most: seconds after which a process is killed; what it had written is kept.
-      ended: is told of each as it ends. An exception, as of Ctrl-C, ends all of them, and it is told of those too.
+      ended: called for each as it ends. An exception, as of Ctrl-C, ends all of them, and it is called for those too.
     """
     end = time.monotonic() + most
     with TemporaryDirectory() as folder:
@@ -51,13 +51,15 @@ def side_by_side(
         try:
             running = [_started(name, command, Path(folder), len(names)) for name in names]
             while running:
-                for one in [one for one in running if one.process.poll() is not None or time.monotonic() > end]:
-                    running.remove(one)
-                    ended(_ended(one, f"its process did not end within {most:.0f} s"))
+                for worker in [
+                    worker for worker in running if worker.process.poll() is not None or time.monotonic() > end
+                ]:
+                    running.remove(worker)
+                    ended(_ended(worker, f"its process did not end within {most:.0f} s"))
                 time.sleep(PAUSE if running else 0)
         finally:
-            for one in running:
-                ended(_ended(one, ""))
+            for worker in running:
+                ended(_ended(worker, ""))
 
 
 def _started(name: str, command: Callable[[str, Path], list[str]], folder: Path, together: int) -> _Running:
@@ -74,17 +76,17 @@ def _started(name: str, command: Callable[[str, Path], list[str]], folder: Path,
     return _Running(name, process, file, errors)
 
 
-def _ended(one: _Running, late: str) -> Ended:
+def _ended(worker: _Running, late: str) -> Ended:
     """What a process has written; it is killed if it still runs, and `late` is then its error."""
-    code = one.process.poll()
+    code = worker.process.poll()
     if code is None:
-        one.process.kill()
-        one.process.wait()
+        worker.process.kill()
+        worker.process.wait()
         error = late
     else:
-        last = (one.errors.read_text(errors="replace").strip().splitlines() or ["nothing was said"])[-1]
+        last = (worker.errors.read_text(errors="replace").strip().splitlines() or ["nothing was said"])[-1]
         error = f"its process ended with {code}: {last[:SAID]}" if code else ""
-    return Ended(one.name, list(_whole_lines(one.file)), error)
+    return Ended(worker.name, list(_whole_lines(worker.file)), error)
 
 
 def _whole_lines(file: Path) -> Iterator[str]:

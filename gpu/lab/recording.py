@@ -65,8 +65,8 @@ def store(path: Path, entries: Sequence[Entry], about: dict[str, str], left_out:
 
 def _arrays(entry: Entry) -> dict[str, Words]:
     """Everything of an entry that is an array."""
-    given = {name: getattr(entry.problem, name) for name in ARRAYS}
-    return {name: np.asarray(x) for name, x in given.items() if x is not None} | {"d": entry.output}
+    arrays = {name: getattr(entry.problem, name) for name in ARRAYS}
+    return {name: np.asarray(x) for name, x in arrays.items() if x is not None} | {"d": entry.output}
 
 
 def replay(path: str | Path) -> list[Replay]:

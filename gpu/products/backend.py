@@ -1,4 +1,4 @@
-"""Products on the GPU."""
+"""The GPU as a backend of matrix products: how it reads operands, adds, and fills results."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def _tile(unit: MatrixUnit) -> Tile:
 
 @cache
 def _plan(unit: MatrixUnit) -> _Plan:
-    """The facts of a unit."""
+    """The numbers that the kernels need of a unit."""
     bound = (unit.terms << (unit.fraction_bits + 2)) + (2 << unit.fraction_bits)  # no sum reaches it
     bits = SHORT if bound <= 1 << SHORT else MIDDLE if bound <= 1 << MIDDLE else LONG
     least_top = unit.fraction_bits + LEAST_PLACE
@@ -154,7 +154,7 @@ def _plan(unit: MatrixUnit) -> _Plan:
 
 
 def _operand_facts(element: Element) -> OperandFacts:
-    """The facts of an operand."""
+    """The numbers that the kernels need of an operand's format."""
     fmt = element.carrier
     kept = TF32_BITS - (1 << 32) if element.name == "tf32" else -1
     sign = fmt.sign_bit - (1 << 32) if fmt.bits == 32 else fmt.sign_bit

@@ -1,4 +1,4 @@
-"""A matrix product without matrix units on the GPU: the sums of lanes, and how they are joined."""
+"""A matrix product without matrix units on the GPU: partial sums that share an output (lanes), and their joining."""
 
 from __future__ import annotations
 
@@ -68,69 +68,69 @@ def lane_sums_kernel() -> Any:
     return gpu_kernel(sums)
 
 
-def lane_product(product: GpuProduct, lanes: Lanes, run: int, terms: Span, on: FloatMatrices) -> Any:
+def lane_product(product: GpuProduct, lanes: Lanes, run: int, terms: Span, backend: FloatMatrices) -> Any:
     """Some terms of a product, as the lanes of a schedule without matrix units add them: (M, N) float32 words."""
     shape = product.a.shape[0], product.b.shape[1]
     outputs = math.prod(shape)
     if terms.terms == 0 or outputs == 0:
-        return on.filled(shape, u32(0))
+        return backend.filled(shape, u32(0))
     facts = lane_facts(lanes, run, terms.terms, shape[1])
     groups = min(facts.groups, -(-terms.terms // facts.tile))  # those that have terms
     sums = scratch((groups, facts.lanes, outputs), u32)
     numbers = np.array([facts.lanes, facts.run, facts.chunk, facts.chunks, facts.groups, facts.tile, *terms], i64)
     layouts = [unpack_layout(element.carrier, "keep") for element in (product.unit.a, product.unit.b)]
     launch(
-        lane_sums_kernel(), on.like, groups * facts.lanes * outputs, product.a, product.b, sums, uploaded(numbers),
+        lane_sums_kernel(), backend.like, groups * facts.lanes * outputs, product.a, product.b, sums, uploaded(numbers),
         f32(facts.chunks_start).view(u32), *map(uploaded, layouts), uploaded(OF_FLOAT), uploaded(TO_FLOAT),
     )  # fmt: skip
-    totals = on.filled((max(facts.groups, THREADS) if facts.merge == BLOCKS else 1, outputs),
+    totals = backend.filled((max(facts.groups, THREADS) if facts.merge == BLOCKS else 1, outputs),
                        f32(facts.lanes_start).view(u32))  # fmt: skip
     for g in range(groups):
-        _join_lanes(sums[g], facts, totals[g : g + 1], on)
+        _join_lanes(sums[g], facts, totals[g : g + 1], backend)
     if facts.merge == BLOCKS:
-        _join_groups(totals, facts.groups, on)
+        _join_groups(totals, facts.groups, backend)
     return totals[0].reshape(*shape)
 
 
-def _join_lanes(sums: Any, facts: LaneFacts, total: Any, on: FloatMatrices) -> None:
+def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices) -> None:
     """Add the lanes (lanes, outputs) of a group to its total."""
     count = facts.lanes
     if facts.merge == BLOCKS and count > THREADS:  # a thread of dot_kernel adds its chains to +0
         chains = count // THREADS
-        sums = _threads_joined(sums, chains, on)
+        sums = _threads_joined(sums, chains, backend)
         count = THREADS
     if facts.merge != FORWARD:
-        count = _halve(sums, count, 1, on)
+        count = _halve(sums, count, 1, backend)
     for lane in range(count):
-        on.add(total, sums[lane : lane + 1], out=total)
+        backend.add(total, sums[lane : lane + 1], out=total)
 
 
-def _threads_joined(sums: Any, chains: int, on: FloatMatrices) -> Any:
+def _threads_joined(sums: Any, chains: int, backend: FloatMatrices) -> Any:
     """The chains of every thread, one after the other: (lanes, outputs) -> (THREADS, outputs)."""
     first, *others = (
-        taken(sums, np.arange(chain, sums.shape[0], chains, dtype=np.int32), True, on) for chain in range(chains)
+        taken(sums, np.arange(chain, sums.shape[0], chains, dtype=np.int32), True, backend) for chain in range(chains)
     )
     for other in others:
-        on.add(first, other, out=first)
+        backend.add(first, other, out=first)
     return first
 
 
-def _halve(sums: Any, count: int, left: int, on: FloatMatrices) -> int:
+def _halve(sums: Any, count: int, left: int, backend: FloatMatrices) -> int:
     """The upper half of the rows joins the lower one until `left` are left; returns how many."""
     half = count // 2
     while half >= left:
-        on.add(sums[:half], sums[half : 2 * half], out=sums[:half])
+        backend.add(sums[:half], sums[half : 2 * half], out=sums[:half])
         count, half = half, half // 2
     return count
 
 
-def _join_groups(groups: Any, count: int, on: FloatMatrices) -> None:
+def _join_groups(groups: Any, count: int, backend: FloatMatrices) -> None:
     """reduce_1Block_kernel: the sums of groups (THREADS or more, outputs), +0 behind them, in the first row."""
     for start in range(THREADS, count, THREADS):
         stop = min(start + THREADS, count)
-        on.add(groups[: stop - start], groups[start:stop], out=groups[: stop - start])
-    _halve(groups, THREADS, WARP, on)
+        backend.add(groups[: stop - start], groups[start:stop], out=groups[: stop - start])
+    _halve(groups, THREADS, WARP, backend)
     for start in range(LAST, WARP, LAST):
-        on.add(groups[:LAST], groups[start : start + LAST], out=groups[:LAST])
+        backend.add(groups[:LAST], groups[start : start + LAST], out=groups[:LAST])
     for g in range(1, LAST):
-        on.add(groups[:1], groups[g : g + 1], out=groups[:1])
+        backend.add(groups[:1], groups[g : g + 1], out=groups[:1])

@@ -1,4 +1,4 @@
-"""Operands of matrix units on the GPU at the door: codes, and the scales that came with them or beside them."""
+"""Validates operands of matrix units on the GPU: codes, and the scales that came with them or beside them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def operand(x: Any, element: Element, unit: MatrixUnit, name: str) -> GpuArray:
       ValueError: an array of another format.
       TypeError: no array on the GPU.
     """
-    given = gpu_array(x, name)
-    fits = given.fmt in (None, element.carrier) and given.words.dtype.itemsize == element.dtype.itemsize
+    codes = gpu_array(x, name)
+    fits = codes.fmt in (None, element.carrier) and codes.words.dtype.itemsize == element.dtype.itemsize
     if not fits:
         raise ValueError(
             f"{unit.name} takes {name} of {element.name} ({DTYPES.get(element.carrier, element.carrier.name)} or its "
             f"codes as {element.dtype}); got {x.dtype}. fpsim.gpu.encode makes codes."
         )
-    refuse_outside(given, element.carrier, name)
-    return given
+    refuse_outside(codes, element.carrier, name)
+    return codes
 
 
 def on_host(x: Any, name: str) -> npt.NDArray[Any]:
@@ -45,9 +45,9 @@ def block_scales(x: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str) ->
     """Scale codes as a matrix on the GPU."""
     if not takes_scales(x, unit, name):
         return scratch(shape, np.uint8)  # nobody reads it
-    given, fmt = gpu_array(x, name), unit.scale_format
+    codes, fmt = gpu_array(x, name), unit.scale_format
     assert fmt is not None
-    if given.shape != shape or given.words.dtype.itemsize != 1 or given.fmt not in (None, fmt):
-        raise ValueError(f"{name} must be codes of {fmt} of shape {shape}; got {x.dtype} of shape {given.shape}.")
-    refuse_outside(given, fmt, name)
-    return given.matrix
+    if codes.shape != shape or codes.words.dtype.itemsize != 1 or codes.fmt not in (None, fmt):
+        raise ValueError(f"{name} must be codes of {fmt} of shape {shape}; got {x.dtype} of shape {codes.shape}.")
+    refuse_outside(codes, fmt, name)
+    return codes.matrix

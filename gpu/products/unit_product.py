@@ -93,7 +93,7 @@ class GpuProduct(NamedTuple):
         return self._replace(terms=self.terms[start:stop], promote=0, factors=Factors())
 
     def in_order(self, pieces: Sequence[tuple[int, int]], gap: int, place: int) -> GpuProduct:
-        """Terms start .. stop of every piece, and so many zeros before the piece at `place`."""
+        """The terms of K in the spans `pieces`, in this order, with `gap` zeros before the span at `place`."""
         runs = [self.terms[slice(*piece)] for piece in pieces]
         if gap:
             runs.insert(place, np.full(gap, -1, np.int32))
@@ -105,7 +105,7 @@ class GpuProduct(NamedTuple):
         return bool(np.array_equal(self.terms, np.arange(self.a.shape[1], dtype=np.int32)))
 
 
-def add_product(total: Any, product: GpuProduct, on: FloatMatrices) -> None:
+def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
     """Add a product by a unit to `total`: float32 words, float64 ones for units that add in it.
 
     FP16 results are held as the float32 of the same value.
@@ -114,63 +114,67 @@ def add_product(total: Any, product: GpuProduct, on: FloatMatrices) -> None:
     if k == 0 or math.prod(total.shape) == 0:
         return
     if takes(product.unit):
-        _add_in_tiles(total, product, on)
+        _add_in_tiles(total, product, backend)
         return
     if not product.promote:
-        _add_by_specification(total, product, on)
+        _add_by_specification(total, product, backend)
         return
     for part, start in enumerate(range(0, k, product.promote)):
-        partial = on.filled(total.shape, np.uint32(0))
-        _add_by_specification(partial, product.part(start, min(start + product.promote, k)), on)
-        add_part(total, partial, product.factors, part, on)
+        partial = backend.filled(total.shape, np.uint32(0))
+        _add_by_specification(partial, product.part(start, min(start + product.promote, k)), backend)
+        add_part(total, partial, product.factors, part, backend)
 
 
-def _add_in_tiles(total: Any, p: GpuProduct, on: FloatMatrices) -> None:
+def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
     """Add a product by the kernel of tiles."""
-    operands = TileProduct(p.unit, p.a, p.b, p.scale_a, p.scale_b, on.sent(p.terms), p.promote)
+    operands = TileProduct(p.unit, p.a, p.b, p.scale_a, p.scale_b, backend.sent(p.terms), p.promote)
     if p.unit.d.fmt == FP16 and not p.promote:
-        halves = on.halves(total)
-        add_fused(halves, operands, on.like)
-        on.widened(halves, total)
+        halves = backend.halves(total)
+        add_fused(halves, operands, backend.like)
+        backend.widened(halves, total)
         return
     if p.factors.mode != ADD:
-        rows, columns = (on.sent(np.ascontiguousarray(x).view(np.uint32)) for x in (p.factors.rows, p.factors.columns))
+        rows, columns = (
+            backend.sent(np.ascontiguousarray(x).view(np.uint32)) for x in (p.factors.rows, p.factors.columns)
+        )
         operands = operands._replace(factors=TileFactors(rows, columns, p.factors.mode))
-    add_fused(total, operands, on.like)
+    add_fused(total, operands, backend.like)
 
 
-def _add_by_specification(total: Any, product: GpuProduct, on: FloatMatrices) -> None:
+def _add_by_specification(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
     """Add a product by the integer specification."""
-    size, gathered = math.prod(total.shape), _gathered(product, on)
+    size, gathered = math.prod(total.shape), _gathered(product, backend)
     if product.unit.d.fmt == FP16:
-        halves = on.halves(total)
+        halves = backend.halves(total)
         flat = halves.reshape(size)
-        run_specification(gathered, flat, flat, on.like, paired=False)
-        on.widened(halves, total)
+        run_specification(gathered, flat, flat, backend.like, paired=False)
+        backend.widened(halves, total)
     else:
         flat = total.reshape(size)
-        run_specification(gathered, flat, flat, on.like, paired=False)
+        run_specification(gathered, flat, flat, backend.like, paired=False)
 
 
-def _gathered(p: GpuProduct, on: FloatMatrices) -> GpuProduct:
+def _gathered(p: GpuProduct, backend: FloatMatrices) -> GpuProduct:
     """The product with its terms side by side."""
     if p.whole:
         return p
     k, block = p.terms.size, p.unit.block
     found = p._replace(
-        a=taken(p.a, p.terms, False, on), b=taken(p.b, p.terms, True, on), terms=np.arange(k, dtype=np.int32)
+        a=taken(p.a, p.terms, False, backend), b=taken(p.b, p.terms, True, backend), terms=np.arange(k, dtype=np.int32)
     )
     if not p.unit.scale:
         return found
     blocks = p.terms[::block] // block
-    return found._replace(scale_a=taken(p.scale_a, blocks, False, on), scale_b=taken(p.scale_b, blocks, True, on))
+    return found._replace(
+        scale_a=taken(p.scale_a, blocks, False, backend), scale_b=taken(p.scale_b, blocks, True, backend)
+    )
 
 
-def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, on: FloatMatrices) -> Any:
+def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, backend: FloatMatrices) -> Any:
     """Rows or columns of a matrix in an order."""
     shape = (places.size, matrix.shape[1]) if along_rows else (matrix.shape[0], places.size)
     out = scratch(shape, matrix.dtype)
-    launch(gather_kernel(along_rows), on.like, math.prod(shape), matrix, on.sent(places), out)
+    launch(gather_kernel(along_rows), backend.like, math.prod(shape), matrix, backend.sent(places), out)
     return out
 
 

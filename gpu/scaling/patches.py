@@ -1,6 +1,6 @@
 """Patches: the parts of an array of tiles that a block of GPU threads works on at once.
 
-A patch is a few tiles side by side, or a piece of one tile. Neighbouring threads take neighbouring columns, of one tile
+A patch is a few tiles side by side, or a part of one tile. Neighbouring threads take neighbouring columns, of one tile
 or of several, so that what a warp reads lies together in memory.
 """
 

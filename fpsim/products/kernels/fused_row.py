@@ -1,5 +1,7 @@
 """One row of A times a panel of B by the FUSED rule: the innermost loops of the matrix product.
 
+A panel is the decoded terms of one step for LANES columns of B (panel.py); a lane is one of these columns.
+
 Per lane: the largest exponent M of the step in bytes, the power 2**(F - M) built from it, and every product times that
 power converted to an integer, which is the cut toward zero. Product and power are exact in float32, the sum of eight
 is exact in an int32. Measured: docs/performance.md.
@@ -26,7 +28,7 @@ INFINITY = f32(np.inf)
 
 
 class RowFacts(NamedTuple):
-    """The facts of a unit's step as 32-bit integers."""
+    """The numbers that describe a unit's step, as 32-bit integers."""
 
     fraction_bits: Any  # kept below the largest exponent
     floor: Any  # the exponent of a zero term

@@ -1,5 +1,7 @@
 """Products without matrix units: the lanes that share an output, their chunks, and how the lanes are joined.
 
+A lane is one of the partial sums that share an output, as threads of a GPU keep them; LANES is the width of a tile.
+
 A tile is LANES outputs that lie side by side by a block of rows. Every lane has a row of LANES sums per row of the
 tile; the terms go by in ascending order, a panel at a time, and each joins the sums of its lane. Operands are float32,
 and so is every sum; each product is fused with the addition that it takes part in.

@@ -1,4 +1,7 @@
-"""The matrix product of units without a fast rule of their own: panels of floats, and a row function per rule."""
+"""The matrix product of units without a fast rule of their own: panels of floats, and a row function per rule.
+
+A panel is terms of B as floats for LANES columns, which stay in the cache while the rows of A pass by.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """One row of A times a panel of B by the FUSED rule in float64: any exponents that float32 operands can have.
 
+A panel is the terms of one step as float32 for LANES columns of B.
+
 Slower than fused_row, which it replaces where exponents leave that one's window: products are exact in float64, and so
 are sums of integers below 2**53.
 """
@@ -62,7 +64,7 @@ def positive_zero(bits: Any) -> Any:
 
 
 class WideFacts(NamedTuple):
-    """The facts of a unit's step as 32-bit integers."""
+    """The numbers that describe a unit's step, as 32-bit integers."""
 
     fraction_bits: Any  # kept below the largest exponent
     floor: Any  # the exponent of a zero term

@@ -143,15 +143,15 @@ def cublas(
     """
     chip = arch_of(arch, ("ada", "hopper", "blackwell"))
     kind = _family(family, chip)
-    given = {
+    fields = {
         "split_k": None if split_k == 1 else split_k, "merge": merge, "fast_accum": fast_accum or None,
         "stages": stages, "block_k": block_k, "step": step, "option": option, "scale_order": scale_order,
         "tail_loss": None if tail_loss else False,
     }  # fmt: skip
-    _refuse_fields(kind, given)
+    _refuse_fields(kind, fields)
     count = positive(split_k, "split_k")
     shown = [f"{arch!r}", *([] if family is None else [f"family={family!r}"])]
-    name = f"cublas({', '.join(shown + [f'{key}={value!r}' for key, value in given.items() if value is not None])})"
+    name = f"cublas({', '.join(shown + [f'{key}={value!r}' for key, value in fields.items() if value is not None])})"
     make = {
         "nvjet": lambda: _nvjet(chip, count, fast_accum, tail_loss), "xmma": lambda: _xmma(count, merge, fast_accum),
         "cutlass": lambda: _cutlass(count, merge, stages, block_k, step), "gemm_sn": lambda: _gemm_sn(option),
@@ -184,9 +184,9 @@ def _family(family: str | int | None, chip: str) -> str:
     return found
 
 
-def _refuse_fields(kind: str, given: Mapping[str, object]) -> None:
+def _refuse_fields(kind: str, fields: Mapping[str, object]) -> None:
     """A ValueError for a field that the family does not have."""
-    for field, value in given.items():
+    for field, value in fields.items():
         if value is not None and field not in FIELDS[kind]:
             has = ", ".join(FIELDS[kind]) or "no further fields"
             raise ValueError(f"{field} is no field of cuBLAS's {kind} kernels; got {value!r}. They have {has}.")

@@ -70,8 +70,8 @@ class BatchReport:
 
     def _lines(self) -> Iterator[str]:
         for name, depends, sizes in (("M", self.on_m, self.m), ("N", self.on_n, self.n)):
-            what = "depend" if depends else "do not depend"
-            yield f"The bits of a row {what} on {name} ({_listed(sizes)}), for K = {self.k}."
+            verb = "depend" if depends else "do not depend"
+            yield f"The bits of a row {verb} on {name} ({_listed(sizes)}), for K = {self.k}."
         if len(self.groups) > 1:
             yield f"With N = {self.groups[0].n}: {'; '.join(map(str, self.groups))}."
         if self.split_matters_from is None:
@@ -192,7 +192,7 @@ def _in_one(schedule: Schedule) -> Schedule:
 
 
 def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
-    """Sizes at the door, in ascending order."""
+    """Validated sizes, in ascending order."""
     values: list[Any] = [value] if hasattr(value, "__index__") else [*value]
     if not values or any(isinstance(x, bool) or not hasattr(x, "__index__") or x < 1 for x in values):
         raise ValueError(f"{name} must be a positive integer or several; got {value!r}.")

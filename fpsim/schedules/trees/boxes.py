@@ -216,8 +216,8 @@ def _words(node: Sum) -> tuple[str, str]:
         count = sum(each.count if isinstance(each, Steps) else 1 for each in leaves)
         if node.order == "pairwise":
             return f"{count} products, neighbours first", "pairs"
-        what = "multiply-add" if node.how.rule == "ieee" else "instruction"
-        return f"chain of {plural(count, what)}", "chain" if count > 1 else "one"
+        operation = "multiply-add" if node.how.rule == "ieee" else "instruction"
+        return f"chain of {plural(count, operation)}", "chain" if count > 1 else "one"
     count = len(node.inputs)
     fmt = in_words(node.how.fmt)
     then = f", rounded to {in_words(node.how.then)} each time" if node.how.then else ""
@@ -254,8 +254,8 @@ def heights(root: Box) -> list[float]:
     for box in root.all():
         if box.level:
             rows = levels_of(box)
-            own = BAND if box.kind in ("round", "scale") else ROW if rows == 1 else LEVEL * rows
-            heights[box.level] = max(heights[box.level], own)
+            needed = BAND if box.kind in ("round", "scale") else ROW if rows == 1 else LEVEL * rows
+            heights[box.level] = max(heights[box.level], needed)
     tops, top = [], 0.0
     for height in heights:
         top += height

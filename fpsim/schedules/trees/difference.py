@@ -77,29 +77,29 @@ def difference(x: Additions, y: Additions, names: tuple[str, str]) -> Comparison
     scaled = [_first_scaled(each.root) for each in (x, y)]
     if (scaled[0] is None) != (scaled[1] is None):
         return _scales(scaled[0], scaled[1], names)
-    for one, other in zip_longest(x.operations(), y.operations()):
-        if one is None or other is None or one.key != other.key:
+    for in_x, in_y in zip_longest(x.operations(), y.operations()):
+        if in_x is None or in_y is None or in_x.key != in_y.key:
             break
     else:
         lost = [sum(span.terms for span in each.lost) for each in (x, y)]
         words = f"{names[0]} has {x.k} terms and loses {lost[0]}, {names[1]} has {y.k} and loses {lost[1]}."
         return Comparison(False, words, None, "terms")
-    if one is None or other is None:
-        return _one_ends(one, other, names)
-    if one.kind == other.kind and one.kind in ("step", "push") and one.spans == other.spans:
-        return _arithmetics(one, other, names)
-    if one.kind == other.kind == "step":
-        return _steps(one, other, names)
-    if one.kind == other.kind == "begin":
-        words = f"{names[0]} adds in {_value(one.how)}, {names[1]} in {_value(other.how)}."
-        return Comparison(False, f"{_terms(_about(one))}: {words}", _about(one), "partial sum")
+    if in_x is None or in_y is None:
+        return _one_ends(in_x, in_y, names)
+    if in_x.kind == in_y.kind and in_x.kind in ("step", "push") and in_x.spans == in_y.spans:
+        return _arithmetics(in_x, in_y, names)
+    if in_x.kind == in_y.kind == "step":
+        return _steps(in_x, in_y, names)
+    if in_x.kind == in_y.kind == "begin":
+        words = f"{names[0]} adds in {_value(in_x.how)}, {names[1]} in {_value(in_y.how)}."
+        return Comparison(False, f"{_terms(_about(in_x))}: {words}", _about(in_x), "partial sum")
     # the one that opens a sum of its own is about all the terms of that sum
-    opens = [each for each in (one, other) if each.kind == "begin"]
-    about = _about(opens[0] if len(opens) == 1 else max((one, other), key=lambda each: _about(each).terms))
-    said = [_said(each, about, against) for each, against in ((one, other), (other, one))]
+    opens = [each for each in (in_x, in_y) if each.kind == "begin"]
+    about = _about(opens[0] if len(opens) == 1 else max((in_x, in_y), key=lambda each: _about(each).terms))
+    said = [_said(each, about, against) for each, against in ((in_x, in_y), (in_y, in_x))]
     if said[0] == said[1]:
         said = [f"{words} ({_levels(tree)})" for words, tree in zip(said, (x, y), strict=True)]
-    level = LEVELS[one.kind if one.kind in ("round", "scale", "begin") else other.kind]
+    level = LEVELS[in_x.kind if in_x.kind in ("round", "scale", "begin") else in_y.kind]
     return Comparison(False, f"{_terms(about)}: {names[0]} {said[0]}, {names[1]} {said[1]}.", about, level)
 
 
@@ -111,10 +111,10 @@ def _first_scaled(node: Node) -> Scaled | None:
     return None if inner is None or isinstance(inner, (Steps, Gathered)) else _first_scaled(inner)
 
 
-def _scales(one: Scaled | None, other: Scaled | None, names: tuple[str, str]) -> Comparison:
+def _scales(in_x: Scaled | None, in_y: Scaled | None, names: tuple[str, str]) -> Comparison:
     """One of two trees has scales inside the sum."""
-    about = extent(one or other)  # type: ignore[arg-type]
-    scales, without = names if other is None else names[::-1]
+    about = extent(in_x or in_y)  # type: ignore[arg-type]
+    scales, without = names if in_y is None else names[::-1]
     words = (
         f"{_terms(about)}: {scales} multiplies their sum by its scales before it joins the total, {without} does not."
     )
@@ -134,26 +134,26 @@ def _terms(about: Extent) -> str:
 
 def _said(operation: Operation, about: Extent, against: Operation) -> str:
     """What a tree does with terms."""
-    own = _about(operation)
-    what = "them" if own == about or (operation.kind == "step" and own.start == about.start) else _terms(own)
+    terms = _about(operation)
+    named = "them" if terms == about or (operation.kind == "step" and terms.start == about.start) else _terms(terms)
     if operation.kind == "begin":
         if not _has_nodes(operation.node):
-            return f"adds {what} up from +0 for a sum of their own"
-        return f"starts a {in_words(operation.node.how.fmt)} total of partial sums at +0 for {what}"
+            return f"adds {named} up from +0 for a sum of their own"
+        return f"starts a {in_words(operation.node.how.fmt)} total of partial sums at +0 for {named}"
     if operation.kind == "step":
-        return f"adds {what} to the running sum"
+        return f"adds {named} to the running sum"
     if operation.kind == "push":
-        return f"takes the product of {_terms(own)} for itself"
+        return f"takes the product of {_terms(terms)} for itself"
     if operation.kind == "join":
         assert isinstance(operation.how, Arithmetic)
         then = f" and rounds that to {in_words(operation.how.then)}" if operation.how.then else ""
-        return f"adds the sum of {what} to a {in_words(operation.how.fmt)} total{then}"
+        return f"adds the sum of {named} to a {in_words(operation.how.fmt)} total{then}"
     if operation.kind == "scale":
-        return f"multiplies the sum of {what} by its scales ({str(operation.how).replace('_', ' ')})"
+        return f"multiplies the sum of {named} by its scales ({str(operation.how).replace('_', ' ')})"
     if operation.kind == "round":
         assert isinstance(operation.how, Format)
-        return f"rounds the sum of {what} to {in_words(operation.how)}"
-    return f"joins {operation.numbers} sums of {what} as a {operation.kind} tree"
+        return f"rounds the sum of {named} to {in_words(operation.how)}"
+    return f"joins {operation.numbers} sums of {named} as a {operation.kind} tree"
 
 
 def _has_nodes(node: Node) -> bool:
@@ -164,22 +164,22 @@ def _levels(tree: Additions) -> str:
     return f"{tree.depth} levels of additions"
 
 
-def _one_ends(one: Operation | None, other: Operation | None, names: tuple[str, str]) -> Comparison:
+def _one_ends(in_x: Operation | None, in_y: Operation | None, names: tuple[str, str]) -> Comparison:
     """One tree is done where the other goes on."""
-    goes, done = (names[0], names[1]) if other is None else (names[1], names[0])
-    operation = one or other
+    goes, done = (names[0], names[1]) if in_y is None else (names[1], names[0])
+    operation = in_x or in_y
     assert operation is not None
     about = _about(operation)
     words = f"{_terms(about)}: {goes} {_said(operation, about, operation)}, where {done} is done."
     return Comparison(False, words, about, LEVELS[operation.kind])
 
 
-def _steps(one: Operation, other: Operation, names: tuple[str, str]) -> Comparison:
+def _steps(in_x: Operation, in_y: Operation, names: tuple[str, str]) -> Comparison:
     """Steps of other terms."""
-    spans = [_about(one), _about(other)]
+    spans = [_about(in_x), _about(in_y)]
     about = max(spans, key=lambda each: each.terms)
     same_size = spans[0].terms == spans[1].terms
-    hows = [f" ({each.how.words})" if one.how != other.how else "" for each in (one, other)]  # type: ignore[union-attr]
+    hows = [f" ({each.how.words})" if in_x.how != in_y.how else "" for each in (in_x, in_y)]  # type: ignore[union-attr]
     words = (
         f"{names[0]} adds {spans[0]} {'next' if same_size else 'in one step'}{hows[0]}, {names[1]} {spans[1]}{hows[1]}."
     )
@@ -194,10 +194,10 @@ WORDS = {
 }  # fmt: skip
 
 
-def _arithmetics(one: Operation, other: Operation, names: tuple[str, str]) -> Comparison:
+def _arithmetics(in_x: Operation, in_y: Operation, names: tuple[str, str]) -> Comparison:
     """The same terms, added otherwise."""
-    about = _about(one)
-    pair = (one.how, other.how) if one.how != other.how else (one.product, other.product)
+    about = _about(in_x)
+    pair = (in_x.how, in_y.how) if in_x.how != in_y.how else (in_x.product, in_y.product)
     if not all(isinstance(each, Arithmetic) for each in pair):
         said = ["rounds every product first" if each is not None else "adds exact products" for each in pair]
     else:

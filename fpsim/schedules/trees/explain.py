@@ -166,11 +166,13 @@ def _instructions(of: Slice, plan: Plan) -> int:
 def _residue(chain: Chain, plan: Plan) -> str:
     """What comes first."""
     rests = sorted({of.terms % chain.residue for of in plan.slices if of.terms % chain.residue})
-    what = " or ".join(map(str, rests)) if len(rests) <= FEW else "few"
+    counts = " or ".join(map(str, rests)) if len(rests) <= FEW else "few"
     short = any(of.residue for of in plan.slices)
-    own = "in instructions of their own, the last of which is not full" if short else "which leaves the order as it is"
+    place = (
+        "in instructions of their own, the last of which is not full" if short else "which leaves the order as it is"
+    )
     of_slices = "a slice" if len(plan.slices) > 1 else "K"
-    return f"The {what} terms by which {of_slices} exceeds a multiple of {chain.residue} come first, {own}."
+    return f"The {counts} terms by which {of_slices} exceeds a multiple of {chain.residue} come first, {place}."
 
 
 def _lanes(lanes: Lanes, plan: Plan, n: int) -> Iterator[str]:
@@ -215,14 +217,14 @@ MERGES = {
 def _slices(schedule: Schedule, plan: Plan, fmt: Format | None) -> Iterator[str]:
     """How K is cut and put together."""
     slices = plan.slices
-    asked = schedule.slicing.count
+    wanted = schedule.slicing.count
     if len(slices) == 1:
-        if asked > 1:
-            yield f"K is too short for {asked} slices: there is one."
+        if wanted > 1:
+            yield f"K is too short for {wanted} slices: there is one."
         return
     bounds = [_bounds(of) for of in slices]
     listed = ", ".join(bounds if len(bounds) <= FEW else [*bounds[:2], "...", bounds[-1]])
-    fewer = f" ({asked} were asked for)" if asked != len(slices) else ""
+    fewer = f" ({wanted} were asked for)" if wanted != len(slices) else ""
     yield f"K is cut into {len(slices)} slices{fewer}: terms {listed}."
     merge = schedule.slicing.merge
     yield f"{MERGES[merge].format(out=f'the output, {in_words(fmt or FP32)}')}."
@@ -240,10 +242,10 @@ def _bounds(of: Slice) -> str:
 def _lost(plan: Plan) -> Iterator[str]:
     """Terms that are never added."""
     if plan.lost.terms:
-        what = "The last term" if plan.lost.terms == 1 else f"The last {plan.lost.terms} terms"
+        terms = "The last term" if plan.lost.terms == 1 else f"The last {plan.lost.terms} terms"
         lost = extent_of(plan.lost)
         verb = "is" if plan.lost.terms == 1 else "are"
-        yield f"{what}, {lost}, {verb} lost: no slice reaches them, and cuBLAS leaves them out."
+        yield f"{terms}, {lost}, {verb} lost: no slice reaches them, and cuBLAS leaves them out."
 
 
 def _result(schedule: Schedule, unit: MatrixUnit, fmt: Format | None) -> Iterator[str]:

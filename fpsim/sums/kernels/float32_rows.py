@@ -1,8 +1,8 @@
 """CPU loops of Sequential, FusedMultiplyAdd and Chunked to nearest even in float32, sixteen lanes or more at a time.
 
 B lies in panels of up to COLUMNS columns, decoded to float32, so that BLOCK rows of one stay in the L1 cache while all
-rows of A in a strip pass by. Four rows and four steps of k are written out: four independent chains hide the latency
-of the additions, and each load of B serves four rows.
+rows of A in a strip, STRIP of them, pass by. Four rows and four steps of k are written out: four independent chains
+hide the latency of the additions, and each load of B serves four rows.
 
 FP32 needs nothing more. A format of up to 11 bits is rounded to by adding and subtracting a number C whose last place
 is the one to keep, 1.5 * 2**(exponent + 24 - precision): the processor's own rounding to even then does it, that of

@@ -1,4 +1,4 @@
-"""CPU loops over the lanes of an accumulator: one product or sum of up to LANES outputs, each rounded once.
+"""CPU loops of an accumulator over up to LANES outputs, a lane each: products and sums, each rounded once.
 
 Three ways to hold a running sum, in 64-bit words: as the float64 that it is ("nearest", "any" and "stochastic", by the
 modes that they are compiled for), as a sum in FP64 itself ("double"), and as a code for the integer core ("core"). All
