@@ -25,7 +25,8 @@ INEXACT, UNDERFLOW, OVERFLOW = int(Flags.INEXACT), int(Flags.UNDERFLOW), int(Fla
 DIVIDE_BY_ZERO, INVALID = int(Flags.DIVIDE_BY_ZERO), int(Flags.INVALID)
 
 # As int64, of which the encoder is compiled once; Python's numbers are types of their own to numba.
-TO_NEAREST, EVERY_KIND = np.int64(NEAREST_EVEN), np.int64(FULL)
+TO_NEAREST: Any = np.int64(NEAREST_EVEN)
+EVERY_KIND: Any = np.int64(FULL)
 
 
 class Thresholds(NamedTuple):
