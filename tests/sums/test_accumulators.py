@@ -432,7 +432,7 @@ def test_stochastic_rounding_is_worse_in_short_sums_and_better_in_long_ones() ->
     assert stochastic[2] < 0.15
 
 
-# ---- at the door
+# ---- input that is refused
 
 
 @pytest.mark.parametrize(
