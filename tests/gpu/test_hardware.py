@@ -36,7 +36,7 @@ def product_of(a: Array, b: Array) -> npt.NDArray[np.float64]:
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The functions of hardware with torch on the CPU."""
     monkeypatch.setattr(tensors, "DEVICE", "cpu")
-    for module in (hardware, instructions, cublaslt):
+    for module in (products, instructions, cublaslt):
         monkeypatch.setattr(module, "require_capability", lambda *_: None)
     monkeypatch.setattr(instructions, "require_device", lambda: None)
 
@@ -99,7 +99,7 @@ def test_a_bias_has_the_dtype_of_the_result() -> None:
 @pytest.mark.parametrize("k", [128, 384, 512])
 def test_block_scales_have_the_layout_that_torch_checks(monkeypatch: pytest.MonkeyPatch, recipe: str, k: int) -> None:
     monkeypatch.setattr(tensors, "DEVICE", "meta")  # shapes and strides alone, by torch's own checks
-    monkeypatch.setattr(hardware, "words", lambda found: found)
+    monkeypatch.setattr(products, "words", lambda found: found)
     of_a, of_b = recipe.split("_")
     rows, columns = (256 if of_a == "1x128" else 2), (128 if of_b == "1x128" else 1)
     found: Any = hardware.scaled_mm(
@@ -229,7 +229,7 @@ def test_sweeps_find_what_differs(monkeypatch: pytest.MonkeyPatch, target: str, 
 
     monkeypatch.setattr(triton_kernels, "convert", convert)
     monkeypatch.setattr(triton_kernels, "require_triton", lambda: None)
-    monkeypatch.setattr(fp.gpu, "encode", codes)
+    monkeypatch.setattr(instructions, "encode", codes)
     compared, differing, first = hardware.sweep(target, chunk=1 << 12, chunks=2)
     assert (compared, differing) == (1 << 13, 2 * planted)
     assert first.startswith("float32 0x80000007: hardware 0x") if planted else not first
