@@ -32,7 +32,7 @@ def arrays(*kinds: Any) -> tuple[Any, ...]:
 
 
 def cast_of(name: str, *way: Any, **facts: Any) -> Kernel:
-    """A kernel of fpsim.gpu.cast_kernels."""
+    """A kernel of gpu/casts/kernels.py."""
     from fpsim.gpu.casts import kernels as module
 
     chosen = module.Way(*way, **facts)
@@ -62,7 +62,7 @@ def casts(by_floats: bool) -> Iterator[Kernel]:
 
 
 def cast() -> Iterator[Kernel]:
-    """fpsim.gpu.cast_kernels: every mode, both widths of the source, and named formats."""
+    """gpu/casts/kernels.py: every mode, both widths of the source, and named formats."""
     from fpsim.formats.rounding import Rounding
     from fpsim.gpu.casts import kernels as module
     from fpsim.gpu.device import copies
@@ -82,12 +82,12 @@ def cast() -> Iterator[Kernel]:
 
 
 def float_cast() -> Iterator[Kernel]:
-    """fpsim.gpu.cast_kernels where it rounds by an addition of float32."""
+    """gpu/casts/kernels.py where it rounds by an addition of float32."""
     return casts(by_floats=True)
 
 
 def arithmetic() -> Iterator[Kernel]:
-    """fpsim.gpu.arithmetic_kernels: every operation."""
+    """gpu/arithmetic/exact_kernels.py: every operation."""
     from fpsim.core.operations import BINARY, COMPARISONS, UNARY
     from fpsim.gpu.arithmetic import exact_kernels as module
 
@@ -108,7 +108,7 @@ def arithmetic() -> Iterator[Kernel]:
 
 
 def elementwise(name: str, function: Any, bits: int, target_bits: int, count: int, shared_words: int) -> Kernel:
-    """A kernel of fpsim.gpu.pair_kernels."""
+    """A kernel of gpu/arithmetic/pair_kernels.py."""
     from fpsim.gpu.arithmetic import pair_kernels as module
 
     length = module.elements_at_once(bits, target_bits).length
@@ -119,7 +119,7 @@ def elementwise(name: str, function: Any, bits: int, target_bits: int, count: in
 
 
 def pairs() -> Iterator[Kernel]:
-    """fpsim.gpu.pair_kernels: results of pairs of codes, looked up."""
+    """gpu/arithmetic/pair_kernels.py: results of pairs of codes, looked up."""
     from fpsim.gpu.arithmetic import pair_kernels as module
 
     yield elementwise("pairs", module.looks_up((8, 8), 8), 8, 8, 2, 1 << 14)
@@ -127,7 +127,7 @@ def pairs() -> Iterator[Kernel]:
 
 
 def float_arithmetic() -> Iterator[Kernel]:
-    """fpsim.gpu.float_arithmetic: operations of FP16, BF16 and FP32 by those of float32 and float64."""
+    """gpu/core/float_arithmetic.py: operations of FP16, BF16 and FP32 by those of float32 and float64."""
     from fpsim.formats.named import BF16, FP16, FP32
     from fpsim.gpu.core import float_arithmetic as module
 
@@ -144,7 +144,7 @@ def float_arithmetic() -> Iterator[Kernel]:
 
 
 def unit_product() -> Iterator[Kernel]:
-    """fpsim.gpu.unit_product: the rule of every matrix unit."""
+    """gpu/products/unit_product.py: the rule of every matrix unit."""
     from fpsim.gpu.products import unit_product as module
     from fpsim.matrix_units.matrix_unit import Rule
 
@@ -158,7 +158,7 @@ def unit_product() -> Iterator[Kernel]:
 
 
 def fused_product() -> Iterator[Kernel]:
-    """fpsim.gpu.fused_kernels: tiles for every width of a sum, and every way of promotion."""
+    """gpu/products/fused_kernels.py: tiles for every width of a sum, and every way of promotion."""
     import numpy as np
     from numba import typeof
 
@@ -183,7 +183,7 @@ def fused_product() -> Iterator[Kernel]:
 
 
 def marked() -> Iterator[Kernel]:
-    """fpsim.gpu.fused_kernels: what tiles leave."""
+    """gpu/products/fused_kernels.py: what tiles leave."""
     from fpsim.gpu.products import fused_kernels as tiles
     from fpsim.matrix_units.matrix_unit import Rule
 
@@ -193,7 +193,7 @@ def marked() -> Iterator[Kernel]:
 
 
 def float_matrix() -> Iterator[Kernel]:
-    """fpsim.gpu.float_matrix: the operations of epilogues and merges."""
+    """gpu/products/float_matrix.py: the operations of epilogues and merges."""
     from fpsim.gpu.device.transfer import fill_kernel
     from fpsim.gpu.products import float_matrix as module
 
@@ -207,7 +207,7 @@ def float_matrix() -> Iterator[Kernel]:
 
 
 def lane_product() -> Iterator[Kernel]:
-    """fpsim.gpu.lane_product: the sums of lanes."""
+    """gpu/products/lane_product.py: the sums of lanes."""
     from fpsim.gpu.products import lane_product as module
 
     signature = (u16[:, ::1], u16[:, ::1], u32[:, :, ::1], i64[::1], u32, *arrays(u64, u64, u64, u64))
@@ -215,7 +215,7 @@ def lane_product() -> Iterator[Kernel]:
 
 
 def accumulate() -> Iterator[Kernel]:
-    """fpsim.gpu.accumulate: every order of summation, with and without random words, and products of FP64."""
+    """gpu/sums/accumulate.py: every order of summation, with and without random words, and products of FP64."""
     from fpsim.core.rounding import NEAREST_EVEN, STOCHASTIC
     from fpsim.gpu.sums import accumulate as module
 

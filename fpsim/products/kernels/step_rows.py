@@ -3,7 +3,7 @@
 A panel is terms of B as floats for LANES columns, and a lane is one of these columns.
 
 Each function `(a, b, c, count, facts, room)` replaces c by c plus the products of `count` terms of one step: a (terms,)
-and b (terms, LANES) floats, c (LANES,) floats. Rounded results are those of fpsim.core.unit_step_amd.
+and b (terms, LANES) floats, c (LANES,) floats. Rounded results are those of core/units/amd.py.
 """
 
 from __future__ import annotations
