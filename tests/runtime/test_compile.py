@@ -308,6 +308,11 @@ def test_what_cannot_be_described_has_no_key() -> None:
         kernel_key.key_of(function("def f(x):\n    from fpsim.core import pack\n    return pack"))
 
 
+def test_other_packages_are_told_by_their_names_alone() -> None:
+    """Found in a run of all tests: a walk that led into another package met its settings, and gave no key."""
+    kernel_key.key_of(function("def f(x):\n    return os.environ.get(shutil.copy)", os=os, shutil=shutil))
+
+
 def test_a_function_that_was_edited_in_this_process_is_not_kept() -> None:
     source = "def f(x):\n    return x + 1\n"
     kernel_key.key_of(numba.njit(function(source, __name__="fpsim.edited")))
