@@ -30,8 +30,8 @@ def key_of(function: Callable[..., Any]) -> str:
         in this process after another one of that name had been described.
     """
     parts = _Parts()
-    parts.reference(function)
-    return hashlib.blake2b("\n".join(parts.texts).encode(), digest_size=20).hexdigest()
+    whole = parts.reference(function)  # with the options that it is compiled with
+    return hashlib.blake2b("\n".join([whole, *parts.texts]).encode(), digest_size=20).hexdigest()
 
 
 def functions_of(function: Callable[..., Any]) -> list[Callable[..., Any]]:

@@ -301,6 +301,14 @@ def test_a_function_and_one_that_calls_it_in_a_circle_have_keys() -> None:
     assert kernel_key.key_of(names["f"]) != first
 
 
+def test_a_key_follows_the_options_of_the_kernel_itself() -> None:
+    """Found in a review: options of callees were part of the key, and those of the kernel were not."""
+    plain = function("def f(x):\n    return x + 1\n", __name__="fpsim.options")
+    options: list[dict[str, Any]] = [{}, {"nogil": True}, {"error_model": "numpy"}, {"fastmath": True}]
+    keys = [kernel_key.key_of(numba.njit(**each)(plain)) for each in options]
+    assert len({kernel_key.key_of(plain), *keys}) == len(options) + 1
+
+
 def test_what_cannot_be_described_has_no_key() -> None:
     with pytest.raises(kernel_key.UnknownPart, match="no key is known for <object object"):
         kernel_key.key_of(function("def f(x):\n    return C", C=object()))
