@@ -16,14 +16,10 @@ from fpsim.core.decode import DecodeLayout, decode_bits_32, decode_bits_64, deco
 from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_bits_64, encode_fields
 from fpsim.core.philox import philox4x32
 from fpsim.core.rounding import STOCHASTIC
-from fpsim.runtime.compile import kernel, scalar, shared
+from fpsim.runtime.compile import inner_loop, kernel
 from fpsim.runtime.stream import aligned_empty, element_loop
 
 u32, u64, i64 = np.uint32, np.uint64, np.int64
-
-# LLVM inlines these, not numba, which would copy and type them again for each kernel: 2 s of compiling instead of 0.4.
-encode_32, encode_64 = shared(encode_bits_32), shared(encode_bits_64)
-decode_32, decode_64 = shared(decode_bits_32), shared(decode_bits_64)
 
 WORDS = 1024  # random words made at a time: they stay in the L1 cache
 WORD = np.zeros(0, np.uint32)
@@ -39,7 +35,7 @@ def constants_of(kind: Any, word: Any, frozen: Frozen) -> Any:
 def encode_kernel(width: int, mode: int, kind: int, frozen: Frozen = None, streamed: bool = False) -> Any:
     """The loop `(bits, codes, layout)` for source floats of 32 or 64 bits and a deterministic mode."""
     word: Any = u32 if width == 32 else u64
-    encode_bits = encode_32 if width == 32 else encode_64
+    encode_bits = encode_bits_32 if width == 32 else encode_bits_64
     constants = constants_of(EncodeLayout, word, frozen)
     is_frozen = frozen is not None
     # as int64, of which the encoder is compiled once; Python's numbers are types of their own to numba
@@ -56,7 +52,7 @@ def encode_kernel(width: int, mode: int, kind: int, frozen: Frozen = None, strea
     return kernel(encode)
 
 
-@scalar
+@inner_loop
 def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
     """words[i] = random word i of the stream that starts at a counter; each counter gives four."""
     for j in range(words.size // 4):
@@ -85,18 +81,20 @@ def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
     constants = constants_of(EncodeLayout, word, frozen)
     is_frozen = frozen is not None
+    stochastic, kind_64 = i64(STOCHASTIC), i64(kind)
+
+    @inner_loop
+    def encode_block(bits: Any, codes: Any, random: Any, f: Any) -> None:
+        for i in range(bits.size):
+            codes[i] = encode_bits(bits[i], word(random[i]), constants if is_frozen else f, stochastic, kind_64)
 
     def encode_stochastic(bits: Any, codes: Any, layout: Any, first: Any, k0: Any, k1: Any) -> None:
-        f = constants if is_frozen else encode_fields(layout)
+        f = encode_fields(layout)
         words = aligned_empty(WORDS + 4, WORD)
         skip = int(first & u64(3))  # a counter gives four words; the first may be partly used
         for start in range(0, bits.size, WORDS):
             fill_random(words, u64(u64(first + u64(start)) >> u64(2)), k0, k1)
-            random = words[skip : skip + WORDS]
-            source = bits[start : start + WORDS]
-            target = codes[start : start + WORDS]
-            for i in range(source.size):
-                target[i] = encode_bits(source[i], word(random[i]), f, STOCHASTIC, kind)
+            encode_block(bits[start : start + WORDS], codes[start : start + WORDS], words[skip : skip + WORDS], f)
 
     return kernel(encode_stochastic)
 
@@ -105,7 +103,7 @@ def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
 def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> Any:
     """The loop `(codes, bits, layout)` for target floats of 32 or 64 bits."""
     word: Any = u32 if width == 32 else u64
-    decode_bits = decode_32 if width == 32 else decode_64
+    decode_bits = decode_bits_32 if width == 32 else decode_bits_64
     constants = constants_of(DecodeLayout, word, frozen)
     is_frozen = frozen is not None
 
@@ -124,8 +122,8 @@ def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> 
 def quantize_kernel(width: int, mode: int, kind: int, frozen: tuple[Frozen, Frozen], streamed: bool = False) -> Any:
     """The loop `(bits, rounded bits, encode layout, decode layout)`: encode and decode in registers."""
     word: Any = u32 if width == 32 else u64
-    encode_bits = encode_32 if width == 32 else encode_64
-    decode_bits = decode_32 if width == 32 else decode_64
+    encode_bits = encode_bits_32 if width == 32 else encode_bits_64
+    decode_bits = decode_bits_32 if width == 32 else decode_bits_64
     encode_constants = constants_of(EncodeLayout, word, frozen[0])
     decode_constants = constants_of(DecodeLayout, word, frozen[1])
     is_frozen = frozen[0] is not None

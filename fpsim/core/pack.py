@@ -13,7 +13,7 @@ from fpsim.core.encode import UNUSUAL, EncodeLayout, deliver_64
 from fpsim.core.number import INFINITE, NAN, TOP, ZERO, Number
 from fpsim.core.rounding import rounds_up_64, split_64
 from fpsim.formats.ieee import Flags
-from fpsim.runtime.compile import scalar, shared
+from fpsim.runtime.compile import scalar
 
 u64 = np.uint64
 
@@ -40,7 +40,7 @@ def _rounds_to_normal(x: Number, random: Any, precision: Any, f: EncodeLayout, m
     return u64(u64(kept == all_ones) & up)
 
 
-@shared
+@scalar
 def pack(x: Number, raised: Any, random: Any, f: EncodeLayout, mode: int, rules: Any) -> Any:
     """(code, flags) of a number rounded once; raised: the flags of the operation that made it."""
     is_zero = x.significand == ZERO

@@ -29,6 +29,7 @@ def _make_rounds_up(word: type, width: int) -> Any:
     zero = word(0)
     random_top = word(RANDOM_TOP)
     down_to_32 = word(width - 32)
+    carry_bit = word(31 if width == 32 else 32)
 
     @scalar
     def rounds_up(odd: Any, rest: Any, negative: Any, random: Any, random_mask: Any, mode: int) -> Any:
@@ -49,9 +50,13 @@ def _make_rounds_up(word: type, width: int) -> Any:
         if mode == ODD:
             return word((rest != zero) & (odd == zero))
         if mode == STOCHASTIC:
-            # the sum of fraction and random number carries out of 32 bits
-            fraction = word(word(rest >> down_to_32) & random_mask)
-            return word(fraction > word(word(random & random_mask) ^ random_top))
+            # the sum of fraction and random number carries out of 32 bits; in words of 32, the carry is what two of the
+            # three, with the sum inverted, have in the top bit (a comparison would compile to what has no vector form)
+            fraction, draw = word(word(rest >> down_to_32) & random_mask), word(random & random_mask)
+            total = word(fraction + draw)
+            both, either = word(fraction & draw), word(fraction | draw)
+            carry = word(both | word(either & word(total ^ random_top))) if width == 32 else total
+            return word(carry >> carry_bit)
         return zero  # toward zero
 
     return rounds_up

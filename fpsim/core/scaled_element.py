@@ -16,7 +16,7 @@ from fpsim.core.encode import encode_bits_32, encode_bits_64
 from fpsim.core.tile_scale import BY_SCALE
 from fpsim.runtime.compile import scalar
 
-u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
+i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 NAN_32, SIGN_32 = u32(0x7FC00000), u32(0x80000000)
 LARGEST_OFFSET = np.int64(32767)  # of integer_format.OFFSETS
 
@@ -53,6 +53,7 @@ def element_of(width: int, mode: int, kind: int, applied: int, integer: bool, ba
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
+    mode_64, kind_64 = i64(mode), i64(kind)
     divides = applied == BY_SCALE
     value_bits = value_of(width, careful)
     sign_bit = word(1 << (width - 1))
@@ -64,7 +65,7 @@ def element_of(width: int, mode: int, kind: int, applied: int, integer: bool, ba
         scaled = real(y).view(word)
         if careful:
             scaled = scaled if y == y else word(nan | word(bits & sign_bit))
-        code = encode_bits(scaled, random, f, mode, kind)
+        code = encode_bits(scaled, random, f, mode_64, kind_64)
         if back:
             return value_bits(code, real(scale), f.sign_bit, g)
         if integer:
@@ -82,12 +83,13 @@ def integer_of(width: int, mode: int, kind: int, applied: int) -> Any:
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
+    mode_64, kind_64 = i64(mode), i64(kind)
     divides = applied == BY_SCALE
 
     def to_integer(bits: Any, factor: Any, random: Any, f: Any) -> Any:
         x = word(bits).view(real)
         y = real(x / factor) if divides else real(x * factor)
-        code = encode_bits(real(y).view(word), random, f, mode, kind)
+        code = encode_bits(real(y).view(word), random, f, mode_64, kind_64)
         magnitude = np.int64(word(code & word(f.sign_bit - word(1))))
         found = -magnitude if code >= f.sign_bit else magnitude
         return found if y == y else LARGEST_OFFSET  # as formats without NaN do

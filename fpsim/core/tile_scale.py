@@ -39,7 +39,7 @@ SMALLEST_TENSOR_SCALE = f32(2.0**-126)
 
 
 class ScaleChoices(NamedTuple):
-    """What decides how a tile gets its scale, at compile time."""
+    """What decides how a tile gets its scale. Loops compile it in as `choice_words` says."""
 
     width: int  # of the arithmetic
     rule: int
@@ -49,6 +49,12 @@ class ScaleChoices(NamedTuple):
     kind: int
     is_single: bool  # the scale format is FP32
     encodes: bool  # an encode scale comes first
+
+
+def choice_words(s: ScaleChoices) -> ScaleChoices:
+    """Choices as int64, for which functions are compiled once; Python's numbers are types of their own to numba."""
+    words: list[Any] = [i64(choice) for choice in s]
+    return ScaleChoices(*words)
 
 
 class ScaleRules(NamedTuple):
@@ -253,25 +259,24 @@ class TileSettler(NamedTuple):
     A loop over tiles that takes the steps one by one is vectorised.
     """
 
-    quotient_of: Any  # (top, specials, n, exact, r): (what is rounded into the scale format, whether it was cut)
-    code_of: Any  # (quotient, f): its code in the scale format
-    scale_of: Any  # (top, specials, quotient, code, value of the code, n, r): (scale, code, factor, events)
-    settle_tile: Any  # (top, specials, n, exact, r, f, table): the same
+    quotient_of: Any  # (top, specials, n, exact, r, s): (what is rounded into the scale format, whether it was cut)
+    code_of: Any  # (quotient, f, s): its code in the scale format
+    scale_of: Any  # (top, specials, quotient, code, value of the code, n, r, s): (scale, code, factor, events)
+    settle_tile: Any  # (top, specials, n, exact, r, f, table, s): the same
 
 
 @cache
-def tile_settler(s: ScaleChoices, compiled: Any) -> TileSettler:
+def tile_settler(width: int, encodes: bool) -> TileSettler:
     """From the amax bits of a tile's finite elements (top), and what else it holds (specials), to its scale.
 
     n: ScaleNumbers; exact: largest value and amax_floor in float64; r: ScaleRules; f: encodes into the scale format;
-    table: values of its codes, 0 for NaN. scale: float32, which decodes; factor: what elements are divided by or
-    multiplied with; events: the counters that go up, as bits. compiled: makes functions for the CPU or the GPU.
+    table: values of its codes, 0 for NaN; s: ScaleChoices of that width, as `choice_words`. scale: float32, which
+    decodes; factor: what elements are divided by or multiplied with; events: the counters that go up, as bits.
     """
-    word: Any = u32 if s.width == 32 else u64
-    real: Any = f32 if s.width == 32 else f64
-    steps = scale_steps_32 if s.width == 32 else scale_steps_64
-    encode_bits = encode_bits_32 if s.width == 32 else encode_bits_64
-    rule, applied, levels, mode, kind, is_single = s.rule, s.applied, s.levels, s.mode, s.kind, s.is_single
+    word: Any = u32 if width == 32 else u64
+    real: Any = f32 if width == 32 else f64
+    steps = scale_steps_32 if width == 32 else scale_steps_64
+    encode_bits = encode_bits_32 if width == 32 else encode_bits_64
     ruled_top, encode_scale_of, decode_scale_of = steps.ruled_top, steps.encode_scale_of, steps.decode_scale_of
     quotient_by_rule, single_scale, bounded, applied_to = (
         steps.quotient_of, steps.single_scale, steps.bounded, steps.applied_to,
@@ -284,47 +289,47 @@ def tile_settler(s: ScaleChoices, compiled: Any) -> TileSettler:
     def top_of(top: Any, specials: Any, r: Any) -> Any:
         return ruled_top(word(top), specials, r.nan == NAN_TILE, r.infinity, word(r.unit_top), word(r.infinite_top))
 
-    def decode_quotient(top: Any, specials: Any, n: Any, exact: Any, r: Any) -> Any:
+    def decode_quotient(top: Any, specials: Any, n: Any, exact: Any, r: Any, s: Any) -> Any:
         ruled = top_of(top, specials, r)
-        return quotient_by_rule(ruled, n, i64(r.emax), word(r.half_place), rule, levels), False
+        return quotient_by_rule(ruled, n, i64(r.emax), word(r.half_place), s.rule, s.levels), False
 
-    def encode_quotient(top: Any, specials: Any, n: Any, exact: Any, r: Any) -> Any:
+    def encode_quotient(top: Any, specials: Any, n: Any, exact: Any, r: Any, s: Any) -> Any:
         of_zeros = f32(f32(1) / f32(n.zero_scale))
         encode_scale, cut = encode_scale_of(top_of(top, specials, r), exact[0], exact[1], of_zeros)
         return real(encode_scale), cut
 
-    def code_of_decode_scale(quotient: Any, f: Any) -> Any:
-        return word(encode_bits(real(quotient).view(word), word(0), f, mode, kind))
+    def code_of_decode_scale(quotient: Any, f: Any, s: Any) -> Any:
+        return word(encode_bits(real(quotient).view(word), word(0), f, s.mode, s.kind))
 
-    def code_of_encode_scale(quotient: Any, f: Any) -> Any:
-        return word(encode_bits_32(f32(quotient).view(u32), u32(0), f, mode, kind))
+    def code_of_encode_scale(quotient: Any, f: Any, s: Any) -> Any:
+        return word(encode_bits_32(f32(quotient).view(u32), u32(0), f, s.mode, s.kind))
 
     @scalar
-    def from_decode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any) -> Any:
+    def from_decode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
         """(scale, code, factor, whether it was clamped from below, from above)."""
-        scale = single_scale(quotient, n) if is_single else real(held)
+        scale = single_scale(quotient, n) if s.is_single != 0 else real(held)
         clamped = False
-        if rule != INVERSE_OF_ENCODE:
+        if s.rule != INVERSE_OF_ENCODE:
             scale, low, empty = bounded(top, quotient, scale, n)
             code = word(r.smallest_code) if low else word(code)
             code = word(r.zero_code) if empty else code
             clamped = low & (not empty)
-        single, factor = applied_to(scale, n, rule, applied, levels)
+        single, factor = applied_to(scale, n, s.rule, s.applied, s.levels)
         return f32(single), word(code), real(factor), clamped, quotient > n.scale_max
 
     @scalar
-    def from_encode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any) -> Any:
+    def from_encode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
         """The same; what was cut is known already."""
         factor = real(quotient)
-        if not is_single:  # an encode scale of 0, that of an infinite amax, has no code, and stays
+        if s.is_single == 0:  # an encode scale of 0, that of an infinite amax, has no code, and stays
             factor = real(held) if quotient > zero else zero
-        return f32(decode_scale_of(factor, is_single)), word(u32(MIRROR) - u32(code)), factor, False, False
+        return f32(decode_scale_of(factor, s.is_single != 0)), word(u32(MIRROR) - u32(code)), factor, False, False
 
-    held_scale = from_encode_scale if s.encodes else from_decode_scale
+    held_scale = from_encode_scale if encodes else from_decode_scale
 
-    def scale_of(top: Any, specials: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any) -> Any:
+    def scale_of(top: Any, specials: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
         ruled = top_of(top, specials, r)
-        scale, code, factor, low, high = held_scale(ruled, quotient, code, held, n, r)
+        scale, code, factor, low, high = held_scale(ruled, quotient, code, held, n, r, s)
         has_nan, has_infinity = (specials & HAS_NAN) != 0, (specials & HAS_INFINITY) != 0
         lost = has_nan & (r.nan == NAN_TILE)
         unbounded = has_infinity & (r.infinity == PROPAGATE) & (scale == infinite)
@@ -333,17 +338,17 @@ def tile_settler(s: ScaleChoices, compiled: Any) -> TileSettler:
         events |= (of_nan if has_nan else 0) | (of_infinity if has_infinity else 0)
         return f32(nan) if lost else scale, word(r.nan_code) if lost else code, nan if lost else factor, events
 
-    find_quotient = compiled(encode_quotient if s.encodes else decode_quotient)
-    find_code = compiled(code_of_encode_scale if s.encodes else code_of_decode_scale)
-    find_scale = compiled(scale_of)
+    find_quotient = scalar(encode_quotient if encodes else decode_quotient)
+    find_code = scalar(code_of_encode_scale if encodes else code_of_decode_scale)
+    find_scale = scalar(scale_of)
 
-    def settle_tile(top: Any, specials: Any, n: Any, exact: Any, r: Any, f: Any, table: Any) -> Any:
-        quotient, cut = find_quotient(top, specials, n, exact, r)
+    def settle_tile(top: Any, specials: Any, n: Any, exact: Any, r: Any, f: Any, table: Any, s: Any) -> Any:
+        quotient, cut = find_quotient(top, specials, n, exact, r, s)
         code, held = word(0), zero
-        if not is_single:
-            code = find_code(quotient, f)
+        if s.is_single == 0:
+            code = find_code(quotient, f, s)
             held = table[code]
-        scale, code, factor, events = find_scale(top, specials, quotient, code, held, n, r)
+        scale, code, factor, events = find_scale(top, specials, quotient, code, held, n, r, s)
         return scale, code, factor, events | (of_low if cut else 0)
 
-    return TileSettler(find_quotient, find_code, find_scale, compiled(settle_tile))
+    return TileSettler(find_quotient, find_code, find_scale, scalar(settle_tile))

@@ -1,12 +1,14 @@
-"""Numba's compiler options: for scalar functions, for shared ones, and for kernels that are kept on disk."""
+"""Numba's compiler options: for the functions inside kernels, and for kernels, which are kept on disk."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar
 
 import numba
+from numba.core.registry import CPUDispatcher
 
 from fpsim.runtime.kernel_files import KernelFiles
 
@@ -38,19 +40,44 @@ def _named(function: Function) -> Function:
     return function
 
 
+class Part(CPUDispatcher):  # type: ignore[misc]
+    """A function inside kernels. Called from Python it runs as plain Python, so that it needs no entrance from there.
+
+    The entrances that numba makes for every function take as long to compile as the functions themselves.
+    """
+
+    def __call__(self, *args: Any) -> Any:
+        return self.py_func(*args)
+
+
+def _part(function: Any, **options: Any) -> Any:
+    """A function inside kernels with options of numba's; plain Python where nothing is compiled."""
+    if numba.config.DISABLE_JIT:
+        return function
+    entrances = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return Part(_named(function), targetoptions={"nopython": True, "error_model": "numpy", **entrances, **options})
+
+
+@cache
+def _scalar(plain: Any) -> Any:
+    return _part(plain, forceinline=True)
+
+
 def scalar(function: Function) -> Function:
-    """Compile a scalar function of the core; it is inlined where it is called, on the CPU and on CUDA."""
-    compiled: Function = numba.njit(inline="always")(_named(function))
+    """A scalar function inside kernels, on the CPU and on CUDA: compiled once for all of them, and inlined by LLVM.
+
+    Numba could inline it too, but then would copy and type it again for every call, which takes seconds.
+    """
+    compiled: Function = _scalar(getattr(function, "py_func", function))
     return compiled
 
 
-def shared(function: Function) -> Function:
-    """A scalar function of the core, compiled once for all CPU kernels that call it: LLVM inlines it, not numba.
+def inner_loop(function: Function) -> Function:
+    """A loop over arrays inside kernels, compiled once for all of them. Not inlined, which saves compiling it again.
 
-    Long functions take seconds to compile where numba inlines them; the machine code is the same.
+    A call takes some nanoseconds for each array, so the loop should be longer than a hundred elements or so.
     """
-    plain = getattr(function, "py_func", None) or _named(function)
-    compiled: Function = numba.njit(error_model="numpy", forceinline=True)(plain)
+    compiled: Function = _part(function)
     return compiled
 
 

@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from fpsim.runtime.compile import scalar, shared
+from fpsim.runtime.compile import scalar
 
 STREAM_BYTES = 1 << 23  # results from this size on would not stay in the caches
 BLOCK = 128  # elements per block
@@ -167,7 +167,7 @@ def element_loop(convert: Any, streamed: bool) -> Any:
 
     streamed: results go around the caches.
     """
-    convert = shared(convert)
+    convert = scalar(convert)
 
     @scalar
     def plain(source: Any, target: Any, facts: Any) -> None:

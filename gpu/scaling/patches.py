@@ -77,6 +77,7 @@ class Part(NamedTuple):
     column: Any
 
 
+@scalar
 def part_of(patch: Any, thread: Any, g: Patches) -> Part:
     """The part of a thread of a block."""
     lane_x = i64(thread & i64(g.lanes_x - 1))

@@ -21,14 +21,15 @@ from fpsim.core.tile_scale import (
     HAS_INFINITY,
     ScaleChoices,
     ScaleNumbers,
+    choice_words,
     scale_numbers,
     scale_rules,
     scale_steps_32,
     scale_steps_64,
     tile_settler,
 )
-from fpsim.gpu.device.functions import gpu_function
 from fpsim.gpu.device.launch import gpu_kernel
+from fpsim.runtime.compile import scalar
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 
@@ -41,14 +42,15 @@ def word_of(width: int) -> Any:
 @cache
 def settler(s: ScaleChoices) -> Any:
     """The function `(top, specials, numbers, exact, rules, layout, table)`: (scale bits, code, factor, events)."""
-    settle_tile = tile_settler(s, gpu_function).settle_tile
+    settle_tile = tile_settler(s.width, s.encodes).settle_tile
+    choices = choice_words(s)
 
     def settle(top: Any, specials: Any, numbers: Any, exact: Any, rules: Any, layout: Any, table: Any) -> Any:
         n, r, f = scale_numbers(numbers), scale_rules(rules), encode_fields(layout)
-        scale, code, factor, events = settle_tile(top, specials, n, exact, r, f, table)
+        scale, code, factor, events = settle_tile(top, specials, n, exact, r, f, table, choices)
         return f32(scale).view(u32), code, factor, events
 
-    return gpu_function(settle)
+    return scalar(settle)
 
 
 @cache
@@ -112,7 +114,7 @@ def zero_points_kernel(width: int, kind: int, applied: int) -> Any:
     """The kernel `(lows, factors, zero points, lowest, highest, layout)`: z = lowest - round(low / scale), clamped."""
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
-    to_integer = gpu_function(integer_of(width, NEAREST_EVEN, kind, applied))
+    to_integer = integer_of(width, NEAREST_EVEN, kind, applied)
 
     def find_zero_points(lows: Any, factors: Any, zero_points: Any, lowest: Any, highest: Any, layout: Any) -> None:
         f = encode_fields(layout)

@@ -20,7 +20,6 @@ from fpsim.core.philox import random_word
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.core.scaled_element import element_of, integer_of, integer_value, value_of
 from fpsim.core.tile_scale import COUNTERS, HAS_INFINITY, HAS_NAN, ScaleChoices
-from fpsim.gpu.device.functions import gpu_function
 from fpsim.gpu.device.launch import gpu_kernel
 from fpsim.gpu.scaling.patches import BATCH, batch_of, block_threads, part_of, patch_fields, walk_of
 from fpsim.gpu.scaling.scale_kernels import settler, word_of
@@ -51,7 +50,7 @@ def loader(width: int, widened: bool) -> Any:
     def load(source: Any, i: Any, g: Any) -> Any:
         return decode_bits(word(source[i]), g) if widened else word(source[i])
 
-    return gpu_function(load)
+    return scalar(load)
 
 
 @cache
@@ -97,9 +96,10 @@ def top_finder(width: int, widened: bool, affine: bool) -> Any:
             left = i64(left - BATCH)
         return top, low, found
 
-    return gpu_function(find)
+    return scalar(find)
 
 
+@scalar
 def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
     """Raise each tile's first place in shared memory to the largest of its threads; all threads of a block take part.
 
@@ -129,7 +129,6 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
 
     tops: the largest finite magnitude of each tile; affine: of its positive elements, and lows of its negative ones.
     """
-    find_part, raise_largest = gpu_function(part_of), gpu_function(largest_of_tile)
     word: Any = word_of(width)
     threads = block_threads()
     find_top = top_finder(width, widened, affine)
@@ -142,15 +141,15 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
         lane_x = i64(thread & i64(g.lanes_x - 1))
         lane_y = i64(thread >> i64(g.shift_x + g.shift_across))
         for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = find_part(patch, thread, g)
+            part = part_of(patch, thread, g)
             top, low, found = find_top(source, walk_of(part, g), h)
             if found != 0:
                 cuda.atomic.or_(specials, part.tile, u32(found))
             shared_tops[thread] = top
-            raise_largest(shared_tops, thread, g)
+            largest_of_tile(shared_tops, thread, g)
             if affine:
                 shared_lows[thread] = low
-                raise_largest(shared_lows, thread, g)
+                largest_of_tile(shared_lows, thread, g)
             if part.is_tile and lane_x == 0 and lane_y == 0:
                 cuda.atomic.max(tops, part.tile, word(shared_tops[thread]))
                 if affine:
@@ -179,12 +178,11 @@ def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
     Arguments: source, out; layout of the source, patches; scales, their codes, counts; layouts of the elements; words
     of the seed; then those of `settler`.
     """
-    find_part, raise_largest = gpu_function(part_of), gpu_function(largest_of_tile)
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
     threads = block_threads()
     load, settle = loader(e.width, e.widened), settler(s)
-    element = gpu_function(element_of(e.width, e.mode, e.kind, e.applied, e.integer, e.back, True))
+    element = element_of(e.width, e.mode, e.kind, e.applied, e.integer, e.back, True)
     find_top, random_of = top_finder(e.width, e.widened, False), drawer(e.width, e.mode)
     is_single = s.is_single
 
@@ -207,16 +205,16 @@ def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
                 shared_counts[k] = u32(0)
         cuda.syncthreads()
         for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = find_part(patch, thread, g)
+            part = part_of(patch, thread, g)
             w = walk_of(part, g)
             top, _, found = find_top(source, w, h)
             if found != 0:
                 cuda.atomic.or_(shared_specials, place, u32(found))
             shared_tops[thread] = top
-            raise_largest(shared_tops, thread, g)
+            largest_of_tile(shared_tops, thread, g)
             if thread < g.across:
                 # the thread settles the tile at its own place, and here it stands for the first one there
-                tile = find_part(patch, i64(thread << g.shift_x), g)
+                tile = part_of(patch, i64(thread << g.shift_x), g)
                 if tile.is_tile:
                     bits, code, factor, events = settle(
                         shared_tops[thread << g.shift_x], shared_specials[thread], numbers, exact, rules, layout, table
@@ -259,12 +257,11 @@ def elements_kernel(e: Elements) -> Any:
     Arguments: source, out; layout of the source, patches; scales, factors, zero points; layouts of the elements; words
     of the seed; lowest and highest integer.
     """
-    find_part = gpu_function(part_of)
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
     load = loader(e.width, e.widened)
-    element = gpu_function(element_of(e.width, e.mode, e.kind, e.applied, e.integer, e.back, True))
-    to_integer = gpu_function(integer_of(e.width, e.mode, e.kind, e.applied))
+    element = element_of(e.width, e.mode, e.kind, e.applied, e.integer, e.back, True)
+    to_integer = integer_of(e.width, e.mode, e.kind, e.applied)
     affine, random_of = e.affine, drawer(e.width, e.mode)
 
     @scalar
@@ -285,7 +282,7 @@ def elements_kernel(e: Elements) -> Any:
         f, back = encode_fields(encode_layout), decode_fields(decode_layout)
         thread = i64(cuda.threadIdx.x)
         for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = find_part(patch, thread, g)
+            part = part_of(patch, thread, g)
             if part.is_tile:
                 factor, scale = word(factors[part.tile]).view(real), u32(scales[part.tile]).view(f32)
                 zero_point = i64(0)
@@ -318,7 +315,6 @@ def elements_kernel(e: Elements) -> Any:
 @cache
 def values_kernel(width: int, target: int) -> Any:
     """The kernel `(codes, values, patches, scales, layout, sign bit)`; target: bits of the values' float."""
-    find_part = gpu_function(part_of)
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
     nan, sign = u64(0x7FF8000000000000), u64(1 << 63)
@@ -330,13 +326,13 @@ def values_kernel(width: int, target: int) -> Any:
         signed = u64(nan | sign) if word(code & sign_bit) != word(0) else nan
         return f64(value).view(u64) if value == value else signed
 
-    bits_of = gpu_function(value_of(width, True) if target == 32 else exact_bits)
+    bits_of = scalar(value_of(width, True) if target == 32 else exact_bits)
 
     def decode(codes: Any, values: Any, places: Any, scales: Any, layout: Any, sign_bit: Any) -> None:
         g, back = patch_fields(places), decode_fields(layout)
         thread = i64(cuda.threadIdx.x)
         for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = find_part(patch, thread, g)
+            part = part_of(patch, thread, g)
             if part.is_tile:
                 scale = real(u32(scales[part.tile]).view(f32))
                 w = walk_of(part, g)
@@ -356,20 +352,19 @@ def values_kernel(width: int, target: int) -> Any:
 @cache
 def integers_kernel(target: int, affine: bool) -> Any:
     """The kernel `(codes, values, patches, scales, zero points, highest)`; target: bits of the values' float."""
-    find_part = gpu_function(part_of)
 
     @scalar
     def exact_bits(code: Any, zero_point: Any, scale: Any) -> Any:
         """Bits of the float64 (code - zero point) * scale."""
         return f64(f64(i64(code - zero_point)) * f64(scale)).view(u64)
 
-    bits_of = gpu_function(integer_value if target == 32 else exact_bits)
+    bits_of = scalar(integer_value if target == 32 else exact_bits)
 
     def decode(codes: Any, values: Any, places: Any, scales: Any, zero_points: Any, highest: Any) -> None:
         g = patch_fields(places)
         thread = i64(cuda.threadIdx.x)
         for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = find_part(patch, thread, g)
+            part = part_of(patch, thread, g)
             if part.is_tile:
                 scale = u32(scales[part.tile]).view(f32)
                 zero_point = i64(0)

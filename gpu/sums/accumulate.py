@@ -23,14 +23,14 @@ from fpsim.core.sums.sum_order import (
     Rows,
     Targets,
     Words,
+    fill_words,
     number_levels,
     tile_by_pairs,
     tile_in_order,
-    word_filler,
 )
 from fpsim.formats.named import FP64, Format
 from fpsim.gpu.device.launch import gpu_kernel, launch, uploaded
-from fpsim.runtime.compile import shared
+from fpsim.runtime.compile import scalar
 from fpsim.sums.accumulate import refuse_wide_operands
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
 from fpsim.sums.plan import NO_LAYOUT, exact_plan, options_of, randomness, target
@@ -61,12 +61,12 @@ class Problem(NamedTuple):
 
 @cache
 def _fill_words() -> Function:
-    return shared(word_filler(shared))
+    return scalar(fill_words)
 
 
 @cache
 def _lanes(wide: bool) -> Lanes:
-    return Lanes(*map(shared, code_lanes(shared, wide)))
+    return Lanes(*map(scalar, code_lanes(wide)))
 
 
 @cache
@@ -76,7 +76,7 @@ def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
     stride: random words per output. wide: products are of numbers with more than 31 bits.
     """
     steps = _lanes(wide)
-    one_sum = shared(tile_in_order(steps, steps.add, _fill_words()))
+    one_sum = scalar(tile_in_order(steps, steps.add, _fill_words()))
 
     def sequence(
         a: Any, b: Any, rows: Any, c: Any, out: Any, chunk: Any, la: Any, lb: Any, inner: Any, outer: Any, stride: Any,
@@ -99,8 +99,7 @@ def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
 @cache
 def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
     """The kernel `(a, b, b's rows per row of a, c, out, layouts of a, b, target, stride, k0, k1)`; depth: of a tree."""
-    one_sum = shared(tile_by_pairs(_lanes(wide), _fill_words()))
-    number = shared(number_levels)
+    one_sum = scalar(tile_by_pairs(_lanes(wide), _fill_words()))
 
     def pairwise(
         a: Any, b: Any, rows: Any, c: Any, out: Any, la: Any, lb: Any, target: Any, stride: Any, k0: Any, k1: Any
@@ -111,7 +110,7 @@ def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
         for_sums = cuda.local.array((4, 1), np.uint32)
         words = Words(for_products, for_sums, for_sums)
         x, f, r = Rows(a, b, rows, c), Targets(la, lb, target, target), Randomness(mode, stride, k0, k1)
-        number(numbers, a.shape[1])
+        number_levels(numbers, a.shape[1])
         columns = out.shape[1]
         for output in range(cuda.grid(1), out.size, cuda.gridsize(1)):
             i, j = output // columns, output % columns
@@ -126,7 +125,6 @@ def exact_kernel(mode: int, room: int, products: bool) -> Any:
 
     room: digits of a sum; products: there is an a.
     """
-    one_sum = shared(exact_sum(shared))
 
     def exact(
         a: Any, b: Any, rows: Any, c: Any, out: Any, origin: Any, la: Any, lb: Any, lc: Any, to: Any, rules: Any,
@@ -138,7 +136,7 @@ def exact_kernel(mode: int, room: int, products: bool) -> Any:
         for output in range(cuda.grid(1), out.size, cuda.gridsize(1)):
             i, j = output // columns, output % columns
             word = u64(random_word(u64(output), k0, k1)) if mode == STOCHASTIC else u64(0)
-            out[i, j] = one_sum(Rows(a, b, rows, c), i, j, products, digits, origin, f, word, mode, rules)
+            out[i, j] = exact_sum(Rows(a, b, rows, c), i, j, products, digits, origin, f, word, mode, rules)
 
     return gpu_kernel(exact)
 

@@ -18,7 +18,7 @@ from fpsim.core.pack import NO_FLAG, pack
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.core.wide_products import fma_double, multiply_double
 from fpsim.formats.rounding import Rounding
-from fpsim.runtime.compile import kernel, shared
+from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.pipeline import wrapping
 from fpsim.testing import assert_bits_equal
 
@@ -30,8 +30,8 @@ EDGES = [0.0, -0.0, 1.0, -1.0, 5e-324, -5e-324, 2.0**-1022, 1.7976931348623157e3
 @cache
 def by_core() -> Any:
     """The loop `(a, b, c, products, fused sums, layout of operands, of the result)`."""
-    product, fused = shared(multiply_double), shared(fma_double)
-    one_unpack, one_pack = shared(unpack), shared(pack)
+    product, fused = scalar(multiply_double), scalar(fma_double)
+    one_unpack, one_pack = scalar(unpack), scalar(pack)
 
     def loop(a: Any, b: Any, c: Any, products: Any, sums: Any, la: Any, to: Any) -> None:
         fa, f = unpack_fields(la), encode_fields(to)

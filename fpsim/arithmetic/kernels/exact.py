@@ -16,19 +16,10 @@ from fpsim.core.encode import encode_fields
 from fpsim.core.number import NAN, unpack, unpack_fields
 from fpsim.core.operations import BINARY, COMPARISONS, UNARY
 from fpsim.core.pack import INVALID, NO_FLAG, pack
-from fpsim.runtime.compile import kernel, shared
+from fpsim.runtime.compile import kernel
 
 u64 = np.uint64
 NO_WORD = u64(0)
-
-_unpack, _pack = shared(unpack), shared(pack)
-_fma = shared(exact_arithmetic.fma)
-_to_integer = shared(exact_arithmetic.to_integer)
-_signals = shared(exact_arithmetic.signals)
-_neighbour = shared(neighbour.neighbour)
-_classify = shared(neighbour.classify)
-_negative = shared(neighbour.negative)
-_absolute = shared(neighbour.absolute)
 
 
 # ---- operations whose result is rounded
@@ -37,14 +28,14 @@ _absolute = shared(neighbour.absolute)
 @cache
 def unary_kernel(name: str) -> Any:
     """The loop `(a, random, codes, flags, layout of a, of the result, mode, rules)`; random may be empty."""
-    operation = shared(UNARY[name])
+    operation = UNARY[name]
 
     def unary(a: Any, random: Any, codes: Any, flags: Any, la: Any, out: Any, mode: int, rules: Any) -> None:
         fa, f = unpack_fields(la), encode_fields(out)
         for i in range(codes.size):
             word = u64(random[i]) if random.size > 0 else NO_WORD
-            exact, raised = operation(_unpack(a[i], fa), word, f.random_mask, mode)
-            codes[i], flags[i] = _pack(exact, raised, word, f, mode, rules)
+            exact, raised = operation(unpack(a[i], fa), word, f.random_mask, mode)
+            codes[i], flags[i] = pack(exact, raised, word, f, mode, rules)
 
     return kernel(unary)
 
@@ -52,7 +43,7 @@ def unary_kernel(name: str) -> Any:
 @cache
 def binary_kernel(name: str) -> Any:
     """The loop `(a, b, random, codes, flags, layouts of a, b, of the result, mode, rules)`."""
-    operation = shared(BINARY[name])
+    operation = BINARY[name]
 
     def binary(
         a: Any, b: Any, random: Any, codes: Any, flags: Any, la: Any, lb: Any, out: Any, mode: int, rules: Any
@@ -60,8 +51,8 @@ def binary_kernel(name: str) -> Any:
         fa, fb, f = unpack_fields(la), unpack_fields(lb), encode_fields(out)
         for i in range(codes.size):
             word = u64(random[i]) if random.size > 0 else NO_WORD
-            exact, raised = operation(_unpack(a[i], fa), _unpack(b[i], fb), mode)
-            codes[i], flags[i] = _pack(exact, raised, word, f, mode, rules)
+            exact, raised = operation(unpack(a[i], fa), unpack(b[i], fb), mode)
+            codes[i], flags[i] = pack(exact, raised, word, f, mode, rules)
 
     return kernel(binary)
 
@@ -77,8 +68,8 @@ def fma_kernel() -> Any:
         fa, fb, fc, f = unpack_fields(la), unpack_fields(lb), unpack_fields(lc), encode_fields(out)
         for i in range(codes.size):
             word = u64(random[i]) if random.size > 0 else NO_WORD
-            exact, raised = _fma(_unpack(a[i], fa), _unpack(b[i], fb), _unpack(c[i], fc), mode)
-            codes[i], flags[i] = _pack(exact, raised, word, f, mode, rules)
+            exact, raised = exact_arithmetic.fma(unpack(a[i], fa), unpack(b[i], fb), unpack(c[i], fc), mode)
+            codes[i], flags[i] = pack(exact, raised, word, f, mode, rules)
 
     return kernel(fma)
 
@@ -89,14 +80,14 @@ def fma_kernel() -> Any:
 @cache
 def comparison_kernel(name: str) -> Any:
     """The loop `(a, b, results, flags, layouts of a, b)`; NaN compares false."""
-    compare, quiet = shared(COMPARISONS[name]), name == "equal"
+    compare, quiet = COMPARISONS[name], name == "equal"
 
     def comparison(a: Any, b: Any, results: Any, flags: Any, la: Any, lb: Any) -> None:
         fa, fb = unpack_fields(la), unpack_fields(lb)
         for i in range(results.size):
-            x, y = _unpack(a[i], fa), _unpack(b[i], fb)
+            x, y = unpack(a[i], fa), unpack(b[i], fb)
             nan = (x.kind >= u64(NAN)) | (y.kind >= u64(NAN))
-            raised = u64(_signals(x) | _signals(y))
+            raised = u64(exact_arithmetic.signals(x) | exact_arithmetic.signals(y))
             results[i] = u64((not nan) & compare(x, y))
             flags[i] = raised if quiet else (INVALID if nan else NO_FLAG)
 
@@ -114,7 +105,7 @@ def from_integer_kernel() -> Any:
             negative = u64(u64(n[i] >> u64(63)) & signed)
             magnitude = u64(NO_WORD - n[i]) if negative != NO_WORD else n[i]
             exact = exact_arithmetic.from_integer(negative, magnitude)
-            codes[i], flags[i] = _pack(exact, NO_FLAG, word, f, mode, rules)
+            codes[i], flags[i] = pack(exact, NO_FLAG, word, f, mode, rules)
 
     return kernel(from_integer)
 
@@ -129,7 +120,7 @@ def to_integer_kernel() -> Any:
         fa = unpack_fields(la)
         for i in range(n.size):
             word = u64(random[i]) if random.size > 0 else NO_WORD
-            n[i], flags[i] = _to_integer(_unpack(a[i], fa), lowest, highest, word, mask, mode)
+            n[i], flags[i] = exact_arithmetic.to_integer(unpack(a[i], fa), lowest, highest, word, mask, mode)
 
     return kernel(to_integer)
 
@@ -141,7 +132,7 @@ def neighbour_kernel() -> Any:
     def next_code(a: Any, downward: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:
         fa, f = unpack_fields(la), encode_fields(out)
         for i in range(codes.size):
-            codes[i], flags[i] = _neighbour(a[i], _unpack(a[i], fa), downward, fa, f)
+            codes[i], flags[i] = neighbour.neighbour(a[i], unpack(a[i], fa), downward, fa, f)
 
     return kernel(next_code)
 
@@ -153,7 +144,7 @@ def classify_kernel() -> Any:
     def classes(a: Any, found: Any, la: Any) -> None:
         fa = unpack_fields(la)
         for i in range(found.size):
-            found[i] = _classify(a[i], _unpack(a[i], fa), fa)
+            found[i] = neighbour.classify(a[i], unpack(a[i], fa), fa)
 
     return kernel(classes)
 
@@ -166,7 +157,7 @@ def sign_kernel(name: str) -> Any:
     def sign(a: Any, codes: Any, la: Any, out: Any) -> None:
         fa, f = unpack_fields(la), encode_fields(out)
         for i in range(codes.size):
-            negated = _negative(a[i], _unpack(a[i], fa), fa, f)
-            codes[i] = negated if negates else _absolute(a[i], fa)
+            negated = neighbour.negative(a[i], unpack(a[i], fa), fa, f)
+            codes[i] = negated if negates else neighbour.absolute(a[i], fa)
 
     return kernel(sign)

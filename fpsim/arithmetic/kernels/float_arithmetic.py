@@ -18,7 +18,7 @@ from fpsim.core.decode import DecodeLayout, decode_bits_32, decode_bits_64, deco
 from fpsim.core.encode import FULL, encode_fields, encode_parts_32, encode_parts_64
 from fpsim.core.rounding import DOWN, NEAREST_EVEN
 from fpsim.formats.ieee import Flags
-from fpsim.runtime.compile import kernel, scalar, shared
+from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.records import fields_of
 
 INEXACT, UNDERFLOW, OVERFLOW = int(Flags.INEXACT), int(Flags.UNDERFLOW), int(Flags.OVERFLOW)
@@ -52,9 +52,8 @@ class Width:
         magnitude_mask = word((1 << (width - 1)) - 1)
         infinity = word(np.array(np.inf, real).view(word))
         self.word, self.real = word, real
-        # compiled once, and inlined by LLVM: numba would copy and type them again for every kernel
-        self.decode: Any = shared(decode_bits_32 if width == 32 else decode_bits_64)
-        self.encode: Any = shared(encode_parts_32 if width == 32 else encode_parts_64)
+        self.decode: Any = decode_bits_32 if width == 32 else decode_bits_64
+        self.encode: Any = encode_parts_32 if width == 32 else encode_parts_64
 
         @scalar
         def to_odd(total: Any, error: Any) -> Any:

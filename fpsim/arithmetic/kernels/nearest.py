@@ -43,7 +43,7 @@ from fpsim.casts.half import has_conversion
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.formats.ieee import Flags
 from fpsim.formats.named import BF16, FP16, Format
-from fpsim.runtime.compile import kernel, scalar, shared
+from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.stream import block_loop
 
 u64, f64 = np.uint64, np.float64
@@ -148,7 +148,7 @@ def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
 
 def _fill(fmt: Format, name: str) -> Any:
     """Computes some results; to_scale is for the other kind."""
-    function = shared(code_functions(fmt, name)[0])
+    function = scalar(code_functions(fmt, name)[0])
 
     def fill(pair: Any, start: int, count: int, codes: Any, facts: Any, to_scale: int) -> int:
         a, b = pair[0][start : start + count], pair[1][start : start + count]
@@ -164,7 +164,7 @@ def _fill_scaled(name: str) -> Any:
 
     to_scale: how many calls are to scale at once, without an attempt.
     """
-    operation, scaled = OPERATIONS[name], shared(SCALED["BF16", name][0])
+    operation, scaled = OPERATIONS[name], scalar(SCALED["BF16", name][0])
 
     def fill(pair: Any, start: int, count: int, codes: Any, facts: Any, to_scale: int) -> int:
         a, b = pair[0][start : start + count], pair[1][start : start + count]

@@ -2,8 +2,7 @@
 
 How terms are multiplied and added is left to `Lanes`: one lane, an element of a vector register, holds one sum.
 
-A tile is a row and `n` columns of the results, all of which take the same steps at the same time. `compiled` is what is
-done to the functions inside: `shared` for CPU kernels, nothing elsewhere.
+A tile is a row and `n` columns of the results, all of which take the same steps at the same time.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import numpy as np
 
 from fpsim.core.philox import philox4x32
 from fpsim.core.rounding import STOCHASTIC
+from fpsim.runtime.compile import scalar
 
 i64, u32, u64 = np.int64, np.uint32, np.uint64
 
@@ -71,20 +71,15 @@ class Lanes(NamedTuple):
     fused: Any
 
 
-def word_filler(compiled: Callable[[Function], Function]) -> Function:
+def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> None:
     """words[w, j] = the random word of rounding step + w of output + j, for a step that is a multiple of four."""
-    philox = compiled(philox4x32)
-
-    def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> None:
-        for j in range(n):
-            counter = u64(u64(u64(u64(output + u64(j)) * r.stride) + step) >> u64(2))
-            w0, w1, w2, w3 = philox(counter, u64(counter >> u64(32)), u64(0), u64(0), r.k0, r.k1)
-            words[0, j] = w0
-            words[1, j] = w1
-            words[2, j] = w2
-            words[3, j] = w3
-
-    return fill_words
+    for j in range(n):
+        counter = u64(u64(u64(u64(output + u64(j)) * r.stride) + step) >> u64(2))
+        w0, w1, w2, w3 = philox4x32(counter, u64(counter >> u64(32)), u64(0), u64(0), r.k0, r.k1)
+        words[0, j] = w0
+        words[1, j] = w1
+        words[2, j] = w2
+        words[3, j] = w3
 
 
 def tile_in_order(lanes: Lanes, join: Function, fill_words: Function) -> Function:
@@ -131,6 +126,7 @@ def tile_in_order(lanes: Lanes, join: Function, fill_words: Function) -> Functio
     return in_order
 
 
+@scalar
 def number_levels(numbers: Any, terms: int) -> None:
     """numbers[level] = the number of the first sum of that level of a pairwise sum."""
     left, number = terms, 0

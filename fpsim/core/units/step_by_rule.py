@@ -12,7 +12,7 @@ from fpsim.core.sums.term import NO_SPECIAL
 from fpsim.core.units.amd import even_odd_step, exact_step, flushed_step, separate_step
 from fpsim.core.units.nvidia import fused_step, grouped_step, scaled_step, two_pass_step
 from fpsim.matrix_units.matrix_unit import Rule
-from fpsim.runtime.compile import scalar, shared
+from fpsim.runtime.compile import scalar
 
 i64 = np.int64
 
@@ -23,44 +23,40 @@ Step = Callable[..., Any]
 @cache
 def steps_by_rule() -> dict[Rule, Step]:
     """The step of every rule: (rows a, b, scale_a, scale_b, first term, accumulator, digits, origin, f, u) -> code."""
-    # as functions of their own, the long ones compile in a fraction of the time, for the CPU and for CUDA
-    fused_one, scaled_one, grouped_one = shared(fused_step), shared(scaled_step), shared(grouped_step)
-    two_pass_one, exact_one, flushed_one = shared(two_pass_step), shared(exact_step), shared(flushed_step)
-    separate_one, even_odd_one = shared(separate_step), shared(even_odd_step)
 
     @scalar
     def _fused(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
-        return fused_one(a, b, start, i64(2), c, i64(0), NO_SPECIAL, f, u)
+        return fused_step(a, b, start, i64(2), c, i64(0), NO_SPECIAL, f, u)
 
     @scalar
     def _scaled(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
-        return scaled_one(a, b, p, q, start, c, f, u)
+        return scaled_step(a, b, p, q, start, c, f, u)
 
     @scalar
     def _grouped(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
-        return grouped_one(a, b, p, q, start, c, f, u)
+        return grouped_step(a, b, p, q, start, c, f, u)
 
     @scalar
     def _two_passes(
         a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any
     ) -> Any:
-        return two_pass_one(a, b, start, c, f, u)
+        return two_pass_step(a, b, start, c, f, u)
 
     @scalar
     def _exact(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
-        return exact_one(a, b, start, c, digits, origin, f, u)
+        return exact_step(a, b, start, c, digits, origin, f, u)
 
     @scalar
     def _flushed(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
-        return flushed_one(a, b, start, c, digits, f, u)
+        return flushed_step(a, b, start, c, digits, f, u)
 
     @scalar
     def _separate(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
-        return separate_one(a, b, start, c, f, u)
+        return separate_step(a, b, start, c, f, u)
 
     @scalar
     def _even_odd(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
-        return even_odd_one(a, b, start, c, f, u)
+        return even_odd_step(a, b, start, c, f, u)
 
     return {
         Rule.FUSED: _fused, Rule.SCALED: _scaled, Rule.GROUPED: _grouped, Rule.TWO_PASSES: _two_passes,

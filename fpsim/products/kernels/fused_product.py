@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from fpsim.products.kernels.fused_row import RowScratch, fused_row, override, rounded_to_half, row_facts, specials_row
-from fpsim.products.kernels.panel import DEEP, INFINITE, LANES, MAGNITUDE, SPECIAL, ZERO_EXPONENT, classes_of, fill_row
+from fpsim.products.kernels.panel import DEEP, INFINITE, LANES, MAGNITUDE, SPECIAL, ZERO_EXPONENT, class_of, fill_row
 from fpsim.products.kernels.wide_row import wide_row
-from fpsim.runtime.compile import kernel, scalar, shared
+from fpsim.runtime.compile import inner_loop, kernel, scalar
 from fpsim.runtime.float_steps import fused
 
-i8, i32, f32, f64 = np.int8, np.int32, np.float32, np.float64
+i8, i32, i64, f32, f64 = np.int8, np.int32, np.int64, np.float32, np.float64
 
 # How a partial sum joins its total: added; times the rounded product of both factors, fused with the addition; times
 # one factor, rounded, then times the other, fused with the addition; added in FP16.
@@ -39,6 +39,7 @@ def _scale_flags(scale: Any) -> Any:
     return i32(DEEP) if (scale > SCALE_WINDOW) | (scale < -SCALE_WINDOW) else i32(0)
 
 
+@inner_loop
 def _fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
     """A row of A from term k on as values and exponents, zeros behind its end; returns what it holds."""
     stop = min(k + terms, source.size)
@@ -49,6 +50,7 @@ def _fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponen
     return flags
 
 
+@inner_loop
 def _fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
     """Rows k .. of B from column j on as a panel, zeros around it; returns what it holds."""
     flags = i32(0)
@@ -64,6 +66,7 @@ def _fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any,
     return flags
 
 
+@inner_loop
 def _promote(total: Any, c: Any, left: Any, right: Any, mode: Any) -> None:
     """Add a row of partial sums to its totals, and start new ones."""
     for j in range(LANES):
@@ -81,6 +84,7 @@ def _promote(total: Any, c: Any, left: Any, right: Any, mode: Any) -> None:
         c[j] = i32(0)
 
 
+@inner_loop
 def _merge(merged: Any, total: Any) -> None:
     """Add a row of a slice's totals to those of the slices before it, and start new ones: -0 adds nothing."""
     for j in range(LANES):
@@ -88,7 +92,55 @@ def _merge(merged: Any, total: Any) -> None:
         total[j] = f32(-0.0)
 
 
-_fill_rows, _fill_panel, _promote, _merge = shared(_fill_rows), shared(_fill_panel), shared(_promote), shared(_merge)
+@inner_loop
+def _begin_tile(
+    c: Any, m: Any, n: Any, rows: Any, width: Any, promotion: Any, cut: Any, tile: Any, totals: Any, merged: Any
+) -> None:
+    """What a tile starts from: c, in the totals where partial sums are promoted, or before the first slice."""
+    for r in range(rows):
+        for j in range(LANES):
+            bits = i32(c[m + r, n + j]) if j < width else i32(0)
+            start = i32(bits).view(f32)
+            tile[r, j] = i32(0) if promotion else bits
+            if cut:
+                merged[r, j] = start
+            totals[r, j] = f32(-0.0) if cut else start
+
+
+@inner_loop
+def _end_tile(
+    tile: Any, totals: Any, merged: Any, m: Any, n: Any, rows: Any, width: Any, promotion: Any, cut: Any, c: Any
+) -> None:
+    """Put the results of a tile into c, every NaN with the same bits."""
+    for r in range(rows):
+        for j in range(width):
+            bits = i32(tile[r, j])
+            if cut:
+                bits = f32(merged[r, j]).view(i32)
+            elif promotion:
+                bits = f32(totals[r, j]).view(i32)
+            c[m + r, n + j] = NAN_PATTERN if i32(bits & MAGNITUDE) > INFINITE else bits
+
+
+@inner_loop
+def _panel_classes(
+    b: Any, k: Any, n: Any, width: Any, terms: Any, kept: Any, scales: Any, scaled: Any, classes: Any
+) -> None:
+    """The classes of a panel of B; a column whose scale is NaN is one of NaNs."""
+    for i in range(terms):
+        for j in range(LANES):
+            classes[i, j] = NAN_PATTERN if scaled and scales[j] == NO_SCALE else i32(0)
+        if k + i < b.shape[0]:
+            for j in range(width):
+                classes[i, j] = class_of(b[k + i, n + j], kept) if classes[i, j] == i32(0) else NAN_PATTERN
+
+
+@inner_loop
+def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
+    """The classes of a step's terms of a row of A, NaN where its scale is."""
+    for i in range(classes.size):
+        of_term = class_of(row[k + i], kept) if k + i < row.size else i32(0)
+        classes[i] = NAN_PATTERN if scale == NO_SCALE else of_term
 
 
 @cache
@@ -104,6 +156,8 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
     added to c, and begins anew as its first partial sum is, 0 for none.
     """
     one_row = fused_row(terms, joined, half, scaled)
+    count: Any = i64(terms)  # not a constant to numba, which compiles functions once for all such
+    has_scales = np.bool_(scaled)
 
     def product(
         a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, left: Any, right: Any, facts: Any, of_a: Any, of_b: Any,
@@ -130,24 +184,16 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
             rows = min(block, m1 - m)
             for s in range(steps):
                 for r in range(rows):
-                    flags = _fill_rows(a[m + r], s * terms, terms, of_a, a_values[s, r], a_exponents[s, r])
+                    flags = _fill_rows(a[m + r], s * terms, count, of_a, a_values[s, r], a_exponents[s, r])
                     if scaled:
                         flags = i32(flags | _scale_flags(scale_a[m + r, s]))
                     a_flags[s, r] = flags
             for n in range(n0, n1, LANES):
                 width = min(LANES, n1 - n)
-                for r in range(rows):
-                    tile[r, width:] = i32(0)
-                    tile[r, :width] = c[m + r, n : n + width]
-                if promotion:
-                    totals[:rows] = tile.view(f32)[:rows]
-                    tile[:rows] = i32(0)
-                    if cut:
-                        merged[:rows] = totals[:rows]
-                        totals[:rows] = f32(-0.0)
+                _begin_tile(c, m, n, rows, width, promotion, cut, tile, totals, merged)
                 for s in range(steps):
                     k = s * terms
-                    panel = _fill_panel(b, k, n, width, terms, of_b, b_values, b_exponents)
+                    panel = _fill_panel(b, k, n, width, count, of_b, b_values, b_exponents)
                     if scaled:
                         for j in range(width):
                             lanes_scale[j] = scale_b[s, n + j]
@@ -158,21 +204,13 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
                         scale = scale_a[m + r, s] if scaled else i32(0)
                         if flags & i32(SPECIAL):
                             if not have_classes:
-                                b_classes[:] = i32(0)
-                                for i in range(min(terms, b.shape[0] - k)):
-                                    classes_of(b[k + i, n : n + width], of_b[0], b_classes[i])
-                                for j in range(LANES if scaled else 0):
-                                    if lanes_scale[j] == NO_SCALE:
-                                        b_classes[:, j] = NAN_PATTERN
+                                _panel_classes(b, k, n, width, count, of_b[0], lanes_scale, has_scales, b_classes)
                                 have_classes = True
-                            a_classes[:] = i32(0)
-                            classes_of(a[m + r, k : k + terms], of_a[0], a_classes)
-                            if scale == NO_SCALE:
-                                a_classes[:] = NAN_PATTERN
-                            specials_row(a_classes.view(f32), b_classes.view(f32), terms, tile[r], room.specials)
+                            _row_classes(a[m + r], k, of_a[0], scale, a_classes)
+                            specials_row(a_classes.view(f32), b_classes.view(f32), count, tile[r], room.specials)
                         if flags & i32(DEEP):
                             wide_row(
-                                a_values[s, r], b_values, tile[r], terms, scale, lanes_scale, wide, wide_e, wide_total
+                                a_values[s, r], b_values, tile[r], count, scale, lanes_scale, wide, wide_e, wide_total
                             )
                         else:
                             one_row(
@@ -184,18 +222,13 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
                     ends_slice = s + 1 == steps or (cut and (s + 1) % cut == 0)
                     if promotion and (ends_slice or (s % cut if cut else s) % promotion + 1 == promotion):
                         part = s // promotion
-                        if left.size:
-                            lanes_right[:width] = right[part, n : n + width]
+                        for j in range(width if left.size else 0):
+                            lanes_right[j] = right[part, n + j]
                         for r in range(rows):
                             _promote(totals[r], tile[r], left[m + r, part] if left.size else f32(0), lanes_right, mode)
                     if cut and ends_slice:
                         for r in range(rows):
                             _merge(merged[r], totals[r])
-                if promotion:
-                    tile[:rows] = merged.view(i32)[:rows] if cut else totals.view(i32)[:rows]
-                for r in range(rows):
-                    for j in range(width):
-                        bits = tile[r, j]
-                        c[m + r, n + j] = NAN_PATTERN if i32(bits & MAGNITUDE) > INFINITE else bits
+                _end_tile(tile, totals, merged, m, n, rows, width, promotion, cut, c)
 
     return kernel(product)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.products.kernels.panel import BIAS, FIELD, INFINITE, LANES, MAGNITUDE, MANTISSA_BITS, NO_TERM, ZERO_EXPONENT
-from fpsim.runtime.compile import scalar, shared
+from fpsim.runtime.compile import inner_loop, scalar
 from fpsim.runtime.records import fields_of
 
 i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
@@ -109,8 +109,8 @@ def _override(c: Any, met: Any) -> None:
         c[j] = bits if i32(bits & MAGNITUDE) >= INFINITE else c[j]
 
 
-largest, add_four, add_eight = shared(_largest), shared(_add_four), shared(_add_eight)
-specials_row, override = shared(_specials), shared(_override)
+largest, add_four, add_eight = scalar(_largest), scalar(_add_four), scalar(_add_eight)
+specials_row, override = inner_loop(_specials), inner_loop(_override)
 
 
 @scalar
@@ -192,4 +192,4 @@ def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
             stays = (i32(e[j]) <= i32(NO_TERM)) | (i32(bits & MAGNITUDE) >= INFINITE)
             c[j] = old if stays else new
 
-    return shared(row)
+    return scalar(row)

@@ -13,7 +13,7 @@ import numpy as np
 
 from fpsim.products.kernels.panel import INFINITE, LANES, MAGNITUDE
 from fpsim.products.kernels.wide_row import float_exponent, positive_zero, power_of_two, rounded_result
-from fpsim.runtime.compile import kernel, shared
+from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.float_steps import fused, toward_zero
 
 i32, f32, f64 = np.int32, np.float32, np.float64
@@ -36,7 +36,7 @@ def _group_sums(a: Any, b: Any, first: Any, sums: Any) -> None:
             sums[j] = fused(a3, b3[j], fused(a2, b2[j], fused(a1, b1[j], fused(a0, b0[j], sums[j]))))
 
 
-group_sums = shared(_group_sums)
+group_sums = scalar(_group_sums)
 
 
 def _grouped_row(
@@ -94,7 +94,7 @@ def _fill_scales(b: Any, count: Any, scale_b: Any, first: Any, n: Any, width: An
                 filled[g, j] = i32(filled[g, j] | i32(i32(counts) << i32(i)))
 
 
-grouped_row, fill_scales = shared(_grouped_row), shared(_fill_scales)
+grouped_row, fill_scales = scalar(_grouped_row), scalar(_fill_scales)
 
 
 def _grouped_product(

@@ -15,7 +15,7 @@ import numpy as np
 
 from fpsim.products.kernels.lane_rows import LaneFacts
 from fpsim.products.kernels.transpose import SIDE, transpose_square
-from fpsim.runtime.compile import kernel, shared
+from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.float_steps import fused
 
 f32, i64, u64 = np.float32, np.int64, np.uint64
@@ -99,7 +99,7 @@ def _deal(terms: Any, p0: Any, p1: Any, p2: Any, p3: Any) -> None:
 
 
 _add_rounds, _lanes_at, _steps_of, _transpose, _deal = (
-    shared(_add_rounds), shared(_lanes_at), shared(_steps_of), shared(_transpose), shared(_deal),
+    scalar(_add_rounds), scalar(_lanes_at), scalar(_steps_of), scalar(_transpose), scalar(_deal),
 )  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def _join(total: Any, chain: Any) -> None:
         chain[j] = f32(0.0)
 
 
-_fill_panel, _join = shared(_fill_panel), shared(_join)
+_fill_panel, _join = scalar(_fill_panel), scalar(_join)
 
 
 def _add_steps(
@@ -161,8 +161,8 @@ def _join_chunk(u: LaneFacts, lane: Any, t: Any, chain: Any, total: Any) -> None
     _join(total[:have], chain)
 
 
-_join_chunk = shared(_join_chunk)
-_add_steps = shared(_add_steps)
+_join_chunk = scalar(_join_chunk)
+_add_steps = scalar(_add_steps)
 
 
 def _add_lanes(x: Any, y: Any, u: LaneFacts, room: Room, at: Any, t: Any, end: Any, out: Any) -> None:
@@ -201,7 +201,7 @@ def _end_lanes(u: LaneFacts, room: Room, at: Any, steps: Any, out: Any) -> None:
                 _join(total, chain)  # +0, and once is enough
 
 
-_add_lanes, _end_lanes = shared(_add_lanes), shared(_end_lanes)
+_add_lanes, _end_lanes = scalar(_add_lanes), scalar(_end_lanes)
 
 
 @cache

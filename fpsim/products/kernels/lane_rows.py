@@ -18,7 +18,7 @@ import numpy as np
 
 from fpsim.products.kernels.panel import LANES
 from fpsim.products.kernels.transpose import SIDE, transpose_square
-from fpsim.runtime.compile import kernel, shared
+from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.float_steps import fused
 
 f32, i64 = np.float32, np.int64
@@ -114,7 +114,7 @@ def _fill_panel(source: Any, k: Any, terms: Any, n: Any, width: Any, transposed:
 
 
 _add_terms, _add_row, _fill_rows, _fill_panel = (
-    shared(_add_terms), shared(_add_row), shared(_fill_rows), shared(_fill_panel),
+    scalar(_add_terms), scalar(_add_row), scalar(_fill_rows), scalar(_fill_panel),
 )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def _close(room: Room, rows: Any, lane: Any) -> None:
     room.terms[lane] = 0
 
 
-_close = shared(_close)
+_close = scalar(_close)
 
 
 def _add_tile(x: Any, source: Any, room: Room, u: LaneFacts, n: Any, width: Any, k0: Any, k1: Any) -> None:
@@ -170,7 +170,7 @@ def _halve(sums: Any, count: Any, left: Any, step: Any) -> None:
         half = i64(half // 2)
 
 
-_add_tile, _close_all, _halve = shared(_add_tile), shared(_close_all), shared(_halve)
+_add_tile, _close_all, _halve = scalar(_add_tile), scalar(_close_all), scalar(_halve)
 
 
 def _merge(sums: Any, u: LaneFacts, total: Any) -> None:
@@ -197,7 +197,7 @@ def _reduce_block(sums: Any, groups: Any) -> None:
         _add_row(sums[0], sums[g])
 
 
-_merge, _reduce_block = shared(_merge), shared(_reduce_block)
+_merge, _reduce_block = scalar(_merge), scalar(_reduce_block)
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.runtime.compile import kernel, shared
+from fpsim.runtime.compile import kernel, scalar
 
 i8, i32, i64, u32, f32 = np.int8, np.int32, np.int64, np.uint32, np.float32
 
@@ -51,20 +51,17 @@ def _fill_row(source: Any, kept: Any, least: Any, base: Any, values: Any, expone
     return (i32(SPECIAL) if specials else i32(0)) | (i32(DEEP) if deep else i32(0))
 
 
-fill_row = shared(_fill_row)
+fill_row = scalar(_fill_row)
 
 
-def _classes_of(source: Any, kept: Any, classes: Any) -> None:
-    """Float32 patterns as -1, 0, 1, Inf or NaN: sums of their products tell what becomes of NaN and Inf."""
-    for j in range(source.size):
-        bits = i32(source[j] & kept)
-        magnitude = i32(bits & MAGNITUDE)
-        sign = i32(bits & ~MAGNITUDE)
-        one = i32(0x3F800000) if magnitude != i32(0) else i32(0)
-        classes[j] = i32(sign | one) if magnitude < INFINITE else bits
-
-
-classes_of = shared(_classes_of)
+@scalar
+def class_of(pattern: Any, kept: Any) -> Any:
+    """A float32 pattern as -1, 0, 1, Inf or NaN: sums of products of these tell what becomes of NaN and Inf."""
+    bits = i32(pattern & kept)
+    magnitude = i32(bits & MAGNITUDE)
+    sign = i32(bits & ~MAGNITUDE)
+    one = i32(0x3F800000) if magnitude != i32(0) else i32(0)
+    return i32(sign | one) if magnitude < INFINITE else bits
 
 
 @cache

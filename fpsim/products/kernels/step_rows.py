@@ -14,7 +14,7 @@ import numpy as np
 
 from fpsim.products.kernels.panel import INFINITE, LANES, MAGNITUDE
 from fpsim.products.kernels.wide_row import NOTHING, exponent_of, float_exponent, power_of_two, rounded_result
-from fpsim.runtime.compile import scalar, shared
+from fpsim.runtime.compile import scalar
 from fpsim.runtime.float_steps import down, fused, toward_zero
 
 i32, i64, f32, f64 = np.int32, np.int64, np.float32, np.float64
@@ -185,7 +185,7 @@ def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
         c[j] = f32(met[j]) if special else i32(result).view(f32)
 
 
-cut_products, product_specials, join = shared(_cut_products), shared(_product_specials), shared(_join)
+cut_products, product_specials, join = scalar(_cut_products), scalar(_product_specials), scalar(_join)
 
 
 def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
@@ -209,5 +209,5 @@ def _even_odd_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRo
     join(c, e, total, room.specials, True)
 
 
-chain_row, flushed_row, exact_row = shared(_chain_row), shared(_flushed_row), shared(_exact_row)
-separate_row, even_odd_row = shared(_separate_row), shared(_even_odd_row)
+chain_row, flushed_row, exact_row = scalar(_chain_row), scalar(_flushed_row), scalar(_exact_row)
+separate_row, even_odd_row = scalar(_separate_row), scalar(_even_odd_row)

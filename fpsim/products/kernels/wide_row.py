@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.products.kernels.panel import BIAS, FIELD, INFINITE, LANES, MAGNITUDE, MANTISSA_BITS
-from fpsim.runtime.compile import scalar, shared
+from fpsim.runtime.compile import inner_loop, scalar
 from fpsim.runtime.float_steps import nearest_integer, toward_zero
 from fpsim.runtime.records import fields_of
 
@@ -79,7 +79,8 @@ class WideFacts(NamedTuple):
 wide_facts = fields_of(WideFacts)
 
 
-def _wide_row(a: Any, b: Any, c: Any, terms: Any, scale_a: Any, scale_b: Any, facts: Any, e: Any, total: Any) -> None:
+@inner_loop
+def wide_row(a: Any, b: Any, c: Any, terms: Any, scale_a: Any, scale_b: Any, facts: Any, e: Any, total: Any) -> None:
     """c plus the products of a step; a, b: float32 patterns, finite; facts: WideFacts in an array."""
     u = wide_facts(facts)
     for j in range(LANES):
@@ -108,6 +109,3 @@ def _wide_row(a: Any, b: Any, c: Any, terms: Any, scale_a: Any, scale_b: Any, fa
         summed = f64(total[j] * power_of_two(i32(e[j] - u.fraction_bits)))
         new = positive_zero(rounded_result(summed, u.result_bits, u.least_c, u.nearest != i32(0), u.highest))
         c[j] = bits if i32(bits & MAGNITUDE) >= INFINITE else new
-
-
-wide_row = shared(_wide_row)

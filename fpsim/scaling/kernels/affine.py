@@ -11,7 +11,7 @@ from fpsim.core.encode import encode_fields
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.core.scaled_element import integer_of, integer_value
 from fpsim.core.tile_scale import HAS_INFINITY, HAS_NAN
-from fpsim.runtime.compile import kernel, shared
+from fpsim.runtime.compile import kernel
 
 u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
 
@@ -44,7 +44,7 @@ def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
     """The loop `(lows, factors, zero_points, lowest, highest, layout)`: z = lowest - round(low / scale), clamped."""
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
-    to_integer = shared(integer_of(width, NEAREST_EVEN, kind, applied))
+    to_integer = integer_of(width, NEAREST_EVEN, kind, applied)
 
     def find_zero_points(lows: Any, factors: Any, zero_points: Any, lowest: int, highest: int, layout: Any) -> None:
         f = encode_fields(layout)
@@ -59,7 +59,7 @@ def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
 def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     """The loop `(matrix, codes, factors, zero_points, rows, columns, lowest, highest, layout, words)`."""
     word: Any = u32 if width == 32 else u64
-    to_integer = shared(integer_of(width, mode, kind, applied))
+    to_integer = integer_of(width, mode, kind, applied)
 
     def encode(
         matrix: Any, codes: Any, factors: Any, zero_points: Any, rows: int, columns: int, lowest: int, highest: int,
@@ -82,7 +82,6 @@ def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
 @cache
 def decode_integers_kernel() -> Any:
     """The loop `(codes, scales, zero_points, bits, rows, columns)`: bits of float32((code - zero point) * scale)."""
-    value_bits = shared(integer_value)
 
     def decode(codes: Any, scales: Any, zero_points: Any, bits: Any, rows: int, columns: int) -> None:
         for r in range(codes.shape[0]):
@@ -91,6 +90,6 @@ def decode_integers_kernel() -> Any:
                 source = codes[r, j * columns : (j + 1) * columns]
                 target = bits[r, j * columns : (j + 1) * columns]
                 for i in range(source.size):
-                    target[i] = value_bits(source[i], zero_point, scale)
+                    target[i] = integer_value(source[i], zero_point, scale)
 
     return kernel(decode)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.core.tile_scale import HAS_INFINITY, HAS_NAN
-from fpsim.runtime.compile import kernel, shared
+from fpsim.runtime.compile import kernel, scalar
 
 u32, u64 = np.uint32, np.uint64
 
@@ -50,7 +50,7 @@ def _fold(word: Any, factor: int, mask: Any) -> Any:
             right = max(word(source[4 * i + 2] & mask), word(source[4 * i + 3] & mask))
             target[i] = max(left, right)
 
-    return shared(by_two if factor == 2 else by_four)
+    return scalar(by_two if factor == 2 else by_four)
 
 
 @cache
@@ -103,10 +103,10 @@ def amax_loop(width: int, shape: int) -> Any:
         for i in range(tiles * shape, row.size):
             tops[tiles] = max(tops[tiles], word(row[i] & mask))
 
-    raise_rest = shared(raise_rest)
+    raise_rest = scalar(raise_rest)
     if shape in FOLDS:
-        return shared(of_folded)
-    return shared(of_columns if shape == 1 else of_common if shape else of_any)
+        return scalar(of_folded)
+    return scalar(of_columns if shape == 1 else of_common if shape else of_any)
 
 
 @cache

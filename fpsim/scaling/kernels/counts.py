@@ -10,7 +10,7 @@ import numpy as np
 from fpsim.core.encode import encode_bits_32, encode_bits_64, encode_fields
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.core.tile_scale import BY_SCALE, HAS_INFINITY, HAS_NAN
-from fpsim.runtime.compile import kernel, shared
+from fpsim.runtime.compile import kernel, scalar
 from fpsim.scaling.kernels.elements import random_words
 
 u64 = np.uint64
@@ -60,15 +60,15 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     mask, infinity = word((1 << (width - 1)) - 1), word(0x7F800000 if width == 32 else 0x7FF0000000000000)
     beyond, zero = word((1 << width) - 1), word(0)
     nan = word(0x7FC00000 if width == 32 else 0x7FF8000000000000)
+    mode_64, kind_64 = np.int64(mode), np.int64(kind)
     divides, stochastic = applied == BY_SCALE, mode == STOCHASTIC
 
+    @scalar
     def code_of(bits: Any, factor: Any, random: Any, f: Any) -> Any:
         """The code of a scaled element."""
         x = word(bits).view(real)
         y = real(x / factor) if divides else real(x * factor)
-        return encode_bits(real(y).view(word) if y == y else nan, random, f, mode, kind)
-
-    code_of = shared(code_of)
+        return encode_bits(real(y).view(word) if y == y else nan, random, f, mode_64, kind_64)
 
     def count(
         matrix: Any, factors: Any, rows: int, columns: int, top: int, left: int, first: Any, stride: Any, k0: Any,

@@ -12,7 +12,7 @@ from fpsim.core.decode import DecodeLayout, decode_fields
 from fpsim.core.encode import EncodeLayout, encode_fields
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.core.scaled_element import element_of, value_of
-from fpsim.runtime.compile import kernel, shared
+from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.stream import aligned_empty, prefetch_line
 from fpsim.scaling.kernels.amax import word_of
 
@@ -37,6 +37,19 @@ class Elements(NamedTuple):
 
 
 @cache
+def announcer(width: int) -> Any:
+    """The function `(row, ahead)`: the row of the next strip will be read soon."""
+    per_line = 512 // width
+
+    def announce(row: Any, ahead: int) -> None:
+        if ahead > 0:
+            for start in range(0, row.size, per_line):
+                prefetch_line(row, start + ahead)
+
+    return scalar(announce)
+
+
+@cache
 def element_loop(e: Elements) -> Any:
     """The scalar-inlined loop over one row of a strip: `(row, factors, scales, out, columns, ahead, f, g, words)`.
 
@@ -48,7 +61,8 @@ def element_loop(e: Elements) -> Any:
     shape, mode, back = e.shape, e.mode, e.back
     per_line = 512 // e.width
     stochastic = mode == STOCHASTIC
-    deliver = shared(element_of(e.width, mode, e.kind, e.applied, e.integer, back, e.careful))
+    announce = announcer(e.width)
+    deliver = element_of(e.width, mode, e.kind, e.applied, e.integer, back, e.careful)
 
     def of_columns(
         row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, f: Any, g: Any, words: Any
@@ -108,17 +122,10 @@ def element_loop(e: Elements) -> Any:
                 random = word(random_words[i]) if stochastic else word(0)
                 target[i] = deliver(tile[i], factor, scale, random, f, g)
 
-    def announce(row: Any, ahead: int) -> None:
-        """The row of the next strip will be read soon."""
-        if ahead > 0:
-            for start in range(0, row.size, per_line):
-                prefetch_line(row, start + ahead)
-
-    announce = shared(announce)
-    return shared(of_columns if shape == 1 else of_common if shape else of_any)
+    return scalar(of_columns if shape == 1 else of_common if shape else of_any)
 
 
-@shared
+@scalar
 def random_words(space: Any, first: Any, size: int, k0: Any, k1: Any) -> Any:
     """The random words of flat indices first .. first + size, in a part of `space`, which has room for 8 more."""
     skip = int(first & u64(3))  # a counter gives four words; the first may be partly used
@@ -159,7 +166,7 @@ def decode_strips(width: int, shape: int, frozen: Frozen) -> Any:
     """The loop `(codes, scales, out, rows, columns, layout, sign_bit)`: bits of float32 values, code times scale."""
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
-    value_bits = shared(value_of(width, True))
+    value_bits = value_of(width, True)
     constants = constants_of(DecodeLayout, word, frozen)
     is_frozen = frozen is not None
 

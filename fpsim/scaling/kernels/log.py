@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.runtime.compile import kernel, scalar, shared
+from fpsim.runtime.compile import kernel, scalar
 
 u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
 
@@ -43,7 +43,7 @@ SIGN_32, NAN_32 = u32(0x80000000), u32(0x7FC00000)
 SIGN_SHIFT = u32(31)
 
 
-@shared
+@scalar
 def round_to_float32(x: Any) -> Any:
     """A normal float64 in 0 .. 2**128, or 0, to nearest even among the float32 numbers (and 2**128), as a float64."""
     bits = f64(x).view(u64)
@@ -60,7 +60,7 @@ def round_to_float32(x: Any) -> Any:
     return f64(f64(u64(u64(significand + u64(below_half + odd)) >> dropped)) * SMALLEST)
 
 
-@shared
+@scalar
 def float32_bits(x: Any) -> Any:
     """The pattern of a float32 number >= 0 that comes as a float64."""
     if x < SMALLEST_NORMAL:
@@ -68,7 +68,7 @@ def float32_bits(x: Any) -> Any:
     return u32(f32(x).view(u32))
 
 
-@shared
+@scalar
 def level(k: Any, low: Any, step: Any) -> Any:
     """Level k >= 0 of a tile: a float32 number as a float64."""
     if k == 0:
@@ -87,7 +87,7 @@ def midpoint(a: Any, b: Any) -> Any:
     return f64(f64(a + b) * f64(0.5))
 
 
-@shared
+@scalar
 def nearest_level(x: Any, low: Any, step: Any, count: Any) -> Any:
     """The level nearest to x >= 0, the larger one in a tie, and of several that are equal the first."""
     k, above = 0, count + 1
@@ -113,22 +113,22 @@ def _magnitudes(width: int) -> tuple[Any, Any]:
     word: Any = u32 if width == 32 else u64
     first_normal = word(1 << (23 if width == 32 else 52))
 
-    @shared
+    @scalar
     def widen_32(bits: Any) -> Any:
         """A magnitude as a float64, exactly."""
         return f64(word(bits).view(f32)) if bits >= first_normal else f64(f64(bits) * SMALLEST)
 
-    @shared
+    @scalar
     def widen_64(bits: Any) -> Any:
         """A magnitude as a float64."""
         return word(bits).view(f64)
 
-    @shared
+    @scalar
     def log2_32(bits: Any) -> Any:
         """log2 of a finite magnitude that is not 0."""
         return f64(math.log2(widen_32(bits)))
 
-    @shared
+    @scalar
     def log2_64(bits: Any) -> Any:
         """log2 of a finite magnitude that is not 0; a subnormal one is an integer times 2**-1074."""
         if bits < first_normal:
@@ -159,7 +159,7 @@ def encode_kernel(width: int) -> Any:
     nothing = word(0)
     widen, log2 = _magnitudes(width)
 
-    @shared
+    @scalar
     def spread(tile: Any) -> Any:
         """The smallest (Inf for none) and largest (0) magnitude that is finite and not 0, and the largest of all."""
         smallest, largest, top = infinity, nothing, nothing
@@ -171,7 +171,7 @@ def encode_kernel(width: int) -> Any:
                 top = max(top, bits)
         return smallest, largest, top
 
-    @shared
+    @scalar
     def encode_tile(tile: Any, codes: Any, low: Any, step: Any, level_count: Any) -> None:
         """Codes of a tile with given levels. NaN becomes the largest level without a sign."""
         count = level_count if step > 0.0 else 1  # without a step all levels are the first

@@ -19,11 +19,12 @@ from fpsim.core.tile_scale import (
     COUNTERS,
     ZERO_TILES,
     ScaleChoices,
+    choice_words,
     scale_numbers,
     scale_rules,
     tile_settler,
 )
-from fpsim.runtime.compile import kernel, shared
+from fpsim.runtime.compile import kernel
 
 
 @cache
@@ -36,8 +37,8 @@ def settle_kernel(s: ScaleChoices) -> Any:
     """
     word: Any = np.uint32 if s.width == 32 else np.uint64
     real: Any = np.float32 if s.width == 32 else np.float64
-    quotient_of, code_of, scale_of, settle_tile = tile_settler(s, shared)
-    is_single = s.is_single
+    quotient_of, code_of, scale_of, settle_tile = tile_settler(s.width, s.encodes)
+    is_single, choices = s.is_single, choice_words(s)
     plain, no_code, no_value = np.uint8(0), word(0), real(0)
 
     def settle(
@@ -47,17 +48,17 @@ def settle_kernel(s: ScaleChoices) -> Any:
         n, r, f, floats = scale_numbers(numbers), scale_rules(rules), encode_fields(layout), (exact[0], exact[1])
         zeros = lows = highs = 0
         for j in range(tops.size):
-            factors[j], cut = quotient_of(tops[j], plain, n, floats, r)  # which stays there for a while
+            factors[j], cut = quotient_of(tops[j], plain, n, floats, r, choices)  # which stays there for a while
             lows += int(cut)
         if not is_single:
             for j in range(tops.size):
-                codes[j] = code_of(factors[j], f)
+                codes[j] = code_of(factors[j], f, choices)
         for j in range(tops.size):
             code, held = no_code, no_value
             if not is_single:
                 code = word(codes[j])
                 held = table[code]
-            scales[j], code, factors[j], events = scale_of(tops[j], plain, factors[j], code, held, n, r)
+            scales[j], code, factors[j], events = scale_of(tops[j], plain, factors[j], code, held, n, r, choices)
             if not is_single:
                 codes[j] = code
             zeros += (events >> ZERO_TILES) & 1
@@ -68,8 +69,8 @@ def settle_kernel(s: ScaleChoices) -> Any:
         counts[CLAMPED_HIGH] += highs
         for j in range(specials.size):
             if specials[j] != plain:
-                _, _, _, counted = settle_tile(tops[j], plain, n, floats, r, f, table)
-                scales[j], code, factors[j], events = settle_tile(tops[j], specials[j], n, floats, r, f, table)
+                _, _, _, counted = settle_tile(tops[j], plain, n, floats, r, f, table, choices)
+                scales[j], code, factors[j], events = settle_tile(tops[j], specials[j], n, floats, r, f, table, choices)
                 if not is_single:
                     codes[j] = code
                 for k in range(COUNTERS):

@@ -13,11 +13,9 @@ from fpsim.core.philox import random_word
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.core.sums.exact_sum import SumLayouts, exact_sum
 from fpsim.core.sums.sum_order import Randomness, Rows
-from fpsim.runtime.compile import kernel, scalar, shared
+from fpsim.runtime.compile import kernel
 
 i64, u64 = np.int64, np.uint64
-
-_one_sum, _random_word = scalar(exact_sum(shared)), shared(random_word)
 
 
 @cache
@@ -37,7 +35,7 @@ def exact_kernel() -> Any:
         digits = np.zeros(length, np.int64)
         for output in range(first, stop):
             i, j = output // columns, output % columns
-            word = u64(_random_word(u64(output), r.k0, r.k1)) if r.mode == STOCHASTIC else u64(0)
-            out[i, j] = _one_sum(x, i, j, products, digits, i64(lowest), f, word, r.mode, rules)
+            word = u64(random_word(u64(output), r.k0, r.k1)) if r.mode == STOCHASTIC else u64(0)
+            out[i, j] = exact_sum(x, i, j, products, digits, i64(lowest), f, word, r.mode, rules)
 
     return kernel(exact)

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.runtime.compile import kernel, scalar, shared
+from fpsim.runtime.compile import kernel, scalar
 from fpsim.sums.kernels.steps import fma
 
 f32, f64, u32 = np.float32, np.float64, np.uint32
@@ -154,7 +154,7 @@ def rows_kernel(how: int) -> Any:
     given_up gets 1 for a strip that has to be done otherwise. numbers: the growth of a bound over a block, what it may
     reach, the smallest product, the scale of the inner and of the outer rounding; words: their floors.
     """
-    step, checked = shared(STEP_OF[how]), how not in (PLAIN, FUSED)
+    step, checked = scalar(STEP_OF[how]), how not in (PLAIN, FUSED)
 
     @scalar
     def on_four(

@@ -12,18 +12,17 @@ from fpsim.core.sums.sum_order import (
     Rows,
     Targets,
     Words,
+    fill_words,
     number_levels,
     tile_by_pairs,
     tile_in_order,
-    word_filler,
 )
-from fpsim.runtime.compile import kernel, scalar, shared
+from fpsim.runtime.compile import inner_loop, kernel, scalar
 from fpsim.sums.kernels.steps import LANES, lanes
 
 DEPTH = 64  # levels of a pairwise sum
 
-fill_words = kernel(word_filler(shared))
-_number_levels = shared(number_levels)
+_fill_words = inner_loop(fill_words)
 
 
 @cache
@@ -33,7 +32,7 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
     `(x, out, first, stop, chunk, chained, fused, f, r)`: x and out (M, N) hold 64-bit words. chained: the one chunk
     starts from c, and its total is the result.
     """
-    one_tile = scalar(tile_in_order(lanes(way), lanes(outer_way).add, fill_words))
+    one_tile = scalar(tile_in_order(lanes(way), lanes(outer_way).add, _fill_words))
 
     def sequence(
         x: Rows, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any, f: Targets, r: Randomness
@@ -52,7 +51,7 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
 @cache
 def pairwise_kernel(way: str) -> Any:
     """The loop over tiles `first .. stop` of Pairwise, with the arguments of `sequence_kernel`."""
-    one_tile = scalar(tile_by_pairs(lanes(way), fill_words))
+    one_tile = scalar(tile_by_pairs(lanes(way), _fill_words))
 
     def pairwise(
         x: Rows, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any, f: Targets, r: Randomness
@@ -60,7 +59,7 @@ def pairwise_kernel(way: str) -> Any:
         columns = out.shape[1]
         tiles = (columns + LANES - 1) // LANES
         numbers = np.zeros(DEPTH, np.int64)
-        _number_levels(numbers, x.a.shape[1])
+        number_levels(numbers, x.a.shape[1])
         stack = np.zeros((DEPTH, LANES), np.uint64)
         for_sums = np.zeros((4, LANES), np.uint32)
         words = Words(np.zeros((4, LANES), np.uint32), for_sums, for_sums)

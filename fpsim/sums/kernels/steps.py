@@ -23,7 +23,7 @@ from fpsim.core.encode import FULL, encode_bits_64, encode_fields
 from fpsim.core.rounding import NEAREST_EVEN, STOCHASTIC
 from fpsim.core.sums.running_sum import DECODING, code_lanes
 from fpsim.core.sums.sum_order import Lanes
-from fpsim.runtime.compile import kernel, shared
+from fpsim.runtime.compile import kernel
 
 f64, u64 = np.float64, np.uint64
 
@@ -35,7 +35,7 @@ FIXED_MODES = {"nearest": NEAREST_EVEN, "stochastic": STOCHASTIC}
 def lanes(way: str) -> Lanes:
     """The loops of a way."""
     if way == "core":
-        return Lanes(*map(kernel, code_lanes(shared)))
+        return Lanes(*map(kernel, code_lanes()))
     return _double_lanes() if way == "double" else _float_lanes(way)
 
 
@@ -43,8 +43,7 @@ def lanes(way: str) -> Lanes:
 
 
 _w = real_width(64)
-_add_odd, _without_sign = shared(_w.add), shared(_w.without_sign)
-_encode, _decode = shared(encode_bits_64), shared(decode_bits_64)
+_add_odd, _without_sign = _w.add, _w.without_sign
 
 
 def _float_lanes(way: str) -> Lanes:
@@ -60,14 +59,14 @@ def _float_lanes(way: str) -> Lanes:
         x = f64(u64(a).view(f64))
         for j in range(n):
             product = _without_sign(f64(x * u64(b[row, first + j]).view(f64)).view(u64))
-            out[o, j] = _decode(u64(_encode(product, u64(words[w, j]), f, how, FULL)), g)
+            out[o, j] = decode_bits_64(u64(encode_bits_64(product, u64(words[w, j]), f, how, FULL)), g)
 
     def add(t: Any, i: int, x: Any, k: int, n: int, words: Any, w: int, tx: Any, target: Any, mode: int) -> None:
         f, g = encode_fields(target), decode_fields(target[DECODING:])
         how = fixed_mode if fixed else mode
         for j in range(n):
             total = u64(_add_odd(t[i, j], x[k, j], how))
-            t[i, j] = _decode(u64(_encode(total, u64(words[w, j]), f, how, FULL)), g)
+            t[i, j] = decode_bits_64(u64(encode_bits_64(total, u64(words[w, j]), f, how, FULL)), g)
 
     def fused(
         t: Any, i: int, a: Any, b: Any, row: int, first: int, n: int, words: Any, w: int,
@@ -79,7 +78,7 @@ def _float_lanes(way: str) -> Lanes:
         for j in range(n):
             product = u64(f64(x * u64(b[row, first + j]).view(f64)).view(u64))
             total = u64(_add_odd(product, t[i, j], how))
-            t[i, j] = _decode(u64(_encode(total, u64(words[w, j]), f, how, FULL)), g)
+            t[i, j] = decode_bits_64(u64(encode_bits_64(total, u64(words[w, j]), f, how, FULL)), g)
 
     return Lanes(kernel(multiply), kernel(add), kernel(fused))
 
