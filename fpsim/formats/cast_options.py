@@ -39,6 +39,19 @@ DEFAULTS: CastKeywords = {
 with_cast_keywords = with_keywords(CastKeywords, DEFAULTS)
 
 
+class ElementKeywords(TypedDict, total=False):
+    """The keywords of a cast of scaled elements, as `fpsim.encode_scaled` describes them."""
+
+    rounding: str | Rounding
+    overflow: str | None
+    subnormals: str
+    seed: int | None
+    random_bits: int
+
+
+with_element_keywords = with_keywords(ElementKeywords, {**DEFAULTS, "overflow": None})
+
+
 class CastOptions(NamedTuple):
     """The keywords of a cast, checked."""
 

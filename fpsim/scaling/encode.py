@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array, float_array, words
-from fpsim.formats.cast_options import CastOptions, cast_options
+from fpsim.formats.cast_options import CastKeywords, CastOptions, ElementKeywords, cast_options
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
@@ -24,14 +24,14 @@ from fpsim.scaling.tiling import tiling
 
 
 def encode_into(
-    fill: ScaledArrays[Array], source: Array, source_fmt: Format, words_of_cast: Any, scales: npt.ArrayLike | None
+    fill: ScaledArrays[Array], source: Array, source_fmt: Format, cast: ElementKeywords, scales: npt.ArrayLike | None
 ) -> tuple[ScaleReport, np.float32 | None]:
     """Fill the arrays of a record, in C order; (what happened to the scales, the scale of the whole array)."""
     element, scaling = fill.fmt, fill.scaling
     if isinstance(element, LogFMT):
-        _refuse_for_log(words_of_cast, scales)
+        _refuse_for_log(cast, scales)
         return _encode_log(source, source_fmt, element, fill), None
-    options = element_options_of(element, scaling, *words_of_cast)
+    options = element_options_of(element, scaling, cast)
     tile_scales = None if scales is None else given_scales(scales, source.shape, scaling)
     if isinstance(element, IntegerFormat) and not scaling.symmetric:
         return _encode_affine(source, source_fmt, element, options, tile_scales, fill), None
@@ -63,13 +63,13 @@ def quantize_into(
     source_fmt: Format,
     element: Format | IntegerFormat,
     scaling: Scaling,
-    words_of_cast: Any,
+    cast: ElementKeywords,
     scales: npt.ArrayLike | None,
 ) -> None:
     """Fill float32 values where `decodes_in_one_pass`."""
     from fpsim.scaling.run_tiles import Grid, run_scales, run_tiles, settle_tensor
 
-    options = element_options_of(element, scaling, *words_of_cast)
+    options = element_options_of(element, scaling, cast)
     tiles = tiling(source.shape, scaling.block)
     job = _job(source, source_fmt, element, scaling, options, words(target), back=True)
     if scales is not None:
@@ -111,21 +111,15 @@ def checked_element(fmt: Any, scaling: Any) -> Element:
     return element
 
 
-def element_options_of(
-    element: Format | IntegerFormat,
-    scaling: Scaling,
-    rounding: str | Rounding,
-    overflow: str | None,
-    subnormals: str,
-    seed: int | None,
-    random_bits: int,
-) -> CastOptions:
-    word = scaling.overflow if overflow is None else overflow
+def element_options_of(element: Element, scaling: Scaling, cast: ElementKeywords) -> CastOptions:
+    """The keywords of the elements' cast, checked; overflow is the scaling's own by default."""
+    assert not isinstance(element, LogFMT), "LogFMT finds its own levels, without a cast"
+    overflow = cast.get("overflow")
+    keywords: CastKeywords = {**cast, "overflow": scaling.overflow if overflow is None else overflow}
     if isinstance(element, IntegerFormat):
-        options = cast_options(element.magnitudes, rounding, word, subnormals, seed, random_bits)
         # every policy saturates integers, which hold neither Inf nor NaN, and have no subnormals to flush
-        return options._replace(overflow="saturate", subnormals="keep")
-    return cast_options(element, rounding, word, subnormals, seed, random_bits)
+        return cast_options(element.magnitudes, **keywords)._replace(overflow="saturate", subnormals="keep")
+    return cast_options(element, **keywords)
 
 
 def arithmetic_width(source_fmt: Format, fmt: Format) -> int:
@@ -229,9 +223,9 @@ def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: Scaled
     return ScaleReport(fill.scales.size, nan_tiles=int(np.count_nonzero(np.isnan(fill.scales))))
 
 
-def _refuse_for_log(words_of_cast: Any, scales: Any) -> None:
-    rounding, overflow, subnormals, _, _ = words_of_cast
-    if rounding_mode(rounding) is not Rounding.NEAREST_EVEN or overflow is not None or subnormals != "keep":
+def _refuse_for_log(cast: ElementKeywords, scales: Any) -> None:
+    nearest = rounding_mode(cast.get("rounding", Rounding.NEAREST_EVEN)) is Rounding.NEAREST_EVEN
+    if not nearest or cast.get("overflow") is not None or cast.get("subnormals", "keep") != "keep":
         raise ValueError(
             "LogFMT takes the nearest level; got another rounding, overflow or subnormals. Leave these words out."
         )

@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array, output
 from fpsim.formats.as_json import element_facts, element_from
+from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_keywords
 from fpsim.formats.element import Element
+from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
-from fpsim.formats.rounding import Rounding
 from fpsim.scaling.encode import checked, decodes_in_one_pass, encode_into, quantize_into
 from fpsim.scaling.recipes import TILE_1X128
 from fpsim.scaling.report import ScaleReport
@@ -134,18 +135,15 @@ class Scaled(ScaledArrays[Array]):
             ) from reason
 
 
+@with_element_keywords
 def encode_scaled(
     x: npt.ArrayLike,
     fmt: Any,
     scaling: Scaling = TILE_1X128,
     *,
-    rounding: str | Rounding = "nearest_even",
-    overflow: str | None = None,
-    subnormals: str = "keep",
-    seed: int | None = None,
-    random_bits: int = 32,
     scales: npt.ArrayLike | None = None,
     out: Scaled | None = None,
+    **cast: Unpack[ElementKeywords],
 ) -> Scaled:
     """Encode an array with a scale per tile: value = code * scale.
 
@@ -177,31 +175,33 @@ def encode_scaled(
     """
     from fpsim.runtime.processor import under_ieee
 
-    words_of_cast = (rounding, overflow, subnormals, seed, random_bits)
-    return under_ieee(_encode_scaled)(x, fmt, scaling, words_of_cast, scales, out)
+    check_keywords(encode_scaled, cast, DEFAULTS)
+    return under_ieee(_encode_scaled)(x, fmt, scaling, cast, scales, out)
 
 
 def _encode_scaled(
-    x: npt.ArrayLike, fmt: Any, scaling: Scaling, words_of_cast: Any, scales: npt.ArrayLike | None, out: Scaled | None
+    x: npt.ArrayLike,
+    fmt: Any,
+    scaling: Scaling,
+    cast: ElementKeywords,
+    scales: npt.ArrayLike | None,
+    out: Scaled | None,
 ) -> Scaled:
     element, source, source_fmt = checked(x, fmt, scaling)
     fill = _targets(out, source, element, scaling, scales is not None)
-    report, tensor_scale = encode_into(fill, source, source_fmt, words_of_cast, scales)
+    report, tensor_scale = encode_into(fill, source, source_fmt, cast, scales)
     return dataclasses.replace(fill, report=report, tensor_scale=tensor_scale)
 
 
+@with_element_keywords
 def quantize_scaled(
     x: npt.ArrayLike,
     fmt: Any,
     scaling: Scaling = TILE_1X128,
     *,
-    rounding: str | Rounding = "nearest_even",
-    overflow: str | None = None,
-    subnormals: str = "keep",
-    seed: int | None = None,
-    random_bits: int = 32,
     scales: npt.ArrayLike | None = None,
     out: Array | None = None,
+    **cast: Unpack[ElementKeywords],
 ) -> Array:
     """Round an array to what a small format with a scale per tile can hold: `encode_scaled(...).decode()` in one pass.
 
@@ -219,23 +219,25 @@ def quantize_scaled(
     """
     from fpsim.runtime.processor import under_ieee
 
-    words_of_cast = (rounding, overflow, subnormals, seed, random_bits)
-    return under_ieee(_quantize_scaled)(x, fmt, scaling, words_of_cast, scales, out)
+    check_keywords(quantize_scaled, cast, DEFAULTS)
+    return under_ieee(_quantize_scaled)(x, fmt, scaling, cast, scales, out)
 
 
 def _quantize_scaled(
-    x: npt.ArrayLike, fmt: Any, scaling: Scaling, words_of_cast: Any, scales: npt.ArrayLike | None, out: Array | None
+    x: npt.ArrayLike, fmt: Any, scaling: Scaling, cast: ElementKeywords, scales: npt.ArrayLike | None, out: Array | None
 ) -> Array:
     element, source, source_fmt = checked(x, fmt, scaling)
     target = output(out, source.shape, np.dtype(np.float32), source)
     if isinstance(element, LogFMT) or not decodes_in_one_pass(element, scaling, source_fmt, target):
-        _encode_scaled(x, element, scaling, words_of_cast, scales, None).decode(out=target)
+        _encode_scaled(x, element, scaling, cast, scales, None).decode(out=target)
     else:
-        quantize_into(target, source, source_fmt, element, scaling, words_of_cast, scales)
+        quantize_into(target, source, source_fmt, element, scaling, cast, scales)
     return target
 
 
-def encode_both_ways(x: npt.ArrayLike, fmt: Any, scaling: Scaling = TILE_1X128, **cast: Any) -> tuple[Scaled, Scaled]:
+def encode_both_ways(
+    x: npt.ArrayLike, fmt: Any, scaling: Scaling = TILE_1X128, **cast: Unpack[ElementKeywords]
+) -> tuple[Scaled, Scaled]:
     """Encode a matrix twice from the original: with a scaling, and with its block the other way around.
 
     That is how Transformer Engine gets both operands of the backward pass; DeepSeek-V3 keeps the first and calls

@@ -10,7 +10,7 @@ import numpy as np
 from fpsim.core.decode import DecodeLayout
 from fpsim.core.layouts import EncodePlan, decode_plan, encode_plan
 from fpsim.core.tile_scale import COUNTERS, ScaleNumbers
-from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.cast_options import CastOptions, ElementKeywords
 from fpsim.formats.element import Element
 from fpsim.formats.integer_format import OFFSETS, IntegerFormat
 from fpsim.formats.log_format import LogFMT
@@ -102,11 +102,11 @@ class Targets(NamedTuple):
     counts: Any
 
 
-def scaled_job(x: Any, fmt: Any, scaling: Any, words_of_cast: Any, *, back: bool) -> Job:
+def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: bool) -> Job:
     element: Element = checked_element(fmt, scaling)
     if isinstance(element, LogFMT):
         refuse_logarithms(element)
-    options = element_options_of(element, scaling, *words_of_cast)
+    options = element_options_of(element, scaling, cast)
     source = gpu_array(x, "x")
     if source.fmt is None:
         raise TypeError(

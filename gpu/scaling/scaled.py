@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
 from fpsim.core.tile_scale import COUNTERS
+from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_keywords
 from fpsim.formats.element import element_format
+from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
-from fpsim.formats.rounding import Rounding
 from fpsim.gpu.device.array import dtype_name, gpu_array, lies_on_gpu, result_like
 from fpsim.gpu.device.copies import refuse_overlap
 from fpsim.gpu.device.device import require_device
@@ -143,10 +144,10 @@ def _kind(x: Any) -> str:
     return "an fpsim.gpu.Scaled" if isinstance(x, Scaled) else type(x).__name__
 
 
+@with_element_keywords
 def encode_scaled(
-    x: Any, fmt: Any, scaling: Scaling = TILE_1X128, *, rounding: str | Rounding = "nearest_even",
-    overflow: str | None = None, subnormals: str = "keep", seed: int | None = None, random_bits: int = 32,
-    scales: Any = None, out: Scaled | None = None,
+    x: Any, fmt: Any, scaling: Scaling = TILE_1X128, *, scales: Any = None, out: Scaled | None = None,
+    **cast: Unpack[ElementKeywords],
 ) -> Scaled:  # fmt: skip
     """Encode an array on the GPU with a scale per tile: the bits of `fpsim.encode_scaled`.
 
@@ -179,18 +180,18 @@ def encode_scaled(
       ...     import torch
       ...     print(fp.gpu.encode_scaled(torch.randn(256, 512).cuda(), fp.E4M3, fp.scalings.TILE_1X128))
     """
-    words_of_cast = (rounding, overflow, subnormals, seed, random_bits)
-    job = scaled_job(x, fmt, scaling, words_of_cast, back=False)
+    check_keywords(encode_scaled, cast, DEFAULTS)
+    job = scaled_job(x, fmt, scaling, cast, back=False)
     given = None if scales is None else given_scales(_on_cpu(scales), job.source.shape, scaling)
     result, fill = _targets(out, job, given is not None)
     run(job, fill, given)
     return result
 
 
+@with_element_keywords
 def quantize_scaled(
-    x: Any, fmt: Any, scaling: Scaling = TILE_1X128, *, rounding: str | Rounding = "nearest_even",
-    overflow: str | None = None, subnormals: str = "keep", seed: int | None = None, random_bits: int = 32,
-    scales: Any = None, out: Any = None,
+    x: Any, fmt: Any, scaling: Scaling = TILE_1X128, *, scales: Any = None, out: Any = None,
+    **cast: Unpack[ElementKeywords],
 ) -> Any:  # fmt: skip
     """Round an array on the GPU to what a small format with a scale per tile can hold: as `fpsim.quantize_scaled`.
 
@@ -207,16 +208,13 @@ def quantize_scaled(
       ...     import torch
       ...     print(fp.gpu.quantize_scaled(torch.tensor([0.1, 0.2, 0.3, 6.0]).cuda(), "e2m1", fp.scalings.MX))
     """
-    words_of_cast = (rounding, overflow, subnormals, seed, random_bits)
-    job = scaled_job(x, fmt, scaling, words_of_cast, back=True)
+    check_keywords(quantize_scaled, cast, DEFAULTS)
+    job = scaled_job(x, fmt, scaling, cast, back=True)
     result, values = result_like(job.source, job.source.shape, np.dtype(np.float32), out)
     if out is not None:
         refuse_overlap(values, job.source.words)
     if not job.back:
-        encoded = encode_scaled(
-            x, job.element, scaling, rounding=rounding, overflow=overflow, subnormals=subnormals, seed=seed,
-            random_bits=random_bits, scales=scales,
-        )  # fmt: skip
+        encoded = encode_scaled(x, job.element, scaling, scales=scales, **cast)
         return encoded.decode(out=result)
     given = None if scales is None else given_scales(_on_cpu(scales), job.source.shape, scaling)
     run(job, temporary(job, values, given is not None), given)

@@ -8,6 +8,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.errors import unknown
+from fpsim.formats.cast_options import ElementKeywords
 from fpsim.formats.log_format import LogFMT
 from fpsim.scaling.recipes import TENSOR
 from fpsim.scaling.scaling import Scaling
@@ -102,7 +103,7 @@ class DelayedScaling(_ScaleState):
         """float32 (history, *tiles), the newest amax last, as the source has it after an update; None at first."""
         return self._arrays["amax_history"].copy() if self._arrays else None
 
-    def _keywords(self, cast: dict[str, Any]) -> dict[str, Any]:
+    def _keywords(self, cast: ElementKeywords) -> ElementKeywords:
         return cast if cast.get("overflow") is not None else {**cast, "overflow": "saturate"}
 
     def _run(self, step: steps.Step, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import astuple, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array
 from fpsim.formats.as_json import element_facts, element_from
+from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_keywords
 from fpsim.formats.element import Element, element_format
+from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
-from fpsim.scaling.encode import checked
+from fpsim.scaling.encode import checked, element_options_of
 from fpsim.scaling.recipes import TENSOR
 from fpsim.scaling.report import ScaleCounts
 from fpsim.scaling.scaled import Scaled, encode_scaled, quantize_scaled
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
 AMAX = ("max", "most_recent")
 ZERO_AMAX = ("roll", "skip")
-CAST_WORDS = ("rounding", "overflow", "subnormals", "seed", "random_bits")
 LARGEST = np.finfo(np.float32).max
 LARGEST_MARGIN = 126  # 2**-margin stays a normal float32
 
@@ -64,14 +65,15 @@ class _ScaleState:
         """Counts of the last step."""
         return self._last
 
-    def encode(self, x: npt.ArrayLike, **cast: Any) -> Scaled:
+    @with_element_keywords
+    def encode(self, x: npt.ArrayLike, **cast: Unpack[ElementKeywords]) -> Scaled:
         """One step: encode with the scales of the state, then update it.
 
         An array without elements is no step, and changes nothing.
 
         Args:
           x: floats, as for `fpsim.encode_scaled`.
-          cast: rounding, overflow, subnormals, seed and random_bits, as there; a seed holds for one call.
+          rounding, overflow, subnormals, seed, random_bits: as there; a seed holds for one call.
 
         Returns:
           A Scaled array; `scales` holds the decode scales that were used.
@@ -82,10 +84,12 @@ class _ScaleState:
         """
         from fpsim.runtime.processor import under_ieee
 
+        check_keywords(self.encode, cast, DEFAULTS)
         result: Scaled = under_ieee(self._step)(x, cast, back=False)
         return result
 
-    def quantize(self, x: npt.ArrayLike, **cast: Any) -> Array:
+    @with_element_keywords
+    def quantize(self, x: npt.ArrayLike, **cast: Unpack[ElementKeywords]) -> Array:
         """One step, to float32 values: `encode(x).decode()`, where possible in one pass.
 
         Args, Raises: as for `encode`.
@@ -95,21 +99,19 @@ class _ScaleState:
         """
         from fpsim.runtime.processor import under_ieee
 
+        check_keywords(self.quantize, cast, DEFAULTS)
         result: Array = under_ieee(self._step)(x, cast, back=True)
         return result
 
-    def _step(self, x: npt.ArrayLike, cast: dict[str, Any], *, back: bool) -> Any:
+    def _step(self, x: npt.ArrayLike, cast: ElementKeywords, *, back: bool) -> Any:
         from fpsim.scaling.states import steps
 
-        strange = cast.keys() - set(CAST_WORDS)
-        if strange:
-            raise TypeError(f"a step takes {', '.join(CAST_WORDS)}; got {', '.join(sorted(strange))}.")
         keywords = self._keywords(cast)
         _, source, source_fmt = checked(x, self.fmt, self.scaling)
         if not source.size:
             return (quantize_scaled if back else encode_scaled)(x, self.fmt, self.scaling, **keywords)
         self._refuse_other_tiles(source.shape)
-        options = steps.element_options(self.fmt, self.scaling, keywords)
+        options = element_options_of(self.fmt, self.scaling, keywords)
         step = steps.Step(source, source_fmt, self.fmt, self._arithmetic, options, keywords)
         result, factors, arrays, recalibrated = self._run(step, back=back)
         saturated, underflowed = steps.count(step, factors)
@@ -119,7 +121,7 @@ class _ScaleState:
         self._counts = self._counts.merge(self._last)
         return result
 
-    def _keywords(self, cast: dict[str, Any]) -> dict[str, Any]:
+    def _keywords(self, cast: ElementKeywords) -> ElementKeywords:
         """The keywords of this kind's cast."""
         return cast
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array, words
 from fpsim.core.tile_scale import BY_SCALE, HAS_INFINITY
-from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.cast_options import CastOptions, ElementKeywords
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
@@ -33,7 +33,7 @@ from fpsim.scaling.tiling import tiling
 
 
 def encode_with_factors(
-    x: npt.ArrayLike, fmt: Any, scaling: Scaling, scales: Array, factors: Array, **cast: Any
+    x: npt.ArrayLike, fmt: Any, scaling: Scaling, scales: Array, factors: Array, **cast: Unpack[ElementKeywords]
 ) -> Scaled:
     """Encode x * factor, with a factor and a decode scale per tile that need not be each other's exact inverse.
 
@@ -41,14 +41,14 @@ def encode_with_factors(
     """
     element, source, source_fmt = checked(x, fmt, scaling)
     codes = np.empty(source.shape, element.storage)
-    options = element_options(element, scaling, cast)
+    options = element_options_of(element, scaling, cast)
     multiplying = scaling.replace(division="multiply")
     _run_factors(Step(source, source_fmt, element, multiplying, options, cast), codes, scales, factors, back=False)
     return Scaled(codes, np.array(scales, np.float32), element, scaling)
 
 
 def quantize_with_factors(
-    x: npt.ArrayLike, fmt: Any, scaling: Scaling, scales: Array, factors: Array, **cast: Any
+    x: npt.ArrayLike, fmt: Any, scaling: Scaling, scales: Array, factors: Array, **cast: Unpack[ElementKeywords]
 ) -> Array:
     """`encode_with_factors(...).decode()`, where possible in one pass."""
     element, source, source_fmt = checked(x, fmt, scaling)
@@ -57,7 +57,7 @@ def quantize_with_factors(
     # the loops of one pass look at factors alone to see whether decoding can give a NaN
     if not decodes_in_one_pass(element, scaling, source_fmt, target) or not np.all(np.isfinite(scales)):
         return encode_with_factors(source, element, scaling, scales, factors, **cast).decode(out=target)
-    options = element_options(element, scaling, cast)
+    options = element_options_of(element, scaling, cast)
     multiplying = scaling.replace(division="multiply")
     _run_factors(Step(source, source_fmt, element, multiplying, options, cast), target, scales, factors, back=True)
     return target
@@ -79,7 +79,7 @@ class Step(NamedTuple):
     element: Element
     scaling: Scaling
     options: CastOptions
-    keywords: dict[str, Any]
+    keywords: ElementKeywords
 
     def job(self, target: Array | None = None, *, back: bool = False) -> Any:
         """The job of the loops over tiles; without a target nothing can be encoded, and the array can be read."""
@@ -194,11 +194,6 @@ def _over_parts(job: Any, begin: Callable[[], Any], work: Callable[..., None]) -
     for batch in range(job.tiling.batch):
         stages.over_parts(stages.Place(batch, (0, job.tiling.rows), (0, job.tiling.columns)), (1, 1), look)
     return results
-
-
-def element_options(element: Any, scaling: Scaling, cast: dict[str, Any]) -> CastOptions:
-    defaults = {"rounding": "nearest_even", "overflow": None, "subnormals": "keep", "seed": None, "random_bits": 32}
-    return element_options_of(element, scaling, **{**defaults, **cast})
 
 
 def inverse(encode_scales: Array) -> Array:
