@@ -286,10 +286,10 @@ def _operation(name: str, w: Width) -> Any:
 
     @scalar
     def product_bits(x: Any, y: Any, mode: int) -> Any:
-        return without_sign(word(real(x.view(real) * y.view(real)).view(word)))
+        return without_sign(word(real(word(x).view(real) * word(y).view(real)).view(word)))
 
     @scalar
     def quotient_bits(x: Any, y: Any, mode: int) -> Any:
-        return without_sign(word(real(x.view(real) / y.view(real)).view(word)))
+        return without_sign(word(real(word(x).view(real) / word(y).view(real)).view(word)))
 
     return {"add": add, "multiply": product_bits, "divide": quotient_bits}[name]
