@@ -7,7 +7,7 @@ agree: no sum follows a product, so that nothing can be contracted.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from fpsim.core.decode import decode_bits_32, decode_bits_64
 from fpsim.core.encode import encode_bits_32, encode_bits_64
 from fpsim.core.tile_scale import BY_SCALE
 from fpsim.runtime.compile import scalar
+from fpsim.runtime.records import fields_of
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 NAN_32, SIGN_32 = u32(0x7FC00000), u32(0x80000000)
@@ -42,37 +43,45 @@ def value_of(width: int, careful: bool) -> Any:
     return scalar(value_bits)
 
 
-@cache
-def element_of(width: int, mode: int, kind: int, applied: int, integer: bool, back: bool, careful: bool) -> Any:
-    """The function `(bits, factor, scale, random, f, g)`: the code of an element, or the bits of its float32 value.
+class ElementChoices(NamedTuple):
+    """What decides how an element becomes a code: int64, compiled in as constants or read at run time."""
 
-    applied: whether the factor divides or multiplies; integer: codes are two's complement numbers; back: values
-    instead of codes; careful: factors may be NaN, 0 or Inf, and processors differ in the sign of the NaN that they
-    give.
+    mode: Any
+    kind: Any
+    applied: Any  # whether the factor divides or multiplies
+    integer: Any  # 1: codes are two's complement numbers
+
+
+element_choices = fields_of(ElementChoices)
+
+
+@cache
+def element_of(width: int, back: bool, careful: bool) -> Any:
+    """The function `(bits, factor, scale, random, f, g, e)`: the code of an element, or the bits of its float32 value.
+
+    e: ElementChoices. back: values instead of codes; careful: factors may be NaN, 0 or Inf, and processors differ in
+    the sign of the NaN that they give.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
-    mode_64, kind_64 = i64(mode), i64(kind)
-    divides = applied == BY_SCALE
     value_bits = value_of(width, careful)
-    sign_bit = word(1 << (width - 1))
+    sign_bit, one = word(1 << (width - 1)), i64(1)
     nan = word(0x7FC00000 if width == 32 else 0x7FF8000000000000)
 
-    def deliver(bits: Any, factor: Any, scale: Any, random: Any, f: Any, g: Any) -> Any:
+    def deliver(bits: Any, factor: Any, scale: Any, random: Any, f: Any, g: Any, e: ElementChoices) -> Any:
         x = word(bits).view(real)
-        y = real(x / factor) if divides else real(x * factor)
+        y = real(x / factor) if e.applied == BY_SCALE else real(x * factor)
         scaled = real(y).view(word)
         if careful:
             scaled = scaled if y == y else word(nan | word(bits & sign_bit))
-        code = encode_bits(scaled, random, f, mode_64, kind_64)
+        code = encode_bits(scaled, random, f, e.mode, e.kind)
         if back:
             return value_bits(code, real(scale), f.sign_bit, g)
-        if integer:
-            # sign and magnitude become two's complement
-            magnitude = word(code & word(f.sign_bit - word(1)))
-            return word(word(0) - magnitude) if code >= f.sign_bit else magnitude
-        return code
+        # sign and magnitude become two's complement
+        magnitude = word(code & word(f.sign_bit - word(1)))
+        signed = word(word(0) - magnitude) if code >= f.sign_bit else magnitude
+        return signed if e.integer == one else code
 
     return scalar(deliver)
 

@@ -39,7 +39,7 @@ SMALLEST_TENSOR_SCALE = f32(2.0**-126)
 
 
 class ScaleChoices(NamedTuple):
-    """What decides how a tile gets its scale. Loops compile it in as `choice_words` says."""
+    """What decides how a tile gets its scale. Loops compile it in as `choice_words` says, or read it at run time."""
 
     width: int  # of the arithmetic
     rule: int
@@ -49,6 +49,9 @@ class ScaleChoices(NamedTuple):
     kind: int
     is_single: bool  # the scale format is FP32
     encodes: bool  # an encode scale comes first
+
+
+scale_choices = fields_of(ScaleChoices)
 
 
 def choice_words(s: ScaleChoices) -> ScaleChoices:

@@ -146,7 +146,7 @@ def _quotients(
 ) -> Array:  # fmt: skip
     """x / s as the cast of the elements sees it: the same loops with an element format that rounds nothing."""
     from fpsim.core.layouts import source_width
-    from fpsim.scaling.plan import scale_plan
+    from fpsim.scaling.plan import element_plan, scale_plan
     from fpsim.scaling.run_tiles import Grid, Job, run_scales, run_tiles, settle_tensor
 
     width = 64 if source_fmt == FP64 else source_width(fmt)
@@ -155,8 +155,8 @@ def _quotients(
     plan = scale_plan(scaling, element.max, fmt.mantissa_bits, width)
     options = cast_options(FP32 if width == 32 else FP64)
     job = Job(
-        words(array).reshape(tiles.shape), source_fmt, out.reshape(tiles.shape), tiles, plan, options, integer=False,
-        back=False,
+        words(array).reshape(tiles.shape), source_fmt, out.reshape(tiles.shape), tiles, plan, options,
+        element_plan(options, width, integer=False), integer=False, back=False,
     )  # fmt: skip
     if scales is not None:
         tile_scales = np.broadcast_to(np.asarray(scales, np.float32), tiles.grid)

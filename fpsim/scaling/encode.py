@@ -142,16 +142,16 @@ def decodes_in_one_pass(element: Format | IntegerFormat, scaling: Scaling, sourc
 def _job(
     source: Array, source_fmt: Format, element: Any, scaling: Scaling, options: CastOptions, out: Array, *, back: bool
 ) -> Any:
-    from fpsim.scaling.plan import scale_plan
+    from fpsim.scaling.plan import element_plan, scale_plan
     from fpsim.scaling.run_tiles import Job
 
     integer = isinstance(element, IntegerFormat)
     fmt = options.fmt
     tiles = tiling(source.shape, scaling.block)
     plan = scale_plan(scaling, largest_value(element), fmt.mantissa_bits, arithmetic_width(source_fmt, fmt))
-    return Job(
-        words(source).reshape(tiles.shape), source_fmt, out.reshape(tiles.shape), tiles, plan, options, integer, back
-    )
+    encoder = element_plan(options, plan.width, integer=integer)
+    bits, target = words(source).reshape(tiles.shape), out.reshape(tiles.shape)
+    return Job(bits, source_fmt, target, tiles, plan, options, encoder, integer, back)
 
 
 @lru_cache(maxsize=1024)

@@ -40,21 +40,22 @@ from fpsim.scaling.scaling import Scaling
 
 Array = npt.NDArray[Any]
 
+FEW_TILES = 256
 INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}
 
 
 class ScalePlan(NamedTuple):
-    """Which loop makes the scales, and what it takes besides tiles."""
+    """How scales are made, and what the loop that makes them takes besides tiles."""
 
     scaling: Scaling
     largest: float  # value of the element format
     width: int
     choices: ScaleChoices
-    settle: Any  # the loop
     exact: Array  # largest and amax_floor in float64
     rules: Array  # ScaleRules
     layout: Array  # encodes into the scale format
     table: Array  # values of its codes
+    words: Array  # the choices as int64
     applied: int
     code_dtype: np.dtype[Any] | None  # of the scale codes; None where the scale is the float itself
     single_level: tuple[Any, ...] = ()  # what `arguments` gives without a scale of the array
@@ -93,11 +94,15 @@ class ScalePlan(NamedTuple):
         """Whether an encode scale comes first."""
         return self.scaling.quotient == "1/(max/amax)"
 
+    def settle(self, tiles: int) -> Any:
+        """The loop that makes the scales of so many tiles; for few it is not worth compiling one for each recipe."""
+        return settle_kernel(self.width, self.choices.encodes, self.choices if tiles > FEW_TILES else None)
+
     def arguments(self, tensor: TensorScale) -> tuple[Any, ...]:
         """The last arguments of the loop that makes scales."""
         if self.single_level and not self.scaling.tensor_scale:
             return self.single_level
-        return self.numbers(tensor), self.exact, self.rules, self.layout, self.table
+        return self.numbers(tensor), self.exact, self.rules, self.layout, self.table, self.words
 
 
 class TensorScale(NamedTuple):
@@ -165,11 +170,11 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
         largest=largest,
         width=width,
         choices=choices,
-        settle=settle_kernel(choices),
         exact=np.array([largest, np.float32(scaling.amax_floor) if not encoding else scaling.amax_floor], np.float64),
         rules=np.array(rules, np.int64),
         layout=plan.layout,
         table=np.where(np.isnan(table), 0.0, table).astype(real),
+        words=np.array(choices, np.int64),
         applied=BY_INVERSE if multiplies else BY_SCALE,
         code_dtype=None if single else fmt.storage,
     )

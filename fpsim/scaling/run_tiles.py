@@ -8,6 +8,7 @@ floats of the width that the arithmetic has are converted in pieces that stay in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from fpsim.casts import pipelines
 from fpsim.core.decode import DecodeLayout
 from fpsim.core.layouts import EncodePlan, decode_plan
+from fpsim.core.scaled_element import ElementChoices
 from fpsim.core.tile_scale import BY_SCALE, CLAMPED_LOW, COUNTERS, HAS_INFINITY
 from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.float_format import Format
@@ -26,7 +28,7 @@ from fpsim.runtime.threads import over_spans
 from fpsim.scaling.kernels.amax import ANY, amax_strips, specials_loop, tile_shape
 from fpsim.scaling.kernels.elements import Elements, decode_strips, element_strips
 from fpsim.scaling.kernels.tiles import quantize_strips
-from fpsim.scaling.plan import ScalePlan, TensorScale, element_plan, tensor_scale
+from fpsim.scaling.plan import ScalePlan, TensorScale, tensor_scale
 from fpsim.scaling.tiling import Tiling
 
 Array = npt.NDArray[Any]
@@ -35,6 +37,7 @@ SHORT_STRIP = 1 << 12  # elements of a strip one row high: 16 KiB, read from the
 TALL_STRIP = 1 << 19  # elements of a higher one: 2 MiB, read from the L2 or L3 cache
 TALL_TILE = 1 << 17  # elements of the largest tile (or of 64 columns of narrow ones) that is worked on in strips
 FUSED = 1 << 18  # elements from which one loop that does all is worth compiling for each rule, mode and format
+BRIEF = 1 << 12  # elements up to which one loop serves all modes: compiling another takes longer than many calls
 WIDE_TILE = 1 << 16  # columns from which each tile is worked on by itself
 
 
@@ -55,6 +58,7 @@ class Job(NamedTuple):
     tiling: Tiling
     plan: ScalePlan
     options: CastOptions
+    encoder: EncodePlan  # how scaled floats become codes
     integer: bool
     back: bool
 
@@ -65,26 +69,23 @@ class Job(NamedTuple):
 
     def elements(self, columns: int, *, careful: bool = False) -> Elements:
         """The compile-time choices for tiles of so many columns; careful: those that serve whatever the factors."""
-        fmt, options = self.options.fmt, self.options
-        encoder = self.encoder()
+        fmt = self.options.fmt
         freeze = self.source.size >= pipelines.LARGE and NAMED.get(fmt.name) == fmt and not careful
         back = decode_plan(fmt, self.width) if self.back else None
-        frozen = (encoder.frozen, back.frozen if back else DecodeLayout(*[0] * 9)) if freeze else (None, None)
-        return Elements(
-            self.width, _shape(self, columns), int(options.rounding), encoder.kind, self.plan.applied, self.integer,
-            self.back, frozen, careful,
-        )  # fmt: skip
+        frozen = (self.encoder.frozen, back.frozen if back else DecodeLayout(*[0] * 9)) if freeze else (None, None)
+        choices = self.choices() if self.source.size > BRIEF or not careful else None
+        return Elements(self.width, _shape(self, columns), self.back, choices, frozen, careful)
 
-    def encoder(self) -> EncodePlan:
-        """How scaled floats become codes."""
-        return element_plan(self.options, self.width, integer=self.integer)
+    def choices(self) -> ElementChoices:
+        """How its elements become codes."""
+        return ElementChoices(int(self.options.rounding), self.encoder.kind, self.plan.applied, int(self.integer))
 
-    def layouts(self) -> tuple[Array, Array]:
-        """Layouts of the elements' encoder and decoder."""
-        encoder = self.encoder()
+    def layouts(self) -> tuple[Array, Array, Array]:
+        """Layouts of the elements' encoder and decoder, and their choices."""
         decoder = decode_plan(self.options.fmt, self.width) if self.back else None
         word: Any = np.uint32 if self.width == 32 else np.uint64
-        return encoder.layout, decoder.layout if decoder else np.zeros(len(DecodeLayout._fields), word)
+        back = decoder.layout if decoder else np.zeros(len(DecodeLayout._fields), word)
+        return self.encoder.layout, back, _as_words(self.choices())
 
     def seed(self) -> tuple[Any, Any]:
         """The low and the high word of the seed."""
@@ -95,6 +96,11 @@ class Job(NamedTuple):
         """The flat index of an element."""
         tiling = self.tiling
         return np.uint64((batch * tiling.rows + row) * tiling.columns + column)
+
+
+@lru_cache(maxsize=256)
+def _as_words(choices: ElementChoices) -> Array:
+    return np.array(choices, np.int64)
 
 
 def _shape(job: Job, columns: int) -> int:
@@ -222,7 +228,7 @@ def _run_strips(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
     """Tiles that fit the cache: one pass."""
     tiling = job.tiling
     tile = (tiling.tile_rows, tiling.tile_columns)
-    loop = quantize_strips(job.elements(tile[1]), job.plan.settle)
+    loop = quantize_strips(job.elements(tile[1]), job.plan.settle(FUSED))
     target = SHORT_STRIP if tile[0] == 1 else TALL_STRIP // tile[0]
     strip = max(target // tile[1], 1) * tile[1]
     arguments, layouts, seed = job.plan.arguments(tensor), job.layouts(), job.seed()
@@ -265,7 +271,7 @@ def _run_at_once(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
         if int(tops.max(initial=0)) >= (0x7F800000 if job.width == 32 else 0x7FF0000000000000):
             specials = np.zeros(shape, np.uint8)
             specials_loop(job.width)(matrix, tops, specials, *tile)
-        job.plan.settle(
+        job.plan.settle(tops.size)(
             tops.reshape(-1), specials.reshape(-1), grid.scales[batch].reshape(-1), grid.codes[batch].reshape(-1),
             factors.reshape(-1), grid.counts, *job.plan.arguments(tensor),
         )  # fmt: skip
@@ -322,7 +328,7 @@ def _run_twice(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
         codes = grid.codes[batch, band, tiles] if grid.codes.size else np.empty(0, np.uint8)
         factors = np.empty(count, real)
         with ieee_arithmetic(), wrapping():
-            job.plan.settle(tops, specials, scales, codes, factors, grid.counts, *job.plan.arguments(tensor))
+            job.plan.settle(tops.size)(tops, specials, scales, codes, factors, grid.counts, *job.plan.arguments(tensor))
         _encode_group(job, place, scales[np.newaxis], factors[np.newaxis])
 
 

@@ -81,7 +81,7 @@ def encode_affine(
                 target_codes = np.empty(0, np.uint8)
                 if scale_codes is not None:
                     target_codes = scale_codes[batch, band:stop].reshape(-1)
-                plan.settle(
+                plan.settle(ranges.size)(
                     ranges.view(word).reshape(-1), specials.reshape(-1), scales[batch, band:stop].reshape(-1),
                     target_codes, factors.reshape(-1), counts, *plan.arguments(TensorScale()),
                 )  # fmt: skip

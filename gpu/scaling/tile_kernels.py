@@ -18,7 +18,7 @@ from fpsim.core.decode import decode_bits_32, decode_bits_64, decode_fields
 from fpsim.core.encode import encode_fields
 from fpsim.core.philox import random_word
 from fpsim.core.rounding import STOCHASTIC
-from fpsim.core.scaled_element import element_of, integer_of, integer_value, value_of
+from fpsim.core.scaled_element import ElementChoices, element_of, integer_of, integer_value, value_of
 from fpsim.core.tile_scale import COUNTERS, HAS_INFINITY, HAS_NAN, ScaleChoices
 from fpsim.gpu.device.launch import gpu_kernel
 from fpsim.gpu.scaling.patches import BATCH, batch_of, block_threads, part_of, patch_fields, walk_of
@@ -39,6 +39,11 @@ class Elements(NamedTuple):
     integer: bool  # codes are two's complement numbers
     back: bool  # deliver float32 values instead of codes
     affine: bool  # integers with a zero point
+
+
+def choice_words(e: Elements) -> ElementChoices:
+    """The choices of the core's function of an element, as int64."""
+    return ElementChoices(*(i64(choice) for choice in (e.mode, e.kind, e.applied, e.integer)))
 
 
 @cache
@@ -182,7 +187,7 @@ def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
     real: Any = f32 if e.width == 32 else f64
     threads = block_threads()
     load, settle = loader(e.width, e.widened), settler(s)
-    element = element_of(e.width, e.mode, e.kind, e.applied, e.integer, e.back, True)
+    element, choices = element_of(e.width, e.back, True), choice_words(e)
     find_top, random_of = top_finder(e.width, e.widened, False), drawer(e.width, e.mode)
     is_single = s.is_single
 
@@ -233,13 +238,13 @@ def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
             while left > 0:
                 i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
                 b0, b1, b2, b3 = load(source, i0, h), load(source, i1, h), load(source, i2, h), load(source, i3, h)
-                out[i0] = element(b0, factor, scale, random_of(i0, k0, k1), f, back)
+                out[i0] = element(b0, factor, scale, random_of(i0, k0, k1), f, back, choices)
                 if left > 1:
-                    out[i1] = element(b1, factor, scale, random_of(i1, k0, k1), f, back)
+                    out[i1] = element(b1, factor, scale, random_of(i1, k0, k1), f, back, choices)
                 if left > 2:
-                    out[i2] = element(b2, factor, scale, random_of(i2, k0, k1), f, back)
+                    out[i2] = element(b2, factor, scale, random_of(i2, k0, k1), f, back, choices)
                 if left > 3:
-                    out[i3] = element(b3, factor, scale, random_of(i3, k0, k1), f, back)
+                    out[i3] = element(b3, factor, scale, random_of(i3, k0, k1), f, back, choices)
                 left = i64(left - BATCH)
         cuda.syncthreads()
         if thread == 0:
@@ -260,7 +265,7 @@ def elements_kernel(e: Elements) -> Any:
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
     load = loader(e.width, e.widened)
-    element = element_of(e.width, e.mode, e.kind, e.applied, e.integer, e.back, True)
+    element, choices = element_of(e.width, e.back, True), choice_words(e)
     to_integer = integer_of(e.width, e.mode, e.kind, e.applied)
     affine, random_of = e.affine, drawer(e.width, e.mode)
 
@@ -272,7 +277,7 @@ def elements_kernel(e: Elements) -> Any:
         if affine:
             code = to_integer(bits, factor, random, f) + zero_point
             return u32(min(max(code, lowest), highest) & 255)
-        return element(bits, factor, scale, random, f, back)
+        return element(bits, factor, scale, random, f, back, choices)
 
     def encode(
         source: Any, out: Any, of_source: Any, places: Any, scales: Any, factors: Any, zero_points: Any,

@@ -452,7 +452,7 @@ VARIANTS = """
     import numpy as np
     import fpsim as fp
 
-    x = np.random.default_rng(0).standard_normal((40, 300)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((40, 300)).astype(np.float32)  # long enough for loops of their own
     ways = {
         "divide": fp.Scaling(block=(1, 16), scale_format="e4m3"),
         "multiply": fp.Scaling(block=(1, 16), scale_format="e4m3", division="multiply"),
@@ -470,7 +470,7 @@ def test_variants_of_a_loop_from_several_processes_keep_apart(tmp_path: Path) ->
     name, and the loops of one scaling called those of another."""
     every = python(VARIANTS, ORDER="divide multiply rceil powers", FPSIM_CACHE_DIR=str(tmp_path / "alone")).splitlines()
     want = {line.split()[0]: line for line in every}
-    for order in ("divide", "multiply divide", "rceil multiply", "powers divide rceil multiply"):
+    for order in ("multiply divide", "powers divide rceil multiply"):
         got = python(VARIANTS, ORDER=order, FPSIM_CACHE_DIR=str(tmp_path / "shared")).splitlines()
         assert got == [want[name] for name in order.split()], order
 

@@ -11,12 +11,12 @@ from fpsim.casts.loops import WORD, Frozen, constants_of, fill_random
 from fpsim.core.decode import DecodeLayout, decode_fields
 from fpsim.core.encode import EncodeLayout, encode_fields
 from fpsim.core.rounding import STOCHASTIC
-from fpsim.core.scaled_element import element_of, value_of
+from fpsim.core.scaled_element import ElementChoices, element_choices, element_of, value_of
 from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.stream import aligned_empty, prefetch_line
 from fpsim.scaling.kernels.amax import word_of
 
-u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
+i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 
 CHUNK = 128  # elements: a loop of so many is unrolled, which the long body with values at its end needs
 FARTHEST = 1 << 13  # elements; the next row of a longer one would have left the cache before it is needed
@@ -27,13 +27,15 @@ class Elements(NamedTuple):
 
     width: int  # of the arithmetic
     shape: int  # of tiles
-    mode: int
-    kind: int
-    applied: int  # whether factors divide or multiply
-    integer: bool  # codes are two's complement numbers
     back: bool  # deliver float32 values instead of codes
+    choices: ElementChoices | None  # None: read at run time, so that one loop serves all, at a fraction of the speed
     frozen: tuple[Frozen, Frozen]  # layouts to compile in
     careful: bool = False  # factors may be NaN, 0 or Inf, and processors differ in the sign of the NaN that they give
+
+
+def choice_words(e: Elements) -> ElementChoices:
+    """The choices as int64, of which functions are compiled once; zeros where they are read at run time."""
+    return ElementChoices(*(i64(choice) for choice in e.choices or (0,) * len(ElementChoices._fields)))
 
 
 @cache
@@ -50,24 +52,25 @@ def announcer(width: int) -> Any:
 
 
 @cache
-def element_loop(e: Elements) -> Any:
-    """The scalar-inlined loop over one row of a strip: `(row, factors, scales, out, columns, ahead, f, g, words)`.
+def element_loop(how: Elements) -> Any:
+    """The loop over one row of a strip, inlined: `(row, factors, scales, out, columns, ahead, f, g, words, choices)`.
 
     out: codes, or bits of float32 values where `back`.
     ahead: how far on the next strip (rows that stay in the cache) lies, to be prefetched.
     words: random words of the row's elements (stochastic mode).
     """
-    word: Any = word_of(e.width)
-    shape, mode, back = e.shape, e.mode, e.back
-    per_line = 512 // e.width
-    stochastic = mode == STOCHASTIC
-    announce = announcer(e.width)
-    deliver = element_of(e.width, mode, e.kind, e.applied, e.integer, back, e.careful)
+    word: Any = word_of(how.width)
+    shape, back = how.shape, how.back
+    per_line = 512 // how.width
+    announce = announcer(how.width)
+    deliver = element_of(how.width, back, how.careful)
 
     def of_columns(
-        row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, f: Any, g: Any, words: Any
-    ) -> None:
+        row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, f: Any, g: Any, words: Any,
+        e: ElementChoices,
+    ) -> None:  # fmt: skip
         announce(row, ahead)
+        stochastic = e.mode == STOCHASTIC
         done = 0
         if back:
             for start in range(0, row.size - CHUNK + 1, CHUNK):
@@ -76,16 +79,18 @@ def element_loop(e: Elements) -> Any:
                 some_words = words[start : start + CHUNK] if stochastic else words
                 for i in range(CHUNK):
                     random = word(some_words[i]) if stochastic else word(0)
-                    result[i] = deliver(part[i], some_factors[i], some_scales[i], random, f, g)
+                    result[i] = deliver(part[i], some_factors[i], some_scales[i], random, f, g, e)
             done = row.size // CHUNK * CHUNK
         for i in range(done, row.size):
             random = word(words[i]) if stochastic else word(0)
-            out[i] = deliver(row[i], factors[i], scales[i], random, f, g)
+            out[i] = deliver(row[i], factors[i], scales[i], random, f, g, e)
 
     def of_common(
-        row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, f: Any, g: Any, words: Any
-    ) -> None:
+        row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, f: Any, g: Any, words: Any,
+        e: ElementChoices,
+    ) -> None:  # fmt: skip
         tiles = row.size // shape
+        stochastic = e.mode == STOCHASTIC
         for j in range(tiles):
             tile = row[j * shape : (j + 1) * shape]
             target = out[j * shape : (j + 1) * shape]
@@ -95,15 +100,17 @@ def element_loop(e: Elements) -> Any:
                 prefetch_line(tile, start + ahead)
             for i in range(shape):
                 random = word(random_words[i]) if stochastic else word(0)
-                target[i] = deliver(tile[i], factor, scale, random, f, g)
+                target[i] = deliver(tile[i], factor, scale, random, f, g, e)
         for i in range(tiles * shape, row.size):
             random = word(words[i]) if stochastic else word(0)
-            out[i] = deliver(row[i], factors[tiles], scales[tiles], random, f, g)
+            out[i] = deliver(row[i], factors[tiles], scales[tiles], random, f, g, e)
 
     def of_any(
-        row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, f: Any, g: Any, words: Any
-    ) -> None:
+        row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, f: Any, g: Any, words: Any,
+        e: ElementChoices,
+    ) -> None:  # fmt: skip
         announce(row, ahead)
+        stochastic = e.mode == STOCHASTIC
         for j in range(factors.size):
             tile = row[j * columns : (j + 1) * columns]
             target = out[j * columns : (j + 1) * columns]
@@ -116,11 +123,11 @@ def element_loop(e: Elements) -> Any:
                     some_words = random_words[start : start + CHUNK] if stochastic else words
                     for i in range(CHUNK):
                         random = word(some_words[i]) if stochastic else word(0)
-                        result[i] = deliver(part[i], factor, scale, random, f, g)
+                        result[i] = deliver(part[i], factor, scale, random, f, g, e)
                 done = tile.size // CHUNK * CHUNK
             for i in range(done, tile.size):
                 random = word(random_words[i]) if stochastic else word(0)
-                target[i] = deliver(tile[i], factor, scale, random, f, g)
+                target[i] = deliver(tile[i], factor, scale, random, f, g, e)
 
     return scalar(of_columns if shape == 1 else of_common if shape else of_any)
 
@@ -141,12 +148,14 @@ def element_strips(e: Elements) -> Any:
     encode_constants = constants_of(EncodeLayout, word, e.frozen[0])
     decode_constants = constants_of(DecodeLayout, word, e.frozen[1])
     is_frozen = e.frozen[0] is not None
-    stochastic = e.mode == STOCHASTIC
+    constants, is_fixed = choice_words(e), e.choices is not None
 
     def encode(
         matrix: Any, out: Any, scales: Any, factors: Any, rows: int, columns: int, first: Any, stride: Any, k0: Any,
-        k1: Any, encode_layout: Any, decode_layout: Any,
+        k1: Any, encode_layout: Any, decode_layout: Any, choices: Any,
     ) -> None:  # fmt: skip
+        how = constants if is_fixed else element_choices(choices)
+        stochastic = how.mode == STOCHASTIC
         f = encode_constants if is_frozen else encode_fields(encode_layout)
         g = decode_constants if is_frozen else decode_fields(decode_layout)
         height, width = matrix.shape
@@ -156,7 +165,7 @@ def element_strips(e: Elements) -> Any:
             random = words
             if stochastic:
                 random = random_words(words, u64(first + u64(u64(r) * stride)), width, k0, k1)
-            elements(matrix[r], factors[r // rows], scales[r // rows], out[r], columns, ahead, f, g, random)
+            elements(matrix[r], factors[r // rows], scales[r // rows], out[r], columns, ahead, f, g, random, how)
 
     return kernel(encode)
 

@@ -20,45 +20,52 @@ from fpsim.core.tile_scale import (
     ZERO_TILES,
     ScaleChoices,
     choice_words,
+    scale_choices,
     scale_numbers,
     scale_rules,
     tile_settler,
 )
 from fpsim.runtime.compile import kernel
 
+NO_CHOICES = ScaleChoices(0, 0, 0, 0, 0, 0, False, False)
+
 
 @cache
-def settle_kernel(s: ScaleChoices) -> Any:
-    """The loop `(tops, specials, scales, codes, factors, counts, numbers, exact, rules, layout, table)`.
+def settle_kernel(width: int, encodes: bool, fixed: ScaleChoices | None) -> Any:
+    """The loop `(tops, specials, scales, codes, factors, counts, numbers, exact, rules, layout, table, choices)`.
 
     tops: bits of the finite amax of each tile; specials: what else it holds, or nothing where none holds NaN or Inf.
     scales: float32, filled. codes: of the scale format, filled (not for FP32). factors: filled with what elements are
-    divided by or multiplied with. The last five: `ScalePlan.arguments`.
+    divided by or multiplied with. The last six: `ScalePlan.arguments`. fixed: choices that are compiled in; None: those
+    of the call, so that one loop serves all of a width, at a fraction of the speed.
     """
-    word: Any = np.uint32 if s.width == 32 else np.uint64
-    real: Any = np.float32 if s.width == 32 else np.float64
-    quotient_of, code_of, scale_of, settle_tile = tile_settler(s.width, s.encodes)
-    is_single, choices = s.is_single, choice_words(s)
+    word: Any = np.uint32 if width == 32 else np.uint64
+    real: Any = np.float32 if width == 32 else np.float64
+    quotient_of, code_of, scale_of, settle_tile = tile_settler(width, encodes)
+    is_fixed = fixed is not None
+    constants = choice_words(fixed or NO_CHOICES)
     plain, no_code, no_value = np.uint8(0), word(0), real(0)
 
     def settle(
         tops: Any, specials: Any, scales: Any, codes: Any, factors: Any, counts: Any, numbers: Any, exact: Any,
-        rules: Any, layout: Any, table: Any,
+        rules: Any, layout: Any, table: Any, choices: Any,
     ) -> None:  # fmt: skip
+        s = constants if is_fixed else scale_choices(choices)
+        is_single = s.is_single != 0
         n, r, f, floats = scale_numbers(numbers), scale_rules(rules), encode_fields(layout), (exact[0], exact[1])
         zeros = lows = highs = 0
         for j in range(tops.size):
-            factors[j], cut = quotient_of(tops[j], plain, n, floats, r, choices)  # which stays there for a while
+            factors[j], cut = quotient_of(tops[j], plain, n, floats, r, s)  # which stays there for a while
             lows += int(cut)
         if not is_single:
             for j in range(tops.size):
-                codes[j] = code_of(factors[j], f, choices)
+                codes[j] = code_of(factors[j], f, s)
         for j in range(tops.size):
             code, held = no_code, no_value
             if not is_single:
                 code = word(codes[j])
                 held = table[code]
-            scales[j], code, factors[j], events = scale_of(tops[j], plain, factors[j], code, held, n, r, choices)
+            scales[j], code, factors[j], events = scale_of(tops[j], plain, factors[j], code, held, n, r, s)
             if not is_single:
                 codes[j] = code
             zeros += (events >> ZERO_TILES) & 1
@@ -69,8 +76,8 @@ def settle_kernel(s: ScaleChoices) -> Any:
         counts[CLAMPED_HIGH] += highs
         for j in range(specials.size):
             if specials[j] != plain:
-                _, _, _, counted = settle_tile(tops[j], plain, n, floats, r, f, table, choices)
-                scales[j], code, factors[j], events = settle_tile(tops[j], specials[j], n, floats, r, f, table, choices)
+                _, _, _, counted = settle_tile(tops[j], plain, n, floats, r, f, table, s)
+                scales[j], code, factors[j], events = settle_tile(tops[j], specials[j], n, floats, r, f, table, s)
                 if not is_single:
                     codes[j] = code
                 for k in range(COUNTERS):

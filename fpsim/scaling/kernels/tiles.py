@@ -19,7 +19,7 @@ from fpsim.core.encode import EncodeLayout, encode_fields
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.runtime.compile import kernel
 from fpsim.scaling.kernels.amax import SMALLEST_FOLD, amax_loop, specials_loop, word_of
-from fpsim.scaling.kernels.elements import Elements, element_loop, element_strips, random_words
+from fpsim.scaling.kernels.elements import Elements, choice_words, element_loop, element_strips, random_words
 
 u64, f32, f64 = np.uint64, np.float32, np.float64
 
@@ -30,7 +30,7 @@ def quantize_strips(e: Elements, settle: Any) -> Any:
 
     Arguments: the matrix; out, of its shape; scales and scale codes per tile; (rows, columns) of a tile and columns of
     a strip; flat index of the matrix's start, how far on the next row's lies, and the seed's words; layouts of the
-    elements; then counts and the rest that `settle` takes.
+    elements and their choices; then counts and the rest that `settle` takes.
     """
     word: Any = word_of(e.width)
     infinity = word(0x7F800000 if e.width == 32 else 0x7FF0000000000000)
@@ -39,16 +39,17 @@ def quantize_strips(e: Elements, settle: Any) -> Any:
     largest = real(np.finfo(real).max)
     amax, elements = amax_loop(e.width, e.shape), element_loop(e)
     find_specials = specials_loop(e.width)
-    careful_elements = element_strips(e._replace(careful=True, frozen=(None, None)))
+    careful_elements = element_strips(e._replace(careful=True, frozen=(None, None), choices=None))
     encode_constants = constants_of(EncodeLayout, word, e.frozen[0])
     decode_constants = constants_of(DecodeLayout, word, e.frozen[1])
     is_frozen = e.frozen[0] is not None
-    stochastic = e.mode == STOCHASTIC
+    how = choice_words(e)
+    stochastic = how.mode == STOCHASTIC
 
     def quantize(
         matrix: Any, out: Any, scales: Any, codes: Any, rows: int, columns: int, strip: int, first: Any, stride: Any,
-        k0: Any, k1: Any, encode_layout: Any, decode_layout: Any, counts: Any, numbers: Any, exact: Any, rules: Any,
-        layout: Any, table: Any,
+        k0: Any, k1: Any, encode_layout: Any, decode_layout: Any, choices: Any, counts: Any, numbers: Any, exact: Any,
+        rules: Any, layout: Any, table: Any, scale_choices: Any,
     ) -> None:  # fmt: skip
         f = encode_constants if is_frozen else encode_fields(encode_layout)
         g = decode_constants if is_frozen else decode_fields(decode_layout)
@@ -81,7 +82,20 @@ def quantize_strips(e: Elements, settle: Any) -> Any:
                         matrix[top:bottom, left:right], all_tops[:, : tops.size], all_specials[:, : tops.size], rows,
                         columns,
                     )  # fmt: skip
-                settle(tops, specials, tile_scales, tile_codes, factors, counts, numbers, exact, rules, layout, table)
+                settle(
+                    tops,
+                    specials,
+                    tile_scales,
+                    tile_codes,
+                    factors,
+                    counts,
+                    numbers,
+                    exact,
+                    rules,
+                    layout,
+                    table,
+                    scale_choices,
+                )
                 strange = 0
                 for j in range(tops.size):
                     strange += int((factors[j] == real(0)) | (factors[j] > largest))
@@ -94,14 +108,23 @@ def quantize_strips(e: Elements, settle: Any) -> Any:
                                 all_words, u64(first + u64(u64(r) * stride + u64(left))), right - left, k0, k1
                             )
                         elements(
-                            matrix[r, left:right], factors, tile_scales, out[r, left:right], columns, ahead, f, g, words
+                            matrix[r, left:right],
+                            factors,
+                            tile_scales,
+                            out[r, left:right],
+                            columns,
+                            ahead,
+                            f,
+                            g,
+                            words,
+                            how,
                         )
                 else:
                     careful_elements(
                         matrix[top:bottom, left:right], out[top:bottom, left:right],
                         scales[band : band + 1, first_tile:last_tile], all_factors[:, : last_tile - first_tile], rows,
                         columns, u64(first + u64(u64(top) * stride + u64(left))), stride, k0, k1, encode_layout,
-                        decode_layout,
+                        decode_layout, choices,
                     )  # fmt: skip
 
     return kernel(quantize)

@@ -25,7 +25,7 @@ from fpsim.scaling.encode import (
     element_options_of,
 )
 from fpsim.scaling.kernels.counts import count_kernel, look_kernel
-from fpsim.scaling.plan import scale_plan
+from fpsim.scaling.plan import element_plan, scale_plan
 from fpsim.scaling.run_tiles import Job, run_scales, settle_tensor
 from fpsim.scaling.scaled import Scaled, encode_scaled, quantize_scaled
 from fpsim.scaling.scaling import Scaling
@@ -91,7 +91,8 @@ class Step(NamedTuple):
         bits = words(self.source).reshape(tiles.shape)
         out = bits if target is None else words(target).reshape(tiles.shape)
         integer = isinstance(self.element, IntegerFormat)
-        return Job(bits, self.source_fmt, out, tiles, plan, self.options, integer, back)
+        encoder = element_plan(self.options, plan.width, integer=integer)
+        return Job(bits, self.source_fmt, out, tiles, plan, self.options, encoder, integer, back)
 
 
 def found(step: Step, *, back: bool) -> tuple[Any, Array, Array]:
@@ -108,7 +109,8 @@ def found(step: Step, *, back: bool) -> tuple[Any, Array, Array]:
     factors = np.empty(tops.size, np.float32 if job.width == 32 else np.float64)
     with ieee_arithmetic(), wrapping():
         arguments = job.plan.arguments(tensor)
-        job.plan.settle(tops.reshape(-1), specials.reshape(-1), scales, codes, factors, counts, *arguments)
+        settle = job.plan.settle(tops.size)
+        settle(tops.reshape(-1), specials.reshape(-1), scales, codes, factors, counts, *arguments)
     return result, scales.reshape(job.tiling.grid), factors
 
 
@@ -155,7 +157,7 @@ def newest(tops: Array, specials: Array) -> Array:
 def count(step: Step, factors: Array) -> tuple[int, int]:
     """How many elements saturate and underflow with these factors, one per tile."""
     job = step.job()
-    encoder, tiles = job.encoder(), job.tiling
+    encoder, tiles = job.encoder, job.tiling
     beyond = (1 << job.width) - 1
     # values that the format cannot hold get words that are no codes, and signs are dropped, so that -0 is 0
     layout = encoder.frozen._replace(

@@ -1,0 +1,54 @@
+"""Short arrays share a loop that reads recipe and rounding at run time; longer ones have loops of their own."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+import fpsim as fp
+from fpsim.runtime.compile import KERNELS
+from fpsim.scaling import plan, run_tiles
+from fpsim.testing import assert_bits_equal
+from tests.oracles import casts
+from tests.scaling.test_encode_scaled import ROWS, anything, assert_same_encoding, normal, preset, wide
+
+
+@pytest.mark.parametrize(("name", "rounding"), list(zip(ROWS, itertools.cycle(casts.MODES), strict=False)))
+def test_both_kinds_of_loops_give_the_same_bits(name: str, rounding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays: list[Any] = [wide((40, 130)), anything((7, 50))]
+    options: dict[str, Any] = {"rounding": rounding, "seed": 3}
+    encoded: list[list[Any]] = []
+    for longest_brief in (0, arrays[0].size):
+        monkeypatch.setattr(run_tiles, "BRIEF", longest_brief)
+        monkeypatch.setattr(plan, "FEW_TILES", longest_brief)
+        encoded.append([fp.encode_scaled(x, fp.E4M3, preset(name), **options) for x in arrays])
+    for own, common in zip(*encoded, strict=True):
+        assert_same_encoding(own, common)
+        assert own.report == common.report
+
+
+@pytest.mark.parametrize("fmt", [fp.INT8, fp.INT4, fp.E2M1], ids=str)
+@pytest.mark.parametrize("rounding", ["up", "stochastic"])
+def test_so_they_do_for_integers_and_for_values(fmt: Any, rounding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x: Any = anything((7, 50))
+    options: dict[str, Any] = {"rounding": rounding, "seed": 3}
+    found: list[Any] = []
+    for longest_brief in (0, x.size):
+        monkeypatch.setattr(run_tiles, "BRIEF", longest_brief)
+        codes = fp.encode_scaled(x, fmt, fp.scalings.TILE_1X128, **options).codes
+        found.append((codes, fp.quantize_scaled(x, fmt, fp.scalings.TILE_1X128, **options)))
+    for own, common in zip(*found, strict=True):
+        assert_bits_equal(own, common)
+
+
+def test_another_recipe_or_rounding_of_a_short_array_compiles_nothing() -> None:
+    x = normal((3, 40))
+    fp.encode_scaled(x, fp.E4M3, fp.scalings.TILE_1X128)
+    before = len(KERNELS)
+    for name, rounding in (("MX", "up"), ("NVFP4", "stochastic"), ("TORCHAO_128X1", "odd"), ("DEEPGEMM_1X128", "down")):
+        scaling = preset(name).replace(block=(1, 20))
+        fp.encode_scaled(x, "e5m2", scaling, rounding=rounding, seed=1)
+        fp.encode_scaled(x, "int8", scaling, rounding=rounding, seed=1)
+    assert len(KERNELS) == before
