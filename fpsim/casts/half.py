@@ -7,7 +7,7 @@ docs/performance.md.
 
 from __future__ import annotations
 
-import platform
+import re
 from functools import cache, lru_cache
 from typing import Any
 
@@ -15,6 +15,7 @@ import numba
 import numpy as np
 from llvmlite import binding, ir
 from numba.core import types
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from fpsim.core.encode import PLAIN
@@ -32,12 +33,21 @@ SIGN_SHIFT = u32(16)
 
 @lru_cache(maxsize=1)
 def has_conversion() -> bool:
-    """Whether this processor converts float32 to float16 in one instruction."""
+    """Whether numba's target, which may be told to be another processor, converts between the two in one instruction.
+
+    Without it LLVM calls a function of the compiler's library, which need not be there: the call would end the process.
+    """
     if numba.config.DISABLE_JIT:
         return False
-    if platform.machine().lower() in ("aarch64", "arm64"):
-        return True
-    return bool(binding.get_host_cpu_features().get("f16c", False))
+    single, half = ir.FloatType(), ir.HalfType()
+    module = ir.Module()
+    function = ir.Function(module, ir.FunctionType(single, [single]), "through_half")
+    builder = ir.IRBuilder(function.append_basic_block())
+    builder.ret(builder.fpext(builder.fptrunc(function.args[0], half), single))
+    parsed = binding.parse_assembly(str(module))
+    parsed.triple = binding.get_process_triple()
+    assembly = cpu_target.target_context.codegen()._tm.emit_assembly(parsed)
+    return not re.search("sfhf|hfsf|f2h|h2f", assembly)  # __truncsfhf2, __gnu_h2f_ieee and the like
 
 
 def serves(plan: EncodePlan, fmt: Format, rounding: Rounding) -> bool:
