@@ -16,7 +16,7 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.sums.accumulators import Accumulator
 
 if TYPE_CHECKING:
-    from fpsim.sums.accumulate import Problem
+    pass
 
 KINDS = "Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact"
 
@@ -50,18 +50,15 @@ def sum(x: npt.ArrayLike, *, accumulate: Accumulator, fmt: FormatLike | None = N
       Pairwise(FP16) 10000.0
       Exact(FP16) 10000.0
     """
-    from fpsim.sums.accumulate import Problem
+    from fpsim.sums.lines import Lines, line_sums
 
     if not isinstance(accumulate, Accumulator):
         raise TypeError(f"accumulate must be {KINDS} for a sum; got {accumulate!r}.")
     codes, found, _ = read_operand(x, None if fmt is None else find_format(fmt), "x")
     where = checked_axis(axis, codes.ndim)
-    terms = codes.reshape(-1) if where is None else np.moveaxis(codes, where, 0)
-    shape = terms.shape[1:]
-    b = terms.reshape(terms.shape[0], int(np.prod(shape, dtype=np.int64)))  # (K, sums)
-    return _summed(
-        accumulate, Problem(np.zeros((1, b.shape[0]), np.uint8), b, _nothing(accumulate), (None, found)), shape
-    )
+    terms = codes.reshape(-1) if where is None else np.moveaxis(codes, where, -1)
+    sums = line_sums(accumulate, Lines(None, terms, (None, found)))
+    return _as_result(sums.reshape(terms.shape[:-1]), accumulate.result_format)
 
 
 def dot(a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixUnit | str, fmt: Formats = None) -> Any:
@@ -91,7 +88,7 @@ def dot(a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixU
       >>> [float(fp.dot(x, y, accumulate=how)) for how in (fp.Sequential("fp16"), fp.FusedMultiplyAdd("fp16"))]
       [0.0, 9.5367431640625e-07]
     """
-    from fpsim.sums.accumulate import Problem
+    from fpsim.sums.lines import Lines, line_sums
 
     if isinstance(accumulate, (MatrixUnit, str)):
         return _dot_by_unit(a, b, accumulate, fmt)
@@ -101,25 +98,8 @@ def dot(a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixU
     left, right = pair.codes
     check_terms(left, right)
     left, right = np.broadcast_to(left, pair.shape), np.broadcast_to(right, pair.shape)
-    shape, terms = pair.shape[:-1], pair.shape[-1]
-    count = int(np.prod(shape, dtype=np.int64))
-    problem = Problem(
-        left.reshape(count, terms), right.reshape(count * terms, 1), _nothing(accumulate),
-        (pair.formats[0], pair.formats[1]), paired=True,
-    )  # fmt: skip
-    return _summed(accumulate, problem, shape)
-
-
-def _nothing(accumulate: Accumulator) -> Array:
-    """No c."""
-    return np.zeros((0, 0), accumulate.result_format.storage)
-
-
-def _summed(accumulate: Accumulator, problem: Problem, shape: tuple[int, ...]) -> Any:
-    """The sums of a problem as an array of a shape, in the result's dtype."""
-    from fpsim.sums.accumulate import accumulated
-
-    return _as_result(accumulated(accumulate, problem).reshape(shape), accumulate.result_format)
+    sums = line_sums(accumulate, Lines(left, right, (pair.formats[0], pair.formats[1])))
+    return _as_result(sums.reshape(pair.shape[:-1]), accumulate.result_format)
 
 
 def _as_result(codes: Array, fmt: Format) -> Any:

@@ -29,6 +29,7 @@ from fpsim.sums.plan import NO_LAYOUT, exact_plan, options_of, randomness, targe
 u32, u64 = np.uint32, np.uint64
 NOTHING = np.zeros((0, 0), u64)
 STEP_COST = 16  # elements of a cast that take as long as a step of one lane
+NARROW = 1 << 21  # codes from which a loop is compiled for their own words, instead of copying them to 64 bits
 FAST_STEPS = 4  # steps of a float32 lane that take as long as an element of a cast
 
 
@@ -44,6 +45,7 @@ class Problem(NamedTuple):
     c: Array
     formats: tuple[Format | None, Format]
     paired: bool = False
+    first: int = 0  # the number of the first sum, by which it draws its random words
     products: bool = False  # what is in b, with ones in a: products of two operands, that is
 
     @property
@@ -209,7 +211,7 @@ def _generic(accumulator: Accumulator, problem: Problem, way: str, outer_way: st
         inner,
         inner if outer is fmt else target(options_of(accumulator, outer), in_float64),
     )
-    random = randomness(accumulator, problem.terms)
+    random = randomness(accumulator, problem.terms, problem.first)
     chunked = isinstance(accumulator, Chunked)
     chunk = min(accumulator.chunk, max(problem.terms, 1)) if isinstance(accumulator, Chunked) else problem.terms
     fused = isinstance(accumulator, FusedMultiplyAdd) or (problem.are_terms and not isinstance(accumulator, Pairwise))
@@ -240,17 +242,18 @@ def _with_products(problem: Problem) -> Problem:
         products = np.ascontiguousarray((left * right).T)
     c = problem.c.reshape(1, -1) if problem.c.size else problem.c
     ones = np.zeros((1, problem.terms), np.uint8)
-    return Problem(ones, products.view(u64), c, (None, FP64), products=True)
+    return Problem(ones, products.view(u64), c, (None, FP64), first=problem.first, products=True)
 
 
 def _exact(accumulator: Exact, problem: Problem) -> Array:
     """The exact sums, rounded once."""
     plan = exact_plan(accumulator, problem.formats, problem.c.size > 0)
-    a = np.ascontiguousarray(problem.a, u64)
-    b = np.ascontiguousarray(problem.b, u64)
+    large = max(problem.a.size, problem.b.size) > NARROW
+    a, b = (x if large and x.dtype.isnative else np.ascontiguousarray(x, u64) for x in (problem.a, problem.b))
     c = np.ascontiguousarray(problem.c, u64) if problem.c.size else NOTHING
     out, rows, kernel = np.empty(problem.shape, u64), Rows(a, b, problem.step, c), exact_kernel()
-    arguments = plan.digits, plan.lowest, *plan.layouts, u64(plan.rules), randomness(accumulator, problem.terms)
+    random = randomness(accumulator, problem.terms, problem.first)
+    arguments = plan.digits, plan.lowest, *plan.layouts, u64(plan.rules), random
 
     def work(first: int, stop: int) -> None:
         with wrapping():

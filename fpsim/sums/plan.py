@@ -117,10 +117,10 @@ def highest_place(fmt: Format) -> int:
     return int(np.frexp(fmt.max)[1])
 
 
-def randomness(accumulator: Accumulator, terms: int) -> Randomness:
-    """How an accumulator rounds sums of so many terms."""
+def randomness(accumulator: Accumulator, terms: int, first: int = 0) -> Randomness:
+    """How an accumulator rounds sums of so many terms, the first of which has this number."""
     seed, stride = accumulator.seed or 0, u64(roundings(accumulator, terms))
-    return Randomness(int(accumulator.rounding), stride, u64(seed & 0xFFFFFFFF), u64(seed >> 32))
+    return Randomness(int(accumulator.rounding), stride, u64(seed & 0xFFFFFFFF), u64(seed >> 32), u64(first))
 
 
 def roundings(accumulator: Accumulator, terms: int) -> int:

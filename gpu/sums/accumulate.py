@@ -87,7 +87,7 @@ def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
         for_sums = cuda.local.array((4, 1), np.uint32)
         for_joins = cuda.local.array((4, 1), np.uint32)
         words = Words(for_products, for_sums, for_joins)
-        x, f, r = Rows(a, b, rows, c), Targets(la, lb, inner, outer), Randomness(mode, stride, k0, k1)
+        x, f, r = Rows(a, b, rows, c), Targets(la, lb, inner, outer), Randomness(mode, stride, k0, k1, u64(0))
         columns = out.shape[1]
         for output in range(cuda.grid(1), out.size, cuda.gridsize(1)):
             i, j = output // columns, output % columns
@@ -109,7 +109,7 @@ def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
         for_products = cuda.local.array((4, 1), np.uint32)
         for_sums = cuda.local.array((4, 1), np.uint32)
         words = Words(for_products, for_sums, for_sums)
-        x, f, r = Rows(a, b, rows, c), Targets(la, lb, target, target), Randomness(mode, stride, k0, k1)
+        x, f, r = Rows(a, b, rows, c), Targets(la, lb, target, target), Randomness(mode, stride, k0, k1, u64(0))
         number_levels(numbers, a.shape[1])
         columns = out.shape[1]
         for output in range(cuda.grid(1), out.size, cuda.gridsize(1)):

@@ -48,6 +48,7 @@ class Randomness(NamedTuple):
     stride: Any  # random words per output
     k0: Any  # low and high word of the seed
     k1: Any
+    first: Any  # the number of the first output
 
 
 class Words(NamedTuple):
@@ -74,7 +75,8 @@ class Lanes(NamedTuple):
 def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> None:
     """words[w, j] = the random word of rounding step + w of output + j, for a step that is a multiple of four."""
     for j in range(n):
-        counter = u64(u64(u64(u64(output + u64(j)) * r.stride) + step) >> u64(2))
+        number = u64(u64(output + u64(j)) + r.first)
+        counter = u64(u64(u64(number * r.stride) + step) >> u64(2))
         w0, w1, w2, w3 = philox4x32(counter, u64(counter >> u64(32)), u64(0), u64(0), r.k0, r.k1)
         words[0, j] = w0
         words[1, j] = w1

@@ -35,7 +35,7 @@ def exact_kernel() -> Any:
         digits = np.zeros(length, np.int64)
         for output in range(first, stop):
             i, j = output // columns, output % columns
-            word = u64(random_word(u64(output), r.k0, r.k1)) if r.mode == STOCHASTIC else u64(0)
+            word = u64(random_word(u64(u64(output) + r.first), r.k0, r.k1)) if r.mode == STOCHASTIC else u64(0)
             out[i, j] = exact_sum(x, i, j, products, digits, i64(lowest), f, word, r.mode, rules)
 
     return kernel(exact)

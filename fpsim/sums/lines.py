@@ -1,0 +1,113 @@
+"""Sums along the last axis, a piece at a time, so that what sums are held in takes little memory. Loads numba.
+
+Pieces are of whole lines where these are short. A long line is cut where its accumulator lets a sum begin anew: at a
+power of two for a tree of pairs, at the end of a run, or anywhere in a chain, which goes on from the code it reached.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.named import Format
+from fpsim.formats.rounding import Rounding
+from fpsim.sums.accumulate import Problem, accumulated
+from fpsim.sums.accumulators import Accumulator, Chunked, Exact, Pairwise
+
+PIECE = 1 << 20  # terms held as words at a time
+LANES = 16  # loops in float32 hold one sum as so many
+SUBTREE = 1 << 12  # terms of a tree of pairs that a long line is cut into
+
+
+class Lines(NamedTuple):
+    """Terms of sums along the last axis, or the factors of these terms: codes, (..., K)."""
+
+    a: Array | None  # None: the terms are those of b
+    b: Array
+    formats: tuple[Format | None, Format]
+
+    @property
+    def number(self) -> int:
+        """How many lines."""
+        return int(np.prod(self.b.shape[:-1], dtype=np.int64))
+
+    @property
+    def terms(self) -> int:
+        """Of one line."""
+        return int(self.b.shape[-1])
+
+    def some(self, start: int, stop: int) -> Lines:
+        """Lines start .. stop in C order, as a matrix; the others are not read."""
+        return self._replace(a=None if self.a is None else _some(self.a, start, stop), b=_some(self.b, start, stop))
+
+    def part(self, start: int, stop: int) -> Lines:
+        """Terms start .. stop of every line."""
+        return self._replace(a=None if self.a is None else self.a[..., start:stop], b=self.b[..., start:stop])
+
+    def folded(self, length: int) -> Lines:
+        """One line as many of this length."""
+        return self._replace(a=None if self.a is None else self.a.reshape(-1, length), b=self.b.reshape(-1, length))
+
+
+def _some(array: Array, start: int, stop: int) -> Array:
+    outer = array.shape[:-1]
+    if len(outer) == 1:
+        return array[start:stop]
+    if stop - start == int(np.prod(outer, dtype=np.int64)):
+        return array.reshape(stop - start, array.shape[-1])
+    picked: Array = array[np.unravel_index(np.arange(start, stop), outer)]
+    return picked
+
+
+def line_sums(accumulator: Accumulator, lines: Lines) -> Array:
+    """The sum of every line, as codes of the accumulator's result format, (number,)."""
+    step = max(PIECE // max(lines.terms, 1), 1)
+    if lines.number <= step:
+        return _piece(accumulator, lines.some(0, lines.number), 0)
+    sums = np.empty(lines.number, accumulator.result_format.storage)
+    for start in range(0, lines.number, step):
+        stop = min(start + step, lines.number)
+        sums[start:stop] = _piece(accumulator, lines.some(start, stop), start)
+    return sums
+
+
+def _piece(accumulator: Accumulator, lines: Lines, first: int) -> Array:
+    """The sums of a matrix of lines, the first of which has this number."""
+    long = lines.terms > PIECE and lines.number == 1 and accumulator.rounding is not Rounding.STOCHASTIC
+    if long and isinstance(accumulator, Pairwise) and lines.terms > SUBTREE:
+        return _tree(accumulator, lines)
+    if long and not isinstance(accumulator, (Exact, Pairwise)):
+        return _chain(accumulator, lines)
+    return accumulated(accumulator, _problem(accumulator, lines, first)).reshape(-1)
+
+
+def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None = None) -> Problem:
+    start = np.zeros((0, 0), accumulator.result_format.storage) if c is None else c.reshape(-1, 1)
+    if lines.a is None:
+        terms = np.zeros((1, lines.terms), np.uint8)
+        return Problem(terms, lines.b.T, start, lines.formats, first=first)
+    return Problem(lines.a, lines.b.reshape(-1, 1), start, lines.formats, paired=True, first=first)
+
+
+def _tree(accumulator: Pairwise, line: Lines) -> Array:
+    """The sum of one line by pairs: that of the totals of its subtrees, which are whole but for the last."""
+    whole = line.terms // SUBTREE * SUBTREE
+    totals = [line_sums(accumulator, line.part(0, whole).folded(SUBTREE))]
+    if whole < line.terms:
+        totals.append(line_sums(accumulator, line.part(whole, line.terms)))
+    fmt = accumulator.result_format
+    return line_sums(accumulator, Lines(None, np.concatenate(totals)[np.newaxis], (None, fmt)))
+
+
+def _chain(accumulator: Accumulator, line: Lines) -> Array:
+    """The sum of one line in order, which goes on from what the part before it came to."""
+    run = accumulator.chunk if isinstance(accumulator, Chunked) else 1
+    step = max(PIECE // (LANES * run), 1) * run
+    total: Array | None = None
+    for start in range(0, line.terms, step):
+        part = line.part(start, min(start + step, line.terms))
+        total = accumulated(accumulator, _problem(accumulator, part, 0, total)).reshape(-1)
+    assert total is not None
+    return total
