@@ -37,6 +37,7 @@ BASES = 60  # of both operands together, at most, either way: products and power
 CHAIN_TERMS = 64  # fused multiply-adds of a chain that share a panel
 MACS = 16  # multiply-adds that take as long as the cast of an element
 SUM_BITS = 29  # of the cut products of a step that an int32 holds beside the accumulator
+BLOCK_FLOATS = 1 << 22  # floats of an operand that are held at a time, 16 MiB
 SQUARE = 64  # rows and columns that are copied at a time
 ON_NUMPY = NumpyOperations()
 NOTHING = np.zeros((0, 0), f32)
@@ -52,6 +53,13 @@ class Factors(NamedTuple):
     rows: Array = NOTHING
     columns: Array = NOTHING
     mode: int = ADD
+
+    def block(self, rows: slice, columns: slice) -> Factors:
+        """Those of some rows and columns of the product."""
+        return self._replace(
+            rows=np.ascontiguousarray(self.rows[rows]) if self.rows.size else self.rows,
+            columns=np.ascontiguousarray(self.columns[:, columns]) if self.columns.size else self.columns,
+        )
 
     def transposed(self) -> Factors:
         """Those of the transposed product."""
@@ -86,6 +94,15 @@ class Product(NamedTuple):
             scale_b=self.scale_b[blocks], promote=0, factors=Factors(), cut=0,
         )  # fmt: skip
 
+    def block(self, rows: slice, columns: slice) -> Product:
+        """Some rows and columns of the result."""
+        scaled = bool(self.unit.scale)
+        return self._replace(
+            a=self.a[rows], b=self.b[:, columns],
+            scale_a=self.scale_a[rows] if scaled else self.scale_a,
+            scale_b=self.scale_b[:, columns] if scaled else self.scale_b, factors=self.factors.block(rows, columns),
+        )  # fmt: skip
+
     def in_order(self, pieces: Sequence[tuple[int, int]], gap: int, place: int) -> Product:
         """The terms of K in the spans `pieces`, in this order, with `gap` zeros before the span at `place`."""
         a, b = [self.a[:, slice(*piece)] for piece in pieces], [self.b[slice(*piece)] for piece in pieces]
@@ -107,7 +124,27 @@ def add_product(total: Array, product: Product) -> None:
         flipped = np.ascontiguousarray(total.T)
         add_product(flipped, product.transposed())
         total[...] = flipped.T
-    elif product.unit.rule in (Rule.FUSED, Rule.SCALED, Rule.TWO_PASSES):
+    else:
+        _by_blocks(total, product)
+
+
+def _by_blocks(total: Array, product: Product) -> None:
+    """The same, for as many rows and columns at a time as keeps the operands' floats small."""
+    (m, n), terms = total.shape, product.a.shape[1]
+    side = max(BLOCK_FLOATS // terms // LANES, 1) * LANES
+    if m * terms <= BLOCK_FLOATS and n * terms <= BLOCK_FLOATS:
+        _by_rule(total, product)
+        return
+    for j in range(0, n, side):
+        for i in range(0, m, side):
+            rows, columns = slice(i, i + side), slice(j, j + side)
+            part = np.ascontiguousarray(total[rows, columns])
+            _by_rule(part, product.block(rows, columns))
+            total[rows, columns] = part
+
+
+def _by_rule(total: Array, product: Product) -> None:
+    if product.unit.rule in (Rule.FUSED, Rule.SCALED, Rule.TWO_PASSES):
         _fused(total, product)
     elif product.promote:
         _promoted(total, product)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.formats.named import Format
+from fpsim.formats.rounding import Rounding
 from fpsim.sums.accumulators import Accumulator
+
+BLOCK = 1 << 21  # terms of an operand that are held as words at a time
+COLUMNS = 64  # that a block has at least, as many as the loops work on
 
 
 def accumulator_product(
@@ -55,8 +61,27 @@ def accumulator_product(
             f"out must have the result's shape {shape} and dtype {fmt.storage}; got {out.shape}, {out.dtype}."
         )
     start = np.zeros((0, 0), fmt.storage) if c is None else c
-    codes = accumulated(accumulator, Problem(a, b, start, formats))
-    if out is None:
-        return codes
-    np.copyto(out, codes)
-    return out
+    if max(a.size, b.size) <= BLOCK:
+        codes = accumulated(accumulator, Problem(a, b, start, formats))
+        if out is None:
+            return codes
+        np.copyto(out, codes)
+        return out
+    target = np.empty(shape, fmt.storage) if out is None else out
+    for rows, columns in _blocks(accumulator, shape, a.shape[1]):
+        part = start if c is None else start[rows, columns]
+        problem = Problem(a[rows], b[:, columns], part, formats, first=rows.start * shape[1])
+        target[rows, columns] = accumulated(accumulator, problem)
+    return target
+
+
+def _blocks(accumulator: Accumulator, shape: tuple[int, int], terms: int) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of a result whose operands are worked on at a time.
+
+    Whole rows where outputs draw random words, by their numbers in C order.
+    """
+    side = max(BLOCK // max(terms, 1), COLUMNS) // COLUMNS * COLUMNS
+    wide = shape[1] if accumulator.rounding is Rounding.STOCHASTIC else side
+    for j in range(0, shape[1], max(wide, 1)):
+        for i in range(0, shape[0], side):
+            yield slice(i, min(i + side, shape[0])), slice(j, min(j + wide, shape[1]))
