@@ -52,8 +52,8 @@ def kept(
       array([ True,  True, False, False])
     """
     array, source_fmt = float_array(x)
-    if isinstance(element, LogFMT):  # levels reach from the smallest to the largest element
-        return np.isfinite(_numbers(array, scaling, element))
+    if isinstance(element, LogFMT):  # levels reach from the smallest to the largest finite element
+        return np.isfinite(_widened(array)) & np.isfinite(_numbers(array, scaling, element))
     if scaling is None:
         assert isinstance(element, Format)
         return _within(_widened(array), element, rounding)

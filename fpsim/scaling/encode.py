@@ -212,6 +212,7 @@ def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: Scaled
     from fpsim.scaling.zero_points_and_logs import encode_log
 
     tiles = tiling(source.shape, fill.scaling.block)
+    counts = np.zeros(5, np.int64)
     assert fill.zero_points is not None
     targets = (
         fill.codes.reshape(tiles.shape),
@@ -219,8 +220,8 @@ def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: Scaled
         fill.zero_points.reshape(tiles.tiles),
     )
     if source.size:
-        encode_log(words(source), source_fmt, element, fill.scaling, tiles, targets)
-    return ScaleReport(fill.scales.size, nan_tiles=int(np.count_nonzero(np.isnan(fill.scales))))
+        encode_log(words(source), source_fmt, element, fill.scaling, tiles, targets, counts)
+    return ScaleReport(fill.scales.size, *(int(count) for count in counts))
 
 
 def _refuse_for_log(cast: ElementKeywords, scales: Any) -> None:

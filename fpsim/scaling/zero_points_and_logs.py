@@ -116,8 +116,9 @@ def encode_log(
     scaling: Scaling,
     tiling: Tiling,
     targets: tuple[Array, Array, Array],
+    counts: Array,
 ) -> None:
-    """Fill (codes, steps, lows), batch x rows x columns and batch x bands x tiles."""
+    """Fill (codes, steps, lows), batch x rows x columns and batch x bands x tiles, and raise the counts of tiles."""
     codes, steps, lows = targets
     width = 64 if source_fmt == FP64 else 32
     real: Any = np.float32 if width == 32 else np.float64
@@ -126,6 +127,6 @@ def encode_log(
         with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
             log.encode_kernel(width)(
                 matrix.view(real), codes[batch, row : row + matrix.shape[0]], steps[batch, band:stop],
-                lows[batch, band:stop], tiling.tile_rows, tiling.tile_columns, element.level_count,
+                lows[batch, band:stop], counts, tiling.tile_rows, tiling.tile_columns, element.level_count,
                 scaling.nan == "element",
             )  # fmt: skip

@@ -694,6 +694,13 @@ def test_a_tile_with_inf_has_scale_1_where_that_is_the_rule(rule: str, fmt: str)
     assert fp.encode_scaled(x, fmt, how).scales[0, 0] == 1
 
 
+@pytest.mark.parametrize(("nan", "zero_tiles"), [("tile", 2), ("element", 3)])
+def test_the_report_of_logfmt_counts_tiles_of_zeros_nan_and_inf(nan: str, zero_tiles: int) -> None:
+    x = np.array([[0, -0.0], [np.inf, 1], [np.nan, 1], [np.inf, np.nan], [np.inf, 0], [2, 3]], np.float32)
+    report = fp.encode_scaled(x, fp.LogFMT(8), fp.scalings.ROW.replace(nan=nan)).report
+    assert asdict(report) == asdict(so.Report(6, zero_tiles=zero_tiles, nan_tiles=2, infinite_tiles=3))
+
+
 @pytest.mark.parametrize("scale_format", [fp.E4M3, fp.BF16])
 def test_a_scale_that_is_nan_by_two_infinities_has_the_positive_nan(scale_format: Any) -> None:
     x = np.array([[np.inf] + [1.0] * 15], np.float32)  # Inf / Inf: x86 gives NaN a sign

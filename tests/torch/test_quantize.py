@@ -173,6 +173,13 @@ def test_the_gradient_is_zero_where_given_scales_clip_and_beyond_the_format() ->
         assert gradient(ft.fake_quantize(wild, "e4m3", overflow=overflow), wild, dy).tolist() == [float("inf"), 0, 0, 0]
 
 
+@pytest.mark.parametrize("nan", ["tile", "element"])
+def test_no_gradient_passes_an_infinity_or_nan_that_logfmt_turns_into_a_level(nan: str) -> None:
+    x = torch.tensor([[1.0, 2, float("inf"), -float("inf")], [1, 2, float("nan"), 0]], requires_grad=True)
+    y = ft.fake_quantize(x, fp.LogFMT(8), fp.scalings.ROW.replace(nan=nan))
+    assert gradient(y, x).tolist() == [[1, 1, 0, 0], [1, 1, 0, 1] if nan == "element" else [0, 0, 0, 0]]
+
+
 def test_integers_mask_what_torch_masks() -> None:
     x, scale, zero = tensor(), 0.07, 3
     reference = x.clone().requires_grad_()
