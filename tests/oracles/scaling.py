@@ -356,9 +356,10 @@ def encode_with_zero_points(y: Array, fmt: Any, scaling: Any, rounding: str, rea
             found.scales[index], found.zero_points[index], found.codes[where] = math.nan, low, high
             continue
         s, z = 1.0, low
-        if tile.amax != 0:
-            spread = min(most - least, np.finfo(real).max)
-            s = held_scale(float(real(spread) / real(high - low)), False, scaling, found.report)
+        if tile.amax != 0 and not (tile.has_infinity and scaling.infinity == "one"):
+            unbounded = bool(np.isinf(tile.amax))
+            spread = real(math.inf) if unbounded else min(most - least, np.finfo(real).max)
+            s = held_scale(float(real(spread) / real(high - low)), unbounded, scaling, found.report)
         step = by_scale(s, scaling, real)
         if tile.amax != 0:
             z = int(np.clip(low - whole(apply(np.asarray(least), step), "nearest_even"), low, high))

@@ -694,6 +694,35 @@ def test_a_tile_with_inf_has_scale_1_where_that_is_the_rule(rule: str, fmt: str)
     assert fp.encode_scaled(x, fmt, how).scales[0, 0] == 1
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"quotient": "amax*(1/max)"},  # gave 1 - 2**-24: the largest BF16 times its rounded inverse
+        {"quotient": "amax*(1/max)", "division": "multiply"},
+        {"amax_floor": 1e6},
+        {"amax_floor": 1e6, "quotient": "1/(max/amax)"},
+        {"smallest_scale": 4.0, "scale_format": "e8m0"},
+        {"smallest_scale": 4.0, "scale_format": "bf16", "division": "multiply"},
+    ],
+    ids=str,
+)
+def test_no_other_field_moves_the_scale_1_of_a_tile_with_inf(changes: dict[str, Any]) -> None:
+    how = scaling(block=(1, 8), infinity="one", **changes)
+    for fmt in (fp.BF16, fp.E4M3, fp.INT8):
+        for data in (with_infinities(), with_infinities().astype(np.float64)):
+            assert check(data, fmt, how).scales[0, 0] == 1
+
+
+@pytest.mark.parametrize("infinity", ["skip", "propagate", "one"])
+@pytest.mark.parametrize("nan", ["tile", "element"])
+def test_specials_of_integers_with_a_zero_point_are_treated_as_the_fields_say(nan: str, infinity: str) -> None:
+    for scale_format in (fp.FP32, fp.E8M0, fp.BF16):
+        how = scaling(block=(1, 16), symmetric=False, nan=nan, infinity=infinity, scale_format=scale_format)
+        for data in SPECIALS:
+            for fmt in INTEGERS:
+                check(data(), fmt, how)
+
+
 @pytest.mark.parametrize(("nan", "zero_tiles"), [("tile", 2), ("element", 3)])
 def test_the_report_of_logfmt_counts_tiles_of_zeros_nan_and_inf(nan: str, zero_tiles: int) -> None:
     x = np.array([[0, -0.0], [np.inf, 1], [np.nan, 1], [np.inf, np.nan], [np.inf, 0], [2, 3]], np.float32)
