@@ -146,6 +146,7 @@ def _quotients(
 ) -> Array:  # fmt: skip
     """x / s as the cast of the elements sees it: the same loops with an element format that rounds nothing."""
     from fpsim.core.layouts import source_width
+    from fpsim.scaling.look import ruled
     from fpsim.scaling.plan import scale_plan
     from fpsim.scaling.run_tiles import Grid, Job, run_scales, run_tiles, settle_tensor
 
@@ -160,7 +161,7 @@ def _quotients(
     )  # fmt: skip
     if scales is not None:
         tile_scales = np.broadcast_to(np.asarray(scales, np.float32), tiles.grid)
-        run_scales(job, np.ascontiguousarray(tile_scales).reshape(tiles.tiles))
+        run_scales(job, ruled(job, np.ascontiguousarray(tile_scales).reshape(tiles.tiles)))
     else:
         counts = np.zeros(5, np.int64)
         dtype = plan.code_dtype

@@ -36,15 +36,17 @@ def encode_into(
     if isinstance(element, IntegerFormat) and not scaling.symmetric:
         return _encode_affine(source, source_fmt, element, options, tile_scales, fill), None
 
+    from fpsim.scaling.look import ruled
     from fpsim.scaling.run_tiles import Grid, run_scales, run_tiles, settle_tensor
 
     tiles = tiling(source.shape, scaling.block)
     job = _job(source, source_fmt, element, scaling, options, words(fill.codes), back=False)
-    if tile_scales is not None:
-        np.copyto(fill.scales, tile_scales)
-        run_scales(job, fill.scales.reshape(tiles.tiles))
-        return ScaleReport(tiles=fill.scales.size), None
     counts = np.zeros(5, np.int64)
+    if tile_scales is not None:
+        scales_of_tiles = fill.scales.reshape(tiles.tiles)
+        scales_of_tiles[...] = ruled(job, tile_scales.reshape(tiles.tiles), counts)
+        run_scales(job, scales_of_tiles)
+        return ScaleReport(fill.scales.size, *(int(count) for count in counts)), None
     tensor = settle_tensor(job, counts)
     codes = fill.scale_codes
     grid = Grid(
@@ -67,13 +69,15 @@ def quantize_into(
     scales: npt.ArrayLike | None,
 ) -> None:
     """Fill float32 values where `decodes_in_one_pass`."""
+    from fpsim.scaling.look import ruled
     from fpsim.scaling.run_tiles import Grid, run_scales, run_tiles, settle_tensor
 
     options = element_options_of(element, scaling, cast)
     tiles = tiling(source.shape, scaling.block)
     job = _job(source, source_fmt, element, scaling, options, words(target), back=True)
     if scales is not None:
-        run_scales(job, given_scales(scales, source.shape, scaling).reshape(tiles.tiles))
+        tile_scales = given_scales(scales, source.shape, scaling).reshape(tiles.tiles)
+        run_scales(job, ruled(job, tile_scales))
         return
     counts = np.zeros(5, np.int64)
     tensor = settle_tensor(job, counts)

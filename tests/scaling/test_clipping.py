@@ -94,9 +94,11 @@ def test_scaled_elements_are_clipped_where_the_quotient_is_beyond_the_bounds(nam
 
 def test_given_scales_clip() -> None:
     x = np.array([[1.0, 464.0, 465.0, -928.0, -930.0, np.nan]], np.float32)
-    mode = fp.Rounding.NEAREST_EVEN
-    assert kept(x, fp.E4M3, fp.scalings.ROW, mode, 1.0).tolist() == [[True, True, *[False] * 4]]
-    assert kept(x, fp.E4M3, fp.scalings.ROW, mode, [[2.0]]).tolist() == [[True] * 4 + [False] * 2]
+    mode, by_element = fp.Rounding.NEAREST_EVEN, fp.scalings.ROW.replace(nan="element")
+    assert kept(x, fp.E4M3, by_element, mode, 1.0).tolist() == [[True, True, *[False] * 4]]
+    assert kept(x, fp.E4M3, by_element, mode, [[2.0]]).tolist() == [[True] * 4 + [False] * 2]
+    for fmt in (fp.E4M3, fp.INT8):
+        assert not kept(x, fmt, fp.scalings.ROW, mode, [[2.0]]).any(), "the NaN of a tile is no value to pass"
 
 
 @pytest.mark.parametrize("division", ["divide", "multiply"])

@@ -219,6 +219,32 @@ def test_periodic_scales_are_those_of_encode_scaled(name: str) -> None:
         assert_bits_equal(state.scales, found)
 
 
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("nan", ["tile", "element"])
+@pytest.mark.parametrize("name", ["TENSOR", "TILE_1X128", "TE_TENSOR"])
+def test_a_nan_between_recalibrations_spoils_its_tile_and_no_later_step(name: str, nan: str, back: bool) -> None:
+    scaling = getattr(fp.scalings, name).replace(nan=nan)
+    clean = np.arange(1, 201, dtype=np.float32).reshape(1, 200)
+    spoilt = clean.copy()
+    spoilt[0, 150], spoilt[0, 160], spoilt[0, 1] = np.nan, 1e6, 1e-9
+    state = PeriodicScaling("int8", scaling, every=3)
+    run = state.quantize if back else lambda x: state.encode(x).decode()
+    want = run(clean)
+    scales = state.scales
+    got = run(spoilt)
+    lost = np.zeros((1, 200), bool)
+    if nan == "tile":
+        lost[0, 128 if name == "TILE_1X128" else 0 :] = True
+    else:
+        lost[0, 150] = False
+        assert got[0, 150] == got[0, 160] == 127 * (scales.ravel()[-1] if scales is not None else 0)
+    assert np.isnan(got[lost]).all()
+    assert np.isfinite(got[~lost]).all()
+    # what a NaN spoilt is neither saturated nor underflowed
+    assert (state.last.saturated, state.last.underflowed) == (int(not lost[0, 160]), int(not lost[0, 1]))
+    assert_bits_equal(run(clean), want)
+
+
 def saturated_by_growth(every: int, growth: float, steps: int) -> tuple[list[int], list[int]]:
     """(counts of the state, counts of a plain loop) for numbers that grow from step to step."""
     x = np.random.default_rng(3).standard_normal(400)
