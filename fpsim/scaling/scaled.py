@@ -120,6 +120,11 @@ class Scaled(ScaledArrays[Array]):
         from fpsim.scaling.file import load
 
         arrays, header = load(path)
+        if "class" in header:  # of a state
+            raise ValueError(
+                f"{os.fspath(path)} must hold what Scaled.save wrote; got {header['class']}. "
+                "Load it with the class that saved it."
+            )
         try:
             tensor = arrays.pop("tensor_scale", None)
             return Scaled(

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import fpsim as fp
 from fpsim.runtime.threads import SMALLEST
+from fpsim.scaling.file import save
 from fpsim.scaling.report import ScaleCounts
 from fpsim.scaling.states.delayed import DelayedScaling
 from fpsim.scaling.states.periodic import OnlineScaling, PeriodicScaling
@@ -647,6 +648,12 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"state.npz must hold what DelayedScaling.save wrote; got PeriodicScaling"):
         DelayedScaling.load(path)
     fp.encode_scaled(f32([1]), "e4m3").save(path)
+    with pytest.raises(ValueError, match=r"OnlineScaling.save wrote; got Scaled. Load it with the class"):
+        OnlineScaling.load(path)
+    OnlineScaling(fp.E4M3).save(path)
+    with pytest.raises(ValueError, match=r"state.npz must hold what Scaled.save wrote; got OnlineScaling. Load"):
+        fp.Scaled.load(path)
+    save(path, {"x": f32([1])}, {})
     with pytest.raises(ValueError, match="got something else"):
         OnlineScaling.load(path)
     with pytest.raises(ValueError, match=r"must end in .npz or .safetensors"):
