@@ -218,7 +218,8 @@ def error(
       scale: decode scale: None, a positive number, or "amax" for max|x| / fmt.max rounded to float32 (1 for an
         array without a non-zero finite value). With "amax" the division stays within the format's range.
       scaling: a scale per tile instead, as for `fpsim.encode_scaled`; fmt may then be fp.INT8 or fp.INT4 too. Codes
-        and scales are kept for the while, a quarter of a float32 array and less.
+        and scales are kept for the while, a quarter of a float32 array and less. The result is float32, for float64
+        x as well.
       rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode` ("nonfinite" by default), or for
         `fpsim.encode_scaled`.
     Returns:

@@ -65,8 +65,8 @@ class ScaleRules(NamedTuple):
 
     nan: Any  # NAN_TILE or NAN_ELEMENT
     infinity: Any  # SKIP, PROPAGATE or ONE
-    unit_top: Any  # bits of an amax whose scale is 1
     nan_code: Any
+    one_code: Any  # of the scale 1
     infinite_top: Any  # bits of the amax that Inf counts as
     emax: Any  # exponent of the element format's largest value
     half_place: Any  # what rounds the bits of an amax to the element's mantissa bits, ties away
@@ -151,7 +151,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def ruled_top(top: Any, specials: Any, nan_tile: Any, infinity: Any, of_one: Any, of_infinity: Any) -> Any:
-        """The amax bits that count for a tile whose finite amax is `top`: Inf, or those of scale 1, where ruled so."""
+        """The amax bits that count for a tile: `top`, those of Inf, or those of 1 where a rule gives the scale."""
         infinite_tile = (specials & HAS_INFINITY) != 0
         top = of_infinity if infinite_tile and infinity == PROPAGATE else top
         top = of_one if infinite_tile and infinity == ONE else top
@@ -284,13 +284,14 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
     quotient_by_rule, single_scale, bounded, applied_to = (
         steps.quotient_of, steps.single_scale, steps.bounded, steps.applied_to,
     )  # fmt: skip
-    zero, nan, infinite = real(0), real(np.nan), f32(np.inf)
+    zero, one, nan, infinite = real(0), real(1), real(np.nan), f32(np.inf)
+    of_one = word(one.view(word))
     of_zero, of_low, of_high = 1 << ZERO_TILES, 1 << CLAMPED_LOW, 1 << CLAMPED_HIGH
     of_nan, of_infinity = 1 << NAN_TILES, 1 << INFINITE_TILES
 
     @scalar
     def top_of(top: Any, specials: Any, r: Any) -> Any:
-        return ruled_top(word(top), specials, r.nan == NAN_TILE, r.infinity, word(r.unit_top), word(r.infinite_top))
+        return ruled_top(word(top), specials, r.nan == NAN_TILE, r.infinity, of_one, word(r.infinite_top))
 
     def decode_quotient(top: Any, specials: Any, n: Any, exact: Any, r: Any, s: Any) -> Any:
         ruled = top_of(top, specials, r)
@@ -334,10 +335,12 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
         ruled = top_of(top, specials, r)
         scale, code, factor, low, high = held_scale(ruled, quotient, code, held, n, r, s)
         has_nan, has_infinity = (specials & HAS_NAN) != 0, (specials & HAS_INFINITY) != 0
-        lost = has_nan & (r.nan == NAN_TILE)
+        lost, is_one = has_nan & (r.nan == NAN_TILE), has_infinity & (r.infinity == ONE)
         unbounded = has_infinity & (r.infinity == PROPAGATE) & (scale == infinite)
         events = (of_zero if ruled == word(0) else 0) | (of_low if low else 0) | (of_high if high else 0)
-        events = 0 if lost | unbounded else events  # a scale that is NaN or Inf by rule was not clamped
+        events = 0 if lost | is_one | unbounded else events  # a scale that is NaN, 1 or Inf by rule was not clamped
+        scale = f32(1) if is_one else scale
+        code, factor = word(r.one_code) if is_one else code, one if is_one else factor
         events |= (of_nan if has_nan else 0) | (of_infinity if has_infinity else 0)
         return f32(nan) if lost else scale, word(r.nan_code) if lost else code, nan if lost else factor, events
 

@@ -35,7 +35,7 @@ def kept(
 
     x / s is the number that the cast sees, with all roundings of docs/scaling.md (x itself without a scaling). Its
     range ends at the largest number that rounds to the format's maximum: in stochastic mode at the last one that may.
-    NaN and Inf are never kept, nor is what shares the NaN of a tile.
+    NaN and Inf are never kept, nor is what shares the NaN of a tile, or a scale that is Inf, which decodes to NaN.
 
     Args:
       x: floats of any shape.
@@ -52,14 +52,14 @@ def kept(
       array([ True,  True, False, False])
     """
     array, source_fmt = float_array(x)
-    if isinstance(element, LogFMT):  # levels reach from the smallest to the largest element
-        return np.isfinite(_numbers(array, scaling, element))
+    if isinstance(element, LogFMT):  # levels reach from the smallest to the largest finite element
+        return np.isfinite(_widened(array)) & np.isfinite(_numbers(array, scaling, element))
     if scaling is None:
         assert isinstance(element, Format)
         return _within(_widened(array), element, rounding)
     if isinstance(element, IntegerFormat) and not scaling.symmetric:
         return _kept_with_zero_points(array, element, scaling, rounding, scales, cast)
-    if scales is None and _keeps_finite(element, scaling, rounding):
+    if scales is None and source_fmt != FP64 and _keeps_finite(element, scaling, rounding):
         finite = np.isfinite(_widened(array))
         if finite.all():
             return finite
@@ -68,7 +68,7 @@ def kept(
 
 
 def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: Rounding) -> bool:
-    """Whether no element of a finite array can be clipped, since scales are amax / max or larger.
+    """Whether no element of a finite array of float32 can be clipped, since scales are amax / max or larger.
 
     Scales of FP32 may be smaller by the roundings of one or two operations, which the cast's rounding absorbs.
     """
@@ -144,14 +144,20 @@ def _quotients(
     array: Array, source_fmt: Format, element: Format | IntegerFormat, fmt: Format, scaling: Scaling,
     scales: npt.ArrayLike | None,
 ) -> Array:  # fmt: skip
-    """x / s as the cast of the elements sees it: the same loops with an element format that rounds nothing."""
+    """x / s as the cast of the elements sees it: the same loops with an element format that rounds nothing.
+
+    NaN where s is Inf, whose elements are 0, but decode to 0 * Inf.
+    """
     from fpsim.core.layouts import source_width
+    from fpsim.scaling.look import ruled
     from fpsim.scaling.plan import element_plan, scale_plan
     from fpsim.scaling.run_tiles import Grid, Job, run_scales, run_tiles, settle_tensor
 
     width = 64 if source_fmt == FP64 else source_width(fmt)
     tiles = tiling(array.shape, scaling.block)
     out = np.empty(array.shape, np.uint32 if width == 32 else np.uint64)
+    real: Any = np.float32 if width == 32 else np.float64
+    found = np.empty(tiles.tiles, np.float32)
     plan = scale_plan(scaling, element.max, fmt.mantissa_bits, width)
     options = cast_options(FP32 if width == 32 else FP64)
     job = Job(
@@ -160,13 +166,16 @@ def _quotients(
     )  # fmt: skip
     if scales is not None:
         tile_scales = np.broadcast_to(np.asarray(scales, np.float32), tiles.grid)
-        run_scales(job, np.ascontiguousarray(tile_scales).reshape(tiles.tiles))
+        run_scales(job, ruled(job, np.ascontiguousarray(tile_scales).reshape(tiles.tiles)))
     else:
         counts = np.zeros(5, np.int64)
         dtype = plan.code_dtype
         codes = np.empty((*tiles.tiles[:2], 0), np.uint8) if dtype is None else np.empty(tiles.tiles, dtype)
-        run_tiles(job, Grid(np.empty(tiles.tiles, np.float32), codes, counts), settle_tensor(job, counts))
-    return out.view(np.float32 if width == 32 else np.float64)
+        run_tiles(job, Grid(found, codes, counts), settle_tensor(job, counts))
+        if np.isinf(found).any():
+            sizes = tile_sizes(array.shape, scaling.block)
+            out.view(real)[_spread(np.isinf(found).reshape(tiles.grid), sizes, array.shape)] = np.nan
+    return out.view(real)
 
 
 def _kept_with_zero_points(
@@ -187,7 +196,8 @@ def _kept_with_zero_points(
     # the stochastic mode may go to the nearer integer of the two, so what it may keep is what truncation keeps
     mode = Rounding.TOWARD_ZERO if rounding is Rounding.STOCHASTIC else rounding
     numbers = quantize(quotients, OFFSETS, rounding=mode, overflow="saturate") + points
-    inside: Array = (numbers >= element.lowest) & (numbers <= element.highest) & np.isfinite(quotients)
+    in_range = (numbers >= element.lowest) & (numbers <= element.highest)
+    inside: Array = in_range & np.isfinite(quotients) & np.isfinite(factors)
     return inside
 
 

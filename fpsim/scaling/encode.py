@@ -36,15 +36,17 @@ def encode_into(
     if isinstance(element, IntegerFormat) and not scaling.symmetric:
         return _encode_affine(source, source_fmt, element, options, tile_scales, fill), None
 
+    from fpsim.scaling.look import ruled
     from fpsim.scaling.run_tiles import Grid, run_scales, run_tiles, settle_tensor
 
     tiles = tiling(source.shape, scaling.block)
     job = _job(source, source_fmt, element, scaling, options, words(fill.codes), back=False)
-    if tile_scales is not None:
-        np.copyto(fill.scales, tile_scales)
-        run_scales(job, fill.scales.reshape(tiles.tiles))
-        return ScaleReport(tiles=fill.scales.size), None
     counts = np.zeros(5, np.int64)
+    if tile_scales is not None:
+        scales_of_tiles = fill.scales.reshape(tiles.tiles)
+        scales_of_tiles[...] = ruled(job, tile_scales.reshape(tiles.tiles), counts)
+        run_scales(job, scales_of_tiles)
+        return ScaleReport(fill.scales.size, *(int(count) for count in counts)), None
     tensor = settle_tensor(job, counts)
     codes = fill.scale_codes
     grid = Grid(
@@ -67,13 +69,15 @@ def quantize_into(
     scales: npt.ArrayLike | None,
 ) -> None:
     """Fill float32 values where `decodes_in_one_pass`."""
+    from fpsim.scaling.look import ruled
     from fpsim.scaling.run_tiles import Grid, run_scales, run_tiles, settle_tensor
 
     options = element_options_of(element, scaling, cast)
     tiles = tiling(source.shape, scaling.block)
     job = _job(source, source_fmt, element, scaling, options, words(target), back=True)
     if scales is not None:
-        run_scales(job, given_scales(scales, source.shape, scaling).reshape(tiles.tiles))
+        tile_scales = given_scales(scales, source.shape, scaling).reshape(tiles.tiles)
+        run_scales(job, ruled(job, tile_scales))
         return
     counts = np.zeros(5, np.int64)
     tensor = settle_tensor(job, counts)
@@ -212,6 +216,7 @@ def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: Scaled
     from fpsim.scaling.zero_points_and_logs import encode_log
 
     tiles = tiling(source.shape, fill.scaling.block)
+    counts = np.zeros(5, np.int64)
     assert fill.zero_points is not None
     targets = (
         fill.codes.reshape(tiles.shape),
@@ -219,8 +224,8 @@ def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: Scaled
         fill.zero_points.reshape(tiles.tiles),
     )
     if source.size:
-        encode_log(words(source), source_fmt, element, fill.scaling, tiles, targets)
-    return ScaleReport(fill.scales.size, nan_tiles=int(np.count_nonzero(np.isnan(fill.scales))))
+        encode_log(words(source), source_fmt, element, fill.scaling, tiles, targets, counts)
+    return ScaleReport(fill.scales.size, *(int(count) for count in counts))
 
 
 def _refuse_for_log(cast: ElementKeywords, scales: Any) -> None:

@@ -151,13 +151,12 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
     places = (23 if width == 32 else 52) - mantissa_bits
     emax = math.frexp(largest)[1] - 1
     sees_exponents = rule in POWER_RULES.values()
-    smallest_code, zero_code = _edge_codes(scaling)
+    smallest_code, zero_code, one_code = _ruled_codes(scaling)
     rules = ScaleRules(
         nan=NAN_TILE if scaling.nan == "tile" else NAN_ELEMENT,
         infinity=INFINITIES[scaling.infinity],
-        # exponents alone: of all amaxes between 2**emax and the largest value, `ceil` gives only the first a scale of 1
-        unit_top=int(real(2.0**emax if sees_exponents else largest).view(word)),
         nan_code=fmt.nan_code or 0,
+        one_code=one_code,
         # powers of two see Inf's exponent, which is 128 in float32, whatever the arithmetic
         infinite_top=int(real(2.0**128 if width == 64 and sees_exponents else np.inf).view(word)),
         emax=emax,
@@ -191,13 +190,14 @@ def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePl
     return EncodePlan(plan.width, FULL, np.array(fields, plan.layout.dtype), fields)
 
 
-def _edge_codes(scaling: Scaling) -> tuple[int, int]:
-    """Codes of the smallest scale and of that of a tile of zeros."""
+def _ruled_codes(scaling: Scaling) -> tuple[int, int, int]:
+    """Codes of the smallest scale, of that of a tile of zeros, and of 1 where a rule gives that."""
     fmt = scaling.scale_format
     if fmt == FP32:
-        return 0, 0
+        return 0, 0, 0
     smallest = code_of(scaling.lower_bound, fmt)
-    return smallest, code_of(1.0, fmt) if scaling.zero_scale == "one" else smallest
+    one = code_of(1.0, fmt) if "one" in (scaling.zero_scale, scaling.infinity) else 0
+    return smallest, one if scaling.zero_scale == "one" else smallest, one
 
 
 def code_of(value: float, fmt: Format) -> int:

@@ -120,6 +120,11 @@ class Scaled(ScaledArrays[Array]):
         from fpsim.scaling.file import load
 
         arrays, header = load(path)
+        if "class" in header:  # of a state
+            raise ValueError(
+                f"{os.fspath(path)} must hold what Scaled.save wrote; got {header['class']}. "
+                "Load it with the class that saved it."
+            )
         try:
             tensor = arrays.pop("tensor_scale", None)
             return Scaled(
@@ -153,7 +158,8 @@ def encode_scaled(
       scaling: how tiles get their scales; `fp.scalings` has a row for every common recipe.
       rounding, subnormals, seed, random_bits: of the elements' cast, as in `fpsim.encode`.
       overflow: the same; by default the scaling's own.
-      scales: decode scales to use instead of those that the scaling would find, float32, one per tile or broadcast.
+      scales: decode scales to use instead of those that the scaling would find, float32, one per tile or broadcast; a
+        tile with a NaN has the scale NaN all the same where the scaling says nan="tile".
       out: an earlier result of the same shape, format and scaling, whose arrays are filled again; use what is
         returned from then on, since the earlier object does not follow.
 

@@ -115,6 +115,11 @@ class Scaling:
         smallest = self.smallest_scale
         if smallest is not None and not (0 < smallest <= fmt.max and _is_value(smallest, fmt)):
             raise ValueError(f"smallest_scale must be a positive value of {fmt}; got {smallest!r}.")
+        if "one" in (self.zero_scale, self.infinity) and not _is_value(1.0, fmt):
+            raise ValueError(
+                f"a scale of 1 needs a scale_format with that value; got {fmt}. "
+                "Use zero_scale='smallest' and another infinity than 'one'."
+            )
 
     def _refuse_combinations(self) -> None:
         power = self.scale_format.mantissa_bits == 0
@@ -137,6 +142,11 @@ class Scaling:
             raise ValueError(
                 "tensor_scale needs scale_rule='amax', quotient 'amax/max' or '1/(max/amax)', scales with a mantissa; "
                 f"got {self.scale_rule!r}, {self.quotient!r}, {self.scale_format}."
+            )
+        if self.tensor_scale and self.infinity == "one":
+            raise ValueError(
+                "infinity='one' needs tensor_scale=False, because with two levels a tile's scale is a multiple of the "
+                "array's; got tensor_scale=True. Use infinity='skip'."
             )
         if not self.symmetric and (self.scale_rule != "amax" or self.quotient != "amax/max" or self.tensor_scale):
             raise ValueError(

@@ -22,6 +22,7 @@ from fpsim.runtime.pipeline import PIECE, run_stages, wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling.kernels import log
 from fpsim.scaling.kernels.affine import affine_kernel, range_kernel, zero_point_kernel
+from fpsim.scaling.look import rule_given_scales
 from fpsim.scaling.plan import TensorScale, scale_plan
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import Tiling
@@ -87,6 +88,7 @@ def encode_affine(
                 )  # fmt: skip
             else:
                 scales[batch, band:stop] = tile_scales[batch, band:stop]
+                rule_given_scales(scaling, scales[batch, band:stop], high - low, specials, counts)
                 wide = scales[batch, band:stop].astype(real)
                 factors = wide if plan.applied == BY_SCALE else real(1) / wide
             zero_point_kernel(width, nearest.kind, plan.applied)(
@@ -116,8 +118,9 @@ def encode_log(
     scaling: Scaling,
     tiling: Tiling,
     targets: tuple[Array, Array, Array],
+    counts: Array,
 ) -> None:
-    """Fill (codes, steps, lows), batch x rows x columns and batch x bands x tiles."""
+    """Fill (codes, steps, lows), batch x rows x columns and batch x bands x tiles, and raise the counts of tiles."""
     codes, steps, lows = targets
     width = 64 if source_fmt == FP64 else 32
     real: Any = np.float32 if width == 32 else np.float64
@@ -126,6 +129,6 @@ def encode_log(
         with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
             log.encode_kernel(width)(
                 matrix.view(real), codes[batch, row : row + matrix.shape[0]], steps[batch, band:stop],
-                lows[batch, band:stop], tiling.tile_rows, tiling.tile_columns, element.level_count,
+                lows[batch, band:stop], counts, tiling.tile_rows, tiling.tile_columns, element.level_count,
                 scaling.nan == "element",
             )  # fmt: skip

@@ -20,12 +20,14 @@ class Slicing:
       count: slices that are asked for; fewer where K is short.
       grain: terms that stay together; 0 for the schedule's own block, which depends on the operands' width.
       rule: the terms of a slice. "even": ceil(K / count). "ceiling": grain * ceil(ceil(K / grain) / count).
-        "floor": grain * ceil(floor(K / count) / grain), so that terms may be left over, which nobody adds.
+        "floor": grain * ceil(floor(K / count) / grain), at least one grain, so that terms may be left over, which
+        nobody adds.
         "cutlass": "ceiling" with the grain 64 where it divides K, 8 elsewhere. "interleaved": slice s takes every
         count-th run of grain terms from run s on.
       merge: "float32": partial sums are added one after the other. "output": each is rounded to the output format
         first. "in_place": the running sum is rounded to the output format after every slice. "from_both_ends": the
-        last slice, plus slice 0 (+ slice h), plus slice 1 (+ slice h + 1), ... with h = ceil(count / 2).
+        last slice, plus slice 0 (+ slice h), plus slice 1 (+ slice h + 1), ... with h = ceil(count / 2); one slice
+        stays as it is.
     """
 
     count: int = 1

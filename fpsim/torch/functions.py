@@ -29,6 +29,7 @@ from fpsim.torch.operators import (
     encode_op,
     fake_quantize_op,
     quantize_op,
+    refuse_tangent,
     spec_from,
     spec_text,
     tensor_of,
@@ -101,6 +102,7 @@ def fake_quantize(
     Raises:
       ValueError: a tensor that is not on the CPU, an unknown word, no seed, or scales that do not fit.
       TypeError: x is not a tensor of floats.
+      RuntimeError: x carries a tangent: there is no forward mode (`torch.func.jvp`).
 
     Example:
       >>> import torch
@@ -110,6 +112,7 @@ def fake_quantize(
       ([0.5, 1.5, -6.0], [1.0, 1.0, 0.0])
     """
     _refuse_other(x)
+    refuse_tangent("fake_quantize", x=x)
     spec, seed = _cast(fake_quantize, fmt, scaling, keywords)
     if scales is not None and scaling is None:
         raise ValueError("scales need a scaling, whose block says what shares one; got None. Pass fp.scalings.TENSOR.")
@@ -139,6 +142,7 @@ def quantize(x: Tensor, fmt: Any, **keywords: Unpack[CastOfTensor]) -> Tensor:
       tensor([3.1250e-01, 3.0000e+00, 5.1200e+02])
     """
     _refuse_other(x)
+    refuse_tangent("quantize", x=x)
     spec, seed = _cast(quantize, fmt, None, keywords)
     values: Tensor = quantize_op(x, spec, seed, None)
     return values
@@ -162,6 +166,7 @@ def quantize_scaled(
       tensor([0.0000, 0.0000, 0.5000, 6.0000])
     """
     _refuse_other(x)
+    refuse_tangent("quantize_scaled", x=x)
     if scaling is None:
         raise TypeError("scaling must be an fp.Scaling, such as fp.scalings.TILE_1X128; got None. Use quantize.")
     spec, seed = _cast(quantize_scaled, fmt, scaling, keywords)

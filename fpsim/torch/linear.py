@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
-from fpsim.torch.operators import Tensor, quantize_op, torch
+from fpsim.torch.operators import Tensor, quantize_op, refuse_tangent, torch
 from fpsim.torch.recipe import Cast, LinearRecipe, Plan, plan_of
 
 # ---- the layer
@@ -172,6 +172,7 @@ class QuantLinear(torch.nn.Linear):
         """y of shape (..., out_features) for x of shape (..., in_features)."""
         x = input
         self._refuse(x)
+        refuse_tangent("QuantLinear", input=x, weight=self.weight, bias=self.bias)
         if torch.is_autocast_enabled("cpu"):
             x = x.to(torch.get_autocast_dtype("cpu"))
         step = None

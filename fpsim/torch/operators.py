@@ -131,6 +131,30 @@ def _scales_array(scales: Tensor | None) -> Array | None:
     return None if scales is None else array_of(scales)
 
 
+# ---- forward mode
+
+
+def refuse_tangent(function: str, **tensors: Tensor | None) -> None:
+    """A RuntimeError where a tensor carries a tangent: torch would drop it, since operators have no forward mode."""
+    for name, tensor in tensors.items():
+        if tensor is not None and _has_tangent(tensor):
+            raise RuntimeError(
+                f"{function} has no derivative in forward mode; got {name} with a tangent. Use reverse mode, such as "
+                "torch.autograd.grad or backward()."
+            )
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    """Whether forward-mode differentiation follows a tensor, however torch.func wraps it."""
+    layers, transforms = [tensor], torch._C._functorch
+    if not torch.compiler.is_compiling():  # which has no wrappers
+        while transforms.is_functorch_wrapped_tensor(layers[-1]):
+            layers.append(transforms.get_unwrapped(layers[-1]))
+        layers = [layer for layer in layers if not transforms.is_batchedtensor(layer)]  # those cannot be asked
+    unpack: Any = torch.autograd.forward_ad.unpack_dual
+    return any(unpack(layer).tangent is not None for layer in layers)
+
+
 # ---- the operators
 
 

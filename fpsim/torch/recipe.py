@@ -7,6 +7,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.scaling import recipes
 from fpsim.scaling.scaling import Scaling
@@ -69,8 +71,10 @@ class LinearRecipe:
     name: str = dataclasses.field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 1 << 64:
+        number = isinstance(self.seed, (int, np.integer)) and not isinstance(self.seed, bool)
+        if not number or not 0 <= self.seed < 1 << 64:
             raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {self.seed!r}.")
+        object.__setattr__(self, "seed", int(self.seed))
         for operand in ("input", "weight", "grad"):
             if getattr(self, f"{operand}_fmt") is not None:
                 continue

@@ -161,8 +161,8 @@ def run(job: Job, fill: Targets, given: Any) -> None:
     )  # fmt: skip
     from_source = (words, uploaded(of_source))
     layouts = (uploaded(encoder.layout), uploaded(job.decoder()), u64(seed & 0xFFFFFFFF), u64(seed >> 32))
+    cleared(like, fill.counts)
     if given is None:
-        cleared(like, fill.counts)
         settling = _scale_arguments(job, fill, from_source, widened)
         whole_tiles = job.patches(cut=False)
         if whole_tiles.stays_in_cache and not job.affine:
@@ -175,8 +175,7 @@ def run(job: Job, fill: Targets, given: Any) -> None:
     word = f"u{job.width // 8}"
     tops, lows, specials = (job.array(tiles, dtype)[1] for dtype in (word, word, np.uint32))
     factors = job.array(tiles, word)[1]
-    if given is None or job.affine:
-        _find_tops(job, from_source, widened, job.patches(cut=True), tops, lows, specials)
+    _find_tops(job, from_source, widened, job.patches(cut=True), tops, lows, specials)
     if job.affine:
         launch(scale_kernels.spread_kernel(job.width), like, tops.size, tops, lows)
     if given is None:
@@ -186,7 +185,9 @@ def run(job: Job, fill: Targets, given: Any) -> None:
         )  # fmt: skip
     else:
         sent(like, given, fill.scales)
-        launch(scale_kernels.given_kernel(job.width, plan.applied), like, tops.size, fill.scales, factors)
+        given_kernel = scale_kernels.given_kernel(job.width, plan.applied)
+        nan_tile = int(job.scaling.nan == "tile")
+        launch(given_kernel, like, tops.size, tops, specials, fill.scales, factors, fill.counts, nan_tile)
     limits = (0, 0)
     if job.affine:
         limits = (job.element.lowest, job.element.highest)

@@ -19,6 +19,10 @@ from fpsim.core.tile_scale import (
     CLAMPED_LOW,
     COUNTERS,
     HAS_INFINITY,
+    HAS_NAN,
+    INFINITE_TILES,
+    NAN_TILES,
+    ZERO_TILES,
     ScaleChoices,
     ScaleNumbers,
     choice_words,
@@ -32,6 +36,7 @@ from fpsim.gpu.device.launch import gpu_kernel
 from fpsim.runtime.compile import scalar
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
+NAN_BITS = u32(0x7FC00000)
 
 
 def word_of(width: int) -> Any:
@@ -79,12 +84,25 @@ def settle_kernel(s: ScaleChoices) -> Any:
 
 @cache
 def given_kernel(width: int, applied: int) -> Any:
-    """The kernel `(scales, factors)`: what goes with given scales."""
+    """The kernel `(tops, specials, scales, factors, counts, nan_tile)`: what goes with given scales.
+
+    tops are 0 where a tile's finite elements are. A scale becomes NaN where nan_tile is not 0 and the tile has a NaN.
+    """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
 
-    def find_factors(scales: Any, factors: Any) -> None:
+    def find_factors(tops: Any, specials: Any, scales: Any, factors: Any, counts: Any, nan_tile: Any) -> None:
         for j in range(cuda.grid(1), scales.size, cuda.gridsize(1)):
+            has_nan = (specials[j] & HAS_NAN) != 0
+            lost = has_nan & (nan_tile != 0)
+            if lost:
+                scales[j] = NAN_BITS
+            if has_nan:
+                cuda.atomic.add(counts, NAN_TILES, u64(1))
+            if (specials[j] & HAS_INFINITY) != 0:
+                cuda.atomic.add(counts, INFINITE_TILES, u64(1))
+            if (tops[j] == word(0)) & (not lost):
+                cuda.atomic.add(counts, ZERO_TILES, u64(1))
             scale = real(u32(scales[j]).view(f32))
             factor = scale if applied == BY_SCALE else real(real(1) / scale)
             factors[j] = real(factor).view(word)

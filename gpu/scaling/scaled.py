@@ -255,7 +255,7 @@ def _targets(out: Scaled | None, job: Job, given: bool) -> tuple[Scaled, Targets
         zero_points, zero_words = array("zero_points", grid, element.storage)
     if scaling.tensor_scale and not given:
         tensor, tensor_words = job.array((1,), np.float32)
-    counts, count_words = (None, nothing) if given else job.array((COUNTERS,), np.int64)
+    counts, count_words = job.array((COUNTERS,), np.int64)
     result = Scaled(
         codes, scales, element, scaling, scale_codes=scale_codes, tensor_scale=tensor, zero_points=zero_points,
         counts=counts,

@@ -14,24 +14,23 @@ from hypothesis import given, settings
 import fpsim as fp
 from fpsim.formats.named import ALIASES, DTYPES, NAMED, names, p3109
 from fpsim.testing import assert_bits_equal
-from tests.kit.processes import ROOT, python
+from tests.kit.processes import python
+from tests.kit.published import p3109_tables
 from tests.kit.samples import NARROW, P3109, STRANGE, formats, p3109_names
 from tests.oracles import casts
 
 Array = npt.NDArray[Any]
-P3109_TABLES = ROOT.parent / "shared" / "vectors" / "p3109_values.npz"
 every_dtype = pytest.mark.parametrize("fmt", DTYPES, ids=str)
 
 
 # ---- published tables
 
 
-@pytest.mark.skipif(not P3109_TABLES.exists(), reason="the published P3109 tables are not beside the repository")
 def test_the_p3109_tables_are_those_that_the_working_group_publishes() -> None:
-    with np.load(P3109_TABLES) as published:
-        assert len(published.files) == sum(2 * (2 * k - 1) for k in range(3, 11))
-        for name in published.files:
-            assert_bits_equal(fp.format(name).table(), published[name])
+    published = p3109_tables()
+    assert len(published) == sum(2 * (2 * k - 1) for k in range(3, 11))
+    for name, values in published.items():
+        assert_bits_equal(fp.format(name).table(), values)
 
 
 @pytest.mark.parametrize("name", p3109_names(within_float64=True))

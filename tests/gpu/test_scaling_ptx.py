@@ -57,7 +57,9 @@ for width, word, real in ((32, u32, f32), (64, u64, f64)):
         signature = arrays(word, word, i64, word, word, u32)
         kernels[f"tops {width} {affine}"] = tile_kernels.tops_kernel(width, False, affine), signature
     kernels[f"spread {width}"] = scale_kernels.spread_kernel(width), arrays(word, word)
-    kernels[f"given {width}"] = scale_kernels.given_kernel(width, BY_INVERSE), arrays(u32, word)
+    kernels[f"given {width}"] = (
+        scale_kernels.given_kernel(width, BY_INVERSE), arrays(word, u32, u32, word, u64) + (i64,),
+    )
     signature = arrays(word, word, u8) + (i64, i64) + arrays(word)
     kernels[f"zero points {width}"] = scale_kernels.zero_points_kernel(width, 0, BY_SCALE), signature
     signature = arrays(word, u32, real, real) + (i64, i64) + arrays(real, u32, u64)

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 import pytest
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
-from tests.kit.processes import ROOT
+from tests.kit.published import recorded
 from tests.oracles.matrix_units import Rows, dot_add_rows
 
-Array = npt.NDArray[Any]
-
-VECTORS = ROOT.parent / "shared" / "vectors"  # its README.md names the origin; the files are not the project's to copy
 UNITS = {
     "V100_f16_f32": "volta_f16_f32",
     "V100_f16_f16": "volta_f16_f16",
@@ -47,15 +40,6 @@ UNITS = {
     "B200_e5m2_f16": "blackwell_mma_e5m2_f16",
 }
 every_set = pytest.mark.parametrize("name", UNITS)
-
-
-def recorded(name: str) -> tuple[Rows, Array]:
-    """Operands and results of a set."""
-    file = VECTORS / f"hw_{name}.npz"
-    if not file.exists():
-        pytest.skip(f"no record of real hardware at {file}")
-    with np.load(file) as arrays:
-        return Rows(arrays["a_bits"], arrays["b_bits"], arrays["c_bits"]), arrays["d_bits"]
 
 
 @every_set

@@ -19,11 +19,12 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 class Encoded(NamedTuple):
-    """What encoding gives: codes of the array's shape, two float32 numbers per tile."""
+    """What encoding gives: codes of the array's shape, two float32 numbers per tile, and what tiles there are."""
 
     codes: Array
     steps: Array
     lows: Array
+    counts: Array  # of tiles: zero, with NaN, with Inf, clamped from below, from above
 
 
 def tiles(shape: tuple[int, ...], block: tuple[int, int]) -> Iterator[tuple[tuple[int, int], tuple[slice, slice]]]:
@@ -77,20 +78,25 @@ def encode(x: Array, bits: int, block: tuple[int, int], nan_is_max: bool = False
     """Codes, steps and lows of a two-dimensional array."""
     codes = np.zeros(x.shape, np.uint8 if bits <= 8 else np.uint16)
     steps, lows = np.zeros((2, *grid(x.shape, block)), np.float32)
+    zero_tiles = nan_tiles = infinite_tiles = 0
     for place, where in tiles(x.shape, block):
         tile = [float(value) for value in x[where].ravel()]
+        infinite_tiles += any(math.isinf(value) for value in tile)
+        empty = all(value == 0 or not math.isfinite(value) for value in tile)
         if any(math.isnan(value) for value in tile):
+            nan_tiles += 1
             if not nan_is_max:
                 steps[place] = lows[place] = np.nan
                 continue
             tile = [math.inf if math.isnan(value) else value for value in tile]
+        zero_tiles += empty
         steps[place], lows[place] = parameters([abs(value) for value in tile], bits)
         of = levels(bits, float(steps[place]), float(lows[place]))
         if steps[place] == 0:
             of = of[:2]
         numbers = [nearest(abs(value), of) + (math.copysign(1, value) < 0) * 2 ** (bits - 1) for value in tile]
         codes[where] = np.reshape(numbers, codes[where].shape)
-    return Encoded(codes, steps, lows)
+    return Encoded(codes, steps, lows, np.array([zero_tiles, nan_tiles, infinite_tiles, 0, 0]))
 
 
 def decode(encoded: Encoded, bits: int, block: tuple[int, int]) -> Array:

@@ -45,7 +45,7 @@ class Expected:
 
     codes: Array
     scales: Array  # float32
-    scale_codes: Array  # of the scale format's storage dtype
+    scale_codes: Any  # of the scale format's storage dtype; None where scales are given
     tensor_scale: Any  # a float32, or None with one level
     zero_points: Array | None
     sizes: tuple[int, ...]  # of a tile, along every axis
@@ -232,6 +232,7 @@ class Tile(NamedTuple):
     amax: Real  # of its finite elements, Inf where that propagates
     has_nan: bool
     has_infinity: bool
+    is_zero: bool  # as far as it is finite
 
 
 def look_at(values: Array, scaling: Any, real: Any) -> Tile:
@@ -241,7 +242,7 @@ def look_at(values: Array, scaling: Any, real: Any) -> Tile:
     has_infinity = bool(np.isinf(values).any())
     if has_infinity and scaling.infinity == "propagate":
         amax = real(math.inf)
-    return Tile(amax, bool(np.isnan(values).any()), has_infinity)
+    return Tile(amax, bool(np.isnan(values).any()), has_infinity, not magnitudes.any())
 
 
 def one_level(tile: Tile, fmt: Any, scaling: Any, real: Any, report: Report) -> Step:
@@ -314,6 +315,18 @@ def two_levels(tile: Tile, tensor: TensorScale, fmt: Any, scaling: Any, real: An
     return Step(b, scale, real(b) * t)
 
 
+# ---- given scales
+
+
+def given(tile: Tile, s: Real, scaling: Any, real: Any) -> Step:
+    """The step of a tile whose scale the caller gives."""
+    if tile.has_nan and scaling.nan == "tile":
+        return Step(math.nan, math.nan, real(math.nan))
+    if scaling.division == "multiply" or scaling.quotient == "1/(max/amax)":
+        return Step(s, s, real(1) / real(s), multiply=True)
+    return Step(s, s, real(s))
+
+
 # ---- integers
 
 
@@ -341,26 +354,31 @@ def integer_codes(ratio: Array, fmt: Any, rounding: str) -> Array:
     return np.where(np.isnan(codes), most, codes).astype(np.int8)
 
 
-def encode_with_zero_points(y: Array, fmt: Any, scaling: Any, rounding: str, real: Any, found: Expected) -> None:
-    """Scales, zero points and codes of tiles that need not be symmetric."""
+def encode_with_zero_points(
+    y: Array, fmt: Any, scaling: Any, rounding: str, real: Any, found: Expected, scales: Any
+) -> None:
+    """Scales, zero points and codes of tiles that need not be symmetric; scales: those that are given, or None."""
     low, high = RANGES[fmt.name]
     dtype = np.dtype(np.int8 if low < 0 else np.uint8)
     found.codes, found.zero_points = np.zeros(y.shape, dtype), np.zeros(found.scales.shape, dtype)
     for index, where in tiles(y.shape, found.sizes):
         values = np.asarray(y[where])
         tile = look_at(values, scaling, real)
-        count_tile(tile, scaling, found.report)
+        count_tile(tile, scaling, found.report, scales is not None)
         finite = values[np.isfinite(values)]
         least, most = (real(bound(finite, initial=0)) for bound in (np.min, np.max))
         if tile.has_nan and scaling.nan == "tile":
             found.scales[index], found.zero_points[index], found.codes[where] = math.nan, low, high
             continue
         s, z = 1.0, low
-        if tile.amax != 0:
-            spread = min(most - least, np.finfo(real).max)
-            s = held_scale(float(real(spread) / real(high - low)), False, scaling, found.report)
+        if scales is not None:
+            s = float(scales[index])
+        elif tile.amax != 0 and not (tile.has_infinity and scaling.infinity == "one"):
+            unbounded = bool(np.isinf(tile.amax))
+            spread = real(math.inf) if unbounded else min(most - least, np.finfo(real).max)
+            s = held_scale(float(real(spread) / real(high - low)), unbounded, scaling, found.report)
         step = by_scale(s, scaling, real)
-        if tile.amax != 0:
+        if finite.any():
             z = int(np.clip(low - whole(apply(np.asarray(least), step), "nearest_even"), low, high))
         codes = np.clip(whole(apply(values, step), rounding) + z, low, high)
         found.scales[index], found.zero_points[index] = s, z
@@ -377,10 +395,13 @@ def apply(values: Array, step: Step) -> Array:
     return signed
 
 
-def count_tile(tile: Tile, scaling: Any, report: Report) -> None:
+def count_tile(tile: Tile, scaling: Any, report: Report, is_given: bool = False) -> None:
     """Count the kinds of a tile."""
     report.nan_tiles += tile.has_nan
     report.infinite_tiles += tile.has_infinity
+    if is_given:
+        report.zero_tiles += tile.is_zero and not (tile.has_nan and scaling.nan == "tile")
+        return
     has_other_scale = (tile.has_nan and scaling.nan == "tile") or (tile.has_infinity and scaling.infinity == "one")
     report.zero_tiles += bool(tile.amax == 0) and not has_other_scale
 
@@ -392,25 +413,32 @@ def encode(
     rounding: str = "nearest_even",
     overflow: str | None = None,
     subnormals: str = "keep",
+    scales: Any = None,
 ) -> Expected:
-    """Codes and scales of an array."""
+    """Codes and scales of an array, or codes with given scales."""
     with np.errstate(all="ignore"):
-        return _encode(np.asarray(x), fmt, scaling, rounding, overflow or scaling.overflow, subnormals)
+        return _encode(np.asarray(x), fmt, scaling, rounding, overflow or scaling.overflow, subnormals, scales)
 
 
-def _encode(x: Array, fmt: Any, scaling: Any, rounding: str, overflow: str, subnormals: str) -> Expected:
+def _encode(x: Array, fmt: Any, scaling: Any, rounding: str, overflow: str, subnormals: str, scales: Any) -> Expected:
     real: Any = np.float64 if x.dtype == np.float64 else np.float32
     y = x.astype(real)
     found = empty(y.shape, scaling)
+    if scales is not None:
+        scales = np.broadcast_to(np.asarray(scales, np.float32), found.scales.shape)
     if not scaling.symmetric:
-        encode_with_zero_points(y, fmt, scaling, rounding, real, found)
-        return with_scale_codes(found, found.scales, scaling)
-    tensor = tensor_scale(y, fmt, scaling, real, found.report) if scaling.tensor_scale else None
+        encode_with_zero_points(y, fmt, scaling, rounding, real, found, scales)
+        return found if scales is not None else with_scale_codes(found, found.scales, scaling)
+    tensor = None
+    if scaling.tensor_scale and scales is None:
+        tensor = tensor_scale(y, fmt, scaling, real, found.report)
     stored = np.zeros(found.scales.shape, np.float64)
     for index, where in tiles(y.shape, found.sizes):
         tile = look_at(np.asarray(y[where]), scaling, real)
-        count_tile(tile, scaling, found.report)
-        if tensor is None:
+        count_tile(tile, scaling, found.report, scales is not None)
+        if scales is not None:
+            step = given(tile, scales[index], scaling, real)
+        elif tensor is None:
             step = one_level(tile, fmt, scaling, real, found.report)
         else:
             step = two_levels(tile, tensor, fmt, scaling, real, found.report)
@@ -421,14 +449,14 @@ def _encode(x: Array, fmt: Any, scaling: Any, rounding: str, overflow: str, subn
     else:
         found.codes = casts.encode_all(found.ratio.reshape(-1), fmt, rounding, overflow, subnormals).reshape(y.shape)
     found.tensor_scale = None if tensor is None else tensor.t
-    return with_scale_codes(found, stored, scaling)
+    return found if scales is not None else with_scale_codes(found, stored, scaling)
 
 
 def empty(shape: tuple[int, ...], scaling: Any) -> Expected:
     """An encoding to fill."""
     sizes = tile_sizes(shape, scaling.block)
     scales = np.zeros(scales_shape(shape, sizes), np.float32)
-    return Expected(np.zeros(0), scales, np.zeros(0), None, None, sizes, np.zeros(shape), Report(tiles=scales.size))
+    return Expected(np.zeros(0), scales, None, None, None, sizes, np.zeros(shape), Report(tiles=scales.size))
 
 
 def with_scale_codes(found: Expected, stored: Array, scaling: Any) -> Expected:

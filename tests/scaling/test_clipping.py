@@ -82,10 +82,8 @@ def test_scaled_elements_are_clipped_where_the_quotient_is_beyond_the_bounds(nam
         numbers = getattr(fmt, "magnitudes", fmt)
         expected = so.encode(x, fmt, scaling, mode, scaling.overflow)
         low, high = bounds(numbers, fp.Rounding[mode.upper()], 32)
-        ratio = expected.ratio
-        if scaling.nan == "tile":
-            scales = so.repeated(expected.scales, x.shape, expected.sizes)
-            ratio = np.where(np.isnan(scales), np.nan, ratio)
+        scales = so.repeated(expected.scales, x.shape, expected.sizes)
+        ratio = np.where(np.isfinite(scales), expected.ratio, np.nan)  # scales of NaN and Inf decode to NaN
         want = (ratio >= low) & (ratio <= high)
         got = kept(x, element, scaling, fp.Rounding[mode.upper()])
         different = np.flatnonzero(got != want)
@@ -94,9 +92,11 @@ def test_scaled_elements_are_clipped_where_the_quotient_is_beyond_the_bounds(nam
 
 def test_given_scales_clip() -> None:
     x = np.array([[1.0, 464.0, 465.0, -928.0, -930.0, np.nan]], np.float32)
-    mode = fp.Rounding.NEAREST_EVEN
-    assert kept(x, fp.E4M3, fp.scalings.ROW, mode, 1.0).tolist() == [[True, True, *[False] * 4]]
-    assert kept(x, fp.E4M3, fp.scalings.ROW, mode, [[2.0]]).tolist() == [[True] * 4 + [False] * 2]
+    mode, by_element = fp.Rounding.NEAREST_EVEN, fp.scalings.ROW.replace(nan="element")
+    assert kept(x, fp.E4M3, by_element, mode, 1.0).tolist() == [[True, True, *[False] * 4]]
+    assert kept(x, fp.E4M3, by_element, mode, [[2.0]]).tolist() == [[True] * 4 + [False] * 2]
+    for fmt in (fp.E4M3, fp.INT8):
+        assert not kept(x, fmt, fp.scalings.ROW, mode, [[2.0]]).any(), "the NaN of a tile is no value to pass"
 
 
 @pytest.mark.parametrize("division", ["divide", "multiply"])
@@ -115,6 +115,24 @@ def test_integers_with_a_zero_point_are_clipped_where_the_sum_is_clamped(fmt: fp
     np.testing.assert_array_equal(got, (sums >= fmt.lowest) & (sums <= fmt.highest))
     assert 0 < got.sum() < got.size
     assert kept(x, fmt, scaling, fp.Rounding.STOCHASTIC, scales, seed=1).sum() >= got.sum()
+
+
+@pytest.mark.parametrize("scaling", [fp.scalings.ROW, fp.scalings.TE_TENSOR, fp.scalings.ROW_POW2], ids=repr)
+def test_float64_beyond_the_largest_scale_is_clipped(scaling: fp.Scaling) -> None:
+    x = np.array([[1e300, 1.0]])
+    assert not np.isfinite(fp.quantize_scaled(x, fp.E4M3, scaling)[0, 0])
+    got = kept(x, fp.E4M3, scaling, fp.Rounding.NEAREST_EVEN)
+    assert got.tolist() == [[False, np.isfinite(fp.quantize_scaled(x, fp.E4M3, scaling)[0, 1])]]
+
+
+def test_what_shares_an_infinite_scale_is_no_value_to_pass_a_gradient_for() -> None:
+    mode, x = fp.Rounding.NEAREST_EVEN, np.array([[np.inf, 1, 2, -np.inf], [1, 2, 3, 0]], np.float32)
+    how = fp.scalings.ROW.replace(infinity="propagate")
+    for fmt, scaling in ((fp.E2M1, how), (fp.INT8, how), (fp.UINT8, how.replace(symmetric=False))):
+        assert kept(x, fmt, scaling, mode).tolist() == [[False] * 4, [True] * 4]
+    # the scale 2**127 makes zeros of them, which are values
+    got = kept(x, fp.E2M1, fp.scalings.ROW_POW2.replace(infinity="propagate"), mode)
+    assert got.tolist() == [[False, True, True, False], [True] * 4]
 
 
 def test_logfmt_clips_nothing_that_is_finite() -> None:

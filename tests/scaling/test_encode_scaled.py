@@ -119,7 +119,7 @@ def compare(q: Any, want: so.Expected) -> None:
 def compare_scales(q: Any, want: so.Expected) -> None:
     """The scales, and their codes where they are not float32."""
     assert_named("scales", q.scales, want.scales)
-    if q.scaling.scale_format == fp.FP32:
+    if q.scaling.scale_format == fp.FP32 or want.scale_codes is None:
         assert q.scale_codes is None
     else:
         assert_named("scale_codes", q.scale_codes, want.scale_codes)
@@ -541,6 +541,52 @@ def test_two_levels_of_scales_are_those_of_the_oracle(scale_format: Any, divisio
                 check(data(), fmt, how)
 
 
+# ---- given scales
+
+
+@pytest.mark.parametrize("nan", ["tile", "element"])
+@presets
+def test_given_scales_encode_as_the_oracle_says(name: str, nan: str) -> None:
+    how = preset(name).replace(nan=nan)
+    sizes = so.tile_sizes(SHAPE, how.block)
+    scales = between(-3, 3, so.scales_shape(SHAPE, sizes), 19)
+    scales = np.where(scales == 0, np.float32(1), np.abs(scales))
+    scales.reshape(-1)[-1] = np.nan if nan == "tile" else 3
+    for data in (normal, zeros, only_zeros, with_nan, with_infinities):
+        for fmt in (fp.E4M3, fp.E2M1, fp.INT8):
+            q = check(data(), fmt, how, scales=scales)
+            assert q.tensor_scale is None
+            assert_bits_equal(fp.quantize_scaled(data(), fmt, how, scales=scales), q.decode())
+
+
+@pytest.mark.parametrize("nan", ["tile", "element"])
+@pytest.mark.parametrize("fmt", INTEGERS, ids=str)
+def test_zero_points_of_given_scales_are_those_of_the_oracle(fmt: Any, nan: str) -> None:
+    for infinity in ("skip", "propagate", "one"):
+        how = scaling(block=(1, 16), symmetric=False, nan=nan, infinity=infinity)
+        for data in (normal, only_zeros, with_nan, with_infinities):
+            check(data(), fmt, how, scales=0.1)
+            check(data().astype(np.float64), fmt, how.replace(division="multiply"), scales=3.0)
+
+
+def test_a_nan_makes_its_tile_nan_with_given_scales_too() -> None:
+    """Integers have no NaN: the scale says it."""
+    x = np.array([[np.nan, 1, -2], [3, 4, 5]], np.float32)
+    q = fp.encode_scaled(x, "int8", fp.scalings.ROW, scales=0.5)
+    assert_bits_equal(q.decode(), np.array([[np.nan] * 3, [3, 4, 5]], np.float32))
+    assert_bits_equal(q.scales, np.array([[np.nan], [0.5]], np.float32))
+    assert q.report.nan_tiles == 1
+    element = fp.quantize_scaled(x, "int8", fp.scalings.ROW.replace(nan="element"), scales=0.5)
+    assert_bits_equal(element, np.array([[63.5, 1, -2], [3, 4, 5]], np.float32))
+
+
+def test_arrays_of_given_scales_stay_as_they_are() -> None:
+    x, scales = with_nan(), np.ones((3, 3), np.float32)
+    fp.encode_scaled(x, "e4m3", scales=scales)
+    fp.quantize_scaled(x, "e4m3", scales=scales)
+    assert_bits_equal(scales, np.ones((3, 3), np.float32))
+
+
 # ---- integers
 
 
@@ -692,6 +738,42 @@ def test_a_tile_with_inf_has_scale_1_where_that_is_the_rule(rule: str, fmt: str)
     how = fp.Scaling(block=(1, 4), infinity="one", overflow="saturate", **words)
     x = np.array([[np.inf, 1, 2, 3, 4, 5, 6, 7]], np.float32)  # ceil gave 2: 448 / 256 lies above a power of two
     assert fp.encode_scaled(x, fmt, how).scales[0, 0] == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"quotient": "amax*(1/max)"},  # gave 1 - 2**-24: the largest BF16 times its rounded inverse
+        {"quotient": "amax*(1/max)", "division": "multiply"},
+        {"amax_floor": 1e6},
+        {"amax_floor": 1e6, "quotient": "1/(max/amax)"},
+        {"smallest_scale": 4.0, "scale_format": "e8m0"},
+        {"smallest_scale": 4.0, "scale_format": "bf16", "division": "multiply"},
+    ],
+    ids=str,
+)
+def test_no_other_field_moves_the_scale_1_of_a_tile_with_inf(changes: dict[str, Any]) -> None:
+    how = scaling(block=(1, 8), infinity="one", **changes)
+    for fmt in (fp.BF16, fp.E4M3, fp.INT8):
+        for data in (with_infinities(), with_infinities().astype(np.float64)):
+            assert check(data, fmt, how).scales[0, 0] == 1
+
+
+@pytest.mark.parametrize("infinity", ["skip", "propagate", "one"])
+@pytest.mark.parametrize("nan", ["tile", "element"])
+def test_specials_of_integers_with_a_zero_point_are_treated_as_the_fields_say(nan: str, infinity: str) -> None:
+    for scale_format in (fp.FP32, fp.E8M0, fp.BF16):
+        how = scaling(block=(1, 16), symmetric=False, nan=nan, infinity=infinity, scale_format=scale_format)
+        for data in SPECIALS:
+            for fmt in INTEGERS:
+                check(data(), fmt, how)
+
+
+@pytest.mark.parametrize(("nan", "zero_tiles"), [("tile", 2), ("element", 3)])
+def test_the_report_of_logfmt_counts_tiles_of_zeros_nan_and_inf(nan: str, zero_tiles: int) -> None:
+    x = np.array([[0, -0.0], [np.inf, 1], [np.nan, 1], [np.inf, np.nan], [np.inf, 0], [2, 3]], np.float32)
+    report = fp.encode_scaled(x, fp.LogFMT(8), fp.scalings.ROW.replace(nan=nan)).report
+    assert asdict(report) == asdict(so.Report(6, zero_tiles=zero_tiles, nan_tiles=2, infinite_tiles=3))
 
 
 @pytest.mark.parametrize("scale_format", [fp.E4M3, fp.BF16])

@@ -165,6 +165,15 @@ def test_nvfp4_scales_and_codes_are_those_of_torchao(data: Callable[[], Array]) 
     assert_bits_equal(q.codes, codes_of(mx_kernels.unpack_uint4(packed)).reshape(q.codes.shape))
 
 
+@pytest.mark.parametrize("amax", [1e-36, 1e-38])
+def test_nvfp4_of_torchao_differs_where_its_tensor_scale_falls_below_the_normal_numbers(amax: float) -> None:
+    x = (normal() / np.abs(normal()).max() * amax).astype(np.float32)
+    t = nvfp4_tensor.per_tensor_amax_to_scale(torch.from_numpy(x).abs().max())
+    q = fp.encode_scaled(x, fp.E2M1, fp.scalings.TORCHAO_NVFP4)
+    assert t.item() < 2.0**-126 == q.tensor_scale
+    assert q.report.clamped_low > 0
+
+
 # ---- torchao, float8 training
 
 
@@ -217,6 +226,18 @@ def test_blockwise_float8_is_that_of_torchao(preset: str, function: str, data: C
     x = data()
     codes, scales = blockwise(function)(torch.from_numpy(x))
     assert_encodes_alike(x, fp.E4M3, getattr(fp.scalings, preset), codes, scales)
+
+
+def test_128x1_of_torchao_differs_in_bfloat16_below_the_floor() -> None:
+    for amax, same in ((1e-11, True), (1e-13, False)):
+        x = torch.from_numpy(normal()[:128, :128] * np.float32(amax)).to(torch.bfloat16)
+        x[0] = 0.5 * amax
+        _, scales = blockwise("torch_blockwise_scale_act_quant_rhs")(x)
+        got = fp.encode_scaled(x, fp.E4M3, fp.scalings.TORCHAO_128X1).scales
+        want = scales.numpy().reshape(got.shape)
+        assert np.array_equal(got, want) == same
+        if not same:  # torchao's floor is a bfloat16
+            assert_bits_equal(want, np.full_like(want, 1 / np.float32(448 / torch.tensor(1e-12).bfloat16().item())))
 
 
 # ---- DeepGEMM, deep_gemm/utils/math.py, written out for one block shape

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import fpsim as fp
 from fpsim.runtime.threads import SMALLEST
+from fpsim.scaling.file import save
 from fpsim.scaling.report import ScaleCounts
 from fpsim.scaling.states.delayed import DelayedScaling
 from fpsim.scaling.states.periodic import OnlineScaling, PeriodicScaling
@@ -217,6 +218,32 @@ def test_periodic_scales_are_those_of_encode_scaled(name: str) -> None:
         assert state.last.recalibrations == (step % 3 == 0)
         assert state.scales is not None
         assert_bits_equal(state.scales, found)
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("nan", ["tile", "element"])
+@pytest.mark.parametrize("name", ["TENSOR", "TILE_1X128", "TE_TENSOR"])
+def test_a_nan_between_recalibrations_spoils_its_tile_and_no_later_step(name: str, nan: str, back: bool) -> None:
+    scaling = getattr(fp.scalings, name).replace(nan=nan)
+    clean = np.arange(1, 201, dtype=np.float32).reshape(1, 200)
+    spoilt = clean.copy()
+    spoilt[0, 150], spoilt[0, 160], spoilt[0, 1] = np.nan, 1e6, 1e-9
+    state = PeriodicScaling("int8", scaling, every=3)
+    run = state.quantize if back else lambda x: state.encode(x).decode()
+    want = run(clean)
+    scales = state.scales
+    got = run(spoilt)
+    lost = np.zeros((1, 200), bool)
+    if nan == "tile":
+        lost[0, 128 if name == "TILE_1X128" else 0 :] = True
+    else:
+        lost[0, 150] = False
+        assert got[0, 150] == got[0, 160] == 127 * (scales.ravel()[-1] if scales is not None else 0)
+    assert np.isnan(got[lost]).all()
+    assert np.isfinite(got[~lost]).all()
+    # what a NaN spoilt is neither saturated nor underflowed
+    assert (state.last.saturated, state.last.underflowed) == (int(not lost[0, 160]), int(not lost[0, 1]))
+    assert_bits_equal(run(clean), want)
 
 
 def saturated_by_growth(every: int, growth: float, steps: int) -> tuple[list[int], list[int]]:
@@ -621,6 +648,12 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"state.npz must hold what DelayedScaling.save wrote; got PeriodicScaling"):
         DelayedScaling.load(path)
     fp.encode_scaled(f32([1]), "e4m3").save(path)
+    with pytest.raises(ValueError, match=r"OnlineScaling.save wrote; got Scaled. Load it with the class"):
+        OnlineScaling.load(path)
+    OnlineScaling(fp.E4M3).save(path)
+    with pytest.raises(ValueError, match=r"state.npz must hold what Scaled.save wrote; got OnlineScaling. Load"):
+        fp.Scaled.load(path)
+    save(path, {"x": f32([1])}, {})
     with pytest.raises(ValueError, match="got something else"):
         OnlineScaling.load(path)
     with pytest.raises(ValueError, match=r"must end in .npz or .safetensors"):

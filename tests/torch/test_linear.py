@@ -117,6 +117,16 @@ def test_only_gradients_that_are_wanted_are_computed() -> None:
     assert layer.bias.grad is not None
 
 
+def test_a_numpy_integer_is_a_seed() -> None:
+    for seed in (np.int64(3), np.uint64(2**64 - 1)):
+        recipe = ft.LinearRecipe("e4m3", rounding="stochastic", seed=seed)
+        assert recipe == ft.LinearRecipe("e4m3", rounding="stochastic", seed=int(seed))
+        assert type(recipe.seed) is int
+    for bad in (np.int64(-1), np.float32(3), np.True_):
+        with pytest.raises(ValueError, match=r"seed must be an integer in 0 .. 2\*\*64 - 1; got"):
+            ft.LinearRecipe(seed=bad)
+
+
 def test_stochastic_gradients_follow_from_seed_name_and_step() -> None:
     def gradients(recipe: Any, name: str, steps: int) -> list[Any]:
         layer, x, dy = layer_and_data(recipe)

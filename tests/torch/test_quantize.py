@@ -173,6 +173,13 @@ def test_the_gradient_is_zero_where_given_scales_clip_and_beyond_the_format() ->
         assert gradient(ft.fake_quantize(wild, "e4m3", overflow=overflow), wild, dy).tolist() == [float("inf"), 0, 0, 0]
 
 
+@pytest.mark.parametrize("nan", ["tile", "element"])
+def test_no_gradient_passes_an_infinity_or_nan_that_logfmt_turns_into_a_level(nan: str) -> None:
+    x = torch.tensor([[1.0, 2, float("inf"), -float("inf")], [1, 2, float("nan"), 0]], requires_grad=True)
+    y = ft.fake_quantize(x, fp.LogFMT(8), fp.scalings.ROW.replace(nan=nan))
+    assert gradient(y, x).tolist() == [[1, 1, 0, 0], [1, 1, 0, 1] if nan == "element" else [0, 0, 0, 0]]
+
+
 def test_integers_mask_what_torch_masks() -> None:
     x, scale, zero = tensor(), 0.07, 3
     reference = x.clone().requires_grad_()
@@ -236,6 +243,43 @@ def test_casts_without_a_gradient_say_so() -> None:
     with pytest.raises(RuntimeError, match="a cast has no gradient; got a backward pass"):
         ft.quantize(x, "e4m3").sum().backward()
     assert not ft.encode(x, "e4m3").requires_grad
+
+
+FORWARD = {
+    "fake_quantize": lambda x: ft.fake_quantize(x, "e4m3", fp.scalings.ROW),
+    "quantize": lambda x: ft.quantize(x, "e4m3"),
+    "quantize_scaled": lambda x: ft.quantize_scaled(x, "e4m3"),
+    "QuantLinear": ft.QuantLinear(4, 2, recipe=ft.MXFP8),
+}
+# torch warns of its own torch.jit.script where it first enters forward mode
+ignoring_torch = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+
+
+@ignoring_torch
+@pytest.mark.parametrize("name", FORWARD)
+def test_forward_mode_is_refused_rather_than_zero(name: str) -> None:
+    function, x = FORWARD[name], torch.ones(3, 4)
+    message = f"{name} has no derivative in forward mode; got (x|input) with a tangent. Use reverse mode"
+    for differentiated in (function, torch.func.vmap(function)):
+        with pytest.raises(RuntimeError, match=message):
+            torch.func.jvp(differentiated, (x,), (x,))
+    with pytest.raises(RuntimeError, match=message):
+        torch.func.jacfwd(function)(x)
+    with torch.autograd.forward_ad.dual_level():
+        with pytest.raises(RuntimeError, match=message):
+            function(torch.autograd.forward_ad.make_dual(x, x))
+        assert function(x).shape == function(torch.ones(3, 4)).shape  # without a tangent
+    assert torch.equal(torch.func.vmap(function)(x), function(x))
+
+
+@ignoring_torch
+def test_tangents_of_parameters_are_refused_too() -> None:
+    layer: Any = FORWARD["QuantLinear"]
+    weight = layer.weight.detach()
+    with torch.autograd.forward_ad.dual_level():
+        dual = {"weight": torch.autograd.forward_ad.make_dual(weight, weight)}
+        with pytest.raises(RuntimeError, match="QuantLinear has no derivative in forward mode; got weight with a"):
+            torch.func.functional_call(layer, dual, (torch.ones(3, 4),))
 
 
 # ---- operators

@@ -28,20 +28,41 @@ def look_kernel(width: int) -> Any:
     mask = word((1 << (width - 1)) - 1)
     infinity = word(0x7F800000 if width == 32 else 0x7FF0000000000000)
 
+    @scalar
+    def among_specials(part: Any) -> Any:
+        """The highest finite magnitude of a part of a tile, and what else it holds."""
+        highest, infinite, nan = word(0), 0, 0
+        for i in range(part.size):
+            magnitude = word(part[i] & mask)
+            highest = max(highest, magnitude if magnitude < infinity else word(0))
+            infinite |= int(magnitude == infinity)
+            nan |= int(magnitude > infinity)
+        return highest, (HAS_INFINITY if infinite else 0) | (HAS_NAN if nan else 0)
+
+    @scalar
+    def of_columns(row: Any, tops: Any, specials: Any) -> None:
+        """The same for tiles of one column each."""
+        for i in range(row.size):
+            magnitude = word(row[i] & mask)
+            tops[i] = max(tops[i], magnitude if magnitude < infinity else word(0))
+            specials[i] |= (HAS_INFINITY if magnitude == infinity else 0) | (HAS_NAN if magnitude > infinity else 0)
+
     def look(matrix: Any, tops: Any, specials: Any, rows: int, columns: int, top: int, left: int) -> None:
         height, length = matrix.shape
         for r in range(height):
             band = (top + r) // rows
+            if columns == 1:
+                of_columns(matrix[r], tops[band, left : left + length], specials[band, left : left + length])
+                continue
             for j in range(left // columns, (left + length + columns - 1) // columns):
                 part = matrix[r, max(j * columns - left, 0) : min((j + 1) * columns - left, length)]
-                highest, infinite, nan = word(0), 0, 0
+                highest = word(0)
                 for i in range(part.size):
-                    magnitude = word(part[i] & mask)
-                    highest = max(highest, magnitude if magnitude < infinity else word(0))
-                    infinite |= int(magnitude == infinity)
-                    nan |= int(magnitude > infinity)
+                    highest = max(highest, word(part[i] & mask))
+                if highest >= infinity:  # rare, so that the loop above is all that there is to most tiles
+                    highest, found = among_specials(part)
+                    specials[band, j] |= found
                 tops[band, j] = max(tops[band, j], highest)
-                specials[band, j] |= (HAS_INFINITY if infinite else 0) | (HAS_NAN if nan else 0)
 
     return kernel(look)
 

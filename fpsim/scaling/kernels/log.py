@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.core.tile_scale import INFINITE_TILES, NAN_TILES, ZERO_TILES
 from fpsim.runtime.compile import kernel, scalar
 
 u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
@@ -146,10 +147,11 @@ def _round_signed(x: Any) -> Any:
 
 @cache
 def encode_kernel(width: int) -> Any:
-    """The loop `(values, codes, steps, lows, block_rows, block_columns, level_count, nan_is_max)`.
+    """The loop `(values, codes, steps, lows, counts, block_rows, block_columns, level_count, nan_is_max)`.
 
     values: 2-D, float32 or float64 by width; codes: the same shape, integers of the format's storage.
     steps, lows: 2-D float32, one number per tile of block_rows x block_columns elements; the last ones may be smaller.
+    counts: of tiles, raised, by the numbers of core/tile_scale.py.
     nan_is_max: a NaN becomes the tile's largest level; else it makes step and low NaN, and all codes 0.
     """
     word: Any = u32 if width == 32 else u64
@@ -161,15 +163,16 @@ def encode_kernel(width: int) -> Any:
 
     @scalar
     def spread(tile: Any) -> Any:
-        """The smallest (Inf for none) and largest (0) magnitude that is finite and not 0, and the largest of all."""
-        smallest, largest, top = infinity, nothing, nothing
+        """The smallest (Inf for none) and largest (0) magnitude that is finite and not 0; whether there is Inf, NaN."""
+        smallest, largest, has_infinity, has_nan = infinity, nothing, False, False
         for i in range(tile.shape[0]):
             for j in range(tile.shape[1]):
                 bits = word(tile[i, j] & magnitude)
                 smallest = min(smallest, bits if bits != nothing else infinity)
                 largest = max(largest, bits if bits < infinity else nothing)
-                top = max(top, bits)
-        return smallest, largest, top
+                has_infinity |= bits == infinity
+                has_nan |= bits > infinity
+        return smallest, largest, has_infinity, has_nan
 
     @scalar
     def encode_tile(tile: Any, codes: Any, low: Any, step: Any, level_count: Any) -> None:
@@ -206,18 +209,22 @@ def encode_kernel(width: int) -> Any:
                 codes[i, j] = k + sign_bit if negative else k
 
     def encode(
-        values: Any, codes: Any, steps: Any, lows: Any, rows: Any, columns: Any, level_count: Any, nan_is_max: Any
-    ) -> None:
+        values: Any, codes: Any, steps: Any, lows: Any, counts: Any, rows: Any, columns: Any, level_count: Any,
+        nan_is_max: Any,
+    ) -> None:  # fmt: skip
         bits = values.view(word)
         for r in range(steps.shape[0]):
             for c in range(steps.shape[1]):
                 tile = bits[r * rows : (r + 1) * rows, c * columns : (c + 1) * columns]
                 target = codes[r * rows : (r + 1) * rows, c * columns : (c + 1) * columns]
-                smallest, largest, top = spread(tile)
-                if top > infinity and not nan_is_max:
+                smallest, largest, has_infinity, has_nan = spread(tile)
+                counts[NAN_TILES] += int(has_nan)
+                counts[INFINITE_TILES] += int(has_infinity)
+                if has_nan and not nan_is_max:
                     steps[r, c] = lows[r, c] = np.nan
                     target[:, :] = 0
                     continue
+                counts[ZERO_TILES] += int(largest == nothing)
                 low = step = f64(0.0)
                 if largest != nothing:
                     high = log2(largest)

@@ -107,6 +107,7 @@ class DelayedScaling(_ScaleState):
         return cast if cast.get("overflow") is not None else {**cast, "overflow": "saturate"}
 
     def _run(self, step: steps.Step, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
+        from fpsim.scaling.look import look
         from fpsim.scaling.states import steps
 
         grid = tiling(step.source.shape, self.scaling.block).grid
@@ -114,7 +115,7 @@ class DelayedScaling(_ScaleState):
         history = self._arrays["amax_history"] if self._arrays else np.zeros((self.history, *grid), np.float32)
         run = steps.quantize_with_factors if back else steps.encode_with_factors
         result = run(step.source, self.fmt, self.scaling, steps.inverse(factors), factors, **step.keywords)
-        newest = steps.newest(*steps.look(step)).reshape(grid)
+        newest = steps.newest(*look(step.job())).reshape(grid)
         history, encode_scales, computed = self._updated(history, factors, newest)
         return result, factors, {"amax_history": history, "encode_scales": encode_scales}, computed
 

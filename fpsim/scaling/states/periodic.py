@@ -21,7 +21,7 @@ class PeriodicScaling(_ScaleState):
 
     Steps 0, N, 2N, ... are those of `fpsim.encode_scaled(x, fmt, scaling)`; the steps after them are those of
     `fpsim.encode_scaled(x, fmt, scaling, scales=scales)`. Whatever the scales are is used for N steps: NaN, where
-    nan="tile" and the tile had one, or 1, where it was all zeros.
+    nan="tile" and the tile had one, or 1, where it was all zeros. A NaN in between spoils its tile in that step alone.
 
     Args:
       fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.

@@ -237,9 +237,10 @@ class _ScaleState:
 
         arrays, header = load(path)
         if header.get("class") != cls.__name__:
+            other = "Scaled" if "report" in header else "something else"
             raise ValueError(
                 f"{os.fspath(path)} must hold what {cls.__name__}.save wrote; "
-                f"got {header.get('class', 'something else')}. Load it with the class that saved it."
+                f"got {header.get('class', other)}. Load it with the class that saved it."
             )
         try:
             found = cls(element_from(header["fmt"]), scaling_from(header["scaling"]), **header["options"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -17,14 +16,14 @@ from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
-from fpsim.scaling import run_tiles as stages
 from fpsim.scaling.encode import (
     arithmetic_width,
     checked,
     decodes_in_one_pass,
     element_options_of,
 )
-from fpsim.scaling.kernels.counts import count_kernel, look_kernel
+from fpsim.scaling.kernels.counts import count_kernel
+from fpsim.scaling.look import look, over_job, ruled
 from fpsim.scaling.plan import element_plan, scale_plan
 from fpsim.scaling.run_tiles import Job, run_scales, settle_tensor
 from fpsim.scaling.scaled import Scaled, encode_scaled, quantize_scaled
@@ -101,7 +100,7 @@ def found(step: Step, *, back: bool) -> tuple[Any, Array, Array]:
     run = quantize_scaled if back else encode_scaled
     result = run(step.source, step.element, step.scaling, **step.keywords)
     job = step.job()
-    tops, specials = look(step)
+    tops, specials = look(job)
     counts = np.zeros(5, np.int64)
     tensor = settle_tensor(job, counts)
     scales = np.empty(tops.size, np.float32)
@@ -119,29 +118,11 @@ def given_factors(step: Step, scales: Array) -> Array:
 
     job = step.job()
     real: Any = np.float32 if job.width == 32 else np.float64
+    grid = scales.reshape(job.tiling.tiles)
     with ieee_arithmetic(), np.errstate(all="ignore"):
-        wide: Array = scales.astype(real)
+        wide: Array = ruled(job, grid).astype(real)
         inverse: Array = real(1) / wide
     return wide if job.plan.applied == BY_SCALE else inverse
-
-
-def look(step: Step) -> tuple[Array, Array]:
-    """(bits of the finite amax, flags of NaN and Inf) of every tile, batch x bands x tiles."""
-    job = step.job()
-    word: Any = np.uint32 if job.width == 32 else np.uint64
-    loop = look_kernel(job.width)
-    tops, specials = np.zeros(job.tiling.tiles, word), np.zeros(job.tiling.tiles, np.uint8)
-
-    def begin() -> tuple[Array, Array]:
-        return np.zeros(job.tiling.tiles[1:], word), np.zeros(job.tiling.tiles[1:], np.uint8)
-
-    def work(matrix: Array, corner: tuple[int, int, int], part_result: tuple[Array, Array]) -> None:
-        loop(matrix, *part_result, job.tiling.tile_rows, job.tiling.tile_columns, *corner[1:])
-
-    for batch, (some_tops, some_specials) in _over_parts(job, begin, work):
-        np.maximum(tops[batch], some_tops, out=tops[batch])
-        np.bitwise_or(specials[batch], some_specials, out=specials[batch])
-    return tops, specials
 
 
 def newest(tops: Array, specials: Array) -> Array:
@@ -176,26 +157,8 @@ def count(step: Step, factors: Array) -> tuple[int, int]:
         batch, top, left = corner
         loop(matrix, factors[batch], *size, top, left, job.first(batch, top, left), stride, *seed, fields, part_counts)
 
-    total = sum((part_counts for _, part_counts in _over_parts(job, begin, work)), begin())
+    total = sum((part_counts for _, part_counts in over_job(job, begin, work)), begin())
     return int(total[0]), int(total[1])
-
-
-def _over_parts(job: Any, begin: Callable[[], Any], work: Callable[..., None]) -> list[tuple[int, Any]]:
-    """(batch, result) of parts of an array; `work(matrix, corner, result)` adds to what `begin` returns."""
-
-    results: list[tuple[int, Any]] = []
-
-    def look(part: Any) -> None:
-        part_result = begin()
-        with ieee_arithmetic(), wrapping():
-            for piece in stages.pieces(job, part, (1, 1)):
-                corner = (piece.batch, piece.rows[0], piece.columns[0])
-                work(stages.load(job, piece.of(job.source)), corner, part_result)
-        results.append((part.batch, part_result))
-
-    for batch in range(job.tiling.batch):
-        stages.over_parts(stages.Place(batch, (0, job.tiling.rows), (0, job.tiling.columns)), (1, 1), look)
-    return results
 
 
 def inverse(encode_scales: Array) -> Array:

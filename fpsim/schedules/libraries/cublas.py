@@ -122,9 +122,10 @@ def cublas(
       merge: REDUCTION_SCHEME: 2 "compute_type" (the default), 4 "output_type", 0 "none" and 1 "in_place" for
         "cutlass"; "serial" (the default) or "pairwise" (CUSTOM_OPTION 1) for "xmma".
       fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM: FP8 sums stay in the tensor cores' accumulator.
-      stages: STAGES_ID of "cutlass", which fixes block_k and step.
-      block_k, step: terms of a tile and of an instruction of "cutlass", where stages is not given.
-      option: CUSTOM_OPTION of "gemm_sn" and "gemv".
+      stages: STAGES_ID of "cutlass", 0, 7 to 20 or 25, which fixes block_k and step.
+      block_k, step: terms of a tile (32 by default, 64 or 128) and of an instruction (16 by default, or 8) of
+        "cutlass", where stages is not given.
+      option: CUSTOM_OPTION of "gemm_sn", 0 (the default) or 1, and of "gemv", which has no default.
       scale_order: of "block_scaled": "a_first" or "b_first"; None is TransformerEngine's: the side with a scale per
         row first, a's if both have one.
       tail_loss: nvjet's split-K leaves the last terms out for some K, as cuBLASLt 12.8.5 and 13.1.1 do.

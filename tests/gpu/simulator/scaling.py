@@ -105,6 +105,13 @@ def cases() -> dict[str, Case]:
     for fmt in (fp.E4M3, fp.INT8):
         add(f"given {fmt.name}", fmt, base, spoilt((2, 40), spread=3), scales=given)
     add("given, with a zero point", fp.INT8, base.replace(symmetric=False), spoilt((2, 40), spread=3), scales=given)
+    for nan in ("tile", "element"):  # spoilt arrays have a NaN in one place
+        for shape in ((2, 40), (1, 300)):
+            x = np.concatenate([spoilt(shape, spread=3), np.zeros_like(spoilt(shape))])
+            add(f"given, nan {nan}, {shape}", fp.INT8, base.replace(nan=nan), x, scales=0.5)
+            add(f"given, float64 nan {nan}, {shape}", fp.E4M3, base.replace(nan=nan), x.astype(np.float64), scales=2.0)
+            zero_point = base.replace(nan=nan, symmetric=False)
+            add(f"given, zero point, nan {nan}, {shape}", fp.UINT4, zero_point, x, scales=0.5)
     add("given, broadcast", fp.E4M3, base.replace(division="multiply"), spoilt((2, 40), spread=3), scales=given[:1])
     add("given, one", fp.E2M1, fp.scalings.NVFP4, spoilt((2, 40), spread=3), scales=np.float64(0.1))
     add("overflow", fp.E5M2, fp.scalings.TENSOR, spoilt((2, 40)), overflow="nonfinite", scales=np.float32(1e-3))

@@ -1,0 +1,74 @@
+"""Reads the tiles of an array without encoding them: their amaxes, their NaN and Inf, and what these make of scales."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.core.tile_scale import COUNTERS, HAS_INFINITY, HAS_NAN, INFINITE_TILES, NAN_TILES, ZERO_TILES
+from fpsim.runtime.pipeline import wrapping
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.scaling.kernels.counts import look_kernel
+from fpsim.scaling.run_tiles import Job, Place, load, over_parts, pieces
+from fpsim.scaling.scaling import Scaling
+
+
+def look(job: Job) -> tuple[Array, Array]:
+    """(bits of the finite amax, flags of NaN and Inf) of every tile, batch x bands x tiles."""
+    word: Any = np.uint32 if job.width == 32 else np.uint64
+    loop = look_kernel(job.width)
+    tops, specials = np.zeros(job.tiling.tiles, word), np.zeros(job.tiling.tiles, np.uint8)
+
+    def begin() -> tuple[Array, Array]:
+        return np.zeros(job.tiling.tiles[1:], word), np.zeros(job.tiling.tiles[1:], np.uint8)
+
+    def work(matrix: Array, corner: tuple[int, int, int], part_result: tuple[Array, Array]) -> None:
+        loop(matrix, *part_result, job.tiling.tile_rows, job.tiling.tile_columns, *corner[1:])
+
+    for batch, (some_tops, some_specials) in over_job(job, begin, work):
+        np.maximum(tops[batch], some_tops, out=tops[batch])
+        np.bitwise_or(specials[batch], some_specials, out=specials[batch])
+    return tops, specials
+
+
+def over_job(job: Job, begin: Callable[[], Any], work: Callable[..., None]) -> list[tuple[int, Any]]:
+    """(batch, result) of parts of an array; `work(matrix, corner, result)` adds to what `begin` returns."""
+    results: list[tuple[int, Any]] = []
+
+    def on_part(part: Place) -> None:
+        part_result = begin()
+        with ieee_arithmetic(), wrapping():
+            for piece in pieces(job, part, (1, 1)):
+                corner = (piece.batch, piece.rows[0], piece.columns[0])
+                work(load(job, piece.of(job.source)), corner, part_result)
+        results.append((part.batch, part_result))
+
+    for batch in range(job.tiling.batch):
+        over_parts(Place(batch, (0, job.tiling.rows), (0, job.tiling.columns)), (1, 1), on_part)
+    return results
+
+
+def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Array, counts: Array) -> None:
+    """Make given scales NaN where the scaling says so, in place, and raise the counts of tiles.
+
+    tops: numbers that are 0 where a tile's finite elements are; specials: flags of NaN and Inf; all of one shape.
+    """
+    has_nan = (specials & HAS_NAN) != 0
+    lost = has_nan & (scaling.nan == "tile")
+    scales[lost] = np.nan
+    found = {ZERO_TILES: (tops == 0) & ~lost, NAN_TILES: has_nan, INFINITE_TILES: (specials & HAS_INFINITY) != 0}
+    for counter, tiles in found.items():
+        counts[counter] += np.count_nonzero(tiles)
+
+
+def ruled(job: Job, scales: Array, counts: Array | None = None) -> Array:
+    """Given scales, batch x bands x tiles, with NaN for tiles that a NaN spoils; counts, if any, are raised."""
+    scaling = job.plan.scaling
+    if not job.source.size or (counts is None and scaling.nan == "element"):
+        return scales
+    found = scales.copy()
+    rule_given_scales(scaling, found, *look(job), np.zeros(COUNTERS, np.int64) if counts is None else counts)
+    return found
