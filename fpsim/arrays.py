@@ -59,7 +59,7 @@ def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
         return array, fmt
     remedy = f"{name}.astype(np.float64)" if isinstance(x, np.ndarray) else f"np.asarray({name}, dtype=np.float64)"
     expected = f"{name} must be an array of float16, bfloat16, float32, float64 or an ml_dtypes float"
-    if array.dtype.kind in "iub" or _is_small_integer(array.dtype):
+    if array.dtype.kind in "iub" or is_small_integer(array.dtype):
         raise TypeError(
             f"{expected}; got {array.dtype}. Convert values with {remedy}; to read integers as codes use fpsim.decode."
         )
@@ -83,7 +83,8 @@ def from_torch(tensor: Any) -> Array:
     return np.asarray(integers.numpy()).view(DTYPES[fmt])
 
 
-def _is_small_integer(dtype: np.dtype[Any]) -> bool:
+def is_small_integer(dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype is one of ml_dtypes' integers of up to 4 bits."""
     return dtype in {np.dtype(getattr(ml_dtypes, f"{sign}int{bits}")) for sign in ("", "u") for bits in (1, 2, 4)}
 
 
