@@ -50,6 +50,6 @@ def units(arch: str | None = None) -> tuple[MatrixUnit, ...]:
     """
     arches = list(dict.fromkeys(chip.arch for chip in CHIPS.values()))
     wanted = arch.lower().strip() if isinstance(arch, str) else arch
-    if wanted is not None and wanted not in arches:
+    if wanted is not None and (not isinstance(wanted, str) or wanted not in arches):
         raise unknown("arch", arch, arches)
     return tuple(row for row in ROWS.values() if wanted in (None, row.arch))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.errors import unknown
+from fpsim.errors import require_kind, require_word, shown
 from fpsim.formats.as_json import format_facts, format_from
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
@@ -23,6 +23,7 @@ DIVISIONS = ("divide", "multiply")
 NANS = ("tile", "element")
 INFINITIES = ("skip", "propagate", "one")
 ZERO_SCALES = ("one", "smallest")
+LARGEST_DOUBLE = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True)
@@ -88,12 +89,12 @@ class Scaling:
             ("infinity", INFINITIES),
             ("zero_scale", ZERO_SCALES),
         ):
-            if getattr(self, field) not in words:
-                raise unknown(field, getattr(self, field), words)
+            require_word(field, getattr(self, field), words)
+        require_kind("name", self.name, str, "a text")
         for field in ("tensor_scale", "symmetric"):
             value = getattr(self, field)
             if not isinstance(value, (bool, np.bool_)):
-                raise ValueError(f"{field} must be True or False; got {value!r}.")
+                raise ValueError(f"{field} must be True or False; got {shown(value)}.")
             put(self, field, bool(value))
         if self.scale_rounding is not None:
             put(self, "scale_rounding", rounding_mode(self.scale_rounding))
@@ -114,7 +115,7 @@ class Scaling:
             raise ValueError(f"scale_format must have a NaN, for tiles with NaN; got {fmt}. Use E8M0, E4M3 or FP32.")
         smallest = self.smallest_scale
         if smallest is not None and not (0 < smallest <= fmt.max and _is_value(smallest, fmt)):
-            raise ValueError(f"smallest_scale must be a positive value of {fmt}; got {smallest!r}.")
+            raise ValueError(f"smallest_scale must be a positive value of {fmt}; got {shown(smallest)}.")
 
     def _refuse_combinations(self) -> None:
         power = self.scale_format.mantissa_bits == 0
@@ -201,15 +202,15 @@ def _checked_block(block: Any) -> tuple[int, ...]:
         isinstance(size, bool) or not isinstance(size, (int, np.integer)) or (size < 1 and size != -1) for size in sizes
     ):
         raise ValueError(
-            f"block must be a tuple of tile sizes >= 1, or -1 for a whole axis, such as (1, 128); got {block!r}."
+            f"block must be a tuple of tile sizes >= 1, or -1 for a whole axis, such as (1, 128); got {shown(block)}."
         )
     return tuple(int(size) for size in sizes)
 
 
 def _checked_number(name: str, value: Any, lowest: float | None) -> float:
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not number or not np.isfinite(value) or (lowest is not None and value < lowest):
-        raise ValueError(f"{name} must be a finite number{' >= 0' if lowest == 0 else ''}; got {value!r}.")
+    if not number or not abs(value) <= LARGEST_DOUBLE or (lowest is not None and value < lowest):
+        raise ValueError(f"{name} must be a finite number{' >= 0' if lowest == 0 else ''}; got {shown(value)}.")
     return float(value)
 
 
@@ -251,4 +252,4 @@ def scaling_from(facts: Any) -> Scaling:
         changed = {"block": tuple(facts["block"]), "scale_format": format_from(facts["scale_format"])}
         return Scaling(**{**facts, **changed})
     except (KeyError, TypeError, ValueError) as reason:
-        raise ValueError(f"a scaling must be described as scaling_facts does; got {facts!r}.") from reason
+        raise ValueError(f"a scaling must be described as scaling_facts does; got {shown(facts)}.") from reason

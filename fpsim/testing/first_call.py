@@ -8,6 +8,7 @@ from typing import Unpack
 import numpy as np
 
 from fpsim.casts.cast import decode, encode, quantize
+from fpsim.errors import shown
 from fpsim.formats.cast_options import CastKeywords, FormatLike, options_of, with_cast_keywords
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32
 
@@ -35,9 +36,10 @@ def warm_up(*formats: FormatLike, calls: Iterable[Callable[[], object]] = (), **
       >>> fp.testing.warm_up("e4m3", calls=[lambda: fp.encode_scaled(x, "e4m3", fp.scalings.MX)])
     """
     wanted = "calls must be functions without arguments, such as [lambda: fp.add(x, x)]"
-    if not isinstance(calls, Iterable):
-        raise TypeError(f"{wanted}; got {type(calls).__name__}.")
-    functions = list(calls)
+    try:
+        functions = list(calls)
+    except TypeError:
+        raise TypeError(f"{wanted}; got {shown(calls)}.") from None
     for function in functions:
         if not callable(function):
             raise TypeError(f"{wanted}; got one of {type(function).__name__}.")

@@ -7,6 +7,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from fpsim.errors import shown
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.scaling import recipes
 from fpsim.scaling.scaling import Scaling
@@ -70,7 +71,7 @@ class LinearRecipe:
 
     def __post_init__(self) -> None:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 1 << 64:
-            raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {self.seed!r}.")
+            raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(self.seed)}.")
         for operand in ("input", "weight", "grad"):
             if getattr(self, f"{operand}_fmt") is not None:
                 continue
@@ -129,7 +130,7 @@ def plan_of(recipe: LinearRecipe, name: str) -> Plan:
         other = getattr(recipe, f"{operand}_scaling_backward")
         same = isinstance(other, str) and other == "same"
         if isinstance(other, str) and not same:
-            raise ValueError(f"{operand}_scaling_backward must be an fp.Scaling, None or 'same'; got {other!r}.")
+            raise ValueError(f"{operand}_scaling_backward must be an fp.Scaling, None or 'same'; got {shown(other)}.")
         mode = rounding_mode(rounding)
         if fmt is None:
             return Cast("", -1)
