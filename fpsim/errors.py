@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from numbers import Integral
 
 SHOWN = 3  # words that a message shows of a long list
@@ -29,6 +30,25 @@ def shown(value: object) -> str:
         return f"an array of {dtype}, shape {tuple(shape)}"
     line = " ".join(text.split())
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
+
+
+def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The word that resembles another one most, of equally near ones that with the longest beginning in common.
+
+    Example:
+      >>> from fpsim.errors import nearest
+      >>> nearest("e4m2", ["e5m2", "e4m3"]), nearest("xyz", ["e5m2", "e4m3"])
+      ('e4m3', None)
+    """
+    near = difflib.get_close_matches(word, list(words), n=8, cutoff=cutoff)
+    likeness = difflib.SequenceMatcher(None, "", word)
+
+    def rank(candidate: str) -> tuple[float, int]:
+        likeness.set_seq1(candidate)
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(candidate, word, strict=False))
+        return likeness.ratio(), len(list(same))
+
+    return max(near, key=rank) if near else None
 
 
 def is_integer(value: object) -> bool:
@@ -81,13 +101,14 @@ def unknown(
     words = {**(aliases or {}), **{word: word for word in valid}}
     key = got.lower() if isinstance(got, str) else shown(got).lower()
     near = [word for word in words if key and (word.startswith(key) or (len(word) > 3 and key.startswith(word)))]
-    near = near or difflib.get_close_matches(key, list(words), n=1)
+    best = None if near else nearest(key, words)
+    near = near if best is None else [best]
     meant = meant or [words[word] for word in near[:1]]
     hint = f" Did you mean {' or '.join(map(repr, meant))}?" if meant else ""
     if listing:
         closest = difflib.get_close_matches(key, list(words), len(words), cutoff=0.0) if key else []
-        nearest = list(dict.fromkeys([*meant, *(words[word] for word in (*near, *closest)), *valid]))[:SHOWN]
-        one_of = f"the {len(valid)} that {listing} lists, such as {', '.join(nearest)}"
+        listed = list(dict.fromkeys([*meant, *(words[word] for word in (*near, *closest)), *valid]))[:SHOWN]
+        one_of = f"the {len(valid)} that {listing} lists, such as {', '.join(listed)}"
     else:
         one_of = ", ".join(valid)
     return ValueError(f"{what} must be one of {one_of}{others and f', {others}'}; got {shown(got)}.{hint}")

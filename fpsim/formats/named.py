@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from functools import cache
 from typing import Any
@@ -11,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.errors import shown, unknown
+from fpsim.errors import nearest, shown, unknown
 from fpsim.formats.float_format import DTYPES as DTYPES
 from fpsim.formats.float_format import Format as Format
 from fpsim.formats.float_format import dtype_of
@@ -172,7 +171,7 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
     if isinstance(spec, Format):
         return spec
     if isinstance(spec, str):
-        found = _by_name(spec)
+        found = find_by_name(spec)
         if found is not None:
             return found
     elif str(spec).startswith("torch."):  # a torch dtype, without importing torch
@@ -185,16 +184,16 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
             if dtype is not None and dtype.newbyteorder("=") == known:
                 return fmt
     text = spec if isinstance(spec, str) else shown(spec)
-    near = difflib.get_close_matches(_key(text), list(ALIASES), n=1, cutoff=0.7)
+    near = nearest(_key(text), ALIASES, cutoff=0.7)
     raise unknown(
         "format", text, list(NAMED), {alias: fmt.name for alias, fmt in ALIASES.items()},
         listing="fp.formats.names() or `fpsim formats`",
-        meant=AMBIGUOUS.get(_key(text)) or [ALIASES[word].name for word in near],
+        meant=AMBIGUOUS.get(_key(text)) or ([ALIASES[near].name] if near else []),
         others="any p3109_k<bits>p<precision><s|u><e|f>, a dtype of one, or an fp.Format",
     )  # fmt: skip
 
 
-def _by_name(name: str) -> Format | None:
+def find_by_name(name: str) -> Format | None:
     """A named, aliased or P3109 format, or None."""
     key = _key(name)
     if key in ALIASES:

@@ -81,7 +81,10 @@ def _by_accumulator(
 def _codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[tuple[Any, Any], tuple[Format, Format]]:
     """The operands of an accumulator as codes, and their formats."""
     if backend.scaled(a, "a") is not None or backend.scaled(b, "b") is not None:
-        raise TypeError("an accumulator takes no Scaled operands; decode them first: a.decode().")
+        raise TypeError(
+            "an accumulator takes no Scaled operands, whose scales belong to sums of a matrix unit; got one. Pass "
+            "accumulate='hopper_e4m3_f32', say; a.decode() has float32 values instead, whose products round otherwise."
+        )
     pair = fmt if isinstance(fmt, (tuple, list)) else (fmt, fmt)
     if len(pair) != 2:
         raise ValueError(f"fmt must name one format, or those of a and b; got {shown(fmt)}.")

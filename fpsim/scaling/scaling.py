@@ -37,7 +37,7 @@ class Scaling:
       scale_format: format of the scales; float32 must hold it, and it must have a NaN.
       scale_rule: "amax", "floor", "ceil", "even", "rceil" or "nearest".
       scale_rounding: how "amax" rounds the quotient into scale_format; None: up for powers of two, else nearest even.
-      amax_floor: amax is at least this.
+      amax_floor: amax is at least this; float32 must reach it.
       quotient: "amax/max", "amax*(1/max)" or "1/(max/amax)", which computes an encode scale and inverts it.
       division: "divide" (x / s) or "multiply" (x * (1 / s)).
       tensor_scale: True for a second, float32 scale of the whole array over the scales (NVFP4).
@@ -99,6 +99,11 @@ class Scaling:
         if self.scale_rounding is not None:
             put(self, "scale_rounding", rounding_mode(self.scale_rounding))
         put(self, "amax_floor", _checked_number("amax_floor", self.amax_floor, 0.0))
+        if self.amax_floor > FP32.max:
+            raise ValueError(
+                f"amax_floor must be at most float32's largest value, {FP32.max!r}, for scales are float32; got "
+                f"{shown(self.amax_floor)}. Leave it out for no floor."
+            )
         if self.smallest_scale is not None:
             put(self, "smallest_scale", _checked_number("smallest_scale", self.smallest_scale, None))
         self._refuse_scale_formats()
