@@ -9,9 +9,10 @@ import pytest
 from hypothesis import settings
 
 import fpsim
+from _fpsim_hypothesis import PROFILE, register
 
-settings.register_profile("fpsim", deadline=None)  # the first example of a test may compile a kernel
-settings.load_profile("fpsim")
+register()  # as hypothesis does where fpsim is installed
+settings.load_profile(PROFILE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

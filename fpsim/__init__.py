@@ -8,6 +8,7 @@ array([1.015625e-01, 1.250000e+00, 4.480000e+02], dtype=float32)
 from __future__ import annotations
 
 import importlib
+import re
 from typing import TYPE_CHECKING, Any
 
 from fpsim import schedules
@@ -69,6 +70,7 @@ from fpsim.formats.named import (
 from fpsim.formats.policies import policy
 from fpsim.formats.rounding import Rounding
 from fpsim.instructions.dot_add import dot_add
+from fpsim.lazy import no_attribute
 from fpsim.matrix_units.catalogue import unit, units
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
@@ -111,7 +113,9 @@ def __getattr__(name: str) -> Any:
             return format(name)
         except ValueError as reason:
             raise AttributeError(f"module 'fpsim' has no attribute {name!r}: {reason}") from None
-    raise AttributeError(f"module 'fpsim' has no attribute {name!r}")
+    bits = re.fullmatch(r"E(\d)M(\d)", name)
+    own = f" Your own is fp.Format({name!r}, exponent_bits={bits[1]}, mantissa_bits={bits[2]})." if bits else ""
+    raise no_attribute("fpsim", name, __dir__(), more=own)
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.errors import shown
 from fpsim.formats.named import DTYPES, Format
 
 Array = npt.NDArray[Any]
@@ -33,11 +34,23 @@ def format_of(dtype: np.dtype[Any]) -> Format | None:
     return FORMAT_OF.get(dtype) or FORMAT_OF.get(dtype.newbyteorder("="))
 
 
-def as_array(x: Any) -> Array:
-    """x as an array of NumPy, without a copy where it lies in the CPU's memory; torch's small floats included."""
+def as_array(x: Any, name: str = "x") -> Array:
+    """x as an array of NumPy, without a copy where it lies in the CPU's memory; torch's small floats included.
+
+    Raises:
+      TypeError: a tensor that is no plain array of elements, or requires a gradient.
+      ValueError: lists that have no shape in common.
+    """
     if type(x) is np.ndarray:
         return x
-    return from_torch(x) if is_torch(x) else np.asarray(x)
+    if is_torch(x):
+        return from_torch(x, name)
+    try:
+        return np.asarray(x)
+    except (ValueError, TypeError, OverflowError, RuntimeError):  # NumPy's sentences name neither the argument nor it
+        raise ValueError(
+            f"{name} must be an array, a number or nested lists of one shape; got {shown(x)}. Pass a NumPy array."
+        ) from None
 
 
 def refuse_masked(x: object, name: str) -> None:
@@ -53,13 +66,13 @@ def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
       TypeError: x holds integers, objects or floats of another kind.
     """
     refuse_masked(x, name)
-    array = from_torch(x) if is_torch(x) else np.asarray(x)
+    array = as_array(x, name)
     fmt = format_of(array.dtype)
     if fmt is not None:
         return array, fmt
     remedy = f"{name}.astype(np.float64)" if isinstance(x, np.ndarray) else f"np.asarray({name}, dtype=np.float64)"
     expected = f"{name} must be an array of float16, bfloat16, float32, float64 or an ml_dtypes float"
-    if array.dtype.kind in "iub" or _is_small_integer(array.dtype):
+    if array.dtype.kind in "iub" or is_small_integer(array.dtype):
         raise TypeError(
             f"{expected}; got {array.dtype}. Convert values with {remedy}; to read integers as codes use fpsim.decode."
         )
@@ -69,21 +82,46 @@ def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
 
 
 def is_torch(x: object) -> bool:
-    """Whether x is a torch tensor, without importing torch."""
-    return type(x).__module__ == "torch"
+    """Whether x is a torch tensor, a parameter too, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
 
 
-def from_torch(tensor: Any) -> Array:
-    """A torch tensor's elements as an array, without a copy where the tensor lies in the CPU's memory."""
-    tensor = tensor.detach().cpu()
+def without_gradient(x: Any) -> Any:
+    """What measurements and comparisons read, which give no array back: a tensor without its gradient."""
+    return x.detach() if is_torch(x) else x
+
+
+def from_torch(tensor: Any, name: str = "x") -> Array:
+    """A torch tensor's elements as an array, without a copy where the tensor lies in the CPU's memory.
+
+    Raises:
+      TypeError: the tensor requires a gradient, or has no elements in memory that NumPy could see.
+    """
+    if tensor.requires_grad:
+        raise TypeError(
+            f"{name} must not require a gradient, which NumPy arrays lose; got a torch tensor that does. Use fp.torch, "
+            f"whose fake_quantize has one, or {name}.detach()."
+        )
+    if tensor.is_meta:
+        raise TypeError(f"{name} must have elements; got a torch tensor on the meta device. Make it on the CPU.")
+    if tensor.layout is not sys.modules["torch"].strided:
+        raise TypeError(f"{name} must be a dense tensor; got one of layout {tensor.layout}. Use {name}.to_dense().")
+    tensor = tensor.cpu().resolve_conj().resolve_neg()
     fmt = next((candidate for candidate in DTYPES if str(tensor.dtype) == f"torch.{DTYPES[candidate].name}"), None)
     if fmt is None or (fmt.bits >= 16 and fmt.name != "BF16"):
-        return np.asarray(tensor.numpy())  # torch and NumPy share these
+        try:
+            return np.asarray(tensor.numpy())  # torch and NumPy share these
+        except TypeError:
+            raise TypeError(
+                f"{name} must have elements that NumPy or ml_dtypes knows; got {tensor.dtype}. View it as torch.uint8."
+            ) from None
     integers = tensor.view(getattr(sys.modules["torch"], f"uint{8 * DTYPES[fmt].itemsize}"))
     return np.asarray(integers.numpy()).view(DTYPES[fmt])
 
 
-def _is_small_integer(dtype: np.dtype[Any]) -> bool:
+def is_small_integer(dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype is one of ml_dtypes' integers of up to 4 bits."""
     return dtype in {np.dtype(getattr(ml_dtypes, f"{sign}int{bits}")) for sign in ("", "u") for bits in (1, 2, 4)}
 
 
@@ -95,7 +133,7 @@ def code_array(codes: npt.ArrayLike, fmt: Format, name: str = "codes") -> Array:
       ValueError: a code lies outside the format.
     """
     refuse_masked(codes, name)
-    array = np.asarray(codes)
+    array = as_array(codes, name)
     if array.size == 0 and not hasattr(codes, "dtype"):
         return np.zeros(array.shape, fmt.storage)  # [] has no dtype of its own
     stored_fmt = format_of(array.dtype)
@@ -144,9 +182,24 @@ def output(
         raise ValueError(f"out must have {whose} shape {shape}; got {out.shape}.")
     if not out.flags.writeable:
         raise ValueError("out must be writeable; got a read-only array. Pass a copy.")
+    refuse_shared_elements(out)
     if overlaps(source, out):
         raise ValueError("out must not share memory with the input; got overlapping arrays. Pass a separate array.")
     return out
+
+
+def refuse_shared_elements(out: Array, name: str = "out") -> None:
+    """A ValueError for an array whose elements share bytes, as broadcast ones do; a doubtful case counts as one."""
+    if out.flags.c_contiguous or out.flags.f_contiguous:
+        return
+    reach = out.itemsize  # bytes from the first to the last one of what the shorter strides span
+    for stride, length in sorted((abs(s), n) for s, n in zip(out.strides, out.shape, strict=True) if n > 1):
+        if stride < reach:
+            raise ValueError(
+                f"{name} must have bytes of its own for every element; got shape {out.shape} in strides {out.strides}, "
+                "as of a broadcast array. Pass a copy."
+            )
+        reach += stride * (length - 1)
 
 
 def overlaps(a: Array, b: Array) -> bool:

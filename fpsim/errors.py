@@ -3,9 +3,77 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+from numbers import Integral
 
 SHOWN = 3  # words that a message shows of a long list
+LONGEST = 100  # characters of a value in a message
+
+
+def shown(value: object) -> str:
+    """A value in a message: its repr where that is short, what kind of array it is, or the beginning.
+
+    Example:
+      >>> from fpsim.errors import shown
+      >>> print(shown("e4m2"), shown(np.zeros((40, 50))), shown(10**200)[-10:])
+      'e4m2' an array of float64, shape (40, 50) 0000000...
+    """
+    try:
+        text = repr(value)
+    except Exception:  # whatever it is, the message is about something else
+        return f"something of type {type(value).__name__}, which cannot be shown"
+    if "\n" not in text and len(text) <= LONGEST:
+        return text
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", getattr(value, "fmt", None))
+    if isinstance(shape, tuple) and dtype is not None:
+        return f"an array of {dtype}, shape {tuple(shape)}"
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
+
+
+def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The word that resembles another one most, of equally near ones that with the longest beginning in common.
+
+    Example:
+      >>> from fpsim.errors import nearest
+      >>> nearest("e4m2", ["e5m2", "e4m3"]), nearest("xyz", ["e5m2", "e4m3"])
+      ('e4m3', None)
+    """
+    near = difflib.get_close_matches(word, list(words), n=8, cutoff=cutoff)
+    likeness = difflib.SequenceMatcher(None, "", word)
+
+    def rank(candidate: str) -> tuple[float, int]:
+        likeness.set_seq1(candidate)
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(candidate, word, strict=False))
+        return likeness.ratio(), len(list(same))
+
+    return max(near, key=rank) if near else None
+
+
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer of Python or NumPy; True and arrays of one are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def require_integer(name: str, value: object, lowest: int | None = None) -> None:
+    """A TypeError or ValueError unless a value is an integer, of at least `lowest`."""
+    if isinstance(value, bool) or not isinstance(value, Integral):  # as is_integer, in words that type checkers read
+        raise TypeError(f"{name} must be an integer; got {shown(value)}.")
+    if lowest is not None and int(value) < lowest:
+        raise ValueError(f"{name} must be an integer >= {lowest}; got {shown(value)}.")
+
+
+def require_kind(name: str, value: object, kind: type | tuple[type, ...], wanted: str) -> None:
+    """A TypeError unless a value is of a type; `wanted` says which one."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {wanted}; got {shown(value)}.")
+
+
+def require_word(name: str, value: object, words: Sequence[str]) -> None:
+    """A ValueError unless a value is one of some words."""
+    if not isinstance(value, str) or value not in words:
+        raise unknown(name, value, words)
 
 
 def unknown(
@@ -31,15 +99,16 @@ def unknown(
       unit must be one of the 51 that fp.units() lists, such as c17, a7, a47; got 'c7'. Did you mean 'c17'?
     """
     words = {**(aliases or {}), **{word: word for word in valid}}
-    key = str(got).lower()
+    key = got.lower() if isinstance(got, str) else shown(got).lower()
     near = [word for word in words if key and (word.startswith(key) or (len(word) > 3 and key.startswith(word)))]
-    near = near or difflib.get_close_matches(key, list(words), n=1)
+    best = None if near else nearest(key, words)
+    near = near if best is None else [best]
     meant = meant or [words[word] for word in near[:1]]
     hint = f" Did you mean {' or '.join(map(repr, meant))}?" if meant else ""
     if listing:
-        closest = difflib.get_close_matches(key, list(words), len(words), cutoff=0.0) if got else []
-        shown = list(dict.fromkeys([*meant, *(words[word] for word in (*near, *closest)), *valid]))[:SHOWN]
-        one_of = f"the {len(valid)} that {listing} lists, such as {', '.join(shown)}"
+        closest = difflib.get_close_matches(key, list(words), len(words), cutoff=0.0) if key else []
+        listed = list(dict.fromkeys([*meant, *(words[word] for word in (*near, *closest)), *valid]))[:SHOWN]
+        one_of = f"the {len(valid)} that {listing} lists, such as {', '.join(listed)}"
     else:
         one_of = ", ".join(valid)
-    return ValueError(f"{what} must be one of {one_of}{others and f', {others}'}; got {got!r}.{hint}")
+    return ValueError(f"{what} must be one of {one_of}{others and f', {others}'}; got {shown(got)}.{hint}")

@@ -10,13 +10,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from fpsim.errors import shown
+
 INTERRUPTED = 130  # how a command ends after Ctrl-C: 128 + SIGINT, as in shells
+
+
+def path_of(path: object, name: str = "path") -> Path:
+    """A path as it was passed.
+
+    Raises:
+      TypeError: it is neither text nor a path.
+
+    Example:
+      >>> from fpsim.files import path_of
+      >>> path_of("codes.npz").suffix
+      '.npz'
+    """
+    try:
+        return Path(path)  # type: ignore[arg-type]  # what is no path is refused
+    except TypeError:
+        raise TypeError(f"{name} must be a text or a pathlib.Path; got {shown(path)}.") from None
 
 
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
     """A file to write; whoever reads it sees the old one or the new one, also where this process dies."""
-    target = Path(path)
+    target = path_of(path)
     handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -40,14 +59,14 @@ def require_folder(path: str | Path) -> Path:
     Raises:
       ValueError: it cannot be made or written to, or is a file; better now than after minutes of work.
     """
-    folder = Path(path)
+    folder = path_of(path, "folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except OSError as reason:
         raise ValueError(
-            f"results go to a folder that can be written to; got {str(folder)!r}: {reason.strerror}. Name another."
+            f"results go to a folder that can be written to; got {shown(str(folder))}: {reason.strerror}. Name another."
         ) from None
 
 

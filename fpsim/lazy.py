@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
+
+from fpsim.errors import nearest
 
 
 def attach(
@@ -34,11 +36,54 @@ def attach(
         if name in modules:
             return importlib.import_module(f"{package}.{name}")
         if name not in module_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise no_attribute(package, name, names)
         home: ModuleType = importlib.import_module(f"{package}.{module_of[name]}")
         return getattr(home, name)
 
     return find, lambda: list(names), names
+
+
+def no_attribute(
+    module: str, name: str, names: Iterable[str], meant: Mapping[str, str] | None = None, more: str = ""
+) -> AttributeError:
+    """The AttributeError for a name that a module does not have, with the name that may be meant.
+
+    Args:
+      module: the module's name.
+      name: the missing one.
+      names: those that it has.
+      meant: further words, in lower case, with the name to suggest for each.
+      more: what else to say.
+
+    Example:
+      >>> from fpsim.lazy import no_attribute
+      >>> no_attribute("fpsim", "quantise", ["quantize", "encode"])
+      AttributeError("module 'fpsim' has no attribute 'quantise'. Did you mean 'quantize'?")
+    """
+    hint = ""
+    if not name.startswith("_"):  # which Python and tools ask for
+        words = {**(meant or {}), **{each.lower(): each for each in names}}
+        near = nearest(name.lower(), words)
+        hint = f". Did you mean {words[near]!r}?" if near else ""
+    return AttributeError(f"module {module!r} has no attribute {name!r}{hint}{more}")
+
+
+def face(
+    module: str, names: Sequence[str], meant: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a module that shows its public names only, and suggests one for another.
+
+    Example:
+      >>> from fpsim.lazy import face
+      >>> _, names = face("fpsim.testing", ["assert_bits_equal"])
+      >>> names()
+      ['assert_bits_equal']
+    """
+
+    def find(name: str) -> Any:
+        raise no_attribute(module, name, names, meant)
+
+    return find, lambda: list(names)
 
 
 def public(package: str = "fpsim") -> Any:

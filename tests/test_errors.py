@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
+import torch
 
 import fpsim as fp
-from fpsim.errors import unknown
+from fpsim.errors import shown, unknown
 
 
 def message(word: str) -> str:
@@ -32,3 +38,286 @@ def test_a_word_that_starts_a_name_comes_before_those_that_resemble_it() -> None
 
 def test_few_words_are_all_listed() -> None:
     assert str(unknown("mode", "upp", ["up", "down"])) == "mode must be one of up, down; got 'upp'. Did you mean 'up'?"
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    """The one line that refuses a call."""
+    with pytest.raises((TypeError, ValueError)) as refused:
+        call()
+    text = str(refused.value)
+    assert "\n" not in text
+    assert text.endswith((".", "?"))
+    return text
+
+
+loose: Any = fp  # for calls that type checkers would refuse too
+X = np.linspace(-3, 3, 64, dtype=np.float32).reshape(2, 32)
+E4M3 = fp.cast(X, "e4m3")
+SCALED: Any = fp.encode_scaled(X, "e4m3", fp.scalings.MX)
+UNIT: Any = fp.unit("hopper_e4m3_f32")
+TREE: Any = fp.schedules.tree(fp.schedules.FLAT, 64)
+SEVERAL = torch.arange(12).reshape(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: loose.E4M3.holds("e4m3"), "holds takes an fp.Format; got 'e4m3'. Pass fp.format(...) of a name"),
+        (lambda: loose.E4M3.ulp("one"), "x must be a number or an array of real numbers; got 'one'."),
+        (lambda: UNIT.operand_format(fp.BF16), "element must be an element of a unit, such as fp.unit("),
+        (lambda: loose.torch.view_as_dtype("x", "fp64"), "codes must be a torch tensor; got str."),
+        (lambda: loose.formats.p3109("8", 4), "bits must be an integer, such as 8; got '8'."),
+        (lambda: loose.formats.p3109(8, 4, signed="s"), "signed must be True or False; got 's'."),
+        (lambda: loose.formats.p3109([8], 4), "bits must be an integer, such as 8; got [8]."),
+        (lambda: SCALED.decode({"a": 1}), "dtype must be np.float32 or np.float64; got {'a': 1}."),
+        (lambda: loose.decode(E4M3, "e4m3", {"a": 1}), "dtype must be a float dtype such as np.float32 or "),
+        (lambda: loose.to_int(E4M3, {"a": 1}), "dtype must be an integer dtype such as np.int32 or np.uint8; got {'a'"),
+        (lambda: loose.IntegerFormat("x", 3, 4), "x: signed must be True or False; got 4."),
+        (lambda: loose.IntegerFormat("x", 9, True), "x: bits must be an integer in 2 .. 8, the sign included; got 9."),
+        (lambda: loose.IntegerFormat("x\ny", 4, True), "name must be a text that is not empty, of one line; got 'x"),
+        (lambda: loose.Format("x\ny", 3, 2), "name must be a text that is not empty, of one line; got 'x"),
+        (lambda: loose.Format("huge", 2**64, 2), "huge: a format has up to 16 bits; got exponent_bits=184467440737095"),
+        (lambda: loose.Format("x", 3, 2, negative_zero=SEVERAL), "x: negative_zero must be True or False; got"),
+        (lambda: loose.Scaling(name=X), "name must be a text; got an array of float32, shape (2, 32)."),
+        (lambda: loose.Scaling(amax_floor=2**1100), "amax_floor must be a finite number >= 0; got 13582"),
+        (lambda: SCALED.save(None), "path must be a text or a pathlib.Path; got None."),
+        (lambda: SCALED.save(b"a.npz"), "path must be a text or a pathlib.Path; got b'a.npz'."),
+        (lambda: loose.Scaled.load(None), "path must be a text or a pathlib.Path; got None."),
+        (lambda: loose.OnlineScaling("e4m3").save(None), "path must be a text or a pathlib.Path; got None."),
+        (lambda: loose.policy_diff(None, "ieee", "e4m3"), "a policy is a name or a dict of keywords of fp.encode"),
+        (lambda: loose.encode([[1.0], [2.0, 3.0]], "e4m3"), "x must be an array, a number or nested lists of one"),
+        (lambda: loose.units(X), "arch must be one of volta, "),
+        (lambda: loose.schedules.tree(fp.schedules.FLAT, SEVERAL), "k must be a number of terms, 0 or more; got"),
+        (lambda: TREE.compare("x"), "other must be a tree of fp.schedules.tree; got 'x'."),
+        (lambda: loose.schedules.deepgemm(X), "kernel must be one of 1d2d, 1d1d; got an array of float32"),
+        (lambda: loose.schedules.cublas("sm_90", fast_accum="no"), "fast_accum must be True or False; got 'no'."),
+        (lambda: loose.torch.quantize_scaled(torch.ones(2), "e4m3", scales="x"), "scales must be a number, or"),
+    ],
+)  # fmt: skip
+def test_junk_is_refused_in_a_sentence(call: Callable[[], Any], words: str) -> None:
+    assert words in refusal(call)
+
+
+@pytest.mark.parametrize("scales", [1j, "one", {"a": 1}, [1, "a"], 10**400, float("nan"), np.inf, 0, -1.0, SEVERAL])
+@pytest.mark.parametrize("function", [fp.encode_scaled, fp.quantize_scaled, fp.torch.encode_scaled])
+def test_scales_that_are_none_are_refused_in_a_sentence(function: Any, scales: Any) -> None:
+    x = torch.from_numpy(X) if function is fp.torch.encode_scaled else X
+    assert refusal(lambda: function(x, "e4m3", fp.scalings.MX, scales=scales)).startswith("scales must ")
+
+
+def test_an_array_is_no_index_of_blocks() -> None:
+    with pytest.raises(IndexError, match=r"blocks take integers and slices of step 1; got an array of int64, shape"):
+        SCALED.blocks[SEVERAL.numpy()]
+
+
+def test_scales_of_one_per_tile_may_be_nan() -> None:
+    q = fp.encode_scaled(X, "e4m3", fp.scalings.MX, scales=np.array([[np.nan], [1]], np.float32))
+    assert np.isnan(q.decode()).all(axis=1).tolist() == [True, False]
+
+
+def product(**keywords: Any) -> Any:
+    """A product by a unit."""
+    return fp.matmul(E4M3, E4M3.T, np.zeros((2, 2), np.float32), accumulate=UNIT, **keywords)
+
+
+@pytest.mark.parametrize("strict", ["no", 1, None, SEVERAL])
+def test_strict_is_true_or_false(strict: Any) -> None:
+    assert refusal(lambda: product(strict=strict)).startswith("strict must be True or False; got ")
+
+
+@pytest.mark.parametrize("argument", ["alpha", "beta", "promote", "scale_order"])
+@pytest.mark.parametrize("value", [SEVERAL, X, 1j, "much"], ids=["tensor", "array", "complex", "text"])
+def test_several_numbers_are_refused_where_one_belongs(argument: str, value: Any) -> None:
+    assert refusal(lambda: product(**{argument: value})).startswith(f"{argument} must be ")
+
+
+@pytest.mark.parametrize("value", [SEVERAL, X], ids=["tensor", "array"])
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    [
+        ("seed", lambda x: fp.encode(X, "e4m3", rounding="SR", seed=x)),
+        ("random_bits", lambda x: fp.encode(X, "e4m3", random_bits=x)),
+        ("rounding", lambda x: fp.encode(X, "e4m3", rounding=x)),
+        ("overflow", lambda x: fp.encode(X, "e4m3", overflow=x)),
+        ("flags", lambda x: fp.add(E4M3, E4M3, flags=x)),
+        ("unit", lambda x: fp.unit(x)),
+        ("axis", lambda x: fp.sum(E4M3, accumulate=fp.Sequential("bf16"), axis=x)),
+        ("chunk", lambda x: fp.Chunked("bf16", x)),
+        ("scale_rule", lambda x: fp.Scaling(scale_rule=x)),
+        ("scaling", lambda x: fp.encode_scaled(X, "e4m3", x)),
+        ("fmt", lambda x: fp.Chunked(x)),
+        ("bits", lambda x: fp.LogFMT(x)),
+        ("dtype", lambda x: fp.torch.decode(torch.zeros(1, dtype=torch.uint8), "e4m3", x)),
+    ],
+)
+def test_arrays_are_not_pasted_where_a_word_or_number_belongs(argument: str, call: Any, value: Any) -> None:
+    text = refusal(lambda: call(value))
+    assert len(text) < 300
+    assert "an array of " in text or "Tensor" in text
+
+
+def test_arrays_of_more_axes_than_numpy_broadcasts_are_refused() -> None:
+    x = np.ones((1,) * 33, np.float16)
+    assert fp.add(x, x).shape == x.shape
+    assert refusal(lambda: fp.add(x, x[0])) == (
+        "add broadcasts arrays of up to 32 axes, as NumPy does; got 33. Reshape them to one shape."
+    )
+
+
+STRIDES: dict[str, Callable[[int], tuple[int, int]]] = {
+    "broadcast": lambda size: (0, size),
+    "overlapping rows": lambda size: (size, size),
+    "overlapping bytes": lambda size: (256, 1),
+}
+
+
+@pytest.mark.parametrize("strides", STRIDES)
+@pytest.mark.parametrize(
+    ("dtype", "call"),
+    [
+        (np.uint16, lambda out: fp.encode(X, "bf16", out=out)),
+        (np.float32, lambda out: fp.quantize(X, "e4m3", out=out)),
+        (np.float32, lambda out: fp.decode(E4M3, "e4m3", out=out)),
+        (np.float16, lambda out: fp.add(X.astype(np.float16), np.float16(1), out=out)),
+        (np.float32, lambda out: SCALED.decode(out=out)),
+        (np.float32, lambda out: fp.quantize_scaled(X, "e4m3", fp.scalings.MX, out=out)),
+        (np.float32, lambda out: fp.matmul(E4M3[:, :2], E4M3[:2], accumulate=UNIT, out=out)),
+    ],
+)
+def test_an_out_whose_elements_share_bytes_is_refused(dtype: Any, call: Any, strides: str) -> None:
+    out = np.ndarray((2, 32), dtype, np.zeros(4096, np.uint8), 0, STRIDES[strides](np.dtype(dtype).itemsize))
+    assert "out must have bytes of its own for every element; got shape (2, 32) in" in refusal(lambda: call(out))
+
+
+@pytest.mark.parametrize(
+    "view", [lambda x: x[::2, ::-3], lambda x: x.T[:2, :32], lambda x: x[1:3, 2:34], lambda x: x[None, 4:6, :32][0]]
+)
+def test_an_out_with_gaps_is_filled(view: Any) -> None:
+    whole = np.zeros((64, 96), np.float32)
+    out = view(whole)
+    x = np.resize(X, out.shape)
+    fp.quantize(x, "e4m3", out=out)
+    np.testing.assert_array_equal(out, fp.quantize(x, "e4m3"))
+
+
+JUNK: list[Any] = [None, "junk", -1, 1.5, object(), [1], {"a": 1}, X, SEVERAL]
+
+
+@pytest.mark.parametrize(
+    "made", [UNIT, fp.schedules.cublas("sm_90"), TREE, fp.scalings.MX, fp.INT4],
+    ids=["MatrixUnit", "Schedule", "Tree", "Scaling", "IntegerFormat"],
+)  # fmt: skip
+def test_objects_are_made_so_that_they_can_be_shown_or_not_at_all(made: Any) -> None:
+    refused = 0
+    for field in dataclasses.fields(made):
+        for junk in JUNK:
+            try:
+                changed = dataclasses.replace(made, **{field.name: junk})
+            except (TypeError, ValueError):
+                refused += 1
+            else:
+                assert repr(changed)
+    assert refused > 2 * len(dataclasses.fields(made))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("word", "'word'"),
+        (np.zeros((2, 3)), "an array of float64, shape (2, 3)"),
+        (torch.zeros(2, 50), "an array of torch.float32, shape (2, 50)"),
+        (np.array([1, 2]), "array([1, 2])"),
+        ("x" * 200, "'" + "x" * 96 + "..."),
+    ],
+)
+def test_values_are_shown_on_one_line(value: Any, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_what_has_no_text_is_shown_by_its_type() -> None:
+    assert shown(10**5000) == "something of type int, which cannot be shown"
+
+
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (lambda: fp.encode(X, "e4m3", overflow="clip"), "'saturate'"),
+        (lambda: fp.encode(X, "e4m3", overflow="clamp"), "'saturate'"),
+        (lambda: fp.encode(X, "e4m3", overflow="inf"), "'nonfinite'"),
+        (lambda: fp.encode(X, "e4m3", rounding="trunc"), "'toward_zero'"),
+        (lambda: fp.encode(X, "e4m2"), "'E4M3'"),
+        (lambda: fp.unit("hopper_fp8"), "'hopper_e4m3_f32' or 'hopper_e5m2_f32'"),
+        (lambda: fp.unit("h100_fp8"), "'hopper_e4m3_f32' or 'hopper_e5m2_f32'"),
+        (lambda: fp.unit("h100"), "'hopper_e4m3_f32' or 'hopper_f16_f32' or 'hopper_bf16_f32'"),
+        (lambda: fp.unit("sm_80_bf16"), "'ampere_bf16_f32'"),
+        (lambda: fp.unit("MI300"), "'cdna3_f16_f32' or 'cdna3_bf16_f32'"),
+    ],
+)
+def test_words_that_people_use_get_the_one_that_is_meant(call: Callable[[], Any], meant: str) -> None:
+    assert f"Did you mean {meant}?" in refusal(call)
+
+
+@pytest.mark.parametrize(
+    ("find", "hint"),
+    [
+        (lambda: loose.quantise, ". Did you mean 'quantize'?"),
+        (lambda: loose.E4M2, ". Did you mean 'E4M3'? Your own is fp.Format('E4M2', exponent_bits=4, mantissa_bits=2)."),
+        (lambda: loose.scalings.MXFP8, ". Did you mean 'MX'?"),
+        (lambda: loose.scalings.PER_TOKEN, ". Did you mean 'ROW'?"),
+        (lambda: loose.schedules.cublass, ". Did you mean 'cublas'?"),
+        (lambda: loose.torch.fake_quantise, ". Did you mean 'fake_quantize'?"),
+        (lambda: loose.formats.e4m3, ". Did you mean 'E4M3'?"),
+        (lambda: loose.testing.assert_bit_equal, ". Did you mean 'assert_bits_equal'?"),
+        (lambda: loose.analysis.errors, ". Did you mean 'error'?"),
+        (lambda: loose.gpu.mat_mul, ". Did you mean 'matmul'?"),
+        (lambda: loose.something_else_entirely, "'something_else_entirely'"),
+    ],
+)
+def test_a_missing_name_gets_the_nearest_one(find: Callable[[], Any], hint: str) -> None:
+    with pytest.raises(AttributeError) as missing:
+        find()
+    assert str(missing.value).endswith(hint)
+
+
+@pytest.mark.parametrize("word", ["bf16", "float32", "fp8_e4m3"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda how: fp.matmul(E4M3, E4M3.T, accumulate=how),
+        lambda how: fp.dot(E4M3, E4M3, accumulate=how),
+        lambda how: fp.schedules.tree(how, 64),
+        fp.unit,
+    ],
+)
+def test_a_format_in_place_of_a_unit_is_pointed_to_an_accumulator(word: str, call: Callable[[str], Any]) -> None:
+    name = fp.format(word).name
+    text = refusal(lambda: call(word))
+    assert text.endswith(f"Sums in a format are an accumulator's: pass fp.Sequential(fp.{name}).")
+
+
+def test_a_schedule_of_fused_additions_says_what_decoding_would_change() -> None:
+    how: dict[str, Any] = {"accumulate": fp.FusedMultiplyAdd("fp32"), "schedule": fp.schedules.deepgemm()}
+    assert refusal(lambda: fp.matmul(SCALED, SCALED.T, **how)) == (
+        "an accumulator takes no Scaled operands, whose scales belong to sums of a matrix unit; got one. Pass "
+        "accumulate='hopper_e4m3_f32', say; a.decode() has float32 values instead, whose products round otherwise."
+    )
+
+
+def test_a_floor_that_float32_does_not_reach_is_refused() -> None:
+    largest = float(np.finfo(np.float32).max)
+    fp.Scaling(amax_floor=largest)
+    assert refusal(lambda: fp.Scaling(amax_floor=np.nextafter(largest, np.inf))).startswith(
+        "amax_floor must be at most float32's largest value, 3.4028234663852886e+38, for scales are float32; got 3.40"
+    )
+
+
+FACES = ("torch", "gpu", "analysis", "testing", "schedules", "scalings", "formats")
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_face_lists_its_public_names_only(face: str) -> None:
+    module = getattr(fp, face)
+    listed = dir(module)
+    assert set(module.__all__) <= set(listed) <= {*module.__all__, "ROWS"}
+    for name in listed:
+        assert hasattr(module, name)

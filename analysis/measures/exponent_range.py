@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.analysis.tensors.chunks import Array, as_float64, flat_chunks
-from fpsim.arrays import float_array
+from fpsim.arrays import float_array, without_gradient
 from fpsim.display.optional import frame
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import format as find_format
@@ -119,7 +119,7 @@ def exponents(x: npt.ArrayLike) -> RangeReport:
       >>> r.counts, r.zeros, r.nans, r.amax, r.smallest
       (((-1, 1), (0, 2)), 1, 1, 1.5, 0.75)
     """
-    array, _ = float_array(x)
+    array, _ = float_array(without_gradient(x))
     report = EMPTY
     for chunk in flat_chunks(array):
         report = report.merge(chunk_exponents(chunk))

@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from fpsim.analysis.measures.counts import Chunk, ScaledChunk, Sums, TiledChunk, amax_scale, chunk_sums
 from fpsim.analysis.tensors.chunks import Array, as_float64, flat_chunks
-from fpsim.arrays import float_array
+from fpsim.arrays import float_array, without_gradient
 from fpsim.casts.cast import decode
 from fpsim.display.optional import frame
+from fpsim.errors import shown
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
@@ -247,7 +248,7 @@ def error(
         return _scaled_error(x, fmt, scaling, rounding, overflow, subnormals, seed, random_bits)
     overflow = "nonfinite" if overflow is None else overflow
     options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
-    array, _ = float_array(x)
+    array, _ = float_array(without_gradient(x))
     divisor = _checked_scale(scale, array, options)
     sums = Sums()
     first = 0
@@ -261,7 +262,7 @@ def _scaled_error(
     x: npt.ArrayLike, fmt: Any, scaling: Scaling, rounding: Any, overflow: Any, subnormals: Any, seed: Any, bits: Any
 ) -> ErrorReport:
     """The error of a scale per tile."""
-    array, _ = float_array(x)
+    array, _ = float_array(without_gradient(x))
     scaled = encode_scaled(
         array, fmt, scaling, rounding=rounding, overflow=overflow, subnormals=subnormals, seed=seed, random_bits=bits
     )
@@ -315,7 +316,7 @@ def _checked_scale(scale: Scale, x: Array, options: CastOptions) -> float | None
                 used = float(np.float32(used))
         if used > 0 and math.isfinite(used):
             return used
-    raise ValueError(f"scale must be None, 'amax' or a positive finite number (in float32); got {scale!r}.")
+    raise ValueError(f"scale must be None, 'amax' or a positive finite number (in float32); got {shown(scale)}.")
 
 
 def finite_amax(x: Array) -> float:

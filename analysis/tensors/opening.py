@@ -12,7 +12,7 @@ import numpy as np
 
 from fpsim.analysis.tensors.chunks import flat_chunks
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
-from fpsim.arrays import float_array
+from fpsim.arrays import float_array, without_gradient
 
 
 def from_array(name: str, x: Any, **facts: Any) -> Tensor:
@@ -31,7 +31,7 @@ def from_array(name: str, x: Any, **facts: Any) -> Tensor:
         from fpsim.analysis.tensors.torch_file import torch_tensor
 
         return replace(torch_tensor(name, x.detach()), **facts)
-    array, _ = float_array(x, name)
+    array, _ = float_array(without_gradient(x), name)
     return Tensor(name, array.shape, array.dtype.name, lambda size: flat_chunks(array, size), **facts)
 
 

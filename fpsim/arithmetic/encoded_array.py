@@ -25,8 +25,9 @@ from fpsim.arithmetic.functions import (
     subtract,
 )
 from fpsim.arithmetic.rounding_context import rounding_keywords
-from fpsim.arrays import Array, code_array, float_array, is_torch
+from fpsim.arrays import Array, as_array, code_array, float_array, is_torch
 from fpsim.casts.cast import decode, encode
+from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import FP32, FP64, Format
 from fpsim.formats.named import format as find_format
@@ -59,10 +60,10 @@ class EncodedArray:
 
     def __init__(self, codes: Array, fmt: Format) -> None:
         """Codes of the format in its storage dtype, not copied: for use within the package."""
-        self._codes, self._fmt = np.asarray(codes), fmt
+        self._codes, self._fmt = as_array(codes, "codes"), fmt
         if not isinstance(fmt, Format) or self._codes.dtype != fmt.storage:
             raise TypeError(
-                f"EncodedArray takes codes as a format stores them; got {self._codes.dtype} and {fmt}. "
+                f"EncodedArray takes codes as a format stores them; got {self._codes.dtype} and {shown(fmt)}. "
                 "fpsim.array rounds values into a format, EncodedArray.from_codes checks codes."
             )
 
@@ -238,7 +239,7 @@ class EncodedArray:
         try:
             n = operator.index(exponent)
         except TypeError:
-            raise TypeError(f"** takes an integer exponent, or 0.5 for the root; got {exponent!r}.") from None
+            raise TypeError(f"** takes an integer exponent, or 0.5 for the root; got {shown(exponent)}.") from None
         if n < 0:
             return _rounded(divide, array(1, self._fmt), self**-n)
         if n == 0:
@@ -380,8 +381,8 @@ def numbers(values: Any) -> Array:
       TypeError: neither floats nor integers.
     """
     if is_torch(values):
-        return float_array(values, "values")[0] if values.is_floating_point() else numbers(values.cpu().numpy())
-    array = np.asarray(values)
+        return float_array(values, "values")[0] if values.is_floating_point() else numbers(as_array(values, "values"))
+    array = as_array(values, "values")
     if array.dtype.kind == "b" or array.dtype.name in ("int2", "int4", "uint2", "uint4", "int1", "uint1"):
         return array.astype(np.int8)
     listed = not hasattr(values, "dtype")

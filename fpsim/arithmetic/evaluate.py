@@ -52,7 +52,7 @@ def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str
     else:
         check_output(result, inputs, plan.accepted)
     filled = words(result) if plan.holds_codes else result
-    if flags is not False and not (isinstance(flags, (bool, np.bool_)) or flags == "any"):
+    if not isinstance(flags, (bool, np.bool_)) and (not isinstance(flags, str) or flags != "any"):
         raise unknown("flags", flags, ("False", "True", "any"))
     if plan.cast is not None and not flags:
         run_stages(plan.cast, inputs.codes[0], filled)

@@ -12,12 +12,12 @@ import numpy.typing as npt
 from fpsim.arrays import (
     FORMAT_OF,
     Array,
+    as_array,
     code_array,
     format_of,
-    from_torch,
-    is_torch,
     overlaps,
     refuse_masked,
+    refuse_shared_elements,
     words,
 )
 from fpsim.formats.cast_options import FormatLike
@@ -26,6 +26,7 @@ from fpsim.formats.named import format as find_format
 
 Formats = FormatLike | tuple[FormatLike | None, ...] | None
 NAMES = ("a", "b", "c")
+MOST_AXES = 32  # that numpy.broadcast takes
 
 
 UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
@@ -70,7 +71,7 @@ def integers(n: npt.ArrayLike) -> Operands:
     Raises:
       TypeError: no integers, or longer ones.
     """
-    array = np.asarray(n)
+    array = as_array(n, "n")
     if array.size == 0 and not hasattr(n, "dtype"):
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
@@ -101,7 +102,7 @@ def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) ->
         if wanted_fmt is not None and dtype is full_dtype(wanted_fmt):
             return value, wanted_fmt, False
     refuse_masked(value, label)
-    array = from_torch(value) if is_torch(value) else np.asarray(value)
+    array = as_array(value, label)
     stored_fmt = format_of(array.dtype)
     if stored_fmt is not None and not hasattr(value, "dtype"):
         remedy = (
@@ -144,6 +145,11 @@ def _broadcast(name: str, codes: tuple[Array, ...]) -> tuple[int, ...]:
             break
     else:
         return shape
+    axes = max(code.ndim for code in codes)
+    if axes > MOST_AXES:
+        raise ValueError(
+            f"{name} broadcasts arrays of up to {MOST_AXES} axes, as NumPy does; got {axes}. Reshape them to one shape."
+        )
     try:
         return np.broadcast_shapes(*(code.shape for code in codes))
     except ValueError:
@@ -182,6 +188,7 @@ def check_output(out: Any, inputs: Operands, accepted: Collection[np.dtype[Any]]
         raise ValueError(f"{name} must have the result's shape {inputs.shape}; got {out.shape}.")
     if not out.flags.writeable:
         raise ValueError(f"{name} must be writeable; got a read-only array. Pass a copy.")
+    refuse_shared_elements(out, name)
     for codes in inputs.codes:
         if np.may_share_memory(codes, out) and not _is_same(codes, out) and overlaps(codes, out):
             raise ValueError(

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.errors import unknown
+from fpsim.errors import shown, unknown
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
+from fpsim.formats.float_format import dtype_of
 from fpsim.formats.named import FP64, Format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.policies import SUBNORMALS
@@ -136,12 +137,9 @@ def integer_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     Raises:
       ValueError: it is no integer dtype.
     """
-    try:
-        target = np.dtype(dtype)
-    except TypeError:
-        target = np.dtype(np.void)  # not a dtype at all
-    if target.kind not in "iu":
-        raise ValueError(f"dtype must be an integer dtype such as np.int32 or np.uint8; got {dtype!r}.")
+    target = dtype_of(dtype)
+    if target is None or target.kind not in "iu":
+        raise ValueError(f"dtype must be an integer dtype such as np.int32 or np.uint8; got {shown(dtype)}.")
     return target
 
 

@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import FORMAT_OF, Array, code_array, float_array, output, words
+from fpsim.errors import shown
 from fpsim.formats.cast_options import CastKeywords, FormatLike, options_of, with_cast_keywords
+from fpsim.formats.float_format import dtype_of
 from fpsim.formats.named import DTYPES, FP32, FP64, Format
 from fpsim.formats.named import format as find_format
 from fpsim.runtime.pipeline import run_stages
@@ -149,7 +151,7 @@ def cast(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywo
     dtype = options.fmt.dtype
     if dtype is None:
         raise ValueError(f"{options.fmt} has no NumPy or ml_dtypes dtype to cast to. Use fpsim.encode or quantize.")
-    source = np.asarray(x)
+    source, _ = float_array(x)
     target = output(out, source.shape, dtype, source)
     encode(source, fmt, out=words(target), **keywords)
     return target
@@ -157,12 +159,10 @@ def cast(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywo
 
 def _float_format(dtype: npt.DTypeLike) -> Format:
     """The format of a float dtype that values are returned in."""
-    try:
-        fmt = FORMAT_OF.get(np.dtype(dtype))
-    except TypeError:
-        fmt = None  # not a dtype at all
+    found = dtype_of(dtype)
+    fmt = None if found is None else FORMAT_OF.get(found)
     if fmt is None:
-        raise ValueError(f"dtype must be a float dtype such as np.float32 or np.float64; got {dtype!r}.")
+        raise ValueError(f"dtype must be a float dtype such as np.float32 or np.float64; got {shown(dtype)}.")
     return fmt
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.casts.cast import encode
-from fpsim.errors import unknown
+from fpsim.errors import shown, unknown
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
 from fpsim.formats.named import Format
 from fpsim.formats.policies import policy
@@ -94,6 +94,8 @@ def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: For
 
 
 def _options(description: str | Mapping[str, Any], fmt: FormatLike) -> CastOptions:
+    if not isinstance(description, (str, Mapping)):
+        raise TypeError(f"a policy is a name or a dict of keywords of fp.encode; got {shown(description)}.")
     keywords = policy(description) if isinstance(description, str) else dict(description)
     for keyword in keywords:
         if keyword not in KEYWORDS:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.errors import unknown
+from fpsim.errors import shown, unknown
 from fpsim.formats.keywords import check_keywords, with_keywords
 from fpsim.formats.named import Format
 from fpsim.formats.named import format as find_format
@@ -77,11 +77,11 @@ def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, seed: Any,
     if mode is Rounding.STOCHASTIC and seed is None:
         raise ValueError("stochastic rounding needs a seed, so that results can be repeated; got None. Pass seed=0.")
     if seed is not None and (not isinstance(seed, (int, np.integer)) or isinstance(seed, bool)):
-        raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {seed!r}.")
+        raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(seed)}.")
     if seed is not None and not 0 <= seed < 1 << 64:
-        raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {seed}.")
+        raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(seed)}.")
     if not isinstance(random_bits, (int, np.integer)) or isinstance(random_bits, bool) or not 1 <= random_bits <= 32:
-        raise ValueError(f"random_bits must be an integer in 1 .. 32; got {random_bits!r}.")
+        raise ValueError(f"random_bits must be an integer in 1 .. 32; got {shown(random_bits)}.")
     return CastOptions(target_fmt, mode, overflow, subnormals, None if seed is None else int(seed), int(random_bits))
 
 

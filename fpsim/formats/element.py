@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import numpy as np
-
-from fpsim.formats.float_format import Format
+from fpsim.formats.float_format import Format, dtype_of
 from fpsim.formats.integer_format import DTYPES, INTEGERS, IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import format as find_format
@@ -40,10 +38,7 @@ def element_format(spec: Any) -> Element:
         if name in INTEGERS:
             return INTEGERS[name]
     elif spec is not None:
-        try:
-            dtype = np.dtype(spec)
-        except TypeError:
-            dtype = None
+        dtype = dtype_of(spec)
         if dtype is not None and dtype in DTYPES:
             return DTYPES[dtype]
     return find_format(spec)

@@ -11,6 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.errors import shown
+
 MAGNITUDE, MANTISSA = 0x7FFFFFFFFFFFFFFF, 0x000FFFFFFFFFFFFF  # of a float64's pattern
 LOWEST_EXPONENT = -1074  # of the smallest float64
 
@@ -27,6 +29,21 @@ def exact_float(integer: int, exponent: int) -> float:
         return math.ldexp(integer, exponent)
     pattern: float = struct.unpack("<d", struct.pack("<Q", integer << (exponent - LOWEST_EXPONENT)))[0]
     return pattern
+
+
+def dtype_of(spec: Any) -> np.dtype[Any] | None:
+    """The dtype that NumPy makes of something, None where it makes none.
+
+    Example:
+      >>> from fpsim.formats.float_format import dtype_of
+      >>> dtype_of("f4"), dtype_of({"a": 1})
+      (dtype('float32'), None)
+    """
+    try:
+        found: np.dtype[Any] = np.dtype(spec)
+    except Exception:  # NumPy asks what it is given for a dtype, which may raise anything
+        return None
+    return found
 
 
 DTYPES: dict[Format, np.dtype[Any]] = {}  # the NumPy or ml_dtypes dtype of a format, filled in by formats/named.py
@@ -79,27 +96,31 @@ class Format:
     source: str = "user"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.strip():
-            raise ValueError(f"name must be a text that is not empty; got {self.name!r}.")
+        if not isinstance(self.name, str) or not self.name.strip() or not self.name.isprintable():
+            raise ValueError(f"name must be a text that is not empty, of one line; got {shown(self.name)}.")
         for field in ("exponent_bits", "mantissa_bits"):
             value = getattr(self, field)
             if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 0:
-                raise ValueError(f"{self.name}: {field} must be an integer >= 0; got {value!r}.")
+                raise ValueError(f"{self.name}: {field} must be an integer >= 0; got {shown(value)}.")
+            if value > 64:  # before powers of it are taken
+                raise ValueError(f"{self.name}: a format has up to 16 bits; got {field}={shown(value)}.")
             object.__setattr__(self, field, int(value))
         for field in ("signed", "infinities", "subnormals", "ties_to_even_code"):
             if not isinstance(getattr(self, field), (bool, np.bool_)):
-                raise ValueError(f"{self.name}: {field} must be True or False; got {getattr(self, field)!r}.")
-        if self.nan not in NAN_ENCODINGS:
-            raise ValueError(f"{self.name}: nan must be one of {', '.join(NAN_ENCODINGS)}; got {self.nan!r}.")
+                raise ValueError(f"{self.name}: {field} must be True or False; got {shown(getattr(self, field))}.")
+        if not isinstance(self.nan, str) or self.nan not in NAN_ENCODINGS:
+            raise ValueError(f"{self.name}: nan must be one of {', '.join(NAN_ENCODINGS)}; got {shown(self.nan)}.")
         if self.exponent_bits < 1:
             raise ValueError(f"{self.name}: exponent_bits must be at least 1 to hold a normal number; got 0.")
         if self.bias is None:
             object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
         if not isinstance(self.bias, (int, np.integer)) or isinstance(self.bias, bool):
-            raise ValueError(f"{self.name}: bias must be an integer; got {self.bias!r}.")
+            raise ValueError(f"{self.name}: bias must be an integer; got {shown(self.bias)}.")
         object.__setattr__(self, "bias", int(self.bias))
         if self.negative_zero is None:
             object.__setattr__(self, "negative_zero", self.signed and self.subnormals and self.nan != "negative_zero")
+        if not isinstance(self.negative_zero, (bool, np.bool_)):
+            raise ValueError(f"{self.name}: negative_zero must be True or False; got {shown(self.negative_zero)}.")
         self._refuse_contradictions()
         self._refuse_values_beyond_float64()
 
@@ -212,7 +233,7 @@ class Format:
           (1.0, 0.001953125, nan)
         """
         if not isinstance(code, (int, np.integer)) or not 0 <= code < 1 << self.bits:
-            raise ValueError(f"a code of {self.name} lies in 0 .. {(1 << self.bits) - 1:#x}; got {code!r}.")
+            raise ValueError(f"a code of {self.name} lies in 0 .. {(1 << self.bits) - 1:#x}; got {shown(code)}.")
         code = int(code)
         magnitude = code & self.top_magnitude
         negative = bool(code & self.sign_bit)
@@ -269,11 +290,16 @@ class Format:
     def holds(self, other: Format) -> bool:
         """Whether every value of another format is a value of this one.
 
+        Raises:
+          TypeError: the other is no Format.
+
         Example:
           >>> import fpsim as fp
           >>> fp.BF16.holds(fp.E5M2), fp.FP16.holds(fp.BF16)
           (True, False)
         """
+        if not isinstance(other, Format):
+            raise TypeError(f"holds takes an fp.Format; got {shown(other)}. Pass fp.format(...) of a name or dtype.")
         return (
             other.max <= self.max
             and other.min >= self.min
@@ -335,13 +361,19 @@ class Format:
           x: float or array of floats (of any shape).
         Returns:
           float64 of x's shape (a float for a scalar).
+        Raises:
+          TypeError: x holds no real numbers.
 
         Example:
           >>> import fpsim as fp
           >>> fp.E4M3.ulp(1.0), fp.E4M3.ulp(300.0), fp.E4M3.ulp(0.0)
           (0.125, 32.0, 0.001953125)
         """
-        bits = np.asarray(x, np.float64).view(np.int64) & MAGNITUDE
+        try:
+            values = np.asarray(x, np.float64)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            raise TypeError(f"x must be a number or an array of real numbers; got {shown(x)}.") from None
+        bits = values.view(np.int64) & MAGNITUDE
         fields, mantissas = bits >> 52, bits & MANTISSA
         subnormal_exponents = np.frexp(mantissas.astype(np.float64))[1] - 1 + LOWEST_EXPONENT
         exponents = np.where(fields > 0, fields - 1023, subnormal_exponents)

@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from fpsim.errors import shown
 from fpsim.formats.float_format import Format
 
 
@@ -17,6 +18,14 @@ class IntegerFormat:
     """Integers of up to 8 bits whose values a scale (and a zero point) places; codes are the numbers themselves.
 
     Symmetric quantisation uses -max .. max; with a zero point it uses all of lowest .. highest.
+
+    Args:
+      name: what `repr` shows.
+      bits: width of a code, 2 to 8.
+      signed: whether there are negative ones.
+
+    Raises:
+      ValueError: another name, width or sign.
 
     Example:
       >>> import fpsim as fp
@@ -27,6 +36,18 @@ class IntegerFormat:
     name: str
     bits: int
     signed: bool
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip() or not self.name.isprintable():
+            raise ValueError(f"name must be a text that is not empty, of one line; got {shown(self.name)}.")
+        if not isinstance(self.bits, (int, np.integer)) or isinstance(self.bits, bool) or not 2 <= self.bits <= 8:
+            raise ValueError(
+                f"{self.name}: bits must be an integer in 2 .. 8, the sign included; got {shown(self.bits)}."
+            )
+        if not isinstance(self.signed, (bool, np.bool_)):
+            raise ValueError(f"{self.name}: signed must be True or False; got {shown(self.signed)}.")
+        object.__setattr__(self, "bits", int(self.bits))
+        object.__setattr__(self, "signed", bool(self.signed))
 
     @property
     def lowest(self) -> int:

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from fpsim.errors import shown
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -64,4 +66,4 @@ def unknown_keyword(name: str, word: str, valid: Sequence[str]) -> TypeError:
     """A TypeError that lists the keywords of a function, and suggests the one nearest to the unknown word."""
     near = difflib.get_close_matches(word, valid, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return TypeError(f"{name} takes the keywords {', '.join(valid)}; got {word!r}.{hint}")
+    return TypeError(f"{name} takes the keywords {', '.join(valid)}; got {shown(word)}.{hint}")

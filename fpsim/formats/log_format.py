@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.errors import shown
+
 SMALLEST_BITS, LARGEST_BITS = 3, 16
 
 
@@ -46,7 +48,7 @@ class LogFMT:
         if not is_integer or not SMALLEST_BITS <= bits <= LARGEST_BITS:
             raise ValueError(
                 f"LogFMT takes an integer number of bits in {SMALLEST_BITS} .. {LARGEST_BITS}, the sign included; "
-                f"got {bits!r}."
+                f"got {shown(bits)}."
             )
         object.__setattr__(self, "bits", int(bits))
 

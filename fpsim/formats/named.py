@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from functools import cache
 from typing import Any
@@ -11,9 +10,10 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.errors import unknown
+from fpsim.errors import nearest, shown, unknown
 from fpsim.formats.float_format import DTYPES as DTYPES
 from fpsim.formats.float_format import Format as Format
+from fpsim.formats.float_format import dtype_of
 
 __all__ = [
     "ALIASES", "BF16", "DTYPES", "E2M1", "E2M3", "E3M2", "E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FNUZ", "E4M3_IEEE", "E5M2",
@@ -102,7 +102,6 @@ E4M3B11FNUZ = _row(
 _P3109_NAME = re.compile(r"(?:p3109k|binary)(\d+)p(\d+)([su])([ef])")
 
 
-@cache
 def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = True) -> Format:
     """The IEEE P3109 format of a width and precision.
 
@@ -114,6 +113,7 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
 
     Raises:
       ValueError: no such format, or its values reach beyond float64.
+      TypeError: bits or precision are no integers, signed or extended not True or False.
 
     Source: IEEE P3109 working group, github.com/P3109/Public.
 
@@ -122,6 +122,18 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
       >>> fp.formats.p3109(8, 4).max, fp.formats.p3109(8, 4, extended=False).max
       (224.0, 240.0)
     """
+    for what, number in (("bits", bits), ("precision", precision)):
+        if not isinstance(number, (int, np.integer)) or isinstance(number, bool):
+            raise TypeError(f"{what} must be an integer, such as 8; got {shown(number)}.")
+    for what, flag in (("signed", signed), ("extended", extended)):
+        if not isinstance(flag, (bool, np.bool_)):
+            raise TypeError(f"{what} must be True or False; got {shown(flag)}.")
+    return _p3109(int(bits), int(precision), bool(signed), bool(extended))
+
+
+@cache
+def _p3109(bits: int, precision: int, signed: bool, extended: bool) -> Format:
+    """`p3109` of checked arguments."""
     name = f"p3109_k{bits}p{precision}{'s' if signed else 'u'}{'e' if extended else 'f'}"
     widest = bits - 1 if signed else bits
     if not 3 <= bits <= 16 or not 1 <= precision <= widest:
@@ -159,7 +171,7 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
     if isinstance(spec, Format):
         return spec
     if isinstance(spec, str):
-        found = _by_name(spec)
+        found = find_by_name(spec)
         if found is not None:
             return found
     elif str(spec).startswith("torch."):  # a torch dtype, without importing torch
@@ -167,24 +179,21 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
         if key in ALIASES:
             return ALIASES[key]
     elif spec is not None:
-        try:
-            dtype = np.dtype(spec)
-        except TypeError:
-            dtype = None
+        dtype = dtype_of(spec)
         for fmt, known in DTYPES.items():
             if dtype is not None and dtype.newbyteorder("=") == known:
                 return fmt
-    text = spec if isinstance(spec, str) else str(spec)
-    near = difflib.get_close_matches(_key(text), list(ALIASES), n=1, cutoff=0.7)
+    text = spec if isinstance(spec, str) else shown(spec)
+    near = nearest(_key(text), ALIASES, cutoff=0.7)
     raise unknown(
         "format", text, list(NAMED), {alias: fmt.name for alias, fmt in ALIASES.items()},
         listing="fp.formats.names() or `fpsim formats`",
-        meant=AMBIGUOUS.get(_key(text)) or [ALIASES[word].name for word in near],
+        meant=AMBIGUOUS.get(_key(text)) or ([ALIASES[near].name] if near else []),
         others="any p3109_k<bits>p<precision><s|u><e|f>, a dtype of one, or an fp.Format",
     )  # fmt: skip
 
 
-def _by_name(name: str) -> Format | None:
+def find_by_name(name: str) -> Format | None:
     """A named, aliased or P3109 format, or None."""
     key = _key(name)
     if key in ALIASES:

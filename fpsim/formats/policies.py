@@ -89,6 +89,12 @@ OVERFLOWS = MappingProxyType(
     }
 )
 
+# Other words for these, which errors translate.
+MEANT = {
+    **dict.fromkeys(("clip", "clamp", "sat", "satfinite", "max", "finite"), "saturate"),
+    **dict.fromkeys(("inf", "infinity", "nan", "overflow", "wrap"), "nonfinite"),
+}
+
 SUBNORMALS = ("keep", "flush")
 
 
@@ -157,5 +163,5 @@ def overflow_outcome(word: str, fmt: Format) -> Outcome:
         valid = ", ".join(OVERFLOWS)
         raise ValueError(f"overflow must be one of {valid}; {word!r} is a policy: pass **fp.policy({word!r}).")
     if not isinstance(word, str) or word not in OVERFLOWS:
-        raise unknown("overflow", word, list(OVERFLOWS))
+        raise unknown("overflow", word, list(OVERFLOWS), MEANT)
     return OVERFLOWS[word](fmt)

@@ -25,7 +25,7 @@ def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> 
     refuse_masked(x, name)
     if isinstance(x, EncodedArray) and x.fmt == fmt:
         return x.codes
-    array = as_array(x)
+    array = as_array(x, name)
     source = format_of(array.dtype)
     if x is None or (not hasattr(x, "dtype") and array.size and (source is not None or array.dtype.kind not in "iu")):
         remedy = "pass its codes" if hasattr(x, "codes") else f"fpsim.encode(values, fpsim.{fmt}) makes codes"

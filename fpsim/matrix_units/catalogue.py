@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from fpsim.errors import unknown
+from fpsim.formats.named import AMBIGUOUS, find_by_name
 from fpsim.matrix_units import amd, nvidia
 from fpsim.matrix_units.chips import CHIPS
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 
+USUAL = ("e4m3", "f16", "bf16")  # operands of the units that are named for a chip alone
 ROWS: dict[str, MatrixUnit] = {row.name: row for row in (*nvidia.UNITS, *amd.UNITS)}
 
 
@@ -29,7 +31,26 @@ def unit(name: str | MatrixUnit) -> MatrixUnit:
     key = name.lower().strip() if isinstance(name, str) else None
     if key in ROWS:
         return ROWS[key]
-    raise unknown("unit", name, list(ROWS), listing="fp.units() or `fpsim units`")
+    word = key or ""
+    refusal = unknown("unit", name, list(ROWS), listing="fp.units() or `fpsim units`", meant=_meant(word))
+    fmt = find_by_name(word)
+    if fmt is None:
+        raise refusal
+    raise ValueError(f"{refusal} Sums in a format are an accumulator's: pass fp.Sequential(fp.{fmt.name}).")
+
+
+def _meant(word: str) -> list[str]:
+    """The units that a chip, an architecture, or either with an operand stands for, such as "h100" or "hopper_fp8"."""
+    chip, _, operand = word.replace("-", "_").replace(" ", "_").partition("_")
+    if chip == "sm":
+        number, _, operand = operand.partition("_")
+        chip = f"sm_{number}"
+    if not chip:
+        return []
+    arches = {each.arch for each in CHIPS.values() if chip in (each.arch, each.sm, *each.name.lower().split())}
+    elements = [name.lower() for name in AMBIGUOUS.get(operand, [])] or ([operand] if operand else list(USUAL))
+    names = [f"{arch}_{element}_f32" for arch in sorted(arches) for element in elements]
+    return [name for name in names if name in ROWS]
 
 
 def units(arch: str | None = None) -> tuple[MatrixUnit, ...]:
@@ -50,6 +71,6 @@ def units(arch: str | None = None) -> tuple[MatrixUnit, ...]:
     """
     arches = list(dict.fromkeys(chip.arch for chip in CHIPS.values()))
     wanted = arch.lower().strip() if isinstance(arch, str) else arch
-    if wanted is not None and wanted not in arches:
+    if wanted is not None and (not isinstance(wanted, str) or wanted not in arches):
         raise unknown("arch", arch, arches)
     return tuple(row for row in ROWS.values() if wanted in (None, row.arch))

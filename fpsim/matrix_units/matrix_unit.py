@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from fpsim.errors import require_integer, require_kind, require_word
 from fpsim.formats.named import (
     BF16,
     E2M1,
@@ -26,6 +27,8 @@ from fpsim.formats.named import (
 )
 
 Evidence = Literal["hardware", "simulated", "inferred"]
+SCALES = {"ue8m0": E8M0, "ue4m3": E4M3}  # what block scales are called -> the format of their codes
+ELEMENT = "an element of a unit, such as fp.unit('hopper_f16_f32').a"  # what errors ask for
 
 
 class Rule(IntEnum):
@@ -89,6 +92,9 @@ class MatrixUnit:
       evidence: "hardware" (compared with real output), "simulated" (an official simulator whose authors claim equal
         bits says so) or "inferred".
 
+    Raises:
+      TypeError, ValueError: a field that is none of these.
+
     Example:
       >>> import fpsim as fp
       >>> unit = fp.unit("hopper_e4m3_f32")
@@ -112,10 +118,23 @@ class MatrixUnit:
     source: str = ""
     evidence: Evidence = "simulated"
 
+    def __post_init__(self) -> None:
+        for field in ("name", "arch", "instruction", "source"):
+            require_kind(field, getattr(self, field), str, "a text")
+        for field in ("a", "b", "d"):
+            require_kind(field, getattr(self, field), Element, ELEMENT)
+        require_kind("rule", self.rule, Rule, "a Rule, such as fp.unit('hopper_f16_f32').rule")
+        for field, lowest in (("terms", 1), ("fraction_bits", 0), ("floor_exponent", None), ("result_bits", 0)):
+            require_integer(field, getattr(self, field), lowest)
+        if self.scale is not None:
+            require_word("scale", self.scale, tuple(SCALES))
+        require_integer("block", self.block, 1 if self.scale else 0)
+        require_word("evidence", self.evidence, get_args(Evidence))
+
     @property
     def scale_format(self) -> Format | None:
         """The format of the block scales' codes; UE4M3 is E4M3 whose sign bit is ignored."""
-        return {"ue8m0": E8M0, "ue4m3": E4M3}[self.scale] if self.scale else None
+        return SCALES[self.scale] if self.scale else None
 
     @property
     def nan_code(self) -> int:
@@ -141,7 +160,12 @@ class MatrixUnit:
         )
 
     def operand_format(self, element: Element) -> Format:
-        """The format in which a step sees an operand."""
+        """The format in which a step sees an operand, `a` or `b` of a unit.
+
+        Raises:
+          TypeError: something else than an element.
+        """
+        require_kind("element", element, Element, ELEMENT)
         return FP16 if self.rule is Rule.TWO_PASSES else element.carrier
 
     @property

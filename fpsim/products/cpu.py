@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.arithmetic.operands import read_operand
-from fpsim.arrays import Array, as_array, format_of, from_torch, is_torch, output, words
+from fpsim.arrays import Array, as_array, format_of, is_torch, output, words
 from fpsim.casts.cast import encode, quantize
 from fpsim.formats.named import DTYPES, FP16, FP32, FP64, Format
 from fpsim.instructions.operands import block_scales, operand, refuse_overlap
@@ -38,7 +38,7 @@ class Cpu(NumpyOperations):
 
     def floats(self, x: Any, name: str) -> Array:
         """As `Backend.floats`."""
-        return as_array(x)
+        return as_array(x, name)
 
     def scaled(self, x: Any, name: str) -> Scaled | None:
         """As `Backend.scaled`."""
@@ -70,7 +70,7 @@ class Cpu(NumpyOperations):
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Array:
         """As `Backend.source`."""
-        array = from_torch(c) if is_torch(c) else c
+        array = as_array(c, "c") if is_torch(c) else c
         fmt = format_of(array.dtype) if isinstance(array, np.ndarray) else None
         if fmt is None or fmt in (unit.d.fmt, FP64):
             return _values(c, unit, shape)

@@ -93,7 +93,7 @@ def matmul(
     """
     multiplied, request_of, backend = _loaded()
     request = request_of(
-        schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_format, bool(strict)
+        schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_format, strict
     )  # fmt: skip
     result: npt.NDArray[Any] = multiplied(a, b, c, accumulate, request, fmt, out, backend)
     return result

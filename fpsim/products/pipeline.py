@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from fpsim.arithmetic.operands import Formats
+from fpsim.errors import require_kind, shown
 from fpsim.formats.named import DTYPES, FP32, FP64, Format
 from fpsim.formats.named import format as find_format
 from fpsim.instructions.operands import block_count, refuse_axes, refuse_shapes
@@ -22,10 +25,11 @@ def multiplied(
     a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any, backend: Backend
 ) -> Any:
     """`fpsim.matmul` on a backend."""
+    require_kind("strict", request.strict, (bool, np.bool_), "True or False")
     if not isinstance(accumulate, (str, MatrixUnit, Accumulator)):
         raise TypeError(
             "accumulate must be a matrix unit, its name, or an accumulator such as fp.Sequential(fp.FP32); "
-            f"got {accumulate!r}."
+            f"got {shown(accumulate)}."
         )
     if request.schedule is not None and accumulate == FusedMultiplyAdd(FP32):
         accumulate, fmt = _fused_chain(a, b, fmt, backend), None
@@ -77,10 +81,13 @@ def _by_accumulator(
 def _codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[tuple[Any, Any], tuple[Format, Format]]:
     """The operands of an accumulator as codes, and their formats."""
     if backend.scaled(a, "a") is not None or backend.scaled(b, "b") is not None:
-        raise TypeError("an accumulator takes no Scaled operands; decode them first: a.decode().")
+        raise TypeError(
+            "an accumulator takes no Scaled operands, whose scales belong to sums of a matrix unit; got one. Pass "
+            "accumulate='hopper_e4m3_f32', say; a.decode() has float32 values instead, whose products round otherwise."
+        )
     pair = fmt if isinstance(fmt, (tuple, list)) else (fmt, fmt)
     if len(pair) != 2:
-        raise ValueError(f"fmt must name one format, or those of a and b; got {fmt!r}.")
+        raise ValueError(f"fmt must name one format, or those of a and b; got {shown(fmt)}.")
     of_a, of_b = (None if name is None else find_format(name) for name in pair)
     (left, of_a), (right, of_b) = backend.codes(a, of_a, "a"), backend.codes(b, of_b, "b")
     return (left, right), (of_a, of_b)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from fpsim.arithmetic.operands import Formats, operands, read_operand
 from fpsim.arrays import Array
+from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import DTYPES, Format
 from fpsim.formats.named import format as find_format
@@ -53,7 +54,7 @@ def sum(x: npt.ArrayLike, *, accumulate: Accumulator, fmt: FormatLike | None = N
     from fpsim.sums.lines import Lines, line_sums
 
     if not isinstance(accumulate, Accumulator):
-        raise TypeError(f"accumulate must be {KINDS} for a sum; got {accumulate!r}.")
+        raise TypeError(f"accumulate must be {KINDS} for a sum; got {shown(accumulate)}.")
     codes, found, _ = read_operand(x, None if fmt is None else find_format(fmt), "x")
     where = checked_axis(axis, codes.ndim)
     terms = codes.reshape(-1) if where is None else np.moveaxis(codes, where, -1)
@@ -93,7 +94,7 @@ def dot(a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixU
     if isinstance(accumulate, (MatrixUnit, str)):
         return _dot_by_unit(a, b, accumulate, fmt)
     if not isinstance(accumulate, Accumulator):
-        raise TypeError(f"accumulate must be {KINDS}, or a matrix unit or its name; got {accumulate!r}.")
+        raise TypeError(f"accumulate must be {KINDS}, or a matrix unit or its name; got {shown(accumulate)}.")
     pair = operands("dot", (a, b), fmt)
     left, right = pair.codes
     check_terms(left, right)
@@ -117,10 +118,10 @@ def checked_axis(axis: int | None, dimensions: int) -> int | None:
         return None
     if not isinstance(axis, (int, np.integer)) or isinstance(axis, bool):
         raise TypeError(
-            f"axis must be an integer, or None for all of them; got {axis!r}. Reshape x to add along several."
+            f"axis must be an integer, or None for all of them; got {shown(axis)}. Reshape x to add along several."
         )
     if not -dimensions <= axis < dimensions:
-        raise ValueError(f"axis must be one of the {dimensions} axes of x, counted from 0; got {axis}.")
+        raise ValueError(f"axis must be one of the {dimensions} axes of x, counted from 0; got {shown(axis)}.")
     return int(axis)
 
 

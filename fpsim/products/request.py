@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.errors import unknown
+from fpsim.errors import shown, unknown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import DTYPES, FP32, Format
 from fpsim.formats.named import format as find_format
@@ -117,7 +117,7 @@ def refuse_conflicts(request: Request) -> None:
         return
     if not isinstance(request.schedule, Schedule):
         raise TypeError(
-            f"schedule must be one of fp.schedules, such as fp.schedules.cublas('sm_90'); got {request.schedule!r}."
+            f"schedule must be one of fp.schedules, such as fp.schedules.FLAT; got {shown(request.schedule)}."
         )
     for name, value in (("promote", request.promote), ("scale_order", request.scale_order)):
         if value is not None:
@@ -133,12 +133,12 @@ def refuse_unit_options(request: Request) -> None:
 
 def _default_schedule(request: Request, unit: MatrixUnit, left: OperandScales, right: OperandScales) -> Schedule:
     """One chain, or the promotion that is asked for or that scales along K need."""
-    promote, order = request.promote, request.scale_order or "product"
-    if order not in MODES:
+    promote, order = request.promote, "product" if request.scale_order is None else request.scale_order
+    if not isinstance(order, str) or order not in MODES:
         raise unknown("scale_order", order, list(MODES))
     if promote is not None:
         if isinstance(promote, bool) or not isinstance(promote, (int, np.integer)) or promote < 1:
-            raise ValueError(f"promote must be a number of terms, or None for no promotion; got {promote!r}.")
+            raise ValueError(f"promote must be a number of terms, or None for no promotion; got {shown(promote)}.")
         if promote % unit.terms:
             raise ValueError(
                 f"promote must be a multiple of the {unit.terms} terms that {unit.name} adds in a step; got {promote}."

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.arrays import Array, format_of
+from fpsim.errors import shown
 from fpsim.formats.named import FP64
 from fpsim.products.backend import Backend, Matrix
 from fpsim.products.epilogue import ONE, Finish, finished
@@ -34,7 +35,7 @@ def total_of(job: Job, product: Any, c: Any, backend: Backend, work: Matrix | No
     schedule, request = job.schedule, job.request
     sums = Sums(schedule, job.plan, product, backend, job.factors_at, job.fmt)
     single = isinstance(schedule.sums, Chain) and len(job.plan.slices) == 1
-    if request.beta == 0:
+    if request.beta is not None and _number(request.beta, "beta") == 0:
         c = None  # it need not be valid then, and is not read (cuBLAS manual, 2.7.1; CUTLASS, is_source_needed)
     belongs_to_sum = c is not None and request.beta is None and not schedule.epilogue.adds_c
     starts = belongs_to_sum and single and request.alpha is None and not job.scaled
@@ -106,6 +107,8 @@ def _number(value: float | None, name: str) -> np.float32:
     """alpha or beta as float32."""
     if value is None:
         return ONE
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise TypeError(f"{name} must be a number, which float32 holds; got {value!r}.")
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name} must be a number, which float32 holds; got {shown(value)}.")
+    if isinstance(value, int) and abs(value) >= 1 << 128:
+        raise ValueError(f"{name} must be a number that float32 reaches, below 2**128; got {shown(value)}.")
     return np.float32(value)

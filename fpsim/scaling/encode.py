@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import Array, float_array, words
+from fpsim.arrays import Array, as_array, float_array, words
+from fpsim.errors import shown
 from fpsim.formats.cast_options import CastKeywords, CastOptions, ElementKeywords, cast_options
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.float_format import Format
@@ -100,7 +101,7 @@ def checked_element(fmt: Any, scaling: Any) -> Element:
         row = f" Did you mean fp.scalings.{scaling.upper()}?" if str(scaling).upper() in ROWS else ""
         raise TypeError(
             f"scaling must be an fp.Scaling, such as fp.scalings.TILE_1X128; got {type(scaling).__name__} "
-            f"{scaling!r}.{row}"
+            f"{shown(scaling)}.{row}"
         )
     if isinstance(element, Format) and element.bits > 16:
         raise ValueError(f"element formats have up to 16 bits; got {element}. It needs no scale.")
@@ -171,7 +172,14 @@ def given_scales(scales: npt.ArrayLike, shape: tuple[int, ...], scaling: Scaling
       ValueError: another shape, or a scale that is negative.
       TypeError: not floats.
     """
-    array, _ = float_array(scales if hasattr(scales, "dtype") else np.asarray(scales, np.float32), "scales")
+    listed = scales if hasattr(scales, "dtype") else as_array(scales, "scales")
+    if isinstance(listed, np.ndarray) and listed.dtype.kind in "iu" and listed is not scales:
+        listed = listed.astype(np.float64)  # Python's integers
+    array, _ = float_array(listed, "scales")
+    if array.ndim == 0 and np.isnan(array.astype(np.float64)) and not hasattr(scales, "dtype"):
+        raise ValueError(
+            "scales must be positive and finite; got nan. An array of one per tile may hold NaN, for tiles."
+        )
     grid = tiling(shape, scaling.block).grid
     try:
         with np.errstate(all="ignore"):

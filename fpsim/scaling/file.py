@@ -22,6 +22,8 @@ from typing import IO, Any
 import numpy as np
 
 from fpsim.arrays import Array
+from fpsim.errors import shown
+from fpsim.files import path_of
 
 VERSION = 1  # of the layout: one envelope of JSON text beside the arrays
 ENVELOPE = "__fpsim__"  # its name: a member of the npz, a key of the safetensors metadata
@@ -64,7 +66,7 @@ def save(path: str | os.PathLike[str], arrays: Mapping[str, Array], header: Mapp
       ...     load(f"{folder}/x.npz")
       ({'scales': array([ 1., -0.], dtype=float32)}, {'block': [1, 128]})
     """
-    path = Path(path)
+    path = path_of(path)
     _, write = _kind(path)
     if not arrays:
         raise ValueError("there must be an array to save; got none. Files of a header alone are JSON files.")
@@ -92,7 +94,7 @@ def load(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, Any]
       Traceback (most recent call last):
       ValueError: the file's name must end in .npz or .safetensors; got 'weights.bin'. Use 'weights.npz'.
     """
-    path = Path(path)
+    path = path_of(path)
     read, _ = _kind(path)
     with path.open("rb") as opened:  # a file that is missing or forbidden says so itself
         empty = not opened.read(1)
@@ -118,7 +120,7 @@ def _kind(path: Path) -> tuple[Reader, Writer]:
     functions = KINDS.get(path.suffix.lower())
     if functions is None:
         example = path.with_suffix(".npz").name if path.stem else "codes.npz"
-        raise ValueError(f"the file's name must end in {' or '.join(KINDS)}; got {path.name!r}. Use {example!r}.")
+        raise ValueError(f"the file's name must end in {' or '.join(KINDS)}; got {shown(path.name)}. Use {example!r}.")
     return functions
 
 
@@ -126,7 +128,7 @@ def _checked_array(name: str, x: Array) -> Array:
     """The array in C order, if a file can hold it under that name."""
     if not isinstance(name, str) or not name.isidentifier() or not name.isascii() or name.startswith("__"):
         raise ValueError(
-            f"names of arrays must be ASCII identifiers that do not begin with two underscores; got {name!r}. "
+            f"names of arrays must be ASCII identifiers that do not begin with two underscores; got {shown(name)}. "
             "Use a name such as 'codes'."
         )
     array = np.asarray(x, order="C")

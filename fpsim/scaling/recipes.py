@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fpsim.formats.named import E4M3, E8M0
+from fpsim.lazy import face
 from fpsim.scaling.scaling import Scaling
 
 E8M0_SCALES: dict[str, Any] = {"scale_format": E8M0}
@@ -91,6 +92,12 @@ TORCHAO_NVFP4 = _row(
 
 __all__ = list(ROWS)  # filled in above
 
+# What people call a row otherwise.
+_MEANT = {
+    **dict.fromkeys(("mxfp8", "mxfp6", "mxfp4", "mx32", "block_1x32"), "MX"), "fp4": "NVFP4",
+    "per_tensor": "TENSOR", "per_row": "ROW", "per_token": "ROW", "rowwise": "ROW", "per_column": "COLUMN",
+    "per_channel": "COLUMN", "columnwise": "COLUMN", "blockwise": "BLOCK_128X128", "per_block": "BLOCK_128X128",
+    "deepseek": "TILE_1X128", "deepseek_v3": "TILE_1X128",
+}  # fmt: skip
 
-def __dir__() -> list[str]:
-    return [*ROWS, "ROWS"]
+__getattr__, __dir__ = face("fpsim.scalings", [*ROWS, "ROWS"], _MEANT)

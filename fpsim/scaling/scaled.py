@@ -10,7 +10,8 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import Array, output
+from fpsim.arrays import Array, as_array, float_array, output
+from fpsim.errors import shown
 from fpsim.formats.as_json import element_facts, element_from
 from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_keywords
 from fpsim.formats.element import Element
@@ -51,8 +52,11 @@ class Scaled(ScaledArrays[Array]):
     report: ScaleReport = dataclasses.field(default_factory=ScaleReport)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "codes", np.asarray(self.codes))
-        object.__setattr__(self, "scales", np.asarray(self.scales))
+        object.__setattr__(self, "codes", as_array(self.codes, "codes"))
+        object.__setattr__(self, "scales", as_array(self.scales, "scales"))
+        for name in ("scale_codes", "zero_points"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, as_array(getattr(self, name), name))
         super().__post_init__()
 
     @staticmethod
@@ -261,9 +265,9 @@ def encode_both_ways(
       >>> rows.scales.shape, columns.scales.shape
       ((256, 1), (2, 128))
     """
-    shape = np.shape(x)
-    if len(shape) != 2:
-        raise ValueError(f"x must be a matrix to be encoded both ways; got shape {tuple(shape)}.")
+    x, _ = float_array(x)
+    if x.ndim != 2:
+        raise ValueError(f"x must be a matrix to be encoded both ways; got shape {x.shape}.")
     return encode_scaled(x, fmt, scaling, **cast), encode_scaled(x, fmt, scaling.transposed(), **cast)
 
 
@@ -279,7 +283,7 @@ def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scali
     if not isinstance(out, Scaled):
         raise ValueError(f"{requirement}; got {type(out).__name__}.")
     if out.shape != source.shape or out.fmt != element or out.scaling != scaling:
-        raise ValueError(f"{requirement}; got {out!r}.")
+        raise ValueError(f"{requirement}; got {shown(out)}.")
     arrays = [array for array in (out.codes, out.scales, out.scale_codes, out.zero_points) if array is not None]
     if not all(array.flags.c_contiguous and array.flags.writeable for array in arrays):
         raise ValueError(f"{requirement} in contiguous writeable arrays; got parts or read-only ones. Leave it out.")

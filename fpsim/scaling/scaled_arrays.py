@@ -11,7 +11,9 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.errors import shown
 from fpsim.formats.element import Element, element_format
+from fpsim.formats.float_format import dtype_of
 from fpsim.formats.log_format import LogFMT
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tile_sizes, tiling
@@ -117,9 +119,9 @@ class ScaledArrays(ABC, Generic[ArrayT]):
         Raises:
           ValueError: another dtype, or an `out` that does not fit.
         """
-        real = np.dtype(dtype)
-        if real not in (np.dtype(np.float32), np.dtype(np.float64)):
-            raise ValueError(f"dtype must be np.float32 or np.float64; got {dtype!r}.")
+        real = dtype_of(dtype)
+        if real is None or real not in (np.dtype(np.float32), np.dtype(np.float64)):
+            raise ValueError(f"dtype must be np.float32 or np.float64; got {shown(dtype)}.")
         return self._decoded(real, out)
 
     def transpose(self) -> Self:
@@ -195,8 +197,9 @@ class Blocks(Generic[S]):
         whole = self._whole
         grid = tuple(int(count) for count in whole.scales.shape)
         indices = index if isinstance(index, tuple) else (index,)
-        if Ellipsis in indices:
-            at = indices.index(Ellipsis)
+        dots = [at for at, one in enumerate(indices) if one is Ellipsis]
+        if dots:
+            at = dots[0]
             indices = (
                 *indices[:at], *[slice(None)] * (len(grid) - len(indices) + 1), *indices[at + 1 :],
             )  # fmt: skip
@@ -222,4 +225,4 @@ def _tile_slice(index: Any, count: int, axis: int) -> slice:
     if isinstance(index, slice) and index.step in (None, 1):
         start, stop, _ = index.indices(count)
         return slice(start, max(start, stop))
-    raise IndexError(f"blocks take integers and slices of step 1; got {index!r}.")
+    raise IndexError(f"blocks take integers and slices of step 1; got {shown(index)}.")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.errors import unknown
+from fpsim.errors import require_kind, require_word, shown
 from fpsim.formats.as_json import format_facts, format_from
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
@@ -23,6 +23,7 @@ DIVISIONS = ("divide", "multiply")
 NANS = ("tile", "element")
 INFINITIES = ("skip", "propagate", "one")
 ZERO_SCALES = ("one", "smallest")
+LARGEST_DOUBLE = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Scaling:
       scale_format: format of the scales; float32 must hold it, and it must have a NaN.
       scale_rule: "amax", "floor", "ceil", "even", "rceil" or "nearest".
       scale_rounding: how "amax" rounds the quotient into scale_format; None: up for powers of two, else nearest even.
-      amax_floor: amax is at least this.
+      amax_floor: amax is at least this; float32 must reach it.
       quotient: "amax/max", "amax*(1/max)" or "1/(max/amax)", which computes an encode scale and inverts it.
       division: "divide" (x / s) or "multiply" (x * (1 / s)).
       tensor_scale: True for a second, float32 scale of the whole array over the scales (NVFP4).
@@ -88,16 +89,21 @@ class Scaling:
             ("infinity", INFINITIES),
             ("zero_scale", ZERO_SCALES),
         ):
-            if getattr(self, field) not in words:
-                raise unknown(field, getattr(self, field), words)
+            require_word(field, getattr(self, field), words)
+        require_kind("name", self.name, str, "a text")
         for field in ("tensor_scale", "symmetric"):
             value = getattr(self, field)
             if not isinstance(value, (bool, np.bool_)):
-                raise ValueError(f"{field} must be True or False; got {value!r}.")
+                raise ValueError(f"{field} must be True or False; got {shown(value)}.")
             put(self, field, bool(value))
         if self.scale_rounding is not None:
             put(self, "scale_rounding", rounding_mode(self.scale_rounding))
         put(self, "amax_floor", _checked_number("amax_floor", self.amax_floor, 0.0))
+        if self.amax_floor > FP32.max:
+            raise ValueError(
+                f"amax_floor must be at most float32's largest value, {FP32.max!r}, for scales are float32; got "
+                f"{shown(self.amax_floor)}. Leave it out for no floor."
+            )
         if self.smallest_scale is not None:
             put(self, "smallest_scale", _checked_number("smallest_scale", self.smallest_scale, None))
         self._refuse_scale_formats()
@@ -114,7 +120,7 @@ class Scaling:
             raise ValueError(f"scale_format must have a NaN, for tiles with NaN; got {fmt}. Use E8M0, E4M3 or FP32.")
         smallest = self.smallest_scale
         if smallest is not None and not (0 < smallest <= fmt.max and _is_value(smallest, fmt)):
-            raise ValueError(f"smallest_scale must be a positive value of {fmt}; got {smallest!r}.")
+            raise ValueError(f"smallest_scale must be a positive value of {fmt}; got {shown(smallest)}.")
         if "one" in (self.zero_scale, self.infinity) and not _is_value(1.0, fmt):
             raise ValueError(
                 f"a scale of 1 needs a scale_format with that value; got {fmt}. "
@@ -211,15 +217,15 @@ def _checked_block(block: Any) -> tuple[int, ...]:
         isinstance(size, bool) or not isinstance(size, (int, np.integer)) or (size < 1 and size != -1) for size in sizes
     ):
         raise ValueError(
-            f"block must be a tuple of tile sizes >= 1, or -1 for a whole axis, such as (1, 128); got {block!r}."
+            f"block must be a tuple of tile sizes >= 1, or -1 for a whole axis, such as (1, 128); got {shown(block)}."
         )
     return tuple(int(size) for size in sizes)
 
 
 def _checked_number(name: str, value: Any, lowest: float | None) -> float:
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not number or not np.isfinite(value) or (lowest is not None and value < lowest):
-        raise ValueError(f"{name} must be a finite number{' >= 0' if lowest == 0 else ''}; got {value!r}.")
+    if not number or not abs(value) <= LARGEST_DOUBLE or (lowest is not None and value < lowest):
+        raise ValueError(f"{name} must be a finite number{' >= 0' if lowest == 0 else ''}; got {shown(value)}.")
     return float(value)
 
 
@@ -261,4 +267,4 @@ def scaling_from(facts: Any) -> Scaling:
         changed = {"block": tuple(facts["block"]), "scale_format": format_from(facts["scale_format"])}
         return Scaling(**{**facts, **changed})
     except (KeyError, TypeError, ValueError) as reason:
-        raise ValueError(f"a scaling must be described as scaling_facts does; got {facts!r}.") from reason
+        raise ValueError(f"a scaling must be described as scaling_facts does; got {shown(facts)}.") from reason

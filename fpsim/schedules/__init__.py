@@ -8,6 +8,7 @@ Example:
 
 from __future__ import annotations
 
+from fpsim.lazy import face
 from fpsim.schedules.catalogue import ROWS
 from fpsim.schedules.libraries.cublas import cublas
 from fpsim.schedules.libraries.cutlass import cutlass_2xacc, cutlass_blockwise
@@ -25,3 +26,5 @@ __all__ = [
     "Tree", "compare", "cublas", "cutlass_2xacc", "cutlass_blockwise", "deepgemm", "depends_on_batch", "explain",
     "torch_rowwise", "tree", "triton",
 ]  # fmt: skip
+
+__getattr__, __dir__ = face(__name__, __all__)

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from fpsim.errors import unknown
+from fpsim.errors import shown, unknown
 from fpsim.matrix_units.chips import of_arch
 from fpsim.schedules.schedule import ScaleOrder
 
@@ -16,7 +16,7 @@ ORDERS = ("product", "a_first", "b_first")
 def positive(value: int, name: str) -> int:
     """A number of terms."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"{name} must be a positive integer; got {value!r}.")
+        raise ValueError(f"{name} must be a positive integer; got {shown(value)}.")
     return int(value)
 
 
@@ -41,6 +41,6 @@ def arch_of(arch: str, known: tuple[str, ...]) -> str:
 
 def order_of(scale_order: ScaleOrder) -> ScaleOrder:
     """The order in which two scales are multiplied in."""
-    if scale_order not in ORDERS:
+    if not isinstance(scale_order, str) or scale_order not in ORDERS:
         raise unknown("scale_order", scale_order, list(ORDERS))
     return scale_order

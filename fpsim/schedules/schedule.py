@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
+
+from fpsim.errors import require_integer, require_kind, require_word, shown
 
 Rule = Literal["even", "ceiling", "floor", "cutlass", "interleaved"]
 Merge = Literal["float32", "output", "in_place", "from_both_ends"]
 LaneMerge = Literal["forward", "butterfly", "blocks"]
 ScaleOrder = Literal["product", "a_first", "b_first", "one_dimensional_first"]
+Source = Literal["added", "first", "after_cast"]
 Evidence = Literal["hardware", "source", "inferred"]
 
 
@@ -35,6 +38,12 @@ class Slicing:
     rule: Rule = "even"
     merge: Merge = "float32"
 
+    def __post_init__(self) -> None:
+        require_integer("count", self.count, 1)
+        require_integer("grain", self.grain, 0)
+        require_word("rule", self.rule, get_args(Rule))
+        require_word("merge", self.merge, get_args(Merge))
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -60,6 +69,10 @@ class Chain:
     step: int = 0
 
     def __post_init__(self) -> None:
+        for count in ("interval", "restart", "residue", "step"):
+            require_integer(count, getattr(self, count), 0)
+        for flag in ("short_sums_only", "first_as_is"):
+            require_kind(flag, getattr(self, flag), bool, "True or False")
         if self.interval and self.residue:
             raise ValueError(
                 f"a chain is promoted, or adds a residue first; got interval={self.interval} and "
@@ -91,6 +104,15 @@ class Lanes:
     lanes_from_zero: bool = False
     blocks: int = 0
 
+    def __post_init__(self) -> None:
+        require_integer("count", self.count, 1)
+        require_integer("run", self.run)
+        require_integer("chunk", self.chunk, 0)
+        require_integer("blocks", self.blocks, 0)
+        for flag in ("chunks_from_zero", "lanes_from_zero"):
+            require_kind(flag, getattr(self, flag), bool, "True or False")
+        require_word("merge", self.merge, get_args(LaneMerge))
+
 
 @dataclass(frozen=True)
 class Epilogue:
@@ -106,9 +128,15 @@ class Epilogue:
     """
 
     scale_order: ScaleOrder = "product"
-    source: Literal["added", "first", "after_cast"] = "added"
+    source: Source = "added"
     fused_bias: bool = False
     adds_c: bool = False
+
+    def __post_init__(self) -> None:
+        require_word("scale_order", self.scale_order, get_args(ScaleOrder))
+        require_word("source", self.source, get_args(Source))
+        for flag in ("fused_bias", "adds_c"):
+            require_kind(flag, getattr(self, flag), bool, "True or False")
 
 
 @dataclass(frozen=True)
@@ -129,6 +157,9 @@ class Schedule:
         "inferred".
       operands: the elements, as units name them, of the operands that it is read with where no unit is given.
 
+    Raises:
+      TypeError, ValueError: a field that is none of these.
+
     Example:
       >>> import fpsim as fp
       >>> fp.schedules.cublas("sm_90", split_k=4)
@@ -148,6 +179,20 @@ class Schedule:
     source: str = field(default="", repr=False)
     evidence: Evidence = "inferred"
     operands: str = "e4m3"
+
+    def __post_init__(self) -> None:
+        for text in ("name", "library", "family", "arch", "source", "operands"):
+            require_kind(text, getattr(self, text), str, "a text")
+        require_kind("sums", self.sums, (Chain, Lanes), "a Chain or Lanes")
+        require_kind("slicing", self.slicing, Slicing, "a Slicing")
+        require_kind("epilogue", self.epilogue, Epilogue, "an Epilogue")
+        for flag in ("block_scaled", "fast_accum"):
+            require_kind(flag, getattr(self, flag), bool, "True or False")
+        require_kind("options", self.options, tuple, "a tuple of pairs (name, number)")
+        for pair in self.options:
+            if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+                raise TypeError(f"options must be a tuple of pairs (name, number); got {shown(self.options)}.")
+        require_word("evidence", self.evidence, get_args(Evidence))
 
     def __repr__(self) -> str:
         return self.name

@@ -12,6 +12,7 @@ from fpsim.arrays import Array
 from fpsim.casts.pipelines import decoding, encoding
 from fpsim.core.layouts import unpack_layout
 from fpsim.core.sums.sum_order import Rows, Targets
+from fpsim.errors import shown
 from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.named import FP32, FP64, Format
 from fpsim.formats.rounding import Rounding
@@ -90,7 +91,7 @@ def refuse_wide_operands(accumulator: Accumulator, formats: tuple[Format | None,
     double = accumulator.fmt == accumulator.result_format == FP64
     if FP64 in formats and None not in formats and not double and not isinstance(accumulator, Exact):
         raise ValueError(
-            f"products of FP64 are added by an accumulator in FP64 or by Exact; got {accumulator!r}. "
+            f"products of FP64 are added by an accumulator in FP64 or by Exact; got {shown(accumulator)}. "
             "Round the operands first with fpsim.cast."
         )
 

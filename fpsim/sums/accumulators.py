@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.errors import unknown
+from fpsim.errors import shown, unknown
 from fpsim.formats.named import FP64, Format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.policies import SUBNORMALS, overflow_outcome
@@ -73,7 +73,7 @@ class Accumulator:
         if (self.rounding, self.overflow, self.subnormals) != (Rounding.NEAREST_EVEN, "nonfinite", "keep"):
             raise ValueError(
                 f"FP64 accumulates with rounding='nearest_even', overflow='nonfinite' and subnormals='keep', the "
-                f"processor's own arithmetic; got {self.rounding.name.lower()!r}, {self.overflow!r} and "
+                f"processor's own arithmetic; got {shown(self.rounding.name.lower())}, {self.overflow!r} and "
                 f"{self.subnormals!r}. Use FP32, or Exact."
             )
 
@@ -95,13 +95,13 @@ def _checked_seed(seed: int | None, mode: Rounding) -> int | None:
     if seed is None:
         return None
     if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= seed < SEEDS:
-        raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {seed!r}.")
+        raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(seed)}.")
     return int(seed)
 
 
 def _checked_bits(random_bits: int) -> int:
     if not isinstance(random_bits, (int, np.integer)) or isinstance(random_bits, bool) or not 1 <= random_bits <= 32:
-        raise ValueError(f"random_bits must be an integer in 1 .. 32; got {random_bits!r}.")
+        raise ValueError(f"random_bits must be an integer in 1 .. 32; got {shown(random_bits)}.")
     return int(random_bits)
 
 
@@ -196,7 +196,7 @@ class Chunked(Accumulator):
     ) -> None:  # fmt: skip
         self._set(fmt, rounding, seed, overflow, subnormals, random_bits)
         if not isinstance(chunk, (int, np.integer)) or isinstance(chunk, bool) or chunk < 1:
-            raise ValueError(f"chunk must be an integer >= 1, the terms of a run; got {chunk!r}.")
+            raise ValueError(f"chunk must be an integer >= 1, the terms of a run; got {shown(chunk)}.")
         object.__setattr__(self, "chunk", int(chunk))
         object.__setattr__(self, "outer", self.fmt if outer is None else find_format(outer))
         self._refuse_format(self.outer)

@@ -1,5 +1,9 @@
-"""What tests compare with: bits with bits."""
+"""What tests compare with, bits with bits, and what they do first."""
 
+from fpsim.lazy import face
 from fpsim.testing.bits import assert_bits_equal
+from fpsim.testing.first_call import warm_up
 
-__all__ = ["assert_bits_equal"]
+__all__ = ["assert_bits_equal", "warm_up"]
+
+__getattr__, __dir__ = face(__name__, __all__)

@@ -1,54 +1,193 @@
-"""Bitwise comparison of arrays, with a message that says where and by how much."""
+"""Bitwise comparison of arrays, with a message that says what differs, where, and in which codes."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+
+from fpsim.arithmetic.encoded_array import EncodedArray
+from fpsim.arrays import Array, as_array, format_of, is_small_integer, refuse_masked, without_gradient
+from fpsim.casts.cast import decode, encode
+from fpsim.formats.element import Element, element_format
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.named import Format
+from fpsim.scaling.scaled_arrays import ScaledArrays
+from fpsim.scaling.scaling import Scaling
+
+DERIVED = ("scale_codes", "tensor_scale")  # parts that say again what the scales say
 
 
-def assert_bits_equal(got: npt.ArrayLike, want: npt.ArrayLike) -> None:
+class Side(NamedTuple):
+    """One of the two: what it is, and its arrays."""
+
+    kind: str
+    fmt: Element | None
+    scaling: Scaling | None
+    parts: dict[str, tuple[Array, Element | None]]  # name -> an array, and the format of its codes
+
+
+def assert_bits_equal(got: Any, want: Any, *, fmt: Any = None) -> None:
     """Fail unless two arrays hold the same bits: -0.0 differs from 0.0, and NaN equals NaN whatever its payload.
 
+    Codes are compared as integers, so that each NaN is itself: those in integer arrays, and those of an `fp.array` or
+    `fp.Scaled`, which equal only their kind, with the same format, scaling and scales.
+
     Args:
-      got: what the code under test returned: an array of floats (NumPy or ml_dtypes) or of integers.
-      want: what it should be, of the same dtype and shape.
+      got: what the code under test returned: an array of floats (NumPy, ml_dtypes, torch) or integers, of any shape;
+        an EncodedArray; or a Scaled.
+      want: what it should be, of the same kind, dtype and shape.
+      fmt: the format whose values or codes these are, by name, dtype or object: the message then shows each element as
+        a number, a hexadecimal float and a code. Encoded and Scaled arrays have their own, which must be this one.
 
     Raises:
-      AssertionError: dtype, shape or a bit differs; the message names the first place.
+      AssertionError: kind, format, scaling, dtype, shape or a bit differs; the message names the first place, and says
+        where scales lie along the wrong axis.
+      TypeError: masked arrays, and what holds neither real floats nor integers.
+      ValueError: an unknown format.
 
     Example:
+      >>> import fpsim as fp
       >>> from fpsim.testing import assert_bits_equal
       >>> assert_bits_equal(np.float32([0.0, np.nan]), np.float32([0.0, np.nan]))
       >>> assert_bits_equal(np.float32([1.0, 0.0]), np.float32([1.0, -0.0]))
       Traceback (most recent call last):
           ...
       AssertionError: 1 of 2 elements differ, first at index (1,): got 0x00000000 (0.0), want 0x80000000 (-0.0).
+      >>> assert_bits_equal(np.uint8([0x38, 0x3A]), np.uint8([0x38, 0x3B]), fmt="e4m3")
+      Traceback (most recent call last):
+          ...
+      AssertionError: 1 of 2 elements differ, first at index (1,): got code 0x3A (1.25 = 0x1.4000000000000p+0), want
+        code 0x3B (1.375 = 0x1.6000000000000p+0) of E4M3.
     """
-    a, b = np.asarray(got), np.asarray(want)
-    if a.dtype != b.dtype:
-        raise AssertionError(f"dtypes differ: got {a.dtype}, want {b.dtype}.")
-    if a.shape != b.shape:
-        raise AssertionError(f"shapes differ: got {a.shape}, want {b.shape}.")
-    a_bits, b_bits = _bits(a), _bits(b)
-    differ = a_bits != b_bits
-    if a.dtype.kind not in "iub":
-        differ &= ~(_is_nan(a) & _is_nan(b))
+    __tracebackhide__ = True
+    asked = None if fmt is None else element_format(fmt)
+    difference = _difference(_side(got, "got", asked), _side(want, "want", asked), asked)
+    if difference:
+        raise AssertionError(difference)
+
+
+def _side(x: Any, name: str, fmt: Element | None) -> Side:
+    if isinstance(x, EncodedArray):
+        return Side("an EncodedArray", x.fmt, None, {"": (x.codes, x.fmt)})
+    if isinstance(x, ScaledArrays):
+        formats = {"codes": x.fmt, "scale_codes": x.scaling.scale_format}
+        arrays = {**x._arrays(), "tensor_scale": x.tensor_scale}
+        parts = {part: (as_array(array), formats.get(part)) for part, array in arrays.items() if array is not None}
+        return Side("a Scaled array", x.fmt, x.scaling, parts)
+    refuse_masked(x, name)
+    array = as_array(without_gradient(x), name)
+    if array.dtype.kind not in "iub" and format_of(array.dtype) is None and not is_small_integer(array.dtype):
+        raise TypeError(
+            f"{name} must hold real floats of up to 64 bits, integers or truth values; got {array.dtype}. Compare "
+            "parts that do, such as x.real and x.imag."
+        )
+    return Side("a plain array", None, None, {"": (array, fmt)})
+
+
+def _difference(got: Side, want: Side, fmt: Element | None) -> str:
+    """What differs first, in a sentence; nothing where all is equal."""
+    if got.kind != want.kind:
+        return (
+            f"kinds differ: got {_named(got)}, want {_named(want)}. Compare codes with codes (.codes), or values with "
+            "values (np.asarray)."
+        )
+    asked = want.fmt if fmt is None or want.fmt is None else fmt
+    for side in (got, want):
+        if side.fmt != asked:
+            return f"formats differ: got {side.fmt}, want {asked}."
+    if got.scaling != want.scaling:
+        return f"scalings differ: got {got.scaling!r}, want {want.scaling!r}{_along(got.scaling, want.scaling)}."
+    for part in dict.fromkeys([*want.parts, *got.parts]):
+        if part in got.parts and part in want.parts:
+            difference = _of_arrays(part, *got.parts[part], want.parts[part][0])
+            if difference:
+                return difference
+        elif part not in DERIVED:
+            return f"{part} are missing from {'want' if part in got.parts else 'got'}."
+    return ""
+
+
+def _named(side: Side) -> str:
+    return side.kind if side.fmt is None else f"{side.kind} of {side.fmt}"
+
+
+def _along(got: Any, want: Any) -> str:
+    """A remark where two scalings lay their tiles along different axes, and else agree."""
+    small = max(len(got.block), len(want.block)) <= 2
+    return ": the scales lie along the other axis" if small and got.transposed() == want.replace() else ""
+
+
+def _of_arrays(part: str, got: Array, fmt: Element | None, want: Array) -> str:
+    """What differs first between two arrays, in a sentence."""
+    of = f" of {part}" if part else ""
+    if got.dtype != want.dtype:
+        return f"dtypes{of} differ: got {got.dtype}, want {want.dtype}."
+    if got.shape != want.shape:
+        return f"shapes{of} differ: got {got.shape}, want {want.shape}{_transposed(part, got, want)}."
+    differ = _differing(got, want)
     if not differ.any():
-        return
+        return ""
     index = tuple(int(i) for i in np.argwhere(differ)[0])
-    digits = 2 * a.dtype.itemsize
-    shown = [f"0x{int(bits[index]):0{digits}X} ({array[index]})" for bits, array in ((a_bits, a), (b_bits, b))]
-    raise AssertionError(
-        f"{int(differ.sum())} of {a.size} elements differ, first at index {index}: got {shown[0]}, want {shown[1]}."
-    )
+    shown = f"got {_shown(got[index], fmt)}, want {_shown(want[index], fmt)}{f' of {fmt}' if fmt else ''}"
+    where = f"{int(differ.sum())} of {got.size} {part or 'elements'} differ, first at index {index}"
+    return f"{where}: {shown}{_transposed(part, got, want)}."
 
 
-def _bits(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _differing(got: Array, want: Array) -> Any:
+    differ = np.asarray(_bits(got) != _bits(want))
+    return differ if got.dtype.kind in "iub" else differ & ~(_is_nan(got) & _is_nan(want))
+
+
+def _transposed(part: str, got: Array, want: Array) -> str:
+    """A remark where one array is the other one with its axes in reverse order."""
+    if got.ndim < 2 or got.T.shape != want.shape:
+        return ""
+    equal = not _differing(got.T, want).any()
+    if part.startswith("scale") and (equal or got.shape != want.shape):
+        return ": the scales lie along the other axis"
+    return ": got is want with its axes swapped (got.T)" if equal else ""
+
+
+def _shown(value: Any, fmt: Element | None) -> str:
+    """An element: its pattern and value; with a format also as a hexadecimal float and a code."""
+    digits = 2 * value.dtype.itemsize
+    pattern = f"0x{int(_bits(np.asarray(value))):0{digits}X}"
+    if fmt is None:
+        return f"{pattern} ({value})"
+    stored = format_of(value.dtype)
+    if stored is None or stored == fmt:
+        return f"code {pattern}{_value_of(int(_bits(np.asarray(value))), fmt)}"
+    number = float(value)
+    return f"{pattern} ({number!r} = {number.hex()}, {_code_of(value, fmt)})"
+
+
+def _value_of(code: int, fmt: Element) -> str:
+    if isinstance(fmt, IntegerFormat):
+        return f" ({code - (1 << 8) if fmt.signed and code >= 1 << 7 else code})"  # a byte holds each
+    if not isinstance(fmt, Format):
+        return ""  # levels of a logarithm, which its tile decides
+    if code >= 1 << fmt.bits:
+        return f" (beyond the {fmt.bits} bits)"
+    value = fmt.value_of(code)
+    return f" ({value!r} = {value.hex()})"
+
+
+def _code_of(value: Any, fmt: Element) -> str:
+    """The code of a value, where the format holds it."""
+    if not isinstance(fmt, Format):
+        return "no code"
+    double = np.asarray(value, np.float64)
+    code = encode(double, fmt)
+    if _differing(decode(code, fmt, np.float64), double):
+        return "no value"
+    return f"code 0x{int(code):0{2 * fmt.storage.itemsize}X}"
+
+
+def _bits(array: Array) -> Array:
     return np.ascontiguousarray(array).reshape(array.shape).view(f"u{array.dtype.itemsize}")
 
 
-def _is_nan(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def _is_nan(array: Array) -> Any:
     with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
-        return np.asarray(np.isnan(array.astype(np.float64)))
+        return np.isnan(array.astype(np.float64))

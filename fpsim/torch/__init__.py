@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fpsim.lazy import face
 from fpsim.torch.functions import (
     ScaledTensors,
     decode,
@@ -20,3 +21,5 @@ __all__ = [
     "ScaledTensors", "decode", "encode", "encode_scaled", "fake_quantize", "quantize", "quantize_linears",
     "quantize_scaled", "view_as_dtype",
 ]  # fmt: skip
+
+__getattr__, __dir__ = face(__name__, __all__)

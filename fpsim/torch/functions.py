@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.errors import shown
 from fpsim.formats.cast_options import DEFAULTS
 from fpsim.formats.keywords import check_keywords, with_keywords
 from fpsim.formats.rounding import Rounding, rounding_mode
@@ -214,8 +215,10 @@ def decode(codes: Tensor, fmt: Any, dtype: torch.dtype = torch.float32) -> Tenso
       tensor([  1., 448.])
     """
     _refuse_elsewhere(codes, "codes")
-    if dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"dtype must be torch.float32 or torch.float64; got {dtype!r}. Convert the result with .to().")
+    if not isinstance(dtype, torch.dtype) or dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"dtype must be torch.float32 or torch.float64; got {shown(dtype)}. Convert the result with .to()."
+        )
     spec = _spec(fmt, None, "nearest_even", None, "keep", 32)
     values: Tensor = decode_op(codes.detach(), spec, dtype == torch.float64)
     return values
@@ -277,6 +280,7 @@ def view_as_dtype(codes: Tensor, fmt: Any) -> Tensor:
       >>> fp.torch.view_as_dtype(torch.tensor([0x38, 0x7E], dtype=torch.uint8), fp.E4M3).float()
       tensor([  1., 448.])
     """
+    _refuse_elsewhere(codes, "codes")
     element: Any = spec_from(_spec(fmt, None, "nearest_even", None, "keep", 32)).element
     dtype = dtype_of(element)
     if dtype is None:
@@ -351,7 +355,7 @@ def _seed(seed: Seed, rounding: str | Rounding, name: str) -> Tensor | None:
         if _is_stochastic(rounding):
             raise ValueError(f"stochastic rounding needs a {name}, so that results can be repeated; got None. Pass 0.")
     elif isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 64:
-        raise ValueError(f"{name} must be an integer in 0 .. 2**64 - 1 or an integer tensor; got {seed!r}.")
+        raise ValueError(f"{name} must be an integer in 0 .. 2**64 - 1 or an integer tensor; got {shown(seed)}.")
     if seed is None or not _is_stochastic(rounding):
         return None
     if isinstance(seed, Tensor):
@@ -366,4 +370,11 @@ def _scales(scales: npt.ArrayLike | Tensor | None) -> Tensor | None:
     if isinstance(scales, Tensor):
         _refuse_elsewhere(scales, "scales")
         return scales.detach()
-    return torch.as_tensor(scales, dtype=torch.float32)
+    if isinstance(scales, float) and scales != scales:
+        raise ValueError("scales must be positive and finite; got nan. An array of one per tile may hold NaN.")
+    try:
+        return torch.as_tensor(scales, dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise TypeError(
+            f"scales must be a number, or an array or tensor of one per tile; got {shown(scales)}."
+        ) from None

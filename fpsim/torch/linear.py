@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
+from fpsim.errors import shown
 from fpsim.torch.operators import Tensor, quantize_op, refuse_tangent, torch
 from fpsim.torch.recipe import Cast, LinearRecipe, Plan, plan_of
 
@@ -280,7 +281,7 @@ def quantize_linears(
 def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:
     globs = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
-        raise TypeError(f"{label} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {patterns!r}.")
+        raise TypeError(f"{label} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(patterns)}.")
     return list(globs)
 
 

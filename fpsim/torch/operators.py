@@ -10,6 +10,7 @@ import numpy as np
 
 from fpsim.arrays import Array, from_torch
 from fpsim.casts.cast import decode, encode, quantize
+from fpsim.errors import shown
 from fpsim.formats.as_json import element_facts, element_from
 from fpsim.formats.cast_options import cast_options
 from fpsim.formats.element import Element, element_format
@@ -74,7 +75,7 @@ def spec_text(
     if scaling is not None and not isinstance(scaling, Scaling):
         raise TypeError(
             f"scaling must be an fp.Scaling, such as fp.scalings.TILE_1X128, or None; got {type(scaling).__name__} "
-            f"{scaling!r}."
+            f"{shown(scaling)}."
         )
     if scaling is None and not isinstance(element, Format):
         raise ValueError(f"{element} needs a scale; got scaling=None. Pass fp.scalings.TENSOR, say.")
@@ -110,7 +111,7 @@ def spec_from(text: str) -> Spec:
 
 def array_of(x: Tensor) -> Array:
     """The elements of a tensor on the CPU, without a copy: bfloat16 and float8 ones as ml_dtypes see them."""
-    return from_torch(x.resolve_neg())
+    return from_torch(x.detach())
 
 
 def tensor_of(array: Array) -> Tensor:

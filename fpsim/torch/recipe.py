@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from fpsim.errors import shown
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.scaling import recipes
 from fpsim.scaling.scaling import Scaling
@@ -73,7 +74,7 @@ class LinearRecipe:
     def __post_init__(self) -> None:
         number = isinstance(self.seed, (int, np.integer)) and not isinstance(self.seed, bool)
         if not number or not 0 <= self.seed < 1 << 64:
-            raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {self.seed!r}.")
+            raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(self.seed)}.")
         object.__setattr__(self, "seed", int(self.seed))
         for operand in ("input", "weight", "grad"):
             if getattr(self, f"{operand}_fmt") is not None:
@@ -133,7 +134,7 @@ def plan_of(recipe: LinearRecipe, name: str) -> Plan:
         other = getattr(recipe, f"{operand}_scaling_backward")
         same = isinstance(other, str) and other == "same"
         if isinstance(other, str) and not same:
-            raise ValueError(f"{operand}_scaling_backward must be an fp.Scaling, None or 'same'; got {other!r}.")
+            raise ValueError(f"{operand}_scaling_backward must be an fp.Scaling, None or 'same'; got {shown(other)}.")
         mode = rounding_mode(rounding)
         if fmt is None:
             return Cast("", -1)

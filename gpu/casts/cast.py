@@ -10,7 +10,9 @@ import numpy.typing as npt
 
 from fpsim.casts.cast import refuse_unless_held
 from fpsim.core.layouts import DecodePlan, decode_plan, encode_plan, source_width
+from fpsim.errors import shown
 from fpsim.formats.cast_options import CastKeywords, CastOptions, FormatLike, options_of, with_cast_keywords
+from fpsim.formats.float_format import dtype_of
 from fpsim.formats.named import DTYPES, FP32, FP64, NAMED, Format
 from fpsim.formats.named import format as find_format
 from fpsim.gpu.casts.kernels import Way, cast_kernel, look_up_kernel, outside_kernel
@@ -165,12 +167,10 @@ def _floats(x: Any) -> GpuArray:
 
 def _target(dtype: npt.DTypeLike) -> Format:
     """The format of the values."""
-    try:
-        found = {np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}.get(np.dtype(dtype))
-    except TypeError:
-        found = None  # not a dtype at all
+    real = dtype_of(dtype)
+    found = None if real is None else {np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}.get(real)
     if found is None:
-        raise ValueError(f"dtype must be np.float32 or np.float64 on the GPU; got {dtype!r}.")
+        raise ValueError(f"dtype must be np.float32 or np.float64 on the GPU; got {shown(dtype)}.")
     return found
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fpsim.errors import unknown
-from fpsim.files import INTERRUPTED, require_folder
+from fpsim.files import INTERRUPTED, path_of, require_folder
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.experiments.product_cases import PRODUCTS
 from fpsim.gpu.lab.judge import judged, said_of
@@ -53,7 +53,7 @@ def record(
     for part in chosen:
         if part not in PRODUCTS:
             raise unknown("part", part, list(PRODUCTS))
-    require_folder(Path(path).parent)
+    require_folder(path_of(path).parent)
     lab = laboratory(silicon, about, seed, small=True)
     end = time.monotonic() + 60 * minutes
     left_out: list[str] = []

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fpsim.files import write_whole
+from fpsim.files import path_of, write_whole
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class BenchReport:
     @classmethod
     def load(cls, path: str | Path) -> BenchReport:
         """Read what `save` wrote."""
-        read = json.loads(Path(path).read_text())
+        read = json.loads(path_of(path).read_text())
         return cls(tuple(speed_of(row) for row in read["rows"]), read["about"], read["seconds"])
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from fpsim import schedules
 from fpsim.casts.cast import decode
+from fpsim.errors import shown
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.products.matmul import matmul
@@ -89,7 +90,7 @@ def built(model: Model) -> Schedule:
 
 def _called(words: str) -> Schedule:
     """A schedule by its words, without running code."""
-    refusal = ValueError(f"a model's schedule must be FLAT or a call of fpsim.schedules; got {words!r}.")
+    refusal = ValueError(f"a model's schedule must be FLAT or a call of fpsim.schedules; got {shown(words)}.")
     try:
         node = ast.parse(words, mode="eval").body
         call = node if isinstance(node, ast.Call) else None

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.casts.cast import decode
-from fpsim.files import write_whole
+from fpsim.files import path_of, write_whole
 from fpsim.formats.named import format as find_format
 from fpsim.gpu.lab.bench_report import Speed, outcome, plain, speed_of
 from fpsim.gpu.lab.bench_report import table as speed_table
@@ -173,7 +173,7 @@ class ValidationReport:
     @classmethod
     def load(cls, path: str | Path) -> ValidationReport:
         """Read what `save` wrote."""
-        read = json.loads(Path(path).read_text())
+        read = json.loads(path_of(path).read_text())
         rows = tuple(row_of(row) for row in read["rows"])
         return cls(rows, read["about"], read["seconds"], tuple(map(speed_of, read.get("speeds", ()))))
 

@@ -103,6 +103,6 @@ def matmul(
       ...     print(fp.gpu.matmul(x, x.T.contiguous(), accumulate="hopper_e4m3_f32", promote=32))
     """
     request = Request(
-        schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_format, bool(strict)
+        schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_format, strict
     )  # fmt: skip
     return multiplied(a, b, c, accumulate, request, fmt, out, Gpu(codes_of(a, "a")))

@@ -38,7 +38,7 @@ def operand(x: Any, element: Element, unit: MatrixUnit, name: str) -> GpuArray:
 
 def on_host(x: Any, name: str) -> npt.NDArray[Any]:
     """A short array of floats for the epilogue, wherever it lies, as NumPy's."""
-    return host_array(x, name) if lies_on_gpu(x) else as_array(x)
+    return host_array(x, name) if lies_on_gpu(x) else as_array(x, name)
 
 
 def block_scales(x: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str) -> Any:

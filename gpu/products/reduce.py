@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.arithmetic.operands import Formats, wanted_formats
+from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import format as find_format
 from fpsim.gpu.arithmetic.operands import code_operand, result_dtype
@@ -51,7 +52,7 @@ def sum(x: Any, *, accumulate: Accumulator, fmt: FormatLike | None = None, axis:
       ...     print(fp.gpu.sum(x, accumulate=fp.Sequential("fp16")))
     """
     if not isinstance(accumulate, Accumulator):
-        raise TypeError(f"accumulate must be {KINDS} for a sum; got {accumulate!r}.")
+        raise TypeError(f"accumulate must be {KINDS} for a sum; got {shown(accumulate)}.")
     given, found = code_operand(x, None if fmt is None else find_format(fmt), "x")
     where = checked_axis(axis, len(given.shape))
     before, terms, behind = _around(given, where)
@@ -91,7 +92,7 @@ def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str, fmt: Form
     if isinstance(accumulate, (MatrixUnit, str)):
         return _dot_by_unit(a, b, accumulate, fmt)
     if not isinstance(accumulate, Accumulator):
-        raise TypeError(f"accumulate must be {KINDS}, or a matrix unit or its name; got {accumulate!r}.")
+        raise TypeError(f"accumulate must be {KINDS}, or a matrix unit or its name; got {shown(accumulate)}.")
     wanted = wanted_formats("dot", fmt, 2)
     (left, of_a), (right, of_b) = code_operand(a, wanted[0], "a"), code_operand(b, wanted[1], "b")
     shape, rows = _rows(left, right)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Unpack
 import numpy as np
 
 from fpsim.core.tile_scale import COUNTERS
+from fpsim.errors import shown
 from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_keywords
 from fpsim.formats.element import element_format
 from fpsim.formats.keywords import check_keywords
@@ -235,7 +236,7 @@ def _targets(out: Scaled | None, job: Job, given: bool) -> tuple[Scaled, Targets
         if not isinstance(out, Scaled):
             raise ValueError(f"{wanted}; got {library_of(out)}.{type(out).__name__}.")
         if out.shape != job.source.shape or out.fmt != element or out.scaling != scaling:
-            raise ValueError(f"{wanted}; got {out!r}.")
+            raise ValueError(f"{wanted}; got {shown(out)}.")
         if type(out.codes) is not type(job.source.like):
             kinds = type(job.source.like).__name__, type(out.codes).__name__
             raise ValueError(f"{wanted} in arrays of x's kind, {kinds[0]}; got {kinds[1]}.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.errors import unknown
+from fpsim.errors import shown, unknown
 from fpsim.formats.cast_options import ElementKeywords
 from fpsim.formats.log_format import LogFMT
 from fpsim.scaling.recipes import TENSOR
@@ -73,7 +73,7 @@ class DelayedScaling(_ScaleState):
         if not _plain(scaling):
             raise ValueError(
                 "DelayedScaling computes one FP32 scale per tile in its own way and takes the block of the scaling "
-                f"alone; got {scaling!r}. Use fp.scalings.TENSOR or another one of plain FP32 scales."
+                f"alone; got {shown(scaling)}. Use fp.scalings.TENSOR or another one of plain FP32 scales."
             )
         for name, word, valid in (("amax", amax, AMAX), ("zero_amax", zero_amax, ZERO_AMAX)):
             if not isinstance(word, str) or word not in valid:

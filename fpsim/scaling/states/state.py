@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array
+from fpsim.errors import shown
 from fpsim.formats.as_json import element_facts, element_from
 from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_keywords
 from fpsim.formats.element import Element, element_format
@@ -180,12 +181,12 @@ class _ScaleState:
         for name in ("class", "fmt", "options"):
             if state[name] != expected[name]:
                 raise ValueError(
-                    f"the state's {name} must be {expected[name]!r}, as here; got {state[name]!r}. "
+                    f"the state's {name} must be {expected[name]!r}, as here; got {shown(state[name])}. "
                     "Load it into an object that was made in the same way, or use its load(path)."
                 )
         if scaling_from(state["scaling"]) != self.scaling:
             raise ValueError(
-                f"the state's scaling must be {self.scaling!r}, as here; got {scaling_from(state['scaling'])!r}."
+                f"the state's scaling must be {self.scaling!r}, as here; got {shown(scaling_from(state['scaling']))}."
             )
         counts, last = _checked_counts(state["counts"], "counts"), _checked_counts(state["last"], "last")
         held = [name for name in state if name not in names]
@@ -269,7 +270,7 @@ def _integer(name: str, value: Any, lowest: int, highest: int | None = None) -> 
     number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not number or value < lowest or (highest is not None and value > highest):
         valid = f"of at least {lowest}" if highest is None else f"in {lowest} .. {highest}"
-        raise ValueError(f"{name} must be an integer {valid}; got {value!r}.")
+        raise ValueError(f"{name} must be an integer {valid}; got {shown(value)}.")
     return int(value)
 
 
@@ -277,7 +278,7 @@ def _checked_counts(values: Any, name: str) -> ScaleCounts:
     array = np.asarray(values)
     if array.dtype != np.int64 or array.shape != (len(fields(ScaleCounts)),) or np.any(array < 0):
         raise ValueError(
-            f"the state's {name} must be {len(fields(ScaleCounts))} int64 numbers of at least 0; got {values!r}."
+            f"the state's {name} must be {len(fields(ScaleCounts))} int64 numbers of at least 0; got {shown(values)}."
         )
     return ScaleCounts(*(int(value) for value in array))
 

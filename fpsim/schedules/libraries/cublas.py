@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fpsim.errors import unknown
+from fpsim.errors import require_kind, shown, unknown
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32
 from fpsim.matrix_units.chips import CHIPS, of_arch
 from fpsim.matrix_units.matrix_unit import Rule as UnitRule
@@ -143,16 +143,17 @@ def cublas(
       cublas('sm_90', family='gemv', option=10)
     """
     chip = arch_of(arch, ("ada", "hopper", "blackwell"))
-    kind = _family(family, chip)
+    kind, count = _family(family, chip), positive(split_k, "split_k")
+    for flag, value in (("fast_accum", fast_accum), ("tail_loss", tail_loss)):
+        require_kind(flag, value, bool, "True or False")
     fields = {
-        "split_k": None if split_k == 1 else split_k, "merge": merge, "fast_accum": fast_accum or None,
+        "split_k": None if count == 1 else count, "merge": merge, "fast_accum": fast_accum or None,
         "stages": stages, "block_k": block_k, "step": step, "option": option, "scale_order": scale_order,
         "tail_loss": None if tail_loss else False,
     }  # fmt: skip
     _refuse_fields(kind, fields)
-    count = positive(split_k, "split_k")
-    shown = [f"{arch!r}", *([] if family is None else [f"family={family!r}"])]
-    name = f"cublas({', '.join(shown + [f'{key}={value!r}' for key, value in fields.items() if value is not None])})"
+    words = [f"{arch!r}", *([] if family is None else [f"family={family!r}"])]
+    name = f"cublas({', '.join(words + [f'{key}={value!r}' for key, value in fields.items() if value is not None])})"
     make = {
         "nvjet": lambda: _nvjet(chip, count, fast_accum, tail_loss), "xmma": lambda: _xmma(count, merge, fast_accum),
         "cutlass": lambda: _cutlass(count, merge, stages, block_k, step), "gemm_sn": lambda: _gemm_sn(option),
@@ -181,7 +182,7 @@ def _family(family: str | int | None, chip: str) -> str:
     if found not in FAMILIES:
         raise unknown("family", family, [*FAMILIES, *map(str, ALGORITHMS)], ALIASES)
     if found not in ON[chip]:
-        raise ValueError(f"family must be one of those known on {chip}, {', '.join(ON[chip])}; got {family!r}.")
+        raise ValueError(f"family must be one of those known on {chip}, {', '.join(ON[chip])}; got {shown(family)}.")
     return found
 
 
@@ -190,7 +191,7 @@ def _refuse_fields(kind: str, fields: Mapping[str, object]) -> None:
     for field, value in fields.items():
         if value is not None and field not in FIELDS[kind]:
             has = ", ".join(FIELDS[kind]) or "no further fields"
-            raise ValueError(f"{field} is no field of cuBLAS's {kind} kernels; got {value!r}. They have {has}.")
+            raise ValueError(f"{field} is no field of cuBLAS's {kind} kernels; got {shown(value)}. They have {has}.")
 
 
 def _nvjet(chip: str, count: int, fast_accum: bool, tail_loss: bool) -> Schedule:
@@ -248,7 +249,7 @@ def blocks_of(stages: int) -> tuple[int, int]:
     if not isinstance(stages, bool) and stages == 0:
         return UNDEFINED_STAGES
     if isinstance(stages, bool) or not isinstance(stages, (int, np.integer)) or stages not in KNOWN_STAGES:
-        raise ValueError(f"stages must be a STAGES_ID of a CUTLASS kernel, 0, 7 to 20 or 25; got {stages!r}.")
+        raise ValueError(f"stages must be a STAGES_ID of a CUTLASS kernel, 0, 7 to 20 or 25; got {shown(stages)}.")
     block = 32 if stages == 25 else 16 << (int(stages) - 1) // 6
     return block, INSTRUCTION
 
@@ -264,7 +265,7 @@ def _threads(lanes: Lanes, count: int = 1) -> Schedule:
 def _gemm_sn(option: int | None) -> Schedule:
     """gemmSN_NN: threads with contiguous terms, added in sub-blocks."""
     if isinstance(option, bool) or option not in (None, *GEMM_SN):
-        raise ValueError(f"option must be a CUSTOM_OPTION of gemmSN, 0 or 1; got {option!r}.")
+        raise ValueError(f"option must be a CUSTOM_OPTION of gemmSN, 0 or 1; got {shown(option)}.")
     threads, block = GEMM_SN[option or 0]
     return _threads(Lanes(threads, 0, block, chunks_from_zero=True, lanes_from_zero=True))
 

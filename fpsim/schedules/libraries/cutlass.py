@@ -56,10 +56,10 @@ def cutlass_blockwise(scale_order: ScaleOrder = "a_first", interval: int = 128) 
       >>> fp.schedules.cutlass_blockwise("product")
       cutlass_blockwise('product')
     """
-    order = order_of(scale_order)
+    order, interval = order_of(scale_order), positive(interval, "interval")
     return Schedule(
         f"cutlass_blockwise({order!r}" + (")" if interval == 128 else f", {interval})"), "CUTLASS", "blockwise",
-        sums=Chain(positive(interval, "interval")), epilogue=Epilogue(order, fused_bias=True), block_scaled=True,
+        sums=Chain(interval), epilogue=Epilogue(order, fused_bias=True), block_scaled=True,
         source=CUTLASS, evidence="source",
     )  # fmt: skip
 

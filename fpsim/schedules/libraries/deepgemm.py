@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fpsim.errors import unknown
+from fpsim.errors import require_word
 from fpsim.schedules.arguments import arch_of
 from fpsim.schedules.call import Call, Library, other_chip
 from fpsim.schedules.schedule import Chain, Epilogue, Schedule
@@ -30,8 +30,7 @@ def deepgemm(kernel: str = "1d2d", arch: str = "sm_90") -> Schedule:
       >>> fp.schedules.deepgemm()
       deepgemm('1d2d')
     """
-    if kernel not in ("1d2d", "1d1d"):
-        raise unknown("kernel", kernel, ["1d2d", "1d1d"])
+    require_word("kernel", kernel, ("1d2d", "1d1d"))
     chip = arch_of(arch, ("hopper", "blackwell"))
     if chip == "blackwell":
         return Schedule(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
+from fpsim.errors import is_integer, shown
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.schedules.arguments import positive
 from fpsim.schedules.limits import remarks
 from fpsim.schedules.schedule import Chain, Lanes, Schedule
 from fpsim.schedules.trees.tree import Tree, tree, unit_of
@@ -117,7 +120,7 @@ def depends_on_batch(
       False
     """
     rows, columns = _sizes(m, "m"), _sizes(n, "n")
-    (terms,) = _sizes(k, "k")
+    terms = positive(k, "k")
     choose = _Choice(schedule, accumulate)
     trees = {(i, j): choose.tree(i, j, terms) for i in rows for j in columns}
     on_m = any(trees[i, j] != trees[rows[0], j] for i in rows for j in columns)
@@ -137,7 +140,7 @@ class _Choice:
 
     def __init__(self, schedule: Schedule | Heuristic, accumulate: MatrixUnit | str | None) -> None:
         if not isinstance(schedule, Schedule) and not callable(schedule):
-            raise TypeError(f"schedule must be a schedule or a function (m, n, k) -> schedule; got {schedule!r}.")
+            raise TypeError(f"schedule must be a schedule or a function (m, n, k) -> schedule; got {shown(schedule)}.")
         self.of, self.accumulate = schedule, accumulate
         self.trees: dict[tuple[Schedule, bool, int], Tree] = {}
 
@@ -149,7 +152,7 @@ class _Choice:
     def __call__(self, m: int, n: int, k: int) -> Schedule:
         found = self.of if isinstance(self.of, Schedule) else self.of(m, n, k)
         if not isinstance(found, Schedule):
-            raise TypeError(f"the function must give a schedule for {m}, {n}, {k}; got {found!r}.")
+            raise TypeError(f"the function must give a schedule for {m}, {n}, {k}; got {shown(found)}.")
         return found
 
     def tree(self, m: int, n: int, k: int) -> Tree:
@@ -193,9 +196,11 @@ def _in_one(schedule: Schedule) -> Schedule:
 
 def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
     """Validated sizes, in ascending order."""
-    values: list[Any] = [value] if hasattr(value, "__index__") else [*value]
-    if not values or any(isinstance(x, bool) or not hasattr(x, "__index__") or x < 1 for x in values):
-        raise ValueError(f"{name} must be a positive integer or several; got {value!r}.")
+    values: list[Any] = []
+    with suppress(TypeError):  # neither an integer nor several
+        values = [value] if isinstance(value, int) else [*value]
+    if not values or any(not is_integer(x) or x < 1 for x in values):
+        raise ValueError(f"{name} must be a positive integer or several; got {shown(value)}.")
     return tuple(sorted({int(x) for x in values}))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from fpsim.errors import is_integer, shown
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -106,10 +107,10 @@ def explain(
       Source: NVIDIA/cutlass: gemm/collective/fp8_accumulation.hpp, epilogue/fusion/sm90_callbacks_tma_warpspecialized.hpp (read from the library's source code).
     """  # noqa: E501
     if not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule must be one of fp.schedules, such as cublas('sm_90'); got {schedule!r}.")
+        raise TypeError(f"schedule must be one of fp.schedules, such as cublas('sm_90'); got {shown(schedule)}.")
     for value, name in ((m, "m"), (n, "n"), (k, "k")):
-        if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
-            raise ValueError(f"{name} must be a positive integer; got {value!r}.")
+        if not is_integer(value) or value < 1:
+            raise ValueError(f"{name} must be a positive integer; got {shown(value)}.")
     unit = unit_of(schedule, accumulate)
     fmt = None if out_format is None else find_format(out_format)
     plan = plan_of(schedule, unit, k)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import get_args
 
+from fpsim.errors import is_integer, require_integer, require_kind, shown
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.catalogue import unit as find_unit
@@ -31,6 +33,9 @@ class Tree:
       root: the last node: a Sum, Round or Scaled.
       lost: terms of K that are never added.
 
+    Raises:
+      TypeError, ValueError: a field that is none of these.
+
     Example:
       >>> import fpsim as fp
       >>> from fpsim.schedules import tree
@@ -43,6 +48,12 @@ class Tree:
     k: int
     root: Node
     lost: tuple[Span, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_integer("k", self.k, 0)
+        require_kind("root", self.root, get_args(Node), "a Sum, Round or Scaled, such as the root of another tree")
+        if not isinstance(self.lost, tuple) or not all(isinstance(span, Span) for span in self.lost):
+            raise TypeError(f"lost must be a tuple of spans of terms; got {shown(self.lost)}.")
 
     @property
     def fmt(self) -> Format:
@@ -86,6 +97,7 @@ class Tree:
           >>> print(hopper.compare(blackwell, ("Hopper", "Blackwell")))
           terms 0..31: Hopper keeps 13 fraction bits, Blackwell keeps 25 fraction bits.
         """
+        require_kind("other", other, Tree, "a tree of fp.schedules.tree")
         return difference(self, other, names)
 
     def __repr__(self) -> str:
@@ -119,15 +131,17 @@ def tree(
       >>> fp.schedules.tree(fp.schedules.cublas("sm_90", split_k=9), 11528)
       Tree(k=11528, 3 levels, 8 lost, result FP32)
     """
-    if isinstance(k, bool) or not hasattr(k, "__index__") or k < 0:
-        raise ValueError(f"k must be a number of terms, 0 or more; got {k!r}.")
+    if not is_integer(k) or k < 0:
+        raise ValueError(f"k must be a number of terms, 0 or more; got {shown(k)}.")
     fmt = None if out_format is None else find_format(out_format)
     if isinstance(how, (str, MatrixUnit)):
         return tree(Schedule("one chain"), k, accumulate=how, out_format=fmt)
     if isinstance(how, Accumulator):
         return Tree(k, rounded(by_accumulator(how, k), fmt).node)
     if not isinstance(how, Schedule):
-        raise TypeError(f"how must be a schedule, a matrix unit, its name or an accumulator; got {how!r}.")
+        raise TypeError(f"how must be a schedule, a matrix unit, its name or an accumulator; got {shown(how)}.")
+    if scaled is not None:
+        require_kind("scaled", scaled, bool, "True, False or None")
     if scaled and not how.block_scaled:
         raise ValueError(f"{how} has no place for scales that change along K. Leave scaled out, or take deepgemm().")
     unit = unit_of(how, accumulate)

@@ -1,0 +1,54 @@
+"""Compiles what tests are going to call before they are timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Unpack
+
+import numpy as np
+
+from fpsim.casts.cast import decode, encode, quantize
+from fpsim.errors import shown
+from fpsim.formats.cast_options import CastKeywords, FormatLike, options_of, with_cast_keywords
+from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32
+
+USUAL = (E4M3, E5M2, FP16, BF16)
+
+
+@with_cast_keywords
+def warm_up(*formats: FormatLike, calls: Iterable[Callable[[], object]] = (), **keywords: Unpack[CastKeywords]) -> None:
+    """Compile, or load from disk, the kernels that tests need, so that no test is slow because it is the first.
+
+    Args:
+      formats: formats whose casts from and to float32 and float64 are wanted, by name, dtype or object; none are E4M3,
+        E5M2, FP16 and BF16.
+      calls: functions without arguments, called once each: a small call of whatever else the tests use.
+      rounding, overflow, subnormals, seed, random_bits: of the casts, as in `fpsim.encode`. A rounding has kernels of
+        its own.
+
+    Raises:
+      ValueError: an unknown format or word.
+      TypeError: calls is no list of functions.
+
+    Example:
+      >>> import fpsim as fp
+      >>> x = np.ones((2, 32), np.float32)
+      >>> fp.testing.warm_up("e4m3", calls=[lambda: fp.encode_scaled(x, "e4m3", fp.scalings.MX)])
+    """
+    wanted = "calls must be functions without arguments, such as [lambda: fp.add(x, x)]"
+    try:
+        functions = list(calls)
+    except TypeError:
+        raise TypeError(f"{wanted}; got {shown(calls)}.") from None
+    for function in functions:
+        if not callable(function):
+            raise TypeError(f"{wanted}; got one of {type(function).__name__}.")
+    for fmt in [options_of(warm_up, spec, keywords).fmt for spec in formats or USUAL]:
+        for dtype in (np.float32, np.float64):
+            x = np.ones(1, dtype)
+            codes = encode(x, fmt, **keywords)
+            if dtype == np.float64 or FP32.holds(fmt):
+                decode(codes, fmt, dtype)
+                quantize(x, fmt, **keywords)
+    for function in functions:
+        function()

@@ -1,0 +1,55 @@
+"""Arrays and numbers as Python text that gives the same bits when it is pasted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from fpsim.arrays import Array, format_of, words
+
+
+def pasted(x: Array | np.generic) -> str:
+    """Floats as an expression of their patterns, -0 and every NaN included; anything else as `repr` has it.
+
+    Args:
+      x: array or number of NumPy; floats may be ml_dtypes' too.
+
+    Returns:
+      An expression of `np` and, for the dtypes of its own, `ml_dtypes`.
+
+    Example:
+      >>> from fpsim.testing.pasted import pasted
+      >>> print(pasted(np.float32([[0.1, -0.0]])))
+      np.array([[0x3DCCCCCD, 0x80000000]], np.uint32).view(np.float32)
+      >>> print(pasted(fp.cast(np.zeros((2, 3)), "bf16")))
+      np.full((2, 3), 0x0000, np.uint16).view(ml_dtypes.bfloat16)
+      >>> print(pasted(np.float64(1)), pasted(np.arange(3)))
+      np.uint64(0x3FF0000000000000).view(np.float64) array([0, 1, 2])
+    """
+    array = np.asarray(x)
+    if format_of(array.dtype) is None:
+        return repr(x)
+    patterns = words(array)
+    dtype, of_patterns = _dtype(array.dtype), _dtype(patterns.dtype)
+    if isinstance(x, np.generic):
+        return f"{of_patterns}({_hex(patterns[()])}).view({dtype})"
+    if array.ndim and (not array.size or (array.size > 1 and (patterns == patterns.flat[0]).all())):
+        pattern = patterns.flat[0] if array.size else patterns.dtype.type(0)
+        return f"np.full({array.shape}, {_hex(pattern)}, {of_patterns}).view({dtype})"
+    return f"np.array({_nested(patterns)}, {of_patterns}).view({dtype})"
+
+
+def _dtype(dtype: np.dtype[Any]) -> str:
+    if not dtype.isnative:
+        return repr(dtype.str)
+    return f"{'ml_dtypes' if hasattr(ml_dtypes, dtype.name) else 'np'}.{dtype.name}"
+
+
+def _nested(patterns: Array) -> str:
+    return f"[{', '.join(map(_nested, patterns))}]" if patterns.ndim else _hex(patterns[()])
+
+
+def _hex(pattern: Any) -> str:
+    return f"0x{int(pattern):0{2 * pattern.dtype.itemsize}X}"
