@@ -19,6 +19,7 @@ NAN_ENCODINGS: tuple[NanEncoding, ...] = ("ieee", "top", "negative_zero", "none"
 
 # Layouts above 16 bits that are formats too: codes of FP32 and FP64 are the float's own bits, TF32 keeps 19.
 WIDE_LAYOUTS = {(8, 23): "FP32", (11, 52): "FP64", (8, 10): "TF32"}
+WIDEST_EXPONENT = 16  # bits; formats beyond those above have no more in all
 
 
 def exact_float(integer: int, exponent: int) -> float:
@@ -86,6 +87,8 @@ class Format:
             if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 0:
                 raise ValueError(f"{self.name}: {field} must be an integer >= 0; got {value!r}.")
             object.__setattr__(self, field, int(value))
+        if self.exponent_bits > WIDEST_EXPONENT:  # before anything of 2**exponent_bits is computed
+            raise ValueError(f"{self.name}: exponent_bits must be at most {WIDEST_EXPONENT}; got {self.exponent_bits}.")
         for field in ("signed", "infinities", "subnormals", "ties_to_even_code"):
             if not isinstance(getattr(self, field), (bool, np.bool_)):
                 raise ValueError(f"{self.name}: {field} must be True or False; got {getattr(self, field)!r}.")

@@ -285,6 +285,7 @@ def test_a_name_that_the_package_lacks_is_an_attribute_error() -> None:
         ({"exponent_bits": 0, "mantissa_bits": 3}, "exponent_bits must be at least 1"),
         ({"exponent_bits": -1, "mantissa_bits": 3}, "exponent_bits must be an integer >= 0; got -1"),
         ({"exponent_bits": 4, "mantissa_bits": 1.5}, r"mantissa_bits must be an integer >= 0; got 1\.5"),
+        ({"exponent_bits": 1 << 40, "mantissa_bits": 3}, "exponent_bits must be at most 16; got 1099511627776"),
         ({"exponent_bits": True, "mantissa_bits": 3}, "exponent_bits must be an integer >= 0; got True"),
         ({"exponent_bits": 4, "mantissa_bits": 3, "bias": 1.5}, r"bias must be an integer; got 1\.5"),
         ({"exponent_bits": 4, "mantissa_bits": 3, "nan": "quiet"}, "nan must be one of ieee, top, .*got 'quiet'"),
