@@ -96,8 +96,8 @@ def study(
     _print_recommendations(console, report)
     for line in notes:
         console.print(Text(line, style="dim"))
-    console.print(Text(f"{files[0]}: the report", style="bold"), soft_wrap=True)
-    console.print(Text(f"{out}: {', '.join(file.name for file in files[1:])}"), soft_wrap=True)
+    console.print(Text(f"{_shown(str(files[0]))}: the report", style="bold"), soft_wrap=True)
+    console.print(Text(f"{_shown(str(out))}: {', '.join(file.name for file in files[1:])}"), soft_wrap=True)
     if report.problems:
         raise typer.Exit(BAD_INPUT)
 

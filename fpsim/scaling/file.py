@@ -22,6 +22,7 @@ from typing import IO, Any
 import numpy as np
 
 from fpsim.arrays import Array
+from fpsim.files import sweep
 
 VERSION = 1  # of the layout: one envelope of JSON text beside the arrays
 ENVELOPE = "__fpsim__"  # its name: a member of the npz, a key of the safetensors metadata
@@ -204,6 +205,7 @@ def _replacing(path: Path) -> Iterator[Path]:
         )
     if target.exists() and not os.access(target, os.W_OK):
         raise PermissionError(f"{path} is read-only and stays as it is. Choose another name, or make it writable.")
+    sweep(target.parent, ".writing-*")
     with tempfile.TemporaryDirectory(prefix=".writing-", dir=target.parent) as folder:
         draft = Path(folder) / target.name
         draft.touch()
