@@ -70,26 +70,28 @@ def study(
     """Measure how tensors survive in low-precision formats, and recommend one for each."""
     from fpsim.analysis.studies.study import FORMATS, ROUNDINGS
     from fpsim.analysis.studies.study import study as run_study
+    from fpsim.analysis.tensors.tensor import TensorFileError
 
     _refuse_bad_folder(out)
     errors = Console(stderr=True)
-    with _progress(errors) as bar:
-        task = bar.add_task("starting", total=1.0)
-        report = run_study(
-            tensors or None,
-            formats=formats or FORMATS,
-            roundings=roundings or ROUNDINGS,
-            seed=seed,
-            progress=lambda share, activity: bar.update(task, completed=share, description=_shown(activity, 34)),
-        )
-        if report.ranges:
+    try:
+        with _progress(errors) as bar:
+            task = bar.add_task("starting", total=1.0)
+            report = run_study(
+                tensors or None,
+                formats=formats or FORMATS,
+                roundings=roundings or ROUNDINGS,
+                seed=seed,
+                progress=lambda share, activity: bar.update(task, completed=share, description=_shown(activity, 34)),
+            )
             bar.update(task, completed=1.0, description="writing the report")
             files, notes = report.save(out)
+    except TensorFileError as nothing:
+        for line in (*nothing.problems, "there is nothing to study."):
+            typer.echo(f"fpsim: {_shown(line)}", err=True)
+        raise typer.Exit(BAD_INPUT) from None
     for line in report.problems:
         typer.echo(f"fpsim: {_shown(line)}", err=True)
-    if not report.ranges:
-        typer.echo("fpsim: there is nothing to study.", err=True)
-        raise typer.Exit(BAD_INPUT)
     console = Console()
     for line in report.notes:
         console.print(Text(_shown(line), style="dim"))

@@ -174,7 +174,12 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
         for fmt, known in DTYPES.items():
             if dtype is not None and dtype.newbyteorder("=") == known:
                 return fmt
-    text = spec if isinstance(spec, str) else str(spec)
+    text = spec.__name__ if isinstance(spec, type) else str(spec)
+    if re.fullmatch(r"u?int[48]|logfmt\W?\d+", text.lower().removeprefix("torch.")):
+        raise ValueError(
+            f"format must be a float format; got {text!r}, whose values need scales. Use fp.encode_scaled, or a float "
+            "format such as E4M3."
+        )
     near = difflib.get_close_matches(_key(text), list(ALIASES), n=1, cutoff=0.7)
     raise unknown(
         "format", text, list(NAMED), {alias: fmt.name for alias, fmt in ALIASES.items()},

@@ -255,7 +255,7 @@ def test_a_torch_dtype_names_its_format(name: str, fmt: fp.Format) -> None:
         ("float8_e5m3", "such as E5M2, .* Did you mean 'E5M2'"),
         ("fp8", "such as E4M3, E5M2, .* Did you mean 'E4M3' or 'E5M2'"),
         ("", "got ''"),
-        (np.int8, "got"),
+        (np.int16, "got"),
         (np.longdouble, "got"),
         (None, "got 'None'"),
         (7, "got '7'"),
