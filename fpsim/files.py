@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 INTERRUPTED = 130  # how a command ends after Ctrl-C: 128 + SIGINT, as in shells
 DRAFTS_KEPT = 86400  # seconds after which a draft is one of a process that was killed
@@ -155,7 +155,7 @@ def exchange(first: Path, second: Path) -> None:
     Raises:
       OSError: the system or the file system cannot.
     """
-    libc = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+    libc: Any = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
     paths = os.fsencode(first), os.fsencode(second)
     if hasattr(libc, "renameat2"):  # Linux
         failed = libc.renameat2(AT_FDCWD, paths[0], AT_FDCWD, paths[1], RENAME_EXCHANGE)

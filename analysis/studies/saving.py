@@ -10,7 +10,8 @@ from typing import Any
 
 from fpsim.analysis.studies.page import page
 from fpsim.analysis.studies.results import StudyResults
-from fpsim.display.optional import INSTALL_PLOT, load
+from fpsim.display.optional import load
+from fpsim.errors import install
 from fpsim.files import replacing
 
 
@@ -22,7 +23,7 @@ def save(report: StudyResults, folder: Path) -> tuple[list[Path], list[str]]:
     if not parquet:
         notes.append("Parquet tables need pyarrow: pip install pyarrow")
     if importlib.util.find_spec("matplotlib") is None:
-        notes.append("Pictures need matplotlib: " + INSTALL_PLOT)
+        notes.append(f"Pictures need matplotlib: {install('plot')}")
     tables = {
         "recommendations": list(report.recommendation_rows()),
         "errors": list(report.error_rows()),

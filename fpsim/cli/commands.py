@@ -29,6 +29,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fpsim {fpsim.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Low-precision floating point, emulated bit for bit."""
+
+
 SHOWN = 60  # recommendations in the terminal; report.html has them all
 
 
@@ -56,7 +72,9 @@ def study(
         list[Path] | None,
         typer.Argument(help="Files (.npy .npz .safetensors .pt) or folders; none: a small transformer is trained."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for report.html and the tables.")] = Path("out/study"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for report.html and the tables.")] = Path(
+        "out/study"
+    ),
     formats: Annotated[
         list[str] | None,
         typer.Option("--format", "-f", help="Format; repeat for several. [default: E4M3 E5M2 FP16 BF16 E2M1]"),
@@ -289,7 +307,9 @@ def _rounding(unit: fpsim.MatrixUnit) -> str:
 
 @command()
 def validate(
-    out: Annotated[Path, typer.Option(help="Folder for validation.json and validation.txt.")] = Path("out/validation"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for validation.json and validation.txt.")] = Path(
+        "out/validation"
+    ),
     minutes: Annotated[float, typer.Option(help="For all parts together.")] = 7,
     part: Annotated[list[str] | None, typer.Option("--part", "-p", help="Only this part; may be repeated.")] = None,
 ) -> None:

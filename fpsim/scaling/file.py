@@ -178,7 +178,7 @@ def _opened(path: Path, text: bytes | str) -> Envelope:
     if version > VERSION:
         raise ScaledFileError(
             f"{path}: wanted a file of version {VERSION}, got one of version {version}, which a later fpsim wrote. "
-            "Update it: pip install -U fpsim-numerics"
+            "Update this one: git pull in its checkout."
         )
     if envelope.keys() != {"version", "sha256", "header"}:
         raise ValueError(f"its header holds {', '.join(envelope)}")

@@ -152,8 +152,8 @@ def test_without_matplotlib_and_pyarrow_the_tables_are_there(tmp_path: Path, mon
     files, notes = small_study().save(tmp_path)
     assert not [file for file in files if file.suffix == ".parquet"]
     assert any("pip install pyarrow" in note for note in notes)
-    assert "pip install &#x27;fpsim-numerics[plot]" in (tmp_path / "report.html").read_text() or any(
-        "fpsim-numerics[plot]" in note for note in notes
+    assert "pip install -e &#x27;.[plot]" in (tmp_path / "report.html").read_text() or any(
+        "pip install -e '.[plot]' in the checkout" in note for note in notes
     )
 
 
@@ -307,7 +307,7 @@ def test_a_study_replaces_one_where_the_process_stands(
 
 def test_half_surrogates_and_formulas_in_names_are_text(tmp_path: Path) -> None:
     names = ("\ud800w", "=HYPERLINK(1)", "+1", "-3", "@a", "\t=1", "w=1")
-    x = np.float32([-1, -2])
+    x = f32(-1, -2)
     report = fp.analysis.study(dict.fromkeys(names, x), formats=("E4M3",), roundings=("nearest_even",))
     report.save(tmp_path)
     with (tmp_path / "errors.csv").open(encoding="utf-8", newline="") as opened:
