@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the races; exit code 1 if a target of the README was missed with --strict."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=SIZE, help="elements per array")
-    parser.add_argument("--out", type=Path, default=Path("out/bench.json"), help="where the record goes")
+    parser.add_argument("--out", "-o", type=Path, default=Path("out/bench.json"), help="where the record goes")
     parser.add_argument("--only", default="", help="run the rows whose name contains this")
     parser.add_argument("--strict", action="store_true", help="fail where a target is missed")
     options = parser.parse_args(arguments)

@@ -112,3 +112,14 @@ def unknown(
     else:
         one_of = ", ".join(valid)
     return ValueError(f"{what} must be one of {one_of}{others and f', {others}'}; got {shown(got)}.{hint}")
+
+
+def install(extra: str) -> str:
+    """How to get the packages of an extra; fpsim is on no index, so its checkout says which ones.
+
+    Example:
+      >>> from fpsim.errors import install
+      >>> install("plot")
+      "pip install -e '.[plot]' in the checkout of fpsim"
+    """
+    return f"pip install -e '.[{extra}]' in the checkout of fpsim"

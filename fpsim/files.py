@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
+import glob
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from fpsim.errors import shown
 
 INTERRUPTED = 130  # how a command ends after Ctrl-C: 128 + SIGINT, as in shells
+DRAFTS_KEPT = 86400  # seconds after which a draft is one of a process that was killed
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h; macOS calls the same number RENAME_SWAP
 
 
 def path_of(path: object, name: str = "path") -> Path:
@@ -36,6 +43,7 @@ def path_of(path: object, name: str = "path") -> Path:
 def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
     """A file to write; whoever reads it sees the old one or the new one, also where this process dies."""
     target = path_of(path)
+    sweep(target.parent, f".{glob.escape(target.name)}-????????")
     handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -70,21 +78,131 @@ def require_folder(path: str | Path) -> Path:
         ) from None
 
 
-@contextlib.contextmanager
-def replacing(folder: Path) -> Iterator[Path]:
-    """A folder to write files to, which move into `folder` together when the block ends, or vanish if it fails.
+@contextmanager
+def replacing(folder: Path, own: Collection[str]) -> Iterator[Path]:
+    """A folder to write files to, which take the place of those of an earlier run together, or vanish if that fails.
+
+    Whoever reads `folder` sees all old files or all new ones, also where this process is killed, on systems that can
+    exchange two folders in one step (Linux, macOS), unless it is where the process stands, a mount point, or in a
+    folder that cannot be written to: then the files move one by one, and back where one of them cannot.
+
+    Args:
+      folder: exists; what else lies in it stays.
+      own: names of all files that this run or an earlier one writes; those of the earlier one do not stay.
 
     Example:
       >>> import tempfile, pathlib
       >>> from fpsim.files import replacing
       >>> with tempfile.TemporaryDirectory() as folder:
-      ...     with replacing(pathlib.Path(folder)) as drafts:
+      ...     with replacing(pathlib.Path(folder), ["a.txt"]) as drafts:
       ...         _ = (drafts / "a.txt").write_text("complete")
       ...     [path.name for path in pathlib.Path(folder).iterdir()]
       ['a.txt']
     """
-    with tempfile.TemporaryDirectory(prefix=".writing-", dir=folder) as name:
-        drafts = Path(name)
+    target = Path(os.path.realpath(folder))  # a link stays, and the folder that it names is replaced
+    beside = f".{target.name}-writing-"
+    for left in _old(target.parent, f"{glob.escape(beside)}*"):
+        _clear(left, target, own)
+    sweep(target, ".writing-*")
+    swaps = os.access(target.parent, os.W_OK) and not target.is_mount() and not target.samefile(".")
+    place, prefix = (target.parent, beside) if swaps else (target, ".writing-")
+    room = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+    drafts = room / "new"
+    try:
+        drafts.mkdir()
         yield drafts
-        for draft in sorted(drafts.iterdir()):
-            draft.replace(folder / draft.name)
+        if not swaps or not _swapped(drafts, target, own):
+            _move_each(drafts, target, own)
+    finally:
+        _clear(room, target, own)
+
+
+def sweep(folder: Path, pattern: str) -> None:
+    """Remove drafts of processes that were killed, which are older than a day."""
+    for path in _old(folder, pattern):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _old(folder: Path, pattern: str) -> list[Path]:
+    """What is older than a day and has a name of that pattern."""
+    found = []
+    for path in folder.glob(pattern):
+        with contextlib.suppress(OSError):  # another process removed it
+            if path.lstat().st_mtime < time.time() - DRAFTS_KEPT:
+                found.append(path)
+    return found
+
+
+def _clear(room: Path, target: Path, own: Collection[str]) -> None:
+    """Remove drafts, or the old folder after an exchange, unless something that is not `own` cannot move back."""
+    with contextlib.suppress(OSError):
+        _bring(room / "new", target, own)
+        shutil.rmtree(room)
+
+
+def _swapped(drafts: Path, target: Path, own: Collection[str]) -> bool:
+    """Exchange two folders, and move what is not `own` back; whether that was possible."""
+    for other in target.iterdir():
+        if other.name not in own and other.is_file():
+            with contextlib.suppress(OSError):  # a file system without links: it moves afterwards
+                os.link(other, drafts / other.name, follow_symlinks=False)
+    try:
+        drafts.chmod(target.stat().st_mode & 0o7777)
+        exchange(drafts, target)
+    except OSError:  # some file systems cannot
+        for name in set(os.listdir(drafts)) - set(own):
+            (drafts / name).unlink()
+        return False
+    _bring(drafts, target, own)
+    return True
+
+
+def _bring(old: Path, target: Path, own: Collection[str]) -> None:
+    """Move what is not `own` and not in `target` there."""
+    for other in old.iterdir():
+        if other.name not in own and not os.path.lexists(target / other.name):
+            other.rename(target / other.name)
+
+
+def exchange(first: Path, second: Path) -> None:
+    """Exchange the names of two folders, in one step.
+
+    Raises:
+      OSError: the system or the file system cannot.
+    """
+    libc: Any = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+    paths = os.fsencode(first), os.fsencode(second)
+    if hasattr(libc, "renameat2"):  # Linux
+        failed = libc.renameat2(AT_FDCWD, paths[0], AT_FDCWD, paths[1], RENAME_EXCHANGE)
+    elif hasattr(libc, "renamex_np"):  # macOS
+        failed = libc.renamex_np(*paths, RENAME_EXCHANGE)
+    else:
+        raise OSError(errno.ENOSYS, "this system cannot exchange folders")
+    if failed:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(second))
+
+
+def _move_each(drafts: Path, target: Path, own: Collection[str]) -> None:
+    """Move files into a folder one by one, and remove the others of `own`; where one cannot, all is as it was."""
+    kept = drafts.with_name("old")
+    kept.mkdir()
+    names = sorted(os.listdir(drafts))
+    done: list[str] = []
+    try:
+        for name in sorted({*names, *own}):
+            done.append(name)
+            if os.path.lexists(target / name):
+                os.rename(target / name, kept / name)
+            if name in names:
+                os.rename(drafts / name, target / name)
+    except BaseException:
+        for name in done:
+            if os.path.lexists(kept / name):
+                os.replace(kept / name, target / name)
+            elif name in names and not os.path.lexists(drafts / name):
+                (target / name).unlink(missing_ok=True)
+        raise

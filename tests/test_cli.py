@@ -103,6 +103,19 @@ def test_units_folds_operands_unless_all_are_asked_for() -> None:
     assert 50 < len(rows_of_units()) < 80
 
 
+def test_the_version_is_printed() -> None:
+    import fpsim as fp
+
+    done = fpsim("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"fpsim {fp.__version__}\n", "")
+
+
+def test_o_is_short_for_out(tmp_path: Path) -> None:
+    np.save(tmp_path / "w.npy", np.ones(20, np.float32))
+    assert fpsim("study", tmp_path / "w.npy", "-o", tmp_path / "out", "-f", "e4m3").returncode == 0
+    assert (tmp_path / "out" / "report.html").exists()
+
+
 def test_python_m_fpsim_works() -> None:
     done = subprocess.run([sys.executable, "-m", "fpsim", "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0
@@ -113,14 +126,14 @@ def test_python_m_fpsim_works() -> None:
 def test_without_its_packages_it_says_what_to_install(absent: str) -> None:
     done = fpsim("formats", code=f"sys.modules['{absent}'] = None")
     assert done.returncode == 2
-    assert "pip install 'fpsim-numerics[cli]'" in done.stderr
+    assert "pip install -e '.[cli]' in the checkout" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
 def test_without_torch_the_default_study_says_what_to_install(tmp_path: Path) -> None:
     done = fpsim("study", "--out", tmp_path / "out", code="sys.modules['torch'] = None")
     assert done.returncode == 2
-    assert "pip install 'fpsim-numerics[torch]'" in done.stderr
+    assert "pip install -e '.[torch]' in the checkout" in done.stderr
     assert "Traceback" not in done.stderr
 
 

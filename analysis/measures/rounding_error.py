@@ -17,8 +17,10 @@ from fpsim.analysis.tensors.chunks import Array, as_float64, flat_chunks
 from fpsim.arrays import float_array, without_gradient
 from fpsim.casts.cast import decode
 from fpsim.display.optional import frame
+from fpsim.display.wording import decibels, percent, plural
 from fpsim.errors import shown
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
+from fpsim.formats.element import element_format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import Format
@@ -35,6 +37,8 @@ METRICS = (
     "count", "sqnr_db", "mse", "bias", "max_ulp", "mean_ulp", "max_relative", "mean_relative", "underflow_rate",
     "subnormal_rate", "overflow_rate", "saturation_rate", "nan_rate", "exact_rate",
 )  # fmt: skip
+
+SHOWN = ("underflow", "overflow", "saturation")  # rates that a printed report has
 
 
 def _ratio(part: float, whole: int) -> float:
@@ -173,6 +177,20 @@ class ErrorReport:
         scales = self.scales.merge(other.scales) if self.scales and other.scales else None
         return dataclasses.replace(self, scale=scale, sums=self.sums.merge(other.sums), scales=scales)
 
+    def __str__(self) -> str:
+        """The figures that decide, the SQNR first.
+
+        Example:
+          >>> import fpsim as fp
+          >>> print(fp.analysis.error(np.float32([1e-9, 1.0, 0.3, 500.0]), fp.E4M3))
+          38.4 dB SQNR in E4M3 (nearest_even, no scale) over 4 values: underflow 25.0 %, overflow 25.0 %, saturation 0 %
+        """
+        one = f"scale {self.scale:.3g}" if self.scale != 1 else "no scale"
+        scale = repr(self.scaling) if self.scaling else "several scales" if math.isnan(self.scale) else one
+        rates = ", ".join(f"{name} {percent(getattr(self, f'{name}_rate'))}" for name in SHOWN)
+        sqnr = decibels(self.sqnr_db) + (" SQNR" if math.isfinite(self.sqnr_db) else "")
+        return f"{sqnr} in {self.format} ({self.rounding}, {scale}) over {plural(self.count, 'value')}: {rates}"
+
     def to_dict(self) -> dict[str, Any]:
         """How it was rounded, and every figure, as one row of a table."""
         settings = {name: getattr(self, name) for name in ("format", "rounding", "overflow", "subnormals", "scale")}
@@ -227,7 +245,8 @@ def error(
       An ErrorReport; its attributes define the figures. Squares are summed in float64, so SQNR and mse need
       magnitudes between about 1e-150 and 1e150.
     Raises:
-      ValueError: unknown format or word, no seed, a scale that is not positive and finite, or both kinds of scale.
+      ValueError: unknown format or word, no seed, a scale that is not positive and finite, both kinds of scale, or
+        none for integers.
       TypeError: x is not an array of floats.
 
     Example:
@@ -246,6 +265,11 @@ def error(
         if scale is not None:
             raise ValueError(f"error takes scale or scaling; got scale={scale!r} and {scaling!r}. Leave one out.")
         return _scaled_error(x, fmt, scaling, rounding, overflow, subnormals, seed, random_bits)
+    element = element_format(fmt)
+    if not isinstance(element, Format):
+        raise ValueError(
+            f"error needs scales for {element}; got scaling=None. Pass scaling=fp.scalings.TENSOR, for example."
+        )
     overflow = "nonfinite" if overflow is None else overflow
     options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
     array, _ = float_array(without_gradient(x))

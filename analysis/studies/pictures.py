@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from html import escape
 
 from fpsim.analysis.studies.results import StudyResults
+from fpsim.errors import install
 
 PICTURED = 48  # tensors; more make pictures that nobody reads
 PER_FIGURE = 12
@@ -40,7 +42,7 @@ def pictures(report: StudyResults) -> str:
     if not groups:
         return ""
     if importlib.util.find_spec("matplotlib") is None:
-        return "<h2>Pictures</h2><p>Pictures need matplotlib: <code>pip install 'fpsim-numerics[plot]'</code></p>"
+        return f"<h2>Pictures</h2><p>Pictures need matplotlib: {escape(install('plot'))}</p>"
     from fpsim.analysis.measures.exponent_figure import exponent_figure, window_of
     from fpsim.analysis.studies.figures import sqnr_figure, underflow_figure
     from fpsim.display.figure import to_svg

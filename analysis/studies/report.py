@@ -144,7 +144,9 @@ class StudyReport:
         )
 
     def save(self, folder: str | Path) -> tuple[list[Path], list[str]]:
-        """Write report.html and the tables; a file is either complete or absent.
+        """Write report.html and the tables, in the place of an earlier study's: all of them or none.
+
+        In the CSV files text that begins like a formula, such as the tensor name "=w", begins with an apostrophe.
 
         Args:
           folder: made if needed.

@@ -1,4 +1,4 @@
-"""The files of a study: written aside and then moved to their place together, so that each is complete or absent."""
+"""The files of a study: written aside, then put in the place of an earlier study's together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from fpsim.analysis.studies.page import page
 from fpsim.analysis.studies.results import StudyResults
-from fpsim.display.optional import INSTALL_PLOT, load
+from fpsim.display.optional import load
+from fpsim.errors import install
 from fpsim.files import replacing
 
 
@@ -22,7 +23,7 @@ def save(report: StudyResults, folder: Path) -> tuple[list[Path], list[str]]:
     if not parquet:
         notes.append("Parquet tables need pyarrow: pip install pyarrow")
     if importlib.util.find_spec("matplotlib") is None:
-        notes.append("Pictures need matplotlib: " + INSTALL_PLOT)
+        notes.append(f"Pictures need matplotlib: {install('plot')}")
     tables = {
         "recommendations": list(report.recommendation_rows()),
         "errors": list(report.error_rows()),
@@ -30,19 +31,18 @@ def save(report: StudyResults, folder: Path) -> tuple[list[Path], list[str]]:
         "exponents": list(report.exponent_rows()),
     }
     names = [f"{table}.{kind}" for table in tables for kind in (("csv", "parquet") if parquet else ("csv",))]
-    with replacing(folder) as drafts:
+    own = ["report.html", *(f"{table}.{kind}" for table in tables for kind in ("csv", "parquet"))]
+    with replacing(folder, own) as drafts:
         for name, rows in tables.items():
             _write_csv(drafts / f"{name}.csv", rows)
             if parquet:
                 _write_parquet(drafts / f"{name}.parquet", rows)
         (drafts / "report.html").write_text(page(report, names), encoding="utf-8")
-    for name in tables:
-        if not parquet:
-            (folder / f"{name}.parquet").unlink(missing_ok=True)  # of an earlier study
     return [folder / "report.html", *(folder / name for name in names)], notes
 
 
 def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    rows = [{name: _no_formula(_plain(value)) for name, value in row.items()} for row in rows]
     with path.open("w", encoding="utf-8", newline="") as file:
         if rows:
             writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
@@ -51,5 +51,20 @@ def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _write_parquet(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    table = load("pyarrow", "parquet").Table.from_pylist(list(rows))
+    table = load("pyarrow", "parquet").Table.from_pylist(
+        [{name: _plain(value) for name, value in row.items()} for row in rows]
+    )
     load("pyarrow.parquet", "parquet").write_table(table, path)
+
+
+def _plain(value: Any) -> Any:
+    """A cell that UTF-8 can hold: half of a surrogate pair, which names may have, becomes its number."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # what spreadsheets run, not show
+
+
+def _no_formula(value: Any) -> Any:
+    """A cell that spreadsheets take as it is: text that looks like a formula gets an apostrophe; numbers do not."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

@@ -56,7 +56,7 @@ def study(
     Returns:
       A StudyReport. Files that cannot be read are in `problems`; the others are studied nevertheless.
     Raises:
-      ValueError: an unknown format, rounding or scale.
+      ValueError: an unknown format, rounding or scale, no tensor, or no file that can be read.
       ImportError: torch is needed and not installed.
 
     Example:
@@ -88,8 +88,13 @@ def study(
         ranges=(),
         errors=(),
     )
+    if isinstance(tensors, (list, tuple, Mapping)) and not tensors:
+        raise ValueError("tensors must hold at least one tensor or path; got none. None is the built-in study.")
     found, report = _gather(tensors, report, _part(progress, 0.0, share))
-    return _measure(found, report, options, scales, _part(progress, share, 1.0))
+    report = _measure(found, report, options, scales, _part(progress, share, 1.0))
+    if report.problems and not report.ranges:
+        raise TensorFileError(*report.problems)
+    return report
 
 
 def _several(words: Any, single: tuple[type, ...]) -> list[Any]:

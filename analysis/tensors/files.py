@@ -6,6 +6,7 @@ elements are read rather than mapped, so that a file cut short gives an error an
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import zipfile
@@ -23,6 +24,8 @@ from fpsim.arrays import FORMAT_OF
 Found = tuple[list[Tensor], list[str]]  # tensors, and a line for each one left out
 
 HEADER_LIMIT = 100_000_000  # bytes of a safetensors header, as in the safetensors library
+NPY_HEADER_LIMIT = 10_000  # bytes of a .npy header, as in NumPy, which reads up to 4 GiB before it compares
+COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # NumPy's; others make files of any size of a few bytes
 BYTES_LIMIT = 1 << 62  # of one tensor; keeps products of untrusted shapes in the range of file offsets
 
 # safetensors' names of dtypes -> what holds them; None: not floats, or not whole bytes.
@@ -118,12 +121,17 @@ def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtyp
     """Shape and dtype of the .npy data that starts here; the position is then that of the first element."""
     try:
         version = np.lib.format.read_magic(opened)
-        if version == (1, 0):
-            shape, _, dtype = np.lib.format.read_array_header_1_0(opened)
-        elif version == (2, 0):
-            shape, _, dtype = np.lib.format.read_array_header_2_0(opened)
-        else:  # 3.0 exists for the field names of structured arrays
+        if version not in ((1, 0), (2, 0)):  # 3.0 exists for the field names of structured arrays
             raise TensorFileError(f"{path}: .npy version {version[0]}.{version[1]}; wanted 1.0 or 2.0")
+        prefix = _read_fully(opened, 2 if version == (1, 0) else 4)
+        length = int.from_bytes(prefix, "little")
+        if length > NPY_HEADER_LIMIT:
+            raise TensorFileError(f"{path}: damaged .npy header (length {length})")
+        header = io.BytesIO(prefix + _read_fully(opened, length))
+        if version == (1, 0):
+            shape, _, dtype = np.lib.format.read_array_header_1_0(header)
+        else:
+            shape, _, dtype = np.lib.format.read_array_header_2_0(header)
     except TensorFileError:
         raise
     except Exception as problem:  # whatever a damaged header makes NumPy's parser raise
@@ -167,11 +175,15 @@ def _read_npz(path: Path) -> Found:
     tensors, notes = [], []
     try:
         with zipfile.ZipFile(path) as archive:
+            if len(set(archive.namelist())) < len(archive.namelist()):
+                raise TensorFileError(f"{path}: damaged .npz archive (a name occurs twice)")
             for member in archive.infolist():
                 if not member.filename.endswith(".npy"):
                     notes.append(f"{path}: {member.filename} left out, it is not a .npy array")
                     continue
                 name = member.filename.removesuffix(".npy")
+                if member.compress_type not in COMPRESSIONS:
+                    raise TensorFileError(f"{path}: {name} is compressed in another way than NumPy's; save it again")
                 with archive.open(member) as opened:
                     shape, dtype = _npy_header(opened, path)
                     offset = opened.tell()

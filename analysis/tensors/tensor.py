@@ -10,7 +10,16 @@ from fpsim.analysis.tensors.chunks import CHUNK, Array
 
 
 class TensorFileError(ValueError):
-    """A file that cannot be studied; the message is one line that starts with its path."""
+    """Files that cannot be studied: the message is one line that starts with the first one's path.
+
+    Attributes:
+      problems: such a line for each file.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        more = f"; nor can {len(problems) - 1} more be studied" if len(problems) > 1 else ""
+        super().__init__(f"{problems[0]}{more}")
+        self.problems = problems
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,11 @@ VIEWS: dict[str, tuple[str, Any]] = {
     "float8_e8m0fnu": ("uint8", ml_dtypes.float8_e8m0fnu),
 }
 PLAIN = ("float16", "float32", "float64")
+
+# Files are untrusted: a few bytes can name one thing any number of times, and a container can hold itself.
+DEPTH_LIMIT = 64  # containers inside each other
+NAMES_LIMIT = 30_000_000  # things that containers hold, and characters of their names, together; seconds of work
+SHARED_LIMIT = 64  # bytes of all tensors, in bytes of the file: views share memory, but not that much of it
 
 
 def read_torch(path: Path) -> tuple[list[Tensor], list[str]]:
@@ -47,34 +52,81 @@ def read_torch(path: Path) -> tuple[list[Tensor], list[str]]:
         else:
             fault = "damaged or not a file of torch.save"
         raise TensorFileError(f"{path}: {fault}") from problem
+    try:
+        return _tensors_of(content, path)
+    except TensorFileError:
+        raise
+    except Exception as problem:  # what torch raises for tensors that it rebuilt from contradictions
+        raise TensorFileError(f"{path}: damaged, a tensor in it cannot be read") from problem
+
+
+def _tensors_of(content: Any, path: Path) -> tuple[list[Tensor], list[str]]:
+    """The float tensors in what a file holds, and a line for each tensor left out."""
     tensors: list[Tensor] = []
     notes: list[str] = []
-    for name, x in _flatten(content, "", path.stem):
-        if not isinstance(x, torch.Tensor):
+    room = SHARED_LIMIT * path.stat().st_size
+    for name, x in _flatten(content, path):
+        problem = _unreadable(x)
+        if problem:
+            notes.append(f"{path}: {name} left out, {problem}")
             continue
-        dtype = str(x.dtype).removeprefix("torch.")
-        if x.layout != torch.strided or x.is_quantized or x.device.type != "cpu" or dtype not in (*VIEWS, *PLAIN):
-            notes.append(
-                f"{path}: {name} left out, it holds {dtype}" + ("" if x.layout == torch.strided else ", sparse")
+        room -= max(1, x.numel() * x.element_size())
+        if room < 0:
+            raise TensorFileError(
+                f"{path}: its tensors together are more than {SHARED_LIMIT} times as large as the file; "
+                "save them without sharing memory: x.clone()"
             )
-            continue
         tensors.append(torch_tensor(name, x, str(path)))
     return tensors, notes
 
 
-def _flatten(content: Any, prefix: str, alone: str) -> Iterator[tuple[str, Any]]:
-    """(name, leaf) of nested mappings and sequences; `alone` names a leaf without a container."""
-    stack = [(prefix, content)]
+def _unreadable(x: Any) -> str:
+    """Why a tensor of a file is left out; "" if it is not."""
+    import torch
+
+    dtype = str(x.dtype).removeprefix("torch.")
+    if x.is_nested or x.layout != torch.strided:
+        return f"it holds {dtype}, {'nested' if x.is_nested else 'sparse'}"
+    if x.is_quantized or x.device.type != "cpu" or dtype not in (*VIEWS, *PLAIN):
+        return f"it holds {dtype}"
+    stored = x.untyped_storage().nbytes() // x.element_size()
+    last = x.storage_offset() + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
+    if x.numel() > stored or (x.numel() and last >= stored):
+        return f"it has {x.numel():,} elements and storage for {stored:,}; save x.clone()"
+    return ""
+
+
+def _flatten(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
+    """(name, tensor) of nested mappings and sequences; the file's name where there is no container.
+
+    Raises:
+      TensorFileError: containers nest too deep, or hold too much, which takes no room in a file that repeats itself.
+    """
+    import torch
+
+    left = NAMES_LIMIT
+    stack = [("", content, 0)]
     while stack:
-        name, item = stack.pop()
-        if isinstance(item, Mapping):
-            inner = [(str(key), value) for key, value in item.items()]
-        elif isinstance(item, (list, tuple)):
-            inner = [(str(i), value) for i, value in enumerate(item)]
-        else:
-            yield name or alone, item
+        name, item, depth = stack.pop()
+        if isinstance(item, torch.Tensor):
+            yield name or path.stem, item
+        if not isinstance(item, (dict, list, tuple)):
             continue
-        stack += [(f"{name}.{key}" if name else key, value) for key, value in reversed(inner)]
+        if depth == DEPTH_LIMIT:
+            raise TensorFileError(f"{path}: containers nest deeper than {DEPTH_LIMIT} levels, or hold themselves")
+        pairs = item.items() if isinstance(item, dict) else enumerate(item)
+        held = [(key, value) for key, value in pairs if isinstance(value, (torch.Tensor, dict, list, tuple))]
+        left -= len(item) + len(held) * len(name)  # known before there is a name for each
+        if left < 0:
+            raise TensorFileError(f"{path}: containers hold more than a file of tensors does; save a flat state_dict")
+        inner = [(f"{name}.{_key(key)}" if name else _key(key), value, depth + 1) for key, value in held]
+        left -= sum(len(each[0]) - len(name) for each in inner)
+        stack += reversed(inner)
+
+
+def _key(key: Any) -> str:
+    """The word for a key: its text, or its kind where that could be of any length."""
+    return str(key) if isinstance(key, (str, int, float)) else f"<{type(key).__name__}>"
 
 
 def torch_tensor(name: str, x: Any, source: str = "") -> Tensor:

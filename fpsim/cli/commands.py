@@ -29,6 +29,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fpsim {fpsim.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Low-precision floating point, emulated bit for bit."""
+
+
 SHOWN = 60  # recommendations in the terminal; report.html has them all
 
 
@@ -56,7 +72,9 @@ def study(
         list[Path] | None,
         typer.Argument(help="Files (.npy .npz .safetensors .pt) or folders; none: a small transformer is trained."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for report.html and the tables.")] = Path("out/study"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for report.html and the tables.")] = Path(
+        "out/study"
+    ),
     formats: Annotated[
         list[str] | None,
         typer.Option("--format", "-f", help="Format; repeat for several. [default: E4M3 E5M2 FP16 BF16 E2M1]"),
@@ -70,34 +88,36 @@ def study(
     """Measure how tensors survive in low-precision formats, and recommend one for each."""
     from fpsim.analysis.studies.study import FORMATS, ROUNDINGS
     from fpsim.analysis.studies.study import study as run_study
+    from fpsim.analysis.tensors.tensor import TensorFileError
 
     _refuse_bad_folder(out)
     errors = Console(stderr=True)
-    with _progress(errors) as bar:
-        task = bar.add_task("starting", total=1.0)
-        report = run_study(
-            tensors or None,
-            formats=formats or FORMATS,
-            roundings=roundings or ROUNDINGS,
-            seed=seed,
-            progress=lambda share, activity: bar.update(task, completed=share, description=_shown(activity, 34)),
-        )
-        if report.ranges:
+    try:
+        with _progress(errors) as bar:
+            task = bar.add_task("starting", total=1.0)
+            report = run_study(
+                tensors or None,
+                formats=formats or FORMATS,
+                roundings=roundings or ROUNDINGS,
+                seed=seed,
+                progress=lambda share, activity: bar.update(task, completed=share, description=_shown(activity, 34)),
+            )
             bar.update(task, completed=1.0, description="writing the report")
             files, notes = report.save(out)
+    except TensorFileError as nothing:
+        for line in (*nothing.problems, "there is nothing to study."):
+            typer.echo(f"fpsim: {_shown(line)}", err=True)
+        raise typer.Exit(BAD_INPUT) from None
     for line in report.problems:
         typer.echo(f"fpsim: {_shown(line)}", err=True)
-    if not report.ranges:
-        typer.echo("fpsim: there is nothing to study.", err=True)
-        raise typer.Exit(BAD_INPUT)
     console = Console()
     for line in report.notes:
         console.print(Text(_shown(line), style="dim"))
     _print_recommendations(console, report)
     for line in notes:
         console.print(Text(line, style="dim"))
-    console.print(Text(f"{files[0]}: the report", style="bold"), soft_wrap=True)
-    console.print(Text(f"{out}: {', '.join(file.name for file in files[1:])}"), soft_wrap=True)
+    console.print(Text(f"{_shown(str(files[0]))}: the report", style="bold"), soft_wrap=True)
+    console.print(Text(f"{_shown(str(out))}: {', '.join(file.name for file in files[1:])}"), soft_wrap=True)
     if report.problems:
         raise typer.Exit(BAD_INPUT)
 
@@ -287,7 +307,9 @@ def _rounding(unit: fpsim.MatrixUnit) -> str:
 
 @command()
 def validate(
-    out: Annotated[Path, typer.Option(help="Folder for validation.json and validation.txt.")] = Path("out/validation"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for validation.json and validation.txt.")] = Path(
+        "out/validation"
+    ),
     minutes: Annotated[float, typer.Option(help="For all parts together.")] = 7,
     part: Annotated[list[str] | None, typer.Option("--part", "-p", help="Only this part; may be repeated.")] = None,
 ) -> None:

@@ -6,11 +6,9 @@ import os
 import sys
 
 from fpsim.cli.exit_codes import BAD_INPUT, INTERRUPTED
+from fpsim.errors import install
 
-INSTALL = (
-    "The command line needs typer and rich, which are not installed: "
-    "pip install 'fpsim-numerics[cli]' (from a checkout: pip install -e '.[cli]')"
-)
+INSTALL = f"The command line needs typer and rich, which are not installed: {install('cli')}"
 
 
 def main(arguments: list[str] | None = None) -> None:

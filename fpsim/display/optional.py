@@ -5,17 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-INSTALL_PLOT = "pip install 'fpsim-numerics[plot]' (from a checkout: pip install -e '.[plot]')"
+from fpsim.errors import install
 
-# Package -> what to install.
-REMEDIES = {
-    "matplotlib": "fpsim-numerics[plot]",
-    "pandas": "fpsim-numerics[plot]",
-    "pyarrow": "pyarrow",
-    "rich": "fpsim-numerics[cli]",
-    "torch": "fpsim-numerics[torch]",
-    "typer": "fpsim-numerics[cli]",
-}
+# Package -> the extra that brings it.
+EXTRAS = {"matplotlib": "plot", "pandas": "plot", "rich": "cli", "torch": "torch", "typer": "cli"}
 
 
 def load(module: str, purpose: str) -> Any:
@@ -35,10 +28,8 @@ def load(module: str, purpose: str) -> Any:
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] != package:
             raise  # it is there, and something that it needs is not
-        wanted = REMEDIES.get(package, package)
-        checkout = f" (from a checkout: pip install -e '.[{wanted[15:-1]}]')" if wanted.startswith("fpsim") else ""
-        line = f"{purpose} needs {package}, which is not installed: pip install '{wanted}'{checkout}"
-        raise ImportError(line) from None
+        how = install(EXTRAS[package]) if package in EXTRAS else f"pip install {package}"
+        raise ImportError(f"{purpose} needs {package}, which is not installed: {how}") from None
 
 
 def frame(rows: list[dict[str, Any]]) -> Any:

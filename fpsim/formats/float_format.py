@@ -21,6 +21,7 @@ NAN_ENCODINGS: tuple[NanEncoding, ...] = ("ieee", "top", "negative_zero", "none"
 
 # Layouts above 16 bits that are formats too: codes of FP32 and FP64 are the float's own bits, TF32 keeps 19.
 WIDE_LAYOUTS = {(8, 23): "FP32", (11, 52): "FP64", (8, 10): "TF32"}
+WIDEST_EXPONENT = 16  # bits; formats beyond those above have no more in all
 
 
 def exact_float(integer: int, exponent: int) -> float:
@@ -105,6 +106,8 @@ class Format:
             if value > 64:  # before powers of it are taken
                 raise ValueError(f"{self.name}: a format has up to 16 bits; got {field}={shown(value)}.")
             object.__setattr__(self, field, int(value))
+        if self.exponent_bits > WIDEST_EXPONENT:  # before anything of 2**exponent_bits is computed
+            raise ValueError(f"{self.name}: exponent_bits must be at most {WIDEST_EXPONENT}; got {self.exponent_bits}.")
         for field in ("signed", "infinities", "subnormals", "ties_to_even_code"):
             if not isinstance(getattr(self, field), (bool, np.bool_)):
                 raise ValueError(f"{self.name}: {field} must be True or False; got {shown(getattr(self, field))}.")

@@ -23,7 +23,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.errors import shown
-from fpsim.files import path_of
+from fpsim.files import path_of, sweep
 
 VERSION = 1  # of the layout: one envelope of JSON text beside the arrays
 ENVELOPE = "__fpsim__"  # its name: a member of the npz, a key of the safetensors metadata
@@ -179,7 +179,7 @@ def _opened(path: Path, text: bytes | str) -> Envelope:
     if version > VERSION:
         raise ScaledFileError(
             f"{path}: wanted a file of version {VERSION}, got one of version {version}, which a later fpsim wrote. "
-            "Update it: pip install -U fpsim-numerics"
+            "Update this one: git pull in its checkout."
         )
     if envelope.keys() != {"version", "sha256", "header"}:
         raise ValueError(f"its header holds {', '.join(envelope)}")
@@ -206,6 +206,7 @@ def _replacing(path: Path) -> Iterator[Path]:
         )
     if target.exists() and not os.access(target, os.W_OK):
         raise PermissionError(f"{path} is read-only and stays as it is. Choose another name, or make it writable.")
+    sweep(target.parent, ".writing-*")
     with tempfile.TemporaryDirectory(prefix=".writing-", dir=target.parent) as folder:
         draft = Path(folder) / target.name
         draft.touch()

@@ -11,12 +11,15 @@ from fpsim.matrix_units.chips import of_arch
 from fpsim.schedules.schedule import ScaleOrder
 
 ORDERS = ("product", "a_first", "b_first")
+LARGEST = (1 << 31) - 1  # of sizes, which the libraries keep in 32 bits
 
 
-def positive(value: int, name: str) -> int:
-    """A number of terms."""
+def positive(value: int, name: str, largest: int = LARGEST) -> int:
+    """A number of terms, or of something else."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < 1:
         raise ValueError(f"{name} must be a positive integer; got {shown(value)}.")
+    if value > largest:
+        raise ValueError(f"{name} must be at most {largest}; got 2**{int(value).bit_length() - 1} or more.")
     return int(value)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fpsim.arrays import Array, from_torch
 from fpsim.casts.cast import decode, encode, quantize
-from fpsim.errors import shown
+from fpsim.errors import install, shown
 from fpsim.formats.as_json import element_facts, element_from
 from fpsim.formats.cast_options import cast_options
 from fpsim.formats.element import Element, element_format
@@ -26,10 +26,7 @@ try:
 except ModuleNotFoundError as missing:
     if missing.name is None or missing.name.partition(".")[0] != "torch":
         raise  # it is there, and something that it needs is not
-    raise ImportError(
-        "fpsim.torch needs torch, which is not installed: pip install 'fpsim-numerics[torch]' (from a checkout: "
-        "pip install -e '.[torch]')"
-    ) from None
+    raise ImportError(f"fpsim.torch needs torch, which is not installed: {install('torch')}") from None
 
 Tensor = torch.Tensor
 

@@ -138,7 +138,7 @@ def _elements(silicon: Any, work: Work) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; 0 where every row was measured, 1 where one failed, 2 without a GPU or a folder."""
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu bench", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", default="out/bench", help="folder for bench.json")
+    parser.add_argument("--out", "-o", default="out/bench", help="folder for bench.json")
     parser.add_argument("--minutes", type=float, default=4, help="for all rows together")
     parser.add_argument("--parts", nargs="+", choices=PARTS, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--short", action="store_true", help="a few rows of every part")

@@ -89,7 +89,7 @@ def _record_part(part: str, lab: Lab, end: float, entries: list[Entry], left_out
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; 0 where a file was written, 2 without a GPU or a folder."""
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu record", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", required=True, help="the file, .npz")
+    parser.add_argument("--out", "-o", required=True, help="the file, .npz")
     parser.add_argument("--parts", nargs="+", choices=list(PRODUCTS), metavar="PART", help=", ".join(PRODUCTS))
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--seed", type=int, default=0, help="of the inputs")

@@ -227,7 +227,7 @@ def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path)
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; 0 where everything is equal, 1 where something differs or failed, 2 without a GPU or folder."""
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu validate", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", default="out/validation", help="folder for validation.json")
+    parser.add_argument("--out", "-o", default="out/validation", help="folder for validation.json")
     parser.add_argument("--minutes", type=float, default=7, help="for all parts together")
     parser.add_argument("--parts", nargs="+", choices=NAMES, metavar="PART", help=", ".join(NAMES))
     parser.add_argument("--seed", type=int, default=0, help="of the inputs")

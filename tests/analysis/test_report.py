@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import os
 import re
+import subprocess
 import sys
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim import files
 from fpsim.analysis.studies.page import page
 from fpsim.analysis.studies.report import StudyReport
 from fpsim.files import replacing
@@ -148,8 +152,8 @@ def test_without_matplotlib_and_pyarrow_the_tables_are_there(tmp_path: Path, mon
     files, notes = small_study().save(tmp_path)
     assert not [file for file in files if file.suffix == ".parquet"]
     assert any("pip install pyarrow" in note for note in notes)
-    assert "pip install &#x27;fpsim-numerics[plot]" in (tmp_path / "report.html").read_text() or any(
-        "fpsim-numerics[plot]" in note for note in notes
+    assert "pip install -e &#x27;.[plot]" in (tmp_path / "report.html").read_text() or any(
+        "pip install -e '.[plot]' in the checkout" in note for note in notes
     )
 
 
@@ -158,7 +162,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     path.write_text("old")
 
     def interrupted() -> None:
-        with replacing(tmp_path) as drafts:
+        with replacing(tmp_path, [path.name]) as drafts:
             (drafts / path.name).write_text("half")
             raise KeyboardInterrupt
 
@@ -166,6 +170,161 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
         interrupted()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+NAMES = ("a.csv", "b.csv", "report.html")
+
+
+def save_study(folder: Path, text: str, names: tuple[str, ...] = NAMES) -> None:
+    """Files that all hold the same text."""
+    with replacing(folder, (*NAMES, "old.parquet")) as drafts:
+        for name in names:
+            (drafts / name).write_text(text)
+
+
+def study_in(folder: Path) -> str:
+    """The text of a study's files, which must be one and the same, beside files of somebody else."""
+    assert sorted(file.name for file in folder.iterdir() if not file.name.startswith(".")) == sorted((*NAMES, *OTHERS))
+    assert (folder / "notes" / "n.txt").read_text() == "notes"
+    texts = {(folder / name).read_text() for name in NAMES}
+    assert len(texts) == 1
+    return texts.pop()
+
+
+OTHERS = ("mine.txt", "notes")
+
+
+def folder_of_a_study(parent: Path) -> Path:
+    """A study with files of somebody else beside it."""
+    folder = parent / "study"
+    (folder / "notes").mkdir(parents=True)
+    (folder / "notes" / "n.txt").write_text("notes")
+    (folder / "mine.txt").write_text("mine")
+    save_study(folder, "old")
+    return folder
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("failing", range(12))
+def test_a_rename_that_fails_leaves_the_old_study_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int, exchanges: bool
+) -> None:
+    folder = folder_of_a_study(tmp_path)
+    calls = []
+
+    def fragile(real: Any) -> Any:
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            calls.append(real.__name__)
+            if len(calls) == failing + 1:
+                raise OSError(5, "Input/output error")
+            return real(*arguments, **keywords)
+
+        return run
+
+    def cannot(*paths: Path) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(files, "exchange", fragile(files.exchange) if exchanges else cannot)
+    monkeypatch.setattr(os, "rename", fragile(os.rename))
+    monkeypatch.setattr(os, "link", fragile(os.link))
+    failed = False
+    try:
+        save_study(folder, "new")
+    except OSError:
+        failed = True
+    monkeypatch.undo()
+    exchanged = "exchange" in calls and calls.index("exchange") != failing
+    assert study_in(folder) == ("old" if failed and not exchanged else "new")
+    # where a link or the exchange fails, there is another way
+    assert failed == (failing < len(calls) and calls[failing] == "rename")
+    assert [path.name for path in tmp_path.iterdir()] == ["study"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith(("linux", "darwin")), reason="exchanging folders is POSIX")
+def test_a_killed_process_leaves_the_old_study_or_the_new_one(tmp_path: Path) -> None:
+    folder = folder_of_a_study(tmp_path)
+    program = (
+        "import sys, pathlib; from tests.analysis.test_report import save_study\n"
+        "folder, i = pathlib.Path(sys.argv[1]), 0\n"
+        "print('ready', flush=True)\n"
+        "while True:\n    save_study(folder, f'study {i}'); i += 1\n"
+    )
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        with subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            time.sleep(0.02 + 0.05 * rng.random())
+            process.kill()
+        left = next(tmp_path.glob(".study-writing-*/new/notes"), None)
+        if left is not None:  # killed after the exchange; a later study brings it back
+            left.rename(folder / "notes")
+        assert study_in(folder).startswith(("old", "study "))
+
+
+def test_what_killed_processes_left_goes_after_a_day(tmp_path: Path) -> None:
+    folder = folder_of_a_study(tmp_path)
+    (folder / "notes").rename(tmp_path / "notes")
+    for age, name in ((100, "young"), (90_000, "old")):
+        for place in (tmp_path / f".study-writing-{name}", folder / f".writing-{name}"):
+            (place / "new").mkdir(parents=True)
+            (place / "new" / "a.csv").write_text("half")
+            if place.parent == tmp_path and name == "old":
+                (tmp_path / "notes").rename(place / "new" / "notes")
+            os.utime(place, (time.time() - age,) * 2)
+    save_study(folder, "new")
+    assert study_in(folder) == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".study-writing-young", "study"]
+    assert [path.name for path in folder.glob(".*")] == [".writing-young"]
+
+
+def test_files_of_one_writer_are_swept_too(tmp_path: Path) -> None:
+    (tmp_path / ".writing-abc").mkdir()
+    (tmp_path / ".bench.txt-abcdefgh").write_text("half")
+    for path in tmp_path.iterdir():
+        os.utime(path, (0, 0))
+    files.write_whole(tmp_path / "bench.txt", "whole")
+    fp.encode_scaled(f32(1, 2), "e4m3", fp.scalings.TENSOR).save(tmp_path / "q.npz")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bench.txt", "q.npz"]
+
+
+@pytest.mark.parametrize("where", ["inside", "link"])
+def test_a_study_replaces_one_where_the_process_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    folder = folder_of_a_study(tmp_path)
+    (folder / "old.parquet").write_text("of an earlier study")
+    if where == "inside":
+        monkeypatch.chdir(folder)
+        save_study(Path(), "new")
+        assert (Path() / "a.csv").read_text() == "new"
+    else:
+        (tmp_path / "link").symlink_to(folder)
+        save_study(tmp_path / "link", "new")
+        assert (tmp_path / "link").is_symlink()
+    assert study_in(folder) == "new"
+
+
+def test_half_surrogates_and_formulas_in_names_are_text(tmp_path: Path) -> None:
+    names = ("\ud800w", "=HYPERLINK(1)", "+1", "-3", "@a", "\t=1", "w=1")
+    x = f32(-1, -2)
+    report = fp.analysis.study(dict.fromkeys(names, x), formats=("E4M3",), roundings=("nearest_even",))
+    report.save(tmp_path)
+    with (tmp_path / "errors.csv").open(encoding="utf-8", newline="") as opened:
+        rows = list(csv.DictReader(opened))
+    wanted = ["\\ud800w", "'=HYPERLINK(1)", "'+1", "'-3", "'@a", "'\t=1", "w=1"]
+    assert list(dict.fromkeys(row["tensor"] for row in rows)) == wanted
+    with (tmp_path / "exponents.csv").open(encoding="utf-8", newline="") as opened:
+        assert {row["exponent"] for row in csv.DictReader(opened)} == {"0", "1"}
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = parquet.read_table(tmp_path / "errors.parquet").to_pylist()
+    assert list(dict.fromkeys(row["tensor"] for row in table)) == ["\\ud800w", *names[1:]]
+
+
+def test_negative_numbers_of_tables_stay_numbers(tmp_path: Path) -> None:
+    fp.analysis.study({"w": f32(0.25, 0.3)}, formats=("E4M3",), roundings=("nearest_even",)).save(tmp_path)
+    with (tmp_path / "exponents.csv").open(encoding="utf-8", newline="") as opened:
+        assert {row["exponent"] for row in csv.DictReader(opened)} == {"-2"}
 
 
 def test_tables_of_an_earlier_study_do_not_stay_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,32 @@ def f32(*values: float) -> Any:
     return np.array(values, np.float32)
 
 
+@pytest.mark.parametrize("fmt", ["int8", np.int8, fp.INT4, "uint4", "logfmt-8"], ids=str)
+def test_formats_that_need_scales_say_so(fmt: Any) -> None:
+    x = f32(1, 2)
+    with pytest.raises(ValueError, match=r"error needs scales for \S+; got scaling=None. Pass scaling=fp.scalings"):
+        fp.analysis.error(x, fmt)
+    for refuses in (fp.encode, lambda x, fmt: fp.analysis.study(x, formats=[fmt])):
+        with pytest.raises(
+            ValueError, match=r"must be a float format; got .*, whose values need scales. Use fp.encode_s"
+        ):
+            refuses(x, fmt)
+
+
+def test_a_printed_report_is_one_short_line_that_begins_with_the_sqnr() -> None:
+    x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    report = fp.analysis.error(x, "e4m3", scale="amax", rounding="stochastic", seed=1)
+    assert str(report).startswith(
+        f"{report.sqnr_db:.1f} dB SQNR in E4M3 (stochastic, scale {report.scale:.3g}) over 4,096"
+    )
+    assert len(str(report)) < 140
+    assert "fp.scalings.MX" in str(fp.analysis.error(x, "e4m3", scaling=fp.scalings.MX))
+    assert str(fp.analysis.error(f32(1, 2), "e4m3")).startswith(
+        "no error in E4M3 (nearest_even, no scale) over 2 values"
+    )
+    assert str(fp.analysis.error(f32(), "e4m3")).startswith("no data in E4M3")
+
+
 FORMATS = (fp.E4M3, fp.E5M2, fp.FP16, fp.BF16, fp.E2M1)
 
 

@@ -134,6 +134,19 @@ def test_bad_files_are_problems_and_the_others_are_studied(tmp_path: Path) -> No
     assert len(report.problems) == 2
 
 
+def test_files_of_which_none_can_be_studied_raise(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^nofile\.npy: no such file$"):
+        study("nofile.npy")
+    (tmp_path / "bad.npy").write_bytes(b"bad")
+    with pytest.raises(ValueError, match=r"^a\.npy: no such file; nor can 2 more be studied$") as caught:
+        study(["a.npy", "b.npy", tmp_path / "bad.npy"])
+    assert [line.partition(": ")[0] for line in caught.value.problems] == ["a.npy", "b.npy", str(tmp_path / "bad.npy")]  # type: ignore[attr-defined]
+    nothings: tuple[Any, ...] = ([], {}, ())
+    for nothing in nothings:
+        with pytest.raises(ValueError, match="tensors must hold at least one tensor or path; got none"):
+            study(nothing)
+
+
 def test_progress_grows_to_one(tmp_path: Path) -> None:
     seen: list[float] = []
     study([NORMAL, NORMAL[:7]], progress=lambda share, text: seen.append(share))
@@ -207,12 +220,10 @@ def test_absent_packages_say_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
     import sys
 
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(
-        ImportError, match=r"needs torch, which is not installed: pip install 'fpsim-numerics\[torch\]'"
-    ):
+    with pytest.raises(ImportError, match=r"needs torch, which is not installed: pip install -e '\.\[torch\]' in"):
         study(None)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"pip install 'fpsim-numerics\[plot\]'"):
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[plot\]' in"):
         study({"w": NORMAL}).to_frame()
 
 

@@ -221,6 +221,126 @@ def test_pickled_objects_are_not_loaded(tmp_path: Path) -> None:
         read_file(tmp_path / "m.pt")
 
 
+def nested(x: Any, width: int, depth: int) -> Any:
+    """Lists in lists that hold x `width ** depth` times and take a few bytes each."""
+    for _ in range(depth):
+        x = [x] * width
+    return x
+
+
+def itself(x: Any) -> dict[str, Any]:
+    """A dictionary that holds itself."""
+    content: dict[str, Any] = {"w": x}
+    content["self"] = content
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (lambda x: nested(x, 10, 9), "together are more than 64 times as large as the file"),
+        (lambda x: nested([], 10, 9), "containers hold more than a file of tensors does"),
+        (lambda x: [{"k" * 1_000_000: [x] * 100}] * 1000, "containers hold more than a file of tensors does"),
+        (lambda x: nested(x, 1, 65), "containers nest deeper than 64 levels, or hold themselves"),
+        (itself, "containers nest deeper than 64 levels, or hold themselves"),
+    ],
+)
+def test_torch_files_that_repeat_themselves_are_refused(tmp_path: Path, content: Any, words: str) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save(content(torch.ones(2)), tmp_path / "m.pt")
+    np.save(tmp_path / "w.npy", VALUES)
+    found = open_tensors([tmp_path / "m.pt", tmp_path / "w.npy"])
+    assert [tensor.name for tensor in found.tensors] == ["w"]
+    assert len(found.problems) == 1
+    assert found.problems[0].startswith(f"{tmp_path / 'm.pt'}: ")
+    assert words in found.problems[0]
+
+
+def test_tied_weights_and_long_lists_of_numbers_come_back(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    w = torch.from_numpy(VALUES.copy())
+    torch.save(nested({"embedding": w, "head": w, "losses": [0.5] * 100_000}, 1, 60), tmp_path / "m.pt")
+    assert [tensor.name[-9:] for tensor in read_file(tmp_path / "m.pt")[0]] == ["embedding", ".0.0.head"]
+
+
+def test_more_elements_than_storage_are_left_out(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    few = torch.ones(1000)
+    content = {
+        "strided": torch.as_strided(few, (1 << 38,), (0,)),
+        "expanded": few[:1].expand(1 << 20, 1 << 20),
+        "overlapping": torch.as_strided(few, (999, 2), (1, 1)),
+        "part": few[10:20],
+        "empty": torch.as_strided(few, (0, 1 << 40), (1, 1)),
+    }
+    torch.save(content, tmp_path / "m.pt")
+    tensors, notes = read_file(tmp_path / "m.pt")
+    assert [tensor.name for tensor in tensors] == ["part", "empty"]
+    assert [len(values(tensor)) for tensor in tensors[:1]] == [10]
+    said = ["274,877,906,944 elements", "1,099,511,627,776 elements", "1,998 elements and storage for 1,000"]
+    assert len(notes) == len(said)
+    for note, words in zip(notes, said, strict=True):
+        assert words in note
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_torch_tensors_without_elements_of_their_own_are_left_out(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    w = torch.ones(2)
+    content = {"nested": torch.nested.nested_tensor([w, w]), "meta": w.to("meta"), "sparse": w.to_sparse(), "w": w}
+    torch.save(content, tmp_path / "m.pt")
+    tensors, notes = read_file(tmp_path / "m.pt")
+    assert [tensor.name for tensor in tensors] == ["w"]
+    assert [note.partition(" left out, ")[2] for note in notes] == [
+        "it holds float32, nested", "it holds float32", "it holds float32, sparse",
+    ]  # fmt: skip
+
+
+def test_what_torch_raises_for_its_tensors_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"w": torch.ones(2)}, tmp_path / "m.pt")
+
+    def fail(self: Any) -> int:
+        raise RuntimeError("Internal error")
+
+    monkeypatch.setattr(torch.Tensor, "storage_offset", fail)
+    with pytest.raises(TensorFileError, match=r"m\.pt: damaged, a tensor in it cannot be read$"):
+        read_file(tmp_path / "m.pt")
+
+
+def test_keys_of_torch_files_become_words(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    w = torch.ones(2)
+    torch.save({3: w, ("a", (1,)): w, None: w}, tmp_path / "m.pt")
+    assert [tensor.name for tensor in read_file(tmp_path / "m.pt")[0]] == ["3", "<tuple>", "<NoneType>"]
+
+
+def test_long_npy_headers_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "m.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        length = 50_000_000
+        archive.writestr("w.npy", b"\x93NUMPY\x02\x00" + length.to_bytes(4, "little") + b" " * length)
+    tracemalloc.start()
+    with pytest.raises(TensorFileError, match=r"header \(length 50000000\)"):
+        read_file(tmp_path / "m.npz")
+    size = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert size < 5_000_000
+
+
+def test_npz_archives_that_numpy_does_not_write_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "w.npy", VALUES)
+    with zipfile.ZipFile(tmp_path / "bombs.npz", "w", zipfile.ZIP_BZIP2) as archive:
+        archive.write(tmp_path / "w.npy", "w.npy")
+    with pytest.raises(TensorFileError, match="w is compressed in another way than NumPy's"):
+        read_file(tmp_path / "bombs.npz")
+    with zipfile.ZipFile(tmp_path / "twice.npz", "w") as archive:
+        archive.write(tmp_path / "w.npy", "w.npy")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.write(tmp_path / "w.npy", "w.npy")
+    with pytest.raises(TensorFileError, match="a name occurs twice"):
+        read_file(tmp_path / "twice.npz")
+
+
 def test_a_flipped_bit_in_an_npz_is_found_while_reading(tmp_path: Path) -> None:
     np.savez(tmp_path / "m.npz", w=np.ones(1000, np.float32))
     data = bytearray((tmp_path / "m.npz").read_bytes())

@@ -558,8 +558,12 @@ A_NAME: list[Any] = ["TENSOR"]
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DelayedScaling("e4m3", history=0), "history must be an integer of at least 1; got 0"),
-        (lambda: DelayedScaling("e4m3", history=True), "history must be an integer of at least 1; got True"),
+        (lambda: DelayedScaling("e4m3", history=0), "history must be an integer in 1 .. 1048576; got 0"),
+        (
+            lambda: DelayedScaling("e4m3", history=1 << 40),
+            "history must be an integer in 1 .. 1048576; got 1099511627776",
+        ),
+        (lambda: DelayedScaling("e4m3", history=True), "history must be an integer in 1 .. 1048576; got True"),
         (lambda: DelayedScaling("e4m3", **HALF), r"margin must be an integer in -126 .. 126; got 0.5"),
         (lambda: DelayedScaling("e4m3", margin=-126), "margin must leave the largest value of E4M3 a float32"),
         (lambda: DelayedScaling("e4m3", amax="recent"), "amax must be one of max, most_recent; got 'recent'"),

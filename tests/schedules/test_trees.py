@@ -413,3 +413,47 @@ def test_a_heuristic_shows_where_rows_change() -> None:
         s.depends_on_batch(lambda m, n, k: None, k=8)  # type: ignore[arg-type,return-value]
     with pytest.raises(ValueError, match="m must be"):
         s.depends_on_batch(s.FLAT, k=8, m=0)
+
+
+# ---- sizes
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        s.cutlass_2xacc(128), s.deepgemm(), s.triton(128, 64), s.cublas(family="dot"), s.cublas(family="magma"),
+        s.cublas(family="gemv", option=10), s.cublas(family="gemm_sn"), s.cublas("sm_89", split_k=4),
+        fp.Chunked("fp32"),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("k", [1 << 40, 1 << 63], ids=hex)
+def test_trees_that_nobody_waits_for_are_refused(how: Any, k: int) -> None:
+    with pytest.raises(ValueError, match=r"a tree must have at most 1048576 parts; got .* with k=\d+, which has about"):
+        tree(how, k)
+    if not isinstance(how, fp.Chunked):
+        with pytest.raises(ValueError, match="a tree must have at most 1048576 parts"):
+            s.explain(how, 4, 4, k)
+
+
+def test_trees_of_few_parts_take_any_k() -> None:
+    for how in (s.FLAT, s.cublas(split_k=9), "hopper_e4m3_f32", fp.Sequential("bf16"), fp.Pairwise("bf16")):
+        assert tree(how, 1 << 63).k == 1 << 63
+    with pytest.raises(ValueError, match=r"k must be at most 2\*\*63; got 2\*\*16609 or more"):
+        tree(s.FLAT, 10**5000)
+
+
+def test_slices_beyond_a_grid_are_refused() -> None:
+    for family, arch in (("dot", "sm_90"), ("xmma", "sm_89"), ("nvjet", "sm_90")):
+        with pytest.raises(ValueError, match=r"split_k must be at most 65535; got 2\*\*40 or more"):
+            s.cublas(arch, family=family, split_k=1 << 40)
+    with pytest.raises(ValueError, match=r"interval must be at most 2147483647; got 2\*\*31 or more"):
+        s.cutlass_2xacc(1 << 31)
+    with pytest.raises(ValueError, match="a tree must have at most 1048576 parts"):
+        tree(s.cublas(family="dot", split_k=65535), 64)
+    assert tree(s.cublas("sm_89", split_k=65535, merge="pairwise"), 64).k == 64
+
+
+def test_functions_are_asked_for_so_many_terms_at_most() -> None:
+    with pytest.raises(ValueError, match="k must be at most 1048576 for a function"):
+        s.depends_on_batch(lambda m, n, k: s.FLAT, k=1 << 40)

@@ -389,4 +389,4 @@ def test_importing_fpsim_leaves_torch_alone_and_its_absence_says_what_to_install
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "fpsim.torch needs torch" in done.stdout
-    assert "pip install 'fpsim-numerics[torch]'" in done.stdout
+    assert "pip install -e '.[torch]' in the checkout" in done.stdout

@@ -12,7 +12,16 @@ from fpsim.formats.cast_options import ElementKeywords
 from fpsim.formats.log_format import LogFMT
 from fpsim.scaling.recipes import TENSOR
 from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.states.state import AMAX, LARGEST, LARGEST_MARGIN, ZERO_AMAX, _integer, _plain, _ScaleState
+from fpsim.scaling.states.state import (
+    AMAX,
+    LARGEST,
+    LARGEST_MARGIN,
+    LONGEST_HISTORY,
+    ZERO_AMAX,
+    _integer,
+    _plain,
+    _ScaleState,
+)
 from fpsim.scaling.tiling import tiling
 
 if TYPE_CHECKING:
@@ -36,7 +45,7 @@ class DelayedScaling(_ScaleState):
     Args:
       fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.
       scaling: gives the block; fp.scalings.TENSOR or another one of plain FP32 scales.
-      history: entries, at least 1.
+      history: entries, 1 to 2**20.
       amax: "max" or "most_recent".
       margin: integer; max is halved so many times.
       zero_amax: what a step does in whose tile every element is 0 or NaN. "roll": as any other, which is what the
@@ -78,7 +87,7 @@ class DelayedScaling(_ScaleState):
         for name, word, valid in (("amax", amax, AMAX), ("zero_amax", zero_amax, ZERO_AMAX)):
             if not isinstance(word, str) or word not in valid:
                 raise unknown(name, word, valid)
-        self.history = _integer("history", history, 1)
+        self.history = _integer("history", history, 1, LONGEST_HISTORY)
         self.amax = amax
         self.margin = _integer("margin", margin, -LARGEST_MARGIN, LARGEST_MARGIN)
         self.zero_amax = zero_amax

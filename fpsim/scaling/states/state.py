@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 AMAX = ("max", "most_recent")
 ZERO_AMAX = ("roll", "skip")
 LARGEST = np.finfo(np.float32).max
+LONGEST_HISTORY = 1 << 20  # steps; 4 MiB for every tile
 LARGEST_MARGIN = 126  # 2**-margin stays a normal float32
 
 

@@ -57,6 +57,7 @@ MERGES: dict[int | str, Merge] = {
     "none": "in_place", "in_place": "in_place", "compute_type": "float32", "float32": "float32",
     "output_type": "output", "output": "output", "serial": "float32", "pairwise": "from_both_ends",
 }  # fmt: skip
+MOST_SLICES = 65535  # blocks along z, the most that a CUDA grid has
 UNDEFINED_STAGES = (32, 8)  # STAGES_ID 0: block_k, and terms of an instruction
 KNOWN_STAGES = (*range(7, 21), 25)
 INSTRUCTION = 16  # terms of an instruction of the other CUTLASS kernels
@@ -152,6 +153,7 @@ def cublas(
         "tail_loss": None if tail_loss else False,
     }  # fmt: skip
     _refuse_fields(kind, fields)
+    count = positive(split_k, "split_k", MOST_SLICES)
     words = [f"{arch!r}", *([] if family is None else [f"family={family!r}"])]
     name = f"cublas({', '.join(words + [f'{key}={value!r}' for key, value in fields.items() if value is not None])})"
     make = {

@@ -18,6 +18,7 @@ from fpsim.schedules.trees.tree import Tree, tree, unit_of
 Heuristic = Callable[[int, int, int], Schedule]
 POWERS = tuple(1 << i for i in range(13))  # 1 to 4096
 FURTHEST = 1 << 14  # terms of K up to which the beginning of split-K is looked for, where K is not given larger
+MOST_TERMS = 1 << 20  # of K that are tried one by one where a function chooses: minutes of its work
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def depends_on_batch(
       A BatchReport; print it.
 
     Raises:
-      ValueError: numbers that are not positive.
+      ValueError: numbers that are not positive, or a k above 2**20 for a function.
       TypeError: a function that gives something else than a schedule.
 
     Source: docs/schedules.md.
@@ -122,6 +123,8 @@ def depends_on_batch(
     rows, columns = _sizes(m, "m"), _sizes(n, "n")
     terms = positive(k, "k")
     choose = _Choice(schedule, accumulate)
+    if terms > MOST_TERMS and not choose.is_fixed:
+        raise ValueError(f"k must be at most {MOST_TERMS} for a function, which is asked for every K up to k; got {k}.")
     trees = {(i, j): choose.tree(i, j, terms) for i in rows for j in columns}
     on_m = any(trees[i, j] != trees[rows[0], j] for i in rows for j in columns)
     on_n = any(trees[i, j] != trees[i, columns[0]] for i in rows for j in columns)

@@ -113,8 +113,8 @@ def explain(
             raise ValueError(f"{name} must be a positive integer; got {shown(value)}.")
     unit = unit_of(schedule, accumulate)
     fmt = None if out_format is None else find_format(out_format)
+    found = tree(schedule, k, n=n, accumulate=unit, out_format=fmt)  # which refuses what has too many parts
     plan = plan_of(schedule, unit, k)
-    found = tree(schedule, k, n=n, accumulate=unit, out_format=fmt)
     lines = [f"{schedule}, a {m} x {n} product of K = {k} on {unit.name}."]
     if isinstance(schedule.sums, Lanes):
         lines += _lanes(schedule.sums, plan, n)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from fpsim.errors import unknown
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
-from fpsim.schedules.plan import Plan, Slice, Span
+from fpsim.schedules.plan import Plan, Slice, Span, grain_of, interval_of
 from fpsim.schedules.schedule import Chain, Lanes, Schedule
 from fpsim.schedules.trees.nodes import (
     FLOAT32,
@@ -31,6 +32,29 @@ from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAd
 THREADS = 128  # of a block of cuBLAS's dot_kernel and of its reduce_1Block_kernel (docs/schedules.md)
 LEFT = 32, 4  # sums that reduce_1Block_kernel halves its own to, and that it adds one after the other at the end
 CUTS = (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES)  # a zero result is +0 (docs/matrix-units.md)
+
+MOST_PARTS = 1 << 20  # of a tree, which is built part by part: seconds of work
+
+
+def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
+    """A ValueError where the tree of a schedule would have more parts than anybody waits for."""
+    sums, slicing = schedule.sums, schedule.slicing
+    tiles = k // grain_of(schedule, unit) if slicing.rule == "interleaved" and slicing.count > 1 else 0
+    if isinstance(sums, Lanes):
+        runs = k // (abs(sums.run) or k or 1)
+        parts = slicing.count + sums.count * max(sums.blocks, 1) + runs + (k // sums.chunk if sums.chunk else 0)
+    else:
+        interval = interval_of(sums, unit)
+        parts = slicing.count + (k // interval if interval else 0) + (k // sums.restart if sums.restart else 0)
+    _refuse(parts + tiles, f"{schedule} with k={k}")
+
+
+def _refuse(parts: int, what: str) -> None:
+    if parts > MOST_PARTS:
+        raise ValueError(
+            f"a tree must have at most {MOST_PARTS} parts; got {what}, which has about {parts}. Take a smaller k."
+        )
+
 
 # ---- matrix units
 
@@ -58,26 +82,31 @@ def by_chains(schedule: Schedule, plan: Plan, unit: MatrixUnit, scaled: bool) ->
     never_minus_zero = unit.rule in CUTS and unit.d.fmt == FP32
     parts = []
     for of in plan.slices:
+        starts = [*accumulate((run.terms for run in of.runs), initial=0)]  # of the runs, in the slice
         if not plan.promoted:
-            parts.append(_chain(of, Span(0, of.terms), plan.step, how, never_minus_zero))
+            parts.append(_chain(of, starts, Span(0, of.terms), plan.step, how, never_minus_zero))
             continue
-        blocks = [_chain(of, block, plan.step, how, never_minus_zero) for block in of.blocks]
+        blocks = [_chain(of, starts, block, plan.step, how, never_minus_zero) for block in of.blocks]
         if scaled:
             blocks = [Part(Scaled(schedule.epilogue.scale_order, part.node), False) for part in blocks]
         parts.append(add(FLOAT32, blocks, from_zero=scaled or not chain.first_as_is))
     return parts
 
 
-def _chain(of: Slice, block: Span, step: int, how: Arithmetic, never_minus_zero: bool) -> Part:
+def _chain(
+    of: Slice, starts: Sequence[int], block: Span, step: int, how: Arithmetic, never_minus_zero: bool
+) -> Part:  # fmt: skip
     """The instructions of a block of a slice, one after the other from +0."""
     cuts = [block.start, of.residue, block.stop] if block.start < of.residue < block.stop else [*block]
     steps: list[Steps | Gathered] = []
     for start, stop in pairwise(cuts):
-        _add_run(steps, of.runs, start, stop, step)
+        _add_run(steps, of.runs, starts, start, stop, step)
     return sum_of_terms(how, steps, never_minus_zero)
 
 
-def _add_run(steps: list[Steps | Gathered], runs: Sequence[Span], start: int, stop: int, step: int) -> None:
+def _add_run(
+    steps: list[Steps | Gathered], runs: Sequence[Span], starts: Sequence[int], start: int, stop: int, step: int
+) -> None:  # fmt: skip
     """Instructions over positions start .. stop of a slice."""
     if len(runs) == 1:
         first = runs[0].start + start
@@ -85,14 +114,11 @@ def _add_run(steps: list[Steps | Gathered], runs: Sequence[Span], start: int, st
         add_steps(steps, Steps(first, step, whole, step))
         add_steps(steps, Steps(first + whole * step, rest, 1 if rest else 0, 0))
         return
-    index, before = 0, 0  # of the run in which a position lies, and the positions before that run
     for position in range(start, stop, step):
         spans, left = [], min(step, stop - position)
         while left:
-            while position >= before + runs[index].terms:
-                before += runs[index].terms
-                index += 1
-            first = runs[index].start + position - before
+            index = bisect_right(starts, position) - 1
+            first = runs[index].start + position - starts[index]
             taken = min(left, runs[index].stop - first)
             spans.append(Span(first, first + taken))
             position, left = position + taken, left - taken
@@ -227,6 +253,7 @@ def by_accumulator(how: Accumulator, k: int) -> Part:
         return Part(Sum(inner, "zero", "chain", (one_by_one,), inner), exact_below)
     if not isinstance(how, Chunked):
         raise unknown("how", type(how).__name__, ["Sequential", "FusedMultiplyAdd", "Pairwise", "Chunked", "Exact"])
+    _refuse(k // how.chunk, f"{how} with k={k}")
     runs = [Span(start, min(start + how.chunk, k)) for start in range(0, k, how.chunk)]
     totals = [
         Part(Sum(inner, "zero", "chain", (Steps(r.start, 1, r.terms, 1 if r.terms > 1 else 0),), inner), exact_below)

@@ -15,10 +15,11 @@ from fpsim.schedules.plan import Span, plan_of
 from fpsim.schedules.schedule import Lanes, Schedule
 from fpsim.schedules.trees.difference import Comparison, difference
 from fpsim.schedules.trees.nodes import Node, Operation, operations, rounded
-from fpsim.schedules.trees.parts import by_accumulator, by_chains, by_lanes, merged
+from fpsim.schedules.trees.parts import by_accumulator, by_chains, by_lanes, merged, refuse_many_parts
 from fpsim.sums.accumulators import Accumulator
 
 FormatLike = str | Format
+LARGEST_K = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,8 @@ def tree(
       scaled: whether partial sums meet block scales; None where the schedule is for such operands.
 
     Raises:
-      ValueError: an unknown unit, k below 0, or scales for a schedule that has no place for them.
+      ValueError: an unknown unit, k below 0, scales for a schedule that has no place for them, or a k with which the
+        tree would have more than 2**20 parts.
       TypeError: something else than a schedule, unit or accumulator.
 
     Source: docs/schedules.md, docs/matrix-units.md, docs/accumulators.md.
@@ -133,6 +135,8 @@ def tree(
     """
     if not is_integer(k) or k < 0:
         raise ValueError(f"k must be a number of terms, 0 or more; got {shown(k)}.")
+    if k > LARGEST_K:
+        raise ValueError(f"k must be at most 2**63; got 2**{int(k).bit_length() - 1} or more.")
     fmt = None if out_format is None else find_format(out_format)
     if isinstance(how, (str, MatrixUnit)):
         return tree(Schedule("one chain"), k, accumulate=how, out_format=fmt)
@@ -145,6 +149,7 @@ def tree(
     if scaled and not how.block_scaled:
         raise ValueError(f"{how} has no place for scales that change along K. Leave scaled out, or take deepgemm().")
     unit = unit_of(how, accumulate)
+    refuse_many_parts(how, unit, k)
     plan = plan_of(how, unit, k)
     if isinstance(how.sums, Lanes):
         parts = by_lanes(how.sums, plan, unit, n)
