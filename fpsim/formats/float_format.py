@@ -103,11 +103,10 @@ class Format:
             value = getattr(self, field)
             if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 0:
                 raise ValueError(f"{self.name}: {field} must be an integer >= 0; got {shown(value)}.")
-            if value > 64:  # before powers of it are taken
-                raise ValueError(f"{self.name}: a format has up to 16 bits; got {field}={shown(value)}.")
+            most = WIDEST_EXPONENT if field == "exponent_bits" else 64
+            if value > most:  # before powers of it are taken
+                raise ValueError(f"{self.name}: {field} must be at most {most}; got {shown(value)}.")
             object.__setattr__(self, field, int(value))
-        if self.exponent_bits > WIDEST_EXPONENT:  # before anything of 2**exponent_bits is computed
-            raise ValueError(f"{self.name}: exponent_bits must be at most {WIDEST_EXPONENT}; got {self.exponent_bits}.")
         for field in ("signed", "infinities", "subnormals", "ties_to_even_code"):
             if not isinstance(getattr(self, field), (bool, np.bool_)):
                 raise ValueError(f"{self.name}: {field} must be True or False; got {shown(getattr(self, field))}.")

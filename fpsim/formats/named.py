@@ -183,8 +183,8 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
         for fmt, known in DTYPES.items():
             if dtype is not None and dtype.newbyteorder("=") == known:
                 return fmt
-    is_dtype = isinstance(spec, np.dtype) or str(type(spec)) == "<class 'torch.dtype'>"
-    text = spec.__name__ if isinstance(spec, type) else str(spec) if isinstance(spec, str) or is_dtype else shown(spec)
+    named = isinstance(spec, (str, np.dtype)) or type(spec).__module__.split(".")[0] in ("torch", "fpsim")
+    text = spec.__name__ if isinstance(spec, type) else str(spec) if named else shown(spec)
     if re.fullmatch(r"u?int[48]|logfmt\W?\d+", text.lower().removeprefix("torch.")):
         raise ValueError(
             f"format must be a float format; got {text!r}, whose values need scales. Use fp.encode_scaled, or a float "

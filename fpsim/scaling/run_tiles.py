@@ -74,7 +74,7 @@ class Job(NamedTuple):
         back = decode_plan(fmt, self.width) if self.back else None
         frozen = (self.encoder.frozen, back.frozen if back else DecodeLayout(*[0] * 9)) if freeze else (None, None)
         choices = self.choices() if self.source.size > BRIEF or not careful else None
-        return Elements(self.width, _shape(self, columns), self.back, choices, frozen, careful)
+        return Elements(self.width, shape_of(self, columns), self.back, choices, frozen, careful)
 
     def choices(self) -> ElementChoices:
         """How its elements become codes."""
@@ -103,7 +103,12 @@ def _as_words(choices: ElementChoices) -> Array:
     return np.array(choices, np.int64)
 
 
-def _shape(job: Job, columns: int) -> int:
+def fits_strips(tiling: Tiling) -> bool:
+    """Whether tiles are small enough to be read twice while they stay in the cache."""
+    return tiling.tile_rows * max(min(tiling.tile_columns, tiling.columns), 64) <= TALL_TILE
+
+
+def shape_of(job: Job, columns: int) -> int:
     """What loops know of tiles at compile time: little for short arrays, which would not repay it."""
     long = job.tiling.rows * job.tiling.columns >= FUSED
     return tile_shape(columns) if long or columns == 1 else ANY
@@ -114,12 +119,11 @@ def run_tiles(job: Job, grid: Grid, tensor: TensorScale) -> None:
     tiling = job.tiling
     if not job.source.size:
         return
-    strips = tiling.tile_rows * max(min(tiling.tile_columns, tiling.columns), 64) <= TALL_TILE
     small = tiling.rows * tiling.columns < FUSED
     for batch in range(tiling.batch):
         if small:
             _run_at_once(job, grid, tensor, batch)
-        elif strips:
+        elif fits_strips(tiling):
             _run_strips(job, grid, tensor, batch)
         else:
             _run_twice(job, grid, tensor, batch)
@@ -235,7 +239,7 @@ def _run_strips(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
     stride = np.uint64(tiling.columns)
 
     def run(place: Place, counts: Array) -> None:
-        tiles = Place(batch, _tile_range(place.rows, tile[0]), _tile_range(place.columns, tile[1]))
+        tiles = Place(batch, tile_range(place.rows, tile[0]), tile_range(place.columns, tile[1]))
         targets = (place.of(job.out), tiles.of(grid.scales), tiles.of(grid.codes))
         whole = all(part.flags.c_contiguous for part in targets)
         out, scales, codes = targets if whole else tuple(np.empty(part.shape, part.dtype) for part in targets)
@@ -267,7 +271,7 @@ def _run_at_once(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
     factors = np.empty(shape, real)
     with ieee_arithmetic(), wrapping():
         matrix = load(job, job.source[batch])
-        amax_strips(job.width, _shape(job, tile[1]))(matrix, tops, *tile)
+        amax_strips(job.width, shape_of(job, tile[1]))(matrix, tops, *tile)
         if int(tops.max(initial=0)) >= (0x7F800000 if job.width == 32 else 0x7FF0000000000000):
             specials = np.zeros(shape, np.uint8)
             specials_loop(job.width)(matrix, tops, specials, *tile)
@@ -281,7 +285,8 @@ def _run_at_once(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
         )  # fmt: skip
 
 
-def _tile_range(span: tuple[int, int], size: int) -> tuple[int, int]:
+def tile_range(span: tuple[int, int], size: int) -> tuple[int, int]:
+    """The tiles of a span of rows or columns that begins with one."""
     return span[0] // size, -(-span[1] // size)
 
 
@@ -338,7 +343,7 @@ def _group_tops(job: Job, place: Place, count: int, tile_columns: int) -> tuple[
     infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
     columns = tile_columns if count > 1 else max(place.columns[1] - place.columns[0], 1)
     part_tops: list[Array] = []
-    loop = amax_strips(job.width, _shape(job, columns))
+    loop = amax_strips(job.width, shape_of(job, columns))
     rows = max(place.rows[1] - place.rows[0], 1)
 
     def add(part: Place) -> None:
@@ -421,7 +426,7 @@ def decode_tiles(codes: Array, scales: Array, out: Array, tiling: Tiling, fmt: F
     for batch in range(tiling.batch):
 
         def work(place: Place) -> None:
-            tiles = Place(place.batch, _tile_range(place.rows, rows), _tile_range(place.columns, columns))
+            tiles = Place(place.batch, tile_range(place.rows, rows), tile_range(place.columns, columns))
             with ieee_arithmetic(), wrapping():
                 loop(place.of(codes), tiles.of(scales), place.of(out), rows, columns, plan.layout, word(fmt.sign_bit))
 

@@ -189,20 +189,22 @@ def _in_order(accumulator: Accumulator, problem: Problem, out: Any, like: Any) -
     kernel = sequence_kernel(int(accumulator.rounding), not chunked, fused, _is_wide(problem))
     chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else terms
     targets = [target(options_of(accumulator, fmt), False) for fmt in (accumulator.fmt, accumulator.result_format)]
+    r = randomness(accumulator, terms)
     launch(
         kernel, like, math.prod(out.shape), problem.a, problem.b, _rows(problem), problem.c, out, chunk,
-        *_layouts(problem), *map(uploaded, targets), *randomness(accumulator, terms)[1:],
+        *_layouts(problem), *map(uploaded, targets), r.stride, r.k0, r.k1,
     )  # fmt: skip
 
 
 def _pairwise(accumulator: Pairwise, problem: Problem, out: Any, like: Any) -> None:
     """Pairwise, in a stack with room for every level, a term on its way, and c."""
     terms = problem.terms
+    r = randomness(accumulator, terms)
     depth = -(-(terms.bit_length() + 2) // ROOM) * ROOM
     launch(
         pairwise_kernel(int(accumulator.rounding), depth, _is_wide(problem)), like, math.prod(out.shape), problem.a,
         problem.b, _rows(problem), problem.c, out, *_layouts(problem),
-        uploaded(target(options_of(accumulator, accumulator.fmt), False)), *randomness(accumulator, terms)[1:],
+        uploaded(target(options_of(accumulator, accumulator.fmt), False)), r.stride, r.k0, r.k1,
     )  # fmt: skip
 
 
@@ -211,10 +213,10 @@ def _exact(accumulator: Exact, problem: Problem, out: Any, like: Any) -> None:
     plan = exact_plan(accumulator, problem.formats, math.prod(problem.c.shape) > 0)
     room = -(-plan.digits // ROOM) * ROOM
     kernel = exact_kernel(int(accumulator.rounding), room, problem.formats[0] is not None)
-    *_, k0, k1 = randomness(accumulator, problem.terms)
+    r = randomness(accumulator, problem.terms)
     launch(
         kernel, like, math.prod(out.shape), problem.a, problem.b, _rows(problem), problem.c, out, i64(plan.lowest),
-        *map(uploaded, plan.layouts), u64(plan.rules), k0, k1,
+        *map(uploaded, plan.layouts), u64(plan.rules), r.k0, r.k1,
     )  # fmt: skip
 
 

@@ -144,7 +144,7 @@ def cublas(
       cublas('sm_90', family='gemv', option=10)
     """
     chip = arch_of(arch, ("ada", "hopper", "blackwell"))
-    kind, count = _family(family, chip), positive(split_k, "split_k")
+    kind, count = _family(family, chip), positive(split_k, "split_k", MOST_SLICES)
     for flag, value in (("fast_accum", fast_accum), ("tail_loss", tail_loss)):
         require_kind(flag, value, bool, "True or False")
     fields = {
@@ -153,7 +153,6 @@ def cublas(
         "tail_loss": None if tail_loss else False,
     }  # fmt: skip
     _refuse_fields(kind, fields)
-    count = positive(split_k, "split_k", MOST_SLICES)
     words = [f"{arch!r}", *([] if family is None else [f"family={family!r}"])]
     name = f"cublas({', '.join(words + [f'{key}={value!r}' for key, value in fields.items() if value is not None])})"
     make = {

@@ -13,7 +13,7 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.arguments import positive
 from fpsim.schedules.limits import remarks
 from fpsim.schedules.schedule import Chain, Lanes, Schedule
-from fpsim.schedules.trees.tree import Tree, tree, unit_of
+from fpsim.schedules.trees.tree import LARGEST_K, Tree, tree, unit_of
 
 Heuristic = Callable[[int, int, int], Schedule]
 POWERS = tuple(1 << i for i in range(13))  # 1 to 4096
@@ -121,7 +121,7 @@ def depends_on_batch(
       False
     """
     rows, columns = _sizes(m, "m"), _sizes(n, "n")
-    terms = positive(k, "k")
+    terms = positive(k, "k", LARGEST_K)
     choose = _Choice(schedule, accumulate)
     if terms > MOST_TERMS and not choose.is_fixed:
         raise ValueError(f"k must be at most {MOST_TERMS} for a function, which is asked for every K up to k; got {k}.")
