@@ -179,13 +179,16 @@ def _refuse(a: Any, b: Any, pair: Pair, recipe: str, out: str, fast_accum: bool,
 
 
 @in_one_sentence
-def matmul(a: Any, b: Any, kind: str = "fp16", *, out: str | None = None, layout: str = "nn") -> Words:
-    """`torch.mm` on tensor cores, with float32 sums and without reduced-precision merges of split K.
+def matmul(
+    a: Any, b: Any, kind: str = "fp16", *, out: str | None = None, layout: str = "nn", reduced: bool = False
+) -> Words:
+    """`torch.mm` on tensor cores, with float32 sums.
 
     Args:
       a, b: (M, K) and (K, N): codes (uint16; float32 for "tf32") of kind "fp16", "bf16" or "tf32".
       out: the result's format: a and b's unless it is "fp32".
       layout: what torch is given: "nn", both row-major; "tn", both contiguous along K, as in `x @ weight.t()`.
+      reduced: allow merges of split K in reduced precision, which is torch's default setting, instead of in float32.
 
     Returns:
       (M, N) words.
@@ -204,24 +207,35 @@ def matmul(a: Any, b: Any, kind: str = "fp16", *, out: str | None = None, layout
     require_capability((8, 0), f"a product of {kind} on tensor cores")
     torch = torch_module()
     left, right = tensor(a, kind), (tensor if layout == "nn" else column_major)(b, kind)
-    with _exact_sums(torch):
+    with _settings(torch, reduced):
         if result == kind or kind == "tf32":
             return words(torch.mm(left, right))
         return words(torch.mm(left, right, out_dtype=torch.float32))
 
 
+REDUCTIONS = tuple(f"allow_{kind}_reduced_precision_reduction" for kind in ("fp16", "bf16"))
+
+
 @contextmanager
-def _exact_sums(torch: Any) -> Iterator[None]:
-    """Settings of torch.backends.cuda.matmul while a product runs."""
+def _settings(torch: Any, reduced: bool) -> Iterator[None]:
+    """Settings of torch.backends.cuda.matmul while a product runs; all are put back, also after a failure.
+
+    A reduction has two: whether it may be of reduced precision, and whether K may be split at all, which setting the
+    first alone resets to True. TF32 is set by the newer of its names where torch has it: the older one changes both.
+    """
     settings = torch.backends.cuda.matmul
-    wanted = {
-        "allow_fp16_reduced_precision_reduction": False, "allow_bf16_reduced_precision_reduction": False,
-        "allow_tf32": True,
-    }  # fmt: skip
-    before = {name: getattr(settings, name) for name in wanted if hasattr(settings, name)}
+    tf32 = ("fp32_precision", "tf32") if hasattr(settings, "fp32_precision") else ("allow_tf32", True)
+    before: dict[str, Any] = {tf32[0]: getattr(settings, tf32[0])}
+    for name in REDUCTIONS:
+        if hasattr(settings, name):
+            split = f"{name}_split_k"
+            known = hasattr(settings, split)
+            before[name] = (getattr(settings, name), getattr(settings, split)) if known else getattr(settings, name)
+    if hasattr(settings, "allow_fp16_accumulation"):
+        before["allow_fp16_accumulation"] = settings.allow_fp16_accumulation
     try:
         for name in before:
-            setattr(settings, name, wanted[name])
+            setattr(settings, name, tf32[1] if name == tf32[0] else reduced and name in REDUCTIONS)
         yield
     finally:
         for name, value in before.items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -194,12 +195,50 @@ def test_products_of_halves_have_their_places(kind: str, layout: str, monkeypatc
     rng = np.random.default_rng(7)
     fmt = inputs.FORMATS[kind]
     a, b = (fp.encode(rng.integers(-3, 4, shape).astype(np.float32), fmt) for shape in ((8, 24), (24, 16)))
-    settings = torch.backends.cuda.matmul
-    before = (settings.allow_fp16_reduced_precision_reduction, settings.allow_tf32)
     found = hardware.matmul(a, b, kind, layout=layout)
     assert strides == [((24, 1), (16, 1) if layout == "nn" else (1, 24))]
     assert np.array_equal(found, fp.encode(fp.decode(a, fmt, np.float64) @ fp.decode(b, fmt, np.float64), fmt))
-    assert (settings.allow_fp16_reduced_precision_reduction, settings.allow_tf32) == before
+
+
+def _settings() -> tuple[Any, ...]:
+    settings = torch.backends.cuda.matmul
+    names = [
+        f"allow_{kind}_reduced_precision_reduction{half}" for kind in ("fp16", "bf16") for half in ("", "_split_k")
+    ]
+    return (*(getattr(settings, name) for name in names), settings.allow_fp16_accumulation, settings.fp32_precision)
+
+
+@pytest.fixture
+def unusual() -> Iterator[tuple[Any, ...]]:
+    """Settings that are none of torch's own."""
+    settings, before = torch.backends.cuda.matmul, _settings()
+    settings.allow_fp16_reduced_precision_reduction = (False, False)
+    settings.allow_bf16_reduced_precision_reduction = (False, True)
+    yield _settings()
+    settings.allow_fp16_reduced_precision_reduction = before[:2]
+    settings.allow_bf16_reduced_precision_reduction = before[2:4]
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_products_leave_the_settings_of_torch_as_they_were(
+    fails: bool, reduced: bool, unusual: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def mm(left: Any, right: Any) -> Any:
+        seen.append(_settings())
+        if fails:
+            raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
+        return left @ right
+
+    monkeypatch.setattr(torch, "mm", mm)
+    a = np.ones((8, 8), np.float16)
+    with pytest.raises(fp.gpu.GpuError, match="NOT_SUPPORTED") if fails else contextlib.nullcontext():
+        hardware.matmul(a, a, reduced=reduced)
+    assert seen == [(reduced, True, reduced, True, False, "tf32")]
+    assert _settings() == unusual
 
 
 @pytest.mark.usefixtures("on_cpu")
