@@ -39,7 +39,7 @@ EQUIV = "facebookexperimental/triton, bitequiv/cublas_match"  # measured there
 
 # fmt: off
 ROWS = (
-    Chip("V100", "NVIDIA", "volta", source=UNITS),
+    Chip("V100", "NVIDIA", "volta", "sm_70", (7, 0), source=f"{UNITS}; {GUIDE}"),
     Chip("Turing", "NVIDIA", "turing", "sm_75", (7, 5), source=GUIDE),
     Chip("A100", "NVIDIA", "ampere", "sm_80", (8, 0), source=GUIDE),
     Chip("RTX 4060, RTX 1000 Ada, L40S", "NVIDIA", "ada", "sm_89", (8, 9), source=GUIDE),

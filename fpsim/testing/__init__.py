@@ -3,7 +3,8 @@
 from fpsim.lazy import face
 from fpsim.testing.bits import assert_bits_equal
 from fpsim.testing.first_call import warm_up
+from fpsim.testing.operands import OPERAND_SETS, product_operands
 
-__all__ = ["assert_bits_equal", "warm_up"]
+__all__ = ["OPERAND_SETS", "assert_bits_equal", "product_operands", "warm_up"]
 
 __getattr__, __dir__ = face(__name__, __all__)

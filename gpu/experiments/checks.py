@@ -12,7 +12,6 @@ import numpy.typing as npt
 from fpsim import schedules
 from fpsim.casts.cast import encode
 from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, FP16, FP32, Format
-from fpsim.gpu.lab.inputs import operands
 from fpsim.gpu.lab.judge import as_words
 from fpsim.gpu.lab.lab import Lab, unit_name
 from fpsim.gpu.lab.model import Words
@@ -21,6 +20,7 @@ from fpsim.lazy import public
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.products.matmul import matmul
 from fpsim.schedules import Schedule
+from fpsim.testing.operands import product_operands
 
 TARGETS: tuple[Format, ...] = (E4M3, E5M2, E2M1, FP16, BF16)
 MODES: tuple[dict[str, Any], ...] = (
@@ -173,12 +173,12 @@ def matmuls(lab: Lab) -> Iterator[Check]:
         unit = find_unit(name)
         kinds = [{"f16": "fp16", "fp8": "e4m3"}.get(element.name, element.name) for element in (unit.a, unit.b)]
         for label in ("normal", "wide", "special"):
-            codes = operands(label, shape, (kinds[0], kinds[1]), lab.seed)
+            codes = product_operands(label, shape, (kinds[0], kinds[1]), lab.seed)
             for promote in (None, 128):
                 what = f"fp.gpu.matmul {name}" + (f" promote {promote}" if promote else "")
                 yield Check("matmuls", what, label, _matmul(lab, codes, accumulate=name, promote=promote))
     for pair, schedule, more in SCHEDULED:
-        codes = operands("wide", shape, (pair[0], pair[1]), lab.seed)
+        codes = product_operands("wide", shape, (pair[0], pair[1]), lab.seed)
         name = unit_name("hopper", pair)
         options = {"accumulate": name, "schedule": schedule, "strict": False, **more}
         yield Check("matmuls", f"fp.gpu.matmul {name} {schedule}", "wide", _matmul(lab, codes, **options))

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from fpsim.gpu.experiments.cublas_cases import cublaslt, halves
-from fpsim.gpu.lab import inputs
 from fpsim.gpu.lab.judge import ProductCase
 from fpsim.gpu.lab.lab import (  # fmt: skip
     E4M3,
@@ -28,6 +27,7 @@ from fpsim.gpu.lab.lab import (  # fmt: skip
     tensor_models,
 )
 from fpsim.gpu.lab.model import Model, Problem, Words
+from fpsim.testing import operands as inputs
 
 ORDERS = ("product", "a_first", "b_first")
 
@@ -97,7 +97,7 @@ def tensorwise(lab: Lab) -> Iterator[ProductCase]:
         yield _scaled(lab, "tensorwise", shape, pair, "tensor", fast, tensor_models(lab, shape[2], fast), **scales)
     models = tensor_models(lab, shape[2], False)
     for out in ("bf16", "fp16"):
-        bias = np.asarray(inputs.operands("normal", (1, shape[1], 1), (out, out), lab.seed)[1][0])
+        bias = np.asarray(inputs.product_operands("normal", (1, shape[1], 1), (out, out), lab.seed)[1][0])
         fused = [model._replace(fused_bias=True) for model in models]
         yield _scaled(lab, "tensorwise", shape, E4M3, "tensor", False, [*models, *fused], out, bias=bias, **scales)
 

@@ -63,7 +63,7 @@ def judged(case: ProductCase, deadline: float = float("inf")) -> Judgement:
             fits = sum(1 for _, each in tried if not each[place].differing) if not best[1][place].differing else 0
             same = sum(1 for _, each in tried if not any(d.differing for d in each))
             rivals = max(min(same, fits) - 1, 0)
-            row = _row(row, best, place, rivals, _family(best[0]) == _family(tried[0][0]))
+            row = _row(row, best, place, rivals, len(tried) - 1, _family(best[0]) == _family(tried[0][0]))
         place += output is not None
         rows.append(row)
     return Judgement(rows, None if best is None else best[0], outputs)
@@ -91,13 +91,13 @@ def _tried(case: ProductCase, known: Any, done: list[tuple[Problem, Words]], dea
     return found
 
 
-def _row(row: Row, best: Tried, place: int, rivals: int, expected: bool) -> Row:
+def _row(row: Row, best: Tried, place: int, rivals: int, others: int, expected: bool) -> Row:
     model, differences = best
     of = differences[place]
     note = row.note + (f"; {of.other_nans} NaNs with other payloads" if of.other_nans else "")
     return Row(
         row.part, row.what, row.inputs, of.compared, of.differing, of.other_nans, of.first, str(model), rivals,
-        expected, "", note.removeprefix("; "),
+        expected, "", note.removeprefix("; "), others,
     )  # fmt: skip
 
 

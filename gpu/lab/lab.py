@@ -9,23 +9,23 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from typing import Any, NamedTuple
 
-from fpsim.gpu.lab import inputs
 from fpsim.gpu.lab.judge import Models
 from fpsim.gpu.lab.model import Model, Problem
 from fpsim.lazy import public
 from fpsim.matrix_units.chips import CHIPS
 from fpsim.schedules.libraries.cublas import ON
+from fpsim.testing import operands as inputs
 
 REAL = "fpsim.gpu.hardware"
-# Compute capability -> chip, of those that cuBLAS's schedules are known for.
-KNOWN = {".".join(map(str, chip.capability)): chip for chip in CHIPS.values() if chip.capability and chip.arch in ON}
-FALLBACK = KNOWN["9.0"]  # for chips without models, which the report then says
+# Compute capability -> chip, of those whose matrix units are known.
+KNOWN = {".".join(map(str, chip.capability)): chip for chip in CHIPS.values() if chip.capability}
 SPLITS = (*range(1, 17), 18, 20, 22, 24, 28, 32, 33, 36, 40, 44, 48, 56, 64, 66, 72, 88, 96, 128, 132)
 Shape = tuple[int, int, int]
 Pair = tuple[str, str]
 
 E4M3, MIXED, MIXED_2 = ("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e4m3")
-SETS = ("normal", "positive", "wide", "cancelling", "subnormal", "special", "adversarial", "ties")
+# "cancelling" tells the orders of sums apart where the others may not, so that no product goes without it.
+SETS = ("cancelling", "normal", "positive", "wide", "subnormal", "special", "adversarial", "ties")
 LARGE, HUGE = 1 << 22, 1 << 25  # products of M, N and K from which fewer input sets are enough
 
 
@@ -40,7 +40,16 @@ class Lab(NamedTuple):
 
 
 def unit_name(chip: str, pair: Pair) -> str:
-    """The matrix unit for a pair of formats."""
+    """The matrix unit for a pair of formats.
+
+    Raises:
+      ValueError: a chip whose units are not known.
+    """
+    if not chip:
+        raise ValueError(
+            f"no model is known of the matrix units of this GPU; there are models for compute capability "
+            f"{', '.join(KNOWN)}. The casts and the arithmetic can be compared without: parts=['casts', 'arithmetic']."
+        )
     names = [{"fp16": "f16"}.get(kind, kind) for kind in pair]
     return f"{chip}_{names[0] if names[0] == names[1] else 'x'.join(names)}_f32"
 
@@ -50,7 +59,7 @@ def problems_of(lab: Lab, shape: Shape, pair: Pair, sets: Sequence[str], **more:
     unit = unit_name(lab.chip, pair)
     turn = zlib.crc32(repr((shape, pair, sorted(more))).encode()) % len(sets)
     chosen = sets[turn : turn + 1] if lab.small else sets
-    return tuple(Problem(name, unit, *inputs.operands(name, shape, pair, lab.seed), **more) for name in chosen)
+    return tuple(Problem(name, unit, *inputs.product_operands(name, shape, pair, lab.seed), **more) for name in chosen)
 
 
 def sets_for(shape: Shape) -> tuple[str, ...]:
@@ -86,8 +95,11 @@ def cublas_model(lab: Lab, split: int, fast: bool) -> Model:
 
 def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool = False) -> Lab:
     """The hardware with the names that units and schedules have for its chip."""
-    chip = KNOWN.get(about.get("capability", ""), FALLBACK)
-    return Lab(silicon, chip.arch, chip.sm, seed, small)
+    capability = about.get("capability", "")
+    if not capability:
+        return Lab(silicon, seed=seed, small=small)
+    chip = KNOWN.get(capability)
+    return Lab(silicon, chip.arch if chip else "", chip.sm if chip else "", seed, small)
 
 
 def about_of(silicon: Any) -> dict[str, str]:
@@ -99,7 +111,9 @@ def about_of(silicon: Any) -> dict[str, str]:
         version = str(getattr(public(), "__version__", "a checkout"))
     capability = found.get("capability", "")
     if capability and capability not in KNOWN:
-        found["models"] = f"those of {FALLBACK.arch}: none are known for compute capability {capability}"
+        found["models"] = f"none of matrix units for compute capability {capability}"
+    elif capability and KNOWN[capability].arch not in ON:
+        found["models"] = f"units of {KNOWN[capability].arch}, and no schedules of cuBLAS, which are not known for it"
     packages = {name: _version(name) for name in ("numpy", "numba", "numba-cuda")}
     return {**found, "fpsim": version, **packages, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
 

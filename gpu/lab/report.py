@@ -25,7 +25,8 @@ class Row:
 
     compared, differing: elements (a NaN equals any NaN); other_nans: NaNs with another payload; first: the first
     difference in words; model: the variant that fits best; rivals: how many others fit as well; error: why there is
-    nothing to compare; note: what else is known, such as the fields of an algorithm.
+    nothing to compare; note: what else is known, such as the fields of an algorithm; others: how many other models were
+    tried, of which those that are no rivals give other bits on these inputs.
     """
 
     part: str
@@ -40,6 +41,7 @@ class Row:
     expected: bool = True  # the model is the one that was predicted
     error: str = ""
     note: str = ""
+    others: int = 0
 
     @property
     def equal(self) -> bool:
@@ -207,6 +209,10 @@ def _cells(rows: list[Row]) -> tuple[str, ...]:
     models = dict.fromkeys(row.model + ("" if row.expected else " (not expected)") for row in rows if row.model)
     rivals = min((row.rivals for row in rows if row.model), default=0)
     notes = dict.fromkeys(row.note for row in rows if row.note)
-    about = "; ".join([*models, *([f"{rivals} others fit"] if rivals else []), *list(notes)[:2]])
+    others = min((row.others for row in rows if row.model), default=0)
+    told = (
+        [f"{others - rivals} of {others} other models differ on these inputs"] if others and equal == len(rows) else []
+    )
+    about = "; ".join([*models, *told, *list(notes)[:2]])
     inputs = first.inputs if len(rows) == 1 else f"{len(rows)} sets"
     return first.part, first.what, inputs, str(sum(row.compared for row in rows)), str(differing), verdict, about

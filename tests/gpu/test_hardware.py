@@ -14,7 +14,7 @@ import fpsim as fp
 from fpsim.gpu import hardware
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.hardware import cublaslt, instructions, products, tensors
-from fpsim.gpu.lab import inputs
+from fpsim.testing import operands as inputs
 from tests.kit.processes import python
 
 torch = pytest.importorskip("torch")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fpsim as fp
-from fpsim.gpu.lab import inputs
 from fpsim.gpu.lab.model import Model, Problem, built, predict
+from fpsim.testing import operands as inputs
 
 
 @pytest.mark.parametrize("words", ["open('x')", "cublas", "FLAT()", "cublas(__import__('os'))", "1 + 1", "cublas("])
@@ -23,7 +23,7 @@ def test_models_change_schedules() -> None:
 
 
 def test_fp8_by_fp16_instructions_keeps_its_values() -> None:
-    a, b = inputs.operands("wide", (16, 16, 256), ("e4m3", "e4m3"))
+    a, b = inputs.product_operands("wide", (16, 16, 256), ("e4m3", "e4m3"))
     problem = Problem("", "hopper_e4m3_f32", a, b)
     wanted = fp.matmul(fp.decode(a, fp.E4M3).astype(np.float16), fp.decode(b, fp.E4M3).astype(np.float16),
                        accumulate="hopper_f16_f32")  # fmt: skip
@@ -32,13 +32,13 @@ def test_fp8_by_fp16_instructions_keeps_its_values() -> None:
     assert (reordered != wanted.view(np.uint32)).any()
 
 
-@pytest.mark.parametrize("name", inputs.NAMES)
+@pytest.mark.parametrize("name", inputs.OPERAND_SETS)
 @pytest.mark.parametrize("pair", [("e4m3", "e5m2"), ("fp16", "fp16"), ("bf16", "bf16"), ("tf32", "tf32")])
 def test_input_sets_are_functions_of_their_seed(name: str, pair: tuple[str, str]) -> None:
     shape = (8, 16, 64)
-    a, b = inputs.operands(name, shape, pair, 3)
-    again, _ = inputs.operands(name, shape, pair, 3)
-    other, _ = inputs.operands(name, shape, pair, 4)
+    a, b = inputs.product_operands(name, shape, pair, 3)
+    again, _ = inputs.product_operands(name, shape, pair, 3)
+    other, _ = inputs.product_operands(name, shape, pair, 4)
     assert a.shape == (8, 64)
     assert b.shape == (64, 16)
     assert np.array_equal(a, again)
@@ -57,7 +57,7 @@ def test_input_sets_are_functions_of_their_seed(name: str, pair: tuple[str, str]
 
 
 def test_special_inputs_hold_infinities_and_nans() -> None:
-    a, _ = inputs.operands("special", (64, 16, 512), ("fp16", "fp16"))
+    a, _ = inputs.product_operands("special", (64, 16, 512), ("fp16", "fp16"))
     values = fp.decode(a, fp.FP16)
     assert np.isnan(values).any()
     assert np.isposinf(values).any()
@@ -74,6 +74,6 @@ def test_accumulators_start_at_floats(name: str) -> None:
 
 def test_unknown_inputs_are_refused() -> None:
     with pytest.raises(ValueError, match="input set must be one of"):
-        inputs.operands("gaussian", (1, 1, 1), ("e4m3", "e4m3"))
+        inputs.product_operands("gaussian", (1, 1, 1), ("e4m3", "e4m3"))
     with pytest.raises(ValueError, match="start must be one of"):
         inputs.start("gaussian", 1, 1)

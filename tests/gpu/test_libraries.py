@@ -16,8 +16,8 @@ from fpsim.gpu import hardware
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.hardware import cublaslt, tensors
 from fpsim.gpu.hardware.cublaslt import Fields, Sides, schedule_of
-from fpsim.gpu.lab import inputs
 from fpsim.gpu.lab.model import Model, built
+from fpsim.testing import operands as inputs
 
 torch = pytest.importorskip("torch")
 HAS_TRITON = importlib.util.find_spec("triton") is not None

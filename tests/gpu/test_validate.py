@@ -18,8 +18,8 @@ from fpsim.gpu.experiments.product_cases import PRODUCTS
 from fpsim.gpu.experiments.validate import PARTS, main, run_part, validate
 from fpsim.gpu.hardware.cublaslt import Fields
 from fpsim.gpu.lab.judge import ProductCase, judged
-from fpsim.gpu.lab.lab import Lab
-from fpsim.gpu.lab.model import Model, predict
+from fpsim.gpu.lab.lab import Lab, about_of, laboratory, sets_for, unit_name
+from fpsim.gpu.lab.model import Model, Problem, predict
 from fpsim.gpu.lab.recording import replay
 from fpsim.gpu.lab.report import Row, ValidationReport, difference
 from tests.gpu.fake_hardware import FakeGpu
@@ -117,14 +117,56 @@ def test_what_nobody_has_measured_comes_first() -> None:
     assert all(case.what.endswith("TN") for part in ("halves", "cublaslt") for case in cases[part][:8])
 
 
-def test_a_chip_without_models_is_named() -> None:
-    class Old(FakeGpu):
-        def about(self) -> dict[str, str]:
-            return super().about() | {"capability": "8.0"}
+class Other(FakeGpu):
+    """The same of another compute capability."""
 
-    report = validate(parts=["rowwise"], hardware=Old(), small=True)
-    assert report.about["models"] == "those of hopper: none are known for compute capability 8.0"
-    assert "models" not in validate(parts=["rowwise"], hardware=FakeGpu(), small=True).about
+    def __init__(self, capability: str) -> None:
+        super().__init__()
+        self.capability = capability
+
+    def about(self) -> dict[str, str]:
+        return super().about() | {"capability": self.capability}
+
+
+@pytest.mark.parametrize("capability", ["8.6", "12.0"])
+def test_a_gpu_without_models_is_not_judged_by_those_of_another(capability: str) -> None:
+    report = validate(parts=["rowwise", "halves"], hardware=Other(capability), small=True)
+    assert report.about["models"] == f"none of matrix units for compute capability {capability}"
+    assert [row.part for row in report.rows] == ["rowwise", "halves"]
+    assert all("no model is known of the matrix units of this GPU" in row.error for row in report.rows)
+    assert not report.all_equal
+    casts = validate(parts=["casts"], hardware=Other(capability), small=True)
+    assert not any("no model" in row.error for row in casts.rows)
+
+
+@pytest.mark.parametrize(("capability", "arch"), [("7.0", "volta"), ("7.5", "turing"), ("8.0", "ampere")])
+def test_a_gpu_without_known_schedules_is_judged_by_its_units(capability: str, arch: str) -> None:
+    gpu = Other(capability)
+    lab = laboratory(gpu, gpu.about(), small=True)
+    assert about_of(gpu)["models"] == f"units of {arch}, and no schedules of cuBLAS, which are not known for it"
+    assert {problem.unit for problem in next(iter(PRODUCTS["halves"](lab))).problems} == {f"{arch}_f16_f32"}
+    assert "models" not in about_of(FakeGpu())
+
+
+@pytest.mark.parametrize("out", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("kind", ["bf16", "fp16", "e4m3"])
+def test_inputs_of_every_size_tell_the_orders_of_sums_apart(kind: str, out: str) -> None:
+    """Found in a trial: ordinary data, rounded to BF16, gave the same bits for one chain and for two or four slices."""
+    unit = unit_name("hopper", (kind, kind))
+    models = [Model("FLAT"), *(Model("FLAT", slices=slices, grain=32) for slices in (2, 4))]
+    for size in ((32, 32, 512), (4096, 4096, 1024), (1 << 13, 1 << 13, 4096)):
+        name = sets_for(size)[0]
+        a, b = fp.testing.product_operands(name, (32, 32, 512), (kind, kind))
+        words = [predict(Problem(name, unit, a, b, out=out), model) for model in models]
+        assert all((words[i] != words[j]).any() for i, j in ((0, 1), (0, 2), (1, 2)))
+
+
+def test_a_verdict_says_how_many_other_models_its_inputs_exclude() -> None:
+    rows = judged(case_of("tensorwise", FakeGpu())).rows
+    assert all(row.equal and row.others > 5 for row in rows)
+    assert min(row.rivals for row in rows) < rows[0].others
+    excluded = rows[0].others - min(row.rivals for row in rows)
+    assert f"{excluded} of {rows[0].others} other models differ on these inputs" in str(ValidationReport(tuple(rows)))
 
 
 # ---- failures and time

@@ -1,4 +1,4 @@
-"""Input sets for products: operands that show how sums are ordered, aligned, cut and rounded. Functions of a seed."""
+"""Operands of products that show how sums are ordered, aligned, cut and rounded. Functions of a seed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ DROPPED = np.uint32(0x1FFF)  # bits of a float32 that TF32 does not keep
 SPAN = {"e4m3": 7, "e5m2": 13, "fp16": 12, "bf16": 40, "tf32": 40}  # binades on either side that `wide` draws from
 
 
-def operands(name: str, shape: Shape, pair: tuple[str, str], seed: int = 0) -> tuple[Words, Words]:
+def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int = 0) -> tuple[Words, Words]:
     """Codes of a, (M, K), and b, (K, N).
 
     Args:
-      name: one of `NAMES`.
+      name: one of `OPERAND_SETS`: "cancelling" tells orders of sums apart also where results are rounded to BF16, for
+        which "normal", "positive" and "wide" are not enough in short sums.
       shape: (M, N, K).
       pair: formats of a and b: e4m3, e5m2, fp16, bf16, or tf32 (words of float32 whose low 13 bits are zero).
       seed: the same one gives the same codes.
 
     Example:
-      >>> from fpsim.gpu.lab.inputs import operands
-      >>> a, b = operands("normal", (2, 3, 4), ("e4m3", "e5m2"))
+      >>> import fpsim as fp
+      >>> a, b = fp.testing.product_operands("normal", (2, 3, 4), ("e4m3", "e5m2"))
       >>> a.shape, b.shape, a.dtype
       ((2, 4), (4, 3), dtype('uint8'))
     """
@@ -49,7 +50,7 @@ def start(name: str, m: int, n: int, seed: int = 0) -> npt.NDArray[np.float32] |
     """What an accumulator starts at, (M, N) float32; None for "zero".
 
     Example:
-      >>> from fpsim.gpu.lab.inputs import start
+      >>> from fpsim.testing.operands import start
       >>> start("wide", 2, 2).dtype
       dtype('float32')
     """
@@ -64,7 +65,7 @@ def scales(shape: tuple[int, ...], seed: int = 0, *, powers: bool = False) -> np
     """Decode scales, float32, with all bits of the mantissa drawn unless they are powers of two.
 
     Example:
-      >>> from fpsim.gpu.lab.inputs import scales
+      >>> from fpsim.testing.operands import scales
       >>> scales((2, 1), powers=True).shape
       (2, 1)
     """
@@ -180,7 +181,7 @@ SETS: dict[str, Callable[[np.random.Generator, Shape, tuple[str, str]], tuple[Wo
     "normal": _normal, "positive": _positive, "wide": _wide, "cancelling": _cancelling, "subnormal": _subnormal,
     "special": _special, "adversarial": _adversarial, "ties": _ties,
 }  # fmt: skip
-NAMES = tuple(SETS)
+OPERAND_SETS = tuple(SETS)
 
 STARTS: dict[str, Callable[[np.random.Generator, tuple[int, int]], Floats]] = {
     "normal": lambda g, size: g.standard_normal(size) * 8,
