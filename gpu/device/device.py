@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from fpsim.gpu.device.toolkit import point_to_toolkit
 from fpsim.matrix_units.chips import capability_of
 
@@ -30,12 +32,39 @@ def _missing() -> str:
     if not is_simulated():
         point_to_toolkit()
     try:
-        return "" if cuda.is_available() else "found no CUDA device"
+        if not cuda.is_available():
+            return "found no CUDA device"
+        return "" if is_simulated() else _trial()
     except Exception as reason:  # numba-cuda without CUDA's own libraries: the types of its errors differ by version
         said = str(reason).strip().splitlines() or [type(reason).__name__]
         return (
             f"numba-cuda does not find what it needs ({said[0].rstrip('.')}; pip install 'numba-cuda[cu13]' brings it)"
         )
+
+
+OLD_DRIVER = "UNSUPPORTED_PTX_VERSION"  # CUDA's error for code of a compiler that is newer than the driver
+
+
+@cache
+def _trial() -> str:
+    """What keeps a small kernel from running, "" where it runs: a driver can be older than numba-cuda's compiler."""
+    try:
+        _run_nothing()
+    except Exception as reason:
+        if OLD_DRIVER not in str(reason):
+            return f"a first kernel did not run ({str(reason).strip().splitlines()[0].rstrip('.')})"
+        return (
+            "its driver is older than the CUDA of numba-cuda's compiler (update the driver, or install the compiler for "
+            "CUDA 12: pip install 'numba-cuda[cu12]')"
+        )
+    return ""
+
+
+def _run_nothing() -> None:
+    from numba import cuda
+
+    cuda.jit(lambda: None)[1, 1]()
+    cuda.synchronize()
 
 
 def require_device() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fpsim.gpu.device.device import FP8_CAPABILITY, require_capability, require_device
+from fpsim.gpu.device.device import FP8_CAPABILITY, GpuError, require_capability, require_device
 from fpsim.gpu.hardware.cublaslt import LAYOUTS, lt_matmul
 from fpsim.gpu.hardware.failures import in_one_sentence
 from fpsim.gpu.hardware.instructions import dot, ptx_cast, sweep, torch_cast, twin
@@ -127,6 +127,11 @@ def scaled_mm(
         )
         return words(found)
     functional = importlib.import_module("torch.nn.functional")
+    if not hasattr(functional, "scaled_mm"):
+        raise GpuError(
+            f"scales per block need torch.nn.functional.scaled_mm, which came with torch 2.10; this is torch "
+            f"{torch.__version__}. Recipes 'tensor' and 'row' work with it."
+        )
     types = [getattr(functional.ScalingType, name) for name in RECIPES[recipe]]
     first, second = _block_scales(floats(scale_a), types[0].name), _block_scales(floats(scale_b).t(), types[1].name)
     found = functional.scaled_mm(

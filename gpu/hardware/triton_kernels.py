@@ -7,6 +7,7 @@ from 64 rows on Hopper takes `wgmma`, below that `mma.sync`.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 from fpsim.gpu.device.device import GpuError
@@ -31,7 +32,9 @@ def _kernel(function: Any) -> Any:
 
 
 def require_triton() -> None:
-    """A GpuError without Triton."""
+    """A GpuError without Triton, or with its interpreter, which multiplies the bits of BF16 as integers."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        raise GpuError("Triton interprets kernels on the CPU here, which is no hardware. Unset TRITON_INTERPRET.")
     if not HAS_TRITON:
         raise GpuError("these kernels need Triton, which is not installed. Install it with: pip install triton")
 

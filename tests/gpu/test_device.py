@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import fpsim as fp
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.device.failures import is_no_room, is_of_gpu, size_in_words
 from tests.kit.processes import ROOT
@@ -117,3 +118,51 @@ def test_shared_memory_is_asked_for_and_done_without(monkeypatch: pytest.MonkeyP
     assert len(refusing.launches) == 1, "what was refused is not tried again"
     with pytest.raises(GpuError, match="the GPU failed at a kernel over 5 elements"):
         launch.launch_shared(refusing, None, 5, 256, each=16)
+
+
+# ---- a driver and a compiler that do not fit
+
+
+@pytest.fixture
+def present(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A GPU that numba-cuda finds; what its first kernel does is up to the test."""
+    from numba import cuda
+
+    from fpsim.gpu.device import device
+
+    monkeypatch.setattr(cuda, "is_available", lambda: True)
+    monkeypatch.setattr(device, "is_simulated", lambda: False)
+    device._trial.cache_clear()
+    yield
+    device._trial.cache_clear()
+
+
+@pytest.mark.usefixtures("present")
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        ("[222] Call to cuLinkAddData results in CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "numba-cuda[cu12]"),
+        ("[719] Call to cuLaunchKernel results in CUDA_ERROR_LAUNCH_FAILED", "a first kernel did not run ([719] Call"),
+    ],
+)
+def test_a_gpu_that_runs_no_kernel_is_not_available_and_says_why(
+    error: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fpsim.gpu.device import device
+
+    def fail() -> None:
+        raise RuntimeError(error)
+
+    monkeypatch.setattr(device, "_run_nothing", fail)
+    assert not fp.gpu.available()
+    with pytest.raises(fp.gpu.GpuError, match=re.escape(advice)) as reason:
+        device.require_device()
+    assert "\n" not in str(reason.value)
+
+
+@pytest.mark.usefixtures("present")
+def test_a_gpu_that_runs_a_kernel_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fpsim.gpu.device import device
+
+    monkeypatch.setattr(device, "_run_nothing", lambda: None)
+    assert fp.gpu.available()

@@ -330,3 +330,23 @@ def test_failures_on_the_gpu_are_one_sentence(
         assert caught.value.__cause__ is None
         assert caught.value.__context__ is None
     assert hardware.matmul(ones, ones).view(np.float16)[0, 0] == 16
+
+
+# ---- libraries that lack something
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_a_torch_without_recipes_of_scales_says_which_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("torch.nn.functional.scaled_mm", raising=False)
+    ones = np.full((128, 128), 0x38, np.uint8)
+    scales = np.ones((128, 1), np.float32), np.ones((1, 1), np.float32)
+    with pytest.raises(GpuError, match=r"came with torch 2\.10; this is torch .*\. Recipes 'tensor' and 'row' work"):
+        hardware.scaled_mm(ones, ones, ("e4m3", "e4m3"), *scales, recipe="1x128_128x128")
+
+
+def test_tritons_interpreter_is_no_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fpsim.gpu.hardware import triton_kernels
+
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(GpuError, match="Unset TRITON_INTERPRET"):
+        triton_kernels.require_triton()
