@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin/python
 STUDY_ARGS ?=
+MINUTES ?= 5
+SEED ?= 0
 
-.PHONY: help setup study test test-ptx test-slow bench check format clean
+.PHONY: help setup study test test-ptx test-slow fuzz bench check format clean
 
 help:
 	@echo "make setup      create $(VENV) with everything that the targets below need"
@@ -12,6 +14,7 @@ help:
 	@echo "make test       run the tests"
 	@echo "make test-ptx   compile the GPU's kernels to PTX (minutes)"
 	@echo "make test-slow  run everything, the complete sweeps and PTX as well (many minutes)"
+	@echo "make fuzz       random calls beside the oracles, for MINUTES=5 from SEED=0"
 	@echo "make bench      measure speed beside other libraries -> out/bench.json"
 	@echo "make check      lint, format and type checks"
 
@@ -41,6 +44,9 @@ test-ptx: setup
 
 test-slow: setup
 	$(PYTEST) -m ""
+
+fuzz: setup
+	$(RUN) -m tests.fuzz --minutes $(MINUTES) --seed $(SEED)
 
 # The peers that only benchmarks need.
 $(VENV)/.installed-peers: $(VENV)/.installed
