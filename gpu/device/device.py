@@ -54,7 +54,7 @@ def _trial() -> str:
         if OLD_DRIVER not in str(reason):
             return f"a first kernel did not run ({str(reason).strip().splitlines()[0].rstrip('.')})"
         return (
-            "its driver is older than the CUDA of numba-cuda's compiler (update the driver, or install the compiler for "
+            "its driver is older than the CUDA of numba-cuda's compiler (update the driver, or take the compiler of "
             "CUDA 12: pip install 'numba-cuda[cu12]')"
         )
     return ""
