@@ -183,7 +183,8 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
         for fmt, known in DTYPES.items():
             if dtype is not None and dtype.newbyteorder("=") == known:
                 return fmt
-    named = isinstance(spec, (str, np.dtype)) or type(spec).__module__.split(".")[0] in ("torch", "fpsim")
+    named = isinstance(spec, (str, np.dtype)) or type(spec).__module__.startswith("fpsim.formats.")
+    named = named or str(spec).startswith("torch.")
     text = spec.__name__ if isinstance(spec, type) else str(spec) if named else shown(spec)
     if re.fullmatch(r"u?int[48]|logfmt\W?\d+", text.lower().removeprefix("torch.")):
         raise ValueError(

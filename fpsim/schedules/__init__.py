@@ -8,7 +8,9 @@ Example:
 
 from __future__ import annotations
 
-from fpsim.lazy import face
+from typing import TYPE_CHECKING, Any
+
+from fpsim.lazy import attach, face
 from fpsim.schedules.catalogue import ROWS
 from fpsim.schedules.libraries.cublas import cublas
 from fpsim.schedules.libraries.cutlass import cutlass_2xacc, cutlass_blockwise
@@ -16,10 +18,12 @@ from fpsim.schedules.libraries.deepgemm import deepgemm
 from fpsim.schedules.libraries.torch_rowwise import torch_rowwise
 from fpsim.schedules.libraries.triton import triton
 from fpsim.schedules.schedule import FLAT, Chain, Epilogue, Lanes, Schedule, Slicing
-from fpsim.schedules.trees.batch import BatchReport, depends_on_batch
-from fpsim.schedules.trees.difference import Comparison
-from fpsim.schedules.trees.explain import Explanation, explain
-from fpsim.schedules.trees.tree import Tree, compare, tree
+
+if TYPE_CHECKING:  # trees take a seventh of the package's import, and load on first use
+    from fpsim.schedules.trees.batch import BatchReport, depends_on_batch
+    from fpsim.schedules.trees.difference import Comparison
+    from fpsim.schedules.trees.explain import Explanation, explain
+    from fpsim.schedules.trees.tree import Tree, compare, tree
 
 __all__ = [
     "FLAT", "ROWS", "BatchReport", "Chain", "Comparison", "Epilogue", "Explanation", "Lanes", "Schedule", "Slicing",
@@ -27,4 +31,15 @@ __all__ = [
     "torch_rowwise", "tree", "triton",
 ]  # fmt: skip
 
-__getattr__, __dir__ = face(__name__, __all__)
+_no_name, __dir__ = face(__name__, __all__)
+_of_trees, _, TREES = attach(
+    __name__,
+    {
+        "trees.batch": ["BatchReport", "depends_on_batch"], "trees.difference": ["Comparison"],
+        "trees.explain": ["Explanation", "explain"], "trees.tree": ["Tree", "compare", "tree"],
+    },
+)  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    return _of_trees(name) if name in TREES else _no_name(name)
