@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fpsim.arrays import Array
+from fpsim.arrays import Array, overlaps
 from fpsim.formats.named import Format
 from fpsim.formats.rounding import Rounding
 from fpsim.sums.accumulators import Accumulator
@@ -68,6 +68,8 @@ def accumulator_product(
         np.copyto(out, codes)
         return out
     target = np.empty(shape, fmt.storage) if out is None else out
+    if c is not None and out is not None and overlaps(c, out):
+        start = c.copy()  # a block may write what a later one reads
     for rows, columns in _blocks(accumulator, shape, a.shape[1]):
         part = start if c is None else start[rows, columns]
         problem = Problem(a[rows], b[:, columns], part, formats, first=rows.start * shape[1])

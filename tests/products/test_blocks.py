@@ -79,3 +79,13 @@ def test_a_product_takes_less_than_64_mib_beside_operands_and_result(how: Any) -
             assert tracemalloc.get_traced_memory()[1] < 64 << 20
         finally:
             tracemalloc.stop()
+
+
+def test_blocks_do_not_write_what_later_blocks_start_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, _ = operands(130, 40, 200)
+    x, y = fp.cast(a, "fp16"), fp.cast(b, "fp16")
+    room = np.random.default_rng(0).standard_normal((131, 200)).astype(np.float16)
+    c, out = room[:-1], room[1:]
+    want = fp.matmul(x, y, c.copy(), accumulate=fp.Sequential("fp16"))
+    monkeypatch.setattr(product, "BLOCK", 40 * 64)
+    assert_bits_equal(fp.matmul(x, y, c, accumulate=fp.Sequential("fp16"), out=out), want)
