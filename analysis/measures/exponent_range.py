@@ -1,8 +1,10 @@
-"""Where the values of a tensor lie: counts per exponent, and what share of them a format reaches."""
+"""Where the values of an array lie: counts per magnitude, quantiles, and what share of them a format reaches."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,45 +12,130 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.analysis.tensors.chunks import Array, as_float64, flat_chunks
-from fpsim.arrays import float_array, without_gradient
-from fpsim.display.optional import frame
+from fpsim.analysis.measures.loops import BINS, BINS_PER_BINADE, LOWEST_EXPONENT, histogram_kernel
+from fpsim.analysis.measures.parts import Layout
+from fpsim.analysis.measures.passes import PIECE, float_pieces
+from fpsim.arrays import Array, float_array, without_gradient
+from fpsim.display.optional import frame, load
+from fpsim.display.wording import plural, power_of_two
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import format as find_format
+from fpsim.runtime.pipeline import wrapping
+from fpsim.runtime.threads import over_spans
+
+QUANTILES = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RangeParts:
+    """The range of each channel or block of an array, as arrays with one number for each.
+
+    Attributes:
+      name: "channel" or "block".
+      places: where each part is: its index along the axis, or in the grid of blocks.
+      amax: largest finite magnitude; 0 without any.
+      smallest: smallest finite magnitude other than 0; Inf without any.
+      zeros: share of zeros.
+    """
+
+    name: str
+    places: tuple[Any, ...]
+    amax: npt.NDArray[np.float64]
+    smallest: npt.NDArray[np.float64]
+    zeros: npt.NDArray[np.float64]
+
+    @property
+    def dynamic_range(self) -> npt.NDArray[np.float64]:
+        """log2(amax / smallest), in binades; NaN for parts without a finite value other than 0."""
+        with np.errstate(all="ignore"):
+            return np.where(self.amax > 0, np.log2(self.amax) - np.log2(self.smallest), np.nan)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with a row for each part."""
+        columns = {"amax": self.amax, "smallest": self.smallest, "zeros": self.zeros}
+        columns["dynamic_range"] = self.dynamic_range
+        return load("pandas", "to_frame()").DataFrame({self.name: list(self.places), **columns})
+
+    def __repr__(self) -> str:
+        return f"<ranges of {plural(len(self), self.name)}>"
 
 
 @dataclass(frozen=True)
 class RangeReport:
-    """Counts of a tensor's elements by exponent; `merge` adds those of another part.
+    """Counts of an array's elements by magnitude; `merge` adds those of another part.
 
     Attributes:
-      counts: of the exponents floor(log2|x|) that occur, from low to high, as pairs (exponent, count).
-      zeros, infinities, nans: counts.
+      bins: of the 32 equal parts of each binade that occur, from low to high, as pairs (32 * exponent + part, count).
+      zeros, infinities, nans: counts; -0 is a zero.
       amax: largest finite magnitude; 0 without any.
       smallest: smallest non-zero magnitude; Inf without any.
+      parts: the ranges of channels or blocks, where they were asked for.
     """
 
-    counts: tuple[tuple[int, int], ...]
+    bins: tuple[tuple[int, int], ...]
     zeros: int
     infinities: int
     nans: int
     amax: float
     smallest: float
+    parts: RangeParts | None = None
+
+    @cached_property
+    def counts(self) -> tuple[tuple[int, int], ...]:
+        """Of the exponents floor(log2|x|) that occur, from low to high, as pairs (exponent, count)."""
+        found: dict[int, int] = {}
+        for place, number in self.bins:
+            exponent = place // BINS_PER_BINADE
+            found[exponent] = found.get(exponent, 0) + number
+        return tuple(found.items())
 
     @cached_property
     def count(self) -> int:
         """Elements in all."""
-        return sum(number for _, number in self.counts) + self.zeros + self.infinities + self.nans
+        return sum(number for _, number in self.bins) + self.zeros + self.infinities + self.nans
+
+    @property
+    def dynamic_range(self) -> float:
+        """log2(amax / smallest), in binades; NaN without a finite value other than 0."""
+        return math.log2(self.amax) - math.log2(self.smallest) if self.amax > 0 else math.nan
 
     def quantile(self, share: float) -> int | None:
         """The exponent that `share` (0 to 1) of the non-zero finite elements do not exceed; None without any."""
-        total = sum(number for _, number in self.counts)
+        place = self._place(share)
+        return None if place is None else place // BINS_PER_BINADE
+
+    def magnitude(self, share: float) -> float:
+        """The magnitude that `share` (0 to 1) of the non-zero finite elements do not exceed; NaN without any.
+
+        It is known to a 32nd of a binade (at most 3.1 %), and rounded up.
+
+        Example:
+          >>> import fpsim as fp
+          >>> fp.analysis.range(np.float32([1, 2, 4, 1000])).magnitude(0.5)
+          2.0625
+        """
+        place = self._place(share)
+        if place is None:
+            return math.nan
+        exponent, part = divmod(place, BINS_PER_BINADE)
+        return min(math.ldexp(1 + (part + 1) / BINS_PER_BINADE, exponent), self.amax)
+
+    def _place(self, share: float) -> int | None:
+        total = sum(number for _, number in self.bins)
         seen = 0
-        for exponent, number in self.counts:
+        for place, number in self.bins:
             seen += number
             if seen >= share * total:
-                return exponent
+                return place
         return None
+
+    @property
+    def quantiles(self) -> dict[float, float]:
+        """Magnitudes that 0.1, 1, 10, 50, 90, 99 and 99.9 % of the non-zero finite elements do not exceed."""
+        return {share: self.magnitude(share) for share in QUANTILES}
 
     def shares(self, fmt: FormatLike) -> dict[str, float]:
         """What share of all elements lies where in a format's range, counted by whole exponents.
@@ -76,11 +163,11 @@ class RangeReport:
 
     def merge(self, other: RangeReport) -> RangeReport:
         """The report of both parts together, exactly."""
-        counts = dict(self.counts)
-        for exponent, number in other.counts:
-            counts[exponent] = counts.get(exponent, 0) + number
+        bins = dict(self.bins)
+        for place, number in other.bins:
+            bins[place] = bins.get(place, 0) + number
         return RangeReport(
-            tuple(sorted(counts.items())),
+            tuple(sorted(bins.items())),
             self.zeros + other.zeros,
             self.infinities + other.infinities,
             self.nans + other.nans,
@@ -88,8 +175,27 @@ class RangeReport:
             min(self.smallest, other.smallest),
         )
 
+    def __str__(self) -> str:
+        """Where the values lie, in a line.
+
+        Example:
+          >>> import fpsim as fp
+          >>> print(fp.analysis.range(np.float32([0.75, -1.5, 1.0, 0.0, np.nan])))
+          5 values from 2⁻¹ to 2⁰, 1 binade; 1 zero, 1 NaN
+        """
+        if not self.amax > 0:
+            spread = "none finite but 0"
+        else:
+            binades = plural(round(self.dynamic_range), "binade")
+            spread = f"from {power_of_two(self.smallest)} to {power_of_two(self.amax)}, {binades}"
+        kinds = ((self.zeros, "zero"), (self.infinities, "Inf"), (self.nans, "NaN"))
+        special = ", ".join(plural(n, kind) if kind == "zero" else f"{n:,} {kind}" for n, kind in kinds if n)
+        return f"{plural(self.count, 'value')} {spread}" + (f"; {special}" if special else "")
+
     def to_frame(self) -> Any:
-        """A pandas DataFrame with the columns exponent, count and share (of all elements)."""
+        """A pandas DataFrame with the columns exponent, count and share (of all elements), or of channels or blocks."""
+        if self.parts is not None:
+            return self.parts.to_frame()
         return frame([{"exponent": e, "count": n, "share": n / self.count} for e, n in self.counts])
 
     def plot(self, ax: Any = None) -> Any:
@@ -98,53 +204,116 @@ class RangeReport:
 
         return exponent_axes([("", self)], ax=ax)
 
+    def _repr_html_(self) -> str:
+        rows = {"values": f"{self.count:,}", "zeros": f"{self.zeros:,}", "NaN": f"{self.nans:,}"}
+        rows |= {"Inf": f"{self.infinities:,}", "amax": f"{self.amax:.6g}", "smallest": f"{self.smallest:.6g}"}
+        rows |= {f"{100 * share:g} % up to": f"{value:.4g}" for share, value in self.quantiles.items()}
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{name}</th><td>{text}</td></tr>" for name, text in rows.items()
+        )
+        return f"<table>{cells}</table>"
+
 
 EMPTY = RangeReport((), 0, 0, 0, 0.0, math.inf)
 
 
-def exponents(x: npt.ArrayLike) -> RangeReport:
-    """Count the elements of an array by their exponent floor(log2|x|).
+def range(x: npt.ArrayLike, *, axis: int | None = None, block: Any = None) -> RangeReport:
+    """Count the elements of an array by their magnitude.
 
     Args:
       x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape; nothing of its size is
         allocated.
+      axis: the range of every place along that axis too, in `parts`.
+      block: the range of every block of that shape of the last axes, as in `fp.Scaling`; -1 is a whole axis.
     Returns:
-      The counts from -1074 to 1023, of zeros, infinities and NaNs, with the extreme magnitudes.
+      A RangeReport: counts from 2**-1074 on, of zeros, infinities and NaNs, with extremes and quantiles.
     Raises:
       TypeError: x is not an array of floats.
+      ValueError: an axis or block that x does not have.
 
     Example:
       >>> import fpsim as fp
-      >>> r = fp.analysis.exponents(np.float32([0.75, -1.5, 1.0, 0.0, np.nan]))
+      >>> r = fp.analysis.range(np.float32([0.75, -1.5, 1.0, -0.0, np.nan]))
       >>> r.counts, r.zeros, r.nans, r.amax, r.smallest
       (((-1, 1), (0, 2)), 1, 1, 1.5, 0.75)
+      >>> fp.analysis.range(np.float32([[1, 8], [2, 2]]), axis=0).parts.dynamic_range
+      array([3., 0.])
     """
     array, _ = float_array(without_gradient(x))
+    layout = Layout(array.shape, axis, block) if axis is not None or block is not None else None
+    report = range_of_pieces(float_pieces(array))
+    if layout is None:
+        return report
+    return dataclasses.replace(report, parts=_ranges_of_parts(array, layout))
+
+
+exponents = range  # the name that it had first
+
+
+def _ranges_of_parts(x: Array, layout: Layout) -> RangeParts:
+    amax, smallest, zeros = np.zeros(layout.count), np.full(layout.count, math.inf), np.zeros(layout.count)
+    sizes = np.zeros(layout.count)
+    for slab in layout.slabs():
+        size = np.abs(layout.gather(x, slab).astype(np.float64))
+        at = slice(slab.first, slab.first + slab.number)
+        finite = np.isfinite(size)
+        amax[at] = np.maximum(amax[at], size.max(axis=1, initial=0.0, where=finite))
+        smallest[at] = np.minimum(smallest[at], size.min(axis=1, initial=math.inf, where=finite & (size > 0)))
+        zeros[at] += np.count_nonzero(size == 0, axis=1)
+        sizes[at] += size.shape[1]
+    places = layout.places()
+    with np.errstate(all="ignore"):
+        return RangeParts(layout.name, places, amax, smallest, zeros / sizes)
+
+
+class Histogram:
+    """Counts of magnitudes to which pieces of an array are added."""
+
+    def __init__(self) -> None:
+        self.table = np.zeros(BINS, np.int64)
+        self.specials = np.zeros(3, np.int64)  # zeros, infinities, NaNs
+        self.extremes = np.array([0.0, math.inf])  # largest and smallest finite magnitude but 0
+
+    def add(self, pieces: Iterable[Array]) -> None:
+        """Count 1-d pieces of float32 or float64."""
+        with wrapping():
+            for piece in pieces:
+                histogram_kernel(piece.dtype.itemsize * 8)(piece, self.table, self.specials, self.extremes)
+
+    def report(self) -> RangeReport:
+        """What was counted so far."""
+        places = np.flatnonzero(self.table)
+        bins = zip(places.tolist(), self.table[places].tolist(), strict=True)
+        zeros, infinities, nans = self.specials.tolist()
+        lowest = LOWEST_EXPONENT * BINS_PER_BINADE
+        largest, smallest = self.extremes.tolist()
+        return RangeReport(tuple((place + lowest, n) for place, n in bins), zeros, infinities, nans, largest, smallest)
+
+
+def range_of_pieces(pieces: Iterable[Array]) -> RangeReport:
+    """The range of an array that comes in 1-d pieces of float32 or float64, on all cores."""
+    report, batch = EMPTY, []
+    for piece in pieces:
+        batch.append(piece)
+        if len(batch) == BATCH:
+            report = report.merge(_batch_range(batch))
+            batch = []
+    return report.merge(_batch_range(batch)) if batch else report
+
+
+BATCH = 256  # pieces that are counted at once
+
+
+def _batch_range(batch: list[Array]) -> RangeReport:
+    found: list[RangeReport] = []
+
+    def work(start: int, stop: int) -> None:
+        histogram = Histogram()
+        histogram.add(batch[start:stop])
+        found.append(histogram.report())
+
+    over_spans(len(batch), work, alignment=1, weight=2.0 * PIECE)
     report = EMPTY
-    for chunk in flat_chunks(array):
-        report = report.merge(chunk_exponents(chunk))
+    for part in found:  # in any order: counts and extremes do not depend on it
+        report = report.merge(part)
     return report
-
-
-def chunk_exponents(x: Array) -> RangeReport:
-    """The same for one chunk in native byte order, with temporaries of its size."""
-    magnitude = np.abs(as_float64(x))
-    fields = (magnitude.view(np.int64) >> 52).astype(np.intp)  # the sign is 0
-    by_field = np.bincount(fields, minlength=2048)
-    counts = {int(field) - 1023: int(by_field[field]) for field in np.flatnonzero(by_field[1:2047]) + 1}
-    zeros = 0
-    if by_field[0]:
-        tiny = magnitude[fields == 0]
-        zeros = int(np.count_nonzero(tiny == 0))
-        found, numbers = np.unique(np.frexp(tiny[tiny > 0])[1] - 1, return_counts=True)  # float64's subnormals
-        counts.update(zip(found.tolist(), numbers.tolist(), strict=True))
-    infinities = nans = 0
-    if by_field[2047]:
-        infinities = int(np.count_nonzero(np.isinf(magnitude)))
-        nans = int(by_field[2047]) - infinities
-        magnitude = magnitude[fields < 2047]
-    amax = float(magnitude.max(initial=0.0))
-    if zeros:
-        magnitude = magnitude[magnitude > 0]
-    smallest = float(magnitude.min(initial=math.inf))
-    return RangeReport(tuple(sorted(counts.items())), zeros, infinities, nans, amax, smallest)

@@ -1,4 +1,4 @@
-"""Which format a tensor needs: the smallest that meets the requirements as measured, with the reason in words."""
+"""Which tensors may be stored in few bits, and in which format: judged by energy lost, SQNR and the runner-up."""
 
 from __future__ import annotations
 
@@ -7,37 +7,48 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from fpsim.analysis.measures.error_report import ErrorReport
 from fpsim.analysis.measures.exponent_range import RangeReport
-from fpsim.analysis.measures.rounding_error import ErrorReport
-from fpsim.display.wording import decibels, percent
+from fpsim.analysis.studies.candidates import scaling_words
+from fpsim.analysis.tensors.roles import OPERANDS, ROLES, SPOKEN
+from fpsim.display.wording import decibels, percent, plural
+from fpsim.errors import shown
 from fpsim.formats.named import Format
 
-
-class Requirement(NamedTuple):
-    """What a format of up to `bits` bits must reach on every recorded step."""
-
-    bits: int
-    sqnr_db: float  # at least
-    underflow_rate: float  # at most
-
-
-# A format's own precision sets how much is worth asking of it: E5M2 gives 25.5 dB on normal data whose range fits,
-# E4M3 31.5, BF16 55.6, FP16 73.7. At 20 dB the noise is a tenth of the signal, at 25 dB a seventeenth, at 40 dB a
-# hundredth.
-REQUIREMENTS = (Requirement(4, 20.0, 0.01), Requirement(8, 25.0, 0.01), Requirement(16, 40.0, 0.01))
-SCALE_GAIN_DB = 1.0  # a scale that wins less than this is not worth its extra pass over the data
+SCALE_GAIN_DB = 1.0  # scales that win less than this are not worth their bits and their pass over the data
+CHANNEL_MARGIN_DB = 3.0  # half of the channels may fall this far below the SQNR that is wanted of the whole tensor:
+# where a few channels have nearly all of the energy, the SQNR of the whole says nothing of the others
 HEADROOM = 2.0  # without a scale the largest value stays this factor below the format's, for the batches to come
 
+# SQNR of a float format on normal data whose range fits, by precision (nearest-even, N(0, 1), exponent unbounded).
+# Measured; others are taken from the rule 6.02 p + 7.4, which these follow to 0.3 dB.
+IDEAL_DB = {2: 19.69, 3: 25.54, 4: 31.51, 5: 37.53, 7: 49.56, 8: 55.57, 11: 73.65, 14: 91.72, 24: 151.9}
 
-def requirement(bits: int) -> Requirement:
-    """The requirement for a format of that width.
 
-    Example:
-      >>> from fpsim.analysis.studies.recommend import requirement
-      >>> requirement(8).sqnr_db, requirement(6).bits
-      (25.0, 8)
-    """
-    return next((row for row in REQUIREMENTS if bits <= row.bits), REQUIREMENTS[-1])
+class Requirements(NamedTuple):
+    """What a candidate must reach on every step of an operand to be recommended."""
+
+    min_sqnr_db: float = 25.0  # the noise is a seventeenth of the signal: E4M3 and INT8 reach it, 4 bits do not
+    max_lost: float = 1e-3  # share of the energy in what becomes zero
+    budget_bits: float | None = None  # bits per value, scales included
+
+    def checked(self) -> Requirements:
+        """The same as floats.
+
+        Raises:
+          ValueError: one that is no number in its range.
+        """
+        limits = {"min_sqnr_db": (-math.inf, 400.0), "max_lost": (0.0, 1.0), "budget_bits": (1.0, 64.0)}
+        found = {}
+        for name, (low, high) in limits.items():
+            value = getattr(self, name)
+            if name == "budget_bits" and value is None:
+                continue
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not number or not low <= value <= high:
+                raise ValueError(f"{name} must be a number from {low:g} to {high:g}; got {shown(value)}.")
+            found[name] = float(value)
+        return self._replace(**found)
 
 
 class ErrorRow(NamedTuple):
@@ -45,8 +56,9 @@ class ErrorRow(NamedTuple):
 
     tensor: str
     step: int | None
-    scaling: str  # "none" or "amax"
+    scaling: str  # "none", "amax" or the repr of an fp.Scaling
     report: ErrorReport
+    channel_sqnr_db: float = math.nan  # what half of the rows and half of the columns reach, in a sample; operands only
 
 
 class RangeRow(NamedTuple):
@@ -66,174 +78,280 @@ class Recommendation:
     """The choice for one tensor over all its steps.
 
     Attributes:
-      tensor: its name.
-      format: the choice; the tensor's own dtype where no studied format meets the requirements.
-      scaling: "none" or "amax".
-      scale: decode scale at the last step; 1 without one.
-      sqnr_db, underflow_rate: of the choice at its worst step; where none meets them of the closest miss.
-      met: whether a studied format meets the requirements.
-      reason: what the choice is based on, in one or two sentences.
+      tensor, role: its name, and what it is for.
+      format: the choice; the tensor's own dtype where it stays as it is.
+      scaling: "none", "amax" or the repr of an fp.Scaling.
+      bits_per_value: of the choice, scales included.
+      sqnr_db, lost_energy: of the choice at its worst step; where none is good enough of the closest.
+      deficit_db: what it lacks to the format's SQNR on normal data; NaN for integers and for what stays.
+      runner_up: the next best candidate of another format in as many bits, in words; "" without one.
+      margin_db: its SQNR less than the choice's.
+      met: whether a candidate is good enough.
+      values, stored_bits: elements of one step, and bits of one as it is stored.
+      reason: what the choice is based on, in a few sentences.
     """
 
     tensor: str
+    role: str
     format: str
     scaling: str
-    scale: float
+    bits_per_value: float
     sqnr_db: float
-    underflow_rate: float
+    lost_energy: float
+    deficit_db: float
+    runner_up: str
+    margin_db: float
     met: bool
+    values: int
+    stored_bits: int
     reason: str
+
+    @property
+    def operand(self) -> bool:
+        """Whether it is an operand of products, of which alone few bits are recommended."""
+        return self.role in OPERANDS
+
+    @property
+    def choice(self) -> str:
+        """The choice in words."""
+        return f"{self.format} {scaling_words(self.scaling)}" if self.met else self.format
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A format and scaling with its worst figures over the steps of one tensor."""
+class Worst:
+    """A candidate with its worst figures over the steps of one tensor."""
 
-    fmt: Format
+    report: ErrorReport  # of the worst step
     scaling: str
-    scale: float
     sqnr_db: float
-    underflow_rate: float
+    channel_sqnr_db: float
+    lost_energy: float
     beyond_rate: float  # overflow or saturation of finite values
-    headroom: float  # format's largest value over the largest value that it gets
+    headroom: float  # the format's largest value over the tensor's; Inf with scales
+    bits_per_value: float
+
+    @property
+    def bits(self) -> int:
+        return self.report.fmt.bits
+
+    @property
+    def format(self) -> str:
+        return self.report.format
+
+    @property
+    def is_float(self) -> bool:
+        return isinstance(self.report.fmt, Format)
 
     @property
     def name(self) -> str:
-        return self.fmt.name + (" with an amax scale" if self.scaling == "amax" else " without a scale")
+        return f"{self.format} {scaling_words(self.scaling)}"
 
-    def misses(self) -> list[str]:
-        """What it fails, in words; empty where it meets the requirements."""
-        wanted = requirement(self.fmt.bits)
+    def misses(self, wanted: Requirements) -> list[str]:
+        """What it fails, in words; empty where it is good enough."""
         failed = []
-        if self.beyond_rate > 0:
+        if wanted.budget_bits is not None and self.bits_per_value > wanted.budget_bits:
+            failed.append(f"{self.bits_per_value:.3g} bits per value")
+        if self.scaling == "none" and self.beyond_rate > 0:
             failed.append(f"{percent(self.beyond_rate)} beyond its range")
         elif self.scaling == "none" and self.headroom < HEADROOM:
             failed.append(f"its largest value is only {self.headroom:.2g} times the tensor's")
-        if self.underflow_rate > wanted.underflow_rate:
-            failed.append(f"{percent(self.underflow_rate)} underflow")
         if math.isnan(self.sqnr_db):
             failed.append("an SQNR that cannot be measured, as squares leave float64's range")
-        elif self.sqnr_db < wanted.sqnr_db:
+        elif self.sqnr_db < wanted.min_sqnr_db:
             failed.append(decibels(self.sqnr_db))
+        elif self.channel_sqnr_db < wanted.min_sqnr_db - CHANNEL_MARGIN_DB:
+            failed.append(f"{decibels(self.channel_sqnr_db)} or less in half of the channels")
+        if self.lost_energy > wanted.max_lost:
+            failed.append(f"{percent(self.lost_energy)} of the energy lost")
         return failed
 
 
-def recommend(name: str, errors: Sequence[ErrorRow], ranges: Sequence[RangeRow]) -> Recommendation:
+def recommend(
+    name: str, errors: Sequence[ErrorRow], ranges: Sequence[RangeRow], wanted: Requirements, floats_only: bool
+) -> Recommendation:
     """Choose for one tensor.
 
     Args:
       name: of the tensor.
-      errors: its rows of one rounding, every step.
+      errors: its rows of the judged rounding, every step.
       ranges: its rows, in the order of the steps.
+      wanted: what is good enough.
+      floats_only: whether integers are out of the question, as where activations meet weights in float products.
     """
     total = ranges[0].report
     for row in ranges[1:]:
         total = total.merge(row.report)
+    first = ranges[0]
+    stored = stored_bits(first.dtype)
+    nothing = Recommendation(
+        tensor=name, role=first.role, format=first.dtype, scaling="none", bits_per_value=float(stored),
+        sqnr_db=math.nan, lost_energy=math.nan, deficit_db=math.nan, runner_up="", margin_db=math.nan, met=False,
+        values=ranges[-1].report.count, stored_bits=stored, reason="",
+    )  # fmt: skip
+    why = ROLES.get(first.role)
+    if why is not None:
+        spoken = SPOKEN.get(first.role, first.role)
+        article = "An" if spoken[0] in "aeio" else "A"
+        kind = "Statistics" if first.role == "statistics" else f"{article} {spoken}"
+        return _because(nothing, f"{kind}: {why}. Keep it in 16 or 32 bits.")
     if total.amax == 0:
         contents = "no finite value other than 0" if total.count else "no elements"
-        dtype = ranges[0].dtype
-        return Recommendation(name, dtype, "none", 1.0, math.nan, 0.0, False, f"It holds {contents}; nothing to judge.")
-    candidates = _candidates(errors, total.amax)
-    passing = [candidate for candidate in candidates if not candidate.misses()]
+        return _because(nothing, f"It holds {contents}; nothing to judge.")
+    candidates = [c for c in _candidates(errors, total.amax) if c.is_float or not floats_only]
+    passing = [candidate for candidate in candidates if not candidate.misses(wanted)]
+    specials = _specials(total)
     if not passing:
-        return _nothing_fits(name, ranges[0].dtype, candidates, total)
-    fewest = min(candidate.fmt.bits for candidate in passing)
-    width = [candidate for candidate in passing if candidate.fmt.bits == fewest]
-    best = max(width, key=lambda candidate: (candidate.sqnr_db, candidate.scaling == "none"))
-    simple = [candidate for candidate in width if candidate.fmt == best.fmt and candidate.scaling == "none"]
-    if simple and not best.sqnr_db - simple[0].sqnr_db > SCALE_GAIN_DB:
-        best = simple[0]
-    reason = " ".join(
-        part for part in (_figures(best), _why_not(best, candidates), _drift(best, ranges), _specials(total)) if part
-    )
+        closest = max(candidates, key=_rank)
+        reason = f"No candidate is good enough. Closest: {closest.name}, {' and '.join(closest.misses(wanted))}."
+        figures = {**vars(nothing), "sqnr_db": closest.sqnr_db, "lost_energy": closest.lost_energy}
+        return _because(Recommendation(**figures), f"{reason} {specials}".strip())
+    best = _best(passing)
+    runner_up = _runner_up(best, candidates)
+    parts = (_figures(best, wanted), _margin(best, runner_up), _why_not(best, candidates, wanted), specials)
     return Recommendation(
-        name, best.fmt.name, best.scaling, best.scale, best.sqnr_db, best.underflow_rate, True, reason
-    )
+        tensor=name, role=first.role, format=best.format, scaling=best.scaling, bits_per_value=best.bits_per_value,
+        sqnr_db=best.sqnr_db, lost_energy=best.lost_energy, deficit_db=deficit(best.report, best.sqnr_db),
+        runner_up=runner_up.name if runner_up else "",
+        margin_db=best.sqnr_db - runner_up.sqnr_db if runner_up else math.nan, met=True,
+        values=nothing.values, stored_bits=nothing.stored_bits, reason=" ".join(part for part in parts if part),
+    )  # fmt: skip
 
 
-def _candidates(errors: Sequence[ErrorRow], amax: float) -> list[Candidate]:
-    groups: dict[tuple[Format, str], list[ErrorReport]] = {}
+def _because(row: Recommendation, reason: str) -> Recommendation:
+    return Recommendation(**{**vars(row), "reason": reason})
+
+
+def stored_bits(dtype: str) -> int:
+    """Bits of an element as it is stored, by the name of its dtype, such as "float32" or GGUF's "q4_k"."""
+    known = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
+    if dtype in known:
+        return known[dtype]
+    digits = "".join(sign for sign in dtype.split("_")[0] if sign.isdigit())
+    return int(digits[:1]) if dtype.startswith(("q", "iq")) and digits else 8
+
+
+def deficit(report: ErrorReport, sqnr_db: float) -> float:
+    """How far an SQNR is below that of the format on normal data; NaN where the format has none to compare with."""
+    if not isinstance(report.fmt, Format):
+        return math.nan
+    ideal = IDEAL_DB.get(report.fmt.precision, 6.02 * report.fmt.precision + 7.4)
+    return max(0.0, ideal - sqnr_db)
+
+
+def _candidates(errors: Sequence[ErrorRow], amax: float) -> list[Worst]:
+    groups: dict[tuple[str, str], list[ErrorRow]] = {}
     for row in errors:
-        groups.setdefault((row.report.fmt, row.scaling), []).append(row.report)
+        groups.setdefault((row.report.format, row.scaling), []).append(row)
     found = []
-    for (fmt, scaling), reports in groups.items():
-        judged = [report for report in reports if report.sums.signal > 0] or reports  # a step of zeros says nothing
+    for (_, scaling), rows in groups.items():
+        reports = [row.report for row in rows]
+        judged = [report for report in reports if report.sums["signal"] > 0] or reports  # zeros say nothing
+        worst = min(judged, key=lambda report: -math.inf if math.isnan(report.sqnr_db) else report.sqnr_db)
         found.append(
-            Candidate(
-                fmt,
+            Worst(
+                worst,
                 scaling,
-                reports[-1].scale,
-                min((report.sqnr_db for report in judged), key=lambda value: -math.inf if math.isnan(value) else value),
-                max(report.underflow_rate for report in reports),
+                worst.sqnr_db,
+                min((r.channel_sqnr_db for r in rows if not math.isnan(r.channel_sqnr_db)), default=math.nan),
+                max(_number(report.lost_energy) for report in judged),
                 max(report.beyond_rate for report in reports),
-                fmt.max / amax if scaling == "none" else 1.0,
+                worst.fmt.max / amax if scaling == "none" and isinstance(worst.fmt, Format) else math.inf,
+                max(report.bits_per_value for report in judged),
             )
         )
     return found
 
 
-def _figures(candidate: Candidate) -> str:
-    wanted = requirement(candidate.fmt.bits)
-    return (
-        f"{decibels(candidate.sqnr_db)} (at least {wanted.sqnr_db:g}) and {percent(candidate.underflow_rate)} "
-        f"underflow (at most {percent(wanted.underflow_rate)})."
-    )
+def _number(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
 
 
-def _why_not(best: Candidate, candidates: list[Candidate]) -> str:
-    """Why not fewer bits, why not without a scale, and why not the more precise format of the same width."""
+def _best(passing: Sequence[Worst]) -> Worst:
+    """Of the fewest bits the highest SQNR; about equal ones of its format yield to that with the fewest scales."""
+    fewest = min(candidate.bits for candidate in passing)
+    width = [candidate for candidate in passing if candidate.bits == fewest]
+    best = max(width, key=lambda candidate: (candidate.sqnr_db, -candidate.bits_per_value))
+    similar = [c for c in width if c.format == best.format and c.sqnr_db >= best.sqnr_db - SCALE_GAIN_DB]
+    return min(similar, key=lambda candidate: candidate.bits_per_value)
+
+
+def _runner_up(best: Worst, candidates: Sequence[Worst]) -> Worst | None:
+    """The best candidate of another format in as many bits."""
+    others = [c for c in candidates if c.bits == best.bits and c.format != best.format and not math.isnan(c.sqnr_db)]
+    return max(others, key=lambda candidate: candidate.sqnr_db, default=None)
+
+
+def _figures(best: Worst, wanted: Requirements) -> str:
+    lost = f", {percent(best.lost_energy)} of the energy lost" if best.lost_energy else ""
+    return f"{decibels(best.sqnr_db)} (at least {wanted.min_sqnr_db:g}) at {best.bits_per_value:.4g} bits{lost}."
+
+
+def _margin(best: Worst, runner_up: Worst | None) -> str:
+    if runner_up is None:
+        return ""
+    margin = best.sqnr_db - runner_up.sqnr_db
+    words = "as good" if abs(margin) < 0.05 else f"{abs(margin):.1f} dB {'less' if margin > 0 else 'more'}"
+    return f"Runner-up: {runner_up.name}, {words}."
+
+
+def _why_not(best: Worst, candidates: Sequence[Worst], wanted: Requirements) -> str:
+    """Why not fewer bits, and why not without scales: the candidates that failed, with their figures."""
     parts = []
-    narrower = [candidate for candidate in candidates if candidate.fmt.bits < best.fmt.bits]
+    narrower = [candidate for candidate in candidates if candidate.bits < best.bits]
     if narrower:
         closest = max(narrower, key=_rank)
-        parts.append(f"Fewer bits fall short: {closest.name}, {' and '.join(closest.misses())}.")
-    if best.scaling == "amax":
-        plain = [candidate for candidate in candidates if candidate.fmt == best.fmt and candidate.scaling == "none"]
-        if plain and plain[0].misses():
-            parts.append(f"Without a scale: {' and '.join(plain[0].misses())}.")
-        elif plain:
-            parts.append(f"The scale wins {best.sqnr_db - plain[0].sqnr_db:.1f} dB.")
-    finer = [
-        candidate
-        for candidate in candidates
-        if candidate.fmt.bits == best.fmt.bits
-        and candidate.fmt.precision > best.fmt.precision
-        and candidate.scaling == best.scaling
-    ]
-    if finer and finer[0].misses():
-        parts.append(f"{finer[0].fmt} is finer but has too little range: {' and '.join(finer[0].misses())}.")
+        parts.append(f"Fewer bits fall short: {closest.name}, {' and '.join(closest.misses(wanted))}.")
+    plain = [c for c in candidates if c.format == best.format and c.bits_per_value < best.bits_per_value]
+    if plain:
+        closest = max(plain, key=_rank)
+        failed = closest.misses(wanted)
+        loss = best.sqnr_db - closest.sqnr_db
+        parts.append(f"{closest.name}: {' and '.join(failed)}." if failed else f"{closest.name}: {loss:.1f} dB less.")
     return " ".join(parts)
 
 
-def _rank(candidate: Candidate) -> tuple[float, float]:
-    return (-candidate.beyond_rate, candidate.sqnr_db if not math.isnan(candidate.sqnr_db) else -math.inf)
-
-
-def _drift(best: Candidate, ranges: Sequence[RangeRow]) -> str:
-    """How far the amax moves between steps, which a scale taken from an earlier step has to cover."""
-    found = [row.report.amax for row in ranges if row.report.amax > 0]
-    if best.scaling == "none" or len(found) < 2 or max(found) < 2 * min(found):
-        return ""
-    return (
-        f"Its amax moves by a factor of {max(found) / min(found):.2g} between the steps, which an old scale would miss."
-    )
+def _rank(candidate: Worst) -> tuple[float, float]:
+    beyond = candidate.beyond_rate if candidate.scaling == "none" else 0.0
+    return (-beyond, candidate.sqnr_db if not math.isnan(candidate.sqnr_db) else -math.inf)
 
 
 def _specials(total: RangeReport) -> str:
-    parts = [f"{n} {kind}" for n, kind in ((total.nans, "NaN"), (total.infinities, "Inf")) if n]
+    parts = [f"{n:,} {kind}" for n, kind in ((total.nans, "NaN"), (total.infinities, "Inf")) if n]
     return f"Not judged: {' and '.join(parts)} in the data." if parts else ""
 
 
-def _nothing_fits(name: str, dtype: str, candidates: list[Candidate], total: RangeReport) -> Recommendation:
-    closest = max(candidates, key=_rank)
-    reason = f"No studied format meets the requirements. Closest: {closest.name}, {' and '.join(closest.misses())}."
-    return Recommendation(
-        name,
-        dtype,
-        "none",
-        1.0,
-        closest.sqnr_db,
-        closest.underflow_rate,
-        False,
-        f"{reason} {_specials(total)}".strip(),
-    )
+class Group(NamedTuple):
+    """Tensors with the same recommendation, as one row of a table."""
+
+    role: str
+    choice: str
+    met: bool
+    rows: tuple[Recommendation, ...]
+
+    @property
+    def values(self) -> int:
+        """Elements of all its tensors."""
+        return sum(row.values for row in self.rows)
+
+    @property
+    def sqnr_db(self) -> float:
+        """The lowest SQNR among them; NaN where nothing was judged."""
+        return min((row.sqnr_db for row in self.rows if not math.isnan(row.sqnr_db)), default=math.nan)
+
+    @property
+    def title(self) -> str:
+        """How many tensors of which role."""
+        noun = {"statistics": "statistic", "matrix": "weight"}.get(self.role, SPOKEN.get(self.role, self.role))
+        many = {"bias": "biases"}.get(noun)
+        count = len(self.rows)
+        return plural(count, noun) if many is None or count == 1 else f"{count:,} {many}"
+
+
+def groups_of(rows: Sequence[Recommendation]) -> tuple[Group, ...]:
+    """Equal recommendations together, those with the most values first."""
+    found: dict[tuple[str, str, bool], list[Recommendation]] = {}
+    for row in rows:
+        key = (row.role, row.choice if row.operand else "stay as they are", row.met)
+        found.setdefault(key, []).append(row)
+    groups = [Group(role, choice, met, tuple(rows)) for (role, choice, met), rows in found.items()]
+    return tuple(sorted(groups, key=lambda group: (not group.met, -group.values)))

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fpsim.analysis.studies.recommend import ErrorRow, RangeRow, Recommendation, recommend
+from fpsim.analysis.studies.candidates import Candidate
+from fpsim.analysis.studies.recommend import (
+    ErrorRow,
+    Group,
+    RangeRow,
+    Recommendation,
+    Requirements,
+    groups_of,
+    recommend,
+)
 from fpsim.display.optional import frame
-from fpsim.formats.named import Format
+from fpsim.display.wording import bytes_in_words, decibels, percent, plural
+from fpsim.errors import shown
+from fpsim.formats.element import Element
 
 
 @dataclass(frozen=True)
@@ -20,23 +32,30 @@ class StudyReport:
 
     Attributes:
       description: what the tensors are.
-      formats, roundings, scales, seed: how each was rounded.
+      candidates: the formats and scalings that were compared.
+      roundings, seed: how each was rounded; scales per tile are measured with the first rounding alone.
+      requirements: what a candidate must reach to be recommended.
       ranges: one row for each tensor and step.
-      errors: one row for each tensor, step, format, rounding and scaling.
+      errors: one row for each tensor, step, format, scaling and rounding.
       losses: of the training run that the tensors come from, if any.
       notes, problems: tensors left out, and files that could not be studied, one line each.
     """
 
     description: str
-    formats: tuple[Format, ...]
+    candidates: tuple[Candidate, ...]
     roundings: tuple[str, ...]
-    scales: tuple[str, ...]
     seed: int
+    requirements: Requirements
     ranges: tuple[RangeRow, ...] = dataclasses.field(repr=False)
     errors: tuple[ErrorRow, ...] = dataclasses.field(repr=False)
     losses: tuple[float, ...] = dataclasses.field(default=(), repr=False)
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+
+    @property
+    def formats(self) -> tuple[Element, ...]:
+        """The formats that were compared."""
+        return tuple(dict.fromkeys(candidate.element for candidate in self.candidates))
 
     @property
     def judged_rounding(self) -> str:
@@ -66,15 +85,91 @@ class StudyReport:
 
     @cached_property
     def recommendations(self) -> tuple[Recommendation, ...]:
-        """The smallest format and simplest scaling for each tensor that meet the requirements at every step."""
+        """The choice for each tensor, from its worst step: fewest bits, then SQNR, for operands of products alone.
+
+        Integers are chosen only where the study has weights alone: beside activations and gradients both operands of a
+        product have to suit one float unit.
+        """
+        floats_only = any(row.role in ("activation", "gradient") for row in self.ranges)
         return tuple(
             recommend(
                 name,
                 [row for row in self.errors_of.get(name, ()) if row.report.rounding == self.judged_rounding],
                 rows,
+                self.requirements,
+                floats_only,
             )
             for name, rows in self.ranges_of.items()
         )
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """Equal recommendations together, those with the most values first."""
+        return groups_of(self.recommendations)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of one step of all tensors as they are stored."""
+        return sum(row.values * row.stored_bits for row in self.recommendations) // 8
+
+    @property
+    def recommended_bytes(self) -> int:
+        """Bytes of one step of all tensors as recommended."""
+        return round(sum(row.values * row.bits_per_value for row in self.recommendations) / 8)
+
+    @cached_property
+    def answer(self) -> str:
+        """The study in a sentence: by values, and by bytes."""
+        total = sum(row.values for row in self.recommendations)
+        chosen = [group for group in self.groups if group.met]
+        if not total:
+            return "There is no value to judge."
+        if not chosen:
+            return (
+                f"None of the {plural(len(self.recommendations), 'tensor')} should be stored in fewer bits than it is, "
+                "with these candidates and requirements."
+            )
+        named = []
+        for group in chosen[:2]:
+            sqnr = "without error" if group.sqnr_db == math.inf else f"at {decibels(group.sqnr_db)} or more"
+            sqnr = f"at {decibels(group.sqnr_db)}" if len(group.rows) == 1 and sqnr != "without error" else sqnr
+            named.append(f"{group.choice} for {group.title} ({percent(group.values / total)} of the values, {sqnr})")
+        more = len(chosen) - 2
+        text = ", ".join(named) + (f", and {plural(more, 'smaller group')}" if more > 0 else "")
+        before, after = self.stored_bytes, self.recommended_bytes
+        saved = f"{bytes_in_words(before)} become {bytes_in_words(after)}"
+        if after < before:
+            saved += f", {percent(1 - after / before)} less"
+        high = sum(row.values for row in self.recommendations if not row.met)
+        stays = f"; {percent(high / total)} of the values stay as they are" if high else ""
+        return f"{text}: {saved}{stays}."
+
+    def compare(self, other: StudyReport) -> Any:
+        """How another study differs, for example of a later checkpoint: a pandas DataFrame with a row a tensor.
+
+        The columns are tensor, role, choice and sqnr_db of this study and (`other_choice`, `other_sqnr_db`) of the
+        other, and `change_db`. A tensor that one of them lacks has empty cells there. Rows whose choice differs come
+        first, then those whose SQNR changed most.
+        """
+        mine = {row.tensor: row for row in self.recommendations}
+        others = {row.tensor: row for row in other.recommendations}
+        rows = []
+        for name in dict.fromkeys([*mine, *others]):
+            a, b = mine.get(name), others.get(name)
+            change = b.sqnr_db - a.sqnr_db if a and b and a.sqnr_db != b.sqnr_db else 0.0 if a and b else math.nan
+            rows.append(
+                {
+                    "tensor": name,
+                    "role": (a or b).role,  # type: ignore[union-attr]
+                    "choice": a.choice if a else None,
+                    "other_choice": b.choice if b else None,
+                    "sqnr_db": a.sqnr_db if a else math.nan,
+                    "other_sqnr_db": b.sqnr_db if b else math.nan,
+                    "change_db": change,
+                }
+            )
+        rows.sort(key=lambda row: (row["choice"] == row["other_choice"], -abs(_number(row["change_db"]))))
+        return frame(rows)
 
     def error_rows(self) -> Iterator[dict[str, Any]]:
         """The table of errors, one dict of figures for each row."""
@@ -105,17 +200,17 @@ class StudyReport:
     def recommendation_rows(self) -> Iterator[dict[str, Any]]:
         """The table of recommendations."""
         for row in self.recommendations:
-            yield dataclasses.asdict(row)
+            yield {**dataclasses.asdict(row), "operand": row.operand}
 
     def to_frame(self) -> Any:
         """The table of errors as a pandas DataFrame."""
         return frame(list(self.error_rows()))
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the heat map of underflow, tensor by format; returns the matplotlib axes."""
-        from fpsim.analysis.studies.figures import underflow_axes
+        """Draw what each tensor lacks to the SQNR of its format on normal data; returns the matplotlib axes."""
+        from fpsim.analysis.studies.figures import deficit_axes
 
-        return underflow_axes(self, list(self.ranges_of), ax=ax)
+        return deficit_axes(self, ax=ax)
 
     def merge(self, other: StudyReport) -> StudyReport:
         """One report of both studies' tensors, for example of shards that were studied apart.
@@ -123,7 +218,7 @@ class StudyReport:
         Raises:
           ValueError: they were made differently, or share a tensor's name and step.
         """
-        for name in ("formats", "roundings", "scales", "seed"):
+        for name in ("candidates", "roundings", "seed", "requirements"):
             mine, others = getattr(self, name), getattr(other, name)
             if mine != others:
                 raise ValueError(
@@ -165,4 +260,9 @@ class StudyReport:
 
 def _shown(value: Any) -> str:
     """A setting in words."""
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    names = (getattr(item, "name", item) for item in value) if isinstance(value, tuple) else (value,)
+    return shown(", ".join(map(str, names)))
+
+
+def _number(value: float) -> float:
+    return 0.0 if math.isnan(value) else value

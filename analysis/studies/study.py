@@ -1,105 +1,148 @@
-"""The study: how tensors survive in low-precision formats. Names and files in, a report out."""
+"""The study: how tensors survive in low-precision formats. Names, arrays and files in, a report out."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fpsim.analysis.measures.counts import Chunk, ScaledChunk, Sums, amax_scale, chunk_sums
-from fpsim.analysis.measures.exponent_range import EMPTY, RangeReport, chunk_exponents
-from fpsim.analysis.measures.rounding_error import report_of
-from fpsim.analysis.studies.recommend import ErrorRow, RangeRow
-from fpsim.analysis.studies.report import StudyReport
-from fpsim.analysis.tensors.opening import from_array, from_mapping, open_tensors
-from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
-from fpsim.errors import unknown
-from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
-from fpsim.formats.named import Format
-from fpsim.formats.named import format as find_format
-from fpsim.formats.rounding import Rounding, rounding_mode
-from fpsim.runtime.threads import thread_count
+import numpy as np
 
-FORMATS = ("E4M3", "E5M2", "FP16", "BF16", "E2M1")
-ROUNDINGS = ("nearest_even", "stochastic")
-SCALES = (None, "amax")
+from fpsim.analysis.measures.candidates import Buffers, Tiles
+from fpsim.analysis.measures.comparison import scaling_name, several
+from fpsim.analysis.measures.error_report import ErrorReport
+from fpsim.analysis.measures.exponent_range import RangeReport, range_of_pieces
+from fpsim.analysis.measures.passes import PIECE, as_floats, float_pieces, sums_of_pieces
+from fpsim.analysis.measures.rounding_error import LONG, Way
+from fpsim.analysis.measures.sums import Sums, nothing
+from fpsim.analysis.studies.candidates import Candidate, candidates_of
+from fpsim.analysis.studies.recommend import ErrorRow, RangeRow, Requirements
+from fpsim.analysis.studies.report import StudyReport
+from fpsim.analysis.tensors.opening import from_mapping, open_tensors, tensor
+from fpsim.analysis.tensors.roles import OPERANDS, matrix_shape, with_roles
+from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+from fpsim.arrays import Array
+from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.scaling.report import ScaleReport
+from fpsim.scaling.scaled import Scaled, encode_scaled
+from fpsim.scaling.scaling import Scaling
+
+ROUNDINGS = ("nearest_even", "toward_zero", "stochastic")
 
 Progress = Callable[[float, str], None]
 CAPTURE_SHARE = 0.6  # of the time of the default study that the training takes
+SLAB = 1 << 21  # elements of a tensor that are in memory at once: whole rows, in bands of 128
+BAND = 128  # rows that no tile of a common recipe goes beyond
 
 
 def study(
     tensors: Any = None,
     *,
-    formats: Sequence[FormatLike] | str | Format = FORMATS,
+    formats: Any = None,
+    scalings: Any = None,
     roundings: Sequence[str | Rounding] | str | Rounding = ROUNDINGS,
-    scales: Sequence[str | None] | str | None = SCALES,
+    min_sqnr: float = Requirements().min_sqnr_db,
+    max_lost: float = Requirements().max_lost,
+    budget_bits: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    client: Any = None,
 ) -> StudyReport:
-    """Measure how tensors survive in formats, and recommend one for each.
+    """Measure how tensors survive in formats, and recommend one for each operand of products.
 
-    Every tensor is read twice in chunks: for its range, then for the errors of every combination.
+    Every tensor is read in slabs: for its range, then for the errors of every candidate; one that fits into a slab of
+    two million values is read once.
 
     Args:
       tensors: None for a small transformer that is trained first (needs torch); an array or a mapping of names to
-        arrays (NumPy or torch); a path or a list of paths of .npy, .npz, .safetensors and .pt files; or `Tensor`s.
-      formats: one or several, by name, dtype or object.
-      roundings: one or several, as for `fpsim.encode`.
-      scales: None (no scale), "amax" (one per tensor and step), or both.
+        arrays (NumPy or torch), such as a state dict; a path or a list of paths of .npy, .npz, .safetensors, .pt,
+        .onnx and .gguf files; or `fp.analysis.tensor`s, which may have roles and steps.
+      formats, scalings: one or several of each, of which every combination is a candidate; None for the default
+        candidates: E4M3 and INT8 with scales of several sizes, E5M2, MXFP4, NVFP4, INT4, BF16 and FP16. A scaling is
+        None, "amax" (one scale for the tensor), or an fp.Scaling.
+      roundings: one or several, as for `fpsim.encode`; scales per tile go with the first alone.
+      min_sqnr: dB that a recommended candidate has at least, at every step.
+      max_lost: share of the energy, sum x**2, that may become zero.
+      budget_bits: bits per value that it takes at most, scales included; None for any number.
       seed: of stochastic rounding and of the training. Rounding is that of `fpsim.quantize` with this seed on the
         whole tensor.
       progress: called with (share done, what is going on).
+      client: a `dask.distributed.Client` whose workers study the files, one at a time each.
     Returns:
       A StudyReport. Files that cannot be read are in `problems`; the others are studied nevertheless.
     Raises:
-      ValueError: an unknown format, rounding or scale, no tensor, or no file that can be read.
+      ValueError: an unknown format, rounding, scaling or role, no tensor, or no file that can be read.
       ImportError: torch is needed and not installed.
 
     Example:
       >>> import fpsim as fp
-      >>> x = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
-      >>> report = fp.analysis.study({"weights": x, "gradients": x * np.float32(2.0**-20)})
-      >>> [(r.tensor, r.format, r.scaling) for r in report.recommendations]
-      [('weights', 'E4M3', 'none'), ('gradients', 'E4M3', 'amax')]
+      >>> x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+      >>> report = fp.analysis.study({"fc.weight": x, "fc.bias": x[0], "fc.weight.grad": x * np.float32(2.0**-20)})
+      >>> [(row.tensor, row.role, row.choice) for row in report.recommendations]  # doctest: +NORMALIZE_WHITESPACE
+      [('fc.weight', 'matrix', 'E4M3 with one scale'), ('fc.bias', 'bias', 'float32'),
+       ('fc.weight.grad', 'gradient', 'E4M3 with one scale')]
     """
-    scales = [scales] if scales is None or isinstance(scales, str) else list(scales)
-    modes = dict.fromkeys(rounding_mode(word) for word in _several(roundings, (str, Rounding)))
-    wanted = dict.fromkeys(find_format(fmt) for fmt in _several(formats, (str, Format)))
-    for name, often in Counter(fmt.name for fmt in wanted).items():
-        if often > 1:
-            raise ValueError(f"formats must have different names; got {often} different ones called {name!r}.")
-    options = [[cast_options(fmt, mode, seed=seed) for mode in modes] for fmt in wanted]
-    if not options or not options[0] or not scales:
-        raise ValueError("formats, roundings and scales must each name at least one; got an empty list.")
-    for scale in scales:
-        if scale not in SCALES:
-            raise unknown("scale", scale, ["None", "amax"])
-    share = CAPTURE_SHARE if tensors is None else 0.0
-    report = StudyReport(
-        description="",
-        formats=tuple(row[0].fmt for row in options),
-        roundings=tuple(option.rounding.name.lower() for option in options[0]),
-        scales=tuple(scale or "none" for scale in scales),
+    modes = list(dict.fromkeys(rounding_mode(word) for word in several(roundings, "roundings")))
+    plan = Plan(
+        candidates=candidates_of(formats, scalings),
+        roundings=tuple(modes),
         seed=seed,
-        ranges=(),
-        errors=(),
+        requirements=Requirements(min_sqnr, max_lost, budget_bits).checked(),
     )
+    plan.check()
     if isinstance(tensors, (list, tuple, Mapping)) and not tensors:
         raise ValueError("tensors must hold at least one tensor or path; got none. None is the built-in study.")
-    found, report = _gather(tensors, report, _part(progress, 0.0, share))
-    report = _measure(found, report, options, scales, _part(progress, share, 1.0))
+    if client is not None:
+        return _study_shards(tensors, plan, client, progress)
+    share = CAPTURE_SHARE if tensors is None else 0.0
+    found, report = _gather(tensors, plan.report(), _part(progress, 0.0, share))
+    report = _measure(with_roles(found), report, plan, _part(progress, share, 1.0))
     if report.problems and not report.ranges:
         raise TensorFileError(*report.problems)
     return report
 
 
-def _several(words: Any, single: tuple[type, ...]) -> list[Any]:
-    """A list of words, where one word may stand for itself."""
-    return [words] if isinstance(words, single) or not isinstance(words, Iterable) else list(words)
+@dataclass(frozen=True)
+class Plan:
+    """What is measured of every tensor."""
+
+    candidates: tuple[Candidate, ...]
+    roundings: tuple[Rounding, ...]
+    seed: int
+    requirements: Requirements
+
+    def check(self) -> None:
+        """Refuse what cannot be measured before any work."""
+        for candidate in self.candidates:
+            Way(candidate.element, candidate.scaling, self.roundings[0], seed=self.seed)
+
+    def report(self) -> StudyReport:
+        """A report without tensors."""
+        return StudyReport(
+            description="",
+            candidates=self.candidates,
+            roundings=tuple(mode.name.lower() for mode in self.roundings),
+            seed=self.seed,
+            requirements=self.requirements,
+            ranges=(),
+            errors=(),
+        )
+
+    def ways(self, role: str, rows: int) -> list[Way]:
+        """The ways to round a tensor: every candidate for an operand, casts to 16 bits and more for others."""
+        found = []
+        judged = Rounding.NEAREST_EVEN if Rounding.NEAREST_EVEN in self.roundings else self.roundings[0]
+        for element, scaling in self.candidates:
+            if role not in OPERANDS and (scaling is not None or element.bits < 16):
+                continue
+            if isinstance(scaling, Scaling):
+                if rows > 1 or scaling.block[-1] != -1:  # else the row is the tensor
+                    found.append(Way(element, scaling, judged, seed=self.seed))
+            else:
+                found += [Way(element, scaling, mode, seed=self.seed) for mode in self.roundings]
+        return found
 
 
 def _part(progress: Progress | None, start: float, stop: float) -> Progress:
@@ -121,7 +164,8 @@ def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tupl
     if isinstance(tensors, (str, Path)):
         tensors = [tensors]
     if isinstance(tensors, Mapping):
-        return from_mapping(tensors), replace(report, description="tensors in memory")
+        found, notes = from_mapping(tensors)
+        return found, replace(report, description="tensors in memory", notes=notes)
     if isinstance(tensors, Tensor) or hasattr(tensors, "dtype"):
         tensors = [tensors]
     items = list(tensors) if isinstance(tensors, Iterable) else None
@@ -135,93 +179,194 @@ def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tupl
             "tensors must be None, an array, a mapping of names to arrays, paths of tensor files, or Tensors; "
             f"got {type(tensors).__name__}."
         )
-    named = [item if isinstance(item, Tensor) else from_array(f"tensor{i}", item) for i, item in enumerate(items)]
+    named = [item if isinstance(item, Tensor) else tensor(f"tensor{i}", item) for i, item in enumerate(items)]
     return tuple(named), replace(report, description="tensors in memory")
 
 
-def _measure(
-    tensors: Sequence[Tensor],
-    report: StudyReport,
-    options: list[list[CastOptions]],
-    scales: Sequence[str | None],
-    progress: Progress,
-) -> StudyReport:
+def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: Plan, progress: Progress) -> StudyReport:
     ranges: list[RangeRow] = []
     errors: list[ErrorRow] = []
     problems = list(report.problems)
     failed: set[str] = set()
-    total = max(1, sum(tensor.size for tensor in tensors))
+    total = max(1, sum(one.size for one in tensors))
     done = 0
-    with ThreadPoolExecutor(thread_count()) as pool:
-        for tensor in tensors:
+    for one in tensors:
 
-            def advance(share: float, tensor: Tensor = tensor, done: int = done) -> None:
-                progress((done + share * tensor.size) / total, tensor.name)
+        def advance(share: float, one: Tensor = one, done: int = done) -> None:
+            progress((done + share * one.size) / total, one.name)
 
-            if tensor.source not in failed:
-                try:
-                    spread = _range(tensor, advance)
-                    rows = _errors(tensor, spread, options, scales, pool, advance)
-                except (TensorFileError, OSError) as problem:
-                    failed.add(tensor.source)
-                    problems.append(
-                        str(problem) if isinstance(problem, TensorFileError) else f"{tensor.source}: {problem}"
-                    )
-                else:
-                    ranges.append(
-                        RangeRow(
-                            tensor.name, tensor.layer, tensor.role, tensor.step, tensor.dtype, tensor.shape, spread
-                        )
-                    )
-                    errors += rows
-            done += tensor.size
+        if one.source not in failed or not one.source:
+            try:
+                spread, rows = _measured(one, plan, advance)
+            except (TensorFileError, OSError) as problem:
+                failed.add(one.source)
+                text = str(problem) if isinstance(problem, TensorFileError) else f"{one.source}: {problem}"
+                problems.append(text)
+            else:
+                ranges.append(RangeRow(one.name, one.layer, one.role, one.step, one.dtype, one.shape, spread))
+                errors += rows
+        done += one.size
+        advance(1.0)
     return replace(report, ranges=tuple(ranges), errors=tuple(errors), problems=tuple(problems))
 
 
-RANGE_SHARE = 0.05  # of a tensor's time that the first pass takes
+RANGE_SHARE = 0.1  # of a tensor's time that the first pass takes
 
 
-def _range(tensor: Tensor, advance: Callable[[float], None]) -> RangeReport:
-    """First pass."""
-    report = EMPTY
+def _measured(one: Tensor, plan: Plan, advance: Callable[[float], None]) -> tuple[RangeReport, list[ErrorRow]]:
+    """The range of a tensor and the errors of every way to round it."""
+    rows, columns = matrix_shape(one.shape, one.role)
+    ways = plan.ways(one.role, rows)
+    height = _height(rows, columns, ways)
+    if one.size <= height * columns:
+        slabs = list(_slabs(one, rows, columns, height))
+        spread = range_of_pieces(piece for slab in slabs for piece in float_pieces(slab))
+        return spread, _errors(one, slabs, spread.amax, ways, advance)
     seen = 0
-    for part in tensor.chunks():
-        report = report.merge(chunk_exponents(part))
-        seen += part.size
-        advance(RANGE_SHARE * seen / tensor.size)
-    return report
+
+    def counted() -> Iterator[Array]:
+        nonlocal seen
+        for chunk in one.chunks(PIECE):
+            yield as_floats(chunk)
+            seen += chunk.size
+            advance(RANGE_SHARE * seen / one.size)
+
+    spread = range_of_pieces(counted())
+    return spread, _errors(one, _slabs(one, rows, columns, height), spread.amax, ways, advance)
+
+
+def _height(rows: int, columns: int, ways: Sequence[Way]) -> int:
+    """Rows of a slab: whole bands, unless a tile is as high as the tensor."""
+    blocks = [way.scaling.block for way in ways if isinstance(way.scaling, Scaling)]
+    tall = any(len(block) > 1 and (block[-2] == -1 or BAND % block[-2]) for block in blocks)
+    if tall or rows <= BAND:
+        return max(rows, 1)
+    return max(SLAB // max(columns, 1) // BAND * BAND, BAND)
+
+
+def _slabs(one: Tensor, rows: int, columns: int, height: int) -> Iterator[Array]:
+    """The elements of a tensor as matrices of whole rows (height, columns), the last one shorter."""
+    wanted = height * columns
+    waiting: list[Array] = []
+    held = 0
+    for chunk in one.chunks(max(min(wanted, SLAB), 1)):
+        waiting.append(chunk)
+        held += chunk.size
+        while held >= wanted:
+            together = waiting[0] if len(waiting) == 1 else np.concatenate(waiting)
+            yield as_floats(together[:wanted]).reshape(-1, columns)
+            waiting = [together[wanted:]]
+            held -= wanted
+    if held:
+        yield as_floats(np.concatenate(waiting)).reshape(-1, columns)
+
+
+@dataclass
+class Running:
+    """What one way to round a tensor has cost so far."""
+
+    way: Way
+    sums: Sums
+    scales: ScaleReport = field(default_factory=ScaleReport)
+    scale_bits: int = 0
+    last: Any = None
+    channel_sqnr_db: float = math.nan
+
+    def report(self) -> ErrorReport:
+        """The error over all slabs."""
+        report = self.way.report(self.sums, self.last)
+        if not isinstance(self.way.scaling, Scaling):
+            return report
+        one = report.scale if self.scales.tiles == 1 else math.nan
+        return replace(report, scale=one, scales=self.scales, scale_bits=self.scale_bits)
 
 
 def _errors(
-    tensor: Tensor,
-    spread: RangeReport,
-    options: list[list[CastOptions]],
-    scales: Sequence[str | None],
-    pool: ThreadPoolExecutor,
-    advance: Callable[[float], None],
+    one: Tensor, slabs: Iterable[Array], amax: float, ways: Sequence[Way], advance: Callable[[float], None]
 ) -> list[ErrorRow]:
-    """Second pass: every combination on each chunk while it is in the cache."""
-    ways = [
-        (scale or "none", None if scale is None else amax_scale(spread.amax, row[0].fmt), row)
-        for row in options
-        for scale in scales
-    ]
-    sums = [[Sums() for _ in row] for _, _, row in ways]
+    """Every way to round a tensor, measured slab by slab."""
+    running = [Running(way, nothing()) for way in ways]
+    judged = ways[0].options.rounding if ways else None
     first = 0
-    for part in tensor.chunks():
-        chunk = Chunk(part, first)
-
-        def measure(way: tuple[str, float | None, list[CastOptions]], chunk: Chunk = chunk) -> list[Sums]:
-            _, scale, row = way
-            scaled = ScaledChunk(chunk, row[0].fmt, scale)
-            return [chunk_sums(scaled, option) for option in row]
-
-        for mine, new in zip(sums, pool.map(measure, ways), strict=True):
-            mine[:] = [a.merge(b) for a, b in zip(mine, new, strict=True)]
-        first += part.size
-        advance(RANGE_SHARE + (1 - RANGE_SHARE) * first / tensor.size)
+    long = one.size >= LONG
+    for slab in slabs:
+        casts = [row for row in running if not isinstance(row.way.scaling, Scaling)]
+        for row in casts:
+            if row.last is None:
+                row.last = row.way.candidate(slab, long, amax)
+        found = sums_of_pieces(float_pieces(slab), [row.last for row in casts], first)
+        for row, sums in zip(casts, found, strict=True):
+            row.sums = row.sums.merge(sums)
+        for row in running:
+            if isinstance(row.way.scaling, Scaling):
+                _add_tiles(row, slab, amax, first == 0)
+            if first == 0 and one.role in OPERANDS and row.way.options.rounding is judged:
+                row.channel_sqnr_db = _channel_sqnr_db(slab, row, amax)
+        first += slab.size
+        advance(RANGE_SHARE + (1 - RANGE_SHARE) * first / max(one.size, 1))
+    if first == 0:
+        return []
     return [
-        ErrorRow(tensor.name, tensor.step, scaling, report_of(total, option, scale))
-        for (scaling, scale, row), totals in zip(ways, sums, strict=True)
-        for option, total in zip(row, totals, strict=True)
+        ErrorRow(one.name, one.step, scaling_name(row.way.scaling), row.report(), row.channel_sqnr_db)
+        for row in running
     ]
+
+
+def _add_tiles(row: Running, slab: Array, amax: float, is_first: bool) -> None:
+    """Add a slab that is encoded with scales per tile."""
+    scaled = _encoded(row.way, slab, amax)
+    row.last = Tiles(scaled, slab.dtype == np.float64)
+    row.sums = row.sums.merge(sums_of_pieces(float_pieces(slab), [row.last])[0])
+    row.scales = row.scales.merge(scaled.report)
+    row.scale_bits += scaled.scale_bits - (32 if scaled.scaling.tensor_scale and not is_first else 0)
+
+
+def _encoded(way: Way, slab: Array, amax: float) -> Scaled:
+    """A slab of a tensor whose largest finite magnitude is amax, encoded as it is in the whole tensor."""
+    scaling, options = way.scaling, way.options
+    assert isinstance(scaling, Scaling)
+    source = slab
+    if scaling.tensor_scale:  # which follows the largest value: a row of its own brings that into every slab
+        source = np.concatenate([slab, np.zeros((1, slab.shape[1]), slab.dtype)])
+        source[-1, 0] = amax
+    scaled = encode_scaled(
+        source, way.element, scaling, rounding=options.rounding, overflow=options.overflow,
+        subnormals=options.subnormals, seed=options.seed,
+    )  # fmt: skip
+    if not scaling.tensor_scale:
+        return scaled
+    counts, added = scaled.report, scaled.scales.shape[-1]
+    counts = replace(counts, tiles=counts.tiles - added, zero_tiles=counts.zero_tiles - added + (amax > 0))
+    arrays = {name: getattr(scaled, name)[:-1] for name in ("codes", "scales", "scale_codes")}
+    return replace(scaled, report=counts, **arrays)
+
+
+SAMPLE = 1 << 16  # elements
+
+
+def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
+    """The SQNR that half of the rows and half of the columns of a sample reach, the lower of both; NaN without any."""
+    height = max(SAMPLE // max(slab.shape[1], 1), min(BAND, slab.shape[0]))
+    sample = slab[:height]
+    if min(sample.shape) < 2:
+        return math.nan
+    scaled = isinstance(row.way.scaling, Scaling)
+    candidate = Tiles(_encoded(row.way, sample, amax), slab.dtype == np.float64) if scaled else row.last
+    result = candidate.rounded(sample.reshape(-1), 0, Buffers()).results.reshape(sample.shape)
+    x = sample.astype(np.float64)
+    with np.errstate(all="ignore"):
+        noise, signal = (result - x) ** 2, x**2
+        fine = np.isfinite(noise)
+        noise, signal = np.where(fine, noise, 0.0), np.where(fine, signal, 0.0)
+        found = []
+        for axis in (0, 1):
+            energy = signal.sum(axis=axis)
+            decibels = 10 * (np.log10(energy) - np.log10(noise.sum(axis=axis)))
+            if (energy > 0).any():
+                found.append(float(np.median(decibels[energy > 0])))
+    return min(found, default=math.nan)
+
+
+def _study_shards(tensors: Any, plan: Plan, client: Any, progress: Progress | None) -> StudyReport:
+    """Each file by a worker of a cluster, and their reports merged."""
+    raise NotImplementedError

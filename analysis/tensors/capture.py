@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fpsim.analysis.tensors.opening import from_array
+from fpsim.analysis.tensors.opening import tensor
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.display.optional import load
 
@@ -24,7 +24,7 @@ CONTEXT = 128  # bytes that the model sees
 BATCH = 8
 LEARNING_RATE = 2e-3
 WARMUP = 20  # steps
-ROLES = ("input", "weight", "output gradient")
+TENSORS = {"input": "activation", "weight": "matrix", "output gradient": "gradient"}  # and their roles
 STEPS = (1, 50, 200)  # when tensors are recorded; the last one ends the training
 
 
@@ -100,8 +100,8 @@ def _train(
         if progress is not None:
             progress(step, steps[-1], f"training, loss {losses[-1]:.2f}")
     recorder.close()
-    layers = [name for name, _ in model.named_modules()]
-    recorder.tensors.sort(key=lambda tensor: (ROLES.index(tensor.role), layers.index(tensor.layer), tensor.step))
+    layers, roles = [name for name, _ in model.named_modules()], list(TENSORS.values())
+    recorder.tensors.sort(key=lambda kept: (roles.index(kept.role), layers.index(kept.layer), kept.step))
     description = (
         f"a {BLOCKS}-layer transformer (width {WIDTH}, {HEADS} heads, context {CONTEXT} bytes, batch {BATCH}) that "
         f"torch {torch.__version__} trained in float32 with AdamW and seed {seed} on the language documentation that "
@@ -137,10 +137,10 @@ class Recorder:
 
         return hook
 
-    def _keep(self, layer: str, role: str, x: Any) -> None:
+    def _keep(self, layer: str, kind: str, x: Any) -> None:
         if self.step is not None:
             values = x.detach().clone().numpy()
-            self.tensors.append(from_array(f"{layer} {role}", values, layer=layer, role=role, step=self.step))
+            self.tensors.append(tensor(f"{layer} {kind}", values, layer=layer, role=TENSORS[kind], step=self.step))
 
     def close(self) -> None:
         """Remove the hooks."""

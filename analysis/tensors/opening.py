@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fpsim.analysis.tensors.chunks import flat_chunks
+from fpsim.analysis.tensors.roles import ROLES
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
 from fpsim.arrays import float_array, without_gradient
+from fpsim.errors import unknown
 
 
-def from_array(name: str, x: Any, **facts: Any) -> Tensor:
-    """A tensor in memory, from a NumPy or torch array.
+def tensor(name: str, x: Any, *, role: str = "", layer: str = "", step: int | None = None) -> Tensor:
+    """A tensor in memory for a study.
 
+    Args:
+      name: what tables and pictures call it.
+      x: a NumPy or torch array of floats.
+      role: "matrix", "embedding", "bias", "norm", "statistics", "optimizer_state", "scalar", "activation" or
+        "gradient"; "" to have it read from name and shape.
+      layer, step: where and when it was recorded; tensors of one name and several steps are judged together.
     Raises:
       TypeError: it does not hold floats.
+      ValueError: another role.
 
     Example:
-      >>> from fpsim.analysis.tensors.opening import from_array
-      >>> t = from_array("w", np.float32([[1, 2], [3, 4]]))
-      >>> t.size, [c.tolist() for c in t.chunks(3)]
-      (4, [[1.0, 2.0, 3.0], [4.0]])
+      >>> import fpsim as fp
+      >>> t = fp.analysis.tensor("w", np.float32([[1, 2], [3, 4]]), role="matrix", step=10)
+      >>> t.size, t.role, t.step
+      (4, 'matrix', 10)
     """
+    if role and role not in ROLES:
+        raise unknown("role", role, list(ROLES))
     if type(x).__module__.partition(".")[0] == "torch":
         from fpsim.analysis.tensors.torch_file import torch_tensor
 
-        return replace(torch_tensor(name, x.detach()), **facts)
+        return replace(torch_tensor(name, x.detach()), role=role, layer=layer, step=step)
     array, _ = float_array(without_gradient(x), name)
-    return Tensor(name, array.shape, array.dtype.name, lambda size: flat_chunks(array, size), **facts)
+    read = partial(flat_chunks, array)
+    return Tensor(name, array.shape, array.dtype.name, read, role=role, layer=layer, step=step)
 
 
 @dataclass(frozen=True)
@@ -100,8 +114,20 @@ def _distinct(tensors: list[Tensor]) -> tuple[Tensor, ...]:
     return tuple(replace(t, name=name) for t, name in zip(tensors, names, strict=True))
 
 
-def from_mapping(arrays: Mapping[str, Any]) -> tuple[Tensor, ...]:
-    """Tensors from a mapping of names to arrays, such as a state_dict."""
-    return tuple(
-        from_array(str(name), np.asarray(x) if isinstance(x, (list, float)) else x) for name, x in arrays.items()
-    )
+def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+    """Tensors from a mapping of names to arrays, such as a state dict, and a line for each of integers left out.
+
+    Raises:
+      TypeError, ValueError: none of them holds floats, or one is no array.
+    """
+    found, notes = [], []
+    for name, x in arrays.items():
+        x = np.asarray(x) if isinstance(x, (list, float)) else x
+        kind = str(getattr(x, "dtype", ""))
+        if len(arrays) > 1 and re.fullmatch(r"(torch\.)?(u?int\d+|bool|long|short)", kind):
+            notes.append(f"{name} left out, it holds {kind.removeprefix('torch.')} and not floats")
+        else:
+            found.append(tensor(str(name), x))
+    if not found:
+        raise TypeError(f"tensors must hold floats; got {len(arrays)} of integers. Decode or convert them first.")
+    return tuple(found), tuple(notes)

@@ -21,42 +21,42 @@ LARGE = 1 << 22  # elements from which a kernel of a named format is compiled wi
 
 
 @lru_cache(maxsize=4096)
-def encoding(source: Format, options: CastOptions) -> tuple[Stage, ...]:
-    """From words of the source's dtype to codes."""
+def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
+    """From words of the source's dtype to codes; long: what comes are pieces of a long array."""
     width = source_width(options.fmt)
     if source in (FP32, FP64):
         width = max(width, source.bits)
-    stages = () if source.bits == width else decoding(source, FP32 if width == 32 else FP64, source.storage)
-    return (*stages, _encode_stage(width, options))
+    stages = () if source.bits == width else decoding(source, FP32 if width == 32 else FP64, source.storage, long)
+    return (*stages, _encode_stage(width, options, long))
 
 
 @lru_cache(maxsize=4096)
-def decoding(fmt: Format, target: Format, codes: np.dtype[Any]) -> tuple[Stage, ...]:
-    """From codes in a dtype to words of the target's dtype, which holds the format."""
+def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = False) -> tuple[Stage, ...]:
+    """From codes in a dtype to words of the target's dtype, which holds the format; long: as for `encoding`."""
     stages = () if codes == fmt.storage else (Stage(_convert, fmt.storage),)
     if target in (FP32, FP64):
-        return (*stages, _decode_stage(fmt, target))
+        return (*stages, _decode_stage(fmt, target, long))
     middle = FP32 if FP32.holds(fmt) else FP64
     exact = CastOptions(target, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
-    return (*stages, _decode_stage(fmt, middle), *encoding(middle, exact))
+    return (*stages, _decode_stage(fmt, middle, long), *encoding(middle, exact, long))
 
 
 @lru_cache(maxsize=4096)
-def quantizing(source: Format, target: Format, options: CastOptions) -> tuple[Stage, ...]:
-    """From words of the source's dtype to words of the target's dtype, which holds the format."""
+def quantizing(source: Format, target: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
+    """From words of the source's dtype to words of the target's dtype, which holds the format; long: see `encoding`."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
     width = target.bits
     out = decode_plan(fmt, width)
     if rounding is Rounding.STOCHASTIC or source_width(fmt) > width or out is None:
-        return encoding(source, options) + decoding(fmt, target, fmt.storage)
+        return encoding(source, options, long) + decoding(fmt, target, fmt.storage, long)
     plan, back, mode = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits), out, int(rounding)
 
     def run_quantize(bits: Array, rounded: Array, first: int) -> None:
-        frozen = (_frozen(plan.frozen, fmt, bits.size), _frozen(back.frozen, fmt, bits.size))
+        frozen = (_frozen(plan.frozen, fmt, bits.size, long), _frozen(back.frozen, fmt, bits.size, long))
         kernel = quantize_kernel(width, mode, plan.kind, frozen, rounded.nbytes >= STREAM_BYTES)
         kernel(bits, rounded, plan.layout, back.layout)
 
-    before = () if source.bits == width else decoding(source, target, source.storage)
+    before = () if source.bits == width else decoding(source, target, source.storage, long)
     return (*before, Stage(run_quantize, target.storage))
 
 
@@ -65,7 +65,7 @@ def _convert(source: Array, target: Array, first: int) -> None:
     np.copyto(target, source, casting="unsafe")
 
 
-def _encode_stage(width: int, options: CastOptions) -> Stage:
+def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
 
@@ -74,7 +74,7 @@ def _encode_stage(width: int, options: CastOptions) -> Stage:
         low, high = np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32)
 
         def run_stochastic(bits: Array, codes: Array, first: int) -> None:
-            kernel = stochastic_kernel(width, plan.kind, _frozen(plan.frozen, fmt, bits.size))
+            kernel = stochastic_kernel(width, plan.kind, _frozen(plan.frozen, fmt, bits.size, long))
             kernel(bits, codes, plan.layout, np.uint64(first), low, high)
 
         return Stage(run_stochastic, fmt.storage)
@@ -83,7 +83,7 @@ def _encode_stage(width: int, options: CastOptions) -> Stage:
     by_processor = half.serves(plan, fmt, rounding)
 
     def run_encode(bits: Array, codes: Array, first: int) -> None:
-        frozen, streamed = _frozen(plan.frozen, fmt, bits.size), codes.nbytes >= STREAM_BYTES
+        frozen, streamed = _frozen(plan.frozen, fmt, bits.size, long), codes.nbytes >= STREAM_BYTES
         if frozen and by_processor and processor.rounds_to_nearest():
             half.half_kernel(streamed)(bits, codes, plan.layout)
         else:
@@ -92,7 +92,7 @@ def _encode_stage(width: int, options: CastOptions) -> Stage:
     return Stage(run_encode, fmt.storage)
 
 
-def _decode_stage(fmt: Format, target: Format) -> Stage:
+def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
     width = target.bits
     plan = decode_plan(fmt, width)
     if plan is None:
@@ -104,15 +104,15 @@ def _decode_stage(fmt: Format, target: Format) -> Stage:
         return Stage(look_up, target.storage)
 
     def run_decode(codes: Array, bits: Array, first: int) -> None:
-        frozen = _frozen(plan.frozen, fmt, codes.size)
+        frozen = _frozen(plan.frozen, fmt, codes.size, long)
         decode_kernel(width, frozen, bits.nbytes >= STREAM_BYTES)(codes, bits, plan.layout)
 
     return Stage(run_decode, target.storage)
 
 
-def _frozen(fields: Any, fmt: Format, size: int) -> Any:
+def _frozen(fields: Any, fmt: Format, size: int, long: bool) -> Any:
     """The layout to compile in as constants: that of a named format, where the array is long enough to repay it."""
-    return fields if size >= LARGE and NAMED.get(fmt.name) == fmt else None
+    return fields if (long or size >= LARGE) and NAMED.get(fmt.name) == fmt else None
 
 
 @lru_cache(maxsize=64)

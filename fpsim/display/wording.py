@@ -64,6 +64,20 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
+def bytes_in_words(count: float) -> str:
+    """A number of bytes with three digits.
+
+    Example:
+      >>> from fpsim.display.wording import bytes_in_words
+      >>> bytes_in_words(512), bytes_in_words(43_100_000), bytes_in_words(2**31)
+      ('512 bytes', '43.1 MB', '2.15 GB')
+    """
+    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} bytes"
+
+
 def printable(text: str) -> str:
     """Text without characters that steer a terminal, reverse its direction or are forbidden in XML.
 

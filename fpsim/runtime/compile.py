@@ -81,6 +81,15 @@ def inner_loop(function: Function) -> Function:
     return compiled
 
 
+def reordered_sums(function: Function) -> Function:
+    """An inner loop whose own float additions may be done in another order, so that they go by vectors.
+
+    Functions that it calls keep their order: whatever must not be rearranged, differences above all, stands in one.
+    """
+    compiled: Function = _part(function, fastmath={"reassoc"})
+    return compiled
+
+
 def kernel(function: Function) -> Function:
     """Compile a loop over arrays: no GIL, no fast-math, kept on disk for later processes."""
     compiled = numba.njit(nogil=True, error_model="numpy")(_named(function))

@@ -97,14 +97,18 @@ class ScaledArrays(ABC, Generic[ArrayT]):
         return math.prod(int(length) for length in scales.shape)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes that the numbers take when packed: codes, scales and zero points at their formats' bits."""
+    def scale_bits(self) -> int:
+        """Bits that the scales take when packed, zero points and the scale of the whole array included."""
         is_log = isinstance(self.fmt, LogFMT)
         tile_bits = 2 * 32 if is_log else self.scaling.scale_format.bits
         if self.zero_points is not None and not is_log:
             tile_bits += self.fmt.bits
-        bits = math.prod(self.shape) * self.fmt.bits + self._tile_count * tile_bits
-        return -(-bits // 8) + (4 if self.tensor_scale is not None else 0)
+        return self._tile_count * tile_bits + (32 if self.tensor_scale is not None else 0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the numbers take when packed: codes, scales and zero points at their formats' bits."""
+        return -(-(math.prod(self.shape) * self.fmt.bits + self.scale_bits) // 8)
 
     def decode(self, dtype: npt.DTypeLike = np.float32, out: ArrayT | None = None) -> ArrayT:
         """The values: code * scale, rounded once to float32; exact in float64.

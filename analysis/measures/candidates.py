@@ -1,0 +1,279 @@
+"""Ways to round an array, of which the error is measured: a cast, a cast with one scale, a scale per tile."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.analysis.measures.loops import (
+    BEYOND,
+    HIGHEST_FIELD,
+    LOWEST_FIELD,
+    NORMAL_FROM,
+    PRECISION,
+    SUBNORMAL_BELOW,
+    TOP,
+)
+from fpsim.arrays import Array, words
+from fpsim.casts.cast import decode
+from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.log_format import LogFMT
+from fpsim.formats.named import FP32, FP64, Format
+from fpsim.formats.rounding import Rounding
+from fpsim.runtime.pipeline import run_stages
+from fpsim.scaling.scaled import Scaled
+from fpsim.scaling.tiling import tiling
+
+SCALE_ERROR = 2.0**-22  # a scale rounded to float32 and a float32 division may exceed the range by this share
+
+
+class Facts(NamedTuple):
+    """What the loops know of a format: see `fpsim.analysis.measures.loops`."""
+
+    width: int  # bits of the floats that it is measured in
+    floats: npt.NDArray[np.float64]
+    fields: npt.NDArray[np.int64]
+
+
+class Buffers:
+    """Memory for the arrays of one piece, which is used again for the next: fresh pages take longer than the casts."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[tuple[str, str], Array] = {}
+
+    def array(self, name: str, size: int, dtype: Any) -> Array:
+        """The first `size` elements of a named array; what it held before is lost."""
+        key = (name, np.dtype(dtype).str)
+        found = self._arrays.get(key)
+        if found is None or found.size < size:
+            found = self._arrays[key] = np.empty(size, dtype)
+        return found[:size]
+
+    def converted(self, name: str, x: Array, dtype: Any) -> Array:
+        """x where it is of that dtype, else a copy in a named array."""
+        if x.dtype == dtype:
+            return x
+        copy = self.array(name, x.size, dtype)
+        with np.errstate(all="ignore"):
+            np.copyto(copy, x, casting="unsafe")
+        return copy
+
+
+class Rounded(NamedTuple):
+    """A piece of an array and what became of it, all float32 or all float64."""
+
+    exact: Array  # what was rounded: the piece, divided by its scales
+    values: Array  # what that was rounded to
+    results: Array  # values times scales
+    scales: Array | None
+
+    def each(self, change: Callable[[Array], Array]) -> Rounded:
+        """The same of changed arrays."""
+        scales = None if self.scales is None else change(self.scales)
+        return Rounded(change(self.exact), change(self.values), change(self.results), scales)
+
+
+@lru_cache(maxsize=1024)
+def facts_of(fmt: Format, width: int, evenly_spaced: bool = False) -> Facts:
+    """The facts of a format for sources of a width; evenly_spaced: its small values count as normal ones."""
+    bias, width = (127, 32) if width == 32 and _fits_in_float32(fmt) else (1023, 64)
+    limit = fmt.max + float(fmt.ulp(fmt.max)) / 2  # from here on nearest-even rounding leaves the range ...
+    if not fmt.max_code & 1:
+        limit = math.nextafter(limit, math.inf)  # ... or from the next number on, where a tie stays in it
+    floats, fields = np.zeros(4), np.zeros(3, np.int64)
+    floats[BEYOND], floats[TOP] = limit, fmt.max
+    floats[NORMAL_FROM] = fmt.smallest_normal
+    floats[SUBNORMAL_BELOW] = fmt.smallest_normal if fmt.subnormals and not evenly_spaced else 0.0
+    fields[LOWEST_FIELD] = fmt.min_exponent + bias
+    fields[HIGHEST_FIELD] = math.frexp(fmt.max)[1] - 1 + bias
+    fields[PRECISION] = fmt.mantissa_bits
+    return Facts(width, floats, fields)
+
+
+def _fits_in_float32(fmt: Format) -> bool:
+    return FP32.holds(fmt) and fmt.min_exponent >= FP32.min_exponent
+
+
+UNMEASURED = Facts(32, np.array([math.inf, math.inf, math.inf, 0.0]), np.array([1, 254, 0], np.int64))
+
+
+def amax_scale(amax: float, fmt: Format) -> float:
+    """The decode scale that maps amax >= 0 to the largest value of a format: amax / fmt.max rounded to float32.
+
+    1 for amax 0. Where that rounds to a subnormal or 0 it is rounded up instead, so that amax stays in range; a
+    quotient beyond float32 gives its largest value.
+    """
+    if amax == 0 or not math.isfinite(amax):
+        return 1.0
+    limits = np.finfo(np.float32)
+    with np.errstate(over="ignore", under="ignore"):
+        scale = min(np.float32(amax / fmt.max), limits.max)
+    while scale < limits.max and (scale == 0 or amax / float(scale) / (1 + SCALE_ERROR) > fmt.max):
+        scale = np.nextafter(scale, limits.max)
+    return float(scale)
+
+
+class Cast:
+    """Rounding to a float format, after a division by one decode scale where there is one.
+
+    Args:
+      options: format, rounding and overflow.
+      wide: whether the source is float64, whose arithmetic is too.
+      scale: the decode scale, or None.
+      from_amax: whether it was made for the largest value, which then stays in range.
+      long: whether the array is long enough to compile the format in as constants.
+    """
+
+    def __init__(
+        self,
+        options: CastOptions,
+        wide: bool,
+        scale: float | None = None,
+        from_amax: bool = False,
+        long: bool = False,
+    ) -> None:
+        from fpsim.casts import pipelines
+
+        self.options = options
+        self.scale = scale
+        self.from_amax = from_amax
+        self.facts = facts_of(options.fmt, 64 if wide else 32)
+        # float64 where float32 cannot hold the format
+        target = FP64 if wide or not FP32.holds(options.fmt) else FP32
+        self.stages = pipelines.quantizing(FP64 if wide else FP32, target, options, long)
+        self.dtype = np.float64 if target == FP64 else np.float32
+
+    @property
+    def by_position(self) -> bool:
+        """Whether an element's place in the array matters to what it becomes."""
+        return self.options.rounding is Rounding.STOCHASTIC
+
+    def rounded(self, x: Array, first: int, buffers: Buffers) -> Rounded:
+        """A 1-d piece of float32 or float64 whose first element has the flat index `first` in the array."""
+        exact = x
+        if self.scale is not None:
+            exact = buffers.array("exact", x.size, x.dtype)
+            with np.errstate(all="ignore"):
+                np.divide(x, x.dtype.type(self.scale), out=exact)
+            if self.from_amax:
+                _keep_in_range(exact, self.options.fmt.max)
+        values = buffers.array("values", x.size, self.dtype)
+        run_stages(self.stages, words(exact), words(values), first)
+        results, scales = values, None
+        if self.scale is not None:
+            results = buffers.array("results", x.size, values.dtype)
+            scales = buffers.array("scales", x.size, values.dtype)
+            scales.fill(self.scale)
+            with np.errstate(all="ignore"):
+                np.multiply(values, values.dtype.type(self.scale), out=results)
+        return _as_measured(Rounded(exact, values, results, scales), self.facts.width, buffers)
+
+
+def _as_measured(rounded: Rounded, width: int, buffers: Buffers) -> Rounded:
+    """The same, all in the dtype that the loops measure in."""
+    dtype = np.float32 if width == 32 else np.float64
+    if all(array is None or array.dtype == dtype for array in rounded):
+        return rounded
+    arrays = (
+        array if array is None else buffers.converted(f"{name} as float{width}", array, dtype)
+        for name, array in zip(Rounded._fields, rounded, strict=True)
+    )
+    return Rounded(*arrays)  # type: ignore[arg-type]
+
+
+def _keep_in_range(exact: Array, top: float) -> None:
+    """Take back what the rounding of a scale adds to the largest value, which is not an overflow."""
+    with np.errstate(invalid="ignore"):
+        if not exact.size or not max(exact.max(), -exact.min()) <= top:
+            size = np.abs(exact)
+            over = (size > top) & (size <= top * (1 + SCALE_ERROR))
+            np.copyto(
+                exact, np.copysign(exact.dtype.type(min(top, float(np.finfo(exact.dtype).max))), exact), where=over
+            )
+
+
+class Tiles:
+    """An array that was encoded with a scale per tile."""
+
+    by_position = True
+
+    def __init__(self, scaled: Scaled, wide: bool) -> None:
+        self.scaled = scaled
+        self.codes = scaled.codes.reshape(-1)
+        self.tiling = tiling(scaled.shape, scaled.scaling.block)
+        # with more than a scale between codes and values, only the results can be judged
+        self.measured = not isinstance(scaled.fmt, LogFMT) and scaled.zero_points is None
+        self.decoded = None if self.measured else scaled.decode().reshape(-1)
+        self.facts = self._facts(64 if wide else 32)
+
+    def _facts(self, width: int) -> Facts:
+        element = self.scaled.fmt
+        if not self.measured:
+            return UNMEASURED._replace(width=width)
+        if isinstance(element, IntegerFormat):
+            return facts_of(dataclasses.replace(element.magnitudes, name=element.name), width, True)
+        assert isinstance(element, Format)
+        return facts_of(element, width)
+
+    def rounded(self, x: Array, first: int, buffers: Buffers) -> Rounded:
+        """A 1-d piece of float32 or float64 whose first element has the flat index `first` in the array."""
+        width = self.facts.width
+        part = slice(first, first + x.size)
+        if self.decoded is not None:
+            result = self.decoded[part]
+            scales = buffers.array("scales", x.size, np.float32)
+            scales.fill(1.0)
+            return _as_measured(Rounded(x, result, result, scales), width, buffers)
+        element, codes = self.scaled.fmt, self.codes[part]
+        values = buffers.array("values", x.size, np.float32)
+        if isinstance(element, IntegerFormat):
+            np.copyto(values, codes)
+        else:
+            assert isinstance(element, Format)
+            decode(codes, element, np.float32, out=values)
+        scales = buffers.array("scales", x.size, np.float32)
+        self._fill_scales(scales, first)
+        exact, results = buffers.array("exact", x.size, x.dtype), buffers.array("results", x.size, np.float32)
+        with np.errstate(all="ignore"):
+            np.multiply(values, scales, out=results)
+            np.divide(x, buffers.converted("divisors", scales, x.dtype), out=exact)
+        _keep_in_range(exact, float(self.facts.floats[TOP]))
+        return _as_measured(Rounded(exact, values, results, scales), width, buffers)
+
+    def _fill_scales(self, found: Array, first: int) -> None:
+        """The scale of each element of a piece: whole rows at once, and what is left of a row at either end."""
+        scales = self.scaled.scales.reshape(self.tiling.tiles)
+        _, rows, columns, tile_rows, tile_columns, _ = self.tiling
+        done = 0
+        while done < found.size:
+            row, column = divmod(first + done, columns)
+            count = (found.size - done) // columns if column == 0 else 0
+            if count:
+                batch, place = np.divmod(np.arange(row, row + count), rows)
+                target = found[done : done + count * columns].reshape(count, columns)
+                _spread(scales[batch, place // tile_rows], tile_columns, target)
+                done += target.size
+                continue
+            stop = min(column + found.size - done, columns)
+            tiles = scales[row // rows, row % rows // tile_rows, column // tile_columns : -(-stop // tile_columns)]
+            skipped = column % tile_columns
+            found[done : done + stop - column] = np.repeat(tiles, tile_columns)[skipped : skipped + stop - column]
+            done += stop - column
+
+
+def _spread(scales: Array, size: int, target: Array) -> None:
+    """Each scale of rows (n, tiles) over the `size` elements of its tile; the last tile may be shorter."""
+    whole = target.shape[1] // size * size
+    tiles = whole // size
+    target[:, :whole].reshape(-1, tiles, size)[...] = scales[:, :tiles, None]
+    target[:, whole:] = scales[:, tiles:]
+
+
+Candidate = Cast | Tiles

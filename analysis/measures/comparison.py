@@ -1,0 +1,228 @@
+"""Many ways to round one array, side by side: formats, roundings and scalings, and which of them are worth it."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.analysis.measures.error_report import METRICS, NOISE, ErrorReport
+from fpsim.analysis.measures.passes import sums_of_array
+from fpsim.analysis.measures.rounding_error import Way, finite_amax
+from fpsim.arrays import float_array, without_gradient
+from fpsim.display.optional import frame
+from fpsim.display.wording import decibels, percent, plural
+from fpsim.errors import shown, unknown
+from fpsim.formats.element import Element, element_format
+from fpsim.formats.named import Format
+from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.scaling.recipes import TILE_1X128
+from fpsim.scaling.scaling import Scaling
+
+FORMATS = ("e4m3", "e5m2", "bf16", "fp16")
+SCALINGS: tuple[Scaling | str | float | None, ...] = (None, "amax", TILE_1X128)
+
+SETTINGS = ("format", "rounding", "scaling")
+LARGER_IS_BETTER = ("sqnr_db", "exact_rate")
+
+
+class ComparedRow(NamedTuple):
+    """One combination, by the names of its format, rounding and scaling, and what it costs."""
+
+    format: str
+    rounding: str
+    scaling: str
+    report: ErrorReport
+
+    @property
+    def name(self) -> str:
+        """The combination in words."""
+        scaling = {"none": "without a scale", "amax": "with an amax scale"}.get(self.scaling, f"with {self.scaling}")
+        rounding = "" if self.rounding == "nearest_even" else f", {self.rounding}"
+        return f"{self.format} {scaling}{rounding}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The combination and every figure, as one row of a table."""
+        report = self.report
+        names = {name: getattr(self, name) for name in SETTINGS}
+        figures = {name: report.to_dict()[name] for name in (*METRICS, *NOISE)}
+        return {**names, "bits_per_value": report.bits_per_value, **figures}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What each way to round an array costs; `merge` adds those of another part of it.
+
+    Attributes:
+      rows: one for each combination, formats first, then scalings, then roundings.
+      left_out: combinations that do not exist, such as an integer without a scale, and why.
+    """
+
+    rows: tuple[ComparedRow, ...]
+    left_out: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[ComparedRow]:
+        return iter(self.rows)
+
+    def best(self, figure: str = "sqnr_db") -> ComparedRow:
+        """The combination with the best figure: the largest SQNR or exact rate, a gain nearest to 1, else the smallest.
+
+        Of equally good ones the one with the fewest bits, then the first.
+
+        Raises:
+          ValueError: no such figure, or none of the combinations has it.
+        """
+        if figure not in (*METRICS, *NOISE, "bits_per_value"):
+            raise unknown("figure", figure, [*METRICS, *NOISE, "bits_per_value"])
+        measured = [row for row in self.rows if not math.isnan(row.to_dict()[figure])]
+        if not measured:
+            raise ValueError(f"{figure} must be measured to be compared; got NaN for all {plural(len(self), 'row')}.")
+
+        def rank(row: ComparedRow) -> tuple[float, float]:
+            value = float(row.to_dict()[figure])
+            value = -value if figure in LARGER_IS_BETTER else abs(value - 1) if figure == "gain" else abs(value)
+            return value, row.report.bits_per_value
+
+        return min(measured, key=rank)
+
+    def pareto(self) -> tuple[ComparedRow, ...]:
+        """The combinations that no other one beats in both bits per value and SQNR, from few bits to many."""
+        found: list[ComparedRow] = []
+        measured = [row for row in self.rows if not math.isnan(row.report.sqnr_db)]
+        for row in sorted(measured, key=lambda row: (row.report.bits_per_value, -row.report.sqnr_db)):
+            if not found or row.report.sqnr_db > found[-1].report.sqnr_db:
+                found.append(row)
+        return tuple(found)
+
+    def merge(self, other: Comparison) -> Comparison:
+        """The comparison over both parts of an array.
+
+        Raises:
+          ValueError: they compare different combinations.
+        """
+        mine, others = ([row[:3] for row in comparison.rows] for comparison in (self, other))
+        if mine != others:
+            raise ValueError(
+                f"comparisons to merge must have the same combinations; got {len(mine)} and {len(others)} that differ."
+            )
+        rows = (a._replace(report=a.report.merge(b.report)) for a, b in zip(self.rows, other.rows, strict=True))
+        return dataclasses.replace(self, rows=tuple(rows))
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with a row for each combination: its format, rounding and scaling, then every figure."""
+        return frame([row.to_dict() for row in self.rows])
+
+    def __str__(self) -> str:
+        """The combinations that are worth it, a line each."""
+        lines = [
+            f"{decibels(r.report.sqnr_db):>9} at {r.report.bits_per_value:5.2f} bits: {r.name}" for r in self.pareto()
+        ]
+        beaten = len(self) - len(lines)
+        return "\n".join([*lines, f"{plural(beaten, 'combination')} beaten by these"] if beaten else lines)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw SQNR over bits per value, and the Pareto front; returns the matplotlib axes."""
+        from fpsim.analysis.measures.error_figure import comparison_axes
+
+        return comparison_axes(self, ax)
+
+    def _repr_html_(self) -> str:
+        heads = (*SETTINGS, "bits per value", "SQNR", "gain", "lost energy")
+        rows = (
+            (*row[:3], f"{r.bits_per_value:.3g}", decibels(r.sqnr_db), f"{r.gain:.4f}", percent(r.lost_energy))
+            for row in self.rows
+            for r in (row.report,)
+        )
+        lines = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
+        head = "".join(f"<th>{name}</th>" for name in heads)
+        return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def compare(
+    x: npt.ArrayLike,
+    formats: Sequence[Any] | Any = FORMATS,
+    roundings: Sequence[str | Rounding] | str | Rounding = ("nearest_even",),
+    scalings: Sequence[Scaling | str | float | None] | Scaling | str | float | None = SCALINGS,
+    *,
+    overflow: str | None = None,
+    subnormals: str = "keep",
+    seed: int | None = None,
+) -> Comparison:
+    """Measure every combination of formats, roundings and scalings on one array, in one pass over it.
+
+    Args:
+      x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape.
+      formats: one or several, by name, dtype or object; fp.INT8, fp.INT4, fp.LogFMT(8) and their kin too.
+      roundings: one or several, as for `fpsim.encode`.
+      scalings: one or several: None (no scale), "amax" (one scale for the array), a positive number, or an fp.Scaling
+        (a scale per tile).
+      overflow, subnormals, seed: as for `fp.analysis.error`, of all combinations.
+    Returns:
+      A Comparison; each row has the figures of `fp.analysis.error` for that combination. Integers and LogFMT, which
+      need scales per tile, have no rows without them; `left_out` says so.
+    Raises:
+      ValueError: nothing to compare, an unknown word, or no combination that exists.
+      TypeError: x is not an array of floats.
+
+    Example:
+      >>> import fpsim as fp
+      >>> x = np.random.default_rng(0).standard_normal((128, 256)).astype(np.float32)
+      >>> found = fp.analysis.compare(x, ["e4m3", "int8", "e2m1"], scalings=[None, fp.scalings.TILE_1X128])
+      >>> found.best("sqnr_db").name
+      'INT8 with fp.scalings.TILE_1X128'
+      >>> [(row.format, row.scaling) for row in found.pareto()]
+      [('E2M1', 'none'), ('E2M1', 'fp.scalings.TILE_1X128'), ('E4M3', 'none'), ('INT8', 'fp.scalings.TILE_1X128')]
+    """
+    array, _ = float_array(without_gradient(x))
+    elements = [element_format(fmt) for fmt in several(formats, "formats")]
+    modes = [rounding_mode(word) for word in several(roundings, "roundings")]
+    recipes = several(scalings, "scalings")
+    ways, left_out = [], []
+    for element in dict.fromkeys(elements):
+        for recipe in recipes:
+            if not isinstance(element, Format) and not isinstance(recipe, Scaling):
+                left_out.append(f"{element.name} without scales per tile")
+                continue
+            for mode in dict.fromkeys(modes):
+                try:
+                    ways.append(Way(element, recipe, mode, overflow, subnormals, seed))
+                except ValueError:
+                    if isinstance(element, Format):
+                        raise
+                    left_out.append(f"{element.name} with {mode.name.lower()} rounding")
+    if not ways:
+        raise ValueError(f"formats and scalings must allow a combination; got only {', '.join(left_out)}.")
+    amax = finite_amax(array)
+    candidates = [way.candidate(array, amax=amax) for way in ways]
+    rows = []
+    for way, candidate, sums in zip(ways, candidates, sums_of_array(array, candidates), strict=True):
+        report = way.report(sums, candidate)
+        rows.append(ComparedRow(report.format, report.rounding, scaling_name(way.scaling), report))
+    return Comparison(tuple(rows), tuple(dict.fromkeys(left_out)))
+
+
+def scaling_name(scaling: Scaling | str | float | None) -> str:
+    """What tables call a scaling: "none", "amax", a number, or the repr of a recipe."""
+    return "none" if scaling is None else scaling if isinstance(scaling, str) else repr(scaling)
+
+
+def several(words: Any, name: str) -> list[Any]:
+    """A list of settings, where one may stand for itself.
+
+    Raises:
+      ValueError: an empty list.
+    """
+    alone = words is None or isinstance(words, (str, int, float, Element, Rounding, Scaling, type, np.dtype))
+    found = [words] if alone or not isinstance(words, Iterable) else list(words)
+    if not found:
+        raise ValueError(f"{name} must name at least one; got {shown(words)}.")
+    return found

@@ -1,0 +1,88 @@
+"""Pictures of an ErrorReport: the noise by cause, and the SQNR of every channel or block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from fpsim.display.figure import DATA, INK, QUIET, axes_of, color, figure_style
+from fpsim.display.wording import decibels, percent
+
+HEIGHT = 2.2  # inches
+
+
+class Measured(Protocol):
+    """What the pictures show of a report."""
+
+    @property
+    def parts(self) -> Any: ...
+
+    @property
+    def noise_by_cause(self) -> dict[str, float]: ...
+
+    @property
+    def sqnr_db(self) -> float: ...
+
+
+def error_axes(report: Measured, ax: Any = None) -> Any:
+    """Draw a report into axes, or into new ones."""
+    with figure_style():
+        ax = axes_of(ax, HEIGHT)
+        (_draw_causes if report.parts is None else _draw_parts)(report, ax)
+        return ax
+
+
+def _draw_causes(report: Measured, ax: Any) -> None:
+    shares = report.noise_by_cause
+    names = list(shares)[::-1]
+    values = [0.0 if math.isnan(shares[name]) else shares[name] for name in names]
+    ax.barh(names, values, color=DATA, height=0.6)
+    for place, name in enumerate(names):
+        ax.text(values[place] + 0.01, place, percent(shares[name]), va="center", fontsize=7, color=INK)
+    ax.set_xlim(0, 1.12)
+    ax.set_xlabel("share of the noise")
+    ax.set_title(f"{decibels(report.sqnr_db)} SQNR", loc="left", fontsize=9, fontweight="bold")
+
+
+def _draw_parts(report: Measured, ax: Any) -> None:
+    found = report.parts["sqnr_db"]
+    shown = np.where(np.isfinite(found), found, np.nan)
+    ax.plot(np.arange(len(shown)), shown, color=DATA, linewidth=0, marker=".", markersize=3)
+    ax.axhline(report.sqnr_db, color=QUIET, linewidth=0.8, zorder=0)
+    ax.set_xlabel(report.parts.name)
+    ax.set_ylabel("SQNR, dB")
+    title = f"{decibels(report.sqnr_db)} over all; worst {report.parts.name} {report.parts.worst()}"
+    ax.set_title(title, loc="left", fontsize=9, fontweight="bold")
+
+
+class Compared(Protocol):
+    """What the picture shows of a comparison."""
+
+    @property
+    def rows(self) -> Sequence[Any]: ...
+
+    def pareto(self) -> Sequence[Any]: ...
+
+
+def comparison_axes(comparison: Compared, ax: Any = None) -> Any:
+    """Draw SQNR over bits per value, a mark for each combination, and a line through those that no other beats."""
+    with figure_style():
+        ax = axes_of(ax, 3.2)
+        names = list(dict.fromkeys(row.format for row in comparison.rows))
+        for name in names:
+            rows = [row for row in comparison.rows if row.format == name and math.isfinite(row.report.sqnr_db)]
+            points = [(row.report.bits_per_value, row.report.sqnr_db) for row in rows]
+            if points:
+                ax.plot(*zip(*points, strict=True), marker="o", markersize=4, linewidth=0, color=color(name, names))
+        front = [row for row in comparison.pareto() if math.isfinite(row.report.sqnr_db)]
+        points = [(row.report.bits_per_value, row.report.sqnr_db) for row in front]
+        if points:
+            ax.plot(*zip(*points, strict=True), color=QUIET, linewidth=0.8, zorder=0, drawstyle="steps-post")
+        for row, (bits, sqnr) in zip(front, points, strict=True):
+            ax.annotate(row.format, (bits, sqnr), xytext=(4, -9), textcoords="offset points", fontsize=7, color=INK)
+        ax.set_xlabel("bits per value, scales included")
+        ax.set_ylabel("SQNR, dB")
+        return ax

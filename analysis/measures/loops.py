@@ -1,0 +1,346 @@
+"""Loops that measure what rounding cost: blocks of a thousand elements, each summed by vectors of float64.
+
+A block is looked at first: its range decides which of three bodies is enough. Inside a block sums may be taken in any
+order, and nothing else may be changed: elementwise arithmetic stands in scalar functions, which keep their order.
+Blocks are added by compensated summation in their own order, so the number of threads does not matter.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.measures.sums import COUNTS, MAXIMA, TOTALS
+from fpsim.runtime.compile import inner_loop, kernel, reordered_sums, scalar
+
+u32, u64, i64 = np.uint32, np.uint64, np.int64
+f32, f64 = np.float32, np.float64
+
+BLOCK = 1024  # elements: their float64 temporaries stay in the L1 cache
+
+# Columns of a block's description: magnitudes (the smallest other than 0), sum of squares, and how many are not 0.
+LARGEST, SMALLEST, ENERGY, NONZERO = range(4)
+DESCRIPTION = 4
+
+# What the loops know of a format: the magnitude from which a value is beyond its range, its largest value, the smallest
+# normal one, and what is below it though not 0 (0 where there are no subnormals) ...
+BEYOND, TOP, NORMAL_FROM, SUBNORMAL_BELOW = range(4)
+# ... and exponent fields of the source, between which a value's is kept to find its ulp, and the mantissa bits.
+LOWEST_FIELD, HIGHEST_FIELD, PRECISION = range(3)
+
+(
+    COUNT, COMPARED, NONZERO_COUNT, UNDERFLOW, SUBNORMAL, OVERFLOW, SATURATION, FINITE_SATURATION, NAN, EXACT,
+) = range(len(COUNTS))  # fmt: skip
+SIGNAL, PRODUCT, ERROR, ULPS, RELATIVE, NORMAL_NOISE, SUBNORMAL_NOISE, LOST, CLIPPED = range(len(TOTALS))
+MAX_ULP, MAX_RELATIVE = range(len(MAXIMA))
+
+NEAR_ONE = 1.0 - 2.0**-50  # a product with a reciprocal is nearer than this to the quotient
+INFINITE = i64(0x7FF0000000000000)  # what `in_order` makes of Inf; NaN comes after it
+
+
+@scalar
+def difference(result: Any, x: Any) -> Any:
+    """result - x in float64: exact for float32 numbers within 29 binades of each other."""
+    return f64(result) - f64(x)
+
+
+@scalar
+def product(a: Any, b: Any) -> Any:
+    """a * b in float64, rounded before it is added to anything."""
+    return f64(a) * f64(b)
+
+
+@scalar
+def quotient(a: Any, b: Any) -> Any:
+    """a / b in float64; 0 for b = 0."""
+    return f64(a) / f64(b) if f64(b) != 0.0 else 0.0
+
+
+@scalar
+def in_order(size: Any) -> Any:
+    """An integer that orders magnitudes as they are ordered, NaN last."""
+    return f64(size).view(i64)
+
+
+@scalar
+def two_sum(total: Any, rest: Any, term: Any) -> Any:
+    """(total, rest) with a term added: their sum is exact but for the rounding of the rest."""
+    added = total + term
+    back = added - total
+    lost = (total - (added - back)) + (term - back)
+    return added, rest + (lost if abs(added) < np.inf else 0.0)
+
+
+@scalar
+def inverse_ulp_32(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
+    """1 / ulp of a float32 as a float64: a power of two from value's exponent field, kept within lowest .. highest."""
+    field = u32(f32(value).view(u32) & u32(0x7F800000))
+    field = u32(min(max(field, u32(lowest << i64(23))), u32(highest << i64(23))))
+    upper = u32(u32((i64(1023 + 127) + precision) << i64(20)) - u32(field >> u32(3)))
+    return u64(u64(upper) << u64(32)).view(f64)
+
+
+@scalar
+def ulp_64(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
+    """The ulp of a float64, which may be subnormal: value's exponent field, kept within bounds, less the precision."""
+    field = i64(u64(f64(value).view(u64) & u64(0x7FF0000000000000)) >> u64(52))
+    field = i64(min(max(field, lowest), highest) - precision)
+    normal = u64(u64(max(field, i64(1))) << u64(52))
+    subnormal = u64(u64(1) << u64(max(i64(51) + min(field, i64(0)), i64(0))))
+    return u64(normal if field > 0 else subnormal).view(f64)
+
+
+LOWEST_EXPONENT = -1074  # of float64's smallest subnormal
+BINS_PER_BINADE = 32
+BINS = (1024 - LOWEST_EXPONENT) * BINS_PER_BINADE
+SUBNORMAL_LIFT = 64  # binades
+
+
+@cache
+def histogram_kernel(width: int) -> Any:
+    """The loop `(x, table, specials, extremes)` that counts magnitudes: of zeros, infinities and NaNs apart."""
+    shift = i64(52 - 5)  # five bits of the mantissa tell 32 bins of a binade
+    rebias = i64((1023 + LOWEST_EXPONENT) * BINS_PER_BINADE)
+    lifted = i64(SUBNORMAL_LIFT * BINS_PER_BINADE)
+    lift = f64(2.0**SUBNORMAL_LIFT)
+
+    def histogram(x: Any, table: Any, specials: Any, extremes: Any) -> None:
+        zeros, infinities, nans = i64(0), i64(0), i64(0)
+        largest, smallest = in_order(extremes[0]), in_order(extremes[1])
+        for i in range(x.size):
+            size = abs(f64(x[i]))
+            order = in_order(size)
+            if order >= INFINITE:
+                infinities += i64(order == INFINITE)
+                nans += i64(order > INFINITE)
+            elif order == 0:
+                zeros += i64(1)
+            else:
+                largest, smallest = max(largest, order), min(smallest, order)
+                place = i64(i64(order >> shift) - rebias)
+                if width == 64 and order < i64(1 << 52):
+                    place = i64(i64(in_order(size * lift) >> shift) - rebias - lifted)
+                table[place] += 1
+        specials[0] += zeros
+        specials[1] += infinities
+        specials[2] += nans
+        extremes[0], extremes[1] = i64(largest).view(f64), i64(smallest).view(f64)
+
+    return kernel(histogram)
+
+
+@cache
+def describe_kernel() -> Any:
+    """The loop `(x, reciprocals, descriptions)`: what all candidates share of each group's blocks, a row a block."""
+
+    def describe_block(x: Any, reciprocals: Any, row: Any) -> None:
+        energy = 0.0
+        largest, smallest, nonzero = i64(0), INFINITE, i64(0)
+        for i in range(x.size):
+            size = abs(f64(x[i]))
+            order = in_order(size)
+            energy += product(size, size)
+            largest = max(largest, order)
+            smallest = min(smallest, order if size != 0.0 else INFINITE)
+            nonzero += i64(size != 0.0)
+            reciprocals[i] = quotient(1.0, size)
+        row[LARGEST], row[SMALLEST] = i64(largest).view(f64), i64(smallest).view(f64)
+        row[ENERGY], row[NONZERO] = energy, f64(nonzero)
+
+    loop = reordered_sums(describe_block)
+
+    def describe(x: Any, reciprocals: Any, descriptions: Any) -> None:
+        for group in range(x.shape[0]):
+            for block in range(descriptions.shape[1]):
+                part = slice(block * BLOCK, (block + 1) * BLOCK)
+                loop(x[group, part], reciprocals[group, part], descriptions[group, block])
+
+    return kernel(describe)
+
+
+@inner_loop
+def largest_of(values: Any) -> Any:
+    """The largest magnitude of an array; NaN if there is one."""
+    largest = i64(0)
+    for i in range(values.size):
+        largest = max(largest, in_order(abs(f64(values[i]))))
+    return i64(largest).view(f64)
+
+
+@inner_loop
+def smallest_of(values: Any) -> Any:
+    """The smallest magnitude other than 0; Inf without any."""
+    smallest = INFINITE
+    for i in range(values.size):
+        size = abs(f64(values[i]))
+        smallest = min(smallest, in_order(size) if size != 0.0 else INFINITE)
+    return i64(smallest).view(f64)
+
+
+@inner_loop
+def largest_quotient(x: Any, results: Any, least: Any) -> Any:
+    """The largest |result - x| / |x| that is finite, x is not 0, and at least `least`."""
+    largest = in_order(least)
+    for i in range(x.size):
+        relative = quotient(abs(difference(results[i], x[i])), abs(f64(x[i])))
+        order = in_order(relative)
+        largest = max(largest, order if order < INFINITE else i64(0))
+    return i64(largest).view(f64)
+
+
+def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> Any:
+    """The body for blocks of one kind.
+
+    scaled: values have scales; small: some may be below the normal range; rare: some may not be finite, or beyond the
+    range. What a kind of block does not need is not compiled into its body.
+    """
+
+    def measure_block(
+        x: Any, reciprocals: Any, exact: Any, values: Any, results: Any, scales: Any, facts: Any, fields: Any,
+        sums: Any, counts: Any, maxima: Any,
+    ) -> None:  # fmt: skip
+        beyond, top, below = facts[BEYOND], facts[TOP], facts[SUBNORMAL_BELOW]
+        lowest, highest, precision = fields[LOWEST_FIELD], fields[HIGHEST_FIELD], fields[PRECISION]
+        signal, inner, errors, ulps, relatives = 0.0, 0.0, 0.0, 0.0, 0.0
+        normal_noise, subnormal_noise, lost, clipped = 0.0, 0.0, 0.0, 0.0
+        max_ulp, max_relative = i64(0), i64(0)
+        equal, zeros, tiny_count, compared, nonzero = i64(0), i64(0), i64(0), i64(0), i64(0)
+        overflowed, saturated, finite_saturated, nans = i64(0), i64(0), i64(0), i64(0)
+        for i in range(x.size):
+            value, kept = f64(x[i]), abs(f64(values[i]))
+            result = f64(results[i]) if scaled else f64(values[i])
+            error = difference(result, value)
+            if rare:
+                size = in_order(abs(value))
+                finite = size < INFINITE
+                judged = finite & (in_order(abs(result)) < INFINITE)
+                error = error if judged else 0.0
+                value = value if judged else 0.0
+                signal += product(value, value)
+                compared += i64(judged)
+                nonzero += i64(judged & (value != 0.0))
+                overflowed += i64(finite & (judged == False))  # noqa: E712
+                nans += i64(size > INFINITE)
+                equal += i64((judged & (error == 0.0)) | ((size == INFINITE) & (f64(x[i]) == result)))
+                at_top = (kept == top) & (abs(f64(exact[i] if scaled else x[i])) >= beyond)
+                saturated += i64(at_top)
+                finite_saturated += i64(at_top & finite)
+            else:
+                equal += i64(error == 0.0)
+            distance = abs(error)
+            square = product(error, error)
+            inner += product(value, result if (not rare) or judged else 0.0)
+            errors += error
+            rounded = exact[i] if scaled else x[i]
+            if width == 32:
+                # by a power of two, so that the product is the quotient
+                ulp_count = product(distance, inverse_ulp_32(rounded, lowest, highest, precision))
+                if scaled:
+                    ulp_count = quotient(ulp_count, scales[i])
+            else:
+                spacing = ulp_64(rounded, lowest, highest, precision)
+                ulp_count = quotient(distance, product(spacing, scales[i]) if scaled else spacing)
+            ulps += ulp_count
+            max_ulp = max(max_ulp, in_order(ulp_count))
+            if width == 32:
+                relative = product(distance, reciprocals[i] if (not rare) or judged else 0.0)
+            else:
+                relative = quotient(distance, abs(value))
+            relatives += relative
+            max_relative = max(max_relative, in_order(relative))
+            if small or rare:
+                zero = (kept == 0.0) & ((f64(x[i]) != 0.0) if rare else (error != 0.0))
+                tiny = (kept < below) & (kept != 0.0)
+                zeros += i64(zero)
+                tiny_count += i64(tiny)
+                lost += square if zero else 0.0
+                subnormal_noise += square if tiny else 0.0
+                if rare:
+                    clipped += square if at_top else 0.0
+                    normal_noise += 0.0 if zero | tiny | at_top else square
+                else:
+                    normal_noise += 0.0 if zero | tiny else square
+            else:
+                normal_noise += square
+        sums[SIGNAL], sums[PRODUCT], sums[ERROR], sums[ULPS], sums[RELATIVE] = signal, inner, errors, ulps, relatives
+        sums[NORMAL_NOISE], sums[SUBNORMAL_NOISE], sums[LOST], sums[CLIPPED] = (
+            normal_noise, subnormal_noise, lost, clipped,
+        )  # fmt: skip
+        maxima[MAX_ULP] = max(maxima[MAX_ULP], i64(max_ulp).view(f64))
+        maxima[MAX_RELATIVE] = i64(max_relative).view(f64)
+        counts[EXACT] += equal
+        counts[UNDERFLOW] += zeros
+        counts[SUBNORMAL] += tiny_count
+        if rare:
+            counts[COMPARED] += compared
+            counts[NONZERO_COUNT] += nonzero
+            counts[OVERFLOW] += overflowed
+            counts[SATURATION] += saturated
+            counts[FINITE_SATURATION] += finite_saturated
+            counts[NAN] += nans
+
+    return reordered_sums(measure_block)
+
+
+@cache
+def measure_kernel(width: int, scaled: bool) -> Any:
+    """The loop that adds a candidate's sums, for source floats of 32 or 64 bits, with scales or without.
+
+    Arguments, arrays of a row for each group of elements but for the last two: x, reciprocals and descriptions as
+    `describe_kernel` leaves them; exact, what was rounded (x, or x over its scale); values, what it was rounded to;
+    results, values times scales; scales; totals, counts and maxima to add to; facts and fields of the format.
+    """
+    common = _make_measure_block(width, scaled, small=False, rare=False)
+    with_small = _make_measure_block(width, scaled, small=True, rare=False)
+    any_kind = _make_measure_block(width, scaled, small=True, rare=True)
+
+    def measure(
+        x: Any, reciprocals: Any, descriptions: Any, exact: Any, values: Any, results: Any, scales: Any, totals: Any,
+        counts: Any, maxima: Any, facts: Any, fields: Any,
+    ) -> None:  # fmt: skip
+        sums, found = np.zeros(len(TOTALS)), np.zeros(len(MAXIMA))
+        for group in range(x.shape[0]):
+            if x.shape[1] > 0:
+                counts[group, COUNT] += x.shape[1]
+            for block in range(descriptions.shape[1]):
+                part = slice(block * BLOCK, (block + 1) * BLOCK)
+                about = descriptions[group, block]
+                xs, kept, out = x[group, part], values[group, part], results[group, part]
+                source = exact[group, part]
+                of_scales = scales[group, part] if scaled else out
+                largest, smallest = about[LARGEST], about[SMALLEST]
+                if scaled:
+                    largest, smallest = largest_of(source), smallest_of(source)
+                ordinary = (about[LARGEST] < np.inf) & (largest <= facts[TOP]) & (largest_of(kept) < np.inf)
+                if scaled:
+                    ordinary = ordinary & (largest_of(out) < np.inf)
+                found[MAX_ULP], found[MAX_RELATIVE] = maxima[group, MAX_ULP], 0.0
+                arguments = (xs, reciprocals[group, part], source, kept, out, of_scales, facts, fields)
+                compared = counts[group, COMPARED]
+                nonzero = counts[group, NONZERO_COUNT]
+                if not ordinary:
+                    any_kind(*arguments, sums, counts[group], found)
+                else:
+                    if smallest < facts[NORMAL_FROM]:
+                        with_small(*arguments, sums, counts[group], found)
+                    else:
+                        common(*arguments, sums, counts[group], found)
+                    sums[SIGNAL] = about[ENERGY]
+                    counts[group, COMPARED] += xs.size
+                    counts[group, NONZERO_COUNT] += i64(about[NONZERO])
+                if counts[group, COMPARED] > compared:
+                    maxima[group, MAX_ULP] = found[MAX_ULP]
+                if counts[group, NONZERO_COUNT] > nonzero:
+                    best = maxima[group, MAX_RELATIVE]
+                    if width == 32 and found[MAX_RELATIVE] >= best * NEAR_ONE:
+                        maxima[group, MAX_RELATIVE] = largest_quotient(xs, out, max(best, 0.0))
+                    elif found[MAX_RELATIVE] > best:
+                        maxima[group, MAX_RELATIVE] = found[MAX_RELATIVE]
+                for k in range(len(TOTALS)):
+                    totals[group, k, 0], totals[group, k, 1] = two_sum(
+                        totals[group, k, 0], totals[group, k, 1], sums[k]
+                    )
+
+    return kernel(measure)

@@ -1,0 +1,117 @@
+"""The pass over an array: cut into pieces, each rounded in every way and measured, on all cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fpsim.analysis.measures.candidates import Buffers, Candidate, Rounded
+from fpsim.analysis.measures.loops import BLOCK, DESCRIPTION, describe_kernel, measure_kernel
+from fpsim.analysis.measures.sums import Sums, nothing
+from fpsim.arrays import Array
+from fpsim.runtime.pipeline import wrapping
+from fpsim.runtime.threads import over_spans
+
+PIECE = 1 << 16  # elements: with what is measured of them, as much as stays in the L2 cache
+BATCH = 64  # pieces that are done at once; their sums are added in the order of the array
+WEIGHT = 4.0  # a piece takes at least so many casts
+
+
+def float_pieces(x: Array, size: int = PIECE) -> Iterator[Array]:
+    """The elements in C order as contiguous 1-d float32 arrays, or float64 ones where x is, with their exact values."""
+    flat = x.reshape(-1) if x.flags.c_contiguous else x.flat  # a flatiter copies one slice at a time
+    for start in range(0, x.size, size):
+        yield as_floats(flat[start : start + size])
+
+
+def as_floats(x: Array) -> Array:
+    """An array of floats, contiguous, as float64 where it is that, else as float32, with its exact values."""
+    kind = np.float64 if x.dtype.newbyteorder("=") == np.float64 else np.float32
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        return np.ascontiguousarray(x).astype(kind, copy=False)
+
+
+def sums_of_array(x: Array, candidates: Sequence[Candidate]) -> list[Sums]:
+    """What each candidate costs, over a whole array."""
+    return sums_of_pieces(float_pieces(x), candidates)
+
+
+def sums_of_pieces(pieces: Iterator[Array], candidates: Sequence[Candidate], first: int = 0) -> list[Sums]:
+    """What each candidate costs, over pieces of an array that follow each other from the flat index `first` on."""
+    total = nothing((len(candidates),))
+    batch: list[Array] = []
+    for piece in pieces:
+        batch.append(piece)
+        if len(batch) == BATCH:
+            total = total.merge(_batch_sums(batch, first, candidates))
+            first += sum(part.size for part in batch)
+            batch = []
+    if batch:
+        total = total.merge(_batch_sums(batch, first, candidates))
+    return [Sums(total.counts[i], total.totals[i], total.maxima[i]) for i in range(len(candidates))]
+
+
+def whole_array(x: Array, candidate: Candidate) -> Rounded:
+    """What becomes of a whole array, flat, in memory of four times its size."""
+    dtype = np.float32 if candidate.facts.width == 32 else np.float64
+    exact, values, results, scales = (np.empty(x.size, dtype) for _ in Rounded._fields)
+    buffers, first, scaled = Buffers(), 0, False
+    for piece in float_pieces(x):
+        part = slice(first, first + piece.size)
+        rounded = candidate.rounded(piece, first, buffers)
+        exact[part], values[part], results[part] = rounded[:3]
+        if rounded.scales is not None:
+            scales[part], scaled = rounded.scales, True
+        first += piece.size
+    return Rounded(exact, values, results, scales if scaled else None)
+
+
+def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]) -> Sums:
+    """The sums over some pieces, (candidates); each thread takes whole pieces, added in order whoever did them."""
+    found = nothing((len(pieces), len(candidates)))
+    starts = first + np.concatenate([[0], np.cumsum([piece.size for piece in pieces])])
+
+    def work(start: int, stop: int) -> None:
+        buffers = Buffers()
+        for i in range(start, stop):
+            _add_piece(pieces[i], int(starts[i]), candidates, buffers, found, i)
+
+    over_spans(len(pieces), work, alignment=1, weight=WEIGHT * max(piece.size for piece in pieces))
+    return found.over_first_axis()
+
+
+def _add_piece(x: Array, first: int, candidates: Sequence[Candidate], buffers: Buffers, found: Sums, row: int) -> None:
+    """Add the sums of one 1-d piece to a row of sums, (pieces, candidates)."""
+    groups = Groups(x.reshape(1, -1), buffers)
+    for i, candidate in enumerate(candidates):
+        at = slice(i, i + 1)
+        sums = Sums(found.counts[row, at], found.totals[row, at], found.maxima[row, at])
+        groups.measure(candidate.rounded(x, first, buffers), candidate, sums)
+
+
+class Groups:
+    """Groups of elements (n, length), contiguous float32 or float64, and what all candidates need to know of them."""
+
+    def __init__(self, x: Array, buffers: Buffers) -> None:
+        self.x = x
+        self.buffers = buffers
+        blocks = -(-x.shape[1] // BLOCK)
+        self.reciprocals = buffers.array("reciprocals", x.size, np.float64).reshape(x.shape)
+        self.descriptions = np.empty((x.shape[0], blocks, DESCRIPTION))
+        with wrapping():
+            describe_kernel()(x, self.reciprocals, self.descriptions)
+
+    def measure(self, rounded: Rounded, candidate: Candidate, sums: Sums) -> None:
+        """Add what a candidate costs to the sums of each group."""
+        width, floats, fields = candidate.facts
+        shape = self.x.shape
+        x = self.buffers.converted("x", self.x.reshape(-1), np.float32 if width == 32 else np.float64).reshape(shape)
+        exact, values, results = (array.reshape(shape) for array in rounded[:3])
+        scales = values if rounded.scales is None else rounded.scales.reshape(shape)
+        measure = measure_kernel(width, rounded.scales is not None)
+        with wrapping():
+            measure(
+                x, self.reciprocals, self.descriptions, exact, values, results, scales, sums.totals, sums.counts,
+                sums.maxima, floats, fields,
+            )  # fmt: skip

@@ -1,0 +1,89 @@
+"""What adds up over the parts of an array when its error is measured: counts, sums of float64, maxima."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# "Compared" are the elements whose input and result are both finite.
+COUNTS = (
+    "count", "compared", "nonzero", "underflow", "subnormal", "overflow", "saturation", "finite_saturation", "nan",
+    "exact",
+)  # fmt: skip
+
+# Over the compared: sums of x**2, of x times result, of result - x, of |result - x| in ulps and relative to |x|; and of
+# (result - x)**2, apart for what became a normal value, a subnormal one, zero, and the largest from beyond the range.
+TOTALS = (
+    "signal", "product", "error", "ulps", "relative", "normal_noise", "subnormal_noise", "lost", "clipped",
+)  # fmt: skip
+
+MAXIMA = ("max_ulp", "max_relative")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sums:
+    """The sums of one array, or of each of its parts: arrays with one more axis than there are axes of parts.
+
+    Attributes:
+      counts: int64, (..., COUNTS).
+      totals: float64, (..., TOTALS, 2): a sum and what its rounding left over.
+      maxima: float64, (..., MAXIMA); -1 without data.
+    """
+
+    counts: npt.NDArray[np.int64]
+    totals: npt.NDArray[np.float64]
+    maxima: npt.NDArray[np.float64]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all numbers are the same."""
+        return isinstance(other, Sums) and self._bytes() == other._bytes()
+
+    def __hash__(self) -> int:
+        return hash(self._bytes())
+
+    def _bytes(self) -> tuple[bytes, ...]:
+        return self.counts.tobytes(), self.totals.tobytes(), self.maxima.tobytes()
+
+    def __getitem__(self, name: str) -> Any:
+        """A count, sum or maximum by its name; NaN for the maximum of nothing."""
+        if name in COUNTS:
+            return self.counts[..., COUNTS.index(name)]
+        if name in TOTALS:
+            return self.totals[..., TOTALS.index(name), :].sum(axis=-1)
+        found = self.maxima[..., MAXIMA.index(name)]
+        return np.where(found < 0, np.nan, found)
+
+    @property
+    def noise(self) -> Any:
+        """The sum of (result - x)**2 over the compared."""
+        return self["normal_noise"] + self["subnormal_noise"] + self["lost"] + self["clipped"]
+
+    def merge(self, other: Sums) -> Sums:
+        """The sums of both: counts and maxima exactly, the others with an error of about 10**-32 of their terms."""
+        counts = np.stack([self.counts, other.counts])
+        totals, maxima = np.stack([self.totals, other.totals]), np.stack([self.maxima, other.maxima])
+        return Sums(counts, totals, maxima).over_first_axis()
+
+    def over_first_axis(self) -> Sums:
+        """The sums over the first axis of parts, in its order."""
+        total, rest = self.totals[0, ..., 0].copy(), self.totals[0, ..., 1].copy()
+        with np.errstate(all="ignore"):
+            for term, left_over in zip(self.totals[1:, ..., 0], self.totals[1:, ..., 1], strict=True):
+                added = total + term
+                back = added - total
+                lost = (total - (added - back)) + (term - back)
+                rest += np.where(np.isfinite(added), lost, 0.0) + left_over
+                total = added
+        return Sums(self.counts.sum(axis=0), np.stack([total, rest], axis=-1), self.maxima.max(axis=0))
+
+
+def nothing(parts: tuple[int, ...] = ()) -> Sums:
+    """The sums of no data."""
+    return Sums(
+        np.zeros((*parts, len(COUNTS)), np.int64),
+        np.zeros((*parts, len(TOTALS), 2)),
+        np.full((*parts, len(MAXIMA)), -1.0),
+    )

@@ -1,0 +1,105 @@
+"""What a study compares: formats with a scaling each, as data, and how they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from fpsim.analysis.measures.comparison import scaling_name, several
+from fpsim.errors import shown
+from fpsim.formats.element import Element, element_format
+from fpsim.formats.integer_format import INT4, INT8
+from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, FP16, Format
+from fpsim.scaling.recipes import BLOCK_128X128, MX, NVFP4, ROW, TILE_1X128
+from fpsim.scaling.scaling import Scaling
+
+ScalingLike = Scaling | str | None
+
+
+class Candidate(NamedTuple):
+    """A format and its scales: None, "amax" (one for the tensor), or an fp.Scaling."""
+
+    element: Element
+    scaling: ScalingLike
+
+    @property
+    def scaling_name(self) -> str:
+        """What tables call the scaling: "none", "amax" or its repr."""
+        return scaling_name(self.scaling)
+
+    @property
+    def name(self) -> str:
+        """The candidate in words."""
+        return f"{self.element.name} {scaling_words(self.scaling_name)}"
+
+
+GROUPS_OF_32 = Scaling(block=(1, 32), scale_format=FP16)  # as weight-only INT4 is stored, by group
+DEFAULT: tuple[Candidate, ...] = (
+    Candidate(E4M3, None),
+    Candidate(E4M3, "amax"),
+    Candidate(E4M3, BLOCK_128X128),
+    Candidate(E4M3, TILE_1X128),
+    Candidate(E4M3, MX),
+    Candidate(E5M2, "amax"),
+    Candidate(INT8, ROW),
+    Candidate(INT8, TILE_1X128),
+    Candidate(E2M1, MX),
+    Candidate(E2M1, NVFP4),
+    Candidate(INT4, GROUPS_OF_32),
+    Candidate(BF16, None),
+    Candidate(FP16, None),
+)
+
+WORDS = {
+    "none": "without a scale",
+    "amax": "with one scale",
+    "fp.scalings.ROW": "with a scale per row",
+    "fp.scalings.TILE_1X128": "with 1x128 scales",
+    "fp.scalings.BLOCK_128X128": "with 128x128 scales",
+    "fp.scalings.MX": "with MX scales",
+    "fp.scalings.NVFP4": "with NVFP4 scales",
+    repr(GROUPS_OF_32): "with 1x32 scales",
+}
+
+
+def scaling_words(name: str) -> str:
+    """A scaling's name in words.
+
+    Example:
+      >>> from fpsim.analysis.studies.candidates import scaling_words
+      >>> scaling_words("none"), scaling_words("fp.scalings.TILE_1X128")
+      ('without a scale', 'with 1x128 scales')
+    """
+    return WORDS.get(name, f"with {name.removeprefix('fp.scalings.')} scales")
+
+
+def candidates_of(formats: Any, scalings: Any) -> tuple[Candidate, ...]:
+    """The default candidates, or every combination of formats and scalings where one of them is given.
+
+    Raises:
+      ValueError: an unknown word, a scaling of another kind, or no combination that exists.
+    """
+    if formats is None and scalings is None:
+        return DEFAULT
+    elements = dict.fromkeys(element_format(fmt) for fmt in several(FORMATS if formats is None else formats, "formats"))
+    names = [element.name for element in elements]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"formats must have different names; got {names.count(name)} called {name!r}.")
+    recipes: Sequence[Any] = SCALINGS if scalings is None else several(scalings, "scalings")
+    for recipe in recipes:
+        if not (recipe is None or isinstance(recipe, Scaling) or (isinstance(recipe, str) and recipe == "amax")):
+            raise ValueError(f"scalings must be None, 'amax' or an fp.Scaling each; got {shown(recipe)}.")
+    found = [
+        Candidate(element, recipe)
+        for element in elements
+        for recipe in recipes
+        if isinstance(element, Format) or isinstance(recipe, Scaling)
+    ]
+    if not found:
+        raise ValueError(f"{names[0]} needs a scale per tile; got scalings without one. Add fp.scalings.TILE_1X128.")
+    return tuple(found)
+
+
+FORMATS = tuple(dict.fromkeys(candidate.element for candidate in DEFAULT))
+SCALINGS: tuple[ScalingLike, ...] = (None, "amax", TILE_1X128)

@@ -1,0 +1,127 @@
+"""What a tensor is for, read from its name, its shape and its neighbours, where nobody says it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from fpsim.analysis.tensors.tensor import Tensor
+from fpsim.errors import unknown
+
+# Role -> why it does not go into a low-precision format; None for operands of products, which may.
+ROLES: dict[str, str | None] = {
+    "matrix": None,
+    "activation": None,
+    "gradient": None,
+    "embedding": "it is looked up, not multiplied, so that fewer bits save memory and no arithmetic",
+    "bias": "it is added to a sum in float32, and is few values",
+    "norm": "it scales every value that passes through it, and is few values",
+    "statistics": "other values are computed from it, and it is few values",
+    "optimizer_state": "it accumulates small updates over many steps",
+    "scalar": "it is a single value",
+}
+OPERANDS = tuple(role for role, reason in ROLES.items() if reason is None)
+SPOKEN = {"optimizer_state": "optimizer state"}
+
+OPTIMIZER = re.compile(
+    r"(^|[./_])(exp_avg(_sq)?|max_exp_avg_sq|momentum(_buffer)?|square_avg|acc_delta|moment[12]?|optimizer|opt_state|"
+    r"adam\w*|velocity|master_(weights?|params?))([./_\d]|$)"
+)
+STATISTICS = re.compile(
+    r"running_(mean|var|std)|moving_(mean|var\w*)|num_batches_tracked|inv_freq|rotary|rope|freqs|"
+    r"(^|[./_])(mask|position_ids|relative_position_index|attn_mask|anchors?|stats?|mean|var|variance)$"
+)
+NORM = re.compile(r"norm|(^|[./_])(ln|bn|gn|rms)\d*([./_]|$)|layernorm|batchnorm|gamma|(^|[./_])scale$")
+BIAS = re.compile(r"(^|[./_])(bias|beta|b)(_?\d+)?$|bias")
+EMBEDDING = re.compile(r"embed|(^|[./_])(wte|wpe|emb|tok_embeddings|token_embd|word2vec|vocab|lookup)([./_]|$)|pos_enc")
+GRADIENT = re.compile(r"(^|[./_ ])(grad|gradient)s?([./_ ]|$)|\.grad$")
+ACTIVATION = re.compile(r"(^|[./_ ])(activations?|inputs?|outputs?|hidden_states?)([./_ ]|$)")
+
+
+FLAT = 1 << 18  # elements from which a vector of a model is a matrix that was flattened
+
+
+def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -> str:
+    """The role of a tensor.
+
+    Args:
+      name: such as "encoder.0.attn.qkv.weight".
+      shape: of the tensor; axes of length 1 do not make a vector a matrix.
+      neighbours: names of the tensors that it lies beside, which tell a batch norm's weight from others.
+
+    Example:
+      >>> from fpsim.analysis.tensors.roles import role_of
+      >>> [role_of(name, (64, 64)) for name in ("fc.weight", "wte.weight", "exp_avg.fc.weight")]
+      ['matrix', 'embedding', 'optimizer_state']
+      >>> [role_of(name, (64,)) for name in ("fc.bias", "ln_1.weight", "bn.running_var")]
+      ['bias', 'norm', 'statistics']
+    """
+    lower = name.lower()
+    axes = [length for length in shape if length != 1]
+    if math.prod(shape) == 1:
+        return "scalar"
+    if OPTIMIZER.search(lower):
+        return "optimizer_state"
+    if STATISTICS.search(lower):
+        return "statistics"
+    if GRADIENT.search(lower):
+        return "gradient"
+    if len(axes) <= 1:
+        return _role_of_vector(lower, neighbours, math.prod(shape) >= FLAT)
+    if EMBEDDING.search(lower):
+        return "embedding"
+    if ACTIVATION.search(lower) and not lower.endswith(("weight", "kernel")):
+        return "activation"
+    return "bias" if re.search(r"(^|[./_])bias(es)?$", lower) else "matrix"
+
+
+def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool) -> str:
+    stem, _, last = name.rpartition(".")
+    beside = {other.lower().rpartition(".")[2] for other in neighbours if other.lower().rpartition(".")[0] == stem}
+    if BIAS.search(last or name):
+        return "bias"
+    in_model = bool(stem)
+    if NORM.search(name) or beside & {"running_mean", "running_var"}:
+        return "norm"
+    if in_model and not flat:
+        return "norm" if last in ("weight", "w", "g", "scale") else "bias"
+    return "matrix"
+
+
+def with_roles(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The same tensors, those without a role with the one that is read from them.
+
+    Raises:
+      ValueError: a role that is none; the message names the nearest.
+    """
+    names = [tensor.name for tensor in tensors]
+    by_stem: dict[str, list[str]] = {}
+    for name in names:
+        by_stem.setdefault(name.lower().rpartition(".")[0], []).append(name)
+    found = []
+    for tensor in tensors:
+        if tensor.role and tensor.role not in ROLES:
+            raise unknown("role", tensor.role, list(ROLES))
+        beside = by_stem[tensor.name.lower().rpartition(".")[0]]
+        found.append(tensor if tensor.role else replace(tensor, role=role_of(tensor.name, tensor.shape, beside)))
+    return tuple(found)
+
+
+def matrix_shape(shape: tuple[int, ...], role: str) -> tuple[int, int]:
+    """Rows and columns of a tensor as an operand: the sum is along the last axis, for a convolution all but the first.
+
+    Example:
+      >>> from fpsim.analysis.tensors.roles import matrix_shape
+      >>> matrix_shape((8, 128, 512), "activation"), matrix_shape((64, 32, 3, 3), "matrix")
+      ((1024, 512), (64, 288))
+    """
+    if len(shape) < 2:
+        return 1, math.prod(shape)
+    if role == "matrix" and len(shape) > 2 and shape[-1] < SHORTEST_ROW:
+        return shape[0], math.prod(shape[1:])
+    return math.prod(shape[:-1]), shape[-1]
+
+
+SHORTEST_ROW = 16  # a last axis that is shorter is part of a kernel's window
