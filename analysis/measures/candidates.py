@@ -19,6 +19,7 @@ from fpsim.analysis.measures.loops import (
     PRECISION,
     SUBNORMAL_BELOW,
     TOP,
+    clamp_kernel,
 )
 from fpsim.arrays import Array, words
 from fpsim.casts.cast import decode
@@ -27,7 +28,7 @@ from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP32, FP64, Format
 from fpsim.formats.rounding import Rounding
-from fpsim.runtime.pipeline import run_stages
+from fpsim.runtime.pipeline import run_stages, wrapping
 from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.tiling import tiling
 
@@ -190,22 +191,20 @@ def _as_measured(rounded: Rounded, width: int, buffers: Buffers) -> Rounded:
 
 def _keep_in_range(exact: Array, top: float) -> None:
     """Take back what the rounding of a scale adds to the largest value, which is not an overflow."""
-    with np.errstate(invalid="ignore"):
-        if not exact.size or not max(exact.max(), -exact.min()) <= top:
-            size = np.abs(exact)
-            over = (size > top) & (size <= top * (1 + SCALE_ERROR))
-            np.copyto(
-                exact, np.copysign(exact.dtype.type(min(top, float(np.finfo(exact.dtype).max))), exact), where=over
-            )
+    dtype = exact.dtype.type
+    largest = float(np.finfo(exact.dtype).max)
+    with wrapping():
+        clamp_kernel()(exact, dtype(min(top, largest)), dtype(min(top * (1 + SCALE_ERROR), largest)))
 
 
 class Tiles:
-    """An array that was encoded with a scale per tile."""
+    """An array that was encoded with a scale per tile, or a part of it that begins at the flat index `origin`."""
 
     by_position = True
 
-    def __init__(self, scaled: Scaled, wide: bool) -> None:
+    def __init__(self, scaled: Scaled, wide: bool, origin: int = 0) -> None:
         self.scaled = scaled
+        self.origin = origin
         self.codes = scaled.codes.reshape(-1)
         self.tiling = tiling(scaled.shape, scaled.scaling.block)
         # with more than a scale between codes and values, only the results can be judged
@@ -225,6 +224,7 @@ class Tiles:
     def rounded(self, x: Array, first: int, buffers: Buffers) -> Rounded:
         """A 1-d piece of float32 or float64 whose first element has the flat index `first` in the array."""
         width = self.facts.width
+        first -= self.origin
         part = slice(first, first + x.size)
         if self.decoded is not None:
             result = self.decoded[part]

@@ -190,17 +190,18 @@ def compare(
     for element in dict.fromkeys(elements):
         for recipe in recipes:
             if not isinstance(element, Format) and not isinstance(recipe, Scaling):
-                left_out.append(f"{element.name} without scales per tile")
+                left_out.append(f"{element.name} with scaling {scaling_name(recipe)}: it needs scales per tile.")
                 continue
             for mode in dict.fromkeys(modes):
+                way = Way(element, recipe, mode, overflow, subnormals, seed)
                 try:
-                    ways.append(Way(element, recipe, mode, overflow, subnormals, seed))
-                except ValueError:
-                    if isinstance(element, Format):
-                        raise
-                    left_out.append(f"{element.name} with {mode.name.lower()} rounding")
+                    way.check()
+                except ValueError as reason:
+                    left_out.append(f"{element.name} with {scaling_name(recipe)}: {reason}")
+                else:
+                    ways.append(way)
     if not ways:
-        raise ValueError(f"formats and scalings must allow a combination; got only {', '.join(left_out)}.")
+        raise ValueError(f"formats and scalings must allow a combination; got only {'; '.join(left_out)}")
     amax = finite_amax(array)
     candidates = [way.candidate(array, amax=amax) for way in ways]
     rows = []

@@ -169,6 +169,20 @@ def largest_of(values: Any) -> Any:
     return i64(largest).view(f64)
 
 
+@cache
+def clamp_kernel() -> Any:
+    """The loop `(values, top, limit)`: magnitudes above top and up to limit become top, in place."""
+
+    def clamp(values: Any, top: Any, limit: Any) -> None:
+        for i in range(values.size):
+            value = values[i]
+            size = abs(value)
+            over = (size > top) & (size <= limit)
+            values[i] = (top if value > 0 else -top) if over else value
+
+    return kernel(clamp)
+
+
 @inner_loop
 def smallest_of(values: Any) -> Any:
     """The smallest magnitude other than 0; Inf without any."""

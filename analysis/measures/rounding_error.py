@@ -115,25 +115,30 @@ class Way:
     ) -> None:
         self.element = element_format(fmt)
         self.scaling = scaling
-        if isinstance(scaling, Scaling):
-            overflow = scaling.overflow if overflow is None else overflow
-        elif not isinstance(self.element, Format):
+        if not isinstance(scaling, Scaling) and not isinstance(self.element, Format):
             raise ValueError(
                 f"error needs scales for {self.element}; got scaling={self.scaling}. "
                 "Pass scaling=fp.scalings.TENSOR, for example."
             )
+        # as encode_scaled takes them, which lets the scaling and the element say what overflow becomes
+        self.keywords = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
+        self.keywords["random_bits"] = random_bits
+        if isinstance(scaling, Scaling) and overflow is None:
+            overflow = scaling.overflow
         overflow = "nonfinite" if overflow is None else overflow
         self.options = cast_options(_judged_as(self.element), rounding, overflow, subnormals, seed, random_bits)
+
+    def check(self) -> None:
+        """Refuse an element and a scaling that do not go together, as `fpsim.encode_scaled` does."""
+        if isinstance(self.scaling, Scaling):
+            encode_scaled(np.zeros((1, 1), np.float32), self.element, self.scaling, **self.keywords)
 
     def candidate(self, x: Array, long: bool | None = None, amax: float | None = None) -> Candidate:
         """The candidate for an array; amax: its largest finite magnitude, where that is known."""
         wide = x.dtype.newbyteorder("=") == np.float64
         options = self.options
         if isinstance(self.scaling, Scaling):
-            scaled = encode_scaled(
-                x, self.element, self.scaling, rounding=options.rounding, overflow=options.overflow,
-                subnormals=options.subnormals, seed=options.seed, random_bits=options.random_bits,
-            )  # fmt: skip
+            scaled = encode_scaled(x, self.element, self.scaling, **self.keywords)
             return Tiles(scaled, wide)
         long = x.size >= LONG if long is None else long
         if self.scaling is None:

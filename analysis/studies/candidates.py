@@ -28,6 +28,11 @@ class Candidate(NamedTuple):
         return scaling_name(self.scaling)
 
     @property
+    def has_tiles(self) -> bool:
+        """Whether there is a scale per tile."""
+        return isinstance(self.scaling, Scaling)
+
+    @property
     def name(self) -> str:
         """The candidate in words."""
         return f"{self.element.name} {scaling_words(self.scaling_name)}"

@@ -81,7 +81,7 @@ def study(
       >>> x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
       >>> report = fp.analysis.study({"fc.weight": x, "fc.bias": x[0], "fc.weight.grad": x * np.float32(2.0**-20)})
       >>> [(row.tensor, row.role, row.choice) for row in report.recommendations]  # doctest: +NORMALIZE_WHITESPACE
-      [('fc.weight', 'matrix', 'E4M3 with one scale'), ('fc.bias', 'bias', 'float32'),
+      [('fc.weight', 'matrix', 'E4M3 without a scale'), ('fc.bias', 'bias', 'float32'),
        ('fc.weight.grad', 'gradient', 'E4M3 with one scale')]
     """
     modes = list(dict.fromkeys(rounding_mode(word) for word in several(roundings, "roundings")))
@@ -113,10 +113,15 @@ class Plan:
     seed: int
     requirements: Requirements
 
+    @property
+    def judged(self) -> Rounding:
+        """The rounding that recommendations are based on: nearest-even where it is studied."""
+        return Rounding.NEAREST_EVEN if Rounding.NEAREST_EVEN in self.roundings else self.roundings[0]
+
     def check(self) -> None:
         """Refuse what cannot be measured before any work."""
         for candidate in self.candidates:
-            Way(candidate.element, candidate.scaling, self.roundings[0], seed=self.seed)
+            Way(candidate.element, candidate.scaling, self.judged, seed=self.seed).check()
 
     def report(self) -> StudyReport:
         """A report without tensors."""
@@ -133,15 +138,17 @@ class Plan:
     def ways(self, role: str, rows: int) -> list[Way]:
         """The ways to round a tensor: every candidate for an operand, casts to 16 bits and more for others."""
         found = []
-        judged = Rounding.NEAREST_EVEN if Rounding.NEAREST_EVEN in self.roundings else self.roundings[0]
         for element, scaling in self.candidates:
             if role not in OPERANDS and (scaling is not None or element.bits < 16):
                 continue
             if isinstance(scaling, Scaling):
                 if rows > 1 or scaling.block[-1] != -1:  # else the row is the tensor
-                    found.append(Way(element, scaling, judged, seed=self.seed))
+                    found.append(Way(element, scaling, self.judged, seed=self.seed))
             else:
-                found += [Way(element, scaling, mode, seed=self.seed) for mode in self.roundings]
+                # what other roundings cost is told once for a format
+                simplest = next(c.scaling for c in self.candidates[::-1] if c.element == element and not c.has_tiles)
+                modes = self.roundings if scaling == simplest else (self.judged,)
+                found += [Way(element, scaling, mode, seed=self.seed) for mode in modes]
         return found
 
 
@@ -290,18 +297,16 @@ def _errors(
     first = 0
     long = one.size >= LONG
     for slab in slabs:
-        casts = [row for row in running if not isinstance(row.way.scaling, Scaling)]
-        for row in casts:
-            if row.last is None:
-                row.last = row.way.candidate(slab, long, amax)
-        found = sums_of_pieces(float_pieces(slab), [row.last for row in casts], first)
-        for row, sums in zip(casts, found, strict=True):
-            row.sums = row.sums.merge(sums)
         for row in running:
             if isinstance(row.way.scaling, Scaling):
-                _add_tiles(row, slab, amax, first == 0)
+                _encode_slab(row, slab, amax, first)
+            elif row.last is None:
+                row.last = row.way.candidate(slab, long, amax)
             if first == 0 and one.role in OPERANDS and row.way.options.rounding is judged:
                 row.channel_sqnr_db = _channel_sqnr_db(slab, row, amax)
+        found = sums_of_pieces(float_pieces(slab), [row.last for row in running], first)
+        for row, sums in zip(running, found, strict=True):
+            row.sums = row.sums.merge(sums)
         first += slab.size
         advance(RANGE_SHARE + (1 - RANGE_SHARE) * first / max(one.size, 1))
     if first == 0:
@@ -312,27 +317,23 @@ def _errors(
     ]
 
 
-def _add_tiles(row: Running, slab: Array, amax: float, is_first: bool) -> None:
-    """Add a slab that is encoded with scales per tile."""
+def _encode_slab(row: Running, slab: Array, amax: float, first: int) -> None:
+    """Encode a slab with scales per tile, and count these."""
     scaled = _encoded(row.way, slab, amax)
-    row.last = Tiles(scaled, slab.dtype == np.float64)
-    row.sums = row.sums.merge(sums_of_pieces(float_pieces(slab), [row.last])[0])
+    row.last = Tiles(scaled, slab.dtype == np.float64, first)
     row.scales = row.scales.merge(scaled.report)
-    row.scale_bits += scaled.scale_bits - (32 if scaled.scaling.tensor_scale and not is_first else 0)
+    row.scale_bits += scaled.scale_bits - (32 if scaled.scaling.tensor_scale and first else 0)
 
 
 def _encoded(way: Way, slab: Array, amax: float) -> Scaled:
     """A slab of a tensor whose largest finite magnitude is amax, encoded as it is in the whole tensor."""
-    scaling, options = way.scaling, way.options
+    scaling = way.scaling
     assert isinstance(scaling, Scaling)
     source = slab
     if scaling.tensor_scale:  # which follows the largest value: a row of its own brings that into every slab
         source = np.concatenate([slab, np.zeros((1, slab.shape[1]), slab.dtype)])
         source[-1, 0] = amax
-    scaled = encode_scaled(
-        source, way.element, scaling, rounding=options.rounding, overflow=options.overflow,
-        subnormals=options.subnormals, seed=options.seed,
-    )  # fmt: skip
+    scaled = encode_scaled(source, way.element, scaling, **way.keywords)
     if not scaling.tensor_scale:
         return scaled
     counts, added = scaled.report, scaled.scales.shape[-1]
