@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from fpsim.lazy import attach
 
 if TYPE_CHECKING:
+    from fpsim.analysis.measures.drift import drift as drift
+    from fpsim.analysis.measures.drift_report import DriftReport as DriftReport
     from fpsim.analysis.measures.exponent_range import RangeReport as RangeReport
     from fpsim.analysis.measures.exponent_range import exponents as exponents
     from fpsim.analysis.measures.rounding_error import ErrorReport as ErrorReport
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "measures.drift": ["drift"],
+        "measures.drift_report": ["DriftReport"],
         "measures.exponent_range": ["RangeReport", "exponents"],
         "measures.rounding_error": ["ErrorReport", "error"],
         "studies.report": ["StudyReport"],
