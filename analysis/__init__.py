@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from fpsim.analysis.measures.exponent_range import exponents as exponents
     from fpsim.analysis.measures.rounding_error import ErrorReport as ErrorReport
     from fpsim.analysis.measures.rounding_error import error as error
+    from fpsim.analysis.measures.underflow import UnderflowReport as UnderflowReport
+    from fpsim.analysis.measures.underflow import underflow as underflow
     from fpsim.analysis.studies.report import StudyReport as StudyReport
     from fpsim.analysis.studies.study import study as study
 
@@ -23,6 +25,7 @@ __getattr__, __dir__, __all__ = attach(
         "measures.drift_report": ["DriftReport"],
         "measures.exponent_range": ["RangeReport", "exponents"],
         "measures.rounding_error": ["ErrorReport", "error"],
+        "measures.underflow": ["UnderflowReport", "underflow"],
         "studies.report": ["StudyReport"],
         "studies.study": ["study"],
     },
