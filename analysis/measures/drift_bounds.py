@@ -224,19 +224,21 @@ def _aligning_unit_bounds(
 def _product_exponents(unit: MatrixUnit, terms: Terms) -> Floats:
     """2^e of every product as a unit aligns it, 0 for zeros: exponents of operands, subnormals not normalised."""
     assert terms.b is not None
-    if unit.rule is Rule.GROUPED:  # aligned by its scales, which are 1
-        return np.where(terms.products != 0, 1.0, 0.0)
-    result = np.ones_like(terms.products)
-    for x, element in ((terms.a, unit.a), (terms.b, unit.b)):
-        exponents = np.frexp(x)[1] - 1
-        lowest = unit.operand_format(element).min_exponent
-        result *= np.ldexp(1.0, np.maximum(exponents, lowest))
-    return np.where(terms.products != 0, result, 0.0)
+    grouped = unit.rule is Rule.GROUPED
+    formats = tuple(unit.operand_format(element) for element in (unit.a, unit.b))
+    if (grouped, *formats) not in terms.aligned:
+        result = np.ones_like(terms.products)
+        if not grouped:  # those are aligned by their scales alone, which are 1
+            for x, fmt in zip((terms.a, terms.b), formats, strict=True):
+                result *= np.ldexp(1.0, np.maximum(np.frexp(x)[1] - 1, fmt.min_exponent))
+        terms.aligned[(grouped, *formats)] = np.where(terms.products != 0, result, 0.0)
+    return terms.aligned[(grouped, *formats)]
 
 
 def _slice_part(unit: MatrixUnit, plan: Plan, part: Slice, products: Floats, exponents: Floats) -> Part:
     """One slice: its blocks, joined in float32 where they are promoted."""
-    where = np.concatenate([np.arange(run.start, run.stop) for run in part.runs])
+    runs = [slice(run.start, run.stop) for run in part.runs]
+    where = runs[0] if len(runs) == 1 else np.concatenate([np.arange(run.start, run.stop) for run in runs])
     p, e = products[:, where], exponents[:, where]
     blocks = [_block_part(unit, spans, p, e) for spans in part.steps(plan.step) if spans]
     if not blocks:  # a slice without terms

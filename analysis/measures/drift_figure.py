@@ -82,8 +82,9 @@ def _scale(ax: Any, report: Drift) -> None:
     """Logarithmic axes: powers of two below, and no more of the bounds than says that they are above 1."""
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
-    bottom, top = ax.get_ylim()
-    ax.set_ylim(bottom, min(top, 10.0))
+    heights = [y for line in ax.get_lines() for y in line.get_ydata()]
+    if heights:
+        ax.set_ylim(min(heights) / 2, min(2 * max(heights), 10.0))
     low, high = (math.log2(report.lengths[i]) for i in (0, -1))
     every = max(1, math.ceil((high - low) / 7))
     ticks = range(math.ceil(low), math.floor(high) + 1, every)

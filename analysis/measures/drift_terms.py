@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -73,6 +73,8 @@ class Terms:
     a: Array  # (trials, K) float32
     b: Array | None  # likewise; None for a plain sum
     products: Floats  # (trials, K), exact: operands have at most 24 bits
+    sums: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False)  # exact ones, by length
+    aligned: dict[Any, Floats] = field(default_factory=dict, repr=False)  # exponents of products, by what aligns them
 
     @cached_property
     def magnitudes(self) -> Floats:
@@ -85,9 +87,11 @@ class Terms:
 
     def exact_sums(self, length: int) -> tuple[Floats, Floats]:
         """The exact sums of the first `length` terms as pairs: the nearest float64, and what it lacks."""
-        high = [math.fsum(row[:length]) for row in self._rows]
-        low = [math.fsum([*row[:length], -h]) for row, h in zip(self._rows, high, strict=True)]
-        return np.array(high), np.array(low)
+        if length not in self.sums:
+            high = [math.fsum(row[:length]) for row in self._rows]
+            low = [math.fsum([*row[:length], -h]) for row, h in zip(self._rows, high, strict=True)]
+            self.sums[length] = np.array(high), np.array(low)
+        return self.sums[length]
 
     def magnitude_sums(self, length: int) -> Floats:
         """Sum |a b| over the first `length` terms, rounded in the last places of float64."""

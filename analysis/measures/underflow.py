@@ -6,12 +6,12 @@ import html
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.analysis.tensors.chunks import Array, Floats
+from fpsim.analysis.tensors.chunks import Array, Floats, as_float64, flat_chunks
 from fpsim.arrays import float_array, without_gradient
 from fpsim.casts.cast import quantize
 from fpsim.display.optional import frame
@@ -24,6 +24,10 @@ from fpsim.formats.rounding import Rounding, rounding_mode
 Integers = npt.NDArray[np.int64]
 LARGEST_SCALE = 900  # of either sign: 2**k times any value of 32 bits is exact in float64
 SMALLEST = 2.0**-900  # of a format: what float64 rounds lies far below
+# Of sorted values: where the finite ones begin, the zeros, the positive ones, Inf and NaN.
+EDGES: tuple[tuple[float, Literal["left", "right"]], ...] = (
+    (-np.inf, "right"), (0.0, "left"), (0.0, "right"), (np.inf, "left"), (np.inf, "right"),
+)  # fmt: skip
 COLUMNS = ("scale", "lost", "subnormal", "saturated", "lost_energy")
 
 
@@ -210,7 +214,8 @@ def underflow(
     values begin to be lost is searched for with `quantize` itself.
 
     Args:
-      x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape; a sorted float64 copy is made.
+      x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape; a sorted copy is made, in
+        float32 or float64.
       fmt: the format, by name, dtype or object; not FP64.
       scales: the exponents k, integers in -900 .. 900.
       rounding, subnormals: as for `fp.encode`; not "stochastic", where what is lost is a matter of chance.
@@ -238,54 +243,55 @@ def underflow(
         )
     exponents = _checked_scales(scales)
     array, _ = float_array(without_gradient(x))
-    values, special = _sorted(array)
+    sides, special = _sides(array)
 
     def rounded(y: Floats) -> Floats:
         return np.asarray(quantize(y, options.fmt, rounding=rounding, overflow="saturate", subnormals=subnormals))
 
-    sides = [_Side(values[values < 0][::-1]), _Side(values[values > 0])]  # both away from 0
     counts = [_counts(side, exponents, options.fmt, rounded) for side in sides]
+    squares = [_squares(side, [*count[0].tolist(), len(side)]) for side, count in zip(sides, counts, strict=True)]
     rows = []
     for j, k in enumerate(exponents):
         lost, small, beyond = (int(sum(side[i][j] for side in counts)) for i in range(3))
-        squares = sum(float(side.squares[count[0][j]]) for side, count in zip(sides, counts, strict=True))
-        rows.append(UnderflowRow(k, lost, small, beyond, squares))
-    amax = float(np.abs(values).max(initial=0.0))
-    energy = float(sum(side.squares[-1] for side in sides))
+        rows.append(UnderflowRow(k, lost, small, beyond, sum(side[j] for side in squares)))
+    amax = max((float(abs(side[-1])) for side in sides if len(side)), default=0.0)
+    energy = sum(side[-1] for side in squares)
     name = options.rounding.name.lower()
     return UnderflowReport(options.fmt, name, subnormals, tuple(rows), array.size, *special, amax, energy)
 
 
-class _Side:
-    """The values of one sign from small to large magnitudes, and the sums of their squares so far."""
-
-    def __init__(self, values: Floats) -> None:
-        self.values = values
-        with np.errstate(over="ignore", under="ignore"):
-            self.squares = np.concatenate([[0.0], np.cumsum(values * values)])
-
-
-def _sorted(array: Array) -> tuple[Floats, tuple[int, int, int]]:
-    """The finite values other than 0 in ascending order, and the numbers of zeros, infinities and NaNs."""
+def _sides(array: Array) -> tuple[list[Array], tuple[int, int, int]]:
+    """The negative and the positive values, from small to large magnitudes; numbers of zeros, infinities and NaNs."""
+    dtype = np.float64 if array.dtype.itemsize == 8 else np.float32  # which hold all others
     with np.errstate(invalid="ignore"):
-        values = array.reshape(-1).astype(np.float64)
+        values = array.reshape(-1).astype(dtype)
     values.sort()  # NaN last
-    nans = int(np.count_nonzero(np.isnan(values)))
-    infinities = int(np.count_nonzero(np.isinf(values)))
-    zeros = int(np.count_nonzero(values == 0))
-    kept = values[np.isfinite(values) & (values != 0)]
-    return kept, (zeros, infinities, nans)
+    ends = (np.searchsorted(values, edge, side) for edge, side in EDGES)
+    first, zero, positive, last, nan = (int(end) for end in ends)
+    infinities = first + nan - last
+    return [values[first:zero][::-1], values[positive:last]], (positive - zero, infinities, len(values) - nan)
 
 
-def _counts(side: _Side, exponents: list[int], fmt: Format, rounded: Any) -> tuple[Integers, Integers, Integers]:
+def _squares(values: Array, ends: list[int]) -> list[float]:
+    """Sum x**2 over the first so many values, for each number."""
+    sums, total, start = {0: 0.0}, 0.0, 0
+    for end in sorted(set(ends)):
+        for part in flat_chunks(values[start:end]):
+            with np.errstate(over="ignore", under="ignore"):
+                total += float(np.sum(np.square(as_float64(part))))
+        sums[end], start = total, end
+    return [sums[end] for end in ends]
+
+
+def _counts(side: Array, exponents: list[int], fmt: Format, rounded: Any) -> tuple[Integers, Integers, Integers]:
     """How many values of one side are lost, subnormal and saturated, one a scale."""
-    lost = _boundary(side.values, exponents, lambda y: rounded(y) == 0)
-    small = _boundary(side.values, exponents, lambda y: np.abs(rounded(y)) < fmt.smallest_normal)
-    inside = _boundary(side.values, exponents, lambda y: ~_is_beyond(np.abs(y), fmt))
-    return lost, (small - lost if fmt.subnormals else 0 * lost), len(side.values) - inside
+    lost = _boundary(side, exponents, lambda y: rounded(y) == 0)
+    small = _boundary(side, exponents, lambda y: np.abs(rounded(y)) < fmt.smallest_normal)
+    inside = _boundary(side, exponents, lambda y: ~_is_beyond(np.abs(y), fmt))
+    return lost, (small - lost if fmt.subnormals else 0 * lost), len(side) - inside
 
 
-def _boundary(values: Floats, exponents: list[int], holds: Any) -> Integers:
+def _boundary(values: Array, exponents: list[int], holds: Any) -> Integers:
     """The number of values, from the first one on, for which something holds after scaling; one a scale.
 
     It holds for a beginning of the values, as rounding never changes the order: a search by halves finds its end.
@@ -295,7 +301,7 @@ def _boundary(values: Floats, exponents: list[int], holds: Any) -> Integers:
     while (open_ := low < high).any():
         middle = (low + high) // 2
         with np.errstate(under="ignore", over="ignore"):
-            scaled = np.ldexp(values[middle[open_]], scales[open_])
+            scaled = np.ldexp(values[middle[open_]].astype(np.float64), scales[open_])
         scaled = np.where(scaled == 0, np.copysign(2.0**-1074, scaled), scaled)  # a product is never 0
         yes = holds(scaled)
         low[open_] = np.where(yes, middle[open_] + 1, low[open_])
