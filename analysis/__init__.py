@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from fpsim.analysis.measures.exponent_range import exponents as exponents
     from fpsim.analysis.measures.loss_scaling import LossScalingReport as LossScalingReport
     from fpsim.analysis.measures.loss_scaling import loss_scaling as loss_scaling
-    from fpsim.analysis.measures.loss_scaling_policies import Policy as Policy
-    from fpsim.analysis.measures.loss_scaling_policies import policy as policy
+    from fpsim.analysis.measures.loss_scaling_policies import LossScalingPolicy as LossScalingPolicy
+    from fpsim.analysis.measures.loss_scaling_policies import loss_scaling_policy as loss_scaling_policy
     from fpsim.analysis.measures.rounding_error import ErrorReport as ErrorReport
     from fpsim.analysis.measures.rounding_error import error as error
     from fpsim.analysis.measures.underflow import UnderflowReport as UnderflowReport
@@ -29,7 +29,7 @@ __getattr__, __dir__, __all__ = attach(
         "measures.drift_report": ["DriftReport"],
         "measures.exponent_range": ["RangeReport", "exponents"],
         "measures.loss_scaling": ["LossScalingReport", "loss_scaling"],
-        "measures.loss_scaling_policies": ["Policy", "policy"],
+        "measures.loss_scaling_policies": ["LossScalingPolicy", "loss_scaling_policy"],
         "measures.rounding_error": ["ErrorReport", "error"],
         "measures.underflow": ["UnderflowReport", "underflow"],
         "studies.report": ["StudyReport"],

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from fpsim.analysis.measures.drift_bounds import Bounds, Chance, accumulator_bounds, matrix_unit_bounds
 from fpsim.analysis.measures.drift_report import DriftReport, DriftRow
 from fpsim.analysis.measures.drift_terms import Source, Terms, checked_operand, terms_of
+from fpsim.analysis.measures.several import listed
 from fpsim.analysis.tensors.chunks import Array, Floats
 from fpsim.casts.cast import decode, encode
 from fpsim.errors import is_integer, require_integer, shown
@@ -27,6 +28,7 @@ from fpsim.schedules.plan import plan_of
 from fpsim.schedules.schedule import FLAT, Chain, Lanes, Schedule
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, Pairwise
 
+MOST_TERMS = 1 << 27  # of one operand: 1 GiB in float64
 GROUP = 16  # trials whose products share one call of matmul, of which the diagonal counts
 SCALE_OF_ONE = {"ue8m0": 127, "ue4m3": 0x38}
 KINDS = (
@@ -113,6 +115,11 @@ def drift(
     if rows is None and right is not None and not isinstance(right, str):
         rows = len(right)
     source = Source(left, right, rows or int(trials), sizes[-1], int(seed))
+    if source.trials * source.longest > MOST_TERMS:
+        raise ValueError(
+            f"drift holds at most {MOST_TERMS} terms, trials times the longest length; got {source.trials} times "
+            f"{source.longest}. Merge reports of fewer trials, with other seeds."
+        )
     operand = _operand_format(format, hows)
     terms: dict[tuple[Any, ...], Terms] = {}
     found = []
@@ -235,9 +242,10 @@ def _checked_accumulators(accumulators: Any) -> list[How]:
     pair = isinstance(accumulators, tuple) and len(accumulators) == 2 and _is_rest_of_pair(accumulators[1])
     if pair or isinstance(accumulators, single):
         accumulators = [accumulators]
-    elif not isinstance(accumulators, Iterable):
+    found = listed(accumulators)
+    if found is None:
         raise TypeError(f"accumulators must be several of, or one: {KINDS}; got {shown(accumulators)}.")
-    hows = {how.name: how for how in map(_how, accumulators)}
+    hows = {how.name: how for how in map(_how, found)}
     if not hows:
         raise ValueError(f"accumulators must name at least one: {KINDS}; got none.")
     return list(hows.values())
@@ -252,10 +260,10 @@ def _how(x: Any) -> How:
     if isinstance(x, Accumulator):
         return How(repr(x), x, None, FLAT)
     if isinstance(x, (str, MatrixUnit)):
-        unit = find_unit(x)
+        unit = _float_unit(x)
         return How(unit.name, None, unit, FLAT)
     if isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], (str, MatrixUnit)) and _is_rest_of_pair(x[1]):
-        unit = find_unit(x[0])
+        unit = _float_unit(x[0])
         if isinstance(x[1], Schedule):
             return How(f"{unit.name}, {x[1]}", None, unit, x[1])
         require_integer("terms between promotions", x[1], 1)
@@ -269,12 +277,20 @@ def _how(x: Any) -> How:
     raise TypeError(f"an accumulator must be {KINDS}; got {shown(x)}.")
 
 
+def _float_unit(x: str | MatrixUnit) -> MatrixUnit:
+    """A unit whose elements are floats."""
+    unit = find_unit(x)
+    elements: list[Any] = [unit.a.fmt, unit.b.fmt, unit.d.fmt]
+    if not all(isinstance(fmt, Format) for fmt in elements):
+        raise ValueError(f"drift is for units that add floats, as integers are added exactly; got {unit.name}.")
+    return unit
+
+
 def _checked_lengths(lengths: Any) -> list[int]:
     """Positive integers in ascending order, each once."""
-    values = [lengths] if is_integer(lengths) else lengths
-    if isinstance(values, (str, bytes)) or not isinstance(values, (Iterable)):
+    found = [lengths] if is_integer(lengths) else listed(lengths)
+    if found is None:
         raise TypeError(f"lengths must be positive integers, the numbers of terms; got {shown(lengths)}.")
-    found = list(values)
     if not found or any(not is_integer(n) or n < 1 for n in found):
         raise ValueError(f"lengths must be positive integers, the numbers of terms; got {shown(lengths)}.")
     return sorted({int(n) for n in found})

@@ -21,6 +21,7 @@ from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAd
 
 SLACK = 1 + 2.0**-30  # the bounds themselves are computed in float64
 
+ALIGNING = (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES, Rule.SEPARATE, Rule.EVEN_ODD)
 BIASED = (Rounding.TOWARD_ZERO, Rounding.UP, Rounding.DOWN)
 
 
@@ -147,6 +148,9 @@ def matrix_unit_bounds(
         return _path_bounds([path], sums, length, chance, None)
     if unit.rule in (Rule.EXACT, Rule.FLUSHED_TREE):
         return _rounding_unit_bounds(unit, plan, terms, length, chance)
+    if unit.rule not in ALIGNING:
+        nothing = np.full_like(sums, math.nan)
+        return Bounds(nothing, nothing, f"no bound is known for units of the rule {unit.rule.name}")
     return _aligning_unit_bounds(unit, plan, terms, chance, random_signs)
 
 

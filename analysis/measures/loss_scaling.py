@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.analysis.measures.loss_scaling_policies import Policy, Seen, policy
+from fpsim.analysis.measures.loss_scaling_policies import LossScalingPolicy, Seen, loss_scaling_policy
+from fpsim.analysis.measures.several import listed
 from fpsim.analysis.tensors.chunks import Array, flat_chunks
-from fpsim.arrays import float_array, is_torch, without_gradient
+from fpsim.arrays import float_array, without_gradient
 from fpsim.casts.cast import quantize
 from fpsim.display.optional import frame
 from fpsim.display.wording import percent, plural
@@ -80,7 +81,7 @@ class LossScalingReport:
     """
 
     fmt: Format
-    policies: tuple[Policy, ...]
+    policies: tuple[LossScalingPolicy, ...]
     steps: tuple[ScalingStep, ...]
 
     @property
@@ -88,20 +89,20 @@ class LossScalingReport:
         """The name of the format."""
         return self.fmt.name
 
-    def of(self, name: str | Policy) -> tuple[ScalingStep, ...]:
+    def of(self, name: str | LossScalingPolicy) -> tuple[ScalingStep, ...]:
         """The steps of one policy.
 
         Raises:
           ValueError: the report has none of it.
         """
-        word = name.name if isinstance(name, Policy) else name
+        word = name.name if isinstance(name, LossScalingPolicy) else name
         found = tuple(step for step in self.steps if step.policy == word)
         if not found:
             names = ", ".join(each.name for each in self.policies)
             raise ValueError(f"the report has the policies {names}; got {shown(name)}. Take one of these.")
         return found
 
-    def scales(self, name: str | Policy) -> tuple[float, ...]:
+    def scales(self, name: str | LossScalingPolicy) -> tuple[float, ...]:
         """The scale of every step of a policy."""
         return tuple(step.scale for step in self.of(name))
 
@@ -154,7 +155,7 @@ class LossScalingReport:
 
 def loss_scaling(
     stream: Iterable[Any],
-    policies: Iterable[str | Policy] | str | Policy = ("none", "static", "dynamic", "ema"),
+    policies: Iterable[str | LossScalingPolicy] | str | LossScalingPolicy = ("none", "static", "dynamic", "ema"),
     *,
     fmt: FormatLike = "fp16",
 ) -> LossScalingReport:
@@ -167,9 +168,9 @@ def loss_scaling(
     Args:
       stream: yields the gradients of a step, as they are without a scale: an array of floats, or a dict, list or tuple
         of arrays. It is read once, so a generator will do.
-      policies: names or Policy objects: "none", "static" (2**15), "dynamic" (torch.amp.GradScaler), "ema", and the
-        faulty "eager", "inverted" and "norm_driven"; `policy("static").replace(name="2**7", scale=2.0**7)` of
-        `fpsim.analysis.measures.loss_scaling_policies` makes others.
+      policies: names or LossScalingPolicy objects: "none", "static" (2**15), "dynamic" (torch.amp.GradScaler), "ema",
+        and the faulty "eager", "inverted" and "norm_driven"; others are made by
+        `fp.analysis.loss_scaling_policy("static").replace(name="2**7", scale=2.0**7)`.
       fmt: the format of the scaled gradients, one with an Inf or NaN, by which overflows are seen.
 
     Returns:
@@ -195,7 +196,8 @@ def loss_scaling(
     found = find_format(fmt)
     if not found.has_infinity and not found.has_nan:
         raise ValueError(f"fmt must have an Inf or NaN, by which a policy sees overflows; got {found}. Take FP16.")
-    if isinstance(stream, (str, bytes, Mapping)) or is_torch(stream) or not isinstance(stream, Iterable):
+    alone = isinstance(stream, (str, bytes, Mapping)) or getattr(stream, "ndim", 2) < 2  # one step, not several
+    if alone or not isinstance(stream, Iterable):
         raise TypeError(f"stream must yield the gradients of each step, such as a list of arrays; got {shown(stream)}.")
     states = [each.start() for each in chosen]
     steps: list[list[ScalingStep]] = [[] for _ in chosen]
@@ -270,13 +272,14 @@ def _gradients(element: Any, number: int) -> list[Array]:
     return arrays
 
 
-def _checked_policies(policies: Any) -> list[Policy]:
+def _checked_policies(policies: Any) -> list[LossScalingPolicy]:
     """Policies, each name once."""
-    if isinstance(policies, (str, Policy)):
+    if isinstance(policies, (str, LossScalingPolicy)):
         policies = [policies]
-    if not isinstance(policies, Iterable):
-        raise TypeError(f"policies must be names or Policy objects; got {shown(policies)}.")
-    found = [policy(each) for each in policies]
+    words = listed(policies)
+    if words is None:
+        raise TypeError(f"policies must be names or LossScalingPolicy objects; got {shown(policies)}.")
+    found = [loss_scaling_policy(each) for each in words]
     if not found:
         raise ValueError("policies must name at least one, such as 'dynamic'; got none.")
     names = [each.name for each in found]
@@ -286,7 +289,7 @@ def _checked_policies(policies: Any) -> list[Policy]:
     return found
 
 
-def _total(each: Policy, steps: Sequence[ScalingStep]) -> dict[str, Any]:
+def _total(each: LossScalingPolicy, steps: Sequence[ScalingStep]) -> dict[str, Any]:
     """All steps of a policy together."""
     count, number = sum(step.count for step in steps), len(steps)
     row = (

@@ -32,11 +32,11 @@ class Seen(NamedTuple):
     largest: float  # the largest value of the format
 
 
-Rule = Callable[["Policy", State, Seen], State]
+Rule = Callable[["LossScalingPolicy", State, Seen], State]
 
 
 @dataclass(frozen=True)
-class Policy:
+class LossScalingPolicy:
     """How a loss scale changes from step to step.
 
     Attributes:
@@ -57,8 +57,8 @@ class Policy:
       TypeError, ValueError: a field that is none of these.
 
     Example:
-      >>> from fpsim.analysis.measures.loss_scaling_policies import policy
-      >>> dynamic = policy("dynamic")
+      >>> from fpsim.analysis.measures.loss_scaling_policies import loss_scaling_policy
+      >>> dynamic = loss_scaling_policy("dynamic")
       >>> dynamic.scale, dynamic.interval, dynamic.faulty
       (65536.0, 2000, '')
     """
@@ -93,14 +93,18 @@ class Policy:
         require_integer("interval", self.interval, 1)
         require_integer("margin", self.margin, 0)
 
-    def replace(self, **fields: object) -> Policy:
+    def replace(self, **fields: object) -> LossScalingPolicy:
         """The policy with other fields.
 
         Example:
-          >>> from fpsim.analysis.measures.loss_scaling_policies import policy
-          >>> policy("static").replace(scale=128.0).scale
+          >>> from fpsim.analysis.measures.loss_scaling_policies import loss_scaling_policy
+          >>> loss_scaling_policy("static").replace(scale=128.0).scale
           128.0
         """
+        names = [field.name for field in dataclasses.fields(self)]
+        wrong = next((name for name in fields if name not in names), None)
+        if wrong is not None:
+            raise unknown("a field of a policy", wrong, names)
         return dataclasses.replace(self, **fields)  # type: ignore[arg-type]
 
     def start(self) -> State:
@@ -113,12 +117,12 @@ class Policy:
         return found._replace(scale=min(max(found.scale, self.lowest), self.highest))
 
 
-def _fixed(policy: Policy, state: State, seen: Seen) -> State:
+def _fixed(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
     """The scale never changes."""
     return state
 
 
-def _grow_and_back_off(policy: Policy, state: State, seen: Seen) -> State:
+def _grow_and_back_off(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
     """Backs off after an overflow, grows after `interval` clean steps; float32, as torch's scale is."""
     if seen.overflowed:
         return state._replace(scale=float(np.float32(state.scale) * np.float32(policy.backoff)), clean=0)
@@ -130,7 +134,7 @@ def _grow_and_back_off(policy: Policy, state: State, seen: Seen) -> State:
     return state._replace(scale=grown if math.isfinite(grown) else state.scale, clean=0)
 
 
-def _average(policy: Policy, state: State, seen: Seen) -> State:
+def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
     """Follows the average of log2 of the largest gradient, `margin` powers of two below the largest value."""
     if seen.overflowed:  # how large it was is not known
         return state._replace(scale=state.scale * policy.backoff)
@@ -141,7 +145,7 @@ def _average(policy: Policy, state: State, seen: Seen) -> State:
     return State(2.0 ** math.floor(math.log2(seen.largest) - policy.margin - average), 0, average)
 
 
-def _by_norm(policy: Policy, state: State, seen: Seen) -> State:
+def _by_norm(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
     """Multiplies by decay ** (1 - norm / threshold): no average of anything, and small gradients shrink the scale."""
     if math.isnan(seen.norm):
         return state
@@ -154,27 +158,27 @@ RULES: dict[str, Rule] = {
     "fixed": _fixed, "grow_and_back_off": _grow_and_back_off, "average": _average, "by_norm": _by_norm,
 }  # fmt: skip
 
-POLICIES: dict[str, Policy] = {
+POLICIES: dict[str, LossScalingPolicy] = {
     row.name: row
     for row in (
-        Policy("none", source="gradients as they are"),
-        Policy("static", scale=2.0**15, source="Micikevicius et al., arXiv 1710.03740, section 3.2: 8 to 32K"),
-        Policy("dynamic", "grow_and_back_off", scale=2.0**16, source="torch.amp.GradScaler and its defaults"),
-        Policy(
+        LossScalingPolicy("none", source="gradients as they are"),
+        LossScalingPolicy("static", scale=2.0**15, source="Micikevicius et al., arXiv 1710.03740: 8 to 32K"),
+        LossScalingPolicy("dynamic", "grow_and_back_off", scale=2.0**16, source="torch.amp.GradScaler, by default"),
+        LossScalingPolicy(
             "ema", "average", scale=2.0**16, lowest=2.0**-126, highest=2.0**126,
             source="fpsim: an average of the largest exponents, kept below the format's own",
         ),
-        Policy(
+        LossScalingPolicy(
             "eager", "grow_and_back_off", scale=2.0**16, interval=1, lowest=1.0, highest=2.0**16, skips=False,
             faulty="grows after every step, and applies the steps that overflowed, clamped to the largest value",
             source="tutorials in circulation",
         ),
-        Policy(
+        LossScalingPolicy(
             "inverted", "grow_and_back_off", scale=2.0**16, growth=0.5, backoff=2.0, interval=1, lowest=LOWEST,
             highest=HIGHEST, faulty="grows after an overflow and shrinks while all is well",
             source="articles in circulation",
         ),
-        Policy(
+        LossScalingPolicy(
             "norm_driven", "by_norm", scale=2.0**15, lowest=LOWEST, highest=HIGHEST, skips=False,
             faulty="is called an EMA and averages nothing; small gradients shrink the scale, and gradients stay scaled",
             source="articles in circulation",
@@ -183,19 +187,19 @@ POLICIES: dict[str, Policy] = {
 }  # fmt: skip
 
 
-def policy(word: str | Policy) -> Policy:
+def loss_scaling_policy(word: str | LossScalingPolicy) -> LossScalingPolicy:
     """A policy by its name, or itself.
 
     Raises:
       ValueError: no policy has that name; the message lists them and the nearest match.
 
     Example:
-      >>> from fpsim.analysis.measures.loss_scaling_policies import policy
-      >>> policy("inverted").faulty
+      >>> from fpsim.analysis.measures.loss_scaling_policies import loss_scaling_policy
+      >>> loss_scaling_policy("inverted").faulty
       'grows after an overflow and shrinks while all is well'
     """
-    if isinstance(word, Policy):
+    if isinstance(word, LossScalingPolicy):
         return word
     if not isinstance(word, str) or word not in POLICIES:
-        raise unknown("policies", word, list(POLICIES), others="or a Policy")
+        raise unknown("policies", word, list(POLICIES), others="or a LossScalingPolicy")
     return POLICIES[word]

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.analysis.measures.several import listed
 from fpsim.analysis.tensors.chunks import Array, Floats, as_float64, flat_chunks
 from fpsim.arrays import float_array, without_gradient
 from fpsim.casts.cast import quantize
@@ -317,9 +318,9 @@ def _is_beyond(magnitude: Any, fmt: Format) -> Any:
 
 def _checked_scales(scales: Any) -> list[int]:
     """The exponents as integers."""
-    if isinstance(scales, (str, bytes)) or not isinstance(scales, Iterable):
+    found = listed(scales)
+    if found is None:
         raise TypeError(f"scales must be integers k, of the factors 2**k; got {shown(scales)}.")
-    found = list(scales)
     for k in found:
         if not is_integer(k):
             raise TypeError(f"scales must be integers k, of the factors 2**k; got {shown(k)} among them.")

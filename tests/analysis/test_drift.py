@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
-from fpsim.analysis.measures.drift_bounds import unit_roundoff
+from fpsim.analysis.measures.drift_bounds import ALIGNING, unit_roundoff
+from fpsim.matrix_units.matrix_unit import Rule
 
 Array = npt.NDArray[Any]
 drift = fp.analysis.drift
@@ -110,7 +111,7 @@ def hard_terms(trials: int, length: int) -> tuple[Array, Array]:
     return a, b
 
 
-@pytest.mark.parametrize("unit", [unit.name for unit in fp.units()])
+@pytest.mark.parametrize("unit", [unit.name for unit in fp.units() if isinstance(unit.a.fmt, fp.Format)])
 def test_the_deterministic_bound_of_a_unit_always_holds(unit: str) -> None:
     a, b = hard_terms(8, 512)
     lengths = [1, 3, 16, 65, 512]
@@ -122,7 +123,18 @@ def test_the_deterministic_bound_of_a_unit_always_holds(unit: str) -> None:
         drift(a * 2.0**-20, b * 2.0**-20, accumulators=unit, lengths=lengths),
     ):
         for row in report.rows:
-            assert row.reason.count("0, which nothing") or row.overflowed or row.max_relative <= row.deterministic_bound
+            unknown = (
+                row.overflowed or "which nothing is relative to" in row.reason or "no bound is known" in row.reason
+            )
+            assert unknown or row.max_relative <= row.deterministic_bound
+
+
+def test_every_unit_has_bounds() -> None:
+    rules = (*ALIGNING, Rule.EXACT, Rule.FLUSHED_TREE)
+    units = [unit.name for unit in fp.units() if unit.rule in rules and isinstance(unit.a.fmt, fp.Format)]
+    rows = drift("normal", "normal", accumulators=units, lengths=40, trials=2).rows
+    assert len(rows) >= 150
+    assert [row.accumulator for row in rows if math.isnan(row.deterministic_bound)] == []
 
 
 @pytest.mark.parametrize("how", ACCUMULATORS, ids=repr)
@@ -424,7 +436,9 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"lengths": []}, ValueError, "lengths must be positive integers"),
     ({"lengths": [8, 0]}, ValueError, "lengths must be positive integers"),
     ({"lengths": [2.0]}, ValueError, "lengths must be positive integers"),
+    ({"lengths": np.array(8)}, TypeError, "lengths must be positive integers"),
     ({"lengths": "12"}, TypeError, "lengths must be positive integers"),
+    ({"lengths": [1 << 40]}, ValueError, "drift holds at most 134217728 terms"),
     ({"trials": 0}, ValueError, "trials must be an integer >= 1"),
     ({"seed": -1}, ValueError, "seed must be an integer >= 0"),
     ({"confidence": 1.0}, ValueError, "confidence must be a number between 0 and 1"),

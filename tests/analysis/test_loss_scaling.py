@@ -14,7 +14,7 @@ import fpsim as fp
 from fpsim.analysis.measures.loss_scaling_policies import POLICIES, Seen
 
 Array = npt.NDArray[Any]
-loss_scaling, policy = fp.analysis.loss_scaling, fp.analysis.policy
+loss_scaling, policy = fp.analysis.loss_scaling, fp.analysis.loss_scaling_policy
 
 
 def f32(*values: float) -> Array:
@@ -214,7 +214,7 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
         "policies must be one of .*; got 'dinamic'. Did you mean 'dynamic'",
     ),
     ([np.ones(2)], {"policies": []}, ValueError, "policies must name at least one"),
-    ([np.ones(2)], {"policies": 3}, TypeError, "policies must be names or Policy objects; got 3"),
+    ([np.ones(2)], {"policies": 3}, TypeError, "policies must be names or LossScalingPolicy objects; got 3"),
     ([np.ones(2)], {"policies": ["none", "none"]}, ValueError, "got 'none' twice"),
     ([np.ones(2)], {"fmt": "e2m1"}, ValueError, "fmt must have an Inf or NaN, .*; got E2M1"),
     ([], {}, ValueError, "at least one step; got none"),
@@ -223,6 +223,7 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ([np.ones(2, int)], {}, TypeError, r"stream\[0\] must be an array of float16, .*; got int64"),
     ([{"w": np.ones(2, int)}], {}, TypeError, r"stream\[0\]\['w'\] must be an array"),
     ({"w": np.ones(2)}, {}, TypeError, "stream must yield the gradients of each step"),
+    (np.ones(2), {}, TypeError, "stream must yield the gradients of each step"),
     (3, {}, TypeError, "stream must yield the gradients of each step"),
 ]
 
@@ -251,6 +252,11 @@ def test_bad_input_gets_one_clear_sentence(
 def test_policies_refuse_fields_that_are_none(field: str, value: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=f"{field} must be"):
         policy("dynamic").replace(**{field: value})
+
+
+def test_policies_refuse_fields_that_they_do_not_have() -> None:
+    with pytest.raises(ValueError, match=r"a field of a policy must be one of .*; got 'scal'. Did you mean 'scale'"):
+        policy("static").replace(scal=2.0)
 
 
 def test_meta_tensors_are_refused() -> None:

@@ -172,6 +172,7 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
     ((np.ones(3), "fp16"), {"scales": []}, ValueError, "scales must have at least one"),
     ((np.ones(3), "fp16"), {"scales": [0.5]}, TypeError, "scales must be integers k, .*; got 0.5 among them"),
     ((np.ones(3), "fp16"), {"scales": 3}, TypeError, "scales must be integers k"),
+    ((np.ones(3), "fp16"), {"scales": np.array(3)}, TypeError, "scales must be integers k"),
     ((np.ones(3), "fp16"), {"scales": [1000]}, ValueError, "scales must lie in -900 .. 900; got 1000"),
     ((np.ones(3), "fp16"), {"rounding": "stochastic"}, ValueError, "lost for sure; got rounding='stochastic'"),
     ((np.ones(3), "fp16"), {"rounding": "nearst"}, ValueError, "rounding must be one of"),
