@@ -9,11 +9,19 @@ from fpsim.lazy import attach
 if TYPE_CHECKING:
     from fpsim.analysis.measures.comparison import Comparison as Comparison
     from fpsim.analysis.measures.comparison import compare as compare
+    from fpsim.analysis.measures.drift import drift as drift
+    from fpsim.analysis.measures.drift_report import DriftReport as DriftReport
     from fpsim.analysis.measures.error_report import ErrorReport as ErrorReport
     from fpsim.analysis.measures.exponent_range import RangeReport as RangeReport
     from fpsim.analysis.measures.exponent_range import exponents as exponents
     from fpsim.analysis.measures.exponent_range import range as range
+    from fpsim.analysis.measures.loss_scaling import LossScalingReport as LossScalingReport
+    from fpsim.analysis.measures.loss_scaling import loss_scaling as loss_scaling
+    from fpsim.analysis.measures.loss_scaling_policies import LossScalingPolicy as LossScalingPolicy
+    from fpsim.analysis.measures.loss_scaling_policies import loss_scaling_policy as loss_scaling_policy
     from fpsim.analysis.measures.rounding_error import error as error
+    from fpsim.analysis.measures.underflow import UnderflowReport as UnderflowReport
+    from fpsim.analysis.measures.underflow import underflow as underflow
     from fpsim.analysis.studies.report import StudyReport as StudyReport
     from fpsim.analysis.studies.study import study as study
     from fpsim.analysis.tensors.opening import tensor as tensor
@@ -22,10 +30,15 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "measures.exponent_range": ["RangeReport", "exponents", "range"],
         "measures.comparison": ["Comparison", "compare"],
+        "measures.drift": ["drift"],
+        "measures.drift_report": ["DriftReport"],
         "measures.error_report": ["ErrorReport"],
+        "measures.exponent_range": ["RangeReport", "exponents", "range"],
+        "measures.loss_scaling": ["LossScalingReport", "loss_scaling"],
+        "measures.loss_scaling_policies": ["LossScalingPolicy", "loss_scaling_policy"],
         "measures.rounding_error": ["error"],
+        "measures.underflow": ["UnderflowReport", "underflow"],
         "studies.report": ["StudyReport"],
         "studies.study": ["study"],
         "tensors.opening": ["tensor"],

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from benchmarks import arithmetic, casts, products, scaled, schedules
+from benchmarks import arithmetic, casts, measures, products, scaled, schedules
 from benchmarks.machine import describe
 from benchmarks.race import one_core
 from benchmarks.row import load, report, write
@@ -54,6 +54,10 @@ def main(arguments: list[str] | None = None) -> int:
                 records.append(report(row, options.size))
         print("Library schedules, beside the flat product of the same unit:")
         for row in schedules.rows():
+            if options.only in row.name:
+                records.append(report(row, options.size))
+        print("Measures:")
+        for row in measures.rows():
             if options.only in row.name:
                 records.append(report(row, options.size))
     if threads > 1:

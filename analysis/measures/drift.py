@@ -1,0 +1,310 @@
+"""How the error of a sum grows with its length, in any accumulator, beside the bounds of theory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.analysis.measures.drift_bounds import Bounds, Chance, accumulator_bounds, matrix_unit_bounds
+from fpsim.analysis.measures.drift_report import DriftReport, DriftRow
+from fpsim.analysis.measures.drift_terms import Source, Terms, checked_operand, terms_of
+from fpsim.analysis.measures.several import listed
+from fpsim.analysis.tensors.chunks import Array, Floats
+from fpsim.casts.cast import decode, encode
+from fpsim.errors import is_integer, require_integer, shown
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import FP32, FP64, Format
+from fpsim.formats.named import format as find_format
+from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.matmul import matmul
+from fpsim.products.reduce import dot
+from fpsim.products.reduce import sum as sum_of
+from fpsim.schedules.plan import plan_of
+from fpsim.schedules.schedule import FLAT, Chain, Lanes, Schedule
+from fpsim.sums.accumulators import Accumulator, Chunked, Exact, Pairwise
+
+MOST_TERMS = 1 << 27  # of one operand: 1 GiB in float64
+GROUP = 16  # trials whose products share one call of matmul, of which the diagonal counts
+SCALE_OF_ONE = {"ue8m0": 127, "ue4m3": 0x38}
+KINDS = (
+    "a unit or its name, fp.Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact, or a pair (unit, schedule) or "
+    "(unit, terms between promotions)"
+)
+
+
+class How(NamedTuple):
+    """What adds, and what it is called."""
+
+    name: str
+    accumulator: Accumulator | None
+    unit: MatrixUnit | None
+    schedule: Schedule
+
+
+def drift(
+    a: str | npt.ArrayLike = "normal",
+    b: str | npt.ArrayLike | None = None,
+    *,
+    accumulators: Iterable[Any] | Accumulator | MatrixUnit | str,
+    lengths: Sequence[int] | int,
+    trials: int = 32,
+    seed: int = 0,
+    format: FormatLike | None = None,
+    confidence: float = 0.95,
+    factor: float | None = None,
+) -> DriftReport:
+    """Measure how far sums of different lengths are from the exact ones, and how far theory lets them be.
+
+    Operands are rounded first, so that all of the error is the accumulator's: to a unit's own input formats, to
+    `format`, or else to float32, always to nearest even, and what lies beyond a format becomes its largest value. A
+    shorter sum is the beginning of the longest one of its trial, and trials are independent.
+
+    Args:
+      a, b: the terms of sum a[k] * b[k], or of sum a[k] without b: "normal" (N(0, 1)), "half_normal", "uniform"
+        (U[0, 1)), "lognormal" (of N(0, 1)), "cauchy", or an array (trials, K) of floats, one sum a row.
+      accumulators: several of, or one: a unit or its name; `fp.Sequential`, `fp.FusedMultiplyAdd`, `fp.Pairwise`,
+        `fp.Chunked`, `fp.Exact`; a pair (unit, schedule), with a schedule of `fp.schedules`; a pair (unit, n), with a
+        promotion every n terms. Limits of libraries on shapes do not apply; block scales are 1.
+      lengths: the numbers of terms, positive integers.
+      trials: sums of each length; with arrays their rows.
+      seed: the draws are a function of it, the trial, the operand and the place.
+      format: the format of operands of accumulators that are no units; float32 values by default.
+      confidence: what share of sums the probabilistic bound is to hold for, by its theory.
+      factor: the lambda of that bound, instead of the one that follows from confidence.
+
+    Returns:
+      A DriftReport: a row for each accumulator and length, whose attributes define the figures.
+
+    Raises:
+      ValueError: unknown distributions, units or words; lengths, trials or a seed that are none; arrays of another
+        shape, with too few terms, or with terms that are not finite.
+      TypeError: something else than an accumulator, or an array that does not hold floats.
+
+    Source: docs/drift.md derives the bounds and says when they hold.
+
+    Example:
+      >>> import fpsim as fp
+      >>> hows = [fp.Sequential(fp.BF16), fp.Sequential(fp.BF16, rounding="stochastic", seed=0)]
+      >>> report = fp.analysis.drift("uniform", accumulators=hows, lengths=[100, 1000, 10000], trials=8)
+      >>> for row in report.rows:
+      ...     print(row.length, f"{row.mean_relative:.3f}", row.stagnated)
+      100 0.007 0.125
+      1000 0.489 1.0
+      10000 0.949 1.0
+      100 0.013 0.125
+      1000 0.039 0.875
+      10000 0.047 1.0
+    """
+    hows = _checked_accumulators(accumulators)
+    sizes = _checked_lengths(lengths)
+    require_integer("trials", trials, 1)
+    require_integer("seed", seed, 0)
+    if isinstance(confidence, bool) or not isinstance(confidence, float) or not 0 < confidence < 1:
+        raise ValueError(f"confidence must be a number between 0 and 1, such as 0.95; got {shown(confidence)}.")
+    if factor is not None and (isinstance(factor, bool) or not isinstance(factor, (int, float)) or not factor > 0):
+        raise ValueError(f"factor must be a positive number, the lambda of the bounds, or None; got {shown(factor)}.")
+    chance = Chance(confidence, None if factor is None else float(factor))
+    left = checked_operand(a, "a", sizes[-1], None)
+    rows = None if isinstance(left, str) else len(left)
+    right = None if b is None else checked_operand(b, "b", sizes[-1], rows)
+    if rows is None and right is not None and not isinstance(right, str):
+        rows = len(right)
+    source = Source(left, right, rows or int(trials), sizes[-1], int(seed))
+    if source.trials * source.longest > MOST_TERMS:
+        raise ValueError(
+            f"drift holds at most {MOST_TERMS} terms, trials times the longest length; got {source.trials} times "
+            f"{source.longest}. Merge reports of fewer trials, with other seeds."
+        )
+    operand = _operand_format(format, hows)
+    terms: dict[tuple[Any, ...], Terms] = {}
+    found = []
+    for how in hows:
+        formats = (operand, operand) if how.unit is None else (_input(how.unit.a.fmt), _input(how.unit.b.fmt))
+        key = (*formats, how.unit is None)
+        if key not in terms:
+            terms[key] = terms_of(source, formats, plain=how.unit is None)
+        found += [_row(how, terms[key], length, source, chance) for length in sizes]
+    words = tuple(x if isinstance(x, str) else None if x is None else "an array" for x in (left, right))
+    return DriftReport(tuple(found), words[0] or "", words[1], operand.name, chance, (int(seed),))
+
+
+def _input(fmt: Format) -> Format:
+    """The format of a unit's operands; float32 for float64, so that float64 holds every product."""
+    return FP32 if fmt == FP64 else fmt
+
+
+def _row(how: How, terms: Terms, length: int, source: Source, chance: Chance) -> DriftRow:
+    """All trials of one accumulator and length."""
+    got = _sums(how, terms, length, None)
+    high, low = terms.exact_sums(length)
+    bounds = _bounds(how, terms, length, source, chance, high)
+    last, why = _last_addition(how, length)
+    unchanged = None
+    if last is not None:
+        without = _sums(how, terms, length, last)
+        unchanged = (without == got) | (np.isnan(without) & np.isnan(got))
+    with np.errstate(invalid="ignore"):
+        error = (got - high) - low
+    return DriftRow.of(how.name, length, error, np.abs(high), bounds, unchanged, why)
+
+
+def _bounds(how: How, terms: Terms, length: int, source: Source, chance: Chance, high: Floats) -> Bounds:
+    if how.accumulator is not None:
+        return accumulator_bounds(how.accumulator, terms, length, chance, high)
+    assert how.unit is not None
+    return matrix_unit_bounds(how.unit, how.schedule, terms, length, chance, source.has_random_signs)
+
+
+def _sums(how: How, terms: Terms, length: int, zeroed: Array | None) -> Floats:
+    """The sums of every trial as float64; zeroed: terms to replace by 0."""
+    a = terms.a[:, :length]
+    if zeroed is not None:
+        a = a.copy()
+        a[:, zeroed] = 0
+    b = None if terms.b is None else terms.b[:, :length]
+    if how.accumulator is None:
+        assert b is not None
+        return _unit_sums(how, a, b)
+    fmt = how.accumulator.result_format
+    if b is None:
+        sums = sum_of(np.ascontiguousarray(a), accumulate=how.accumulator, axis=-1)
+    else:
+        sums = dot(np.ascontiguousarray(a), np.ascontiguousarray(b), accumulate=how.accumulator)
+    if sums.dtype.kind in "u":
+        sums = decode(sums, fmt, np.float64)
+    return np.asarray(sums, np.float64)
+
+
+def _unit_sums(how: How, a: Array, b: Array) -> Floats:
+    """The sums by a unit: diagonals of small products of matrices."""
+    unit = how.unit
+    assert unit is not None
+    missing = -a.shape[1] % unit.block if unit.block else 0  # zeros fill the last block that shares a scale
+    if missing:
+        a, b = (np.pad(x, ((0, 0), (0, missing))) for x in (a, b))
+    left, right = (_as_codes(x, element.carrier) for x, element in ((a, unit.a), (b, unit.b)))
+    result = np.empty(len(a))
+    for first in range(0, len(a), GROUP):
+        x, y = left[first : first + GROUP], np.ascontiguousarray(right[first : first + GROUP].T)
+        scales: dict[str, Any] = {}
+        if unit.scale:
+            one = np.full((len(x), x.shape[1] // unit.block), SCALE_OF_ONE[unit.scale], np.uint8)
+            scales = {"scale_a": one, "scale_b": one.T.copy()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # remarks on shapes, which are those of trials here
+            schedule = None if how.schedule is FLAT else how.schedule
+            product = matmul(x, y, accumulate=unit, schedule=schedule, strict=False, **scales)
+        result[first : first + GROUP] = np.diagonal(product).astype(np.float64)
+    return result
+
+
+def _as_codes(x: Array, fmt: Format) -> Array:
+    return x.astype(np.float64) if fmt == FP64 else encode(x, fmt)
+
+
+def _last_addition(how: How, length: int) -> tuple[Array | None, str]:
+    """Which terms the last addition of a sum brings in, or why there is no such addition."""
+    start = length - 1  # Sequential, FusedMultiplyAdd
+    if isinstance(how.accumulator, Exact):
+        return None, "Exact adds all terms at once"
+    if isinstance(how.accumulator, Pairwise):
+        start = 1 << (length - 1).bit_length() >> 1 if length > 1 else 0
+    elif isinstance(how.accumulator, Chunked):
+        start = (length - 1) // how.accumulator.chunk * how.accumulator.chunk
+    if how.unit is None:
+        return np.arange(start, length), ""
+    if isinstance(how.schedule.sums, Lanes):
+        return None, f"the lanes of {how.schedule} are merged in a tree"
+    plan = plan_of(how.schedule, how.unit, length)
+    if len(plan.slices) > 1 and how.schedule.slicing.merge == "from_both_ends":
+        return None, f"the slices of {how.schedule} are merged from both ends"
+    last = plan.slices[-1]
+    where = np.concatenate([np.arange(run.start, run.stop) for run in last.runs])
+    if len(plan.slices) == 1:
+        block = last.blocks[-1]
+        step = block if plan.promoted else [spans for spans in last.steps(plan.step) if spans][-1][-1]
+        where = where[step.start : step.stop]
+    return where, ""
+
+
+def _checked_accumulators(accumulators: Any) -> list[How]:
+    """What adds, each once.
+
+    Raises:
+      ValueError, TypeError: none, or something else.
+    """
+    single = (str, Accumulator, MatrixUnit)
+    pair = isinstance(accumulators, tuple) and len(accumulators) == 2 and _is_rest_of_pair(accumulators[1])
+    if pair or isinstance(accumulators, single):
+        accumulators = [accumulators]
+    found = listed(accumulators)
+    if found is None:
+        raise TypeError(f"accumulators must be several of, or one: {KINDS}; got {shown(accumulators)}.")
+    hows = {how.name: how for how in map(_how, found)}
+    if not hows:
+        raise ValueError(f"accumulators must name at least one: {KINDS}; got none.")
+    return list(hows.values())
+
+
+def _is_rest_of_pair(x: object) -> bool:
+    return isinstance(x, Schedule) or is_integer(x)
+
+
+def _how(x: Any) -> How:
+    """One accumulator."""
+    if isinstance(x, Accumulator):
+        return How(repr(x), x, None, FLAT)
+    if isinstance(x, (str, MatrixUnit)):
+        unit = _float_unit(x)
+        return How(unit.name, None, unit, FLAT)
+    if isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], (str, MatrixUnit)) and _is_rest_of_pair(x[1]):
+        unit = _float_unit(x[0])
+        if isinstance(x[1], Schedule):
+            return How(f"{unit.name}, {x[1]}", None, unit, x[1])
+        require_integer("terms between promotions", x[1], 1)
+        if x[1] % unit.terms:
+            raise ValueError(
+                f"terms between promotions must be a multiple of the {unit.terms} that {unit.name} adds in a step; "
+                f"got {x[1]}."
+            )
+        name = f"{unit.name}, promote={int(x[1])}"
+        return How(name, None, unit, Schedule(f"promote={int(x[1])}", sums=Chain(int(x[1]))))
+    raise TypeError(f"an accumulator must be {KINDS}; got {shown(x)}.")
+
+
+def _float_unit(x: str | MatrixUnit) -> MatrixUnit:
+    """A unit whose elements are floats."""
+    unit = find_unit(x)
+    elements: list[Any] = [unit.a.fmt, unit.b.fmt, unit.d.fmt]
+    if not all(isinstance(fmt, Format) for fmt in elements):
+        raise ValueError(f"drift is for units that add floats, as integers are added exactly; got {unit.name}.")
+    return unit
+
+
+def _checked_lengths(lengths: Any) -> list[int]:
+    """Positive integers in ascending order, each once."""
+    found = [lengths] if is_integer(lengths) else listed(lengths)
+    if found is None:
+        raise TypeError(f"lengths must be positive integers, the numbers of terms; got {shown(lengths)}.")
+    if not found or any(not is_integer(n) or n < 1 for n in found):
+        raise ValueError(f"lengths must be positive integers, the numbers of terms; got {shown(lengths)}.")
+    return sorted({int(n) for n in found})
+
+
+def _operand_format(fmt: FormatLike | None, hows: list[How]) -> Format:
+    """The format of operands of accumulators that are no units."""
+    if fmt is None:
+        return FP32
+    found = find_format(fmt)
+    if not FP32.holds(found):
+        raise ValueError(f"format must be one whose values float32 holds; got {found}.")
+    if all(how.unit is not None for how in hows):
+        raise ValueError(
+            f"format is for accumulators that are no units, which know their own; got {found}. Leave it out."
+        )
+    return found

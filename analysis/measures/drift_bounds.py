@@ -1,0 +1,284 @@
+"""How far a sum can be from the exact one: bounds that always hold, and bounds that hold with a stated probability.
+
+Every bound is absolute, one number a trial. docs/drift.md derives them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.analysis.measures.drift_terms import Terms
+from fpsim.analysis.tensors.chunks import Floats
+from fpsim.formats.named import FP32, Format
+from fpsim.formats.rounding import Rounding
+from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
+from fpsim.schedules.plan import Plan, Slice, Span, plan_of
+from fpsim.schedules.schedule import Lanes, Schedule
+from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
+
+SLACK = 1 + 2.0**-30  # the bounds themselves are computed in float64
+
+ALIGNING = (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES, Rule.SEPARATE, Rule.EVEN_ODD)
+BIASED = (Rounding.TOWARD_ZERO, Rounding.UP, Rounding.DOWN)
+
+
+class Bounds(NamedTuple):
+    """Bounds of |error|, one a trial; NaN where there is none, with the reason."""
+
+    deterministic: Floats
+    probabilistic: Floats
+    reason: str = ""
+
+
+class Roundings(NamedTuple):
+    """Roundings on the longest path of a term, of one kind."""
+
+    number: int
+    unit: float  # largest relative error of one
+    absolute: float  # largest absolute error of one in the subnormal range
+    total: int  # in the whole sum
+
+
+def unit_roundoff(fmt: Format, rounding: Rounding) -> float:
+    """Largest relative error of one rounding in the normal range: half an ulp for nearest, one for the others."""
+    return 2.0 ** (-fmt.precision if rounding.is_nearest else 1 - fmt.precision)
+
+
+def smallest_step(fmt: Format, rounding: Rounding, subnormals: str) -> float:
+    """Largest absolute error of one rounding below the smallest normal value."""
+    if subnormals == "flush" or not fmt.subnormals:
+        return fmt.smallest_normal
+    return fmt.smallest_subnormal * (0.5 if rounding.is_nearest else 1.0)
+
+
+class Chance(NamedTuple):
+    """How often a probabilistic bound is to hold: its chance, or its lambda itself."""
+
+    confidence: float
+    factor: float | None = None
+
+    def factor_of(self, events: int, unit: float = 0.0) -> float:
+        """The lambda for which 2 events exp(-lambda^2 (1 - unit)^2 / 2) is 1 - confidence."""
+        if self.factor is not None:
+            return self.factor
+        return math.sqrt(2 * math.log(2 * events / (1 - self.confidence))) / (1 - unit)
+
+
+def accumulator_bounds(how: Accumulator, terms: Terms, length: int, chance: Chance, high: Floats) -> Bounds:
+    """The bounds of an accumulator for the first `length` terms; high: their exact sums."""
+    sums = terms.magnitude_sums(length)
+    if isinstance(how, Exact):  # one rounding of the exact sum
+        bound = unit_roundoff(how.fmt, how.rounding) * np.abs(high)
+        bound += smallest_step(how.fmt, how.rounding, how.subnormals)
+        bounds = Bounds(bound * SLACK, bound * SLACK)
+    else:
+        bits = how.random_bits if how.rounding is Rounding.STOCHASTIC else None
+        paths = _paths(how, length, terms.b is not None)
+        bounds = _path_bounds(paths, sums, length, chance, bits)
+        if how.rounding in BIASED:
+            word = how.rounding.name.lower()
+            reason = f"rounding {word} errs to one side, so that its errors have no mean of 0"
+            bounds = Bounds(bounds.deterministic, np.full_like(sums, math.nan), reason)
+    return _without_saturation(how, bounds, sums)
+
+
+def _paths(how: Accumulator, length: int, products: bool) -> list[Roundings]:
+    """The roundings on the longest path, by format."""
+
+    def kind(fmt: Format, count: int, total: int) -> Roundings:
+        step = smallest_step(fmt, how.rounding, how.subnormals)
+        return Roundings(count, unit_roundoff(fmt, how.rounding), step, total)
+
+    if isinstance(how, Pairwise):
+        return [kind(how.fmt, 1 + math.ceil(math.log2(length)), 2 * length)]
+    rounded = int(products and not isinstance(how, FusedMultiplyAdd))  # products, in addition to sums
+    if isinstance(how, Chunked):
+        runs = -(-length // how.chunk)
+        inner = kind(how.fmt, min(how.chunk, length) + rounded, (1 + rounded) * length)
+        return [inner, kind(how.outer, runs, runs)]
+    return [kind(how.fmt, length + rounded, (1 + rounded) * length)]
+
+
+def _path_bounds(paths: list[Roundings], sums: Floats, events: int, chance: Chance, bits: int | None) -> Bounds:
+    """Higham and Mary's bounds for roundings on a path; `bits`: random bits of stochastic rounding."""
+    growth = sum(path.number * math.log1p(path.unit) for path in paths)
+    widest = max(path.unit for path in paths)
+    if widest >= 1:
+        nothing = np.full_like(sums, math.nan)
+        return Bounds(nothing, nothing, "a format with one bit of precision has no relative bound")
+    factor = chance.factor_of(events, widest)
+    spread = factor * math.sqrt(sum(path.number * path.unit**2 for path in paths))
+    drift = sum(path.number * path.unit**2 / (1 - path.unit) for path in paths)
+    if bits is not None:  # so many random bits shift the probability of rounding away by up to 2^-bits
+        drift += sum(path.number * path.unit for path in paths) * 2.0**-bits
+    with np.errstate(over="ignore"):
+        absolute = sum(path.total * path.absolute for path in paths)  # each of them grows with later roundings
+        deterministic = (np.expm1(growth) * sums + np.exp(growth) * absolute) * SLACK
+        probabilistic = (np.expm1(spread + drift) * sums + np.exp(spread + drift) * absolute) * SLACK
+    return Bounds(deterministic, np.minimum(deterministic, probabilistic))
+
+
+def _without_saturation(how: Accumulator, bounds: Bounds, sums: Floats) -> Bounds:
+    """The bounds, but none for sums that may have stopped at the largest value without a trace."""
+    formats = (how.fmt, how.outer) if isinstance(how, Chunked) else (how.fmt,)
+    shows = how.overflow == "nonfinite" and not any(map(how.rounding.inward, (False, True)))
+    if all(shows and (fmt.has_infinity or fmt.has_nan) for fmt in formats):
+        return bounds  # a sum that overflowed is Inf or NaN
+    beyond = sums + bounds.deterministic > min(fmt.max for fmt in formats)
+    if not beyond.any():
+        return bounds
+    nothing = np.full_like(sums, math.nan)
+    return Bounds(nothing, nothing, "a sum may reach the largest value and stay there")
+
+
+def matrix_unit_bounds(
+    unit: MatrixUnit, schedule: Schedule, terms: Terms, length: int, chance: Chance, random_signs: bool
+) -> Bounds:  # fmt: skip
+    """The bounds of a unit, chained as a schedule says, for the first `length` terms."""
+    plan = plan_of(schedule, unit, length)
+    sums = terms.magnitude_sums(length)
+    if plan.lost.terms:
+        nothing = np.full_like(sums, math.nan)
+        return Bounds(nothing, nothing, f"{schedule} leaves out the last {plan.lost.terms} terms")
+    if isinstance(schedule.sums, Lanes):  # fused multiply-adds in float32; in any order at most one rounding a term
+        path = Roundings(length, 2.0**-24, FP32.smallest_subnormal, length)
+        return _path_bounds([path], sums, length, chance, None)
+    if unit.rule in (Rule.EXACT, Rule.FLUSHED_TREE):
+        return _rounding_unit_bounds(unit, plan, terms, length, chance)
+    if unit.rule not in ALIGNING:
+        nothing = np.full_like(sums, math.nan)
+        return Bounds(nothing, nothing, f"no bound is known for units of the rule {unit.rule.name}")
+    return _aligning_unit_bounds(unit, plan, terms, chance, random_signs)
+
+
+def _rounding_unit_bounds(unit: MatrixUnit, plan: Plan, terms: Terms, length: int, chance: Chance) -> Bounds:
+    """Units whose every rounding is one to nearest even: as of an accumulator with a shorter path."""
+    tree = unit.rule is Rule.FLUSHED_TREE
+    steps = max(sum(len(block) for block in part.steps(plan.step)) for part in plan.slices)
+    joins = max(len(part.blocks) for part in plan.slices) + len(plan.slices)
+    count = steps + joins + (1 + math.ceil(math.log2(unit.terms)) if tree else 0)
+    step = FP32.smallest_normal if tree else unit.d.fmt.smallest_subnormal
+    sums = terms.magnitude_sums(length)
+    path = Roundings(count, 2.0**-unit.d.fmt.precision, step, 3 * length)
+    bounds = _path_bounds([path], sums, length, chance, None)
+    if not tree:
+        return bounds
+    assert terms.b is not None
+    small = (np.abs(terms.a) < unit.a.fmt.smallest_normal) | (np.abs(terms.b) < unit.b.fmt.smallest_normal)
+    lost = np.where(small, terms.magnitudes, 0)[:, :length].sum(axis=1)  # subnormal operands count as 0
+    return Bounds(bounds.deterministic + lost, bounds.probabilistic + lost)
+
+
+class Cuts(NamedTuple):
+    """What a step of a unit that aligns its terms can lose."""
+
+    products: int  # cuts of products, toward zero
+    others: float  # cuts of sums and of the accumulator, in the same grid
+    fraction_bits: int  # the grid is 2^-fraction_bits of the largest aligned exponent
+    result: float  # largest relative error of the result's rounding
+    absolute: float  # largest absolute error of it
+    inner: float = 0.0  # roundings of sums inside the step, relative to its sum of magnitudes
+    apart: bool = False  # whether the accumulator joins after the alignment
+
+
+class Part(NamedTuple):
+    """A partial sum, one a trial, and how far it can be off."""
+
+    value: Floats  # exact
+    everything: Floats  # the largest error
+    linear: Floats  # the largest error but for the cuts of products
+    random: Floats  # the sum of squares of the largest cuts of products
+
+
+def cuts_of(unit: MatrixUnit) -> Cuts:
+    """The cuts of one step by a unit's rule (docs/matrix-units.md)."""
+    fmt = unit.d.fmt
+    bits, absolute = (min(unit.result_bits, 23), 2.0**-126 * 2.0 ** -min(unit.result_bits, 23))
+    result = 2.0**-bits
+    if unit.d.name == "f16":
+        result, absolute = 2.0**-fmt.precision, fmt.smallest_subnormal / 2
+    if unit.rule is Rule.TWO_PASSES:
+        last = result if unit.d.name == "f16" else 2.0**-24
+        return Cuts(unit.terms, 1, unit.fraction_bits, last, 3 * absolute, inner=2 * result, apart=True)
+    if unit.rule is Rule.GROUPED:
+        return Cuts(unit.terms // 16, 1, unit.fraction_bits, result, absolute)
+    if unit.rule in (Rule.SEPARATE, Rule.EVEN_ODD):
+        sums = 1 if unit.rule is Rule.SEPARATE else 3
+        return Cuts(unit.terms, sums + 2.0**-8, unit.fraction_bits, 2.0**-24 + 2.0**-31, 2.0**-149)
+    return Cuts(unit.terms, 1, unit.fraction_bits, result, absolute)
+
+
+def _aligning_unit_bounds(
+    unit: MatrixUnit, plan: Plan, terms: Terms, chance: Chance, random_signs: bool
+) -> Bounds:  # fmt: skip
+    """Units that align terms and cut them: a running bound over the steps, from the exact partial sums."""
+    exponents = _product_exponents(unit, terms)
+    parts = [_slice_part(unit, plan, part, terms.products, exponents) for part in plan.slices]
+    total = _joined(parts) if len(parts) > 1 else parts[0]
+    if not random_signs:
+        reason = "cuts toward zero are biased, unless the signs of the products are known to be random"
+        return Bounds(total.everything * SLACK, np.full_like(total.value, math.nan), reason)
+    random = total.linear + chance.factor_of(1) * np.sqrt(total.random)
+    return Bounds(total.everything * SLACK, np.minimum(total.everything, random) * SLACK)
+
+
+def _product_exponents(unit: MatrixUnit, terms: Terms) -> Floats:
+    """2^e of every product as a unit aligns it, 0 for zeros: exponents of operands, subnormals not normalised."""
+    assert terms.b is not None
+    grouped = unit.rule is Rule.GROUPED
+    formats = tuple(unit.operand_format(element) for element in (unit.a, unit.b))
+    if (grouped, *formats) not in terms.aligned:
+        result = np.ones_like(terms.products)
+        if not grouped:  # those are aligned by their scales alone, which are 1
+            for x, fmt in zip((terms.a, terms.b), formats, strict=True):
+                result *= np.ldexp(1.0, np.maximum(np.frexp(x)[1] - 1, fmt.min_exponent))
+        terms.aligned[(grouped, *formats)] = np.where(terms.products != 0, result, 0.0)
+    return terms.aligned[(grouped, *formats)]
+
+
+def _slice_part(unit: MatrixUnit, plan: Plan, part: Slice, products: Floats, exponents: Floats) -> Part:
+    """One slice: its blocks, joined in float32 where they are promoted."""
+    runs = [slice(run.start, run.stop) for run in part.runs]
+    where = runs[0] if len(runs) == 1 else np.concatenate([np.arange(run.start, run.stop) for run in runs])
+    p, e = products[:, where], exponents[:, where]
+    blocks = [_block_part(unit, spans, p, e) for spans in part.steps(plan.step) if spans]
+    if not blocks:  # a slice without terms
+        return Part(*(np.zeros(len(products)) for _ in Part._fields))
+    return _joined(blocks) if plan.promoted else blocks[0]
+
+
+def _block_part(unit: MatrixUnit, spans: tuple[Span, ...], products: Floats, exponents: Floats) -> Part:
+    """One chain of steps from 0."""
+    cuts = cuts_of(unit)
+    first, last = spans[0].start, spans[-1].stop
+    starts = [span.start - first for span in spans]
+    inside = products[:, first:last]
+    magnitude = np.add.reduceat(np.abs(inside), starts, axis=1)  # (trials, steps), as all that follow
+    after = np.cumsum(np.add.reduceat(inside, starts, axis=1), axis=1)  # the sum behind each step
+    before = np.concatenate([np.zeros((len(after), 1)), after[:, :-1]], axis=1)
+    largest = np.maximum(np.maximum.reduceat(exponents[:, first:last], starts, axis=1), 2.0**unit.floor_exponent)
+    grid = np.maximum(largest, magnitude if cuts.apart else np.abs(before)) * 2.0**-cuts.fraction_bits
+    rounded = (1 + cuts.result) * (1 + cuts.inner)
+    others = rounded * (cuts.others * grid + cuts.inner * magnitude) + cuts.result * np.abs(after) + cuts.absolute
+    of_products = rounded * grid
+    # an error of the accumulator returns with its rounding, and with the wider grid that it may cause
+    ratio = (1 + cuts.result) * (1 + (cuts.products + cuts.others) * 2.0**-cuts.fraction_bits)
+    with np.errstate(over="ignore"):
+        weights = np.exp(math.log(ratio) * np.arange(len(spans) - 1, -1, -1.0))
+        linear = (others * weights).sum(axis=1)
+        everything = linear + cuts.products * (of_products * weights).sum(axis=1)
+        random = cuts.products * ((of_products * weights) ** 2).sum(axis=1)
+    return Part(after[:, -1], everything, linear, random)
+
+
+def _joined(parts: list[Part]) -> Part:
+    """Partial sums one after the other in any order, each addition rounded to nearest in float32."""
+    value, everything, linear, random = (np.sum(each, axis=0) for each in zip(*parts, strict=True))
+    count = len(parts)
+    growth = math.exp(count * math.log1p(2.0**-24))
+    added = (growth - 1) * (np.sum([np.abs(part.value) for part in parts], axis=0) + everything)
+    added += count * FP32.smallest_subnormal
+    return Part(value, everything + added, linear + added, random)

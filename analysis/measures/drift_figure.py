@@ -1,0 +1,128 @@
+"""The error of sums against their length, with the bounds of theory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from fpsim.display.figure import COLORS, GRID, INK, OTHER_COLORS, QUIET, axes_of, figure_style
+from fpsim.display.wording import power, short
+
+SHADES = (*COLORS.values(), *OTHER_COLORS)
+MOST_BOUNDS = 3  # accumulators up to which their bounds are drawn; more would hide the errors
+
+
+class Row(Protocol):
+    """What is drawn of a row."""
+
+    length: int
+    norm_relative: float
+    norm_deterministic: float
+    norm_probabilistic: float
+
+
+class Regime(Protocol):
+    """What is drawn of a regime."""
+
+    onset: int | None
+
+
+class Drift(Protocol):
+    """What a figure shows: a `DriftReport`."""
+
+    @property
+    def accumulators(self) -> tuple[str, ...]: ...
+
+    @property
+    def lengths(self) -> tuple[int, ...]: ...
+
+    @property
+    def regimes(self) -> Sequence[Any]: ...
+
+    def of(self, accumulator: Any) -> Sequence[Any]: ...
+
+
+def drift_axes(report: Drift, ax: Any = None) -> Any:
+    """Draw one curve for each accumulator, of few with its bounds; a ring marks where it stagnates."""
+    names = report.accumulators
+    with figure_style():
+        ax = axes_of(ax, 3.2)
+        ends = []
+        for i, (name, regime) in enumerate(zip(names, report.regimes, strict=True)):
+            tint, rows = SHADES[i % len(SHADES)], report.of(name)
+            points = [(row.length, row.norm_relative) for row in rows if row.norm_relative > 0]
+            ax.plot(*_columns(points), color=tint, linewidth=1.6, marker="o", markersize=2.5, zorder=3)
+            for row in rows:
+                if row.length == regime.onset and row.norm_relative > 0:
+                    ax.plot(row.length, row.norm_relative, "o", mfc="white", mec=tint, mew=1.4, ms=6.5, zorder=4)
+            if points:
+                ends.append((points[-1][1], name, tint))
+            if len(names) <= MOST_BOUNDS:
+                _draw_bounds(ax, rows, tint)
+        _scale(ax, report)
+        _label(ax, ends, report.lengths[-1])
+        ax.set_xlabel("terms")
+        ax.set_ylabel("relative error of the sums")
+        _legend(ax, any(regime.onset for regime in report.regimes), len(names) <= MOST_BOUNDS)
+        return ax
+
+
+def _draw_bounds(ax: Any, rows: Sequence[Any], tint: str) -> None:
+    for name, style in (("norm_deterministic", (0, (5, 2))), ("norm_probabilistic", (0, (1, 1.5)))):
+        points = [(row.length, getattr(row, name)) for row in rows if 0 < getattr(row, name) < math.inf]
+        ax.plot(*_columns(points), color=tint, linewidth=0.9, linestyle=style, alpha=0.8, zorder=2)
+
+
+def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _scale(ax: Any, report: Drift) -> None:
+    """Logarithmic axes: powers of two below, and no more of the bounds than says that they are above 1."""
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    heights = [y for line in ax.get_lines() for y in line.get_ydata()]
+    if heights:
+        ax.set_ylim(min(heights) / 2, min(2 * max(heights), 10.0))
+    low, high = (math.log2(report.lengths[i]) for i in (0, -1))
+    every = max(1, math.ceil((high - low) / 7))
+    ticks = range(math.ceil(low), math.floor(high) + 1, every)
+    if len(ticks) >= 2:
+        ax.set_xticks([2.0**i for i in ticks], [power(i) for i in ticks])
+    ax.minorticks_off()
+    ax.grid(color=GRID, linewidth=0.5)
+    ax.set_axisbelow(True)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+
+
+def _label(ax: Any, ends: list[tuple[float, str, str]], last: int) -> None:
+    """Write names beside the ends of curves, moved apart where they would overlap."""
+    if not ends:
+        return
+    bottom, top = (math.log(y) for y in ax.get_ylim())
+    gap = 0.055 * (top - bottom)
+    heights: list[float] = []
+    for value, _, _ in sorted(ends):
+        heights.append(max(math.log(value), heights[-1] + gap if heights else -math.inf))
+    over = max(0.0, heights[-1] - top)
+    for (value, name, tint), height in zip(sorted(ends), heights, strict=True):
+        ax.annotate(
+            short(name, 52), (last, value), xytext=(1.03, (height - over - bottom) / (top - bottom)),
+            textcoords="axes fraction", va="center", fontsize=6.5, color=tint, annotation_clip=False,
+        )  # fmt: skip
+
+
+def _legend(ax: Any, stagnates: bool, bounds: bool) -> None:
+    """Say what the lines are, above the axes."""
+    if bounds:
+        for label, style in (("bound, always", (0, (5, 2))), ("bound, probable", (0, (1, 1.5)))):
+            ax.plot([], [], color=QUIET, linewidth=0.9, linestyle=style, label=label)
+    if stagnates:
+        ax.plot([], [], "o", color=INK, mfc="white", mew=1.4, ms=6, label="stagnates")
+    if bounds or stagnates:
+        ax.legend(
+            loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, frameon=False, fontsize=6.5, borderaxespad=0.2,
+            handlelength=2.2, columnspacing=1.2,
+        )  # fmt: skip

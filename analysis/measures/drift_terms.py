@@ -1,0 +1,146 @@
+"""The terms of sums whose error is measured: drawn or given, rounded to an operand format; and their exact sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.analysis.tensors.chunks import Array, Floats
+from fpsim.arrays import float_array, without_gradient
+from fpsim.casts.cast import quantize
+from fpsim.errors import shown, unknown
+from fpsim.formats.named import Format
+
+Draw = Callable[[np.random.Generator, int], Array]
+
+# Word -> how one trial is drawn. Each draws term after term, so that a longer trial begins with the shorter one.
+DISTRIBUTIONS: dict[str, Draw] = {
+    "normal": lambda rng, k: rng.standard_normal(k, np.float32),  # N(0, 1)
+    "half_normal": lambda rng, k: np.abs(rng.standard_normal(k, np.float32)),
+    "uniform": lambda rng, k: rng.random(k, np.float32),  # U[0, 1)
+    "lognormal": lambda rng, k: np.exp(rng.standard_normal(k)),
+    "cauchy": lambda rng, k: rng.standard_cauchy(k),
+}
+SYMMETRIC = ("normal", "cauchy")  # signs are fair coins, independent of the magnitudes
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the terms come from: names of distributions or arrays, and what they are drawn with.
+
+    Attributes:
+      a, b: a name, or float64 values (trials, K); b None for a plain sum.
+      trials: rows.
+      longest: terms that every row has.
+      seed: what the draws are a function of, with the trial and the operand.
+    """
+
+    a: str | Floats
+    b: str | Floats | None
+    trials: int
+    longest: int
+    seed: int
+
+    @property
+    def has_random_signs(self) -> bool:
+        """Whether the signs of the products are known to be independent fair coins."""
+        return any(isinstance(x, str) and x in SYMMETRIC for x in (self.a, self.b))
+
+    def values(self, which: int) -> Floats:
+        """The values of a (0) or b (1) before they are rounded to an operand format."""
+        x = (self.a, self.b)[which]
+        if x is None:
+            return np.ones((self.trials, self.longest))
+        if not isinstance(x, str):
+            return x[:, : self.longest]
+        rows = [
+            DISTRIBUTIONS[x](np.random.default_rng([self.seed, trial, which]), self.longest)
+            for trial in range(self.trials)
+        ]
+        return np.stack(rows).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Operands in their formats, and what is known exactly of their products."""
+
+    a: Array  # (trials, K) float32
+    b: Array | None  # likewise; None for a plain sum
+    products: Floats  # (trials, K), exact: operands have at most 24 bits
+    sums: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False)  # exact ones, by length
+    aligned: dict[Any, Floats] = field(default_factory=dict, repr=False)  # exponents of products, by what aligns them
+
+    @cached_property
+    def magnitudes(self) -> Floats:
+        """|products|."""
+        return np.abs(self.products)
+
+    @cached_property
+    def _rows(self) -> list[list[float]]:
+        return [row.tolist() for row in self.products]  # as Python floats once, not once a length
+
+    def exact_sums(self, length: int) -> tuple[Floats, Floats]:
+        """The exact sums of the first `length` terms as pairs: the nearest float64, and what it lacks."""
+        if length not in self.sums:
+            high = [math.fsum(row[:length]) for row in self._rows]
+            low = [math.fsum([*row[:length], -h]) for row, h in zip(self._rows, high, strict=True)]
+            self.sums[length] = np.array(high), np.array(low)
+        return self.sums[length]
+
+    def magnitude_sums(self, length: int) -> Floats:
+        """Sum |a b| over the first `length` terms, rounded in the last places of float64."""
+        total: Floats = self.magnitudes[:, :length].sum(axis=1)
+        return total
+
+
+def terms_of(source: Source, formats: tuple[Format, Format], *, plain: bool) -> Terms:
+    """The terms with operands rounded once to formats, to nearest even; what lies beyond a format saturates.
+
+    plain: a sum of a alone is one without factors, rather than one with factors of 1.
+    """
+    a = _rounded(source.values(0), formats[0])
+    if plain and source.b is None:
+        return Terms(a, None, a.astype(np.float64))
+    b = _rounded(source.values(1), formats[1])
+    return Terms(a, b, a.astype(np.float64) * b)
+
+
+def _rounded(values: Floats, fmt: Format) -> Array:
+    """The values of a format nearest to others, as float32."""
+    rounded: Array = quantize(values, fmt, overflow="saturate").astype(np.float32)
+    return rounded
+
+
+def checked_operand(x: Any, name: str, longest: int, trials: int | None) -> str | Floats:
+    """A distribution's name, or an array (trials, K) of at least `longest` finite terms as float64.
+
+    Raises:
+      TypeError: no name and no array of floats.
+      ValueError: an unknown name, another shape, too few terms, or terms that are not finite.
+    """
+    if isinstance(x, str):
+        if x not in DISTRIBUTIONS:
+            raise unknown(name, x, list(DISTRIBUTIONS), others="or an array (trials, K)")
+        return x
+    array, _ = float_array(without_gradient(x), name)
+    if array.ndim != 2 or not array.shape[0]:
+        raise ValueError(
+            f"{name} must be an array (trials, K), one sum a row; got shape {array.shape}. Pass {name}[None] for one."
+        )
+    if array.shape[1] < longest:
+        raise ValueError(
+            f"{name} must have as many terms as the longest length, {longest}; got {array.shape[1]}. Shorten lengths."
+        )
+    if trials is not None and array.shape[0] != trials:
+        raise ValueError(f"a and b must have the same number of trials; got {trials} and {array.shape[0]}.")
+    values: npt.NDArray[np.float64] = array[:, :longest].astype(np.float64)
+    wrong = int(np.count_nonzero(~np.isfinite(values)))
+    if wrong:
+        raise ValueError(f"{name} must have finite terms, whose sum is known; got {wrong} NaN or Inf: {shown(x)}.")
+    return values

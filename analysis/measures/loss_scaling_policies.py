@@ -1,0 +1,205 @@
+"""How training keeps small gradients in a format's range: policies of loss scaling as data, faulty ones by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.errors import require_integer, require_kind, shown, unknown
+
+LOWEST, HIGHEST = 2.0**-24, 2.0**24  # where policies stop that have no bound of their own and run away
+
+
+class State(NamedTuple):
+    """What a policy remembers from step to step."""
+
+    scale: float  # of the step that comes
+    clean: int = 0  # steps without an overflow since the last change
+    average: float = math.nan  # of log2 of the largest gradient
+
+
+class Seen(NamedTuple):
+    """What a policy sees of a step: of the gradients in the format, still scaled."""
+
+    overflowed: bool  # an Inf or NaN among them
+    amax: float  # largest magnitude; NaN without any, Inf where they overflowed
+    norm: float  # of all together; Inf or NaN where they overflowed
+    largest: float  # the largest value of the format
+
+
+Rule = Callable[["LossScalingPolicy", State, Seen], State]
+
+
+@dataclass(frozen=True)
+class LossScalingPolicy:
+    """How a loss scale changes from step to step.
+
+    Attributes:
+      name: what it is called.
+      rule: a word of RULES: how the next scale follows.
+      scale: that of the first step.
+      growth, backoff: factors.
+      interval: clean steps before the scale grows.
+      decay: of averages, or of the rule that calls itself one.
+      margin: powers of two that "ema" keeps free below the largest value.
+      threshold: of the norm.
+      lowest, highest: bounds of the scale.
+      skips: whether a step that overflowed is left out, as it must be.
+      faulty: what is wrong with it; "" where nothing is known to be.
+      source: where it comes from.
+
+    Raises:
+      TypeError, ValueError: a field that is none of these.
+
+    Example:
+      >>> from fpsim.analysis.measures.loss_scaling_policies import loss_scaling_policy
+      >>> dynamic = loss_scaling_policy("dynamic")
+      >>> dynamic.scale, dynamic.interval, dynamic.faulty
+      (65536.0, 2000, '')
+    """
+
+    name: str
+    rule: str = "fixed"
+    scale: float = 1.0
+    growth: float = 2.0
+    backoff: float = 0.5
+    interval: int = 2000
+    decay: float = 0.98
+    margin: int = 4
+    threshold: float = 1.0
+    lowest: float = 0.0
+    highest: float = math.inf
+    skips: bool = True
+    faulty: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for text in ("name", "rule", "faulty", "source"):
+            require_kind(text, getattr(self, text), str, "a text")
+        require_kind("skips", self.skips, bool, "True or False")
+        if self.rule not in RULES:
+            raise unknown("rule", self.rule, list(RULES))
+        for number in ("scale", "growth", "backoff", "threshold"):
+            value = getattr(self, number)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+                raise ValueError(f"{number} must be a positive finite number; got {shown(value)}.")
+        if isinstance(self.decay, bool) or not isinstance(self.decay, float) or not 0 < self.decay < 1:
+            raise ValueError(f"decay must be a number between 0 and 1; got {shown(self.decay)}.")
+        require_integer("interval", self.interval, 1)
+        require_integer("margin", self.margin, 0)
+
+    def replace(self, **fields: object) -> LossScalingPolicy:
+        """The policy with other fields.
+
+        Example:
+          >>> from fpsim.analysis.measures.loss_scaling_policies import loss_scaling_policy
+          >>> loss_scaling_policy("static").replace(scale=128.0).scale
+          128.0
+        """
+        names = [field.name for field in dataclasses.fields(self)]
+        wrong = next((name for name in fields if name not in names), None)
+        if wrong is not None:
+            raise unknown("a field of a policy", wrong, names)
+        return dataclasses.replace(self, **fields)  # type: ignore[arg-type]
+
+    def start(self) -> State:
+        """The state in front of the first step."""
+        return State(float(self.scale))
+
+    def after(self, state: State, seen: Seen) -> State:
+        """The state in front of the next step."""
+        found = RULES[self.rule](self, state, seen)
+        return found._replace(scale=min(max(found.scale, self.lowest), self.highest))
+
+
+def _fixed(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
+    """The scale never changes."""
+    return state
+
+
+def _grow_and_back_off(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
+    """Backs off after an overflow, grows after `interval` clean steps; float32, as torch's scale is."""
+    if seen.overflowed:
+        return state._replace(scale=float(np.float32(state.scale) * np.float32(policy.backoff)), clean=0)
+    clean = state.clean + 1
+    if clean < policy.interval:
+        return state._replace(clean=clean)
+    with np.errstate(over="ignore"):
+        grown = float(np.float32(state.scale) * np.float32(policy.growth))
+    return state._replace(scale=grown if math.isfinite(grown) else state.scale, clean=0)
+
+
+def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
+    """Follows the average of log2 of the largest gradient, `margin` powers of two below the largest value."""
+    if seen.overflowed:  # how large it was is not known
+        return state._replace(scale=state.scale * policy.backoff)
+    if not seen.amax > 0:
+        return state
+    size = math.log2(seen.amax) - math.log2(state.scale)
+    average = size if math.isnan(state.average) else policy.decay * state.average + (1 - policy.decay) * size
+    return State(2.0 ** math.floor(math.log2(seen.largest) - policy.margin - average), 0, average)
+
+
+def _by_norm(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
+    """Multiplies by decay ** (1 - norm / threshold): no average of anything, and small gradients shrink the scale."""
+    if math.isnan(seen.norm):
+        return state
+    power = 1 - seen.norm / policy.threshold
+    exponent = power * math.log2(policy.decay)
+    return state._replace(scale=state.scale * 2.0 ** min(max(exponent, -200.0), 200.0))
+
+
+RULES: dict[str, Rule] = {
+    "fixed": _fixed, "grow_and_back_off": _grow_and_back_off, "average": _average, "by_norm": _by_norm,
+}  # fmt: skip
+
+POLICIES: dict[str, LossScalingPolicy] = {
+    row.name: row
+    for row in (
+        LossScalingPolicy("none", source="gradients as they are"),
+        LossScalingPolicy("static", scale=2.0**15, source="Micikevicius et al., arXiv 1710.03740: 8 to 32K"),
+        LossScalingPolicy("dynamic", "grow_and_back_off", scale=2.0**16, source="torch.amp.GradScaler, by default"),
+        LossScalingPolicy(
+            "ema", "average", scale=2.0**16, lowest=2.0**-126, highest=2.0**126,
+            source="fpsim: an average of the largest exponents, kept below the format's own",
+        ),
+        LossScalingPolicy(
+            "eager", "grow_and_back_off", scale=2.0**16, interval=1, lowest=1.0, highest=2.0**16, skips=False,
+            faulty="grows after every step, and applies the steps that overflowed, clamped to the largest value",
+            source="tutorials in circulation",
+        ),
+        LossScalingPolicy(
+            "inverted", "grow_and_back_off", scale=2.0**16, growth=0.5, backoff=2.0, interval=1, lowest=LOWEST,
+            highest=HIGHEST, faulty="grows after an overflow and shrinks while all is well",
+            source="articles in circulation",
+        ),
+        LossScalingPolicy(
+            "norm_driven", "by_norm", scale=2.0**15, lowest=LOWEST, highest=HIGHEST, skips=False,
+            faulty="is called an EMA and averages nothing; small gradients shrink the scale, and gradients stay scaled",
+            source="articles in circulation",
+        ),
+    )
+}  # fmt: skip
+
+
+def loss_scaling_policy(word: str | LossScalingPolicy) -> LossScalingPolicy:
+    """A policy by its name, or itself.
+
+    Raises:
+      ValueError: no policy has that name; the message lists them and the nearest match.
+
+    Example:
+      >>> from fpsim.analysis.measures.loss_scaling_policies import loss_scaling_policy
+      >>> loss_scaling_policy("inverted").faulty
+      'grows after an overflow and shrinks while all is well'
+    """
+    if isinstance(word, LossScalingPolicy):
+        return word
+    if not isinstance(word, str) or word not in POLICIES:
+        raise unknown("policies", word, list(POLICIES), others="or a LossScalingPolicy")
+    return POLICIES[word]

@@ -1,0 +1,122 @@
+"""What scales do: the shares that a format loses against 2**k, and loss scales over the steps of training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from fpsim.display.figure import COLORS, DATA, GRID, INK, OTHER_COLORS, QUIET, axes_of, figure_style
+from fpsim.display.wording import power
+
+LOST, SATURATED, SUBNORMAL = COLORS["E4M3"], COLORS["E5M2"], "#9aa5b1"
+SHADES = (*COLORS.values(), *OTHER_COLORS)
+
+
+class Underflow(Protocol):
+    """What the first figure shows: an `UnderflowReport`."""
+
+    @property
+    def format(self) -> str: ...
+
+    @property
+    def scales(self) -> tuple[int, ...]: ...
+
+    @property
+    def lost(self) -> tuple[float, ...]: ...
+
+    @property
+    def subnormal(self) -> tuple[float, ...]: ...
+
+    @property
+    def saturated(self) -> tuple[float, ...]: ...
+
+    @property
+    def best_scale(self) -> int | None: ...
+
+
+class LossScaling(Protocol):
+    """What the second figure shows: a `LossScalingReport`."""
+
+    @property
+    def policies(self) -> Sequence[Any]: ...
+
+    def of(self, name: Any) -> Sequence[Any]: ...
+
+
+def underflow_axes(report: Underflow, ax: Any = None) -> Any:
+    """Draw the shares of elements that become 0, subnormal and too large, over the scale."""
+    with figure_style():
+        ax = axes_of(ax, 2.6)
+        order = sorted(range(len(report.scales)), key=lambda i: report.scales[i])
+        x = [report.scales[i] for i in order]
+        curves = (
+            ("become 0", report.lost, LOST, 1.6), ("become subnormal", report.subnormal, SUBNORMAL, 1.1),
+            ("saturate", report.saturated, SATURATED, 1.6),
+        )  # fmt: skip
+        for label, shares, tint, width in curves:
+            ax.plot(x, [100 * shares[i] for i in order], color=tint, linewidth=width, label=label)
+        if report.best_scale is not None:
+            ax.axvline(report.best_scale, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+            left = report.best_scale > (x[0] + x[-1]) / 2
+            ax.annotate(
+                f"best: {power(report.best_scale)}", (report.best_scale, 100), xytext=(-4 if left else 4, -1),
+                textcoords="offset points", ha="right" if left else "left", va="top", fontsize=6.5, color=INK,
+            )  # fmt: skip
+        step = max(1, 4 * math.ceil((x[-1] - x[0]) / 36))
+        ticks = [k for k in range(x[0], x[-1] + 1) if k % step == 0]
+        ax.set_xticks(ticks, [power(k) for k in ticks])
+        ax.set_ylim(-2, 104)
+        ax.set_xlabel("scale")
+        ax.set_ylabel(f"% of the values in {report.format}")
+        _frame(ax)
+        _legend(ax)
+        return ax
+
+
+def loss_scaling_axes(report: LossScaling, ax: Any = None) -> Any:
+    """Draw the scale of every policy over the steps; a mark below for each step that overflowed."""
+    with figure_style():
+        ax = axes_of(ax, 1.9 + 0.22 * len(report.policies))
+        logs = []
+        for i, each in enumerate(report.policies):
+            steps, tint = report.of(each), SHADES[i % len(SHADES)]
+            logs.append([math.log2(max(step.scale, 2.0**-149)) for step in steps])
+            ax.step(
+                [s.step for s in steps], logs[-1], where="post", color=tint, linewidth=1.4, label=each.name, zorder=3
+            )
+        low, high = min(map(min, logs)), max(map(max, logs))
+        row = max(high - low, 8) / 14
+        for i, each in enumerate(report.policies):
+            level, tint = low - row * (i + 1.6), SHADES[i % len(SHADES)]
+            marked = [step.step for step in report.of(each) if step.overflowed]
+            ax.plot(marked, [level] * len(marked), "|", color=tint, ms=5, mew=1.0, zorder=3)
+        ax.axhspan(low - row * (len(logs) + 1.2), low - row, color=DATA, alpha=0.06, linewidth=0)
+        ax.set_ylim(low - row * (len(logs) + 1.2), high + row)
+        ax.annotate(
+            "steps that overflow", (1, low - row), xycoords=("axes fraction", "data"), xytext=(-3, -2),
+            textcoords="offset points", ha="right", va="top", fontsize=6, color=QUIET,
+        )  # fmt: skip
+        every = max(1, 4 * math.ceil((high - low) / 24))
+        ticks = [k for k in range(math.floor(low), math.ceil(high) + 1) if k % every == 0]
+        ax.set_yticks(ticks, [power(k) for k in ticks])
+        ax.set_xlabel("step")
+        ax.set_ylabel("scale")
+        _frame(ax)
+        _legend(ax)
+        return ax
+
+
+def _frame(ax: Any) -> None:
+    ax.grid(color=GRID, linewidth=0.5)
+    ax.set_axisbelow(True)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+
+
+def _legend(ax: Any) -> None:
+    """Above the axes, in one line or two."""
+    ax.legend(
+        loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, frameon=False, fontsize=6.5, borderaxespad=0.2,
+        handlelength=1.6, columnspacing=1.2,
+    )  # fmt: skip

@@ -1,0 +1,331 @@
+"""What a format loses of an array at its two ends, against a power of two that multiplies the array first."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.analysis.measures.several import listed
+from fpsim.analysis.tensors.chunks import Array, Floats, as_float64, flat_chunks
+from fpsim.arrays import float_array, without_gradient
+from fpsim.casts.cast import quantize
+from fpsim.display.optional import frame
+from fpsim.display.wording import percent, plural, power
+from fpsim.errors import is_integer, shown
+from fpsim.formats.cast_options import FormatLike, cast_options
+from fpsim.formats.named import Format
+from fpsim.formats.rounding import Rounding, rounding_mode
+
+Integers = npt.NDArray[np.int64]
+LARGEST_SCALE = 900  # of either sign: 2**k times any value of 32 bits is exact in float64
+SMALLEST = 2.0**-900  # of a format: what float64 rounds lies far below
+# Of sorted values: where the finite ones begin, the zeros, the positive ones, Inf and NaN.
+EDGES: tuple[tuple[float, Literal["left", "right"]], ...] = (
+    (-np.inf, "right"), (0.0, "left"), (0.0, "right"), (np.inf, "left"), (np.inf, "right"),
+)  # fmt: skip
+COLUMNS = ("scale", "lost", "subnormal", "saturated", "lost_energy")
+
+
+@dataclass(frozen=True)
+class UnderflowRow:
+    """What becomes of an array times 2**scale; counts of elements.
+
+    Attributes:
+      scale: k.
+      lost: not 0, and 0 or -0 in the format.
+      subnormal: subnormal in the format.
+      saturated: finite, and beyond the range of nearest-even rounding.
+      lost_squares: sum x**2 over the lost, of x before scaling.
+    """
+
+    scale: int
+    lost: int
+    subnormal: int
+    saturated: int
+    lost_squares: float
+
+
+@dataclass(frozen=True)
+class UnderflowReport:
+    """The shares that a format loses of an array times 2**k; `merge` adds those of another part.
+
+    Attributes:
+      fmt, rounding, subnormals: how values are rounded.
+      rows: an UnderflowRow for each k.
+      count: elements in all; every share is one of them.
+      zeros, infinities, nans: elements that no scale changes.
+      amax: largest finite magnitude; 0 without any.
+      squares: sum x**2 over the finite elements.
+    """
+
+    fmt: Format
+    rounding: str
+    subnormals: str
+    rows: tuple[UnderflowRow, ...]
+    count: int
+    zeros: int
+    infinities: int
+    nans: int
+    amax: float
+    squares: float
+
+    @property
+    def format(self) -> str:
+        """The name of the format."""
+        return self.fmt.name
+
+    @property
+    def scales(self) -> tuple[int, ...]:
+        """The exponents k, as they were given."""
+        return tuple(row.scale for row in self.rows)
+
+    @property
+    def lost(self) -> tuple[float, ...]:
+        """Share of elements that become 0, for each scale."""
+        return tuple(self._share(row.lost) for row in self.rows)
+
+    @property
+    def subnormal(self) -> tuple[float, ...]:
+        """Share of elements that become subnormal, for each scale."""
+        return tuple(self._share(row.subnormal) for row in self.rows)
+
+    @property
+    def saturated(self) -> tuple[float, ...]:
+        """Share of elements beyond the range, for each scale."""
+        return tuple(self._share(row.saturated) for row in self.rows)
+
+    @property
+    def lost_energy(self) -> tuple[float, ...]:
+        """Share of sum x**2 in the elements that become 0, for each scale; NaN where the sum is 0 or no float64."""
+        known = 0 < self.squares < math.inf
+        return tuple(row.lost_squares / self.squares if known else math.nan for row in self.rows)
+
+    @property
+    def best_scale(self) -> int | None:
+        """The k that loses the fewest elements at both ends; None where no element is finite and other than 0.
+
+        Of several, that with the fewest subnormals, then the one nearest to 0.
+        """
+        if not self.amax:
+            return None
+        return min(self.rows, key=lambda row: (row.lost + row.saturated, row.subnormal, abs(row.scale))).scale
+
+    @property
+    def headroom(self) -> int | None:
+        """The largest k for which nothing saturates, of all integers; None where no element is finite and other than 0.
+
+        Example:
+          >>> import fpsim as fp
+          >>> fp.analysis.underflow(np.float32([1.0, 100.0]), fp.E4M3).headroom
+          2
+        """
+        if not self.amax:
+            return None
+        k = math.frexp(self.fmt.max)[1] - math.frexp(self.amax)[1] + 1
+        while _is_beyond(math.ldexp(self.amax, k), self.fmt):
+            k -= 1
+        return k
+
+    def merge(self, other: UnderflowReport) -> UnderflowReport:
+        """The report of both parts together: counts exactly, sums of squares by one addition each.
+
+        Raises:
+          ValueError: the parts were rounded or scaled differently.
+        """
+        for name in ("fmt", "rounding", "subnormals", "scales"):
+            mine, others = getattr(self, name), getattr(other, name)
+            if mine != others:
+                setting = "format" if name == "fmt" else name
+                raise ValueError(f"reports to merge must have the same {setting}; got {mine} and {others}.")
+        rows = tuple(
+            UnderflowRow(
+                a.scale, a.lost + b.lost, a.subnormal + b.subnormal, a.saturated + b.saturated,
+                a.lost_squares + b.lost_squares,
+            )
+            for a, b in zip(self.rows, other.rows, strict=True)
+        )  # fmt: skip
+        sums = {
+            name: getattr(self, name) + getattr(other, name)
+            for name in ("count", "zeros", "infinities", "nans", "squares")
+        }
+        return replace(self, rows=rows, amax=max(self.amax, other.amax), **sums)
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame of a row for each scale: scale, lost, subnormal, saturated, lost_energy."""
+        return frame(self._dicts())
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the shares against the scale; returns the matplotlib axes."""
+        from fpsim.analysis.measures.scale_figures import underflow_axes
+
+        return underflow_axes(self, ax)
+
+    def __str__(self) -> str:
+        """The best scale, and what it loses.
+
+        Example:
+          >>> import fpsim as fp
+          >>> x = np.float32([2.0**-30, 2.0**-20, 1.0])
+          >>> print(fp.analysis.underflow(x, fp.FP16))
+          in FP16, 2⁶ loses the least of 3 values: 0 % become 0 and 0 % saturate, where 33.3 % and 0 % do unscaled
+        """
+        best, values = self.best_scale, plural(self.count, "value")
+        if best is None:
+            return f"in {self.format}, no scale matters to {values}: none is finite and other than 0"
+        rows = {row.scale: row for row in self.rows}
+        lost, saturated = (percent(self._share(x)) for x in (rows[best].lost, rows[best].saturated))
+        words = f"in {self.format}, {power(best)} loses the least of {values}: {lost} become 0 and {saturated} saturate"
+        if best == 0 or 0 not in rows:
+            return words
+        unscaled = " and ".join(percent(self._share(x)) for x in (rows[0].lost, rows[0].saturated))
+        return f"{words}, where {unscaled} do unscaled"
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in COLUMNS)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{row[name]:.4g}</td>" for name in COLUMNS) + "</tr>" for row in self._dicts()
+        )
+        return f"<p>{html.escape(str(self))}</p><table><tr>{head}</tr>{body}</table>"
+
+    def _dicts(self) -> list[dict[str, Any]]:
+        columns = (self.scales, self.lost, self.subnormal, self.saturated, self.lost_energy)
+        return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def _share(self, number: int) -> float:
+        return number / self.count if self.count else math.nan
+
+
+def underflow(
+    x: npt.ArrayLike,
+    fmt: FormatLike,
+    scales: Iterable[int] = range(-24, 25),
+    *,
+    rounding: str | Rounding = "nearest_even",
+    subnormals: str = "keep",
+) -> UnderflowReport:
+    """Count what becomes 0, subnormal or too large when an array is multiplied by 2**k and rounded to a format.
+
+    The counts are those of `fp.quantize(x * 2.0**k, fmt)` with an exact product, for all k from one sorted copy: where
+    values begin to be lost is searched for with `quantize` itself.
+
+    Args:
+      x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape; a sorted copy is made, in
+        float32 or float64.
+      fmt: the format, by name, dtype or object; not FP64.
+      scales: the exponents k, integers in -900 .. 900.
+      rounding, subnormals: as for `fp.encode`; not "stochastic", where what is lost is a matter of chance.
+    Returns:
+      An UnderflowReport with a row for each k.
+    Raises:
+      ValueError: unknown formats or words, stochastic rounding, FP64, scales out of range or none.
+      TypeError: x is not an array of floats, or a scale is no integer.
+
+    Example:
+      >>> import fpsim as fp
+      >>> x = np.float32([2.0**-30, 2.0**-20, 1.0, 300.0])
+      >>> report = fp.analysis.underflow(x, fp.E5M2, scales=[0, 6, 12])
+      >>> report.lost, report.saturated, report.best_scale, report.headroom
+      ((0.5, 0.25, 0.25), (0.0, 0.0, 0.25), 6, 7)
+    """
+    if rounding_mode(rounding) is Rounding.STOCHASTIC:
+        raise ValueError(
+            "underflow counts what is lost for sure; got rounding='stochastic'. Take 'nearest_even', for example."
+        )
+    options = cast_options(fmt, rounding, "saturate", subnormals)
+    if options.fmt.smallest_subnormal < SMALLEST:
+        raise ValueError(
+            f"underflow needs products that float64 holds exactly; got {options.fmt}. Take FP32 or a smaller format."
+        )
+    exponents = _checked_scales(scales)
+    array, _ = float_array(without_gradient(x))
+    sides, special = _sides(array)
+
+    def rounded(y: Floats) -> Floats:
+        return np.asarray(quantize(y, options.fmt, rounding=rounding, overflow="saturate", subnormals=subnormals))
+
+    counts = [_counts(side, exponents, options.fmt, rounded) for side in sides]
+    squares = [_squares(side, [*count[0].tolist(), len(side)]) for side, count in zip(sides, counts, strict=True)]
+    rows = []
+    for j, k in enumerate(exponents):
+        lost, small, beyond = (int(sum(side[i][j] for side in counts)) for i in range(3))
+        rows.append(UnderflowRow(k, lost, small, beyond, sum(side[j] for side in squares)))
+    amax = max((float(abs(side[-1])) for side in sides if len(side)), default=0.0)
+    energy = sum(side[-1] for side in squares)
+    name = options.rounding.name.lower()
+    return UnderflowReport(options.fmt, name, subnormals, tuple(rows), array.size, *special, amax, energy)
+
+
+def _sides(array: Array) -> tuple[list[Array], tuple[int, int, int]]:
+    """The negative and the positive values, from small to large magnitudes; numbers of zeros, infinities and NaNs."""
+    dtype = np.float64 if array.dtype.itemsize == 8 else np.float32  # which hold all others
+    with np.errstate(invalid="ignore"):
+        values = array.reshape(-1).astype(dtype)
+    values.sort()  # NaN last
+    ends = (np.searchsorted(values, edge, side) for edge, side in EDGES)
+    first, zero, positive, last, nan = (int(end) for end in ends)
+    infinities = first + nan - last
+    return [values[first:zero][::-1], values[positive:last]], (positive - zero, infinities, len(values) - nan)
+
+
+def _squares(values: Array, ends: list[int]) -> list[float]:
+    """Sum x**2 over the first so many values, for each number."""
+    sums, total, start = {0: 0.0}, 0.0, 0
+    for end in sorted(set(ends)):
+        for part in flat_chunks(values[start:end]):
+            with np.errstate(over="ignore", under="ignore"):
+                total += float(np.sum(np.square(as_float64(part))))
+        sums[end], start = total, end
+    return [sums[end] for end in ends]
+
+
+def _counts(side: Array, exponents: list[int], fmt: Format, rounded: Any) -> tuple[Integers, Integers, Integers]:
+    """How many values of one side are lost, subnormal and saturated, one a scale."""
+    lost = _boundary(side, exponents, lambda y: rounded(y) == 0)
+    small = _boundary(side, exponents, lambda y: np.abs(rounded(y)) < fmt.smallest_normal)
+    inside = _boundary(side, exponents, lambda y: ~_is_beyond(np.abs(y), fmt))
+    return lost, (small - lost if fmt.subnormals else 0 * lost), len(side) - inside
+
+
+def _boundary(values: Array, exponents: list[int], holds: Any) -> Integers:
+    """The number of values, from the first one on, for which something holds after scaling; one a scale.
+
+    It holds for a beginning of the values, as rounding never changes the order: a search by halves finds its end.
+    """
+    scales = np.array(exponents)
+    low, high = np.zeros(len(scales), np.int64), np.full(len(scales), len(values), np.int64)
+    while (open_ := low < high).any():
+        middle = (low + high) // 2
+        with np.errstate(under="ignore", over="ignore"):
+            scaled = np.ldexp(values[middle[open_]].astype(np.float64), scales[open_])
+        scaled = np.where(scaled == 0, np.copysign(2.0**-1074, scaled), scaled)  # a product is never 0
+        yes = holds(scaled)
+        low[open_] = np.where(yes, middle[open_] + 1, low[open_])
+        high[open_] = np.where(yes, high[open_], middle[open_])
+    return low
+
+
+def _is_beyond(magnitude: Any, fmt: Format) -> Any:
+    """Whether nearest-even rounding takes magnitudes beyond the largest value."""
+    limit = fmt.max + float(fmt.ulp(fmt.max)) / 2
+    return magnitude >= limit if fmt.max_code & 1 else magnitude > limit
+
+
+def _checked_scales(scales: Any) -> list[int]:
+    """The exponents as integers."""
+    found = listed(scales)
+    if found is None:
+        raise TypeError(f"scales must be integers k, of the factors 2**k; got {shown(scales)}.")
+    for k in found:
+        if not is_integer(k):
+            raise TypeError(f"scales must be integers k, of the factors 2**k; got {shown(k)} among them.")
+        if abs(int(k)) > LARGEST_SCALE:
+            raise ValueError(f"scales must lie in {-LARGEST_SCALE} .. {LARGEST_SCALE}; got {shown(k)}.")
+    if not found:
+        raise ValueError("scales must have at least one integer k, of the factor 2**k; got none.")
+    return [int(k) for k in found]

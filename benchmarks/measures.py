@@ -1,0 +1,54 @@
+"""Measures of fp.analysis: sums against their length, underflow against the scale, policies of loss scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+import fpsim as fp
+from benchmarks.race import Work
+from benchmarks.row import Row
+
+LENGTHS = [1 << i for i in range(7, 15)]
+TRIALS = 32
+ACCUMULATORS = [
+    "hopper_e4m3_f32", ("hopper_e4m3_f32", 128), "hopper_f16_f32", "cdna3_f16_f32", fp.Sequential("bf16"),
+    fp.Sequential("bf16", rounding="stochastic", seed=0), fp.FusedMultiplyAdd("fp32"), fp.Pairwise("fp16"),
+    fp.Chunked("bf16"), fp.Exact("fp32"),
+]  # fmt: skip
+SECONDS = 20  # in which all of them are to be measured
+VALUES = 1 << 22
+SCALES = range(-24, 25)
+
+
+def rows() -> Iterator[Row]:
+    """Every race of this file."""
+    terms = len(ACCUMULATORS) * TRIALS * sum(LENGTHS)
+    work = partial(fp.analysis.drift, "uniform", "uniform", accumulators=ACCUMULATORS, lengths=LENGTHS, trials=TRIALS)
+    yield Row("drift, 10 accumulators, 8 lengths", {"fpsim": work}, {}, terms / SECONDS, terms, "term")
+    x = np.random.default_rng(0).standard_normal(VALUES, np.float32) * np.float32(2.0**-14)
+    contestants: dict[str, Work] = {
+        "fpsim": partial(fp.analysis.underflow, x, fp.FP16, SCALES),
+        "quantize per scale": partial(_brute_force, x),
+    }
+    yield Row("underflow in FP16, 49 scales", contestants, {"quantize per scale": 2.0}, None, VALUES * len(SCALES))
+    stream = [x[: 1 << 18] * np.float32(2.0**-6)] * 8
+    policies = ["none", "static", "dynamic", "ema", "eager", "inverted", "norm_driven"]
+    size = sum(step.size for step in stream) * len(policies)
+    yield Row(
+        "loss scaling, 7 policies", {"fpsim": partial(fp.analysis.loss_scaling, stream, policies)}, {}, None, size
+    )
+
+
+def _brute_force(x: npt.NDArray[np.float32]) -> list[tuple[int, ...]]:
+    """What underflow counts, by rounding every scaled array."""
+    found: list[tuple[int, ...]] = []
+    for k in SCALES:
+        scaled = x * np.float32(2.0**k)
+        size = np.abs(fp.quantize(scaled, fp.FP16, overflow="saturate"))
+        lost, small = int(np.count_nonzero(size == 0)), int(np.count_nonzero(size < fp.FP16.smallest_normal))
+        found.append((lost, small, int(np.count_nonzero(np.abs(scaled) >= 65520.0))))
+    return found
