@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fpsim.analysis.measures.rounding_error import error as error
     from fpsim.analysis.studies.report import StudyReport as StudyReport
     from fpsim.analysis.studies.study import study as study
+    from fpsim.analysis.studies.sweep import sweep as sweep
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -21,5 +22,6 @@ __getattr__, __dir__, __all__ = attach(
         "measures.rounding_error": ["ErrorReport", "error"],
         "studies.report": ["StudyReport"],
         "studies.study": ["study"],
+        "studies.sweep": ["sweep"],
     },
 )
