@@ -1,6 +1,6 @@
 """Sweeps: what a cell costs beside its measure, on two processes, in this one, and where everything is finished.
 
-    python -m benchmarks.sweeps
+python -m benchmarks.sweeps
 """
 
 from __future__ import annotations
