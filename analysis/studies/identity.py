@@ -215,5 +215,7 @@ def _code(code: CodeType) -> str:
 
 
 def _constant(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_constant, value))})"
     # the order of a set of texts differs from process to process
-    return f"{{{sorted(map(repr, value))}}}" if isinstance(value, frozenset) else repr(value)
+    return f"{{{sorted(map(_constant, value))}}}" if isinstance(value, frozenset) else repr(value)

@@ -6,7 +6,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -170,8 +170,9 @@ def _compute(
     kept = total - len(missing)
     tasks = [point.values for point in missing]
     function = functools.partial(_figures, measure)
-    with bar("sweep") if progress is None else nullcontext(progress) as report:
-        for done, (index, result) in enumerate(run_over(tasks, function, workers=workers, client=client), kept + 1):
+    results = run_over(tasks, function, workers=workers, client=client)
+    with closing(results), bar("sweep") if progress is None else nullcontext(progress) as report:
+        for done, (index, result) in enumerate(results, kept + 1):
             point = missing[index]
             if isinstance(result, Failure):
                 cells.add(Cell(point.key, point.words, None, result.text))

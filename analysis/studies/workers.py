@@ -9,17 +9,18 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from fpsim.display.optional import load
 from fpsim.errors import require_integer, shown
 from fpsim.runtime.threads import thread_count
 
 Progress = Callable[[float, str], None]
+Results: TypeAlias = "Generator[tuple[int, Any], None, None]"
 AHEAD = 1000  # tasks that a dask cluster has at a time: more than it has threads, fewer than make its scheduler slow
 WATCH = 0.5  # seconds between two looks of a worker at the process that started it
 THREADS = ("FPSIM_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -46,11 +47,12 @@ def run_over(
     client: Any = None,
     retries: int = 2,
     progress: Progress | None = None,
-) -> Iterator[tuple[int, Any]]:
+) -> Results:
     """Call function(task) for every task, and yield results as they are finished, in any order.
 
     Workers are processes of their own, each with its share of the cores. One that dies (killed, out of memory, a crash
-    in C) is started again, and its task alone is tried again. Ctrl-C, or leaving the loop, ends all workers at once.
+    in C) is started again, and its task alone is tried again. Ctrl-C ends all workers at once, and so does `close()`,
+    which `contextlib.closing` calls where the loop is left early.
 
     Args:
       tasks: what to call the function with; anything that cloudpickle can send.
@@ -91,12 +93,13 @@ def run_over(
     return _reported(found, len(tasks), progress)
 
 
-def _reported(found: Iterator[tuple[int, Any]], count: int, progress: Progress | None) -> Iterator[tuple[int, Any]]:
+def _reported(found: Results, count: int, progress: Progress | None) -> Results:
     """The same, with progress."""
-    for done, each in enumerate(found, 1):
-        yield each
-        if progress is not None:
-            progress(done / count, f"{done:,} of {count:,}")
+    with closing(found):
+        for done, each in enumerate(found, 1):
+            yield each
+            if progress is not None:
+                progress(done / count, f"{done:,} of {count:,}")
 
 
 def _attempt(function: Callable[[Any], Any], task: Any) -> Any:
@@ -119,7 +122,7 @@ def _failure(problem: BaseException) -> Failure:
 # ---- in this process
 
 
-def _here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> Iterator[tuple[int, Any]]:
+def _here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> Results:
     for index, task in enumerate(tasks):
         yield index, _attempt(function, task)
 
@@ -127,10 +130,10 @@ def _here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> Iterator[tupl
 # ---- on processes of this machine
 
 
-def _on_processes(
-    tasks: Sequence[Any], function: Callable[[Any], Any], workers: int, retries: int
-) -> Iterator[tuple[int, Any]]:
+def _on_processes(tasks: Sequence[Any], function: Callable[[Any], Any], workers: int, retries: int) -> Results:
     """Each worker is a pool of one process, so that a death says which task it was and disturbs no other."""
+    if not tasks:
+        return
     load("joblib", "several workers")
     payload = _pickled(function, "the function")
     workers = min(workers, len(tasks))
@@ -253,6 +256,9 @@ def _begin(payload: bytes, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    # Loky replaces workers that grow, with a warning in a thread; filters that make it an error stop the pool for ever.
+    # What a function keeps between its tasks is its own affair, and a worker that the system kills is started again.
+    load("joblib.externals.loky.process_executor", "several workers")._USE_PSUTIL = False
     _sent.clear()
     _sent["payload"] = payload
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
@@ -293,23 +299,24 @@ def _checked(client: Any) -> Any:
     return client
 
 
-def _on_cluster(
-    tasks: Sequence[Any], function: Callable[[Any], Any], client: Any, retries: int
-) -> Iterator[tuple[int, Any]]:
+def _on_cluster(tasks: Sequence[Any], function: Callable[[Any], Any], client: Any, retries: int) -> Results:
     """A few tasks at a time; those whose workers died once more, one by one: a scheduler suspects what lay beside."""
     suspects: list[int] = []
-    for index, result in _submitted(tasks, range(len(tasks)), function, client, AHEAD):
-        if retries and isinstance(result, Failure) and result.died:
-            suspects.append(index)
-        else:
-            yield index, result
+    with closing(_submitted(tasks, range(len(tasks)), function, client, AHEAD)) as found:
+        for index, result in found:
+            if retries and isinstance(result, Failure) and result.died:
+                suspects.append(index)
+            else:
+                yield index, result
     yield from _submitted(tasks, suspects, function, client, 1)
 
 
 def _submitted(
     tasks: Sequence[Any], indices: Sequence[int], function: Callable[[Any], Any], client: Any, ahead: int
-) -> Iterator[tuple[int, Any]]:
+) -> Results:
     """Some of the tasks, at most `ahead` of them at a time."""
+    if not indices:
+        return
     distributed = load("distributed", "client=")
     waiting = iter(indices)
     running: dict[Any, int] = {}

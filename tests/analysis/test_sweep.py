@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import doctest
 import functools
+import importlib
 import importlib.util
 import math
 import os
@@ -293,10 +294,51 @@ def test_leaving_the_loop_ends_the_workers(tmp_path: Path) -> None:
     began = time.monotonic()
     found = run_over([0, 1, 2], task, workers=2)
     _, pid = next(found)
-    found.close()  # type: ignore[attr-defined]
+    found.close()
     assert time.monotonic() - began < 30
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.timeout(60)
+def test_workers_that_grow_go_on() -> None:
+    kept: list[Any] = []
+
+    def task(a: int) -> int:
+        process_executor = importlib.import_module("joblib.externals.loky.process_executor")
+        vars(process_executor).update(_MAX_MEMORY_LEAK_SIZE=1e6, _MEMORY_LEAK_CHECK_DELAY=0.01)
+        kept.append(np.ones(2_000_000))
+        time.sleep(0.02)
+        return os.getpid()
+
+    assert len({pid for _, pid in run_over(range(12), task, workers=2)}) <= 2
+
+
+def test_an_error_in_the_callback_ends_the_workers_at_once(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+
+    def measure(a: int) -> int:
+        called(pids, os.getpid())
+        time.sleep(60 if a else 0)
+        return a
+
+    def fail(share: float, text: str) -> None:
+        wait_until(lambda: len(calls(pids)) == 2)
+        raise KeyError(text)
+
+    with pytest.raises(KeyError, match="1 of 3") as caught:
+        fp.analysis.sweep(measure, {"a": range(3)}, out=tmp_path / "out", workers=2, progress=fail)
+    for pid in calls(pids):  # while `caught` keeps every frame
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+    assert caught.tb is not None
+
+
+def test_a_finished_sweep_needs_no_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path)
+    monkeypatch.setitem(sys.modules, "joblib", None)
+    frame = fp.analysis.sweep(product, {"a": [3, 1], "b": [0.1]}, out=tmp_path, workers=2)
+    assert frame.value.tolist() == [3 * 0.1, 0.1]
 
 
 SCRIPT = """
