@@ -331,21 +331,35 @@ def _submitted(
     try:
         _require_running(client)
         submit(ahead)
-        for future in finished:
-            index = running.pop(future)
-            try:
-                result = future.result()  # which waits where its worker died and another one computes it again
-            except Exception as problem:
-                _require_running(client)
-                result = _failure(problem)
-                if type(problem).__name__ == "KilledWorker":
-                    result = Failure(f"the worker died: {result.text}", died=True)
-            future.release()
-            yield index, result
-            submit(1)
+        for futures in finished.batches():
+            for future, result in zip(futures, _gathered(client, futures), strict=True):
+                yield running.pop(future), result
+                future.release()
+            submit(len(futures))
     finally:
         if running and client.status == "running":
             client.cancel(list(running), force=True)
+
+
+def _gathered(client: Any, futures: Sequence[Any]) -> list[Any]:
+    """The results of finished futures: fetched together, which takes as long as one, or each alone where one failed."""
+    try:
+        if all(future.status == "finished" for future in futures):
+            return list(client.gather(futures))
+    except Exception:  # one was lost meanwhile
+        pass
+    return [_result_of(client, future) for future in futures]
+
+
+def _result_of(client: Any, future: Any) -> Any:
+    """The result of a future, or a Failure; waits where its worker died and another one computes it again."""
+    try:
+        return future.result()
+    except Exception as problem:
+        _require_running(client)
+        failure = _failure(problem)
+        killed = type(problem).__name__ == "KilledWorker"
+        return Failure(f"the worker died: {failure.text}", died=True) if killed else failure
 
 
 def _require_running(client: Any) -> None:
