@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fpsim.analysis.measures.underflow import underflow as underflow
     from fpsim.analysis.studies.report import StudyReport as StudyReport
     from fpsim.analysis.studies.study import study as study
+    from fpsim.analysis.studies.sweep import sweep as sweep
     from fpsim.analysis.tensors.opening import tensor as tensor
     from fpsim.analysis.tensors.tensor import Tensor as Tensor
 
@@ -41,6 +42,7 @@ __getattr__, __dir__, __all__ = attach(
         "measures.underflow": ["UnderflowReport", "underflow"],
         "studies.report": ["StudyReport"],
         "studies.study": ["study"],
+        "studies.sweep": ["sweep"],
         "tensors.opening": ["tensor"],
         "tensors.tensor": ["Tensor"],
     },

@@ -18,15 +18,13 @@ import ml_dtypes
 import numpy as np
 
 from fpsim.analysis.tensors.chunks import Array
+from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, one_line, read_fully, reader, stream
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
 from fpsim.arrays import FORMAT_OF
-
-Found = tuple[list[Tensor], list[str]]  # tensors, and a line for each one left out
 
 HEADER_LIMIT = 100_000_000  # bytes of a safetensors header, as in the safetensors library
 NPY_HEADER_LIMIT = 10_000  # bytes of a .npy header, as in NumPy, which reads up to 4 GiB before it compares
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # NumPy's; others make files of any size of a few bytes
-BYTES_LIMIT = 1 << 62  # of one tensor; keeps products of untrusted shapes in the range of file offsets
 
 # safetensors' names of dtypes -> what holds them; None: not floats, or not whole bytes.
 SAFETENSORS_DTYPES: dict[str, Any] = {
@@ -71,7 +69,7 @@ def read_file(path: Path) -> Found:
     except TensorFileError:
         raise
     except (OSError, ImportError) as problem:
-        raise TensorFileError(f"{path}: {_one_line(problem)}") from problem
+        raise TensorFileError(f"{path}: {one_line(problem)}") from problem
     if not tensors:
         found = f"; {notes[0].partition(': ')[2]}" if notes else ""
         more = f", and {len(notes) - 1} more" if len(notes) > 1 else ""
@@ -79,39 +77,9 @@ def read_file(path: Path) -> Found:
     return tensors, notes
 
 
-def _one_line(problem: BaseException) -> str:
-    """The first line of an error's text."""
-    text = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-    return text.strip().splitlines()[0] if text.strip() else type(problem).__name__
-
-
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Whether fpsim rounds arrays of that dtype."""
     return dtype.newbyteorder("=") in FORMAT_OF
-
-
-def stream(opened: IO[bytes], dtype: np.dtype[Any], count: int, size: int, path: Path) -> Iterator[Array]:
-    """Read `count` elements from an open file, `size` at a time.
-
-    Raises:
-      TensorFileError: the file ends early.
-    """
-    for start in range(0, count, size):
-        wanted = min(size, count - start) * dtype.itemsize
-        data = _read_fully(opened, wanted)
-        if len(data) < wanted:
-            raise TensorFileError(f"{path}: the file ends before its last element")
-        array = np.frombuffer(data, dtype)
-        yield array if dtype.isnative else array.astype(dtype.newbyteorder("="))
-
-
-def _read_fully(opened: IO[bytes], wanted: int) -> bytes:
-    """Read until there are `wanted` bytes or the end: a zip member may return fewer at a time."""
-    parts = []
-    while wanted and (part := opened.read(wanted)):
-        parts.append(part)
-        wanted -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 # ---- .npy and .npz
@@ -123,11 +91,11 @@ def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtyp
         version = np.lib.format.read_magic(opened)
         if version not in ((1, 0), (2, 0)):  # 3.0 exists for the field names of structured arrays
             raise TensorFileError(f"{path}: .npy version {version[0]}.{version[1]}; wanted 1.0 or 2.0")
-        prefix = _read_fully(opened, 2 if version == (1, 0) else 4)
+        prefix = read_fully(opened, 2 if version == (1, 0) else 4)
         length = int.from_bytes(prefix, "little")
         if length > NPY_HEADER_LIMIT:
             raise TensorFileError(f"{path}: damaged .npy header (length {length})")
-        header = io.BytesIO(prefix + _read_fully(opened, length))
+        header = io.BytesIO(prefix + read_fully(opened, length))
         if version == (1, 0):
             shape, _, dtype = np.lib.format.read_array_header_1_0(header)
         else:
@@ -135,7 +103,7 @@ def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtyp
     except TensorFileError:
         raise
     except Exception as problem:  # whatever a damaged header makes NumPy's parser raise
-        raise TensorFileError(f"{path}: damaged .npy header ({_one_line(problem)})") from problem
+        raise TensorFileError(f"{path}: damaged .npy header ({one_line(problem)})") from problem
     if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in shape):
         raise TensorFileError(f"{path}: damaged .npy header (shape {shape})")
     return shape, dtype
@@ -198,7 +166,7 @@ def _read_npz(path: Path) -> Found:
     except TensorFileError:
         raise
     except Exception as problem:  # zipfile raises a good dozen kinds for damaged archives
-        raise TensorFileError(f"{path}: damaged or not an .npz archive ({_one_line(problem)})") from problem
+        raise TensorFileError(f"{path}: damaged or not an .npz archive ({one_line(problem)})") from problem
     return tensors, notes
 
 
@@ -214,7 +182,7 @@ def _npz_reader(
         except (TensorFileError, GeneratorExit):
             raise
         except Exception as problem:
-            raise TensorFileError(f"{path}: {member} is damaged ({_one_line(problem)})") from problem
+            raise TensorFileError(f"{path}: {member} is damaged ({one_line(problem)})") from problem
 
     return read
 
@@ -232,7 +200,7 @@ def _read_safetensors(path: Path) -> Found:
     try:
         header = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as problem:
-        raise TensorFileError(f"{path}: damaged .safetensors header ({_one_line(problem)})") from problem
+        raise TensorFileError(f"{path}: damaged .safetensors header ({one_line(problem)})") from problem
     if not isinstance(header, dict):
         raise TensorFileError(f"{path}: damaged .safetensors header (not an object)")
     header.pop("__metadata__", None)
@@ -250,7 +218,7 @@ def _read_safetensors(path: Path) -> Found:
             notes.append(f"{path}: {name} left out, it holds {dtype_name}")
             continue
         dtype = np.dtype(SAFETENSORS_DTYPES[dtype_name])
-        read = _reader(path, 8 + header_bytes + begin, dtype, math.prod(shape))
+        read = reader(path, 8 + header_bytes + begin, dtype, math.prod(shape))
         tensors.append(Tensor(name, shape, dtype.name, read, str(path)))
     return tensors, notes
 
@@ -290,21 +258,25 @@ def _checked_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, .
     return dtype, tuple(shape), offsets[0], offsets[1]
 
 
-def _reader(path: Path, offset: int, dtype: np.dtype[Any], count: int) -> Callable[[int], Iterator[Array]]:
-    little = dtype.newbyteorder("<") if dtype.itemsize > 1 else dtype
-
-    def read(size: int) -> Iterator[Array]:
-        with path.open("rb") as opened:
-            opened.seek(offset)
-            yield from stream(opened, little, count, size, path)
-
-    return read
+# ---- kinds of files that have a module of their own
 
 
 def _read_torch(path: Path) -> Found:
     from fpsim.analysis.tensors.torch_file import read_torch
 
     return read_torch(path)
+
+
+def _read_onnx(path: Path) -> Found:
+    from fpsim.analysis.tensors.onnx_file import read_onnx
+
+    return read_onnx(path)
+
+
+def _read_gguf(path: Path) -> Found:
+    from fpsim.analysis.tensors.gguf_file import read_gguf
+
+    return read_gguf(path)
 
 
 READERS: dict[str, Callable[[Path], Found]] = {
@@ -314,4 +286,6 @@ READERS: dict[str, Callable[[Path], Found]] = {
     ".pt": _read_torch,
     ".pth": _read_torch,
     ".bin": _read_torch,
+    ".onnx": _read_onnx,
+    ".gguf": _read_gguf,
 }

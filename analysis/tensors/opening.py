@@ -68,8 +68,8 @@ def open_tensors(paths: Sequence[str | Path]) -> Collection:
     """Read the headers of tensor files; the elements stay on disk until a tensor's `chunks` asks for them.
 
     Args:
-      paths: .npy, .npz, .safetensors, .pt, .pth and .bin files; a folder stands for those directly in it. Shards
-        are several files. A name that two files share gets the file's name in front.
+      paths: .npy, .npz, .safetensors, .pt, .pth, .bin, .onnx and .gguf files; a folder stands for those directly in
+        it. Shards are several files. A name that two files share gets the file's name in front.
     """
     from fpsim.analysis.tensors.files import read_file, tensor_files
 

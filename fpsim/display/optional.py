@@ -8,7 +8,10 @@ from typing import Any
 from fpsim.errors import install
 
 # Package -> the extra that brings it.
-EXTRAS = {"matplotlib": "plot", "pandas": "plot", "rich": "cli", "torch": "torch", "typer": "cli"}
+EXTRAS = {
+    "matplotlib": "plot", "pandas": "plot", "rich": "cli", "torch": "torch", "typer": "cli", "joblib": "sweep",
+    "cloudpickle": "sweep", "distributed": "dask",
+}  # fmt: skip
 
 
 def load(module: str, purpose: str) -> Any:

@@ -1,0 +1,215 @@
+"""The finished cells of a sweep, in a file that only grows: a line for each, with a checksum.
+
+A line that a crash cut short does not pass its check and counts as not written, and so does one that a disk damaged.
+The system has a cell when `add` returns, so that a killed process loses none; a power failure may lose the last second.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+import time
+import zlib
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from fpsim.errors import shown
+from fpsim.files import require_folder
+
+NAME = "cells.jsonl"
+VERSION = 1
+SYNC = 1.0  # seconds between two waits for the disk
+
+
+class Cell(NamedTuple):
+    """What is known of one point.
+
+    Attributes:
+      key: the digest of the point's words.
+      point: parameter -> words.
+      result: figure -> number, text, truth value or None; None where the cell failed.
+      error: why it failed, or "".
+    """
+
+    key: str
+    point: dict[str, str]
+    result: dict[str, Any] | None
+    error: str = ""
+
+
+class Cells:
+    """An open file of cells, which belongs to this process until it is closed.
+
+    Args:
+      folder: made where it is missing.
+      measure, source: the name and the digest of what is measured.
+      parameters: of the grid.
+    Raises:
+      ValueError: the folder cannot be written to, holds cells of another measure or other parameters or a file that is
+        none, or another process writes to it.
+
+    Example:
+      >>> import tempfile
+      >>> from fpsim.analysis.studies.cells import Cell, Cells
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     with Cells(folder, "f", "1234", ["x"]) as cells:
+      ...         cells.add(Cell("aa", {"x": "1"}, {"value": float("nan")}))
+      ...     with Cells(folder, "f", "1234", ["x"]) as cells:
+      ...         cells.found["aa"].result
+      {'value': nan}
+    """
+
+    def __init__(self, folder: str | Path, measure: str, source: str, parameters: list[str]) -> None:
+        self.folder = require_folder(folder)
+        self.path = self.folder / NAME
+        self.found: dict[str, Cell] = {}
+        header = {"sweep": VERSION, "measure": measure, "source": source, "parameters": sorted(parameters)}
+        if not self.path.exists():
+            for name in ("sweep.parquet", "sweep.csv"):
+                if (self.folder / name).exists():
+                    raise ValueError(
+                        f"out must be a new folder or that of a sweep; got {shown(str(folder))}, which holds {name} "
+                        f"and no {NAME}. Name another."
+                    )
+        self._file: IO[bytes] = self.path.open("a+b")
+        try:
+            self._lock()
+            self._read(header)
+        except BaseException:
+            self._file.close()
+            raise
+        self._synced = time.monotonic()
+
+    def __enter__(self) -> Cells:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, cell: Cell) -> None:
+        """Keep a cell: in the file when this returns."""
+        fields: dict[str, Any] = {"key": cell.key, "point": cell.point}
+        if cell.result is None:
+            fields["error"] = cell.error
+        else:
+            fields["result"] = {name: _to_json(value) for name, value in cell.result.items()}
+        self._file.write(_line(fields).encode())
+        self._file.flush()
+        self.found[cell.key] = cell
+        if time.monotonic() - self._synced >= SYNC:
+            self._sync()
+
+    def close(self) -> None:
+        """Wait until the disk has everything, and leave the file to others."""
+        if not self._file.closed:
+            self._sync()
+            self._file.close()
+
+    def _sync(self) -> None:
+        os.fsync(self._file.fileno())
+        self._synced = time.monotonic()
+
+    def _lock(self) -> None:
+        """Refuse a second writer; the system unlocks when this process ends, however it does."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"out must be a folder that no other sweep writes to; got {shown(str(self.folder))}, which one does at "
+                "the moment. Wait for it, or name another."
+            ) from None
+        except OSError:  # a file system without locks
+            return
+
+    def _read(self, header: dict[str, Any]) -> None:
+        """Read the cells, and cut the file behind the last line that is whole; a new one gets its header."""
+        end = 0
+        self._file.seek(0)
+        for number, line in enumerate(self._file):
+            if not line.endswith(b"\n"):
+                break
+            end += len(line)
+            fields = _fields(line)
+            if number == 0:
+                self._compare(fields, header)
+            elif fields is not None:
+                cell = _cell(fields)
+                if cell is not None:
+                    self.found[cell.key] = cell
+        self._file.truncate(end)  # what a crash left of a line
+        if end == 0:
+            self._file.write(_line(header).encode())
+            self._file.flush()
+
+    def _compare(self, found: dict[str, Any] | None, wanted: dict[str, Any]) -> None:
+        """Refuse a file of something else."""
+        where = shown(str(self.folder))
+        if found is None or found.get("sweep") != VERSION:
+            raise ValueError(
+                f"out must be a new folder or that of a sweep; got {where}, where {NAME} does not begin as a sweep's "
+                f"of version {VERSION} does. Name another."
+            )
+        if found.get("measure") != wanted["measure"]:
+            raise ValueError(
+                f"out must hold cells of {wanted['measure']}; got {where}, which holds those of "
+                f"{found.get('measure')}. Name another folder."
+            )
+        if found.get("parameters") != wanted["parameters"]:
+            raise ValueError(
+                f"out must hold cells of the grid's parameters {', '.join(wanted['parameters'])}; got {where}, which "
+                f"holds those of {', '.join(map(str, found.get('parameters') or ()))}. Name another folder."
+            )
+        if found.get("source") != wanted["source"]:
+            raise ValueError(
+                f"out must hold cells of this {wanted['measure']}; got {where}, which holds those of another version "
+                "of it, with other code or other captured values. Name another folder."
+            )
+
+
+def _line(fields: dict[str, Any]) -> str:
+    """Fields as a line: JSON with the CRC-32 of its second half in the first."""
+    text = json.dumps(fields, separators=(",", ":"))
+    return f'{{"crc":"{zlib.crc32(text.encode()):08x}","cell":{text}}}\n'
+
+
+BEFORE = len('{"crc":"01234567","cell":')
+
+
+def _fields(line: bytes) -> dict[str, Any] | None:
+    """What a line holds; None where it is damaged."""
+    text = line[BEFORE:-2]
+    if not line.endswith(b"}\n") or line[:BEFORE] != f'{{"crc":"{zlib.crc32(text):08x}","cell":'.encode():
+        return None
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def _cell(fields: dict[str, Any]) -> Cell | None:
+    """The cell of a line; None where it is something else."""
+    key, point, result, error = (fields.get(name) for name in ("key", "point", "result", "error"))
+    if not isinstance(key, str) or not isinstance(point, dict):
+        return None
+    if isinstance(result, dict):
+        return Cell(key, point, {name: _from_json(value) for name, value in result.items()})
+    return Cell(key, point, None, error) if isinstance(error, str) else None
+
+
+def _to_json(value: Any) -> Any:
+    """A value of a result; JSON's own numbers keep every bit of finite floats, and the others become their bits."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float64": struct.pack(">d", value).hex()}
+    return value
+
+
+def _from_json(value: Any) -> Any:
+    """What `_to_json` wrote."""
+    return struct.unpack(">d", bytes.fromhex(value["float64"]))[0] if isinstance(value, dict) else value

@@ -1,0 +1,223 @@
+"""The sweep: a measure at every point of a grid, each finished cell kept at once."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.analysis.studies.cells import Cell, Cells
+from fpsim.analysis.studies.identity import digest, label, name_of, plain, source_of, words
+from fpsim.analysis.studies.table import columns_of, frame_of, write_table
+from fpsim.analysis.studies.workers import Failure, Progress, run_over
+from fpsim.display.optional import load
+from fpsim.display.progress import bar
+from fpsim.errors import shown
+from fpsim.files import path_of
+
+ERROR = "error"  # the column of what went wrong
+VALUE = "value"  # the column of a measure that returns a number
+
+
+def sweep(
+    measure: Callable[..., Any],
+    grid: Mapping[str, Iterable[Any]],
+    *,
+    out: str | Path,
+    workers: int | None = None,
+    client: Any = None,
+    progress: Progress | None = None,
+) -> Any:
+    """Call measure(**point) at every point of a grid, and give a table of what it returned.
+
+    A finished cell is in `out` before the next one is waited for, and is not computed again: after Ctrl-C, a crash or a
+    killed process the same call goes on with the rest, and a larger grid of the same parameters computes what is new.
+    A cell that raises, or ends its worker three times, says so in the column `error`; the next call tries it again.
+
+    Args:
+      measure: called with the parameters of one point by name; returns a number, a text, a dictionary of numbers,
+        texts, truth values and None, or a report with `to_dict()`. Lambdas and closures may run on several workers.
+      grid: parameter -> its values: numbers, texts, None, formats, scalings, accumulators, units, roundings, other
+        dataclasses and members of Enums, functions of modules, or tuples of these. No two may look the same. The last
+        parameter changes fastest.
+      out: a folder for `cells.jsonl`, where the cells are, and `sweep.parquet`, the returned table (`sweep.csv` where
+        pyarrow is not installed). One folder takes one measure.
+      workers: processes, each with its share of the cores; None is one for each core, and 1 computes in this process.
+      client: a `dask.distributed.Client`, whose cluster computes instead.
+      progress: called with (share done, how many are); None draws a bar where stderr is a terminal and rich is
+        installed.
+    Returns:
+      A pandas DataFrame with a row for each point, in the grid's order, and columns for the parameters (formats by
+      name), what the measure returned ("value" for a number; "result_" is put before names of parameters), and `error`:
+      "" or why there is no result.
+    Raises:
+      TypeError, ValueError: a bad argument, values that cannot be told apart in another process, or a folder that holds
+        cells of another measure or other parameters.
+      ImportError: pandas, joblib (several workers) or distributed (client=) is not installed.
+
+    Example:
+      >>> import tempfile, fpsim as fp
+      >>> x = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     grid = {"fmt": [fp.E4M3, fp.E5M2], "scale": [1.0, 64.0]}
+      ...     rows = fp.analysis.sweep(lambda fmt, scale: fp.analysis.error(x, fmt, scale=scale).sqnr_db, grid,
+      ...                              out=folder, workers=1)
+      >>> rows[["fmt", "scale", "value"]].round(1)
+          fmt  scale  value
+      0  E4M3    1.0   31.5
+      1  E4M3   64.0   28.4
+      2  E5M2    1.0   25.7
+      3  E5M2   64.0   25.7
+    """
+    points = _points(grid)
+    _require_measure(measure, points[0].values)
+    if path_of(out, "out").suffix in (".parquet", ".csv"):
+        raise ValueError(f"out must be a folder; got {shown(str(out))}. The table will be sweep.parquet in it.")
+    load("pandas", "a sweep")  # better now than after hours of work
+    with Cells(out, name_of(measure), source_of(measure), list(grid)) as cells:
+        known = {key for key, cell in cells.found.items() if cell.result is not None}
+        missing = [point for point in points if point.key not in known]
+        _compute(missing, len(points), measure, cells, workers=workers, client=client, progress=progress)
+        columns = columns_of([_row(point, cells.found[point.key]) for point in points], list(grid))
+        columns[ERROR] = columns.pop(ERROR)  # the last one
+        write_table(cells.folder, "sweep", columns)
+    return frame_of(columns)
+
+
+class _Point(NamedTuple):
+    """A point of the grid: what the measure gets, what names it, what a table shows."""
+
+    values: dict[str, Any]
+    words: dict[str, str]
+    labels: dict[str, Any]
+    key: str
+
+
+def _points(grid: Mapping[str, Iterable[Any]]) -> list[_Point]:
+    """Every point, the last parameter changing fastest."""
+    if not isinstance(grid, Mapping) or not grid or not all(isinstance(name, str) for name in grid):
+        raise TypeError(f"grid must be a dictionary of parameters and their values; got {shown(grid)}.")
+    if ERROR in grid:
+        raise ValueError("grid must not name a parameter 'error', which is the column of what went wrong. Rename it.")
+    axes = [[(name, value, text) for value, text in _axis(name, values)] for name, values in grid.items()]
+    points = []
+    for point in itertools.product(*axes):
+        texts = {name: text for name, _, text in point}
+        key = digest(*itertools.chain(*sorted(texts.items())))
+        labels = {name: label(value) for name, value, _ in point}
+        points.append(_Point({name: value for name, value, _ in point}, texts, labels, key))
+    return points
+
+
+def _axis(name: str, values: Iterable[Any]) -> list[tuple[Any, str]]:
+    """The values of one parameter with their words."""
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise TypeError(f"grid[{name!r}] must be a list of values; got {shown(values)}. One value: [value].")
+    found = [plain(value) for value in values]
+    if not found:
+        raise ValueError(f"grid[{name!r}] must hold at least one value; got none.")
+    axis = []
+    seen: dict[str, Any] = {}
+    for value in found:
+        try:
+            text = words(value)
+        except TypeError as problem:
+            raise TypeError(f"grid[{name!r}]: {problem}") from None
+        looks = str(label(value))
+        if looks in seen:
+            raise ValueError(
+                f"grid[{name!r}] must hold values that look different; got {shown(seen[looks])} and {shown(value)}, "
+                f"which are both {looks!r} in a table. Leave one out, or give it a name of its own."
+            )
+        seen[looks] = value
+        axis.append((value, text))
+    return axis
+
+
+def _require_measure(measure: Any, point: Mapping[str, Any]) -> None:
+    """A TypeError unless the measure can be called with a point."""
+    if not callable(measure):
+        raise TypeError(f"measure must be a function of the grid's parameters; got {shown(measure)}.")
+    try:
+        signature = inspect.signature(measure)
+    except (TypeError, ValueError):  # some functions in C tell nothing
+        return
+    try:
+        signature.bind(**point)
+    except TypeError as problem:
+        raise TypeError(
+            f"measure must take the grid's parameters {', '.join(point)}; got {name_of(measure)}{signature}: {problem}."
+        ) from None
+
+
+def _compute(
+    missing: Sequence[_Point],
+    total: int,
+    measure: Callable[..., Any],
+    cells: Cells,
+    *,
+    workers: int | None,
+    client: Any,
+    progress: Progress | None,
+) -> None:
+    """Compute cells and keep each one as it comes."""
+    kept = total - len(missing)
+    tasks = [point.values for point in missing]
+    function = functools.partial(_figures, measure)
+    results = run_over(tasks, function, workers=workers, client=client)
+    with closing(results), bar("sweep") if progress is None else nullcontext(progress) as report:
+        for done, (index, result) in enumerate(results, kept + 1):
+            point = missing[index]
+            if isinstance(result, Failure):
+                cells.add(Cell(point.key, point.words, None, result.text))
+            else:
+                cells.add(Cell(point.key, point.words, result))
+            report(done / total, f"{done:,} of {total:,}")
+
+
+def _figures(measure: Callable[..., Any], point: Mapping[str, Any]) -> dict[str, Any]:
+    """What the measure returned at one point, as names and plain values."""
+    result = measure(**point)
+    if hasattr(result, "to_dict"):
+        result = result.to_dict()
+    elif not isinstance(result, Mapping):
+        result = {VALUE: result}
+    figures: dict[str, Any] = {}
+    for name, value in result.items():
+        if not isinstance(name, str):
+            raise TypeError(f"measure must name what it returns with texts; got {shown(name)}.")
+        while name in point or name == ERROR or name in figures:
+            name = f"result_{name}"
+        figures[name] = _scalar(value)
+    return figures
+
+
+def _scalar(value: Any) -> Any:
+    """A number, text, truth value or None as Python's own; a float of any width as the float64 of the same value."""
+    if value is None:
+        return value
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):  # of NumPy or torch
+        value = value.item()
+    for kind in (bool, int, float, str):  # also what is derived from them; a bool is an int
+        if isinstance(value, kind):
+            repr(value)  # a ValueError where an integer has more digits than Python writes
+            return kind(value)
+    if isinstance(value, np.generic):  # ml_dtypes and long doubles are no floats to Python
+        wide = float(value)
+        if wide == value or wide != wide:
+            return wide
+    raise TypeError(
+        "measure must return a number, a text, a dictionary of numbers and texts, or a report with to_dict(); got "
+        f"{shown(value)}."
+    )
+
+
+def _row(point: _Point, cell: Cell) -> dict[str, Any]:
+    """A row of the table."""
+    return {**point.labels, **(cell.result or {}), ERROR: cell.error}

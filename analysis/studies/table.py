@@ -1,0 +1,110 @@
+"""Rows as columns of one kind each, as a data frame and as a Parquet or CSV file."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fpsim.display.optional import load
+from fpsim.files import whole_file
+
+EXACT = 1 << 53  # integers up to here are float64 values
+
+
+class _Missing:
+    """What a row does not have, as None is a value."""
+
+
+MISSING = _Missing()
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]], first: Sequence[str]) -> dict[str, list[Any]]:
+    """Columns, those named `first` in front, the others as rows name them; MISSING where a row has none."""
+    names = list(dict.fromkeys([*first, *(name for row in rows for name in row)]))
+    return {name: [row.get(name, MISSING) for row in rows] for name in names}
+
+
+def frame_of(columns: Mapping[str, list[Any]]) -> Any:
+    """A data frame whose columns hold one kind each: numbers, truth values, texts; objects where kinds are mixed.
+
+    What is missing is NaN among numbers, and None elsewhere.
+    """
+    pandas = load("pandas", "a sweep")
+    return pandas.DataFrame({name: _series(pandas, values) for name, values in columns.items()})
+
+
+def _series(pandas: Any, values: list[Any]) -> Any:
+    present = [value for value in values if value is not MISSING]
+    kinds = {type(value) for value in present}
+    small = all(abs(value) <= EXACT for value in present if type(value) is int)
+    if kinds == {bool} and len(present) == len(values):
+        return pandas.Series(values, dtype=bool)
+    if kinds == {int} and len(present) == len(values) and all(-(1 << 63) <= value < 1 << 63 for value in values):
+        return pandas.Series(values, dtype="int64")
+    if kinds and kinds <= {int, float} and small:
+        return pandas.Series([math.nan if value is MISSING else value for value in values], dtype="float64")
+    return pandas.Series([None if value is MISSING else value for value in values], dtype=object)
+
+
+def write_table(folder: Path, name: str, columns: Mapping[str, list[Any]]) -> Path:
+    """Write `name`.parquet, or `name`.csv with a warning where pyarrow is not installed; whole or not at all.
+
+    Columns of mixed kinds become text.
+    """
+    if importlib.util.find_spec("pyarrow") is None:
+        warnings.warn(f"{folder / name}.csv is written, as Parquet needs pyarrow: pip install pyarrow", stacklevel=3)
+        _write_csv(folder / f"{name}.csv", columns)
+        return folder / f"{name}.csv"
+    arrow = load("pyarrow", "Parquet")
+    table = arrow.table({_utf8(name): _arrow(arrow, values) for name, values in columns.items()})
+    with whole_file(folder / f"{name}.parquet") as file:
+        load("pyarrow.parquet", "Parquet").write_table(table, file)
+    return folder / f"{name}.parquet"
+
+
+def _arrow(arrow: Any, values: list[Any]) -> Any:
+    """A column of Parquet, where NaN and null are two things."""
+    held = [None if value is MISSING else _utf8(value) for value in values]
+    kinds = {type(value) for value in held if value is not None}
+    if kinds == {int, float} and all(abs(value) <= EXACT for value in held if type(value) is int):
+        held = [float(value) if type(value) is int else value for value in held]
+        kinds = {float}
+    if len(kinds) > 1 or (
+        kinds == {int} and not all(-(1 << 63) <= value < 1 << 63 for value in held if value is not None)
+    ):
+        held = [value if value is None or isinstance(value, str) else repr(value) for value in held]
+        kinds = {str}
+    types = {bool: arrow.bool_(), int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
+    return arrow.array(held, types[kinds.pop()] if kinds else arrow.string(), from_pandas=False)
+
+
+def _utf8(value: Any) -> Any:
+    """A text that UTF-8 can hold: half of a surrogate pair becomes its number."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # what spreadsheets run, not show
+
+
+def _write_csv(path: Path, columns: Mapping[str, list[Any]]) -> None:
+    import io
+
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([_cell(name) for name in columns])
+    writer.writerows([_cell(value) for value in row] for row in zip(*columns.values(), strict=True))
+    with whole_file(path) as file:
+        file.write(text.getvalue().encode())
+
+
+def _cell(value: Any) -> Any:
+    """A value for a spreadsheet: text that looks like a formula gets an apostrophe; numbers do not."""
+    if value is MISSING or value is None:
+        return ""
+    value = _utf8(value)
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

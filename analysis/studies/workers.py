@@ -1,0 +1,379 @@
+"""Many tasks on several processes, here or on a dask cluster: results come as they are finished, failures as such."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from fpsim.display.optional import load
+from fpsim.errors import require_integer, shown
+from fpsim.runtime.threads import thread_count
+
+Progress = Callable[[float, str], None]
+Results: TypeAlias = "Generator[tuple[int, Any], None, None]"
+AHEAD = 1000  # tasks that a dask cluster has at a time: more than it has threads, fewer than make its scheduler slow
+WATCH = 0.5  # seconds between two looks of a worker at the process that started it
+THREADS = ("FPSIM_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a task gave instead of a result.
+
+    Attributes:
+      text: the kind of the exception and its words, or how the worker ended.
+      died: whether the worker ended, and not the function.
+    """
+
+    text: str
+    died: bool = False
+
+
+def run_over(
+    tasks: Sequence[Any],
+    function: Callable[[Any], Any],
+    *,
+    workers: int | None = None,
+    client: Any = None,
+    retries: int = 2,
+    progress: Progress | None = None,
+) -> Results:
+    """Call function(task) for every task, and yield results as they are finished, in any order.
+
+    Workers are processes of their own, each with its share of the cores. One that dies (killed, out of memory, a crash
+    in C) is started again, and its task alone is tried again. Ctrl-C ends all workers at once, and so does `close()`,
+    which `contextlib.closing` calls where the loop is left early.
+
+    Args:
+      tasks: what to call the function with; anything that cloudpickle can send.
+      function: lambdas and closures too. With one worker it runs in this process.
+      workers: processes; None is one for each core that this process may use.
+      client: a `dask.distributed.Client`, whose cluster computes instead.
+      retries: how often a task that ended its worker is tried again. A cluster tries as often as its scheduler is set
+        to, then (unless this is 0) once more while nothing else runs, since what ran beside is suspected too.
+      progress: called with (share done, how many are).
+    Yields:
+      (index of the task, result), or a `Failure` as the result: the function raised, or ended its worker every time.
+    Raises:
+      TypeError, ValueError: a bad argument, or a function that cannot be sent.
+      ImportError: joblib, or distributed, is needed and not installed.
+      RuntimeError: the cluster is gone.
+
+    Example:
+      >>> from fpsim.analysis.studies.workers import run_over
+      >>> sorted(run_over([3, 4], lambda x: x * x, workers=1))
+      [(0, 9), (1, 16)]
+      >>> [(index, failed)] = run_over([0], lambda x: 1 / x, workers=1)
+      >>> index, failed.text
+      (0, 'ZeroDivisionError: division by zero')
+    """
+    if workers is not None:
+        require_integer("workers", workers, 1)
+        if client is not None:
+            raise ValueError(
+                f"workers must be left out where a client is given; got {workers}. The cluster has its own."
+            )
+    require_integer("retries", retries, 0)
+    if client is not None:
+        found = _on_cluster(tasks, function, _checked(client), retries)
+    elif (workers or thread_count()) == 1:
+        found = _here(tasks, function)
+    else:
+        found = _on_processes(tasks, function, workers or thread_count(), retries)
+    return _reported(found, len(tasks), progress)
+
+
+def _reported(found: Results, count: int, progress: Progress | None) -> Results:
+    """The same, with progress."""
+    with closing(found):
+        for done, each in enumerate(found, 1):
+            yield each
+            if progress is not None:
+                progress(done / count, f"{done:,} of {count:,}")
+
+
+def _attempt(function: Callable[[Any], Any], task: Any) -> Any:
+    """The function's result, or what it raised as a Failure."""
+    try:
+        return function(task)
+    except Exception as problem:
+        return _failure(problem)
+
+
+def _failure(problem: BaseException) -> Failure:
+    """An exception in a line: its kind, and its words where it has some."""
+    try:
+        said = " ".join(str(problem).split())
+    except Exception:  # whatever its __str__ does
+        said = ""
+    return Failure(f"{type(problem).__name__}: {said}" if said else type(problem).__name__)
+
+
+# ---- in this process
+
+
+def _here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> Results:
+    for index, task in enumerate(tasks):
+        yield index, _attempt(function, task)
+
+
+# ---- on processes of this machine
+
+
+def _on_processes(tasks: Sequence[Any], function: Callable[[Any], Any], workers: int, retries: int) -> Results:
+    """Each worker is a pool of one process, so that a death says which task it was and disturbs no other."""
+    if not tasks:
+        return
+    load("joblib", "several workers")
+    payload = _pickled(function, "the function")
+    workers = min(workers, len(tasks))
+    share = str(max(1, thread_count() // max(1, workers)))
+    waiting = deque((index, 0) for index in range(len(tasks)))  # (task, how many workers it ended)
+    pools = [_Pool(payload, share) for _ in range(workers)]
+    running: dict[Future[bytes], tuple[_Pool, int, int]] = {}
+    idle = list(pools)
+    try:
+        while waiting or running:
+            while waiting and idle:
+                index, deaths = waiting.popleft()
+                try:
+                    task = _pickled(tasks[index], "a task")
+                except TypeError as problem:
+                    yield index, _failure(problem)
+                    continue
+                pool = idle.pop()
+                running[pool.submit(task)] = pool, index, deaths
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                pool, index, deaths = running.pop(future)
+                idle.append(pool)
+                end = future.exception()
+                if end is None:
+                    yield index, _loads(future.result())
+                    continue
+                pool.end()
+                if deaths < retries:
+                    waiting.appendleft((index, deaths + 1))
+                else:
+                    yield index, _dead(end, deaths + 1)
+    finally:
+        for pool in pools:
+            pool.end()
+
+
+class _Pool:
+    """One worker process, started when there is work and again after its end."""
+
+    def __init__(self, payload: bytes, threads: str) -> None:
+        self._payload = payload
+        self._threads = threads
+        self._executor: Any = None
+
+    def submit(self, task: bytes) -> Future[bytes]:
+        """The pickled result of a pickled task."""
+        if self._executor is None:
+            loky = load("joblib.externals.loky", "several workers")
+            self._executor = loky.ProcessPoolExecutor(
+                1,
+                initializer=_begin,
+                initargs=(self._payload, os.getpid()),
+                env=dict.fromkeys(THREADS, self._threads),
+            )
+        with _interrupts_wait():
+            future: Future[bytes] = self._executor.submit(_work, task)
+        return future
+
+    def end(self) -> None:
+        """Kill the process, whatever it does."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, kill_workers=True)
+            self._executor = None
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Keep Ctrl-C for the end of the block; a process that starts in it inherits that until `_begin`."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _dead(end: BaseException, times: int) -> Failure:
+    """How a worker ended."""
+    found = re.search(r"exit codes of the workers are \{(.*?)\}", str(end))
+    how = f" ({found[1]})" if found else f" ({type(end).__name__})"
+    often = f", each of {times} times" if times > 1 else ""
+    return Failure(f"the worker process died{how}{often}", died=True)
+
+
+def _pickled(value: Any, what: str) -> bytes:
+    """Bytes that another process reads.
+
+    Raises:
+      TypeError: cloudpickle cannot write it.
+    """
+    pickler = load("cloudpickle", "several workers")
+    try:
+        data: bytes = pickler.dumps(value)
+        return data
+    except Exception as problem:  # whatever a __reduce__ raises
+        raise TypeError(
+            f"{what} must be something that cloudpickle can send to another process; got {shown(value)}: "
+            f"{_failure(problem).text}. workers=1 sends nothing."
+        ) from problem
+
+
+def _loads(data: bytes) -> Any:
+    """What a worker sent; a Failure where this process cannot read it."""
+    import pickle
+
+    try:
+        return pickle.loads(data)
+    except Exception as problem:
+        return Failure(f"the result cannot be read here: {_failure(problem).text}")
+
+
+# What a worker process keeps: the function as it came, and as it was read.
+_sent: dict[str, Any] = {}
+
+
+def _begin(payload: bytes, parent: int) -> None:
+    """Start a worker: Ctrl-C is its parent's to answer, and it ends where that was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    # Loky replaces workers that grow, with a warning in a thread; filters that make it an error stop the pool for ever.
+    # What a function keeps between its tasks is its own affair, and a worker that the system kills is started again.
+    load("joblib.externals.loky.process_executor", "several workers")._USE_PSUTIL = False
+    _sent.clear()
+    _sent["payload"] = payload
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.name != "posix" or os.getppid() == parent:
+        time.sleep(WATCH)
+    os._exit(1)
+
+
+def _work(task: bytes) -> bytes:
+    """Do one task in a worker process, and pickle what comes of it: all that can go wrong goes wrong here."""
+    import pickle
+
+    try:
+        if "function" not in _sent:
+            _sent["function"] = pickle.loads(_sent["payload"])
+        return _pickled(_attempt(_sent["function"], pickle.loads(task)), "a result")
+    except (Exception, SystemExit) as problem:
+        return pickle.dumps(_failure(problem))
+
+
+# ---- on a dask cluster
+
+
+def _checked(client: Any) -> Any:
+    """A client that waits.
+
+    Raises:
+      TypeError, ValueError: it is none, or an asynchronous one.
+    """
+    distributed = load("distributed", "client=")
+    if not isinstance(client, distributed.Client):
+        raise TypeError(f"client must be a dask.distributed.Client; got {shown(client)}.")
+    if client.asynchronous:
+        raise ValueError("client must be a synchronous one; got one with asynchronous=True. Make it without that.")
+    return client
+
+
+def _on_cluster(tasks: Sequence[Any], function: Callable[[Any], Any], client: Any, retries: int) -> Results:
+    """A few tasks at a time; those whose workers died once more, one by one: a scheduler suspects what lay beside."""
+    suspects: list[int] = []
+    with closing(_submitted(tasks, range(len(tasks)), function, client, AHEAD)) as found:
+        for index, result in found:
+            if retries and isinstance(result, Failure) and result.died:
+                suspects.append(index)
+            else:
+                yield index, result
+    yield from _submitted(tasks, suspects, function, client, 1)
+
+
+def _submitted(
+    tasks: Sequence[Any], indices: Sequence[int], function: Callable[[Any], Any], client: Any, ahead: int
+) -> Results:
+    """Some of the tasks, at most `ahead` of them at a time."""
+    if not indices:
+        return
+    distributed = load("distributed", "client=")
+    waiting = iter(indices)
+    running: dict[Any, int] = {}
+    finished = distributed.as_completed(loop=client.loop, raise_errors=False)
+
+    def submit(count: int) -> None:
+        for index in itertools.islice(waiting, count):
+            future = client.submit(_attempt_there, function, tasks[index], pure=False)
+            running[future] = index
+            finished.add(future)
+
+    try:
+        _require_running(client)
+        submit(ahead)
+        for futures in finished.batches():
+            for future, result in zip(futures, _gathered(client, futures), strict=True):
+                yield running.pop(future), result
+                future.release()
+            submit(len(futures))
+    finally:
+        if running and client.status == "running":
+            client.cancel(list(running), force=True)
+
+
+def _gathered(client: Any, futures: Sequence[Any]) -> list[Any]:
+    """The results of finished futures: fetched together, which takes as long as one, or each alone where one failed."""
+    try:
+        if all(future.status == "finished" for future in futures):
+            return list(client.gather(futures))
+    except Exception:  # one was lost meanwhile
+        pass
+    return [_result_of(client, future) for future in futures]
+
+
+def _result_of(client: Any, future: Any) -> Any:
+    """The result of a future, or a Failure; waits where its worker died and another one computes it again."""
+    try:
+        return future.result()
+    except Exception as problem:
+        _require_running(client)
+        failure = _failure(problem)
+        killed = type(problem).__name__ == "KilledWorker"
+        return Failure(f"the worker died: {failure.text}", died=True) if killed else failure
+
+
+def _require_running(client: Any) -> None:
+    """A RuntimeError where the cluster is gone, which is no task's failure."""
+    if client.status != "running":
+        raise RuntimeError(
+            f"client must stay connected until the last task; got one that is {client.status!r}. What was finished is "
+            "kept; call again with another."
+        )
+
+
+def _attempt_there(function: Callable[[Any], Any], task: Any) -> Any:
+    """A task on a worker of a cluster, which SystemExit would end."""
+    try:
+        return _attempt(function, task)
+    except SystemExit as problem:
+        return _failure(problem)

@@ -1,0 +1,288 @@
+"""Tensors of .gguf files: the header is walked in place, floats come as stored, quantised blocks as their values.
+
+The layout is that of ggml's docs/gguf.md. fpsim reads headers itself, since a file is untrusted and the gguf package
+maps it and believes its counts; that package decodes the quantised blocks, a chunk at a time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from fpsim.analysis.tensors.chunks import Array
+from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, one_line, read_fully, reader
+from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+from fpsim.display.optional import load
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+ALIGNMENT = 32  # bytes, where the file does not say
+NAME_LIMIT = 65_535  # bytes of a key, as in the specification; tensors' names are shorter
+DIMENSIONS_LIMIT = 8  # ggml has 4
+DEPTH_LIMIT = 4  # arrays in arrays, which no writer makes
+STRING, ARRAY = 8, 9
+SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # type of a value -> its size
+FLOATS: dict[int, Any] = {0: np.float32, 1: np.float16, 28: np.float64, 30: ml_dtypes.bfloat16}
+INTEGERS = {24: "int8", 25: "int16", 26: "int32", 27: "int64"}
+
+
+class _Entry(NamedTuple):
+    """A tensor as the header describes it: its dimensions slowest first, its type, where it begins among the data."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: int
+    offset: int
+
+
+class _Blocks(NamedTuple):
+    """A quantised type: its name, how many elements a block has, how many bytes, and its number in the gguf package."""
+
+    name: str
+    elements: int
+    bytes: int
+    kind: Any
+
+
+def read_gguf(path: Path) -> Found:
+    """The float and quantised tensors of a .gguf file; quantised ones have the float32 values of their blocks.
+
+    Raises:
+      TensorFileError: damaged, or of a version that fpsim does not know.
+    """
+    with path.open("rb") as opened:
+        header = _Header(opened, path)
+        entries = header.read()
+    tensors: list[Tensor] = []
+    notes: list[str] = []
+    ends: list[tuple[int, int, str]] = []
+    available = path.stat().st_size
+    for entry in entries:
+        size = _size(entry, path)
+        if size is not None:
+            begin = header.data + entry.offset
+            if begin + size > available:
+                raise TensorFileError(
+                    f"{path}: damaged, {entry.name!r} ends at {begin + size}, the file at {available}"
+                )
+            ends.append((begin, begin + size, entry.name))
+        read = _read_of(entry, header, path)
+        if isinstance(read, str):
+            notes.append(f"{path}: {entry.name} left out, {read}")
+        else:
+            tensors.append(Tensor(entry.name, entry.shape, _word(entry.kind), read, str(path)))
+    last = 0
+    for begin, end, name in sorted(ends):
+        if begin < last and end > begin:  # a small file would be an endless study
+            raise TensorFileError(f"{path}: damaged .gguf header ({name!r} lies over another tensor)")
+        last = max(last, end)
+    return tensors, notes
+
+
+class _Header:
+    """The header of an open file, read from its beginning; `data` is where the elements begin."""
+
+    def __init__(self, opened: IO[bytes], path: Path) -> None:
+        self.opened = opened
+        self.path = path
+        self.left = os.fstat(opened.fileno()).st_size
+        self.order = "<"
+        self.alignment = ALIGNMENT
+        self.data = 0
+
+    def read(self) -> list[_Entry]:
+        """Every tensor's entry."""
+        if self._take(4) != MAGIC:
+            raise TensorFileError(f"{self.path}: damaged or not a .gguf file (it does not begin with GGUF)")
+        version = self._number("I")
+        if version & 0xFFFF == 0:  # written on a machine of the other byte order
+            self.order = ">"
+            version = int.from_bytes(version.to_bytes(4, "little"), "big")
+        if version not in VERSIONS:
+            raise TensorFileError(f"{self.path}: .gguf version {version}; wanted {' or '.join(map(str, VERSIONS))}")
+        tensors, pairs = self._number("Q"), self._number("Q")
+        for _ in range(pairs):  # each takes bytes, of which there are only so many
+            key, kind = self._text(), self._number("I")
+            if key == "general.alignment" and kind == 4:
+                self.alignment = self._number("I")
+            else:
+                self._skip_value(kind, 0)
+        if self.alignment < 1 or self.alignment & (self.alignment - 1):
+            raise self._damaged(f"alignment {self.alignment}")
+        entries = [self._entry() for _ in range(min(tensors, self.left))]
+        if len(entries) < tensors:
+            raise self._damaged(f"{tensors} tensors")
+        if len({entry.name for entry in entries}) < len(entries):
+            raise self._damaged("a name occurs twice")
+        self.data = -(-self.opened.tell() // self.alignment) * self.alignment
+        return entries
+
+    def _entry(self) -> _Entry:
+        name, count = self._text(), self._number("I")
+        if count > DIMENSIONS_LIMIT:
+            raise self._damaged(f"{count} dimensions of {name!r}")
+        shape = tuple(self._number("Q") for _ in range(count))[::-1]  # the file has the fastest first
+        kind, offset = self._number("I"), self._number("Q")
+        if any(n >= BYTES_LIMIT for n in shape) or math.prod(shape) >= BYTES_LIMIT:
+            raise self._damaged(f"shape of {name!r}")
+        if offset % self.alignment or offset >= BYTES_LIMIT:
+            raise self._damaged(f"offset of {name!r}")
+        return _Entry(name, shape, kind, offset)
+
+    def _skip_value(self, kind: int, depth: int) -> None:
+        """Step over a value of the metadata."""
+        if kind in SCALAR_BYTES:
+            self._skip(SCALAR_BYTES[kind])
+        elif kind == STRING:
+            self._skip(self._number("Q"))
+        elif kind == ARRAY and depth < DEPTH_LIMIT:
+            inner, count = self._number("I"), self._number("Q")
+            if inner in SCALAR_BYTES:
+                self._skip(count * SCALAR_BYTES[inner])
+                return
+            for _ in range(count):
+                self._skip_value(inner, depth + 1)
+        else:
+            raise self._damaged(f"a value of type {kind}")
+
+    def _text(self) -> str:
+        length = self._number("Q")
+        if length > NAME_LIMIT:
+            raise self._damaged(f"a name of {length} bytes")
+        try:
+            return self._take(length).decode()
+        except UnicodeDecodeError as problem:
+            raise self._damaged("a name that is no UTF-8") from problem
+
+    def _number(self, kind: str) -> int:
+        return int(struct.unpack(f"{self.order}{kind}", self._take(struct.calcsize(f"={kind}")))[0])
+
+    def _take(self, count: int) -> bytes:
+        self._count(count)
+        data = read_fully(self.opened, count)
+        if len(data) < count:
+            raise self._damaged("it ends early")
+        return data
+
+    def _skip(self, count: int) -> None:
+        self._count(count)
+        self.opened.seek(count, os.SEEK_CUR)
+
+    def _count(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise self._damaged("it ends early")
+
+    def _damaged(self, what: str) -> TensorFileError:
+        return TensorFileError(f"{self.path}: damaged .gguf header ({what})")
+
+
+def _size(entry: _Entry, path: Path) -> int | None:
+    """Bytes of a tensor; None where its type is unknown, or gguf, which knows it, is not installed."""
+    if entry.kind in FLOATS:
+        return math.prod(entry.shape) * int(np.dtype(FLOATS[entry.kind]).itemsize)
+    blocks = _blocks(entry.kind)
+    if blocks is None:
+        return None
+    if blocks.elements > 1 and (not entry.shape or entry.shape[-1] % blocks.elements):
+        raise TensorFileError(f"{path}: damaged .gguf header (shape of {entry.name!r}, which has no whole blocks)")
+    return math.prod(entry.shape) // blocks.elements * blocks.bytes
+
+
+def _blocks(kind: int) -> _Blocks | None:
+    """What the gguf package knows of a type."""
+    if importlib.util.find_spec("gguf") is None:
+        return None
+    gguf = load("gguf", "quantised tensors of .gguf files")
+    try:
+        known = gguf.GGMLQuantizationType(kind)
+        elements, size = gguf.GGML_QUANT_SIZES[known]
+    except (ValueError, KeyError):
+        return None
+    return _Blocks(known.name.lower(), elements, size, known)
+
+
+def _word(kind: int) -> str:
+    """What tables call a type: a dtype, or ggml's name in lower case."""
+    if kind in FLOATS:
+        return str(np.dtype(FLOATS[kind]).name)
+    blocks = _blocks(kind)
+    return f"ggml type {kind}" if blocks is None else blocks.name
+
+
+def _read_of(entry: _Entry, header: _Header, path: Path) -> Callable[[int], Iterator[Array]] | str:
+    """What reads a tensor, or why it is left out."""
+    begin, count = header.data + entry.offset, math.prod(entry.shape)
+    if entry.kind in FLOATS:
+        dtype = np.dtype(FLOATS[entry.kind])
+        if header.order == ">" and dtype == ml_dtypes.bfloat16:
+            return "it holds bfloat16 in a big-endian file"
+        return reader(path, begin, dtype, count, header.order)
+    if entry.kind in INTEGERS:
+        return f"it holds {INTEGERS[entry.kind]} and not floats"
+    blocks = _blocks(entry.kind)
+    if blocks is None:
+        if importlib.util.find_spec("gguf") is None:
+            return (
+                f"it holds {_word(entry.kind)}, and quantised types need gguf, which is not installed: pip install gguf"
+            )
+        return f"it holds {_word(entry.kind)}, which the installed gguf does not know"
+    if header.order == ">":
+        return f"it holds {blocks.name} in a big-endian file"
+    try:
+        _decoded(bytes(blocks.bytes), blocks)
+    except Exception as problem:  # NotImplementedError, and whatever a later gguf raises
+        return f"it holds {blocks.name}, which the installed gguf does not decode ({one_line(problem)})"
+
+    def read(size: int) -> Iterator[Array]:
+        return _in_size(_values(path, begin, count // blocks.elements, blocks, size), size)
+
+    return read
+
+
+def _values(path: Path, begin: int, count: int, blocks: _Blocks, size: int) -> Iterator[Array]:
+    """The float32 values of `count` blocks, about `size` of them at a time.
+
+    Raises:
+      TensorFileError: the file ends early.
+    """
+    most = max(1, size // blocks.elements)
+    with path.open("rb") as opened:
+        opened.seek(begin)
+        for start in range(0, count, most):
+            wanted = min(most, count - start) * blocks.bytes
+            data = read_fully(opened, wanted)
+            if len(data) < wanted:
+                raise TensorFileError(f"{path}: the file ends before its last element")
+            yield _decoded(data, blocks)
+
+
+def _decoded(data: bytes, blocks: _Blocks) -> Array:
+    """The values of whole blocks; one long row, which gguf decodes in one go."""
+    gguf = load("gguf", "quantised tensors of .gguf files")
+    with np.errstate(all="ignore"):  # scales may be Inf and NaN
+        values = gguf.quants.dequantize(np.frombuffer(data, np.uint8).reshape(1, -1), blocks.kind)
+    return np.ascontiguousarray(values, np.float32).reshape(-1)
+
+
+def _in_size(parts: Iterator[Array], size: int) -> Iterator[Array]:
+    """The same elements in arrays of `size` (the last: the rest)."""
+    held: list[Array] = []
+    count = 0
+    for part in parts:
+        held.append(part)
+        count += part.size
+        while count >= size:
+            whole = np.concatenate(held) if len(held) > 1 else held[0]
+            yield whole[:size]
+            held, count = [whole[size:]], count - size
+    if count:
+        yield np.concatenate(held)

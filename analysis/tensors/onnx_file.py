@@ -1,0 +1,377 @@
+"""Tensors of .onnx files: initializers and constants, read where they lie in the file or beside it.
+
+A model is a protobuf. It is walked as the wire format says (protobuf.dev, "Encoding") with the field numbers of
+onnx.proto, since a parser would first copy a file of any size, and unpack a hostile one to many times its size. Only
+names, shapes and places are kept, so that memory does not grow with the elements, and the onnx package is not needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from fpsim.analysis.tensors.chunks import Array
+from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, reader
+from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+from fpsim.errors import shown
+
+FIELDS_LIMIT = 20_000_000  # of the graph: more than a model has, and less than a minute of work
+DEPTH_LIMIT = 64  # graphs in nodes in graphs
+TEXT_LIMIT = 65_535  # bytes of a name or path
+DIMENSIONS_LIMIT = 64
+SHARED_LIMIT = 64  # bytes of all tensors, in bytes of the files: tensors may share data, but not that much of it
+PIECE = 1 << 16  # bytes of varints that are read at a time
+VARINT, EIGHT, SPAN, FOUR = 0, 1, 2, 5  # wire types
+
+# Field numbers of onnx.proto.
+MODEL_GRAPH, MODEL_FUNCTION, FUNCTION_NODE = 7, 25, 7
+GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_SPARSE = 1, 5, 15
+NODE_OUTPUT, NODE_KIND, NODE_ATTRIBUTE = 2, 4, 5
+ATTRIBUTE_TENSOR, ATTRIBUTE_GRAPH, ATTRIBUTE_TENSORS, ATTRIBUTE_GRAPHS = 5, 6, 10, 11
+DIMS, DATA_TYPE, SEGMENT, FLOATS, INTEGERS, NAME, RAW, DOUBLES, EXTERNAL, LOCATION = 1, 2, 3, 4, 5, 8, 9, 10, 13, 14
+KEY, VALUE = 1, 2  # of an entry about external data
+
+# TensorProto.DataType -> what holds it.
+DTYPES: dict[int, Any] = {
+    1: np.float32, 10: np.float16, 11: np.float64, 16: ml_dtypes.bfloat16, 17: ml_dtypes.float8_e4m3fn,
+    18: ml_dtypes.float8_e4m3fnuz, 19: ml_dtypes.float8_e5m2, 20: ml_dtypes.float8_e5m2fnuz,
+    24: ml_dtypes.float8_e8m0fnu,
+}  # fmt: skip
+OTHERS = {
+    2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "texts", 9: "bool", 12: "uint32",
+    13: "uint64", 14: "complex64", 15: "complex128", 21: "uint4", 22: "int4", 23: "float4_e2m1fn", 25: "uint2",
+    26: "int2",
+}  # fmt: skip
+QUANTISED = ("uint8", "int8", "uint4", "int4", "uint2", "int2")
+
+
+class _Span(NamedTuple):
+    """Bytes of the file."""
+
+    begin: int
+    end: int
+
+
+@dataclass
+class _Proto:
+    """A TensorProto, with the places of its data."""
+
+    name: str = ""
+    shape: list[int] = field(default_factory=list)
+    kind: int = 0
+    data: dict[int, list[_Span]] = field(default_factory=dict)  # field -> where it stands
+    external: dict[str, str] = field(default_factory=dict)
+    is_external: bool = False
+    is_segment: bool = False
+
+
+def read_onnx(path: Path) -> Found:
+    """The float initializers and constants of a model and its subgraphs, also those in external files.
+
+    Raises:
+      TensorFileError: damaged, not an ONNX model, or its external data are missing or outside its folder.
+    """
+    with path.open("rb") as opened:
+        walk = _Walk(opened, path)
+        protos = walk.model()
+    tensors: list[Tensor] = []
+    notes = [f"{path}: {count} sparse initializers left out" for count in [walk.sparse] if count]
+    sizes = {path: path.stat().st_size}
+    total = 0
+    for proto in protos:
+        dtype = DTYPES.get(proto.kind)
+        if dtype is None:
+            word = OTHERS.get(proto.kind, f"type {proto.kind}")
+            why = "; quantised weights are integers with scales of their own" if word in QUANTISED else ""
+            notes.append(f"{path}: {proto.name} left out, it holds {word} and not floats{why}")
+            continue
+        read = _read_of(proto, np.dtype(dtype), path, sizes)
+        if isinstance(read, str):
+            notes.append(f"{path}: {proto.name} left out, {read}")
+            continue
+        total += max(1, math.prod(proto.shape) * np.dtype(dtype).itemsize)
+        tensors.append(Tensor(proto.name, tuple(proto.shape), np.dtype(dtype).name, read, str(path)))
+    if total > SHARED_LIMIT * sum(sizes.values()):
+        raise TensorFileError(f"{path}: its tensors together are more than {SHARED_LIMIT} times as large as its files")
+    return tensors, notes
+
+
+# ---- where the tensors are
+
+
+class _Walk:
+    """A walk over the messages of an open file."""
+
+    def __init__(self, opened: IO[bytes], path: Path) -> None:
+        self.opened = opened
+        self.path = path
+        self.left = FIELDS_LIMIT
+        self.sparse = 0
+
+    def model(self) -> list[_Proto]:
+        """Every tensor of the file."""
+        protos: list[_Proto] = []
+        graphs = 0
+        for number, value in self._fields(_Span(0, self.path.stat().st_size)):
+            if number == MODEL_GRAPH and isinstance(value, _Span):
+                graphs += 1
+                protos += self._graph(value, 0)
+            elif number == MODEL_FUNCTION and isinstance(value, _Span):
+                for inner, node in self._fields(value):
+                    if inner == FUNCTION_NODE and isinstance(node, _Span):
+                        protos += self._node(node, 1)
+        if graphs != 1:
+            raise TensorFileError(f"{self.path}: damaged or not an ONNX model ({graphs} graphs in it)")
+        return protos
+
+    def _graph(self, span: _Span, depth: int) -> Iterator[_Proto]:
+        if depth > DEPTH_LIMIT:
+            raise self._damaged(f"graphs nest deeper than {DEPTH_LIMIT} levels")
+        for number, value in self._fields(span):
+            if isinstance(value, _Span):
+                if number == GRAPH_INITIALIZER:
+                    yield self._tensor(value)
+                elif number == GRAPH_NODE:
+                    yield from self._node(value, depth + 1)
+                elif number == GRAPH_SPARSE:
+                    self.sparse += 1
+
+    def _node(self, span: _Span, depth: int) -> Iterator[_Proto]:
+        """The value of a Constant, called like its output, and the tensors of a node's graphs."""
+        output = kind = ""
+        attributes = []
+        for number, value in self._fields(span):
+            if isinstance(value, _Span):
+                if number == NODE_OUTPUT and not output:
+                    output = self._text(value)
+                elif number == NODE_KIND:
+                    kind = self._text(value)
+                elif number == NODE_ATTRIBUTE:
+                    attributes.append(value)
+        for attribute in attributes:
+            for number, value in self._fields(attribute):
+                if isinstance(value, _Span) and number in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS):
+                    yield from self._graph(value, depth)
+                elif (
+                    isinstance(value, _Span) and number in (ATTRIBUTE_TENSOR, ATTRIBUTE_TENSORS) and kind == "Constant"
+                ):
+                    proto = self._tensor(value)
+                    proto.name = output or proto.name
+                    yield proto
+
+    def _tensor(self, span: _Span) -> _Proto:
+        proto = _Proto()
+        for number, value in self._fields(span):
+            if isinstance(value, int):
+                if number == DIMS:
+                    proto.shape.append(value)
+                elif number == DATA_TYPE:
+                    proto.kind = value
+                elif number == LOCATION:
+                    proto.is_external = value == 1
+                elif number == INTEGERS:
+                    raise self._damaged("numbers that are not packed")
+            elif number == DIMS:
+                proto.shape += self._varints(value)
+            elif number == NAME:
+                proto.name = self._text(value)
+            elif number in (RAW, FLOATS, INTEGERS, DOUBLES):
+                proto.data.setdefault(number, []).append(value)
+            elif number == SEGMENT:
+                proto.is_segment = True
+            elif number == EXTERNAL:
+                texts = {inner: self._text(each) for inner, each in self._fields(value) if isinstance(each, _Span)}
+                proto.external[texts.get(KEY, "")] = texts.get(VALUE, "")
+        if len(proto.shape) > DIMENSIONS_LIMIT or not all(0 <= n < BYTES_LIMIT for n in proto.shape):
+            raise self._damaged(f"shape of {proto.name!r}")
+        if math.prod(proto.shape) >= BYTES_LIMIT:
+            raise self._damaged(f"shape of {proto.name!r}")
+        return proto
+
+    def _fields(self, span: _Span) -> Iterator[tuple[int, int | _Span]]:
+        """(number, value) of a message's fields: an integer, or where the bytes are."""
+        place = span.begin
+        while place < span.end:
+            self.left -= 1
+            if self.left < 0:
+                raise self._damaged(f"more than {FIELDS_LIMIT:,} fields")
+            tag, place = self._varint(place, span.end)
+            wire = tag & 7
+            if wire == VARINT:
+                value, place = self._varint(place, span.end)
+                yield tag >> 3, value - (1 << 64) * (value >> 63)
+                continue
+            if wire == SPAN:
+                length, place = self._varint(place, span.end)
+            elif wire in (EIGHT, FOUR):
+                length = 8 if wire == EIGHT else 4
+            else:
+                raise self._damaged(f"a field of wire type {wire}")
+            if place + length > span.end:
+                raise self._damaged("it ends early")
+            yield tag >> 3, _Span(place, place + length)
+            place += length
+
+    def _varint(self, place: int, end: int) -> tuple[int, int]:
+        """A number of up to 64 bits, and the place behind it."""
+        self.opened.seek(place)
+        data = self.opened.read(min(10, end - place))
+        value = 0
+        for i, byte in enumerate(data):
+            value |= (byte & 0x7F) << (7 * i)
+            if byte < 0x80:
+                return value & 0xFFFFFFFFFFFFFFFF, place + i + 1
+        raise self._damaged("it ends early" if len(data) < 10 else "a number of more than 64 bits")
+
+    def _varints(self, span: _Span) -> list[int]:
+        found: list[int] = []
+        place = span.begin
+        while place < span.end and len(found) <= DIMENSIONS_LIMIT:
+            value, place = self._varint(place, span.end)
+            found.append(value - (1 << 64) * (value >> 63))
+        return found
+
+    def _text(self, span: _Span) -> str:
+        if span.end - span.begin > TEXT_LIMIT:
+            raise self._damaged(f"a name of {span.end - span.begin} bytes")
+        self.opened.seek(span.begin)
+        return self.opened.read(span.end - span.begin).decode("utf-8", "backslashreplace")
+
+    def _damaged(self, what: str) -> TensorFileError:
+        return TensorFileError(f"{self.path}: damaged or not an ONNX model ({what})")
+
+
+# ---- what reads them
+
+
+def _read_of(
+    proto: _Proto, dtype: np.dtype[Any], path: Path, sizes: dict[Path, int]
+) -> Callable[[int], Iterator[Array]] | str:
+    """What reads a tensor, or why it is left out."""
+    if proto.is_segment:
+        return "it is a segment of a tensor"
+    count = math.prod(proto.shape)
+    if proto.is_external:
+        return _external(proto, dtype, path, sizes)
+    spans = [(number, span) for number, found in proto.data.items() for span in found if span.end > span.begin]
+    if not spans and count == 0:
+        return reader(path, 0, dtype, 0)
+    if len(spans) != 1:
+        if len(spans) > 1 and len({number for number, _ in spans}) == 1:
+            return "its elements are not in one piece; save it with onnx.save"
+        raise TensorFileError(f"{path}: damaged, {proto.name!r} has {len(spans)} values instead of one")
+    number, span = spans[0]
+    if number == INTEGERS and dtype.itemsize <= 2:
+        return _integers(proto, dtype, span, path)
+    if number != RAW and (number, dtype.name) not in ((FLOATS, "float32"), (DOUBLES, "float64")):
+        raise TensorFileError(f"{path}: damaged, the values of {proto.name!r} are not those of {dtype.name}")
+    if span.end - span.begin != count * dtype.itemsize:
+        raise TensorFileError(
+            f"{path}: damaged, the size of {proto.name!r} does not fit its shape {tuple(proto.shape)}"
+        )
+    return reader(path, span.begin, dtype, count)
+
+
+def _external(
+    proto: _Proto, dtype: np.dtype[Any], path: Path, sizes: dict[Path, int]
+) -> Callable[[int], Iterator[Array]]:
+    """What reads a tensor from the file that it names, which must be in the model's folder."""
+    location = proto.external.get("location", "")
+    folder = path.parent.resolve()
+    try:
+        file = (folder / location).resolve()
+        is_inside = bool(location) and not Path(location).is_absolute() and file.is_relative_to(folder)
+        is_there = is_inside and file.is_file()
+    except (OSError, ValueError, RuntimeError):  # a name that no system has, or links in a circle
+        is_inside = is_there = False
+    if not is_inside:
+        raise TensorFileError(
+            f"{path}: the external data of {proto.name!r} must be a file in the model's folder; got {shown(location)}"
+        )
+    if not is_there:
+        raise TensorFileError(f"{path}: the external data of {proto.name!r} are missing: {shown(location)}")
+    sizes[file] = file.stat().st_size
+    wanted = math.prod(proto.shape) * dtype.itemsize
+    texts = [proto.external.get("offset", "0"), proto.external.get("length", str(wanted))]
+    if not all(text.isascii() and text.isdigit() and len(text) < 20 for text in texts):
+        raise TensorFileError(f"{path}: damaged, where {proto.name!r} lies in its external data")
+    offset, length = map(int, texts)
+    if length != wanted:
+        raise TensorFileError(
+            f"{path}: damaged, the size of {proto.name!r} does not fit its shape {tuple(proto.shape)}"
+        )
+    if offset + length > sizes[file]:
+        raise TensorFileError(f"{path}: damaged, {proto.name!r} ends at {offset + length}, its file at {sizes[file]}")
+    return reader(file, offset, dtype, math.prod(proto.shape))
+
+
+def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> Callable[[int], Iterator[Array]]:
+    """What reads 8- and 16-bit floats whose patterns are stored as varints.
+
+    Raises:
+      TensorFileError: there are more or fewer of them than the shape says.
+    """
+    found = sum(int(np.count_nonzero(piece < 0x80)) for piece in _bytes(path, span))
+    if found != math.prod(proto.shape):
+        raise TensorFileError(
+            f"{path}: damaged, the size of {proto.name!r} does not fit its shape {tuple(proto.shape)}"
+        )
+
+    def read(size: int) -> Iterator[Array]:
+        held: list[Array] = []
+        count = 0
+        for codes in _codes(path, span, dtype):
+            held.append(codes)
+            count += codes.size
+            while count >= size:
+                whole = np.concatenate(held)
+                yield whole[:size].view(dtype)
+                held, count = [whole[size:]], count - size
+        if count:
+            yield np.concatenate(held).view(dtype)
+
+    return read
+
+
+def _bytes(path: Path, span: _Span) -> Iterator[Array]:
+    """The bytes of a span, a piece at a time."""
+    with path.open("rb") as opened:
+        opened.seek(span.begin)
+        for start in range(span.begin, span.end, PIECE):
+            data = opened.read(min(PIECE, span.end - start))
+            if len(data) < min(PIECE, span.end - start):
+                raise TensorFileError(f"{path}: the file ends before its last element")
+            yield np.frombuffer(data, np.uint8)
+
+
+def _codes(path: Path, span: _Span, dtype: np.dtype[Any]) -> Iterator[Array]:
+    """Varints of at most 16 bits as unsigned integers of the dtype's width.
+
+    Raises:
+      TensorFileError: one is wider.
+    """
+    rest = np.empty(0, np.uint8)
+    for piece in _bytes(path, span):
+        piece = np.concatenate([rest, piece])
+        ends = np.flatnonzero(piece < 0x80)  # the last byte of each
+        if not ends.size:
+            rest = piece
+            continue
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        lengths = ends - starts + 1
+        if int(lengths.max()) > 3:
+            raise TensorFileError(f"{path}: damaged, a {dtype.name} of more than {8 * dtype.itemsize} bits")
+        values = np.zeros(ends.size, np.uint32)
+        for i in range(3):
+            has = lengths > i
+            values[has] |= (piece[starts[has] + i] & 0x7F).astype(np.uint32) << np.uint32(7 * i)
+        if int(values.max()) >> (8 * dtype.itemsize):
+            raise TensorFileError(f"{path}: damaged, a {dtype.name} of more than {8 * dtype.itemsize} bits")
+        yield values.astype(f"u{dtype.itemsize}")
+        rest = piece[ends[-1] + 1 :]

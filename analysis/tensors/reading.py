@@ -1,0 +1,60 @@
+"""Elements of untrusted files in chunks of bounded memory, and how an error becomes one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fpsim.analysis.tensors.chunks import Array
+from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+
+Found = tuple[list[Tensor], list[str]]  # tensors, and a line for each one left out
+
+BYTES_LIMIT = 1 << 62  # of one tensor; keeps products of untrusted shapes in the range of file offsets
+
+
+def one_line(problem: BaseException) -> str:
+    """The first line of an error's text."""
+    text = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+    return text.strip().splitlines()[0] if text.strip() else type(problem).__name__
+
+
+def stream(opened: IO[bytes], dtype: np.dtype[Any], count: int, size: int, path: Path) -> Iterator[Array]:
+    """Read `count` elements from an open file, `size` at a time.
+
+    Raises:
+      TensorFileError: the file ends early.
+    """
+    for start in range(0, count, size):
+        wanted = min(size, count - start) * dtype.itemsize
+        data = read_fully(opened, wanted)
+        if len(data) < wanted:
+            raise TensorFileError(f"{path}: the file ends before its last element")
+        array = np.frombuffer(data, dtype)
+        yield array if dtype.isnative else array.astype(dtype.newbyteorder("="))
+
+
+def read_fully(opened: IO[bytes], wanted: int) -> bytes:
+    """Read until there are `wanted` bytes or the end: a zip member may return fewer at a time."""
+    parts = []
+    while wanted and (part := opened.read(wanted)):
+        parts.append(part)
+        wanted -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def reader(
+    path: Path, offset: int, dtype: np.dtype[Any], count: int, order: str = "<"
+) -> Callable[[int], Iterator[Array]]:
+    """What reads `count` elements in this byte order from a place in a file, as often as it is asked."""
+    stored = dtype.newbyteorder(order) if dtype.itemsize > 1 else dtype  # type: ignore[arg-type]  # "<" or ">"
+
+    def read(size: int) -> Iterator[Array]:
+        with path.open("rb") as opened:
+            opened.seek(offset)
+            yield from stream(opened, stored, count, size, path)
+
+    return read
