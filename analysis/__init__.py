@@ -9,19 +9,19 @@ from fpsim.lazy import attach
 if TYPE_CHECKING:
     from fpsim.analysis.measures.comparison import Comparison as Comparison
     from fpsim.analysis.measures.comparison import compare as compare
-    from fpsim.analysis.measures.drift import drift as drift
-    from fpsim.analysis.measures.drift_report import DriftReport as DriftReport
+    from fpsim.analysis.measures.drift.drift import drift as drift
+    from fpsim.analysis.measures.drift.report import DriftReport as DriftReport
     from fpsim.analysis.measures.error_report import ErrorReport as ErrorReport
     from fpsim.analysis.measures.exponent_range import RangeReport as RangeReport
     from fpsim.analysis.measures.exponent_range import exponents as exponents
     from fpsim.analysis.measures.exponent_range import range as range
-    from fpsim.analysis.measures.loss_scaling import LossScalingReport as LossScalingReport
-    from fpsim.analysis.measures.loss_scaling import loss_scaling as loss_scaling
-    from fpsim.analysis.measures.loss_scaling_policies import LossScalingPolicy as LossScalingPolicy
-    from fpsim.analysis.measures.loss_scaling_policies import loss_scaling_policy as loss_scaling_policy
     from fpsim.analysis.measures.rounding_error import error as error
-    from fpsim.analysis.measures.underflow import UnderflowReport as UnderflowReport
-    from fpsim.analysis.measures.underflow import underflow as underflow
+    from fpsim.analysis.measures.scales.loss_scaling import LossScalingReport as LossScalingReport
+    from fpsim.analysis.measures.scales.loss_scaling import loss_scaling as loss_scaling
+    from fpsim.analysis.measures.scales.policies import LossScalingPolicy as LossScalingPolicy
+    from fpsim.analysis.measures.scales.policies import loss_scaling_policy as loss_scaling_policy
+    from fpsim.analysis.measures.scales.underflow import UnderflowReport as UnderflowReport
+    from fpsim.analysis.measures.scales.underflow import underflow as underflow
     from fpsim.analysis.studies.report import StudyReport as StudyReport
     from fpsim.analysis.studies.study import study as study
     from fpsim.analysis.studies.sweep import sweep as sweep
@@ -32,14 +32,14 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "measures.comparison": ["Comparison", "compare"],
-        "measures.drift": ["drift"],
-        "measures.drift_report": ["DriftReport"],
+        "measures.drift.drift": ["drift"],
+        "measures.drift.report": ["DriftReport"],
         "measures.error_report": ["ErrorReport"],
         "measures.exponent_range": ["RangeReport", "exponents", "range"],
-        "measures.loss_scaling": ["LossScalingReport", "loss_scaling"],
-        "measures.loss_scaling_policies": ["LossScalingPolicy", "loss_scaling_policy"],
+        "measures.scales.loss_scaling": ["LossScalingReport", "loss_scaling"],
+        "measures.scales.policies": ["LossScalingPolicy", "loss_scaling_policy"],
         "measures.rounding_error": ["error"],
-        "measures.underflow": ["UnderflowReport", "underflow"],
+        "measures.scales.underflow": ["UnderflowReport", "underflow"],
         "studies.report": ["StudyReport"],
         "studies.study": ["study"],
         "studies.sweep": ["sweep"],

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
 CHUNK = 1 << 16  # elements: a float64 temporary of a chunk takes 512 KiB, so a few of them stay in the cache
 
 

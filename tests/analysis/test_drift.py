@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
-from fpsim.analysis.measures.drift_bounds import ALIGNING, unit_roundoff
+from fpsim.analysis.measures.drift.bounds import ALIGNING, unit_roundoff
 from fpsim.matrix_units.matrix_unit import Rule
 
 Array = npt.NDArray[Any]

@@ -220,5 +220,5 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 def test_the_study_takes_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", {"w": VALUES, "v": VALUES}, {"w": "Q4_0"})
-    report = fp.analysis.study(path, formats="e4m3", roundings="nearest_even", scales=None)
+    report = fp.analysis.study(path, formats="e4m3", roundings="nearest_even", scalings=None)
     assert [row.tensor for row in report.recommendations] == ["w", "v"]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
-from fpsim.analysis.measures.loss_scaling_policies import POLICIES, Seen
+from fpsim.analysis.measures.scales.policies import POLICIES, Seen
 
 Array = npt.NDArray[Any]
 loss_scaling, policy = fp.analysis.loss_scaling, fp.analysis.loss_scaling_policy

@@ -268,5 +268,35 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 def test_the_study_takes_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", [raw("w", VALUES), raw("v", VALUES[:3])])
-    report = fp.analysis.study(path, formats="e4m3", roundings="nearest_even", scales=None)
+    report = fp.analysis.study(path, formats="e4m3", roundings="nearest_even", scalings=None)
     assert [row.tensor for row in report.recommendations] == ["w", "v"]
+
+
+def test_roles_are_what_the_graph_uses_tensors_for(tmp_path: Path) -> None:
+    """A dense layer behind a view, a convolution with a batch norm, an embedding, a constant, nothing at all."""
+    shapes = {
+        "kernel": (8, 3, 3, 3), "b": (8,), "gain": (8,), "shift": (8,), "m": (8,), "v": (8,), "dense": (16, 8),
+        "table": (32, 8), "grid": (4, 4), "alone.weight": (4, 4), "one": (1,),
+    }  # fmt: skip
+    rng = np.random.default_rng(0)
+    protos = [onnx.numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in shapes.items()]
+    make = onnx.helper.make_node
+    nodes = [
+        make("Conv", ["x", "kernel", "b"], ["c"]),
+        make("BatchNormalization", ["c", "gain", "shift", "m", "v"], ["d"]),
+        make("Identity", ["dense"], ["dense_view"]),
+        make("Transpose", ["dense_view"], ["dense_t"]),
+        make("MatMul", ["d", "dense_t"], ["e"]),
+        make("Gather", ["table", "ids"], ["f"]),
+        make("Pow", ["e", "grid"], ["g"]),
+        make("Mul", ["g", "one"], ["h"]),
+    ]
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [], [], protos)), path)
+    tensors, _ = read_file(path)
+    assert {t.name: t.role for t in tensors} == {
+        "kernel": "matrix", "b": "bias", "gain": "norm", "shift": "bias", "m": "statistics", "v": "statistics",
+        "dense": "matrix", "table": "embedding", "grid": "statistics", "alone.weight": "", "one": "scalar",
+    }  # fmt: skip
+    report = fp.analysis.study(path, formats="e4m3", scalings="amax", roundings="nearest_even")
+    assert {row.tensor for row in report.recommendations if row.met} == {"kernel", "dense", "alone.weight"}

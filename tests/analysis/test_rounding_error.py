@@ -210,8 +210,9 @@ def test_errors_in_ulps_are_exact_at_every_exponent() -> None:
             with np.errstate(over="ignore"):
                 sources = np.array(values).astype(dtype)
             for value in sources:
-                q = float(fp.quantize(dtype([value]), fmt, overflow="saturate")[0])
-                report = fp.analysis.error(dtype([value]), fmt, overflow="saturate")
+                x = np.array([value], dtype)
+                q = float(fp.quantize(x, fmt, overflow="saturate")[0])
+                report = fp.analysis.error(x, fmt, overflow="saturate")
                 if np.isfinite(value):
                     want = abs(Fraction(q) - Fraction(float(value))) / Fraction(float(fmt.ulp(float(value))))
                     assert report.max_ulp == report.mean_ulp == float(want), (fmt, value)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fpsim.analysis.tensors.files import SAFETENSORS_DTYPES, read_file
-from fpsim.analysis.tensors.opening import from_array, open_tensors
+from fpsim.analysis.tensors.opening import open_tensors, tensor
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
 
 VALUES = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
@@ -101,8 +101,8 @@ def test_torch_files_come_back_flattened(tmp_path: Path) -> None:
     tensors, notes = read_file(tmp_path / "m.pt")
     assert [t.name for t in tensors] == ["model.w", "model.wt", "model.half", "model.fp8", "list.0"]
     assert notes == [f"{tmp_path / 'm.pt'}: list.1 left out, it holds int64"]
-    for tensor in tensors[:4]:
-        np.testing.assert_array_equal(values(tensor).astype(np.float32), VALUES.reshape(-1))
+    for one in tensors[:4]:
+        np.testing.assert_array_equal(values(one).astype(np.float32), VALUES.reshape(-1))
     np.testing.assert_array_equal(values(tensors[4]), VALUES[:, 1])
     assert [t.dtype for t in tensors[2:4]] == ["bfloat16", "float8_e4m3fn"]
 
@@ -117,9 +117,9 @@ def test_a_single_torch_tensor_and_the_old_format_come_back(tmp_path: Path) -> N
 def test_torch_tensors_in_memory_may_require_gradients() -> None:
     torch = pytest.importorskip("torch")
     x = torch.ones(3, 2, dtype=torch.bfloat16, requires_grad=True)
-    assert values(from_array("x", x)).dtype == ml_dtypes.bfloat16
+    assert values(tensor("x", x)).dtype == ml_dtypes.bfloat16
     with pytest.raises(TypeError, match=r"got torch.int64. Convert with x.float\(\)"):
-        from_array("x", torch.arange(3))
+        tensor("x", torch.arange(3))
 
 
 def save_truncated(path: Path, part: float = 0.7) -> None:

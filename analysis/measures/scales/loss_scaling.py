@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.analysis.measures.loss_scaling_policies import LossScalingPolicy, Seen, loss_scaling_policy
+from fpsim.analysis.measures.scales.policies import LossScalingPolicy, Seen, loss_scaling_policy
 from fpsim.analysis.measures.several import listed
 from fpsim.analysis.tensors.chunks import Array, flat_chunks
 from fpsim.arrays import float_array, without_gradient
@@ -121,7 +121,7 @@ class LossScalingReport:
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the scales over the steps, with the steps that overflowed; returns the matplotlib axes."""
-        from fpsim.analysis.measures.scale_figures import loss_scaling_axes
+        from fpsim.analysis.measures.scales.figures import loss_scaling_axes
 
         return loss_scaling_axes(self, ax)
 

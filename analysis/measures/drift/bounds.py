@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fpsim.analysis.measures.drift_terms import Terms
+from fpsim.analysis.measures.drift.terms import Terms
 from fpsim.analysis.tensors.chunks import Floats
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.analysis.measures.drift_bounds import Bounds, Chance
+from fpsim.analysis.measures.drift.bounds import Bounds, Chance
 from fpsim.analysis.tensors.chunks import Floats
 from fpsim.display.optional import frame
 from fpsim.display.wording import plural
@@ -244,7 +244,7 @@ class DriftReport:
 
     def plot(self, ax: Any = None) -> Any:
         """Draw norm_relative against the length, with its bounds; returns the matplotlib axes."""
-        from fpsim.analysis.measures.drift_figure import drift_axes
+        from fpsim.analysis.measures.drift.figure import drift_axes
 
         return drift_axes(self, ax)
 

@@ -57,7 +57,7 @@ class LossScalingPolicy:
       TypeError, ValueError: a field that is none of these.
 
     Example:
-      >>> from fpsim.analysis.measures.loss_scaling_policies import loss_scaling_policy
+      >>> from fpsim.analysis.measures.scales.policies import loss_scaling_policy
       >>> dynamic = loss_scaling_policy("dynamic")
       >>> dynamic.scale, dynamic.interval, dynamic.faulty
       (65536.0, 2000, '')
@@ -97,7 +97,7 @@ class LossScalingPolicy:
         """The policy with other fields.
 
         Example:
-          >>> from fpsim.analysis.measures.loss_scaling_policies import loss_scaling_policy
+          >>> from fpsim.analysis.measures.scales.policies import loss_scaling_policy
           >>> loss_scaling_policy("static").replace(scale=128.0).scale
           128.0
         """
@@ -194,7 +194,7 @@ def loss_scaling_policy(word: str | LossScalingPolicy) -> LossScalingPolicy:
       ValueError: no policy has that name; the message lists them and the nearest match.
 
     Example:
-      >>> from fpsim.analysis.measures.loss_scaling_policies import loss_scaling_policy
+      >>> from fpsim.analysis.measures.scales.policies import loss_scaling_policy
       >>> loss_scaling_policy("inverted").faulty
       'grows after an overflow and shrinks while all is well'
     """

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.analysis.measures.drift_bounds import Bounds, Chance, accumulator_bounds, matrix_unit_bounds
-from fpsim.analysis.measures.drift_report import DriftReport, DriftRow
-from fpsim.analysis.measures.drift_terms import Source, Terms, checked_operand, terms_of
+from fpsim.analysis.measures.drift.bounds import Bounds, Chance, accumulator_bounds, matrix_unit_bounds
+from fpsim.analysis.measures.drift.report import DriftReport, DriftRow
+from fpsim.analysis.measures.drift.terms import Source, Terms, checked_operand, terms_of
 from fpsim.analysis.measures.several import listed
 from fpsim.analysis.tensors.chunks import Array, Floats
 from fpsim.casts.cast import decode, encode

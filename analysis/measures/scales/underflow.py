@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.analysis.measures.several import listed
-from fpsim.analysis.tensors.chunks import Array, Floats, as_float64, flat_chunks
+from fpsim.analysis.tensors.chunks import Array, flat_chunks
 from fpsim.arrays import float_array, without_gradient
 from fpsim.casts.cast import quantize
 from fpsim.display.optional import frame
@@ -162,7 +162,7 @@ class UnderflowReport:
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the shares against the scale; returns the matplotlib axes."""
-        from fpsim.analysis.measures.scale_figures import underflow_axes
+        from fpsim.analysis.measures.scales.figures import underflow_axes
 
         return underflow_axes(self, ax)
 
@@ -246,7 +246,7 @@ def underflow(
     array, _ = float_array(without_gradient(x))
     sides, special = _sides(array)
 
-    def rounded(y: Floats) -> Floats:
+    def rounded(y: Array) -> Array:
         return np.asarray(quantize(y, options.fmt, rounding=rounding, overflow="saturate", subnormals=subnormals))
 
     counts = [_counts(side, exponents, options.fmt, rounded) for side in sides]
@@ -279,7 +279,7 @@ def _squares(values: Array, ends: list[int]) -> list[float]:
     for end in sorted(set(ends)):
         for part in flat_chunks(values[start:end]):
             with np.errstate(over="ignore", under="ignore"):
-                total += float(np.sum(np.square(as_float64(part))))
+                total += float(np.sum(np.square(part.astype(np.float64))))
         sums[end], start = total, end
     return [sums[end] for end in ends]
 

@@ -1,0 +1,1 @@
+"""The error of sums as they grow longer, beside what theory bounds it by."""
