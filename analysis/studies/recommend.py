@@ -16,8 +16,10 @@ from fpsim.errors import shown
 from fpsim.formats.named import Format
 
 SCALE_GAIN_DB = 1.0  # scales that win less than this are not worth their bits and their pass over the data
-CHANNEL_MARGIN_DB = 3.0  # half of the channels may fall this far below the SQNR that is wanted of the whole tensor:
-# where a few channels have nearly all of the energy, the SQNR of the whole says nothing of the others
+SMALL = 4096  # values: fewer, where they are a thousandth of the study or less, are not worth a format of their own
+SMALL_SHARE = 1e-3
+CHANNEL_MARGIN_DB = 3.0  # nine of ten channels stay within this of the SQNR that is wanted of the whole tensor: where
+# a few channels have nearly all of the energy, the SQNR of the whole says nothing of the others
 HEADROOM = 2.0  # without a scale the largest value stays this factor below the format's, for the batches to come
 
 # SQNR of a float format on normal data whose range fits, by precision (nearest-even, N(0, 1), exponent unbounded).
@@ -58,7 +60,7 @@ class ErrorRow(NamedTuple):
     step: int | None
     scaling: str  # "none", "amax" or the repr of an fp.Scaling
     report: ErrorReport
-    channel_sqnr_db: float = math.nan  # what half of the rows and half of the columns reach, in a sample; operands only
+    channel_sqnr_db: float = math.nan  # what nine of ten rows and columns reach, in a sample; operands only
 
 
 class RangeRow(NamedTuple):
@@ -160,14 +162,20 @@ class Worst:
         elif self.sqnr_db < wanted.min_sqnr_db:
             failed.append(decibels(self.sqnr_db))
         elif self.channel_sqnr_db < wanted.min_sqnr_db - CHANNEL_MARGIN_DB:
-            failed.append(f"{decibels(self.channel_sqnr_db)} or less in half of the channels")
+            failed.append(f"{decibels(self.channel_sqnr_db)} or less in a tenth of the channels")
         if self.lost_energy > wanted.max_lost:
             failed.append(f"{percent(self.lost_energy)} of the energy lost")
         return failed
 
 
 def recommend(
-    name: str, errors: Sequence[ErrorRow], ranges: Sequence[RangeRow], wanted: Requirements, floats_only: bool
+    name: str,
+    errors: Sequence[ErrorRow],
+    ranges: Sequence[RangeRow],
+    wanted: Requirements,
+    floats_only: bool,
+    values: int,
+    uniform: str = "",
 ) -> Recommendation:
     """Choose for one tensor.
 
@@ -177,10 +185,12 @@ def recommend(
       ranges: its rows, in the order of the steps.
       wanted: what is good enough.
       floats_only: whether integers are out of the question, as where activations meet weights in float products.
+      values: of the whole study, one step.
+      uniform: the name of a candidate for all operands, which is preferred where it is good enough.
     """
-    total = ranges[0].report
+    spread = ranges[0].report
     for row in ranges[1:]:
-        total = total.merge(row.report)
+        spread = spread.merge(row.report)
     first = ranges[0]
     stored = stored_bits(first.dtype)
     nothing = Recommendation(
@@ -194,20 +204,25 @@ def recommend(
         article = "An" if spoken[0] in "aeio" else "A"
         kind = "Statistics" if first.role == "statistics" else f"{article} {spoken}"
         return _because(nothing, f"{kind}: {why}. Keep it in 16 or 32 bits.")
-    if total.amax == 0:
-        contents = "no finite value other than 0" if total.count else "no elements"
+    if spread.amax == 0:
+        contents = "no finite value other than 0" if spread.count else "no elements"
         return _because(nothing, f"It holds {contents}; nothing to judge.")
-    candidates = [c for c in _candidates(errors, total.amax) if c.is_float or not floats_only]
+    if nothing.values < SMALL and nothing.values <= SMALL_SHARE * values:
+        return _because(
+            nothing, f"Its {plural(nothing.values, 'value')} are too few to be worth a format of their own."
+        )
+    candidates = [c for c in worst_of(errors, spread.amax) if c.is_float or not floats_only]
     passing = [candidate for candidate in candidates if not candidate.misses(wanted)]
-    specials = _specials(total)
+    specials = _specials(spread)
     if not passing:
         closest = max(candidates, key=_rank)
         reason = f"No candidate is good enough. Closest: {closest.name}, {' and '.join(closest.misses(wanted))}."
         figures = {**vars(nothing), "sqnr_db": closest.sqnr_db, "lost_energy": closest.lost_energy}
         return _because(Recommendation(**figures), f"{reason} {specials}".strip())
     best = _best(passing)
+    best = next((c for c in passing if c.name == uniform and c.bits <= best.bits), best)
     runner_up = _runner_up(best, candidates)
-    parts = (_figures(best, wanted), _margin(best, runner_up), _why_not(best, candidates, wanted), specials)
+    parts = (_figures(best, wanted), _margin(best, runner_up, wanted), _why_not(best, candidates, wanted), specials)
     return Recommendation(
         tensor=name, role=first.role, format=best.format, scaling=best.scaling, bits_per_value=best.bits_per_value,
         sqnr_db=best.sqnr_db, lost_energy=best.lost_energy, deficit_db=deficit(best.report, best.sqnr_db),
@@ -238,11 +253,11 @@ def deficit(report: ErrorReport, sqnr_db: float) -> float:
     return max(0.0, ideal - sqnr_db)
 
 
-def _candidates(errors: Sequence[ErrorRow], amax: float) -> list[Worst]:
+def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[Worst]:
     groups: dict[tuple[str, str], list[ErrorRow]] = {}
     for row in errors:
         groups.setdefault((row.report.format, row.scaling), []).append(row)
-    found = []
+    found: list[Worst] = []
     for (_, scaling), rows in groups.items():
         reports = [row.report for row in rows]
         judged = [report for report in reports if report.sums["signal"] > 0] or reports  # zeros say nothing
@@ -286,12 +301,15 @@ def _figures(best: Worst, wanted: Requirements) -> str:
     return f"{decibels(best.sqnr_db)} (at least {wanted.min_sqnr_db:g}) at {best.bits_per_value:.4g} bits{lost}."
 
 
-def _margin(best: Worst, runner_up: Worst | None) -> str:
+def _margin(best: Worst, runner_up: Worst | None, wanted: Requirements) -> str:
     if runner_up is None:
         return ""
     margin = best.sqnr_db - runner_up.sqnr_db
     words = "as good" if abs(margin) < 0.05 else f"{abs(margin):.1f} dB {'less' if margin > 0 else 'more'}"
-    return f"Runner-up: {runner_up.name}, {words}."
+    failed = runner_up.misses(wanted)
+    but = f", but {' and '.join(failed)}" if failed else ", but not good enough for other operands"
+    but = but if margin < 0 else ""
+    return f"Runner-up: {runner_up.name}, {words}{but}."
 
 
 def _why_not(best: Worst, candidates: Sequence[Worst], wanted: Requirements) -> str:
@@ -306,7 +324,8 @@ def _why_not(best: Worst, candidates: Sequence[Worst], wanted: Requirements) -> 
         closest = max(plain, key=_rank)
         failed = closest.misses(wanted)
         loss = best.sqnr_db - closest.sqnr_db
-        parts.append(f"{closest.name}: {' and '.join(failed)}." if failed else f"{closest.name}: {loss:.1f} dB less.")
+        if failed or loss >= 0.05:
+            parts.append(f"{closest.name}: {' and '.join(failed) if failed else f'{loss:.1f} dB less'}.")
     return " ".join(parts)
 
 
@@ -318,6 +337,40 @@ def _rank(candidate: Worst) -> tuple[float, float]:
 def _specials(total: RangeReport) -> str:
     parts = [f"{n:,} {kind}" for n, kind in ((total.nans, "NaN"), (total.infinities, "Inf")) if n]
     return f"Not judged: {' and '.join(parts)} in the data." if parts else ""
+
+
+class Uniform(NamedTuple):
+    """One candidate for all operands: the one that is good enough for most of their values, then the fewest bits."""
+
+    name: str
+    share: float  # of the values of all judged operands
+    sqnr_db: float  # the lowest among those that it is good enough for
+
+
+def uniform_choice(
+    worst: dict[str, Sequence[Worst]], rows: Sequence[Recommendation], wanted: Requirements
+) -> Uniform | None:
+    """The one candidate for all operands that are worth a format; worst: of each tensor, every candidate."""
+    judged = {row.tensor: row.values for row in rows if row.tensor in worst}
+    total = sum(judged.values())
+    found: dict[tuple[int, str], list[tuple[int, Worst]]] = {}
+    for tensor, values in judged.items():
+        for candidate in worst[tensor]:
+            if not candidate.misses(wanted):
+                found.setdefault((candidate.bits, candidate.name), []).append((values, candidate))
+    if not found:
+        return None
+
+    shares = {key: round(sum(values for values, _ in good) / total, 3) for key, good in found.items()}
+    most = max(shares.values())
+    fewest = min(bits for (bits, _), share in shares.items() if share == most)
+    width = {name: good for (bits, name), good in found.items() if bits == fewest and shares[bits, name] == most}
+    lowest = {name: min(c.sqnr_db for _, c in good) for name, good in width.items()}
+    best = max(lowest, key=lowest.__getitem__)
+    fmt = width[best][0][1].format
+    similar = [n for n, good in width.items() if good[0][1].format == fmt and lowest[n] >= lowest[best] - SCALE_GAIN_DB]
+    name = min(similar, key=lambda n: max(c.bits_per_value for _, c in width[n]))
+    return Uniform(name, sum(values for values, _ in width[name]) / total, lowest[name])
 
 
 class Group(NamedTuple):
@@ -351,7 +404,7 @@ def groups_of(rows: Sequence[Recommendation]) -> tuple[Group, ...]:
     """Equal recommendations together, those with the most values first."""
     found: dict[tuple[str, str, bool], list[Recommendation]] = {}
     for row in rows:
-        key = (row.role, row.choice if row.operand else "stay as they are", row.met)
+        key = (row.role, row.choice if row.met else "stay as they are", row.met)
         found.setdefault(key, []).append(row)
     groups = [Group(role, choice, met, tuple(rows)) for (role, choice, met), rows in found.items()]
     return tuple(sorted(groups, key=lambda group: (not group.met, -group.values)))

@@ -17,13 +17,17 @@ from fpsim.analysis.studies.recommend import (
     RangeRow,
     Recommendation,
     Requirements,
+    Uniform,
     groups_of,
     recommend,
+    uniform_choice,
+    worst_of,
 )
 from fpsim.display.optional import frame
 from fpsim.display.wording import bytes_in_words, decibels, percent, plural
-from fpsim.errors import shown
 from fpsim.formats.element import Element
+
+UNIFORM_SHARE = 0.95  # of the operands' values that one candidate suits, from which all have that one
 
 
 @dataclass(frozen=True)
@@ -87,20 +91,45 @@ class StudyReport:
     def recommendations(self) -> tuple[Recommendation, ...]:
         """The choice for each tensor, from its worst step: fewest bits, then SQNR, for operands of products alone.
 
-        Integers are chosen only where the study has weights alone: beside activations and gradients both operands of a
-        product have to suit one float unit.
+        Where one candidate is good enough for nearly all operands, all have that one: see `uniform`. Integers are
+        chosen only where the study has weights alone: beside activations and gradients both operands of a product have
+        to suit one float unit.
         """
-        floats_only = any(row.role in ("activation", "gradient") for row in self.ranges)
-        return tuple(
-            recommend(
-                name,
-                [row for row in self.errors_of.get(name, ()) if row.report.rounding == self.judged_rounding],
-                rows,
-                self.requirements,
-                floats_only,
-            )
-            for name, rows in self.ranges_of.items()
-        )
+        one = self.uniform
+        if one is None or one.share < UNIFORM_SHARE:
+            return self._each_alone
+        return tuple(self._recommended(name, one.name) for name in self.ranges_of)
+
+    @cached_property
+    def _each_alone(self) -> tuple[Recommendation, ...]:
+        return tuple(self._recommended(name) for name in self.ranges_of)
+
+    @cached_property
+    def _values(self) -> int:
+        return sum(rows[-1].report.count for rows in self.ranges_of.values())
+
+    def _recommended(self, name: str, uniform: str = "") -> Recommendation:
+        rows, wanted = self.ranges_of[name], self.requirements
+        return recommend(name, self._judged(name), rows, wanted, self._floats_only, self._values, uniform)
+
+    @property
+    def _floats_only(self) -> bool:
+        return any(row.role in ("activation", "gradient") for row in self.ranges)
+
+    def _judged(self, name: str) -> list[ErrorRow]:
+        """A tensor's rows of the judged rounding."""
+        return [row for row in self.errors_of.get(name, ()) if row.report.rounding == self.judged_rounding]
+
+    @cached_property
+    def uniform(self) -> Uniform | None:
+        """The one candidate for all operands, if there should be but one; None where none is good enough for any."""
+        worst = {}
+        for row in self._each_alone:
+            amax = max(found.report.amax for found in self.ranges_of[row.tensor])
+            if row.operand and amax > 0 and (row.met or not math.isnan(row.sqnr_db)):
+                candidates = worst_of(self._judged(row.tensor), amax)
+                worst[row.tensor] = [c for c in candidates if c.is_float or not self._floats_only]
+        return uniform_choice(worst, self._each_alone, self.requirements)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
@@ -174,10 +203,10 @@ class StudyReport:
     def error_rows(self) -> Iterator[dict[str, Any]]:
         """The table of errors, one dict of figures for each row."""
         facts = {(row.tensor, row.step): (row.layer, row.role) for row in self.ranges}
-        for tensor, step, scaling, report in self.errors:
+        for tensor, step, scaling, report, channel in self.errors:
             layer, role = facts[tensor, step]
-            names = {"tensor": tensor, "layer": layer, "role": role, "step": step, "scaling": scaling}
-            yield {**names, **report.to_dict()}
+            names = {"tensor": tensor, "layer": layer, "role": role, "step": step}
+            yield {**names, **report.to_dict(), "scaling": scaling, "channel_sqnr_db": channel}
 
     def range_rows(self) -> Iterator[dict[str, Any]]:
         """The table of ranges: amax, smallest value, special values, and exponents at 1 %, 50 % and 99 %."""
@@ -261,7 +290,7 @@ class StudyReport:
 def _shown(value: Any) -> str:
     """A setting in words."""
     names = (getattr(item, "name", item) for item in value) if isinstance(value, tuple) else (value,)
-    return shown(", ".join(map(str, names)))
+    return ", ".join(map(str, names))
 
 
 def _number(value: float) -> float:

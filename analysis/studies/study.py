@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from fpsim.analysis.measures.comparison import scaling_name, several
 from fpsim.analysis.measures.error_report import ErrorReport
 from fpsim.analysis.measures.exponent_range import RangeReport, range_of_pieces
 from fpsim.analysis.measures.passes import PIECE, as_floats, float_pieces, sums_of_pieces
-from fpsim.analysis.measures.rounding_error import LONG, Way
+from fpsim.analysis.measures.rounding_error import Way
 from fpsim.analysis.measures.sums import Sums, nothing
 from fpsim.analysis.studies.candidates import Candidate, candidates_of
 from fpsim.analysis.studies.recommend import ErrorRow, RangeRow, Requirements
@@ -24,6 +27,7 @@ from fpsim.analysis.tensors.opening import from_mapping, open_tensors, tensor
 from fpsim.analysis.tensors.roles import OPERANDS, matrix_shape, with_roles
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
 from fpsim.arrays import Array
+from fpsim.errors import shown
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.scaling.report import ScaleReport
 from fpsim.scaling.scaled import Scaled, encode_scaled
@@ -295,7 +299,7 @@ def _errors(
     running = [Running(way, nothing()) for way in ways]
     judged = ways[0].options.rounding if ways else None
     first = 0
-    long = one.size >= LONG
+    long = one.size >= VERY_LONG
     for slab in slabs:
         for row in running:
             if isinstance(row.way.scaling, Scaling):
@@ -343,10 +347,13 @@ def _encoded(way: Way, slab: Array, amax: float) -> Scaled:
 
 
 SAMPLE = 1 << 16  # elements
+CHANNELS = 0.1  # share of the channels that may be worse
+DEAD = 1e-4  # of the median channel's energy: one with less does not count, as it does nothing
+VERY_LONG = 1 << 27  # elements from which formats are compiled in as constants, for every candidate
 
 
 def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
-    """The SQNR that half of the rows and half of the columns of a sample reach, the lower of both; NaN without any."""
+    """The SQNR that nine of ten rows and of ten columns of a sample reach, the lower of both; NaN without any."""
     height = max(SAMPLE // max(slab.shape[1], 1), min(BAND, slab.shape[0]))
     sample = slab[:height]
     if min(sample.shape) < 2:
@@ -364,10 +371,57 @@ def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
             energy = signal.sum(axis=axis)
             decibels = 10 * (np.log10(energy) - np.log10(noise.sum(axis=axis)))
             if (energy > 0).any():
-                found.append(float(np.median(decibels[energy > 0])))
+                alive = energy >= DEAD * np.median(energy[energy > 0])
+                found.append(float(np.quantile(decibels[alive], CHANNELS, method="lower")))
     return min(found, default=math.nan)
 
 
 def _study_shards(tensors: Any, plan: Plan, client: Any, progress: Progress | None) -> StudyReport:
-    """Each file by a worker of a cluster, and their reports merged."""
-    raise NotImplementedError
+    """Each file by a worker of a cluster, and their reports merged in the order of the files."""
+    from fpsim.analysis.studies.workers import Failure, run_over
+    from fpsim.analysis.tensors.files import tensor_files
+
+    paths = [tensors] if isinstance(tensors, (str, Path)) else tensors
+    if not isinstance(paths, (list, tuple)) or not all(isinstance(path, (str, Path)) for path in paths):
+        raise ValueError(f"client needs paths of tensor files, which its workers read; got {shown(tensors)}.")
+    problems: list[str] = []
+    files: list[Path] = []
+    for path in paths:
+        try:
+            files += [file.resolve() for file in tensor_files(Path(path))]
+        except TensorFileError as problem:
+            problems.append(str(problem))
+    files = list(dict.fromkeys(files))
+    found: dict[int, StudyReport] = {}
+    with closing(run_over(files, partial(_study_file, plan), client=client, progress=progress)) as results:
+        for place, result in results:
+            if isinstance(result, Failure):
+                problems.append(f"{files[place]}: {result.text.removeprefix('TensorFileError: ')}")
+            else:
+                found[place] = result
+    report = plan.report()
+    parts = [_with_file_names(found[place], files[place], found) for place in sorted(found)]
+    for part in parts:
+        report = replace(
+            report.merge(part), description="; ".join(filter(None, (report.description, part.description)))
+        )
+    report = replace(report, problems=(*report.problems, *problems))
+    if report.problems and not report.ranges:
+        raise TensorFileError(*report.problems)
+    return report
+
+
+def _study_file(plan: Plan, path: Path) -> StudyReport:
+    """What a worker does."""
+    found, report = _gather(path, plan.report(), _part(None, 0.0, 1.0))
+    return _measure(with_roles(found), report, plan, _part(None, 0.0, 1.0))
+
+
+def _with_file_names(report: StudyReport, path: Path, others: Mapping[int, StudyReport]) -> StudyReport:
+    """The same with the file's name before tensors that another file has too."""
+    often = Counter(name for other in others.values() for name in {row.tensor for row in other.ranges})
+
+    def named(row: Any) -> Any:
+        return row._replace(tensor=f"{path.stem}:{row.tensor}") if often[row.tensor] > 1 else row
+
+    return replace(report, ranges=tuple(map(named, report.ranges)), errors=tuple(map(named, report.errors)))

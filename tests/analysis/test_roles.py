@@ -1,0 +1,78 @@
+"""Roles of tensors, read from names, shapes and neighbours as checkpoints in the wild have them."""
+
+from __future__ import annotations
+
+import pytest
+
+from fpsim.analysis.tensors.roles import ROLES, matrix_shape, role_of
+
+CASES = [
+    ("model.layers.0.self_attn.q_proj.weight", (4096, 4096), "matrix"),
+    ("transformer.h.0.attn.c_attn.weight", (768, 2304), "matrix"),
+    ("blk.3.ffn_gate.weight", (512, 2048), "matrix"),
+    ("lm_head.weight", (32000, 4096), "matrix"),
+    ("conv1.weight", (64, 3, 7, 7), "matrix"),
+    ("encoder.conv.0.weight_v", (256, 128, 3), "matrix"),
+    ("lstm.weight_hh_l0", (512, 128), "matrix"),
+    ("conv2d_180.w_0", (480, 240, 1, 1), "matrix"),
+    ("params/Dense_0/kernel", (128, 64), "matrix"),
+    ("model.layers.0.mlp.experts.gate_up_proj", (8, 256, 512), "matrix"),
+    ("model.embed_tokens.weight", (32000, 4096), "embedding"),
+    ("transformer.wte.weight", (50257, 768), "embedding"),
+    ("token_embd.weight", (2048, 4096), "embedding"),
+    ("vit.pos_embed", (1, 197, 768), "embedding"),
+    ("bert.embeddings.position_embeddings.weight", (512, 768), "embedding"),
+    ("fc.bias", (64,), "bias"),
+    ("layers.3.attn.rel_bias", (8, 32, 32), "bias"),
+    ("conv2d_3.b_0", (16,), "bias"),
+    ("lstm.bias_ih_l0", (512,), "bias"),
+    ("model.layers.0.input_layernorm.weight", (4096,), "norm"),
+    ("output_norm.weight", (4096,), "norm"),
+    ("transformer.h.0.ln_1.weight", (768,), "norm"),
+    ("layer1.0.bn2.weight", (64,), "norm"),
+    ("params/LayerNorm_0/scale", (128,), "norm"),
+    ("layer1.0.bn2.running_var", (64,), "statistics"),
+    ("BatchNorm_0.moving_mean", (64,), "statistics"),
+    ("rope.inv_freq", (64,), "statistics"),
+    ("state.0.exp_avg", (64, 64), "optimizer_state"),
+    ("optimizer.state.3.exp_avg_sq", (64,), "optimizer_state"),
+    ("optimizer/adam/m/Dense_0/kernel", (64, 64), "optimizer_state"),
+    ("logit_scale", (), "scalar"),
+    ("alpha", (1, 1, 1), "scalar"),
+    ("block1.fc.weight.grad", (64, 64), "gradient"),
+    ("gradients", (64,), "gradient"),
+    ("layer3 output", (64, 128), "activation"),
+    ("weights", (4096,), "matrix"),
+    ("x", (4096,), "matrix"),
+    ("_fsdp_wrapped_module._flat_param", (10_000_000,), "matrix"),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "role"), CASES, ids=[case[0] for case in CASES])
+def test_a_role_is_what_an_engineer_would_say(name: str, shape: tuple[int, ...], role: str) -> None:
+    assert role_of(name, shape) == role
+    assert role in ROLES
+
+
+def test_neighbours_tell_a_batch_norm_from_others() -> None:
+    beside = ["net.1.weight", "net.1.bias", "net.1.running_mean", "net.1.running_var"]
+    assert role_of("net.1.weight", (64,), beside) == "norm"
+    assert role_of("net.1.bias", (64,), beside) == "bias"
+
+
+@pytest.mark.parametrize(
+    ("shape", "role", "want"),
+    [
+        ((), "scalar", (1, 1)),
+        ((7,), "matrix", (1, 7)),
+        ((4, 8), "matrix", (4, 8)),
+        ((2, 3, 64), "activation", (6, 64)),
+        ((64, 32, 3, 3), "matrix", (64, 288)),
+        ((64, 32, 3), "matrix", (64, 96)),
+        ((8, 256, 512), "matrix", (2048, 512)),
+    ],
+)
+def test_operands_are_matrices_whose_rows_are_summed_along(
+    shape: tuple[int, ...], role: str, want: tuple[int, int]
+) -> None:
+    assert matrix_shape(shape, role) == want
