@@ -301,7 +301,7 @@ def range_of_pieces(pieces: Iterable[Array]) -> RangeReport:
     return report.merge(_batch_range(batch)) if batch else report
 
 
-BATCH = 256  # pieces that are counted at once
+BATCH = 32  # pieces that are counted at once
 
 
 def _batch_range(batch: list[Array]) -> RangeReport:

@@ -14,7 +14,7 @@ from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.threads import over_spans
 
 PIECE = 1 << 16  # elements: with what is measured of them, as much as stays in the L2 cache
-BATCH = 64  # pieces that are done at once; their sums are added in the order of the array
+BATCH = 32  # pieces that are done at once; their sums are added in the order of the array
 WEIGHT = 4.0  # a piece takes at least so many casts
 
 

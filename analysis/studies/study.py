@@ -146,7 +146,8 @@ class Plan:
             if role not in OPERANDS and (scaling is not None or element.bits < 16):
                 continue
             if isinstance(scaling, Scaling):
-                if rows > 1 or scaling.block[-1] != -1:  # else the row is the tensor
+                others = [c for c in self.candidates if c.element == element and c.scaling != scaling]
+                if rows > 1 or scaling.block[-1] != -1 or not others:  # else the row is the whole tensor
                     found.append(Way(element, scaling, self.judged, seed=self.seed))
             else:
                 # what other roundings cost is told once for a format
@@ -228,9 +229,9 @@ def _measured(one: Tensor, plan: Plan, advance: Callable[[float], None]) -> tupl
     """The range of a tensor and the errors of every way to round it."""
     rows, columns = matrix_shape(one.shape, one.role)
     ways = plan.ways(one.role, rows)
-    height = _height(rows, columns, ways)
-    if one.size <= height * columns:
-        slabs = list(_slabs(one, rows, columns, height))
+    height, width = _slab_shape(rows, columns, ways)
+    if one.size <= height * width:
+        slabs = list(_slabs(one, height, width))
         spread = range_of_pieces(piece for slab in slabs for piece in float_pieces(slab))
         return spread, _errors(one, slabs, spread.amax, ways, advance)
     seen = 0
@@ -243,33 +244,37 @@ def _measured(one: Tensor, plan: Plan, advance: Callable[[float], None]) -> tupl
             advance(RANGE_SHARE * seen / one.size)
 
     spread = range_of_pieces(counted())
-    return spread, _errors(one, _slabs(one, rows, columns, height), spread.amax, ways, advance)
+    return spread, _errors(one, _slabs(one, height, width), spread.amax, ways, advance)
 
 
-def _height(rows: int, columns: int, ways: Sequence[Way]) -> int:
-    """Rows of a slab: whole bands, unless a tile is as high as the tensor."""
+def _slab_shape(rows: int, columns: int, ways: Sequence[Way]) -> tuple[int, int]:
+    """Rows and columns of a slab: bands of whole rows, or part of a single row, unless a tile is as large as that."""
     blocks = [way.scaling.block for way in ways if isinstance(way.scaling, Scaling)]
+    if rows == 1:
+        widths = [block[-1] for block in blocks]
+        step = math.lcm(BAND, *(width for width in widths if width != -1))
+        return 1, columns if -1 in widths else max(min(columns, SLAB // step * step), 1)
     tall = any(len(block) > 1 and (block[-2] == -1 or BAND % block[-2]) for block in blocks)
     if tall or rows <= BAND:
-        return max(rows, 1)
-    return max(SLAB // max(columns, 1) // BAND * BAND, BAND)
+        return max(rows, 1), columns
+    return max(SLAB // max(columns, 1) // BAND * BAND, BAND), columns
 
 
-def _slabs(one: Tensor, rows: int, columns: int, height: int) -> Iterator[Array]:
-    """The elements of a tensor as matrices of whole rows (height, columns), the last one shorter."""
-    wanted = height * columns
+def _slabs(one: Tensor, height: int, width: int) -> Iterator[Array]:
+    """The elements of a tensor as matrices (height, width), the last one smaller."""
+    wanted = max(height * width, 1)
     waiting: list[Array] = []
     held = 0
-    for chunk in one.chunks(max(min(wanted, SLAB), 1)):
+    for chunk in one.chunks(min(wanted, SLAB)):
         waiting.append(chunk)
         held += chunk.size
         while held >= wanted:
             together = waiting[0] if len(waiting) == 1 else np.concatenate(waiting)
-            yield as_floats(together[:wanted]).reshape(-1, columns)
+            yield as_floats(together[:wanted]).reshape(height, width)
             waiting = [together[wanted:]]
             held -= wanted
     if held:
-        yield as_floats(np.concatenate(waiting)).reshape(-1, columns)
+        yield as_floats(np.concatenate(waiting)).reshape(1 if height == 1 else -1, width if height > 1 else held)
 
 
 @dataclass
