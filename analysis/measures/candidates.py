@@ -90,7 +90,9 @@ def facts_of(fmt: Format, width: int, evenly_spaced: bool = False) -> Facts:
         limit = math.nextafter(limit, math.inf)  # ... or from the next number on, where a tie stays in it
     floats, fields = np.zeros(4), np.zeros(3, np.int64)
     floats[BEYOND], floats[TOP] = limit, fmt.max
-    floats[NORMAL_FROM] = fmt.smallest_normal
+    floats[NORMAL_FROM] = (
+        fmt.smallest_normal if width == 64 else max(fmt.smallest_normal, 2.0 ** (fmt.mantissa_bits - 126))
+    )
     floats[SUBNORMAL_BELOW] = fmt.smallest_normal if fmt.subnormals and not evenly_spaced else 0.0
     fields[LOWEST_FIELD] = fmt.min_exponent + bias
     fields[HIGHEST_FIELD] = math.frexp(fmt.max)[1] - 1 + bias

@@ -221,7 +221,7 @@ class ErrorReport:
         """The report of both parts together.
 
         Counts, rates and maxima are those of one pass; the float64 sums behind the means and SQNR differ from it by a
-        few parts in 10**16, where parts begin elsewhere than blocks of 1024 elements.
+        few parts in 10**16, where parts begin elsewhere than blocks of 2048 elements.
 
         Raises:
           ValueError: the parts were rounded differently.

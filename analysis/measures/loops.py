@@ -1,4 +1,4 @@
-"""Loops that measure what rounding cost: blocks of a thousand elements, each summed by vectors of float64.
+"""Loops that measure what rounding cost: blocks of two thousand elements, each summed by vectors of float64.
 
 A block is looked at first: its range decides which of three bodies is enough. Inside a block sums may be taken in any
 order, and nothing else may be changed: elementwise arithmetic stands in scalar functions, which keep their order.
@@ -18,7 +18,7 @@ from fpsim.runtime.compile import inner_loop, kernel, reordered_sums, scalar
 u32, u64, i64 = np.uint32, np.uint64, np.int64
 f32, f64 = np.float32, np.float64
 
-BLOCK = 1024  # elements: their float64 temporaries stay in the L1 cache
+BLOCK = 2048  # elements: long enough to start a loop for, short enough that few have values of every kind
 
 # Columns of a block's description: magnitudes (the smallest other than 0), sum of squares, and how many are not 0.
 LARGEST, SMALLEST, ENERGY, NONZERO = range(4)
@@ -83,6 +83,20 @@ def inverse_ulp_32(value: Any, lowest: Any, highest: Any, precision: Any) -> Any
 
 
 @scalar
+def single_difference(result: Any, x: Any) -> Any:
+    """result - x in float32."""
+    return f32(result) - f32(x)
+
+
+@scalar
+def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
+    """1 / ulp as a float32, which holds it for magnitudes of at least 2**(precision - 126)."""
+    field = u32(f32(value).view(u32) & u32(0x7F800000))
+    field = u32(min(max(field, u32(lowest << i64(23))), u32(highest << i64(23))))
+    return u32(u32((i64(127 + 127) + precision) << i64(23)) - field).view(f32)
+
+
+@scalar
 def ulp_64(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
     """The ulp of a float64, which may be subnormal: value's exponent field, kept within bounds, less the precision."""
     field = i64(u64(f64(value).view(u64) & u64(0x7FF0000000000000)) >> u64(52))
@@ -96,39 +110,6 @@ LOWEST_EXPONENT = -1074  # of float64's smallest subnormal
 BINS_PER_BINADE = 32
 BINS = (1024 - LOWEST_EXPONENT) * BINS_PER_BINADE
 SUBNORMAL_LIFT = 64  # binades
-
-
-@cache
-def histogram_kernel(width: int) -> Any:
-    """The loop `(x, table, specials, extremes)` that counts magnitudes: of zeros, infinities and NaNs apart."""
-    shift = i64(52 - 5)  # five bits of the mantissa tell 32 bins of a binade
-    rebias = i64((1023 + LOWEST_EXPONENT) * BINS_PER_BINADE)
-    lifted = i64(SUBNORMAL_LIFT * BINS_PER_BINADE)
-    lift = f64(2.0**SUBNORMAL_LIFT)
-
-    def histogram(x: Any, table: Any, specials: Any, extremes: Any) -> None:
-        zeros, infinities, nans = i64(0), i64(0), i64(0)
-        largest, smallest = in_order(extremes[0]), in_order(extremes[1])
-        for i in range(x.size):
-            size = abs(f64(x[i]))
-            order = in_order(size)
-            if order >= INFINITE:
-                infinities += i64(order == INFINITE)
-                nans += i64(order > INFINITE)
-            elif order == 0:
-                zeros += i64(1)
-            else:
-                largest, smallest = max(largest, order), min(smallest, order)
-                place = i64(i64(order >> shift) - rebias)
-                if width == 64 and order < i64(1 << 52):
-                    place = i64(i64(in_order(size * lift) >> shift) - rebias - lifted)
-                table[place] += 1
-        specials[0] += zeros
-        specials[1] += infinities
-        specials[2] += nans
-        extremes[0], extremes[1] = i64(largest).view(f64), i64(smallest).view(f64)
-
-    return kernel(histogram)
 
 
 @cache
@@ -194,6 +175,68 @@ def smallest_of(values: Any) -> Any:
 
 
 @inner_loop
+def largest_finite_of(values: Any) -> Any:
+    """The largest finite magnitude of an array; 0 without any."""
+    largest = i64(0)
+    for i in range(values.size):
+        order = in_order(abs(f64(values[i])))
+        largest = max(largest, order if order < INFINITE else i64(0))
+    return i64(largest).view(f64)
+
+
+SMALLEST_NORMAL_32 = 2.0**-126
+
+
+@inner_loop
+def count_normal(x: Any, table: Any) -> Any:
+    """Count float32 numbers that are normal or zero; returns how many are zero."""
+    offset = i64((-127 - LOWEST_EXPONENT) * BINS_PER_BINADE)
+    before = table[offset]  # of 2**-127, where zeros come to stand as well
+    for i in range(x.size):
+        table[i64(u32(f32(x[i]).view(u32) & u32(0x7FFFFFFF)) >> u32(23 - 5)) + offset] += 1
+    zeros = table[offset] - before
+    table[offset] = before
+    return zeros
+
+
+@inner_loop
+def count_any(x: Any, table: Any, specials: Any) -> None:
+    """Count floats of any kind; zeros, infinities and NaNs apart."""
+    shift = i64(52 - 5)  # five bits of the mantissa tell 32 bins of a binade
+    offset = i64((1023 + LOWEST_EXPONENT) * BINS_PER_BINADE)
+    for i in range(x.size):
+        size = abs(f64(x[i]))
+        order = in_order(size)
+        if order >= INFINITE:
+            specials[1 if order == INFINITE else 2] += 1
+        elif order == 0:
+            specials[0] += 1
+        elif order >= i64(1 << 52):
+            table[i64(order >> shift) - offset] += 1
+        else:  # subnormal in float64
+            lifted = in_order(size * f64(2.0**SUBNORMAL_LIFT))
+            table[i64(lifted >> shift) - offset - i64(SUBNORMAL_LIFT * BINS_PER_BINADE)] += 1
+
+
+@cache
+def histogram_kernel(width: int) -> Any:
+    """The loop `(x, table, specials, extremes)` that counts magnitudes: of zeros, infinities and NaNs apart."""
+
+    def histogram(x: Any, table: Any, specials: Any, extremes: Any) -> None:
+        largest, smallest = largest_of(x), smallest_of(x)
+        if width == 32 and largest < np.inf and smallest >= SMALLEST_NORMAL_32:
+            specials[0] += count_normal(x, table)
+        else:
+            count_any(x, table, specials)
+            if not largest < np.inf:
+                largest = largest_finite_of(x)
+        extremes[0] = max(extremes[0], largest)
+        extremes[1] = min(extremes[1], smallest)
+
+    return kernel(histogram)
+
+
+@inner_loop
 def largest_quotient(x: Any, results: Any, least: Any) -> Any:
     """The largest |result - x| / |x| that is finite, x is not 0, and at least `least`."""
     largest = in_order(least)
@@ -210,6 +253,9 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
     scaled: values have scales; small: some may be below the normal range; rare: some may not be finite, or beyond the
     range. What a kind of block does not need is not compiled into its body.
     """
+
+    # results of normal values are within a factor of 2, so that float32 holds their difference, and what it is in ulps
+    single = width == 32 and not (scaled or small or rare)
 
     def measure_block(
         x: Any, reciprocals: Any, exact: Any, values: Any, results: Any, scales: Any, facts: Any, fields: Any,
@@ -232,7 +278,7 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
                 judged = finite & (in_order(abs(result)) < INFINITE)
                 error = error if judged else 0.0
                 value = value if judged else 0.0
-                signal += product(value, value)
+                signal += value * value
                 compared += i64(judged)
                 nonzero += i64(judged & (value != 0.0))
                 overflowed += i64(finite & (judged == False))  # noqa: E712
@@ -244,11 +290,14 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
             else:
                 equal += i64(error == 0.0)
             distance = abs(error)
-            square = product(error, error)
-            inner += product(value, result if (not rare) or judged else 0.0)
+            square = error * error
+            inner += value * (result if (not rare) or judged else 0.0)
             errors += error
             rounded = exact[i] if scaled else x[i]
-            if width == 32:
+            if single:
+                close = abs(single_difference(values[i], x[i]))
+                ulp_count = f64(f32(close * inverse_ulp_single(rounded, lowest, highest, precision)))
+            elif width == 32:
                 # by a power of two, so that the product is the quotient
                 ulp_count = product(distance, inverse_ulp_32(rounded, lowest, highest, precision))
                 if scaled:
@@ -259,14 +308,15 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
             ulps += ulp_count
             max_ulp = max(max_ulp, in_order(ulp_count))
             if width == 32:
-                relative = product(distance, reciprocals[i] if (not rare) or judged else 0.0)
+                relative = distance * (reciprocals[i] if (not rare) or judged else 0.0)
             else:
                 relative = quotient(distance, abs(value))
             relatives += relative
-            max_relative = max(max_relative, in_order(relative))
             if small or rare:
                 zero = (kept == 0.0) & ((f64(x[i]) != 0.0) if rare else (error != 0.0))
                 tiny = (kept < below) & (kept != 0.0)
+                # what becomes zero is wrong by exactly 1 of itself, which the product above only nearly is
+                max_relative = max(max_relative, i64(0) if zero else in_order(relative))
                 zeros += i64(zero)
                 tiny_count += i64(tiny)
                 lost += square if zero else 0.0
@@ -277,6 +327,7 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
                 else:
                     normal_noise += 0.0 if zero | tiny else square
             else:
+                max_relative = max(max_relative, in_order(relative))
                 normal_noise += square
         sums[SIGNAL], sums[PRODUCT], sums[ERROR], sums[ULPS], sums[RELATIVE] = signal, inner, errors, ulps, relatives
         sums[NORMAL_NOISE], sums[SUBNORMAL_NOISE], sums[LOST], sums[CLIPPED] = (
@@ -333,7 +384,7 @@ def measure_kernel(width: int, scaled: bool) -> Any:
                 found[MAX_ULP], found[MAX_RELATIVE] = maxima[group, MAX_ULP], 0.0
                 arguments = (xs, reciprocals[group, part], source, kept, out, of_scales, facts, fields)
                 compared = counts[group, COMPARED]
-                nonzero = counts[group, NONZERO_COUNT]
+                nonzero, underflowed = counts[group, NONZERO_COUNT], counts[group, UNDERFLOW]
                 if not ordinary:
                     any_kind(*arguments, sums, counts[group], found)
                 else:
@@ -348,6 +399,9 @@ def measure_kernel(width: int, scaled: bool) -> Any:
                     maxima[group, MAX_ULP] = found[MAX_ULP]
                 if counts[group, NONZERO_COUNT] > nonzero:
                     best = maxima[group, MAX_RELATIVE]
+                    if counts[group, UNDERFLOW] > underflowed:
+                        best = max(best, 1.0)
+                        maxima[group, MAX_RELATIVE] = best
                     if width == 32 and found[MAX_RELATIVE] >= best * NEAR_ONE:
                         maxima[group, MAX_RELATIVE] = largest_quotient(xs, out, max(best, 0.0))
                     elif found[MAX_RELATIVE] > best:

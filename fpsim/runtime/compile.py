@@ -40,6 +40,16 @@ def _named(function: Function) -> Function:
     return function
 
 
+class _Flags(set[str]):
+    """LLVM's fast-math flags, whose text is the same in every process: it is part of a kernel's key."""
+
+    def __repr__(self) -> str:
+        return repr(sorted(self))
+
+
+SUMS = _Flags({"reassoc", "contract"})
+
+
 class Part(CPUDispatcher):  # type: ignore[misc]
     """A function inside kernels. Called from Python it runs as plain Python, so that it needs no entrance from there.
 
@@ -82,11 +92,11 @@ def inner_loop(function: Function) -> Function:
 
 
 def reordered_sums(function: Function) -> Function:
-    """An inner loop whose own float additions may be done in another order, so that they go by vectors.
+    """An inner loop whose own sums may be added in another order and with fused products, so that they go by vectors.
 
     Functions that it calls keep their order: whatever must not be rearranged, differences above all, stands in one.
     """
-    compiled: Function = _part(function, fastmath={"reassoc"})
+    compiled: Function = _part(function, fastmath=SUMS)
     return compiled
 
 
