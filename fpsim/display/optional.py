@@ -8,7 +8,7 @@ from typing import Any
 from fpsim.errors import install
 
 # Package -> the extra that brings it.
-EXTRAS = {"matplotlib": "plot", "pandas": "plot", "rich": "cli", "torch": "torch", "typer": "cli"}
+EXTRAS = {"jinja2": "plot", "matplotlib": "plot", "pandas": "plot", "rich": "cli", "torch": "torch", "typer": "cli"}
 
 
 def load(module: str, purpose: str) -> Any:
