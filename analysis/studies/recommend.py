@@ -197,7 +197,7 @@ def recommend(
     if total.amax == 0:
         contents = "no finite value other than 0" if total.count else "no elements"
         return _because(nothing, f"It holds {contents}; nothing to judge.")
-    candidates = [c for c in _candidates(errors, total.amax) if c.is_float or not floats_only]
+    candidates = [c for c in worst_of(errors, total.amax) if c.is_float or not floats_only]
     passing = [candidate for candidate in candidates if not candidate.misses(wanted)]
     specials = _specials(total)
     if not passing:
@@ -238,7 +238,8 @@ def deficit(report: ErrorReport, sqnr_db: float) -> float:
     return max(0.0, ideal - sqnr_db)
 
 
-def _candidates(errors: Sequence[ErrorRow], amax: float) -> list[Worst]:
+def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[Worst]:
+    """Every candidate of a tensor whose largest magnitude is amax, with its worst figures over the steps."""
     groups: dict[tuple[str, str], list[ErrorRow]] = {}
     for row in errors:
         groups.setdefault((row.report.format, row.scaling), []).append(row)

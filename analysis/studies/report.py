@@ -174,10 +174,10 @@ class StudyReport:
     def error_rows(self) -> Iterator[dict[str, Any]]:
         """The table of errors, one dict of figures for each row."""
         facts = {(row.tensor, row.step): (row.layer, row.role) for row in self.ranges}
-        for tensor, step, scaling, report in self.errors:
+        for tensor, step, scaling, report, channels in self.errors:
             layer, role = facts[tensor, step]
             names = {"tensor": tensor, "layer": layer, "role": role, "step": step, "scaling": scaling}
-            yield {**names, **report.to_dict()}
+            yield {**names, **report.to_dict(), "channel_sqnr_db": channels}
 
     def range_rows(self) -> Iterator[dict[str, Any]]:
         """The table of ranges: amax, smallest value, special values, and exponents at 1 %, 50 % and 99 %."""
