@@ -14,7 +14,6 @@ from fpsim.analysis.studies.summaries import (
     CandidateSummary,
     RoundingSummary,
     candidate_summaries,
-    rounding_summaries,
     words,
 )
 from fpsim.display.figure import DATA, GRID, INK, QUIET, axes_of, blank_figure, color, figure_style
@@ -142,9 +141,8 @@ def _ticks(ax: Any, values: Sequence[float], y: float, half: float, window: tupl
 # ---- roundings
 
 
-def rounding_figures(report: StudyResults) -> list[tuple[str, Any]]:
-    """The gain and the SQNR of every operand by format and rounding, as two figures with titles; [] with one mode."""
-    rows = rounding_summaries(report)
+def rounding_figures(rows: Sequence[RoundingSummary]) -> list[tuple[str, Any]]:
+    """The gain and the SQNR of every operand by format and rounding, as two figures with titles; [] without rows."""
     if not rows:
         return []
     lowest = min([0.97, *(gain for row in rows for gain in row.gain if math.isfinite(gain))])

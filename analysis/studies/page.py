@@ -67,6 +67,7 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
       ImportError: jinja2 is not installed.
     """
     summaries = candidate_summaries(report)
+    rounded = rounding_summaries(report)
     found = exceptions(report)
     moving = courses(report)
     drawn = drawable()
@@ -78,7 +79,7 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
         lead=_lead(report),
         notes=folded(report.notes),
         candidates=candidate_pictures(report, summaries) if drawn else [],
-        roundings=rounding_pictures(report) if drawn else [],
+        roundings=rounding_pictures(rounded) if drawn else [],
         ranges=range_pictures(report) if drawn else [],
         plots="" if drawn else PLOTS,
         required=report.requirements.min_sqnr_db,
@@ -87,7 +88,7 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
         exceptions=(EXCEPTION_HEADS, [_exception_row(row, why) for row, why in found[:EXCEPTIONS]]),
         more_exceptions=max(len(found) - EXCEPTIONS, 0),
         groups=(GROUP_HEADS, [_group_row(group) for group in report.groups]),
-        rounding_sentence=rounding_sentence(rounding_summaries(report)),
+        rounding_sentence=rounding_sentence(rounded),
         tensors=(TENSOR_HEADS, [_tensor_row(report, row) for row in _ordered(report)[:LISTED]]),
         tensor_count=len(report.recommendations),
         listed=LISTED,

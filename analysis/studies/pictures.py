@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fpsim.analysis.studies.results import StudyResults
-from fpsim.analysis.studies.summaries import CandidateSummary, hardest, of_role
+from fpsim.analysis.studies.summaries import CandidateSummary, RoundingSummary, hardest, of_role
 from fpsim.analysis.tensors.roles import OPERANDS
 from fpsim.display.pages import markup
 from fpsim.display.wording import plural
@@ -43,13 +43,13 @@ def candidate_pictures(report: StudyResults, summaries: Sequence[CandidateSummar
     return found
 
 
-def rounding_pictures(report: StudyResults) -> list[Picture]:
+def rounding_pictures(rows: Sequence[RoundingSummary]) -> list[Picture]:
     """Gain and SQNR by format and rounding."""
     from fpsim.analysis.studies.figures import rounding_figures
 
     return [
         _picture(figure, f"roundings-{i}", title, f"{title}, by format and rounding")
-        for i, (title, figure) in enumerate(rounding_figures(report))
+        for i, (title, figure) in enumerate(rounding_figures(rows))
     ]
 
 
