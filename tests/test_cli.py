@@ -35,10 +35,110 @@ def test_a_study_of_files_writes_the_report_and_shows_the_table(tmp_path: Path) 
     assert [line for line in lines if "bad.safetensors: damaged" in line or "absent.pt: no such file" in line] == lines
     assert len(lines) == 2
     assert "Traceback" not in done.stderr
-    assert "E4M3, no scale" in done.stdout
+    assert done.stdout.startswith("E4M3 without a scale for 1 weight")
     assert "report.html: the report" in done.stdout
     assert (tmp_path / "out" / "report.html").exists()
     assert (tmp_path / "out" / "errors.csv").exists()
+
+
+def model(folder: Path) -> Path:
+    """A file of 60 tensors: weights, one with a NaN, biases, and integers that are left out."""
+    rng = np.random.default_rng(0)
+    tensors: dict[str, Any] = {}
+    for i in range(20):
+        name = f"backbone.stages.{i}.attention.output_projection"
+        tensors[f"{name}.weight"] = rng.standard_normal((16, 16)).astype(np.float32)
+        tensors[f"{name}.bias"] = rng.standard_normal(16).astype(np.float32)
+        tensors[f"{name}.num_batches_tracked"] = np.arange(3)
+    tensors["backbone.stages.3.attention.output_projection.weight"][2, 2] = np.nan
+    np.savez(folder / "m.npz", **tensors)
+    return folder / "m.npz"
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_many_tensors_fold_and_notes_of_one_kind_are_one_line(tmp_path: Path, columns: int) -> None:
+    width = f"import os; os.environ['COLUMNS'] = '{columns}'"
+    done = fpsim("study", model(tmp_path), "--out", tmp_path / "out", "-f", "e4m3", "-r", "nearest_even", code=width)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) < 40
+    assert max(map(len, lines[:-2])) <= columns  # the last two are paths
+    assert len([line for line in lines if "20 biases" in line]) == 1
+    assert len([line for line in lines if line.startswith(" b") and ".weight" in line]) == 12
+    assert "The hardest 12 of 20 operands; the report has them all." in lines
+    assert sum("NaN or Inf in 1 tensor: " in line for line in lines) == 1
+    words = " ".join(done.stdout.split())
+    assert words.count("20 tensors left out: each holds int64") == 1
+
+
+def test_names_are_cut_in_the_middle(tmp_path: Path) -> None:
+    name = "an_encoder_" + "x" * 90 + "_projection"
+    tensors: dict[str, Any] = {name: np.ones((4, 4), np.float32)}
+    np.savez(tmp_path / "m.npz", **tensors)
+    done = fpsim("study", tmp_path / "m.npz", "--out", tmp_path / "out", "-f", "e4m3")
+    row = next(line for line in done.stdout.splitlines() if line.startswith(" an_enc"))
+    assert row.split()[0].endswith("ojection")
+    assert "…" in row
+    assert name in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_requirements_and_scalings_are_those_of_the_function(tmp_path: Path) -> None:
+    import fpsim as fp
+
+    x = np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32)
+    np.save(tmp_path / "w.npy", x)
+    flags = ("--scaling", "mx", "--scaling", "none", "--min-sqnr", "17", "--max-lost", "0.1", "--budget-bits", "4.3")
+    done = fpsim("study", tmp_path / "w.npy", "-o", tmp_path / "out", "-f", "e2m1", *flags, "--seed", "3")
+    assert done.returncode == 0, done.stderr
+    report = fp.analysis.study(
+        {"w": x}, formats="e2m1", scalings=[fp.scalings.MX, None], min_sqnr=17, max_lost=0.1, budget_bits=4.3, seed=3
+    )
+    assert " ".join(done.stdout.split()).startswith(report.answer)
+    assert "E2M1 with MX scales" in report.answer
+    with (tmp_path / "out" / "errors.csv").open() as opened:
+        assert len(opened.read().splitlines()) == 1 + len(report.errors)
+
+
+def test_a_scheduler_is_asked_by_its_address(tmp_path: Path) -> None:
+    np.save(tmp_path / "w.npy", np.ones((8, 8), np.float32))
+    fakes = """
+import types
+import fpsim.analysis.studies.study as module
+class Client:
+    def __init__(self, address): print('client of', address)
+    def __enter__(self): return self
+    def __exit__(self, *error): print('closed')
+sys.modules['distributed'] = types.SimpleNamespace(Client=Client)
+real = module.study
+def study(*arguments, client, **options):
+    print('given a', type(client).__name__)
+    return real(*arguments, **options)
+module.study = study
+"""
+    done = fpsim("study", tmp_path / "w.npy", "-o", tmp_path / "out", "--scheduler", "tcp://host:8786", code=fakes)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:3] == ["client of tcp://host:8786", "given a Client", "closed"]
+
+
+def test_without_distributed_a_scheduler_says_what_to_install(tmp_path: Path) -> None:
+    np.save(tmp_path / "w.npy", np.ones((8, 8), np.float32))
+    code = "sys.modules['distributed'] = None"
+    done = fpsim("study", tmp_path / "w.npy", "-o", tmp_path / "out", "--scheduler", "tcp://host:8786", code=code)
+    assert done.returncode == 2
+    assert "--scheduler needs distributed, which is not installed: pip install distributed" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_jinja2_the_tables_are_there_and_say_what_to_install(tmp_path: Path) -> None:
+    np.save(tmp_path / "w.npy", np.ones((8, 8), np.float32))
+    code = "from importlib import util; real = util.find_spec\n"
+    code += "util.find_spec = lambda name, *rest: None if name == 'jinja2' else real(name, *rest)"
+    done = fpsim("study", tmp_path / "w.npy", "-o", tmp_path / "out", "-f", "e4m3", code=code)
+    assert done.returncode == 0, done.stderr
+    assert "The page needs jinja2: pip install -e '.[plot]' in the checkout" in " ".join(done.stdout.split())
+    assert "the report" not in done.stdout
+    assert (tmp_path / "out" / "errors.csv").exists()
+    assert not (tmp_path / "out" / "report.html").exists()
 
 
 def test_nothing_to_study_is_bad_input_and_writes_nothing(tmp_path: Path) -> None:
@@ -53,6 +153,8 @@ def test_nothing_to_study_is_bad_input_and_writes_nothing(tmp_path: Path) -> Non
     [
         (("study", "--format", "e4m9"), "Did you mean 'E4M3'?"),
         (("study", "--rounding", "nearest"), "Did you mean 'nearest_even'?"),
+        (("study", "--scaling", "TILE_1x12"), "Did you mean 'TILE_1X128'?"),
+        (("study", "--max-lost", "2"), "max_lost must be a number from 0 to 1; got 2.0."),
         (("explain", "abc", "e4m3"), "value must be a number"),
         (("formats", "e4m9"), "Did you mean 'E4M3'?"),
         (("units", "hoper"), "Did you mean 'hopper'?"),

@@ -276,8 +276,8 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
                 size = in_order(abs(value))
                 finite = size < INFINITE
                 judged = finite & (in_order(abs(result)) < INFINITE)
-                error = error if judged else 0.0
-                value = value if judged else 0.0
+                error = error if judged else f64(0)
+                value = value if judged else f64(0)
                 signal += value * value
                 compared += i64(judged)
                 nonzero += i64(judged & (value != 0.0))

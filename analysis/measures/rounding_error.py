@@ -17,7 +17,7 @@ from fpsim.analysis.measures.passes import float_pieces, sums_of_array
 from fpsim.analysis.measures.sums import Sums, nothing
 from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.errors import shown
-from fpsim.formats.cast_options import FormatLike, cast_options
+from fpsim.formats.cast_options import ElementKeywords, FormatLike, cast_options
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
@@ -121,8 +121,10 @@ class Way:
                 "Pass scaling=fp.scalings.TENSOR, for example."
             )
         # as encode_scaled takes them, which lets the scaling and the element say what overflow becomes
-        self.keywords = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
-        self.keywords["random_bits"] = random_bits
+        self.keywords: ElementKeywords = {
+            "rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed,
+            "random_bits": random_bits,
+        }  # fmt: skip
         if isinstance(scaling, Scaling) and overflow is None:
             overflow = scaling.overflow
         overflow = "nonfinite" if overflow is None else overflow

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fpsim.analysis.measures.comparison import scaling_name, several
+from fpsim.display.wording import short
 from fpsim.errors import shown
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.integer_format import INT4, INT8
@@ -76,6 +77,22 @@ def scaling_words(name: str) -> str:
       ('without a scale', 'with 1x128 scales')
     """
     return WORDS.get(name, f"with {name.removeprefix('fp.scalings.')} scales")
+
+
+SHORT = 14  # characters of a scaling in few letters
+
+
+def short_name(fmt: str, scaling: str) -> str:
+    """A candidate in few letters.
+
+    Example:
+      >>> from fpsim.analysis.studies.candidates import short_name
+      >>> short_name("E4M3", "none"), short_name("E4M3", "amax"), short_name("INT8", "fp.scalings.ROW")
+      ('E4M3 no scale', 'E4M3 one scale', 'INT8 row scales')
+    """
+    known = {"none": "no scale", "fp.scalings.ROW": "row scales"}
+    words = scaling_words(scaling).removeprefix("with ").removesuffix(" scales")
+    return f"{fmt} {short(known.get(scaling, words), SHORT)}"
 
 
 def candidates_of(formats: Any, scalings: Any) -> tuple[Candidate, ...]:

@@ -1,131 +1,169 @@
-"""Pictures of a study: exponent histograms over the formats' ranges, underflow, SQNR. The one place with matplotlib."""
+"""Pictures of a study: what every operand lacks in every candidate, and roundings side by side."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.analysis.studies.candidates import short_name
 from fpsim.analysis.studies.results import StudyResults
-from fpsim.display.figure import GRID, INK, QUIET, axes_of, blank_figure, color, figure_style, matplotlib
-from fpsim.display.wording import short
+from fpsim.analysis.studies.summaries import (
+    CandidateSummary,
+    RoundingSummary,
+    candidate_summaries,
+    words,
+)
+from fpsim.display.figure import DATA, GRID, INK, QUIET, axes_of, blank_figure, color, figure_style
 
-# ---- exponent histograms
+ROW = 0.185  # inches
+TOP, BOTTOM = 0.22, 0.46  # inches above and below the rows
+LARGEST_DB = 60.0  # deficits above stand at the edge
+FINE_DB = 0.3  # deficits below are told apart about evenly, above by their ratio
+NOTES = {1: (32.0,), 2: (24.0, 43.0)}  # where one or two columns at the right end, in points from the axes
 
 
-# ---- underflow
+class Strip(NamedTuple):
+    """A row of ticks."""
+
+    label: str
+    tint: str
+    strong: Sequence[float]  # in colour
+    faint: Sequence[float]
+    notes: Sequence[str]  # at the right
+    middle: float = math.nan  # drawn as a longer tick
+    bad_from: float = math.inf  # shaded from there
 
 
-def underflow_figure(report: StudyResults, tensors: Sequence[str], labels: Sequence[str], title: str) -> Any:
-    """The heat map of some tensors."""
+# ---- what every operand lacks in every candidate
+
+
+def deficit_axes(report: StudyResults, ax: Any = None) -> Any:
+    """Draw what all operands lack in each candidate to what its format reaches on data that suits it."""
+    summaries = candidate_summaries(report)
     with figure_style():
-        figure = blank_figure(0.95 + 0.23 * len(tensors))
-        ax = figure.add_subplot()
-        _draw_underflow(ax, report, tensors, labels)
-        ax.set_title(title, loc="left", fontsize=9, fontweight="bold", pad=32)
-        return figure
-
-
-def underflow_axes(report: StudyResults, tensors: Sequence[str], ax: Any = None) -> Any:
-    """Draw the heat map into axes."""
-    with figure_style():
-        ax = axes_of(ax, 1 + 0.25 * len(tensors))
-        _draw_underflow(ax, report, tensors, tensors)
+        ax = axes_of(ax, ROW * max(len(summaries), 1) + TOP + BOTTOM)
+        _draw_candidates(ax, summaries, report.requirements.min_sqnr_db)
         return ax
 
 
-def _draw_underflow(ax: Any, report: StudyResults, tensors: Sequence[str], labels: Sequence[str]) -> None:
-    columns = [(scaling, fmt) for scaling in report.scales for fmt in report.formats]
-    rates = np.full((len(tensors), len(columns)), np.nan)
-    for i, tensor in enumerate(tensors):
-        for j, (scaling, fmt) in enumerate(columns):
-            found = [
-                row.report.underflow_rate
-                for row in judged(report, tensor)
-                if (row.scaling, row.report.fmt) == (scaling, fmt)
-            ]
-            rates[i, j] = max(found, default=np.nan)
-    shades = matplotlib.colormaps["Oranges"]
-    levels = np.sqrt(np.nan_to_num(rates))  # so that one per cent can be told from none
-    gap = 0.35
-    for j, (_, fmt) in enumerate(columns):
-        x = j + gap * (j // len(report.formats))
-        for i in range(len(tensors)):
-            shade = shades(0.85 * levels[i, j]) if rates[i, j] > 0 else "#f7f7f7"
-            ax.fill_between([x + 0.03, x + 0.97], i + 0.04, i + 0.96, color=shade, linewidth=0)
-            text = "" if np.isnan(rates[i, j]) else _cell(100 * rates[i, j])
-            ink = "white" if levels[i, j] > 0.75 else INK if rates[i, j] > 0 else "#999999"
-            ax.text(x + 0.5, i + 0.53, text, ha="center", va="center", fontsize=6, color=ink)
-        ax.text(x + 0.5, -0.15, fmt.name, ha="center", va="bottom", fontsize=5.8, color=INK)
-    for k, scaling in enumerate(report.scales):
-        middle = (k + 0.5) * len(report.formats) + gap * k
-        words = "no scale" if scaling == "none" else "amax scale"
-        ax.text(middle, -0.95, words, ha="center", va="bottom", fontsize=7.5, color=QUIET)
-    ax.set_xlim(-0.1, len(columns) + gap * (len(report.scales) - 1) + 0.1)
-    ax.set_ylim(len(tensors), 0)
-    ax.set_yticks([i + 0.5 for i in range(len(tensors))], [short(label, 22) for label in labels])
-    ax.set_xticks([])
-    for spine in ax.spines.values():
-        spine.set_visible(False)
-
-
-def _cell(value: float) -> str:
-    if value == 0:
-        return "0"
-    if value < 0.1:
-        return f"{value:.2f}"[1:] if value >= 0.005 else "+0"
-    return f"{value:.1f}" if value < 9.95 else f"{value:.0f}" if value <= 99.5 or value == 100 else ">99"
-
-
-def judged(report: StudyResults, tensor: str) -> list[Any]:
-    """A tensor's error rows of the rounding that pictures show."""
-    return [row for row in report.errors_of.get(tensor, ()) if row.report.rounding == report.judged_rounding]
-
-
-# ---- SQNR
-
-
-def sqnr_figure(report: StudyResults, tensors: Sequence[str], labels: Sequence[str], title: str) -> Any:
-    """Bars per tensor and format: with the best-placed scale, and a mark for the value without one."""
+def candidates_figure(summaries: Sequence[CandidateSummary], required: float) -> Any:
+    """The same as a figure; over the operands of one role where the summaries are."""
     with figure_style():
-        count = len(report.formats)
-        figure = blank_figure(0.95 + (0.14 + 0.075 * count) * len(tensors))
-        ax = figure.add_subplot()
-        _draw_sqnr(ax, report, tensors, labels)
-        ax.set_title(title, loc="left", fontsize=9, fontweight="bold", pad=20)
+        figure, ax = _strip_figure(len(summaries), 0.28, 0.785)
+        _draw_candidates(ax, summaries, required)
         return figure
 
 
-def _draw_sqnr(ax: Any, report: StudyResults, tensors: Sequence[str], labels: Sequence[str]) -> None:
-    names = [fmt.name for fmt in report.formats]
-    scaled = "amax" if "amax" in report.scales else report.scales[0]
-    height = 0.8 / len(names)
-    for i, tensor in enumerate(tensors):
-        for j, fmt in enumerate(report.formats):
-            y = i + 0.1 + height * (j + 0.5)
-            worst: dict[str, float] = {}
-            for row in judged(report, tensor):
-                if row.report.fmt == fmt and not math.isnan(row.report.sqnr_db):
-                    worst[row.scaling] = min(worst.get(row.scaling, math.inf), row.report.sqnr_db)
-            if scaled in worst:
-                ax.barh(
-                    y, min(max(worst[scaled], 0), 100), height=0.86 * height, color=color(fmt.name, names), linewidth=0
-                )
-            if "none" in worst and scaled != "none":
-                x = min(max(worst["none"], 0), 100)
-                ax.plot([x, x], [y - 0.43 * height, y + 0.43 * height], color=INK, linewidth=1.3, solid_capstyle="butt")
-    ax.set_ylim(len(tensors), 0)
-    ax.set_yticks([i + 0.5 for i in range(len(tensors))], [short(label, 26) for label in labels])
-    ax.set_xlim(0, max(80, ax.get_xlim()[1]))
-    ax.set_xlabel("SQNR in dB, worst step")
-    ax.grid(axis="x", color=GRID, linewidth=0.6)
-    ax.set_axisbelow(True)
+def _strip_figure(rows: int, left: float, right: float) -> tuple[Any, Any]:
+    """A figure for strips whose axes reach from one share of its width to another."""
+    height = ROW * rows + TOP + BOTTOM
+    figure = blank_figure(height, layout="none")
+    return figure, figure.add_axes((left, BOTTOM / height, right - left, ROW * rows / height))
+
+
+def _draw_candidates(ax: Any, summaries: Sequence[CandidateSummary], required: float) -> None:
+    names = [one.format for one in summaries]
+    strips = [
+        Strip(
+            short_name(one.format, one.scaling), color(one.format, names), _deficits(one, True), _deficits(one, False),
+            (_decibels(one.median_db), str(one.good)), bad_from=max(one.ideal_db - required, 0.0),
+        )
+        for one in summaries
+    ]  # fmt: skip
+    ax.set_xscale("function", functions=(_spread, _gathered))
+    _draw_strips(ax, strips, (0.0, LARGEST_DB), [one.bits for one in summaries], ("median", "good"))
+    ticks = (0, 0.3, 1, 3, 10, 30, 60)
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.set_xlabel("deficit at the worst step, dB")
+
+
+def _deficits(one: CandidateSummary, chosen: bool) -> list[float]:
+    """What the operands lack that chose a candidate, or the others."""
+    return [max(one.ideal_db - each.worst.sqnr_db, 0.0) for each in one.judged if each.chosen is chosen]
+
+
+def _decibels(value: float) -> str:
+    return "exact" if value == math.inf else "" if math.isnan(value) else f"{value:.1f}"
+
+
+def _spread(values: Any) -> Any:
+    """Deficits to places on the axis."""
+    return np.log1p(np.maximum(values, 0) / FINE_DB)
+
+
+def _gathered(places: Any) -> Any:
+    """Places on the axis to deficits."""
+    return FINE_DB * np.expm1(places)
+
+
+def _draw_strips(
+    ax: Any, strips: Sequence[Strip], window: tuple[float, float], kinds: Sequence[object], heads: Sequence[str]
+) -> None:
+    """Rows of ticks over a window, with a line between rows of different kinds and columns of notes at the right."""
+    low, high = window
+    beside = ax.get_yaxis_transform()
+    small: dict[str, Any] = {"xycoords": beside, "textcoords": "offset points", "ha": "right", "fontsize": 6.5}
+    for y, strip in enumerate(strips):
+        if strip.bad_from < high:
+            ax.fill_between([strip.bad_from, high], y - 0.5, y + 0.5, color=GRID, alpha=0.55, linewidth=0, zorder=0)
+        ax.plot([low, high], [y, y], color=GRID, linewidth=0.6, zorder=1)
+        _ticks(ax, strip.faint, y, 0.26, window, color=DATA, alpha=0.7, linewidth=0.9, zorder=2)
+        _ticks(ax, strip.strong, y, 0.34, window, color=strip.tint, linewidth=1.5, zorder=3)
+        _ticks(ax, [strip.middle], y, 0.45, window, color=INK, linewidth=1.0, zorder=4)
+        for place, note in zip(NOTES[len(heads)], strip.notes, strict=True):
+            ax.annotate(note, (1, y), (place, 0), va="center_baseline", color=INK, **small)
+        if y and kinds[y] != kinds[y - 1]:
+            ax.plot([0, 1], [y - 0.5, y - 0.5], transform=beside, color=QUIET, linewidth=0.5, zorder=1)
+    for place, head in zip(NOTES[len(heads)], heads, strict=True):
+        ax.annotate(head, (1, -0.62), (place, 0), va="bottom", color=QUIET, **small)
+    ax.set_yticks(range(len(strips)), [strip.label for strip in strips], fontsize=6.8)
+    ax.set_xlim(low, high)
+    ax.set_ylim(len(strips) - 0.4, -0.6)
     for side in ("left", "right", "top"):
         ax.spines[side].set_visible(False)
-    patches = [matplotlib.patches.Patch(color=color(name, names), label=name) for name in names]
-    ax.legend(
-        handles=patches, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(names), frameon=False, fontsize=7,
-        handlelength=0.9, handletextpad=0.4, columnspacing=1.0, borderpad=0,
-    )  # fmt: skip
+
+
+def _ticks(ax: Any, values: Sequence[float], y: float, half: float, window: tuple[float, float], **style: Any) -> None:
+    """Upright ticks at values, as one line with gaps; what lies outside stands at the edge."""
+    low, high = window
+    xs: list[float] = []
+    ys: list[float] = []
+    for x in sorted({round(min(max(value, low), high), 4) for value in values if not math.isnan(value)}):
+        xs += [x, x, math.nan]
+        ys += [y - half, y + half, math.nan]
+    if xs:
+        ax.plot(xs, ys, solid_capstyle="butt", clip_on=False, **style)
+
+
+# ---- roundings
+
+
+def rounding_figures(rows: Sequence[RoundingSummary]) -> list[tuple[str, Any]]:
+    """The gain and the SQNR of every operand by format and rounding, as two figures with titles; [] without rows."""
+    if not rows:
+        return []
+    lowest = min([0.97, *(gain for row in rows for gain in row.gain if math.isfinite(gain))])
+    gain = [Strip(*_row_of(row, rows), row.gain, (), (f"{row.median_gain:.4f}",), row.median_gain) for row in rows]
+    noise = [Strip(*_row_of(row, rows), row.sqnr_db, (), (_decibels(row.median_db),), row.median_db) for row in rows]
+    shown: tuple[tuple[str, str, list[Strip], tuple[float, float]], ...] = (
+        ("What is left of the signal", "gain at every step; 1 keeps it whole", gain, (max(lowest, 0.88), 1.01)),
+        ("How much noise is added", "SQNR at every step, dB", noise, (0.0, 80.0)),
+    )
+    found = []
+    with figure_style():
+        for title, label, strips, window in shown:
+            figure, ax = _strip_figure(len(rows), 0.28, 0.84)
+            if strips is gain:
+                ax.axvline(1.0, color=QUIET, linewidth=0.6, zorder=1)
+            _draw_strips(ax, strips, window, [row.format for row in rows], ("median",))
+            ax.set_xlabel(label)
+            found.append((title, figure))
+    return found
+
+
+def _row_of(row: RoundingSummary, rows: Sequence[RoundingSummary]) -> tuple[str, str]:
+    """The label and the colour of a row."""
+    return f"{row.format} {words(row.rounding)}", color(row.format, [one.format for one in rows])

@@ -1,44 +1,60 @@
-"""The page of a study: one HTML file without scripts or network, for a phone as well as for a desktop."""
+"""The page of a study: one HTML file that needs nothing beside it, for a phone as well as for a desktop."""
 
 from __future__ import annotations
 
-import importlib.util
+import html
 import math
 import platform
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from html import escape
+from collections.abc import Sequence
 from importlib import metadata
 
-from fpsim.analysis.studies.page_style import CSS
-from fpsim.analysis.studies.pictures import ROLES, pictures
-from fpsim.analysis.studies.recommend import HEADROOM, REQUIREMENTS, SCALE_GAIN_DB, Recommendation
+from fpsim.analysis.studies.pictures import candidate_pictures, drawable, range_pictures, rounding_pictures
+from fpsim.analysis.studies.recommend import (
+    CHANNEL_MARGIN_DB,
+    HEADROOM,
+    SCALE_GAIN_DB,
+    Group,
+    Recommendation,
+    Requirements,
+)
 from fpsim.analysis.studies.results import StudyResults
-from fpsim.display.wording import decibels, percent, plural, power_of_two, printable
+from fpsim.analysis.studies.summaries import (
+    NOTABLE_DB,
+    CandidateSummary,
+    Course,
+    candidate_summaries,
+    courses,
+    exceptions,
+    folded,
+    hardest,
+    rounding_sentence,
+    rounding_summaries,
+    specials,
+    words,
+)
+from fpsim.analysis.tensors.roles import SPOKEN
+from fpsim.display.pages import Cell, Row, render
+from fpsim.display.wording import bytes_in_words, decibels, percent, plural
+from fpsim.errors import install
 
-LISTED = 400  # rows of the table of errors on the page; the files have them all
+EXCEPTIONS = 12  # rows of that table; the table of all tensors has them all
+LISTED = 2000  # rows of the longest table; the files have them all
+UNFOLDED = 40  # names of a group
 
-PICTURES = {"exponents": "Ranges", "underflow": "Underflow", "sqnr": "Precision"}
+PLOTS = f"Pictures need matplotlib: {install('plot')}"
 
 DEFINITIONS = (
     ("SQNR", "10 log10 of the sum of x² over the sum of (result − x)², in decibels, over elements whose input and "
      "result are both finite. Every 6 dB is one bit."),
-    ("Underflow", "share of elements that are not zero and become zero (0 or −0)."),
-    ("Subnormal", "share of results below the format's smallest normal value, where it loses precision."),
-    ("Overflow", "share of elements that are finite and become Inf or NaN."),
-    ("Saturation", "share of inputs beyond the range of nearest-even rounding that become the largest finite value."),
-    ("Bias", "mean of result − x."),
-    ("Amax scale", "one decode scale per tensor, max|x| / largest value of the format, rounded to float32: the "
-     "result is quantize(x / scale) × scale."),
+    ("Deficit", "how far an SQNR lies below that of the format on data that suits it. For floats these are normal data "
+     "whose range fits: 31.5 dB for E4M3, 25.5 for E5M2, 55.6 for BF16, 73.7 for FP16. Integers suit uniform data "
+     "alone (48.1 dB for INT8), which few tensors are: the picture compares them with that, the tables do not."),
+    ("Gain", "the sum of x · result over the sum of x²: below 1 where rounding shrinks values."),
+    ("Lost energy", "share of the sum of x² in elements that become zero."),
+    ("Bits per value", "those of the element and its share of the scales."),
+    ("One scale", "a decode scale per tensor, max|x| over the format's largest value, rounded to float32."),
+    ("Worst step", "where a tensor was recorded at several steps, its lowest SQNR and largest lost energy count."),
 )  # fmt: skip
-
-
-def _navigation() -> str:
-    """Links to the sections that the page has."""
-    drawn = PICTURES if importlib.util.find_spec("matplotlib") is not None else {}
-    sections = {"recommendation": "Recommendation", **drawn, "numbers": "Numbers", "method": "Method"}
-    links = " ".join(f"<a href='#{name}'>{title}</a>" for name, title in sections.items())
-    return f"<nav>{links}</nav>"
 
 
 def page(report: StudyResults, files: Sequence[str]) -> str:
@@ -47,210 +63,217 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
     Args:
       report: the study.
       files: names of the tables that lie beside the page.
+    Raises:
+      ImportError: jinja2 is not installed.
     """
-    parts = [
-        "<h1>How these tensors survive in low precision</h1>",
-        f"<p>{_lead(report)}</p>",
-        _problems(report),
-        _navigation(),
-        "<h2 id='recommendation'>Recommendation</h2>",
-        _answer(report),
-        _basis(report),
-        f"<details open='open'><summary>Tensor by tensor</summary>{recommendation_table(report)}</details>",
-        pictures(report),
-        "<h2 id='numbers'>Every number</h2>",
-        _errors(report),
-        _ranges(report),
-        f"<p class='quiet'>Files beside this page: {_links(files)}.</p>" if files else "",
-        "<h2 id='method'>Method</h2>",
-        _method(report),
-    ]
-    body = "\n".join(part for part in parts if part)
-    return (
-        "<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'/>\n"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'/>\n"
-        f"<title>fpsim study</title>\n<style>{CSS}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    summaries = candidate_summaries(report)
+    rounded = rounding_summaries(report)
+    found = exceptions(report)
+    moving = courses(report)
+    drawn = drawable()
+    return render(
+        "fpsim.analysis.studies",
+        "study.html.jinja",
+        title="fpsim study",
+        report=report,
+        lead=_lead(report),
+        notes=folded(report.notes),
+        candidates=candidate_pictures(report, summaries) if drawn else [],
+        roundings=rounding_pictures(rounded) if drawn else [],
+        ranges=range_pictures(report) if drawn else [],
+        plots="" if drawn else PLOTS,
+        required=report.requirements.min_sqnr_db,
+        hardest=_hardest(report),
+        notable=NOTABLE_DB,
+        exceptions=(EXCEPTION_HEADS, [_exception_row(row, why) for row, why in found[:EXCEPTIONS]]),
+        more_exceptions=max(len(found) - EXCEPTIONS, 0),
+        groups=(GROUP_HEADS, [_group_row(group) for group in report.groups]),
+        rounding_sentence=rounding_sentence(rounded),
+        tensors=(TENSOR_HEADS, [_tensor_row(report, row) for row in _ordered(report)[:LISTED]]),
+        tensor_count=len(report.recommendations),
+        listed=LISTED,
+        compared=(CANDIDATE_HEADS, [_candidate_row(one) for one in summaries]),
+        steps=(STEP_HEADS, [_step_row(course) for course in moving[:LISTED]]),
+        most_moved=moving[0] if moving else None,
+        files=files,
+        definitions=DEFINITIONS,
+        rules=_rules(report.requirements),
+        judged_rounding=words(report.judged_rounding),
+        all_roundings=", ".join(map(words, report.roundings)),
+        formats=[repr(fmt).strip("<>") for fmt in report.formats],
+        versions=_versions(),
     )
-
-
-def _text(value: str) -> str:
-    """Untrusted text for HTML."""
-    return escape(printable(value))
-
-
-def _links(files: Iterable[str]) -> str:
-    return ", ".join(f"<a href='{_text(name)}'>{_text(name)}</a>" for name in files)
-
-
-def _lead(report: StudyResults) -> str:
-    tensors = plural(len(report.ranges_of), "tensor")
-    steps = sorted({row.step for row in report.ranges if row.step is not None})
-    when = f" recorded at step {_listed([str(step) for step in steps])}," if steps else ""
-    source = f" The tensors are those of {_text(report.description)}." if report.losses else ""
-    where = f" ({_text(report.description)})" if report.description and not report.losses else ""
-    formats = _listed([fmt.name for fmt in report.formats])
-    return f"{tensors}{where},{when} {report.element_count:,} values, each rounded to {formats}.{source}"
-
-
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def _problems(report: StudyResults) -> str:
-    lines = [f"<p class='warn'>Not studied: {_text(line)}</p>" for line in report.problems]
-    if report.notes:
-        items = "".join(f"<li>{_text(line)}</li>" for line in report.notes)
-        lines.append(
-            f"<details><summary>{plural(len(report.notes), 'tensor')} left out</summary><ul>{items}</ul></details>"
-        )
-    return "\n".join(lines)
-
-
-def choice(row: Recommendation) -> str:
-    """A recommendation in a few words.
-
-    Example:
-      >>> from fpsim.analysis.studies.page import choice
-      >>> from fpsim.analysis.studies.recommend import Recommendation
-      >>> choice(Recommendation("w", "E4M3", "amax", 0.5, 31.5, 0.0, True, ""))
-      'E4M3, amax scale'
-    """
-    if not row.met:
-        return f"keep {row.format}"
-    return f"{row.format}, amax scale" if row.scaling == "amax" else f"{row.format}, no scale"
-
-
-def _answer(report: StudyResults) -> str:
-    """One sentence for each role: what its tensors need."""
-    roles: dict[str, Counter[str]] = {}
-    for row in report.recommendations:
-        roles.setdefault(report.ranges_of[row.tensor][0].role, Counter())[choice(row)] += 1
-    lines = []
-    for role, counts in roles.items():
-        total = sum(counts.values())
-        parts = [
-            f"<b>{_text(answer)}</b>" + (f" ({number} of {total})" if len(counts) > 1 else "")
-            for answer, number in counts.most_common()
-        ]
-        kind = ROLES.get(role, "Tensors")
-        lines.append(f"<li>{kind}: {', '.join(parts)}</li>")
-    return f"<ul class='answer'>{''.join(lines)}</ul>" if lines else "<p>There is no tensor to judge.</p>"
 
 
 def recommendation_table(report: StudyResults) -> str:
-    """The recommendations as an HTML table."""
-    rows = []
-    for row in report.recommendations:
-        style = "tag" if row.met else "tag none"
-        scale = f"{row.scale:.3g}" if row.scaling == "amax" else ""
-        rows.append(
-            f"<tr><th class='name'>{_text(row.tensor)}</th><td><span class='{style}'>{_text(choice(row))}</span></td>"
-            f"<td class='n'>{scale}</td><td class='reason'>{_text(row.reason)}</td></tr>"
-        )
-    heads = "<th>tensor</th><th>recommendation</th><th class='n'>decode scale</th><th>because</th>"
-    return _table(heads, rows, " class='cards'")
-
-
-def _table(heads: str, rows: Sequence[str], kind: str = "") -> str:
-    return f"<div class='box'><table{kind}><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-
-
-def _basis(report: StudyResults) -> str:
-    rules = "; ".join(
-        f"up to {row.bits} bits: SQNR at least {row.sqnr_db:g} dB and underflow at most {percent(row.underflow_rate)}"
-        for row in REQUIREMENTS
+    """The answer and the folded recommendations as HTML for a notebook, which has a stylesheet of its own."""
+    heads = "".join(f"<th>{title}</th>" for title, _ in GROUP_HEADS)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(_cell_text(cell))}</td>" for cell in _group_row(group).cells) + "</tr>"
+        for group in report.groups
     )
+    return f"<p>{html.escape(report.answer)}</p><table><tr>{heads}</tr>{rows}</table>"
+
+
+def _cell_text(cell: str | Cell) -> str:
+    return cell if isinstance(cell, str) else cell.text
+
+
+def _lead(report: StudyResults) -> str:
+    """What was studied, in a line."""
+    steps = sorted({row.step for row in report.ranges if row.step is not None})
+    when = f" at {'steps' if len(steps) > 1 else 'step'} {', '.join(map(str, steps))}" if steps else ""
+    tensors = plural(len(report.ranges_of), "tensor")
     return (
-        "<p class='quiet'>The recommendation is the narrowest format that meets these requirements with "
-        f"{report.judged_rounding.replace('_', ' ')} rounding at every recorded step, without a value beyond its "
-        f"range: {rules}. Of one width the more precise wins. A scale is advised where it is needed or wins more than "
-        f"{SCALE_GAIN_DB:g} dB; without one, the tensor's largest value must stay a factor of {HEADROOM:g} below the "
-        "format's. These figures say how well numbers are stored, not how well a model trains: confirm the choice "
-        "with a training run.</p>"
+        f"{report.description or 'tensors'}: {tensors}{when}, {report.element_count:,} values, "
+        f"{plural(len(report.candidates), 'candidate')}"
     )
 
 
-# ---- tables
+def _hardest(report: StudyResults) -> str:
+    """The operand that is hardest to store, in a sentence; "" without any."""
+    found = hardest(report)
+    if not found:
+        return ""
+    row = found[0]
+    lacks = "" if math.isnan(row.deficit_db) else f", {row.deficit_db:.1f} dB below what the format does at best"
+    return f"The hardest is {row.tensor}: {decibels(row.sqnr_db)} in {row.choice}{lacks}."
 
 
-ERROR_HEADS = (
-    "step", "format", "scale", "SQNR", "bias", "underflow", "subnormal", "overflow", "saturation", "max ulp",
+# ---- cells
+
+
+def _number(value: float, text: str) -> Cell:
+    return Cell("–" if math.isnan(value) else text, value)
+
+
+def _db(value: float) -> Cell:
+    return _number(value, decibels(value))
+
+
+def _bits(value: float) -> Cell:
+    return _number(value, f"{value:.4g}")
+
+
+def _count(value: int) -> Cell:
+    return Cell(f"{value:,}", value)
+
+
+def _share(value: float) -> Cell:
+    return _number(value, percent(value))
+
+
+# ---- rows
+
+EXCEPTION_HEADS = (
+    ("tensor", False), ("what", False), ("choice", False), ("SQNR", True), ("deficit", True), ("lost energy", True),
+    ("why", False),
 )  # fmt: skip
-RANGE_HEADS = ("elements", "dtype", "amax", "as a power", "smallest", "zeros", "NaN", "Inf")
 
 
-def _errors(report: StudyResults) -> str:
-    """Errors with the judged rounding; of the last step where all steps are too many for a page."""
-    judged = [row for row in report.errors if row.report.rounding == report.judged_rounding]
-    shown = judged
-    if len(judged) > LISTED:
-        last = {name: found[-1].step for name, found in report.ranges_of.items()}
-        shown = [row for row in judged if row.step == last[row.tensor]][:LISTED]
-    rows = []
-    for row in shown:
-        r = row.report
-        cells = (
-            "" if row.step is None else str(row.step), r.format, row.scaling, decibels(r.sqnr_db), f"{r.bias:.2g}",
-            percent(r.underflow_rate), percent(r.subnormal_rate), percent(r.overflow_rate),
-            percent(r.saturation_rate), f"{r.max_ulp:.2f}",
-        )  # fmt: skip
-        rows.append(_row(row.tensor, cells))
-    cut = f": {len(shown)} of {len(judged)} rows; errors.csv has all" if len(shown) < len(judged) else ""
-    summary = f"Errors with {report.judged_rounding.replace('_', ' ')} rounding{cut}"
-    return f"<details><summary>{summary}</summary>{_table(_heads(ERROR_HEADS), rows)}</details>"
+def _exception_row(row: Recommendation, why: Sequence[str]) -> Row:
+    what = "; ".join(why)
+    cells = (row.tensor, what, row.choice, _db(row.sqnr_db), _db(row.deficit_db), _share(row.lost_energy), row.reason)
+    return Row(cells, marked=row.operand and not row.met)
 
 
-def _ranges(report: StudyResults) -> str:
-    """Ranges of every tensor at its last step, with the special values."""
-    rows = []
-    for name, found in report.ranges_of.items():
-        r = found[-1].report
-        smallest = power_of_two(r.smallest) if math.isfinite(r.smallest) else "–"
-        cells = (
-            f"{r.count:,}", found[-1].dtype, f"{r.amax:.3g}", power_of_two(r.amax), smallest, f"{r.zeros:,}",
-            f"{r.nans:,}", f"{r.infinities:,}",
-        )  # fmt: skip
-        rows.append(_row(name, cells))
-    return f"<details><summary>Ranges at the last step</summary>{_table(_heads(RANGE_HEADS), rows)}</details>"
+GROUP_HEADS = (
+    ("tensors", False), ("choice", False), ("lowest SQNR", True), ("values", True), ("bits before", True),
+    ("bits after", True), ("size", True), ("saved", True),
+)  # fmt: skip
 
 
-def _heads(names: Sequence[str]) -> str:
-    return "<th>tensor</th>" + "".join(f"<th class='n'>{name}</th>" for name in names)
+def _group_row(group: Group) -> Row:
+    before = sum(row.values * row.stored_bits for row in group.rows)
+    after = sum(row.values * row.bits_per_value for row in group.rows)
+    names = [row.tensor for row in group.rows[:UNFOLDED]]
+    more = len(group.rows) - len(names)
+    values = group.values or math.nan
+    kept = not group.met and group.rows[0].operand
+    return Row(
+        (
+            group.title, f"keep {group.choice}" if kept else group.choice, _db(group.sqnr_db), _count(group.values),
+            _bits(before / values), _bits(after / values), Cell(bytes_in_words(after / 8), after / 8),
+            _share(1 - after / (before or math.nan)),
+        ),
+        inside=[*names, *([f"and {more} more"] if more else [])],
+    )  # fmt: skip
 
 
-def _row(tensor: str, cells: Sequence[str]) -> str:
-    return (
-        f"<tr><th class='name'>{_text(tensor)}</th>"
-        + "".join(f"<td class='n'>{escape(c)}</td>" for c in cells)
-        + "</tr>"
-    )
+CANDIDATE_HEADS = (
+    ("candidate", False), ("bits per value", True), ("SQNR of all values", True), ("lowest SQNR", True),
+    ("at best", True), ("good enough for", True), ("chosen for", True),
+)  # fmt: skip
+
+
+def _candidate_row(one: CandidateSummary) -> Row:
+    count = len(one.judged)
+    figures = _bits(one.bits_per_value), _db(one.sqnr_db), _db(one.lowest_db), _db(one.ideal_db)
+    return Row((one.name, *figures, Cell(f"{one.good} of {count}", one.good), _count(one.chosen)))
+
+
+TENSOR_HEADS = (
+    ("tensor", False), ("role", False), ("choice", False), ("bits", True), ("SQNR", True), ("deficit", True),
+    ("lost energy", True), ("runner-up", False), ("margin", True), ("values", True), ("stored", False),
+    ("amax", True), ("NaN, Inf", True), ("why", False),
+)  # fmt: skip
+
+
+def _ordered(report: StudyResults) -> list[Recommendation]:
+    """Operands from the hardest on, then the others."""
+    first = hardest(report)
+    names = {row.tensor for row in first}
+    return [*first, *(row for row in report.recommendations if row.tensor not in names)]
+
+
+def _tensor_row(report: StudyResults, row: Recommendation) -> Row:
+    ranges = report.ranges_of[row.tensor]
+    amax = max(one.report.amax for one in ranges)
+    special = sum(specials(report, row.tensor))
+    shape = "×".join(map(str, ranges[-1].shape)) or "scalar"
+    margin = _number(row.margin_db, f"{row.margin_db:.1f} dB")
+    return Row(
+        (
+            row.tensor, SPOKEN.get(row.role, row.role), row.choice, _bits(row.bits_per_value), _db(row.sqnr_db),
+            _db(row.deficit_db), _share(row.lost_energy), row.runner_up, margin, _count(row.values),
+            f"{ranges[0].dtype} {shape}", Cell(f"{amax:.3g}", amax), _count(special), row.reason,
+        ),
+        marked=row.operand and not row.met and not math.isnan(row.sqnr_db),
+    )  # fmt: skip
+
+
+STEP_HEADS = (
+    ("tensor", False), ("amax moves by", True), ("largest amax by step", False), ("SQNR of the choice by step", False),
+    ("lowest SQNR", True), ("worst step", True),
+)  # fmt: skip
+
+
+def _step_row(course: Course) -> Row:
+    amax = ", ".join(f"{value:.3g}" for value in course.amax)
+    sqnr = ", ".join("–" if math.isnan(value) else f"{value:.1f}" for value in course.sqnr_db)
+    lowest = min((value for value in course.sqnr_db if not math.isnan(value)), default=math.nan)
+    worst = Cell("–", math.nan) if course.worst_step is None else _count(course.worst_step)
+    return Row((course.tensor, _number(course.moved, f"{course.moved:.3g}×"), amax, sqnr, _db(lowest), worst))
 
 
 # ---- method
 
 
-def _method(report: StudyResults) -> str:
-    formats = "".join(f"<li>{escape(repr(fmt).strip('<>'))}</li>" for fmt in report.formats)
-    terms = "".join(f"<dt>{term}</dt><dd>{meaning}</dd>" for term, meaning in DEFINITIONS)
-    roundings = _listed([name.replace("_", " ") for name in report.roundings])
-    scales = _listed([{"none": "no scale", "amax": "an amax scale"}[name] for name in report.scales])
-    packages = ("fpsim-numerics", "numpy", "ml_dtypes", "torch")
-    versions = "".join(f", {name} {found}" for name in packages if (found := _version(name)))
-    loss = ""
-    if report.losses:
-        loss = (
-            f"<p>The transformer learned while it was recorded: its loss went from {report.losses[0]:.2f} to "
-            f"{report.losses[-1]:.2f} nats per byte in {plural(len(report.losses), 'step')}.</p>"
-        )
+def _rules(wanted: Requirements) -> str:
+    budget = "" if wanted.budget_bits is None else f", at most {wanted.budget_bits:g} bits per value"
     return (
-        "<p>Every value is rounded once, from its exact value, bit for bit as the format's definition says, with "
-        f"{roundings} rounding, with {scales}. Overflow is not clipped: it becomes Inf, or NaN in a format without "
-        "Inf, and is counted; a format with neither takes its largest value. NaN and Inf in the data are counted and "
-        "left out of the averages. Every rate is a share of all elements. "
-        f"Seed {report.seed}: stochastic rounding is a function of the value, the seed and the element's index.</p>"
-        f"{loss}<ul>{formats}</ul><dl>{terms}</dl>"
-        f"<p class='quiet'>Python {platform.python_version()}{versions}.</p>"
+        f"at least {wanted.min_sqnr_db:g} dB SQNR{budget}, at most {percent(wanted.max_lost)} of the energy in what "
+        f"becomes zero, no more than {CHANNEL_MARGIN_DB:g} dB less than that SQNR in half of the rows and half of the "
+        f"columns, and without scales no value beyond the range and a factor of {HEADROOM:g} above the largest one. Of "
+        "those that meet all this the fewest bits win, then the highest SQNR; scales that add less than "
+        f"{SCALE_GAIN_DB:g} dB are left out"
     )
+
+
+def _versions() -> str:
+    names = ("fpsim-numerics", "numpy", "ml_dtypes", "torch")
+    found = (f"{name} {version}" for name in names if (version := _version(name)))
+    return ", ".join((f"Python {platform.python_version()}", *found))
 
 
 def _version(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -254,6 +254,7 @@ def deficit(report: ErrorReport, sqnr_db: float) -> float:
 
 
 def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[Worst]:
+    """Every candidate of a tensor whose largest magnitude is amax, with its worst figures over the steps."""
     groups: dict[tuple[str, str], list[ErrorRow]] = {}
     for row in errors:
         groups.setdefault((row.report.format, row.scaling), []).append(row)
@@ -348,7 +349,7 @@ class Uniform(NamedTuple):
 
 
 def uniform_choice(
-    worst: dict[str, Sequence[Worst]], rows: Sequence[Recommendation], wanted: Requirements
+    worst: Mapping[str, Sequence[Worst]], rows: Sequence[Recommendation], wanted: Requirements
 ) -> Uniform | None:
     """The one candidate for all operands that are worth a format; worst: of each tensor, every candidate."""
     judged = {row.tensor: row.values for row in rows if row.tensor in worst}

@@ -197,16 +197,17 @@ class StudyReport:
                     "change_db": change,
                 }
             )
-        rows.sort(key=lambda row: (row["choice"] == row["other_choice"], -abs(_number(row["change_db"]))))
+        rows.sort(key=lambda row: (row["choice"] == row["other_choice"], -_size(row["change_db"])))
         return frame(rows)
 
     def error_rows(self) -> Iterator[dict[str, Any]]:
         """The table of errors, one dict of figures for each row."""
         facts = {(row.tensor, row.step): (row.layer, row.role) for row in self.ranges}
-        for tensor, step, scaling, report, channel in self.errors:
+        for tensor, step, scaling, report, channels in self.errors:
             layer, role = facts[tensor, step]
-            names = {"tensor": tensor, "layer": layer, "role": role, "step": step}
-            yield {**names, **report.to_dict(), "scaling": scaling, "channel_sqnr_db": channel}
+            names = {"tensor": tensor, "layer": layer, "role": role, "step": step, "scaling": scaling}
+            # the report has the scaling too, where there is a scale per tile
+            yield {**names, **report.to_dict(), "scaling": scaling, "channel_sqnr_db": channels}
 
     def range_rows(self) -> Iterator[dict[str, Any]]:
         """The table of ranges: amax, smallest value, special values, and exponents at 1 %, 50 % and 99 %."""
@@ -293,5 +294,6 @@ def _shown(value: Any) -> str:
     return ", ".join(map(str, names))
 
 
-def _number(value: float) -> float:
-    return 0.0 if math.isnan(value) else value
+def _size(change: Any) -> float:
+    """How much a figure changed; 0 where that is unknown."""
+    return 0.0 if math.isnan(change) else abs(float(change))

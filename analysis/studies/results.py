@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from fpsim.analysis.studies.recommend import ErrorRow, RangeRow, Recommendation
-from fpsim.formats.named import Format
+from fpsim.analysis.studies.candidates import Candidate
+from fpsim.analysis.studies.recommend import ErrorRow, Group, RangeRow, Recommendation, Requirements
+from fpsim.formats.element import Element
 
 
 class StudyResults(Protocol):
@@ -16,16 +17,19 @@ class StudyResults(Protocol):
     def description(self) -> str: ...
 
     @property
-    def formats(self) -> tuple[Format, ...]: ...
+    def candidates(self) -> tuple[Candidate, ...]: ...
+
+    @property
+    def formats(self) -> tuple[Element, ...]: ...
 
     @property
     def roundings(self) -> tuple[str, ...]: ...
 
     @property
-    def scales(self) -> tuple[str, ...]: ...
+    def seed(self) -> int: ...
 
     @property
-    def seed(self) -> int: ...
+    def requirements(self) -> Requirements: ...
 
     @property
     def ranges(self) -> tuple[RangeRow, ...]: ...
@@ -57,6 +61,12 @@ class StudyResults(Protocol):
     @property
     def recommendations(self) -> tuple[Recommendation, ...]: ...
 
+    @property
+    def groups(self) -> tuple[Group, ...]: ...
+
+    @property
+    def answer(self) -> str: ...
+
     def error_rows(self) -> Iterator[dict[str, Any]]: ...
 
     def range_rows(self) -> Iterator[dict[str, Any]]: ...
@@ -64,3 +74,8 @@ class StudyResults(Protocol):
     def exponent_rows(self) -> Iterator[dict[str, Any]]: ...
 
     def recommendation_rows(self) -> Iterator[dict[str, Any]]: ...
+
+
+def judged(report: StudyResults, tensor: str) -> Sequence[ErrorRow]:
+    """A tensor's error rows of the rounding that recommendations and pictures are based on."""
+    return [row for row in report.errors_of.get(tensor, ()) if row.report.rounding == report.judged_rounding]

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fpsim.analysis.studies.page import page
+from fpsim.analysis.studies.page import PLOTS, page
+from fpsim.analysis.studies.pictures import drawable
 from fpsim.analysis.studies.results import StudyResults
 from fpsim.display.optional import load
 from fpsim.errors import install
@@ -22,8 +23,11 @@ def save(report: StudyResults, folder: Path) -> tuple[list[Path], list[str]]:
     parquet = importlib.util.find_spec("pyarrow") is not None
     if not parquet:
         notes.append("Parquet tables need pyarrow: pip install pyarrow")
-    if importlib.util.find_spec("matplotlib") is None:
-        notes.append(f"Pictures need matplotlib: {install('plot')}")
+    if not drawable():
+        notes.append(PLOTS)
+    paged = importlib.util.find_spec("jinja2") is not None
+    if not paged:
+        notes.append(f"The page needs jinja2: {install('plot')}")
     tables = {
         "recommendations": list(report.recommendation_rows()),
         "errors": list(report.error_rows()),
@@ -34,11 +38,19 @@ def save(report: StudyResults, folder: Path) -> tuple[list[Path], list[str]]:
     own = ["report.html", *(f"{table}.{kind}" for table in tables for kind in ("csv", "parquet"))]
     with replacing(folder, own) as drafts:
         for name, rows in tables.items():
+            rows = _filled(rows)
             _write_csv(drafts / f"{name}.csv", rows)
             if parquet:
                 _write_parquet(drafts / f"{name}.parquet", rows)
-        (drafts / "report.html").write_text(page(report, names), encoding="utf-8")
-    return [folder / "report.html", *(folder / name for name in names)], notes
+        if paged:
+            (drafts / "report.html").write_text(page(report, names), encoding="utf-8")
+    return [folder / name for name in (("report.html",) if paged else ()) + tuple(names)], notes
+
+
+def _filled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same rows with all columns that one of them has; figures of scales are those of some candidates alone."""
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in columns} for row in rows]
 
 
 def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +47,7 @@ def options(
     """Low-precision floating point, emulated bit for bit."""
 
 
-SHOWN = 60  # recommendations in the terminal; report.html has them all
+HARDEST = 12  # tensors in the terminal; report.html has them all
 
 
 def command(**settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -77,30 +79,48 @@ def study(
     ),
     formats: Annotated[
         list[str] | None,
-        typer.Option("--format", "-f", help="Format; repeat for several. [default: E4M3 E5M2 FP16 BF16 E2M1]"),
+        typer.Option("--format", "-f", help="Format; repeat for several. [default: those of the 13 candidates]"),
+    ] = None,
+    scalings: Annotated[
+        list[str] | None,
+        typer.Option("--scaling", help="none, amax or a name of fp.scalings, such as MX; repeat for several."),
     ] = None,
     roundings: Annotated[
         list[str] | None,
-        typer.Option("--rounding", "-r", help="Repeat for several. [default: nearest_even stochastic]"),
+        typer.Option("--rounding", "-r", help="Repeat for several. [default: nearest_even toward_zero stochastic]"),
+    ] = None,
+    min_sqnr: Annotated[float, typer.Option(help="dB that a recommendation has at least.")] = 25.0,
+    max_lost: Annotated[float, typer.Option(help="Share of the energy that may become zero.")] = 1e-3,
+    budget_bits: Annotated[
+        float | None, typer.Option(help="Bits per value that a recommendation takes at most, scales included.")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Address of a dask scheduler, whose workers study the files.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the training and of stochastic rounding.")] = 0,
 ) -> None:
     """Measure how tensors survive in low-precision formats, and recommend one for each."""
-    from fpsim.analysis.studies.study import FORMATS, ROUNDINGS
+    from fpsim.analysis.studies.study import ROUNDINGS
     from fpsim.analysis.studies.study import study as run_study
+    from fpsim.analysis.studies.summaries import folded
     from fpsim.analysis.tensors.tensor import TensorFileError
 
     _refuse_bad_folder(out)
     errors = Console(stderr=True)
     try:
-        with _progress(errors) as bar:
+        with _client(scheduler) as client, _progress(errors) as bar:
             task = bar.add_task("starting", total=1.0)
             report = run_study(
                 tensors or None,
-                formats=formats or FORMATS,
+                formats=formats,
+                scalings=[_scaling(word) for word in scalings] if scalings else None,
                 roundings=roundings or ROUNDINGS,
+                min_sqnr=min_sqnr,
+                max_lost=max_lost,
+                budget_bits=budget_bits,
                 seed=seed,
                 progress=lambda share, activity: bar.update(task, completed=share, description=_shown(activity, 34)),
+                client=client,
             )
             bar.update(task, completed=1.0, description="writing the report")
             files, notes = report.save(out)
@@ -111,15 +131,38 @@ def study(
     for line in report.problems:
         typer.echo(f"fpsim: {_shown(line)}", err=True)
     console = Console()
-    for line in report.notes:
+    _print_study(console, report)
+    for line in (*folded(report.notes), *notes):
         console.print(Text(_shown(line), style="dim"))
-    _print_recommendations(console, report)
-    for line in notes:
-        console.print(Text(line, style="dim"))
-    console.print(Text(f"{_shown(str(files[0]))}: the report", style="bold"), soft_wrap=True)
-    console.print(Text(f"{_shown(str(out))}: {', '.join(file.name for file in files[1:])}"), soft_wrap=True)
+    pages = [file for file in files if file.suffix == ".html"]
+    for file in pages:
+        console.print(Text(f"{_shown(str(file))}: the report", style="bold"), soft_wrap=True)
+    tables = ", ".join(file.name for file in files if file not in pages)
+    console.print(Text(f"{_shown(str(out))}: {tables}"), soft_wrap=True)
     if report.problems:
         raise typer.Exit(BAD_INPUT)
+
+
+def _scaling(word: str) -> Any:
+    """A scaling by its word: none, amax, or the name of a recipe in any case."""
+    from fpsim.errors import unknown
+
+    if word.lower() in ("none", "amax"):
+        return None if word.lower() == "none" else "amax"
+    names = [name for name in dir(fpsim.scalings) if name.isupper()]
+    if word.upper() not in names:
+        spellings = {name.lower(): name for name in names}
+        raise unknown("scaling", word, ["none", "amax", *names], spellings, listing="docs/scaling.md")
+    return getattr(fpsim.scalings, word.upper())
+
+
+def _client(scheduler: str | None) -> Any:
+    """A client of a dask scheduler, for a `with` block; None without an address."""
+    from fpsim.display.optional import load
+
+    if scheduler is None:
+        return contextlib.nullcontext()
+    return load("distributed", "--scheduler").Client(scheduler)
 
 
 def _refuse_bad_folder(out: Path) -> None:
@@ -150,28 +193,57 @@ def _shown(text: str, width: int = 10_000) -> str:
     return short(text, width)
 
 
-def _print_recommendations(console: Console, report: Any) -> None:
-    from fpsim.display.wording import decibels, percent
+BESIDE = 58  # columns that a tensor's name leaves to its figures
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("tensor", overflow="fold", ratio=None)
-    table.add_column("recommendation", no_wrap=True)
-    for name in ("SQNR", "underflow", "scale"):
-        table.add_column(name, justify="right", no_wrap=True)
-    rows = report.recommendations
-    shown = rows if len(rows) <= SHOWN else sorted(rows, key=lambda row: (row.met, row.sqnr_db))[:SHOWN]
-    for row in shown:
-        scale = f"{row.scale:.3g}" if row.scaling == "amax" else ""
-        verdict = Text(row.format, style="bold green") if row.met else Text(f"keep {row.format}", style="bold yellow")
-        if row.met:
-            verdict.append(", amax scale" if row.scaling == "amax" else ", no scale", style="default not bold")
-        table.add_row(Text(_shown(row.tensor, 60)), verdict, decibels(row.sqnr_db), percent(row.underflow_rate), scale)
+
+def _print_study(console: Console, report: Any) -> None:
+    """The answer, the recommendations with equal ones folded, and the tensors that are hardest to store."""
+    from fpsim.analysis.studies.candidates import short_name
+    from fpsim.analysis.studies.summaries import hardest, specials
+    from fpsim.display.wording import decibels, percent, plural
+
+    console.print(Text(report.answer, style="bold"))
+    table = _study_table("tensors", "choice", "SQNR", "bits", "values")
+    for group in report.groups:
+        bits = sum(row.values * row.bits_per_value for row in group.rows) / group.values if group.values else 0.0
+        kept = not group.met and group.rows[0].operand
+        choice = Text(f"keep {group.choice}" if kept else group.choice, style=_style(group.met, kept))
+        table.add_row(group.title, choice, _figure(decibels, group.sqnr_db), f"{bits:.4g}", f"{group.values:,}")
     console.print(table)
-    if len(shown) < len(rows):
-        console.print(f"The {len(shown)} hardest of {len(rows)} tensors; the report has them all.")
-    console.print(
-        Text("Narrowest format that meets the report's requirements at every step; the report says why.", style="dim")
-    )
+    odd = [name for name in report.ranges_of if any(specials(report, name))]
+    if odd:
+        names = ", ".join(_shown(name, 40) for name in odd[:3]) + (f" and {len(odd) - 3} more" if len(odd) > 3 else "")
+        console.print(Text(f"NaN or Inf in {plural(len(odd), 'tensor')}: {names}", style="yellow"))
+    rows = hardest(report)
+    if not rows:
+        return
+    table = _study_table("hardest", "choice", "SQNR", "deficit", "lost energy")
+    for row in rows[:HARDEST]:
+        short = short_name(row.format, row.scaling) if row.met else f"keep {row.choice}"
+        name = _shown(row.tensor, min(max(console.width - BESIDE, 16), 60))
+        figures = _figure(decibels, row.sqnr_db), _figure(decibels, row.deficit_db), percent(row.lost_energy)
+        table.add_row(Text(name), Text(short, style=_style(row.met, not row.met)), *figures)
+    console.print(table)
+    if len(rows) > HARDEST:
+        console.print(Text(f"The hardest {HARDEST} of {len(rows)} operands; the report has them all.", style="dim"))
+
+
+def _study_table(first: str, second: str, *numbers: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first, overflow="fold")
+    table.add_column(second, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _style(met: bool, kept: bool) -> str:
+    return "green" if met else "yellow" if kept else "dim"
+
+
+def _figure(words: Callable[[float], str], value: float) -> str:
+    """A figure in words; a dash where there is none."""
+    return "–" if math.isnan(value) else words(value)
 
 
 @command()

@@ -27,7 +27,16 @@ DATA = "#4d5a66"
 COLORS = {"E4M3": "#0072B2", "E5M2": "#D55E00", "FP16": "#009E73", "BF16": "#CC79A7", "E2M1": "#E69F00"}
 
 
-OTHER_COLORS = ("#56B4E9", "#7A5C00", "#8A4FBF", "#000000", "#8DB600")
+INTEGER_COLORS = {"INT8": "#56B4E9", "INT4": "#7A5C00"}
+
+
+OTHER_COLORS = ("#8A4FBF", "#8DB600", "#A3324F", "#2F8F9D")
+
+
+# Colour -> the variable of a page's stylesheet that replaces it, so that figures follow the page from light to dark.
+THEME = {INK: "ink", QUIET: "quiet", GRID: "grid", DATA: "data", "#ffffff": "paper"} | {
+    value: name.lower() for name, value in (COLORS | INTEGER_COLORS).items()
+}
 
 
 STYLE = {
@@ -50,9 +59,10 @@ STYLE = {
 
 def color(name: str, formats: Sequence[str]) -> str:
     """The colour of a format among those of a study."""
-    if name in COLORS:
-        return COLORS[name]
-    others = [fmt for fmt in formats if fmt not in COLORS]
+    known = COLORS | INTEGER_COLORS
+    if name in known:
+        return known[name]
+    others = [fmt for fmt in dict.fromkeys(formats) if fmt not in known]
     return OTHER_COLORS[others.index(name) % len(OTHER_COLORS)]
 
 
@@ -73,7 +83,9 @@ def axes_of(ax: Any, height: float) -> Any:
 
 
 def to_svg(figure: Any, name: str, title: str) -> str:
-    """A figure as an <svg> element for inline use: ids start with its name, and screen readers get its title."""
+    """A figure as an <svg> element for inline use: ids start with its name, screen readers get its title, and colours
+    and fonts are those of the page around it.
+    """
     from html import escape
 
     text = io.StringIO()
@@ -88,9 +100,19 @@ def to_svg(figure: Any, name: str, title: str) -> str:
         'xmlns="http://www.w3.org/2000/svg"',
         f'xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(title)}"',
     )
-    return svg.strip()
+    svg = re.sub(r"#[0-9a-f]{6}\b(?=[;\"])", lambda match: _themed(match.group()), svg)
+    svg = svg.replace("'DejaVu Sans'", "system-ui, 'DejaVu Sans', sans-serif")
+    return re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg)).strip()
 
 
-def blank_figure(height: float) -> Any:
-    """A figure without axes, of a height in inches, that no window shows."""
-    return load("matplotlib.figure", "drawing").Figure(figsize=(WIDTH, height), layout="constrained")
+def _themed(value: str) -> str:
+    """A colour as a variable of the page, with itself for where there is no such page."""
+    for known, name in THEME.items():
+        if known.lower() == value:
+            return f"var(--{name}, {value})"
+    return value
+
+
+def blank_figure(height: float, layout: str = "constrained") -> Any:
+    """A figure without axes, of a height in inches, that no window shows; "none" leaves its axes where they are put."""
+    return load("matplotlib.figure", "drawing").Figure(figsize=(WIDTH, height), layout=layout)

@@ -9,8 +9,8 @@ from fpsim.errors import install
 
 # Package -> the extra that brings it.
 EXTRAS = {
-    "matplotlib": "plot", "pandas": "plot", "rich": "cli", "torch": "torch", "typer": "cli", "joblib": "sweep",
-    "cloudpickle": "sweep", "distributed": "dask",
+    "jinja2": "plot", "matplotlib": "plot", "pandas": "plot", "rich": "cli", "torch": "torch", "typer": "cli",
+    "joblib": "sweep", "cloudpickle": "sweep", "distributed": "dask",
 }  # fmt: skip
 
 

@@ -31,10 +31,10 @@ def decibels(value: float) -> str:
 
     Example:
       >>> from fpsim.display.wording import decibels
-      >>> decibels(31.53), decibels(float("inf")), decibels(float("nan"))
-      ('31.5 dB', 'no error', 'no data')
+      >>> decibels(31.53), decibels(-0.01), decibels(float("inf")), decibels(float("nan"))
+      ('31.5 dB', '0.0 dB', 'no error', 'no data')
     """
-    return "no error" if value == math.inf else "no data" if math.isnan(value) else f"{value:.1f} dB"
+    return "no error" if value == math.inf else "no data" if math.isnan(value) else f"{round(value, 1) + 0.0:.1f} dB"
 
 
 def power_of_two(value: float) -> str:

@@ -210,7 +210,8 @@ def test_shards_on_a_cluster_are_one_study(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
     x = NORMAL.reshape(40, 100)
     for i in range(3):
-        np.savez(tmp_path / f"shard{i}.npz", **{f"w{i}": x * np.float32(i + 1), "shared": x})
+        arrays: dict[str, Any] = {f"w{i}": x * np.float32(i + 1), "shared": x}
+        np.savez(tmp_path / f"shard{i}.npz", **arrays)
     (tmp_path / "bad.npz").write_bytes(b"bad")
     with (
         distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,

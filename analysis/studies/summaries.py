@@ -1,0 +1,275 @@
+"""What a study comes to, for the page, the pictures and the terminal: hardest tensors, candidates, steps, notes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from fpsim.analysis.measures.error_report import ErrorReport
+from fpsim.analysis.studies.candidates import scaling_words
+from fpsim.analysis.studies.recommend import Recommendation, Worst, deficit, worst_of
+from fpsim.analysis.studies.results import StudyResults, judged
+from fpsim.display.wording import decibels, plural
+from fpsim.formats.integer_format import IntegerFormat
+
+NOTABLE_DB = 3.0  # a deficit of half a bit, from which a tensor is an exception
+NAMED = 3  # names that a folded note has
+
+
+def words(mode: str) -> str:
+    """The name of a rounding in words."""
+    return mode.replace("_", " ")
+
+
+def ideal_db(report: ErrorReport) -> float:
+    """The SQNR of a report's format on data that suits it: normal for floats, uniform for integers; NaN for others."""
+    fmt = report.fmt
+    if isinstance(fmt, IntegerFormat):
+        return 20 * math.log10(2 * fmt.max + 1)  # of 2 max + 1 equal steps over the whole range
+    return deficit(report, 0.0)
+
+
+def operands(report: StudyResults) -> list[Recommendation]:
+    """The recommendations for operands that hold a value other than 0, with or without a choice."""
+    return [row for row in report.recommendations if row.operand and not math.isnan(row.sqnr_db)]
+
+
+def hardest(report: StudyResults) -> list[Recommendation]:
+    """Operands from the hardest on: no candidate is good enough, the largest deficit, the lowest SQNR."""
+    return sorted(operands(report), key=lambda row: (row.met, -_or_zero(row.deficit_db), row.sqnr_db))
+
+
+def _or_zero(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
+
+
+def specials(report: StudyResults, tensor: str) -> tuple[int, int]:
+    """NaNs and infinities of a tensor over all its steps."""
+    rows = report.ranges_of[tensor]
+    return sum(row.report.nans for row in rows), sum(row.report.infinities for row in rows)
+
+
+def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
+    """Why a tensor is an exception, in words; empty where it is none."""
+    found = []
+    nans, infinities = specials(report, row.tensor)
+    if row.operand and not row.met and not math.isnan(row.sqnr_db):
+        found.append("no candidate is good enough")
+    if nans or infinities:
+        kinds = [f"{number:,} {kind}" for number, kind in ((nans, "NaN"), (infinities, "Inf")) if number]
+        found.append(" and ".join(kinds))
+    if row.met and row.deficit_db >= NOTABLE_DB:
+        found.append(f"{row.deficit_db:.1f} dB below what {row.format} does at best")
+    return found
+
+
+def exceptions(report: StudyResults) -> list[tuple[Recommendation, list[str]]]:
+    """The tensors that need a look, the hardest first, each with why."""
+    order = hardest(report)
+    names = {row.tensor for row in order}
+    others = [row for row in report.recommendations if row.tensor not in names]
+    found = [(row, peculiarities(report, row)) for row in (*order, *others)]
+    return [(row, why) for row, why in found if why]
+
+
+def worst_candidates(report: StudyResults, tensor: str) -> list[Worst]:
+    """Every candidate of a tensor with its worst figures over the steps."""
+    amax = max(row.report.amax for row in report.ranges_of[tensor])
+    return worst_of(judged(report, tensor), amax) if amax > 0 else []
+
+
+class Judged(NamedTuple):
+    """An operand in a candidate."""
+
+    row: Recommendation
+    worst: Worst
+    good: bool  # whether it meets the requirements
+
+    @property
+    def chosen(self) -> bool:
+        """Whether it is what is recommended."""
+        return self.row.met and (self.row.format, self.row.scaling) == (self.worst.format, self.worst.scaling)
+
+
+class CandidateSummary(NamedTuple):
+    """A candidate over all operands, of which it holds one or more."""
+
+    format: str
+    scaling: str
+    bits: int  # of the element
+    ideal_db: float  # SQNR on data that suits it
+    judged: tuple[Judged, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.format} {scaling_words(self.scaling)}"
+
+    @property
+    def good(self) -> int:
+        """Operands for which it is good enough."""
+        return sum(one.good for one in self.judged)
+
+    @property
+    def chosen(self) -> int:
+        """Operands for which it is recommended."""
+        return sum(one.chosen for one in self.judged)
+
+    @property
+    def values(self) -> int:
+        return sum(one.row.values for one in self.judged)
+
+    @property
+    def bits_per_value(self) -> float:
+        """Of all operands together, scales included."""
+        return sum(one.row.values * one.worst.bits_per_value for one in self.judged) / self.values
+
+    @property
+    def sqnr_db(self) -> float:
+        """Of all values, after every tensor is brought to the same power; NaN where one cannot be measured."""
+        noise = sum(one.row.values * 10 ** (-one.worst.sqnr_db / 10) for one in self.judged)
+        return math.inf if noise == 0 else 10 * math.log10(self.values / noise)
+
+    @property
+    def median_db(self) -> float:
+        """Of the operands."""
+        return statistics.median([one.worst.sqnr_db for one in self.judged])
+
+    @property
+    def lowest_db(self) -> float:
+        """Of the operand that it suits least."""
+        return min((one.worst.sqnr_db for one in self.judged if not math.isnan(one.worst.sqnr_db)), default=math.nan)
+
+
+def candidate_summaries(report: StudyResults) -> list[CandidateSummary]:
+    """Every candidate over all operands, from few bits to many."""
+    found: dict[tuple[str, str], list[Judged]] = {}
+    for row in operands(report):
+        for one in worst_candidates(report, row.tensor):
+            good = not one.misses(report.requirements)
+            found.setdefault((one.format, one.scaling), []).append(Judged(row, one, good))
+    summaries = [
+        CandidateSummary(*key, rows[0].worst.bits, ideal_db(rows[0].worst.report), tuple(rows))
+        for key, rows in found.items()
+    ]
+    return sorted(summaries, key=lambda one: one.bits)  # those of one width in the order of the study
+
+
+def of_role(summaries: Sequence[CandidateSummary], role: str) -> list[CandidateSummary]:
+    """The same over the operands of one role."""
+    found = [one._replace(judged=tuple(each for each in one.judged if each.row.role == role)) for one in summaries]
+    return [one for one in found if one.judged]
+
+
+class RoundingSummary(NamedTuple):
+    """A rounding of a format over all operands, at their worst steps."""
+
+    format: str
+    scaling: str
+    rounding: str
+    ideal_db: float
+    sqnr_db: tuple[float, ...]
+    gain: tuple[float, ...]
+
+    @property
+    def median_db(self) -> float:
+        return statistics.median(self.sqnr_db) if self.sqnr_db else math.nan
+
+    @property
+    def median_gain(self) -> float:
+        return statistics.median(self.gain) if self.gain else math.nan
+
+
+def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
+    """Each format that was rounded in several ways, with one scale where that was studied; empty without any."""
+    if len(report.roundings) < 2:
+        return []
+    names = {row.tensor for row in operands(report)}
+    rows = [row for row in report.errors if row.tensor in names and row.scaling in ("none", "amax")]
+    scaling_of: dict[str, str] = {}
+    for row in rows:
+        if scaling_of.get(row.report.format) != "amax":
+            scaling_of[row.report.format] = row.scaling
+    found = []
+    for fmt, scaling in scaling_of.items():
+        for mode in report.roundings:
+            mine = [
+                row for row in rows if (row.report.format, row.scaling, row.report.rounding) == (fmt, scaling, mode)
+            ]
+            measured = [row.report for row in mine if not math.isnan(row.report.sqnr_db + row.report.gain)]
+            if measured:
+                figures = tuple(one.sqnr_db for one in measured), tuple(one.gain for one in measured)
+                found.append(RoundingSummary(fmt, scaling, mode, ideal_db(measured[0]), *figures))
+    return found
+
+
+class Course(NamedTuple):
+    """A tensor over its steps."""
+
+    tensor: str
+    steps: tuple[int, ...]
+    amax: tuple[float, ...]
+    sqnr_db: tuple[float, ...]  # of the choice
+
+    @property
+    def moved(self) -> float:
+        """The largest amax over the smallest; NaN where one is 0."""
+        return max(self.amax) / min(self.amax) if min(self.amax) > 0 else math.nan
+
+    @property
+    def worst_step(self) -> int | None:
+        """The step with the lowest SQNR of the choice."""
+        known = [(sqnr, step) for sqnr, step in zip(self.sqnr_db, self.steps, strict=True) if not math.isnan(sqnr)]
+        return min(known)[1] if known else None
+
+
+def courses(report: StudyResults) -> list[Course]:
+    """Operands with several steps, those first whose amax moves most."""
+    found = []
+    for row in operands(report):
+        ranges = report.ranges_of[row.tensor]
+        if len(ranges) < 2:
+            continue
+        sqnr = {
+            one.step: one.report.sqnr_db
+            for one in judged(report, row.tensor)
+            if (one.report.format, one.scaling) == (row.format, row.scaling)
+        }
+        steps = tuple(one.step or 0 for one in ranges)
+        amax = tuple(one.report.amax for one in ranges)
+        found.append(Course(row.tensor, steps, amax, tuple(sqnr.get(one.step, math.nan) for one in ranges)))
+    return sorted(found, key=lambda course: -_or_zero(course.moved))
+
+
+def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
+    """What the roundings of the first format come to."""
+    if not rows:
+        return ""
+    first = [row for row in rows if row.format == rows[0].format]
+    parts = [f"{words(row.rounding)} {row.median_gain:.4f} at {decibels(row.median_db)}" for row in first]
+    return f"Median gain and SQNR of {first[0].format} {scaling_words(first[0].scaling)}: {', '.join(parts)}."
+
+
+def folded(notes: Iterable[str]) -> list[str]:
+    """Notes on tensors that were left out, those with one reason in one line.
+
+    Example:
+      >>> from fpsim.analysis.studies.summaries import folded
+      >>> folded(["a.n left out, it holds int64", "b.n left out, it holds int64", "c left out, it is empty"])
+      ['2 tensors left out: each holds int64 (n)', 'c left out, it is empty']
+    """
+    kinds: dict[str, list[str]] = {}
+    for note in notes:
+        name, _, reason = note.rpartition(" left out, ")
+        kinds.setdefault(reason if name else f"\n{note}", []).append(name or note)
+    lines = []
+    for reason, names in kinds.items():
+        if reason.startswith("\n") or len(names) == 1:
+            lines.append(names[0] if reason.startswith("\n") else f"{names[0]} left out, {reason}")
+            continue
+        last = list(dict.fromkeys(name.rpartition(": ")[2].rpartition(".")[2] for name in names))
+        more = f" and {len(last) - NAMED} more" if len(last) > NAMED else ""
+        each = f"each {reason.removeprefix('it ')}" if reason.startswith("it ") else reason
+        lines.append(f"{plural(len(names), 'tensor')} left out: {each} ({', '.join(last[:NAMED])}{more})")
+    return lines

@@ -1,0 +1,73 @@
+"""Pages: HTML files that need nothing beside them, from templates that all share one stylesheet and one frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any, NamedTuple
+
+from fpsim.display.optional import load
+from fpsim.display.wording import printable
+
+FRAME = "fpsim.display"  # the package whose folder `templates` has what every page shares
+
+
+class Cell(NamedTuple):
+    """A number in a table: what people read, and what the column is sorted and filtered by."""
+
+    text: str
+    value: float
+
+
+class Row(NamedTuple):
+    """A row of a table: text, numbers, and what is marked."""
+
+    cells: Sequence[str | Cell]
+    marked: bool = False
+    inside: Sequence[str] = ()  # what the first cell unfolds to
+
+
+def render(package: str, template: str, **values: Any) -> str:
+    """A page as text.
+
+    Text among the values is untrusted: it is escaped, and characters that steer a terminal or reverse the direction of
+    text are replaced. Markup of figures comes as `markup`.
+
+    Args:
+      package: whose folder has the template.
+      template: a file that extends "base.html.jinja", and imports `table` from "table.html.jinja".
+      values: what the template reads.
+    Raises:
+      ImportError: jinja2 is not installed.
+
+    Example:
+      >>> from fpsim.display.pages import Row, render
+      >>> text = render("fpsim.display.templates", "base.html.jinja", title="<b>")
+      >>> "<title>&lt;b&gt;</title>" in text
+      True
+    """
+    jinja2 = load("jinja2", "a page")
+
+    def source(name: str) -> str | None:
+        for file in (resources.files(package) / name, resources.files(FRAME) / "templates" / name):
+            if file.is_file():
+                return file.read_text(encoding="utf-8")
+        return None
+
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(source),
+        autoescape=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # markup is a type of its own
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    shared = {name: markup(source(name) or "") for name in ("page.css", "page.js")}
+    found = environment.get_template(template).render(css=shared["page.css"], js=shared["page.js"], **values)
+    return str(found)
+
+
+def markup(text: str) -> Any:
+    """HTML or SVG that is trusted, for a template to take as it is."""
+    return load("markupsafe", "a page").Markup(text)
