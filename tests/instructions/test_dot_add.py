@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import sweep
 from tests.oracles.matrix_units import KINDS, Rows, dot_add_rows, normal, random_rows
 
 Array = npt.NDArray[Any]
@@ -35,10 +36,11 @@ def check(rows: Rows, unit: MatrixUnit) -> None:
 
 
 @every_unit
-def test_a_unit_gives_the_bits_of_the_oracle(unit: MatrixUnit) -> None:
+@sweep("rows", 2, 20)
+def test_a_unit_gives_the_bits_of_the_oracle(unit: MatrixUnit, rows: int) -> None:
     for terms in lengths(unit):
         for kind in KINDS:
-            check(random_rows(unit, kind, 4, terms), unit)
+            check(random_rows(unit, kind, rows, terms), unit)
 
 
 @pytest.mark.parametrize("rule", Rule, ids=lambda rule: rule.name)
