@@ -402,7 +402,7 @@ def held_formats(draw: st.DrawFn, like: fp.Format | None = None) -> fp.Format:
         reject()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_float_loops_give_the_cores_bits_whatever_the_formats(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(NAMES))

@@ -148,7 +148,7 @@ def test_wide_formats_encode_as_fractions_say(fmt: fp.Format, rounding: str) -> 
 # ---- anything at all, against fractions
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_any_float64_to_any_format_rounds_as_fractions_say(data: st.DataObject) -> None:
     fmt = data.draw(formats() | st.sampled_from(ALL))
@@ -159,7 +159,7 @@ def test_any_float64_to_any_format_rounds_as_fractions_say(data: st.DataObject) 
     assert_bits_equal(got, np.array([casts.encode(v, fmt, rounding, overflow, subnormals) for v in x], fmt.storage))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_any_float32_to_any_format_rounds_as_fractions_say(data: st.DataObject) -> None:
     fmt = data.draw(formats() | st.sampled_from(ALL))

@@ -178,7 +178,7 @@ def test_float64_beyond_the_range_of_float32_is_as_the_oracle_says(bits: int) ->
         assert_as_oracle(x, bits, (1, 128))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(
     patterns=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=24),
     shift=st.integers(0, 24),

@@ -513,7 +513,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(way: str, tmp_path: Path) -> Non
                 assert before + run(resumed, steps[split:], split) == whole
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2), st.lists(st.integers(0, 30), max_size=4), st.integers(0, 2**32))
 @example(0, [0, 0, 1], 0)
 def test_runs_resume_at_any_points(index: int, splits: list[int], seed: int) -> None:
