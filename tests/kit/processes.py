@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import subprocess
@@ -24,6 +26,13 @@ def python(script: str, root: Path = ROOT, **environment: str) -> str:
     run = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
     return run.stdout.strip()
+
+
+def printed(script: str) -> str:
+    """What the script prints in this process, whose kernels are compiled already."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(textwrap.dedent(script), {"__name__": "__main__"})
+    return out.getvalue().strip()
 
 
 def simulate(module: str, file: Path) -> dict[str, npt.NDArray[Any]]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import io
 import os
 import pickle
 import re
@@ -25,7 +23,7 @@ import fpsim as fp
 from fpsim.runtime import kernel_files, kernel_key
 from fpsim.runtime.compile import KERNELS
 from tests.arithmetic.sample import lines
-from tests.kit.processes import ROOT, python
+from tests.kit.processes import ROOT, printed, python
 
 DIGESTS = """
     import hashlib
@@ -55,16 +53,9 @@ DIGESTS = """
 """
 
 
-def printed(script: str) -> list[str]:
-    """The lines that a script prints in this process, whose kernels are compiled."""
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        exec(textwrap.dedent(script), {"__name__": "__main__"})
-    return out.getvalue().splitlines()
-
-
 def test_plain_python_gives_the_bits_of_the_compiled_code() -> None:
     plain = python(DIGESTS, NUMBA_DISABLE_JIT="1").splitlines()
-    assert plain == printed(DIGESTS)
+    assert plain == printed(DIGESTS).splitlines()
     assert len(plain) > 1000
 
 
@@ -492,7 +483,7 @@ def test_variants_of_a_loop_from_several_processes_keep_apart(tmp_path: Path, mo
     """Found when tests ran in another order than the day before: machine code from the cache met new code under one
     name, and the loops of one scaling called those of another."""
     monkeypatch.setenv("ORDER", "divide powers")
-    want = {line.split()[0]: line for line in printed(VARIANTS)}
+    want = {line.split()[0]: line for line in printed(VARIANTS).splitlines()}
     for order in ("divide", "powers divide"):
         got = python(VARIANTS, ORDER=order, FPSIM_CACHE_DIR=str(tmp_path)).splitlines()
         assert got == [want[name] for name in order.split()], order
@@ -521,4 +512,4 @@ SCALED = """
 
 
 def test_plain_python_scales_tiles_as_the_compiled_code_does() -> None:
-    assert python(SCALED, NUMBA_DISABLE_JIT="1").splitlines() == printed(SCALED)
+    assert python(SCALED, NUMBA_DISABLE_JIT="1") == printed(SCALED)
