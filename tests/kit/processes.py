@@ -35,15 +35,18 @@ def printed(script: str) -> str:
     return out.getvalue().strip()
 
 
-def simulate(module: str, file: Path) -> dict[str, npt.NDArray[Any]]:
-    """The arrays that a module of tests writes to a file, with CUDA simulated and the core as plain Python."""
+def simulate(module: str, file: Path, *words: str) -> dict[str, npt.NDArray[Any]]:
+    """The arrays that a module of tests writes to a file, with CUDA simulated and the core as plain Python.
+
+    words: what the module is told besides.
+    """
     # words wrap around and floats become Inf and NaN on purpose, which NumPy reports in every thread that was not told;
     # nothing else may be reported
     warnings = ["-W", "error"]
     for what in ("overflow", "divide by zero", "invalid value"):
         warnings += ["-W", f"ignore:{what} encountered:RuntimeWarning"]
     done = subprocess.run(
-        [sys.executable, *warnings, "-m", module, str(file)],
+        [sys.executable, *warnings, "-m", module, str(file), *words],
         cwd=ROOT,
         env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
         capture_output=True,
