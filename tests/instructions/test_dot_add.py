@@ -134,6 +134,17 @@ def test_the_result_is_codes_of_the_accumulator(unit: MatrixUnit) -> None:
     assert (got.dtype, got.shape) == (unit.d.dtype, (3,))
 
 
+@pytest.mark.parametrize("name", ["hopper_mma_e4m3xe5m2_f32", "blackwell_mma_e4m3xe5m2_f32"])
+def test_a_subnormal_e4m3_counts_with_its_own_exponent_where_it_becomes_float16(name: str) -> None:
+    """Found with more rows: by the smallest exponent of E4M3, -6, the two small products would be cut off."""
+    a, b = np.zeros((1, 8), np.uint8), np.zeros((1, 8), np.uint8)
+    for place, x, y in ((0, 2.0**-9, 2.0**15), (1, 2.0**-2, 2.0**-16), (4, 2.0**-2, 2.0**-16)):
+        a[0, place], b[0, place] = fp.encode(x, fp.E4M3), fp.encode(y, fp.E5M2)
+    rows = Rows(a, b, np.zeros(1, np.uint32))
+    check(rows, fp.unit(name))
+    assert fp.dot_add(a, b, None, name).view(np.float32).tolist() == [64 + 2.0**-17]
+
+
 @pytest.mark.parametrize("name", ["ampere_tf32_f32", "cdna3_xf32_f32"])
 def test_tf32_operands_are_cut_and_not_rounded(name: str) -> None:
     cut, one = np.array([[0x3F801FFF]], np.uint32), np.array([[1]], np.float32)
