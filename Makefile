@@ -33,7 +33,9 @@ study: setup
 
 # A file's tests stay together, so that the kernels they share are compiled once. xdist would run files with few tests
 # last, which some take minutes for; in their own order (conftest.py) those come first.
-PYTEST = $(RUN) -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# There is a worker on every core, beside which threads of NumPy and torch would only wait for each other.
+ONE_EACH = OPENBLAS_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+PYTEST = $(ONE_EACH) $(RUN) -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test: setup
 	$(PYTEST)

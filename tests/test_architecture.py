@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,13 +56,16 @@ def files() -> dict[str, Path]:
     return found
 
 
-def imports(file: Path) -> Iterator[Import]:
+@cache
+def imports(file: Path) -> list[Import]:
     """Every import of a file: those inside functions and those for type checkers too."""
+    found = []
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            yield from (Import(node.lineno, alias.name, 0) for alias in node.names)
+            found += [Import(node.lineno, alias.name, 0) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield from (Import(node.lineno, f"{node.module or ''}.{alias.name}", node.level) for alias in node.names)
+            found += [Import(node.lineno, f"{node.module or ''}.{alias.name}", node.level) for alias in node.names]
+    return found
 
 
 def arrows() -> dict[str, dict[str, int]]:

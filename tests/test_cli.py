@@ -1,4 +1,7 @@
-"""The command line in its own process: exit codes, one line per bad file, no traceback."""
+"""The command line: exit codes, one line per bad file, no traceback.
+
+What a process decides, such as what is installed and what a signal does, is asked of processes of their own.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,8 +22,35 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 
-def fpsim(*arguments: str | Path, code: str = "") -> subprocess.CompletedProcess[str]:
-    """Run `fpsim` with arguments, after some code."""
+class Done(NamedTuple):
+    """How a command ended, and what it wrote."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def fpsim(capfd: pytest.CaptureFixture[str]) -> Command:
+    """`fpsim` with arguments in this process, which would show what leaves it."""
+
+    def run(*arguments: str | Path) -> Done:
+        from fpsim.cli.main import main
+
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main([*map(str, arguments)])
+        assert isinstance(end.value.code, int)
+        return Done(end.value.code, *capfd.readouterr())
+
+    return run
+
+
+def in_a_process(*arguments: str | Path, code: str = "") -> subprocess.CompletedProcess[str]:
+    """`fpsim` with arguments in a process of its own, after some code."""
     program = f"import sys\n{code}\nfrom fpsim.cli.main import main\nmain(sys.argv[1:])"
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
@@ -29,7 +60,8 @@ def test_a_study_of_files_writes_the_report_and_shows_the_table(tmp_path: Path) 
     np.save(tmp_path / "w.npy", np.random.default_rng(0).standard_normal(500).astype(np.float32))
     (tmp_path / "bad.safetensors").write_bytes(b"\x00" * 20)
     names = ("w.npy", "bad.safetensors", "absent.pt")
-    done = fpsim("study", *[tmp_path / name for name in names], "--out", tmp_path / "out", "-f", "e4m3", "-f", "bf16")
+    options = ("--out", tmp_path / "out", "-f", "e4m3", "-f", "bf16")
+    done = in_a_process("study", *[tmp_path / name for name in names], *options)
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith("fpsim: ")]
     assert [line for line in lines if "bad.safetensors: damaged" in line or "absent.pt: no such file" in line] == lines
@@ -58,7 +90,9 @@ def model(folder: Path) -> Path:
 @pytest.mark.parametrize("columns", [80, 120])
 def test_many_tensors_fold_and_notes_of_one_kind_are_one_line(tmp_path: Path, columns: int) -> None:
     width = f"import os; os.environ['COLUMNS'] = '{columns}'"
-    done = fpsim("study", model(tmp_path), "--out", tmp_path / "out", "-f", "e4m3", "-r", "nearest_even", code=width)
+    done = in_a_process(
+        "study", model(tmp_path), "--out", tmp_path / "out", "-f", "e4m3", "-r", "nearest_even", code=width
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) < 40
@@ -71,7 +105,7 @@ def test_many_tensors_fold_and_notes_of_one_kind_are_one_line(tmp_path: Path, co
     assert words.count("20 tensors left out: each holds int64") == 1
 
 
-def test_names_are_cut_in_the_middle(tmp_path: Path) -> None:
+def test_names_are_cut_in_the_middle(fpsim: Command, tmp_path: Path) -> None:
     name = "an_encoder_" + "x" * 90 + "_projection"
     tensors: dict[str, Any] = {name: np.ones((4, 4), np.float32)}
     np.savez(tmp_path / "m.npz", **tensors)
@@ -82,7 +116,7 @@ def test_names_are_cut_in_the_middle(tmp_path: Path) -> None:
     assert name in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_requirements_and_scalings_are_those_of_the_function(tmp_path: Path) -> None:
+def test_requirements_and_scalings_are_those_of_the_function(fpsim: Command, tmp_path: Path) -> None:
     import fpsim as fp
 
     x = np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32)
@@ -115,7 +149,9 @@ def study(*arguments, client, **options):
     return real(*arguments, **options)
 module.study = study
 """
-    done = fpsim("study", tmp_path / "w.npy", "-o", tmp_path / "out", "--scheduler", "tcp://host:8786", code=fakes)
+    done = in_a_process(
+        "study", tmp_path / "w.npy", "-o", tmp_path / "out", "--scheduler", "tcp://host:8786", code=fakes
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:3] == ["client of tcp://host:8786", "given a Client", "closed"]
 
@@ -123,7 +159,9 @@ module.study = study
 def test_without_distributed_a_scheduler_says_what_to_install(tmp_path: Path) -> None:
     np.save(tmp_path / "w.npy", np.ones((8, 8), np.float32))
     code = "sys.modules['distributed'] = None"
-    done = fpsim("study", tmp_path / "w.npy", "-o", tmp_path / "out", "--scheduler", "tcp://host:8786", code=code)
+    done = in_a_process(
+        "study", tmp_path / "w.npy", "-o", tmp_path / "out", "--scheduler", "tcp://host:8786", code=code
+    )
     assert done.returncode == 2
     assert "--scheduler needs distributed, which is not installed: pip install distributed" in done.stderr
     assert not (tmp_path / "out").exists()
@@ -133,7 +171,7 @@ def test_without_jinja2_the_tables_are_there_and_say_what_to_install(tmp_path: P
     np.save(tmp_path / "w.npy", np.ones((8, 8), np.float32))
     code = "from importlib import util; real = util.find_spec\n"
     code += "util.find_spec = lambda name, *rest: None if name == 'jinja2' else real(name, *rest)"
-    done = fpsim("study", tmp_path / "w.npy", "-o", tmp_path / "out", "-f", "e4m3", code=code)
+    done = in_a_process("study", tmp_path / "w.npy", "-o", tmp_path / "out", "-f", "e4m3", code=code)
     assert done.returncode == 0, done.stderr
     assert "The page needs jinja2: pip install -e '.[plot]' in the checkout" in " ".join(done.stdout.split())
     assert "the report" not in done.stdout
@@ -141,7 +179,7 @@ def test_without_jinja2_the_tables_are_there_and_say_what_to_install(tmp_path: P
     assert not (tmp_path / "out" / "report.html").exists()
 
 
-def test_nothing_to_study_is_bad_input_and_writes_nothing(tmp_path: Path) -> None:
+def test_nothing_to_study_is_bad_input_and_writes_nothing(fpsim: Command, tmp_path: Path) -> None:
     done = fpsim("study", tmp_path / "absent.npy", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert "absent.npy: no such file" in done.stderr
@@ -160,7 +198,7 @@ def test_nothing_to_study_is_bad_input_and_writes_nothing(tmp_path: Path) -> Non
         (("units", "hoper"), "Did you mean 'hopper'?"),
     ],
 )
-def test_bad_words_give_one_line(arguments: tuple[str, ...], words: str) -> None:
+def test_bad_words_give_one_line(fpsim: Command, arguments: tuple[str, ...], words: str) -> None:
     done = fpsim(*arguments)
     assert done.returncode == 2
     assert done.stderr.startswith("fpsim: ")
@@ -168,23 +206,32 @@ def test_bad_words_give_one_line(arguments: tuple[str, ...], words: str) -> None
     assert words in done.stderr
 
 
-def test_formats_and_explain_print() -> None:
+def test_formats_and_explain_print(fpsim: Command) -> None:
     assert "E4M3" in fpsim("formats").stdout
     assert "values 0, 0.5, 1, 1.5, 2, 3, 4, 6" in fpsim("formats", "e2m1").stdout
     assert "-0.3125" in fpsim("explain", "-0.3", "e4m3").stdout
     assert "toward_zero" in fpsim("explain", "0x1.8p3", "bf16", "--rounding", "toward_zero").stdout
 
 
-def rows_of_units(*arguments: str, columns: int = 120) -> dict[str, list[str]]:
+Rows = Callable[..., dict[str, list[str]]]
+
+
+@pytest.fixture
+def rows_of_units(fpsim: Command, monkeypatch: pytest.MonkeyPatch) -> Rows:
     """The words of every row that `fpsim units` prints, by the unit's name."""
-    done = fpsim("units", *arguments, code=f"import os; os.environ['COLUMNS'] = '{columns}'")
-    assert done.returncode == 0
-    assert max(map(len, done.stdout.splitlines())) <= columns
-    words = [line.split() for line in done.stdout.splitlines()]
-    return {row[0]: row[1:] for row in words if row and row[0].count("_") >= 2}
+
+    def rows(*arguments: str, columns: int = 120) -> dict[str, list[str]]:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        done = fpsim("units", *arguments)
+        assert done.returncode == 0
+        assert max(map(len, done.stdout.splitlines())) <= columns
+        words = [line.split() for line in done.stdout.splitlines()]
+        return {row[0]: row[1:] for row in words if row and row[0].count("_") >= 2}
+
+    return rows
 
 
-def test_units_prints_the_facts_of_an_architecture() -> None:
+def test_units_prints_the_facts_of_an_architecture(rows_of_units: Rows) -> None:
     rows = rows_of_units("Hopper")
     assert all(name.startswith("hopper_") for name in rows)
     assert rows["hopper_bf16_f32"] == ["16", "25", "RZ", "hardware", "[1]", "wgmma,", "mma", "bf16"]
@@ -195,24 +242,24 @@ def test_units_prints_the_facts_of_an_architecture() -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_units_prints_whole_names_in_any_terminal(columns: int) -> None:
+def test_units_prints_whole_names_in_any_terminal(rows_of_units: Rows, columns: int) -> None:
     import fpsim as fp
 
     assert rows_of_units("--all", columns=columns).keys() == {unit.name for unit in fp.units()}
 
 
-def test_units_folds_operands_unless_all_are_asked_for() -> None:
+def test_units_folds_operands_unless_all_are_asked_for(rows_of_units: Rows) -> None:
     assert 50 < len(rows_of_units()) < 80
 
 
-def test_the_version_is_printed() -> None:
+def test_the_version_is_printed(fpsim: Command) -> None:
     import fpsim as fp
 
     done = fpsim("--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"fpsim {fp.__version__}\n", "")
 
 
-def test_o_is_short_for_out(tmp_path: Path) -> None:
+def test_o_is_short_for_out(fpsim: Command, tmp_path: Path) -> None:
     np.save(tmp_path / "w.npy", np.ones(20, np.float32))
     assert fpsim("study", tmp_path / "w.npy", "-o", tmp_path / "out", "-f", "e4m3").returncode == 0
     assert (tmp_path / "out" / "report.html").exists()
@@ -226,14 +273,14 @@ def test_python_m_fpsim_works() -> None:
 
 @pytest.mark.parametrize("absent", ["typer", "rich"])
 def test_without_its_packages_it_says_what_to_install(absent: str) -> None:
-    done = fpsim("formats", code=f"sys.modules['{absent}'] = None")
+    done = in_a_process("formats", code=f"sys.modules['{absent}'] = None")
     assert done.returncode == 2
     assert "pip install -e '.[cli]' in the checkout" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
 def test_without_torch_the_default_study_says_what_to_install(tmp_path: Path) -> None:
-    done = fpsim("study", "--out", tmp_path / "out", code="sys.modules['torch'] = None")
+    done = in_a_process("study", "--out", tmp_path / "out", code="sys.modules['torch'] = None")
     assert done.returncode == 2
     assert "pip install -e '.[torch]' in the checkout" in done.stderr
     assert "Traceback" not in done.stderr
@@ -255,7 +302,7 @@ def test_an_interrupt_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_hostile_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
+def test_hostile_names_do_not_reach_the_terminal(fpsim: Command, tmp_path: Path) -> None:
     arrays: dict[str, Any] = {"[red]\x1b[31mw[/red]": np.ones(20, np.float32)}
     np.savez(tmp_path / "m.npz", **arrays)
     done = fpsim("study", tmp_path / "m.npz", "--out", tmp_path / "out", "-f", "e4m3")
@@ -265,7 +312,7 @@ def test_hostile_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(available(), reason="a GPU is here")
-def test_validate_says_that_there_is_no_gpu(tmp_path: Path) -> None:
+def test_validate_says_that_there_is_no_gpu(fpsim: Command, tmp_path: Path) -> None:
     done = fpsim("validate", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert "found no CUDA device" in done.stdout + done.stderr

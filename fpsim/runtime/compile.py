@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
 
@@ -100,10 +103,40 @@ def reordered_sums(function: Function) -> Function:
     return compiled
 
 
+class Kernel(CPUDispatcher):  # type: ignore[misc]
+    """A loop that Python calls. Ctrl-C waits until it is compiled or loaded."""
+
+    def compile(self, signature: Any) -> Any:
+        with interrupts_wait():
+            return super().compile(signature)
+
+
 def kernel(function: Function) -> Function:
     """Compile a loop over arrays: no GIL, no fast-math, kept on disk for later processes."""
-    compiled = numba.njit(nogil=True, error_model="numpy")(_named(function))
-    if not numba.config.DISABLE_JIT:
-        compiled._cache = KernelFiles(function, compiled)
-        KERNELS.append(compiled)
-    return compiled  # type: ignore[no-any-return]
+    if numba.config.DISABLE_JIT:
+        return function
+    compiled = Kernel(_named(function), targetoptions={"nopython": True, "nogil": True, "error_model": "numpy"})
+    compiled._cache = KernelFiles(function, compiled)
+    KERNELS.append(compiled)
+    return compiled
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Hold Ctrl-C back until the end.
+
+    llvmlite has one lock for all of LLVM. A signal that arrives during one of its calls becomes an exception before the
+    lock is given back, and whatever another thread compiles then would wait for ever.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    caught: list[tuple[int, Any]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if caught:
+            handler(*caught[0])

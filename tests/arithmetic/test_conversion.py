@@ -28,6 +28,7 @@ from tests.arithmetic.checks import (
 )
 from tests.kit import operands
 from tests.kit.samples import float64_patterns
+from tests.kit.sweeps import sweep
 from tests.oracles import arithmetic as ao
 from tests.oracles import casts
 
@@ -177,9 +178,10 @@ def check_from_int(n: Array, fmt: fp.Format, **words: Any) -> None:
 
 
 @pytest.mark.parametrize("fmt", ALL, ids=str)
-def test_integers_of_every_dtype_round_as_fractions_say(fmt: fp.Format) -> None:
+@sweep("count", 50, 400)
+def test_integers_of_every_dtype_round_as_fractions_say(fmt: fp.Format, count: int) -> None:
     for number, dtype in enumerate(INTEGERS):
-        n = thinned(integers_around(dtype, fmt), 120)
+        n = thinned(integers_around(dtype, fmt), count)
         n = np.unique(np.append(n, np.array([np.iinfo(dtype).min, np.iinfo(dtype).max, 0], dtype)))
         for rounding in casts.MODES[number % 2 :: 2]:
             overflow = ("nonfinite", "saturate", "ml_dtypes")[number % 3]

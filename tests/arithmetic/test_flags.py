@@ -24,6 +24,7 @@ from tests.arithmetic.checks import (
     subnormals_of,
 )
 from tests.kit import operands
+from tests.kit.sweeps import sweep
 from tests.oracles import arithmetic as ao
 from tests.oracles import casts
 
@@ -44,15 +45,17 @@ def operands_of(operation: str, fmt: fp.Format, count: int, seed: int) -> tuple[
 
 @pytest.mark.parametrize("tininess", ao.TININESS)
 @every_format
-def test_every_element_raises_what_the_rules_say(fmt: fp.Format, tininess: str) -> None:
+@sweep("count", 30, 120)
+def test_every_element_raises_what_the_rules_say(fmt: fp.Format, tininess: str, count: int) -> None:
     for seed, operation in enumerate(OPERATIONS):
-        columns, fmts = operands_of(operation, fmt, 70, seed)
+        columns, fmts = operands_of(operation, fmt, count, seed)
         roundings = casts.MODES if operation in ao.BINARY else casts.MODES[seed % 3 :: 3]
         check(operation, columns, fmts, flags=True, tininess=tininess, roundings=roundings)
 
 
 @every_format
-def test_products_around_the_smallest_normal_value_are_tiny_or_not_by_the_word(fmt: fp.Format) -> None:
+@sweep("count", 50, 200)
+def test_products_around_the_smallest_normal_value_are_tiny_or_not_by_the_word(fmt: fp.Format, count: int) -> None:
     normal, unit = casts.power(casts.lowest_exponent(fmt)), operands.tiny_unit(fmt)
     targets = [normal - unit * k / 8 for k in range(-2, 9)] + [unit / 2, unit / 4, unit * 3 / 4, unit * 3 / 2]
     rows = []
@@ -61,7 +64,7 @@ def test_products_around_the_smallest_normal_value_are_tiny_or_not_by_the_word(f
             if ao.read(fmt, factor).kind == "finite" and ao.read(fmt, factor).magnitude:
                 other = target / operands.exact_value(fmt, factor)
                 rows += [(factor, operands.near(fmt, other, ulps)) for ulps in (-1, 0, 1)]
-    rows = rows[:: 1 + len(rows) // 100]
+    rows = rows[:: 1 + len(rows) // count]
     columns = [np.array(column, fmt.storage) for column in zip(*rows, strict=True)]
     for tininess in ao.TININESS:
         check("multiply", columns, (fmt, fmt), flags=True, tininess=tininess)
@@ -77,9 +80,10 @@ def test_flags_do_not_depend_on_what_is_delivered_but_inf_and_nan_for_numbers_do
 
 
 @every_format
-def test_flushing_results_raises_underflow_and_flushing_operands_nothing(fmt: fp.Format) -> None:
+@sweep("count", 30, 120)
+def test_flushing_results_raises_underflow_and_flushing_operands_nothing(fmt: fp.Format, count: int) -> None:
     for seed, operation in enumerate(("add", "multiply", "divide", "remainder", "fma", "sqrt", "minimum")):
-        columns, fmts = operands_of(operation, fmt, 70, 30 + seed)
+        columns, fmts = operands_of(operation, fmt, count, 30 + seed)
         for inward, outward in (("flush", "keep"), ("keep", "flush"), ("flush", "flush")):
             if outward in subnormals_of(fmt):
                 words: Words = {"input_subnormals": inward, "subnormals": outward, "tininess": ao.TININESS[seed % 2]}

@@ -43,7 +43,7 @@ def test_every_position_rounds_as_fractions_say_with_its_random_word(fmt: fp.For
     assert_bits_equal(encode(x, fmt, random_bits=random_bits), np.array(want, fmt.storage))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_float_rounds_stochastically_as_fractions_say(data: st.DataObject) -> None:
     fmt = data.draw(formats() | st.sampled_from([*NARROW, *P3109, *STRANGE]))

@@ -306,7 +306,7 @@ def test_contradictory_facts_are_refused_with_the_reason(facts: dict[str, Any], 
         fp.Format("mine", **facts)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(formats())
 def test_a_user_defined_format_has_the_facts_of_its_values(fmt: fp.Format) -> None:
     values = casts.values(fmt)

@@ -53,6 +53,7 @@ def assert_same_numbers(got: log_format.Encoded, want: log_format.Encoded) -> No
 
 
 def assert_as_oracle(x: Array, bits: int, block: Block, nan_is_max: bool = False) -> None:
+    x = np.ascontiguousarray(x)  # as casts give it; for other layouts the loop would be compiled again
     got = encode(x, bits, block, nan_is_max)
     assert_same(got, log_format.encode(x, bits, block, nan_is_max))
     assert_bits_equal(decode(got, bits, block), log_format.decode(got, bits, block))
@@ -178,7 +179,7 @@ def test_float64_beyond_the_range_of_float32_is_as_the_oracle_says(bits: int) ->
         assert_as_oracle(x, bits, (1, 128))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(
     patterns=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=24),
     shift=st.integers(0, 24),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,10 +84,12 @@ def test_special_data_need_the_specification_where_they_are(simulated: dict[str,
     assert not simulated["marks hopper_f16_f32 tiny"][ordinary & finite].any()
 
 
-def test_the_tiles_of_a_gpu_have_the_bits_of_the_cpu(simulated: dict[str, Array]) -> None:
-    x = simulator.in_real_tiles()
+@pytest.mark.parametrize("width", ["narrow", pytest.param("whole", marks=pytest.mark.slow)])
+def test_the_tiles_of_a_gpu_have_the_bits_of_the_cpu(width: str, tmp_path: Path) -> None:
+    found = simulate("tests.gpu.simulator.fused_products", tmp_path / "high.npz", width)
+    x = simulator.in_high_tiles(simulator.HIGH[width])
     want = fp.matmul(x.a, x.b, x.total.view(np.float32), accumulate=x.unit, promote=x.promote)
-    assert_bits_equal(simulated["real tiles"].view(want.dtype), want)
+    assert_bits_equal(found["high tiles"].view(want.dtype), want)
 
 
 @pytest.mark.parametrize("kind", ["ordinary", "codes"])

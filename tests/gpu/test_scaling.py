@@ -91,18 +91,22 @@ def test_requantizing_decodes_and_encodes_again(simulated: dict[str, Array]) -> 
 
 # ---- who works on what
 
-SHAPES = [(3, 40), (1, 1), (7, 1), (1, 300), (130, 70), (2, 3, 50), (5, 0), (0, 5), (300,), (64, 64)]
+SHAPES = [(3, 40), (1, 1), (7, 1), (1, 300), (130, 3), (2, 3, 50), (5, 0), (0, 5), (300,), (21, 33)]
+LARGE = [(130, 70), (64, 64)]  # several tiles of 128 rows or many of all others, in plain Python
 BLOCKS = [(1, 16), (1, 128), (128, 1), (4, 4), (2, 3), (-1, 1), (1, -1), (-1, -1), (128, 128)]
 
 
 @pytest.mark.parametrize("threads", [1, 4, 32, 256])
 @pytest.mark.parametrize("cut", [False, True])
-def test_threads_share_every_element_of_a_tile_once(threads: int, cut: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shapes", [SHAPES, pytest.param(LARGE, marks=pytest.mark.slow)], ids=["small", "large"])
+def test_threads_share_every_element_of_a_tile_once(
+    shapes: list[tuple[int, ...]], threads: int, cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from fpsim.gpu.scaling import patches
 
     monkeypatch.setattr(patches, "PIECE", 64)
     patches.patches_of.cache_clear()
-    for shape in SHAPES:
+    for shape in shapes:
         for block in BLOCKS:
             tiles = tiling(shape, block)
             g = patches.patches_of(tiles, threads, cut=cut)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import sweep
 from tests.oracles.matrix_units import KINDS, Rows, dot_add_rows, normal, random_rows
 
 Array = npt.NDArray[Any]
@@ -35,10 +36,11 @@ def check(rows: Rows, unit: MatrixUnit) -> None:
 
 
 @every_unit
-def test_a_unit_gives_the_bits_of_the_oracle(unit: MatrixUnit) -> None:
+@sweep("rows", 2, 20)
+def test_a_unit_gives_the_bits_of_the_oracle(unit: MatrixUnit, rows: int) -> None:
     for terms in lengths(unit):
         for kind in KINDS:
-            check(random_rows(unit, kind, 4, terms), unit)
+            check(random_rows(unit, kind, rows, terms), unit)
 
 
 @pytest.mark.parametrize("rule", Rule, ids=lambda rule: rule.name)
@@ -130,6 +132,17 @@ def test_the_result_is_codes_of_the_accumulator(unit: MatrixUnit) -> None:
     rows = random_rows(unit, normal, 3, unit.terms)
     got = fp.dot_add(rows.a, rows.b, rows.c, unit, **rows.scales())
     assert (got.dtype, got.shape) == (unit.d.dtype, (3,))
+
+
+@pytest.mark.parametrize("name", ["hopper_mma_e4m3xe5m2_f32", "blackwell_mma_e4m3xe5m2_f32"])
+def test_a_subnormal_e4m3_counts_with_its_own_exponent_where_it_becomes_float16(name: str) -> None:
+    """Found with more rows: by the smallest exponent of E4M3, -6, the two small products would be cut off."""
+    a, b = np.zeros((1, 8), np.uint8), np.zeros((1, 8), np.uint8)
+    for place, x, y in ((0, 2.0**-9, 2.0**15), (1, 2.0**-2, 2.0**-16), (4, 2.0**-2, 2.0**-16)):
+        a[0, place], b[0, place] = fp.encode(x, fp.E4M3), fp.encode(y, fp.E5M2)
+    rows = Rows(a, b, np.zeros(1, np.uint32))
+    check(rows, fp.unit(name))
+    assert fp.dot_add(a, b, None, name).view(np.float32).tolist() == [64 + 2.0**-17]
 
 
 @pytest.mark.parametrize("name", ["ampere_tf32_f32", "cdna3_xf32_f32"])

@@ -16,6 +16,7 @@ import pytest
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import sweep
 from tests.oracles.matrix_units import KINDS, Rows, random_rows
 
 torch = pytest.importorskip("torch")
@@ -23,7 +24,7 @@ pytest.importorskip("mmasim.arithmetic.fdpa")
 
 Array = npt.NDArray[Any]
 
-ROWS = 300  # of every kind, for every instruction
+ROWS = 300  # of every kind, for every instruction, in make test-slow
 STEPS = 2
 
 
@@ -198,9 +199,9 @@ def differs_for_a_reason(rows: Rows, got: Array, want: Array, unit: MatrixUnit) 
     return np.zeros(len(rows), bool)
 
 
-def all_kinds(unit: MatrixUnit, steps: int) -> Rows:
+def all_kinds(unit: MatrixUnit, steps: int, rows: int) -> Rows:
     """Rows of every kind, one below the other."""
-    parts = [random_rows(unit, kind, ROWS, steps * unit.terms, seed=7) for kind in KINDS]
+    parts = [random_rows(unit, kind, rows, steps * unit.terms, seed=7) for kind in KINDS]
     columns = (None if column[0] is None else np.concatenate(column) for column in zip(*parts, strict=True))
     return Rows(*columns)  # type: ignore[arg-type]
 
@@ -212,10 +213,11 @@ CHAINS = [unit for unit in fp.units() if unit.a.name in ("f32", "f64")]
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.label)
-def test_an_instruction_gives_the_bits_of_the_simulator(peer: Peer) -> None:
+@sweep("count", 100, ROWS)
+def test_an_instruction_gives_the_bits_of_the_simulator(peer: Peer, count: int) -> None:
     unit = peer.unit
     # mmasim may drop a special accumulator of CDNA3's FP8, so its steps stand alone
-    rows = all_kinds(unit, 1 if unit.rule is Rule.EVEN_ODD else STEPS)
+    rows = all_kinds(unit, 1 if unit.rule is Rule.EVEN_ODD else STEPS, count)
     got, want = fp.dot_add(rows.a, rows.b, rows.c, unit, **rows.scales()), theirs(rows, peer)
     known = differs_for_a_reason(rows, got, want, unit)
     assert known.mean() < 0.1

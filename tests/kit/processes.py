@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import subprocess
@@ -26,15 +28,25 @@ def python(script: str, root: Path = ROOT, **environment: str) -> str:
     return run.stdout.strip()
 
 
-def simulate(module: str, file: Path) -> dict[str, npt.NDArray[Any]]:
-    """The arrays that a module of tests writes to a file, with CUDA simulated and the core as plain Python."""
+def printed(script: str) -> str:
+    """What the script prints in this process, whose kernels are compiled already."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(textwrap.dedent(script), {"__name__": "__main__"})
+    return out.getvalue().strip()
+
+
+def simulate(module: str, file: Path, *words: str) -> dict[str, npt.NDArray[Any]]:
+    """The arrays that a module of tests writes to a file, with CUDA simulated and the core as plain Python.
+
+    words: what the module is told besides.
+    """
     # words wrap around and floats become Inf and NaN on purpose, which NumPy reports in every thread that was not told;
     # nothing else may be reported
     warnings = ["-W", "error"]
     for what in ("overflow", "divide by zero", "invalid value"):
         warnings += ["-W", f"ignore:{what} encountered:RuntimeWarning"]
     done = subprocess.run(
-        [sys.executable, *warnings, "-m", module, str(file)],
+        [sys.executable, *warnings, "-m", module, str(file), *words],
         cwd=ROOT,
         env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
         capture_output=True,

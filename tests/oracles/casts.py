@@ -73,6 +73,7 @@ def code_of_kind(fmt: Format, wanted: Kind) -> int | None:
     return None
 
 
+@cache
 def power(exponent: int) -> Fraction:
     """2**exponent."""
     return Fraction(2) ** exponent
@@ -91,6 +92,7 @@ def magnitude_value(fmt: Format, magnitude: int) -> Fraction:
     return power(field - fmt.bias) * (1 + Fraction(fraction, 2**fmt.mantissa_bits))
 
 
+@cache
 def largest(fmt: Format) -> Fraction:
     """The largest finite value."""
     code = code_of_kind(fmt, "finite")

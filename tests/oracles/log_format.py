@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +41,7 @@ def grid(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int]:
     return math.ceil(shape[0] / block[0]), math.ceil(shape[1] / block[1])
 
 
+@lru_cache(maxsize=64)
 def levels(bits: int, step: float, low: float) -> Array:
     """Level 0 .. 2**(bits-1) - 1 of a tile, float32 numbers as float64."""
     found = [0.0]

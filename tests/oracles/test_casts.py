@@ -11,6 +11,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import sweep
 from tests.oracles import casts
 
 SMALL = [
@@ -40,8 +41,9 @@ def interesting(fmt: fp.Format) -> list[float]:
 
 
 @pytest.mark.parametrize("fmt", SMALL, ids=str)
-def test_the_lookup_encodes_as_fractions_do(fmt: fp.Format) -> None:
-    x = interesting(fmt)[:: 3 if casts.width(fmt) < 7 else 11]
+@sweep("steps", (5, 29), (1, 4))
+def test_the_lookup_encodes_as_fractions_do(fmt: fp.Format, steps: tuple[int, int]) -> None:
+    x = interesting(fmt)[:: steps[casts.width(fmt) >= 7]]
     for rounding in casts.MODES:
         for overflow in casts.OVERFLOWS:
             for subnormals in casts.SUBNORMALS:

@@ -13,10 +13,16 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
+from tests.kit.loops import take_common_loops
 
 Array = npt.NDArray[Any]
 SIZE = 64
 UNIT = "hopper_e4m3_f32"
+
+
+@pytest.fixture(autouse=True)
+def _common_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_common_loops(monkeypatch)
 
 
 class Operands(NamedTuple):

@@ -286,7 +286,16 @@ def test_the_oracles_multiply_add_rounds_once() -> None:
 
 @every_case
 def test_every_slice_is_what_the_facts_say(case: Case) -> None:
-    for i, k in enumerate(LENGTHS[:: 2 if case.schedule.family == "dot" else 1]):
+    step = 1 if case.schedule.family != "dot" else 2 if case.schedule.slicing.count < 32 else 4
+    for i, k in enumerate(LENGTHS[::step]):
+        m, n = SHAPES[3 * i % len(SHAPES)]
+        check(case, *operands(m, k, n))
+
+
+@pytest.mark.slow
+@every_case
+def test_so_it_is_for_more_shapes(case: Case) -> None:
+    for i, k in enumerate(LENGTHS):
         for m, n in (SHAPES[i % len(SHAPES)], SHAPES[(i + 3) % len(SHAPES)]):
             check(case, *operands(m, k, n))
 

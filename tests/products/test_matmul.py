@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
+from fpsim.products.kernels.fused_product import PANEL_BYTES
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import sweep
 from tests.oracles.matrix_units import KINDS, any_code, normal, special, tiny, wide, zeros
 from tests.products.checks import (
     KERNELS,
@@ -42,19 +45,24 @@ every_wide_unit = pytest.mark.parametrize("unit", wide_units, ids=lambda unit: u
 # ---- a chain of fp.dot_add for every element
 
 
+BOTH_WAYS = ((2, 130), (129, 2))
+IN_TURN = [(kind, BOTH_WAYS[i % 2]) for i, kind in enumerate(KINDS)]
+
+
 @every_unit
-@pytest.mark.parametrize(("m", "n"), [(2, 130), (129, 2)])
-def test_a_product_is_a_chain_of_dot_add(unit: MatrixUnit, m: int, n: int) -> None:
-    for kind in KINDS:
+@sweep("kinds", IN_TURN, list(itertools.product(KINDS, BOTH_WAYS)))
+def test_a_product_is_a_chain_of_dot_add(unit: MatrixUnit, kinds: Any) -> None:
+    for kind, (m, n) in kinds:
         check(random_product(unit, kind, (m, lengths(unit)[-1], n)), unit)
 
 
 @every_kernel
-def test_a_product_of_any_shape_is_a_chain_of_dot_add(unit: MatrixUnit) -> None:
-    for k in lengths(unit):
-        for m, n in ((1, 1), (1, 127), (4, 128), (3, 257), (127, 1), (128, 128), (20, 15)):
-            check(random_product(unit, any_code, (m, k, n)), unit)
-            check(random_product(unit, wide, (m, k, n)), unit)
+@sweep("whole", False, True)
+def test_a_product_of_any_shape_is_a_chain_of_dot_add(unit: MatrixUnit, whole: bool) -> None:
+    for i, k in enumerate(lengths(unit)):
+        for j, (m, n) in enumerate(((1, 1), (1, 127), (4, 128), (3, 257), (127, 1), (128, 128), (20, 15))):
+            for kind in (any_code, wide) if whole else ((any_code, wide)[(i + j) % 2],):
+                check(random_product(unit, kind, (m, k, n)), unit)
 
 
 @every_kernel
@@ -73,11 +81,12 @@ def test_a_product_of_more_rows_than_a_block_is_a_chain_of_dot_add(unit: MatrixU
     assert_bits_equal(results(got)[picked], chained(p.rows(picked), unit))
 
 
-@pytest.mark.parametrize("name", ["hopper_e4m3_f32", "ampere_bf16_f32"])
+@pytest.mark.parametrize("name", ["hopper_e4m3_f32", pytest.param("ampere_bf16_f32", marks=pytest.mark.slow)])
 def test_a_product_of_very_many_terms_goes_on_where_its_first_half_stopped(name: str) -> None:
-    unit, half = fp.unit(name), 1 << 19  # 20 rows of 2**20 terms take more than one block of decoded rows
-    p = random_product(unit, normal, (20, 2 * half, 2))
-    p = p._replace(b=p.b.repeat(10, axis=1), c=None)
+    unit, half = fp.unit(name), 1 << 19  # 14 rows of 2**20 terms take more than one block of decoded rows
+    assert 14 * 2 * half * 5 > PANEL_BYTES
+    p = random_product(unit, normal, (14, 2 * half, 2))
+    p = p._replace(b=p.b.repeat(7, axis=1), c=None)
     first = fp.matmul(p.a[:, :half], p.b[:half], accumulate=unit)
     want = fp.matmul(p.a[:, half:], p.b[half:], first, accumulate=unit)
     assert_bits_equal(multiplied(p, unit), want)
@@ -310,12 +319,13 @@ every_promoting_unit = pytest.mark.parametrize("unit", promoting, ids=lambda uni
 
 @every_promoting_unit
 @pytest.mark.parametrize(("m", "n"), [(2, 130), (130, 2)])
-def test_promotion_adds_partial_sums_in_float32(unit: MatrixUnit, m: int, n: int) -> None:
-    for terms, k in ((unit.terms, 3 * unit.terms), (128, 384), (256, 300), (128, 100)):
+@sweep("whole", False, True)
+def test_promotion_adds_partial_sums_in_float32(unit: MatrixUnit, m: int, n: int, whole: bool) -> None:
+    for i, (terms, k) in enumerate(((unit.terms, 3 * unit.terms), (128, 384), (256, 300), (128, 100))):
         k = -(-k // (unit.block or 1)) * (unit.block or 1)
-        for kind in (normal, wide, zeros, special):
+        for j, kind in enumerate((normal, wide, zeros, special)):
             p = random_product(unit, kind, (m, k, n))
-            for c in (p.c, None):
+            for c in (p.c, None) if whole else ((p.c, None)[(i + j + (m > n)) % 2],):
                 got = multiplied(p._replace(c=c), unit, promote=terms)
                 assert_bits_equal(got, promoted(p._replace(c=c), unit, terms))
 

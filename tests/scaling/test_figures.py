@@ -9,8 +9,14 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
+from tests.kit.loops import take_common_loops
 
 Array = npt.NDArray[Any]
+
+
+@pytest.fixture(autouse=True)
+def _common_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_common_loops(monkeypatch)
 
 
 def sqnr(x: Array, y: Array) -> float:

@@ -14,8 +14,14 @@ from fpsim.testing import assert_bits_equal
 from tests.oracles import casts
 from tests.scaling.test_encode_scaled import ROWS, anything, assert_same_encoding, normal, preset, wide
 
+CASES = [(name, "nearest_even") for name in ROWS]
+CASES += [("TILE_1X128", mode) for mode in casts.MODES if mode != "nearest_even"]
+MORE = [case for case in zip(ROWS, itertools.cycle(casts.MODES), strict=False) if case not in CASES]
 
-@pytest.mark.parametrize(("name", "rounding"), list(zip(ROWS, itertools.cycle(casts.MODES), strict=False)))
+
+@pytest.mark.parametrize(
+    ("name", "rounding"), [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)]
+)
 def test_both_kinds_of_loops_give_the_same_bits(name: str, rounding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays: list[Any] = [wide((40, 130)), anything((7, 50))]
     options: dict[str, Any] = {"rounding": rounding, "seed": 3}

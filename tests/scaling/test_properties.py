@@ -74,7 +74,7 @@ def scalings(draw: st.DrawFn) -> Any:
     return fp.Scaling(**fields)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(spoilt_matrices(), scalings(), element_formats)
 def test_any_scaling_of_any_matrix_is_that_of_the_oracle(x: Array, how: Any, fmt: Any) -> None:
     check(x, fmt, how)

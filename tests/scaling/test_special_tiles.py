@@ -10,6 +10,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
+from tests.kit.loops import take_common_loops
 
 Array = npt.NDArray[Any]
 INF, LARGEST = np.inf, np.finfo(np.float32).max
@@ -23,8 +24,11 @@ def counted(q: fp.Scaled) -> dict[str, int]:
 # ---- two levels
 
 
-def test_the_elements_of_transformer_engines_two_levels_see_the_float32_t_in_float64_too() -> None:
+def test_the_elements_of_transformer_engines_two_levels_see_the_float32_t_in_float64_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """1 / g, which is not rounded to float32, would give other codes."""
+    take_common_loops(monkeypatch)
     x = np.random.default_rng(0).standard_normal((512, 512))
     q = fp.encode_scaled(x, fp.FP16, fp.scalings.TE_NVFP4)
     assert q.scale_codes is not None

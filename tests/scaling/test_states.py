@@ -24,6 +24,7 @@ from fpsim.scaling.states.delayed import DelayedScaling
 from fpsim.scaling.states.periodic import OnlineScaling, PeriodicScaling
 from fpsim.scaling.states.steps import encode_with_factors
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import sweep
 from tests.oracles import scaling as so
 
 Array = npt.NDArray[Any]
@@ -97,17 +98,18 @@ def tensors(steps: int, shape: tuple[int, ...] = (3, 5)) -> Iterator[Array]:
 
 
 @pytest.mark.parametrize("bulk", [False, True])
+@sweep("steps", 90, 300)
 @pytest.mark.parametrize("fmt", [fp.E4M3, fp.E5M2])
 @pytest.mark.parametrize(("history", "algorithm", "margin"), [
     (1, "max", 0), (2, "max", 0), (3, "most_recent", 1), (1, "most_recent", -2), (16, "max", 3), (1024, "max", 0),
 ])  # fmt: skip
 def test_delayed_scaling_is_transformer_engines(
-    fmt: fp.Format, history: int, algorithm: str, margin: int, bulk: bool
+    fmt: fp.Format, history: int, algorithm: str, margin: int, bulk: bool, steps: int
 ) -> None:
     zero_amax = "skip" if bulk else "roll"
     state = DelayedScaling(fmt, history=history, amax=algorithm, margin=margin, zero_amax=zero_amax)
     want = Reference(history, algorithm, margin, fmt.max, bulk=bulk)
-    for x in tensors(300 if history < 1024 else 60):
+    for x in tensors(steps if history < 1024 else 60):
         scale = want.scale
         codes = want.codes(x, fmt)
         want.observe(x)
@@ -513,7 +515,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(way: str, tmp_path: Path) -> Non
                 assert before + run(resumed, steps[split:], split) == whole
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2), st.lists(st.integers(0, 30), max_size=4), st.integers(0, 2**32))
 @example(0, [0, 0, 1], 0)
 def test_runs_resume_at_any_points(index: int, splits: list[int], seed: int) -> None:

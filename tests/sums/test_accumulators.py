@@ -20,6 +20,7 @@ from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAd
 from fpsim.sums.float32_plan import fast_way
 from fpsim.sums.product import accumulator_product
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import sweep
 from tests.oracles import casts
 from tests.oracles import sums as accumulator_oracle
 from tests.oracles.arithmetic import read
@@ -224,18 +225,20 @@ FAST = [
 
 
 @pytest.mark.parametrize("accumulator", FAST, ids=repr)
-def test_sums_in_float32_are_those_in_lanes(accumulator: Accumulator) -> None:
+@sweep("whole", False, True)
+def test_sums_in_float32_are_those_in_lanes(accumulator: Accumulator, whole: bool) -> None:
     generator = np.random.default_rng(10)
     largest = accumulator.result_format.max
     left, right, start = (ranges(generator, shape, largest) for shape in ((37, 150), (150, 150), (37, 150)))
-    for name, x in left.items():
-        for formats in ((fp.BF16, fp.BF16), (fp.FP32, fp.FP16), (fp.FP16, fp.E5M2)):
+    for i, (name, x) in enumerate(left.items()):
+        for j, formats in enumerate(((fp.BF16, fp.BF16), (fp.FP32, fp.FP16), (fp.FP16, fp.E5M2))):
             if fast_way(accumulator, formats) is None:
                 continue
             a, b = fp.encode(x, formats[0]), fp.encode(right[name], formats[1])
             some = fp.encode(start[name], accumulator.result_format)
             some[0, :3] = accumulator.result_format.sign_bit  # -0
-            for c in (np.zeros((0, 0), some.dtype), some):
+            starts = np.zeros((0, 0), some.dtype), some
+            for c in starts if whole else (starts[(i + j) % 2],):
                 problem = Problem(a, b, c, formats)
                 got = accumulate.accumulated(accumulator, problem)
                 assert_same(got, accumulate._lanes(accumulator, problem), accumulator, f"{name}, {formats}")

@@ -47,7 +47,7 @@ def matrix(data: st.DataObject, fmt: fp.Format, shape: tuple[int, int]) -> Any:
     return np.array(data.draw(codes), fmt.storage).reshape(shape)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_any_accumulator_adds_any_products_as_the_oracle_does(data: st.DataObject) -> None:
     accumulator = data.draw(accumulators())

@@ -111,9 +111,9 @@ def case(name: str, kind: str) -> Case:
     return Case(unit, total, a, b, scales[0], scales[1], terms, promote, rows, columns, mode)
 
 
-def in_real_tiles() -> Case:
+def in_high_tiles(n: int) -> Case:
     """A product over two of the tiles that a GPU works on, the second of them with few rows, in a step and a bit."""
-    unit, rng, (m, n, k) = fp.unit("hopper_e4m3_f32"), np.random.default_rng(5), (131, 61, 40)
+    unit, rng, (m, k) = fp.unit("hopper_e4m3_f32"), np.random.default_rng(5), (131, 40)
     a, b = _codes(rng, unit.a, (m, k), "ordinary"), _codes(rng, unit.b, (k, n), "cancelling")
     total, nothing = _total(rng, (m, n), "ordinary", half=False), np.zeros((1, 1))
     scales = nothing.astype(np.uint8), nothing.astype(np.uint8)
@@ -124,7 +124,7 @@ def simulated() -> dict[str, Array]:
     """Totals, marks, and the totals of the float32 kernel alone, by name."""
     from numba import cuda
 
-    from fpsim.gpu.products.fused_product import TILE, Factors, TileProduct, add_fused, add_marked, add_tiles
+    from fpsim.gpu.products.fused_product import Factors, TileProduct, add_fused, add_marked, add_tiles
 
     results: dict[str, Array] = {}
     for name in UNITS:
@@ -146,15 +146,28 @@ def simulated() -> dict[str, Array]:
             total, a, b, p, q, terms = (cuda.to_device(each) for each in (*x[1:6], places))
             add_fused(total, TileProduct(x.unit, a, b, p, q, terms, x.promote), total)
             results[f"{name} {kind}"] = total.copy_to_host()
-    x = in_real_tiles()
-    total, a, b, p, q, terms = (cuda.to_device(each) for each in x[1:7])
-    add_tiles(total, TileProduct(x.unit, a, b, p, q, terms, x.promote), total, TILE)
-    results["real tiles"] = total.copy_to_host()
     return results
+
+
+HIGH = {"narrow": 13, "whole": 61}  # columns of a product
+
+
+def simulated_in_high_tiles(width: str) -> dict[str, Array]:
+    """A total by the tiles of a GPU, or by as high ones of a quarter of their threads."""
+    from numba import cuda
+
+    from fpsim.gpu.products.fused_product import TILE, TileProduct, add_tiles
+
+    x = in_high_tiles(HIGH[width])
+    total, a, b, p, q, terms = (cuda.to_device(each) for each in x[1:7])
+    tile = TILE if width == "whole" else TILE._replace(wide=TILE.wide // 4)
+    add_tiles(total, TileProduct(x.unit, a, b, p, q, terms, x.promote), total, tile)
+    return {"high tiles": total.copy_to_host()}
 
 
 if __name__ == "__main__":
     prepare()
     # totals that become NaN as they should; every simulated thread is one that was not told
     warnings.filterwarnings("ignore", "invalid value encountered", RuntimeWarning)
-    np.savez(sys.argv[1], **simulated())  # type: ignore[arg-type]
+    file, *width = sys.argv[1:]
+    np.savez(file, **(simulated_in_high_tiles(*width) if width else simulated()))  # type: ignore[arg-type]

@@ -1,0 +1,19 @@
+"""Loops that serve every recipe, in the place of those that large arrays have compiled for themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from fpsim.scaling import plan, run_tiles
+
+ENDLESS = 1 << 60  # elements
+
+
+def take_common_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let arrays of any size take the loops of short ones, for tests that ask for numbers and not for loops.
+
+    tests/scaling/test_loops.py and those of long arrays in test_encode_scaled.py compare the loops bit by bit.
+    """
+    monkeypatch.setattr(run_tiles, "FUSED", ENDLESS)
+    monkeypatch.setattr(run_tiles, "BRIEF", ENDLESS)
+    monkeypatch.setattr(plan, "FEW_TILES", ENDLESS)
