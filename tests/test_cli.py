@@ -163,7 +163,7 @@ def test_without_distributed_a_scheduler_says_what_to_install(tmp_path: Path) ->
         "study", tmp_path / "w.npy", "-o", tmp_path / "out", "--scheduler", "tcp://host:8786", code=code
     )
     assert done.returncode == 2
-    assert "--scheduler needs distributed, which is not installed: pip install distributed" in done.stderr
+    assert "--scheduler needs distributed, which is not installed: pip install -e '.[dask]' in" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

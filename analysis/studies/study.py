@@ -85,7 +85,7 @@ def study(
       >>> x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
       >>> report = fp.analysis.study({"fc.weight": x, "fc.bias": x[0], "fc.weight.grad": x * np.float32(2.0**-20)})
       >>> [(row.tensor, row.role, row.choice) for row in report.recommendations]  # doctest: +NORMALIZE_WHITESPACE
-      [('fc.weight', 'matrix', 'E4M3 without a scale'), ('fc.bias', 'bias', 'float32'),
+      [('fc.weight', 'matrix', 'E4M3 with one scale'), ('fc.bias', 'bias', 'float32'),
        ('fc.weight.grad', 'gradient', 'E4M3 with one scale')]
     """
     modes = list(dict.fromkeys(rounding_mode(word) for word in several(roundings, "roundings")))
