@@ -19,7 +19,8 @@ from fpsim.analysis.measures.loops import (
     PRECISION,
     SUBNORMAL_BELOW,
     TOP,
-    clamp_kernel,
+    divide_kernel,
+    rescale_kernel,
 )
 from fpsim.arrays import Array, words
 from fpsim.casts.cast import decode
@@ -163,10 +164,9 @@ class Cast:
         exact = x
         if self.scale is not None:
             exact = buffers.array("exact", x.size, x.dtype)
-            with np.errstate(all="ignore"):
-                np.divide(x, x.dtype.type(self.scale), out=exact)
-            if self.from_amax:
-                _keep_in_range(exact, self.options.fmt.max)
+            top = self.options.fmt.max if self.from_amax else math.inf
+            with wrapping():
+                divide_kernel()(x, x.dtype.type(self.scale), exact, *_limits(top, x.dtype))
         values = buffers.array("values", x.size, self.dtype)
         run_stages(self.stages, words(exact), words(values), first)
         results, scales = values, None
@@ -191,12 +191,12 @@ def _as_measured(rounded: Rounded, width: int, buffers: Buffers) -> Rounded:
     return Rounded(*arrays)  # type: ignore[arg-type]
 
 
-def _keep_in_range(exact: Array, top: float) -> None:
-    """Take back what the rounding of a scale adds to the largest value, which is not an overflow."""
-    dtype = exact.dtype.type
-    largest = float(np.finfo(exact.dtype).max)
-    with wrapping():
-        clamp_kernel()(exact, dtype(min(top, largest)), dtype(min(top * (1 + SCALE_ERROR), largest)))
+def _limits(top: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """The largest value, and up to where the rounding of its scale may take it, which is not an overflow."""
+    largest = float(np.finfo(dtype).max)
+    if top == math.inf:
+        return dtype.type(math.inf), dtype.type(math.inf)
+    return dtype.type(min(top, largest)), dtype.type(min(top * (1 + SCALE_ERROR), largest))
 
 
 class Tiles:
@@ -243,10 +243,10 @@ class Tiles:
         scales = buffers.array("scales", x.size, np.float32)
         self._fill_scales(scales, first)
         exact, results = buffers.array("exact", x.size, x.dtype), buffers.array("results", x.size, np.float32)
-        with np.errstate(all="ignore"):
-            np.multiply(values, scales, out=results)
-            np.divide(x, buffers.converted("divisors", scales, x.dtype), out=exact)
-        _keep_in_range(exact, float(self.facts.floats[TOP]))
+        divisors = buffers.converted("divisors", scales, x.dtype)
+        top, limit = _limits(float(self.facts.floats[TOP]), x.dtype)
+        with wrapping():
+            rescale_kernel()(x, values, divisors, exact, results, top, limit)
         return _as_measured(Rounded(exact, values, results, scales), width, buffers)
 
     def _fill_scales(self, found: Array, first: int) -> None:

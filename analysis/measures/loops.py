@@ -150,18 +150,35 @@ def largest_of(values: Any) -> Any:
     return i64(largest).view(f64)
 
 
+@scalar
+def clamped(value: Any, top: Any, limit: Any) -> Any:
+    """A value whose magnitude is above top and up to limit becomes top, with its sign."""
+    size = abs(value)
+    over = (size > top) & (size <= limit)
+    return (top if value > 0 else -top) if over else value
+
+
 @cache
-def clamp_kernel() -> Any:
-    """The loop `(values, top, limit)`: magnitudes above top and up to limit become top, in place."""
+def divide_kernel() -> Any:
+    """The loop `(x, scale, exact, top, limit)`: exact = x / scale, where what is just above top becomes top."""
 
-    def clamp(values: Any, top: Any, limit: Any) -> None:
-        for i in range(values.size):
-            value = values[i]
-            size = abs(value)
-            over = (size > top) & (size <= limit)
-            values[i] = (top if value > 0 else -top) if over else value
+    def divide(x: Any, scale: Any, exact: Any, top: Any, limit: Any) -> None:
+        for i in range(x.size):
+            exact[i] = clamped(x[i] / scale, top, limit)
 
-    return kernel(clamp)
+    return kernel(divide)
+
+
+@cache
+def rescale_kernel() -> Any:
+    """The loop `(x, values, scales, exact, results, top, limit)`, a scale an element: that, and values * scales."""
+
+    def rescale(x: Any, values: Any, scales: Any, exact: Any, results: Any, top: Any, limit: Any) -> None:
+        for i in range(x.size):
+            exact[i] = clamped(x[i] / scales[i], top, limit)
+            results[i] = values[i] * scales[i]
+
+    return kernel(rescale)
 
 
 @inner_loop

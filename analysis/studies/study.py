@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,19 @@ class Plan:
         for candidate in self.candidates:
             Way(candidate.element, candidate.scaling, self.judged, seed=self.seed).check()
 
+    @cached_property
+    def compared(self) -> tuple[Candidate, ...]:
+        """Of which all roundings are measured: the first float format of up to 8 bits and the first of more."""
+        casts = [c for c in self.candidates[::-1] if not c.has_tiles]  # with a scale rather than without
+        casts.sort(key=lambda c: self.formats.index(c.element))
+        few, many = ([c for c in casts if (c.element.bits <= 8) == small] for small in (True, False))
+        return tuple(found[0] for found in (few, many) if found)
+
+    @property
+    def formats(self) -> list[Any]:
+        """The formats in their order."""
+        return [candidate.element for candidate in self.candidates]
+
     def report(self) -> StudyReport:
         """A report without tensors."""
         return StudyReport(
@@ -150,9 +164,7 @@ class Plan:
                 if rows > 1 or scaling.block[-1] != -1 or not others:  # else the row is the whole tensor
                     found.append(Way(element, scaling, self.judged, seed=self.seed))
             else:
-                # what other roundings cost is told once for a format
-                simplest = next(c.scaling for c in self.candidates[::-1] if c.element == element and not c.has_tiles)
-                modes = self.roundings if scaling == simplest else (self.judged,)
+                modes = self.roundings if Candidate(element, scaling) in self.compared else (self.judged,)
                 found += [Way(element, scaling, mode, seed=self.seed) for mode in modes]
         return found
 
@@ -238,13 +250,22 @@ def _measured(one: Tensor, plan: Plan, advance: Callable[[float], None]) -> tupl
 
     def counted() -> Iterator[Array]:
         nonlocal seen
-        for chunk in one.chunks(PIECE):
-            yield as_floats(chunk)
+        for chunk in _ahead(one.chunks(16 * PIECE)):
+            yield from float_pieces(chunk)
             seen += chunk.size
             advance(RANGE_SHARE * seen / one.size)
 
     spread = range_of_pieces(counted())
-    return spread, _errors(one, _slabs(one, height, width), spread.amax, ways, advance)
+    return spread, _errors(one, _ahead(_slabs(one, height, width)), spread.amax, ways, advance)
+
+
+def _ahead(parts: Iterator[Array]) -> Iterator[Array]:
+    """The same parts, each read while the one before is worked on."""
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, parts, None)
+        while (part := following.result()) is not None:
+            following = pool.submit(next, parts, None)
+            yield part
 
 
 def _slab_shape(rows: int, columns: int, ways: Sequence[Way]) -> tuple[int, int]:
@@ -351,7 +372,8 @@ def _encoded(way: Way, slab: Array, amax: float) -> Scaled:
     return replace(scaled, report=counts, **arrays)
 
 
-SAMPLE = 1 << 16  # elements
+SAMPLE = 1 << 18  # elements: of rows of thousands some dozens, so that a channel's SQNR is known to 1 dB
+ROWS = 32  # that it has at least
 CHANNELS = 0.1  # share of the channels that may be worse
 DEAD = 1e-4  # of the median channel's energy: one with less does not count, as it does nothing
 VERY_LONG = 1 << 27  # elements from which formats are compiled in as constants, for every candidate
@@ -359,22 +381,22 @@ VERY_LONG = 1 << 27  # elements from which formats are compiled in as constants,
 
 def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
     """The SQNR that nine of ten rows and of ten columns of a sample reach, the lower of both; NaN without any."""
-    height = max(SAMPLE // max(slab.shape[1], 1), min(BAND, slab.shape[0]))
+    height = max(SAMPLE // max(slab.shape[1], 1), ROWS)
     sample = slab[:height]
     if min(sample.shape) < 2:
         return math.nan
     scaled = isinstance(row.way.scaling, Scaling)
     candidate = Tiles(_encoded(row.way, sample, amax), slab.dtype == np.float64) if scaled else row.last
     result = candidate.rounded(sample.reshape(-1), 0, Buffers()).results.reshape(sample.shape)
-    x = sample.astype(np.float64)
+    found = []
     with np.errstate(all="ignore"):
-        noise, signal = (result - x) ** 2, x**2
-        fine = np.isfinite(noise)
-        noise, signal = np.where(fine, noise, 0.0), np.where(fine, signal, 0.0)
-        found = []
+        noise, signal = np.square(result - sample), np.square(sample)
+        if not np.isfinite(noise.sum()):
+            fine = np.isfinite(noise)
+            noise, signal = np.where(fine, noise, 0), np.where(fine, signal, 0)
         for axis in (0, 1):
-            energy = signal.sum(axis=axis)
-            decibels = 10 * (np.log10(energy) - np.log10(noise.sum(axis=axis)))
+            energy = signal.sum(axis=axis, dtype=np.float64)
+            decibels = 10 * (np.log10(energy) - np.log10(noise.sum(axis=axis, dtype=np.float64)))
             if (energy > 0).any():
                 alive = energy >= DEAD * np.median(energy[energy > 0])
                 found.append(float(np.quantile(decibels[alive], CHANNELS, method="lower")))
