@@ -19,6 +19,8 @@ ACCUMULATORS = [
     fp.Sequential("bf16", rounding="stochastic", seed=0), fp.FusedMultiplyAdd("fp32"), fp.Pairwise("fp16"),
     fp.Chunked("bf16"), fp.Exact("fp32"),
 ]  # fmt: skip
+FORMATS = ["e4m3", "e5m2", "fp16", "bf16", "e2m1"]
+ROUNDINGS = ["nearest_even", "toward_zero"]
 SECONDS = 20  # in which all of them are to be measured
 VALUES = 1 << 22
 SCALES = range(-24, 25)
@@ -26,6 +28,13 @@ SCALES = range(-24, 25)
 
 def rows() -> Iterator[Row]:
     """Every race of this file."""
+    x = np.random.default_rng(0).standard_normal(1 << 24, np.float32)
+    codes = np.empty(x.shape, np.uint8)
+    encode: Work = partial(fp.encode, x, fp.E4M3, out=codes)
+    one: dict[str, Work] = {"fpsim": partial(_error_and_range, x), "encode": encode}
+    yield Row("error and range in E4M3", one, {"encode": 1 / 8})
+    ten: dict[str, Work] = {"fpsim": partial(fp.analysis.compare, x, FORMATS, ROUNDINGS, None), "encode": encode}
+    yield Row("error of ten combinations", ten, {"encode": 1 / 25})
     terms = len(ACCUMULATORS) * TRIALS * sum(LENGTHS)
     work = partial(fp.analysis.drift, "uniform", "uniform", accumulators=ACCUMULATORS, lengths=LENGTHS, trials=TRIALS)
     yield Row("drift, 10 accumulators, 8 lengths", {"fpsim": work}, {}, terms / SECONDS, terms, "term")
@@ -41,6 +50,11 @@ def rows() -> Iterator[Row]:
     yield Row(
         "loss scaling, 7 policies", {"fpsim": partial(fp.analysis.loss_scaling, stream, policies)}, {}, None, size
     )
+
+
+def _error_and_range(x: npt.NDArray[np.float32]) -> None:
+    fp.analysis.error(x, fp.E4M3)
+    fp.analysis.range(x)
 
 
 def _brute_force(x: npt.NDArray[np.float32]) -> list[tuple[int, ...]]:

