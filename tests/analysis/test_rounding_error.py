@@ -10,6 +10,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fpsim as fp
 from fpsim.analysis.measures.candidates import amax_scale
@@ -255,3 +257,70 @@ def test_an_amax_scale_too_small_for_float32_is_rounded_up() -> None:
 def test_a_scale_too_large_for_a_float_is_refused() -> None:
     with pytest.raises(ValueError, match="scale must be"):
         fp.analysis.error(np.array([1.0]), fp.E4M3, scale=10**400)
+
+
+@pytest.mark.parametrize("options", [{}, {"scale": "amax"}, {"rounding": "stochastic", "seed": 1}], ids=str)
+def test_the_number_of_threads_changes_nothing(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(0).standard_normal(40 * PIECE + 999).astype(np.float32)
+    x[[7, 5 * PIECE]] = [np.nan, 1e9]
+    found = []
+    for threads in ("1", "2", "5"):
+        monkeypatch.setenv("FPSIM_NUM_THREADS", threads)
+        found.append(fp.analysis.error(x, "e4m3", **options))
+    assert found[0] == found[1] == found[2]
+
+
+EDGES = [0.0, -0.0, 1.0, -1.3, 448.0, 464.0, -465.0, 2.0**-10, 3 * 2.0**-11, 2.0**-6, 1e-30, 1e30, math.inf, math.nan]
+
+
+@given(
+    st.lists(st.one_of(st.floats(width=32), st.sampled_from(EDGES)), max_size=40),
+    st.sampled_from(["e4m3", "e5m2", "bf16", "e2m1"]),
+    st.sampled_from(["nearest_even", "toward_zero", "up"]),
+)
+def test_figures_are_those_of_fractions(values: list[float], fmt: str, rounding: str) -> None:
+    x = np.array(values, np.float32)
+    q = fp.quantize(x, fmt, rounding=rounding)
+    pairs = [(Fraction(a), Fraction(b)) for a, b in zip(x.tolist(), q.tolist(), strict=True) if math.isfinite(a + b)]
+    report = fp.analysis.error(x, fmt, rounding=rounding)
+    assert report.count == len(values)
+    if not pairs:
+        assert math.isnan(report.mse)
+        return
+    noise, signal = sum((b - a) ** 2 for a, b in pairs), sum(a * a for a, _ in pairs)
+    assert report.mse == pytest.approx(float(noise / len(pairs)), rel=1e-15)
+    total = sum(abs(b - a) for a, b in pairs)  # the sum of errors may cancel
+    assert abs(Fraction(report.bias) - sum(b - a for a, b in pairs) / len(pairs)) <= total * Fraction(2) ** -48
+    if signal:
+        assert report.gain == pytest.approx(float(sum(a * b for a, b in pairs) / signal), rel=1e-15)
+        lost = sum(a * a for a, b in pairs if b == 0)
+        assert report.lost_energy == pytest.approx(float(lost / signal), rel=1e-15)
+        largest = float(max(abs(b - a) / abs(a) for a, b in pairs if a))
+        assert report.max_relative == pytest.approx(largest, rel=3e-16)  # differences over many binades are rounded
+
+
+@given(st.data())
+def test_merging_is_associative_and_parts_are_the_whole(data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.one_of(st.floats(width=32), st.sampled_from(EDGES)), min_size=3, max_size=60))
+    x = np.array(values, np.float32)
+    cuts = sorted(data.draw(st.lists(st.integers(0, x.size), min_size=2, max_size=2)))
+    a, b, c = (fp.analysis.error(part, "e4m3") for part in np.split(x, cuts))
+    left, right, whole = a.merge(b).merge(c), a.merge(b.merge(c)), fp.analysis.error(x, "e4m3")
+    for name in (*METRICS, *NOISE):
+        got, other, want = (report.to_dict()[name] for report in (left, right, whole))
+        if name.endswith("_rate") or name in ("count", "max_ulp", "max_relative"):
+            assert got == other == want or all(math.isnan(value) for value in (got, other, want))
+        elif name != "bias":  # which may cancel
+            assert got == pytest.approx(want, rel=1e-13, abs=1e-11 if name == "sqnr_db" else 0, nan_ok=True)
+            assert other == pytest.approx(want, rel=1e-13, abs=1e-11 if name == "sqnr_db" else 0, nan_ok=True)
+
+
+@pytest.mark.parametrize("x", [np.zeros((0, 4)), np.full(5, np.nan), np.zeros(7), np.full(3, -np.inf)], ids=str)
+def test_arrays_without_values_to_judge_give_unknown_figures(x: Any) -> None:
+    report = fp.analysis.error(x.astype(np.float32), "e4m3", scale="amax", overflow="saturate")
+    assert report.count == x.size
+    for name in ("gain", "lost_energy", "mean_relative", "max_relative"):
+        assert math.isnan(getattr(report, name))
+    rows = fp.analysis.compare(x.astype(np.float32), ["e4m3", "int8"], scalings=[None, fp.scalings.TILE_1X128])
+    assert all(math.isnan(row.report.gain) for row in rows)
+    assert fp.analysis.range(x).amax == 0
