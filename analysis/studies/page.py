@@ -189,10 +189,9 @@ def _group_row(group: Group) -> Row:
     names = [row.tensor for row in group.rows[:UNFOLDED]]
     more = len(group.rows) - len(names)
     values = group.values or math.nan
-    kept = not group.met and group.rows[0].operand
     return Row(
         (
-            group.title, f"keep {group.choice}" if kept else group.choice, _db(group.sqnr_db), _count(group.values),
+            group.title, group.choice, _db(group.sqnr_db), _count(group.values),
             _bits(before / values), _bits(after / values), Cell(bytes_in_words(after / 8), after / 8),
             _share(1 - after / (before or math.nan)),
         ),

@@ -207,7 +207,7 @@ def _print_study(console: Console, report: Any) -> None:
     for group in report.groups:
         bits = sum(row.values * row.bits_per_value for row in group.rows) / group.values if group.values else 0.0
         kept = not group.met and group.rows[0].operand
-        choice = Text(f"keep {group.choice}" if kept else group.choice, style=_style(group.met, kept))
+        choice = Text(group.choice, style=_style(group.met, kept))
         table.add_row(group.title, choice, _figure(decibels, group.sqnr_db), f"{bits:.4g}", f"{group.values:,}")
     console.print(table)
     odd = [name for name in report.ranges_of if any(specials(report, name))]
