@@ -15,6 +15,7 @@ from fpsim.analysis.measures.loops import (
     BEYOND,
     HIGHEST_FIELD,
     LOWEST_FIELD,
+    MAY_REFUSE,
     NORMAL_FROM,
     PRECISION,
     SUBNORMAL_BELOW,
@@ -89,11 +90,12 @@ def facts_of(fmt: Format, width: int, evenly_spaced: bool = False) -> Facts:
     limit = fmt.max + float(fmt.ulp(fmt.max)) / 2  # from here on nearest-even rounding leaves the range ...
     if not fmt.max_code & 1:
         limit = math.nextafter(limit, math.inf)  # ... or from the next number on, where a tie stays in it
-    floats, fields = np.zeros(4), np.zeros(3, np.int64)
+    floats, fields = np.zeros(5), np.zeros(3, np.int64)
     floats[BEYOND], floats[TOP] = limit, fmt.max
     floats[NORMAL_FROM] = (
         fmt.smallest_normal if width == 64 else max(fmt.smallest_normal, 2.0 ** (fmt.mantissa_bits - 126))
     )
+    floats[MAY_REFUSE] = not fmt.signed or not fmt.has_zero
     floats[SUBNORMAL_BELOW] = fmt.smallest_normal if fmt.subnormals and not evenly_spaced else 0.0
     fields[LOWEST_FIELD] = fmt.min_exponent + bias
     fields[HIGHEST_FIELD] = math.frexp(fmt.max)[1] - 1 + bias
@@ -105,7 +107,7 @@ def _fits_in_float32(fmt: Format) -> bool:
     return FP32.holds(fmt) and fmt.min_exponent >= FP32.min_exponent
 
 
-UNMEASURED = Facts(32, np.array([math.inf, math.inf, math.inf, 0.0]), np.array([1, 254, 0], np.int64))
+UNMEASURED = Facts(32, np.array([math.inf, math.inf, math.inf, 0.0, 1.0]), np.array([1, 254, 0], np.int64))
 
 
 def amax_scale(amax: float, fmt: Format) -> float:
@@ -168,7 +170,11 @@ class Cast:
             with wrapping():
                 divide_kernel()(x, x.dtype.type(self.scale), exact, *_limits(top, x.dtype))
         values = buffers.array("values", x.size, self.dtype)
-        run_stages(self.stages, words(exact), words(values), first)
+        if len(self.stages) == 1:
+            with wrapping():
+                self.stages[0].run(words(exact), words(values), first)
+        else:
+            run_stages(self.stages, words(exact), words(values), first)
         results, scales = values, None
         if self.scale is not None:
             results = buffers.array("results", x.size, values.dtype)

@@ -186,6 +186,12 @@ def compare(
     elements = [element_format(fmt) for fmt in several(formats, "formats")]
     modes = [rounding_mode(word) for word in several(roundings, "roundings")]
     recipes = several(scalings, "scalings")
+    for recipe in recipes:
+        if isinstance(recipe, str) and recipe != "amax":
+            raise ValueError(
+                "scalings must be None, 'amax', a positive number or an fp.Scaling such as fp.scalings.MX each; "
+                f"got {shown(recipe)}."
+            )
     ways, left_out = [], []
     for element in dict.fromkeys(elements):
         for recipe in recipes:

@@ -25,8 +25,9 @@ LARGEST, SMALLEST, ENERGY, NONZERO = range(4)
 DESCRIPTION = 4
 
 # What the loops know of a format: the magnitude from which a value is beyond its range, its largest value, the smallest
-# normal one, and what is below it though not 0 (0 where there are no subnormals) ...
-BEYOND, TOP, NORMAL_FROM, SUBNORMAL_BELOW = range(4)
+# normal one, what is below it though not 0 (0 where there are no subnormals), and whether it may refuse values within
+# its range, as unsigned formats do ...
+BEYOND, TOP, NORMAL_FROM, SUBNORMAL_BELOW, MAY_REFUSE = range(5)
 # ... and exponent fields of the source, between which a value's is kept to find its ulp, and the mantissa bits.
 LOWEST_FIELD, HIGHEST_FIELD, PRECISION = range(3)
 
@@ -395,7 +396,9 @@ def measure_kernel(width: int, scaled: bool) -> Any:
                 largest, smallest = about[LARGEST], about[SMALLEST]
                 if scaled:
                     largest, smallest = largest_of(source), smallest_of(source)
-                ordinary = (about[LARGEST] < np.inf) & (largest <= facts[TOP]) & (largest_of(kept) < np.inf)
+                ordinary = (about[LARGEST] < np.inf) & (largest <= facts[TOP])
+                if facts[MAY_REFUSE] != 0.0:
+                    ordinary = ordinary & (largest_of(kept) < np.inf)
                 if scaled:
                     ordinary = ordinary & (largest_of(out) < np.inf)
                 found[MAX_ULP], found[MAX_RELATIVE] = maxima[group, MAX_ULP], 0.0

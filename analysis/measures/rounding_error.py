@@ -85,6 +85,8 @@ def error(
     """
     array, _ = float_array(without_gradient(x))
     layout = Layout(array.shape, axis, block) if axis is not None or block is not None else None
+    if scaling is not None and not isinstance(scaling, Scaling):
+        raise TypeError(f"scaling must be an fp.Scaling, such as fp.scalings.MX; got {shown(scaling)}.")
     way = Way(fmt, scaling if scaling is not None else scale, rounding, overflow, subnormals, seed, random_bits)
     if scaling is not None and scale is not None:
         raise ValueError(f"error takes scale or scaling; got scale={scale!r} and {scaling!r}. Leave one out.")

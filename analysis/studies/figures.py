@@ -45,7 +45,7 @@ def deficit_axes(report: StudyResults, ax: Any = None) -> Any:
     summaries = candidate_summaries(report)
     with figure_style():
         ax = axes_of(ax, ROW * max(len(summaries), 1) + TOP + BOTTOM)
-        _draw_candidates(ax, summaries, report.requirements.min_sqnr_db)
+        _draw_candidates(ax, summaries, report.requirements.min_sqnr)
         return ax
 
 

@@ -82,7 +82,7 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
         roundings=rounding_pictures(rounded) if drawn else [],
         ranges=range_pictures(report) if drawn else [],
         plots="" if drawn else PLOTS,
-        required=report.requirements.min_sqnr_db,
+        required=report.requirements.min_sqnr,
         hardest=_hardest(report),
         notable=NOTABLE_DB,
         exceptions=(EXCEPTION_HEADS, [_exception_row(row, why) for row, why in found[:EXCEPTIONS]]),
@@ -261,7 +261,7 @@ def _step_row(course: Course) -> Row:
 def _rules(wanted: Requirements) -> str:
     budget = "" if wanted.budget_bits is None else f", at most {wanted.budget_bits:g} bits per value"
     return (
-        f"at least {wanted.min_sqnr_db:g} dB SQNR{budget}, at most {percent(wanted.max_lost)} of the energy in what "
+        f"at least {wanted.min_sqnr:g} dB SQNR{budget}, at most {percent(wanted.max_lost)} of the energy in what "
         f"becomes zero, no more than {CHANNEL_MARGIN_DB:g} dB less than that SQNR in half of the rows and half of the "
         f"columns, and without scales no value beyond the range and a factor of {HEADROOM:g} above the largest one. Of "
         "those that meet all this the fewest bits win, then the highest SQNR; scales that add less than "

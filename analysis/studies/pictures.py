@@ -38,7 +38,7 @@ def candidate_pictures(report: StudyResults, summaries: Sequence[CandidateSummar
         mine = of_role(summaries, role)
         if mine:
             title = f"{ROLES[role]} ({plural(len(mine[0].judged), 'tensor')})"
-            figure = candidates_figure(mine, report.requirements.min_sqnr_db)
+            figure = candidates_figure(mine, report.requirements.min_sqnr)
             found.append(_picture(figure, f"candidates-{role}", title, f"SQNR of {title} by candidate"))
     return found
 

@@ -30,7 +30,7 @@ IDEAL_DB = {2: 19.69, 3: 25.54, 4: 31.51, 5: 37.53, 7: 49.56, 8: 55.57, 11: 73.6
 class Requirements(NamedTuple):
     """What a candidate must reach on every step of an operand to be recommended."""
 
-    min_sqnr_db: float = 25.0  # the noise is a seventeenth of the signal: E4M3 and INT8 reach it, 4 bits do not
+    min_sqnr: float = 25.0  # the noise is a seventeenth of the signal: E4M3 and INT8 reach it, 4 bits do not
     max_lost: float = 1e-3  # share of the energy in what becomes zero
     budget_bits: float | None = None  # bits per value, scales included
 
@@ -40,7 +40,7 @@ class Requirements(NamedTuple):
         Raises:
           ValueError: one that is no number in its range.
         """
-        limits = {"min_sqnr_db": (-math.inf, 400.0), "max_lost": (0.0, 1.0), "budget_bits": (1.0, 64.0)}
+        limits = {"min_sqnr": (-math.inf, 400.0), "max_lost": (0.0, 1.0), "budget_bits": (1.0, 64.0)}
         found = {}
         for name, (low, high) in limits.items():
             value = getattr(self, name)
@@ -159,9 +159,9 @@ class Worst:
             failed.append(f"its largest value is only {self.headroom:.2g} times the tensor's")
         if math.isnan(self.sqnr_db):
             failed.append("an SQNR that cannot be measured, as squares leave float64's range")
-        elif self.sqnr_db < wanted.min_sqnr_db:
+        elif self.sqnr_db < wanted.min_sqnr:
             failed.append(decibels(self.sqnr_db))
-        elif self.channel_sqnr_db < wanted.min_sqnr_db - CHANNEL_MARGIN_DB:
+        elif self.channel_sqnr_db < wanted.min_sqnr - CHANNEL_MARGIN_DB:
             failed.append(f"{decibels(self.channel_sqnr_db)} or less in a tenth of the channels")
         if self.lost_energy > wanted.max_lost:
             failed.append(f"{percent(self.lost_energy)} of the energy lost")
@@ -299,7 +299,7 @@ def _runner_up(best: Worst, candidates: Sequence[Worst]) -> Worst | None:
 
 def _figures(best: Worst, wanted: Requirements) -> str:
     lost = f", {percent(best.lost_energy)} of the energy lost" if best.lost_energy else ""
-    return f"{decibels(best.sqnr_db)} (at least {wanted.min_sqnr_db:g}) at {best.bits_per_value:.4g} bits{lost}."
+    return f"{decibels(best.sqnr_db)} (at least {wanted.min_sqnr:g}) at {best.bits_per_value:.4g} bits{lost}."
 
 
 def _margin(best: Worst, runner_up: Worst | None, wanted: Requirements) -> str:

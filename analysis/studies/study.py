@@ -48,7 +48,7 @@ def study(
     formats: Any = None,
     scalings: Any = None,
     roundings: Sequence[str | Rounding] | str | Rounding = ROUNDINGS,
-    min_sqnr: float = Requirements().min_sqnr_db,
+    min_sqnr: float = Requirements().min_sqnr,
     max_lost: float = Requirements().max_lost,
     budget_bits: float | None = None,
     seed: int = 0,

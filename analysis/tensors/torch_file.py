@@ -130,17 +130,21 @@ def _key(key: Any) -> str:
 
 
 def torch_tensor(name: str, x: Any, source: str = "") -> Tensor:
-    """A dense float tensor of torch; non-contiguous ones are read in the order of memory where they fill it.
+    """A dense float tensor of torch; one whose memory is in another order than its elements is copied to be read.
 
     Raises:
-      TypeError: it does not hold floats that fpsim rounds.
+      TypeError: it does not hold floats that fpsim rounds, or has no elements in memory.
     """
+    if x.is_meta:
+        raise TypeError(f"{name} must have elements; got a torch tensor on the meta device. Make it on the CPU.")
+    if str(x.layout) != "torch.strided":
+        raise TypeError(f"{name} must be a dense tensor; got one of layout {x.layout}. Use {name}.to_dense().")
     dtype = str(x.dtype).removeprefix("torch.")
     if dtype not in (*VIEWS, *PLAIN):
         raise TypeError(f"{name} must be a tensor of floats; got {x.dtype}. Convert with {name}.float().")
 
     def read(size: int) -> Iterator[Array]:
-        flat = x.permute(sorted(range(x.ndim), key=lambda axis: -x.stride(axis))).reshape(-1)
+        flat = x.reshape(-1)  # tiles run along the last axis, so the order is that of the elements
         for start in range(0, flat.shape[0], size):
             yield _to_numpy(flat[start : start + size], dtype)
 

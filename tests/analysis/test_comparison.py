@@ -115,7 +115,8 @@ def test_what_cannot_be_measured_is_unknown_and_what_does_not_exist_is_left_out(
         ({"formats": "e4m9"}, "format must be one of"),
         ({"roundings": "nearest"}, "rounding must be one of"),
         ({"roundings": "stochastic"}, "needs a seed"),
-        ({"scalings": "tile"}, "scale must be None, 'amax' or a positive finite number"),
+        ({"scalings": "tile"}, "scalings must be None, 'amax', a positive number or an fp.Scaling such as"),
+        ({"scalings": -1.0}, "scale must be None, 'amax' or a positive finite number"),
     ],
 )
 def test_unknown_words_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -101,8 +101,9 @@ def test_torch_files_come_back_flattened(tmp_path: Path) -> None:
     tensors, notes = read_file(tmp_path / "m.pt")
     assert [t.name for t in tensors] == ["model.w", "model.wt", "model.half", "model.fp8", "list.0"]
     assert notes == [f"{tmp_path / 'm.pt'}: list.1 left out, it holds int64"]
-    for one in tensors[:4]:
+    for one in (tensors[0], *tensors[2:4]):
         np.testing.assert_array_equal(values(one).astype(np.float32), VALUES.reshape(-1))
+    np.testing.assert_array_equal(values(tensors[1]), VALUES.T.reshape(-1))  # the elements' order, not the memory's
     np.testing.assert_array_equal(values(tensors[4]), VALUES[:, 1])
     assert [t.dtype for t in tensors[2:4]] == ["bfloat16", "float8_e4m3fn"]
 
@@ -120,6 +121,10 @@ def test_torch_tensors_in_memory_may_require_gradients() -> None:
     assert values(tensor("x", x)).dtype == ml_dtypes.bfloat16
     with pytest.raises(TypeError, match=r"got torch.int64. Convert with x.float\(\)"):
         tensor("x", torch.arange(3))
+    with pytest.raises(TypeError, match="x must have elements; got a torch tensor on the meta device"):
+        tensor("x", torch.ones(3, device="meta"))
+    with pytest.raises(TypeError, match="x must be a dense tensor; got one of layout torch.sparse_coo"):
+        tensor("x", torch.ones(3, 3).to_sparse())
 
 
 def save_truncated(path: Path, part: float = 0.7) -> None:
