@@ -123,7 +123,7 @@ def test_torch_tensors_in_memory_may_require_gradients() -> None:
         tensor("x", torch.arange(3))
     with pytest.raises(TypeError, match="x must have elements; got a torch tensor on the meta device"):
         tensor("x", torch.ones(3, device="meta"))
-    with pytest.raises(TypeError, match="x must be a dense tensor; got one of layout torch.sparse_coo"):
+    with pytest.raises(TypeError, match=r"x must be a dense tensor; got one of layout torch.sparse_coo"):
         tensor("x", torch.ones(3, 3).to_sparse())
 
 
