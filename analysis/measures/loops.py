@@ -109,6 +109,7 @@ def ulp_64(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
 
 LOWEST_EXPONENT = -1074  # of float64's smallest subnormal
 BINS_PER_BINADE = 32
+MAY_VANISH = 2.0**-120  # magnitudes below may become zero where a value is multiplied by its scale in float32
 BINS = (1024 - LOWEST_EXPONENT) * BINS_PER_BINADE
 SUBNORMAL_LIFT = 64  # binades
 
@@ -255,6 +256,15 @@ def histogram_kernel(width: int) -> Any:
 
 
 @inner_loop
+def smallest_source_of(exact: Any, x: Any) -> Any:
+    """The smallest magnitude of what was rounded where x is not 0: 0 where x over its scale is; Inf without any."""
+    smallest = INFINITE
+    for i in range(x.size):
+        smallest = min(smallest, in_order(abs(f64(exact[i]))) if f64(x[i]) != 0.0 else INFINITE)
+    return i64(smallest).view(f64)
+
+
+@inner_loop
 def largest_quotient(x: Any, results: Any, least: Any) -> Any:
     """The largest |result - x| / |x| that is finite, x is not 0, and at least `least`."""
     largest = in_order(least)
@@ -302,7 +312,7 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
                 overflowed += i64(finite & (judged == False))  # noqa: E712
                 nans += i64(size > INFINITE)
                 equal += i64((judged & (error == 0.0)) | ((size == INFINITE) & (f64(x[i]) == result)))
-                at_top = (kept == top) & (abs(f64(exact[i] if scaled else x[i])) >= beyond)
+                at_top = (kept == top) & (result != 0.0) & (abs(f64(exact[i] if scaled else x[i])) >= beyond)
                 saturated += i64(at_top)
                 finite_saturated += i64(at_top & finite)
             else:
@@ -331,8 +341,8 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
                 relative = quotient(distance, abs(value))
             relatives += relative
             if small or rare:
-                zero = (kept == 0.0) & ((f64(x[i]) != 0.0) if rare else (error != 0.0))
-                tiny = (kept < below) & (kept != 0.0)
+                zero = (result == 0.0) & ((f64(x[i]) != 0.0) if rare else (error != 0.0))
+                tiny = (kept < below) & (result != 0.0) & (kept != 0.0)
                 # what becomes zero is wrong by exactly 1 of itself, which the product above only nearly is
                 max_relative = max(max_relative, i64(0) if zero else in_order(relative))
                 zeros += i64(zero)
@@ -395,7 +405,9 @@ def measure_kernel(width: int, scaled: bool) -> Any:
                 of_scales = scales[group, part] if scaled else out
                 largest, smallest = about[LARGEST], about[SMALLEST]
                 if scaled:
-                    largest, smallest = largest_of(source), smallest_of(source)
+                    largest, smallest = largest_of(source), smallest_source_of(source, xs)
+                    if about[SMALLEST] < MAY_VANISH:
+                        smallest = 0.0
                 ordinary = (about[LARGEST] < np.inf) & (largest <= facts[TOP])
                 if facts[MAY_REFUSE] != 0.0:
                     ordinary = ordinary & (largest_of(kept) < np.inf)

@@ -206,20 +206,16 @@ def test_two_studies_compare() -> None:
     assert math.isnan(changes["c"])
 
 
-def test_shards_on_a_cluster_are_one_study(tmp_path: Path) -> None:
-    distributed = pytest.importorskip("distributed")
+def test_shards_on_a_cluster_are_one_study(tmp_path: Path, cluster: Any) -> None:
     x = NORMAL.reshape(40, 100)
     for i in range(3):
         arrays: dict[str, Any] = {f"w{i}": x * np.float32(i + 1), "shared": x}
         np.savez(tmp_path / f"shard{i}.npz", **arrays)
     (tmp_path / "bad.npz").write_bytes(b"bad")
-    with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        found = study([tmp_path], client=client)
-        with pytest.raises(ValueError, match="client needs paths of tensor files"):
-            study({"w": x}, client=client)
+    client = cluster(n_workers=1, processes=False)
+    found = study([tmp_path], client=client)
+    with pytest.raises(ValueError, match="client needs paths of tensor files"):
+        study({"w": x}, client=client)
     here = study([tmp_path])
     assert sorted(found.ranges_of) == sorted(here.ranges_of)
     assert len(found.problems) == len(here.problems) == 1

@@ -607,26 +607,6 @@ def test_the_source_of_a_measure_is_its_code_without_comments(tmp_path: Path) ->
 # ---- dask
 
 
-@pytest.fixture
-def cluster() -> Any:
-    """A function that starts a small cluster, and gives its client."""
-    distributed = pytest.importorskip("distributed", reason="client= needs dask.distributed")
-    opened: list[Any] = []
-
-    def start(**settings: Any) -> Any:
-        cluster = distributed.LocalCluster(
-            threads_per_worker=1, dashboard_address=None, worker_dashboard_address=None, **settings
-        )
-        opened.append(cluster)
-        client = distributed.Client(cluster)
-        opened.append(client)
-        return client
-
-    yield start
-    for each in reversed(opened):
-        each.close()
-
-
 def test_a_cluster_computes_cells_and_errors_and_what_is_missing(tmp_path: Path, cluster: Any) -> None:
     def measure(a: int, b: int) -> float:
         called(tmp_path / "marks", f"{a}.{b}")

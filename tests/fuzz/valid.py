@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -149,7 +150,46 @@ def chained(rng: Rng) -> int:
     return 2
 
 
+def measured(rng: Rng) -> int:
+    """The error of a cast, with and without scales, beside its definitions on the values that casts give."""
+    shape = tuple(int(n) for n in rng.integers(1, (4, 6, 120)))[int(rng.integers(3)) :]
+    with np.errstate(all="ignore"):
+        x = some_floats(rng, shape)
+        x = np.where(np.abs(x) < 1e100, x, x.dtype.type(1)) if x.dtype == np.float64 else x  # squares stay in range
+    options: dict[str, Any] = {"rounding": one_of(rng, casts.MODES)}
+    fmt: Any
+    if rng.random() < 0.5:
+        fmt, recipe = one_of(rng, ELEMENTS), getattr(fp.scalings, one_of(rng, list(ROWS)))
+        if fmt in (fp.INT8, fp.INT4) and "EVEN" in recipe.name:
+            return 0
+        result = fp.quantize_scaled(x, fmt, recipe, **options)
+        words: dict[str, Any] = {"scaling": recipe}
+    else:
+        fmt, options["overflow"] = one_of(rng, NARROW), one_of(rng, ["nonfinite", "saturate"])
+        result, words = fp.quantize(x, fmt, **options), {}
+    what = f"error of {x.dtype} {shape} in {fmt.name}, {words or 'no scale'}, {options}"
+    report = fp.analysis.error(x, fmt, **words, **options)
+    with np.errstate(all="ignore"):
+        exact, got = x.astype(np.float64), np.asarray(result).astype(np.float64)
+        judged = np.isfinite(exact) & np.isfinite(got)
+        error, kept = (got - exact)[judged], exact[judged]
+        same = np.count_nonzero(error == 0) + np.count_nonzero(np.isinf(exact) & (got == exact))
+        relative = np.abs(error[kept != 0]) / np.abs(kept[kept != 0])
+    want = {
+        "exact_rate": same / x.size, "nan_rate": np.mean(np.isnan(exact)),
+        "underflow_rate": np.mean((exact != 0) & (got == 0)),
+        "overflow_rate": np.mean(np.isfinite(exact) & ~np.isfinite(got)),
+        "mse": math.fsum((error * error).tolist()) / error.size if error.size else math.nan,
+        "max_relative": relative.max() if relative.size else math.nan,
+    }  # fmt: skip
+    for name, value in want.items():
+        figure = getattr(report, name)
+        close = math.isclose(figure, value, rel_tol=1e-14) or (math.isnan(figure) and math.isnan(value))
+        assert close, f"{what}: {name} is {figure}, not {value}"
+    return 1
+
+
 DRAWS: dict[str, Callable[[Rng], int]] = {
     "cast": cast, "arithmetic": arithmetic, "scaled cast": scaled_cast, "instruction": instruction,
-    "accumulated": accumulated, "chained": chained,
+    "accumulated": accumulated, "chained": chained, "measured": measured,
 }  # fmt: skip

@@ -1,0 +1,27 @@
+"""What several tests of fp.analysis use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def cluster() -> Any:
+    """A function that starts a small cluster, and gives its client."""
+    distributed = pytest.importorskip("distributed", reason="client= needs dask.distributed")
+    opened: list[Any] = []
+
+    def start(**settings: Any) -> Any:
+        cluster = distributed.LocalCluster(
+            threads_per_worker=1, dashboard_address=":0", worker_dashboard_address=None, **settings
+        )
+        opened.append(cluster)
+        client = distributed.Client(cluster)
+        opened.append(client)
+        return client
+
+    yield start
+    for each in reversed(opened):
+        each.close()
