@@ -16,6 +16,8 @@ from fpsim.errors import shown
 from fpsim.formats.named import Format
 
 SCALE_GAIN_DB = 1.0  # scales that win less than this are not worth their bits and their pass over the data
+UNIFORM_SHARE = 0.95  # of the operands' values that one candidate suits, from which all have that one ...
+CLEAR_DB = 3.0  # ... unless another float format of as many bits is better by half a bit
 SMALL = 4096  # values: fewer, where they are a thousandth of the study or less, are not worth a format of their own
 SMALL_SHARE = 1e-3
 CHANNEL_MARGIN_DB = 3.0  # nine of ten channels stay within this of the SQNR that is wanted of the whole tensor: where
@@ -220,7 +222,9 @@ def recommend(
         figures = {**vars(nothing), "sqnr_db": closest.sqnr_db, "lost_energy": closest.lost_energy}
         return _because(Recommendation(**figures), f"{reason} {specials}".strip())
     best = _best(passing)
-    best = next((c for c in passing if c.name == uniform and c.bits <= best.bits), best)
+    one = next((c for c in passing if c.name == uniform and c.bits <= best.bits), None)
+    if one is not None and not any(_clearly_better(c, one) for c in passing):
+        best = one
     runner_up = _runner_up(best, candidates)
     parts = (_figures(best, wanted), _margin(best, runner_up, wanted), _why_not(best, candidates, wanted), specials)
     return Recommendation(
@@ -291,6 +295,11 @@ def _best(passing: Sequence[Worst]) -> Worst:
     return min(similar, key=lambda candidate: candidate.bits_per_value)
 
 
+def _clearly_better(candidate: Worst, one: Worst) -> bool:
+    """Whether a float candidate is so much better than the one for all operands that this tensor should have it."""
+    return candidate.is_float and candidate.bits == one.bits and candidate.sqnr_db >= one.sqnr_db + CLEAR_DB
+
+
 def _runner_up(best: Worst, candidates: Sequence[Worst]) -> Worst | None:
     """The best candidate of another format in as many bits."""
     others = [c for c in candidates if c.bits == best.bits and c.format != best.format and not math.isnan(c.sqnr_db)]
@@ -341,7 +350,7 @@ def _specials(total: RangeReport) -> str:
 
 
 class Uniform(NamedTuple):
-    """One candidate for all operands: the one that is good enough for most of their values, then the fewest bits."""
+    """One candidate for all operands, how much of them it is good enough for, and its lowest SQNR there."""
 
     name: str
     share: float  # of the values of all judged operands
@@ -351,7 +360,7 @@ class Uniform(NamedTuple):
 def uniform_choice(
     worst: Mapping[str, Sequence[Worst]], rows: Sequence[Recommendation], wanted: Requirements
 ) -> Uniform | None:
-    """The one candidate for all operands that are worth a format; worst: of each tensor, every candidate."""
+    """The best candidate in the fewest bits that suits nearly all operands; worst: of each tensor, every candidate."""
     judged = {row.tensor: row.values for row in rows if row.tensor in worst}
     total = sum(judged.values())
     found: dict[tuple[int, str], list[tuple[int, Worst]]] = {}
@@ -363,9 +372,9 @@ def uniform_choice(
         return None
 
     shares = {key: round(sum(values for values, _ in good) / total, 3) for key, good in found.items()}
-    most = max(shares.values())
-    fewest = min(bits for (bits, _), share in shares.items() if share == most)
-    width = {name: good for (bits, name), good in found.items() if bits == fewest and shares[bits, name] == most}
+    enough = min(max(shares.values()), UNIFORM_SHARE)
+    fewest = min(bits for (bits, _), share in shares.items() if share >= enough)
+    width = {name: good for (bits, name), good in found.items() if bits == fewest and shares[bits, name] >= enough}
     lowest = {name: min(c.sqnr_db for _, c in good) for name, good in width.items()}
     best = max(lowest, key=lowest.__getitem__)
     fmt = width[best][0][1].format

@@ -12,6 +12,7 @@ from typing import Any
 
 from fpsim.analysis.studies.candidates import Candidate
 from fpsim.analysis.studies.recommend import (
+    UNIFORM_SHARE,
     ErrorRow,
     Group,
     RangeRow,
@@ -26,8 +27,6 @@ from fpsim.analysis.studies.recommend import (
 from fpsim.display.optional import frame
 from fpsim.display.wording import bytes_in_words, decibels, percent, plural
 from fpsim.formats.element import Element
-
-UNIFORM_SHARE = 0.95  # of the operands' values that one candidate suits, from which all have that one
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,8 @@ class StudyReport:
     def recommendations(self) -> tuple[Recommendation, ...]:
         """The choice for each tensor, from its worst step: fewest bits, then SQNR, for operands of products alone.
 
-        Where one candidate is good enough for nearly all operands, all have that one: see `uniform`. Integers are
+        Where one candidate is good enough for nearly all operands, all have that one (see `uniform`), unless a float
+        format of as many bits is 3 dB better. Integers are
         chosen only where the study has weights alone: beside activations and gradients both operands of a product have
         to suit one float unit.
         """
