@@ -31,7 +31,7 @@ def assert_weights_go_to_8_bits_and_nothing_else_does(report: StudyReport, share
     chosen = [row for row in report.recommendations if row.met]
     assert sum(row.values for row in chosen) >= share * total
     assert {row.role for row in chosen} == {"matrix"}
-    assert all(8 <= row.bits_per_value < 9 for row in chosen)
+    assert all(8 <= row.bits_per_value < 11 for row in chosen)  # a scale takes 1 to 2 bits in rows of 16 to 32 values
     assert all(row.sqnr_db >= 30 for row in chosen)
     assert report.groups[0].met
     assert report.recommended_bytes < 0.3 * report.stored_bytes
