@@ -45,7 +45,7 @@ def test_a_text_recogniser_of_convolutions() -> None:
     assert {"scalar", "bias", "norm", "statistics"} <= roles
     assert sum(row.role == "scalar" for row in report.recommendations) > 300
     assert report.uniform is not None
-    assert report.uniform.share > 0.99
+    assert report.uniform.share >= 0.95
 
 
 def test_a_pitch_tracker_with_heavy_tails() -> None:
