@@ -24,6 +24,7 @@ from fpsim.analysis.studies.recommend import (
     uniform_choice,
     worst_of,
 )
+from fpsim.analysis.studies.results import judged
 from fpsim.display.optional import frame
 from fpsim.display.wording import bytes_in_words, decibels, percent, plural
 from fpsim.formats.element import Element
@@ -91,9 +92,8 @@ class StudyReport:
         """The choice for each tensor, from its worst step: fewest bits, then SQNR, for operands of products alone.
 
         Where one candidate is good enough for nearly all operands, all have that one (see `uniform`), unless a float
-        format of as many bits is 3 dB better. Integers are
-        chosen only where the study has weights alone: beside activations and gradients both operands of a product have
-        to suit one float unit.
+        format of as many bits is 3 dB better. Integers are chosen only where the study has weights alone: beside
+        activations and gradients both operands of a product have to suit one float unit.
         """
         one = self.uniform
         if one is None or one.share < UNIFORM_SHARE:
@@ -110,15 +110,11 @@ class StudyReport:
 
     def _recommended(self, name: str, uniform: str = "") -> Recommendation:
         rows, wanted = self.ranges_of[name], self.requirements
-        return recommend(name, self._judged(name), rows, wanted, self._floats_only, self._values, uniform)
+        return recommend(name, judged(self, name), rows, wanted, self._floats_only, self._values, uniform)
 
     @property
     def _floats_only(self) -> bool:
         return any(row.role in ("activation", "gradient") for row in self.ranges)
-
-    def _judged(self, name: str) -> list[ErrorRow]:
-        """A tensor's rows of the judged rounding."""
-        return [row for row in self.errors_of.get(name, ()) if row.report.rounding == self.judged_rounding]
 
     @cached_property
     def uniform(self) -> Uniform | None:
@@ -127,7 +123,7 @@ class StudyReport:
         for row in self._each_alone:
             amax = max(found.report.amax for found in self.ranges_of[row.tensor])
             if row.operand and amax > 0 and (row.met or not math.isnan(row.sqnr_db)):
-                candidates = worst_of(self._judged(row.tensor), amax)
+                candidates = worst_of(judged(self, row.tensor), amax)
                 worst[row.tensor] = [c for c in candidates if c.is_float or not self._floats_only]
         return uniform_choice(worst, self._each_alone, self.requirements)
 
