@@ -36,12 +36,13 @@ from fpsim.torch.operators import (
     tensor_of,
     torch,
 )
-from fpsim.torch.recipe import DEEPSEEK_V3, DEEPSEEK_V3_POW2, MXFP8, RECIPES, TE_HYBRID, LinearRecipe
+from fpsim.torch.recipe import Delayed, LinearRecipe, Product
+from fpsim.torch.rows import DEEPSEEK_V3, DEEPSEEK_V3_POW2, MXFP8, NVFP4, RECIPES, TE_DELAYED, TE_HYBRID
 
 __all__ = [
-    "DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "MXFP8", "RECIPES", "TE_HYBRID", "LinearRecipe", "QuantLinear",
-    "ScaledTensors", "decode", "encode", "encode_scaled", "fake_quantize", "quantize", "quantize_linears",
-    "quantize_scaled", "view_as_dtype",
+    "DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "MXFP8", "NVFP4", "RECIPES", "TE_DELAYED", "TE_HYBRID", "Delayed",
+    "LinearRecipe", "Product", "QuantLinear", "ScaledTensors", "decode", "encode", "encode_scaled", "fake_quantize",
+    "quantize", "quantize_linears", "quantize_scaled", "view_as_dtype",
 ]  # fmt: skip
 
 Seed = int | Tensor | None

@@ -3,120 +3,180 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Any
 
 from fpsim.errors import shown
-from fpsim.torch.operators import Tensor, quantize_op, refuse_tangent, torch
-from fpsim.torch.recipe import Cast, LinearRecipe, Plan, plan_of
+from fpsim.torch.delayed import GRAD, INPUT, WEIGHT, first_state, quantized
+from fpsim.torch.hadamard import hadamard
+from fpsim.torch.operators import Tensor, array_of, refuse_tangent, tensor_of, torch
+from fpsim.torch.plan import Plan, plan_from, plan_of
+from fpsim.torch.products import Operand, multiply
+from fpsim.torch.recipe import LinearRecipe
+from fpsim.torch.trace import ProductCall, is_watched, show
 
-# ---- the layer
+# ---- the operators
 
 
-@lru_cache(maxsize=1024)
-def _plan_from(text: str) -> Plan:
-    *casts, requantize_input = json.loads(text)
-    return Plan._make([*(Cast(*cast) for cast in casts), requantize_input])
+def _product(
+    x: Tensor, weight: Tensor, bias: Tensor | None, step: Tensor | None, state: Tensor | None, live: Tensor | None,
+    plan: str,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """y, and the state of delayed scales after it, empty where there is none."""
+    casts = plan_from(plan)
+    left, row_x = quantized(x, casts.input, step, casts, _row(state, INPUT))
+    right, row_w = quantized(weight, casts.weight, step, casts, _row(state, WEIGHT))
+    y = _shown("fprop", left, right, "b", bias, casts)
+    return y.to(x.dtype), _with_rows(state, {INPUT: row_x, WEIGHT: row_w})  # (tokens, out)
 
 
-def _operand(x: Tensor, cast: Cast, step: Tensor | None) -> Tensor:
-    """x as the matrix product reads it: float32, float64 for float64 input."""
-    if not cast.spec:
-        return x.to(_product_dtype(x))
-    seed = None if step is None or cast.key < 0 else step + cast.key
-    values: Tensor = quantize_op(x, cast.spec, seed, None)
-    return values.to(_product_dtype(x))
+# The products are part of the operators, so that compiled graphs sum in the order of eager mode.
+_product_op = torch.library.custom_op(
+    "fpsim::linear", _product, mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor? bias, Tensor? step, Tensor? state, Tensor? live, str plan) "
+    "-> (Tensor, Tensor)",
+)  # fmt: skip
+
+
+@_product_op.register_fake
+def _(
+    x: Tensor, weight: Tensor, bias: Tensor | None, step: Tensor | None, state: Tensor | None, live: Tensor | None,
+    plan: str,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    return x.new_empty((x.shape[0], weight.shape[0])), x.new_empty(() if state is None else state.shape)
+
+
+def _gradients(
+    dy: Tensor, x: Tensor, weight: Tensor, step: Tensor | None, state: Tensor | None, live: Tensor | None, plan: str,
+    of_x: bool, of_weight: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """dx and dw in the dtype of the product, empty where not asked for, and the state after them."""
+    casts = plan_from(plan)
+    dx, dw = dy.new_zeros(()), dy.new_zeros(())
+    row = grad = None
+    if of_x or not casts.hadamard:
+        grad, row = quantized(dy, casts.grad, step, casts, _row(live, GRAD))
+    if of_x:
+        assert grad is not None
+        right, _ = quantized(weight, casts.weight_backward, step, casts, _row(state, WEIGHT))
+        dx = _shown("dgrad", grad, right, "", None, casts)  # (tokens, in)
+    if of_weight:
+        kept = x
+        if casts.stash.spec:
+            kept = tensor_of(quantized(x, casts.stash, step, casts, _row(state, INPUT))[0].values)
+        if casts.hadamard:
+            dy, kept = _mixed(dy, casts), _mixed(kept, casts)
+        if casts.hadamard or casts.grad_backward != casts.grad:
+            grad, _ = quantized(dy, casts.grad_backward, step, casts, _row(live, GRAD))
+        right, _ = quantized(kept, casts.input_backward, step, casts, _row(state, INPUT))
+        assert grad is not None
+        dw = _shown("wgrad", grad, right, "a", None, casts)  # (out, in)
+    return dx, dw, _with_rows(live, {GRAD: row})
+
+
+_gradients_op = torch.library.custom_op(
+    "fpsim::linear_gradients", _gradients, mutates_args=(),
+    schema="(Tensor dy, Tensor x, Tensor weight, Tensor? step, Tensor? state, Tensor? live, str plan, bool of_x, "
+    "bool of_weight) -> (Tensor, Tensor, Tensor)",
+)  # fmt: skip
+
+
+@_gradients_op.register_fake
+def _(
+    dy: Tensor, x: Tensor, weight: Tensor, step: Tensor | None, state: Tensor | None, live: Tensor | None, plan: str,
+    of_x: bool, of_weight: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    dtype = _product_dtype(dy)
+    dx = dy.new_empty(x.shape, dtype=dtype) if of_x else dy.new_empty(())
+    dw = dy.new_empty(weight.shape, dtype=dtype) if of_weight else dy.new_empty(())
+    return dx, dw, dy.new_empty(() if live is None else live.shape)
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None, step: Tensor | None, plan: str) -> Tensor:
-    casts = _plan_from(plan)
-    left, right = _operand(x, casts.input, step), _operand(weight, casts.weight, step)
-    with torch.autocast("cpu", enabled=False):
-        y = torch.nn.functional.linear(left, right.to(left.dtype), None if bias is None else bias.to(left.dtype))
-    return y.to(x.dtype)  # (tokens, out)
+def _shown(product: str, a: Operand, b: Operand, turned: str, bias: Tensor | None, plan: Plan) -> Tensor:
+    """A product, shown to whoever watches."""
+    how = plan.of(product)
+    found = multiply(a, b, turned, how, bias, plan.backend)
+    if is_watched():
+        left, right = a.transposed if turned == "a" else a, b.transposed if turned == "b" else b
+        show(ProductCall(plan.name, product, left, right, how, array_of(found)))
+    return found
 
 
-# The products are part of the operators, so that compiled graphs sum in the order of eager mode.
-_product_op = torch.library.custom_op(
-    "fpsim::linear", _product, mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor? bias, Tensor? step, str plan) -> Tensor",
-)  # fmt: skip
+def _mixed(x: Tensor, plan: Plan) -> Tensor:
+    if x.shape[0] % plan.hadamard:
+        raise ValueError(
+            f"the Hadamard transform of {plan.hadamard} terms needs a multiple of as many tokens; got {x.shape[0]}."
+        )
+    return tensor_of(hadamard(array_of(x.float()), plan.hadamard, plan.signs))
 
 
-@_product_op.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor | None, step: Tensor | None, plan: str) -> Tensor:
-    return x.new_empty((x.shape[0], weight.shape[0]))
+def _row(state: Tensor | None, row: int) -> Tensor | None:
+    return None if state is None else state[row]
 
 
-def _gradient(dy: Tensor, other: Tensor, step: Tensor | None, plan: str, of: str) -> Tensor:
-    """The gradient of "input" (other: w) or "weight" (other: x), in the dtype of the product."""
-    casts = _plan_from(plan)
-    with torch.autocast("cpu", enabled=False):
-        if of == "input":
-            left, right = _operand(dy, casts.grad, step), _operand(other, casts.weight_backward, step)
-            return left @ right.to(left.dtype)  # (tokens, in)
-        left = _operand(dy, casts.grad_backward, step).t()
-        original = _operand(other, casts.input, step) if casts.requantize_input else other
-        return left @ _operand(original, casts.input_backward, step)  # (out, in)
+def _with_rows(state: Tensor | None, rows: dict[int, Tensor | None]) -> Tensor:
+    if state is None:
+        return torch.zeros(())
+    new = state.clone()
+    for row, values in rows.items():
+        if values is not None:
+            new[row] = values
+    return new
 
 
-_gradient_op = torch.library.custom_op(
-    "fpsim::linear_gradient", _gradient, mutates_args=(),
-    schema="(Tensor dy, Tensor other, Tensor? step, str plan, str of) -> Tensor",
-)  # fmt: skip
-
-
-@_gradient_op.register_fake
-def _(dy: Tensor, other: Tensor, step: Tensor | None, plan: str, of: str) -> Tensor:
-    rows = dy.shape[0] if of == "input" else dy.shape[1]
-    return dy.new_empty((rows, other.shape[1]), dtype=_product_dtype(dy))
-
-
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, bias, step, ctx.plan = inputs
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, weight, bias, step, state, ctx.live, ctx.plan = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
-    ctx.save_for_backward(x, weight, step)
+    ctx.save_for_backward(x, weight, step, state)
+    ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-    x, weight, step = ctx.saved_tensors
+def _backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
+    x, weight, step, state = ctx.saved_tensors
+    of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
     dx = dw = db = None
-    if ctx.needs_input_grad[0]:
-        dx = _gradient_op(dy, weight, step, ctx.plan, "input").to(x.dtype)
-    if ctx.needs_input_grad[1]:
-        dw = _gradient_op(dy, x, step, ctx.plan, "weight").to(weight.dtype)
-    if ctx.bias_dtype is not None and ctx.needs_input_grad[2]:
-        db = dy.to(_product_dtype(dy)).sum(0).to(ctx.bias_dtype)
-    return dx, dw, db, None, None
+    if dy is not None:
+        dx, dw, live = _gradients_op(dy, x, weight, step, state, ctx.live, ctx.plan, of_x, of_weight)
+        dx, dw = dx.to(x.dtype) if of_x else None, dw.to(weight.dtype) if of_weight else None
+        if ctx.live is not None:
+            ctx.live.copy_(live.detach())
+        if ctx.bias_dtype is not None and of_bias:
+            db = dy.to(_product_dtype(dy)).sum(0).to(ctx.bias_dtype)
+    return dx, dw, db, None, None, None, None
 
 
 _product_op.register_autograd(_backward, setup_context=_setup)
 
 
+# ---- the layer
+
+
 class QuantLinear(torch.nn.Linear):
     """A linear layer whose matrix products read quantised operands; parameters are those of `torch.nn.Linear`.
 
-    Operands are quantised as `LinearRecipe` says. torch multiplies them in float32 (float64 for a float64 input) and
-    adds the bias there; the result is rounded to the input's dtype. So formats, scales and roundings of the operands
-    are exact, while the order and width of the sums are torch's.
+    Operands are quantised and multiplied as `LinearRecipe` says: by a matrix unit with all its bits, or by torch in
+    float32 (float64 for a float64 input), where the order and width of the sums are torch's. The bias is added in
+    float32 before the result is rounded to its format; y has the input's dtype.
 
-    A recipe with a stochastic mode keeps a buffer, `steps`, that counts forward passes in training and is saved with
-    the state; state of a plain `torch.nn.Linear` loads as well. Other recipes have the keys of `torch.nn.Linear`.
+    A recipe with a stochastic mode keeps a buffer, `steps`, that counts forward passes in training, and one with
+    delayed scales a buffer `scales`; both are saved with the state, and state of a plain `torch.nn.Linear` loads as
+    well. Other recipes have the keys of `torch.nn.Linear`.
 
     Args:
       in_features, out_features, bias, device, dtype: as of `torch.nn.Linear`.
       recipe: formats and scalings.
       name: of the layer, which stochastic draws depend on; `quantize_linears` gives the qualified name.
+      backend: what multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu", emulated there;
+        "hardware", the tensor cores of this machine.
 
     Raises:
       TypeError: recipe is no LinearRecipe.
+      ValueError: an unknown backend.
 
     Example:
       >>> import torch
@@ -129,16 +189,19 @@ class QuantLinear(torch.nn.Linear):
     quant_name: str
     plan: str
     steps: Tensor | None
+    scales: Tensor | None
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None, *,
-        recipe: LinearRecipe, name: str = "",
+        recipe: LinearRecipe, name: str = "", backend: str = "emulated",
     ) -> None:  # fmt: skip
         super().__init__(in_features, out_features, bias, device, dtype)
-        self._set_recipe(recipe, name)
+        self._set_recipe(recipe, name, backend)
 
     @classmethod
-    def from_linear(cls, linear: torch.nn.Linear, recipe: LinearRecipe, name: str = "") -> QuantLinear:
+    def from_linear(
+        cls, linear: torch.nn.Linear, recipe: LinearRecipe, name: str = "", backend: str = "emulated"
+    ) -> QuantLinear:
         """A quantised layer with the same parameters, hooks and mode as a linear layer, which stays as it is.
 
         Example:
@@ -151,23 +214,24 @@ class QuantLinear(torch.nn.Linear):
         twin = copy.copy(linear)
         for own in ("_parameters", "_buffers", "_modules"):
             twin.__dict__[own] = twin.__dict__[own].copy()
-        return cls._take_over(twin, recipe, name)
+        return cls._take_over(twin, recipe, name, backend)
 
     @classmethod
-    def _take_over(cls, linear: torch.nn.Linear, recipe: LinearRecipe, name: str) -> QuantLinear:
+    def _take_over(cls, linear: torch.nn.Linear, recipe: LinearRecipe, name: str, backend: str) -> QuantLinear:
         """Make a linear layer one of this class, in place."""
         _refuse_no_recipe(recipe)
         linear.__class__ = cls
         assert isinstance(linear, cls)
-        linear._set_recipe(recipe, name)
+        linear._set_recipe(recipe, name, backend)
         return linear
 
-    def _set_recipe(self, recipe: LinearRecipe, name: str) -> None:
+    def _set_recipe(self, recipe: LinearRecipe, name: str, backend: str) -> None:
         _refuse_no_recipe(recipe)
-        plan = plan_of(recipe, name)
-        self.recipe, self.quant_name, self.plan = recipe, name, json.dumps(plan)
+        plan = plan_of(recipe, name, backend)
+        self.recipe, self.quant_name, self.plan = recipe, name, plan.text
         steps = torch.zeros((), dtype=torch.int64, device=self.weight.device) if plan.draws else None
         self.register_buffer("steps", steps)
+        self.register_buffer("scales", None if plan.delayed is None else first_state(plan.delayed[0]))
 
     def forward(self, input: Tensor) -> Tensor:
         """y of shape (..., out_features) for x of shape (..., in_features)."""
@@ -181,7 +245,15 @@ class QuantLinear(torch.nn.Linear):
             step = self.steps.clone()
             if self.training and torch.is_grad_enabled():
                 self.steps.add_(1)
-        y: Tensor = _product_op(x.reshape(-1, self.in_features), self.weight, self.bias, step, self.plan)
+        updates = self.scales is not None and self.training and torch.is_grad_enabled()
+        state = None if self.scales is None else self.scales.clone()
+        live = self.scales if updates else None
+        rows = x.reshape(-1, self.in_features)
+        y: Tensor
+        y, after = _product_op(rows, self.weight, self.bias, step, state, live, self.plan)
+        if updates:
+            assert self.scales is not None
+            self.scales.copy_(after.detach())
         return y.reshape(*x.shape[:-1], self.out_features)
 
     def _refuse(self, x: Tensor) -> None:
@@ -199,9 +271,10 @@ class QuantLinear(torch.nn.Linear):
         return f"{super().extra_repr()}, recipe={self.recipe!r}"
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        """As for any module, but state without a count of steps leaves it as it is."""
-        if self.steps is not None and f"{prefix}steps" not in state_dict:
-            state_dict = {**state_dict, f"{prefix}steps": self.steps}
+        """As for any module, but state without a count of steps or scales leaves them as they are."""
+        for name in ("steps", "scales"):
+            if getattr(self, name) is not None and f"{prefix}{name}" not in state_dict:
+                state_dict = {**state_dict, f"{prefix}{name}": getattr(self, name)}
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
@@ -225,6 +298,8 @@ def quantize_linears(
     recipe: LinearRecipe,
     pattern: str | Sequence[str] = "*",
     exclude: str | Sequence[str] = (),
+    *,
+    backend: str = "emulated",
 ) -> list[str]:
     """Make linear layers of a model quantised ones, in place: each layer stays the object that it is.
 
@@ -238,6 +313,7 @@ def quantize_linears(
       recipe: formats and scalings.
       pattern: shell pattern, or several, of qualified names such as "blocks.*.mlp.*"; case matters.
       exclude: names to leave alone, in the same way.
+      backend: what multiplies, as of `QuantLinear`.
 
     Returns:
       Qualified names of the layers that were swapped ("" for the model itself), in the model's order.
@@ -271,7 +347,7 @@ def quantize_linears(
         raise ValueError(_nothing_matches(model, known_names, included, excluded))
     for module, name in layers.items():
         assert isinstance(module, torch.nn.Linear)
-        QuantLinear._take_over(module, recipe, name)
+        QuantLinear._take_over(module, recipe, name, backend)
     for layer in model.modules():
         if isinstance(layer, torch.nn.TransformerEncoderLayer) and (layer.linear1 in layers or layer.linear2 in layers):
             layer.activation_relu_or_gelu = 0  # the fused path knows ReLU and GELU only

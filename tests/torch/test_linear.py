@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 torch_linear: Any = importlib.import_module("fpsim.torch.linear")
 ft: Any = importlib.import_module("fpsim.torch.functions")
 
+BY_TORCH = dict.fromkeys(("fprop", "dgrad", "wgrad"), ft.Product())
 SR = ft.DEEPSEEK_V3.replace(grad_rounding="stochastic", seed=3)
 S = fp.scalings
 
@@ -73,8 +74,8 @@ WRITTEN_OUT = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", WRITTEN_OUT)
-def test_products_are_those_of_torch_on_quantised_operands(name: str, dtype: Any) -> None:
-    layer, x, dy = layer_and_data(ft.RECIPES[name], dtype)
+def test_products_without_a_unit_are_those_of_torch_on_quantised_operands(name: str, dtype: Any) -> None:
+    layer, x, dy = layer_and_data(ft.RECIPES[name].replace(**BY_TORCH), dtype)
     (forwards, backwards), (of_x, of_w, of_dy, of_w_back, of_dy_back, of_x_back) = WRITTEN_OUT[name]
     y = layer(x)
     dx, dw, db = torch.autograd.grad(y, (x, layer.weight, layer.bias), dy)
@@ -302,9 +303,10 @@ def test_the_operators_keep_their_contracts() -> None:
     layer, x, dy = layer_and_data(SR)
     x, dy = x.detach().reshape(-1, 320), dy.reshape(-1, 192)
     step = torch.tensor(4)
-    torch.library.opcheck(torch_linear._product_op, (x, layer.weight, layer.bias, step, layer.plan))
-    for other, of in ((layer.weight.detach(), "input"), (x, "weight")):
-        torch.library.opcheck(torch_linear._gradient_op, (dy, other, step, layer.plan, of))
+    torch.library.opcheck(torch_linear._product_op, (x, layer.weight, layer.bias, step, None, None, layer.plan))
+    for of_x, of_weight in ((True, False), (False, True), (True, True)):
+        arguments = (dy, x, layer.weight.detach(), step, None, None, layer.plan, of_x, of_weight)
+        torch.library.opcheck(torch_linear._gradients_op, arguments)
 
 
 # ---- recipes and errors

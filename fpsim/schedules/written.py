@@ -1,0 +1,70 @@
+"""Schedules and accumulators as people and files write them: what their `repr` shows, read back."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from fpsim.errors import shown, unknown
+from fpsim.formats.named import NAMED
+from fpsim.formats.named import format as find_format
+from fpsim.schedules.libraries.cublas import cublas
+from fpsim.schedules.libraries.cutlass import cutlass_2xacc, cutlass_blockwise
+from fpsim.schedules.libraries.deepgemm import deepgemm
+from fpsim.schedules.libraries.torch_rowwise import torch_rowwise
+from fpsim.schedules.libraries.triton import triton
+from fpsim.schedules.schedule import FLAT, Schedule
+from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
+
+MAKERS: dict[str, Callable[..., Schedule | Accumulator]] = {
+    maker.__name__: maker
+    for maker in (
+        cublas, cutlass_2xacc, cutlass_blockwise, deepgemm, torch_rowwise, triton,
+        Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential,
+    )
+}  # fmt: skip
+
+
+def parsed(text: str) -> Schedule | Accumulator:
+    """The schedule or accumulator whose `repr` a text is.
+
+    Only calls of their functions with plain values and names of formats are read; nothing is evaluated.
+
+    Raises:
+      ValueError: it is no such call.
+
+    Example:
+      >>> from fpsim.schedules.written import parsed
+      >>> parsed("Chunked(FP16, chunk=64, outer=FP32)"), parsed("cublas('sm_90', split_k=4)")
+      (Chunked(FP16, chunk=64, outer=FP32), cublas('sm_90', split_k=4))
+    """
+    wanted = 'a schedule or an accumulator as it is written, such as "deepgemm(\'1d2d\')" or "Sequential(BF16)"'
+    if text == FLAT.name:
+        return FLAT
+    call: ast.expr | None = None
+    with contextlib.suppress(SyntaxError, ValueError, TypeError):
+        call = ast.parse(text, mode="eval").body
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ValueError(f"{wanted} is needed; got {shown(text)}.")
+    if call.func.id not in MAKERS:
+        raise unknown("schedule or accumulator", call.func.id, [*MAKERS, FLAT.name])
+    values = [_value(node, text) for node in call.args]
+    keywords = {word.arg or "": _value(word.value, text) for word in call.keywords}
+    try:
+        return MAKERS[call.func.id](*values, **keywords)
+    except TypeError as reason:
+        raise ValueError(f"{wanted} is needed; got {shown(text)}: {reason}") from None
+
+
+def _value(node: ast.expr, text: str) -> Any:
+    """A plain value, a format by its name, or an accumulator inside another."""
+    if isinstance(node, ast.Name):
+        return NAMED.get(node.id) or find_format(node.id)
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError):
+        raise ValueError(
+            f"{shown(text)} must have plain values and names of formats; got {ast.unparse(node)}."
+        ) from None

@@ -1,0 +1,61 @@
+"""Scales from the amax of earlier steps, kept in a tensor beside a layer's weights: one row per operand."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.element import Element
+from fpsim.scaling.report import ScaleCounts
+from fpsim.scaling.states.delayed import DelayedScaling
+from fpsim.torch.operators import Tensor, array_of, spec_from, tensor_of, torch
+from fpsim.torch.plan import Cast, Plan
+from fpsim.torch.products import Operand, operand
+
+INPUT, WEIGHT, GRAD = range(3)  # rows of the state: the encode scale, then the amax of earlier steps
+_STEPS = np.array([0, 0, 0, 1, 0], np.int64)  # counts of a state that has had a step
+assert len(_STEPS) == len(ScaleCounts.__dataclass_fields__)
+
+
+def first_state(history: int) -> Tensor:
+    """The state before the first step: (3, 1 + history) float32."""
+    state = torch.zeros((3, 1 + history))
+    state[:, 0] = 1.0
+    return state
+
+
+def quantized(
+    x: Tensor, cast: Cast, step: Tensor | None, plan: Plan, row: Tensor | None
+) -> tuple[Operand, Tensor | None]:
+    """An operand of a layer, and its row of the state after this step; None without delayed scales."""
+    if plan.delayed is None or not cast.spec or row is None:
+        return operand(x, cast, step), None
+    how, source = spec_from(cast.spec), array_of(x)
+    seed = None if step is None or cast.key < 0 else (int(step.item()) + cast.key) & 0xFFFFFFFFFFFFFFFF
+    words = how.keywords(seed)
+    scaling = _scaling(how.element, plan.delayed)
+    scaling.load_state_dict({**_facts(how.element, plan.delayed), **_arrays(array_of(row))})
+    encoded = scaling.encode(source, **words)
+    after = scaling.state_dict()
+    new = np.concatenate((after["encode_scales"].reshape(1), after["amax_history"].reshape(-1)))
+    return Operand(source, encoded, None), tensor_of(new.astype(np.float32))
+
+
+@lru_cache(maxsize=64)
+def _scaling(element: Element, delayed: tuple[int, str, int]) -> DelayedScaling:
+    history, amax, margin = delayed
+    return DelayedScaling(element, history=history, amax=amax, margin=margin)
+
+
+@lru_cache(maxsize=64)
+def _facts(element: Element, delayed: tuple[int, str, int]) -> dict[str, Any]:
+    state = _scaling(element, delayed).state_dict()
+    facts = {name: state[name] for name in ("class", "fmt", "scaling", "options")}
+    return {**facts, "counts": _STEPS, "last": _STEPS}
+
+
+def _arrays(row: Array) -> dict[str, Array]:
+    return {"encode_scales": row[:1].reshape(1, 1), "amax_history": row[1:].reshape(-1, 1, 1)}

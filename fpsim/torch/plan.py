@@ -1,0 +1,166 @@
+"""A recipe for one layer as plain values, which compiled graphs hold as text: its casts and its products."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from fpsim.errors import require_word
+from fpsim.formats.as_json import format_facts, format_from
+from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.schedules.written import parsed
+from fpsim.torch.operators import spec_text
+from fpsim.torch.recipe import LinearRecipe, key_of
+
+
+class Cast(NamedTuple):
+    """How one operand is quantised: the text of a cast ("" for none), and the key of its draws, or -1."""
+
+    spec: str
+    key: int
+
+
+NO_CAST = Cast("", -1)
+
+
+class Arithmetic(NamedTuple):
+    """How one product is added: texts of a `Product`, "" and 0 where there is none."""
+
+    unit: str  # a matrix unit's name
+    accumulator: str  # as its repr
+    schedule: str  # as its repr
+    promote: int
+    out_fmt: str  # JSON
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether torch multiplies, in float32."""
+        return not self.unit and not self.accumulator
+
+
+class Plan(NamedTuple):
+    """The casts and products of a layer."""
+
+    input: Cast
+    weight: Cast
+    grad: Cast  # for dx
+    weight_backward: Cast  # for dx
+    grad_backward: Cast  # for dw
+    input_backward: Cast  # for dw
+    stash: Cast  # what dw reads of x; none for x itself
+    fprop: Arithmetic
+    dgrad: Arithmetic
+    wgrad: Arithmetic
+    hadamard: int
+    signs: int  # of the Hadamard transform: bit i says whether term i changes its sign
+    delayed: tuple[int, str, int] | None  # history, amax, margin
+    name: str
+    backend: str
+
+    @property
+    def draws(self) -> bool:
+        """Whether any cast is stochastic."""
+        return any(cast.key >= 0 for cast in self if isinstance(cast, Cast))
+
+    @property
+    def text(self) -> str:
+        """What `plan_from` reads."""
+        return json.dumps(self)
+
+    def of(self, product: str) -> Arithmetic:
+        """How one product is added on this backend."""
+        how: Arithmetic = getattr(self, product)
+        return how._replace(unit="", accumulator="") if self.backend == "float32" else how
+
+    def with_product(self, product: str, other: Plan) -> Plan:
+        """This plan with one product, operands included, from another one."""
+        fields = {
+            "fprop": ("input", "weight", "fprop"),
+            "dgrad": ("grad", "weight_backward", "dgrad"),
+            "wgrad": ("grad_backward", "input_backward", "stash", "wgrad", "hadamard", "signs"),
+        }[product]
+        return self._replace(**{field: getattr(other, field) for field in fields})
+
+
+BACKENDS = ("emulated", "float32", "gpu", "hardware")
+
+
+@lru_cache(maxsize=1024)
+def plan_from(text: str) -> Plan:
+    """The plan of a text."""
+    fields = json.loads(text)
+    made = [kind(*values) for kind, values in zip([Cast] * 7 + [Arithmetic] * 3, fields, strict=False)]
+    hadamard, signs, delayed, name, backend = fields[len(made) :]
+    return Plan._make([*made, hadamard, signs, None if delayed is None else tuple(delayed), name, backend])
+
+
+def plan_of(recipe: LinearRecipe, name: str, backend: str = "emulated") -> Plan:
+    """The plan of the layer of a name, on a backend: a word of BACKENDS."""
+    require_word("backend", backend, BACKENDS)
+
+    def cast(operand: str, *, back: bool) -> Cast:
+        spec, same = recipe.cast_of(operand, backward=back)
+        mode = rounding_mode(recipe.grad_rounding if operand == "grad" else recipe.rounding)
+        role = f"{operand} back" if back and not same else operand  # the same numbers again come from the same draws
+        stochastic = bool(spec) and mode is Rounding.STOCHASTIC
+        return Cast(spec, key_of(recipe.seed, name, role) if stochastic else -1)
+
+    forward = cast("input", back=False)
+    stash = forward if recipe.requantize_input else NO_CAST
+    if recipe.stash_fmt is not None:
+        stash = Cast(spec_text(recipe.stash_fmt, recipe.stash_scaling, "nearest_even", None, "keep", 32), -1)
+    delayed = recipe.delayed
+    return Plan(
+        input=forward,
+        weight=cast("weight", back=False),
+        grad=cast("grad", back=False),
+        weight_backward=cast("weight", back=True),
+        grad_backward=cast("grad", back=True),
+        input_backward=cast("input", back=True),
+        stash=stash,
+        fprop=_arithmetic(recipe, "fprop"),
+        dgrad=_arithmetic(recipe, "dgrad"),
+        wgrad=_arithmetic(recipe, "wgrad"),
+        hadamard=recipe.hadamard,
+        signs=key_of(recipe.seed, "", "hadamard") | key_of(recipe.seed, "", "hadamard, high") << 62,
+        delayed=None if delayed is None else (delayed.history, delayed.amax, delayed.margin),
+        name=name,
+        backend=backend,
+    )
+
+
+def _arithmetic(recipe: LinearRecipe, product: str) -> Arithmetic:
+    how, adds = getattr(recipe, product), recipe.accumulator(product)
+    unit = adds if isinstance(adds, MatrixUnit) else None
+    return Arithmetic(
+        "" if unit is None else unit.name,
+        "" if adds is None or unit is not None else repr(adds),
+        "" if how.schedule is None else repr(how.schedule),
+        how.promote or 0,
+        "" if how.out_fmt is None else json.dumps(format_facts(how.out_fmt)),
+    )
+
+
+class Adds(NamedTuple):
+    """An `Arithmetic` as objects."""
+
+    unit: MatrixUnit | None
+    accumulator: Any
+    schedule: Any
+    promote: int | None
+    out_fmt: Any
+
+
+@lru_cache(maxsize=256)
+def adds_of(how: Arithmetic) -> Adds:
+    """What the texts of an arithmetic say."""
+    return Adds(
+        find_unit(how.unit) if how.unit else None,
+        parsed(how.accumulator) if how.accumulator else None,
+        parsed(how.schedule) if how.schedule else None,
+        how.promote or None,
+        format_from(json.loads(how.out_fmt)) if how.out_fmt else None,
+    )

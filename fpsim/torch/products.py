@@ -1,0 +1,150 @@
+"""One matrix product of a quantised layer: operands as codes, multiplied by a unit, an accumulator or torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.cast import decode, encode, quantize
+from fpsim.formats.named import FP32, Format
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.matmul import matmul
+from fpsim.scaling.scaled import Scaled, encode_scaled
+from fpsim.torch.devices import on_gpu, on_hardware
+from fpsim.torch.operators import Tensor, array_of, spec_from, tensor_of, torch
+from fpsim.torch.plan import Arithmetic, Cast, adds_of
+
+
+class Operand(NamedTuple):
+    """An operand of a product.
+
+    Attributes:
+      source: what was cast, (rows, columns), floats.
+      encoded: a `fp.Scaled`, codes of `fmt`, or `source` itself where nothing is cast.
+      fmt: the format of codes; None for a Scaled array, or without a cast.
+    """
+
+    source: Array
+    encoded: Any
+    fmt: Format | None
+
+    @property
+    def transposed(self) -> Operand:
+        """(columns, rows)."""
+        turned = self.encoded.transpose() if isinstance(self.encoded, Scaled) else self.encoded.T
+        return Operand(self.source.T, turned, self.fmt)
+
+    @property
+    def values(self) -> Array:
+        """What the codes stand for: float32; float64 where float64 was cast without scales or not at all."""
+        if isinstance(self.encoded, Scaled):
+            return self.encoded.decode()
+        if self.fmt is None:
+            return self.source if self.source.dtype == np.float64 else self.source.astype(np.float32, copy=False)
+        return decode(self.encoded, self.fmt, np.float64 if self.source.dtype == np.float64 else np.float32)
+
+
+def operand(x: Tensor, cast: Cast, step: Tensor | None) -> Operand:
+    """A tensor of (rows, columns) as one product reads it."""
+    source = array_of(x)
+    if not cast.spec:
+        return Operand(source, source, None)
+    how = spec_from(cast.spec)
+    seed = None if step is None or cast.key < 0 else (int(step.item()) + cast.key) & 0xFFFFFFFFFFFFFFFF
+    keywords = how.keywords(seed)
+    if how.scaling is None:
+        assert isinstance(how.element, Format)
+        return Operand(source, encode(source, how.element, **keywords), how.element)
+    return Operand(source, encode_scaled(source, how.element, how.scaling, **keywords), None)
+
+
+# ---- products
+
+
+def multiply(a: Operand, b: Operand, turned: str, how: Arithmetic, bias: Tensor | None, backend: str) -> Tensor:
+    """The product of two operands, (M, N): float32, or float64 where torch multiplies float64 values.
+
+    turned: "b" for a @ b^T + bias, "a" for a^T @ b, "" for a @ b.
+    """
+    if how.is_torch:
+        return _by_torch(a, b, turned, how, bias)
+    a, b = a.transposed if turned == "a" else a, b.transposed if turned == "b" else b
+    adds = adds_of(how)
+    vector = None if bias is None else array_of(bias).astype(np.float32)
+    if adds.unit is None:
+        found = matmul(
+            a.values.astype(np.float32, copy=False), b.values.astype(np.float32, copy=False),
+            accumulate=adds.accumulator,
+        )  # fmt: skip
+        return tensor_of(_finished(_as_float(found, adds.accumulator.result_format), vector, adds.out_fmt))
+    left, right = _codes(a, adds.unit, "a"), _codes(b, adds.unit, "b")
+    if backend == "hardware":
+        return tensor_of(_finished(on_hardware(left, right, adds), vector, adds.out_fmt))
+    keywords: dict[str, Any] = {
+        "accumulate": adds.unit, "schedule": adds.schedule, "promote": adds.promote, "bias": vector,
+        "out_format": adds.out_fmt,
+    }  # fmt: skip
+    product = on_gpu(left, right, keywords) if backend == "gpu" else matmul(left, right, **keywords)
+    return tensor_of(_as_float(product, adds.out_fmt or FP32))
+
+
+def _by_torch(a: Operand, b: Operand, turned: str, how: Arithmetic, bias: Tensor | None) -> Tensor:
+    """torch's own product of the values."""
+    left, right = tensor_of(a.values), tensor_of(b.values)
+    right = right.to(left.dtype)
+    with torch.autocast("cpu", enabled=False):
+        if turned == "b":
+            product = torch.nn.functional.linear(left, right, None if bias is None else bias.to(left.dtype))
+        else:
+            product = (left.t() if turned == "a" else left) @ right
+    out_fmt = adds_of(how).out_fmt
+    return product if out_fmt is None else tensor_of(quantize(array_of(product), out_fmt))
+
+
+def _finished(product: Array, bias: Array | None, out_fmt: Format | None) -> Array:
+    """A float32 product with its bias, rounded to its format."""
+    total = product if bias is None else product + bias
+    return total if out_fmt is None else quantize(total, out_fmt)
+
+
+def _as_float(product: Array, fmt: Format) -> Array:
+    """A result of `matmul` as float32."""
+    if product.dtype in (np.float32, np.float64):
+        return product.astype(np.float32, copy=False)
+    return decode(product, fmt) if product.dtype.kind == "u" else product.astype(np.float32)
+
+
+def _codes(x: Operand, unit: MatrixUnit, side: str) -> Any:
+    """An operand as the unit takes it."""
+    if not isinstance(x.encoded, Scaled) or unit.scale is None:
+        return x.encoded
+    along = 1 if side == "a" else 0
+    return _whole_blocks(_one_dimensional(x.encoded, along), along, unit.block)
+
+
+def _one_dimensional(x: Scaled, along: int) -> Scaled:
+    """The same numbers with scales of their own for every row (along K): a block of 16x16 says one 16 times."""
+    across = 1 - along
+    tall = x.scaling.block[across]
+    if tall == 1:
+        return x
+
+    def spread(scales: Array) -> Array:
+        return np.ascontiguousarray(np.repeat(scales, tall, axis=across).take(range(x.codes.shape[across]), across))
+
+    block = (1, x.scaling.block[1]) if along == 1 else (x.scaling.block[0], 1)
+    codes = None if x.scale_codes is None else spread(x.scale_codes)
+    return dataclasses.replace(x, scales=spread(x.scales), scale_codes=codes, scaling=x.scaling.replace(block=block))
+
+
+def _whole_blocks(x: Scaled, along: int, block: int) -> Scaled:
+    """The same numbers with zero codes up to a whole block of K, as kernels fill their last one."""
+    missing = -x.codes.shape[along] % block
+    if not missing:
+        return x
+    room = [(0, 0), (0, 0)]
+    room[along] = (0, missing)
+    return dataclasses.replace(x, codes=np.pad(x.codes, room))

@@ -1,0 +1,63 @@
+"""Watching products: whoever asks sees every matrix product of every quantised layer, operands and result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from fpsim.arrays import Array
+
+
+class ProductCall(NamedTuple):
+    """One matrix product of a layer.
+
+    Attributes:
+      layer: its qualified name.
+      product: "fprop", "dgrad" or "wgrad".
+      a, b: the operands, (M, K) and (K, N), as `fpsim.torch.products.Operand`.
+      how: what adds, as `fpsim.torch.plan.Arithmetic`.
+      result: (M, N) float32, or float64 of float64 operands.
+    """
+
+    layer: str
+    product: str
+    a: Any
+    b: Any
+    how: Any
+    result: Array
+
+
+Watcher = Callable[[ProductCall], None]
+_watchers: list[Watcher] = []
+
+
+@contextmanager
+def watching(watcher: Watcher) -> Iterator[None]:
+    """Call a function with every product while the block runs; results stay as they are.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.torch.trace import watching
+      >>> layer, seen = fp.torch.QuantLinear(32, 8, recipe=fp.torch.MXFP8, name="head"), []
+      >>> with watching(lambda call: seen.append((call.layer, call.product, call.result.shape))):
+      ...     y = layer(torch.ones(4, 32))
+      >>> seen
+      [('head', 'fprop', (4, 8))]
+    """
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)
+
+
+def is_watched() -> bool:
+    """Whether anybody looks."""
+    return bool(_watchers)
+
+
+def show(call: ProductCall) -> None:
+    """Show a product to whoever looks."""
+    for watcher in tuple(_watchers):
+        watcher(call)
