@@ -91,10 +91,10 @@ class OptimizerRecipe:
         require_integer("seed", self.seed, 0)
         rounding_mode(self.moment_rounding)
         for name in ("first_moment", "second_moment", "weights"):
-            _found(name, getattr(self, name))
-        if self.update_rounding != "nearest_even" and (self.weights is None or self.masters):
+            self.format_of(name)
+        if self.update_rounding != "nearest_even" and (self.format_of("weights") is None or self.masters):
             raise ValueError(
-                f"update_rounding={self.update_rounding!r} needs weights in a format and masters=False; got "
+                f"update_rounding={self.update_rounding!r} needs weights in a small format and masters=False; got "
                 f"weights={shown(self.weights)} and masters={self.masters}."
             )
 
