@@ -50,6 +50,8 @@ class LossScalingPolicy:
       threshold: of the norm.
       lowest, highest: bounds of the scale.
       skips: whether a step that overflowed is left out, as it must be.
+      clamps: whether Inf among the gradients becomes the format's largest value, in steps that are not left out.
+      unscales: whether gradients are divided by the scale again, as they must be.
       faulty: what is wrong with it; "" where nothing is known to be.
       source: where it comes from.
 
@@ -75,13 +77,16 @@ class LossScalingPolicy:
     lowest: float = 0.0
     highest: float = math.inf
     skips: bool = True
+    clamps: bool = False
+    unscales: bool = True
     faulty: str = ""
     source: str = ""
 
     def __post_init__(self) -> None:
         for text in ("name", "rule", "faulty", "source"):
             require_kind(text, getattr(self, text), str, "a text")
-        require_kind("skips", self.skips, bool, "True or False")
+        for word in ("skips", "clamps", "unscales"):
+            require_kind(word, getattr(self, word), bool, "True or False")
         if self.rule not in RULES:
             raise unknown("rule", self.rule, list(RULES))
         for number in ("scale", "growth", "backoff", "threshold"):
@@ -123,15 +128,20 @@ def _fixed(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
 
 
 def _grow_and_back_off(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Backs off after an overflow, grows after `interval` clean steps; float32, as torch's scale is."""
+    """Backs off after an overflow, grows after `interval` clean steps, as torch's scale does, which is a float32."""
     if seen.overflowed:
-        return state._replace(scale=float(np.float32(state.scale) * np.float32(policy.backoff)), clean=0)
+        return state._replace(scale=_times(state.scale, policy.backoff), clean=0)
     clean = state.clean + 1
     if clean < policy.interval:
         return state._replace(clean=clean)
-    with np.errstate(over="ignore"):
-        grown = float(np.float32(state.scale) * np.float32(policy.growth))
+    grown = _times(state.scale, policy.growth)
     return state._replace(scale=grown if math.isfinite(grown) else state.scale, clean=0)
+
+
+def _times(scale: float, factor: float) -> float:
+    """A float32 scale times a float64 factor, rounded to float32."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(float(np.float32(scale)) * factor))
 
 
 def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
@@ -170,8 +180,9 @@ POLICIES: dict[str, LossScalingPolicy] = {
         ),
         LossScalingPolicy(
             "eager", "grow_and_back_off", scale=2.0**16, interval=1, lowest=1.0, highest=2.0**16, skips=False,
-            faulty="grows after every step, and applies the steps that overflowed, clamped to the largest value",
-            source="tutorials in circulation",
+            clamps=True, unscales=False, source="tutorials in circulation",
+            faulty="grows after every step, applies the steps that overflowed, clamped to the largest value, and "
+            "gradients stay scaled",
         ),
         LossScalingPolicy(
             "inverted", "grow_and_back_off", scale=2.0**16, growth=0.5, backoff=2.0, interval=1, lowest=LOWEST,
@@ -179,7 +190,7 @@ POLICIES: dict[str, LossScalingPolicy] = {
             source="articles in circulation",
         ),
         LossScalingPolicy(
-            "norm_driven", "by_norm", scale=2.0**15, lowest=LOWEST, highest=HIGHEST, skips=False,
+            "norm_driven", "by_norm", scale=2.0**15, lowest=LOWEST, highest=HIGHEST, skips=False, unscales=False,
             faulty="is called an EMA and averages nothing; small gradients shrink the scale, and gradients stay scaled",
             source="articles in circulation",
         ),

@@ -1,0 +1,166 @@
+"""Loss scaling in training: a policy carried out step by step, with a trace of its scales, skips and growth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.analysis.measures.scales.policies import LossScalingPolicy, Seen, State, loss_scaling_policy
+from fpsim.errors import require_kind, shown
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import FP16
+from fpsim.formats.named import format as find_format
+from fpsim.torch.operators import Tensor, array_of, torch
+
+
+class Row(NamedTuple):
+    """A step of a trace."""
+
+    step: int
+    scale: float  # of the loss in this step
+    overflowed: bool  # whether a scaled gradient was Inf or NaN
+    skipped: bool  # whether the weights must be left as they are
+    grew: bool  # whether the next scale is larger
+
+
+class LossScaler:
+    """What scales the loss and unscales the gradients of a training run, by a policy.
+
+    Each step: multiply the loss by `scale`, run the backward pass, `unscale` the gradients, update the weights unless
+    `skipped`, and call `update`. Under "dynamic" all of it has the bits of torch.amp.GradScaler. A faulty policy does
+    to the gradients what it is called faulty for: it leaves them scaled, and applies steps that overflowed.
+
+    Args:
+      policy: "none", "static", "dynamic", "ema", or a faulty one, "eager", "inverted" or "norm_driven"; or a
+        `fpsim.analysis.LossScalingPolicy`.
+      fmt: the format of the scaled gradients, by name, dtype or object.
+
+    Raises:
+      ValueError: an unknown policy or format.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.train.loss_scale import LossScaler
+      >>> scaler = LossScaler("dynamic", "fp16")
+      >>> gradients = {"w": torch.tensor([1.0, 2.0]) * scaler.scale}
+      >>> scaler.unscale(gradients), gradients["w"], scaler.skipped
+      (False, tensor([1., 2.]), False)
+      >>> scaler.update()
+      >>> scaler.unscale({"w": torch.tensor([1.0, torch.inf])}), scaler.skipped
+      (True, True)
+      >>> scaler.update()
+      >>> scaler.scale, scaler.trace[1]
+      (32768.0, Row(step=1, scale=65536.0, overflowed=True, skipped=True, grew=False))
+    """
+
+    def __init__(self, policy: str | LossScalingPolicy = "dynamic", fmt: FormatLike = FP16) -> None:
+        self.policy = loss_scaling_policy(policy)
+        self.fmt = find_format(fmt)
+        self.trace: list[Row] = []
+        self._state = self.policy.start()
+        self._seen: Seen | None = None
+
+    @property
+    def scale(self) -> float:
+        """What the loss of this step is multiplied by, a value of float32."""
+        return float(np.float32(self._state.scale))
+
+    @property
+    def skipped(self) -> bool:
+        """Whether this step, whose gradients were unscaled, must leave the weights as they are.
+
+        Raises:
+          RuntimeError: no gradients yet.
+        """
+        return self._seen_now("skipped").overflowed and self.policy.skips
+
+    @torch.no_grad()
+    def unscale(self, gradients: Mapping[str, Tensor]) -> bool:
+        """Divide gradients by the scale, in place, and see whether they overflowed.
+
+        They are multiplied by its inverse, which is computed in float64 and rounded to float32.
+
+        Args:
+          gradients: name -> float32 tensor on the CPU: all of the step, scaled.
+
+        Returns:
+          Whether there is an Inf or NaN among them, scaled as they came.
+
+        Raises:
+          TypeError: gradients that are none of these.
+          RuntimeError: this step's were unscaled before.
+        """
+        if self._seen is not None:
+            raise RuntimeError("unscale was called twice in a step; call update behind the first one.")
+        require_kind("gradients", gradients, Mapping, "a dict of tensors by name")
+        for name, gradient in gradients.items():
+            if not isinstance(gradient, Tensor) or gradient.dtype != torch.float32 or gradient.device.type != "cpu":
+                got = gradient.dtype if isinstance(gradient, Tensor) else shown(gradient)
+                raise TypeError(f"gradients[{name!r}] must be a float32 tensor on the CPU; got {got}.")
+        self._seen = _look(gradients, self.fmt.max)
+        if self.policy.clamps and not self.skipped:
+            for gradient in gradients.values():
+                gradient.clamp_(-self.fmt.max, self.fmt.max)
+        if self.policy.unscales:
+            with np.errstate(divide="ignore", over="ignore"):  # a scale near 0 has the inverse Inf, as torch's
+                inverse = float(np.float32(1 / np.float64(self.scale)))
+            for gradient in gradients.values():
+                gradient.mul_(inverse)
+        return self._seen.overflowed
+
+    def update(self) -> None:
+        """End the step: find the next scale, and add a row to the trace.
+
+        Raises:
+          RuntimeError: no gradients were unscaled in this step.
+        """
+        seen, scale, skipped = self._seen_now("update"), self.scale, self.skipped
+        self._state, self._seen = self.policy.after(self._state, seen), None
+        self.trace.append(Row(len(self.trace), scale, seen.overflowed, skipped, self.scale > scale))
+
+    def _seen_now(self, what: str) -> Seen:
+        if self._seen is None:
+            raise RuntimeError(f"{what} needs the gradients of this step; call unscale first.")
+        return self._seen
+
+    def state(self) -> dict[str, Any]:
+        """All that later steps depend on, and the trace, as facts that JSON holds; between steps only.
+
+        Raises:
+          RuntimeError: inside a step, between unscale and update.
+        """
+        if self._seen is not None:
+            raise RuntimeError("state is taken between steps; call update first.")
+        average = None if math.isnan(self._state.average) else self._state.average
+        facts = {"scale": self._state.scale, "clean": self._state.clean, "average": average}
+        return {"policy": self.policy.name, "fmt": str(self.fmt), **facts, "trace": [list(row) for row in self.trace]}
+
+    def load(self, facts: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned.
+
+        Raises:
+          ValueError: the state of another policy or format, or none at all.
+        """
+        for key, wanted in (("policy", self.policy.name), ("fmt", str(self.fmt))):
+            if facts.get(key) != wanted:
+                raise ValueError(f"facts[{key!r}] must be {wanted!r}, as in this scaler; got {shown(facts.get(key))}.")
+        try:
+            average = math.nan if facts["average"] is None else float(facts["average"])
+            state = State(float(facts["scale"]), int(facts["clean"]), average)
+            trace = [Row(*row) for row in facts["trace"]]
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(f"facts must be what LossScaler.state returned; got {shown(dict(facts))}.") from None
+        self._state, self.trace, self._seen = state, trace, None
+
+
+def _look(gradients: Mapping[str, Tensor], largest: float) -> Seen:
+    """What a policy sees of scaled gradients; sums in float64, so that no square overflows."""
+    amax, squares = 0.0, 0.0
+    for gradient in gradients.values():
+        array = array_of(gradient)
+        amax = max(amax, float(np.max(np.abs(array), initial=0.0))) if np.isfinite(array).all() else math.inf
+        squares += float(np.sum(np.square(array, dtype=np.float64)))
+    return Seen(math.isinf(amax), amax, math.sqrt(squares), largest)

@@ -1,0 +1,363 @@
+"""Softmax, cross-entropy and norms whose every step is rounded into a format: NumPy in, NumPy out.
+
+A step is what a kernel would write back: x - max, exp, x * r and so on are rounded into the format, once, from the
+exact result of their rounded operands. Sums and means alone live in the format of an accumulator, which is float32,
+term after term, unless another one is named. exp, log and 1 / sqrt are computed in float64 and rounded once: for
+formats of up to 16 bits no result comes so near a point where rounding changes that float64 would miss it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arithmetic.functions import add, divide, multiply, subtract
+from fpsim.arrays import Array, float_array
+from fpsim.casts.cast import decode, encode, refuse_unless_held
+from fpsim.errors import require_kind, require_word, shown
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import FP32, Format
+from fpsim.formats.named import format as find_format
+from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.sums.accumulators import Accumulator, Sequential
+
+WIDE = Sequential(FP32)  # what sums are added by unless another accumulator is named
+PRECISION = 16  # bits up to which float64 decides how exp, log and 1 / sqrt round
+MEANS = ("tokens", "elements")
+LEAST, MOST = 2.0**-1000, 2.0**1000  # beyond every format, for results that float64 does not hold
+
+
+def softmax(
+    x: npt.ArrayLike, fmt: FormatLike, *, sums: Accumulator | None = None, rounding: str | Rounding = "nearest_even"
+) -> Array:
+    """exp(x - max) / sum(exp(x - max)) along the last axis, each step rounded.
+
+    x is rounded into the format, then x - max, exp of that, and the quotient by their sum.
+
+    Args:
+      x: array (..., n) of a float dtype.
+      fmt: format of each step, by name, dtype or object: float32 must hold it, of up to 16 bits of precision.
+      sums: accumulator of the sum, such as fp.Sequential(fp.FP16); None for fp.Sequential(fp.FP32).
+      rounding: any mode of `fpsim.encode` that draws nothing.
+
+    Returns:
+      float32 (..., n), values of the format.
+
+    Raises:
+      TypeError, ValueError: x has no last axis or holds no floats, or words that are none of these.
+
+    Example:
+      >>> from fpsim.train.numerics import softmax
+      >>> softmax(np.float32([1.0, 2.0, 3.0]), "fp16")
+      array([0.09002686, 0.24475098, 0.66503906], dtype=float32)
+      >>> x = np.zeros(4096, np.float32)
+      >>> softmax(x, "fp16", sums=fp.Sequential("fp16"))[0] * 4096  # which stops adding at 2048
+      np.float32(2.0)
+    """
+    steps = steps_of(fmt, sums, rounding)
+    found = _powers(steps, x)
+    return steps.values(steps.quotient(found.powers, found.total))
+
+
+def log_softmax(
+    x: npt.ArrayLike, fmt: FormatLike, *, sums: Accumulator | None = None, rounding: str | Rounding = "nearest_even"
+) -> Array:
+    """x - max - log(sum(exp(x - max))) along the last axis, each step rounded.
+
+    Args, Returns, Raises: as for `softmax`. The logarithm is rounded into the format before it is subtracted.
+
+    Example:
+      >>> from fpsim.train.numerics import log_softmax
+      >>> log_softmax(np.float32([1.0, 2.0, 300.0]), "bf16")
+      array([-300., -298.,    0.], dtype=float32)
+    """
+    steps = steps_of(fmt, sums, rounding)
+    return steps.values(_log_softmax(steps, _powers(steps, x)))
+
+
+class Loss(NamedTuple):
+    """A loss and its gradient."""
+
+    loss: np.float32
+    gradient: Array  # of the logits
+
+
+def cross_entropy(
+    logits: npt.ArrayLike, targets: npt.ArrayLike, fmt: FormatLike, *, sums: Accumulator | None = None,
+    mean_over: str = "tokens", scale: float = 1.0, rounding: str | Rounding = "nearest_even",
+) -> Loss:  # fmt: skip
+    """The mean cross-entropy of logits, and the gradient of scale times it, each step rounded.
+
+    The loss is the sum of -log_softmax of the targets, divided by their number, rounded. The gradient is (p - 1 at the
+    targets), rounded, times scale / number, rounded, and rounded: p as by `softmax`.
+
+    Args:
+      logits: array (..., classes) of a float dtype.
+      targets: integers (...), the class of each token.
+      fmt, sums, rounding: as for `softmax`.
+      mean_over: "tokens" divides by their number; "elements" by tokens times classes, as the mean of a whole matrix
+        does by mistake, whose gradients are that much smaller.
+      scale: of the loss that gradients are taken of.
+
+    Returns:
+      Loss: float32 loss and gradient (..., classes), values of the format.
+
+    Raises:
+      TypeError, ValueError: as for `softmax`, or targets that are no classes.
+
+    Example:
+      >>> from fpsim.train.numerics import cross_entropy
+      >>> loss, gradient = cross_entropy(np.float32([[0, 0], [3, 0]]), [0, 1], "fp16")
+      >>> float(loss), gradient
+      (1.87109375, array([[-0.25      ,  0.25      ],
+             [ 0.47631836, -0.47631836]], dtype=float32))
+    """
+    require_word("mean_over", mean_over, MEANS)
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        raise TypeError(f"scale must be a number; got {shown(scale)}.")
+    steps = steps_of(fmt, sums, rounding)
+    array = _last_axis(logits)
+    classes = array.shape[-1]
+    chosen = _checked_targets(targets, array.shape[:-1], classes)[..., None]
+    number = float(chosen.size * (classes if mean_over == "elements" else 1))
+    found = _powers(steps, array)
+    log_p = np.take_along_axis(_log_softmax(steps, found), chosen, -1)  # (..., 1)
+    total = steps.wide_values(steps.sum(log_p.reshape(1, -1)))
+    loss = steps.encoded((0 - total) / number)
+    factor = steps.encoded(np.full(1, scale / number))
+    p = steps.quotient(found.powers, found.total)
+    at_targets = np.take_along_axis(p, chosen, -1)
+    np.put_along_axis(p, chosen, steps.minus(at_targets, steps.encoded(np.ones(1))), -1)
+    return Loss(steps.values(loss).reshape(-1)[0], steps.values(steps.times(p, factor)))
+
+
+def rms_norm(
+    x: npt.ArrayLike, weight: npt.ArrayLike | None, fmt: FormatLike, *, sums: Accumulator | None = None,
+    eps: float = 1e-6, rounding: str | Rounding = "nearest_even",
+) -> Array:  # fmt: skip
+    """x / sqrt(mean(x^2) + eps) * weight along the last axis, each step rounded.
+
+    The squares are products of the accumulator, the mean and mean + eps are rounded into its format; r = 1 / sqrt of
+    that, x * r and x * r * weight into `fmt`.
+
+    Args:
+      x: array (..., d) of a float dtype.
+      weight: (d,), or None for ones.
+      eps: added to the mean; rounded into the accumulator's format.
+      fmt, sums, rounding: as for `softmax`.
+
+    Returns:
+      float32 (..., d), values of the format.
+
+    Raises:
+      TypeError, ValueError: as for `softmax`, or a weight of another shape.
+
+    Example:
+      >>> from fpsim.train.numerics import rms_norm
+      >>> x = np.full((1, 4096), 4.5, np.float32)  # 4096 * 4.5^2 is more than FP16 holds
+      >>> float(rms_norm(x, None, "fp16")[0, 0]), float(rms_norm(x, None, "fp16", sums=fp.Sequential("fp16"))[0, 0])
+      (1.0, 0.0)
+    """
+    steps = steps_of(fmt, sums, rounding)
+    return steps.values(normalised(steps, x, weight, None, eps, centred=False).result)
+
+
+def layer_norm(
+    x: npt.ArrayLike, weight: npt.ArrayLike | None, bias: npt.ArrayLike | None, fmt: FormatLike, *,
+    sums: Accumulator | None = None, eps: float = 1e-5, rounding: str | Rounding = "nearest_even",
+) -> Array:  # fmt: skip
+    """(x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias along the last axis, each step rounded.
+
+    The mean is rounded into the accumulator's format, x - mean into `fmt`; then as `rms_norm`, and bias is added.
+
+    Args, Returns, Raises: as for `rms_norm`; bias is (d,), or None for zeros.
+
+    Example:
+      >>> from fpsim.train.numerics import layer_norm
+      >>> layer_norm(np.float32([1.0, 2.0, 3.0]), None, None, "bf16")
+      array([-1.2265625,  0.       ,  1.2265625], dtype=float32)
+    """
+    steps = steps_of(fmt, sums, rounding)
+    return steps.values(normalised(steps, x, weight, bias, eps, centred=True).result)
+
+
+# ---- steps on codes
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The operations of a kernel: codes in, codes of the format out; sums in the format of the accumulator."""
+
+    fmt: Format
+    sums: Accumulator
+    rounding: Rounding
+
+    @property
+    def wide(self) -> Format:
+        """The format of sums."""
+        return self.sums.result_format
+
+    def encoded(self, x: Array) -> Array:
+        return encode(x, self.fmt, rounding=self.rounding)
+
+    def values(self, codes: Array) -> Array:
+        return decode(codes, self.fmt)
+
+    def wide_values(self, codes: Array) -> Array:
+        """float64."""
+        return decode(codes, self.wide, np.float64)
+
+    def minus(self, a: Array, b: Array) -> Array:
+        return np.asarray(subtract(a, b, fmt=self.fmt, rounding=self.rounding))
+
+    def minus_wide(self, a: Array, b: Array) -> Array:
+        pair = (self.fmt, self.wide)
+        return np.asarray(subtract(a, b, fmt=pair, out_fmt=self.fmt, rounding=self.rounding))
+
+    def plus(self, a: Array, b: Array) -> Array:
+        return np.asarray(add(a, b, fmt=self.fmt, rounding=self.rounding))
+
+    def times(self, a: Array, b: Array) -> Array:
+        return np.asarray(multiply(a, b, fmt=self.fmt, rounding=self.rounding))
+
+    def quotient(self, a: Array, b: Array) -> Array:
+        """By a sum."""
+        pair = (self.fmt, self.wide)
+        return np.asarray(divide(a, b, fmt=pair, out_fmt=self.fmt, rounding=self.rounding))
+
+    def function(self, name: str, values: Array) -> Array:
+        """exp, log or rsqrt of float64 values."""
+        with np.errstate(all="ignore"):
+            return self.encoded(FUNCTIONS[name](values))
+
+    def sum(self, terms: Array, factors: Array | None = None) -> Array:
+        """Of terms along the last axis, or of their products; (..., 1) codes of the accumulator's format."""
+        from fpsim.sums.lines import Lines, line_sums
+
+        lines = Lines(factors, terms, (None if factors is None else self.fmt, self.fmt))
+        return line_sums(self.sums, lines).reshape(*terms.shape[:-1], 1)
+
+    def mean(self, terms: Array, factors: Array | None = None) -> Array:
+        """The sum divided by the number of terms, in the accumulator's format; float64 divides well enough for that."""
+        total = self.wide_values(self.sum(terms, factors))
+        return encode(total / terms.shape[-1], self.wide, rounding=self.rounding)
+
+
+def _exp(x: Array) -> Array:
+    """exp, never equal to 1, 0 or Inf where it is not: a directed rounding must see on which side it lies."""
+    y = np.exp(x)
+    y = np.where((y == 1) & (x != 0), np.nextafter(1.0, 1 + np.sign(x)), y)
+    return np.where(np.isfinite(x), np.clip(y, LEAST, MOST), y)
+
+
+FUNCTIONS: dict[str, Callable[[Array], Array]] = {"exp": _exp, "log": np.log, "rsqrt": lambda x: 1 / np.sqrt(x)}
+
+
+def steps_of(fmt: FormatLike, sums: Accumulator | None, rounding: str | Rounding) -> Steps:
+    """Checked.
+
+    Raises:
+      TypeError, ValueError: no such format, accumulator or rounding, or one that is too wide or draws.
+    """
+    found, mode = find_format(fmt), rounding_mode(rounding)
+    refuse_unless_held(found, FP32, "take one of up to 16 bits")
+    if found.precision > PRECISION or not found.has_zero or not found.signed:
+        raise ValueError(
+            f"fmt must be a signed format with a zero and up to {PRECISION} bits of precision; got {found}."
+        )
+    if mode is Rounding.STOCHASTIC:
+        raise ValueError("rounding must be a mode that draws nothing; got 'stochastic'. Use 'nearest_even', say.")
+    if sums is None:
+        return Steps(found, WIDE, mode)
+    require_kind("sums", sums, Accumulator, "an accumulator such as fp.Sequential(fp.FP16), or None for float32")
+    refuse_unless_held(sums.result_format, FP32, "take an accumulator in FP32")
+    return Steps(found, sums, mode)
+
+
+def _last_axis(x: npt.ArrayLike) -> Array:
+    """An array of floats with a last axis of at least one element."""
+    array, _ = float_array(x)
+    if not array.shape or not array.shape[-1]:
+        raise ValueError(f"x must have a last axis of at least one element; got shape {array.shape}.")
+    return array
+
+
+class _Powers(NamedTuple):
+    """What a softmax is made of, as codes."""
+
+    shifted: Array  # x - max
+    powers: Array  # exp of it
+    total: Array  # their sum, in the accumulator's format, (..., 1)
+
+
+def _powers(steps: Steps, x: npt.ArrayLike) -> _Powers:
+    codes = steps.encoded(_last_axis(x))
+    largest = steps.encoded(steps.values(codes).max(-1, keepdims=True))  # exact
+    shifted = steps.minus(codes, largest)
+    powers = steps.function("exp", decode(shifted, steps.fmt, np.float64))
+    return _Powers(shifted, powers, steps.sum(powers))
+
+
+def _log_softmax(steps: Steps, found: _Powers) -> Array:
+    """As codes."""
+    return steps.minus(found.shifted, steps.function("log", steps.wide_values(found.total)))
+
+
+def _checked_targets(targets: npt.ArrayLike, shape: tuple[int, ...], classes: int) -> Array:
+    """Targets as integers of a shape, each one of the classes."""
+    found = np.asarray(targets)
+    if found.dtype.kind not in "iu":
+        raise TypeError(f"targets must be integers; got {shown(targets)}.")
+    if found.shape != shape or not found.size:
+        raise ValueError(f"targets must have the shape {shape} of the logits' tokens, one at least; got {found.shape}.")
+    if int(found.min()) < 0 or int(found.max()) >= classes:
+        raise ValueError(f"targets must be classes in 0 .. {classes - 1}; got {found.min()} .. {found.max()}.")
+    return found.astype(np.int64)
+
+
+class Normalised(NamedTuple):
+    """What a norm came to, as codes."""
+
+    result: Array
+    ratios: Array  # x * r, before weight and bias
+    inverse: Array  # r = 1 / sqrt(mean + eps), (..., 1)
+    weight: Array | None
+
+
+def normalised(
+    steps: Steps, x: npt.ArrayLike, weight: npt.ArrayLike | None, bias: npt.ArrayLike | None, eps: float, *,
+    centred: bool,
+) -> Normalised:  # fmt: skip
+    """A norm with all that its gradient needs."""
+    codes = steps.encoded(_last_axis(x))
+    if centred:
+        codes = steps.minus_wide(codes, steps.mean(codes))
+    square = steps.mean(codes, codes)
+    small = encode(np.full(1, _checked_eps(eps)), steps.wide, rounding=steps.rounding)
+    under = np.asarray(add(square, small, fmt=steps.wide, rounding=steps.rounding))
+    inverse = steps.function("rsqrt", steps.wide_values(under))
+    ratios = result = steps.times(codes, inverse)
+    gain = None if weight is None else steps.encoded(_checked_vector("weight", weight, codes))
+    if gain is not None:
+        result = steps.times(result, gain)
+    if bias is not None:
+        result = steps.plus(result, steps.encoded(_checked_vector("bias", bias, codes)))
+    return Normalised(result, ratios, inverse, gain)
+
+
+def _checked_eps(eps: Any) -> float:
+    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 <= eps < 1:
+        raise ValueError(f"eps must be a number >= 0 and < 1; got {shown(eps)}.")
+    return float(eps)
+
+
+def _checked_vector(name: str, x: npt.ArrayLike, codes: Array) -> Array:
+    """A weight or bias: one number for each element of the last axis."""
+    array, _ = float_array(x, name)
+    if array.shape != codes.shape[-1:]:
+        raise ValueError(f"{name} must have shape {codes.shape[-1:]}, the last axis of x; got {array.shape}.")
+    return array

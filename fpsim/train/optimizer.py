@@ -1,0 +1,329 @@
+"""AdamW whose moments and weights are kept in any format, and what its updates came to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.cast import quantize
+from fpsim.errors import require_integer, require_kind, shown
+from fpsim.formats.named import FP32
+from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
+from fpsim.train.optimizer_recipe import OptimizerRecipe as OptimizerRecipe
+from fpsim.train.optimizer_recipe import require_number
+from fpsim.train.rounded_updates import add_rounded, draw_key
+
+KEPT = ("weights", "first_moment", "second_moment", "compensation")
+EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What one step did.
+
+    An update is what AdamW asks for: the step of the moments and the decay together, in float32. Kept weights are
+    the masters, or the weights themselves where there are none.
+
+    Attributes:
+      step: its number, from 0.
+      lr: the learning rate.
+      gradient_norm: of all gradients together, after clipping by value and before clipping by norm.
+      clipped_share: share of gradients' elements that clip_value limited.
+      clip_factor: what clipping by norm multiplied all gradients by; 1.0 where it left them as they were.
+      updates: elements whose update is not 0.
+      unchanged: those of them whose kept weight is what it was.
+      lost: those of them that could not change anything: unchanged, with nothing more in the compensation, and too
+        small for a random draw. Over many steps a stochastic update that left a weight as it is arrives, a lost one
+        never does.
+      ratios: elements by the exponent of two of abs(update) / abs(kept weight), where that is at least 2**-126
+        and finite.
+      nonfinite: what holds an Inf or NaN after the step, such as "first_moment/head.weight".
+    """
+
+    step: int
+    lr: float
+    gradient_norm: float
+    clipped_share: float
+    clip_factor: float
+    updates: int
+    unchanged: int
+    lost: int
+    ratios: Mapping[int, int] = field(repr=False)
+    nonfinite: tuple[str, ...] = ()
+
+    @property
+    def lost_share(self) -> float:
+        """Share of the updates that were lost; NaN without any."""
+        return self.lost / self.updates if self.updates else math.nan
+
+    @property
+    def update_ratio(self) -> float:
+        """The power of two below the median of abs(update) / abs(kept weight); NaN without any."""
+        counted, half = 0, sum(self.ratios.values()) / 2
+        for exponent in sorted(self.ratios):
+            counted += self.ratios[exponent]
+            if counted >= half:
+                return 2.0**exponent
+        return math.nan
+
+
+class AdamW:
+    """AdamW on a model's weights, which it changes in place.
+
+    With everything in float32 a step has the bits of torch.nn.utils.clip_grad_norm_ and
+    torch.optim.AdamW(foreach=False, fused=False). Stochastic modes draw with the key `draw_key(seed, name, what, step)`
+    for the element of a flat index, so the bits are the same for any number of threads. (Norms of large tensors are
+    torch's, whose order of addition follows its number of threads.)
+
+    Args:
+      weights: name -> contiguous float32 tensor on the CPU. Where the recipe has a format for them, they are rounded
+        into it now, to nearest even.
+      recipe: how.
+
+    Raises:
+      TypeError, ValueError: weights that are none of these.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.train.optimizer import AdamW, OptimizerRecipe
+      >>> weights = {"w": torch.ones(4)}
+      >>> recipe = OptimizerRecipe(lr=1e-3, weights="bf16", masters=False)
+      >>> report = AdamW(weights, recipe).step({"w": torch.tensor([1.0, -1.0, 0.0, 1.0])}, steps_total=1)
+      >>> weights["w"], report.updates, report.lost  # 0.999 and 1.001 round to 1 and 1
+      (tensor([1., 1., 1., 1.]), 3, 3)
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], recipe: OptimizerRecipe) -> None:
+        require_kind("recipe", recipe, OptimizerRecipe, "an OptimizerRecipe")
+        require_kind("weights", weights, Mapping, "a dict of tensors by name")
+        for name, weight in weights.items():
+            _require_tensor(f"weights[{name!r}]", weight)
+        self.recipe = recipe
+        self.steps = 0
+        self._seen = {name: weight.detach() for name, weight in weights.items()}  # share their memory
+        self._format = recipe.format_of("weights")
+        copies = self._format is not None and recipe.masters
+        self._kept = {name: weight.clone() if copies else weight for name, weight in self._seen.items()}
+        for name in self._seen if self._format is not None else ():
+            self._show(name)
+        kahan = recipe.update_rounding == "kahan"
+        self._moments = {
+            what: {name: torch.zeros_like(weight) for name, weight in self._seen.items()}
+            for what in ("first_moment", "second_moment")
+        }
+        self._compensation = {name: torch.zeros_like(weight) for name, weight in self._seen.items() if kahan}
+
+    @torch.no_grad()
+    def step(
+        self, gradients: Mapping[str, Tensor], *, steps_total: int, weight_error: float | None = None
+    ) -> StepReport:
+        """Update the weights.
+
+        Args:
+          gradients: name -> float32 tensor of the weight's shape, for every weight; clipped in place.
+          steps_total: steps of the run, which a falling learning rate ends with.
+          weight_error: the relative quantisation error of the weights, where the learning rate follows it.
+
+        Raises:
+          TypeError, ValueError: gradients of other names or shapes, or no error to follow.
+        """
+        _require_same("gradients", gradients, {name: weight.shape for name, weight in self._seen.items()})
+        require_integer("steps_total", steps_total, 1)
+        lr = self._learning_rate(steps_total, weight_error)
+        clipping = _clip(list(gradients.values()), self.recipe)
+        counts = [self._update(name, gradients[name], lr) for name in self._seen]
+        ratios = sum((each.ratios for each in counts), np.zeros(254, np.int64))
+        report = StepReport(
+            self.steps, lr, *clipping,
+            updates=sum(each.updates for each in counts),
+            unchanged=sum(each.unchanged for each in counts),
+            lost=sum(each.lost for each in counts),
+            ratios={int(i) - 126: int(ratios[i]) for i in np.flatnonzero(ratios)},
+            nonfinite=tuple(name for name, tensor in self._tensors() if not _is_finite(tensor)),
+        )  # fmt: skip
+        self.steps += 1
+        return report
+
+    def _learning_rate(self, steps_total: int, weight_error: float | None) -> float:
+        lr, follows = self.recipe.lr_at(self.steps, steps_total), self.recipe.lr_follows_error
+        if not follows:
+            return lr
+        if weight_error is None:
+            raise ValueError(f"lr_follows_error={follows} needs weight_error, the error to follow; got None.")
+        require_number("weight_error", weight_error)
+        return lr / (1 + follows * weight_error)
+
+    def _update(self, name: str, gradient: Tensor, lr: float) -> _Counts:
+        """Update one weight."""
+        recipe, weight = self.recipe, self._kept[name]
+        first, second = self._moments["first_moment"][name], self._moments["second_moment"][name]
+        decay = lr * recipe.weight_decay if weight.dim() >= 2 else 0.0
+        beta1, beta2 = recipe.betas
+        step_size = lr / (1 - beta1 ** (self.steps + 1))
+        # the operations of torch.optim.adam._single_tensor_adam, in its order
+        first.lerp_(gradient, 1 - beta1)
+        second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = (second.sqrt() / (1 - beta2 ** (self.steps + 1)) ** 0.5).add_(recipe.eps)
+        update = (first * -step_size).div_(root)
+        if decay:
+            update.add_(weight, alpha=-decay)
+        before = weight.clone()
+        lost = None
+        if self._format is None or recipe.masters:
+            if decay:
+                weight.mul_(1 - decay)
+            weight.addcdiv_(first, root, value=-step_size)
+            if self._format is not None:
+                self._show(name)
+        else:
+            lost = add_rounded(
+                weight, update, self._format, recipe.update_rounding, compensation=self._compensation.get(name),
+                seed=draw_key(recipe.seed, name, "weights", self.steps),
+            )  # fmt: skip
+        for what in self._moments:
+            self._round_moment(what, name)
+        return _count(before, update, weight, lost)
+
+    def _round_moment(self, what: str, name: str) -> None:
+        fmt = self.recipe.format_of(what)
+        if fmt is not None:
+            mode = rounding_mode(self.recipe.moment_rounding)
+            seed = draw_key(self.recipe.seed, name, what, self.steps) if mode is Rounding.STOCHASTIC else None
+            moment = self._moments[what][name]
+            moment.copy_(tensor_of(quantize(array_of(moment), fmt, rounding=mode, seed=seed)))
+
+    def _show(self, name: str) -> None:
+        """Round the kept weights into those that the model sees."""
+        assert self._format is not None
+        self._seen[name].copy_(tensor_of(quantize(array_of(self._kept[name]), self._format)))
+
+    # ---- what later steps depend on
+
+    def _tensors(self) -> list[tuple[str, Tensor]]:
+        """All that is kept, by the names of `state`."""
+        groups = zip(KEPT, (self._kept, *self._moments.values(), self._compensation), strict=True)
+        return [(f"{what}/{name}", tensor) for what, group in groups for name, tensor in group.items()]
+
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """All that later steps depend on, the weights included.
+
+        Returns:
+          Copies as float32 arrays by name, such as "weights/NAME" (the masters where there are any),
+          "first_moment/NAME", "second_moment/NAME" and "compensation/NAME"; and facts that JSON holds.
+        """
+        return {name: array_of(tensor).copy() for name, tensor in self._tensors()}, self._facts()
+
+    def _facts(self) -> dict[str, Any]:
+        formats = {what: str(self.recipe.format_of(what) or FP32) for what in ("weights", *self._moments)}
+        recipe = self.recipe
+        return {"step": self.steps, **formats, "masters": recipe.masters, "update_rounding": recipe.update_rounding}
+
+    def load(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned; the weights are set too.
+
+        Raises:
+          ValueError: a state of other weights or of a recipe that keeps other things; nothing is changed then.
+        """
+        own = self._facts()
+        for key, value in own.items():
+            if key not in facts or (key != "step" and facts[key] != value):
+                got = shown(facts.get(key))
+                raise ValueError(f"facts[{key!r}] must be {shown(value)}, as in this optimizer's recipe; got {got}.")
+        require_integer("facts['step']", facts["step"], 0)
+        tensors = dict(self._tensors())
+        _require_same("arrays", arrays, {name: tensor.shape for name, tensor in tensors.items()})
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                np.copyto(array_of(tensor), arrays[name], casting="no")
+        self.steps = int(facts["step"])
+        for name in self._seen if self._format is not None else ():
+            self._show(name)
+
+
+class _Counts(NamedTuple):
+    updates: int
+    unchanged: int
+    lost: int
+    ratios: Array  # by exponent, from -126
+
+
+def _count(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor | None) -> _Counts:
+    """What became of the updates of one weight; without a mask, those that left it as it is are lost."""
+    moves = update != 0
+    same = moves & (weight == before)
+    number = int(torch.count_nonzero(same))
+    # by exponent field: zeros and subnormal quotients have 0, those by a weight of 0 have 255
+    fields = (array_of((update / before).abs_()).reshape(-1).view(np.uint32) >> 23).astype(np.uint8)
+    return _Counts(
+        int(torch.count_nonzero(moves)),
+        number,
+        number if lost is None else int(torch.count_nonzero(lost)),
+        np.bincount(fields, minlength=256)[1:255],
+    )
+
+
+def _is_finite(x: Tensor) -> bool:
+    """Whether all elements are finite: 0 times another one is NaN, and so is every sum with it."""
+    return float((x * 0).sum()) == 0
+
+
+class _Clipping(NamedTuple):
+    norm: float
+    share: float
+    factor: float
+
+
+def _clip(gradients: list[Tensor], recipe: OptimizerRecipe) -> _Clipping:
+    """Clip gradients in place, by value and then by norm, as torch.nn.utils does."""
+    limited = 0
+    if recipe.clip_value is not None:
+        for gradient in gradients:
+            limited += int(torch.count_nonzero(gradient.abs() > recipe.clip_value))
+            gradient.clamp_(-recipe.clip_value, recipe.clip_value)
+    count = sum(gradient.numel() for gradient in gradients)
+    norms = [torch.linalg.vector_norm(gradient, 2.0) for gradient in gradients]
+    norm = torch.linalg.vector_norm(torch.stack(norms), 2.0) if norms else torch.zeros(())
+    factor = torch.ones(())
+    if recipe.clip_norm is not None:
+        factor = torch.clamp(recipe.clip_norm / (norm + EPSILON), max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factor)
+    return _Clipping(float(norm), limited / count if count else 0.0, float(factor))
+
+
+# ---- checks
+
+
+def _require_tensor(name: str, tensor: object) -> None:
+    """A TypeError or ValueError unless a value is a contiguous float32 tensor on the CPU."""
+    require_kind(name, tensor, Tensor, "a torch tensor")
+    assert isinstance(tensor, Tensor)
+    if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or not tensor.is_contiguous():
+        raise ValueError(
+            f"{name} must be a contiguous float32 tensor on the CPU; got {tensor.dtype} on {tensor.device} of strides "
+            f"{tuple(tensor.stride())}."
+        )
+
+
+def _require_same(what: str, got: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
+    """A TypeError or ValueError unless a mapping has these names, with float32 of these shapes."""
+    require_kind(what, got, Mapping, "a dict by name")
+    missing, extra = sorted(set(shapes) - set(got)), sorted(set(got) - set(shapes))
+    if missing or extra:
+        words = f"lacks {shown(missing[0])}" if missing else f"has {shown(extra[0])}"
+        raise ValueError(f"{what} must have the names of the weights and no others; it {words}.")
+    for name, shape in shapes.items():
+        x = got[name]
+        if not str(getattr(x, "dtype", None)).endswith("float32") or tuple(x.shape) != tuple(shape):
+            raise ValueError(f"{what}[{name!r}] must be float32 of shape {tuple(shape)}; got {_kind_of(x)}.")
+
+
+def _kind_of(x: Any) -> str:
+    shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
+    return shown(x) if shape is None or dtype is None else f"{dtype} of shape {tuple(shape)}"

@@ -1,0 +1,186 @@
+"""The rounded softmax, norms and cross-entropy as torch functions with gradients, for models.
+
+The forward values are those of `fpsim.train.numerics`, bit for bit. The gradient is the usual formula, evaluated in
+float64 with the rounded outputs and rounded once into the format. Without a format all of it is torch's own float32.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.cast import quantize
+from fpsim.errors import require_word
+from fpsim.formats.cast_options import FormatLike
+from fpsim.sums.accumulators import Accumulator
+from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
+from fpsim.train import numerics
+
+functional = torch.nn.functional
+
+
+def torch_softmax(x: Tensor, fmt: FormatLike | None, sums: Accumulator | None = None) -> Tensor:
+    """`fpsim.train.numerics.softmax` of a tensor along the last axis; its gradient is p * (g - sum(g * p)).
+
+    Args:
+      x: float32 tensor (..., n) on the CPU; -inf is masked out.
+      fmt: format of each step; None for torch.softmax.
+      sums: accumulator of the sum; None for fp.Sequential(fp.FP32).
+
+    Example:
+      >>> import torch
+      >>> from fpsim.train.torch_numerics import torch_softmax
+      >>> torch_softmax(torch.tensor([1.0, 2.0, -torch.inf]), "bf16")
+      tensor([0.2695, 0.7305, 0.0000])
+    """
+    if fmt is None:
+        return torch.softmax(x, -1)
+    return _applied(_Softmax, x, fmt, sums)
+
+
+def torch_cross_entropy(
+    logits: Tensor, targets: Tensor, fmt: FormatLike | None, sums: Accumulator | None = None, mean_over: str = "tokens"
+) -> Tensor:
+    """`fpsim.train.numerics.cross_entropy` of tensors; what the loss is multiplied by enters as its `scale`.
+
+    Args:
+      logits: float32 tensor (..., classes) on the CPU.
+      targets: integer tensor (...).
+      fmt: format of each step; None for torch's cross_entropy.
+      sums: accumulator of the sums; None for fp.Sequential(fp.FP32).
+      mean_over: "tokens" or "elements".
+
+    Example:
+      >>> import torch
+      >>> from fpsim.train.torch_numerics import torch_cross_entropy
+      >>> logits = torch.zeros(1, 2, requires_grad=True)
+      >>> (torch_cross_entropy(logits, torch.tensor([1]), "fp16") * 1024).backward()
+      >>> logits.grad
+      tensor([[ 512., -512.]])
+    """
+    require_word("mean_over", mean_over, numerics.MEANS)
+    if fmt is None:
+        loss = functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
+        return loss / logits.shape[-1] if mean_over == "elements" else loss
+    return _applied(_CrossEntropy, logits, targets, fmt, sums, mean_over)
+
+
+def torch_rms_norm(
+    x: Tensor, weight: Tensor | None, fmt: FormatLike | None, sums: Accumulator | None = None, eps: float = 1e-6
+) -> Tensor:
+    """`fpsim.train.numerics.rms_norm` of tensors along the last axis.
+
+    With n = x * r as rounded, the gradients are r * (g w - n * mean(g w n)) and the sum of g * n over all rows.
+
+    Args:
+      x: float32 tensor (..., d) on the CPU.
+      weight: (d,), or None for ones.
+      fmt: format of each step; None for torch's rms_norm.
+      sums: accumulator of the sum of squares; None for fp.Sequential(fp.FP32).
+      eps: added to the mean of squares.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.train.torch_numerics import torch_rms_norm
+      >>> torch_rms_norm(torch.tensor([3.0, 4.0]), torch.ones(2), "bf16")
+      tensor([0.8516, 1.1328])
+    """
+    if fmt is None:
+        return functional.rms_norm(x, x.shape[-1:], weight, eps)
+    return _applied(_Norm, x, weight, None, fmt, sums, eps, False)
+
+
+def torch_layer_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, fmt: FormatLike | None, sums: Accumulator | None = None,
+    eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """`fpsim.train.numerics.layer_norm` of tensors along the last axis; gradients as of `torch_rms_norm`, centred.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.train.torch_numerics import torch_layer_norm
+      >>> torch_layer_norm(torch.tensor([1.0, 2.0, 3.0]), None, None, "bf16")
+      tensor([-1.2266,  0.0000,  1.2266])
+    """
+    if fmt is None:
+        return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
+    return _applied(_Norm, x, weight, bias, fmt, sums, eps, True)
+
+
+def _applied(function: Any, *arguments: Any) -> Tensor:
+    result: Tensor = function.apply(*arguments)
+    return result
+
+
+def _double(x: Tensor) -> Array:
+    return array_of(x).astype(np.float64)
+
+
+def _rounded(gradient: Array, fmt: FormatLike) -> Tensor:
+    """A float64 gradient rounded once into the format, as float32."""
+    return tensor_of(quantize(gradient, fmt).astype(np.float32))
+
+
+class _Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, fmt: FormatLike, sums: Accumulator | None) -> Tensor:
+        p = tensor_of(numerics.softmax(array_of(x), fmt, sums=sums))
+        ctx.save_for_backward(p)
+        ctx.fmt = fmt
+        return p
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        p, g = _double(ctx.saved_tensors[0]), _double(gradient)
+        with np.errstate(all="ignore"):
+            return _rounded(p * (g - (g * p).sum(-1, keepdims=True)), ctx.fmt), None, None
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, fmt: FormatLike, sums: Accumulator | None, mean_over: str
+    ) -> Tensor:
+        ctx.loss = partial(
+            numerics.cross_entropy, array_of(logits), array_of(targets), fmt, sums=sums, mean_over=mean_over
+        )
+        return torch.tensor(float(ctx.loss().loss))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return tensor_of(ctx.loss(scale=float(gradient)).gradient), None, None, None, None
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, fmt: FormatLike, sums: Accumulator | None,
+        eps: float, centred: bool,
+    ) -> Tensor:  # fmt: skip
+        steps = numerics.steps_of(fmt, sums, "nearest_even")
+        gain, shift = (None if each is None else array_of(each) for each in (weight, bias))
+        found = numerics.normalised(steps, array_of(x), gain, shift, eps, centred=centred)
+        kept = [found.ratios, found.inverse, *([] if found.weight is None else [found.weight])]
+        ctx.save_for_backward(*(tensor_of(steps.values(codes)) for codes in kept))
+        ctx.fmt, ctx.centred, ctx.biased = fmt, centred, bias is not None
+        return tensor_of(steps.values(found.result))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        g = _double(gradient)
+        ratios, inverse, *weights = (_double(each) for each in ctx.saved_tensors)
+        rows = tuple(range(g.ndim - 1))
+        with np.errstate(all="ignore"):
+            back = g * weights[0] if weights else g
+            dx = back - ratios * (back * ratios).mean(-1, keepdims=True)
+            if ctx.centred:
+                dx -= back.mean(-1, keepdims=True)
+            dw = _rounded((g * ratios).sum(rows), ctx.fmt) if weights else None
+            db = _rounded(g.sum(rows), ctx.fmt) if ctx.biased else None
+            return _rounded(inverse * dx, ctx.fmt), dw, db, None, None, None, None
