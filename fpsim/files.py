@@ -78,6 +78,46 @@ def require_folder(path: str | Path) -> Path:
         ) from None
 
 
+def lock(file: IO[Any], refusal: str) -> bool:
+    """Keep an open file for this process, until it is closed or the process ends, however it does.
+
+    Returns:
+      Whether it is locked; Windows and some file systems have no such locks.
+    Raises:
+      ValueError: another process has it; `refusal` is the sentence to say.
+
+    Example:
+      >>> import tempfile
+      >>> from fpsim.files import lock
+      >>> with tempfile.NamedTemporaryFile() as mine, open(mine.name) as other:
+      ...     lock(mine, "mine"), lock(other, "Wait for the other process.")
+      Traceback (most recent call last):
+      ValueError: Wait for the other process.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(refusal) from None
+    except OSError:  # a file system without locks
+        return False
+    return True
+
+
+def sync(path: Path) -> None:
+    """Wait until the disk has a file, or the names in a folder, which Windows does not wait for."""
+    if os.name != "posix" and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 @contextmanager
 def replacing(folder: Path, own: Collection[str]) -> Iterator[Path]:
     """A folder to write files to, which take the place of those of an earlier run together, or vanish if that fails.

@@ -7,16 +7,15 @@ The system has a cell when `add` returns, so that a killed process loses none; a
 from __future__ import annotations
 
 import json
-import math
 import os
-import struct
 import time
 import zlib
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from fpsim.errors import shown
-from fpsim.files import require_folder
+from fpsim.exact_json import from_json, to_json
+from fpsim.files import lock, require_folder
 
 NAME = "cells.jsonl"
 VERSION = 1
@@ -75,7 +74,11 @@ class Cells:
                     )
         self._file: IO[bytes] = self.path.open("a+b")
         try:
-            self._lock()
+            lock(
+                self._file,
+                f"out must be a folder that no other sweep writes to; got {shown(str(self.folder))}, which one does at "
+                "the moment. Wait for it, or name another.",
+            )
             self._read(header)
         except BaseException:
             self._file.close()
@@ -94,7 +97,7 @@ class Cells:
         if cell.result is None:
             fields["error"] = cell.error
         else:
-            fields["result"] = {name: _to_json(value) for name, value in cell.result.items()}
+            fields["result"] = {name: to_json(value) for name, value in cell.result.items()}
         self._file.write(_line(fields).encode())
         self._file.flush()
         self.found[cell.key] = cell
@@ -110,22 +113,6 @@ class Cells:
     def _sync(self) -> None:
         os.fsync(self._file.fileno())
         self._synced = time.monotonic()
-
-    def _lock(self) -> None:
-        """Refuse a second writer; the system unlocks when this process ends, however it does."""
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"out must be a folder that no other sweep writes to; got {shown(str(self.folder))}, which one does at "
-                "the moment. Wait for it, or name another."
-            ) from None
-        except OSError:  # a file system without locks
-            return
 
     def _read(self, header: dict[str, Any]) -> None:
         """Read the cells, and cut the file behind the last line that is whole; a new one gets its header."""
@@ -199,17 +186,5 @@ def _cell(fields: dict[str, Any]) -> Cell | None:
     if not isinstance(key, str) or not isinstance(point, dict):
         return None
     if isinstance(result, dict):
-        return Cell(key, point, {name: _from_json(value) for name, value in result.items()})
+        return Cell(key, point, {name: from_json(value) for name, value in result.items()})
     return Cell(key, point, None, error) if isinstance(error, str) else None
-
-
-def _to_json(value: Any) -> Any:
-    """A value of a result; JSON's own numbers keep every bit of finite floats, and the others become their bits."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float64": struct.pack(">d", value).hex()}
-    return value
-
-
-def _from_json(value: Any) -> Any:
-    """What `_to_json` wrote."""
-    return struct.unpack(">d", bytes.fromhex(value["float64"]))[0] if isinstance(value, dict) else value

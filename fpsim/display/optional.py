@@ -12,6 +12,8 @@ EXTRAS = {
     "jinja2": "plot", "matplotlib": "plot", "pandas": "plot", "rich": "cli", "torch": "torch", "typer": "cli",
     "joblib": "sweep", "cloudpickle": "sweep", "distributed": "dask",
 }  # fmt: skip
+# Package -> what it is called on the index, where that is another name.
+DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
 
 def load(module: str, purpose: str) -> Any:
@@ -26,13 +28,14 @@ def load(module: str, purpose: str) -> Any:
       [1, 2]
     """
     package = module.partition(".")[0]
+    name = DISTRIBUTIONS.get(package, package)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] != package:
             raise  # it is there, and something that it needs is not
-        how = install(EXTRAS[package]) if package in EXTRAS else f"pip install {package}"
-        raise ImportError(f"{purpose} needs {package}, which is not installed: {how}") from None
+        how = install(EXTRAS[package]) if package in EXTRAS else f"pip install {name}"
+        raise ImportError(f"{purpose} needs {name}, which is not installed: {how}") from None
 
 
 def frame(rows: list[dict[str, Any]]) -> Any:

@@ -1,1 +1,35 @@
-"""Training through low precision: recipes as data, one visible loop, and what it kept and lost."""
+"""The reference trainer: small models trained by recipes whose every matrix product has the bits of a chip."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fpsim.lazy import attach
+
+if TYPE_CHECKING:
+    from fpsim.train import recipes as recipes
+    from fpsim.train.loop import Settings as Settings
+    from fpsim.train.loop import Trainer as Trainer
+    from fpsim.train.loss_scale import LossScaler as LossScaler
+    from fpsim.train.optimizer_recipe import OptimizerRecipe as OptimizerRecipe
+    from fpsim.train.parallel import Ranks as Ranks
+    from fpsim.train.recipe import Controller as Controller
+    from fpsim.train.recipe import Numerics as Numerics
+    from fpsim.train.recipe import Override as Override
+    from fpsim.train.recipe import Recipe as Recipe
+    from fpsim.train.recipe import Stored as Stored
+    from fpsim.train.runs import Run as Run
+    from fpsim.train.runs import run as run
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "loop": ["Settings", "Trainer"],
+        "loss_scale": ["LossScaler"],
+        "optimizer_recipe": ["OptimizerRecipe"],
+        "parallel": ["Ranks"],
+        "recipe": ["Controller", "Numerics", "Override", "Recipe", "Stored"],
+        "runs": ["Run", "run"],
+    },
+    modules=["recipes"],
+)

@@ -1,1 +1,1 @@
-"""Tests of training through low precision."""
+"""Tests of the trainer."""

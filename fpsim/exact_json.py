@@ -1,0 +1,55 @@
+"""JSON that keeps every bit: finite floats as JSON's own numbers, the others as their patterns."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+from fpsim.errors import shown
+
+FLOAT = "float64"  # the key of a pattern
+
+
+def to_json(value: Any, name: str = "value") -> Any:
+    """A value as `json.dumps` takes it and `from_json` gives it back: the shortest decimal of a finite float is exact.
+
+    Args:
+      value: None, a truth value, an integer, a float, a text, or lists and dicts of these with texts as keys.
+      name: what messages call it.
+    Raises:
+      TypeError: it is or holds something else; a tuple would come back as a list.
+      ValueError: a dict with "float64" as its one key, which is how a pattern looks.
+
+    Example:
+      >>> from fpsim.exact_json import from_json, to_json
+      >>> to_json({"loss": [0.1, float("-inf")]})
+      {'loss': [0.1, {'float64': 'fff0000000000000'}]}
+      >>> from_json(to_json({"loss": [0.1, float("-inf")]}))
+      {'loss': [0.1, -inf]}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {FLOAT: struct.pack(">d", value).hex()}
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, list):
+        return [to_json(each, f"{name}[{i}]") for i, each in enumerate(value)]
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise TypeError(
+            f"{name} must be None, a truth value, a number of Python, a text, or lists and dicts of these with texts "
+            f"as keys; got {shown(value)}."
+        )
+    if list(value) == [FLOAT]:
+        raise ValueError(f"{name} must not have {FLOAT!r} as its one key; got {shown(value)}. Name it otherwise.")
+    return {key: to_json(each, f"{name}[{key!r}]") for key, each in value.items()}
+
+
+def from_json(value: Any) -> Any:
+    """What `to_json` was given."""
+    if isinstance(value, list):
+        return [from_json(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if list(value) == [FLOAT]:
+        return struct.unpack(">d", bytes.fromhex(value[FLOAT]))[0]
+    return {key: from_json(each) for key, each in value.items()}

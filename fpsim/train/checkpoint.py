@@ -1,0 +1,366 @@
+"""Checkpoints: arrays and facts of a training step, in a folder that appears whole or not at all.
+
+    run/step-000120/arrays.safetensors   the arrays, bit for bit
+    run/step-000120/state.json           the facts, the SHA-256 of the arrays, and one of all this
+
+A folder is written under another name, and gets its own when the disk has all of it; only then the older ones go. So a
+process that is killed, and a power failure, leave the checkpoint that was being saved or the one before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array, format_of, refuse_masked, words
+from fpsim.display.optional import load as load_package
+from fpsim.errors import require_integer, shown
+from fpsim.exact_json import from_json, to_json
+from fpsim.files import lock, path_of, require_folder, sweep, sync
+
+VERSION = 1
+ARRAYS, STATE, LOCK = "arrays.safetensors", "state.json", ".lock"
+DRAFTS = ".writing-"
+NAMES = re.compile(r"step-(\d{6,})(?:-(\d+))?")  # step-000120-2: step 120 saved once more
+AS_THEY_ARE = (
+    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",
+)  # fmt: skip  # dtypes that every version of safetensors has for NumPy
+SHOWN = 3  # differences that a message names
+
+
+class Checkpoint(NamedTuple):
+    """What was saved.
+
+    Attributes:
+      step: after how many steps.
+      arrays: name -> array, in memory of its own and in the order that they were passed in.
+      facts: as they were passed.
+    """
+
+    step: int
+    arrays: dict[str, Array]
+    facts: dict[str, Any]
+
+
+class Checkpoints:
+    """A folder of checkpoints, which belongs to this process until it is closed.
+
+    Args:
+      folder: made where it is missing.
+    Raises:
+      ValueError: it cannot be written to, or another process writes checkpoints to it.
+
+    Example:
+      >>> import tempfile
+      >>> from fpsim.train.checkpoint import Checkpoints, load
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     with Checkpoints(folder) as kept:
+      ...         for step in (10, 20):
+      ...             _ = kept.save(step, {"w": np.float32([0.1, -0.0])}, {"loss": float("nan")})
+      ...     load(folder)
+      Checkpoint(step=20, arrays={'w': array([ 0.1, -0. ], dtype=float32)}, facts={'loss': nan})
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = require_folder(folder)
+        self._file = (self.folder / LOCK).open("ab")
+        try:
+            self._alone = lock(
+                self._file,
+                f"folder must be one that no other process writes checkpoints to; got {shown(str(self.folder))}, which "
+                "one does at the moment. Wait for it, or name another.",
+            )
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the folder to others."""
+        self._file.close()
+
+    def save(self, step: int, arrays: Mapping[str, Array], facts: Mapping[str, Any], *, keep: int = 1) -> Path:
+        """Keep a step: on the disk when this returns. Older steps are removed after that; those of later ones stay.
+
+        Args:
+          step: after how many steps; one that was saved already is saved once more.
+          arrays: name -> array of bool, integers of up to 64 bits, float16, float32, float64 or a float dtype of
+            ml_dtypes; of any shape. NaNs keep their payloads.
+          facts: what `fpsim.exact_json.to_json` takes; Inf and NaN come back with their bits.
+          keep: how many checkpoints stay, this one among them.
+        Returns:
+          The checkpoint's folder.
+        Raises:
+          TypeError, ValueError: a step, name, array or fact that cannot be saved.
+          ImportError: safetensors is not installed.
+          OSError: the disk is full, or fails; older checkpoints are as they were.
+        """
+        require_integer("step", step, 0)
+        require_integer("keep", keep, 1)
+        if self._file.closed:
+            raise ValueError("the folder of checkpoints is closed; save before that.")
+        content, dtypes = _packed(arrays)
+        digest = hashlib.sha256(content).hexdigest()
+        state = {"step": int(step), "arrays": digest, "dtypes": dtypes, "facts": to_json(dict(facts), "facts")}
+        self._clear()
+        room = Path(tempfile.mkdtemp(prefix=DRAFTS, dir=self.folder))
+        try:
+            draft = room / "new"
+            draft.mkdir()
+            _write(draft / ARRAYS, content)
+            _write(draft / STATE, _envelope(state).encode())
+            sync(draft)
+            target = self._free_name(int(step))
+            draft.rename(target)
+            sync(self.folder)
+            for old in [path for _, path in _found(self.folder) if _rank(path) < _rank(target)][: -keep + 1 or None]:
+                old.rename(room / old.name)  # so that what a kill leaves of it is no checkpoint
+        finally:
+            shutil.rmtree(room, ignore_errors=True)
+        return target
+
+    def _free_name(self, step: int) -> Path:
+        """A name for a step that no folder has."""
+        last = max((_rank(path)[1] for at, path in _found(self.folder) if at == step), default=0)
+        return self.folder / (f"step-{step:06d}-{last + 1}" if last else f"step-{step:06d}")
+
+    def _clear(self) -> None:
+        """Remove what killed processes left."""
+        if not self._alone:
+            sweep(self.folder, f"{DRAFTS}*")
+            return
+        for left in self.folder.glob(f"{DRAFTS}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def save(
+    folder: str | Path, step: int, arrays: Mapping[str, Array], facts: Mapping[str, Any], *, keep: int = 1
+) -> Path:
+    """Keep a step in a folder that is this process's for as long as that takes; see `Checkpoints.save`.
+
+    Example:
+      >>> import tempfile
+      >>> from fpsim.train.checkpoint import save, steps
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     print(save(folder, 120, {"w": np.zeros(3)}, {"seed": 0}).name, steps(folder))
+      step-000120 [120]
+    """
+    with Checkpoints(folder) as kept:
+        return kept.save(step, arrays, facts, keep=keep)
+
+
+def load(folder: str | Path, step: int | None = None) -> Checkpoint | None:
+    """The newest whole checkpoint of a folder; others may write to it meanwhile.
+
+    A damaged one is passed over, with a warning that names it.
+
+    Args:
+      folder: it need not exist.
+      step: which one instead.
+    Returns:
+      The checkpoint; None where there is no whole one.
+    Raises:
+      ValueError: there is no whole checkpoint of that step, or one is from a later fpsim.
+      ImportError: safetensors is not installed.
+    """
+    path = path_of(folder, "folder")
+    if step is not None:
+        require_integer("step", step, 0)
+    while True:
+        there = [found for at, found in _found(path) if step is None or at == step]
+        checkpoint, gone = _newest(there)
+        if not gone:
+            break
+    if checkpoint is None and step is not None:
+        raise ValueError(
+            f"step must be one of which {shown(str(path))} holds a whole checkpoint; got {step}, and there are "
+            f"{shown(steps(path))}."
+        )
+    return checkpoint
+
+
+def steps(folder: str | Path) -> list[int]:
+    """The steps of a folder's checkpoints, in ascending order; `load` checks what they hold."""
+    return sorted({step for step, _ in _found(path_of(folder, "folder"))})
+
+
+def require_same(facts: Mapping[str, Any], wanted: Mapping[str, Any], what: str = "recipe") -> None:
+    """A ValueError unless facts of a checkpoint are the wanted ones, bit for bit.
+
+    Args:
+      facts, wanted: dicts, and dicts in them, of what `save` takes.
+      what: what the facts describe.
+
+    Example:
+      >>> from fpsim.train.checkpoint import require_same
+      >>> require_same({"lr": 0.003, "model": {"layers": 2}}, {"lr": 0.003, "model": {"layers": 4}, "seed": 1})
+      Traceback (most recent call last):
+      ValueError: a checkpoint must be of the same recipe; got one with model.layers 2 instead of 4, and no seed instead
+      of 1. Use the recipe that it was saved with, or another folder.
+    """
+    left, right = _flat(facts), _flat(wanted)
+    names = dict.fromkeys([*right, *left])
+    different = [name for name in names if left.get(name) != right.get(name)]
+    if not different:
+        return
+    listed = [f"{_said(name, left)} instead of {_said(name, right, named=False)}" for name in different[:SHOWN]]
+    if len(different) > SHOWN:
+        listed.append(f"{len(different) - SHOWN} more differences")
+    text = listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])}, and {listed[-1]}"
+    raise ValueError(
+        f"a checkpoint must be of the same {what}; got one with {text}. Use the {what} that it was saved with, or "
+        "another folder."
+    )
+
+
+def _flat(facts: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """Facts of nested dicts under dotted names, as JSON, which tells all bits."""
+    found: dict[str, str] = {}
+    for name, value in facts.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{before}{name}.")
+        else:
+            found[f"{before}{name}"] = json.dumps(to_json(value, f"{before}{name}"))
+    return found
+
+
+def _said(name: str, facts: Mapping[str, str], named: bool = True) -> str:
+    """A fact in a message."""
+    if name not in facts:
+        return f"no {name}" if named else "none"
+    value = shown(from_json(json.loads(facts[name])))
+    return f"{name} {value}" if named else value
+
+
+# ---- folders
+
+
+def _rank(path: Path) -> tuple[int, int]:
+    """The step of a checkpoint's folder, and how often it had been saved."""
+    found = NAMES.fullmatch(path.name)
+    return (int(found[1]), int(found[2] or 1)) if found else (-1, 0)
+
+
+def _found(folder: Path) -> list[tuple[int, Path]]:
+    """Steps and folders of the checkpoints, the oldest first."""
+    if not folder.is_dir():
+        return []
+    paths = sorted((path for path in folder.iterdir() if NAMES.fullmatch(path.name)), key=_rank)
+    return [(_rank(path)[0], path) for path in paths]
+
+
+def _newest(paths: list[Path]) -> tuple[Checkpoint | None, bool]:
+    """The last whole checkpoint, and whether another process removed one that was to be read."""
+    for path in reversed(paths):
+        try:
+            return _read(path), False
+        except _Damaged as reason:
+            if not path.exists():
+                return None, True
+            warnings.warn(f"{path} is damaged and not loaded: {reason}.", stacklevel=3)
+    return None, False
+
+
+# ---- files
+
+
+class _Damaged(Exception):
+    """What is wrong with a checkpoint."""
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file, and wait until the disk has it."""
+    path.write_bytes(content)
+    sync(path)
+
+
+def _envelope(state: dict[str, Any]) -> str:
+    """A state as a text that carries its own checksum."""
+    text = json.dumps(state)
+    return json.dumps({"version": VERSION, "sha256": hashlib.sha256(text.encode()).hexdigest(), "state": state})
+
+
+def _read(path: Path) -> Checkpoint:
+    """The checkpoint in a folder.
+
+    Raises:
+      _Damaged: a file is missing or differs from its checksum.
+      ValueError: it has another version.
+    """
+    state = _state(path)
+    try:
+        content = (path / ARRAYS).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise _Damaged(f"{ARRAYS} is missing") from None
+    if hashlib.sha256(content).hexdigest() != state["arrays"]:
+        raise _Damaged(f"{ARRAYS} differs from its checksum")
+    if state["step"] != _rank(path)[0]:
+        raise _Damaged(f"{STATE} is of step {state['step']}")
+    return Checkpoint(state["step"], _unpacked(content, state["dtypes"]), from_json(state["facts"]))
+
+
+def _state(path: Path) -> dict[str, Any]:
+    """What the file of a checkpoint's state holds."""
+    try:
+        envelope = json.loads((path / STATE).read_bytes())
+        version, digest, state = envelope["version"], envelope["sha256"], envelope["state"]
+    except (FileNotFoundError, NotADirectoryError):
+        raise _Damaged(f"{STATE} is missing") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise _Damaged(f"{STATE} is no JSON of a checkpoint") from None
+    if version != VERSION:
+        raise ValueError(
+            f"a checkpoint must have version {VERSION}; got {path}, of version {shown(version)}. Load it with the "
+            "fpsim that saved it."
+        )
+    if hashlib.sha256(json.dumps(state).encode()).hexdigest() != digest:
+        raise _Damaged(f"{STATE} differs from its checksum")
+    found: dict[str, Any] = state
+    return found
+
+
+def _packed(arrays: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
+    """Arrays as a safetensors file, and their dtypes; those that not every safetensors has are stored as codes."""
+    stored, dtypes = {}, {}
+    for name, x in arrays.items():
+        if not isinstance(name, str) or name == "__metadata__":
+            raise ValueError(f"names of arrays must be texts other than '__metadata__'; got {shown(name)}.")
+        refuse_masked(x, name)
+        known = isinstance(x, np.ndarray) and x.dtype.isnative
+        dtypes[name] = str(getattr(x, "dtype", ""))
+        if known and x.dtype.name not in AS_THEY_ARE and format_of(x.dtype) is not None:
+            x = words(x)
+        if not known or x.dtype.name not in AS_THEY_ARE:
+            raise TypeError(
+                f"{name} must be a NumPy array of bool, integers, float16, float32, float64 or a float dtype of "
+                f"ml_dtypes, in native byte order; got {shown(x)}."
+            )
+        stored[name] = np.asarray(x, order="C")
+    content: bytes = _safetensors().save(stored)
+    return content, dtypes
+
+
+def _unpacked(content: bytes, dtypes: Mapping[str, str]) -> dict[str, Array]:
+    """What `_packed` was given."""
+    import ml_dtypes
+
+    stored = _safetensors().load(content)
+    return {name: stored[name].copy().view(getattr(ml_dtypes, dtype, dtype)) for name, dtype in dtypes.items()}
+
+
+def _safetensors() -> Any:
+    return load_package("safetensors.numpy", "a checkpoint")

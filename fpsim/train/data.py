@@ -1,0 +1,370 @@
+"""What models are trained on: a text, digits, or a synthetic set; a batch is a function of seed, step and number."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.display.optional import load
+from fpsim.errors import require_integer, shown
+from fpsim.files import path_of
+
+Integers = npt.NDArray[np.int64]
+Pair = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
+Floats = npt.NDArray[np.float32]
+
+VALIDATION = 10  # one tenth of the data is for validation
+WORD = 1 << 64  # seeds, steps and micro-batches are words of the generator
+FEATURES = 128  # a multiple of 128, so that tiles of 1x128 have no rest
+CLASSES = 10
+EXAMPLES = 8192  # of the synthetic set
+HIDDEN = 64  # units of its teacher
+BATCHES, PERMUTATION, TEACHER, INPUTS = range(4)  # streams of random words
+
+
+class Data(Protocol):
+    """What a training loop asks of its data."""
+
+    @property
+    def kind(self) -> str:
+        """Its name: "text", "digits" or "teacher_student"."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all of it, so that a run is not resumed with other data."""
+
+    def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int) -> Pair:
+        """Inputs and targets to train with."""
+
+    def validation(self, batches: int, batch: int, context: int) -> Sequence[Pair]:
+        """Batches to measure with, the same each time."""
+
+
+# ---- texts
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The characters of a text as numbers: nine tenths to train with, the last tenth for validation.
+
+    Attributes:
+      kind: "text".
+      digest: SHA-256 of the text in UTF-8.
+      vocabulary: the different characters, sorted; token i is the i-th one.
+      train: int64 (tokens,).
+      held_out: int64 (tokens,), the end of the text.
+
+    Example:
+      >>> from fpsim.train.data import corpus
+      >>> text = corpus(None)
+      >>> inputs, targets = text.batch(0, 7, batch=8, context=64)
+      >>> inputs.shape, (inputs[:, 1:] == targets[:, :-1]).all()
+      ((8, 64), np.True_)
+    """
+
+    kind: str
+    digest: str
+    vocabulary: str
+    train: Integers = field(repr=False)
+    held_out: Integers = field(repr=False)
+
+    def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int) -> tuple[Integers, Integers]:
+        """Pieces of the text at random places, which may overlap.
+
+        The places are a function of the arguments: those of `indices`.
+
+        Args:
+          seed, step, micro: integers in 0 .. 2**64 - 1. Processes and gradient accumulation count micro-batches.
+          batch, context: how many pieces, and tokens in each.
+        Returns:
+          Two int64 arrays (batch, context): tokens, and for each the one that follows it.
+        Raises:
+          TypeError, ValueError: no integer or out of range, or the text is shorter than a piece.
+        """
+        self._require(context, 1)
+        places = indices(seed, step, micro, batch, len(self.train) - context)
+        return _pieces(self.train, places, context)
+
+    def validation(self, batches: int, batch: int, context: int) -> list[tuple[Integers, Integers]]:
+        """The same pieces each time, at places of the last tenth that are as far apart as possible.
+
+        Args:
+          batches, batch, context: how many batches, pieces in each, and tokens in each piece.
+        Returns:
+          A list of pairs as `batch` gives, in the order of the text.
+        Raises:
+          TypeError, ValueError: no positive integers, or the text is too short for so many different pieces.
+        """
+        count = _product(batches, batch)
+        self._require(context, count)
+        places = _spread(count, len(self.held_out) - context)
+        return [_pieces(self.held_out, some, context) for some in places.reshape(batches, batch)]
+
+    def _require(self, context: int, pieces: int) -> None:
+        """A ValueError unless the last tenth has so many different pieces; the rest has them then too."""
+        require_integer("context", context, 1)
+        if len(self.held_out) < context + pieces:
+            raise ValueError(
+                f"text must have at least {VALIDATION * (context + pieces)} characters for pieces of {context}, of "
+                f"which the last tenth gives {pieces} for validation; got {len(self.train) + len(self.held_out)}. Take "
+                "a longer text, or a smaller context or batch."
+            )
+
+
+def corpus(text: object = None) -> Corpus:
+    """The characters of a text file.
+
+    Args:
+      text: path of a file in UTF-8, whose characters are taken as they are; None for the help topics that come with
+        Python (pydoc_data.topics, sorted by name and joined by line ends: some 465,000 characters, 103 different ones,
+        in Python 3.11). They differ between versions of Python; the digest tells.
+    Raises:
+      TypeError: `text` is no path.
+      ValueError: the file cannot be read, is not UTF-8, or is empty.
+      ImportError: this Python comes without its help topics.
+
+    Example:
+      >>> from fpsim.train.data import corpus
+      >>> len(corpus(None).vocabulary) < 128
+      True
+    """
+    characters = _help_topics() if text is None else _read(text)
+    codes = np.frombuffer(characters.encode("utf-32-le"), np.uint32)
+    found, tokens = np.unique(codes, return_inverse=True)
+    first = len(tokens) - len(tokens) // VALIDATION
+    digest = hashlib.sha256(characters.encode()).hexdigest()
+    return Corpus("text", digest, "".join(map(chr, found)), _fixed(tokens[:first]), _fixed(tokens[first:]))
+
+
+def _help_topics() -> str:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise ImportError(
+            "the default text is pydoc_data.topics, which this Python comes without: pass text=, a path of your own"
+        ) from None
+    return "\n".join(topics[name] for name in sorted(topics))
+
+
+def _read(text: object) -> str:
+    """The characters of a file."""
+    path = path_of(text, "text")
+    where = shown(str(path))
+    try:
+        data = path.read_bytes()
+    except (OSError, ValueError) as reason:  # a null byte in a path is a ValueError
+        said = getattr(reason, "strerror", None) or str(reason)
+        raise ValueError(f"text must be a file that can be read; got {where}: {said}. Name another.") from None
+    if not data:
+        raise ValueError(f"text must be a file of some characters; got {where}, which is empty. Name another.")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as reason:
+        raise ValueError(
+            f"text must be a file in UTF-8; got {where}, whose byte {reason.start} (0x{data[reason.start]:02x}) is "
+            "none. Convert it with iconv, say."
+        ) from None
+
+
+def _pieces(tokens: Integers, places: Integers, context: int) -> tuple[Integers, Integers]:
+    """Tokens from each place on, and those that follow them."""
+    found = tokens[places[:, None] + np.arange(context + 1)]  # (batch, context + 1)
+    return found[:, :-1].copy(), found[:, 1:].copy()
+
+
+# ---- vectors with a class
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Vectors of 128 numbers with their class, one of 10: nine tenths to train with, one tenth for validation.
+
+    Attributes:
+      kind: "digits" or "teacher_student".
+      digest: SHA-256 of all arrays.
+      train, held_out: inputs, float32 (examples, 128).
+      train_classes, held_out_classes: int64 (examples,).
+    """
+
+    kind: str
+    digest: str
+    train: Floats = field(repr=False)
+    train_classes: Integers = field(repr=False)
+    held_out: Floats = field(repr=False)
+    held_out_classes: Integers = field(repr=False)
+
+    def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int = 0) -> tuple[Floats, Integers]:
+        """Examples drawn at random, any of them several times: a function of the arguments.
+
+        Args:
+          seed, step, micro: as of `Corpus.batch`.
+          batch: how many.
+          context: of texts; examples have none.
+        Returns:
+          Inputs, float32 (batch, 128), and classes, int64 (batch,).
+        Raises:
+          TypeError, ValueError: no integer or out of range.
+
+        Example:
+          >>> from fpsim.train.data import teacher_student
+          >>> inputs, classes = teacher_student(0).batch(0, 7, batch=32)
+          >>> inputs.shape, inputs.dtype, classes.shape
+          ((32, 128), dtype('float32'), (32,))
+        """
+        places = indices(seed, step, micro, batch, len(self.train))
+        return self.train[places], self.train_classes[places]
+
+    def validation(self, batches: int, batch: int, context: int = 0) -> list[tuple[Floats, Integers]]:
+        """The same examples each time, evenly spread over those that are not trained with.
+
+        Returns:
+          A list of pairs as `batch` gives.
+        Raises:
+          TypeError, ValueError: no positive integers, or fewer examples than that.
+        """
+        count = _product(batches, batch)
+        if count > len(self.held_out):
+            raise ValueError(
+                f"batches * batch must be at most {len(self.held_out)}, the {self.kind} kept for validation; got "
+                f"{batches} * {batch}. Take fewer."
+            )
+        places = _spread(count, len(self.held_out)).reshape(batches, batch)
+        return [(self.held_out[some], self.held_out_classes[some]) for some in places]
+
+
+def examples(seed: int = 0) -> Examples:
+    """`digits`, or `teacher_student` where scikit-learn is not installed; `kind` says which.
+
+    Example:
+      >>> from fpsim.train.data import examples
+      >>> examples(0).kind in ("digits", "teacher_student")
+      True
+    """
+    try:
+        return digits(seed)
+    except ImportError:
+        return teacher_student(seed)
+
+
+def digits(seed: int = 0) -> Examples:
+    """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels.
+
+    The seed permutes them, and the last tenth is for validation. Each pixel is standardised by the mean and the
+    standard deviation that it has in the part to train with, found in whole numbers, so that no order of summing and no
+    library changes a bit; a pixel that is constant there becomes 0. A digit's 64 numbers then stand twice in a row, as
+    features 0 .. 63 and 64 .. 127: zeros instead would be products that cost nothing and an amax that says nothing.
+
+    Raises:
+      TypeError, ValueError: the seed is no integer in 0 .. 2**64 - 1.
+      ImportError: scikit-learn is not installed.
+    """
+    order_of = _words(seed, PERMUTATION, 0, 0)
+    found = load("sklearn.datasets", "the data set of digits").load_digits()
+    order = np.argsort(order_of.random_raw(len(found.target)), kind="stable")
+    pixels, classes = found.data[order].astype(np.int64), found.target[order].astype(np.int64)
+    seen = pixels[: len(pixels) - len(pixels) // VALIDATION]
+    count, total, squares = len(seen), seen.sum(0), (seen * seen).sum(0)
+    spread = np.sqrt((count * squares - total * total).astype(np.float64))  # count * standard deviation
+    standard = (count * pixels - total) / np.where(spread > 0, spread, np.inf)
+    return _split("digits", np.tile(standard, 2).astype(np.float32), classes)
+
+
+def teacher_student(seed: int = 0) -> Examples:
+    """8,192 random vectors, and the class that a random network of 128-64-10 units (ReLU) gives each.
+
+    A number is (how many of 64 random bits are set - 32) / 4: nearly normal, with a deviation of 1. The teacher counts
+    its weights so too and works in whole numbers, less the mean of each of its ten outputs; the largest one is the
+    class. Therefore every machine and every NumPy makes the same set.
+
+    Raises:
+      TypeError, ValueError: the seed is no integer in 0 .. 2**64 - 1.
+
+    Example:
+      >>> from fpsim.train.data import teacher_student
+      >>> found = teacher_student(0)
+      >>> found.train.shape, found.held_out.shape, found.digest[:8]
+      ((7373, 128), (819, 128), '80652bfe')
+    """
+    teacher = _words(seed, TEACHER, 0, 0)
+    first, second = _counts(teacher, FEATURES, HIDDEN), _counts(teacher, HIDDEN, CLASSES)
+    inputs = _counts(_words(seed, INPUTS, 0, 0), EXAMPLES, FEATURES)
+    outputs = np.maximum(inputs @ first, 0) @ second  # (examples, classes)
+    classes = np.argmax(EXAMPLES * outputs - outputs.sum(0), axis=1)
+    return _split("teacher_student", (inputs / 4).astype(np.float32), classes)
+
+
+def _counts(generator: np.random.Philox, *shape: int) -> Integers:
+    """How many of 64 bits are set, less 32."""
+    words = generator.random_raw(int(np.prod(shape)))
+    return np.bitwise_count(words).astype(np.int64).reshape(shape) - 32
+
+
+def _split(kind: str, inputs: Floats, classes: Integers) -> Examples:
+    """Examples, of which the last tenth is for validation."""
+    digest = hashlib.sha256(inputs.astype("<f4").tobytes() + classes.astype("<i8").tobytes()).hexdigest()
+    first = len(inputs) - len(inputs) // VALIDATION
+    inputs.flags.writeable = False
+    classes = _fixed(classes)
+    return Examples(kind, digest, inputs[:first], classes[:first], inputs[first:], classes[first:])
+
+
+# ---- places
+
+
+def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integers:
+    """Random integers in 0 .. below - 1, a function of the arguments alone.
+
+    Integer i is (w // 2**32) * below // 2**32, where w is word i of NumPy's generator Philox(key=[seed, 0],
+    counter=[0, 0, micro, step]). NumPy promises these words for ever, which it does not of its distributions. Each
+    integer has a probability of 1 / below, to one part in 2**32 / below.
+
+    Args:
+      seed, step, micro: in 0 .. 2**64 - 1.
+      count: how many.
+      below: in 1 .. 2**31.
+
+    Example:
+      >>> from fpsim.train.data import indices
+      >>> indices(0, 7, 0, 4, 1000)
+      array([782, 755,  49, 270])
+    """
+    generator = _words(seed, BATCHES, step, micro)
+    require_integer("batch", count, 1)
+    if below > 1 << 31:
+        raise ValueError(f"a text may have at most 2**31 places to begin at; got {below}. Take a part of it.")
+    words = generator.random_raw(int(count)) >> np.uint64(32)
+    return (words * np.uint64(below) >> np.uint64(32)).astype(np.int64)
+
+
+def _words(seed: int, stream: int, step: int, micro: int) -> np.random.Philox:
+    """The generator of a stream's random words for a step and its micro-batch."""
+    for name, value in (("seed", seed), ("step", step), ("micro", micro)):
+        require_integer(name, value, 0)
+        if value >= WORD:
+            raise ValueError(f"{name} must be an integer in 0 .. 2**64 - 1; got {shown(value)}.")
+    key, counter = np.array([seed, stream], np.uint64), np.array([0, 0, micro, step], np.uint64)
+    return np.random.Philox(key=key, counter=counter)
+
+
+def _product(batches: int, batch: int) -> int:
+    """How many places some batches have, checked."""
+    require_integer("batches", batches, 1)
+    require_integer("batch", batch, 1)
+    return batches * batch
+
+
+def _spread(count: int, places: int) -> Integers:
+    """`count` different ones of 0 .. places - 1 >= count - 1, the first and the last among them, evenly spread."""
+    return np.arange(count) * (places - 1) // max(1, count - 1)
+
+
+def _fixed(tokens: npt.NDArray[np.integer]) -> Integers:
+    """The same as int64, which nobody changes."""
+    found = tokens.astype(np.int64)
+    found.flags.writeable = False
+    return found
