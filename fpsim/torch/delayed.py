@@ -31,7 +31,7 @@ def quantized(
     x: Tensor, cast: Cast, step: Tensor | None, plan: Plan, row: Tensor | None
 ) -> tuple[Operand, Tensor | None]:
     """An operand of a layer, and its row of the state after this step; None without delayed scales."""
-    if plan.delayed is None or not cast.spec or row is None:
+    if not cast.delayed or plan.delayed is None or row is None:
         return operand(x, cast, step), None
     how, source = spec_from(cast.spec), array_of(x)
     seed = None if step is None or cast.key < 0 else (int(step.item()) + cast.key) & 0xFFFFFFFFFFFFFFFF

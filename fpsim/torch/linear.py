@@ -187,6 +187,7 @@ class QuantLinear(torch.nn.Linear):
 
     recipe: LinearRecipe
     quant_name: str
+    backend: str
     plan: str
     steps: Tensor | None
     scales: Tensor | None
@@ -227,11 +228,42 @@ class QuantLinear(torch.nn.Linear):
 
     def _set_recipe(self, recipe: LinearRecipe, name: str, backend: str) -> None:
         _refuse_no_recipe(recipe)
-        plan = plan_of(recipe, name, backend)
-        self.recipe, self.quant_name, self.plan = recipe, name, plan.text
-        steps = torch.zeros((), dtype=torch.int64, device=self.weight.device) if plan.draws else None
-        self.register_buffer("steps", steps)
-        self.register_buffer("scales", None if plan.delayed is None else first_state(plan.delayed[0]))
+        self.recipe, self.quant_name, self.backend = recipe, name, backend
+        self.register_buffer("steps", None)
+        self.register_buffer("scales", None)
+        self._set_plan(plan_of(recipe, name, backend))
+
+    def follow(self, fprop: LinearRecipe, dgrad: LinearRecipe, wgrad: LinearRecipe) -> None:
+        """Take each product, its operands included, from a recipe of its own, from the next forward pass on.
+
+        Counts of steps and scales of earlier steps stay as they are.
+
+        Raises:
+          ValueError: two recipes have delayed scales with other options.
+
+        Example:
+          >>> import torch
+          >>> layer = fp.torch.QuantLinear(128, 64, recipe=fp.torch.NVFP4)
+          >>> layer.follow(fp.torch.RECIPES["BF16"], fp.torch.NVFP4, fp.torch.NVFP4)
+          >>> layer(torch.ones(2, 128)).shape
+          torch.Size([2, 64])
+        """
+        for recipe in (fprop, dgrad, wgrad):
+            _refuse_no_recipe(recipe)
+        options = {recipe.delayed for recipe in (fprop, dgrad, wgrad) if recipe.delayed is not None}
+        if len(options) > 1:
+            raise ValueError(f"the products of a layer must share the options of delayed scales; got {options}.")
+        plans = [plan_of(recipe, self.quant_name, self.backend) for recipe in (fprop, dgrad, wgrad)]
+        self.recipe = fprop
+        self._set_plan(plans[0].with_product("dgrad", plans[1]).with_product("wgrad", plans[2]))
+
+    def _set_plan(self, plan: Plan) -> None:
+        """Follow a plan, with the buffers that it needs."""
+        self.plan = plan.text
+        if plan.draws and self.steps is None:
+            self.steps = torch.zeros((), dtype=torch.int64, device=self.weight.device)
+        if plan.delayed is not None and self.scales is None:
+            self.scales = first_state(plan.delayed[0])
 
     def forward(self, input: Tensor) -> Tensor:
         """y of shape (..., out_features) for x of shape (..., in_features)."""

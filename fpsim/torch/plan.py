@@ -17,10 +17,11 @@ from fpsim.torch.recipe import LinearRecipe, key_of
 
 
 class Cast(NamedTuple):
-    """How one operand is quantised: the text of a cast ("" for none), and the key of its draws, or -1."""
+    """How one operand is quantised."""
 
-    spec: str
-    key: int
+    spec: str  # the text of a cast, "" for none
+    key: int  # of its draws, or -1
+    delayed: bool = False  # whether its scale is that of earlier steps
 
 
 NO_CAST = Cast("", -1)
@@ -82,7 +83,8 @@ class Plan(NamedTuple):
             "dgrad": ("grad", "weight_backward", "dgrad"),
             "wgrad": ("grad_backward", "input_backward", "stash", "wgrad", "hadamard", "signs"),
         }[product]
-        return self._replace(**{field: getattr(other, field) for field in fields})
+        taken = {field: getattr(other, field) for field in fields}
+        return self._replace(**taken, delayed=self.delayed or other.delayed)
 
 
 BACKENDS = ("emulated", "float32", "gpu", "hardware")
@@ -106,7 +108,8 @@ def plan_of(recipe: LinearRecipe, name: str, backend: str = "emulated") -> Plan:
         mode = rounding_mode(recipe.grad_rounding if operand == "grad" else recipe.rounding)
         role = f"{operand} back" if back and not same else operand  # the same numbers again come from the same draws
         stochastic = bool(spec) and mode is Rounding.STOCHASTIC
-        return Cast(spec, key_of(recipe.seed, name, role) if stochastic else -1)
+        key = key_of(recipe.seed, name, role) if stochastic else -1
+        return Cast(spec, key, bool(spec) and recipe.delayed is not None)
 
     forward = cast("input", back=False)
     stash = forward if recipe.requantize_input else NO_CAST

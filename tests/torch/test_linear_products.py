@@ -17,16 +17,18 @@ trace: Any = importlib.import_module("fpsim.torch.trace")
 mixing: Any = importlib.import_module("fpsim.torch.hadamard")
 
 S = fp.scalings
-DEEPGEMM = {"accumulate": "hopper_e4m3_f32", "schedule": fp.schedules.deepgemm()}
-MX, NVFP4 = {"accumulate": "blackwell_mxfp8_e4m3_f32"}, {"accumulate": "blackwell_nvfp4_f32"}
+DEEPGEMM: dict[str, Any] = {"accumulate": "hopper_e4m3_f32", "schedule": fp.schedules.deepgemm()}
+MX: dict[str, Any] = {"accumulate": "blackwell_mxfp8_e4m3_f32"}
+NVFP4: dict[str, Any] = {"accumulate": "blackwell_nvfp4_f32"}
 MX_BACK, NVFP4_BACK = S.TE_MX.transposed(), S.NVFP4.transposed()
-FLAT, PROMOTED = {"accumulate": "hopper_e4m3_f32"}, {"accumulate": "hopper_e4m3_f32", "promote": 128}
-E5M2 = {"accumulate": "hopper_e5m2xe4m3_f32", "promote": 128}
+FLAT: dict[str, Any] = {"accumulate": "hopper_e4m3_f32"}
+PROMOTED: dict[str, Any] = {"accumulate": "hopper_e4m3_f32", "promote": 128}
+E5M2: dict[str, Any] = {"accumulate": "hopper_e5m2xe4m3_f32", "promote": 128}
 
 
 def spread(w: Any) -> Any:
     """A matrix in 16x16 blocks as rows of 1x16: a scale of its own for each."""
-    rows = {name: np.repeat(getattr(w, name), 16, axis=0) for name in ("scales", "scale_codes")}
+    rows: dict[str, Any] = {name: np.repeat(getattr(w, name), 16, axis=0) for name in ("scales", "scale_codes")}
     return fp.Scaled(w.codes, fmt=w.fmt, scaling=S.NVFP4, tensor_scale=w.tensor_scale, **rows)
 
 
@@ -35,7 +37,7 @@ def hand(x: Any, fmt: Any, scaling: Any, **cast: Any) -> Any:
 
 
 # recipe: formats of x, w, dy; scalings of x, w, dy, and of w, dy, x backwards; the arithmetic of each product
-ROWS = {
+ROWS: dict[str, Any] = {
     "BF16": ("bf16", "bf16", "bf16", *[None] * 6, *[{"accumulate": "hopper_bf16_f32", "out_format": "bf16"}] * 3),
     "FP16": ("fp16", "fp16", "fp16", *[None] * 6, *[{"accumulate": "hopper_f16_f32", "out_format": "fp16"}] * 3),
     "FP8_RAW": ("e4m3", "e4m3", "e4m3", *[None] * 6, PROMOTED, PROMOTED, PROMOTED),
@@ -89,7 +91,7 @@ def test_nvfp4_has_square_weights_stochastic_gradients_and_a_hadamard_transform(
     rows = spread(fp.encode_scaled(weight, "e2m1", square))
     want = fp.matmul(qx, rows.transpose(), out_format="bf16", **NVFP4)
     fp.testing.assert_bits_equal(y.detach().numpy(), want.astype(np.float32))
-    draws = {"rounding": "stochastic", "seed": plan.grad.key}
+    draws: dict[str, Any] = {"rounding": "stochastic", "seed": plan.grad.key}
     qdy = fp.encode_scaled(dy.numpy(), "e2m1", S.NVFP4, **draws)
     columns = spread(fp.encode_scaled(np.ascontiguousarray(weight.T), "e2m1", square)).transpose()
     fp.testing.assert_bits_equal(dx.numpy(), fp.matmul(qdy, columns, out_format="bf16", **NVFP4).astype(np.float32))
@@ -176,7 +178,8 @@ def test_whoever_watches_sees_every_product_and_changes_none() -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(128, 256), torch.nn.ReLU(), torch.nn.Linear(256, 128))
     ft.quantize_linears(net, ft.DEEPSEEK_V3)
-    x, seen = torch.randn(128, 128), []
+    x = torch.randn(128, 128)
+    seen: list[Any] = []
     plain = torch.autograd.grad(net(x).square().sum(), net[0].weight)[0]
     with trace.watching(seen.append):
         watched = torch.autograd.grad(net(x).square().sum(), (net[0].weight, net[2].weight))[0]
