@@ -10,7 +10,7 @@ from fpsim.errors import install
 # Package -> the extra that brings it.
 EXTRAS = {
     "jinja2": "plot", "matplotlib": "plot", "pandas": "plot", "rich": "cli", "torch": "torch", "typer": "cli",
-    "joblib": "sweep", "cloudpickle": "sweep", "distributed": "dask",
+    "joblib": "sweep", "cloudpickle": "sweep", "distributed": "dask", "cattrs": "train", "tomli_w": "train",
 }  # fmt: skip
 # Package -> what it is called on the index, where that is another name.
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
