@@ -1,0 +1,104 @@
+"""Carries out a `Controller`: the level of every layer, step by step, and the log of its changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from fpsim.torch.recipe import LinearRecipe
+from fpsim.train.recipe import Controller
+
+DECAY = 0.9  # of the average that a gradient norm is compared with
+
+
+class Change(NamedTuple):
+    """A layer's move from one level to another."""
+
+    step: int
+    layer: str
+    watched: str
+    figure: float
+    before: int
+    after: int
+
+
+class Levels:
+    """The level of every layer that a controller governs.
+
+    Example:
+      >>> from fpsim.train.controller import Levels
+      >>> from fpsim.train.recipe import Controller
+      >>> levels = Levels(Controller(high=0.1, low=0.01, patience=2), ["up", "down"])
+      >>> [levels.see(step, {"up": 0.5, "down": 0.0}) for step in (0, 1)][1]
+      [Change(step=1, layer='up', watched='underflow', figure=0.5, before=0, after=1)]
+    """
+
+    def __init__(self, controller: Controller, layers: list[str]) -> None:
+        self.controller = controller
+        self.levels = {name: 0 for name in layers if fnmatchcase(name, controller.layers)}
+        self.log: list[Change] = []
+        self._above = dict.fromkeys(self.levels, 0)  # steps in a row above high, negative below low
+        self._norms: dict[str, float] = {}
+
+    def recipe(self, layer: str, own: LinearRecipe) -> LinearRecipe:
+        """What a layer follows now."""
+        level = self.levels.get(layer, 0)
+        found = self.controller.levels[level - 1] if level else own
+        assert isinstance(found, LinearRecipe)
+        return found
+
+    def see(self, step: int, figures: Mapping[str, float]) -> list[Change]:
+        """Take the figures of a step, and return the changes that hold from the next one on."""
+        changes = []
+        for layer in self.levels:
+            figure = figures.get(layer, math.nan)
+            if self.controller.watch == "gradient_norm":
+                figure = self._relative(layer, figure)
+            change = self._moved(step, layer, figure)
+            if change is not None:
+                self.levels[layer] = change.after
+                self._above[layer] = 0
+                changes.append(change)
+        self.log += changes
+        return changes
+
+    def _moved(self, step: int, layer: str, figure: float) -> Change | None:
+        """The change of a layer after a figure; one that is no number counts as too high."""
+        controller, count, level = self.controller, self._above[layer], self.levels[layer]
+        if not figure <= controller.high:
+            count = max(count, 0) + 1
+        elif figure < controller.low:
+            count = min(count, 0) - 1
+        else:
+            count = 0
+        self._above[layer] = count
+        after = level + (count >= controller.patience) - (count <= -controller.patience)
+        after = min(max(after, 0), len(controller.levels))
+        return None if after == level else Change(step, layer, controller.watch, figure, level, after)
+
+    def _relative(self, layer: str, norm: float) -> float:
+        """A norm over the average of those before it."""
+        average = self._norms.get(layer, norm)
+        if math.isfinite(norm):
+            self._norms[layer] = DECAY * average + (1 - DECAY) * norm
+        return norm / average if average else 0.0
+
+    @property
+    def raised(self) -> float:
+        """The share of the layers above level 0."""
+        return sum(level > 0 for level in self.levels.values()) / len(self.levels) if self.levels else 0.0
+
+    def state(self) -> dict[str, Any]:
+        """All that later steps depend on, and the log."""
+        return {
+            "levels": dict(self.levels), "above": dict(self._above), "norms": dict(self._norms),
+            "log": [list(change) for change in self.log],
+        }  # fmt: skip
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was called."""
+        self.levels, self._above = dict(state["levels"]), dict(state["above"])
+        self._norms = dict(state["norms"])
+        self.log = [Change(*change) for change in state["log"]]

@@ -1,0 +1,275 @@
+"""The models that are trained: a small transformer on characters, and a perceptron on vectors of 128 numbers.
+
+Layers are torch's own until `fpsim.torch.quantize_linears` makes their products those of a recipe. Every length that
+a matrix product sums over is a multiple of 128, the blocks of the FP8 recipes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fpsim.errors import require_integer, require_word
+from fpsim.torch.operators import Tensor, quantize_op, torch
+from fpsim.train.recipe import Numerics
+from fpsim.train.torch_numerics import torch_cross_entropy, torch_rms_norm, torch_softmax
+
+nn: Any = torch.nn
+Function: Any = torch.autograd.Function
+NUMERICS = Numerics()  # of float32
+Stash = Callable[[Tensor], Tensor]  # what waits for the backward pass in place of a tensor
+
+
+@dataclass(frozen=True)
+class Config:
+    """The shape of a transformer.
+
+    Args:
+      vocabulary: symbols.
+      context: tokens that a prediction sees.
+      width, heads, layers, hidden: of the model, and of its SwiGLU.
+      parametrisation: "standard", or "unit": every tensor has variance 1 at the start, weights included.
+
+    Example:
+      >>> from fpsim.train.model import Config, Transformer
+      >>> model = Transformer(Config(vocabulary=96), seed=0)
+      >>> linear = [layer for name, layer in model.named_modules() if type(layer) is torch.nn.Linear and name != "head"]
+      >>> len(linear), sum(layer.weight.numel() for layer in linear)
+      (8, 327680)
+    """
+
+    vocabulary: int
+    context: int = 64
+    width: int = 128
+    heads: int = 4
+    layers: int = 2
+    hidden: int = 256
+    parametrisation: str = "standard"
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary", "context", "width", "heads", "layers", "hidden"):
+            require_integer(name, getattr(self, name), 1)
+        if self.width % self.heads:
+            raise ValueError(f"width must be a multiple of heads; got {self.width} and {self.heads}.")
+        require_word("parametrisation", self.parametrisation, ("standard", "unit"))
+
+
+class RMSNorm(nn.Module):  # type: ignore[misc]
+    """x / rms(x) * weight over the last axis."""
+
+    def __init__(self, width: int, numerics: Numerics) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.numerics = numerics
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = torch_rms_norm(x, self.weight, self.numerics.norm, self.numerics.sums)
+        return found
+
+
+class Core(nn.Module):  # type: ignore[misc]
+    """Causal attention over heads: softmax(q k^T / sqrt(d)) v, in float32 but for the softmax."""
+
+    def __init__(self, numerics: Numerics) -> None:
+        super().__init__()
+        self.numerics = numerics
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, factor: float) -> Tensor:
+        length = q.shape[-2]
+        scores = q @ k.transpose(-1, -2) * factor  # (batch, head, to, from)
+        future = torch.ones(length, length, dtype=torch.bool).triu(1)
+        shares = torch_softmax(scores.masked_fill(future, -math.inf), self.numerics.softmax, self.numerics.sums)
+        mixed: Tensor = shares @ v
+        return mixed
+
+
+class SwiGLU(nn.Module):  # type: ignore[misc]
+    """silu(gate) * up of the two halves of the last axis; only the input waits for the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stash: Stash | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = _SwiGLU.apply(x, self.stash)
+        return found
+
+
+class _SwiGLU(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, stash: Stash | None) -> Tensor:
+        ctx.save_for_backward(x if stash is None else stash(x))
+        gate, up = x.chunk(2, -1)
+        return torch.nn.functional.silu(gate) * up
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        gate, up = x.chunk(2, -1)
+        share = torch.sigmoid(gate)
+        slope = share * (1 + gate * (1 - share))
+        return torch.cat((dy * up * slope, dy * gate * share), -1), None
+
+
+class Scaled(nn.Module):  # type: ignore[misc]
+    """A linear layer of unit scaling: weights of variance 1, results and gradients multiplied by 1 / sqrt(inputs)."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        factor = self.linear.in_features**-0.5
+        found: Tensor = _Factors.apply(self.linear(_Factors.apply(x, 1.0, factor)), factor, 1.0)
+        return found
+
+
+class _Factors(Function):  # type: ignore[misc]
+    """Multiply by one number forwards and by another one backwards."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, forwards: float, backwards: float) -> Tensor:
+        ctx.backwards = backwards
+        return x * forwards
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+        return dy * ctx.backwards, None, None
+
+
+def _linear(inputs: int, outputs: int, unit: bool) -> Any:
+    return Scaled(inputs, outputs) if unit else nn.Linear(inputs, outputs, bias=False)
+
+
+class Attention(nn.Module):  # type: ignore[misc]
+    """Queries, keys and values from one layer, attention, and the layer behind it."""
+
+    def __init__(self, config: Config, numerics: Numerics) -> None:
+        super().__init__()
+        self.heads, self.unit = config.heads, config.parametrisation == "unit"
+        self.qkv = _linear(config.width, 3 * config.width, self.unit)
+        self.core = Core(numerics)
+        self.proj = _linear(config.width, config.width, self.unit)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        each = width // self.heads
+        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, each).permute(2, 0, 3, 1, 4)
+        mixed = self.core(q, k, v, 1 / each if self.unit else each**-0.5)  # (batch, head, length, width / heads)
+        found: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
+        return found
+
+
+class MLP(nn.Module):  # type: ignore[misc]
+    """SwiGLU between two layers."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        unit = config.parametrisation == "unit"
+        self.gate_up = _linear(config.width, 2 * config.hidden, unit)
+        self.act = SwiGLU()
+        self.down = _linear(config.hidden, config.width, unit)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.down(self.act(self.gate_up(x)))
+        return found
+
+
+class Block(nn.Module):  # type: ignore[misc]
+    """Attention and SwiGLU, each behind a norm and beside a residual."""
+
+    def __init__(self, config: Config, numerics: Numerics) -> None:
+        super().__init__()
+        self.norm1 = RMSNorm(config.width, numerics)
+        self.attn = Attention(config, numerics)
+        self.norm2 = RMSNorm(config.width, numerics)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.norm1(x))
+        found: Tensor = x + self.mlp(self.norm2(x))
+        return found
+
+
+class Transformer(nn.Module):  # type: ignore[misc]
+    """Characters to logits of the next character."""
+
+    def __init__(self, config: Config, seed: int, numerics: Numerics = NUMERICS) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(config.vocabulary, config.width)
+        self.positions = nn.Embedding(config.context, config.width)
+        self.blocks = nn.ModuleList([Block(config, numerics) for _ in range(config.layers)])
+        self.norm = RMSNorm(config.width, numerics)
+        self.head = nn.Linear(config.width, config.vocabulary, bias=False)
+        initialise(self, seed, unit=config.parametrisation == "unit")
+
+    def forward(self, codes: Tensor) -> Tensor:
+        x = self.tokens(codes) + self.positions.weight[: codes.shape[1]]  # (batch, length, width)
+        for block in self.blocks:
+            x = block(x)
+        found: Tensor = self.head(self.norm(x))  # (batch, length, vocabulary)
+        return found
+
+
+class Perceptron(nn.Module):  # type: ignore[misc]
+    """Vectors of 128 numbers to logits of 10 classes, through two layers of 256."""
+
+    def __init__(self, seed: int, numerics: Numerics = NUMERICS) -> None:
+        super().__init__()
+        self.first = nn.Linear(128, 256, bias=False)
+        self.second = nn.Linear(256, 256, bias=False)
+        self.head = nn.Linear(256, 10, bias=False)
+        initialise(self, seed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        relu = torch.nn.functional.relu
+        found: Tensor = self.head(relu(self.second(relu(self.first(x)))))
+        return found
+
+
+def initialise(model: Any, seed: int, *, unit: bool = False) -> None:
+    """Normal weights from a seed: of deviation 1 / sqrt(inputs), of embeddings 0.02; all of 1 for unit scaling."""
+    generator = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            deviation = 1.0 if unit and module is not model.head else module.in_features**-0.5
+        elif isinstance(module, nn.Embedding):
+            deviation = 1.0 if unit else 0.02
+        else:
+            continue
+        with torch.no_grad():
+            module.weight.normal_(0.0, deviation, generator=generator)
+
+
+def loss_of(model: Any, inputs: Tensor, targets: Tensor, numerics: Numerics) -> Tensor:
+    """The mean cross entropy of a batch, in nats."""
+    logits = model(inputs)
+    found: Tensor = torch_cross_entropy(
+        logits.reshape(-1, logits.shape[-1]), targets.reshape(-1), numerics.loss, numerics.sums
+    )
+    return found
+
+
+def store(module: Any, stash: Stash) -> None:
+    """Keep a module's activations for the backward pass as `stash` returns them."""
+    if isinstance(module, SwiGLU):
+        module.stash = stash
+        return
+    inner = module.forward
+
+    def pack(x: Tensor) -> Tensor:
+        return stash(x) if x.is_floating_point() and x.grad_fn is not None else x
+
+    def forward(*arguments: Any) -> Any:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            return inner(*arguments)
+
+    module.forward = forward
+
+
+def quantizer(spec: str) -> Stash:
+    """What quantises a tensor by the text of a cast, over its last two axes."""
+    return lambda x: quantize_op(x.detach(), spec, None, None).to(x.dtype)
