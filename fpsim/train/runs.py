@@ -1,0 +1,254 @@
+"""A training run: its curves, what its products lost, and where it is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fpsim.display.figure import axes_of
+from fpsim.display.optional import frame
+from fpsim.errors import require_kind, require_word
+from fpsim.files import path_of
+from fpsim.train import checkpoint
+from fpsim.train.loop import Settings, Trainer
+from fpsim.train.parallel import Ranks
+from fpsim.train.recipe import Recipe
+from fpsim.train.recipes import ROWS
+from fpsim.train.written import differences, plain, recipe_from
+
+SAVED_EVERY = 10.0  # seconds
+VERSION = 1
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run of `fpsim.train.run` came to.
+
+    Attributes:
+      recipe, settings: what was trained.
+      losses: nats per token of each step's batch, float.
+      validation_loss: of the last weights, by the recipe's own forward pass; NaN for a run that was stopped.
+      rows: of each step: step, loss, scale, skipped, overflowed, lr, gradient_norm, clip_factor, lost_updates,
+        update_ratio, seconds.
+      measured: of each operand of each product, every few steps: step, layer, product, operand, underflow, saturation,
+        sqnr_db.
+      changes: the controller's moves: step, layer, watched, figure, before, after.
+      stopped: why it ended early, or "".
+      seconds: of all its steps.
+      checkpoint: the folder that it was saved to, or None.
+    """
+
+    recipe: Recipe
+    settings: Settings
+    losses: list[float] = field(repr=False)
+    validation_loss: float
+    rows: list[dict[str, Any]] = field(repr=False)
+    measured: list[dict[str, Any]] = field(repr=False)
+    changes: list[dict[str, Any]] = field(repr=False)
+    stopped: str = ""
+    seconds: float = math.nan
+    checkpoint: Path | None = None
+
+    @property
+    def final_loss(self) -> float:
+        """The mean loss of the last 20 steps."""
+        last = self.losses[-20:]
+        return math.fsum(last) / len(last) if last else math.nan
+
+    def to_frame(self) -> Any:
+        """A pandas frame, a row a step."""
+        return frame(self.rows)
+
+    def measurements(self) -> Any:
+        """A pandas frame of what was measured: a row for each operand of each product, every few steps."""
+        return frame(self.measured)
+
+    def plot(self, ax: Any = None) -> Any:
+        """The loss over the steps, as a running mean of 0.9 over the single values.
+
+        Args:
+          ax: matplotlib axes to draw on; None makes a figure.
+        """
+        axes = axes_of(ax, 3.4)
+        smooth = smoothed(self.losses)
+        (line,) = axes.plot(smooth, label=self.recipe.name or "loss", linewidth=1.6)
+        axes.plot(self.losses, color=line.get_color(), alpha=0.25, linewidth=0.8)
+        axes.set_xlabel("step")
+        axes.set_ylabel("loss (nats per token)")
+        axes.legend(frameon=False)
+        return axes
+
+    def __str__(self) -> str:
+        name = self.recipe.name or "a recipe without a name"
+        if self.stopped:
+            return f"{name}: stopped after {len(self.losses)} steps: {self.stopped}"
+        return (
+            f"{name}: {len(self.losses)} steps in {self.seconds:.1f} s, loss {self.final_loss:.3f} (mean of the last "
+            f"{min(len(self.losses), 20)}), validation {self.validation_loss:.3f}"
+        )
+
+
+def smoothed(losses: list[float], keep: float = 0.9) -> list[float]:
+    """The running mean m = keep * m + (1 - keep) * loss, corrected for its start.
+
+    Example:
+      >>> from fpsim.train.runs import smoothed
+      >>> [round(x, 3) for x in smoothed([1.0, 1.0, 2.0])]
+      [1.0, 1.0, 1.369]
+    """
+    mean, weight, found = 0.0, 0.0, []
+    for loss in losses:
+        mean, weight = keep * mean + (1 - keep) * loss, keep * weight + (1 - keep)
+        found.append(mean / weight)
+    return found
+
+
+def find_recipe(spec: Any) -> Recipe:
+    """A recipe, a row of `fpsim.train.recipes` by name, or that of a TOML file.
+
+    Raises:
+      ValueError: nothing has that name.
+
+    Example:
+      >>> from fpsim.train.runs import find_recipe
+      >>> find_recipe("deepseek_v3")
+      <Recipe DEEPSEEK_V3: linear layers fp.torch.DEEPSEEK_V3>
+    """
+    if isinstance(spec, Recipe):
+        return spec
+    if isinstance(spec, Path) or (isinstance(spec, str) and spec.endswith(".toml")):
+        return Recipe.from_toml(spec)
+    require_kind("recipe", spec, str, "an fp.train.Recipe, the name of one, or a TOML file")
+    name = spec.upper().replace("-", "_")
+    require_word("recipe", name, tuple(ROWS))
+    return ROWS[name]
+
+
+def run(
+    recipe: Any, *, steps: int = 250, seed: int = 0, model: str = "transformer", text: Any = None, out: Any = None,
+    backend: str = "emulated", batch: int | None = None, context: int = 64, accumulate: int = 1, measure: int = 25,
+    progress: Progress | None = None, ranks: Ranks | None = None,
+) -> Run:  # fmt: skip
+    """Train a small model by a recipe.
+
+    The same arguments give the same bits. With `out` the run is saved as it goes, at least every 10 seconds between
+    two steps, and the same call goes on where it stopped, bit for bit, however it ended.
+
+    Args:
+      recipe: an `fpsim.train.Recipe`, the name of a row of `fpsim.train.recipes`, or a TOML file.
+      steps: of the optimizer.
+      seed: of the weights, batches and draws.
+      model: "transformer": characters, 2 layers of width 128, 0.33 million weights in linear layers; or "perceptron":
+        128-256-256-10 on handwritten digits (scikit-learn) or on a synthetic set where that is missing.
+      text: a file of text for the transformer; None for Python's help topics.
+      out: a folder; None keeps nothing.
+      backend: what multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu"; "hardware".
+      batch: sequences of a micro-batch, 8 (vectors of the perceptron, 128).
+      context: tokens of a sequence.
+      accumulate: micro-batches of a step.
+      measure: steps from one measurement of every product to the next; 0 for none.
+      progress: called with the share done and a text.
+      ranks: the processes that train together, of `fpsim.train.Ranks`.
+
+    Returns:
+      A Run. One whose loss became Inf or NaN ends there, with a warning and `.stopped`.
+
+    Raises:
+      ValueError: an unknown recipe, model or backend, layers or shapes that the recipe cannot have, a text that is too
+        short, a folder of another run: the sentence names the differences.
+      TypeError: a number that is none.
+      ImportError: safetensors is not installed, with `out`.
+
+    Example:
+      >>> found = fp.train.run("DEEPSEEK_V3", steps=3, model="perceptron")
+      >>> len(found.losses), found.losses[0] > 1.5, found.stopped
+      (3, True, '')
+    """
+    chosen = find_recipe(recipe)
+    if batch is None:
+        batch = 8 if model == "transformer" else 128
+    settings = Settings(steps, seed, model, text, backend, batch, context, accumulate, measure)
+    trainer = Trainer(chosen, settings, ranks)
+    if out is None:
+        return _finished(trainer, None, progress)
+    if trainer.ranks.rank > 0:  # rank 0 writes; all read
+        _resume(trainer, path_of(out, "out"))
+        return _finished(trainer, None, progress)
+    with checkpoint.Checkpoints(path_of(out, "out")) as kept:
+        _resume(trainer, kept.folder)
+        return _finished(trainer, kept, progress)
+
+
+def _finished(trainer: Trainer, kept: checkpoint.Checkpoints | None, progress: Progress | None) -> Run:
+    """Train to the end."""
+    total, saved, began = trainer.settings.steps, trainer.steps, time.monotonic()
+    while trainer.steps < total and not trainer.stopped:
+        row = trainer.step()
+        if progress is not None:
+            progress(trainer.steps / total, f"step {trainer.steps} of {total}, loss {row['loss']:.3f}")
+        if kept is not None and time.monotonic() - began >= SAVED_EVERY:
+            _save(trainer, kept)
+            saved, began = trainer.steps, time.monotonic()
+    if kept is not None and (saved != trainer.steps or not checkpoint.steps(kept.folder)):
+        _save(trainer, kept)
+    if trainer.stopped:
+        warnings.warn(f"{trainer.recipe.name}: {trainer.stopped}", RuntimeWarning, stacklevel=3)
+    changes = [] if trainer.levels is None else [change._asdict() for change in trainer.levels.log]
+    return Run(
+        trainer.recipe, trainer.settings, [row["loss"] for row in trainer.rows],
+        math.nan if trainer.stopped else trainer.validation_loss(), trainer.rows, trainer.measured, changes,
+        trainer.stopped, math.fsum(row["seconds"] for row in trainer.rows), None if kept is None else kept.folder,
+    )  # fmt: skip
+
+
+# ---- what is kept
+
+
+def identity(trainer: Trainer) -> dict[str, Any]:
+    """What a checkpoint must have been trained with, as plain values."""
+    settings = dataclasses.asdict(trainer.settings)
+    del settings["text"], settings["measure"]
+    shapes = {name: list(weight.shape) for name, weight in trainer.weights.items()}
+    return {
+        "version": VERSION, "recipe": plain(trainer.recipe), "settings": settings, "data": trainer.data.digest,
+        "shapes": shapes, "world": trainer.ranks.world,
+    }  # fmt: skip
+
+
+def _save(trainer: Trainer, kept: checkpoint.Checkpoints) -> None:
+    arrays, facts = trainer.state()
+    kept.save(trainer.steps, arrays, {"identity": identity(trainer), "state": facts})
+
+
+def _resume(trainer: Trainer, folder: Path) -> None:
+    """Go on from the newest checkpoint of a folder, if there is one.
+
+    Raises:
+      ValueError: it is of another run.
+    """
+    found = checkpoint.load(folder)
+    if found is None:
+        return
+    facts = found.facts
+    if not isinstance(facts.get("identity"), Mapping) or "state" not in facts:
+        raise ValueError(
+            f"out must be a new folder or that of a run; got {folder}, whose checkpoint is of something else."
+        )
+    theirs, mine = dict(facts["identity"]), identity(trainer)
+    if theirs.get("recipe") != mine["recipe"]:
+        other = recipe_from(theirs["recipe"])
+        lines = differences(other, trainer.recipe) or ["its name or source"]
+        raise ValueError(
+            f"out must be a folder of a run with recipe {trainer.recipe.name!r}; got {folder}, whose recipe "
+            f"{other.name!r} has {'; '.join(lines[:3])}{f' and {len(lines) - 3} more' if len(lines) > 3 else ''}. Name "
+            "another folder."
+        )
+    checkpoint.require_same(theirs, mine, f"the run in {folder}")
+    trainer.load(found.arrays, facts["state"])
