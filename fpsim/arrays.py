@@ -108,7 +108,7 @@ def from_torch(tensor: Any, name: str = "x") -> Array:
     if tensor.layout is not sys.modules["torch"].strided:
         raise TypeError(f"{name} must be a dense tensor; got one of layout {tensor.layout}. Use {name}.to_dense().")
     tensor = tensor.cpu().resolve_conj().resolve_neg()
-    fmt = next((candidate for candidate in DTYPES if str(tensor.dtype) == f"torch.{DTYPES[candidate].name}"), None)
+    fmt = _format_of_torch(str(tensor.dtype))
     if fmt is None or (fmt.bits >= 16 and fmt.name != "BF16"):
         try:
             return np.asarray(tensor.numpy())  # torch and NumPy share these
@@ -118,6 +118,12 @@ def from_torch(tensor: Any, name: str = "x") -> Array:
             ) from None
     integers = tensor.view(getattr(sys.modules["torch"], f"uint{8 * DTYPES[fmt].itemsize}"))
     return np.asarray(integers.numpy()).view(DTYPES[fmt])
+
+
+@cache
+def _format_of_torch(dtype: str) -> Format | None:
+    """The format of a torch dtype such as "torch.float8_e5m2" that NumPy or ml_dtypes has, or None."""
+    return next((fmt for fmt, known in DTYPES.items() if dtype == f"torch.{known.name}"), None)
 
 
 def is_small_integer(dtype: np.dtype[Any]) -> bool:
