@@ -175,7 +175,7 @@ class Trainer:
         with self._shared.no_sync() if waits else contextlib.nullcontext():
             loss = self._loss(self._shared, inputs, targets)
             (loss * (self.recipe.loss_factor * self.scaler.scale)).backward()
-        return loss.item()
+        return float(loss.item())
 
     def _loss(self, model: Any, inputs: Array, targets: Array) -> Any:
         return loss_of(model, torch.from_numpy(inputs), torch.from_numpy(targets), self.recipe.numerics)
