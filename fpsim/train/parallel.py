@@ -1,0 +1,247 @@
+"""Several processes train one model: which format gradients travel in, and in which order they are added, is said here.
+
+torchrun starts the processes, and torch's DistributedDataParallel calls a hook with each bucket of gradients. Of each
+element, the hook
+
+1. rounds every rank's gradient to a format, to nearest even (or leaves it in float32),
+2. sends it to all other ranks,
+3. adds them in the order of the ranks 0, 1, 2, ... by an accumulator, Sequential(FP32) where none is named,
+4. divides the sum by how many there were, in float32, once.
+
+So all ranks have the same bits, and neither the size of the buckets nor their order matters. `reduce` has these bits
+too, in one process that computed the same gradients one after another.
+
+Whether two processes compute the same gradients as one does is up to torch's kernels. torchrun runs each process on one
+thread (it sets OMP_NUM_THREADS=1). Products whose sizes are multiples of 16, softmax and cross-entropy had the same
+bits on 1, 2 and 4 threads where that was tried; `sum` and `mean` of many elements, and products of other sizes, had
+not. Where bits are compared, let the one process say `torch.set_num_threads(1)`.
+
+torch's `fully_shard` (FSDP2) runs on gloo too. On two ranks its gradients had the bits of `reduce` in float32, and with
+reduce_dtype=torch.bfloat16 those of `reduce(..., fp.BF16, fp.Sequential(fp.BF16))`. On four ranks gloo adds in an order
+of its own, and some 30 % of the elements differed in their last bit (torch 2.13).
+
+Source: docs/accumulators.md for sums; https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html for hooks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array, words
+from fpsim.casts.cast import decode, encode
+from fpsim.errors import require_integer, require_kind, shown
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import FP32
+from fpsim.formats.named import format as find_format
+from fpsim.formats.rounding import Rounding
+from fpsim.products.reduce import sum as sum_of
+from fpsim.sums.accumulators import Accumulator, Sequential
+from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
+
+ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun sets
+BUCKET = 25.0  # MiB, as in torch
+
+
+class Reduction:
+    """How gradients of several processes or micro-batches become one.
+
+    Args:
+      fmt: the format that they are rounded to, by name, dtype or object; None leaves them in float32.
+      accumulate: adds them; None is `fp.Sequential(fp.FP32)`. The sum is rounded to float32, if it is wider.
+      count: what the sum is divided by; None is how many are added.
+    Raises:
+      TypeError, ValueError: no format, no accumulator, a stochastic one, or a count below 1.
+    """
+
+    def __init__(self, fmt: Any = None, accumulate: Accumulator | None = None, count: int | None = None) -> None:
+        self.fmt: Format | None = None if fmt is None else find_format(fmt)
+        self.accumulate = Sequential(FP32) if accumulate is None else accumulate
+        self.count = count
+        require_kind("accumulate", self.accumulate, Accumulator, "an accumulator such as fp.Sequential(fp.FP32)")
+        if self.accumulate.rounding is Rounding.STOCHASTIC:
+            raise ValueError(
+                "accumulate must round by values alone, since a random number would depend on the bucket that torch "
+                f"puts a gradient in; got {shown(self.accumulate)}. Use nearest_even."
+            )
+        if count is not None:
+            require_integer("count", count, 1)
+
+    def sent(self, gradient: Tensor) -> Array:
+        """What a gradient is sent as: codes of the format, or float32, of its shape."""
+        if gradient.dtype != torch.float32:
+            raise TypeError(f"gradients must be float32; got {gradient.dtype}. Keep the parameters in float32.")
+        values = array_of(gradient)
+        return values if self.fmt is None else encode(values, self.fmt)
+
+    def average(self, sent: Sequence[Array]) -> Tensor:
+        """The sum of what was sent, in this order, divided by their number: float32 of their shape."""
+        terms = np.stack(sent)  # (ranks, ...)
+        values = terms if self.fmt is None else decode(terms, self.fmt)
+        total = np.asarray(sum_of(values, accumulate=self.accumulate, axis=0))
+        if total.dtype != np.float32:
+            wide = decode(words(total), self.accumulate.result_format, np.float64)
+            with np.errstate(over="ignore"):
+                total = np.asarray(wide, np.float32)
+        return tensor_of(np.asarray(total / np.float32(self.count or len(sent))))
+
+
+def reduce(
+    gradients: Sequence[Mapping[str, Tensor]], fmt: Any = None, accumulate: Accumulator | None = None,
+    count: int | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """The mean of gradients of one model, with the bits that as many processes get.
+
+    Args:
+      gradients: for each rank, or each micro-batch, name -> float32 tensor on the CPU, of the same names and shapes.
+      fmt, accumulate, count: as of `Reduction`.
+    Returns:
+      Name -> float32 tensor of its own.
+    Raises:
+      TypeError, ValueError: as of `Reduction`; no gradients, other names or shapes, or another dtype.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.train.parallel import reduce
+      >>> reduce([{"w": torch.tensor([1.0])}, {"w": torch.tensor([1.001])}], fmt=fp.BF16)
+      {'w': tensor([1.])}
+    """
+    reduction = Reduction(fmt, accumulate, count)
+    if not gradients:
+        raise ValueError("there must be gradients to reduce; got none.")
+    shapes = [{name: tuple(x.shape) for name, x in each.items()} for each in gradients]
+    for i, found in enumerate(shapes):
+        if found != shapes[0]:
+            other = next(name for name in {**shapes[0], **found} if found.get(name) != shapes[0].get(name))
+            raise ValueError(
+                f"gradients must have the same names and shapes; got {other!r} of {shown(found.get(other))} in number "
+                f"{i} and of {shown(shapes[0].get(other))} in number 0."
+            )
+    return {name: reduction.average([reduction.sent(each[name]) for each in gradients]) for name in gradients[0]}
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes that train together.
+
+    Attributes:
+      rank: which one this is, 0 .. world - 1. Rank 0 writes files.
+      world: how many there are.
+
+    Example:
+      >>> from fpsim.train.parallel import Ranks
+      >>> with Ranks.from_environment() as ranks:
+      ...     print(ranks)
+      Ranks(rank=0, world=1)
+    """
+
+    rank: int
+    world: int
+
+    @classmethod
+    def single(cls) -> Ranks:
+        """This process alone."""
+        return cls(0, 1)
+
+    @classmethod
+    def from_environment(cls) -> Ranks:
+        """The processes that torchrun started, connected by gloo on their CPUs; this one alone where it did not.
+
+        Use it in a `with` statement, which ends the connection however it is left: a process that waits for one that
+        failed, or was interrupted, fails then too, and torchrun ends it.
+
+        Raises:
+          ValueError: some of torchrun's variables are set, and some are not.
+          RuntimeError: this torch cannot connect processes.
+        """
+        missing = [name for name in ENVIRONMENT if name not in os.environ]
+        if len(missing) == len(ENVIRONMENT):
+            return cls.single()
+        if missing:
+            raise ValueError(
+                f"{', '.join(ENVIRONMENT)} must be set, as torchrun does, or none of them; {missing[0]} is not. Start "
+                "with torchrun --nproc-per-node 2, or unset them."
+            )
+        if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+            raise RuntimeError("several processes need a torch with gloo, which this one is built without.")
+        torch.distributed.init_process_group("gloo")
+        return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+    def data_parallel(
+        self, model: torch.nn.Module, fmt: Any = None, accumulate: Accumulator | None = None, *,
+        count: int | None = None, bucket: float = BUCKET,
+    ) -> torch.nn.Module:  # fmt: skip
+        """The model, whose gradients are those of all ranks after each backward pass.
+
+        Every rank begins with the parameters of rank 0; buffers stay its own (`all_reduce_max`). Gradients of several
+        micro-batches in a row are added by torch, in float32, under the result's `no_sync()`; pass a count of
+        ranks * micro-batches then.
+
+        Args:
+          model: with parameters in float32 on the CPU.
+          fmt, accumulate, count: as of `Reduction`.
+          bucket: MiB of gradients that are sent together, which changes no bit.
+        Returns:
+          A `torch.nn.parallel.DistributedDataParallel`; of one process the model itself, whose micro-batches `reduce`
+          makes one.
+        """
+        reduction = Reduction(fmt, accumulate, count)
+        if self.world == 1:
+            return model
+        shared = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=bucket, broadcast_buffers=False)
+        # torch wants the annotations themselves, or none: these are texts
+        shared.register_comm_hook(reduction, lambda state, bucket: self._averaged(state, bucket))
+        return shared
+
+    def _averaged(self, reduction: Reduction, bucket: Any) -> Any:
+        """The gradients of a bucket, of all ranks."""
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        done.set_result(reduction.average(self._gathered(reduction.sent(bucket.buffer()))))
+        return done
+
+    def all_reduce_max(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """The largest of each element over all ranks, such as an amax; a NaN on any rank is NaN.
+
+        Args:
+          arrays: name -> array, of the same names, shapes and dtypes on all ranks.
+        Returns:
+          Name -> array of its own.
+
+        Example:
+          >>> from fpsim.train.parallel import Ranks
+          >>> Ranks.single().all_reduce_max({"amax": np.float32([1, 2])})
+          {'amax': array([1., 2.], dtype=float32)}
+        """
+        return {name: np.maximum.reduce(np.stack(self._gathered(x))) for name, x in sorted(arrays.items())}
+
+    def _gathered(self, array: Array) -> list[Array]:
+        """An array of each rank, in their order."""
+        mine = np.asarray(array, order="C")
+        if self.world == 1 or not mine.size:
+            return [mine] * self.world
+        # From each to each: a thread of gloo's frees the tensors of its collectives, needs Python's lock for that, and
+        # waits for ever where this thread, which has it, ends the connection just then (torch 2.13).
+        sent = torch.from_numpy(mine.reshape(-1).view(np.uint8).copy())
+        received = [sent if rank == self.rank else torch.empty_like(sent) for rank in range(self.world)]
+        others = [rank for rank in range(self.world) if rank != self.rank]
+        works = [torch.distributed.isend(sent, rank) for rank in others]
+        works += [torch.distributed.irecv(received[rank], rank) for rank in others]
+        for work in works:
+            if work is not None:
+                work.wait()
+        return [each.numpy().view(mine.dtype).reshape(mine.shape) for each in received]

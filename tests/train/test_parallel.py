@@ -1,0 +1,204 @@
+"""Several processes: their gradients have the bits of one process that adds the same micro-batches in that order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fpsim as fp
+from fpsim.testing import assert_bits_equal
+from fpsim.train.parallel import ENVIRONMENT, Ranks, Reduction, reduce
+from tests.kit.processes import ROOT
+from tests.train.ranks import MICRO, WAYS, gradients, loss, model
+
+if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+    pytest.skip("this torch connects no processes", allow_module_level=True)
+
+
+def torchrun(*words: str) -> subprocess.Popen[str]:
+    """Two processes of tests.train.ranks, in a session of their own."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.Popen(
+        [*command, "-m", "tests.train.ranks", *words],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def by_one(fmt: Any, accumulate: Any, numbers: list[list[int]], count: int | None = None) -> dict[str, torch.Tensor]:
+    """The gradients of one process, in which torch adds those of each inner list."""
+    found = []
+    for some in numbers:
+        own = model()
+        for number in some:
+            loss(own, number).backward()  # type: ignore[no-untyped-call]
+        found.append(gradients(own))
+    return reduce(found, fmt, accumulate, count)
+
+
+def test_two_processes_have_the_bits_of_one_whatever_the_format_sum_and_buckets(tmp_path: Path) -> None:
+    with torchrun(str(tmp_path)) as run:
+        said, _ = run.communicate(timeout=120)
+    assert run.returncode == 0, said
+    ranks = [dict(np.load(tmp_path / f"{rank}.npz")) for rank in range(2)]
+    assert ranks[0].keys() == ranks[1].keys()
+    for name, x in ranks[0].items():
+        assert_bits_equal(ranks[1][name], x)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        wanted = {way: by_one(fmt, accumulate, [[0], [1]]) for way, (fmt, accumulate, _) in WAYS.items()}
+        wanted["micro"] = by_one(fp.BF16, None, [[0, 1], [2, 3]], 2 * MICRO)
+    finally:
+        torch.set_num_threads(threads)
+    for way, of in wanted.items():
+        for name, x in of.items():
+            assert_bits_equal(ranks[0][f"{way}/{name}"], x.numpy())
+    assert len({of["0.weight"].numpy().tobytes() for of in wanted.values()}) == len(WAYS)  # two differ in buckets alone
+    assert_bits_equal(ranks[0]["amax"], np.array([1, 0, np.nan], np.float32))
+    assert (ranks[0]["empty"].shape, ranks[0]["one"].shape, int(ranks[0]["one"])) == ((0,), (), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="Windows has other signals")
+def test_ctrl_c_ends_all_processes_soon(tmp_path: Path) -> None:
+    with torchrun(str(tmp_path), "wait") as run:
+        until = time.monotonic() + 60
+        while len(list(tmp_path.glob("*.ready"))) < 2:
+            assert time.monotonic() < until
+            assert run.poll() is None
+            time.sleep(0.1)
+        workers = [int(path.read_text()) for path in tmp_path.glob("*.ready")]
+        run.send_signal(signal.SIGINT)  # as a terminal does; torchrun's workers are in sessions of their own
+        run.communicate(timeout=20)
+    assert run.returncode != 0
+    for worker in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
+
+
+# ---- what is added how
+
+
+def mean(values: list[float], **how: Any) -> float:
+    found: float = reduce([{"w": torch.tensor([x], dtype=torch.float32)} for x in values], **how)["w"].item()
+    return found
+
+
+def test_the_sum_goes_through_the_ranks_in_order_and_is_divided_once() -> None:
+    big = 2.0**24
+    assert mean([1, big, -big]) == 0
+    assert mean([big, -big, 1]) == np.float32(1 / 3)
+    assert mean([big, 1, 1, 1]) == big / 4
+    assert mean([1, 1, 1, big], count=1) == big + 4  # 3 + 2**24 is a tie, whose even neighbour is this
+    assert mean([big, 1, 1, 1], accumulate=fp.Exact(fp.FP32), count=1) == big + 4
+    assert mean([1.5] * 3, accumulate=fp.Sequential(fp.E5M2), count=1) == 4  # 3 + 1.5 lies between 4 and 5
+
+
+def test_gradients_are_rounded_before_they_are_added_and_to_nearest_even() -> None:
+    assert mean([1 + 2**-8, 2**-9], fmt=fp.BF16, count=1) == 1 + 2**-9
+    assert mean([1 + 3 * 2**-8], fmt="bf16") == 1 + 2**-6
+    assert np.isinf(mean([1e5], fmt=fp.E5M2))
+    assert np.isnan(mean([1e5], fmt=fp.E4M3))
+
+
+@pytest.mark.parametrize("fmt", [None, "bf16", "fp16", "e5m2", fp.Format("mine", 4, 3)])
+@pytest.mark.parametrize("accumulate", [None, fp.Pairwise(fp.BF16), fp.Exact(fp.FP64)])
+def test_the_steps_are_those_of_quantize_sum_and_a_division(fmt: Any, accumulate: Any) -> None:
+    x = (np.random.default_rng(0).standard_normal((3, 4, 50)) * 100).astype(np.float32)
+    values = x if fmt is None else fp.quantize(x, fmt)
+    total = fp.sum(values, accumulate=accumulate or fp.Sequential(fp.FP32), axis=0)
+    found = reduce([{"w": torch.from_numpy(each)} for each in x], fmt, accumulate)["w"]
+    assert_bits_equal(found.numpy(), total.astype(np.float32) / np.float32(3))
+
+
+def test_the_default_is_float32_addition_by_the_processor() -> None:
+    x = np.random.default_rng(0).standard_normal((5, 1000)).astype(np.float32)
+    found = reduce([{"w": torch.from_numpy(each)} for each in x])["w"]
+    assert_bits_equal(found.numpy(), ((((x[0] + x[1]) + x[2]) + x[3]) + x[4]) / np.float32(5))
+
+
+# ---- how many processes
+
+
+def test_without_torchrun_there_is_one_process_and_its_model_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    own = model()
+    with Ranks.from_environment() as ranks:
+        assert (ranks, ranks.data_parallel(own, fp.BF16)) == (Ranks.single(), own)
+
+
+def test_half_of_what_torchrun_sets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(
+        ValueError, match="MASTER_PORT must be set, as torchrun does, or none of them; WORLD_SIZE is not"
+    ):
+        Ranks.from_environment()
+
+
+loose: Any = Reduction  # for calls that type checkers would refuse too
+ONE = {"w": torch.ones(2)}
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: reduce([]), "there must be gradients to reduce; got none."),
+        (lambda: reduce([ONE, {"b": torch.ones(2)}]), r"got 'w' of None in number 1 and of \(2,\) in number 0."),
+        (lambda: reduce([ONE, {"w": torch.ones(3)}]), r"got 'w' of \(3,\) in number 1 and of \(2,\) in number 0."),
+        (lambda: reduce([{"w": torch.ones(2).bfloat16()}]), "gradients must be float32; got torch.bfloat16."),
+        (lambda: Reduction("e4m9"), "e4m9"),
+        (lambda: loose(None, "fp32"), "accumulate must be an accumulator such as .*; got 'fp32'."),
+        (
+            lambda: Reduction(None, fp.Sequential(fp.BF16, rounding="SR", seed=0)),
+            "accumulate must round by values alone",
+        ),
+        (lambda: Reduction(count=0), "count must be an integer >= 1; got 0."),
+    ],
+)
+def test_what_cannot_be_reduced_is_refused(call: Any, words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        call()
+
+
+# ---- threads
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(512, 128, 384), (512, 256, 128), (384, 512, 128)])
+def test_products_and_losses_of_the_trainer_do_not_depend_on_threads(m: int, k: int, n: int) -> None:
+    random = torch.Generator().manual_seed(0)
+    a, b, bias = (torch.randn(shape, generator=random) for shape in ((m, k), (n, k), (n,)))
+    targets = torch.randint(n, (m,), generator=random)
+
+    def computed() -> list[torch.Tensor]:
+        logits = torch.nn.functional.linear(a, b, bias).requires_grad_()
+        found = torch.nn.functional.cross_entropy(logits, targets)
+        return [
+            a @ b.T,
+            logits.detach(),
+            logits.softmax(-1).detach(),
+            *torch.autograd.grad(found, logits),
+            found.detach(),
+        ]
+
+    threads = torch.get_num_threads()
+    try:
+        of = []
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            of.append(computed())
+    finally:
+        torch.set_num_threads(threads)
+    for one, two in zip(*of, strict=True):
+        assert_bits_equal(two.numpy(), one.numpy())
