@@ -138,7 +138,8 @@ class Trainer:
                 losses.append(self._micro_batch(micro))
                 if self.ranks.world == 1:
                     parts.append(self._gradients())
-        gradients = reduce(parts, self.recipe.reduction) if parts else self._gradients()
+        whole = self.ranks.world > 1 or (len(parts) == 1 and self.recipe.reduction is None)
+        gradients = self._gradients() if whole else reduce(parts, self.recipe.reduction)
         loss = self._mean(losses)
         if not math.isfinite(loss):
             self._stop(loss)

@@ -211,7 +211,7 @@ class Ranks:
     def _averaged(self, reduction: Reduction, bucket: Any) -> Any:
         """The gradients of a bucket, of all ranks."""
         done: torch.futures.Future[Tensor] = torch.futures.Future()
-        done.set_result(reduction.average(self._gathered(reduction.sent(bucket.buffer()))))
+        done.set_result(reduction.average(self.gathered(reduction.sent(bucket.buffer()))))
         return done
 
     def all_reduce_max(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -227,9 +227,9 @@ class Ranks:
           >>> Ranks.single().all_reduce_max({"amax": np.float32([1, 2])})
           {'amax': array([1., 2.], dtype=float32)}
         """
-        return {name: np.maximum.reduce(np.stack(self._gathered(x))) for name, x in sorted(arrays.items())}
+        return {name: np.maximum.reduce(np.stack(self.gathered(x))) for name, x in sorted(arrays.items())}
 
-    def _gathered(self, array: Array) -> list[Array]:
+    def gathered(self, array: Array) -> list[Array]:
         """An array of each rank, in their order."""
         mine = np.asarray(array, order="C")
         if self.world == 1 or not mine.size:
