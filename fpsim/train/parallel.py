@@ -25,6 +25,7 @@ Source: docs/accumulators.md for sums; https://docs.pytorch.org/docs/stable/ddp_
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -203,7 +204,11 @@ class Ranks:
         reduction = Reduction(fmt, accumulate, count)
         if self.world == 1:
             return model
-        shared = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=bucket, broadcast_buffers=False)
+        wrapper = torch.nn.parallel.DistributedDataParallel
+        names = inspect.signature(wrapper).parameters
+        word = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"  # its older name
+        syncs: dict[str, Any] = {word: False}
+        shared = wrapper(model, bucket_cap_mb=bucket, **syncs)
         # torch wants the annotations themselves, or none: these are texts
         shared.register_comm_hook(reduction, lambda state, bucket: self._averaged(state, bucket))
         return shared
