@@ -11,8 +11,10 @@ from fpsim.arrays import Array
 from fpsim.casts.cast import decode, encode, quantize
 from fpsim.formats.named import FP32, Format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.backend import output_overflow
 from fpsim.products.matmul import matmul
 from fpsim.scaling.scaled import Scaled, encode_scaled
+from fpsim.schedules.schedule import Slicing
 from fpsim.torch.devices import on_gpu, on_hardware
 from fpsim.torch.operators import Tensor, array_of, spec_from, tensor_of, torch
 from fpsim.torch.plan import Arithmetic, Cast, adds_of
@@ -87,8 +89,13 @@ def multiply(a: Operand, b: Operand, turned: str, how: Arithmetic, bias: Tensor 
         "accumulate": adds.unit, "schedule": adds.schedule, "promote": adds.promote, "bias": vector,
         "out_format": adds.out_fmt,
     }  # fmt: skip
-    product = on_gpu(left, right, keywords) if backend == "gpu" else matmul(left, right, **keywords)
-    return tensor_of(_as_float(product, adds.out_fmt or FP32))
+    if backend == "gpu":
+        return tensor_of(_as_float(on_gpu(left, right, keywords), adds.out_fmt or FP32))
+    if adds.out_fmt is None or (adds.schedule is not None and adds.schedule.slicing != Slicing()):
+        return tensor_of(_as_float(matmul(left, right, **keywords), adds.out_fmt or FP32))
+    # one slice is rounded where it ends, so its float32 sums are rounded without codes in between
+    sums = _as_float(matmul(left, right, **{**keywords, "out_format": None}), FP32)
+    return tensor_of(quantize(sums, adds.out_fmt, overflow=output_overflow(adds.out_fmt)))
 
 
 def _by_torch(a: Operand, b: Operand, turned: str, how: Arithmetic, bias: Tensor | None) -> Tensor:
