@@ -1,7 +1,9 @@
-"""Sweeps that a test makes in part, and whole in make test-slow."""
+"""Sweeps that a test makes in part, and whole in make test-slow; and names of their cases."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,3 +14,13 @@ def sweep(name: str, some: Any, every: Any) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         name, [pytest.param(some, id="some"), pytest.param(every, id="every", marks=pytest.mark.slow)]
     )
+
+
+@contextmanager
+def case(*what: object) -> Iterator[None]:
+    """One case of a loop, whose name stands below the message of whatever fails in it."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in the case {', '.join(map(str, what))}")
+        raise
