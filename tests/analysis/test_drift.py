@@ -13,6 +13,7 @@ import pytest
 import fpsim as fp
 from fpsim.analysis.measures.drift.bounds import ALIGNING, unit_roundoff
 from fpsim.matrix_units.matrix_unit import Rule
+from tests.kit.sweeps import in_turn
 
 Array = npt.NDArray[Any]
 drift = fp.analysis.drift
@@ -111,7 +112,7 @@ def hard_terms(trials: int, length: int) -> tuple[Array, Array]:
     return a, b
 
 
-@pytest.mark.parametrize("unit", [unit.name for unit in fp.units() if isinstance(unit.a.fmt, fp.Format)])
+@in_turn("unit", [unit.name for unit in fp.units() if isinstance(unit.a.fmt, fp.Format)])
 def test_the_deterministic_bound_of_a_unit_always_holds(unit: str) -> None:
     a, b = hard_terms(8, 512)
     lengths = [1, 3, 16, 65, 512]

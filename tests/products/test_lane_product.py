@@ -20,6 +20,7 @@ from fpsim.schedules.plan import plan_of
 from fpsim.schedules.schedule import Lanes, Schedule
 from fpsim.testing import assert_bits_equal
 from tests.kit import processor
+from tests.kit.sweeps import in_turn
 
 Floats = npt.NDArray[np.float32]
 f32, f64, i64 = np.float32, np.float64, np.int64
@@ -183,7 +184,7 @@ CASES |= {
         *(Case(cublas("sm_90", family="dot", split_k=blocks), by_blocks(blocks)) for blocks in SPLITS),
     )
 }  # fmt: skip
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+every_case = in_turn("case", CASES.values())
 
 
 EITHER_KERNEL = (0, 1 << 30)  # vectors of outputs, vectors of lanes
@@ -301,7 +302,7 @@ def test_so_it_is_for_more_shapes(case: Case) -> None:
 
 
 @every_case
-@pytest.mark.parametrize(("m", "n"), SHAPES)
+@in_turn("m, n", SHAPES)
 def test_any_shape_will_do(case: Case, m: int, n: int) -> None:
     check(case, *operands(m, 137, n))
 

@@ -394,6 +394,7 @@ def test_no_kernel_is_without_a_key() -> None:
 
 # ---- files
 
+
 def increase() -> Callable[..., Any]:
     """A loop that compiles in no time, as a module of the package would define it; its kernels are not known yet."""
     return function("def f(x):\n    for i in range(x.size):\n        x[i] += 1\n", __name__="fpsim.increase")
