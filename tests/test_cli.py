@@ -1,6 +1,6 @@
 """The command line: exit codes, one line per bad file, no traceback.
 
-What a process decides, such as what is installed and what a signal does, is asked of processes of their own.
+What a process decides, such as what an import finds and what a signal does, is asked of processes of their own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable
+from importlib import util
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,11 +90,11 @@ def model(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_many_tensors_fold_and_notes_of_one_kind_are_one_line(tmp_path: Path, columns: int) -> None:
-    width = f"import os; os.environ['COLUMNS'] = '{columns}'"
-    done = in_a_process(
-        "study", model(tmp_path), "--out", tmp_path / "out", "-f", "e4m3", "-r", "nearest_even", code=width
-    )
+def test_many_tensors_fold_and_notes_of_one_kind_are_one_line(
+    fpsim: Command, tmp_path: Path, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    done = fpsim("study", model(tmp_path), "--out", tmp_path / "out", "-f", "e4m3", "-r", "nearest_even")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) < 40
@@ -133,45 +135,50 @@ def test_requirements_and_scalings_are_those_of_the_function(fpsim: Command, tmp
         assert len(opened.read().splitlines()) == 1 + len(report.errors)
 
 
-def test_a_scheduler_is_asked_by_its_address(tmp_path: Path) -> None:
+def test_a_scheduler_is_asked_by_its_address(fpsim: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fpsim as fp
+
+    class Client:
+        def __init__(self, address: str) -> None:
+            print("client of", address)
+
+        def __enter__(self) -> Client:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            print("closed")
+
+    def study(*arguments: Any, client: Any, **options: Any) -> Any:
+        print("given a", type(client).__name__)
+        return real(*arguments, **options)
+
+    real = fp.analysis.study
+    monkeypatch.setitem(sys.modules, "distributed", types.SimpleNamespace(Client=Client))
+    monkeypatch.setattr(sys.modules[real.__module__], "study", study)
     np.save(tmp_path / "w.npy", np.ones((8, 8), np.float32))
-    fakes = """
-import types
-import fpsim.analysis.studies.study as module
-class Client:
-    def __init__(self, address): print('client of', address)
-    def __enter__(self): return self
-    def __exit__(self, *error): print('closed')
-sys.modules['distributed'] = types.SimpleNamespace(Client=Client)
-real = module.study
-def study(*arguments, client, **options):
-    print('given a', type(client).__name__)
-    return real(*arguments, **options)
-module.study = study
-"""
-    done = in_a_process(
-        "study", tmp_path / "w.npy", "-o", tmp_path / "out", "--scheduler", "tcp://host:8786", code=fakes
-    )
+    done = fpsim("study", tmp_path / "w.npy", "-o", tmp_path / "out", "--scheduler", "tcp://host:8786")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:3] == ["client of tcp://host:8786", "given a Client", "closed"]
 
 
-def test_without_distributed_a_scheduler_says_what_to_install(tmp_path: Path) -> None:
+def test_without_distributed_a_scheduler_says_what_to_install(
+    fpsim: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     np.save(tmp_path / "w.npy", np.ones((8, 8), np.float32))
-    code = "sys.modules['distributed'] = None"
-    done = in_a_process(
-        "study", tmp_path / "w.npy", "-o", tmp_path / "out", "--scheduler", "tcp://host:8786", code=code
-    )
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    done = fpsim("study", tmp_path / "w.npy", "-o", tmp_path / "out", "--scheduler", "tcp://host:8786")
     assert done.returncode == 2
     assert "--scheduler needs distributed, which is not installed: pip install -e '.[dask]' in" in done.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_without_jinja2_the_tables_are_there_and_say_what_to_install(tmp_path: Path) -> None:
+def test_without_jinja2_the_tables_are_there_and_say_what_to_install(
+    fpsim: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     np.save(tmp_path / "w.npy", np.ones((8, 8), np.float32))
-    code = "from importlib import util; real = util.find_spec\n"
-    code += "util.find_spec = lambda name, *rest: None if name == 'jinja2' else real(name, *rest)"
-    done = in_a_process("study", tmp_path / "w.npy", "-o", tmp_path / "out", "-f", "e4m3", code=code)
+    find = util.find_spec
+    monkeypatch.setattr(util, "find_spec", lambda name, *rest: None if name == "jinja2" else find(name, *rest))
+    done = fpsim("study", tmp_path / "w.npy", "-o", tmp_path / "out", "-f", "e4m3")
     assert done.returncode == 0, done.stderr
     assert "The page needs jinja2: pip install -e '.[plot]' in the checkout" in " ".join(done.stdout.split())
     assert "the report" not in done.stdout

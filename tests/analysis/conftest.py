@@ -6,6 +6,14 @@ from typing import Any
 
 import pytest
 
+from tests.kit.loops import take_common_loops
+
+
+@pytest.fixture(autouse=True)
+def _common_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures do not depend on which loops quantise in tiles; loops of their own take seconds to compile, each."""
+    take_common_loops(monkeypatch)
+
 
 @pytest.fixture
 def cluster() -> Any:

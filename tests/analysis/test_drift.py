@@ -13,6 +13,7 @@ import pytest
 import fpsim as fp
 from fpsim.analysis.measures.drift.bounds import ALIGNING, unit_roundoff
 from fpsim.matrix_units.matrix_unit import Rule
+from tests.kit.sweeps import in_turn
 
 Array = npt.NDArray[Any]
 drift = fp.analysis.drift
@@ -111,7 +112,7 @@ def hard_terms(trials: int, length: int) -> tuple[Array, Array]:
     return a, b
 
 
-@pytest.mark.parametrize("unit", [unit.name for unit in fp.units() if isinstance(unit.a.fmt, fp.Format)])
+@in_turn("unit", [unit.name for unit in fp.units() if isinstance(unit.a.fmt, fp.Format)])
 def test_the_deterministic_bound_of_a_unit_always_holds(unit: str) -> None:
     a, b = hard_terms(8, 512)
     lengths = [1, 3, 16, 65, 512]
@@ -166,7 +167,7 @@ COVERED = [
 
 @pytest.mark.parametrize("name", ["normal", "uniform", "cauchy", "lognormal"])
 def test_the_probabilistic_bound_covers_what_it_says(name: str) -> None:
-    report = drift(name, name, accumulators=COVERED, lengths=[64, 512, 4096], trials=200)
+    report = drift(name, name, accumulators=COVERED, lengths=[64, 512, 4096], trials=100)
     assert all(row.coverage >= 0.95 for row in report.rows if not row.overflowed)
     assert sum(not math.isnan(row.coverage) for row in report.rows) >= 30
 
@@ -174,7 +175,7 @@ def test_the_probabilistic_bound_covers_what_it_says(name: str) -> None:
 def test_units_that_cut_have_a_probabilistic_bound_where_signs_are_random() -> None:
     cutting = [HOPPER, "ampere_f16_f32", "hopper_mma_e4m3_f32", "cdna3_f16_f32", "blackwell_nvfp4_f32", (HOPPER, 128)]
     for first, second in (("normal", "normal"), ("uniform", "normal"), ("cauchy", "lognormal")):
-        report = drift(first, second, accumulators=cutting, lengths=[64, 512, 4096], trials=200)
+        report = drift(first, second, accumulators=cutting, lengths=[64, 512, 4096], trials=100)
         assert all(row.coverage >= 0.95 for row in report.rows)
     row = drift("normal", "normal", accumulators=HOPPER, lengths=4096, trials=200).rows[0]
     assert row.norm_probabilistic < row.norm_deterministic / 5

@@ -9,8 +9,10 @@ import importlib.util
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
+import textwrap
 import time
 from html.parser import HTMLParser
 from pathlib import Path
@@ -451,23 +453,34 @@ def test_a_rename_that_fails_leaves_the_old_study_or_the_new_one(
 @pytest.mark.skipif(not sys.platform.startswith(("linux", "darwin")), reason="exchanging folders is POSIX")
 def test_a_killed_process_leaves_the_old_study_or_the_new_one(tmp_path: Path) -> None:
     folder = folder_of_a_study(tmp_path)
-    program = (
-        "import sys, pathlib; from tests.analysis.test_report import save_study\n"
-        "folder, i = pathlib.Path(sys.argv[1]), 0\n"
-        "print('ready', flush=True)\n"
-        "while True:\n    save_study(folder, f'study {i}'); i += 1\n"
-    )
+    # every line of the input asks for a process that writes studies until it is killed
+    program = """
+        import os, pathlib, sys
+        from tests.analysis.test_report import save_study
+        for _ in sys.stdin:
+            pid, i = os.fork(), 0
+            while pid == 0:
+                save_study(pathlib.Path(sys.argv[1]), f"study {i}")
+                i += 1
+            print(pid, flush=True)
+            os.waitpid(pid, 0)
+            print("gone", flush=True)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(folder)]
     rng = np.random.default_rng(0)
-    for _ in range(6):
-        with subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as forks:
+        assert forks.stdin is not None
+        assert forks.stdout is not None
+        for _ in range(6):
+            print(file=forks.stdin, flush=True)
+            pid = int(forks.stdout.readline())
             time.sleep(0.02 + 0.05 * rng.random())
-            process.kill()
-        left = next(tmp_path.glob(".study-writing-*/new/notes"), None)
-        if left is not None:  # killed after the exchange; a later study brings it back
-            left.rename(folder / "notes")
-        assert study_in(folder).startswith(("old", "study "))
+            os.kill(pid, signal.SIGKILL)
+            assert forks.stdout.readline() == "gone\n"
+            left = next(tmp_path.glob(".study-writing-*/new/notes"), None)
+            if left is not None:  # killed after the exchange; a later study brings it back
+                left.rename(folder / "notes")
+            assert study_in(folder).startswith(("old", "study "))
 
 
 def test_what_killed_processes_left_goes_after_a_day(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
+from tests.kit.sweeps import in_turn
 
 Array = npt.NDArray[Any]
 underflow = fp.analysis.underflow
@@ -45,7 +46,7 @@ def values(fmt: fp.Format) -> Array:
     return np.concatenate([near, -near, wide, [0.0, -0.0, np.nan, np.inf, -np.inf]])
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
+@in_turn("rounding", ROUNDINGS)
 @pytest.mark.parametrize("subnormals", ["keep", "flush"])
 @pytest.mark.parametrize("name", ["FP16", "BF16", "E4M3", "E5M2", "E2M1", "E3M2", "E4M3FNUZ", "FP32"])
 def test_counts_are_those_of_rounding_every_scaled_value(name: str, subnormals: str, rounding: str) -> None:

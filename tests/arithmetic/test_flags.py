@@ -24,7 +24,7 @@ from tests.arithmetic.checks import (
     subnormals_of,
 )
 from tests.kit import operands
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 from tests.oracles import arithmetic as ao
 from tests.oracles import casts
 
@@ -32,7 +32,7 @@ Array = npt.NDArray[Any]
 ALL = [*SMALL, *EIGHT_BITS, *SOME_P3109, *ODD_WIDTHS, *UNUSUAL, *WIDE]
 SEED = 0xFEDCBA9876543210
 OPERATIONS = (*ao.BINARY, "fma", "sqrt", *ao.EXTREMA)
-every_format = pytest.mark.parametrize("fmt", ALL, ids=str)
+every_format = in_turn("fmt", ALL)
 
 
 def operands_of(operation: str, fmt: fp.Format, count: int, seed: int) -> tuple[list[Array], Formats]:

@@ -35,7 +35,7 @@ from tests.arithmetic.checks import (
 )
 from tests.kit import operands
 from tests.kit.samples import exactly
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 from tests.oracles import arithmetic as ao
 from tests.oracles import casts
 
@@ -56,7 +56,7 @@ def sampled_pairs(fmt: fp.Format, count: int, seed: int) -> list[Array]:
 # ---- formats of up to 8 bits
 
 
-@pytest.mark.parametrize("operation", ao.BINARY)
+@in_turn("operation", ao.BINARY)
 @narrow
 def test_pairs_of_narrow_formats_round_as_fractions_say(fmt: fp.Format, operation: str) -> None:
     columns = sampled_pairs(fmt, 400, seed=1) if fmt.bits == 8 else operands.every_pair(fmt)

@@ -23,6 +23,7 @@ from tests.kit.samples import (
     formats,
     p3109_names,
 )
+from tests.kit.sweeps import in_turn
 from tests.oracles import casts
 
 Array = npt.NDArray[Any]
@@ -44,12 +45,12 @@ def assert_every_code_decodes_and_comes_back(fmt: fp.Format) -> None:
         assert np.isnan(casts.values(fmt)[back[~numbers]]).all()
 
 
-@pytest.mark.parametrize("fmt", [*NARROW, *P3109, *STRANGE], ids=str)
+@in_turn("fmt", [*NARROW, *P3109, *STRANGE])
 def test_every_code_has_the_value_of_the_oracle_and_comes_back(fmt: fp.Format) -> None:
     assert_every_code_decodes_and_comes_back(fmt)
 
 
-@pytest.mark.parametrize("name", p3109_names(within_float64=True))
+@in_turn("name", p3109_names(within_float64=True))
 def test_every_code_of_every_p3109_format_has_its_value_and_comes_back(name: str) -> None:
     assert_every_code_decodes_and_comes_back(fp.format(name))
 

@@ -29,7 +29,7 @@ from tests.kit.samples import (
     float64_patterns,
     formats,
 )
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 from tests.oracles import casts
 
 Array = npt.NDArray[Any]
@@ -64,8 +64,8 @@ def assert_encodes_as_the_oracle(x: Array, fmt: fp.Format, rounding: str, overfl
 # ---- complete sweeps
 
 
-@modes
-@pytest.mark.parametrize("fmt", ALL, ids=str)
+@in_turn("fmt", ALL)
+@in_turn("rounding", casts.MODES)
 @sweep("whole", False, True)
 def test_every_float16_encodes_as_the_oracle_says_under_every_policy(
     fmt: fp.Format, rounding: str, whole: bool
@@ -76,16 +76,16 @@ def test_every_float16_encodes_as_the_oracle_says_under_every_policy(
         assert_encodes_as_the_oracle(x, fmt, rounding, overflow, subnormals)
 
 
-@modes
-@pytest.mark.parametrize("fmt", ALL, ids=str)
+@in_turn("fmt", ALL)
+@in_turn("rounding", casts.MODES)
 def test_every_value_and_every_tie_encodes_as_the_oracle_says(fmt: fp.Format, rounding: str) -> None:
     x = edges(fmt)
     for overflow, subnormals in options(fmt) if x.size < 10_000 else [("nonfinite", "keep"), ("saturate", "flush")]:
         assert_encodes_as_the_oracle(x, fmt, rounding, overflow, subnormals)
 
 
-@modes
-@pytest.mark.parametrize("fmt", ALL, ids=str)
+@in_turn("fmt", ALL)
+@in_turn("rounding", casts.MODES)
 def test_floats_of_every_exponent_encode_as_the_oracle_says(fmt: fp.Format, rounding: str) -> None:
     for x in (float32_patterns(1, 20_000), float64_patterns(2, 20_000)):
         for overflow in ("nonfinite", "saturate_finite"):
@@ -273,7 +273,7 @@ GFLOAT_MODES = {
 
 
 @pytest.mark.parametrize("rounding", GFLOAT_MODES)
-@pytest.mark.parametrize("fmt", GFLOAT, ids=str)
+@in_turn("fmt", GFLOAT)
 def test_gfloat_agrees_on_float64_inputs(fmt: fp.Format, rounding: str) -> None:
     x = np.concatenate([edges(fmt)[:: 1 if fmt.bits <= 12 else 7], float64_patterns(10, 20_000)])
     for saturates in (True, False):

@@ -26,6 +26,7 @@ from tests.kit.samples import (
     float64_patterns,
     formats,
 )
+from tests.kit.sweeps import in_turn
 from tests.oracles import casts
 
 Array = npt.NDArray[Any]
@@ -38,7 +39,7 @@ WORDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("words", WORDS, ids=str)
-@pytest.mark.parametrize("fmt", [*NARROW, *P3109, *STRANGE, fp.TF32, fp.FP32, fp.FP64], ids=str)
+@in_turn("fmt", [*NARROW, *P3109, *STRANGE, fp.TF32, fp.FP32, fp.FP64])
 def test_quantize_is_decode_of_encode(fmt: fp.Format, words: dict[str, Any]) -> None:
     wide = float64_patterns(1, 5_000)
     assert_bits_equal(fp.quantize(wide, fmt, **words), fp.decode(fp.encode(wide, fmt, **words), fmt, np.float64))
@@ -47,8 +48,8 @@ def test_quantize_is_decode_of_encode(fmt: fp.Format, words: dict[str, Any]) -> 
         assert_bits_equal(fp.quantize(narrow, fmt, **words), fp.decode(fp.encode(narrow, fmt, **words), fmt))
 
 
-@pytest.mark.parametrize("rounding", ["nearest_even", "up", "odd"])  # test_encode.py has the rest
-@pytest.mark.parametrize("fmt", [*NARROW, *P3109, *STRANGE], ids=str)
+@in_turn("fmt", [*NARROW, *P3109, *STRANGE])
+@in_turn("rounding", ["nearest_even", "up", "odd"])  # test_encode.py has the rest
 def test_every_float16_and_every_tie_quantizes_to_the_value_of_the_oracles_code(fmt: fp.Format, rounding: str) -> None:
     for x in (exactly(all_float16()), edges(fmt)[:20_000]):
         for overflow in ("nonfinite", "saturate", "ml_dtypes"):
@@ -80,7 +81,7 @@ def test_quantizing_twice_changes_nothing(fmt: fp.Format) -> None:
 
 
 @pytest.mark.parametrize("words", WORDS, ids=str)
-@pytest.mark.parametrize("fmt", [fmt for fmt in DTYPES if fmt.bits <= 16], ids=str)
+@in_turn("fmt", [fmt for fmt in DTYPES if fmt.bits <= 16])
 def test_cast_returns_the_codes_as_the_formats_dtype(fmt: fp.Format, words: dict[str, Any]) -> None:
     x = all_float16()
     got = fp.cast(x, fmt, **words)

@@ -18,6 +18,7 @@ from fpsim.runtime.threads import SMALLEST
 from fpsim.testing import assert_bits_equal
 from tests.core.test_philox import random_word
 from tests.kit.samples import NARROW, P3109, STRANGE, any_float, edges, float32_patterns, formats
+from tests.kit.sweeps import in_turn
 from tests.oracles import casts
 
 Array = npt.NDArray[Any]
@@ -29,7 +30,7 @@ def encode(x: Array, fmt: fp.Format, seed: int = SEED, **words: Any) -> Array:
 
 
 @pytest.mark.parametrize("random_bits", [1, 2, 8, 23, 31, 32])
-@pytest.mark.parametrize("fmt", [*NARROW, *P3109, *STRANGE], ids=str)
+@in_turn("fmt", [*NARROW, *P3109, *STRANGE])
 def test_every_position_rounds_as_fractions_say_with_its_random_word(fmt: fp.Format, random_bits: int) -> None:
     generator = np.random.default_rng(random_bits)
     with np.errstate(all="ignore"):
@@ -160,7 +161,7 @@ def test_two_to_the_minus_14_is_a_thirty_second_of_e4m3s_smallest_subnormal() ->
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("depth", [6, 7, 8, 9, 10, 11, 12, 13, 14])
+@in_turn("depth", [6, 7, 8, 9, 10, 11, 12, 13, 14])
 @pytest.mark.parametrize("fmt", [fp.E4M3, fp.FP16, fp.BF16, fp.E2M1], ids=str)
 def test_far_below_the_smallest_value_the_right_words_go_up(fmt: fp.Format, depth: int, dtype: type) -> None:
     x: Array = np.full(1 << 16, fmt.smallest_subnormal * 1.5 * 2.0**-depth).astype(dtype)

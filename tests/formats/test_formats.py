@@ -17,10 +17,11 @@ from fpsim.testing import assert_bits_equal
 from tests.kit.processes import python
 from tests.kit.published import p3109_tables
 from tests.kit.samples import NARROW, P3109, STRANGE, formats, p3109_names
+from tests.kit.sweeps import in_turn
 from tests.oracles import casts
 
 Array = npt.NDArray[Any]
-every_dtype = pytest.mark.parametrize("fmt", DTYPES, ids=str)
+every_dtype = in_turn("fmt", DTYPES)
 
 
 # ---- published tables
@@ -33,7 +34,7 @@ def test_the_p3109_tables_are_those_that_the_working_group_publishes() -> None:
         assert_bits_equal(fp.format(name).table(), values)
 
 
-@pytest.mark.parametrize("name", p3109_names(within_float64=True))
+@in_turn("name", p3109_names(within_float64=True))
 def test_a_p3109_name_says_what_the_format_is(name: str) -> None:
     fmt = fp.format(name)
     bits, precision = (int(part) for part in name[7:-2].split("p"))
@@ -43,7 +44,7 @@ def test_a_p3109_name_says_what_the_format_is(name: str) -> None:
     assert p3109(bits, precision, signed=fmt.signed, extended=fmt.has_infinity) is fmt
 
 
-@pytest.mark.parametrize("name", p3109_names(within_float64=False))
+@in_turn("name", p3109_names(within_float64=False))
 def test_a_p3109_format_beyond_float64_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(ValueError, match=rf"{name}: its values reach from 2\*\*-\d+ to 2\*\*\d+, beyond float64"):
         fp.format(name)
@@ -63,7 +64,7 @@ def test_the_table_holds_what_ml_dtypes_and_numpy_decode(fmt: fp.Format) -> None
         assert_bits_equal(fmt.table(), codes.view(fmt.dtype).astype(np.float64))
 
 
-@pytest.mark.parametrize("fmt", [*NARROW, *P3109, *STRANGE], ids=str)
+@in_turn("fmt", [*NARROW, *P3109, *STRANGE])
 def test_the_table_holds_the_values_of_the_oracle(fmt: fp.Format) -> None:
     assert_bits_equal(fmt.table(), casts.values(fmt))
 
@@ -89,7 +90,7 @@ def witness(fmt: fp.Format) -> Any:
 
 
 @every_dtype
-@pytest.mark.parametrize("fact", ["bits", "max", "min", "eps", "smallest_normal", "smallest_subnormal", "dtype"])
+@in_turn("fact", ["bits", "max", "min", "eps", "smallest_normal", "smallest_subnormal", "dtype"])
 def test_facts_are_those_of_finfo(fmt: fp.Format, fact: str) -> None:
     want = getattr(witness(fmt), fact)
     assert getattr(fmt, fact) == (want if fact == "dtype" else float(want))
@@ -102,7 +103,7 @@ FINFO = (
 
 
 @every_dtype
-@pytest.mark.parametrize("fact", FINFO)
+@in_turn("fact", FINFO)
 def test_finfo_has_the_numbers_of_numpy_and_ml_dtypes(fmt: fp.Format, fact: str) -> None:
     assert getattr(fp.finfo(fmt), fact) == float(getattr(witness(fmt), fact))
 
@@ -113,7 +114,7 @@ def test_finfo_counts_decimal_digits_as_numpy_does(dtype: type) -> None:
     assert np.dtype(dtype).type(fp.finfo(dtype).resolution) == np.finfo(dtype).resolution
 
 
-@pytest.mark.parametrize("fmt", [*NARROW, *P3109, *STRANGE], ids=str)
+@in_turn("fmt", [*NARROW, *P3109, *STRANGE])
 def test_facts_are_those_of_the_values(fmt: fp.Format) -> None:
     values = casts.values(fmt)
     finite = values[np.isfinite(values)]
@@ -326,7 +327,7 @@ def test_a_format_with_the_facts_of_a_built_in_one_equals_it() -> None:
     assert fp.Format("E4M3", exponent_bits=4, mantissa_bits=3) != fp.E4M3
 
 
-@pytest.mark.parametrize("fmt", [*NAMED.values(), *P3109, *STRANGE], ids=str)
+@in_turn("fmt", [*NAMED.values(), *P3109, *STRANGE])
 def test_a_format_survives_pickling(fmt: fp.Format) -> None:
     copy = pickle.loads(pickle.dumps(fmt))
     assert copy == fmt

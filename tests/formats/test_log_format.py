@@ -16,6 +16,7 @@ from fpsim.scaling.kernels.log import decode_kernel, encode_kernel, round_to_flo
 from fpsim.testing import assert_bits_equal
 from tests.kit import processor
 from tests.kit.processes import python
+from tests.kit.sweeps import in_turn
 from tests.oracles import log_format
 
 Array = npt.NDArray[Any]
@@ -151,7 +152,7 @@ def test_other_widths_are_refused(bits: Any) -> None:
 # ---- codes and values
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@in_turn("name", SAMPLES)
 @pytest.mark.parametrize("bits", WIDTHS)
 def test_codes_and_values_are_those_of_the_oracle(bits: int, name: str) -> None:
     x = SAMPLES[name]

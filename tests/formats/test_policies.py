@@ -14,6 +14,7 @@ from fpsim.formats.policies import OVERFLOWS, POLICIES, overflow_outcome
 from fpsim.formats.rounding import ALIASES, NAMES, Rounding, rounding_mode
 from fpsim.testing import assert_bits_equal
 from tests.kit.samples import NARROW, P3109, STRANGE
+from tests.kit.sweeps import in_turn
 from tests.oracles import casts
 
 INF, NAN = math.inf, math.nan
@@ -155,7 +156,7 @@ def test_formats_without_subnormals_have_nothing_to_flush() -> None:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("fmt", [fmt for fmt in [*NARROW, *P3109, *STRANGE] if fmt.has_nan], ids=str)
+@in_turn("fmt", [fmt for fmt in [*NARROW, *P3109, *STRANGE] if fmt.has_nan])
 def test_nan_becomes_the_canonical_nan_with_its_sign(fmt: fp.Format, sign: int) -> None:
     want = casts.nan_result(fmt, "nonfinite", sign < 0)
     for overflow in OVERFLOWS:
@@ -165,7 +166,7 @@ def test_nan_becomes_the_canonical_nan_with_its_sign(fmt: fp.Format, sign: int) 
 
 
 @pytest.mark.parametrize("word", OVERFLOWS)
-@pytest.mark.parametrize("fmt", [*NAMED.values(), *P3109, *STRANGE], ids=str)
+@in_turn("fmt", [*NAMED.values(), *P3109, *STRANGE])
 def test_an_outcome_only_names_what_the_format_has(word: str, fmt: fp.Format) -> None:
     outcome = overflow_outcome(word, fmt)
     for beyond in (outcome.overflow, outcome.infinite):

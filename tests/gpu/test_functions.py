@@ -16,6 +16,7 @@ from fpsim.testing import assert_bits_equal
 from tests.gpu.simulator import cases
 from tests.gpu.simulator import functions as simulator
 from tests.kit.processes import assert_refused, simulate
+from tests.kit.sweeps import in_turn
 
 without_gpu = pytest.mark.skipif(fp.gpu.available(), reason="a GPU is here")
 on_gpu = pytest.mark.skipif(not fp.gpu.available(), reason="no CUDA device")
@@ -55,7 +56,7 @@ def test_operands_may_differ_in_format_and_come_as_floats(simulated: dict[str, n
     assert_bits_equal(simulated["converted"], want.view(np.uint8))
 
 
-@pytest.mark.parametrize("name", cases.cases())
+@in_turn("name", cases.cases())
 def test_calls_give_what_they_give_on_the_cpu(name: str, simulated: dict[str, npt.NDArray[Any]]) -> None:
     for i, want in enumerate(cases.on_cpu(cases.cases()[name])):
         assert_bits_equal(simulated[f"{name} {i}"], want)

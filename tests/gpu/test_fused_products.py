@@ -15,6 +15,7 @@ from fpsim.products.unit_product import Factors, Product, add_product
 from fpsim.testing import assert_bits_equal
 from tests.gpu.simulator import fused_products as simulator
 from tests.kit.processes import simulate
+from tests.kit.sweeps import in_turn
 
 Array = npt.NDArray[Any]
 CASES = [(name, kind) for name in simulator.UNITS for kind in simulator.KINDS]
@@ -47,13 +48,13 @@ def expected(x: simulator.Case) -> Array:
     return total.astype(np.float16) if half else total
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
+@in_turn("name, kind", CASES)
 def test_totals_have_the_bits_of_the_cpu(name: str, kind: str, simulated: dict[str, Array]) -> None:
     want = expected(simulator.case(name, kind))
     assert_bits_equal(simulated[f"total {name} {kind}"].view(want.dtype), want)
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
+@in_turn("name, kind", CASES)
 def test_tiles_write_what_they_do_not_mark(name: str, kind: str, simulated: dict[str, Array]) -> None:
     given, want = simulator.case(name, kind).total, expected(simulator.case(name, kind))
     marks, tiles = simulated[f"marks {name} {kind}"], simulated[f"tiles {name} {kind}"]

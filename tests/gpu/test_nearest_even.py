@@ -21,6 +21,7 @@ from fpsim.gpu.core import float_arithmetic
 from fpsim.gpu.core.nearest_even import nearest_encoder, serves
 from fpsim.runtime.compile import kernel
 from tests.kit.hard_columns import hard_columns
+from tests.kit.sweeps import sweep
 
 POLICIES = (("nonfinite", "keep"), ("saturate", "flush"), ("saturate_finite", "keep"))
 FORMATS = [fmt for fmt in fp.formats.NAMED.values() if fmt not in (fp.FP32, fp.FP64, fp.E8M0)]
@@ -65,9 +66,10 @@ def patterns() -> npt.NDArray[np.uint32]:
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=str)
-def test_codes_are_those_of_the_core(fmt: fp.Format) -> None:
-    x = patterns().view(np.float32)
-    for overflow, subnormals in POLICIES:
+@sweep("count", 1, len(POLICIES))
+def test_codes_are_those_of_the_core(fmt: fp.Format, count: int) -> None:
+    x, first = patterns().view(np.float32), FORMATS.index(fmt)
+    for overflow, subnormals in (POLICIES[i % len(POLICIES)] for i in range(first, first + count)):
         found = plan(fmt, overflow, subnormals)
         assert serves(found.frozen, 32, found.kind, int(Rounding.NEAREST_EVEN))
         want = fp.encode(x, fmt, overflow=overflow, subnormals=subnormals)

@@ -11,6 +11,7 @@ import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from tests.gpu.simulator import products as simulator
 from tests.kit.processes import assert_refused, simulate
+from tests.kit.sweeps import in_turn
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, npt.NDArray
     return simulate("tests.gpu.simulator.products", tmp_path_factory.mktemp("gpu") / "results.npz")
 
 
-@pytest.mark.parametrize("case", simulator.cases(), ids=lambda case: case.name)
+@in_turn("case", simulator.cases())
 def test_products_have_the_bits_of_the_cpu(case: simulator.Case, simulated: dict[str, npt.NDArray[Any]]) -> None:
     want = simulator.call(fp.matmul, case, simulator.operands(case))
     got = simulated[case.name]

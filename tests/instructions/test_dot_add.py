@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.testing import assert_bits_equal
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 from tests.oracles.matrix_units import KINDS, Rows, dot_add_rows, normal, random_rows
 
 Array = npt.NDArray[Any]
 
-every_unit = pytest.mark.parametrize("unit", fp.units(), ids=lambda unit: unit.name)
+every_unit = in_turn("unit", fp.units())
 
 # ---- beside the oracle
 

@@ -16,7 +16,7 @@ import pytest
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 from fpsim.testing import assert_bits_equal
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 from tests.oracles.matrix_units import KINDS, Rows, random_rows
 
 torch = pytest.importorskip("torch")
@@ -212,7 +212,7 @@ PEERS = distinct([*plain_nvidia(), *scaled_nvidia(), *matrix_fma()])
 CHAINS = [unit for unit in fp.units() if unit.a.name in ("f32", "f64")]
 
 
-@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.label)
+@in_turn("peer", PEERS)
 @sweep("count", 100, ROWS)
 def test_an_instruction_gives_the_bits_of_the_simulator(peer: Peer, count: int) -> None:
     unit = peer.unit

@@ -16,7 +16,7 @@ import fpsim as fp
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 from fpsim.products.kernels.fused_product import PANEL_BYTES
 from fpsim.testing import assert_bits_equal
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 from tests.oracles.matrix_units import KINDS, any_code, normal, special, tiny, wide, zeros
 from tests.products.checks import (
     KERNELS,
@@ -37,8 +37,8 @@ from tests.products.checks import (
 
 f32 = np.float32
 
-every_unit = pytest.mark.parametrize("unit", fp.units(), ids=lambda unit: unit.name)
-every_kernel = pytest.mark.parametrize("unit", KERNELS, ids=lambda unit: unit.name)
+every_unit = in_turn("unit", fp.units())
+every_kernel = in_turn("unit", KERNELS)
 wide_units = [unit for unit in KERNELS if unit.a.name in ("bf16", "tf32", "xf32", "f32")]
 every_wide_unit = pytest.mark.parametrize("unit", wide_units, ids=lambda unit: unit.name)
 
@@ -314,7 +314,7 @@ def test_no_rows_or_columns_give_an_empty_result(unit: MatrixUnit, m: int, n: in
 # ---- promotion
 
 promoting = [unit for unit in KERNELS if unit.d.name != "f64"]
-every_promoting_unit = pytest.mark.parametrize("unit", promoting, ids=lambda unit: unit.name)
+every_promoting_unit = in_turn("unit", promoting)
 
 
 @every_promoting_unit
@@ -391,12 +391,6 @@ def test_torch_tensors_are_taken() -> None:
     codes = x.view(torch.uint16).numpy()
     want = fp.matmul(codes, codes.T, accumulate="hopper_bf16_f32")
     assert_bits_equal(fp.matmul(x, x.T, accumulate="hopper_bf16_f32"), want)
-
-
-@every_unit
-def test_the_result_is_of_the_accumulators_dtype(unit: MatrixUnit) -> None:
-    p = random_product(unit, normal, (2, unit.terms, 3))
-    assert multiplied(p, unit).dtype == np.dtype(f"f{unit.d.dtype.itemsize}")
 
 
 # ---- bad input

@@ -19,6 +19,7 @@ from fpsim.runtime.pipeline import PIECE
 from fpsim.runtime.stream import STREAM_BYTES
 from fpsim.runtime.threads import SMALLEST, thread_count
 from fpsim.testing import assert_bits_equal
+from tests.kit import processor
 from tests.kit.processes import printed, python
 from tests.kit.samples import float32_patterns, float64_patterns
 from tests.oracles import casts
@@ -342,10 +343,10 @@ def test_fpsims_number_of_threads_comes_before_openmps(monkeypatch: pytest.Monke
 DIGESTS = """
     import hashlib
     import numpy as np
-    import torch
     import fpsim as fp
+    from tests.kit.processor import STATES, set_state
 
-    assert torch.set_flush_denormal({flush})
+    set_state(STATES["flush both"] if {flush} else 0)
     patterns = np.random.default_rng(0).integers(0, 1 << 32, 20_000, dtype=np.uint32)
     patterns[:5000] &= 0x807FFFFF  # float32 subnormals
     wide = np.random.default_rng(1).integers(0, 1 << 64, 20_000, dtype=np.uint64)
@@ -366,10 +367,8 @@ DIGESTS = """
 """
 
 
+@pytest.mark.skipif(not processor.IS_SUPPORTED, reason="sets the state of x86 processors")
 def test_flushing_of_subnormals_by_the_processor_changes_nothing() -> None:
-    torch = pytest.importorskip("torch", reason="torch sets the switch")
-    if not torch.set_flush_denormal(False):
-        pytest.skip("this processor has no such switch")
     flushed, kept = python(DIGESTS.format(flush=True)), printed(DIGESTS.format(flush=False))
     assert flushed.splitlines() == kept.splitlines()
     assert len(kept) > 1000

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kit import processor
 from tests.kit.processes import printed, python
+
+ON_X86 = pytest.mark.skipif(not processor.IS_SUPPORTED, reason="sets the state of x86 processors")
 
 SCRIPT = """
     import hashlib, os
-    import numpy as np, torch
+    import numpy as np
     import fpsim as fp
+    from tests.kit.processor import STATES, set_state
 
-    torch.set_flush_denormal(os.environ.get("FLUSH") == "1")
+    set_state(STATES["flush both"] if os.environ.get("FLUSH") == "1" else 0)
     bits = np.random.default_rng(0).integers(0, 1 << 26, (6, 64), dtype=np.uint32)
     x = bits.view(np.float32).copy()  # around float32's subnormals
     x[0] = 0
@@ -30,20 +34,21 @@ SCRIPT = """
 """
 
 
+@ON_X86
 def test_flushing_changes_no_bit_of_scaled_quantisation() -> None:
-    pytest.importorskip("torch")
     assert python(SCRIPT, FLUSH="1") == printed(SCRIPT)
 
 
+@ON_X86
 def test_a_plan_made_while_flushing_serves_later() -> None:
-    pytest.importorskip("torch")
     script = """
-        import numpy as np, torch
+        import numpy as np
         import fpsim as fp
+        from tests.kit.processor import STATES, set_state
 
-        torch.set_flush_denormal(True)
+        set_state(STATES["flush both"])
         fp.encode_scaled(np.zeros((1, 32), np.float32), "e4m3", fp.scalings.TORCHAO_MX)
-        torch.set_flush_denormal(False)
+        set_state(0)
         q = fp.encode_scaled(np.zeros((1, 32), np.float32), "e4m3", fp.scalings.TORCHAO_MX)
         print(q.scales.item() == 2.0**-127, np.abs(q.decode()).max())
     """

@@ -12,7 +12,9 @@ from fpsim.runtime.compile import KERNELS
 from fpsim.scaling import plan, run_tiles
 from fpsim.testing import assert_bits_equal
 from tests.oracles import casts
-from tests.scaling.test_encode_scaled import ROWS, anything, assert_same_encoding, normal, preset, wide
+from tests.scaling.checks import assert_same_encoding, preset
+from tests.scaling.data import anything, normal, wide
+from tests.scaling.test_presets import ROWS
 
 CASES = [(name, "nearest_even") for name in ROWS]
 CASES += [("TILE_1X128", mode) for mode in casts.MODES if mode != "nearest_even"]

@@ -16,6 +16,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import in_turn
 
 torch = pytest.importorskip("torch")
 torchao = pytest.importorskip("torchao")
@@ -129,7 +130,7 @@ def to_mx(x: Any, fmt: fp.Format, mode: Any) -> tuple[Array, Array]:
 
 
 @anything
-@pytest.mark.parametrize("fmt", MX_ELEMENTS, ids=str)
+@in_turn("fmt", MX_ELEMENTS)
 @pytest.mark.parametrize("name", MODES)
 def test_mx_scales_and_codes_are_those_of_torchao(name: str, fmt: fp.Format, data: Callable[[], Array]) -> None:
     x = data()

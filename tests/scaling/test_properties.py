@@ -13,7 +13,9 @@ import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from tests.oracles import casts
 from tests.oracles import scaling as so
-from tests.scaling.test_encode_scaled import ROWS, assert_same_encoding, between, check, preset
+from tests.scaling.checks import assert_same_encoding, check, preset
+from tests.scaling.data import between
+from tests.scaling.test_presets import ROWS
 
 Array = npt.NDArray[Any]
 FORMATS = [fp.E4M3, fp.E5M2, fp.E2M1, fp.E2M3, fp.INT8, fp.INT4]

@@ -77,13 +77,11 @@ def test_a_schedule_is_its_composition_for_every_kind_of_number(case: Case, unit
         check(job(unit, kind, (5, 390, 9), out_format=fmt), case)
 
 
-SHAPES = [(1, 1), (1, 17), (17, 1), (3, 130), (130, 3), (17, 5), pytest.param(130, 130, marks=pytest.mark.slow)]
-
-
 @pytest.mark.parametrize(("case", "unit"), first(TENSOR_CORES))
-@pytest.mark.parametrize(("m", "n"), SHAPES)
-def test_a_schedule_is_its_composition_for_every_shape(case: Case, unit: MatrixUnit, m: int, n: int) -> None:
-    check(job(unit, spread, (m, 333 if m * n < 1000 else 145, n)), case)
+@sweep("shapes", [(1, 1), (1, 17), (17, 1), (3, 130), (130, 3), (17, 5)], [(130, 130)])
+def test_a_schedule_is_its_composition_for_every_shape(case: Case, unit: MatrixUnit, shapes: Any) -> None:
+    for m, n in shapes:
+        check(job(unit, spread, (m, 333 if m * n < 1000 else 145, n)), case)
 
 
 @pytest.mark.parametrize(("case", "unit"), first([case for case in TENSOR_CORES if case.schedule.slicing.count > 1]))

@@ -11,6 +11,7 @@ import torch
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import in_turn
 
 BF16 = fp.Sequential("bf16")
 # What takes an array of floats -> a call of it.
@@ -63,7 +64,7 @@ def as_numpy(x: torch.Tensor) -> Any:
     return np.frombuffer(bytes(x.contiguous().view(torch.uint8).flatten().tolist()), fmt.dtype).reshape(x.shape)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@in_turn("dtype", DTYPES)
 @pytest.mark.parametrize("name", TAKE_VALUES)
 def test_values_are_taken_as_tensors_of_every_float_dtype(name: str, dtype: torch.dtype) -> None:
     x = tensor(dtype)

@@ -2,7 +2,7 @@
 
 Results go to the file that is named; `tests.gpu.test_scaling` compares them with those of the CPU. These come from the
 same process ("cpu ..."), where nothing is compiled: so many kernels would take minutes. Some are compared with compiled
-ones besides; tests/scaling/test_encode_scaled.py compares all of these with the oracle.
+ones besides; tests/scaling/ compares all of these with the oracle.
 """
 
 from __future__ import annotations

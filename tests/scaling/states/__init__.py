@@ -1,0 +1,1 @@
+"""Tests of scales that last over steps."""
