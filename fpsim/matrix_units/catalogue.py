@@ -5,7 +5,7 @@ from __future__ import annotations
 from fpsim.errors import unknown
 from fpsim.formats.named import AMBIGUOUS, find_by_name
 from fpsim.matrix_units import amd, nvidia
-from fpsim.matrix_units.chips import CHIPS
+from fpsim.matrix_units.chips import CHIPS, names_of
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 
 USUAL = ("e4m3", "f16", "bf16")  # operands of the units that are named for a chip alone
@@ -47,7 +47,7 @@ def _meant(word: str) -> list[str]:
         chip = f"sm_{number}"
     if not chip:
         return []
-    arches = {each.arch for each in CHIPS.values() if chip in (each.arch, each.sm, *each.name.lower().split())}
+    arches = {each.arch for each in CHIPS.values() if chip in (*names_of(each), *each.name.lower().split())}
     elements = [name.lower() for name in AMBIGUOUS.get(operand, [])] or ([operand] if operand else list(USUAL))
     names = [f"{arch}_{element}_f32" for arch in sorted(arches) for element in elements]
     return [name for name in names if name in ROWS]

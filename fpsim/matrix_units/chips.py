@@ -5,7 +5,10 @@ What a row leaves out is not known here with a source.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from fpsim.errors import require_kind, unknown
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,7 @@ class Chip:
       multiprocessors: how many it has.
       features: letters that may follow `sm` in a compiler's target.
       source: where the facts come from.
+      others: what else is sold with this compute target.
     """
 
     name: str
@@ -31,6 +35,7 @@ class Chip:
     multiprocessors: int | None = None
     features: str = ""
     source: str = ""
+    others: tuple[str, ...] = ()
 
 
 UNITS = "docs/matrix-units.md"  # chips whose output was compared, or whose manuals were read
@@ -40,15 +45,15 @@ EQUIV = "facebookexperimental/triton, bitequiv/cublas_match"  # measured there
 # fmt: off
 ROWS = (
     Chip("V100", "NVIDIA", "volta", "sm_70", (7, 0), source=f"{UNITS}; {GUIDE}"),
-    Chip("Turing", "NVIDIA", "turing", "sm_75", (7, 5), source=GUIDE),
+    Chip("Turing", "NVIDIA", "turing", "sm_75", (7, 5), source=GUIDE, others=("T4",)),
     Chip("A100", "NVIDIA", "ampere", "sm_80", (8, 0), source=GUIDE),
     Chip("RTX 4060, RTX 1000 Ada, L40S", "NVIDIA", "ada", "sm_89", (8, 9), source=GUIDE),
-    Chip("H100 SXM", "NVIDIA", "hopper", "sm_90", (9, 0), 132, "a", source=f"{GUIDE}; {EQUIV}"),
-    Chip("GB200", "NVIDIA", "blackwell", "sm_100", (10, 0), 152, "a", source=f"{GUIDE}; {EQUIV}"),
-    Chip("GB300", "NVIDIA", "blackwell", "sm_103", (10, 3), 152, source=f"{GUIDE}; {EQUIV}"),
+    Chip("H100 SXM", "NVIDIA", "hopper", "sm_90", (9, 0), 132, "a", f"{GUIDE}; {EQUIV}", ("H200", "GH200")),
+    Chip("GB200", "NVIDIA", "blackwell", "sm_100", (10, 0), 152, "a", f"{GUIDE}; {EQUIV}", ("B200",)),
+    Chip("GB300", "NVIDIA", "blackwell", "sm_103", (10, 3), 152, source=f"{GUIDE}; {EQUIV}", others=("B300",)),
     Chip("MI100", "AMD", "cdna1", source=UNITS),
-    Chip("MI200", "AMD", "cdna2", source=UNITS),
-    Chip("MI300", "AMD", "cdna3", source=UNITS),
+    Chip("MI200", "AMD", "cdna2", source=UNITS, others=("MI210", "MI250", "MI250X")),
+    Chip("MI300", "AMD", "cdna3", source=UNITS, others=("MI300A", "MI300X", "MI325X")),
 )
 # fmt: on
 CHIPS: dict[str, Chip] = {chip.name: chip for chip in ROWS}
@@ -85,3 +90,49 @@ def of_capability(capability: tuple[int, int]) -> Chip | None:
       ('hopper', None)
     """
     return next((chip for chip in CHIPS.values() if chip.capability == capability), None)
+
+
+def named(word: str, what: str = "chip", others: Sequence[str] = ()) -> Chip:
+    """The chip that a word names: as it is sold, its architecture, or what compilers call it.
+
+    Of several chips of an architecture it is the first.
+
+    Args:
+      word: in capitals or not.
+      what: the name of the argument, and others: words that it may be besides, for the message.
+
+    Raises:
+      ValueError: there is no such chip.
+      TypeError: the word is no text.
+
+    Example:
+      >>> from fpsim.matrix_units.chips import named
+      >>> [named(word).name for word in ("h100", "B200", "sm_90a", "hopper", "MI300X")]
+      ['H100 SXM', 'GB200', 'H100 SXM', 'H100 SXM', 'MI300']
+    """
+    require_kind(what, word, str, "the name of a chip, such as 'H100'")
+    key = word.lower().strip().replace("-", "_")
+    for chip in CHIPS.values():
+        if key in names_of(chip):
+            return chip
+    sold = [name for chip in CHIPS.values() for name in (*_sold(chip), *chip.others)]
+    small = {name.lower(): name for name in sold}
+    raise unknown(what, word, (*others, *sold), small, others="an architecture such as hopper, a target such as sm_90")
+
+
+def names_of(chip: Chip) -> tuple[str, ...]:
+    """What a chip is called, in lower case.
+
+    Example:
+      >>> from fpsim.matrix_units.chips import CHIPS, names_of
+      >>> names_of(CHIPS["H100 SXM"])
+      ('h100 sxm', 'h100', 'h200', 'gh200', 'hopper', 'sm_90', 'sm_90a')
+    """
+    targets = [chip.sm, *(f"{chip.sm}{letter}" for letter in chip.features)] if chip.sm else []
+    names = (chip.name, *_sold(chip), *chip.others, chip.arch, *targets)
+    return tuple(dict.fromkeys(name.lower() for name in names))
+
+
+def _sold(chip: Chip) -> list[str]:
+    """The single names of a row, without what follows on the form of the card."""
+    return [name.strip().removesuffix(" SXM") for name in chip.name.split(",")]

@@ -103,7 +103,8 @@ def _shown(product: str, a: Operand, b: Operand, turned: str, bias: Tensor | Non
     found = multiply(a, b, turned, how, bias, plan.backend)
     if is_watched():
         left, right = a.transposed if turned == "a" else a, b.transposed if turned == "b" else b
-        show(ProductCall(plan.name, product, left, right, how, array_of(found)))
+        added = None if bias is None else array_of(bias)
+        show(ProductCall(plan.name, product, left, right, how, array_of(found), added))
     return found
 
 

@@ -299,8 +299,10 @@ def key_of(seed: int, name: str, role: str) -> int:
     return int.from_bytes(digest, "little") >> 2
 
 
-def unit_for(arch: str, fmts: Sequence[Element | None], scaling: Any, what: str = "a product") -> MatrixUnit:
-    """The matrix unit of a family of chips for operands of these formats, with float32 sums.
+def unit_for(
+    arch: str, fmts: Sequence[Element | None], scaling: Any, what: str = "a product", *, result: str = "f32"
+) -> MatrixUnit:
+    """The matrix unit of a family of chips for operands of these formats, with sums in float32 or another result.
 
     One that takes block scales where the scaling has them, of as many terms and in their format.
 
@@ -315,7 +317,7 @@ def unit_for(arch: str, fmts: Sequence[Element | None], scaling: Any, what: str 
     block_scales = (scaling.scale_format, max(scaling.block)) if isinstance(scaling, Scaling) else None
     found = [
         unit for unit in UNITS.values()
-        if (unit.arch, unit.d.name, unit.a.fmt, unit.b.fmt) == (arch, "f32", *fmts)
+        if (unit.arch, unit.d.name, unit.a.fmt, unit.b.fmt) == (arch, result, *fmts)
         and (unit.scale is None or (unit.scale_format, unit.block) == block_scales)
     ]  # fmt: skip
     if found:  # emulated and other variants have longer names

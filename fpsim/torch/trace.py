@@ -18,6 +18,7 @@ class ProductCall(NamedTuple):
       a, b: the operands, (M, K) and (K, N), as `fpsim.torch.products.Operand`.
       how: what adds, as `fpsim.torch.plan.Arithmetic`.
       result: (M, N) float32, or float64 of float64 operands.
+      bias: (N,), what the result holds besides the sums; None for none.
     """
 
     layer: str
@@ -26,6 +27,7 @@ class ProductCall(NamedTuple):
     b: Any
     how: Any
     result: Array
+    bias: Array | None = None
 
 
 Watcher = Callable[[ProductCall], None]

@@ -1,0 +1,49 @@
+"""Run in its own process under NUMBA_ENABLE_CUDASIM=1 and NUMBA_DISABLE_JIT=1: quantised layers with backend="gpu".
+
+Results go to the file that is named; `tests.gpu.test_layers` compares them with those of the CPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import fpsim as fp
+from tests.gpu.simulator.threads import prepare
+
+Array = npt.NDArray[Any]
+# recipe: tokens, inputs, outputs; block scales of 128 want as many inputs
+CASES = {"BF16": (4, 32, 8), "FP16": (4, 32, 8), "FP8_TENSOR": (4, 32, 8), "DEEPSEEK_V3": (2, 128, 4), "MXFP8": (32, 64, 32),
+         "NVFP4": (16, 64, 16)}  # fmt: skip
+
+
+def results(name: str, backend: str) -> dict[str, Array]:
+    """y of a layer with a bias, and both gradients where all three products fit."""
+    torch: Any = importlib.import_module("torch")
+    tokens, inputs, outputs = CASES[name]
+    rng = np.random.default_rng([tokens, inputs])
+    draw = lambda *shape: torch.from_numpy(rng.standard_normal(shape).astype(np.float32))  # noqa: E731
+    layer = fp.torch.QuantLinear(inputs, outputs, recipe=fp.torch.RECIPES[name], name=name, backend=backend)
+    with torch.no_grad():
+        layer.weight.copy_(draw(outputs, inputs))
+        layer.bias.copy_(draw(outputs))
+    x = draw(tokens, inputs).requires_grad_()
+    y = layer(x)
+    found = {"y": y}
+    if name != "DEEPSEEK_V3":
+        found["dx"], found["dw"] = torch.autograd.grad(y, (x, layer.weight), draw(tokens, outputs))
+    return {f"{name} {key}": value.detach().numpy() for key, value in found.items()}
+
+
+def simulated() -> dict[str, Array]:
+    """Every result, by name."""
+    return {key: value for name in CASES for key, value in results(name, "gpu").items()}
+
+
+if __name__ == "__main__":
+    prepare()
+    np.savez(sys.argv[1], **simulated())  # type: ignore[arg-type]

@@ -1,0 +1,88 @@
+"""A recipe on another chip reads the same operands, and is added by that chip's units."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.matrix_units.chips import CHIPS, named, names_of
+
+torch = pytest.importorskip("torch")
+ft: Any = importlib.import_module("fpsim.torch.functions")
+chips: Any = importlib.import_module("fpsim.torch.chips")
+
+
+@pytest.mark.parametrize(
+    ("words", "arch"),
+    [
+        (("H100", "h200", "H100 SXM", "sm_90", "sm_90a", "Hopper", "sm-90"), "hopper"),
+        (("B200", "gb200", "GB300", "b300", "blackwell", "sm_100a", "sm_103"), "blackwell"),
+        (("MI300X", "mi300", "cdna3"), "cdna3"),
+        (("L40S", "rtx 4060"), "ada"),
+        (("A100", "V100"), None),
+    ],
+)
+def test_chips_are_found_as_they_are_sold(words: tuple[str, ...], arch: str | None) -> None:
+    assert {named(word).arch for word in words} == ({arch} if arch else {"ampere", "volta"})
+
+
+def test_no_two_chips_bear_one_name() -> None:
+    sold = [name for chip in CHIPS.values() for name in names_of(chip) if name != chip.arch]
+    assert len(sold) == len(set(sold)) > 30
+
+
+def test_an_unknown_chip_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"chip must be one of V100, .*; got 'H10'. Did you mean 'H100'\?"):
+        named("H10")
+    with pytest.raises(TypeError, match=r"chip must be the name of a chip, such as 'H100'; got 90"):
+        named(90)  # type: ignore[arg-type]
+
+
+def test_units_move_and_schedules_of_other_chips_are_left_out() -> None:
+    found = chips.moved(ft.DEEPSEEK_V3, "B200")
+    assert {product: unit.name for product, unit in found.units.items()} == dict.fromkeys(
+        ("fprop", "dgrad", "wgrad"), "blackwell_e4m3_f32"
+    )
+    assert found.left_out == {
+        "fprop": fp.schedules.deepgemm("1d2d"), "dgrad": fp.schedules.deepgemm("1d2d"),
+        "wgrad": fp.schedules.deepgemm("1d1d"),
+    }  # fmt: skip
+    assert found.recipe.fprop == ft.Product("blackwell_e4m3_f32", out_fmt="bf16")
+    kept = ft.DEEPSEEK_V3.replace(fprop=found.recipe.fprop, dgrad=found.recipe.dgrad, wgrad=found.recipe.wgrad)
+    assert found.recipe == kept
+
+
+def test_a_recipe_on_its_own_chip_stays_the_object_that_it_is() -> None:
+    assert chips.on_chip(ft.DEEPSEEK_V3, "H100") is ft.DEEPSEEK_V3
+    assert chips.on_chip(ft.RECIPES["FP32"], "B200") is ft.RECIPES["FP32"]
+
+
+def test_products_without_a_unit_stay_and_promotions_too() -> None:
+    recipe = ft.RECIPES["FP8_TENSOR"].replace(dgrad=ft.Product(fp.Pairwise("fp32")), wgrad=ft.Product())
+    found = chips.on_chip(recipe, "ada")
+    assert found.fprop == ft.Product("ada_e4m3_f32", promote=128, out_fmt="bf16")
+    assert (found.dgrad, found.wgrad) == (recipe.dgrad, recipe.wgrad)
+
+
+def test_sums_keep_their_format() -> None:
+    half = ft.RECIPES["FP8_RAW"].replace(fprop=ft.Product("hopper_e4m3_f16"))
+    assert chips.on_chip(half, "ada").fprop.accumulate.name == "ada_e4m3_f16"
+
+
+def test_a_chip_without_the_unit_is_refused_in_a_sentence() -> None:
+    for chip in ("A100", "MI300X"):
+        with pytest.raises(ValueError, match=rf"fprop on {chip} needs a matrix unit for E4M3 x E4M3 .* has none. Take"):
+            chips.on_chip(ft.DEEPSEEK_V3, chip)
+
+
+def test_layers_on_another_chip_have_the_bits_of_its_unit() -> None:
+    torch.manual_seed(0)
+    layer = ft.QuantLinear(256, 16, False, recipe=chips.on_chip(ft.RECIPES["FP8_TENSOR"], "B200"))
+    x = torch.randn(8, 256)
+    a, b = (fp.encode_scaled(each.detach().numpy(), "e4m3", fp.scalings.TENSOR) for each in (x, layer.weight))
+    want = fp.matmul(a, b.transpose(), accumulate="blackwell_e4m3_f32", promote=128, out_format="bf16")
+    fp.testing.assert_bits_equal(layer(x).detach().numpy(), want.astype(np.float32))
