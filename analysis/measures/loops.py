@@ -186,14 +186,23 @@ def rescale_kernel() -> Any:
     return kernel(rescale)
 
 
-@inner_loop
-def smallest_of(values: Any) -> Any:
-    """The smallest magnitude other than 0; Inf without any."""
-    smallest = INFINITE
-    for i in range(values.size):
-        size = abs(f64(values[i]))
-        smallest = min(smallest, in_order(size) if size != 0.0 else INFINITE)
-    return i64(smallest).view(f64)
+@cache
+def extremes_loop(width: int) -> Any:
+    """The loop `(values)`: the largest magnitude, NaN if there is one, and the smallest but 0, Inf without any."""
+    word: Any = u32 if width == 32 else u64
+    real: Any = f32 if width == 32 else f64
+
+    @inner_loop
+    def extremes_of(values: Any) -> Any:
+        largest, above = word(0), ~word(0)
+        for i in range(values.size):
+            order = word(real(abs(values[i])).view(word))
+            largest = max(largest, order)
+            above = min(above, word(order - word(1)))  # 0 comes last
+        smallest = f64(word(above + word(1)).view(real))
+        return f64(word(largest).view(real)), smallest if smallest != 0.0 else np.inf
+
+    return extremes_of
 
 
 @inner_loop
@@ -207,11 +216,12 @@ def largest_finite_of(values: Any) -> Any:
 
 
 @cache
-def amax_kernel() -> Any:
+def amax_kernel(width: int) -> Any:
     """The loop `(x)` that returns the largest finite magnitude of an array; 0 without any."""
+    extremes_of = extremes_loop(width)
 
     def amax(x: Any) -> Any:
-        largest = largest_of(x)
+        largest, _ = extremes_of(x)
         return largest if largest < np.inf else largest_finite_of(x)
 
     return kernel(amax)
@@ -254,9 +264,10 @@ def count_any(x: Any, table: Any, specials: Any) -> None:
 @cache
 def histogram_kernel(width: int) -> Any:
     """The loop `(x, table, specials, extremes)` that counts magnitudes: of zeros, infinities and NaNs apart."""
+    extremes_of = extremes_loop(width)
 
     def histogram(x: Any, table: Any, specials: Any, extremes: Any) -> None:
-        largest, smallest = largest_of(x), smallest_of(x)
+        largest, smallest = extremes_of(x)
         if width == 32 and largest < np.inf and smallest >= SMALLEST_NORMAL_32:
             specials[0] += count_normal(x, table)
         else:

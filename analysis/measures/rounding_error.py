@@ -207,4 +207,4 @@ def _checked_scale(scale: Any, wide: bool) -> float:
 def finite_amax(x: Array) -> float:
     """Largest finite magnitude of an array; 0 without any."""
     with wrapping():
-        return max((float(amax_kernel()(part)) for part in float_pieces(x)), default=0.0)
+        return max((float(amax_kernel(part.dtype.itemsize * 8)(part)) for part in float_pieces(x)), default=0.0)
