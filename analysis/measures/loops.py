@@ -18,7 +18,7 @@ from fpsim.runtime.compile import inner_loop, kernel, reordered_sums, scalar
 u32, u64, i64 = np.uint32, np.uint64, np.int64
 f32, f64 = np.float32, np.float64
 
-BLOCK = 4096  # elements: long enough to start a loop for, short enough that few have values of every kind
+BLOCK = 2048  # elements: long enough to start a loop for, short enough that few have values of every kind
 
 # Columns of a block's description: magnitudes (the smallest other than 0), sum of squares, and how many are not 0.
 LARGEST, SMALLEST, ENERGY, NONZERO = range(4)

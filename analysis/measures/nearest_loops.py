@@ -58,7 +58,7 @@ f32, f64 = np.float32, np.float64
 TOP, NORMAL_FROM, LOWEST, DROPPED, SCALE, LIMIT, LEAST, MAGIC = range(8)
 PLAN = 8
 MOST = 2.0**126  # of the values that may come: results are below twice them
-MOST_DROPPED = 20  # of which the distances of a block, at most half of 2**20 each, still have a sum below 2**32
+MOST_DROPPED = 21  # of which the distances of a block, at most half of 2**21 each, still have a sum below 2**32
 
 SOURCE_BITS = 23  # mantissa bits of float32
 
@@ -100,6 +100,7 @@ def over_scale(size: Any, plan: Any) -> Any:
     return f64(f32(f32(size) / f32(plan[SCALE])))
 
 
+@cache
 def _make_round_block(scaled: bool, small: bool) -> Any:
     """The loop that rounds a block; scaled: values have a scale; small: some may be below the normal range."""
 
@@ -118,6 +119,7 @@ def _make_round_block(scaled: bool, small: bool) -> Any:
     return inner_loop(round_block)
 
 
+@cache
 def _make_sum_block(small: bool) -> Any:
     """The loop that sums errors and their kin over a block."""
 
@@ -172,6 +174,7 @@ def count_steps(x: Any, dropped: Any, sums: Any, counts: Any, found: Any) -> Non
     counts[EXACT] += i64(equal)
 
 
+@cache
 def _make_ulps_block(wide: bool) -> Any:
     """The loop that sums errors in ulps and counts how many there are not; wide: in float64."""
 
