@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.analysis.measures import nearest_loops
 from fpsim.analysis.measures.loops import (
     BEYOND,
     HIGHEST_FIELD,
@@ -43,6 +44,31 @@ class Facts(NamedTuple):
     width: int  # bits of the floats that it is measured in
     floats: npt.NDArray[np.float64]
     fields: npt.NDArray[np.int64]
+
+
+@lru_cache(maxsize=1024)
+def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> tuple[float, ...] | None:
+    """What the loops that round float32 to nearest even know of a cast; None for one that is not theirs."""
+    fmt, one = options.fmt, 1.0 if scale is None else scale
+    usual = fmt.signed and fmt.has_zero and 1 <= fmt.mantissa_bits < FP32.mantissa_bits and FP32.holds(fmt)
+    moderate = FP32.smallest_normal <= one and fmt.smallest_normal * one <= 1 / FAR_DOWN
+    if not usual or not moderate or options.rounding is not Rounding.NEAREST_EVEN:
+        return None
+    subnormals = fmt.subnormals and options.subnormals == "keep"
+    small = subnormals and FAR_DOWN <= fmt.smallest_subnormal <= 1 / FAR_DOWN
+    plan = [0.0] * nearest_loops.PLAN
+    plan[nearest_loops.TOP] = fmt.max
+    plan[nearest_loops.NORMAL_FROM] = fmt.smallest_normal
+    plan[nearest_loops.LOWEST] = fmt.min_exponent + FP32.bias
+    plan[nearest_loops.DROPPED] = FP32.mantissa_bits - fmt.mantissa_bits
+    plan[nearest_loops.SCALE] = one
+    plan[nearest_loops.LIMIT] = fmt.max * (1 + SCALE_ERROR if from_amax else 1)
+    plan[nearest_loops.LEAST] = FAR_DOWN if small else max(fmt.smallest_normal, FAR_DOWN)
+    plan[nearest_loops.MAGIC] = 1.5 * 2.0**FP32.mantissa_bits * fmt.smallest_subnormal if small else 0.0
+    return tuple(plan)
+
+
+FAR_DOWN = 2.0**-100  # from here on up, all that is computed of a value in float32 is normal
 
 
 class Buffers:
@@ -151,6 +177,7 @@ class Cast:
         self.scale = scale
         self.from_amax = from_amax
         self.facts = facts_of(options.fmt, 64 if wide else 32)
+        self.nearest = nearest_plan(options, scale, from_amax) if self.facts.width == 32 else None
         # float64 where float32 cannot hold the format
         target = FP64 if wide or not FP32.holds(options.fmt) else FP32
         self.stages = pipelines.quantizing(FP64 if wide else FP32, target, options, long)
@@ -209,6 +236,7 @@ class Tiles:
     """An array that was encoded with a scale per tile, or a part of it that begins at the flat index `origin`."""
 
     by_position = True
+    nearest = None
 
     def __init__(self, scaled: Scaled, wide: bool, origin: int = 0) -> None:
         self.scaled = scaled

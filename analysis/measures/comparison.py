@@ -208,7 +208,7 @@ def compare(
                     ways.append(way)
     if not ways:
         raise ValueError(f"formats and scalings must allow a combination; got only {'; '.join(left_out)}")
-    amax = finite_amax(array)
+    amax = finite_amax(array) if "amax" in recipes else None
     candidates = [way.candidate(array, amax=amax) for way in ways]
     rows = []
     for way, candidate, sums in zip(ways, candidates, sums_of_array(array, candidates), strict=True):

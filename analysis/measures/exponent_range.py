@@ -292,28 +292,32 @@ class Histogram:
 
 def range_of_pieces(pieces: Iterable[Array]) -> RangeReport:
     """The range of an array that comes in 1-d pieces of float32 or float64, on all cores."""
-    report, batch = EMPTY, []
+    idle: list[Histogram] = []  # as many as there are threads: their tables are larger than a piece
+    batch: list[Array] = []
     for piece in pieces:
         batch.append(piece)
         if len(batch) == BATCH:
-            report = report.merge(_batch_range(batch))
+            _count_batch(batch, idle)
             batch = []
-    return report.merge(_batch_range(batch)) if batch else report
+    _count_batch(batch, idle)
+    report = EMPTY
+    for histogram in idle:  # in any order: counts and extremes do not depend on it
+        report = report.merge(histogram.report())
+    return report
 
 
 BATCH = 32  # pieces that are counted at once
 
 
-def _batch_range(batch: list[Array]) -> RangeReport:
-    found: list[RangeReport] = []
+def _count_batch(batch: list[Array], idle: list[Histogram]) -> None:
+    """Add pieces to histograms that nobody uses, or to new ones."""
 
     def work(start: int, stop: int) -> None:
-        histogram = Histogram()
+        try:
+            histogram = idle.pop()
+        except IndexError:
+            histogram = Histogram()
         histogram.add(batch[start:stop])
-        found.append(histogram.report())
+        idle.append(histogram)
 
     over_spans(len(batch), work, alignment=1, weight=2.0 * PIECE)
-    report = EMPTY
-    for part in found:  # in any order: counts and extremes do not depend on it
-        report = report.merge(part)
-    return report

@@ -115,22 +115,25 @@ SUBNORMAL_LIFT = 64  # binades
 
 
 @cache
-def describe_kernel() -> Any:
+def describe_kernel(width: int) -> Any:
     """The loop `(x, reciprocals, descriptions)`: what all candidates share of each group's blocks, a row a block."""
+    word: Any = u32 if width == 32 else u64
+    real: Any = f32 if width == 32 else f64
 
     def describe_block(x: Any, reciprocals: Any, row: Any) -> None:
         energy = 0.0
-        largest, smallest, nonzero = i64(0), INFINITE, i64(0)
+        largest, above, zeros = word(0), ~word(0), word(0)
         for i in range(x.size):
-            size = abs(f64(x[i]))
-            order = in_order(size)
+            size = f64(abs(x[i]))
+            order = word(real(abs(x[i])).view(word))
             energy += product(size, size)
             largest = max(largest, order)
-            smallest = min(smallest, order if size != 0.0 else INFINITE)
-            nonzero += i64(size != 0.0)
+            above = min(above, word(order - word(1)))  # 0 comes last
+            zeros = word(zeros + word(order == word(0)))
             reciprocals[i] = quotient(1.0, size)
-        row[LARGEST], row[SMALLEST] = i64(largest).view(f64), i64(smallest).view(f64)
-        row[ENERGY], row[NONZERO] = energy, f64(nonzero)
+        smallest = f64(word(above + word(1)).view(real))
+        row[LARGEST], row[SMALLEST] = f64(word(largest).view(real)), smallest if smallest != 0.0 else np.inf
+        row[ENERGY], row[NONZERO] = energy, f64(x.size - i64(zeros))
 
     loop = reordered_sums(describe_block)
 
@@ -183,14 +186,23 @@ def rescale_kernel() -> Any:
     return kernel(rescale)
 
 
-@inner_loop
-def smallest_of(values: Any) -> Any:
-    """The smallest magnitude other than 0; Inf without any."""
-    smallest = INFINITE
-    for i in range(values.size):
-        size = abs(f64(values[i]))
-        smallest = min(smallest, in_order(size) if size != 0.0 else INFINITE)
-    return i64(smallest).view(f64)
+@cache
+def extremes_loop(width: int) -> Any:
+    """The loop `(values)`: the largest magnitude, NaN if there is one, and the smallest but 0, Inf without any."""
+    word: Any = u32 if width == 32 else u64
+    real: Any = f32 if width == 32 else f64
+
+    @inner_loop
+    def extremes_of(values: Any) -> Any:
+        largest, above = word(0), ~word(0)
+        for i in range(values.size):
+            order = word(real(abs(values[i])).view(word))
+            largest = max(largest, order)
+            above = min(above, word(order - word(1)))  # 0 comes last
+        smallest = f64(word(above + word(1)).view(real))
+        return f64(word(largest).view(real)), smallest if smallest != 0.0 else np.inf
+
+    return extremes_of
 
 
 @inner_loop
@@ -201,6 +213,18 @@ def largest_finite_of(values: Any) -> Any:
         order = in_order(abs(f64(values[i])))
         largest = max(largest, order if order < INFINITE else i64(0))
     return i64(largest).view(f64)
+
+
+@cache
+def amax_kernel(width: int) -> Any:
+    """The loop `(x)` that returns the largest finite magnitude of an array; 0 without any."""
+    extremes_of = extremes_loop(width)
+
+    def amax(x: Any) -> Any:
+        largest, _ = extremes_of(x)
+        return largest if largest < np.inf else largest_finite_of(x)
+
+    return kernel(amax)
 
 
 SMALLEST_NORMAL_32 = 2.0**-126
@@ -240,9 +264,10 @@ def count_any(x: Any, table: Any, specials: Any) -> None:
 @cache
 def histogram_kernel(width: int) -> Any:
     """The loop `(x, table, specials, extremes)` that counts magnitudes: of zeros, infinities and NaNs apart."""
+    extremes_of = extremes_loop(width)
 
     def histogram(x: Any, table: Any, specials: Any, extremes: Any) -> None:
-        largest, smallest = largest_of(x), smallest_of(x)
+        largest, smallest = extremes_of(x)
         if width == 32 and largest < np.inf and smallest >= SMALLEST_NORMAL_32:
             specials[0] += count_normal(x, table)
         else:
@@ -382,24 +407,26 @@ def measure_kernel(width: int, scaled: bool) -> Any:
     """The loop that adds a candidate's sums, for source floats of 32 or 64 bits, with scales or without.
 
     Arguments, arrays of a row for each group of elements but for the last two: x, reciprocals and descriptions as
-    `describe_kernel` leaves them; exact, what was rounded (x, or x over its scale); values, what it was rounded to;
-    results, values times scales; scales; totals, counts and maxima to add to; facts and fields of the format.
+    `describe_kernel` leaves them; done, the blocks to leave out; exact, what was rounded (x, or x over its scale);
+    values, what it was rounded to; results, values times scales; scales; totals, counts and maxima to add to; facts and
+    fields of the format.
     """
     common = _make_measure_block(width, scaled, small=False, rare=False)
     with_small = _make_measure_block(width, scaled, small=True, rare=False)
     any_kind = _make_measure_block(width, scaled, small=True, rare=True)
 
     def measure(
-        x: Any, reciprocals: Any, descriptions: Any, exact: Any, values: Any, results: Any, scales: Any, totals: Any,
-        counts: Any, maxima: Any, facts: Any, fields: Any,
+        x: Any, reciprocals: Any, descriptions: Any, done: Any, exact: Any, values: Any, results: Any, scales: Any,
+        totals: Any, counts: Any, maxima: Any, facts: Any, fields: Any,
     ) -> None:  # fmt: skip
         sums, found = np.zeros(len(TOTALS)), np.zeros(len(MAXIMA))
         for group in range(x.shape[0]):
-            if x.shape[1] > 0:
-                counts[group, COUNT] += x.shape[1]
             for block in range(descriptions.shape[1]):
+                if done[group, block] != 0:
+                    continue
                 part = slice(block * BLOCK, (block + 1) * BLOCK)
                 about = descriptions[group, block]
+                counts[group, COUNT] += x[group, part].size
                 xs, kept, out = x[group, part], values[group, part], results[group, part]
                 source = exact[group, part]
                 of_scales = scales[group, part] if scaled else out

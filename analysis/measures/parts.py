@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.analysis.measures.candidates import Buffers, Candidate
+from fpsim.analysis.measures.candidates import Buffers, Candidate, Rounded
 from fpsim.analysis.measures.passes import PIECE, Groups, as_floats, whole_array
 from fpsim.analysis.measures.sums import Sums, nothing
 from fpsim.arrays import Array
@@ -68,13 +68,16 @@ class Layout:
         for slab in self.slabs():
             elements = as_floats(self.gather(x, slab))
             groups = Groups(elements, buffers)
-            if whole is None:
-                rounded = candidate.rounded(elements.reshape(-1), 0, buffers)
-            else:
-                rounded = whole.each(partial(self._gather_flat, slab))
             at = slice(slab.first, slab.first + slab.number)
-            groups.measure(rounded, candidate, Sums(found.counts[at], found.totals[at], found.maxima[at]))
+            sums = Sums(found.counts[None, at], found.totals[None, at], found.maxima[None, at])
+            groups.measure([candidate], sums, partial(self._rounded, slab, elements, whole, buffers))
         return found
+
+    def _rounded(self, slab: Slab, x: Array, whole: Rounded | None, buffers: Buffers, candidate: Candidate) -> Rounded:
+        """What a candidate makes of a slab; whole: of the whole array, where places matter."""
+        if whole is None:
+            return candidate.rounded(x.reshape(-1), 0, buffers)
+        return whole.each(partial(self._gather_flat, slab))
 
     def _gather_flat(self, slab: Slab, x: Array) -> Array:
         return self.gather(x.reshape(self.shape), slab)

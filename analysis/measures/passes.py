@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from fpsim.analysis.measures.candidates import Buffers, Candidate, Rounded
 from fpsim.analysis.measures.loops import BLOCK, DESCRIPTION, describe_kernel, measure_kernel
+from fpsim.analysis.measures.nearest_loops import PLAN, nearest_kernel
 from fpsim.analysis.measures.sums import Sums, nothing
 from fpsim.arrays import Array
 from fpsim.runtime.pipeline import wrapping
+from fpsim.runtime.processor import rounds_to_nearest
 from fpsim.runtime.threads import over_spans
 
 PIECE = 1 << 16  # elements: with what is measured of them, as much as stays in the L2 cache
@@ -75,6 +78,8 @@ def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]
     def work(start: int, stop: int) -> None:
         buffers = Buffers()
         for i in range(start, stop):
+            if i > start:  # maxima to surpass, which the next piece need not look for again
+                found.maxima[i] = found.maxima[i - 1]
             _add_piece(pieces[i], int(starts[i]), candidates, buffers, found, i)
 
     over_spans(len(pieces), work, alignment=1, weight=WEIGHT * max(piece.size for piece in pieces))
@@ -83,11 +88,9 @@ def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]
 
 def _add_piece(x: Array, first: int, candidates: Sequence[Candidate], buffers: Buffers, found: Sums, row: int) -> None:
     """Add the sums of one 1-d piece to a row of sums, (pieces, candidates)."""
+    sums = Sums(found.counts[row, :, None], found.totals[row, :, None], found.maxima[row, :, None])
     groups = Groups(x.reshape(1, -1), buffers)
-    for i, candidate in enumerate(candidates):
-        at = slice(i, i + 1)
-        sums = Sums(found.counts[row, at], found.totals[row, at], found.maxima[row, at])
-        groups.measure(candidate.rounded(x, first, buffers), candidate, sums)
+    groups.measure(candidates, sums, lambda candidate: candidate.rounded(x, first, buffers))
 
 
 class Groups:
@@ -100,10 +103,29 @@ class Groups:
         self.reciprocals = buffers.array("reciprocals", x.size, np.float64).reshape(x.shape)
         self.descriptions = np.empty((x.shape[0], blocks, DESCRIPTION))
         with wrapping():
-            describe_kernel()(x, self.reciprocals, self.descriptions)
+            describe_kernel(x.dtype.itemsize * 8)(x, self.reciprocals, self.descriptions)
 
-    def measure(self, rounded: Rounded, candidate: Candidate, sums: Sums) -> None:
-        """Add what a candidate costs to the sums of each group."""
+    def measure(self, candidates: Sequence[Candidate], sums: Sums, rounded: Callable[[Candidate], Rounded]) -> None:
+        """Add what candidates cost to sums, (candidates, groups); rounded(candidate) is what it makes of the groups."""
+        done = self._measure_nearest(candidates, sums)
+        for i, candidate in enumerate(candidates):
+            if not done[i].all():
+                own = Sums(sums.counts[i], sums.totals[i], sums.maxima[i])
+                self._measure_rounded(rounded(candidate), candidate, own, done[i])
+
+    def _measure_nearest(self, candidates: Sequence[Candidate], sums: Sums) -> Array:
+        """The same of blocks that are rounded and measured at once; returns which, (candidates, groups, blocks)."""
+        done = np.zeros((len(candidates), *self.descriptions.shape[:2]), np.uint8)
+        plans = _plans_of(tuple(candidate.nearest for candidate in candidates))
+        if plans is not None and self.x.dtype == np.float32 and rounds_to_nearest():
+            with wrapping():
+                nearest_kernel()(
+                    self.x, self.reciprocals, self.descriptions, plans, done, sums.totals, sums.counts, sums.maxima
+                )
+        return done
+
+    def _measure_rounded(self, rounded: Rounded, candidate: Candidate, sums: Sums, done: Array) -> None:
+        """Add what a candidate costs to the sums of each group, without the blocks that are done."""
         width, floats, fields = candidate.facts
         shape = self.x.shape
         x = self.buffers.converted("x", self.x.reshape(-1), np.float32 if width == 32 else np.float64).reshape(shape)
@@ -112,6 +134,14 @@ class Groups:
         measure = measure_kernel(width, rounded.scales is not None)
         with wrapping():
             measure(
-                x, self.reciprocals, self.descriptions, exact, values, results, scales, sums.totals, sums.counts,
-                sums.maxima, floats, fields,
+                x, self.reciprocals, self.descriptions, done, exact, values, results, scales, sums.totals,
+                sums.counts, sums.maxima, floats, fields,
             )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _plans_of(plans: tuple[tuple[float, ...] | None, ...]) -> Array | None:
+    """The plans of candidates as rows, NaN for None, which lets no block pass; None if all are None."""
+    if not any(plans):
+        return None
+    return np.array([[np.nan] * PLAN if plan is None else plan for plan in plans])

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from fpsim.analysis.measures.candidates import Candidate, Cast, Tiles, amax_scale
 from fpsim.analysis.measures.error_report import NEED_CODES, NEED_ULPS, ErrorReport, Parts
+from fpsim.analysis.measures.loops import amax_kernel
 from fpsim.analysis.measures.parts import Layout
 from fpsim.analysis.measures.passes import float_pieces, sums_of_array
 from fpsim.analysis.measures.sums import Sums, nothing
@@ -23,6 +24,7 @@ from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
+from fpsim.runtime.pipeline import wrapping
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
 
@@ -204,8 +206,5 @@ def _checked_scale(scale: Any, wide: bool) -> float:
 
 def finite_amax(x: Array) -> float:
     """Largest finite magnitude of an array; 0 without any."""
-    amax = 0.0
-    for part in float_pieces(x):
-        magnitude = np.abs(part)
-        amax = max(amax, float(np.max(magnitude, initial=0.0, where=np.isfinite(magnitude))))
-    return amax
+    with wrapping():
+        return max((float(amax_kernel(part.dtype.itemsize * 8)(part)) for part in float_pieces(x)), default=0.0)

@@ -1,0 +1,284 @@
+"""Loops that round float32 to the nearest value of a format, ties to even, and measure what that cost.
+
+They serve blocks of which every value is finite and within the format's range, where rounding takes five operations
+instead of thirty. What they leave is rounded by the casts and measured by `fpsim.analysis.measures.loops`. A value and
+the nearest of a format are within a factor of two of each other, or that one is 0: float32 holds their difference.
+Several short loops over a block are faster than one whose steps wait for each other.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.measures.loops import (
+    BLOCK,
+    COMPARED,
+    COUNT,
+    ENERGY,
+    ERROR,
+    EXACT,
+    LARGEST,
+    LOST,
+    MAX_RELATIVE,
+    MAX_ULP,
+    NEAR_ONE,
+    NONZERO,
+    NONZERO_COUNT,
+    NORMAL_NOISE,
+    PRODUCT,
+    RELATIVE,
+    SIGNAL,
+    SMALLEST,
+    SUBNORMAL,
+    SUBNORMAL_NOISE,
+    ULPS,
+    UNDERFLOW,
+    difference,
+    in_order,
+    inverse_ulp_single,
+    largest_quotient,
+    product,
+    single_difference,
+    two_sum,
+)  # fmt: skip
+from fpsim.analysis.measures.sums import MAXIMA, TOTALS
+from fpsim.runtime.compile import inner_loop, kernel, reordered_sums, scalar
+
+u8, u32, i64 = np.uint8, np.uint32, np.int64
+f32, f64 = np.float32, np.float64
+
+# What the loops know of a candidate: the largest value of its format, the smallest normal one and its exponent field in
+# float32, the mantissa bits that float32 has more; the decode scale; the largest quotient that counts as the largest
+# value, the smallest magnitude but 0 that may come, and the number that `nearest_small` adds. NaN for all where a
+# candidate is not theirs.
+TOP, NORMAL_FROM, LOWEST, DROPPED, SCALE, LIMIT, LEAST, MAGIC = range(8)
+PLAN = 8
+MOST = 2.0**126  # of the values that may come: results are below twice them
+MOST_DROPPED = 21  # of which the distances of a block, at most half of 2**21 each, still have a sum below 2**32
+
+SOURCE_BITS = 23  # mantissa bits of float32
+
+
+@scalar
+def nearest_normal(x: Any, dropped: Any) -> Any:
+    """A float32 rounded to nearest even, less 1 <= dropped <= 22 of its mantissa bits: a carry moves the exponent."""
+    bits = f32(x).view(u32)
+    one = u32(1)
+    below_half = u32(u32(one << u32(dropped - one)) - one)
+    odd = u32(u32(bits >> u32(dropped & u32(31))) & one)  # the mask keeps LLVM from 64-bit lanes
+    kept = u32(u32(0xFFFFFFFF) << dropped)
+    return u32(u32(bits + u32(below_half + odd)) & kept).view(f32)
+
+
+@scalar
+def nearest_small(x: Any, magic: Any) -> Any:
+    """A float32 far below magic, 1.5 times a power of two, rounded to a multiple of magic's ulp; -0 becomes 0."""
+    return f32(f32(f32(x) + f32(magic)) - f32(magic))
+
+
+@scalar
+def dropped_distance(x: Any, dropped: Any) -> Any:
+    """How far `nearest_normal` moves a float32, in units of its last place."""
+    unit = u32(u32(1) << dropped)
+    low = u32(f32(x).view(u32) & u32(unit - u32(1)))
+    return u32(min(low, u32(unit - low)))
+
+
+@scalar
+def divided(x: Any, scale: Any, top: Any) -> Any:
+    """x / scale in float32, at most top in magnitude."""
+    return f32(max(min(f32(f32(x) / f32(scale)), f32(top)), f32(-top)))
+
+
+@scalar
+def over_scale(size: Any, plan: Any) -> Any:
+    """A float32 over the scale, rounded to float32, as a float64."""
+    return f64(f32(f32(size) / f32(plan[SCALE])))
+
+
+@cache
+def _make_round_block(scaled: bool, small: bool) -> Any:
+    """The loop that rounds a block; scaled: values have a scale; small: some may be below the normal range."""
+
+    def round_block(x: Any, exact: Any, results: Any, plan: Any) -> None:
+        top, scale, magic = f32(plan[TOP]), f32(plan[SCALE]), f32(plan[MAGIC])
+        normal_from, dropped = f32(plan[NORMAL_FROM]), u32(u32(plan[DROPPED]) & u32(31))
+        for i in range(x.size):
+            value = divided(x[i], scale, top) if scaled else x[i]
+            result = nearest_normal(value, dropped)
+            if small:
+                result = result if abs(value) >= normal_from else nearest_small(value, magic)
+            if scaled:
+                exact[i] = value
+            results[i] = f32(result * scale) if scaled else result
+
+    return inner_loop(round_block)
+
+
+@cache
+def _make_sum_block(small: bool) -> Any:
+    """The loop that sums errors and their kin over a block."""
+
+    def sum_block(x: Any, results: Any, reciprocals: Any, plan: Any, sums: Any, counts: Any, found: Any) -> None:
+        normal_from = f32(f32(plan[NORMAL_FROM]) * f32(plan[SCALE]))
+        inner, errors, relatives, normal_noise, subnormal_noise, lost = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        largest, zeros, tiny_count = i64(0), u32(0), u32(0)
+        for i in range(x.size):
+            value, result = x[i], results[i]
+            error = difference(result, value)
+            relative = product(abs(error), reciprocals[i])
+            inner += f64(value) * f64(result)
+            errors += error
+            relatives += relative
+            if small:
+                zero = (result == f32(0)) & (value != f32(0))
+                tiny = (abs(result) < normal_from) & (result != f32(0))
+                zeros = u32(zeros + u32(zero))
+                tiny_count = u32(tiny_count + u32(tiny))
+                lost += error * (error if zero else 0.0)
+                subnormal_noise += error * (error if tiny else 0.0)
+                normal_noise += error * (0.0 if zero | tiny else error)
+            else:
+                normal_noise += error * error
+            largest = max(largest, in_order(relative))
+        found[MAX_RELATIVE] = i64(largest).view(f64)
+        sums[PRODUCT] += inner
+        sums[ERROR] += errors
+        sums[RELATIVE] += relatives
+        sums[NORMAL_NOISE] += normal_noise
+        sums[SUBNORMAL_NOISE] += subnormal_noise
+        sums[LOST] += lost
+        counts[UNDERFLOW] += i64(zeros)
+        counts[SUBNORMAL] += i64(tiny_count)
+
+    return reordered_sums(sum_block)
+
+
+@reordered_sums
+def count_steps(x: Any, dropped: Any, sums: Any, counts: Any, found: Any) -> None:
+    """Errors in ulps, and how many there are not, of normal values without a scale."""
+    dropped = u32(u32(dropped) & u32(31))
+    total, largest, equal = u32(0), u32(0), u32(0)
+    for i in range(x.size):
+        step = dropped_distance(x[i], dropped)
+        total = u32(total + step)
+        largest = max(largest, step)
+        equal = u32(equal + u32(step == u32(0)))
+    ulp = f64(u32(1) << dropped)
+    found[MAX_ULP] = f64(largest) / ulp
+    sums[ULPS] += f64(total) / ulp
+    counts[EXACT] += i64(equal)
+
+
+@cache
+def _make_ulps_block(wide: bool) -> Any:
+    """The loop that sums errors in ulps and counts how many there are not; wide: in float64."""
+
+    def ulps_block(x: Any, exact: Any, results: Any, plan: Any, sums: Any, counts: Any, found: Any) -> None:
+        fraction, exponent = math.frexp(plan[SCALE])  # the power of two goes with the ulps, to keep them in range
+        lowest, precision = i64(plan[LOWEST]), i64(SOURCE_BITS) - i64(plan[DROPPED]) - i64(exponent)
+        total, largest_32, largest_64, equal = 0.0, u32(0), i64(0), u32(0)
+        for i in range(x.size):
+            inverse = inverse_ulp_single(exact[i], lowest, i64(254), precision)
+            if wide:
+                count = product(abs(difference(results[i], x[i])), inverse)
+                largest_64 = max(largest_64, in_order(count))
+                total += count
+            else:
+                near = f32(abs(single_difference(results[i], x[i])) * inverse)
+                largest_32 = max(largest_32, near.view(u32))
+                total += f64(near)
+            equal = u32(equal + u32(results[i] == x[i]))
+        # what is left of the scale divides all of them, so that the largest quotient is that of the largest
+        found[MAX_ULP] = (i64(largest_64).view(f64) if wide else f64(u32(largest_32).view(f32))) / fraction
+        sums[ULPS] += total / fraction
+        counts[EXACT] += i64(equal)
+
+    return reordered_sums(ulps_block)
+
+
+@inner_loop
+def raised(best: Any, underflowed: Any, x: Any, results: Any, product_found: Any) -> Any:
+    """The largest relative error so far and of a block, of which the largest product with a reciprocal is known."""
+    best = max(best, 1.0 if underflowed else 0.0)
+    # what becomes zero is wrong by 1 of itself, and a quotient of float32 numbers above 1 is above it by 2**-24
+    if product_found >= (1.0 / NEAR_ONE if best == 1.0 else best * NEAR_ONE):
+        best = largest_quotient(x, results, best)
+    return best
+
+
+def _make_measure(scaled: bool) -> Any:
+    """The function that adds the sums of a block, which ranges from `smallest` on where it is rounded."""
+    round_normal, round_small = _make_round_block(scaled, small=False), _make_round_block(scaled, small=True)
+    sum_normal, sum_small = _make_sum_block(small=False), _make_sum_block(small=True)
+    # with a scale, what is just above half the smallest value may become a little more than twice itself
+    ulps_normal, ulps_small = _make_ulps_block(wide=False), _make_ulps_block(wide=scaled)
+
+    def measure(
+        x: Any, reciprocals: Any, smallest: Any, plan: Any, room: Any, sums: Any, counts: Any, found: Any
+    ) -> None:
+        exact, results = room if scaled else (x, room[1])
+        if smallest < plan[NORMAL_FROM]:
+            round_small(x, exact, results, plan)
+            sum_small(x, results, reciprocals, plan, sums, counts, found)
+            ulps_small(x, exact, results, plan, sums, counts, found)
+        else:
+            round_normal(x, exact, results, plan)
+            sum_normal(x, results, reciprocals, plan, sums, counts, found)
+            if scaled or plan[DROPPED] > MOST_DROPPED:
+                ulps_normal(x, exact, results, plan, sums, counts, found)
+            else:
+                count_steps(x, plan[DROPPED], sums, counts, found)
+
+    return inner_loop(measure)
+
+
+@cache
+def nearest_kernel() -> Any:
+    """The loop that rounds to nearest even and adds the sums of the blocks that it may, which it marks as done.
+
+    Arguments: x, reciprocals and descriptions as `describe_kernel` leaves them, a row for each group of elements;
+    plans, a row for each candidate; done, totals, counts and maxima to add to, for each candidate a row for each group.
+    """
+    measure, measure_scaled = _make_measure(scaled=False), _make_measure(scaled=True)
+
+    def measure_nearest(
+        x: Any, reciprocals: Any, descriptions: Any, plans: Any, done: Any, totals: Any, counts: Any, maxima: Any
+    ) -> None:
+        room = np.empty(BLOCK, f32), np.empty(BLOCK, f32)
+        sums, found = np.zeros(len(TOTALS)), np.zeros(len(MAXIMA))
+        for group in range(x.shape[0]):
+            for block in range(descriptions.shape[1]):
+                about = descriptions[group, block]
+                part = slice(block * BLOCK, (block + 1) * BLOCK)
+                xs, rs = x[group, part], reciprocals[group, part]
+                for i in range(plans.shape[0]):
+                    plan, count, most = plans[i], counts[i, group], maxima[i, group]
+                    smallest = over_scale(about[SMALLEST], plan)
+                    within = (about[LARGEST] <= MOST) & (over_scale(about[LARGEST], plan) <= plan[LIMIT])
+                    within = within & (min(smallest, about[SMALLEST]) >= plan[LEAST])
+                    done[i, group, block] = u8(within)
+                    if not within:
+                        continue
+                    sums[:], underflowed = 0.0, count[UNDERFLOW]
+                    if plan[SCALE] == 1.0 and plan[LIMIT] == plan[TOP]:
+                        measure(xs, rs, smallest, plan, room, sums, count, found)
+                    else:
+                        measure_scaled(xs, rs, smallest, plan, room, sums, count, found)
+                    sums[SIGNAL] = about[ENERGY]
+                    count[COUNT] += xs.size
+                    count[COMPARED] += xs.size
+                    count[NONZERO_COUNT] += i64(about[NONZERO])
+                    most[MAX_ULP] = max(most[MAX_ULP], found[MAX_ULP])
+                    if about[NONZERO] > 0.0:
+                        underflow = count[UNDERFLOW] > underflowed
+                        most[MAX_RELATIVE] = raised(most[MAX_RELATIVE], underflow, xs, room[1], found[MAX_RELATIVE])
+                    for k in range(len(TOTALS)):
+                        total, rest = totals[i, group, k, 0], totals[i, group, k, 1]
+                        totals[i, group, k, 0], totals[i, group, k, 1] = two_sum(total, rest, sums[k])
+
+    return kernel(measure_nearest)
