@@ -1,1 +1,1 @@
-"""Tests of the trainer."""
+"""Tests of measures: where two runs first differ."""
