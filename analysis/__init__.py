@@ -9,6 +9,7 @@ from fpsim.lazy import attach
 if TYPE_CHECKING:
     from fpsim.analysis.measures.comparison import Comparison as Comparison
     from fpsim.analysis.measures.comparison import compare as compare
+    from fpsim.analysis.measures.divergence import Divergence as Divergence
     from fpsim.analysis.measures.drift.drift import drift as drift
     from fpsim.analysis.measures.drift.report import DriftReport as DriftReport
     from fpsim.analysis.measures.error_report import ErrorReport as ErrorReport
@@ -32,6 +33,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "measures.comparison": ["Comparison", "compare"],
+        "measures.divergence": ["Divergence"],
         "measures.drift.drift": ["drift"],
         "measures.drift.report": ["DriftReport"],
         "measures.error_report": ["ErrorReport"],

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from fpsim.train.recipe import Stored as Stored
     from fpsim.train.runs import Run as Run
     from fpsim.train.runs import run as run
+    from fpsim.train.side_by_side import Divergence as Divergence
+    from fpsim.train.side_by_side import lockstep as lockstep
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -30,6 +32,7 @@ __getattr__, __dir__, __all__ = attach(
         "parallel": ["Ranks"],
         "recipe": ["Controller", "Numerics", "Override", "Recipe", "Stored"],
         "runs": ["Run", "run"],
+        "side_by_side": ["Divergence", "lockstep"],
     },
     modules=["recipes"],
 )

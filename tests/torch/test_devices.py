@@ -30,7 +30,7 @@ class Twin:
     def matmul(self, a: Any, b: Any, kind: str, *, out: str) -> Any:
         """As fp.gpu.hardware.matmul."""
         assert a.dtype.itemsize == b.dtype.itemsize == 2
-        real.known(out, ("fp32",), "out")
+        assert out == "fp32"
         self.calls.append((kind, False))
         found = fp.matmul(a, b, accumulate=f"hopper_{'bf16' if kind == 'bf16' else 'f16'}_f32")
         return found.view(np.uint32)

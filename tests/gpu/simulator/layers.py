@@ -17,8 +17,10 @@ from tests.gpu.simulator.threads import prepare
 
 Array = npt.NDArray[Any]
 # recipe: tokens, inputs, outputs; block scales of 128 want as many inputs
-CASES = {"BF16": (4, 32, 8), "FP16": (4, 32, 8), "FP8_TENSOR": (4, 32, 8), "DEEPSEEK_V3": (2, 128, 4), "MXFP8": (32, 64, 32),
-         "NVFP4": (16, 64, 16)}  # fmt: skip
+CASES = {
+    "BF16": (4, 32, 8), "FP16": (4, 32, 8), "FP8_TENSOR": (4, 32, 8), "DEEPSEEK_V3": (2, 128, 4), "MXFP8": (32, 64, 32),
+    "NVFP4": (16, 64, 16),
+}  # fmt: skip
 
 
 def results(name: str, backend: str) -> dict[str, Array]:
@@ -26,8 +28,11 @@ def results(name: str, backend: str) -> dict[str, Array]:
     torch: Any = importlib.import_module("torch")
     tokens, inputs, outputs = CASES[name]
     rng = np.random.default_rng([tokens, inputs])
-    draw = lambda *shape: torch.from_numpy(rng.standard_normal(shape).astype(np.float32))  # noqa: E731
-    layer = fp.torch.QuantLinear(inputs, outputs, recipe=fp.torch.RECIPES[name], name=name, backend=backend)
+
+    def draw(*shape: int) -> Any:
+        return torch.from_numpy(np.asarray(rng.standard_normal(shape), np.float32))
+
+    layer: Any = fp.torch.QuantLinear(inputs, outputs, recipe=fp.torch.RECIPES[name], name=name, backend=backend)
     with torch.no_grad():
         layer.weight.copy_(draw(outputs, inputs))
         layer.bias.copy_(draw(outputs))

@@ -1,0 +1,249 @@
+"""One recipe on two backends or two chips, or two recipes, step by step until a bit differs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from fpsim.analysis.measures.divergence import Divergence as Divergence
+from fpsim.analysis.measures.divergence import equal, first_divergence, weight_divergence
+from fpsim.analysis.measures.mechanism import Product
+from fpsim.errors import shown
+from fpsim.lazy import public
+from fpsim.matrix_units.chips import named
+from fpsim.torch.chips import Moved, moved
+from fpsim.torch.linear import quantize_linears
+from fpsim.torch.operators import array_of, torch
+from fpsim.torch.plan import BACKENDS, adds_of
+from fpsim.torch.products import Operand
+from fpsim.torch.recipe import LinearRecipe
+from fpsim.torch.rows import FP32
+from fpsim.torch.trace import ProductCall, watching
+from fpsim.train.loop import Settings, Trainer
+from fpsim.train.monitor import OPERANDS
+from fpsim.train.recipe import Recipe, linear_recipe
+from fpsim.train.runs import find_recipe
+
+PLACES = {"gpu": "on the GPU", "hardware": "by the tensor cores of this machine"}
+
+
+class Side(NamedTuple):
+    """One of the two runs.
+
+    Attributes:
+      name: what the explanation calls it.
+      trainer: between two steps.
+      place: what multiplies, in words, where that is not this processor.
+      remarks: what its chip left out.
+    """
+
+    name: str
+    trainer: Trainer
+    place: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+def lockstep(
+    recipe: Any, backends: Sequence[str] | str = "emulated", *, steps: int = 10, seed: int = 0,
+    model: str = "transformer", text: Any = None, batch: int | None = None, context: int = 64, accumulate: int = 1,
+    progress: Callable[[float, str], None] | None = None,
+) -> Divergence | None:  # fmt: skip
+    """Train twice side by side until a bit differs, and say where and why.
+
+    After each step all products of all linear layers are compared, in the order of computing: operands before and after
+    their casts, and results; and then the weights. Everything else, such as norms and attention, is compared by what it
+    gives to the next product. The products of one step of the first run are held for that.
+
+    Args:
+      recipe: as of `fp.train.run`, or two of them.
+      backends: two words, or one for both: "emulated", "float32", "gpu", "hardware" as of `fp.train.run`, or a chip
+        such as "H100", "B200", "MI300X", "ampere" or "sm_90", whose matrix units then multiply, emulated. A product by
+        another chip's unit moves to the unit for the same operands, without a schedule that is for another chip.
+      steps: at most; of the optimizer.
+      seed, model, text, batch, context, accumulate: as of `fp.train.run`, for both.
+      progress: called with the share done and a text.
+
+    Returns:
+      A Divergence; None where all bits of all steps are equal.
+
+    Raises:
+      ValueError: an unknown recipe, backend or chip; a chip without a unit for the recipe's operands, or a recipe
+        without any matrix unit on a chip; as of `fp.train.run`.
+      fpsim.gpu.GpuError: "gpu" or "hardware" without a GPU.
+
+    Example:
+      >>> found = fp.train.lockstep("FP8_RAW", ("H100", "B200"), model="perceptron")
+      >>> found.step, found.layer, found.product, found.cause
+      (0, 'first', 'fprop', 'arithmetic')
+      >>> fp.train.lockstep("FP8_RAW", ("H100", "emulated"), model="perceptron", steps=2) is None
+      True
+    """
+    recipes = [find_recipe(each) for each in _pair("recipe", recipe)]
+    words = _pair("backends", backends)
+    names = _names(words, recipes)
+    if batch is None:
+        batch = 8 if model == "transformer" else 128
+    settings = Settings(steps, seed, model, text, "emulated", batch, context, accumulate, 0)
+    first, second = (_side(*each, settings) for each in zip(names, recipes, words, strict=True))
+    for step in range(steps):
+        if first.trainer.stopped or second.trainer.stopped:
+            return None
+        found = _step(first, second, names, step)
+        if found is not None:
+            remarks = "\n".join((*first.remarks, *second.remarks))
+            return dataclasses.replace(found, explanation=f"{found.explanation}\n{remarks}".strip())
+        if progress is not None:
+            progress((step + 1) / steps, f"step {step + 1} of {steps}: equal")
+    return None
+
+
+def _pair(name: str, given: Any) -> list[Any]:
+    """Two of something, the same one twice where there is one."""
+    if not isinstance(given, (list, tuple)):
+        return [given, given]
+    if len(given) != 2:
+        raise ValueError(f"{name} must be two, or one for both runs; got {shown(given)}.")
+    return list(given)
+
+
+def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
+    """What tells the two apart."""
+    if words[0] != words[1]:
+        return str(words[0]), str(words[1])
+    if recipes[0].name != recipes[1].name:
+        return recipes[0].name or "the first", recipes[1].name or "the second"
+    return "the first", "the second"
+
+
+def _side(name: str, recipe: Recipe, word: str, settings: Settings) -> Side:
+    """A run on a backend, or on a chip."""
+    if word in BACKENDS:
+        if word in PLACES:
+            public("fpsim.gpu.device.device").require_device()  # before the other run has trained a step
+        return Side(name, _watched(Trainer(recipe, dataclasses.replace(settings, backend=word))), PLACES.get(word, ""))
+    there, remarks = recipe_on_chip(recipe, word)
+    return Side(name, _watched(Trainer(there, settings)), remarks=remarks)
+
+
+def _watched(trainer: Trainer) -> Trainer:
+    """A trainer whose every linear layer shows its products; those that torch multiplies keep their bits."""
+    if any(type(module) is torch.nn.Linear for module in trainer.model.modules()):
+        quantize_linears(trainer.model, FP32)
+    return trainer
+
+
+def recipe_on_chip(recipe: Recipe, chip: str) -> tuple[Recipe, tuple[str, ...]]:
+    """A recipe of training whose matrix units are those of a chip, and what was left out, in sentences.
+
+    Raises:
+      ValueError: there is no such chip, it has no unit for a product's operands, or the recipe has no unit at all.
+
+    Example:
+      >>> from fpsim.train import recipes
+      >>> from fpsim.train.side_by_side import recipe_on_chip
+      >>> there, remarks = recipe_on_chip(recipes.DEEPSEEK_V3, "B200")
+      >>> there.linear.accumulator("fprop").name, remarks[0]
+      ('blackwell_e4m3_f32', "B200 adds without deepgemm('1d2d'), a schedule for hopper.")
+    """
+    named(chip, "backend", BACKENDS)
+    all_moved: list[Moved] = []
+
+    def there(linear: LinearRecipe | str) -> LinearRecipe:
+        all_moved.append(moved(linear_recipe(linear), chip))
+        return all_moved[-1].recipe
+
+    changes: dict[str, Any] = {
+        "linear": there(recipe.linear),
+        "overrides": tuple(dataclasses.replace(row, linear=there(row.linear)) for row in recipe.overrides),
+    }
+    if recipe.controller is not None:
+        levels = tuple(there(level) for level in recipe.controller.levels)
+        changes["controller"] = dataclasses.replace(recipe.controller, levels=levels)
+    if not any(each.units for each in all_moved):
+        raise ValueError(
+            f"a chip needs a recipe with products on matrix units; {recipe.name!r} has none, so {chip} would give what "
+            "every other one does. Take another recipe, or a backend."
+        )
+    left_out = dict.fromkeys(schedule for each in all_moved for schedule in each.left_out.values())
+    remarks = tuple(f"{chip} adds without {schedule}, a schedule for {schedule.arch}." for schedule in left_out)
+    return recipe.replace(**changes), remarks
+
+
+# ---- a step
+
+
+def _step(first: Side, second: Side, names: tuple[str, str], step: int) -> Divergence | None:
+    """Train both for a step, and the first difference of it."""
+    seen: deque[Product] = deque()
+    with watching(lambda call: seen.append(_kept(_product(call, first.place)))):
+        first.trainer.step()
+    beside = _Beside(seen, second.place, f"the weights after step {step - 1}" if step else "")
+    with watching(beside.see):
+        second.trainer.step()
+    found = beside.divergence(names, step)
+    if found is not None:
+        return found
+    weights = (side.trainer.weights for side in (first, second))
+    for name, (x, y) in _both(*weights).items():
+        found = weight_divergence(name, array_of(x), array_of(y), names, step=step)
+        if found is not None:
+            return found
+    return None
+
+
+def _both(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {name: (weight, second[name]) for name, weight in first.items()}
+
+
+class _Beside:
+    """Compares the products of a run with those of another one, which it forgets as it goes."""
+
+    def __init__(self, others: deque[Product], place: str, after: str) -> None:
+        self._others, self._place, self._after = others, place, after
+        self._pair: tuple[Product | None, Product | None] | None = None
+
+    def see(self, call: ProductCall) -> None:
+        """Compare the next product, unless one has differed."""
+        if self._pair is not None:
+            return
+        mine, other = _product(call, self._place), self._others.popleft() if self._others else None
+        if other is None or not equal(other, mine):
+            self._pair = other, _kept(mine)
+        else:
+            self._after = f"{mine.layer}, {mine.product}"
+
+    def divergence(self, names: tuple[str, str], step: int) -> Divergence | None:
+        """The first difference, once the run is through."""
+        if self._pair is None and self._others:
+            self._pair = self._others[0], None
+        if self._pair is None:
+            return None
+        first, second = ([] if each is None else [each] for each in self._pair)
+        return first_divergence(first, second, names, step=step, after=self._after)
+
+
+def _product(call: ProductCall, place: str) -> Product:
+    """A product that was watched, as the localiser reads it."""
+    operands = OPERANDS[call.product]
+    return Product(
+        call.layer, call.product, call.a, call.b, adds_of(call.how), call.result, call.bias, (operands[0], operands[1]),
+        place,
+    )  # fmt: skip
+
+
+def _kept(product: Product) -> Product:
+    """A product in memory of its own: weights change in place when the step ends."""
+    bias = None if product.bias is None else product.bias.copy()
+    return product._replace(
+        a=_copy(product.a), b=_copy(product.b), result=product.result.copy(), bias=bias
+    )  # fmt: skip
+
+
+def _copy(operand: Any) -> Operand:
+    source = operand.source.copy()
+    copied: Operand = operand._replace(
+        source=source, encoded=source if operand.encoded is operand.source else operand.encoded
+    )
+    return copied

@@ -1,0 +1,1 @@
+"""Tests of measures: where two runs first differ."""
