@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from fpsim.analysis.measures.scales.policies import LossScalingPolicy, loss_scaling_policy
+from fpsim.analysis.measures.scales.policies import POLICIES, LossScalingPolicy, loss_scaling_policy
 from fpsim.errors import require_integer, require_kind, require_word, shown
 from fpsim.formats.element import element_format
 from fpsim.formats.named import format as find_format
@@ -53,8 +53,12 @@ class Override:
         object.__setattr__(self, "products", words_of("products", self.products))
         for product in self.products:
             require_word("product", product, PRODUCTS)
+        if not self.products:
+            raise ValueError(f"products must be one of {', '.join(PRODUCTS)}, or several; got none.")
         for name in ("start", "stop"):
             require_number(name, getattr(self, name), highest=1.0)
+        if not self.start < self.stop:
+            raise ValueError(f"start must be below stop, or it never holds; got {self.start} and {self.stop}.")
         object.__setattr__(self, "linear", linear_recipe(self.linear))
 
     def holds(self, layer: str, step: int, steps: int) -> bool:
@@ -85,7 +89,7 @@ class Controller:
     high: float = 0.05
     low: float = 0.01
     patience: int = 3
-    levels: tuple[LinearRecipe | str, ...] = ("BF16", "FP32")
+    levels: tuple[LinearRecipe | str, ...] = (RECIPES["BF16"], FP32)
     layers: str = "*"
 
     def __post_init__(self) -> None:
@@ -96,7 +100,7 @@ class Controller:
             raise ValueError(f"low must be below high, so that there is a hysteresis; got {self.low} and {self.high}.")
         require_integer("patience", self.patience, 1)
         require_kind("layers", self.layers, str, "a shell pattern such as 'blocks.*.mlp.*'")
-        if isinstance(self.levels, str) or not self.levels:
+        if not isinstance(self.levels, (list, tuple)) or not self.levels:
             raise ValueError(f"levels must be one recipe of linear layers or several; got {shown(self.levels)}.")
         object.__setattr__(self, "levels", tuple(linear_recipe(each) for each in self.levels))
 
@@ -189,7 +193,7 @@ class Recipe:
     controller: Controller | None = None
     stored: tuple[Stored, ...] = ()
     numerics: Numerics = Numerics()
-    loss_scaling: LossScalingPolicy | str = "none"
+    loss_scaling: LossScalingPolicy | str = POLICIES["none"]
     loss_factor: float = 1.0
     optimizer: OptimizerRecipe = ADAMW
     reduction: Any = None
