@@ -19,6 +19,7 @@ from fpsim.train.torch_numerics import torch_cross_entropy, torch_rms_norm, torc
 nn: Any = torch.nn
 Function: Any = torch.autograd.Function
 NUMERICS = Numerics()  # of float32
+DEVIATION = 0.02
 Stash = Callable[[Tensor], Tensor]  # what waits for the backward pass in place of a tensor
 
 
@@ -231,15 +232,22 @@ class Perceptron(nn.Module):  # type: ignore[misc]
 
 
 def initialise(model: Any, seed: int, *, unit: bool = False) -> None:
-    """Normal weights from a seed: of deviation 1 / sqrt(inputs), of embeddings 0.02; all of 1 for unit scaling."""
+    """Normal weights from a seed, as GPT-2 has them; of deviation 1 for unit scaling, whose head has 1 / sqrt(inputs).
+
+    GPT-2: 0.02, and 0.02 / sqrt(residuals) in front of one (openai/gpt-2; nanoGPT, model.py).
+    """
     generator = torch.Generator().manual_seed(seed)
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            deviation = 1.0 if unit and module is not model.head else module.in_features**-0.5
-        elif isinstance(module, nn.Embedding):
-            deviation = 1.0 if unit else 0.02
-        else:
+    residuals = sum(isinstance(module, (Attention, MLP)) for module in model.modules())
+    for name, module in model.named_modules():
+        if not isinstance(module, (nn.Linear, nn.Embedding)):
             continue
+        deviation = DEVIATION
+        if unit:
+            deviation = module.in_features**-0.5 if name == "head" else 1.0
+        elif name.rpartition(".")[2] in ("proj", "down"):
+            deviation /= math.sqrt(residuals)
+        elif isinstance(model, Perceptron):
+            deviation = math.sqrt(2 / module.in_features)  # He et al., arXiv:1502.01852
         with torch.no_grad():
             module.weight.normal_(0.0, deviation, generator=generator)
 
