@@ -10,7 +10,8 @@ from fpsim.scaling import recipes as scalings
 from fpsim.torch import rows as linear
 from fpsim.torch.recipe import Delayed
 from fpsim.train.optimizer_recipe import OptimizerRecipe
-from fpsim.train.recipe import Override, Recipe, Stored
+from fpsim.train.parts import Override, Stored
+from fpsim.train.recipe import Recipe
 
 ROWS: dict[str, Recipe] = {}
 

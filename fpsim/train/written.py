@@ -1,4 +1,4 @@
-"""Recipes as TOML, both ways, and what is different between two."""
+"""Recipes, dataclasses of dataclasses, as TOML, both ways, and what is different between two."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fpsim.analysis.measures.scales.policies import POLICIES, LossScalingPolicy, loss_scaling_policy
 from fpsim.display.optional import load
@@ -26,10 +26,11 @@ from fpsim.sums.accumulators import Accumulator
 from fpsim.torch.recipe import Delayed, LinearRecipe, Product
 from fpsim.torch.rows import RECIPES
 from fpsim.train.optimizer_recipe import OptimizerRecipe
-from fpsim.train.recipe import Controller, Numerics, Override, Recipe, Stored
+from fpsim.train.parts import Controller, Numerics, Override, Stored
 
+Made = TypeVar("Made")
 NONE = "none"  # TOML has no word for nothing
-CLASSES = (Recipe, Override, Controller, Stored, Numerics, OptimizerRecipe, LinearRecipe, Product, Delayed,
+CLASSES = (Override, Controller, Stored, Numerics, OptimizerRecipe, LinearRecipe, Product, Delayed,
            LossScalingPolicy)  # fmt: skip
 FORMATS = (
     "input_fmt", "weight_fmt", "grad_fmt", "stash_fmt", "out_fmt", "fmt", "softmax", "norm", "loss", "reduction",
@@ -42,8 +43,8 @@ SCALED = (
 )  # fmt: skip
 
 
-def write(recipe: Recipe, path: Any = None) -> str:
-    """A recipe as TOML."""
+def write(recipe: Any, path: Any = None) -> str:
+    """A dataclass of these as TOML."""
     toml = load("tomli_w", "writing a recipe")
     text = str(toml.dumps(plain(recipe)))
     if path is not None:
@@ -51,8 +52,8 @@ def write(recipe: Recipe, path: Any = None) -> str:
     return text
 
 
-def read(source: Any) -> Recipe:
-    """The recipe of a file, or of a text that has a line break."""
+def read(source: Any) -> dict[str, Any]:
+    """The tables of a file, or of a text that has a line break."""
     if isinstance(source, str) and "\n" in source:
         text, where = source, "the text"
     else:
@@ -62,35 +63,33 @@ def read(source: Any) -> Recipe:
         except UnicodeDecodeError as reason:
             raise ValueError(f"a recipe must be TOML in UTF-8; got {file}, which is not: {reason}.") from None
     try:
-        table = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as reason:
         raise ValueError(f"a recipe must be TOML; got {where}, which is not: {reason}.") from None
-    return recipe_from(table)
 
 
-def recipe_from(table: dict[str, Any]) -> Recipe:
-    """The recipe of a table of plain values.
+def structured(table: Any, cls: type[Made]) -> Made:
+    """An object of a dataclass from plain values.
 
     Raises:
-      ValueError: a field that there is none of, or a value that it cannot have.
+      TypeError, ValueError: a field that there is none of, or a value that it cannot have.
     """
-    found: Recipe = _converter().structure(table, Recipe)
+    found: Made = _structure(cls)(table, cls)
     return found
 
 
 def plain(value: Any) -> dict[str, Any]:
-    """A recipe as plain values: only the fields that differ from their defaults."""
-    found: dict[str, Any] = _converter().unstructure(value)
+    """A dataclass as plain values: only the fields that differ from their defaults."""
+    found: dict[str, Any] = _unstructure(type(value))(value)
     return found
 
 
-def differences(recipe: Recipe, other: Recipe) -> list[str]:
-    """What is different from another recipe, one line for each field; names and sources aside."""
-    mine, theirs = (dataclasses.replace(each, name="", source="") for each in (recipe, other))
-    return [f"{path}: {_word(first)} instead of {_word(second)}" for path, first, second in _unlike(mine, theirs)]
+def differences(one: Any, other: Any) -> list[str]:
+    """What is different between two objects of a dataclass, one line for each field."""
+    return [f"{path}: {_word(first)} instead of {_word(second)}" for path, first, second in _fields(one, other, "")]
 
 
-def _unlike(first: Any, second: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def _unlike(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
     """The fields that differ, each with its path and both values."""
     if first == second:
         return
@@ -99,12 +98,15 @@ def _unlike(first: Any, second: Any, path: str = "") -> Iterator[tuple[str, Any,
         for index, (one, other) in enumerate(zip(first, second, strict=True)):
             yield from _unlike(one, other, f"{path}[{index}]")
     elif type(first) is type(second) and isinstance(first, CLASSES) and not _named(first, second):
-        for field in dataclasses.fields(first):
-            if field.compare:
-                below = f"{path}.{field.name}" if path else field.name
-                yield from _unlike(getattr(first, field.name), getattr(second, field.name), below)
+        yield from _fields(first, second, f"{path}.")
     else:
         yield path, first, second
+
+
+def _fields(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    for field in dataclasses.fields(first):
+        if field.compare:
+            yield from _unlike(getattr(first, field.name), getattr(second, field.name), f"{path}{field.name}")
 
 
 def _named(*values: Any) -> bool:

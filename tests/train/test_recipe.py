@@ -1,22 +1,27 @@
 """Recipes of training: what they hold, what holds for a product, and what they refuse."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.train import recipe as recipe_module
 from fpsim.train import recipes
-from fpsim.train.recipe import Controller, Numerics, Override, Recipe, Stored
 
 torch = pytest.importorskip("torch")
+made: Any = recipe_module  # since type checkers know fewer spellings
+Controller, Numerics, Override = made.Controller, made.Numerics, made.Override
+Recipe, Stored = made.Recipe, made.Stored
 
 
-def test_a_layer_is_described_once():
+def test_a_layer_is_described_once() -> None:
     for name in ("BF16", "DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "DEEPSEEK_V3_UNPROMOTED", "MXFP8", "NVFP4", "TE_DELAYED"):
         assert recipes.ROWS[name].linear is fp.torch.RECIPES[name]
     assert fp.train.recipes.DEEPSEEK_V3.linear is fp.torch.DEEPSEEK_V3
 
 
-def test_a_field_means_the_same_however_it_is_spelled():
+def test_a_field_means_the_same_however_it_is_spelled() -> None:
     linear = fp.torch.LinearRecipe
     assert linear("e4m3", rounding="RNE") == linear(fp.E4M3, rounding="nearest_even")
     assert hash(linear("e4m3")) == hash(linear(fp.E4M3))
@@ -27,12 +32,12 @@ def test_a_field_means_the_same_however_it_is_spelled():
     assert Recipe(keep="head") == Recipe(keep=["head"]) == Recipe()
 
 
-def test_a_recipe_stands_for_its_linear_layers():
+def test_a_recipe_stands_for_its_linear_layers() -> None:
     assert Override(linear=recipes.MXFP8).linear is fp.torch.MXFP8
     assert Recipe(linear=recipes.MXFP8).linear is fp.torch.MXFP8
 
 
-def test_kept_layers_are_float32_and_the_last_override_counts():
+def test_kept_layers_are_float32_and_the_last_override_counts() -> None:
     recipe = Recipe(
         linear="MXFP8", keep=("head", "*.proj"),
         overrides=(
@@ -42,7 +47,7 @@ def test_kept_layers_are_float32_and_the_last_override_counts():
         ),
     )  # fmt: skip
 
-    def of(layer, product, step=0):
+    def of(layer: Any, product: Any, step: Any = 0) -> Any:
         return recipe.linear_of(layer, product, step, 10).name
 
     assert (of("blocks.1.attn.qkv", "fprop"), of("blocks.1.attn.proj", "fprop")) == ("MXFP8", "FP32")
@@ -55,12 +60,14 @@ def test_kept_layers_are_float32_and_the_last_override_counts():
     ("start", "stop", "steps", "wanted"),
     [(0.85, 1.0, 250, range(213, 250)), (0.0, 0.5, 5, range(3)), (0.5, 1.0, 5, range(3, 5)), (0.0, 1.0, 1, range(1))],
 )
-def test_an_override_holds_from_its_first_share_of_the_steps_up_to_its_last(start, stop, steps, wanted):
+def test_an_override_holds_from_its_first_share_of_the_steps_up_to_its_last(
+    start: Any, stop: Any, steps: Any, wanted: Any
+) -> None:
     override = Override(start=start, stop=stop)
     assert [step for step in range(steps) if override.holds("any", step, steps)] == list(wanted)
 
 
-def test_patterns_tell_large_letters_from_small_ones():
+def test_patterns_tell_large_letters_from_small_ones() -> None:
     assert Override("blocks.*").holds("blocks.0.mlp.down", 0, 1)
     assert not Override("Blocks.*").holds("blocks.0.mlp.down", 0, 1)
 
@@ -100,42 +107,44 @@ def test_patterns_tell_large_letters_from_small_ones():
         (lambda: Numerics(sums="fp16"), TypeError, "sums must be an accumulator"),
     ],
 )  # fmt: skip
-def test_what_is_no_recipe_is_refused_in_a_sentence(make, error, said):
+def test_what_is_no_recipe_is_refused_in_a_sentence(make: Any, error: Any, said: Any) -> None:
     with pytest.raises(error, match=said) as caught:
         make()
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [np.float64(0.5), 1, 0.5])
-def test_numbers_may_be_numpys(value):
+def test_numbers_may_be_numpys(value: Any) -> None:
     assert Recipe(loss_factor=value).loss_factor == value
 
 
 @pytest.mark.parametrize("name", recipes.ROWS)
-def test_every_row_says_where_it_comes_from_and_is_of_its_own_name(name):
+def test_every_row_says_where_it_comes_from_and_is_of_its_own_name(name: Any) -> None:
     row = recipes.ROWS[name]
-    assert row.name == name and row.source and getattr(recipes, name) is row
+    assert (row.name, bool(row.source)) == (name, True)
+    assert getattr(recipes, name) is row
 
 
 class TestQuantizeLinears:
     """fp.torch.quantize_linears takes a recipe of training as well as one of linear layers."""
 
     @staticmethod
-    def model():
+    def model() -> Any:
         torch.manual_seed(0)
         return torch.nn.ModuleDict({"body": torch.nn.Linear(128, 128), "head": torch.nn.Linear(128, 4)})
 
-    def test_layers_that_the_recipe_keeps_stay_as_they_are(self):
+    def test_layers_that_the_recipe_keeps_stay_as_they_are(self) -> None:
         model = self.model()
         assert fp.torch.quantize_linears(model, recipes.DEEPSEEK_V3) == ["body"]
-        assert model["body"].recipe is fp.torch.DEEPSEEK_V3 and type(model["head"]) is torch.nn.Linear
+        assert model["body"].recipe is fp.torch.DEEPSEEK_V3
+        assert type(model["head"]) is torch.nn.Linear
 
-    def test_patterns_come_on_top(self):
+    def test_patterns_come_on_top(self) -> None:
         with pytest.raises(ValueError, match="without 'head', 'body' matches no"):
             fp.torch.quantize_linears(self.model(), recipes.DEEPSEEK_V3, exclude="body")
         assert fp.torch.quantize_linears(self.model(), recipes.DEEPSEEK_V3.replace(keep=())) == ["body", "head"]
 
-    def test_other_things_with_a_linear_are_refused(self):
+    def test_other_things_with_a_linear_are_refused(self) -> None:
         for wrong in ("BF16", 5, torch.nn.TransformerEncoderLayer(8, 2)):
-            with pytest.raises(TypeError, match="recipe must be an fp.torch.LinearRecipe"):
+            with pytest.raises(TypeError, match=r"recipe must be an fp\.torch\.LinearRecipe"):
                 fp.torch.quantize_linears(self.model(), wrong)

@@ -1,6 +1,7 @@
 """Recipes as TOML, both ways, and what is different between two."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ pytest.importorskip("torch")
 pytest.importorskip("tomli_w")
 
 MINE = fp.Format("mine", 4, 1)
-TALL = fp.Scaling((64, 32), "e8m0", name="tall")
+TALL = fp.Scaling((64, 32), fp.E8M0, name="tall")
 Product = fp.torch.Product
 FULL = Recipe(
     name="none",
@@ -49,26 +50,26 @@ FULL = Recipe(
 )  # fmt: skip
 
 
-def back(recipe):
+def back(recipe: Any) -> Any:
     return Recipe.from_toml(recipe.to_toml() + "\n")
 
 
-def same(found, recipe):
+def same(found: Any, recipe: Any) -> None:
     assert found == recipe
     assert (found.name, found.source) == (recipe.name, recipe.source)
 
 
 @pytest.mark.parametrize("name", recipes.ROWS)
-def test_every_row_comes_back(name):
+def test_every_row_comes_back(name: Any) -> None:
     same(back(recipes.ROWS[name]), recipes.ROWS[name])
 
 
-def test_rows_of_linear_layers_are_named_and_come_back_as_they_are():
+def test_rows_of_linear_layers_are_named_and_come_back_as_they_are() -> None:
     assert 'linear = "DEEPSEEK_V3"' in recipes.DEEPSEEK_V3.to_toml()
     assert back(recipes.DEEPSEEK_V3).linear is fp.torch.DEEPSEEK_V3
 
 
-def test_every_field_comes_back():
+def test_every_field_comes_back() -> None:
     default = Recipe()
     for field in dataclasses.fields(Recipe):
         assert getattr(FULL, field.name) != getattr(default, field.name), field.name
@@ -78,16 +79,16 @@ def test_every_field_comes_back():
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Recipe)])
-def test_each_field_comes_back_alone(field):
+def test_each_field_comes_back_alone(field: Any) -> None:
     same(back(Recipe().replace(**{field: getattr(FULL, field)})), Recipe().replace(**{field: getattr(FULL, field)}))
 
 
-def test_only_what_differs_from_the_defaults_is_written():
+def test_only_what_differs_from_the_defaults_is_written() -> None:
     assert Recipe().to_toml() == ""
     assert Recipe(controller=Controller(patience=9)).to_toml() == "[controller]\npatience = 9\n"
 
 
-def test_a_file_comes_back(tmp_path):
+def test_a_file_comes_back(tmp_path: Any) -> None:
     text = FULL.to_toml(tmp_path / "mine.toml")
     assert (tmp_path / "mine.toml").read_text(encoding="utf-8") == text
     same(Recipe.from_toml(tmp_path / "mine.toml"), FULL)
@@ -111,7 +112,7 @@ LINEARS = st.sampled_from(list(fp.torch.RECIPES)) | st.builds(
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=12)
 SHARES = st.tuples(st.floats(0, 0.49), st.floats(0.5, 1))
 OVERRIDES = st.builds(
-    lambda layers, products, share, linear: Override(layers, tuple(products), *share, linear),
+    lambda layers, products, share, linear: Override(layers, tuple(products), share[0], share[1], linear),
     WORDS, st.sets(st.sampled_from(["fprop", "dgrad", "wgrad"]), min_size=1), SHARES, LINEARS,
 )  # fmt: skip
 RECIPES = st.builds(
@@ -126,20 +127,20 @@ RECIPES = st.builds(
 
 @given(RECIPES)
 @settings(max_examples=60, deadline=None)
-def test_any_recipe_comes_back_with_every_bit(recipe):
+def test_any_recipe_comes_back_with_every_bit(recipe: Any) -> None:
     same(back(recipe), recipe)
     assert back(recipe).differences(recipe) == []
 
 
 @given(RECIPES, RECIPES)
 @settings(max_examples=40, deadline=None)
-def test_recipes_differ_where_they_are_not_equal_and_only_there(one, other):
+def test_recipes_differ_where_they_are_not_equal_and_only_there(one: Any, other: Any) -> None:
     named = other.replace(name=one.name)
     assert bool(one.differences(other)) == (one != named)
     assert len(one.differences(other)) == len(other.differences(one))
 
 
-def test_a_recipe_can_be_written_by_hand():
+def test_a_recipe_can_be_written_by_hand() -> None:
     found = Recipe.from_toml(
         """
         name = "by hand"
@@ -197,15 +198,15 @@ def test_a_recipe_can_be_written_by_hand():
         ("loss_scaling = 'dynamik'", "Did you mean 'dynamic'"),
     ],
 )
-def test_what_is_no_recipe_is_refused_in_a_sentence(text, said):
+def test_what_is_no_recipe_is_refused_in_a_sentence(text: Any, said: Any) -> None:
     with pytest.raises((ValueError, TypeError), match=said) as caught:
         Recipe.from_toml(text + "\n")
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path):
+def test_a_file_that_is_no_text_is_refused(tmp_path: Any) -> None:
     (tmp_path / "bad.toml").write_bytes(b"name = '\xff'")
-    with pytest.raises(ValueError, match="a recipe must be TOML in UTF-8; got .*bad.toml"):
+    with pytest.raises(ValueError, match=r"a recipe must be TOML in UTF-8; got .*bad\.toml"):
         Recipe.from_toml(tmp_path / "bad.toml")
 
 
@@ -229,5 +230,5 @@ def test_a_file_that_is_no_text_is_refused(tmp_path):
           "linear.fprop.out_fmt: none instead of BF16"]),
     ],
 )  # fmt: skip
-def test_differences_are_a_line_for_each_field(one, other, lines):
+def test_differences_are_a_line_for_each_field(one: Any, other: Any, lines: Any) -> None:
     assert one.differences(other) == lines
