@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,20 @@ from fpsim.train.setup.layers import seeded as seeded
 from fpsim.train.setup.settings import Settings as Settings
 
 VALIDATION = 8  # batches
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch work on one thread, since the order of its sums, and so their bits, follow the number of threads.
+
+    Emulated products, which have the same bits on any number, keep theirs.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Trainer:
@@ -92,6 +106,7 @@ class Trainer:
         self.measured: list[dict[str, Any]] = []  # of every product, every few steps
         self.stopped = ""  # why training ended early
 
+    @one_thread()
     def step(self) -> dict[str, Any]:
         """One step of the optimizer, and its row.
 
@@ -251,6 +266,7 @@ class Trainer:
                 self._micro_batch(self.model, micro)
         return overflows.first or "the loss itself, or what another process computed"
 
+    @one_thread()
     def validation_loss(self) -> float:
         """The mean loss of the validation batches, by the recipe's forward pass."""
         self._follow()
