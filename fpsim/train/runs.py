@@ -138,8 +138,9 @@ def run(
 ) -> Run:  # fmt: skip
     """Train a small model by a recipe.
 
-    The same arguments give the same bits. With `out` the run is saved as it goes, at least every 10 seconds between
-    two steps, and the same call goes on where it stopped, bit for bit, however it ended.
+    The same arguments give the same bits, on any number of threads. With `out` the run is saved as it goes, at least
+    every 10 seconds between two steps, and the same call goes on where it stopped, bit for bit, however it ended. Only
+    the same call does: schedules and overrides are shares of `steps`, so a longer run is another one.
 
     Args:
       recipe: an `fpsim.train.Recipe`, the name of a row of `fpsim.train.recipes`, or a TOML file.
@@ -250,5 +251,5 @@ def _resume(trainer: Trainer, folder: Path) -> None:
             f"{other.name!r} has {'; '.join(lines[:3])}{f' and {len(lines) - 3} more' if len(lines) > 3 else ''}. Name "
             "another folder."
         )
-    checkpoint.require_same(theirs, mine, f"the run in {folder}")
+    checkpoint.require_same(theirs, mine, "run")
     trainer.load(found.arrays, facts["state"])
