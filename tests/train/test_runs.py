@@ -70,9 +70,9 @@ def require_same(folder: Path, whole: Path) -> None:
 def test_a_run_that_was_interrupted_goes_on_bit_for_bit(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = short(RESUMED[name], out=tmp_path / "whole", accumulate=2)
+    whole = short(RESUMED[name], out=tmp_path / "whole")
     monkeypatch.setattr(runs, "SAVED_EVERY", 0.0)
-    for stop in (1, 4, 6):
+    for stop in (1, 5):
         seen: list[str] = []
 
         def interrupt(share: float, text: str, stop: int = stop, seen: list[str] = seen) -> None:
@@ -82,9 +82,9 @@ def test_a_run_that_was_interrupted_goes_on_bit_for_bit(
 
         folder = tmp_path / str(stop)
         with pytest.raises(KeyboardInterrupt):
-            short(RESUMED[name], out=folder, accumulate=2, progress=interrupt)
+            short(RESUMED[name], out=folder, progress=interrupt)
         assert checkpoint.steps(folder) == ([stop - 1] if stop > 1 else [])
-        found = short(RESUMED[name], out=folder, accumulate=2)
+        found = short(RESUMED[name], out=folder)
         require_same(folder, tmp_path / "whole")
         assert found.losses == whole.losses
         assert found.validation_loss == whole.validation_loss
@@ -105,7 +105,7 @@ from fpsim.train import runs
 from tests.train.test_runs import RESUMED, short
 runs.SAVED_EVERY = 0.0
 print("ready", flush=True)
-short(RESUMED[sys.argv[1]], out=sys.argv[2], steps=30, progress=lambda share, text: print(text, flush=True))
+short(RESUMED[sys.argv[1]], out=sys.argv[2], steps=16, progress=lambda share, text: print(text, flush=True))
 """
 
 
@@ -122,7 +122,7 @@ def killed(name: str, folder: Path, draw: random.Random) -> None:
     process = child(name, folder)
     assert process.stdout is not None
     try:
-        after = draw.randrange(1, 12)
+        after = draw.randrange(1, 10)
         for _ in range(1 + after):
             if not process.stdout.readline():
                 break
@@ -138,8 +138,8 @@ def kill_and_compare(name: str, kills: int, tmp_path: Path) -> None:
     for _ in range(kills):
         killed(name, folder, draw)
     assert checkpoint.steps(folder)
-    short(RESUMED[name], out=folder, steps=30)
-    short(RESUMED[name], out=tmp_path / "whole", steps=30)
+    short(RESUMED[name], out=folder, steps=16)
+    short(RESUMED[name], out=tmp_path / "whole", steps=16)
     require_same(folder, tmp_path / "whole")
 
 
