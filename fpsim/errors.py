@@ -98,7 +98,7 @@ def unknown(
       >>> print(unknown("unit", "c7", [f"a{i}" for i in range(50)] + ["c17"], listing="fp.units()"))
       unit must be one of the 51 that fp.units() lists, such as c17, a7, a47; got 'c7'. Did you mean 'c17'?
     """
-    words = {**(aliases or {}), **{word: word for word in valid}}
+    words = {**(aliases or {}), **{word.lower(): word for word in valid}}  # as the key is looked for
     key = got.lower() if isinstance(got, str) else shown(got).lower()
     near = [word for word in words if key and (word.startswith(key) or (len(word) > 3 and key.startswith(word)))]
     best = None if near else nearest(key, words)

@@ -328,7 +328,7 @@ def _refuse_no_linear(linear: object) -> None:
 
 def quantize_linears(
     model: torch.nn.Module,
-    recipe: LinearRecipe,
+    recipe: Any,
     pattern: str | Sequence[str] = "*",
     exclude: str | Sequence[str] = (),
     *,
@@ -343,7 +343,8 @@ def quantize_linears(
 
     Args:
       model: any module.
-      recipe: formats and scalings.
+      recipe: formats and scalings: a LinearRecipe, or a recipe of training (`fp.train.Recipe`), of which its `linear`
+        is taken and the layers that it keeps stay as they are.
       pattern: shell pattern, or several, of qualified names such as "blocks.*.mlp.*"; case matters.
       exclude: names to leave alone, in the same way.
       backend: what multiplies, as of `QuantLinear`.
@@ -353,7 +354,7 @@ def quantize_linears(
 
     Raises:
       ValueError: no linear layer has such a name; the message lists those that there are.
-      TypeError: model is no module, or recipe no LinearRecipe.
+      TypeError: model is no module, or recipe neither.
 
     Example:
       >>> import torch
@@ -363,8 +364,10 @@ def quantize_linears(
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
-    _refuse_no_recipe(recipe)
     included, excluded = _patterns(pattern, "pattern"), _patterns(exclude, "exclude")
+    if isinstance(getattr(recipe, "linear", None), LinearRecipe):  # of training, from a higher floor
+        recipe, excluded = recipe.linear, [*recipe.keep, *excluded]
+    _refuse_no_recipe(recipe)
     names: dict[torch.nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if type(module) is torch.nn.Linear:

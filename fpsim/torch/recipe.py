@@ -198,8 +198,12 @@ class LinearRecipe:
         if not number or not 0 <= self.seed < 1 << 64:
             raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(self.seed)}.")
         object.__setattr__(self, "seed", int(self.seed))
+        for words in ("rounding", "grad_rounding"):
+            object.__setattr__(self, words, rounding_mode(getattr(self, words)).name.lower())
         for operand in (*OPERANDS, "stash"):
-            if getattr(self, f"{operand}_fmt") is not None:
+            fmt = getattr(self, f"{operand}_fmt")
+            if fmt is not None:
+                object.__setattr__(self, f"{operand}_fmt", element_format(fmt))
                 continue
             for field in (f"{operand}_scaling", f"{operand}_scaling_backward"):
                 if getattr(self, field, None) not in (None, "same"):

@@ -8,31 +8,33 @@ from fpsim.lazy import attach
 
 if TYPE_CHECKING:
     from fpsim.train import recipes as recipes
-    from fpsim.train.loop import Settings as Settings
     from fpsim.train.loop import Trainer as Trainer
     from fpsim.train.loss_scale import LossScaler as LossScaler
     from fpsim.train.optimizer_recipe import OptimizerRecipe as OptimizerRecipe
     from fpsim.train.parallel import Ranks as Ranks
-    from fpsim.train.recipe import Controller as Controller
-    from fpsim.train.recipe import Numerics as Numerics
-    from fpsim.train.recipe import Override as Override
+    from fpsim.train.parts import Controller as Controller
+    from fpsim.train.parts import Numerics as Numerics
+    from fpsim.train.parts import Override as Override
+    from fpsim.train.parts import Stored as Stored
     from fpsim.train.recipe import Recipe as Recipe
-    from fpsim.train.recipe import Stored as Stored
     from fpsim.train.runs import Run as Run
     from fpsim.train.runs import run as run
+    from fpsim.train.setup.settings import Settings as Settings
     from fpsim.train.side_by_side import Divergence as Divergence
     from fpsim.train.side_by_side import lockstep as lockstep
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "loop": ["Settings", "Trainer"],
+        "loop": ["Trainer"],
         "loss_scale": ["LossScaler"],
         "optimizer_recipe": ["OptimizerRecipe"],
         "parallel": ["Ranks"],
-        "recipe": ["Controller", "Numerics", "Override", "Recipe", "Stored"],
+        "parts": ["Controller", "Numerics", "Override", "Stored"],
+        "recipe": ["Recipe"],
         "runs": ["Run", "run"],
         "side_by_side": ["Divergence", "lockstep"],
+        "setup.settings": ["Settings"],
     },
     modules=["recipes"],
 )

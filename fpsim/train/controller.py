@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from fpsim.torch.recipe import LinearRecipe
-from fpsim.train.recipe import Controller
+from fpsim.train.parts import Controller
 
 DECAY = 0.9  # of the average that a gradient norm is compared with
 
@@ -29,7 +29,7 @@ class Levels:
 
     Example:
       >>> from fpsim.train.controller import Levels
-      >>> from fpsim.train.recipe import Controller
+      >>> from fpsim.train.parts import Controller
       >>> levels = Levels(Controller(high=0.1, low=0.01, patience=2), ["up", "down"])
       >>> [levels.see(step, {"up": 0.5, "down": 0.0}) for step in (0, 1)][1]
       [Change(step=1, layer='up', watched='underflow', figure=0.5, before=0, after=1)]
@@ -42,21 +42,28 @@ class Levels:
         self._above = dict.fromkeys(self.levels, 0)  # steps in a row above high, negative below low
         self._norms: dict[str, float] = {}
 
-    def recipe(self, layer: str, own: LinearRecipe) -> LinearRecipe:
-        """What a layer follows now."""
-        level = self.levels.get(layer, 0)
+    def recipe(self, layer: str, own: LinearRecipe, down: int = 0) -> LinearRecipe:
+        """What a layer follows now, or so many levels below."""
+        level = max(self.levels.get(layer, 0) - down, 0)
         found = self.controller.levels[level - 1] if level else own
         assert isinstance(found, LinearRecipe)
         return found
 
-    def see(self, step: int, figures: Mapping[str, float]) -> list[Change]:
-        """Take the figures of a step, and return the changes that hold from the next one on."""
+    def see(self, step: int, figures: Mapping[str, float], below: Mapping[str, float] | None = None) -> list[Change]:
+        """Take the figures of a step, and return the changes that hold from the next one on.
+
+        Args:
+          step: its number.
+          figures: of each layer, as it was cast.
+          below: what they would be one level below, which decides whether a layer moves down; None for `figures`.
+        """
         changes = []
-        for layer in self.levels:
+        for layer, level in self.levels.items():
             figure = figures.get(layer, math.nan)
             if self.controller.watch == "gradient_norm":
                 figure = self._relative(layer, figure)
-            change = self._moved(step, layer, figure)
+            lower = figure if below is None or level == 0 else below.get(layer, math.nan)
+            change = self._moved(step, layer, figure, lower)
             if change is not None:
                 self.levels[layer] = change.after
                 self._above[layer] = 0
@@ -64,19 +71,20 @@ class Levels:
         self.log += changes
         return changes
 
-    def _moved(self, step: int, layer: str, figure: float) -> Change | None:
+    def _moved(self, step: int, layer: str, figure: float, below: float) -> Change | None:
         """The change of a layer after a figure; one that is no number counts as too high."""
         controller, count, level = self.controller, self._above[layer], self.levels[layer]
         if not figure <= controller.high:
             count = max(count, 0) + 1
-        elif figure < controller.low:
+        elif below < controller.low:
             count = min(count, 0) - 1
         else:
             count = 0
         self._above[layer] = count
         after = level + (count >= controller.patience) - (count <= -controller.patience)
         after = min(max(after, 0), len(controller.levels))
-        return None if after == level else Change(step, layer, controller.watch, figure, level, after)
+        seen = figure if after > level else below
+        return None if after == level else Change(step, layer, controller.watch, seen, level, after)
 
     def _relative(self, layer: str, norm: float) -> float:
         """A norm over the average of those before it."""

@@ -6,75 +6,56 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.errors import require_integer, require_kind, require_word
-from fpsim.formats.named import FP32 as FLOAT32
-from fpsim.formats.rounding import Rounding, rounding_mode
-from fpsim.scaling.scaling import Scaling
-from fpsim.torch.linear import QuantLinear, quantize_linears
-from fpsim.torch.operators import Tensor, array_of, spec_text, tensor_of, torch
-from fpsim.torch.plan import BACKENDS
+from fpsim.errors import require_kind
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import FP32
+from fpsim.torch.linear import QuantLinear
+from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
-from fpsim.torch.rows import FP32
-from fpsim.torch.trace import ProductCall, watching
 from fpsim.train.controller import Levels
 from fpsim.train.data import corpus, examples
 from fpsim.train.loss_scale import LossScaler
-from fpsim.train.model import Config, Core, Perceptron, RMSNorm, SwiGLU, Transformer, loss_of, quantizer, store
-from fpsim.train.monitor import figures, first_overflow
-from fpsim.train.monitor import rows as rows_of
+from fpsim.train.model import loss_of
+from fpsim.train.monitor import Overflows, Watch
 from fpsim.train.optimizer import AdamW
 from fpsim.train.parallel import Ranks, reduce
-from fpsim.train.recipe import Recipe, Stored, linear_recipe
+from fpsim.train.recipe import Recipe
+from fpsim.train.setup.checks import refuse_names, refuse_shapes
+from fpsim.train.setup.layers import RUNS as RUNS
+from fpsim.train.setup.layers import (
+    is_governed,
+    made_model,
+    name_of,
+    quantized_layers,
+    store_activations,
+    weight_error,
+    weight_name,
+)
+from fpsim.train.setup.layers import layers_of as layers_of
+from fpsim.train.setup.layers import seeded as seeded
+from fpsim.train.setup.settings import Settings as Settings
 
-MODELS = ("transformer", "perceptron")
-STORING = (SwiGLU, Core, RMSNorm)  # modules whose activations a recipe may store
-RUNS = 0x9E3779B97F4A7C15  # spreads the seeds of runs over those of recipes
 VALIDATION = 8  # batches
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What is trained, beside the recipe.
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch work on one thread, since the order of its sums, and so their bits, follow the number of threads.
 
-    Args:
-      steps: of the optimizer.
-      seed: of the weights, of the batches, and of what is drawn.
-      model: "transformer" on text, or "perceptron" on vectors.
-      text: a file of text for the transformer; None for Python's help topics.
-      backend: what multiplies: "emulated" on the CPU, "float32" (torch in place of every unit), "gpu", "hardware".
-      batch, context: sequences of a micro-batch (vectors, for the perceptron), and tokens of a sequence.
-      accumulate: micro-batches of a step, of each process.
-      measure: steps from one measurement of every product to the next; 0 for none.
-
-    Raises:
-      TypeError, ValueError: a field that is none of these.
+    Emulated products, which have the same bits on any number, keep theirs.
     """
-
-    steps: int = 250
-    seed: int = 0
-    model: str = "transformer"
-    text: Any = None
-    backend: str = "emulated"
-    batch: int = 8
-    context: int = 64
-    accumulate: int = 1
-    measure: int = 25
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch", "context", "accumulate"):
-            require_integer(name, getattr(self, name), 1)
-        for name in ("seed", "measure"):
-            require_integer(name, getattr(self, name), 0)
-        require_word("model", self.model, MODELS)
-        require_word("backend", self.backend, BACKENDS)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Trainer:
@@ -102,26 +83,30 @@ class Trainer:
         self.recipe, self.settings = recipe, settings
         self.ranks = Ranks.single() if ranks is None else ranks
         self.data: Any = corpus(settings.text) if settings.model == "transformer" else examples(settings.seed)
-        self.model = _model(recipe, settings, self.data)
+        self.validation = _validation(self.data, settings)  # now, so that a text too short is refused now
+        self.model = made_model(recipe, settings, self.data)
         refuse_names(recipe, self.model)
         self.layers = quantized_layers(self.model, recipe, settings)
         refuse_shapes(recipe, self.layers, settings)
         for row in recipe.stored:
-            _store(self.model, row)
+            store_activations(self.model, row)
         self._shared: Any = self.ranks.data_parallel(
             self.model, recipe.reduction, count=self.ranks.world * settings.accumulate
         )
         self.weights: dict[str, Tensor] = dict(self.model.named_parameters())
         optimizer = dataclasses.replace(recipe.optimizer, seed=recipe.optimizer.seed + RUNS * settings.seed)
         self.optimizer = AdamW({name: weight.detach() for name, weight in self.weights.items()}, optimizer)
-        self.scaler = LossScaler(recipe.loss_scaling, recipe.linear_of("", "dgrad", 0, 1).grad_fmt or FLOAT32)
-        self.levels = None if recipe.controller is None else Levels(recipe.controller, list(self.layers))
+        gradients: Any = recipe.linear_of("", "dgrad", 0, 1).grad_fmt
+        self.scaler = LossScaler(recipe.loss_scaling, gradients if isinstance(gradients, Format) else FP32)
+        governed = [name for name in self.layers if is_governed(recipe, name)]
+        self.levels = None if recipe.controller is None else Levels(recipe.controller, governed)
         self.steps = 0
         self._followed: dict[str, list[LinearRecipe]] = {}
         self.rows: list[dict[str, Any]] = []  # of every step
         self.measured: list[dict[str, Any]] = []  # of every product, every few steps
         self.stopped = ""  # why training ended early
 
+    @one_thread()
     def step(self) -> dict[str, Any]:
         """One step of the optimizer, and its row.
 
@@ -130,35 +115,35 @@ class Trainer:
         """
         if self.stopped:
             raise RuntimeError(f"training has stopped: {self.stopped}")
-        self._follow()
         began = time.perf_counter()
+        self._follow()
+        scales = self._scales()  # as they are before the step, in case it has to be looked at again
         parts, losses = [], []
-        with self._watching() as watched:
+        with self._watching() as watch:
             for micro in range(self.settings.accumulate):
-                losses.append(self._micro_batch(micro))
+                losses.append(self._micro_batch(self._shared, micro))
                 if self.ranks.world == 1:
                     parts.append(self._gradients())
         whole = self.ranks.world > 1 or (len(parts) == 1 and self.recipe.reduction is None)
         gradients = self._gradients() if whole else reduce(parts, self.recipe.reduction)
         loss = self._mean(losses)
-        if not math.isfinite(loss):
-            self._stop(loss)
         overflowed = self.scaler.unscale(gradients)
         for gradient in gradients.values():
             gradient.mul_(1 / self.recipe.loss_factor)
-        scale, skipped = self.scaler.scale, self.scaler.skipped or bool(self.stopped)
-        row: dict[str, Any] = {"step": self.steps, "loss": loss, "scale": scale, "skipped": skipped}
+        self.stopped = self._diverged(loss, overflowed, gradients, scales)
+        skipped = self.scaler.skipped or bool(self.stopped)
+        row: dict[str, Any] = {"step": self.steps, "loss": loss, "scale": self.scaler.scale, "skipped": skipped}
         row["overflowed"] = overflowed
+        self._look(watch, gradients)  # which clipping changes
         row |= self._update(gradients, skipped)
         self.scaler.update()
         self._share_scales()
-        watched(self, gradients)
         row["seconds"] = time.perf_counter() - began
         self.rows.append(row)
         self.steps += 1
         return row
 
-    def _micro_batch(self, micro: int) -> float:
+    def _micro_batch(self, model: Any, micro: int) -> float:
         """The loss of one micro-batch, whose gradients, of the scaled loss, are left with the weights."""
         settings, ranks = self.settings, self.ranks
         index = ranks.rank * settings.accumulate + micro  # micro-batches are dealt out rank by rank
@@ -169,12 +154,12 @@ class Trainer:
             if layer.steps is not None:
                 layer.steps.fill_(self.steps * settings.accumulate * ranks.world + index)
         self.model.train()
-        alone = ranks.world == 1
-        if alone or micro == 0:
+        together = model is not self.model  # with other processes
+        if not together or micro == 0:
             self.model.zero_grad(set_to_none=True)
-        waits = not alone and micro < settings.accumulate - 1  # for the last one, with which all are sent
-        with self._shared.no_sync() if waits else contextlib.nullcontext():
-            loss = self._loss(self._shared, inputs, targets)
+        waits = together and micro < settings.accumulate - 1  # for the last one, with which all are sent
+        with model.no_sync() if waits else contextlib.nullcontext():
+            loss = self._loss(model, inputs, targets)
             (loss * (self.recipe.loss_factor * self.scaler.scale)).backward()
         return float(loss.item())
 
@@ -211,49 +196,84 @@ class Trainer:
         }  # fmt: skip
 
     def _follow(self) -> None:
-        """Give every layer the recipes of this step."""
+        """Give every layer the recipes of this step; behind the last one, those of the last."""
+        step = min(self.steps, self.settings.steps - 1)
         for name, layer in self.layers.items():
-            wanted = []
-            for product in PRODUCTS:
-                own = self.recipe.linear_of(name, product, self.steps, self.settings.steps)
-                linear = own if self.levels is None else self.levels.recipe(name, own)
-                wanted.append(seeded(linear, self.settings.seed))
+            wanted = [seeded(self._linear(name, product, step), self.settings.seed) for product in PRODUCTS]
             if self._followed.get(name) != wanted:
                 layer.follow(*wanted)
                 self._followed[name] = wanted
 
-    def _watching(self) -> Any:
+    def _linear(self, layer: str, product: str, step: int, down: int = 0) -> LinearRecipe:
+        """What a product of a layer follows at a step, or so many levels below."""
+        own = self.recipe.linear_of(layer, product, step, self.settings.steps)
+        return own if self.levels is None else self.levels.recipe(layer, own, down)
+
+    # ---- looking at a step
+
+    def _watching(self) -> Watch:
         """What looks at the products of this step, if anything does."""
-        measures = self.settings.measure and self.steps % self.settings.measure == 0
-        return _Watch(bool(measures), self.levels is not None)
+        measures = bool(self.settings.measure) and self.steps % self.settings.measure == 0
+        if self.levels is None or self.levels.controller.watch == "gradient_norm":
+            return Watch(self.steps, measures)
+        below = {
+            name: seeded(self._linear(name, "wgrad", self.steps, down=1), self.settings.seed)
+            for name, level in self.levels.levels.items() if level
+        }  # fmt: skip
+        return Watch(self.steps, measures, self.levels.controller.watch, list(self.levels.levels), below)
 
-    def _stop(self, loss: float) -> None:
-        """Say why the loss is no number, from another forward pass that is watched."""
-        calls: list[ProductCall] = []
-        settings = self.settings
-        inputs, targets = self.data.batch(
-            settings.seed, self.steps, self.ranks.rank * settings.accumulate, batch=settings.batch,
-            context=settings.context,
-        )  # fmt: skip
-        with watching(calls.append), torch.no_grad():
-            self.model.eval()
-            self._loss(self.model, inputs, targets)
-        where = first_overflow(calls) or "no product of a quantised layer has one, so it is a norm, softmax or the head"
-        self.stopped = f"the loss of step {self.steps} is {loss}; first Inf or NaN: {where}."
+    def _look(self, watch: Watch, gradients: Mapping[str, Tensor]) -> None:
+        """Keep what was measured, and let the controller see its figures."""
+        self.measured += watch.rows
+        if self.levels is None:
+            return
+        if self.levels.controller.watch == "gradient_norm":
+            weights = {name: gradients[weight_name(name, self.weights)] for name in self.levels.levels}
+            norms = {name: float(torch.linalg.vector_norm(gradient)) for name, gradient in weights.items()}
+            self.levels.see(self.steps, norms)
+            return
+        names = list(self.levels.levels)
+        mine = np.array([[figures.get(name, math.nan) for name in names] for figures in (watch.figures, watch.below)])
+        high, low = self.ranks.all_reduce_max({"figures": mine})["figures"].tolist()  # all move together
+        self.levels.see(self.steps, dict(zip(names, high, strict=True)), dict(zip(names, low, strict=True)))
 
+    def _scales(self) -> dict[str, Tensor]:
+        """Copies of the delayed scales."""
+        return {name: layer.scales.clone() for name, layer in self.layers.items() if layer.scales is not None}
+
+    def _diverged(
+        self, loss: float, overflowed: bool, gradients: Mapping[str, Tensor], scales: Mapping[str, Tensor]
+    ) -> str:
+        """Why training has to stop in this step, before its gradients reach the weights; "" where it goes on."""
+        if not math.isfinite(loss):
+            what = f"the loss of step {self.steps} is {loss}"
+        elif (overflowed or self.recipe.loss_factor < 1) and not self._skips() and not _all_finite(gradients):
+            what = f"gradients of step {self.steps} are Inf or NaN, and would have been applied"
+        else:
+            return ""
+        return f"{what}; first of all: {self._first_overflow(scales)}."
+
+    def _skips(self) -> bool:
+        """Whether this step is left out, and loss scaling gives the next one other gradients."""
+        policy = self.scaler.policy
+        return self.scaler.skipped and (policy.rule != "fixed" or policy.scale != 1)
+
+    def _first_overflow(self, scales: Mapping[str, Tensor]) -> str:
+        """The first product or module with an Inf or NaN, from the same step once more."""
+        for name, before in scales.items():
+            self.layers[name].scales = before.clone()
+        with Overflows({name_of(name): module for name, module in self.model.named_modules()}) as overflows:
+            for micro in range(self.settings.accumulate):
+                self._micro_batch(self.model, micro)
+        return overflows.first or "the loss itself, or what another process computed"
+
+    @one_thread()
     def validation_loss(self) -> float:
         """The mean loss of the validation batches, by the recipe's forward pass."""
-        settings = self.settings
         self._follow()
         self.model.eval()
-        losses = []
         with torch.no_grad():
-            for inputs, targets in self.data.validation(VALIDATION, settings.batch, settings.context):
-                losses.append(
-                    loss_of(
-                        self.model, torch.from_numpy(inputs), torch.from_numpy(targets), self.recipe.numerics
-                    ).item()
-                )
+            losses = [self._loss(self.model, inputs, targets).item() for inputs, targets in self.validation]
         return math.fsum(losses) / len(losses)
 
     # ---- checkpoints
@@ -275,9 +295,16 @@ class Trainer:
         self.steps = facts["steps"]
         if self.levels is not None:
             self.levels.load(facts["levels"])
-        self._follow()  # which makes the buffers that the state has
-        states = {name.removeprefix("model/"): array for name, array in arrays.items() if name.startswith("model/")}
-        self.model.load_state_dict({name: tensor_of(array.copy()) for name, array in states.items()})
+        self._follow()
+        states = {
+            name.removeprefix("model/"): tensor_of(array.copy())
+            for name, array in arrays.items() if name.startswith("model/")
+        }  # fmt: skip
+        for name, module in self.model.named_modules():
+            for buffer in ("steps", "scales") if isinstance(module, QuantLinear) else ():
+                if f"{name}.{buffer}" in states:  # of a recipe that the layer followed in an earlier step, maybe
+                    setattr(module, buffer, states[f"{name}.{buffer}"].clone())
+        self.model.load_state_dict(states)
         own = {
             name.removeprefix("optimizer/"): array for name, array in arrays.items() if name.startswith("optimizer/")
         }
@@ -287,164 +314,12 @@ class Trainer:
         self.stopped = facts["stopped"]
 
 
-class _Watch:
-    """Looks at the products of a step, for measurements and for the controller."""
-
-    def __init__(self, measures: bool, controls: bool) -> None:
-        self._measures, self._controls = measures, controls
-        self._rows: list[dict[str, Any]] = []
-        self._figures: dict[str, Any] = {}
-        self._context: Any = None
-        self.step = 0
-
-    def __enter__(self) -> Callable[[Trainer, dict[str, Tensor]], None]:
-        if self._measures or self._controls:
-            self._context = watching(self._see)
-            self._context.__enter__()
-        return self._finish
-
-    def __exit__(self, *error: Any) -> None:
-        if self._context is not None:
-            self._context.__exit__(*error)
-
-    def _see(self, call: ProductCall) -> None:
-        if self._measures:
-            self._rows += rows_of(call, 0)
-        if self._controls and call.product == "wgrad":
-            self._figures[call.layer] = figures(call.a)
-
-    def _finish(self, trainer: Trainer, gradients: dict[str, Tensor]) -> None:
-        for row in self._rows:
-            trainer.measured.append({**row, "step": trainer.steps})
-        if trainer.levels is None:
-            return
-        watch = trainer.levels.controller.watch
-        if watch == "gradient_norm":
-            seen = {
-                name: float(torch.linalg.vector_norm(gradients[weight_name(name, trainer.weights)]))
-                for name in trainer.layers
-            }
-        else:
-            seen = {name: getattr(found, watch) for name, found in self._figures.items()}
-        trainer.levels.see(trainer.steps, seen)
+def _validation(data: Any, settings: Settings) -> Any:
+    """The batches to measure with; of few examples, as many as there are."""
+    if settings.model == "transformer":
+        return data.validation(VALIDATION, settings.batch, settings.context)
+    return data.validation(VALIDATION, min(settings.batch, len(data.held_out) // VALIDATION))
 
 
-def weight_name(layer: str, weights: Mapping[str, Tensor]) -> str:
-    """The name of a layer's weight among the parameters."""
-    return next(name for name in (f"{layer}.weight", f"{layer}.linear.weight") if name in weights)
-
-
-def weight_error(layers: Mapping[str, QuantLinear]) -> float:
-    """The relative error of all quantised weights together: sqrt(sum (w - q)^2 / sum w^2)."""
-    noise = signal = 0.0
-    for layer in layers.values():
-        spec, _ = layer.recipe.cast_of("weight", backward=False)
-        source = layer.weight.detach()
-        values = quantizer(spec)(source) if spec else source
-        noise += float((source.double() - values.double()).square().sum())
-        signal += float(source.double().square().sum())
-    return math.sqrt(noise / signal) if signal else 0.0
-
-
-# ---- making the model
-
-
-def _model(recipe: Recipe, settings: Settings, data: Any) -> Any:
-    if settings.model == "perceptron":
-        return Perceptron(settings.seed, recipe.numerics)
-    config = Config(len(data.vocabulary), settings.context, parametrisation=recipe.parametrisation)
-    return Transformer(config, settings.seed, recipe.numerics)
-
-
-def layers_of(model: Any) -> dict[str, Any]:
-    """The linear layers of a model by the names that recipes have for them, which leave out what unit scaling adds."""
-    return {
-        name.removesuffix(".linear"): module
-        for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)
-    }  # fmt: skip
-
-
-def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str, QuantLinear]:
-    """Quantise the linear layers that ever follow another recipe than float32, by name."""
-    names = {module: name for name, module in model.named_modules()}
-    found = {}
-    for layer, module in layers_of(model).items():
-        own = [recipe.linear_of(layer, product, 0, 1) for product in PRODUCTS]
-        own += [linear_recipe(row.linear) for row in recipe.overrides if fnmatchcase(layer, row.layers)]
-        if recipe.controller is None and all(each == FP32 for each in own):
-            continue
-        quantize_linears(model, FP32, names[module], backend=settings.backend)
-        found[layer] = module
-    return found
-
-
-def seeded(linear: LinearRecipe, seed: int) -> LinearRecipe:
-    """A recipe that draws for a run of a seed; recipes that never draw stay as they are."""
-    modes = {rounding_mode(linear.rounding), rounding_mode(linear.grad_rounding)}
-    draws = Rounding.STOCHASTIC in modes or linear.hadamard
-    return linear.replace(seed=(linear.seed + RUNS * seed) % 2**64) if draws and seed else linear
-
-
-def _store(model: Any, row: Stored) -> None:
-    """Keep what the modules of a pattern need for the backward pass in a format."""
-    spec = spec_text(row.fmt, row.scaling, "nearest_even", None, "keep", 32)
-    for name, module in model.named_modules():
-        if isinstance(module, STORING) and fnmatchcase(name, row.modules):
-            store(module, quantizer(spec))
-
-
-# ---- what cannot be
-
-
-def refuse_names(recipe: Recipe, model: Any) -> None:
-    """A ValueError for a pattern that matches no layer or module."""
-    layers = list(layers_of(model))
-    modules = [name for name, module in model.named_modules() if isinstance(module, STORING)]
-    patterns = [("keep", pattern, layers) for pattern in recipe.keep]
-    patterns += [("overrides", row.layers, layers) for row in recipe.overrides]
-    patterns += [("stored", row.modules, modules) for row in recipe.stored]
-    if recipe.controller is not None:
-        patterns.append(("controller", recipe.controller.layers, layers))
-    for field, pattern, names in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise ValueError(
-                f"{field} of recipe {recipe.name!r} must name layers of the model; {pattern!r} matches none of "
-                f"{', '.join(names) or 'none that store activations'}."
-            )
-
-
-def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: Settings) -> None:
-    """A ValueError where the terms of a product are no multiple of the blocks that share a scale."""
-    tokens = settings.batch * (settings.context if settings.model == "transformer" else 1)
-    for name, layer in layers.items():
-        terms = {"fprop": layer.in_features, "dgrad": layer.out_features, "wgrad": tokens}
-        for product, k in terms.items():
-            for row in (recipe.linear_of(name, product, step, 20) for step in range(20)):
-                block = _block(row, product)
-                if k % block:
-                    raise ValueError(
-                        f"{product} of layer {name!r} sums over {k} {'tokens' if product == 'wgrad' else 'features'}, "
-                        f"which must be a multiple of the {block} that share a scale or a transform in recipe "
-                        f"{recipe.name!r}. Change batch and context, or take another scaling."
-                    )
-
-
-def _block(linear: LinearRecipe, product: str) -> int:
-    """The terms of a product that share a scale or are mixed, 1 for none."""
-    along_k = {
-        "fprop": ((linear.input_scaling, 1), (linear.weight_scaling, 1)),
-        "dgrad": ((linear.grad_scaling, 1), (_other(linear, "weight"), 0)),
-        "wgrad": ((_other(linear, "grad"), 0), (_other(linear, "input"), 0)),
-    }[product]
-    blocks = [scaling.block[axis] for scaling, axis in along_k if scaling is not None]
-    return math.lcm(*(block for block in blocks if block > 0), max(linear.hadamard if product == "wgrad" else 1, 1))
-
-
-def _other(linear: LinearRecipe, operand: str) -> Scaling | None:
-    """The scaling of the product that reads the other axis."""
-    found: Any = getattr(linear, f"{operand}_scaling_backward")
-    same: Scaling | None = getattr(linear, f"{operand}_scaling")
-    if isinstance(found, str):
-        return same
-    assert found is None or isinstance(found, Scaling)
-    return found
+def _all_finite(gradients: Mapping[str, Tensor]) -> bool:
+    return all(bool(torch.isfinite(gradient).all()) for gradient in gradients.values())

@@ -13,13 +13,14 @@ from typing import Any
 
 from fpsim.errors import require_integer, require_word
 from fpsim.torch.operators import Tensor, quantize_op, torch
-from fpsim.train.recipe import Numerics
+from fpsim.train.parts import Numerics
 from fpsim.train.torch_numerics import torch_cross_entropy, torch_rms_norm, torch_softmax
 
 nn: Any = torch.nn
 Function: Any = torch.autograd.Function
 NUMERICS = Numerics()  # of float32
 DEVIATION = 0.02
+SILU = 0.35577551981  # mean of silu(x)^2 over normal x: the variance of silu(x) * y
 Stash = Callable[[Tensor], Tensor]  # what waits for the backward pass in place of a tensor
 
 
@@ -115,15 +116,18 @@ class _SwiGLU(Function):  # type: ignore[misc]
 
 
 class Scaled(nn.Module):  # type: ignore[misc]
-    """A linear layer of unit scaling: weights of variance 1, results and gradients multiplied by 1 / sqrt(inputs)."""
+    """A linear layer of unit scaling: weights of variance 1, results over sqrt(inputs), gradients over sqrt(outputs).
+
+    Weight gradients, which nothing multiplies any more, keep their size, to which AdamW is indifferent.
+    """
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.linear = nn.Linear(inputs, outputs, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        factor = self.linear.in_features**-0.5
-        found: Tensor = _Factors.apply(self.linear(_Factors.apply(x, 1.0, factor)), factor, 1.0)
+        inputs, outputs = self.linear.in_features, self.linear.out_features
+        found: Tensor = _Factors.apply(self.linear(_Factors.apply(x, 1.0, outputs**-0.5)), inputs**-0.5, 1.0)
         return found
 
 
@@ -138,6 +142,14 @@ class _Factors(Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
         return dy * ctx.backwards, None, None
+
+
+def _unmixed(length: int) -> float:
+    """What gives means of values by causal attention over a length the variance of the values, at the start.
+
+    Scores of variance 1 over t tokens have shares p with a sum of p^2 of about e / (t + e - 1).
+    """
+    return 1 / math.sqrt(sum(math.e / (t + math.e - 1) for t in range(1, length + 1)) / length)
 
 
 def _linear(inputs: int, outputs: int, unit: bool) -> Any:
@@ -158,7 +170,9 @@ class Attention(nn.Module):  # type: ignore[misc]
         batch, length, width = x.shape
         each = width // self.heads
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, each).permute(2, 0, 3, 1, 4)
-        mixed = self.core(q, k, v, 1 / each if self.unit else each**-0.5)  # (batch, head, length, width / heads)
+        mixed = self.core(q, k, v, each**-0.5)  # (batch, head, length, width / heads)
+        if self.unit:
+            mixed = mixed * _unmixed(length)
         found: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
         return found
 
@@ -168,30 +182,49 @@ class MLP(nn.Module):  # type: ignore[misc]
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        unit = config.parametrisation == "unit"
-        self.gate_up = _linear(config.width, 2 * config.hidden, unit)
+        self.unit = config.parametrisation == "unit"
+        self.gate_up = _linear(config.width, 2 * config.hidden, self.unit)
         self.act = SwiGLU()
-        self.down = _linear(config.hidden, config.width, unit)
+        self.down = _linear(config.hidden, config.width, self.unit)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.down(self.act(self.gate_up(x)))
+        hidden = self.act(self.gate_up(x))
+        found: Tensor = self.down(hidden * SILU**-0.5 if self.unit else hidden)
         return found
 
 
 class Block(nn.Module):  # type: ignore[misc]
-    """Attention and SwiGLU, each behind a norm and beside a residual."""
+    """Attention and SwiGLU, each behind a norm and beside a residual.
 
-    def __init__(self, config: Config, numerics: Numerics) -> None:
+    In unit scaling the n-th branch is added as (sqrt(n) x + branch(x)) / sqrt(n + 1), so that all weigh the same.
+    Within a branch gradients have a variance of 1; where it began they are multiplied by what makes them the gradients
+    of that sum, and then all of them, which all lower layers see alike, by what gives them a variance of 1 again.
+    """
+
+    def __init__(self, config: Config, numerics: Numerics, index: int = 0) -> None:
         super().__init__()
+        self.unit, self.index = config.parametrisation == "unit", index
         self.norm1 = RMSNorm(config.width, numerics)
         self.attn = Attention(config, numerics)
         self.norm2 = RMSNorm(config.width, numerics)
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attn(self.norm1(x))
-        found: Tensor = x + self.mlp(self.norm2(x))
-        return found
+        if not self.unit:
+            x = x + self.attn(self.norm1(x))
+            y: Tensor = x + self.mlp(self.norm2(x))
+            return y
+        x = _beside(x, lambda x: self.attn(self.norm1(x)), 2 * self.index + 1, math.sqrt(3))
+        return _beside(x, lambda x: self.mlp(self.norm2(x)), 2 * self.index + 2, math.sqrt(2))
+
+
+def _beside(x: Tensor, branch: Callable[[Tensor], Tensor], number: int, owed: float) -> Tensor:
+    """The n-th branch of unit scaling beside x; `owed`: sqrt(outputs / inputs) of all its layers, multiplied."""
+    keep, share = math.sqrt(number / (number + 1)), math.sqrt(1 / (number + 1))
+    back = share * owed
+    x = _Factors.apply(x, 1.0, (keep**2 + back**2) ** -0.5)
+    found: Tensor = x * keep + _Factors.apply(branch(_Factors.apply(x, 1.0, back)), share, 1.0)
+    return found
 
 
 class Transformer(nn.Module):  # type: ignore[misc]
@@ -202,16 +235,21 @@ class Transformer(nn.Module):  # type: ignore[misc]
         self.config = config
         self.tokens = nn.Embedding(config.vocabulary, config.width)
         self.positions = nn.Embedding(config.context, config.width)
-        self.blocks = nn.ModuleList([Block(config, numerics) for _ in range(config.layers)])
+        self.blocks = nn.ModuleList([Block(config, numerics, index) for index in range(config.layers)])
         self.norm = RMSNorm(config.width, numerics)
-        self.head = nn.Linear(config.width, config.vocabulary, bias=False)
-        initialise(self, seed, unit=config.parametrisation == "unit")
+        self.unit = config.parametrisation == "unit"
+        self.head = _linear(config.width, config.vocabulary, self.unit)
+        initialise(self, seed, unit=self.unit)
 
     def forward(self, codes: Tensor) -> Tensor:
         x = self.tokens(codes) + self.positions.weight[: codes.shape[1]]  # (batch, length, width)
+        if self.unit:
+            x = x * 0.5**0.5
         for block in self.blocks:
             x = block(x)
         found: Tensor = self.head(self.norm(x))  # (batch, length, vocabulary)
+        if self.unit:  # the mean cross entropy has gradients of a variance of about 1 / vocabulary / tokens^2
+            found = _Factors.apply(found, 1.0, codes.numel() * self.config.vocabulary**0.5)
         return found
 
 
@@ -232,7 +270,7 @@ class Perceptron(nn.Module):  # type: ignore[misc]
 
 
 def initialise(model: Any, seed: int, *, unit: bool = False) -> None:
-    """Normal weights from a seed, as GPT-2 has them; of deviation 1 for unit scaling, whose head has 1 / sqrt(inputs).
+    """Normal weights from a seed, as GPT-2 has them; of deviation 1 for unit scaling.
 
     GPT-2: 0.02, and 0.02 / sqrt(residuals) in front of one (openai/gpt-2; nanoGPT, model.py).
     """
@@ -243,7 +281,7 @@ def initialise(model: Any, seed: int, *, unit: bool = False) -> None:
             continue
         deviation = DEVIATION
         if unit:
-            deviation = module.in_features**-0.5 if name == "head" else 1.0
+            deviation = 1.0
         elif name.rpartition(".")[2] in ("proj", "down"):
             deviation /= math.sqrt(residuals)
         elif isinstance(model, Perceptron):
@@ -262,14 +300,15 @@ def loss_of(model: Any, inputs: Tensor, targets: Tensor, numerics: Numerics) -> 
 
 
 def store(module: Any, stash: Stash) -> None:
-    """Keep a module's activations for the backward pass as `stash` returns them."""
+    """Keep a module's activations for the backward pass as `stash` returns them; weights and figures of rows stay."""
     if isinstance(module, SwiGLU):
         module.stash = stash
         return
     inner = module.forward
 
     def pack(x: Tensor) -> Tensor:
-        return stash(x) if x.is_floating_point() and x.grad_fn is not None else x
+        activations = x.is_floating_point() and x.dim() >= 2 and x.shape[-1] > 1
+        return stash(x) if activations and not isinstance(x, nn.Parameter) else x
 
     def forward(*arguments: Any) -> Any:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.arrays import Array
 from fpsim.formats.float_format import Format
 from fpsim.scaling.scaled import Scaled
-from fpsim.torch.products import Operand
-from fpsim.torch.trace import ProductCall
+from fpsim.torch.operators import array_of, tensor_of, torch
+from fpsim.torch.plan import plan_of
+from fpsim.torch.products import Operand, operand
+from fpsim.torch.recipe import LinearRecipe
+from fpsim.torch.trace import ProductCall, watching
 
 OPERANDS = {"fprop": ("input", "weight"), "dgrad": ("output_gradient", "weight"), "wgrad": ("output_gradient", "input")}
 
@@ -49,8 +56,8 @@ def figures(operand: Operand) -> Figures:
         values = operand.values.astype(np.float64)
         noise, signal = float(np.square(values - source).sum()), float(np.square(source).sum())
         ratio = signal / noise if noise else math.inf
-    count = np.count_nonzero(source)
-    lost = np.count_nonzero((values == 0) & (source != 0))
+    count = int(np.count_nonzero(source))
+    lost = int(np.count_nonzero((values == 0) & (source != 0)))
     usable = math.isfinite(signal) and math.isfinite(noise) and signal > 0
     sqnr = (10 * math.log10(ratio) if math.isfinite(ratio) else math.inf) if usable else math.nan
     return Figures(lost / count if count else 0.0, _saturated(operand), sqnr)
@@ -62,7 +69,7 @@ def _saturated(operand: Operand) -> float:
     codes = operand.encoded.codes if isinstance(operand.encoded, Scaled) else operand.encoded
     if not isinstance(fmt, Format) or not codes.size:
         return 0.0
-    return float(np.count_nonzero((codes & fmt.top_magnitude) >= fmt.max_code)) / codes.size
+    return int(np.count_nonzero((codes & fmt.top_magnitude) >= fmt.max_code)) / codes.size
 
 
 def rows(call: ProductCall, step: int) -> list[dict[str, Any]]:
@@ -73,12 +80,96 @@ def rows(call: ProductCall, step: int) -> list[dict[str, Any]]:
     ]
 
 
-def first_overflow(calls: list[ProductCall]) -> str:
-    """The first product, in the order of computing, with an Inf or NaN, in words; "" for none."""
-    for call in calls:
-        arrays = (call.a.source, call.b.source, call.result)
-        for name, array in zip((*OPERANDS[call.product], "result"), arrays, strict=True):
-            wrong = np.count_nonzero(~np.isfinite(array))
-            if wrong:
-                return f"{call.layer}, {call.product}: {wrong} of {array.size} values of its {name} are Inf or NaN"
-    return ""
+class Watch:
+    """Looks at the products of a step, for measurements and for the controller.
+
+    Attributes:
+      rows: of every operand, where it measures.
+      figures: layer -> the watched figure of its output gradient, the largest of the step's micro-batches.
+      below: layer -> what the figure would be one level below, for the layers that have one.
+    """
+
+    def __init__(
+        self, step: int, measures: bool, watched: str = "", layers: Sequence[str] = (),
+        below: Mapping[str, LinearRecipe] | None = None,
+    ) -> None:  # fmt: skip
+        self.rows: list[dict[str, Any]] = []
+        self.figures: dict[str, float] = {}
+        self.below: dict[str, float] = {}
+        self._step, self._measures, self._watched = step, measures, watched
+        self._layers, self._recipes = frozenset(layers), below or {}
+        self._context: Any = contextlib.nullcontext()
+
+    def __enter__(self) -> Watch:
+        if self._measures or self._watched:
+            self._context = watching(self._see)
+        self._context.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._context.__exit__(*error)
+
+    def _see(self, call: ProductCall) -> None:
+        if self._measures:
+            self.rows += rows(call, self._step)
+        if self._watched and call.product == "wgrad" and call.layer in self._layers:
+            self._keep(self.figures, call.layer, call.a)
+            if call.layer in self._recipes:
+                self._keep(self.below, call.layer, _as_cast_by(self._recipes[call.layer], call))
+
+    def _keep(self, figures_of: dict[str, float], layer: str, gradient: Operand) -> None:
+        figure: float = getattr(figures(gradient), self._watched)
+        figures_of[layer] = max(figures_of.get(layer, 0.0), figure)
+
+
+def _as_cast_by(recipe: LinearRecipe, call: ProductCall) -> Operand:
+    """The output gradient of a product for a weight gradient as another recipe casts it; scales of its own step."""
+    plan = plan_of(recipe, call.layer)
+    return operand(tensor_of(call.a.source.T), plan.grad_backward._replace(delayed=False), torch.tensor(0)).transposed
+
+
+class Overflows:
+    """Finds the first Inf or NaN of a step: of a quantised product, or of any other module.
+
+    Args:
+      modules: by name.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.train.monitor import Overflows
+      >>> layer = torch.nn.Linear(2, 1, bias=False)
+      >>> with Overflows({"head": layer}) as overflows:
+      ...     y = layer(torch.tensor([[torch.inf, 1.0]]))
+      >>> overflows.first
+      'head, forwards: 1 of 1 values of its result are Inf or NaN'
+    """
+
+    def __init__(self, modules: Mapping[str, Any]) -> None:
+        self.first = ""
+        self._modules = modules
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Overflows:
+        self._stack.enter_context(watching(self._see_product))
+        for name, module in self._modules.items():
+            if not any(module.children()):
+                self._stack.callback(module.register_forward_hook(partial(self._see_module, name)).remove)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()
+
+    def _see_product(self, call: ProductCall) -> None:
+        names = (*OPERANDS[call.product], "result")
+        for what, array in zip(names, (call.a.source, call.b.source, call.result), strict=True):
+            self._look(f"{call.layer}, {call.product}", what, array)
+
+    def _see_module(self, name: str, module: Any, inputs: Any, result: Any) -> None:
+        self._look(f"{name}, forwards", "result", array_of(result.detach()))
+        if result.requires_grad:
+            result.register_hook(lambda gradient: self._look(f"{name}, backwards", "gradient", array_of(gradient)))
+
+    def _look(self, where: str, what: str, array: Array) -> None:
+        wrong = 0 if self.first else int(np.count_nonzero(~np.isfinite(array)))
+        if wrong:
+            self.first = f"{where}: {wrong} of {array.size} values of its {what} are Inf or NaN"

@@ -89,7 +89,7 @@ class OptimizerRecipe:
         require_kind("masters", self.masters, bool, "True or False")
         require_word("update_rounding", self.update_rounding, UPDATES)
         require_integer("seed", self.seed, 0)
-        rounding_mode(self.moment_rounding)
+        object.__setattr__(self, "moment_rounding", rounding_mode(self.moment_rounding).name.lower())
         for name in ("first_moment", "second_moment", "weights"):
             self.format_of(name)
         if self.update_rounding != "nearest_even" and (self.format_of("weights") is None or self.masters):
@@ -97,6 +97,8 @@ class OptimizerRecipe:
                 f"update_rounding={self.update_rounding!r} needs weights in a small format and masters=False; got "
                 f"weights={shown(self.weights)} and masters={self.masters}."
             )
+        for name in ("first_moment", "second_moment", "weights"):
+            object.__setattr__(self, name, self.format_of(name))
 
     def lr_at(self, step: int, steps_total: int) -> float:
         """The learning rate of a step, counted from 0, in a run of so many.

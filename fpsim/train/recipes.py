@@ -10,7 +10,8 @@ from fpsim.scaling import recipes as scalings
 from fpsim.torch import rows as linear
 from fpsim.torch.recipe import Delayed
 from fpsim.train.optimizer_recipe import OptimizerRecipe
-from fpsim.train.recipe import Override, Recipe, Stored
+from fpsim.train.parts import Override, Stored
+from fpsim.train.recipe import Recipe
 
 ROWS: dict[str, Recipe] = {}
 
@@ -86,6 +87,9 @@ NVFP4_SWITCHED = _row(
 UNIT_SCALING = _row(
     "UNIT_SCALING", "Blake et al., arXiv:2303.11257: raw FP8 casts of a model whose variances are 1",
     linear.FP8_RAW.replace(grad_fmt="e5m2"), parametrisation="unit",
+    # Weights of deviation 1 take other steps; with this rate the loss after 250 of them is BF16's. Gradients are as
+    # large as their factors make them, so that their norm says nothing.
+    optimizer=OptimizerRecipe(lr=4e-3, clip_norm=None),
 )  # fmt: skip
 
 BF16_MOMENTS = _autocast("BF16_MOMENTS", f"{V3}, 3.3.3: both moments of AdamW in BF16", "BF16", optimizer=_BF16_MOMENTS)

@@ -16,11 +16,11 @@ from fpsim.display.optional import frame
 from fpsim.errors import require_kind, require_word
 from fpsim.files import path_of
 from fpsim.train import checkpoint
-from fpsim.train.loop import Settings, Trainer
+from fpsim.train.loop import Trainer
 from fpsim.train.parallel import Ranks
 from fpsim.train.recipe import Recipe
 from fpsim.train.recipes import ROWS
-from fpsim.train.written import differences, plain, recipe_from
+from fpsim.train.setup.settings import Settings
 
 SAVED_EVERY = 10.0  # seconds
 VERSION = 1
@@ -138,8 +138,9 @@ def run(
 ) -> Run:  # fmt: skip
     """Train a small model by a recipe.
 
-    The same arguments give the same bits. With `out` the run is saved as it goes, at least every 10 seconds between
-    two steps, and the same call goes on where it stopped, bit for bit, however it ended.
+    The same arguments give the same bits, on any number of threads. With `out` the run is saved as it goes, at least
+    every 10 seconds between two steps, and the same call goes on where it stopped, bit for bit, however it ended. Only
+    the same call does: schedules and overrides are shares of `steps`, so a longer run is another one.
 
     Args:
       recipe: an `fpsim.train.Recipe`, the name of a row of `fpsim.train.recipes`, or a TOML file.
@@ -217,7 +218,7 @@ def identity(trainer: Trainer) -> dict[str, Any]:
     del settings["text"], settings["measure"]
     shapes = {name: list(weight.shape) for name, weight in trainer.weights.items()}
     return {
-        "version": VERSION, "recipe": plain(trainer.recipe), "settings": settings, "data": trainer.data.digest,
+        "version": VERSION, "recipe": trainer.recipe.to_plain(), "settings": settings, "data": trainer.data.digest,
         "shapes": shapes, "world": trainer.ranks.world,
     }  # fmt: skip
 
@@ -243,12 +244,12 @@ def _resume(trainer: Trainer, folder: Path) -> None:
         )
     theirs, mine = dict(facts["identity"]), identity(trainer)
     if theirs.get("recipe") != mine["recipe"]:
-        other = recipe_from(theirs["recipe"])
-        lines = differences(other, trainer.recipe) or ["its name or source"]
+        other = Recipe.from_plain(theirs["recipe"])
+        lines = other.differences(trainer.recipe) or ["its name or source"]
         raise ValueError(
             f"out must be a folder of a run with recipe {trainer.recipe.name!r}; got {folder}, whose recipe "
             f"{other.name!r} has {'; '.join(lines[:3])}{f' and {len(lines) - 3} more' if len(lines) > 3 else ''}. Name "
             "another folder."
         )
-    checkpoint.require_same(theirs, mine, f"the run in {folder}")
+    checkpoint.require_same(theirs, mine, "run")
     trainer.load(found.arrays, facts["state"])

@@ -1,16 +1,18 @@
-"""Recipes as TOML, both ways, and what is different between two."""
+"""Recipes, dataclasses of dataclasses, as TOML, both ways, and what is different between two."""
 
 from __future__ import annotations
 
 import dataclasses
 import tomllib
+from collections.abc import Iterator
 from functools import cache
+from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fpsim.analysis.measures.scales.policies import POLICIES, LossScalingPolicy, loss_scaling_policy
 from fpsim.display.optional import load
-from fpsim.errors import shown, unknown
+from fpsim.errors import require_word, shown, unknown
 from fpsim.files import path_of, write_whole
 from fpsim.formats.as_json import element_facts, element_from
 from fpsim.formats.element import element_format
@@ -19,28 +21,30 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.recipes import ROWS as SCALINGS
 from fpsim.scaling.scaling import Scaling, scaling_facts, scaling_from
 from fpsim.schedules.schedule import Schedule
-from fpsim.schedules.written import MAKERS, parsed
+from fpsim.schedules.written import parsed
 from fpsim.sums.accumulators import Accumulator
 from fpsim.torch.recipe import Delayed, LinearRecipe, Product
 from fpsim.torch.rows import RECIPES
 from fpsim.train.optimizer_recipe import OptimizerRecipe
-from fpsim.train.recipe import Controller, Numerics, Override, Recipe, Stored
+from fpsim.train.parts import Controller, Numerics, Override, Stored
 
+Made = TypeVar("Made")
 NONE = "none"  # TOML has no word for nothing
-CLASSES = (Recipe, Override, Controller, Stored, Numerics, OptimizerRecipe, LinearRecipe, Product, Delayed,
+CLASSES = (Override, Controller, Stored, Numerics, OptimizerRecipe, LinearRecipe, Product, Delayed,
            LossScalingPolicy)  # fmt: skip
 FORMATS = (
     "input_fmt", "weight_fmt", "grad_fmt", "stash_fmt", "out_fmt", "fmt", "softmax", "norm", "loss", "reduction",
     "first_moment", "second_moment", "weights",
 )  # fmt: skip
+TEXTS = ("name", "source", "layers", "modules", "faulty")  # where "none" is a text like any other
 SCALED = (
     "input_scaling", "weight_scaling", "grad_scaling", "input_scaling_backward", "weight_scaling_backward",
     "grad_scaling_backward", "stash_scaling", "scaling",
 )  # fmt: skip
 
 
-def write(recipe: Recipe, path: Any = None) -> str:
-    """A recipe as TOML."""
+def write(recipe: Any, path: Any = None) -> str:
+    """A dataclass of these as TOML."""
     toml = load("tomli_w", "writing a recipe")
     text = str(toml.dumps(plain(recipe)))
     if path is not None:
@@ -48,63 +52,75 @@ def write(recipe: Recipe, path: Any = None) -> str:
     return text
 
 
-def read(source: Any) -> Recipe:
-    """The recipe of a file, or of a text that has a line break."""
+def read(source: Any) -> dict[str, Any]:
+    """The tables of a file, or of a text that has a line break."""
     if isinstance(source, str) and "\n" in source:
         text, where = source, "the text"
     else:
         file = Path(path_of(source))
-        text, where = file.read_text(encoding="utf-8"), str(file)
+        try:
+            text, where = file.read_text(encoding="utf-8"), str(file)
+        except UnicodeDecodeError as reason:
+            raise ValueError(f"a recipe must be TOML in UTF-8; got {file}, which is not: {reason}.") from None
     try:
-        table = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as reason:
         raise ValueError(f"a recipe must be TOML; got {where}, which is not: {reason}.") from None
-    return recipe_from(table)
 
 
-def recipe_from(table: dict[str, Any]) -> Recipe:
-    """The recipe of a table of plain values.
+def structured(table: Any, cls: type[Made]) -> Made:
+    """An object of a dataclass from plain values.
 
     Raises:
-      ValueError: a field that there is none of, or a value that it cannot have.
+      TypeError, ValueError: a field that there is none of, or a value that it cannot have.
     """
-    found: Recipe = _converter().structure(table, Recipe)
+    found: Made = _structure(cls)(table, cls)
     return found
 
 
 def plain(value: Any) -> dict[str, Any]:
-    """A recipe as plain values: only the fields that differ from their defaults."""
-    found: dict[str, Any] = _converter().unstructure(value)
+    """A dataclass as plain values: only the fields that differ from their defaults."""
+    found: dict[str, Any] = _unstructure(type(value))(value)
     return found
 
 
-def differences(recipe: Recipe, other: Recipe) -> list[str]:
-    """What is different from another recipe, one line for each field; names and sources aside."""
-    mine, theirs = (_flat(dataclasses.replace(each, name="", source="")) for each in (recipe, other))
-    lines = []
-    for key in dict.fromkeys([*mine, *theirs]):
-        first, second = mine.get(key), theirs.get(key)
-        if first != second:
-            lines.append(f"{key}: {_word(first)} instead of {_word(second)}")
-    return lines
+def differences(one: Any, other: Any) -> list[str]:
+    """What is different between two objects of a dataclass, one line for each field."""
+    return [f"{path}: {_word(first)} instead of {_word(second)}" for path, first, second in _fields(one, other, "")]
+
+
+def _unlike(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """The fields that differ, each with its path and both values."""
+    if first == second:
+        return
+    rows = isinstance(first, tuple) and isinstance(second, tuple) and len(first) == len(second)
+    if rows and all(isinstance(item, CLASSES) for item in (*first, *second)):
+        for index, (one, other) in enumerate(zip(first, second, strict=True)):
+            yield from _unlike(one, other, f"{path}[{index}]")
+    elif type(first) is type(second) and isinstance(first, CLASSES) and not _named(first, second):
+        yield from _fields(first, second, f"{path}.")
+    else:
+        yield path, first, second
+
+
+def _fields(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    for field in dataclasses.fields(first):
+        if field.compare:
+            yield from _unlike(getattr(first, field.name), getattr(second, field.name), f"{path}{field.name}")
+
+
+def _named(*values: Any) -> bool:
+    """Whether they are policies that names say all of."""
+    return all(isinstance(value, LossScalingPolicy) and POLICIES.get(value.name) == value for value in values)
 
 
 def _word(value: Any) -> str:
-    return NONE if value is None else str(value)
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Every field, those of default values and of named rows too, by its path."""
-    if isinstance(value, CLASSES):
-        fields = [field for field in dataclasses.fields(value) if field.name not in ("name", "source", "faulty")]
-        found: dict[str, Any] = {}
-        for field in fields:
-            found |= _flat(getattr(value, field.name), f"{prefix}.{field.name}" if prefix else field.name)
-        return found
-    if isinstance(value, tuple) and any(isinstance(item, CLASSES) for item in value):
-        parts = [_flat(item, f"{prefix}[{index}]") for index, item in enumerate(value)]
-        return {key: item for part in parts for key, item in part.items()}
-    return {prefix: _leaf(value)}
+    """A value in a line."""
+    if isinstance(value, LossScalingPolicy):
+        return str(_policy_words(value))
+    if isinstance(value, LinearRecipe):
+        return str(_linear_words(value))
+    return str(_leaf(value))
 
 
 # ---- single values
@@ -122,8 +138,10 @@ def _leaf(value: Any) -> Any:
         return repr(value)
     if isinstance(value, Rounding):
         return value.name.lower()
-    if isinstance(value, (bool, int, float, str)):
+    if isinstance(value, (bool, float, str)):
         return value
+    if isinstance(value, Integral):
+        return int(value)
     if isinstance(value, tuple):
         return [_leaf(item) for item in value]
     if isinstance(value, CLASSES):
@@ -134,7 +152,15 @@ def _leaf(value: Any) -> Any:
 def _format_from(word: Any, _: Any) -> Any:
     if word == NONE:
         return None
-    return element_from(word) if isinstance(word, dict) else element_format(word)
+    if not isinstance(word, dict):
+        return element_format(word)
+    try:
+        return element_from(word)
+    except (TypeError, KeyError):
+        raise ValueError(
+            "a format must be a name, or a table of what fp.Format, fp.LogFMT or an integer format is made from; got "
+            f"{shown(word)}."
+        ) from None
 
 
 def _scaling_from(word: Any, _: Any) -> Any:
@@ -142,16 +168,22 @@ def _scaling_from(word: Any, _: Any) -> Any:
         return None if word == NONE else word
     if isinstance(word, dict):
         return scaling_from(word)
-    if word not in SCALINGS:
-        raise unknown("scaling", word, list(SCALINGS))
+    require_word("scaling", word, list(SCALINGS))
     return SCALINGS[word]
 
 
-def _text_from(word: Any, _: Any) -> Any:
-    """A schedule or accumulator as it is written, or a word."""
-    if word == NONE:
-        return None
-    return parsed(word) if isinstance(word, str) and word.partition("(")[0] in (*MAKERS, "FLAT") else word
+def _adds_from(word: Any, _: Any) -> Any:
+    """An accumulator as it is written, or the name of a unit or of a family of chips."""
+    return parsed(word) if isinstance(word, str) and "(" in word else _or_none(word, _)
+
+
+def _parsed_from(word: Any, _: Any) -> Any:
+    """A schedule or an accumulator as it is written."""
+    return parsed(word) if isinstance(word, str) and word != NONE else _or_none(word, _)
+
+
+def _as_it_is(word: Any, _: Any) -> Any:
+    return word
 
 
 def _or_none(word: Any, _: Any) -> Any:
@@ -176,12 +208,18 @@ def _linear_words(linear: Any) -> Any:
 
 
 def _linears_from(words: Any, kind: Any) -> Any:
-    return tuple(_linear_from(word, kind) for word in words)
+    return tuple(_linear_from(word, kind) for word in words) if isinstance(words, list) else words
 
 
 def _many(cls: type) -> Any:
     """What reads a list of tables."""
-    return lambda words, _: tuple(_converter().structure(word, cls) for word in words)
+
+    def read_list(words: Any, _: Any) -> Any:
+        if not isinstance(words, list):
+            raise ValueError(f"a list of tables with fields of {cls.__name__} is needed; got {shown(words)}.")
+        return tuple(_converter().structure(word, cls) for word in words)
+
+    return read_list
 
 
 def _one(cls: type) -> Any:
@@ -191,7 +229,8 @@ def _one(cls: type) -> Any:
 
 READERS: dict[str, Any] = {
     **dict.fromkeys(FORMATS, _format_from), **dict.fromkeys(SCALED, _scaling_from),
-    **dict.fromkeys(("accumulate", "schedule", "sums"), _text_from),
+    **dict.fromkeys(TEXTS, _as_it_is), "accumulate": _adds_from, "sums": _parsed_from,
+    "Product.schedule": _parsed_from,  # beside the optimizer's, which is a word
     "linear": _linear_from, "levels": _linears_from, "loss_scaling": _policy_from,
     "overrides": _many(Override), "stored": _many(Stored), "controller": _one(Controller), "numerics": _one(Numerics),
     "optimizer": _one(OptimizerRecipe), "delayed": _one(Delayed),
@@ -217,6 +256,7 @@ def _converter() -> Any:
 def _structure(cls: type) -> Any:
     """A table of plain values -> an object of a class; a field that there is none of is refused."""
     names = [field.name for field in dataclasses.fields(cls)]
+    needed = [field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING]
 
     def structure(table: Any, kind: Any) -> Any:
         if not isinstance(table, dict):
@@ -224,8 +264,11 @@ def _structure(cls: type) -> Any:
         for name in table:
             if name not in names:
                 raise unknown(f"field of {cls.__name__}", name, names)
-        values = {name: READERS.get(name, _or_none)(word, kind) for name, word in table.items()}
-        return cls(**values)
+        missing = [name for name in needed if name not in table]
+        if missing:
+            raise ValueError(f"{cls.__name__} needs {' and '.join(missing)}; got {shown(table)}.")
+        readers = {name: READERS.get(f"{cls.__name__}.{name}") or READERS.get(name, _or_none) for name in table}
+        return cls(**{name: readers[name](word, kind) for name, word in table.items()})
 
     return structure
 

@@ -315,7 +315,7 @@ def test_the_operators_keep_their_contracts() -> None:
 def test_recipes_are_values() -> None:
     assert ft.DEEPSEEK_V3.replace(seed=0) == ft.DEEPSEEK_V3
     assert repr(ft.DEEPSEEK_V3) == "fp.torch.DEEPSEEK_V3"
-    assert repr(ft.LinearRecipe("e4m3", grad_fmt=fp.E5M2)) == "LinearRecipe(input_fmt='e4m3', grad_fmt=E5M2)"
+    assert repr(ft.LinearRecipe("e4m3", grad_fmt=fp.E5M2)) == "LinearRecipe(input_fmt=E4M3, grad_fmt=E5M2)"
     assert copy.deepcopy(SR) == SR != ft.DEEPSEEK_V3
     assert all(pickle.loads(pickle.dumps(recipe)) == recipe for recipe in ft.RECIPES.values())
 

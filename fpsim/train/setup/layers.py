@@ -1,0 +1,117 @@
+"""The layers of a model that follow a recipe: what they are called, made and measured by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any
+
+from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.torch.linear import QuantLinear, quantize_linears
+from fpsim.torch.operators import Tensor, quantize_op, spec_text, torch
+from fpsim.torch.recipe import PRODUCTS, LinearRecipe
+from fpsim.torch.rows import FP32
+from fpsim.train.model import Config, Core, Perceptron, RMSNorm, SwiGLU, Transformer, quantizer, store
+from fpsim.train.parts import Stored
+from fpsim.train.recipe import Recipe
+from fpsim.train.setup.settings import Settings
+
+STORING = (SwiGLU, Core, RMSNorm)  # modules whose activations a recipe may store
+RUNS = 0x9E3779B97F4A7C15  # spreads the seeds of runs over those of recipes
+
+
+def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
+    """The model of the settings, parametrised as the recipe says."""
+    if settings.model == "perceptron":
+        if recipe.parametrisation != "standard":
+            raise ValueError(
+                f"the perceptron has the standard parametrisation only; got {recipe.parametrisation!r} in recipe "
+                f"{recipe.name!r}. Train the transformer."
+            )
+        return Perceptron(settings.seed, recipe.numerics)
+    config = Config(len(data.vocabulary), settings.context, parametrisation=recipe.parametrisation)
+    return Transformer(config, settings.seed, recipe.numerics)
+
+
+def name_of(module: str) -> str:
+    """A module's name in recipes, which leaves out what unit scaling adds."""
+    return module.removesuffix(".linear")
+
+
+def layers_of(model: Any) -> dict[str, Any]:
+    """The linear layers of a model by the names that recipes have for them."""
+    return {name_of(name): layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear)}
+
+
+def is_kept(recipe: Recipe, layer: str) -> bool:
+    """Whether a layer stays in float32, overrides aside."""
+    return any(fnmatchcase(layer, pattern) for pattern in recipe.keep)
+
+
+def is_governed(recipe: Recipe, layer: str) -> bool:
+    """Whether the controller moves a layer; one that is kept has no level that is more exact."""
+    return (
+        recipe.controller is not None
+        and fnmatchcase(layer, recipe.controller.layers)
+        and not is_kept(recipe, layer)
+    )  # fmt: skip
+
+
+def followed_by(recipe: Recipe, layer: str, product: str) -> list[LinearRecipe]:
+    """All that a product of a layer ever follows, by its step and its level."""
+    found = [FP32 if is_kept(recipe, layer) else recipe.linear]
+    found += [
+        row.linear for row in recipe.overrides if product in row.products and fnmatchcase(layer, row.layers)
+    ]  # fmt: skip
+    if recipe.controller is not None and is_governed(recipe, layer):
+        found += recipe.controller.levels
+    return [each for each in found if isinstance(each, LinearRecipe)]
+
+
+def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str, QuantLinear]:
+    """Quantise the linear layers that ever follow another recipe than float32, by name."""
+    names = {module: name for name, module in model.named_modules()}
+    found = {}
+    for layer, module in layers_of(model).items():
+        if all(each == FP32 for product in PRODUCTS for each in followed_by(recipe, layer, product)):
+            continue
+        quantize_linears(model, FP32, names[module], backend=settings.backend)
+        module.quant_name = layer  # which draws depend on, and watchers see
+        found[layer] = module
+    return found
+
+
+@lru_cache(maxsize=256)
+def seeded(linear: LinearRecipe, seed: int) -> LinearRecipe:
+    """A recipe that draws for a run of a seed; recipes that never draw stay as they are."""
+    modes = {rounding_mode(linear.rounding), rounding_mode(linear.grad_rounding)}
+    draws = Rounding.STOCHASTIC in modes or linear.hadamard
+    return linear.replace(seed=(linear.seed + RUNS * seed) % 2**64) if draws and seed else linear
+
+
+def store_activations(model: Any, row: Stored) -> None:
+    """Keep what the modules of a pattern need for the backward pass in a format."""
+    spec = spec_text(row.fmt, row.scaling, "nearest_even", None, "keep", 32)
+    for name, module in model.named_modules():
+        if isinstance(module, STORING) and fnmatchcase(name, row.modules):
+            store(module, quantizer(spec))
+
+
+def weight_name(layer: str, weights: Mapping[str, Tensor]) -> str:
+    """The name of a layer's weight among the parameters."""
+    return next(name for name in (f"{layer}.weight", f"{layer}.linear.weight") if name in weights)
+
+
+def weight_error(layers: Mapping[str, QuantLinear]) -> float:
+    """The relative error of all quantised weights together: sqrt(sum (w - q)^2 / sum w^2); stochastic casts draw 0."""
+    noise = signal = 0.0
+    for layer in layers.values():
+        spec, _ = layer.recipe.cast_of("weight", backward=False)
+        source = layer.weight.detach()
+        seed = torch.tensor(0) if rounding_mode(layer.recipe.rounding) is Rounding.STOCHASTIC else None
+        values = quantize_op(source, spec, seed, None) if spec else source
+        noise += float((source.double() - values.double()).square().sum())
+        signal += float(source.double().square().sum())
+    return math.sqrt(noise / signal) if signal else 0.0

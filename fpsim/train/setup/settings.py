@@ -1,0 +1,60 @@
+"""What is trained, beside the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fpsim.errors import require_integer, require_word, shown
+from fpsim.torch.plan import BACKENDS
+
+MODELS = ("transformer", "perceptron")
+SEEDS = 1 << 64  # what torch's generators and the batches take
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is trained, beside the recipe.
+
+    Args:
+      steps: of the optimizer.
+      seed: of the weights, of the batches, and of what is drawn; 0 .. 2**64 - 1.
+      model: "transformer" on text, or "perceptron" on vectors.
+      text: a file of text for the transformer; None for Python's help topics.
+      backend: what multiplies: "emulated" on the CPU, "float32" (torch in place of every unit), "gpu", "hardware".
+      batch, context: sequences of a micro-batch (vectors, for the perceptron), and tokens of a sequence.
+      accumulate: micro-batches of a step, of each process.
+      measure: steps from one measurement of every product to the next; 0 for none.
+
+    Raises:
+      TypeError, ValueError: a field that is none of these.
+    """
+
+    steps: int = 250
+    seed: int = 0
+    model: str = "transformer"
+    text: Any = None
+    backend: str = "emulated"
+    batch: int = 8
+    context: int = 64
+    accumulate: int = 1
+    measure: int = 25
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "context", "accumulate"):
+            require_integer(name, getattr(self, name), 1)
+        for name in ("seed", "measure"):
+            require_integer(name, getattr(self, name), 0)
+        for name in ("steps", "seed", "batch", "context", "accumulate", "measure"):
+            object.__setattr__(self, name, int(getattr(self, name)))  # NumPy's integers too, which JSON has none of
+        if self.seed >= SEEDS:
+            raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(self.seed)}.")
+        require_word("model", self.model, MODELS)
+        require_word("backend", self.backend, BACKENDS)
+        if self.text is not None and self.model != "transformer":
+            raise ValueError(f"text is for the transformer; got it for the {self.model}. Leave it out.")
+
+    @property
+    def tokens(self) -> int:
+        """Rows that a linear layer reads in a micro-batch."""
+        return self.batch * (self.context if self.model == "transformer" else 1)

@@ -1,0 +1,386 @@
+"""The training loop: whose bits its products have, what follows which recipe, and where it stops."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.testing import assert_bits_equal
+from fpsim.torch.trace import watching
+from fpsim.train import recipes
+from fpsim.train.parts import Controller, Numerics, Override, Stored
+from fpsim.train.recipe import Recipe
+
+torch = pytest.importorskip("torch")
+from fpsim.train import OptimizerRecipe, Settings, Trainer  # noqa: E402
+from fpsim.train.parallel import reduce  # noqa: E402
+from fpsim.train.setup.layers import followed_by, layers_of, seeded  # noqa: E402
+
+RAW = fp.torch.LinearRecipe(grad_fmt="e4m3", overflow="saturate", name="RAW")  # one format, so that few things differ
+
+
+def trainer(recipe: Any, steps: int = 4, model: str = "perceptron", **settings: Any) -> Any:
+    settings.setdefault("measure", 0)
+    settings.setdefault("batch", 128 if model == "perceptron" else 2)
+    return Trainer(recipe, Settings(steps=steps, model=model, **settings))
+
+
+def seen(run: Any) -> dict[tuple[str, str], Any]:
+    """The products of the next step, with copies of what was cast, since weights change in place."""
+    calls: list[Any] = []
+
+    def keep(call: Any) -> None:
+        a, b = (each._replace(source=each.source.copy()) for each in (call.a, call.b))
+        calls.append(call._replace(a=a, b=b))
+
+    with watching(keep):
+        run.step()
+    assert len({(call.layer, call.product) for call in calls}) == len(calls)
+    return {(call.layer, call.product): call for call in calls}
+
+
+def by_hand(call: Any, linear: Any) -> Any:
+    """A product of a recipe with the public functions alone, from what was cast."""
+    product, turned = getattr(linear, call.product), call.product == "wgrad"
+    names = {"fprop": ("input", "weight"), "dgrad": ("grad", "weight"), "wgrad": ("grad", "input")}[call.product]
+    operands = []
+    for side, name, operand in zip("ab", names, (call.a, call.b), strict=True):
+        fmt, source = getattr(linear, f"{name}_fmt"), operand.source.T if (side == "a") == turned else operand.source
+        if side == "b" and call.product == "fprop":
+            source = operand.source.T  # the weight as it lies
+        elif side == "b":
+            source = operand.source
+        scaling = getattr(linear, f"{name}_scaling")
+        backward = getattr(linear, f"{name}_scaling_backward")
+        if (call.product, name) in (("dgrad", "weight"), ("wgrad", "grad"), ("wgrad", "input")) and backward != "same":
+            scaling = backward
+        codes: Any
+        if scaling is None:
+            codes = fp.encode(source, fmt, overflow=linear.overflow or "nonfinite")
+        else:
+            codes = fp.encode_scaled(source, fmt, scaling)
+        flip = (side == "a" and turned) or (side == "b" and call.product == "fprop")
+        operands.append(codes.transpose() if flip and scaling is not None else codes.T if flip else codes)
+    found = fp.matmul(
+        *operands, accumulate=linear.accumulator(call.product), schedule=product.schedule, promote=product.promote,
+        out_format=product.out_fmt,
+    )  # fmt: skip
+    return fp.decode(found, product.out_fmt) if found.dtype == np.uint16 else np.asarray(found, np.float32)
+
+
+@pytest.mark.parametrize("name", ["BF16", "FP8_RAW", "FP8_TENSOR", "DEEPSEEK_V3", "MXFP8"])
+def test_products_of_a_step_are_those_of_matmul_called_by_hand(name: str) -> None:
+    calls = seen(trainer(recipes.ROWS[name]))
+    assert ("first", "wgrad") in calls
+    assert ("first", "dgrad") not in calls  # of the inputs, which nobody asks for
+    for product in ("fprop", "dgrad", "wgrad"):
+        call = calls["second", product]
+        assert_bits_equal(call.result, by_hand(call, fp.torch.RECIPES[name]))
+
+
+def test_products_of_a_switched_step_are_those_of_the_other_recipe() -> None:
+    switched = recipes.DEEPSEEK_V3.replace(overrides=(Override("second", ("fprop", "wgrad"), 0.5, linear="BF16"),))
+    run = trainer(switched, steps=3)
+    for step in range(3):
+        calls = seen(run)
+        for product in ("fprop", "dgrad", "wgrad"):
+            bf16 = step >= 2 and product != "dgrad"
+            call = calls["second", product]
+            assert_bits_equal(call.result, by_hand(call, fp.torch.RECIPES["BF16" if bf16 else "DEEPSEEK_V3"]))
+
+
+LOSING = Controller(high=0.5, low=0.1, patience=2, levels=("BF16", "FP32"), layers="second")
+
+
+def test_products_behind_a_move_are_those_of_the_next_level() -> None:
+    """Gradients of 2^-12 of a batch underflow in raw E4M3, and would still: so nothing comes back."""
+    run = trainer(recipes.FP8_RAW.replace(controller=LOSING, loss_factor=2.0**-9), steps=6)
+    names: list[str] = []
+    for _ in range(6):
+        calls = seen(run)
+        name = "BF16" if run.levels.levels["second"] and len(names) >= 2 else "FP8_RAW"
+        names.append(name)
+        for product in ("fprop", "dgrad", "wgrad"):
+            call = calls["second", product]
+            assert_bits_equal(call.result, by_hand(call, fp.torch.RECIPES[name]))
+    assert names == ["FP8_RAW"] * 2 + ["BF16"] * 4
+    assert [(change.step, change.before, change.after) for change in run.levels.log] == [(1, 0, 1)]
+    assert run.levels.log[0].figure > 0.5
+
+
+def test_a_controller_leaves_kept_layers_alone() -> None:
+    run = trainer(recipes.FP8_RAW.replace(controller=Controller(levels=("BF16",))))
+    assert list(run.layers) == list(run.levels.levels) == ["first", "second"]
+
+
+def test_a_controller_sees_gradients_before_they_are_clipped() -> None:
+    """Clipping gives all steps the same norm, and its controller nothing to see."""
+    norms = []
+    for clip in (None, 1e-3):
+        rule = Controller("gradient_norm", 2.0, 0.5)
+        run = trainer(Recipe(linear=RAW, controller=rule, optimizer=OptimizerRecipe(clip_norm=clip)))
+        run.step()
+        norms.append(dict(run.levels.state()["norms"]))
+    assert norms[0] == norms[1]
+    assert norms[0]["second"] > 0.1
+
+
+def test_layers_of_unit_scaling_have_the_names_that_recipes_give_them() -> None:
+    rule = Controller(high=0.9, low=0.8, patience=1, layers="*.mlp.*")
+    run = trainer(recipes.UNIT_SCALING.replace(controller=rule), model="transformer", measure=1, context=64)
+    run.step()
+    names = {row["layer"] for row in run.measured}
+    parts = ("attn.qkv", "attn.proj", "mlp.gate_up", "mlp.down")
+    assert names == {f"blocks.{index}.{part}" for index in (0, 1) for part in parts}
+    assert not run.levels.log  # of layers by other names the figures are NaN, which is too high
+
+
+def test_the_validation_loss_is_that_of_the_last_steps_recipes() -> None:
+    last = recipes.FP8_TENSOR.replace(overrides=(Override(start=0.5, linear="FP32"),))
+    run = trainer(last, steps=2)
+    for _ in range(2):
+        run.step()
+    calls: list[Any] = []
+    with watching(calls.append):
+        loss = run.validation_loss()
+    assert {call.how.is_torch for call in calls} == {True}
+    assert loss == run.validation_loss()
+
+
+def test_measurements_are_of_every_operand_every_few_steps() -> None:
+    run = trainer(recipes.FP8_RAW, steps=5, measure=2)
+    for _ in range(5):
+        run.step()
+    assert {row["step"] for row in run.measured} == {0, 2, 4}
+    assert len(run.measured) == 3 * 2 * 5
+    assert set(run.measured[0]) == {"step", "layer", "product", "operand", "underflow", "saturation", "sqnr_db"}
+
+
+# ---- seeds
+
+
+def bits(run: Any, steps: int = 2) -> dict[str, bytes]:
+    for _ in range(steps):
+        run.step()
+    return {name: array.tobytes() for name, array in run.state()[0].items()}
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_one_others() -> None:
+    recipe = recipes.NVFP4.replace(optimizer=OptimizerRecipe(first_moment="bf16", moment_rounding="stochastic"))
+    one, same, other = (bits(trainer(recipe, seed=seed)) for seed in (1, 1, 2))
+    assert one == same
+    assert not [name for name in one if one[name] == other[name] and not name.endswith("steps")]
+
+
+def test_draws_of_products_and_of_the_optimizer_follow_the_seed_of_the_run() -> None:
+    assert seeded(fp.torch.NVFP4, 0) is fp.torch.NVFP4
+    assert seeded(fp.torch.NVFP4, 1) != seeded(fp.torch.NVFP4, 2)
+    assert seeded(fp.torch.DEEPSEEK_V3, 1) is fp.torch.DEEPSEEK_V3
+    drawn = OptimizerRecipe(weights="bf16", masters=False, update_rounding="stochastic")
+    recipe = Recipe(optimizer=drawn)
+    assert len({trainer(recipe, seed=seed).optimizer.recipe.seed for seed in range(3)}) == 3
+
+
+def test_bits_do_not_depend_on_the_threads_of_torch() -> None:
+    """The head of the perceptron, 10 columns, has other sums on two threads than on one."""
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found.append(bits(trainer(recipes.FP32)))
+            assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0] == found[1]
+
+
+def test_micro_batches_are_averaged_as_processes_would() -> None:
+    recipe = recipes.BF16.replace(reduction="bf16", optimizer=OptimizerRecipe(clip_norm=None))
+    run = trainer(recipe, batch=64, accumulate=2)
+    weights = {name: weight.detach().clone() for name, weight in run.weights.items()}
+    run.validation_loss()  # after which the layers follow their recipes
+    parts = []
+    for micro in range(2):
+        inputs, targets = (torch.from_numpy(x) for x in run.data.batch(0, 0, micro, batch=64, context=64))
+        run.model.zero_grad()
+        torch.nn.functional.cross_entropy(run.model(inputs), targets).backward()
+        parts.append({name: weight.grad for name, weight in run.weights.items()})
+    wanted = reduce(parts, "bf16")
+    plain = fp.train.optimizer.AdamW(weights, recipe.optimizer)
+    plain.step(wanted, steps_total=4)
+    row = run.step()
+    for name, weight in run.weights.items():
+        assert_bits_equal(weight.detach().numpy(), weights[name].numpy())
+    norm = torch.stack([gradient.norm() for gradient in wanted.values()]).norm()
+    assert row["gradient_norm"] == pytest.approx(float(norm), rel=1e-6)
+
+
+def test_a_loss_factor_changes_no_bit_where_nothing_underflows() -> None:
+    one, other = (trainer(recipes.DEEPSEEK_V3.replace(loss_factor=factor)) for factor in (1.0, 2.0**-8))
+    assert bits(one) == bits(other)
+
+
+def test_scaled_losses_change_no_bit_where_nothing_underflows() -> None:
+    one, other = (trainer(recipes.BF16.replace(loss_scaling=policy)) for policy in ("none", "dynamic"))
+    assert bits(one) == bits(other)
+    assert [row["scale"] for row in other.rows] == [65536.0] * 2
+
+
+def test_the_learning_rate_can_follow_the_error_of_the_weights() -> None:
+    rates = []
+    for linear in ("FP32", "BF16", "NVFP4", fp.torch.LinearRecipe(weight_fmt="e4m3", rounding="stochastic")):
+        layers = Recipe(linear=linear, optimizer=OptimizerRecipe(lr=1e-3, lr_follows_error=10.0))
+        rates.append(trainer(layers).step()["lr"])
+    assert rates[0] == 1e-3
+    assert rates[0] > rates[1] > rates[3] > rates[2]
+
+
+# ---- runs that diverge
+
+
+def test_a_loss_that_is_no_number_stops_the_run_in_front_of_the_weights() -> None:
+    run = trainer(recipes.BF16)
+    run.step()
+    with torch.no_grad():
+        run.weights["second.weight"][3] = math.inf
+    before = run.weights["first.weight"].detach().clone()
+    row = run.step()
+    assert (row["step"], row["skipped"], len(run.rows)) == (1, True, 2)
+    assert run.stopped.startswith("the loss of step 1 is nan; first of all: second, fprop: 256 of 65536 values of its ")
+    assert_bits_equal(run.weights["first.weight"].detach().numpy(), before.numpy())
+    with pytest.raises(RuntimeError, match="training has stopped: the loss of step 1 is nan"):
+        run.step()
+
+
+def test_gradients_that_overflow_without_loss_scaling_stop_the_run() -> None:
+    run = trainer(recipes.FP16_UNSCALED.replace(loss_factor=2.0**22))
+    before = run.weights["first.weight"].detach().clone()
+    row = run.step()
+    assert (row["overflowed"], row["skipped"], math.isfinite(row["loss"])) == (True, True, True)
+    said = "gradients of step 0 are Inf or NaN, and would have been applied; first of all: head, "
+    assert run.stopped.startswith(said)
+    assert_bits_equal(run.weights["first.weight"].detach().numpy(), before.numpy())
+    assert math.isfinite(run.validation_loss())
+
+
+def test_gradients_that_overflow_under_dynamic_scaling_are_left_out() -> None:
+    run = trainer(recipes.FP16_DYNAMIC.replace(loss_factor=2.0**10), steps=12)
+    for _ in range(12):
+        run.step()
+    assert not run.stopped
+    assert [row["skipped"] for row in run.rows] == [row["overflowed"] for row in run.rows]
+    scales = [row["scale"] for row in run.rows]
+    assert run.rows[0]["skipped"]
+    assert not run.rows[-1]["skipped"]
+    assert scales == [65536.0 / 2 ** sum(row["skipped"] for row in run.rows[:step]) for step in range(12)]
+
+
+def test_a_step_that_failed_is_looked_at_with_its_own_scales_and_draws() -> None:
+    drawn = fp.torch.TE_DELAYED.replace(grad_rounding="stochastic")
+    run = trainer(Recipe(linear=drawn, optimizer=OptimizerRecipe(lr=0.0)), accumulate=2)
+    run.step()
+    calls: list[Any] = []
+    again: list[Any] = []
+    scales = run._scales()
+    with watching(calls.append):
+        run.step()
+    after = run._scales()
+    run.steps -= 1
+    with watching(again.append):
+        assert run._first_overflow(scales) == "the loss itself, or what another process computed"
+    assert len(again) == len(calls) == 10
+    for one, other in zip(again, calls, strict=True):
+        assert_bits_equal(one.result, other.result)
+    for name, layer in run.layers.items():
+        assert_bits_equal(layer.scales.numpy(), after[name].numpy())
+        assert not torch.equal(after[name], scales[name])
+
+
+@pytest.mark.parametrize(("policy", "seen_in_the_trace"), [
+    ("eager", lambda rows: all(row["gradient_norm"] > 1e4 for row in rows)),  # never unscaled
+    ("inverted", lambda rows: [row["scale"] for row in rows] == [2.0 ** (16 - i) for i in range(6)]),
+    ("norm_driven", lambda rows: rows[1]["scale"] / rows[0]["scale"] > 100),  # large gradients make them larger
+])  # fmt: skip
+def test_faulty_policies_do_what_they_are_faulty_for(policy: str, seen_in_the_trace: Any) -> None:
+    run = trainer(recipes.FP16_UNSCALED.replace(loss_scaling=policy), steps=6)
+    while run.steps < 6 and not run.stopped:
+        run.step()
+    assert seen_in_the_trace(run.rows)
+    assert bool(run.stopped) == (policy == "norm_driven")
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings", "said"),
+    [
+        (Recipe(keep=("haed",)), {}, "keep of recipe '' must name layers of the model; 'haed' matches none of first"),
+        (Recipe(overrides=(Override("blocks.*"),)), {}, r"overrides of recipe '' must name layers.*'blocks\.\*'"),
+        (Recipe(controller=Controller(layers="x")), {}, "controller of recipe '' must name layers of the model; 'x'"),
+        (Recipe(stored=(Stored("*.act", "e4m3"),)), {}, "stored of recipe '' must name modules that store activations"),
+        (recipes.UNIT_SCALING, {}, "the perceptron has the standard parametrisation only; got 'unit'"),
+        (recipes.DEEPSEEK_V3.replace(keep=()), {}, "dgrad of layer 'head' sums over 10 features, which must be"),
+        (recipes.DEEPSEEK_V3, {"batch": 100}, "wgrad of layer 'first' sums over 100 tokens, .* 128 that share a scale"),
+        (recipes.NVFP4, {"batch": 8}, "wgrad of layer 'first' sums over 8 tokens, which must be a multiple of the 16"),
+        (
+            recipes.BF16.replace(overrides=(Override(products=("wgrad",), start=0.02, stop=0.04, linear="MXFP8"),)),
+            {"batch": 16, "steps": 1000}, "layer 'first' sums over 16 tokens, which must be a multiple of the 32",
+        ),
+        (recipes.BF16.replace(controller=Controller(levels=("MXFP8",))), {"batch": 16}, "must be a multiple of the 32"),
+    ],
+)  # fmt: skip
+def test_a_recipe_that_the_model_cannot_have_is_refused_before_the_first_step(
+    recipe: Any, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        trainer(recipe, **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_text_that_is_too_short_for_the_validation_is_refused_before_the_first_step(tmp_path: Any) -> None:
+    (tmp_path / "short.txt").write_text("to be or not to be " * 10)
+    with pytest.raises(ValueError, match="text must have at least"):
+        trainer(recipes.FP32, model="transformer", text=tmp_path / "short.txt")
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "said"),
+    [
+        ({"steps": 0}, ValueError, "steps must be an integer >= 1; got 0"),
+        ({"steps": 2.5}, TypeError, "steps must be an integer"),
+        ({"seed": -1}, ValueError, "seed must be an integer >= 0; got -1"),
+        ({"seed": 2**64}, ValueError, "seed must be an integer in 0 .. 2"),
+        ({"model": "transfromer"}, ValueError, "Did you mean 'transformer'"),
+        ({"backend": "cpu"}, ValueError, "backend must be one of emulated, float32, gpu, hardware; got 'cpu'"),
+        ({"model": "perceptron", "text": "a.txt"}, ValueError, "text is for the transformer"),
+    ],
+)
+def test_settings_that_are_none_are_refused(settings: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        Settings(**settings)
+
+
+def test_the_largest_seed_and_numpys_integers_are_taken() -> None:
+    assert trainer(recipes.NVFP4, seed=2**64 - 1).step()["loss"] > 0
+    seed: Any = np.uint64(7)
+    assert type(Settings(seed=seed).seed) is int
+
+
+def test_all_that_a_product_ever_follows_is_listed() -> None:
+    recipe = Recipe(
+        linear="MXFP8", overrides=(Override("first", ("fprop",), 0.9, linear="BF16"),), controller=LOSING,
+        numerics=Numerics(softmax="bf16"),
+    )  # fmt: skip
+    names = [[each.name for each in followed_by(recipe, layer, "fprop")] for layer in ("first", "second", "head")]
+    assert names == [["MXFP8", "BF16"], ["MXFP8", "BF16", "FP32"], ["FP32"]]
+    assert list(layers_of(trainer(recipe).model)) == ["first", "second", "head"]
+
+
+def test_every_row_takes_a_step_of_the_transformer() -> None:
+    first = {name: trainer(row, model="transformer").step() for name, row in recipes.ROWS.items()}
+    for name, row in first.items():
+        assert math.isfinite(row["loss"]), name
+        assert abs(row["loss"] - first["FP32"]["loss"]) < 0.05 or name == "UNIT_SCALING", name

@@ -1,0 +1,257 @@
+"""Runs: saved as they go, killed at any moment, gone on with bit for bit, and refused where they are others."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fpsim as fp
+from fpsim.testing import assert_bits_equal
+from fpsim.train import recipes
+from fpsim.train.parts import Controller, Override
+from fpsim.train.recipe import Recipe
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+from fpsim.train import OptimizerRecipe, checkpoint, runs  # noqa: E402
+
+STOCHASTIC = OptimizerRecipe(lr=1e-3, weights="bf16", masters=False, update_rounding="stochastic", first_moment="bf16")
+MOVING = Recipe(
+    "MOVING", recipes.FP8_DELAYED.linear, loss_factor=2.0**-9,
+    controller=Controller("gradient_norm", high=1.0, low=0.999, patience=2, levels=("BF16", "NVFP4", "FP32")),
+)  # fmt: skip
+LEAVING = recipes.NVFP4.replace(
+    name="LEAVING", overrides=(Override(start=0.4, linear="BF16"), Override("first", start=0.7, linear="FP32"))
+)
+RESUMED: dict[str, Recipe] = {
+    "FP8_DELAYED": recipes.FP8_DELAYED,
+    "FP16_DYNAMIC": recipes.FP16_DYNAMIC.replace(loss_factor=2.0**8),  # with steps that are left out
+    "NVFP4": recipes.NVFP4.replace(optimizer=STOCHASTIC),
+    "KAHAN": recipes.BF16_WEIGHTS_KAHAN,
+    "MOVING": MOVING,
+    "LEAVING": LEAVING,  # formats whose draws and scales are counted, and left
+}
+
+
+def short(recipe: Any, **options: Any) -> Any:
+    options = {"steps": 8, "model": "perceptron", "measure": 2, **options}
+    return fp.train.run(recipe, **options)
+
+
+def lasting(rows: list[dict[str, Any]]) -> str:
+    """Rows without how long they took, as a text in which NaN equals NaN."""
+    return repr([{name: value for name, value in row.items() if name != "seconds"} for row in rows])
+
+
+def saved(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    found = checkpoint.load(folder)
+    assert found is not None
+    facts = dict(found.facts["state"])
+    facts["rows"] = lasting(facts["rows"])
+    return found.arrays, facts
+
+
+def require_same(folder: Path, whole: Path) -> None:
+    """Weights, moments, counts of draws, scales, histories, traces, levels, losses and measurements are the same."""
+    (arrays, facts), (wanted, wanted_facts) = saved(folder), saved(whole)
+    assert arrays.keys() == wanted.keys()
+    for name, array in arrays.items():
+        assert_bits_equal(array, wanted[name])
+    assert repr(facts) == repr(wanted_facts)
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_run_that_was_interrupted_goes_on_bit_for_bit(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = short(RESUMED[name], out=tmp_path / "whole")
+    monkeypatch.setattr(runs, "SAVED_EVERY", 0.0)
+    for stop in (1, 5):
+        seen: list[str] = []
+
+        def interrupt(share: float, text: str, stop: int = stop, seen: list[str] = seen) -> None:
+            seen.append(text)
+            if len(seen) == stop:
+                raise KeyboardInterrupt
+
+        folder = tmp_path / str(stop)
+        with pytest.raises(KeyboardInterrupt):
+            short(RESUMED[name], out=folder, progress=interrupt)
+        assert checkpoint.steps(folder) == ([stop - 1] if stop > 1 else [])
+        found = short(RESUMED[name], out=folder)
+        require_same(folder, tmp_path / "whole")
+        assert found.losses == whole.losses
+        assert found.validation_loss == whole.validation_loss
+        assert repr(found.changes) == repr(whole.changes)
+        assert lasting(found.measured) == lasting(whole.measured)
+
+
+def test_the_resumed_recipes_do_what_they_are_there_for(tmp_path: Path) -> None:
+    assert any(row["skipped"] for row in short(RESUMED["FP16_DYNAMIC"]).rows)
+    assert {change["after"] for change in short(MOVING).changes} >= {1, 2}
+    short(LEAVING, out=tmp_path)
+    assert {"model/first.steps", "model/second.steps"} < saved(tmp_path)[0].keys()
+
+
+CHILD = """
+import sys
+from fpsim.train import runs
+from tests.train.test_runs import RESUMED, short
+runs.SAVED_EVERY = 0.0
+print("ready", flush=True)
+short(RESUMED[sys.argv[1]], out=sys.argv[2], steps=16, progress=lambda share, text: print(text, flush=True))
+"""
+
+
+def child(name: str, folder: Path) -> subprocess.Popen[str]:
+    root = str(Path(fp.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, name, str(folder)], env=environment, cwd=root, stdout=subprocess.PIPE, text=True
+    )
+
+
+def killed(name: str, folder: Path, draw: random.Random) -> None:
+    """Start a run, and kill it at a random moment between its first step and its last."""
+    process = child(name, folder)
+    assert process.stdout is not None
+    try:
+        after = draw.randrange(1, 10)
+        for _ in range(1 + after):
+            if not process.stdout.readline():
+                break
+        time.sleep(draw.random() * 0.1)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+def kill_and_compare(name: str, kills: int, tmp_path: Path) -> None:
+    draw, folder = random.Random(f"{name} {kills}"), tmp_path / "killed"
+    for _ in range(kills):
+        killed(name, folder, draw)
+    assert checkpoint.steps(folder)
+    short(RESUMED[name], out=folder, steps=16)
+    short(RESUMED[name], out=tmp_path / "whole", steps=16)
+    require_same(folder, tmp_path / "whole")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kill -9 is of POSIX")
+@pytest.mark.parametrize("name", ["FP8_DELAYED", "NVFP4", "MOVING"])
+def test_a_killed_run_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
+    kill_and_compare(name, 1, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="kill -9 is of POSIX")
+@pytest.mark.parametrize("name", ["FP8_DELAYED", "FP16_DYNAMIC", "NVFP4", "MOVING"])
+def test_a_run_that_is_killed_again_and_again_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
+    kill_and_compare(name, 5, tmp_path)
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = short(recipes.BF16, out=tmp_path)
+    monkeypatch.setattr(fp.train.Trainer, "step", None)
+    again = short(recipes.BF16, out=tmp_path)
+    assert (again.losses, again.validation_loss) == (first.losses, first.validation_loss)
+    assert again.checkpoint == tmp_path
+    assert again.seconds == first.seconds
+
+
+def test_a_run_that_diverged_is_kept_and_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wild = recipes.BF16.replace(optimizer=OptimizerRecipe(lr=1e20))
+    with pytest.warns(RuntimeWarning, match=r"BF16: .* of step 1 (is|are) .*first of all: ") as caught:
+        first = short(wild, out=tmp_path)
+    assert len(caught) == 1
+    assert len(first.losses) == len(first.rows) == 2
+    assert first.stopped
+    assert first.validation_loss != first.validation_loss
+    assert str(first) == f"BF16: stopped after 2 steps: {first.stopped}"
+    assert saved(tmp_path)[1]["steps"] == 2
+    assert saved(tmp_path)[1]["stopped"] == first.stopped
+    monkeypatch.setattr(fp.train.Trainer, "step", None)
+    with pytest.warns(RuntimeWarning, match="of step 1"):
+        again = short(wild, out=tmp_path)
+    assert (again.stopped, lasting(again.rows)) == (first.stopped, lasting(first.rows))
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"recipe": recipes.BF16_MOMENTS},
+         r"recipe 'BF16_MOMENTS'; got .*, whose recipe 'BF16' has optimizer.first_moment: none instead of BF16; "),
+        ({"recipe": recipes.BF16.replace(source="me")}, "whose recipe 'BF16' has its name or source"),
+        ({"recipe": recipes.MXFP8}, r"whose recipe 'BF16' has linear.input_fmt: BF16 instead of E4M3; .* and \d+ more"),
+        ({"seed": 1}, "settings.seed 0 instead of 1"),
+        ({"steps": 3}, "settings.steps 2 instead of 3"),
+        ({"steps": 1}, "settings.steps 2 instead of 1"),
+        ({"batch": 64}, "settings.batch 128 instead of 64"),
+        ({"accumulate": 2}, "settings.accumulate 1 instead of 2"),
+        ({"backend": "float32"}, "settings.backend 'emulated' instead of 'float32'"),
+        ({"model": "transformer", "batch": 2}, "settings.model 'perceptron' instead of 'transformer'"),
+    ],
+)  # fmt: skip
+def test_a_folder_of_another_run_is_refused_with_the_difference(
+    other: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    short(recipes.BF16, steps=2, out=tmp_path)
+    before = sorted((path.name, path.stat().st_mtime_ns) for path in tmp_path.iterdir())
+    with pytest.raises(ValueError, match=said) as caught:
+        short(**{"recipe": recipes.BF16, "steps": 2, "out": tmp_path, **other})
+    assert "\n" not in str(caught.value)
+    assert sorted((path.name, path.stat().st_mtime_ns) for path in tmp_path.iterdir()) == before
+
+
+def test_a_folder_of_another_text_is_refused(tmp_path: Path) -> None:
+    for name, words in (("one", "to be or not to be, "), ("other", "that is the question ")):
+        (tmp_path / name).write_text(words * 400)
+    options: dict[str, Any] = {"model": "transformer", "steps": 1, "batch": 2, "out": tmp_path / "run"}
+    short(recipes.FP32, text=tmp_path / "one", **options)
+    with pytest.raises(ValueError, match="one with data '"):
+        short(recipes.FP32, text=tmp_path / "other", **options)
+    (tmp_path / "moved").write_text("to be or not to be, " * 400)
+    short(recipes.FP32, text=tmp_path / "moved", **options)  # the text counts, wherever it lies
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 3, {}, {"what": "else"})
+    with pytest.raises(ValueError, match=r"out must be a new folder or that of a run; got .*, whose checkpoint is of "):
+        short(recipes.FP32, out=tmp_path)
+
+
+def test_how_often_products_are_measured_may_change(tmp_path: Path) -> None:
+    short(recipes.BF16, steps=2, out=tmp_path)
+    assert short(recipes.BF16, steps=2, measure=0, out=tmp_path).losses
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "said"),
+    [
+        ("deepsek_v3", ValueError, "Did you mean 'DEEPSEEK_V3'"),
+        (5, TypeError, "recipe must be an fp.train.Recipe, the name of one, or a TOML file; got 5"),
+    ],
+)
+def test_an_unknown_recipe_is_refused(spec: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        short(spec)
+
+
+def test_a_run_shows_its_rows_and_its_curve() -> None:
+    pytest.importorskip("pandas")
+    found = short("fp8-raw")
+    assert len(found.to_frame()) == 8
+    assert list(found.to_frame()["loss"]) == found.losses
+    assert set(found.measurements()["step"]) == {0, 2, 4, 6}
+    assert found.final_loss == pytest.approx(sum(found.losses) / 8)
+    assert str(found).startswith("FP8_RAW: 8 steps in ")
+    pytest.importorskip("matplotlib").use("agg")
+    lines = found.plot().get_lines()
+    assert list(lines[1].get_ydata()) == found.losses
+    assert list(lines[0].get_ydata()) == runs.smoothed(found.losses)
