@@ -242,12 +242,14 @@ class Trainer:
 
     def validation_loss(self) -> float:
         """The mean loss of the validation batches, by the recipe's forward pass."""
-        settings = self.settings
+        settings, batch = self.settings, self.settings.batch
+        if settings.model == "perceptron":  # there are few digits
+            batch = min(batch, len(self.data.held_out) // VALIDATION)
         self._follow()
         self.model.eval()
         losses = []
         with torch.no_grad():
-            for inputs, targets in self.data.validation(VALIDATION, settings.batch, settings.context):
+            for inputs, targets in self.data.validation(VALIDATION, batch, settings.context):
                 losses.append(
                     loss_of(
                         self.model, torch.from_numpy(inputs), torch.from_numpy(targets), self.recipe.numerics
