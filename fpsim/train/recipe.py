@@ -243,6 +243,7 @@ class Recipe:
           >>> print(recipes.BF16.to_toml())
           name = "BF16"
           linear = "BF16"
+          keep = []
           source = "torch.autocast(dtype=torch.bfloat16): operands and results in BF16, sums in float32"
           <BLANKLINE>
         """

@@ -20,18 +20,23 @@ def _row(name: str, source: str, of: str | Any = "FP32", **fields: Any) -> Recip
     return ROWS[name]
 
 
+def _autocast(name: str, source: str, of: str, **fields: Any) -> Recipe:
+    """A row of 16 bits, whose head follows it too, as under torch.autocast; FP8 recipes leave it high."""
+    return _row(name, source, of, keep=(), **fields)
+
+
 V3 = "DeepSeek-V3, arXiv:2412.19437"
 TE = "Transformer Engine, transformer_engine/common/recipe/__init__.py"
 MPT = "Micikevicius et al., arXiv:1710.03740"
 
 FP32 = _row("FP32", "float32 throughout, by torch")
-BF16 = _row("BF16", "torch.autocast(dtype=torch.bfloat16): operands and results in BF16, sums in float32", "BF16")
-FP16_DYNAMIC = _row(
+BF16 = _autocast("BF16", "torch.autocast(dtype=torch.bfloat16): operands and results in BF16, sums in float32", "BF16")
+FP16_DYNAMIC = _autocast(
     "FP16_DYNAMIC", f"{MPT}; torch.autocast(dtype=torch.float16) with torch.amp.GradScaler", "FP16",
     loss_scaling="dynamic",
 )  # fmt: skip
-FP16_STATIC = _row("FP16_STATIC", f"{MPT}: scales of 8 to 32K", "FP16", loss_scaling="static")
-FP16_UNSCALED = _row("FP16_UNSCALED", f"{MPT}: what loss scaling is there for", "FP16")
+FP16_STATIC = _autocast("FP16_STATIC", f"{MPT}: scales of 8 to 32K", "FP16", loss_scaling="static")
+FP16_UNSCALED = _autocast("FP16_UNSCALED", f"{MPT}: what loss scaling is there for", "FP16")
 FP8_RAW = _row("FP8_RAW", "the cast alone, E4M3 everywhere: what scales are there for", "FP8_RAW")
 FP8_TENSOR = _row("FP8_TENSOR", "one current scale per tensor, E4M3 everywhere, promoted every 128 terms", "FP8_TENSOR")
 # 16 steps of history rather than the library's 1,024, which a short run would not outlive.
@@ -83,7 +88,7 @@ UNIT_SCALING = _row(
     linear.FP8_RAW.replace(grad_fmt="e5m2"), parametrisation="unit",
 )  # fmt: skip
 
-BF16_MOMENTS = _row("BF16_MOMENTS", f"{V3}, 3.3.3: both moments of AdamW in BF16", "BF16", optimizer=_BF16_MOMENTS)
+BF16_MOMENTS = _autocast("BF16_MOMENTS", f"{V3}, 3.3.3: both moments of AdamW in BF16", "BF16", optimizer=_BF16_MOMENTS)
 
 
 def _without_masters(update_rounding: str) -> OptimizerRecipe:
@@ -91,9 +96,11 @@ def _without_masters(update_rounding: str) -> OptimizerRecipe:
 
 
 _ZAMIRAI = "Zamirai et al., arXiv:2010.06192: BF16 weights without masters"
-BF16_WEIGHTS_NEAREST = _row("BF16_WEIGHTS_NEAREST", _ZAMIRAI, "BF16", optimizer=_without_masters("nearest_even"))
-BF16_WEIGHTS_STOCHASTIC = _row("BF16_WEIGHTS_STOCHASTIC", _ZAMIRAI, "BF16", optimizer=_without_masters("stochastic"))
-BF16_WEIGHTS_KAHAN = _row("BF16_WEIGHTS_KAHAN", _ZAMIRAI, "BF16", optimizer=_without_masters("kahan"))
+BF16_WEIGHTS_NEAREST = _autocast("BF16_WEIGHTS_NEAREST", _ZAMIRAI, "BF16", optimizer=_without_masters("nearest_even"))
+BF16_WEIGHTS_STOCHASTIC = _autocast(
+    "BF16_WEIGHTS_STOCHASTIC", _ZAMIRAI, "BF16", optimizer=_without_masters("stochastic")
+)
+BF16_WEIGHTS_KAHAN = _autocast("BF16_WEIGHTS_KAHAN", _ZAMIRAI, "BF16", optimizer=_without_masters("kahan"))
 
 __all__ = list(ROWS)  # filled in above
 
