@@ -7,7 +7,7 @@ import functools
 import math
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -276,20 +276,31 @@ def train(
     from fpsim.train import Ranks, compare
     from fpsim.train.runs import find_recipe
 
-    _refuse_bad_folder(out)
-    words = [word for text in (*(recipes or []), more or "") for word in text.split(",") if word]
-    chosen = [find_recipe(word) for word in words or TRAINED]
-    errors = Console(stderr=True)
-    with Ranks.from_environment() as ranks, _progress(errors, ranks.rank > 0) as bar, warnings.catch_warnings():
+    with Ranks.from_environment() as ranks, _silent(ranks.rank > 0), warnings.catch_warnings():
+        _refuse_bad_folder(out)
+        words = [word for text in (*(recipes or []), more or "") for word in text.split(",") if word]
+        chosen = [find_recipe(word) for word in words or TRAINED]
         warnings.simplefilter("ignore", RuntimeWarning)  # a run that was stopped is in the table
-        task = bar.add_task("starting", total=1.0)
-        found = compare(
-            chosen, seeds=seeds, out=out, steps=steps, model=model, text=text, backend=backend, batch=batch,
-            accumulate=accumulate, baseline=baseline, ranks=ranks,
-            progress=lambda share, activity: bar.update(task, completed=share, description=_shown(activity, 60)),
-        )  # fmt: skip
+        with _progress(Console(stderr=True), ranks.rank > 0) as bar:
+            task = bar.add_task("starting", total=1.0)
+            found = compare(
+                chosen, seeds=seeds, out=out, steps=steps, model=model, text=text, backend=backend, batch=batch,
+                accumulate=accumulate, baseline=baseline, ranks=ranks,
+                progress=lambda share, activity: bar.update(task, completed=share, description=_shown(activity, 60)),
+            )  # fmt: skip
     if ranks.rank == 0:
         _print_comparison(Console(), found, out)
+
+
+@contextlib.contextmanager
+def _silent(quiet: bool) -> Iterator[None]:
+    """What is refused ends this process without a word, where another one says it."""
+    try:
+        yield
+    except (ValueError, TypeError, ImportError, OSError):
+        if quiet:
+            raise typer.Exit(BAD_INPUT) from None
+        raise
 
 
 TRAINED = ("BF16", "FP16_DYNAMIC", "DEEPSEEK_V3")
