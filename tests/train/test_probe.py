@@ -13,7 +13,7 @@ import fpsim as fp
 torch = pytest.importorskip("torch")
 pytest.importorskip("pandas")
 
-from fpsim.train import Override, OptimizerRecipe, recipes  # noqa: E402
+from fpsim.train import OptimizerRecipe, Override, recipes  # noqa: E402
 from fpsim.train.comparisons import scenarios  # noqa: E402
 from fpsim.train.comparisons.gradient_probe import compared, with_one_product  # noqa: E402
 from fpsim.train.model import Config, Transformer  # noqa: E402

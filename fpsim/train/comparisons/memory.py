@@ -46,7 +46,7 @@ def memory_of(recipe: Recipe, settings: Settings) -> Memory:
       >>> from fpsim.train.loop import Settings
       >>> settings = Settings(model="perceptron", batch=128)
       >>> [memory_of(getattr(recipes, name), settings).activations for name in ("FP32", "BF16", "DEEPSEEK_V3")]
-      [327680, 229376, 181760]
+      [327680, 163840, 181760]
     """
     trainer = Trainer(recipe, settings)
     count = sum(weight.numel() for weight in trainer.weights.values())
