@@ -315,7 +315,7 @@ def _print_comparison(console: Console, found: Any, out: Path) -> None:
     table.add_column("recipe", overflow="fold")
     for head in ("loss", f"above {found.baseline}", "gradients", "lost", "skipped", "stopped", "seconds"):
         table.add_column(head, justify="right", no_wrap=True)
-    colors = {"higher": "red", "lower": "green", "same": "", "unknown": "dim"}
+    colors = {"higher": "red", "lower": "green", "same": "", "open": "yellow", "unknown": "dim"}
     for row in found.rows():
         name = row["recipe"]
         above = "–" if name == found.baseline else signed(found.difference(name))

@@ -153,9 +153,10 @@ PUBLISHED = {
 
 @pytest.mark.slow
 def test_the_probe_has_the_figures_of_another_trainer() -> None:
-    names = [*PUBLISHED, "FP8_RAW", "DEEPSEEK_V3_UNPROMOTED"]
+    low = recipes.FP16_DYNAMIC.replace(keep=("head",))  # that trainer's head stays in float32
+    names = [low, *list(PUBLISHED)[1:], "FP8_RAW", "DEEPSEEK_V3_UNPROMOTED"]
     found = [errors(names, steps=120, seed=seed) for seed in (0, 1, 2)]
-    means = {name: float(np.mean([each[name] for each in found])) for name in names}
+    means = {name: float(np.mean([each[name] for each in found])) for name in found[0]}
     assert {name: means[name] for name, error in PUBLISHED.items() if abs(means[name] / error - 1) > 0.15} == {}
     assert means["FP8_RAW"] > 0.99
     unpromoted = recipes.DEEPSEEK_V3_UNPROMOTED

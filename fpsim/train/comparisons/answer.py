@@ -54,6 +54,8 @@ def answer(found: Compared) -> str:
         ends = sorted(groups.get(verdict, []), key=lambda name: -abs(found.difference(name).mean))
         if ends:
             parts.append(f"{listed([_by(found.difference(name), name) for name in ends])} {verdict}")
+    undecided = [_open(found.difference(name), name) for name in groups.get("open", [])]
+    rest = " ".join(part for part in (*undecided, stopped) if part)
     same = groups.get("same", [])
     told = ""
     if same:
@@ -62,16 +64,23 @@ def answer(found: Compared) -> str:
         told = f"After {steps} and {seeds}, {listed(same)} cannot be told from {found.baseline}"
         told += f": the final losses differ by less than {widest:.2g} nats with 95 % confidence"
     if not parts:
-        return f"{told}. {stopped}".strip() if told else stopped or f"Nothing can be said beside {found.baseline}."
+        return f"{told}. {rest}".strip() if told else rest or f"Nothing can be said beside {found.baseline}."
     elsewhere = listed(parts)
     text = f"{told}; {elsewhere}" if told else f"After {seeds}, {elsewhere} than {found.baseline}"
-    return f"{text}. {stopped}".strip()
+    return f"{text}. {rest}".strip()
 
 
 def _by(difference: Interval, name: str) -> str:
     """A recipe that ends elsewhere, and by how much."""
     size, low, high = abs(difference.mean), *sorted((abs(difference.low), abs(difference.high)))
-    return f"{name} ends {size:.2g} nats ({low:.2g} to {high:.2g})"
+    return f"{name} ends {size:#.2g} nats ({low:#.2g} to {high:#.2g})"
+
+
+def _open(difference: Interval, name: str) -> str:
+    """A sentence about a recipe whose seeds differ too much from each other."""
+    mean, side = abs(difference.mean), "above" if difference.mean > 0 else "below"
+    between = f"{difference.low:#.2g} to {difference.high:#.2g}".replace("-", "−")
+    return f"{name} lies {mean:#.2g} nats {side}, and its seeds differ too much to rule out chance ({between})."
 
 
 def _stopped(found: Compared) -> str:

@@ -26,7 +26,8 @@ ENOUGH = 3  # seeds from which on recipes are told apart
 PROBED = 120  # steps of float32 before gradients are compared, or as many as there are
 BASELINES = ("BF16", "FP32")  # of those that are there, the first; else the first recipe
 FOLDERS = re.compile(r"[^\w.^+-]+", re.ASCII)
-SAME, HIGHER, LOWER, UNKNOWN = "same", "higher", "lower", "unknown"
+SAME, HIGHER, LOWER, OPEN, UNKNOWN = "same", "higher", "lower", "open", "unknown"
+WIDE = 0.1  # nats: half an interval from which on it does not say that two losses are alike
 
 
 @dataclass(frozen=True)
@@ -73,15 +74,18 @@ class Comparison:
         return interval([a.final_loss - b.final_loss for a, b in pairs if not a.stopped and not b.stopped])
 
     def verdict(self, recipe: str) -> str:
-        """ "higher" or "lower" where 0 lies outside of the interval of the difference, else "same"; "unknown" of fewer
-        than 3 seeds that were not stopped.
+        """Whether a recipe ends elsewhere than the baseline.
+
+        "higher" or "lower" where 0 lies outside of the interval of the difference, else "same", or "open" where that
+        interval is wider than 0.1 nats to each side; "unknown" of fewer than 3 seeds that were not stopped.
         """
-        found, pairs = self.difference(recipe), zip(
-            self.by_recipe[recipe], self.by_recipe[self.baseline], strict=True
-        )  # fmt: skip
+        pairs = zip(self.by_recipe[recipe], self.by_recipe[self.baseline], strict=True)
         if sum(not a.stopped and not b.stopped for a, b in pairs) < ENOUGH:
             return UNKNOWN
-        return HIGHER if found.low > 0 else LOWER if found.high < 0 else SAME
+        found = self.difference(recipe)
+        if found.low <= 0 <= found.high:
+            return OPEN if found.half > WIDE else SAME
+        return HIGHER if found.low > 0 else LOWER
 
     def rows(self) -> list[dict[str, Any]]:
         """A row a recipe, as of `to_frame`."""

@@ -185,6 +185,10 @@ def probe_figure(found: Compared) -> Any:
         axes.set_yticks(range(len(names)), labels=names)
         axes.set_ylim(len(names) - 0.4, -0.6)
         axes.set_xscale("log")
+        low, high = (math.log10(limit) for limit in axes.get_xlim())
+        decades = [10.0**i for i in range(math.ceil(low), math.floor(high) + 1)]
+        axes.set_xticks(decades, labels=[f"{decade:g}" for decade in decades])
+        axes.xaxis.minorticks_off()
         axes.set_xlabel("relative error of weight gradients")
         for side in ("top", "right", "left"):
             axes.spines[side].set_visible(False)
@@ -199,7 +203,8 @@ def probe_figure(found: Compared) -> Any:
 def layer_figure(found: Compared, what: str) -> Any:
     """Underflow, saturation or SQNR of the worst operand of every layer over the steps, small panels of one scale."""
     worst = worst_operands(found, what)
-    layers = list(dict.fromkeys(layer for _, layer in worst))
+    layers = list(dict.fromkeys(layer for _, layer in worst if layer != "head"))  # which few recipes quantise
+    layers = layers or list(dict.fromkeys(layer for _, layer in worst))
     columns = 2
     rows = math.ceil(len(layers) / columns)
     drawn = styles(found)

@@ -30,7 +30,13 @@ from fpsim.train.written import plain
 
 PLOTS = f"Pictures need matplotlib: {install('plot')}"
 TITLES = {"underflow": "Underflow", "saturation": "Saturation", "sqnr_db": "SQNR, dB"}
-VERDICTS = {"same": "cannot be told apart", "higher": "ends higher", "lower": "ends lower", "unknown": "too few seeds"}
+VERDICTS = {
+    "same": "cannot be told apart",
+    "higher": "ends higher",
+    "lower": "ends lower",
+    "open": "seeds differ too much",
+    "unknown": "too few seeds",
+}
 
 DEFINITIONS = (
     ("Loss", "cross entropy in nats, per token or per vector of the perceptron. The final one is the mean of the last "
@@ -40,7 +46,8 @@ DEFINITIONS = (
      "2.5 standard deviations of a run."),
     ("Difference", "final loss of the recipe less that of the baseline with the same seed, which begins with the same "
      "weights and sees the same batches. A recipe ends higher or lower where the interval of the mean difference "
-     "leaves out 0; of twenty recipes that are alike one does so by chance. That two cannot be told apart does not say "
+     "leaves out 0; where it has 0 in it and is wider than 0.1 nats to each side, the seeds differ too much. Of twenty "
+     "recipes that are alike one ends elsewhere by chance. That two cannot be told apart does not say "
      "that they are alike: a longer training or more seeds may tell them."),
     ("Gradient error", "|g − g32| / |g32| over the weight gradients of all linear layers but the head, of one batch of "
      "1024 tokens at weights that float32 trained; g32 are torch's in float32. It grows with how much the gradients of "
