@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def small(names: Any, **options: Any) -> Comparison:
     return fp.train.compare(names, **{"steps": 4, "model": "perceptron", "batch": 16, "measure": 2, **options})
 
 
-def made(losses: dict[str, list[float]], stopped: tuple[str, ...] = (), baseline: str = "BF16") -> Comparison:
+def made(losses: dict[str, list[float]], stopped: Sequence[str] = (), baseline: str = "BF16") -> Comparison:
     """A comparison of runs of 25 equal losses, for each recipe one a seed."""
     runs = []
     for name, values in losses.items():
@@ -191,7 +192,8 @@ def test_a_run_that_was_broken_off_goes_on(tmp_path: Path, monkeypatch: pytest.M
     from fpsim.train.loop import Trainer
 
     monkeypatch.setattr(runs, "SAVED_EVERY", 0.0)
-    step, done = Trainer.step, []
+    step = Trainer.step
+    done: list[int] = []
 
     def broken(self: Trainer) -> dict[str, Any]:
         if len(done) == 6:

@@ -39,15 +39,15 @@ def test_a_probe_has_a_row_for_each_layer_and_one_for_all() -> None:
 
 
 def test_all_is_every_layer_but_the_head() -> None:
-    wanted = {"a": np.float32([3.0]), "b": np.float32([4.0]), "head": np.float32([100.0])}
-    got = {"a": np.float32([3.0]), "b": np.float32([1.0]), "head": np.float32([0.0])}
+    wanted = {"a": np.array([3.0], np.float32), "b": np.array([4.0], np.float32), "head": np.array([100.0], np.float32)}
+    got = {"a": np.array([3.0], np.float32), "b": np.array([1.0], np.float32), "head": np.array([0.0], np.float32)}
     assert compared(got, wanted)[-1] == ("all", 3 / 5, (9 + 4) / (5 * math.sqrt(10)))
 
 
 def test_a_gradient_with_inf_has_no_figures_and_one_of_zeros_no_cosine() -> None:
-    wanted = {"a": np.float32([3.0, 4.0])}
-    assert np.isnan(compared({"a": np.float32([np.inf, 4.0])}, wanted)[0][1:]).all()
-    (_, error, cosine), _ = compared({"a": np.float32([0.0, 0.0])}, wanted)
+    wanted = {"a": np.array([3.0, 4.0], np.float32)}
+    assert np.isnan(compared({"a": np.array([np.inf, 4.0], np.float32)}, wanted)[0][1:]).all()
+    (_, error, cosine), _ = compared({"a": np.array([0.0, 0.0], np.float32)}, wanted)
     assert error == 1.0
     assert math.isnan(cosine)
 
