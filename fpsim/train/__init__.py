@@ -8,6 +8,10 @@ from fpsim.lazy import attach
 
 if TYPE_CHECKING:
     from fpsim.train import recipes as recipes
+    from fpsim.train.comparisons.comparison import Comparison as Comparison
+    from fpsim.train.comparisons.comparison import compare as compare
+    from fpsim.train.comparisons.gradient_probe import probe as probe
+    from fpsim.train.comparisons.gradient_probe import with_one_product as with_one_product
     from fpsim.train.loop import Trainer as Trainer
     from fpsim.train.loss_scale import LossScaler as LossScaler
     from fpsim.train.optimizer_recipe import OptimizerRecipe as OptimizerRecipe
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "comparisons.comparison": ["Comparison", "compare"],
+        "comparisons.gradient_probe": ["probe", "with_one_product"],
         "loop": ["Trainer"],
         "loss_scale": ["LossScaler"],
         "optimizer_recipe": ["OptimizerRecipe"],

@@ -173,9 +173,7 @@ def run(
       (3, True, '')
     """
     chosen = find_recipe(recipe)
-    if batch is None:
-        batch = 8 if model == "transformer" else 128
-    settings = Settings(steps, seed, model, text, backend, batch, context, accumulate, measure)
+    settings = settings_of(steps, seed, model, text, backend, batch, context, accumulate, measure)
     trainer = Trainer(chosen, settings, ranks)
     if out is None:
         return _finished(trainer, None, progress)
@@ -185,6 +183,16 @@ def run(
     with checkpoint.Checkpoints(path_of(out, "out")) as kept:
         _resume(trainer, kept.folder)
         return _finished(trainer, kept, progress)
+
+
+def settings_of(
+    steps: int = 250, seed: int = 0, model: str = "transformer", text: Any = None, backend: str = "emulated",
+    batch: int | None = None, context: int = 64, accumulate: int = 1, measure: int = 25,
+) -> Settings:  # fmt: skip
+    """The settings of a run; `batch` is 8 where it is None, and 128 for the perceptron."""
+    if batch is None:
+        batch = 128 if model == "perceptron" else 8
+    return Settings(steps, seed, model, text, backend, batch, context, accumulate, measure)
 
 
 def _finished(trainer: Trainer, kept: checkpoint.Checkpoints | None, progress: Progress | None) -> Run:

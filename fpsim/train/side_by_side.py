@@ -23,7 +23,8 @@ from fpsim.torch.rows import FP32
 from fpsim.torch.trace import ProductCall, watching
 from fpsim.train.loop import Settings, Trainer
 from fpsim.train.monitor import OPERANDS
-from fpsim.train.recipe import Recipe, linear_recipe
+from fpsim.train.parts import linear_recipe
+from fpsim.train.recipe import Recipe
 from fpsim.train.runs import find_recipe
 
 PLACES = {"gpu": "on the GPU", "hardware": "by the tensor cores of this machine"}

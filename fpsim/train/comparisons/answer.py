@@ -1,0 +1,125 @@
+"""A comparison in a sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from fpsim.display.wording import plural
+from fpsim.train.comparisons.intervals import Interval
+from fpsim.train.runs import Run
+
+
+class Compared(Protocol):
+    """What of a comparison is put in words and pictures."""
+
+    @property
+    def runs(self) -> tuple[Run, ...]: ...
+    @property
+    def baseline(self) -> str: ...
+    @property
+    def probed(self) -> tuple[dict[str, Any], ...]: ...
+    @property
+    def by_recipe(self) -> dict[str, tuple[Run, ...]]: ...
+    @property
+    def recipes(self) -> tuple[str, ...]: ...
+    @property
+    def seeds(self) -> int: ...
+    @property
+    def answer(self) -> str: ...
+    def final_loss(self, recipe: str) -> Interval: ...
+    def difference(self, recipe: str) -> Interval: ...
+    def verdict(self, recipe: str) -> str: ...
+    def rows(self) -> list[dict[str, Any]]: ...
+
+
+def answer(found: Compared) -> str:
+    """Which recipes cannot be told from the baseline, which end higher and by how much, and which were stopped."""
+    others = [name for name in found.recipes if name != found.baseline]
+    seeds = plural(found.seeds, "seed")
+    if not others:
+        loss = found.final_loss(found.baseline)
+        text = "was stopped" if math.isnan(loss.mean) else f"ends at {nats(loss)} nats, mean of {seeds}"
+        return f"{found.baseline} {text}."
+    stopped = _stopped(found)
+    if found.seeds < 3:
+        few = f"{seeds} cannot tell recipes apart, for runs of one recipe differ too: take 3 or more."
+        return f"{few} {stopped}".strip()
+    groups: dict[str, list[str]] = {}
+    for name in others:
+        groups.setdefault(found.verdict(name), []).append(name)
+    parts = []
+    for verdict in ("higher", "lower"):
+        ends = sorted(groups.get(verdict, []), key=lambda name: -abs(found.difference(name).mean))
+        if ends:
+            parts.append(f"{listed([_by(found.difference(name), name) for name in ends])} {verdict}")
+    undecided = [_open(found.difference(name), name) for name in groups.get("open", [])]
+    rest = " ".join(part for part in (*undecided, stopped) if part)
+    same = groups.get("same", [])
+    told = ""
+    if same:
+        widest = max(max(abs(each.low), abs(each.high)) for each in map(found.difference, same))
+        steps = plural(max(len(each.losses) for each in found.runs), "step")
+        told = f"After {steps} and {seeds}, {listed(same)} cannot be told from {found.baseline}"
+        told += f": the final losses differ by less than {widest:.2g} nats with 95 % confidence"
+    if not parts:
+        return f"{told}. {rest}".strip() if told else rest or f"Nothing can be said beside {found.baseline}."
+    elsewhere = listed(parts)
+    text = f"{told}; {elsewhere}" if told else f"After {seeds}, {elsewhere} than {found.baseline}"
+    return f"{text}. {rest}".strip()
+
+
+def _by(difference: Interval, name: str) -> str:
+    """A recipe that ends elsewhere, and by how much."""
+    size, low, high = abs(difference.mean), *sorted((abs(difference.low), abs(difference.high)))
+    return f"{name} ends {size:#.2g} nats ({low:#.2g} to {high:#.2g})"
+
+
+def _open(difference: Interval, name: str) -> str:
+    """A sentence about a recipe whose seeds differ too much from each other."""
+    mean, side = abs(difference.mean), "above" if difference.mean > 0 else "below"
+    between = f"{difference.low:#.2g} to {difference.high:#.2g}".replace("-", "−")
+    return f"{name} lies {mean:#.2g} nats {side}, and its seeds differ too much to rule out chance ({between})."
+
+
+def _stopped(found: Compared) -> str:
+    """A sentence about runs that ended early; "" for none."""
+    counts = {name: sum(bool(each.stopped) for each in runs) for name, runs in found.by_recipe.items()}
+    ended = [f"{name} in {count} of {found.seeds}" for name, count in counts.items() if count]
+    return f"The loss became Inf or NaN: {listed(ended)}." if ended else ""
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a list in a sentence.
+
+    Example:
+      >>> from fpsim.train.comparisons.answer import listed
+      >>> listed(["a", "b", "c"])
+      'a, b and c'
+    """
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
+
+
+def nats(found: Interval) -> str:
+    """A loss with half the width of its interval.
+
+    Example:
+      >>> from fpsim.train.comparisons.answer import nats
+      >>> from fpsim.train.comparisons.intervals import Interval
+      >>> nats(Interval(2.5214, 0.0123)), nats(Interval(2.5, float("nan")))
+      ('2.521 ± 0.012', '2.500')
+    """
+    if math.isnan(found.mean):
+        return "–"
+    digits = 4 if found.half < 0.01 else 3
+    return f"{found.mean:.{digits}f}" + ("" if math.isnan(found.half) else f" ± {found.half:.{digits}f}")
+
+
+def signed(found: Interval) -> str:
+    """A difference with half the width of its interval."""
+    return nats(found) if math.isnan(found.mean) else f"{'+' if found.mean >= 0 else '−'}{nats(_size(found))}"
+
+
+def _size(found: Interval) -> Interval:
+    return Interval(abs(found.mean), found.half)

@@ -1,0 +1,326 @@
+"""Recipes side by side in training: the same seeds for each, and what differences mean beside the noise of seeds."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fpsim.display.optional import frame, load
+from fpsim.errors import require_integer, require_word, shown
+from fpsim.files import path_of, require_folder
+from fpsim.train.comparisons.gradient_probe import ALL, probe_rows, recipes_of
+from fpsim.train.comparisons.intervals import Interval, interval
+from fpsim.train.comparisons.memory import Memory, memory_of
+from fpsim.train.parallel import Ranks
+from fpsim.train.recipe import Recipe
+from fpsim.train.runs import Progress, Run, run, settings_of
+
+ENOUGH = 3  # seeds from which on recipes are told apart
+PROBED = 120  # steps of float32 before gradients are compared, or as many as there are
+BASELINES = ("BF16", "FP32")  # of those that are there, the first; else the first recipe
+FOLDERS = re.compile(r"[^\w.^+-]+", re.ASCII)
+SAME, HIGHER, LOWER, OPEN, UNKNOWN = "same", "higher", "lower", "open", "unknown"
+WIDE = 0.1  # nats: half an interval from which on it does not say that two losses are alike
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs of several recipes with the same seeds; see `fpsim.train.compare`.
+
+    Attributes:
+      runs: of each recipe, one for each seed.
+      baseline: the recipe that the others are compared with.
+      probed: rows of the gradient probe; none where it was left out.
+      memory: recipe -> bytes that it keeps.
+    """
+
+    runs: tuple[Run, ...] = field(repr=False)
+    baseline: str
+    probed: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+    memory: dict[str, Memory] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def by_recipe(self) -> dict[str, tuple[Run, ...]]:
+        """The name of each recipe, in order, and its runs in the order of the seeds."""
+        found: dict[str, list[Run]] = {}
+        for each in self.runs:
+            found.setdefault(each.recipe.name, []).append(each)
+        return {name: tuple(sorted(runs, key=lambda one: one.settings.seed)) for name, runs in found.items()}
+
+    @property
+    def recipes(self) -> tuple[str, ...]:
+        """Names, in the order that they were passed."""
+        return tuple(self.by_recipe)
+
+    @property
+    def seeds(self) -> int:
+        """How many runs each recipe has."""
+        return len(next(iter(self.by_recipe.values())))
+
+    def final_loss(self, recipe: str) -> Interval:
+        """The mean over the seeds of the loss of the last 20 steps, of runs that were not stopped."""
+        return interval([each.final_loss for each in self.by_recipe[recipe] if not each.stopped])
+
+    def difference(self, recipe: str) -> Interval:
+        """How much higher than the baseline's the final loss is: the mean of the differences of equal seeds."""
+        pairs = zip(self.by_recipe[recipe], self.by_recipe[self.baseline], strict=True)
+        return interval([a.final_loss - b.final_loss for a, b in pairs if not a.stopped and not b.stopped])
+
+    def verdict(self, recipe: str) -> str:
+        """Whether a recipe ends elsewhere than the baseline.
+
+        "higher" or "lower" where 0 lies outside of the interval of the difference, else "same", or "open" where that
+        interval is wider than 0.1 nats to each side; "unknown" of fewer than 3 seeds that were not stopped.
+        """
+        pairs = zip(self.by_recipe[recipe], self.by_recipe[self.baseline], strict=True)
+        if sum(not a.stopped and not b.stopped for a, b in pairs) < ENOUGH:
+            return UNKNOWN
+        found = self.difference(recipe)
+        if found.low <= 0 <= found.high:
+            return OPEN if found.half > WIDE else SAME
+        return HIGHER if found.low > 0 else LOWER
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a recipe, as of `to_frame`."""
+        return [self._row(name) for name in self.recipes]
+
+    def _row(self, name: str) -> dict[str, Any]:
+        runs = self.by_recipe[name]
+        loss, difference = self.final_loss(name), self.difference(name)
+        ended = [each for each in runs if not each.stopped]
+        memory = self.memory.get(name)
+        error = [row["relative_error"] for row in self.probed if row["recipe"] == name and row["layer"] == ALL]
+        return {
+            "recipe": name, "seeds": len(runs), "final_loss": loss.mean, "final_loss_low": loss.low,
+            "final_loss_high": loss.high, "validation_loss": interval([each.validation_loss for each in ended]).mean,
+            "difference": difference.mean, "difference_low": difference.low, "difference_high": difference.high,
+            "verdict": self.verdict(name), "stopped": len(runs) - len(ended),
+            "lost_updates": mean(row["lost_updates"] for each in runs for row in each.rows),
+            "skipped_steps": mean(sum(row["skipped"] for row in each.rows) for each in runs),
+            "seconds": mean(each.seconds for each in runs), "time_ratio": self._time_ratio(name),
+            "weight_bytes": None if memory is None else memory.weights,
+            "moment_bytes": None if memory is None else memory.moments,
+            "activation_bytes": None if memory is None else memory.activations,
+            "gradient_error": error[0] if error else math.nan,
+        }  # fmt: skip
+
+    def _time_ratio(self, name: str) -> float:
+        """The median time of a step over that of FP32, so that compiling counts little; NaN where there is no FP32."""
+        if "FP32" not in self.by_recipe:
+            return math.nan
+        times = ([row["seconds"] for each in self.by_recipe[which] for row in each.rows] for which in (name, "FP32"))
+        own, plain = (float(np.median(each)) if each else math.nan for each in times)
+        return own / plain
+
+    def to_frame(self) -> Any:
+        """A pandas frame, a row a recipe.
+
+        The columns are recipe, seeds, final_loss (mean of the last 20 steps and of the seeds) and its 95 % interval,
+        validation_loss, the difference to the baseline (paired by seed) and its interval, verdict, stopped runs,
+        lost_updates (share), skipped_steps (a run), seconds (a run), time_ratio (of a step to FP32), bytes of weights,
+        moments and activations, and gradient_error of the probe.
+        """
+        return frame(self.rows())
+
+    def curves(self) -> Any:
+        """A pandas frame, a row a step of a run: recipe, seed, and the columns of `Run.rows`, such as step and loss."""
+        return frame(list(self.curve_rows()))
+
+    def curve_rows(self) -> Iterator[dict[str, Any]]:
+        """The rows of `curves`."""
+        for each in self.runs:
+            for row in each.rows:
+                yield {"recipe": each.recipe.name, "seed": each.settings.seed, **row}
+
+    def measurements(self) -> Any:
+        """A pandas frame of underflow, saturation and SQNR: recipe, seed, and the columns of `Run.measured`."""
+        return frame(list(self.measured_rows()))
+
+    def measured_rows(self) -> Iterator[dict[str, Any]]:
+        """The rows of `measurements`."""
+        for each in self.runs:
+            for row in each.measured:
+                yield {"recipe": each.recipe.name, "seed": each.settings.seed, **row}
+
+    def run_rows(self) -> Iterator[dict[str, Any]]:
+        """A row a run: recipe, seed, losses, seconds, and why it was stopped."""
+        for each in self.runs:
+            yield {
+                "recipe": each.recipe.name, "seed": each.settings.seed, "steps": len(each.losses),
+                "final_loss": each.final_loss, "validation_loss": each.validation_loss, "seconds": each.seconds,
+                "stopped": each.stopped,
+            }  # fmt: skip
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the loss of every recipe, smoothed by 0.9: the mean of the seeds in its 95 % interval.
+
+        Args:
+          ax: matplotlib axes to draw on; None makes a figure.
+        """
+        from fpsim.train.comparisons.figures import loss_axes
+
+        return loss_axes(self, ax)
+
+    @property
+    def answer(self) -> str:
+        """The comparison in a sentence; of fewer than 3 seeds it tells no recipe from another."""
+        from fpsim.train.comparisons.answer import answer
+
+        return answer(self)
+
+    def to_html(self) -> str:
+        """The page as text.
+
+        Raises:
+          ImportError: jinja2 is not installed.
+        """
+        from fpsim.train.comparisons.page import page
+
+        return page(self)
+
+    def save(self, out: str | Path) -> list[Path]:
+        """Write the page and the tables, all of them in the place of an earlier comparison's, or none.
+
+        These are report.html, recipes.parquet, runs.parquet, curves.parquet, measured.parquet and probe.parquet.
+
+        Args:
+          out: a folder, made where it is missing; what else lies in it stays.
+        Returns:
+          The files.
+        Raises:
+          ImportError: jinja2 or pyarrow is not installed.
+          ValueError: the folder cannot be written to.
+        """
+        from fpsim.train.comparisons.saving import save
+
+        return save(self, require_folder(out))
+
+    def _repr_html_(self) -> str:
+        from fpsim.train.comparisons.page import summary_table
+
+        return summary_table(self)
+
+    def __str__(self) -> str:
+        return self.answer
+
+
+def compare(
+    recipes: Any, *, seeds: int = 3, out: Any = None, steps: int = 250, baseline: str | None = None,
+    model: str = "transformer", text: Any = None, backend: str = "emulated", batch: int | None = None,
+    context: int = 64, accumulate: int = 1, measure: int = 25, gradients: bool = True,
+    progress: Progress | None = None, ranks: Ranks | None = None,
+) -> Comparison:  # fmt: skip
+    """Train with several recipes and seeds, and say which of them differ.
+
+    Every recipe begins with the same weights and sees the same batches for a seed, so differences are taken seed by
+    seed. With `out` every run is saved as it goes to out/runs/<recipe>-<seed>: the same call goes on where it stopped,
+    finished runs are loaded, and the page and the tables are written at the end.
+
+    Args:
+      recipes: a recipe or several, as of `fpsim.train.run`, each with a name of its own.
+      seeds: how many: 0, 1, 2, ...; fewer than 3 tell no recipe from another.
+      out: a folder; None keeps nothing.
+      steps, model, text, backend, batch, context, accumulate, measure, ranks: as of `fpsim.train.run`.
+      baseline: the name of the recipe that the others are compared with; None takes BF16, else FP32, else the first.
+      gradients: whether the gradient probe is made too, of the transformer, after 120 steps or `steps` if fewer.
+      progress: called with the share done and a text.
+
+    Returns:
+      A Comparison.
+
+    Raises:
+      ValueError: an unknown recipe, two of one name, no seeds; what `fpsim.train.run` refuses, before the first step
+        of any run where it can be seen then.
+      ImportError: safetensors, pyarrow or jinja2 is not installed, with `out`.
+
+    Example:
+      >>> found = fp.train.compare(["BF16", "FP8_RAW"], seeds=2, steps=3, model="perceptron")
+      >>> found.recipes, found.seeds, len(found.curves()), found.verdict("FP8_RAW")
+      (('BF16', 'FP8_RAW'), 2, 12, 'unknown')
+    """
+    chosen = recipes_of(recipes)
+    names = [each.name for each in chosen]
+    require_integer("seeds", seeds, 1)
+    if baseline is None:
+        baseline = next((name for name in BASELINES if name in names), names[0])
+    require_word("baseline", baseline, names)
+    ranks = Ranks.single() if ranks is None else ranks
+    folders = _folders(None if out is None else path_of(out, "out"), chosen)
+    if out is not None and ranks.rank == 0:
+        for package, purpose in (("pyarrow", "a comparison with out="), ("jinja2", "a comparison with out=")):
+            load(package, purpose)
+        require_folder(path_of(out, "out"))
+    settings: dict[str, Any] = {
+        "steps": steps, "model": model, "text": text, "backend": backend, "batch": batch, "context": context,
+        "accumulate": accumulate, "measure": measure,
+    }  # fmt: skip
+    # which refuses what cannot be trained, before the first run
+    memory = {each.name: memory_of(each, settings_of(**settings)) for each in chosen}
+    said = _Share(progress, len(chosen) * seeds + gradients)
+    runs = []
+    for seed in range(seeds):
+        for recipe, folder in zip(chosen, folders, strict=True):
+            place = None if folder is None else Path(f"{folder}-{seed}")
+            said.begin(f"{recipe.name}, seed {seed}")
+            runs.append(run(recipe, seed=seed, out=place, progress=said, ranks=ranks, **settings))
+    rows: Sequence[dict[str, Any]] = ()
+    if gradients and model == "transformer" and ranks.rank == 0:
+        said.begin("gradients")
+        rows = probe_rows(chosen, min(PROBED, steps), "plain", 0, text, backend, said)
+    found = Comparison(tuple(sorted(runs, key=lambda one: names.index(one.recipe.name))), baseline, tuple(rows), memory)
+    if out is not None and ranks.rank == 0:
+        found.save(out)
+    return found
+
+
+def _folders(out: Path | None, chosen: list[Recipe]) -> list[Path | None]:
+    """The folder of each recipe's runs, without the seed.
+
+    Raises:
+      ValueError: two names that make the same folder.
+    """
+    if out is None:
+        return [None] * len(chosen)
+    found: list[Path | None] = [out / "runs" / FOLDERS.sub("_", each.name) for each in chosen]
+    lower = [str(each).lower() for each in found]  # some file systems do not tell them apart
+    for recipe, name in zip(chosen, lower, strict=True):
+        if lower.count(name) > 1:
+            raise ValueError(
+                f"names of recipes must make folders of their own; got {shown([each.name for each in chosen])}, where "
+                f"that of {recipe.name!r} is another one's too. Name it by recipe.replace(name='mine')."
+            )
+    return found
+
+
+class _Share:
+    """Turns the progress of parts, one after another, into that of the whole."""
+
+    def __init__(self, progress: Progress | None, parts: int) -> None:
+        self._progress, self._parts, self._done, self._what = progress, parts, -1, ""
+
+    def begin(self, what: str) -> None:
+        self._done, self._what = self._done + 1, what
+        self(0.0, "")
+
+    def __call__(self, share: float, text: str) -> None:
+        if self._progress is not None:
+            self._progress((self._done + share) / self._parts, f"{self._what}: {text}" if text else self._what)
+
+
+def mean(values: Iterable[float]) -> float:
+    """The mean of those that are no NaN; NaN of none.
+
+    Example:
+      >>> from fpsim.train.comparisons.comparison import mean
+      >>> mean([1.0, float("nan"), 2.0])
+      1.5
+    """
+    kept = [value for value in values if not math.isnan(value)]
+    return math.fsum(kept) / len(kept) if kept else math.nan

@@ -1,0 +1,322 @@
+"""Figures of a comparison: losses in their bands, gradients, what products lose, loss scales and lost updates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.display.figure import (
+    COLORS,
+    GRID,
+    INK,
+    INTEGER_COLORS,
+    OTHER_COLORS,
+    QUIET,
+    axes_of,
+    blank_figure,
+    figure_style,
+)
+from fpsim.display.wording import power
+from fpsim.train.comparisons.answer import Compared
+from fpsim.train.comparisons.intervals import intervals
+from fpsim.train.runs import Run, smoothed
+
+SMOOTH = 0.9
+PALETTE = (*COLORS.values(), *INTEGER_COLORS.values(), *OTHER_COLORS)
+DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)))  # of recipes beyond the colours
+FIGURES = {
+    "underflow": "share of non-zero values that become zero", "saturation": "share of values at the largest magnitude",
+    "sqnr_db": "SQNR in dB",
+}  # fmt: skip
+FLOOR = 1e-5  # of shares, on a logarithmic axis
+MARGIN = 1.06  # of room between labels, in their heights
+
+
+def styles(found: Compared) -> dict[str, dict[str, Any]]:
+    """Colour and line of each recipe: the baseline in ink, the others from a palette that colour-blind readers read."""
+    others = [name for name in found.recipes if name != found.baseline]
+    drawn = {found.baseline: {"color": INK, "linestyle": "-", "linewidth": 1.6}}
+    for i, name in enumerate(others):
+        lines = DASHES[i // len(PALETTE) % len(DASHES)]
+        drawn[name] = {"color": PALETTE[i % len(PALETTE)], "linestyle": lines, "linewidth": 1.2}
+    return drawn
+
+
+def loss_axes(found: Compared, ax: Any = None) -> Any:
+    """The smoothed loss of every recipe over the steps: mean and 95 % interval of the seeds."""
+    with figure_style():
+        axes = axes_of(ax, 3.6)
+        ends = _bands(axes, found, {name: _curves(runs) for name, runs in found.by_recipe.items()})
+        axes.set_ylabel("loss, nats")
+        highest = max((float(np.max(mean[len(mean) // 8 :])) for mean in ends.values()), default=1.0)
+        lowest = min((float(np.min(mean)) for mean in ends.values()), default=0.0)
+        axes.set_ylim(lowest - 0.06 * (highest - lowest), highest + 0.08 * (highest - lowest))
+        _labelled(axes, found, {name: float(mean[-1]) for name, mean in ends.items()})
+    return axes
+
+
+def difference_axes(found: Compared, ax: Any = None) -> Any:
+    """How far the smoothed loss of every recipe lies above the baseline's, seed by seed."""
+    with figure_style():
+        axes = axes_of(ax, 3.6)
+        base = {each.settings.seed: smoothed(each.losses, SMOOTH) for each in found.by_recipe[found.baseline]
+                if not each.stopped}  # fmt: skip
+        curves = {}
+        for name in found.recipes:
+            pairs = [(smoothed(each.losses, SMOOTH), base[each.settings.seed]) for each in found.by_recipe[name]
+                     if not each.stopped and each.settings.seed in base]  # fmt: skip
+            if pairs and name != found.baseline:
+                curves[name] = np.array([np.subtract(a, b) for a, b in pairs])
+        axes.axhline(0, color=INK, linewidth=1.2)
+        ends = _bands(axes, found, curves)
+        axes.set_ylabel(f"loss above {found.baseline}, nats")
+        _symmetric_log(axes, ends)
+        _labelled(axes, found, {name: float(mean[-1]) for name, mean in ends.items()})
+    return axes
+
+
+def _symmetric_log(axes: Any, ends: dict[str, Array]) -> None:
+    """Small differences in full, large ones by their logarithm, where there are both."""
+    largest = max((float(np.max(np.abs(mean[len(mean) // 8 :]))) for mean in ends.values()), default=0.0)
+    if largest > 0.2:
+        axes.set_yscale("symlog", linthresh=0.1, linscale=1.0)
+        ticks = [sign * size for size in (0.03, 0.1, 0.3, 1, 3) for sign in (-1, 1) if size < 1.4 * largest]
+        axes.set_yticks([0, *ticks], labels=["0", *(f"{tick:+g}".replace("-", "−") for tick in ticks)])
+        axes.yaxis.minorticks_off()
+        lowest = min(float(np.min(mean)) for mean in ends.values())
+        axes.set_ylim(min(-0.04, 1.3 * lowest), largest * 1.5)
+
+
+def _curves(runs: Sequence[Run]) -> Array:
+    """Smoothed losses of the runs that were not stopped, (seeds, steps)."""
+    return np.array([smoothed(each.losses, SMOOTH) for each in runs if not each.stopped])
+
+
+def _bands(axes: Any, found: Compared, curves: dict[str, Array]) -> dict[str, Array]:
+    """Draw means and bands; returns the means."""
+    drawn, means = styles(found), {}
+    for name, values in curves.items():
+        if not len(values):
+            continue
+        means[name], half = intervals(values)
+        steps = np.arange(1, values.shape[1] + 1)
+        if not np.isnan(half).any():
+            color = drawn[name]["color"]
+            axes.fill_between(steps, means[name] - half, means[name] + half, color=color, alpha=0.14, linewidth=0)
+        axes.plot(steps, means[name], **drawn[name], zorder=3 if name == found.baseline else 2)
+    _plain(axes)
+    axes.set_xlabel("step")
+    return means
+
+
+def _plain(axes: Any) -> None:
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.grid(axis="y", color=GRID, linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.margins(x=0)
+    axes.locator_params(axis="x", integer=True)
+
+
+def _labelled(axes: Any, found: Compared, ends: dict[str, float]) -> None:
+    """Write the names at the right, each at the height where its line ends, or as near as the others leave it."""
+    if not ends:
+        return
+    drawn = styles(found)
+    low, high = axes.get_ylim()
+    place = axes.transData.transform
+    bottom, top = place((0, low))[1], place((0, high))[1]
+    height = 9.0 / max(axes.get_position().height * axes.figure.get_size_inches()[1] * 72, 1)  # share of the axis
+    wanted = {name: (place((0, value))[1] - bottom) / (top - bottom) for name, value in ends.items()}
+    names = sorted(wanted, key=lambda name: wanted[name])
+    heights = spread([wanted[name] for name in names], height * MARGIN)
+    for name, at in zip(names, heights, strict=True):
+        axes.annotate(
+            name, (1, wanted[name]), (1.04, at), xycoords="axes fraction", textcoords="axes fraction", va="center",
+            fontsize=6.5, color=drawn[name]["color"], annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": drawn[name]["color"], "shrinkA": 0, "shrinkB": 0},
+        )  # fmt: skip
+
+
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Ascending heights, moved as little as it takes to lie a gap apart.
+
+    Example:
+      >>> from fpsim.train.comparisons.figures import spread
+      >>> spread([0.0, 0.25, 0.9], 0.5)
+      [-0.125, 0.375, 0.9]
+    """
+    groups: list[tuple[float, int]] = []  # the centre and the number of labels that touch
+    for height in heights:
+        groups.append((height, 1))
+        while len(groups) > 1:
+            (a, m), (b, n) = groups[-2:]
+            if b - a >= gap * (m + n) / 2:
+                break
+            groups[-2:] = [((a * m + b * n) / (m + n), m + n)]
+    return [centre + gap * (i - (count - 1) / 2) for centre, count in groups for i in range(count)]
+
+
+# ---- gradients
+
+
+def probe_figure(found: Compared) -> Any:
+    """The relative error of every recipe's gradients: a tick a layer, a dot for all of them."""
+    drawn = styles(found)
+    names = list(dict.fromkeys(row["recipe"] for row in found.probed))
+    with figure_style():
+        figure = blank_figure(0.55 + 0.24 * len(names))
+        axes = figure.subplots()
+        for i, name in enumerate(names):
+            rows = [row for row in found.probed if row["recipe"] == name and row["layer"] != "head"]
+            shown = [row for row in rows if row["relative_error"] > 0]
+            color = drawn[name]["color"]
+            ticks = [row["relative_error"] for row in shown if row["layer"] != "all"]
+            axes.plot(ticks, [i] * len(ticks), "|", color=color, markersize=8, alpha=0.6)
+            dots = [row["relative_error"] for row in shown if row["layer"] == "all"]
+            axes.plot(dots, [i] * len(dots), "o", color=color, markersize=4)
+            if not shown:
+                text = "equal" if any(row["relative_error"] == 0 for row in rows) else "Inf or NaN"
+                axes.annotate(text, (0.01, i), xycoords=("axes fraction", "data"), va="center", color=QUIET, fontsize=7)
+        axes.set_yticks(range(len(names)), labels=names)
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        axes.set_xscale("log")
+        low, high = (math.log10(limit) for limit in axes.get_xlim())
+        decades = [10.0**i for i in range(math.ceil(low), math.floor(high) + 1)]
+        axes.set_xticks(decades, labels=[f"{decade:g}" for decade in decades])
+        axes.xaxis.minorticks_off()
+        axes.set_xlabel("relative error of weight gradients")
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+        axes.grid(axis="x", color=GRID, linewidth=0.5)
+        axes.set_axisbelow(True)
+    return figure
+
+
+# ---- what products lose
+
+
+def layer_figure(found: Compared, what: str) -> Any:
+    """Underflow, saturation or SQNR of the worst operand of every layer over the steps, small panels of one scale."""
+    worst = worst_operands(found, what)
+    layers = list(dict.fromkeys(layer for _, layer in worst if layer != "head"))  # which few recipes quantise
+    layers = layers or list(dict.fromkeys(layer for _, layer in worst))
+    columns = 2
+    rows = math.ceil(len(layers) / columns)
+    drawn = styles(found)
+    with figure_style():
+        figure = blank_figure(0.5 + 0.95 * rows)
+        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        for axes, layer in zip(_down(grid, rows, layers), layers, strict=False):
+            for name in found.recipes:
+                course = worst.get((name, layer))
+                if course:
+                    steps = sorted(course)
+                    values = [course[step] for step in steps]
+                    if what != "sqnr_db":
+                        values = [max(value, FLOOR) for value in values]
+                    marker = "o" if len(steps) == 1 else ""
+                    axes.plot(steps, values, **{**drawn[name], "linewidth": 1.0}, marker=marker, markersize=3)
+            axes.set_title(layer, fontsize=7, loc="left", color=INK, pad=2)
+            _plain(axes)
+            axes.margins(x=0.02)
+            if what != "sqnr_db":
+                axes.set_yscale("log")
+                axes.set_ylim(FLOOR * 0.7, 1.6)
+                axes.set_yticks([1e-5, 1e-3, 1e-1], labels=["0", "0.1 %", "10 %"])
+                axes.yaxis.minorticks_off()
+        for axes in grid.flat[len(layers) :]:
+            axes.set_visible(False)
+        for axes in grid[-1]:
+            axes.set_xlabel("step")
+    return figure
+
+
+def _down(grid: Any, rows: int, layers: Sequence[str]) -> list[Any]:
+    """Panels column by column, so that a block stands in a column."""
+    return [grid[i % rows][i // rows] for i in range(len(layers))]
+
+
+def worst_operands(found: Compared, what: str) -> dict[tuple[str, str], dict[int, float]]:
+    """(recipe, layer) -> step -> the figure of the operand that loses most, mean over the seeds; operands that stay in
+    float32 lose nothing and have none.
+    """
+    picks = min if what == "sqnr_db" else max
+    seen: dict[tuple[str, str, int, int], list[float]] = {}
+    for each in found.runs:
+        for row in each.measured:
+            value = row[what]
+            if not math.isnan(value) and math.isfinite(row["sqnr_db"]):
+                seen.setdefault((each.recipe.name, row["layer"], row["step"], each.settings.seed), []).append(value)
+    steps: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for (name, layer, step, _), values in seen.items():
+        steps.setdefault((name, layer), {}).setdefault(step, []).append(picks(values))
+    return {key: {step: float(np.mean(values)) for step, values in course.items()} for key, course in steps.items()}
+
+
+# ---- loss scales, lost updates
+
+
+def scale_axes(found: Compared, ax: Any = None) -> Any:
+    """The loss scale of every run that has one over the steps; a cross where a step was skipped."""
+    drawn = styles(found)
+    with figure_style():
+        axes = axes_of(ax, 2.6)
+        ends = {}
+        for name in scaled(found):
+            for each in found.by_recipe[name]:
+                scales = [row["scale"] for row in each.rows]
+                axes.step(range(len(scales)), scales, where="post", **{**drawn[name], "linewidth": 1.0}, alpha=0.8)
+                skipped = [(row["step"], row["scale"]) for row in each.rows if row["skipped"]]
+                axes.plot([step for step, _ in skipped], [scale for _, scale in skipped], "x",
+                          color=drawn[name]["color"], markersize=4)  # fmt: skip
+                ends[name] = scales[-1]
+        axes.set_yscale("log", base=2)
+        axes.margins(y=0.2)
+        low, high = (math.log2(limit) for limit in axes.get_ylim())
+        between = range(math.ceil(low), math.floor(high) + 1)
+        exponents = between[:: max(len(between) // 6, 1)]
+        axes.set_yticks([2.0**i for i in exponents], labels=[power(i) for i in exponents])
+        axes.yaxis.minorticks_off()
+        axes.set_ylabel("loss scale")
+        axes.set_xlabel("step")
+        _plain(axes)
+        _labelled(axes, found, ends)
+    return axes
+
+
+def lost_axes(found: Compared, ax: Any = None) -> Any:
+    """The share of the updates that left their weight as it was, smoothed: mean and interval of the seeds."""
+    with figure_style():
+        axes = axes_of(ax, 2.6)
+        curves = {
+            name: np.array([smoothed([_number(row["lost_updates"]) for row in each.rows], SMOOTH) for each in runs
+                            if not each.stopped])
+            for name, runs in found.by_recipe.items() if name in losing(found)
+        }  # fmt: skip
+        ends = _bands(axes, found, curves)
+        axes.set_ylabel("lost updates")
+        axes.set_ylim(0, 1)
+        axes.set_yticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25 %", "50 %", "75 %", "100 %"])
+        _labelled(axes, found, {name: float(mean[-1]) for name, mean in ends.items()})
+    return axes
+
+
+def _number(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
+
+
+def scaled(found: Compared) -> list[str]:
+    """Recipes whose loss has a scale."""
+    return [
+        name for name, runs in found.by_recipe.items() if any(row["scale"] != 1 for each in runs for row in each.rows)
+    ]
+
+
+def losing(found: Compared) -> list[str]:
+    """Recipes that lose one update in a thousand or more."""
+    return [row["recipe"] for row in found.rows() if row["lost_updates"] >= 1e-3]

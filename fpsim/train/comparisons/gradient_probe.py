@@ -1,0 +1,247 @@
+"""How far the gradients of one batch are from float32's, at weights that float32 trained: what a recipe does to a step.
+
+The loss of a small model hardly tells one good recipe from another; its gradients do, since recipe and float32 see the
+same weights and the same batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.display.optional import frame
+from fpsim.errors import require_integer, require_word, shown
+from fpsim.torch.operators import Tensor, array_of, torch
+from fpsim.torch.recipe import PRODUCTS
+from fpsim.train.comparisons.scenarios import SCENARIOS, Scenario, token_weights
+from fpsim.train.loop import RUNS, Settings, Trainer, layers_of, seeded
+from fpsim.train.optimizer import AdamW
+from fpsim.train.parts import Override, linear_recipe
+from fpsim.train.recipe import Recipe
+from fpsim.train.recipes import FP32
+from fpsim.train.runs import Progress, find_recipe
+from fpsim.train.torch_numerics import torch_cross_entropy
+
+SEQUENCES, CONTEXT = 16, 64  # 1024 tokens
+WARM = 16  # batches that delayed scales see before, the history of FP8_DELAYED
+BACKOFFS = 64  # overflows in a row after which a loss scale will not recover
+ALL = "all"
+
+
+class Batch(NamedTuple):
+    """Tokens (sequences, context), those that follow, and the weight of each token's loss, or None."""
+
+    inputs: Tensor
+    targets: Tensor
+    weights: Tensor | None
+
+
+def probe(
+    recipes: Any, *, steps: int = 120, scenario: str = "plain", seed: int = 0, text: Any = None,
+    backend: str = "emulated", progress: Progress | None = None,
+) -> Any:  # fmt: skip
+    """The error of the weight gradients that recipes compute for one batch, at weights that float32 trained.
+
+    Gradients are those of the linear layers, of the mean loss of 1024 tokens that training has not seen, beside torch's
+    in float32 at the same weights. A loss scale backs off until it does not overflow, as in training; delayed scales
+    have seen the 16 batches before. Overrides hold as in the first step, a controller has not moved.
+
+    Args:
+      recipes: a recipe or several, as of `fpsim.train.run`.
+      steps: of float32 before; 0 for the weights that training begins with.
+      scenario: "plain"; "loss_2^-12", "loss_2^12": the loss is multiplied by that; "outliers": one channel in 32 of
+        what the norms return is 256 times as large, and its weights as small, so the function is the same;
+        "token_weights": each token's loss is multiplied by 2**(6 N), N normal; "aligned_gates": both halves of SwiGLU
+        are aligned.
+      seed: of the weights, batches and draws.
+      text: as of `fpsim.train.run`.
+      backend: what multiplies.
+      progress: called with the share done and a text.
+
+    Returns:
+      A pandas frame, for each recipe a row a linear layer and one of "all", which is all of them but the head: recipe,
+      scenario, layer, relative_error |g - g32| / |g32|, and cosine between the two. Both are NaN of a gradient with
+      Inf or NaN, and the cosine is of one that is 0.
+
+    Raises:
+      ValueError: an unknown recipe, scenario or backend; a shape that a recipe cannot have.
+      TypeError: steps or seed are no integers.
+
+    Example:
+      >>> found = fp.train.probe(["BF16", "DEEPSEEK_V3"], steps=0)
+      >>> found[found.layer == "all"].relative_error.gt(1e-3).tolist()
+      [True, True]
+    """
+    return frame(probe_rows(recipes, steps, scenario, seed, text, backend, progress))
+
+
+def probe_rows(
+    recipes: Any, steps: int, scenario: str, seed: int, text: Any = None, backend: str = "emulated",
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The rows of `probe`."""
+    chosen = recipes_of(recipes)
+    require_integer("steps", steps, 0)
+    require_integer("seed", seed, 0)
+    require_word("scenario", scenario, tuple(SCENARIOS))
+    case, rows, wanted = SCENARIOS[scenario], [], {}
+    for i, recipe in enumerate(chosen):
+        if progress is not None:
+            progress(i / len(chosen), f"gradients of {recipe.name}")
+        plain = FP32.replace(parametrisation=recipe.parametrisation)
+        at = Settings(steps=max(steps, 1), seed=seed, text=text, backend=backend, batch=SEQUENCES, context=CONTEXT)
+        if plain not in wanted:
+            wanted[plain] = _gradients(plain, at, steps, case)
+        got = _gradients(recipe, at, steps, case)
+        for layer, error, cosine in compared(got, wanted[plain]):
+            row = {"recipe": recipe.name, "scenario": scenario, "layer": layer}
+            rows.append({**row, "relative_error": error, "cosine": cosine})
+    return rows
+
+
+def recipes_of(recipes: Any) -> list[Recipe]:
+    """A recipe or several, each with a name of its own.
+
+    Raises:
+      ValueError: none, or two of one name.
+    """
+    several = isinstance(recipes, Iterable) and not isinstance(recipes, (str, Recipe))
+    found = [find_recipe(each) for each in (recipes if several else [recipes])]
+    if not found:
+        raise ValueError("recipes must be one recipe or several; got none. Pass 'DEEPSEEK_V3', say.")
+    names = [each.name for each in found]
+    for name in names:
+        if not name or names.count(name) > 1:
+            raise ValueError(
+                f"recipes must have names of their own; got {shown(names)}. Name one by recipe.replace(name='mine')."
+            )
+    return found
+
+
+def with_one_product(recipe: Any, linear: Any = "BF16") -> list[Recipe]:
+    """Three recipes, in each of which one product of all layers follows another recipe: which one matters most?
+
+    Args:
+      recipe: as of `fpsim.train.run`.
+      linear: what the product follows instead, a `fpsim.torch.LinearRecipe` or the name of one.
+
+    Returns:
+      Those with fprop, dgrad and wgrad exchanged; layers that `keep` names stay as they are.
+
+    Example:
+      >>> from fpsim.train.comparisons.gradient_probe import with_one_product
+      >>> [each.name for each in with_one_product("NVFP4")]
+      ['NVFP4, fprop in BF16', 'NVFP4, dgrad in BF16', 'NVFP4, wgrad in BF16']
+    """
+    found, other = find_recipe(recipe), linear_recipe(linear)
+    kept = tuple(Override(pattern, linear=FP32.linear) for pattern in found.keep)
+    return [
+        found.replace(
+            name=f"{found.name}, {product} in {other.name or 'another recipe'}",
+            overrides=(*found.overrides, Override(products=(product,), linear=other), *kept),
+        )
+        for product in PRODUCTS
+    ]
+
+
+def compared(got: dict[str, Array], wanted: dict[str, Array]) -> list[tuple[str, float, float]]:
+    """Layer, relative error and cosine, of each layer and of all but the head together.
+
+    Example:
+      >>> from fpsim.train.comparisons.gradient_probe import compared
+      >>> compared({"up": np.float32([3.0, 0.0])}, {"up": np.float32([3.0, 4.0])})
+      [('up', 0.8, 0.6), ('all', 0.8, 0.6)]
+    """
+    body = [name for name in wanted if name != "head"]
+    groups = [(name, [name]) for name in wanted] + [(ALL, body)]
+    return [(name, *_figures(_joined(got, members), _joined(wanted, members))) for name, members in groups if members]
+
+
+def _joined(gradients: dict[str, Array], names: list[str]) -> Array:
+    return np.concatenate([gradients[name].astype(np.float64).ravel() for name in names])
+
+
+def _figures(got: Array, wanted: Array) -> tuple[float, float]:
+    """Relative error, and cosine."""
+    if not np.isfinite(got).all():
+        return math.nan, math.nan
+    size, own = float(np.linalg.norm(wanted)), float(np.linalg.norm(got))
+    error = float(np.linalg.norm(got - wanted)) / size if size else math.nan
+    return error, float(got @ wanted) / (size * own) if size and own else math.nan
+
+
+# ---- one recipe
+
+
+@lru_cache(maxsize=4)
+def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tensor]:
+    """The weights that float32 has after so many steps."""
+    trainer = Trainer(plain, Settings(steps=max(steps, 1), seed=seed, text=text, measure=0))
+    for _ in range(steps):
+        trainer.step()
+    return {name: weight.detach().clone() for name, weight in trainer.weights.items()}
+
+
+def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -> dict[str, Array]:
+    """The gradient of every linear layer's weight, by name: float32."""
+    plain = FP32.replace(parametrisation=recipe.parametrisation)
+    trainer = Trainer(recipe, settings)
+    trainer.model.load_state_dict(_trained(plain, steps, settings.seed, settings.text), strict=False)
+    if case.change is not None:
+        case.change(trainer.model)
+    AdamW({name: weight.detach() for name, weight in trainer.weights.items()}, recipe.optimizer)  # rounds them
+    _follow_first(trainer)
+    if any(layer.scales is not None for layer in trainer.layers.values()):
+        for before in range(max(steps - WARM, 0), steps):
+            _backward(trainer, _batch(trainer, before, case), case)
+    batch = _batch(trainer, steps, case)
+    layers = layers_of(trainer.model)
+    for _ in range(BACKOFFS):
+        _backward(trainer, batch, case)
+        gradients = {name: layer.weight.grad for name, layer in layers.items()}
+        scale = trainer.scaler.scale
+        trainer.scaler.unscale(gradients)
+        skipped = trainer.scaler.skipped
+        trainer.scaler.update()
+        if not skipped or trainer.scaler.scale == scale:
+            break
+    factor = 1 / (recipe.loss_factor * case.loss_factor)
+    return {name: array_of(gradient) * np.float32(factor) for name, gradient in gradients.items()}
+
+
+def _follow_first(trainer: Trainer) -> None:
+    """Give every layer the recipes of the first step."""
+    for name, layer in trainer.layers.items():
+        own = [trainer.recipe.linear_of(name, product, 0, 1) for product in PRODUCTS]
+        layer.follow(*(seeded(linear, trainer.settings.seed) for linear in own))
+
+
+def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:
+    """The batch of a step, in which training takes half as many."""
+    seed = trainer.settings.seed
+    inputs, targets = trainer.data.batch(seed, step, 0, batch=SEQUENCES, context=CONTEXT)
+    weights = token_weights(SEQUENCES * CONTEXT, seed + RUNS % 2**32) if case.uneven else None
+    return Batch(torch.from_numpy(inputs), torch.from_numpy(targets), weights)
+
+
+def _backward(trainer: Trainer, batch: Batch, case: Scenario) -> None:
+    """Leave the gradients of the scaled loss with the weights."""
+    model, numerics = trainer.model, trainer.recipe.numerics
+    model.train()
+    model.zero_grad(set_to_none=True)
+    for layer in trainer.layers.values():
+        if layer.steps is not None:
+            layer.steps.fill_(0)
+    logits = model(batch.inputs)
+    logits = logits.reshape(-1, logits.shape[-1])  # (tokens, vocabulary)
+    if batch.weights is not None:
+        weights = batch.weights[:, None]
+        logits.register_hook(lambda gradient: gradient * weights)
+    loss = torch_cross_entropy(logits, batch.targets.reshape(-1), numerics.loss, numerics.sums)
+    scaled: Any = loss * (trainer.recipe.loss_factor * case.loss_factor * trainer.scaler.scale)
+    scaled.backward()

@@ -1,0 +1,129 @@
+"""Bytes that training by a recipe keeps: weights, moments, and activations that wait for the backward pass."""
+
+from __future__ import annotations
+
+import math
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from fpsim.formats.element import element_format
+from fpsim.scaling.scaling import Scaling
+from fpsim.torch.operators import torch
+from fpsim.train.loop import Settings, Trainer, layers_of
+from fpsim.train.model import Core, RMSNorm, SwiGLU
+from fpsim.train.optimizer_recipe import OptimizerRecipe
+from fpsim.train.recipe import Recipe
+
+MADE_BY = {SwiGLU: "gate_up", Core: "qkv"}  # the layer whose results a module keeps
+
+
+class Memory(NamedTuple):
+    """Bytes of a model of this size, as the recipe's formats take; the emulation itself holds float32.
+
+    Attributes:
+      weights: masters, copies in another format, and Kahan's compensation.
+      moments: both of AdamW.
+      activations: of one micro-batch: inputs of linear layers, of norms and of SwiGLU, queries, keys, values and
+        softmax. Scales count.
+    """
+
+    weights: int
+    moments: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self)
+
+
+def memory_of(recipe: Recipe, settings: Settings) -> Memory:
+    """What a recipe keeps, its overrides as in the first step.
+
+    Example:
+      >>> from fpsim.train import recipes
+      >>> from fpsim.train.comparisons.memory import memory_of
+      >>> from fpsim.train.loop import Settings
+      >>> settings = Settings(model="perceptron", batch=128)
+      >>> [memory_of(getattr(recipes, name), settings).activations for name in ("FP32", "BF16", "DEEPSEEK_V3")]
+      [327680, 163840, 181760]
+    """
+    trainer = Trainer(recipe, settings)
+    count = sum(weight.numel() for weight in trainer.weights.values())
+    weights, moments = (round(count * bits / 8) for bits in optimizer_bits(recipe.optimizer))
+    return Memory(weights, moments, math.ceil(_activation_bits(trainer) / 8))
+
+
+def optimizer_bits(recipe: OptimizerRecipe) -> tuple[int, int]:
+    """Bits per weight of the weights and of the moments."""
+    fmt = recipe.format_of("weights")
+    weights = 32 if fmt is None else fmt.bits * (2 if recipe.update_rounding == "kahan" else 1)
+    if fmt is not None and recipe.masters:
+        weights += 32
+    found = (recipe.format_of(name) for name in ("first_moment", "second_moment"))
+    return weights, sum(32 if each is None else each.bits for each in found)
+
+
+def _activation_bits(trainer: Trainer) -> float:
+    """Of one micro-batch, from a forward pass that is watched."""
+    bits: list[float] = []
+    layers = {module: name for name, module in layers_of(trainer.model).items()}
+    names = {module: name for name, module in trainer.model.named_modules()}
+
+    def see(module: Any, inputs: tuple[Any, ...]) -> None:
+        x = inputs[0]
+        if module in layers:
+            bits.append(_linear_bits(trainer.recipe, layers[module], x.numel(), x.shape[-1]))
+            return
+        name = names[module]
+        kept = next((row for row in reversed(trainer.recipe.stored) if fnmatchcase(name, row.modules)), None)
+        each = 32.0
+        if kept is not None:
+            each = _bits_per_value(kept.fmt, kept.scaling, x.numel() // x.shape[-1], x.shape[-1])
+        elif type(module) in MADE_BY:
+            made = f"{name.rpartition('.')[0]}.{MADE_BY[type(module)]}"
+            fmt = trainer.recipe.linear_of(made, "fprop", 0, 1).fprop.out_fmt
+            each = 32.0 if fmt is None else element_format(fmt).bits
+        if isinstance(module, Core):
+            queries = x.numel()
+            shares = queries // x.shape[-1] * x.shape[-2]  # of each query, as many as there are tokens
+            fmt = trainer.recipe.numerics.softmax
+            bits.append(3 * queries * each + shares * (32.0 if fmt is None else fmt.bits))
+        else:
+            bits.append(x.numel() * each)
+
+    watched = [m for m in trainer.model.modules() if m in layers or isinstance(m, (Core, RMSNorm, SwiGLU))]
+    hooks = [module.register_forward_pre_hook(see) for module in watched]
+    settings = trainer.settings
+    inputs, _ = trainer.data.batch(settings.seed, 0, 0, batch=settings.batch, context=settings.context)
+    with torch.no_grad():
+        trainer.model.eval()(torch.from_numpy(inputs))
+    for hook in hooks:
+        hook.remove()
+    return sum(bits)
+
+
+def _linear_bits(recipe: Recipe, layer: str, count: int, features: int) -> float:
+    """Of the input of a linear layer, as its weight gradient reads it."""
+    own = recipe.linear_of(layer, "wgrad", 0, 1)
+    scaling = own.input_scaling_backward
+    if own.requantize_input or isinstance(scaling, str):  # as the forward product read it
+        scaling = own.input_scaling
+    fmt = own.input_fmt
+    if own.stash_fmt is not None:
+        fmt, scaling = own.stash_fmt, own.stash_scaling
+    return count * _bits_per_value(fmt, scaling, count // features, features)
+
+
+def _bits_per_value(fmt: Any, scaling: Any, rows: int, columns: int) -> float:
+    """Of a matrix of rows x columns in a format with scales."""
+    if fmt is None:
+        return 32.0
+    bits = float(element_format(fmt).bits)
+    if isinstance(scaling, Scaling):
+        tiles = math.prod(
+            math.ceil(length / block) if block > 0 else 1
+            for length, block in zip((rows, columns), scaling.block, strict=True)
+        )
+        bits += (tiles * scaling.scale_format.bits + 32 * scaling.tensor_scale) / (rows * columns)
+    return bits

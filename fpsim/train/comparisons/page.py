@@ -1,0 +1,260 @@
+"""The page of a comparison: one HTML file that needs nothing beside it, for a phone as well as for a desktop."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import math
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any, NamedTuple
+
+from fpsim.display.pages import Cell, Row, markup, render
+from fpsim.display.wording import bytes_in_words, percent, plural
+from fpsim.errors import install
+from fpsim.train.comparisons.answer import Compared, nats, signed
+from fpsim.train.comparisons.figures import (
+    FIGURES,
+    difference_axes,
+    layer_figure,
+    losing,
+    loss_axes,
+    lost_axes,
+    probe_figure,
+    scale_axes,
+    scaled,
+)
+from fpsim.train.comparisons.intervals import Interval
+from fpsim.train.written import plain
+
+PLOTS = f"Pictures need matplotlib: {install('plot')}"
+TITLES = {"underflow": "Underflow", "saturation": "Saturation", "sqnr_db": "SQNR, dB"}
+VERDICTS = {
+    "same": "cannot be told apart",
+    "higher": "ends higher",
+    "lower": "ends lower",
+    "open": "seeds differ too much",
+    "unknown": "too few seeds",
+}
+
+DEFINITIONS = (
+    ("Loss", "cross entropy in nats, per token or per vector of the perceptron. The final one is the mean of the last "
+     "20 steps, then of the seeds; runs that were stopped are left out of means. Curves are smoothed by a running "
+     "mean of 0.9."),
+    ("Interval", "± is half the width of the 95 % interval of a mean over seeds by Student's t. Of three seeds it is "
+     "2.5 standard deviations of a run."),
+    ("Difference", "final loss of the recipe less that of the baseline with the same seed, which begins with the same "
+     "weights and sees the same batches. A recipe ends higher or lower where the interval of the mean difference "
+     "leaves out 0; where it has 0 in it and is wider than 0.1 nats to each side, the seeds differ too much. Of twenty "
+     "recipes that are alike one ends elsewhere by chance. That two cannot be told apart does not say "
+     "that they are alike: a longer training or more seeds may tell them."),
+    ("Gradient error", "|g − g32| / |g32| over the weight gradients of all linear layers but the head, of one batch of "
+     "1024 tokens at weights that float32 trained; g32 are torch's in float32. It grows with how much the gradients of "
+     "tokens cancel each other, so it is for comparing recipes at one batch, not models."),
+    ("Lost updates", "share of the updates other than 0 that left the stored weight as it was, mean over the steps."),
+    ("Underflow, saturation, SQNR", "of each operand of each matrix product as it is multiplied: share of the non-zero "
+     "values that become 0, share of values at the format's largest magnitude, and 10 log10 of signal over noise. "
+     "Pictures show the operand of a layer that loses most."),
+    ("Bytes", "those that the recipe's formats take, scales included: weights with masters and compensation, both "
+     "moments of AdamW, and activations of one micro-batch that wait for the backward pass. The emulation holds more."),
+    ("Time", "of a step of the emulator on this machine, as a ratio to the recipe FP32, which is torch's own. It says "
+     "nothing about a chip."),
+)  # fmt: skip
+
+
+class Picture(NamedTuple):
+    """A figure on the page."""
+
+    title: str
+    svg: Any
+
+
+def page(found: Compared, files: Sequence[str] = ()) -> str:
+    """The whole page as text.
+
+    Args:
+      found: the comparison.
+      files: names of the tables that lie beside the page.
+    Raises:
+      ImportError: jinja2 is not installed.
+    """
+    drawn = importlib.util.find_spec("matplotlib") is not None
+    rows = found.rows()
+    settings = found.runs[0].settings
+    stops = [(each.recipe.name, each.settings.seed, each.stopped) for each in found.runs if each.stopped]
+    return render(
+        "fpsim.train.comparisons",
+        "comparison.html.jinja",
+        title="fpsim train",
+        lead=_lead(found),
+        answer=found.answer,
+        stops=[f"{name}, seed {seed}: {why}" for name, seed, why in stops],
+        plots="" if drawn else PLOTS,
+        baseline=found.baseline,
+        seeds=found.seeds,
+        losses=_losses(found) if drawn else [],
+        recipes=(HEADS, [_row(found, row) for row in rows]),
+        costs=(COST_HEADS, [_cost_row(row) for row in rows]),
+        probe=[_picture(probe_figure(found), "probe", "Error of the gradients, by layer")]
+        if drawn and found.probed else [],
+        probed=(PROBE_HEADS, [_probe_row(row) for row in found.probed if row["layer"] == "all"]),
+        by_layer=(PROBE_HEADS, [_probe_row(row) for row in found.probed if row["layer"] != "all"]),
+        layers=_layers(found) if drawn and settings.measure else [],
+        figures=FIGURES,
+        traces=_traces(found) if drawn else [],
+        written=[(each[0].recipe.name, each[0].recipe.source, _settings(each[0].recipe))
+                 for each in found.by_recipe.values()],
+        definitions=DEFINITIONS,
+        files=files,
+        versions=_versions(),
+    )  # fmt: skip
+
+
+def summary_table(found: Compared) -> str:
+    """The answer and the table of recipes as HTML for a notebook, which has a stylesheet of its own."""
+    heads = "".join(f"<th>{html.escape(title)}</th>" for title, _ in HEADS)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in words(found, row)) + "</tr>"
+        for row in found.rows()
+    )
+    return f"<p>{html.escape(found.answer)}</p><table><tr>{heads}</tr>{rows}</table>"
+
+
+def words(found: Compared, row: dict[str, Any]) -> list[str]:
+    """A row of the table of recipes as texts."""
+    return [cell if isinstance(cell, str) else cell.text for cell in _row(found, row).cells]
+
+
+def _lead(found: Compared) -> str:
+    """What was trained, in a line."""
+    settings = found.runs[0].settings
+    tokens = settings.batch * settings.accumulate
+    size = f"{tokens} × {settings.context} tokens" if settings.model == "transformer" else f"{tokens} vectors"
+    where = "" if settings.backend == "emulated" else f", backend {settings.backend}"
+    text = "" if settings.text is None else f" on {settings.text}"
+    return (
+        f"A small {settings.model}{text}, {plural(settings.steps, 'step')} of {size}, "
+        f"{plural(len(found.recipes), 'recipe')}, {plural(found.seeds, 'seed')}{where}"
+    )
+
+
+# ---- tables
+
+HEADS = (
+    ("recipe", False), ("final loss", True), ("above the baseline", True), ("", False), ("validation", True),
+    ("gradient error", True), ("lost updates", True), ("skipped steps", True), ("stopped", True),
+)  # fmt: skip
+
+
+def _row(found: Compared, row: dict[str, Any]) -> Row:
+    name = row["recipe"]
+    base = name == found.baseline
+    verdict = "baseline" if base else VERDICTS[row["verdict"]]
+    return Row(
+        (
+            name, Cell(nats(found.final_loss(name)), row["final_loss"]),
+            Cell("–", math.nan) if base else Cell(signed(found.difference(name)), row["difference"]), verdict,
+            Cell(nats(Interval(row["validation_loss"], math.nan)), row["validation_loss"]),
+            _scientific(row["gradient_error"]), Cell(percent(row["lost_updates"]), row["lost_updates"]),
+            Cell(f"{row['skipped_steps']:.3g}", row["skipped_steps"]), Cell(str(row["stopped"]), row["stopped"]),
+        ),
+        marked=bool(row["stopped"]) or row["verdict"] == "higher",
+    )  # fmt: skip
+
+
+COST_HEADS = (
+    ("recipe", False), ("seconds a run", True), ("time to FP32", True), ("weights", True), ("moments", True),
+    ("activations", True), ("all", True),
+)  # fmt: skip
+
+
+def _cost_row(row: dict[str, Any]) -> Row:
+    kept = [row["weight_bytes"], row["moment_bytes"], row["activation_bytes"]]
+    kept = [math.nan if each is None else each for each in kept]
+    ratio = row["time_ratio"]
+    return Row((
+        row["recipe"], Cell(f"{row['seconds']:.1f}", row["seconds"]),
+        Cell("–" if math.isnan(ratio) else f"{ratio:.2f}", ratio),
+        *(Cell("–" if math.isnan(each) else bytes_in_words(each), each) for each in (*kept, sum(kept))),
+    ))  # fmt: skip
+
+
+PROBE_HEADS = (("recipe", False), ("layer", False), ("relative error", True), ("cosine", True))
+
+
+def _probe_row(row: dict[str, Any]) -> Row:
+    cosine = row["cosine"]
+    layer = "all but the head" if row["layer"] == "all" else row["layer"]
+    text = "–" if math.isnan(cosine) else f"{cosine:.5f}"
+    return Row((row["recipe"], layer, _scientific(row["relative_error"]), Cell(text, cosine)))
+
+
+def _scientific(value: float) -> Cell:
+    text = "–" if math.isnan(value) else "0" if value == 0 else f"{value:.1e}" if value < 0.01 else f"{value:.3f}"
+    return Cell(text.replace("e-0", "e-"), value)
+
+
+def _settings(recipe: Any) -> list[str]:
+    """What a recipe says, in lines."""
+    if importlib.util.find_spec("cattrs") is None:
+        return [repr(recipe)]
+    return [f"{name} = {value}" for name, value in plain(recipe).items() if name not in ("name", "source")]
+
+
+# ---- pictures
+
+
+def _losses(found: Compared) -> list[Picture]:
+    alive = any(not each.stopped for each in found.runs)
+    if not alive:
+        return []
+    pictures = [_picture(loss_axes(found, _axes(3.4)).figure, "loss", "Loss")]
+    if len(found.recipes) > 1 and any(not math.isnan(found.difference(name).mean) for name in found.recipes[1:]):
+        title = f"Above {found.baseline}, seed by seed"
+        pictures.append(_picture(difference_axes(found, _axes(3.4)).figure, "difference", title))
+    return pictures
+
+
+def _layers(found: Compared) -> list[Picture]:
+    """Small panels of what every layer loses; none where all of it stays in float32."""
+    measured = any(math.isfinite(row["sqnr_db"]) for each in found.runs for row in each.measured)
+    if not measured:
+        return []
+    return [_picture(layer_figure(found, what), f"layers-{what}", title) for what, title in TITLES.items()]
+
+
+def _traces(found: Compared) -> list[Picture]:
+    pictures = []
+    if scaled(found):
+        pictures.append(_picture(scale_axes(found, _axes(2.6)).figure, "scales", "Loss scale"))
+    if losing(found):
+        pictures.append(_picture(lost_axes(found, _axes(2.6)).figure, "lost", "Lost updates"))
+    return pictures
+
+
+def _axes(height: float) -> Any:
+    """Axes of a figure with room for names at the right."""
+    from fpsim.display.figure import blank_figure, figure_style
+
+    with figure_style():
+        return blank_figure(height).subplots()
+
+
+def _picture(figure: Any, name: str, title: str) -> Picture:
+    from fpsim.display.figure import to_svg
+
+    return Picture(title, markup(to_svg(figure, name, title)))
+
+
+def _versions() -> str:
+    names = ("fpsim-numerics", "numpy", "torch")
+    found = (f"{name} {version}" for name in names if (version := _version(name)))
+    return ", ".join((f"Python {platform.python_version()}", *found))
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""

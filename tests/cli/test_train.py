@@ -1,0 +1,123 @@
+"""`fpsim train`: what it prints and writes, what it refuses in a line, Ctrl-C, and two processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.kit.processes import ROOT
+
+for package in ("typer", "rich", "pandas", "jinja2", "matplotlib", "pyarrow", "safetensors", "torch"):
+    pytest.importorskip(package)
+
+SMALL = ("--model", "perceptron", "--batch", "16")
+
+
+def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The line that `fpsim train` ends with."""
+    from fpsim.cli.main import main
+
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as end:
+        main(["train", *arguments])
+    assert end.value.code == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_recipes_are_trained_compared_and_written(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from fpsim.cli.main import main
+
+    mine = tmp_path / "mine.toml"
+    mine.write_text('name = "MINE"\nlinear = "FP8_RAW"\n')
+    with pytest.raises(SystemExit) as end:
+        main(["train", str(mine), "--recipes", "BF16,fp32", "--steps", "3", "--out", str(tmp_path / "out"), *SMALL])
+    assert end.value.code == 0
+    said = capfd.readouterr()
+    assert said.err == ""
+    for word in ("MINE", "BF16", "FP32", "above BF16", "3 seeds", "report.html"):
+        assert word in said.out
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"report.html", "recipes.parquet", "runs.parquet", "curves.parquet", "measured.parquet", "runs"}
+    assert len(list((tmp_path / "out" / "runs").iterdir())) == 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("BF17",), "recipe must be one of FP32, BF16,"),
+        (("missing.toml",), "missing.toml"),
+        (("BF16", "--steps", "0"), "steps must be an integer >= 1; got 0"),
+        (("BF16", "--seeds", "0"), "seeds must be an integer >= 1; got 0"),
+        (("BF16", "--model", "rnn"), "model must be one of transformer, perceptron; got 'rnn'"),
+        (("BF16", "--backend", "tpu"), "backend must be one of"),
+        (("BF16", "BF16"), "recipes must have names of their own"),
+        (("BF16", "--baseline", "FP32"), "baseline must be one of BF16; got 'FP32'"),
+        (("BF16", "--text", "nowhere.txt"), "text must be a file that can be read"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(
+    arguments: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert said in refusal(capfd, *arguments, "--out", str(tmp_path / "out"))
+
+
+def test_a_folder_of_other_runs_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    import fpsim as fp
+
+    fp.train.compare(["FP32"], seeds=1, steps=2, model="perceptron", batch=16, out=tmp_path)
+    said = refusal(capfd, "FP32", "--seeds", "1", "--steps", "3", "--out", str(tmp_path), *SMALL)
+    assert "settings.steps 2 instead of 3" in said
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as of POSIX")
+def test_ctrl_c_ends_with_130_and_the_same_call_goes_on(tmp_path: Path) -> None:
+    import pandas as pd
+
+    import fpsim as fp
+    from fpsim.cli.main import main
+
+    arguments = ["train", "FP32", "--seeds", "1", "--steps", "200", "--out", str(tmp_path), *SMALL]
+    often = "import sys; from fpsim.train import runs; runs.SAVED_EVERY = 0.1"
+    program = f"{often}; from fpsim.cli.main import main; main(sys.argv[1:])"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        saved = tmp_path / "runs" / "FP32-0"
+        until = time.monotonic() + 100
+        while not list(saved.glob("step-*")) and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said == "fpsim: Interrupted.\n"
+    (kept,) = saved.glob("step-*")
+    assert 0 < int(kept.name.removeprefix("step-")[:6]) < 200
+    assert not (tmp_path / "report.html").exists()
+
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 0
+    whole = fp.train.run("FP32", steps=200, model="perceptron", batch=16)
+    assert pd.read_parquet(tmp_path / "curves.parquet").loss.tolist() == whole.losses
+
+
+def test_two_processes_train_and_one_of_them_speaks(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "fpsim", "train"]
+    done = subprocess.run(
+        [*torchrun, "FP32", "--steps", "2", "--seeds", "1", "--out", str(tmp_path), *SMALL],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("report.html: the report") == 1
+    assert (tmp_path / "report.html").is_file()

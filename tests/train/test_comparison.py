@@ -1,0 +1,372 @@
+"""Comparisons of recipes: what differs beside the noise of seeds, and what is kept, resumed, drawn and written."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fpsim as fp
+
+for package in ("torch", "pandas", "jinja2", "matplotlib", "pyarrow", "safetensors"):
+    pytest.importorskip(package)
+
+import pandas as pd  # noqa: E402
+
+from fpsim.train import Comparison, OptimizerRecipe, Run, recipes  # noqa: E402
+from fpsim.train.comparisons.intervals import interval  # noqa: E402
+from fpsim.train.comparisons.memory import memory_of, optimizer_bits  # noqa: E402
+from fpsim.train.loop import Settings  # noqa: E402
+
+TABLES = ("recipes", "runs", "curves", "measured")
+
+
+def small(names: Any, **options: Any) -> Comparison:
+    """A comparison that takes seconds."""
+    return fp.train.compare(names, **{"steps": 4, "model": "perceptron", "batch": 16, "measure": 2, **options})
+
+
+def made(losses: dict[str, list[float]], stopped: Sequence[str] = (), baseline: str = "BF16") -> Comparison:
+    """A comparison of runs of 25 equal losses, for each recipe one a seed."""
+    runs = []
+    for name, values in losses.items():
+        for seed, loss in enumerate(values):
+            rows = [
+                {"step": step, "loss": loss, "scale": 1.0, "skipped": False, "lost_updates": 0.25, "seconds": 0.5}
+                for step in range(25)
+            ]
+            why = "the loss of step 25 is nan." if f"{name}-{seed}" in stopped else ""
+            recipe = recipes.FP32.replace(name=name)
+            runs.append(Run(recipe, Settings(steps=25, seed=seed), [loss] * 25, loss - 0.1, rows, [], [], why, 12.5))
+    return Comparison(tuple(runs), baseline)
+
+
+# ---- what is said
+
+
+def test_an_interval_is_that_of_students_t() -> None:
+    found = interval([1.0, 2.0, 3.0])
+    assert found.mean == 2.0
+    assert found.half == pytest.approx(4.302652729749464 / math.sqrt(3), rel=1e-12)  # t of 2 degrees, from tables
+    assert math.isnan(interval([1.0]).half)
+    assert math.isnan(interval([]).mean)
+
+
+def test_differences_are_taken_seed_by_seed() -> None:
+    found = made({"BF16": [2.0, 3.0, 4.0], "OTHER": [2.5, 3.51, 4.49]})
+    difference = found.difference("OTHER")
+    assert difference.mean == pytest.approx(0.5)
+    assert difference.half == pytest.approx(0.0248, abs=1e-4)  # that of the single losses would be 2.5
+    assert found.verdict("OTHER") == "higher"
+
+
+def test_verdicts_ask_whether_the_interval_has_0_in_it() -> None:
+    found = made(
+        {"BF16": [2.0, 2.1, 2.2], "UP": [2.5, 2.61, 2.7], "DOWN": [1.5, 1.61, 1.7], "LIKE": [2.01, 2.08, 2.21]}
+    )
+    assert {name: found.verdict(name) for name in found.recipes} == {
+        "BF16": "same", "UP": "higher", "DOWN": "lower", "LIKE": "same"
+    }  # fmt: skip
+    assert found.answer.startswith(
+        "After 25 steps and 3 seeds, LIKE cannot be told from BF16: the final losses differ by"
+    )
+    assert "; UP ends 0.50 nats" in found.answer
+    assert "higher and DOWN ends 0.50 nats" in found.answer
+
+
+def test_an_interval_that_is_too_wide_leaves_it_open() -> None:
+    found = made({"BF16": [2.0, 2.1, 2.2], "LIKE": [2.01, 2.08, 2.21], "RAW": [2.31, 2.16, 2.3]})
+    assert found.verdict("RAW") == "open"
+    assert "LIKE cannot be told from BF16: the final losses differ by less than 0.043 nats" in found.answer
+    assert "RAW lies 0.16 nats above, and its seeds differ too much to rule out chance (−0.18 to 0.49)" in found.answer
+    assert "RAW" not in found.answer.split(":")[0]
+
+
+def test_fewer_than_three_seeds_tell_nothing() -> None:
+    found = made({"BF16": [2.0, 2.1], "UP": [5.0, 5.1]})
+    assert found.verdict("UP") == "unknown"
+    assert found.answer.startswith("2 seeds cannot tell recipes apart")
+    assert "UP" not in found.answer
+    assert made({"BF16": [2.0], "UP": [5.0]}).answer.startswith("1 seed cannot tell recipes apart")
+
+
+def test_one_recipe_is_told_alone() -> None:
+    found = made({"OTHER": [2.0, 2.1, 2.2]}, baseline="OTHER")
+    assert found.answer == "OTHER ends at 2.100 ± 0.248 nats, mean of 3 seeds."
+
+
+def test_stopped_runs_are_counted_and_left_out() -> None:
+    losses = {"BF16": [2.0, 2.1, 2.2, 2.3], "BAD": [math.nan, 2.61, 2.7, 2.8]}
+    found = made(losses, stopped=("BAD-0",))
+    row = found.rows()[1]
+    assert row["stopped"] == 1
+    assert row["final_loss"] == pytest.approx((2.61 + 2.7 + 2.8) / 3)
+    assert found.verdict("BAD") == "higher"
+    assert found.answer.endswith("The loss became Inf or NaN: BAD in 1 of 4.")
+    assert made(losses, stopped=("BAD-0", "BAD-1")).verdict("BAD") == "unknown"
+
+
+def test_the_table_has_what_a_recipe_costs() -> None:
+    found = small(["FP32", "BF16", "BF16_WEIGHTS_NEAREST"], seeds=2).to_frame().set_index("recipe")
+    assert found.seeds.tolist() == [2, 2, 2]
+    assert found.time_ratio["FP32"] == 1.0
+    assert found.weight_bytes["BF16"] == 2 * found.weight_bytes["BF16_WEIGHTS_NEAREST"]
+    assert found.difference["BF16"] == 0.0
+    assert found.lost_updates["BF16_WEIGHTS_NEAREST"] > found.lost_updates["FP32"]
+    assert found.gradient_error.isna().all()  # the perceptron has no probe
+
+
+# ---- bytes
+
+
+def test_bytes_are_those_of_the_formats() -> None:
+    assert optimizer_bits(OptimizerRecipe()) == (32, 64)
+    assert optimizer_bits(OptimizerRecipe(weights="bf16", first_moment="bf16")) == (48, 48)
+    assert optimizer_bits(OptimizerRecipe(weights="bf16", masters=False, update_rounding="kahan")) == (32, 64)
+    settings = Settings(model="perceptron", batch=128)
+    inputs = 128 * (128 + 256) * 4  # of the two layers, in float32
+    head = 128 * 256 * 4
+    kept = {name: memory_of(getattr(recipes, name), settings).activations for name in ("FP32", "BF16", "FP8_RAW")}
+    assert kept == {"FP32": inputs + head, "BF16": (inputs + head) // 2, "FP8_RAW": inputs // 4 + head}
+    tiles = memory_of(recipes.DEEPSEEK_V3, settings).activations - kept["FP8_RAW"]
+    assert tiles == 128 * 3 * 4  # scales of 1x128 tiles, in float32
+
+
+def test_stored_activations_count_as_they_are_stored() -> None:
+    settings = Settings(batch=2)
+    stash, plain = memory_of(recipes.DEEPSEEK_V3_STASH, settings), memory_of(recipes.DEEPSEEK_V3, settings)
+    swiglu = 2 * 2 * 64 * 512  # layers, tokens, features: 16 bits as BF16, 8 and scales as E4M3
+    proj = 2 * 2 * 64 * 128  # 12 bits in place of 8, and a scale of 8 bits in place of 32
+    assert plain.activations - stash.activations == swiglu - swiglu // 128 * 4 - proj // 2 + proj // 128 * 3
+
+
+# ---- runs
+
+
+def test_a_comparison_is_a_function_of_its_arguments_and_of_runs() -> None:
+    found = small(["BF16", "FP8_RAW"], seeds=2)
+    alone = fp.train.run("FP8_RAW", steps=4, seed=1, model="perceptron", batch=16, measure=2)
+    curves = found.curves()
+    assert curves.columns[:4].tolist() == ["recipe", "seed", "step", "loss"]
+    assert curves[(curves.recipe == "FP8_RAW") & (curves.seed == 1)].loss.tolist() == alone.losses
+    measured = found.measurements()
+    assert set(measured.step) == {0, 2}
+    assert len(measured[(measured.recipe == "FP8_RAW") & (measured.seed == 1)]) == len(alone.measured)
+
+
+def test_the_first_batches_of_a_seed_are_those_of_every_recipe() -> None:
+    found = small(["FP32", recipes.FP32.replace(name="SAME")], seeds=3)
+    assert found.difference("SAME") == (0.0, 0.0)
+    assert found.verdict("SAME") == "same"
+
+
+def test_finished_runs_are_loaded_and_new_ones_join_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = small(["FP32", "BF16"], seeds=2, out=tmp_path)
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["BF16-0", "BF16-1", "FP32-0", "FP32-1"]
+    from fpsim.train.loop import Trainer
+
+    stepped: list[str] = []
+    step = Trainer.step
+
+    def counted(self: Trainer) -> dict[str, Any]:
+        stepped.append(f"{self.recipe.name}-{self.settings.seed}")
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "step", counted)
+    again = small(["FP32", "BF16"], seeds=2, out=tmp_path)
+    assert not stepped
+    assert [each.losses for each in again.runs] == [each.losses for each in first.runs]
+    assert [each.validation_loss for each in again.runs] == [each.validation_loss for each in first.runs]
+    more = small(["FP32", "BF16", "FP8_RAW"], seeds=3, out=tmp_path)
+    assert sorted(set(stepped)) == ["BF16-2", "FP32-2", "FP8_RAW-0", "FP8_RAW-1", "FP8_RAW-2"]
+    assert more.by_recipe["BF16"][1].losses == first.by_recipe["BF16"][1].losses
+
+
+def test_a_run_that_was_broken_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fpsim.train import runs
+    from fpsim.train.loop import Trainer
+
+    monkeypatch.setattr(runs, "SAVED_EVERY", 0.0)
+    step = Trainer.step
+    done: list[int] = []
+
+    def broken(self: Trainer) -> dict[str, Any]:
+        if len(done) == 6:
+            raise KeyboardInterrupt
+        done.append(self.steps)
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "step", broken)
+    with pytest.raises(KeyboardInterrupt):
+        small(["FP32", "BF16"], seeds=1, out=tmp_path)
+    assert not list(tmp_path.glob("*.parquet"))
+    monkeypatch.setattr(Trainer, "step", step)
+    found = small(["FP32", "BF16"], seeds=1, out=tmp_path)
+    assert [each.losses for each in found.runs] == [each.losses for each in small(["FP32", "BF16"], seeds=1).runs]
+    assert len(pd.read_parquet(tmp_path / "curves.parquet")) == 8
+
+
+def test_progress_goes_from_0_to_1() -> None:
+    said: list[tuple[float, str]] = []
+    small(["FP32", "BF16"], seeds=2, gradients=False, progress=lambda share, text: said.append((share, text)))
+    shares = [share for share, _ in said]
+    assert shares == sorted(shares)
+    assert shares[0] == 0.0
+    assert shares[-1] == 1.0
+    assert said[1][1].startswith("FP32, seed 0: step 1 of 4, loss ")
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "said"),
+    [
+        ([], {}, "recipes must be one recipe or several; got none"),
+        (["BF16", "bf16"], {}, "recipes must have names of their own"),
+        (["BF16"], {"seeds": 0}, "seeds must be an integer >= 1; got 0"),
+        (["BF16"], {"baseline": "FP32"}, "baseline must be one of BF16; got 'FP32'"),
+        (["BF16"], {"model": "rnn"}, "model must be one of"),
+        ([recipes.BF16.replace(keep=("nowhere",))], {}, "keep of recipe 'BF16' must name layers of the model"),
+        (
+            [recipes.BF16.replace(name="a b"), recipes.BF16.replace(name="a/b")], {"out": "x"},
+            "names of recipes must make folders of their own",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused(names: Any, options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    options = {**options, **({"out": tmp_path / "x"} if "out" in options else {})}
+    with pytest.raises(ValueError, match=re.escape(said)):
+        small(names, **options)
+    assert not (tmp_path / "x").exists()
+
+
+def test_what_cannot_be_trained_is_refused_before_the_first_run(tmp_path: Path) -> None:
+    wrong = recipes.DEEPSEEK_V3.replace(name="WRONG")
+    with pytest.raises(ValueError, match="wgrad of layer 'first' sums over 16 tokens"):
+        small(["FP32", wrong], out=tmp_path)
+    assert not (tmp_path / "runs").exists()
+
+
+# ---- pages
+
+
+class _Ids(HTMLParser):
+    """Collects ids, references to them, and texts of headings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.wanted: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id" and value:
+                self.ids.append(value)
+            if value and name in ("xlink:href", "href") and value.startswith("#"):
+                self.wanted.append(value[1:])
+
+
+def test_the_page_begins_with_the_answer_and_needs_nothing_else(tmp_path: Path) -> None:
+    named = recipes.FP8_RAW.replace(name="<b>raw")
+    found = small(["BF16", "FP16_DYNAMIC", named], seeds=3, out=tmp_path)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert re.search(r"<h1>(After|1 seed)", text)
+    assert text.index("<h1>") < text.index("<svg")
+    assert "<b>raw" not in text
+    assert "&lt;b&gt;raw" in text
+    assert not re.search(r'(src|href)="(https?:)?//', text.replace("http://www.w3.org", ""))
+    ids = _Ids()
+    ids.feed(text)
+    assert len(ids.ids) == len(set(ids.ids))
+    assert set(ids.wanted) <= set(ids.ids)
+    for section in ("losses", "recipes", "layers", "traces", "costs"):
+        assert f'id="{section}"' in text
+    for name in TABLES:
+        assert f'href="{name}.parquet"' in text
+    assert found._repr_html_().startswith(f"<p>{found.answer.replace('<b>', '&lt;b&gt;')}</p><table>")
+
+
+def test_tables_hold_what_the_frames_hold(tmp_path: Path) -> None:
+    found = small(["FP32", "BF16"], seeds=1)
+    files = found.save(tmp_path)
+    assert [file.name for file in files] == ["report.html", *(f"{name}.parquet" for name in TABLES)]
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "curves.parquet"), found.curves())
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "measured.parquet"), found.measurements())
+    assert pd.read_parquet(tmp_path / "recipes.parquet").recipe.tolist() == ["FP32", "BF16"]
+    assert pd.read_parquet(tmp_path / "runs.parquet").seed.tolist() == [0, 0]
+
+
+def test_tables_that_cannot_be_written_leave_the_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow.parquet
+
+    found = small(["FP32"], seeds=1)
+    found.save(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pyarrow.parquet, "write_table", full)
+    with pytest.raises(OSError, match="No space left"):
+        found.save(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_plot_has_a_line_for_each_recipe_and_bands_for_several_seeds() -> None:
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    found = small(["FP32", "BF16"], seeds=2)
+    assert found.plot(axes) is axes
+    assert len(axes.lines) == 2
+    assert len(axes.collections) == 2
+    last = interval([fp.train.runs.smoothed(each.losses)[-1] for each in found.by_recipe["BF16"]])
+    assert axes.lines[1].get_ydata()[-1] == pytest.approx(last.mean)
+    assert not small(["FP32"], seeds=1).plot(Figure().subplots()).collections
+
+
+def test_a_comparison_of_nothing_but_stopped_runs_still_has_a_page() -> None:
+    found = made(
+        {"BF16": [math.nan] * 3, "BAD": [math.nan] * 3}, [f"{n}-{s}" for n in ("BF16", "BAD") for s in range(3)]
+    )
+    text = found.to_html()
+    assert "The loss became Inf or NaN: BF16 in 3 of 3 and BAD in 3 of 3." in text
+
+
+def test_the_page_shows_the_probe_of_the_transformer(tmp_path: Path) -> None:
+    found = fp.train.compare(["BF16", "FP8_RAW"], seeds=1, steps=1, out=tmp_path)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert 'id="probe"' in text
+    probed = pd.read_parquet(tmp_path / "probe.parquet")
+    assert probed.recipe.unique().tolist() == ["BF16", "FP8_RAW"]
+    assert found.to_frame().gradient_error.tolist() == probed[probed.layer == "all"].relative_error.tolist()
+    assert "1 seed cannot tell recipes apart" in text
+
+
+# ---- whole runs
+
+
+@pytest.mark.slow
+def test_raw_fp8_and_fp16_of_a_small_loss_fail_and_the_others_do_not() -> None:
+    small_loss = recipes.FP16_UNSCALED.replace(name="SMALL", loss_factor=2.0**-12)
+    names = ["BF16", "FP32", "FP8_RAW", small_loss, "FP16_DYNAMIC", "DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "FP8_TENSOR"]
+    found = fp.train.compare(names, measure=0, gradients=False)
+    means = {name: found.difference(name).mean for name in found.recipes}
+    assert means.pop("FP8_RAW") > 0.1  # 0.31, 0.06 and 0.10: gradients at the edge of what E4M3 holds
+    assert means.pop("SMALL") > 1.0
+    assert {name: mean for name, mean in means.items() if abs(mean) > 0.05} == {}
+
+
+@pytest.mark.slow
+def test_weights_without_masters_lose_updates_unless_they_round_stochastically() -> None:
+    slow = {
+        name: OptimizerRecipe(lr=3e-5, weights="bf16", masters=False, update_rounding=name)
+        for name in ("nearest_even", "stochastic")
+    }
+    names = [recipes.BF16.replace(name=name, optimizer=optimizer) for name, optimizer in slow.items()]
+    found = fp.train.compare(names, seeds=1, measure=0, gradients=False).to_frame().set_index("recipe")
+    assert found.lost_updates["nearest_even"] == pytest.approx(0.8, abs=0.1)
+    assert found.final_loss["nearest_even"] - found.final_loss["stochastic"] > 0.2
