@@ -104,7 +104,9 @@ def _shown(product: str, a: Operand, b: Operand, turned: str, bias: Tensor | Non
     if is_watched():
         left, right = a.transposed if turned == "a" else a, b.transposed if turned == "b" else b
         added = None if bias is None else array_of(bias)
-        show(ProductCall(plan.name, product, left, right, how, array_of(found), added))
+        # copies, since weights and gradients change in place while whoever watches may still hold the call
+        left, right = (each._replace(source=each.source.copy()) for each in (left, right))
+        show(ProductCall(plan.name, product, left, right, how, array_of(found).copy(), added))
     return found
 
 

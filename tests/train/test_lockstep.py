@@ -175,6 +175,7 @@ def test_a_layer_that_one_recipe_leaves_to_torch_is_cast_otherwise() -> None:
      ("transformer", recipes.UNIT_SCALING)],
 )  # fmt: skip
 def test_being_watched_changes_no_bit(model: str, recipe: Recipe, text: Any) -> None:
+    text = text if model == "transformer" else None
     settings = Settings(3, 0, model, text, batch=2 if model == "transformer" else 128, measure=0)
     plain, watched = Trainer(recipe, settings), side_by_side._watched(Trainer(recipe, settings))
     for trainer in (plain, watched):
