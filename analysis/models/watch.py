@@ -88,11 +88,11 @@ class Watch:
 
     def end_step(self) -> None:
         """The next forward pass belongs to the next step."""
-        if self._has_run and self._is_recorded(self.step):
-            self._scales += self._scales_now()
+        if self._is_recorded(self.step):  # else nothing is new
+            self._scales += self._scales_now() if self._has_run else []
+            self._publish()
         self.step += 1
         self._has_run = False
-        self._publish()
 
     def _publish(self) -> None:
         self.recording.monitors = Monitors(tuple(self._found), tuple(self._scales))
