@@ -155,13 +155,23 @@ class Recording:
                 counts[row.layer] = counts.get(row.layer, 0) + row.range.count
         return {layer: count for layer, count in counts.items() if count < SMALLEST}
 
-    def to_frame(self) -> Any:
-        """A pandas DataFrame with a row for each step, layer and tensor.
+    def to_frame(self, by: str = "tensor") -> Any:
+        """A pandas DataFrame with a row for each step, layer and tensor, and for each format where they are asked for.
 
-        The columns: step, layer, tensor, role, shape, dtype, calls; count, zeros, infinities, nans, amax, smallest and
-        median of all elements; and for each format its error in the sample, such as E4M3_sqnr_db, and the shares of all
-        elements below, subnormal, normal and above in its range without a scale, such as E4M3_below.
+        The columns: step, layer, tensor, role, shape, dtype, calls; then by tensor count, zeros, infinities, nans,
+        amax, smallest and median of all elements, and for each format its error in the sample (E4M3_sqnr_db), and the
+        shares of all elements below, subnormal, normal and above in its range without a scale (E4M3_below); by
+        format its name, and every figure of `fp.analysis.error` in the sample.
+
+        Args:
+          by: "tensor" or "format".
+        Raises:
+          ValueError: another word.
         """
+        if by not in ("tensor", "format"):
+            raise ValueError(f"by must be 'tensor' or 'format'; got {by!r}.")
+        if by == "format":
+            return frame([line for row in self for line in row.to_dicts()])
         return frame([row.to_dict() for row in self])
 
     def save(self, path: str | os.PathLike[str]) -> None:

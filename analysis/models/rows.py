@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fpsim.analysis.measures.error_report import ErrorReport
+from fpsim.analysis.measures.error_report import METRICS, ErrorReport
 from fpsim.analysis.measures.exponent_range import RangeReport
 from fpsim.formats.named import Format
 
@@ -60,12 +60,26 @@ class RecordedRow:
             errors=tuple(a.merge(b) for a, b in zip(self.errors, other.errors, strict=True)),
         )
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the tensor is, as the first columns of a table."""
+        names = ("step", "layer", "tensor", "role", "shape", "dtype", "calls")
+        return {name: getattr(self, name) for name in names}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """As a row of a table for each format, with every figure of its error."""
+        return [
+            {**self.facts, "format": report.format, "scale": report.scale}
+            | {name: getattr(report, name) for name in METRICS}
+            | {f"noise_{cause}": share for cause, share in report.noise_by_cause.items()}
+            for report in self.errors
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """As a row of a table: the range, then figures of each format, such as "E4M3_sqnr_db"."""
         spread = self.range
         found: dict[str, Any] = {
-            "step": self.step, "layer": self.layer, "tensor": self.tensor, "role": self.role, "shape": self.shape,
-            "dtype": self.dtype, "calls": self.calls, "count": spread.count, "zeros": spread.zeros,
+            **self.facts, "count": spread.count, "zeros": spread.zeros,
             "infinities": spread.infinities, "nans": spread.nans, "amax": spread.amax, "smallest": spread.smallest,
             "median": spread.magnitude(0.5),
         }  # fmt: skip

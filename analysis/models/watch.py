@@ -305,6 +305,9 @@ class Watch:
         return any(id(p) in self._names for group in optimizer.param_groups for p in group["params"])
 
     def _before_update(self, optimizer: Any, *_: Any) -> None:
+        if self._depth:  # a forward pass ended by Ctrl-C, of which torch tells no hook
+            self._detach()
+            self._depth = 0
         if self._is_recorded(self._updated_step()) and self._of_model(optimizer):
             self._updates.before(optimizer)
 

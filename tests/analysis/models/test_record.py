@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,50 @@ def test_quantised_layers_are_recorded_by_what_they_are_given() -> None:
     assert [one.name for one in r.monitors.scales] == ["0.input", "0.weight", "0.output gradient"]
 
 
+class Functional(nn.Module):  # type: ignore[misc, name-defined]
+    """Products that no module of torch makes, with a weight that is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Parameter(torch.randn(16, 32))
+        self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(16, 32))
+        self.lookup = nn.Embedding(100, 32, sparse=True)
+
+    def forward(self, codes: Any) -> Any:
+        return self.normed(functional.linear(self.lookup(codes), self.mix))
+
+
+def test_products_of_functions_and_of_computed_weights_are_recorded() -> None:
+    torch.manual_seed(0)
+    model = Functional()
+    with fp.analysis.record(model) as r:
+        model(torch.arange(50).reshape(5, 10)).square().sum().backward()
+    assert r.layers == ("lookup", "mix", "normed")
+    assert {row.tensor for row in r if row.layer == "mix"} == TENSORS
+    assert {row.tensor for row in r if row.layer == "normed"} == TENSORS
+    assert r[1, "lookup", "weight_gradient"].range.count == 50 * 32  # the rows that were looked up
+    assert r[1, "normed", "weight_gradient"].range.amax > 0
+
+
+def test_patterns_choose_layers() -> None:
+    _, _, r = training("attention", 1, layers=("attention", "q*"))
+    assert set(r.layers) == {"qkv", "attention"}
+
+
+def test_nothing_keeps_the_graph() -> None:
+    model = mlp()
+    with fp.analysis.record(model, keep=1) as r:
+        y = model(torch.randn(64, 32))
+        y.sum().backward()
+        output = weakref.ref(y)
+        node = y.grad_fn.metadata["node"] = mlp()  # anything that can be referred to
+        graph = weakref.ref(node)
+        del y, node
+        assert output() is None
+        assert graph() is None
+        assert r[1, "2", "output_gradient"].range.amax == 1
+
+
 # ---- steps
 
 
@@ -280,9 +325,19 @@ def test_halves_merge_to_the_whole() -> None:
         assert len(whole.tensors) == 8
     twice = first.merge(first)
     assert twice[1, "0", "input"].range.count == 2 * first[1, "0", "input"].range.count
-    assert twice.monitors == first.monitors
-    with pytest.raises(ValueError, match="recordings to merge must have the same keep; got 2 and 0"):
-        first.merge(training("mlp", 1)[2]) if first.model == training("mlp", 1)[2].model else None
+
+
+def test_ranks_merge_and_count_a_common_update_once() -> None:
+    r, other = training("mlp", 2)[2], training("mlp", 2)[2]
+    merged = r.merge(other)
+    assert merged.monitors == r.monitors
+    assert len(merged.monitors) == 2
+    assert merged[2, "0", "weight_gradient"].calls == 2
+    for a, b in ((training("mlp", 1, keep=1)[2], "keep"), (training("convolutions", 1)[2], "model")):
+        with pytest.raises(ValueError, match=f"recordings to merge must have the same {b}; got "):
+            r.merge(a)
+    with pytest.raises(TypeError, match="other must be a Recording; got 3"):
+        r.merge(3)
 
 
 def test_validations_between_steps_are_not_recorded() -> None:
@@ -347,9 +402,10 @@ def test_every_takes_the_steps_themselves() -> None:
 def test_copies_of_a_recorded_model_are_not_recorded() -> None:
     model, x = mlp(), torch.randn(64, 32)
     with torch.no_grad(), fp.analysis.record(model) as r:
-        for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        for other in (copy.copy(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
             fp.testing.assert_bits_equal(other(x).numpy(), model(x).numpy())
-    assert r.steps == (1, 2)
+    assert r.steps == (1, 2, 3)
+    assert {row.calls for row in r} == {1}
 
 
 def test_a_model_that_fails_is_left_as_it_was() -> None:
@@ -361,6 +417,37 @@ def test_a_model_that_fails_is_left_as_it_was() -> None:
     assert r[2, "0", "input"].calls == 1
     assert not any("forward" in module.__dict__ for module in model.modules())
     assert not torch.overrides._get_current_function_mode_stack()
+
+
+def test_a_forward_pass_that_is_interrupted_ends_with_the_next_update() -> None:
+    class Interrupted(nn.Module):  # type: ignore[misc, name-defined]
+        on = True
+
+        def forward(self, x: Any) -> Any:
+            if self.on:
+                raise KeyboardInterrupt
+            return x
+
+    model = nn.Sequential(nn.Linear(32, 32), Interrupted())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with fp.analysis.record(model) as r:
+        with pytest.raises(KeyboardInterrupt):
+            model(torch.randn(64, 32))
+        model[1].on = False
+        optimizer.step()
+        model(torch.randn(64, 32)).sum().backward()
+        optimizer.step()
+    assert {row.key for row in r if row.step == 2} == {(2, "0", tensor) for tensor in TENSORS}
+    assert not torch.overrides._get_current_function_mode_stack()
+
+
+def test_a_model_in_a_checkpoint_counts_once() -> None:
+    model, x = mlp(), torch.randn(64, 32)
+    with fp.analysis.record(model) as r:
+        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).sum().backward()
+        r.step()
+    assert r.steps == (1,)
+    assert {row.calls for row in r} == {1}
 
 
 # ---- monitors
@@ -398,6 +485,23 @@ def test_a_skipped_step_ends_and_its_fallback_is_noted() -> None:
         optimizer.step()
     assert r.steps == (1, 2)
     assert [tuple(one) for one in r.monitors.scales] == [(1, "loss", 4.0, True), (2, "loss", 2.0, False)]
+
+
+def test_a_scaler_of_torch_is_followed() -> None:
+    torch.manual_seed(0)
+    model, scaler = mlp(), torch.amp.GradScaler("cpu", init_scale=8.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with fp.analysis.record(model, scaler=scaler) as r:
+        for factor in (1.0, float("inf"), 1.0):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.randn(64, 32)).sum() * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert r.steps == (1, 2, 3)
+    assert r.monitors.steps == (1, 3)
+    assert [(one.step, one.scale, one.fallback) for one in r.monitors.scales] == [
+        (1, 8.0, False), (2, 8.0, True), (3, 4.0, False),
+    ]  # fmt: skip
 
 
 # ---- what comes of it
@@ -445,6 +549,14 @@ def test_the_frame_has_a_row_for_each_tensor() -> None:
     assert len(table) == len(r) == 2 * 2 * 5
     assert list(table.columns[:5]) == ["step", "layer", "tensor", "role", "shape"]
     assert {"E4M3_sqnr_db", "E4M3_below", "BF16_sqnr_db"} <= set(table.columns)
+    long = r.to_frame(by="format")
+    assert len(long) == 2 * len(r)
+    report = fp.analysis.error(np.ones(4, np.float32), "bf16")
+    assert {"format", *report.to_dict()} - set(long.columns) == {"rounding", "overflow", "subnormals", "bits_per_value"}
+    assert long[long.format == "BF16"].sqnr_db.tolist() == table.BF16_sqnr_db.tolist()
+    for wrong in (r, r.monitors):
+        with pytest.raises(ValueError, match=r"by must be .* or .*; got 'layer'"):
+            wrong.to_frame(by="layer")
 
 
 def test_a_sample_has_both_ends_and_all_is_counted() -> None:
