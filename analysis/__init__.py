@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from fpsim.analysis.measures.scales.policies import loss_scaling_policy as loss_scaling_policy
     from fpsim.analysis.measures.scales.underflow import UnderflowReport as UnderflowReport
     from fpsim.analysis.measures.scales.underflow import underflow as underflow
+    from fpsim.analysis.models.monitors import Monitors as Monitors
+    from fpsim.analysis.models.recorder import record as record
+    from fpsim.analysis.models.recording import Recording as Recording
     from fpsim.analysis.studies.report import StudyReport as StudyReport
     from fpsim.analysis.studies.study import study as study
     from fpsim.analysis.studies.sweep import sweep as sweep
@@ -42,6 +45,9 @@ __getattr__, __dir__, __all__ = attach(
         "measures.scales.policies": ["LossScalingPolicy", "loss_scaling_policy"],
         "measures.rounding_error": ["error"],
         "measures.scales.underflow": ["UnderflowReport", "underflow"],
+        "models.monitors": ["Monitors"],
+        "models.recorder": ["record"],
+        "models.recording": ["Recording"],
         "studies.report": ["StudyReport"],
         "studies.study": ["study"],
         "studies.sweep": ["sweep"],

@@ -21,7 +21,7 @@ FLOORS = {
     "sums": 6, "instructions": 6,
     "schedules": 7,
     "products": 8,
-    "analysis.tensors": 9, "analysis.measures": 9, "torch": 9, "probe": 9, "testing": 9, "gpu": 9,
+    "analysis.tensors": 9, "analysis.measures": 9, "analysis.models": 9, "torch": 9, "probe": 9, "testing": 9, "gpu": 9,
     "train": 10,
     "analysis": 11,  # its face, and studies
     "fpsim": 12,  # its public face

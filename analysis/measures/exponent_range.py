@@ -282,12 +282,26 @@ class Histogram:
 
     def report(self) -> RangeReport:
         """What was counted so far."""
-        places = np.flatnonzero(self.table)
-        bins = zip(places.tolist(), self.table[places].tolist(), strict=True)
+        used = self._used()
+        places = np.flatnonzero(self.table[used]) + used.start
+        bins = zip((places + LOWEST_EXPONENT * BINS_PER_BINADE).tolist(), self.table[places].tolist(), strict=True)
         zeros, infinities, nans = self.specials.tolist()
-        lowest = LOWEST_EXPONENT * BINS_PER_BINADE
         largest, smallest = self.extremes.tolist()
-        return RangeReport(tuple((place + lowest, n) for place, n in bins), zeros, infinities, nans, largest, smallest)
+        return RangeReport(tuple(bins), zeros, infinities, nans, largest, smallest)
+
+    def clear(self) -> None:
+        """Begin again."""
+        self.table[self._used()] = 0
+        self.specials[:] = 0
+        self.extremes[:] = 0.0, math.inf
+
+    def _used(self) -> slice:
+        """The part of the table between the extremes, outside of which it is zero."""
+        largest, smallest = self.extremes.tolist()
+        if largest == 0:
+            return slice(0, 0)
+        low, high = ((math.frexp(x)[1] - 1 - LOWEST_EXPONENT) * BINS_PER_BINADE for x in (smallest, largest))
+        return slice(low, high + BINS_PER_BINADE)
 
 
 def range_of_pieces(pieces: Iterable[Array]) -> RangeReport:

@@ -182,7 +182,7 @@ def _part(progress: Progress | None, start: float, stop: float) -> Progress:
 def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tuple[Tensor, ...], StudyReport]:
     """The tensors, and the report with what is known about them."""
     if tensors is None:
-        from fpsim.analysis.tensors.capture import capture
+        from fpsim.analysis.models.capture import capture
 
         captured = capture(seed=report.seed, progress=lambda step, steps, text: progress(step / steps, text))
         return captured.tensors, replace(report, description=captured.description, losses=captured.losses)

@@ -301,7 +301,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 def test_the_built_in_study_learns_and_repeats_itself() -> None:
     pytest.importorskip("torch")
-    from fpsim.analysis.tensors.capture import capture
+    from fpsim.analysis.models.capture import capture
 
     first, again = capture(steps=(1, 6), seed=1), capture(steps=(6, 1), seed=1)
     assert first.losses == again.losses
@@ -325,7 +325,7 @@ def test_the_built_in_study_learns_and_repeats_itself() -> None:
 
 def test_capture_leaves_torch_as_it_was() -> None:
     torch = pytest.importorskip("torch")
-    from fpsim.analysis.tensors.capture import capture
+    from fpsim.analysis.models.capture import capture
 
     torch.manual_seed(5)
     want = torch.rand(3)

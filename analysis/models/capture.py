@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from fpsim.analysis.tensors.opening import tensor
+from fpsim.analysis.models.recorder import record
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.display.optional import load
-
-if TYPE_CHECKING:
-    import torch
 
 # The model: GPT-like and pre-norm, about 0.4 million parameters. Bytes are the vocabulary, so no tokenizer is needed.
 VOCABULARY = 256
@@ -24,7 +21,7 @@ CONTEXT = 128  # bytes that the model sees
 BATCH = 8
 LEARNING_RATE = 2e-3
 WARMUP = 20  # steps
-TENSORS = {"input": "activation", "weight": "matrix", "output gradient": "gradient"}  # and their roles
+ROLES = ("activation", "matrix", "gradient")  # of input, weight and output gradient, in the order of the study
 STEPS = (1, 50, 200)  # when tensors are recorded; the last one ends the training
 
 
@@ -63,7 +60,7 @@ def capture(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = _transformer(torch)
-            return _train(torch, model, data, sorted(set(steps)), seed, progress)
+            return _recorded(torch, model, data, sorted(set(steps)), seed, progress)
     finally:
         torch.set_num_threads(threads)
 
@@ -75,22 +72,36 @@ def text_bytes() -> Any:
     return np.frombuffer("\n".join(topics[name] for name in sorted(topics)).encode(), np.uint8)
 
 
-def _train(
+def _recorded(
     torch: Any, model: Any, data: Any, steps: list[int], seed: int, progress: Callable[[int, int, str], None] | None
 ) -> Capture:
+    layers = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    with record(model, every=steps, layers=layers, keep=len(steps), formats=()) as r:  # the study measures errors
+        losses = _train(torch, model, data, steps[-1], seed, progress)
+    tensors = sorted(r.tensors, key=lambda kept: (ROLES.index(kept.role), layers.index(kept.layer), kept.step))
+    description = (
+        f"a {BLOCKS}-layer transformer (width {WIDTH}, {HEADS} heads, context {CONTEXT} bytes, batch {BATCH}) that "
+        f"torch {torch.__version__} trained in float32 with AdamW and seed {seed} on the language documentation that "
+        f"Python ships; loss {losses[0]:.2f} at step 1, {losses[-1]:.2f} nats per byte at step {steps[-1]}"
+    )
+    return Capture(tuple(tensors), tuple(losses), description)
+
+
+def _train(
+    torch: Any, model: Any, data: Any, steps: int, seed: int, progress: Callable[[int, int, str], None] | None
+) -> list[float]:
+    """Train for some steps; returns the loss of each."""
     generator = torch.Generator().manual_seed(seed)
     decayed = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim != 2]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.95))
-    recorder = Recorder(model)
     losses = []
-    for step in range(1, steps[-1] + 1):
+    for step in range(1, steps + 1):
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * min(1.0, step / WARMUP)
         starts = torch.randint(0, data.numel() - CONTEXT, (BATCH,), generator=generator)
         windows = data[starts[:, None] + torch.arange(CONTEXT + 1)]  # (batch, context + 1)
-        recorder.step = step if step in steps else None
         logits = model(windows[:, :-1])
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
         optimizer.zero_grad()
@@ -98,54 +109,8 @@ def _train(
         optimizer.step()
         losses.append(float(loss.detach()))
         if progress is not None:
-            progress(step, steps[-1], f"training, loss {losses[-1]:.2f}")
-    recorder.close()
-    layers, roles = [name for name, _ in model.named_modules()], list(TENSORS.values())
-    recorder.tensors.sort(key=lambda kept: (roles.index(kept.role), layers.index(kept.layer), kept.step))
-    description = (
-        f"a {BLOCKS}-layer transformer (width {WIDTH}, {HEADS} heads, context {CONTEXT} bytes, batch {BATCH}) that "
-        f"torch {torch.__version__} trained in float32 with AdamW and seed {seed} on the language documentation that "
-        f"Python ships; loss {losses[0]:.2f} at step 1, {losses[-1]:.2f} nats per byte at step {steps[-1]}"
-    )
-    return Capture(tuple(recorder.tensors), tuple(losses), description)
-
-
-class Recorder:
-    """Hooks on every linear layer of a model that keep its tensors while `step` is a number."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        import torch
-
-        self.step: int | None = None
-        self.tensors: list[Tensor] = []
-        self._handles: list[Any] = []
-        for name, module in model.named_modules():
-            if isinstance(module, torch.nn.Linear):
-                self._handles.append(module.register_forward_hook(self._forward(name)))
-                self._handles.append(module.register_full_backward_hook(self._backward(name)))
-
-    def _forward(self, layer: str) -> Callable[..., None]:
-        def hook(module: Any, inputs: Any, output: Any) -> None:
-            self._keep(layer, "input", inputs[0])
-            self._keep(layer, "weight", module.weight)
-
-        return hook
-
-    def _backward(self, layer: str) -> Callable[..., None]:
-        def hook(module: Any, grad_inputs: Any, grad_outputs: Any) -> None:
-            self._keep(layer, "output gradient", grad_outputs[0])
-
-        return hook
-
-    def _keep(self, layer: str, kind: str, x: Any) -> None:
-        if self.step is not None:
-            values = x.detach().clone().numpy()
-            self.tensors.append(tensor(f"{layer} {kind}", values, layer=layer, role=TENSORS[kind], step=self.step))
-
-    def close(self) -> None:
-        """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
+            progress(step, steps, f"training, loss {losses[-1]:.2f}")
+    return losses
 
 
 def _transformer(torch: Any) -> Any:

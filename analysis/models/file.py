@@ -1,0 +1,124 @@
+"""Recordings as files: the sums behind every figure as arrays, what they are as a header."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.analysis.measures.error_report import ErrorReport
+from fpsim.analysis.measures.exponent_range import RangeReport
+from fpsim.analysis.measures.sums import Sums
+from fpsim.analysis.models.monitors import Monitors, Scale, Update
+from fpsim.analysis.models.rows import RecordedRow
+from fpsim.arrays import Array, format_of, words
+from fpsim.exact_json import from_json, to_json
+from fpsim.formats.as_json import element_facts, element_from
+from fpsim.formats.named import DTYPES, NAMED
+from fpsim.scaling.file import ScaledFileError, load, save
+
+KIND = "recording"  # what the header says that the file holds
+ROW = ("step", "layer", "tensor", "role", "shape", "dtype", "calls")
+RANGE = ("zeros", "infinities", "nans", "amax", "smallest")
+ERROR = ("rounding", "overflow", "subnormals", "scale", "scale_bits")
+PLAIN = ("float16", "float32", "float64")  # dtypes that files hold; others are their bits
+
+
+class Contents(NamedTuple):
+    """What a recording holds.
+
+    Attributes:
+      settings: what JSON holds: the model, formats and their kin.
+      steps, notes, rows, kept, monitors: as `Recording` has them.
+    """
+
+    settings: dict[str, Any]
+    steps: tuple[int, ...]
+    notes: tuple[str, ...]
+    rows: list[RecordedRow]
+    kept: dict[tuple[int, str, str], Array]
+    monitors: Monitors
+
+
+def write(path: str | os.PathLike[str], contents: Contents) -> None:
+    """Write what a recording holds; see `Recording.save`."""
+    rows, errors = contents.rows, [report for row in contents.rows for report in row.errors]
+    bins = [np.array(row.range.bins, np.int64).reshape(-1, 2) for row in rows]
+    arrays: dict[str, Array] = {
+        "bins": np.concatenate([np.zeros((0, 2), np.int64), *bins]),
+        **{
+            name: np.stack([getattr(report.sums, name) for report in errors]) if errors else np.zeros(0)
+            for name in ("counts", "totals", "maxima")
+        },
+    }
+    kept = []
+    for i, (key, x) in enumerate(contents.kept.items()):
+        arrays[f"kept_{i}"] = x if x.dtype.name in PLAIN else words(x)
+        fmt = format_of(x.dtype)
+        assert fmt is not None
+        kept.append([*key, fmt.name])
+    header = {
+        "kind": KIND,
+        "settings": contents.settings,
+        "steps": list(contents.steps),
+        "notes": list(contents.notes),
+        "rows": [_row_facts(row) for row in rows],
+        "kept": kept,
+        "updates": [list(one) for one in contents.monitors.updates],
+        "scales": [list(one) for one in contents.monitors.scales],
+    }
+    save(path, arrays, to_json(header))
+
+
+def read(path: str | os.PathLike[str]) -> Contents:
+    """What a recording held; see `Recording.load`."""
+    arrays, plain = load(path)
+    header = from_json(plain)
+    if header.get("kind") != KIND:
+        raise ScaledFileError(f"{path}: wanted a recording, got a file of something else. Save one with r.save(path).")
+    monitors = Monitors(
+        tuple(Update(*one) for one in header["updates"]), tuple(Scale(*one) for one in header["scales"])
+    )
+    kept = {}
+    for i, (step, layer, which, fmt) in enumerate(header["kept"]):
+        x = arrays[f"kept_{i}"]
+        kept[step, layer, which] = x if x.dtype.name in PLAIN else x.view(DTYPES[NAMED[fmt]])
+    rows = _rows(header["rows"], arrays)
+    return Contents(header["settings"], tuple(header["steps"]), tuple(header["notes"]), rows, kept, monitors)
+
+
+def _rows(facts_of_rows: list[dict[str, Any]], arrays: dict[str, Array]) -> list[RecordedRow]:
+    """The rows, whose sums and bins follow each other in the arrays."""
+    rows = []
+    first_bin = first_error = 0
+    for facts in facts_of_rows:
+        bins = arrays["bins"][first_bin : first_bin + facts["bins"]]
+        first_bin += len(bins)
+        errors = []
+        for one in facts["errors"]:
+            sums = Sums(*(arrays[name][first_error] for name in ("counts", "totals", "maxima")))
+            first_error += 1
+            fields_of = {name: one[name] for name in ERROR}
+            if math.isnan(one["scale"]):
+                fields_of["scale"] = math.nan  # the one NaN that reports share, by which equal ones are equal
+            errors.append(ErrorReport(fmt=element_from(one["fmt"]), sums=sums, **fields_of))
+        spread = RangeReport(tuple((p, n) for p, n in bins.tolist()), *(facts[name] for name in RANGE))
+        fields = {**{name: facts[name] for name in ROW}, "shape": tuple(facts["shape"])}
+        rows.append(RecordedRow(**fields, range=spread, errors=tuple(errors)))
+    return rows
+
+
+def _row_facts(row: RecordedRow) -> dict[str, Any]:
+    """What the header says of a row."""
+    return {
+        **{name: getattr(row, name) for name in ROW},
+        "shape": list(row.shape),
+        **{name: getattr(row.range, name) for name in RANGE},
+        "bins": len(row.range.bins),
+        "errors": [
+            {"fmt": element_facts(report.fmt), **{name: getattr(report, name) for name in ERROR}}
+            for report in row.errors
+        ],
+    }

@@ -1,0 +1,127 @@
+"""What the steps of an optimizer did to the weights: norms of gradients, sizes of updates, updates that were lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fpsim.display.optional import frame
+from fpsim.display.wording import percent, plural
+
+
+class Update(NamedTuple):
+    """What one step did to a parameter.
+
+    Attributes:
+      step, parameter: when, and its qualified name.
+      gradient, weight, update: sums of squares: of the gradient, of the weight before the step, of its change.
+      asked: elements whose gradient is not 0.
+      lost: of these, those that the step left as they were.
+    """
+
+    step: int
+    parameter: str
+    gradient: float
+    weight: float
+    update: float
+    asked: int
+    lost: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a row of a table."""
+        return {"step": self.step, "parameter": self.parameter, **_figures([self])}
+
+
+class Scale(NamedTuple):
+    """A scale that lasts over steps, as a step left it: the loss scale, or a delayed one of a quantised layer.
+
+    Attributes:
+      step, name: when, and whose: "loss", or a layer and its operand.
+      scale: its value.
+      fallback: whether the step of the optimizer was skipped, so that the scale could fall.
+    """
+
+    step: int
+    name: str
+    scale: float
+    fallback: bool
+
+
+@dataclass(frozen=True)
+class Monitors:
+    """What a run did to its weights, step by step.
+
+    Attributes:
+      updates: an Update for each step and parameter.
+      scales: the history of scales.
+    """
+
+    updates: tuple[Update, ...] = ()
+    scales: tuple[Scale, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """For each step its gradient_norm, update_ratio and lost_updates, as a dict."""
+        for step in self.steps:
+            yield {"step": step, **_figures([one for one in self.updates if one.step == step])}
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps that have updates."""
+        return tuple(sorted({one.step for one in self.updates}))
+
+    def merge(self, other: Monitors) -> Monitors:
+        """Both: what is the same in both, as on the ranks of a data-parallel run, once; parts of a parameter added.
+
+        Example:
+          >>> from fpsim.analysis.models.monitors import Monitors, Update
+          >>> one = Monitors((Update(1, "w", 9.0, 1.0, 1.0, 4, 1),))
+          >>> one.merge(one) == one, list(one)[0]["gradient_norm"]
+          (True, 3.0)
+        """
+        found = {(one.step, one.parameter): one for one in self.updates}
+        for one in other.updates:
+            mine = found.get((one.step, one.parameter), one)
+            sums = one[2:] if mine == one else tuple(a + b for a, b in zip(mine[2:], one[2:], strict=True))
+            found[one.step, one.parameter] = Update(one.step, one.parameter, *sums)
+        updates = tuple(sorted(found.values(), key=lambda one: one.step))
+        return Monitors(updates, tuple(sorted(dict.fromkeys((*self.scales, *other.scales)), key=lambda one: one.step)))
+
+    def to_frame(self, by: str = "step") -> Any:
+        """A pandas DataFrame of a row for each step, or for each step and parameter.
+
+        Args:
+          by: "step" or "parameter".
+        Raises:
+          ValueError: another word.
+        """
+        if by not in ("step", "parameter"):
+            raise ValueError(f"by must be 'step' or 'parameter'; got {by!r}.")
+        return frame(list(self) if by == "step" else [one.to_dict() for one in self.updates])
+
+    def __str__(self) -> str:
+        """The last step, in a line."""
+        rows = list(self)
+        if not rows:
+            return "no step of an optimizer was seen"
+        last = rows[-1]
+        return (
+            f"{plural(len(rows), 'step')}; in the last the gradient norm is {last['gradient_norm']:.3g}, updates are "
+            f"{last['update_ratio']:.2g} of the weights, {percent(last['lost_updates'])} of them lost"
+        )
+
+
+def _figures(updates: Sequence[Update]) -> dict[str, float]:
+    """The figures of parameters together."""
+    gradient = math.fsum(one.gradient for one in updates)
+    weight, update = math.fsum(one.weight for one in updates), math.fsum(one.update for one in updates)
+    asked = sum(one.asked for one in updates)
+    return {
+        "gradient_norm": math.sqrt(gradient),
+        "update_ratio": math.sqrt(update / weight) if weight else math.nan,
+        "lost_updates": sum(one.lost for one in updates) / asked if asked else math.nan,
+    }

@@ -1,0 +1,113 @@
+"""The products of a running model: which functions of torch they are, what they read, and what they are called."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+WEIGHTED = (
+    functional.linear, torch.conv1d, torch.conv2d, torch.conv3d, torch.conv_transpose1d, torch.conv_transpose2d,
+    torch.conv_transpose3d, functional.embedding, functional.embedding_bag,
+)  # fmt: skip
+ATTENTION = functional.scaled_dot_product_attention
+WHOLE_ATTENTION = functional.multi_head_attention_forward
+BATCHED = (torch.bmm, torch.baddbmm)  # how the latter multiplies where it returns its weights
+LOOKUPS = (functional.embedding, functional.embedding_bag)  # which autocast leaves as they are
+# Modules with a path that calls no other module, taken in eval mode and left as soon as anything looks.
+FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
+LAYERS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd, torch.nn.Embedding, torch.nn.EmbeddingBag)
+
+
+class Product(NamedTuple):
+    """A product: its operands by name, as it read them, and its result.
+
+    Attributes:
+      weight: the weight as a layer holds it; None for attention.
+      lookup: whether the weight's rows are looked up.
+    """
+
+    operands: dict[str, torch.Tensor]
+    weight: torch.Tensor | None
+    output: torch.Tensor
+    lookup: bool = False
+
+
+class Products(TorchFunctionMode):
+    """Calls a function with every product while it is entered; results are those of torch."""
+
+    def __init__(self, seen: Callable[[Product], None]) -> None:
+        super().__init__()
+        self._seen = seen
+        self._scores: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._batched = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is WHOLE_ATTENTION:
+            return self._multi_head(args, kwargs)
+        output = func(*args, **kwargs)
+        if func in WEIGHTED:
+            x, weight = _named(args, kwargs, "input", "weight")
+            lookup = func in LOOKUPS
+            if lookup and not weight.is_floating_point():  # embedding_bag took them in the other order once
+                x, weight = weight, x
+            self._seen(weighted(x, weight, output, lookup))
+        elif func is ATTENTION:
+            names = ("query", "key", "value")
+            found = dict(zip(names, map(as_read, _named(args, kwargs, *names)), strict=True))
+            self._seen(Product(found, None, output))
+        elif self._batched and func in BATCHED:
+            self._multiplied(args[-2:], output)
+        return output
+
+    def _multi_head(self, args: Any, kwargs: Any) -> Any:
+        """The function's own code, but that it does not hand itself over, so that its products come through here."""
+        own = {**WHOLE_ATTENTION.__globals__, "has_torch_function": lambda _: False}
+        function = types.FunctionType(WHOLE_ATTENTION.__code__, own, None, WHOLE_ATTENTION.__defaults__)
+        function.__kwdefaults__ = WHOLE_ATTENTION.__kwdefaults__
+        self._batched, self._scores = True, None
+        try:
+            with self:
+                return function(*args, **kwargs)
+        finally:
+            self._batched, self._scores = False, None
+
+    def _multiplied(self, operands: Any, output: torch.Tensor) -> None:
+        """One of the two products of attention that returns its weights: the scores, then the mixed values."""
+        if self._scores is None:
+            self._scores = operands
+            return
+        query, key = self._scores
+        found = {"query": as_read(query), "key": as_read(key), "value": as_read(operands[1])}
+        self._seen(Product(found, None, output))
+
+
+def weighted(x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, lookup: bool = False) -> Product:
+    """A product with a weight; what is looked up is no operand."""
+    read = {"weight": weight if lookup else as_read(weight)}
+    return Product(read if lookup else {"input": as_read(x), **read}, weight, output, lookup)
+
+
+def as_read(x: torch.Tensor) -> torch.Tensor:
+    """A tensor without its gradient, as a product reads it under autocast."""
+    x = x.detach()
+    device = x.device.type
+    eligible = x.is_floating_point() and x.dtype != torch.float64
+    return x.to(torch.get_autocast_dtype(device)) if eligible and torch.is_autocast_enabled(device) else x
+
+
+def _named(args: Any, kwargs: Any, *names: str) -> list[Any]:
+    """The first arguments, which may come by name."""
+    return [args[i] if i < len(args) else kwargs[name] for i, name in enumerate(names)]
+
+
+def is_fused(module: torch.nn.Module) -> bool:
+    """Whether a module may take its path in one piece, which would be another one if anybody looked."""
+    if not isinstance(module, FUSED) or module.training or not torch.backends.mha.get_fastpath_enabled():
+        return False
+    return not (torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters()))

@@ -1,0 +1,160 @@
+"""Records a model that runs: `fp.analysis.record`."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from fpsim.analysis.models.measuring import FORMATS, SAMPLE, Measure
+from fpsim.analysis.models.recording import SMALLEST, Recording
+from fpsim.analysis.models.selection import Selection
+from fpsim.display.optional import load
+from fpsim.display.wording import plural
+from fpsim.errors import is_integer, require_integer, shown
+
+
+def record(
+    model: Any,
+    *,
+    every: int | Collection[int] = 1,
+    layers: str | Sequence[str] = ("*",),
+    keep: int = 0,
+    formats: Any = FORMATS,
+    sample: int | None = SAMPLE,
+    seed: int = 0,
+    start: int = 1,
+    scaler: Any = None,
+) -> AbstractContextManager[Recording]:
+    """Record the products of a model while it trains or infers: what they read, what they gave, what came back.
+
+    Every linear, convolution, embedding and attention layer has rows for its input, weight, output, output gradient
+    and weight gradient, as the product read and wrote them, under autocast too. Results of the model are those without
+    a recording, bit for bit.
+
+    A step ends when an optimizer of torch has updated weights of the model; micro-batches before that are merged.
+    Passes without gradients are steps of their own, but in a training, where they validate and are not recorded.
+    `r.step()` ends a step by hand.
+
+    Args:
+      model: a torch.nn.Module that runs eagerly.
+      every: record the first step and every so many; or the numbers of the steps to record.
+      layers: a shell pattern or several of the names of layers, such as "blocks.*.mlp.*"; the products of queries, keys
+        and values in a module are its layer "attention".
+      keep: of how many steps the operands are kept, in memory, for `r.study()`; seed and step number choose them.
+      formats: float formats whose error is measured: up to 8 bits with one scale for each tensor, from its amax, more
+        without.
+      sample: values of each tensor whose error is measured, in runs of 2048; None for all. Ranges are those of all.
+      seed: of the choice of steps whose operands are kept.
+      start: the number of the first step, for a training that goes on.
+      scaler: a torch.amp.GradScaler, for the history of its scale and the steps that it skipped.
+    Returns:
+      A context manager that gives a Recording.
+    Raises:
+      TypeError: model is no torch.nn.Module, or an argument is of another kind.
+      ValueError: a model without products, compiled, on the meta device or on a device that is not there; layers that
+        match nothing; numbers out of range.
+      ImportError: torch is not installed.
+
+    Warns:
+      UserWarning: nothing was recorded, or inputs of fewer than 1,000 values, whose shares mean little.
+
+    Example:
+      >>> import torch
+      >>> model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+      >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+      >>> with fp.analysis.record(model, every=2, keep=1) as r:
+      ...     for _ in range(4):
+      ...         optimizer.zero_grad()
+      ...         model(torch.ones(64, 32)).square().mean().backward()
+      ...         optimizer.step()
+      >>> r.steps, r.layers, r[1, "2", "output_gradient"].shape
+      ((1, 3), ('0', '2'), (64, 8))
+    """
+    torch = load("torch", "recording a model")
+    _check_model(torch, model)
+    selection = Selection(model, layers)
+    for name, value, lowest in (("keep", keep, 0), ("start", start, 1), ("seed", seed, 0)):
+        require_integer(name, value, lowest)
+    if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
+        raise TypeError(f"scaler must be a torch.amp.GradScaler, or have its get_scale(); got {shown(scaler)}.")
+    is_recorded = _recorded(every, start)
+    measure = Measure(formats, sample)
+    recording = Recording(_described(model), measure.names, sample, keep, seed)
+    return _recording(model, recording, selection, measure, is_recorded, start, scaler)
+
+
+@contextmanager
+def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Recording]:
+    from fpsim.analysis.models.watch import Watch
+
+    watch = Watch(model, recording, *settings)
+    watch.open()
+    try:
+        yield recording
+    finally:
+        watch.close()
+    _warn(recording)
+
+
+def _warn(recording: Recording) -> None:
+    """Say what a recording cannot say."""
+    for note in recording.notes:
+        warnings.warn(note, stacklevel=4)
+    if not len(recording) and not recording.notes:
+        warnings.warn(
+            "nothing was recorded: no forward pass of the model ran in a step to record. Call the model itself.",
+            stacklevel=4,
+        )
+    few = recording.too_few()
+    if few:
+        layer = min(few, key=lambda name: few[name])
+        warnings.warn(
+            f"{plural(len(few), 'layer')} had inputs of fewer than {SMALLEST:,} values in all, whose shares mean "
+            f"little, such as {layer!r} with {few[layer]:,}. Record more steps or larger batches.",
+            stacklevel=4,
+        )
+
+
+def _check_model(torch: Any, model: Any) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module; got {shown(model)}.")
+    kind = type(model).__name__
+    if kind == "OptimizedModule" or isinstance(model, torch.jit.ScriptModule):
+        raise ValueError(
+            f"model must run eagerly to be recorded; got a compiled one ({kind}). Record what it was made of."
+        )
+    if isinstance(model, torch.nn.TransformerEncoderLayer):
+        raise ValueError(
+            f"model must not be a {kind} itself, whose path in one piece no hook may touch. "
+            "Record torch.nn.Sequential(layer)."
+        )
+    for name, parameter in model.named_parameters():
+        device = parameter.device.type
+        if device == "meta":
+            raise ValueError(
+                f"model must have weights to be recorded; got {name!r} on the meta device. Load them first."
+            )
+        if device == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"model must be on a device of this machine; got {name!r} on cuda, without a GPU.")
+
+
+def _recorded(every: Any, start: int) -> Callable[[int], bool]:
+    """Whether a step is recorded."""
+    if is_integer(every):
+        require_integer("every", every, 1)
+        return lambda step: step >= start and (step - 1) % every == 0
+    if isinstance(every, str) or not isinstance(every, Collection) or not all(map(is_integer, every)):
+        raise TypeError(f"every must be an integer, or the numbers of the steps to record; got {shown(every)}.")
+    steps = frozenset(every)
+    if not steps or min(steps) < 1:
+        raise ValueError(f"every must hold one or more numbers of steps >= 1; got {shown(every)}.")
+    return lambda step: step in steps
+
+
+def _described(model: Any) -> str:
+    """A model in a word, with a digest by which recordings of the same one are known."""
+    facts = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
+    return f"{type(model).__name__} {hashlib.sha256(repr(facts).encode()).hexdigest()[:12]}"

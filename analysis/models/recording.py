@@ -1,0 +1,226 @@
+"""A recording: the rows of a model's tensors, the operands that were kept, and what the optimizer did."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fpsim.analysis.models.file import Contents, read, write
+from fpsim.analysis.models.monitors import Monitors
+from fpsim.analysis.models.rows import TENSORS, RecordedRow
+from fpsim.analysis.tensors.opening import tensor
+from fpsim.analysis.tensors.tensor import Tensor
+from fpsim.arrays import Array
+from fpsim.display.optional import frame
+from fpsim.display.wording import decibels, plural
+from fpsim.errors import require_kind, shown
+from fpsim.lazy import public
+
+Key = tuple[int, str, str]  # step, layer, tensor
+SETTINGS = ("model", "formats", "sample", "keep", "seed")  # which recordings to merge share
+SMALLEST = 1000  # values of a tensor, over all steps, from which its shares mean something
+
+
+class Recording:
+    """What `fp.analysis.record` saw of a model; it fills while the block runs.
+
+    Attributes:
+      model: the model's class, and a digest of the names and shapes of its parameters.
+      formats: names of the formats whose error was measured.
+      sample, keep, seed: as they were given.
+      steps: the steps that were recorded.
+      monitors: what the optimizer did, a `Monitors`.
+      notes: a sentence for each thing that was not seen.
+
+    Example:
+      >>> import torch
+      >>> model, x = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU()), torch.ones(128, 64)
+      >>> with fp.analysis.record(model) as r:
+      ...     y = model(x)
+      >>> [(row.layer, row.tensor, row.shape) for row in r]
+      [('0', 'input', (128, 64)), ('0', 'weight', (32, 64)), ('0', 'output', (128, 32))]
+    """
+
+    def __init__(
+        self, model: str, formats: tuple[str, ...], sample: int | None = None, keep: int = 0, seed: int = 0
+    ) -> None:
+        self.model, self.formats, self.sample, self.keep, self.seed = model, formats, sample, keep, seed
+        self.steps: tuple[int, ...] = ()
+        self.monitors = Monitors()
+        self.notes: tuple[str, ...] = ()
+        self._rows: dict[Key, RecordedRow] = {}
+        self._kept: dict[Key, Array] = {}
+        self._end_step: Callable[[], None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[RecordedRow]:
+        return iter(self._rows.values())
+
+    def __getitem__(self, key: Key) -> RecordedRow:
+        """The row of (step, layer, tensor)."""
+        if key not in self._rows:
+            raise KeyError(f"no row of step, layer and tensor {shown(key)}; there are {plural(len(self), 'row')}")
+        return self._rows[key]
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers that have rows, in the order of their first product."""
+        return tuple(dict.fromkeys(row.layer for row in self))
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The kept operands, as `fp.analysis.study` takes them; tensors of one name and several steps are one."""
+        return tuple(
+            tensor(f"{layer} {which.replace('_', ' ')}", x, layer=layer, role=self._role(step, layer, which), step=step)
+            for (step, layer, which), x in self._kept.items()
+        )
+
+    def _role(self, step: int, layer: str, which: str) -> str:
+        row = self._rows.get((step, layer, which))
+        return TENSORS[which] if row is None else row.role
+
+    def step(self) -> None:
+        """End the current step, where no optimizer of torch and no pass without gradients does.
+
+        Raises:
+          ValueError: the recording has ended, or was loaded.
+        """
+        if self._end_step is None:
+            raise ValueError("step() ends a step of a recording that runs; this one has ended.")
+        self._end_step()
+
+    def add(self, row: RecordedRow) -> None:
+        """Add what a call gave to the row of its step, layer and tensor."""
+        mine = self._rows.get(row.key)
+        self._rows[row.key] = row if mine is None else mine.merge(row)
+
+    def study(self, **options: Any) -> Any:
+        """The study of the kept operands: `fp.analysis.study(r.tensors, ...)`.
+
+        Args:
+          options: as of `fp.analysis.study`.
+        Raises:
+          ValueError: nothing was kept.
+        """
+        if not self._kept:
+            raise ValueError("study() needs kept operands; got a recording without. Pass keep=1 or more to record.")
+        return public("fpsim.analysis").study(list(self.tensors), **options)
+
+    def merge(self, other: Recording) -> Recording:
+        """The recording of both: other steps beside these, and of the same steps (ranks, micro-batches) the sums.
+
+        Raises:
+          TypeError: other is no recording.
+          ValueError: they are of other models, formats, samples or seeds.
+        """
+        require_kind("other", other, Recording, "a Recording")
+        for name in SETTINGS:
+            mine, others = getattr(self, name), getattr(other, name)
+            if mine != others:
+                raise ValueError(
+                    f"recordings to merge must have the same {name}; got {shown(mine)} and {shown(others)}."
+                )
+        found = Recording(*(getattr(self, name) for name in SETTINGS))
+        found.steps = tuple(sorted({*self.steps, *other.steps}))
+        found.monitors = self.monitors.merge(other.monitors)
+        found.notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
+        rows = [*self, *other]
+        for row in sorted(rows, key=lambda row: row.step):
+            found.add(row)
+        found._kept = {**other._kept, **self._kept}
+        found._keep_sample()
+        return found
+
+    def _keep_sample(self, step: int | None = None) -> bool:
+        """Drop the operands of all steps but `keep`, which seed and step choose; whether a step is one of these."""
+        steps = {key[0] for key in self._kept} | (set() if step is None else {step})
+        chosen = sorted(steps, key=lambda step: _rank(self.seed, step))[: self.keep]
+        self._kept = {key: self._kept[key] for key in sorted(self._kept, key=lambda key: key[0]) if key[0] in chosen}
+        return step in chosen
+
+    def keep_operand(self, key: Key, x: Array) -> None:
+        """Keep an operand, if it is the first of its step, layer and tensor."""
+        self._kept.setdefault(key, x)
+
+    def too_few(self) -> dict[str, int]:
+        """The layers whose inputs are too small to mean anything: fewer than 1,000 values over all steps."""
+        counts: dict[str, int] = {}
+        for row in self:
+            if row.tensor in ("input", "query"):
+                counts[row.layer] = counts.get(row.layer, 0) + row.range.count
+        return {layer: count for layer, count in counts.items() if count < SMALLEST}
+
+    def to_frame(self, by: str = "tensor") -> Any:
+        """A pandas DataFrame with a row for each step, layer and tensor, and for each format where they are asked for.
+
+        The columns: step, layer, tensor, role, shape, dtype, calls; then by tensor count, zeros, infinities, nans,
+        amax, smallest and median of all elements, and for each format its error in the sample (E4M3_sqnr_db), and the
+        shares of all elements below, subnormal, normal and above in its range without a scale (E4M3_below); by
+        format its name, and every figure of `fp.analysis.error` in the sample.
+
+        Args:
+          by: "tensor" or "format".
+        Raises:
+          ValueError: another word.
+        """
+        if by not in ("tensor", "format"):
+            raise ValueError(f"by must be 'tensor' or 'format'; got {by!r}.")
+        if by == "format":
+            return frame([line for row in self for line in row.to_dicts()])
+        return frame([row.to_dict() for row in self])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything into one file, .npz or .safetensors, whole or not at all.
+
+        Raises:
+          ValueError: another ending.
+          OSError: the file cannot be written.
+        """
+        settings = {name: getattr(self, name) for name in SETTINGS} | {"formats": list(self.formats)}
+        write(path, Contents(settings, self.steps, self.notes, list(self), self._kept, self.monitors))
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Recording:
+        """What `save` wrote, bit for bit.
+
+        Raises:
+          FileNotFoundError: there is no such file.
+          ValueError: it is damaged, or holds something else.
+        """
+        contents = read(path)
+        found = Recording(**contents.settings | {"formats": tuple(contents.settings["formats"])})
+        found.steps, found.notes, found.monitors = contents.steps, contents.notes, contents.monitors
+        for row in contents.rows:
+            found.add(row)
+        found._kept = contents.kept
+        return found
+
+    def __repr__(self) -> str:
+        kept = f", {plural(len(self._kept), 'operand')} kept" if self._kept else ""
+        size = f"{plural(len(self.layers), 'layer')}, {plural(len(self.steps), 'step')}, {plural(len(self), 'row')}"
+        return f"<recording of {self.model}: {size}{kept}>"
+
+    def __str__(self) -> str:
+        """What was recorded, the worst tensor in the first format, and the last step of the optimizer."""
+        lines = [repr(self)[1:-1]]
+        rows = [row for row in self if row.errors and row.errors[0].sqnr_db == row.errors[0].sqnr_db]
+        if rows:
+            worst = min(rows, key=lambda row: row.errors[0].sqnr_db)
+            error = worst.errors[0]
+            lines.append(
+                f"worst in {error.format}: {decibels(error.sqnr_db)}, {worst.layer} {worst.tensor}, step {worst.step}"
+            )
+        return "\n".join([*lines, str(self.monitors), *self.notes])
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<p>{html.escape(line)}</p>" for line in str(self).splitlines())
+
+
+def _rank(seed: int, step: int) -> bytes:
+    """A step's place in the order in which operands are kept, which is random and the same everywhere."""
+    return hashlib.sha256(f"{seed} {step}".encode()).digest()

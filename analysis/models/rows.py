@@ -1,0 +1,90 @@
+"""One row of a recording: a tensor of a layer at a step, and what was measured of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fpsim.analysis.measures.error_report import METRICS, ErrorReport
+from fpsim.analysis.measures.exponent_range import RangeReport
+from fpsim.formats.named import Format
+
+# Tensor of a product -> its role: the words of `fpsim.analysis.tensors.roles`.
+TENSORS = {
+    "input": "activation", "query": "activation", "key": "activation", "value": "activation", "weight": "matrix",
+    "output": "activation", "output_gradient": "gradient", "weight_gradient": "gradient",
+}  # fmt: skip
+OPERANDS = ("input", "query", "key", "value", "weight", "output_gradient")  # of the products of a layer
+ERRORS = (
+    "sqnr_db", "gain", "lost_energy", "underflow_rate", "subnormal_rate", "overflow_rate", "saturation_rate",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RecordedRow:
+    """A tensor of a layer at one step; `merge` adds that of another micro-batch or rank.
+
+    Attributes:
+      step, layer: when, and the layer's qualified name.
+      tensor: "input", "weight", "output", "output_gradient" or "weight_gradient"; for attention "query", "key" and
+        "value" in place of the first two.
+      role: "activation", "matrix", "embedding" or "gradient".
+      shape: of the first call.
+      dtype: what the product read or wrote, as torch calls it.
+      calls: how many tensors were added: micro-batches, uses of a shared layer, ranks.
+      range: the RangeReport of all elements.
+      errors: an ErrorReport of each format, of the sample.
+    """
+
+    step: int
+    layer: str
+    tensor: str
+    role: str
+    shape: tuple[int, ...]
+    dtype: str
+    calls: int
+    range: RangeReport
+    errors: tuple[ErrorReport, ...]
+
+    @property
+    def key(self) -> tuple[int, str, str]:
+        """Step, layer and tensor."""
+        return self.step, self.layer, self.tensor
+
+    def merge(self, other: RecordedRow) -> RecordedRow:
+        """The row of both together."""
+        return replace(
+            self,
+            calls=self.calls + other.calls,
+            range=self.range.merge(other.range),
+            errors=tuple(a.merge(b) for a, b in zip(self.errors, other.errors, strict=True)),
+        )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the tensor is, as the first columns of a table."""
+        names = ("step", "layer", "tensor", "role", "shape", "dtype", "calls")
+        return {name: getattr(self, name) for name in names}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """As a row of a table for each format, with every figure of its error."""
+        return [
+            {**self.facts, "format": report.format, "scale": report.scale}
+            | {name: getattr(report, name) for name in METRICS}
+            | {f"noise_{cause}": share for cause, share in report.noise_by_cause.items()}
+            for report in self.errors
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a row of a table: the range, then figures of each format, such as "E4M3_sqnr_db"."""
+        spread = self.range
+        found: dict[str, Any] = {
+            **self.facts, "count": spread.count, "zeros": spread.zeros,
+            "infinities": spread.infinities, "nans": spread.nans, "amax": spread.amax, "smallest": spread.smallest,
+            "median": spread.magnitude(0.5),
+        }  # fmt: skip
+        for report in self.errors:
+            assert isinstance(report.fmt, Format)  # others are not measured
+            found |= {f"{report.format}_{name}": getattr(report, name) for name in ERRORS}
+            found |= {f"{report.format}_{place}": share for place, share in spread.shares(report.fmt).items()}
+        return found

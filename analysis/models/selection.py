@@ -1,0 +1,113 @@
+"""The layers of a model that are recorded: what they are called, and which ones a pattern names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from fpsim.display.optional import load
+from fpsim.errors import SHOWN, shown
+
+ATTENTION = "attention"  # how the products of queries, keys and values in a module are called, behind its name
+
+
+def joined(module: str, last: str) -> str:
+    """A name in a module, whose own name is "" for the model itself.
+
+    Example:
+      >>> from fpsim.analysis.models.selection import joined
+      >>> joined("blocks.0", "attention"), joined("", "attention")
+      ('blocks.0.attention', 'attention')
+    """
+    return f"{module}.{last}" if module else last
+
+
+def owner_of(parameter: str) -> str:
+    """The layer that a parameter's name belongs to.
+
+    Example:
+      >>> from fpsim.analysis.models.selection import owner_of
+      >>> owner_of("head.weight"), owner_of("attn.in_proj_weight"), owner_of("mixer")
+      ('head', 'attn.in_proj', 'mixer')
+    """
+    return parameter.removesuffix(".weight").removesuffix("_weight") or parameter
+
+
+class Selection:
+    """The layers of a model that are recorded.
+
+    Args:
+      model: a torch.nn.Module.
+      layers: a shell pattern or several, of which a layer's name matches one.
+
+    Attributes:
+      owners: id of each parameter -> the layer that it belongs to.
+      modules: id of each module -> its name, the first of several.
+
+    Raises:
+      TypeError: no patterns.
+      ValueError: a model without products, or a pattern that matches nothing.
+    """
+
+    def __init__(self, model: Any, layers: str | Sequence[str]) -> None:
+        self.patterns = _patterns(layers)
+        self.owners = {id(p): owner_of(name) for name, p in model.named_parameters()}
+        self.modules = {id(module): name for name, module in model.named_modules()}
+        names = product_names(model)
+        if not names:
+            raise ValueError(
+                "model must have a linear, convolution, embedding or attention layer, or a matrix of weights; got "
+                f"{type(model).__name__} with none."
+            )
+        may_be = [*names, *(joined(module, ATTENTION) for module in self.modules.values())]
+        for pattern in self.patterns:
+            if not any(fnmatchcase(name, pattern) for name in may_be):
+                raise ValueError(
+                    f"layers must match a layer of the model; got {shown(pattern)}, which matches none of "
+                    f"{len(names)}. Near it: {_nearest(pattern, names)}."
+                )
+        self._chosen: dict[str, bool] = {}
+
+    def __contains__(self, layer: str) -> bool:
+        found = self._chosen.get(layer)
+        if found is None:
+            found = self._chosen[layer] = any(fnmatchcase(layer, pattern) for pattern in self.patterns)
+        return found
+
+
+def product_names(model: Any) -> list[str]:
+    """What the layers of a model are called, as far as its modules and weights tell.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.models.selection import product_names
+      >>> product_names(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Conv1d(1, 2, 3)))
+      ['0', '2']
+    """
+    torch = load("torch", "recording a model")
+    normed = (torch.nn.LayerNorm, torch.nn.GroupNorm, torch.nn.modules.batchnorm._NormBase)
+    found: dict[str, None] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, (torch.nn.Linear, torch.nn.Embedding, torch.nn.EmbeddingBag)):
+            found[name or "weight"] = None  # also where the weight is made of other parameters
+        elif not isinstance(module, normed):
+            for own, parameter in module.named_parameters(recurse=False):
+                if parameter.ndim >= 2:
+                    found[owner_of(joined(name, own))] = None
+        if isinstance(module, torch.nn.MultiheadAttention):
+            found[joined(name, ATTENTION)] = None
+    return list(found)
+
+
+def _patterns(layers: Any) -> tuple[str, ...]:
+    globs = [layers] if isinstance(layers, str) else layers
+    if not isinstance(globs, Sequence) or not globs or not all(isinstance(glob, str) for glob in globs):
+        raise TypeError(f"layers must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(layers)}.")
+    return tuple(globs)
+
+
+def _nearest(pattern: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(pattern, names, SHOWN, cutoff=0.0)
+    return ", ".join(map(repr, near))

@@ -1,0 +1,80 @@
+"""The steps of optimizers: weights before and after, compared element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from fpsim.analysis.models.monitors import Update
+
+PIECE = 1 << 16  # elements that are compared at once, in the cache
+
+
+class Before(NamedTuple):
+    """A parameter before a step: its memory, a copy, and the gradient's sum of squares and elements other than 0."""
+
+    name: str
+    live: torch.Tensor
+    copy: torch.Tensor
+    gradient: float
+    asked: torch.Tensor
+
+
+class Updates:
+    """Watches the parameters of a model through one step of an optimizer.
+
+    Args:
+      names: id of each parameter -> its qualified name.
+    """
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self._names = names
+        self._before: list[Before] = []
+
+    def before(self, optimizer: Any) -> None:
+        """Remember the weights, and which elements are asked to change."""
+        with torch.no_grad():
+            self._before = [
+                _before(self._names[id(p)], p.detach(), _dense(p.grad))
+                for group in optimizer.param_groups
+                for p in group["params"]
+                if id(p) in self._names and p.grad is not None and p.is_floating_point()
+            ]
+
+    def after(self, step: int) -> list[Update]:
+        """What became of them."""
+        with torch.no_grad():
+            found = [_compared(step, one) for one in self._before]
+        self._before = []
+        return found
+
+
+def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
+    return Before(name, weight, weight.clone(), _squares(gradient), gradient != 0)
+
+
+def _compared(step: int, one: Before) -> Update:
+    weight = update = 0.0
+    lost = 0
+    for start in range(0, one.copy.numel(), PIECE):
+        before, now, asked = (x.reshape(-1)[start : start + PIECE] for x in (one.copy, one.live, one.asked))
+        weight += _squares(before)
+        update += _squares(_wide(now) - _wide(before))
+        lost += int(torch.count_nonzero(asked & (now == before)))
+    return Update(step, one.name, one.gradient, weight, update, int(torch.count_nonzero(one.asked)), lost)
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """As float32, or float64 where it is that: a difference of shorter floats would round away."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def _squares(x: torch.Tensor) -> float:
+    """The sum of squares, in float64."""
+    return float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2 if x.numel() else 0.0
+
+
+def _dense(x: torch.Tensor) -> torch.Tensor:
+    return x.to_dense() if x.layout != torch.strided else x

@@ -1,0 +1,389 @@
+"""Watches a model: attached to its modules while a recorded step's forward pass runs, and to nothing in idle steps."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from fpsim.analysis.models.measuring import Measure
+from fpsim.analysis.models.monitors import Monitors, Scale, Update
+from fpsim.analysis.models.products import LAYERS, Product, Products, is_fused, weighted
+from fpsim.analysis.models.recording import Recording
+from fpsim.analysis.models.rows import OPERANDS, TENSORS, RecordedRow
+from fpsim.analysis.models.selection import ATTENTION, Selection, joined
+from fpsim.analysis.models.updates import Updates
+from fpsim.arrays import Array, from_torch
+
+DELAYED = ("input", "weight", "output gradient")  # rows of the delayed scales of fp.torch.QuantLinear
+
+
+class Watch:
+    """The recorder of a model; see `fp.analysis.record`.
+
+    A step ends with an optimizer's; where no gradient is asked for, with the model's forward pass.
+
+    Args:
+      is_recorded: whether a step of that number is.
+      start: number of the first step.
+      scaler: None, or what has get_scale(), such as torch.amp.GradScaler.
+    """
+
+    def __init__(
+        self, model: Any, recording: Recording, selection: Selection, measure: Measure,
+        is_recorded: Callable[[int], bool], start: int, scaler: Any,
+    ) -> None:  # fmt: skip
+        self.model, self.recording, self.selection = model, recording, selection
+        self.step = start
+        self._measure, self._is_recorded, self._scaler = measure, is_recorded, scaler
+        self._names = {id(p): name for name, p in model.named_parameters()}
+        self._updates = Updates(self._names)
+        self._found: list[Update] = []
+        self._scales: list[Scale] = []
+        self._scale = self._current_scale()
+        self._mode: Any = Products(self._see)
+        self._handles: list[Any] = []  # of the model and of the optimizers
+        self._gradients: dict[int, Any] = {}  # hooks on weights, of the step that is recorded
+        self._patched: list[tuple[torch.nn.Module, Any]] = []
+        self._recomputed: dict[int, torch.nn.Module] = {}  # layers in checkpoints that build their graph in backward
+        self._stack: list[torch.nn.Module] = []
+        self._calls: dict[str, int] = {}  # of a layer in this step
+        self._weights: set[tuple[str, int]] = set()  # measured in this step
+        self._products = 0  # seen so far
+        self._depth = 0
+        self._attached = False
+        self._suspended = False
+        self._with_gradients = False
+        self._trains = False  # whether a step of an optimizer is expected to end each step
+        self._has_run = False  # since the last step ended
+        self._keeps = False
+        self._notes: dict[str, None] = {}
+
+    # ---- the life of a recording
+
+    def open(self) -> None:
+        """Watch for forward passes and for steps of optimizers."""
+        self._handles = [
+            self.model.register_forward_pre_hook(Hook(self._before)),
+            self.model.register_forward_hook(Hook(self._after), always_call=True),
+            register_optimizer_step_pre_hook(self._before_update),
+            register_optimizer_step_post_hook(self._after_update),
+        ]
+        self.recording._end_step = self.end_step
+
+    def close(self) -> None:
+        """Leave no trace on the model."""
+        self._detach()
+        self._forget()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._publish()
+        self.recording._end_step = None
+        self.recording.notes = tuple(self._notes)
+
+    def end_step(self) -> None:
+        """The next forward pass belongs to the next step."""
+        if self._is_recorded(self.step):  # else nothing is new
+            self._scales += self._scales_now() if self._has_run else []
+            self._publish()
+        self.step += 1
+        self._has_run = False
+
+    def _publish(self) -> None:
+        self.recording.monitors = Monitors(tuple(self._found), tuple(self._scales))
+
+    # ---- forward passes of the model
+
+    def _before(self, module: Any, _: Any) -> None:
+        if module is not self.model or in_backward():
+            return
+        self._depth += 1
+        if self._depth > 1:
+            return
+        self._with_gradients = torch.is_grad_enabled()
+        if self._with_gradients and self.model.training:
+            self._trains = True
+        if self._trains and not self._with_gradients:
+            return  # a validation between steps
+        self._note_fallback()
+        if not self._has_run:
+            self._begin()
+        if self._is_recorded(self.step):
+            self._attach()
+
+    def _after(self, module: Any, *_: Any) -> None:
+        if module is not self.model or in_backward():
+            return
+        self._depth -= 1
+        if self._depth:
+            return
+        self._detach()
+        if self._has_run and not self._trains:
+            self.end_step()
+
+    def _begin(self) -> None:
+        """The first forward pass of a step."""
+        self._has_run = True
+        self._forget()
+        if self._is_recorded(self.step):
+            self.recording.steps = tuple(sorted({*self.recording.steps, self.step}))
+            self._keeps = self.recording._keep_sample(self.step)
+
+    def _forget(self) -> None:
+        """Remove what waited for gradients of an earlier step."""
+        for handle in self._gradients.values():
+            handle.remove()
+        self._gradients = {}
+        self._unpatch()
+        self._recomputed, self._calls, self._weights = {}, {}, set()
+
+    def _attach(self) -> None:
+        self._unpatch()
+        for module in self.model.modules():
+            if not isinstance(module, torch.jit.ScriptModule):
+                self._patch(module, self._watched(module))
+        self._mode.__enter__()
+        self._attached = True
+
+    def _detach(self) -> None:
+        if not self._attached:
+            return
+        self._attached = False
+        self._mode.__exit__(None, None, None)
+        self._unpatch()
+        for module in self._recomputed.values():
+            self._patch(module, self._replayed(module))
+
+    def _patch(self, module: torch.nn.Module, forward: Callable[..., Any]) -> None:
+        self._patched.append((module, module.__dict__.get("forward")))
+        module.__dict__["forward"] = forward
+
+    def _unpatch(self) -> None:
+        for module, own in reversed(self._patched):
+            if own is None:
+                del module.__dict__["forward"]
+            else:
+                module.__dict__["forward"] = own
+        self._patched = []
+
+    def _watched(self, module: torch.nn.Module) -> Callable[..., Any]:
+        """The forward pass of a module, by which products in it know where they are."""
+        forward = module.forward
+
+        @functools.wraps(forward)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not self._suspended and is_fused(module):
+                return self._unseen(module, forward, args, kwargs)
+            self._stack.append(module)
+            before = self._products
+            try:
+                output = forward(*args, **kwargs)
+            finally:
+                self._stack.pop()
+            if isinstance(module, torch.nn.Linear) and self._products == before:  # by an operator of its own
+                self._stack.append(module)
+                x = args[0] if args else next(iter(kwargs.values()))
+                self._see(weighted(x, module.weight, output))
+                self._stack.pop()
+            return output
+
+        return run
+
+    def _unseen(self, module: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A module's path in one piece, which torch leaves where a mode is entered."""
+        name = self.selection.modules[id(module)] or "the model"
+        kind = type(module).__name__
+        self._notes[
+            f"{name} ({kind} in eval mode) may run in one piece, inside which nothing is seen: call "
+            "torch.backends.mha.set_fastpath_enabled(False) to record it."
+        ] = None
+        self._mode.__exit__(None, None, None)
+        self._suspended = True
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            self._suspended = False
+            self._mode.__enter__()
+
+    def _replayed(self, module: torch.nn.Module) -> Callable[..., Any]:
+        """The forward pass of a module that a checkpoint runs again in backward: only its gradients are new."""
+        forward = module.forward
+
+        @functools.wraps(forward)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not in_backward():
+                return forward(*args, **kwargs)
+            self._stack.append(module)
+            try:
+                with self._mode:
+                    return forward(*args, **kwargs)
+            finally:
+                self._stack.pop()
+
+        return run
+
+    # ---- products
+
+    def _see(self, product: Product) -> None:
+        """Measure a product, and wait for its gradients."""
+        self._products += 1
+        layer = self._layer(product)
+        if layer not in self.selection:
+            return
+        replays = in_backward()
+        if not replays:
+            first = self._calls.get(layer, 0) == 0
+            self._calls[layer] = self._calls.get(layer, 0) + 1
+            self._add_operands(layer, product, first)
+            self._add(layer, "output", product.output, False)
+            if self._with_gradients and not torch.is_grad_enabled() and self._stack:
+                self._recomputed[id(self._stack[-1])] = self._stack[-1]
+        else:
+            first = self._calls.get(layer) == 1
+        self._await_gradients(layer, product, first)
+
+    def _layer(self, product: Product) -> str:
+        """What the layer of a product is called."""
+        module = self._stack[-1] if self._stack else self.model
+        name = self.selection.modules[id(module)]
+        if product.weight is None:
+            return joined(name, ATTENTION)
+        owner = self._owner(product.weight)
+        return (isinstance(module, LAYERS) and name) or owner or name or "weight"
+
+    def _owner(self, weight: torch.Tensor) -> str | None:
+        """The layer that a weight, or what it is a part of, belongs to."""
+        owners = self.selection.owners
+        return owners.get(id(weight)) or owners.get(id(weight._base))
+
+    def _add_operands(self, layer: str, product: Product, first: bool) -> None:
+        for which, x in product.operands.items():
+            if which == "weight":  # the same at every call of a step
+                key = layer, x.data_ptr() if product.weight is None else product.weight.data_ptr()
+                if key in self._weights:
+                    continue
+                self._weights.add(key)
+            self._add(layer, which, x, first, "embedding" if which == "weight" and product.lookup else "")
+
+    def _await_gradients(self, layer: str, product: Product, first: bool) -> None:
+        step = self.step
+        output: Any = product.output  # whose register_hook has no types
+        weight: Any = product.weight
+        if output.requires_grad:
+            output.register_hook(lambda x: self._add(layer, "output_gradient", x, first, step=step))
+        if weight is None or not weight.requires_grad or id(weight) in self._gradients:
+            return
+        owner = self._owner(weight)
+        row = layer if owner is None or owner not in self.selection else owner
+        handle = weight.register_hook(lambda x: self._add(row, "weight_gradient", x, False, step=step))
+        if weight.is_leaf:  # others live for one forward pass
+            self._gradients[id(weight)] = handle
+
+    def _add(
+        self, layer: str, which: str, x: torch.Tensor, keep: bool, role: str = "", *, step: int | None = None
+    ) -> None:
+        """Measure a tensor; what is no dense array of floats, or empty, has no row."""
+        step = self.step if step is None else step
+        array = as_floats_of(x)
+        if array is None:
+            return
+        spread, errors = self._measure(array)
+        dtype = str(x.dtype).removeprefix("torch.")
+        row = RecordedRow(step, layer, which, role or TENSORS[which], tuple(x.shape), dtype, 1, spread, errors)
+        self.recording.add(row)
+        if keep and self._keeps and which in OPERANDS:
+            self.recording.keep_operand(row.key, np.array(array))
+
+    # ---- steps of optimizers
+
+    def _of_model(self, optimizer: Any) -> bool:
+        return any(id(p) in self._names for group in optimizer.param_groups for p in group["params"])
+
+    def _before_update(self, optimizer: Any, *_: Any) -> None:
+        if self._depth:  # a forward pass ended by Ctrl-C, of which torch tells no hook
+            self._detach()
+            self._depth = 0
+        if self._is_recorded(self._updated_step()) and self._of_model(optimizer):
+            self._updates.before(optimizer)
+
+    def _after_update(self, optimizer: Any, *_: Any) -> None:
+        if not self._of_model(optimizer):
+            return
+        self._trains = True
+        if self._is_recorded(self._updated_step()):
+            self._found += self._updates.after(self._updated_step())
+        if self._has_run:
+            self.end_step()
+
+    def _updated_step(self) -> int:
+        """The step that an update belongs to: a second optimizer's comes after the end of the first one's."""
+        return self.step if self._has_run else self.step - 1
+
+    # ---- scales
+
+    def _current_scale(self) -> float | None:
+        return None if self._scaler is None else float(self._scaler.get_scale())
+
+    def _note_fallback(self) -> None:
+        """End a step whose update was skipped, which its scale tells."""
+        scale = self._current_scale()
+        if scale is not None and self._scale is not None and scale < self._scale and self._has_run:
+            self._scales.append(Scale(self.step, "loss", self._scale, True))
+            self._scaler, scaler = None, self._scaler
+            self.end_step()
+            self._scaler = scaler
+        self._scale = scale
+
+    def _scales_now(self) -> list[Scale]:
+        """The scales at the end of a recorded step."""
+        found = [] if self._scaler is None else [Scale(self.step, "loss", float(self._scaler.get_scale()), False)]
+        for name, module in self.model.named_modules():
+            scales = getattr(module, "scales", None)
+            if hasattr(module, "quant_name") and isinstance(scales, torch.Tensor):
+                values = scales[:, 0].tolist()
+                found += [
+                    Scale(self.step, joined(name, which), v, False) for which, v in zip(DELAYED, values, strict=True)
+                ]
+        return found
+
+
+class Hook:
+    """A hook of one model; copies of the model, in memory and in files, have one that does nothing."""
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        self._call = call
+
+    def __call__(self, *args: Any) -> None:
+        self._call(*args)
+
+    def __reduce__(self) -> Any:
+        return Hook, (nothing,)
+
+    def __deepcopy__(self, _: Any) -> Hook:
+        return Hook(nothing)
+
+
+def nothing(*_: Any) -> None:
+    """What hooks of copies do."""
+
+
+def in_backward() -> bool:
+    """Whether autograd calls: a checkpoint computes something again."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def as_floats_of(x: torch.Tensor) -> Array | None:
+    """The elements of a tensor of floats as an array, without a copy where it lies in the CPU's memory; else None."""
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.is_meta:
+        return None
+    with torch.no_grad():
+        if x.layout == torch.sparse_coo:
+            x = x.coalesce().values()  # rows of zeros stay out, as of an embedding
+        if x.layout != torch.strided or not x.numel():
+            return None
+        return from_torch(x.detach().contiguous())
