@@ -132,8 +132,8 @@ def test_bytes_are_those_of_the_formats() -> None:
     inputs = 128 * (128 + 256) * 4  # of the two layers, in float32
     head = 128 * 256 * 4
     kept = {name: memory_of(getattr(recipes, name), settings).activations for name in ("FP32", "BF16", "FP8_RAW")}
-    assert kept == {"FP32": inputs + head, "BF16": (inputs + head) // 2, "FP8_RAW": inputs // 4 + head}
-    tiles = memory_of(recipes.DEEPSEEK_V3, settings).activations - kept["FP8_RAW"]
+    assert kept == {"FP32": inputs + head, "BF16": (inputs + head) // 2, "FP8_RAW": (inputs + head) // 4}
+    tiles = memory_of(recipes.DEEPSEEK_V3, settings).activations - inputs // 4 - head
     assert tiles == 128 * 3 * 4  # scales of 1x128 tiles, in float32
 
 
@@ -355,7 +355,7 @@ def test_raw_fp8_and_fp16_of_a_small_loss_fail_and_the_others_do_not() -> None:
     names = ["BF16", "FP32", "FP8_RAW", small_loss, "FP16_DYNAMIC", "DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "FP8_TENSOR"]
     found = fp.train.compare(names, measure=0, gradients=False)
     means = {name: found.difference(name).mean for name in found.recipes}
-    assert means.pop("FP8_RAW") > 0.1  # 0.31, 0.06 and 0.10: gradients at the edge of what E4M3 holds
+    assert means.pop("FP8_RAW") > 0.2
     assert means.pop("SMALL") > 1.0
     assert {name: mean for name, mean in means.items() if abs(mean) > 0.05} == {}
 
