@@ -95,23 +95,36 @@ def test_nvfp4_has_square_weights_stochastic_gradients_and_a_hadamard_transform(
     qdy = fp.encode_scaled(dy.numpy(), "e2m1", S.NVFP4, **draws)
     columns = spread(fp.encode_scaled(np.ascontiguousarray(weight.T), "e2m1", square)).transpose()
     fp.testing.assert_bits_equal(dx.numpy(), fp.matmul(qdy, columns, out_format="bf16", **NVFP4).astype(np.float32))
-    signs = np.where([plan.signs >> i & 1 for i in range(16)], -1.0, 1.0)
-    matrix = np.array([[(-1) ** bin(i & j).count("1") for j in range(16)] for i in range(16)]) / 4 * signs
     mixed = [mixing.hadamard(each, 16, plan.signs) for each in (dy.numpy(), x.detach().numpy())]
-    for got, each in zip(mixed, (dy.numpy(), x.detach().numpy()), strict=True):
-        np.testing.assert_allclose(got, np.einsum("ij,bjc->bic", matrix, each.reshape(2, 16, -1)).reshape(got.shape),
-                                   rtol=0, atol=1e-5)  # fmt: skip
     draws["seed"] = plan.grad_backward.key
     left = fp.encode_scaled(mixed[0], "e2m1", NVFP4_BACK, **draws).transpose()
     right = fp.encode_scaled(mixed[1], "e2m1", NVFP4_BACK)
     fp.testing.assert_bits_equal(dw.numpy(), fp.matmul(left, right, **NVFP4))
 
 
+@pytest.mark.parametrize("size", [2, 4, 16, 64])
+def test_the_hadamard_transform_is_the_product_with_its_matrix(size: int) -> None:
+    # of small integers every sum is exact, and so is the factor 1 / sqrt(size) of the sizes that are squares
+    x = np.random.default_rng(0).integers(-64, 65, (2 * size, 5)).astype(np.float32)
+    signs = 0xBEEF_1234_5678_9ABC
+    flips = np.array([-1.0 if signs >> i & 1 else 1.0 for i in range(size)])
+    matrix = np.array([[(-1) ** bin(i & j).count("1") for j in range(size)] for i in range(size)]) * flips
+    want = np.einsum("ij,bjc->bic", matrix, x.reshape(2, size, 5)).reshape(x.shape)
+    factor = np.float32(1) / np.sqrt(np.float32(size))
+    got = mixing.hadamard(x, size, signs)
+    if size == 2:  # the terms are rounded by the factor before they are added
+        a, b = (x[i::2] * np.float32(factor * flips[i]) for i in (0, 1))
+        want = np.stack((a + b, a - b), axis=1).reshape(x.shape)
+        fp.testing.assert_bits_equal(got + np.float32(0), want + np.float32(0))
+    else:
+        fp.testing.assert_bits_equal(got + np.float32(0), (want * float(factor)).astype(np.float32) + np.float32(0))
+
+
 def test_the_hadamard_transform_keeps_the_product() -> None:
     rng = np.random.default_rng(0)
-    a, b = (rng.standard_normal((64, n)).astype(np.float32) for n in (24, 40))
-    mixed = mixing.hadamard(a, 16, 0xBEEF).T @ mixing.hadamard(b, 16, 0xBEEF)
-    np.testing.assert_allclose(mixed, a.T @ b, rtol=0, atol=2e-5)
+    a, b = (rng.integers(-64, 65, (64, n)).astype(np.float32) for n in (24, 40))
+    mixed = mixing.hadamard(a, 16, 0xBEEF).T @ mixing.hadamard(b, 16, 0xBEEF)  # quarters: exact in float32
+    assert np.array_equal(mixed, a.T @ b)
 
 
 def test_delayed_scales_are_those_of_the_class() -> None:
