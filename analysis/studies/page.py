@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-import platform
 from collections.abc import Sequence
-from importlib import metadata
 
 from fpsim.analysis.studies.pictures import candidate_pictures, drawable, range_pictures, rounding_pictures
 from fpsim.analysis.studies.recommend import (
@@ -33,7 +31,7 @@ from fpsim.analysis.studies.summaries import (
     words,
 )
 from fpsim.analysis.tensors.roles import SPOKEN
-from fpsim.display.pages import Cell, Row, render
+from fpsim.display.pages import Cell, Row, render, versions
 from fpsim.display.wording import bytes_in_words, decibels, percent, plural
 from fpsim.errors import install
 
@@ -101,7 +99,7 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
         judged_rounding=words(report.judged_rounding),
         all_roundings=", ".join(map(words, report.roundings)),
         formats=[repr(fmt).strip("<>") for fmt in report.formats],
-        versions=_versions(),
+        versions=versions("fpsim-numerics", "numpy", "ml_dtypes", "torch"),
     )
 
 
@@ -267,16 +265,3 @@ def _rules(wanted: Requirements) -> str:
         "those that meet all this the fewest bits win, then the highest SQNR; scales that add less than "
         f"{SCALE_GAIN_DB:g} dB are left out"
     )
-
-
-def _versions() -> str:
-    names = ("fpsim-numerics", "numpy", "ml_dtypes", "torch")
-    found = (f"{name} {version}" for name in names if (version := _version(name)))
-    return ", ".join((f"Python {platform.python_version()}", *found))
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import platform
 from collections.abc import Sequence
-from importlib import resources
+from importlib import metadata, resources
 from typing import Any, NamedTuple
 
 from fpsim.display.optional import load
@@ -66,6 +68,21 @@ def render(package: str, template: str, **values: Any) -> str:
     shared = {name: markup(source(name) or "") for name in ("page.css", "page.js")}
     found = environment.get_template(template).render(css=shared["page.css"], js=shared["page.js"], **values)
     return str(found)
+
+
+def versions(*names: str) -> str:
+    """Python's version, and those of the packages that are installed, for the foot of a page.
+
+    Example:
+      >>> from fpsim.display.pages import versions
+      >>> versions("no-such-package").startswith("Python 3.")
+      True
+    """
+    found = [f"Python {platform.python_version()}"]
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found.append(f"{name} {metadata.version(name)}")
+    return ", ".join(found)
 
 
 def markup(text: str) -> Any:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import html
 import importlib.util
 import math
-import platform
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Any, NamedTuple
 
-from fpsim.display.pages import Cell, Row, markup, render
+from fpsim.display.pages import Cell, Row, markup, render, versions
 from fpsim.display.wording import bytes_in_words, percent, plural
 from fpsim.errors import install
 from fpsim.train.comparisons.answer import Compared, nats, signed
@@ -107,7 +105,7 @@ def page(found: Compared, files: Sequence[str] = ()) -> str:
                  for each in found.by_recipe.values()],
         definitions=DEFINITIONS,
         files=files,
-        versions=_versions(),
+        versions=versions("fpsim-numerics", "numpy", "torch"),
     )  # fmt: skip
 
 
@@ -245,16 +243,3 @@ def _picture(figure: Any, name: str, title: str) -> Picture:
     from fpsim.display.figure import to_svg
 
     return Picture(title, markup(to_svg(figure, name, title)))
-
-
-def _versions() -> str:
-    names = ("fpsim-numerics", "numpy", "torch")
-    found = (f"{name} {version}" for name in names if (version := _version(name)))
-    return ", ".join((f"Python {platform.python_version()}", *found))
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
