@@ -18,10 +18,15 @@ for package in ("torch", "pandas", "jinja2", "matplotlib", "pyarrow", "safetenso
 
 import pandas as pd  # noqa: E402
 
-from fpsim.train import Comparison, OptimizerRecipe, Run, recipes  # noqa: E402
+from fpsim.train import (  # noqa: E402
+    Comparison,
+    OptimizerRecipe,
+    Run,
+    Settings,
+    recipes,
+)
 from fpsim.train.comparisons.intervals import interval  # noqa: E402
 from fpsim.train.comparisons.memory import memory_of, optimizer_bits  # noqa: E402
-from fpsim.train.loop import Settings  # noqa: E402
 
 TABLES = ("recipes", "runs", "curves", "measured")
 
@@ -367,6 +372,6 @@ def test_weights_without_masters_lose_updates_unless_they_round_stochastically()
         for name in ("nearest_even", "stochastic")
     }
     names = [recipes.BF16.replace(name=name, optimizer=optimizer) for name, optimizer in slow.items()]
-    found = fp.train.compare(names, seeds=1, measure=0, gradients=False).to_frame().set_index("recipe")
+    found = fp.train.compare(names, seeds=3, measure=0, gradients=False).to_frame().set_index("recipe")
     assert found.lost_updates["nearest_even"] == pytest.approx(0.8, abs=0.1)
     assert found.final_loss["nearest_even"] - found.final_loss["stochastic"] > 0.2
