@@ -14,8 +14,7 @@ from typing import Any
 
 from benchmarks.machine import describe
 from fpsim.torch import linear
-from fpsim.train import recipes
-from fpsim.train.loop import Settings, Trainer
+from fpsim.train import Settings, Trainer, recipes
 
 STEPS, ROUNDS, WARM = 10, 3, 3
 WANTED = {"DEEPSEEK_V3": 4.0}  # times the seconds of float32; every other recipe of 8 and 16 bits:

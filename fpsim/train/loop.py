@@ -27,19 +27,18 @@ from fpsim.train.optimizer import AdamW
 from fpsim.train.parallel import Ranks, reduce
 from fpsim.train.recipe import Recipe
 from fpsim.train.setup.checks import refuse_names, refuse_shapes
-from fpsim.train.setup.layers import RUNS as RUNS
 from fpsim.train.setup.layers import (
+    RUNS,
     is_governed,
     made_model,
     name_of,
     quantized_layers,
+    seeded,
     store_activations,
     weight_error,
     weight_name,
 )
-from fpsim.train.setup.layers import layers_of as layers_of
-from fpsim.train.setup.layers import seeded as seeded
-from fpsim.train.setup.settings import Settings as Settings
+from fpsim.train.setup.settings import Settings
 
 VALIDATION = 8  # batches
 
@@ -71,7 +70,7 @@ class Trainer:
 
     Example:
       >>> from fpsim.train import recipes
-      >>> from fpsim.train.loop import Settings, Trainer
+      >>> from fpsim.train import Settings, Trainer
       >>> trainer = Trainer(recipes.DEEPSEEK_V3, Settings(model="perceptron", batch=128))
       >>> row = trainer.step()
       >>> sorted(row)[:4], trainer.steps

@@ -21,11 +21,12 @@ from fpsim.torch.products import Operand
 from fpsim.torch.recipe import LinearRecipe
 from fpsim.torch.rows import FP32
 from fpsim.torch.trace import ProductCall, watching
-from fpsim.train.loop import Settings, Trainer
+from fpsim.train.loop import Trainer
 from fpsim.train.monitor import OPERANDS
 from fpsim.train.parts import linear_recipe
 from fpsim.train.recipe import Recipe
 from fpsim.train.runs import find_recipe
+from fpsim.train.setup.settings import Settings
 
 PLACES = {"gpu": "on the GPU", "hardware": "by the tensor cores of this machine"}
 

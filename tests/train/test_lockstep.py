@@ -13,8 +13,7 @@ import fpsim as fp
 torch = pytest.importorskip("torch")
 
 from fpsim.torch.trace import watching  # noqa: E402
-from fpsim.train import recipes, side_by_side  # noqa: E402
-from fpsim.train.loop import Settings, Trainer  # noqa: E402
+from fpsim.train import Settings, Trainer, recipes, side_by_side  # noqa: E402  # noqa: E402
 from fpsim.train.recipe import Controller, Numerics, Override, Recipe  # noqa: E402
 from fpsim.train.side_by_side import lockstep, recipe_on_chip  # noqa: E402
 

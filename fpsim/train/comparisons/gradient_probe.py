@@ -19,12 +19,14 @@ from fpsim.errors import require_integer, require_word, shown
 from fpsim.torch.operators import Tensor, array_of, torch
 from fpsim.torch.recipe import PRODUCTS
 from fpsim.train.comparisons.scenarios import SCENARIOS, Scenario, token_weights
-from fpsim.train.loop import RUNS, Settings, Trainer, layers_of, seeded
+from fpsim.train.loop import Trainer
 from fpsim.train.optimizer import AdamW
 from fpsim.train.parts import Override, linear_recipe
 from fpsim.train.recipe import Recipe
 from fpsim.train.recipes import FP32
 from fpsim.train.runs import Progress, find_recipe
+from fpsim.train.setup.layers import RUNS, layers_of, seeded
+from fpsim.train.setup.settings import Settings
 from fpsim.train.torch_numerics import torch_cross_entropy
 
 SEQUENCES, CONTEXT = 16, 64  # 1024 tokens

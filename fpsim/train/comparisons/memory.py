@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 from fpsim.formats.element import element_format
 from fpsim.scaling.scaling import Scaling
 from fpsim.torch.operators import torch
-from fpsim.train.loop import Settings, Trainer, layers_of
+from fpsim.train.loop import Trainer
 from fpsim.train.model import Core, RMSNorm, SwiGLU
 from fpsim.train.optimizer_recipe import OptimizerRecipe
 from fpsim.train.recipe import Recipe
+from fpsim.train.setup.layers import layers_of
+from fpsim.train.setup.settings import Settings
 
 MADE_BY = {SwiGLU: "gate_up", Core: "qkv"}  # the layer whose results a module keeps
 
@@ -43,7 +45,7 @@ def memory_of(recipe: Recipe, settings: Settings) -> Memory:
     Example:
       >>> from fpsim.train import recipes
       >>> from fpsim.train.comparisons.memory import memory_of
-      >>> from fpsim.train.loop import Settings
+      >>> from fpsim.train import Settings
       >>> settings = Settings(model="perceptron", batch=128)
       >>> [memory_of(getattr(recipes, name), settings).activations for name in ("FP32", "BF16", "DEEPSEEK_V3")]
       [327680, 163840, 181760]
