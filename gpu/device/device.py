@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from fpsim.gpu.device.toolkit import point_to_toolkit
+from fpsim.gpu.device.toolkit import lend_row_stack, point_to_toolkit
 from fpsim.matrix_units.chips import capability_of
 
 FP8_CAPABILITY = capability_of("ada")  # the first tensor cores that multiply FP8 (CUDA C++ Programming Guide, 5.4)
@@ -31,6 +31,7 @@ def _missing() -> str:
 
     if not is_simulated():
         point_to_toolkit()
+        lend_row_stack()
     try:
         if not cuda.is_available():
             return "found no CUDA device"

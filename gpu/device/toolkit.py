@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import shutil
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+import numpy as np
 
 PACKAGES = ("nvidia-nvvm", "nvidia-cuda-nvcc-cu12")  # that bring libnvvm; numba-cuda finds it there by itself
 VARIABLES = ("CUDA_HOME", "CUDA_PATH")  # where it looks next
@@ -41,6 +44,28 @@ def point_to_toolkit() -> None:
             ctypes.CDLL(str(libraries[0]))  # what is loaded already is what numba-cuda takes
         except OSError:
             return  # numba-cuda says what it misses
+
+
+@cache
+def lend_row_stack() -> None:
+    """Let numba-cuda 0.30 load beside NumPy 2.5: it registers `numpy.row_stack`, which that NumPy has no longer.
+
+    NumPy has the name, another one for `vstack`, only until numba-cuda's module is loaded. Nothing happens with a NumPy
+    that has it.
+
+    Example:
+      >>> from fpsim.gpu.device.toolkit import lend_row_stack
+      >>> lend_row_stack()
+    """
+    if hasattr(np, "row_stack"):
+        return
+    vars(np)["row_stack"] = np.vstack
+    try:
+        importlib.import_module("numba.cuda.np.arrayobj")
+    except ImportError:
+        return  # a numba-cuda of other modules, which says what it misses
+    finally:
+        del vars(np)["row_stack"]
 
 
 def _is_installed(package: str) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fpsim.gpu.device import toolkit
+from tests.kit.processes import python
 
 find: Any = toolkit.point_to_toolkit.__wrapped__  # as often as it is called
 
@@ -84,3 +86,19 @@ def test_nothing_happens_where_a_package_brings_it(
     find()
     assert os.environ["CUDA_HOME"] == ""
     assert loaded == []
+
+
+@pytest.mark.skipif(not find_spec("numba_cuda"), reason="numba-cuda is not installed")
+def test_numba_cuda_loads_beside_a_numpy_without_row_stack() -> None:
+    said = python(
+        """
+        import numpy as np
+        import scipy.linalg  # which numba-cuda imports, and which reads the names that this NumPy says it has
+        vars(np).pop("row_stack", None)
+        from fpsim.gpu.device.toolkit import lend_row_stack
+        lend_row_stack()
+        from numba.cuda.np import arrayobj
+        print(hasattr(np, "row_stack"), hasattr(arrayobj, "impl_np_vstack"))
+        """
+    )
+    assert said.split() == ["False", "True"]
