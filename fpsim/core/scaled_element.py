@@ -56,15 +56,15 @@ element_choices = fields_of(ElementChoices)
 
 
 @cache
-def element_of(width: int, back: bool, careful: bool) -> Any:
+def element_of(width: int, back: bool, careful: bool, encode: Any = None) -> Any:
     """The function `(bits, factor, scale, random, f, g, e)`: the code of an element, or the bits of its float32 value.
 
     e: ElementChoices. back: values instead of codes; careful: factors may be NaN, 0 or Inf, and processors differ in
-    the sign of the NaN that they give.
+    the sign of the NaN that they give. encode: what rounds, `(bits, random, f, mode, kind) -> code`; None for the core's.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
-    encode_bits = encode_bits_32 if width == 32 else encode_bits_64
+    encode_bits = encode or (encode_bits_32 if width == 32 else encode_bits_64)
     value_bits = value_of(width, careful)
     sign_bit, one = word(1 << (width - 1)), i64(1)
     nan = word(0x7FC00000 if width == 32 else 0x7FF8000000000000)

@@ -201,7 +201,7 @@ def fill_codes(
         if widened is None:  # values that are looked up first
             words = scratch(source.size, f"u{width // 8}")
             fill_values(source, source.words, words, source.fmt, FP32 if width == 32 else FP64)
-    freezes = _is_named(fmt)
+    freezes = is_named(fmt)
     way = Way(
         _bits(words), _bits(codes), width, widened is not None, True, back is not None, int(rounding), plan.kind,
         widened.frozen if widened and freezes else None, plan.frozen if freezes else None,
@@ -217,7 +217,7 @@ def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: F
         refuse_overlap(values, codes)
         launch(look_up_kernel(), owner.like, owner.size, codes, values, uploaded(_table(fmt, target)))
         return
-    frozen = plan.frozen if _is_named(fmt) else None
+    frozen = plan.frozen if is_named(fmt) else None
     way = Way(_bits(codes), _bits(values), target.bits, reads=True, of_source=frozen)
     _run(way, owner.like, codes, values, (plan, None, None), 0)
 
@@ -239,7 +239,7 @@ def _bits(words: Any) -> int:
     return 8 * int(words.dtype.itemsize)
 
 
-def _is_named(fmt: Format) -> bool:
+def is_named(fmt: Format) -> bool:
     """Whether the layout of a format is compiled in: kernels of formats that a user varies would be too many."""
     return NAMED.get(fmt.name) == fmt
 

@@ -16,14 +16,16 @@ from fpsim.formats.integer_format import OFFSETS, IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP64
 from fpsim.formats.rounding import Rounding
-from fpsim.gpu.casts.cast import decode
+from fpsim.gpu.casts.cast import decode, is_named
 from fpsim.gpu.device.array import gpu_array, result_like
 from fpsim.gpu.device.gpu_array import GpuArray
+from fpsim.gpu.device.groups import GROUP_BITS, as_groups
 from fpsim.gpu.device.launch import launch, uploaded
 from fpsim.gpu.device.transfer import cleared, sent
 from fpsim.gpu.scaling import scale_kernels, tile_kernels
 from fpsim.gpu.scaling.decode import NOTHING
 from fpsim.gpu.scaling.patches import Patches, block_threads, patches_of
+from fpsim.gpu.scaling.short_tiles import EACH, ShortTiles, lanes_of, short_tiles_kernel
 from fpsim.runtime.processor import under_ieee
 from fpsim.scaling.encode import arithmetic_width, checked_element, element_options_of, largest_value
 from fpsim.scaling.plan import ScalePlan, TensorScale, element_plan, scale_plan
@@ -164,6 +166,8 @@ def run(job: Job, fill: Targets, given: Any) -> None:
     cleared(like, fill.counts)
     if given is None:
         settling = _scale_arguments(job, fill, from_source, widened)
+        if _run_short_tiles(job, fill, e, encoder, words, (from_source[1], layouts, settling)):
+            return
         whole_tiles = job.patches(cut=False)
         if whole_tiles.stays_in_cache and not job.affine:
             _launch(
@@ -199,6 +203,29 @@ def run(job: Job, fill: Targets, given: Any) -> None:
         tile_kernels.elements_kernel(e), job, parts, words, fill.out, from_source[1], uploaded(parts.layout),
         fill.scales, factors, fill.zero_points, *layouts, *limits,
     )  # fmt: skip
+
+
+def _run_short_tiles(
+    job: Job, fill: Targets, e: tile_kernels.Elements, encoder: EncodePlan, words: Any, more: tuple[Any, Any, Any]
+) -> bool:
+    """Queue the kernel of short tiles end to end; whether it takes them. more: layout of the source, and the rest."""
+    of_source, layouts, settling = more
+    lanes = lanes_of(job.tiling)
+    if job.affine or job.width != 32 or not lanes or not words.size:
+        return False
+    bits = tuple(8 * array.dtype.itemsize for array in (words, fill.out))
+    source, out = (
+        as_groups((array,), GROUP_BITS // each)[0] for array, each in zip((words, fill.out), bits, strict=True)
+    )
+    if not source.size or not out.size:  # memory that does not begin at a whole word
+        return False
+    freezes = is_named(job.options.fmt) or isinstance(job.element, IntegerFormat)
+    how = ShortTiles(e, job.plan.choices, lanes, *bits, encoder.frozen if freezes else None)
+    launch(
+        short_tiles_kernel(how), job.source.like, words.size, source, out, of_source, fill.scales, fill.scale_codes,
+        fill.counts, *layouts, *settling, each=EACH,
+    )  # fmt: skip
+    return True
 
 
 def _launch(kernel: Any, job: Job, patches: Patches, *arguments: Any) -> None:

@@ -57,6 +57,10 @@ def test_codes_scales_counts_and_values_are_those_of_the_cpu(simulated: dict[str
         compare(name, want, simulated)
 
 
+def test_short_tiles_take_their_own_kernel(simulated: dict[str, Array]) -> None:
+    assert simulated["short tiles: kernels"] >= 36  # codes and values of the cases that are named so
+
+
 @pytest.mark.parametrize("name", ["TILE_1X128", "NVFP4", "INT8 multiply"])
 def test_compiled_kernels_of_the_cpu_give_the_same(name: str, simulated: dict[str, Array]) -> None:
     want = simulator.on_cpu("q", simulator.cases()[name])

@@ -72,6 +72,15 @@ def cases() -> dict[str, Case]:
         add(f"scale_rounding {mode}", fp.E4M3, scaling, spoilt((2, 32)))
         scaling = base.replace(scale_format=fp.E8M0, scale_rounding=mode, quotient="1/(max/amax)")
         add(f"encode scale {mode}", fp.E4M3, scaling, spoilt((2, 32)))
+    eights = ((np.float32, fp.E4M3, 16), (np.float32, fp.E2M1, 32), (np.float32, fp.INT8, 32), (np.float16, fp.E5M2, 8),
+              (ml_dtypes.bfloat16, fp.E4M3, 32), (ml_dtypes.float8_e4m3fn, fp.E2M1, 16), (np.float32, fp.FP16, 8),
+              (np.float32, fp.format("p3109_k6p3se"), 16))  # fmt: skip
+    for dtype, fmt, length in eights:
+        for division in ("divide", "multiply"):
+            scaling = fp.Scaling(block=(1, length), division=division)
+            add(f"short {np.dtype(dtype).name} {fmt.name} {division}", fmt, scaling, spoilt((3, 64), dtype, spread=6))
+    add("short two levels", fp.E2M1, fp.scalings.NVFP4, spoilt((3, 64)))
+    add("short stochastic", fp.E4M3, fp.scalings.MX, spoilt((3, 64)), rounding="stochastic", seed=2**40 + 3)
     for block in ((4, 4), (2, 3), (-1, 1), (1, -1), (-1,), (5,), (2, -1), (-1, -1), (1, 2, 3), (-1, -1, 2)):
         for shape in ((3, 10), (2, 3, 7)):
             if len(block) <= len(shape):
@@ -130,6 +139,8 @@ def simulated() -> dict[str, Array]:
     """Every result, by name."""
     from numba import cuda
 
+    from fpsim.gpu.scaling import short_tiles
+
     results: dict[str, Array] = {}
     for name, (fmt, scaling, x, options) in cases().items():
         source = cuda.to_device(x)
@@ -139,6 +150,7 @@ def simulated() -> dict[str, Array]:
         results[f"{name}: exact"] = q.decode(np.float64).copy_to_host()
         results[f"{name}: quantize"] = fp.gpu.quantize_scaled(source, fmt, scaling, **options).copy_to_host()
         results |= on_cpu(f"cpu {name}", Case(fmt, scaling, x, options))
+    results["short tiles: kernels"] = np.array(short_tiles.short_tiles_kernel.cache_info().currsize)
     return results | in_pieces() | reused()
 
 
@@ -159,9 +171,10 @@ def in_pieces() -> dict[str, Array]:
     """The same for some cases where tiles are cut into pieces for several blocks, as long ones are."""
     from numba import cuda
 
-    from fpsim.gpu.scaling import patches
+    from fpsim.gpu.scaling import encode, patches
 
     patches.PIECE, patches.LARGEST_PATCH = 16, 24
+    encode.lanes_of = lambda tiles: 0  # short tiles, too
     patches.patches_of.cache_clear()
     results: dict[str, Array] = {}
     for name, (fmt, scaling, x, options) in cases().items():

@@ -1,0 +1,168 @@
+"""CUDA kernel of short tiles that lie end to end in memory, such as 1x128, MX and NVFP4: memory is read once.
+
+A thread takes eight neighbouring elements, as words of 64 bits, and keeps them while one thread per tile settles the
+scale. Layouts that `nearest_encoder` serves are compiled in. `tile_kernels` has the kernels of all other tiles, and
+the same scalar core gives the same bits here.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from fpsim.casts.loops import constants_of
+from fpsim.core.decode import decode_bits_32, decode_fields
+from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_fields
+from fpsim.core.scaled_element import element_of
+from fpsim.core.tile_scale import BY_SCALE, COUNTERS, ScaleChoices
+from fpsim.gpu.core.nearest_even import nearest_encoder, serves
+from fpsim.gpu.device.groups import GROUP_BITS
+from fpsim.gpu.device.launch import gpu_kernel
+from fpsim.gpu.scaling.patches import block_threads, merged
+from fpsim.gpu.scaling.scale_kernels import settler
+from fpsim.gpu.scaling.tile_kernels import Elements, choice_words, drawer, raiser
+from fpsim.runtime.compile import scalar
+from fpsim.scaling.tiling import Tiling
+
+i64, u32, u64, f32 = np.int64, np.uint32, np.uint64, np.float32
+
+EACH = 8  # elements of a thread
+MAGNITUDE, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000)
+
+
+class ShortTiles(NamedTuple):
+    """What the kernel is compiled for."""
+
+    elements: Elements
+    scales: ScaleChoices
+    lanes: int  # threads of a tile
+    source_bits: int  # of a word that is read
+    target_bits: int  # of one that is written
+    to_code: EncodeLayout | None  # a layout that is compiled in; None: it travels as an array
+
+
+def lanes_of(tiles: Tiling) -> int:
+    """Threads that share a tile, a power of two; 0 where tiles do not suit: other lengths, or gaps between them."""
+    whole = merged(tiles)
+    if whole.batch != 1 or whole.rows != 1 or whole.columns % whole.tile_columns:
+        return 0
+    lanes, rest = divmod(whole.tile_columns, EACH)
+    return lanes if not rest and lanes & (lanes - 1) == 0 and lanes <= block_threads() else 0
+
+
+@cache
+def _encoder(how: ShortTiles) -> Any:
+    """The function `(bits, random word, layout, mode, kind) -> code` of a rounding.
+
+    It may add floats where the element was divided only: a compiler could fuse a product with that sum.
+    """
+    e = how.elements
+    if how.to_code is None or e.applied != BY_SCALE or not serves(how.to_code, e.width, e.kind, e.mode):
+        return encode_bits_32
+    nearest = nearest_encoder(how.to_code, e.kind)
+
+    @scalar
+    def encode_nearest(bits: Any, random: Any, f: EncodeLayout, mode: Any, kind: Any) -> Any:
+        return nearest(bits)
+
+    return encode_nearest
+
+
+@cache
+def short_tiles_kernel(how: ShortTiles) -> Any:
+    """The kernel that does all: amax, scales and codes.
+
+    Arguments: source and out as words of 64 bits; layout of the source; scales, their codes, counts; layouts of the
+    elements; words of the seed; then those of `settler`.
+    """
+    e, lanes = how.elements, how.lanes
+    threads, shift = block_threads(), lanes.bit_length() - 1
+    tiles_of_block = threads // lanes
+    raised, settle, widened = raiser(e.width, False), settler(how.scales), e.widened
+    element, choices = element_of(e.width, e.back, True, _encoder(how)), choice_words(e)
+    random_of, is_single = drawer(e.width, e.mode), how.scales.is_single
+    frozen, constants = how.to_code is not None, constants_of(EncodeLayout, u32, how.to_code)
+    source_bits, target_bits = how.source_bits, how.target_bits
+    per_load, per_store = GROUP_BITS // source_bits, GROUP_BITS // target_bits
+    loads, stores = EACH // per_load, EACH // per_store
+    mask, target_mask = u64((1 << source_bits) - 1), u64((1 << target_bits) - 1)
+    # words with as many elements on both sides go round the threads of a tile, which then fill whole sectors together
+    round_robin = per_load == per_store
+    apart = lanes if round_robin else 1
+    own_loads, own_stores = (1, 1) if round_robin else (loads, stores)
+
+    def quantize(
+        source: Any, out: Any, of_source: Any, scales: Any, codes: Any, counts: Any, encode_layout: Any,
+        decode_layout: Any, k0: Any, k1: Any, numbers: Any, exact: Any, rules: Any, layout: Any, table: Any,
+    ) -> None:  # fmt: skip
+        shared_tops = cuda.shared.array(threads, u32)  # the simulator knows these by their lines
+        shared_specials = cuda.shared.array(threads, u32)
+        shared_factors = cuda.shared.array(threads, f32)
+        shared_scales = cuda.shared.array(threads, u32)
+        shared_counts = cuda.shared.array(COUNTERS, u32)
+        held, words = cuda.local.array(EACH, np.uint32), cuda.local.array(EACH, np.uint64)
+        h, back = decode_fields(of_source), decode_fields(decode_layout)
+        f = constants if frozen else encode_fields(encode_layout)
+        thread = i64(cuda.threadIdx.x)
+        if thread == 0:
+            for k in range(COUNTERS):
+                shared_counts[k] = u32(0)
+        cuda.syncthreads()
+        tiles = i64(scales.size)
+        for first in range(
+            i64(i64(cuda.blockIdx.x) * tiles_of_block), tiles, i64(i64(cuda.gridDim.x) * tiles_of_block)
+        ):
+            place, lane = i64(thread >> shift), i64(thread & i64(lanes - 1))
+            tile = i64(first + place)
+            if tile < tiles:
+                start = u64(i64(tile * i64(lanes * loads)) + i64(lane * i64(own_loads)))
+                for j in range(loads):
+                    words[j] = source[u64(start + u64(j * apart))]
+                top, found = u32(0), 0
+                for j in range(loads):
+                    for k in range(per_load):
+                        bits = u32(u64(words[j] >> u64(k * source_bits)) & mask)
+                        bits = u32(decode_bits_32(bits, h)) if widened else bits
+                        held[j * per_load + k] = bits
+                        top = max(top, u32(bits & MAGNITUDE))
+                if top >= INFINITY:
+                    top = u32(0)
+                    for k in range(EACH):
+                        top, _, found = raised(held[k], top, u32(0), found)
+                shared_tops[thread], shared_specials[thread] = top, u32(found)
+            cuda.syncthreads()
+            settled = i64(first + thread)
+            if thread < tiles_of_block and settled < tiles:
+                top, specials = u32(0), u32(0)
+                for j in range(lanes):
+                    of_lane = u64(i64(thread << shift) + i64(j))
+                    top, specials = max(top, shared_tops[of_lane]), u32(specials | shared_specials[of_lane])
+                bits, code, factor, events = settle(top, specials, numbers, exact, rules, layout, table)
+                scales[settled] = bits
+                if not is_single:
+                    codes[settled] = code
+                shared_factors[thread], shared_scales[thread] = factor, bits
+                for k in range(COUNTERS):
+                    if (events >> k) & 1:
+                        cuda.atomic.add(shared_counts, k, u32(1))
+            cuda.syncthreads()
+            if tile < tiles:
+                factor, scale = shared_factors[place], u32(shared_scales[place]).view(f32)
+                start = u64(i64(tile * i64(lanes * stores)) + i64(lane * i64(own_stores)))
+                for j in range(stores):
+                    at, word = u64(start + u64(j * apart)), u64(0)
+                    for k in range(per_store):
+                        random = random_of(u64(u64(at * u64(per_store)) + u64(k)), k0, k1)
+                        code = element(held[j * per_store + k], factor, scale, random, f, back, choices)
+                        word = u64(word | u64(u64(u64(code) & target_mask) << u64(k * target_bits)))
+                    out[at] = word
+        cuda.syncthreads()
+        if thread == 0:
+            for k in range(COUNTERS):
+                if shared_counts[k] != 0:
+                    cuda.atomic.add(counts, k, u64(shared_counts[k]))
+
+    return gpu_kernel(quantize)
