@@ -60,7 +60,8 @@ def element_of(width: int, back: bool, careful: bool, encode: Any = None) -> Any
     """The function `(bits, factor, scale, random, f, g, e)`: the code of an element, or the bits of its float32 value.
 
     e: ElementChoices. back: values instead of codes; careful: factors may be NaN, 0 or Inf, and processors differ in
-    the sign of the NaN that they give. encode: what rounds, `(bits, random, f, mode, kind) -> code`; None for the core's.
+    the sign of the NaN that they give. encode: what rounds, `(bits, random, f, mode, kind) -> code`; None:
+    the core.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64

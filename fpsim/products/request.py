@@ -213,11 +213,12 @@ def _refuse_sums(job: Job, has_c: bool) -> None:
 def _scale_order(schedule: Schedule, left: OperandScales, right: OperandScales) -> str:
     """The order in which scales are applied."""
     order = schedule.epilogue.scale_order
-    if order != "one_dimensional_first":
+    if order != "cublas":
         return order
-    if left.factors is None or left.one_dimensional:
-        return "a_first"
-    return "b_first" if right.factors is None or right.one_dimensional else "product"
+    sides = (left, right)
+    if any(side.along_k is not None for side in sides):
+        return "a_first" if all(side.factors is None or side.one_dimensional for side in sides) else "product"
+    return "b_first" if any(side.kind == "row" for side in sides) else "product"
 
 
 def _own_format(job: Job, has_c: bool) -> Format:

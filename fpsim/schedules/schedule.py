@@ -10,7 +10,7 @@ from fpsim.errors import require_integer, require_kind, require_word, shown
 Rule = Literal["even", "ceiling", "floor", "cutlass", "interleaved"]
 Merge = Literal["float32", "output", "in_place", "from_both_ends"]
 LaneMerge = Literal["forward", "butterfly", "blocks"]
-ScaleOrder = Literal["product", "a_first", "b_first", "one_dimensional_first"]
+ScaleOrder = Literal["product", "a_first", "b_first", "cublas"]
 Source = Literal["added", "first", "after_cast"]
 Evidence = Literal["hardware", "source", "inferred"]
 
@@ -120,7 +120,8 @@ class Epilogue:
 
     Args:
       scale_order: "product": fma(scale_a * scale_b, sum, 0); "a_first": (sum * scale_a) * scale_b; "b_first" likewise;
-        "one_dimensional_first": the side with a scale per row before the one with a scale per block.
+        "cublas": by what scales share: "a_first" where both sides have them per 1x128, "b_first" per row and column,
+        else "product", as cuBLAS 13.1 does on an H100.
       source: how beta * C joins. "added": fma(beta, C, y). "first": fma(alpha, sum, beta * C).
         "after_cast": y is cast to the output, then fma(beta, C, y) is.
       fused_bias: fma(alpha, sum, bias) instead of y + bias.

@@ -40,7 +40,7 @@ def halves(lab: Lab) -> Iterator[ProductCase]:
     if lab.small:
         shapes, along_k = [(32, 32, 512), (32, 40, 199)], [(32, 32, 512)]
     for shape, (kind, out) in product(along_k, (("fp16", "fp32"), ("bf16", "bf16"))):
-        yield _half(lab, shape, kind, out, half_models(lab, shape), "tn")
+        yield _half(lab, shape, kind, out, half_models(lab, shape, True), "tn")
     for shape, (kind, out) in product(shapes, (("fp16", "fp32"), ("fp16", "fp16"), ("bf16", "bf16"))):
         yield _half(lab, shape, kind, out, half_models(lab, shape))
     for shape in [(16, 16, 256)] if lab.small else shapes[:2]:
@@ -60,8 +60,11 @@ def _half(
     return ProductCase("halves", named(shape, f"torch.mm {kind} -> {out}", *TN[layout]), problems, call, always(models))
 
 
-def half_models(lab: Lab, shape: Shape) -> list[Model]:
-    """cuBLAS's families for FP16 and BF16, the likeliest for the shape first."""
+def half_models(lab: Lab, shape: Shape, along_k: bool = False) -> list[Model]:
+    """cuBLAS's families for FP16 and BF16, the likeliest for the shape first.
+
+    along_k: both operands are contiguous along K, where torch.mm takes nvjet for one row, too (H100, cuBLAS 13.1).
+    """
     m, n, k = shape
     splits = splits_of(k, 64)
     nvjet = [cublas_model(lab, s, False) for s in splits]
@@ -76,9 +79,8 @@ def half_models(lab: Lab, shape: Shape) -> list[Model]:
         lanes = [Model(f"{prefix}'gemv', option={option})") for option in options]
         lanes += [Model(f"{prefix}'dot', split_k={s})") for s in (1, *splits[1:16])]
     aligned = k % 8 == 0 and n % 8 == 0
-    order = (lanes, nvjet, cutlass, threads) if lanes else (nvjet, cutlass, threads) if aligned else (cutlass, threads,
-                                                                                                  nvjet)  # fmt: skip
-    return list(chain(*order))
+    found = (nvjet, cutlass, threads) if aligned else (cutlass, threads, nvjet)
+    return list(chain(*((lanes, *found) if lanes and not along_k else (*found, lanes))))
 
 
 # ---- cuBLASLt, whose algorithm is read

@@ -134,8 +134,8 @@ def rowwise(lab: Lab) -> Iterator[ProductCase]:
         }
         torch_kernel = f"torch_rowwise({'fast_accum=True' if fast else ''})"
         splits = [cublas_model(lab, s, flag) for flag in (fast, not fast) for s in splits_of(k, 128)]
-        models = [model._replace(scale_order=order) for model in splits for order in ORDERS]
-        models[3:3] = [
+        models = splits + [model._replace(scale_order=order) for model in splits for order in ORDERS]
+        models[1:1] = [
             Model(torch_kernel),
             *(Model(torch_kernel, scale_order=order) for order in ("product", "b_first")),
         ]

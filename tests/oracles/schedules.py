@@ -176,13 +176,19 @@ def rounded(y: Array, fmt: fp.Format) -> Array:
     return y if fmt == fp.FP32 else fp.decode(cast(y, fmt), fmt)
 
 
-def scaled(job: Job, y: Array, addend: Any = ZERO) -> Array:
-    """fma(RN(RN(scale_a * scale_b) * alpha), y, addend); without any of them nothing is multiplied."""
+def scaled(job: Job, y: Array, addend: Any = ZERO, rows_in_turn: bool = False) -> Array:
+    """fma(RN(RN(scale_a * scale_b) * alpha), y, addend); without any of them nothing is multiplied.
+
+    rows_in_turn: with scales per row or column fma(RN(y * scale_b), RN(scale_a * alpha), addend), as nvjet on Hopper.
+    """
     if job.scale_a is None and job.scale_b is None and job.alpha is None:
         return y if addend is ZERO else add(y, addend)
     if job.scale_a is None and job.scale_b is None:
         return fma(f32(job.alpha), y, addend)
-    factor = multiply(*factors(job))
+    of_a, of_b = factors(job)
+    if rows_in_turn and max(np.size(of_a), np.size(of_b)) > 1:
+        return fma(multiply(y, of_b), of_a if job.alpha is None else multiply(of_a, f32(job.alpha)), addend)
+    factor = multiply(of_a, of_b)
     if job.alpha is not None:
         factor = multiply(factor, f32(job.alpha))
     return fma(factor, y, addend)
@@ -203,9 +209,9 @@ def with_bias(job: Job, y: Array) -> Array:
     return y if job.bias is None else add(y, np.asarray(job.bias).astype(f32)[None])
 
 
-def cublas_end(job: Job, y: Array) -> Array:
+def cublas_end(job: Job, y: Array, rows_in_turn: bool = False) -> Array:
     """Scales and alpha, + bias, fma(beta, C, y), one cast."""
-    y = with_bias(job, scaled(job, y))
+    y = with_bias(job, scaled(job, y, rows_in_turn=rows_in_turn))
     if job.c is not None:
         y = fma(beta(job), source(job), y)
     return cast(y, job.out_format)
@@ -338,7 +344,7 @@ def nvjet(job: Job, split_k: int = 1, fast_accum: bool = False, tail_loss: bool 
         return forward([dots(job, over(block)) for block in cut(*span, 128)])
 
     spans = nvjet_slices(job.k, split_k, 128 if job.is_fp8 else 64, tail_loss)
-    return cublas_end(job, forward([of_slice(span) for span in spans]))
+    return cublas_end(job, forward([of_slice(span) for span in spans]), rows_in_turn=job.unit.arch == "hopper")
 
 
 def residue_first(job: Job, span: Span, block_k: int, step: int) -> Array:

@@ -124,7 +124,7 @@ class _Machine:
         of_a, of_b, block = self.scales
         index = extent(operation.node).start // block
         p, s, t = self.stack[-1], np.full_like(self.stack[-1], of_a[index]), np.full_like(self.stack[-1], of_b[index])
-        orders = {"product": (s, t, p), "a_first": (p, s, t), "b_first": (p, t, s), "one_dimensional_first": (p, s, t)}
+        orders = {"product": (s, t, p), "a_first": (p, s, t), "b_first": (p, t, s), "cublas": (p, s, t)}
         x, y, z = orders[str(operation.how)]
         self.scaled = (fp.decode(fp.multiply(_words(x), _words(y), fmt=fp.FP32), fp.FP32), z)
 

@@ -319,7 +319,7 @@ def test_what_is_computed_all_the_same_is_the_composition() -> None:
     check(job(e5m2, spread, (16, 333, 16)), Case(PLAIN, written.nvjet))
     check(job(e5m2, spread, (16, 333, 16)), Case(s.torch_rowwise(), written.torch_rowwise))
     x = block_scales(job(fp8, spread, (4, 400, 8)), "1d", "2d")
-    check(x, Case(fast, partial(written.block_scaled, order="a_first")))
+    check(x, Case(fast, partial(written.block_scaled, order="product")))
 
 
 def test_aligned_operands_are_not_refused() -> None:

@@ -34,6 +34,7 @@ from fpsim.schedules.schedule import (
 HEURISTIC = "facebookexperimental/triton, bitequiv/cublas_match"
 EQUIV = f"{HEURISTIC} (cuBLASLt 13.1.1)"
 MMAEMU = "mmaemu 0.1.0 (recordings of cuBLASLt 12.8.3)"
+RECORDED = "an H100 with cuBLAS 13.1.0, tests/gpu/recordings"
 TE = "TransformerEngine, tests/pytorch/references/blockwise_fp8_gemm_reference.py"
 DOC = "cuBLAS manual, cublasLtMatmul"
 TORCH = "torch._scaled_mm"
@@ -127,8 +128,9 @@ def cublas(
       block_k, step: terms of a tile (32 by default, 64 or 128) and of an instruction (16 by default, or 8) of
         "cutlass", where stages is not given.
       option: CUSTOM_OPTION of "gemm_sn", 0 (the default) or 1, and of "gemv", which has no default.
-      scale_order: of "block_scaled": "a_first" or "b_first"; None is TransformerEngine's: the side with a scale per
-        row first, a's if both have one.
+      scale_order: of "block_scaled": "product", "a_first" or "b_first"; None is what cuBLAS 13.1 does on an H100:
+        a's scale first where both sides have one per 1x128, and the product of both first where one has them per
+        128x128.
       tail_loss: nvjet's split-K leaves the last terms out for some K, as cuBLASLt 12.8.5 and 13.1.1 do.
 
     Raises:
@@ -200,9 +202,10 @@ def _nvjet(chip: str, count: int, fast_accum: bool, tail_loss: bool) -> Schedule
     blocks = 128 if chip == "hopper" and not fast_accum else 0
     rule: Rule = "floor" if tail_loss else "ceiling"
     source = f"{EQUIV}; fast accumulation: {MMAEMU}" if fast_accum else EQUIV
+    order: ScaleOrder = "cublas" if chip == "hopper" else "product"
     return Schedule(
         "", sums=Chain(blocks, short_sums_only=True, first_as_is=True), slicing=Slicing(count, 0, rule),
-        epilogue=Epilogue(adds_c=True), source=source, evidence="hardware",
+        epilogue=Epilogue(order, adds_c=True), source=source, evidence="hardware",
     )  # fmt: skip
 
 
@@ -297,10 +300,10 @@ def _block_scaled(scale_order: ScaleOrder | None) -> Schedule:
     """FP8 with scales per 1x128 or 128x128."""
     if scale_order not in (None, *ORDERS):
         raise unknown("scale_order", scale_order, list(ORDERS))
-    order: ScaleOrder = scale_order or "one_dimensional_first"
+    order: ScaleOrder = scale_order or "cublas"
     return Schedule(
-        "", sums=Chain(128), epilogue=Epilogue(order, "after_cast", adds_c=True), block_scaled=True, source=TE,
-        evidence="source",
+        "", sums=Chain(128), epilogue=Epilogue(order, "after_cast", adds_c=True), block_scaled=True, source=f"{RECORDED}; {TE}",
+        evidence="hardware",
     )  # fmt: skip
 
 

@@ -23,11 +23,13 @@ FEW = 4  # slices that are listed one by one
 SCALES = {
     "product": "fma(scale_a * scale_b, {x}, {y})", "a_first": "fma({x} * scale_a, scale_b, {y})",
     "b_first": "fma({x} * scale_b, scale_a, {y})",
-    "one_dimensional_first": "fma({x} * s1, s2, {y}), s1 being the scale per row (a's where both are) and s2 the other",
+    "cublas": "fma({x} * scale_a, scale_b, {y}) where both sides have scales per 1x128, else "
+              "fma(scale_a * scale_b, {x}, {y})",
 }  # fmt: skip
 FACTORS = {  # of a finished sum
     "product": "scale_a * scale_b * alpha, sum", "a_first": "sum * scale_a, scale_b * alpha",
-    "b_first": "sum * scale_b, scale_a * alpha", "one_dimensional_first": "sum * s1, s2 * alpha",
+    "b_first": "sum * scale_b, scale_a * alpha", 
+    "cublas": "scale_a * scale_b * alpha, sum (with scales per row and column: sum * scale_b, scale_a * alpha)",
 }  # fmt: skip
 EVIDENCE = {
     "hardware": "compared with real output by the source", "source": "read from the library's source code",

@@ -110,7 +110,7 @@ class Scaled:
     """A partial sum times the two scales of its block, the second of two products unrounded where it is added.
 
     order: "product": (scale_a * scale_b) * sum; "a_first": (sum * scale_a) * scale_b; "b_first" likewise;
-    "one_dimensional_first": the side with a scale per row before the one with a scale per block.
+    "cublas": "a_first" where both sides have a scale per row, else "product".
     """
 
     order: str
