@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from fpsim.analysis.models.recorder import record as record
     from fpsim.analysis.models.recording import Recording as Recording
     from fpsim.analysis.studies.report import StudyReport as StudyReport
+    from fpsim.analysis.studies.sensitivity.report import Sensitivity as Sensitivity
+    from fpsim.analysis.studies.sensitivity.row import SensitivityRow as SensitivityRow
+    from fpsim.analysis.studies.sensitivity.sensitivity import sensitivity as sensitivity
     from fpsim.analysis.studies.study import study as study
     from fpsim.analysis.studies.sweep import sweep as sweep
     from fpsim.analysis.tensors.opening import tensor as tensor
@@ -49,6 +52,9 @@ __getattr__, __dir__, __all__ = attach(
         "models.recorder": ["record"],
         "models.recording": ["Recording"],
         "studies.report": ["StudyReport"],
+        "studies.sensitivity.report": ["Sensitivity"],
+        "studies.sensitivity.row": ["SensitivityRow"],
+        "studies.sensitivity.sensitivity": ["sensitivity"],
         "studies.study": ["study"],
         "studies.sweep": ["sweep"],
         "tensors.opening": ["tensor"],
