@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from fpsim.analysis.models.monitors import Monitors as Monitors
     from fpsim.analysis.models.recorder import record as record
     from fpsim.analysis.models.recording import Recording as Recording
+    from fpsim.analysis.studies.planning.plan import plan as plan
+    from fpsim.analysis.studies.planning.report import Plan as Plan
     from fpsim.analysis.studies.report import StudyReport as StudyReport
     from fpsim.analysis.studies.sensitivity.report import Sensitivity as Sensitivity
     from fpsim.analysis.studies.sensitivity.row import SensitivityRow as SensitivityRow
@@ -51,6 +53,8 @@ __getattr__, __dir__, __all__ = attach(
         "models.monitors": ["Monitors"],
         "models.recorder": ["record"],
         "models.recording": ["Recording"],
+        "studies.planning.plan": ["plan"],
+        "studies.planning.report": ["Plan"],
         "studies.report": ["StudyReport"],
         "studies.sensitivity.report": ["Sensitivity"],
         "studies.sensitivity.row": ["SensitivityRow"],

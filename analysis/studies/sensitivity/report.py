@@ -163,6 +163,11 @@ class Sensitivity:
         ratio = float(np.abs(foretold).sum()) / size if size else math.nan
         return Agreement(estimate, _spearman(measured, foretold), ratio, len(kept))
 
+    @property
+    def can_measure(self) -> bool:
+        """Whether `measure` has a model to run; a report that was loaded has none."""
+        return self._measurer is not None
+
     def measure(self, assignment: Mapping[tuple[str, str], str]) -> SensitivityRow:
         """The row of several products in low precision at once, measured on the same batches.
 
@@ -185,7 +190,7 @@ class Sensitivity:
         from fpsim.analysis.studies.sensitivity.measuring import checked_assignment
 
         names = checked_assignment(assignment, self.recipes, self.rows)
-        if self._measurer is None:
+        if not self.can_measure:
             raise ValueError("measure() runs the model, which a loaded report does not have. Call sensitivity() again.")
         used = set(names.values())
         name = used.pop() if len(used) == 1 else "mixed" if used else "none"

@@ -1,0 +1,203 @@
+"""What a plan is made from: measured harms of each layer, product and recipe, of a sensitivity or of budgets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fpsim.analysis.studies.planning.problem import Slot
+from fpsim.analysis.studies.sensitivity.asked import linear_of
+from fpsim.analysis.studies.sensitivity.report import Sensitivity
+from fpsim.display.wording import plural
+from fpsim.errors import require_word, shown
+from fpsim.torch.chips import on_chip
+from fpsim.torch.recipe import PRODUCTS, LinearRecipe
+
+FIGURES = ("gradient_error", "output_error", "loss_change")  # of a sensitivity
+SPREADS = {"gradient_error": "gradient_spread", "output_error": "output_spread", "loss_change": "loss_spread"}
+JOINT = "joint"  # the figure of a budget
+SAID = 4  # missing rows that a message names
+
+
+class Measured(NamedTuple):
+    """A figure of one row.
+
+    Attributes:
+      value: the figure as it was measured.
+      spread: its standard deviation over batches; NaN of one batch or where it is not known.
+      harm: what is added up and minimised: the square of a relative error, as errors of independent roundings add up;
+        of a change of the loss the change itself, and 0 where it is no larger than its spread.
+    """
+
+    value: float
+    spread: float
+    harm: float
+
+    @classmethod
+    def of(cls, figure: str, value: float, spread: float) -> Measured:
+        """What a figure does harm.
+
+        Example:
+          >>> from fpsim.analysis.studies.planning.evidence import Measured
+          >>> Measured.of("gradient_error", 0.5, 0.1).harm, Measured.of("loss_change", 0.5, 0.1).harm
+          (0.25, 0.5)
+          >>> [Measured.of("loss_change", change, 0.1).harm for change in (0.05, -0.2)]
+          [0.0, 0.0]
+        """
+        if figure != "loss_change":
+            return cls(value, spread, value * value)
+        noise = 0.0 if math.isnan(spread) else spread
+        return cls(value, spread, 0.0 if value <= noise else value)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Measured harms.
+
+    Attributes:
+      figure: which one.
+      slots: the layers' products, in the model's order.
+      recipes: by name.
+      measured: of (layer, product, recipe); what a recipe cannot have is missing.
+      values: of both operands of each product.
+      weights: values of each layer's weight.
+      model: its class.
+      identity: of weights, batches and recipes; "" of budgets.
+      together: measures an assignment of recipes jointly; None where there is no model to do so.
+      notes: layers, each with a sentence for a recipe that it is not offered.
+    """
+
+    figure: str
+    slots: tuple[Slot, ...]
+    recipes: Mapping[str, LinearRecipe]
+    measured: Mapping[tuple[str, str, str], Measured]
+    values: Mapping[Slot, tuple[int, int]]
+    weights: Mapping[str, int]
+    model: str
+    identity: str
+    together: Callable[[Mapping[Slot, str]], Any] | None
+    notes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Those that have products, in order."""
+        return tuple(dict.fromkeys(layer for layer, _ in self.slots))
+
+    def of_row(self, row: Any) -> Measured:
+        """The harm of a row of a sensitivity."""
+        return Measured.of(self.figure, float(getattr(row, self.figure)), float(getattr(row, SPREADS[self.figure])))
+
+
+def evidence_of(source: Any, figure: str | None) -> Evidence:
+    """What a sensitivity or budgets say.
+
+    Raises:
+      TypeError: something else.
+      ValueError: an unknown figure, one that says nothing of a product, or budgets that do not belong together.
+    """
+    if isinstance(source, Sensitivity):
+        return _of_sensitivity(source, figure)
+    budgets = list(source) if isinstance(source, Sequence) and not isinstance(source, str) else [source]
+    wrong = next((each for each in budgets if not _is_budget(each)), None)
+    if wrong is not None or not budgets:
+        raise TypeError(
+            "plan needs an fp.analysis.Sensitivity, or a list of budgets of one recipe each; got "
+            f"{shown(source if wrong is None else wrong)}."
+        )
+    return _of_budgets(budgets, figure)
+
+
+def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
+    products = {row.product for row in report.rows}
+    if figure is None:
+        figure = "output_error" if products == {"fprop"} else "gradient_error"
+    require_word("by", figure, FIGURES)
+    backward = [product for product in PRODUCTS[1:] if product in products]
+    if figure != "gradient_error" and backward:
+        raise ValueError(
+            f"by must be a figure that every product has; got {figure!r}, which is 0 for {' and '.join(backward)}. "
+            "Take 'gradient_error', or measure sensitivity(..., products='fprop')."
+        )
+    slots = tuple(dict.fromkeys((row.layer, row.product) for row in report.rows))
+    empty = Evidence(figure, slots, report.recipes, {}, {}, report.layers, report.model, report.identity, None)
+    found = {(row.layer, row.product, row.recipe): empty.of_row(row) for row in report.rows}
+    values = {(row.layer, row.product): row.elements for row in report.rows}
+    notes = [*_unmeasured(figure, found), *_missing(slots, report.recipes, found)]
+    found = {key: one for key, one in found.items() if math.isfinite(one.harm)}
+    together = report.measure if report.can_measure else None
+    return Evidence(
+        figure, slots, report.recipes, found, values, report.layers, report.model, report.identity, together,
+        tuple(notes),
+    )  # fmt: skip
+
+
+def _is_budget(value: Any) -> bool:
+    return all(hasattr(value, name) for name in ("rows", "recipe", "on", "model"))
+
+
+def _of_budgets(budgets: Sequence[Any], figure: str | None) -> Evidence:
+    if figure not in (None, JOINT):
+        raise ValueError(f"by of budgets must be 'joint', the error of a product; got {shown(figure)}.")
+    models = list(dict.fromkeys(each.model for each in budgets))
+    if len(models) > 1:
+        raise ValueError(f"budgets must be of one model; got {' and '.join(map(str, models))}.")
+    recipes: dict[str, LinearRecipe] = {}
+    for each in budgets:
+        if each.recipe in recipes:
+            raise ValueError(f"budgets must be of one recipe each; got two of {each.recipe}. Merge them.")
+        recipes[each.recipe] = _recipe_of(each)
+    rows = {(row.layer, row.product, each.recipe): row for each in budgets for row in each.rows}
+    slots = tuple(dict.fromkeys((layer, product) for layer, product, _ in rows))
+    lost = [(*slot, name) for slot in slots for name in recipes if (*slot, name) not in rows]
+    if lost:
+        raise ValueError(
+            f"budgets must have a row for every layer, product and recipe; {plural(len(lost), 'row')} "
+            f"{'is' if len(lost) == 1 else 'are'} missing, such as {_said(lost)}. Take them from one recording."
+        )
+    found = {key: Measured.of(JOINT, row.joint, math.nan) for key, row in rows.items()}
+    shapes = {(layer, product): row.shape for (layer, product, _), row in rows.items()}
+    values = {slot: (m * k, n * k) for slot, (m, n, k) in shapes.items()}
+    weights = {}
+    for (layer, product), (m, n, k) in shapes.items():
+        weights[layer] = m * n if product == "wgrad" else n * k
+    notes = _unmeasured(JOINT, found)
+    found = {key: one for key, one in found.items() if math.isfinite(one.harm)}
+    return Evidence(JOINT, slots, recipes, found, values, weights, models[0], "", None, tuple(notes))
+
+
+def _recipe_of(budget: Any) -> LinearRecipe:
+    """The recipe of linear layers of a budget, on its hardware."""
+    try:
+        recipe = linear_of(budget.recipe)
+        return recipe if budget.on == "its own" else on_chip(recipe, budget.on)
+    except ValueError as reason:
+        raise ValueError(
+            f"budgets must be of a named recipe of linear layers, on a chip or on its own; got {budget.recipe!r} on "
+            f"{budget.on!r}: {reason}"
+        ) from None
+
+
+def _unmeasured(figure: str, found: Mapping[tuple[str, str, str], Measured]) -> list[tuple[str, str]]:
+    """A sentence for each product and recipe whose figure is no number."""
+    return [
+        (layer, f"{recipe} is not offered to {product} of {layer}, where its {figure} is {one.value:g}.")
+        for (layer, product, recipe), one in found.items() if not math.isfinite(one.harm)
+    ]  # fmt: skip
+
+
+def _missing(
+    slots: Sequence[Slot], recipes: Mapping[str, Any], found: Mapping[tuple[str, str, str], Measured]
+) -> list[tuple[str, str]]:
+    """A sentence for each product and recipe that was not measured."""
+    return [
+        (layer, f"{recipe} is not offered to {product} of {layer}, of which the sensitivity has no row.")
+        for layer, product in slots for recipe in recipes if (layer, product, recipe) not in found
+    ]  # fmt: skip
+
+
+def _said(keys: Sequence[tuple[str, str, str]]) -> str:
+    """The first few rows of a list."""
+    more = f" and {len(keys) - SAID} more" if len(keys) > SAID else ""
+    return "; ".join(f"{product} of {layer} in {recipe}" for layer, product, recipe in keys[:SAID]) + more
