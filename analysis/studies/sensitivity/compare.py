@@ -18,7 +18,7 @@ class Distance(NamedTuple):
     cosine: float
 
 
-SAME = Distance(0.0, 1.0)
+SAME, UNKNOWN = Distance(0.0, 1.0), Distance(math.nan, math.nan)
 
 
 def distance(got: Tensors, wanted: Tensors) -> Distance:
@@ -60,4 +60,4 @@ def from_sums(apart: float, own: float, size: float, product: float) -> Distance
 
 
 def _dot(x: torch.Tensor, y: torch.Tensor) -> float:
-    return float(torch.sum(x * y))
+    return float(torch.dot(x.reshape(-1), y.reshape(-1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fpsim.analysis.studies.cells import Cell, Cells
 from fpsim.analysis.studies.identity import digest
-from fpsim.analysis.studies.sensitivity.compare import SAME, distance
+from fpsim.analysis.studies.sensitivity.compare import SAME, UNKNOWN, distance
 from fpsim.analysis.studies.sensitivity.content import recipe_words
 from fpsim.analysis.studies.sensitivity.one_pass import Key, OnePass
 from fpsim.analysis.studies.sensitivity.row import JOINT, UNCHANGED, Figures, SensitivityRow
@@ -21,6 +22,7 @@ from fpsim.torch.recipe import LinearRecipe
 
 KEPT = 1 << 30  # bytes of exact gradients and outputs up to which they are kept for joint runs
 PARAMETERS = ["layer", "product", "recipe", "batch"]
+ORDER = ("wgrad", "dgrad", "fprop")  # gradients first, which go through the graph of the exact run
 Report = Callable[[float, str], None]
 
 
@@ -123,48 +125,57 @@ class Measurer:
 
     def _batch(self, index: int, cells: Cells | None, progress: Report) -> Exact:
         """All cells of a batch that are missing."""
-        every = [(layer, product, name) for layer in self.twin.spots for product in self.products
-                 for name in self.recipes]  # fmt: skip
-        missing = [key for key in every if self._look_up(key, index, cells) is None]
+        missing = [
+            (layer, product, name)
+            for product in ORDER
+            for layer in self.twin.spots
+            for name in self.recipes
+            if product in self.products and self._read(self._name((layer, product, name), index), cells) is None
+        ]
         seer = OnePass(self.recipes, missing)
         exact = self._exact(index, seer)
         for pair, sizes in seer.elements.items():
             self.elements.setdefault(pair, sizes)
         self.refused |= seer.refused
         missing = [key for key in missing if key not in self.refused and key[:2] in seer.elements]
-        size = sum(float(g.double().square().sum()) for g in exact.gradients if g is not None)
-        weights = {id(weight): i for i, weight in enumerate(self.twin.weights)}
-        # backward passes go through the graph of the exact run, which is not needed any more where models run again
-        order = {"wgrad": 0, "dgrad": 1, "fprop": 2}
-        for done, key in enumerate(sorted(missing, key=lambda key: order[key[1]])):
-            layer, product, name = key
-            progress((index + done / len(missing)) / len(self.batches), f"{layer} {product}, batch {index + 1}")
-            if product == "wgrad":
-                own = weights[id(self.twin.spots[layer].linear.weight)]
-                whole, part = seer.of_weight(layer, name, exact.gradients[own], size)
-                self._add(key, index, Figures(0.0, *SAME, *whole, part.error), cells)
-                continue
-            if product == "fprop":
-                exact = exact._replace(outcome=None)
+        for done, key in enumerate(missing):
+            progress((index + done / len(missing)) / len(self.batches), f"{key[0]} {key[1]}, batch {index + 1}")
+            if key[1] == "fprop":
+                exact = exact._replace(outcome=None)  # the model runs again from here on
             try:
-                figures = self._changed(exact, index, {(layer, product): self.recipes[name]}, layer)
+                figures = self._one(exact, index, key, seer)
             except RefusedProduct as reason:
                 self.refused[key] = str(reason)
                 continue
-            if product == "fprop":
-                first, fisher = seer.estimates(layer, name)
-                figures = figures._replace(first_order=first, fisher=fisher)
-            self._add(key, index, figures, cells)
+            point = dict(zip(PARAMETERS, (*key, str(index)), strict=True))
+            self._write(self._name(key, index), point, figures, cells)
         exact = exact._replace(outcome=None)
         self._keep(index, exact)
         return exact
+
+    def _one(self, exact: Exact, index: int, key: Key, seer: OnePass) -> Figures:
+        """The figures of one product of one layer in one recipe."""
+        layer, product, name = key
+        if product == "wgrad":
+            own = self.twin.place_of(layer)
+            if own is not None:  # a parameter: nothing but its gradient changes
+                outputs = SAME if exact.outputs else UNKNOWN
+                whole, part = seer.of_weight(layer, name, exact.gradients[own], _squared(exact.gradients))
+                return Figures(0.0, *outputs, *whole, part.error)
+        figures = self._changed(exact, index, {(layer, product): self.recipes[name]}, layer)
+        if product != "fprop":
+            return figures
+        first, fisher = seer.estimates(layer, name)
+        return figures._replace(first_order=first, fisher=fisher)
 
     def _exact(self, index: int, seer: OnePass | None = None) -> Exact:
         """A batch in exact products; what is seen of it goes to `seer`, which the graph is kept for."""
         outcome = self.twin.run(self.batches[index], index)
         loss_checked(outcome.loss, index)
-        for spot in self.twin.spots.values():
-            spot.seen = None if seer is None else lambda spot, call: seer.see(spot, call)
+        if seer is not None:
+            seer.terms = _terms(outcome.outputs)
+            for spot in self.twin.spots.values():
+                spot.seen = seer.see
         gradients = self.twin.gradients(outcome.loss, index, keep=seer is not None)
         for spot in self.twin.spots.values():
             spot.seen = None
@@ -172,7 +183,7 @@ class Measurer:
         return Exact(float(outcome.loss.detach()), outcome.outputs, gradients, kept)
 
     def _changed(
-        self, exact: Exact, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str = ""
+        self, exact: Exact, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str | None = None
     ) -> Figures:
         """The figures of a batch where some products are low."""
         if exact.outcome is not None:  # only the backward pass changes
@@ -183,14 +194,13 @@ class Measurer:
         gradients = self.twin.gradients(outcome.loss, index, keep=keep)
         value = float(outcome.loss.detach())
         change = value - exact.loss
-        outputs = distance(outcome.outputs, exact.outputs) if exact.outputs else (float("nan"), float("nan"))
-        own = float("nan")
-        if layer:
-            weight = self.twin.spots[layer].linear.weight
-            pairs = zip(self.twin.weights, gradients, exact.gradients, strict=True)
-            own = next((distance([got], [wanted]).error for one, got, wanted in pairs if one is weight), own)
-        finite = abs(value) < float("inf")
-        return Figures(change if finite else float("inf"), *outputs, *distance(gradients, exact.gradients), own)
+        outputs = SAME if keep else distance(outcome.outputs, exact.outputs)
+        if not exact.outputs:
+            outputs = UNKNOWN
+        own = self.twin.place_of(layer) if layer is not None else None
+        weight = math.nan if own is None else distance([gradients[own]], [exact.gradients[own]]).error
+        change = change if math.isfinite(value) else math.inf
+        return Figures(change, *outputs, *distance(gradients, exact.gradients), weight)
 
     # ---- several at once
 
@@ -214,8 +224,8 @@ class Measurer:
                         raise ValueError(
                             f"{reason.product} of layer {reason.layer!r} cannot follow its recipe: {reason}"
                         ) from reason
-                    known = known._replace(first_order=float("nan"), fisher=float("nan"))
-                    self._write(key, {"layer": JOINT, "batch": str(index)}, known, cells)
+                    known = known._replace(first_order=math.nan, fisher=math.nan)
+                    known = self._write(key, {"layer": JOINT, "batch": str(index)}, known, cells)
                 figures.append(known)
         sizes = [self.elements.get(pair, (0, 0)) for pair in assignment]
         elements = sum(left for left, _ in sizes), sum(right for _, right in sizes)
@@ -243,27 +253,20 @@ class Measurer:
         layer, product, name = key
         return digest(layer, product, recipe_words(self.recipes[name]), str(index))
 
-    def _look_up(self, key: Key, index: int, cells: Cells | None) -> Figures | None:
-        return self._read(self._name(key, index), cells)
-
     def _read(self, key: str, cells: Cells | None) -> Figures | None:
         if key in self._known:
             return self._known[key]
         cell = None if cells is None else cells.found.get(key)
         if cell is None or cell.result is None:
             return None
-        self._known[key] = Figures(**cell.result)
+        self._known[key] = Figures.of(**cell.result)
         return self._known[key]
 
-    def _add(self, key: Key, index: int, figures: Figures, cells: Cells | None) -> None:
-        layer, product, name = key
-        point = {"layer": layer, "product": product, "recipe": name, "batch": str(index)}
-        self._write(self._name(key, index), point, figures, cells)
-
-    def _write(self, key: str, point: dict[str, str], figures: Figures, cells: Cells | None) -> None:
-        self._known[key] = figures
+    def _write(self, key: str, point: dict[str, str], figures: Figures, cells: Cells | None) -> Figures:
+        figures = self._known[key] = Figures.of(*figures)
         if cells is not None:
             cells.add(Cell(key, point, figures._asdict()))
+        return figures
 
     # ---- words
 
@@ -280,6 +283,15 @@ class Measurer:
         for (layer, product, recipe), reason in self.refused.items():
             notes.append(f"{recipe} cannot have {product} of {layer}: {reason}")
         return notes
+
+
+def _squared(gradients: Sequence[Any]) -> float:
+    return sum(float(g.double().square().sum()) for g in gradients if g is not None)
+
+
+def _terms(outputs: Sequence[Any]) -> int:
+    """How many terms the loss is taken to be the mean of: the rows of what the model returns first."""
+    return max(1, outputs[0].numel() // max(1, outputs[0].shape[-1])) if outputs and outputs[0].dim() else 1
 
 
 def checked_assignment(

@@ -21,17 +21,19 @@ class OnePass:
     Args:
       recipes: by name.
       wanted: what is to be found; of dgrad nothing is.
+      terms: how many the loss is the mean of, among which the rows of a layer are shared evenly and in order; where
+        that does not come out even, each row is one.
 
     Attributes:
       elements: (layer, product) -> values of both operands, of the products that there are.
       refused: what a recipe cannot have -> why.
     """
 
-    def __init__(self, recipes: Mapping[str, LinearRecipe], wanted: Collection[Key]) -> None:
-        self._recipes, self._wanted = recipes, wanted
+    def __init__(self, recipes: Mapping[str, LinearRecipe], wanted: Collection[Key], terms: int = 1) -> None:
+        self._recipes, self._wanted, self.terms = recipes, wanted, terms
         self.elements: dict[tuple[str, str], tuple[int, int]] = {}
         self.refused: dict[Key, str] = {}
-        self._products: dict[tuple[str, str], dict[int, torch.Tensor]] = {}  # sums of <g, d> of each sample
+        self._products: dict[tuple[str, str], dict[int, torch.Tensor]] = {}  # <g, d> of each term
         self._deltas: dict[tuple[str, str], torch.Tensor] = {}  # errors of weight gradients
 
     def see(self, spot: Spot, call: Call) -> None:
@@ -56,10 +58,10 @@ class OnePass:
         if product == "fprop":
             low = spot.output(recipe, call.x, call.weight, call.bias, call.draw)
             error = (low.double() - call.y.double()) * call.dy.double()
-            samples = len(error) if error.dim() > 1 else 1
-            sums = error.reshape(samples, -1).sum(1)
+            rows = error.numel() // error.shape[-1]
+            sums = error.reshape(rows if rows % self.terms else self.terms, -1).sum(1)
             held = self._products.setdefault((spot.name, name), {})
-            held[samples] = held[samples] + sums if samples in held else sums
+            held[len(sums)] = held[len(sums)] + sums if len(sums) in held else sums
         elif product == "wgrad":
             assert call.dw is not None
             delta = spot.weight_gradient(recipe, call).double() - call.dw.double()
@@ -68,9 +70,9 @@ class OnePass:
 
     def estimates(self, layer: str, recipe: str) -> tuple[float, float]:
         """The loss change of first order, and the Fisher estimate of the second, of a layer's forward product."""
-        held = self._products[layer, recipe]
-        first = sum(float(sums.sum()) for sums in held.values())
-        fisher = sum(0.5 * samples * float(sums.square().sum()) for samples, sums in held.items())
+        held = self._products[layer, recipe].values()
+        first = sum(float(sums.sum()) for sums in held)
+        fisher = 0.5 * self.terms * sum(float(sums.square().sum()) for sums in held)
         return (first if math.isfinite(first) else math.inf), (fisher if math.isfinite(fisher) else math.inf)
 
     def of_weight(self, layer: str, recipe: str, gradient: Any, size: float) -> tuple[Distance, Distance]:

@@ -20,7 +20,8 @@ class Figures(NamedTuple):
       gradient_error, gradient_cosine: the same of the gradients of all parameters together.
       weight_gradient_error: the same error of the layer's own weight.
       first_order: sum <g, d>, where d is the error of the layer's output and g its gradient.
-      fisher: half the sum over samples of <g, d>^2, times samples: the estimate of second order.
+      fisher: n / 2 times the sum over the n terms of the loss of <g, d>^2: the second order, with the Fisher
+        information in place of the Hessian.
     """
 
     loss_change: float
@@ -31,6 +32,12 @@ class Figures(NamedTuple):
     weight_gradient_error: float
     first_order: float = 0.0
     fisher: float = 0.0
+
+    @classmethod
+    def of(cls, *values: float, **named: float) -> Figures:
+        """The same with one NaN for all, so that equal figures compare as equal."""
+        found = cls(*values, **named)
+        return cls(*(math.nan if value != value else value for value in found))
 
 
 UNCHANGED = Figures(0.0, 0.0, 1.0, 0.0, 1.0, 0.0)
@@ -104,7 +111,9 @@ class SensitivityRow:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else sum(values) / len(values)
+    if all(map(math.isfinite, values)):
+        return math.fsum(values) / len(values)
+    return math.nan if any(map(math.isnan, values)) else math.inf
 
 
 def _spread(values: Sequence[float]) -> float:

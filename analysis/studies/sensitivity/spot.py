@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -130,38 +130,39 @@ class _Linear(torch.autograd.Function):
         ctx.autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         recipe = spot.low.get("fprop")
         if recipe is None:
-            return functional.linear(x, weight, bias)
-        return spot.output(recipe, _as_read(x, ctx.autocast), weight, bias, draw)
+            y = functional.linear(x, weight, bias)
+        else:
+            y = spot.output(recipe, _as_read(x, ctx.autocast), weight, bias, draw)
+        return y.clone() if y._is_view() else y  # activations in place may not write to a view
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
         x, weight, bias = ctx.saved_tensors
-        spot, asked = ctx.spot, ctx.needs_input_grad[:3]
-        y, (dx, dw, db) = _exact(x, weight, bias, dy, asked, ctx.autocast)
-        call = Call(_as_read(x, ctx.autocast), weight, bias, y, dy, dw, asked[0], ctx.draw)
+        spot = ctx.spot
+        y, (dx, dw, db) = _exact((x, weight, bias), dy, ctx.needs_input_grad, ctx.autocast)
+        call = Call(_as_read(x, ctx.autocast), weight, bias, y, dy, dw, dx is not None, ctx.draw)
         if spot.seen is not None:
             spot.seen(spot, call)
-        if asked[0] and "dgrad" in spot.low:
+        if dx is not None and "dgrad" in spot.low:
             dx = spot.input_gradient(spot.low["dgrad"], call).to(x.dtype)
-        if asked[1] and "wgrad" in spot.low:
+        if dw is not None and "wgrad" in spot.low:
             dw = spot.weight_gradient(spot.low["wgrad"], call)
         return dx, dw, db, None, None
 
 
 def _exact(
-    x: Tensor, weight: Tensor, bias: Tensor | None, dy: Tensor, asked: Any, autocast: tuple[bool, torch.dtype]
+    operands: Sequence[Tensor | None], dy: Tensor, asked: Sequence[bool], autocast: tuple[bool, torch.dtype]
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """The output, and torch's own gradients of x, weight and bias: the layer runs again, so they have the same bits."""
-    operands = [None if each is None else each.detach() for each in (x, weight, bias)]
-    wanted = [i for i, each in enumerate(operands) if asked[i] and each is not None]
-    found: list[Tensor | None] = [None, None, None]
+    """The output, and torch's own gradients of x, weight and bias: the layer runs again, so they have its bits."""
+    leaves = [None if each is None else each.detach() for each in operands]
+    wanted = [i for i, leaf in enumerate(leaves) if asked[i] and leaf is not None]
     for i in wanted:
-        operands[i].requires_grad_()  # type: ignore[union-attr]
+        leaves[i].requires_grad_()  # type: ignore[union-attr]
     with torch.enable_grad(), torch.autocast("cpu", autocast[1], enabled=autocast[0]):
-        y = functional.linear(*operands)  # type: ignore[arg-type]
-    if wanted:
-        gradients = torch.autograd.grad(y, [operands[i] for i in wanted], dy)  # type: ignore[misc]
-        for i, gradient in zip(wanted, gradients, strict=True):
-            found[i] = gradient
+        y = functional.linear(*leaves)  # type: ignore[arg-type]
+    found: list[Tensor | None] = [None, None, None]
+    gradients = torch.autograd.grad(y, [leaves[i] for i in wanted], dy)  # type: ignore[misc]
+    for i, gradient in zip(wanted, gradients, strict=True):
+        found[i] = gradient
     return y.detach(), found

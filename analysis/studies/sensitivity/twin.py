@@ -88,6 +88,11 @@ class Twin:
         for (layer, product), recipe in low.items():
             self.spots[layer].low[product] = recipe
 
+    def place_of(self, layer: str) -> int | None:
+        """Where the gradient of a layer's weight is among `gradients`; None where it is made of other parameters."""
+        weight = self.spots[layer].linear.weight
+        return next((i for i, each in enumerate(self.weights) if each is weight), None)
+
     def gradients(self, loss: Tensor, index: int, *, keep: bool) -> list[Tensor | None]:
         """The gradient of every parameter; `keep` leaves the graph for another time."""
         for weight in self.weights:
