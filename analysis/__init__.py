@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from fpsim.analysis.models.monitors import Monitors as Monitors
     from fpsim.analysis.models.recorder import record as record
     from fpsim.analysis.models.recording import Recording as Recording
+    from fpsim.analysis.studies.budget.budget import budget as budget
+    from fpsim.analysis.studies.budget.report import Budget as Budget
+    from fpsim.analysis.studies.budget.row import BudgetRow as BudgetRow
     from fpsim.analysis.studies.report import StudyReport as StudyReport
     from fpsim.analysis.studies.study import study as study
     from fpsim.analysis.studies.sweep import sweep as sweep
@@ -48,6 +51,9 @@ __getattr__, __dir__, __all__ = attach(
         "models.monitors": ["Monitors"],
         "models.recorder": ["record"],
         "models.recording": ["Recording"],
+        "studies.budget.budget": ["budget"],
+        "studies.budget.report": ["Budget"],
+        "studies.budget.row": ["BudgetRow"],
         "studies.report": ["StudyReport"],
         "studies.study": ["study"],
         "studies.sweep": ["sweep"],
