@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from fpsim.analysis.models.monitors import Monitors as Monitors
     from fpsim.analysis.models.recorder import record as record
     from fpsim.analysis.models.recording import Recording as Recording
+    from fpsim.analysis.studies.budget.budget import budget as budget
+    from fpsim.analysis.studies.budget.report import Budget as Budget
+    from fpsim.analysis.studies.budget.row import BudgetRow as BudgetRow
     from fpsim.analysis.studies.planning.plan import plan as plan
     from fpsim.analysis.studies.planning.report import Plan as Plan
     from fpsim.analysis.studies.report import StudyReport as StudyReport
@@ -55,6 +58,9 @@ __getattr__, __dir__, __all__ = attach(
         "models.recording": ["Recording"],
         "studies.planning.plan": ["plan"],
         "studies.planning.report": ["Plan"],
+        "studies.budget.budget": ["budget"],
+        "studies.budget.report": ["Budget"],
+        "studies.budget.row": ["BudgetRow"],
         "studies.report": ["StudyReport"],
         "studies.sensitivity.report": ["Sensitivity"],
         "studies.sensitivity.row": ["SensitivityRow"],

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from fpsim.analysis.studies.budget.recipes import recipe_of
+from fpsim.analysis.studies.budget.report import Budget
 from fpsim.analysis.studies.planning.problem import Slot
-from fpsim.analysis.studies.sensitivity.asked import linear_of
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.display.wording import plural
 from fpsim.errors import require_word, shown
-from fpsim.torch.chips import on_chip
+from fpsim.torch.hardware import placed
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
 
 FIGURES = ("gradient_error", "output_error", "loss_change")  # of a sensitivity
@@ -100,7 +101,7 @@ def evidence_of(source: Any, figure: str | None) -> Evidence:
     if isinstance(source, Sensitivity):
         return _of_sensitivity(source, figure)
     budgets = list(source) if isinstance(source, Sequence) and not isinstance(source, str) else [source]
-    wrong = next((each for each in budgets if not _is_budget(each)), None)
+    wrong = next((each for each in budgets if not isinstance(each, Budget)), None)
     if wrong is not None or not budgets:
         raise TypeError(
             "plan needs an fp.analysis.Sensitivity, or a list of budgets of one recipe each; got "
@@ -133,11 +134,7 @@ def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
     )  # fmt: skip
 
 
-def _is_budget(value: Any) -> bool:
-    return all(hasattr(value, name) for name in ("rows", "recipe", "on", "model"))
-
-
-def _of_budgets(budgets: Sequence[Any], figure: str | None) -> Evidence:
+def _of_budgets(budgets: Sequence[Budget], figure: str | None) -> Evidence:
     if figure not in (None, JOINT):
         raise ValueError(f"by of budgets must be 'joint', the error of a product; got {shown(figure)}.")
     models = list(dict.fromkeys(each.model for each in budgets))
@@ -167,15 +164,17 @@ def _of_budgets(budgets: Sequence[Any], figure: str | None) -> Evidence:
     return Evidence(JOINT, slots, recipes, found, values, weights, models[0], "", None, tuple(notes))
 
 
-def _recipe_of(budget: Any) -> LinearRecipe:
+def _recipe_of(budget: Budget) -> LinearRecipe:
     """The recipe of linear layers of a budget, on its hardware."""
     try:
-        recipe = linear_of(budget.recipe)
-        return recipe if budget.on == "its own" else on_chip(recipe, budget.on)
+        recipe = recipe_of(budget.recipe)
+        if not isinstance(recipe, LinearRecipe):
+            raise ValueError("it is one of training, which layers may follow differently.")
+        return placed(recipe, None if budget.on == "its own" else budget.on).recipe
     except ValueError as reason:
         raise ValueError(
-            f"budgets must be of a named recipe of linear layers, on a chip or on its own; got {budget.recipe!r} on "
-            f"{budget.on!r}: {reason}"
+            "budgets must be of a recipe of fp.torch.RECIPES, on hardware that has a name; got "
+            f"{shown(budget.recipe)} on {shown(budget.on)}: {reason}"
         ) from None
 
 

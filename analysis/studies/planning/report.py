@@ -214,7 +214,7 @@ class Plan:
         after, bits, before = found
         return (
             f"With {recipe} for all products of {'it' if len(layers) == 1 else 'them'} the plan would have "
-            f"{after:.3g} predicted instead of {self.predicted:.3g}, in {bits:.4g} bits a value instead of {before:.4g}."
+            f"{after:.3g} predicted, not {self.predicted:.3g}, in {bits:.4g} bits a value, not {before:.4g}."
         )
 
     def frontier(self, points: int = POINTS) -> tuple[Point, ...]:

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-
 from fpsim.analysis.studies.cells import Cell, Cells
 from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.sensitivity.compare import SAME, UNKNOWN, distance
