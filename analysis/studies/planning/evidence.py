@@ -15,6 +15,7 @@ from fpsim.display.wording import plural
 from fpsim.errors import require_word, shown
 from fpsim.torch.hardware import placed
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
+from fpsim.train.setup.checks import block_of
 
 FIGURES = ("gradient_error", "output_error", "loss_change")  # of a sensitivity
 SPREADS = {"gradient_error": "gradient_spread", "output_error": "output_spread", "loss_change": "loss_spread"}
@@ -82,6 +83,17 @@ class Evidence:
     notes: tuple[tuple[str, str], ...] = ()
 
     @property
+    def noise(self) -> str:
+        """How many changes of the loss count as 0, in a sentence; "" of other figures, or where none does."""
+        small = [one for one in self.measured.values() if one.harm == 0 and one.value != 0]
+        if self.figure != "loss_change" or not small:
+            return ""
+        return (
+            f"Of {plural(len(self.measured), 'change')} of the loss {len(small)} count as 0, being below it or within "
+            "their spread over batches."
+        )
+
+    @property
     def layers(self) -> tuple[str, ...]:
         """Those that have products, in order."""
         return tuple(dict.fromkeys(layer for layer, _ in self.slots))
@@ -125,8 +137,12 @@ def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
     empty = Evidence(figure, slots, report.recipes, {}, {}, report.layers, report.model, report.identity, None)
     found = {(row.layer, row.product, row.recipe): empty.of_row(row) for row in report.rows}
     values = {(row.layer, row.product): row.elements for row in report.rows}
+    undivided = _undivided(
+        found, report.recipes, {slot: _terms(slot, values, report.layers[slot[0]]) for slot in slots}
+    )
     notes = [*_unmeasured(figure, found), *_missing(slots, report.recipes, found)]
-    found = {key: one for key, one in found.items() if math.isfinite(one.harm)}
+    notes += [(key[0], text) for key, text in undivided.items()]
+    found = {key: one for key, one in found.items() if math.isfinite(one.harm) and key not in undivided}
     together = report.measure if report.can_measure else None
     return Evidence(
         figure, slots, report.recipes, found, values, report.layers, report.model, report.identity, together,
@@ -159,8 +175,9 @@ def _of_budgets(budgets: Sequence[Budget], figure: str | None) -> Evidence:
     weights = {}
     for (layer, product), (m, n, k) in shapes.items():
         weights[layer] = m * n if product == "wgrad" else n * k
-    notes = _unmeasured(JOINT, found)
-    found = {key: one for key, one in found.items() if math.isfinite(one.harm)}
+    undivided = _undivided(found, recipes, {slot: k for slot, (_, _, k) in shapes.items()})
+    notes = [*_unmeasured(JOINT, found), *((key[0], text) for key, text in undivided.items())]
+    found = {key: one for key, one in found.items() if math.isfinite(one.harm) and key not in undivided}
     return Evidence(JOINT, slots, recipes, found, values, weights, models[0], "", None, tuple(notes))
 
 
@@ -176,6 +193,32 @@ def _recipe_of(budget: Budget) -> LinearRecipe:
             "budgets must be of a recipe of fp.torch.RECIPES, on hardware that has a name; got "
             f"{shown(budget.recipe)} on {shown(budget.on)}: {reason}"
         ) from None
+
+
+def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], weight: int) -> int:
+    """How many terms a product sums, from the values of a layer's operands; 0 where these do not tell."""
+    layer, product = slot
+    x, dy = values.get((layer, "fprop"), (0, 0))[0], values.get((layer, "dgrad"), (0, 0))[0]
+    dy, x = values.get((layer, "wgrad"), (dy, x))
+    rows = math.isqrt(x * dy // weight) if weight else 0
+    if not rows or rows * rows * weight != x * dy:
+        return 0
+    return {"fprop": x // rows, "dgrad": dy // rows, "wgrad": rows}[product]
+
+
+def _undivided(
+    found: Mapping[tuple[str, str, str], Measured], recipes: Mapping[str, LinearRecipe], terms: Mapping[Slot, int]
+) -> dict[tuple[str, str, str], str]:
+    """Why recipes are not offered to products whose sums their blocks do not divide, as libraries ask for."""
+    lost = {}
+    for layer, product, name in found:
+        block, length = block_of(recipes[name], product), terms[layer, product]
+        if length % block:
+            lost[layer, product, name] = (
+                f"{name} is not offered to {product} of {layer}, whose {length} terms are no multiple of its {block} "
+                "that share a scale or a transform."
+            )
+    return lost
 
 
 def _unmeasured(figure: str, found: Mapping[tuple[str, str, str], Measured]) -> list[tuple[str, str]]:

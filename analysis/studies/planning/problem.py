@@ -12,7 +12,7 @@ from fpsim.torch.recipe import LinearRecipe
 
 Slot = tuple[str, str]  # layer, product
 Choice = tuple[int, ...]  # a recipe for each unit
-STEPS = 1 << 20  # of harm in the least harmful plan: smaller differences count as none
+STEPS = 1 << 26  # of harm in the least harmful plan: smaller differences count as none
 
 
 class Unit(NamedTuple):
@@ -119,7 +119,7 @@ def problem_of(
 
 
 def _step(rows: Sequence[Sequence[float]]) -> float:
-    """A harm so small that it counts as none: of the smallest ones of all units together a millionth."""
+    """A harm so small that it counts as none: of the smallest ones of all units together 2**-26."""
     smallest = (min((x for x in row if 0 < x < math.inf), default=0.0) for row in rows)
     return math.fsum(smallest) / STEPS or 1.0
 

@@ -292,11 +292,13 @@ class Plan:
         assert best.joint is not None
         if best.assignment == one.assignment:
             return f"{words} No other plan of this budget that was measured is better; {best.method} is the same."
-        better = best.joint.harm < one.joint.harm
-        return (
-            f"{words} {'Better, measured likewise, is' if better else 'The best other one, measured likewise, is'} "
-            f"{best.method} with {best.joint.value:.3g}."
-        )
+        rest = f"{best.method} with {best.joint.value:.3g}"
+        if best.joint.harm >= one.joint.harm:
+            return f"{words} The best other one, measured likewise, is {rest}."
+        noise = max(one.joint.spread, best.joint.spread)
+        if one.joint.value - best.joint.value <= noise:  # False where it is not known
+            return f"{words} Measured likewise, {rest} is not to be told from it: figures spread by {noise:.2g}."
+        return f"{words} Better, measured likewise, is {rest}: harms do not add up here."
 
     def _words(self) -> str:
         one, (kind, budget) = self.chosen, self.budget
@@ -310,7 +312,7 @@ class Plan:
         return found
 
     def __str__(self) -> str:
-        """The plan in words, a line for each choice and each candidate, and the closest settings of libraries."""
+        """The plan in words, and a line for each choice and each candidate."""
         head = ("layer", "product", "recipe", "bits", "alone", "cheaper", "dearer")
         rows = [_cells(choice) for choice in self.choices[:SHOWN]]
         lines = [self.answer, "", *_table(head, rows, 3)]
@@ -319,7 +321,7 @@ class Plan:
         lines += ["", *_table(("plan", "cost", "predicted", "measured", "gap"), list(map(_line, self.candidates)), 1)]
         if self.kept:
             lines += ["", f"Kept as they are, outside of the budget: {', '.join(self.kept)}."]
-        return "\n".join([*lines, *self.notes, "", *map(str, self.settings)])
+        return "\n".join([*lines, *self.notes])
 
     def __repr__(self) -> str:
         return f"<plan of {self._words()}>"
