@@ -26,13 +26,16 @@ class Optimum(NamedTuple):
     proven: bool
 
 
-def optimum(problem: Problem, limit: int) -> Optimum | None:
+def optimum(problem: Problem, limit: int, rival: Choice | None = None) -> Optimum | None:
     """The choice of the least harm whose price is at most `limit`, of several the cheapest; None without one.
 
     Harms and prices are integers, in which every answer of the solver is checked. A larger limit admits all that a
     smaller one does, so that it never gives more harm.
+
+    Args:
+      rival: what the greedy search found, where that is known.
     """
-    rival = greedy(problem, limit)
+    rival = greedy(problem, limit) if rival is None else rival
     program = _Program(problem)
     first = program.least_harm(limit, None if rival is None else problem.harm(rival))
     found = [choice for choice in (first.choice, rival) if choice is not None]

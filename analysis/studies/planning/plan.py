@@ -89,11 +89,13 @@ def plan(
     _require_recipes(problem)
     search = _Search(evidence, problem, kind)
     limit = problem.limit(budget)
-    best = optimum(problem, limit)
+    quick = greedy(problem, limit)
+    best = optimum(problem, limit, quick)
     if best is None:
         raise ValueError(search.too_small(budget))
-    rivals: list[tuple[str, Vector | None]] = [("greedy", greedy(problem, limit))]
-    rivals += [(f"random {i + 1}", at_random(problem, limit, cheapest(problem), seed + i)) for i in range(random)]
+    rivals: list[tuple[str, Vector | None]] = [("greedy", quick)]
+    floor = cheapest(problem)
+    rivals += [(f"random {i + 1}", at_random(problem, limit, floor, seed + i)) for i in range(random)]
     same = uniform(problem, limit)
     rivals.append((f"uniform {problem.names[same[0]]}" if same else "", same))
     with Jointly(evidence, folder) as jointly:
@@ -198,7 +200,8 @@ class _Search:
         found: list[Point] = []
         for i in range(points):
             limit = low + (high - low) * i // (points - 1)
-            best, other = optimum(self.problem, limit), greedy(self.problem, limit)
+            other = greedy(self.problem, limit)
+            best = optimum(self.problem, limit, other)
             budget = float(limit * self.problem.coin)
             for method, vector in (("milp", None if best is None else best.choice), ("greedy", other)):
                 if vector is not None:

@@ -67,7 +67,7 @@ def report(
     errors: Mapping[tuple[str, str, str], float], *, gap: float = 1.0, identity: str = "0123",
     changes: Mapping[tuple[str, str, str], Sequence[float]] | None = None,
 ) -> Any:  # fmt: skip
-    """A sensitivity of layers of 128 x 128 with these errors of the gradient, whose joint figures are off by a factor."""
+    """A sensitivity of layers of 128 x 128 with these errors of the gradient; joint ones are off by a factor."""
     rows = tuple(row(*key, error, (changes or {}).get(key, (0.0, 0.0))) for key, error in errors.items())
     layers = {layer: 128 * 128 for layer, _, _ in errors}
     recipes = {name: fp.torch.RECIPES[name] for _, _, name in errors}
