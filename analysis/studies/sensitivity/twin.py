@@ -145,15 +145,15 @@ def floats_of(output: Any) -> Iterator[Tensor]:
 @contextmanager
 def _drawing(seed: int) -> Iterator[None]:
     """Draw from a seed; no generator of the caller moves."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 - models draw from it
     random.seed(seed)
-    np.random.seed(seed % 2**32)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would move those of GPUs too
     try:
         yield
     finally:
         random.setstate(states[0])
-        np.random.set_state(states[1])
+        np.random.set_state(states[1])  # noqa: NPY002
         torch.set_rng_state(states[2])
 
 

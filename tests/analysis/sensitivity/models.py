@@ -97,7 +97,7 @@ def state_of(model: Any) -> dict[str, bytes]:
     found |= {f"{name} hooks": repr(module._forward_hooks).encode() for name, module in model.named_modules()}
     import random
 
-    generators = torch.get_rng_state().numpy().tobytes(), repr(np.random.get_state()), repr(random.getstate())
+    generators = torch.get_rng_state().numpy().tobytes(), repr(np.random.get_state()), repr(random.getstate())  # noqa: NPY002
     return found | {"generators": repr(generators).encode()}
 
 
