@@ -163,8 +163,8 @@ def linear_of(spec: Any) -> LinearRecipe:
 
     Example:
       >>> from fpsim.analysis.studies.sensitivity.asked import linear_of
-      >>> linear_of("mxfp8"), linear_of("FP16_DYNAMIC")
-      (fp.torch.MXFP8, fp.torch.RECIPES['FP16'])
+      >>> linear_of("mxfp8").name, linear_of("FP16_DYNAMIC").name
+      ('MXFP8', 'FP16')
     """
     if isinstance(spec, LinearRecipe):
         return spec

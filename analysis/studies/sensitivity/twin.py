@@ -48,7 +48,8 @@ class Twin:
 
     def __init__(self, model: Any, layers: Sequence[str], loss: Callable[..., Any], seed: int, backend: str) -> None:
         try:
-            self.model = copy.deepcopy(model)
+            with torch.inference_mode(False):  # whose copies would have no gradients
+                self.model = copy.deepcopy(model)
         except Exception as reason:  # whatever a module holds
             raise ValueError(
                 f"model must be one that copy.deepcopy can copy, so that it stays as it is; got {type(model).__name__}:"

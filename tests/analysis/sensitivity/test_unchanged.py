@@ -164,6 +164,16 @@ def test_encoder_layers_run_layer_by_layer_in_eval_mode() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_mode_of_the_caller_does_not_matter(mode: Any) -> None:
+    model, batches, loss = made("mlp")
+    wanted = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3)
+    with mode():
+        found = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3)
+        assert found.measure({("2", "fprop"): "E4M3"}).loss_change == wanted["2", "fprop", "E4M3"].loss_change
+    assert found == wanted
+
+
 def test_a_weight_that_is_made_of_others_goes_through_their_gradient() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(torch.nn.utils.spectral_norm(nn.Linear(32, 32)), nn.Linear(32, 8)).eval()
