@@ -69,7 +69,7 @@ def sensitivity(
       >>> [(row.layer, row.product) for row in found.rows]
       [('0', 'fprop'), ('0', 'wgrad'), ('2', 'fprop'), ('2', 'dgrad'), ('2', 'wgrad')]
       >>> row = found["0", "wgrad", "FP8_TENSOR"]
-      >>> row.loss_change, row.output_error, 0.03 < row.weight_gradient_error < 0.05
+      >>> row.loss_change, row.output_error, 0.02 < row.weight_gradient_error < 0.04
       (0.0, 0.0, True)
     """
     load("torch", "sensitivity")

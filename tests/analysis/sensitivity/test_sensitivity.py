@@ -186,6 +186,34 @@ def test_a_layer_with_one_large_channel_is_named_first_by_int8(bad: int) -> None
     assert found.ranking(product="wgrad")[0].layer == f"layers.{bad}"
 
 
+def test_a_bad_layer_of_the_built_in_transformer_is_named_first() -> None:
+    from fpsim.train.loop import Trainer
+    from fpsim.train.recipes import FP32 as plain
+    from fpsim.train.setup.settings import Settings
+
+    trainer = Trainer(plain, Settings(steps=120, measure=0))
+    for _ in range(120):
+        trainer.step()
+    codes, targets = (torch.from_numpy(x) for x in trainer.data.batch(0, 1000, 0, batch=16, context=64))
+    block = trainer.model.blocks[1]
+    with torch.no_grad():  # the same function
+        block.norm2.weight[5] *= 3000
+        block.mlp.gate_up.weight[:, 5] /= 3000
+
+    def loss(model: Any, batch: Any) -> Any:
+        return torch.nn.functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+    scaling = fp.scalings.TENSOR
+    recipe = fp.torch.LinearRecipe("int8", "int8", "int8", scaling, scaling, scaling)
+    found = fp.analysis.sensitivity(trainer.model, [(codes, targets)], loss, recipes={"INT8": recipe})
+    assert len(found.rows) == 27
+    for by in ("gradient_error", "output_error", "loss_change", "weight_gradient_error"):
+        assert found.ranking(by)[0].layer == "blocks.1.mlp.gate_up", by
+    assert found.ranking()[0].gradient_error > 5 * max(
+        row.gradient_error for row in found.rows if row.layer != "blocks.1.mlp.gate_up"
+    )
+
+
 def test_the_weight_gradient_of_two_e4m3_operands_has_their_errors_in_quadrature() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(256, 256, bias=False))
