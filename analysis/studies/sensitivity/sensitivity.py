@@ -32,7 +32,8 @@ def sensitivity(
 
     Products that are not low are torch's own, bit for bit, in the model's dtype; the low one has the operands, scales
     and arithmetic of `fp.torch.QuantLinear`. The model stays as it is: a copy runs. Each batch runs from the same state
-    and with the same draws of torch, NumPy and random, so that dropout and batch norm do not count as errors.
+    and with the same draws of torch, NumPy and random, so that dropout and batch norm do not count as errors. torch
+    works on one thread, so that figures have the same bits on any number.
 
     Args:
       model: a torch.nn.Module on the CPU with torch.nn.Linear layers, in the mode (train or eval) to measure in.

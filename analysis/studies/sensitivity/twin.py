@@ -16,6 +16,7 @@ from fpsim.analysis.models.watch import in_backward
 from fpsim.analysis.studies.sensitivity.spot import CALLS, Spot
 from fpsim.errors import shown
 from fpsim.torch.recipe import LinearRecipe
+from fpsim.train.loop import one_thread
 
 Tensor = torch.Tensor
 Assignment = Mapping[tuple[str, str], LinearRecipe]
@@ -160,11 +161,11 @@ def _drawing(seed: int) -> Iterator[None]:
 
 @contextmanager
 def layer_by_layer() -> Iterator[None]:
-    """With gradients, and without the paths in one piece in which torch calls no layer."""
+    """With gradients, on one thread of torch's, and without the paths in one piece in which torch calls no layer."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad(), one_thread():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)

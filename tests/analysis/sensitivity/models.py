@@ -103,11 +103,13 @@ def state_of(model: Any) -> dict[str, bytes]:
 
 def gradients_by_hand(model: Any, batch: Any, loss: Any, seed: int, low: dict[str, tuple[Any, Any, Any]]) -> Any:
     """(loss, gradients by name) of a copy whose layers follow a recipe for each product."""
+    from fpsim.train.loop import one_thread
+
     twin = copy.deepcopy(model)
     for layer, recipes in low.items():
         fp.torch.quantize_linears(twin, FP32, layer)
         twin.get_submodule(layer).follow(*recipes)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(seed)
         value = loss(twin, batch)
         value.backward()

@@ -164,6 +164,21 @@ def test_encoder_layers_run_layer_by_layer_in_eval_mode() -> None:
     }  # fmt: skip
 
 
+def test_figures_have_the_same_bits_on_any_number_of_threads() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 64))
+    batch = torch.randn(512, 256), torch.randn(512, 64)
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found.append(fp.analysis.sensitivity(model, [batch], squared, recipes=E4M3))
+            assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_the_mode_of_the_caller_does_not_matter(mode: Any) -> None:
     model, batches, loss = made("mlp")
