@@ -82,8 +82,8 @@ class Cells:
         try:
             lock(
                 self._file,
-                f"out must be a folder that no other {kind} writes to; got {shown(str(self.folder))}, which one does at "
-                "the moment. Wait for it, or name another.",
+                f"out must be a folder that no other {kind} writes to; got {shown(str(self.folder))}, which one does "
+                "at the moment. Wait for it, or name another.",
             )
             self._read(header)
         except BaseException:

@@ -76,8 +76,9 @@ def product_bits(recipe: LinearRecipe, product: str, values: tuple[int, int]) ->
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import product_bits
-      >>> float(product_bits(fp.torch.DEEPSEEK_V3, "fprop", (1024 * 128, 128 * 128))) / (1152 * 128)
-      8.222439236111111
+      >>> bits = product_bits(fp.torch.DEEPSEEK_V3, "fprop", (1024 * 128, 128 * 128))
+      >>> print(bits, bits == 1152 * 128 * 8 + (1024 + 1) * 32)
+      1212448 True
     """
     sides = zip(OPERANDS[product], values, strict=True)
     return sum((operand_bits(recipe, name, n, backward=back) for (name, back), n in sides), Fraction(0))

@@ -111,15 +111,16 @@ def loss_callable(loss: Any) -> Callable[..., Any]:
     wanted = "loss must be a function of (model, batch) that returns the loss"
     if not callable(loss) or isinstance(loss, torch.nn.Module):
         raise TypeError(f"{wanted}; got {shown(loss)}. Take lambda model, batch: criterion(model(batch[0]), batch[1]).")
+    function: Callable[..., Any] = loss
     try:
         signature = inspect.signature(loss)
     except (TypeError, ValueError):  # some functions in C tell nothing
-        return loss
+        return function
     try:
         signature.bind(None, None)
     except TypeError as problem:
         raise TypeError(f"{wanted}; got {getattr(loss, '__name__', 'one')}{signature}: {problem}.") from None
-    return loss
+    return function
 
 
 def recipes_named(recipes: Any) -> dict[str, LinearRecipe]:
@@ -162,8 +163,8 @@ def linear_of(spec: Any) -> LinearRecipe:
 
     Example:
       >>> from fpsim.analysis.studies.sensitivity.asked import linear_of
-      >>> linear_of("mxfp8"), linear_of("FP16_DYNAMIC")
-      (fp.torch.MXFP8, fp.torch.RECIPES['FP16'])
+      >>> linear_of("mxfp8").name, linear_of("FP16_DYNAMIC").name
+      ('MXFP8', 'FP16')
     """
     if isinstance(spec, LinearRecipe):
         return spec

@@ -273,14 +273,14 @@ class Measurer:
         notes = []
         if unsteady:
             notes.append(
-                f"The model does not repeat itself: losses of the same batch in exact products are up to {unsteady:.2g} "
-                "apart, and changes below that mean nothing."
+                "The model does not repeat itself: losses of the same batch in exact products are up to "
+                f"{unsteady:.2g} apart, and changes below that mean nothing."
             )
         silent = [layer for layer in self.twin.spots if (layer, "fprop") not in self.elements]
         if silent:
             notes.append(f"Not called by the loss, and so without rows: {', '.join(silent)}.")
-        for (layer, product, recipe), reason in self.refused.items():
-            notes.append(f"{recipe} cannot have {product} of {layer}: {reason}")
+        for layer, product, recipe in filter(self.refused.__contains__, self._keys()):
+            notes.append(f"{recipe} cannot have {product} of {layer}: {self.refused[layer, product, recipe]}")
         return notes
 
 
@@ -310,5 +310,3 @@ def checked_assignment(
         if name not in recipes:
             raise ValueError(f"assignment must name recipes of the report, {', '.join(recipes)}; got {shown(name)}.")
     return assignment
-
-

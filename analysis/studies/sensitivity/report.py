@@ -52,18 +52,18 @@ class Agreement(NamedTuple):
       estimate: "second_order" (first_order + fisher), "first_order" or "fisher".
       rank_correlation: Spearman's, of estimates and measured changes; NaN of fewer than 3 or where all are equal.
       ratio: sum of the sizes of the estimates over that of the measured changes: 1 is right.
-      count: how many changes.
+      changes: how many were compared.
     """
 
     estimate: str
     rank_correlation: float
     ratio: float
-    count: int
+    changes: int
 
     def __str__(self) -> str:
         return (
             f"{self.estimate} estimates from one backward pass: rank correlation {self.rank_correlation:.2f} with "
-            f"{plural(self.count, 'measured change')} of the loss, {self.ratio:.2g} times as large"
+            f"{plural(self.changes, 'measured change')} of the loss, {self.ratio:.2g} times as large"
         )
 
 
@@ -254,7 +254,7 @@ class Sensitivity:
             lines.append(f"... and {plural(len(ranked) - SHOWN, 'row')} with less")
         lines += [str(each) for each in self.additivity()]
         agreement = self.agreement()
-        if agreement.count > 2:
+        if agreement.changes > 2:
             lines.append(str(agreement))
         return "\n".join([*lines, *self.notes])
 

@@ -32,7 +32,8 @@ def sensitivity(
 
     Products that are not low are torch's own, bit for bit, in the model's dtype; the low one has the operands, scales
     and arithmetic of `fp.torch.QuantLinear`. The model stays as it is: a copy runs. Each batch runs from the same state
-    and with the same draws of torch, NumPy and random, so that dropout and batch norm do not count as errors.
+    and with the same draws of torch, NumPy and random, so that dropout and batch norm do not count as errors. torch
+    works on one thread, so that figures have the same bits on any number.
 
     Args:
       model: a torch.nn.Module on the CPU with torch.nn.Linear layers, in the mode (train or eval) to measure in.
@@ -69,7 +70,7 @@ def sensitivity(
       >>> [(row.layer, row.product) for row in found.rows]
       [('0', 'fprop'), ('0', 'wgrad'), ('2', 'fprop'), ('2', 'dgrad'), ('2', 'wgrad')]
       >>> row = found["0", "wgrad", "FP8_TENSOR"]
-      >>> row.loss_change, row.output_error, 0.03 < row.weight_gradient_error < 0.04
+      >>> row.loss_change, row.output_error, 0.02 < row.weight_gradient_error < 0.04
       (0.0, 0.0, True)
     """
     load("torch", "sensitivity")

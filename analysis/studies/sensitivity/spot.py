@@ -69,8 +69,8 @@ class Spot:
     def forward(self, input: Tensor) -> Tensor:
         """The layer's output."""
         self.draw += 1
-        found: Tensor = _Linear.apply(input, self.linear.weight, self.linear.bias, self, self.draw - 1)
-        return found
+        apply: Callable[..., Tensor] = _Linear.apply
+        return apply(input, self.linear.weight, self.linear.bias, self, self.draw - 1)
 
     def output(self, recipe: LinearRecipe, x: Tensor, weight: Tensor, bias: Tensor | None, draw: int) -> Tensor:
         """The output where the forward product follows a recipe."""
@@ -78,7 +78,8 @@ class Spot:
             y, _ = self._refusing("fprop", lambda plan, step: torch.ops.fpsim.linear(
                 _rows(x), weight, bias, step, None, None, plan
             ), recipe, draw)  # fmt: skip
-            return y.reshape(*x.shape[:-1], weight.shape[0])
+            found: Tensor = y.reshape(*x.shape[:-1], weight.shape[0])
+            return found
 
     def input_gradient(self, recipe: LinearRecipe, call: Call) -> Tensor:
         """The gradient of the input where its product follows a recipe."""
@@ -94,7 +95,8 @@ class Spot:
                 _rows(call.dy), _rows(call.x), call.weight, step, None, None, plan,
                 product == "dgrad", product == "wgrad",
             ), recipe, call.draw)  # fmt: skip
-        return dx if product == "dgrad" else dw
+        found: Tensor = dx if product == "dgrad" else dw
+        return found
 
     def _refusing(self, product: str, multiply: Callable[..., Any], recipe: LinearRecipe, draw: int) -> Any:
         plan, draws = _plan(recipe, self.name, self.backend)
@@ -155,14 +157,14 @@ def _exact(
     operands: Sequence[Tensor | None], dy: Tensor, asked: Sequence[bool], autocast: tuple[bool, torch.dtype]
 ) -> tuple[Tensor, list[Tensor | None]]:
     """The output, and torch's own gradients of x, weight and bias: the layer runs again, so they have its bits."""
-    leaves = [None if each is None else each.detach() for each in operands]
+    leaves: list[Any] = [None if each is None else each.detach() for each in operands]
     wanted = [i for i, leaf in enumerate(leaves) if asked[i] and leaf is not None]
     for i in wanted:
-        leaves[i].requires_grad_()  # type: ignore[union-attr]
+        leaves[i].requires_grad_()
     with torch.enable_grad(), torch.autocast("cpu", autocast[1], enabled=autocast[0]):
-        y = functional.linear(*leaves)  # type: ignore[arg-type]
+        y = functional.linear(*leaves)
     found: list[Tensor | None] = [None, None, None]
-    gradients = torch.autograd.grad(y, [leaves[i] for i in wanted], dy)  # type: ignore[misc]
+    gradients = torch.autograd.grad(y, [leaves[i] for i in wanted], dy)
     for i, gradient in zip(wanted, gradients, strict=True):
         found[i] = gradient
     return y.detach(), found

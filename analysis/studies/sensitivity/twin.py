@@ -16,6 +16,7 @@ from fpsim.analysis.models.watch import in_backward
 from fpsim.analysis.studies.sensitivity.spot import CALLS, Spot
 from fpsim.errors import shown
 from fpsim.torch.recipe import LinearRecipe
+from fpsim.train.loop import one_thread
 
 Tensor = torch.Tensor
 Assignment = Mapping[tuple[str, str], LinearRecipe]
@@ -48,7 +49,8 @@ class Twin:
 
     def __init__(self, model: Any, layers: Sequence[str], loss: Callable[..., Any], seed: int, backend: str) -> None:
         try:
-            self.model = copy.deepcopy(model)
+            with torch.inference_mode(False):  # whose copies would have no gradients
+                self.model = copy.deepcopy(model)
         except Exception as reason:  # whatever a module holds
             raise ValueError(
                 f"model must be one that copy.deepcopy can copy, so that it stays as it is; got {type(model).__name__}:"
@@ -145,25 +147,25 @@ def floats_of(output: Any) -> Iterator[Tensor]:
 @contextmanager
 def _drawing(seed: int) -> Iterator[None]:
     """Draw from a seed; no generator of the caller moves."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 - models draw from it
     random.seed(seed)
-    np.random.seed(seed % 2**32)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would move those of GPUs too
     try:
         yield
     finally:
         random.setstate(states[0])
-        np.random.set_state(states[1])
+        np.random.set_state(states[1])  # noqa: NPY002
         torch.set_rng_state(states[2])
 
 
 @contextmanager
 def layer_by_layer() -> Iterator[None]:
-    """With gradients, and without the paths in one piece in which torch calls no layer."""
+    """With gradients, on one thread of torch's, and without the paths in one piece in which torch calls no layer."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad(), one_thread():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)

@@ -97,17 +97,19 @@ def state_of(model: Any) -> dict[str, bytes]:
     found |= {f"{name} hooks": repr(module._forward_hooks).encode() for name, module in model.named_modules()}
     import random
 
-    generators = torch.get_rng_state().numpy().tobytes(), repr(np.random.get_state()), repr(random.getstate())
+    generators = torch.get_rng_state().numpy().tobytes(), repr(np.random.get_state()), repr(random.getstate())  # noqa: NPY002
     return found | {"generators": repr(generators).encode()}
 
 
 def gradients_by_hand(model: Any, batch: Any, loss: Any, seed: int, low: dict[str, tuple[Any, Any, Any]]) -> Any:
     """(loss, gradients by name) of a copy whose layers follow a recipe for each product."""
+    from fpsim.train.loop import one_thread
+
     twin = copy.deepcopy(model)
     for layer, recipes in low.items():
         fp.torch.quantize_linears(twin, FP32, layer)
         twin.get_submodule(layer).follow(*recipes)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(seed)
         value = loss(twin, batch)
         value.backward()
