@@ -24,6 +24,7 @@ HEADINGS = {
     "promotion": "promotion", "cast": "cast", "interplay": "interplay",
 }  # fmt: skip
 LONGEST = 32  # characters of a layer's name in tables
+LOST = 0.9  # relative error from which nothing is left of a product
 STANDS_OUT = 1.5  # times the median layer's severity from which the first layer stands out
 
 
@@ -73,12 +74,16 @@ class Budget:
 
     @property
     def ranking(self) -> tuple[tuple[str, float], ...]:
-        """The layers that contribute most first, each with the root mean square of the `severity` of its products."""
+        """The layers that contribute most first, each with the root mean square of the `severity` of its products.
+
+        Layers whose products are lost (0.9 and above) come in the order of the model: what a layer gives may be out of
+        range for those behind it.
+        """
         found = {}
         for layer in self.layers:
             squares = [row.severity**2 for row in self.rows if row.layer == layer]
             found[layer] = math.sqrt(math.fsum(squares) / len(squares))
-        return tuple(sorted(found.items(), key=lambda item: -item[1]))
+        return tuple(sorted(found.items(), key=lambda item: -min(item[1], LOST)))
 
     def pooled(self, product: str, exclude: str | Sequence[str] = ()) -> BudgetRow:
         """One row of a product of all layers together, called "all": squares of errors and of products are added.

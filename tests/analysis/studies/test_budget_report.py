@@ -167,6 +167,14 @@ def test_what_is_no_linear_layer_is_named() -> None:
         budget(r, "BF16", layers=("tokens", "mix"))
 
 
+def test_other_kernels_of_a_library_are_named() -> None:
+    found = budget(one_layer(normal(64, 100), normal(32, 100, seed=1)), "BF16", on="H100 cuBLAS")
+    assert found.notes[0] == (
+        "cuBLAS takes nvjet where K and N are multiples of 8; for K = 100, N = 32 it takes a CUTLASS kernel. These are "
+        "the bits of cublas('sm_90'): 0."
+    )
+
+
 # ---- the worst
 
 
