@@ -78,10 +78,8 @@ def budget(
             notes.add(f"Delayed scales are 1 at step {one.step}, since none before it was recorded", one.layer)
 
     steps = tuple(sorted({one.step for one in kept}))
-    return Budget(
-        added(tuple(rows)), _name(found), "its own" if on is None else str(getattr(on, "name", on)), recording.model,
-        steps, notes.sentences,
-    )  # fmt: skip
+    where = "its own units" if on is None else str(getattr(on, "name", on))
+    return Budget(added(tuple(rows)), _name(found), where, recording.model, steps, notes.sentences)
 
 
 @contextmanager

@@ -179,7 +179,8 @@ class Budget:
         alike = len(self.layers) > 2 and severity < STANDS_OUT * statistics.median(value for _, value in self.ranking)
         found = (
             f"{printable(layer)} contributes most{', though no layer stands out' if alike else ''}: its {row.product} "
-            f"is off by {words(row.joint)} of its size, mostly {main_cause(row)}"
+            + ("overflows" if math.isinf(row.joint) else f"is off by {words(row.joint)} of its size")
+            + f", mostly {main_cause(row)}"
         )
         if not math.isnan(row.lines) and row.lines > 2 * row.joint:
             found += f", single rows or columns by {words(row.lines)}"
@@ -188,8 +189,9 @@ class Budget:
 
     @property
     def title(self) -> str:
-        """The recipe and the hardware, cut where they are long."""
-        return f"{short(self.recipe, LONGEST)} on {self.on}"
+        """The recipe, or the formats of one without a name, and the hardware."""
+        named = "(" not in self.recipe
+        return f"{self.recipe if named else ' x '.join(self.rows[0].formats)} on {self.on}"
 
     def _ranked(self) -> list[BudgetRow]:
         return [row for layer, _ in self.ranking for row in self.rows if row.layer == layer]

@@ -70,6 +70,13 @@ def test_integers_are_off_by_what_their_scales_say() -> None:
         assert row.closed_b < 0.02
 
 
+def test_tf32_on_its_unit_is_off_by_its_closed_form() -> None:
+    r = one_layer(normal(512, 256), normal(256, 256, seed=1))
+    row = fp.analysis.budget(r, recipe=ft.LinearRecipe("tf32", "tf32", "tf32"), on="A100").row("0", "fprop")
+    assert row.unit == "ampere_tf32_f32"
+    assert row.joint == pytest.approx(row.closed, rel=0.03)
+
+
 def test_the_cast_to_bf16_is_off_by_its_closed_form() -> None:
     r = one_layer(normal(512, 256), normal(256, 256, seed=1))
     row = fp.analysis.budget(r, recipe="BF16").row("0", "fprop")
