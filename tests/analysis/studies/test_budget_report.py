@@ -128,6 +128,19 @@ def test_float64_operands_stay_float64() -> None:
     assert budget(r, "BF16").row("0", "fprop").rounding_a > 1e-3
 
 
+def test_the_block_around_it_changes_nothing(two_layers: Any) -> None:
+    want = budget(two_layers)
+    with torch.inference_mode():
+        assert budget(two_layers) == want
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert budget(two_layers) == want
+
+
+def test_a_model_that_is_one_layer_has_rows() -> None:
+    r = recorded(nn.Linear(128, 64), torch.randn(64, 128))
+    assert [row.product for row in budget(r).rows] == ["fprop", "dgrad", "wgrad"]
+
+
 def test_lengths_that_no_block_divides_are_taken() -> None:
     r = one_layer(normal(100, 200), normal(72, 200, seed=1), normal(100, 72, seed=2))
     for name, on in (("DEEPSEEK_V3", "H100"), ("MXFP8", "B200"), ("FP8_TENSOR", "H100")):
