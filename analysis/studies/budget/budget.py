@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fpsim.analysis.models.recording import Recording
@@ -70,15 +72,27 @@ def budget(
             notes.extend((reason, one.layer) for reason in _differences(one, other))
         later: Amaxes = {} if other is None or arriving is None else _amaxes(arriving, other)
         amaxes = _amaxes(recording, one)
-        rows += rows_of(one, followed.three, amaxes, other, later)
+        with _noting(notes, one.layer):
+            rows += rows_of(one, followed.three, amaxes, other, later)
         if not amaxes and any(each.delayed is not None for each in followed.three):
             notes.add(f"Delayed scales are 1 at step {one.step}, since none before it was recorded", one.layer)
 
     steps = tuple(sorted({one.step for one in kept}))
-    return Budget(
-        added(tuple(rows)), _name(found), "its own" if on is None else str(getattr(on, "name", on)), recording.model,
-        steps, notes.sentences,
-    )  # fmt: skip
+    where = "its own units" if on is None else str(getattr(on, "name", on))
+    return Budget(added(tuple(rows)), _name(found), where, recording.model, steps, notes.sentences)
+
+
+@contextmanager
+def _noting(notes: Notes, layer: str) -> Iterator[None]:
+    """Turn what products warn of, such as a shape for which a library takes other kernels, into notes."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for each in found:
+        if each.category is UserWarning:
+            notes.add(str(each.message).removesuffix("."), layer)
+        else:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
 def _name(recipe: Any) -> str:

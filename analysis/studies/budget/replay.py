@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -18,12 +19,25 @@ Amaxes = Mapping[str, Sequence[float]]  # tensor -> its amax at earlier steps, f
 ROWS = {"input": INPUT, "weight": WEIGHT, "output_gradient": GRAD}
 
 
+def _plainly() -> ExitStack:
+    """As in a plain training step, whatever block this is called in."""
+    stack = ExitStack()
+    for context in (torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False)):
+        stack.enter_context(context)
+    return stack
+
+
 def replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
     """The products of a layer by name, in the arithmetic of three recipes; without a gradient the first one alone.
 
     Raises:
       ValueError: an operand or a shape that the arithmetic does not take, with the layer's name.
     """
+    with _plainly():
+        return _replayed(kept, recipes, amaxes)
+
+
+def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
     outputs, inputs = kept.weight.shape
     layer = QuantLinear(inputs, outputs, False, recipe=recipes[0], name=kept.layer, device="meta")
     layer.weight = torch.nn.Parameter(tensor_of(kept.weight.copy()))
@@ -39,7 +53,7 @@ def replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dic
         found[call.product] = call
 
     try:
-        with watching(see), torch.enable_grad():
+        with watching(see):
             y = layer(x)
             if kept.gradient is not None:
                 y.backward(tensor_of(kept.gradient.copy()))

@@ -24,6 +24,7 @@ HEADINGS = {
     "promotion": "promotion", "cast": "cast", "interplay": "interplay",
 }  # fmt: skip
 LONGEST = 32  # characters of a layer's name in tables
+LOST = 0.9  # relative error from which nothing is left of a product
 STANDS_OUT = 1.5  # times the median layer's severity from which the first layer stands out
 
 
@@ -73,12 +74,16 @@ class Budget:
 
     @property
     def ranking(self) -> tuple[tuple[str, float], ...]:
-        """The layers that contribute most first, each with the root mean square of the `severity` of its products."""
+        """The layers that contribute most first, each with the root mean square of the `severity` of its products.
+
+        Layers whose products are lost (0.9 and above) come in the order of the model: what a layer gives may be out of
+        range for those behind it.
+        """
         found = {}
         for layer in self.layers:
             squares = [row.severity**2 for row in self.rows if row.layer == layer]
             found[layer] = math.sqrt(math.fsum(squares) / len(squares))
-        return tuple(sorted(found.items(), key=lambda item: -item[1]))
+        return tuple(sorted(found.items(), key=lambda item: -min(item[1], LOST)))
 
     def pooled(self, product: str, exclude: str | Sequence[str] = ()) -> BudgetRow:
         """One row of a product of all layers together, called "all": squares of errors and of products are added.
@@ -174,7 +179,8 @@ class Budget:
         alike = len(self.layers) > 2 and severity < STANDS_OUT * statistics.median(value for _, value in self.ranking)
         found = (
             f"{printable(layer)} contributes most{', though no layer stands out' if alike else ''}: its {row.product} "
-            f"is off by {words(row.joint)} of its size, mostly {main_cause(row)}"
+            + ("overflows" if math.isinf(row.joint) else f"is off by {words(row.joint)} of its size")
+            + f", mostly {main_cause(row)}"
         )
         if not math.isnan(row.lines) and row.lines > 2 * row.joint:
             found += f", single rows or columns by {words(row.lines)}"
@@ -183,8 +189,9 @@ class Budget:
 
     @property
     def title(self) -> str:
-        """The recipe and the hardware, cut where they are long."""
-        return f"{short(self.recipe, LONGEST)} on {self.on}"
+        """The recipe, or the formats of one without a name, and the hardware."""
+        named = "(" not in self.recipe
+        return f"{self.recipe if named else ' x '.join(self.rows[0].formats)} on {self.on}"
 
     def _ranked(self) -> list[BudgetRow]:
         return [row for layer, _ in self.ranking for row in self.rows if row.layer == layer]

@@ -70,6 +70,13 @@ def test_integers_are_off_by_what_their_scales_say() -> None:
         assert row.closed_b < 0.02
 
 
+def test_tf32_on_its_unit_is_off_by_its_closed_form() -> None:
+    r = one_layer(normal(512, 256), normal(256, 256, seed=1))
+    row = fp.analysis.budget(r, recipe=ft.LinearRecipe("tf32", "tf32", "tf32"), on="A100").row("0", "fprop")
+    assert row.unit == "ampere_tf32_f32"
+    assert row.joint == pytest.approx(row.closed, rel=0.03)
+
+
 def test_the_cast_to_bf16_is_off_by_its_closed_form() -> None:
     r = one_layer(normal(512, 256), normal(256, 256, seed=1))
     row = fp.analysis.budget(r, recipe="BF16").row("0", "fprop")
@@ -99,7 +106,7 @@ def test_joint_has_the_bits_of_the_layer() -> None:
         products, wanted = ready(ft.RECIPES[name], on, x, w, dy), exact(x, w, dy)
         for product in PRODUCTS:
             error = products[product].astype(np.float64) - wanted[product]
-            assert found.row("0", product).squares.joint == float(np.vdot(error, error)), (name, product)
+            assert found.row("0", product).squares.joint == float(np.sum(error * error)), (name, product)
 
 
 def test_each_cause_alone_is_what_it_says() -> None:
@@ -303,6 +310,25 @@ def test_the_trained_transformer_adds_up_and_lies_where_others_measured_it() -> 
         total.append(whole.total)
     assert np.mean(total) == pytest.approx(3.6e-2, rel=0.25)
     assert np.mean(local) == pytest.approx(3.6e-2, rel=0.25)
+
+
+@pytest.mark.slow
+def test_a_layer_of_the_trained_transformer_that_is_planted_bad_is_named_first() -> None:
+    def planted(name: str, factor: float, *, channel: bool) -> Any:
+        def change(model: Any) -> None:
+            weight = model.get_submodule(name).weight
+            with torch.no_grad():
+                (weight[5] if channel else weight).mul_(factor)
+
+        return transformer(120, change)
+
+    for name in ("blocks.0.attn.qkv", "blocks.0.attn.proj", "blocks.1.mlp.gate_up", "blocks.1.mlp.down"):
+        small = fp.analysis.budget(planted(name, 2.0**-12, channel=False), recipe="FP8_RAW")
+        assert small.ranking[0][0] == name
+        assert small.row(name, "fprop").scales > 0.99
+        one = fp.analysis.budget(planted(name, 3000.0, channel=True), recipe=ft.LinearRecipe(**INT8))
+        assert one.ranking[0][0] == name
+        assert one.answer.startswith(f"{name} contributes most: ")
 
 
 @pytest.mark.slow
