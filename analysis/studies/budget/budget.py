@@ -13,7 +13,7 @@ from fpsim.analysis.studies.budget.layers import Kept, kept_layers
 from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.analysis.studies.budget.recipes import followed_by, recipe_of
 from fpsim.analysis.studies.budget.replay import Amaxes
-from fpsim.analysis.studies.budget.report import Budget, added
+from fpsim.analysis.studies.budget.report import OWN_UNITS, Budget, added
 from fpsim.analysis.studies.budget.row import BudgetRow
 from fpsim.train.recipe import Recipe
 
@@ -78,7 +78,7 @@ def budget(
             notes.add(f"Delayed scales are 1 at step {one.step}, since none before it was recorded", one.layer)
 
     steps = tuple(sorted({one.step for one in kept}))
-    where = "its own units" if on is None else str(getattr(on, "name", on))
+    where = OWN_UNITS if on is None else str(getattr(on, "name", on))
     return Budget(added(tuple(rows)), _name(found), where, recording.model, steps, notes.sentences)
 
 

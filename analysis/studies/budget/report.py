@@ -23,6 +23,7 @@ HEADINGS = {
     "rounding_a": "rounding a", "rounding_b": "rounding b", "scales": "scales", "accumulator": "accumulator",
     "promotion": "promotion", "cast": "cast", "interplay": "interplay",
 }  # fmt: skip
+OWN_UNITS = "its own units"  # the hardware of a recipe that was not moved
 LONGEST = 32  # characters of a layer's name in tables
 LOST = 0.9  # relative error from which nothing is left of a product
 STANDS_OUT = 1.5  # times the median layer's severity from which the first layer stands out

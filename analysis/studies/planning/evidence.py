@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fpsim.analysis.studies.budget.recipes import recipe_of
-from fpsim.analysis.studies.budget.report import Budget
+from fpsim.analysis.studies.budget.report import OWN_UNITS, Budget
 from fpsim.analysis.studies.planning.problem import Slot
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.display.wording import plural
@@ -187,7 +187,7 @@ def _recipe_of(budget: Budget) -> LinearRecipe:
         recipe = recipe_of(budget.recipe)
         if not isinstance(recipe, LinearRecipe):
             raise ValueError("it is one of training, which layers may follow differently.")
-        return placed(recipe, None if budget.on == "its own" else budget.on).recipe
+        return placed(recipe, None if budget.on == OWN_UNITS else budget.on).recipe
     except ValueError as reason:
         raise ValueError(
             "budgets must be of a recipe of fp.torch.RECIPES, on hardware that has a name; got "

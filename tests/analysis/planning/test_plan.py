@@ -299,3 +299,51 @@ def test_blocks_that_do_not_divide_a_sum_are_not_offered() -> None:
     assert [note for note in found.notes if note.startswith("DEEPSEEK_V3")] == list(found.notes)
     cheap = plan(source, bits=8.4, random=0)
     assert [slot for slot, name in cheap.assignment.items() if name == "BF16"] == [("2", "dgrad")]
+
+
+class TestBudgets:
+    """Plans of budgets, which measure every product for itself and have no model to measure jointly."""
+
+    @staticmethod
+    def recording() -> Any:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128))
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        with fp.analysis.record(model, keep=1) as recording:
+            model(torch.randn(128, 128)).square().mean().backward()
+            optimizer.step()
+        return recording
+
+    def test_products_count_alike_and_nothing_is_measured_jointly(self) -> None:
+        recording = self.recording()
+        made = [
+            fp.analysis.budget(recording, recipe=name, on=on) for name, on in (("DEEPSEEK_V3", "H100"), ("NVFP4", None))
+        ]
+        found = plan(made, bits=8.5)
+        rows = made[0].rows
+        assert found.predicted == pytest.approx(math.sqrt(math.fsum(row.joint**2 for row in rows)), rel=1e-6)
+        assert found.figure == "joint"
+        assert math.isnan(found.measured)
+        assert "Nothing was measured jointly: budgets have no model to run." in found.notes
+        assert {choice.accumulator for choice in found.choices} == {"hopper_e4m3_f32"}
+        cheap = plan(made, bits=6)
+        assert {choice.recipe for choice in cheap.choices} == {"DEEPSEEK_V3", "NVFP4"}
+        assert cheap.predicted == min(one.predicted for one in cheap.candidates)
+
+    def test_budgets_that_do_not_belong_together_are_refused(self, tmp_path: Path) -> None:
+        recording = self.recording()
+        one = fp.analysis.budget(recording, recipe="BF16")
+        part = fp.analysis.budget(recording, recipe="DEEPSEEK_V3", layers="0")
+        with pytest.raises(ValueError, match="budgets must be of one recipe each; got two of BF16"):
+            plan([one, one], bits=9)
+        with pytest.raises(ValueError, match="3 rows are missing, such as fprop of 2 in DEEPSEEK_V3; dgrad of 2 in"):
+            plan([one, part], bits=9)
+        with pytest.raises(ValueError, match="out keeps what is measured jointly, which budgets have no model for"):
+            plan(one, bits=16, out=tmp_path)
+        with pytest.raises(
+            ValueError, match="by of budgets must be 'joint', the error of a product; got 'loss_change'"
+        ):
+            plan(one, bits=16, by="loss_change")
+        trained = fp.analysis.budget(recording, recipe=fp.train.recipes.FP8_DELAYED)
+        with pytest.raises(ValueError, match=r"of a recipe of fp\.torch\.RECIPES, .* got 'FP8_DELAYED' on 'H100'"):
+            plan(trained, bits=9)
