@@ -73,8 +73,14 @@ def test_a_choice_that_float64_takes_for_affordable_is_cut_off(monkeypatch: pyte
         assert one.rank(found.choice)[:2] == min(rank[:2] for rank in ranks if rank[1] < price)
 
 
-def test_equal_harms_take_the_lowest_price() -> None:
-    one = problem(5, "bits")._replace(harms=((0,) * 4,) * 6)
-    found = optimum(one, 10**15)
-    assert found is not None
-    assert one.price(found.choice) == one.price(cheapest(one)) == min(rank[1] for rank in every_choice(one))
+@in_turn("seed", SEEDS)
+def test_of_equal_harms_the_lowest_price_is_taken(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    one = problem(seed, "bytes")
+    harms = tuple(tuple(None if x is None else int(rng.integers(0, 2)) for x in row) for row in one.harms)
+    one = one._replace(harms=harms)
+    ranks = every_choice(one)
+    for limit in np.quantile([price for _, price, _ in ranks], [0.3, 0.7, 1.0]).astype(int).tolist():
+        found = optimum(one, limit)
+        assert found is not None
+        assert one.rank(found.choice)[:2] == min(rank[:2] for rank in ranks if rank[1] <= limit)
