@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     from fpsim.analysis.models.monitors import Monitors as Monitors
     from fpsim.analysis.models.recorder import record as record
     from fpsim.analysis.models.recording import Recording as Recording
+    from fpsim.analysis.studies.budget.budget import budget as budget
+    from fpsim.analysis.studies.budget.report import Budget as Budget
+    from fpsim.analysis.studies.budget.row import BudgetRow as BudgetRow
+    from fpsim.analysis.studies.planning.plan import plan as plan
+    from fpsim.analysis.studies.planning.report import Plan as Plan
     from fpsim.analysis.studies.report import StudyReport as StudyReport
+    from fpsim.analysis.studies.sensitivity.report import Sensitivity as Sensitivity
+    from fpsim.analysis.studies.sensitivity.row import SensitivityRow as SensitivityRow
+    from fpsim.analysis.studies.sensitivity.sensitivity import sensitivity as sensitivity
     from fpsim.analysis.studies.study import study as study
     from fpsim.analysis.studies.sweep import sweep as sweep
     from fpsim.analysis.tensors.opening import tensor as tensor
@@ -48,7 +56,15 @@ __getattr__, __dir__, __all__ = attach(
         "models.monitors": ["Monitors"],
         "models.recorder": ["record"],
         "models.recording": ["Recording"],
+        "studies.planning.plan": ["plan"],
+        "studies.planning.report": ["Plan"],
+        "studies.budget.budget": ["budget"],
+        "studies.budget.report": ["Budget"],
+        "studies.budget.row": ["BudgetRow"],
         "studies.report": ["StudyReport"],
+        "studies.sensitivity.report": ["Sensitivity"],
+        "studies.sensitivity.row": ["SensitivityRow"],
+        "studies.sensitivity.sensitivity": ["sensitivity"],
         "studies.study": ["study"],
         "studies.sweep": ["sweep"],
         "tensors.opening": ["tensor"],

@@ -1,7 +1,8 @@
-"""Measures of fp.analysis: sums against their length, underflow against the scale, policies of loss scaling."""
+"""Measures of fp.analysis: sums against their length, underflow against the scale, loss scaling, budgets of models."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 import fpsim as fp
 from benchmarks.race import Work
-from benchmarks.row import Row
+from benchmarks.row import Row, load
 
 LENGTHS = [1 << i for i in range(7, 15)]
 TRIALS = 32
@@ -22,6 +23,7 @@ ACCUMULATORS = [
 FORMATS = ["e4m3", "e5m2", "fp16", "bf16", "e2m1"]
 ROUNDINGS = ["nearest_even", "toward_zero"]
 SECONDS = 20  # in which all of them are to be measured
+BUDGET_SECONDS = 30
 VALUES = 1 << 22
 SCALES = range(-24, 25)
 
@@ -50,6 +52,24 @@ def rows() -> Iterator[Row]:
     yield Row(
         "loss scaling, 7 policies", {"fpsim": partial(fp.analysis.loss_scaling, stream, policies)}, {}, None, size
     )
+    if load("torch") is not None:
+        r = _recorded_transformer()
+        terms = sum(math.prod(row.shape) for row in fp.analysis.budget(r, recipe="DEEPSEEK_V3").rows)
+        split: Work = partial(fp.analysis.budget, r, recipe="DEEPSEEK_V3")
+        yield Row("budget of 27 products, 7 causes", {"fpsim": split}, {}, terms / BUDGET_SECONDS, terms, "term")
+
+
+def _recorded_transformer() -> fp.analysis.Recording:
+    """The transformer of fp.train, and one step of 1,024 tokens."""
+    import torch
+
+    from fpsim.train.model import Config, Transformer
+
+    model = Transformer(Config(vocabulary=96), seed=0)
+    with fp.analysis.record(model, keep=1, formats=()) as r:
+        model(torch.randint(0, 96, (16, 64))).square().mean().backward()
+        r.step()
+    return r
 
 
 def _error_and_range(x: npt.NDArray[np.float32]) -> None:

@@ -143,7 +143,9 @@ def _line(x: Operand, index: int, axis: int, times: int, unit: MatrixUnit | None
     if unit is None:
         return np.repeat(x.values.take([index], axis).astype(np.float32), times, axis)
     if not isinstance(x.encoded, Scaled):
-        return np.repeat(x.encoded.take([index], axis), times, axis)
+        carrier = (unit.a if axis == 0 else unit.b).carrier
+        read = x.encoded if x.fmt in (None, carrier) else x.values.astype(np.float32)  # TF32
+        return np.repeat(read.take([index], axis), times, axis)
     block = x.encoded.scaling.block[axis]
     tile = 0 if block < 0 else index // block
     parts = {name: getattr(x.encoded, name) for name in ("codes", "scales", "scale_codes", "zero_points")}

@@ -45,6 +45,8 @@ class Cells:
       folder: made where it is missing.
       measure, source: the name and the digest of what is measured.
       parameters: of the grid.
+      kind: what the cells are of, in the file and in messages.
+      changed: what is different where the source is, in messages.
     Raises:
       ValueError: the folder cannot be written to, holds cells of another measure or other parameters or a file that is
         none, or another process writes to it.
@@ -60,24 +62,28 @@ class Cells:
       {'value': nan}
     """
 
-    def __init__(self, folder: str | Path, measure: str, source: str, parameters: list[str]) -> None:
+    def __init__(
+        self, folder: str | Path, measure: str, source: str, parameters: list[str], *, kind: str = "sweep",
+        changed: str = "with other code or other captured values",
+    ) -> None:  # fmt: skip
         self.folder = require_folder(folder)
         self.path = self.folder / NAME
         self.found: dict[str, Cell] = {}
-        header = {"sweep": VERSION, "measure": measure, "source": source, "parameters": sorted(parameters)}
+        self._kind, self._changed = kind, changed
+        header = {kind: VERSION, "measure": measure, "source": source, "parameters": sorted(parameters)}
         if not self.path.exists():
             for name in ("sweep.parquet", "sweep.csv"):
                 if (self.folder / name).exists():
                     raise ValueError(
-                        f"out must be a new folder or that of a sweep; got {shown(str(folder))}, which holds {name} "
+                        f"out must be a new folder or that of a {kind}; got {shown(str(folder))}, which holds {name} "
                         f"and no {NAME}. Name another."
                     )
         self._file: IO[bytes] = self.path.open("a+b")
         try:
             lock(
                 self._file,
-                f"out must be a folder that no other sweep writes to; got {shown(str(self.folder))}, which one does at "
-                "the moment. Wait for it, or name another.",
+                f"out must be a folder that no other {kind} writes to; got {shown(str(self.folder))}, which one does "
+                "at the moment. Wait for it, or name another.",
             )
             self._read(header)
         except BaseException:
@@ -137,10 +143,10 @@ class Cells:
     def _compare(self, found: dict[str, Any] | None, wanted: dict[str, Any]) -> None:
         """Refuse a file of something else."""
         where = shown(str(self.folder))
-        if found is None or found.get("sweep") != VERSION:
+        if found is None or found.get(self._kind) != VERSION:
             raise ValueError(
-                f"out must be a new folder or that of a sweep; got {where}, where {NAME} does not begin as a sweep's "
-                f"of version {VERSION} does. Name another."
+                f"out must be a new folder or that of a {self._kind}; got {where}, where {NAME} does not begin as a "
+                f"{self._kind}'s of version {VERSION} does. Name another."
             )
         if found.get("measure") != wanted["measure"]:
             raise ValueError(
@@ -155,7 +161,7 @@ class Cells:
         if found.get("source") != wanted["source"]:
             raise ValueError(
                 f"out must hold cells of this {wanted['measure']}; got {where}, which holds those of another version "
-                "of it, with other code or other captured values. Name another folder."
+                f"of it, {self._changed}. Name another folder."
             )
 
 

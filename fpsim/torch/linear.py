@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import copy
+import difflib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
-from fpsim.errors import shown
+from fpsim.errors import SHOWN, shown
+from fpsim.lazy import public
 from fpsim.torch.delayed import GRAD, INPUT, WEIGHT, first_state, quantized
 from fpsim.torch.hadamard import hadamard
 from fpsim.torch.operators import Tensor, array_of, refuse_tangent, tensor_of, torch
 from fpsim.torch.plan import Plan, plan_from, plan_of
 from fpsim.torch.products import Operand, multiply
-from fpsim.torch.recipe import LinearRecipe
+from fpsim.torch.recipe import PRODUCTS, LinearRecipe
+from fpsim.torch.rows import FP32
 from fpsim.torch.trace import ProductCall, is_watched, show
 
 # ---- the operators
@@ -345,8 +349,9 @@ def quantize_linears(
 
     Args:
       model: any module.
-      recipe: formats and scalings: a LinearRecipe, or a recipe of training (`fp.train.Recipe`), of which its `linear`
-        is taken and the layers that it keeps stay as they are.
+      recipe: formats and scalings: a LinearRecipe; or a recipe of training (`fp.train.Recipe`, or the path of one in
+        TOML), of which layers follow `linear` and the overrides, product by product, and those that it keeps stay as
+        they are.
       pattern: shell pattern, or several, of qualified names such as "blocks.*.mlp.*"; case matters.
       exclude: names to leave alone, in the same way.
       backend: what multiplies, as of `QuantLinear`.
@@ -355,8 +360,10 @@ def quantize_linears(
       Qualified names of the layers that were swapped ("" for the model itself), in the model's order.
 
     Raises:
-      ValueError: no linear layer has such a name; the message lists those that there are.
+      ValueError: no linear layer has such a name, the message lists those that there are; an override matches none,
+        or holds for some of the steps of a training only.
       TypeError: model is no module, or recipe neither.
+      OSError: the file cannot be read.
 
     Example:
       >>> import torch
@@ -367,29 +374,78 @@ def quantize_linears(
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     included, excluded = _patterns(pattern, "pattern"), _patterns(exclude, "exclude")
+    overrides: tuple[Any, ...] = ()
+    kept: tuple[str, ...] = ()
+    if isinstance(recipe, Path) or (isinstance(recipe, str) and recipe.endswith(".toml")):
+        recipe = public("fpsim.train").Recipe.from_toml(recipe)
     if isinstance(getattr(recipe, "linear", None), LinearRecipe):  # of training, from a higher floor
-        recipe, excluded = recipe.linear, [*recipe.keep, *excluded]
+        recipe, overrides, kept = recipe.linear, _lasting(recipe), tuple(recipe.keep)
     _refuse_no_recipe(recipe)
     names: dict[torch.nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if type(module) is torch.nn.Linear:
             names.setdefault(module, []).append(name)
+    known_names = [name for layer_names in names.values() for name in layer_names]
+    _refuse_lost_overrides(overrides, known_names)
     layers = {
         module: layer_names[0]
         for module, layer_names in names.items()
         if any(fnmatchcase(name, glob) for name in layer_names for glob in included)
         and not any(fnmatchcase(name, glob) for name in layer_names for glob in excluded)
+        and (
+            not any(fnmatchcase(name, glob) for name in layer_names for glob in kept)
+            or any(fnmatchcase(layer_names[0], row.layers) for row in overrides)
+        )
     }
     if not layers:
-        known_names = [name for layer_names in names.values() for name in layer_names]
-        raise ValueError(_nothing_matches(model, known_names, included, excluded))
+        raise ValueError(_nothing_matches(model, known_names, included, [*kept, *excluded]))
     for module, name in layers.items():
         assert isinstance(module, torch.nn.Linear)
-        QuantLinear._take_over(module, recipe, name, backend)
+        rest = FP32 if any(fnmatchcase(name, glob) for glob in kept) else recipe
+        products = [_followed(rest, overrides, name, product) for product in PRODUCTS]
+        taken = QuantLinear._take_over(module, products[0], name, backend)
+        if products != [products[0]] * 3:
+            taken.follow(*products)
     for layer in model.modules():
         if isinstance(layer, torch.nn.TransformerEncoderLayer) and (layer.linear1 in layers or layer.linear2 in layers):
             layer.activation_relu_or_gelu = 0  # the fused path knows ReLU and GELU only
     return list(layers.values())
+
+
+def _lasting(recipe: Any) -> tuple[Any, ...]:
+    """The overrides of a recipe of training.
+
+    Raises:
+      ValueError: one holds for some of the steps only, which a model that is not trained by it does not count.
+    """
+    for row in recipe.overrides:
+        if (row.start, row.stop) != (0.0, 1.0):
+            raise ValueError(
+                f"recipe must be the same for all steps, which layers do not count; got {recipe.name!r}, where layers "
+                f"{row.layers!r} follow another one from {row.start:g} to {row.stop:g} of the steps. Train with "
+                "fp.train, or pass its linear."
+            )
+    return tuple(recipe.overrides)
+
+
+def _refuse_lost_overrides(overrides: Sequence[Any], names: Sequence[str]) -> None:
+    """A ValueError for an override that matches no layer."""
+    for row in overrides:
+        if not any(fnmatchcase(name, row.layers) for name in names):
+            near = ", ".join(map(repr, difflib.get_close_matches(row.layers, names, SHOWN, cutoff=0.0))) or "none"
+            raise ValueError(
+                "overrides of the recipe must match linear layers of the model; got "
+                f"{row.layers!r}, which matches none of {len(names)}. Near it: {near}."
+            )
+
+
+def _followed(rest: LinearRecipe, overrides: Sequence[Any], layer: str, product: str) -> LinearRecipe:
+    """What a product follows: the last override that holds, or the rest."""
+    found: LinearRecipe = rest
+    for row in overrides:
+        if product in row.products and fnmatchcase(layer, row.layers):
+            found = row.linear
+    return found
 
 
 def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:

@@ -126,6 +126,9 @@ def _as_float(product: Array, fmt: Format) -> Array:
 
 def _codes(x: Operand, unit: MatrixUnit, side: str) -> Any:
     """An operand as the unit takes it."""
+    element = unit.a if side == "a" else unit.b
+    if x.fmt is not None and x.fmt != element.carrier:
+        return x.values.astype(np.float32, copy=False)  # TF32, which units read as patterns of float32
     if not isinstance(x.encoded, Scaled) or unit.scale is None:
         return x.encoded
     along = 1 if side == "a" else 0

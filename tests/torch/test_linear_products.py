@@ -167,6 +167,23 @@ def test_an_accumulator_adds_the_quantised_values() -> None:
     fp.testing.assert_bits_equal(layer(x).detach().numpy(), want)
 
 
+def test_tf32_is_read_as_patterns_of_float32() -> None:
+    mechanism: Any = importlib.import_module("fpsim.analysis.measures.mechanism")
+    plan: Any = importlib.import_module("fpsim.torch.plan")
+    torch.manual_seed(0)
+    recipe = ft.LinearRecipe("tf32", "tf32", "tf32", fprop=ft.Product("hopper_tf32_f32"))
+    layer, x = ft.QuantLinear(64, 16, bias=False, recipe=recipe), torch.randn(8, 64)
+    seen: list[Any] = []
+    with trace.watching(seen.append):
+        y = layer(x).detach().numpy()
+    a, b = (fp.quantize(each.detach().numpy(), "tf32") for each in (x, layer.weight))
+    fp.testing.assert_bits_equal(y, fp.matmul(a, b.T, accumulate="hopper_tf32_f32"))
+    assert np.abs(y - a @ b.T).max() < 1e-5
+    call = seen[0]
+    of = mechanism.Product("", "fprop", call.a, call.b, plan.adds_of(call.how), call.result)
+    assert mechanism.result_of(of, 3, 5)[0] == y[3, 5]
+
+
 def test_a_stash_is_what_the_weight_gradient_reads() -> None:
     e5m6 = fp.Format("E5M6", 5, 6)
     recipe = ft.DEEPSEEK_V3.replace(stash_fmt=e5m6, stash_scaling=S.TILE_1X128_POW2, requantize_input=False)

@@ -1,5 +1,6 @@
 """Recipes of training: what they hold, what holds for a product, and what they refuse."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,42 @@ class TestQuantizeLinears:
         with pytest.raises(ValueError, match="without 'head', 'body' matches no"):
             fp.torch.quantize_linears(self.model(), recipes.DEEPSEEK_V3, exclude="body")
         assert fp.torch.quantize_linears(self.model(), recipes.DEEPSEEK_V3.replace(keep=())) == ["body", "head"]
+
+    def test_overrides_hold_layer_by_layer_and_product_by_product(self, tmp_path: Path) -> None:
+        mine = recipes.DEEPSEEK_V3.replace(
+            overrides=(Override("body", products=("wgrad",), linear="BF16"), Override("head", linear="FP16"))
+        )
+        mine.to_toml(tmp_path / "mine.toml")
+        x = torch.randn(128, 128)
+        found = []
+        for source in (mine, tmp_path / "mine.toml", str(tmp_path / "mine.toml"), None):
+            model = self.model()
+            if source is None:
+                assert fp.torch.quantize_linears(model, fp.torch.RECIPES["FP32"]) == ["body", "head"]
+                v3, bf16, fp16 = fp.torch.DEEPSEEK_V3, fp.torch.RECIPES["BF16"], fp.torch.RECIPES["FP16"]
+                model["body"].follow(v3, v3, bf16)
+                model["head"].follow(fp16, fp16, fp16)
+            else:
+                assert fp.torch.quantize_linears(model, source) == ["body", "head"]  # an override beats keep
+            model["head"](model["body"](x)).square().sum().backward()
+            found.append([p.grad.numpy() for p in model.parameters()])
+        for grads in found[:-1]:
+            for got, want in zip(grads, found[-1], strict=True):
+                fp.testing.assert_bits_equal(got, want)
+
+    def test_what_keep_names_stays_unless_an_override_names_it(self) -> None:
+        model = self.model()
+        only = Recipe(linear="FP32", keep="*", overrides=(Override("body", products=("fprop",), linear="MXFP8"),))
+        assert fp.torch.quantize_linears(model, only) == ["body"]
+        assert type(model["head"]) is torch.nn.Linear
+        assert model["body"].recipe == fp.torch.MXFP8
+
+    def test_overrides_that_cannot_hold_are_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"'NVFP4_SWITCHED', where layers '\*' follow another one from 0.85"):
+            fp.torch.quantize_linears(self.model(), recipes.NVFP4_SWITCHED)
+        lost = recipes.MXFP8.replace(overrides=(Override("bodies.0", linear="BF16"),))
+        with pytest.raises(ValueError, match=r"'bodies.0', which matches none of 2. Near it: 'body', 'head'"):
+            fp.torch.quantize_linears(self.model(), lost)
 
     def test_other_things_with_a_linear_are_refused(self) -> None:
         for wrong in ("BF16", 5, torch.nn.TransformerEncoderLayer(8, 2)):

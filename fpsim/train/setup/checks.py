@@ -39,7 +39,7 @@ def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: S
         terms = {"fprop": layer.in_features, "dgrad": layer.out_features, "wgrad": settings.tokens}
         for product, k in terms.items():
             for linear in followed_by(recipe, name, product):
-                block = _block(linear, product)
+                block = block_of(linear, product)
                 if k % block:
                     raise ValueError(
                         f"{product} of layer {name!r} sums over {k} {'tokens' if product == 'wgrad' else 'features'}, "
@@ -54,8 +54,14 @@ def _remedy(product: str) -> str:
     return "Name the layer in keep, or take another scaling."
 
 
-def _block(linear: LinearRecipe, product: str) -> int:
-    """The terms of a product that share a scale or are mixed, 1 for none."""
+def block_of(linear: LinearRecipe, product: str) -> int:
+    """The terms of a product that share a scale or are mixed, 1 for none.
+
+    Example:
+      >>> from fpsim.train.setup.checks import block_of
+      >>> [block_of(fp.torch.RECIPES[name], "wgrad") for name in ("BF16", "NVFP4", "DEEPSEEK_V3")]
+      [1, 16, 128]
+    """
     along_k = {
         "fprop": ((linear.input_scaling, 1), (linear.weight_scaling, 1)),
         "dgrad": ((linear.grad_scaling, 1), (_other(linear, "weight"), 0)),

@@ -1,0 +1,1 @@
+"""The error of every product of a model, by cause: fp.analysis.budget."""

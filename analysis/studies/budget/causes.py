@@ -1,0 +1,225 @@
+"""The error of one product by cause: each alone, and all together, as sums of squares.
+
+References are products of float64: those of two float32 numbers are exact, and sums of K of them are off by at most
+K 2^-53 |a| |b|, which `bound` holds. So all that is measured here is larger by far.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.analysis.studies.budget.exact_scales import closed_form, relative_rounding, with_exact_scales
+from fpsim.analysis.studies.budget.layers import Kept
+from fpsim.analysis.studies.budget.replay import Amaxes, replayed
+from fpsim.analysis.studies.budget.row import BudgetRow, Squares
+from fpsim.analysis.studies.budget.tiles import Side, worst_of, worst_tiles
+from fpsim.arrays import Array
+from fpsim.casts.cast import quantize
+from fpsim.formats.as_json import format_from
+from fpsim.products.backend import output_overflow
+from fpsim.torch.hadamard import hadamard
+from fpsim.torch.operators import array_of
+from fpsim.torch.plan import Arithmetic, plan_of
+from fpsim.torch.products import multiply
+from fpsim.torch.recipe import PRODUCTS, LinearRecipe
+from fpsim.torch.trace import ProductCall
+
+NAMES = {"fprop": ("input", "weight"), "dgrad": ("output_gradient", "weight"), "wgrad": ("output_gradient", "input")}
+TURNED = {"fprop": (False, True), "dgrad": (False, False), "wgrad": (True, False)}  # whether as transposes
+UNIT_ROUNDOFF = 2.0**-53
+
+
+class Pair(NamedTuple):
+    """The operands of a product, (M, K) and (K, N), float64."""
+
+    a: Array
+    b: Array
+
+    @property
+    def product(self) -> Array:
+        """Their product, (M, N), in float64."""
+        with np.errstate(all="ignore"):
+            found: Array = self.a @ self.b
+        return found
+
+
+def rows_of(
+    kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes, arriving: Kept | None, arriving_amaxes: Amaxes
+) -> list[BudgetRow]:
+    """A row for each product of a layer at a step."""
+    own = replayed(kept, recipes, amaxes)
+    exact = replayed(kept, [with_exact_scales(recipe) for recipe in recipes], {})
+    later = {} if arriving is None else replayed(arriving, recipes, arriving_amaxes)
+    found = []
+    for product, recipe in zip(PRODUCTS, recipes, strict=True):
+        if product in own:
+            pair = pair_of(kept, product)
+            arrived = None if arriving is None or product not in later else pair_of(arriving, product)
+            total = None if arrived is None else array_of_result(later[product])
+            found.append(_row(pair, recipe, own[product], exact[product], arrived, total))
+    return found
+
+
+def pair_of(kept: Kept, product: str) -> Pair:
+    """The exact operands of a product."""
+    x, w, dy = (None if each is None else each.astype(np.float64) for each in (kept.x, kept.weight, kept.gradient))
+    assert x is not None
+    assert w is not None
+    if product == "fprop":
+        return Pair(x, w.T)
+    assert dy is not None
+    return Pair(dy, w) if product == "dgrad" else Pair(dy.T, x)
+
+
+def array_of_result(call: ProductCall) -> Array:
+    """The result of a product as float64."""
+    return call.result.astype(np.float64)
+
+
+def _row(
+    pair: Pair, recipe: LinearRecipe, call: ProductCall, exact: ProductCall, arrived: Pair | None, total: Array | None
+) -> BudgetRow:
+    """A row of one product, from what the layer computed by the recipe, and with exact scales."""
+    (m, k), n = pair.a.shape, pair.b.shape[1]
+    reference = pair.product
+    size = energy(reference)
+    mixed = _mixed(pair, recipe) if recipe.hadamard and call.product == "wgrad" else pair
+    sides = _sides(mixed, recipe, call)
+    tiles = [tile for i in (0, 1) for tile in worst_tiles(sides[i], i == 0, sum(map(_met, sides, (True, False))))]
+    fmts, modes = recipe.operands(call.product), _modes(recipe, call.product)
+    closed = [closed_form(mixed[i], each.encoded, fmts[i], modes[i]) for i, each in enumerate((exact.a, exact.b))]
+    if call.product == "wgrad":
+        closed[1] = math.hypot(closed[1], _stashed(recipe))
+    error = array_of_result(call) - reference
+    squares = Squares(
+        size,
+        *_rounded(mixed, exact), *_rounded(mixed, call), *_sums(call), *_cast(reference, call.how),
+        joint=energy(error),
+        inherited=None if arrived is None else energy(arrived.product - reference),
+        total=None if total is None else energy(total - reference),
+        closed_a=_share(closed[0], size), closed_b=_share(closed[1], size),
+        closed_cast=_share(relative_rounding(_out_format(call.how)), size),
+        a=energy(mixed.a), b=energy(mixed.b), a_stored=energy(sides[0].error), b_stored=energy(sides[1].error),
+        **_lines(error, reference),
+        rounded=sum(map(_met, sides, (True, False))),
+        bound=((k + 2) * UNIT_ROUNDOFF) ** 2 * energy(pair.a) * energy(pair.b),
+    )  # fmt: skip
+    names = [str(fmt) if fmt is not None else "float32" for fmt in fmts]
+    how = call.how
+    return BudgetRow(
+        call.layer, call.product, (m, n, k), 1, NAMES[call.product], (names[0], names[1]),
+        how.unit or how.accumulator or "torch", how.schedule or (f"promote={how.promote}" if how.promote else ""),
+        str(_out_format(how) or "float32"), squares, worst_of(tiles),
+    )  # fmt: skip
+
+
+def energy(x: Array) -> float:
+    """The sum of squares; infinite where an element is no number."""
+    with np.errstate(all="ignore"):
+        found = float(np.sum(x * x))  # in pairs, and on one thread, where BLAS would wait for others
+    return found if np.isfinite(found) else np.inf
+
+
+def _mixed(pair: Pair, recipe: LinearRecipe) -> Pair:
+    """Both operands of dw behind the Hadamard transform, which leaves their product as it is."""
+    signs = plan_of(recipe, "").signs
+    a, b = (hadamard(x.astype(np.float32), recipe.hadamard, signs).astype(np.float64) for x in (pair.a.T, pair.b))
+    return Pair(a.T, b)
+
+
+def _modes(recipe: LinearRecipe, product: str) -> tuple[Any, Any]:
+    """The roundings of a product's operands."""
+    return tuple(recipe.grad_rounding if name == "output_gradient" else recipe.rounding for name in NAMES[product])  # type: ignore[return-value]
+
+
+def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[Side, Side]:
+    """The operands, with what the recipe's casts change of them and what their terms meet."""
+    meets = [np.sum(pair.b**2, axis=1), np.sum(pair.a**2, axis=0)]  # (K,) each
+    found = []
+    for i, operand in enumerate((call.a, call.b)):
+        fmt = recipe.operands(call.product)[i]
+        with np.errstate(all="ignore"):
+            error = operand.values.astype(np.float64) - pair[i]
+        scaling = getattr(operand.encoded, "scaling", None)
+        overflow = recipe.overflow or (scaling.overflow if scaling is not None else "nonfinite")
+        found.append(Side(
+            NAMES[call.product][i], pair[i], error, operand.encoded, TURNED[call.product][i], meets[i], fmt,
+            _modes(recipe, call.product)[i], overflow, bool(recipe.hadamard) and call.product == "wgrad",
+        ))  # fmt: skip
+    return found[0], found[1]
+
+
+def _met(side: Side, first: bool) -> float:
+    """What the roundings of single elements of an operand come to, if each changed the product alone."""
+    with np.errstate(all="ignore"):
+        lost = np.sum(side.error**2, axis=0 if first else 1)  # (K,)
+        found = float(lost @ side.meets)
+    return found if np.isfinite(found) else np.inf
+
+
+def _rounded(pair: Pair, call: ProductCall) -> tuple[float, float]:
+    """The energies of the product's error with one operand rounded and the other exact."""
+    with np.errstate(all="ignore"):
+        a, b = call.a.values.astype(np.float64) - pair.a, call.b.values.astype(np.float64) - pair.b
+    return _through(a, pair.b), _through(pair.a, b)
+
+
+def _through(a: Array, b: Array) -> float:
+    """The energy of a product; 0 without one where an operand is 0."""
+    return energy(Pair(a, b).product) if a.any() and b.any() else 0.0
+
+
+def _sums(call: ProductCall) -> tuple[float, float]:
+    """The energies of what adding changes: the unit in one chain, and by the recipe's promotion and schedule."""
+    values = Pair(call.a.values.astype(np.float64), call.b.values.astype(np.float64))
+    wanted = values.product
+    own = call.how._replace(out_fmt="")
+    chain = own._replace(schedule="", promote=0)
+    found = []
+    for how in dict.fromkeys((chain, own)):
+        with np.errstate(all="ignore"):
+            got = array_of(multiply(call.a, call.b, "", how, None, "emulated")).astype(np.float64)
+            found.append(energy(got - wanted))
+    return found[0], found[-1]
+
+
+def _cast(reference: Array, how: Arithmetic) -> tuple[float]:
+    """The energy of what rounding the exact product to its format changes."""
+    fmt = _out_format(how)
+    if fmt is None:
+        return (0.0,)
+    overflow = "nonfinite" if how.is_torch else output_overflow(fmt)
+    with np.errstate(all="ignore"):
+        return (energy(quantize(reference, fmt, overflow=overflow) - reference),)
+
+
+def _out_format(how: Arithmetic) -> Any:
+    return format_from(json.loads(how.out_fmt)) if how.out_fmt else None
+
+
+def _share(relative: float, size: float) -> float | None:
+    """The energy of a relative error; None where that is not known."""
+    return None if math.isnan(relative) else relative**2 * size
+
+
+def _stashed(recipe: LinearRecipe) -> float:
+    """What x has lost by its closed form before it is cast for dw: what the layer kept of it was cast already."""
+    fmt = recipe.input_fmt if recipe.requantize_input else recipe.stash_fmt
+    return relative_rounding(fmt, recipe.rounding if recipe.requantize_input else "nearest_even")
+
+
+def _lines(error: Array, reference: Array) -> dict[str, float]:
+    """The relative squares of all rows and columns together, each at most 1, and how many are not 0."""
+    found: dict[str, float] = {}
+    with np.errstate(all="ignore"):
+        squares, sizes = np.nan_to_num(error**2, nan=np.inf), reference**2
+        for name, axis in (("row", 1), ("column", 0)):
+            size = sizes.sum(axis=axis)
+            shares = squares.sum(axis=axis)[size > 0] / size[size > 0]
+            found |= {f"{name}s": float(np.minimum(shares, 1.0).sum()), f"{name}_count": float(shares.size)}
+    return found

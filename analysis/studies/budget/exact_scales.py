@@ -1,0 +1,93 @@
+"""What scales cost: the same recipe with scales that nothing rounds, and what rounding alone comes to."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.float_format import Format
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.named import FP32
+from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.scaling.recipes import TENSOR, TENSOR_POW2
+from fpsim.scaling.scaled import Scaled
+from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tiling import tile_sizes
+from fpsim.torch.recipe import OPERANDS, LinearRecipe, Product
+
+# A rounding error is uniform over an ulp to nearest: 1/12 of its square; others are that many times as large.
+SPREADS = {Rounding.NEAREST_EVEN: 1.0, Rounding.NEAREST_AWAY: 1.0, Rounding.STOCHASTIC: math.sqrt(2.0)}
+DIRECTED = 2.0
+
+
+def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
+    """The recipe with the exact scale of every tile, and its products left to torch.
+
+    Exact is amax / max in float32, of the tile that is cast. A cast without scales has one for the tensor that is a
+    power of two, which changes nothing but the range: what a format loses below and above.
+
+    Example:
+      >>> from fpsim.analysis.studies.budget.exact_scales import with_exact_scales
+      >>> exact = with_exact_scales(fp.torch.DEEPSEEK_V3_POW2)
+      >>> exact.input_scaling == fp.scalings.TILE_1X128, exact.weight_scaling == fp.scalings.BLOCK_128X128
+      (True, True)
+      >>> with_exact_scales(fp.torch.RECIPES["FP8_RAW"]).grad_scaling
+      fp.scalings.TENSOR_POW2
+    """
+    changes: dict[str, Any] = {"delayed": None, "fprop": Product(), "dgrad": Product(), "wgrad": Product()}
+    for operand in OPERANDS:
+        for field in (f"{operand}_scaling", f"{operand}_scaling_backward"):
+            own = TENSOR if recipe.delayed is not None else getattr(recipe, field)
+            if getattr(recipe, f"{operand}_fmt") is not None and not isinstance(own, str):
+                changes[field] = _exact(own, getattr(recipe, f"{operand}_fmt"))
+    if recipe.stash_fmt is not None:
+        changes["stash_scaling"] = _exact(recipe.stash_scaling, recipe.stash_fmt)
+    return recipe.replace(**changes)
+
+
+def _exact(scaling: Scaling | None, fmt: Any) -> Scaling | None:
+    """A scaling of the same tiles whose scales nothing rounds."""
+    if scaling is None:
+        return TENSOR_POW2 if fmt.bits <= 16 else None  # the others have the range of float32
+    return scaling.replace(
+        scale_format=FP32, scale_rule="amax", scale_rounding=None, amax_floor=0.0, quotient="amax/max",
+        division="divide", tensor_scale=False, smallest_scale=None, zero_scale="one",
+    )  # fmt: skip
+
+
+def relative_rounding(fmt: Any, rounding: Any = "nearest_even") -> float:
+    """The relative error of values that a float format of precision p holds in its range: 2^-p / sqrt(8 ln 2).
+
+    An error uniform over an ulp has a twelfth of its square, an ulp is 2^(1 - p) of the binade's lowest value, and of
+    values whose energy is spread evenly over the logarithm the mean square of lowest over value is 3 / (8 ln 2).
+    NaN where there is no such form, 0 without a format.
+
+    Example:
+      >>> from fpsim.analysis.studies.budget.exact_scales import relative_rounding
+      >>> [float(f"{relative_rounding(fmt):.3g}") for fmt in (fp.E4M3, fp.E5M2, fp.BF16, fp.FP16)]
+      [0.0265, 0.0531, 0.00166, 0.000207]
+    """
+    if fmt is None:
+        return 0.0
+    if not isinstance(fmt, Format):
+        return math.nan
+    return SPREADS.get(rounding_mode(rounding), DIRECTED) * 2.0**-fmt.precision / math.sqrt(8 * math.log(2))
+
+
+def closed_form(source: Array, encoded: Any, fmt: Any, rounding: Any) -> float:
+    """The relative error that rounding an operand should make: of integers from their scales, of floats from p."""
+    if not isinstance(fmt, IntegerFormat) or not isinstance(encoded, Scaled):
+        return relative_rounding(fmt, rounding)
+    energy = float(np.sum(source.astype(np.float64) ** 2))
+    tall, wide = tile_sizes(encoded.codes.shape, encoded.scaling.block)
+    rows, columns = (_counts(length, size) for length, size in zip(encoded.codes.shape, (tall, wide), strict=True))
+    noise = float(rows @ (encoded.scales.astype(np.float64) ** 2) @ columns) / 12
+    return SPREADS.get(rounding_mode(rounding), DIRECTED) * math.sqrt(noise / energy) if energy else math.nan
+
+
+def _counts(length: int, size: int) -> Array:
+    """How many lines each tile along an axis has."""
+    return np.diff(np.append(np.arange(0, length, size), length)).astype(np.float64)

@@ -1,0 +1,115 @@
+"""The picture of a budget: a bar for each product, as long as its error, cut into the shares of its causes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from fpsim.analysis.studies.budget.row import BudgetRow
+from fpsim.display.figure import COLORS, GRID, INK, INTEGER_COLORS, QUIET, axes_of, figure_style
+from fpsim.display.wording import short
+
+BAR, GAP = 0.15, 0.11  # inches: a product, and what is between layers
+EDGES = 1.15  # inches above and below
+# What is drawn, and its colour: squares of errors are never negative there, since a cause stands with what relieves it.
+PARTS = {
+    "rounding a": COLORS["E4M3"], "rounding b": INTEGER_COLORS["INT8"], "scales": COLORS["E5M2"],
+    "sums": COLORS["FP16"], "cast": COLORS["BF16"], "interplay": "#b5b5b5",
+}  # fmt: skip
+
+
+VISIBLE = 0.003  # share of a bar from which a part is in the legend
+MEANING = {"fprop": "fprop  x wᵀ", "dgrad": "dgrad  dy w", "wgrad": "wgrad  dyᵀ x"}  # a, then b
+
+
+class Budgeted(Protocol):
+    """What the picture shows of a budget."""
+
+    @property
+    def rows(self) -> Sequence[BudgetRow]: ...
+
+    @property
+    def layers(self) -> Sequence[str]: ...
+
+    @property
+    def title(self) -> str: ...
+
+
+def budget_axes(budget: Budgeted, ax: Any = None) -> Any:
+    """Draw the budget into axes, or into new ones."""
+    places, y = [], 0.0
+    for layer in budget.layers:
+        for row in budget.rows:
+            if row.layer == layer:
+                places.append((y, row))
+                y += BAR
+        y += GAP
+    with figure_style():
+        ax = axes_of(ax, y + EDGES)
+        for at, row in places:
+            _draw(ax, at, row)
+        _label(ax, budget, places)
+        return ax
+
+
+def shares(row: BudgetRow) -> dict[str, float]:
+    """The share of every part in a bar: squares, those that take an error away left out, in all 1.
+
+    Example:
+      >>> from types import SimpleNamespace as Of
+      >>> from fpsim.analysis.studies.budget.figure import shares
+      >>> row = Of(rounding_a=0.3, rounding_b=0.4, scales=0.0, sums=0.0, cast=0.0, interplay=-0.1)
+      >>> {name: round(share, 2) for name, share in shares(row).items() if share}
+      {'rounding a': 0.36, 'rounding b': 0.64}
+    """
+    values = (row.rounding_a, row.rounding_b, row.scales, row.sums, row.cast, row.interplay)
+    squares = [value * value if value > 0 and math.isfinite(value) else 0.0 for value in values]
+    total = math.fsum(squares) or 1.0
+    return {name: square / total for name, square in zip(PARTS, squares, strict=True)}
+
+
+def _draw(ax: Any, at: float, row: BudgetRow) -> None:
+    """One bar; a mark stands where what is inherited ends."""
+    length = row.joint if math.isfinite(row.joint) else 1.0
+    left = 0.0
+    for name, share in shares(row).items():
+        ax.barh(at, share * length, BAR * 0.82, left=left, color=PARTS[name], linewidth=0)
+        left += share * length
+    if math.isfinite(row.inherited):
+        ax.plot([row.inherited], [at], marker="d", markersize=3.5, color=INK, linewidth=0, zorder=3)
+
+
+def _label(ax: Any, budget: Budgeted, places: Sequence[tuple[float, BudgetRow]]) -> None:
+    rows = [row for _, row in places]
+    ax.set_yticks([at for at, _ in places], [MEANING[row.product] for row in rows], fontsize=6, color=QUIET)
+    for layer in budget.layers:
+        of = [at for at, row in places if row.layer == layer]
+        ax.annotate(
+            short(layer, 22), (0, (of[0] + of[-1]) / 2), xycoords=("axes fraction", "data"), xytext=(-58, 0),
+            textcoords="offset points", ha="right", va="center", fontsize=7, color=INK, annotation_clip=False,
+        )  # fmt: skip
+    ax.set_ylim(places[-1][0] + BAR, -BAR)
+    ends = [value for row in rows for value in (row.joint, row.inherited) if math.isfinite(value)]
+    ax.set_xlim(0, 1.04 * max([*ends, *(1.0 for row in rows if math.isinf(row.joint))], default=1.0) or 1.0)
+    ax.xaxis.grid(True, color=GRID, linewidth=0.5)
+    ax.set_axisbelow(True)
+    for side in ("left", "right", "top"):
+        ax.spines[side].set_visible(False)
+    ax.set_xlabel("relative error of the product, cut by the shares of its square")
+    _legend(ax, rows)
+    ax.set_title(budget.title, loc="left", fontsize=9, fontweight="bold", pad=20)
+
+
+def _legend(ax: Any, rows: Sequence[BudgetRow]) -> None:
+    """What the colours mean, of those that can be seen, above the bars."""
+    found = [shares(row) for row in rows]
+    seen = [name for name in PARTS if any(each[name] > VISIBLE for each in found)]
+    handles = [ax.barh(0, 0, 0, color=PARTS[name]) for name in seen]
+    if any(math.isfinite(row.inherited) for row in rows):
+        handles += ax.plot([], [], marker="d", markersize=3.5, color=INK, linewidth=0)
+        seen.append("inherited")
+    ax.legend(
+        handles, seen, loc="lower right", bbox_to_anchor=(1.01, 1), ncols=len(seen), frameon=False, fontsize=6.5,
+        handlelength=0.9, handletextpad=0.4, columnspacing=1.0, borderaxespad=0.2,
+    )  # fmt: skip

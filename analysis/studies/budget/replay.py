@@ -1,0 +1,81 @@
+"""The products of a layer once more, from the operands that were kept: the bits of `fpsim.torch.QuantLinear`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+import numpy as np
+
+from fpsim.analysis.studies.budget.layers import Kept
+from fpsim.torch.delayed import GRAD, INPUT, WEIGHT, quantized
+from fpsim.torch.linear import QuantLinear
+from fpsim.torch.operators import tensor_of, torch
+from fpsim.torch.plan import plan_from
+from fpsim.torch.recipe import LinearRecipe
+from fpsim.torch.trace import ProductCall, watching
+
+Amaxes = Mapping[str, Sequence[float]]  # tensor -> its amax at earlier steps, for delayed scales
+ROWS = {"input": INPUT, "weight": WEIGHT, "output_gradient": GRAD}
+
+
+def _plainly() -> ExitStack:
+    """As in a plain training step, whatever block this is called in."""
+    stack = ExitStack()
+    for context in (torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False)):
+        stack.enter_context(context)
+    return stack
+
+
+def replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
+    """The products of a layer by name, in the arithmetic of three recipes; without a gradient the first one alone.
+
+    Raises:
+      ValueError: an operand or a shape that the arithmetic does not take, with the layer's name.
+    """
+    with _plainly():
+        return _replayed(kept, recipes, amaxes)
+
+
+def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
+    outputs, inputs = kept.weight.shape
+    layer = QuantLinear(inputs, outputs, False, recipe=recipes[0], name=kept.layer, device="meta")
+    layer.weight = torch.nn.Parameter(tensor_of(kept.weight.copy()))
+    layer.follow(*recipes)
+    if layer.steps is not None:
+        layer.steps = torch.tensor(kept.step - 1)
+    if layer.scales is not None:
+        layer.scales = _history(layer, amaxes)
+    found: dict[str, ProductCall] = {}
+    x = tensor_of(kept.x.copy()).requires_grad_()
+
+    def see(call: ProductCall) -> None:
+        found[call.product] = call
+
+    try:
+        with watching(see):
+            y = layer(x)
+            if kept.gradient is not None:
+                y.backward(tensor_of(kept.gradient.copy()))
+    except ValueError as reason:
+        done = list(found)
+        product = "wgrad" if "dgrad" in done else "dgrad" if done else "fprop"
+        words = str(reason).replace("strict=False computes it all the same.", "Or leave the layer out by layers=.")
+        raise ValueError(f"{kept.layer}, {product}: {words}") from None
+    return found
+
+
+def _history(layer: QuantLinear, amaxes: Amaxes) -> torch.Tensor:
+    """The state of delayed scales after tensors of these amaxes."""
+    plan = plan_from(layer.plan)
+    casts = {"input": plan.input, "weight": plan.weight, "output_gradient": plan.grad}
+    assert layer.scales is not None
+    state = torch.zeros_like(layer.scales, device="cpu")
+    state[:, 0] = 1.0
+    for which, row in ROWS.items():
+        for amax in amaxes.get(which, ()):
+            one = torch.full((1, 1), float(np.float32(amax)))
+            _, after = quantized(one, casts[which], torch.tensor(0), plan, state[row])
+            if after is not None:
+                state[row] = after
+    return state

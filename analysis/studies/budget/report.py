@@ -1,0 +1,260 @@
+"""The budget of a model: rows of products, as tables and a picture, the worst layer first."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from fpsim.analysis.studies.budget.layers import unknown_layer
+from fpsim.analysis.studies.budget.row import CAUSES, BudgetRow
+from fpsim.analysis.studies.budget.tiles import WorstTile
+from fpsim.display.optional import frame
+from fpsim.display.wording import plural, printable, short
+from fpsim.errors import require_kind, require_word
+from fpsim.torch.recipe import PRODUCTS
+
+HEADINGS = {
+    "rounding_a": "rounding a", "rounding_b": "rounding b", "scales": "scales", "accumulator": "accumulator",
+    "promotion": "promotion", "cast": "cast", "interplay": "interplay",
+}  # fmt: skip
+OWN_UNITS = "its own units"  # the hardware of a recipe that was not moved
+LONGEST = 32  # characters of a layer's name in tables
+LOST = 0.9  # relative error from which nothing is left of a product
+STANDS_OUT = 1.5  # times the median layer's severity from which the first layer stands out
+
+
+@dataclass(frozen=True)
+class Worst:
+    """What costs a product most: its row, and the tiles of its operands; `str()` explains their casts."""
+
+    row: BudgetRow
+    tiles: tuple[WorstTile, ...]
+
+    def __str__(self) -> str:
+        row = self.row
+        a, b = row.operands
+        head = f"{row.layer}, {row.product} of {a} by {b}: relative error {words(row.joint)}, mostly {main_cause(row)}"
+        return "\n".join([head, *map(str, self.tiles)])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The error of every product of the linear layers of a model, by cause.
+
+    Attributes:
+      rows: a BudgetRow for each layer and product, layers in the order of their first product.
+      recipe, on: what the products follow, and the hardware that adds them, as text.
+      model: as of the recording.
+      steps: whose operands were kept.
+      notes: a sentence for each layer that is left out, and for what one might not expect.
+    """
+
+    rows: tuple[BudgetRow, ...] = dataclasses.field(repr=False)
+    recipe: str
+    on: str
+    model: str
+    steps: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers that have rows, in the order of their first product."""
+        return tuple(dict.fromkeys(row.layer for row in self.rows))
+
+    @property
+    def ranking(self) -> tuple[tuple[str, float], ...]:
+        """The layers that contribute most first, each with the root mean square of the `severity` of its products.
+
+        Layers whose products are lost (0.9 and above) come in the order of the model: what a layer gives may be out of
+        range for those behind it.
+        """
+        found = {}
+        for layer in self.layers:
+            squares = [row.severity**2 for row in self.rows if row.layer == layer]
+            found[layer] = math.sqrt(math.fsum(squares) / len(squares))
+        return tuple(sorted(found.items(), key=lambda item: -min(item[1], LOST)))
+
+    def pooled(self, product: str, exclude: str | Sequence[str] = ()) -> BudgetRow:
+        """One row of a product of all layers together, called "all": squares of errors and of products are added.
+
+        Args:
+          product: "fprop", "dgrad" or "wgrad".
+          exclude: shell patterns of layers to leave out.
+        Raises:
+          ValueError: no layer is left that has it.
+        """
+        require_word("product", product, PRODUCTS)
+        patterns = [exclude] if isinstance(exclude, str) else exclude
+        rows = [
+            row for row in self.rows
+            if row.product == product and not any(fnmatchcase(row.layer, pattern) for pattern in patterns)
+        ]  # fmt: skip
+        if not rows:
+            raise ValueError(
+                f"pooled needs a layer with {product}; got none. Exclude fewer, or record a backward pass."
+            )
+        found = dataclasses.replace(rows[0], layer="all")
+        for row in rows[1:]:
+            found = found.merge(row)
+        return found
+
+    def row(self, layer: str, product: str) -> BudgetRow:
+        """The row of a layer's product.
+
+        Raises:
+          ValueError: there is none; layers of near names are listed.
+        """
+        if layer not in self.layers:
+            raise ValueError(unknown_layer(layer, self.layers))
+        there = {row.product: row for row in self.rows if row.layer == layer}
+        require_word("product", product, PRODUCTS)
+        if product not in there:
+            raise ValueError(f"{layer!r} has {', '.join(there)} alone; got {product!r}. Record a backward pass.")
+        return there[product]
+
+    def worst(self, layer: str | None = None, product: str | None = None) -> Worst:
+        """The tiles and values whose rounding costs a product most, with their casts explained.
+
+        Args:
+          layer, product: None for the layer that is ranked first, and for its product of the largest error.
+        Raises:
+          ValueError: there is no such layer or product.
+        """
+        layer = self.ranking[0][0] if layer is None else layer
+        if product is None:
+            rows = [self.row(layer, name) for name in PRODUCTS if any(
+                (row.layer, row.product) == (layer, name) for row in self.rows
+            )] or [self.row(layer, PRODUCTS[0])]  # fmt: skip
+            row = max(rows, key=lambda row: row.severity)
+        else:
+            row = self.row(layer, product)
+        return Worst(row, row.tiles)
+
+    def merge(self, other: Budget) -> Budget:
+        """The budget of both batches: squares of errors and of products add up.
+
+        Raises:
+          TypeError: other is no Budget.
+          ValueError: of another model, recipe or hardware.
+        """
+        require_kind("other", other, Budget, "a Budget")
+        for name in ("model", "recipe", "on"):
+            mine, others = getattr(self, name), getattr(other, name)
+            if mine != others:
+                raise ValueError(f"budgets to merge must have the same {name}; got {mine} and {others}.")
+        steps = tuple(sorted({*self.steps, *other.steps}))
+        notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
+        return dataclasses.replace(self, rows=added((*self.rows, *other.rows)), steps=steps, notes=notes)
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame of a row for each layer and product, with every figure of BudgetRow."""
+        return frame([row.to_dict() for row in self.rows])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw a bar for each layer and product, as long as its error and cut by cause; returns the matplotlib axes."""
+        from fpsim.analysis.studies.budget.figure import budget_axes
+
+        return budget_axes(self, ax)
+
+    def __str__(self) -> str:
+        """The layer that contributes most, then a table of all, the worst layers first."""
+        return "\n".join([self.answer, "", *_lines(self._table()), *self.notes])
+
+    @property
+    def answer(self) -> str:
+        """The budget in a sentence or two."""
+        layer, severity = self.ranking[0]
+        row = self.worst().row
+        alike = len(self.layers) > 2 and severity < STANDS_OUT * statistics.median(value for _, value in self.ranking)
+        found = (
+            f"{printable(layer)} contributes most{', though no layer stands out' if alike else ''}: its {row.product} "
+            + ("overflows" if math.isinf(row.joint) else f"is off by {words(row.joint)} of its size")
+            + f", mostly {main_cause(row)}"
+        )
+        if not math.isnan(row.lines) and row.lines > 2 * row.joint:
+            found += f", single rows or columns by {words(row.lines)}"
+        of = f"{plural(len(self.layers), 'layer')}, {plural(len(self.rows), 'product')}, {self.title}"
+        return f"{found} ({of})."
+
+    @property
+    def title(self) -> str:
+        """The recipe, or the formats of one without a name, and the hardware."""
+        named = "(" not in self.recipe
+        return f"{self.recipe if named else ' x '.join(self.rows[0].formats)} on {self.on}"
+
+    def _ranked(self) -> list[BudgetRow]:
+        return [row for layer, _ in self.ranking for row in self.rows if row.layer == layer]
+
+    def _table(self) -> list[list[str]]:
+        arrives = any(not math.isnan(row.inherited) for row in self.rows)
+        more = ("inherited", "total") if arrives else ()
+        table = [["layer", "product", "M x N x K", "joint", *HEADINGS.values(), *more]]
+        for row in self._ranked():
+            figures = [words(getattr(row, name)) for name in ("joint", *CAUSES, *more)]
+            table.append([short(row.layer, LONGEST), row.product, " x ".join(map(str, row.shape)), *figures])
+        return table
+
+    def _repr_html_(self) -> str:
+        head, *body = self._table()
+        rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>" for line in body)
+        top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return f"<p>{html.escape(self.answer)}</p><table><tr>{top}</tr>{rows}</table>{notes}"
+
+
+def added(rows: tuple[BudgetRow, ...]) -> tuple[BudgetRow, ...]:
+    """Rows of one layer and product as one, layers in the order in which they come."""
+    found: dict[tuple[str, str], BudgetRow] = {}
+    for row in rows:
+        key = row.layer, row.product
+        found[key] = found[key].merge(row) if key in found else row
+    layers = list(dict.fromkeys(layer for layer, _ in found))
+    return tuple(sorted(found.values(), key=lambda row: (layers.index(row.layer), PRODUCTS.index(row.product))))
+
+
+def main_cause(row: BudgetRow) -> str:
+    """The cause of the largest error, in words."""
+    a, b = row.operands
+    causes = {
+        f"the rounding of the {a.replace('_', ' ')} to {row.formats[0]}": row.rounding_a,
+        f"the rounding of the {b.replace('_', ' ')} to {row.formats[1]}": row.rounding_b,
+        "the scales": row.scales, f"sums by {row.unit}": row.sums, f"the cast to {row.out_format}": row.cast,
+    }  # fmt: skip
+    return max(causes, key=lambda cause: -math.inf if math.isnan(causes[cause]) else causes[cause])
+
+
+def words(value: float) -> str:
+    """A relative error in a table.
+
+    Example:
+      >>> from fpsim.analysis.studies.budget.report import words
+      >>> [words(value) for value in (0.0265, -1.2e-5, 0.0, 1.0, float("nan"), float("inf"))]
+      ['2.65e-02', '-1.20e-05', '0', '1.00e+00', '–', 'overflow']
+    """
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "overflow"
+    return f"{value:.2e}" if value else "0"
+
+
+def _lines(table: list[list[str]]) -> list[str]:
+    """A table as lines: names to the left, figures to the right."""
+    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
+
+    def padded(i: int, cell: str) -> str:
+        return cell.ljust(widths[i]) if i < 3 else cell.rjust(widths[i])
+
+    return ["  ".join(padded(i, cell) for i, cell in enumerate(line)).rstrip() for line in table]

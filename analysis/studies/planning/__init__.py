@@ -1,0 +1,1 @@
+"""A plan: which recipe each product of each layer follows under a budget."""

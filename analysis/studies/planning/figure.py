@@ -1,0 +1,99 @@
+"""The figure of a plan over its budget: what is predicted, and what was measured jointly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from fpsim.display.figure import COLORS, GRID, INK, QUIET, axes_of, figure_style
+from fpsim.display.wording import bytes_in_words, short
+
+SHADES = list(COLORS.values())
+LABELS = {"gradient_error": "error of the gradient", "output_error": "error of the outputs",
+          "loss_change": "change of the loss", "joint": "error of the products"}  # fmt: skip
+
+
+class Drawn(Protocol):
+    """What a figure shows: a `Plan`."""
+
+    @property
+    def candidates(self) -> Sequence[Any]: ...
+
+    @property
+    def budget(self) -> tuple[str, float]: ...
+
+    @property
+    def figure(self) -> str: ...
+
+    def frontier(self, points: int = ...) -> Sequence[Any]: ...
+
+
+def plan_axes(plan: Drawn, ax: Any = None) -> Any:
+    """Draw the frontiers of both searches, and each candidate: a ring as predicted, a disc as measured jointly."""
+    kind, budget = plan.budget
+    with figure_style():
+        ax = axes_of(ax, 3.4)
+        points = plan.frontier()
+        for method, tint, style in (("milp", SHADES[0], "-"), ("greedy", SHADES[1], (0, (4, 2)))):
+            line = [(point.cost, point.predicted) for point in points if point.method == method]
+            ax.plot(*_columns(line), color=tint, linestyle=style, linewidth=1.4, drawstyle="steps-post", zorder=2,
+                    label=f"{method}, predicted")  # fmt: skip
+        ax.axvline(budget, color=QUIET, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+        for one in reversed(plan.candidates):
+            _draw(ax, one)
+        _label(ax, plan.candidates, budget)
+        heights = [point.predicted for point in points]
+        heights += [one.joint.value for one in plan.candidates if one.joint is not None]
+        if heights and min(heights) > 0 and math.isfinite(max(heights)):
+            ax.set_yscale("log")
+            ax.set_ylim(min(heights) / 1.3, max(heights) * 1.3)
+        ax.set_xlabel("bits a value" if kind == "bits" else "bytes of weights")
+        if kind == "bytes":
+            ax.xaxis.set_major_formatter(lambda value, _: bytes_in_words(value))
+        ax.set_ylabel(LABELS[plan.figure])
+        ax.minorticks_off()
+        ax.grid(color=GRID, linewidth=0.5)
+        ax.set_axisbelow(True)
+        for side in ("top", "right"):
+            ax.spines[side].set_visible(False)
+        ax.plot([], [], "o", color=INK, mfc="white", ms=4.5, label="a plan, predicted")
+        ax.plot([], [], "o", color=INK, ms=4.5, label="measured jointly")
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, frameon=False, fontsize=6.5, borderaxespad=0.2,
+                  handlelength=2.0, columnspacing=1.2)  # fmt: skip
+        return ax
+
+
+def _tint(method: str) -> str:
+    return {"milp": SHADES[0], "greedy": SHADES[1], "uniform": SHADES[2]}.get(method.partition(" ")[0], QUIET)
+
+
+def _draw(ax: Any, one: Any) -> None:
+    """A candidate, its measurement joined to what was predicted."""
+    tint = _tint(one.method)
+    ax.plot(one.cost, one.predicted, "o", color=tint, mfc="white", ms=4.5, zorder=4)
+    if one.joint is None or not math.isfinite(one.joint.value):
+        return
+    ax.plot([one.cost, one.cost], [one.predicted, one.joint.value], color=tint, linewidth=0.8, zorder=3)
+    ax.plot(one.cost, one.joint.value, "o", color=tint, ms=4.5, zorder=5)
+
+
+def _label(ax: Any, candidates: Sequence[Any], budget: float) -> None:
+    """Name the plans that are not random beside the budget, the same ones at once, in the order of their figures."""
+    names: dict[tuple[tuple[Any, str], ...], list[str]] = {}
+    places: dict[tuple[tuple[Any, str], ...], float] = {}
+    for one in candidates:
+        if not one.method.startswith("random"):
+            key = tuple(sorted(one.assignment.items()))
+            names.setdefault(key, []).append(one.method)
+            value = one.predicted if one.joint is None else one.joint.value
+            places[key] = value if math.isfinite(value) else one.predicted
+    ranked = sorted(places, key=lambda key: places[key])
+    for i, key in enumerate(ranked):
+        lift = 10 * (i - (len(ranked) - 1) / 2)
+        ax.annotate(short(" = ".join(names[key]), 48), (budget, places[ranked[len(ranked) // 2]]), xytext=(6, lift),
+                    textcoords="offset points", va="center", fontsize=6.5, color=_tint(names[key][0]))  # fmt: skip
+
+
+def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]

@@ -1,0 +1,62 @@
+"""Plans measured jointly, each kept in a file as soon as it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fpsim.analysis.studies.cells import Cell, Cells
+from fpsim.analysis.studies.identity import digest
+from fpsim.analysis.studies.planning.evidence import FIGURES, SPREADS, Evidence, Measured
+from fpsim.analysis.studies.planning.problem import Slot
+
+
+class Jointly:
+    """Measures assignments of recipes with all their products low at once, each once.
+
+    Args:
+      evidence: what measures them.
+      out: a folder that keeps what was measured, or None.
+    Raises:
+      ValueError: a folder of another model, data or recipes, or evidence that measures nothing.
+    """
+
+    def __init__(self, evidence: Evidence, out: Path | None) -> None:
+        self._evidence = evidence
+        self._known: dict[str, dict[str, Any]] = {}
+        self._cells: Cells | None = None
+        if out is None:
+            return
+        if not evidence.identity:
+            raise ValueError("out keeps what is measured jointly, which budgets have no model for. Leave it out.")
+        self._cells = Cells(
+            out, "fpsim.analysis.plan", evidence.identity, ["assignment"], kind="plan",
+            changed="with another model, data or recipes",
+        )  # fmt: skip
+        self._known = {key: cell.result for key, cell in self._cells.found.items() if cell.result is not None}
+
+    def __enter__(self) -> Jointly:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._cells is not None:
+            self._cells.close()
+
+    def of(self, assignment: Mapping[Slot, str]) -> Measured | None:
+        """The figure of an assignment; None where nothing can measure it."""
+        words = "; ".join(f"{layer} {product}: {name}" for (layer, product), name in sorted(assignment.items()))
+        key = digest(words)
+        if key not in self._known:
+            if self._evidence.together is None:
+                return None
+            row = self._evidence.together(assignment)
+            figures = {name: float(getattr(row, name)) for name in (*FIGURES, *SPREADS.values())}
+            self._known[key] = figures
+            if self._cells is not None:
+                self._cells.add(Cell(key, {"assignment": words}, figures))
+        found, figure = self._known[key], self._evidence.figure
+        return Measured.of(figure, found[figure], found[SPREADS[figure]])

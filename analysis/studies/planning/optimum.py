@@ -1,0 +1,146 @@
+"""The least harm under a budget, by integer programming."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array
+
+from fpsim.analysis.studies.planning.problem import Choice, Problem
+from fpsim.analysis.studies.planning.searches import greedy
+
+NODES = 100_000  # of branch and bound, after which the best so far is taken: the same on every machine
+CUTS = 64  # choices that float64 takes for affordable and that are not, cut off one by one
+# The solver keeps rows to 1e-6 and stops within 1e-6 of the least harm: coefficients of this size make that nothing.
+ROW_BITS, GOAL_BITS = 20, 30
+
+
+class Optimum(NamedTuple):
+    """The best choice that was found, and whether it is proven that no other has less harm."""
+
+    choice: Choice
+    proven: bool
+
+
+def optimum(problem: Problem, limit: int, rival: Choice | None = None) -> Optimum | None:
+    """The choice of the least harm whose price is at most `limit`, of several the cheapest; None without one.
+
+    Harms and prices are integers, in which every answer of the solver is checked. A larger limit admits all that a
+    smaller one does, so that it never gives more harm.
+
+    Args:
+      rival: what the greedy search found, where that is known.
+    """
+    rival = greedy(problem, limit) if rival is None else rival
+    program = _Program(problem)
+    first = program.least_harm(limit, None if rival is None else problem.harm(rival))
+    found = [choice for choice in (first.choice, rival) if choice is not None]
+    if not found:
+        return None
+    best = min(found, key=problem.rank)
+    cheaper = program.cheapest(limit, problem.harm(best)).choice
+    if cheaper is not None:
+        best = min(best, cheaper, key=problem.rank)
+    return Optimum(best, problem.harm(best) - first.bound < 1)
+
+
+def cheapest(problem: Problem) -> Choice:
+    """The choice of the lowest price, of several that of the least harm."""
+    program = _Program(problem)
+    found = program.cheapest().choice
+    assert found is not None  # every unit has a recipe
+    return min(found, program.least_harm(problem.price(found)).choice or found, key=problem.rank)
+
+
+class _Answer(NamedTuple):
+    choice: Choice | None
+    bound: float  # steps of harm that no choice goes below
+
+
+class _Program:
+    """A problem as rows of numbers: a column for each unit and recipe, and one for each item that several may use."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.columns = [(unit, recipe) for unit in range(len(problem.units)) for recipe in problem.open(unit)]
+        self.place = {column: i for i, column in enumerate(self.columns)}
+        shared = [item for item in problem.items if len(item.users) > 1]
+        self.size = len(self.columns) + len(shared)
+        self.harms, self.prices = np.zeros(self.size), np.zeros(self.size)
+        self.harms[: len(self.columns)] = [problem.harm_of(unit, recipe) for unit, recipe in self.columns]
+        for item in problem.items:
+            if len(item.users) == 1 and item.users[0] in self.place:
+                self.prices[self.place[item.users[0]]] += item.price
+        self.prices[len(self.columns) :] = [item.price for item in shared]
+        self.rows: list[dict[int, float]] = [{} for _ in problem.units]
+        for i, (unit, _) in enumerate(self.columns):
+            self.rows[unit][i] = 1.0
+        self.low, self.high = [1.0] * len(self.rows), [1.0] * len(self.rows)
+        for i, item in enumerate(shared, len(self.columns)):  # what anyone uses is paid
+            for user in item.users:
+                if user in self.place:
+                    self._add({self.place[user]: 1.0, i: -1.0}, 0.0)
+
+    def _add(self, row: dict[int, float], high: float) -> None:
+        self.rows.append(row)
+        self.low.append(-math.inf)
+        self.high.append(high)
+
+    def least_harm(self, limit: int, most: int | None = None) -> _Answer:
+        """The least harm of a price of at most `limit`, where some choice has the harm `most`."""
+        return self._solved(self.harms, limit, most)
+
+    def cheapest(self, limit: int | None = None, most: int | None = None) -> _Answer:
+        """The lowest price of a harm of at most `most`."""
+        return self._solved(self.prices, limit, most)
+
+    def _solved(self, goal: npt.NDArray[np.float64], limit: int | None, most: int | None) -> _Answer:
+        kept = len(self.rows)
+        try:
+            for numbers, bound in ((self.prices, limit), (self.harms, most)):
+                if bound is not None:
+                    unit = _power(numbers.sum(), ROW_BITS)
+                    self._add({i: x / unit for i, x in enumerate(numbers) if x}, bound / unit)
+            top = np.ones(self.size)
+            if most is not None:  # harms above what another choice has in all
+                top[self.harms > most] = 0.0
+            return self._answered(goal, top, limit, most)
+        finally:
+            del self.rows[kept:], self.low[kept:], self.high[kept:]
+
+    def _answered(
+        self, goal: npt.NDArray[np.float64], top: npt.NDArray[np.float64], limit: int | None, most: int | None
+    ) -> _Answer:
+        """Solve until the answer holds in integers."""
+        whole = np.concatenate([np.ones(len(self.columns)), np.zeros(self.size - len(self.columns))])
+        unit = _power(goal[top > 0].max(initial=0.0), GOAL_BITS)
+        for _ in range(CUTS):
+            places = [(k, i, x) for k, row in enumerate(self.rows) for i, x in row.items()]
+            k, i, x = zip(*places, strict=True)
+            found = milp(
+                np.where(top > 0, goal, 0.0) / unit,
+                integrality=whole,
+                bounds=Bounds(0, top),
+                constraints=LinearConstraint(csr_array((x, (k, i)), shape=(len(self.rows), self.size)),
+                                             self.low, self.high),
+                options={"mip_rel_gap": 0.0, "node_limit": NODES},
+            )  # fmt: skip
+            bound = -math.inf if found.mip_dual_bound is None else float(found.mip_dual_bound) * unit
+            if found.x is None:
+                return _Answer(None, math.inf if found.status == 2 else bound)
+            taken = [place for place in range(len(self.columns)) if found.x[place] > 0.5]
+            choice = tuple(recipe for _, recipe in (self.columns[place] for place in taken))
+            fits = limit is None or self.problem.price(choice) <= limit
+            if fits and (most is None or self.problem.harm(choice) <= most):
+                return _Answer(choice, bound)
+            self._add(dict.fromkeys(taken, 1.0), len(taken) - 1.0)
+        return _Answer(None, -math.inf)
+
+
+def _power(largest: float, bits: int) -> float:
+    """A power of two that numbers are divided by, exactly, to stay below 2**bits; 1 for small ones."""
+    return 2.0 ** max(0, math.frexp(largest)[1] - bits)

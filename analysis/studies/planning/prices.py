@@ -1,0 +1,100 @@
+"""What a recipe takes of a budget: bits of the operands that a product reads, and of the copies of a weight."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from fpsim.formats.element import element_format
+from fpsim.formats.log_format import LogFMT
+from fpsim.scaling.recipes import TENSOR
+from fpsim.scaling.scaling import Scaling
+from fpsim.torch.recipe import LinearRecipe
+
+# Product -> its operands, and whether they are read along the axis of the backward pass.
+OPERANDS = {
+    "fprop": (("input", False), ("weight", False)),
+    "dgrad": (("grad", False), ("weight", True)),
+    "wgrad": (("grad", True), ("input", True)),
+}
+AS_IT_IS = 32  # bits of an operand that is not cast: torch multiplies in float32
+LOGFMT_TILE = 64  # bits of a tile's two float32 ends
+TENSOR_SCALE = 32  # bits of a second scale, of the whole tensor
+
+
+def scaling_of(recipe: LinearRecipe, operand: str, *, backward: bool) -> Scaling | None:
+    """The scales that an operand is cast with.
+
+    Example:
+      >>> from fpsim.analysis.studies.planning.prices import scaling_of
+      >>> scaling_of(fp.torch.DEEPSEEK_V3, "input", backward=True)
+      fp.scalings.TILE_128X1
+    """
+    if getattr(recipe, f"{operand}_fmt") is None:
+        return None
+    if recipe.delayed is not None:
+        return TENSOR
+    scaling: Scaling | None = getattr(recipe, f"{operand}_scaling")
+    other = getattr(recipe, f"{operand}_scaling_backward")
+    if not backward or isinstance(other, str):
+        return scaling
+    assert other is None or isinstance(other, Scaling)
+    return other
+
+
+def operand_bits(recipe: LinearRecipe, operand: str, values: int, *, backward: bool) -> Fraction:
+    """Bits that so many values of an operand take, with their scales, as they are packed.
+
+    Tiles are counted as full ones, and scales of whole rows or columns as none, for how long these are is not known.
+
+    Example:
+      >>> from fpsim.analysis.studies.planning.prices import operand_bits
+      >>> names = "FP32", "BF16", "FP8_TENSOR", "MXFP8", "NVFP4"
+      >>> [float(operand_bits(fp.torch.RECIPES[name], "input", 1024, backward=False)) / 1024 for name in names]
+      [32.0, 16.0, 8.03125, 8.25, 4.53125]
+    """
+    fmt = getattr(recipe, f"{operand}_fmt")
+    if fmt is None:
+        return Fraction(AS_IT_IS * values)
+    element, scaling = element_format(fmt), scaling_of(recipe, operand, backward=backward)
+    bits = Fraction(element.bits * values)
+    if scaling is None:
+        return bits
+    is_log = isinstance(element, LogFMT)
+    tile = LOGFMT_TILE if is_log else scaling.scale_format.bits
+    if not scaling.symmetric and not is_log:
+        tile += element.bits  # the zero point
+    if all(length == -1 for length in scaling.block):
+        bits += tile
+    elif -1 not in scaling.block:
+        bits += Fraction(tile * values, math.prod(scaling.block))
+    return bits + (TENSOR_SCALE if scaling.tensor_scale else 0)
+
+
+def product_bits(recipe: LinearRecipe, product: str, values: tuple[int, int]) -> Fraction:
+    """Bits of both operands of a product, of so many values each.
+
+    Example:
+      >>> from fpsim.analysis.studies.planning.prices import product_bits
+      >>> bits = product_bits(fp.torch.DEEPSEEK_V3, "fprop", (1024 * 128, 128 * 128))
+      >>> print(bits, bits == 1152 * 128 * 8 + (1024 + 1) * 32)
+      1212448 True
+    """
+    sides = zip(OPERANDS[product], values, strict=True)
+    return sum((operand_bits(recipe, name, n, backward=back) for (name, back), n in sides), Fraction(0))
+
+
+def weight_copy(recipe: LinearRecipe, product: str, values: int) -> tuple[str, Fraction] | None:
+    """The copy of the weight that a product reads: what tells it from others, and its bits; None without one.
+
+    Example:
+      >>> from fpsim.analysis.studies.planning.prices import weight_copy
+      >>> v3, mx = fp.torch.DEEPSEEK_V3, fp.torch.MXFP8
+      >>> [weight_copy(r, "fprop", 128 * 128) == weight_copy(r, "dgrad", 128 * 128) for r in (v3, mx)]
+      [True, False]
+    """
+    if product == "wgrad":
+        return None
+    backward = product == "dgrad"
+    cast, _ = recipe.cast_of("weight", backward=backward)
+    return cast, operand_bits(recipe, "weight", values, backward=backward)

@@ -1,0 +1,151 @@
+"""Plans without integer programming, for comparison: greedily, at random, and the same recipe for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.analysis.studies.planning.problem import Choice, Problem
+
+
+class Step(NamedTuple):
+    """A change of some units to a recipe, and what it makes of harm and price."""
+
+    harm: int
+    price: int
+    units: tuple[int, ...]
+    recipe: int
+
+
+class Spending:
+    """A choice that changes step by step, with the users of everything that the budget pays.
+
+    Args:
+      problem: what is chosen.
+      choice: the first one.
+    """
+
+    def __init__(self, problem: Problem, choice: Sequence[int]) -> None:
+        self.problem, self.choice = problem, list(choice)
+        self._uses: dict[tuple[int, int], list[int]] = {}
+        for place, item in enumerate(problem.items):
+            for user in item.users:
+                self._uses.setdefault(user, []).append(place)
+        self._users = [0] * len(problem.items)
+        for unit, recipe in enumerate(choice):
+            self._count(unit, recipe, 1)
+        self.price = problem.price(choice)
+
+    def _count(self, unit: int, recipe: int, more: int) -> int:
+        """Add a user or take one away, and give what that does to the price."""
+        change = 0
+        for place in self._uses.get((unit, recipe), ()):
+            self._users[place] += more
+            if self._users[place] == (1 if more > 0 else 0):
+                change += more * self.problem.items[place].price
+        return change
+
+    def step(self, units: Sequence[int], recipe: int) -> Step:
+        """What a change would do."""
+        before = [self.choice[unit] for unit in units]
+        harm, price = self.take(units, [recipe] * len(units))
+        self.take(units, before)
+        return Step(harm, price, tuple(units), recipe)
+
+    def take(self, units: Sequence[int], recipes: Sequence[int]) -> tuple[int, int]:
+        """Change some units, and give what that did to harm and price."""
+        harm = price = 0
+        for unit, recipe in zip(units, recipes, strict=True):
+            old = self.choice[unit]
+            harm += self.problem.harm_of(unit, recipe) - self.problem.harm_of(unit, old)
+            price += self._count(unit, old, -1) + self._count(unit, recipe, 1)
+            self.choice[unit] = recipe
+        self.price += price
+        return harm, price
+
+    def steps(self) -> Iterator[Step]:
+        """Every change of one unit, and of all units of the same layers, which frees a copy that several read."""
+        groups: dict[int, list[int]] = {}
+        for unit, spec in enumerate(self.problem.units):
+            groups.setdefault(spec.group, []).append(unit)
+        for unit, old in enumerate(self.choice):
+            for recipe in self.problem.open(unit):
+                if recipe != old:
+                    yield self.step([unit], recipe)
+        for units in groups.values():
+            if len(units) > 1:
+                for recipe in set.intersection(*(set(self.problem.open(unit)) for unit in units)):
+                    yield self.step(units, recipe)
+
+
+def most_careful(problem: Problem) -> Choice:
+    """The least harm without a budget, and for that the cheapest recipe of each unit.
+
+    Example:
+      >>> from fractions import Fraction
+      >>> from fpsim.analysis.studies.planning.problem import Item, Problem, Unit
+      >>> from fpsim.analysis.studies.planning.searches import greedy, most_careful
+      >>> units = [Unit((("0", "fprop"),), 0), Unit((("1", "fprop"),), 1)]
+      >>> items = [Item(price, ((unit, r),)) for unit in (0, 1) for r, price in enumerate((16, 8))]
+      >>> problem = Problem(tuple(units), ("BF16", "MXFP8"), ((0, 5), (0, 9)), 1.0, tuple(items), Fraction(1))
+      >>> most_careful(problem), greedy(problem, 24), greedy(problem, 15)
+      ((0, 0), (1, 0), None)
+    """
+    alone = {user: 0 for item in problem.items for user in item.users}
+    for item in problem.items:
+        for user in item.users:
+            alone[user] += item.price
+    return tuple(
+        min(problem.open(unit), key=lambda r: (problem.harm_of(unit, r), alone.get((unit, r), 0), r))
+        for unit in range(len(problem.units))
+    )
+
+
+def greedy(problem: Problem, limit: int) -> Choice | None:
+    """From the least harm down, the step that saves most for its harm; then up again as far as it fits.
+
+    None where it ends above the limit, which with copies that several products read can happen.
+    """
+    now = Spending(problem, most_careful(problem))
+    while now.price > limit:
+        saving = [step for step in now.steps() if step.price < 0]
+        if not saving:
+            return None
+        best = min(saving, key=lambda step: (step.harm / -step.price, step.price, step.units, step.recipe))
+        now.take(best.units, [best.recipe] * len(best.units))
+    while True:
+        better = [step for step in now.steps() if step.harm < 0 and now.price + step.price <= limit]
+        if not better:
+            return tuple(now.choice)
+        best = min(better, key=lambda step: (max(step.price, 0) / -step.harm, step.harm, step.units, step.recipe))
+        now.take(best.units, [best.recipe] * len(best.units))
+
+
+def at_random(problem: Problem, limit: int, floor: Choice, seed: int) -> Choice:
+    """A random choice, with units of a cheap one until it fits, and then less harmful ones at random as far as it fits.
+
+    Args:
+      floor: a choice that fits.
+    """
+    rng = np.random.default_rng(seed)
+    now = Spending(problem, [int(rng.choice(problem.open(unit))) for unit in range(len(floor))])
+    for unit in rng.permutation(len(floor)):
+        if now.price <= limit:
+            break
+        now.take([unit], [floor[unit]])
+    moves = [(unit, recipe) for unit in range(len(floor)) for recipe in problem.open(unit)]
+    for place in rng.permutation(len(moves)):
+        unit, recipe = moves[place]
+        step = now.step([unit], recipe)
+        if step.harm < 0 and now.price + step.price <= limit:
+            now.take([unit], [recipe])
+    return tuple(now.choice)
+
+
+def uniform(problem: Problem, limit: int) -> Choice | None:
+    """The least harmful choice of one recipe for all that fits; None without one."""
+    same = [(recipe,) * len(problem.units) for recipe in range(len(problem.names))]
+    possible = [choice for choice in same if all(r in problem.open(unit) for unit, r in enumerate(choice))]
+    return min((c for c in possible if problem.price(c) <= limit), key=problem.rank, default=None)

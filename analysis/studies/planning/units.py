@@ -1,0 +1,93 @@
+"""Which products share a choice, and which layers stay as they are."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from fpsim.analysis.studies.planning.problem import Slot, Unit
+from fpsim.errors import SHOWN, require_word, shown
+
+EACH = ("product", "layer")
+
+
+def units_of(slots: Sequence[Slot], keep: Any, groups: Any, each: str) -> tuple[Unit, ...]:
+    """What is chosen together.
+
+    Args:
+      slots: layers and products.
+      keep: a shell pattern or several of layers that are left out.
+      groups: patterns, or several at once as a tuple, whose layers share one choice.
+      each: "product", a choice for each product, or "layer", one for all three.
+
+    Raises:
+      TypeError, ValueError: no patterns, ones that match nothing, groups that share a layer, or nothing left.
+
+    Example:
+      >>> from fpsim.analysis.studies.planning.units import units_of
+      >>> slots = [(layer, product) for layer in ("0", "1", "2") for product in ("fprop", "wgrad")]
+      >>> [unit.slots for unit in units_of(slots, "2", ["[01]"], "product")]
+      [(('0', 'fprop'), ('1', 'fprop')), (('0', 'wgrad'), ('1', 'wgrad'))]
+    """
+    require_word("each", each, EACH)
+    layers = list(dict.fromkeys(layer for layer, _ in slots))
+    kept = kept_layers(layers, keep)
+    left = [layer for layer in layers if layer not in kept]
+    if not left:
+        raise ValueError(f"keep must leave a layer to plan; got {shown(keep)}, which matches all {len(layers)}.")
+    found: list[Unit] = []
+    for number, together in enumerate(_groups(left, groups)):
+        mine = [slot for slot in slots if slot[0] in together]
+        products = dict.fromkeys(product for _, product in mine)
+        for own in [tuple(products)] if each == "layer" else [(product,) for product in products]:
+            found.append(Unit(tuple(slot for slot in mine if slot[1] in own), number))
+    return tuple(found)
+
+
+def kept_layers(layers: Sequence[str], keep: Any) -> tuple[str, ...]:
+    """The layers that stay as they are, in order."""
+    patterns = _patterns(keep, "keep")
+    for pattern in patterns:
+        _require_match("keep", pattern, layers)
+    return tuple(layer for layer in layers if any(fnmatchcase(layer, pattern) for pattern in patterns))
+
+
+def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
+    """The layers of each group, and each other layer for itself, in the model's order."""
+    if isinstance(groups, str) or not isinstance(groups, Sequence):
+        groups = [groups]
+    owner: dict[str, Any] = {}
+    members: list[list[str]] = []
+    for group in groups:
+        patterns = _patterns(group, "groups")
+        for pattern in patterns:
+            _require_match("groups", pattern, layers)
+        mine = [layer for layer in layers if any(fnmatchcase(layer, pattern) for pattern in patterns)]
+        for layer in mine:
+            if layer in owner:
+                raise ValueError(
+                    f"groups must not share a layer; got {shown(owner[layer])} and {shown(group)}, which both match "
+                    f"{layer!r}."
+                )
+            owner[layer] = group
+        members.append(mine)
+    members += [[layer] for layer in layers if layer not in owner]
+    return sorted(members, key=lambda mine: layers.index(mine[0]))
+
+
+def _patterns(patterns: Any, name: str) -> tuple[str, ...]:
+    found = (patterns,) if isinstance(patterns, str) else patterns
+    if not isinstance(found, Sequence) or not all(isinstance(each, str) for each in found):
+        raise TypeError(f"{name} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(patterns)}.")
+    return tuple(found)
+
+
+def _require_match(name: str, pattern: str, layers: Sequence[str]) -> None:
+    if not any(fnmatchcase(layer, pattern) for layer in layers):
+        near = ", ".join(map(repr, difflib.get_close_matches(pattern, layers, SHOWN, cutoff=0.0)))
+        raise ValueError(
+            f"{name} must match a layer of the plan; got {pattern!r}, which matches none of {len(layers)}. Near it: "
+            f"{near}."
+        )

@@ -1,0 +1,199 @@
+"""What is asked for: the model's linear layers, the batches and the recipes, checked at the door."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+
+from fpsim.errors import SHOWN, require_word, shown, unknown
+from fpsim.torch.recipe import PRODUCTS, LinearRecipe
+from fpsim.torch.rows import RECIPES
+from fpsim.train.recipe import Recipe
+from fpsim.train.recipes import ROWS
+
+MOST_BATCHES = 1000  # of an iterable without a length; more is a data set, not a sample of it
+
+
+def model_checked(model: Any) -> Any:
+    """A model whose products can be emulated.
+
+    Raises:
+      TypeError: it is no torch.nn.Module.
+      ValueError: it is compiled, or has weights elsewhere than in the CPU's memory.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module; got {shown(model)}.")
+    kind = type(model).__name__
+    if kind == "OptimizedModule" or isinstance(model, torch.jit.ScriptModule):
+        raise ValueError(f"model must run eagerly; got a compiled one ({kind}). Pass what it was made of.")
+    for name, parameter in itertools.chain(model.named_parameters(), model.named_buffers()):
+        device = parameter.device.type
+        if device == "meta":
+            raise ValueError(f"model must have weights; got {name!r} on the meta device. Load them first.")
+        if device != "cpu":
+            raise ValueError(
+                f"model must be on the CPU, which emulates its products; got {name!r} on {device}. Use model.cpu()."
+            )
+    return model
+
+
+def linear_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
+    """The linear layers that patterns name, with the elements of their weights, in the model's order.
+
+    Raises:
+      TypeError: no patterns.
+      ValueError: a model without linear layers, or a pattern that matches none of them.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.studies.sensitivity.asked import linear_layers
+      >>> linear_layers(torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2)), "*")
+      {'0': 32, '2': 8}
+    """
+    patterns = [layers] if isinstance(layers, str) else layers
+    if not isinstance(patterns, Sequence) or not patterns or not all(isinstance(one, str) for one in patterns):
+        raise TypeError(f"layers must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(layers)}.")
+    names: dict[Any, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if type(module) is torch.nn.Linear:
+            names.setdefault(module, []).append(name)
+    if not names:
+        raise ValueError(
+            f"model must have a torch.nn.Linear, whose products follow recipes; got {type(model).__name__} with none."
+        )
+    known = [name for several in names.values() for name in several]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            near = ", ".join(map(repr, difflib.get_close_matches(pattern, known, SHOWN, cutoff=0.0)))
+            raise ValueError(
+                f"layers must match a linear layer of the model; got {shown(pattern)}, which matches none of "
+                f"{len(known)}. Near it: {near}."
+            )
+    return {
+        several[0]: module.weight.numel()
+        for module, several in names.items()
+        if any(fnmatchcase(name, pattern) for name in several for pattern in patterns)
+    }
+
+
+def batches_listed(batches: Any) -> list[Any]:
+    """Batches as a list, since each one is run many times.
+
+    Raises:
+      TypeError: no batches.
+      ValueError: none of them, or more than a sample.
+    """
+    if isinstance(batches, (str, bytes, Mapping, torch.Tensor)) or not isinstance(batches, Iterable):
+        raise TypeError(f"batches must be a list of what loss(model, batch) takes; got {shown(batches)}. One: [batch].")
+    found = list(itertools.islice(batches, MOST_BATCHES + 1))
+    if not found:
+        raise ValueError("batches must hold one batch or more; got none. An iterator gives them once: pass a list.")
+    if len(found) > MOST_BATCHES:
+        raise ValueError(
+            f"batches must be a sample of at most {MOST_BATCHES:,}, each of which runs many times; got more. Pass "
+            "list(itertools.islice(loader, 8)), say."
+        )
+    return found
+
+
+def loss_callable(loss: Any) -> Callable[..., Any]:
+    """A function of a model and a batch.
+
+    Raises:
+      TypeError: it is none.
+    """
+    wanted = "loss must be a function of (model, batch) that returns the loss"
+    if not callable(loss) or isinstance(loss, torch.nn.Module):
+        raise TypeError(f"{wanted}; got {shown(loss)}. Take lambda model, batch: criterion(model(batch[0]), batch[1]).")
+    function: Callable[..., Any] = loss
+    try:
+        signature = inspect.signature(loss)
+    except (TypeError, ValueError):  # some functions in C tell nothing
+        return function
+    try:
+        signature.bind(None, None)
+    except TypeError as problem:
+        raise TypeError(f"{wanted}; got {getattr(loss, '__name__', 'one')}{signature}: {problem}.") from None
+    return function
+
+
+def recipes_named(recipes: Any) -> dict[str, LinearRecipe]:
+    """Recipes of linear layers by name.
+
+    Args:
+      recipes: one or several names or recipes of fp.torch or fp.train, or a dictionary of these by names of your own.
+    Raises:
+      TypeError, ValueError: none, something else, a recipe without a name or two of one, or scales of earlier steps.
+    """
+    if isinstance(recipes, (str, LinearRecipe, Recipe)):
+        recipes = [recipes]
+    if isinstance(recipes, Mapping):
+        pairs = [(name, linear_of(spec)) for name, spec in recipes.items()]
+    elif isinstance(recipes, Iterable):
+        pairs = [(_name_of(spec), linear_of(spec)) for spec in recipes]
+    else:
+        raise TypeError(f"recipes must be names, recipes or a dictionary of these; got {shown(recipes)}.")
+    if not pairs:
+        raise ValueError("recipes must be one recipe or several; got none. Pass ['DEEPSEEK_V3'], say.")
+    names = [name for name, _ in pairs]
+    for name, linear in pairs:
+        if not isinstance(name, str) or not name or names.count(name) > 1:
+            raise ValueError(
+                f"recipes must have names of their own; got {shown(names)}. Pass {{'mine': recipe}}, by name."
+            )
+        if linear.delayed is not None:
+            raise ValueError(
+                f"recipes must have scales of the batch itself; got {name!r}, whose scales come from earlier steps. "
+                "Take one with current scales, such as 'TE_HYBRID'."
+            )
+    return dict(pairs)
+
+
+def linear_of(spec: Any) -> LinearRecipe:
+    """The recipe of linear layers that a name or a recipe stands for.
+
+    Raises:
+      TypeError, ValueError: nothing of that name, or no recipe.
+
+    Example:
+      >>> from fpsim.analysis.studies.sensitivity.asked import linear_of
+      >>> linear_of("mxfp8").name, linear_of("FP16_DYNAMIC").name
+      ('MXFP8', 'FP16')
+    """
+    if isinstance(spec, LinearRecipe):
+        return spec
+    if isinstance(spec, Recipe):
+        assert isinstance(spec.linear, LinearRecipe)
+        return spec.linear
+    if not isinstance(spec, str):
+        raise TypeError(f"a recipe must be a name, an fp.torch.LinearRecipe or an fp.train.Recipe; got {shown(spec)}.")
+    name = spec.upper().replace("-", "_")
+    if name in RECIPES:
+        return RECIPES[name]
+    if name not in ROWS:
+        raise unknown("recipe", spec, tuple(dict.fromkeys([*RECIPES, *ROWS])))
+    return linear_of(ROWS[name])
+
+
+def _name_of(spec: Any) -> str:
+    return spec.upper().replace("-", "_") if isinstance(spec, str) else getattr(spec, "name", "")
+
+
+def products_named(products: Any) -> tuple[str, ...]:
+    """Words of "fprop", "dgrad" and "wgrad", in that order.
+
+    Raises:
+      TypeError, ValueError: another word, or none.
+    """
+    words = (products,) if isinstance(products, str) else products
+    if not isinstance(words, Sequence) or not words:
+        raise TypeError(f"products must be of {', '.join(PRODUCTS)}; got {shown(products)}.")
+    for word in words:
+        require_word("products", word, PRODUCTS)
+    return tuple(product for product in PRODUCTS if product in words)

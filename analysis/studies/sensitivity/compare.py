@@ -1,0 +1,63 @@
+"""How far tensors are from others: relative error and cosine of all of them together, in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+Tensors = Sequence[Any]
+
+
+class Distance(NamedTuple):
+    """A relative error, inf where something is no number, and a cosine, NaN where there is none."""
+
+    error: float
+    cosine: float
+
+
+SAME, UNKNOWN = Distance(0.0, 1.0), Distance(math.nan, math.nan)
+
+
+def distance(got: Tensors, wanted: Tensors) -> Distance:
+    """|got - wanted| / |wanted|, and the cosine between the two; None stands for zeros.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.studies.sensitivity.compare import distance
+      >>> distance([torch.tensor([3.0, 0.0])], [torch.tensor([3.0, 4.0])])
+      Distance(error=0.8, cosine=0.6)
+      >>> distance([torch.tensor([torch.nan])], [torch.ones(1)])
+      Distance(error=inf, cosine=nan)
+    """
+    if len(got) != len(wanted):
+        return Distance(math.inf, math.nan)
+    apart = own = size = product = 0.0
+    for one, other in zip(got, wanted, strict=True):
+        if one is None and other is None:
+            continue
+        if one is not None and other is not None and one.shape != other.shape:
+            return Distance(math.inf, math.nan)
+        x, y = (torch.zeros_like(b) if a is None else a for a, b in ((one, other), (other, one)))
+        x, y = x.detach().double(), y.detach().double()
+        apart += _dot(x - y, x - y)
+        own, size, product = own + _dot(x, x), size + _dot(y, y), product + _dot(x, y)
+    return from_sums(apart, own, size, product)
+
+
+def from_sums(apart: float, own: float, size: float, product: float) -> Distance:
+    """The distance of two vectors from |x - y|^2, |x|^2, |y|^2 and <x, y>."""
+    if not math.isfinite(apart) or not math.isfinite(own):
+        return Distance(math.inf, math.nan)
+    if apart == 0:
+        return SAME
+    if size == 0:
+        return Distance(math.inf, math.nan)
+    cosine = min(1.0, product / math.sqrt(own * size)) if own else math.nan
+    return Distance(math.sqrt(apart / size), cosine)
+
+
+def _dot(x: torch.Tensor, y: torch.Tensor) -> float:
+    return float(torch.dot(x.reshape(-1), y.reshape(-1)))

@@ -1,0 +1,108 @@
+"""A digest of a model and of batches: what was measured belongs to these weights and data."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from fpsim.analysis.studies.identity import words
+from fpsim.torch.recipe import LinearRecipe
+
+
+def content_of(*values: Any) -> str:
+    """32 hexadecimal digits of whatever tensors, arrays, numbers, texts and containers hold.
+
+    Objects that are none of these count by their class and attributes.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.studies.sensitivity.content import content_of
+      >>> x = {"x": torch.tensor([1.0, 2.0])}
+      >>> content_of(x) == content_of({"x": torch.tensor([1.0, 2.0])}), content_of(x) == content_of({"x": [1.0, 2.0]})
+      (True, False)
+    """
+    found = hashlib.sha256()
+    for value in values:
+        _add(found, value, frozenset())
+    return found.hexdigest()[:32]
+
+
+def model_content(model: Any) -> str:
+    """The digest of a model: its modules with their modes, its parameters and buffers.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.studies.sensitivity.content import model_content
+      >>> model = torch.nn.Linear(2, 3)
+      >>> before = model_content(model)
+      >>> model.weight.data[0, 0] += 1
+      >>> model_content(model) == before
+      False
+    """
+    modules = [(name, type(m).__qualname__, m.training, m.extra_repr()) for name, m in model.named_modules()]
+    held = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return content_of(modules, [(name, x.requires_grad, x) for name, x in held])
+
+
+@lru_cache(maxsize=256)
+def recipe_words(recipe: LinearRecipe) -> str:
+    """What tells a recipe from another one, whatever its name."""
+    return words(recipe.replace(name=""))
+
+
+def _add(found: Any, value: Any, above: frozenset[int]) -> None:
+    """Feed a value to a hash, its kind in front."""
+    if id(value) in above:  # an object that holds itself
+        found.update(b"again;")
+        return
+    if isinstance(value, torch.Tensor):
+        _add_tensor(found, value.detach())
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        found.update(f"array {value.dtype.str} {value.shape};".encode())
+        found.update(np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, (bytes, bytearray)):
+        found.update(f"bytes {len(value)};".encode() + bytes(value))
+    else:
+        _add_parts(found, value, above | {id(value)})
+
+
+def _add_parts(found: Any, value: Any, above: frozenset[int]) -> None:
+    parts: list[Any]
+    if isinstance(value, Mapping):
+        parts = [each for pair in value.items() for each in pair]
+    elif isinstance(value, (list, tuple)):
+        parts = list(value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    elif hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
+        parts = [each for pair in vars(value).items() for each in pair]
+    else:
+        text = _text(value)
+        found.update(f"{len(text)} {text};".encode("utf-8", "surrogatepass"))
+        return
+    found.update(f"{type(value).__qualname__} {len(parts)};".encode())
+    for part in parts:
+        _add(found, part, above)
+
+
+def _text(value: Any) -> str:
+    try:
+        return words(value)
+    except Exception:  # no text tells it from others of its class
+        return type(value).__qualname__
+
+
+def _add_tensor(found: Any, x: torch.Tensor) -> None:
+    found.update(f"tensor {x.dtype} {tuple(x.shape)} {x.layout};".encode())
+    if x.device.type == "meta":
+        return
+    if x.layout != torch.strided or x.is_quantized:
+        x = x.dequantize() if x.is_quantized else x.to_dense()
+    x = x.cpu().contiguous().reshape(-1)
+    found.update(x.view(torch.uint8).numpy().tobytes() if x.numel() else b"")

@@ -1,0 +1,86 @@
+"""The figure of a sensitivity study: a row for each layer, a mark for each product and recipe."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+from fpsim.analysis.studies.sensitivity.row import SensitivityRow
+from fpsim.display.figure import COLORS, GRID, INK, OTHER_COLORS, QUIET, axes_of, figure_style
+from fpsim.display.wording import short
+
+SHADES = (*COLORS.values(), *OTHER_COLORS)
+MARKS = {"fprop": "o", "dgrad": "<", "wgrad": "s"}
+MOST_LAYERS = 24  # the most harmful ones are drawn
+ROOM = 0.24  # inches for a layer
+
+
+class Report(Protocol):
+    """What is drawn: a `Sensitivity`."""
+
+    @property
+    def rows(self) -> tuple[SensitivityRow, ...]: ...
+
+    @property
+    def recipes(self) -> Any: ...
+
+
+def sensitivity_axes(report: Report, ax: Any = None) -> Any:
+    """Draw the error of the gradient by layer, the most harmful one on top, with its spread over batches."""
+    worst: dict[str, float] = {}
+    for row in report.rows:
+        size = math.inf if math.isnan(row.gradient_error) else row.gradient_error
+        worst[row.layer] = max(worst.get(row.layer, 0.0), size)
+    layers = sorted(worst, key=lambda layer: -worst[layer])[:MOST_LAYERS]
+    drawn = [row for row in report.rows if row.layer in layers]
+    sizes = [row.gradient_error for row in drawn if 0 < row.gradient_error < math.inf]
+    lowest, highest = (min(sizes), max(sizes)) if sizes else (1e-3, 1.0)
+    left, right = lowest / 2, highest * 2
+    with figure_style():
+        ax = axes_of(ax, 1.1 + ROOM * len(layers))
+        for row in drawn:
+            _draw(ax, row, layers.index(row.layer), list(report.recipes), left, right)
+        ax.set_xscale("log")
+        ax.set_xlim(left / 1.3, right * 1.3)
+        ax.set_ylim(len(layers) - 0.4, -0.6)
+        ax.set_yticks(range(len(layers)), [short(layer, 28) or "(model)" for layer in layers])
+        ax.grid(axis="y", color=GRID, linewidth=0.6)
+        ax.set_axisbelow(True)
+        ax.set_xlabel("relative error of all gradients with one product low; bars: spread over batches")
+        for side in ("top", "right", "left"):
+            ax.spines[side].set_visible(False)
+        _legend(ax, {row.product for row in drawn}, list(report.recipes))
+        return ax
+
+
+def _draw(ax: Any, row: SensitivityRow, place: int, recipes: list[str], left: float, right: float) -> None:
+    """One mark; errors of 0 stand hollow at the left edge, those without a number at the right one."""
+    tint = SHADES[recipes.index(row.recipe) % len(SHADES)]
+    shift = 0.0 if len(recipes) < 2 else 0.36 * (recipes.index(row.recipe) / (len(recipes) - 1) - 0.5)
+    error = row.gradient_error
+    inside = 0 < error < math.inf
+    x = error if inside else left if error == 0 else right
+    if inside and row.gradient_spread > 0:
+        ends = max(left, error - row.gradient_spread), min(right, error + row.gradient_spread)
+        ax.plot(ends, (place + shift, place + shift), color=tint, linewidth=1.0, alpha=0.6, zorder=2)
+    ax.plot(
+        x, place + shift, MARKS[row.product], color=tint, mfc=tint if inside else "white", markersize=4.5,
+        mew=1.0, zorder=3,
+    )  # fmt: skip
+
+
+def _legend(ax: Any, products: set[str], recipes: list[str]) -> None:
+    """Marks are products, colours recipes."""
+    handles = [
+        ax.plot([], [], mark, color=QUIET, markersize=4.5, label=product)[0]
+        for product, mark in MARKS.items()
+        if product in products
+    ]
+    handles += [
+        ax.plot([], [], color=SHADES[i % len(SHADES)], linewidth=3, label=short(name, 24))[0]
+        for i, name in enumerate(recipes)
+    ]
+    ax.legend(
+        handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(6, len(handles)), frameon=False,
+        fontsize=7, labelcolor=INK, handletextpad=0.5, columnspacing=1.2,
+    )  # fmt: skip

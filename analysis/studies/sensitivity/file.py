@@ -1,0 +1,90 @@
+"""Reports of sensitivity as JSON that keeps every bit."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Protocol
+
+from fpsim.analysis.studies.sensitivity.row import Figures, SensitivityRow
+from fpsim.errors import shown
+from fpsim.exact_json import from_json, to_json
+from fpsim.files import path_of, write_whole
+from fpsim.torch.recipe import LinearRecipe
+from fpsim.train import written
+
+KIND, VERSION = "fpsim sensitivity", 1
+
+
+class Report(Protocol):
+    """What is written: a `Sensitivity`."""
+
+    @property
+    def rows(self) -> tuple[SensitivityRow, ...]: ...
+
+    @property
+    def joint(self) -> tuple[SensitivityRow, ...]: ...
+
+    @property
+    def layers(self) -> Any: ...
+
+    @property
+    def recipes(self) -> Any: ...
+
+    @property
+    def losses(self) -> tuple[float, ...]: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def identity(self) -> str: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+
+def write(report: Report, path: str | os.PathLike[str]) -> None:
+    """Write a report; see `Sensitivity.save`."""
+    contents = {
+        "kind": KIND, "version": VERSION, "model": report.model, "identity": report.identity,
+        "layers": dict(report.layers), "losses": list(report.losses), "notes": list(report.notes),
+        "recipes": {name: written.plain(recipe) for name, recipe in report.recipes.items()},
+        "rows": [_plain(row) for row in report.rows], "joint": [_plain(row) for row in report.joint],
+    }  # fmt: skip
+    write_whole(path_of(path), json.dumps(to_json(contents), indent=1, allow_nan=False) + "\n")
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The fields of a report; see `Sensitivity.load`."""
+    file = path_of(path)
+    text = file.read_bytes()
+    try:
+        contents = from_json(json.loads(text.decode()))
+        if contents["kind"] != KIND or contents["version"] != VERSION:
+            raise ValueError("another kind")
+        return {
+            "rows": tuple(map(_row, contents["rows"])), "joint": tuple(map(_row, contents["joint"])),
+            "layers": contents["layers"], "losses": tuple(contents["losses"]), "model": contents["model"],
+            "identity": contents["identity"], "notes": tuple(contents["notes"]),
+            "recipes": {name: written.structured(x, LinearRecipe) for name, x in contents["recipes"].items()},
+        }  # fmt: skip
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise ValueError(
+            f"path must be what Sensitivity.save() of version {VERSION} wrote; got {shown(str(file))}, which is "
+            "damaged or something else. Measure again."
+        ) from None
+
+
+def _plain(row: SensitivityRow) -> dict[str, Any]:
+    """A row by what it is made of: its figures are those of its batches."""
+    return {
+        "layer": row.layer, "product": row.product, "recipe": row.recipe, "elements": list(row.elements),
+        "batches": [list(figures) for figures in row.batches],
+    }  # fmt: skip
+
+
+def _row(fields: dict[str, Any]) -> SensitivityRow:
+    left, right = fields["elements"]
+    batches = [Figures.of(*map(float, figures)) for figures in fields["batches"]]
+    return SensitivityRow.of(fields["layer"], fields["product"], fields["recipe"], (left, right), batches)

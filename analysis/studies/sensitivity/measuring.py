@@ -1,0 +1,312 @@
+"""Runs a model's copy on every batch with each product low in turn, and with several at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fpsim.analysis.studies.cells import Cell, Cells
+from fpsim.analysis.studies.identity import digest
+from fpsim.analysis.studies.sensitivity.compare import SAME, UNKNOWN, distance
+from fpsim.analysis.studies.sensitivity.content import recipe_words
+from fpsim.analysis.studies.sensitivity.one_pass import Key, OnePass
+from fpsim.analysis.studies.sensitivity.row import JOINT, UNCHANGED, Figures, SensitivityRow
+from fpsim.analysis.studies.sensitivity.spot import RefusedProduct
+from fpsim.analysis.studies.sensitivity.twin import Outcome, Twin, layer_by_layer, loss_checked
+from fpsim.errors import shown
+from fpsim.torch.recipe import LinearRecipe
+
+KEPT = 1 << 30  # bytes of exact gradients and outputs up to which they are kept for joint runs
+PARAMETERS = ["layer", "product", "recipe", "batch"]
+ORDER = ("wgrad", "dgrad", "fprop")  # gradients first, which go through the graph of the exact run
+Report = Callable[[float, str], None]
+
+
+class Exact(NamedTuple):
+    """What a batch gives in exact products.
+
+    Attributes:
+      loss: its value.
+      outputs: all floats that the model returned.
+      gradients: of every parameter.
+      outcome: the run, whose graph can be gone through again; None where it is not kept.
+    """
+
+    loss: float
+    outputs: list[Any]
+    gradients: list[Any]
+    outcome: Outcome | None
+
+
+class Found(NamedTuple):
+    """What single products do.
+
+    Attributes:
+      rows: of all layers, products and recipes.
+      losses: of each batch, in exact products.
+      notes: a sentence for each thing that was not measured.
+    """
+
+    rows: list[SensitivityRow]
+    losses: tuple[float, ...]
+    notes: tuple[str, ...]
+
+
+class Measurer:
+    """Measures products of a model on some batches.
+
+    Args:
+      twin: the model's copy.
+      batches: what the loss takes.
+      recipes: by name.
+      products: of "fprop", "dgrad" and "wgrad".
+      identity: of model, loss, batches and draws: cells of another one are refused.
+      out: a folder of finished cells, or None.
+    """
+
+    def __init__(
+        self, twin: Twin, batches: Sequence[Any], recipes: Mapping[str, LinearRecipe], products: Sequence[str],
+        identity: str, out: Path | None,
+    ) -> None:  # fmt: skip
+        self.twin, self.batches, self.recipes, self.products = twin, batches, recipes, products
+        self.identity, self.out = identity, out
+        self._kept: dict[int, Exact] = {}
+        self._known: dict[str, Figures] = {}
+        self.elements: dict[tuple[str, str], tuple[int, int]] = {}
+        self.refused: dict[Key, str] = {}
+
+    # ---- all rows
+
+    def single(self, progress: Report) -> Found:
+        """One product of one layer at a time."""
+        losses, unsteady = [], 0.0
+        with layer_by_layer(), self._cells() as cells:
+            first = self._try_all()
+            for index in range(len(self.batches)):
+                exact = self._batch(index, cells, progress)
+                losses.append(exact.loss)
+                unsteady = max(unsteady, abs(exact.loss - first[index]))
+        rows = [
+            self._row(key, [self._known.get(self._name(key, index), UNCHANGED) for index in range(len(self.batches))])
+            for key in self._keys()
+            if key not in self.refused
+        ]
+        return Found(rows, tuple(losses), tuple(self._notes(unsteady)))
+
+    def _row(self, key: Key, batches: list[Figures]) -> SensitivityRow:
+        return SensitivityRow.of(*key, self.elements[key[:2]], batches)
+
+    def _keys(self) -> list[Key]:
+        """What there is to measure, as far as batches have told."""
+        return [
+            (layer, product, recipe)
+            for layer in self.twin.spots
+            for product in self.products
+            if (layer, product) in self.elements
+            for recipe in self.recipes
+        ]
+
+    def _try_all(self) -> list[float]:
+        """The loss of every batch, before hours of work on the first ones."""
+        found = []
+        for index, batch in enumerate(self.batches):
+            try:
+                outcome = self.twin.run(batch, index)
+            except Exception as reason:  # the model's own, of whatever kind
+                raise ValueError(
+                    f"batches must fit the model and the loss; batches[{index}] gives {type(reason).__name__}: {reason}"
+                ) from reason
+            found.append(float(loss_checked(outcome.loss, index).detach()))
+        return found
+
+    def _batch(self, index: int, cells: Cells | None, progress: Report) -> Exact:
+        """All cells of a batch that are missing."""
+        missing = [
+            (layer, product, name)
+            for product in ORDER
+            for layer in self.twin.spots
+            for name in self.recipes
+            if product in self.products and self._read(self._name((layer, product, name), index), cells) is None
+        ]
+        seer = OnePass(self.recipes, missing)
+        exact = self._exact(index, seer)
+        for pair, sizes in seer.elements.items():
+            self.elements.setdefault(pair, sizes)
+        self.refused |= seer.refused
+        missing = [key for key in missing if key not in self.refused and key[:2] in seer.elements]
+        for done, key in enumerate(missing):
+            progress((index + done / len(missing)) / len(self.batches), f"{key[0]} {key[1]}, batch {index + 1}")
+            if key[1] == "fprop":
+                exact = exact._replace(outcome=None)  # the model runs again from here on
+            try:
+                figures = self._one(exact, index, key, seer)
+            except RefusedProduct as reason:
+                self.refused[key] = str(reason)
+                continue
+            point = dict(zip(PARAMETERS, (*key, str(index)), strict=True))
+            self._write(self._name(key, index), point, figures, cells)
+        exact = exact._replace(outcome=None)
+        self._keep(index, exact)
+        return exact
+
+    def _one(self, exact: Exact, index: int, key: Key, seer: OnePass) -> Figures:
+        """The figures of one product of one layer in one recipe."""
+        layer, product, name = key
+        if product == "wgrad":
+            own = self.twin.place_of(layer)
+            if own is not None:  # a parameter: nothing but its gradient changes
+                outputs = SAME if exact.outputs else UNKNOWN
+                whole, part = seer.of_weight(layer, name, exact.gradients[own], _squared(exact.gradients))
+                return Figures(0.0, *outputs, *whole, part.error)
+        figures = self._changed(exact, index, {(layer, product): self.recipes[name]}, layer)
+        if product != "fprop":
+            return figures
+        first, fisher = seer.estimates(layer, name)
+        return figures._replace(first_order=first, fisher=fisher)
+
+    def _exact(self, index: int, seer: OnePass | None = None) -> Exact:
+        """A batch in exact products; what is seen of it goes to `seer`, which the graph is kept for."""
+        outcome = self.twin.run(self.batches[index], index)
+        loss_checked(outcome.loss, index)
+        if seer is not None:
+            seer.terms = _terms(outcome.outputs)
+            for spot in self.twin.spots.values():
+                spot.seen = seer.see
+        gradients = self.twin.gradients(outcome.loss, index, keep=seer is not None)
+        for spot in self.twin.spots.values():
+            spot.seen = None
+        kept = None if seer is None else outcome
+        return Exact(float(outcome.loss.detach()), outcome.outputs, gradients, kept)
+
+    def _changed(
+        self, exact: Exact, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str | None = None
+    ) -> Figures:
+        """The figures of a batch where some products are low."""
+        if exact.outcome is not None:  # only the backward pass changes
+            self.twin.assign(low, index)
+            outcome, keep = exact.outcome, True
+        else:
+            outcome, keep = self.twin.run(self.batches[index], index, low), False
+        gradients = self.twin.gradients(outcome.loss, index, keep=keep)
+        value = float(outcome.loss.detach())
+        change = value - exact.loss
+        outputs = SAME if keep else distance(outcome.outputs, exact.outputs)
+        if not exact.outputs:
+            outputs = UNKNOWN
+        own = self.twin.place_of(layer) if layer is not None else None
+        weight = math.nan if own is None else distance([gradients[own]], [exact.gradients[own]]).error
+        change = change if math.isfinite(value) else math.inf
+        return Figures(change, *outputs, *distance(gradients, exact.gradients), weight)
+
+    # ---- several at once
+
+    def joint(self, assignment: Mapping[tuple[str, str], LinearRecipe], name: str) -> SensitivityRow:
+        """All products of an assignment at once.
+
+        Raises:
+          ValueError: a recipe cannot have one of them.
+        """
+        parts = [text for pair in sorted(assignment) for text in (*pair, recipe_words(assignment[pair]))]
+        figures = []
+        with layer_by_layer(), self._cells() as cells:
+            for index in range(len(self.batches)):
+                key = digest("joint", str(index), *parts)
+                known = self._read(key, cells)
+                if known is None:
+                    exact = self._kept.get(index) or self._keep(index, self._exact(index))
+                    try:
+                        known = self._changed(exact, index, assignment)
+                    except RefusedProduct as reason:
+                        raise ValueError(
+                            f"{reason.product} of layer {reason.layer!r} cannot follow its recipe: {reason}"
+                        ) from reason
+                    known = known._replace(first_order=math.nan, fisher=math.nan)
+                    known = self._write(key, {"layer": JOINT, "batch": str(index)}, known, cells)
+                figures.append(known)
+        sizes = [self.elements.get(pair, (0, 0)) for pair in assignment]
+        elements = sum(left for left, _ in sizes), sum(right for _, right in sizes)
+        return SensitivityRow.of(JOINT, JOINT, name, elements, figures)
+
+    def _keep(self, index: int, exact: Exact) -> Exact:
+        """Keep what a batch gives for joint runs, unless that is much."""
+        held = [x for x in (*exact.outputs, *exact.gradients) if x is not None]
+        if sum(x.numel() * x.element_size() for x in held) * len(self.batches) <= KEPT:
+            self._kept[index] = exact
+        return exact
+
+    # ---- cells
+
+    def _cells(self) -> Any:
+        """The file of finished cells, open; nothing without a folder."""
+        if self.out is None:
+            return nullcontext(None)
+        return Cells(
+            self.out, "fpsim.analysis.sensitivity", self.identity, PARAMETERS, kind="sensitivity",
+            changed="with other weights, batches, draws or code of the loss",
+        )  # fmt: skip
+
+    def _name(self, key: Key, index: int) -> str:
+        layer, product, name = key
+        return digest(layer, product, recipe_words(self.recipes[name]), str(index))
+
+    def _read(self, key: str, cells: Cells | None) -> Figures | None:
+        if key in self._known:
+            return self._known[key]
+        cell = None if cells is None else cells.found.get(key)
+        if cell is None or cell.result is None:
+            return None
+        self._known[key] = Figures.of(**cell.result)
+        return self._known[key]
+
+    def _write(self, key: str, point: dict[str, str], figures: Figures, cells: Cells | None) -> Figures:
+        figures = self._known[key] = Figures.of(*figures)
+        if cells is not None:
+            cells.add(Cell(key, point, figures._asdict()))
+        return figures
+
+    # ---- words
+
+    def _notes(self, unsteady: float) -> list[str]:
+        notes = []
+        if unsteady:
+            notes.append(
+                "The model does not repeat itself: losses of the same batch in exact products are up to "
+                f"{unsteady:.2g} apart, and changes below that mean nothing."
+            )
+        silent = [layer for layer in self.twin.spots if (layer, "fprop") not in self.elements]
+        if silent:
+            notes.append(f"Not called by the loss, and so without rows: {', '.join(silent)}.")
+        for layer, product, recipe in filter(self.refused.__contains__, self._keys()):
+            notes.append(f"{recipe} cannot have {product} of {layer}: {self.refused[layer, product, recipe]}")
+        return notes
+
+
+def _squared(gradients: Sequence[Any]) -> float:
+    return sum(float(g.double().square().sum()) for g in gradients if g is not None)
+
+
+def _terms(outputs: Sequence[Any]) -> int:
+    """How many terms the loss is taken to be the mean of: the rows of what the model returns first."""
+    return max(1, outputs[0].numel() // max(1, outputs[0].shape[-1])) if outputs and outputs[0].dim() else 1
+
+
+def checked_assignment(
+    assignment: Any, recipes: Mapping[str, LinearRecipe], rows: Sequence[SensitivityRow]
+) -> Mapping[tuple[str, str], str]:
+    """(layer, product) -> name of a recipe.
+
+    Raises:
+      TypeError, ValueError: something else, a product that was not measured, or an unknown recipe.
+    """
+    if not isinstance(assignment, Mapping):
+        raise TypeError(f"assignment must be a dictionary (layer, product) -> recipe; got {shown(assignment)}.")
+    there = {(row.layer, row.product) for row in rows}
+    for pair, name in assignment.items():
+        if pair not in there:
+            raise ValueError(f"assignment must name products that were measured; got {shown(pair)}, which was not.")
+        if name not in recipes:
+            raise ValueError(f"assignment must name recipes of the report, {', '.join(recipes)}; got {shown(name)}.")
+    return assignment

@@ -1,0 +1,91 @@
+"""What one backward pass tells of every layer: the error of its weight gradient, and estimates of its loss change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+
+from fpsim.analysis.studies.sensitivity.compare import Distance, from_sums
+from fpsim.analysis.studies.sensitivity.spot import Call, RefusedProduct, Spot
+from fpsim.torch.recipe import LinearRecipe
+
+Key = tuple[str, str, str]  # layer, product, recipe
+
+
+class OnePass:
+    """Looks at every linear layer of an exact backward pass.
+
+    Args:
+      recipes: by name.
+      wanted: what is to be found; of dgrad nothing is.
+      terms: how many the loss is the mean of, among which the rows of a layer are shared evenly and in order; where
+        that does not come out even, each row is one.
+
+    Attributes:
+      elements: (layer, product) -> values of both operands, of the products that there are.
+      refused: what a recipe cannot have -> why.
+    """
+
+    def __init__(self, recipes: Mapping[str, LinearRecipe], wanted: Collection[Key], terms: int = 1) -> None:
+        self._recipes, self._wanted, self.terms = recipes, wanted, terms
+        self.elements: dict[tuple[str, str], tuple[int, int]] = {}
+        self.refused: dict[Key, str] = {}
+        self._products: dict[tuple[str, str], dict[int, torch.Tensor]] = {}  # <g, d> of each term
+        self._deltas: dict[tuple[str, str], torch.Tensor] = {}  # errors of weight gradients
+
+    def see(self, spot: Spot, call: Call) -> None:
+        """Take in a layer's call."""
+        x, weight, dy = call.x.numel(), call.weight.numel(), call.dy.numel()
+        operands = {"fprop": (x, weight)}
+        operands |= {"dgrad": (dy, weight)} if call.has_dx else {}
+        operands |= {"wgrad": (dy, x)} if call.dw is not None else {}
+        for product, (left, right) in operands.items():
+            before = self.elements.get((spot.name, product), (0, 0))
+            # a weight that several calls read is one
+            self.elements[spot.name, product] = left + before[0], right + (product == "wgrad" and before[1])
+            for name, recipe in self._recipes.items():
+                key = spot.name, product, name
+                if key in self._wanted and key not in self.refused:
+                    try:
+                        self._find(spot, call, product, name, recipe)
+                    except RefusedProduct as reason:
+                        self.refused[key] = str(reason)
+
+    def _find(self, spot: Spot, call: Call, product: str, name: str, recipe: LinearRecipe) -> None:
+        if product == "fprop":
+            low = spot.output(recipe, call.x, call.weight, call.bias, call.draw)
+            error = (low.double() - call.y.double()) * call.dy.double()
+            rows = error.numel() // error.shape[-1]
+            sums = error.reshape(rows if rows % self.terms else self.terms, -1).sum(1)
+            held = self._products.setdefault((spot.name, name), {})
+            held[len(sums)] = held[len(sums)] + sums if len(sums) in held else sums
+        elif product == "wgrad":
+            assert call.dw is not None
+            delta = spot.weight_gradient(recipe, call).double() - call.dw.double()
+            held_delta = self._deltas.get((spot.name, name))
+            self._deltas[spot.name, name] = delta if held_delta is None else held_delta + delta
+
+    def estimates(self, layer: str, recipe: str) -> tuple[float, float]:
+        """The loss change of first order, and the Fisher estimate of the second, of a layer's forward product."""
+        held = self._products[layer, recipe].values()
+        first = sum(float(sums.sum()) for sums in held)
+        fisher = 0.5 * self.terms * sum(float(sums.square().sum()) for sums in held)
+        return (first if math.isfinite(first) else math.inf), (fisher if math.isfinite(fisher) else math.inf)
+
+    def of_weight(self, layer: str, recipe: str, gradient: Any, size: float) -> tuple[Distance, Distance]:
+        """How far all gradients, and that of the layer's weight, are from exact ones.
+
+        Args:
+          gradient: the exact one of the weight.
+          size: |g|^2 of all exact gradients.
+        """
+        delta, exact = self._deltas[layer, recipe], gradient.double()
+        apart, along = float(delta.square().sum()), float((delta * exact).sum())
+
+        def beside(squared: float) -> Distance:
+            return from_sums(apart, squared + 2 * along + apart, squared, squared + along)
+
+        return beside(size), beside(float(exact.square().sum()))

@@ -1,0 +1,130 @@
+"""The figures of one layer, product and recipe: of each batch, and their mean and spread."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+JOINT = "*"  # layer and product of a row in which several are low at once
+
+
+class Figures(NamedTuple):
+    """What low precision does to one batch; errors are inf where it gave Inf or NaN.
+
+    Attributes:
+      loss_change: the loss minus that of exact products.
+      output_error, output_cosine: |o - o0| / |o0| of all that the model returned, and the cosine of o and o0.
+      gradient_error, gradient_cosine: the same of the gradients of all parameters together.
+      weight_gradient_error: the same error of the layer's own weight.
+      first_order: sum <g, d>, where d is the error of the layer's output and g its gradient.
+      fisher: n / 2 times the sum over the n terms of the loss of <g, d>^2: the second order, with the Fisher
+        information in place of the Hessian.
+    """
+
+    loss_change: float
+    output_error: float
+    output_cosine: float
+    gradient_error: float
+    gradient_cosine: float
+    weight_gradient_error: float
+    first_order: float = 0.0
+    fisher: float = 0.0
+
+    @classmethod
+    def of(cls, *values: float, **named: float) -> Figures:
+        """The same with one NaN for all, so that equal figures compare as equal."""
+        found = cls(*values, **named)
+        return cls(*(math.nan if value != value else value for value in found))
+
+
+UNCHANGED = Figures(0.0, 0.0, 1.0, 0.0, 1.0, 0.0)
+RANKED = ("gradient_error", "loss_change", "output_error", "weight_gradient_error", "fisher", "first_order")
+
+
+@dataclass(frozen=True)
+class SensitivityRow:
+    """What one product of one layer does to the model when it alone follows a recipe.
+
+    Figures are means over the batches, spreads their standard deviations (NaN of one batch). Errors are relative:
+    0.02 is 2 %; inf says that low precision gave Inf or NaN, or changed what is 0.
+
+    Attributes:
+      layer, product, recipe: names; "*" where several products are low at once.
+      loss_change, loss_spread: of the loss, in its own unit; exactly 0 of dgrad and wgrad.
+      output_error, output_spread, output_cosine: of what the model returns; exactly 0, 0 and 1 of dgrad and wgrad.
+        NaN where the loss does not call the model itself.
+      gradient_error, gradient_spread, gradient_cosine, cosine_spread: of the gradients of all parameters together.
+      weight_gradient_error: of the gradient of the layer's weight alone; NaN of joint rows.
+      first_order, fisher: two estimates of the loss change from one backward pass, see `Sensitivity.agreement`; 0 of
+        dgrad and wgrad, which no loss depends on, NaN of joint rows.
+      elements: values of the left and the right operand in a batch (the first one that has the product).
+      batches: the Figures of each batch.
+    """
+
+    layer: str
+    product: str
+    recipe: str
+    loss_change: float
+    loss_spread: float
+    output_error: float
+    output_spread: float
+    output_cosine: float
+    gradient_error: float
+    gradient_spread: float
+    gradient_cosine: float
+    cosine_spread: float
+    weight_gradient_error: float
+    first_order: float
+    fisher: float
+    elements: tuple[int, int]
+    batches: tuple[Figures, ...] = dataclasses.field(default=(), repr=False)
+
+    @classmethod
+    def of(
+        cls, layer: str, product: str, recipe: str, elements: tuple[int, int], batches: Sequence[Figures]
+    ) -> SensitivityRow:
+        """The row of some batches.
+
+        Example:
+          >>> from fpsim.analysis.studies.sensitivity.row import Figures, SensitivityRow
+          >>> batches = [Figures(change, 0.1, 0.99, 0.2, 0.98, 0.3) for change in (0.25, 0.75)]
+          >>> row = SensitivityRow.of("head", "fprop", "FP8", (64, 32), batches)
+          >>> row.loss_change, round(row.loss_spread, 3), row.gradient_error
+          (0.5, 0.354, 0.2)
+        """
+        means = {name: _mean([getattr(one, name) for one in batches]) for name in Figures._fields}
+        spreads = {
+            "loss_spread": "loss_change", "output_spread": "output_error", "gradient_spread": "gradient_error",
+            "cosine_spread": "gradient_cosine",
+        }  # fmt: skip
+        found = {name: _spread([getattr(one, figure) for one in batches]) for name, figure in spreads.items()}
+        return cls(layer, product, recipe, **means, **found, elements=elements, batches=tuple(batches))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row of a table, without its batches."""
+        names = [field.name for field in dataclasses.fields(self) if field.name not in ("elements", "batches")]
+        left, right = self.elements
+        return {name: getattr(self, name) for name in names} | {"left_elements": left, "right_elements": right}
+
+
+def _mean(values: Sequence[float]) -> float:
+    if all(map(math.isfinite, values)):
+        return math.fsum(values) / len(values)
+    return math.nan if any(map(math.isnan, values)) else math.inf
+
+
+def _spread(values: Sequence[float]) -> float:
+    """The standard deviation; NaN where it is unknown."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return math.nan
+    mean = _mean(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def harm(row: SensitivityRow, by: str) -> float:
+    """The size of a figure; one that is no number counts as infinite."""
+    size = abs(float(getattr(row, by)))
+    return math.inf if math.isnan(size) else size

@@ -1,0 +1,119 @@
+"""Sensitivity: one product of one layer at a time in low precision, everything else exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from fpsim.analysis.studies.identity import digest, source_of
+from fpsim.analysis.studies.sensitivity.report import Sensitivity
+from fpsim.display.optional import load
+from fpsim.display.progress import Progress, bar
+from fpsim.errors import require_integer, require_word
+from fpsim.files import path_of
+
+
+def sensitivity(
+    model: Any,
+    batches: Any,
+    loss: Callable[[Any, Any], Any],
+    *,
+    recipes: Any,
+    layers: str | Sequence[str] = ("*",),
+    products: str | Sequence[str] = ("fprop", "dgrad", "wgrad"),
+    seed: int = 0,
+    backend: str = "emulated",
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Sensitivity:
+    """What each product of each linear layer does to loss, outputs and gradients when it alone is in low precision.
+
+    Products that are not low are torch's own, bit for bit, in the model's dtype; the low one has the operands, scales
+    and arithmetic of `fp.torch.QuantLinear`. The model stays as it is: a copy runs. Each batch runs from the same state
+    and with the same draws of torch, NumPy and random, so that dropout and batch norm do not count as errors. torch
+    works on one thread, so that figures have the same bits on any number.
+
+    Args:
+      model: a torch.nn.Module on the CPU with torch.nn.Linear layers, in the mode (train or eval) to measure in.
+      batches: a list of what the loss takes as its batch; an iterable of at most 1,000 is listed.
+      loss: called as loss(model, batch) with the copy; returns one value with a gradient, such as
+        lambda model, batch: cross_entropy(model(batch[0]), batch[1]).
+      recipes: one or several names ("DEEPSEEK_V3"), `fp.torch.LinearRecipe` or `fp.train.Recipe` (their linear), or a
+        dictionary of these by names of your own.
+      layers: a shell pattern or several of the names of linear layers, such as "blocks.*.mlp.*".
+      products: of "fprop", "dgrad" and "wgrad".
+      seed: of the draws of the first batch; the next ones count up.
+      backend: what multiplies low products, as of `fp.torch.QuantLinear`.
+      out: a folder in which each figure is kept as soon as it is there; the same call goes on where it stopped, and
+        more recipes or layers add theirs.
+      progress: called with (share done, what is measured); None draws a bar where stderr is a terminal.
+    Returns:
+      A Sensitivity with a row for each layer, product and recipe. Layers that the loss does not call have none, nor
+      have products that do not exist (dgrad of a layer whose input needs no gradient) or that a recipe cannot have;
+      `notes` says which.
+    Raises:
+      TypeError: an argument of another kind, or a loss that is no tensor.
+      ValueError: a model without linear layers, compiled, on the meta device or a GPU; a loss with several values,
+        without a gradient, or that does not call the model it is given; a batch that does not fit; unknown recipes,
+        layers or products; a folder of another model, loss or data.
+      ImportError: torch is not installed.
+
+    Example:
+      >>> import torch
+      >>> _ = torch.manual_seed(0)
+      >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+      >>> batches = [torch.randn(128, 64) for _ in range(2)]
+      >>> found = fp.analysis.sensitivity(model, batches, lambda model, x: model(x).square().mean(),
+      ...                                 recipes=["FP8_TENSOR"])
+      >>> [(row.layer, row.product) for row in found.rows]
+      [('0', 'fprop'), ('0', 'wgrad'), ('2', 'fprop'), ('2', 'dgrad'), ('2', 'wgrad')]
+      >>> row = found["0", "wgrad", "FP8_TENSOR"]
+      >>> row.loss_change, row.output_error, 0.02 < row.weight_gradient_error < 0.04
+      (0.0, 0.0, True)
+    """
+    load("torch", "sensitivity")
+    from fpsim.analysis.studies.sensitivity import asked
+    from fpsim.analysis.studies.sensitivity.content import content_of, model_content, recipe_words
+    from fpsim.analysis.studies.sensitivity.measuring import Measurer
+    from fpsim.analysis.studies.sensitivity.twin import Twin
+    from fpsim.torch.plan import BACKENDS
+
+    chosen = asked.linear_layers(asked.model_checked(model), layers)
+    asked.loss_callable(loss)
+    named, wanted = asked.recipes_named(recipes), asked.products_named(products)
+    listed = asked.batches_listed(batches)
+    require_integer("seed", seed, 0)
+    require_word("backend", backend, BACKENDS)
+    folder = None if out is None else path_of(out, "out")
+    content = digest(model_content(model), content_of(listed), source_of(loss), str(seed), backend)
+    measurer = Measurer(Twin(model, list(chosen), loss, seed, backend), listed, named, wanted, content, folder)
+    with bar("sensitivity") if progress is None else nullcontext(progress) as report:
+        found = measurer.single(report)
+        if not found.rows:
+            raise ValueError(_nothing(measurer, found.notes))
+        joint = tuple(
+            measurer.joint({(r.layer, r.product): named[name] for r in found.rows if r.recipe == name}, name)
+            for name in named
+        )
+        report(1.0, "all products at once")
+    identity = digest(content, *(text for name, recipe in named.items() for text in (name, recipe_words(recipe))))
+    return Sensitivity(
+        tuple(found.rows), joint, chosen, named, found.losses, type(model).__name__, identity, found.notes, measurer
+    )
+
+
+def _nothing(measurer: Any, notes: Sequence[str]) -> str:
+    """Why there is no row."""
+    if measurer.refused:
+        return f"recipes must be able to have a product of the layers; none could: {notes[-1]}"
+    if measurer.elements:
+        return (
+            f"products must be ones that the loss runs through; got {', '.join(measurer.products)}, of which "
+            "the chosen layers have none. Take 'fprop', or let weights require gradients."
+        )
+    return (
+        "loss must call the model that it is given, whose chosen layers it did not run through: "
+        "loss(model, batch) gets a copy."
+    )

@@ -1,0 +1,86 @@
+"""The least harm under a budget is that of all choices, and no other search is better."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fpsim.analysis.studies.planning import optimum as module
+from fpsim.analysis.studies.planning.optimum import cheapest, optimum
+from fpsim.analysis.studies.planning.searches import at_random, greedy, most_careful, uniform
+from tests.analysis.planning.problems import every_choice, problem
+from tests.kit.sweeps import in_turn
+
+SEEDS = range(9)
+
+
+@pytest.mark.parametrize("budget", ["bits", "bytes"])
+@in_turn("seed", SEEDS)
+def test_the_optimum_is_that_of_all_choices(seed: int, budget: str) -> None:
+    one = problem(seed, budget)
+    ranks = every_choice(one)
+    prices = [price for _, price, _ in ranks]
+    for limit in np.linspace(min(prices), max(prices), 6).astype(int).tolist():
+        found = optimum(one, limit)
+        assert found is not None
+        assert found.proven
+        assert one.rank(found.choice)[:2] == min(rank[:2] for rank in ranks if rank[1] <= limit)
+    assert optimum(one, min(prices) - 1) is None
+    assert one.price(cheapest(one)) == min(prices)
+    assert one.harm(most_careful(one)) == min(harm for harm, _, _ in ranks)
+
+
+@pytest.mark.parametrize("budget", ["bits", "bytes"])
+@in_turn("seed", SEEDS)
+def test_a_larger_budget_never_gives_more_harm(seed: int, budget: str) -> None:
+    one = problem(seed, budget, layers=5, recipes=5, spread=[0.01, 1.0, 6.0][seed % 3])
+    low, high = one.price(cheapest(one)), one.price(most_careful(one))
+    harms = []
+    for limit in np.linspace(low, high, 17).astype(int).tolist():
+        found = optimum(one, limit)
+        assert found is not None
+        assert one.price(found.choice) <= limit
+        harms.append(one.harm(found.choice))
+    assert harms == sorted(harms, reverse=True)
+    assert harms[-1] == one.harm(most_careful(one))
+
+
+@in_turn("seed", SEEDS)
+def test_no_other_search_finds_less_harm_and_all_keep_to_the_budget(seed: int) -> None:
+    one = problem(seed, ["bits", "bytes"][seed % 2], layers=5)
+    floor = cheapest(one)
+    low, high = one.price(floor), one.price(most_careful(one))
+    worse = 0
+    for limit in np.linspace(low, high, 8).astype(int).tolist():
+        best = optimum(one, limit)
+        assert best is not None
+        others = [greedy(one, limit), uniform(one, limit), *(at_random(one, limit, floor, s) for s in range(3))]
+        for other in filter(None, others):
+            assert one.price(other) <= limit
+            assert one.harm(other) >= one.harm(best.choice)
+            worse += one.harm(other) > one.harm(best.choice)
+    assert worse  # or they would be the same search
+
+
+def test_a_choice_that_float64_takes_for_affordable_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Budgets one short of a price, where the solver's tolerance is made far larger than it is."""
+    monkeypatch.setattr(module, "ROW_BITS", -24)
+    one = problem(3, "bits")
+    ranks = every_choice(one)
+    for price in sorted({price for _, price, _ in ranks})[1:40:8]:
+        found = optimum(one, price - 1)
+        assert found is not None
+        assert one.rank(found.choice)[:2] == min(rank[:2] for rank in ranks if rank[1] < price)
+
+
+@in_turn("seed", SEEDS)
+def test_of_equal_harms_the_lowest_price_is_taken(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    one = problem(seed, "bytes")
+    harms = tuple(tuple(None if x is None else int(rng.integers(0, 2)) for x in row) for row in one.harms)
+    one = one._replace(harms=harms)
+    ranks = every_choice(one)
+    for limit in np.quantile([price for _, price, _ in ranks], [0.3, 0.7, 1.0]).astype(int).tolist():
+        found = optimum(one, limit)
+        assert found is not None
+        assert one.rank(found.choice)[:2] == min(rank[:2] for rank in ranks if rank[1] <= limit)

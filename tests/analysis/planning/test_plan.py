@@ -1,0 +1,349 @@
+"""Plans: what is chosen, what it is measured beside, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from tests.analysis.planning.problems import PRODUCTS, USUAL, report, torch, usual
+
+plan = fp.analysis.plan
+
+
+def test_a_planted_bad_layer_stays_in_high_precision() -> None:
+    found = plan(report(usual(b=20.0)), bits=10.9)  # a third of the products in BF16, the rest in FP8
+    assert {choice.layer for choice in found.choices if choice.recipe == "BF16"} == {"b"}
+    assert {choice.recipe for choice in found.choices if choice.layer != "b"} == {"DEEPSEEK_V3"}
+    kept = found["b", "wgrad"]
+    assert (kept.dearer, kept.cheaper and kept.cheaper.recipe) == (None, "DEEPSEEK_V3")
+    assert kept.cheaper is not None
+    assert kept.cheaper.value == 20 * USUAL["DEEPSEEK_V3"]
+
+
+def test_a_larger_budget_never_predicts_more() -> None:
+    rng = np.random.default_rng(1)
+    errors = {key: error * float(np.exp(rng.normal())) for key, error in usual().items()}
+    source = report(errors)
+    figures = [plan(source, bits=float(bits), random=0).predicted for bits in np.linspace(4.6, 16, 40)]
+    assert figures == sorted(figures, reverse=True)
+    assert figures[0] > 5 * figures[-1]
+
+
+def test_predictions_add_squares_and_the_gap_is_what_is_measured_beyond_them() -> None:
+    found = plan(report(usual(), gap=1.25), bits=16)
+    assert set(found.assignment.values()) == {"BF16"}
+    assert found.predicted == pytest.approx(math.sqrt(9) * USUAL["BF16"], rel=1e-7)
+    assert found.gap == pytest.approx(0.25, rel=1e-5)
+    assert "additivity gap +25 %" in str(found)
+
+
+def test_greedy_random_and_uniform_plans_stand_beside_it() -> None:
+    source = report(usual(b=5.0))
+    found = plan(source, bits=9, random=3)
+    assert [one.method for one in found.candidates] == ["milp", "greedy", "random 1", "random 2", "random 3",
+                                                        "uniform DEEPSEEK_V3"]  # fmt: skip
+    assert all(one.cost <= 9 and one.joint is not None for one in found.candidates)
+    assert found.chosen.harm == min(one.harm for one in found.candidates)
+    assert source._measurer.calls == len({tuple(one.assignment.items()) for one in found.candidates})  # each once
+    assert found.to_frame("candidate").method[0] == "milp"
+    assert plan(source, bits=9, random=3) == found
+
+
+def test_a_rival_that_is_better_when_measured_is_named() -> None:
+    source = report(usual(b=5.0))
+
+    joint = source._measurer.joint
+    source._measurer.joint = lambda assignment, name: (
+        joint(assignment, name) if name == "DEEPSEEK_V3" else _larger(joint(assignment, name))
+    )
+    answer = plan(source, bits=9).answer
+    assert "Better, measured likewise, is greedy" in answer
+    assert "harms do not add up here" in answer
+
+
+def _larger(row: Any) -> Any:
+    from tests.analysis.planning.problems import row as made
+
+    return made("*", "*", "mixed", 10 * row.gradient_error)
+
+
+def test_groups_share_a_choice_and_kept_layers_have_none() -> None:
+    errors = usual(("x.up", "x.gate", "x.down", "head"), head=50.0)
+    found = plan(report(errors), bits=9, keep="head", groups=[("*.up", "*.gate")])
+    assert found.kept == ("head",)
+    assert "head" not in {choice.layer for choice in found.choices}
+    for product in PRODUCTS:
+        assert found["x.up", product].recipe == found["x.gate", product].recipe
+    whole = plan(report(errors), bits=9, each="layer")
+    assert all(len({whole[layer, product].recipe for product in PRODUCTS}) == 1 for layer in ("x.up", "head"))
+    assert whole.predicted >= plan(report(errors), bits=9).predicted
+
+
+def test_bytes_count_the_copies_of_weights() -> None:
+    size = 128 * 128
+    found = plan(report(usual()), bytes=3 * size * 2, random=0)  # one copy in BF16 of each layer
+    assert found.cost == 3 * size * 2
+    assert {choice.recipe for choice in found.choices} == {"BF16"}
+    small = plan(report(usual()), bytes=3 * size * 1.2, random=0)
+    assert small.cost <= 3 * size * 1.2
+    assert all(small[layer, "fprop"].recipe == small[layer, "dgrad"].recipe for layer in "abc")  # one copy is cheaper
+    assert all(small[layer, "wgrad"].recipe == "BF16" for layer in "abc")  # it reads no weight
+
+
+def test_changes_of_the_loss_within_their_spread_count_as_nothing() -> None:
+    errors = {key: error for key, error in usual(("a", "b")).items() if key[1] == "fprop"}
+    changes = {("a", "fprop", "NVFP4"): (-0.9, 1.0), ("b", "fprop", "NVFP4"): (0.9, 1.0)}
+    found = plan(report(errors, changes=changes), bits=10, by="loss_change")
+    assert (found["a", "fprop"].recipe, found["b", "fprop"].recipe) == ("NVFP4", "DEEPSEEK_V3")
+    assert (found["a", "fprop"].harm, found["b", "fprop"].harm) == (0.0, 0.0)
+    assert any("count as 0" in note for note in found.notes)
+    assert plan(report(errors), bits=10).figure == "output_error"
+
+
+def test_what_is_no_number_is_not_offered() -> None:
+    errors = usual()
+    errors["b", "dgrad", "NVFP4"] = math.inf
+    del errors["c", "wgrad", "NVFP4"]
+    found = plan(report(errors), bits=5.5)
+    assert "NVFP4" not in (found["b", "dgrad"].recipe, found["c", "wgrad"].recipe)
+    assert "NVFP4 is not offered to dgrad of b, where its gradient_error is inf." in found.notes
+    assert "NVFP4 is not offered to wgrad of c, of which the sensitivity has no row." in found.notes
+
+
+def test_a_plan_resumes_and_refuses_another_model(tmp_path: Path) -> None:
+    whole = plan(report(usual(b=5.0)), bits=9)
+    broken = report(usual(b=5.0))
+    joint, calls = broken._measurer.joint, []
+
+    def stops(assignment: Any, name: str) -> Any:
+        calls.append(name)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return joint(assignment, name)
+
+    broken._measurer.joint = stops
+    with pytest.raises(KeyboardInterrupt):
+        plan(broken, bits=9, out=tmp_path)
+    again = report(usual(b=5.0))
+    assert plan(again, bits=9, out=tmp_path) == whole
+    assert again._measurer.calls == len({tuple(one.assignment.items()) for one in whole.candidates}) - 2
+    assert plan(report(usual(b=5.0)), bits=9, out=tmp_path) == whole
+    loaded = fp.analysis.Sensitivity(*(getattr(again, name) for name in (
+        "rows", "joint", "layers", "recipes", "losses", "model", "identity")))  # fmt: skip
+    assert plan(loaded, bits=9, out=tmp_path) == whole  # all of it is known
+    with pytest.raises(
+        ValueError, match=r"out must hold cells of this fpsim.analysis.plan; got .* with another model, "
+    ):
+        plan(report(usual(b=5.0), identity="4567"), bits=9, out=tmp_path)
+
+
+def test_what_was_measured_survives_a_cut_line(tmp_path: Path) -> None:
+    whole = plan(report(usual(b=5.0)), bits=9, out=tmp_path)
+    file = next(tmp_path.glob("*.jsonl"))
+    file.write_bytes(file.read_bytes()[:-20])  # as a killed process leaves it
+    again = report(usual(b=5.0))
+    assert plan(again, bits=9, out=tmp_path) == whole
+    assert again._measurer.calls == 1
+
+
+def test_a_report_without_a_model_is_planned_and_says_so() -> None:
+    source = report(usual())
+    object.__setattr__(source, "_measurer", None)
+    found = plan(source, bits=9)
+    assert math.isnan(found.measured)
+    assert math.isnan(found.gap)
+    assert "It was not measured jointly." in str(found)
+    assert "Nothing was measured jointly: a report that was loaded has no model to run." in found.notes
+
+
+class TestTOML:
+    """A plan is a recipe of training, which trains and quantises product by product."""
+
+    @staticmethod
+    def model() -> Any:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128))
+
+    def found(self) -> Any:
+        batches = [torch.randn(128, 128) for _ in range(2)]
+        source = fp.analysis.sensitivity(
+            self.model(), batches, lambda model, x: model(x).square().mean(),
+            recipes=["BF16", "FP8_TENSOR", "DEEPSEEK_V3", "NVFP4"],
+        )  # fmt: skip
+        return plan(source, bits=7, random=1)
+
+    def test_it_reads_back_as_the_same_recipes(self, tmp_path: Path) -> None:
+        found = self.found()
+        found.to_toml(tmp_path / "plan.toml")
+        again = fp.train.Recipe.from_toml(tmp_path / "plan.toml")
+        assert again == found.to_recipe()
+        assert len(set(found.assignment.values())) > 1
+        for (layer, product), name in found.assignment.items():
+            assert again.linear_of(layer, product, 0, 1) == found.recipes[name] == fp.torch.RECIPES[name]
+        assert again.linear_of("another", "fprop", 0, 1) == fp.torch.RECIPES["FP32"]
+
+    def test_quantised_layers_have_the_bits_of_the_plan(self, tmp_path: Path) -> None:
+        found = self.found()
+        found.to_toml(tmp_path / "plan.toml")
+        x = torch.randn(128, 128)
+        grads = []
+        for by_hand in (False, True):
+            model = self.model()
+            if by_hand:
+                fp.torch.quantize_linears(model, fp.torch.RECIPES["FP32"])
+                for layer in ("0", "2"):
+                    names = [found.assignment.get((layer, product), "FP32") for product in PRODUCTS]
+                    model[int(layer)].follow(*(fp.torch.RECIPES[name] for name in names))
+            else:
+                assert fp.torch.quantize_linears(model, tmp_path / "plan.toml") == ["0", "2"]
+            model(x).square().mean().backward()
+            grads.append([parameter.grad.numpy() for parameter in model.parameters()])
+        for got, want in zip(*grads, strict=True):
+            fp.testing.assert_bits_equal(got, want)
+
+    def test_a_run_follows_it(self, tmp_path: Path) -> None:
+        errors = usual(("first", "hidden"), hidden=9.0)
+        found = plan(report(errors), bits=9, random=0)
+        found.to_toml(tmp_path / "plan.toml", base=fp.train.recipes.DEEPSEEK_V3)
+        recipe = fp.train.Recipe.from_toml(tmp_path / "plan.toml")
+        assert recipe.optimizer == fp.train.recipes.DEEPSEEK_V3.optimizer
+        layers = set(_layers_of_the_perceptron())
+        renamed = dict(zip(("first", "hidden"), sorted(layers)[:2], strict=True))
+        errors = {(renamed[layer], product, name): error for (layer, product, name), error in errors.items()}
+        plan(report(errors), bits=9, random=0).to_toml(tmp_path / "mine.toml")
+        run = fp.train.run(str(tmp_path / "mine.toml"), steps=2, model="perceptron")
+        assert len(run.losses) == 2
+        assert run.losses != fp.train.run("FP32", steps=2, model="perceptron").losses
+
+    def test_names_with_signs_of_patterns_are_names(self) -> None:
+        found = plan(report(usual(("w[0]", "w0"))), bits=16, random=0)
+        assert found.to_recipe().overrides[0].holds("w[0]", 0, 1)
+        assert not found.to_recipe().overrides[0].holds("w0", 0, 1)
+
+
+def _layers_of_the_perceptron() -> list[str]:
+    from fpsim.train.model import Perceptron
+    from fpsim.train.setup.layers import layers_of
+
+    return list(layers_of(Perceptron(0)))
+
+
+def test_it_shows_itself() -> None:
+    found = plan(report(usual(b=5.0)), bits=9)
+    assert "<table>" in found._repr_html_()
+    assert "additivity gap" in repr(found)
+    table = found.to_frame()
+    assert table.recipe.tolist() == [found.assignment[slot] for slot in zip(table.layer, table["product"], strict=True)]
+    assert table.accumulator[0] == getattr(fp.torch.RECIPES[table.recipe[0]].accumulator("fprop"), "name", None)
+    points = found.frontier(5)
+    assert [point.method for point in points] == ["milp", "greedy"] * 5
+    pytest.importorskip("matplotlib").use("Agg")
+    ax = found.plot()
+    assert ax.get_xlabel() == "bits a value"
+    assert any("milp" in text.get_text() for text in ax.texts)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({}, ValueError, r"a budget, bits= or bytes=, one of them; got neither\."),
+        ({"bits": 8, "bytes": 9}, ValueError, r"one of them; got bits=8 and bytes=9\."),
+        ({"bits": "8"}, TypeError, "bits must be a number; got '8'"),
+        ({"bits": True}, TypeError, "bits must be a number; got True"),
+        ({"bytes": -1}, ValueError, "bytes must be a positive number; got -1"),
+        ({"bits": math.nan}, ValueError, "bits must be a positive number; got nan"),
+        ({"bits": 4}, ValueError, r"bits must be at least 4\.\d+, which the cheapest plan takes \(NVFP4 for 9 of 9 "),
+        ({"bytes": 5}, ValueError, r"bytes must be at least \d+ \(.* kB\), which the cheapest plan takes"),
+        ({"bits": 9, "keep": "d*"}, ValueError, r"keep must match a layer of the plan; got 'd\*', which matches none"),
+        ({"bits": 9, "keep": 5}, TypeError, "keep must be a shell pattern or several"),
+        ({"bits": 9, "keep": "*"}, ValueError, r"keep must leave a layer to plan; got '\*', which matches all 3\."),
+        ({"bits": 9, "groups": ["x"]}, ValueError, "groups must match a layer of the plan; got 'x'"),
+        ({"bits": 9, "groups": ["a", "[ab]"]}, ValueError, r"groups must not share a layer; got 'a' and '\[ab\]', "),
+        ({"bits": 9, "groups": ["a"], "keep": "a"}, ValueError, "groups must match a layer of the plan; got 'a'"),
+        ({"bits": 9, "each": "block"}, ValueError, "each must be one of product, layer; got 'block'"),
+        ({"bits": 9, "by": "loss_change"}, ValueError, "which is 0 for dgrad and wgrad"),
+        ({"bits": 9, "by": "loss"}, ValueError, "by must be one of gradient_error, output_error, loss_change"),
+        ({"bits": 9, "random": -1}, ValueError, "random must be an integer >= 0"),
+        ({"bits": 9, "out": 5}, TypeError, "out must be a text or a pathlib.Path"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_in_a_sentence(options: Any, kind: Any, message: str) -> None:
+    with pytest.raises(kind, match=message):
+        plan(report(usual()), **options)
+
+
+def test_a_product_without_a_recipe_is_refused_unless_it_is_kept() -> None:
+    errors = usual()
+    for name in USUAL:
+        errors["b", "dgrad", name] = math.inf
+    with pytest.raises(ValueError, match="whose figure is a number; dgrad of b can follow none of BF16, DEEPSEEK_V3"):
+        plan(report(errors), bits=9)
+    assert plan(report(errors), bits=9, keep="b").kept == ("b",)
+    with pytest.raises(TypeError, match=r"plan needs an fp\.analysis\.Sensitivity, or a list of budgets .*; got 5\."):
+        plan(5, bits=9)
+
+
+def test_blocks_that_do_not_divide_a_sum_are_not_offered() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(128, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+    source = fp.analysis.sensitivity(
+        model, [torch.randn(128, 128)], lambda model, x: model(x).square().mean(), recipes=["BF16", "DEEPSEEK_V3"]
+    )
+    found = plan(source, bits=16, random=0)
+    sentence = "DEEPSEEK_V3 is not offered to dgrad of 2, whose 10 terms are no multiple of its 128 that share a scale"
+    assert [note for note in found.notes if note.startswith(sentence)]
+    assert [note for note in found.notes if note.startswith("DEEPSEEK_V3")] == list(found.notes)
+    cheap = plan(source, bits=8.4, random=0)
+    assert [slot for slot, name in cheap.assignment.items() if name == "BF16"] == [("2", "dgrad")]
+
+
+class TestBudgets:
+    """Plans of budgets, which measure every product for itself and have no model to measure jointly."""
+
+    @staticmethod
+    def recording() -> Any:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128))
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        with fp.analysis.record(model, keep=1) as recording:
+            model(torch.randn(128, 128)).square().mean().backward()
+            optimizer.step()
+        return recording
+
+    def test_products_count_alike_and_nothing_is_measured_jointly(self) -> None:
+        recording = self.recording()
+        made = [
+            fp.analysis.budget(recording, recipe=name, on=on) for name, on in (("DEEPSEEK_V3", "H100"), ("NVFP4", None))
+        ]
+        found = plan(made, bits=8.5)
+        rows = made[0].rows
+        assert found.predicted == pytest.approx(math.sqrt(math.fsum(row.joint**2 for row in rows)), rel=1e-6)
+        assert found.figure == "joint"
+        assert math.isnan(found.measured)
+        assert "Nothing was measured jointly: budgets have no model to run." in found.notes
+        assert {choice.accumulator for choice in found.choices} == {"hopper_e4m3_f32"}
+        cheap = plan(made, bits=6)
+        assert {choice.recipe for choice in cheap.choices} == {"DEEPSEEK_V3", "NVFP4"}
+        assert cheap.predicted == min(one.predicted for one in cheap.candidates)
+
+    def test_budgets_that_do_not_belong_together_are_refused(self, tmp_path: Path) -> None:
+        recording = self.recording()
+        one = fp.analysis.budget(recording, recipe="BF16")
+        part = fp.analysis.budget(recording, recipe="DEEPSEEK_V3", layers="0")
+        with pytest.raises(ValueError, match="budgets must be of one recipe each; got two of BF16"):
+            plan([one, one], bits=9)
+        with pytest.raises(ValueError, match="3 rows are missing, such as fprop of 2 in DEEPSEEK_V3; dgrad of 2 in"):
+            plan([one, part], bits=9)
+        with pytest.raises(ValueError, match="out keeps what is measured jointly, which budgets have no model for"):
+            plan(one, bits=16, out=tmp_path)
+        with pytest.raises(
+            ValueError, match="by of budgets must be 'joint', the error of a product; got 'loss_change'"
+        ):
+            plan(one, bits=16, by="loss_change")
+        trained = fp.analysis.budget(recording, recipe=fp.train.recipes.FP8_DELAYED)
+        with pytest.raises(ValueError, match=r"of a recipe of fp\.torch\.RECIPES, .* got 'FP8_DELAYED' on 'H100'"):
+            plan(trained, bits=9)

@@ -1,0 +1,153 @@
+"""Reports as files, work that was stopped and goes on, tables, figures and identities."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fpsim as fp
+from tests.analysis.sensitivity.models import E4M3, made, torch
+
+RUN = """
+import os, signal, sys
+import fpsim as fp
+from tests.analysis.sensitivity.models import E4M3, made
+
+model, batches, loss = made("mlp")
+done = 0
+
+def progress(share, text):
+    global done
+    done += 1
+    if done > 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+fp.analysis.sensitivity(model, batches, loss, recipes=[E4M3, "BF16"], out=sys.argv[1], progress=progress)
+"""
+
+
+def test_a_killed_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    root = Path(fp.__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    ended = subprocess.run([sys.executable, "-c", RUN, str(tmp_path)], cwd=root, env=environment, timeout=300)
+    assert ended.returncode == -signal.SIGKILL
+    kept = len((tmp_path / "cells.jsonl").read_text().splitlines()) - 1
+    assert kept == 9
+    model, batches, loss = made("mlp")
+    steps: list[str] = []
+    found = fp.analysis.sensitivity(
+        model, batches, loss, recipes=[E4M3, "BF16"], out=tmp_path, progress=lambda _, text: steps.append(text)
+    )
+    cells = sum(len(row.batches) for row in found.rows)
+    assert len(steps) - 1 == cells - kept  # and the one that says that all is done
+    assert found == fp.analysis.sensitivity(model, batches, loss, recipes=[E4M3, "BF16"])
+
+
+class Counter:
+    """How often a loss was called; a captured number would be part of what the loss is."""
+
+    runs = 0
+
+
+def test_what_is_known_is_not_computed_again(tmp_path: Path) -> None:
+    model, batches, loss = made("mlp")
+    counter = Counter()
+
+    def counted(model: Any, batch: Any) -> Any:
+        counter.runs += 1
+        return loss(model, batch)
+
+    first = fp.analysis.sensitivity(model, batches, counted, recipes=E4M3, out=tmp_path)
+    two = {("0", "fprop"): "E4M3", ("2", "wgrad"): "E4M3"}
+    measured, before = first.measure(two), counter.runs
+    assert first.measure(two) == measured
+    counter.runs = 0
+    again = fp.analysis.sensitivity(model, batches, counted, recipes=E4M3, out=tmp_path)
+    assert again == first
+    assert again.measure(two) == measured
+    assert counter.runs == 4 < before  # each batch twice in exact products
+    more = fp.analysis.sensitivity(model, batches, counted, recipes=[E4M3, "BF16"], out=tmp_path)
+    assert [row for row in more.rows if row.recipe == "E4M3"] == list(first.rows)
+
+
+def test_a_folder_of_another_model_or_data_is_refused(tmp_path: Path) -> None:
+    model, batches, loss = made("mlp")
+    fp.analysis.sensitivity(model, batches, loss, recipes=E4M3, out=tmp_path, products="wgrad")
+    changes: list[dict[str, Any]] = [{"seed": 1}, {"batches": batches[:1]}, {"model": made("mlp")[0].eval()}]
+    with torch.no_grad():
+        other = made("mlp")[0]
+        other[0].weight[0, 0] += 1e-6
+    changes += [{"model": other}, {"loss": lambda model, batch: model(batch[0]).mean()}]
+    for change in changes:
+        arguments = {"model": model, "batches": batches, "loss": loss, "seed": 0} | change
+        first = [arguments.pop(name) for name in ("model", "batches", "loss")]
+        with pytest.raises(ValueError, match=r"holds those of another version of it, with other weights, batches"):
+            fp.analysis.sensitivity(*first, recipes=E4M3, out=tmp_path, products="wgrad", **arguments)
+
+
+def test_identities_tell_models_batches_and_recipes_apart() -> None:
+    model, batches, loss = made("mlp")
+
+    def identity(model: Any, batches: Any, recipes: Any) -> str:
+        return str(fp.analysis.sensitivity(model, batches, loss, recipes=recipes, products="wgrad").identity)
+
+    found = [
+        identity(model, batches, E4M3), identity(model, batches, "BF16"), identity(model, batches[::-1], E4M3),
+        identity(model.eval(), batches, E4M3),
+    ]  # fmt: skip
+    assert len(set(found)) == 4
+    assert identity(model.train(), batches, E4M3) == found[0]
+
+
+def test_a_report_is_saved_and_loaded_bit_for_bit(tmp_path: Path) -> None:
+    model, batches, loss = made("mlp")
+    with torch.no_grad():
+        model[2].weight[0, 0] = 1e6  # Inf and NaN too
+    overflows = fp.torch.LinearRecipe("fp16", "fp16", fprop=fp.torch.Product(out_fmt="bf16"))
+    found = fp.analysis.sensitivity(model, batches, loss, recipes={"fp16": overflows, "mx": "MXFP8"})
+    found.save(tmp_path / "report.json")
+    loaded = fp.analysis.Sensitivity.load(tmp_path / "report.json")
+    assert loaded == found
+    assert loaded.recipes == found.recipes
+    assert str(loaded) == str(found)
+    assert any(math.isinf(row.gradient_error) for row in loaded.rows)
+    with pytest.raises(ValueError, match=r"which a loaded report does not have. Call sensitivity\(\) again"):
+        loaded.measure({("0", "fprop"): "mx"})
+    for text in ("", "{}", '{"kind": "fpsim sensitivity", "version": 1}', "[" * 5000):
+        (tmp_path / "other.json").write_text(text)
+        with pytest.raises(ValueError, match=r"path must be what Sensitivity.save\(\) of version 1 wrote"):
+            fp.analysis.Sensitivity.load(tmp_path / "other.json")
+
+
+def test_tables_and_texts() -> None:
+    pytest.importorskip("pandas")
+    model, batches, loss = made("mlp")
+    found = fp.analysis.sensitivity(model, batches, loss, recipes=[E4M3, "BF16"])
+    table = found.to_frame()
+    assert len(table) == len(found.rows) == 16
+    assert {"layer", "loss_change", "gradient_cosine", "fisher", "left_elements"} <= set(table.columns)
+    assert len(found.to_frame("batch")) == 32
+    assert repr(found) == "<sensitivity of Sequential: 3 layers, 2 recipes, 16 rows>"
+    worst = found.ranking()[0]
+    assert str(found).splitlines()[2].split()[:3] == [worst.layer, worst.product, worst.recipe]
+    assert found._repr_html_().count("<tr>") == 17
+
+
+def test_the_figure_has_a_mark_for_each_row() -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    model, batches, loss = made("mlp")
+    found = fp.analysis.sensitivity(model, batches, loss, recipes=[E4M3, "FP32"])
+    ax = found.plot()
+    marks = [line for line in ax.lines if len(line.get_xdata()) == 1]
+    assert len(marks) == len(found.rows)
+    hollow = [line for line in marks if line.get_markerfacecolor() == "white"]
+    assert len(hollow) == len(found.rows) / 2  # the exact recipe
+    assert next(label.get_text() for label in ax.get_yticklabels()) == found.ranking()[0].layer
+    assert found.plot(ax) is ax

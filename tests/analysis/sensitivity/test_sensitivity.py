@@ -1,0 +1,327 @@
+"""One product at a time: exact where nothing is low, as by hand where one is, and bad layers are named first."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from tests.analysis.sensitivity.models import (
+    E4M3,
+    FP32,
+    MODELS,
+    gradients_by_hand,
+    made,
+    nn,
+    relative,
+    squared,
+    torch,
+)
+
+PRODUCTS = ("fprop", "dgrad", "wgrad")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_products_that_are_not_low_are_those_of_torch(name: str) -> None:
+    from fpsim.analysis.studies.sensitivity.twin import Twin, layer_by_layer
+
+    model, batches, loss = made(name)
+    layers = [layer for layer, module in model.named_modules() if type(module) is nn.Linear]
+    twin = Twin(model, layers, loss, 5, "emulated")
+    with layer_by_layer():
+        for index, batch in enumerate(batches):
+            wanted, gradients = gradients_by_hand(model, batch, loss, 5 + index, {})
+            outcome = twin.run(batch, index)
+            assert float(outcome.loss.detach()) == wanted
+            found = twin.gradients(outcome.loss, index, keep=False)
+            for (parameter, _), got in zip(model.named_parameters(), found, strict=True):
+                exact = gradients[parameter]
+                fp.testing.assert_bits_equal(torch.zeros_like(exact) if got is None else got, exact)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_recipe_of_exact_products_changes_nothing(name: str) -> None:
+    model, batches, loss = made(name)
+    found = fp.analysis.sensitivity(model, batches, loss, recipes={"exact": FP32})
+    assert {row.product for row in found.rows} == set(PRODUCTS)
+    for row in found.rows + found.joint:
+        assert (row.loss_change, row.output_error, row.output_cosine) == (0, 0, 1), row
+        assert (row.gradient_error, row.gradient_cosine, row.gradient_spread) == (0, 1, 0), row
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_are_what_quantised_layers_give_by_hand(name: str) -> None:
+    model, batches, loss = made(name)
+    found = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3, seed=7)
+    exact = [gradients_by_hand(model, batch, loss, 7 + i, {}) for i, batch in enumerate(batches)]
+    for row in found.rows:
+        recipes: Any = tuple(E4M3 if product == row.product else FP32 for product in PRODUCTS)
+        errors, changes = [], []
+        for index, batch in enumerate(batches):
+            value, gradients = gradients_by_hand(model, batch, loss, 7 + index, {row.layer: recipes})
+            errors.append(relative(gradients, exact[index][1]))
+            changes.append(value - exact[index][0])
+        assert row.gradient_error > 0
+        assert math.isclose(row.gradient_error, np.mean(errors), rel_tol=1e-4), row  # sums of float32 in other orders
+        assert row.loss_change == math.fsum(changes) / len(changes), row
+        assert math.isclose(row.gradient_spread, np.std(errors, ddof=1), rel_tol=0.05), row
+        assert (row.loss_change == 0) == (row.product != "fprop")
+        assert (row.output_error > 0) == (row.product == "fprop")
+
+
+def test_layers_and_products_that_do_not_exist_have_no_rows() -> None:
+    model, batches, loss = made("mlp")
+    found = fp.analysis.sensitivity(model, batches, loss, recipes="BF16")
+    assert ("0", "dgrad") not in {(row.layer, row.product) for row in found.rows}  # the input needs no gradient
+    assert found.layers == {"0": 2048, "2": 2048, "4": 256}
+    assert found["2", "fprop", "BF16"].elements == (64 * 64, 2048)
+    assert found["2", "dgrad", "BF16"].elements == (64 * 32, 2048)
+    assert found["2", "wgrad", "BF16"].elements == (64 * 32, 64 * 64)
+    for weight in model[2].parameters():
+        weight.requires_grad_(False)
+    found = fp.analysis.sensitivity(model, batches, loss, recipes="BF16")
+    assert [row.product for row in found.rows if row.layer == "2"] == ["fprop", "dgrad"]
+
+
+def test_a_layer_that_is_called_twice_and_a_shared_weight_count_once() -> None:
+    model, batches, loss = made("attention")
+    found = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3)
+    assert found["out", "fprop", "E4M3"].elements == (2 * 8 * 12 * 32, 32 * 32)
+    assert "unused" not in {row.layer for row in found.rows}
+    assert found.notes == ("Not called by the loss, and so without rows: unused.",)
+    assert 0 < found["head", "wgrad", "E4M3"].weight_gradient_error < 0.05  # of the embedding's gradient too
+
+
+def test_exactly_representable_operands_have_no_error() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Linear(16, 4, bias=False))
+    with torch.no_grad():
+        for layer in model:
+            layer.weight.copy_(torch.randint(-2, 3, layer.weight.shape))
+    batch = torch.randint(-1, 2, (32, 16)).float()
+    found = fp.analysis.sensitivity(
+        model, [batch], lambda model, x: model(x).clamp(-4, 4).sum(), recipes={"raw": raw("bf16"), "fp16": raw("fp16")}
+    )
+    assert len(found.rows) == 10
+    for row in found.rows + found.joint:
+        assert (row.loss_change, row.output_error, row.gradient_error, row.gradient_cosine) == (0, 0, 0, 1), row
+
+
+def raw(fmt: str, **fields: Any) -> Any:
+    """A recipe of plain casts of all operands."""
+    return fp.torch.LinearRecipe(fmt, fmt, fmt, overflow="saturate", **fields)
+
+
+class Gained(nn.Module):  # type: ignore[misc]
+    """Four layers, behind each of which a power of two gives back what its weights lack."""
+
+    def __init__(self, gains: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.layers, self.gains = nn.ModuleList([nn.Linear(128, 128, bias=False) for _ in gains]), gains
+        with torch.no_grad():
+            for layer, gain in zip(self.layers, gains, strict=True):
+                layer.weight.mul_(4 / gain)
+
+    def forward(self, x: Any) -> Any:
+        for layer, gain in zip(self.layers, self.gains, strict=True):
+            x = functional_norm(layer(x) * gain).relu()
+        return x
+
+
+def functional_norm(x: Any) -> Any:
+    return torch.nn.functional.rms_norm(x, x.shape[-1:])
+
+
+def normal_batches(count: int = 2, rows: int = 128) -> list[Any]:
+    torch.manual_seed(2)
+    return [(torch.randn(rows, 128), torch.randn(rows, 128)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("bad", range(4))
+def test_a_layer_whose_weights_underflow_is_named_first(bad: int) -> None:
+    recipe = fp.torch.LinearRecipe("e4m3", "e4m3", overflow="saturate")  # gradients stay, whose size is not the point
+    gains = tuple(2.0**12 if i == bad else 1.0 for i in range(4))
+    sound = fp.analysis.sensitivity(Gained(), normal_batches(), squared, recipes={"raw": recipe})
+    found = fp.analysis.sensitivity(Gained(gains), normal_batches(), squared, recipes={"raw": recipe})
+    assert found.losses == sound.losses  # the same function
+    assert found.ranking()[0].layer == f"layers.{bad}"
+    assert found.ranking("loss_change")[0].layer == f"layers.{bad}"
+    worst = found[f"layers.{bad}", "fprop", "raw"]
+    assert worst.output_error > 5 * sound[f"layers.{bad}", "fprop", "raw"].output_error
+    for row in found.rows:
+        if row.layer != f"layers.{bad}":
+            other = sound[row.layer, row.product, row.recipe]
+            assert (row.loss_change, row.output_error) == (other.loss_change, other.output_error)
+
+
+class Channel(nn.Module):  # type: ignore[misc]
+    """Layers of which one reads a channel that is 3000 times as large, by weights that are as much smaller."""
+
+    def __init__(self, bad: int) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.layers, self.bad = nn.ModuleList([nn.Linear(128, 128, bias=False) for _ in range(3)]), bad
+        with torch.no_grad():
+            self.layers[bad].weight[:, 5] /= 3000
+
+    def forward(self, x: Any) -> Any:
+        for i, layer in enumerate(self.layers):
+            if i == self.bad:
+                x = torch.cat((x[:, :5], 3000 * x[:, 5:6], x[:, 6:]), 1)
+            x = functional_norm(layer(x)).relu()
+        return x
+
+
+@pytest.mark.parametrize("bad", range(3))
+def test_a_layer_with_one_large_channel_is_named_first_by_int8(bad: int) -> None:
+    scaling = fp.scalings.TENSOR
+    recipe = fp.torch.LinearRecipe("int8", "int8", None, scaling, scaling)
+    found = fp.analysis.sensitivity(Channel(bad), normal_batches(), squared, recipes={"int8": recipe})
+    for by in ("gradient_error", "output_error", "loss_change"):
+        assert found.ranking(by)[0].layer == f"layers.{bad}", by
+    assert found.ranking(product="wgrad")[0].layer == f"layers.{bad}"
+
+
+def test_a_bad_layer_of_the_built_in_transformer_is_named_first() -> None:
+    from fpsim.train.loop import Trainer
+    from fpsim.train.recipes import FP32 as plain
+    from fpsim.train.setup.settings import Settings
+
+    trainer = Trainer(plain, Settings(steps=120, measure=0))
+    for _ in range(120):
+        trainer.step()
+    codes, targets = (torch.from_numpy(x) for x in trainer.data.batch(0, 1000, 0, batch=16, context=64))
+    block = trainer.model.blocks[1]
+    with torch.no_grad():  # the same function
+        block.norm2.weight[5] *= 3000
+        block.mlp.gate_up.weight[:, 5] /= 3000
+
+    def loss(model: Any, batch: Any) -> Any:
+        return torch.nn.functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+    scaling = fp.scalings.TENSOR
+    recipe = fp.torch.LinearRecipe("int8", "int8", "int8", scaling, scaling, scaling)
+    found = fp.analysis.sensitivity(trainer.model, [(codes, targets)], loss, recipes={"INT8": recipe})
+    assert len(found.rows) == 27
+    for by in ("gradient_error", "output_error", "loss_change", "weight_gradient_error"):
+        assert found.ranking(by)[0].layer == "blocks.1.mlp.gate_up", by
+    assert found.ranking()[0].gradient_error > 5 * max(
+        row.gradient_error for row in found.rows if row.layer != "blocks.1.mlp.gate_up"
+    )
+
+
+def test_the_weight_gradient_of_two_e4m3_operands_has_their_errors_in_quadrature() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 256, bias=False))
+    batch = torch.randn(512, 256), torch.randn(512, 256)
+    found = fp.analysis.sensitivity(
+        model, [batch], lambda model, batch: (model(batch[0]) * batch[1]).sum(), recipes=E4M3, products="wgrad"
+    )
+    (row,) = found.rows
+    each = [10 ** (-fp.analysis.error(x.numpy(), fp.E4M3, scaling=fp.scalings.TENSOR).sqnr_db / 20) for x in batch]
+    assert row.gradient_error == row.weight_gradient_error
+    assert math.isclose(row.gradient_error, math.hypot(*each), rel_tol=0.01)  # independent errors of 131,072 values
+    assert 0.035 < row.gradient_error < 0.039
+
+
+def test_single_changes_are_set_beside_all_at_once() -> None:
+    model, batches, loss = made("mlp")
+    found = fp.analysis.sensitivity(model, batches, loss, recipes=[E4M3, "BF16"])
+    every = found.measure({(row.layer, row.product): "E4M3" for row in found.rows})
+    assert every == found.joint[0]
+    first, second = found.additivity()
+    assert (first.recipe, second.recipe) == ("E4M3", "BF16")
+    assert first.loss_joint == every.loss_change
+    assert first.loss_sum == sum(row.loss_change for row in found.rows if row.recipe == "E4M3")
+    assert 0.8 < first.gradient_sum / first.gradient_joint < 1.25  # errors are independent
+    assert str(first) in str(found)
+
+
+def test_several_products_at_once_are_those_by_hand() -> None:
+    model, batches, loss = made("mlp", 1)
+    found = fp.analysis.sensitivity(model, batches, loss, recipes={"low": E4M3, "exact": FP32})
+    row = found.measure({("0", "fprop"): "low", ("4", "dgrad"): "low", ("2", "wgrad"): "exact"})
+    value, wanted = gradients_by_hand(model, batches[0], loss, 0, {})
+    low, got = gradients_by_hand(model, batches[0], loss, 0, {"0": (E4M3, FP32, FP32), "4": (FP32, E4M3, FP32)})
+    assert (row.layer, row.product, row.recipe) == ("*", "*", "mixed")
+    assert row.loss_change == low - value
+    assert math.isclose(row.gradient_error, relative(got, wanted), rel_tol=1e-5)
+    assert found.measure({}).gradient_error == 0
+    one = found["2", "fprop", "low"]
+    assert found.measure({("2", "fprop"): "low"}).gradient_error == one.gradient_error
+
+
+# ---- estimates
+
+
+def quadratic(residuals: Any) -> tuple[Any, Any, Any]:
+    """A linear layer on rows that are all alike, with these residuals, and the error of its output in E4M3."""
+    d = residuals.shape[1]
+    model = nn.Linear(4, d, bias=False)
+    weight = 1 + torch.arange(d * 4).reshape(d, 4) / 64  # E4M3 has steps of an eighth there
+    x = torch.tensor([1.0, 2.0, -1.0, 4.0])
+    with torch.no_grad():
+        model.weight.copy_(weight)
+    rows = x.expand(len(residuals), 4)
+    delta = (torch.from_numpy(fp.quantize(weight.numpy(), fp.E4M3)) - weight) @ x
+    return model, (rows, rows @ weight.T - residuals), delta
+
+
+def half_squared(model: Any, batch: Any) -> Any:
+    """Minus the log-likelihood of normal noise of variance 1, whose Hessian is the identity."""
+    return 0.5 * (model(batch[0]) - batch[1]).square().sum(1).mean()
+
+
+def test_the_fisher_estimate_is_the_loss_change_where_it_is_the_hessian() -> None:
+    signs = torch.tensor([[1.0 if i >> j & 1 else -1.0 for j in range(4)] for i in range(16)])  # covariance: identity
+    model, batch, delta = quadratic(signs)
+    found = fp.analysis.sensitivity(
+        model, [batch], half_squared, recipes={"weight": fp.torch.LinearRecipe(None, "e4m3")}, products="fprop"
+    )
+    (row,) = found.rows
+    closed = 0.5 * float(delta.double().square().sum())
+    assert closed > 0.05
+    assert (row.loss_change, row.fisher, row.first_order) == (closed, closed, 0.0)  # every step is exact
+    assert found.agreement("fisher").ratio == 1
+
+
+def test_the_first_order_estimate_lacks_what_the_hessian_adds() -> None:
+    model, batch, delta = quadratic(torch.ones(8, 4))
+    found = fp.analysis.sensitivity(
+        model, [batch], half_squared, recipes={"weight": fp.torch.LinearRecipe(None, "e4m3")}, products="fprop"
+    )
+    (row,) = found.rows
+    assert row.first_order == float(delta.sum())
+    assert row.loss_change == row.first_order + 0.5 * float(delta.square().sum())
+    assert row.fisher == 0.5 * float(delta.sum()) ** 2  # one residual for all: its rank is 1, the Hessian's 4
+
+
+def test_estimates_of_a_trained_model_rank_the_measured_changes() -> None:
+    model, batches, loss = made("attention", 3)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for step in range(12):
+        optimizer.zero_grad()
+        loss(model, batches[step % 3]).backward()
+        optimizer.step()
+    found = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3, products="fprop")
+    agreement = found.agreement()
+    assert agreement.changes == 3 * 3
+    assert agreement.rank_correlation > 0.95 > found.agreement("fisher").rank_correlation
+    assert 0.9 < agreement.ratio < 1.1
+    assert str(agreement) in str(found)
+
+
+def test_overflow_counts_as_infinite_harm() -> None:
+    model, batches, loss = made("mlp")
+    with torch.no_grad():
+        model[2].weight[0, 0] = 1e6
+    found = fp.analysis.sensitivity(model, batches, loss, recipes={"nan": fp.torch.LinearRecipe("fp16", "fp16")})
+    worst = found["2", "fprop", "nan"]
+    assert (worst.loss_change, worst.output_error, worst.gradient_error) == (math.inf, math.inf, math.inf)
+    assert math.isnan(worst.gradient_cosine)
+    assert found.ranking()[0].layer == "2"
+    assert "inf" in str(found)
