@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fpsim.analysis.measures.scales.policies import loss_scaling_policy as loss_scaling_policy
     from fpsim.analysis.measures.scales.underflow import UnderflowReport as UnderflowReport
     from fpsim.analysis.measures.scales.underflow import underflow as underflow
+    from fpsim.analysis.measures.survival import assert_survives as assert_survives
     from fpsim.analysis.models.monitors import Monitors as Monitors
     from fpsim.analysis.models.recorder import record as record
     from fpsim.analysis.models.recording import Recording as Recording
@@ -45,6 +46,7 @@ __getattr__, __dir__, __all__ = attach(
         "measures.scales.policies": ["LossScalingPolicy", "loss_scaling_policy"],
         "measures.rounding_error": ["error"],
         "measures.scales.underflow": ["UnderflowReport", "underflow"],
+        "measures.survival": ["assert_survives"],
         "models.monitors": ["Monitors"],
         "models.recorder": ["record"],
         "models.recording": ["Recording"],
