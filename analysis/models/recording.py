@@ -76,11 +76,26 @@ class Recording:
     def tensors(self) -> tuple[Tensor, ...]:
         """The kept operands, as `fp.analysis.study` takes them; tensors of one name and several steps are one."""
         return tuple(
-            tensor(f"{layer} {which.replace('_', ' ')}", x, layer=layer, role=self._role(step, layer, which), step=step)
+            tensor(f"{layer} {which.replace('_', ' ')}", x, layer=layer, role=self.role(step, layer, which), step=step)
             for (step, layer, which), x in self._kept.items()
         )
 
-    def _role(self, step: int, layer: str, which: str) -> str:
+    @property
+    def operands(self) -> dict[Key, Array]:
+        """The kept operands as they were read, by step, layer and tensor: arrays of their shapes and dtypes.
+
+        Example:
+          >>> import torch
+          >>> model = torch.nn.Sequential(torch.nn.Linear(64, 32))
+          >>> with fp.analysis.record(model, keep=1) as r:
+          ...     y = model(torch.ones(128, 64))
+          >>> {key: x.shape for key, x in r.operands.items()}
+          {(1, '0', 'input'): (128, 64), (1, '0', 'weight'): (32, 64)}
+        """
+        return dict(self._kept)
+
+    def role(self, step: int, layer: str, which: str) -> str:
+        """The role of a tensor: that of its row, or without one what tensors of its name have."""
         row = self._rows.get((step, layer, which))
         return TENSORS[which] if row is None else row.role
 
