@@ -11,6 +11,11 @@ import fpsim as fp
 from fpsim.testing import assert_survives
 from tests.kit.sweeps import in_turn
 
+
+def f32(values: Any) -> Any:
+    return np.asarray(values, np.float32)
+
+
 NORMAL = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
 OFF: dict[str, Any] = {"sqnr_db": None, "overflow": None, "lost_energy": None}
 
@@ -27,8 +32,9 @@ def test_it_is_one_function_in_both_places() -> None:
 
 def test_what_survives_returns_its_report() -> None:
     assert assert_survives(NORMAL, "e4m3") == fp.analysis.error(NORMAL, "e4m3")
-    tiles = {"scaling": fp.scalings.NVFP4}
-    assert assert_survives(NORMAL, "e2m1", **tiles).sqnr_db == fp.analysis.error(NORMAL, "e2m1", **tiles).sqnr_db
+    tiles = fp.scalings.NVFP4
+    want = fp.analysis.error(NORMAL, "e2m1", scaling=tiles)
+    assert assert_survives(NORMAL, "e2m1", scaling=tiles).sqnr_db == want.sqnr_db
 
 
 @in_turn(
@@ -37,7 +43,7 @@ def test_what_survives_returns_its_report() -> None:
      ("underflow", "underflow_rate"), ("max_relative", "max_relative"), ("max_ulp", "max_ulp")],
 )  # fmt: skip
 def test_a_threshold_is_the_figure_itself_and_no_further(name: str, figure: str) -> None:
-    x = np.concatenate([NORMAL.ravel() * np.float32(0.01), np.float32([500.0, -3000.0])])
+    x = np.concatenate([NORMAL.ravel() * np.float32(0.01), f32([500.0, -3000.0])])
     found = float(getattr(fp.analysis.error(x, "e4m3"), figure))
     worse = np.nextafter(found, np.inf if name == "sqnr_db" else -np.inf)
     assert_survives(x, "e4m3", **{**OFF, name: found})
@@ -47,7 +53,7 @@ def test_a_threshold_is_the_figure_itself_and_no_further(name: str, figure: str)
 
 
 def test_every_broken_threshold_is_named() -> None:
-    x = np.float32([1e-6, -1e-5, 700.0, 1.0])
+    x = f32([1e-6, -1e-5, 700.0, 1.0])
     said = message(x, "e4m3", underflow=0.0, lost_energy=0.0)
     for words in ("values beyond the range 25.0 %, wanted at most 0 %", "values that become zero 50.0 %"):
         assert words in said
@@ -58,10 +64,10 @@ def test_every_broken_threshold_is_named() -> None:
 @in_turn(
     "x,keywords,place,result",
     [
-        (np.float32([[1, 2], [-900, 500]]), {}, (1, 0), "nan = code 0xff"),
-        (np.float32([1.0, 2e-4, 9e-4]), {**OFF, "underflow": 0.0}, (2,), "0.0 = code 0x00"),
-        (np.float32([1.0, 1.06, 17.0]), {**OFF, "sqnr_db": 60.0}, (2,), "16.0 = code 0x58"),
-        (np.float32([1.0, 1.06, 17.0]), {**OFF, "max_relative": 0.01}, (2,), "16.0 = code 0x58"),
+        (f32([[1, 2], [-900, 500]]), {}, (1, 0), "nan = code 0xff"),
+        (f32([1.0, 2e-4, 9e-4]), {**OFF, "underflow": 0.0}, (2,), "0.0 = code 0x00"),
+        (f32([1.0, 1.06, 17.0]), {**OFF, "sqnr_db": 60.0}, (2,), "16.0 = code 0x58"),
+        (f32([1.0, 1.06, 17.0]), {**OFF, "max_relative": 0.01}, (2,), "16.0 = code 0x58"),
     ],
 )  # fmt: skip
 def test_the_worst_value_is_explained(x: Any, keywords: Any, place: tuple[int, ...], result: str) -> None:
@@ -71,7 +77,7 @@ def test_the_worst_value_is_explained(x: Any, keywords: Any, place: tuple[int, .
 
 
 def test_under_scales_the_worst_value_is_explained_as_the_cast_sees_it() -> None:
-    x = np.float32([[300, 300 / 13.1, 3, 0], [7, 6, 5, 4]])
+    x = f32([[300, 300 / 13.1, 3, 0], [7, 6, 5, 4]])
     said = message(x, "e4m3", scaling=fp.scalings.ROW, sqnr_db=60.0)
     encoded = fp.encode_scaled(x, "e4m3", fp.scalings.ROW)
     place = tuple(int(i) for i in np.unravel_index(np.abs(encoded.decode() - x).argmax(), x.shape))
@@ -93,9 +99,9 @@ def test_tensors_zeros_and_infinities() -> None:
     torch = pytest.importorskip("torch")
     assert_survives(torch.randn(8, 8, requires_grad=True).bfloat16(), "e4m3", max_relative=None)
     assert_survives(np.zeros(3, np.float32), "e4m3")
-    assert_survives(np.float32([np.inf, np.nan, 1.0]), "e4m3")
-    assert "SQNR is unknown" in message(np.float32([np.nan]), "e4m3")
-    assert "values beyond the range 100 %" in message(np.float64([1e300]), "bf16")
+    assert_survives(f32([np.inf, np.nan, 1.0]), "e4m3")
+    assert "SQNR is unknown" in message(f32([np.nan]), "e4m3")
+    assert "values beyond the range 100 %" in message(np.array([1e300]), "bf16")
 
 
 @in_turn(
@@ -104,9 +110,9 @@ def test_tensors_zeros_and_infinities() -> None:
         ({"overflow": "saturate"}, ValueError, "overflow is a threshold, a number or None; got 'saturate'. How values"),
         ({"sqnr_db": float("nan")}, ValueError, "sqnr_db is a threshold"),
         ({"underflow": True}, ValueError, "underflow is a threshold"),
-        ({"x": np.float32([])}, ValueError, r"x must hold a value; got an empty array, shape \(0,\)"),
+        ({"x": f32([])}, ValueError, r"x must hold a value; got an empty array, shape \(0,\)"),
         ({"x": [1, 2]}, TypeError, "x must be an array of"),
-        ({"fmt": fp.LogFMT(8), "scaling": fp.scalings.TILE_1X128, "max_ulp": 1}, ValueError, "max_ulp cannot be measured"),
+        ({"fmt": fp.LogFMT(8), "scaling": fp.scalings.TILE_1X128, "max_ulp": 1}, ValueError, "max_ulp cannot be"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_refused(keywords: Any, error: Any, wanted: str) -> None:

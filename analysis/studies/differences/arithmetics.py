@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fpsim.errors import nearest, shown, unknown
 from fpsim.formats.named import FP32 as FLOAT32
@@ -16,11 +15,11 @@ from fpsim.matrix_units.chips import CHIPS, names_of
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling import recipes as scalings
 from fpsim.scaling.scaling import Scaling
+from fpsim.schedules.hardware import LIBRARIES
 from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.written import MAKERS, parsed
 from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
-from fpsim.torch.chips import moved
-from fpsim.torch.libraries import on_cublas
+from fpsim.torch.hardware import placed
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe, Product
 from fpsim.torch.rows import FP32, RECIPES
 from fpsim.train.recipe import Recipe
@@ -28,7 +27,8 @@ from fpsim.train.recipes import ROWS
 from fpsim.train.side_by_side import PLACES
 
 DEFAULT = RECIPES["FP8_TENSOR"]
-LIBRARY = "cuBLAS"  # what may follow a chip
+LIBRARIES_BY_LENGTH = sorted(LIBRARIES, key=len, reverse=True)  # what may follow a chip
+CHIP_NAMES = frozenset(name for chip in CHIPS.values() for name in names_of(chip))
 WORDS = ("torch", "float32", "emulated", "gpu", "hardware")
 OTHERS = (
     "a recipe such as DEEPSEEK_V3, a chip such as H100 or 'H100 cuBLAS', a unit of fp.units(), a schedule such as "
@@ -38,22 +38,15 @@ SMALL_BLOCKS = {(32, "E8M0"): scalings.TE_MX, (16, "E4M3"): scalings.NVFP4}  # o
 
 
 class Site(NamedTuple):
-    """A layer at one call.
-
-    Attributes:
-      layer: its name.
-      shapes: M, N and K of its products, by name.
-      own: the recipe of a layer that is quantised already.
-    """
+    """A layer at one call: its name, and the recipe of one that is quantised already."""
 
     layer: str
-    shapes: dict[str, tuple[int, int, int]]
     own: LinearRecipe | None = None
 
 
 Recipes = tuple[LinearRecipe, LinearRecipe, LinearRecipe]  # of fprop, dgrad and wgrad
 Follow = Callable[[Site], Recipes | None]  # None where a layer stays as it is
-Change = Callable[[LinearRecipe, Site], LinearRecipe]
+Change = Callable[[LinearRecipe], LinearRecipe]
 
 
 @dataclass(frozen=True)
@@ -112,11 +105,11 @@ def arithmetic(what: str, spec: Any, recipe: Any = None) -> Arithmetic:
 
     Example:
       >>> from fpsim.analysis.studies.differences.arithmetics import Site, arithmetic
-      >>> site = Site("up", {"fprop": (16, 64, 256)})
+      >>> site = Site("up")
       >>> arithmetic("first", "B200").of("up").follow(site)[0].fprop
       Product('blackwell_e4m3_f32', promote=128, out_fmt=BF16)
       >>> arithmetic("first", "H100 cuBLAS", "BF16").of("up").follow(site)[0].fprop
-      Product('hopper_bf16_f32', schedule=cublas('sm_90', family='nvjet'), out_fmt=BF16)
+      Product('hopper', schedule=cublas('sm_90'), out_fmt=BF16)
     """
     if isinstance(spec, Mapping):
         if not spec or not all(isinstance(pattern, str) for pattern in spec):
@@ -139,7 +132,7 @@ def _way(what: str, spec: Any, recipe: Any) -> Way:
     if isinstance(spec, str):
         return _word(spec, recipe)
     if isinstance(spec, _Chip):
-        return _chip(spec, recipe)
+        return _chip(spec.word, recipe)
     if isinstance(spec, (LinearRecipe, Recipe)):
         return Way(_of_recipe(spec))
     if isinstance(spec, MatrixUnit):
@@ -147,15 +140,14 @@ def _way(what: str, spec: Any, recipe: Any) -> Way:
     if isinstance(spec, Schedule):
         return _schedule(spec, recipe)
     if isinstance(spec, Accumulator):
-        return Way(_changed(_base(recipe, FP32), lambda of, _: _with_accumulator(of, spec)))
+        return Way(_changed(_base(recipe, FP32), lambda of: placed(of, spec).recipe))
     raise TypeError(f"{what} must be one of {', '.join(WORDS)}, {OTHERS}; got {shown(spec)}.")
 
 
 class _Chip(NamedTuple):
-    """A chip as it was asked for, and its library, "" for none."""
+    """A chip, with or without a library, as it was asked for."""
 
     word: str
-    library: str = ""
 
 
 def _object(what: str, word: str) -> Any:
@@ -166,25 +158,23 @@ def _object(what: str, word: str) -> Any:
     for rows in (RECIPES, ROWS):
         if word.strip().upper() in rows:
             return rows[word.strip().upper()]
-    chip, _, library = lower.rpartition(" ")
-    if library == LIBRARY.lower() and _is_chip(chip):
-        return _Chip(word.strip().rpartition(" ")[0], LIBRARY)
-    if _is_chip(lower):
+    if lower.removesuffix(_library_of(lower)).strip().replace("-", "_") in CHIP_NAMES:
         return _Chip(word.strip())
     if lower in UNITS:
         return UNITS[lower]
     if word.partition("(")[0].strip() in MAKERS or word == "FLAT":
         return parsed(word)
-    sold = sorted((name for chip in CHIPS.values() for name in names_of(chip)), key=len)  # "H100" before "H100 SXM"
-    known = [*RECIPES, *ROWS, *(name.upper() for name in sold), *UNITS, *MAKERS]
-    known += [f"{name.upper()} {LIBRARY}" for name in sold]
+    sold = [name.upper() for name in sorted(CHIP_NAMES, key=len)]  # "H100" before "H100 SXM"
+    libraries = [f"{name} {library}" for name in sold for library in LIBRARIES]
+    known = [*RECIPES, *ROWS, *sold, *UNITS, *MAKERS, *libraries]
     meant = {name.lower(): name for name in (*WORDS, *known)}
     near = nearest(lower, meant)
     raise unknown(what, word, WORDS, others=OTHERS, meant=[meant[near]] if near else [])
 
 
-def _is_chip(word: str) -> bool:
-    return any(word.replace("-", "_") in names_of(chip) for chip in CHIPS.values())
+def _library_of(word: str) -> str:
+    """The library that a word in lower case ends with, "" for none."""
+    return next((f" {each.lower()}" for each in LIBRARIES_BY_LENGTH if word.endswith(f" {each.lower()}")), "")
 
 
 # ---- what a recipe is changed to
@@ -224,8 +214,8 @@ def _changed(base: Follow, change: Change) -> Follow:
         if found is None:
             return None
         if found[0] == found[1] == found[2]:
-            return (change(found[0], site),) * 3
-        fprop, dgrad, wgrad = (change(each, site) for each in found)
+            return (change(found[0]),) * 3
+        fprop, dgrad, wgrad = (change(each) for each in found)
         return fprop, dgrad, wgrad
 
     return follow
@@ -235,36 +225,39 @@ def _word(word: str, recipe: Any) -> Way:
     if word == "torch":
         return Way(lambda _: None)
     if word == "float32":
-        return Way(lambda _: (_with_accumulator(FP32, FusedMultiplyAdd(FLOAT32)),) * 3)
+        chained = placed(FP32, FusedMultiplyAdd(FLOAT32)).recipe
+        return Way(lambda _: (chained,) * 3)
     if word in PLACES:
         public("fpsim.gpu.device.device").require_device()
     return Way(_base(recipe), word)
 
 
-def _chip(chip: _Chip, recipe: Any) -> Way:
+def _chip(word: str, recipe: Any) -> Way:
     """The units of a chip, and the schedules of its library."""
     base, remarks = _base(recipe), dict[str, None]()
 
-    def change(of: LinearRecipe, site: Site) -> LinearRecipe:
+    def change(of: LinearRecipe) -> LinearRecipe:
         try:
-            there = moved(of, chip.word)
-            found = on_cublas(of, chip.word, site.shapes) if chip.library else there.recipe
+            found = placed(of, word)
         except ValueError as reason:
-            if recipe is None and site.own is None:
+            if recipe is None and of is DEFAULT:
                 raise ValueError(f"{reason} Without recipe= it is FP8_TENSOR; recipe='BF16' is another.") from None
             raise
-        for schedule in there.left_out.values():
-            remarks[f"{chip.word} adds without {schedule}, a schedule for {schedule.arch}."] = None
-        return found
+        remarks.update({f"{word}: {note[0].lower()}{note[1:]}.": None for note, _ in found.notes})
+        return found.recipe
 
     if recipe is not None:
-        asked = base(Site("", {}))
-        if asked is not None and not any(moved(each, chip.word).units for each in asked):
+        asked = base(Site(""))
+        if asked is not None and not any(_has_units(placed(each, word).recipe) for each in asked):
             raise ValueError(
                 f"a chip needs a recipe with products on matrix units; got recipe={shown(recipe)}, which has none, so "
-                f"that {chip.word} would give what every other one does. Take another recipe."
+                f"that {word} would give what every other one does. Take another recipe."
             )
     return Way(_changed(base, change), remarks=remarks)
+
+
+def _has_units(recipe: LinearRecipe) -> bool:
+    return any(isinstance(recipe.accumulator(name), MatrixUnit) for name in PRODUCTS)
 
 
 def _unit(unit: MatrixUnit, recipe: Any) -> Way:
@@ -272,16 +265,7 @@ def _unit(unit: MatrixUnit, recipe: Any) -> Way:
     if recipe is None:
         made = _recipe_of(unit)
         return Way(lambda _: (made,) * 3)
-
-    def change(of: LinearRecipe, _: Site) -> LinearRecipe:
-        products = {}
-        for name in PRODUCTS:
-            product = getattr(of, name)
-            if of.accumulator(name) is not None:
-                products[name] = product.replace(accumulate=unit)
-        return of.replace(**products)
-
-    return Way(_changed(_base(recipe), change))
+    return Way(_changed(_base(recipe), lambda of: placed(of, unit).recipe))
 
 
 def _recipe_of(unit: MatrixUnit) -> LinearRecipe:
@@ -294,7 +278,7 @@ def _recipe_of(unit: MatrixUnit) -> LinearRecipe:
             raise ValueError(f"{unit.name} takes block scales that no row of fp.scalings has. Pass recipe=.")
     elif unit.a.fmt.bits <= 8:
         scaling = scalings.TENSOR
-    back = scaling.transposed() if scaling is not None and unit.scale is not None else "same"
+    back: Scaling | Literal["same"] = scaling.transposed() if scaling is not None and unit.scale is not None else "same"
     one = Product(unit)
     return LinearRecipe(
         a, b, a, scaling if a is not None else None, scaling if b is not None else None,
@@ -306,37 +290,8 @@ def _recipe_of(unit: MatrixUnit) -> LinearRecipe:
 def _schedule(schedule: Schedule, recipe: Any) -> Way:
     """A schedule in place of the recipe's, on the units of its chip."""
 
-    def change(of: LinearRecipe, _: Site) -> LinearRecipe:
-        there = moved(of, schedule.arch) if schedule.arch else None
-        of = of if there is None else there.recipe
-        products = {
-            name: getattr(of, name).replace(schedule=schedule, promote=None)
-            for name in PRODUCTS if isinstance(of.accumulator(name), MatrixUnit)
-        }  # fmt: skip
-        return of.replace(**products)
+    def change(of: LinearRecipe) -> LinearRecipe:
+        there = placed(of, schedule.arch).recipe if schedule.arch else of
+        return placed(there, schedule).recipe
 
     return Way(_changed(_base(recipe), change))
-
-
-def _with_accumulator(recipe: LinearRecipe, accumulator: Accumulator) -> LinearRecipe:
-    """A recipe whose every product an accumulator adds."""
-    changes = {"accumulate": accumulator, "schedule": None, "promote": None}
-    return recipe.replace(**{name: getattr(recipe, name).replace(**changes) for name in PRODUCTS})
-
-
-def product_shapes(rows: int, features: int, outputs: int) -> dict[str, tuple[int, int, int]]:
-    """M, N and K of the products of a linear layer.
-
-    Example:
-      >>> from fpsim.analysis.studies.differences.arithmetics import product_shapes
-      >>> product_shapes(512, 128, 64)["wgrad"]
-      (64, 128, 512)
-    """
-    return {
-        "fprop": (rows, outputs, features), "dgrad": (rows, features, outputs), "wgrad": (outputs, features, rows)
-    }  # fmt: skip
-
-
-def rows_of(shape: tuple[int, ...]) -> int:
-    """How many rows an array has of its last axis."""
-    return math.prod(shape[:-1])

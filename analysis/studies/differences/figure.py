@@ -35,7 +35,7 @@ class Grown(Protocol):
 
 
 def growth_axes(of: Grown, ax: Any = None) -> Any:
-    """The relative norm of every product's difference, a colour for each kind, above the share of elements that differ."""
+    """Relative norms of the differences, a colour for each kind of product, above the share of elements that differ."""
     rows = of.growth
     with figure_style():
         ax = axes_of(ax, 3.2)

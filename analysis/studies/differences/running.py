@@ -15,7 +15,7 @@ from fpsim.analysis.measures.mechanism import Product
 from fpsim.analysis.models.products import LAYERS, WHOLE_ATTENTION, attention_in_parts
 from fpsim.analysis.models.selection import Selection
 from fpsim.analysis.models.watch import in_backward
-from fpsim.analysis.studies.differences.arithmetics import Arithmetic, Recipes, Site, product_shapes, rows_of
+from fpsim.analysis.studies.differences.arithmetics import Arithmetic, Recipes, Site
 from fpsim.analysis.studies.differences.by_torch import FORMATS, by_torch
 from fpsim.analysis.studies.differences.patches import DIMENSIONS, convolution, folded, matrices
 from fpsim.errors import shown
@@ -94,7 +94,7 @@ def _computed(model: Any, batch: Any, loss: Any) -> None:
 
 def _run_backward(value: torch.Tensor) -> None:
     """As value.backward(), which would leave the mode, in which checkpoints have to compute again."""
-    engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+    engine: Any = torch.autograd.Variable._execution_engine
     engine.run_backward(
         (value,), (torch.ones_like(value),), False, False, (), allow_unreachable=True, accumulate_grad=True
     )  # fmt: skip
@@ -180,16 +180,15 @@ class _Products(TorchFunctionMode):
 
     def _linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         layer = self._layer(weight)
-        x, weight, bias = (_autocast(each) for each in (x, weight, bias))
-        assert x is not None
-        assert weight is not None
+        x, weight, bias = _autocast(x), _autocast(weight), None if bias is None else _autocast(bias)
         y = self._multiplied(layer, x.reshape(-1, x.shape[-1]), weight, bias)
         return y.reshape(*x.shape[:-1], weight.shape[0])
 
     def _convolution(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
         of = convolution(func, args, kwargs)
         layer = self._layer(of.weight)
-        of = of._replace(**{name: _autocast(getattr(of, name)) for name in ("x", "weight", "bias")})
+        bias = None if of.bias is None else _autocast(of.bias)
+        of = of._replace(x=_autocast(of.x), weight=_autocast(of.weight), bias=bias)
         rows = [
             self._multiplied(f"{layer}[{group}]" if of.groups > 1 else layer, *each, called=layer)
             for group, each in enumerate(matrices(of))
@@ -203,7 +202,7 @@ class _Products(TorchFunctionMode):
         module = self._stack[-1] if self._stack else None
         own = module.recipe if isinstance(module, QuantLinear) else None
         layer = self._layer(weight)
-        new = self._plan(layer, layer, x, weight, own)
+        new = self._plan(layer, layer, x.dtype, own)
         if new is None:
             now = plan_from(plan)._replace(name=layer)
             return QUANTIZED(x, weight, bias, step, state, live, now.text)
@@ -221,7 +220,7 @@ class _Products(TorchFunctionMode):
             raise LayerError(f"layer {layer!r} must multiply floats; got {x.dtype} by {weight.dtype}.")
         if x.shape[1] != weight.shape[1]:
             raise ValueError(f"layer {layer!r} takes {weight.shape[1]} features; got {x.shape[1]}.")
-        plan = self._plan(layer, called or layer, x, weight, None)
+        plan = self._plan(layer, called or layer, x.dtype, None)
         if plan is None:
             return by_torch(x, weight, bias, layer)
         try:
@@ -239,22 +238,19 @@ class _Products(TorchFunctionMode):
             return step, None
         return step, first_state(plan.delayed[0]) if state is None else state
 
-    def _plan(
-        self, layer: str, called: str, x: torch.Tensor, weight: torch.Tensor, own: LinearRecipe | None
-    ) -> Plan | None:
+    def _plan(self, layer: str, called: str, dtype: torch.dtype, own: LinearRecipe | None) -> Plan | None:
         """What a layer follows; None where it stays as it is."""
         self.layers[called] = None
         way = self._arithmetic.of(called)
         if way is None:
             return None
-        shapes = product_shapes(rows_of(tuple(x.shape)), weight.shape[1], weight.shape[0])
-        key = layer, shapes["fprop"], x.dtype, own
+        key = layer, dtype, own
         if key not in self._plans:
             try:
-                recipes = way.follow(Site(called, shapes, own))
+                recipes = way.follow(Site(called, own))
                 if recipes is None:
                     return None
-                self._plans[key] = _made(layer, recipes, way.backend, x.dtype)
+                self._plans[key] = _made(layer, recipes, way.backend, dtype)
             except ValueError as reason:
                 raise LayerError(f"layer {called!r}: {reason}") from reason
         return self._plans[key]
@@ -282,8 +278,8 @@ def _made(layer: str, recipes: Recipes, backend: str, dtype: torch.dtype) -> Pla
     return plans[0].with_product("dgrad", plans[1]).with_product("wgrad", plans[2])
 
 
-def _autocast(x: torch.Tensor | None) -> torch.Tensor | None:
+def _autocast(x: torch.Tensor) -> torch.Tensor:
     """A tensor as a product reads it under autocast."""
-    if x is None or not torch.is_autocast_enabled("cpu") or x.dtype == torch.float64 or not x.is_floating_point():
+    if not torch.is_autocast_enabled("cpu") or x.dtype == torch.float64 or not x.is_floating_point():
         return x
     return x.to(torch.get_autocast_dtype("cpu"))

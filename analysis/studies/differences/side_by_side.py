@@ -129,7 +129,7 @@ def _refuse_unmatched(way: Arithmetic, layers: tuple[str, ...]) -> None:
         if not any(fnmatchcase(layer, pattern) for layer in layers):
             near = nearest(pattern, layers, 0.0)
             raise ValueError(
-                f"{shown(pattern)} must match a layer of the model; it matches none of {len(layers)}. Near it: {near!r}."
+                f"{shown(pattern)} must match a layer of the model; it matches none of {len(layers)}. Near: {near!r}."
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -96,3 +97,24 @@ class Named(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> Any:
         """Logits and others."""
         return {"logits": self.inner(x), "other": None}
+
+
+class Routed(torch.nn.Module):
+    """Takes one of two layers, by a bit of the first one's result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.left, self.right = (torch.nn.Linear(256, 256) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """y."""
+        y = self.first(x)
+        odd = int(y.detach().double().numpy().view(np.uint64).sum() >> np.uint64(45)) & 1
+        return (self.left if odd else self.right)(y)
+
+
+class Uncopied(torch.nn.Sequential):
+    """A model that copy.deepcopy does not copy."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise RuntimeError("only one of me")
