@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fpsim.analysis.models.monitors import Monitors as Monitors
     from fpsim.analysis.models.recorder import record as record
     from fpsim.analysis.models.recording import Recording as Recording
-    from fpsim.analysis.studies.differences.report import Difference as Difference
+    from fpsim.analysis.studies.differences.report import ModelDivergence as ModelDivergence
     from fpsim.analysis.studies.differences.side_by_side import diff as diff
     from fpsim.analysis.studies.report import StudyReport as StudyReport
     from fpsim.analysis.studies.study import study as study
@@ -52,7 +52,7 @@ __getattr__, __dir__, __all__ = attach(
         "models.monitors": ["Monitors"],
         "models.recorder": ["record"],
         "models.recording": ["Recording"],
-        "studies.differences.report": ["Difference"],
+        "studies.differences.report": ["ModelDivergence"],
         "studies.differences.side_by_side": ["diff"],
         "studies.report": ["StudyReport"],
         "studies.study": ["study"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -26,7 +27,7 @@ class Row(Protocol):
 
 
 class Grown(Protocol):
-    """What a figure shows: a `Difference`."""
+    """What a figure shows: a `ModelDivergence`."""
 
     @property
     def growth(self) -> Sequence[Any]: ...
@@ -47,11 +48,19 @@ def growth_axes(of: Grown, ax: Any = None) -> Any:
         ax.set_zorder(shares.get_zorder() + 1)
         ax.patch.set_visible(False)
         for product, shade in SHADES.items():
-            points = [(i, row.relative) for i, row in enumerate(rows) if row.product == product and row.relative > 0]
+            points = [
+                (i, row.relative)
+                for i, row in enumerate(rows)
+                if row.product == product and 0 < row.relative < math.inf
+            ]
             if points:
                 x, y = zip(*points, strict=True)
                 ax.plot(x, y, color=shade, linewidth=1.2, marker="o", markersize=3, label=product, zorder=3)
         ax.set_yscale("log")
+        ax.tick_params(axis="y", which="minor", labelleft=False)
+        known = [row.relative for row in rows if 0 < row.relative < math.inf]
+        if known:  # whole decades, so that a label stands at either end
+            ax.set_ylim(10.0 ** math.floor(math.log10(min(known))), 10.0 ** (math.floor(math.log10(max(known))) + 1))
         ax.grid(axis="y", color=GRID, linewidth=0.6)
         ax.set_xlim(-0.6, len(rows) - 0.4)
         ax.set_ylabel("norm of the difference / norm")
@@ -60,10 +69,8 @@ def growth_axes(of: Grown, ax: Any = None) -> Any:
             for edge in ("top", "right", "left"):
                 side.spines[edge].set_visible(False)
         if len({row.product for row in rows}) > 1:
-            ax.legend(frameon=False, fontsize=7, loc="lower right")
-        ax.set_title(
-            f"{short(of.names[0], 30)} and {short(of.names[1], 30)}, in the order of computing", loc="left", fontsize=8
-        )
+            ax.legend(frameon=False, fontsize=7, loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
+        ax.set_title(f"{short(of.names[0], 24)} and {short(of.names[1], 24)}", loc="left", fontsize=8)
         return ax
 
 
@@ -71,5 +78,5 @@ def _name_products(ax: Any, rows: Sequence[Row]) -> None:
     if len(rows) <= MOST_NAMES:
         ax.set_xticks(range(len(rows)), [short(row.layer, 18) for row in rows], rotation=60, ha="right")
     else:
-        ax.set_xlabel("product")
+        ax.set_xlabel("products, in the order of computing")
     ax.tick_params(axis="x", labelcolor=QUIET)

@@ -17,7 +17,7 @@ LISTED = 12  # products that the table of a notebook lists
 
 
 @dataclass(frozen=True)
-class Difference(Divergence):
+class ModelDivergence(Divergence):
     """The first difference of one model under two arithmetics, and how it grows.
 
     Attributes:

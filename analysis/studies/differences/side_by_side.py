@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from fpsim.analysis.measures.mechanism import Product
     from fpsim.analysis.studies.differences.arithmetics import Arithmetic
     from fpsim.analysis.studies.differences.growth import LayerDifference, Logits
-    from fpsim.analysis.studies.differences.report import Difference
+    from fpsim.analysis.studies.differences.report import ModelDivergence
 
 LONGEST = 40  # characters of a name in sentences
 
 
 def diff(
     model: Any, batch: Any, first: Any, second: Any, *, recipe: Any = None, loss: Any = None, logits: Logits = None
-) -> Difference | None:
+) -> ModelDivergence | None:
     """Run a model under two arithmetics, and say where their bits first part, why, and how far they drift.
 
     Every product of a linear layer or a convolution, and with a loss of their gradients, is computed twice and
@@ -55,7 +55,7 @@ def diff(
         more, or what is called `logits`; a function of the output; False for nothing.
 
     Returns:
-      A Difference, which is a Divergence; None where all bits of all products are equal.
+      A ModelDivergence, which is a Divergence; None where all bits of all products are equal.
 
     Raises:
       TypeError: model is no torch.nn.Module, or an arithmetic or recipe is none.
@@ -85,7 +85,7 @@ def diff(
         raise TypeError(f"logits must be None, True, False or a function of the output; got {shown(logits)}.")
     from fpsim.analysis.studies.differences.arithmetics import arithmetic
     from fpsim.analysis.studies.differences.growth import kl_of
-    from fpsim.analysis.studies.differences.report import Difference, growth_sentence
+    from fpsim.analysis.studies.differences.report import ModelDivergence, growth_sentence
     from fpsim.analysis.studies.differences.running import run
 
     ways = arithmetic("first", first, recipe), arithmetic("second", second, recipe)
@@ -107,7 +107,7 @@ def diff(
     remarks = [remark for way in ways for remark in way.remarks]
     text = "\n".join([found.explanation, *dict.fromkeys(remarks), growth_sentence(growth, kl)])
     fields = {each.name: getattr(found, each.name) for each in dataclasses.fields(Divergence)}
-    return Difference(**{**fields, "explanation": text}, growth=growth, kl=kl)
+    return ModelDivergence(**{**fields, "explanation": text}, growth=growth, kl=kl)
 
 
 def _refuse_devices(torch: Any, model: Any, batch: Any) -> None:

@@ -50,7 +50,7 @@ def diff(*args: Any, **keywords: Any) -> Any:
 def found_by(*args: Any, **keywords: Any) -> Any:
     found = diff(*args, **keywords)
     assert isinstance(found, Divergence)
-    assert isinstance(found, fp.analysis.Difference)
+    assert isinstance(found, fp.analysis.ModelDivergence)
     assert found.step is None
     return found
 
