@@ -241,7 +241,9 @@ def _chip(word: str, recipe: Any) -> Way:
             found = placed(of, word)
         except ValueError as reason:
             if recipe is None and of is DEFAULT:
-                raise ValueError(f"{reason} Without recipe= it is FP8_TENSOR; recipe='BF16' is another.") from None
+                raise ValueError(
+                    f"{reason} Without recipe= operands are those of FP8_TENSOR; recipe='BF16' has others."
+                ) from None
             raise
         remarks.update({f"{word}: {note[0].lower()}{note[1:]}.": None for note, _ in found.notes})
         return found.recipe

@@ -77,7 +77,8 @@ class ModelDivergence(Divergence):
 
 def growth_sentence(growth: tuple[LayerDifference, ...], kl: float | None) -> str:
     """How far the runs are apart in the end."""
-    said = f"{sum(row.differing > 0 for row in growth)} of {plural(len(growth), 'product')} differ"
+    apart = sum(row.differing > 0 for row in growth)
+    said = f"{apart} of {plural(len(growth), 'product')} {'differs' if apart == 1 else 'differ'}"
     last = next((row for row in reversed(growth) if row.product == "fprop"), None)
     if last is not None:
         share = f"in {percent(last.differing)} of its elements, by {last.relative:.2g} of its norm"

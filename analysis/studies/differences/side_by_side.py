@@ -94,7 +94,7 @@ def diff(
     if not one.layers:
         raise ValueError(
             f"model must have a linear layer or a convolution that the batch goes through; {type(model).__name__} has "
-            "none that torch shows, such as inside torch.jit.script."
+            "none. Recurrent layers, and what torch.jit.script made, are not seen."
         )
     for way in ways:
         _refuse_unmatched(way, one.layers)
