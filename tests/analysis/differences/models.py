@@ -104,13 +104,13 @@ class Routed(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.left, self.right = (torch.nn.Linear(256, 256) for _ in range(3))
+        self.first, self.left, self.right, self.last = (torch.nn.Linear(256, 256) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> Any:
         """y."""
         y = self.first(x)
         odd = int(y.detach().double().numpy().view(np.uint64).sum() >> np.uint64(45)) & 1
-        return (self.left if odd else self.right)(y)
+        return self.last((self.left if odd else self.right)(y))
 
 
 class Uncopied(torch.nn.Sequential):

@@ -329,7 +329,7 @@ def test_growth_ends_where_the_runs_go_different_ways() -> None:
     batches = [torch.randn(8, 256) for _ in range(12)]
     found = [found_by(model, x, "H100", "B200") for x in batches]
     lengths = {len(each.growth) for each in found}
-    assert lengths == {1, 2}
+    assert lengths == {1, 3}  # no row of the last layer where inputs came another way
     assert all(each.layer == "first" for each in found)
 
 
