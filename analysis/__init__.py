@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fpsim.analysis.measures.scales.policies import loss_scaling_policy as loss_scaling_policy
     from fpsim.analysis.measures.scales.underflow import UnderflowReport as UnderflowReport
     from fpsim.analysis.measures.scales.underflow import underflow as underflow
+    from fpsim.analysis.measures.survival import assert_survives as assert_survives
     from fpsim.analysis.models.monitors import Monitors as Monitors
     from fpsim.analysis.models.recorder import record as record
     from fpsim.analysis.models.recording import Recording as Recording
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from fpsim.analysis.studies.budget.row import BudgetRow as BudgetRow
     from fpsim.analysis.studies.planning.plan import plan as plan
     from fpsim.analysis.studies.planning.report import Plan as Plan
+    from fpsim.analysis.studies.differences.report import ModelDivergence as ModelDivergence
+    from fpsim.analysis.studies.differences.side_by_side import diff as diff
     from fpsim.analysis.studies.report import StudyReport as StudyReport
     from fpsim.analysis.studies.sensitivity.report import Sensitivity as Sensitivity
     from fpsim.analysis.studies.sensitivity.row import SensitivityRow as SensitivityRow
@@ -53,6 +56,7 @@ __getattr__, __dir__, __all__ = attach(
         "measures.scales.policies": ["LossScalingPolicy", "loss_scaling_policy"],
         "measures.rounding_error": ["error"],
         "measures.scales.underflow": ["UnderflowReport", "underflow"],
+        "measures.survival": ["assert_survives"],
         "models.monitors": ["Monitors"],
         "models.recorder": ["record"],
         "models.recording": ["Recording"],
@@ -61,6 +65,8 @@ __getattr__, __dir__, __all__ = attach(
         "studies.budget.budget": ["budget"],
         "studies.budget.report": ["Budget"],
         "studies.budget.row": ["BudgetRow"],
+        "studies.differences.report": ["ModelDivergence"],
+        "studies.differences.side_by_side": ["diff"],
         "studies.report": ["StudyReport"],
         "studies.sensitivity.report": ["Sensitivity"],
         "studies.sensitivity.row": ["SensitivityRow"],

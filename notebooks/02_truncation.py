@@ -44,7 +44,9 @@ for rounding in ("nearest_even", "toward_zero", "stochastic"):
 # %%
 for fmt in ("e2m1", "e5m2", "e4m3", "bf16", "fp16"):
     cut, near = (fp.analysis.error(x, fmt, rounding=how) for how in ("toward_zero", "nearest_even"))
-    print(f"{fmt:5} gain {cut.gain:.5f} truncated, {near.gain:.5f} to nearest; {near.sqnr_db - cut.sqnr_db:.1f} dB apart")
+    print(
+        f"{fmt:5} gain {cut.gain:.5f} truncated, {near.gain:.5f} to nearest; {near.sqnr_db - cut.sqnr_db:.1f} dB apart"
+    )
 
 # %% [markdown]
 # ## Where the noise comes from

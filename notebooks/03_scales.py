@@ -38,8 +38,7 @@ four.to_frame()[["format", "scaling", "bits_per_value", "sqnr_db", "gain"]].roun
 # %%
 both = fp.analysis.compare(plain, ["e4m3", "int8", "e2m1", "int4"], scalings=[S.TENSOR, S.TILE_1X128, S.MX, S.NVFP4])
 print(both)
-both.plot();
-
+both.plot()
 # %% [markdown]
 # ## Rows of different size: gradients of tokens
 #
@@ -52,7 +51,9 @@ for scaling in (S.TENSOR, S.BLOCK_128X128, S.ROW, S.TILE_1X128):
     report = fp.analysis.error(tokens, "e4m3", scaling=scaling, axis=0)
     rows = report.parts["sqnr_db"]
     lost = np.mean(report.parts["underflow_rate"] == 1)
-    print(f"{scaling!r:26} whole {report.sqnr_db:5.1f} dB, median row {np.median(rows):5.1f}, rows lost whole {lost:.0%}")
+    print(
+        f"{scaling!r:26} whole {report.sqnr_db:5.1f} dB, median row {np.median(rows):5.1f}, rows lost whole {lost:.0%}"
+    )
 
 # %% [markdown]
 # ## An outlier channel

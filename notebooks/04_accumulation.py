@@ -61,13 +61,11 @@ lengths = [2**i for i in range(7, 15)]
 hows = [UNIT, (UNIT, 1024), (UNIT, 512), (UNIT, 256), (UNIT, 128), (UNIT, 64), (UNIT, 32)]
 uniform = fp.analysis.drift("uniform", "uniform", accumulators=hows, lengths=lengths, trials=64)
 ax = uniform.plot()
-ax.set_title("positive terms: U[0, 1)", loc="left", fontsize=9, fontweight="bold");
-
+ax.set_title("positive terms: U[0, 1)", loc="left", fontsize=9, fontweight="bold")
 # %%
 normal = fp.analysis.drift("normal", "normal", accumulators=hows, lengths=lengths, trials=256)
 ax = normal.plot()
-ax.set_title("terms of both signs: N(0, 1)", loc="left", fontsize=9, fontweight="bold");
-
+ax.set_title("terms of both signs: N(0, 1)", loc="left", fontsize=9, fontweight="bold")
 # %%
 for report in (uniform, normal):
     print(report.a, *report.regimes, sep="\n  ")
@@ -75,7 +73,9 @@ for report in (uniform, normal):
 # %%
 for report in (uniform, normal):
     errors = report.to_frame().query("length == 4096").set_index("accumulator")["norm_relative"]
-    print(f"{report.a}, K = 4096: promotion every 128 terms makes the error {errors[UNIT] / errors[f'{UNIT}, promote=128']:.0f} times smaller")
+    print(
+        f"{report.a}, K = 4096: promotion every 128 terms makes the error {errors[UNIT] / errors[f'{UNIT}, promote=128']:.0f} times smaller"
+    )
     print((errors / errors.shift(-1)).iloc[1:-1].round(1).to_string(header=False), "\n")
 
 # %% [markdown]
@@ -91,11 +91,17 @@ for report in (uniform, normal):
 # would not save long sums: it stagnates, where the sum grows until an addition changes nothing. Stochastic rounding does not.
 
 # %%
-normal.to_frame().query("length == 4096")[["accumulator", "norm_relative", "norm_deterministic", "norm_probabilistic", "coverage"]]
+normal.to_frame().query("length == 4096")[
+    ["accumulator", "norm_relative", "norm_deterministic", "norm_probabilistic", "coverage"]
+]
 
 # %%
 narrow = fp.Format("ten bits", 6, 9)  # so that 2^14 terms are many
-rounded = [fp.Sequential(narrow), fp.Sequential(narrow, rounding="stochastic", seed=0), fp.Chunked(narrow, outer="fp32")]
+rounded = [
+    fp.Sequential(narrow),
+    fp.Sequential(narrow, rounding="stochastic", seed=0),
+    fp.Chunked(narrow, outer="fp32"),
+]
 report = fp.analysis.drift("uniform", accumulators=rounded, lengths=lengths)
 ax = report.plot()
 print(report)
@@ -133,7 +139,9 @@ for name, (x, y) in samples.items():
 # %%
 for name, (x, y) in samples.items():
     row = fp.analysis.drift(x, y, accumulators=UNIT, lengths=k).rows[0]
-    print(f"{name:12} mean {row.mean_relative:7.2%}   norm {row.norm_relative:7.2%}   largest {row.max_relative:8.2%}   bias {row.bias:+7.2%}")
+    print(
+        f"{name:12} mean {row.mean_relative:7.2%}   norm {row.norm_relative:7.2%}   largest {row.max_relative:8.2%}   bias {row.bias:+7.2%}"
+    )
 
 # %% [markdown]
 # ## The answer

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fpsim.analysis.measures.mechanism import Operand, Product, differing, same_bits, why
+from fpsim.analysis.measures.mechanism import Operand, Product, differing, same_bits, tree_of, why
 from fpsim.arrays import Array, format_of
 from fpsim.casts.cast import encode
 from fpsim.casts.explain import explain
@@ -22,6 +22,7 @@ from fpsim.display.optional import frame
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
 from fpsim.scaling.scaled import Scaled
+from fpsim.schedules.trees.tree import Tree
 
 BETWEEN = (
     "what makes this operand differs, such as norms, softmax, activations, the loss, what is stored for the backward "
@@ -35,7 +36,7 @@ class Divergence:
     """The first difference of two runs.
 
     Attributes:
-      step: of training, counted from 0.
+      step: of training, counted from 0; None where there are no steps.
       layer, product: what differs: "blocks.0.mlp.down", and "fprop", "dgrad", "wgrad", or "update" for a weight.
       operand: the operand that differs, such as "input"; "" where it is the result.
       element: (row, column) of the first element that differs; None for "order".
@@ -49,9 +50,11 @@ class Divergence:
         are other products), or "update" (weights, after equal products).
       explanation: all that in a few lines.
       names: what the runs are called.
+      trees: by which additions each run made the element, where its sums differ; None for an order that is not known
+        (torch's), or for more additions than a tree has.
     """
 
-    step: int
+    step: int | None
     layer: str
     product: str
     operand: str
@@ -65,6 +68,7 @@ class Divergence:
     cause: Cause
     explanation: str = field(repr=False)
     names: tuple[str, str] = ("first", "second")
+    trees: tuple[Tree | None, Tree | None] = field(default=(None, None), repr=False)
 
     def __str__(self) -> str:
         return self.explanation
@@ -86,7 +90,7 @@ class Divergence:
 
 def first_divergence(
     first: Iterable[Product], second: Iterable[Product], names: tuple[str, str] = ("first", "second"), *,
-    step: int = 0, after: str = "",
+    step: int | None = 0, after: str = "",
 ) -> Divergence | None:  # fmt: skip
     """The first difference of two sequences of products, and why; None where all bits are equal.
 
@@ -97,7 +101,7 @@ def first_divergence(
     Args:
       first, second: the products of both runs, in the order of computing.
       names: what the explanation calls the two.
-      step: of training.
+      step: of training; None where there are no steps.
       after: what was equal before these products, in words.
 
     Example:
@@ -165,19 +169,23 @@ def weight_divergence(
 class _Place(NamedTuple):
     """Where a difference lies."""
 
-    step: int
+    step: int | None
     layer: str
     product: str
     operand: str
     names: tuple[str, str]
 
     def __str__(self) -> str:
-        return f"step {self.step}, {self.layer}, {self.product}"
+        return f"{_of_step(self.step, ', ')}{self.layer}, {self.product}"
 
     @property
     def array(self) -> str:
         """What differs."""
         return self.operand or ("weight" if self.product == "update" else "result")
+
+
+def _of_step(step: int | None, then: str) -> str:
+    return "" if step is None else f"step {step}{then}"
 
 
 Why = Callable[[int, int], str]
@@ -227,14 +235,14 @@ def _largest(x: Array, y: Array) -> float:
 # ---- what is compared
 
 
-def _of_order(x: Product | None, y: Product | None, names: tuple[str, str], step: int) -> Divergence | None:
+def _of_order(x: Product | None, y: Product | None, names: tuple[str, str], step: int | None) -> Divergence | None:
     """Other products, or products of other shapes."""
     said = [_said(each) for each in (x, y)]
     if said[0] == said[1]:
         return None
     there = x or y
     assert there is not None
-    text = f"step {step}: {names[0]} computes {said[0]} where {names[1]} computes {said[1]}."
+    text = f"{_of_step(step, ': ')}{names[0]} computes {said[0]} where {names[1]} computes {said[1]}."
     return Divergence(step, there.layer, there.product, "", None, (0, 0), (np.nan, np.nan), None, 0, 0, np.nan,
                       "order", text, names)  # fmt: skip
 
@@ -246,7 +254,7 @@ def _said(x: Product | None) -> str:
     return f"{x.layer}, {x.product} of {m} x {n} x {k}"
 
 
-def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int, after: str) -> Divergence | None:
+def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, after: str) -> Divergence | None:
     """The first difference of one product."""
     operands = list(zip(x.operands, (x.a, x.b), (y.a, y.b), strict=True))
     for name, p, q in operands:
@@ -264,7 +272,9 @@ def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int, after: s
     row, column = (int(i) for i in np.argwhere(differing(x.result, y.result))[0])
     cause, text = why(x, y, row, column, names)
     shared = x.adds.out_fmt if x.adds.out_fmt == y.adds.out_fmt else None
-    return _first(_Place(step, x.layer, x.product, "", names), x.result, y.result, cause, lambda *_: text, codes=shared)
+    place = _Place(step, x.layer, x.product, "", names)
+    found = _first(place, x.result, y.result, cause, lambda *_: text, codes=shared)
+    return replace(found, trees=(tree_of(x), tree_of(y)))
 
 
 def _before(after: str) -> str:

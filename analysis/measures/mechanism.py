@@ -17,7 +17,7 @@ from fpsim.products.matmul import matmul
 from fpsim.scaling.scaled import Scaled
 from fpsim.schedules.schedule import FLAT, Chain, Schedule
 from fpsim.schedules.trees.parts import arithmetic_of
-from fpsim.schedules.trees.tree import tree
+from fpsim.schedules.trees.tree import Tree, tree
 from fpsim.sums.accumulators import Accumulator
 
 Reason = Literal["arithmetic", "output"]
@@ -341,21 +341,26 @@ def schedule_of(of: Product) -> Schedule:
     return Schedule(f"promotion every {interval} terms", sums=Chain(interval), block_scaled=bool(blocks))
 
 
+def tree_of(of: Product) -> Tree | None:
+    """By which additions an element of a product was made; None where torch adds, or where a tree has no room."""
+    how: Schedule | Accumulator = of.adds.accumulator
+    unit = of.adds.unit
+    if unit is not None:
+        how = schedule_of(of)
+    elif how is None:
+        return None
+    try:
+        return tree(how, of.a.source.shape[1], n=of.result.shape[1], accumulate=unit)
+    except ValueError:
+        return None  # more parts than a tree has
+
+
 def _trees(first: Product, second: Product, names: tuple[str, str]) -> list[str]:
     """Where the trees of both sums first differ."""
-    k, n = first.a.source.shape[1], first.result.shape[1]
-    found = []
-    for of in (first, second):
-        how: Schedule | Accumulator
-        if of.adds.unit is None:
-            how, unit = of.adds.accumulator, None
-        else:
-            how, unit = schedule_of(of), of.adds.unit
-        try:
-            found.append(tree(how, k, n=n, accumulate=unit))
-        except ValueError:
-            return []  # more parts than a tree has; the first term says enough
-    compared = found[0].compare(found[1], names)
+    x, y = tree_of(first), tree_of(second)
+    if x is None or y is None:
+        return []  # the first term says enough
+    compared = x.compare(y, names)
     if compared.equal:
         return ["Both sums have the same tree, so what differs is how scales join them, or the machine."]
     return [f"Their trees differ: {compared}"]

@@ -66,14 +66,11 @@ class Products(TorchFunctionMode):
         return output
 
     def _multi_head(self, args: Any, kwargs: Any) -> Any:
-        """The function's own code, but that it does not hand itself over, so that its products come through here."""
-        own = {**WHOLE_ATTENTION.__globals__, "has_torch_function": lambda _: False}
-        function = types.FunctionType(WHOLE_ATTENTION.__code__, own, None, WHOLE_ATTENTION.__defaults__)
-        function.__kwdefaults__ = WHOLE_ATTENTION.__kwdefaults__
+        """The function in parts, so that its products come through here."""
         self._batched, self._scores = True, None
         try:
             with self:
-                return function(*args, **kwargs)
+                return attention_in_parts()(*args, **kwargs)
         finally:
             self._batched, self._scores = False, None
 
@@ -85,6 +82,14 @@ class Products(TorchFunctionMode):
         query, key = self._scores
         found = {"query": as_read(query), "key": as_read(key), "value": as_read(operands[1])}
         self._seen(Product(found, None, output))
+
+
+def attention_in_parts() -> Callable[..., Any]:
+    """torch's function of multi-head attention, its own code, but that it does not hand itself over to a mode."""
+    own = {**WHOLE_ATTENTION.__globals__, "has_torch_function": lambda _: False}
+    function = types.FunctionType(WHOLE_ATTENTION.__code__, own, None, WHOLE_ATTENTION.__defaults__)
+    function.__kwdefaults__ = WHOLE_ATTENTION.__kwdefaults__
+    return function
 
 
 def weighted(x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, lookup: bool = False) -> Product:

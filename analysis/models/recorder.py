@@ -74,7 +74,7 @@ def record(
       ((1, 3), ('0', '2'), (64, 8))
     """
     torch = load("torch", "recording a model")
-    _check_model(torch, model)
+    check_model(torch, model)
     selection = Selection(model, layers)
     for name, value, lowest in (("keep", keep, 0), ("start", start, 1), ("seed", seed, 0)):
         require_integer(name, value, lowest)
@@ -118,15 +118,14 @@ def _warn(recording: Recording) -> None:
         )
 
 
-def _check_model(torch: Any, model: Any) -> None:
+def check_model(torch: Any, model: Any, what: str = "recorded") -> None:
+    """A TypeError or ValueError unless a model runs eagerly on a device of this machine; what: what becomes of it."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {shown(model)}.")
     kind = type(model).__name__
     if kind == "OptimizedModule" or isinstance(model, torch.jit.ScriptModule):
-        raise ValueError(
-            f"model must run eagerly to be recorded; got a compiled one ({kind}). Record what it was made of."
-        )
-    if isinstance(model, torch.nn.TransformerEncoderLayer):
+        raise ValueError(f"model must run eagerly to be {what}; got a compiled one ({kind}). Pass what it was made of.")
+    if what == "recorded" and isinstance(model, torch.nn.TransformerEncoderLayer):
         raise ValueError(
             f"model must not be a {kind} itself, whose path in one piece no hook may touch. "
             "Record torch.nn.Sequential(layer)."
@@ -134,9 +133,7 @@ def _check_model(torch: Any, model: Any) -> None:
     for name, parameter in model.named_parameters():
         device = parameter.device.type
         if device == "meta":
-            raise ValueError(
-                f"model must have weights to be recorded; got {name!r} on the meta device. Load them first."
-            )
+            raise ValueError(f"model must have weights to be {what}; got {name!r} on the meta device. Load them first.")
         if device == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"model must be on a device of this machine; got {name!r} on cuda, without a GPU.")
 

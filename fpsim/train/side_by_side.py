@@ -179,7 +179,7 @@ def recipe_on_chip(recipe: Recipe, chip: str) -> tuple[Recipe, tuple[str, ...]]:
 def _step(first: Side, second: Side, names: tuple[str, str], step: int) -> Divergence | None:
     """Train both for a step, and the first difference of it."""
     seen: deque[Product] = deque()
-    with watching(lambda call: seen.append(_kept(_product(call, first.place)))):
+    with watching(lambda call: seen.append(_kept(as_product(call, first.place)))):
         first.trainer.step()
     beside = _Beside(seen, second.place, f"the weights after step {step - 1}" if step else "")
     with watching(beside.see):
@@ -210,7 +210,7 @@ class _Beside:
         """Compare the next product, unless one has differed."""
         if self._pair is not None:
             return
-        mine, other = _product(call, self._place), self._others.popleft() if self._others else None
+        mine, other = as_product(call, self._place), self._others.popleft() if self._others else None
         if other is None or not equal(other, mine):
             self._pair = other, _kept(mine)
         else:
@@ -226,8 +226,8 @@ class _Beside:
         return first_divergence(first, second, names, step=step, after=self._after)
 
 
-def _product(call: ProductCall, place: str) -> Product:
-    """A product that was watched, as the localiser reads it."""
+def as_product(call: ProductCall, place: str = "") -> Product:
+    """A product that was watched, as the localiser reads it; place: what computed it, "" for this processor."""
     operands = OPERANDS[call.product]
     return Product(
         call.layer, call.product, call.a, call.b, adds_of(call.how), call.result, call.bias, (operands[0], operands[1]),

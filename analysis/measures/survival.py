@@ -1,0 +1,182 @@
+"""An assertion for tests: a tensor survives a cast."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.analysis.measures.error_report import ErrorReport
+from fpsim.analysis.measures.rounding_error import Scale, error
+from fpsim.arrays import Array, float_array, without_gradient
+from fpsim.casts.cast import quantize
+from fpsim.casts.explain import explain
+from fpsim.display.wording import decibels, percent, plural
+from fpsim.errors import shown
+from fpsim.formats.named import Format
+from fpsim.scaling.decode import scale_of_elements
+from fpsim.scaling.scaled import encode_scaled
+from fpsim.scaling.scaling import Scaling
+
+
+class Limit(NamedTuple):
+    """A threshold: the figure of an ErrorReport that it bounds, and in which way."""
+
+    figure: str
+    is_lowest: bool
+    words: str
+
+
+LIMITS = {
+    "sqnr_db": Limit("sqnr_db", True, "SQNR"),
+    "underflow": Limit("underflow_rate", False, "values that become zero"),
+    "overflow": Limit("beyond_rate", False, "values beyond the range"),
+    "lost_energy": Limit("lost_energy", False, "energy of values that become zero"),
+    "max_relative": Limit("max_relative", False, "largest relative error"),
+    "max_ulp": Limit("max_ulp", False, "largest error in ulps"),
+}
+
+
+def assert_survives(
+    x: npt.ArrayLike,
+    fmt: Any,
+    *,
+    sqnr_db: float | None = 20.0,
+    overflow: float | None = 0.0,
+    lost_energy: float | None = 0.001,
+    underflow: float | None = None,
+    max_relative: float | None = None,
+    max_ulp: float | None = None,
+    scale: Scale = None,
+    scaling: Scaling | None = None,
+    rounding: Any = "nearest_even",
+    subnormals: str = "keep",
+    seed: int | None = None,
+) -> ErrorReport:
+    """Fail unless a tensor survives a cast: for tests of models and kernels.
+
+    The figures are those of `fp.analysis.error`; None asks nothing of one. Inf and NaN in x are not judged.
+
+    Args:
+      x: array or tensor of floats, of any shape.
+      fmt: the format, by name, dtype or object.
+      sqnr_db: the lowest signal-to-noise ratio, in dB; 20 is what 4 bits with fine scales keep.
+      overflow: the largest share of finite values that lie beyond the format's range, whatever becomes of them.
+      lost_energy: the largest share of sum x^2 that lies in values that become zero.
+      underflow: the largest share of values that are not zero and become zero.
+      max_relative: the largest |result - x| / |x|.
+      max_ulp: the largest error in units of the format's last place.
+      scale, scaling: a scale for all of x, or one for each tile, as of `fp.analysis.error`.
+      rounding, subnormals, seed: of the cast.
+
+    Returns:
+      The ErrorReport, where it survives.
+
+    Raises:
+      AssertionError: it does not; the message has each figure beside its threshold, and explains the worst value.
+      ValueError: x is empty, a threshold is no number, a figure cannot be measured in this format, and as of
+        `fp.analysis.error`.
+      TypeError: x is no array of floats.
+
+    Example:
+      >>> x = np.float32([0.5, 3.0, -100.0, 500.0])
+      >>> round(fp.testing.assert_survives(x, "e4m3", scale="amax").sqnr_db)
+      49
+      >>> fp.testing.assert_survives(x, "e4m3")  # doctest: +ELLIPSIS
+      Traceback (most recent call last):
+      AssertionError: 4 values do not survive E4M3: values beyond the range 25.0 %, wanted at most 0 %.
+      The worst is at (3,):
+      500.0 in E4M3, rounding nearest_even, overflow nonfinite, subnormals keep
+      ...
+    """
+    limits = {
+        "sqnr_db": sqnr_db, "overflow": overflow, "lost_energy": lost_energy, "underflow": underflow,
+        "max_relative": max_relative, "max_ulp": max_ulp,
+    }  # fmt: skip
+    for name, limit in limits.items():
+        if limit is not None and (isinstance(limit, (bool, str)) or not _is_number(limit)):
+            also = " How values beyond the range are cast has no part in it." if name == "overflow" else ""
+            raise ValueError(f"{name} is a threshold, a number or None; got {shown(limit)}.{also}")
+    array, _ = float_array(without_gradient(x))
+    if not array.size:
+        raise ValueError(f"x must hold a value; got an empty array, shape {array.shape}.")
+    cast = {"rounding": rounding, "subnormals": subnormals, "seed": seed}
+    report = error(array, fmt, scale=scale, scaling=scaling, **cast)
+    broken = {name: limit for name, limit in limits.items() if limit is not None and _breaks(report, name, limit)}
+    if not broken:
+        return report
+    said = "; ".join(_sentence(report, name, limit) for name, limit in broken.items())
+    verb = "does" if report.count == 1 else "do"
+    worst = _worst(array, report, "overflow" if "overflow" in broken else next(iter(broken)), cast)
+    raise AssertionError(f"{plural(report.count, 'value')} {verb} not survive {report.format}: {said}.{worst}")
+
+
+def _is_number(limit: Any) -> bool:
+    try:
+        return not math.isnan(float(limit))
+    except (TypeError, ValueError):
+        return False
+
+
+def _value(report: ErrorReport, name: str) -> float:
+    return float(getattr(report, LIMITS[name].figure))
+
+
+def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
+    figure, is_lowest, _ = LIMITS[name]
+    if figure in report.unmeasured:
+        raise ValueError(f"{name} cannot be measured in {report.format}; got {limit!r}. Leave it out.")
+    found = _value(report, name)
+    if math.isnan(found):  # nothing was compared; or only zeros, which every format keeps
+        return report.sqnr_db != math.inf and name == "sqnr_db"
+    return found < limit if is_lowest else found > limit
+
+
+def _sentence(report: ErrorReport, name: str, limit: float) -> str:
+    _, is_lowest, words = LIMITS[name]
+    found = _value(report, name)
+    if math.isnan(found):
+        return f"{words} is unknown, since no value is finite before and after the cast"
+    in_words = decibels if name == "sqnr_db" else str if name.startswith("max") else percent
+    bound = "at least" if is_lowest else "at most"
+    return f"{words} {in_words(found)}, wanted {bound} {in_words(limit)}"
+
+
+def _worst(x: Array, report: ErrorReport, name: str, cast: dict[str, Any]) -> str:
+    """Which value broke the first threshold most, and what became of it."""
+    wide = x.astype(np.float64)
+    scales: Any
+    if report.scaling is not None:
+        encoded = encode_scaled(x, report.fmt, report.scaling, **cast)
+        result, scales = encoded.decode(np.float64), scale_of_elements(encoded)
+    else:
+        assert isinstance(report.fmt, Format)
+        scales = np.float64(report.scale)
+        of = (x if report.scale == 1 else (x / x.dtype.type(report.scale))).astype(x.dtype)
+        result = quantize(of, report.fmt, **cast).astype(np.float64) * report.scale
+    with np.errstate(all="ignore"):
+        lost = np.abs(result - wide)
+        badness = {
+            "underflow": np.where(result == 0, np.abs(wide), 0), "lost_energy": np.where(result == 0, np.abs(wide), 0),
+            "overflow": np.abs(wide / scales), "max_relative": lost / np.abs(wide),
+        }.get(name, lost)  # fmt: skip
+        badness = np.where(np.isfinite(result) | ~np.isfinite(wide) | (name == "overflow"), badness, np.inf)
+        badness = np.where(np.isfinite(wide) & ~np.isnan(badness), badness, -1.0)
+    at = np.unravel_index(int(badness.argmax()), x.shape)
+    if not np.isfinite(wide[at]):
+        return ""
+    scale = float(np.broadcast_to(scales, x.shape)[at])
+    said = f"\nThe worst is at {tuple(map(int, at))}"
+    is_scaled, is_usual = scale != 1, scale > 0 and math.isfinite(scale)
+    if is_scaled or not isinstance(report.fmt, Format) or cast["seed"] is not None:
+        said += f", {float(wide[at])!r}, which{f' with the scale {scale!r}' if is_scaled else ''} becomes "
+        said += repr(float(result[at]))
+    if not isinstance(report.fmt, Format) or not is_usual or cast["seed"] is not None:
+        return f"{said}."
+    words = {"rounding": cast["rounding"], "subnormals": cast["subnormals"]}
+    if report.scaling is not None:
+        words["overflow"] = report.scaling.overflow
+    quotient = np.asarray(x[at] / x.dtype.type(scale)).astype(x.dtype) if is_scaled else x[at]
+    return f"{said}:\n{explain(quotient, report.fmt, **words)}"

@@ -1,0 +1,1 @@
+"""One model under two arithmetics: `fp.analysis.diff`."""

@@ -1,0 +1,299 @@
+"""An arithmetic in a word, or as an object: which recipe each layer of a model follows under it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Literal, NamedTuple
+
+from fpsim.errors import nearest, shown, unknown
+from fpsim.formats.named import FP32 as FLOAT32
+from fpsim.lazy import public
+from fpsim.matrix_units.catalogue import ROWS as UNITS
+from fpsim.matrix_units.chips import CHIPS, names_of
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.scaling import recipes as scalings
+from fpsim.scaling.scaling import Scaling
+from fpsim.schedules.hardware import LIBRARIES
+from fpsim.schedules.schedule import Schedule
+from fpsim.schedules.written import MAKERS, parsed
+from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
+from fpsim.torch.hardware import placed
+from fpsim.torch.recipe import PRODUCTS, LinearRecipe, Product
+from fpsim.torch.rows import FP32, RECIPES
+from fpsim.train.recipe import Recipe
+from fpsim.train.recipes import ROWS
+from fpsim.train.side_by_side import PLACES
+
+DEFAULT = RECIPES["FP8_TENSOR"]
+LIBRARIES_BY_LENGTH = sorted(LIBRARIES, key=len, reverse=True)  # what may follow a chip
+CHIP_NAMES = frozenset(name for chip in CHIPS.values() for name in names_of(chip))
+WORDS = ("torch", "float32", "emulated", "gpu", "hardware")
+OTHERS = (
+    "a recipe such as DEEPSEEK_V3, a chip such as H100 or 'H100 cuBLAS', a unit of fp.units(), a schedule such as "
+    "cutlass_2xacc(128), or an accumulator"
+)
+SMALL_BLOCKS = {(32, "E8M0"): scalings.TE_MX, (16, "E4M3"): scalings.NVFP4}  # of units that take scales
+
+
+class Site(NamedTuple):
+    """A layer at one call: its name, and the recipe of one that is quantised already."""
+
+    layer: str
+    own: LinearRecipe | None = None
+
+
+Recipes = tuple[LinearRecipe, LinearRecipe, LinearRecipe]  # of fprop, dgrad and wgrad
+Follow = Callable[[Site], Recipes | None]  # None where a layer stays as it is
+Change = Callable[[LinearRecipe], LinearRecipe]
+
+
+@dataclass(frozen=True)
+class Way:
+    """What the products of some layers follow.
+
+    Attributes:
+      follow: the recipes of a layer.
+      backend: what multiplies, as of `fp.torch.QuantLinear`.
+      remarks: what was left out, in sentences; filled as layers ask.
+    """
+
+    follow: Follow
+    backend: str = "emulated"
+    remarks: dict[str, None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """An arithmetic of a model.
+
+    Attributes:
+      name: as it was asked for; "" for several.
+      ways: what the layers of a shell pattern follow; of several that match a layer the last one counts, and a layer
+        that none matches stays as it is.
+    """
+
+    name: str
+    ways: tuple[tuple[str, Way], ...]
+
+    def of(self, layer: str) -> Way | None:
+        """What a layer follows."""
+        return next((way for pattern, way in reversed(self.ways) if fnmatchcase(layer, pattern)), None)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What was left out."""
+        return [remark for _, way in self.ways for remark in way.remarks]
+
+    @property
+    def place(self) -> str:
+        """What multiplies, in words, where that is not this processor."""
+        return next((PLACES[way.backend] for _, way in self.ways if way.backend in PLACES), "")
+
+
+def arithmetic(what: str, spec: Any, recipe: Any = None) -> Arithmetic:
+    """The arithmetic that a word or an object stands for.
+
+    Args:
+      what: the name of the argument, for messages.
+      spec: as of `fp.analysis.diff`.
+      recipe: as of `fp.analysis.diff`.
+
+    Raises:
+      ValueError, TypeError: there is no such arithmetic, or it does not take the recipe's operands.
+
+    Example:
+      >>> from fpsim.analysis.studies.differences.arithmetics import Site, arithmetic
+      >>> site = Site("up")
+      >>> arithmetic("first", "B200").of("up").follow(site)[0].fprop
+      Product('blackwell_e4m3_f32', promote=128, out_fmt=BF16)
+      >>> arithmetic("first", "H100 cuBLAS", "BF16").of("up").follow(site)[0].fprop
+      Product('hopper', schedule=cublas('sm_90'), out_fmt=BF16)
+    """
+    if isinstance(spec, Mapping):
+        if not spec or not all(isinstance(pattern, str) for pattern in spec):
+            raise TypeError(f"{what} must map shell patterns of layers to arithmetics; got {shown(spec)}.")
+        ways = tuple((pattern, _way(what, each, recipe)) for pattern, each in spec.items())
+        return Arithmetic("", ways)
+    return Arithmetic(_named(spec), (("*", _way(what, spec, recipe)),))
+
+
+def _named(spec: Any) -> str:
+    if isinstance(spec, str):
+        return spec
+    return getattr(spec, "name", "") or repr(spec)
+
+
+def _way(what: str, spec: Any, recipe: Any) -> Way:
+    """What follows from an object, or from a word."""
+    if isinstance(spec, str):
+        spec = _object(what, spec)
+    if isinstance(spec, str):
+        return _word(spec, recipe)
+    if isinstance(spec, _Chip):
+        return _chip(spec.word, recipe)
+    if isinstance(spec, (LinearRecipe, Recipe)):
+        return Way(_of_recipe(spec))
+    if isinstance(spec, MatrixUnit):
+        return _unit(spec, recipe)
+    if isinstance(spec, Schedule):
+        return _schedule(spec, recipe)
+    if isinstance(spec, Accumulator):
+        return Way(_changed(_base(recipe, FP32), lambda of: placed(of, spec).recipe))
+    raise TypeError(f"{what} must be one of {', '.join(WORDS)}, {OTHERS}; got {shown(spec)}.")
+
+
+class _Chip(NamedTuple):
+    """A chip, with or without a library, as it was asked for."""
+
+    word: str
+
+
+def _object(what: str, word: str) -> Any:
+    """What a word stands for; a word of WORDS stands for itself."""
+    lower = word.strip().lower()
+    if lower in WORDS:
+        return lower
+    for rows in (RECIPES, ROWS):
+        if word.strip().upper() in rows:
+            return rows[word.strip().upper()]
+    if lower.removesuffix(_library_of(lower)).strip().replace("-", "_") in CHIP_NAMES:
+        return _Chip(word.strip())
+    if lower in UNITS:
+        return UNITS[lower]
+    if word.partition("(")[0].strip() in MAKERS or word == "FLAT":
+        return parsed(word)
+    sold = [name.upper() for name in sorted(CHIP_NAMES, key=len)]  # "H100" before "H100 SXM"
+    libraries = [f"{name} {library}" for name in sold for library in LIBRARIES]
+    known = [*RECIPES, *ROWS, *sold, *UNITS, *MAKERS, *libraries]
+    meant = {name.lower(): name for name in (*WORDS, *known)}
+    near = nearest(lower, meant)
+    raise unknown(what, word, WORDS, others=OTHERS, meant=[meant[near]] if near else [])
+
+
+def _library_of(word: str) -> str:
+    """The library that a word in lower case ends with, "" for none."""
+    return next((f" {each.lower()}" for each in LIBRARIES_BY_LENGTH if word.endswith(f" {each.lower()}")), "")
+
+
+# ---- what a recipe is changed to
+
+
+def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
+    """The recipe that is asked for; else a layer's own, or the default."""
+    if recipe is None:
+        return lambda site: (site.own or default,) * 3
+    if isinstance(recipe, str):
+        name = recipe.strip().upper()
+        if name not in RECIPES and name not in ROWS:
+            words = list(dict.fromkeys([*RECIPES, *ROWS]))
+            raise unknown("recipe", recipe, words)
+        recipe = RECIPES[name] if name in RECIPES else ROWS[name]
+    if not isinstance(recipe, (LinearRecipe, Recipe)):
+        raise TypeError(f"recipe must be an fp.torch.LinearRecipe, an fp.train.Recipe or a name; got {shown(recipe)}.")
+    return _of_recipe(recipe)
+
+
+def _of_recipe(recipe: LinearRecipe | Recipe) -> Follow:
+    if isinstance(recipe, LinearRecipe):
+        return lambda _: (recipe,) * 3
+
+    def follow(site: Site) -> Recipes:
+        fprop, dgrad, wgrad = (recipe.linear_of(site.layer, product, 0, 1) for product in PRODUCTS)
+        return fprop, dgrad, wgrad
+
+    return follow
+
+
+def _changed(base: Follow, change: Change) -> Follow:
+    """The recipes of a base, changed."""
+
+    def follow(site: Site) -> Recipes | None:
+        found = base(site)
+        if found is None:
+            return None
+        if found[0] == found[1] == found[2]:
+            return (change(found[0]),) * 3
+        fprop, dgrad, wgrad = (change(each) for each in found)
+        return fprop, dgrad, wgrad
+
+    return follow
+
+
+def _word(word: str, recipe: Any) -> Way:
+    if word == "torch":
+        return Way(lambda _: None)
+    if word == "float32":
+        chained = placed(FP32, FusedMultiplyAdd(FLOAT32)).recipe
+        return Way(lambda _: (chained,) * 3)
+    if word in PLACES:
+        public("fpsim.gpu.device.device").require_device()
+    return Way(_base(recipe), word)
+
+
+def _chip(word: str, recipe: Any) -> Way:
+    """The units of a chip, and the schedules of its library."""
+    base, remarks = _base(recipe), dict[str, None]()
+
+    def change(of: LinearRecipe) -> LinearRecipe:
+        try:
+            found = placed(of, word)
+        except ValueError as reason:
+            if recipe is None and of is DEFAULT:
+                raise ValueError(
+                    f"{reason} Without recipe= operands are those of FP8_TENSOR; recipe='BF16' has others."
+                ) from None
+            raise
+        remarks.update({f"{word}: {note[0].lower()}{note[1:]}.": None for note, _ in found.notes})
+        return found.recipe
+
+    if recipe is not None:
+        asked = base(Site(""))
+        if asked is not None and not any(_has_units(placed(each, word).recipe) for each in asked):
+            raise ValueError(
+                f"a chip needs a recipe with products on matrix units; got recipe={shown(recipe)}, which has none, so "
+                f"that {word} would give what every other one does. Take another recipe."
+            )
+    return Way(_changed(base, change), remarks=remarks)
+
+
+def _has_units(recipe: LinearRecipe) -> bool:
+    return any(isinstance(recipe.accumulator(name), MatrixUnit) for name in PRODUCTS)
+
+
+def _unit(unit: MatrixUnit, recipe: Any) -> Way:
+    """A unit in place of the recipe's, or one chain of it over operands that it takes."""
+    if recipe is None:
+        made = _recipe_of(unit)
+        return Way(lambda _: (made,) * 3)
+    return Way(_changed(_base(recipe), lambda of: placed(of, unit).recipe))
+
+
+def _recipe_of(unit: MatrixUnit) -> LinearRecipe:
+    """Operands cast to what a unit takes, with a scale for each tensor where they have 8 bits or fewer."""
+    a, b = (None if each.carrier.bits == 32 else each.fmt for each in (unit.a, unit.b))
+    scaling: Scaling | None = None
+    if unit.scale is not None:
+        scaling = SMALL_BLOCKS.get((unit.block, str(unit.scale_format)))
+        if scaling is None:
+            raise ValueError(f"{unit.name} takes block scales that no row of fp.scalings has. Pass recipe=.")
+    elif unit.a.fmt.bits <= 8:
+        scaling = scalings.TENSOR
+    back: Scaling | Literal["same"] = scaling.transposed() if scaling is not None and unit.scale is not None else "same"
+    one = Product(unit)
+    return LinearRecipe(
+        a, b, a, scaling if a is not None else None, scaling if b is not None else None,
+        scaling if a is not None else None, input_scaling_backward=back, weight_scaling_backward=back,
+        grad_scaling_backward=back, fprop=one, dgrad=one, wgrad=one if a == b else Product(unit.arch),
+    )  # fmt: skip
+
+
+def _schedule(schedule: Schedule, recipe: Any) -> Way:
+    """A schedule in place of the recipe's, on the units of its chip."""
+
+    def change(of: LinearRecipe) -> LinearRecipe:
+        there = placed(of, schedule.arch).recipe if schedule.arch else of
+        return placed(there, schedule).recipe
+
+    return Way(_changed(_base(recipe), change))

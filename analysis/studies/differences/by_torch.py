@@ -1,0 +1,75 @@
+"""torch's own product of a linear layer, shown to whoever watches."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+
+from fpsim.arrays import Array
+from fpsim.formats.as_json import format_facts
+from fpsim.formats.named import BF16, FP16
+from fpsim.torch.operators import array_of
+from fpsim.torch.plan import Arithmetic
+from fpsim.torch.products import Operand
+from fpsim.torch.trace import ProductCall, show
+
+FORMATS = {torch.bfloat16: BF16, torch.float16: FP16}  # which torch rounds results to
+
+
+def by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, layer: str) -> torch.Tensor:
+    """x @ weight^T + bias as torch computes it, and its gradients as autograd does.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.studies.differences.by_torch import by_torch
+      >>> by_torch(torch.ones(2, 3), torch.ones(4, 3), None, "head").shape
+      torch.Size([2, 4])
+    """
+    found: torch.Tensor = _ByTorch.apply(x, weight, bias, layer)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _ByTorch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, layer: str) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.layer, ctx.has_bias = layer, bias is not None
+        with torch.autocast("cpu", enabled=False):
+            y = torch.nn.functional.linear(x, weight, bias)
+        _shown(layer, "fprop", x, weight.t(), y, bias)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (dy,) = gradients
+        x, weight = ctx.saved_tensors
+        of_x, of_weight, of_bias, _ = ctx.needs_input_grad
+        dx = dw = None
+        with torch.autocast("cpu", enabled=False):
+            if of_x:
+                dx = dy @ weight
+                _shown(ctx.layer, "dgrad", dy, weight, dx)
+            if of_weight:
+                dw = dy.t() @ x
+                _shown(ctx.layer, "wgrad", dy.t(), x, dw)
+        return dx, dw, dy.sum(0) if of_bias and ctx.has_bias else None, None
+
+
+def _shown(
+    layer: str, product: str, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, bias: torch.Tensor | None = None
+) -> None:
+    fmt = FORMATS.get(result.dtype)
+    how = Arithmetic("", "", "", 0, "" if fmt is None else json.dumps(format_facts(fmt)))
+    found = np.array(array_of(result))
+    found = found if found.dtype == np.float64 else found.astype(np.float32)
+    added = None if bias is None else array_of(bias)
+    show(ProductCall(layer, product, _operand(a), _operand(b), how, found, added))
+
+
+def _operand(x: torch.Tensor) -> Operand:
+    """A copy, since weights and gradients may change in place while it is held."""
+    source: Array = np.array(array_of(x))
+    return Operand(source, source, None)

@@ -1,0 +1,82 @@
+"""How a difference grows from product to product."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from fpsim.display.figure import COLORS, DATA, GRID, QUIET, axes_of, figure_style
+from fpsim.display.wording import short
+
+MOST_NAMES = 24  # products up to which each has its name
+SHADES = {"fprop": COLORS["E4M3"], "dgrad": COLORS["E5M2"], "wgrad": COLORS["FP16"]}
+
+
+class Row(Protocol):
+    """What is drawn of a product."""
+
+    @property
+    def layer(self) -> str: ...
+    @property
+    def product(self) -> str: ...
+    @property
+    def differing(self) -> float: ...
+    @property
+    def relative(self) -> float: ...
+
+
+class Grown(Protocol):
+    """What a figure shows: a `ModelDivergence`."""
+
+    @property
+    def growth(self) -> Sequence[Any]: ...
+    @property
+    def names(self) -> tuple[str, str]: ...
+
+
+def growth_axes(of: Grown, ax: Any = None) -> Any:
+    """Relative norms of the differences, a colour for each kind of product, above the share of elements that differ."""
+    rows = of.growth
+    with figure_style():
+        ax = axes_of(ax, 3.2)
+        shares = ax.twinx()
+        shares.bar(range(len(rows)), [row.differing for row in rows], color=DATA, alpha=0.16, width=0.9, zorder=1)
+        shares.set_ylim(0, 1)
+        shares.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+        shares.set_ylabel("elements that differ (bars)")
+        ax.set_zorder(shares.get_zorder() + 1)
+        ax.patch.set_visible(False)
+        for product, shade in SHADES.items():
+            points = [
+                (i, row.relative)
+                for i, row in enumerate(rows)
+                if row.product == product and 0 < row.relative < math.inf
+            ]
+            if points:
+                x, y = zip(*points, strict=True)
+                ax.plot(x, y, color=shade, linewidth=1.2, marker="o", markersize=3, label=product, zorder=3)
+        ax.set_yscale("log")
+        ax.tick_params(axis="y", which="minor", labelleft=False)
+        known = [row.relative for row in rows if 0 < row.relative < math.inf]
+        if known:  # whole decades, so that a label stands at either end
+            ax.set_ylim(10.0 ** math.floor(math.log10(min(known))), 10.0 ** (math.floor(math.log10(max(known))) + 1))
+        ax.grid(axis="y", color=GRID, linewidth=0.6)
+        ax.set_xlim(-0.6, len(rows) - 0.4)
+        ax.set_ylabel("norm of the difference / norm")
+        _name_products(ax, rows)
+        for side in (ax, shares):
+            for edge in ("top", "right", "left"):
+                side.spines[edge].set_visible(False)
+        if len({row.product for row in rows}) > 1:
+            ax.legend(frameon=False, fontsize=7, loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
+        ax.set_title(f"{short(of.names[0], 24)} and {short(of.names[1], 24)}", loc="left", fontsize=8)
+        return ax
+
+
+def _name_products(ax: Any, rows: Sequence[Row]) -> None:
+    if len(rows) <= MOST_NAMES:
+        ax.set_xticks(range(len(rows)), [short(row.layer, 18) for row in rows], rotation=60, ha="right")
+    else:
+        ax.set_xlabel("products, in the order of computing")
+    ax.tick_params(axis="x", labelcolor=QUIET)

@@ -1,0 +1,114 @@
+"""How far two runs are apart: at every product, and in what the model gives in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import log_softmax
+
+from fpsim.analysis.measures.mechanism import Product, differing
+from fpsim.arrays import Array
+from fpsim.errors import shown
+
+
+@dataclass(frozen=True)
+class LayerDifference:
+    """One product of two runs.
+
+    Attributes:
+      layer, product: as of a Divergence.
+      call: how many times the layer had computed this product before.
+      size: elements of the result.
+      differing: the share of them whose bits differ.
+      relative: the norm of the difference over that of the first run's result, both over elements that are finite in
+        both; NaN where there is none.
+    """
+
+    layer: str
+    product: str
+    call: int
+    size: int
+    differing: float
+    relative: float
+
+
+def layer_difference(x: Product, y: Product, call: int) -> LayerDifference:
+    """How far two results of one shape are apart."""
+    differ = differing(x.result, y.result)
+    share = float(np.count_nonzero(differ)) / differ.size if differ.size else 0.0
+    return LayerDifference(x.layer, x.product, call, differ.size, share, relative_norm(x.result, y.result))
+
+
+def relative_norm(x: Array, y: Array) -> float:
+    """|y - x| / |x| over elements that are finite in both, in float64.
+
+    Example:
+      >>> from fpsim.analysis.studies.differences.growth import relative_norm
+      >>> relative_norm(np.float32([3, 4, np.inf]), np.float32([3, 4.5, 1]))
+      0.1
+    """
+    both = np.isfinite(x) & np.isfinite(y)
+    if both.size and not both.any():
+        return float("nan")
+    p, q = (each[both].astype(np.float64) for each in (x, y))
+    apart, norm = float(np.linalg.norm(q - p)), float(np.linalg.norm(p))
+    if apart == 0.0:
+        return 0.0
+    return apart / norm if norm else float("inf")
+
+
+Logits = bool | Callable[[Any], Any] | None
+
+
+def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
+    """The mean of KL(first || second) in nats of two outputs as logits of classes along the last axis; None for none.
+
+    Args:
+      x, y: what the model gave in both runs.
+      logits: None for a tensor of two axes or more and what is called `logits`, False for nothing, True for the output
+        itself, or a function that takes it from the output.
+
+    Raises:
+      ValueError, TypeError: logits were asked for, and the output has none.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.studies.differences.growth import kl_of
+      >>> round(kl_of(torch.zeros(1, 2), torch.tensor([[0.0, float(np.log(3))]]), None), 6)  # log(2 / sqrt(3))
+      0.143841
+    """
+    if logits is False:
+        return None
+    p, q = (_logits(each, logits) for each in (x, y))
+    if p is None or q is None:
+        return None
+    if p.shape != q.shape:
+        raise ValueError(f"logits must have one shape in both runs; got {p.shape} and {q.shape}.")
+    with np.errstate(all="ignore"):
+        log_p, log_q = (log_softmax(each, axis=-1) for each in (p, q))
+        terms = np.where(log_p == -np.inf, 0.0, np.exp(log_p) * (log_p - log_q))  # 0 log 0 is 0
+    return float(terms.sum(-1).mean())
+
+
+def _logits(output: Any, logits: Logits) -> Array | None:
+    found = output
+    if callable(logits):
+        found = logits(output)
+    elif isinstance(output, Mapping) and "logits" in output:
+        found = output["logits"]
+    elif isinstance(getattr(output, "logits", None), torch.Tensor):
+        found = output.logits
+    fits = isinstance(found, torch.Tensor) and found.is_floating_point() and found.dim() >= 1 and found.numel() > 0
+    if fits and (logits is not None or found.dim() >= 2) and found.shape[-1] >= 2:
+        array: Array = found.detach().double().numpy()
+        return array
+    if logits is None:
+        return None
+    raise ValueError(
+        f"logits must be a tensor of floats with two or more classes along its last axis; got {shown(found)}. Pass a "
+        "function that takes them from the output, or logits=False."
+    )

@@ -1,0 +1,95 @@
+"""Convolutions as matrix products: patches of the input, with the channels next to each other, times the weights."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+
+DIMENSIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
+NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+DEFAULTS = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+
+
+class Convolution(NamedTuple):
+    """What a call of torch.conv1d, conv2d or conv3d is given, with a number for each axis of space.
+
+    Attributes:
+      x: (N, C, ...), always with a batch.
+      padding: zeros before and after, of each axis.
+      single: whether it came without a batch.
+    """
+
+    x: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: int
+    single: bool
+
+
+def convolution(func: Any, args: Any, kwargs: Any) -> Convolution:
+    """The arguments of a call."""
+    given: dict[str, Any] = {**DEFAULTS, **dict(zip(NAMES, args, strict=False)), **kwargs}
+    space, x, weight = DIMENSIONS[func], given["input"], given["weight"]
+    stride, dilation = (_each(given[name], space) for name in ("stride", "dilation"))
+    if given["padding"] == "same":
+        missing = [step * (size - 1) for step, size in zip(dilation, weight.shape[2:], strict=True)]
+        padding = tuple((each // 2, each - each // 2) for each in missing)
+    elif given["padding"] == "valid":
+        padding = ((0, 0),) * space
+    else:
+        padding = tuple((each, each) for each in _each(given["padding"], space))
+    single = x.dim() == space + 1
+    x = x[None] if single else x
+    return Convolution(x, weight, given["bias"], stride, padding, dilation, given["groups"], single)
+
+
+def _each(value: Any, space: int) -> tuple[int, ...]:
+    found = tuple(value) if isinstance(value, (tuple, list, torch.Size)) else (value,)
+    return found * space if len(found) == 1 else found
+
+
+def patches(x: torch.Tensor, of: Convolution) -> torch.Tensor:
+    """What each place of the result is made of: (N, *places, *sizes, C).
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.studies.differences.patches import convolution, patches
+      >>> x = torch.arange(8.0).reshape(1, 2, 4)
+      >>> patches(x, convolution(torch.conv1d, (x, torch.ones(1, 2, 3)), {})).tolist()
+      [[[[0.0, 4.0], [1.0, 5.0], [2.0, 6.0]], [[1.0, 5.0], [2.0, 6.0], [3.0, 7.0]]]]
+    """
+    space = len(of.stride)
+    x = functional.pad(x, [each for pair in reversed(of.padding) for each in pair])
+    for axis, (size, step, dilation) in enumerate(zip(of.weight.shape[2:], of.stride, of.dilation, strict=True), 2):
+        x = x.unfold(axis, dilation * (size - 1) + 1, step)[..., ::dilation]
+    return x.permute(0, *range(2, 2 + space), *range(2 + space, 2 + 2 * space), 1)
+
+
+def matrices(of: Convolution) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]:
+    """Patches (N * places, K), weights (outputs, K) and bias of every group; channels run fastest along K."""
+    channels, outputs = of.x.shape[1] // of.groups, of.weight.shape[0] // of.groups
+    found = []
+    for group in range(of.groups):
+        rows = patches(of.x[:, group * channels : (group + 1) * channels], of)
+        weight = of.weight[group * outputs : (group + 1) * outputs].movedim(1, -1).reshape(outputs, -1)
+        bias = None if of.bias is None else of.bias[group * outputs : (group + 1) * outputs]
+        found.append((rows.reshape(-1, weight.shape[1]), weight, bias))
+    return found
+
+
+def places(of: Convolution) -> tuple[int, ...]:
+    """The sizes of the result in space."""
+    room = zip(of.x.shape[2:], of.padding, of.weight.shape[2:], of.dilation, of.stride, strict=True)
+    return tuple((n + sum(pad) - dil * (size - 1) - 1) // step + 1 for n, pad, size, dil, step in room)
+
+
+def folded(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
+    """The result of the groups' products as a convolution gives it."""
+    y = torch.cat(rows, 1) if len(rows) > 1 else rows[0]
+    y = y.reshape(of.x.shape[0], *places(of), -1).movedim(-1, 1).contiguous()
+    return y[0] if of.single else y

@@ -1,0 +1,285 @@
+"""Runs a model under an arithmetic: its linear layers and convolutions by the recipes that it names."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from fpsim.analysis.measures.mechanism import Product
+from fpsim.analysis.models.products import LAYERS, WHOLE_ATTENTION, attention_in_parts
+from fpsim.analysis.models.selection import Selection
+from fpsim.analysis.models.watch import in_backward
+from fpsim.analysis.studies.differences.arithmetics import Arithmetic, Recipes, Site
+from fpsim.analysis.studies.differences.by_torch import FORMATS, by_torch
+from fpsim.analysis.studies.differences.patches import DIMENSIONS, convolution, folded, matrices
+from fpsim.errors import shown
+from fpsim.torch.delayed import first_state
+from fpsim.torch.linear import QuantLinear, _product_op
+from fpsim.torch.plan import Plan, plan_from, plan_of
+from fpsim.torch.recipe import PRODUCTS, LinearRecipe
+from fpsim.torch.trace import ProductCall, watching
+from fpsim.train.side_by_side import as_product
+
+QUANTIZED = torch.ops.fpsim.linear.default
+Seen = Callable[[Product], None]
+
+
+class LayerError(ValueError):
+    """What a layer's product refused, with the layer's name."""
+
+
+class Outcome(NamedTuple):
+    """What a run gave: the model's output, and the names of its layers."""
+
+    output: Any
+    layers: tuple[str, ...]
+
+
+def run(model: Any, batch: Any, arithmetic: Arithmetic, loss: Any, seen: Seen) -> Outcome:
+    """Run a copy of a model under an arithmetic, and show its products, forwards and with a loss backwards.
+
+    Raises:
+      ValueError: the model does not take the batch, a layer does not take its recipe, or the loss is no scalar.
+    """
+    twin, batch = copied(model, "model"), copied(batch, "batch")
+    mode = _Products(twin, arithmetic, frozenset(map(id, model.parameters())))
+    outputs: list[Any] = []
+    handle = twin.register_forward_hook(lambda *call: outputs.append(call[2]))
+
+    def see(call: ProductCall) -> None:
+        if not (call.product == "fprop" and in_backward()):  # what a checkpoint computes again
+            seen(as_product(call, arithmetic.place))
+
+    with torch.random.fork_rng(devices=[]), mode.entered(), watching(see):
+        try:
+            _computed(twin, batch, loss)
+        except LayerError as reason:
+            raise ValueError(str(reason)) from None
+    handle.remove()
+    return Outcome(outputs[0] if outputs else None, tuple(mode.layers))
+
+
+def copied(x: Any, what: str) -> Any:
+    """A copy of a model or batch.
+
+    Raises:
+      ValueError: it cannot be copied.
+    """
+    try:
+        return copy.deepcopy(x)
+    except Exception as reason:  # whatever its own code says
+        raise ValueError(f"{what} must be one that copy.deepcopy copies; got {type(x).__name__}: {reason}") from None
+
+
+def _computed(model: Any, batch: Any, loss: Any) -> None:
+    """The forward pass, or the loss and its backward pass."""
+    if loss is None:
+        with torch.no_grad():
+            _fitting(batch, lambda: called(model, batch))
+        return
+    with torch.enable_grad():
+        value = _fitting(batch, lambda: loss(model, batch))
+        if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.is_floating_point():
+            raise ValueError(f"loss must return a tensor of one float for (model, batch); got {shown(value)}.")
+        if not value.requires_grad:
+            raise ValueError("loss must depend on weights that require a gradient; got a value without one.")
+        _run_backward(value)
+
+
+def _run_backward(value: torch.Tensor) -> None:
+    """As value.backward(), which would leave the mode, in which checkpoints have to compute again."""
+    engine: Any = torch.autograd.Variable._execution_engine
+    engine.run_backward(
+        (value,), (torch.ones_like(value),), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )  # fmt: skip
+
+
+def _fitting(batch: Any, compute: Callable[[], Any]) -> Any:
+    try:
+        return compute()
+    except LayerError:
+        raise
+    except (TypeError, ValueError, RuntimeError, IndexError, KeyError, AttributeError) as reason:
+        lines = str(reason).strip().splitlines() or [type(reason).__name__]
+        raise ValueError(f"batch must be what the model takes; got {_described(batch)}, and it says: {lines[0]}") from (
+            reason
+        )
+
+
+def called(model: Any, batch: Any) -> Any:
+    """A model called with a batch: a tuple or list is its arguments, a mapping its keywords, anything else the one."""
+    if isinstance(batch, (tuple, list)):
+        return model(*batch)
+    return model(**batch) if isinstance(batch, Mapping) else model(batch)
+
+
+def _described(batch: Any) -> str:
+    if isinstance(batch, torch.Tensor):
+        return f"a tensor of {str(batch.dtype).removeprefix('torch.')}, shape {tuple(batch.shape)}"
+    if isinstance(batch, (tuple, list)):
+        return f"({', '.join(map(_described, batch))})"
+    if isinstance(batch, Mapping):
+        return ", ".join(f"{name}: {_described(value)}" for name, value in batch.items())
+    return shown(batch)
+
+
+class _Products(TorchFunctionMode):
+    """Multiplies as an arithmetic says, in place of torch."""
+
+    def __init__(self, model: Any, arithmetic: Arithmetic, originals: frozenset[int]) -> None:
+        super().__init__()
+        self._originals = originals  # weights that the copy must not read
+        self._model, self._arithmetic = model, arithmetic
+        names = Selection(model, "*")
+        self._modules, self._owners = names.modules, names.owners
+        self._stack: list[torch.nn.Module] = []
+        self._plans: dict[Any, Plan] = {}
+        self.layers: dict[str, None] = {}
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Multiply inside a `with` block; modules of the model say where they are."""
+        handles = []
+        for module in self._model.modules():
+            if not isinstance(module, torch.jit.ScriptModule):
+                handles += [
+                    module.register_forward_pre_hook(lambda module, _: self._stack.append(module), prepend=True),
+                    module.register_forward_hook(lambda *_: self._left(), always_call=True),
+                ]
+        try:
+            with self:
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _left(self) -> None:
+        self._stack.pop()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is WHOLE_ATTENTION:
+            with self:
+                return attention_in_parts()(*args, **kwargs)
+        if func is functional.linear:
+            given = {"bias": None, **dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
+            return self._linear(given["input"], given["weight"], given["bias"])
+        if func in DIMENSIONS:
+            return self._convolution(func, args, kwargs)
+        if func is QUANTIZED:
+            return self._quantized(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    # ---- the functions
+
+    def _linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        layer = self._layer(weight)
+        x, weight, bias = _autocast(x), _autocast(weight), None if bias is None else _autocast(bias)
+        y = self._multiplied(layer, x.reshape(-1, x.shape[-1]), weight, bias)
+        return y.reshape(*x.shape[:-1], weight.shape[0])
+
+    def _convolution(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        of = convolution(func, args, kwargs)
+        layer = self._layer(of.weight)
+        bias = None if of.bias is None else _autocast(of.bias)
+        of = of._replace(x=_autocast(of.x), weight=_autocast(of.weight), bias=bias)
+        rows = [
+            self._multiplied(f"{layer}[{group}]" if of.groups > 1 else layer, *each, called=layer)
+            for group, each in enumerate(matrices(of))
+        ]
+        return folded(rows, of)
+
+    def _quantized(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: Any, step: Any, state: Any, live: Any, plan: str
+    ) -> Any:
+        """The operator of a layer that is quantised already."""
+        module = self._stack[-1] if self._stack else None
+        own = module.recipe if isinstance(module, QuantLinear) else None
+        layer = self._layer(weight)
+        new = self._plan(layer, layer, x.dtype, own)
+        if new is None:
+            now = plan_from(plan)._replace(name=layer)
+            return QUANTIZED(x, weight, bias, step, state, live, now.text)
+        if own is not None and plan_of(own, plan_from(plan).name, plan_from(plan).backend).text != plan:
+            raise LayerError(f"layer {layer!r} follows several recipes, which no chip takes over. Pass recipe=.")
+        return QUANTIZED(x, weight, bias, *self._states(new, step, state), live if new.delayed else None, new.text)
+
+    # ---- products
+
+    def _multiplied(
+        self, layer: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, called: str = ""
+    ) -> torch.Tensor:
+        """x @ weight^T + bias."""
+        if not (x.is_floating_point() and weight.is_floating_point()):
+            raise LayerError(f"layer {layer!r} must multiply floats; got {x.dtype} by {weight.dtype}.")
+        if x.shape[1] != weight.shape[1]:
+            raise ValueError(f"layer {layer!r} takes {weight.shape[1]} features; got {x.shape[1]}.")
+        plan = self._plan(layer, called or layer, x.dtype, None)
+        if plan is None:
+            return by_torch(x, weight, bias, layer)
+        try:
+            y, _ = _product_op(x, weight, bias, *self._states(plan, None, None), None, plan.text)
+        except (ValueError, TypeError) as reason:
+            raise LayerError(f"layer {layer!r}: {reason}") from reason
+        found: torch.Tensor = y
+        return found
+
+    def _states(self, plan: Plan, step: Any, state: Any) -> tuple[Any, Any]:
+        """The count of steps and the scales of earlier ones, as of a layer's first step where it has none."""
+        if plan.draws and step is None:
+            step = torch.zeros((), dtype=torch.int64)
+        if plan.delayed is None:
+            return step, None
+        return step, first_state(plan.delayed[0]) if state is None else state
+
+    def _plan(self, layer: str, called: str, dtype: torch.dtype, own: LinearRecipe | None) -> Plan | None:
+        """What a layer follows; None where it stays as it is."""
+        self.layers[called] = None
+        way = self._arithmetic.of(called)
+        if way is None:
+            return None
+        key = layer, dtype, own
+        if key not in self._plans:
+            try:
+                recipes = way.follow(Site(called, own))
+                if recipes is None:
+                    return None
+                self._plans[key] = _made(layer, recipes, way.backend, dtype)
+            except ValueError as reason:
+                raise LayerError(f"layer {called!r}: {reason}") from reason
+        return self._plans[key]
+
+    def _layer(self, weight: torch.Tensor) -> str:
+        """What the layer of a weight is called."""
+        if id(weight) in self._originals:
+            raise LayerError(
+                "model must be one that copy.deepcopy copies whole; the copy reaches weights of the model itself, as "
+                "through a function that holds it. Make that function a method."
+            )
+        module = self._stack[-1] if self._stack else self._model
+        name = self._modules.get(id(module), "")
+        owner = self._owners.get(id(weight)) or self._owners.get(id(weight._base))
+        return (isinstance(module, LAYERS) and name) or owner or name or "weight"
+
+
+def _made(layer: str, recipes: Recipes, backend: str, dtype: torch.dtype) -> Plan:
+    """The plan of a layer; what 16-bit layers give is rounded to their format, as torch's are."""
+    fmt, plans = FORMATS.get(dtype), []
+    for recipe in recipes:
+        open_ones = [name for name in PRODUCTS if fmt is not None and getattr(recipe, name).out_fmt is None]
+        rounded = {name: getattr(recipe, name).replace(out_fmt=fmt) for name in open_ones}
+        plans.append(plan_of(recipe.replace(**rounded) if rounded else recipe, layer, backend))
+    return plans[0].with_product("dgrad", plans[1]).with_product("wgrad", plans[2])
+
+
+def _autocast(x: torch.Tensor) -> torch.Tensor:
+    """A tensor as a product reads it under autocast."""
+    if not torch.is_autocast_enabled("cpu") or x.dtype == torch.float64 or not x.is_floating_point():
+        return x
+    return x.to(torch.get_autocast_dtype("cpu"))

@@ -1,0 +1,180 @@
+"""Compares one model under two arithmetics: `fp.analysis.diff`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any
+
+from fpsim.analysis.measures.divergence import Divergence, equal, first_divergence
+from fpsim.analysis.models.recorder import check_model
+from fpsim.display.optional import load
+from fpsim.errors import nearest, shown
+
+if TYPE_CHECKING:
+    from fpsim.analysis.measures.mechanism import Product
+    from fpsim.analysis.studies.differences.arithmetics import Arithmetic
+    from fpsim.analysis.studies.differences.growth import LayerDifference, Logits
+    from fpsim.analysis.studies.differences.report import ModelDivergence
+
+LONGEST = 40  # characters of a name in sentences
+
+
+def diff(
+    model: Any, batch: Any, first: Any, second: Any, *, recipe: Any = None, loss: Any = None, logits: Logits = None
+) -> ModelDivergence | None:
+    """Run a model under two arithmetics, and say where their bits first part, why, and how far they drift.
+
+    Every product of a linear layer or a convolution, and with a loss of their gradients, is computed twice and
+    compared: operands before and after their casts, and results. The first difference is one with nothing before it;
+    from there on inputs differ too, and `growth` says by how much results do. Everything else, such as norms,
+    attention's own products and embeddings, is torch's under both, and compared by what it gives to the next product.
+    The model and the batch are copied, and stay as they are; random numbers, as of dropout, are the same in both runs.
+
+    An arithmetic is one of these:
+
+    - "torch": the model as it is, also its layers that are quantised already.
+    - "float32": a chain of fused multiply-adds in float32, in the order of K, without casts.
+    - a chip ("H100", "B200", "MI300X", "sm_90"): its matrix units multiply what `recipe` says, as of
+      `fp.train.lockstep`; with " cuBLAS" behind it, by the schedules of cuBLASLt's kernels.
+    - a matrix unit, a schedule, or an accumulator, or how they are written: in place of those of `recipe`. A unit
+      without a recipe takes operands of its own formats, with a scale for each tensor up to 8 bits, in one chain.
+    - a recipe: of linear layers (`fp.torch`), of training (`fp.train`), or the name of one.
+    - "emulated", "gpu", "hardware": `recipe` by its own units on the CPU, on the GPU, or by tensor cores.
+    - a dict of shell patterns of layers to any of these; the last one that matches counts, others are "torch".
+
+    Args:
+      model: a torch.nn.Module on the CPU.
+      batch: what the model is called with: one argument; a tuple or list of them; or a dict of keywords.
+      first, second: the arithmetics.
+      recipe: formats, scalings and results of both, as far as an arithmetic does not say them: a recipe or its name.
+        None for that of each layer that is quantised already, and FP8_TENSOR for the others: E4M3 with a scale for each
+        tensor, promoted every 128 terms, results in BF16.
+      loss: a function of (model, batch) that returns a scalar, whose backward pass is compared too; None for none.
+      logits: what of the output the KL divergence is measured of, along the last axis: None for a tensor of two axes or
+        more, or what is called `logits`; a function of the output; False for nothing.
+
+    Returns:
+      A ModelDivergence, which is a Divergence; None where all bits of all products are equal.
+
+    Raises:
+      TypeError: model is no torch.nn.Module, or an arithmetic or recipe is none.
+      ValueError: an unknown word; a model without a linear layer or convolution that runs, compiled, or not on the CPU;
+        a batch that it does not take; a chip or unit that does not take a layer's operands; a loss that is no scalar; a
+        pattern that matches no layer.
+      fpsim.gpu.GpuError: "gpu" or "hardware" without a GPU.
+      ImportError: torch is not installed.
+
+    Example:
+      >>> import torch
+      >>> _ = torch.manual_seed(0)
+      >>> model = torch.nn.Sequential(torch.nn.Linear(256, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
+      >>> x = torch.randn(32, 256)
+      >>> found = fp.analysis.diff(model, x, "H100", "B200")
+      >>> found.layer, found.product, found.element, found.cause
+      ('0', 'fprop', (0, 15), 'arithmetic')
+      >>> print(fp.analysis.diff(model, x, "H100", "B200", recipe="BF16"))
+      None
+    """
+    torch = load("torch", "diff")
+    check_model(torch, model, "compared")
+    _refuse_devices(torch, model, batch)
+    if loss is not None and not callable(loss):
+        raise TypeError(f"loss must be a function of (model, batch) that returns a scalar, or None; got {shown(loss)}.")
+    if not (logits is None or isinstance(logits, bool) or callable(logits)):
+        raise TypeError(f"logits must be None, True, False or a function of the output; got {shown(logits)}.")
+    from fpsim.analysis.studies.differences.arithmetics import arithmetic
+    from fpsim.analysis.studies.differences.growth import kl_of
+    from fpsim.analysis.studies.differences.report import ModelDivergence, growth_sentence
+    from fpsim.analysis.studies.differences.running import run
+
+    ways = arithmetic("first", first, recipe), arithmetic("second", second, recipe)
+    others: deque[Product] = deque()
+    one = run(model, batch, ways[0], loss, others.append)
+    if not one.layers:
+        raise ValueError(
+            f"model must have a linear layer or a convolution that the batch goes through; {type(model).__name__} has "
+            "none. Recurrent layers, and what torch.jit.script made, are not seen."
+        )
+    for way in ways:
+        _refuse_unmatched(way, one.layers)
+    beside = _Beside(others, _names(*ways))
+    two = run(model, batch, ways[1], loss, beside.see)
+    found = beside.divergence()
+    if found is None:
+        return None
+    growth, kl = tuple(beside.growth), kl_of(one.output, two.output, logits)
+    remarks = [remark for way in ways for remark in way.remarks]
+    text = "\n".join([found.explanation, *dict.fromkeys(remarks), growth_sentence(growth, kl)])
+    fields = {each.name: getattr(found, each.name) for each in dataclasses.fields(Divergence)}
+    return ModelDivergence(**{**fields, "explanation": text}, growth=growth, kl=kl)
+
+
+def _refuse_devices(torch: Any, model: Any, batch: Any) -> None:
+    """A ValueError unless weights, and the tensors of the batch, lie in the CPU's memory."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    parts = [*batch.values()] if hasattr(batch, "values") and callable(batch.values) and isinstance(batch, dict) else []
+    parts = parts or (list(batch) if isinstance(batch, (tuple, list)) else [batch])
+    named += [("batch", part) for part in parts if isinstance(part, torch.Tensor)]
+    for name, tensor in named:
+        if tensor.device.type != "cpu":
+            raise ValueError(f"model and batch must be on the CPU; got {name!r} on {tensor.device}. Use .cpu().")
+
+
+def _refuse_unmatched(way: Arithmetic, layers: tuple[str, ...]) -> None:
+    """A ValueError for a pattern that no layer has."""
+    from fnmatch import fnmatchcase
+
+    for pattern, _ in way.ways:
+        if not any(fnmatchcase(layer, pattern) for layer in layers):
+            near = nearest(pattern, layers, 0.0)
+            raise ValueError(
+                f"{shown(pattern)} must match a layer of the model; it matches none of {len(layers)}. Near: {near!r}."
+            )
+
+
+def _names(first: Arithmetic, second: Arithmetic) -> tuple[str, str]:
+    """What tells the two apart."""
+    if first.name == second.name:
+        return "the first", "the second"
+    names = [
+        way.name if 0 < len(way.name) <= LONGEST else word
+        for way, word in ((first, "the first"), (second, "the second"))
+    ]
+    return names[0], names[1]
+
+
+class _Beside:
+    """Compares the products of a run with those of another one, which it forgets as it goes."""
+
+    def __init__(self, others: deque[Product], names: tuple[str, str]) -> None:
+        self._others, self._names = others, names
+        self._found: Divergence | None = None
+        self._after = ""
+        self._calls: Counter[tuple[str, str]] = Counter()
+        self.growth: list[LayerDifference] = []
+
+    def see(self, mine: Product) -> None:
+        """Compare the next product; behind the first difference only results."""
+        from fpsim.analysis.studies.differences.growth import layer_difference
+
+        other = self._others.popleft() if self._others else None
+        if self._found is None and (other is None or not equal(other, mine)):
+            self._found = self._divergence(other, mine)
+        self._after = f"{mine.layer}, {mine.product}"
+        if other is None or (other.layer, other.product) != (mine.layer, mine.product):
+            self._others.clear()  # the runs went different ways, so nothing beyond belongs together
+        elif other.result.shape == mine.result.shape:
+            key = mine.layer, mine.product
+            self.growth.append(layer_difference(other, mine, self._calls[key]))
+            self._calls[key] += 1
+
+    def _divergence(self, other: Product | None, mine: Product | None) -> Divergence | None:
+        one, two = ([] if each is None else [each] for each in (other, mine))
+        return first_divergence(one, two, self._names, step=None, after=self._after)
+
+    def divergence(self) -> Divergence | None:
+        """The first difference, once the run is through."""
+        if self._found is None and self._others:
+            self._found = self._divergence(self._others[0], None)
+        return self._found

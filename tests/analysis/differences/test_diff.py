@@ -1,0 +1,362 @@
+"""`fp.analysis.diff`: the first bit that parts is found where it was planted, beside products computed by hand."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+
+torch = pytest.importorskip("torch")
+
+from fpsim.analysis.measures.divergence import Divergence  # noqa: E402
+from fpsim.analysis.studies.differences.arithmetics import arithmetic  # noqa: E402
+from fpsim.analysis.studies.differences.running import run  # noqa: E402
+from tests.analysis.differences.models import (  # noqa: E402
+    Attentive,
+    Checkpointed,
+    Convolutional,
+    Named,
+    Routed,
+    images,
+    mean_square,
+    mlp,
+    rows,
+    tokens,
+)
+
+ft: Any = fp.torch
+FP8, BF16 = ft.RECIPES["FP8_TENSOR"], ft.RECIPES["BF16"]
+MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "mlp": (mlp, rows), "convolutional": (Convolutional, images), "attentive": (Attentive, tokens),
+}  # fmt: skip
+every_model = pytest.mark.parametrize("kind", list(MODELS))
+
+
+def made(kind: str) -> tuple[Any, Any]:
+    model, batch = MODELS[kind]
+    return model(), batch()
+
+
+def diff(*args: Any, **keywords: Any) -> Any:
+    return fp.analysis.diff(*args, **keywords)
+
+
+def found_by(*args: Any, **keywords: Any) -> Any:
+    found = diff(*args, **keywords)
+    assert isinstance(found, Divergence)
+    assert isinstance(found, fp.analysis.ModelDivergence)
+    assert found.step is None
+    return found
+
+
+def planted(product: str = "fprop", **fields: Any) -> Any:
+    """FP8_TENSOR with one product added otherwise."""
+    return FP8.replace(**{product: getattr(FP8, product).replace(**fields)})
+
+
+def bits(x: Any) -> Any:
+    return np.asarray(x.detach().numpy() if isinstance(x, torch.Tensor) else x).astype(np.float32).view(np.uint32)
+
+
+def inputs_of(model: Any, layer: str, batch: Any, recipe: Any = FP8) -> Any:
+    """What a linear layer of a model reads, whose layers are quantised in place of being watched."""
+    twin = copy.deepcopy(model)
+    ft.quantize_linears(twin, recipe)
+    seen: list[Any] = []
+    twin.get_submodule(layer).register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    with torch.no_grad():
+        twin(batch)
+    return seen[0].numpy()
+
+
+def by_hand(x: Any, weight: Any, bias: Any, **how: Any) -> Any:
+    """A product in FP8 by `fp.matmul`, with a scale for each operand."""
+    a, b = (fp.encode_scaled(each, fp.E4M3, fp.scalings.TENSOR) for each in (x, weight))
+    vector = None if bias is None else bias.detach().numpy()
+    return fp.matmul(a, b.transpose(), bias=vector, out_format="bf16", strict=False, **how).astype(np.float32)
+
+
+def test_another_promotion_in_one_layer_is_found_at_its_first_element() -> None:
+    model, x = mlp(), rows()
+    found = found_by(model, x, FP8, {"*": FP8, "2": planted(promote=64)})
+    a, weight = inputs_of(model, "2", x), model[2].weight.detach().numpy()
+    one, two = (by_hand(a, weight, model[2].bias, accumulate="hopper_e4m3_f32", promote=p) for p in (128, 64))
+    differ = np.argwhere(one.view(np.uint32) != two.view(np.uint32))
+    assert (found.layer, found.product, found.operand, found.cause) == ("2", "fprop", "", "arithmetic")
+    assert found.element == tuple(differ[0])
+    assert found.count == len(differ)
+    assert found.fmt == fp.BF16
+    assert found.bits == tuple(int(fp.encode(y[found.element], fp.BF16)) for y in (one, two))
+    assert "Their trees differ: terms 64..127: " in str(found)
+    assert found.trees == tuple(
+        fp.schedules.tree(fp.schedules.cutlass_2xacc(p), 512, n=128, accumulate="hopper_e4m3_f32") for p in (128, 64)
+    )
+    assert found.growth[0].differing == 0.0
+    assert found.growth[1].differing == len(differ) / one.size
+
+
+def test_split_k_in_one_layer_is_found_at_its_first_element() -> None:
+    model, x = mlp(), rows()
+    chained, split = fp.schedules.cublas("sm_90"), fp.schedules.cublas("sm_90", split_k=2)
+    wide = BF16.replace(fprop=BF16.fprop.replace(out_fmt=None))  # sums of 14 bits would be the same in both orders
+    found = found_by(model, x, chained, {"*": chained, "2": split}, recipe=wide)
+    a, weight = (fp.cast(each, "bf16") for each in (inputs_of(model, "2", x, wide), model[2].weight.detach().numpy()))
+    bias = model[2].bias.detach().numpy()
+    one, two = (
+        fp.matmul(a, weight.T, accumulate="hopper_bf16_f32", schedule=each, bias=bias) for each in (chained, split)
+    )
+    differ = np.argwhere(one.view(np.uint32) != two.view(np.uint32))
+    assert (found.layer, found.element, found.count) == ("2", tuple(differ[0]), len(differ))
+    assert found.bits == tuple(int(y.view(np.uint32)[found.element]) for y in (one, two))
+    assert found.names == ("cublas('sm_90')", "the second")
+    assert "adds them up from +0 for a sum of their own" in str(found)
+
+
+def patches_by_hand(x: Any, weight: Any) -> Any:
+    """Patches of the one-dimensional convolution of 7 places, one number at a time."""
+    batch, channels, length = x.shape
+    found = np.zeros((batch * length, 7 * channels), np.float32)
+    for n, place, tap, c in np.ndindex(batch, length, 7, channels):
+        at = place + tap - 3
+        if 0 <= at < length:
+            found[n * length + place, tap * channels + c] = x[n, c, at]
+    taps = np.stack([weight[:, c, tap] for tap in range(7) for c in range(channels)], 1)
+    return found, taps
+
+
+def test_a_convolution_is_the_product_of_its_patches() -> None:
+    model, x = Convolutional().eval(), images()
+    seen: list[Any] = []
+    handle = model.mix.register_forward_pre_hook(lambda _, args: seen.append(args[0].numpy()))
+    ways = [{"mix": each} for each in (FP8, planted(promote=32))]  # whatever comes before is torch's
+    with torch.no_grad():
+        run(model, x, arithmetic("first", "torch"), None, lambda _: None)
+    handle.remove()
+    rows_, weight = patches_by_hand(seen[0], model.mix.weight.detach().numpy())
+    found = found_by(model, x, *ways)
+    one, two = (by_hand(rows_, weight, model.mix.bias, accumulate="hopper_e4m3_f32", promote=p) for p in (128, 32))
+    differ = np.argwhere(one.view(np.uint32) != two.view(np.uint32))
+    assert (found.layer, found.element, found.count) == ("mix", tuple(differ[0]), len(differ))
+    assert found.names == ("the first", "the second")
+
+
+@every_model
+def test_halves_are_equal_on_hopper_and_blackwell(kind: str) -> None:
+    model, batch = made(kind)
+    assert diff(model, batch, "H100", "B200", recipe="BF16", loss=mean_square) is None
+
+
+@every_model
+def test_fp8_differs_on_hopper_and_blackwell_by_the_bits_that_a_step_keeps(kind: str) -> None:
+    model, batch = made(kind)
+    found = found_by(model, batch, "H100", "B200")
+    assert (found.cause, found.names) == ("arithmetic", ("H100", "B200"))
+    assert "H100 keeps 13 fraction bits, B200 keeps 25 fraction bits." in str(found)
+    k = found.trees[0].k
+    assert found.trees == tuple(
+        fp.schedules.tree(fp.schedules.cutlass_2xacc(128), k, accumulate=f"{arch}_e4m3_f32")
+        for arch in ("hopper", "blackwell")
+    )
+    assert found.growth[-1].layer == "head" if kind != "mlp" else "4"
+
+
+@every_model
+def test_an_arithmetic_agrees_with_itself(kind: str) -> None:
+    model, batch = made(kind)
+    model.train()  # with dropout
+    assert diff(model, batch, "float32", "float32", loss=mean_square) is None
+    assert diff(model, batch, "H100", ft.RECIPES["FP8_TENSOR"], loss=mean_square) is None
+
+
+@every_model
+def test_the_model_and_the_batch_stay_as_they_are(kind: str) -> None:
+    model, batch = made(kind)
+    mean_square(model, batch).backward()
+    before, gradients = copy.deepcopy(model), [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+    given, noise = batch.clone(), torch.get_rng_state()
+    diff(model, batch, "H100", "float32", loss=mean_square)
+    assert torch.equal(torch.get_rng_state(), noise)
+    assert torch.equal(batch, given)
+    for one, two, gradient in zip(before.parameters(), model.parameters(), gradients, strict=True):
+        fp.testing.assert_bits_equal(one.detach(), two.detach())
+        assert (gradient is None) == (two.grad is None)
+        if gradient is not None:
+            fp.testing.assert_bits_equal(gradient, two.grad)
+    for one, two in zip(before.buffers(), model.buffers(), strict=True):
+        assert torch.equal(one, two)
+    for module in model.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+        assert "forward" not in module.__dict__
+
+
+def watched(model: Any, batch: Any, spec: Any, **keywords: Any) -> tuple[list[Any], Any]:
+    """The products of a run, and its output."""
+    products: list[Any] = []
+    outcome = run(model, batch, arithmetic("first", spec, **keywords), mean_square, products.append)
+    return products, outcome.output
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_torch_is_the_model_as_it_is(dtype: str) -> None:
+    model, x = mlp().to(getattr(torch, dtype)), rows().reshape(4, 8, 256).to(getattr(torch, dtype))
+    products, output = watched(model, x, "torch")
+    y = model(x)
+    mean_square(model, x).backward()
+    assert torch.equal(output, y)
+    gradients = {of.layer: of.result for of in products if of.product == "wgrad"}
+    assert list(gradients) == ["4", "2", "0"]
+    for layer, result in gradients.items():
+        assert np.array_equal(result, model[int(layer)].weight.grad.double().numpy())
+    last = [of for of in products if of.product == "fprop"][-1]
+    assert np.array_equal(last.result, y.reshape(-1, 16).detach().double().numpy())
+
+
+def test_float32_is_a_chain_of_fused_additions() -> None:
+    model, x = mlp(), rows()
+    products, _ = watched(model, x, "float32")
+    first = products[0]
+    want = fp.matmul(x.numpy(), model[0].weight.detach().numpy().T, accumulate=fp.FusedMultiplyAdd("fp32"))
+    assert np.array_equal(bits(first.result), bits(want + model[0].bias.detach().numpy()))
+    found = found_by(model, x, "float32", "torch")
+    assert (found.layer, found.cause, found.trees[1]) == ("0", "arithmetic", None)
+    assert found.trees[0] == fp.schedules.tree(fp.FusedMultiplyAdd("fp32"), 256)
+    assert found.growth[-1].relative < 1e-6
+
+
+def test_growth_and_kl_are_those_of_the_outputs() -> None:
+    model, x = mlp(), rows()
+    found = found_by(model, x, "torch", "DEEPSEEK_V3")
+    assert (found.cause, found.operand) == ("cast", "input")
+    one, two = (
+        run(model, x, arithmetic("first", way), None, lambda _: None).output.double()
+        for way in ("torch", "DEEPSEEK_V3")
+    )
+    assert [(row.layer, row.product, row.call) for row in found.growth] == [
+        (layer, "fprop", 0) for layer in ("0", "2", "4")
+    ]
+    last = found.growth[-1]
+    assert last.relative == pytest.approx(float((two - one).norm() / one.norm()), rel=1e-12)
+    assert last.differing == float((one != two).double().mean())
+    kl = torch.nn.functional.kl_div(two.log_softmax(-1), one.log_softmax(-1), log_target=True, reduction="batchmean")
+    assert found.kl == pytest.approx(float(kl), rel=1e-9)
+
+
+def test_logits_are_what_they_are_said_to_be() -> None:
+    model, x = mlp(), rows()
+    whole = found_by(model, x, "H100", "B200")
+    assert found_by(model, x, "H100", "B200", logits=lambda y: y[:, :4]).kl != whole.kl
+    assert found_by(model, x, "H100", "B200", logits=False).kl is None
+    assert found_by(Named(model), x, "H100", "B200").kl == whole.kl
+    one = torch.nn.Sequential(model, torch.nn.Flatten(0))
+    assert found_by(one, x, "H100", "B200").kl is None
+    assert found_by(one, x, "H100", "B200", logits=True).kl is not None
+
+
+@pytest.mark.parametrize(("product", "first"), [("dgrad", ("2", "dgrad")), ("wgrad", ("2", "wgrad"))])
+def test_what_is_planted_in_a_gradient_is_found_there(product: str, first: tuple[str, str]) -> None:
+    model, x = mlp(), rows(512)
+    other = {"*": FP8, "2": planted(product, promote=64)}
+    assert diff(model, x, FP8, other) is None
+    found = found_by(model, x, FP8, other, loss=mean_square)
+    assert (found.layer, found.product) == first
+    before = [row for row in found.growth if row.product == "fprop"]
+    assert all(row.differing == 0 for row in before)
+    assert [row.product for row in found.growth] == ["fprop"] * 3 + ["dgrad", "wgrad"] * 2 + ["wgrad"]
+
+
+def test_shared_layers_have_a_row_for_each_call_and_idle_ones_none() -> None:
+    found = found_by(Attentive().eval(), tokens(), "H100", "B200")
+    calls = [(row.layer, row.call) for row in found.growth]
+    names = ["block.self_attn.in_proj", "block.self_attn.out_proj", "block.linear1", "block.linear2"]
+    assert calls == [(name, call) for call in (0, 1) for name in names] + [("head", 0)]
+
+
+def test_quantised_layers_follow_their_own_recipe() -> None:
+    model, x = mlp(), rows()
+    ft.quantize_linears(model, ft.DEEPSEEK_V3, exclude="0")
+    assert diff(model, x, "torch", {"2": "H100", "4": ft.DEEPSEEK_V3}) is None
+    found = found_by(model, x, "torch", {"2": "B200", "4": "B200"}, loss=mean_square)
+    assert (found.layer, found.cause) == ("2", "arithmetic")
+    assert "B200: without deepgemm('1d2d'), which is not for B200." in str(found)
+    assert diff(model, x, "emulated", FP8, recipe=FP8) is None
+
+
+def test_stochastic_and_delayed_recipes_are_the_same_in_both_runs() -> None:
+    model, x = mlp(), rows()
+    for recipe in (ft.NVFP4, ft.TE_DELAYED):
+        assert diff(model, x, "emulated", recipe, recipe=recipe, loss=mean_square) is None
+
+
+def test_a_recipe_of_training_keeps_what_it_keeps() -> None:
+    recipe = fp.train.recipes.DEEPSEEK_V3.replace(keep=("4",))
+    model, x = mlp(), rows()
+    assert diff(model, x, recipe, {"0": ft.DEEPSEEK_V3, "2": ft.DEEPSEEK_V3, "4": ft.RECIPES["FP32"]}) is None
+    found = found_by(model, x, recipe, ft.DEEPSEEK_V3)
+    assert (found.layer, found.cause) == ("4", "cast")
+
+
+@pytest.mark.parametrize("way", ["torch", "float32", "hopper_bf16_f32", "hopper_e4m3_f32"])
+def test_autocast_and_narrow_models_round_results_to_their_own_format(way: str) -> None:
+    model, x = mlp(), rows()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast, _ = watched(model, x, way)
+    narrow, _ = watched(model.bfloat16(), x.bfloat16(), way)
+    assert len(cast) == len(narrow) == 8
+    for of in [*cast, *narrow]:
+        assert of.adds.out_fmt == fp.BF16
+        assert np.array_equal(of.result, fp.quantize(of.result, "bf16"))
+
+
+def test_checkpoints_are_counted_once() -> None:
+    found = found_by(Checkpointed(mlp()), rows(), "H100", "B200", loss=mean_square)
+    assert [row.product for row in found.growth].count("fprop") == 3
+    assert found.growth == tuple(
+        dataclasses.replace(row, layer=f"inner.{row.layer}")
+        for row in found_by(mlp(), rows(), "H100", "B200", loss=mean_square).growth
+    )
+
+
+def test_growth_ends_where_the_runs_go_different_ways() -> None:
+    torch.manual_seed(0)
+    model = Routed()
+    batches = [torch.randn(8, 256) for _ in range(12)]
+    found = [found_by(model, x, "H100", "B200") for x in batches]
+    lengths = {len(each.growth) for each in found}
+    assert lengths == {1, 3}  # no row of the last layer where inputs came another way
+    assert all(each.layer == "first" for each in found)
+
+
+def test_cublas_takes_the_kernels_of_its_operands_and_shapes() -> None:
+    model, x = mlp(), rows()
+    nvjet = fp.schedules.cublas("sm_90")
+    assert diff(model, x, "H100 cuBLAS", nvjet) is None
+    found = found_by(model, x, "H100 cuBLAS", "B200 cuBLAS")
+    assert "H100 cuBLAS keeps 13 fraction bits, B200 cuBLAS keeps 25 fraction bits." in str(found)
+    assert diff(model, x, "H100 cuBLAS", "B200 cuBLAS", recipe="BF16") is None
+
+
+def test_a_report_is_a_table_a_picture_and_a_page() -> None:
+    pytest.importorskip("pandas")
+    pytest.importorskip("matplotlib").use("Agg")
+    found = found_by(mlp(), rows(), "H100", "B200", loss=mean_square)
+    row = found.to_frame().iloc[0]
+    assert (row["layer"], row["product"], row["kl"]) == (found.layer, found.product, found.kl)
+    table = found.to_frame("layer")
+    assert list(table.columns) == ["layer", "product", "call", "size", "differing", "relative"]
+    assert len(table) == len(found.growth) == 8
+    ax = found.plot()
+    drawn = {line.get_label(): list(line.get_ydata()) for line in ax.get_lines()}
+    for product in ("fprop", "dgrad", "wgrad"):
+        assert drawn[product] == [row.relative for row in found.growth if row.product == product and row.relative]
+    assert len(found.plot_trees()) == 2
+    page = found._repr_html_()
+    assert page.count("<tr>") == 1 + sum(row.differing > 0 for row in found.growth)
+    with pytest.raises(ValueError, match="by must be one of element, layer; got 'depth'"):
+        found.to_frame("depth")

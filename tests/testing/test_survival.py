@@ -1,0 +1,121 @@
+"""`fp.testing.assert_survives`: figures beside thresholds, and the worst value explained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.testing import assert_survives
+from tests.kit.sweeps import in_turn
+
+
+def f32(values: Any) -> Any:
+    return np.asarray(values, np.float32)
+
+
+NORMAL = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
+OFF: dict[str, Any] = {"sqnr_db": None, "overflow": None, "lost_energy": None}
+
+
+def message(x: Any, fmt: Any, **keywords: Any) -> str:
+    with pytest.raises(AssertionError) as raised:
+        assert_survives(x, fmt, **keywords)
+    return str(raised.value)
+
+
+def test_it_is_one_function_in_both_places() -> None:
+    assert fp.analysis.assert_survives is fp.testing.assert_survives
+
+
+def test_what_survives_returns_its_report() -> None:
+    assert assert_survives(NORMAL, "e4m3") == fp.analysis.error(NORMAL, "e4m3")
+    tiles = fp.scalings.NVFP4
+    want = fp.analysis.error(NORMAL, "e2m1", scaling=tiles)
+    assert assert_survives(NORMAL, "e2m1", scaling=tiles).sqnr_db == want.sqnr_db
+
+
+@in_turn(
+    "name,figure",
+    [("sqnr_db", "sqnr_db"), ("overflow", "beyond_rate"), ("lost_energy", "lost_energy"),
+     ("underflow", "underflow_rate"), ("max_relative", "max_relative"), ("max_ulp", "max_ulp")],
+)  # fmt: skip
+def test_a_threshold_is_the_figure_itself_and_no_further(name: str, figure: str) -> None:
+    x = np.concatenate([NORMAL.ravel() * np.float32(0.01), f32([500.0, -3000.0])])
+    found = float(getattr(fp.analysis.error(x, "e4m3"), figure))
+    worse = np.nextafter(found, np.inf if name == "sqnr_db" else -np.inf)
+    assert_survives(x, "e4m3", **{**OFF, name: found})
+    said = message(x, "e4m3", **{**OFF, name: float(worse)})
+    assert said.startswith("16,386 values do not survive E4M3: ")
+    assert "wanted at least" in said if name == "sqnr_db" else "wanted at most" in said
+
+
+def test_every_broken_threshold_is_named() -> None:
+    x = f32([1e-6, -1e-5, 700.0, 1.0])
+    said = message(x, "e4m3", underflow=0.0, lost_energy=0.0)
+    for words in ("values beyond the range 25.0 %, wanted at most 0 %", "values that become zero 50.0 %"):
+        assert words in said
+    assert "energy of values that become zero" in said
+    assert "SQNR" not in said  # of what stays finite
+
+
+@in_turn(
+    "x,keywords,place,result",
+    [
+        (f32([[1, 2], [-900, 500]]), {}, (1, 0), "nan = code 0xff"),
+        (f32([1.0, 2e-4, 9e-4]), {**OFF, "underflow": 0.0}, (2,), "0.0 = code 0x00"),
+        (f32([1.0, 1.06, 17.0]), {**OFF, "sqnr_db": 60.0}, (2,), "16.0 = code 0x58"),
+        (f32([1.0, 1.06, 17.0]), {**OFF, "max_relative": 0.01}, (2,), "16.0 = code 0x58"),
+    ],
+)  # fmt: skip
+def test_the_worst_value_is_explained(x: Any, keywords: Any, place: tuple[int, ...], result: str) -> None:
+    said = message(x, "e4m3", **keywords)
+    assert f"The worst is at {place}:\n{fp.explain(x[place], 'e4m3')}" in said
+    assert result in said
+
+
+def test_under_scales_the_worst_value_is_explained_as_the_cast_sees_it() -> None:
+    x = f32([[300, 300 / 13.1, 3, 0], [7, 6, 5, 4]])
+    said = message(x, "e4m3", scaling=fp.scalings.ROW, sqnr_db=60.0)
+    encoded = fp.encode_scaled(x, "e4m3", fp.scalings.ROW)
+    place = tuple(int(i) for i in np.unravel_index(np.abs(encoded.decode() - x).argmax(), x.shape))
+    scale = encoded.scales[place[0], 0]
+    assert f"The worst is at {place}, {float(x[place])!r}, which with the scale {float(scale)!r} becomes" in said
+    assert str(fp.explain(x[place] / scale, "e4m3", overflow=fp.scalings.ROW.overflow)) in said
+    one = message(x, "e4m3", scale="amax", sqnr_db=60.0)
+    assert "which with the scale" in one
+
+
+def test_integers_and_draws_are_told_without_neighbours() -> None:
+    said = message(NORMAL, "int8", scaling=fp.scalings.ROW, sqnr_db=60.0)
+    assert "which with the scale" in said
+    assert said.count("\n") == 1
+    assert ", which becomes " in message(NORMAL, "e5m2", rounding="stochastic", seed=1, sqnr_db=60.0)
+
+
+def test_tensors_zeros_and_infinities() -> None:
+    torch = pytest.importorskip("torch")
+    assert_survives(torch.randn(8, 8, requires_grad=True).bfloat16(), "e4m3", max_relative=None)
+    assert_survives(np.zeros(3, np.float32), "e4m3")
+    assert_survives(f32([np.inf, np.nan, 1.0]), "e4m3")
+    assert "SQNR is unknown" in message(f32([np.nan]), "e4m3")
+    assert "values beyond the range 100 %" in message(np.array([1e300]), "bf16")
+
+
+@in_turn(
+    "keywords,error,wanted",
+    [
+        ({"overflow": "saturate"}, ValueError, "overflow is a threshold, a number or None; got 'saturate'. How values"),
+        ({"sqnr_db": float("nan")}, ValueError, "sqnr_db is a threshold"),
+        ({"underflow": True}, ValueError, "underflow is a threshold"),
+        ({"x": f32([])}, ValueError, r"x must hold a value; got an empty array, shape \(0,\)"),
+        ({"x": [1, 2]}, TypeError, "x must be an array of"),
+        ({"fmt": fp.LogFMT(8), "scaling": fp.scalings.TILE_1X128, "max_ulp": 1}, ValueError, "max_ulp cannot be"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_refused(keywords: Any, error: Any, wanted: str) -> None:
+    given = {"x": NORMAL, "fmt": "e4m3", **keywords}
+    with pytest.raises(error, match=wanted):
+        assert_survives(given.pop("x"), given.pop("fmt"), **given)
