@@ -1,0 +1,103 @@
+"""A model in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from fpsim.display.wording import plural
+from fpsim.probe.candidates import spine
+from fpsim.schedules.trees.nodes import in_words
+
+if TYPE_CHECKING:
+    from fpsim.probe.model import Model
+
+FEW = 4  # names that a sentence lists
+
+
+def sentences(model: Model) -> Iterator[str]:
+    """What was found, a sentence each."""
+    what = {"sum": "sum", "dot": "dot product", "matmul": "product of matrices"}[model.kind]
+    calls = f"seen in {plural(model.calls, 'call')}"
+    if not model.found:
+        yield f"A {what} of {plural(model.n, 'term')}: nothing that fits, {calls}."
+    else:
+        named = f"equals {_listed(model.names)}" if model.names else "is a tree of its own"
+        yield f"A {what} of {plural(model.n, 'term')} that {named}, {calls}."
+        yield from _arithmetic(model)
+        yield from _order(model)
+    for each in model.unknown:
+        yield f"Unknown: {each}."
+
+
+def _arithmetic(model: Model) -> Iterator[str]:
+    """What an addition does."""
+    facts = model.facts
+    if facts.accumulator is None or facts.rounding is None:
+        return
+    takes = f"An addition takes {plural(facts.terms_per_step or 1, 'term')}, "
+    takes = takes if facts.terms_per_step is not None else "An addition has its terms "
+    cut = "adds them exactly" if facts.fraction_bits is None else f"cuts them at {facts.fraction_bits} fraction bits"
+    towards = {"truncate": " toward zero", "floor": " downwards", "nearest": " to nearest"}.get(
+        facts.alignment or "", ""
+    )
+    flush = "; subnormals become zero" if facts.flushes_subnormals else ""
+    yield (
+        f"{takes}{cut}{towards if facts.fraction_bits is not None else ''}, and rounds {facts.rounding.replace('_', ' ')} "
+        f"to {in_words(facts.accumulator)}{flush}."
+    )
+    program = model.program
+    if program is not None and len(model.operands) == 2:
+        count = len(program.exact)
+        if count:
+            rest = model.n - count - len(model.lost)
+            yield f"{plural(count, 'product')} of {model.n} join unrounded, as in fused multiply-adds; {rest} are rounded first."
+    if facts.accumulator != model.out:
+        yield f"The result is cast to {in_words(model.out)}."
+
+
+def _order(model: Model) -> Iterator[str]:
+    """How the terms are put together."""
+    if model.order is None:
+        return
+    if model.lost:
+        yield f"{plural(len(model.lost), 'term')} are never added: {_spans(model.lost)}."
+    order = model.order
+    parts = spine(order.branch)
+    if len(parts) > 1:
+        sizes = f"{len(parts)} of {parts[0]}" if len(set(parts)) == 1 else ", ".join(map(str, parts[:FEW]))
+        more = ", ..." if len(set(parts)) > 1 and len(parts) > FEW else ""
+        yield f"Partial sums are added one after the other: {sizes}{more} terms."
+        return
+    chain = order.chain
+    if chain:
+        ascending = all(x < y for x, y in zip(chain, chain[1:], strict=False))
+        falling = all(x > y for x, y in zip(chain[2:], chain[3:], strict=False)) and len(chain) > 2
+        goes = "" if ascending else ", from the last to the first" if falling else ", in an order of its own"
+        yield f"One chain adds its terms one step after the other{goes}."
+
+
+def _spans(terms: Iterable[int]) -> str:
+    return ", ".join(f"{start}..{stop - 1}" if stop - start > 1 else str(start) for start, stop in in_ranges(terms))
+
+
+def in_ranges(terms: Iterable[int]) -> list[list[int]]:
+    """Integers as ranges [start, stop].
+
+    Example:
+      >>> from fpsim.probe.words import in_ranges
+      >>> in_ranges({1, 2, 3, 7})
+      [[1, 4], [7, 8]]
+    """
+    found: list[list[int]] = []
+    for each in sorted(terms):
+        if found and found[-1][1] == each:
+            found[-1][1] = each + 1
+        else:
+            found.append([each, each + 1])
+    return found
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    return ", ".join(names[:FEW]) + more
