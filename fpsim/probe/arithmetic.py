@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.formats.named import BF16, FP16, FP32, FP64, NAMED, TF32, Format
 from fpsim.probe.black_box import BlackBox
-from fpsim.probe.counter import Counter
+from fpsim.probe.counter import ROWS, Counter
 from fpsim.probe.order import Branch, Order
 from fpsim.probe.program import Program, Rule
 
@@ -31,10 +32,10 @@ def programs(counter: Counter, order: Order) -> Iterator[Program]:
     cut = _fraction_bits(counter, order)
     bits = _bits(counter, order)
     found = _formats(bits, box.fmt)
-    starts_at_zero = not np.signbit(box.of(*_minus_zeros(box)))[0]
-    for fmt, keeps, rounding in product(found, ("keep", "flush"), ROUNDINGS):
+    roundings = _roundings(counter, order, bits)
+    for fmt, keeps, rounding, zeros in product(found, ("keep", "flush"), roundings, _zeros(box)):
         if cut is None:
-            yield from _exact(box, order, Rule(fmt, rounding, subnormals=keeps, starts_at_zero=bool(starts_at_zero)))
+            yield from _exact(box, order, Rule(fmt, rounding, subnormals=keeps, zeros=zeros))
             continue
         results = dict.fromkeys([None if bits >= fmt.precision else bits - 1, fmt.mantissa_bits])
         for alignment, result in product(ALIGNMENTS, results):
@@ -48,12 +49,54 @@ def _exact(box: BlackBox, order: Order, rule: Rule) -> Iterator[Program]:
         yield Program(order, rule, box.fmt, box.n)
         return
     a, b = (operand.fmt for operand in box.operands)
-    if a.precision + b.precision > rule.fmt.precision:
-        yield Program(order, rule, box.fmt, box.n, exact_products(box, order, rule.fmt))
+    yield Program(order, rule, box.fmt, box.n, exact_products(box, order, rule.fmt))
+    if a == b and a.precision + b.precision <= rule.fmt.precision:
+        yield Program(order, replace(rule, product=a), box.fmt, box.n)
+
+
+def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
+    """Programs whose additions have formats of their own, by the bits that each of them keeps."""
+    box = counter.box
+    if order.widest != 2 or counter.large - counter.small < FP64.precision:
         return
-    yield Program(order, rule, box.fmt, box.n)
-    if a == b:
-        yield Program(order, Rule(**{**rule.__dict__, "product": a}), box.fmt, box.n)
+    formats = _formats_of_additions(counter, order)
+    narrow = min(dict.fromkeys(formats), key=lambda fmt: fmt.precision)
+    for terms, zeros in product(dict.fromkeys((narrow, FP32, FP64)), _zeros(box)):
+        rule = Rule(terms, zeros=zeros)
+        exact = exact_products(box, order, terms) if len(box.operands) == 2 else frozenset()
+        for last in dict.fromkeys((formats[-1], FP32, FP64)):
+            yield Program(order, rule, box.fmt, box.n, exact, (*formats[:-1], last))
+
+
+def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
+    """The format of every addition, seen once its sibling cancels what the sum begins with; the last one's is a guess."""
+    box = counter.box
+    stack: list[tuple[int, int | None]] = []  # of numbers: their smallest term, and the addition that made them
+    pairs: list[tuple[int, int]] = []
+    beside: dict[int, int] = {}
+    for each in order.program:
+        if each >= 0:
+            stack.append((each, None))
+            continue
+        (x, of_x), (y, of_y) = stack[-2:]
+        beside |= {of: term for of, term in ((of_x, y), (of_y, x)) if of is not None}
+        pairs.append((x, y))
+        stack[-2:] = [(min(x, y), len(pairs) - 1)]
+    kept = np.zeros(len(pairs), np.int64)
+    inner = np.array(sorted(beside))
+    step = max(ROWS // box.n, 1)
+    for fmt in (BF16, FP16, FP32):
+        for start in range(0, inner.size, step):
+            part = inner[start : start + step]
+            rows, each = np.zeros((part.size, box.n)), np.arange(part.size)
+            first, second = np.array([pairs[at] for at in part]).T
+            rows[each, first] = 2.0 ** (counter.small + fmt.precision)
+            rows[each, second] = 2.0**counter.small
+            rows[each, [beside[int(at)] for at in part]] = -(2.0 ** (counter.small + fmt.precision))
+            kept[part] += box.values(rows) == 2.0**counter.small
+    found = [(BF16, FP16, FP32, FP64)[count] for count in kept]
+    found[-1] = found[-2] if len(found) > 1 else found[-1]
+    return tuple(found)
 
 
 def _formats(bits: int, out: Format) -> list[Format]:
@@ -66,10 +109,12 @@ def _formats(bits: int, out: Format) -> list[Format]:
     return sorted(found, key=lambda fmt: fmt != out) + wider + cut
 
 
-def _minus_zeros(box: BlackBox) -> tuple[Array, ...]:
-    """One sum of -0 alone."""
+def _zeros(box: BlackBox) -> tuple[str, ...]:
+    """What may become of the signs of zeros, by a sum of -0 alone."""
     minus = np.full((1, box.n), -0.0)
-    return (minus,) if len(box.operands) == 1 else (minus, np.ones((1, box.n)))
+    if len(box.operands) == 1:
+        return ("kept",) if np.signbit(box.of(minus))[0] else ("added",)
+    return ("kept",) if np.signbit(box.of(minus, np.ones((1, box.n))))[0] else ("added", "begin")
 
 
 # ---- bits of a sum
@@ -88,6 +133,32 @@ def _bits(counter: Counter, order: Order) -> int:
     rows[:, j] = 2.0**counter.small
     kept = box.values(rows) == 2.0**counter.small
     return int(np.argmin(kept)) + 1 if not kept.all() else most
+
+
+def _roundings(counter: Counter, order: Order, bits: int) -> tuple[str, ...]:
+    """The roundings that a quarter, half and three quarters of the last bit, of both signs, leave possible."""
+    three = _three(order.branch)
+    if three is None or counter.large - counter.small < bits + 2:
+        return ROUNDINGS
+    i, j, k = three
+    unit = 2.0 ** (counter.small + 2)  # the last bit of a sum that begins with `first`
+    first = unit * 2.0 ** (bits - 1)
+    parts = np.array([0.25, 0.5, 0.75]) * unit
+    rows = np.zeros((6, counter.box.n))
+    rows[:3, i], rows[3:, i] = first, -first
+    rows[:3, j], rows[3:, j] = parts, -parts
+    rows[:, k] = -rows[:, i]
+    if any(operand.fmt.mantissa_bits < 1 for operand in counter.box.operands[:1]):
+        return ROUNDINGS
+    grows = tuple(bool(x) for x in np.abs(counter.box.values(rows)) >= unit)
+    return tuple(word for word, seen in GROWS.items() if seen == grows) or ROUNDINGS
+
+
+# Whether a magnitude grows by a bit for a quarter, half and three quarters of it, first of positive sums.
+GROWS = {
+    "nearest_even": (False, False, True) * 2, "toward_zero": (False,) * 6, "nearest_away": (False, True, True) * 2,
+    "down": (False, False, False, True, True, True), "up": (True, True, True, False, False, False),
+}  # fmt: skip
 
 
 def _three(branch: Branch) -> tuple[int, int, int] | None:
@@ -132,21 +203,30 @@ def _widest(branch: Branch) -> Branch:
 
 
 def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
-    """Terms whose product is not rounded before it is added: (1 + 2^-h)^2 beside what cancels all but its last bit."""
-    half = (fmt.precision + 1) // 2
+    """Terms whose product is not rounded before it is added.
+
+    Where the format cannot hold products, (1 + 2^-h)^2 stands beside what cancels all but its last bit; where it can,
+    but for their range, a product beyond it stands beside -Inf.
+    """
+    of_a, of_b = (operand.fmt for operand in box.operands)
     pairs = list(_beside(order.branch))
-    if not pairs:
+    half = (fmt.precision + 1) // 2
+    longer = of_a.precision + of_b.precision > fmt.precision
+    high = min(of_a.max, of_b.max) ** 0.5 * 4.0
+    beyond = of_a.has_infinity and of_a == of_b and 2 * np.log2(high) > np.log2(fmt.max) + 1
+    if not pairs or not (longer or beyond):
         return frozenset()
+    large, other = (1 + 2.0**-half, -(1 + 2.0 ** (1 - half))) if longer else (2.0 ** int(np.log2(high)), -np.inf)
+    exactly = 2.0 ** (-2 * half) if longer else -np.inf
     found: list[int] = []
-    step = max((1 << 20) // box.n, 1)
+    step = max(ROWS // box.n, 1)
     for start in range(0, len(pairs), step):
         part = np.array(pairs[start : start + step])
         each = np.arange(len(part))
         a, b = np.zeros((len(part), box.n)), np.ones((len(part), box.n))
-        a[each, part[:, 0]] = b[each, part[:, 0]] = 1 + 2.0**-half
-        a[each, part[:, 1]] = -(1 + 2.0 ** (1 - half))
-        left = box.of(a, b)
-        found += [int(k) for k, rest in zip(part[:, 0], left, strict=True) if rest == 2.0 ** (-2 * half)]
+        a[each, part[:, 0]] = b[each, part[:, 0]] = large
+        a[each, part[:, 1]] = other
+        found += [int(k) for k, rest in zip(part[:, 0], box.of(a, b), strict=True) if rest == exactly]
     return frozenset(found)
 
 

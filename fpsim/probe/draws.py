@@ -16,7 +16,7 @@ SHARE_OFF = 0.05  # of the terms that cancel but for a bit
 
 # What every model must give bit for bit, and what is reported apart where it does not.
 USUAL = ("normal", "cancelling", "wide", "positive", "ties", "alike")
-EDGES = ("zeros", "large", "subnormal", "special")
+EDGES = ("zeros", "large", "subnormal", "vanishing", "special")
 
 
 def drawn(kind: str, box: BlackBox, seed: int, rows: int = ROWS) -> tuple[Array, ...]:
@@ -44,6 +44,12 @@ def drawn(kind: str, box: BlackBox, seed: int, rows: int = ROWS) -> tuple[Array,
         if matrices:
             by_term[1] = values[1]
         _cancel(rng, by_term, near=kind == "alike")
+    if kind == "subnormal" and len(values) == 2:
+        # products of two subnormals vanish; of most terms one is an ordinary number
+        which = rng.integers(0, 3, box.n)
+        for i, x in enumerate(values):
+            terms = x if matrices and i == 1 else np.moveaxis(x, -1, 0)
+            terms[which == i] = rng.standard_normal(terms[which == i].shape)
     return tuple(operand.drawn(x) for operand, x in zip(box.operands, values, strict=True))
 
 
@@ -133,7 +139,8 @@ def _cancel(rng: np.random.Generator, values: list[Array], near: bool) -> None:
 
 DRAW: dict[str, Callable[[np.random.Generator, Operand, Shape, int], Array]] = {
     "normal": _normal, "cancelling": _wide, "alike": _normal, "wide": _wide, "positive": _positive, "ties": _ties,
-    "zeros": _zeros, "large": _large, "subnormal": _subnormal, "special": _special,
+    "zeros": _zeros, "large": _large, "subnormal": _subnormal, "vanishing": _subnormal,
+    "special": _special,
 }  # fmt: skip
 
 

@@ -60,7 +60,7 @@ class Model:
       fraction_bits: bits that are kept below the largest exponent where terms are aligned; None where nothing is cut.
       alignment: "truncate", "floor" or "nearest", or "exact": every sum is the exact one, rounded once.
       rounding: of a sum, as a word of `fp.encode`.
-      accumulator: the format of sums.
+      accumulator: the format of sums; None where additions have formats of their own.
       promotion: terms after which partial sums join a total; None where they do not.
       flushes_subnormals: whether subnormal sums become zero.
       unit: the name in `fp.units()` of the matrix unit that it equals, the first of `units`; None where there is none.
@@ -334,6 +334,7 @@ class Model:
         if self.program is not None:
             rule = self.program.rule
             fields["rule"] = {**rule.__dict__, "fmt": rule.fmt.name, "product": rule.product and rule.product.name}
+            fields["formats"] = [fmt.name for fmt in self.program.formats]
             fields["unrounded_products"] = in_ranges(self.program.exact)
         write_whole(Path(path), json.dumps(fields, indent=1) + "\n")
 
@@ -368,7 +369,8 @@ def load(path: str | Path) -> Model:
             rule["fmt"] = find_format(rule["fmt"])
             rule["product"] = rule["product"] and find_format(rule["product"])
             exact = frozenset(k for start, stop in fields["unrounded_products"] for k in range(start, stop))
-            program = Program(order, AdditionRule(**rule), out, n, exact)
+            formats = tuple(find_format(name) for name in fields["formats"])
+            program = Program(order, AdditionRule(**rule), out, n, exact, formats)
         return Model(
             fields["kind"], n, (fields["shape"][0], fields["shape"][1]), operands, out, order=order, alike=alike,
             program=program, unknown=tuple(fields["unknown"]), calls=fields["calls"], scale=fields["scale"],
@@ -409,7 +411,8 @@ def _of_program(program: Program) -> Facts:
     parts = spine(program.order.branch)
     even = len(parts) > 1 and len(set(parts[:-1])) == 1 and parts[-1] <= parts[0]
     return Facts(
-        program.order.terms_at_once, rule.fraction_bits, rule.alignment, rule.rounding, rule.fmt, parts[0] if even else None,
+        program.order.terms_at_once, rule.fraction_bits, rule.alignment, rule.rounding,
+        None if program.formats else rule.fmt, parts[0] if even else None,
         rule.subnormals == "flush",
     )  # fmt: skip
 

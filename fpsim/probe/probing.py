@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from fpsim.errors import shown
 from fpsim.formats.float_format import DTYPES
 from fpsim.formats.named import FP32
 from fpsim.matrix_units.matrix_unit import SCALES, MatrixUnit
-from fpsim.probe.arithmetic import programs
+from fpsim.probe.arithmetic import mixed_programs, programs
 from fpsim.probe.black_box import BlackBox, Function, Operand, operand_of
 from fpsim.probe.candidates import Candidate, by_accumulators, by_units, order_of
 from fpsim.probe.counter import Counter, HiddenOrderError, added
@@ -27,7 +28,8 @@ from fpsim.schedules.trees.tree import Tree
 FRESH = (2, 3)  # seeds of the operands that a model is held against at last
 WORDS = {
     "zeros": "the sign of a sum of zeros", "large": "sums beyond the largest number",
-    "subnormal": "sums of subnormals", "special": "infinities, NaN and the largest numbers",
+    "subnormal": "sums of subnormals", "vanishing": "products below the smallest subnormal",
+    "special": "infinities, NaN and the largest numbers",
 }  # fmt: skip
 
 
@@ -264,7 +266,7 @@ def _program(counter: Counter, order: Order, witness: _Witness) -> tuple[Program
     """The first program that gives the black box's bits, and what of its edges it does not."""
     nearly: Program | None = None
     try:
-        for each in programs(counter, order):
+        for each in chain(programs(counter, order), mixed_programs(counter, order)):
             if not all(witness.agrees(each, kind) for kind in USUAL):
                 continue
             if not all(witness.agrees(each, kind, seed) for seed in FRESH for kind in USUAL):

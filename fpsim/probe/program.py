@@ -13,7 +13,15 @@ from fpsim.arithmetic.functions import add
 from fpsim.arrays import Array
 from fpsim.casts.cast import decode, encode
 from fpsim.formats.named import BF16, FP16, FP32, FP64, Format
-from fpsim.probe.kernels.tree_rows import AS_IT_IS, TO_BF16, TO_FP16, double_rows, single_rows
+from fpsim.probe.kernels.tree_rows import (
+    AS_IT_IS,
+    IN_DOUBLE,
+    TO_BF16,
+    TO_FP16,
+    double_rows,
+    mixed_rows,
+    single_rows,
+)
 from fpsim.probe.order import Order
 from fpsim.products.reduce import sum as sum_of
 from fpsim.runtime.processor import ieee_arithmetic
@@ -37,7 +45,8 @@ class Rule:
       fraction_bits: None where nothing is cut.
       result_bits: mantissa bits of a sum; None for those of the format.
       subnormals: "keep", or "flush": sums and terms below the smallest normal become zeros of their sign.
-      starts_at_zero: a sum of zeros is +0, whatever their signs.
+      zeros: "kept": a sum of -0 alone is -0. "added": +0 is added to the result. "begin": products begin a sum by joining
+        a +0 unrounded, as in a chain of fused multiply-adds; a negative one that rounds to zero is -0 then.
       product: the format that products are rounded to before they are added; None for that of the sums.
     """
 
@@ -47,7 +56,7 @@ class Rule:
     fraction_bits: int | None = None
     result_bits: int | None = None
     subnormals: str = "keep"
-    starts_at_zero: bool = True
+    zeros: str = "added"
     product: Format | None = None
 
 
@@ -70,6 +79,8 @@ class Program:
       exact: terms whose product is not rounded before it is added, as in a fused multiply-add.
       out: the format of the result.
       n: terms of a sum, those that nobody adds included.
+      formats: of every addition, in the order in which they stand in the program; none where all have the rule's.
+        Terms and products are rounded to the rule's then, unless they are exact.
     """
 
     order: Order
@@ -77,6 +88,7 @@ class Program:
     out: Format
     n: int
     exact: frozenset[int] = frozenset()
+    formats: tuple[Format, ...] = ()
 
     @cached_property
     def is_fast(self) -> bool:
@@ -115,7 +127,7 @@ class Program:
         step = max(PIECE // max(self.n, 1), 1)
         parts = [self._run(*(x[start : start + step] for x in values)) for start in range(0, rows, step)]
         sums = np.concatenate(parts) if parts else np.zeros(0)
-        if self.rule.starts_at_zero:
+        if self.rule.zeros == "added":
             sums = sums + 0.0
         return encode(sums, self.out)
 
@@ -128,7 +140,7 @@ class Program:
 
     def _by_lines(self, *values: Array) -> Array:
         wide = self.rule.fmt == FP64
-        dtype = np.float64 if wide else np.float32
+        dtype = np.float64 if wide or self.formats else np.float32
         lines = [np.ascontiguousarray(x.T, dtype) for x in values]  # (n, R)
         flushes = self.rule.subnormals == "flush"
         if flushes:
@@ -140,10 +152,13 @@ class Program:
         steps = self._steps
         assert steps is not None
         mode = FAST.get(self.rule.fmt, AS_IT_IS)
+        modes = np.array([FAST.get(fmt, IN_DOUBLE) for fmt in self.formats], np.int64)
 
         def work(first: int, stop: int) -> None:
             with ieee_arithmetic():
-                if wide:
+                if self.formats:
+                    mixed_rows(sums, a, b, steps.into, steps.taken, steps.term, modes, first, stop)
+                elif wide:
                     double_rows(sums, a, b, steps.into, steps.taken, steps.term, first, stop)
                 else:
                     single_rows(sums, a, b, steps.into, steps.taken, steps.term, mode, int(flushes), first, stop)
@@ -154,13 +169,15 @@ class Program:
     def _product(self, values: Sequence[Array]) -> Array:
         """Products, in the format that they are rounded to."""
         products: Array = values[0] * values[1]
+        if self.rule.zeros == "begin":
+            products = np.where((values[0] == 0) | (values[1] == 0), np.abs(products), products)
         fmt = self.rule.product
         return products if fmt is None else decode(encode(products, fmt), fmt, products.dtype.type)
 
     def _rounded(self, products: Array) -> Array:
         """float32 or float64 values as the format of the sums has them."""
         fmt = self.rule.fmt
-        if fmt in (FP32, FP64):
+        if fmt == FP64 or products.dtype == fmt.dtype:
             return products
         return decode(encode(products, fmt), fmt, products.dtype.type)
 

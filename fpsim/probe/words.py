@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from fpsim.schedules.trees.nodes import in_words
 
 if TYPE_CHECKING:
     from fpsim.probe.model import Model
+    from fpsim.probe.program import Program
 
 FEW = 4  # names that a sentence lists
 
@@ -33,27 +35,44 @@ def sentences(model: Model) -> Iterator[str]:
 def _arithmetic(model: Model) -> Iterator[str]:
     """What an addition does."""
     facts = model.facts
+    program = model.program
+    if program is not None and program.formats:
+        counts = Counter(in_words(fmt) for fmt in program.formats)
+        each = ", ".join(f"{count} in {name}" for name, count in counts.most_common())
+        yield f"Additions have formats of their own: {each}, each rounded nearest even."
+        yield from _products(model, program)
+        return
     if facts.accumulator is None or facts.rounding is None:
         return
-    takes = f"An addition takes {plural(facts.terms_per_step or 1, 'term')}, "
-    takes = takes if facts.terms_per_step is not None else "An addition has its terms "
-    cut = "adds them exactly" if facts.fraction_bits is None else f"cuts them at {facts.fraction_bits} fraction bits"
+    if facts.terms_per_step == 1:
+        takes, cut = "An addition takes two numbers", ""
+    else:
+        takes = f"An addition takes {plural(facts.terms_per_step or 1, 'term')} at once"
+        takes = takes if facts.terms_per_step is not None else "An addition takes several terms at once"
+        cut = ", adds them exactly"
+    if facts.fraction_bits is not None:
+        cut = f", cuts them at {facts.fraction_bits} fraction bits"
     towards = {"truncate": " toward zero", "floor": " downwards", "nearest": " to nearest"}.get(
         facts.alignment or "", ""
     )
     flush = "; subnormals become zero" if facts.flushes_subnormals else ""
     yield (
-        f"{takes}{cut}{towards if facts.fraction_bits is not None else ''}, and rounds {facts.rounding.replace('_', ' ')} "
+        f"{takes}{cut}{towards if facts.fraction_bits is not None else ''}{',' if cut else ''} and rounds {facts.rounding.replace('_', ' ')} "
         f"to {in_words(facts.accumulator)}{flush}."
     )
-    program = model.program
-    if program is not None and len(model.operands) == 2:
-        count = len(program.exact)
-        if count:
-            rest = model.n - count - len(model.lost)
-            yield f"{plural(count, 'product')} of {model.n} join unrounded, as in fused multiply-adds; {rest} are rounded first."
+    if program is not None:
+        yield from _products(model, program)
     if facts.accumulator != model.out:
         yield f"The result is cast to {in_words(model.out)}."
+
+
+def _products(model: Model, program: Program) -> Iterator[str]:
+    """Which products are rounded."""
+    count = len(program.exact)
+    if count and program.rule.fraction_bits is None:
+        rest = model.n - count - len(model.lost)
+        rounded = f"; {rest} {'is' if rest == 1 else 'are'} rounded first" if rest else ""
+        yield f"{plural(count, 'product')} of {model.n} join unrounded, as in fused multiply-adds{rounded}."
 
 
 def _order(model: Model) -> Iterator[str]:

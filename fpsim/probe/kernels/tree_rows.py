@@ -13,6 +13,7 @@ f32, u32 = np.float32, np.uint32
 
 LANES = 64  # sums that go through the tree together, so that their running sums stay in the cache
 AS_IT_IS, TO_FP16, TO_BF16 = 0, 1, 2  # formats that sums in float32 are rounded to once more, which changes no sum
+IN_DOUBLE = 3  # sums in float64
 SMALLEST_NORMAL = f32(2.0**-126)
 HALF_NORMAL = f32(2.0**-14)  # the smallest normal FP16
 HALF_SHIFT = f32(0.75)  # adding and taking it off rounds to multiples of 2^-24, FP16's subnormals
@@ -82,3 +83,30 @@ def double_rows(sums: Any, a: Any, b: Any, into: Any, taken: Any, term: Any, fir
                 other = sums[taken[i], start:end]
                 for r in range(line.size):
                     line[r] = line[r] + other[r]
+
+
+@kernel
+def mixed_rows(
+    sums: Any, a: Any, b: Any, into: Any, taken: Any, term: Any, modes: Any, first: int, stop: int
+) -> None:  # fmt: skip
+    """The same, where every addition has a format of its own: in float64 lines, which hold values of all of them."""
+    for start in range(first, stop, LANES):
+        end = min(start + LANES, stop)
+        for i in range(into.size):
+            line, mode = sums[into[i], start:end], modes[i]
+            if term[i] >= 0:
+                x, y = a[term[i], start:end], b[term[i], start:end]
+                if mode == IN_DOUBLE:
+                    for r in range(line.size):
+                        line[r] = fused(x[r], y[r], line[r])
+                else:
+                    for r in range(line.size):
+                        line[r] = _narrowed(fused(f32(x[r]), f32(y[r]), f32(line[r])), mode)
+                continue
+            other = sums[taken[i], start:end]
+            if mode == IN_DOUBLE:
+                for r in range(line.size):
+                    line[r] = line[r] + other[r]
+            else:
+                for r in range(line.size):
+                    line[r] = _narrowed(f32(line[r]) + f32(other[r]), mode)
