@@ -97,9 +97,9 @@ __all__ = [
     "absolute", "add", "analysis", "array", "cast", "classify", "convert", "decode", "divide", "dot", "dot_add",
     "encode", "encode_both_ways", "encode_scaled", "equal", "explain", "finfo", "fma", "format", "from_int", "gpu",
     "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum", "minimum_number", "multiply", "negative",
-    "next_down", "next_up", "policy", "policy_diff", "probe", "quantize", "quantize_scaled", "remainder", "round_to_integral",
-    "rounding", "scalings", "schedules", "sqrt", "subtract", "sum", "testing", "to_int", "torch", "train", "unit",
-    "units",
+    "next_down", "next_up", "policy", "policy_diff", "probe", "quantize", "quantize_scaled", "remainder",
+    "round_to_integral", "rounding", "scalings", "schedules", "sqrt", "subtract", "sum", "testing", "to_int", "torch",
+    "train", "unit", "units",
 ]  # fmt: skip
 
 _PACKAGES = ("analysis", "gpu", "probe", "testing", "torch", "train")

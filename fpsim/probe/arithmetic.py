@@ -8,7 +8,6 @@ from itertools import product
 
 import numpy as np
 
-from fpsim.arrays import Array
 from fpsim.formats.named import BF16, FP16, FP32, FP64, NAMED, TF32, Format
 from fpsim.probe.black_box import BlackBox
 from fpsim.probe.counter import ROWS, Counter
@@ -69,7 +68,7 @@ def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
-    """The format of every addition, seen once its sibling cancels what the sum begins with; the last one's is a guess."""
+    """The format of every addition, seen once its sibling cancels most of the sum; of the last one it is a guess."""
     box = counter.box
     stack: list[tuple[int, int | None]] = []  # of numbers: their smallest term, and the addition that made them
     pairs: list[tuple[int, int]] = []
@@ -88,11 +87,11 @@ def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
     for fmt in (BF16, FP16, FP32):
         for start in range(0, inner.size, step):
             part = inner[start : start + step]
-            rows, each = np.zeros((part.size, box.n)), np.arange(part.size)
-            first, second = np.array([pairs[at] for at in part]).T
-            rows[each, first] = 2.0 ** (counter.small + fmt.precision)
-            rows[each, second] = 2.0**counter.small
-            rows[each, [beside[int(at)] for at in part]] = -(2.0 ** (counter.small + fmt.precision))
+            rows, lines = np.zeros((part.size, box.n)), np.arange(part.size)
+            large, small = np.array([pairs[at] for at in part]).T
+            rows[lines, large] = 2.0 ** (counter.small + fmt.precision)
+            rows[lines, small] = 2.0**counter.small
+            rows[lines, [beside[int(at)] for at in part]] = -(2.0 ** (counter.small + fmt.precision))
             kept[part] += box.values(rows) == 2.0**counter.small
     found = [(BF16, FP16, FP32, FP64)[count] for count in kept]
     found[-1] = found[-2] if len(found) > 1 else found[-1]

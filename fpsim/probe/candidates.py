@@ -143,7 +143,7 @@ def by_units(
             chain = row.sums if isinstance(row.sums, Chain) else None
             interval = interval_of(chain, unit) if chain else 0
             takes = row.arch in ("", unit.arch) and interval % unit.terms == 0 and not (scale and interval)
-            if takes and refused is _is_refused(row, unit, out) and not (unit.rule is Rule.EXACT and unit.terms == 1 and chain is None):
+            if takes and refused is _is_refused(row, unit, out):
                 yield Candidate(unit, row, out)
 
 

@@ -43,7 +43,7 @@ class Counter:
         self.capacity = 1 << min(self.bits, between - HIDDEN, 30)
 
     def survivors(self, first: Array, second: Array, small: Array) -> Array:
-        """For each pair i, j: how many terms of `small`, other than these, are in the result with M at i and -M at j."""
+        """How many terms of `small`, other than i and j, are in the result with M at i and -M at j, for each pair."""
         box = self.box
         places = np.array([[0.0, 2.0**self.small, 2.0**self.large, -(2.0**self.large)]])
         columns = [operand.passed(x)[0] for operand, x in zip(box.operands, box.split(places), strict=True)]
@@ -96,7 +96,7 @@ class Counter:
     def _largest(self) -> int:
         """The largest exponent whose M and -M cancel, whichever terms they are."""
         n = self.box.n
-        low, high = self.box.exponents
+        high = self.box.exponents[1]
         tried = [e for e in LARGE if self.small <= e <= high] or [high]
         if n == 1:
             return tried[0]
@@ -139,4 +139,4 @@ def added(counter: Counter) -> Array:
     if not np.isin(alone, (0.0, 1.0)).all():
         at = int(np.flatnonzero(~np.isin(alone, (0.0, 1.0)))[0])
         raise NoOrderError(f"term {at} alone does not come out as itself: this is no plain sum")
-    return alone == 1
+    return np.asarray(alone == 1)

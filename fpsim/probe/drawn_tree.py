@@ -63,7 +63,9 @@ def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:
     return Sum(how, "first", "chain", (*inputs, *rest, *(Steps(k, 1, 1, 0) for k in terms)))
 
 
-def _with(inputs: list[Node | Steps | Gathered], terms: list[int], how: Arithmetic) -> tuple[Node | Steps | Gathered, ...]:
+def _with(
+    inputs: list[Node | Steps | Gathered], terms: list[int], how: Arithmetic
+) -> tuple[Node | Steps | Gathered, ...]:
     """Inputs of a chain, and an addition of some terms behind them."""
     side_by_side = terms == list(range(terms[0], terms[0] + len(terms)))
     new = [Steps(terms[0], len(terms), 1, 0)]

@@ -95,7 +95,7 @@ def _ties(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> A
     span = _span(operand)
     low, high = operand.exponents
     exponents = np.clip(rng.integers(-span, span + 1, shape), low, high)
-    return np.ldexp(rng.choice([-1.0, 1.0], shape), exponents)
+    return np.asarray(np.ldexp(rng.choice([-1.0, 1.0], shape), exponents))
 
 
 def _subnormal(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
@@ -152,13 +152,13 @@ def same_bits(got: Array, want: Array) -> bool:
       >>> same_bits(np.float32([0, np.nan]), np.float32([0, -np.nan])), same_bits(np.float32([0]), np.float32([-0.0]))
       (True, False)
     """
-    return bool((differing(got, want) == 0).all())
+    return not differing(got, want).any()
 
 
 def differing(got: Array, want: Array) -> Array:
-    """1 where two arrays of floats of one dtype differ in bits, NaNs aside."""
+    """Where two arrays of floats of one dtype differ in bits, NaNs aside."""
     words = f"u{got.dtype.itemsize}"
     equal = np.ascontiguousarray(got).view(words) == np.ascontiguousarray(want).view(words)
     with np.errstate(invalid="ignore"):
         nans = np.isnan(got.astype(np.float64)) & np.isnan(want.astype(np.float64))
-    return (~(equal | nans)).astype(np.uint8)
+    return np.asarray(~(equal | nans))

@@ -2,7 +2,7 @@
 
 With M at term i, -M at term j and a small number at others, those below the node where i and j meet are lost, and the
 rest is counted in the result. FPRev (Xie et al., arXiv:2411.00442) reads binary and fused trees off these counts; here
-nodes that add several numbers exactly are told apart too, and as few small numbers are set at once as the result counts.
+nodes that add several numbers exactly are told apart too, and no more small numbers are set than the result counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Masks(Protocol):
     capacity: int  # small terms that may be set at once
 
     def survivors(self, first: Array, second: Array, small: Array) -> Array:
-        """For each pair i, j: how many terms of `small`, other than these, are in the result with M at i and -M at j."""
+        """How many terms of `small`, other than i and j, are in the result with M at i and -M at j, for each pair."""
         ...
 
 
@@ -101,7 +101,7 @@ class _Search:
         return found
 
     def _lost(self, pivot: int, others: Array, small: Array) -> Array:
-        """How many of `small`, the pivot aside, are lost with each of the others, which count if they are among them."""
+        """How many of `small`, the pivot aside, are lost with each of the others, which count if among them."""
         small = small[small != pivot]
         lost = small.size - self.masks.survivors(np.full(others.size, pivot), others, small)
         if (lost < np.isin(others, small)).any():

@@ -25,7 +25,7 @@ from fpsim.probe.program import Program
 from fpsim.probe.program import Rule as AdditionRule
 from fpsim.probe.words import in_ranges, sentences
 from fpsim.schedules.catalogue import ROWS
-from fpsim.schedules.schedule import FLAT, Lanes, Schedule
+from fpsim.schedules.schedule import Lanes, Schedule
 from fpsim.schedules.written import parsed
 from fpsim.sums.accumulators import Accumulator
 
@@ -80,7 +80,9 @@ class Model:
         self.order, self.alike, self.program = order, alike, program
         self.unknown, self.calls = unknown, calls
         self.scale, self.block = scale, block
-        trees = {each.tree(n, shape[1] if kind == "matmul" else 1 if kind == "dot" else None): each for each in alike[::-1]}
+        trees = {
+            each.tree(n, shape[1] if kind == "matmul" else 1 if kind == "dot" else None): each for each in alike[::-1]
+        }
         self.facts = _facts(tuple(trees.values()), program)
 
     @property
@@ -304,7 +306,9 @@ class Model:
 
     def _refuse_sum(self) -> None:
         if len(self.operands) == 1:
-            raise ValueError("this is the model of a sum, which has one operand. Probe fp.probe.dot or fp.probe.matmul.")
+            raise ValueError(
+                "this is the model of a sum, which has one operand. Probe fp.probe.dot or fp.probe.matmul."
+            )
 
     # ---- saved
 
@@ -429,6 +433,3 @@ def _of_candidate(candidate: Candidate) -> Facts:
         how.terms, how.fraction_bits or None, ALIGNMENT[how.rule], how.rounding, how.d.fmt, candidate.promotion,
         how.rule is Rule.FLUSHED_TREE,
     )  # fmt: skip
-
-
-__all__ = ["FLAT", "Facts", "Model", "load"]

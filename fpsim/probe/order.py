@@ -126,8 +126,7 @@ class Order:
         return stack[0]
 
     def __str__(self) -> str:
-        text = " ".join(str(each) if each >= 0 else "+" if each == -2 else f"+{-each}" for each in self.program)
-        return text
+        return " ".join(str(each) if each >= 0 else "+" if each == -2 else f"+{-each}" for each in self.program)
 
     @classmethod
     def parsed(cls, text: str) -> Order:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from fpsim.arrays import Array
 from fpsim.errors import shown
 from fpsim.formats.float_format import DTYPES
-from fpsim.formats.named import FP32
 from fpsim.matrix_units.matrix_unit import SCALES, MatrixUnit
 from fpsim.probe.arithmetic import mixed_programs, programs
 from fpsim.probe.black_box import BlackBox, Function, Operand, operand_of
@@ -283,6 +282,3 @@ def _program(counter: Counter, order: Order, witness: _Witness) -> tuple[Program
         "the arithmetic: an order of additions was seen, but none that was tried gives the bits of fresh operands with "
         "it. A sum that corrects itself, or rounds between additions, behaves so"
     ]
-
-
-__all__ = ["FP32", "dot", "matmul", "sum"]

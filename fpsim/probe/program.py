@@ -45,8 +45,8 @@ class Rule:
       fraction_bits: None where nothing is cut.
       result_bits: mantissa bits of a sum; None for those of the format.
       subnormals: "keep", or "flush": sums and terms below the smallest normal become zeros of their sign.
-      zeros: "kept": a sum of -0 alone is -0. "added": +0 is added to the result. "begin": products begin a sum by joining
-        a +0 unrounded, as in a chain of fused multiply-adds; a negative one that rounds to zero is -0 then.
+      zeros: "kept": a sum of -0 alone is -0. "added": +0 is added to the result. "begin": a sum begins at +0, which its
+        first product joins unrounded, as in a chain of fused multiply-adds; a negative one may round to -0 then.
       product: the format that products are rounded to before they are added; None for that of the sums.
     """
 
@@ -119,7 +119,8 @@ class Program:
         line, alone = stack[0]
         if alone:
             return None
-        return _Steps(*(np.array(x, np.int64) for x in (into, taken, term)), line)
+        columns = [np.array(x, np.int64) for x in (into, taken, term)]
+        return _Steps(columns[0], columns[1], columns[2], line)
 
     def run(self, *values: Array) -> Array:
         """The sums of rows, (R, n) float64 values of one or two operands, as (R,) codes of the result's format."""
@@ -164,7 +165,7 @@ class Program:
                     single_rows(sums, a, b, steps.into, steps.taken, steps.term, mode, int(flushes), first, stop)
 
         over_spans(sums.shape[1], work, 64, weight=self.n / COST)
-        return sums[steps.result]
+        return np.asarray(sums[steps.result])
 
     def _product(self, values: Sequence[Array]) -> Array:
         """Products, in the format that they are rounded to."""

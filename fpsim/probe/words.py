@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from fpsim.display.wording import plural
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from fpsim.probe.model import Model
     from fpsim.probe.program import Program
 
+TOWARDS = {"truncate": " toward zero", "floor": " downwards", "nearest": " to nearest"}
 FEW = 4  # names that a sentence lists
 
 
@@ -44,22 +46,15 @@ def _arithmetic(model: Model) -> Iterator[str]:
         return
     if facts.accumulator is None or facts.rounding is None:
         return
-    if facts.terms_per_step == 1:
-        takes, cut = "An addition takes two numbers", ""
-    else:
-        takes = f"An addition takes {plural(facts.terms_per_step or 1, 'term')} at once"
-        takes = takes if facts.terms_per_step is not None else "An addition takes several terms at once"
-        cut = ", adds them exactly"
-    if facts.fraction_bits is not None:
-        cut = f", cuts them at {facts.fraction_bits} fraction bits"
-    towards = {"truncate": " toward zero", "floor": " downwards", "nearest": " to nearest"}.get(
-        facts.alignment or "", ""
-    )
+    takes = "An addition takes two numbers"
+    if facts.terms_per_step != 1:
+        count = "several terms" if facts.terms_per_step is None else plural(facts.terms_per_step, "term")
+        towards = TOWARDS.get(facts.alignment or "")
+        cut = "adds them exactly" if towards is None else f"cuts them at {facts.fraction_bits} fraction bits{towards}"
+        takes = f"An addition takes {count} at once, {cut},"
     flush = "; subnormals become zero" if facts.flushes_subnormals else ""
-    yield (
-        f"{takes}{cut}{towards if facts.fraction_bits is not None else ''}{',' if cut else ''} and rounds {facts.rounding.replace('_', ' ')} "
-        f"to {in_words(facts.accumulator)}{flush}."
-    )
+    rounding = facts.rounding.replace("_", " ")
+    yield f"{takes} and rounds {rounding} to {in_words(facts.accumulator)}{flush}."
     if program is not None:
         yield from _products(model, program)
     if facts.accumulator != model.out:
@@ -90,8 +85,8 @@ def _order(model: Model) -> Iterator[str]:
         return
     chain = order.chain
     if chain:
-        ascending = all(x < y for x, y in zip(chain, chain[1:], strict=False))
-        falling = all(x > y for x, y in zip(chain[2:], chain[3:], strict=False)) and len(chain) > 2
+        ascending = all(x < y for x, y in pairwise(chain))
+        falling = len(chain) > 2 and all(x > y for x, y in pairwise(chain[2:]))
         goes = "" if ascending else ", from the last to the first" if falling else ", in an order of its own"
         yield f"One chain adds its terms one step after the other{goes}."
 
