@@ -137,9 +137,10 @@ class BlackBox:
             with np.errstate(all="ignore"):
                 result = self.fn(*passed)
         except Exception as reason:
+            line = " ".join(str(reason).split()[:20])
             sizes = " and ".join(f"{x.dtype} of shape {tuple(x.shape)}" for x in passed)
             raise ValueError(
-                f"fn must add {sizes}; it raised {type(reason).__name__}: {str(reason).strip().splitlines()[:1]}."
+                f"fn must add {sizes}; it raised {type(reason).__name__}: {line}."
             ) from reason
         return self._checked(result)
 

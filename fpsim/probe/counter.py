@@ -23,14 +23,20 @@ class HiddenOrderError(Exception):
 class Counter:
     """The masks of a black box.
 
+    Args:
+      box: the black box.
+      sign: of the small terms; -1 for sums that are rounded up, where nothing positive is lost beside M.
+
     Attributes:
+      alive: terms that are added at all.
       large, small: exponents of M and of the small terms.
       capacity: small terms that may be set at once.
       bits: of a sum that the result shows.
     """
 
-    def __init__(self, box: BlackBox) -> None:
-        self.box = box
+    def __init__(self, box: BlackBox, sign: float = 1.0) -> None:
+        self.box, self.sign = box, sign
+        self.alive = self._alive()
         self.small = self._smallest()
         self.large = self._largest()
         self.bits = self._bits()
@@ -45,7 +51,7 @@ class Counter:
     def survivors(self, first: Array, second: Array, small: Array) -> Array:
         """How many terms of `small`, other than i and j, are in the result with M at i and -M at j, for each pair."""
         box = self.box
-        places = np.array([[0.0, 2.0**self.small, 2.0**self.large, -(2.0**self.large)]])
+        places = np.array([[0.0, self.sign * 2.0**self.small, 2.0**self.large, -(2.0**self.large)]])
         columns = [operand.passed(x)[0] for operand, x in zip(box.operands, box.split(places), strict=True)]
         found = []
         step = max(ROWS // box.n, 1)
@@ -60,7 +66,7 @@ class Counter:
                 block[each, i], block[each, j] = large, minus
                 rows.append(block)
             found.append(box.results(*rows).astype(np.float64))
-        counts = np.concatenate(found) / 2.0**self.small
+        counts = np.concatenate(found) / (self.sign * 2.0**self.small)
         good = np.isfinite(counts) & (counts == np.rint(counts)) & (counts >= 0) & (counts <= small.size)
         if not good.all():
             at = int(np.flatnonzero(~good)[0])
@@ -72,11 +78,29 @@ class Counter:
 
     # ---- exponents
 
+    def _alive(self) -> Array:
+        """The terms that are in the sum at all."""
+        n, found = self.box.n, []
+        step = max(ROWS // n, 1)
+        for start in range(0, n, step):
+            rows = np.eye(min(step, n - start), n, start)
+            found.append(self.box.values(rows))
+        alone = np.concatenate(found)
+        if not np.isin(alone, (0.0, 1.0)).all():
+            at = int(np.flatnonzero(~np.isin(alone, (0.0, 1.0)))[0])
+            raise NoOrderError(f"a 1 at term {at} beside zeros gives {float(alone[at])!r}: this is no plain sum")
+        if not alone.any():
+            raise NoOrderError("no term is in the result")
+        return np.flatnonzero(alone)
+
+    def _ends(self) -> tuple[int, int, int]:
+        """The first, a middle and the last term."""
+        return int(self.alive[0]), int(self.alive[self.alive.size // 2]), int(self.alive[-1])
+
     def _single(self, exponents: Array) -> Array:
         """The results for one term of these exponents at the first, a middle and the last place."""
-        n = self.box.n
-        places = np.array(sorted({0, n // 2, n - 1}))
-        rows = np.zeros((exponents.size * places.size, n))
+        places = np.array(sorted(set(self._ends())))
+        rows = np.zeros((exponents.size * places.size, self.box.n))
         rows[np.arange(rows.shape[0]), np.tile(places, exponents.size)] = np.repeat(2.0**exponents, places.size)
         return self.box.values(rows).reshape(exponents.size, places.size)
 
@@ -86,21 +110,17 @@ class Counter:
         found = self._single(tried)
         good = (found == 2.0 ** tried[:, None]).all(axis=1)
         if not good.any():
-            at = int(tried[-1])
-            raise NoOrderError(
-                f"one term of 2**{at} beside zeros gives {float(found[-1, 0])!r}: this is no plain sum, or a term is "
-                "never added"
-            )
+            raise NoOrderError(f"2**{int(tried[-1])} beside zeros gives {float(found[-1, 0])!r}: this is no plain sum")
         return int(tried[np.flatnonzero(good)[0]])
 
     def _largest(self) -> int:
         """The largest exponent whose M and -M cancel, whichever terms they are."""
-        n = self.box.n
-        high = self.box.exponents[1]
+        n, high = self.box.n, self.box.exponents[1]
+        first, middle, last = self._ends()
         tried = [e for e in LARGE if self.small <= e <= high] or [high]
-        if n == 1:
+        if self.alive.size == 1:
             return tried[0]
-        pairs = sorted({(0, 1), (0, n - 1), (n // 2, n - 1)} - {(n - 1, n - 1)}) if n > 2 else [(0, 1)]
+        pairs = sorted({(first, int(self.alive[1])), (first, last), (middle, last)} - {(last, last)})
         rows = np.zeros((len(pairs) * len(tried), n))
         for r, exponent in enumerate(np.repeat(tried, len(pairs))):
             i, j = pairs[r % len(pairs)]
@@ -112,31 +132,11 @@ class Counter:
 
     def _bits(self) -> int:
         """Bits between the first and the last one of a sum of two terms that the result still shows."""
-        n = self.box.n
         most = max(min(self.large - self.small, 60), 1)
-        if n == 1:
+        if self.alive.size == 1:
             return most
-        rows = np.zeros((most, n))
-        rows[:, 0], rows[:, n - 1] = 2.0 ** (self.small + np.arange(1, most + 1)), 2.0**self.small
-        exact = self.box.values(rows) - rows[:, 0] == 2.0**self.small
+        rows = np.zeros((most, self.box.n))
+        first, _, last = self._ends()
+        rows[:, first], rows[:, last] = 2.0 ** (self.small + np.arange(1, most + 1)), 2.0**self.small
+        exact = self.box.values(rows) - rows[:, first] == 2.0**self.small
         return int(np.argmin(exact)) + 1 if not exact.all() else most
-
-
-def added(counter: Counter) -> Array:
-    """Which terms are in the sum at all, (n,) booleans.
-
-    Raises:
-      NoOrderError: a term comes out as something else than itself.
-    """
-    n, box = counter.box.n, counter.box
-    found = []
-    step = max(ROWS // n, 1)
-    for start in range(0, n, step):
-        rows = np.zeros((min(step, n - start), n))
-        rows[np.arange(rows.shape[0]), start + np.arange(rows.shape[0])] = 2.0**counter.small
-        found.append(box.values(rows) / 2.0**counter.small)
-    alone = np.concatenate(found)
-    if not np.isin(alone, (0.0, 1.0)).all():
-        at = int(np.flatnonzero(~np.isin(alone, (0.0, 1.0)))[0])
-        raise NoOrderError(f"term {at} alone does not come out as itself: this is no plain sum")
-    return np.asarray(alone == 1)

@@ -16,7 +16,7 @@ from fpsim.matrix_units.matrix_unit import SCALES, MatrixUnit
 from fpsim.probe.arithmetic import mixed_programs, programs
 from fpsim.probe.black_box import BlackBox, Function, Operand, operand_of
 from fpsim.probe.candidates import Candidate, by_accumulators, by_units, order_of
-from fpsim.probe.counter import Counter, HiddenOrderError, added
+from fpsim.probe.counter import Counter, HiddenOrderError
 from fpsim.probe.draws import EDGES, USUAL, answers, drawn, drawn_scales, same_bits
 from fpsim.probe.masks import NoOrderError, revealed
 from fpsim.probe.model import Model
@@ -140,19 +140,19 @@ def _probed(box: BlackBox) -> Model:
 
 def _order(box: BlackBox, unknown: list[str]) -> tuple[Counter | None, Order | None]:
     """The order that masks show; where they show none, why."""
-    counter = None
-    try:
-        counter = Counter(box)
-        terms = np.flatnonzero(added(counter))
-        if not terms.size:
-            raise NoOrderError("no term is in the result")
-        return counter, revealed(counter, [int(k) for k in terms])
-    except HiddenOrderError as reason:
-        unknown.append(f"the order of additions: {reason}")
-    except NoOrderError as reason:
-        unknown.append(f"the order of additions, for it behaves as no tree does: {reason}")
-    except RecursionError:
-        unknown.append("the order of additions, which is nested too deeply")
+    counter, reasons = None, []
+    for sign in (1.0, -1.0):
+        try:
+            counter = Counter(box, sign)
+            return counter, revealed(counter, [int(k) for k in counter.alive])
+        except HiddenOrderError as reason:
+            unknown.append(f"the order of additions: {reason}")
+            return None, None
+        except NoOrderError as reason:
+            reasons.append(f"the order of additions, for it behaves as no tree does: {reason}")
+        except RecursionError:
+            reasons.append("the order of additions, which is nested too deeply")
+    unknown.append(reasons[0])
     return counter, None
 
 
