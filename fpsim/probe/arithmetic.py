@@ -37,8 +37,10 @@ def programs(counter: Counter, order: Order) -> Iterator[Program]:
             yield from _exact(box, order, Rule(fmt, rounding, subnormals=keeps, zeros=zeros))
             continue
         results = dict.fromkeys([None if bits >= fmt.precision else bits - 1, fmt.mantissa_bits])
-        for alignment, result in product(ALIGNMENTS, results):
-            rule = Rule(fmt, rounding, alignment, cut, result, keeps)
+        low = [operand.fmt.min_exponent for operand in box.operands]
+        exponents = [(low[0], low[1]), None] if len(low) == 2 else [None]
+        for alignment, result, least in product(ALIGNMENTS, results, exponents):
+            rule = Rule(fmt, rounding, alignment, cut, result, keeps, operand_exponents=least)
             yield Program(order, rule, box.fmt, box.n, frozenset(range(box.n)))
 
 

@@ -139,9 +139,7 @@ class BlackBox:
         except Exception as reason:
             line = " ".join(str(reason).split()[:20])
             sizes = " and ".join(f"{x.dtype} of shape {tuple(x.shape)}" for x in passed)
-            raise ValueError(
-                f"fn must add {sizes}; it raised {type(reason).__name__}: {line}."
-            ) from reason
+            raise ValueError(f"fn must add {sizes}; it raised {type(reason).__name__}: {line}.") from reason
         return self._checked(result)
 
     def scales(self, codes: Callable[[tuple[int, ...]], Array]) -> tuple[Array, ...]:

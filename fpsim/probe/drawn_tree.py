@@ -15,8 +15,8 @@ def tree_of(program: Program) -> Tree:
     Example:
       >>> import fpsim as fp
       >>> from fpsim.probe.drawn_tree import tree_of
-      >>> tree_of(fp.probe.sum(np.sum, 200).program).depth
-      5
+      >>> tree_of(fp.probe.sum(lambda x: (x[0] + x[3]) + (x[1] + x[2]), 4).program).depth
+      3
     """
     rule = program.rule
     how = Arithmetic(

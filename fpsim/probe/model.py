@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,32 +17,21 @@ from fpsim.formats.float_format import DTYPES
 from fpsim.formats.named import FP32, TF32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.catalogue import unit as find_unit
-from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
+from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.probe.black_box import Operand, operand_of
-from fpsim.probe.candidates import ALIGNMENT, Candidate, spine
+from fpsim.probe.candidates import Candidate
+from fpsim.probe.facts import facts_of
 from fpsim.probe.order import Nested, Order
 from fpsim.probe.program import Program
 from fpsim.probe.program import Rule as AdditionRule
 from fpsim.probe.words import in_ranges, sentences
 from fpsim.schedules.catalogue import ROWS
-from fpsim.schedules.schedule import Lanes, Schedule
+from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.written import parsed
 from fpsim.sums.accumulators import Accumulator
 
 KIND = "fpsim model of a sum"  # what a saved model says it is
 ROWS_AT_ONCE = 1 << 16  # dot products of a matrix product that a revealed tree takes at a time
-
-
-class Facts(NamedTuple):
-    """What a model's additions do; None where it is not known, or differs between what the model may be."""
-
-    terms_per_step: int | None = None
-    fraction_bits: int | None = None
-    alignment: str | None = None
-    rounding: str | None = None
-    accumulator: Format | None = None
-    promotion: int | None = None
-    flushes_subnormals: bool | None = None
 
 
 class Model:
@@ -83,7 +72,7 @@ class Model:
         trees = {
             each.tree(n, shape[1] if kind == "matmul" else 1 if kind == "dot" else None): each for each in alike[::-1]
         }
-        self.facts = _facts(tuple(trees.values()), program)
+        self.facts = facts_of(tuple(trees.values()), program)
 
     @property
     def found(self) -> bool:
@@ -372,6 +361,7 @@ def load(path: str | Path) -> Model:
             rule = dict(fields["rule"])
             rule["fmt"] = find_format(rule["fmt"])
             rule["product"] = rule["product"] and find_format(rule["product"])
+            rule["operand_exponents"] = rule["operand_exponents"] and tuple(rule["operand_exponents"])
             exact = frozenset(k for start, stop in fields["unrounded_products"] for k in range(start, stop))
             formats = tuple(find_format(name) for name in fields["formats"])
             program = Program(order, AdditionRule(**rule), out, n, exact, formats)
@@ -395,41 +385,3 @@ def _how(name: str, schedule: str) -> tuple[MatrixUnit | Accumulator, Schedule |
     if not isinstance(how, Schedule):
         raise ValueError(f"{schedule!r} is no schedule")
     return find_unit(name), next((row for row in ROWS if row == how), how)
-
-
-# ---- facts
-
-
-def _facts(alike: tuple[Candidate, ...], program: Program | None) -> Facts:
-    """What all that a model may be have in common."""
-    if program is not None:
-        return _of_program(program)
-    each = [_of_candidate(candidate) for candidate in alike]
-    if not each:
-        return Facts()
-    return Facts(*(values[0] if len(set(values)) == 1 else None for values in zip(*each, strict=True)))
-
-
-def _of_program(program: Program) -> Facts:
-    rule = program.rule
-    parts = spine(program.order.branch)
-    even = len(parts) > 1 and len(set(parts[:-1])) == 1 and parts[-1] <= parts[0]
-    return Facts(
-        program.order.terms_at_once, rule.fraction_bits, rule.alignment, rule.rounding,
-        None if program.formats else rule.fmt, parts[0] if even else None,
-        rule.subnormals == "flush",
-    )  # fmt: skip
-
-
-def _of_candidate(candidate: Candidate) -> Facts:
-    how = candidate.how
-    if isinstance(how, Accumulator):
-        return Facts(
-            1, None, "exact", how.rounding.name.lower(), how.fmt, candidate.promotion, how.subnormals == "flush"
-        )  # fmt: skip
-    if candidate.schedule is not None and isinstance(candidate.schedule.sums, Lanes):
-        return Facts(1, None, "exact", "nearest_even", FP32, None, False)
-    return Facts(
-        how.terms, how.fraction_bits or None, ALIGNMENT[how.rule], how.rounding, how.d.fmt, candidate.promotion,
-        how.rule is Rule.FLUSHED_TREE,
-    )  # fmt: skip

@@ -76,7 +76,7 @@ def dot(fn: Function, n: int, dtype: npt.DTypeLike | str = np.float32, *, a: Any
       >>> import fpsim as fp
       >>> model = fp.probe.dot(lambda a, b: a[0] * b[0] + a[1] * b[1] + a[2] * b[2], 3)
       >>> model.tree, model.names
-      (((0, 1), 2), ('Sequential(FP32)',))
+      (((0, 1), 2), ('Pairwise(FP32)',))
     """
     operands = (operand_of(dtype if a is None else a, "a"), operand_of(dtype if b is None else b, "b"))
     return _probed(BlackBox(fn, "dot", n, operands))
@@ -213,7 +213,7 @@ def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[Candi
 def _that_agree(box: BlackBox, order: Order | None, witness: _Witness, refused: bool) -> tuple[Candidate, ...]:
     """Those of the catalogue, or else those that no library takes, with the black box's order and bits."""
     groups: dict[Tree, list[Candidate]] = {}
-    for each in _candidates(box, order, refused):
+    for each in dict.fromkeys(_candidates(box, order, refused)):
         if order is not None and _order_for(each, box) != order:
             continue
         groups.setdefault(each.tree(box.n, _columns(box)), []).append(each)

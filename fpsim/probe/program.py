@@ -48,6 +48,8 @@ class Rule:
       zeros: "kept": a sum of -0 alone is -0. "added": +0 is added to the result. "begin": a sum begins at +0, which its
         first product joins unrounded, as in a chain of fused multiply-adds; a negative one may round to -0 then.
       product: the format that products are rounded to before they are added; None for that of the sums.
+      operand_exponents: the smallest exponents of both operands, where a product is aligned by the sum of its operands'
+        exponents; None where it is aligned by its own.
     """
 
     fmt: Format
@@ -58,6 +60,7 @@ class Rule:
     subnormals: str = "keep"
     zeros: str = "added"
     product: Format | None = None
+    operand_exponents: tuple[int, int] | None = None
 
 
 class _Steps(NamedTuple):
@@ -187,17 +190,35 @@ class Program:
     def _by_nodes(self, *values: Array) -> Array:
         rule = self.rule
         exact = self._product(values) if len(values) == 2 else values[0]
-        cut = rule.fraction_bits is not None
+        if rule.fraction_bits is not None:
+            return self._by_cuts(exact, self._exponents(values, exact))
         stack: list[Array] = []
         for each in self.order.program:
             if each < 0:
-                numbers = np.stack(stack[each:], axis=-1)  # (R, c)
-                stack[each:] = [self._fused(numbers) if cut else self._exact(numbers)]
-            elif cut or each in self.exact:
-                stack.append(exact[:, each])
+                stack[each:] = [self._exact(np.stack(stack[each:], axis=-1))]
             else:
-                stack.append(self._once(exact[:, each]))
+                stack.append(exact[:, each] if each in self.exact else self._once(exact[:, each]))
         return stack[0] if self.order.widest > 1 else self._once(stack[0])
+
+    def _by_cuts(self, terms: Array, exponents: Array) -> Array:
+        """The same where numbers are cut before they are added: terms (R, n), and the exponents that align them."""
+        stack: list[tuple[Array, Array]] = []
+        for each in self.order.program:
+            if each < 0:
+                numbers, of_numbers = (np.stack(x, axis=-1) for x in zip(*stack[each:], strict=True))  # (R, c)
+                total = self._fused(numbers, of_numbers)
+                stack[each:] = [(total, np.frexp(total)[1] - 1)]
+            else:
+                stack.append((terms[:, each], exponents[:, each]))
+        return stack[0][0] if self.order.widest > 1 else self._once(stack[0][0])
+
+    def _exponents(self, values: Sequence[Array], products: Array) -> Array:
+        """What terms are aligned by."""
+        least = self.rule.operand_exponents
+        if least is None or len(values) < 2:
+            return np.asarray(np.frexp(products)[1] - 1)
+        of_a, of_b = (np.maximum(np.frexp(x)[1] - 1, low) for x, low in zip(values, least, strict=True))
+        return np.asarray(of_a + of_b)
 
     def _once(self, x: Array) -> Array:
         """Values rounded to the format of the sums."""
@@ -218,11 +239,11 @@ class Program:
         how = Exact(rule.fmt, rounding=rule.rounding, subnormals=rule.subnormals)
         return np.asarray(sum_of(numbers, accumulate=how, axis=-1)).astype(np.float64)
 
-    def _fused(self, numbers: Array) -> Array:
+    def _fused(self, numbers: Array, exponents: Array) -> Array:
         """The sum of each row, cut before it is added."""
         rule = self.rule
         assert rule.fraction_bits is not None
-        exponents = np.where(numbers == 0, -(1 << 20), np.frexp(numbers)[1] - 1)
+        exponents = np.where(numbers == 0, -(1 << 20), exponents)
         grid = np.maximum(exponents.max(axis=-1, keepdims=True), -900) - rule.fraction_bits
         units = _integers(np.ldexp(numbers, -grid), CUTS[rule.alignment])
         total = np.ldexp(units.sum(axis=-1), grid[:, 0])

@@ -5,21 +5,45 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from fpsim.display.wording import plural
+from fpsim.formats.named import Format
+from fpsim.probe.black_box import Operand
 from fpsim.probe.candidates import spine
+from fpsim.probe.facts import Facts
+from fpsim.probe.order import Order
+from fpsim.probe.program import Program
 from fpsim.schedules.trees.nodes import in_words
-
-if TYPE_CHECKING:
-    from fpsim.probe.model import Model
-    from fpsim.probe.program import Program
 
 TOWARDS = {"truncate": " toward zero", "floor": " downwards", "nearest": " to nearest"}
 FEW = 4  # names that a sentence lists
 
 
-def sentences(model: Model) -> Iterator[str]:
+class Described(Protocol):
+    """What is said of a model; its attributes say what they are."""
+
+    kind: str
+    n: int
+    calls: int
+    operands: tuple[Operand, ...]
+    out: Format
+    order: Order | None
+    program: Program | None
+    facts: Facts
+    unknown: tuple[str, ...]
+
+    @property
+    def found(self) -> bool: ...
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def lost(self) -> tuple[int, ...]: ...
+
+
+def sentences(model: Described) -> Iterator[str]:
     """What was found, a sentence each."""
     what = {"sum": "sum", "dot": "dot product", "matmul": "product of matrices"}[model.kind]
     calls = f"seen in {plural(model.calls, 'call')}"
@@ -34,7 +58,7 @@ def sentences(model: Model) -> Iterator[str]:
         yield f"Unknown: {each}."
 
 
-def _arithmetic(model: Model) -> Iterator[str]:
+def _arithmetic(model: Described) -> Iterator[str]:
     """What an addition does."""
     facts = model.facts
     program = model.program
@@ -61,7 +85,7 @@ def _arithmetic(model: Model) -> Iterator[str]:
         yield f"The result is cast to {in_words(model.out)}."
 
 
-def _products(model: Model, program: Program) -> Iterator[str]:
+def _products(model: Described, program: Program) -> Iterator[str]:
     """Which products are rounded."""
     count = len(program.exact)
     if count and program.rule.fraction_bits is None:
@@ -70,7 +94,7 @@ def _products(model: Model, program: Program) -> Iterator[str]:
         yield f"{plural(count, 'product')} of {model.n} join unrounded, as in fused multiply-adds{rounded}."
 
 
-def _order(model: Model) -> Iterator[str]:
+def _order(model: Described) -> Iterator[str]:
     """How the terms are put together."""
     if model.order is None:
         return
@@ -113,5 +137,5 @@ def in_ranges(terms: Iterable[int]) -> list[list[int]]:
 
 
 def _listed(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
-    return ", ".join(names[:FEW]) + more
+    more = f"; and {len(names) - FEW} more" if len(names) > FEW else ""
+    return "; ".join(names[:FEW]) + more

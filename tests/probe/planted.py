@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import pairwise as pairwise_of
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def random_tree(rng: np.random.Generator, terms: Sequence[int], arity: int) -> T
     if style == 2:
         return tuple(random_tree(rng, each[i::parts], arity) for i in range(parts))
     cuts = [0, *sorted(int(k) for k in rng.choice(np.arange(1, len(each)), parts - 1, replace=False)), len(each)]
-    return tuple(random_tree(rng, each[i:j], arity) for i, j in zip(cuts, cuts[1:], strict=False))
+    return tuple(random_tree(rng, each[i:j], arity) for i, j in pairwise_of(cuts))
 
 
 def added(tree: Tree, x: Any, node: Node) -> Any:
@@ -52,7 +53,7 @@ def pairwise(terms: Sequence[int]) -> Tree:
 
 def lanes(n: int, count: int) -> Tree:
     """Strided chains, joined one after the other."""
-    return chain([chain(range(i, n, count)) for i in range(count)])  # type: ignore[misc]
+    return chain([chain(range(i, n, count)) for i in range(count)])
 
 
 def odd_pairs(n: int) -> Tree:

@@ -92,11 +92,9 @@ def test_orders_of_more_terms_than_a_narrow_result_counts_are_revealed() -> None
 
 def test_rounding_is_told() -> None:
     for rounding in ("toward_zero", "down", "up", "nearest_away"):
-        def fn(x: Any, how: Any = fp.Sequential("fp32", rounding=rounding)) -> Any:  # type: ignore[arg-type]
-            return fp.sum(x, accumulate=how)
-
+        how = fp.Sequential("fp32", rounding=rounding)
         with case(rounding):
-            model = fp.probe.sum(fn, 12)
+            model = fp.probe.sum(partial(fp.sum, accumulate=how), 12)
             assert model.rounding == rounding
             assert model.tree == chain(range(12))
 
@@ -164,7 +162,7 @@ def test_products_that_join_unrounded_are_told_from_rounded_ones() -> None:
 def test_additions_with_formats_of_their_own_are_told() -> None:
     def fn(x: Any) -> Any:
         inner = [np.cumsum(x[i : i + 8])[-1] for i in range(0, 40, 8)]
-        return np.float32(np.cumsum(np.float64(inner))[-1])
+        return np.float32(np.cumsum(np.array(inner, np.float64))[-1])
 
     model = fp.probe.sum(fn, 40)
     assert model.program is not None

@@ -30,7 +30,7 @@ def overwrites(x: Any) -> Any:
     return np.sum(x)
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "raises": (raises, ValueError, "fn must add float32 of shape (40,); it raised RuntimeError: no such thing."),
     "shape": (lambda x: x, ValueError, "fn must return one number; got shape (40,). Probe a function of one sum."),
     "integers": (lambda x: 3, TypeError, "fn must return floats, such as float32; got int64. Decode its codes in fn."),
@@ -43,8 +43,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_callable_that_cannot_be_probed_is_refused(name: str) -> None:
     fn, kind, sentence = REFUSED[name]
-    with pytest.raises(kind) as refused:  # type: ignore[call-overload]
-        fp.probe.sum(fn, 40)  # type: ignore[arg-type]
+    with pytest.raises(kind) as refused:
+        fp.probe.sum(fn, 40)
     assert str(refused.value).startswith(sentence)
     assert "\n" not in str(refused.value)
 
