@@ -32,9 +32,10 @@ def programs(counter: Counter, order: Order) -> Iterator[Program]:
     bits = _bits(counter, order)
     found = _formats(bits, box.fmt)
     roundings = _roundings(counter, order, bits)
-    for fmt, keeps, rounding, zeros in product(found, ("keep", "flush"), roundings, _zeros(box)):
+    for fmt, keeps, rounding, zeros in product(found, ("keep", "flush_results", "flush"), roundings, _zeros(box)):
         if cut is None:
-            yield from _exact(box, order, Rule(fmt, rounding, subnormals=keeps, zeros=zeros))
+            rule = Rule(fmt, rounding, subnormals=keeps, overflow=_overflow(counter, fmt), zeros=zeros)
+            yield from _exact(box, order, rule)
             continue
         results = dict.fromkeys([None if bits >= fmt.precision else bits - 1, fmt.mantissa_bits])
         low = [operand.fmt.min_exponent for operand in box.operands]
@@ -110,11 +111,26 @@ def _formats(bits: int, out: Format) -> list[Format]:
     return sorted(found, key=lambda fmt: fmt != out) + wider + cut
 
 
+def _overflow(counter: Counter, fmt: Format) -> str:
+    """What becomes of a sum beyond the largest number of a format, by twice its largest."""
+    box = counter.box
+    two = counter.alive[:2]
+    if box.operands[0].fmt.max < fmt.max or two.size < 2:
+        return "nonfinite"
+    rows = np.zeros((1, box.n))
+    rows[0, two] = fmt.max
+    ones = [np.ones((1, box.n))] * (len(box.operands) - 1)
+    try:
+        return "saturate" if box.of(box.operands[0].drawn(rows), *ones)[0] == fmt.max else "nonfinite"
+    except ValueError:  # the black box raises where a sum overflows
+        return "nonfinite"
+
+
 def _zeros(box: BlackBox) -> tuple[str, ...]:
     """What may become of the signs of zeros, by a sum of -0 alone."""
     minus = np.full((1, box.n), -0.0)
     if len(box.operands) == 1:
-        return ("kept",) if np.signbit(box.of(minus))[0] else ("added",)
+        return ("kept",) if np.signbit(box.of(minus))[0] else ("added", "begin")
     return ("kept",) if np.signbit(box.of(minus, np.ones((1, box.n))))[0] else ("added", "begin")
 
 

@@ -22,6 +22,7 @@ class Facts(NamedTuple):
     accumulator: Format | None = None
     promotion: int | None = None
     flushes_subnormals: bool | None = None
+    saturates: bool | None = None
 
 
 def facts_of(alike: tuple[Candidate, ...], program: Program | None) -> Facts:
@@ -41,7 +42,7 @@ def _of_program(program: Program) -> Facts:
     return Facts(
         program.order.terms_at_once, rule.fraction_bits, rule.alignment, rule.rounding,
         None if program.formats else rule.fmt, parts[0] if even else None,
-        rule.subnormals == "flush",
+        rule.subnormals != "keep", rule.overflow == "saturate",
     )  # fmt: skip
 
 
@@ -49,11 +50,12 @@ def _of_candidate(candidate: Candidate) -> Facts:
     how = candidate.how
     if isinstance(how, Accumulator):
         return Facts(
-            1, None, "exact", how.rounding.name.lower(), how.fmt, candidate.promotion, how.subnormals == "flush"
+            1, None, "exact", how.rounding.name.lower(), how.fmt, candidate.promotion, how.subnormals == "flush",
+            how.overflow != "nonfinite",
         )  # fmt: skip
     if candidate.schedule is not None and isinstance(candidate.schedule.sums, Lanes):
-        return Facts(1, None, "exact", "nearest_even", FP32, None, False)
+        return Facts(1, None, "exact", "nearest_even", FP32, None, False, False)
     return Facts(
         how.terms, how.fraction_bits or None, ALIGNMENT[how.rule], how.rounding, how.d.fmt, candidate.promotion,
-        how.rule is Rule.FLUSHED_TREE,
+        how.rule is Rule.FLUSHED_TREE, False,
     )  # fmt: skip

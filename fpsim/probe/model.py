@@ -24,7 +24,7 @@ from fpsim.probe.facts import facts_of
 from fpsim.probe.order import Nested, Order
 from fpsim.probe.program import Program
 from fpsim.probe.program import Rule as AdditionRule
-from fpsim.probe.words import in_ranges, sentences
+from fpsim.probe.words import WORDS, in_ranges, sentences
 from fpsim.schedules.catalogue import ROWS
 from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.written import parsed
@@ -52,6 +52,7 @@ class Model:
       accumulator: the format of sums; None where additions have formats of their own.
       promotion: terms after which partial sums join a total; None where they do not.
       flushes_subnormals: whether subnormal sums become zero.
+      saturates: whether sums beyond the largest number stay there.
       unit: the name in `fp.units()` of the matrix unit that it equals, the first of `units`; None where there is none.
       units, schedules: the names of all units and schedules that it equals: what was probed does not tell them apart.
       schedule: the first of these schedules.
@@ -73,6 +74,9 @@ class Model:
             each.tree(n, shape[1] if kind == "matmul" else 1 if kind == "dot" else None): each for each in alike[::-1]
         }
         self.facts = facts_of(tuple(trees.values()), program)
+        for field, word in (("flushes_subnormals", WORDS["subnormal"]), ("saturates", WORDS["large"])):
+            if any(word in sentence for sentence in unknown):
+                self.facts = self.facts._replace(**{field: None})
 
     @property
     def found(self) -> bool:
@@ -125,6 +129,11 @@ class Model:
     def flushes_subnormals(self) -> bool | None:
         """Whether subnormal sums become zero."""
         return self.facts.flushes_subnormals
+
+    @property
+    def saturates(self) -> bool | None:
+        """Whether sums beyond the largest number stay there."""
+        return self.facts.saturates
 
     @property
     def units(self) -> tuple[str, ...]:

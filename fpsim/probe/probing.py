@@ -7,10 +7,10 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fpsim.arrays import Array
 from fpsim.errors import shown
+from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import DTYPES
 from fpsim.matrix_units.matrix_unit import SCALES, MatrixUnit
 from fpsim.probe.arithmetic import mixed_programs, programs
@@ -22,17 +22,13 @@ from fpsim.probe.masks import NoOrderError, revealed
 from fpsim.probe.model import Model
 from fpsim.probe.order import Order
 from fpsim.probe.program import Program
+from fpsim.probe.words import WORDS
 from fpsim.schedules.trees.tree import Tree
 
 FRESH = (2, 3)  # seeds of the operands that a model is held against at last
-WORDS = {
-    "zeros": "the sign of a sum of zeros", "large": "sums beyond the largest number",
-    "subnormal": "sums of subnormals", "vanishing": "products below the smallest subnormal",
-    "special": "infinities, NaN and the largest numbers",
-}  # fmt: skip
 
 
-def sum(fn: Function, n: int, dtype: npt.DTypeLike | str = np.float32) -> Model:
+def sum(fn: Function, n: int, dtype: FormatLike = np.float32) -> Model:
     """Reveal how a function adds n terms.
 
     Args:
@@ -61,7 +57,7 @@ def sum(fn: Function, n: int, dtype: npt.DTypeLike | str = np.float32) -> Model:
     return _probed(BlackBox(fn, "sum", n, (operand_of(dtype, "dtype"),)))
 
 
-def dot(fn: Function, n: int, dtype: npt.DTypeLike | str = np.float32, *, a: Any = None, b: Any = None) -> Model:
+def dot(fn: Function, n: int, dtype: FormatLike = np.float32, *, a: Any = None, b: Any = None) -> Model:
     """Reveal how a function adds the n products of two vectors.
 
     Args:

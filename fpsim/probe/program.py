@@ -44,7 +44,9 @@ class Rule:
         they are first cut to `fraction_bits` below the largest exponent among them.
       fraction_bits: None where nothing is cut.
       result_bits: mantissa bits of a sum; None for those of the format.
-      subnormals: "keep", or "flush": sums and terms below the smallest normal become zeros of their sign.
+      subnormals: "keep"; "flush_results": sums below the smallest normal become zeros of their sign, the one of +0 and
+        the first term of a chain too; "flush": operands as well.
+      overflow: as of `fp.encode`.
       zeros: "kept": a sum of -0 alone is -0. "added": +0 is added to the result. "begin": a sum begins at +0, which its
         first product joins unrounded, as in a chain of fused multiply-adds; a negative one may round to -0 then.
       product: the format that products are rounded to before they are added; None for that of the sums.
@@ -58,6 +60,7 @@ class Rule:
     fraction_bits: int | None = None
     result_bits: int | None = None
     subnormals: str = "keep"
+    overflow: str = "nonfinite"
     zeros: str = "added"
     product: Format | None = None
     operand_exponents: tuple[int, int] | None = None
@@ -97,9 +100,14 @@ class Program:
     def is_fast(self) -> bool:
         """Whether the compiled loop runs it."""
         rule = self.rule
-        plain = rule.rounding == "nearest_even" and rule.alignment == "exact" and rule.result_bits is None
+        plain = rule.rounding == "nearest_even" and rule.alignment == "exact" and rule.overflow == "nonfinite"
         known = rule.fmt in FAST or (rule.fmt == FP64 and rule.subnormals == "keep")
         return plain and known and self.order.widest <= 2 and self._steps is not None
+
+    @property
+    def _flush(self) -> str:
+        """What `fp.encode` calls it."""
+        return "keep" if self.rule.subnormals == "keep" else "flush"
 
     @cached_property
     def _steps(self) -> _Steps | None:
@@ -125,6 +133,16 @@ class Program:
         columns = [np.array(x, np.int64) for x in (into, taken, term)]
         return _Steps(columns[0], columns[1], columns[2], line)
 
+    @cached_property
+    def _beginnings(self) -> list[int]:
+        """Terms that chains begin with, by an addition to +0: the first of two that are added to each other."""
+        steps, seen, found = self._steps, set[int](), []
+        assert steps is not None
+        for x, y in zip(steps.into.tolist(), steps.taken.tolist(), strict=True):
+            found += [x] if x not in seen and y not in seen else []
+            seen |= {x, y}
+        return found
+
     def run(self, *values: Array) -> Array:
         """The sums of rows, (R, n) float64 values of one or two operands, as (R,) codes of the result's format."""
         rows = values[0].shape[0]
@@ -146,12 +164,16 @@ class Program:
         wide = self.rule.fmt == FP64
         dtype = np.float64 if wide or self.formats else np.float32
         lines = [np.ascontiguousarray(x.T, dtype) for x in values]  # (n, R)
-        flushes = self.rule.subnormals == "flush"
-        if flushes:
+        flushes = self.rule.subnormals != "keep"
+        if self.rule.subnormals == "flush":
             lines = [_flushed(x) for x in lines]
         sums = self._rounded(self._product(lines) if len(lines) == 2 else lines[0].copy())
-        if flushes:
+        if self.rule.zeros == "begin" and len(lines) == 1:
+            sums[self._beginnings] += 0
+        if flushes and len(lines) == 2:
             sums = _flushed(sums)
+        elif self.rule.subnormals == "flush_results":
+            sums[self._beginnings] = _flushed(sums[self._beginnings])
         a, b = lines if len(lines) == 2 else (np.zeros((1, 0), dtype),) * 2
         steps = self._steps
         assert steps is not None
@@ -223,7 +245,7 @@ class Program:
     def _once(self, x: Array) -> Array:
         """Values rounded to the format of the sums."""
         rule = self.rule
-        codes = encode(x, rule.fmt, rounding=rule.rounding, subnormals=rule.subnormals)
+        codes = encode(x, rule.fmt, rounding=rule.rounding, subnormals=self._flush, overflow=rule.overflow)
         return decode(codes, rule.fmt, np.float64)
 
     def _exact(self, numbers: Array) -> Array:
@@ -233,10 +255,11 @@ class Program:
         if numbers.shape[-1] == 2 and np.array_equal(held, numbers, equal_nan=True) and rule.fmt != FP64:
             codes = encode(numbers, rule.fmt)
             total = add(
-                codes[:, 0], codes[:, 1], fmt=rule.fmt, rounding=rule.rounding, subnormals=rule.subnormals
+                codes[:, 0], codes[:, 1], fmt=rule.fmt, rounding=rule.rounding, subnormals=self._flush,
+                overflow=rule.overflow,
             )  # fmt: skip
             return decode(np.asarray(total), rule.fmt, np.float64)
-        how = Exact(rule.fmt, rounding=rule.rounding, subnormals=rule.subnormals)
+        how = Exact(rule.fmt, rounding=rule.rounding, subnormals=self._flush, overflow=rule.overflow)
         return np.asarray(sum_of(numbers, accumulate=how, axis=-1)).astype(np.float64)
 
     def _fused(self, numbers: Array, exponents: Array) -> Array:

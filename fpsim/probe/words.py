@@ -16,6 +16,11 @@ from fpsim.probe.order import Order
 from fpsim.probe.program import Program
 from fpsim.schedules.trees.nodes import in_words
 
+WORDS = {
+    "zeros": "the sign of a sum of zeros", "large": "sums beyond the largest number",
+    "subnormal": "sums of subnormals", "vanishing": "products below the smallest subnormal",
+    "special": "infinities, NaN and the largest numbers",
+}  # fmt: skip
 TOWARDS = {"truncate": " toward zero", "floor": " downwards", "nearest": " to nearest"}
 FEW = 4  # names that a sentence lists
 
@@ -77,6 +82,7 @@ def _arithmetic(model: Described) -> Iterator[str]:
         cut = "adds them exactly" if towards is None else f"cuts them at {facts.fraction_bits} fraction bits{towards}"
         takes = f"An addition takes {count} at once, {cut},"
     flush = "; subnormals become zero" if facts.flushes_subnormals else ""
+    flush += "; sums beyond the largest number stay there" if facts.saturates else ""
     rounding = facts.rounding.replace("_", " ")
     yield f"{takes} and rounds {rounding} to {in_words(facts.accumulator)}{flush}."
     if program is not None:

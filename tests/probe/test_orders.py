@@ -99,6 +99,15 @@ def test_rounding_is_told() -> None:
             assert model.tree == chain(range(12))
 
 
+@in_turn("how", [
+    fp.Sequential("fp16", overflow="saturate"), fp.Sequential("fp32", subnormals="flush"), fp.Sequential("fp16"),
+])  # fmt: skip
+def test_saturation_and_the_flush_of_subnormals_are_told(how: fp.Sequential) -> None:
+    model = fp.probe.sum(partial(fp.sum, accumulate=how), 12, how.fmt)
+    assert (model.saturates, model.flushes_subnormals) == (how.overflow == "saturate", how.subnormals == "flush")
+    assert (model.tree, model.unknown) == (chain(range(12)), ())
+
+
 def kahan(x: Any) -> Any:
     total = lost = np.float32(0)
     for each in x:
