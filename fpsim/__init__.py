@@ -84,7 +84,7 @@ from fpsim.scaling.states.periodic import OnlineScaling, PeriodicScaling
 from fpsim.sums.accumulators import Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
 if TYPE_CHECKING:
-    from fpsim import analysis, gpu, testing, torch, train
+    from fpsim import analysis, gpu, probe, testing, torch, train
 
 __version__ = "0.1.0"
 
@@ -97,12 +97,12 @@ __all__ = [
     "absolute", "add", "analysis", "array", "cast", "classify", "convert", "decode", "divide", "dot", "dot_add",
     "encode", "encode_both_ways", "encode_scaled", "equal", "explain", "finfo", "fma", "format", "from_int", "gpu",
     "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum", "minimum_number", "multiply", "negative",
-    "next_down", "next_up", "policy", "policy_diff", "quantize", "quantize_scaled", "remainder", "round_to_integral",
-    "rounding", "scalings", "schedules", "sqrt", "subtract", "sum", "testing", "to_int", "torch", "train", "unit",
-    "units",
+    "next_down", "next_up", "policy", "policy_diff", "probe", "quantize", "quantize_scaled", "remainder",
+    "round_to_integral", "rounding", "scalings", "schedules", "sqrt", "subtract", "sum", "testing", "to_int", "torch",
+    "train", "unit", "units",
 ]  # fmt: skip
 
-_PACKAGES = ("analysis", "gpu", "testing", "torch", "train")
+_PACKAGES = ("analysis", "gpu", "probe", "testing", "torch", "train")
 
 
 def __getattr__(name: str) -> Any:

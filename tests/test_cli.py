@@ -324,3 +324,29 @@ def test_validate_says_that_there_is_no_gpu(fpsim: Command, tmp_path: Path) -> N
     assert done.returncode == 2
     assert "found no CUDA device" in done.stdout + done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_probe_says_what_a_function_adds(fpsim: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_kernel_of_fpsim.py").write_text(
+        "import numpy as np\n\ndef add(x):\n    return np.cumsum(x)[-1]\n\ndef middle(x):\n    return np.median(x)\n"
+    )
+    done = fpsim("probe", "my_kernel_of_fpsim:add", "-n", "20", "--a", "float64", "--out", "model.json")
+    assert done.returncode == 0
+    assert done.stdout.startswith("A sum of 20 terms that ")
+    assert "to FP64" in done.stdout
+    assert (tmp_path / "model.json").exists()
+    nothing = fpsim("probe", "my_kernel_of_fpsim:middle", "-n", "8")
+    assert (nothing.returncode, "Unknown: " in nothing.stdout) == (1, True)
+    for words, sentence in (
+        (["numpy"], "function must be MODULE:FUNCTION, such as numpy:sum; got 'numpy'."),
+        (
+            ["numpy:no"],
+            "function must be MODULE:FUNCTION, such as numpy:sum; got 'numpy:no': module 'numpy' has no",
+        ),
+        (["numpy:pi"], "function must be MODULE:FUNCTION, such as numpy:sum; got 'numpy:pi', which is float."),
+        (["numpy:sum", "--kind", "add"], "kind must be one of sum, dot, matmul; got 'add'."),
+    ):
+        done = fpsim("probe", *words)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert done.stderr.startswith(f"fpsim: {sentence}")

@@ -311,7 +311,7 @@ def test_a_floor_that_float32_does_not_reach_is_refused() -> None:
     )
 
 
-FACES = ("torch", "gpu", "analysis", "testing", "schedules", "scalings", "formats")
+FACES = ("torch", "gpu", "analysis", "testing", "probe", "schedules", "scalings", "formats")
 
 
 @pytest.mark.parametrize("face", FACES)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import math
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from rich.text import Text
 
 import fpsim
 from fpsim.cli.exit_codes import BAD_INPUT, INTERRUPTED
+from fpsim.errors import unknown
 from fpsim.matrix_units.matrix_unit import Rule
 
 app = typer.Typer(
@@ -413,6 +416,55 @@ def units(
                 style="dim",
             )
         )
+
+
+@command()
+def probe(
+    function: Annotated[str, typer.Argument(help="MODULE:FUNCTION, of a module that Python finds from here.")],
+    terms: Annotated[int, typer.Option("--terms", "-n", help="Terms of a sum.")] = 256,
+    kind: Annotated[str, typer.Option(help="sum: fn(x); dot, matmul: fn(a, b).")] = "sum",
+    a: Annotated[str, typer.Option("--a", help="What x or a holds, such as float32 or e4m3.")] = "float32",
+    b: Annotated[str | None, typer.Option("--b", help="What b holds. [default: the same]")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File for the model, .json.")] = None,
+) -> None:
+    """Reveal how a function adds: in which order, what is rounded, which unit or schedule it equals; 1 if none fits."""
+    if kind not in PROBES:
+        raise unknown("kind", kind, PROBES)
+    fn = _function(function)
+    if kind == "sum":
+        model = fpsim.probe.sum(fn, terms, a)
+    else:
+        make = fpsim.probe.dot if kind == "dot" else fpsim.probe.matmul
+        model = make(fn, terms, a=a, b=a if b is None else b)
+    for line in model.explain().splitlines():
+        typer.echo(_shown(line))
+    if not model.found:
+        raise typer.Exit(1)
+    if out is not None:
+        model.save(out)
+        typer.echo(f"{_shown(str(out))}: the model")
+
+
+PROBES = ("sum", "dot", "matmul")
+
+
+def _function(path: str) -> Callable[..., Any]:
+    """The function of a path MODULE:FUNCTION, whose module may lie in the working folder."""
+    module, _, name = path.partition(":")
+    wanted = "function must be MODULE:FUNCTION, such as numpy:sum"
+    if not module or not name:
+        raise ValueError(f"{wanted}; got {path!r}.")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as reason:
+        raise ValueError(f"{wanted}; got {path!r}: {reason}.") from None
+    if not callable(found):
+        raise ValueError(f"{wanted}; got {path!r}, which is {type(found).__name__}.")
+    return found  # type: ignore[no-any-return]
 
 
 WIDE = 100  # columns of a terminal that has room for instructions beside the facts

@@ -1,0 +1,258 @@
+"""What the additions of a known order do: their format, their rounding, and which products join unrounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from fpsim.formats.named import BF16, FP16, FP32, FP64, NAMED, TF32, Format
+from fpsim.probe.black_box import BlackBox
+from fpsim.probe.counter import ROWS, Counter
+from fpsim.probe.order import Branch, Order
+from fpsim.probe.program import Program, Rule
+
+ROUNDINGS = ("nearest_even", "toward_zero", "nearest_away", "down", "up")
+ALIGNMENTS = ("truncate", "floor", "nearest")
+MOST_BITS = 80  # of a sum that are looked for
+USUAL_FORMATS = (FP32, FP64, BF16, FP16, TF32)
+
+
+def programs(counter: Counter, order: Order) -> Iterator[Program]:
+    """Programs that may be the black box, the likely ones first; what it does with single sums decides which.
+
+    Args:
+      counter: of the black box.
+      order: of its additions.
+    """
+    box = counter.box
+    cut = _fraction_bits(counter, order)
+    bits = _bits(counter, order)
+    found = _formats(bits, box.fmt)
+    roundings = _roundings(counter, order, bits)
+    for fmt, keeps, rounding, zeros in product(found, ("keep", "flush_results", "flush"), roundings, _zeros(box)):
+        if cut is None:
+            rule = Rule(fmt, rounding, subnormals=keeps, overflow=_overflow(counter, fmt), zeros=zeros)
+            yield from _exact(box, order, rule)
+            continue
+        results = dict.fromkeys([None if bits >= fmt.precision else bits - 1, fmt.mantissa_bits])
+        low = [operand.fmt.min_exponent for operand in box.operands]
+        exponents = [(low[0], low[1]), None] if len(low) == 2 else [None]
+        for alignment, result, least in product(ALIGNMENTS, results, exponents):
+            rule = Rule(fmt, rounding, alignment, cut, result, keeps, operand_exponents=least)
+            yield Program(order, rule, box.fmt, box.n, frozenset(range(box.n)))
+
+
+def _exact(box: BlackBox, order: Order, rule: Rule) -> Iterator[Program]:
+    """Programs whose nodes round exact sums."""
+    if len(box.operands) == 1:
+        yield Program(order, rule, box.fmt, box.n)
+        return
+    a, b = (operand.fmt for operand in box.operands)
+    yield Program(order, rule, box.fmt, box.n, exact_products(box, order, rule.fmt))
+    if a == b and a.precision + b.precision <= rule.fmt.precision:
+        yield Program(order, replace(rule, product=a), box.fmt, box.n)
+
+
+def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
+    """Programs whose additions have formats of their own, by the bits that each of them keeps."""
+    box = counter.box
+    if order.widest != 2 or counter.large - counter.small < FP64.precision:
+        return
+    formats = _formats_of_additions(counter, order)
+    narrow = min(dict.fromkeys(formats), key=lambda fmt: fmt.precision)
+    for terms, zeros in product(dict.fromkeys((narrow, FP32, FP64)), _zeros(box)):
+        rule = Rule(terms, zeros=zeros)
+        exact = exact_products(box, order, terms) if len(box.operands) == 2 else frozenset()
+        for last in dict.fromkeys((formats[-1], FP32, FP64)):
+            yield Program(order, rule, box.fmt, box.n, exact, (*formats[:-1], last))
+
+
+def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
+    """The format of every addition, seen once its sibling cancels most of the sum; of the last one it is a guess."""
+    box = counter.box
+    stack: list[tuple[int, int | None]] = []  # of numbers: their smallest term, and the addition that made them
+    pairs: list[tuple[int, int]] = []
+    beside: dict[int, int] = {}
+    for each in order.program:
+        if each >= 0:
+            stack.append((each, None))
+            continue
+        (x, of_x), (y, of_y) = stack[-2:]
+        beside |= {of: term for of, term in ((of_x, y), (of_y, x)) if of is not None}
+        pairs.append((x, y))
+        stack[-2:] = [(min(x, y), len(pairs) - 1)]
+    kept = np.zeros(len(pairs), np.int64)
+    inner = np.array(sorted(beside))
+    step = max(ROWS // box.n, 1)
+    for fmt in (BF16, FP16, FP32):
+        for start in range(0, inner.size, step):
+            part = inner[start : start + step]
+            rows, lines = np.zeros((part.size, box.n)), np.arange(part.size)
+            large, small = np.array([pairs[at] for at in part]).T
+            rows[lines, large] = 2.0 ** (counter.small + fmt.precision)
+            rows[lines, small] = 2.0**counter.small
+            rows[lines, [beside[int(at)] for at in part]] = -(2.0 ** (counter.small + fmt.precision))
+            kept[part] += box.values(rows) == 2.0**counter.small
+    found = [(BF16, FP16, FP32, FP64)[count] for count in kept]
+    found[-1] = found[-2] if len(found) > 1 else found[-1]
+    return tuple(found)
+
+
+def _formats(bits: int, out: Format) -> list[Format]:
+    """The formats with so many bits of precision; of more bits than any known sum shows, the result's own."""
+    signed = [fmt for fmt in dict.fromkeys((*USUAL_FORMATS, *NAMED.values())) if fmt.signed and fmt.has_zero]
+    found = [fmt for fmt in signed if fmt.precision == bits]
+    wider = [fmt for fmt in USUAL_FORMATS if fmt.precision > bits] if bits == out.precision else []
+    # results that have been cut to fewer bits than their format has
+    cut = [FP32] if not found and bits < FP32.precision else []
+    return sorted(found, key=lambda fmt: fmt != out) + wider + cut
+
+
+def _overflow(counter: Counter, fmt: Format) -> str:
+    """What becomes of a sum beyond the largest number of a format, by twice its largest."""
+    box = counter.box
+    two = counter.alive[:2]
+    if box.operands[0].fmt.max < fmt.max or two.size < 2:
+        return "nonfinite"
+    rows = np.zeros((1, box.n))
+    rows[0, two] = fmt.max
+    ones = [np.ones((1, box.n))] * (len(box.operands) - 1)
+    try:
+        return "saturate" if box.of(box.operands[0].drawn(rows), *ones)[0] == fmt.max else "nonfinite"
+    except ValueError:  # the black box raises where a sum overflows
+        return "nonfinite"
+
+
+def _zeros(box: BlackBox) -> tuple[str, ...]:
+    """What may become of the signs of zeros, by a sum of -0 alone."""
+    minus = np.full((1, box.n), -0.0)
+    if len(box.operands) == 1:
+        return ("kept",) if np.signbit(box.of(minus))[0] else ("added", "begin")
+    return ("kept",) if np.signbit(box.of(minus, np.ones((1, box.n))))[0] else ("added", "begin")
+
+
+# ---- bits of a sum
+
+
+def _bits(counter: Counter, order: Order) -> int:
+    """Bits of a partial sum: from its first one to the last that is kept, seen once a third term cancels the first."""
+    three = _three(order.branch)
+    if three is None:
+        return counter.bits
+    i, j, k = three
+    box, most = counter.box, min(counter.large - counter.small, MOST_BITS)
+    rows = np.zeros((most, box.n))
+    rows[:, i] = 2.0 ** (counter.small + np.arange(1, most + 1))
+    rows[:, k] = -rows[:, i]
+    rows[:, j] = 2.0**counter.small
+    kept = box.values(rows) == 2.0**counter.small
+    return int(np.argmin(kept)) + 1 if not kept.all() else most
+
+
+def _roundings(counter: Counter, order: Order, bits: int) -> tuple[str, ...]:
+    """The roundings that a quarter, half and three quarters of the last bit, of both signs, leave possible."""
+    three = _three(order.branch)
+    if three is None or counter.large - counter.small < bits + 2:
+        return ROUNDINGS
+    i, j, k = three
+    unit = 2.0 ** (counter.small + 2)  # the last bit of a sum that begins with `first`
+    first = unit * 2.0 ** (bits - 1)
+    parts = np.array([0.25, 0.5, 0.75]) * unit
+    rows = np.zeros((6, counter.box.n))
+    rows[:3, i], rows[3:, i] = first, -first
+    rows[:3, j], rows[3:, j] = parts, -parts
+    rows[:, k] = -rows[:, i]
+    if any(operand.fmt.mantissa_bits < 1 for operand in counter.box.operands[:1]):
+        return ROUNDINGS
+    grows = tuple(bool(x) for x in np.abs(counter.box.values(rows)) >= unit)
+    return tuple(word for word, seen in GROWS.items() if seen == grows) or ROUNDINGS
+
+
+# Whether a magnitude grows by a bit for a quarter, half and three quarters of it, first of positive sums.
+GROWS = {
+    "nearest_even": (False, False, True) * 2, "toward_zero": (False,) * 6, "nearest_away": (False, True, True) * 2,
+    "down": (False, False, False, True, True, True), "up": (True, True, True, False, False, False),
+}  # fmt: skip
+
+
+def _three(branch: Branch) -> tuple[int, int, int] | None:
+    """Two terms that meet below the node where they meet a third one; None where no node lies below another."""
+    stack = [branch]
+    while stack:
+        node = stack.pop()
+        for child in node.children:
+            if child.children:
+                other = next(each for each in node.children if each is not child)
+                return child.children[0].lowest, child.children[1].lowest, other.lowest
+        stack.extend(node.children)
+    return None
+
+
+def _fraction_bits(counter: Counter, order: Order) -> int | None:
+    """Bits below the largest exponent that a node of three numbers or more keeps; None where it adds exactly."""
+    node = _widest(order.branch)
+    if len(node.children) < 3:
+        return None
+    i, j, k = (child.lowest for child in node.children[-3:])
+    box, most = counter.box, min(counter.large - counter.small, MOST_BITS)
+    rows = np.zeros((most, box.n))
+    rows[:, i] = 2.0 ** (counter.small + np.arange(1, most + 1))
+    rows[:, j] = -rows[:, i]
+    rows[:, k] = 2.0**counter.small
+    kept = box.values(rows) == 2.0**counter.small
+    return None if kept.all() else int(np.argmin(kept))
+
+
+def _widest(branch: Branch) -> Branch:
+    """The node that adds most numbers."""
+    best, stack = branch, [branch]
+    while stack:
+        node = stack.pop()
+        best = node if len(node.children) > len(best.children) else best
+        stack.extend(node.children)
+    return best
+
+
+# ---- products
+
+
+def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
+    """Terms whose product is not rounded before it is added.
+
+    Where the format cannot hold products, (1 + 2^-h)^2 stands beside what cancels all but its last bit; where it can,
+    but for their range, a product beyond it stands beside -Inf.
+    """
+    of_a, of_b = (operand.fmt for operand in box.operands)
+    pairs = list(_beside(order.branch))
+    half = (fmt.precision + 1) // 2
+    longer = of_a.precision + of_b.precision > fmt.precision
+    high = min(of_a.max, of_b.max) ** 0.5 * 4.0
+    beyond = of_a.has_infinity and of_a == of_b and 2 * np.log2(high) > np.log2(fmt.max) + 1
+    if not pairs or not (longer or beyond):
+        return frozenset()
+    large, other = (1 + 2.0**-half, -(1 + 2.0 ** (1 - half))) if longer else (2.0 ** int(np.log2(high)), -np.inf)
+    exactly = 2.0 ** (-2 * half) if longer else -np.inf
+    found: list[int] = []
+    step = max(ROWS // box.n, 1)
+    for start in range(0, len(pairs), step):
+        part = np.array(pairs[start : start + step])
+        each = np.arange(len(part))
+        a, b = np.zeros((len(part), box.n)), np.ones((len(part), box.n))
+        a[each, part[:, 0]] = b[each, part[:, 0]] = large
+        a[each, part[:, 1]] = other
+        found += [int(k) for k, rest in zip(part[:, 0], box.of(a, b), strict=True) if rest == exactly]
+    return frozenset(found)
+
+
+def _beside(branch: Branch) -> Iterator[tuple[int, int]]:
+    """Every term with one of those that it meets first."""
+    stack = [branch]
+    while stack:
+        node = stack.pop()
+        for child in node.children:
+            if not child.children:
+                yield child.lowest, next(each for each in node.children if each is not child).lowest
+        stack.extend(node.children)

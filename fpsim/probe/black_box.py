@@ -1,0 +1,267 @@
+"""A callable as a black box: how terms reach it, and what is asked of its answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array, as_array, format_of
+from fpsim.casts.cast import decode, encode
+from fpsim.errors import require_integer, shown
+from fpsim.formats.float_format import DTYPES
+from fpsim.formats.named import E8M0, FP32, TF32, Format
+from fpsim.formats.named import format as find_format
+from fpsim.matrix_units.matrix_unit import ELEMENTS, SCALES, Element
+
+Function = Callable[..., Any]
+LONGEST = 600.0  # seconds that probing may take by the first call's time
+REPEATS = 3  # calls on the same operands, which must give the same bits
+ONE = {"ue8m0": 127, "ue4m3": 0x38}  # the codes of 1
+TF32_BITS = np.uint32(0xFFFFE000)  # of a float32, those that TF32 has
+
+
+class Operand(NamedTuple):
+    """What an operand holds: the format of its values, and how they are passed."""
+
+    fmt: Format
+    element: str = ""  # its name in units, where it was given so
+    tensors: bool = False  # of torch
+
+    @property
+    def exponents(self) -> tuple[int, int]:
+        """Of the smallest value, and of the largest power of two."""
+        return int(np.log2(self.fmt.smallest_subnormal or self.fmt.smallest_normal)), int(np.frexp(self.fmt.max)[1]) - 1
+
+    def passed(self, values: Array) -> Array:
+        """float64 values, which the format holds, as the array that a callable gets."""
+        if self.fmt == TF32:
+            return np.asarray(values, np.float32)
+        dtype = DTYPES.get(self.fmt)
+        if dtype is not None and dtype.kind == "f":
+            return np.asarray(values, dtype)
+        codes = encode(np.asarray(values, np.float64), self.fmt)
+        return codes if dtype is None else codes.view(dtype)
+
+    def drawn(self, values: Array) -> Array:
+        """float64 values rounded to the format, those beyond its range to its largest."""
+        if self.fmt == TF32:
+            with np.errstate(over="ignore"):
+                bits = np.asarray(values, np.float32).view(np.uint32) & TF32_BITS
+            return bits.view(np.float32).astype(np.float64)
+        if self.fmt.bits > 32:
+            return np.asarray(values, np.float64)
+        return decode(encode(np.asarray(values, np.float64), self.fmt, overflow="saturate"), self.fmt, np.float64)
+
+    def values(self, codes: Array) -> Array:
+        """float64 values of codes."""
+        return decode(codes, FP32 if self.fmt == TF32 else self.fmt, np.float64)
+
+
+def operand_of(spec: Any, name: str) -> Operand:
+    """The operand that a format, a dtype of NumPy or torch, or an element of a unit names.
+
+    Raises:
+      ValueError: nothing has that name, or it has no zero to add.
+
+    Example:
+      >>> from fpsim.probe.black_box import operand_of
+      >>> operand_of("bf16", "a").fmt.name, operand_of("bf8", "a").fmt.name, operand_of(np.float16, "a").fmt.name
+      ('BF16', 'E5M2FNUZ', 'FP16')
+    """
+    if isinstance(spec, Element):
+        return Operand(spec.fmt, spec.name)
+    if isinstance(spec, str) and spec.lower() in ELEMENTS:
+        element = ELEMENTS[spec.lower()]
+        return Operand(element.fmt, element.name)
+    fmt = find_format(spec)
+    if not fmt.has_zero or fmt == E8M0:
+        raise ValueError(f"{name} must be a format with a zero, such as 'bf16'; got {shown(spec)}.")
+    return Operand(fmt, tensors=str(spec).startswith("torch."))
+
+
+class BlackBox:
+    """A callable that adds terms, or products of two operands, and what was seen of it.
+
+    Args:
+      fn: the callable.
+      kind: "sum": fn(x) of n terms; "dot": fn(a, b); "matmul": fn(a, b) of (m, n) by (n, columns).
+      n: terms.
+      operands: one, or two.
+      shape: rows and columns of a product of matrices.
+      scale, block: the element of block scales, and the terms that share one: fn(a, b, scale_a, scale_b) then.
+    """
+
+    def __init__(
+        self, fn: Function, kind: str, n: int, operands: tuple[Operand, ...], shape: tuple[int, int] = (1, 1),
+        scale: str = "", block: int = 0,
+    ) -> None:  # fmt: skip
+        if not callable(fn):
+            raise TypeError(f"fn must be a function that adds, such as np.sum; got {shown(fn)}.")
+        require_integer("k" if kind == "matmul" else "n", n, 1)
+        for name, size in zip(("rows", "columns"), shape, strict=True):
+            require_integer(name, size, 1)
+        if scale and (block < 1 or n % block):
+            raise ValueError(f"block must be the terms that share a scale, which divide k; got {block} for k = {n}.")
+        self.fn, self.kind, self.n, self.operands = fn, kind, int(n), operands
+        self.shape = (int(shape[0]), int(shape[1]))
+        self.scale, self.block = scale, block
+        self.calls = 0
+        self.fmt: Format = FP32  # of the result
+        self._buffers = [self._aligned(operand) for operand in operands]
+        self._check()
+
+    @property
+    def at_once(self) -> int:
+        """Sums of one call, of which each has operands of its own."""
+        return min(self.shape)
+
+    def _aligned(self, operand: Operand) -> Array:
+        """Memory for a line of an operand that begins at a cache line, so that no result depends on where it lies."""
+        dtype = operand.passed(np.zeros(1)).dtype
+        raw = np.zeros(self.n * dtype.itemsize + 64, np.uint8)
+        start = -raw.ctypes.data % 64
+        return raw[start : start + self.n * dtype.itemsize].view(dtype)
+
+    # ---- calls
+
+    def call(self, *arrays: Array, scales: tuple[Array, ...] | None = None) -> Array:
+        """What the callable returns for operands as it takes them; block scales are 1 where they are not given."""
+        passed = [self._as_given(x, operand) for x, operand in zip(arrays, self.operands, strict=True)]
+        if self.scale:
+            passed += list(scales or self.scales(lambda shape: np.full(shape, ONE[self.scale])))
+        self.calls += 1
+        try:
+            with np.errstate(all="ignore"):
+                result = self.fn(*passed)
+        except Exception as reason:
+            line = " ".join(str(reason).split()[:20])
+            sizes = " and ".join(f"{x.dtype} of shape {tuple(x.shape)}" for x in passed)
+            raise ValueError(f"fn must add {sizes}; it raised {type(reason).__name__}: {line}.") from reason
+        return self._checked(result)
+
+    def scales(self, codes: Callable[[tuple[int, ...]], Array]) -> tuple[Array, ...]:
+        """Block scales of both operands, with the codes that a function gives for a shape; none where it has none."""
+        if not self.scale:
+            return ()
+        (m, columns), blocks = self.shape, self.n // self.block
+        dtype = DTYPES[SCALES[self.scale]]
+        return tuple(codes(shape).astype(np.uint8).view(dtype) for shape in ((m, blocks), (blocks, columns)))
+
+    def _as_given(self, array: Array, operand: Operand) -> Any:
+        if not operand.tensors:
+            return array
+        import torch
+
+        if operand.fmt in (find_format("float16"), FP32, find_format("float64")):
+            return torch.from_numpy(array)
+        dtype = getattr(torch, DTYPES[operand.fmt].name)
+        return torch.from_numpy(array.view(f"u{array.itemsize}")).view(dtype)
+
+    def _checked(self, result: Any) -> Array:
+        """The result as an array of the shape that is wanted."""
+        array = as_array(result, "what fn returns")
+        wanted = self.shape if self.kind == "matmul" else ()
+        if array.size != int(np.prod(wanted)) or (self.kind == "matmul" and array.shape != wanted):
+            raise ValueError(
+                f"fn must return {'one number' if not wanted else f'an array of shape {wanted}'}; got shape "
+                f"{array.shape}. Probe a function of one sum."
+            )
+        if format_of(array.dtype) is None:
+            raise TypeError(f"fn must return floats, such as float32; got {array.dtype}. Decode its codes in fn.")
+        return array.reshape(wanted)
+
+    def results(self, *rows: Array) -> Array:
+        """The sums of rows (R, n) of the operands' own arrays, (R,) in the result's dtype."""
+        count = rows[0].shape[0]
+        out = []
+        if self.kind != "matmul":
+            for r in range(count):
+                for buffer, row in zip(self._buffers, rows, strict=True):
+                    buffer[:] = row[r]
+                out.append(self.call(*self._buffers))
+            return np.array(out)
+        m, columns = self.shape
+        for start in range(0, count, self.at_once):
+            part = slice(start, min(start + self.at_once, count))
+            size = part.stop - start
+            a, b = (np.zeros((length, self.n), row.dtype) for length, row in zip((m, columns), rows, strict=True))
+            a[:size], b[:size] = rows[0][part], rows[1][part]
+            out.append(np.diagonal(self.call(a, np.ascontiguousarray(b.T)))[:size])
+        return np.concatenate(out)
+
+    def values(self, terms: Array) -> Array:
+        """The sums of (R, n) terms that are zero or powers of two, as float64."""
+        return self.of(*self.split(terms))
+
+    def of(self, *values: Array) -> Array:
+        """The sums of rows of float64 values of each operand, which its format holds, as float64."""
+        passed = [operand.passed(x) for operand, x in zip(self.operands, values, strict=True)]
+        with np.errstate(all="ignore"):
+            return self.results(*passed).astype(np.float64)
+
+    def split(self, terms: Array) -> tuple[Array, ...]:
+        """Terms as values of the operands: of two, the second one is a power of two."""
+        if len(self.operands) == 1:
+            return (terms,)
+        (low_a, high_a), (low_b, high_b) = (operand.exponents for operand in self.operands)
+        mantissas, exponents = np.frexp(terms)
+        exponents -= 1
+        first = np.clip(exponents - exponents // 2, low_a, high_a)
+        second = np.clip(exponents - first, low_b, high_b)
+        zero = terms == 0
+        b = np.where(zero, 1.0, np.ldexp(1.0, second))
+        return np.where(zero, terms, np.ldexp(2 * mantissas, exponents - second)), b
+
+    @property
+    def exponents(self) -> tuple[int, int]:
+        """Exponents of the smallest and the largest term."""
+        lows, highs = zip(*(operand.exponents for operand in self.operands), strict=True)
+        return sum(lows), sum(highs)
+
+    # ---- what is asked of it
+
+    def _check(self) -> None:
+        """Whether it gives the same bits for the same operands, leaves them as they are, and is fast enough."""
+        rng = np.random.default_rng(0)
+        shapes = self._shapes()
+        arrays = []
+        for operand, shape in zip(self.operands, shapes, strict=True):
+            arrays.append(operand.passed(operand.drawn(rng.standard_normal(shape))))
+        before = [x.copy() for x in arrays]
+        started = time.perf_counter()
+        first = self.call(*arrays)
+        found = format_of(first.dtype)
+        assert found is not None
+        self.fmt = found
+        for x, was in zip(arrays, before, strict=True):
+            if x.tobytes() != was.tobytes():
+                raise ValueError("fn must leave its operands as they are; it wrote into one. Let it work on a copy.")
+        started = time.perf_counter()
+        for _ in range(REPEATS):
+            again = self.call(*arrays)
+            if again.tobytes() != first.tobytes():
+                where = int(np.flatnonzero(again.reshape(-1) != first.reshape(-1))[:1].sum())
+                raise ValueError(
+                    f"fn must give the same bits for the same operands; it gave {again.reshape(-1)[where]!r} after "
+                    f"{first.reshape(-1)[where]!r}. Fix its seed, its threads or its order."
+                )
+        seconds = (time.perf_counter() - started) / REPEATS
+        expected = 2 * self.n * max(np.log2(self.n), 1) / self.at_once * seconds
+        if expected > LONGEST:
+            raise ValueError(
+                f"fn must be fast enough to be asked some {int(expected / seconds)} times; a call takes "
+                f"{seconds:.2g} s, so that it would take about {expected / 60:.0f} minutes. Probe fewer terms."
+            )
+
+    def _shapes(self) -> list[tuple[int, ...]]:
+        if self.kind != "matmul":
+            return [(self.n,)] * len(self.operands)
+        return [(self.shape[0], self.n), (self.n, self.shape[1])]
+
+    def whole(self, *values: Array, scales: tuple[Array, ...] | None = None) -> Array:
+        """What the callable returns for float64 values of whole operands."""
+        passed = [operand.passed(x) for operand, x in zip(self.operands, values, strict=True)]
+        return self.call(*passed, scales=scales)

@@ -1,0 +1,281 @@
+"""What a black box may be: units with schedules, and accumulators, each with its order of additions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.cast import encode
+from fpsim.errors import shown
+from fpsim.formats.float_format import DTYPES
+from fpsim.formats.named import BF16, FP16, FP32, FP64, TF32, Format
+from fpsim.matrix_units.catalogue import units
+from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
+from fpsim.probe.black_box import Operand
+from fpsim.probe.order import Branch, Order, joined
+from fpsim.products.matmul import matmul
+from fpsim.products.reduce import dot, sum
+from fpsim.schedules.call import Call
+from fpsim.schedules.catalogue import ROWS
+from fpsim.schedules.libraries.cublas import cublas
+from fpsim.schedules.libraries.cutlass import cutlass_2xacc
+from fpsim.schedules.libraries.triton import triton
+from fpsim.schedules.limits import refusals
+from fpsim.schedules.plan import interval_of
+from fpsim.schedules.schedule import FLAT, Chain, Schedule
+from fpsim.schedules.trees.nodes import Arithmetic, Operation
+from fpsim.schedules.trees.tree import Tree, tree
+from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
+
+SUM_FORMATS = (FP32, FP64, BF16, FP16, TF32)  # of accumulators that are tried
+SHAPES = ((16, 16, 1024), (1, 16, 1024))  # that libraries take, of products of matrices, and of a vector by one
+ALIGNMENT = {
+    Rule.FUSED: "truncate", Rule.SCALED: "truncate", Rule.GROUPED: "truncate", Rule.TWO_PASSES: "truncate",
+    Rule.EXACT: "exact", Rule.FLUSHED_TREE: "exact", Rule.SEPARATE: "floor", Rule.EVEN_ODD: "floor",
+}  # fmt: skip
+
+
+class Candidate(NamedTuple):
+    """A unit with a schedule, or an accumulator, and the format that its result is cast to."""
+
+    how: MatrixUnit | Accumulator
+    schedule: Schedule | None
+    out: Format
+
+    @property
+    def name(self) -> str:
+        """As it is written in Python."""
+        if isinstance(self.how, Accumulator):
+            return repr(self.how)
+        plain = self.schedule is None or self.schedule == FLAT
+        return self.how.name if plain else f"{self.how.name}, {self.schedule}"
+
+    @property
+    def own_format(self) -> Format:
+        """The format of its result before any cast."""
+        if isinstance(self.how, Accumulator):
+            return self.how.result_format
+        return self.how.d.fmt
+
+    @property
+    def promotion(self) -> int | None:
+        """Terms after which partial sums join a total."""
+        if isinstance(self.how, Chunked):
+            return self.how.chunk
+        if isinstance(self.how, Accumulator) or self.schedule is None or not isinstance(self.schedule.sums, Chain):
+            return None
+        return interval_of(self.schedule.sums, self.how) or None
+
+    def tree(self, k: int, n: int | None) -> Tree:
+        """How it adds k products."""
+        return _tree(self, k, n)
+
+    def matmul(self, a: Array, b: Array, scale_a: Array | None = None, scale_b: Array | None = None) -> Array:
+        """(M, K) by (K, N), in the dtype of the result."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # which kernels a library would take instead
+            if isinstance(self.how, Accumulator):
+                return self._cast(matmul(a, b, accumulate=self.how))
+            cast = None if self.out == self._unit_format() else self.out
+            return np.asarray(
+                matmul(
+                    a, b, accumulate=self.how, schedule=self.schedule, out_format=cast, scale_a=scale_a,
+                    scale_b=scale_b, strict=False,
+                )
+            )  # fmt: skip
+
+    def _unit_format(self) -> Format:
+        """What matmul gives where no format is asked for."""
+        assert isinstance(self.how, MatrixUnit)
+        return self.how.d.fmt if self.schedule in (None, FLAT) else FP32
+
+    def sum(self, x: Array) -> Array:
+        """Rows (R, n) of terms."""
+        assert isinstance(self.how, Accumulator)
+        return self._cast(np.asarray(sum(x, accumulate=self.how, axis=-1)))
+
+    def dot(self, a: Array, b: Array) -> Array:
+        """Rows (R, n) of both operands."""
+        if isinstance(self.how, Accumulator):
+            return self._cast(np.asarray(dot(a, b, accumulate=self.how)))
+        if not len(a):
+            return np.zeros(0, DTYPES.get(self.out, self.out.storage))
+        return np.concatenate([self.matmul(x[None], y[:, None])[0] for x, y in zip(a, b, strict=True)])
+
+    def _cast(self, x: Array) -> Array:
+        if self.out == self.own_format:
+            return x
+        with np.errstate(all="ignore"):
+            if self.own_format.dtype is None:  # codes
+                from fpsim.casts.cast import decode
+
+                x = decode(x, self.own_format, np.float64)
+            return encode(x, self.out).view(DTYPES[self.out])
+
+
+@lru_cache(maxsize=1024)
+def _tree(candidate: Candidate, k: int, n: int | None) -> Tree:
+    if isinstance(candidate.how, Accumulator):
+        return tree(candidate.how, k, out_format=candidate.out)
+    schedule = candidate.schedule or FLAT
+    return tree(schedule, k, n=n, accumulate=candidate.how, out_format=candidate.out, scaled=False)
+
+
+def by_units(
+    a: Operand, b: Operand, out: Format, order: Order | None, scale: str, block: int, refused: bool = False
+) -> Iterator[Candidate]:  # fmt: skip
+    """Units that take two operands, with every schedule that they may run under; `refused`: that no library takes."""
+    for unit in units():
+        fits = _takes(unit.a, a) and _takes(unit.b, b) and (unit.scale or "") == scale and unit.block == block
+        if not fits or (out != unit.d.fmt and not (unit.d.fmt == FP32 and out in (FP16, BF16))):
+            continue
+        if not refused:
+            yield Candidate(unit, FLAT, out)
+        if unit.d.fmt != FP32:
+            continue
+        for row in [*ROWS[1:], *_with_sizes(unit, order)]:
+            chain = row.sums if isinstance(row.sums, Chain) else None
+            interval = interval_of(chain, unit) if chain else 0
+            takes = row.arch in ("", unit.arch) and interval % unit.terms == 0 and not (scale and interval)
+            if takes and refused is _is_refused(row, unit, out):
+                yield Candidate(unit, row, out)
+
+
+def _is_refused(schedule: Schedule, unit: MatrixUnit, out: Format) -> bool:
+    """Whether a library takes these operands for no shape."""
+    return all(refusals(Call(schedule, unit, *shape, out_format=out)) for shape in SHAPES)
+
+
+def _takes(element: object, operand: Operand) -> bool:
+    """Whether a unit's element may be what an operand holds; TF32 is passed as float32."""
+    carrier, fmt = element.carrier, element.fmt  # type: ignore[attr-defined]
+    if operand.fmt in (FP32, TF32):
+        return bool(carrier == FP32)
+    return bool(fmt == operand.fmt)
+
+
+def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
+    """Schedules with the sizes of the partial sums that were seen."""
+    if order is None or order.widest == 1:
+        return
+    parts = spine(order.branch)
+    if len(parts) < 2:
+        return
+    block = parts[0]
+    if block > unit.terms and block % unit.terms == 0:
+        yield cutlass_2xacc(block)
+        if 32 <= block < 128:
+            yield triton(128, max_num_imprecise_acc=block)
+    if unit.arch in ("hopper", "blackwell", "ada"):
+        arch = {"hopper": "sm_90", "blackwell": "sm_100", "ada": "sm_89"}[unit.arch]
+        for fast in (False, True) if unit.a.fmt.bits == 8 else (False,):
+            with suppress(ValueError):
+                yield cublas(arch, split_k=len(parts), fast_accum=fast)
+        for merge in ("output_type", "in_place"):
+            with suppress(ValueError):
+                yield cublas(arch, family="cutlass", split_k=len(parts), merge=merge)
+        if unit.a.fmt.bits == 16:
+            with suppress(ValueError):
+                yield cublas(arch, family="cutlass", split_k=len(parts))
+
+
+def spine(branch: Branch) -> list[int]:
+    """The sizes of the partial sums that a total takes one after the other, the first of them the deepest.
+
+    Example:
+      >>> from fpsim.probe.candidates import spine
+      >>> from fpsim.probe.order import Order
+      >>> spine(Order.of((((0, 1), (2, 3)), (4, 5))).branch), spine(Order.of(((0, 1), 2)).branch)
+      ([2, 2, 2], [])
+    """
+    sizes: list[int] = []
+    while len(branch.children) == 2 and min(child.size for child in branch.children) > 1:
+        first, second = branch.children
+        longer = first if first.size >= second.size else second
+        sizes.append((second if longer is first else first).size)
+        branch = longer
+    return [branch.size, *reversed(sizes)] if sizes else []
+
+
+def by_accumulators(out: Format, order: Order | None, of_products: bool) -> Iterator[Candidate]:
+    """Accumulators, in the formats that sums are kept in."""
+    chunks = {parts[0] for parts in [spine(order.branch) if order is not None else []] if len(parts) > 1}
+    for fmt in dict.fromkeys((out, *SUM_FORMATS)):
+        if fmt.precision < out.precision:
+            continue
+        for make in (Sequential, Pairwise, Exact, *([FusedMultiplyAdd] if of_products else [])):
+            yield Candidate(make(fmt), None, out)
+        for chunk in sorted(chunks):
+            yield Candidate(Chunked(fmt, chunk), None, out)
+    for chunk in sorted(chunks):
+        for inner in (BF16, FP16):
+            yield Candidate(Chunked(inner, chunk, FP32), None, out)
+
+
+@lru_cache(maxsize=256)
+def order_of(how: Tree) -> Order | None:
+    """The order of additions of a tree, a step that cuts its terms as one node; None for a sum of no terms.
+
+    Example:
+      >>> import fpsim as fp
+      >>> from fpsim.probe.candidates import order_of
+      >>> order_of(fp.schedules.tree(fp.Pairwise("fp32"), 5)).nested
+      (((0, 1), (2, 3)), 4)
+      >>> order_of(fp.schedules.tree("volta_f16_f32", 8)).nested
+      ((0, 1, 2, 3), 4, 5, 6, 7)
+    """
+    stack: list[Branch | None] = []
+    for each in how.operations():
+        if each.kind == "begin":
+            stack.append(None)
+        elif each.kind == "push":
+            stack.append(_added([Branch(k) for span in each.spans for k in range(*span)]))
+        elif each.kind == "step":
+            stack[-1] = _step(stack[-1], each)
+        elif each.kind == "join":
+            second = stack.pop()
+            stack[-1] = _added([stack[-1], second])
+        elif each.kind in ("pairwise", "butterfly"):
+            numbers = stack[len(stack) - each.numbers :]
+            del stack[len(stack) - each.numbers :]
+            stack.append(_levels(numbers, each.kind))
+    return None if stack[-1] is None else Order.of(stack[-1])
+
+
+def _added(parts: list[Branch | None] | list[Branch]) -> Branch | None:
+    """A node of several numbers; nothing of those that have no terms."""
+    some = [part for part in parts if part is not None]
+    return joined(some) if some else None
+
+
+def _levels(numbers: list[Branch | None], kind: str) -> Branch | None:
+    """Numbers joined level by level: neighbours, or halves."""
+    while len(numbers) > 1:
+        if kind == "pairwise":
+            numbers = [_added(numbers[i : i + 2]) for i in range(0, len(numbers), 2)]
+        else:
+            half = 1 << (len(numbers) - 1).bit_length() - 1
+            numbers = [_added([numbers[i], *numbers[i + half : i + half + 1]]) for i in range(half)]
+    return numbers[0]
+
+
+def _step(total: Branch | None, step: Operation) -> Branch | None:
+    """One addition of products to a running sum, as masks see it."""
+    how = step.how
+    assert isinstance(how, Arithmetic)
+    terms = [Branch(k) for span in step.spans for k in range(*span)]
+    if how.rule == "two_passes":
+        first = [t for i, t in enumerate(terms) if i % 4 < 2]
+        second = [t for i, t in enumerate(terms) if i % 4 > 1]
+        return _added([total, _added([_added(first), *second])])
+    if how.rule == "flushed_tree":
+        return _added([total, _added([_added(terms[:2]), _added(terms[2:])])])
+    if how.rule == "ieee" and len(terms) > 1:
+        raise ValueError(f"an addition of IEEE 754 takes one product; got {shown(terms)}.")
+    return _added([total, *terms])

@@ -1,0 +1,82 @@
+"""A revealed order as a tree of `fp.schedules`, which knows how to be drawn and compared."""
+
+from __future__ import annotations
+
+from fpsim.probe.order import Branch
+from fpsim.probe.program import Program
+from fpsim.schedules.plan import Span
+from fpsim.schedules.trees.nodes import Arithmetic, Gathered, Node, Round, Steps, Sum, add_steps
+from fpsim.schedules.trees.tree import Tree
+
+
+def tree_of(program: Program) -> Tree:
+    """The additions of a program.
+
+    Example:
+      >>> import fpsim as fp
+      >>> from fpsim.probe.drawn_tree import tree_of
+      >>> tree_of(fp.probe.sum(lambda x: (x[0] + x[3]) + (x[1] + x[2]), 4).program).depth
+      3
+    """
+    rule = program.rule
+    how = Arithmetic(
+        "fused" if rule.fraction_bits is not None else "ieee" if program.order.widest <= 2 else "once", rule.fmt,
+        rule.rounding, rule.fraction_bits, result_bits=rule.result_bits, subnormals=rule.subnormals,
+    )  # fmt: skip
+    root = _node(program.order.branch, how)
+    if isinstance(root, int):
+        root = Sum(how, "zero", "chain", (Steps(root, 1, 1, 0),))
+    lost = sorted(set(range(program.n)) - {each for each in program.order.program if each >= 0})
+    whole: Node = root if program.out == rule.fmt else Round(program.out, root)
+    return Tree(program.n, whole, tuple(Span(k, k + 1) for k in lost))
+
+
+def _node(branch: Branch, how: Arithmetic) -> Sum | int:
+    """A sum for each branch, and the chains among them in one; without recursion, for chains are deep."""
+    done: dict[int, Sum | int] = {}
+    stack: list[tuple[Branch, bool]] = [(branch, False)]
+    while stack:
+        each, ready = stack.pop()
+        if not each.children:
+            done[id(each)] = each.lowest
+        elif ready:
+            parts = [done.pop(id(child)) for child in each.children]
+            done[id(each)] = _sum(parts, how)
+        else:
+            stack.append((each, True))
+            stack.extend((child, False) for child in each.children)
+    return done[id(branch)]
+
+
+def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:
+    """One addition, as part of the chain that it goes on with."""
+    terms = [part for part in parts if isinstance(part, int)]
+    sums = [part for part in parts if not isinstance(part, int)]
+    if not sums:
+        return Sum(how, "zero", "chain", _with([], terms, how))
+    if len(sums) == 1:
+        return Sum(how, sums[0].start, "chain", _with(list(sums[0].inputs), terms, how))
+    first, *rest = sums
+    inputs: list[Node | Steps | Gathered] = [first]
+    if first.start == "first" and not terms:
+        inputs = list(first.inputs)
+    return Sum(how, "first", "chain", (*inputs, *rest, *(Steps(k, 1, 1, 0) for k in terms)))
+
+
+def _with(
+    inputs: list[Node | Steps | Gathered], terms: list[int], how: Arithmetic
+) -> tuple[Node | Steps | Gathered, ...]:
+    """Inputs of a chain, and an addition of some terms behind them."""
+    side_by_side = terms == list(range(terms[0], terms[0] + len(terms)))
+    new = [Steps(terms[0], len(terms), 1, 0)]
+    if how.rule == "ieee":
+        new = [Steps(k, 1, 1, 0) for k in terms]
+    elif not side_by_side:
+        return (*inputs, Gathered(tuple(Span(k, k + 1) for k in terms)))
+    for each in new:
+        last: list[Steps | Gathered] = []
+        if inputs and isinstance(inputs[-1], (Steps, Gathered)):
+            last = [inputs.pop()]  # type: ignore[list-item]
+        add_steps(last, each)
+        inputs += last
+    return tuple(inputs)

@@ -1,0 +1,164 @@
+"""Operands that tell arithmetics apart, of any format and shape: functions of a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.probe.black_box import BlackBox, Operand
+
+Shape = tuple[int, ...]
+SPAN = 12  # binades on either side that wide formats are drawn from
+ROWS = 32  # sums of a kind, where each is a call
+SHARE_OFF = 0.05  # of the terms that cancel but for a bit
+
+# What every model must give bit for bit, and what is reported apart where it does not.
+USUAL = ("normal", "cancelling", "wide", "positive", "ties", "alike")
+EDGES = ("zeros", "large", "subnormal", "vanishing", "special")
+
+
+def drawn(kind: str, box: BlackBox, seed: int, rows: int = ROWS) -> tuple[Array, ...]:
+    """Operands as float64 values that their formats hold: a and b of a product, or rows (R, n) of each operand.
+
+    Args:
+      kind: one of USUAL or EDGES.
+      box: what is called.
+      seed: the same one gives the same values.
+      rows: sums, where each is a call.
+
+    Example:
+      >>> from fpsim.probe.black_box import BlackBox, operand_of
+      >>> from fpsim.probe.draws import drawn
+      >>> box = BlackBox(np.sum, "sum", 4, (operand_of("bf16", "x"),))
+      >>> [x.shape for x in drawn("cancelling", box, seed=0)]
+      [(32, 4)]
+    """
+    rng = np.random.default_rng([seed, [*USUAL, *EDGES].index(kind)])
+    matrices = box.kind == "matmul"
+    shapes = [(box.shape[0], box.n), (box.n, box.shape[1])] if matrices else [(rows, box.n)] * len(box.operands)
+    values = [DRAW[kind](rng, operand, shape, box.n) for operand, shape in zip(box.operands, shapes, strict=True)]
+    if kind in ("cancelling", "alike"):
+        by_term = [np.moveaxis(x, -1, 0) for x in values]
+        if matrices:
+            by_term[1] = values[1]
+        _cancel(rng, by_term, near=kind == "alike")
+    if kind == "subnormal" and len(values) == 2:
+        # products of two subnormals vanish; of most terms one is an ordinary number
+        which = rng.integers(0, 3, box.n)
+        for i, x in enumerate(values):
+            terms = x if matrices and i == 1 else np.moveaxis(x, -1, 0)
+            terms[which == i] = rng.standard_normal(terms[which == i].shape)
+    return tuple(operand.drawn(x) for operand, x in zip(box.operands, values, strict=True))
+
+
+def drawn_scales(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
+    """Block scales for operands of `drawn`; none where the black box has none."""
+    rng = np.random.default_rng([seed, [*USUAL, *EDGES].index(kind), 1])
+    if box.scale == "ue8m0":
+        span = 20 if kind in ("wide", "subnormal") else 3
+        return box.scales(lambda shape: rng.integers(127 - span, 128 + span, shape))
+    return box.scales(lambda shape: rng.integers(0 if kind == "subnormal" else 0x28, 0x50, shape))
+
+
+def answers(box: BlackBox, values: tuple[Array, ...], scales: tuple[Array, ...] = ()) -> Array:
+    """What the black box gives for operands of `drawn`."""
+    with np.errstate(all="ignore"):
+        if box.kind == "matmul":
+            return box.whole(*values, scales=scales or None)
+        return box.results(*(operand.passed(x) for operand, x in zip(box.operands, values, strict=True)))
+
+
+def _span(operand: Operand) -> int:
+    low, high = operand.exponents
+    return max(min(SPAN, (high - low) // 3), 1)
+
+
+def _normal(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+    return operand.drawn(rng.standard_normal(shape))
+
+
+def _wide(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+    """Exponents over much of the range, around the middle of it."""
+    span, (low, high) = _span(operand), operand.exponents
+    middle = 0 if low < -span and high > span else (low + high) // 2
+    return operand.drawn(np.ldexp(rng.standard_normal(shape), rng.integers(-span, span + 1, shape) + middle))
+
+
+def _positive(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+    return operand.drawn(rng.uniform(0.25, 1, shape))
+
+
+def _ties(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+    """Powers of two: partial sums on ties, or a bit beside them."""
+    span = _span(operand)
+    low, high = operand.exponents
+    exponents = np.clip(rng.integers(-span, span + 1, shape), low, high)
+    return np.asarray(np.ldexp(rng.choice([-1.0, 1.0], shape), exponents))
+
+
+def _subnormal(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+    """Around the smallest normal numbers."""
+    fmt = operand.fmt
+    units = rng.integers(0, 4 << fmt.mantissa_bits, shape).astype(np.float64)
+    values = np.ldexp(units, fmt.min_exponent - fmt.mantissa_bits) * rng.choice([-1.0, 1.0], shape)
+    return operand.drawn(values)
+
+
+def _zeros(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+    """Zeros of both signs, in some sums of the negative one alone."""
+    return np.where(rng.random(shape) < 0.5 / n, 0.0, -0.0 if operand.fmt.signed else 0.0)
+
+
+def _large(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+    """The largest binades, of both signs: partial sums overflow where whole ones need not."""
+    return operand.drawn(operand.fmt.max * rng.uniform(0.25, 1, shape) * rng.choice([-1.0, 1.0], shape))
+
+
+def _special(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+    """Infinities, NaN, zeros of both signs and the largest values, here and there."""
+    fmt = operand.fmt
+    some = [0.0, -0.0, fmt.max, -fmt.max, fmt.max / 2]
+    some += [np.inf, -np.inf] if fmt.has_infinity else []
+    some += [np.nan] if fmt.has_nan else []
+    chosen = rng.choice(some, shape)
+    return np.where(rng.random(shape) < 1.5 / n, chosen, operand.drawn(rng.standard_normal(shape)))
+
+
+def _cancel(rng: np.random.Generator, values: list[Array], near: bool) -> None:
+    """Make half of the terms, first axis, the others with another sign, a few a bit off; `near`: of neighbours."""
+    n = values[0].shape[0]
+    place = np.arange(n) if near else rng.permutation(n)
+    first, second = place[0 : n - n % 2 : 2], place[1::2]
+    for x in values:
+        x[second] = x[first]
+    off = rng.random(second.size) < SHARE_OFF
+    values[-1][second] *= np.where(off, -1.0 - 2.0**-6, -1.0).reshape(-1, *[1] * (values[-1].ndim - 1))
+
+
+DRAW: dict[str, Callable[[np.random.Generator, Operand, Shape, int], Array]] = {
+    "normal": _normal, "cancelling": _wide, "alike": _normal, "wide": _wide, "positive": _positive, "ties": _ties,
+    "zeros": _zeros, "large": _large, "subnormal": _subnormal, "vanishing": _subnormal,
+    "special": _special,
+}  # fmt: skip
+
+
+def same_bits(got: Array, want: Array) -> bool:
+    """Whether two arrays of floats of one dtype have the same bits, NaNs aside.
+
+    Example:
+      >>> from fpsim.probe.draws import same_bits
+      >>> same_bits(np.float32([0, np.nan]), np.float32([0, -np.nan])), same_bits(np.float32([0]), np.float32([-0.0]))
+      (True, False)
+    """
+    return not differing(got, want).any()
+
+
+def differing(got: Array, want: Array) -> Array:
+    """Where two arrays of floats of one dtype differ in bits, NaNs aside."""
+    words = f"u{got.dtype.itemsize}"
+    equal = np.ascontiguousarray(got).view(words) == np.ascontiguousarray(want).view(words)
+    with np.errstate(invalid="ignore"):
+        nans = np.isnan(got.astype(np.float64)) & np.isnan(want.astype(np.float64))
+    return np.asarray(~(equal | nans))

@@ -1,0 +1,61 @@
+"""What the additions of a candidate or a program do, as the figures of a model."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fpsim.formats.named import FP32, Format
+from fpsim.matrix_units.matrix_unit import Rule
+from fpsim.probe.candidates import ALIGNMENT, Candidate, spine
+from fpsim.probe.program import Program
+from fpsim.schedules.schedule import Lanes
+from fpsim.sums.accumulators import Accumulator
+
+
+class Facts(NamedTuple):
+    """What a model's additions do; None where it is not known, or differs between what the model may be."""
+
+    terms_per_step: int | None = None
+    fraction_bits: int | None = None
+    alignment: str | None = None
+    rounding: str | None = None
+    accumulator: Format | None = None
+    promotion: int | None = None
+    flushes_subnormals: bool | None = None
+    saturates: bool | None = None
+
+
+def facts_of(alike: tuple[Candidate, ...], program: Program | None) -> Facts:
+    """What all that a model may be have in common."""
+    if program is not None:
+        return _of_program(program)
+    each = [_of_candidate(candidate) for candidate in alike]
+    if not each:
+        return Facts()
+    return Facts(*(values[0] if len(set(values)) == 1 else None for values in zip(*each, strict=True)))
+
+
+def _of_program(program: Program) -> Facts:
+    rule = program.rule
+    parts = spine(program.order.branch)
+    even = len(parts) > 1 and len(set(parts[:-1])) == 1 and parts[-1] <= parts[0]
+    return Facts(
+        program.order.terms_at_once, rule.fraction_bits, rule.alignment, rule.rounding,
+        None if program.formats else rule.fmt, parts[0] if even else None,
+        rule.subnormals != "keep", rule.overflow == "saturate",
+    )  # fmt: skip
+
+
+def _of_candidate(candidate: Candidate) -> Facts:
+    how = candidate.how
+    if isinstance(how, Accumulator):
+        return Facts(
+            1, None, "exact", how.rounding.name.lower(), how.fmt, candidate.promotion, how.subnormals == "flush",
+            how.overflow != "nonfinite",
+        )  # fmt: skip
+    if candidate.schedule is not None and isinstance(candidate.schedule.sums, Lanes):
+        return Facts(1, None, "exact", "nearest_even", FP32, None, False, False)
+    return Facts(
+        how.terms, how.fraction_bits or None, ALIGNMENT[how.rule], how.rounding, how.d.fmt, candidate.promotion,
+        how.rule is Rule.FLUSHED_TREE, False,
+    )  # fmt: skip

@@ -1,0 +1,112 @@
+"""Runs a tree of two-operand additions over many sums at once: a line for every term, a lane for every sum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.runtime.compile import kernel, scalar
+from fpsim.runtime.float_steps import fused
+
+f32, u32 = np.float32, np.uint32
+
+LANES = 64  # sums that go through the tree together, so that their running sums stay in the cache
+AS_IT_IS, TO_FP16, TO_BF16 = 0, 1, 2  # formats that sums in float32 are rounded to once more, which changes no sum
+IN_DOUBLE = 3  # sums in float64
+SMALLEST_NORMAL = f32(2.0**-126)
+HALF_NORMAL = f32(2.0**-14)  # the smallest normal FP16
+HALF_SHIFT = f32(0.75)  # adding and taking it off rounds to multiples of 2^-24, FP16's subnormals
+INFINITY = 0x7F800000
+
+
+@scalar
+def _narrowed(x: Any, mode: Any) -> Any:
+    """A float32 rounded to nearest even to FP16 or BF16."""
+    if mode == AS_IT_IS or x != x:
+        return x
+    bits = f32(x).view(u32)
+    if mode == TO_BF16:
+        return u32((bits + u32(0x7FFF) + ((bits >> u32(16)) & u32(1))) & u32(0xFFFF0000)).view(f32)
+    if abs(x) < HALF_NORMAL:
+        return f32(np.copysign((f32(abs(x)) + HALF_SHIFT) - HALF_SHIFT, x))
+    near = u32((bits + u32(0xFFF) + ((bits >> u32(13)) & u32(1))) & u32(0xFFFFE000))
+    if u32(near & u32(0x7FFFFFFF)) >= u32(0x47800000):  # 2^16
+        near = u32((near & u32(0x80000000)) | u32(INFINITY))
+    return u32(near).view(f32)
+
+
+@scalar
+def _kept(x: Any, flushes: Any) -> Any:
+    """A float32 whose subnormals may become zeros of their sign."""
+    return f32(np.copysign(f32(0), x)) if flushes and abs(x) < SMALLEST_NORMAL else x
+
+
+@kernel
+def single_rows(
+    sums: Any, a: Any, b: Any, into: Any, taken: Any, term: Any, mode: int, flushes: int, first: int, stop: int
+) -> None:  # fmt: skip
+    """Add lines of `sums`, (n, R) float32, number by number: line into[i] takes line taken[i].
+
+    Where term[i] >= 0, it takes the product of these lines of a and b instead, unrounded. The result of sum r is left
+    in the line of the last addition.
+    """
+    for start in range(first, stop, LANES):
+        end = min(start + LANES, stop)
+        for i in range(into.size):
+            line = sums[into[i], start:end]
+            if term[i] >= 0:
+                x, y = a[term[i], start:end], b[term[i], start:end]
+                for r in range(line.size):
+                    line[r] = fused(x[r], y[r], line[r])
+            else:
+                other = sums[taken[i], start:end]
+                for r in range(line.size):
+                    line[r] = line[r] + other[r]
+            if mode != AS_IT_IS or flushes:
+                for r in range(line.size):
+                    line[r] = _kept(_narrowed(line[r], mode), flushes)
+
+
+@kernel
+def double_rows(sums: Any, a: Any, b: Any, into: Any, taken: Any, term: Any, first: int, stop: int) -> None:
+    """The same in float64."""
+    for start in range(first, stop, LANES):
+        end = min(start + LANES, stop)
+        for i in range(into.size):
+            line = sums[into[i], start:end]
+            if term[i] >= 0:
+                x, y = a[term[i], start:end], b[term[i], start:end]
+                for r in range(line.size):
+                    line[r] = fused(x[r], y[r], line[r])
+            else:
+                other = sums[taken[i], start:end]
+                for r in range(line.size):
+                    line[r] = line[r] + other[r]
+
+
+@kernel
+def mixed_rows(
+    sums: Any, a: Any, b: Any, into: Any, taken: Any, term: Any, modes: Any, first: int, stop: int
+) -> None:  # fmt: skip
+    """The same, where every addition has a format of its own: in float64 lines, which hold values of all of them."""
+    for start in range(first, stop, LANES):
+        end = min(start + LANES, stop)
+        for i in range(into.size):
+            line, mode = sums[into[i], start:end], modes[i]
+            if term[i] >= 0:
+                x, y = a[term[i], start:end], b[term[i], start:end]
+                if mode == IN_DOUBLE:
+                    for r in range(line.size):
+                        line[r] = fused(x[r], y[r], line[r])
+                else:
+                    for r in range(line.size):
+                        line[r] = _narrowed(fused(f32(x[r]), f32(y[r]), f32(line[r])), mode)
+                continue
+            other = sums[taken[i], start:end]
+            if mode == IN_DOUBLE:
+                for r in range(line.size):
+                    line[r] = line[r] + other[r]
+            else:
+                for r in range(line.size):
+                    line[r] = _narrowed(f32(line[r]) + f32(other[r]), mode)

@@ -1,0 +1,396 @@
+"""What a black box was found to do: a model that says it, draws it, saves it, and computes the same bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arrays import Array, as_array, code_array, format_of
+from fpsim.casts.cast import decode
+from fpsim.errors import shown
+from fpsim.files import write_whole
+from fpsim.formats.float_format import DTYPES
+from fpsim.formats.named import FP32, TF32, Format
+from fpsim.formats.named import format as find_format
+from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.probe.black_box import Operand, operand_of
+from fpsim.probe.candidates import Candidate
+from fpsim.probe.facts import facts_of
+from fpsim.probe.order import Nested, Order
+from fpsim.probe.program import Program
+from fpsim.probe.program import Rule as AdditionRule
+from fpsim.probe.words import WORDS, in_ranges, sentences
+from fpsim.schedules.catalogue import ROWS
+from fpsim.schedules.schedule import Schedule
+from fpsim.schedules.written import parsed
+from fpsim.sums.accumulators import Accumulator
+
+KIND = "fpsim model of a sum"  # what a saved model says it is
+ROWS_AT_ONCE = 1 << 16  # dot products of a matrix product that a revealed tree takes at a time
+
+
+class Model:
+    """What a black box was found to do, held against it bit for bit; `fp.probe` makes it.
+
+    Attributes:
+      kind: "sum", "dot" or "matmul".
+      n: terms; orders depend on it, so that a model of 600 terms says nothing of 300.
+      shape: rows and columns of the product that was probed, (1, 1) where it was none.
+      operands: what the operands hold.
+      out: the format of the results.
+      tree: the order of additions as nested tuples of terms, operands by their smallest term; None where none fits.
+      lost: terms that nobody adds.
+      terms_per_step: products of one addition.
+      fraction_bits: bits that are kept below the largest exponent where terms are aligned; None where nothing is cut.
+      alignment: "truncate", "floor" or "nearest", or "exact": every sum is the exact one, rounded once.
+      rounding: of a sum, as a word of `fp.encode`.
+      accumulator: the format of sums; None where additions have formats of their own.
+      promotion: terms after which partial sums join a total; None where they do not.
+      flushes_subnormals: whether subnormal sums become zero.
+      saturates: whether sums beyond the largest number stay there.
+      unit: the name in `fp.units()` of the matrix unit that it equals, the first of `units`; None where there is none.
+      units, schedules: the names of all units and schedules that it equals: what was probed does not tell them apart.
+      schedule: the first of these schedules.
+      names: all that it equals as it is written in Python: units with schedules, and accumulators.
+      unknown: what could not be told, a sentence each, with what would tell it.
+      calls: of the black box.
+    """
+
+    def __init__(
+        self, kind: str, n: int, shape: tuple[int, int], operands: tuple[Operand, ...], out: Format, *,
+        order: Order | None = None, alike: tuple[Candidate, ...] = (), program: Program | None = None,
+        unknown: tuple[str, ...] = (), calls: int = 0, scale: str = "", block: int = 0,
+    ) -> None:  # fmt: skip
+        self.kind, self.n, self.shape, self.operands, self.out = kind, n, shape, operands, out
+        self.order, self.alike, self.program = order, alike, program
+        self.unknown, self.calls = unknown, calls
+        self.scale, self.block = scale, block
+        trees = {
+            each.tree(n, shape[1] if kind == "matmul" else 1 if kind == "dot" else None): each for each in alike[::-1]
+        }
+        self.facts = facts_of(tuple(trees.values()), program)
+        for field, word in (("flushes_subnormals", WORDS["subnormal"]), ("saturates", WORDS["large"])):
+            if any(word in sentence for sentence in unknown):
+                self.facts = self.facts._replace(**{field: None})
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a model that runs."""
+        return bool(self.alike) or self.program is not None
+
+    @property
+    def tree(self) -> Nested | None:
+        """The order of additions."""
+        return None if self.order is None else self.order.nested
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """Terms that nobody adds."""
+        if self.order is None:
+            return ()
+        return tuple(sorted(set(range(self.n)) - {each for each in self.order.program if each >= 0}))
+
+    @property
+    def terms_per_step(self) -> int | None:
+        """Products of one addition."""
+        return self.facts.terms_per_step
+
+    @property
+    def fraction_bits(self) -> int | None:
+        """Bits kept where terms are aligned."""
+        return self.facts.fraction_bits
+
+    @property
+    def alignment(self) -> str | None:
+        """How terms are cut."""
+        return self.facts.alignment
+
+    @property
+    def rounding(self) -> str | None:
+        """How sums are rounded."""
+        return self.facts.rounding
+
+    @property
+    def accumulator(self) -> Format | None:
+        """The format of sums."""
+        return self.facts.accumulator
+
+    @property
+    def promotion(self) -> int | None:
+        """Terms after which partial sums join a total."""
+        return self.facts.promotion
+
+    @property
+    def flushes_subnormals(self) -> bool | None:
+        """Whether subnormal sums become zero."""
+        return self.facts.flushes_subnormals
+
+    @property
+    def saturates(self) -> bool | None:
+        """Whether sums beyond the largest number stay there."""
+        return self.facts.saturates
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The names of the units that it equals."""
+        return tuple(dict.fromkeys(each.how.name for each in self.alike if isinstance(each.how, MatrixUnit)))
+
+    @property
+    def unit(self) -> str | None:
+        """The name of the first unit that it equals."""
+        return next(iter(self.units), None)
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """The schedules that it equals, as they are written."""
+        return tuple(dict.fromkeys(str(each.schedule) for each in self.alike if each.schedule is not None))
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """The first schedule that it equals."""
+        return next((each.schedule for each in self.alike if each.schedule is not None), None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that it equals."""
+        return tuple(each.name for each in self.alike)
+
+    # ---- shown
+
+    def explain(self) -> str:
+        """What was found, in a few sentences."""
+        return "\n".join(sentences(self))
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def __repr__(self) -> str:
+        name = self.names[0] if self.names else "a tree of its own" if self.found else "nothing that fits"
+        return f"Model({self.kind} of {self.n} terms: {name})"
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the tree of additions: terms from left to right, sums above them.
+
+        Args:
+          ax: matplotlib Axes; None for new ones.
+
+        Returns:
+          The Axes.
+
+        Raises:
+          ValueError: no tree fits.
+        """
+        from fpsim.probe.drawn_tree import tree_of
+        from fpsim.schedules.trees.picture import tree_axes
+
+        self._refuse_nothing()
+        if self.alike:
+            first = self.alike[0]
+            how = first.tree(self.n, None if self.kind != "matmul" else self.shape[1])
+            return tree_axes(how, ax, f"{first.name}, {self.n} terms")
+        assert self.program is not None
+        return tree_axes(tree_of(self.program), ax, f"a {self.kind} of {self.n} terms")
+
+    # ---- run
+
+    def sum(self, x: npt.ArrayLike) -> Any:
+        """The sums along the last axis.
+
+        Args:
+          x: (..., n) array of the dtype that was probed, or codes of its format; of a dot product its terms times 1.
+
+        Returns:
+          (...) array of the result's dtype.
+
+        Raises:
+          ValueError: nothing was found, another number of terms, another format.
+        """
+        terms = self._read(x, 0, "x")
+        if len(self.operands) == 1:
+            return self._shaped(terms.shape[:-1], self._rows(terms.reshape(-1, self.n)))
+        ones = np.ones((terms[..., 0].size, self.n))
+        return self._shaped(terms.shape[:-1], self._rows(terms.reshape(-1, self.n), ones))
+
+    def dot(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Any:
+        """The dot products along the last axis.
+
+        Args:
+          a, b: (..., n) arrays of the dtypes that were probed, or codes of their formats; the other axes broadcast.
+
+        Returns:
+          (...) array of the result's dtype.
+
+        Raises:
+          ValueError: nothing was found, a model of a sum, another number of terms, another format.
+        """
+        self._refuse_sum()
+        left, right = np.broadcast_arrays(self._read(a, 0, "a"), self._read(b, 1, "b"))
+        return self._shaped(left.shape[:-1], self._rows(left.reshape(-1, self.n), right.reshape(-1, self.n)))
+
+    def matmul(
+        self, a: npt.ArrayLike, b: npt.ArrayLike, scale_a: npt.ArrayLike | None = None,
+        scale_b: npt.ArrayLike | None = None,
+    ) -> Array:  # fmt: skip
+        """The product of two matrices.
+
+        Args:
+          a, b: (M, n) and (n, N) arrays of the dtypes that were probed, or codes of their formats.
+          scale_a, scale_b: of block-scaled units, as of `fp.matmul`.
+
+        Returns:
+          (M, N) array of the result's dtype.
+
+        Raises:
+          ValueError: nothing was found, a model of a sum, another number of terms, another format.
+        """
+        self._refuse_sum()
+        right = as_array(b, "b")
+        if right.ndim != 2:
+            raise ValueError(f"b must be a matrix ({self.n}, N); got shape {right.shape}.")
+        x, y = self._read(a, 0, "a"), self._read(np.ascontiguousarray(right.T), 1, "b").T  # (M, n), (n, N)
+        if x.ndim != 2:
+            raise ValueError(f"a must be a matrix (M, {self.n}); got shape {x.shape}.")
+        if self.alike:
+            first, second = (operand.passed(z) for operand, z in zip(self.operands, (x, y), strict=True))
+            scales = [None if s is None else as_array(s, "scale") for s in (scale_a, scale_b)]
+            return self.alike[0].matmul(first, np.ascontiguousarray(second), *scales)
+        m, columns = x.shape[0], y.shape[1]
+        out = np.empty((m, columns), DTYPES.get(self.out, self.out.storage))
+        step = max(ROWS_AT_ONCE // max(columns, 1), 1)
+        for start in range(0, m, step):
+            rows = x[start : start + step]
+            each = self._rows(np.repeat(rows, columns, axis=0), np.tile(y.T, (rows.shape[0], 1)))
+            out[start : start + step] = each.reshape(rows.shape[0], columns)
+        return out
+
+    def _rows(self, *values: Array) -> Array:
+        """The sums of rows of float64 values, in the result's dtype."""
+        if self.program is not None:
+            codes = self.program.run(*values)
+            return codes.view(DTYPES.get(self.out, codes.dtype))
+        passed = [operand.passed(x) for operand, x in zip(self.operands, values, strict=True)]
+        return self.alike[0].sum(*passed) if len(passed) == 1 else self.alike[0].dot(*passed)
+
+    def _shaped(self, shape: tuple[int, ...], sums: Array) -> Any:
+        return sums.reshape(shape)[()]
+
+    def _read(self, x: npt.ArrayLike, which: int, name: str) -> Array:
+        """float64 values of an operand."""
+        self._refuse_nothing()
+        fmt = self.operands[which].fmt
+        carrier = FP32 if fmt == TF32 else fmt
+        array = as_array(x, name)
+        if array.ndim == 0 or array.shape[-1] != self.n:
+            raise ValueError(
+                f"{name} must have {self.n} terms, for which this order was seen; got shape {array.shape}. Probe that "
+                "length."
+            )
+        source = format_of(array.dtype)
+        if source is not None and source != carrier:
+            raise ValueError(f"{name} must hold {carrier}, which was probed; got {array.dtype}. Cast it with fp.cast.")
+        codes = array if source is not None else code_array(array, carrier, name)
+        if source is not None:
+            return codes.astype(np.float64)
+        return decode(codes, carrier, np.float64)
+
+    def _refuse_nothing(self) -> None:
+        if not self.found:
+            raise ValueError(f"this model does not run: {'; '.join(self.unknown) or 'nothing fits'}.")
+
+    def _refuse_sum(self) -> None:
+        if len(self.operands) == 1:
+            raise ValueError(
+                "this is the model of a sum, which has one operand. Probe fp.probe.dot or fp.probe.matmul."
+            )
+
+    # ---- saved
+
+    def save(self, path: str | Path) -> None:
+        """Write the model as JSON: the unit and schedule as `fp.schedules` writes them, or the order of additions.
+
+        A tree that no schedule of `fp.schedules` describes is saved as its order in reverse Polish notation.
+
+        Args:
+          path: of the file.
+
+        Raises:
+          ValueError: nothing was found.
+        """
+        self._refuse_nothing()
+        fields: dict[str, Any] = {
+            "what": KIND, "kind": self.kind, "n": self.n, "shape": list(self.shape), "out": self.out.name,
+            "operands": [operand.element or operand.fmt.name for operand in self.operands],
+            "scale": self.scale, "block": self.block,
+            "alike": [
+                [each.how.name if isinstance(each.how, MatrixUnit) else repr(each.how), str(each.schedule or "")]
+                for each in self.alike
+            ],
+            "order": None if self.order is None else str(self.order), "unknown": list(self.unknown),
+            "calls": self.calls,
+        }  # fmt: skip
+        if self.program is not None:
+            rule = self.program.rule
+            fields["rule"] = {**rule.__dict__, "fmt": rule.fmt.name, "product": rule.product and rule.product.name}
+            fields["formats"] = [fmt.name for fmt in self.program.formats]
+            fields["unrounded_products"] = in_ranges(self.program.exact)
+        write_whole(Path(path), json.dumps(fields, indent=1) + "\n")
+
+
+def load(path: str | Path) -> Model:
+    """Read a model that `Model.save` wrote.
+
+    Args:
+      path: of the file.
+
+    Raises:
+      ValueError: it is no such file.
+
+    Example:
+      >>> import tempfile, fpsim as fp
+      >>> file = tempfile.mktemp(".json")
+      >>> fp.probe.sum(np.sum, 9).save(file)
+      >>> fp.probe.load(file).tree == fp.probe.sum(np.sum, 9).tree
+      True
+    """
+    try:
+        fields = json.loads(Path(path).read_text(encoding="utf-8"))
+        if fields["what"] != KIND:
+            raise KeyError("what")
+        order = None if fields["order"] is None else Order.parsed(fields["order"])
+        operands = tuple(operand_of(name, "operand") for name in fields["operands"])
+        out, n = find_format(fields["out"]), int(fields["n"])
+        alike = tuple(Candidate(*_how(*each), out) for each in fields["alike"])
+        program = None
+        if "rule" in fields and order is not None:
+            rule = dict(fields["rule"])
+            rule["fmt"] = find_format(rule["fmt"])
+            rule["product"] = rule["product"] and find_format(rule["product"])
+            rule["operand_exponents"] = rule["operand_exponents"] and tuple(rule["operand_exponents"])
+            exact = frozenset(k for start, stop in fields["unrounded_products"] for k in range(start, stop))
+            formats = tuple(find_format(name) for name in fields["formats"])
+            program = Program(order, AdditionRule(**rule), out, n, exact, formats)
+        return Model(
+            fields["kind"], n, (fields["shape"][0], fields["shape"][1]), operands, out, order=order, alike=alike,
+            program=program, unknown=tuple(fields["unknown"]), calls=fields["calls"], scale=fields["scale"],
+            block=fields["block"],
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, IndexError) as reason:
+        raise ValueError(f"path must be a model that Model.save wrote; got {shown(str(path))}: {reason}") from None
+
+
+def _how(name: str, schedule: str) -> tuple[MatrixUnit | Accumulator, Schedule | None]:
+    """What a saved pair of texts stands for."""
+    if not schedule:
+        found = parsed(name)
+        if not isinstance(found, Accumulator):
+            raise ValueError(f"{name!r} is no accumulator")
+        return found, None
+    how = parsed(schedule)
+    if not isinstance(how, Schedule):
+        raise ValueError(f"{schedule!r} is no schedule")
+    return find_unit(name), next((row for row in ROWS if row == how), how)

@@ -1,0 +1,292 @@
+"""An order of additions with its arithmetic, as a program that runs over many sums at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.arithmetic.functions import add
+from fpsim.arrays import Array
+from fpsim.casts.cast import decode, encode
+from fpsim.formats.named import BF16, FP16, FP32, FP64, Format
+from fpsim.probe.kernels.tree_rows import (
+    AS_IT_IS,
+    IN_DOUBLE,
+    TO_BF16,
+    TO_FP16,
+    double_rows,
+    mixed_rows,
+    single_rows,
+)
+from fpsim.probe.order import Order
+from fpsim.products.reduce import sum as sum_of
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.runtime.threads import over_spans
+from fpsim.sums.accumulators import Exact
+
+COST = 4  # elements of a cast that take as long as an addition of the loop
+FAST = {FP32: AS_IT_IS, FP16: TO_FP16, BF16: TO_BF16}
+PIECE = 1 << 22  # terms that are held at a time
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What an addition of an order does.
+
+    Args:
+      fmt: the format of every sum.
+      rounding: a word of `fp.encode`.
+      alignment: "exact": the numbers of a node are added exactly and rounded once. "truncate", "floor", "nearest":
+        they are first cut to `fraction_bits` below the largest exponent among them.
+      fraction_bits: None where nothing is cut.
+      result_bits: mantissa bits of a sum; None for those of the format.
+      subnormals: "keep"; "flush_results": sums below the smallest normal become zeros of their sign, the one of +0 and
+        the first term of a chain too; "flush": operands as well.
+      overflow: as of `fp.encode`.
+      zeros: "kept": a sum of -0 alone is -0. "added": +0 is added to the result. "begin": a sum begins at +0, which its
+        first product joins unrounded, as in a chain of fused multiply-adds; a negative one may round to -0 then.
+      product: the format that products are rounded to before they are added; None for that of the sums.
+      operand_exponents: the smallest exponents of both operands, where a product is aligned by the sum of its operands'
+        exponents; None where it is aligned by its own.
+    """
+
+    fmt: Format
+    rounding: str = "nearest_even"
+    alignment: str = "exact"
+    fraction_bits: int | None = None
+    result_bits: int | None = None
+    subnormals: str = "keep"
+    overflow: str = "nonfinite"
+    zeros: str = "added"
+    product: Format | None = None
+    operand_exponents: tuple[int, int] | None = None
+
+
+class _Steps(NamedTuple):
+    """An order as two-operand additions: line into[i] takes line taken[i], or the product of term[i] where >= 0."""
+
+    into: Array
+    taken: Array
+    term: Array
+    result: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """An order of additions, its arithmetic, and which products join unrounded.
+
+    Args:
+      order: of the terms; terms that it does not have are never added.
+      rule: of every addition.
+      exact: terms whose product is not rounded before it is added, as in a fused multiply-add.
+      out: the format of the result.
+      n: terms of a sum, those that nobody adds included.
+      formats: of every addition, in the order in which they stand in the program; none where all have the rule's.
+        Terms and products are rounded to the rule's then, unless they are exact.
+    """
+
+    order: Order
+    rule: Rule
+    out: Format
+    n: int
+    exact: frozenset[int] = frozenset()
+    formats: tuple[Format, ...] = ()
+
+    @cached_property
+    def is_fast(self) -> bool:
+        """Whether the compiled loop runs it."""
+        rule = self.rule
+        plain = rule.rounding == "nearest_even" and rule.alignment == "exact" and rule.overflow == "nonfinite"
+        known = rule.fmt in FAST or (rule.fmt == FP64 and rule.subnormals == "keep")
+        return plain and known and self.order.widest <= 2 and self._steps is not None
+
+    @property
+    def _flush(self) -> str:
+        """What `fp.encode` calls it."""
+        return "keep" if self.rule.subnormals == "keep" else "flush"
+
+    @cached_property
+    def _steps(self) -> _Steps | None:
+        """None where an addition takes two unrounded products."""
+        into, taken, term = [], [], []
+        stack: list[tuple[int, bool]] = []  # the line of a number, and whether it is a product that is not rounded
+        for each in self.order.program:
+            if each >= 0:
+                stack.append((each, each in self.exact))
+                continue
+            (x, x_exact), (y, y_exact) = stack[-2:]
+            if x_exact and y_exact:
+                return None
+            if x_exact:
+                (x, x_exact), (y, y_exact) = (y, y_exact), (x, x_exact)
+            into.append(x)
+            taken.append(y)
+            term.append(y if y_exact else -1)
+            stack[-2:] = [(x, False)]
+        line, alone = stack[0]
+        if alone:
+            return None
+        columns = [np.array(x, np.int64) for x in (into, taken, term)]
+        return _Steps(columns[0], columns[1], columns[2], line)
+
+    @cached_property
+    def _beginnings(self) -> list[int]:
+        """Terms that chains begin with, by an addition to +0: the first of two that are added to each other."""
+        steps, seen, found = self._steps, set[int](), []
+        assert steps is not None
+        for x, y in zip(steps.into.tolist(), steps.taken.tolist(), strict=True):
+            found += [x] if x not in seen and y not in seen else []
+            seen |= {x, y}
+        return found
+
+    def run(self, *values: Array) -> Array:
+        """The sums of rows, (R, n) float64 values of one or two operands, as (R,) codes of the result's format."""
+        rows = values[0].shape[0]
+        step = max(PIECE // max(self.n, 1), 1)
+        parts = [self._run(*(x[start : start + step] for x in values)) for start in range(0, rows, step)]
+        sums = np.concatenate(parts) if parts else np.zeros(0)
+        if self.rule.zeros == "added":
+            sums = sums + 0.0
+        return encode(sums, self.out)
+
+    def _run(self, *values: Array) -> Array:
+        """The sums as floats that hold them."""
+        with ieee_arithmetic(), np.errstate(all="ignore"):
+            return self._by_lines(*values) if self.is_fast else self._by_nodes(*values)
+
+    # ---- the compiled loop
+
+    def _by_lines(self, *values: Array) -> Array:
+        wide = self.rule.fmt == FP64
+        dtype = np.float64 if wide or self.formats else np.float32
+        lines = [np.ascontiguousarray(x.T, dtype) for x in values]  # (n, R)
+        flushes = self.rule.subnormals != "keep"
+        if self.rule.subnormals == "flush":
+            lines = [_flushed(x) for x in lines]
+        sums = self._rounded(self._product(lines) if len(lines) == 2 else lines[0].copy())
+        if self.rule.zeros == "begin" and len(lines) == 1:
+            sums[self._beginnings] += 0
+        if flushes and len(lines) == 2:
+            sums = _flushed(sums)
+        elif self.rule.subnormals == "flush_results":
+            sums[self._beginnings] = _flushed(sums[self._beginnings])
+        a, b = lines if len(lines) == 2 else (np.zeros((1, 0), dtype),) * 2
+        steps = self._steps
+        assert steps is not None
+        mode = FAST.get(self.rule.fmt, AS_IT_IS)
+        modes = np.array([FAST.get(fmt, IN_DOUBLE) for fmt in self.formats], np.int64)
+
+        def work(first: int, stop: int) -> None:
+            with ieee_arithmetic():
+                if self.formats:
+                    mixed_rows(sums, a, b, steps.into, steps.taken, steps.term, modes, first, stop)
+                elif wide:
+                    double_rows(sums, a, b, steps.into, steps.taken, steps.term, first, stop)
+                else:
+                    single_rows(sums, a, b, steps.into, steps.taken, steps.term, mode, int(flushes), first, stop)
+
+        over_spans(sums.shape[1], work, 64, weight=self.n / COST)
+        return np.asarray(sums[steps.result])
+
+    def _product(self, values: Sequence[Array]) -> Array:
+        """Products, in the format that they are rounded to."""
+        products: Array = values[0] * values[1]
+        if self.rule.zeros == "begin":
+            products = np.where((values[0] == 0) | (values[1] == 0), np.abs(products), products)
+        fmt = self.rule.product
+        return products if fmt is None else decode(encode(products, fmt), fmt, products.dtype.type)
+
+    def _rounded(self, products: Array) -> Array:
+        """float32 or float64 values as the format of the sums has them."""
+        fmt = self.rule.fmt
+        if fmt == FP64 or products.dtype == fmt.dtype:
+            return products
+        return decode(encode(products, fmt), fmt, products.dtype.type)
+
+    # ---- node by node
+
+    def _by_nodes(self, *values: Array) -> Array:
+        rule = self.rule
+        exact = self._product(values) if len(values) == 2 else values[0]
+        if rule.fraction_bits is not None:
+            return self._by_cuts(exact, self._exponents(values, exact))
+        stack: list[Array] = []
+        for each in self.order.program:
+            if each < 0:
+                stack[each:] = [self._exact(np.stack(stack[each:], axis=-1))]
+            else:
+                stack.append(exact[:, each] if each in self.exact else self._once(exact[:, each]))
+        return stack[0] if self.order.widest > 1 else self._once(stack[0])
+
+    def _by_cuts(self, terms: Array, exponents: Array) -> Array:
+        """The same where numbers are cut before they are added: terms (R, n), and the exponents that align them."""
+        stack: list[tuple[Array, Array]] = []
+        for each in self.order.program:
+            if each < 0:
+                numbers, of_numbers = (np.stack(x, axis=-1) for x in zip(*stack[each:], strict=True))  # (R, c)
+                total = self._fused(numbers, of_numbers)
+                stack[each:] = [(total, np.frexp(total)[1] - 1)]
+            else:
+                stack.append((terms[:, each], exponents[:, each]))
+        return stack[0][0] if self.order.widest > 1 else self._once(stack[0][0])
+
+    def _exponents(self, values: Sequence[Array], products: Array) -> Array:
+        """What terms are aligned by."""
+        least = self.rule.operand_exponents
+        if least is None or len(values) < 2:
+            return np.asarray(np.frexp(products)[1] - 1)
+        of_a, of_b = (np.maximum(np.frexp(x)[1] - 1, low) for x, low in zip(values, least, strict=True))
+        return np.asarray(of_a + of_b)
+
+    def _once(self, x: Array) -> Array:
+        """Values rounded to the format of the sums."""
+        rule = self.rule
+        codes = encode(x, rule.fmt, rounding=rule.rounding, subnormals=self._flush, overflow=rule.overflow)
+        return decode(codes, rule.fmt, np.float64)
+
+    def _exact(self, numbers: Array) -> Array:
+        """The exact sum of each row, rounded once."""
+        rule = self.rule
+        held = decode(encode(numbers, rule.fmt), rule.fmt, np.float64)
+        if numbers.shape[-1] == 2 and np.array_equal(held, numbers, equal_nan=True) and rule.fmt != FP64:
+            codes = encode(numbers, rule.fmt)
+            total = add(
+                codes[:, 0], codes[:, 1], fmt=rule.fmt, rounding=rule.rounding, subnormals=self._flush,
+                overflow=rule.overflow,
+            )  # fmt: skip
+            return decode(np.asarray(total), rule.fmt, np.float64)
+        how = Exact(rule.fmt, rounding=rule.rounding, subnormals=self._flush, overflow=rule.overflow)
+        return np.asarray(sum_of(numbers, accumulate=how, axis=-1)).astype(np.float64)
+
+    def _fused(self, numbers: Array, exponents: Array) -> Array:
+        """The sum of each row, cut before it is added."""
+        rule = self.rule
+        assert rule.fraction_bits is not None
+        exponents = np.where(numbers == 0, -(1 << 20), exponents)
+        grid = np.maximum(exponents.max(axis=-1, keepdims=True), -900) - rule.fraction_bits
+        units = _integers(np.ldexp(numbers, -grid), CUTS[rule.alignment])
+        total = np.ldexp(units.sum(axis=-1), grid[:, 0])
+        if rule.result_bits is not None:
+            scale = np.frexp(total)[1] - 1 - rule.result_bits
+            total = np.ldexp(_integers(np.ldexp(total, -scale), rule.rounding), scale)
+        return self._once(total) + 0.0
+
+
+CUTS = {"truncate": "toward_zero", "floor": "down", "nearest": "nearest_even"}
+
+
+def _integers(x: Array, rounding: str) -> Array:
+    """Floats rounded to integers."""
+    if rounding == "nearest_away":
+        return np.copysign(np.floor(np.abs(x) + 0.5), x)
+    by = {"nearest_even": np.rint, "toward_zero": np.trunc, "down": np.floor, "up": np.ceil}
+    return np.asarray(by[rounding](x))
+
+
+def _flushed(x: Array) -> Array:
+    """Floats whose subnormals are zeros of their sign."""
+    return np.where(np.abs(x) < np.finfo(x.dtype).tiny, np.copysign(x.dtype.type(0), x), x)

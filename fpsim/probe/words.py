@@ -1,0 +1,147 @@
+"""A model in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Protocol
+
+from fpsim.display.wording import plural
+from fpsim.formats.named import Format
+from fpsim.probe.black_box import Operand
+from fpsim.probe.candidates import spine
+from fpsim.probe.facts import Facts
+from fpsim.probe.order import Order
+from fpsim.probe.program import Program
+from fpsim.schedules.trees.nodes import in_words
+
+WORDS = {
+    "zeros": "the sign of a sum of zeros", "large": "sums beyond the largest number",
+    "subnormal": "sums of subnormals", "vanishing": "products below the smallest subnormal",
+    "special": "infinities, NaN and the largest numbers",
+}  # fmt: skip
+TOWARDS = {"truncate": " toward zero", "floor": " downwards", "nearest": " to nearest"}
+FEW = 4  # names that a sentence lists
+
+
+class Described(Protocol):
+    """What is said of a model; its attributes say what they are."""
+
+    kind: str
+    n: int
+    calls: int
+    operands: tuple[Operand, ...]
+    out: Format
+    order: Order | None
+    program: Program | None
+    facts: Facts
+    unknown: tuple[str, ...]
+
+    @property
+    def found(self) -> bool: ...
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def lost(self) -> tuple[int, ...]: ...
+
+
+def sentences(model: Described) -> Iterator[str]:
+    """What was found, a sentence each."""
+    what = {"sum": "sum", "dot": "dot product", "matmul": "product of matrices"}[model.kind]
+    calls = f"seen in {plural(model.calls, 'call')}"
+    if not model.found:
+        yield f"A {what} of {plural(model.n, 'term')}: nothing that fits, {calls}."
+    else:
+        named = f"equals {_listed(model.names)}" if model.names else "is a tree of its own"
+        yield f"A {what} of {plural(model.n, 'term')} that {named}, {calls}."
+        yield from _arithmetic(model)
+        yield from _order(model)
+    for each in model.unknown:
+        yield f"Unknown: {each}."
+
+
+def _arithmetic(model: Described) -> Iterator[str]:
+    """What an addition does."""
+    facts = model.facts
+    program = model.program
+    if program is not None and program.formats:
+        counts = Counter(in_words(fmt) for fmt in program.formats)
+        each = ", ".join(f"{count} in {name}" for name, count in counts.most_common())
+        yield f"Additions have formats of their own: {each}, each rounded nearest even."
+        yield from _products(model, program)
+        return
+    if facts.accumulator is None or facts.rounding is None:
+        return
+    takes = "An addition takes two numbers"
+    if facts.terms_per_step != 1:
+        count = "several terms" if facts.terms_per_step is None else plural(facts.terms_per_step, "term")
+        towards = TOWARDS.get(facts.alignment or "")
+        cut = "adds them exactly" if towards is None else f"cuts them at {facts.fraction_bits} fraction bits{towards}"
+        takes = f"An addition takes {count} at once, {cut},"
+    flush = "; subnormals become zero" if facts.flushes_subnormals else ""
+    flush += "; sums beyond the largest number stay there" if facts.saturates else ""
+    rounding = facts.rounding.replace("_", " ")
+    yield f"{takes} and rounds {rounding} to {in_words(facts.accumulator)}{flush}."
+    if program is not None:
+        yield from _products(model, program)
+    if facts.accumulator != model.out:
+        yield f"The result is cast to {in_words(model.out)}."
+
+
+def _products(model: Described, program: Program) -> Iterator[str]:
+    """Which products are rounded."""
+    count = len(program.exact)
+    if count and program.rule.fraction_bits is None:
+        rest = model.n - count - len(model.lost)
+        rounded = f"; {rest} {'is' if rest == 1 else 'are'} rounded first" if rest else ""
+        yield f"{plural(count, 'product')} of {model.n} join unrounded, as in fused multiply-adds{rounded}."
+
+
+def _order(model: Described) -> Iterator[str]:
+    """How the terms are put together."""
+    if model.order is None:
+        return
+    if model.lost:
+        yield f"{plural(len(model.lost), 'term')} are never added: {_spans(model.lost)}."
+    order = model.order
+    parts = spine(order.branch)
+    if len(parts) > 1:
+        sizes = f"{len(parts)} of {parts[0]}" if len(set(parts)) == 1 else ", ".join(map(str, parts[:FEW]))
+        more = ", ..." if len(set(parts)) > 1 and len(parts) > FEW else ""
+        yield f"Partial sums are added one after the other: {sizes}{more} terms."
+        return
+    chain = order.chain
+    if chain:
+        ascending = all(x < y for x, y in pairwise(chain))
+        falling = len(chain) > 2 and all(x > y for x, y in pairwise(chain[2:]))
+        goes = "" if ascending else ", from the last to the first" if falling else ", in an order of its own"
+        yield f"One chain adds its terms one step after the other{goes}."
+
+
+def _spans(terms: Iterable[int]) -> str:
+    return ", ".join(f"{start}..{stop - 1}" if stop - start > 1 else str(start) for start, stop in in_ranges(terms))
+
+
+def in_ranges(terms: Iterable[int]) -> list[list[int]]:
+    """Integers as ranges [start, stop].
+
+    Example:
+      >>> from fpsim.probe.words import in_ranges
+      >>> in_ranges({1, 2, 3, 7})
+      [[1, 4], [7, 8]]
+    """
+    found: list[list[int]] = []
+    for each in sorted(terms):
+        if found and found[-1][1] == each:
+            found[-1][1] = each + 1
+        else:
+            found.append([each, each + 1])
+    return found
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = f"; and {len(names) - FEW} more" if len(names) > FEW else ""
+    return "; ".join(names[:FEW]) + more

@@ -1,0 +1,90 @@
+# %% [markdown]
+# # Why does this kernel give other bits?
+#
+# A kernel multiplies FP8 matrices on Hopper, and its results should be those of CUTLASS's 2xAcc, which adds the unit's
+# partial sums to float32 every 128 terms. Some are not. Nothing is known of the kernel but that it can be called: below it
+# is a function of two matrices. `fp.probe` asks it for its order of additions and its arithmetic
+# ([docs/probe.md](../docs/probe.md)), finds its name, and proves it on operands that nobody has seen.
+
+# %%
+from functools import partial
+
+import numpy as np
+
+import fpsim as fp
+
+K = 512
+secret = fp.schedules.triton(128, max_num_imprecise_acc=64)
+kernel = partial(fp.matmul, accumulate="hopper_e4m3_f32", schedule=secret)
+expected = partial(fp.matmul, accumulate="hopper_e4m3_f32", promote=128)
+
+# %% [markdown]
+# ## How much differs
+#
+# Operands whose terms cancel show differences that ordinary ones hide.
+
+# %%
+for name in ("normal", "cancelling"):
+    a, b = fp.testing.product_operands(name, (64, 64, K), ("e4m3", "e4m3"))
+    differ = kernel(a, b) != expected(a, b)
+    print(f"{name} operands: {differ.mean():.0%} of {differ.size} elements differ")
+
+# %% [markdown]
+# ## Probe it
+#
+# One call per sixteen questions: M and -M at two terms, small numbers at the others. What joins M or -M before they cancel
+# is lost, and the result counts the rest.
+
+# %%
+model = fp.probe.matmul(kernel, K, a="e4m3")
+print(model)
+
+# %%
+print(model.units, model.schedules, sep="\n")
+print(f"{model.terms_per_step} terms a step, {model.fraction_bits} fraction bits, {model.alignment}, promoted every {model.promotion} terms")
+
+# %%
+model.plot();
+
+# %% [markdown]
+# ## Name it
+#
+# The kernel promotes twice as often as it should. Where the two orders first part:
+
+# %%
+print(fp.schedules.compare(model.schedule, fp.schedules.cutlass_2xacc(128), K, accumulate=model.unit))
+
+# %% [markdown]
+# ## Prove it
+#
+# The model runs, so that it can be held against the kernel on fresh operands of every kind.
+
+# %%
+for name in fp.testing.OPERAND_SETS:
+    a, b = fp.testing.product_operands(name, (64, 64, K), ("e4m3", "e4m3"), seed=1)
+    fp.testing.assert_bits_equal(model.matmul(a, b), kernel(a, b))
+print(f"{len(fp.testing.OPERAND_SETS)} kinds of operands: every bit is the kernel's")
+
+# %% [markdown]
+# ## What has no name
+#
+# NumPy's sum is no schedule of a GPU. Its order comes out all the same: eight strided chains, joined by pairs, blocks of
+# up to 128 terms, and halves above.
+
+# %%
+of_numpy = fp.probe.sum(np.sum, 300)
+print(of_numpy)
+of_numpy.plot();
+
+# %% [markdown]
+# A mean is no plain sum, and nothing is guessed.
+
+# %%
+print(fp.probe.sum(np.mean, 300))
+
+# %% [markdown]
+# ## The answer
+#
+# The kernel promotes its partial sums every 64 terms, as a Triton loop with `max_num_imprecise_acc=64` does, and CUTLASS's
+# 2xAcc every 128. Everything else is the same: the unit, 32 terms a step, 13 fraction bits. A callable is enough to find
+# that out, to name it, and to prove it bit for bit.

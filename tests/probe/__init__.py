@@ -1,0 +1,1 @@
+"""fp.probe: orders, names, models and refusals."""

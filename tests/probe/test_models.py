@@ -1,0 +1,173 @@
+"""Models compute the bits of what they were made of: NumPy's, torch's and others' sums and products of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.probe.model import Model
+from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import case, in_turn, sweep
+
+FRESH = 5
+
+
+def normal(seed: int, *shape: int, dtype: Any = np.float32) -> Any:
+    return np.random.default_rng([77, seed]).standard_normal(shape).astype(dtype)
+
+
+@in_turn("dtype", [np.float16, np.float32, np.float64])
+@in_turn("n", [1, 7, 130, 1000])
+def test_numpys_sum_is_predicted(dtype: Any, n: int) -> None:
+    model = fp.probe.sum(np.sum, n, dtype)
+    x = normal(0, 40, n, dtype=dtype)
+    assert_bits_equal(model.sum(x), np.array([np.sum(row) for row in x]))
+
+
+@in_turn("dtype", [np.float16, np.float32, np.float64])
+@in_turn("n", [33, 300])
+def test_numpys_dot_is_predicted(dtype: Any, n: int) -> None:
+    model = fp.probe.dot(np.dot, n, dtype)
+    a, b = normal(0, 40, n, dtype=dtype), normal(1, 40, n, dtype=dtype)
+    assert_bits_equal(model.dot(a, b), np.array([np.dot(x, y) for x, y in zip(a, b, strict=True)]))
+
+
+def predicts(model: Model, fn: Callable[..., Any], make: Callable[[int, tuple[int, int]], Any]) -> None:
+    """A product of matrices as the model says it."""
+    assert model.found, model.unknown
+    for seed in range(FRESH):
+        a, b = make(2 * seed, (16, model.n)), make(2 * seed + 1, (model.n, 16))
+        assert_bits_equal(model.matmul(a, b), np.asarray(fn(a, b).float()).astype(model.out.dtype))
+
+
+@sweep("lengths", (33, 600), (1, 2, 16, 100, 300, 600, 1100))
+def test_torchs_products_are_predicted_per_length(lengths: tuple[int, ...]) -> None:
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for k in lengths:
+            with case(dtype, k):
+                model = fp.probe.matmul(torch.mm, k, a=dtype)
+                predicts(model, torch.mm, lambda seed, shape, to=dtype: torch.from_numpy(normal(seed, *shape)).to(to))  # type: ignore[misc]
+
+
+def test_torchs_sums_are_predicted() -> None:
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for n in (50, 700):
+            with case(dtype, n):
+                model = fp.probe.sum(torch.sum, n, dtype)
+                x = torch.from_numpy(normal(0, 20, n)).to(dtype)
+                want = np.array([float(torch.sum(row)) for row in x])
+                assert_bits_equal(model.sum(x), want.astype(model.out.dtype))
+
+
+def test_jaxs_products_are_predicted() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    for k in (64, 300):
+        model = fp.probe.matmul(lambda a, b: np.asarray(jnp.dot(a, b)), k, a="float32", rows=64)
+        assert model.found
+        a, b = normal(0, 64, k), normal(1, k, 16)
+        assert_bits_equal(model.matmul(a, b), np.asarray(jnp.dot(a, b)))
+
+
+def test_onnxruntimes_products_are_predicted(tmp_path: Path) -> None:
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    value, node = onnx.helper.make_tensor_value_info, onnx.helper.make_node("MatMul", ["a", "b"], ["y"])
+    shapes = {"a": (16, 64), "b": (64, 16), "y": (16, 16)}
+    infos = {name: value(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()}
+    graph = onnx.helper.make_graph([node], "product", [infos["a"], infos["b"]], [infos["y"]])
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    session = runtime.InferenceSession(made.SerializeToString())
+
+    def fn(a: Any, b: Any) -> Any:
+        return session.run(None, {"a": a, "b": b})[0]
+
+    model = fp.probe.matmul(fn, 64)
+    a, b = normal(0, 16, 64), normal(1, 64, 16)
+    assert_bits_equal(model.matmul(a, b), fn(a, b))
+
+
+def test_a_model_of_a_unit_runs_as_matmul_does() -> None:
+    def fn(a: Any, b: Any) -> Any:
+        return fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=128)
+
+    model = fp.probe.matmul(fn, 256, a="e4m3")
+    a, b = (fp.cast(normal(i, *shape), "e4m3") for i, shape in enumerate(((70, 256), (256, 50))))
+    assert_bits_equal(model.matmul(a, b), fn(a, b))
+    assert_bits_equal(model.matmul(fp.encode(a, "e4m3"), fp.encode(b, "e4m3")), fn(a, b))
+    assert_bits_equal(model.dot(a[:3], b[:, :3].T), np.diagonal(fn(a[:3], b[:, :3])))
+
+
+def test_a_model_of_a_product_runs_as_dot_and_sum() -> None:
+    model = fp.probe.matmul(np.matmul, 24, rows=4, columns=4)
+    a, b = normal(0, 4, 24), normal(1, 24, 4)
+    assert_bits_equal(model.dot(a[0], b[:, 0]), (a @ b)[0, 0])
+    assert_bits_equal(model.sum(a), (a @ np.ones((24, 4), np.float32))[:, 0])
+
+
+@in_turn("which", ["tree", "unit", "mixed", "accumulator"])
+def test_a_model_comes_back_from_its_file(which: str, tmp_path: Path) -> None:
+    def product(a: Any, b: Any) -> Any:
+        return fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=128)
+
+    def mixed(x: Any) -> Any:
+        return np.float32(np.float64(x[:5].cumsum()[-1]) + np.float64(x[5:].cumsum()[-1]))
+
+    made = {
+        "tree": lambda: fp.probe.dot(np.dot, 40), "unit": lambda: fp.probe.matmul(product, 256, a="e4m3"),
+        "mixed": lambda: fp.probe.sum(mixed, 10),
+        "accumulator": lambda: fp.probe.sum(lambda x: fp.sum(x, accumulate=fp.Pairwise("fp32")), 20),
+    }  # fmt: skip
+    model = made[which]()
+    model.save(tmp_path / "model.json")
+    again = fp.probe.load(tmp_path / "model.json")
+    assert again.explain() == model.explain()
+    assert (again.tree, again.names, again.facts) == (model.tree, model.names, model.facts)
+    if which == "unit":
+        a = fp.cast(normal(0, 8, 256), "e4m3")
+        assert_bits_equal(again.matmul(a, a.T), product(a, a.T))
+    elif which == "tree":
+        a = normal(0, 8, 40)
+        assert_bits_equal(again.dot(a, a[::-1]), model.dot(a, a[::-1]))
+    else:
+        x = normal(0, 8, model.n)
+        assert_bits_equal(again.sum(x), model.sum(x))
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    for text in ("", "{}", '{"what": "fpsim model of a sum"}', "[1]"):
+        (tmp_path / "x.json").write_text(text)
+        with pytest.raises(ValueError, match=r"must be a model that Model\.save wrote"):
+            fp.probe.load(tmp_path / "x.json")
+
+
+def test_trees_are_drawn() -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    from matplotlib import pyplot
+
+    for model in (
+        fp.probe.sum(np.sum, 300), fp.probe.sum(lambda x: x[0] + x[1], 2),
+        fp.probe.matmul(lambda a, b: fp.matmul(a, b, accumulate="volta_f16_f32"), 16, a="f16"),
+    ):  # fmt: skip
+        ax = model.plot()
+        assert f"{model.n} terms" in ax.get_title(loc="left")
+        ax.figure.canvas.draw()
+        pyplot.close(ax.figure)
+
+
+def test_a_model_refuses_what_it_was_not_made_of() -> None:
+    model = fp.probe.sum(np.sum, 12)
+    with pytest.raises(ValueError, match=r"x must have 12 terms, for which this order was seen; got shape \(13,\)"):
+        model.sum(np.ones(13, np.float32))
+    with pytest.raises(ValueError, match="x must hold FP32, which was probed; got float64"):
+        model.sum(np.ones(12))
+    with pytest.raises(ValueError, match="this is the model of a sum"):
+        model.dot(np.ones(12, np.float32), np.ones(12, np.float32))
+    product = fp.probe.matmul(np.matmul, 12, rows=2, columns=2)
+    with pytest.raises(ValueError, match=r"b must be a matrix \(12, N\); got shape \(12,\)"):
+        product.matmul(np.ones((2, 12), np.float32), np.ones(12, np.float32))
