@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from fpsim.analysis.studies.budget.budget import budget as budget
     from fpsim.analysis.studies.budget.report import Budget as Budget
     from fpsim.analysis.studies.budget.row import BudgetRow as BudgetRow
-    from fpsim.analysis.studies.planning.plan import plan as plan
-    from fpsim.analysis.studies.planning.report import Plan as Plan
     from fpsim.analysis.studies.differences.report import ModelDivergence as ModelDivergence
     from fpsim.analysis.studies.differences.side_by_side import diff as diff
+    from fpsim.analysis.studies.planning.plan import plan as plan
+    from fpsim.analysis.studies.planning.report import Plan as Plan
     from fpsim.analysis.studies.report import StudyReport as StudyReport
     from fpsim.analysis.studies.sensitivity.report import Sensitivity as Sensitivity
     from fpsim.analysis.studies.sensitivity.row import SensitivityRow as SensitivityRow

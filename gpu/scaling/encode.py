@@ -220,7 +220,7 @@ def _run_short_tiles(
     if not source.size or not out.size:  # memory that does not begin at a whole word
         return False
     freezes = is_named(job.options.fmt) or isinstance(job.element, IntegerFormat)
-    how = ShortTiles(e, job.plan.choices, lanes, *bits, encoder.frozen if freezes else None)
+    how = ShortTiles(e, job.plan.choices, lanes, bits[0], bits[1], encoder.frozen if freezes else None)
     launch(
         short_tiles_kernel(how), job.source.like, words.size, source, out, of_source, fill.scales, fill.scale_codes,
         fill.counts, *layouts, *settling, each=EACH,

@@ -28,7 +28,7 @@ SCALES = {
 }  # fmt: skip
 FACTORS = {  # of a finished sum
     "product": "scale_a * scale_b * alpha, sum", "a_first": "sum * scale_a, scale_b * alpha",
-    "b_first": "sum * scale_b, scale_a * alpha", 
+    "b_first": "sum * scale_b, scale_a * alpha",
     "cublas": "scale_a * scale_b * alpha, sum (with scales per row and column: sum * scale_b, scale_a * alpha)",
 }  # fmt: skip
 EVIDENCE = {
