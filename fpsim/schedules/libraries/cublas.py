@@ -302,8 +302,8 @@ def _block_scaled(scale_order: ScaleOrder | None) -> Schedule:
         raise unknown("scale_order", scale_order, list(ORDERS))
     order: ScaleOrder = scale_order or "cublas"
     return Schedule(
-        "", sums=Chain(128), epilogue=Epilogue(order, "after_cast", adds_c=True), block_scaled=True, source=f"{RECORDED}; {TE}",
-        evidence="hardware",
+        "", sums=Chain(128), epilogue=Epilogue(order, "after_cast", adds_c=True), block_scaled=True,
+        source=f"{RECORDED}; {TE}", evidence="hardware",
     )  # fmt: skip
 
 
