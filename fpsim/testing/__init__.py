@@ -10,12 +10,12 @@ from fpsim.testing.operands import OPERAND_SETS, product_operands
 from fpsim.testing.quantizers.check import check_quantizer, identify_quantizer
 from fpsim.testing.quantizers.report import Broken, QuantizerIdentity, QuantizerReport
 from fpsim.testing.quantizers.scaled import ScalingIdentity, identify_scaling
+from fpsim.testing.quantizers.stochastic import StochasticReport, check_stochastic
 
 __all__ = [
     "OPERAND_SETS", "Broken", "MutationReport", "QuantizerIdentity", "QuantizerReport", "ScalingIdentity",
-    "assert_bits_equal",
-    "check_quantizer", "identify_quantizer", "identify_scaling", "mutants", "mutation_score",
-    "points", "product_operands", "warm_up",
+    "StochasticReport", "assert_bits_equal", "check_quantizer", "check_stochastic", "identify_quantizer",
+    "identify_scaling", "mutants", "mutation_score", "points", "product_operands", "warm_up",
 ]  # fmt: skip
 
 __getattr__, __dir__ = face(__name__, __all__)
