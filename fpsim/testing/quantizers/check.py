@@ -202,7 +202,8 @@ def _checked(fn: Callable[..., Any], options: CastOptions) -> QuantizerReport:
     same = bool((got == twice).all())
     try:
         if same and options.rounding is not Rounding.STOCHASTIC:
-            for name, found in order_and_symmetry(box, x, apart, got, want):
+            right = model_of(options, _source_normal(x))
+            for name, found in order_and_symmetry(box, x, apart, got, want, right):
                 _note(name, found, held, broken)
             for name, found, note in independence(box, x):
                 notes.update({note: None} if note else {})
