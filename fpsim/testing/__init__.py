@@ -13,10 +13,9 @@ from fpsim.testing.quantizers.report import Broken, QuantizerIdentity, Quantizer
 from fpsim.testing.quantizers.scaled import ScalingIdentity, identify_scaling
 from fpsim.testing.quantizers.stochastic import StochasticReport, check_stochastic
 
-__all__ = ["OPERAND_SETS", "assert_bits_equal", "assert_survives", "product_operands", "warm_up"]
 __all__ = [
     "OPERAND_SETS", "Broken", "MutationReport", "QuantizerIdentity", "QuantizerReport", "ScalingIdentity",
-    "StochasticReport", "assert_bits_equal", "check_quantizer", "check_stochastic", "identify_quantizer",
+    "StochasticReport", "assert_bits_equal", "assert_survives", "check_quantizer", "check_stochastic", "identify_quantizer",
     "identify_scaling", "mutants", "mutation_score", "points", "product_operands", "warm_up",
 ]  # fmt: skip
 
