@@ -15,8 +15,8 @@ from fpsim.testing.quantizers.stochastic import StochasticReport, check_stochast
 
 __all__ = [
     "OPERAND_SETS", "Broken", "MutationReport", "QuantizerIdentity", "QuantizerReport", "ScalingIdentity",
-    "StochasticReport", "assert_bits_equal", "assert_survives", "check_quantizer", "check_stochastic", "identify_quantizer",
-    "identify_scaling", "mutants", "mutation_score", "points", "product_operands", "warm_up",
+    "StochasticReport", "assert_bits_equal", "assert_survives", "check_quantizer", "check_stochastic",
+    "identify_quantizer", "identify_scaling", "mutants", "mutation_score", "points", "product_operands", "warm_up",
 ]  # fmt: skip
 
 __getattr__, __dir__ = face(__name__, __all__)
