@@ -1,11 +1,22 @@
-"""What tests compare with, bits with bits, and what they do first."""
+"""What tests compare with, bits with bits, and what they do first; checks of quantizers, which say what is wrong."""
 
 from fpsim.analysis.measures.survival import assert_survives
 from fpsim.lazy import face
+from fpsim.testing import mutants
 from fpsim.testing.bits import assert_bits_equal
+from fpsim.testing.boundary_points import points
 from fpsim.testing.first_call import warm_up
+from fpsim.testing.mutants.score import MutationReport, mutation_score
 from fpsim.testing.operands import OPERAND_SETS, product_operands
+from fpsim.testing.quantizers.check import check_quantizer, identify_quantizer
+from fpsim.testing.quantizers.report import Broken, QuantizerIdentity, QuantizerReport
+from fpsim.testing.quantizers.scaled import ScalingIdentity, identify_scaling
+from fpsim.testing.quantizers.stochastic import StochasticReport, check_stochastic
 
-__all__ = ["OPERAND_SETS", "assert_bits_equal", "assert_survives", "product_operands", "warm_up"]
+__all__ = [
+    "OPERAND_SETS", "Broken", "MutationReport", "QuantizerIdentity", "QuantizerReport", "ScalingIdentity",
+    "StochasticReport", "assert_bits_equal", "assert_survives", "check_quantizer", "check_stochastic", "identify_quantizer",
+    "identify_scaling", "mutants", "mutation_score", "points", "product_operands", "warm_up",
+]  # fmt: skip
 
 __getattr__, __dir__ = face(__name__, __all__)

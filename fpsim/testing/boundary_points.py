@@ -1,0 +1,149 @@
+"""The inputs at which a cast can change its mind: values, ties, what lies next to them, seams and specials."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arrays import FORMAT_OF, Array, words
+from fpsim.errors import require_integer, shown
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.float_format import Format, dtype_of, exact_float
+from fpsim.formats.named import BF16, FP16, FP32
+from fpsim.formats.named import format as find_format
+
+Doubles = npt.NDArray[np.float64]
+ANY = 512  # drawn inputs of a kind
+
+SOURCES = tuple(np.dtype(dtype) for dtype in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64))
+BEHIND = (FP16, BF16, FP32)  # formats that casts often go through, whose own edges are points too
+INTEGERS = (7, 8, 15, 16, 24, 31, 32, 63, 64)  # powers of two at which conversions through integers break
+
+
+def points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", around: int = 1) -> Array:
+    """The inputs that every check of a cast begins with.
+
+    Every finite value of the format and every tie between two of them, half the smallest value and the edge of
+    overflow among them, each with its neighbours in the source's dtype; zeros, infinities, NaNs of both signs and with
+    a payload; the source's own subnormals and largest values; the edges of FP16, BF16 and FP32, which casts go
+    through; powers of two where integers end.
+
+    Args:
+      fmt: the format, by name, dtype or object. Of one with more than 16 bits a part: in every binade the fractions at
+        both ends, in the middle, and single bits.
+      dtype: of the points: float16, bfloat16, float32 or float64. What it cannot hold is replaced by its neighbours.
+      around: how many neighbours on either side.
+
+    Returns:
+      Array of shape (n,) and that dtype, sorted from NaNs with a sign over -Inf, -0, 0 and Inf to NaNs, each pattern
+      once. The same arguments give the same points; E4M3 in float32 has 1,656.
+
+    Raises:
+      ValueError: an unknown format, another dtype, or around below 0.
+      TypeError: around is no integer.
+
+    Example:
+      >>> import fpsim as fp
+      >>> x = fp.testing.points("e4m3")
+      >>> x.size, bool(np.isin(np.float32([464, 2.0**-10, -448]), x).all())
+      (1656, True)
+      >>> fp.testing.points("e2m1", "bfloat16", around=0)[-6:]
+      array([4.29497e+09, 9.22337e+18, 1.84467e+19, inf, nan, nan], dtype=bfloat16)
+    """
+    target_fmt, source = find_format(fmt), _source(dtype)
+    require_integer("around", around, 0)
+    with np.errstate(all="ignore"):
+        centres = np.concatenate([_values_and_ties(target_fmt), _seams(FORMAT_OF[source])])
+        magnitudes = words(np.unique(centres).astype(source))
+    unsigned = magnitudes.dtype.type
+    infinity = int(words(np.array(np.inf, source)))
+    steps = np.arange(-around, around + 1)
+    near = magnitudes.astype(np.int64)[:, None] + steps
+    near = np.unique(np.clip(near, 0, infinity)).astype(unsigned)
+    positive = np.concatenate([near, _nans(FORMAT_OF[source]).astype(unsigned)])
+    sign = unsigned(1 << (8 * source.itemsize - 1))
+    return np.concatenate([(positive | sign)[::-1], positive]).view(source)
+
+
+def _source(dtype: npt.DTypeLike) -> np.dtype[np.generic]:
+    found = dtype_of(BF16.dtype if isinstance(dtype, str) and dtype.lower() in ("bfloat16", "bf16") else dtype)
+    if found is None or found not in SOURCES:
+        names = ", ".join(each.name for each in SOURCES)
+        raise ValueError(f"dtype must be one of {names}; got {shown(dtype)}.")
+    return found
+
+
+def _values_and_ties(fmt: Format) -> Doubles:
+    """Every finite magnitude, the ties between them, half the smallest one, and two steps beyond the largest."""
+    places = fmt.min_exponent - fmt.mantissa_bits
+    if fmt.bits <= 16:
+        codes = np.arange(fmt.max_code + 3)
+    else:
+        ones = (1 << fmt.mantissa_bits) - 1
+        single = {1 << bit for bit in range(fmt.mantissa_bits)}
+        kept = {0, 1, 2, ones // 2, ones // 2 + 1, ones - 1, ones} | single | {ones ^ bit for bit in single}
+        fields = np.arange((fmt.max_code >> fmt.mantissa_bits) + 1) << fmt.mantissa_bits
+        codes = np.append(np.add.outer(fields, sorted(kept)).ravel(), fmt.max_code + np.arange(1, 3))
+    halves = np.unique(np.concatenate([2 * codes, 2 * codes + 1]))  # twice the code; odd ones are ties
+    fields, fractions = halves >> (fmt.mantissa_bits + 1), halves & ((2 << fmt.mantissa_bits) - 1)
+    if fmt.subnormals:
+        hidden = np.where(fields > 0, 2 << fmt.mantissa_bits, 0)
+        exponents = np.maximum(fields, 1) - 1 + places - 1
+    else:
+        hidden, exponents = np.full(fields.shape, 2 << fmt.mantissa_bits), fields + places - 1
+    magnitudes = np.ldexp((hidden | fractions).astype(np.float64), exponents.astype(np.int32))
+    smallest = fmt.smallest_subnormal
+    tiny = [smallest / 2, smallest / 4, smallest / 2 * 1.5, fmt.smallest_normal / 2]
+    return np.append(magnitudes, tiny)
+
+
+def _seams(source: Format) -> Doubles:
+    """Zero, the edges of the source and of formats that casts go through, and where integers end."""
+    edges = [0.0, 1.0, source.max, math.inf]
+    for fmt in (source, *BEHIND):
+        if source.holds(fmt):
+            half = exact_float(1, fmt.min_exponent - fmt.mantissa_bits - 1) if fmt.min_exponent > -1000 else 0.0
+            edges += [fmt.max, fmt.smallest_normal, fmt.smallest_subnormal, half, fmt.smallest_normal / 2]
+            edges += [fmt.max + fmt.ulp(fmt.max) / 2] if fmt.max < 1e300 else []
+    return np.array(edges + [2.0**power for power in INTEGERS if 2.0**power < source.max])
+
+
+def _nans(source: Format) -> npt.NDArray[np.uint64]:
+    """A quiet NaN, and one with a payload."""
+    quiet = source.nan_code
+    assert quiet is not None
+    return np.array([quiet, quiet | 0x15], np.uint64)
+
+
+def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int = 0) -> Array:
+    """Inputs that checks add to `points`: ties at every distance, as a sticky bit that forgets bits needs, and any.
+
+    Example:
+      >>> from fpsim.testing.boundary_points import further_points
+      >>> further_points("e4m3", "float16").dtype
+      dtype('float16')
+    """
+    target_fmt, source = find_format(fmt), _source(dtype)
+    rng = np.random.default_rng(seed)
+    patterns = rng.integers(0, 1 << 8 * source.itemsize, ANY, dtype=np.dtype(f"u{source.itemsize}"))
+    middle = math.sqrt(target_fmt.smallest_normal) * math.sqrt(target_fmt.max)
+    with np.errstate(all="ignore"):
+        spread = np.exp2(rng.uniform(-1, 1, ANY) * (target_fmt.exponent_bits**2 + 4)) * middle
+        near = (spread * rng.choice([-1, 1], ANY)).astype(source)
+        ladders = _ladders(target_fmt).astype(source)
+    return np.concatenate([ladders, -ladders, near, patterns.view(source)])
+
+
+def _ladders(fmt: Format) -> Doubles:
+    """Ties around 1 plus and minus every power of two down to float64's, and the same in the subnormals."""
+    found = []
+    for start in (1.0, fmt.smallest_subnormal):
+        unit = fmt.ulp(start)
+        for step in range(2):
+            tie = start + unit * (step + 0.5)
+            offsets = unit * 2.0 ** -np.arange(2, 24, dtype=np.float64)
+            found += [tie - offsets, tie + offsets]
+    return np.concatenate(found)

@@ -1,0 +1,9 @@
+"""Broken code as data, for tests of tests: what each does wrong, and a factory that makes it."""
+
+from fpsim.lazy import face
+from fpsim.testing.mutants.quantizers import QUANTIZERS, Mutant
+from fpsim.testing.mutants.score import MutationReport, Verdict, mutation_score
+
+__all__ = ["QUANTIZERS", "Mutant", "MutationReport", "Verdict", "mutation_score"]
+
+__getattr__, __dir__ = face(__name__, __all__)

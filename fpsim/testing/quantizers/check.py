@@ -1,0 +1,283 @@
+"""Checks a quantizer against the exact cast, and names what it does instead."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import FORMAT_OF, Array
+from fpsim.casts.cast import decode, encode
+from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import FP32
+from fpsim.formats.named import format as find_format
+from fpsim.formats.rounding import Rounding
+from fpsim.scaling.scaling import Scaling
+from fpsim.testing.boundary_points import further_points, points
+from fpsim.testing.quantizers.black_box import BlackBox, Misbehaved, narrowed
+from fpsim.testing.quantizers.family import plain_models
+from fpsim.testing.quantizers.model import model_of
+from fpsim.testing.quantizers.properties import classes, independence, order_and_symmetry
+from fpsim.testing.quantizers.regions import kinds_of, smallest, where
+from fpsim.testing.quantizers.report import Broken, QuantizerIdentity, QuantizerReport, broken_at, shown_input
+from fpsim.testing.quantizers.rounder import Inputs, Words, taken_apart, words_of
+from fpsim.testing.quantizers.search import Found, Search
+
+WORTH = 0.5  # share of the differences that a diagnosis has to explain to be given beside those that it does not
+
+
+def check_quantizer(
+    fn: Callable[..., Any],
+    fmt: Any,
+    *,
+    rounding: str | Rounding = "nearest_even",
+    overflow: str | None = None,
+    subnormals: str = "keep",
+    scaling: Scaling | None = None,
+    seed: int | None = None,
+    raises: bool = True,
+) -> QuantizerReport:
+    """Check that a function rounds to a format, bit for bit, and say in one sentence what it does where it does not.
+
+    It is called with `points(fmt)` and further inputs, in several orders, shapes, layouts and dtypes.
+
+    Args:
+      fn: a function of one array, of float32 (float64 where float32 cannot hold the format, or is it), that returns an
+        array of its shape: values in any float dtype that holds them, an array of the format's own dtype, or codes as
+        integers. It is given NumPy arrays; where it raises on these and torch is loaded, CPU tensors. JAX's functions
+        take NumPy arrays. Warnings of NumPy's arithmetic are silenced.
+      fmt: the format, by name, dtype or object.
+      rounding, overflow, subnormals: what it should do, as in `fpsim.encode`; `**fp.policy("torch")` for a library's.
+        The default of overflow is "nonfinite", with a scaling that of the scaling.
+      scaling: an `fp.Scaling`: fn then takes a matrix and returns an `fp.Scaled`, (codes, scales), or float32 values.
+      seed: of rounding="stochastic", whose results are compared bit for bit with `fpsim.encode`'s; without it, use
+        `check_stochastic`.
+      raises: False returns the report where a property is broken.
+
+    Returns:
+      A report: `.ok`, `.held`, `.broken` (property, input, both codes, a line to paste), `.diagnosis`, `.causes`,
+      `.excluded` and `.rivals`. NaNs equal each other, whatever their sign and payload.
+
+    Raises:
+      AssertionError: a property does not hold, with the report as its text.
+      ValueError: an unknown format or word, or stochastic rounding without a seed.
+      TypeError: fn cannot be called.
+
+    Example:
+      >>> import fpsim as fp, ml_dtypes
+      >>> from operator import methodcaller
+      >>> to_e4m3 = methodcaller("astype", ml_dtypes.float8_e4m3fn)
+      >>> fp.testing.check_quantizer(to_e4m3, "e4m3").ok
+      True
+      >>> wrong = fp.testing.mutants.QUANTIZERS["through_fp16"].make("e4m3")
+      >>> report = fp.testing.check_quantizer(wrong, "e4m3", raises=False)
+      >>> report.causes, report.unexplained
+      (('rounds to FP16 first',), 0)
+    """
+    __tracebackhide__ = True
+    if scaling is not None:
+        from fpsim.testing.quantizers.scaled import check_scaled
+
+        report: QuantizerReport = check_scaled(fn, fmt, scaling, rounding, overflow, subnormals, seed)
+    else:
+        options = cast_options(fmt, rounding, "nonfinite" if overflow is None else overflow, subnormals, seed)
+        report = _checked(fn, options)
+    if raises and not report.ok:
+        raise AssertionError(str(report))
+    return report
+
+
+def identify_quantizer(fn: Callable[..., Any], fmt: FormatLike) -> QuantizerIdentity:
+    """What a quantizer does: the policy that gives its results, or the nearest with what it does otherwise.
+
+    Args:
+      fn: as for `check_quantizer`.
+      fmt: the format that its results are in.
+
+    Returns:
+      A record: `.rounding`, `.overflow`, `.subnormals`, `.faults`, `.intermediate`, `.exact`, `.rivals`.
+
+    Raises:
+      ValueError: an unknown format, or a function that raises, returns no results, or is not deterministic.
+      TypeError: fn cannot be called.
+
+    Example:
+      >>> import fpsim as fp
+      >>> from functools import partial
+      >>> quantizer = partial(fp.quantize, fmt="e5m2", rounding="toward_zero", overflow="saturate")
+      >>> found = fp.testing.identify_quantizer(quantizer, "e5m2")
+      >>> found.rounding, found.overflow, found.is_policy
+      ('toward_zero', 'saturate', True)
+    """
+    target_fmt = find_format(fmt)
+    box = BlackBox(fn, target_fmt)
+    x = inputs_for(target_fmt)
+    try:
+        box.settle(x)
+        result = box.call(x.copy())
+        again = box.call(x.copy())
+    except Misbehaved as refusal:
+        raise ValueError(refusal.sentence) from refusal
+    if (result.words != again.words).any():
+        at = int(np.argmax(result.words != again.words))
+        raise ValueError(f"fn is not deterministic: {shown_input(x[at])} gave two results. Use check_stochastic.")
+    apart = taken_apart(x)
+    search = Search(apart, result.words, FORMAT_OF[x.dtype], result.codes)
+    plain = plain_models(target_fmt, _source_normal(x))
+    start = min(plain, key=search.count)
+    found = search.explain(start)
+    words = plain[start]
+    through = found.model.through
+    differ = search.differing(found.model)
+    return QuantizerIdentity(
+        fmt=target_fmt, **words, faults=tuple(fault.words for fault in found.faults),
+        intermediate=None if through is None else through.name, exact=found.differ == 0, differ=found.differ,
+        of=x.size, model=found.model, tried=found.tried, excluded=found.excluded, rivals=found.rivals,
+        where=where(apart, differ, target_fmt, result.words) if found.differ else "",
+    )  # fmt: skip
+
+
+def inputs_for(fmt: Format) -> Array:
+    """What a check of a format calls a quantizer with, each pattern once."""
+    dtype = np.float32 if FP32.holds(fmt) and fmt != FP32 else np.float64
+    both = np.concatenate([points(fmt, dtype), further_points(fmt, dtype)])
+    return np.unique(both.view(f"u{both.itemsize}")).view(dtype)
+
+
+def _source_normal(x: Array) -> float:
+    return float(FORMAT_OF[x.dtype].smallest_normal)
+
+
+def _right(x: Array, options: CastOptions) -> Words:
+    codes = encode(
+        x, options.fmt, rounding=options.rounding, overflow=options.overflow, subnormals=options.subnormals,
+        seed=options.seed,
+    )  # fmt: skip
+    return words_of(decode(codes, options.fmt, np.float64))
+
+
+@functools.lru_cache(maxsize=8)
+def _prepared(options: CastOptions) -> tuple[Array, Inputs, Words]:
+    """Inputs, the same taken apart, and the right results."""
+    x = inputs_for(options.fmt)
+    return x, taken_apart(x), _right(x, options)
+
+
+def _checked(fn: Callable[..., Any], options: CastOptions) -> QuantizerReport:
+    fmt = options.fmt
+    box = BlackBox(fn, fmt)
+    x, apart, want = _prepared(options)
+    asked = {"rounding": options.rounding.name.lower(), "overflow": options.overflow, "subnormals": options.subnormals}
+    try:
+        box.settle(x)
+        result = box.call(x.copy())
+        twice = box.call(x.copy()).words
+    except Misbehaved as refusal:
+        return QuantizerReport(box.name, fmt, asked, (), (_refused(box, refusal),))
+    got = result.words
+    held: dict[str, None] = {"leaves its input alone": None}
+    broken: dict[str, Broken] = {}
+    notes: dict[str, None] = {}
+    differ = got != want
+    kinds = kinds_of(apart, fmt)
+    for name, members in classes(apart, fmt, kinds):
+        here = differ & members
+        if here.any():
+            at = smallest(apart, here)
+            many = {"count": int(here.sum()), "of": int(members.sum())}
+            broken[name] = broken_at(name, x[[at]], got[at], want[at], fmt, box.name, **many)
+        elif members.any():
+            held[name] = None
+    same = bool((got == twice).all())
+    try:
+        if same and options.rounding is not Rounding.STOCHASTIC:
+            for name, found in order_and_symmetry(box, x, apart, got, want):
+                _note(name, found, held, broken)
+            for name, found, note in independence(box, x):
+                notes.update({note: None} if note else {})
+                if found is not None or not note:
+                    _note(name, found, held, broken)
+    except Misbehaved as refusal:
+        broken.setdefault(refusal.property, _refused(box, refusal))
+    facts: dict[str, Any] = {"differ": int(differ.sum()), "of": x.size}
+    if not same:
+        at = int(np.argmax(got != twice))
+        broken["calls"] = broken_at(
+            "calls", x[[at]], twice[at], got[at], fmt, box.name, count=int((got != twice).sum()), of=x.size,
+            why="fn is not deterministic: the same call gives another result the second time",
+        )  # fmt: skip
+        facts["diagnosis"] = f"it is not deterministic. {_changing(apart, got != twice, fmt, got)}"
+    elif options.rounding is Rounding.STOCHASTIC:
+        facts["diagnosis"] = "" if not differ.any() else f"{where(apart, differ, fmt, got)}"
+    else:
+        search = Search(apart, got, FORMAT_OF[x.dtype], result.codes)
+        facts |= _diagnosis(search.explain(model_of(options, _source_normal(x))), search, differ, fmt)
+    more = [name for name in ("calls", "position", "batch", "layout", "dtype") if name in broken]
+    if more and not facts["differ"]:
+        facts["diagnosis"] = f"as one array all are right, and results depend on more than the value: {', '.join(more)}"
+    order = tuple(name for name in held if name not in broken)
+    return QuantizerReport(box.name, fmt, asked, order, tuple(broken.values()), notes=tuple(notes), **facts)
+
+
+def _note(name: str, found: Broken | None, held: dict[str, None], broken: dict[str, Broken]) -> None:
+    if found is None:
+        held.setdefault(name, None)
+    else:
+        broken.setdefault(name, found)
+
+
+def _refused(box: BlackBox, refusal: Misbehaved) -> Broken:
+    """A property that a misbehaved function breaks, with the smallest input that shows it."""
+    x = refusal.inputs
+    if x is None or not x.size:
+        return Broken(refusal.property, refusal.sentence)
+    if refusal.property in ("runs", "leaves its input alone") and x.size > 1:
+        x = narrowed(box.call, x.ravel())
+    if x.size > 1:
+        return Broken(refusal.property, refusal.sentence, paste=f"{box.name}(np.zeros({x.shape}, np.{x.dtype.name}))")
+    shown_at = broken_at(refusal.property, x.ravel(), np.uint64(0), np.uint64(0), box.fmt, box.name)
+    return Broken(
+        refusal.property, f"{refusal.sentence} The smallest input that shows it: {shown_at.input}.",
+        input_bits=shown_at.input_bits, paste=shown_at.paste,
+    )  # fmt: skip
+
+
+def _changing(apart: Inputs, differ: Any, fmt: Format, got: Words) -> str:
+    """Whether what changes from call to call looks like stochastic rounding."""
+    text = where(apart, differ, fmt, got)
+    if text.endswith("neighbours of its input.") and "values of the format" not in text:
+        return f"Values of the format stay, and others go to either neighbour, as in stochastic rounding. {text}"
+    return text
+
+
+def _diagnosis(found: Found, search: Search, differ: Any, fmt: Format) -> dict[str, Any]:
+    count = int(differ.sum())
+    faults = tuple(fault.words for fault in found.faults)
+    facts: dict[str, Any] = {"excluded": found.excluded, "rivals": found.rivals, "unexplained": found.differ}
+    if not count:
+        return facts
+    if found.differ == 0:
+        causes = "all have one cause" if len(faults) == 1 else f"{len(faults)} causes together explain all"
+        text = f"{causes}: it {'; it '.join(faults)} (0 differ from that). {_others(found)}".rstrip()
+        return {**facts, "causes": faults, "diagnosis": text}
+    left = search.differing(found.model)
+    if found.differ <= (1 - WORTH) * count:
+        text = (
+            f"no cause that was tried ({found.tried:,}) explains all. Nearest: it {'; it '.join(faults)} "
+            f"({found.differ:,} differ from that). {where(search.inputs, left, fmt, search.got)}"
+        )
+        return {**facts, "diagnosis": text}
+    text = f"no cause that was tried ({found.tried:,}) explains them. {where(search.inputs, differ, fmt, search.got)}"
+    return {**facts, "unexplained": count, "diagnosis": text}
+
+
+def _others(found: Found) -> str:
+    """Other causes that explain as much."""
+    if not found.rivals:
+        return f"Each of {found.excluded:,} other policies and faults differs on at least one of these points."
+    named = "; ".join(found.rivals[:3])
+    more = f" and {len(found.rivals) - 3} more" if len(found.rivals) > 3 else ""
+    return f"So would, on these points: {named}{more}; {found.excluded:,} others are excluded."

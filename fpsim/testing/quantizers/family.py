@@ -1,0 +1,293 @@
+"""The faults that quantizers are known to have, as data: what each changes of a model, and its words."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, get_args
+
+from fpsim.formats.cast_options import cast_options
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32, NAMED, TF32
+from fpsim.formats.policies import OVERFLOWS, overflow_outcome
+from fpsim.formats.rounding import NAMES
+from fpsim.testing.quantizers.model import Outcome, QuantizerModel, Subnormals, Through, model_of
+from fpsim.testing.quantizers.rounder import RULES, SENTENCES, Grid, grid_of
+
+FIRST = (FP16, BF16, TF32, FP32, E5M2, E4M3)  # formats that casts go through
+FARTHEST = -1200  # no exponent is lower: a grid with an unbounded one
+
+SUBNORMAL_WORDS: dict[Subnormals, str] = {
+    "keep": "keeps subnormal results",
+    "flush": "turns subnormal results into zeros",
+    "flush_before": "turns what lies below the smallest normal value into zeros before it rounds",
+    "flush_positive": "turns positive subnormal results into zeros and keeps negative ones",
+    "nearest_normal": "has no subnormals: what lies below the smallest normal value goes to it or to zero",
+    "never_zero": "gives the smallest value for what rounds to zero",
+    "half": "gives subnormals at half their size",
+    "double": "gives subnormals at twice their size",
+    "ordinary_binade": "reads the exponent field 0 as an ordinary binade, without subnormals",
+    "smallest_normal": "gives the smallest normal value for everything below it",
+}
+OUTCOME_WORDS: dict[Outcome, str] = {
+    "infinity": "Inf", "nan": "NaN", "max": "the largest value", "zero": "zero",
+    "opposite_zero": "a zero of the other sign",
+    "positive_max": "the largest positive value", "positive_zero": "+0", "wrap": "a code without its high bits",
+    "wrap_into_sign": "a code that runs over into the sign", "lowest": "the lowest value", "magnitude": "the magnitude",
+    "unlimited": "values beyond the largest one", "top_code": "the value that the top code would have",
+    "smallest_normal": "the smallest normal value",
+}  # fmt: skip
+EDGE_WORDS = {
+    "exact": "takes every value above the largest one as too large, also those that round to it",
+    "tie_too": "takes the tie behind the largest value as too large",
+    "past_tie": "keeps the tie behind the largest value",
+    "binade": "takes values as too large only from the next power of two on",
+}
+ZERO_WORDS = {
+    "positive": "loses the sign of zeros",
+    "positive_input": "gives +0 for -0",
+    "positive_rounded": "loses the sign of what rounds to zero",
+}
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """What a fault changes: the facts of a model, and what the faulty quantizer does, in words after "it"."""
+
+    words: str
+    changes: tuple[tuple[str, Any], ...]
+
+    def apply(self, model: QuantizerModel) -> QuantizerModel:
+        """The model with the fault."""
+        return model.replace(**dict(self.changes))
+
+    def slots(self) -> frozenset[str]:
+        """The facts that it changes."""
+        return frozenset(name for name, _ in self.changes)
+
+
+def deviation(words: str, **changes: Any) -> Deviation:
+    """A deviation from keywords."""
+    return Deviation(words, tuple(changes.items()))
+
+
+@lru_cache(maxsize=64)
+def deviations(model: QuantizerModel, source: Format, codes: bool) -> tuple[Deviation, ...]:
+    """Every single fault of a quantizer, the usual ones first.
+
+    Args:
+      model: what is right, or taken to be.
+      source: the format of the inputs.
+      codes: whether the quantizer returns codes, which may be those of another format.
+    """
+    found = [
+        *_policies(model), *_roundings(model), *_first(model, source), *_limits(model), *_overflows(model),
+        *_subnormals(model), *_zeros_and_signs(model), *_shifts(model), *_formats(model, codes),
+    ]  # fmt: skip
+    return tuple(one for one in found if one.apply(model) != model)
+
+
+def plain_models(fmt: Format, source_normal: float) -> dict[QuantizerModel, dict[str, Any]]:
+    """Every deterministic policy of `fpsim.encode`, each behaviour once, with the keywords of the first that has it."""
+    found: dict[QuantizerModel, dict[str, Any]] = {}
+    for rounding, overflow, subnormals in itertools.product(NAMES, OVERFLOWS, ("keep", "flush")):
+        if rounding != "stochastic":
+            words: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals}
+            found.setdefault(model_of(cast_options(fmt, **words), source_normal), words)
+    return found
+
+
+def _roundings(model: QuantizerModel) -> Iterator[Deviation]:
+    for rule in RULES:
+        yield deviation(SENTENCES[rule], rounding=rule)
+    for rule in RULES:
+        if rule != model.rounding:
+            yield deviation(f"{SENTENCES[rule]} where the result is subnormal", subnormal_rule=rule)
+            yield deviation(f"{SENTENCES[rule]} for negative values", negative_rule=rule)
+            if model.fmt.smallest_subnormal < 2 * model.source_normal:
+                yield deviation(f"{SENTENCES[rule]} where the input is subnormal", source_rule=rule)
+
+
+def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
+    """Formats, widths and limits that the input goes through."""
+    for fmt in FIRST:
+        if fmt == model.fmt or (fmt.mantissa_bits >= source.mantissa_bits and fmt.max >= source.max):
+            continue
+        for rule in ("nearest_even", "toward_zero", "nearest_away"):
+            for saturates, flushes in ((False, False), (True, False), (False, True), (True, True)):
+                words = _through_words(fmt.name, rule, saturates, flushes)
+                through = Through(fmt.name, grid_of(fmt), rule, fmt.max_code, saturates, flushes)
+                yield deviation(words, through=through)
+    for bits in range(model.fmt.mantissa_bits + 1, source.mantissa_bits):
+        for rule in ("nearest_even", "toward_zero", "nearest_away"):  # odd is right, with two bits more
+            name = f"{bits + 1} significand bits"
+            yield deviation(_through_words(name, rule, False, False), through=Through(name, Grid(bits, FARTHEST), rule))
+
+
+def _limits(model: QuantizerModel) -> Iterator[Deviation]:
+    """What else is done to the input."""
+    yield deviation("takes subnormals of the input for zeros", source_subnormals="flush")
+    for limit in sorted({model.fmt.max, *(fmt.max for fmt in NAMED.values() if fmt.bits <= 16)}):
+        yield deviation(f"limits the input to +-{limit:g} first", clamp=limit)
+    for power in (-1, 1, -2, 2, -3, 3, -4, 4, -7, 7, -8, 8):
+        yield deviation(f"multiplies by 2**{power}: its exponent bias is off by {abs(power)}", scale=power)
+
+
+def _through_words(name: str, rule: str, saturates: bool, flushes: bool) -> str:
+    how = {"nearest_even": "rounds", "toward_zero": "truncates", "nearest_away": "rounds (ties away)"}
+    words = f"{how[rule]} to {name} first"
+    extra = [*(["which saturates"] if saturates else []), *(["which flushes subnormals"] if flushes else [])]
+    return ", ".join([words, " and ".join(extra)]) if extra else words
+
+
+def _policies(model: QuantizerModel) -> Iterator[Deviation]:
+    """The usual conventions of overflow."""
+    fmt, seen = model.fmt, set()
+    for word in OVERFLOWS:
+        outcome = overflow_outcome(word, fmt)
+        other = model_of(cast_options(fmt, overflow=word), model.source_normal)
+        if outcome not in seen and word in ("nonfinite", "saturate", "saturate_finite"):
+            seen.add(outcome)
+            yield deviation(
+                f"overflows as overflow={word!r} does", finite=other.finite, infinite=other.infinite, nan=other.nan,
+                below=other.below,
+            )  # fmt: skip
+
+
+def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
+    fmt = model.fmt
+    for word in get_args(Outcome):
+        for slot, what in (("finite", "finite values that are too large"), ("infinite", "Inf"), ("nan", "NaN")):
+            if _possible(word, slot, fmt):
+                yield deviation(f"gives {OUTCOME_WORDS[word]} for {what}", **{slot: word})
+        if _possible(word, "infinite", fmt) and _possible(word, "finite", fmt):
+            yield deviation(
+                f"gives {OUTCOME_WORDS[word]} for everything that is too large, Inf too", finite=word, infinite=word
+            )
+    signless: tuple[Outcome, ...] = () if fmt.signed else ("nan", "lowest", "magnitude")
+    for word in signless:
+        yield deviation(f"gives {OUTCOME_WORDS[word]} for negative values", below=word)
+    for edge, words in EDGE_WORDS.items():
+        yield deviation(words, edge=edge)
+        usual: tuple[Outcome, ...] = ("infinity", "nan", "max")
+        for outcome_word in usual:
+            if _possible(outcome_word, "finite", fmt):
+                yield deviation(
+                    f"{words}, and gives {OUTCOME_WORDS[outcome_word]} for them", edge=edge, finite=outcome_word
+                )
+    yield deviation("gives Inf or NaN for too large values also where the mode rounds toward zero", inward=False)
+    yield deviation("loses the sign of values that are too large", overflow_sign="drop")
+    for step in (1, 2, -1, -2, 1 << fmt.mantissa_bits, -(1 << fmt.mantissa_bits), *_tops(fmt)):
+        if 0 < fmt.max_code + step <= fmt.top_magnitude + 1:
+            largest = _value(fmt.max_code + step, fmt)
+            yield deviation(f"takes {largest:g} for the largest value, not {fmt.max:g}", top=step)
+
+
+def _tops(fmt: Format) -> tuple[int, ...]:
+    """Distances to the last code of the binade below the top one, as IEEE formats have it."""
+    ieee = (((1 << fmt.exponent_bits) - 1) << fmt.mantissa_bits) - 1
+    return (ieee - fmt.max_code, fmt.top_magnitude - fmt.max_code)
+
+
+def _value(code: int, fmt: Format) -> float:
+    """The value of a magnitude code, special or not."""
+    fraction = code & ((1 << fmt.mantissa_bits) - 1)
+    exponent = (code >> fmt.mantissa_bits) + fmt.min_exponent - (1 if fmt.subnormals else 0)
+    return (1 + fraction / (1 << fmt.mantissa_bits)) * 2.0 ** min(exponent, 1023)
+
+
+def _possible(word: str, slot: str, fmt: Format) -> bool:
+    if word in ("wrap", "wrap_into_sign", "unlimited", "top_code"):
+        return slot == "finite" and (fmt.bits <= 16 or word in ("unlimited", "top_code"))
+    return word != "magnitude"
+
+
+def _subnormals(model: QuantizerModel) -> Iterator[Deviation]:
+    if not model.fmt.subnormals:
+        return
+    for word in get_args(Subnormals):
+        yield deviation(SUBNORMAL_WORDS[word], subnormals=word)
+
+
+def _zeros_and_signs(model: QuantizerModel) -> Iterator[Deviation]:
+    if model.fmt.negative_zero:
+        for word, words in ZERO_WORDS.items():
+            yield deviation(words, zeros=word)
+    if model.fmt.signed:
+        yield deviation("drops the sign", sign="drop")
+        yield deviation("turns the sign around", sign="flip")
+
+
+def _shifts(model: QuantizerModel) -> Iterator[Deviation]:
+    for shift in (1, -1, 2, -2, 1 << model.fmt.mantissa_bits, -(1 << model.fmt.mantissa_bits)):
+        by = f"{abs(shift)} code{'s' if abs(shift) > 1 else ''} {'above' if shift > 0 else 'below'}"
+        yield deviation(f"gives {by} the right one", code_shift=shift)
+    for bits in range(1, min(model.fmt.mantissa_bits, 3) + 1):
+        yield deviation(
+            f"drops {bits} low bit{'s' if bits > 1 else ''} of the mantissa after rounding", dropped_bits=bits
+        )
+
+
+def _formats(model: QuantizerModel, codes: bool) -> Iterator[Deviation]:
+    """Other formats: of as many bits, or off by one in a field."""
+    fmt = model.fmt
+    others = [
+        other for other in NAMED.values() if other != fmt and abs(other.bits - fmt.bits) <= 2 and other.bits <= 19
+    ]
+    others += [other for change in _CHANGES if (other := _changed(fmt, change)) is not None]
+    for other in others:
+        specials = model_of(cast_options(other, overflow="nonfinite"), model.source_normal)
+        full = {"finite": "max", "infinite": "max", "nan": specials.nan}
+        facts = {"finite": specials.finite, "infinite": specials.infinite, "nan": specials.nan, "below": specials.below}
+        yield deviation(f"rounds to {other}, not {fmt}", fmt=other, **facts)
+        yield deviation(
+            f"rounds to {other}, not {fmt}, and saturates", fmt=other, finite="max", infinite="max", nan=specials.nan
+        )
+        if codes and fmt.bits <= 16 and other.bits <= 16:
+            yield deviation(f"gives codes of {other}, not {fmt}", fmt=other, read_as=fmt, **facts)
+            yield deviation(f"gives codes of {other}, not {fmt}, and saturates", fmt=other, read_as=fmt, **full)
+
+
+_CHANGES: tuple[tuple[str, dict[str, int]], ...] = (
+    ("a bias 1 larger", {"bias": 1}),
+    ("a bias 1 smaller", {"bias": -1}),
+    ("one mantissa bit less", {"mantissa_bits": -1}),
+    ("two mantissa bits less", {"mantissa_bits": -2}),
+    ("one mantissa bit more", {"mantissa_bits": 1}),
+    ("one exponent bit less", {"exponent_bits": -1}),
+    ("one exponent bit more", {"exponent_bits": 1}),
+    ("an exponent bit less and a mantissa bit more", {"exponent_bits": -1, "mantissa_bits": 1}),
+    ("an exponent bit more and a mantissa bit less", {"exponent_bits": 1, "mantissa_bits": -1}),
+)
+
+
+@lru_cache(maxsize=256)
+def _changed_format(fmt: Format, words: str, change: tuple[tuple[str, int], ...]) -> Format | None:
+    facts = {"exponent_bits": fmt.exponent_bits, "mantissa_bits": fmt.mantissa_bits, "bias": fmt.bias}
+    for name, step in change:
+        facts[name] += step
+    if facts["exponent_bits"] != fmt.exponent_bits:  # the bias follows
+        facts["bias"] += 2 ** (facts["exponent_bits"] - 1) - 2 ** (fmt.exponent_bits - 1)
+    try:
+        return Format(
+            f"{fmt} with {words}", **facts, signed=fmt.signed, infinities=fmt.infinities, nan=fmt.nan,
+            negative_zero=fmt.negative_zero, subnormals=fmt.subnormals, ties_to_even_code=fmt.ties_to_even_code,
+            source="changed",
+        )  # fmt: skip
+    except (ValueError, OverflowError):
+        return None  # no such format
+
+
+def _changed(fmt: Format, change: tuple[str, dict[str, int]]) -> Format | None:
+    words, steps = change
+    return _changed_format(fmt, words, tuple(steps.items())) if fmt.bits <= 16 else None
+
+
+def sentence(found: tuple[Deviation, ...]) -> str:
+    """Deviations as one clause after "it"."""
+    words = [one.words for one in found]
+    if not words:
+        return ""
+    return words[0] if len(words) == 1 else f"{'; it '.join(words[:-1])}; and it {words[-1]}"

@@ -1,0 +1,327 @@
+"""A quantizer in a row of facts, faults included: every fact changes one step, so that faults combine."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.float_format import Format
+from fpsim.formats.policies import overflow_outcome
+from fpsim.formats.rounding import Rounding
+from fpsim.testing.quantizers.rounder import (
+    Codes,
+    Doubles,
+    Flags,
+    Grid,
+    Inputs,
+    Words,
+    grid_of,
+    magnitudes_of,
+    round_to_codes,
+    words_of,
+)
+
+Outcome = Literal[
+    "infinity", "nan", "max", "positive_max", "zero", "opposite_zero", "positive_zero", "wrap", "wrap_into_sign",
+    "unlimited", "lowest", "magnitude", "top_code", "smallest_normal",
+]  # fmt: skip
+Edge = Literal["rounded", "exact", "tie_too", "past_tie", "binade"]
+Subnormals = Literal[
+    "keep", "flush", "flush_before", "flush_positive", "nearest_normal", "never_zero", "half", "double",
+    "ordinary_binade", "smallest_normal",
+]  # fmt: skip
+Zeros = Literal["keep", "positive", "positive_input", "positive_rounded", "negative_zero_nan"]
+Sign = Literal["keep", "drop", "flip"]
+
+
+@dataclass(frozen=True)
+class Through:
+    """A grid that values are rounded to first.
+
+    Attributes:
+      name: "FP16", or "11 significand bits" where the exponent is unbounded.
+      grid: its magnitudes.
+      rule: how they are rounded to it.
+      max_code: its largest finite code, None where it has no end.
+      saturates: whether what is larger becomes the largest value, not Inf.
+      flushes: whether its subnormals become zeros.
+    """
+
+    name: str
+    grid: Grid
+    rule: str = "nearest_even"
+    max_code: int | None = None
+    saturates: bool = False
+    flushes: bool = False
+
+    def run(self, magnitude: Doubles, negative: Flags) -> Doubles:
+        """The magnitudes afterwards, Inf and NaN as they are."""
+        finite = np.isfinite(magnitude)
+        codes = round_to_codes(np.where(finite, magnitude, 0), negative, self.grid, self.rule)
+        if self.flushes:
+            codes = np.where(codes < 1 << self.grid.mantissa_bits, 0, codes)
+        values = magnitudes_of(codes if self.max_code is None else np.minimum(codes, self.max_code), self.grid)
+        if self.max_code is not None and not self.saturates and self.rule != "toward_zero":
+            values = np.where(codes > self.max_code, np.inf, values)
+        return np.where(finite, values, magnitude)
+
+
+@dataclass(frozen=True)
+class QuantizerModel:
+    """What a quantizer does, step by step; the defaults of all but the first six are what a right one does.
+
+    Attributes:
+      fmt: the format that it rounds to.
+      rounding: a rule of `rounder.RULES`.
+      finite, infinite, nan, below: what becomes of a finite value that is too large, of Inf, of NaN, and of values
+        below those of an unsigned format.
+      subnormals: of the result.
+      inward: whether a mode that rounds toward zero keeps the largest value where a finite one is too large.
+      edge: which values are too large: those that round to more, that are more, or where the tie goes.
+      top: codes by which the largest finite one is off.
+      source_subnormals: "keep" or "flush", of the input.
+      scale: the power of two that the input is multiplied by.
+      clamp: a magnitude that the input is limited to, or None.
+      through: a format that it is rounded to first, or None.
+      subnormal_rule: a rule of its own for subnormal results, or None.
+      source_rule: a rule of its own for subnormal inputs, or None.
+      negative_rule: a rule of its own for negative values, or None.
+      overflow_sign: "drop" where values that are too large lose their sign.
+      sign: of every result.
+      zeros: the sign of zeros.
+      code_shift: added to the magnitude code of every result that is neither zero nor special.
+      dropped_bits: low bits of the result's mantissa that become zero.
+      read_as: the format that its codes are read in, or None for its own.
+    """
+
+    fmt: Format
+    rounding: str = "nearest_even"
+    finite: Outcome = "infinity"
+    infinite: Outcome = "infinity"
+    nan: Outcome = "nan"
+    below: Outcome = "nan"
+    subnormals: Subnormals = "keep"
+    inward: bool = True
+    edge: Edge = "rounded"
+    top: int = 0
+    source_subnormals: Literal["keep", "flush"] = "keep"
+    scale: int = 0
+    clamp: float | None = None
+    through: Through | None = None
+    subnormal_rule: str | None = None
+    source_rule: str | None = None
+    negative_rule: str | None = None
+    overflow_sign: Sign = "keep"
+    sign: Sign = "keep"
+    zeros: Zeros = "keep"
+    code_shift: int = 0
+    dropped_bits: int = 0
+    read_as: Format | None = None
+    source_normal: float = 2.0**-126  # of the source's dtype, below which its subnormals lie
+
+    def replace(self, **changes: Any) -> QuantizerModel:
+        """The same with other facts."""
+        return dataclasses.replace(self, **changes)
+
+    def run(self, inputs: Inputs) -> Words:
+        """The results as patterns of float64, every NaN the same."""
+        with np.errstate(all="ignore"):
+            return words_of(self.values(inputs))
+
+    def values(self, inputs: Inputs) -> Doubles:
+        """The results as float64."""
+        fmt = self.fmt
+        magnitude = self._before(inputs)
+        negative = inputs.negative
+        finite = np.isfinite(magnitude)
+        clipped = np.where(finite, magnitude, 0.0)
+        codes = self._rounded(clipped, negative)
+        codes = self._small(codes, clipped, negative)
+        values = magnitudes_of(codes, grid_of(fmt))
+        is_zero = (codes == 0) & fmt.has_zero
+        if self.code_shift:
+            moved = np.clip(codes + self.code_shift, 0, None)
+            codes = np.where(is_zero, codes, moved)
+            values = magnitudes_of(codes, grid_of(fmt))
+        if self.dropped_bits:
+            values = magnitudes_of(codes >> self.dropped_bits << self.dropped_bits, grid_of(fmt))
+        signed = self._signed(negative, is_zero, inputs)
+        values = np.where(signed, -values, values)
+        values = self._large(values, codes, clipped, negative, signed)
+        if not fmt.signed:
+            values = self._below(values, negative, is_zero, clipped, finite)
+        infinite = np.isinf(magnitude)
+        if infinite.any():
+            special = self._outcome(self.infinite, codes, negative)
+            if not fmt.signed:
+                special = np.where(negative, self._of_below(np.abs(special)), special)
+            values = np.where(infinite, special, values)
+        is_nan = np.isnan(magnitude)
+        if is_nan.any():
+            values = np.where(is_nan, self._outcome(self.nan, codes, negative), values)
+        if not fmt.negative_zero:
+            values = values + 0.0  # -0 becomes 0
+        return self._read(values)
+
+    def _before(self, inputs: Inputs) -> Doubles:
+        magnitude = inputs.magnitude
+        if self.source_subnormals == "flush":
+            magnitude = np.where(magnitude < self.source_normal, 0.0, magnitude)
+        if self.scale:
+            magnitude = np.ldexp(magnitude, self.scale)
+        if self.clamp is not None:
+            magnitude = np.minimum(magnitude, self.clamp)  # NaN stays
+        return magnitude if self.through is None else self.through.run(magnitude, inputs.negative)
+
+    def _rounded(self, magnitude: Doubles, negative: Flags) -> Codes:
+        grid = grid_of(self.fmt)
+        codes = round_to_codes(magnitude, negative, grid, self.rounding)
+        if self.negative_rule is not None:
+            codes = np.where(negative, round_to_codes(magnitude, negative, grid, self.negative_rule), codes)
+        if self.source_rule is not None:
+            low = magnitude < self.source_normal
+            codes = np.where(low, round_to_codes(magnitude, negative, grid, self.source_rule), codes)
+        if self.subnormal_rule is not None:
+            small = magnitude < np.ldexp(1.0, grid.min_exponent)
+            codes = np.where(small, round_to_codes(magnitude, negative, grid, self.subnormal_rule), codes)
+        return codes
+
+    def _small(self, codes: Codes, magnitude: Doubles, negative: Flags) -> Codes:
+        """Codes of results below the smallest normal one, after what is done to them."""
+        how, grid = self.subnormals, grid_of(self.fmt)
+        if how == "keep" or not grid.subnormals:
+            return codes
+        normal = 1 << grid.mantissa_bits
+        subnormal = codes < normal
+        small = magnitude < np.ldexp(1.0, grid.min_exponent)
+        if how == "flush":
+            return np.where(subnormal, 0, codes)
+        if how == "flush_positive":
+            return np.where(subnormal & ~negative, 0, codes)
+        if how == "flush_before":
+            return np.where(small, 0, codes)
+        if how == "nearest_normal":
+            return np.where(small, np.where(magnitude > np.ldexp(1.0, grid.min_exponent - 1), normal, 0), codes)
+        if how == "smallest_normal":
+            return np.where(small & (magnitude > 0), normal, codes)
+        if how == "never_zero":
+            return np.where((codes == 0) & (magnitude > 0), 1, codes)
+        if how == "ordinary_binade":
+            lower = Grid(grid.mantissa_bits, grid.min_exponent - 1, False, grid.ties_to_even_code)
+            shifted = round_to_codes(magnitude, negative, lower, self.rounding)
+            kept = magnitude >= np.ldexp(1.0, grid.min_exponent - 1)
+            return np.where(small, np.where(kept, shifted, 0), codes)
+        moved = np.ldexp(magnitude, 1 if how == "double" else -1)
+        return np.where(small, round_to_codes(moved, negative, grid, self.subnormal_rule or self.rounding), codes)
+
+    def _signed(self, negative: Flags, is_zero: Flags, inputs: Inputs) -> Flags:
+        signed = negative
+        if self.sign != "keep":
+            signed = np.zeros_like(negative) if self.sign == "drop" else ~negative
+        if self.zeros == "positive":
+            return np.asarray(signed & ~is_zero)
+        if self.zeros == "positive_input":
+            return np.asarray(signed & (inputs.magnitude != 0))
+        if self.zeros == "positive_rounded":
+            return np.asarray(signed & ~(is_zero & (inputs.magnitude != 0)))
+        return signed
+
+    def _large(self, values: Doubles, codes: Codes, magnitude: Doubles, negative: Flags, signed: Flags) -> Doubles:
+        """Values after what is done to those that are too large."""
+        fmt = self.fmt
+        most = fmt.max_code + self.top
+        beyond = codes > most
+        largest = magnitudes_of(np.array([most]), grid_of(fmt))[0]
+        if self.edge == "exact":
+            beyond = magnitude > largest
+        elif self.edge in ("tie_too", "past_tie"):
+            tie = largest + (magnitudes_of(np.array([most + 1]), grid_of(fmt))[0] - largest) / 2
+            beyond = (magnitude >= tie) if self.edge == "tie_too" else (magnitude > tie)
+            values = np.where((codes > most) & ~beyond, np.where(signed, -largest, largest), values)
+        elif self.edge == "binade":
+            end = 2.0 ** (np.frexp(largest)[1])
+            values = np.where((codes > most) & (magnitude < end), np.where(signed, -largest, largest), values)
+            beyond = magnitude >= end
+        if not beyond.any():
+            return values
+        outcome = self._outcome(self.finite, codes, np.zeros_like(signed) if self.overflow_sign == "drop" else signed)
+        if self.inward:
+            kept = INWARD.get(self.rounding, (False, False))
+            inward = np.where(negative, kept[1], kept[0])
+            outcome = np.where(inward, np.where(signed, -largest, largest), outcome)
+        return np.asarray(np.where(beyond, outcome, values))
+
+    def _outcome(self, outcome: Outcome, codes: Codes, negative: Flags) -> Doubles:
+        fmt = self.fmt
+        largest = magnitudes_of(np.array([fmt.max_code + self.top]), grid_of(fmt))[0]
+        plain = {
+            "infinity": np.inf, "nan": np.nan, "max": largest, "zero": 0.0, "smallest_normal": fmt.smallest_normal,
+            "top_code": magnitudes_of(np.array([fmt.top_magnitude]), grid_of(fmt))[0],
+        }  # fmt: skip
+        if outcome in plain:
+            return np.asarray(np.where(negative, -plain[outcome], plain[outcome]))
+        if outcome == "positive_max":
+            return np.full(codes.shape, largest)
+        if outcome == "lowest":
+            return np.full(codes.shape, fmt.min)
+        if outcome == "positive_zero":
+            return np.zeros(codes.shape)
+        if outcome == "opposite_zero":
+            return np.where(negative, 0.0, -0.0)
+        if outcome == "unlimited":
+            values = magnitudes_of(codes, grid_of(fmt))
+            return np.where(negative, -values, values)
+        if fmt.bits > 16:
+            return np.full(codes.shape, np.nan)  # no table to look wrapped codes up in
+        full = codes + np.where(negative, fmt.sign_bit, 0)
+        if outcome == "wrap":
+            full = (codes & fmt.top_magnitude) | np.where(negative, fmt.sign_bit, 0)
+        return np.asarray(fmt.table()[full & ((1 << fmt.bits) - 1)])
+
+    def _below(self, values: Doubles, negative: Flags, is_zero: Flags, magnitude: Doubles, finite: Flags) -> Doubles:
+        """Values of an unsigned format."""
+        below = negative & ~is_zero & finite
+        if not self.fmt.has_zero:
+            below = finite & (negative | (magnitude == 0))
+        return np.where(below, self._of_below(np.abs(values)), np.abs(values))
+
+    def _of_below(self, magnitudes: Doubles) -> Doubles:
+        if self.below == "magnitude":
+            return magnitudes
+        return np.full(magnitudes.shape, np.nan if self.below == "nan" else self.fmt.value_of(0))
+
+    def _read(self, values: Doubles) -> Doubles:
+        """The codes of values, read as those of another format."""
+        if self.read_as is None or self.fmt.bits > 16 or self.read_as.bits > 16:
+            return values
+        order, ordered = _sorted_table(self.fmt)
+        places = np.clip(np.searchsorted(ordered, words_of(values)), 0, ordered.size - 1)
+        codes = order[places]
+        return np.where(codes < 1 << self.read_as.bits, self.read_as.table()[codes % (1 << self.read_as.bits)], np.nan)
+
+
+INWARD = {mode.name.lower(): mode.facts.inward for mode in Rounding}  # (positive, negative), for the rules that it has
+
+
+@lru_cache(maxsize=64)
+def _sorted_table(fmt: Format) -> tuple[Any, Words]:
+    """Codes of a format in the order of the patterns of their values, and these."""
+    words = words_of(fmt.table())
+    order = np.argsort(words, kind="stable")
+    return order, words[order]
+
+
+def model_of(options: CastOptions, source_normal: float = 2.0**-126) -> QuantizerModel:
+    """The model of a cast with checked keywords that is not stochastic."""
+    fmt = options.fmt
+    outcome = overflow_outcome(options.overflow, fmt)
+    nan: Outcome = "nan" if fmt.has_nan else "positive_max" if outcome.nan == "max" else "opposite_zero"
+    return QuantizerModel(
+        fmt, options.rounding.name.lower(), outcome.overflow, outcome.infinite, nan, outcome.below,
+        "flush" if options.subnormals == "flush" else "keep", source_normal=source_normal,
+    )  # fmt: skip

@@ -1,0 +1,292 @@
+"""Properties of a quantizer beside its values: order, symmetry, and that nothing but the value decides a result."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arrays import Array, format_of
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import FP64
+from fpsim.testing.boundary_points import points
+from fpsim.testing.pasted import pasted
+from fpsim.testing.quantizers.black_box import BlackBox, Misbehaved
+from fpsim.testing.quantizers.report import Broken, broken_at
+from fpsim.testing.quantizers.rounder import NAN_WORD, Inputs, Words
+
+Flags = npt.NDArray[np.bool_]
+SHOWN = 33  # elements of an array that is shown to be pasted
+MOST = 4096  # inputs of the calls that ask whether anything but the value matters
+SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 257)
+CLASSES = ("values", "ties", "rounding", "zeros", "subnormals", "overflow", "infinity", "NaN")
+
+
+def classes(inputs: Inputs, fmt: Format, kinds: npt.NDArray[np.int64]) -> Iterator[tuple[str, Flags]]:
+    """Which inputs each property of single values is about."""
+    magnitude = inputs.magnitude
+    subnormal = inputs.finite & (magnitude > 0) & (magnitude < fmt.smallest_normal)
+    if not fmt.subnormals:
+        subnormal = np.zeros_like(subnormal)
+    zero = magnitude == 0
+    too_large = inputs.finite & (kinds == 3)
+    plain = inputs.finite & ~subnormal & ~zero & ~too_large
+    yield "values", plain & (kinds == 4)
+    yield "ties", plain & (kinds == 5)
+    yield "rounding", plain & (kinds > 5)
+    yield "zeros", zero
+    yield "subnormals", subnormal
+    yield "overflow", too_large
+    yield "infinity", np.isinf(magnitude)
+    yield "NaN", np.isnan(magnitude)
+
+
+def chosen(x: Array, seed: int = 0) -> Array:
+    """At most MOST of the inputs, the specials among them, in an order of its own."""
+    rng = np.random.default_rng(seed)
+    if x.size > MOST:
+        special = np.flatnonzero(~np.isfinite(x) | (x == 0))
+        x = x[np.union1d(special, rng.choice(x.size, MOST - special.size, replace=False))]
+    return rng.permutation(x)
+
+
+def order_and_symmetry(
+    box: BlackBox, x: Array, inputs: Inputs, got: Words, want: Words
+) -> Iterator[tuple[str, Broken | None]]:
+    """Monotone, symmetric and idempotent, each where the right results are."""
+    fmt = box.fmt
+    signed = np.where(inputs.negative, -inputs.magnitude, inputs.magnitude)
+    order = np.lexsort((~inputs.negative, signed))
+    order = order[~np.isnan(signed[order])]
+    if _falls(want, order).size == 0:
+        falls = _falls(got, order)
+        broken = None
+        if falls.size:
+            at, before = order[falls[0] + 1], order[falls[0]]
+            broken = broken_at(
+                "monotone", x[[at]], got[at], got[before], fmt, box.name, count=falls.size, of=order.size,
+                why="a larger input gives a smaller result than the one before it (want: no less than that)",
+            )  # fmt: skip
+        yield "monotone", broken
+    pairs = _mirrored(x)
+    if pairs is not None and not _asymmetric(want, *pairs).size:
+        odd = _asymmetric(got, *pairs)
+        broken = None
+        if odd.size:
+            at, other = pairs[0][odd[0]], pairs[1][odd[0]]
+            broken = broken_at(
+                "symmetric", x[[at]], got[at], _negated(got[[other]])[0], fmt, box.name, count=odd.size,
+                of=pairs[0].size, why="x and -x give different magnitudes (want: that of the other sign)",
+            )  # fmt: skip
+        yield "symmetric", broken
+    yield "idempotent", _idempotent(box, x, got, want)
+
+
+def _falls(words: Words, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """Places in an order after which results get smaller; a NaN compares with nothing."""
+    values = words[order].view(np.float64)
+    kept = np.flatnonzero(~np.isnan(values))
+    return np.asarray(kept[np.flatnonzero(values[kept][1:] < values[kept][:-1])]) if kept.size else kept
+
+
+def _mirrored(x: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]] | None:
+    """Places of inputs and of the same with the other sign."""
+    bits = x.view(f"u{x.dtype.itemsize}")
+    sign = bits.dtype.type(1 << (8 * x.dtype.itemsize - 1))
+    order = np.argsort(bits)
+    at = np.searchsorted(bits[order], bits ^ sign)
+    at = order[np.minimum(at, x.size - 1)]
+    found = np.flatnonzero((bits[at] == bits ^ sign) & (bits < sign) & ~np.isnan(x.astype(np.float64)))
+    return (found, at[found]) if found.size else None
+
+
+def _negated(words: Words) -> Words:
+    return np.where(words == NAN_WORD, words, words ^ np.uint64(1 << 63))
+
+
+def _asymmetric(words: Words, first: npt.NDArray[np.intp], second: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    return np.flatnonzero(words[first] != _negated(words[second]))
+
+
+def _idempotent(box: BlackBox, x: Array, got: Words, want: Words) -> Broken | None:
+    """Whether results, given back, stay; those that the source's dtype holds."""
+    for words in (want, got):
+        values = np.unique(words).view(np.float64)
+        with np.errstate(all="ignore"):
+            back = values.astype(x.dtype)
+            held = (back.astype(np.float64).view(np.uint64) == values.view(np.uint64)) & ~np.isnan(values)
+        if words is want:
+            continue
+        if not held.any():
+            return None
+        again = box.call(back[held].copy()).words
+        expected = values[held].view(np.uint64)
+        infinite = np.isinf(values[held])
+        moved = np.flatnonzero((again != expected) & ~infinite)
+        if moved.size:
+            at = moved[0]
+            return broken_at(
+                "idempotent", back[held][[at]], again[at], expected[at], box.fmt, box.name, count=moved.size,
+                of=int(held.sum()), why="a result that is given back changes",
+            )  # fmt: skip
+    return None
+
+
+# ---- nothing but the value
+
+
+def independence(box: BlackBox, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
+    """Position, layout, batch, earlier calls and the source's dtype: (property, what breaks it, a note)."""
+    few = chosen(x)
+    want = box.call(few.copy()).words
+    again = box.call(few.copy()).words
+    yield "calls", _other(box, "calls", few, again, want, "the same call gives another result the second time"), ""
+    if (again != want).any():
+        return  # what is not a function of its input depends on everything
+    specials = np.array([np.nan, np.inf, -np.inf, 0, 1], x.dtype)
+    box.call(np.resize(specials, 64))
+    box.call(np.full(16, x.dtype.type(3.0e4) if x.dtype.itemsize > 1 else 1, x.dtype))
+    after = box.call(few.copy()).words
+    yield "calls", _other(box, "calls", few, after, want, "results depend on what was called before"), ""
+    if (after != want).any():
+        return
+    turned = np.random.default_rng(1).permutation(few.size)
+    for name, order in (
+        ("reversed", np.arange(few.size)[::-1]),
+        ("in another order", turned),
+        ("rolled", np.roll(np.arange(few.size), 1)),
+    ):
+        got = box.call(few[order].copy()).words
+        yield (
+            "position",
+            _other(box, "position", few[order], got, want[order], f"the array {name} gives other results"),
+            "",
+        )
+    yield from _batches(box, few, want)
+    yield from _layouts(box, few, want)
+    yield from _dtypes(box, x)
+
+
+def _other(
+    box: BlackBox, name: str, x: Array, got: Words, want: Words, why: str, paste: str | None = None
+) -> Broken | None:
+    """What breaks a property, where two results differ; paste: an expression of the whole array that shows it."""
+    differ = np.flatnonzero(got != want)
+    if not differ.size:
+        return None
+    at = int(differ[0])
+    flat = x.ravel()
+    if paste is None:
+        paste = f"{box.name}({pasted(x)})" if x.size <= SHOWN else ""
+    broken = broken_at(
+        name, flat[[at]], got[at], want[at], box.fmt, box.name, count=differ.size, of=want.size, why=why
+    )  # fmt: skip
+    return dataclasses.replace(broken, paste=paste)
+
+
+def _batches(box: BlackBox, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
+    start = 0
+    for size in SIZES:
+        start = start if start + size <= x.size else 0
+        part = x[start : start + size]
+        got = box.call(part.copy()).words
+        why = f"an array of {size} gives other results than the same values in a larger one"
+        yield "batch", _other(box, "batch", part, got, want[start : start + size], why), ""
+        start += size
+    rows = x.size // 8
+    for shape in ((8, rows), (rows, 8), (2, 4, rows)):
+        got = box.call(x[: 8 * rows].reshape(shape).copy()).words
+        yield (
+            "batch",
+            _other(box, "batch", x[: 8 * rows], got, want[: 8 * rows], f"shape {shape} gives other results"),
+            "",
+        )
+
+
+def _layouts(box: BlackBox, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
+    """A few values first, so that what is shown can be pasted, then all."""
+    with np.errstate(all="ignore"):
+        few = np.array([1, 2, 3, 4, 6, 8, 0.5, 1.5], np.float64).astype(x.dtype)
+    small = box.call(few.copy()).words
+    for values, expected in ((few, small), (x[: x.size // 8 * 8], want[: x.size // 8 * 8])):
+        for name, expression, make in LAYOUTS:
+            array = make(values.reshape(4, -1))
+            if box.takes == "torch" and min(array.strides) < 0:
+                continue
+            given = f"{box.name}({expression.format(x=pasted(few.reshape(4, -1)))})" if values is few else ""
+            try:
+                got = box.call(array).words
+            except Misbehaved as refusal:
+                if refusal.property != "runs":
+                    raise
+                yield "layout", None, f"it refuses {name}: {refusal.sentence}"
+                continue
+            yield "layout", _other(box, "layout", values, got, expected, f"{name} gives other results", given), ""
+
+
+def _spaced(x: Array) -> Array:
+    wide = np.zeros((*x.shape, 3), x.dtype)
+    wide[..., 1] = x
+    return wide[..., 1]
+
+
+def _late(x: Array) -> Array:
+    late = np.zeros(x.size + 1, x.dtype)
+    late[1:] = x.ravel()
+    return late[1:].reshape(x.shape)
+
+
+LAYOUTS: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
+    ("every third element of an array", "np.stack([{x}] * 3, axis=-1)[..., 1]", _spaced),
+    ("an array that begins one element late", "np.append(0, {x}).astype({x}.dtype)[1:].reshape(4, -1)", _late),
+    ("a transposed array", "np.asfortranarray({x})", lambda x: np.asfortranarray(x)),
+    ("a part of a matrix", "np.pad({x}, 1)[1:-1, 1:-1]", lambda x: np.pad(x, 1)[1:-1, 1:-1]),
+    ("an array that runs backwards", "{x}[::-1].copy()[::-1]", lambda x: x[::-1].copy()[::-1]),
+)
+
+
+def _dtypes(box: BlackBox, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
+    """The same values in other dtypes, where fn takes them and returns a dtype that holds the format."""
+    for dtype in (np.float64, np.float16, ml_dtypes.bfloat16):
+        other = np.dtype(dtype)
+        if other == x.dtype:
+            continue
+        values = chosen(x) if other == np.float64 else points(box.fmt, other)
+        values = chosen(values) if values.size > MOST else values
+        with np.errstate(all="ignore"):
+            narrow, same = values.astype(other), values.astype(x.dtype)
+        try:
+            got = box.call(narrow.copy())
+        except Misbehaved as refusal:
+            if refusal.property != "runs":
+                raise
+            yield "dtype", None, f"it takes no {other.name}: {refusal.sentence}"
+            continue
+        returned = format_of(np.dtype(getattr(ml_dtypes, got.dtype, got.dtype)))
+        if not got.codes and (returned is None or not returned.holds(box.fmt)):
+            yield "dtype", None, f"given {other.name}, it returns {got.dtype}, which does not hold {box.fmt}"
+            continue
+        want = box.call(same.copy()).words
+        yield (
+            "dtype",
+            _other(box, "dtype", narrow, got.words, want, f"as {other.name} the same values give other results"),
+            "",
+        )
+        if other == np.float64:
+            yield from _rounded_twice(box, x)
+
+
+def _rounded_twice(box: BlackBox, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
+    """A note where float64 goes through the dtype of x: a convention of many libraries, and not the nearest value."""
+    if box.fmt.bits > 16 or x.dtype != np.float32 or box.fmt == FP64:
+        return
+    wide = chosen(points(box.fmt, np.float64), 1)
+    with np.errstate(all="ignore"):
+        narrow = wide.astype(np.float32)
+    got, through = box.call(wide.copy()).words, box.call(narrow.copy()).words
+    moved = int(((narrow.astype(np.float64) != wide) & np.isfinite(wide)).sum())
+    if (got == through).all():
+        yield "dtype", None, f"float64 is rounded to float32 first, which moves {moved:,} of {wide.size:,} points"

@@ -1,0 +1,95 @@
+"""Says where inputs lie: which kinds of values, signs, binades and neighbours they have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.formats.float_format import Format
+from fpsim.testing.quantizers.model import QuantizerModel
+from fpsim.testing.quantizers.rounder import Inputs, Words, grid_of, magnitudes_of, round_to_codes, words_of
+
+Flags = npt.NDArray[np.bool_]
+KINDS = ("NaN", "Inf", "zeros", "too large", "values of the format", "ties", "below a tie", "above a tie")
+
+
+def where(inputs: Inputs, differ: Flags, fmt: Format, got: Words) -> str:
+    """Sentences on where the inputs lie that differ, and what they get."""
+    kinds, odd = _kinds(inputs, fmt)
+    parts = []
+    for kind, name in enumerate(KINDS):
+        here = differ & (kinds == kind)
+        if here.any():
+            parts.append(f"{here.sum():,} of {(kinds == kind).sum():,} {name}{_alike(here, kinds == kind, odd, kind)}")
+    text = f"They are {', '.join(parts)}"
+    chosen = inputs.part(differ)
+    if chosen.finite.any():
+        finite = chosen.magnitude[chosen.finite & (chosen.magnitude > 0)]
+        if finite.size:
+            low, high = (int(np.frexp(end)[1]) - 1 for end in (finite.min(), finite.max()))
+            text += f"; between 2**{low} and 2**{high + 1}"
+        tiny = chosen.finite & (chosen.magnitude < np.ldexp(1.0, fmt.min_exponent))
+        if tiny.sum() in (0, int(chosen.finite.sum())):
+            text += ", all below the smallest normal value" if tiny.any() else ", none below the smallest normal value"
+    signs = chosen.negative
+    if signs.all() or not signs.any():
+        text += f"; all {'negative' if signs.all() else 'positive'}"
+    return f"{text}. {_faithful(inputs, differ, fmt, got)}"
+
+
+def _kinds(inputs: Inputs, fmt: Format) -> tuple[npt.NDArray[np.int64], Flags]:
+    """The number of each input's kind, and whether its smaller neighbour's code is odd."""
+    grid = grid_of(fmt)
+    magnitude = np.where(inputs.finite, inputs.magnitude, 0.0)
+    with np.errstate(all="ignore"):
+        below = round_to_codes(magnitude, inputs.negative, grid, "toward_zero")
+        low = magnitudes_of(below, grid)
+        tie = low + (magnitudes_of(below + 1, grid) - low) / 2
+    kinds = np.select(
+        [
+            np.isnan(inputs.magnitude), np.isinf(inputs.magnitude), magnitude == 0,
+            below >= fmt.max_code + (magnitude > tie), magnitude == low, magnitude == tie, magnitude < tie,
+        ],
+        [0, 1, 2, 3, 4, 5, 6],
+        7,
+    )  # fmt: skip
+    kinds = np.where((magnitude == fmt.max) & inputs.finite, 4, kinds)
+    return kinds, (below & 1).astype(np.bool_)
+
+
+def kinds_of(inputs: Inputs, fmt: Format) -> npt.NDArray[np.int64]:
+    """The place in KINDS of each input's kind."""
+    return _kinds(inputs, fmt)[0]
+
+
+def _alike(here: Flags, kind: Flags, odd: Flags, number: int) -> str:
+    """What those that differ have in common beside their kind."""
+    if number < 4 or here.sum() == kind.sum():
+        return ""
+    if odd[here].all():
+        return " with an odd smaller neighbour"
+    return "" if odd[here].any() else " with an even smaller neighbour"
+
+
+def _faithful(inputs: Inputs, differ: Flags, fmt: Format, got: Words) -> str:
+    """Whether what came is one of the two neighbours."""
+    inside = differ & inputs.finite & (inputs.magnitude <= fmt.max)
+    chosen = inputs.part(inside)
+    if not chosen.finite.size:
+        return ""
+    down, up = (words_of(QuantizerModel(fmt, rule, "max", "max").values(chosen)) for rule in ("toward_zero", "away"))
+    came = got[inside]
+    neighbours = (came == down) | (came == up)
+    if neighbours.all():
+        return "Each result is one of the two neighbours of its input."
+    return f"{(~neighbours).sum():,} of the results are neither of the two neighbours of their input."
+
+
+def smallest(inputs: Inputs, differ: Flags) -> int:
+    """The place of the input that differs and is the smallest in magnitude, NaNs and Inf last, positive first."""
+    places = np.flatnonzero(differ)
+    part = inputs.part(places)
+    order: Any = np.lexsort((part.negative, part.magnitude, ~part.finite))
+    return int(places[order[0]])

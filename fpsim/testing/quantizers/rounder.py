@@ -1,0 +1,131 @@
+"""Rounds magnitudes to the codes of any grid by any rule, right or wrong, in float64 whose every step is exact.
+
+What is right is asked of `fpsim.encode`; this says what a faulty quantizer would give, without compiling anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arrays import float_array
+from fpsim.casts.cast import decode
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import FP64
+
+Doubles = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Words = npt.NDArray[np.uint64]
+
+NAN_WORD = np.uint64(0x7FF8000000000000)  # stands for every NaN in comparisons
+
+# Rule -> whether a magnitude goes to the next one: (the smaller one is odd, the share of a unit dropped, negative).
+RULES: MappingProxyType[str, Callable[[Flags, Doubles, Flags], Flags]] = MappingProxyType(
+    {
+        "nearest_even": lambda odd, rest, negative: (rest > 0.5) | ((rest == 0.5) & odd),
+        "nearest_away": lambda odd, rest, negative: rest >= 0.5,
+        "toward_zero": lambda odd, rest, negative: np.zeros_like(odd),
+        "up": lambda odd, rest, negative: (rest > 0) & ~negative,
+        "down": lambda odd, rest, negative: (rest > 0) & negative,
+        "odd": lambda odd, rest, negative: (rest > 0) & ~odd,
+        "nearest_zero": lambda odd, rest, negative: rest > 0.5,
+        "nearest_up": lambda odd, rest, negative: (rest > 0.5) | ((rest == 0.5) & ~negative),
+        "nearest_down": lambda odd, rest, negative: (rest > 0.5) | ((rest == 0.5) & negative),
+        "nearest_odd": lambda odd, rest, negative: (rest > 0.5) | ((rest == 0.5) & ~odd),
+        "away": lambda odd, rest, negative: rest > 0,
+        "even": lambda odd, rest, negative: (rest > 0) & odd,
+        "from_quarter": lambda odd, rest, negative: rest >= 0.25,
+        "from_three_quarters": lambda odd, rest, negative: rest >= 0.75,
+    }
+)
+SENTENCES = MappingProxyType(
+    {
+        "nearest_even": "takes ties to the even code",
+        "nearest_away": "takes ties away from zero",
+        "toward_zero": "rounds toward zero",
+        "up": "rounds up, toward +Inf",
+        "down": "rounds down, toward -Inf",
+        "odd": "rounds to odd",
+        "nearest_zero": "takes ties toward zero",
+        "nearest_up": "takes ties up, toward +Inf",
+        "nearest_down": "takes ties down, toward -Inf",
+        "nearest_odd": "takes ties to the odd code",
+        "away": "rounds away from zero",
+        "even": "takes of two neighbours the even one, also where the odd one is nearer",
+        "from_quarter": "goes to the larger magnitude from a quarter of the way on",
+        "from_three_quarters": "goes to the larger magnitude from three quarters of the way on only",
+    }
+)
+
+
+class Grid(NamedTuple):
+    """Magnitudes with so many fraction bits, whose spacing stops shrinking at an exponent."""
+
+    mantissa_bits: int
+    min_exponent: int
+    subnormals: bool = True  # False: no zero and nothing below 2**min_exponent
+    ties_to_even_code: bool = False
+
+
+def grid_of(fmt: Format) -> Grid:
+    """The grid of a format."""
+    return Grid(fmt.mantissa_bits, fmt.min_exponent, fmt.subnormals, fmt.ties_to_even_code)
+
+
+class Inputs(NamedTuple):
+    """Inputs, taken apart."""
+
+    negative: Flags
+    magnitude: Doubles  # exact; Inf and NaN as they are
+    finite: Flags
+
+    def part(self, chosen: Any) -> Inputs:
+        """Some of them."""
+        return Inputs(self.negative[chosen], self.magnitude[chosen], self.finite[chosen])
+
+
+def taken_apart(x: npt.ArrayLike) -> Inputs:
+    """An array of floats as exact magnitudes and signs."""
+    source, fmt = float_array(x)
+    values = source.ravel() if fmt == FP64 else decode(source.ravel().view(fmt.storage), fmt, np.float64)
+    return Inputs(np.signbit(source.ravel()), np.abs(values), np.isfinite(values))
+
+
+def round_to_codes(magnitude: Doubles, negative: Flags, grid: Grid, rule: str) -> Codes:
+    """Magnitude codes of finite magnitudes, beyond the largest one as if exponents went on."""
+    exponents = np.maximum(np.frexp(magnitude)[1] - 1, grid.min_exponent)
+    exponents = np.where(magnitude == 0, grid.min_exponent, exponents)
+    if magnitude.size and not grid.subnormals:
+        magnitude = np.maximum(magnitude, np.ldexp(1.0, grid.min_exponent))
+    scaled = np.ldexp(magnitude, grid.mantissa_bits - exponents)
+    whole = np.floor(scaled)
+    steps = exponents - grid.min_exponent
+    codes = whole.astype(np.int64) + (steps.astype(np.int64) << grid.mantissa_bits)
+    if not grid.subnormals:
+        codes -= 1 << grid.mantissa_bits
+    if grid.mantissa_bits == 0 and not grid.ties_to_even_code:
+        odd = whole > 0
+    else:
+        odd = (codes & 1).astype(np.bool_)
+    moved: Codes = codes + RULES[rule](odd, scaled - whole, negative)
+    return moved
+
+
+def magnitudes_of(codes: Codes, grid: Grid) -> Doubles:
+    """The magnitudes of codes, specials read as if they were finite."""
+    fields, fractions = codes >> grid.mantissa_bits, codes & ((1 << grid.mantissa_bits) - 1)
+    hidden = np.where(fields > 0, 1 << grid.mantissa_bits, 0) if grid.subnormals else 1 << grid.mantissa_bits
+    places = np.maximum(fields, 1) - 1 if grid.subnormals else fields
+    exponents = np.minimum(places + (grid.min_exponent - grid.mantissa_bits), 2000).astype(np.int32)
+    return np.asarray(np.ldexp((hidden | fractions).astype(np.float64), exponents))
+
+
+def words_of(values: Doubles) -> Words:
+    """Values as patterns in which all NaNs are one, so that equal patterns are equal results."""
+    words = np.ascontiguousarray(values).view(np.uint64)
+    return np.where(np.isnan(values), NAN_WORD, words)

@@ -1,0 +1,142 @@
+"""Finds the model that gives what a quantizer gave: one fault or a few, and what could not be told from these."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.formats.float_format import Format
+from fpsim.testing.quantizers.family import Deviation, deviations, plain_models, sentence
+from fpsim.testing.quantizers.model import QuantizerModel
+from fpsim.testing.quantizers.rounder import Inputs, Words
+
+PART = 800  # inputs of a kind, those that differ and those that do not, that candidates are first held against
+BEAM = (20, 8)  # how many of the best are carried on with a second and a third fault
+
+
+@dataclass(frozen=True)
+class Found:
+    """The nearest model: how many inputs differ from it, and which others differ on none."""
+
+    model: QuantizerModel
+    faults: tuple[Deviation, ...]
+    differ: int
+    tried: int
+    excluded: int
+    rivals: tuple[str, ...]
+
+
+class Search:
+    """What a quantizer gave for some inputs, held against models."""
+
+    def __init__(self, inputs: Inputs, got: Words, source: Format, codes: bool) -> None:
+        self.inputs, self.got, self.source, self.codes = inputs, got, source, codes
+        self.tried = 0
+        self._part = inputs
+        self._of_part = got
+
+    def differing(self, model: QuantizerModel) -> npt.NDArray[np.bool_]:
+        """Where a model gives something else."""
+        return np.asarray(model.run(self.inputs) != self.got)
+
+    def count(self, model: QuantizerModel) -> int:
+        """How many inputs differ from a model, of all."""
+        return int(self.differing(model).sum())
+
+    def explain(self, start: QuantizerModel) -> Found:
+        """The nearest model to what was given, by the fewest faults from one that it should be."""
+        differ = self.differing(start)
+        self._take_part(differ)
+        if not differ.any():
+            return self._found(start, (), 0, [])
+        best: list[tuple[tuple[Deviation, ...], int]] = []
+        singles = deviations(start, self.source, self.codes)
+        level: list[tuple[tuple[Deviation, ...], int]] = [((one,), self._few(one.apply(start))) for one in singles]
+        for width in (*BEAM, 0):
+            best = sorted([*best, *level], key=lambda pair: (pair[1] > 0, pair[1] + 2 * len(pair[0]), len(pair[0])))
+            exact = [faults for faults, few in level if few == 0 and self.count(_with(start, faults)) == 0]
+            if exact:
+                return self._found(start, exact[0], 0, exact[1:])
+            level = self._extended(start, sorted(level, key=lambda pair: pair[1])[:width], singles)
+        ranked = sorted([((), 0), *best[:24]], key=lambda pair: self.count(_with(start, pair[0])) + 2 * len(pair[0]))
+        faults = ranked[0][0]
+        return self._found(start, faults, self.count(_with(start, faults)), [])
+
+    def _extended(
+        self, start: QuantizerModel, level: Iterable[tuple[tuple[Deviation, ...], int]], singles: tuple[Deviation, ...]
+    ) -> list[tuple[tuple[Deviation, ...], int]]:
+        """Every one with another fault in facts that it does not change yet."""
+        found, seen = [], set()
+        for faults, few in level:
+            taken = frozenset().union(*(fault.slots() for fault in faults))
+            for one in singles:
+                key = frozenset((*faults, one))
+                if not taken & one.slots() and key not in seen:
+                    seen.add(key)
+                    left = self._few(_with(start, (*faults, one)))
+                    if left < few:  # a fault that explains nothing is none
+                        found.append(((*faults, one), left))
+        return found
+
+    def _found(
+        self, start: QuantizerModel, faults: tuple[Deviation, ...], differ: int, others: list[tuple[Deviation, ...]]
+    ) -> Found:
+        model = _with(start, faults)
+        excluded, rivals = self.certificate(start, model) if differ == 0 else (0, ())
+        words = [sentence(other) for other in others if len(other) > 1 and _with(start, other) != model]
+        return Found(model, faults, differ, self.tried, excluded, tuple(dict.fromkeys([*words, *rivals])))
+
+    def certificate(self, start: QuantizerModel, found: QuantizerModel) -> tuple[int, tuple[str, ...]]:
+        """How many models around one differ on at least one input, and the names of those that do not, but one."""
+        others = {words: other for words, other in rival_models(start, self.source).items() if other != found}
+        rivals = [words for words, other in others.items() if self._few(other) == 0 and self.count(other) == 0]
+        return len(others) - len(rivals), tuple(rivals)
+
+    def _few(self, model: QuantizerModel) -> int:
+        """How many of the part differ from a model."""
+        self.tried += 1
+        return int((model.run(self._part) != self._of_part).sum())
+
+    def _take_part(self, differ: npt.NDArray[np.bool_]) -> None:
+        """Hold candidates against a part where there is much, with every region in it."""
+        if self.got.size <= 3 * PART:
+            return
+        chosen = np.union1d(_spread(np.flatnonzero(differ)), _spread(np.flatnonzero(~differ)))
+        special = np.flatnonzero(~self.inputs.finite | (self.inputs.magnitude == 0))
+        chosen = np.union1d(chosen, special)
+        self._part, self._of_part = self.inputs.part(chosen), self.got[chosen]
+
+
+def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerModel]:
+    """The family of a verdict: each policy, alone and behind FP16, BF16 or TF32, and single faults."""
+    faults = deviations(model, source, codes=False)
+    named = {f"rounds to {name} first" for name in ("FP16", "BF16", "TF32")}
+    first = [one for one in faults if one.words in named]
+    found: dict[QuantizerModel, str] = {}
+    for (plain, words), before in itertools.product(
+        plain_models(model.fmt, model.source_normal).items(), [None, *first]
+    ):
+        name = f"it has {', '.join(words.values())}"
+        other, name = (plain, name) if before is None else (before.apply(plain), f"{name} and {before.words}")
+        found.setdefault(other, name)
+    for one in faults:
+        if not one.words.endswith(("saturates", "flushes subnormals")):  # of a first format, which is seldom seen
+            found.setdefault(one.apply(model), f"it {one.words}")
+    return {words: other for other, words in found.items()}
+
+
+def _with(start: QuantizerModel, faults: tuple[Deviation, ...]) -> QuantizerModel:
+    for fault in faults:
+        start = fault.apply(start)
+    return start
+
+
+def _spread(places: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """At most PART of some places, evenly, the first and last included."""
+    if places.size <= PART:
+        return places
+    return places[np.unique(np.linspace(0, places.size - 1, PART).astype(np.intp))]
