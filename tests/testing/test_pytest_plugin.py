@@ -21,12 +21,14 @@ QUANTIZERS = """
 
 
 def entry_points(folder: Path) -> Path:
-    """A folder that tells pytest what pyproject.toml does where the package is installed."""
+    """A folder that tells pytest what pyproject.toml does where the package is installed, and which modules came."""
     entries = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
     info = folder / "fpsim_installed-1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fpsim-installed\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[pytest11]\n" + "".join(f"{k} = {v}\n" for k, v in entries.items()))
+    files = ("fpsim/__init__.py", "_fpsim_hypothesis.py", "_fpsim_pytest.py")
+    (info / "RECORD").write_text("".join(f"{name},,\n" for name in files))
     return folder
 
 
@@ -53,6 +55,18 @@ def test_a_run_that_does_not_use_fpsim_does_not_import_it(tmp_path: Path) -> Non
             assert not {"fpsim", "hypothesis", "numba"} & set(sys.modules)
     """
     done = run(tmp_path, "-p", "no:hypothesispytest", test_bare=text)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pytest_leaves_fpsim_as_it_is(tmp_path: Path) -> None:
+    """It compiles the assertions of what comes with a plugin, and warns where that was imported before."""
+    text = """
+        def test_loader():
+            import fpsim.casts.cast, fpsim.casts.pipelines
+            assert "Rewriting" not in type(fpsim.casts.pipelines.__loader__).__name__
+    """
+    early = "import fpsim, _fpsim_hypothesis"
+    done = run(tmp_path, "-p", "early", "-W", "error", "-p", "no:hypothesispytest", test_loader=text, early=early)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
