@@ -1,4 +1,4 @@
-"""Scalar arithmetic of FP16, BF16 and FP32 to nearest even by float32, for the GPU.
+"""Scalar arithmetic of FP16, BF16 and FP32, and fma of E4M3 and E5M2, to nearest even by float32, for the GPU.
 
 A float32 result rounded once more, to FP16 or BF16, is the exact one rounded once: 24 bits are enough for sums,
 products, quotients and roots of 11 (Figueroa 1995), where float32 is in its normal range. BF16 products and quotients
@@ -19,9 +19,11 @@ import numpy as np
 
 from fpsim.arithmetic.kernels.float_arithmetic import real_width
 from fpsim.arithmetic.kernels.nearest import OPERATIONS
-from fpsim.core.layouts import encode_plan
+from fpsim.casts.loops import constants_of
+from fpsim.core.decode import DecodeLayout, decode_bits_32
+from fpsim.core.layouts import decode_plan, encode_plan
 from fpsim.core.rounding import NEAREST_EVEN
-from fpsim.formats.named import BF16, FP16, FP32, Format
+from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.gpu.core.nearest_even import nearest_encoder
 from fpsim.runtime.compile import scalar
@@ -36,12 +38,15 @@ HALF_MAGNITUDE, HALF_INFINITY, HALF_SHIFT = u32(0x7FFF), u32(0x7C00), u32(13)
 HALF_SCALE = f32(2.0**112)
 
 OPERANDS = {"add": 2, "subtract": 2, "multiply": 2, "divide": 2, "sqrt": 1, "fma": 3}
-FORMATS = (FP16, BF16, FP32)
+EIGHTHS = (E4M3, E5M2)  # whose operations of two operands are looked up
+FORMATS = (FP16, BF16, FP32, *EIGHTHS)
 
 
 def serves(fmt: Format, name: str) -> bool:
     """Whether there is a function for an operation of a format with itself."""
-    return fmt in FORMATS and name in OPERANDS and not (fmt == FP32 and name == "fma")
+    if name == "fma":
+        return fmt in FORMATS and fmt != FP32
+    return fmt in FORMATS and fmt not in EIGHTHS and name in OPERANDS
 
 
 @scalar
@@ -72,6 +77,20 @@ def _load_single(code: Any) -> Any:
 @scalar
 def _store_single(bits: Any) -> Any:
     return NAN_32 if u32(bits & MAGNITUDE) > INFINITY else bits
+
+
+@cache
+def _load_eighth(fmt: Format) -> Any:
+    """The scalar function `code -> float32` of a format of 8 bits."""
+    plan = decode_plan(fmt, 32)
+    assert plan is not None
+    g = constants_of(DecodeLayout, u32, plan.frozen)
+
+    @scalar
+    def load(code: Any) -> Any:
+        return u32(decode_bits_32(u32(code), g)).view(np.float32)
+
+    return load
 
 
 @cache
@@ -111,7 +130,7 @@ def float_function(fmt: Format, name: str) -> Any:
             return scaled(a, b)
 
         return by_scaling
-    load = {FP16: load_half, BF16: load_bfloat, FP32: _load_single}[fmt]
+    load = {FP16: load_half, BF16: load_bfloat, FP32: _load_single}.get(fmt) or _load_eighth(fmt)
     store = _store(fmt)
     if name == "fma":
         return _fused(fmt, load, store)
@@ -125,8 +144,8 @@ def float_function(fmt: Format, name: str) -> Any:
 
 
 def _fused(fmt: Format, load: Any, store: Any) -> Any:
-    """a * b + c: the product is exact in float32 for FP16, and in float64 for BF16."""
-    if fmt == FP16:
+    """a * b + c: the product is exact in float32 for FP16 and formats of 8 bits, and in float64 for BF16."""
+    if fmt != BF16:
         fused_32 = real_width(32).fused
 
         @scalar

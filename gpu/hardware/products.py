@@ -147,7 +147,8 @@ def _block_scales(scales: Any, kind: str) -> Any:
     next to each other; without the padding wrong scales are read (pytorch issue 166752).
     """
     if kind == "BlockWise1x128":
-        return scales.t().contiguous().t()
+        # an axis of one element has any stride, of which torch takes the usual one alone
+        return scales.t().contiguous().as_strided(scales.shape, (1, scales.shape[0]))
     torch = torch_module()
     blocks, terms = scales.shape
     padded = torch.zeros((blocks, -(-terms // 4) * 4), dtype=torch.float32, device=scales.device)

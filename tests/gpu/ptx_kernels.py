@@ -127,8 +127,8 @@ def pairs() -> Iterator[Kernel]:
 
 
 def float_arithmetic() -> Iterator[Kernel]:
-    """gpu/core/float_arithmetic.py: operations of FP16, BF16 and FP32 by those of float32 and float64."""
-    from fpsim.formats.named import BF16, FP16, FP32
+    """gpu/core/float_arithmetic.py: operations by those of float32 and float64."""
+    from fpsim.formats.named import BF16, E4M3, FP16, FP32
     from fpsim.gpu.core import float_arithmetic as module
 
     for fmt, name in (
@@ -138,6 +138,7 @@ def float_arithmetic() -> Iterator[Kernel]:
         (FP16, "sqrt"),
         (BF16, "fma"),
         (FP16, "fma"),
+        (E4M3, "fma"),
     ):
         function = module.float_function(fmt, name)
         yield elementwise(f"{name} {fmt.name}", function, fmt.bits, fmt.bits, module.OPERANDS[name], 0)

@@ -22,10 +22,18 @@ from fpsim.testing.quantizers.family import plain_models
 from fpsim.testing.quantizers.model import model_of
 from fpsim.testing.quantizers.properties import classes, independence, order_and_symmetry
 from fpsim.testing.quantizers.regions import kinds_of, smallest, where
-from fpsim.testing.quantizers.report import Broken, QuantizerIdentity, QuantizerReport, broken_at, shown_input
+from fpsim.testing.quantizers.report import (
+    Broken,
+    QuantizerIdentity,
+    QuantizerReport,
+    broken_at,
+    shown_input,
+    shown_result,
+)
 from fpsim.testing.quantizers.rounder import Inputs, Words, taken_apart, words_of
 from fpsim.testing.quantizers.search import Found, Search
 
+FEW = 4  # results that may be wrong entries of a table
 WORTH = 0.5  # share of the differences that a diagnosis has to explain to be given beside those that it does not
 
 
@@ -194,7 +202,8 @@ def _checked(fn: Callable[..., Any], options: CastOptions) -> QuantizerReport:
     same = bool((got == twice).all())
     try:
         if same and options.rounding is not Rounding.STOCHASTIC:
-            for name, found in order_and_symmetry(box, x, apart, got, want):
+            right = model_of(options, _source_normal(x))
+            for name, found in order_and_symmetry(box, x, apart, got, want, right):
                 _note(name, found, held, broken)
             for name, found, note in independence(box, x):
                 notes.update({note: None} if note else {})
@@ -214,7 +223,7 @@ def _checked(fn: Callable[..., Any], options: CastOptions) -> QuantizerReport:
         facts["diagnosis"] = "" if not differ.any() else f"{where(apart, differ, fmt, got)}"
     else:
         search = Search(apart, got, FORMAT_OF[x.dtype], result.codes)
-        facts |= _diagnosis(search.explain(model_of(options, _source_normal(x))), search, differ, fmt)
+        facts |= _diagnosis(search.explain(model_of(options, _source_normal(x))), search, want, fmt)
     more = [name for name in ("calls", "position", "batch", "layout", "dtype") if name in broken]
     if more and not facts["differ"]:
         facts["diagnosis"] = f"as one array all are right, and results depend on more than the value: {', '.join(more)}"
@@ -253,7 +262,8 @@ def _changing(apart: Inputs, differ: Any, fmt: Format, got: Words) -> str:
     return text
 
 
-def _diagnosis(found: Found, search: Search, differ: Any, fmt: Format) -> dict[str, Any]:
+def _diagnosis(found: Found, search: Search, want: Words, fmt: Format) -> dict[str, Any]:
+    differ = search.got != want
     count = int(differ.sum())
     faults = tuple(fault.words for fault in found.faults)
     facts: dict[str, Any] = {"excluded": found.excluded, "rivals": found.rivals, "unexplained": found.differ}
@@ -263,6 +273,9 @@ def _diagnosis(found: Found, search: Search, differ: Any, fmt: Format) -> dict[s
         causes = "all have one cause" if len(faults) == 1 else f"{len(faults)} causes together explain all"
         text = f"{causes}: it {'; it '.join(faults)} (0 differ from that). {_others(found)}".rstrip()
         return {**facts, "causes": faults, "diagnosis": text}
+    entries = _entries(search.got, want, fmt)
+    if entries:
+        return {**facts, "causes": entries, "unexplained": 0, "diagnosis": f"after rounding it {'; it '.join(entries)}"}
     left = search.differing(found.model)
     if found.differ <= (1 - WORTH) * count:
         text = (
@@ -272,6 +285,18 @@ def _diagnosis(found: Found, search: Search, differ: Any, fmt: Format) -> dict[s
         return {**facts, "diagnosis": text}
     text = f"no cause that was tried ({found.tried:,}) explains them. {where(search.inputs, differ, fmt, search.got)}"
     return {**facts, "unexplained": count, "diagnosis": text}
+
+
+def _entries(got: Words, want: Words, fmt: Format) -> tuple[str, ...]:
+    """What becomes of a few right results, whatever they came from, as a wrong entry of a table makes it."""
+    changed = np.unique(want[got != want])
+    if changed.size > FEW:
+        return ()
+    results = [np.unique(got[want == one]) for one in changed]
+    if any(one.size > 1 for one in results):
+        return ()
+    pairs = zip(changed, results, strict=True)
+    return tuple(f"gives {shown_result(one[0], fmt)} for {shown_result(right, fmt)}, always" for right, one in pairs)
 
 
 def _others(found: Found) -> str:

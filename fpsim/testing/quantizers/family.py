@@ -162,6 +162,11 @@ def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
         for slot, what in (("finite", "finite values that are too large"), ("infinite", "Inf"), ("nan", "NaN")):
             if _possible(word, slot, fmt):
                 yield deviation(f"gives {OUTCOME_WORDS[word]} for {what}", **{slot: word})
+        if word in ("zero", "positive_zero", "max", "positive_max", "lowest"):
+            yield deviation(
+                f"gives {OUTCOME_WORDS[word]} for everything that is too large, Inf and NaN too", finite=word,
+                infinite=word, nan=word,
+            )  # fmt: skip
         if _possible(word, "infinite", fmt) and _possible(word, "finite", fmt):
             yield deviation(
                 f"gives {OUTCOME_WORDS[word]} for everything that is too large, Inf too", finite=word, infinite=word

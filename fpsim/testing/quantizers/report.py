@@ -12,6 +12,7 @@ from fpsim.casts.cast import encode
 from fpsim.formats.float_format import Format
 from fpsim.testing.pasted import pasted
 from fpsim.testing.quantizers.model import QuantizerModel
+from fpsim.testing.quantizers.restricted import Restricted
 
 LISTED = 4  # rivals that a text names
 
@@ -80,7 +81,7 @@ class QuantizerIdentity:
     exact: bool
     differ: int
     of: int
-    model: QuantizerModel = field(repr=False)
+    model: QuantizerModel | Restricted = field(repr=False)
     tried: int
     excluded: int
     rivals: tuple[str, ...] = field(repr=False)

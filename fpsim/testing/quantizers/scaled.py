@@ -206,8 +206,8 @@ def identify_scaling(fn: Callable[..., Any], fmt: Any, x: Any, **cast: Any) -> S
       >>> import fpsim as fp
       >>> x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
       >>> found = fp.testing.identify_scaling(lambda x: fp.encode_scaled(x, "e4m3", fp.scalings.MX_CEIL), "e4m3", x)
-      >>> found.names, found.block, found.scale_rule, found.layout
-      (('MX_CEIL',), (1, 32), 'ceil', 'tiles')
+      >>> found.names[0], found.block, found.scale_rule, found.layout
+      ('MX_CEIL', (1, 32), 'ceil', 'tiles')
     """
     element = element_format(fmt)
     array = np.asarray(x)

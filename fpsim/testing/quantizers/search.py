@@ -12,9 +12,11 @@ import numpy.typing as npt
 from fpsim.formats.float_format import Format
 from fpsim.testing.quantizers.family import Deviation, deviations, plain_models, sentence
 from fpsim.testing.quantizers.model import QuantizerModel
+from fpsim.testing.quantizers.restricted import Restricted, region_of
 from fpsim.testing.quantizers.rounder import Inputs, Words
 
 PART = 800  # inputs of a kind, those that differ and those that do not, that candidates are first held against
+FAR = frozenset({"scale", "code_shift", "through", "fmt", "clamp"})  # facts that seldom change for a part of the inputs
 BEAM = (20, 8)  # how many of the best are carried on with a second and a third fault
 
 
@@ -22,7 +24,7 @@ BEAM = (20, 8)  # how many of the best are carried on with a second and a third 
 class Found:
     """The nearest model: how many inputs differ from it, and which others differ on none."""
 
-    model: QuantizerModel
+    model: QuantizerModel | Restricted
     faults: tuple[Deviation, ...]
     differ: int
     tried: int
@@ -39,7 +41,7 @@ class Search:
         self._part = inputs
         self._of_part = got
 
-    def differing(self, model: QuantizerModel) -> npt.NDArray[np.bool_]:
+    def differing(self, model: QuantizerModel | Restricted) -> npt.NDArray[np.bool_]:
         """Where a model gives something else."""
         return np.asarray(model.run(self.inputs) != self.got)
 
@@ -61,10 +63,32 @@ class Search:
             exact = [faults for faults, few in level if few == 0 and self.count(_with(start, faults)) == 0]
             if exact:
                 return self._found(start, exact[0], 0, exact[1:])
+            if len(level[0][0] if level else ()) == 1:
+                restricted = self._restricted(start, level)
+                if restricted is not None:
+                    return restricted
             level = self._extended(start, sorted(level, key=lambda pair: pair[1])[:width], singles)
         ranked = sorted([((), 0), *best[:24]], key=lambda pair: self.count(_with(start, pair[0])) + 2 * len(pair[0]))
         faults = ranked[0][0]
         return self._found(start, faults, self.count(_with(start, faults)), [])
+
+    def _restricted(self, start: QuantizerModel, level: list[tuple[tuple[Deviation, ...], int]]) -> Found | None:
+        """A fault that gives all that differs, in the region where it does."""
+        right = start.run(self._part)
+        fits: list[tuple[Deviation, Restricted]] = []
+        for faults, _ in level:
+            faulty = _with(start, faults)
+            region = region_of(self._part, right, faulty.run(self._part), self._of_part)
+            model = None if region is None else Restricted(start, faulty, region)
+            if model is not None and not self.differing(model).any():
+                fits.append((Deviation(f"{faults[0].words} {region}", faults[0].changes), model))
+        if not fits:
+            return None
+        fits.sort(key=lambda fit: (fit[1].region.ends, bool(fit[0].slots() & FAR), seldom(fit[0].words)))
+        fault, model = fits[0]
+        excluded, rivals = self.certificate(start, start)
+        others = tuple(f"it {other.words}" for other, _ in fits[1:] if not seldom(other.words))
+        return Found(model, (fault,), 0, self.tried, excluded, (*others, *rivals))
 
     def _extended(
         self, start: QuantizerModel, level: Iterable[tuple[tuple[Deviation, ...], int]], singles: tuple[Deviation, ...]
@@ -87,7 +111,8 @@ class Search:
     ) -> Found:
         model = _with(start, faults)
         excluded, rivals = self.certificate(start, model) if differ == 0 else (0, ())
-        words = [sentence(other) for other in others if len(other) > 1 and _with(start, other) != model]
+        plain = [other for other in others if len(other) > 1 and not any(seldom(one.words) for one in other)]
+        words = [f"it {sentence(other)}" for other in plain if _with(start, other) != model]
         return Found(model, faults, differ, self.tried, excluded, tuple(dict.fromkeys([*words, *rivals])))
 
     def certificate(self, start: QuantizerModel, found: QuantizerModel) -> tuple[int, tuple[str, ...]]:
@@ -124,9 +149,14 @@ def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerMo
         other, name = (plain, name) if before is None else (before.apply(plain), f"{name} and {before.words}")
         found.setdefault(other, name)
     for one in faults:
-        if not one.words.endswith(("saturates", "flushes subnormals")):  # of a first format, which is seldom seen
+        if not seldom(one.words):
             found.setdefault(one.apply(model), f"it {one.words}")
     return {words: other for other, words in found.items()}
+
+
+def seldom(words: str) -> bool:
+    """Whether a fault is one of a first format's limits, which few inputs show."""
+    return "which " in words
 
 
 def _with(start: QuantizerModel, faults: tuple[Deviation, ...]) -> QuantizerModel:

@@ -1,0 +1,98 @@
+"""Faults that show on a part of the inputs only: one sign, or binades."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.testing.quantizers.model import QuantizerModel, Through
+from fpsim.testing.quantizers.rounder import Inputs, Words
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Region:
+    """Inputs of a sign (None: both) whose magnitude is at least 2**low and below 2**high (None: no end)."""
+
+    negative: bool | None = None
+    low: int | None = None
+    high: int | None = None
+
+    @property
+    def ends(self) -> int:
+        """How many things it limits."""
+        return sum(end is not None for end in (self.negative, self.low, self.high))
+
+    def holds(self, inputs: Inputs) -> Flags:
+        """Which inputs lie in it; no NaN where it has an end."""
+        inside = np.ones(inputs.negative.shape, np.bool_)
+        if self.negative is not None:
+            inside &= inputs.negative == self.negative
+        if self.low is not None:
+            inside &= inputs.magnitude >= np.ldexp(1.0, self.low)
+        if self.high is not None:
+            inside &= inputs.magnitude < np.ldexp(1.0, self.high)
+        return inside
+
+    def __str__(self) -> str:
+        sign = {None: "", True: "negative ", False: "positive "}[self.negative]
+        ends = {
+            (False, False): "values",
+            (True, False): f"magnitudes from 2**{self.low} on",
+            (False, True): f"magnitudes below 2**{self.high}",
+            (True, True): f"magnitudes from 2**{self.low} to 2**{self.high}",
+        }[self.low is not None, self.high is not None]
+        return f"for {sign}{ends if not sign else ends.replace('magnitudes', 'values of magnitude')}"
+
+
+@dataclass(frozen=True)
+class Restricted:
+    """A model that is another one in a region."""
+
+    start: QuantizerModel
+    faulty: QuantizerModel
+    region: Region
+
+    @property
+    def through(self) -> Through | None:
+        """The format that values of the region go through."""
+        return self.faulty.through
+
+    def run(self, inputs: Inputs) -> Words:
+        """The results as patterns of float64, every NaN the same."""
+        return np.where(self.region.holds(inputs), self.faulty.run(inputs), self.start.run(inputs))
+
+
+def regions(inputs: Inputs, differ: Flags) -> Iterator[Region]:
+    """The smallest regions of each kind around the inputs that differ, the plainest first."""
+    part = inputs.part(differ)
+    sign = bool(part.negative[0]) if part.negative.all() or not part.negative.any() else None
+    if sign is not None:
+        yield Region(sign)
+    magnitude = part.magnitude[part.magnitude > 0]
+    if np.isnan(part.magnitude).any() or not magnitude.size:
+        return
+    low = None if (part.magnitude == 0).any() else int(np.frexp(magnitude.min())[1]) - 1
+    high = None if np.isinf(magnitude).any() else int(np.frexp(magnitude.max())[1])
+    for one in dict.fromkeys([None, sign]):
+        if high is not None:
+            yield Region(one, None, high)
+        if low is not None:
+            yield Region(one, low, None)
+        if low is not None and high is not None:
+            yield Region(one, low, high)
+
+
+def region_of(inputs: Inputs, start: Words, faulty: Words, got: Words) -> Region | None:
+    """The region in which a faulty model, and elsewhere the right one, gives what came; None where none does."""
+    differ = got != start
+    if (faulty != got)[differ].any():
+        return None
+    for region in regions(inputs, differ):
+        if (np.where(region.holds(inputs), faulty, start) == got).all():
+            return region
+    return None

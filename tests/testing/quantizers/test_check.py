@@ -1,0 +1,323 @@
+"""check_quantizer and identify_quantizer: right ones pass, wrong ones are named."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import fpsim as fp
+from fpsim.formats.named import NAMED
+from fpsim.formats.policies import OVERFLOWS
+from tests.kit.sweeps import in_turn
+
+Array = Any
+E4M3 = ml_dtypes.float8_e4m3fn
+SMALL = [fmt for fmt in NAMED.values() if fmt.bits <= 8] + [
+    fp.format(f"p3109_{name}") for name in ("k8p4se", "k8p3ue", "k8p1ue", "k6p2sf", "k8p1se", "k4p2sf")
+]
+MODES = ("nearest_even", "nearest_away", "toward_zero", "up", "down", "odd")
+
+
+def report(fn: Callable[..., Any], fmt: Any = "e4m3", **keywords: Any) -> fp.testing.QuantizerReport:
+    return fp.testing.check_quantizer(fn, fmt, raises=False, **keywords)
+
+
+def cases() -> list[tuple[str, dict[str, Any]]]:
+    """Every small format in every mode, with overflow policies, flush and kind of result drawn: over 100 calls."""
+    rng = np.random.default_rng(0)
+    found = []
+    for fmt, rounding in itertools.product(SMALL, MODES):
+        words = {"rounding": rounding, "overflow": str(rng.choice(list(OVERFLOWS)))}
+        words["subnormals"] = str(rng.choice(["keep", "flush"]))
+        found.append((f"{fmt} {words}", {"fmt": fmt, "words": words, "codes": bool(rng.integers(2))}))
+    return found
+
+
+def test_fpsims_own_casts_pass_in_every_mode() -> None:
+    assert len(cases()) > 100
+    for name, case in cases():
+        function = fp.encode if case["codes"] else fp.quantize
+        found = report(lambda x, f=function, c=case: f(x, c["fmt"], **c["words"]), case["fmt"], **case["words"])
+        assert found.ok, f"{name}: {found}"
+
+
+def test_a_format_of_subnormals_that_are_flushed_passes() -> None:
+    fmt = fp.Format("all_subnormal", 1, 4)
+    words: dict[str, Any] = {"rounding": "toward_zero", "subnormals": "flush"}  # the largest value becomes zero
+    assert report(lambda x: fp.encode(x, fmt, **words), fmt, **words).ok
+
+
+def test_casts_of_ml_dtypes_pass_in_every_dtype() -> None:
+    for fmt in NAMED.values():
+        if fmt.dtype is not None and hasattr(ml_dtypes, fmt.dtype.name) and fmt.name != "E8M0":
+            assert report(lambda x, fmt=fmt: x.astype(fmt.dtype), fmt, overflow="ml_dtypes").ok, fmt
+
+
+def test_the_farther_neighbour_that_ml_dtypes_and_torch_give_in_e8m0_is_found() -> None:
+    numpy = report(lambda x: x.astype(ml_dtypes.float8_e8m0fnu), "e8m0", overflow="ml_dtypes")
+    assert numpy.causes == ("rounds up, toward +Inf where the input is subnormal",)
+    assert report(lambda x: x.to(torch.float8_e8m0fnu), "e8m0", overflow="torch").causes == (
+        "rounds away from zero where the input is subnormal",
+    )
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.bfloat16]
+)
+def test_casts_of_torch_pass_as_tensors_codes_and_values(dtype: torch.dtype) -> None:
+    name = str(dtype).removeprefix("torch.")
+    assert report(lambda x: x.to(dtype), name, overflow="torch").ok
+    assert report(lambda x: x.to(dtype).float(), name, overflow="torch").ok
+    if dtype.itemsize == 1:
+        assert report(lambda x: x.to(dtype).view(torch.uint8), name, overflow="torch").ok
+
+
+@pytest.mark.parametrize("fmt", ["fp16", "bf16", "tf32", "fp32"])
+def test_wide_formats_pass(fmt: str) -> None:
+    assert report(lambda x: fp.quantize(x, fmt), fmt).ok
+
+
+def test_seeded_stochastic_rounding_is_compared_bit_for_bit() -> None:
+    def rounds(x: Array) -> Array:
+        return fp.encode(x, "e4m3", rounding="stochastic", seed=7)
+
+    assert report(rounds, rounding="stochastic", seed=7).ok
+    assert not report(rounds, rounding="stochastic", seed=8).ok
+
+
+# ---- causes
+
+
+def through_fp16(x: Array) -> Array:
+    return x.astype(np.float16).astype(E4M3)
+
+
+def test_the_report_of_a_double_rounding_says_all_of_it() -> None:
+    found = report(through_fp16)
+    assert found.causes == ("rounds to FP16 first",)
+    assert found.unexplained == 0
+    assert "all have one cause: it rounds to FP16 first (0 differ from that)" in str(found)
+    assert f"{found.differ:,} of {found.of:,} points differ" in str(found)
+    assert found.excluded > 400
+    assert any("TF32" in rival for rival in found.rivals)  # which has as many significand bits
+    assert "ties" in found.held
+    first = found.broken[0]
+    assert (first.property, first.got_code, first.want_code, first.input_bits) == ("rounding", 0x08, 0x09, 0x3C880001)
+    assert first.input.startswith("x = 0x1.1000020000000p-6")
+    assert first.paste == "through_fp16(np.array([0x3C880001], np.uint32).view(np.float32))"
+    wrong = eval(first.paste, {"np": np, "through_fp16": through_fp16})
+    assert wrong.view(np.uint8)[0] == first.got_code
+
+
+def test_a_failure_raises_its_report() -> None:
+    with pytest.raises(AssertionError, match="it rounds to FP16 first"):
+        fp.testing.check_quantizer(through_fp16, "e4m3")
+
+
+def copied(x: Array, change: Callable[[Array, Array], Array]) -> Array:
+    return change(x, np.asarray(x.astype(E4M3), np.float32))
+
+
+def through_bf16(x: Array) -> Array:
+    return x.astype(ml_dtypes.bfloat16).astype(E4M3).astype(np.float32)
+
+
+def unsigned_zero(x: Array) -> Array:
+    return np.where(x == 0, np.float32(0), np.copysign(np.float32(0), x))
+
+
+CAUSES: dict[str, tuple[Callable[[Array], Array], str]] = {
+    "a sticky bit that forgets 8 bits": (
+        lambda x: (x.view(np.uint32) & np.uint32(0xFFFFFF00)).view(np.float32).astype(E4M3),
+        "truncates to 16 significand bits first",
+    ),
+    "saturation of one sign": (
+        lambda x: copied(x, lambda x, y: np.where(x < -464, np.float32(-448), y)),
+        "overflows as overflow='saturate' does for negative values",
+    ),
+    "ties by size": (
+        lambda x: np.where(np.abs(x) < 1, fp.quantize(x, "e4m3", rounding="nearest_away"), fp.quantize(x, "e4m3")),
+        "takes ties away from zero for magnitudes below 2**0",
+    ),
+    "two faults": (
+        lambda x: copied(x.astype(np.float16).astype(np.float32), lambda x, y: np.nan_to_num(y, nan=0.0)),
+        "gives +0 for everything that is too large, Inf and NaN too; rounds to FP16 first",
+    ),
+    "three faults": (
+        lambda x: copied(
+            x, lambda x, y: np.where(np.abs(through_bf16(x)) < 2**-6, unsigned_zero(x), through_bf16(x))
+        ),
+        "rounds to BF16 first; turns subnormal results into zeros; gives +0 for -0",
+    ),
+    "a table with a wrong entry": (
+        lambda x: copied(x, lambda x, y: np.where(y == 0.15625, np.float32(0.1875), y)),
+        "gives 0x24 (0.1875) for 0x22 (0.15625), always",
+    ),
+    "another format": (lambda x: x.astype(ml_dtypes.float8_e4m3fnuz), "rounds to E4M3FNUZ, not E4M3"),
+    "codes of another format": (
+        lambda x: x.astype(ml_dtypes.float8_e4m3fnuz).view(np.uint8),
+        "gives codes of E4M3FNUZ, not E4M3",
+    ),
+    "the sign turned": (lambda x: x.astype(E4M3).view(np.uint8) ^ 0x80, "turns the sign around"),
+    "an early largest value": (
+        lambda x: copied(x, lambda x, y: np.where(np.abs(y) > 240, np.float32(np.nan), y)),
+        "takes 240 for the largest value, not 448",
+    ),
+}  # fmt: skip
+
+
+@in_turn("case", CAUSES)
+def test_faults_that_are_no_mutants_are_named(case: str) -> None:
+    fn, cause = CAUSES[case]
+    found = report(fn)
+    assert "; ".join(found.causes) == cause, found
+    assert found.unexplained == 0
+
+
+def test_what_nothing_explains_is_said_with_where_it_lies() -> None:
+    def hashed(x: Array) -> Array:
+        odd = ((x.view(np.uint32) * np.uint32(2654435761)) >> np.uint32(31)).astype(bool)
+        even = fp.quantize(x, "e4m3")
+        return np.where(odd & (x > 0) & (x < 400), fp.quantize(x, "e4m3", rounding="toward_zero"), even)
+
+    found = report(hashed)
+    assert found.causes == ()
+    assert found.unexplained == found.differ > 0
+    assert "no cause that was tried" in found.diagnosis
+    assert "all positive" in found.diagnosis
+    assert "Each result is one of the two neighbours" in found.diagnosis
+
+
+def test_a_library_that_goes_through_float32_is_noted_and_no_failure() -> None:
+    assert any("float64 is rounded to float32 first" in note for note in report(lambda x: x.astype(E4M3)).notes)
+    assert not report(lambda x: fp.encode(x, "e4m3")).notes
+
+
+# ---- anything but the value
+
+
+def test_results_that_change_from_call_to_call_are_found() -> None:
+    seeds = itertools.count()
+    found = report(lambda x: fp.quantize(x, "e4m3", rounding="stochastic", seed=next(seeds)))
+    assert "it is not deterministic" in found.diagnosis
+    assert "as in stochastic rounding" in found.diagnosis
+    assert "calls" in {one.property for one in found.broken}
+
+
+def test_a_pasted_layout_shows_the_fault() -> None:
+    mutant = fp.testing.mutants.QUANTIZERS["memory_order"].make("e4m3")
+    (broken,) = report(mutant).broken
+    assert broken.property == "layout"
+    x = np.array([[1, 2], [3, 4], [6, 8], [0.5, 1.5]], np.float32)
+    assert (eval(broken.paste, {"np": np, "memory_order": mutant}) != x).any()
+
+
+def test_a_dtype_of_its_own_rule_is_found() -> None:
+    def by_dtype(x: Array) -> Array:
+        return fp.quantize(x, "e4m3", rounding="toward_zero" if x.dtype == np.float16 else "nearest_even")
+
+    (broken,) = report(by_dtype).broken
+    assert broken.property == "dtype"
+    assert broken.why == "as float16 the same values give other results"
+
+
+# ---- functions that break the rules
+
+
+def one(kind: str, found: fp.testing.QuantizerReport) -> str:
+    (broken,) = found.broken
+    assert broken.property == kind
+    return broken.why
+
+
+def test_a_function_that_raises_is_shown_with_the_input() -> None:
+    def raises(x: Array) -> Array:
+        if np.isnan(x).any():
+            raise RuntimeError("no NaN, please")
+        return fp.quantize(x, "e4m3")
+
+    found = report(raises)
+    assert "fn raised RuntimeError('no NaN, please') on an array of float32" in one("runs", found)
+    assert found.broken[0].paste == "raises(np.array([0x7FC00000], np.uint32).view(np.float32))"
+
+
+def test_a_function_of_vectors_alone_passes_with_a_note() -> None:
+    def of_vectors(x: Array) -> Array:
+        if x.ndim != 1:
+            raise TypeError("vectors only")
+        return fp.quantize(x, "e4m3")
+
+    found = report(of_vectors)
+    assert found.ok, found
+    assert any("it refuses shape (8, 377): fn raised TypeError('vectors only')" in note for note in found.notes)
+
+
+def test_another_shape_is_said() -> None:
+    assert one("shape", report(lambda x: fp.quantize(x, "e4m3")[:-1])) == (
+        "fn must return the shape of its input, (16,); got (15,)."
+    )
+
+
+def test_another_kind_of_result_is_said() -> None:
+    assert one("dtype", report(lambda x: x > 0)) == "fn must return floats, or codes of E4M3; got bool."
+    assert one("returns", report(lambda x: [[1], [1, 2]])).startswith("fn must return")
+
+
+def test_codes_beyond_the_format_are_said() -> None:
+    why = one("codes", report(lambda x: fp.encode(x, "e2m1") + np.uint8(0x20), "e2m1"))
+    assert why.startswith("fn must return codes of E2M1, below 0x10; got 0x2")
+
+
+def test_writing_into_the_input_is_shown_with_the_input() -> None:
+    why = one("leaves its input alone", report(fp.testing.mutants.QUANTIZERS["writes"].make("e4m3")))
+    assert why.endswith("The smallest input that shows it: x = inf (inf, 0x7F800000).")
+
+
+def test_a_function_that_needs_minutes_is_refused_before_it_takes_them() -> None:
+    def slow(x: Array) -> Array:
+        end = time.process_time() + 0.002 * x.size
+        while time.process_time() < end:
+            pass
+        return fp.quantize(x, "e4m3")
+
+    assert "make it take whole arrays" in one("fast enough", report(slow))
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(TypeError, match="fn must be a function of an array"):
+        fp.testing.check_quantizer(3, "e4m3")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="rounding must be one of"):
+        fp.testing.check_quantizer(through_fp16, "e4m3", rounding="nearest")
+    with pytest.raises(ValueError, match="stochastic rounding needs a seed"):
+        fp.testing.check_quantizer(through_fp16, "e4m3", rounding="stochastic")
+
+
+# ---- identify
+
+
+def test_every_policy_is_identified() -> None:
+    for rounding, overflow, subnormals in itertools.product(MODES, ("nonfinite", "saturate"), ("keep", "flush")):
+        words: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals}
+        found = fp.testing.identify_quantizer(lambda x, w=words: fp.quantize(x, "e5m2", **w), "e5m2")
+        assert found.is_policy, found
+        again = fp.quantize(fp.testing.points("e5m2"), "e5m2", **found.keywords)
+        np.testing.assert_array_equal(again, fp.quantize(fp.testing.points("e5m2"), "e5m2", **words))
+
+
+def test_an_intermediate_format_is_identified() -> None:
+    found = fp.testing.identify_quantizer(lambda x: through_fp16(x).astype(np.float32), "e4m3")
+    assert (found.intermediate, found.exact, found.rounding) == ("FP16", True, "nearest_even")
+    assert "but it rounds to FP16 first" in str(found)
+
+
+def test_a_function_that_is_not_deterministic_has_no_identity() -> None:
+    seeds = itertools.count()
+    with pytest.raises(ValueError, match=r"fn is not deterministic: x = .* Use check_stochastic\."):
+        fp.testing.identify_quantizer(lambda x: fp.quantize(x, "e4m3", rounding="SR", seed=next(seeds)), "e4m3")

@@ -1,0 +1,42 @@
+"""Models of quantizers give what `fp.encode` gives where they have no fault."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.formats.cast_options import cast_options
+from fpsim.formats.named import NAMED
+from fpsim.formats.policies import OVERFLOWS
+from fpsim.testing.boundary_points import further_points, points
+from fpsim.testing.quantizers.model import model_of
+from fpsim.testing.quantizers.rounder import taken_apart, words_of
+from tests.oracles import casts
+
+FORMATS = [fmt for fmt in NAMED.values() if fmt.bits <= 8] + [
+    fp.format(f"p3109_{name}") for name in ("k3p1se", "k4p2sf", "k6p2uf", "k8p1se", "k8p1ue", "k8p4sf", "k8p8ue")
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_model_without_faults_is_the_oracles_cast(dtype: type) -> None:
+    for fmt in FORMATS:
+        x = np.concatenate([points(fmt, dtype), further_points(fmt, dtype)])
+        apart = taken_apart(x)
+        wide = x.astype(np.float64)
+        for rounding, overflow, subnormals in itertools.product(casts.MODES, OVERFLOWS, ("keep", "flush")):
+            codes = casts.encode_all(wide, fmt, rounding, overflow, subnormals)
+            want = words_of(casts.values(fmt)[codes])
+            model = model_of(cast_options(fmt, rounding, overflow, subnormals), float(np.finfo(dtype).tiny))
+            np.testing.assert_array_equal(model.run(apart), want, err_msg=f"{fmt} {rounding} {overflow} {subnormals}")
+
+
+@pytest.mark.parametrize("fmt", ["fp16", "bf16", "tf32"])
+def test_a_model_of_a_wide_format_is_its_cast(fmt: str) -> None:
+    x = np.random.default_rng(0).permutation(points(fmt))[:20000]
+    for rounding in casts.MODES:
+        want = words_of(fp.decode(fp.encode(x, fmt, rounding=rounding), fmt, np.float64))
+        np.testing.assert_array_equal(model_of(cast_options(fmt, rounding)).run(taken_apart(x)), want)

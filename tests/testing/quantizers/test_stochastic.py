@@ -1,0 +1,159 @@
+"""check_stochastic: right ones pass, biased and dependent ones do not."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+
+Array = Any
+
+
+def check(fn: Any, fmt: str = "e4m3", **keywords: Any) -> fp.testing.StochasticReport:
+    return fp.testing.check_stochastic(fn, fmt, raises=False, **keywords)
+
+
+def seeded(x: Array, seed: int) -> Array:
+    return fp.quantize(x, "e4m3", rounding="stochastic", seed=seed)
+
+
+def by_bits(x: Array, words: Array) -> Array:
+    """Away from zero where the random word and the dropped share carry."""
+    low = fp.quantize(x, "e4m3", rounding="toward_zero")
+    up, down = (fp.quantize(x, "e4m3", rounding=mode) for mode in ("up", "down"))
+    high = np.where(np.signbit(x), down, up)
+    with np.errstate(all="ignore"):
+        share = np.where(high != low, (x.astype(np.float64) - low) / (high.astype(np.float64) - low), 0)
+    return np.where(words.astype(np.float64) + np.floor(share * 2**32) >= 2**32, high, low).astype(np.float32)
+
+
+def broken(found: fp.testing.StochasticReport) -> set[str]:
+    return {one.property for one in found.broken}
+
+
+def test_a_seeded_cast_passes_with_its_power_stated() -> None:
+    found = check(seeded)
+    assert found.ok, found
+    assert (found.driven, found.held) == (
+        "seed", ("exact values", "neighbours", "mean", "elements", "calls", "repeats", "averaging"),
+    )  # fmt: skip
+    assert 0 < found.detects < 0.03
+    assert found.false_alarm <= 1e-6
+
+
+def test_a_cast_that_draws_for_itself_passes() -> None:
+    rng = np.random.default_rng(0)
+    assert check(lambda x: seeded(x, int(rng.integers(1 << 60)))).ok
+
+
+@pytest.mark.parametrize("fmt", ["e5m2", "e2m1", "bf16", "fp16", "p3109_k8p3se"])
+def test_other_formats_pass(fmt: str) -> None:
+    assert check(lambda x, seed: fp.quantize(x, fmt, rounding="stochastic", seed=seed), fmt).ok
+
+
+def test_no_false_alarm_in_many_seeded_runs() -> None:
+    for start in range(40):
+        found = check(lambda x, seed, start=start: seeded(x, 1_000_003 * start + seed))
+        assert found.ok, (start, str(found))
+
+
+def test_random_bits_give_exact_means() -> None:
+    found = check(by_bits)
+    assert found.ok, found
+    assert found.detects == 0
+    assert found.means[5 / 16] == 5 / 16
+
+
+def test_too_few_random_bits_are_counted() -> None:
+    found = check(lambda x, words: by_bits(x, words & np.uint32(0xE0000000)))
+    assert "mean" in broken(found)
+    assert "it compares 3 random bits" in str(found)
+
+
+def test_a_bit_more_comes_with_each_four_calls() -> None:
+    gains = np.diff(check(seeded).bits)
+    np.testing.assert_allclose(gains, 1, atol=0.1)
+
+
+def test_one_draw_for_all_elements_is_found() -> None:
+    def shared(x: Array, seed: int) -> Array:
+        return by_bits(x, np.full(x.shape, np.random.default_rng(seed).integers(1 << 32), np.uint32))
+
+    assert "elements" in broken(check(shared))
+
+
+def test_the_same_draws_in_every_call_are_found() -> None:
+    found = check(lambda x, seed: seeded(x, 0))
+    assert {"calls", "averaging"} <= broken(found)
+
+
+def test_draws_that_only_move_along_from_call_to_call_are_found() -> None:
+    def rolled(x: Array, seed: int) -> Array:
+        words = np.random.default_rng(0).integers(0, 1 << 32, x.size + 64, dtype=np.uint32)
+        return by_bits(x, words[seed % 64 :][: x.size].reshape(x.shape))
+
+    assert "calls" in broken(check(rolled))
+
+
+def test_a_small_bias_is_found() -> None:
+    found = check(lambda x, seed: seeded((x * np.float32(1.002)).astype(np.float32), seed))
+    assert {"mean", "exact values"} <= broken(found)
+
+
+def test_values_that_move_are_found() -> None:
+    def moves(x: Array, seed: int) -> Array:
+        return np.where(x == 1, np.float32(1.125), seeded(x, seed))
+
+    (value,) = [one for one in check(moves).broken if one.property == "exact values"]
+    assert (value.got_code, value.want_code) == (0x39, 0x38)
+
+
+def test_randomness_that_does_not_repeat_is_found() -> None:
+    drawn = itertools.count()
+    assert broken(check(lambda x, seed: seeded(x, next(drawn)))) == {"repeats"}
+
+
+GRID = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def on_e2m1(x: Array, u: Array) -> Array:
+    at = np.clip(np.searchsorted(GRID, x, side="right") - 1, 0, 6)
+    share = (x - GRID[at]) / (GRID[at + 1] - GRID[at])
+    return np.where(u < share, GRID[at + 1], GRID[at])
+
+
+def four_over_six(x: Array, seed: int) -> Array:
+    """Scales amax to 6 (17/96 for the format's sake) or to 4, whichever comes nearer after stochastic rounding."""
+    u = np.random.default_rng(seed).random(x.shape)
+    tried = [on_e2m1(x / scale, u) * scale for scale in (17 / 96, 17 / 64)]
+    return min(tried, key=lambda values: ((values - x) ** 2).sum()).astype(np.float32)
+
+
+def test_four_over_six_is_biased_by_a_64th_at_1() -> None:
+    x = np.zeros(16, np.float32)
+    x[0] = 1
+    found = check(four_over_six, "e2m1", x=x)
+    (mean,) = found.broken
+    assert abs(float(mean.got) - 65 / 64) < 0.006  # a standard error is 0.0016
+    assert mean.want == "1"
+    assert "standard errors off" in mean.why
+
+
+def test_a_recipe_of_one_scale_is_unbiased() -> None:
+    def six(x: Array, seed: int) -> Array:
+        return (on_e2m1(x * 96 / 17, np.random.default_rng(seed).random(x.shape)) * 17 / 96).astype(np.float32)
+
+    x = np.linspace(0, 1, 256, dtype=np.float32)
+    found = check(six, "e2m1", x=x)
+    assert found.held == ("mean", "averaging"), found
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="random must be one of seed, generator, bits, uniform, own; got 'dice'"):
+        check(seeded, random="dice")
+    with pytest.raises(AssertionError, match="does not round stochastically to E4M3"):
+        fp.testing.check_stochastic(lambda x, seed: seeded(x, 0), "e4m3")
