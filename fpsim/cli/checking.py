@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -42,6 +43,34 @@ def check(
     else:
         for line in str(report).splitlines():
             typer.echo(_shown_line(line))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+conformance = typer.Typer(no_args_is_help=True, help="Portable test vectors for any implementation.")
+app.add_typer(conformance, name="conformance")
+
+
+@command(conformance)
+def make(path: Annotated[Path, typer.Argument(help="File to write, .txt or .npz.")]) -> None:
+    """Write test vectors: casts, arithmetic, instructions, products and scaled tiles."""
+    fpsim.testing.conformance.make(path)
+    typer.echo(f"{_shown(str(path))}: {path.stat().st_size:,} bytes")
+
+
+@command(conformance, name="check")
+def check_vectors(
+    path: Annotated[Path, typer.Argument(help="File of vectors, .txt or .npz.")],
+    run: Annotated[
+        str | None, typer.Option("--run", help="Program that reads lines of inputs and writes lines of outputs.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Only this kind, such as cast; repeat.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that the program may take.")] = 600.0,
+) -> None:
+    """Compute the vectors of a file again, and compare what another program gives for them; 1 where some differ."""
+    report = fpsim.testing.conformance.check(path, run, only=only, timeout=timeout)
+    for line in str(report).splitlines():
+        typer.echo(_shown_line(line))
     if not report.ok:
         raise typer.Exit(1)
 

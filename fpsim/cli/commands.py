@@ -53,8 +53,8 @@ def options(
 HARDEST = 12  # tensors in the terminal; report.html has them all
 
 
-def command(**settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command."""
+def command(to: typer.Typer = app, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command, of `fpsim` or of a group of commands."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
@@ -65,7 +65,7 @@ def command(**settings: Any) -> Callable[[Callable[..., None]], Callable[..., No
                 typer.echo("fpsim: Interrupted.", err=True)
                 raise typer.Exit(INTERRUPTED) from None
 
-        app.command(**settings)(run)
+        to.command(**settings)(run)
         return function
 
     return register

@@ -19,11 +19,11 @@ from fpsim.testing.quantizers.scaled import ScalingIdentity, identify_scaling
 from fpsim.testing.quantizers.stochastic import StochasticReport, check_stochastic
 
 if TYPE_CHECKING:
-    from fpsim.testing import strategies
+    from fpsim.testing import conformance, strategies
 
 __all__ = [
     "OPERAND_SETS", "Broken", "MutationReport", "QuantizerIdentity", "QuantizerReport", "ScalingIdentity",
-    "StochasticReport", "assert_bits_equal", "assert_survives", "check_quantizer", "check_stochastic",
+    "StochasticReport", "assert_bits_equal", "assert_survives", "check_quantizer", "check_stochastic", "conformance",
     "identify_quantizer", "identify_scaling", "mutants", "mutation_score", "points", "product_operands", "strategies",
     "warm_up",
 ]  # fmt: skip
@@ -32,6 +32,6 @@ _missing, __dir__ = face(__name__, __all__)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "strategies":  # which loads Hypothesis
-        return importlib.import_module("fpsim.testing.strategies")
+    if name in ("conformance", "strategies"):  # which load every kind of arithmetic, and Hypothesis
+        return importlib.import_module(f"fpsim.testing.{name}")
     return _missing(name)
