@@ -6,7 +6,7 @@ STUDY_ARGS ?=
 MINUTES ?= 5
 SEED ?= 0
 
-.PHONY: help setup study test test-ptx test-slow fuzz bench check format clean
+.PHONY: help setup study test test-ptx test-slow fuzz bench scoreboard check format clean
 
 help:
 	@echo "make setup      create $(VENV) with everything that the targets below need"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-slow  run everything, the complete sweeps and PTX as well (many minutes)"
 	@echo "make fuzz       random calls beside the oracles, for MINUTES=5 from SEED=0"
 	@echo "make bench      measure speed beside other libraries -> out/bench.json"
+	@echo "make scoreboard hold other libraries' casts to their policies -> docs/scoreboard.md"
 	@echo "make check      lint, format and type checks"
 
 # The stamp remembers what was installed; a changed pin or dependency installs again.
@@ -57,6 +58,9 @@ $(VENV)/.installed-peers: $(VENV)/.installed
 
 bench: $(VENV)/.installed-peers
 	$(RUN) -m benchmarks
+
+scoreboard: $(VENV)/.installed-peers
+	$(RUN) -m benchmarks.scoreboard
 
 check: setup
 	$(VENV)/bin/ruff check .

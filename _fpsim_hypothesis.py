@@ -1,6 +1,7 @@
 """What Hypothesis calls when it is imported: a profile for tests of fpsim. It imports fpsim when a failure is printed.
 
 It lies beside the package, not in it, so that whoever imports Hypothesis does not import fpsim.
+PYTEST_DONT_REWRITE, which is read by pytest: it warns where a module that comes with a plugin was imported before.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 >>> import numpy as np, fpsim as fp
 >>> fp.quantize(np.float32([0.1, 1.3, 500.0]), fp.E4M3, overflow="saturate")
 array([1.015625e-01, 1.250000e+00, 4.480000e+02], dtype=float32)
+
+(PYTEST_DONT_REWRITE: see _fpsim_pytest.py.)
 """
 
 from __future__ import annotations

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import math
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +21,7 @@ from rich.text import Text
 
 import fpsim
 from fpsim.cli.exit_codes import BAD_INPUT, INTERRUPTED
+from fpsim.cli.functions import function_at
 from fpsim.errors import unknown
 from fpsim.matrix_units.matrix_unit import Rule
 
@@ -54,8 +53,8 @@ def options(
 HARDEST = 12  # tensors in the terminal; report.html has them all
 
 
-def command(**settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command."""
+def command(to: typer.Typer = app, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command, of `fpsim` or of a group of commands."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
@@ -66,7 +65,7 @@ def command(**settings: Any) -> Callable[[Callable[..., None]], Callable[..., No
                 typer.echo("fpsim: Interrupted.", err=True)
                 raise typer.Exit(INTERRUPTED) from None
 
-        app.command(**settings)(run)
+        to.command(**settings)(run)
         return function
 
     return register
@@ -430,7 +429,7 @@ def probe(
     """Reveal how a function adds: in which order, what is rounded, which unit or schedule it equals; 1 if none fits."""
     if kind not in PROBES:
         raise unknown("kind", kind, PROBES)
-    fn = _function(function)
+    fn = function_at(function)
     if kind == "sum":
         model = fpsim.probe.sum(fn, terms, a)
     else:
@@ -446,25 +445,6 @@ def probe(
 
 
 PROBES = ("sum", "dot", "matmul")
-
-
-def _function(path: str) -> Callable[..., Any]:
-    """The function of a path MODULE:FUNCTION, whose module may lie in the working folder."""
-    module, _, name = path.partition(":")
-    wanted = "function must be MODULE:FUNCTION, such as numpy:sum"
-    if not module or not name:
-        raise ValueError(f"{wanted}; got {path!r}.")
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as reason:
-        raise ValueError(f"{wanted}; got {path!r}: {reason}.") from None
-    if not callable(found):
-        raise ValueError(f"{wanted}; got {path!r}, which is {type(found).__name__}.")
-    return found  # type: ignore[no-any-return]
 
 
 WIDE = 100  # columns of a terminal that has room for instructions beside the facts

@@ -15,12 +15,12 @@ def main(arguments: list[str] | None = None) -> None:
     """Run `fpsim` with the arguments of the process, or with these; ends in SystemExit."""
     try:
         try:
-            from fpsim.cli import commands
+            from fpsim.cli.checking import app
         except ModuleNotFoundError as missing:
             if (missing.name or "").partition(".")[0] not in ("typer", "rich"):
                 raise
             _end(INSTALL, BAD_INPUT)
-        commands.app(args=arguments, prog_name="fpsim")
+        app(args=arguments, prog_name="fpsim")
     except KeyboardInterrupt:
         _end("Interrupted.", INTERRUPTED)
     except BrokenPipeError:  # the reader of a pipe went away, as `head` does

@@ -1,5 +1,10 @@
 """What tests compare with, bits with bits, and what they do first; checks of quantizers, which say what is wrong."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from fpsim.analysis.measures.survival import assert_survives
 from fpsim.lazy import face
 from fpsim.testing import mutants
@@ -13,10 +18,20 @@ from fpsim.testing.quantizers.report import Broken, QuantizerIdentity, Quantizer
 from fpsim.testing.quantizers.scaled import ScalingIdentity, identify_scaling
 from fpsim.testing.quantizers.stochastic import StochasticReport, check_stochastic
 
+if TYPE_CHECKING:
+    from fpsim.testing import conformance, strategies
+
 __all__ = [
     "OPERAND_SETS", "Broken", "MutationReport", "QuantizerIdentity", "QuantizerReport", "ScalingIdentity",
-    "StochasticReport", "assert_bits_equal", "assert_survives", "check_quantizer", "check_stochastic",
-    "identify_quantizer", "identify_scaling", "mutants", "mutation_score", "points", "product_operands", "warm_up",
+    "StochasticReport", "assert_bits_equal", "assert_survives", "check_quantizer", "check_stochastic", "conformance",
+    "identify_quantizer", "identify_scaling", "mutants", "mutation_score", "points", "product_operands", "strategies",
+    "warm_up",
 ]  # fmt: skip
 
-__getattr__, __dir__ = face(__name__, __all__)
+_missing, __dir__ = face(__name__, __all__)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("conformance", "strategies"):  # which load every kind of arithmetic, and Hypothesis
+        return importlib.import_module(f"fpsim.testing.{name}")
+    return _missing(name)

@@ -1,0 +1,94 @@
+"""The commands that hold other code to the exact arithmetic: `fpsim check` and `fpsim conformance`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import fpsim
+from fpsim.cli.commands import _scaling, _shown, command
+from fpsim.cli.commands import app as app  # with the commands below
+from fpsim.cli.functions import function_at
+from fpsim.exact_json import to_json
+
+
+@command()
+def check(
+    function: Annotated[str, typer.Argument(help="MODULE:FUNCTION, of a module that Python finds from here.")],
+    format: Annotated[str, typer.Option("--format", "-f", help="The format that it rounds to, such as e4m3.")],
+    rounding: Annotated[str, typer.Option("--rounding", "-r", help="How it should round.")] = "nearest_even",
+    overflow: Annotated[
+        str | None, typer.Option(help="What should become of values beyond the range. [default: nonfinite]")
+    ] = None,
+    subnormals: Annotated[str, typer.Option(help="keep or flush.")] = "keep",
+    scaling: Annotated[str | None, typer.Option(help="A name of fp.scalings, such as MX, if it scales tiles.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Key of stochastic rounding.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Check that a function rounds to a format, bit for bit, and say what it does otherwise; 1 if it does not."""
+    fn = function_at(function)
+    words: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
+    if scaling is not None:
+        words["scaling"] = _scaling(scaling)
+    with contextlib.redirect_stdout(sys.stderr):  # what the function prints is no part of the report
+        report = fpsim.testing.check_quantizer(fn, format, **words, raises=False)
+    if as_json:
+        typer.echo(json.dumps(_facts(report), indent=1))
+    else:
+        for line in str(report).splitlines():
+            typer.echo(_shown_line(line))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+conformance = typer.Typer(no_args_is_help=True, help="Portable test vectors for any implementation.")
+app.add_typer(conformance, name="conformance")
+
+
+@command(conformance)
+def make(path: Annotated[Path, typer.Argument(help="File to write, .txt or .npz.")]) -> None:
+    """Write test vectors: casts, arithmetic, instructions, products and scaled tiles."""
+    fpsim.testing.conformance.make(path)
+    typer.echo(f"{_shown(str(path))}: {path.stat().st_size:,} bytes")
+
+
+@command(conformance, name="check")
+def check_vectors(
+    path: Annotated[Path, typer.Argument(help="File of vectors, .txt or .npz.")],
+    run: Annotated[
+        str | None, typer.Option("--run", help="Program that reads lines of inputs and writes lines of outputs.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Only this kind, such as cast; repeat.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that the program may take.")] = 600.0,
+) -> None:
+    """Compute the vectors of a file again, and compare what another program gives for them; 1 where some differ."""
+    report = fpsim.testing.conformance.check(path, run, only=only, timeout=timeout)
+    for line in str(report).splitlines():
+        typer.echo(_shown_line(line))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _shown_line(line: str) -> str:
+    """Untrusted text for a terminal, its indent kept."""
+    text = line.lstrip(" ")
+    return " " * (len(line) - len(text)) + _shown(text)
+
+
+def _facts(report: Any) -> dict[str, Any]:
+    """A report as JSON has it: formats and scalings as their names."""
+    facts = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
+    facts |= {"ok": report.ok, "fmt": str(report.fmt), "broken": [dataclasses.asdict(one) for one in report.broken]}
+    facts["asked"] = {
+        word: value if value is None or isinstance(value, (bool, int, float)) else str(value)
+        for word, value in report.asked.items()
+    }
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
+    found: dict[str, Any] = to_json(plain)
+    return found

@@ -1,0 +1,8 @@
+"""Portable test vectors: made here, and any implementation's answers held to them (docs/conformance.md)."""
+
+from fpsim.lazy import face
+from fpsim.testing.conformance.checking import ConformanceReport, ConformanceRow, check, make
+
+__all__ = ["ConformanceReport", "ConformanceRow", "check", "make"]
+
+__getattr__, __dir__ = face(__name__, __all__)

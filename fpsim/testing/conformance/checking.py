@@ -1,0 +1,162 @@
+"""Makes files of vectors, and holds fpsim and other implementations to them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fpsim.errors import shown, unknown
+from fpsim.files import path_of
+from fpsim.testing.conformance.choice import chosen
+from fpsim.testing.conformance.files import is_text, load, save
+from fpsim.testing.conformance.kinds import KINDS, computed, is_nan
+from fpsim.testing.conformance.pipe import answers
+from fpsim.testing.conformance.vectors import Vectors, Words, text_of
+
+LISTED = 20  # sets with wrong answers that a text lists
+FPSIM = "fpsim"
+
+
+@dataclass(frozen=True)
+class ConformanceRow:
+    """How an implementation did in one set.
+
+    Attributes:
+      set: what is computed, such as "cast format=E4M3 ...".
+      cases, answered, wrong: how many.
+      first: the first wrong one in words, "" where there is none.
+    """
+
+    set: str
+    cases: int
+    answered: int
+    wrong: int
+    first: str = ""
+
+
+@dataclass(frozen=True)
+class ConformanceReport:
+    """How an implementation did, set by set; `.ok` where it answered something, and nothing wrong."""
+
+    name: str
+    rows: tuple[ConformanceRow, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was compared and everything is right."""
+        return any(row.answered for row in self.rows) and not any(row.wrong for row in self.rows)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        wrong = [row for row in self.rows if row.wrong]
+        skipped = [row for row in self.rows if not row.answered]
+        answered, cases = sum(row.answered for row in self.rows), sum(row.cases for row in self.rows)
+        lines = [
+            f"{self.name}: {sum(row.wrong for row in wrong):,} of {answered:,} answers differ, in {len(wrong)} of "
+            f"{len(self.rows) - len(skipped)} sets; {cases - answered:,} of {cases:,} cases were not answered."
+        ]
+        lines += [f"  {row.set}: {row.wrong} of {row.answered}, first {row.first}" for row in wrong[:LISTED]]
+        if len(wrong) > LISTED:
+            lines.append(f"  and {len(wrong) - LISTED} more in .rows")
+        return "\n".join(lines)
+
+
+def make(path: str | os.PathLike[str]) -> None:
+    """Write the vectors of this fpsim into a file: 470 KB of text, or .npz.
+
+    Args:
+      path: ends in .txt or .npz; a file of that name is replaced.
+
+    Raises:
+      ValueError: another ending.
+      OSError: the file cannot be written.
+
+    Example:
+      >>> import tempfile, fpsim as fp
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     fp.testing.conformance.make(f"{folder}/vectors.npz")
+      ...     fp.testing.conformance.check(f"{folder}/vectors.npz", only=["cast"]).ok
+      True
+    """
+    is_text(path_of(path))  # refuses other endings before the work
+    save(chosen(), path)
+
+
+def check(
+    path: str | os.PathLike[str],
+    command: str | None = None,
+    *,
+    only: Sequence[str] | None = None,
+    timeout: float = 600.0,
+) -> ConformanceReport:
+    """Compute a file's outputs again, and compare what another implementation gives for its inputs.
+
+    Args:
+      path: a file that `make` wrote.
+      command: a program with arguments, as for a shell, that reads lines of inputs and writes lines of outputs
+        (docs/conformance.md); None compares fpsim alone.
+      only: kinds of sets, such as ["cast", "add"]; None for all.
+      timeout: seconds that the command may take.
+
+    Returns:
+      The report of the command, or of fpsim without one.
+
+    Raises:
+      ValueError: a file that is damaged, edited, or of another version; one whose outputs this fpsim does not have,
+        where a command is to be held to them; a command that fails.
+      FileNotFoundError: there is no such file.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.testing.conformance.check("vectors.bin")
+      Traceback (most recent call last):
+      ValueError: the file's name must end in .txt or .npz; got 'vectors.bin'.
+    """
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
+        raise ValueError(f"timeout must be seconds above 0; got {shown(timeout)}.")
+    for kind in only or ():
+        if kind not in KINDS:
+            raise unknown("only", kind, list(KINDS))
+    sets = [vectors for vectors in load(path) if only is None or vectors.kind in only]
+    own = _report(
+        FPSIM, sets, [(_own(vectors, path), np.arange(len(vectors.inputs), dtype=np.uint64)) for vectors in sets]
+    )
+    if command is None:
+        return own
+    if any(row.wrong for row in own.rows):
+        first = next(row for row in own.rows if row.wrong)
+        raise ValueError(
+            f"{path}: its outputs are not those of this fpsim: {first.wrong} of {first.cases} differ in {first.set!r}, "
+            f"first {first.first}. Make the file again."
+        )
+    return _report(command, sets, answers(sets, command, timeout))
+
+
+def _own(vectors: Vectors, path: object) -> Words:
+    try:
+        return computed(vectors)
+    except (ValueError, TypeError) as problem:
+        raise ValueError(f"{path}: this fpsim does not compute {vectors.title!r}: {problem}") from None
+
+
+def _report(name: str, sets: list[Vectors], results: list[tuple[Words, Words]]) -> ConformanceReport:
+    return ConformanceReport(name, tuple(_row(*each) for each in zip(sets, results, strict=True)))
+
+
+def _row(vectors: Vectors, result: tuple[Words, Words]) -> ConformanceRow:
+    got, given = result
+    want = vectors.outputs[given.astype(np.int64)]
+    differ = (got != want) & ~(is_nan(got, vectors.gives) & is_nan(want, vectors.gives))
+    wrong = differ.any(axis=1)
+    first = ""
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        takes = text_of(vectors.inputs[int(given[at])], vectors.takes)
+        first = f"{takes}: got {text_of(got[at], vectors.gives)}, want {text_of(want[at], vectors.gives)}"
+    return ConformanceRow(vectors.title, len(vectors.inputs), len(got), int(wrong.sum()), first)

@@ -1,0 +1,185 @@
+"""Which sets a file has, and their inputs: functions of nothing, so that everybody makes the same file."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.casts.cast import encode
+from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, FP16, FP32, FP64, NAMED, Format
+from fpsim.formats.policies import overflow_outcome
+from fpsim.formats.rounding import NAMES
+from fpsim.matrix_units.catalogue import units
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.testing.boundary_points import points
+from fpsim.testing.conformance.kinds import OPERATIONS, computed, unit_fields
+from fpsim.testing.conformance.vectors import Field, Vectors, Words, rows
+
+ROUNDINGS = tuple(name for name in NAMES if name != "stochastic")
+OVERFLOWS = ("nonfinite", "saturate", "saturate_finite")
+CASTS, PAIRS, DOTS, PRODUCTS, TILES = 64, 32, 3, 2, 12  # cases of a set
+ARITHMETIC = (E4M3, E5M2, E2M1, FP16, BF16)
+PROMOTED = (("hopper_e4m3_f32", 128), ("hopper_e5m2_f32", 128), ("hopper_bf16_f32", 64), ("hopper_f16_f32", 64))
+SCALED = (
+    (E4M3, "MX"), (E4M3, "MX_CEIL"), (E4M3, "MX_EVEN"), (E4M3, "MX_RCEIL"), (E4M3, "MX_NEAREST"), (E5M2, "MX"),
+    (E2M1, "MX"), (E4M3, "TILE_1X128"), (E5M2, "TILE_1X128"), (E4M3, "DEEPGEMM_1X128"),
+)  # fmt: skip
+TILE = 32
+
+
+def chosen() -> list[Vectors]:
+    """Every set with its inputs and outputs."""
+    empty = [*_casts(), *_arithmetic(), *_dots(), *_products(), *_tiles()]
+    return [each._replace(outputs=computed(each)) for each in empty]
+
+
+def _set(kind: str, words: dict[str, Any], takes: tuple[Field, ...], gives: tuple[Field, ...], inputs: Any) -> Vectors:
+    texts = {word: str(value) for word, value in words.items()}
+    return Vectors(kind, texts, takes, gives, np.asarray(inputs, np.uint64), rows([], gives))
+
+
+def _rng(*what: object) -> np.random.Generator:
+    return np.random.default_rng(zlib.crc32(repr(what).encode()))
+
+
+# ---- casts
+
+
+def _casts() -> Iterator[Vectors]:
+    for fmt in NAMED.values():
+        source = FP32 if FP32.holds(fmt) and fmt.mantissa_bits < FP32.mantissa_bits else FP64
+        seen = []
+        for overflow in OVERFLOWS:
+            outcome = overflow_outcome(overflow, fmt)
+            if outcome in seen:
+                continue
+            seen.append(outcome)
+            for rounding in ROUNDINGS:
+                words = {"format": fmt.name, "from": source.name, "rounding": rounding, "overflow": overflow}
+                inputs = _cast_inputs(fmt, source, f"{rounding} {overflow}")
+                yield _set("cast", words | {"subnormals": "keep"}, (Field(source, 1),), (Field(fmt, 1),), inputs)
+        words = {"format": fmt.name, "from": source.name, "rounding": "nearest_even", "overflow": "nonfinite"}
+        inputs = _cast_inputs(fmt, source, "flush")
+        yield _set("cast", words | {"subnormals": "flush"}, (Field(source, 1),), (Field(fmt, 1),), inputs)
+
+
+def _cast_inputs(fmt: Format, source: Format, what: str) -> Words:
+    """Points around both ends of the range, and points from anywhere, other ones in every set."""
+    patterns, picked = _patterns(fmt, source)
+    others = patterns[_rng(fmt.name, what).integers(0, patterns.size, CASTS - picked.size)]
+    return np.unique(np.concatenate([picked, others])).astype(np.uint64)[:, None]
+
+
+@lru_cache(maxsize=2)
+def _patterns(fmt: Format, source: Format) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The boundary points of a format, and those that every set has."""
+    x = points(fmt, np.float32 if source == FP32 else np.float64)
+    tie = fmt.max + fmt.ulp(fmt.max) / 2
+    with np.errstate(all="ignore"):
+        size = np.abs(x.astype(np.float64))
+        ends = np.isin(size, [fmt.max, tie, fmt.smallest_normal, fmt.smallest_subnormal / 2, 0.0, np.inf])
+    patterns = x.view(source.storage)
+    return patterns, np.concatenate([patterns[ends], patterns[np.isnan(size)][:1]])
+
+
+# ---- arithmetic
+
+
+def _arithmetic() -> Iterator[Vectors]:
+    for operation in OPERATIONS:
+        for fmt in ARITHMETIC:
+            for rounding in ("nearest_even", "toward_zero"):
+                words = {"format": fmt.name, "rounding": rounding, "overflow": "nonfinite", "subnormals": "keep"}
+                count = {"sqrt": 1, "fma": 3}.get(operation, 2)
+                rng = _rng(operation, fmt.name, rounding)
+                operands = [_hard_codes(rng, fmt, PAIRS) for _ in range(count)]
+                fields = (Field(fmt, 1),) * count
+                yield _set(operation, words, fields, (Field(fmt, 1),), np.stack(operands, axis=1))
+
+
+def _hard_codes(rng: np.random.Generator, fmt: Format, count: int) -> npt.NDArray[np.int64]:
+    """Codes of any kind, a third of them at the ends of the range or special."""
+    normal = 1 << fmt.mantissa_bits
+    ends = [0, 1, normal - 1, normal, fmt.max_code, fmt.max_code - 1, fmt.top_magnitude]
+    signs = rng.integers(0, 2, count) * fmt.sign_bit
+    drawn = rng.integers(0, 1 << fmt.bits, count)
+    return np.where(rng.integers(0, 3, count) == 0, rng.choice(ends, count) | signs, drawn)
+
+
+# ---- units
+
+
+def _dots() -> Iterator[Vectors]:
+    for unit in units():
+        k = max(unit.terms, unit.block)
+        fields = unit_fields(unit, k)
+        inputs = _operands(unit, k, DOTS, "dot_add")
+        yield _set("dot_add", {"unit": unit.name, "terms": k}, fields, (Field(unit.d.carrier, 1),), inputs)
+
+
+def _products() -> Iterator[Vectors]:
+    for name, promote in PROMOTED:
+        (unit,) = (each for each in units() if each.name == name)
+        k = 2 * promote + unit.terms
+        inputs = _operands(unit, k, PRODUCTS, "matmul")[:, : 2 * k]
+        fields = unit_fields(unit, k)[:2]
+        words = {"unit": name, "terms": k, "promote": promote}
+        yield _set("matmul", words, fields, (Field(FP32, 1),), inputs)
+
+
+def _operands(unit: MatrixUnit, k: int, cases: int, what: str) -> Words:
+    """Rows of a, b, the start and scales: cancelling, wide, and any finite codes."""
+    rng = _rng(unit.name, what)
+    found = []
+    for case in range(cases):
+        spread = (0, 6, 2)[case % 3]
+        a, b = (
+            rng.choice([-1.0, 1.0], k) * rng.uniform(1, 2, k) * 2.0 ** rng.integers(-spread, spread + 1, k)
+            for _ in range(2)
+        )
+        if case % 3 == 1:  # what is large cancels, and what is small is left
+            half = k // 2
+            a[half : 2 * half], b[half : 2 * half] = -a[:half], b[:half]
+        start = [rng.standard_normal(), 0.0, 2.0**10 * rng.standard_normal()][case % 3]
+        row = [_codes(a, unit.a), _codes(b, unit.b), encode(np.array([start]), unit.d.carrier, overflow="saturate")]
+        if unit.scale_format is not None:
+            for _ in range(2):
+                powers = 2.0 ** rng.integers(-3, 4, k // unit.block)
+                row.append(encode(powers, unit.scale_format, overflow="saturate"))
+        found.append(np.concatenate([part.astype(np.uint64) for part in row]))
+    return np.stack(found)
+
+
+def _codes(x: npt.NDArray[np.float64], element: Any) -> npt.NDArray[Any]:
+    values = encode(x, element.fmt, overflow="saturate")
+    shift = element.carrier.bits - element.fmt.bits  # TF32's codes are the upper bits of float32's
+    return values.astype(np.uint64) << np.uint64(shift)
+
+
+# ---- scaled tiles
+
+
+def _tiles() -> Iterator[Vectors]:
+    for fmt, scaling in SCALED:
+        rng = _rng(fmt.name, scaling)
+        x = rng.standard_normal((TILES, TILE)).astype(np.float32)
+        x *= np.float32(2.0) ** rng.integers(-20, 20, (TILES, 1)).astype(np.float32)
+        x[0], x[1], x[2] = 0.0, 1.0, -0.0
+        x[3, 0], x[4, -1] = 2.0**60, 448.0 * 2.0**-130
+        x[5] = np.clip(x[5] / np.abs(x[5]).max(), -0.99, 0.99)
+        x[5, 7] = 1.0  # amax is a power of two
+        x[6, 3], x[7, 5], x[8] = np.inf, np.nan, np.inf
+        gives = Field(fmt, TILE), Field(_scale_format(scaling), 1)
+        words = {"format": fmt.name, "scaling": scaling, "elements": TILE}
+        yield _set("scaled", words, (Field(FP32, TILE),), gives, x.view(np.uint32))
+
+
+def _scale_format(name: str) -> Format:
+    from fpsim.scaling import recipes
+
+    return recipes.ROWS[name].scale_format

@@ -1,0 +1,190 @@
+"""What the sets of vectors compute: casts, arithmetic, instructions, products, scaled tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim import schedules
+from fpsim.arithmetic import functions
+from fpsim.casts.cast import decode, encode
+from fpsim.errors import unknown
+from fpsim.formats.named import FP32, Format
+from fpsim.instructions.dot_add import dot_add
+from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.matmul import matmul
+from fpsim.scaling import recipes
+from fpsim.scaling.scaled import encode_scaled
+from fpsim.testing.conformance.vectors import Field, Vectors, Words, split
+
+Columns = list[npt.NDArray[Any]]
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    name: getattr(functions, name) for name in ("add", "subtract", "multiply", "divide", "remainder", "sqrt", "fma")
+}
+POLICY = ("rounding", "overflow", "subnormals")
+
+
+def computed(vectors: Vectors) -> Words:
+    """The outputs that fpsim has for a set's inputs, (cases, numbers).
+
+    Raises:
+      ValueError: a kind, word or field that does not exist or fit.
+    """
+    if vectors.kind not in KINDS:
+        raise unknown("kind of set", vectors.kind, list(KINDS))
+    takes, gives, run = KINDS[vectors.kind]
+    try:
+        wanted = takes(vectors), gives(vectors)
+        if (vectors.takes, vectors.gives) != wanted:
+            raise ValueError(f"{vectors.title!r} must have in={_names(wanted[0])} and out={_names(wanted[1])}.")
+        if not len(vectors.inputs):
+            return vectors.outputs
+        with np.errstate(all="ignore"):
+            found = run(vectors, split(vectors.inputs, vectors.takes))
+    except KeyError as missing:
+        raise ValueError(f"a set of {vectors.kind} must have the word {missing}.") from None
+    parts = [np.asarray(part).reshape(len(vectors.inputs), -1).astype(np.uint64) for part in found]
+    return np.concatenate(parts, axis=1)
+
+
+def _names(fields: tuple[Field, ...]) -> str:
+    return ",".join(map(str, fields))
+
+
+def _format(vectors: Vectors, word: str = "format") -> Format:
+    from fpsim.formats.named import format as find_format
+
+    return find_format(vectors.words[word])
+
+
+def _policy(vectors: Vectors) -> dict[str, Any]:
+    if vectors.words["rounding"] == "stochastic":
+        raise ValueError("rounding must be one that needs no random numbers; got 'stochastic'.")
+    return {word: vectors.words[word] for word in POLICY}
+
+
+def _integer(vectors: Vectors, word: str) -> int:
+    text = vectors.words[word]
+    if not text.isdigit() or not 0 < int(text) < 1 << 13:
+        raise ValueError(f"{word} must be an integer from 1 to 8191; got {text!r}.")
+    return int(text)
+
+
+# ---- casts and arithmetic
+
+
+def _cast(vectors: Vectors, columns: Columns) -> Columns:
+    source = vectors.takes[0].fmt
+    x = columns[0][:, 0].view(np.float32 if source == FP32 else np.float64)
+    return [encode(x, _format(vectors), **_policy(vectors))]
+
+
+def _operate(vectors: Vectors, columns: Columns) -> Columns:
+    operation, fmt = OPERATIONS[vectors.kind], _format(vectors)
+    return [operation(*(column[:, 0] for column in columns), fmt=fmt, **_policy(vectors))]
+
+
+def _operands(vectors: Vectors) -> tuple[Field, ...]:
+    count = {"sqrt": 1, "fma": 3}.get(vectors.kind, 2)
+    return (Field(_format(vectors), 1),) * count
+
+
+# ---- instructions and products
+
+
+def unit_fields(unit: MatrixUnit, k: int) -> tuple[Field, ...]:
+    """What a case of a unit takes: k codes of a, k of b, the start, and the scales of both."""
+    found = [Field(unit.a.carrier, k), Field(unit.b.carrier, k), Field(unit.d.carrier, 1)]
+    if unit.scale_format is not None:
+        found += [Field(unit.scale_format, k // unit.block)] * 2
+    return tuple(found)
+
+
+def _unit_takes(vectors: Vectors) -> tuple[Field, ...]:
+    return unit_fields(find_unit(vectors.words["unit"]), _integer(vectors, "terms"))
+
+
+def _unit_gives(vectors: Vectors) -> tuple[Field, ...]:
+    return (Field(find_unit(vectors.words["unit"]).d.carrier, 1),)
+
+
+def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
+    a, b, c, *scales = columns
+    keywords = dict(zip(("scale_a", "scale_b"), scales, strict=False))
+    return [dot_add(a, b, c[:, 0], vectors.words["unit"], **keywords)]
+
+
+def _matmul_takes(vectors: Vectors) -> tuple[Field, ...]:
+    unit, k = find_unit(vectors.words["unit"]), _integer(vectors, "terms")
+    return Field(unit.a.carrier, k), Field(unit.b.carrier, k)
+
+
+def _matmul_gives(vectors: Vectors) -> tuple[Field, ...]:
+    return (Field(FP32, 1),)
+
+
+def _matmul(vectors: Vectors, columns: Columns) -> Columns:
+    promote = _integer(vectors, "promote")
+    schedule = schedules.cutlass_2xacc(promote)
+    products = [
+        matmul(a[None], b[:, None], accumulate=vectors.words["unit"], schedule=schedule, strict=False)
+        for a, b in zip(*columns, strict=True)
+    ]
+    return [np.array([product[0, 0] for product in products], np.float32).view(np.uint32)]
+
+
+# ---- scaled tiles
+
+
+def _scaling(vectors: Vectors) -> Any:
+    name = vectors.words["scaling"]
+    if name not in recipes.ROWS:
+        raise unknown("scaling", name, list(recipes.ROWS), listing="docs/scaling.md")
+    return recipes.ROWS[name]
+
+
+def _tile_takes(vectors: Vectors) -> tuple[Field, ...]:
+    return (Field(FP32, _integer(vectors, "elements")),)
+
+
+def _tile_gives(vectors: Vectors) -> tuple[Field, ...]:
+    return Field(_format(vectors), _integer(vectors, "elements")), Field(_scaling(vectors).scale_format, 1)
+
+
+def _scaled(vectors: Vectors, columns: Columns) -> Columns:
+    x = columns[0].view(np.float32)
+    fmt, scaling = _format(vectors), _scaling(vectors)
+    tiles = [encode_scaled(row[None], fmt, scaling) for row in x]  # a tile by itself, whatever the scaling's block
+    scales = np.array([tile.scales.ravel()[0] for tile in tiles], np.float32)
+    codes = [tile.scale_codes.ravel()[0] for tile in tiles if tile.scale_codes is not None]
+    return [np.concatenate([tile.codes for tile in tiles]), np.array(codes) if codes else scales.view(np.uint32)]
+
+
+Read = Callable[[Vectors], tuple[Field, ...]]
+KINDS: dict[str, tuple[Read, Read, Callable[[Vectors, Columns], Columns]]] = {
+    "cast": (lambda vectors: (Field(_source(vectors), 1),), lambda vectors: (Field(_format(vectors), 1),), _cast),
+    **dict.fromkeys(OPERATIONS, (_operands, lambda vectors: (Field(_format(vectors), 1),), _operate)),
+    "dot_add": (_unit_takes, _unit_gives, _dot_add),
+    "matmul": (_matmul_takes, _matmul_gives, _matmul),
+    "scaled": (_tile_takes, _tile_gives, _scaled),
+}
+
+
+def _source(vectors: Vectors) -> Format:
+    source = _format(vectors, "from")
+    if source.name not in ("FP32", "FP64"):
+        raise ValueError(f"from must be FP32 or FP64; got {source.name}.")
+    return source
+
+
+def is_nan(outputs: Words, fields: tuple[Field, ...]) -> npt.NDArray[np.bool_]:
+    """Where outputs are NaN, of which every one is as good as another."""
+    parts = [
+        np.isnan(decode(part, field.fmt, np.float64))
+        for part, field in zip(split(outputs, fields), fields, strict=True)
+    ]
+    return np.concatenate(parts, axis=1)

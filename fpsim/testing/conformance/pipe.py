@@ -1,0 +1,67 @@
+"""Another implementation at the end of a pipe: lines of inputs in, lines of outputs back."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+
+import numpy as np
+
+from fpsim.testing.conformance.text import lines_of
+from fpsim.testing.conformance.vectors import Vectors, Words, row_of, rows
+
+SKIPPED = "?"  # the answer for a case that an implementation does not have
+
+
+def answers(sets: list[Vectors], command: str, timeout: float) -> list[tuple[Words, Words]]:
+    """What a command gives for the inputs of each set: outputs, and the numbers of the cases that it answers.
+
+    Raises:
+      ValueError: no command, one that fails, takes too long, or does not answer every case with numbers.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as problem:
+        raise ValueError(f"the command must be words as for a shell ({problem}); got {command!r}.") from None
+    if not words:
+        raise ValueError("the command must be a program and its arguments; got nothing.")
+    lines = [line for vectors in sets for line in [vectors.line, *lines_of(vectors)]]
+    replies = _run(words, "".join(f"{line}\n" for line in lines), timeout)
+    wanted = sum(len(vectors.inputs) for vectors in sets)
+    if len(replies) != wanted:
+        raise ValueError(f"{words[0]} must answer each of {wanted:,} cases with a line; got {len(replies):,} lines.")
+    found, start = [], 0
+    for vectors in sets:
+        found.append(_read(vectors, replies[start : start + len(vectors.inputs)], words[0]))
+        start += len(vectors.inputs)
+    return found
+
+
+def _run(words: list[str], text: str, timeout: float) -> list[str]:
+    try:
+        done = subprocess.run(
+            words,
+            input=text.encode("ascii"),
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+    except OSError as problem:
+        raise ValueError(f"{words[0]} could not be run: {problem.strerror or problem}.") from None
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"{words[0]} took more than {timeout:g} s; raise the limit, or answer fewer kinds.") from None
+    if done.returncode:
+        said = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["nothing"])[-1]
+        raise ValueError(f"{words[0]} ended with {done.returncode} and said {said[:200]!r}.")
+    return done.stdout.decode("ascii", "replace").splitlines()
+
+
+def _read(vectors: Vectors, replies: list[str], program: str) -> tuple[Words, Words]:
+    given = [number for number, reply in enumerate(replies) if reply.strip() != SKIPPED]
+    found = []
+    for number in given:
+        try:
+            found.append(row_of(replies[number], vectors.gives))
+        except ValueError as problem:
+            raise ValueError(f"{program} answered case {number} of {vectors.title!r} otherwise: {problem}.") from None
+    return rows(found, vectors.gives), np.array(given, np.uint64)

@@ -1,0 +1,126 @@
+"""One set of test vectors: what is computed, in words, and words of integers for inputs and outputs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.formats.named import Format
+from fpsim.formats.named import format as find_format
+
+Words = npt.NDArray[np.uint64]
+MOST_FIELDS, MOST_CASES = 1 << 14, 1 << 24  # what a file may ask for
+PLAIN = re.compile(r"[A-Za-z0-9_.,:+*/-]+")
+
+
+class Field(NamedTuple):
+    """So many numbers of one format in a row of a line."""
+
+    fmt: Format
+    numbers: int
+
+    @property
+    def digits(self) -> int:
+        """Hexadecimal digits of one number."""
+        return -(-self.fmt.bits // 4)
+
+    def __str__(self) -> str:
+        return self.fmt.name if self.numbers == 1 else f"{self.fmt.name}*{self.numbers}"
+
+
+class Vectors(NamedTuple):
+    """A set: `kind` and `words` say what is computed; a row of `inputs` gives a row of `outputs`, codes all of them."""
+
+    kind: str
+    words: dict[str, str]
+    takes: tuple[Field, ...]
+    gives: tuple[Field, ...]
+    inputs: Words
+    outputs: Words
+
+    @property
+    def title(self) -> str:
+        """The set without its numbers, such as "cast format=E4M3 rounding=nearest_even"."""
+        return " ".join([self.kind, *(f"{word}={value}" for word, value in self.words.items())])
+
+    @property
+    def line(self) -> str:
+        """The line that begins the set in a file and in a pipe."""
+        return f"set {self.title} in={_listed(self.takes)} out={_listed(self.gives)} cases={len(self.inputs)}"
+
+
+def _listed(fields: tuple[Field, ...]) -> str:
+    return ",".join(map(str, fields))
+
+
+def read_line(line: str) -> tuple[Vectors, int]:
+    """A set without numbers from the line that begins it, and how many cases follow.
+
+    Raises:
+      ValueError: it is no such line.
+    """
+    first, *parts = line.split(" ")
+    if first != "set" or not parts or not all(PLAIN.fullmatch(part.replace("=", "", 1)) for part in parts):
+        raise ValueError(f"a set must begin with 'set KIND word=value ...'; got {line[:80]!r}")
+    pairs = [part.partition("=") for part in parts[1:]]
+    words = {word: value for word, _, value in pairs}
+    if len(words) != len(pairs) or not {"in", "out", "cases"} <= words.keys():
+        raise ValueError(f"a set must have in=, out= and cases=, and each word once; got {line[:80]!r}")
+    takes, gives, cases = _fields(words.pop("in")), _fields(words.pop("out")), _count(words.pop("cases"), MOST_CASES)
+    empty = Vectors(parts[0], words, takes, gives, rows([], takes), rows([], gives))
+    return empty, cases
+
+
+def _fields(text: str) -> tuple[Field, ...]:
+    found = []
+    for part in text.split(","):
+        name, star, count = part.partition("*")
+        found.append(Field(find_format(name), _count(count, MOST_FIELDS) if star else 1))
+    if sum(field.numbers for field in found) > MOST_FIELDS:
+        raise ValueError(f"a line must have at most {MOST_FIELDS} numbers; got {text!r}")
+    return tuple(found)
+
+
+def _count(text: str, most: int) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) > most:
+        raise ValueError(f"a count must be an integer from 0 to {most}; got {text[:20]!r}")
+    return int(text)
+
+
+def rows(lines: list[list[int]], fields: tuple[Field, ...]) -> Words:
+    """Rows of integers, (cases, numbers)."""
+    return np.array(lines, np.uint64).reshape(len(lines), sum(field.numbers for field in fields))
+
+
+def text_of(row: Words, fields: tuple[Field, ...]) -> str:
+    """A row as hexadecimal numbers of their formats' widths."""
+    widths = [field.digits for field in fields for _ in range(field.numbers)]
+    return " ".join(f"{int(word):0{width}x}" for word, width in zip(row, widths, strict=True))
+
+
+def row_of(text: str, fields: tuple[Field, ...]) -> list[int]:
+    """The numbers of a line.
+
+    Raises:
+      ValueError: there are more or fewer than the fields have, or one is no code of its format.
+    """
+    parts = text.split()
+    formats = [field.fmt for field in fields for _ in range(field.numbers)]
+    if len(parts) != len(formats):
+        raise ValueError(f"a line must have {len(formats)} numbers; got {len(parts)} in {text[:60]!r}")
+    found = []
+    for part, fmt in zip(parts, formats, strict=True):
+        if not re.fullmatch(r"[0-9A-Fa-f]{1,16}", part) or int(part, 16) >> fmt.bits:
+            raise ValueError(f"{part[:20]!r} is no code of {fmt.name}, in hexadecimal without 0x")
+        found.append(int(part, 16))
+    return found
+
+
+def split(row: Words, fields: tuple[Field, ...]) -> list[npt.NDArray[Any]]:
+    """Columns of rows, one array (cases, count) of each field's codes."""
+    ends = np.cumsum([field.numbers for field in fields])[:-1]
+    parts = np.split(row, ends, axis=1)
+    return [part.astype(field.fmt.storage) for part, field in zip(parts, fields, strict=True)]

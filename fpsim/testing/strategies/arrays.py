@@ -1,0 +1,201 @@
+"""Arrays of values, arrays to be scaled, and elements of every dtype of ml_dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fpsim.arrays import FORMAT_OF
+from fpsim.errors import require_kind, shown
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.float_format import dtype_of
+from fpsim.formats.named import FP32
+from fpsim.formats.named import format as find_format
+from fpsim.scaling.scaling import Scaling
+from fpsim.testing.strategies.numbers import TABLE_BITS, codes_by_value, values
+
+Array = npt.NDArray[Any]
+Tile = Callable[[np.random.Generator, int, int], npt.NDArray[np.float32]]
+Shape = int | tuple[int, ...] | st.SearchStrategy[tuple[int, ...]]
+INTEGERS = ("int1", "int2", "int4", "uint1", "uint2", "uint4")
+PARTS = {"complex32": np.dtype(np.float16), "bcomplex32": np.dtype(ml_dtypes.bfloat16)}
+WHOLE = 8  # rows or columns of a tile that spans an axis
+
+
+def arrays(fmt: FormatLike, shape: Shape, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[Array]:
+    """Arrays of a format's values. They shrink to zeros.
+
+    Args:
+      fmt: the format, by name, dtype or object.
+      shape: a shape, a length, or a strategy of shapes such as `hypothesis.extra.numpy.array_shapes()`.
+      dtype: of the array: any float dtype that holds the format, its own too; None for float32, where that holds it,
+        else float64.
+
+    Raises:
+      ValueError: an unknown format, or a dtype that does not hold it.
+
+    Example:
+      >>> from hypothesis import find
+      >>> import fpsim as fp
+      >>> find(fp.testing.strategies.arrays("e4m3", (2, 2)), lambda x: (x > 16).any() and (x < 0).any())
+      array([[ 0.,  0.],
+             [-1., 18.]], dtype=float32)
+    """
+    target_fmt = find_format(fmt)
+    if dtype is None:
+        found = np.dtype(np.float32 if FP32.holds(target_fmt) else np.float64)
+    else:
+        known = dtype_of(dtype)
+        holder = None if known is None else FORMAT_OF.get(np.dtype(known))
+        if known is None or holder is None or not holder.holds(target_fmt):
+            raise ValueError(f"dtype must be a float dtype that holds {target_fmt.name}; got {shown(dtype)}.")
+        found = np.dtype(known)
+    elements: st.SearchStrategy[Any] = values(target_fmt).map(lambda x: found.type(x))
+    return hnp.arrays(found, shape, elements=elements)
+
+
+def from_dtype(dtype: npt.DTypeLike) -> st.SearchStrategy[Any]:
+    """Elements of a dtype, every code among them: what `hypothesis.extra.numpy.from_dtype` lacks for ml_dtypes.
+
+    Args:
+      dtype: any of ml_dtypes: floats, small integers, complex pairs; others go to Hypothesis's own function.
+
+    Returns:
+      A strategy of scalars of the dtype, for `hypothesis.extra.numpy.arrays(dtype, shape, elements=...)`.
+
+    Raises:
+      TypeError: what is no dtype.
+
+    Example:
+      >>> from hypothesis import find
+      >>> import ml_dtypes, fpsim as fp
+      >>> find(fp.testing.strategies.from_dtype(ml_dtypes.bfloat16), lambda x: x > 300)
+      302
+    """
+    found = np.dtype(dtype_of(dtype) or dtype)
+    if found.name in PARTS:
+        part = PARTS[found.name]
+        return st.tuples(from_dtype(part), from_dtype(part)).map(lambda pair: np.array(pair, part).view(found)[0])
+    if found.name in INTEGERS:
+        info = ml_dtypes.iinfo(found)  # type: ignore[no-untyped-call]
+        positive = st.integers(0, int(info.max))
+        every = positive | st.integers(int(info.min), -1) if info.min < 0 else positive
+        return every.map(found.type)
+    fmt = FORMAT_OF.get(found)
+    if fmt is None or fmt.bits > TABLE_BITS:
+        return hnp.from_dtype(found)
+    ordered = codes_by_value(fmt)
+    return st.integers(0, ordered.size - 1).map(lambda place: ordered[place : place + 1].view(found)[0])
+
+
+# ---- arrays to be scaled
+
+
+def _constant(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
+    return np.full((m, n), rng.choice([1, -1, 3, 448, 2.0**-20, 1e30]), np.float32)
+
+
+def _normal(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
+    return rng.standard_normal((m, n)).astype(np.float32)
+
+
+def _amax(scale: Callable[[np.random.Generator], float]) -> Tile:
+    """A tile whose largest magnitude is a power of two times a factor."""
+
+    def make(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
+        tile = rng.uniform(-0.9, 0.9, (m, n))
+        tile.flat[rng.integers(m * n)] = rng.choice([-1, 1]) * scale(rng)
+        return (tile * 2.0 ** int(rng.integers(-30, 30))).astype(np.float32)
+
+    return make
+
+
+def _at_edge(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
+    """An outlier in a corner, next to another tile."""
+    tile = rng.standard_normal((m, n)).astype(np.float32)
+    tile[rng.choice([0, m - 1]), rng.choice([0, n - 1])] = 2.0 ** int(rng.integers(6, 20))
+    return tile
+
+
+def _with(special: float) -> Tile:
+    def make(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
+        tile = rng.standard_normal((m, n)).astype(np.float32)
+        tile.flat[rng.integers(m * n)] = special
+        return tile
+
+    return make
+
+
+def _tiny(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
+    """Subnormals of float32."""
+    return (rng.integers(-9, 10, (m, n)) * 2.0**-149).astype(np.float32)
+
+
+TILES: dict[str, Tile] = {
+    "ones": lambda rng, m, n: np.ones((m, n), np.float32),
+    "zeros": lambda rng, m, n: np.zeros((m, n), np.float32),
+    "constant": _constant,
+    "normal": _normal,
+    "amax is a power of two": _amax(lambda rng: 1.0),
+    "amax next to a power of two": _amax(lambda rng: float(rng.choice([1 + 2.0**-23, 1 - 2.0**-24]))),
+    "outlier at the edge": _at_edge,
+    "negative zeros": lambda rng, m, n: np.full((m, n), -0.0, np.float32),
+    "subnormals": _tiny,
+    "one Inf": _with(np.inf),
+    "only Inf": lambda rng, m, n: np.full((m, n), np.inf, np.float32),
+    "one NaN": _with(np.nan),
+}
+SPECIAL = ("one Inf", "only Inf", "one NaN")
+
+
+def scaled_arrays(
+    scaling: Scaling, *, tiles: int = 3, ragged: bool = True, specials: bool = True
+) -> st.SearchStrategy[npt.NDArray[np.float32]]:
+    """Matrices to scale: of ones, zeros, constants, subnormals, amax at a power of two, an outlier at an edge, Inf.
+
+    Args:
+      scaling: an `fp.Scaling` with a block of two axes, such as `fp.scalings.MX`.
+      tiles: at most so many along each axis.
+      ragged: whether the last tiles may be cut short.
+      specials: whether tiles may hold Inf and NaN.
+
+    Returns:
+      A strategy of float32 matrices of whole and cut tiles, each of a kind of `TILES`. They shrink to one tile of ones.
+
+    Raises:
+      TypeError: no Scaling.
+      ValueError: a block of another number of axes.
+
+    Example:
+      >>> from hypothesis import find
+      >>> import fpsim as fp
+      >>> x = find(fp.testing.strategies.scaled_arrays(fp.scalings.MX), lambda x: not x[0].all())
+      >>> x.shape, x.any()
+      ((1, 32), np.False_)
+    """
+    require_kind("scaling", scaling, Scaling, "an fp.Scaling, such as fp.scalings.MX")
+    if len(scaling.block) != 2:
+        raise ValueError(f"scaling must have a block of two axes, such as (1, 32); got {scaling.block}.")
+    kinds = [kind for kind in TILES if specials or kind not in SPECIAL]
+    return _scaled_array(scaling.block, kinds, tiles, ragged)
+
+
+@st.composite
+def _scaled_array(
+    draw: st.DrawFn, block: tuple[int, int], kinds: list[str], tiles: int, ragged: bool
+) -> npt.NDArray[np.float32]:
+    height, width = (WHOLE if size == -1 else size for size in block)
+    counts = [draw(st.integers(1, 1 if size == -1 else tiles)) for size in block]
+    drawn = [[(draw(st.sampled_from(kinds)), draw(st.integers(0, 99))) for _ in range(counts[1])]
+             for _ in range(counts[0])]  # fmt: skip
+    rows = [[TILES[kind](np.random.default_rng(seed), height, width) for kind, seed in row] for row in drawn]
+    x = np.block(rows).astype(np.float32)
+    if ragged:
+        x = x[: x.shape[0] - draw(st.integers(0, height - 1)), : x.shape[1] - draw(st.integers(0, width - 1))]
+    return np.ascontiguousarray(x)

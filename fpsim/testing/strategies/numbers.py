@@ -1,0 +1,316 @@
+"""Codes, values, and the inputs between and beyond values at which casts decide."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies as st
+
+from fpsim.casts.cast import decode, quantize
+from fpsim.errors import require_integer, shown
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.float_format import dtype_of
+from fpsim.formats.named import FP32, Format
+from fpsim.formats.named import format as find_format
+from fpsim.testing.boundary_points import points
+from fpsim.testing.strategies.printed import Bits, HexFloat
+
+Doubles = npt.NDArray[np.float64]
+TABLE_BITS = 16  # formats up to this width have a table to draw from
+QUIET, SIGNALLING = 0x7FC00000, 0x7F800001  # NaNs of float32
+
+
+def codes(fmt: FormatLike) -> st.SearchStrategy[int]:
+    """Codes of a format: integers that print in hexadecimal. They shrink to 0.
+
+    Args:
+      fmt: the format, by name, dtype or object.
+
+    Raises:
+      ValueError: an unknown format.
+
+    Example:
+      >>> from hypothesis import find
+      >>> import fpsim as fp
+      >>> find(fp.testing.strategies.codes("e4m3"), lambda code: np.isnan(fp.E4M3.value_of(code)))
+      0x7F
+    """
+    target_fmt = find_format(fmt)
+    width, most = target_fmt.bits, (1 << target_fmt.bits) - 1
+    normal = 1 << target_fmt.mantissa_bits
+    seams = {0, 1, normal - 1, normal, target_fmt.max_code, target_fmt.max_code + 1, target_fmt.top_magnitude}
+    edges = {side | target_fmt.sign_bit * negative for side in seams for negative in (0, 1)}
+    edges = {edge for edge in edges if 0 <= edge <= most}
+    return (st.integers(0, most) | st.sampled_from(sorted(edges))).map(lambda code: Bits(code, width))
+
+
+def values(fmt: FormatLike, *, allow_nan: bool = True, allow_infinity: bool = True) -> st.SearchStrategy[float]:
+    """Values of a format: floats that print in hexadecimal. They shrink to 0.0, and to integers before fractions.
+
+    Args:
+      fmt: the format, by name, dtype or object.
+      allow_nan, allow_infinity: whether they may be NaN, Inf, where the format has them.
+
+    Raises:
+      ValueError: an unknown format.
+
+    Example:
+      >>> from hypothesis import find
+      >>> import fpsim as fp
+      >>> find(fp.testing.strategies.values("e4m3"), lambda x: x > 16)
+      float.fromhex('0x1.2p+4')
+    """
+    target_fmt = find_format(fmt)
+
+    def allowed(x: float) -> bool:
+        return bool(np.isfinite(x)) or (allow_nan if np.isnan(x) else allow_infinity)
+
+    if target_fmt.bits <= TABLE_BITS:
+        return st.sampled_from(_floats(x for x in simplest_values(target_fmt) if allowed(x)))
+    edges = [target_fmt.max, target_fmt.smallest_normal, target_fmt.smallest_subnormal]
+    wide = st.floats(allow_nan=allow_nan, allow_infinity=allow_infinity)
+    rounded = wide.map(lambda x: float(quantize(x, target_fmt, overflow="saturate_finite")))
+    return (rounded | st.sampled_from([*edges, *(-x for x in edges)])).filter(allowed).map(HexFloat)
+
+
+def ties(fmt: FormatLike, *, around: int = 0, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
+    """Midpoints of neighbouring values, half the smallest value too: floats that print in hexadecimal.
+
+    Args:
+      fmt: the format, by name, dtype or object, of up to 32 bits.
+      around: up to how many floats of the dtype beyond or below the midpoint; 1 finds double roundings.
+      dtype: float32 or float64; None for float32 where it holds the midpoints, else float64.
+
+    Raises:
+      ValueError: an unknown format, a dtype that does not hold the midpoints, or around below 0.
+
+    Example:
+      >>> from hypothesis import find
+      >>> import fpsim as fp
+      >>> find(fp.testing.strategies.ties("e4m3"), lambda x: x > 20)
+      float.fromhex('0x1.5p+4')
+      >>> twice = lambda x: fp.quantize(np.float16(x), "e4m3") != fp.quantize(np.float32(x), "e4m3")
+      >>> find(fp.testing.strategies.ties("e4m3", around=1), twice)
+      float.fromhex('0x1.100002p+4')
+    """
+    target_fmt = find_format(fmt)
+    require_integer("around", around, 0)
+    source = source_of(target_fmt, dtype)
+    if target_fmt.bits <= TABLE_BITS:
+        middle: st.SearchStrategy[float] = st.sampled_from(_floats(_simplest_ties(target_fmt)))
+    else:
+        inner = values(target_fmt, allow_nan=False, allow_infinity=False)
+        middle = inner.filter(lambda x: abs(x) < target_fmt.max).map(lambda x: HexFloat(_middle(x, target_fmt)))
+    return _moved(middle, around, source)
+
+
+def near_overflow(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
+    """Floats on both sides of the largest value, of the point from which rounding overflows, and beyond, Inf too.
+
+    Args:
+      fmt: the format, by name, dtype or object, of up to 32 bits.
+      dtype: as for `ties`.
+
+    Raises:
+      ValueError: an unknown format, or a dtype that does not hold its midpoints.
+
+    Example:
+      >>> from hypothesis import find
+      >>> import fpsim as fp
+      >>> find(fp.testing.strategies.near_overflow("e4m3"), lambda x: x > 464)
+      float.fromhex('0x1.ep+8')
+    """
+    target_fmt = find_format(fmt)
+    return st.sampled_from(_floats(_around_overflow(target_fmt, source_of(target_fmt, dtype))))
+
+
+def subnormal_seam(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
+    """Floats around the smallest normal value and around half the smallest value, zeros too.
+
+    Args:
+      fmt: the format, by name, dtype or object, of up to 32 bits.
+      dtype: as for `ties`.
+
+    Raises:
+      ValueError: an unknown format, or a dtype that does not hold its midpoints.
+
+    Example:
+      >>> from hypothesis import find
+      >>> import fpsim as fp
+      >>> find(fp.testing.strategies.subnormal_seam("e4m3"), lambda x: 0 < x < 2**-10)
+      float.fromhex('0x1p-11')
+    """
+    target_fmt = find_format(fmt)
+    return st.sampled_from(_floats(_around_subnormals(target_fmt, source_of(target_fmt, dtype))))
+
+
+def inputs(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
+    """What a cast can stumble over: `fp.testing.points`, its seams more often, and any float.
+
+    Args:
+      fmt: the format, by name, dtype or object, of up to 32 bits.
+      dtype: as for `ties`.
+
+    Raises:
+      ValueError: an unknown format, or a dtype that does not hold its midpoints.
+
+    Example:
+      >>> from hypothesis import find
+      >>> import fpsim as fp
+      >>> find(fp.testing.strategies.inputs("e4m3"), lambda x: True)
+      float.fromhex('0x0p+0')
+    """
+    target_fmt = find_format(fmt)
+    source = source_of(target_fmt, dtype)
+    ordered = _points(target_fmt, source)
+    with np.errstate(invalid="ignore"):
+        inside = (np.abs(ordered) > target_fmt.smallest_normal) & (np.abs(ordered) < target_fmt.max)
+    seams = near_overflow(target_fmt, dtype=source) | subnormal_seam(target_fmt, dtype=source)
+    any_float = float32_bits().map(_of_bits) if source == np.float32 else st.floats().map(HexFloat)
+    return _one_of(ordered) | _one_of(ordered[~inside]) | seams | any_float
+
+
+def float32_bits() -> st.SearchStrategy[int]:
+    """Patterns of float32, every NaN and subnormal among them: integers that print in hexadecimal, and shrink to 0.
+
+    Example:
+      >>> from hypothesis import find
+      >>> import fpsim as fp
+      >>> find(fp.testing.strategies.float32_bits(), lambda bits: np.uint32(bits).view(np.float32) > 2)
+      0x40400000
+    """
+    readable = st.floats(width=32, allow_nan=False).map(lambda x: int(np.float32(x).view(np.uint32)))
+    signs = st.sampled_from([0, 1 << 31])
+    tiny = st.tuples(signs, st.integers(1, 0x7FFFFF)).map(sum)
+    nans = st.tuples(signs, st.sampled_from([QUIET, SIGNALLING]) | st.integers(SIGNALLING, 0x7FFFFFFF)).map(sum)
+    return st.one_of(readable, st.integers(0, 2**32 - 1), tiny, nans).map(lambda bits: Bits(bits, 32))
+
+
+def source_of(fmt: Format, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
+    """The dtype of inputs of a cast: the one asked for, which must hold the midpoints, or the narrower one that does.
+
+    Raises:
+      ValueError: it does not hold them, or is neither float32 nor float64.
+    """
+    single = FP32.mantissa_bits > fmt.mantissa_bits and FP32.holds(fmt) and fmt.smallest_subnormal >= 2.0**-148
+    if fmt.bits > 32:
+        raise ValueError(f"fmt must have midpoints that float64 holds; got {fmt.name}. Use a format of up to 32 bits.")
+    if dtype is None:
+        return np.dtype(np.float32 if single else np.float64)
+    found = dtype_of(dtype)
+    if found not in (np.float32, np.float64):
+        raise ValueError(f"dtype must be float32 or float64; got {shown(dtype)}.")
+    if found == np.float32 and not single:
+        raise ValueError(f"dtype must hold the midpoints of {fmt.name}, which float32 does not; use float64.")
+    return np.dtype(found)
+
+
+@lru_cache(maxsize=32)
+def simplest_values(fmt: Format) -> Doubles:
+    """Every value of a format, once each, from what reads easily to what does not."""
+    table = np.asarray(fmt.table(), np.float64)
+    finite = table[np.isfinite(table)]
+    _, first = np.unique(finite.view(np.uint64), return_index=True)
+    return np.concatenate([in_order(finite[first]), [x for x in (np.inf, -np.inf) if x in table], table[[*_nans(fmt)]]])
+
+
+@lru_cache(maxsize=32)
+def codes_by_value(fmt: Format) -> npt.NDArray[Any]:
+    """Every code of a format in the order of `simplest_values`, NaNs last."""
+    table = np.asarray(decode(np.arange(1 << fmt.bits).astype(fmt.storage), fmt, np.float64))
+    order = np.argsort(~np.isfinite(table), kind="stable")
+    finite = int(np.isfinite(table).sum())
+    return np.concatenate([order[:finite][_order(table[order[:finite]])], order[finite:]]).astype(fmt.storage)
+
+
+def in_order(x: Doubles) -> Doubles:
+    """Finite floats from simple ones on: fewest binary places behind the point, then smallest, then positive."""
+    return x[_order(x)]
+
+
+def _order(x: Doubles) -> npt.NDArray[np.intp]:
+    mantissas, exponents = np.frexp(np.abs(x))
+    integers = np.ldexp(mantissas, 53).astype(np.int64)
+    zeros = np.where(integers == 0, 53, np.frexp((integers & -integers).astype(np.float64))[1] - 1)
+    places = np.maximum(53 - exponents - zeros, 0)
+    return np.lexsort((np.signbit(x), np.abs(x), places))
+
+
+def _nans(fmt: Format) -> tuple[int, ...]:
+    return () if fmt.nan_code is None else (fmt.nan_code,)
+
+
+@lru_cache(maxsize=32)
+def _simplest_ties(fmt: Format) -> Doubles:
+    finite = np.unique(np.abs(fmt.table()[np.isfinite(fmt.table())]))
+    middles = finite[:-1] + (finite[1:] - finite[:-1]) / 2
+    return in_order(np.concatenate([middles, -middles]) if fmt.signed else middles)
+
+
+@lru_cache(maxsize=8)
+def _points(fmt: Format, source: np.dtype[Any]) -> Doubles:
+    """The boundary points, from simple ones on; Inf and NaN last."""
+    x = points(fmt, source).astype(np.float64)
+    return np.concatenate([in_order(x[np.isfinite(x)]), x[~np.isfinite(x)]])
+
+
+def _one_of(table: Doubles) -> st.SearchStrategy[float]:
+    """One of many floats, without a list of them."""
+    return st.integers(0, table.size - 1).map(lambda place: HexFloat(table[place]))
+
+
+def _middle(x: float, fmt: Format) -> float:
+    """The midpoint of a finite value and the next one away from zero."""
+    step = fmt.ulp(x) / 2
+    return x + float(np.copysign(step, x))
+
+
+def _moved(middle: st.SearchStrategy[float], around: int, source: np.dtype[Any]) -> st.SearchStrategy[float]:
+    """Floats up to so many places of the source away; 0 first, then outward."""
+    if not around:
+        return middle
+    steps = sorted(range(-around, around + 1), key=lambda step: (abs(step), step < 0))
+
+    def move(x: float, step: int) -> float:
+        near = source.type(x)
+        for _ in range(abs(step)):
+            with np.errstate(all="ignore"):
+                near = np.nextafter(near, source.type(np.inf if (step > 0) == (x >= 0) else -np.inf))
+        return HexFloat(near)
+
+    return st.builds(move, middle, st.sampled_from(steps))
+
+
+def _around_overflow(fmt: Format, source: np.dtype[Any]) -> Doubles:
+    step = fmt.ulp(fmt.max)
+    centres = np.array([fmt.max, fmt.max + step / 2, fmt.max - step / 2, fmt.max - step])
+    return _seam(centres, [fmt.max + step, 2 * fmt.max, float(np.finfo(source).max), np.inf], fmt, source)
+
+
+def _around_subnormals(fmt: Format, source: np.dtype[Any]) -> Doubles:
+    normal, small = fmt.smallest_normal, fmt.smallest_subnormal
+    below = normal - small if fmt.subnormals else normal / 2
+    centres = np.array([normal, below, below + (normal - below) / 2, small, small * 1.5, small / 2, small * 0.75])
+    return _seam(centres, [0.0, small / 4, float(np.finfo(source).smallest_subnormal)], fmt, source)
+
+
+def _seam(centres: Doubles, far: list[float], fmt: Format, source: np.dtype[Any]) -> Doubles:
+    """The centres, the floats next to them, and what lies far from them, of every sign that the format has."""
+    with np.errstate(all="ignore"):
+        near = centres.astype(source)
+        outward = np.nextafter(near, source.type(np.inf))
+        inward = np.nextafter(near, source.type(0))
+        found = np.concatenate([near, outward, inward, np.array(far).astype(source)]).astype(np.float64)
+    return np.concatenate([found, -found]) if fmt.signed else found
+
+
+def _floats(x: Any) -> list[float]:
+    """Floats once each, the order kept; 0.0 and -0.0 are two."""
+    return [HexFloat(each) for each in {float(one).hex(): one for one in x}.values()]
+
+
+def _of_bits(bits: int) -> float:
+    return HexFloat(np.uint32(bits).view(np.float32))

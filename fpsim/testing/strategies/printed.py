@@ -1,0 +1,58 @@
+"""Numbers that print as hexadecimal text, which can be pasted with every bit."""
+
+from __future__ import annotations
+
+import math
+
+
+class HexFloat(float):
+    """A float whose text is an exact one.
+
+    Example:
+      >>> from fpsim.testing.strategies.printed import HexFloat
+      >>> HexFloat(0.1), HexFloat(-6), HexFloat("inf")
+      (float.fromhex('0x1.999999999999ap-4'), float.fromhex('-0x1.8p+2'), float('inf'))
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        if not math.isfinite(self):
+            sign = "-" if math.copysign(1, self) < 0 else ""
+            return f"float('{sign}{'nan' if math.isnan(self) else 'inf'}')"
+        return f"float.fromhex('{short_hex(self)}')"
+
+
+class Bits(int):
+    """A code or pattern, whose text has all digits of its width.
+
+    Example:
+      >>> from fpsim.testing.strategies.printed import Bits
+      >>> Bits(0x7E, 8), Bits(1, 32)
+      (0x7E, 0x00000001)
+    """
+
+    digits: int
+
+    def __new__(cls, number: int, width: int) -> Bits:
+        made = super().__new__(cls, number)
+        made.digits = -(-width // 4)
+        return made
+
+    def __repr__(self) -> str:
+        return f"0x{int(self):0{self.digits}X}"
+
+    def __reduce__(self) -> tuple[type[Bits], tuple[int, int]]:
+        return Bits, (int(self), 4 * self.digits)
+
+
+def short_hex(x: float) -> str:
+    """`float.hex` without zeros at the end.
+
+    Example:
+      >>> from fpsim.testing.strategies.printed import short_hex
+      >>> short_hex(6.0), short_hex(1.0), short_hex(-0.0)
+      ('0x1.8p+2', '0x1p+0', '-0x0p+0')
+    """
+    text, power, exponent = float(x).hex().partition("p")
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text}{power}{exponent}"

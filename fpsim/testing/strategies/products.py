@@ -1,0 +1,120 @@
+"""Operands of matrix units that show how these add."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies as st
+
+from fpsim.casts.cast import decode, encode
+from fpsim.errors import require_integer
+from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
+from fpsim.scaling.scaled import Scaled
+from fpsim.scaling.scaling import Scaling
+
+Array = npt.NDArray[Any]
+DATA = ("ones", "cancelling", "wide", "any codes")
+SPAN = 12  # binades on either side of 1 of wide operands
+EDITS = 6  # single elements that are drawn, so that a counterexample shrinks to a few of them beside ones
+
+
+def products(unit: str | MatrixUnit, m: int, n: int, k: int) -> st.SearchStrategy[tuple[Any, Any]]:
+    """Operands (a, b) for `fp.matmul(a, b, accumulate=unit)`: ones, cancelling, wide and any codes, with single edits.
+
+    Args:
+      unit: a unit or its name (`fp.units()`).
+      m, n, k: a has m rows, b n columns, and sums k terms; for block-scaled units a multiple of the block.
+
+    Returns:
+      A strategy of pairs: codes, (m, k) and (k, n), of the dtypes that the unit takes; `fp.Scaled` arrays for
+      block-scaled units. They shrink to ones, with as few other elements as show a failure.
+
+    Raises:
+      ValueError: an unknown unit, a size below 1, or k that is no multiple of the block.
+      TypeError: a size that is no integer.
+
+    Example:
+      >>> from hypothesis import find
+      >>> import fpsim as fp
+      >>> unit = fp.testing.strategies.products("hopper_e4m3_f32", 1, 1, 4)
+      >>> a, b = find(unit, lambda pair: fp.matmul(*pair, accumulate="hopper_e4m3_f32")[0, 0] == 3)
+      >>> a, b.ravel()
+      (array([[56, 56, 56, 56]], dtype=uint8), array([ 0, 56, 56, 56], dtype=uint8))
+    """
+    found = find_unit(unit)
+    for name, size in (("m", m), ("n", n), ("k", k)):
+        require_integer(name, size, 1)
+    if found.scale is not None and k % found.block:
+        raise ValueError(f"k must be a multiple of the {found.block} terms of a block of {found.name}; got {k}.")
+    return _pair(found, m, n, k)
+
+
+@st.composite
+def _pair(draw: st.DrawFn, unit: MatrixUnit, m: int, n: int, k: int) -> tuple[Any, Any]:
+    kind = draw(st.sampled_from(DATA))
+    rng = np.random.default_rng(draw(st.integers(0, 999)) if kind != "ones" else 0)
+    a, b = _codes(kind, rng, (m, k), unit.a), _codes(kind, rng, (k, n), unit.b)
+    if kind == "cancelling":
+        _cancel(rng, a, b, unit.a)
+    for codes, element in ((a, unit.a), (b, unit.b)) if kind != "ones" else ():
+        _keep_part(codes, element, draw(st.integers(0, 3 * codes.size)), draw(st.integers(0, 3 * codes.size)))
+    for _ in range(draw(st.integers(0, EDITS))):
+        codes, element = draw(st.sampled_from([(b, unit.b), (a, unit.a)]))
+        place = draw(st.integers(0, codes.size - 1))
+        codes.flat[place] = _carried(draw(st.integers(0, (1 << element.fmt.bits) - 1)), element)
+    if unit.scale is None:
+        return a, b
+    return _scaled(draw, a, unit, unit.a), _scaled(draw, b.T, unit, unit.b).transpose()
+
+
+def _codes(kind: str, rng: np.random.Generator, shape: tuple[int, int], element: Element) -> Array:
+    if kind == "any codes":
+        drawn = rng.integers(0, 1 << element.fmt.bits, shape, dtype=np.uint64)
+        return np.asarray(_carried(drawn, element)).astype(element.dtype)
+    if kind == "ones":
+        x = np.ones(shape)
+    else:
+        x = rng.choice([-1.0, 1.0], shape) * rng.uniform(1, 2, shape) * 2.0 ** rng.integers(-SPAN, SPAN, shape)
+    return _encoded(x, element)
+
+
+def _keep_part(codes: Array, element: Element, last: int, first: int) -> None:
+    """Leave the codes that are among the last so many and the first so many, and make the others ones."""
+    kept = np.zeros(codes.size, np.bool_)
+    kept[max(codes.size - last, 0) : first] = True
+    codes[~kept.reshape(codes.shape)] = _encoded(np.ones(1), element)[0]
+
+
+def _encoded(x: npt.NDArray[np.float64], element: Element) -> Array:
+    values = decode(encode(x, element.fmt, overflow="saturate"), element.fmt, np.float64)
+    return encode(values, element.carrier)
+
+
+def _carried(code: Any, element: Element) -> Any:
+    """A code of the element's format as the code that carries it."""
+    shift = element.carrier.bits - element.fmt.bits  # TF32's codes are the upper bits of float32's
+    return code << (np.uint64(shift) if isinstance(code, np.ndarray) else shift)
+
+
+def _cancel(rng: np.random.Generator, a: Array, b: Array, element: Element) -> None:
+    """Make half of the terms the others' opposites, somewhere else in the sum."""
+    order = rng.permutation(a.shape[1])
+    half = order.size // 2
+    a[:, order[half : 2 * half]] = a[:, order[:half]] ^ a.dtype.type(element.carrier.sign_bit)
+    b[order[half : 2 * half]] = b[order[:half]]
+
+
+def _scaled(draw: st.DrawFn, codes: Array, unit: MatrixUnit, element: Element) -> Scaled:
+    """Codes (rows, k) with a drawn power of two for every block along k."""
+    scale_format = unit.scale_format
+    assert scale_format is not None
+    grid = codes.shape[0], codes.shape[1] // unit.block
+    powers = np.zeros(grid)
+    if draw(st.booleans()):
+        powers = np.random.default_rng(draw(st.integers(0, 999))).integers(-6, 7, grid).astype(np.float64)
+    scales = (2.0**powers).astype(np.float32)
+    scaling = Scaling(block=(1, unit.block), scale_format=scale_format)
+    return Scaled(np.ascontiguousarray(codes), scales, element.fmt, scaling, encode(scales, scale_format))

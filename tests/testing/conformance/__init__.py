@@ -1,0 +1,1 @@
+"""fp.testing.conformance."""

@@ -1,0 +1,329 @@
+"""Vectors: what they hold, other implementations at the end of a pipe, and files that are refused."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.formats.named import NAMED
+from fpsim.scaling.file import load as load_arrays
+from fpsim.scaling.file import save as save_arrays
+from fpsim.testing import conformance
+from fpsim.testing.conformance.choice import chosen
+from fpsim.testing.conformance.files import load, save
+from fpsim.testing.conformance.vectors import Vectors
+from tests.oracles import casts
+
+# An implementation that shares nothing with the package: it was written from docs/conformance.md and docs/casts.md.
+FOREIGN = """
+import sys
+from fractions import Fraction
+
+FORMATS = {
+    "E4M3": (4, 3, 7, 0x7E, None, 0x7F), "E5M2": (5, 2, 15, 0x7B, 0x7C, 0x7E),
+    "FP16": (5, 10, 15, 0x7BFF, 0x7C00, 0x7E00),
+}
+SKIP = "?"
+
+def value(code, bits, bias):
+    field, fraction = code >> bits, code & ((1 << bits) - 1)
+    significand = fraction + ((1 << bits) if field else 0)
+    return Fraction(significand) * Fraction(2) ** (max(field, 1) - bias - bits)
+
+def cast(word, fmt, rounding, overflow):
+    exponents, bits, bias, top, infinity, nan = FORMATS[fmt]
+    negative, magnitude = word >> 31, word & 0x7FFFFFFF
+    sign = negative << (exponents + bits)
+    beyond = infinity if infinity is not None else nan
+    if magnitude > 0x7F800000:
+        return sign | nan
+    if magnitude == 0x7F800000:
+        return sign | (beyond if overflow != "saturate" else top)
+    x = value(magnitude, 23, 127)
+    low, high = 0, top + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if value(middle, bits, bias) <= x else (low, middle)
+    rest, step = x - value(low, bits, bias), value(low + 1, bits, bias) - value(low, bits, bias)
+    if rounding == "nearest_even":
+        up = 2 * rest > step or (2 * rest == step and low & 1)
+    elif rounding == "nearest_away":
+        up = 2 * rest >= step
+    elif rounding == "toward_zero":
+        up = False
+    elif rounding == "odd":
+        up = rest > 0 and not low & 1
+    else:
+        up = rest > 0 and (rounding == "down") == bool(negative)
+    code = low + bool(up)
+    inward = rounding in ("toward_zero", "odd") or rounding == ("up" if negative else "down")
+    if x >= value(top + 1, bits, bias) and not inward:
+        code = top + 1
+    if code > top:
+        code = top if overflow != "nonfinite" or inward else beyond
+    return sign | code
+
+for line in sys.stdin:
+    kind, *words = line.split()
+    if kind == "set":
+        facts = dict(word.split("=") for word in words[1:])
+        known = words[0] == "cast" and facts["format"] in FORMATS and facts["subnormals"] == "keep"
+    elif known:
+        code = cast(int(kind, 16), facts["format"], facts["rounding"], facts["overflow"])
+        print(f"{code:0{len(kind) // 4 if facts['format'] != 'FP16' else 4}x}")
+    else:
+        print(SKIP)
+"""
+
+
+@pytest.fixture(scope="module")
+def sets() -> list[Vectors]:
+    return chosen()
+
+
+@pytest.fixture(scope="module", params=[".txt", ".npz"])
+def file(request: pytest.FixtureRequest, sets: list[Vectors], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("vectors") / f"vectors{request.param}"
+    save(sets, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def text(sets: list[Vectors], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("text") / "vectors.txt"
+    save(sets, path)
+    return path
+
+
+def command(folder: Path, program: str = FOREIGN) -> str:
+    (folder / "mine.py").write_text(program)
+    return f"{sys.executable} {folder / 'mine.py'}"
+
+
+# ---- what they hold
+
+
+def test_files_are_small_and_hold_every_kind(sets: list[Vectors], file: Path) -> None:
+    assert file.stat().st_size < 1_200_000
+    kinds = Counter(each.kind for each in sets)
+    assert kinds["dot_add"] == len(fp.units())
+    assert {"cast", "add", "fma", "sqrt", "matmul", "scaled"} <= kinds.keys()
+    casts_to = {each.words["format"] for each in sets if each.kind == "cast"}
+    assert casts_to == set(NAMED)
+    for name in ("E4M3", "FP16"):
+        to = [each.words for each in sets if each.kind == "cast" and each.words["format"] == name]
+        asked = {(words["rounding"], words["overflow"]) for words in to}
+        assert len(asked) == 18
+
+
+def test_what_is_read_is_what_was_written(sets: list[Vectors], file: Path) -> None:
+    for got, want in zip(load(file), sets, strict=True):
+        assert got.line == want.line
+        assert (got.inputs == want.inputs).all()
+        assert (got.outputs == want.outputs).all()
+
+
+def test_making_a_file_again_gives_the_same_bytes(text: Path, tmp_path: Path) -> None:
+    conformance.make(tmp_path / "again.txt")
+    assert (tmp_path / "again.txt").read_bytes() == text.read_bytes()
+
+
+def test_fpsim_has_the_outputs_of_its_files(file: Path) -> None:
+    report = conformance.check(file)
+    assert report.ok
+    assert sum(row.answered for row in report.rows) > 15_000
+
+
+def test_casts_are_those_of_the_oracle(sets: list[Vectors]) -> None:
+    checked = 0
+    for each in sets:
+        fmt = fp.format(each.words["format"]) if each.kind == "cast" else fp.E4M3
+        if each.kind == "cast" and fmt in (fp.E4M3, fp.E5M2FNUZ, fp.E8M0, fp.BF16):
+            source = each.takes[0].fmt
+            x = each.inputs[:, 0].astype(source.storage).view(np.float32 if source == fp.FP32 else np.float64)
+            words = {word: each.words[word] for word in ("rounding", "overflow", "subnormals")}
+            want = casts.encode_all(x, fmt, **words)
+            assert (each.outputs[:, 0] == want).all(), each.title
+            checked += 1
+    assert checked > 60
+
+
+# ---- other implementations
+
+
+def test_another_implementation_agrees_where_it_answers(text: Path, tmp_path: Path) -> None:
+    report = conformance.check(text, command(tmp_path))
+    assert report.ok, str(report)
+    assert sum(row.answered for row in report.rows) > 3000
+    assert "cases were not answered" in str(report)
+
+
+def test_a_wrong_implementation_is_shown_where(text: Path, tmp_path: Path) -> None:
+    wrong = FOREIGN.replace("and low & 1)", "and True)")  # ties away
+    report = conformance.check(text, command(tmp_path, wrong), only=["cast"])
+    assert not report
+    sets = {row.set for row in report.rows if row.wrong}
+    assert all("rounding=nearest_even" in each for each in sets)
+    assert len(sets) == 9
+    first = next(row.first for row in report.rows if row.wrong)
+    assert ": got " in first
+    assert ", want " in first
+
+
+def test_any_nan_is_as_good_as_another_and_nothing_else_is(text: Path, tmp_path: Path) -> None:
+    negative_nan = FOREIGN.replace("return sign | nan", "return (1 << exponents + bits) | nan")
+    assert conformance.check(text, command(tmp_path, negative_nan), only=["cast"]).ok
+    unsigned_zero = FOREIGN.replace("return sign | code", "return sign | code if code else 0")
+    assert not conformance.check(text, command(tmp_path, unsigned_zero), only=["cast"]).ok
+
+
+def test_an_implementation_that_answers_nothing_is_not_right(text: Path, tmp_path: Path) -> None:
+    nothing = "import sys\nfor line in sys.stdin:\n    if not line.startswith('set'): print('?')"
+    assert not conformance.check(text, command(tmp_path, nothing)).ok
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("import sys; sys.exit('out of luck')", "ended with 1 and said 'out of luck'"),
+        ("", "must answer each of"),
+        ("import sys\nfor line in sys.stdin:\n    if line[0] != 's': print('zz')", "'zz' is no code of E4M3"),
+        ("import sys\nfor line in sys.stdin:\n    if line[0] != 's': print('1 2')", "must have 1 numbers; got 2"),
+        ("import time; time.sleep(60)", "took more than 1 s"),
+    ],
+)
+def test_programs_that_do_not_answer_are_refused(text: Path, tmp_path: Path, program: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as refusal:
+        conformance.check(text, command(tmp_path, program), only=["cast"], timeout=1)
+    assert "\n" not in str(refusal.value)
+
+
+def test_what_is_no_program_is_refused(text: Path) -> None:
+    for asked, words in (("/nowhere/mine", "could not be run"), ("", "got nothing"), ("'", "words as for a shell")):
+        with pytest.raises(ValueError, match=words):
+            conformance.check(text, asked, only=["sqrt"])
+    with pytest.raises(ValueError, match="timeout must be seconds"):
+        conformance.check(text, timeout=0)
+    with pytest.raises(ValueError, match="only must be one of"):
+        conformance.check(text, only=["casts"])
+
+
+# ---- files that are refused
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(ValueError, match="no vectors that can be used") as refusal:
+        conformance.check(path)
+    message = str(refusal.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message
+
+
+def sealed(body: str) -> str:
+    return f"{body}end sha256={hashlib.sha256(body.encode()).hexdigest()}\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda text: text.replace(" 08\n", " 09\n", 1), "its content differs from its digest"),
+        (lambda text: text[: len(text) // 2], "cut short"),
+        (lambda text: "", "the first line must be"),
+        (
+            lambda text: text.replace("conformance 1", "conformance 2", 1),
+            "must be 'fpsim-conformance 1'",
+        ),
+        (lambda text: text + "more\n", "cut short"),
+        (lambda text: text.replace("set", "s\u00e9t", 1), "ASCII"),
+        (lambda text: sealed("fpsim-conformance 1\nset cast format=E4M3\n"), "line 2: a set must have in="),
+        (lambda text: sealed("fpsim-conformance 1\nset cast in=E4M9 out=E4M3 cases=0\n"), "line 2: format must be"),
+        (lambda text: sealed("fpsim-conformance 1\nset cast in=E4M3 out=E4M3 cases=1\n100 0\n"), "line 3: '100' is no"),
+        (lambda text: sealed("fpsim-conformance 1\nset cast in=E4M3 out=E4M3 cases=2\n1 0\n"), "must have 2 numbers"),
+        (lambda text: sealed("fpsim-conformance 1\nset cast in=E4M3*99999 out=E4M3 cases=0\n"), "a count must be"),
+    ],
+)
+def test_texts_that_are_damaged_or_edited_are_refused(
+    text: Path, tmp_path: Path, change: Callable[[str], str], words: str
+) -> None:
+    changed = tmp_path / "changed.txt"
+    changed.write_text(change(text.read_text()), encoding="utf-8")
+    assert words in refused(changed)
+
+
+def test_arrays_that_are_damaged_or_of_another_kind_are_refused(sets: list[Vectors], tmp_path: Path) -> None:
+    path = tmp_path / "vectors.npz"
+    save(sets[:3], path)
+    arrays, header = load_arrays(path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert "damaged" in refused(path)
+    for changed, words in (
+        ((arrays, header | {"version": 2}), "version 1"),
+        ((arrays, {"block": [1]}), "must be of the kind"),
+        ((arrays | {"inputs": arrays["inputs"][1:]}, header), "too few numbers"),
+        ((arrays | {"outputs": np.append(arrays["outputs"], arrays["outputs"])}, header), "more numbers than its sets"),
+        ((arrays | {"outputs": arrays["outputs"] + np.uint64(256)}, header), "no codes of their formats"),
+        (({"inputs": arrays["inputs"]}, header), "must have the arrays"),
+    ):
+        save_arrays(path, *changed)
+        assert words in refused(path)
+
+
+def test_outputs_that_fpsim_does_not_have_are_found_whatever_the_digest_says(text: Path, tmp_path: Path) -> None:
+    lines = text.read_text().splitlines()[:-1]
+    lines[6] = lines[6][:-1] + ("0" if lines[6][-1] != "0" else "1")
+    edited = tmp_path / "edited.txt"
+    edited.write_text(sealed("".join(f"{line}\n" for line in lines)))
+    report = conformance.check(edited)
+    assert [row.wrong for row in report.rows if row.wrong] == [1]
+    with pytest.raises(ValueError, match="its outputs are not those of this fpsim: 1 of"):
+        conformance.check(edited, command(tmp_path))
+
+
+def test_sets_that_fpsim_cannot_compute_are_refused(tmp_path: Path) -> None:
+    for line, words in (
+        ("set casts in=E4M3 out=E4M3 cases=0", "kind of set must be one of"),
+        ("set cast in=FP32 out=E4M3 cases=0", "must have the word 'from'"),
+        (
+            "set cast format=E4M3 from=FP32 rounding=stochastic overflow=nonfinite subnormals=keep in=FP32 out=E4M3 "
+            "cases=1\n3f800000 38",
+            "rounding must be one that needs no random numbers",
+        ),
+        ("set dot_add unit=hopper_e4m3_f32 terms=4 in=E4M3*4 out=FP32 cases=0", "must have in="),
+        ("set scaled format=E4M3 scaling=MXX elements=32 in=FP32*32 out=E4M3*32,E8M0 cases=0", "scaling must be one"),
+    ):
+        path = tmp_path / "other.txt"
+        path.write_text(sealed(f"fpsim-conformance 1\n{line}\n"))
+        with pytest.raises(ValueError, match=words):
+            conformance.check(path)
+
+
+def test_the_command_line_makes_and_checks(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("typer")
+    from fpsim.cli.main import main
+
+    def run(*words: str) -> int:
+        with pytest.raises(SystemExit) as end:
+            main(["conformance", *words])
+        assert isinstance(end.value.code, int)
+        return end.value.code
+
+    path = str(tmp_path / "vectors.npz")
+    assert run("make", path) == 0
+    assert run("check", path, "--only", "add") == 0
+    assert "0 of 320 answers differ" in capfd.readouterr().out
+    zeros = "import sys\nfor line in sys.stdin:\n    if line[0] != 's': print(0)"
+    assert run("check", path, "--only", "add", "--run", command(tmp_path, zeros)) == 1
+    capfd.readouterr()
+    assert run("check", str(tmp_path / "absent.npz")) == 2
+    assert run("make", str(tmp_path / "vectors.bin")) == 2
+    assert capfd.readouterr().err.count("\n") == 2

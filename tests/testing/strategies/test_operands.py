@@ -1,0 +1,146 @@
+"""Words, arrays to be scaled, and operands of units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.formats.policies import OVERFLOWS
+from fpsim.testing import strategies
+from fpsim.testing.strategies.arrays import TILES
+from tests.kit.processes import python
+from tests.kit.sweeps import in_turn
+from tests.testing.strategies.test_numbers import drawn, shrunk
+
+
+def test_words_are_what_casts_take() -> None:
+    roundings = set(drawn(strategies.roundings(), 200))
+    assert roundings == {mode.name.lower() for mode in fp.Rounding} - {"stochastic"}
+    assert "stochastic" in drawn(strategies.roundings(stochastic=True), 200)
+    policies = drawn(strategies.policies(), 500)
+    assert {words["overflow"] for words in policies} == set(OVERFLOWS)
+    for words in policies[:100]:
+        fp.encode(np.array([0.3, 1e9]), "e5m2", **words)
+    assert {words["rounding"] for words in drawn(strategies.policies(stochastic=False), 300)} == roundings
+
+
+def test_formats_are_of_the_width_asked_for_and_held_by_float32() -> None:
+    found = drawn(strategies.formats(), 600)
+    assert len({fmt.name for fmt in found}) > 60
+    assert all(fmt.bits <= 16 and fp.FP32.holds(fmt) for fmt in found)
+    assert {fmt.bits for fmt in drawn(strategies.formats(4), 100)} <= {3, 4}
+    assert "FP32" in {fmt.name for fmt in drawn(strategies.formats(32), 500)}
+
+
+SCALINGS = [fp.scalings.MX, fp.scalings.TILE_1X128, fp.scalings.BLOCK_128X128, fp.scalings.TENSOR, fp.scalings.NVFP4]
+
+
+@in_turn("scaling", SCALINGS)
+def test_arrays_to_scale_can_be_scaled(scaling: fp.Scaling) -> None:
+    for x in drawn(strategies.scaled_arrays(scaling, specials=False), 20):
+        assert x.dtype == np.float32
+        assert x.flags.c_contiguous
+        decoded = fp.encode_scaled(x, "e2m1" if scaling is fp.scalings.NVFP4 else "e4m3", scaling).decode()
+        assert decoded.shape == x.shape
+
+
+def test_arrays_to_scale_hold_every_kind_of_tile() -> None:
+    tiles = []
+    for x in drawn(strategies.scaled_arrays(fp.scalings.MX, ragged=False), 600):
+        tiles += list(x.reshape(-1, 32))
+    whole = np.array(tiles)
+    with np.errstate(invalid="ignore"):
+        amax = np.abs(np.where(np.isfinite(whole), whole, 0)).max(axis=1)
+        constant = (whole == whole[:, :1]).all(axis=1)
+    assert np.isinf(whole).all(axis=1).any()
+    assert (np.isinf(whole).sum(axis=1) == 1).any()
+    assert np.isnan(whole).any()
+    assert ((whole == 0).all(axis=1) & ~np.signbit(whole[:, 0])).any()
+    assert ((whole == 0).all(axis=1) & np.signbit(whole[:, 0])).any()
+    assert (constant & (amax > 0)).any()
+    mantissas = np.frexp(amax)[0]
+    assert ((mantissas == 0.5) & ~constant).any()
+    assert {0.5 * (1 + 2.0**-23), 1 - 2.0**-24} <= set(mantissas.tolist())
+    edges = np.abs(whole[:, [0, -1]]).max(axis=1)
+    assert ((edges >= 64) & (edges == amax) & ~constant).any()
+    assert ((amax > 0) & (amax < 2.0**-126)).any()
+
+
+def test_arrays_to_scale_shrink_to_one_tile() -> None:
+    x = shrunk(strategies.scaled_arrays(fp.scalings.MX), lambda x: True)
+    assert x.shape == (1, 32)
+    assert (x == 1).all()
+    ragged = shrunk(strategies.scaled_arrays(fp.scalings.MX), lambda x: x.shape[1] % 32)
+    assert ragged.shape == (1, 31)
+    with_inf = shrunk(strategies.scaled_arrays(fp.scalings.MX), lambda x: np.isinf(x).any())
+    assert with_inf.shape == (1, 32)
+    assert len(TILES) >= 12
+
+
+def test_operands_fit_their_unit_whatever_it_takes() -> None:
+    names = ("hopper_e4m3_f32", "ampere_tf32_f32", "cdna3_fp8xbf8_f32", "cdna3_xf32_f32", "blackwell_nvfp4_f32",
+             "blackwell_mxfp8_e4m3_f32", "hopper_f16_f16", "blackwell_mxfp4_block16_f32")  # fmt: skip
+    for name in names:
+        for a, b in drawn(strategies.products(name, 2, 3, 64), 12):
+            assert a.shape == (2, 64)
+            assert b.shape == (64, 3)
+            assert fp.matmul(a, b, accumulate=name).shape == (2, 3)
+
+
+def test_every_unit_has_operands() -> None:
+    for unit in fp.units():
+        a, b = drawn(strategies.products(unit, 1, 1, 64), 1)[0]
+        assert a.shape + b.shape == (1, 64, 64, 1)
+
+
+def test_operands_cancel_and_reach_any_code() -> None:
+    pairs = drawn(strategies.products("hopper_e4m3_f32", 1, 1, 16), 400)
+    values = [(fp.decode(a, "e4m3")[0], fp.decode(b, "e4m3")[:, 0]) for a, b in pairs]
+    with np.errstate(invalid="ignore"):
+        sums = [(float((x * y).sum()), float(np.abs(x * y).max())) for x, y in values]
+    assert sum(largest > 1000 and abs(total) < largest / 100 for total, largest in sums) >= 10
+    codes = np.unique(np.concatenate([np.append(a, b) for a, b in pairs]))
+    assert codes.size >= 250
+
+
+def test_operands_shrink_to_ones_beside_what_matters() -> None:
+    a, b = shrunk(
+        strategies.products("hopper_e4m3_f32", 1, 1, 32),
+        lambda pair: np.isnan(fp.decode(pair[0], "e4m3")).any() or np.isnan(fp.decode(pair[1], "e4m3")).any(),
+    )
+    together = np.append(a, b)
+    assert np.count_nonzero(together != 0x38) == 1
+    assert np.isin([0x7F, 0xFF], together).any()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: strategies.scaled_arrays("MX"),  # type: ignore[arg-type]
+            "scaling must be an fp.Scaling",
+        ),
+        (lambda: strategies.products("hopper_e4m3", 1, 1, 1), "unit"),
+        (lambda: strategies.products("hopper_e4m3_f32", 0, 1, 1), "m must be an integer >= 1"),
+        (lambda: strategies.products("blackwell_nvfp4_f32", 1, 1, 24), "k must be a multiple of the 16 terms"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_when_asked_for(call: Callable[[], object], words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        call()
+
+
+def test_only_strategies_load_hypothesis_and_say_what_to_install() -> None:
+    loaded = "import sys, fpsim as fp; fp.testing.points; print('hypothesis' in sys.modules); "
+    assert python(f"{loaded}fp.testing.strategies.codes; print('hypothesis' in sys.modules)").split() == [
+        "False",
+        "True",
+    ]
+    absent = (
+        "import sys, fpsim as fp; sys.modules['hypothesis'] = None\n"
+        "try:\n    fp.testing.strategies\nexcept ImportError as e:\n    print(e)"
+    )
+    assert python(absent).startswith("fp.testing.strategies needs hypothesis, which is not installed: ")

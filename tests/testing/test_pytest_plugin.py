@@ -1,0 +1,179 @@
+"""The pytest plugin, in runs of pytest that find it by its entry point."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.kit.processes import ROOT
+
+QUANTIZERS = """
+    import numpy as np, fpsim as fp
+    def to_e4m3(x):
+        return fp.quantize(x, "e4m3").astype(np.float32)
+"""
+
+
+def entry_points(folder: Path) -> Path:
+    """A folder that tells pytest what pyproject.toml does where the package is installed, and which modules came."""
+    entries = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
+    info = folder / "fpsim_installed-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fpsim-installed\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[pytest11]\n" + "".join(f"{k} = {v}\n" for k, v in entries.items()))
+    files = ("fpsim/__init__.py", "_fpsim_hypothesis.py", "_fpsim_pytest.py")
+    (info / "RECORD").write_text("".join(f"{name},,\n" for name in files))
+    return folder
+
+
+def run(folder: Path, *options: str, **files: str) -> subprocess.CompletedProcess[str]:
+    """A run of pytest over files of tests, where the package is installed."""
+    site = entry_points(folder / "site")
+    tests = folder / "tests"
+    tests.mkdir()
+    for name, text in files.items():
+        (tests / f"{name}.py").write_text(textwrap.dedent(text))
+    path = os.pathsep.join(map(str, (site, ROOT, tests)))
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tests), *options, str(tests)],
+        cwd=tests, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def test_a_run_that_does_not_use_fpsim_does_not_import_it(tmp_path: Path) -> None:
+    text = """
+        import sys
+        def test_nothing(pytestconfig):
+            assert pytestconfig.pluginmanager.has_plugin("fpsim")
+            assert "_fpsim_pytest" in sys.modules
+            assert not {"fpsim", "hypothesis", "numba"} & set(sys.modules)
+    """
+    done = run(tmp_path, "-p", "no:hypothesispytest", test_bare=text)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pytest_leaves_fpsim_as_it_is(tmp_path: Path) -> None:
+    """It compiles the assertions of what comes with a plugin, and warns where that was imported before."""
+    text = """
+        def test_loader():
+            import fpsim.casts.cast, fpsim.casts.pipelines
+            assert "Rewriting" not in type(fpsim.casts.pipelines.__loader__).__name__
+    """
+    early = "import fpsim, _fpsim_hypothesis"
+    done = run(tmp_path, "-p", "early", "-W", "error", "-p", "no:hypothesispytest", test_loader=text, early=early)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_fixtures_check_and_floats_are_exact_below_failed_comparisons(tmp_path: Path) -> None:
+    text = """
+        import numpy as np
+        def test_right(check_quantizer):
+            import fpsim as fp
+            assert check_quantizer(lambda x: fp.quantize(x, "e4m3"), "e4m3").ok
+        def test_wrong(check_quantizer):
+            check_quantizer(lambda x: x, "e4m3")
+        def test_scalars():
+            assert 0.1 + 0.2 == 0.3
+        def test_lists():
+            assert [1.0, np.float32(0.1)] == [1.0, np.float64(0.1)]
+        def test_words():
+            assert "a" == "b"
+    """
+    done = run(tmp_path, test_uses=text)
+    assert "4 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "is not a quantizer to E4M3" in done.stdout
+    assert "0x1.3333333333334p-2 == 0x1.3333333333333p-2" in done.stdout
+    assert "at index 1: 0x1.99999a0000000p-4 == 0x1.999999999999ap-4" in done.stdout
+    assert "At index 1 diff" in done.stdout  # what pytest says is still there
+
+
+def test_the_fixture_of_kernels_is_that_of_the_library() -> None:
+    import _fpsim_pytest
+
+    assert _fpsim_pytest._of_testing("check_quantizer").__module__ == "fpsim.testing.quantizers.check"
+    with pytest.raises(AttributeError, match="check_kernels"):
+        _fpsim_pytest._of_testing("check_kernels")
+
+
+TESTS = """
+    import numpy as np, pytest, fpsim as fp
+    from quantizers import to_e4m3
+
+    @pytest.fixture
+    def quantizer():
+        return to_e4m3
+
+    def test_ties(quantizer):
+        assert (quantizer(np.float32([17, 19, 21])) == [16, 20, 20]).all()
+
+    def test_without_it():
+        assert to_e4m3(np.float32([2.0**-9])) == 2.0**-9
+"""
+
+
+def test_mutants_that_no_test_sees_are_named_and_fail_the_run(tmp_path: Path) -> None:
+    done = run(tmp_path, "--fpsim-mutants", quantizers=QUANTIZERS, test_mine=TESTS)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+    summary = done.stdout.partition("mutants of fpsim")[2]
+    assert "of 20 mutants to E4M3 seen by 1 test." in summary
+    assert "missed: through_fp16, which rounds to FP16 first" in summary
+    assert "missed: flushes," in summary  # whose test does not take the fixture
+    assert "ties_away" not in summary
+
+
+def test_mutants_take_the_place_of_a_function_in_modules_that_imported_it(tmp_path: Path) -> None:
+    options = ("--fpsim-mutants", "--fpsim-quantizer", "quantizers:to_e4m3", "-p", "no:hypothesispytest")
+    text = TESTS.replace("def test_ties(quantizer)", "def without_ties()")
+    done = run(tmp_path, *options, quantizers=QUANTIZERS, test_mine=text)
+    summary = done.stdout.partition("mutants of fpsim")[2]
+    assert "seen by 1 test" in summary, done.stdout + done.stderr
+    assert "missed: flushes," not in summary
+    assert "missed: ties_away" in summary
+
+
+def test_what_tests_see_is_collected_from_the_workers_of_xdist(tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    text = """
+        import numpy as np, fpsim as fp
+        from quantizers import to_e4m3
+        def test_points():
+            x = fp.testing.points("e4m3")
+            fp.testing.assert_bits_equal(to_e4m3(x), fp.quantize(x, "e4m3"))
+        def test_layout():
+            x = fp.testing.points("e4m3").reshape(-1, 2).T
+            fp.testing.assert_bits_equal(to_e4m3(x), fp.quantize(x, "e4m3"))
+    """
+    options = ("--fpsim-mutants", "--fpsim-quantizer", "quantizers:to_e4m3", "-n", "2")
+    done = run(tmp_path, *options, quantizers=QUANTIZERS, test_mine=text)
+    summary = done.stdout.partition("mutants of fpsim")[2]
+    assert "of 20 mutants to E4M3 seen by 2 tests." in summary, done.stdout + done.stderr
+    assert "missed: memory_order" not in summary
+    assert "missed: through_fp16" not in summary
+    assert (done.returncode == 0) == ("missed" not in summary)
+
+
+def test_a_run_where_no_test_meets_a_mutant_fails(tmp_path: Path) -> None:
+    done = run(tmp_path, "--fpsim-mutants", test_none="def test_nothing(): pass")
+    assert done.returncode == 1
+    assert "No test took the fixture 'quantizer'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--fpsim-format", "e4m4"), "Did you mean 'E4M3'?"),
+        (("--fpsim-quantizer", "nowhere:fn"), "--fpsim-quantizer must be MODULE:FUNCTION"),
+    ],
+)
+def test_bad_options_are_refused_in_a_sentence(tmp_path: Path, options: tuple[str, str], words: str) -> None:
+    done = run(tmp_path, "--fpsim-mutants", *options, test_none="def test_nothing(): pass")
+    assert done.returncode == 4
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
