@@ -1,11 +1,18 @@
-"""What tests compare with, bits with bits, and what they do first."""
+"""What tests compare with, bits with bits, and what they do first; checks of kernels, which say what is wrong."""
 
 from fpsim.analysis.measures.survival import assert_survives
 from fpsim.lazy import face
+from fpsim.testing import mutants
 from fpsim.testing.bits import assert_bits_equal
 from fpsim.testing.first_call import warm_up
+from fpsim.testing.kernels.check import check_kernel
+from fpsim.testing.kernels.inputs import discriminating_inputs
+from fpsim.testing.kernels.report import KernelReport
 from fpsim.testing.operands import OPERAND_SETS, product_operands
 
-__all__ = ["OPERAND_SETS", "assert_bits_equal", "assert_survives", "product_operands", "warm_up"]
+__all__ = [
+    "OPERAND_SETS", "KernelReport", "assert_bits_equal", "assert_survives", "check_kernel", "discriminating_inputs",
+    "mutants", "product_operands", "warm_up",
+]  # fmt: skip
 
 __getattr__, __dir__ = face(__name__, __all__)
