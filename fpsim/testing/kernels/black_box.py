@@ -145,6 +145,8 @@ class Kernel:
     def _read(self, got: Any, a: Any, x: Inputs) -> Array:
         out = self.promise.out
         m, n, _ = x.shape
+        if got is None:
+            raise Misbehaved("returns", f"fn must return an array; got None for {x}.")
         if isinstance(got, EncodedArray):
             if got.fmt != out:
                 raise Misbehaved("dtype", f"fn must return {out}; got an EncodedArray of {got.fmt} for {x}.")
@@ -186,6 +188,6 @@ def _two(first: Array, again: Array) -> str:
     where = tuple(int(i) for i in np.argwhere(first != again)[0])
     digits = 2 * first.dtype.itemsize
     return (
-        f"{int((first != again).sum()):,} of {first.size:,} elements, first {where}: 0x{int(first[where]):0{digits}X}, then "
-        f"0x{int(again[where]):0{digits}X}"
+        f"{int((first != again).sum()):,} of {first.size:,} elements, first {where}: 0x{int(first[where]):0{digits}X}, "
+        f"then 0x{int(again[where]):0{digits}X}"
     )

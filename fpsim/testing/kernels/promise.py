@@ -145,8 +145,8 @@ class Promise:
 
 
 def promise_of(
-    a: Any, b: Any, accumulate: Any, schedule: Schedule | None = None, promote: int | None = None, out_format: Any = None,
-    scale_a: str | None = None, scale_b: str | None = None, bias: bool = False,
+    a: Any, b: Any, accumulate: Any, schedule: Schedule | None = None, promote: int | None = None,
+    out_format: Any = None, scale_a: str | None = None, scale_b: str | None = None, bias: bool = False,
 ) -> Promise:  # fmt: skip
     """A promise in the words of `check_kernel`, checked.
 

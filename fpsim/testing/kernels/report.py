@@ -44,8 +44,9 @@ class Mismatch:
     def __str__(self) -> str:
         digits = -(-self.fmt.bits // 4)
         return (
-            f"{self.inputs}, element {self.element}: got 0x{self.got_code:0{digits}X} ({self.got!r} = {self.got.hex()}), "
-            f"want 0x{self.want_code:0{digits}X} ({self.want!r} = {self.want.hex()}), {ulps_in_words(self.ulps)}"
+            f"{self.inputs}, element {self.element}: got 0x{self.got_code:0{digits}X} ({self.got!r} = "
+            f"{self.got.hex()}), want 0x{self.want_code:0{digits}X} ({self.want!r} = {self.want.hex()}), "
+            f"{ulps_in_words(self.ulps)}"
         )
 
 
@@ -124,7 +125,8 @@ class KernelReport:
             if self.mismatches:
                 lines.append(f"{self.mismatches:,} of {of} differ, by up to {ulps_in_words(self.max_ulp)}{self._why()}")
             elif self.ok and not self.derivation:
-                lines.append(f"All {of} are equal. {certificate(self.excluded, self.rivals, self.same)}")
+                said = certificate(self.excluded, self.rivals, self.same) if self.excluded or self.rivals else ""
+                lines.append(f"All {of} are equal. {said}".rstrip())
             else:
                 lines.append(f"All {of} lie within; the widest uses {self.share:.1%} of its bound.")
         if self.derivation:
@@ -146,7 +148,7 @@ class KernelReport:
 def certificate(excluded: int, rivals: tuple[str, ...], same: tuple[str, ...]) -> str:
     """What a verdict excludes, in a sentence."""
     all_of = excluded + len(rivals)
-    text = f"Of {all_of:,} other additions, orders, roundings and faults {excluded:,} differ on at least one of these inputs"
+    text = f"Of {all_of:,} other additions, orders, roundings and faults {excluded:,} differ on at least one input"
     text += ": every one" if not rivals else f"; not excluded: {listed(rivals)}"
     if same:
         text += f"; {len(same)} further names stand for the same additions at these shapes"

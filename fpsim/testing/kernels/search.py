@@ -256,7 +256,9 @@ class _Trees:
         if variant.size != 1:
             return False
         if variant.terms is not None:
-            return all(self._same_steps(variant, k) for k in {k for _, k in self.shapes})
+            lengths = {k for _, k in self.shapes}
+            moved = any((variant.terms.apply(k)[0][:k] != np.arange(k)).any() for k in lengths)
+            return moved and all(self._same_steps(variant, k) for k in lengths)
         if not isinstance(variant.addition, Adding) or variant.addition.codes:
             return False
         if not isinstance(self.promise.adding, Adding):

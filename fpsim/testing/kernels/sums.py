@@ -247,7 +247,7 @@ def _split(schedule: Schedule, unit: MatrixUnit, out: Format) -> Iterator[Schedu
     for count in SPLITS:
         for rule, grain in (("ceiling", unit.terms), ("ceiling", 0), ("even", 0), ("interleaved", unit.terms)):
             for merge in merges:
-                slicing = Slicing(count, grain, rule, merge)
+                slicing = Slicing(count, grain, rule, merge)  # type: ignore[arg-type]
                 how = "" if merge == "float32" else f", merged as {merge}"
                 dealt = {"ceiling": f"of whole runs of {grain or 'a tile'}", "even": "of equal length",
                          "interleaved": f"that take runs of {grain} in turn"}[rule]  # fmt: skip

@@ -141,8 +141,8 @@ def meeting(tree: Tree, terms: tuple[int, ...]) -> str:
       >>> from fpsim.testing.kernels.terms import meeting
       >>> how = fp.schedules.tree(fp.schedules.cutlass_2xacc(128), 256)
       >>> meeting(how, (3, 40))
-      'in the step that adds terms 32..63 to the running sum, cut at 13 fraction bits, rounded toward zero to 13 mantissa
-        bits in float32'
+      'in the step that adds terms 32..63 to the running sum, cut at 13 fraction bits, rounded toward zero to 13
+        mantissa bits in float32'
       >>> meeting(how, (3, 200))
       'where the sum of terms 128..255 joins the total, rounded nearest even to float32'
       >>> meeting(fp.schedules.tree(fp.schedules.cublas("sm_90", split_k=9), 11528), (3, 11527))

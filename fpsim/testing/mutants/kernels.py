@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -65,7 +66,9 @@ def kernel_of(**promise: Any) -> Kernel:
 
     def kernel(a: Array, b: Array, *extras: Array) -> Array:
         given: dict[str, Any] = how | dict(zip(names, extras, strict=True))
-        return np.asarray(matmul(a, b, **given, strict=False))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # which kernels a library would take for a shape
+            return np.asarray(matmul(a, b, **given, strict=False))
 
     return kernel
 
