@@ -23,7 +23,7 @@ from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.schedule import FLAT
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, Pairwise
-from fpsim.testing.kernels.promise import Adding, Inputs, Promise, operand_values
+from fpsim.testing.products.promise import Adding, Inputs, Promise, operand_values
 
 NEAREST = Rounding.NEAREST_EVEN
 

@@ -25,8 +25,8 @@ from fpsim.schedules.libraries.triton import triton
 from fpsim.schedules.plan import interval_of
 from fpsim.schedules.schedule import FLAT, Chain, Lanes, Schedule, Slicing
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
-from fpsim.testing.kernels.changes import rounded
-from fpsim.testing.kernels.promise import BLOCK, Adding, Inputs, Promise, operand_values, raw_sums, takes, units_for
+from fpsim.testing.products.changes import rounded
+from fpsim.testing.products.promise import BLOCK, Adding, Inputs, Promise, operand_values, raw_sums, takes, units_for
 
 INTERVALS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 1024)
 SPLITS = (2, 3, 4, 5, 6, 7, 8, 12, 16)

@@ -11,10 +11,10 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.formats.float_format import Format
 from fpsim.schedules.trees.tree import Tree
-from fpsim.testing.kernels.promise import Inputs, Promise, values_of
-from fpsim.testing.kernels.terms import Term
-from fpsim.testing.kernels.variants import Variant
 from fpsim.testing.pasted import pasted
+from fpsim.testing.products.promise import Inputs, Promise, values_of
+from fpsim.testing.products.terms import Term
+from fpsim.testing.products.variants import Variant
 
 LISTED = 4  # rivals that a text names
 

@@ -18,10 +18,10 @@ from fpsim.probe.model import Model
 from fpsim.schedules.plan import plan_of
 from fpsim.schedules.schedule import FLAT
 from fpsim.schedules.trees.tree import Tree, tree
-from fpsim.testing.kernels.changes import of_epilogue, of_operands, of_results, of_scales, of_terms
-from fpsim.testing.kernels.promise import Adding, Inputs, Promise
-from fpsim.testing.kernels.sums import additions
-from fpsim.testing.kernels.variants import PROMISED, Emulator, Variant
+from fpsim.testing.products.changes import of_epilogue, of_operands, of_results, of_scales, of_terms
+from fpsim.testing.products.promise import Adding, Inputs, Promise
+from fpsim.testing.products.sums import additions
+from fpsim.testing.products.variants import PROMISED, Emulator, Variant
 
 SECONDS = 10.0  # of a search; what has been found by then is told
 AXES = ("addition", "terms", "results", "operands", "scales", "epilogue")

@@ -12,8 +12,8 @@ from fpsim.arrays import Array
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32, FP64
 from fpsim.probe.model import Model
-from fpsim.testing.kernels.changes import Change
-from fpsim.testing.kernels.promise import (
+from fpsim.testing.products.changes import Change
+from fpsim.testing.products.promise import (
     NARROW_MERGES,
     Adding,
     Inputs,
@@ -26,7 +26,7 @@ from fpsim.testing.kernels.promise import (
     raw_sums,
     values_of,
 )
-from fpsim.testing.kernels.sums import Addition, Dequantised, Parts, sums_of
+from fpsim.testing.products.sums import Addition, Dequantised, Parts, sums_of
 
 KEPT = 4000  # arrays before the cast that are kept
 

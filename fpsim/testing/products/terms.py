@@ -12,8 +12,8 @@ import numpy as np
 from fpsim.schedules.plan import Span
 from fpsim.schedules.trees.nodes import Arithmetic, Operation, extent, extent_of, joint
 from fpsim.schedules.trees.tree import Tree
-from fpsim.testing.kernels.black_box import Kernel, Misbehaved
-from fpsim.testing.kernels.promise import Inputs, Promise, operand_values
+from fpsim.testing.products.black_box import Kernel, Misbehaved
+from fpsim.testing.products.promise import Inputs, Promise, operand_values
 
 SECONDS = 4.0  # of all calls
 ENOUGH = 2  # terms
@@ -138,7 +138,7 @@ def meeting(tree: Tree, terms: tuple[int, ...]) -> str:
 
     Example:
       >>> import fpsim as fp
-      >>> from fpsim.testing.kernels.terms import meeting
+      >>> from fpsim.testing.products.terms import meeting
       >>> how = fp.schedules.tree(fp.schedules.cutlass_2xacc(128), 256)
       >>> meeting(how, (3, 40))
       'in the step that adds terms 32..63 to the running sum, cut at 13 fraction bits, rounded toward zero to 13

@@ -22,10 +22,11 @@ from fpsim.schedules.limits import refusals
 from fpsim.schedules.plan import interval_of, plan_of
 from fpsim.schedules.schedule import FLAT, Chain, Lanes, Schedule
 from fpsim.sums.accumulators import Chunked
-from fpsim.testing.kernels.promise import BLOCK, Adding, Inputs, Promise, promise_of, refused_shape
 from fpsim.testing.operands import scales as drawn_scales
+from fpsim.testing.products.promise import BLOCK, Adding, Inputs, Promise, promise_of, refused_shape
 
 Shape = tuple[int, int, int]
+LEAST = 435  # terms of the main shape, so that slices of 128 terms and more are told from their blocks
 LONGEST = 2048  # terms of shapes that are chosen here
 FEW = ("masks", "uneven", "cancelling", "ties of the result")  # kinds for shapes beside the main one
 
@@ -84,7 +85,7 @@ def discriminating_inputs(
       >>> print(some[0], "shows", some[0].shows)
       masks 16 x 16 x 595 shows which terms meet before a large one cancels
       >>> sorted({each.shape[2] for each in some})
-      [1, 31, 32, 33, 127, 128, 129, 159, 257, 595]
+      [1, 31, 32, 33, 127, 128, 129, 159, 257, 514, 595]
     """
     promise = promise_of(a, b, accumulate, schedule, promote, out_format, scale_a, scale_b, bias)
     return list(inputs_for(promise, shapes, seed))
@@ -192,7 +193,7 @@ def lengths(promise: Promise) -> tuple[int, list[int], int]:
 def _around(step: int, interval: int, count: int, block: int) -> tuple[int, list[int]]:
     """The K of the main shape and those around the steps and intervals of a sum."""
     longest = interval or max(4 * step, 64)
-    main = 4 * longest + longest // 2 + step // 2 + 3
+    main = max(4 * longest + longest // 2 + step // 2 + 3, LEAST)
     wanted = {1, step - 1, step, step + 1, longest - 1, longest, longest + 1, longest + step - 1, 2 * longest + 1}
     if block:
         rounded = {-(-k // block) * block for k in wanted if k > 0}

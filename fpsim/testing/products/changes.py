@@ -16,7 +16,7 @@ from fpsim.matrix_units.matrix_unit import Rule
 from fpsim.probe.black_box import Operand
 from fpsim.products.backend import output_overflow
 from fpsim.schedules.schedule import Epilogue
-from fpsim.testing.kernels.promise import Adding, Inputs, Promise, cast, finish, values_of
+from fpsim.testing.products.promise import Adding, Inputs, Promise, cast, finish, values_of
 
 GRAINS = (2, 4, 8, 16, 32, 64, 128, 256)
 MANY = 1 << 12  # terms, more than a check has

@@ -10,14 +10,14 @@ import numpy as np
 from fpsim.probe.probing import matmul as probed
 from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.trees.tree import Tree
-from fpsim.testing.kernels import envelope as envelopes
-from fpsim.testing.kernels.black_box import Kernel, Misbehaved
-from fpsim.testing.kernels.inputs import inputs_for
-from fpsim.testing.kernels.promise import Adding, Inputs, Promise, promise_of, values_of
-from fpsim.testing.kernels.report import KernelReport, distance, mismatch
-from fpsim.testing.kernels.search import Found, Observation, Search, tree_of
-from fpsim.testing.kernels.terms import Fewest, fewest_of, meeting
-from fpsim.testing.kernels.variants import PROMISED, Variant
+from fpsim.testing.products import envelope as envelopes
+from fpsim.testing.products.black_box import Kernel, Misbehaved
+from fpsim.testing.products.inputs import inputs_for
+from fpsim.testing.products.promise import Adding, Inputs, Promise, promise_of, values_of
+from fpsim.testing.products.report import KernelReport, distance, mismatch
+from fpsim.testing.products.search import Found, Observation, Search, tree_of
+from fpsim.testing.products.terms import Fewest, fewest_of, meeting
+from fpsim.testing.products.variants import PROMISED, Variant
 
 Shape = tuple[int, int, int]
 WORTH = 0.5  # share of the differences that an explanation has to remove to be told

@@ -14,7 +14,7 @@ from fpsim.arithmetic.encoded_array import EncodedArray
 from fpsim.arrays import Array, as_array, is_torch, without_gradient, words
 from fpsim.errors import require_word, shown
 from fpsim.formats.float_format import DTYPES
-from fpsim.testing.kernels.promise import Inputs, Promise, canonical
+from fpsim.testing.products.promise import Inputs, Promise, canonical
 
 TAKES = ("numpy", "torch", "cuda", "jax")
 PATIENCE = 300.0  # seconds that all calls of a check may take
