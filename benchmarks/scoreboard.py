@@ -57,7 +57,8 @@ def checked(cast: Cast) -> Line:
     """Hold a cast to its policy."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        report = fp.testing.check_quantizer(cast.fn, cast.fmt, **cast.keywords, raises=False)
+        keywords: dict[str, Any] = {**cast.keywords}
+        report = fp.testing.check_quantizer(cast.fn, cast.fmt, **keywords, raises=False)
     return Line(cast, report.ok, report.differ, report.of, "" if report.ok else _first_words(report))
 
 

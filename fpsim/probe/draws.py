@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
@@ -19,7 +20,23 @@ USUAL = ("normal", "cancelling", "wide", "positive", "ties", "alike")
 EDGES = ("zeros", "large", "subnormal", "vanishing", "special")
 
 
-def drawn(kind: str, box: BlackBox, seed: int, rows: int = ROWS) -> tuple[Array, ...]:
+class Drawable(Protocol):
+    """What operands are drawn for, such as a black box."""
+
+    @property
+    def kind(self) -> str: ...  # "matmul" for matrices
+
+    @property
+    def n(self) -> int: ...  # terms
+
+    @property
+    def shape(self) -> tuple[int, int]: ...  # rows and columns of a product of matrices
+
+    @property
+    def operands(self) -> tuple[Operand, ...]: ...
+
+
+def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array, ...]:
     """Operands as float64 values that their formats hold: a and b of a product, or rows (R, n) of each operand.
 
     Args:

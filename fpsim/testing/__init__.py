@@ -1,4 +1,4 @@
-"""What tests compare with, bits with bits, and what they do first; checks of quantizers, which say what is wrong."""
+"""What tests compare with, bits with bits, and do first; checks of quantizers and kernels, which say what is wrong."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from fpsim.testing.boundary_points import points
 from fpsim.testing.first_call import warm_up
 from fpsim.testing.mutants.score import MutationReport, mutation_score
 from fpsim.testing.operands import OPERAND_SETS, product_operands
+from fpsim.testing.products.check import check_kernel
+from fpsim.testing.products.inputs import discriminating_inputs
+from fpsim.testing.products.report import KernelReport
 from fpsim.testing.quantizers.check import check_quantizer, identify_quantizer
 from fpsim.testing.quantizers.report import Broken, QuantizerIdentity, QuantizerReport
 from fpsim.testing.quantizers.scaled import ScalingIdentity, identify_scaling
@@ -22,10 +25,10 @@ if TYPE_CHECKING:
     from fpsim.testing import conformance, strategies
 
 __all__ = [
-    "OPERAND_SETS", "Broken", "MutationReport", "QuantizerIdentity", "QuantizerReport", "ScalingIdentity",
-    "StochasticReport", "assert_bits_equal", "assert_survives", "check_quantizer", "check_stochastic", "conformance",
-    "identify_quantizer", "identify_scaling", "mutants", "mutation_score", "points", "product_operands", "strategies",
-    "warm_up",
+    "OPERAND_SETS", "Broken", "KernelReport", "MutationReport", "QuantizerIdentity", "QuantizerReport",
+    "ScalingIdentity", "StochasticReport", "assert_bits_equal", "assert_survives", "check_kernel", "check_quantizer",
+    "check_stochastic", "conformance", "discriminating_inputs", "identify_quantizer", "identify_scaling", "mutants",
+    "mutation_score", "points", "product_operands", "strategies", "warm_up",
 ]  # fmt: skip
 
 _missing, __dir__ = face(__name__, __all__)

@@ -1,0 +1,353 @@
+"""Checks a kernel against a promised arithmetic, bit for bit, and names what it does instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fpsim.probe.probing import matmul as probed
+from fpsim.schedules.schedule import Schedule
+from fpsim.schedules.trees.tree import Tree
+from fpsim.testing.products import envelope as envelopes
+from fpsim.testing.products.black_box import Kernel, Misbehaved
+from fpsim.testing.products.inputs import inputs_for
+from fpsim.testing.products.promise import Adding, Inputs, Promise, promise_of, values_of
+from fpsim.testing.products.report import KernelReport, distance, mismatch
+from fpsim.testing.products.search import Found, Observation, Search, tree_of
+from fpsim.testing.products.terms import Fewest, fewest_of, meeting
+from fpsim.testing.products.variants import PROMISED, Variant
+
+Shape = tuple[int, int, int]
+WORTH = 0.5  # share of the differences that an explanation has to remove to be told
+LONGEST_PROBED = 64  # terms of a kernel that is probed where nothing explains it
+
+
+def check_kernel(
+    fn: Callable[..., Any],
+    *,
+    a: Any,
+    b: Any = None,
+    accumulate: Any,
+    schedule: Schedule | None = None,
+    promote: int | None = None,
+    shapes: Sequence[Shape] | None = None,
+    out_format: Any = None,
+    scale_a: str | None = None,
+    scale_b: str | None = None,
+    bias: bool = False,
+    envelope: bool = False,
+    certificate: bool = True,
+    takes: str | None = None,
+    seed: int = 0,
+    raises: bool = True,
+) -> KernelReport:
+    """Check that a kernel has the bits of a unit, schedule or accumulator, and say what it does where it has not.
+
+    It is called with `discriminating_inputs`: sums that cancel, seams of blocks, ties, tails of K, subnormals and
+    specials, in shapes around every boundary of the schedule. A kernel that keeps its promise gets a certificate: which
+    other additions, orders, roundings and usual faults these inputs exclude, and which they do not.
+
+    Args:
+      fn: fn(a, b), or fn(a, b, scale_a, scale_b, bias) with those of them that are asked for, in this order: a
+        function of NumPy or JAX arrays or torch tensors, or one that launches a Triton or CUDA kernel. Returns (M, N)
+        in the promised dtype, or its codes.
+      a, b: formats, dtypes of NumPy or torch (tensors come then), or elements of units; b None is a's.
+      accumulate: a unit or its name, an accumulator, or a model of `fpsim.probe.matmul`.
+      schedule, promote, out_format: as of `fpsim.matmul`.
+      shapes: (M, N, K) to call it with; None for shapes around the boundaries of the schedule, such as K of 1, of one
+        step more or less, and M and N of 1.
+      scale_a, scale_b: "tensor", "row" (one per row of a, or column of b), "1x128", "128x128", or "block" for units
+        that take scale codes; shapes as of `fpsim.matmul`.
+      bias: whether it takes one, (N,) float32.
+      envelope: ask for no bits, but for results within an error bound of the accumulation, which is derived from it.
+      certificate: False leaves out what a right kernel's inputs exclude, which takes most of the time of a check.
+      takes: "numpy", "torch", "cuda" (tensors on the GPU) or "jax"; None tries them in this order.
+      seed: of the inputs.
+      raises: False returns the report where the kernel is wrong.
+
+    Returns:
+      A report: `.ok`, `.mismatches`, `.first`, `.max_ulp`, `.explanation`, `.causes`, `.terms` (the fewest terms of K
+      that show the difference), `.trees`, `.excluded` and `.rivals`. NaNs equal each other.
+
+    Raises:
+      AssertionError: the kernel is wrong, with the report as its text.
+      TypeError, ValueError: arguments that mean nothing, or do not fit each other.
+
+    Source: docs/testing-kernels.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> def kernel(a, b):
+      ...     return fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=64)
+      >>> report = fp.testing.check_kernel(kernel, a="e4m3", accumulate="hopper_e4m3_f32", promote=64)
+      >>> report.ok, report.rivals
+      (True, ())
+      >>> report = fp.testing.check_kernel(kernel, a="e4m3", accumulate="hopper_e4m3_f32", promote=128, raises=False)
+      >>> report.ok, report.causes
+      (False, ('adds as hopper_e4m3_f32 by cutlass_2xacc(64)',))
+    """
+    __tracebackhide__ = True
+    promise = promise_of(a, b, accumulate, schedule, promote, out_format, scale_a, scale_b, bias)
+    if envelope:
+        envelopes.refuse_envelope(promise)
+    inputs = inputs_for(promise, shapes, seed)
+    kernel = Kernel(fn, promise, takes)
+    report = _in_envelope(kernel, promise, inputs) if envelope else _checked(kernel, promise, inputs, certificate)
+    if raises and not report.ok:
+        raise AssertionError(str(report))
+    return report
+
+
+def _observed(kernel: Kernel, promise: Promise, inputs: Iterable[Inputs], seen: list[Observation]) -> None:
+    """Call a kernel with all inputs, and with the first ones again at the end.
+
+    Raises:
+      Misbehaved: it broke a rule.
+    """
+    for x in inputs:
+        got = kernel.call(x) if seen else kernel.settle(x)
+        seen.append(Observation(x, got, promise.bits(x)))
+    again = kernel.call(seen[0].x)
+    if (again != seen[0].got).any():
+        raise Misbehaved("calls", f"fn gives other bits for {seen[0].x} after calls with other operands.")
+
+
+def _checked(kernel: Kernel, promise: Promise, inputs: Iterable[Inputs], certify: bool) -> KernelReport:
+    asked = _asked(promise)
+    seen: list[Observation] = []
+    broken: tuple[str, ...] = ()
+    try:
+        _observed(kernel, promise, inputs, seen)
+    except Misbehaved as refusal:
+        broken = (refusal.sentence,)
+    facts: dict[str, Any] = {"of": sum(each.got.size for each in seen), "inputs": len(seen), "broken": broken}
+    wrong = [each for each in seen if each.count]
+    if not wrong:
+        if not broken and certify:
+            excluded, same, rivals = Search(promise, seen).certificate()
+            facts |= {"excluded": excluded, "same": _names(same), "rivals": _names(rivals)}
+        return KernelReport(kernel.name, asked, **facts)
+    facts["mismatches"] = sum(each.count for each in wrong)
+    facts["max_ulp"] = max(float(distance(each.got, each.want, promise.out).max()) for each in wrong)
+    if broken and "deterministic" in broken[0]:
+        return KernelReport(kernel.name, asked, **facts)
+    facts["where"] = where(seen)
+    search = Search(promise, seen)
+    found = search.explain()
+    facts |= _explained(found, seen, search, facts["where"])
+    shown_by = min(wrong, key=lambda each: (each.x.name in ("special", "large", "zeros"), each.x.shape[2], -each.count))
+    element = tuple(int(i) for i in np.argwhere(shown_by.differ)[0])
+    first = mismatch(promise, shown_by.x, shown_by.got, shown_by.want, (element[0], element[1]))
+    facts["first"] = first
+    variant: Variant | None = facts.get("variant")
+    fewest = fewest_of(kernel, promise, [(shown_by.x, first.element), *_short(wrong)])
+    if fewest is not None:
+        facts |= _of_terms(fewest, promise, variant)
+    if facts["unexplained"] and not broken:
+        facts |= _probed(kernel, promise, facts["explanation"])
+    return KernelReport(kernel.name, asked, **facts)
+
+
+def _asked(promise: Promise) -> str:
+    a, b = (operand.element or str(operand.fmt) for operand in (promise.a, promise.b))
+    return f"{promise.asked}, {a} by {b} to {promise.out}"
+
+
+def _names(variants: Iterable[Variant]) -> tuple[str, ...]:
+    return tuple(str(each) for each in variants)
+
+
+def _explained(found: Found, seen: list[Observation], search: Search, limited: str) -> dict[str, Any]:
+    total = sum(each.count for each in seen)
+    notes = () if found.finished else ("the search for an explanation was stopped; more time may find one",)
+    if found.variant == PROMISED or found.differ > (1 - WORTH) * total:
+        text = f"None of {found.tried:,} variants explains them; they lie {limited}." if limited else (
+            f"None of {found.tried:,} variants explains them.")  # fmt: skip
+        return {"explanation": text, "unexplained": total, "notes": notes}
+    clauses = "; it ".join(found.variant.clauses)
+    facts = {"variant": found.variant, "unexplained": found.differ, "others": _names(found.others), "notes": notes}
+    if found.differ:
+        text = (
+            f"No variant that was tried ({found.tried:,}) explains all. Nearest: it {clauses} ({found.differ:,} differ "
+            "from that)."
+        )
+        return {**facts, "explanation": text}
+    whole = "one cause" if len(found.variant.clauses) == 1 else f"{len(found.variant.clauses)} causes together"
+    only = f", {limited}" if found.conditional and limited else ", there alone" if found.conditional else ""
+    text = f"All have {whole}: it {clauses}{only} (0 differ from that)."
+    excluded = max(found.tried - 1 - len(found.others), 0)
+    return {**facts, "explanation": text, "causes": found.variant.clauses, "excluded": excluded}
+
+
+def _short(wrong: list[Observation]) -> list[tuple[Inputs, tuple[int, int]]]:
+    """Elements of other inputs that few terms may show."""
+    chosen = sorted(
+        wrong, key=lambda each: (each.x.name not in ("masks", "normal", "ties of the result"), each.x.shape[2])
+    )
+    found = []
+    for each in chosen:
+        places = np.argwhere(each.differ)
+        found += [(each.x, (int(row), int(column))) for row, column in places[:: max(len(places) // 2, 1)][:2]]
+    return found
+
+
+def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict[str, Any]:
+    terms = fewest.terms
+    digits = -(-promise.out.bits // 4)
+    said = "terms of K show" if len(terms) != 1 else "term of K shows"
+    alone = "" if fewest.minimal else " (fewer may do; the time was over)"
+    codes = f"got 0x{fewest.got:0{digits}X}, want 0x{fewest.want:0{digits}X}"
+    head = f"{len(terms)} {said} it ({fewest.x}, element {fewest.element}, all other terms zero){alone}: {codes}"
+    if not terms:
+        head = f"It shows with all terms of {fewest.x}, element {fewest.element}, zero{alone}: {codes}"
+    lines = [head, *(f"  {each}" for each in terms[:6])]
+    lines += [f"  and {len(terms) - 6} more"] if len(terms) > 6 else []
+    lines += [f"  {line}" for line in fewest.paste.splitlines()] if 0 < len(terms) <= 6 else []
+    facts: dict[str, Any] = {"terms": terms, "terms_shown": "\n".join(lines), "smallest": fewest.x}
+    places = tuple(each.k for each in terms)
+    n, k = fewest.x.shape[1:]
+    trees = (_tree(promise, promise.adding, k, n), _tree(promise, variant.addition if variant else None, k, n))
+    meet = tuple("" if each is None or not places else _meeting(each, places) for each in trees)
+    return {**facts, "trees": trees, "meet": meet}
+
+
+def _meeting(tree: Tree, places: tuple[int, ...]) -> str:
+    met = "stands" if len(places) == 1 else "meet"
+    who = f"term {places[0]}" if len(places) == 1 else f"terms {', '.join(map(str, places[:4]))}" + (
+        ", ..." if len(places) > 4 else "")  # fmt: skip
+    return f"{who} {met} {meeting(tree, places)}"
+
+
+def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
+    if not isinstance(adding, Adding) or adding.codes:
+        return None
+    try:
+        return tree_of(promise, adding, k, n)
+    except ValueError:
+        return None
+
+
+def _probed(kernel: Kernel, promise: Promise, explanation: str) -> dict[str, Any]:
+    """What a probe of the kernel says, where it can be probed."""
+    if promise.scaled or promise.bias or kernel.takes not in ("numpy", "torch"):
+        return {}
+    k = LONGEST_PROBED
+    try:
+        model = probed(kernel.as_numpy, k, a=promise.a.element or promise.a.fmt, b=promise.b.element or promise.b.fmt)
+    except (ValueError, TypeError):
+        return {}
+    if not model.found:
+        return {"model": model}
+    said = str(model).splitlines()
+    return {"model": model, "explanation": f"{explanation} A probe of {k} terms says: {' '.join(said[:4])}"}
+
+
+# ---- where differences lie
+
+
+def where(seen: list[Observation]) -> str:
+    """To which inputs or elements the differences are limited, in words; "" for to none."""
+    bad, good = [each for each in seen if each.count], [each for each in seen if not each.count]
+    words = []
+    kinds = list(dict.fromkeys(each.x.name for each in bad))
+    these = [each for each in seen if each.x.name in kinds]
+    if len(kinds) <= 3 and len(kinds) < len({each.x.name for each in seen}) and len(bad) >= len(these) / 2:
+        words.append(f"only with {' and '.join(repr(kind) for kind in kinds)} inputs")
+    alike = [each for each in good if each.x.name in kinds]
+    sizes = (_of_sizes(bad, alike, place, name) for place, name in ((0, "M"), (1, "N"), (2, "K")))
+    words += [text for text in sizes if text][:1]
+    rows, columns = _lines(bad, 0), _lines(bad, 1)
+    words += [text for text in (rows, columns) if text]
+    return "; ".join(words)
+
+
+def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name: str) -> str:
+    """What sizes of wrong products have in common that no right one has."""
+    sizes, others = ({each.x.shape[place] for each in some} for some in (bad, good))
+    if not others - sizes:
+        return ""
+    if len(sizes) == 1:
+        return f"only where {name} is {next(iter(sizes))}"
+    if min(sizes) > max(others):
+        return f"only where {name} is above {max(others)}"
+    if max(sizes) < min(others):
+        return f"only where {name} is below {min(others)}"
+    for grain in (128, 64, 32, 16, 8, 4, 2):
+        if all(size % grain for size in sizes) and all(size % grain == 0 for size in others):
+            return f"only where {name} is no multiple of {grain}"
+    return ""
+
+
+def _lines(bad: list[Observation], axis: int) -> str:
+    """Which rows or columns are wrong."""
+    name = ("row", "column")[axis]
+    lines = [np.flatnonzero(each.differ.any(axis=1 - axis)) for each in bad]
+    sizes = [each.got.shape[axis] for each in bad]
+    if all(size == 1 for size in sizes):
+        return ""
+    if all(found.size == 1 and found[0] == size - 1 for found, size in zip(lines, sizes, strict=True)):
+        return f"only in the last {name}"
+    if all(found.size == 1 and found[0] == 0 for found in lines):
+        return f"only in the first {name}"
+    for grain in (128, 64, 32, 16, 8, 4):
+        whole = [size // grain * grain for size in sizes]
+        if all(whole) and all((found >= start).all() for found, start in zip(lines, whole, strict=True)):
+            return f"only in {name}s beyond a multiple of {grain}"
+        if min(sizes) > grain and all((found >= grain).all() for found in lines):
+            return f"only in {name}s from {grain} on"
+    return ""
+
+
+# ---- kernels that promise no bits
+
+
+def _in_envelope(kernel: Kernel, promise: Promise, inputs: Iterable[Inputs]) -> KernelReport:
+    facts: dict[str, Any] = {"derivation": envelopes.derivation(promise)}
+    total = outside = unbounded = calls = 0
+    share, worst, ulps = 0.0, None, 0.0
+    broken: tuple[str, ...] = ()
+    seen: list[Observation] = []
+    try:
+        for x in inputs:
+            codes = kernel.call(x) if calls else kernel.settle(x)
+            calls += 1
+            of = envelopes.envelope_of(promise, x)
+            got = values_of(codes, promise.out)
+            far = envelopes.outside(got, of)
+            used = envelopes.shares(got, of)
+            total, outside = total + far.size, outside + int(far.sum())
+            unbounded += int((np.isnan(of.bound) & (of.special == 0)).sum())
+            want = promise.bits(x)
+            seen.append(Observation(x, codes, np.where(far, want, codes)))
+            if not np.isnan(used).all():
+                share = max(share, float(np.nanmax(used)))
+            if far.any():
+                ulps = max(ulps, float(distance(codes, want, promise.out)[far].max()))
+                element = tuple(int(i) for i in np.argwhere(far)[0])
+                if worst is None or x.shape[2] < worst.inputs.shape[2]:
+                    worst = mismatch(promise, x, codes, want, (element[0], element[1]))
+    except Misbehaved as refusal:
+        broken = (refusal.sentence,)
+    notes = (
+        [f"{unbounded:,} elements have no bound: their sums may leave the range, or lose terms"] if unbounded else []
+    )
+    facts |= {"mismatches": outside, "of": total, "inputs": calls, "first": worst, "max_ulp": ulps, "share": share}
+    if outside:
+        facts |= _explained_outside(promise, seen)
+    return KernelReport(kernel.name, _asked(promise), broken=broken, notes=tuple(notes), **facts)
+
+
+def _explained_outside(promise: Promise, seen: list[Observation]) -> dict[str, Any]:
+    """Which variant gives what lies outside, where one does."""
+    search = Search(promise, [each for each in seen if each.count])
+    found = search.explain()
+    if found.variant == PROMISED or found.differ:
+        return {"where": where(seen), "explanation": where(seen)}
+    clauses = found.variant.clauses
+    return {
+        "variant": found.variant,
+        "causes": clauses,
+        "explanation": f"It {'; it '.join(clauses)} (0 differ from that).",
+    }

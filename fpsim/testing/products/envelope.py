@@ -1,0 +1,131 @@
+"""How far the results of a kernel without promised bits may be from the exact ones, element by element, and why."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.analysis.measures.drift.bounds import (
+    SLACK,
+    Chance,
+    accumulator_bounds,
+    matrix_unit_bounds,
+    smallest_step,
+    unit_roundoff,
+)
+from fpsim.analysis.measures.drift.terms import Terms
+from fpsim.arrays import Array
+from fpsim.errors import shown
+from fpsim.formats.named import FP64
+from fpsim.formats.rounding import Rounding
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.schedules.schedule import FLAT
+from fpsim.sums.accumulators import Accumulator, Chunked, Exact, Pairwise
+from fpsim.testing.products.promise import Adding, Inputs, Promise, operand_values
+
+NEAREST = Rounding.NEAREST_EVEN
+
+
+class Envelope(NamedTuple):
+    """Exact sums, and how far results may be from them; NaN where there is no bound.
+
+    special: NaN, Inf or -Inf where an element can be nothing else, 0 elsewhere.
+    """
+
+    exact: Array
+    bound: Array
+    special: Array
+    reason: str
+
+
+def refuse_envelope(promise: Promise) -> None:
+    """A ValueError where no bound is known."""
+    if not isinstance(promise.adding, Adding):
+        raise ValueError("envelope=True wants a unit or an accumulator, whose bound is known; got a model.")
+    if promise.scaled or promise.bias:
+        raise ValueError("envelope=True is for sums without scales and bias; got some. Leave them out of fn.")
+    if FP64 in (promise.a.fmt, promise.b.fmt):
+        raise ValueError("envelope=True wants operands of up to 32 bits, whose products float64 holds; got FP64.")
+    rounding = promise.adding.how.rounding if isinstance(promise.adding.how, Accumulator) else NEAREST
+    if rounding is Rounding.STOCHASTIC:
+        raise ValueError(f"envelope=True wants a deterministic accumulator; got {shown(promise.adding.how)}.")
+
+
+def envelope_of(promise: Promise, x: Inputs) -> Envelope:
+    """The envelope of one product."""
+    adding = promise.adding
+    assert isinstance(adding, Adding)
+    a, b = operand_values(x.a, promise.a), operand_values(x.b, promise.b)
+    m, n, k = x.shape
+    special = _specials(a, b)
+    a, b = (np.where(np.isfinite(v), v, 0.0) for v in (a, b))
+    rows, columns = np.repeat(a, n, axis=0), np.tile(b.T, (m, 1))
+    terms = Terms(rows.astype(np.float32), columns.astype(np.float32), rows * columns)
+    chance = Chance(0.99)
+    exact = np.array([math.fsum(row) for row in terms.products.tolist()])
+    with np.errstate(all="ignore"):
+        if isinstance(adding.how, MatrixUnit):
+            found = matrix_unit_bounds(adding.how, adding.schedule or FLAT, terms, k, chance, False)
+        else:
+            found = accumulator_bounds(adding.how, terms, k, chance, exact)
+        bound = found.deterministic
+        if promise.out != adding.own_format:
+            step = smallest_step(promise.out, NEAREST, "keep")
+            bound = (bound + unit_roundoff(promise.out, NEAREST) * (np.abs(exact) + bound) + step) * SLACK
+        largest = min(promise.out.max, adding.own_format.max) / 2
+        bound = np.where(terms.magnitude_sums(k) + bound < largest, bound, np.nan)
+    shape = (m, n)
+    return Envelope(exact.reshape(shape), bound.reshape(shape), special, "")
+
+
+def _specials(a: Array, b: Array) -> Array:
+    """What elements must be that have a NaN or Inf among their terms."""
+    with np.errstate(all="ignore"):
+        products = a[:, :, None] * b[None]
+    nan = np.isnan(products).any(axis=1)
+    up, down = (products == np.inf).any(axis=1), (products == -np.inf).any(axis=1)
+    return np.where(nan | (up & down), np.nan, np.where(up, np.inf, np.where(down, -np.inf, 0.0)))
+
+
+def outside(got: Array, of: Envelope) -> Array:
+    """Which results lie outside."""
+    must = np.isnan(of.special) | np.isinf(of.special)
+    with np.errstate(all="ignore"):
+        far = ~(np.abs(got - of.exact) <= of.bound)
+        wrong = np.where(np.isnan(of.special), ~np.isnan(got), got != of.special)
+    return np.asarray(np.where(must, wrong, far & ~np.isnan(of.bound)))
+
+
+def shares(got: Array, of: Envelope) -> Array:
+    """How much of its bound each finite result uses; NaN where there is none."""
+    plain = (of.special == 0) & ~np.isnan(of.bound) & np.isfinite(got)
+    with np.errstate(all="ignore"):
+        return np.where(plain & (of.bound > 0), np.abs(got - of.exact) / of.bound, np.nan)
+
+
+def derivation(promise: Promise) -> str:
+    """How the bound comes about, in a sentence or two."""
+    adding = promise.adding
+    assert isinstance(adding, Adding)
+    how, out = adding.how, promise.out
+    if isinstance(how, MatrixUnit):
+        text = (
+            f"each step of {how.name} loses at most one place of its grid a product, its result is rounded once, and "
+            f"errors return with every later step; summed over the steps of {adding.schedule or 'one chain'} "
+            "(docs/drift.md)"
+        )
+    elif isinstance(how, Exact):
+        text = f"one rounding to {how.fmt} of the exact sum"
+    else:
+        unit = unit_roundoff(how.fmt, how.rounding)
+        path = "1 + ceil(log2 K)" if isinstance(how, Pairwise) else "K + 1"
+        order = "" if isinstance(how, (Pairwise, Chunked)) else ", in whatever order"
+        text = (
+            f"at most n = {path} roundings to {how.fmt} on the way of a term{order}: "
+            f"((1 + u)^n - 1) * sum |a b|, u = 2^{int(math.log2(unit))}, plus a smallest subnormal each"
+        )
+    if out != adding.own_format:
+        text += f"; then one rounding to {out}, u = 2^{int(math.log2(unit_roundoff(out, NEAREST)))}"
+    return f"|result - exact sum| <= B: {text}."

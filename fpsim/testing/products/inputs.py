@@ -1,0 +1,366 @@
+"""Inputs that tell kernels apart: shapes around the boundaries of a schedule, operands that show how sums are made."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.errors import is_integer
+from fpsim.formats.float_format import DTYPES
+from fpsim.matrix_units.matrix_unit import SCALES as SCALE_FORMATS
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.probe.black_box import Operand
+from fpsim.probe.draws import drawn
+from fpsim.probe.model import Model
+from fpsim.probe.words import WORDS
+from fpsim.schedules.call import Call
+from fpsim.schedules.limits import refusals
+from fpsim.schedules.plan import interval_of, plan_of
+from fpsim.schedules.schedule import FLAT, Chain, Lanes, Schedule
+from fpsim.sums.accumulators import Chunked
+from fpsim.testing.operands import scales as drawn_scales
+from fpsim.testing.products.promise import BLOCK, Adding, Inputs, Promise, promise_of, refused_shape
+
+Shape = tuple[int, int, int]
+LEAST = 435  # terms of the main shape, so that slices of 128 terms and more are told from their blocks
+LONGEST = 2048  # terms of shapes that are chosen here
+FEW = ("masks", "uneven", "cancelling", "ties of the result")  # kinds for shapes beside the main one
+
+SHOWS = {
+    "masks": "which terms meet before a large one cancels",
+    "uneven": "how partial sums of unlike sizes are joined",
+    "seams": "which terms stand on one side of a boundary of partial sums",
+    "cancelling": "orders of additions, by sums that lose their first bits",
+    "alike": "the same among neighbours",
+    "wide": "which bits are cut where exponents differ",
+    "normal": "what usual numbers show",
+    "positive": "what is cut from sums that only grow",
+    "ties": "partial sums on ties, and a bit beside them",
+    "ties of the result": "how results halfway between two numbers are rounded",
+    "tail": "whether the last terms of K are added",
+    "subnormal": "subnormal operands",
+    "vanishing": "subnormal products and sums",
+    "large": "sums that overflow",
+    "zeros": "signs of zeros",
+    "special": "infinities and NaN",
+    "infinite": "one Inf or NaN a row, beside small and zero factors",
+    "faint": "results at and below the smallest number of their format",
+}
+FINITE = tuple(kind for kind in SHOWS if kind not in ("large", "special", "infinite"))
+
+
+class _Frame(NamedTuple):
+    """What `fpsim.probe.draws.drawn` draws for."""
+
+    n: int
+    shape: tuple[int, int]
+    operands: tuple[Operand, Operand]
+    kind: str = "matmul"
+
+
+def discriminating_inputs(
+    *, a: Any, b: Any = None, accumulate: Any, schedule: Schedule | None = None, promote: int | None = None,
+    shapes: Sequence[Shape] | None = None, out_format: Any = None, scale_a: str | None = None,
+    scale_b: str | None = None, bias: bool = False, seed: int = 0,
+) -> list[Inputs]:  # fmt: skip
+    """Inputs that tell a kernel's arithmetic from others: what `check_kernel` calls a kernel with.
+
+    Args:
+      a, b, accumulate, schedule, promote, shapes, out_format, scale_a, scale_b, bias, seed: as of `check_kernel`.
+
+    Returns:
+      Records with `.name`, `.shows`, `.a` (M, K), `.b` (K, N), and `.scale_a`, `.scale_b`, `.bias`, which are None
+      where they are not asked for. The first shape has every kind, others a few.
+
+    Raises:
+      TypeError, ValueError: as of `check_kernel`.
+
+    Example:
+      >>> import fpsim as fp
+      >>> some = fp.testing.discriminating_inputs(a="e4m3", accumulate="hopper_e4m3_f32", promote=128)
+      >>> print(some[0], "shows", some[0].shows)
+      masks 16 x 16 x 595 shows which terms meet before a large one cancels
+      >>> sorted({each.shape[2] for each in some})
+      [1, 31, 32, 33, 127, 128, 129, 159, 257, 514, 595]
+    """
+    promise = promise_of(a, b, accumulate, schedule, promote, out_format, scale_a, scale_b, bias)
+    return list(inputs_for(promise, shapes, seed))
+
+
+def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> Iterator[Inputs]:
+    """The inputs of a promise, the most telling first."""
+    chosen = _checked_shapes(promise, shapes) if shapes is not None else shapes_for(promise)
+    skipped = _unknown_kinds(promise)
+    for place, shape in enumerate(chosen):
+        kinds: Iterable[str] = SHOWS if place == 0 or (shapes is not None and len(chosen) <= 3) else FEW
+        for kind in kinds:
+            if kind not in skipped:
+                yield made(promise, kind, shape, seed)
+
+
+def _unknown_kinds(promise: Promise) -> list[str]:
+    """Kinds of which the model of a probe says that it does not know them."""
+    if not isinstance(promise.adding, Model):
+        return []
+    said = " ".join(promise.adding.unknown)
+    found = [kind for kind, word in WORDS.items() if word in said]
+    more = ["infinite"] * ("special" in found) + ["faint"] * ("subnormal" in found or "vanishing" in found)
+    return found + more + (["tail", "zeros"] if "zeros" in found else [])  # a row whose terms are nearly all zeros
+
+
+# ---- shapes
+
+
+def _checked_shapes(promise: Promise, shapes: Sequence[Shape]) -> list[Shape]:
+    try:
+        listed = [tuple(shape) for shape in shapes]
+    except TypeError:
+        raise TypeError(refused_shape(shapes)) from None
+    if not listed or any(len(s) != 3 or not all(is_integer(x) and x >= 1 for x in s) for s in listed):
+        raise ValueError(refused_shape(shapes))
+    found = [(int(m), int(n), int(k)) for m, n, k in listed]
+    block = promise.unit.block if promise.unit is not None else 0
+    for _, _, k in found:
+        if isinstance(promise.adding, Model) and k != promise.adding.n:
+            raise ValueError(f"shapes must have K = {promise.adding.n}, which was probed; got {k}.")
+        if block and k % block:
+            raise ValueError(f"shapes must have a K that is a multiple of {block}, which share a scale; got {k}.")
+    return found
+
+
+def shapes_for(promise: Promise) -> list[Shape]:
+    """Shapes around every boundary of a promise's schedule, without those that its library refuses."""
+    adding = promise.adding
+    if isinstance(adding, Model):
+        return [(*adding.shape, adding.n)]
+    main, terms, _ = lengths(promise)
+    few = min(main, 2 * terms[-1] if terms else main)
+    found = [
+        (16, 16, main),
+        *((5, 7, k) for k in terms),
+        (1, 33, main),
+        (33, 1, main),
+        (1, 1, few),
+        (130, 66, few),
+        (18, 130, few),
+    ]
+    schedule = adding.schedule
+    if promise.along_k and promise.unit is not None and promise.unit.scale is None:
+        found[-2] = (130, 130, main)  # several tiles of scales across
+    if schedule is None or schedule.library == "fpsim" or not isinstance(adding.how, MatrixUnit):
+        return list(dict.fromkeys(found))
+    kept = [_taken(schedule, adding.how, shape, promise) for shape in found]
+    return list(dict.fromkeys(shape for shape in kept if shape is not None)) or [(16, 16, main)]
+
+
+def _taken(schedule: Schedule, unit: MatrixUnit, shape: Shape, promise: Promise) -> Shape | None:
+    """A shape that a library takes, rounded up to multiples of 16 where it wants these; None where it takes neither."""
+    up = (-(-shape[0] // 16) * 16, -(-shape[1] // 16) * 16, -(-shape[2] // 16) * 16)
+    for each in (shape, up, (1, *up[1:])):
+        kinds = (promise.scale_a or "none", promise.scale_b or "none")
+        if not refusals(Call(schedule, unit, *each, *kinds, promise.out)):
+            return each
+    return None
+
+
+def lengths(promise: Promise) -> tuple[int, list[int], int]:
+    """The K of the main shape, those around boundaries, and the terms of a partial sum."""
+    adding = promise.adding
+    assert isinstance(adding, Adding)
+    how, schedule = adding.how, adding.schedule or FLAT
+    if not isinstance(how, MatrixUnit):
+        chunk = how.chunk if isinstance(how, Chunked) else 0
+        return *_around(1, min(chunk, LONGEST // 4), 1, 0), chunk or 8
+    block = how.block
+    if isinstance(schedule.sums, Lanes):
+        lanes = min(schedule.sums.count * max(abs(schedule.sums.run), 1), LONGEST // 4)
+        return *_around(1, lanes, schedule.slicing.count, block), lanes
+    assert isinstance(schedule.sums, Chain)
+    interval = interval_of(schedule.sums, how) or schedule.sums.residue
+    count, grain = schedule.slicing.count, schedule.slicing.grain or 1024 // max(how.a.fmt.bits, 8)
+    main, terms = _around(how.terms, interval, count, block)
+    if count > 1:
+        split = min(2 * count * grain + grain // 2 + 3, LONGEST)
+        main = max(main, -(-split // block) * block if block else split)
+        terms = sorted({*terms, *(k for k in (grain, grain + 1, count * grain - 1) if k <= LONGEST and not block)})
+    return main, terms, interval or (grain if count > 1 else how.terms)
+
+
+def _around(step: int, interval: int, count: int, block: int) -> tuple[int, list[int]]:
+    """The K of the main shape and those around the steps and intervals of a sum."""
+    longest = interval or max(4 * step, 64)
+    main = max(4 * longest + longest // 2 + step // 2 + 3, LEAST)
+    wanted = {1, step - 1, step, step + 1, longest - 1, longest, longest + 1, longest + step - 1, 2 * longest + 1}
+    if block:
+        rounded = {-(-k // block) * block for k in wanted if k > 0}
+        return -(-main // block) * block, sorted(rounded)
+    main = min(main, LONGEST)
+    return main, sorted(k for k in wanted if 0 < k < main)
+
+
+# ---- operands
+
+
+def made(promise: Promise, kind: str, shape: Shape, seed: int) -> Inputs:
+    """One set of inputs."""
+    m, n, k = shape
+    a, b = promise.a, promise.b
+    rng = np.random.default_rng([seed, zlib.crc32(kind.encode()), m, n, k])
+    frame = _Frame(k, (m, n), (a, b))
+    if kind in OWN:
+        x, y = OWN[kind](rng, promise, shape)
+        x, y = _held(a, x), _held(b, y)
+    else:
+        x, y = drawn(kind, frame, seed)
+    scale_a, scale_b = (_scales(promise, side, shape, kind, seed) for side in (0, 1))
+    bias = None
+    if promise.bias:
+        bias = (rng.standard_normal(n) * 2.0 ** rng.integers(-3, 6, n)).astype(np.float32)
+    with np.errstate(all="ignore"):
+        return Inputs(kind, SHOWS[kind], a.passed(x), b.passed(y), scale_a, scale_b, bias)
+
+
+def _held(operand: Operand, values: Array) -> Array:
+    """Values that an operand's format holds; infinities and NaN stay where it has them."""
+    finite = np.isfinite(values)
+    return np.where(finite, operand.drawn(np.where(finite, values, 0.0)), values)
+
+
+def _scales(promise: Promise, side: int, shape: Shape, kind: str, seed: int) -> Array | None:
+    word = (promise.scale_a, promise.scale_b)[side]
+    if not word:
+        return None
+    lines, k = shape[side], shape[2]
+    if word == "block":
+        unit = promise.unit
+        assert unit is not None
+        assert unit.scale is not None
+        rng = np.random.default_rng([seed, side, lines, k])
+        low, high = (124, 131) if unit.scale == "ue8m0" else (0x28, 0x50)
+        codes = rng.integers(low, high, (lines, k // unit.block)).astype(np.uint8)
+        codes = codes if side == 0 else np.ascontiguousarray(codes.T)
+        return codes.view(DTYPES[SCALE_FORMATS[unit.scale]])
+    along = -(-k // BLOCK)
+    of_a = {"tensor": (1, 1), "row": (lines, 1), "1x128": (lines, along), "128x128": (-(-lines // BLOCK), along)}[word]
+    return drawn_scales(of_a if side == 0 else of_a[::-1], seed + side)
+
+
+Pair = tuple[Array, Array]
+
+
+def _masks(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
+    """M and -M at two terms of a row, small ones elsewhere."""
+    pairs = [tuple(rng.choice(shape[2], 2, replace=False)) if shape[2] > 1 else (0, 0) for _ in range(shape[0])]
+    return _large_pairs(rng, promise, shape, pairs)
+
+
+def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
+    """The same on both sides of a boundary, and on one."""
+    k = shape[2]
+    seams = sorted({s for s in boundaries(promise, k) if 0 < s < k}) or [k // 2]
+    pairs = []
+    for row in range(shape[0]):
+        seam = int(rng.choice(seams))
+        first = max(seam - 1 - int(rng.integers(0, 3)) * (row % 2), 0)
+        pairs.append((first, min(seam + int(rng.integers(0, 3)), k - 1)))
+    return _large_pairs(rng, promise, shape, pairs)
+
+
+def boundaries(promise: Promise, k: int) -> list[int]:
+    """Where steps, blocks and slices of K begin, and powers of two."""
+    found = {1 << i for i in range(3, 12)} | {3 << i for i in range(4, 10)}
+    adding = promise.adding
+    if isinstance(adding, Adding) and isinstance(adding.how, MatrixUnit):
+        plan = plan_of(adding.schedule or FLAT, adding.how, k)
+        found |= {run.start for part in plan.slices for run in part.runs}
+        found |= {part.runs[0].start + block.start for part in plan.slices for block in part.blocks}
+    return sorted(found)
+
+
+def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs: list[Any]) -> Pair:
+    m, n, k = shape
+    _, high = promise.a.exponents
+    a = rng.choice([-1.0, 1.0], (m, k)) * rng.uniform(1, 2, (m, k)) * 2.0 ** rng.integers(-3, 2, (m, 1))
+    b = rng.uniform(1, 2, (k, n)) * rng.choice([1.0, 1.0, -1.0], (k, n))
+    for row, (i, j) in enumerate(pairs):
+        a[row, i] = 2.0 ** rng.integers(min(4, high), min(high, 28) + 1)
+        if i != j:
+            a[row, j] = -a[row, i]
+    for i, j in pairs:  # columns that make the two cancel
+        b[j] = b[i]
+    by = 2.0 ** rng.integers(0, max(min(promise.b.exponents[1], 12), 1), (1, n))
+    return a, b * by
+
+
+def _uneven(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
+    """Runs of terms, each with an exponent of its own, so that their sums are rounded where they are joined."""
+    m, n, k = shape
+    size = lengths(promise)[2] if isinstance(promise.adding, Adding) else 8
+    run = np.arange(k) // max(size, 1)
+    sides = []
+    for operand, length in zip((promise.a, promise.b), (m, n), strict=True):
+        high = operand.exponents[1]
+        span = max(min(10, (high - operand.fmt.min_exponent) // 2), 1)
+        middle = min(max(0, operand.fmt.min_exponent + span), high - span)
+        by = 2.0 ** (middle + rng.integers(-span, span + 1, (length, run[-1] + 1)))[:, run]
+        sides.append(rng.uniform(1, 2, (length, k)) * rng.choice([-1.0, 1.0], (length, k)) * by)
+    return sides[0], sides[1].T
+
+
+def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
+    """The last terms alone, other numbers of them in every row."""
+    m, n, k = shape
+    a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
+    kept = np.minimum(1 + np.arange(m) * max(k // 24, 1), k)
+    a[np.arange(k)[None, :] < (k - kept)[:, None]] = 0.0
+    return a, b
+
+
+def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
+    """An Inf or NaN in most rows, which meets small and zero factors."""
+    m, n, k = shape
+    fmt, other = promise.a.fmt, promise.b.fmt
+    some = [fmt.max, -fmt.max] + [np.inf, -np.inf] * fmt.has_infinity + [np.nan] * fmt.has_nan
+    a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
+    places = rng.integers(0, k, m)
+    b[places] = rng.choice([1.0, -1.0, 0.0, other.smallest_normal, 1.5 * other.smallest_normal], (m, n))
+    a[np.arange(m), places] = rng.choice(some, m)
+    return a, b
+
+
+def _faint(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
+    """Products around the smallest number of the result's format."""
+    m, n, k = shape
+    out = promise.out
+    smallest = int(np.log2(out.smallest_subnormal or out.smallest_normal))
+    low = [operand.exponents[0] for operand in (promise.a, promise.b)]
+    first = max(smallest // 2, low[0] + 3)
+    second = max(smallest - first, low[1] + 3)
+    sides = []
+    for exponent, size in ((first, (m, k)), (second, (k, n))):
+        sides.append(
+            np.ldexp(rng.uniform(1, 2, size) * rng.choice([-1.0, 1.0], size), rng.integers(-4, 3, size) + exponent)
+        )
+    kept = np.minimum(1 + np.arange(m), k)  # few terms a row, so that sums stay small
+    sides[0][np.arange(k)[None, :] >= kept[:, None]] = 0.0
+    return sides[0], sides[1]
+
+
+def _result_ties(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
+    """Integers whose sums lie halfway between two results, or beside."""
+    m, n, k = shape
+    largest = [2.0 ** min(operand.fmt.mantissa_bits + 1, 11) for operand in (promise.a, promise.b)]
+    size = min(np.sqrt(3 * 1.5 * 2.0**promise.out.precision / np.sqrt(k)), *largest)
+    limit = max(int(size), 1)
+    a, b = (rng.integers(-limit, limit + 1, s).astype(np.float64) for s in ((m, k), (k, n)))
+    if k > 2:
+        a[:, -1], b[-1] = 2.0**-3, rng.choice([-(2.0**-3), 0.0, 2.0**-3], n, p=[0.25, 0.5, 0.25])
+    return a, b
+
+
+OWN = {"masks": _masks, "uneven": _uneven, "seams": _seams, "tail": _tail, "ties of the result": _result_ties,
+       "infinite": _infinite, "faint": _faint}  # fmt: skip

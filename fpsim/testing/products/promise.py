@@ -1,0 +1,339 @@
+"""What a kernel promises: operands, arithmetic, epilogue and format of the result; and the bits that this gives."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array, words
+from fpsim.casts.cast import decode, encode
+from fpsim.errors import require_word, shown
+from fpsim.formats.float_format import DTYPES, Format
+from fpsim.formats.named import FP32, FP64, TF32
+from fpsim.formats.named import format as find_format
+from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.catalogue import units
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.probe.black_box import Operand, operand_of
+from fpsim.probe.model import Model
+from fpsim.products.backend import output_overflow
+from fpsim.products.cpu import Cpu
+from fpsim.products.epilogue import Finish, finished
+from fpsim.products.matmul import matmul
+from fpsim.schedules.libraries.cutlass import cutlass_2xacc
+from fpsim.schedules.schedule import FLAT, Chain, Epilogue, Schedule
+from fpsim.sums.accumulators import Accumulator
+
+SCALES = ("", "tensor", "row", "1x128", "128x128", "block")
+BLOCK = 128  # terms, rows and columns that share a scale of "1x128" and "128x128"
+NARROW_MERGES = ("output", "in_place")
+
+
+class Adding(NamedTuple):
+    """How the products are added: a unit with a schedule, or an accumulator.
+
+    `words`: said instead of its name. `codes`: whether the codes of the operands are read as those of the unit,
+    whatever their format.
+    """
+
+    how: MatrixUnit | Accumulator
+    schedule: Schedule | None = None
+    words: str = ""
+    codes: bool = False
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        if self.words:
+            return self.words
+        if isinstance(self.how, Accumulator):
+            return repr(self.how)
+        if self.schedule is None or self.schedule == FLAT:
+            return f"{self.how.name} in one chain"
+        return f"{self.how.name} by {self.schedule}"
+
+    @property
+    def own_format(self) -> Format:
+        """The format of sums before scales and casts."""
+        if isinstance(self.how, Accumulator):
+            return self.how.result_format
+        return self.how.d.fmt if self.schedule in (None, FLAT) else FP32
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Operands of one product, and what they show.
+
+    Attributes:
+      name: of the kind, such as "cancelling".
+      shows: what they tell apart, in words.
+      a, b: (M, K) and (K, N) arrays as the kernel gets them, codes where no dtype holds the format.
+      scale_a, scale_b, bias: what else the kernel gets; None for what it does not.
+    """
+
+    name: str
+    shows: str
+    a: Array = field(repr=False)
+    b: Array = field(repr=False)
+    scale_a: Array | None = field(default=None, repr=False)
+    scale_b: Array | None = field(default=None, repr=False)
+    bias: Array | None = field(default=None, repr=False)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(M, N, K)."""
+        return self.a.shape[0], self.b.shape[1], self.a.shape[1]
+
+    @property
+    def extras(self) -> list[Array]:
+        """What a kernel gets beside both operands, in order."""
+        return [x for x in (self.scale_a, self.scale_b, self.bias) if x is not None]
+
+    def __str__(self) -> str:
+        m, n, k = self.shape
+        return f"{self.name} {m} x {n} x {k}"
+
+
+@dataclass(frozen=True, eq=False)
+class Promise:
+    """What a kernel promises, checked.
+
+    Attributes:
+      a, b: the operands.
+      adding: a unit with a schedule, an accumulator, or the model of a probe.
+      out: the format of results.
+      scale_a, scale_b: words of SCALES.
+      bias: whether it takes one.
+      asked: the same in the caller's words.
+    """
+
+    a: Operand
+    b: Operand
+    adding: Adding | Model
+    out: Format
+    scale_a: str = ""
+    scale_b: str = ""
+    bias: bool = False
+    asked: str = ""
+
+    @property
+    def along_k(self) -> bool:
+        """Whether scales change along K."""
+        return any(scale in ("1x128", "128x128", "block") for scale in (self.scale_a, self.scale_b))
+
+    @property
+    def scaled(self) -> bool:
+        """Whether there are scales."""
+        return bool(self.scale_a or self.scale_b)
+
+    @property
+    def unit(self) -> MatrixUnit | None:
+        """The unit, where there is one."""
+        how = self.adding.how if isinstance(self.adding, Adding) else None
+        return how if isinstance(how, MatrixUnit) else None
+
+    def bits(self, x: Inputs) -> Array:
+        """The results as codes of `out`, every NaN the same, (M, N)."""
+        if isinstance(self.adding, Model):
+            found = self.adding.matmul(x.a, x.b)
+            return canonical(words(np.ascontiguousarray(found)), self.out)
+        return codes_of(product(self, x, self.adding, self.out), self.out)
+
+
+def promise_of(
+    a: Any, b: Any, accumulate: Any, schedule: Schedule | None = None, promote: int | None = None,
+    out_format: Any = None, scale_a: str | None = None, scale_b: str | None = None, bias: bool = False,
+) -> Promise:  # fmt: skip
+    """A promise in the words of `check_kernel`, checked.
+
+    Raises:
+      TypeError, ValueError: words that mean nothing, operands that the unit does not take, scales that it has no place
+        for.
+    """
+    left, right = operand_of(a, "a"), operand_of(a if b is None else b, "b")
+    said = [_said(accumulate), *([f"schedule={schedule}"] if schedule is not None else [])]
+    said += [f"promote={promote}"] if promote is not None else []
+    scales = [_scale_word(word, name) for name, word in (("scale_a", scale_a), ("scale_b", scale_b))]
+    if isinstance(accumulate, Model):
+        return _of_model(accumulate, left, right, schedule, promote, any(scales) or bias, out_format)
+    how: MatrixUnit | Accumulator = accumulate if isinstance(accumulate, Accumulator) else find_unit(accumulate)
+    if isinstance(how, Accumulator):
+        for name, given in (("schedule", schedule), ("promote", promote), ("scales", any(scales) or None)):
+            if given is not None:
+                raise ValueError(f"{name} is for matrix units; got accumulate={how!r}. Leave it out.")
+        if bias:
+            raise ValueError(f"bias is for matrix units; got accumulate={how!r}. Add it in a function around fn.")
+        adding, own = Adding(how), how.result_format
+    else:
+        _refuse_operands(how, left, right)
+        if schedule is not None and promote is not None:
+            raise ValueError(f"promote is part of the schedule, {schedule}; got both. Leave promote out.")
+        if (how.scale is not None) != ("block" in scales) or (how.scale is None and "block" in scales):
+            wanted = "scale_a='block' and scale_b='block'" if how.scale else "no 'block' scales"
+            raise ValueError(f"{how.name} wants {wanted}; got scale_a={scale_a!r} and scale_b={scale_b!r}.")
+        if schedule is None and promote is not None:
+            schedule = cutlass_2xacc(promote)
+        if any(word in ("1x128", "128x128") for word in scales) and (schedule is None or not schedule.block_scaled):
+            interval = promote or BLOCK
+            schedule = Schedule(f"promote={interval}", sums=Chain(interval), epilogue=Epilogue(), block_scaled=True)
+        adding = Adding(how, schedule)
+        own = FP32 if any(scales) or bias else adding.own_format
+    out = own if out_format is None else find_format(out_format)
+    said += [f"{name}={word!r}" for name, word in zip(("scale_a", "scale_b"), scales, strict=True) if word]
+    said += ["bias=True"] if bias else []
+    return Promise(left, right, adding, out, scales[0], scales[1], bias, ", ".join(said))
+
+
+def _said(accumulate: Any) -> str:
+    return accumulate.name if isinstance(accumulate, MatrixUnit) else f"{accumulate}" if isinstance(
+        accumulate, str) else repr(accumulate)  # fmt: skip
+
+
+def _scale_word(word: str | None, name: str) -> str:
+    if word is None:
+        return ""
+    require_word(name, word, SCALES[1:])
+    return word
+
+
+def _refuse_operands(unit: MatrixUnit, a: Operand, b: Operand) -> None:
+    for name, element, operand in (("a", unit.a, a), ("b", unit.b, b)):
+        if not takes(element, operand):
+            raise ValueError(f"{unit.name} takes {element.name} as {name}; got {operand.fmt}. Take another unit.")
+
+
+def _of_model(
+    model: Model, a: Operand, b: Operand, schedule: Any, promote: Any, more: bool, out_format: Any
+) -> Promise:  # fmt: skip
+    if schedule is not None or promote is not None or more:
+        raise ValueError("a model of fp.probe has its order; got schedule, promote, scales or bias. Leave them out.")
+    if model.kind != "matmul" or not model.found:
+        raise ValueError(f"accumulate must be a model of fp.probe.matmul that runs; got {model!r}.")
+    out = model.out if out_format is None else find_format(out_format)
+    if out != model.out:
+        raise ValueError(f"out_format must be {model.out}, which the model gives; got {out}.")
+    return Promise(a, b, model, out, asked=repr(model))
+
+
+def takes(element: Any, operand: Operand) -> bool:
+    """Whether a unit's element may be what an operand holds; TF32 is passed as float32."""
+    if operand.element:
+        return bool(element.name == operand.element) or bool(element.fmt == operand.fmt)
+    if operand.fmt in (FP32, TF32):
+        return bool(element.carrier == FP32)
+    return bool(element.fmt == operand.fmt)
+
+
+def units_for(promise: Promise) -> list[MatrixUnit]:
+    """Every unit that takes the operands and the block scales of a promise."""
+    unit = promise.unit
+    scale, block = (unit.scale, unit.block) if unit is not None else (None, 0)
+    return [
+        each for each in units()
+        if takes(each.a, promise.a) and takes(each.b, promise.b) and (each.scale, each.block) == (scale, block)
+    ]  # fmt: skip
+
+
+# ---- products
+
+
+def product(promise: Promise, x: Inputs, adding: Adding, out: Format | None) -> Array:
+    """A product as `fpsim.matmul` gives it, scaled, with its bias, cast to `out`; None leaves it as it is added.
+
+    Accumulators and units that have results of their own in another format than `out` are cast here.
+    """
+    how = adding.how
+    a, b = _read(adding, x.a, promise.a), _read(adding, x.b, promise.b)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # which kernels a library would take for a shape
+        if isinstance(how, Accumulator):
+            fmts = None if a.dtype.kind not in "iu" and b.dtype.kind not in "iu" else (promise.a.fmt, promise.b.fmt)
+            found = np.asarray(matmul(a, b, accumulate=how, fmt=fmts))
+            if promise.scaled or promise.bias:
+                found = finish(promise, x, _float32(found, how.result_format))
+                return found if out is None else cast(found, FP32, out)
+            return found if out is None else cast(found, how.result_format, out)
+        plain = adding.own_format == out and not (promise.scaled or promise.bias)
+        return np.asarray(
+            matmul(
+                a, b, accumulate=how, schedule=adding.schedule, scale_a=x.scale_a, scale_b=x.scale_b, bias=x.bias,
+                out_format=None if out is None or plain else out, strict=False,
+            )
+        )  # fmt: skip
+
+
+def _read(adding: Adding, x: Array, operand: Operand) -> Array:
+    return x if not adding.codes else words(np.ascontiguousarray(x))
+
+
+def raw_sums(promise: Promise, x: Inputs, adding: Adding) -> Array:
+    """The sums alone, float32, without scales that multiply finished sums, and without bias."""
+    bare = replace(x, scale_a=None, scale_b=None, bias=None)
+    plain = replace(promise, scale_a="", scale_b="", bias=False)
+    return _float32(product(plain, bare, adding, None), adding.own_format)
+
+
+def _float32(found: Array, fmt: Format) -> Array:
+    values = decode(found, fmt, np.float64) if found.dtype.kind in "iu" else found
+    with np.errstate(all="ignore"):
+        return np.ascontiguousarray(values.astype(np.float32))
+
+
+def finish(promise: Promise, x: Inputs, sums: Array, order: str = "product", fused: bool = False) -> Array:
+    """Finished sums with scales and bias, float32."""
+    of = Finish(x.scale_a, x.scale_b, order, bias=x.bias)
+    with np.errstate(all="ignore"):
+        return np.asarray(finished(sums.copy(), Epilogue(fused_bias=fused), of, Cpu()), np.float32)
+
+
+def cast(
+    found: Array, source: Format, out: Format, rounding: str = "nearest_even", overflow: str | None = None,
+    subnormals: str = "keep",
+) -> Array:  # fmt: skip
+    """Values of one format as codes of another."""
+    overflow = output_overflow(out) if overflow is None else overflow
+    values = decode(found, source, np.float64) if found.dtype.kind in "iu" else found.astype(np.float64)
+    if out == FP64:
+        return values.view(np.uint64)
+    return encode(values, out, rounding=rounding, overflow=overflow, subnormals=subnormals)
+
+
+def codes_of(found: Array, fmt: Format) -> Array:
+    """Results as codes, every NaN the same."""
+    return canonical(
+        np.ascontiguousarray(found if found.dtype.kind in "iu" else words(np.ascontiguousarray(found))), fmt
+    )
+
+
+def canonical(codes: Array, fmt: Format) -> Array:
+    """Codes in which every NaN is the format's own."""
+    if fmt.nan_code is None:
+        return codes
+    nan = np.isnan(values_of(codes, fmt))
+    return np.where(nan, codes.dtype.type(fmt.nan_code), codes) if nan.any() else codes
+
+
+def values_of(codes: Array, fmt: Format) -> Array:
+    """Values of codes, float64."""
+    dtype = DTYPES.get(fmt)
+    with np.errstate(all="ignore"):
+        if dtype is not None and dtype.kind == "f" and dtype.itemsize == codes.dtype.itemsize:
+            return np.asarray(codes.view(dtype).astype(np.float64))
+        return np.asarray(decode(codes, fmt, np.float64))
+
+
+def operand_values(x: Array, operand: Operand) -> Array:
+    """Values of an operand's array, float64."""
+    if x.dtype.kind in "iu":
+        return operand.values(x)
+    with np.errstate(all="ignore"):
+        return np.asarray(x.astype(np.float64))
+
+
+def refused_shape(sequence: Sequence[Any]) -> str:
+    """The sentence for shapes that are none."""
+    return f"shapes must be triples (M, N, K) of positive integers, such as [(16, 16, 512)]; got {shown(sequence)}."

@@ -1,0 +1,198 @@
+"""What a check of a kernel found, as data and as a text to act on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.float_format import Format
+from fpsim.schedules.trees.tree import Tree
+from fpsim.testing.pasted import pasted
+from fpsim.testing.products.promise import Inputs, Promise, values_of
+from fpsim.testing.products.terms import Term
+from fpsim.testing.products.variants import Variant
+
+LISTED = 4  # rivals that a text names
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """An element that differs.
+
+    Attributes:
+      inputs: the inputs that show it: `.name`, `.a`, `.b`, and scales and bias where there are some.
+      element: (row, column).
+      got_code, want_code: both patterns; got, want: both values.
+      ulps: how many values of the format lie between; Inf where only one is finite.
+      paste: two lines that make row and column.
+    """
+
+    inputs: Inputs
+    element: tuple[int, int]
+    got_code: int
+    want_code: int
+    got: float
+    want: float
+    ulps: float
+    fmt: Format = field(repr=False)
+    paste: str = field(repr=False)
+
+    def __str__(self) -> str:
+        digits = -(-self.fmt.bits // 4)
+        return (
+            f"{self.inputs}, element {self.element}: got 0x{self.got_code:0{digits}X} ({self.got!r} = "
+            f"{self.got.hex()}), want 0x{self.want_code:0{digits}X} ({self.want!r} = {self.want.hex()}), "
+            f"{ulps_in_words(self.ulps)}"
+        )
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """What `check_kernel` found.
+
+    Attributes:
+      ok: whether all bits are those that were promised, or lie in the envelope.
+      mismatches: elements that differ; of: how many there are; inputs: of how many calls.
+      first: the first element that differs, of the shortest sum; None where none does.
+      max_ulp: the largest distance in values of the format; Inf where only one is finite.
+      explanation: what the kernel does instead, in words; "" where all is well.
+      causes: the same as clauses after "it"; empty where no variant explains all.
+      variant: the changes, as data; None where none brings it nearer.
+      unexplained: how many elements still differ from the explanation.
+      others: further variants that explain as much.
+      where: to which inputs the differences are limited.
+      terms: the fewest terms of K that show the first difference, all others being zero.
+      smallest: the inputs with these terms alone in the row and column of an element.
+      meet: where these meet in the promised sum, and in the explanation's.
+      trees: the promised tree and the explanation's, None for what has none.
+      model: of `fpsim.probe`, where no variant explains all and one could be made.
+      excluded: how many other variants differ on at least one input.
+      same: other names for the promised additions, for these shapes.
+      rivals: other variants that no input tells from the verdict.
+      broken: what else is wrong with the function, a sentence each.
+      share: the largest share of the envelope that was used, NaN without one.
+      derivation: of the envelope.
+      notes: what is no fault, but good to know.
+      name, asked: of the kernel, and what it promised.
+    """
+
+    name: str
+    asked: str
+    mismatches: int = 0
+    of: int = 0
+    inputs: int = 0
+    first: Mismatch | None = None
+    max_ulp: float = 0.0
+    explanation: str = ""
+    causes: tuple[str, ...] = ()
+    variant: Variant | None = field(default=None, repr=False)
+    unexplained: int = 0
+    others: tuple[str, ...] = field(default=(), repr=False)
+    where: str = ""
+    terms: tuple[Term, ...] = field(default=(), repr=False)
+    smallest: Inputs | None = field(default=None, repr=False)
+    terms_shown: str = field(default="", repr=False)
+    meet: tuple[str, str] = ("", "")
+    trees: tuple[Tree | None, Tree | None] = field(default=(None, None), repr=False)
+    model: Any = field(default=None, repr=False)
+    excluded: int = 0
+    same: tuple[str, ...] = field(default=(), repr=False)
+    rivals: tuple[str, ...] = field(default=(), repr=False)
+    broken: tuple[str, ...] = ()
+    share: float = math.nan
+    derivation: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the kernel keeps its promise."""
+        return not self.mismatches and not self.broken
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        what = "lies in the envelope of" if self.derivation else "has the bits of"
+        hasnt = "leaves the envelope of" if self.derivation else "does not have the bits of"
+        lines = [f"{self.name} {what if self.ok else hasnt} {self.asked}."]
+        lines += [f"  {sentence}" for sentence in self.broken]
+        if self.of:
+            of = f"{self.of:,} elements of {self.inputs} inputs"
+            if self.mismatches:
+                lines.append(f"{self.mismatches:,} of {of} differ, by up to {ulps_in_words(self.max_ulp)}{self._why()}")
+            elif self.ok and not self.derivation:
+                said = certificate(self.excluded, self.rivals, self.same) if self.excluded or self.rivals else ""
+                lines.append(f"All {of} are equal. {said}".rstrip())
+            else:
+                lines.append(f"All {of} lie within; the widest uses {self.share:.1%} of its bound.")
+        if self.derivation:
+            lines.append(f"  {self.derivation}")
+        if self.first is not None:
+            lines += [f"  first: {self.first}", *(f"    {line}" for line in self.first.paste.splitlines())]
+        if self.terms_shown:
+            lines += [f"  {line}" for line in self.terms_shown.splitlines()]
+        lines += [f"  {side}: {said}" for side, said in zip(("promised", "explained"), self.meet, strict=True) if said]
+        if self.mismatches and self.others:
+            lines.append(f"  as well explained by: {listed(self.others)}")
+        lines += [f"  note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    def _why(self) -> str:
+        return f". {self.explanation}" if self.explanation else "."
+
+
+def certificate(excluded: int, rivals: tuple[str, ...], same: tuple[str, ...]) -> str:
+    """What a verdict excludes, in a sentence."""
+    all_of = excluded + len(rivals)
+    text = f"Of {all_of:,} other additions, orders, roundings and faults {excluded:,} differ on at least one input"
+    text += ": every one" if not rivals else f"; not excluded: {listed(rivals)}"
+    if same:
+        text += f"; {len(same)} further names stand for the same additions at these shapes"
+    return f"{text}."
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """The first few of them."""
+    more = f"; and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return "; ".join(names[:LISTED]) + more
+
+
+def ulps_in_words(ulps: float) -> str:
+    """A distance."""
+    if math.isinf(ulps):
+        return "one finite and the other not"
+    return "1 ulp" if ulps == 1 else f"{int(ulps):,} ulps"
+
+
+def ordinals(codes: Array, fmt: Format) -> Array:
+    """Codes as integers in the order of their values; both zeros are 0, one ulp from the smallest numbers."""
+    wide = codes.astype(np.int64 if fmt.bits < 64 else object)
+    if not fmt.signed:
+        return wide
+    sign = 1 << (fmt.bits - 1)
+    return np.where(wide >= sign, sign - wide, wide)
+
+
+def distance(got: Array, want: Array, fmt: Format) -> Array:
+    """How many values of the format lie between two codes, float64; a zero of the other sign is one ulp away."""
+    x, y = values_of(got, fmt), values_of(want, fmt)
+    apart = np.abs((ordinals(got, fmt) - ordinals(want, fmt)).astype(np.float64))
+    apart = np.where((apart == 0) & (got != want), 1.0, apart)
+    return np.where(np.isfinite(x) & np.isfinite(y), apart, np.where(got == want, 0.0, np.inf))
+
+
+def mismatch(promise: Promise, x: Inputs, got: Array, want: Array, element: tuple[int, int]) -> Mismatch:
+    """One element that differs."""
+    row, column = element
+    fmt = promise.out
+    codes = got[element], want[element]
+    values = [float(values_of(np.array([code]), fmt)[0]) for code in codes]
+    apart = float(distance(np.array([codes[0]]), np.array([codes[1]]), fmt)[0])
+    paste = ""
+    if x.shape[2] <= 16:
+        paste = f"a = {pasted(x.a[row : row + 1])}\nb = {pasted(x.b[:, column : column + 1])}"
+    return Mismatch(x, element, int(codes[0]), int(codes[1]), values[0], values[1], apart, fmt, paste)

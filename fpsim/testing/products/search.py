@@ -1,0 +1,323 @@
+"""Which variant of a promise gives a kernel's bits: one change, then two, then whatever brings it nearer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product as pairs_of
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.named import FP32
+from fpsim.matrix_units.matrix_unit import Rule
+from fpsim.probe.model import Model
+from fpsim.schedules.plan import plan_of
+from fpsim.schedules.schedule import FLAT
+from fpsim.schedules.trees.tree import Tree, tree
+from fpsim.testing.products.changes import of_epilogue, of_operands, of_results, of_scales, of_terms
+from fpsim.testing.products.promise import Adding, Inputs, Promise
+from fpsim.testing.products.sums import additions
+from fpsim.testing.products.variants import PROMISED, Emulator, Variant
+
+SECONDS = 10.0  # of a search; what has been found by then is told
+AXES = ("addition", "terms", "results", "operands", "scales", "epilogue")
+LISTED = 12  # further variants that explain as much
+FIRST = 6  # inputs that most variants do not survive
+ORDERLESS = (Rule.FUSED, Rule.SCALED)  # units that add the terms of a step all at once
+USUAL = 120  # additions that are tried with every change of terms and operands
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What a kernel gave for inputs, and what it should have given: codes, every NaN the same."""
+
+    x: Inputs
+    got: Array
+    want: Array
+
+    @cached_property
+    def differ(self) -> Array:
+        """Where they differ."""
+        return np.asarray(self.got != self.want)
+
+    @cached_property
+    def count(self) -> int:
+        """How many differ."""
+        return int(self.differ.sum())
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+      variant: the best; PROMISED where nothing is better.
+      differ: how many results differ from it, of those that it is about.
+      conditional: whether it is about the inputs alone in which the kernel differs from its promise.
+      others: further variants that explain as much, with as few changes.
+      tried: variants that were held against some results.
+      finished: whether all that was to be tried was.
+    """
+
+    variant: Variant
+    differ: int
+    conditional: bool
+    others: tuple[Variant, ...]
+    tried: int
+    finished: bool
+
+
+class Search:
+    """Holds variants against what a kernel gave."""
+
+    def __init__(self, promise: Promise, seen: list[Observation]) -> None:
+        self.promise, self.seen = promise, seen
+        self.emulator = Emulator(promise)
+        self.bad = sorted((each for each in seen if each.count), key=_telling)
+        self.deadline = time.perf_counter() + SECONDS
+        self.tried = 0
+
+    def _late(self) -> bool:
+        return time.perf_counter() > self.deadline
+
+    def changes(self, axis: str) -> list[Variant]:
+        """Every variant with one change of a kind."""
+        promise = self.promise
+        own = FP32
+        if isinstance(promise.adding, Model):
+            own = promise.out
+        elif not (promise.scaled or promise.bias):
+            own = promise.adding.own_format
+        if axis == "addition":
+            return [Variant(addition=each) for each in additions(promise)]
+        if axis == "terms":
+            return [Variant(terms=each) for each in of_terms()]
+        if axis == "operands":
+            return [Variant(operands=each) for each in of_operands(promise)]
+        if axis == "scales":
+            return [Variant(scales=each) for each in of_scales(promise)]
+        if axis == "epilogue":
+            return [Variant(epilogue=each) for each in of_epilogue(promise)]
+        return [Variant(results=each) for each in of_results(promise, own)]
+
+    def family(self) -> list[Variant]:
+        """Every variant with one change."""
+        return [variant for axis in AXES for variant in self.changes(axis)]
+
+    def count(self, variant: Variant, seen: Iterable[Observation], limit: float = np.inf) -> int:
+        """How many results differ from a variant's; stops behind a limit."""
+        total = 0
+        for each in seen:
+            total += int(self.emulator.differing(variant, each.x, each.got).sum())
+            if total > limit:
+                break
+        return total
+
+    def explain(self) -> Found:
+        """The variant with fewest changes that gives all results; else the one that leaves fewest to explain."""
+        bad, most = self.bad, sum(each.count for each in self.bad)
+        family = self.family()
+        self.tried = len(family)
+        screen = bad[:2]
+        worst = sum(each.count for each in screen)
+        scores: list[tuple[int, int]] = []  # on the screen, place
+        for place, variant in enumerate(family):
+            score = self.count(variant, screen, worst)
+            scores.append((score, place))
+            if self._late():
+                break
+        exact = [family[place] for score, place in scores if score == 0]
+        exact = [variant for variant in exact if self.count(variant, bad, 0) == 0]
+        if exact:
+            return self._chosen(exact)
+        near = sorted(scores)[:8]
+        best, left = PROMISED, most
+        for _, place in near:
+            total = self.count(family[place], bad, left)
+            if total < left:
+                best, left = family[place], total
+        twice = self._pairs(family, screen)
+        if twice:
+            return self._chosen(twice)
+        best, left = self._descend(best, left, family)
+        return Found(best, left, self._conditional(best), (), self.tried, not self._late())
+
+    def _chosen(self, exact: list[Variant]) -> Found:
+        """The first of those that hold for all inputs, else of those that hold where the kernel differs."""
+        everywhere = [variant for variant in exact if not self._conditional(variant)]
+        kept = everywhere or exact
+        return Found(kept[0], 0, not everywhere, tuple(kept[1:LISTED]), self.tried, not self._late())
+
+    def _conditional(self, variant: Variant) -> bool:
+        """Whether a variant differs where the kernel keeps its promise."""
+        return self.count(variant, (each for each in self.seen if not each.count), 0) > 0
+
+    def _pairs(self, family: list[Variant], screen: list[Observation]) -> list[Variant]:
+        """Variants with two changes of different kinds that explain everything."""
+        by_axis = {axis: [v for v in family if getattr(v, axis) is not None] for axis in AXES}
+        first = screen[:1]
+        for one, two, most in (
+            ("addition", "results", None), ("addition", "epilogue", None), ("addition", "scales", None),
+            ("terms", "results", None), ("operands", "results", None), ("scales", "epilogue", None),
+            ("scales", "results", None), ("epilogue", "results", None), ("addition", "operands", USUAL),
+            ("addition", "terms", USUAL), ("operands", "terms", None), ("terms", "scales", None),
+            ("operands", "scales", None),
+        ):  # fmt: skip
+            found: list[Variant] = []
+            for x, y in pairs_of(by_axis[one][:most], by_axis[two]):
+                variant = _joined(x, y)
+                self.tried += 1
+                if self.count(variant, first, 0) == 0 and self.count(variant, self.bad, 0) == 0:
+                    found.append(variant)
+                if self._late():
+                    return found
+            if found:
+                return found
+        return []
+
+    def _descend(self, best: Variant, left: int, family: list[Variant]) -> tuple[Variant, int]:
+        """Whatever brings a variant nearer, change by change."""
+        if best == PROMISED:
+            return best, left
+        for _ in range(2):
+            start = best
+            for each in family:
+                if self._late():
+                    return best, left
+                taken = any(p is not None and q is not None for p, q in zip(each, start, strict=True))
+                if taken:
+                    continue
+                variant = _joined(start, each)
+                self.tried += 1
+                limit = left * 0.7
+                if self.count(variant, self.bad[:2], limit) <= limit:
+                    total = self.count(variant, self.bad, limit)
+                    if total <= limit:
+                        best, left = variant, total
+            if best == start:
+                break
+        return best, left
+
+    # ---- what is excluded
+
+    def certificate(self) -> tuple[int, list[Variant], list[Variant]]:
+        """How many other variants differ on at least one input; those with the same additions; and the others.
+
+        It is about a kernel that has all bits of its promise.
+        """
+        order = sorted(self.seen, key=lambda each: _power(each.x))
+        excluded = 0
+        same: list[Variant] = []
+        rivals: list[Variant] = []
+        trees = _Trees(self.promise, {each.x.shape for each in self.seen})
+        for variant in self.family():
+            differs, exists = self._differs(variant, order[:FIRST])
+            if differs:
+                excluded += 1
+            elif trees.equal(variant):
+                same.append(variant)
+            elif self.emulator.changes_nothing(variant, (each.x for each in order)):
+                continue
+            else:
+                differs, later = self._differs(variant, order[FIRST:])
+                if differs:
+                    excluded += 1
+                elif exists or later:
+                    rivals.append(variant)
+        return excluded, same, rivals
+
+    def _differs(self, variant: Variant, some: list[Observation]) -> tuple[bool, bool]:
+        """Whether a variant gives other bits for some inputs, and whether it gives any."""
+        exists = False
+        for each in some:
+            try:
+                found = self.emulator.bits(variant, each.x)
+            except (ValueError, TypeError):
+                continue  # it has no such product; another of the inputs tells
+            exists = True
+            if found.shape != each.got.shape or (found != each.got).any():
+                return True, True
+        return False, exists
+
+
+class _Trees:
+    """Whether additions are the promised ones for some shapes."""
+
+    def __init__(self, promise: Promise, shapes: set[tuple[int, int, int]]) -> None:
+        self.promise = promise
+        self.shapes = sorted({(n, k) for _, n, k in shapes})
+
+    def equal(self, variant: Variant) -> bool:
+        """Whether a variant is the promised addition by another name, for these shapes."""
+        if variant.size != 1:
+            return False
+        if variant.terms is not None:
+            lengths = {k for _, k in self.shapes}
+            moved = any((variant.terms.apply(k)[0][:k] != np.arange(k)).any() for k in lengths)
+            return moved and all(self._same_steps(variant, k) for k in lengths)
+        if not isinstance(variant.addition, Adding) or variant.addition.codes:
+            return False
+        if not isinstance(self.promise.adding, Adding):
+            return False
+        try:
+            return all(
+                tree_of(self.promise, variant.addition, k, n) == tree_of(self.promise, self.promise.adding, k, n)
+                for n, k in self.shapes
+            )
+        except ValueError:
+            return False
+
+    def _same_steps(self, variant: Variant, k: int) -> bool:
+        """Whether only terms change places that a unit adds in one step, whose order it does not see."""
+        adding, unit = self.promise.adding, self.promise.unit
+        assert variant.terms is not None
+        if not isinstance(adding, Adding) or unit is None or unit.rule not in ORDERLESS:
+            return False
+        of_a, of_b = variant.terms.apply(k)
+        if of_a.size != k or (of_a != of_b).any() or (np.sort(of_a) != np.arange(k)).any():
+            return False
+        plan = plan_of(adding.schedule or FLAT, unit, k)
+        if plan.run:  # lanes
+            return bool((of_a == np.arange(k)).all())
+        step, number = np.full(k, -1), 0
+        for part in plan.slices:
+            places = np.concatenate([np.arange(run.start, run.stop) for run in part.runs] or [np.arange(0)])
+            for spans in part.steps(plan.step):
+                for span in spans:
+                    step[places[span.start : span.stop]] = number
+                    number += 1
+        return bool((step[of_a] == step).all())
+
+
+def tree_of(promise: Promise, adding: Adding, k: int, n: int) -> Tree:
+    """The tree of an addition."""
+    if isinstance(adding.schedule, type(None)):
+        return tree(adding.how, k, n=n, out_format=promise.out)
+    unit = adding.how
+    assert not isinstance(unit, str)
+    return tree(adding.schedule, k, n=n, accumulate=unit, out_format=promise.out)  # type: ignore[arg-type]
+
+
+POWER = ("masks", "uneven", "cancelling", "seams", "alike", "wide", "ties of the result", "positive", "normal", "ties")
+
+
+def _power(x: Inputs) -> int:
+    return POWER.index(x.name) if x.name in POWER else len(POWER)
+
+
+def _telling(each: Observation) -> tuple[int, int]:
+    """Inputs that a search begins with: many results that differ, of short sums."""
+    m, n, k = each.x.shape
+    few = each.count < min(8, each.got.size)
+    return int(few), _power(each.x) * 64 + m * n * k // 4096
+
+
+def _joined(x: Variant, y: Variant) -> Variant:
+    changes: dict[str, Any] = {
+        axis: change for axis, change in zip(Variant._fields, y, strict=True) if change is not None
+    }
+    return x._replace(**{axis: change for axis, change in changes.items() if getattr(x, axis) is None})

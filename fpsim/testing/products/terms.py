@@ -1,0 +1,190 @@
+"""The terms of K that show a difference: all others set to zero, the fewest that are left; and where they meet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.schedules.plan import Span
+from fpsim.schedules.trees.nodes import Arithmetic, Operation, extent, extent_of, joint
+from fpsim.schedules.trees.tree import Tree
+from fpsim.testing.products.black_box import Kernel, Misbehaved
+from fpsim.testing.products.promise import Inputs, Promise, operand_values
+
+SECONDS = 4.0  # of all calls
+ENOUGH = 2  # terms
+ELEMENTS = 8  # that are tried
+
+
+class Term(NamedTuple):
+    """A term of K: both factors, as float64 values."""
+
+    k: int
+    a: float
+    b: float
+
+    def __str__(self) -> str:
+        return f"term {self.k}: {self.a.hex()} * {self.b.hex()} ({self.a!r} * {self.b!r})"
+
+
+class Fewest(NamedTuple):
+    """The terms with which one element still differs, and its two codes then."""
+
+    terms: tuple[Term, ...]
+    got: int
+    want: int
+    element: tuple[int, int]
+    x: Inputs
+    minimal: bool  # whether each of them is needed
+
+    @property
+    def paste(self) -> str:
+        """Lines that make the operands out of zeros."""
+        (row, column), (m, n, k) = self.element, self.x.shape
+        places = [each.k for each in self.terms]
+        return (
+            f"a, b = np.zeros({(m, k)}), np.zeros({(k, n)})\n"
+            f"a[{row}, {places}] = {[each.a for each in self.terms]}; b[{places}, {column}] = "
+            f"{[each.b for each in self.terms]}"
+        )
+
+
+def fewest_of(kernel: Kernel, promise: Promise, elements: list[tuple[Inputs, tuple[int, int]]]) -> Fewest | None:
+    """The fewest terms that show a difference in one of some elements."""
+    deadline = time.perf_counter() + SECONDS
+    best: Fewest | None = None
+    for x, element in elements[:ELEMENTS]:
+        found = fewest_terms(kernel, promise, x, element, deadline)
+        if found is not None and (best is None or len(found.terms) < len(best.terms)):
+            best = found
+        if time.perf_counter() > deadline or (best is not None and len(best.terms) <= ENOUGH):
+            break
+    return best
+
+
+def fewest_terms(
+    kernel: Kernel, promise: Promise, x: Inputs, element: tuple[int, int], deadline: float
+) -> Fewest | None:  # fmt: skip
+    """Zero out terms of an element's row and column while it differs (Zeller's delta debugging).
+
+    None where the element does not differ once its row and column stand alone.
+    """
+    row, column = element
+    a_zero, b_zero = x.a.dtype.type(0), x.b.dtype.type(0)
+
+    def cut(kept: list[int]) -> Inputs:
+        gone = np.ones(x.shape[2], bool)
+        gone[kept] = False
+        a, b = x.a.copy(), x.b.copy()
+        a[row, gone], b[gone, column] = a_zero, b_zero
+        return replace(x, a=a, b=b)
+
+    def codes(kept: list[int]) -> tuple[int, int]:
+        small = cut(kept)
+        return int(kernel.call(small)[row, column]), int(promise.bits(small)[row, column])
+
+    def differs(kept: list[int]) -> bool:
+        if time.perf_counter() > deadline:
+            return False
+        got, want = codes(kept)
+        return got != want
+
+    try:
+        values_a, values_b = operand_values(x.a[row], promise.a), operand_values(x.b[:, column], promise.b)
+        everything = [*range(x.shape[2])]
+        if not differs(everything):
+            return None
+        some = [k for k in everything if values_a[k] != 0 and values_b[k] != 0]
+        start = some if differs(some) else everything
+        kept = _minimal(start, differs)
+        got, want = codes(kept)
+    except Misbehaved:
+        return None
+    terms = tuple(Term(k, float(values_a[k]), float(values_b[k])) for k in kept)
+    return Fewest(terms, got, want, element, cut(kept), time.perf_counter() < deadline)
+
+
+def _minimal(kept: list[int], differs: Callable[[list[int]], bool]) -> list[int]:
+    """A smallest part that still differs: none of its members can go."""
+    if differs([]):
+        return []
+    parts = 2
+    while len(kept) > 1:
+        size = -(-len(kept) // parts)
+        chunks = [kept[i : i + size] for i in range(0, len(kept), size)]
+        for chunk in chunks:
+            if len(chunk) < len(kept) and differs(chunk):
+                kept, parts = chunk, 2
+                break
+        else:
+            for place in range(len(chunks)):
+                others = [k for i, chunk in enumerate(chunks) if i != place for k in chunk]
+                if len(chunks) > 2 and differs(others):
+                    kept, parts = others, max(parts - 1, 2)
+                    break
+            else:
+                if parts >= len(kept):
+                    break
+                parts = min(2 * parts, len(kept))
+    return kept
+
+
+def meeting(tree: Tree, terms: tuple[int, ...]) -> str:
+    """Where terms first stand in one sum, in words: the node of a tree at which all have met.
+
+    Example:
+      >>> import fpsim as fp
+      >>> from fpsim.testing.products.terms import meeting
+      >>> how = fp.schedules.tree(fp.schedules.cutlass_2xacc(128), 256)
+      >>> meeting(how, (3, 40))
+      'in the step that adds terms 32..63 to the running sum, cut at 13 fraction bits, rounded toward zero to 13
+        mantissa bits in float32'
+      >>> meeting(how, (3, 200))
+      'where the sum of terms 128..255 joins the total, rounded nearest even to float32'
+      >>> meeting(fp.schedules.tree(fp.schedules.cublas("sm_90", split_k=9), 11528), (3, 11527))
+      'nowhere: term 11527 is never added'
+    """
+    for span in tree.lost:
+        gone = [k for k in terms if span.start <= k < span.stop]
+        if gone:
+            return f"nowhere: term {gone[0]} is never added"
+    wanted = set(terms)
+    stack: list[set[int]] = []
+    for each in tree.operations():
+        if each.kind == "begin":
+            stack.append(set())
+        elif each.kind in ("step", "push"):
+            inside = {k for k in wanted if any(span.start <= k < span.stop for span in each.spans)}
+            if each.kind == "push":
+                stack.append(inside)
+            else:
+                stack[-1] |= inside
+        elif each.kind in ("join", "pairwise", "butterfly"):
+            count = 2 if each.kind == "join" else each.numbers
+            numbers = stack[len(stack) - count :]
+            stack[len(stack) - count :] = [set().union(*numbers)]
+        if stack and stack[-1] == wanted:
+            return _met(each)
+    return "nowhere"
+
+
+def _met(operation: Operation) -> str:
+    how = operation.how
+    words = f", {how.words}" if isinstance(how, Arithmetic) else ""
+    if operation.kind in ("step", "push"):
+        return f"in the step that adds {_terms(operation.spans)} to the running sum{words}"
+    about = extent(operation.node)
+    said = f"terms {about}" if about.terms > 1 else f"term {about}"
+    if operation.kind == "join":
+        return f"where the sum of {said} joins the total{words}"
+    where = "in pairs" if operation.kind == "pairwise" else "by halves"
+    return f"where {operation.numbers} sums of {said} are joined {where}{words}"
+
+
+def _terms(spans: tuple[Span, ...]) -> str:
+    about = joint(extent_of(span) for span in spans)
+    return f"terms {about}" if about.terms > 1 else f"term {about}"

@@ -1,0 +1,193 @@
+"""A kernel as a promise with some changes, and the bits that it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import FP32, FP64
+from fpsim.probe.model import Model
+from fpsim.testing.products.changes import Change
+from fpsim.testing.products.promise import (
+    NARROW_MERGES,
+    Adding,
+    Inputs,
+    Promise,
+    cast,
+    codes_of,
+    finish,
+    operand_values,
+    product,
+    raw_sums,
+    values_of,
+)
+from fpsim.testing.products.sums import Addition, Dequantised, Parts, sums_of
+
+KEPT = 4000  # arrays before the cast that are kept
+
+
+class Variant(NamedTuple):
+    """A promise with other operands, terms, addition, scales, epilogue or results; None leaves one as promised."""
+
+    operands: tuple[str, Change] | None = None
+    terms: Change | None = None
+    addition: Addition | None = None
+    scales: Change | None = None
+    epilogue: Change | None = None
+    results: Change | None = None
+
+    @property
+    def size(self) -> int:
+        """How many changes."""
+        return sum(each is not None for each in self)
+
+    @property
+    def clauses(self) -> tuple[str, ...]:
+        """What it does, as clauses after "it"."""
+        found = [] if self.operands is None else [self.operands[1].words]
+        found += [] if self.terms is None else [self.terms.words]
+        found += [] if self.addition is None else [f"adds as {self.addition.name}"]
+        return (*found, *(each.words for each in (self.scales, self.epilogue, self.results) if each is not None))
+
+    def __str__(self) -> str:
+        return "; it ".join(self.clauses)
+
+
+PROMISED = Variant()
+
+
+class Emulator:
+    """The bits of variants of one promise, with what several share computed once."""
+
+    def __init__(self, promise: Promise) -> None:
+        self.promise = promise
+        self._operands: dict[tuple[int, str, str], Inputs] = {}
+        self._before: dict[tuple[int, Variant], tuple[Array, Format]] = {}
+        self.computed = 0
+
+    def bits(self, variant: Variant, x: Inputs) -> Array:
+        """The results as codes, every NaN the same.
+
+        Raises:
+          ValueError: a variant that has no such product, such as a block that K does not have.
+        """
+        self.computed += 1
+        promise = self.promise
+        if variant.epilogue is not None:
+            given, addition = self._given(variant, x)
+            codes = variant.epilogue.apply(promise, given, _raw(promise, given, addition))
+            if variant.results is not None:
+                codes = variant.results.apply(values_of(codes, promise.out), promise.out)
+            return codes_of(codes, promise.out)
+        if variant.results is None:
+            given, addition = self._given(variant, x)
+            if isinstance(addition, Model):
+                return promise.bits(given)
+            if isinstance(addition, Adding):
+                return codes_of(product(promise, given, addition, promise.out), promise.out)
+        values, source = self._values(variant._replace(results=None), x)
+        codes = cast(values, source, promise.out) if variant.results is None else variant.results.apply(
+            values.astype(np.float64), promise.out)  # fmt: skip
+        return codes_of(codes, promise.out)
+
+    def _values(self, variant: Variant, x: Inputs) -> tuple[Array, Format]:
+        """Values before the cast, and their format."""
+        key = (id(x), variant)
+        if key not in self._before:
+            if len(self._before) >= KEPT:
+                self._before.clear()
+            given, addition = self._given(variant, x)
+            self._before[key] = _uncast(self.promise, given, addition)
+        return self._before[key]
+
+    def _given(self, variant: Variant, x: Inputs) -> tuple[Inputs, Addition | Model]:
+        """The inputs after the changes of operands, terms and scales, and what adds them."""
+        key = (id(x), *(each.words if each is not None else "" for each in (
+            variant.operands and variant.operands[1], variant.terms)))  # fmt: skip
+        if key not in self._operands:
+            self._operands[key] = self._changed(variant, x)  # type: ignore[index]
+        given = self._operands[key]  # type: ignore[index]
+        if variant.scales is not None:
+            given = variant.scales.apply(given)
+        return given, self.promise.adding if variant.addition is None else variant.addition
+
+    def _changed(self, variant: Variant, x: Inputs) -> Inputs:
+        promise, a, b = self.promise, x.a, x.b
+        if variant.operands is not None:
+            sides, change = variant.operands
+            if "a" in sides:
+                a = promise.a.passed(change.apply(operand_values(a, promise.a), promise.a))
+            if "b" in sides:
+                b = promise.b.passed(change.apply(operand_values(b, promise.b), promise.b))
+        if variant.terms is not None:
+            of_a, of_b = variant.terms.apply(x.shape[2])
+            if of_a.size != x.shape[2] and (promise.along_k or isinstance(promise.adding, Model)):
+                raise ValueError("K is fixed.")
+            a, b = _taken(a, of_a, of_b, 1), _taken(b, of_b, of_a, 0)
+        return replace(x, a=a, b=b)
+
+    def changes_nothing(self, variant: Variant, some: Iterable[Inputs]) -> bool:
+        """Whether a change of scales is none, in whatever shape: of one scale for all of K, those before and after."""
+        if variant != Variant(scales=variant.scales) or self.promise.along_k:
+            return False
+        try:
+            return all(_same_inputs(self._given(variant, x)[0], x) for x in some)
+        except ValueError:
+            return False
+
+    def differing(self, variant: Variant, x: Inputs, got: Array) -> Array:
+        """Where results differ from a variant's; everywhere where it has none."""
+        try:
+            found = self.bits(variant, x)
+        except (ValueError, TypeError):
+            return np.ones(got.shape, bool)
+        return np.asarray(found != got) if found.shape == got.shape else np.ones(got.shape, bool)
+
+
+def _same_inputs(x: Inputs, y: Inputs) -> bool:
+    pairs = zip((x.a, x.b, *x.extras), (y.a, y.b, *y.extras), strict=True)
+    return all(p.shape == q.shape and p.tobytes() == q.tobytes() for p, q in pairs)
+
+
+def _taken(x: Array, terms: Array, others: Array, axis: int) -> Array:
+    """Terms of an operand in some order; zeros where either has none."""
+    found = np.take(x, np.maximum(terms, 0), axis)
+    gone = (terms < 0) | (others < 0)
+    if gone.any():
+        where = gone[None, :] if axis else gone[:, None]
+        found = np.where(where, x.dtype.type(0), found)
+    return np.ascontiguousarray(found)
+
+
+def _raw(promise: Promise, x: Inputs, addition: Addition | Model) -> Array:
+    if isinstance(addition, Adding):
+        return raw_sums(promise, x, addition)
+    if isinstance(addition, Model):
+        return np.asarray(addition.matmul(x.a, x.b), np.float32)
+    with np.errstate(all="ignore"):
+        return sums_of(promise, x, addition).astype(np.float32)
+
+
+def _uncast(promise: Promise, x: Inputs, addition: Addition | Model) -> tuple[Array, Format]:
+    """Values before the cast."""
+    if isinstance(addition, Model):
+        return np.asarray(addition.matmul(x.a, x.b)), promise.out
+    if isinstance(addition, (Parts, Dequantised)):
+        sums = sums_of(promise, x, addition)
+        if not (promise.scaled or promise.bias):
+            return sums, FP64
+        with np.errstate(all="ignore"):
+            done = replace(x, scale_a=None, scale_b=None) if isinstance(addition, Dequantised) else x
+            return finish(promise, done, sums.astype(np.float32)), FP32
+    schedule = addition.schedule
+    if schedule is not None and (schedule.slicing.merge in NARROW_MERGES or schedule.epilogue.source == "after_cast"):
+        found = product(promise, x, addition, promise.out)
+        return values_of(codes_of(found, promise.out), promise.out), FP64
+    found = product(promise, x, addition, None)
+    own = FP32 if promise.scaled or promise.bias else addition.own_format
+    return values_of(codes_of(found, own), own), FP64

@@ -1,0 +1,326 @@
+"""Checks of kernels: broken ones are named, right ones pass with a certificate, misbehaved ones get one sentence."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.probe.draws import DRAW
+from fpsim.testing import check_kernel, discriminating_inputs
+from fpsim.testing.mutants.kernels import KERNELS, kernel_of
+from fpsim.testing.products.inputs import OWN, SHOWS
+from fpsim.testing.products.report import distance
+
+FP8: dict[str, Any] = {"a": "e4m3", "accumulate": "hopper_e4m3_f32", "promote": 128}
+SHORT: dict[str, Any] = {"a": "bf16", "accumulate": "hopper_bf16_f32", "shapes": [(5, 7, 40)]}
+
+# What a check must say of each mutant: a part of its causes.
+NAMED = {
+    "drops_tail": "drops the terms beyond a multiple of 32",
+    "not_promoted": "hopper_e4m3_f32 in one chain",
+    "promotes_often": "cutlass_2xacc(64)",
+    "half_total": "partial sums of 128 terms by hopper_e4m3_f32 in one chain, joined in FP16",
+    "half_accumulator": "hopper_f16_f16",
+    "split": "split_k=2",
+    "scale_strides": "reads scale_b in memory as if it were stored the other way round",
+    "bias_first": "adds the bias before the scales",
+    "truncates": "truncates the result",
+    "backwards": "adds K from the last term to the first",
+    "rounds_products": "Sequential(FP32)",
+    "flushes": "takes subnormals of both operands as zeros",
+    "reads_again": "reads the last 64 terms again",
+}
+
+
+def _fp8(a: Any, b: Any) -> Any:
+    return fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=128)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_each_broken_kernel_is_caught_and_named_and_its_right_one_passes(name: str) -> None:
+    mutant = KERNELS[name]
+    report = check_kernel(mutant.make(), **mutant.promise, raises=False)
+    assert not report.ok
+    assert len(report.causes) == 1, str(report)
+    assert NAMED[name] in report.causes[0], str(report)
+    assert report.unexplained == 0
+    right = check_kernel(mutant.right(), **mutant.promise)
+    assert right.excluded > 200
+
+
+def test_every_mutant_has_its_name_here() -> None:
+    assert set(NAMED) == set(KERNELS)
+
+
+def test_every_kind_of_inputs_is_drawn() -> None:
+    assert {*OWN, *DRAW} == {*SHOWS}
+
+
+def test_a_certificate_of_fp8_on_hopper_leaves_no_rival() -> None:
+    report = check_kernel(_fp8, **FP8)
+    assert report.rivals == ()
+    assert report.excluded > 900
+    assert "every one" in str(report)
+    assert "exchanges neighbouring runs of 1 of K" in report.same  # a step does not see the order of its terms
+
+
+def test_a_rival_is_told_that_the_shapes_cannot_exclude() -> None:
+    report = check_kernel(_fp8, **FP8, shapes=[(8, 8, 64)])  # shorter than the promotion's interval
+    assert "drops the terms beyond a multiple of 32" in report.rivals
+    assert "drops the terms beyond a multiple of 32" not in check_kernel(_fp8, **FP8).rivals
+
+
+# ---- outside the list
+
+
+def _stale_scale(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
+    stale = scale_a.copy()
+    stale[:, 1:] = scale_a[:, :-1]
+    return fp.matmul(a, b, accumulate="hopper_e4m3_f32", scale_a=stale, scale_b=scale_b)
+
+
+def test_the_scales_of_the_block_before_are_named() -> None:
+    report = check_kernel(
+        _stale_scale, a="e4m3", accumulate="hopper_e4m3_f32", scale_a="1x128", scale_b="128x128", raises=False
+    )
+    assert report.causes == ("takes scale_a of the column before, but at the end its own",)
+
+
+def test_lanes_that_add_every_fourth_term_are_named() -> None:
+    def lanes(a: Any, b: Any) -> Any:
+        sums = [np.zeros((a.shape[0], b.shape[1]), np.float32) for _ in range(4)]
+        for k in range(a.shape[1]):
+            sums[k % 4] = sums[k % 4] + a[:, k : k + 1] * b[k : k + 1]
+        return (sums[0] + sums[1]) + (sums[2] + sums[3])
+
+    report = check_kernel(lanes, a="fp32", accumulate=fp.FusedMultiplyAdd(fp.FP32), raises=False)
+    assert report.causes == ("adds as 4 sums over every 4th term by Sequential(FP32), joined in pairs in FP32",)
+
+
+def test_two_faults_at_once_are_both_named() -> None:
+    def twice(a: Any, b: Any) -> Any:
+        return fp.cast(fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=256), "bf16", rounding="toward_zero")
+
+    report = check_kernel(twice, **FP8, out_format="bf16", raises=False)
+    assert report.causes == ("adds as hopper_e4m3_f32 by cutlass_2xacc(256)", "truncates the result")
+
+
+def test_a_kernel_for_one_row_alone_is_told_with_its_condition() -> None:
+    def gemv(a: Any, b: Any) -> Any:
+        return fp.matmul(a, b, accumulate=fp.FusedMultiplyAdd(fp.FP32)) if a.shape[0] == 1 else _fp8(a, b)
+
+    report = check_kernel(gemv, **FP8, raises=False)
+    assert report.unexplained == 0
+    assert report.where == "only where M is 1"
+    assert "only where M is 1" in report.explanation
+
+
+def test_operands_of_another_format_are_named() -> None:
+    def reads_e5m2(a: Any, b: Any) -> Any:
+        return fp.matmul(a, b.view(np.uint8), accumulate="hopper_e4m3xe5m2_f32", promote=128)
+
+    assert "reading b as E5M2" in check_kernel(reads_e5m2, **FP8, raises=False).causes[0]
+
+
+# ---- what a report shows
+
+
+def test_two_terms_show_a_missing_promotion_and_both_trees_say_where_they_meet() -> None:
+    report = check_kernel(KERNELS["not_promoted"].make(), **FP8, raises=False)
+    assert len(report.terms) == 2
+    promised, explained = report.meet
+    assert "joins the total, rounded nearest even to float32" in promised
+    assert "cut at 13 fraction bits" in explained
+    assert report.smallest is not None
+    x = report.smallest
+    assert (_fp8(x.a, x.b) != KERNELS["not_promoted"].make()(x.a, x.b)).any()
+    tree, other = report.trees
+    assert tree is not None
+    assert other is not None
+    assert tree != other
+
+
+def test_the_first_mismatch_has_both_patterns_and_their_distance() -> None:
+    report = check_kernel(KERNELS["truncates"].make(), **KERNELS["truncates"].promise, raises=False)
+    assert report.max_ulp == 1
+    first = report.first
+    assert first is not None
+    row, column = first.element
+    right = KERNELS["truncates"].right()(first.inputs.a, first.inputs.b)[row, column]
+    assert right.view(np.uint16) == first.want_code
+    assert abs(first.got_code - first.want_code) == first.ulps == 1
+
+
+def test_distance_counts_values_across_zero() -> None:
+    codes = np.array([0x0001, 0x0000, 0x7C00, 0x3C00], np.uint16)
+    others = np.array([0x8001, 0x8000, 0x7BFF, 0x3C00], np.uint16)
+    assert distance(codes, others, fp.FP16).tolist() == [2.0, 1.0, np.inf, 0.0]
+
+
+def test_a_kernel_whose_order_is_its_own_is_probed() -> None:
+    weights = 1 + np.arange(64) % 3
+
+    def own(a: Any, b: Any) -> Any:
+        order = np.argsort(weights[np.arange(a.shape[1]) % 64], kind="stable")
+        total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+        for k in order:
+            total = total + a[:, [k]] * b[[k]]
+        return total
+
+    report = check_kernel(own, a="fp32", accumulate=fp.Pairwise(fp.FP32), shapes=[(6, 6, 64)], raises=False)
+    assert not report.ok
+    assert report.model is not None
+    assert "A probe of 64 terms says" in report.explanation
+
+
+# ---- without bits
+
+
+def test_an_envelope_takes_any_order_and_refuses_a_narrower_sum() -> None:
+    report = check_kernel(np.matmul, a="fp32", accumulate=fp.Sequential(fp.FP32), envelope=True)
+    assert 0 < report.share <= 1
+    assert "in whatever order" in report.derivation
+
+    def half(a: Any, b: Any) -> Any:
+        return fp.matmul(a, b, accumulate=fp.Sequential(fp.BF16)).astype(np.float32)
+
+    wrong = check_kernel(half, a="bf16", accumulate=fp.Sequential(fp.FP32), envelope=True, raises=False)
+    assert not wrong.ok
+    assert wrong.causes == ("adds as Sequential(BF16)",)
+
+
+def test_an_envelope_of_a_unit_holds_for_it_and_not_for_a_coarser_one() -> None:
+    fine = kernel_of(accumulate="hopper_mma_e4m3_f32")
+    assert check_kernel(fine, a="e4m3", accumulate="hopper_mma_e4m3_f32", envelope=True).ok
+    coarse = kernel_of(accumulate="hopper_e4m3_f32")
+    assert not check_kernel(coarse, a="e4m3", accumulate="hopper_mma_e4m3_f32", envelope=True, raises=False).ok
+
+
+# ---- no false alarm
+
+
+RIGHT: tuple[dict[str, Any], ...] = (
+    {"a": "e4m3", "accumulate": "hopper_e4m3_f32", "promote": 64},
+    {"a": "e4m3", "b": "e5m2", "accumulate": "blackwell_e4m3xe5m2_f32", "out_format": "fp16"},
+    {"a": "bf16", "accumulate": "cdna3_bf16_f32"},
+    {"a": "tf32", "accumulate": "ampere_tf32_f32", "out_format": "bf16"},
+    {"a": "fp16", "accumulate": "hopper_f16_f16"},
+    {"a": "fp16", "accumulate": fp.Chunked(fp.FP16, 8, fp.FP32)},
+    {"a": "e2m1", "accumulate": "blackwell_nvfp4_f32", "scale_a": "block", "scale_b": "block"},
+    {"a": "e4m3", "accumulate": "hopper_e4m3_f32", "scale_a": "row", "scale_b": "row", "bias": True,
+     "out_format": "bf16"},
+    {"a": "float64", "accumulate": fp.FusedMultiplyAdd(fp.FP64)},
+    {"a": "fp16", "accumulate": "hopper_f16_f32", "schedule": fp.schedules.cublas("sm_90", split_k=3)},
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:cuBLAS takes")
+@pytest.mark.parametrize("place", range(len(RIGHT)))
+def test_right_kernels_raise_no_alarm_over_many_seeds(place: int) -> None:
+    promise = RIGHT[place]
+    kernel = kernel_of(**{"promote": None, **promise})
+    shapes = [(3, 4, 96 if "block" in promise.values() else 75), (1, 5, 64)]
+    for seed in range(20):
+        report = check_kernel(kernel, **promise, shapes=shapes, seed=seed, certificate=False, raises=False)
+        assert report.ok, str(report)
+
+
+# ---- other arrays, and bad input
+
+
+def test_torch_tensors_are_passed_and_read() -> None:
+    torch = pytest.importorskip("torch")
+
+    def kernel(a: Any, b: Any) -> Any:
+        assert isinstance(a, torch.Tensor)
+        arrays = [x.view(torch.uint16).numpy().view(ml_dtypes.bfloat16) for x in (a, b)]
+        found = fp.matmul(*arrays, accumulate="hopper_bf16_f32", out_format="bf16")
+        return torch.from_numpy(found.view(np.uint16)).view(torch.bfloat16)
+
+    how: dict[str, Any] = {"accumulate": "hopper_bf16_f32", "out_format": "bf16", "shapes": [(4, 4, 40)]}
+    assert check_kernel(kernel, a=torch.bfloat16, **how).ok
+    assert check_kernel(kernel, a="bf16", takes="torch", **how).ok
+
+
+def test_torch_has_the_bits_of_the_model_of_a_probe() -> None:
+    torch = pytest.importorskip("torch")
+    model = fp.probe.matmul(torch.mm, 24, a=torch.float32)
+    assert check_kernel(torch.mm, a=torch.float32, accumulate=model).ok
+
+
+def test_codes_are_results_too() -> None:
+    def kernel(a: Any, b: Any) -> Any:
+        return fp.matmul(a, b, accumulate="hopper_bf16_f32", out_format="bf16").view(np.uint16)
+
+    assert check_kernel(kernel, **SHORT, out_format="bf16").ok
+
+
+def _raises(a: Any, b: Any) -> Any:
+    raise RuntimeError("no kernel image")
+
+
+def _writes(a: Any, b: Any) -> Any:
+    a[0, 0] = 1
+    return fp.matmul(a, b, accumulate="hopper_bf16_f32")
+
+
+_DRAWS = itertools.count()
+
+
+def _draws(a: Any, b: Any) -> Any:
+    return fp.matmul(a, b, accumulate="hopper_bf16_f32") + np.float32(next(_DRAWS))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (_raises, "fn raised RuntimeError('no kernel image') for masks 5 x 7 x 40 (arrays, bfloat16 (5, 40) and"),
+        (_writes, "fn writes into a for masks 5 x 7 x 40"),
+        (_draws, "fn gives other bits at the second call for masks 5 x 7 x 40"),
+        (lambda a, b: fp.matmul(a, b, accumulate="hopper_bf16_f32").T, "fn must return the shape (5, 7); got (7, 5)"),
+        (lambda a, b: np.float64(fp.matmul(a, b, accumulate="hopper_bf16_f32")), "must return float32, as FP32 is"),
+        (lambda a, b: None, "fn must return an array; got None"),
+    ],
+)
+def test_a_kernel_that_misbehaves_gets_one_sentence_with_the_input(kernel: Any, words: str) -> None:
+    report = check_kernel(kernel, **SHORT, raises=False)
+    assert not report.ok
+    assert len(report.broken) == 1
+    assert words in report.broken[0]
+    with pytest.raises(AssertionError, match="does not have the bits"):
+        check_kernel(kernel, **SHORT)
+
+
+def test_a_kernel_that_is_far_too_slow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fpsim.testing.products.black_box.PATIENCE", 0.0)
+    report = check_kernel(kernel_of(accumulate="hopper_bf16_f32"), **SHORT, raises=False)
+    assert "pass shapes= that are smaller" in report.broken[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"accumulate": "hopper_f16_f32"}, "hopper_f16_f32 takes f16 as a; got BF16"),
+        ({"shapes": [(0, 1, 1)]}, "shapes must be triples"),
+        ({"scale_a": "column"}, "scale_a must be one of"),
+        ({"accumulate": fp.Exact(fp.FP32), "promote": 32}, "promote is for matrix units"),
+        ({"takes": "cupy"}, "takes must be one of"),
+        ({"envelope": True, "bias": True}, "envelope=True is for sums without scales and bias"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_in_a_sentence(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words.replace("(", r"\(")):
+        check_kernel(_fp8, **{**SHORT, **changes})
+    with pytest.raises(TypeError, match="fn must be a function of two matrices"):
+        check_kernel(3, **SHORT)  # type: ignore[arg-type]
+
+
+def test_inputs_are_functions_of_their_seed() -> None:
+    first, again, other = (discriminating_inputs(**SHORT, seed=seed) for seed in (0, 0, 1))
+    assert all((x.a.view(np.uint16) == y.a.view(np.uint16)).all() for x, y in zip(first, again, strict=True))
+    assert any((x.a.view(np.uint16) != y.a.view(np.uint16)).any() for x, y in zip(first, other, strict=True))
