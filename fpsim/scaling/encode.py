@@ -15,7 +15,7 @@ from fpsim.formats.element import Element, element_format
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
-from fpsim.formats.named import FP64
+from fpsim.formats.named import FP32, FP64
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.scaling.recipes import ROWS
 from fpsim.scaling.report import ScaleReport
@@ -107,6 +107,11 @@ def checked_element(fmt: Any, scaling: Any) -> Element:
         raise ValueError(f"element formats have up to 16 bits; got {element}. It needs no scale.")
     if isinstance(element, Format) and not element.has_zero:
         raise ValueError(f"element formats need a zero; got {element}.")
+    if isinstance(element, Format) and not (FP32.holds(element) and element.max >= FP32.smallest_normal):
+        raise ValueError(
+            "scales are float32: element formats must have values that float32 holds, and the largest one a normal "
+            f"float32; got {element}, up to {element.max!r}. Choose another bias."
+        )
     if not scaling.symmetric and not isinstance(element, IntegerFormat):
         raise ValueError(f"symmetric=False needs an integer format; got {element}. Use fp.INT8 or fp.UINT4, say.")
     if isinstance(element, IntegerFormat) and scaling.symmetric and not element.signed:

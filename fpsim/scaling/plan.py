@@ -132,21 +132,23 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
     word: Any = np.uint32 if width == 32 else np.uint64
     real: Any = np.float32 if width == 32 else np.float64
     rounding = scaling.quotient_rounding
-    encoding = scaling.quotient == "1/(max/amax)" and not scaling.tensor_scale
+    inverse = scaling.quotient == "1/(max/amax)"
+    encoding = inverse and not scaling.tensor_scale
     if encoding:
         rounding = {UP: Rounding.DOWN, DOWN: Rounding.UP}.get(int(rounding), rounding)
     quotient_width = 32 if encoding else width
-    overflow = "saturate_finite" if fmt.has_infinity else "saturate"  # an infinite amax gives Inf where there is one
+    # an infinite amax gives Inf where there is one, but for the encode scales of two levels
+    overflow = "saturate_finite" if fmt.has_infinity and not (inverse and scaling.tensor_scale) else "saturate"
     plan = encode_plan(fmt, quotient_width, rounding, overflow, "keep", 32)
     rule = POWER_RULES.get(scaling.scale_rule, AMAX_BY_MAX)
     if scaling.quotient == "amax*(1/max)" and rule == AMAX_BY_MAX:
         rule = AMAX_TIMES_INVERSE
-    elif scaling.quotient == "1/(max/amax)":
+    elif inverse:
         rule = INVERSE_OF_ENCODE
     applied = BY_SCALE if scaling.division == "divide" else BY_INVERSE
     levels = 2 if scaling.tensor_scale else 1
     choices = ScaleChoices(width, rule, applied, levels, int(rounding), plan.kind, single, encoding)
-    multiplies = scaling.division == "multiply" or scaling.quotient == "1/(max/amax)"
+    multiplies = scaling.division == "multiply" or inverse
     table = np.zeros(1) if single else fmt.table()
     places = (23 if width == 32 else 52) - mantissa_bits
     emax = math.frexp(largest)[1] - 1

@@ -12,7 +12,7 @@ import numpy as np
 
 from fpsim.errors import require_kind, require_word, shown
 from fpsim.formats.as_json import format_facts, format_from
-from fpsim.formats.named import FP32, Format
+from fpsim.formats.named import E8M0, FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.policies import OVERFLOWS
 from fpsim.formats.rounding import Rounding, rounding_mode
@@ -142,12 +142,18 @@ class Scaling:
             )
         if self.quotient == "1/(max/amax)" and self.scale_rule != "amax":
             raise ValueError(f"quotient '1/(max/amax)' needs scale_rule='amax'; got {self.scale_rule!r}.")
-        if self.quotient == "1/(max/amax)" and not (self.tensor_scale or power or self.scale_format == FP32):
+        mirrored = power and np.array_equal(self.scale_format.table(), E8M0.table(), equal_nan=True)
+        if self.quotient == "1/(max/amax)" and not (self.tensor_scale or mirrored or self.scale_format == FP32):
             raise ValueError(f"quotient '1/(max/amax)' needs scale_format FP32 or E8M0; got {self.scale_format}.")
         if self.tensor_scale and (self.scale_rule != "amax" or self.quotient == "amax*(1/max)" or power):
             raise ValueError(
                 "tensor_scale needs scale_rule='amax', quotient 'amax/max' or '1/(max/amax)', scales with a mantissa; "
                 f"got {self.scale_rule!r}, {self.quotient!r}, {self.scale_format}."
+            )
+        if self.tensor_scale and self.quotient == "1/(max/amax)" and self.scale_format == FP32:
+            raise ValueError(
+                "tensor_scale with quotient '1/(max/amax)' needs scales narrower than the array's own; got FP32. "
+                "Use scale_format='e4m3', or tensor_scale=False."
             )
         if self.tensor_scale and self.infinity == "one":
             raise ValueError(

@@ -515,3 +515,12 @@ def test_torch_tensors_are_operands_and_scales() -> None:
 def test_a_chain_is_not_both_promoted_and_residue_first() -> None:
     with pytest.raises(ValueError, match=r"got interval=32 and residue=64\. Leave one out"):
         fp.schedules.Chain(interval=32, residue=64)
+
+
+@pytest.mark.parametrize("name", ["cdna1_f32_f32", "blackwell_e2m1_f32"])
+def test_triton_refuses_operands_that_wgmma_does_not_take(name: str) -> None:
+    unit = fp.unit(name)
+    codes = np.zeros((2, 64), unit.a.dtype)
+    with pytest.raises(ValueError, match=rf"^Triton's tl\.dot runs on wgmma, which takes FP16, .*; got {name}\."):
+        fp.matmul(codes, codes.T, accumulate=unit, schedule=fp.schedules.triton())
+    fp.matmul(codes, codes.T, accumulate=unit, schedule=fp.schedules.triton(), strict=False)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fpsim.formats.named import BF16, E4M3, E5M2, FP16, TF32
 from fpsim.schedules.arguments import positive
 from fpsim.schedules.call import Call, Library
 from fpsim.schedules.schedule import Chain, Schedule
 
 LEAST_IMPRECISE = 32  # terms of an FP8 wgmma
 TRITON = "triton-lang/triton: DotOpToLLVM/WGMMA.cpp, WarpGroupDotOp::needsPartialAccumulator, language/semantic.py"
+OPERANDS = (FP16, BF16, TF32, E4M3, E5M2)
 LEAST_BLOCK = 16  # terms of K of a tl.dot
 
 
@@ -59,4 +61,13 @@ def _block(call: Call) -> Iterator[str]:
         yield f"Triton takes blocks of K that are a power of two, {LEAST_BLOCK} or more (tl.dot); got {block_k}."
 
 
-LIBRARY = Library("Triton", (triton(), triton(128, max_num_imprecise_acc=64)), refusals=(_block,))
+def _operands(call: Call) -> Iterator[str]:
+    """What wgmma multiplies."""
+    if {call.unit.a.fmt, call.unit.b.fmt} - set(OPERANDS):
+        yield (
+            f"Triton's tl.dot runs on wgmma, which takes {', '.join(map(str, OPERANDS))} ({TRITON}); "
+            f"got {call.unit.name}."
+        )
+
+
+LIBRARY = Library("Triton", (triton(), triton(128, max_num_imprecise_acc=64)), refusals=(_block, _operands))

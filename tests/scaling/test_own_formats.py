@@ -1,0 +1,40 @@
+"""Scalings and elements of the user's own: extreme ones are refused in a sentence, others give the oracle's bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from tests.scaling.checks import check
+
+DEEP = fp.Format("deep", 5, 4, bias=166)  # up to 2**-136, a subnormal float32
+WIDE = fp.Format("wide", 9, 4)  # far beyond float32
+POWERS = fp.Format("powers", 4, 0, signed=False, infinities=False, nan="top", subnormals=False)
+
+
+@pytest.mark.parametrize("fmt", [DEEP, WIDE], ids=lambda fmt: fmt.name)
+def test_elements_whose_scales_float32_cannot_hold_are_refused(fmt: fp.Format) -> None:
+    with pytest.raises(ValueError, match=r"^scales are float32: element formats must have values that float32 holds.*"):
+        fp.encode_scaled(np.ones((2, 4), np.float32), fmt, fp.scalings.ROW)
+
+
+def test_an_encode_scale_is_a_float32_or_an_e8m0_code() -> None:
+    with pytest.raises(ValueError, match=r"^quotient '1/\(max/amax\)' needs scale_format FP32 or E8M0; got powers\.$"):
+        fp.Scaling(scale_format=POWERS, quotient="1/(max/amax)")
+    alike = fp.Format("like E8M0", 8, 0, bias=127, signed=False, infinities=False, nan="top", subnormals=False)
+    check(np.array([[1, 3, -500]], np.float32), fp.E4M3, fp.Scaling(scale_format=alike, quotient="1/(max/amax)"))
+
+
+def test_two_levels_of_float32_scales_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^tensor_scale with quotient '1/\(max/amax\)' needs scales narrower than"):
+        fp.Scaling(tensor_scale=True, quotient="1/(max/amax)")
+
+
+@pytest.mark.parametrize("scale_format", [fp.E4M3, fp.E5M2], ids=str)
+def test_the_tile_of_an_infinity_gets_the_largest_of_two_levels(scale_format: fp.Format) -> None:
+    how = fp.Scaling(
+        block=(1, 4), scale_format=scale_format, tensor_scale=True, quotient="1/(max/amax)", infinity="propagate"
+    )
+    q = check(np.array([[1, 2, 3, np.inf, 1, 2, 3, 4]], np.float32), fp.E4M3, how)
+    assert q.scales[0, 0] == scale_format.max
