@@ -155,7 +155,7 @@ class Format:
 
     def _refuse_values_beyond_float64(self) -> None:
         smallest = self.min_exponent - self.mantissa_bits
-        largest = self._exponent_of(self.max_code)
+        largest = self.max_exponent
         if smallest < -1074 or largest > 1023:
             raise ValueError(
                 f"{self.name}: its values reach from 2**{smallest} to 2**{largest}, "
@@ -220,6 +220,11 @@ class Format:
     def min_exponent(self) -> int:
         """Exponent of the smallest normal value."""
         return 1 - self.bias if self.subnormals else -self.bias
+
+    @property
+    def max_exponent(self) -> int:
+        """Exponent of the largest finite value."""
+        return self._exponent_of(self.max_code)
 
     def _exponent_of(self, magnitude: int) -> int:
         """Exponent of a magnitude code, from its exponent field."""

@@ -65,12 +65,12 @@ def dot_add(
         raise ValueError(f"c must have the shape {shape} of the rows of a; got {start.shape}.")
     grid = (*shape, block_count(k, unit))
     p, q = block_scales(scale_a, grid, unit, "scale_a"), block_scales(scale_b, grid, unit, "scale_b")
-    out = _run(widened(left, unit.a, unit), widened(right, unit.b, unit), start, p, q, unit)
+    out = run_rows(widened(left, unit.a, unit), widened(right, unit.b, unit), start, p, q, unit)
     return out.reshape(shape).astype(unit.d.dtype)
 
 
-def _run(a: Array, b: Array, c: Array, p: Array, q: Array, unit: MatrixUnit) -> Array:
-    """The loop over rows of 64-bit words."""
+def run_rows(a: Array, b: Array, c: Array, p: Array, q: Array, unit: MatrixUnit) -> Array:
+    """Results as 64-bit words, a row each; a, b: codes as `widened` gives them, p, q: codes of block scales."""
     from fpsim.instructions.loops import dot_add_kernel
     from fpsim.instructions.plan import unit_plan
 

@@ -107,14 +107,16 @@ def _others(unit: MatrixUnit, fmt: Format) -> str:
 
 def widened(codes: Array, element: Element, unit: MatrixUnit) -> Array:
     """Codes as the unit's steps see them: FP8 as FP16 where the instruction is built from FP16 steps."""
-    return _as_half(element.fmt)[codes] if unit.rule is Rule.TWO_PASSES else codes
+    if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
+        return codes
+    return _as_half(element.fmt)[codes]
 
 
 def _as_half(fmt: Format) -> npt.NDArray[Any]:
-    """The FP16 code of every code of an FP8 format, all exact; NaN keeps its sign."""
+    """The FP16 code of every code of a format that FP16 holds; NaN keeps its sign."""
     from fpsim.casts.cast import decode, encode
 
-    return encode(decode(np.arange(256, dtype=np.uint8), fmt), FP16)
+    return encode(decode(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt), FP16)
 
 
 def refuse_axes(shape: tuple[int, ...], name: str) -> None:

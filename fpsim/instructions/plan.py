@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.core.encode import EncodeLayout
 from fpsim.core.layouts import pack_plan, unpack_layout
 from fpsim.core.sums.long_sum import digits_for
 from fpsim.core.units.nvidia import UnitLayout
 from fpsim.formats.named import E8M0
 from fpsim.formats.rounding import Rounding
-from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
+from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 
-TF32_BITS = 0xFFFFE000  # the bits of a float32 that tensor cores read of a tf32 operand (PTX ISA, wgmma)
 UE4M3_BITS = 0x7F  # an unsigned E4M3 scale ignores the sign bit
-ALL_BITS = (1 << 63) - 1
+ALL_BITS = -1  # as a 64-bit word
 
 
 class UnitPlan(NamedTuple):
@@ -36,22 +36,39 @@ def unit_plan(unit: MatrixUnit) -> UnitPlan:
     flushes = unit.rule is Rule.FLUSHED_TREE
     # the layout of nearest even overflows to Inf, which is what units do that cut toward zero as well
     result = pack_plan(d, Rounding.NEAREST_EVEN, "nonfinite", "flush" if flushes else "keep", 32, "after")
+    lost = d.mantissa_bits - unit.result_bits
     layouts = (
         unpack_layout(a, "keep"), unpack_layout(b, "keep"), unpack_layout(d, "keep"),
-        unpack_layout(unit.scale_format or E8M0, "keep"), result.layout,
+        unpack_layout(unit.scale_format or E8M0, "keep"), _narrowed(result.layout, lost, unit.result_bits),
     )  # fmt: skip
     mode = Rounding.TOWARD_ZERO if unit.rounding == "toward_zero" else Rounding.NEAREST_EVEN
     facts = UnitLayout(
-        terms=16 if unit.rule is Rule.TWO_PASSES else unit.terms,
+        terms=unit.terms // 2 if unit.rule is Rule.TWO_PASSES else unit.terms,
         fraction_bits=unit.fraction_bits,
         floor_exponent=unit.floor_exponent,
         mode=int(mode),
-        cleared=(1 << (d.mantissa_bits - unit.result_bits)) - 1,
+        lost=lost,
         nan=unit.nan_code,
         block=unit.block,
-        kept_bits=TF32_BITS if unit.a.name in ("tf32", "xf32") else ALL_BITS,
+        kept_a=kept_bits(unit.a),
+        kept_b=kept_bits(unit.b),
         kept_scale_bits=UE4M3_BITS if unit.scale == "ue4m3" else ALL_BITS,
     )
     lowest = min(a.min_exponent - a.mantissa_bits + b.min_exponent - b.mantissa_bits, d.min_exponent - d.mantissa_bits)
-    highest = max(a.bias + b.bias, d.bias) + 4
-    return UnitPlan(layouts, np.array(facts, np.int64), digits_for(lowest, highest), lowest)
+    highest = max(a.max_exponent + b.max_exponent, d.max_exponent) + 4
+    digits = max(digits_for(lowest, highest), 2 * unit.terms if flushes else 0)  # or the nodes of a tree
+    return UnitPlan(layouts, np.array(facts, np.int64), digits, lowest)
+
+
+def kept_bits(element: Element) -> int:
+    """The bits of an operand's code that count, as a mask: the 19 of TF32 in a float32 (PTX ISA, wgmma)."""
+    return ALL_BITS ^ ((1 << (element.carrier.bits - element.fmt.bits)) - 1)
+
+
+def _narrowed(layout: npt.NDArray[Any], lost: int, mantissa_bits: int) -> npt.NDArray[Any]:
+    """The layout of a format like those of IEEE 754 with so many mantissa bits less, which leaves `mantissa_bits`."""
+    f = EncodeLayout(*(int(word) for word in layout))
+    parity = f.parity if mantissa_bits else (1 << 64) - 1  # a significand of one bit is odd
+    moved = ("max_code", "flush_below", "overflow", "overflow_negative", "infinite", "nan", "nan_sign", "sign_bit")
+    codes = {name: getattr(f, name) >> lost for name in moved}
+    return np.array(f._replace(place=f.place + lost, parity=parity, **codes), np.uint64)

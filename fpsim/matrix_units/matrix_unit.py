@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -25,32 +24,44 @@ from fpsim.formats.named import (
     TF32,
     Format,
 )
+from fpsim.matrix_units.meaning import refuse_carrier, refuse_meaningless
+from fpsim.matrix_units.rule import Rule
+
+__all__ = ["ELEMENT", "ELEMENTS", "SCALES", "Element", "Evidence", "MatrixUnit", "Rule", "row"]
 
 Evidence = Literal["hardware", "simulated", "inferred"]
 SCALES = {"ue8m0": E8M0, "ue4m3": E4M3}  # what block scales are called -> the format of their codes
 ELEMENT = "an element of a unit, such as fp.unit('hopper_f16_f32').a"  # what errors ask for
 
 
-class Rule(IntEnum):
-    """How the terms of one step and the accumulator become one sum; docs/matrix-units.md spells each out."""
-
-    FUSED = 0  # all terms aligned to the largest exponent, cut toward zero, added exactly, rounded once
-    SCALED = 1  # FUSED with the exponents of two block scales added to every product
-    GROUPED = 2  # exact dot products of 16, each times two block scales, then as FUSED
-    TWO_PASSES = 3  # two FUSED steps of an FP16 unit over interleaved terms, then one addition to the accumulator
-    EXACT = 4  # products and accumulator added exactly, rounded once
-    FLUSHED_TREE = 5  # float32 products and additions in a tree, subnormals flushed
-    SEPARATE = 6  # products cut and added apart from the accumulator, which joins in a second cut
-    EVEN_ODD = 7  # SEPARATE, with even and odd terms cut apart first
-
-
 @dataclass(frozen=True)
 class Element:
-    """What an operand of a matrix unit holds: the format of its values and the codes that carry them."""
+    """What an operand of a matrix unit holds: the format of its values and the codes that carry them.
 
-    name: str  # as in PTX and in the unit's name
-    fmt: Format  # of the values
-    carrier: Format  # whose codes carry them: FP32 for tf32, the format itself otherwise
+    Args:
+      name: as in PTX and in the unit's name.
+      fmt: of the values.
+      carrier: whose codes carry them: FP32 for tf32, whose last bits are dropped; the format itself otherwise.
+
+    Raises:
+      TypeError, ValueError: a field that is none of these.
+
+    Example:
+      >>> import fpsim as fp
+      >>> mine = fp.Format("mine", exponent_bits=4, mantissa_bits=2)
+      >>> type(fp.unit("hopper_f16_f32").a)("mine", mine, mine).dtype
+      dtype('uint8')
+    """
+
+    name: str
+    fmt: Format
+    carrier: Format
+
+    def __post_init__(self) -> None:
+        require_kind("name", self.name, str, "a text")
+        for field in ("fmt", "carrier"):
+            require_kind(field, getattr(self, field), Format, "an fp.Format, such as fp.E4M3")
+        refuse_carrier(self.fmt, self.carrier)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -93,7 +104,8 @@ class MatrixUnit:
         bits says so) or "inferred".
 
     Raises:
-      TypeError, ValueError: a field that is none of these.
+      TypeError, ValueError: a field that is none of these, or that means nothing to the rule; docs/matrix-units.md has
+        the bounds.
 
     Example:
       >>> import fpsim as fp
@@ -130,6 +142,7 @@ class MatrixUnit:
             require_word("scale", self.scale, tuple(SCALES))
         require_integer("block", self.block, 1 if self.scale else 0)
         require_word("evidence", self.evidence, get_args(Evidence))
+        refuse_meaningless(self)
 
     @property
     def scale_format(self) -> Format | None:
@@ -152,7 +165,7 @@ class MatrixUnit:
           >>> fp.unit("blackwell_nvfp4_f32").specials.rpartition(". ")[2]
           'A scale that is NaN gives NaN.'
         """
-        products = " Products of 2^128 or more count as Inf." if self.rule is Rule.SEPARATE else ""
+        products = " Products of 2^128 or more count as Inf." if self.rule in (Rule.SEPARATE, Rule.EVEN_ODD) else ""
         scales = " A scale that is NaN gives NaN." if self.scale else ""
         return (
             f"NaN, Inf * 0 and infinities of both signs give NaN (0x{self.nan_code:X}), other infinities Inf; "
@@ -171,13 +184,13 @@ class MatrixUnit:
     @property
     def rounding(self) -> str:
         """How a step's sum is rounded to the result, as a word of `fp.encode`."""
-        cuts = self.rule in (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES) and self.d.name == "f32"
+        cuts = self.rule in (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES) and self.d.fmt == FP32
         return "toward_zero" if cuts else "nearest_even"
 
     def __repr__(self) -> str:
         scaled = f", a {self.scale} scale per {self.block} terms" if self.scale else ""
         cut = f"cut at {self.fraction_bits} fraction bits, " if self.fraction_bits else ""
-        low = f" to {self.result_bits} mantissa bits" if (self.d.name, self.result_bits) == ("f32", 13) else ""
+        low = f" to {self.result_bits} mantissa bits" if self.result_bits < self.d.fmt.mantissa_bits else ""
         words = self.rounding.replace("_", " ")
         products = f"{self.terms} product{'s' if self.terms > 1 else ''} per step{scaled}"
         return f"MatrixUnit({self.name!r}: {products}, {cut}rounded {words}{low}; {self.evidence})"

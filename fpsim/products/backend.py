@@ -99,10 +99,10 @@ class Backend(FloatOperations, Protocol):
     def lane_product(self, product: Any, lanes: Lanes, run: int, terms: Span) -> Matrix:
         """Some terms of a product without matrix units."""
 
-    def deliver(self, total: Matrix, fmt: Format, nan: int | None, target: Matrix) -> None:
-        """Fill a target with a total, cast once to a format as `rounded` does; `total` is lost.
+    def deliver(self, total: Matrix, fmt: Format, nan: int | None, overflow: str, target: Matrix) -> None:
+        """Fill a target with a total, cast once to a format, to nearest even; `total` is lost.
 
-        nan: the code of every NaN; None to leave it as the cast makes it.
+        nan: the code of every NaN; None to leave it as the cast makes it. overflow: as in `fpsim.encode`.
         """
 
     def accumulate(

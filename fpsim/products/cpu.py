@@ -8,7 +8,7 @@ import numpy as np
 
 from fpsim.arithmetic.operands import read_operand
 from fpsim.arrays import Array, as_array, format_of, is_torch, output, words
-from fpsim.casts.cast import encode, quantize
+from fpsim.casts.cast import decode, encode, quantize
 from fpsim.formats.named import DTYPES, FP16, FP32, FP64, Format
 from fpsim.instructions.operands import block_scales, operand, refuse_overlap
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -87,7 +87,7 @@ class Cpu(NumpyOperations):
         formats = product.unit.a.carrier, product.unit.b.carrier
         return lane_product(product.a, product.b, lanes, run, terms.start, terms.stop, formats)
 
-    def deliver(self, total: Array, fmt: Format, nan: int | None, target: Array) -> None:
+    def deliver(self, total: Array, fmt: Format, nan: int | None, overflow: str, target: Array) -> None:
         """As `Backend.deliver`."""
         kept = fmt in (FP32, FP64)
         if kept and nan is not None:
@@ -98,7 +98,7 @@ class Cpu(NumpyOperations):
             if total is not target:
                 target[...] = total
             return
-        codes = encode(total, fmt, overflow=output_overflow(fmt), out=words(target))
+        codes = encode(total, fmt, overflow=overflow, out=words(target))
         if nan is not None:
             codes[np.isnan(total)] = nan
 
@@ -115,5 +115,8 @@ def _values(c: Any, unit: MatrixUnit, shape: Shape) -> Array:
     codes = operand(c, unit.d, unit, "c")
     if codes.shape != shape:
         raise ValueError(f"c must have the result's shape {shape}; got {codes.shape}.")
-    values = codes.view(DTYPES[unit.d.fmt])
+    fmt = unit.d.fmt
+    if fmt not in DTYPES:
+        return decode(codes, fmt)
+    values = codes.view(DTYPES[fmt])
     return values if values.dtype == np.float64 else values.astype(np.float32, copy=False)

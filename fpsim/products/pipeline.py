@@ -56,7 +56,7 @@ def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: An
     scale_b = backend.block_scales(of_b.block_scales, (count, n), unit, "scale_b")
     product = backend.product(unit, left, right, scale_a, scale_b)
     total = total_of(job, product, c, backend, target if job.fmt in (FP32, FP64) else None)
-    backend.deliver(total, job.fmt, job.nan_code, target)
+    backend.deliver(total, job.fmt, job.nan_code, job.overflow, target)
     return result
 
 

@@ -11,11 +11,11 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.errors import shown, unknown
 from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.named import DTYPES, FP32, Format
+from fpsim.formats.named import DTYPES, FP32, FP64, Format
 from fpsim.formats.named import format as find_format
 from fpsim.instructions.operands import refuse_shapes
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.products.backend import output_nan
+from fpsim.products.backend import output_nan, output_overflow
 from fpsim.products.scaled_operand import OperandScales
 from fpsim.products.slices import check_blocks
 from fpsim.products.unit_product import ADD, COLUMNS_FIRST, PRODUCT, ROWS_FIRST, Factors
@@ -82,6 +82,11 @@ class Job(NamedTuple):
         return self.unit.nan_code if self.fmt == self.unit.d.fmt else self.fmt.top_magnitude
 
     @property
+    def overflow(self) -> str:
+        """What becomes of sums that the result's format does not hold; a unit's own sums are in it."""
+        return "nonfinite" if self.request.out_format is None else output_overflow(self.fmt)
+
+    @property
     def scaled(self) -> bool:
         """Whether scales multiply finished sums."""
         return not self.schedule.block_scaled and not (self.left.factors is None and self.right.factors is None)
@@ -143,7 +148,7 @@ def _default_schedule(request: Request, unit: MatrixUnit, left: OperandScales, r
             raise ValueError(
                 f"promote must be a multiple of the {unit.terms} terms that {unit.name} adds in a step; got {promote}."
             )
-        if unit.d.name == "f64":
+        if unit.d.fmt == FP64:
             raise ValueError(
                 f"promote adds partial sums to a float32 total; {unit.name} has float64 sums. Leave it out."
             )
@@ -189,7 +194,7 @@ def _refuse_sums(job: Job, has_c: bool) -> None:
             f"{schedule} promotes every {schedule.sums.interval} terms, which must be a multiple of the {unit.terms} "
             f"terms that {unit.name} adds in a step."
         )
-    elif unit.d.name == "f64" and schedule != FLAT:
+    elif unit.d.fmt == FP64 and schedule != FLAT:
         raise ValueError(f"{schedule} adds in float32; {unit.name} has float64 sums. Take FLAT.")
     for each in (job.left, job.right):
         if each.along_k is None or request.schedule is None:
@@ -206,7 +211,7 @@ def _refuse_sums(job: Job, has_c: bool) -> None:
     if has_c and (job.left.tensor_scale is not None or job.right.tensor_scale is not None):
         raise ValueError("c cannot join a sum that a tensor scale multiplies afterwards; add it to the result.")
     finish = request.alpha, request.beta, request.bias, request.out_format
-    if unit.d.name == "f64" and any(x is not None for x in finish):
+    if unit.d.fmt == FP64 and any(x is not None for x in finish):
         raise ValueError(f"alpha, beta, bias and out_format work on float32 sums; {unit.name} has float64 sums.")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array
+from fpsim.formats.named import FP64
 from fpsim.instructions.operands import refuse_axes
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 from fpsim.products.backend import Backend
@@ -112,7 +113,7 @@ def _float_scales(array: Array, name: str, unit: MatrixUnit) -> Array:
 
 
 def _refuse_doubles(unit: MatrixUnit, name: str) -> None:
-    if unit.d.name == "f64":
+    if unit.d.fmt == FP64:
         raise ValueError(f"scales are applied to float32 sums; {unit.name} has float64 sums. Decode {name} first.")
 
 

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.formats.named import Format
+from fpsim.formats.named import FP32, Format
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 from fpsim.products.backend import Backend, Matrix
+from fpsim.products.fast_units import is_fast
 from fpsim.products.unit_product import Factors, add_part
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.schedules.plan import Plan, Slice, Span, interval_of
@@ -138,8 +139,8 @@ def _in_one_go(sums: Sums) -> bool:
     first = plan.slices[0].terms
     return (
         sums.on.merges_slices and isinstance(chain, Chain) and sums.schedule.slicing.merge == "float32"
-        and len(plan.slices) > 1 and unit.rule in (Rule.FUSED, Rule.SCALED) and unit.d.name == "f32"
-        and plan.step == unit.terms
+        and len(plan.slices) > 1 and unit.rule in (Rule.FUSED, Rule.SCALED) and unit.d.fmt == FP32
+        and plan.step == unit.terms and is_fast(unit)
         and not sums.schedule.block_scaled and (chain.first_as_is or not plan.promoted)
         and not chain.restart and not chain.residue and first % unit.terms == 0 and first % max(unit.block, 1) == 0
         and all(of.runs == (Span(i * first, min((i + 1) * first, plan.lost.start)),)

@@ -40,7 +40,7 @@ def total_of(job: Job, product: Any, c: Any, backend: Backend, work: Matrix | No
     belongs_to_sum = c is not None and request.beta is None and not schedule.epilogue.adds_c
     starts = belongs_to_sum and single and request.alpha is None and not job.scaled
     finish = _finish(job, None if starts else c, backend)
-    dtype = np.dtype(np.float64) if job.unit.d.name == "f64" else np.dtype(np.float32)
+    dtype = np.dtype(np.float64) if job.unit.d.fmt == FP64 else np.dtype(np.float32)
     if finish.c is not None:
         work = None  # C may lie there, and is read when the sums are there
     if single:

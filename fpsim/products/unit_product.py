@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.casts.cast import refuse_unless_held
+from fpsim.casts.cast import decode, encode, refuse_unless_held
 from fpsim.casts.pipelines import decoding
-from fpsim.formats.named import E8M0, FP32, Format
-from fpsim.instructions.plan import TF32_BITS
-from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
+from fpsim.formats.named import E8M0, FP16, FP32, Format
+from fpsim.instructions.dot_add import run_rows
+from fpsim.instructions.operands import widened
+from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.backend import FloatOperations, NumpyOperations
+from fpsim.products.fast_units import BASES, is_centred, is_fast
 from fpsim.products.kernels.fused_product import (
     ADD,
     ADD_HALF,
@@ -33,11 +35,11 @@ from fpsim.runtime.threads import over_spans
 
 i32, f32 = np.int32, np.float32
 
-BASES = 60  # of both operands together, at most, either way: products and powers stay in float32's range
 CHAIN_TERMS = 64  # fused multiply-adds of a chain that share a panel
 MACS = 16  # multiply-adds that take as long as the cast of an element
 SUM_BITS = 29  # of the cut products of a step that an int32 holds beside the accumulator
 BLOCK_FLOATS = 1 << 22  # floats of an operand that are held at a time, 16 MiB
+PAIR_WORDS = 1 << 20  # 64-bit words of a row and a column, side by side, that are held at a time, 8 MiB
 SQUARE = 64  # rows and columns that are copied at a time
 ON_NUMPY = NumpyOperations()
 NOTHING = np.zeros((0, 0), f32)
@@ -144,7 +146,9 @@ def _by_blocks(total: Array, product: Product) -> None:
 
 
 def _by_rule(total: Array, product: Product) -> None:
-    if product.unit.rule in (Rule.FUSED, Rule.SCALED, Rule.TWO_PASSES):
+    if not is_fast(product.unit):
+        _by_specification(total, product)
+    elif product.unit.rule in (Rule.FUSED, Rule.SCALED, Rule.TWO_PASSES):
         _fused(total, product)
     elif product.promote:
         _promoted(total, product)
@@ -152,6 +156,33 @@ def _by_rule(total: Array, product: Product) -> None:
         _grouped(total, product)
     else:
         _stepwise(total, product)
+
+
+def _by_specification(total: Array, p: Product) -> None:
+    """Units that no fast kernel takes: every element by the loop of fpsim.dot_add."""
+    if p.promote:
+        _promoted(total, p)
+        return
+    (m, n), terms, fmt = total.shape, p.a.shape[1], p.unit.d.fmt
+    a, b = widened(p.a, p.unit.a, p.unit), np.ascontiguousarray(widened(p.b, p.unit.b, p.unit).T)
+    scale_b = np.ascontiguousarray(p.scale_b.T)
+    start = encode(total, fmt).reshape(-1)
+    result = np.empty(total.size, fmt.storage)
+
+    def work(first: int, last: int) -> None:
+        at = np.arange(first, last)
+        rows, columns = at // n, at % n
+        nothing = np.zeros((at.size, 1), np.uint8)
+        p_rows, q_columns = (p.scale_a[rows], scale_b[columns]) if p.unit.scale else (nothing, nothing)
+        result[first:last] = run_rows(a[rows], b[columns], start[first:last], p_rows, q_columns, p.unit)
+
+    def over_elements(first: int, last: int) -> None:
+        for i in range(first, last, side):
+            work(i, min(i + side, last))
+
+    side = max(PAIR_WORDS // terms, 1)
+    over_spans(m * n, over_elements, 1, weight=terms)
+    decode(result.reshape(m, n), fmt, total.dtype, out=total)
 
 
 def _in_c_order(x: Array) -> Array:
@@ -198,7 +229,7 @@ def _in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], Non
 
 def _base(patterns: Array, fmt: Format) -> int:
     """The base of the relative exponents of an operand: its largest one lies HIGHEST above."""
-    if max(fmt.bias, -fmt.min_exponent) <= HIGHEST:
+    if is_centred(fmt):
         return 0
     return int(largest_exponent()(patterns)) - HIGHEST
 
@@ -227,7 +258,7 @@ def _interleaved(codes: Array, axis: int) -> Array:
 def _fused(total: Array, p: Product) -> None:
     """The units that follow the FUSED rule or are built from it."""
     unit = p.unit
-    half, two_passes, scaled = unit.d.name == "f16", unit.rule is Rule.TWO_PASSES, unit.rule is Rule.SCALED
+    half, two_passes, scaled = unit.d.fmt == FP16, unit.rule is Rule.TWO_PASSES, unit.rule is Rule.SCALED
     terms = 16 if two_passes else unit.terms
     if two_passes and p.promote:  # the unit's own additions and those of the promotion are two levels
         _promoted(total, p)
@@ -236,11 +267,13 @@ def _fused(total: Array, p: Product) -> None:
     if two_passes:
         a, b, promotion, mode = _interleaved(a, 1), _interleaved(b, 0), 2, ADD_HALF if half else ADD
     a, b = floats(a, unit.a.carrier).view(i32), floats(b, unit.b.carrier).view(i32)
-    kept = i32(TF32_BITS - (1 << 32)) if unit.a.name == "tf32" else i32(-1)
     formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
     bases = _bases((a, b), formats)
-    of_a, of_b = (np.array([kept, fmt.min_exponent, base], i32) for fmt, base in zip(formats, bases, strict=True))
-    cleared = (1 << (FP32.mantissa_bits - unit.result_bits)) - 1 if unit.d.name == "f32" else 0
+    of_a, of_b = (
+        np.array([_kept(element), fmt.min_exponent, base], i32)
+        for element, fmt, base in zip((unit.a, unit.b), formats, bases, strict=True)
+    )
+    cleared = 0 if half else (1 << (FP32.mantissa_bits - unit.result_bits)) - 1
     least, d = unit.d.fmt.min_exponent, unit.d.fmt
     facts = np.array([unit.fraction_bits, unit.floor_exponent, ~cleared, sum(bases), least], i32)
     wide = np.array(
@@ -260,6 +293,11 @@ def _fused(total: Array, p: Product) -> None:
         )  # fmt: skip
 
     _in_spans(total, a.shape[1], work)
+
+
+def _kept(element: Element) -> int:
+    """The bits of an operand's float32 patterns that count, as the pattern of an int32."""
+    return -1 << (element.carrier.bits - element.fmt.bits)
 
 
 def _scale_exponents(codes: Array) -> Array:
@@ -284,8 +322,10 @@ def _stepwise(total: Array, p: Product) -> None:
     """AMD's units, and chains of fused multiply-adds."""
     unit = p.unit
     a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
-    if unit.a.name == "xf32":
-        a, b = ((x.view(np.uint32) & np.uint32(TF32_BITS)).view(f32) for x in (a, b))
+    a, b = (
+        x if _kept(element) == -1 else (x.view(i32) & i32(_kept(element))).view(f32)
+        for x, element in ((a, unit.a), (b, unit.b))
+    )
     formats = unit.a.fmt, unit.b.fmt
     chain = unit.rule is Rule.EXACT and unit.terms == 1
     facts = np.array([fmt.min_exponent for fmt in formats] + [2.0**fmt.min_exponent for fmt in formats])

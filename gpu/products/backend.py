@@ -127,13 +127,13 @@ class Gpu(FloatMatrices):
             return x
         flat = self._flat(x)
         codes, result = scratch(flat.size, fmt.storage), self.copied(x)
-        self._fill_codes(x, fmt, codes)
+        self._fill_codes(x, fmt, codes, output_overflow(fmt))
         fill_values(flat, codes, self._flat(result).words, fmt, FP32)
         return result
 
-    def _fill_codes(self, x: Any, fmt: Format, codes: Any) -> None:
-        """The codes of values in an output's format, in a row: to nearest even, and FP8 saturates."""
-        fill_codes(self._flat(x), codes, cast_options(fmt, overflow=output_overflow(fmt)))
+    def _fill_codes(self, x: Any, fmt: Format, codes: Any, overflow: str) -> None:
+        """The codes of values in a format, in a row, to nearest even."""
+        fill_codes(self._flat(x), codes, cast_options(fmt, overflow=overflow))
 
     def _flat(self, x: Any) -> GpuArray:
         """float32 words in a row."""
@@ -148,7 +148,7 @@ class Gpu(FloatMatrices):
         """As `Backend.lane_product`."""
         return lane_product(product, lanes, run, terms, self)
 
-    def deliver(self, total: Any, fmt: Format, nan: int | None, target: Any) -> None:
+    def deliver(self, total: Any, fmt: Format, nan: int | None, overflow: str, target: Any) -> None:
         """As `Backend.deliver`."""
         words = target.reshape(math.prod(target.shape))
         if fmt in (FP32, FP64):
@@ -157,7 +157,7 @@ class Gpu(FloatMatrices):
             if nan is not None:
                 self.with_one_nan(words, fmt.max_code + 1, fmt.sign_bit, nan)
             return
-        self._fill_codes(total, fmt, words)
+        self._fill_codes(total, fmt, words, overflow)
         if nan is not None:
             self.with_nan_code(total, words, nan)
 

@@ -16,7 +16,7 @@ from fpsim.core.number import unpack, unpack_fields
 from fpsim.core.pack import NO_FLAG, pack
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.formats.cast_options import cast_options
-from fpsim.formats.named import FP16, FP32
+from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.gpu.casts.cast import fill_codes, widened_codes
 from fpsim.gpu.device.copies import apart
@@ -147,18 +147,18 @@ class FloatMatrices:
         )  # fmt: skip
         return result
 
-    def halves(self, x: Any) -> Any:
-        """The FP16 codes of a matrix whose values FP16 has."""
-        codes = scratch(x.shape, np.uint16)
+    def codes_of(self, x: Any, fmt: Format) -> Any:
+        """The codes of a matrix whose values a format has."""
+        codes = scratch(x.shape, fmt.storage)
         size = math.prod(x.shape)
-        fill_codes(GpuArray(x.reshape(size), (size,), FP32, self.like), codes.reshape(size), cast_options(FP16))
+        fill_codes(GpuArray(x.reshape(size), (size,), FP32, self.like), codes.reshape(size), cast_options(fmt))
         return codes
 
-    def widened(self, halves: Any, out: Any) -> None:
-        """Fill a matrix with the values of FP16 codes."""
+    def widened(self, codes: Any, fmt: Format, out: Any) -> None:
+        """Fill a matrix with the values of codes."""
         size = math.prod(out.shape)
-        given = GpuArray(halves.reshape(size), (size,), FP16, self.like)
-        self.copied(widened_codes(given, FP16, FP32).words.reshape(*out.shape), out)
+        given = GpuArray(codes.reshape(size), (size,), fmt, self.like)
+        self.copied(widened_codes(given, fmt, FP32).words.reshape(*out.shape), out)
 
     def filled(self, shape: tuple[int, int], word: Any, out: Any = None) -> Any:
         """A matrix of one word."""

@@ -10,18 +10,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.formats.named import FP32
+from fpsim.formats.named import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, FP16, FP32, TF32
 from fpsim.gpu.device.device import is_simulated
 from fpsim.gpu.device.launch import fetched, launch, launch_blocks, scratch, uploaded, zeroed
-from fpsim.gpu.products.fused_kernels import LONG, MIDDLE, MOST_TERMS, NEVER, SHORT, Tile, specified_kernel, tile_kernel
+from fpsim.gpu.products.fused_kernels import LONG, MIDDLE, NEVER, SHORT, Tile, specified_kernel, tile_kernel
 from fpsim.gpu.products.fused_step import LEAST_PLACE, NOTHING, OperandFacts, StepFacts
-from fpsim.instructions.plan import TF32_BITS, unit_plan
+from fpsim.instructions.plan import unit_plan
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
+from fpsim.products.fast_units import FUSED_TERMS
 from fpsim.products.kernels.fused_product import ADD
 
 i32 = np.int32
 
 MOST_FRACTION_BITS = 25  # two sums of 16 cuts in int32
+OPERANDS = {(fmt, fmt) for fmt in (FP16, BF16, E4M3, E5M2, E3M2, E2M3, E2M1)} | {(TF32, FP32)}
 TILE = Tile(high=16, wide=16, rows=8, columns=4, registers=128)
 LONG_TILE = Tile(high=16, wide=16, rows=4, columns=4, registers=128)
 SIMULATED_TILE = Tile(high=2, wide=2, rows=2, columns=2, registers=0)  # every simulated thread is a Python thread
@@ -61,10 +63,12 @@ def takes(unit: MatrixUnit) -> bool:
     """Whether `add_fused` has a kernel for a unit."""
     return (
         unit.rule in (Rule.FUSED, Rule.SCALED)
-        and unit.terms <= MOST_TERMS
-        and unit.fraction_bits <= MOST_FRACTION_BITS
-        and unit.d.name in ("f32", "f16")
-        and unit.block % unit.terms == 0  # the terms of a step share their scales
+        and unit.terms in FUSED_TERMS
+        and 1 <= unit.fraction_bits <= MOST_FRACTION_BITS
+        and all((element.fmt, element.carrier) in OPERANDS for element in (unit.a, unit.b))
+        and (unit.d.fmt == FP32 or (unit.d.fmt == FP16 and unit.result_bits == FP16.mantissa_bits))
+        and unit.floor_exponent <= 0  # powers of two stay normal float32 numbers
+        and (unit.rule is Rule.FUSED or max(unit.a.fmt.bits, unit.b.fmt.bits) <= 8)  # as scaled_operand asks
     )
 
 
@@ -94,7 +98,7 @@ def add_tiles(total: Any, p: TileProduct, like: Any, tile: Tile | None = None) -
     codes, scaled = total.dtype.itemsize == 2, unit.rule is Rule.SCALED
     marks, any_mark = scratch((m, n), np.uint8), zeroed(1, np.int32)
     rows, columns, mode = _factors(p)
-    kernel = tile_kernel(unit.terms, plan.bits, unit.d.name == "f16", codes, scaled, mode, tile)
+    kernel = tile_kernel(unit.terms, plan.bits, unit.d.fmt == FP16, codes, scaled, mode, tile)
     launch_blocks(
         kernel, like, -(-m // height) * -(-n // width), tile.threads,
         total, marks, any_mark, p.a, p.b, *_scales(p), p.terms, rows, columns,
@@ -111,7 +115,7 @@ def add_marked(total: Any, marks: Any, p: TileProduct, like: Any) -> None:
         specified_kernel(unit.rule), like, marks.size,
         total, marks, p.a, p.b, *_scales(p), p.terms, rows, columns,
         *map(uploaded, plan.layouts), uploaded(plan.facts),
-        i32(unit.d.name == "f16"), i32(unit.block or 1), i32(p.promote // unit.terms), i32(mode),
+        i32(unit.d.fmt == FP16), i32(unit.block or 1), i32(p.promote // unit.terms), i32(mode),
     )  # fmt: skip
 
 
@@ -145,7 +149,7 @@ def _plan(unit: MatrixUnit) -> _Plan:
     bits = SHORT if bound <= 1 << SHORT else MIDDLE if bound <= 1 << MIDDLE else LONG
     least_top = unit.fraction_bits + LEAST_PLACE
     floors = unit.floor_exponent >= least_top  # then tiny terms are aligned to the floor
-    cleared = (1 << (FP32.mantissa_bits - unit.result_bits)) - 1 if unit.d.name == "f32" else 0
+    cleared = (1 << (FP32.mantissa_bits - unit.result_bits)) - 1 if unit.d.fmt == FP32 else 0
     step = (
         unit.fraction_bits, max(unit.floor_exponent, least_top), int(NOTHING) if floors else least_top,
         unit.d.fmt.min_exponent, ~cleared,
@@ -156,7 +160,7 @@ def _plan(unit: MatrixUnit) -> _Plan:
 def _operand_facts(element: Element) -> OperandFacts:
     """The numbers that the kernels need of an operand's format."""
     fmt = element.carrier
-    kept = TF32_BITS - (1 << 32) if element.name == "tf32" else -1
+    kept = -1 << (fmt.bits - element.fmt.bits)
     sign = fmt.sign_bit - (1 << 32) if fmt.bits == 32 else fmt.sign_bit
     facts = (
         kept, fmt.top_magnitude, sign, 32 - fmt.bits, fmt.mantissa_bits, fmt.bias, fmt.min_exponent, fmt.max_code,

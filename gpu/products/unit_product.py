@@ -15,7 +15,7 @@ from fpsim.core.encode import encode_fields
 from fpsim.core.number import unpack_fields
 from fpsim.core.units.nvidia import Layouts, unit_fields
 from fpsim.core.units.step_by_rule import steps_by_rule
-from fpsim.formats.named import FP16
+from fpsim.formats.named import FP16, FP32, FP64
 from fpsim.gpu.casts.cast import widened_codes
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import gpu_kernel, launch, scratch, uploaded
@@ -129,9 +129,9 @@ def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
     """Add a product by the kernel of tiles."""
     operands = TileProduct(p.unit, p.a, p.b, p.scale_a, p.scale_b, backend.sent(p.terms), p.promote)
     if p.unit.d.fmt == FP16 and not p.promote:
-        halves = backend.halves(total)
+        halves = backend.codes_of(total, FP16)
         add_fused(halves, operands, backend.like)
-        backend.widened(halves, total)
+        backend.widened(halves, FP16, total)
         return
     if p.factors.mode != ADD:
         rows, columns = (
@@ -143,12 +143,12 @@ def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
 
 def _add_by_specification(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
     """Add a product by the integer specification."""
-    size, gathered = math.prod(total.shape), _gathered(product, backend)
-    if product.unit.d.fmt == FP16:
-        halves = backend.halves(total)
-        flat = halves.reshape(size)
+    size, gathered, fmt = math.prod(total.shape), _gathered(product, backend), product.unit.d.fmt
+    if fmt not in (FP32, FP64):
+        codes = backend.codes_of(total, fmt)
+        flat = codes.reshape(size)
         run_specification(gathered, flat, flat, backend.like, paired=False)
-        backend.widened(halves, total)
+        backend.widened(codes, fmt, total)
     else:
         flat = total.reshape(size)
         run_specification(gathered, flat, flat, backend.like, paired=False)
@@ -192,7 +192,7 @@ def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paire
 
 def _widened(codes: Any, element: Element, unit: MatrixUnit, like: Any) -> Any:
     """Codes as the unit's steps see them: FP8 as FP16 where the instruction is built from FP16 steps."""
-    if unit.rule is not Rule.TWO_PASSES:
+    if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
         return codes
     flat = GpuArray(codes.reshape(math.prod(codes.shape)), codes.shape, element.fmt, like)
     return widened_codes(flat, element.fmt, unit.operand_format(element)).words.reshape(*codes.shape)

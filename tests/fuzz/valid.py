@@ -14,7 +14,7 @@ from fpsim.formats.policies import OVERFLOWS
 from fpsim.scaling.recipes import ROWS
 from tests.arithmetic.checks import check, subnormals_of
 from tests.instructions.test_dot_add import check as check_rows
-from tests.kit import operands
+from tests.kit import operands, units
 from tests.kit.samples import NARROW, P3109, STRANGE
 from tests.oracles import casts
 from tests.oracles import scaling as scaled
@@ -150,6 +150,18 @@ def chained(rng: Rng) -> int:
     return 2
 
 
+def own_unit(rng: Rng) -> int:
+    """Products by a unit that stands in no table: chains of instructions, which are the oracle's."""
+    unit = units.random_unit(rng)
+    p = units.random_case(unit, rng)
+    try:
+        units.check_case(p, unit, rng)
+    except AssertionError as differ:
+        facts = f"{unit.rule.name}, floor {unit.floor_exponent}, block {unit.block}, {unit.a.name} x {unit.b.name}"
+        raise AssertionError(f"{unit!r} ({facts}), {p.a.shape} @ {p.b.shape}: {differ}") from None
+    return 2
+
+
 def measured(rng: Rng) -> int:
     """The error of a cast, with and without scales, beside its definitions on the values that casts give."""
     shape = tuple(int(n) for n in rng.integers(1, (4, 6, 120)))[int(rng.integers(3)) :]
@@ -191,5 +203,5 @@ def measured(rng: Rng) -> int:
 
 DRAWS: dict[str, Callable[[Rng], int]] = {
     "cast": cast, "arithmetic": arithmetic, "scaled cast": scaled_cast, "instruction": instruction,
-    "accumulated": accumulated, "chained": chained, "measured": measured,
+    "accumulated": accumulated, "chained": chained, "own unit": own_unit, "measured": measured,
 }  # fmt: skip

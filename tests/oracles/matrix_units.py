@@ -184,8 +184,8 @@ def fuse(terms: Sequence[Number], exponents: Sequence[int], unit: MatrixUnit) ->
     """Align all terms to the largest exponent, cut, add, round once; zero is +0."""
     if (special := special_sum(terms)) is not None:
         return finish(special, unit)
-    value = aligned_sum(terms, max(exponents), unit.fraction_bits)
-    code = finish(value, unit, "toward_zero" if unit.d.fmt is FP32 else "nearest_even")
+    value = aligned_sum(terms, max(*exponents, unit.floor_exponent), unit.fraction_bits)
+    code = finish(value, unit, "toward_zero" if unit.d.fmt == FP32 else "nearest_even")
     return 0 if code == unit.d.fmt.sign_bit else code
 
 
@@ -271,7 +271,7 @@ def flushed_tree(step: Step) -> int:
 
 def overflowed(product: Number) -> Number:
     """Inf where a product reaches 2**128."""
-    if product.kind == "finite" and product.integer.bit_length() + product.ulp > 128:
+    if product.kind == "finite" and product.integer and product.integer.bit_length() + product.ulp > 128:
         return Number("infinity", product.negative)
     return product
 
@@ -310,7 +310,7 @@ def separate(step: Step) -> int:
 
 
 def even_odd(step: Step) -> int:
-    products, bits = step.products, step.unit.fraction_bits
+    products, bits = [overflowed(product) for product in step.products], step.unit.fraction_bits
     if (special := special_sum([*products, step.c])) is not None:
         return finish(special, step.unit)
     halves = [sum_of(products[start::2], bits) for start in (0, 1)]
@@ -464,7 +464,7 @@ class Codes:
         return flipped
 
     def positive(self, codes: Array) -> Array:
-        magnitudes: Array = codes & self.element.dtype.type(self.element.carrier.sign_bit - 1)
+        magnitudes: Array = codes & self.element.dtype.type(self.element.carrier.top_magnitude)
         return magnitudes
 
     def mix(self, codes: Array, others: Array, chance: float) -> Array:

@@ -128,8 +128,7 @@ def float_dtype(unit: MatrixUnit) -> np.dtype[Any]:
 
 def widened(codes: Array, unit: MatrixUnit) -> Array:
     """Codes of results as float32."""
-    with np.errstate(invalid="ignore"):  # float16 may hold signalling NaNs
-        return codes.view(float_dtype(unit)).astype(f32)
+    return fp.decode(codes, unit.d.fmt)
 
 
 def partials(p: Product, unit: MatrixUnit, promote: int) -> list[Array]:

@@ -50,7 +50,8 @@ def diff(
       recipe: formats, scalings and results of both, as far as an arithmetic does not say them: a recipe or its name.
         None for that of each layer that is quantised already, and FP8_TENSOR for the others: E4M3 with a scale for each
         tensor, promoted every 128 terms, results in BF16.
-      loss: a function of (model, batch) that returns a scalar, whose backward pass is compared too; None for none.
+      loss: a function of (model, batch) that returns a scalar, or a criterion of torch for batches of (input, target),
+        whose backward pass is compared too; None for none.
       logits: what of the output the KL divergence is measured of, along the last axis: None for a tensor of two axes or
         more, or what is called `logits`; a function of the output; False for nothing.
 
@@ -79,15 +80,15 @@ def diff(
     torch = load("torch", "diff")
     check_model(torch, model, "compared")
     _refuse_devices(torch, model, batch)
-    if loss is not None and not callable(loss):
-        raise TypeError(f"loss must be a function of (model, batch) that returns a scalar, or None; got {shown(loss)}.")
     if not (logits is None or isinstance(logits, bool) or callable(logits)):
         raise TypeError(f"logits must be None, True, False or a function of the output; got {shown(logits)}.")
+    from fpsim.analysis.models.losses import loss_of
     from fpsim.analysis.studies.differences.arithmetics import arithmetic
     from fpsim.analysis.studies.differences.growth import kl_of
     from fpsim.analysis.studies.differences.report import ModelDivergence, growth_sentence
     from fpsim.analysis.studies.differences.running import run
 
+    loss = None if loss is None else loss_of(loss)
     ways = arithmetic("first", first, recipe), arithmetic("second", second, recipe)
     others: deque[Product] = deque()
     one = run(model, batch, ways[0], loss, others.append)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -100,27 +99,6 @@ def batches_listed(batches: Any) -> list[Any]:
             "list(itertools.islice(loader, 8)), say."
         )
     return found
-
-
-def loss_callable(loss: Any) -> Callable[..., Any]:
-    """A function of a model and a batch.
-
-    Raises:
-      TypeError: it is none.
-    """
-    wanted = "loss must be a function of (model, batch) that returns the loss"
-    if not callable(loss) or isinstance(loss, torch.nn.Module):
-        raise TypeError(f"{wanted}; got {shown(loss)}. Take lambda model, batch: criterion(model(batch[0]), batch[1]).")
-    function: Callable[..., Any] = loss
-    try:
-        signature = inspect.signature(loss)
-    except (TypeError, ValueError):  # some functions in C tell nothing
-        return function
-    try:
-        signature.bind(None, None)
-    except TypeError as problem:
-        raise TypeError(f"{wanted}; got {getattr(loss, '__name__', 'one')}{signature}: {problem}.") from None
-    return function
 
 
 def recipes_named(recipes: Any) -> dict[str, LinearRecipe]:

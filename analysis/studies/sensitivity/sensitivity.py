@@ -39,7 +39,8 @@ def sensitivity(
       model: a torch.nn.Module on the CPU with torch.nn.Linear layers, in the mode (train or eval) to measure in.
       batches: a list of what the loss takes as its batch; an iterable of at most 1,000 is listed.
       loss: called as loss(model, batch) with the copy; returns one value with a gradient, such as
-        lambda model, batch: cross_entropy(model(batch[0]), batch[1]).
+        lambda model, batch: cross_entropy(model(batch[0]), batch[1]). A criterion of torch, such as
+        torch.nn.CrossEntropyLoss(), does just that for batches of (input, target).
       recipes: one or several names ("DEEPSEEK_V3"), `fp.torch.LinearRecipe` or `fp.train.Recipe` (their linear), or a
         dictionary of these by names of your own.
       layers: a shell pattern or several of the names of linear layers, such as "blocks.*.mlp.*".
@@ -74,6 +75,7 @@ def sensitivity(
       (0.0, 0.0, True)
     """
     load("torch", "sensitivity")
+    from fpsim.analysis.models.losses import Criterion, loss_of
     from fpsim.analysis.studies.sensitivity import asked
     from fpsim.analysis.studies.sensitivity.content import content_of, model_content, recipe_words
     from fpsim.analysis.studies.sensitivity.measuring import Measurer
@@ -81,13 +83,19 @@ def sensitivity(
     from fpsim.torch.plan import BACKENDS
 
     chosen = asked.linear_layers(asked.model_checked(model), layers)
-    asked.loss_callable(loss)
+    loss = loss_of(loss)
     named, wanted = asked.recipes_named(recipes), asked.products_named(products)
     listed = asked.batches_listed(batches)
     require_integer("seed", seed, 0)
     require_word("backend", backend, BACKENDS)
     folder = None if out is None else path_of(out, "out")
-    content = digest(model_content(model), content_of(listed), source_of(loss), str(seed), backend)
+    content = digest(
+        model_content(model),
+        content_of(listed),
+        loss.content if isinstance(loss, Criterion) else source_of(loss),
+        str(seed),
+        backend,
+    )
     measurer = Measurer(Twin(model, list(chosen), loss, seed, backend), listed, named, wanted, content, folder)
     with bar("sensitivity") if progress is None else nullcontext(progress) as report:
         found = measurer.single(report)

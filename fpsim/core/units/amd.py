@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.core.exact_arithmetic import add, multiply
-from fpsim.core.number import BIAS, FIELD_OF_ZERO, FINITE, NAN, TOP, ZERO, Number, normalise, unpack
-from fpsim.core.pack import NO_FLAG, pack
+from fpsim.core.number import BIAS, FIELD_OF_ZERO, FINITE, NAN, TOP, ZERO, Number, UnpackLayout, normalise, unpack
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.core.sums.long_sum import add_product, add_term, clear, total
 from fpsim.core.sums.term import (
@@ -21,12 +20,11 @@ from fpsim.core.sums.term import (
     magnitude_of,
     shifted,
     signed,
-    special_code,
     specials_of,
     specials_of_product,
     term_of,
 )
-from fpsim.core.units.nvidia import Layouts, UnitLayout, rounded
+from fpsim.core.units.nvidia import Layouts, UnitLayout, packed, rounded, special_result
 from fpsim.runtime.compile import scalar
 
 i64, u64 = np.int64, np.uint64
@@ -50,14 +48,13 @@ def exact_step(a: Any, b: Any, start: Any, c: Any, digits: Any, origin: Any, f: 
     clear(digits)
     add_term(digits, origin, z, i64(f.c.mantissa_bits))
     for k in range(start, min(i64(start + u.terms), i64(a.size))):
-        x, y = term_of(u64(a[k]), f.a), term_of(u64(b[k]), f.b)
+        x, y = term_of(u64(u64(a[k]) & u64(u.kept_a)), f.a), term_of(u64(u64(b[k]) & u64(u.kept_b)), f.b)
         specials = i64(specials | specials_of_product(x, y))
         negative = i64(negative & i64(x.negative ^ y.negative))
         add_product(digits, origin, x, y, places)
     if specials != NO_SPECIAL:
-        return special_code(specials, u64(u.nan), f.result.infinite, f.result.sign_bit)
-    code, _ = pack(total(digits, origin, negative), NO_FLAG, ZERO, f.result, NEAREST_EVEN, ZERO)
-    return code
+        return special_result(specials, f.result, u)
+    return packed(total(digits, origin, negative), f.result, NEAREST_EVEN, u)
 
 
 @scalar
@@ -69,15 +66,15 @@ def _flushed(x: Number, least_field: Any) -> Number:
 
 
 @scalar
-def _least_field(mantissa_bits: Any, rebias: Any) -> Any:
-    """The exponent field, as a Number has it, of the smallest normal value."""
-    return u64(u64(rebias + mantissa_bits) + u64(1))
+def _least_field(f: UnpackLayout) -> Any:
+    """The exponent field, as a Number has it, of the smallest normal value of a format."""
+    return u64(u64(f.rebias + f.mantissa_bits) + f.smallest_field)
 
 
 @scalar
-def _packed(x: Number, f: Layouts, u: UnitLayout) -> Any:
+def _code_of(x: Number, f: Layouts, u: UnitLayout) -> Any:
     """The float32 code of a number, subnormals flushed."""
-    code, _ = pack(x, NO_FLAG, ZERO, f.result, NEAREST_EVEN, ZERO)
+    code = packed(x, f.result, NEAREST_EVEN, u)
     return u64(u.nan) if x.kind >= u64(NAN) else code
 
 
@@ -86,10 +83,10 @@ def _flushed_product(a: Any, b: Any, k: Any, f: Layouts, u: UnitLayout) -> Any:
     """The code of product k; +0 where there is none."""
     if k >= a.size:
         return ZERO
-    x = _flushed(unpack(u64(a[k]), f.a), _least_field(f.a.mantissa_bits, f.a.rebias))
-    y = _flushed(unpack(u64(b[k]), f.b), _least_field(f.b.mantissa_bits, f.b.rebias))
+    x = _flushed(unpack(u64(u64(a[k]) & u64(u.kept_a)), f.a), _least_field(f.a))
+    y = _flushed(unpack(u64(u64(b[k]) & u64(u.kept_b)), f.b), _least_field(f.b))
     product, _ = multiply(x, y)
-    return _packed(product, f, u)
+    return _code_of(product, f, u)
 
 
 @scalar
@@ -100,36 +97,42 @@ def flushed_step(a: Any, b: Any, start: Any, c: Any, nodes: Any, f: Layouts, u: 
     and node 0 starts as c.
     """
     if start == i64(0):
-        x = _flushed(unpack(c, f.c), _least_field(f.c.mantissa_bits, f.c.rebias))
+        x = _flushed(unpack(c, f.c), _least_field(f.c))
         c = ZERO if (x.significand == ZERO) & (x.kind == u64(FINITE)) else c
     nodes[0] = i64(c)
     for i in range(u.terms):
         nodes[u.terms + i] = i64(_flushed_product(a, b, i64(start + i), f, u))
     for i in range(u.terms - 1, -1, -1):
         x, _ = add(unpack(u64(nodes[2 * i]), f.c), unpack(u64(nodes[2 * i + 1]), f.c), NEAREST_EVEN)
-        nodes[i] = i64(_packed(x, f, u))
+        nodes[i] = i64(_code_of(x, f, u))
     return u64(nodes[0])
 
 
 @scalar
-def _cut_products(a: Any, b: Any, start: Any, stride: Any, f: Layouts, u: UnitLayout) -> Any:
-    """(sum, exponent of its alignment, specials) of the products start, start + stride, ... of a step.
+def _end(a: Any, start: Any, u: UnitLayout) -> Any:
+    """Where the terms of the step end that begins at `start`."""
+    return min(i64(start + u.terms), i64(a.size))
+
+
+@scalar
+def _cut_products(a: Any, b: Any, start: Any, stop: Any, stride: Any, f: Layouts, u: UnitLayout) -> Any:
+    """(sum, exponent of its alignment, specials) of the products start, start + stride, ... below stop.
 
     The sum counts units of 2**(exponent - fraction_bits).
     """
     largest, specials, sum_ = NOTHING, NO_SPECIAL, i64(0)
     places = i64(i64(f.a.mantissa_bits) + i64(f.b.mantissa_bits))
-    stop = min(i64(i64(start // u.terms) * u.terms) + u.terms, i64(a.size))
     for k in range(start, stop, stride):
-        x, y = term_of(u64(u64(a[k]) & u64(u.kept_bits)), f.a), term_of(u64(u64(b[k]) & u64(u.kept_bits)), f.b)
+        x, y = term_of(u64(u64(a[k]) & u64(u.kept_a)), f.a), term_of(u64(u64(b[k]) & u64(u.kept_b)), f.b)
         product, exponent = i64(x.significand * y.significand), i64(x.exponent + y.exponent)
         specials = i64(specials | specials_of_product(x, y))
         if product != i64(0):
             largest = max(largest, exponent)
-            if i64(exponent + i64(product >> i64(places + i64(1)) != i64(0))) >= OVERFLOWS:
+            place = i64(i64(OVERFLOWS - exponent) + places)  # of 2**128 in the product's own units
+            if i64(product >> min(max(place, i64(0)), i64(63))) != i64(0):
                 specials = i64(specials | (HAS_PLUS if x.negative == y.negative else HAS_MINUS))
     for k in range(start, stop, stride):
-        x, y = term_of(u64(u64(a[k]) & u64(u.kept_bits)), f.a), term_of(u64(u64(b[k]) & u64(u.kept_bits)), f.b)
+        x, y = term_of(u64(u64(a[k]) & u64(u.kept_a)), f.a), term_of(u64(u64(b[k]) & u64(u.kept_b)), f.b)
         left = i64(i64(i64(x.exponent + y.exponent) - largest) + i64(u.fraction_bits - places))
         product = shifted(i64(x.significand * y.significand), left)
         sum_ = i64(sum_ + signed(i64(x.negative ^ y.negative), product))
@@ -157,7 +160,7 @@ def _joined(sum_: Any, exponent: Any, c: Any, drops_small: Any, f: Layouts, u: U
     whole = i64(products + i64(kept << i64(SUM_BITS - u.fraction_bits)))  # units of 2**(largest - SUM_BITS)
     negative, magnitude = magnitude_of(whole)
     x = normalise(negative, u64(i64(i64(largest - SUM_BITS) + i64(BIAS + TOP))), magnitude)
-    top = max(i64(i64(x.field) - i64(BIAS)), i64(-126))  # the exponent of the total
+    top = max(i64(i64(x.field) - i64(BIAS)), u.floor_exponent)  # the exponent of the total
     excess = max(i64(i64(i64(top - RESULT_BITS) - largest) + SUM_BITS), i64(0))
     whole = _floored(whole, i64(-excess))
     return rounded(whole, i64(i64(largest - SUM_BITS) + excess), f.result, u)
@@ -166,21 +169,22 @@ def _joined(sum_: Any, exponent: Any, c: Any, drops_small: Any, f: Layouts, u: U
 @scalar
 def separate_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """The code of c plus the products of one step, which are cut and added apart from c."""
-    sum_, exponent, specials = _cut_products(a, b, start, i64(1), f, u)
+    sum_, exponent, specials = _cut_products(a, b, start, _end(a, start, u), i64(1), f, u)
     specials = i64(specials | specials_of(term_of(c, f.c)))
     if specials != NO_SPECIAL:
-        return special_code(specials, u64(u.nan), f.result.infinite, f.result.sign_bit)
+        return special_result(specials, f.result, u)
     return _joined(sum_, exponent, c, False, f, u)
 
 
 @scalar
 def even_odd_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """The code of c plus the products of one step, even and odd ones cut apart before they are added."""
-    even, even_exponent, specials = _cut_products(a, b, start, i64(2), f, u)
-    odd, odd_exponent, odd_specials = _cut_products(a, b, i64(start + i64(1)), i64(2), f, u)
+    stop = _end(a, start, u)
+    even, even_exponent, specials = _cut_products(a, b, start, stop, i64(2), f, u)
+    odd, odd_exponent, odd_specials = _cut_products(a, b, i64(start + i64(1)), stop, i64(2), f, u)
     specials = i64(i64(specials | odd_specials) | specials_of(term_of(c, f.c)))
     if specials != NO_SPECIAL:
-        return special_code(specials, u64(u.nan), f.result.infinite, f.result.sign_bit)
+        return special_result(specials, f.result, u)
     exponent = max(even_exponent, odd_exponent)
     sum_ = i64(_floored(even, i64(even_exponent - exponent)) + _floored(odd, i64(odd_exponent - exponent)))
     return _joined(sum_, exponent, c, True, f, u)

@@ -12,7 +12,7 @@ import numpy as np
 
 from fpsim.core.encode import EncodeLayout
 from fpsim.core.exact_arithmetic import add
-from fpsim.core.number import BIAS, NAN, TOP, ZERO, UnpackLayout, normalise, unpack
+from fpsim.core.number import BIAS, NAN, TOP, ZERO, Number, UnpackLayout, normalise, unpack
 from fpsim.core.pack import NO_FLAG, pack
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.core.sums.term import (
@@ -42,10 +42,11 @@ class UnitLayout(NamedTuple):
     fraction_bits: Any  # kept below the largest exponent
     floor_exponent: Any  # of a zero term
     mode: Any  # the Rounding of the result
-    cleared: Any  # low bits of the result that are always zero
+    lost: Any  # low bits of the result that are always zero: how many; the layout of the result is without them
     nan: Any  # code of the NaN that the unit gives
     block: Any  # terms that share a scale; 0 without scales
-    kept_bits: Any  # of an operand's code; the others are dropped first
+    kept_a: Any  # bits of an operand's code that count; the others are dropped first
+    kept_b: Any
     kept_scale_bits: Any
 
 
@@ -63,18 +64,30 @@ class Layouts(NamedTuple):
 
 
 @scalar
+def packed(x: Number, f: EncodeLayout, mode: Any, u: UnitLayout) -> Any:
+    """The code of a number rounded once to the bits of the result."""
+    code, _ = pack(x, NO_FLAG, ZERO, f, mode, ZERO)
+    return u64(code << u64(u.lost))
+
+
+@scalar
+def special_result(specials: Any, f: EncodeLayout, u: UnitLayout) -> Any:
+    """The code of a sum that met specials."""
+    return special_code(specials, u64(u.nan), u64(f.infinite << u64(u.lost)), u64(f.sign_bit << u64(u.lost)))
+
+
+@scalar
 def rounded(total: Any, exponent: Any, f: EncodeLayout, u: UnitLayout) -> Any:
     """The code of total * 2**exponent; a sum that is zero is positive."""
     negative, magnitude = magnitude_of(total)
     x = normalise(negative, u64(i64(exponent + i64(BIAS + TOP))), magnitude)
-    code, _ = pack(x, NO_FLAG, ZERO, f, u.mode, ZERO)
-    return u64(code & ~u64(u.cleared))
+    return packed(x, f, u.mode, u)
 
 
 @scalar
-def positive_zero(code: Any, f: EncodeLayout) -> Any:
+def positive_zero(code: Any, f: EncodeLayout, u: UnitLayout) -> Any:
     """A code, +0 for -0."""
-    return ZERO if code == f.sign_bit else code
+    return ZERO if code == u64(f.sign_bit << u64(u.lost)) else code
 
 
 @scalar
@@ -91,7 +104,7 @@ def fused_step(
     for i in range(u.terms):
         k = i64(start + i64(i64(i >> 1) * stride)) + i64(i & 1)
         if k < a.size:
-            x, y = term_of(u64(u64(a[k]) & u64(u.kept_bits)), f.a), term_of(u64(u64(b[k]) & u64(u.kept_bits)), f.b)
+            x, y = term_of(u64(u64(a[k]) & u64(u.kept_a)), f.a), term_of(u64(u64(b[k]) & u64(u.kept_b)), f.b)
             specials = i64(specials | specials_of_product(x, y))
             if (x.significand != i64(0)) & (y.significand != i64(0)):
                 largest = max(largest, i64(i64(x.exponent + y.exponent) + scale_exponent))
@@ -100,19 +113,19 @@ def fused_step(
     if z.significand != i64(0):
         largest = max(largest, z.exponent)
     if specials != NO_SPECIAL:
-        return special_code(specials, u64(u.nan), f.result.infinite, f.result.sign_bit)
+        return special_result(specials, f.result, u)
     total = i64(0)
     for i in range(u.terms):
         k = i64(start + i64(i64(i >> 1) * stride)) + i64(i & 1)
         if k < a.size:
-            x, y = term_of(u64(u64(a[k]) & u64(u.kept_bits)), f.a), term_of(u64(u64(b[k]) & u64(u.kept_bits)), f.b)
+            x, y = term_of(u64(u64(a[k]) & u64(u.kept_a)), f.a), term_of(u64(u64(b[k]) & u64(u.kept_b)), f.b)
             exponent = i64(i64(x.exponent + y.exponent) + scale_exponent)
             left = i64(i64(exponent - largest) + i64(u.fraction_bits - places))
             product = shifted(i64(x.significand * y.significand), left)
             total = i64(total + signed(i64(x.negative ^ y.negative), product))
     left = i64(i64(z.exponent - largest) + i64(u.fraction_bits - i64(f.c.mantissa_bits)))
     total = i64(total + signed(z.negative, shifted(z.significand, left)))
-    return positive_zero(rounded(total, i64(largest - u.fraction_bits), f.result, u), f.result)
+    return positive_zero(rounded(total, i64(largest - u.fraction_bits), f.result, u), f.result, u)
 
 
 @scalar
@@ -159,7 +172,7 @@ def grouped_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any,
         if (any_product != i64(0)) & (p.significand != i64(0)) & (q.significand != i64(0)):
             largest = max(largest, i64(p.exponent + q.exponent))
     if specials != NO_SPECIAL:
-        return special_code(specials, u64(u.nan), f.result.infinite, f.result.sign_bit)
+        return special_result(specials, f.result, u)
     places = i64(PRODUCT_BITS + i64(i64(f.scale.mantissa_bits) + i64(f.scale.mantissa_bits)))
     total = i64(0)
     for first in range(start, stop, GROUP):
@@ -172,7 +185,7 @@ def grouped_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any,
         total = i64(total + signed(i64(negative), shifted(magnitude, left)))
     left = i64(i64(z.exponent - largest) + i64(u.fraction_bits - i64(f.c.mantissa_bits)))
     total = i64(total + signed(z.negative, shifted(z.significand, left)))
-    return positive_zero(rounded(total, i64(largest - u.fraction_bits), f.result, u), f.result)
+    return positive_zero(rounded(total, i64(largest - u.fraction_bits), f.result, u), f.result, u)
 
 
 @scalar
@@ -182,5 +195,5 @@ def two_pass_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
     for half in range(2):
         partial = fused_step(a, b, i64(start + i64(2 * half)), i64(4), partial, i64(0), NO_SPECIAL, f, u)
     x, _ = add(unpack(c, f.c), unpack(partial, f.c), NEAREST_EVEN)
-    code, _ = pack(x, NO_FLAG, ZERO, f.result, NEAREST_EVEN, ZERO)
+    code = packed(x, f.result, NEAREST_EVEN, u)
     return u64(u.nan) if x.kind >= u64(NAN) else code

@@ -326,7 +326,7 @@ def _operands(call: Call) -> Iterator[str]:
         yield f"cuBLAS's {family} kernels run on wgmma, tcgen05 or, on Ada, mma, without block scales; got {unit.name}."
     if call.out_format not in OUTPUTS:
         yield f"cuBLAS gives {', '.join(map(str, OUTPUTS))} ({DOC}); got out_format {call.out_format}."
-    if unit.d.name != "f32":
+    if unit.d.fmt != FP32:
         yield f"cuBLAS is known with float32 sums alone, CUBLAS_COMPUTE_32F ({HEURISTIC}); got {unit.name}."
     if unit.a.fmt == E5M2 and unit.b.fmt == E5M2:
         yield f"cuBLAS does not multiply E5M2 by E5M2 ({DOC}, table of FP8 types). Encode one operand in E4M3."

@@ -325,3 +325,16 @@ def test_overflow_counts_as_infinite_harm() -> None:
     assert math.isnan(worst.gradient_cosine)
     assert found.ranking()[0].layer == "2"
     assert "inf" in str(found)
+
+
+@pytest.mark.parametrize("loss", [torch.nn.CrossEntropyLoss(), torch.nn.functional.cross_entropy], ids=str)
+def test_a_criterion_of_torch_is_the_loss_of_inputs_and_targets(loss: Any) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(32, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    batches = [(torch.randn(8, 32), torch.arange(8) % 4) for _ in range(2)]
+    written = fp.analysis.sensitivity(
+        model, batches, lambda m, batch: torch.nn.functional.cross_entropy(m(batch[0]), batch[1]), recipes="FP8_TENSOR"
+    )
+    found = fp.analysis.sensitivity(model, batches, loss, recipes="FP8_TENSOR")
+    assert found.rows == written.rows
+    with pytest.raises(ValueError, match=r"needs batches of \(input, target\)"):
+        fp.analysis.sensitivity(model, [batches[0][0]], loss, recipes="FP8_TENSOR")

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 import fpsim as fp
+from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.schedule import Lanes
 from tests.gpu.simulator.threads import prepare
 
@@ -30,7 +31,7 @@ class Case(NamedTuple):
     """A small product: of a unit or a chain of fused multiply-adds, with keywords of fpsim.matmul."""
 
     name: str
-    unit: str
+    unit: str | MatrixUnit
     k: int
     options: dict[str, Any] = {}  # noqa: RUF012
     c: str = ""  # the dtype of c, "" for none
@@ -122,9 +123,38 @@ def units() -> Iterator[Case]:
         yield Case(f"{k} terms, scaled", FP8, k, {"alpha": 2.0, "bias": matrix(N), "out_format": "bf16"})
 
 
+def own_units() -> Iterator[Case]:
+    """Units that stand in no table: what the kernel of tiles does not take goes by the specification."""
+    half, fnuz, bf16 = (fp.unit(name) for name in (HALF, "cdna3_fp8_f32", "hopper_bf16_f32"))
+    tf32, f64, f32_ = (fp.unit(name).a for name in ("hopper_tf32_f32", "hopper_f64_f64", "cdna1_f32_f32"))
+    own = fp.Format("e6m5", 6, 5)
+    element = type(tf32)("e6m5", own, own)
+    of = {
+        **{f"{terms} terms": replace(half, terms=terms) for terms in (1, 5, 12, 24, 48)},
+        **{f"{bits} bits": replace(half, fraction_bits=bits) for bits in (0, 10, 26, 27, 40)},
+        "a high floor": replace(half, floor_exponent=4),
+        "few bits of a result": replace(half, result_bits=3),
+        "few bits to nearest": replace(half, d=half.a, result_bits=7, floor_exponent=-20),
+        "long significands": replace(half, a=f32_, b=f32_),
+        "mixed": replace(half, a=tf32),
+        "NaN in the place of -0": replace(half, a=fnuz.a, b=fnuz.b),
+        "sums in bf16": replace(half, d=bf16.a, result_bits=7),
+        "sums in e6m5": replace(half, d=element, a=element, result_bits=5),
+        "wide tree": replace(fp.unit("cdna2_f16_f32"), terms=16),
+        "exact": replace(fp.unit("cdna1_f16_f32"), terms=9, b=f64),
+        "one of even and odd": replace(fnuz, terms=1),
+        "short passes": replace(fp.unit("hopper_mma_e4m3_f32"), terms=12, a=half.a),
+    }
+    for name, unit in of.items():
+        yield Case(f"special, own, {name}", replace(unit, name="mine"), 50, {}, "")
+    yield Case("own, 12 terms, promoted", replace(half, name="mine", terms=12), 50, {"promote": 24}, "float32")
+    sliced = s.cublas("sm_90", split_k=3)
+    yield Case("own, 27 bits, sliced", replace(half, name="mine", fraction_bits=27), 200, {"schedule": sliced})
+
+
 def cases() -> list[Case]:
     """All that is compared."""
-    return [*schedules(), *scaled(), *epilogues(), *units()]
+    return [*schedules(), *scaled(), *epilogues(), *units(), *own_units()]
 
 
 SCALED = {  # unit, scalings of a and of b

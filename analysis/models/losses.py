@@ -1,0 +1,70 @@
+"""Losses as functions of a model and a batch: one's own, or torch's criteria of an output and a target."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fpsim.errors import shown
+
+WANTED = "loss must be a function of (model, batch) that returns the loss, or a criterion of torch"
+
+
+class Criterion:
+    """One of torch's losses of (output, target) as a function of (model, batch); a batch is (*inputs, target)."""
+
+    def __init__(self, criterion: Callable[..., Any]) -> None:
+        self.criterion = criterion
+
+    def __call__(self, model: Any, batch: Any) -> Any:
+        if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+            name = getattr(self.criterion, "__name__", type(self.criterion).__name__)
+            raise TypeError(
+                f"{name} needs batches of (input, target); got {shown(batch)}. Or take a loss of (model, batch)."
+            )
+        *inputs, target = batch
+        return self.criterion(model(*inputs), target)
+
+    @property
+    def content(self) -> str:
+        """What decides its values, for digests."""
+        if isinstance(self.criterion, torch.nn.Module):
+            return pickle.dumps(self.criterion).hex()
+        return f"torch.nn.functional.{self.criterion.__name__}"
+
+
+def loss_of(loss: Any) -> Callable[[Any, Any], Any]:
+    """A loss as a function of (model, batch).
+
+    Args:
+      loss: such a function; or a criterion of torch, a module (`torch.nn.CrossEntropyLoss()`) or a function of
+        torch.nn.functional, which gets what the model makes of all but the last of a batch, and the last.
+
+    Raises:
+      TypeError: it is none of these.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.models.losses import loss_of
+      >>> batch = torch.ones(2, 3), torch.tensor([0, 1])
+      >>> loss_of(torch.nn.CrossEntropyLoss())(torch.nn.Identity(), batch).round(decimals=4)
+      tensor(1.0986)
+    """
+    if isinstance(loss, torch.nn.Module) or getattr(loss, "__module__", "") == "torch.nn.functional":
+        return Criterion(loss)
+    if not callable(loss):
+        raise TypeError(f"{WANTED}; got {shown(loss)}.")
+    function: Callable[..., Any] = loss
+    try:
+        signature = inspect.signature(loss)
+    except (TypeError, ValueError):  # some functions in C tell nothing
+        return function
+    try:
+        signature.bind(None, None)
+    except TypeError as problem:
+        raise TypeError(f"{WANTED}; got {getattr(loss, '__name__', 'one')}{signature}: {problem}.") from None
+    return function

@@ -1,0 +1,142 @@
+"""Which descriptions of matrix units mean something: what each rule can add, and the bounds of its integers.
+
+A step adds integers of 64 bits, so the terms of one step, the bits that they keep and the significands of a product
+have bounds; EXACT and FLUSHED_TREE cut nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fpsim.formats.named import E2M1, FP16, FP32, FP64, Format
+from fpsim.matrix_units.rule import Rule
+
+MOST_TERMS = 1 << 16
+PRODUCT_BITS = 62  # of two significands together
+SUM_BITS = 60  # fraction bits of a step and the bits that count its terms: products lie below 4, and there is a sign
+FLOORS = 4096  # floor exponents lie between minus this and this
+SEPARATE_BITS = 32  # fraction bits of the sum of products of SEPARATE, below which nothing is cut
+GROUP, GROUP_BITS = 16, 10  # products of a group of GROUPED, and bits of its dot product times two scales above them
+
+Described = Any  # a MatrixUnit, whose type is defined with these checks
+Check = Callable[[Described], Iterator[str]]
+
+
+def refuse_meaningless(unit: Described) -> None:
+    """A ValueError with the first reason why a unit means nothing."""
+    for check in (_accumulator, _sizes, _scales, OF_RULE[unit.rule]):
+        for reason in check(unit):
+            raise ValueError(f"{reason}.")
+
+
+def refuse_carrier(fmt: Format, carrier: Format) -> None:
+    """A ValueError unless codes of `carrier` begin with those of `fmt`, as those of FP32 do with TF32's."""
+    same = all(
+        (each.exponent_bits, each.bias, each.signed, each.nan, each.subnormals)
+        == (fmt.exponent_bits, fmt.bias, fmt.signed, "ieee", True)
+        for each in (fmt, carrier)
+    )
+    if fmt != carrier and not (same and carrier.mantissa_bits > fmt.mantissa_bits):
+        raise ValueError(
+            f"carrier must be {fmt} itself, or its layout of IEEE 754 with more mantissa bits, as FP32 is of TF32; "
+            f"got {carrier}."
+        )
+
+
+def _accumulator(unit: Described) -> Iterator[str]:
+    d: Format = unit.d.fmt
+    if d != unit.d.carrier or d.nan != "ieee" or not (d.signed and d.subnormals):
+        yield f"d must be an element like those of IEEE 754 in codes of its own, such as f32 or f16; got {unit.d.name}"
+    if not (FP32.holds(d) or d == FP64):
+        yield f"d must be f64, or a format whose values float32 holds; got {unit.d.name}"
+    if unit.result_bits > d.mantissa_bits:
+        most = f"the {d.mantissa_bits} mantissa bits of {unit.d.name}"
+        yield f"result_bits must be at most {most}; got {unit.result_bits}"
+
+
+def _sizes(unit: Described) -> Iterator[str]:
+    if unit.terms > MOST_TERMS:
+        yield f"terms must be at most {MOST_TERMS}; got {unit.terms}"
+    if abs(unit.floor_exponent) > FLOORS:
+        yield f"floor_exponent must lie in -{FLOORS} .. {FLOORS}; got {unit.floor_exponent}"
+
+
+def _scales(unit: Described) -> Iterator[str]:
+    scaled = unit.rule in (Rule.SCALED, Rule.GROUPED)
+    if scaled and not unit.scale:
+        yield f"{unit.rule.name} needs block scales: pass scale='ue8m0' and a block, or take Rule.FUSED"
+    if not scaled and (unit.scale or unit.block):
+        yield f"{unit.rule.name} has no block scales: leave scale and block out, or take Rule.SCALED"
+
+
+# ---- what each rule asks for
+
+
+def _cut(unit: Described) -> Iterator[str]:
+    """Terms that are aligned and cut."""
+    precision = unit.a.carrier.precision + unit.b.carrier.precision
+    if precision > PRODUCT_BITS:
+        yield (
+            f"{unit.rule.name} takes products of up to {PRODUCT_BITS} bits; {unit.a.name} x {unit.b.name} has "
+            f"{precision}. Take Rule.EXACT"
+        )
+    most = SUM_BITS - unit.terms.bit_length()
+    if unit.fraction_bits > most:
+        yield f"fraction_bits must be at most {most} for {unit.terms} terms; got {unit.fraction_bits}"
+
+
+def _scaled(unit: Described) -> Iterator[str]:
+    yield from _cut(unit)
+    if unit.scale != "ue8m0":
+        yield f"SCALED adds the exponents of scales, which must be 'ue8m0'; got {unit.scale!r}"
+    if unit.block % unit.terms:
+        share = f"the {unit.terms} terms of a step of SCALED share their scales"
+        yield f"{share}: block must be a multiple; got {unit.block}"
+
+
+def _grouped(unit: Described) -> Iterator[str]:
+    if (unit.a.fmt, unit.b.fmt) != (E2M1, E2M1):
+        yield f"GROUPED takes e2m1 operands; got {unit.a.name} and {unit.b.name}"
+    for field in ("terms", "block"):
+        if getattr(unit, field) % GROUP:
+            yield f"GROUPED adds groups of {GROUP} products: {field} must be a multiple; got {getattr(unit, field)}"
+    most = SUM_BITS - GROUP_BITS - unit.terms.bit_length()
+    if unit.fraction_bits > most:
+        yield f"fraction_bits must be at most {most} for {unit.terms} terms; got {unit.fraction_bits}"
+
+
+def _two_passes(unit: Described) -> Iterator[str]:
+    yield from _cut(unit)
+    for element in (unit.a, unit.b):
+        if not FP16.holds(element.fmt) or element.carrier != element.fmt:
+            yield f"TWO_PASSES reads its operands as FP16, which does not hold {element.name}"
+    if unit.terms % 4:
+        yield f"TWO_PASSES takes two terms of every four first: terms must be a multiple of 4; got {unit.terms}"
+
+
+def _uncut(unit: Described) -> Iterator[str]:
+    if unit.fraction_bits:
+        yield f"{unit.rule.name} cuts nothing: fraction_bits must be 0; got {unit.fraction_bits}"
+
+
+def _flushed_tree(unit: Described) -> Iterator[str]:
+    yield from _uncut(unit)
+    if unit.d.fmt != FP32 or unit.result_bits != FP32.mantissa_bits:
+        yield f"FLUSHED_TREE adds in float32: d must be f32 with {FP32.mantissa_bits} result_bits; got {unit.d.name}"
+    if unit.terms & (unit.terms - 1):
+        yield f"FLUSHED_TREE adds pairs of pairs: terms must be a power of two; got {unit.terms}"
+    if FP64 in (unit.a.fmt, unit.b.fmt):
+        yield "FLUSHED_TREE multiplies in float32, which does not hold f64 operands"
+
+
+def _separate(unit: Described) -> Iterator[str]:
+    yield from _cut(unit)
+    if unit.fraction_bits > SEPARATE_BITS:
+        yield f"fraction_bits of {unit.rule.name} must be at most {SEPARATE_BITS}; got {unit.fraction_bits}"
+
+
+OF_RULE: dict[Rule, Check] = {
+    Rule.FUSED: _cut, Rule.SCALED: _scaled, Rule.GROUPED: _grouped, Rule.TWO_PASSES: _two_passes, Rule.EXACT: _uncut,
+    Rule.FLUSHED_TREE: _flushed_tree, Rule.SEPARATE: _separate, Rule.EVEN_ODD: _separate,
+}  # fmt: skip

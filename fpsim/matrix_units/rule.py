@@ -1,0 +1,18 @@
+"""How the terms of one step of a matrix unit and its accumulator become one sum."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Rule(IntEnum):
+    """How the terms of one step and the accumulator become one sum; docs/matrix-units.md spells each out."""
+
+    FUSED = 0  # all terms aligned to the largest exponent, cut toward zero, added exactly, rounded once
+    SCALED = 1  # FUSED with the exponents of two block scales added to every product
+    GROUPED = 2  # exact dot products of 16, each times two block scales, then as FUSED
+    TWO_PASSES = 3  # two FUSED steps of an FP16 unit over interleaved terms, then one addition to the accumulator
+    EXACT = 4  # products and accumulator added exactly, rounded once
+    FLUSHED_TREE = 5  # float32 products and additions in a tree, subnormals flushed
+    SEPARATE = 6  # products cut and added apart from the accumulator, which joins in a second cut
+    EVEN_ODD = 7  # SEPARATE, with even and odd terms cut apart first

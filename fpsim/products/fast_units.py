@@ -1,0 +1,102 @@
+"""Which units the fast kernels multiply for; every other one goes by its integer specification, with the same bits.
+
+The kernels work in float32, int32 and float64, so each has bounds on what a unit may ask of it. Catalogue units lie
+within them; a unit of the user's own need not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fpsim.formats.named import BF16, FP16, FP32, FP64, Format
+from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
+
+EXPONENTS = 20  # of operands whose relative exponents have the base 0, either way (panel.HIGHEST)
+BASES = 60  # of both operands together, at most, either way: products and powers stay in float32's range
+SCALES = 72  # exponents of two block scales together, either way (fused_product.SCALE_WINDOW)
+LOWEST_FLOOR = -900  # of floor exponents: powers of two stay normal float64 numbers
+FUSED_TERMS = (4, 8, 16, 32)  # the sums that fused_row writes out
+FUSED_BITS = 26  # fraction bits: eight cut products fill an int32
+GROUPED_TERMS, GROUPED_BITS = 64, 38  # a panel, and what float64 sums of dot products of 16 leave
+CUT_BITS = 24  # step_rows.CUT_BITS
+TREE_TERMS = 4  # leaves that StepRoom has
+
+
+def is_fast(unit: MatrixUnit) -> bool:
+    """Whether the fast kernels give the bits of a unit."""
+    return all(_as_float(element) for element in (unit.a, unit.b)) and OF_RULE[unit.rule](unit)
+
+
+def is_centred(fmt: Format) -> bool:
+    """Whether the exponents of a format lie about zero, as those of all with up to five exponent bits do."""
+    return fmt.min_exponent >= -EXPONENTS and fmt.max_exponent <= EXPONENTS
+
+
+def _as_float(element: Element) -> bool:
+    """Whether an operand's values are floats with the exponents that they have in its format."""
+    fmt, carrier = element.fmt, element.carrier
+    if FP64 in (fmt, carrier):
+        return True  # chains alone take these
+    return FP32.holds(fmt) and fmt.min_exponent >= FP32.min_exponent and carrier in (fmt, FP32)
+
+
+def _is_float32(unit: MatrixUnit) -> bool:
+    """Whether sums are float32 with all bits, and operands no wider."""
+    whole = unit.d.fmt == FP32 and unit.result_bits == FP32.mantissa_bits
+    return whole and FP64 not in (unit.a.fmt, unit.b.fmt)
+
+
+def _fused(unit: MatrixUnit) -> bool:
+    d, terms = unit.d.fmt, unit.terms // 2 if unit.rule is Rule.TWO_PASSES else unit.terms
+    # a step without products leaves the accumulator as it is, which no cut then may shorten
+    keeps = unit.fraction_bits - unit.result_bits
+    return (
+        terms in FUSED_TERMS
+        and 1 <= unit.fraction_bits <= FUSED_BITS
+        and unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
+        and (d == FP32 or (d == FP16 and unit.result_bits == FP16.mantissa_bits))
+        and keeps >= 0
+        and LOWEST_FLOOR <= unit.floor_exponent <= d.min_exponent + keeps
+    )
+
+
+def _scaled(unit: MatrixUnit) -> bool:
+    a, b = unit.a.fmt, unit.b.fmt
+    least = a.min_exponent + b.min_exponent - SCALES
+    # the smallest power of a step, 2**(fraction bits - least), is a normal float32
+    in_range = least >= unit.fraction_bits + 1 - FP32.bias and is_centred(a) and is_centred(b)
+    return _fused(unit) and unit.block == unit.terms and in_range
+
+
+def _two_passes(unit: MatrixUnit) -> bool:
+    return _fused(unit) and unit.terms == 32 and unit.result_bits == unit.d.fmt.mantissa_bits
+
+
+def _grouped(unit: MatrixUnit) -> bool:
+    in_range = LOWEST_FLOOR <= unit.floor_exponent <= 0
+    return _is_float32(unit) and unit.terms == GROUPED_TERMS and unit.fraction_bits <= GROUPED_BITS and in_range
+
+
+def _exact(unit: MatrixUnit) -> bool:
+    """Chains of fused multiply-adds in one float type, and the sums of CDNA1."""
+    a, b, d = unit.a.fmt, unit.b.fmt, unit.d.fmt
+    if unit.terms == 1 and (a, b, d) == (FP64, FP64, FP64):
+        return unit.result_bits == FP64.mantissa_bits
+    if unit.terms == 1:
+        return _is_float32(unit)
+    most = {(FP16, FP16): 4, (BF16, BF16): 2}.get((a, b), 0)
+    return _is_float32(unit) and unit.terms <= most
+
+
+def _flushed_tree(unit: MatrixUnit) -> bool:
+    return _is_float32(unit) and unit.terms <= TREE_TERMS
+
+
+def _separate(unit: MatrixUnit) -> bool:
+    return _is_float32(unit) and (unit.fraction_bits, unit.floor_exponent) == (CUT_BITS, FP32.min_exponent)
+
+
+OF_RULE: dict[Rule, Callable[[MatrixUnit], bool]] = {
+    Rule.FUSED: _fused, Rule.SCALED: _scaled, Rule.GROUPED: _grouped, Rule.TWO_PASSES: _two_passes,
+    Rule.EXACT: _exact, Rule.FLUSHED_TREE: _flushed_tree, Rule.SEPARATE: _separate, Rule.EVEN_ODD: _separate,
+}  # fmt: skip
