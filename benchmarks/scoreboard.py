@@ -34,7 +34,7 @@ class Cast(NamedTuple):
     call: str
     fmt: str
     asked: str  # the policy in words
-    keywords: dict[str, str]
+    keywords: dict[str, Any]
     fn: Callable[[Any], Any]
 
 
