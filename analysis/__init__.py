@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from fpsim.analysis.studies.budget.budget import budget as budget
     from fpsim.analysis.studies.budget.report import Budget as Budget
     from fpsim.analysis.studies.budget.row import BudgetRow as BudgetRow
+    from fpsim.analysis.studies.diagnosis.diagnose import diagnose as diagnose
+    from fpsim.analysis.studies.diagnosis.report import Diagnosis as Diagnosis
+    from fpsim.analysis.studies.diagnosis.verdict import Verdict as Verdict
     from fpsim.analysis.studies.differences.report import ModelDivergence as ModelDivergence
     from fpsim.analysis.studies.differences.side_by_side import diff as diff
     from fpsim.analysis.studies.planning.plan import plan as plan
@@ -65,6 +68,9 @@ __getattr__, __dir__, __all__ = attach(
         "studies.budget.budget": ["budget"],
         "studies.budget.report": ["Budget"],
         "studies.budget.row": ["BudgetRow"],
+        "studies.diagnosis.diagnose": ["diagnose"],
+        "studies.diagnosis.report": ["Diagnosis"],
+        "studies.diagnosis.verdict": ["Verdict"],
         "studies.differences.report": ["ModelDivergence"],
         "studies.differences.side_by_side": ["diff"],
         "studies.report": ["StudyReport"],

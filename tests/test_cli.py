@@ -350,3 +350,45 @@ def test_probe_says_what_a_function_adds(fpsim: Command, tmp_path: Path, monkeyp
         done = fpsim("probe", *words)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert done.stderr.startswith(f"fpsim: {sentence}")
+
+
+MODEL = """
+import torch
+
+def loss(model, x):
+    return model(x).square().mean()
+
+def setup():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(64, 64)), [torch.randn(64, 64) for _ in range(2)], loss
+
+def two():
+    return 1, 2
+
+def broken():
+    raise RuntimeError("no data")
+"""
+
+
+def test_diagnose_prints_the_answer_and_writes_the_page(
+    fpsim: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("torch", "cattrs", "tomli_w", "jinja2", "pandas"):
+        pytest.importorskip(name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_model_of_fpsim.py").write_text(MODEL)
+    done = fpsim("diagnose", "my_model_of_fpsim:setup", "--recipes", "FP8_TENSOR", "--out", "o")
+    assert (done.returncode, done.stderr) == (0, "")
+    said = " ".join(done.stdout.split())
+    assert said.startswith("The one linear layer can go to FP8_TENSOR on H100 as it is: ")
+    assert "o/report.html: the report" in said
+    assert {"report.html", "products.csv", "plan.toml"} <= {path.name for path in (tmp_path / "o").iterdir()}
+    for words, sentence in (
+        (["my_model_of_fpsim"], "function must be MODULE:FUNCTION, such as my_model:setup; got"),
+        (["my_model_of_fpsim:two"], "function must return (model, batches, loss); got 'my_model_of_fpsim:two', which"),
+        (["my_model_of_fpsim:broken"], "function must return (model, batches, loss); 'my_model_of_fpsim:broken' rais"),
+        (["my_model_of_fpsim:setup", "--bits", "3", "--out", "p"], "bits must be at least "),
+    ):
+        done = fpsim("diagnose", *words)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert done.stderr.startswith(f"fpsim: {sentence}")

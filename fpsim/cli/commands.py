@@ -418,6 +418,73 @@ def units(
 
 
 @command()
+def diagnose(
+    function: Annotated[
+        str, typer.Argument(help="MODULE:FUNCTION, which takes nothing and returns (model, batches, loss).")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for report.html, the table, the plan and what was measured.")
+    ] = Path("out/diagnose"),
+    recipes: Annotated[
+        str | None, typer.Option("--recipes", help="a,b,c. [default: BF16, and the FP8 recipes that the chip has]")
+    ] = None,
+    on: Annotated[str, typer.Option("--on", help="The hardware that adds, such as H100 or 'H100 cuBLAS'.")] = "H100",
+    bits: Annotated[float | None, typer.Option(help="Bits a value that the plan takes at most.")] = None,
+    limit: Annotated[float, typer.Option(help="Relative error from which a product does not fit.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Seed of the draws of the model.")] = 0,
+) -> None:
+    """Say which layers of a model can go to few bits, which cannot and why. A call that was stopped goes on."""
+    _refuse_bad_folder(out)
+    model, batches, loss = _diagnosed(function)
+    words = None if recipes is None else [word for word in recipes.split(",") if word]
+    with _progress(Console(stderr=True)) as bar:
+        task = bar.add_task("starting", total=1.0)
+        found = fpsim.analysis.diagnose(
+            model, batches, loss, recipes=words, on=on, bits=bits, limit=limit, seed=seed, out=out,
+            progress=lambda share, activity: bar.update(task, completed=share, description=_shown(activity, 60)),
+        )  # fmt: skip
+        files = found.save(out)
+    _print_diagnosis(Console(), found, files)
+
+
+def _diagnosed(path: str) -> tuple[Any, Any, Any]:
+    """What the function of a path returns."""
+    make = _function(path, "my_model:setup")
+    try:
+        found = make()
+    except Exception as reason:  # whatever the user's own code raises
+        raise ValueError(
+            f"function must return (model, batches, loss); {path!r} raises {type(reason).__name__}: {reason}"
+        ) from reason
+    if not isinstance(found, tuple) or len(found) != 3:
+        raise ValueError(
+            f"function must return (model, batches, loss); got {path!r}, which returns {type(found).__name__}"
+            + (f" of {len(found)}." if isinstance(found, tuple) else ".")
+        )
+    return found
+
+
+def _print_diagnosis(console: Console, found: Any, files: list[Path]) -> None:
+    """The answer, and a row a layer."""
+    for i, line in enumerate(found.sentences):
+        console.print(Text(_shown(line), style="" if i else "bold"))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    ill = {name for name, *_, why in found.rows() if why}
+    table.add_column("layer", overflow="fold")
+    for head in ("fprop", "dgrad", "wgrad"):
+        table.add_column(head)
+    for name, *cells, _ in found.rows():
+        table.add_row(Text(_shown(name), style="yellow" if name in ill else ""), *map(Text, cells))
+    console.print(table)
+    for line in found.notes:
+        console.print(Text(_shown(line), style="dim"))
+    page, *others = files
+    console.print(Text(f"{_shown(str(page))}: the report", style="bold"), soft_wrap=True)
+    names = ", ".join(file.name for file in others)
+    console.print(Text(f"{_shown(str(page.parent))}: {names}"), soft_wrap=True)
+
+
+@command()
 def probe(
     function: Annotated[str, typer.Argument(help="MODULE:FUNCTION, of a module that Python finds from here.")],
     terms: Annotated[int, typer.Option("--terms", "-n", help="Terms of a sum.")] = 256,
@@ -430,6 +497,7 @@ def probe(
     if kind not in PROBES:
         raise unknown("kind", kind, PROBES)
     fn = function_at(function)
+    fn = _function(function, "numpy:sum")
     if kind == "sum":
         model = fpsim.probe.sum(fn, terms, a)
     else:
@@ -445,6 +513,25 @@ def probe(
 
 
 PROBES = ("sum", "dot", "matmul")
+
+
+def _function(path: str, such_as: str) -> Callable[..., Any]:
+    """The function of a path MODULE:FUNCTION, whose module may lie in the working folder."""
+    module, _, name = path.partition(":")
+    wanted = f"function must be MODULE:FUNCTION, such as {such_as}"
+    if not module or not name:
+        raise ValueError(f"{wanted}; got {path!r}.")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as reason:
+        raise ValueError(f"{wanted}; got {path!r}: {reason}.") from None
+    if not callable(found):
+        raise ValueError(f"{wanted}; got {path!r}, which is {type(found).__name__}.")
+    return found  # type: ignore[no-any-return]
 
 
 WIDE = 100  # columns of a terminal that has room for instructions beside the facts

@@ -299,6 +299,11 @@ def loss_of(model: Any, inputs: Tensor, targets: Tensor, numerics: Numerics) -> 
     return found
 
 
+def pair_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """The same of a pair of inputs and targets, as `fp.analysis.diagnose` and its kin take a loss."""
+    return loss_of(model, *batch, NUMERICS)
+
+
 def store(module: Any, stash: Stash) -> None:
     """Keep a module's activations for the backward pass as `stash` returns them; weights and figures of rows stay."""
     if isinstance(module, SwiGLU):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from fpsim.analysis.studies.budget.exact_scales import closed_form, relative_rounding, with_exact_scales
 from fpsim.analysis.studies.budget.layers import Kept
@@ -28,6 +29,7 @@ from fpsim.torch.plan import Arithmetic, plan_of
 from fpsim.torch.products import multiply
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
 from fpsim.torch.trace import ProductCall
+from fpsim.train.loop import one_thread
 
 NAMES = {"fprop": ("input", "weight"), "dgrad": ("output_gradient", "weight"), "wgrad": ("output_gradient", "input")}
 TURNED = {"fprop": (False, True), "dgrad": (False, False), "wgrad": (True, False)}  # whether as transposes
@@ -42,9 +44,11 @@ class Pair(NamedTuple):
 
     @property
     def product(self) -> Array:
-        """Their product, (M, N), in float64."""
-        with np.errstate(all="ignore"):
-            found: Array = self.a @ self.b
+        """Their product, (M, N), in float64, on one thread: several of NumPy's BLAS wait for other processes."""
+        with one_thread():
+            # laid out alike, so that equal operands have products of the same bits
+            a, b = (torch.from_numpy(np.ascontiguousarray(each)) for each in self)
+            found: Array = (a @ b).numpy()
         return found
 
 

@@ -50,7 +50,7 @@ def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, what:
         if layer not in chosen:
             continue
         of = {which: x for (at, name, which), x in operands.items() if (at, name) == (step, layer)}
-        reason = _left_out(of, recording.role(step, layer, "weight"))
+        reason = left_out(of, recording.role(step, layer, "weight"))
         if reason:
             notes.add(f"Left out, since {reason}", layer)
             continue
@@ -65,7 +65,7 @@ def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, what:
     return found
 
 
-def _left_out(of: dict[str, Array], role: str) -> str:
+def left_out(of: dict[str, Array], role: str) -> str:
     """Why operands are not those of a linear layer; "" where they are."""
     if "query" in of:
         return "a recipe is one of linear layers and attention stays as it is"

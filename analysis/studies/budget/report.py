@@ -224,15 +224,20 @@ def added(rows: tuple[BudgetRow, ...]) -> tuple[BudgetRow, ...]:
     return tuple(sorted(found.values(), key=lambda row: (layers.index(row.layer), PRODUCTS.index(row.product))))
 
 
+def cause_of(row: BudgetRow) -> str:
+    """The figure of the largest error: "rounding_a", "rounding_b", "scales", "sums" or "cast"."""
+    figures = {name: getattr(row, name) for name in ("rounding_a", "rounding_b", "scales", "sums", "cast")}
+    return max(figures, key=lambda name: -math.inf if math.isnan(figures[name]) else figures[name])
+
+
 def main_cause(row: BudgetRow) -> str:
     """The cause of the largest error, in words."""
     a, b = row.operands
-    causes = {
-        f"the rounding of the {a.replace('_', ' ')} to {row.formats[0]}": row.rounding_a,
-        f"the rounding of the {b.replace('_', ' ')} to {row.formats[1]}": row.rounding_b,
-        "the scales": row.scales, f"sums by {row.unit}": row.sums, f"the cast to {row.out_format}": row.cast,
-    }  # fmt: skip
-    return max(causes, key=lambda cause: -math.inf if math.isnan(causes[cause]) else causes[cause])
+    return {
+        "rounding_a": f"the rounding of the {a.replace('_', ' ')} to {row.formats[0]}",
+        "rounding_b": f"the rounding of the {b.replace('_', ' ')} to {row.formats[1]}",
+        "scales": "the scales", "sums": f"sums by {row.unit}", "cast": f"the cast to {row.out_format}",
+    }[cause_of(row)]  # fmt: skip
 
 
 def words(value: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fpsim.display.figure import COLORS, GRID, INK, QUIET, axes_of, figure_style
+from fpsim.display.optional import load
 from fpsim.display.wording import bytes_in_words, short
 
 SHADES = list(COLORS.values())
@@ -47,6 +48,11 @@ def plan_axes(plan: Drawn, ax: Any = None) -> Any:
         heights += [one.joint.value for one in plan.candidates if one.joint is not None]
         if heights and min(heights) > 0 and math.isfinite(max(heights)):
             ax.set_yscale("log")
+            ax.yaxis.set_major_locator(load("matplotlib.ticker", "drawing").LogLocator(subs=(1.0, 2.0, 5.0)))
+            ax.yaxis.set_major_formatter(
+                lambda value, _: f"{value:g}"
+            )  # the usual one writes TeX, which figures do not read
+            ax.yaxis.set_minor_formatter(lambda value, _: "")
             ax.set_ylim(min(heights) / 1.3, max(heights) * 1.3)
         ax.set_xlabel("bits a value" if kind == "bits" else "bytes of weights")
         if kind == "bytes":
@@ -59,7 +65,7 @@ def plan_axes(plan: Drawn, ax: Any = None) -> Any:
             ax.spines[side].set_visible(False)
         ax.plot([], [], "o", color=INK, mfc="white", ms=4.5, label="a plan, predicted")
         ax.plot([], [], "o", color=INK, ms=4.5, label="measured jointly")
-        ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, frameon=False, fontsize=6.5, borderaxespad=0.2,
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, frameon=False, fontsize=6.5, borderaxespad=0.2,
                   handlelength=2.0, columnspacing=1.2)  # fmt: skip
         return ax
 

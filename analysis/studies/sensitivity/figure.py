@@ -41,6 +41,10 @@ def sensitivity_axes(report: Report, ax: Any = None) -> Any:
         for row in drawn:
             _draw(ax, row, layers.index(row.layer), list(report.recipes), left, right)
         ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(
+            lambda value, _: f"{value:g}"
+        )  # the usual one writes TeX, which figures do not read
+        ax.xaxis.set_minor_formatter(lambda value, _: "")
         ax.set_xlim(left / 1.3, right * 1.3)
         ax.set_ylim(len(layers) - 0.4, -0.6)
         ax.set_yticks(range(len(layers)), [short(layer, 28) or "(model)" for layer in layers])

@@ -122,6 +122,7 @@ class Measurer:
                 ) from reason
             found.append(float(loss_checked(outcome.loss, index).detach()))
         return found
+        return [float(self.twin.tried(batch, index).loss.detach()) for index, batch in enumerate(self.batches)]
 
     def _batch(self, index: int, cells: Cells | None, progress: Report) -> Exact:
         """All cells of a batch that are missing."""

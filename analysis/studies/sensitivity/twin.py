@@ -83,6 +83,21 @@ class Twin:
         outputs, self._outputs = self._outputs, []
         return Outcome(loss, outputs)
 
+    def tried(self, batch: Any, index: int) -> Outcome:
+        """A run in exact products, whose loss has a gradient.
+
+        Raises:
+          TypeError, ValueError: the batch does not fit, or the loss is none.
+        """
+        try:
+            outcome = self.run(batch, index)
+        except Exception as reason:  # the model's own, of whatever kind
+            raise ValueError(
+                f"batches must fit the model and the loss; batches[{index}] gives {type(reason).__name__}: {reason}"
+            ) from reason
+        loss_checked(outcome.loss, index)
+        return outcome
+
     def assign(self, low: Assignment, index: int) -> None:
         """Let products follow recipes from here on; those that are not named are torch's own."""
         for spot in self.spots.values():

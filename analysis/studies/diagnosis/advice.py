@@ -1,0 +1,283 @@
+"""A diagnosis in words: which layers can go lower as they are, which cannot and why, what to do, and what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from fpsim.analysis.models.recording import Recording
+from fpsim.analysis.studies.budget.report import Budget
+from fpsim.analysis.studies.diagnosis.choosing import SAVES, alike_in_noise
+from fpsim.analysis.studies.diagnosis.recording import recorded_name
+from fpsim.analysis.studies.diagnosis.verdict import Verdict, by_layer, is_high, relative
+from fpsim.analysis.studies.planning.report import Plan
+from fpsim.analysis.studies.sensitivity.report import Sensitivity
+from fpsim.analysis.studies.sensitivity.row import SensitivityRow
+from fpsim.display.wording import plural, printable
+from fpsim.train.comparisons.answer import listed
+
+NAMED = 3  # layers of a sentence, each with its reason
+
+
+class Diagnosed(Protocol):
+    """What is put in words: a `Diagnosis`."""
+
+    @property
+    def budgets(self) -> Mapping[str, Budget]: ...
+    @property
+    def recording(self) -> Recording: ...
+    @property
+    def sensitivity(self) -> Sensitivity: ...
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]: ...
+    @property
+    def low(self) -> str: ...
+    @property
+    def high(self) -> str: ...
+    @property
+    def joint(self) -> SensitivityRow | None: ...
+    @property
+    def missed(self) -> float | None: ...
+    @property
+    def pays(self) -> bool: ...
+    @property
+    def promoted(self) -> Mapping[tuple[str, str, str], float]: ...
+    @property
+    def limit(self) -> float: ...
+    @property
+    def on(self) -> str: ...
+
+
+def sentences(found: Diagnosed) -> tuple[str, ...]:
+    """The answer, the first sentence first: what cannot go lower, or that all can."""
+    if not found.low:
+        return (_no_low(found), *_recommended(found), *_not_judged(found))
+    return (*_layers(found), *_together(found), *_recommended(found), *_others(found), *_not_judged(found))
+
+
+def name_of(layer: str) -> str:
+    """What a layer is called in a sentence.
+
+    Example:
+      >>> from fpsim.analysis.studies.diagnosis.advice import name_of
+      >>> name_of("blocks.0.mlp"), name_of("2"), name_of("")
+      ('blocks.0.mlp', 'layer 2', 'the model')
+    """
+    return f"layer {layer}" if layer.isdigit() else printable(layer) or "the model"
+
+
+def _opened(sentence: str) -> str:
+    """A sentence that begins with a layer's name, whose "layer" and "the" are written large then."""
+    return sentence[0].upper() + sentence[1:] if sentence.startswith(("layer ", "the ")) else sentence
+
+
+def _no_low(found: Diagnosed) -> str:
+    """Where no recipe of fewer than 16 bits was measured."""
+    return (
+        f"Nothing below 16 bits was measured on {found.on}, since no recipe that it has takes fewer: all layers "
+        f"stay in {found.high}."
+    )
+
+
+# ---- which layers
+
+
+def _layers(found: Diagnosed) -> list[str]:
+    """The layers that cannot follow the recipe as it is, the worst first, and the others."""
+    layers = by_layer({(one.layer, one.product, one.recipe): one for one in found.verdicts}, found.low)
+    bad = ill_layers(found, found.low)
+    where = f"{found.low} on {found.on}"
+    if not bad:
+        return [_all_can(found, layers, where)]
+    alone = len(bad) == len(layers)
+    reasons = [_reason(found, layer, layers[layer]) for layer in bad[:NAMED]]
+    head = _opened(f"{name_of(bad[0])} cannot go to {where} as it is: {reasons[0]}.")
+    rest = [f"{name_of(layer)}: {reason}." for layer, reason in zip(bad[1:NAMED], reasons[1:], strict=True)]
+    if rest:
+        rest[0] = f"Nor can {rest[0]}"
+    more = [name_of(layer) for layer in bad[NAMED:]]
+    if more:
+        shown = listed(more[:NAMED] + ([f"{len(more) - NAMED} more"] if len(more) > NAMED else []))
+        rest.append(f"{plural(len(more), 'more layer')} cannot either: {shown}.")
+    if alone:
+        rest.append(f"So none of the {plural(len(layers), 'linear layer')} can." if len(layers) > 1 else "")
+    else:
+        well = [layer for layer in layers if layer not in bad]
+        names = f", {name_of(well[0])}," if len(well) == 1 else ""
+        rest.append(f"The other {len(well)} of {plural(len(layers), 'linear layer')}{names} can.")
+    return [head, *filter(None, rest)]
+
+
+def ill_layers(found: Diagnosed, recipe: str) -> list[str]:
+    """The layers with a product that a recipe does not fit, in the order of its budget: the worst first."""
+    bad = {one.layer for one in found.verdicts if one.recipe == recipe and not one.fits}
+    ranked = [layer for layer, _ in found.budgets[recipe].ranking] if recipe in found.budgets else []
+    return [layer for layer in ranked if layer in bad] + sorted(bad - set(ranked))
+
+
+def _all_can(found: Diagnosed, layers: Mapping[str, Sequence[Verdict]], where: str) -> str:
+    worst = max((one for each in layers.values() for one in each), key=lambda one: one.error)
+    many = f"All {plural(len(layers), 'linear layer')}" if len(layers) > 1 else "The one linear layer"
+    return (
+        f"{many} can go to {where} as {'they are' if len(layers) > 1 else 'it is'}: no product is off by more than "
+        f"{worst.off} ({worst.product} of {name_of(worst.layer)}), and the limit is {relative(found.limit)}."
+    )
+
+
+def _reason(found: Diagnosed, layer: str, verdicts: Sequence[Verdict]) -> str:
+    """Why a layer cannot, of its worst product, and what to do about it."""
+    bad = [one for one in verdicts if not one.fits]
+    worst = max(bad, key=lambda one: (_size(one), -("fprop", "dgrad", "wgrad").index(one.product)))
+    others = [one.product for one in bad if one is not worst]
+    also = f" ({listed(others)} likewise)" if others else ""
+    return f"{worst.why}{also}; {remedy(found, worst)}"
+
+
+def _size(one: Verdict) -> float:
+    """How bad a product is: what is no number first, and from an error as large as the product on all alike."""
+    return 1.0 if math.isnan(one.error) else min(max(one.error, one.lines if one.lines == one.lines else 0.0), 1.0)
+
+
+def remedy(found: Diagnosed, one: Verdict) -> str:
+    """What to do about a product that does not fit, as the end of a sentence: of what was measured alone."""
+    same = [
+        other for other in found.verdicts
+        if (other.layer, other.product) == (one.layer, one.product) and other.recipe != one.recipe
+    ]  # fmt: skip
+    promoted = found.promoted.get((one.layer, one.product, one.recipe), math.nan)
+    words = []
+    if promoted <= found.limit:
+        words.append(f"promote its sums to float32 every 128 terms, which leaves {relative(promoted)}")
+    fitting = [other for other in same if other.fits]
+    lower = [other for other in fitting if other.recipe not in _high(found)]
+    if lower:
+        best = min(lower, key=lambda other: (other.bits, other.error))
+        words.append(f"take {best.recipe} there, which is off by {best.off}")
+    high = next((other for other in same if other.recipe == found.high), None)
+    if high is not None:
+        words.append(f"keep it in {high.recipe}, which is off by {high.off}" + ("" if high.fits else " too"))
+    return ", or ".join(words) if words else "no recipe that was measured fits it"
+
+
+def _high(found: Diagnosed) -> set[str]:
+    return {name for name, recipe in found.sensitivity.recipes.items() if is_high(recipe)}
+
+
+# ---- what it comes to
+
+
+def _together(found: Diagnosed) -> list[str]:
+    """What all products that fit do at once."""
+    row = found.joint
+    if row is None or all(not one.fits for one in found.verdicts if one.recipe == found.low):
+        return []
+    fits = all(one.fits for one in found.verdicts if one.recipe == found.low)
+    what = "All of them at once" if fits else f"All that fits at once, and the rest in {found.high},"
+    s = "" if fits else "s"
+    loss = math.fsum(found.sensitivity.losses) / len(found.sensitivity.losses)
+    return [
+        f"{what} leave{s} the gradients {relative(row.gradient_error)} off and change{s} the loss of {loss:.4g} by "
+        f"{row.loss_change:+.2g}, {noise(row)}."
+    ]
+
+
+def noise(row: SensitivityRow) -> str:
+    """Whether a change of the loss can be told from chance, in words."""
+    if row.loss_change == 0:
+        return "which is nothing"
+    if math.isnan(row.loss_spread):
+        return "which one batch cannot tell from noise"
+    batches = plural(len(row.batches), "batch").replace("batchs", "batches")
+    if abs(row.loss_change) <= row.loss_spread:
+        return f"which is noise, within the spread over {batches} ({row.loss_spread:.2g})"
+    return f"beyond the spread over {batches} ({row.loss_spread:.2g})"
+
+
+def _recommended(found: Diagnosed) -> list[str]:
+    """The plan in a sentence, and where it is not what was hoped for, why."""
+    said = []
+    if found.missed is not None:
+        said.append(
+            f"{found.missed:g} bits a value cannot be met with what fits: the fewest are {found.plan.cost:.4g}."
+        )
+    if found.low and not found.pays and found.missed is None and set(found.plan.assignment.values()) == {found.high}:
+        fits = sum(one.fits for one in found.verdicts if one.recipe == found.low)
+        of = plural(len(found.plan.choices), "product")
+        said.append(
+            f"Recommended: {found.high} everywhere, since what fits {found.low}, {fits} of {of}, would save less than "
+            f"{relative(SAVES)} of the bits."
+        )
+        return said
+    error = found.plan.measured
+    said.append(
+        f"Recommended: {_assigned(found)}: {found.plan.cost:.3g} bits a value{_beside(found)}, and the gradients "
+        f"{relative(error)} off, measured with all products at once."
+    )
+    if not error <= found.limit:
+        said.append(f"That is more than the limit of {relative(found.limit)}: nothing that was measured does better.")
+    return said
+
+
+def _assigned(found: Diagnosed) -> str:
+    """The recipes of a plan, with how many products each has, and which they are where they are few."""
+    of: dict[str, list[str]] = {}
+    for (layer, product), name in found.plan.assignment.items():
+        of.setdefault(name, []).append(f"{name_of(layer)} {product}")
+    if len(of) == 1:
+        return f"{next(iter(of))} everywhere"
+    parts = []
+    for name, slots in sorted(of.items(), key=lambda item: -len(item[1])):
+        which = f" ({listed(slots)})" if len(slots) <= NAMED else ""
+        parts.append(f"{name} for {plural(len(slots), 'product')}{which}")
+    return listed(parts)
+
+
+def _beside(found: Diagnosed) -> str:
+    """How many bits 16-bit products take, where the plan has others."""
+    if set(found.plan.assignment.values()) == {found.high}:
+        return ""
+    rows = [one for one in found.verdicts if one.recipe == found.high]
+    bits = math.fsum(one.bits * one.values for one in rows) / sum(one.values for one in rows)
+    return f", where {found.high} takes {bits:.3g}"
+
+
+def _others(found: Diagnosed) -> list[str]:
+    """The other recipes of fewer than 16 bits, in a sentence each."""
+    said = []
+    joint = {row.recipe: row for row in found.sensitivity.joint}
+    for name in found.sensitivity.recipes:
+        if name in _high(found) or name == found.low:
+            continue
+        bad = ill_layers(found, name)
+        if bad:
+            said.append(_misfit(found, name, bad))
+            continue
+        row, mine = joint[name], found.joint
+        told = f" and those of {found.low} {relative(mine.gradient_error)}" if mine is not None else ""
+        if mine is not None and alike_in_noise(row, mine):
+            told += ", which these batches cannot tell apart"
+        said.append(f"{name} fits everywhere too: its gradients are {relative(row.gradient_error)} off{told}.")
+    return said
+
+
+def _misfit(found: Diagnosed, name: str, bad: Sequence[str]) -> str:
+    """Where another recipe does not fit, and why at the first place."""
+    misfits = [one for one in found.verdicts if one.recipe == name and not one.fits]
+    more = [f"{len(bad) - NAMED} more layers"] if len(bad) > NAMED else []
+    shown = listed([*map(name_of, bad[:NAMED]), *more])
+    first = next(one for one in misfits if one.layer == bad[0])
+    of = f"of {name_of(bad[0])} " if len(bad) > 1 else ""
+    return f"{name} does not fit {shown} ({plural(len(misfits), 'product')}): {of}{first.why}."
+
+
+def _not_judged(found: Diagnosed) -> list[str]:
+    """The recorded layers that are no linear ones, of which the answer says nothing."""
+    there = {recorded_name(one.layer) for one in found.verdicts}
+    others = [name_of(layer) for layer in found.recording.layers if layer not in there]
+    if not others:
+        return []
+    more = [f"{len(others) - NAMED} more"] if len(others) > NAMED else []
+    return [f"Not judged, and as {'it is' if len(others) == 1 else 'they are'}: {listed([*others[:NAMED], *more])}."]

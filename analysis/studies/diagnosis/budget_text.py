@@ -1,0 +1,64 @@
+"""Budgets as text that keeps every bit, for the folder of a diagnosis that goes on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fpsim.analysis.studies.budget.report import Budget
+from fpsim.analysis.studies.budget.row import BudgetRow, Squares
+from fpsim.analysis.studies.budget.tiles import WorstTile, WorstValue
+from fpsim.exact_json import from_json, to_json
+from fpsim.formats.as_json import element_facts, element_from
+from fpsim.formats.element import element_format
+
+FACTS = ("layer", "product", "shape", "batches", "operands", "formats", "unit", "schedule", "out_format")
+
+
+def to_text(found: Budget) -> str:
+    """A budget as JSON."""
+    rows = [
+        {name: _plain(getattr(row, name)) for name in FACTS}
+        | {"squares": list(row.squares), "tiles": [_tile(tile) for tile in row.tiles]}
+        for row in found.rows
+    ]
+    facts = {name: _plain(getattr(found, name)) for name in ("recipe", "on", "model", "steps", "notes")}
+    return json.dumps(to_json({**facts, "rows": rows}))
+
+
+def from_text(text: str) -> Budget:
+    """What `to_text` was given.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.studies.diagnosis.budget_text import from_text, to_text
+      >>> model = torch.nn.Sequential(torch.nn.Linear(64, 32))
+      >>> with fp.analysis.record(model, keep=1) as r:
+      ...     y = model(torch.randn(64, 64))
+      >>> found = fp.analysis.budget(r, recipe="FP8_TENSOR")
+      >>> from_text(to_text(found)) == found
+      True
+    """
+    facts = from_json(json.loads(text))
+    rows = tuple(_row(fields) for fields in facts["rows"])
+    return Budget(rows, facts["recipe"], facts["on"], facts["model"], tuple(facts["steps"]), tuple(facts["notes"]))
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _tile(tile: WorstTile) -> dict[str, Any]:
+    found = {name: _plain(value) for name, value in tile._asdict().items()}
+    return found | {"fmt": None if tile.fmt is None else element_facts(element_format(tile.fmt))}
+
+
+def _row(fields: dict[str, Any]) -> BudgetRow:
+    facts = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    tiles = []
+    for tile in fields["tiles"]:
+        values = tuple(WorstValue(tuple(place), *rest) for place, *rest in tile["values"])
+        fmt = None if tile["fmt"] is None else element_from(tile["fmt"])
+        spans = {"rows": tuple(tile["rows"]), "columns": tuple(tile["columns"])}
+        tiles.append(WorstTile(**tile | spans | {"values": values, "fmt": fmt}))
+    return BudgetRow(**facts | {"squares": Squares(*fields["squares"]), "tiles": tuple(tiles)})

@@ -1,0 +1,144 @@
+"""What a diagnosis recommends: the recipe that fits most, and 16 bits for what it does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fpsim.analysis.studies.diagnosis.verdict import Verdict, is_high
+from fpsim.analysis.studies.planning.plan import plan
+from fpsim.analysis.studies.planning.report import Plan
+from fpsim.analysis.studies.sensitivity.report import Sensitivity
+from fpsim.analysis.studies.sensitivity.row import SensitivityRow
+
+ROOM = 1.05  # bits within which recipes are alike, as scales for every 32 values take 3 %: the lower error decides
+SAVES = 0.1  # share of the bits of the recipe of 16 bits that a recommendation of fewer saves at least
+RANDOM = 2  # random plans beside it
+Slots = Mapping[tuple[str, str], str]  # (layer, product) -> recipe
+
+
+class Chosen(NamedTuple):
+    """What is recommended.
+
+    Attributes:
+      plan: it.
+      low: the recipe of fewer than 16 bits that fits best, whether or not it is recommended; "" without one.
+      high: the recipe of 16 bits or more.
+      joint: of `low` for all that fits, and `high` for the rest, measured; None without one.
+      missed: bits a value that were asked for and that what fits does not meet; None where it does.
+      pays: whether fewer than 16 bits save enough.
+    """
+
+    plan: Plan
+    low: str
+    high: str
+    joint: SensitivityRow | None
+    missed: float | None
+    pays: bool
+
+
+def chosen(
+    found: Sensitivity, verdicts: Sequence[Verdict], limit: float, bits: float | None, out: Path | None
+) -> Chosen:
+    """Choose among the recipes that fit each product.
+
+    Without `bits` it is one recipe and the one of 16 bits: as few bits as keep the gradients, measured with all
+    products low at once, within the limit. With them it is the plan of the least harm, of all recipes that fit.
+    """
+    high = next(name for name, recipe in found.recipes.items() if is_high(recipe))
+    lows = [name for name, recipe in found.recipes.items() if not is_high(recipe)]
+    offers = {name: _assignment(verdicts, name, high) for name in lows}
+    joint = {name: found.measure(each) for name, each in offers.items()}
+    low = _best(offers, joint, verdicts, limit) if lows else ""
+    if bits is None:
+        made, missed = _within(found, verdicts, {low, high} - {""}, limit, out), None
+    else:
+        made, missed = _of_bits(found, verdicts, {*lows, high}, high, bits, out)
+    everywhere = _bits_of({(one.layer, one.product): high for one in verdicts}, verdicts)
+    pays = _bits_of(made.assignment, verdicts) <= (1 - SAVES) * everywhere
+    if bits is None and not pays:
+        made = plan(_rows_of(found, verdicts, {high}), bits=_up(everywhere), random=0, out=out)
+    return Chosen(_without(made), low, high, joint.get(low), missed, pays)
+
+
+def _assignment(verdicts: Sequence[Verdict], low: str, high: str) -> Slots:
+    """A recipe wherever it fits, and the other one elsewhere."""
+    slots: dict[tuple[str, str], str] = {(one.layer, one.product): high for one in verdicts}
+    return slots | {(one.layer, one.product): low for one in verdicts if one.recipe == low and one.fits}
+
+
+def _bits_of(slots: Slots, verdicts: Sequence[Verdict]) -> float:
+    """Bits a value of all products."""
+    of = {(one.layer, one.product, one.recipe): one for one in verdicts}
+    found = [of[(*slot, name)] for slot, name in slots.items()]
+    return math.fsum(one.bits * one.values for one in found) / sum(one.values for one in found)
+
+
+def _best(
+    offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow], verdicts: Sequence[Verdict], limit: float
+) -> str:
+    """The recipe of the fewest bits within the limit; of those that are alike the one of the least error."""
+    bits = {name: _bits_of(slots, verdicts) for name, slots in offers.items()}
+    within = [name for name in offers if joint[name].gradient_error <= limit] or list(offers)
+    fewest = min(within, key=lambda name: (bits[name], joint[name].gradient_error))
+    alike = [name for name in within if bits[name] <= ROOM * bits[fewest]]
+    best = min(alike, key=lambda name: joint[name].gradient_error)
+    return fewest if alike_in_noise(joint[fewest], joint[best]) else best
+
+
+def alike_in_noise(one: SensitivityRow, other: SensitivityRow) -> bool:
+    """Whether the errors of gradients lie within the spread over batches."""
+    spreads = [row.gradient_spread for row in (one, other) if not math.isnan(row.gradient_spread)]
+    return abs(one.gradient_error - other.gradient_error) <= max(spreads, default=0.0)
+
+
+def _rows_of(found: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) -> Sensitivity:
+    """The sensitivity of what fits, and of the recipes of 16 bits, of some recipes."""
+    fits = {(one.layer, one.product, one.recipe) for one in verdicts if one.fits}
+    rows = tuple(
+        row for row in found.rows
+        if row.recipe in names and (is_high(found.recipes[row.recipe]) or (row.layer, row.product, row.recipe) in fits)
+    )  # fmt: skip
+    return dataclasses.replace(found, rows=rows, recipes={n: r for n, r in found.recipes.items() if n in names})
+
+
+def _within(found: Sensitivity, verdicts: Sequence[Verdict], names: set[str], limit: float, out: Path | None) -> Plan:
+    """The plan of the fewest bits whose gradients, measured with all products at once, are within a limit."""
+    rows = _rows_of(found, verdicts, names)
+    quiet = plan(dataclasses.replace(rows, _measurer=None), bits=64, random=0)
+    costs = sorted({point.cost for point in quiet.frontier() if point.method == "milp" and point.predicted <= limit})
+    for cost in costs:
+        made = plan(rows, bits=_up(cost), random=0, out=out)
+        if made.measured <= limit:
+            return plan(rows, bits=_up(cost), random=RANDOM, out=out)
+    return plan(rows, bits=64, random=0, out=out)
+
+
+def _of_bits(
+    found: Sensitivity, verdicts: Sequence[Verdict], names: set[str], high: str, bits: float, out: Path | None
+) -> tuple[Plan, float | None]:
+    """The plan of a budget; where it is too small for what fits, the cheapest one and what was asked for."""
+    rows = _rows_of(found, verdicts, names)
+    there = {(row.layer, row.product, row.recipe) for row in rows.rows}
+    cheapest: dict[tuple[str, str], Verdict] = {}
+    for one in verdicts:
+        slot = one.layer, one.product
+        if (*slot, one.recipe) in there and (slot not in cheapest or one.bits < cheapest[slot].bits):
+            cheapest[slot] = one
+    least = _bits_of({slot: one.recipe for slot, one in cheapest.items()}, verdicts)
+    missed = bits if bits < least else None
+    return plan(rows, bits=_up(max(least, bits)), random=RANDOM, out=out), missed
+
+
+def _up(bits: float) -> float:
+    """A budget that such a mean fits in, however it was rounded."""
+    return bits * (1 + 2.0**-40)
+
+
+def _without(made: Plan) -> Plan:
+    """The plan without notes on what verdicts left out, which say why themselves."""
+    notes = tuple(note for note in made.notes if not note.endswith("of which the sensitivity has no row."))
+    return dataclasses.replace(made, notes=notes)

@@ -1,0 +1,99 @@
+"""Diagnoses a model: which layers can go to few bits, which cannot, why, and what to do: fp.analysis.diagnose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from fpsim.analysis.studies.diagnosis.report import Diagnosis
+from fpsim.display.optional import load
+from fpsim.display.progress import Progress, bar
+from fpsim.errors import require_integer, shown
+from fpsim.files import path_of
+
+LIMIT = 0.1  # relative error of a product, and of the gradients; the reason stands below
+
+
+def diagnose(
+    model: Any,
+    batches: Any,
+    loss: Callable[[Any, Any], Any],
+    *,
+    recipes: Any = None,
+    on: Any = "H100",
+    bits: float | None = None,
+    limit: float = LIMIT,
+    layers: str | Sequence[str] = ("*",),
+    seed: int = 0,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Say which linear layers of a model can go to few bits as they are, which cannot, why, and what to do.
+
+    Records the products of the first two batches, splits their errors by cause in each recipe on the hardware, local
+    and inherited, lets one product at a time follow each recipe, and plans from what fits (docs/diagnose.md). A
+    product fits where it is off by at most `limit`, single rows and columns by three times that, and where alone it
+    changes the gradients of all parameters by at most `limit`. Nothing is recommended that was not measured.
+
+    Args:
+      model: a torch.nn.Module on the CPU with torch.nn.Linear layers, which stays as it is.
+      batches: a list of what the loss takes as its batch: two or more, so that noise can be told from harm.
+      loss: called as loss(model, batch) with a copy; returns one value with a gradient.
+      recipes: one or several names, `fp.torch.LinearRecipe` or `fp.train.Recipe`, or a dictionary of these; None for
+        BF16, FP8_TENSOR, DEEPSEEK_V3 and MXFP8, as far as the hardware has units for them. Without one of 16 bits or
+        more BF16 is added, which products stay in that cannot go lower.
+      on: the hardware that adds, as of `fp.analysis.budget`: "H100", "B200", "H100 cuBLAS"; None for the recipes' own.
+      bits: at most so many bits a value, as of `fp.analysis.plan`; None for one recipe, in as few bits as `limit`
+        admits.
+      limit: the relative error from which a product does not fit. A tenth is 2.7 times what two E4M3 operands cost by
+        their rounding (2.65 % each), and twice what FP8 recipes that train as BF16 does come to in all gradients.
+      layers: a shell pattern or several of the names of linear layers.
+      seed: of the draws of the first batch; the next ones count up.
+      out: a folder in which everything is kept as soon as it is measured; the same call goes on where it stopped.
+      progress: called with (share done, what is measured); None draws a bar where stderr is a terminal.
+    Returns:
+      A Diagnosis: `answer` in words, `recording`, `budgets`, `sensitivity`, `plan`, and `page(path)`.
+    Raises:
+      TypeError: an argument of another kind.
+      ValueError: a model without linear layers, compiled, on the meta device or a GPU; a loss with several values,
+        without a gradient, or that does not call the model; a batch that does not fit; unknown recipes, hardware or
+        layers; bits that no recipe meets; a folder of another model, loss or data.
+      ImportError: torch, or a package that plans need, is not installed.
+
+    Example:
+      >>> import torch
+      >>> _ = torch.manual_seed(0)
+      >>> model = torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128))
+      >>> batches = [torch.randn(128, 128) for _ in range(2)]
+      >>> found = fp.analysis.diagnose(model, batches, lambda model, x: model(x).square().mean(), recipes="FP8_TENSOR")
+      >>> print(found.sentences[0])  # doctest: +ELLIPSIS
+      All 2 linear layers can go to FP8_TENSOR on H100 as they are: no product is off by more than ...
+      >>> found.plan["0", "wgrad"].recipe
+      'FP8_TENSOR'
+    """
+    for name in ("torch", "cattrs"):
+        load(name, "diagnose")
+    from fpsim.analysis.studies.diagnosis.stages import Stages
+    from fpsim.analysis.studies.sensitivity import asked
+
+    chosen = asked.linear_layers(asked.model_checked(model), layers)
+    asked.loss_callable(loss)
+    listed = asked.batches_listed(batches)
+    require_integer("seed", seed, 0)
+    _require_positive("limit", limit)
+    if bits is not None:
+        _require_positive("bits", bits)
+    folder = None if out is None else path_of(out, "out")
+    stages = Stages(model, listed, loss, chosen, recipes, on, seed, folder)
+    with bar("diagnose") if progress is None else nullcontext(progress) as report:
+        return stages.run(bits, float(limit), layers, report)
+
+
+def _require_positive(name: str, value: Any) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number; got {shown(value)}.")
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a positive number; got {shown(value)}.")

@@ -1,0 +1,277 @@
+"""The page of a diagnosis: the answer first, then what to do layer by layer, then the evidence; one HTML file."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from fpsim.analysis.models.recording import Recording
+from fpsim.analysis.studies.budget.report import Budget
+from fpsim.analysis.studies.diagnosis.advice import Diagnosed, noise
+from fpsim.analysis.studies.diagnosis.verdict import LINES, Verdict, is_high, relative
+from fpsim.display.pages import Cell, Row, markup, render, versions
+from fpsim.display.wording import plural, printable
+from fpsim.errors import install
+
+PLOTS = f"Pictures need matplotlib: {install('plot')}"
+WORST = 3  # layers whose worst values are shown
+MOST_LAYERS = 24  # of a picture of causes: the worst ones
+
+DEFINITIONS = (
+    ("fprop, dgrad, wgrad", "the three products of a linear layer: its output x wᵀ, the gradient of its input dy w, "
+     "and that of its weight dyᵀ x."),
+    ("Error of a product", "its relative error in the Frobenius norm beside the exact product of the same operands, as "
+     "the recipe rounds and the hardware adds, bit for bit. That of rows and columns is the root mean square of each "
+     "one's own."),
+    ("Inherited", "what the exact product of the operands is off by that arrive where all layers follow the recipe."),
+    ("Error of the gradients", "|g − g0| / |g0| over all parameters of the model, with one product low, or all at "
+     "once; g0 has torch's own products. Mean over the batches, with its standard deviation."),
+    ("Bits a value", "the mean over the operands that products read, scales included. It says nothing about time."),
+)  # fmt: skip
+
+
+class Paged(Diagnosed, Protocol):
+    """What the page shows of a `Diagnosis`."""
+
+    @property
+    def recording(self) -> Recording: ...
+    @property
+    def budget(self) -> Budget: ...
+    @property
+    def sentences(self) -> tuple[str, ...]: ...
+    @property
+    def layers(self) -> tuple[str, ...]: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def identity(self) -> str: ...
+    @property
+    def budgeted(self) -> int: ...
+    def ill(self, recipe: str | None = None) -> tuple[str, ...]: ...
+    def rows(self) -> list[tuple[str, ...]]: ...
+
+
+class Picture(NamedTuple):
+    """A figure on the page."""
+
+    title: str
+    svg: Any
+
+
+def page(found: Paged) -> str:
+    """The whole page as text.
+
+    Raises:
+      ImportError: jinja2 is not installed.
+    """
+    drawn = importlib.util.find_spec("matplotlib") is not None
+    batches = len(found.sensitivity.losses)
+    return render(
+        "fpsim.analysis.studies.diagnosis",
+        "diagnosis.html.jinja",
+        title="fpsim diagnose",
+        lead=_lead(found),
+        answer=_unbroken(found.sentences[0]),
+        more=[_unbroken(line) for line in found.sentences[1:]],
+        plots="" if drawn else PLOTS,
+        layers=_layers(found),
+        recipes=(RECIPE_HEADS, [_recipe_row(found, name) for name in found.sensitivity.recipes]),
+        causes=[_causes(found, name) for name in _drawn(found)] if drawn else [],
+        effects=[_effects(found)] if drawn else [],
+        plans=[_frontier(found)] if drawn and len(found.plan.recipes) > 1 else [],
+        plan_answer=found.plan.answer,
+        candidates=(CANDIDATE_HEADS, _candidates(found)),
+        additivity=[str(each) for each in found.sensitivity.additivity()],
+        settings=[str(each) for each in found.plan.settings],
+        worst=[str(found.budget.worst(layer)) for layer in _worst(found)],
+        products=(PRODUCT_HEADS, [_product_row(one) for one in found.verdicts]),
+        ranges=(RANGE_HEADS, [_range_row(row) for row in found.recording if row.layer]),
+        written=found.plan.to_toml() if importlib.util.find_spec("tomli_w") is not None else "",
+        limit=relative(found.limit),
+        lines=relative(LINES * found.limit),
+        budgeted=found.budgeted,
+        batches=batches,
+        notes=[printable(note) for note in found.notes],
+        definitions=DEFINITIONS,
+        identity=found.identity,
+        versions=versions("fpsim-numerics", "numpy", "torch"),
+    )
+
+
+def _lead(found: Paged) -> str:
+    """What was diagnosed, in a line."""
+    products = len({(one.layer, one.product) for one in found.verdicts})
+    batches = plural(len(found.sensitivity.losses), "batch").replace("batchs", "batches")
+    return (
+        f"{found.model}: {plural(len(found.layers), 'linear layer')}, {plural(products, 'product')}, {batches}, "
+        f"{plural(len(found.sensitivity.recipes), 'recipe')} on {found.on}"
+    )
+
+
+def _unbroken(line: str) -> str:
+    """A sentence in which no line ends in front of a per cent sign."""
+    return line.replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+# ---- tables
+
+
+def _share(value: float) -> Cell:
+    return Cell(relative(value), value)
+
+
+LAYER_HEADS = (("layer", False), ("fprop", False), ("dgrad", False), ("wgrad", False))
+
+
+def _layers(found: Paged) -> tuple[Any, list[Row]]:
+    """The table of layers; why some cannot go lower is a column where there are any."""
+    bad = {printable(layer) or "the model" for layer in found.ill()} if found.low else set()
+    if not bad:
+        return LAYER_HEADS, [Row(cells[:-1]) for cells in found.rows()]
+    heads = (*LAYER_HEADS, (f"why it cannot go to {found.low} as it is", False))
+    return heads, [Row(cells, marked=cells[0] in bad) for cells in found.rows()]
+
+
+RECIPE_HEADS = (
+    ("recipe", False), ("bits a value", True), ("products that fit", True), ("gradients off, all at once", True),
+    ("± over batches", True), ("outputs off", True), ("loss", True), ("", False),
+)  # fmt: skip
+
+
+def _recipe_row(found: Paged, name: str) -> Row:
+    rows = [one for one in found.verdicts if one.recipe == name]
+    fits = sum(one.fits for one in rows)
+    bits = math.fsum(one.bits * one.values for one in rows) / max(sum(one.values for one in rows), 1)
+    joint = next(row for row in found.sensitivity.joint if row.recipe == name)
+    slots = len({(one.layer, one.product) for one in found.verdicts})
+    return Row((
+        name, Cell(f"{bits:.3g}", bits), Cell(f"{fits} of {slots}", fits), _share(joint.gradient_error),
+        _share(joint.gradient_spread), _share(joint.output_error), Cell(f"{joint.loss_change:+.2g}", joint.loss_change),
+        noise(joint).removeprefix("which is "),
+    ), marked=fits < slots)  # fmt: skip
+
+
+CANDIDATE_HEADS = (
+    ("plan", False), ("bits a value", True), ("gradients off, if errors add up", True), ("measured at once", True),
+    ("± over batches", True),
+)  # fmt: skip
+
+
+def _candidates(found: Paged) -> list[Row]:
+    """The plans, equal ones in one row."""
+    of: dict[tuple[Any, ...], list[Any]] = {}
+    for one in found.plan.candidates:
+        of.setdefault(tuple(sorted(one.assignment.items())), []).append(one)
+    return [_candidate_row(each[0], [RECOMMENDED.get(one.method, one.method) for one in each]) for each in of.values()]
+
+
+RECOMMENDED = {"milp": "recommended"}
+
+
+def _candidate_row(one: Any, methods: Sequence[str]) -> Row:
+    measured, spread = (math.nan, math.nan) if one.joint is None else one.joint[:2]
+    return Row((
+        " = ".join(methods), Cell(f"{one.cost:.4g}", one.cost), _share(one.predicted), _share(measured),
+        _share(spread),
+    ))  # fmt: skip
+
+
+PRODUCT_HEADS = (
+    ("layer", False), ("product", False), ("recipe", False), ("bits", True), ("off by", True), ("rows, columns", True),
+    ("inherited", True), ("gradients off", True), ("±", True), ("mostly from", False), ("why not", False),
+)  # fmt: skip
+CAUSES = {
+    "rounding_a": "rounding of a", "rounding_b": "rounding of b", "scales": "scales", "sums": "sums",
+    "cast": "cast of the result", "": "–",
+}  # fmt: skip
+
+
+def _product_row(one: Verdict) -> Row:
+    return Row((
+        printable(one.layer) or "the model", one.product, one.recipe, Cell(f"{one.bits:.4g}", one.bits),
+        _share(one.error), _share(one.lines), _share(one.inherited), _share(one.gradient_error),
+        _share(one.gradient_spread), CAUSES[one.cause], one.why,
+    ), marked=not one.fits)  # fmt: skip
+
+
+RANGE_HEADS = (
+    ("layer", False), ("tensor", False), ("batch", True), ("largest", True), ("median", True),
+    ("largest / median", True), ("below E4M3", True), ("E4M3, one scale", True),
+)  # fmt: skip
+
+
+def _range_row(row: Any) -> Row:
+    spread, median = row.range, row.range.magnitude(0.5)
+    ratio = spread.amax / median if median > 0 else math.nan
+    below = spread.shares("e4m3")["below"]
+    sqnr = next((each.sqnr_db for each in row.errors if each.format == "E4M3"), math.nan)
+    number = "–" if math.isnan(sqnr) else f"{sqnr:.1f} dB" if math.isfinite(sqnr) else "no error"
+    return Row((
+        printable(row.layer), row.tensor.replace("_", " "), Cell(str(row.step), row.step),
+        Cell(f"{spread.amax:.3g}", spread.amax), Cell(f"{median:.3g}", median),
+        Cell("–" if math.isnan(ratio) else f"{ratio:.3g}", ratio), _share(below), Cell(number, sqnr),
+    ))  # fmt: skip
+
+
+# ---- pictures
+
+
+def _drawn(found: Paged) -> list[str]:
+    """The recipes whose causes are drawn: those of fewer than 16 bits, the one that the answer speaks of first."""
+    lows = [name for name, recipe in found.sensitivity.recipes.items() if not is_high(recipe) and name in found.budgets]
+    lows = [name for name in lows if found.budgets[name].rows]
+    names = sorted(lows, key=lambda name: name != found.low)
+    return names or [name for name in found.budgets if found.budgets[name].rows]
+
+
+def _worst(found: Paged) -> list[str]:
+    """The layers whose worst values are shown."""
+    return [layer for layer, _ in found.budget.ranking[:WORST]]
+
+
+def _causes(found: Paged, name: str) -> Picture:
+    """A bar for each product of the worst layers, cut by cause."""
+    import dataclasses
+
+    from fpsim.analysis.studies.budget.figure import BAR, EDGES, GAP
+
+    whole = found.budgets[name]
+    layers = {layer for layer, _ in whole.ranking[:MOST_LAYERS]}
+    rows = tuple(row for row in whole.rows if row.layer in layers)
+    some = dataclasses.replace(whole, rows=rows)
+    height = EDGES + BAR * len(rows) + GAP * len(layers)
+    return _picture(some.plot(_axes(height)), f"causes-{len(name)}-{name}", f"Where {name} loses")
+
+
+def _effects(found: Paged) -> Picture:
+    from fpsim.analysis.studies.sensitivity.figure import ROOM
+
+    layers = min(len(found.layers), MOST_LAYERS)
+    return _picture(
+        found.sensitivity.plot(_axes(1.1 + ROOM * layers)), "effects", "What each product does to the gradients"
+    )
+
+
+def _frontier(found: Paged) -> Picture:
+    return _picture(found.plan.plot(_axes(3.2)), "plan", "What more bits would bring")
+
+
+def _axes(height: float) -> Any:
+    """Axes of a figure as wide as those that reports draw."""
+    from fpsim.display.figure import WIDTH, figure_style
+    from fpsim.display.optional import load
+
+    with figure_style():
+        figure = load("matplotlib.figure", "drawing").Figure(figsize=(WIDTH + 1.5, height), layout="constrained")
+        return figure.subplots()
+
+
+def _picture(ax: Any, name: str, title: str) -> Picture:
+    from fpsim.display.figure import to_svg
+
+    plain = "".join(sign if sign.isalnum() else "-" for sign in name)
+    return Picture(title, markup(to_svg(ax.figure, plain, title)))

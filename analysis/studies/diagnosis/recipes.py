@@ -1,0 +1,78 @@
+"""The recipes of a diagnosis on its hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fpsim.analysis.studies.budget.notes import Notes
+from fpsim.analysis.studies.diagnosis.verdict import is_high
+from fpsim.analysis.studies.sensitivity.asked import recipes_named
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.torch.hardware import placed
+from fpsim.torch.recipe import PRODUCTS, LinearRecipe
+from fpsim.torch.rows import RECIPES
+
+USUAL = ("BF16", "FP8_TENSOR", "DEEPSEEK_V3", "MXFP8")  # what libraries have, from one scale to one for 32 values
+HIGH = ("BF16", "FP16")  # what products stay in, the first that the hardware has
+
+
+class Asked(NamedTuple):
+    """Recipes on hardware, one of 16 bits or more among them, and a sentence for each thing not as one might expect."""
+
+    recipes: dict[str, LinearRecipe]
+    notes: tuple[str, ...]
+
+
+def recipes_on(recipes: Any, on: Any) -> Asked:
+    """The recipes asked for as some hardware adds them; None for the usual ones that it has.
+
+    Raises:
+      TypeError, ValueError: no such recipe or hardware, or a recipe that the hardware has no unit or order for.
+
+    Example:
+      >>> from fpsim.analysis.studies.diagnosis.recipes import recipes_on
+      >>> [list(recipes_on(None, on).recipes) for on in ("H100", "B200", "A100")]
+      [['BF16', 'FP8_TENSOR', 'DEEPSEEK_V3'], ['BF16', 'FP8_TENSOR', 'DEEPSEEK_V3', 'MXFP8'], ['BF16']]
+    """
+    placed(RECIPES["FP32"], on)  # a word that is no hardware
+    notes = Notes()
+    found: dict[str, LinearRecipe] = {}
+    wanted: Mapping[str, LinearRecipe]
+    if recipes is None:
+        wanted = {name: RECIPES[name] for name in USUAL}
+    else:
+        wanted = recipes_named(recipes)
+    for name, recipe in wanted.items():
+        try:
+            found[name] = _on(name, recipe, on, notes)
+        except ValueError as refusal:
+            if recipes is not None:
+                why = str(refusal).rstrip(".")
+                raise ValueError(f"recipes must be ones that the hardware can run; got {name}: {why}.") from None
+            notes.add(f"Left out, since {on} has no unit for its products, or no order that is known", name)
+    if not any(map(is_high, found.values())):
+        name, high = _high(on, notes)
+        found = {name: high, **found}
+    return Asked(found, notes.sentences)
+
+
+def _on(name: str, recipe: LinearRecipe, on: Any, notes: Notes) -> LinearRecipe:
+    where = placed(recipe, on)
+    for product in PRODUCTS:  # a chain for each block of scales would have the bits of no library
+        own, found = recipe.accumulator(product), where.recipe.accumulator(product)
+        if isinstance(own, MatrixUnit) and own.scale is not None and getattr(found, "scale", None) is None:
+            raise ValueError(f"{product} on {on} needs a unit that takes scales, as {own.name} does; there is none")
+    notes.extend((note, f"{product} in {name}") for note, product in where.notes)
+    return where.recipe.replace(name=name)
+
+
+def _high(on: Any, notes: Notes) -> tuple[str, LinearRecipe]:
+    """What products stay in, on this hardware, or where that has no order for it by the units of its own."""
+    for name in HIGH:
+        try:
+            return name, _on(name, RECIPES[name], on, notes)
+        except ValueError:
+            continue
+    notes.add(f"Added by units of its own, since it is not known how {on} does", HIGH[0])
+    return HIGH[0], RECIPES[HIGH[0]]

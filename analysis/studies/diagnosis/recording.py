@@ -1,0 +1,94 @@
+"""Recordings of a model's copy on the batches of a diagnosis: in exact products, and by a recipe."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fpsim.analysis.models.recorder import record
+from fpsim.analysis.models.recording import Recording
+from fpsim.analysis.studies.budget.layers import left_out
+from fpsim.analysis.studies.budget.notes import Notes
+from fpsim.analysis.studies.sensitivity.twin import Twin, layer_by_layer
+from fpsim.display.wording import plural
+from fpsim.torch.linear import quantize_linears
+from fpsim.torch.recipe import LinearRecipe
+
+STEPS = 1000  # more than a recording of a few batches has
+Loss = Callable[[Any, Any], Any]
+
+
+def recorded(model: Any, batches: Sequence[Any], loss: Loss, seed: int) -> Recording:
+    """What the products of a model read on some batches, forwards and backwards; the model stays as it is.
+
+    Raises:
+      TypeError, ValueError: a batch or a loss that does not fit, or a loss that does not call the model.
+    """
+    found = _recorded(Twin(model, (), loss, seed, "emulated"), batches)
+    if not found.operands:
+        raise ValueError(
+            "loss must call the model that it is given, as model(...), whose layers are recorded there; loss(model, "
+            "batch) did not."
+        )
+    return found
+
+
+def recorded_low(
+    model: Any, batches: Sequence[Any], loss: Loss, seed: int, recipe: LinearRecipe, layers: Sequence[str]
+) -> Recording:
+    """The same where some layers follow a recipe.
+
+    Raises:
+      ValueError: a layer cannot follow it.
+    """
+    low = copy.deepcopy(model)
+    quantize_linears(low, recipe, layers)
+    return _recorded(Twin(low, (), loss, seed, "emulated"), batches)
+
+
+def _recorded(twin: Twin, batches: Sequence[Any]) -> Recording:
+    with warnings.catch_warnings(), layer_by_layer():
+        # notes of the diagnosis say so
+        warnings.filterwarnings(
+            "ignore", message="nothing was recorded|.*had inputs of fewer than", category=UserWarning
+        )
+        with record(twin.model, keep=STEPS) as found:
+            for index, batch in enumerate(batches):
+                outcome = twin.tried(batch, index)
+                twin.gradients(outcome.loss, index, keep=False)
+                if twin.model.training:  # else each call of the model is a step
+                    found.step()
+    return found
+
+
+def recorded_name(layer: str) -> str:
+    """What a recording calls a layer: one that is the model itself by its weight."""
+    return layer or "weight"
+
+
+def left_out_notes(recording: Recording, layers: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
+    """What of a model is not diagnosed, a sentence for each reason.
+
+    Args:
+      layers: the layers that are.
+      asked: those that were asked for, also where the loss does not run through them.
+    """
+    notes, operands = Notes(), recording.operands
+    there = {recorded_name(layer) for layer in asked}
+    for step, layer in dict.fromkeys((step, layer) for step, layer, _ in operands):
+        if layer not in there:
+            of = {which: x for (at, name, which), x in operands.items() if (at, name) == (step, layer)}
+            why = left_out(of, recording.role(step, layer, "weight"))
+            notes.add(f"Not diagnosed, since {why or 'it is no torch.nn.Linear that layers= names'}", layer)
+    for layer in asked:
+        if layer not in layers:
+            notes.add("Not diagnosed, since the loss does not run through it", layer)
+    few = [layer for layer in recording.too_few() if layer in there]
+    if few:
+        notes.add(
+            f"Figures of {plural(len(few), 'layer')} mean little, with inputs of fewer than 1,000 values",
+            ", ".join(few),
+        )
+    return notes.sentences

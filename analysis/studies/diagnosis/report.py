@@ -1,0 +1,187 @@
+"""The report of a diagnosis: the answer in words, and the evidence as tables, pictures and a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fpsim.analysis.models.recording import Recording
+from fpsim.analysis.studies.budget.report import Budget
+from fpsim.analysis.studies.diagnosis.advice import ill_layers, sentences
+from fpsim.analysis.studies.diagnosis.verdict import Verdict
+from fpsim.analysis.studies.planning.report import Plan
+from fpsim.analysis.studies.sensitivity.report import Sensitivity
+from fpsim.analysis.studies.sensitivity.row import SensitivityRow
+from fpsim.display.optional import frame
+from fpsim.display.wording import plural, printable, short
+from fpsim.files import path_of, require_folder, write_whole
+from fpsim.torch.recipe import PRODUCTS
+
+PAGE, TABLE, PLAN = "report.html", "products.csv", "plan.toml"
+LONGEST = 32  # characters of a layer's name in tables
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Which linear layers of a model can go to few bits as they are, which cannot, why, and what to do.
+
+    Attributes:
+      recording: of the first batches, with their operands.
+      budgets: recipe -> the errors of its products by cause.
+      sensitivity: what each product alone does to the model, in each recipe.
+      plan: what is recommended.
+      verdicts: a Verdict for each layer, product and recipe, in the model's order.
+      low: the recipe of fewer than 16 bits that fits best, of which the answer speaks; "" without one.
+      high: the recipe of 16 bits or more that products stay in.
+      joint: of `low` where it fits and `high` elsewhere, measured at once; None without one.
+      missed: bits a value that were asked for and cannot be met; None where they can.
+      pays: whether what fits saves a tenth of the bits.
+      promoted: (layer, product, recipe) -> what is left of an error by sums if these move to float32 every 128 terms.
+      limit: the relative error from which a product does not fit.
+      on: the hardware, as text.
+      budgeted: how many batches were recorded and budgeted.
+      notes: a sentence for each thing that was left out or is not as one might expect.
+    """
+
+    recording: Recording = dataclasses.field(repr=False)
+    budgets: Mapping[str, Budget] = dataclasses.field(repr=False)
+    sensitivity: Sensitivity = dataclasses.field(repr=False)
+    plan: Plan = dataclasses.field(repr=False)
+    verdicts: tuple[Verdict, ...] = dataclasses.field(repr=False)
+    low: str
+    high: str
+    joint: SensitivityRow | None = dataclasses.field(repr=False)
+    missed: float | None
+    pays: bool
+    promoted: Mapping[tuple[str, str, str], float] = dataclasses.field(repr=False)
+    limit: float
+    on: str
+    budgeted: int
+    notes: tuple[str, ...] = dataclasses.field(repr=False, default=())
+
+    @cached_property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer, sentence by sentence: the first says which layers cannot go lower, or that all can."""
+        return sentences(self)
+
+    @property
+    def answer(self) -> str:
+        """The diagnosis in plain words."""
+        return " ".join(self.sentences)
+
+    @property
+    def budget(self) -> Budget:
+        """The budget of the recipe that the answer speaks of."""
+        return self.budgets[self.low or self.high]
+
+    @property
+    def model(self) -> str:
+        """The model's class."""
+        return self.sensitivity.model
+
+    @property
+    def identity(self) -> str:
+        """A digest of the model, the batches, the loss, the draws and the recipes."""
+        return self.sensitivity.identity
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers that were diagnosed, in the model's order."""
+        return tuple(dict.fromkeys(one.layer for one in self.verdicts))
+
+    def ill(self, recipe: str | None = None) -> tuple[str, ...]:
+        """The layers that cannot follow a recipe as it is, the worst first.
+
+        Args:
+          recipe: its name; None for the one that the answer speaks of.
+        """
+        return tuple(ill_layers(self, recipe or self.low))
+
+    def __getitem__(self, key: tuple[str, str, str]) -> Verdict:
+        """The verdict of (layer, product, recipe)."""
+        for one in self.verdicts:
+            if (one.layer, one.product, one.recipe) == key:
+                return one
+        raise KeyError(
+            f"no verdict of layer, product and recipe {key!r}; there are {plural(len(self.verdicts), 'one')}"
+        )
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame of the verdicts, with whether each is what the plan has."""
+        chosen = self.plan.assignment
+        return frame([
+            dataclasses.asdict(one) | {"chosen": chosen.get((one.layer, one.product)) == one.recipe}
+            for one in self.verdicts
+        ])  # fmt: skip
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the error of each product by cause, in the recipe that the answer speaks of; returns the axes."""
+        return self.budget.plot(ax)
+
+    def page(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page: one HTML file that needs nothing beside it, whole or not at all.
+
+        Raises:
+          ImportError: jinja2 is not installed.
+          OSError: the file cannot be written.
+        """
+        from fpsim.analysis.studies.diagnosis.page import page
+
+        file = path_of(path)
+        write_whole(file, page(self))
+        return file
+
+    def save(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Write report.html, products.csv and plan.toml into a folder, which is made if needed, each whole.
+
+        plan.toml is the recommendation, which `fp.train` and `fp.torch.quantize_linears` read.
+
+        Raises:
+          ImportError: jinja2, pandas or tomli-w is not installed.
+          ValueError: the folder cannot be written to.
+        """
+        place = require_folder(path_of(folder, "folder"))
+        write_whole(place / TABLE, self.to_frame().to_csv(index=False, lineterminator="\n"))
+        self.plan.to_toml(place / PLAN)
+        return [self.page(place / PAGE), place / TABLE, place / PLAN]
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """A row for each layer: its name, what each product is recommended and how far off it is then, and why."""
+        found = []
+        assigned = self.plan.assignment
+        bad = set(self.ill()) if self.low else set()
+        for layer in self.layers:
+            cells = []
+            for product in PRODUCTS:
+                name = assigned.get((layer, product))
+                cells.append("–" if name is None else f"{name} {self[layer, product, name].off}")
+            why = [one.why for one in self.verdicts if (one.layer, one.recipe) == (layer, self.low) and not one.fits]
+            found.append((printable(layer) or "the model", *cells, "; ".join(why) if layer in bad else ""))
+        return found
+
+    def __str__(self) -> str:
+        """The answer, and a line for each layer."""
+        table = [HEADS, *((short(name, LONGEST), *rest) for name, *rest in self.rows())]
+        widths = [max(len(line[i]) for line in table) for i in range(len(HEADS))]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
+        return "\n".join([self.answer, "", *lines, *self.notes])
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.sensitivity.recipes)
+        return f"<diagnosis of {self.model}: {plural(len(self.layers), 'layer')}, {names} on {self.on}>"
+
+    def _repr_html_(self) -> str:
+        def cells(tag: str, line: tuple[str, ...]) -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in line) + "</tr>"
+
+        said = "".join(f"<p>{html.escape(line)}</p>" for line in (self.answer, *self.notes))
+        return f"{said}<table>{cells('th', HEADS)}{''.join(cells('td', row) for row in self.rows())}</table>"
+
+
+HEADS = ("layer", "fprop", "dgrad", "wgrad", "")

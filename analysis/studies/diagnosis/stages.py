@@ -1,0 +1,220 @@
+"""The stages of a diagnosis, one after the other; what was measured before is read from its folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from fpsim.analysis.models.recording import Recording
+from fpsim.analysis.studies.budget.budget import budget
+from fpsim.analysis.studies.budget.causes import NAMES
+from fpsim.analysis.studies.budget.report import OWN_UNITS, Budget, cause_of
+from fpsim.analysis.studies.cells import Cell, Cells
+from fpsim.analysis.studies.diagnosis.budget_text import from_text, to_text
+from fpsim.analysis.studies.diagnosis.choosing import chosen
+from fpsim.analysis.studies.diagnosis.recipes import recipes_on
+from fpsim.analysis.studies.diagnosis.recording import left_out_notes, recorded, recorded_low, recorded_name
+from fpsim.analysis.studies.diagnosis.report import Diagnosis
+from fpsim.analysis.studies.diagnosis.verdict import Verdict, lines_of, reason
+from fpsim.analysis.studies.identity import digest, source_of
+from fpsim.analysis.studies.planning.evidence import Evidence, evidence_of
+from fpsim.analysis.studies.planning.prices import product_bits
+from fpsim.analysis.studies.sensitivity.content import content_of, model_content, recipe_words
+from fpsim.analysis.studies.sensitivity.report import Sensitivity
+from fpsim.analysis.studies.sensitivity.sensitivity import sensitivity
+
+BUDGETED = 2  # batches whose products are recorded and budgeted; sensitivity takes all
+PROMOTED = 128  # terms after which sums move to float32, where a remedy is tried
+Report = Callable[[float, str], None]
+ENDS = {"recording": 0.05, "budgets": 0.65, "sensitivity": 0.92}  # shares of the work that are done then
+
+
+class Stages:
+    """Measures a model on some batches; see `fp.analysis.diagnose`.
+
+    Args:
+      layers: the linear layers, with the elements of their weights.
+      out: a folder, or None.
+    Raises:
+      ValueError, TypeError: recipes or hardware that there are not.
+    """
+
+    def __init__(
+        self, model: Any, batches: Sequence[Any], loss: Callable[[Any, Any], Any], layers: Mapping[str, int],
+        recipes: Any, on: Any, seed: int, out: Path | None,
+    ) -> None:  # fmt: skip
+        self.model, self.batches, self.loss, self.layers, self.seed, self.out = model, batches, loss, layers, seed, out
+        self.on = OWN_UNITS if on is None else str(getattr(on, "name", on))
+        self.recipes, self.notes = recipes_on(recipes, on)
+
+    def run(self, bits: float | None, limit: float, layers: str | Sequence[str], report: Report) -> Diagnosis:
+        """All stages."""
+        first = self.batches[:BUDGETED]
+        report(0.0, "recording")
+        recording = recorded(self.model, first, self.loss, self.seed)
+        if bits is not None:
+            self._require_bits(recording, bits)
+        budgets = self._budgets(recording, first, report)
+        start, end = ENDS["budgets"], ENDS["sensitivity"]
+        found = sensitivity(
+            self.model, self.batches, self.loss, recipes=self.recipes, layers=layers, seed=self.seed,
+            out=None if self.out is None else self.out / "sensitivity",
+            progress=lambda share, text: report(start + (end - start) * share, text),
+        )  # fmt: skip
+        report(end, "plan")
+        verdicts = self._verdicts(recording, budgets, found, limit)
+        # other recipes are another plan, though their measurements go on
+        out = None if self.out is None else self.out / "plan" / found.identity[:16]
+        what = chosen(found, verdicts, limit, bits, out)
+        promoted = self._promoted(recording, verdicts)
+        report(1.0, "done")
+        there = list(dict.fromkeys(one.layer for one in verdicts))
+        notes = (*self.notes, *found.notes, *left_out_notes(recording, there, list(self.layers)), *what.plan.notes)
+        notes += tuple(note for each in budgets.values() for note in each.notes)
+        return Diagnosis(
+            recording, budgets, found, what.plan, tuple(verdicts), what.low, what.high, what.joint, what.missed,
+            what.pays, promoted, limit, self.on, len(first), tuple(dict.fromkeys(notes)),
+        )  # fmt: skip
+
+    def _require_bits(self, recording: Recording, bits: float) -> None:
+        """A ValueError before the long work where no recipe has as few bits."""
+        least = total = 0.0
+        for layer in self.layers:
+            values = _values(recording, layer)
+            for product, pair in values.items():
+                each = [float(product_bits(recipe, product, pair)) for recipe in self.recipes.values()]
+                least, total = least + min(each), total + sum(pair)
+        if total and bits < least / total * (1 - 2.0**-30):
+            raise ValueError(
+                f"bits must be at least {math.ceil(1000 * least / total) / 1000:g}, which the smallest of the recipes "
+                f"{', '.join(self.recipes)} takes everywhere; got {bits:g}. Add a smaller recipe, such as 'NVFP4' on "
+                "B200."
+            )
+
+    # ---- budgets
+
+    def _budgets(self, recording: Recording, batches: Sequence[Any], report: Report) -> dict[str, Budget]:
+        """The budget of each recipe; a layer at a time, each kept when it is there."""
+        there = {layer for _, layer, _ in recording.operands}
+        layers = [layer for layer in self.layers if recorded_name(layer) in there]
+        steps = [(name, layer) for name in self.recipes for layer in layers]
+        found: dict[str, Budget] = {}
+        low: dict[str, Recording | None] = {}
+        start, end = ENDS["recording"], ENDS["budgets"]
+        with self._cells(batches) as cells:
+            for done, (name, layer) in enumerate(steps):
+                report(start + (end - start) * done / len(steps), f"{layer} in {name}")
+                key = digest(recipe_words(self.recipes[name]), layer)
+                cell = None if cells is None else cells.found.get(key)
+                if cell is not None and cell.result is not None:
+                    one = from_text(cell.result["budget"])
+                else:
+                    if name not in low:
+                        low[name] = self._low(name, batches)
+                    one = self._budget(recording, low[name], name, layer)
+                    if cells is not None:
+                        cells.add(Cell(key, {"recipe": name, "layer": layer}, {"budget": to_text(one)}))
+                rows = tuple(dataclasses.replace(row, layer=layer) for row in one.rows)
+                mine = found.get(name)
+                found[name] = dataclasses.replace(
+                    one, rows=((() if mine is None else mine.rows) + rows), recipe=name, on=self.on,
+                    notes=tuple(dict.fromkeys((() if mine is None else mine.notes) + one.notes)),
+                    steps=one.steps or (() if mine is None else mine.steps),
+                )  # fmt: skip
+        return found
+
+    def _cells(self, batches: Sequence[Any]) -> Any:
+        if self.out is None:
+            return nullcontext(None)
+        content = digest(model_content(self.model), content_of(list(batches)), source_of(self.loss), str(self.seed))
+        return Cells(
+            self.out / "budgets", "fpsim.analysis.diagnose", content, ["recipe", "layer"], kind="diagnosis",
+            changed="with other weights, batches, draws or code of the loss",
+        )  # fmt: skip
+
+    def _low(self, name: str, batches: Sequence[Any]) -> Recording | None:
+        """A recording where all layers follow a recipe; None where one cannot."""
+        try:
+            layers = [glob.escape(layer) for layer in self.layers]
+            return recorded_low(self.model, batches, self.loss, self.seed, self.recipes[name], layers)
+        except ValueError:  # one of the products; its budget says which
+            return None
+
+    def _budget(self, recording: Recording, low: Recording | None, name: str, layer: str) -> Budget:
+        """The budget of a layer, with what it inherits where that is known; without rows where it cannot be had."""
+        pattern, recipe = glob.escape(recorded_name(layer)), self.recipes[name]
+        try:
+            if low is not None:
+                return budget(recording, recipe=recipe, on=None, arriving=low, layers=pattern)
+        except ValueError:  # what arrives is Inf or NaN, or was not kept
+            pass
+        try:
+            return budget(recording, recipe=recipe, on=None, layers=pattern)
+        except ValueError as why:
+            note = f"{name} has no budget of {layer or 'the model'}: {why}"
+            return Budget((), name, self.on, recording.model, (), (note,))
+
+    # ---- verdicts
+
+    def _verdicts(
+        self, recording: Recording, budgets: Mapping[str, Budget], found: Sensitivity, limit: float
+    ) -> list[Verdict]:
+        evidence = evidence_of(found, "gradient_error")
+        rows = {(row.layer, row.product, name): row for name, each in budgets.items() for row in each.rows}
+        verdicts = []
+        for row in found.rows:
+            key = row.layer, row.product, row.recipe
+            recipe = self.recipes[row.recipe]
+            bits = float(product_bits(recipe, row.product, row.elements) / sum(row.elements))
+            mine = rows.get(key)
+            if mine is None:
+                why, figures = f"its {row.product} was not recorded", (math.nan,) * 3
+            else:
+                why = reason(mine, row, limit, recipe, recording, row.layer)
+                figures = mine.joint, lines_of(mine), mine.inherited
+            why = _not_offered(evidence, key) or why
+            verdicts.append(Verdict(
+                *key, bits, sum(row.elements), *figures, row.gradient_error, row.gradient_spread, not why, why,
+                "" if mine is None else cause_of(mine),
+            ))  # fmt: skip
+        return verdicts
+
+    def _promoted(self, recording: Recording, verdicts: Sequence[Verdict]) -> dict[tuple[str, str, str], float]:
+        """What products whose sums are the cause would be off by, if these moved to float32 every 128 terms."""
+        found = {}
+        for one in verdicts:
+            if one.fits or one.cause != "sums":
+                continue
+            recipe = self.recipes[one.recipe]
+            how = getattr(recipe, one.product)
+            if not isinstance(how.accumulate, str) and how.accumulate is None:
+                continue
+            other = recipe.replace(**{one.product: how.replace(promote=PROMOTED, schedule=None)})
+            row = budget(recording, recipe=other, on=None, layers=glob.escape(recorded_name(one.layer)))
+            found[one.layer, one.product, one.recipe] = row.row(recorded_name(one.layer), one.product).joint
+        return found
+
+
+def _not_offered(evidence: Evidence, key: tuple[str, str, str]) -> str:
+    """Why a plan cannot have a product in a recipe; "" where it can."""
+    layer, product, name = key
+    if key in evidence.measured:
+        return ""
+    begins = f"{name} is not offered to {product} of {layer}, "
+    notes = [note.removeprefix(begins) for of, note in evidence.notes if of == layer and note.startswith(begins)]
+    because = notes[0].rstrip(".").removeprefix("whose ").removeprefix("where its ") if notes else "it was not measured"
+    return f"its {product} cannot be had, as its {because.replace('of its', 'of the')}"
+
+
+def _values(recording: Recording, layer: str) -> dict[str, tuple[int, int]]:
+    """How many values the operands of a layer's products have, of those that were kept."""
+    name = recorded_name(layer)
+    sizes = {which: x.size for (_, of, which), x in recording.operands.items() if of == name}
+    return {
+        product: (sizes[a], sizes[b]) for product, (a, b) in NAMES.items() if a in sizes and b in sizes
+    }  # fmt: skip

@@ -1,0 +1,280 @@
+"""Diagnoses: planted bad layers are named first, with their cause and a remedy; what is recommended was measured."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fpsim as fp
+from fpsim.analysis.studies.diagnosis import stages
+from tests.analysis.diagnosis.models import INT8, diagnosed, healthy, nn, outlier, quiet, shrunk, squared, torch
+from tests.analysis.sensitivity.models import Attention, Convolutional, next_token, state_of
+
+
+@pytest.fixture(scope="module")
+def raw() -> Any:
+    return diagnosed(*shrunk(), recipes="FP8_RAW")
+
+
+@pytest.fixture(scope="module")
+def usual() -> Any:
+    return diagnosed(*healthy())
+
+
+def test_tiny_weights_without_scales_are_named_first(raw: Any) -> None:
+    first = raw.sentences[0]
+    assert first.startswith(
+        "b cannot go to FP8_RAW on H100 as it is: its fprop is off by 100 %, since without scales 100 % of "
+    )
+    assert "of its weight is below the smallest number of E4M3 (dgrad and wgrad likewise); keep it in BF16" in first
+    assert raw.sentences[1] == "The other 2 of 3 linear layers can."
+    assert raw.ill() == ("b",)
+    assert raw.plan["b", "fprop"].recipe == "BF16"
+    assert {raw.plan[layer, "wgrad"].recipe for layer in ("a", "c")} == {"FP8_RAW"}
+    assert set(raw.sensitivity.recipes) == {"BF16", "FP8_RAW"}  # what products stay in is added
+
+
+def test_scales_cure_tiny_weights() -> None:
+    found = diagnosed(*shrunk(), recipes=["FP8_RAW", "FP8_TENSOR"])
+    assert found.sentences[0].startswith("All 3 linear layers can go to FP8_TENSOR on H100 as they are")
+    assert "FP8_RAW does not fit b (3 products): its fprop is off by 100 %" in found.answer
+    assert set(found.plan.assignment.values()) == {"FP8_TENSOR"}
+
+
+def test_an_outlier_channel_in_int8_is_named_first() -> None:
+    found = diagnosed(*outlier(), recipes={"INT8": INT8})
+    first = found.sentences[0]
+    assert first.startswith("Layer 0 cannot go to INT8 on H100 as it is: its fprop is off by")
+    assert "its input is rounded to INT8 while its largest value is" in first
+    bad = found["0", "wgrad", "INT8"]
+    assert bad.error < 0.1 < 0.5 < bad.lines  # the channel hides the others in the norm
+    assert "single rows or columns of its wgrad" in bad.why
+    assert "its input is rounded" in bad.why
+    assert found.ill() == ("0",)
+
+
+def test_sums_that_keep_few_bits_are_promoted() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8192, 32, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.rand(32, 8192))
+    batches = [torch.rand(32, 8192) for _ in range(2)]
+    recipe = fp.torch.RECIPES["DEEPSEEK_V3_UNPROMOTED"]
+    found = diagnosed(model, batches, recipes={"FAST": recipe}, limit=0.04)
+    one = found["0", "fprop", "FAST"]
+    assert (one.fits, one.cause) == (False, "sums")
+    assert found.promoted["0", "fprop", "FAST"] < one.error / 10
+    assert "sums are those of hopper_e4m3_f32, which keeps 13 fraction bits; promote its sums" in found.sentences[0]
+
+
+def test_a_healthy_model_goes_as_it_is(usual: Any) -> None:
+    first = usual.sentences[0]
+    assert first.startswith("All 3 linear layers can go to ")
+    assert usual.ill() == ()
+    assert all(one.fits for one in usual.verdicts)
+    assert set(usual.sensitivity.recipes) == {"BF16", "FP8_TENSOR", "DEEPSEEK_V3"}
+    assert usual.notes == ("Left out, since H100 has no unit for its products, or no order that is known: MXFP8.",)
+    row = usual.sensitivity.measure(usual.plan.assignment)
+    assert usual.plan.measured == row.gradient_error
+    assert "Recommended: " in usual.answer
+    budget = usual.budgets["FP8_TENSOR"]
+    for one in usual.verdicts:
+        if one.recipe == "FP8_TENSOR":
+            own = budget.row(one.layer, one.product)
+            assert (one.error, one.inherited) == (own.joint, own.inherited)
+            assert one.gradient_error == usual.sensitivity[one.layer, one.product, one.recipe].gradient_error
+    assert budget.row("2", "fprop").inherited > 0.01
+    assert budget.row("0", "fprop").inherited == 0
+
+
+def test_sixteen_bits_everywhere_where_fewer_do_not_pay() -> None:
+    found = diagnosed(*shrunk(), recipes="FP8_RAW", limit=0.0065)  # only the least of all products is below
+    assert sum(one.fits for one in found.verdicts if one.recipe == "FP8_RAW") == 1
+    assert not found.pays
+    assert set(found.plan.assignment.values()) == {"BF16"}
+    assert (
+        "Recommended: BF16 everywhere, since what fits FP8_RAW, 1 of 8 products, would save less than 10 %"
+        in found.answer
+    )
+
+
+def test_nothing_fits() -> None:
+    found = diagnosed(*healthy(), recipes="FP8_TENSOR", limit=0.004)
+    assert "So none of the 3 linear layers can." in found.sentences
+    assert set(found.plan.assignment.values()) == {"BF16"}
+
+
+def test_a_budget_of_bits(raw: Any) -> None:
+    found = diagnosed(*healthy(), bits=8.2)
+    assert found.plan.cost <= 8.2
+    assert found.missed is None
+    missed = diagnosed(*shrunk(), recipes="FP8_RAW", bits=8.5)
+    assert (missed.missed, missed.plan.assignment) == (8.5, raw.plan.assignment)
+    assert "8.5 bits a value cannot be met with what fits: the fewest are 11." in missed.answer
+    with pytest.raises(
+        ValueError, match=r"bits must be at least 8, which the smallest .* BF16, FP8_RAW takes .* got 7"
+    ):
+        diagnosed(*shrunk(), recipes="FP8_RAW", bits=7)
+
+
+def test_the_model_stays_as_it_is() -> None:
+    model, batches = healthy()
+    model.add_module("dropout", nn.Dropout(0.5))
+    before = state_of(model)
+    diagnosed(model, batches, recipes="FP8_TENSOR")
+    assert state_of(model) == before
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_modes_have_the_same_rows(training: bool) -> None:
+    model, batches = healthy()
+    found = diagnosed(model.train(training), batches, recipes="FP8_TENSOR")
+    row = found.budget.row("2", "wgrad")
+    assert row.batches == 2
+    assert row.inherited > 0
+
+
+def test_one_batch_tells_no_noise() -> None:
+    model, batches = healthy()
+    found = diagnosed(model, batches[:1], recipes="FP8_TENSOR")
+    assert "which one batch cannot tell from noise" in found.answer
+
+
+def test_what_is_no_linear_layer_is_named() -> None:
+    torch.manual_seed(0)
+    found = fp.analysis.diagnose(
+        Convolutional(), [(torch.randn(16, 3, 8, 8), torch.randn(16, 8)) for _ in range(2)],
+        lambda model, batch: (model(batch[0]) - batch[1]).square().mean(), recipes="FP8_TENSOR", progress=quiet,
+    )  # fmt: skip
+    assert found.layers == ("hidden", "head")
+    assert found.sentences[-1] == "Not judged, and as it is: features.0."
+    assert any("convolutions stay as they are: features.0." in note for note in found.notes)
+    codes = [torch.randint(0, 16, (8, 12)) for _ in range(2)]
+    found = fp.analysis.diagnose(Attention(), codes, next_token, recipes="FP8_TENSOR", progress=quiet)
+    assert found.layers == ("qkv", "out", "head")
+    assert any("attention stays as it is: attention." in note for note in found.notes)
+    assert any("the loss does not run through it: unused." in note for note in found.notes)
+
+
+def test_a_model_that_is_one_layer() -> None:
+    torch.manual_seed(0)
+    found = diagnosed(nn.Linear(128, 64), [torch.randn(128, 128)], recipes="FP8_TENSOR")
+    assert found.layers == ("",)
+    assert found.rows()[0][0] == "the model"
+    assert "The one linear layer can go" in str(found)
+
+
+def test_layers_are_chosen() -> None:
+    found = diagnosed(*healthy(), recipes="FP8_TENSOR", layers=["2", "4"])
+    assert found.layers == ("2", "4")
+    assert any("layers= names: 0." in note for note in found.notes)
+
+
+# ---- work that goes on
+
+
+def figures(found: Any) -> tuple[Any, ...]:
+    return found.verdicts, found.sensitivity, found.plan.assignment, found.plan.measured, found.budgets, found.answer
+
+
+def test_the_same_call_goes_on(usual: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(share: float, text: str) -> None:
+        if share > 0.3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        diagnosed(*healthy(), out=tmp_path, progress=stopped)
+    calls = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls.append(options["layers"])
+        return fp.analysis.budget(*arguments, **options)
+
+    monkeypatch.setattr(stages, "budget", counted)
+    assert figures(diagnosed(*healthy(), out=tmp_path)) == figures(usual)
+    assert 0 < len(calls) < 9  # three layers in three recipes
+    calls.clear()
+    assert figures(diagnosed(*healthy(), out=tmp_path)) == figures(usual)
+    assert not calls
+    diagnosed(*healthy(), out=tmp_path, recipes="FP8_TENSOR")  # fewer recipes are another plan of the same cells
+    assert not calls
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    model, batches = healthy(128, 128)
+    diagnosed(model, batches, recipes="FP8_TENSOR", out=tmp_path)
+    with torch.no_grad():
+        model[0].weight[0, 0] += 1
+    with pytest.raises(ValueError, match=r"out must hold .* those of another version of it, with other weights, batch"):
+        diagnosed(model, batches, recipes="FP8_TENSOR", out=tmp_path)
+
+
+# ---- the report
+
+
+def test_the_page_begins_with_the_answer(raw: Any, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("tomli_w")
+    pytest.importorskip("pandas")
+    page, table, plan = raw.save(tmp_path / "out")
+    text = page.read_text()
+    heading = text[text.index("<h1>") + 4 : text.index("</h1>")]
+    assert heading.replace("\N{NO-BREAK SPACE}", " ") == raw.sentences[0]
+    assert text.index("<h1>") < text.index("<table")
+    assert text.count("<svg") == 3
+    assert "mathdefault" not in text
+    assert raw.identity in text
+    assert not re.findall(r'(?:src|href)="(?!#)', text)
+    assert len(table.read_text().splitlines()) == 1 + len(raw.verdicts)
+    model, _ = shrunk()
+    assert fp.torch.quantize_linears(model, str(plan)) == ["a", "b", "c"]
+
+
+def test_names_are_untrusted(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    torch.manual_seed(0)
+    model = nn.Sequential()
+    model.add_module("<b>\x1b[31m", nn.Linear(128, 128))
+    found = diagnosed(model, [torch.randn(128, 128)], recipes="FP8_TENSOR", limit=0.001)
+    text = found.page(tmp_path / "page.html").read_text()
+    assert "<b>" not in text + found._repr_html_()
+    assert "\x1b" not in text + found.answer
+
+
+def test_the_table_has_every_product(usual: Any) -> None:
+    pytest.importorskip("pandas")
+    table = usual.to_frame()
+    assert len(table) == len(usual.verdicts) == 3 * 8
+    chosen = table[table.chosen]
+    assert (
+        dict(zip(zip(chosen.layer, chosen["product"], strict=True), chosen.recipe, strict=True))
+        == usual.plan.assignment
+    )
+    assert "layer  fprop" in str(usual)
+    assert usual.sentences[0] in usual._repr_html_()
+    with pytest.raises(KeyError, match="no verdict of layer, product and recipe"):
+        usual["0", "dgrad", "BF16"]
+    assert usual.plot() is not None
+
+
+def test_a_recipe_that_a_layer_cannot_have_is_said() -> None:
+    found = diagnosed(*healthy(120, 128, 128), recipes=["FP8_TENSOR", "DEEPSEEK_V3"])
+    one = found["0", "fprop", "DEEPSEEK_V3"]
+    assert not one.fits
+    assert one.why == (
+        "its fprop cannot be had, as its 120 terms are no multiple of the 128 that share a scale or a transform"
+    )
+    assert found.low == "FP8_TENSOR"
+    assert not math.isnan(one.error)
+
+
+def test_loss_must_call_the_model() -> None:
+    model, batches = healthy()
+    with pytest.raises(ValueError, match=r"loss must call the model that it is given, as model\(...\)"):
+        fp.analysis.diagnose(model, batches, lambda model, x: model[0](x).sum(), progress=quiet)
+    assert squared(model, batches[0]) > 0
