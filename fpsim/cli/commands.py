@@ -449,7 +449,7 @@ def diagnose(
 
 def _diagnosed(path: str) -> tuple[Any, Any, Any]:
     """What the function of a path returns."""
-    make = _function(path, "my_model:setup")
+    make = function_at(path)
     try:
         found = make()
     except Exception as reason:  # whatever the user's own code raises
@@ -497,7 +497,6 @@ def probe(
     if kind not in PROBES:
         raise unknown("kind", kind, PROBES)
     fn = function_at(function)
-    fn = _function(function, "numpy:sum")
     if kind == "sum":
         model = fpsim.probe.sum(fn, terms, a)
     else:
@@ -513,25 +512,6 @@ def probe(
 
 
 PROBES = ("sum", "dot", "matmul")
-
-
-def _function(path: str, such_as: str) -> Callable[..., Any]:
-    """The function of a path MODULE:FUNCTION, whose module may lie in the working folder."""
-    module, _, name = path.partition(":")
-    wanted = f"function must be MODULE:FUNCTION, such as {such_as}"
-    if not module or not name:
-        raise ValueError(f"{wanted}; got {path!r}.")
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as reason:
-        raise ValueError(f"{wanted}; got {path!r}: {reason}.") from None
-    if not callable(found):
-        raise ValueError(f"{wanted}; got {path!r}, which is {type(found).__name__}.")
-    return found  # type: ignore[no-any-return]
 
 
 WIDE = 100  # columns of a terminal that has room for instructions beside the facts

@@ -25,7 +25,6 @@ def test_a_right_cast_is_equal_and_a_wrong_one_has_its_cause() -> None:
     assert "| 0 of " in row(right)
 
     def through_fp16(x: Any) -> Any:
-    def through_fp16(x: np.ndarray) -> np.ndarray:
         return x.astype(np.float16).astype(ml_dtypes.float8_e4m3fn)
 
     wrong = right._replace(call="through_fp16(x)", fn=through_fp16)

@@ -41,7 +41,8 @@ def diagnose(
     Args:
       model: a torch.nn.Module on the CPU with torch.nn.Linear layers, which stays as it is.
       batches: a list of what the loss takes as its batch: two or more, so that noise can be told from harm.
-      loss: called as loss(model, batch) with a copy; returns one value with a gradient.
+      loss: called as loss(model, batch) with a copy; returns one value with a gradient. Or a criterion of torch, such
+        as torch.nn.CrossEntropyLoss(), for batches of (input, target).
       recipes: one or several names, `fp.torch.LinearRecipe` or `fp.train.Recipe`, or a dictionary of these; None for
         BF16, FP8_TENSOR, DEEPSEEK_V3 and MXFP8, as far as the hardware has units for them. Without one of 16 bits or
         more BF16 is added, which products stay in that cannot go lower.
@@ -76,11 +77,12 @@ def diagnose(
     """
     for name in ("torch", "cattrs"):
         load(name, "diagnose")
+    from fpsim.analysis.models.losses import loss_of
     from fpsim.analysis.studies.diagnosis.stages import Stages
     from fpsim.analysis.studies.sensitivity import asked
 
     chosen = asked.linear_layers(asked.model_checked(model), layers)
-    asked.loss_callable(loss)
+    loss = loss_of(loss)
     listed = asked.batches_listed(batches)
     require_integer("seed", seed, 0)
     _require_positive("limit", limit)

@@ -93,7 +93,8 @@ class Twin:
             outcome = self.run(batch, index)
         except Exception as reason:  # the model's own, of whatever kind
             raise ValueError(
-                f"batches must fit the model and the loss; batches[{index}] gives {type(reason).__name__}: {reason}"
+                f"batches must fit the model and loss(model, batch); batches[{index}] gives "
+                f"{type(reason).__name__}: {reason}"
             ) from reason
         loss_checked(outcome.loss, index)
         return outcome

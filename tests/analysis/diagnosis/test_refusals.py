@@ -35,7 +35,11 @@ def test_losses_and_batches() -> None:
     refused(ValueError, r"of batches\[0\] got one without", loss=lambda m, b: squared(m, b).detach())
     refused(TypeError, r"batches must be a list", batches=torch.ones(2, 128))
     refused(ValueError, r"batches must hold one batch or more", batches=[])
-    refused(ValueError, r"batches must fit the model and the loss; batches\[0\] gives", batches=[torch.ones(2, 3)])
+    refused(
+        ValueError,
+        r"batches must fit the model and loss\(model, batch\); batches\[0\] gives",
+        batches=[torch.ones(2, 3)],
+    )
 
 
 def test_words_and_numbers() -> None:
