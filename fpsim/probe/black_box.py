@@ -46,14 +46,14 @@ class Operand(NamedTuple):
         return codes if dtype is None else codes.view(dtype)
 
     def drawn(self, values: Array) -> Array:
-        """float64 values rounded to the format, those beyond its range to its largest."""
+        """float64 values rounded to the format, finite ones beyond its range to its largest; Inf stays."""
         if self.fmt == TF32:
             with np.errstate(over="ignore"):
                 bits = np.asarray(values, np.float32).view(np.uint32) & TF32_BITS
             return bits.view(np.float32).astype(np.float64)
         if self.fmt.bits > 32:
             return np.asarray(values, np.float64)
-        return decode(encode(np.asarray(values, np.float64), self.fmt, overflow="saturate"), self.fmt, np.float64)
+        return decode(encode(np.asarray(values, np.float64), self.fmt, overflow="saturate_finite"), self.fmt, np.float64)
 
     def values(self, codes: Array) -> Array:
         """float64 values of codes."""
