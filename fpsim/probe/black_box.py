@@ -53,7 +53,9 @@ class Operand(NamedTuple):
             return bits.view(np.float32).astype(np.float64)
         if self.fmt.bits > 32:
             return np.asarray(values, np.float64)
-        return decode(encode(np.asarray(values, np.float64), self.fmt, overflow="saturate_finite"), self.fmt, np.float64)
+        return decode(
+            encode(np.asarray(values, np.float64), self.fmt, overflow="saturate_finite"), self.fmt, np.float64
+        )
 
     def values(self, codes: Array) -> Array:
         """float64 values of codes."""

@@ -327,7 +327,9 @@ def test_overflow_counts_as_infinite_harm() -> None:
     assert "inf" in str(found)
 
 
-@pytest.mark.parametrize("loss", [torch.nn.CrossEntropyLoss(), torch.nn.functional.cross_entropy], ids=["module", "function"])
+@pytest.mark.parametrize(
+    "loss", [torch.nn.CrossEntropyLoss(), torch.nn.functional.cross_entropy], ids=["module", "function"]
+)
 def test_a_criterion_of_torch_is_the_loss_of_inputs_and_targets(loss: Any) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(32, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
     batches = [(torch.randn(8, 32), torch.arange(8) % 4) for _ in range(2)]
