@@ -449,7 +449,7 @@ def diagnose(
 
 def _diagnosed(path: str) -> tuple[Any, Any, Any]:
     """What the function of a path returns."""
-    make = function_at(path)
+    make = function_at(path, such_as="my_model:setup")
     try:
         found = make()
     except Exception as reason:  # whatever the user's own code raises

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 
-def function_at(path: str, name: str = "function") -> Callable[..., Any]:
+def function_at(path: str, name: str = "function", such_as: str = "numpy:sum") -> Callable[..., Any]:
     """The function of a path MODULE:FUNCTION, whose module may lie in the working folder.
 
     Args:
       path: such as "numpy:sum"; FUNCTION may be dotted.
       name: what messages call it.
+      such_as: the path that they give as an example.
 
     Raises:
       ValueError: no such module or function, a module that fails as it is imported, or something that cannot be called.
@@ -25,7 +26,7 @@ def function_at(path: str, name: str = "function") -> Callable[..., Any]:
       4.0
     """
     module, _, function = path.partition(":")
-    wanted = f"{name} must be MODULE:FUNCTION, such as numpy:sum"
+    wanted = f"{name} must be MODULE:FUNCTION, such as {such_as}"
     if not module or not function:
         raise ValueError(f"{wanted}; got {path!r}.")
     if "" not in sys.path and os.getcwd() not in sys.path:

@@ -194,6 +194,17 @@ def test_an_envelope_takes_any_order_and_refuses_a_narrower_sum() -> None:
     assert wrong.causes == ("adds as Sequential(BF16)",)
 
 
+def test_an_envelope_asks_for_no_infinity_where_finite_products_may_become_the_other() -> None:
+    def chained(a: Any, b: Any) -> Any:
+        total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+        with np.errstate(all="ignore"):
+            for k in range(a.shape[1]):
+                total = total + a[:, k : k + 1] * b[k : k + 1]  # each product rounded, where an fma would not be
+        return total
+
+    assert check_kernel(chained, a="fp32", accumulate=fp.Sequential(fp.FP32), envelope=True).ok
+
+
 def test_an_envelope_of_a_unit_holds_for_it_and_not_for_a_coarser_one() -> None:
     fine = kernel_of(accumulate="hopper_mma_e4m3_f32")
     assert check_kernel(fine, a="e4m3", accumulate="hopper_mma_e4m3_f32", envelope=True).ok

@@ -77,7 +77,10 @@ def envelope_of(promise: Promise, x: Inputs) -> Envelope:
         largest = min(promise.out.max, adding.own_format.max) / 2
         bound = np.where(terms.magnitude_sums(k) + bound < largest, bound, np.nan)
     shape = (m, n)
-    return Envelope(exact.reshape(shape), bound.reshape(shape), special, "")
+    bound = bound.reshape(shape)
+    # beside an Inf, finite terms that may leave the range may become the other Inf, and both together NaN
+    special = np.where(np.isinf(special) & np.isnan(bound), 0.0, special)
+    return Envelope(exact.reshape(shape), bound, special, "")
 
 
 def _specials(a: Array, b: Array) -> Array:
