@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fpsim.analysis.models.recorder import check_model
 from fpsim.errors import SHOWN, require_word, shown, unknown
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
 from fpsim.torch.rows import RECIPES
@@ -26,19 +27,14 @@ def model_checked(model: Any) -> Any:
       TypeError: it is no torch.nn.Module.
       ValueError: it is compiled, or has weights elsewhere than in the CPU's memory.
     """
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module; got {shown(model)}.")
-    kind = type(model).__name__
-    if kind == "OptimizedModule" or isinstance(model, torch.jit.ScriptModule):
-        raise ValueError(f"model must run eagerly; got a compiled one ({kind}). Pass what it was made of.")
-    for name, parameter in itertools.chain(model.named_parameters(), model.named_buffers()):
-        device = parameter.device.type
-        if device == "meta":
-            raise ValueError(f"model must have weights; got {name!r} on the meta device. Load them first.")
-        if device != "cpu":
-            raise ValueError(
-                f"model must be on the CPU, which emulates its products; got {name!r} on {device}. Use model.cpu()."
-            )
+    if isinstance(model, torch.nn.Module):
+        for name, parameter in itertools.chain(model.named_parameters(), model.named_buffers()):
+            device = parameter.device.type
+            if device not in ("cpu", "meta"):
+                raise ValueError(
+                    f"model must be on the CPU, which emulates its products; got {name!r} on {device}. Use model.cpu()."
+                )
+    check_model(torch, model, "measured")
     return model
 
 

@@ -24,7 +24,9 @@ def test_models() -> None:
     refused(ValueError, r"model must have a torch.nn.Linear, .* got Sequential with none", of=nn.Sequential(nn.ReLU()))
     with torch.device("meta"):
         refused(
-            ValueError, r"model must have weights; got '0.weight' on the meta device", of=nn.Sequential(nn.Linear(8, 8))
+            ValueError,
+            r"model must have weights to be measured; got '0.weight' on the meta device",
+            of=nn.Sequential(nn.Linear(8, 8)),
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from tests.analysis.models import trained
 
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn
@@ -37,24 +38,11 @@ class Convolutional(nn.Module):  # type: ignore[misc, name-defined]
         return self.head(hidden)
 
 
-class Attention(nn.Module):  # type: ignore[misc, name-defined]
+class Attention(trained.Attention):
     """Attention with a layer that is called twice and one that shares the embedding's weight."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(16, 32)
-        self.qkv = nn.Linear(32, 96)
-        self.out = nn.Linear(32, 32)
-        self.unused = nn.Linear(32, 32)
-        self.head = nn.Linear(32, 16, bias=False)
-        self.head.weight = self.tokens.weight
-
     def forward(self, codes: Any) -> Any:
-        x = self.tokens(codes)  # (batch, length, 32)
-        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 16)).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        return {"logits": self.head(self.out(x))}
+        return {"logits": super().forward(codes)}
 
 
 def perceptron() -> Any:

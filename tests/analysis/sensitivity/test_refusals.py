@@ -24,10 +24,10 @@ def test_models_that_have_no_products_to_measure() -> None:
     refused(ValueError, r"model must have a torch.nn.Linear, .* got Sequential with none", of=nn.Sequential(nn.ReLU()))
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(32, 8))
-    refused(ValueError, r"model must have weights; got '0.weight' on the meta device", of=model)
+    refused(ValueError, r"model must have weights to be measured; got '0.weight' on the meta device", of=model)
     refused(
         ValueError,
-        r"model must run eagerly; got a compiled one \(OptimizedModule\)",
+        r"model must run eagerly to be measured; got a compiled one \(OptimizedModule\)",
         of=torch.compile(made("mlp")[0], backend="eager"),
     )
 
