@@ -70,7 +70,7 @@ def test_a_model_whose_copy_would_be_itself_is_refused() -> None:
 
 def test_a_gpu_that_is_not_there_is_named() -> None:
     if fp.gpu.available():
-        pytest.skip("there is one")
+        pytest.skip("a GPU is here")
     with pytest.raises(fp.gpu.GpuError, match="needs an NVIDIA GPU"):
         fp.analysis.diff(mlp(), rows(), "emulated", "gpu")
 
