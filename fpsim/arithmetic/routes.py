@@ -175,7 +175,7 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
         elif name == "fma" and len(targets) > 1:
             nearest.flagged_fma_kernel(fmt)(*sources, *targets, edge)
         elif name == "fma":
-            nearest.fma_kernel(fmt)(*sources, *targets)
+            nearest.fma_kernel(fmt, targets[0].nbytes >= STREAM_BYTES)(*sources, *targets)
         elif name == "sqrt" and len(targets) > 1:
             nearest.flagged_sqrt_kernel(fmt)(*sources, *targets)
         elif name == "sqrt":

@@ -249,7 +249,46 @@ def test_patience_ends_whatever_came_before(name: str) -> None:
     compare(routes._by_float(what), what, columns)
 
 
-AROUND = [(name, fmt) for fmt in (fp.FP16, fp.BF16) for name in BINARY]
+def in_float32_range(size: int, seed: int) -> list[Array]:
+    """BF16 operands of fma whose products float32 holds: up to the bounds that the loop looks for, many near ties."""
+    generator = np.random.default_rng(seed)
+    low, high = int(nearest.SMALLEST_FACTOR), int(nearest.LARGEST_FACTOR)
+    factors = generator.integers(low, high, (2, size))
+    factors[:, ::3] = generator.integers(0x3F00, 0x4080, factors[:, ::3].shape)
+    factors[0, ::7], factors[1, ::11] = low, high - 1
+    factors[0, ::13] = 0
+    signs = generator.integers(0, 2, (3, size)) << 15
+    a, b = ((factors | signs[:2]) & 0xFFFF).astype(np.uint16)
+    products = np.asarray(fp.decode(a, fp.BF16, np.float64)) * np.asarray(fp.decode(b, fp.BF16, np.float64))
+    # the product's own place, half of its last bit but one, and far below, where only the sign of c decides a tie
+    scale = 2.0 ** generator.choice([0, -1, -7, -8, -9, -15, -16, -17, -30, -60], size)
+    c = np.asarray(fp.encode(np.where(signs[2] > 0, -1, 1) * products * scale, fp.BF16))
+    c[::5] = generator.integers(0, high, c[::5].size) | signs[2][::5]
+    return [a, b, np.where((c & 0x7FFF) < high, c, 0x3F80).astype(np.uint16)]
+
+
+def test_products_that_float32_holds_are_summed_and_rounded_once() -> None:
+    columns = in_float32_range(200 * nearest.BLOCK + 77, seed=8)
+    with np.errstate(over="ignore"):
+        assert nearest._in_range(*columns)
+    what = operation("fma", (fp.BF16,) * 3, fp.BF16)
+    compare(routes._by_float(what), what, columns)
+
+
+@pytest.mark.parametrize("place", [0, 1, 63, 511])
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_one_factor_out_of_range_sends_its_block_another_way(column: int, place: int) -> None:
+    what = operation("fma", (fp.BF16,) * 3, fp.BF16)
+    low, high = int(nearest.SMALLEST_FACTOR), int(nearest.LARGEST_FACTOR)
+    for code in (1, low - 1, high, 0x7F7F, 0x7F80, 0x7F81, 0x7FC0, 0xFF80, 0xFFC1):
+        columns = in_float32_range(3 * nearest.BLOCK, seed=9)
+        columns[column][nearest.BLOCK + place] = code
+        with np.errstate(over="ignore"):
+            assert nearest._in_range(*columns) == (column == 2 and code < high)
+        compare(routes._by_float(what), what, columns)
+
+
+AROUND = [(name, fmt) for fmt in (fp.FP16, fp.BF16) for name in (*BINARY, "fma")]
 
 
 @pytest.mark.parametrize(
@@ -260,15 +299,18 @@ AROUND = [(name, fmt) for fmt in (fp.FP16, fp.BF16) for name in BINARY]
     ],
 )
 def test_loops_around_the_caches_give_the_same_bits(name: str, fmt: fp.Format) -> None:
-    what = operation(name, (fmt, fmt), fmt)
+    what = operation(name, (fmt,) * arity(name), fmt)
     columns = hard_columns(name, what.formats, fmt, 2000, seed=7)
+    if name == "fma":
+        columns = [np.concatenate([x, y]) for x, y in zip(columns, in_float32_range(2000, seed=7), strict=True)]
+    loop = nearest.fma_kernel(fmt, True) if name == "fma" else nearest.binary_kernel(fmt, name, True)
     want = by_core(what, columns)[0]
     for size in (0, 1, 127, 500, columns[0].size):
         for offset in (0, 1, 31, 32):  # of the target from a cache line
             space = np.empty(size + 128, np.uint16)
             first = -space.ctypes.data % 64 // 2 + offset
             codes = space[first : first + size]
-            nearest.binary_kernel(fmt, name, True)(*[column[:size] for column in columns], codes)
+            loop(*[column[:size] for column in columns], codes)
             assert np.array_equal(codes, want[:size]), (size, offset)
 
 

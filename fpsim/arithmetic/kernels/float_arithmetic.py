@@ -72,13 +72,17 @@ class Width:
             return magnitude if magnitude > infinity else bits
 
         @scalar
-        def add(x: Any, y: Any, mode: int) -> Any:
-            """The bits of x + y, rounded to odd; the mode decides the sign of an exact zero."""
-            first, second = word(x).view(real), word(y).view(real)
+        def sum_to_odd(first: Any, second: Any) -> Any:
+            """The bits of the sum of two floats, rounded to odd."""
             total = real(first + second)
             back = real(total - first)
             error = real(real(first - real(total - back)) + real(second - back))
-            bits = word(to_odd(total, error))
+            return word(to_odd(total, error))
+
+        @scalar
+        def add(x: Any, y: Any, mode: int) -> Any:
+            """The bits of x + y, rounded to odd; the mode decides the sign of an exact zero."""
+            bits = word(sum_to_odd(word(x).view(real), word(y).view(real)))
             signs = word(word(x | y) & sign) if mode == DOWN else zero
             return without_sign(word(bits | signs) if word(bits & magnitude_mask) == zero else bits)
 
@@ -123,7 +127,7 @@ class Width:
             magnitude = word(code & f.magnitude_mask)
             return (magnitude > f.infinity) & (magnitude < quiet_from)
 
-        self.add, self.fused, self.root = add, fused, root
+        self.sum_to_odd, self.add, self.fused, self.root = sum_to_odd, add, fused, root
         self.flags, self.without_sign = flags, without_sign
         self.is_nan, self.is_infinite, self.signals = is_nan, is_infinite, signals
 

@@ -33,6 +33,7 @@ from fpsim.arithmetic.kernels.short_floats import (
     load_half,
     multiply_bfloat,
     narrow_to_odd,
+    round_signed_bfloat,
     store_bfloat,
     store_half,
     to_half_of,
@@ -43,15 +44,19 @@ from fpsim.casts.half import has_conversion
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.formats.ieee import Flags
 from fpsim.formats.named import BF16, FP16, Format
-from fpsim.runtime.compile import kernel, scalar
+from fpsim.runtime.compile import inner_loop, kernel, scalar
 from fpsim.runtime.stream import block_loop
 
-u64, f64 = np.uint64, np.float64
+i32, u64, f64 = np.int32, np.uint64, np.float64
 
 # Flags of infinities and NaNs are found in 16-bit words, twice as many at a time.
 SHORT_ZERO, SHORT_ONE, SHORT_MAGNITUDE = u16(0), u16(1), u16(0x7FFF)
 SHORT_OVERFLOW, SHORT_BY_ZERO = u16(Flags.INEXACT | Flags.OVERFLOW), u16(Flags.DIVIDE_BY_ZERO)
 SHORT_INVALID = u16(Flags.INVALID)
+
+# The codes of 2**-67 and 2**64. The last of the 16 bits of a product of such BF16 values is worth at least 2**-148,
+# and the product is below 2**128.
+SMALLEST_FACTOR, LARGEST_FACTOR = u16((127 - 67) << 7), u16((127 + 64) << 7)
 
 BLOCK = 512  # elements
 PATIENCE = 16  # blocks that are scaled after one that had to be
@@ -294,16 +299,36 @@ def wide_bits(x: Any) -> Any:
 
 @cache
 def _fused(fmt: Format) -> Any:
-    """The scalar function `(a, b, c) -> bits of the float32 that is a * b + c rounded to odd`, NaN without a sign."""
-    if fmt == FP16:
-        fused_32 = real_width(32).fused
+    """The scalar function `(a, b, c) -> bits of the float32 that is a * b + c rounded to odd`, NaN without a sign.
 
-        @scalar
-        def by_float32(a: Any, b: Any, c: Any) -> Any:
-            bits, _ = fused_32(bits_of(load_half(a)), bits_of(load_half(b)), bits_of(load_half(c)), NEAREST_EVEN)
-            return u32(bits)
+    The product has to be exact in float32, as any of FP16 is.
+    """
+    load, _ = _load_store(fmt)
+    fused_32 = real_width(32).fused
 
-        return by_float32
+    @scalar
+    def by_float32(a: Any, b: Any, c: Any) -> Any:
+        bits, _ = fused_32(bits_of(load(a)), bits_of(load(b)), bits_of(load(c)), NEAREST_EVEN)
+        return u32(bits)
+
+    return by_float32
+
+
+@cache
+def _fused_in_range() -> Any:
+    """The scalar function `(a, b, c) -> bits of a * b + c rounded to odd` for the BF16 codes that `_in_range` names."""
+    sum_to_odd = real_width(32).sum_to_odd
+
+    @scalar
+    def in_range(a: Any, b: Any, c: Any) -> Any:
+        return u32(sum_to_odd(f32(load_bfloat(a) * load_bfloat(b)), load_bfloat(c)))
+
+    return in_range
+
+
+@cache
+def _fused_wide() -> Any:
+    """The scalar function `(a, b, c) -> bits of the float32 that is a * b + c rounded to odd`, for any BF16 codes."""
     fused_64 = real_width(64).fused
 
     @scalar
@@ -316,42 +341,102 @@ def _fused(fmt: Format) -> Any:
     return by_float64
 
 
+@scalar
+def _in_range(a: Any, b: Any, c: Any) -> bool:
+    """Whether float32 surely has all bits of the products of some BF16 codes, and no code is an infinity or NaN."""
+    largest, least = SHORT_ZERO, SHORT_MAGNITUDE
+    for i in range(a.size):
+        p, q, r = u16(a[i] & SHORT_MAGNITUDE), u16(b[i] & SHORT_MAGNITUDE), u16(c[i] & SHORT_MAGNITUDE)
+        largest = u16(max(largest, u16(max(u16(max(p, q)), r))))
+        least = u16(min(least, u16(min(u16(p - SHORT_ONE), u16(q - SHORT_ONE)))))  # zeros, which wrap around, may be
+    return largest < LARGEST_FACTOR and least >= SMALLEST_FACTOR - SHORT_ONE
+
+
 @cache
-def fma_kernel(fmt: Format) -> Any:
-    """The loop `(a, b, c, codes)`."""
-    fused, (_, store) = _fused(fmt), _load_store(fmt)
+def fma_kernel(fmt: Format, streamed: bool = False) -> Any:
+    """The loop `(a, b, c, codes)`; streamed: around the caches, for results that would not stay there."""
+    is_bfloat = fmt == BF16
+    loop = block_loop(_fill_fused_bfloat() if is_bfloat else _fill_fused(fmt), streamed, BLOCK if is_bfloat else 0)
 
     def fma(a: Any, b: Any, c: Any, codes: Any) -> None:
-        for i in range(codes.size):
-            codes[i] = store(float_of(fused(a[i], b[i], c[i])))
+        loop((a, b, c), codes, None)
 
     return kernel(fma)
+
+
+def _fill_fused(fmt: Format) -> Any:
+    fused, (_, store) = _fused(fmt), _load_store(fmt)
+
+    def fill(triple: Any, start: int, count: int, codes: Any, facts: Any, state: int) -> int:
+        a, b, c = triple[0][start : start + count], triple[1][start : start + count], triple[2][start : start + count]
+        for i in range(count):
+            codes[i] = store(float_of(fused(a[i], b[i], c[i])))
+        return state
+
+    return fill
+
+
+def _fill_fused_bfloat() -> Any:
+    """Computes BF16 sums of products in float32, and blocks with a product that does not fit it in float64."""
+    fused, wide = _fused_in_range(), _fused_wide()
+
+    @inner_loop  # of its own: inlined, it would take registers from the fast loop
+    def fill_wide(a: Any, b: Any, c: Any, codes: Any) -> None:
+        for i in range(a.size):
+            codes[i] = store_bfloat(float_of(wide(a[i], b[i], c[i])))
+
+    def fill(triple: Any, start: int, count: int, codes: Any, facts: Any, state: int) -> int:
+        a, b, c = triple[0][start : start + count], triple[1][start : start + count], triple[2][start : start + count]
+        if _in_range(a, b, c):
+            for i in range(count):
+                codes[i] = round_signed_bfloat(fused(a[i], b[i], c[i]))
+        else:
+            fill_wide(a, b, c, codes)
+        return state
+
+    return fill
 
 
 @cache
 def flagged_fma_kernel(fmt: Format) -> Any:
     """The loop `(a, b, c, codes, flags, bits of the smallest magnitude that is not tiny)`."""
-    fused, (load, store) = _fused(fmt), _load_store(fmt)
+    is_bfloat = fmt == BF16
+    narrow = scalar(_fill_flagged_fused(fmt, _fused_in_range() if is_bfloat else _fused(fmt)))
+    wide = inner_loop(_fill_flagged_fused(fmt, _fused_wide())) if is_bfloat else narrow
     infinity, quiet = u16(fmt.infinity_code or 0), u16(fmt.nan_code or 0)
 
     def fma(a: Any, b: Any, c: Any, codes: Any, flags: Any, tiny_below: Any) -> None:
         for start in range(0, codes.size, BLOCK):
             x, y, z = a[start : start + BLOCK], b[start : start + BLOCK], c[start : start + BLOCK]
             target, raised = codes[start : start + BLOCK], flags[start : start + BLOCK]
-            largest = SHORT_ZERO
-            for i in range(target.size):
-                bits = u32(fused(x[i], y[i], z[i]))
-                code = u16(store(float_of(bits)))
-                tiny = u32(bits & MAGNITUDE) < tiny_below
-                target[i] = code
-                # what was rounded to odd is no value of the format unless it was exact
-                raised[i] = (TINY_AND_INEXACT if tiny else INEXACT) if bits_of(load(code)) != bits else ZERO
-                largest = u16(max(largest, u16(code & SHORT_MAGNITUDE)))
+            if not is_bfloat or _in_range(x, y, z):
+                largest = narrow(x, y, z, target, raised, tiny_below)
+            else:
+                largest = wide(x, y, z, target, raised, tiny_below)
             if largest >= infinity:
                 for i in range(target.size):
                     raised[i] = _special_fma_flags(u16(raised[i]), x[i], y[i], z[i], target[i], infinity, quiet)
 
     return kernel(fma)
+
+
+def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
+    """The loop `(a, b, c, codes, flags, tiny_below) -> largest magnitude code`; flags of finite results only."""
+    load, store = _load_store(fmt)
+
+    def fill(a: Any, b: Any, c: Any, codes: Any, flags: Any, tiny_below: Any) -> Any:
+        largest = SHORT_ZERO
+        for i in range(codes.size):
+            bits = u32(fused(a[i], b[i], c[i]))
+            code = u16(store(float_of(bits)))
+            tiny = u32(bits & MAGNITUDE) < tiny_below
+            codes[i] = code
+            # what was rounded to odd is no value of the format unless it was exact
+            flags[i] = (TINY_AND_INEXACT if tiny else INEXACT) if bits_of(load(code)) != bits else ZERO
+            largest = u16(max(largest, u16(code & SHORT_MAGNITUDE)))
+        return largest
+
+    return fill
 
 
 @scalar

@@ -72,6 +72,12 @@ def round_bfloat(magnitude: Any) -> Any:
 
 
 @scalar
+def round_signed_bfloat(bits: Any) -> Any:
+    """The code nearest the bits of a float32 that is not NaN: of a magnitude, as a carry never reaches the sign."""
+    return round_bfloat(bits)
+
+
+@scalar
 def store_bfloat(x: Any) -> Any:
     """The code nearest a float32; NaN becomes the canonical one."""
     return round_bfloat(bits_of(x)) if x == x else BFLOAT_NAN
