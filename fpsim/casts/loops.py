@@ -14,6 +14,7 @@ import numpy as np
 
 from fpsim.core.decode import DecodeLayout, decode_bits_32, decode_bits_64, decode_fields
 from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_bits_64, encode_fields
+from fpsim.core.nearest import encode_nearest_32
 from fpsim.core.philox import philox4x32
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.runtime.compile import inner_loop, kernel
@@ -32,10 +33,15 @@ def constants_of(kind: Any, word: Any, frozen: Frozen) -> Any:
 
 
 @cache
-def encode_kernel(width: int, mode: int, kind: int, frozen: Frozen = None, streamed: bool = False) -> Any:
-    """The loop `(bits, codes, layout)` for source floats of 32 or 64 bits and a deterministic mode."""
+def encode_kernel(
+    width: int, mode: int, kind: int, frozen: Frozen = None, streamed: bool = False, by_sum: bool = False
+) -> Any:
+    """The loop `(bits, codes, layout)` for source floats of 32 or 64 bits and a deterministic mode.
+
+    by_sum: round by the processor's addition; it has to round to nearest, and `core.nearest` to serve the layout.
+    """
     word: Any = u32 if width == 32 else u64
-    encode_bits = encode_bits_32 if width == 32 else encode_bits_64
+    encode_bits = encode_nearest_32 if by_sum else encode_bits_32 if width == 32 else encode_bits_64
     constants = constants_of(EncodeLayout, word, frozen)
     is_frozen = frozen is not None
     # as int64, of which the encoder is compiled once; Python's numbers are types of their own to numba
@@ -119,10 +125,15 @@ def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> 
 
 
 @cache
-def quantize_kernel(width: int, mode: int, kind: int, frozen: tuple[Frozen, Frozen], streamed: bool = False) -> Any:
-    """The loop `(bits, rounded bits, encode layout, decode layout)`: encode and decode in registers."""
+def quantize_kernel(
+    width: int, mode: int, kind: int, frozen: tuple[Frozen, Frozen], streamed: bool = False, by_sum: bool = False
+) -> Any:
+    """The loop `(bits, rounded bits, encode layout, decode layout)`: encode and decode in registers.
+
+    by_sum: as for `encode_kernel`.
+    """
     word: Any = u32 if width == 32 else u64
-    encode_bits = encode_bits_32 if width == 32 else encode_bits_64
+    encode_bits = encode_nearest_32 if by_sum else encode_bits_32 if width == 32 else encode_bits_64
     decode_bits = decode_bits_32 if width == 32 else decode_bits_64
     encode_constants = constants_of(EncodeLayout, word, frozen[0])
     decode_constants = constants_of(DecodeLayout, word, frozen[1])

@@ -9,6 +9,7 @@ import numpy as np
 
 from fpsim.casts import half
 from fpsim.casts.loops import decode_kernel, encode_kernel, quantize_kernel, stochastic_kernel
+from fpsim.core import nearest
 from fpsim.core.layouts import decode_plan, encode_plan, source_width
 from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.named import FP32, FP64, NAMED, Format
@@ -50,10 +51,12 @@ def quantizing(source: Format, target: Format, options: CastOptions, long: bool 
     if rounding is Rounding.STOCHASTIC or source_width(fmt) > width or out is None:
         return encoding(source, options, long) + decoding(fmt, target, fmt.storage, long)
     plan, back, mode = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits), out, int(rounding)
+    has_sum = nearest.serves(width, mode, plan.kind, plan.frozen)
 
     def run_quantize(bits: Array, rounded: Array, first: int) -> None:
         frozen = (_frozen(plan.frozen, fmt, bits.size, long), _frozen(back.frozen, fmt, bits.size, long))
-        kernel = quantize_kernel(width, mode, plan.kind, frozen, rounded.nbytes >= STREAM_BYTES)
+        by_sum = has_sum and frozen[0] is not None and processor.rounds_to_nearest()
+        kernel = quantize_kernel(width, mode, plan.kind, frozen, rounded.nbytes >= STREAM_BYTES, by_sum)
         kernel(bits, rounded, plan.layout, back.layout)
 
     before = () if source.bits == width else decoding(source, target, source.storage, long)
@@ -81,13 +84,16 @@ def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
 
     mode = int(rounding)
     by_processor = half.serves(plan, fmt, rounding)
+    has_sum = nearest.serves(width, mode, plan.kind, plan.frozen)
 
     def run_encode(bits: Array, codes: Array, first: int) -> None:
         frozen, streamed = _frozen(plan.frozen, fmt, bits.size, long), codes.nbytes >= STREAM_BYTES
-        if frozen and by_processor and processor.rounds_to_nearest():
+        nearest_even = frozen is not None and processor.rounds_to_nearest()
+        if nearest_even and by_processor:
             half.half_kernel(streamed)(bits, codes, plan.layout)
         else:
-            encode_kernel(width, mode, plan.kind, frozen, streamed)(bits, codes, plan.layout)
+            by_sum = nearest_even and has_sum
+            encode_kernel(width, mode, plan.kind, frozen, streamed, by_sum)(bits, codes, plan.layout)
 
     return Stage(run_encode, fmt.storage)
 

@@ -342,7 +342,7 @@ def _fused_wide() -> Any:
 
 
 @scalar
-def _in_range(a: Any, b: Any, c: Any) -> bool:
+def _in_range(a: Any, b: Any, c: Any) -> Any:
     """Whether float32 surely has all bits of the products of some BF16 codes, and no code is an infinity or NaN."""
     largest, least = SHORT_ZERO, SHORT_MAGNITUDE
     for i in range(a.size):

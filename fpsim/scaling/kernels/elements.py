@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.casts.loops import WORD, Frozen, constants_of, fill_random
+from fpsim.core import nearest
 from fpsim.core.decode import DecodeLayout, decode_fields
 from fpsim.core.encode import EncodeLayout, encode_fields
+from fpsim.core.nearest import encode_nearest_32
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.core.scaled_element import ElementChoices, element_choices, element_of, value_of
 from fpsim.runtime.compile import kernel, scalar
@@ -38,6 +40,14 @@ def choice_words(e: Elements) -> ElementChoices:
     return ElementChoices(*(i64(choice) for choice in e.choices or (0,) * len(ElementChoices._fields)))
 
 
+def _rounds_by_sum(how: Elements) -> bool:
+    """Whether elements are rounded by the processor's addition: where it is known that a layout can be."""
+    if how.choices is None or how.frozen[0] is None:
+        return False
+    layout = EncodeLayout(*how.frozen[0])
+    return nearest.serves(how.width, how.choices.mode, how.choices.kind, layout)
+
+
 @cache
 def announcer(width: int) -> Any:
     """The function `(row, ahead)`: the row of the next strip will be read soon."""
@@ -63,7 +73,7 @@ def element_loop(how: Elements) -> Any:
     shape, back = how.shape, how.back
     per_line = 512 // how.width
     announce = announcer(how.width)
-    deliver = element_of(how.width, back, how.careful)
+    deliver = element_of(how.width, back, how.careful, encode_nearest_32 if _rounds_by_sum(how) else None)
 
     def of_columns(
         row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, f: Any, g: Any, words: Any,

@@ -1,0 +1,64 @@
+"""Scalar core: a float32 to the nearest code, ties to even, by one addition of the processor's.
+
+A number whose last bit is the last that a result may keep is added to the magnitude, and the sum's own rounding is the
+one that is wanted: half the instructions of the body for every mode (`encode`). That body decides, and
+tests/core/test_nearest.py compares the two. The processor must round to nearest even. Measured: docs/performance.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.encode import FULL, PLAIN, EncodeLayout, deliver_32
+from fpsim.core.rounding import NEAREST_EVEN
+from fpsim.runtime.compile import scalar
+
+u32, f32 = np.uint32, np.float32
+
+MANTISSA = 23
+SIGN_SHIFT, MANTISSA_SHIFT = u32(31), u32(MANTISSA)
+MAGNITUDE, INFINITY, FIELD_MASK = u32(0x7FFFFFFF), u32(0x7F800000), u32(0x7F800000)
+ONE, ZERO = u32(1), u32(0)
+LARGEST_FIELD = 254  # of a finite float32
+
+
+def serves(width: int, mode: int, kind: int, layout: EncodeLayout) -> bool:
+    """Whether a layout of Python integers can be rounded so: to nearest even, with sums in float32's normal range.
+
+    Without mantissa bits every significand is odd, and codes break ties.
+    """
+    if width != 32 or mode != NEAREST_EVEN or kind not in (PLAIN, FULL):
+        return False
+    dropped = layout.place - layout.depth
+    kept = MANTISSA - dropped
+    smallest_field = layout.depth + 1 - kept - 1  # of half the smallest subnormal value
+    return bool(dropped > 0 and kept > 0 and smallest_field > 0 and _beyond(layout, kept) + dropped <= LARGEST_FIELD)
+
+
+def _beyond(layout: EncodeLayout, kept: int) -> int:
+    """The float32 exponent field from which on every magnitude is too large."""
+    return int(layout.max_code >> kept) + int(layout.depth) + 1
+
+
+@scalar
+def encode_nearest_32(bits: Any, random: Any, f: EncodeLayout, mode: Any, kind: Any) -> Any:
+    """The code of one float32, rounded to nearest even; takes the arguments of `encode_bits`."""
+    dropped = u32(f.place - f.depth)
+    kept = u32(MANTISSA_SHIFT - dropped)
+    smallest_normal = u32(u32(f.depth + ONE) << MANTISSA_SHIFT)
+    beyond = u32(u32(u32(f.max_code >> kept) + u32(f.depth + ONE)) << MANTISSA_SHIFT)
+
+    magnitude = u32(bits & MAGNITUDE)
+    near = u32(min(magnitude, beyond))
+    # the exponent fields above that of the smallest normal value, which subnormals share
+    binades = u32(u32(max(u32(near & FIELD_MASK), smallest_normal)) - smallest_normal)
+    last_place = u32(binades + u32(smallest_normal + u32(dropped << MANTISSA_SHIFT)))
+    total = f32(u32(near).view(f32) + u32(last_place).view(f32))
+    significand = u32(f32(total).view(u32) - last_place)
+    code = u32(significand + u32(binades >> dropped))
+
+    # a NaN comes out as what is too large does, which may be right
+    nan = (magnitude > INFINITY) & ((kind != PLAIN) | (f.nan != f.overflow))
+    return deliver_32(code, u32(bits >> SIGN_SHIFT), magnitude == ZERO, magnitude >= INFINITY, nan, f, mode, kind)
