@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import fpsim as fp
+from fpsim.casts import pipelines
 from fpsim.runtime.compile import KERNELS
 from fpsim.scaling import plan, run_tiles
 from fpsim.testing import assert_bits_equal
@@ -49,6 +50,29 @@ def test_so_they_do_for_integers_and_for_values(fmt: Any, rounding: str, monkeyp
         found.append((codes, fp.quantize_scaled(x, fmt, fp.scalings.TILE_1X128, **options)))
     for own, common in zip(*found, strict=True):
         assert_bits_equal(own, common)
+
+
+FROZEN = [("TILE_1X128", fp.E4M3), ("NVFP4", fp.E2M1), ("MX", fp.E5M2), ("TENSOR", fp.E4M3), ("BLOCK_128X128", fp.E3M2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "fmt", "convert"),
+    [
+        # each is a loop of its own, which takes seconds to compile
+        pytest.param(name, fmt, convert, id=f"{name}-{convert.__name__}", marks=[pytest.mark.slow] * (i > 0))
+        for i, (convert, (name, fmt)) in enumerate(itertools.product((fp.encode_scaled, fp.quantize_scaled), FROZEN))
+    ],
+)
+def test_loops_with_a_formats_layout_compiled_in_give_the_same_bits(
+    name: str, fmt: fp.Format, convert: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays: list[Any] = [wide((40, 384)), normal((130, 128)), anything((7, 64))]
+    general = [convert(x, fmt, preset(name)) for x in arrays]
+    monkeypatch.setattr(pipelines, "LARGE", 1)
+    monkeypatch.setattr(run_tiles, "FUSED", 1)
+    for x, want in zip(arrays, general, strict=True):
+        found = convert(x, fmt, preset(name))
+        (assert_same_encoding if convert is fp.encode_scaled else assert_bits_equal)(want, found)
 
 
 def test_another_recipe_or_rounding_of_a_short_array_compiles_nothing() -> None:
