@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -152,7 +151,11 @@ def _fast(accumulator: Accumulator, problem: Problem, way: Way) -> Array:
     out, given_up = np.empty(problem.shape, u32), np.zeros(strips_of(operands), np.uint8)
     terms = max(operands.a.shape[1], 1)
     chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else operands.a.shape[1]
-    work = under_ieee(partial(run_strips, way, operands, c, out, given_up, chunk))
+
+    def work(first: int, stop: int) -> None:
+        with ieee_arithmetic():
+            run_strips(way, operands, c, out, given_up, chunk, first, stop)
+
     _, terms, width = operands.panels.shape
     over_units(given_up.size, -(-STRIP * width * terms // FAST_STEPS), work)
     codes = out if fmt == FP32 else _encoded(out, FP32, fmt)
