@@ -132,6 +132,15 @@ def test_matmul_never_follows_the_options_of_another_call(drawn: list[tuple[Any,
         assert_bits_equal(fp.matmul(codes, codes.T, accumulate=unit).view(np.uint32), want)
 
 
+def test_what_follows_a_sum_is_not_left_out_by_a_plan_without() -> None:
+    codes, bias = np.full((3, 64), 0x38, np.uint8), f32([1, 2, 4])
+    for words, want in [({}, 64), ({"bias": bias}, 64 + bias), ({"alpha": 2.0}, 128), ({}, 64)]:
+        got = fp.matmul(codes, codes.T, accumulate=UNIT, **words)
+        assert_bits_equal(got, np.broadcast_to(f32(want), (3, 3)))
+    c = np.ones((3, 3), f32)
+    assert_bits_equal(fp.matmul(codes, codes.T, c, accumulate=UNIT, alpha=2, beta=0.5), np.full((3, 3), f32(128.5)))
+
+
 REFUSED = [
     (lambda seed: fp.encode(X, "e4m3", rounding="stochastic", seed=seed), 1, True, "seed must be an integer"),
     (lambda n: fp.encode(X, "e4m3", random_bits=n), 1, True, "random_bits must be an integer"),

@@ -42,6 +42,11 @@ class Request(NamedTuple):
     out_format: FormatLike | None = None
     strict: bool = True
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but a promotion and an output format is asked for."""
+        return self.schedule is None and self.alpha is None and self.beta is None and self.bias is None
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
@@ -112,8 +117,7 @@ def job_of(unit: MatrixUnit, left: OperandScales, right: OperandScales, request:
     Raises:
       ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses.
     """
-    finish = request.alpha, request.beta, request.bias
-    if request.schedule is None and left.is_plain and right.is_plain and finish == (None, None, None):
+    if request.is_plain and left.is_plain and right.is_plain:
         words: tuple[Any, ...] = request.promote, request.scale_order, request.out_format, request.strict
         try:
             return _plain_job(unit, left.shape, right.shape, has_c, *words)
