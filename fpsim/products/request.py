@@ -81,7 +81,8 @@ class Job:
     def tensor_scale(self) -> np.float32 | None:
         """The product of the scales of whole operands of units that take block scales; None where there are none."""
         found = [each.tensor_scale for each in (self.left, self.right) if each.tensor_scale is not None]
-        return np.prod(found, dtype=np.float32) if found else None
+        with np.errstate(all="ignore"):  # the product may be Inf
+            return np.prod(found, dtype=np.float32) if found else None
 
     @cached_property
     def nan_code(self) -> int | None:
