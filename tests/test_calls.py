@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from fpsim.testing import assert_bits_equal
 from tests.kit.samples import exactly
 from tests.oracles import casts
 
-f32 = np.float32
-X = np.outer(f32([1, -1, 2**-9, 3]), f32([0.3, 1.0625, 1.1875, 17, 464, 1e-3, 1e5, np.inf])).astype(f32)
+f32: Any = np.float32
+X = np.outer([1, -1, 2**-9, 3], [0.3, 1.0625, 1.1875, 17, 464, 1e-3, 1e5, np.inf]).astype(f32)
 PLAIN = fp.scalings.TILE_1X128
 RENAMED = PLAIN.replace(name="mine")
 FORMATS = [fp.E4M3, fp.E5M2, fp.E2M1, fp.Format("mine", 4, 3), fp.Format("mine", 4, 3, bias=6), fp.Format("mine", 3, 2)]
@@ -66,7 +67,7 @@ def assert_same_after_others(calls: list[Callable[[], Any]]) -> None:
 @given(st.lists(st.tuples(st.sampled_from(FORMATS), cast_words, st.integers(0, 3)), min_size=2, max_size=4))
 def test_encode_never_follows_the_options_of_another_call(drawn: list[tuple[fp.Format, dict[str, Any], int]]) -> None:
     calls = [(fmt, {**words, "seed": seed}) for fmt, words, seed in drawn]
-    assert_same_after_others([lambda fmt=fmt, words=words: fp.encode(X, fmt, **words) for fmt, words in calls])
+    assert_same_after_others([partial(fp.encode, X, fmt, **words) for fmt, words in calls])
     for fmt, words in calls:
         mode = rounding_mode(words.get("rounding", "nearest_even"))
         if mode is not fp.Rounding.STOCHASTIC:
@@ -96,10 +97,8 @@ def test_encode_scaled_never_follows_the_options_of_another_call(drawn: list[tup
         assert found.scaling is scaling
         return found
 
-    assert_same_after_others([lambda one=one: call(*one) for one in drawn])
-    assert_same_after_others(
-        [lambda one=one: fp.quantize_scaled(x, one[0], one[1], **one[2], seed=one[3]) for one in drawn]
-    )
+    assert_same_after_others([partial(call, *one) for one in drawn])
+    assert_same_after_others([partial(fp.quantize_scaled, x, *one[:2], **one[2], seed=one[3]) for one in drawn])
 
 
 def test_a_scaling_of_another_name_keeps_it() -> None:
@@ -126,7 +125,7 @@ def test_matmul_never_follows_the_options_of_another_call(drawn: list[tuple[Any,
         start = c if starts else None
         return fp.matmul(codes, codes.T, start, accumulate=unit, promote=promote, out_format=out_format)
 
-    assert_same_after_others([lambda one=one: call(*one) for one in drawn])
+    assert_same_after_others([partial(call, *one) for one in drawn])
     for unit, *_ in drawn:
         want = fp.dot_add(np.repeat(codes, 5, 0), np.tile(codes, (5, 1)), None, unit).reshape(5, 5)
         assert_bits_equal(fp.matmul(codes, codes.T, accumulate=unit).view(np.uint32), want)
@@ -134,14 +133,17 @@ def test_matmul_never_follows_the_options_of_another_call(drawn: list[tuple[Any,
 
 def test_what_follows_a_sum_is_not_left_out_by_a_plan_without() -> None:
     codes, bias = np.full((3, 64), 0x38, np.uint8), f32([1, 2, 4])
-    for words, want in [({}, 64), ({"bias": bias}, 64 + bias), ({"alpha": 2.0}, 128), ({}, 64)]:
+    cases: list[tuple[dict[str, Any], Any]] = [({}, 64), ({"bias": bias}, 64 + bias), ({"alpha": 2.0}, 128), ({}, 64)]
+    for words, want in cases:
         got = fp.matmul(codes, codes.T, accumulate=UNIT, **words)
         assert_bits_equal(got, np.broadcast_to(f32(want), (3, 3)))
     c = np.ones((3, 3), f32)
     assert_bits_equal(fp.matmul(codes, codes.T, c, accumulate=UNIT, alpha=2, beta=0.5), np.full((3, 3), f32(128.5)))
 
 
-REFUSED = [
+X8: Any = np.full((2, 64), 0x38, np.uint8)
+ONE_TERM = next(unit for unit in fp.units() if unit.terms == 1 and unit.a.fmt == unit.d.fmt == fp.FP32)
+REFUSED: list[tuple[Callable[[Any], Any], Any, Any, str]] = [
     (lambda seed: fp.encode(X, "e4m3", rounding="stochastic", seed=seed), 1, True, "seed must be an integer"),
     (lambda n: fp.encode(X, "e4m3", random_bits=n), 1, True, "random_bits must be an integer"),
     (lambda n: fp.encode(X, "e4m3", random_bits=n), 8, 8.0, "random_bits must be an integer"),
@@ -155,8 +157,6 @@ REFUSED = [
     (lambda o: fp.matmul(X8, X8.T, accumulate=UNIT, scale_order=o), None, "c_first", "scale_order must be one of"),
     (lambda b: fp.matmul(X8, X8, accumulate=UNIT) if b else fp.matmul(X8, X8.T, accumulate=UNIT), 0, 1, "agree in K"),
 ]  # fmt: skip
-X8 = np.full((2, 64), 0x38, np.uint8)
-ONE_TERM = next(unit for unit in fp.units() if unit.terms == 1 and unit.a.fmt == unit.d.fmt == fp.FP32)
 
 
 @pytest.mark.parametrize(("call", "taken", "refused", "sentence"), REFUSED)
