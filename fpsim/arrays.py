@@ -65,6 +65,8 @@ def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
     Raises:
       TypeError: x holds integers, objects or floats of another kind.
     """
+    if type(x) is np.ndarray and x.dtype in FORMAT_OF:  # the most common input, without the checks that others need
+        return x, FORMAT_OF[x.dtype]
     refuse_masked(x, name)
     array = as_array(x, name)
     fmt = format_of(array.dtype)

@@ -89,7 +89,7 @@ def by_core(operation: Operation) -> Run:
         results = np.empty(size, u64)
         flags = targets[1] if len(targets) > 1 else np.empty(size, np.uint8)
         call([source.astype(WORD) for source in sources], random, results, flags)
-        np.copyto(targets[0], results, casting="unsafe")
+        targets[0][...] = results
 
     return run
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Unpack
+from functools import cache, lru_cache
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -58,12 +58,10 @@ def encode(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **key
       >>> fp.decode(fp.encode(np.full(4, 1.03), fp.E4M3, rounding="stochastic", seed=1), fp.E4M3)
       array([1.125, 1.125, 1.   , 1.   ], dtype=float32)
     """
-    from fpsim.casts import pipelines
-
     options = options_of(encode, fmt, keywords)
     source, source_fmt = float_array(x)
     target = output(out, source.shape, options.fmt.storage, source)
-    run_stages(pipelines.encoding(source_fmt, options), words(source), target)
+    run_stages(_pipelines().encoding(source_fmt, options), words(source), target)
     return target
 
 
@@ -89,14 +87,12 @@ def decode(codes: npt.ArrayLike, fmt: FormatLike, dtype: npt.DTypeLike = np.floa
       >>> fp.decode(np.uint8([0x38, 0x7E, 0x7F]), fp.E4M3)
       array([  1., 448.,  nan], dtype=float32)
     """
-    from fpsim.casts import pipelines
-
     found = find_format(fmt)
     target_fmt = _float_format(dtype)
     refuse_unless_held(found, target_fmt, "use dtype=np.float64")
     source = code_array(codes, found)
     target = output(out, source.shape, DTYPES[target_fmt], source)
-    run_stages(pipelines.decoding(found, target_fmt, source.dtype), source, words(target))
+    run_stages(_pipelines().decoding(found, target_fmt, source.dtype), source, words(target))
     return target
 
 
@@ -118,14 +114,12 @@ def quantize(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **k
       >>> fp.quantize(np.float32([0.3, 3.14159, 500.0]), fp.E5M2)
       array([3.125e-01, 3.000e+00, 5.120e+02], dtype=float32)
     """
-    from fpsim.casts import pipelines
-
     options = options_of(quantize, fmt, keywords)
     source, source_fmt = float_array(x)
     target_fmt = FP64 if source_fmt == FP64 else FP32
     refuse_unless_held(options.fmt, target_fmt, "pass x.astype(np.float64)")
     target = output(out, source.shape, DTYPES[target_fmt], source)
-    run_stages(pipelines.quantizing(source_fmt, target_fmt, options), words(source), words(target))
+    run_stages(_pipelines().quantizing(source_fmt, target_fmt, options), words(source), words(target))
     return target
 
 
@@ -155,6 +149,14 @@ def cast(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywo
     target = output(out, source.shape, dtype, source)
     encode(source, fmt, out=words(target), **keywords)
     return target
+
+
+@cache
+def _pipelines() -> Any:
+    """The stages of casts, which load numba: an import statement takes longer than the checks of a call."""
+    from fpsim.casts import pipelines
+
+    return pipelines
 
 
 def _float_format(dtype: npt.DTypeLike) -> Format:

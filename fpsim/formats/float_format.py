@@ -165,9 +165,21 @@ class Format:
     def __hash__(self) -> int:
         return self._hash  # formats key the caches of plans and kernels, which every call looks up
 
+    def __eq__(self, other: object) -> bool:
+        """Whether all fields are the same; a call asks it often, and mostly of one object or of two that differ."""
+        if self is other:
+            return True
+        if not isinstance(other, Format) or type(other) is not type(self):
+            return NotImplemented
+        return self._hash == other._hash and self._facts == other._facts
+
     def __getstate__(self) -> dict[str, Any]:
         """The fields alone: a hash of text differs from process to process, and tables are long."""
         return {fact.name: getattr(self, fact.name) for fact in fields(self)}
+
+    @cached_property
+    def _facts(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, fact.name) for fact in fields(self))
 
     @cached_property
     def _hash(self) -> int:

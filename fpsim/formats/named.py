@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -200,6 +200,7 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
 def find_by_name(name: str) -> Format | None:
     """A named, aliased or P3109 format, or None."""
     key = _key(name)

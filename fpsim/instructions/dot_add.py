@@ -11,6 +11,7 @@ from fpsim.arrays import Array
 from fpsim.instructions.operands import block_count, block_scales, operand, widened
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.runtime.pipeline import wrapping
 
 u64 = np.uint64
 
@@ -80,7 +81,7 @@ def run_rows(a: Array, b: Array, c: Array, p: Array, q: Array, unit: MatrixUnit)
     out = np.empty(c.size, u64)
     digits = np.zeros(plan.digits, np.int64)
     words = np.ascontiguousarray(c.reshape(-1), u64)
-    with np.errstate(all="ignore"):  # words wrap around
+    with wrapping():
         dot_add_kernel(unit.rule)(
             *rows, words, *blocks, out, *plan.layouts, plan.facts, unit.terms, digits, plan.origin
         )

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arithmetic.encoded_array import EncodedArray
+from fpsim.arithmetic.operands import full_dtype
 from fpsim.arrays import Array, as_array, code_array, format_of, overlaps, refuse_masked, words
 from fpsim.formats.named import DTYPES, FP16, Format
 from fpsim.matrix_units.catalogue import units
@@ -22,6 +23,8 @@ def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> 
       TypeError: neither codes nor floats.
     """
     fmt = element.carrier
+    if type(x) is np.ndarray and x.dtype is full_dtype(fmt):  # codes that are all in range
+        return x
     refuse_masked(x, name)
     if isinstance(x, EncodedArray) and x.fmt == fmt:
         return x.codes

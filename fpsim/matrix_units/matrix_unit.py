@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -143,6 +144,17 @@ class MatrixUnit:
         require_integer("block", self.block, 1 if self.scale else 0)
         require_word("evidence", self.evidence, get_args(Evidence))
         refuse_meaningless(self)
+
+    def __hash__(self) -> int:
+        return self._hash  # units key the caches of plans, which every product looks up
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: a hash of text differs from process to process."""
+        return {fact.name: getattr(self, fact.name) for fact in fields(self)}
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.name, self.a, self.b, self.d, self.terms, self.fraction_bits, self.result_bits))
 
     @property
     def scale_format(self) -> Format | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -91,9 +92,7 @@ class Cpu(NumpyOperations):
         """As `Backend.deliver`."""
         kept = fmt in (FP32, FP64)
         if kept and nan is not None:
-            patterns = words(total)
-            infinity, sign, code = (patterns.dtype.type(x) for x in (fmt.max_code + 1, fmt.sign_bit, nan))
-            canonical_nan()(patterns.reshape(-1), infinity, sign, code)
+            canonical_nan()(words(total).reshape(-1), *_nan_codes(fmt, nan))
         if kept or (fmt == FP16 and nan is None):  # NumPy's conversion leaves the bits of a NaN
             if total is not target:
                 target[...] = total
@@ -108,6 +107,13 @@ class Cpu(NumpyOperations):
     ) -> None:  # fmt: skip
         """As `Backend.accumulate`."""
         accumulator_product(a, b, c, accumulator, formats=formats, out=words(target))
+
+
+@lru_cache(maxsize=256)
+def _nan_codes(fmt: Format, nan: int) -> tuple[Any, Any, Any]:
+    """The codes of Inf, of the sign and of every NaN, as words of a format."""
+    word = fmt.storage.type
+    return word(fmt.max_code + 1), word(fmt.sign_bit), word(nan)
 
 
 def _values(c: Any, unit: MatrixUnit, shape: Shape) -> Array:

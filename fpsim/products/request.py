@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,8 +42,14 @@ class Request(NamedTuple):
     out_format: FormatLike | None = None
     strict: bool = True
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but a promotion and an output format is asked for."""
+        return self.schedule is None and self.alpha is None and self.beta is None and self.bias is None
 
-class Job(NamedTuple):
+
+@dataclass(frozen=True, eq=False)
+class Job:
     """A product that can be computed: its request, and how it is added."""
 
     unit: MatrixUnit
@@ -59,18 +66,25 @@ class Job(NamedTuple):
         """Of the result."""
         return self.left.shape[0], self.right.shape[1]
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[Any]:
         """Of the result."""
         return np.dtype(DTYPES.get(self.fmt, self.fmt.storage))
 
-    @property
+    @cached_property
     def has_epilogue(self) -> bool:
         """Whether anything is calculated with finished sums, C aside."""
         request, factors = self.request, (self.left.factors, self.right.factors)
         return any(x is not None for x in (request.alpha, request.beta, request.bias, *factors))
 
-    @property
+    @cached_property
+    def tensor_scale(self) -> np.float32 | None:
+        """The product of the scales of whole operands of units that take block scales; None where there are none."""
+        found = [each.tensor_scale for each in (self.left, self.right) if each.tensor_scale is not None]
+        with np.errstate(all="ignore"):  # the product may be Inf
+            return np.prod(found, dtype=np.float32) if found else None
+
+    @cached_property
     def nan_code(self) -> int | None:
         """The code of every NaN of the result; None to leave it as it is."""
         has_out_format = self.request.out_format is not None
@@ -81,12 +95,12 @@ class Job(NamedTuple):
         # sums of FP16 units that were promoted are float32
         return self.unit.nan_code if self.fmt == self.unit.d.fmt else self.fmt.top_magnitude
 
-    @property
+    @cached_property
     def overflow(self) -> str:
         """What becomes of sums that the result's format does not hold; a unit's own sums are in it."""
         return "nonfinite" if self.request.out_format is None else output_overflow(self.fmt)
 
-    @property
+    @cached_property
     def scaled(self) -> bool:
         """Whether scales multiply finished sums."""
         return not self.schedule.block_scaled and not (self.left.factors is None and self.right.factors is None)
@@ -104,6 +118,27 @@ def job_of(unit: MatrixUnit, left: OperandScales, right: OperandScales, request:
     Raises:
       ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses.
     """
+    if request.is_plain and left.is_plain and right.is_plain:
+        words: tuple[Any, ...] = request.promote, request.scale_order, request.out_format, request.strict
+        try:
+            return _plain_job(unit, left.shape, right.shape, has_c, *words)
+        except TypeError:  # something that cannot be hashed: the checks raise the error that says why
+            pass
+    return _job(unit, left, right, request, has_c)
+
+
+@lru_cache(maxsize=4096, typed=True)  # True equals 1, and is no promotion
+def _plain_job(
+    unit: MatrixUnit, a: tuple[int, int], b: tuple[int, int], has_c: bool, promote: int | None, scale_order: str | None,
+    out_format: FormatLike | None, strict: bool,
+) -> Job:  # fmt: skip
+    """The job of operands of these shapes that nothing scales, in one chain; a program repeats it many times."""
+    request = Request(promote=promote, scale_order=scale_order, out_format=out_format, strict=strict)
+    return _job(unit, OperandScales("a", a), OperandScales("b", b), request, has_c)
+
+
+def _job(unit: MatrixUnit, left: OperandScales, right: OperandScales, request: Request, has_c: bool) -> Job:
+    """As `job_of`."""
     refuse_shapes(left.shape, right.shape)
     (m, k), n = left.shape, right.shape[1]
     schedule = request.schedule or _default_schedule(request, unit, left, right)
@@ -113,7 +148,7 @@ def job_of(unit: MatrixUnit, left: OperandScales, right: OperandScales, request:
         _obey(Call(schedule, unit, m, n, k, left.kind, right.kind, fmt or FP32), request.strict)
     job = Job(unit, left, right, request, schedule, plan, _scale_order(schedule, left, right), fmt or FP32)
     _refuse_sums(job, has_c)
-    return job if fmt is not None else job._replace(fmt=_own_format(job, has_c))
+    return job if fmt is not None else replace(job, fmt=_own_format(job, has_c))
 
 
 def refuse_conflicts(request: Request) -> None:
@@ -181,7 +216,7 @@ def _obey(call: Call, strict: bool) -> None:
         raise ValueError(f"{refused[0]} strict=False computes it all the same.")
     for remark in remarks(call.schedule, call.unit, call.m, call.n, call.k):
         # shown where matmul is called
-        warnings.warn(f"{remark} These are the bits of {call.schedule}.", UserWarning, stacklevel=6)
+        warnings.warn(f"{remark} These are the bits of {call.schedule}.", UserWarning, stacklevel=7)
 
 
 def _refuse_sums(job: Job, has_c: bool) -> None:

@@ -38,6 +38,11 @@ class OperandScales(NamedTuple):
         return "tensor" if self.factors.size == 1 else "row"
 
     @property
+    def is_plain(self) -> bool:
+        """Whether nothing scales it."""
+        return self.block_scales is None and self.factors is None and self.tensor_scale is None
+
+    @property
     def across(self) -> int:
         """Rows of a, or columns of b, that share a factor."""
         return self.tile[0 if self.name == "a" else 1]

@@ -16,6 +16,7 @@ from fpsim.products.slices import Sums, add_slice, merged
 from fpsim.products.unit_product import ADD
 from fpsim.schedules.schedule import Chain, Epilogue
 
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 AT_START = Epilogue(source="first")  # where c belongs to the sum, scales multiply the rest
 
 
@@ -39,24 +40,31 @@ def total_of(job: Job, product: Any, c: Any, backend: Backend, work: Matrix | No
         c = None  # it need not be valid then, and is not read (cuBLAS manual, 2.7.1; CUTLASS, is_source_needed)
     belongs_to_sum = c is not None and request.beta is None and not schedule.epilogue.adds_c
     starts = belongs_to_sum and single and request.alpha is None and not job.scaled
+    dtype = FLOAT64 if job.unit.d.fmt == FP64 else FLOAT32
+    if single and (c is None or starts) and not job.has_epilogue and job.tensor_scale is None:
+        return _chained(sums, job, c, backend, work, dtype)  # nothing follows, as in most products
     finish = _finish(job, None if starts else c, backend)
-    dtype = np.dtype(np.float64) if job.unit.d.fmt == FP64 else np.dtype(np.float32)
     if finish.c is not None:
         work = None  # C may lie there, and is read when the sums are there
     if single:
-        total = (
-            backend.start(c, job.unit, job.shape, work) if starts else backend.full(job.shape, _zero(sums), dtype, work)
-        )
-        add_slice(total, job.plan.slices[0], sums)
+        total = _chained(sums, job, c if starts else None, backend, work, dtype)
     elif schedule.slicing.merge == "in_place" and len(job.plan.slices) > 1:
         return _in_place(sums, finish, job.shape, dtype)
     else:
         total = merged(sums, job.shape, dtype)
     with np.errstate(all="ignore"):
         total = finished(total, AT_START if belongs_to_sum else schedule.epilogue, finish, backend)
-        tensor_scales = [each.tensor_scale for each in (job.left, job.right) if each.tensor_scale is not None]
-        if tensor_scales:
-            total = backend.multiply(total, np.prod(tensor_scales, dtype=np.float32), out=total)
+        if job.tensor_scale is not None:
+            total = backend.multiply(total, job.tensor_scale, out=total)
+    return total
+
+
+def _chained(sums: Sums, job: Job, c: Any, backend: Backend, work: Matrix | None, dtype: np.dtype[Any]) -> Matrix:
+    """The sums of one chain, from c on."""
+    total = (
+        backend.full(job.shape, _zero(sums), dtype, work) if c is None else backend.start(c, job.unit, job.shape, work)
+    )
+    add_slice(total, job.plan.slices[0], sums)
     return total
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ from fpsim.products.kernels.fused_product import (
 from fpsim.products.kernels.grouped_product import GROUP, grouped_product
 from fpsim.products.kernels.panel import HIGHEST, LANES, largest_exponent
 from fpsim.products.kernels.step_product import step_product
-from fpsim.runtime.pipeline import run_stages
+from fpsim.runtime.pipeline import run_stages, wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.runtime.threads import over_spans
 
@@ -213,11 +214,11 @@ def _in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], Non
     m, n = total.shape
 
     def over_rows(start: int, stop: int) -> None:
-        with ieee_arithmetic(), np.errstate(all="ignore"):  # lanes without terms hold anything; NaN and Inf are meant
+        with ieee_arithmetic(), wrapping():  # lanes without terms hold anything; NaN and Inf are meant
             work(start, stop, 0, n)
 
     def over_columns(start: int, stop: int) -> None:
-        with ieee_arithmetic(), np.errstate(all="ignore"):
+        with ieee_arithmetic(), wrapping():
             work(0, m, start, stop)
 
     # every part decodes its rows of a and its columns of b, so the longer side is the one to cut
@@ -236,6 +237,8 @@ def _base(patterns: Array, fmt: Format) -> int:
 
 def _bases(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> tuple[int, int]:
     """The bases of both operands; what leaves their windows because of the limit is slower, not wrong."""
+    if is_centred(formats[0]) and is_centred(formats[1]):
+        return 0, 0
     left, right = (_base(x, fmt) for x, fmt in zip(operands, formats, strict=True))
     excess = left + right - max(-BASES, min(left + right, BASES))
     return left - excess, right
@@ -267,19 +270,7 @@ def _fused(total: Array, p: Product) -> None:
     if two_passes:
         a, b, promotion, mode = _interleaved(a, 1), _interleaved(b, 0), 2, ADD_HALF if half else ADD
     a, b = floats(a, unit.a.carrier).view(i32), floats(b, unit.b.carrier).view(i32)
-    formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
-    bases = _bases((a, b), formats)
-    of_a, of_b = (
-        np.array([_kept(element), fmt.min_exponent, base], i32)
-        for element, fmt, base in zip((unit.a, unit.b), formats, bases, strict=True)
-    )
-    cleared = 0 if half else (1 << (FP32.mantissa_bits - unit.result_bits)) - 1
-    least, d = unit.d.fmt.min_exponent, unit.d.fmt
-    facts = np.array([unit.fraction_bits, unit.floor_exponent, ~cleared, sum(bases), least], i32)
-    wide = np.array(
-        [unit.fraction_bits, unit.floor_exponent, formats[0].min_exponent, formats[1].min_exponent, least,
-         unit.result_bits, int(half), d.bias + 1], i32,
-    )  # fmt: skip
+    facts = _fused_facts(unit, _bases((a, b), (unit.operand_format(unit.a), unit.operand_format(unit.b))))
     scales = [_scale_exponents(x) if scaled else NO_FACTORS for x in (p.scale_a, p.scale_b)]
     fills = unit.fraction_bits + 2 + (terms - 1).bit_length() > SUM_BITS + 1
     joined = fills or terms == 16 or (half and terms == 32)  # one kernel for all units of 16 terms, one for FP16 of 32
@@ -288,11 +279,29 @@ def _fused(total: Array, p: Product) -> None:
 
     def work(m0: int, m1: int, n0: int, n1: int) -> None:
         run(
-            a, b, patterns, *scales, p.factors.rows, p.factors.columns, facts, of_a, of_b, wide, promotion,
-            p.cut // unit.terms, mode, m0, m1, n0, n1,
+            a, b, patterns, *scales, p.factors.rows, p.factors.columns, *facts, promotion, p.cut // unit.terms, mode,
+            m0, m1, n0, n1,
         )  # fmt: skip
 
     _in_spans(total, a.shape[1], work)
+
+
+@lru_cache(maxsize=1024)
+def _fused_facts(unit: MatrixUnit, bases: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
+    """What `fused_product` takes about a unit whose operands have these bases: facts, of_a, of_b, wide."""
+    half, d = unit.d.fmt == FP16, unit.d.fmt
+    formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
+    of_a, of_b = (
+        np.array([_kept(element), fmt.min_exponent, base], i32)
+        for element, fmt, base in zip((unit.a, unit.b), formats, bases, strict=True)
+    )
+    cleared = 0 if half else (1 << (FP32.mantissa_bits - unit.result_bits)) - 1
+    facts = np.array([unit.fraction_bits, unit.floor_exponent, ~cleared, sum(bases), d.min_exponent], i32)
+    wide = np.array(
+        [unit.fraction_bits, unit.floor_exponent, formats[0].min_exponent, formats[1].min_exponent, d.min_exponent,
+         unit.result_bits, int(half), d.bias + 1], i32,
+    )  # fmt: skip
+    return facts, of_a, of_b, wide
 
 
 def _kept(element: Element) -> int:

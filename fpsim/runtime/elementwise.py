@@ -23,10 +23,12 @@ def run_elementwise(
 
     whole: a thread may get its part of the arrays in one call; otherwise pieces of at most PIECE elements.
     """
-    if targets[0].size <= PIECE and _are_plain(sources, shape) and _are_plain(targets, shape):
-        with wrapping():
-            run(tuple([x.reshape(-1) for x in sources]), tuple([y.reshape(-1) for y in targets]), 0)
-        return
+    if targets[0].size <= PIECE:
+        plain_sources, plain_targets = _plain(sources, shape), _plain(targets, shape)
+        if plain_sources is not None and plain_targets is not None:
+            with wrapping():
+                run(plain_sources, plain_targets, 0)
+            return
     flat_sources = [_flat(source, shape) for source in sources]
     flat_targets = [_flat(target, shape) for target in targets]
     if any(array is None for array in (*flat_sources, *flat_targets)):
@@ -54,13 +56,15 @@ def run_elementwise(
     over_spans(size, work)
 
 
-def _are_plain(arrays: tuple[Array, ...], shape: tuple[int, ...]) -> bool:
-    """Whether arrays are runs of memory of one shape, as most short ones are."""
+def _plain(arrays: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ...] | None:
+    """Arrays as runs of memory where they have one shape and no gaps, as most short ones do; None where one differs."""
+    flat = []
     for array in arrays:
         flags = array.flags
         if array.shape != shape or not (flags.c_contiguous and flags.aligned and array.dtype.isnative):
-            return False
-    return True
+            return None
+        flat.append(array if array.ndim == 1 else array.reshape(-1))
+    return tuple(flat)
 
 
 def _flat(array: Array, shape: tuple[int, ...]) -> Array | None:

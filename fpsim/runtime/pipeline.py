@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,13 @@ def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: i
             _run_strided(stages, source, target, first)
         return
     flat_source, flat_target = source.reshape(-1), target.reshape(-1)
+    if flat_source.size <= PIECE:
+        with wrapping():
+            if len(stages) == 1:
+                stages[0].run(flat_source, flat_target, first)
+            else:
+                _run_piece(stages, _buffers(stages, flat_source.size), flat_source, flat_target, first)
+        return
 
     def work(start: int, stop: int) -> None:
         with wrapping():
@@ -51,9 +59,15 @@ def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: i
 
 def wrapping() -> AbstractContextManager[Any]:
     """Words wrap around and floats overflow on purpose, which NumPy would report where kernels run as plain Python."""
+    return np.errstate(all="ignore") if _settings().DISABLE_JIT else AS_IT_IS
+
+
+@cache
+def _settings() -> Any:
+    """numba's settings, which are loaded with the first kernel: an import statement takes longer than this call."""
     import numba
 
-    return np.errstate(all="ignore") if numba.config.DISABLE_JIT else AS_IT_IS
+    return numba.config
 
 
 def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first: int) -> None:

@@ -16,6 +16,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from fpsim.runtime.compile import kernel
+from fpsim.runtime.pipeline import AS_IT_IS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -37,16 +38,18 @@ def keeps_ieee() -> bool:
     return rounds_to_nearest() and subnormal > 0 and subnormal * 2 == SMALLEST
 
 
-@contextlib.contextmanager
-def ieee_arithmetic() -> Iterator[None]:
+def ieee_arithmetic() -> contextlib.AbstractContextManager[None]:
     """A block in which this thread's processor rounds to nearest even and keeps subnormals, whatever it is set to.
 
     Raises:
-      RuntimeError: it is set otherwise, and this processor's setting cannot be changed from here.
+      RuntimeError: as the block begins: it is set otherwise, and cannot be changed from here.
     """
-    if keeps_ieee():
-        yield
-        return
+    return AS_IT_IS if keeps_ieee() else _set_to_ieee()
+
+
+@contextlib.contextmanager
+def _set_to_ieee() -> Iterator[None]:
+    """The same for a processor that is set otherwise."""
     if not has_control() or numba.config.DISABLE_JIT:
         raise RuntimeError(
             "the processor must round to nearest and keep subnormals; it is set to another mode. "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +19,25 @@ from fpsim.formats.named import FP32, FP64
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.scaling.recipes import ROWS
 from fpsim.scaling.report import ScaleReport
-from fpsim.scaling.scaled_arrays import ScaledArrays
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tiling
 
 
+class Targets(NamedTuple):
+    """The arrays that encoding fills, as `fpsim.Scaled` has them."""
+
+    codes: Array
+    scales: Array
+    fmt: Element
+    scaling: Scaling
+    scale_codes: Array | None
+    zero_points: Array | None
+
+
 def encode_into(
-    fill: ScaledArrays[Array], source: Array, source_fmt: Format, cast: ElementKeywords, scales: npt.ArrayLike | None
+    fill: Targets, source: Array, source_fmt: Format, cast: ElementKeywords, scales: npt.ArrayLike | None
 ) -> tuple[ScaleReport, np.float32 | None]:
-    """Fill the arrays of a record, in C order; (what happened to the scales, the scale of the whole array)."""
+    """Fill arrays, in C order; (what happened to the scales, the scale of the whole array)."""
     element, scaling = fill.fmt, fill.scaling
     if isinstance(element, LogFMT):
         _refuse_for_log(cast, scales)
@@ -37,26 +47,26 @@ def encode_into(
     if isinstance(element, IntegerFormat) and not scaling.symmetric:
         return _encode_affine(source, source_fmt, element, options, tile_scales, fill), None
 
-    from fpsim.scaling.look import ruled
-    from fpsim.scaling.run_tiles import Grid, run_scales, run_tiles, settle_tensor
-
+    loops = _loops()
     tiles = tiling(source.shape, scaling.block)
     job = _job(source, source_fmt, element, scaling, options, words(fill.codes), back=False)
     counts = np.zeros(5, np.int64)
     if tile_scales is not None:
+        from fpsim.scaling.look import ruled
+
         scales_of_tiles = fill.scales.reshape(tiles.tiles)
         scales_of_tiles[...] = ruled(job, tile_scales.reshape(tiles.tiles), counts)
-        run_scales(job, scales_of_tiles)
-        return ScaleReport(fill.scales.size, *(int(count) for count in counts)), None
-    tensor = settle_tensor(job, counts)
+        loops.run_scales(job, scales_of_tiles)
+        return ScaleReport(fill.scales.size, *counts.tolist()), None
+    tensor = loops.settle_tensor(job, counts)
     codes = fill.scale_codes
-    grid = Grid(
+    grid = loops.Grid(
         fill.scales.reshape(tiles.tiles),
         np.empty((*tiles.tiles[:2], 0), np.uint8) if codes is None else codes.reshape(tiles.tiles),
         counts,
     )
-    run_tiles(job, grid, tensor)
-    report = ScaleReport(fill.scales.size, *(int(count) for count in counts))
+    loops.run_tiles(job, grid, tensor)
+    report = ScaleReport(fill.scales.size, *counts.tolist())
     return report, tensor.scale if scaling.tensor_scale else None
 
 
@@ -70,21 +80,21 @@ def quantize_into(
     scales: npt.ArrayLike | None,
 ) -> None:
     """Fill float32 values where `decodes_in_one_pass`."""
-    from fpsim.scaling.look import ruled
-    from fpsim.scaling.run_tiles import Grid, run_scales, run_tiles, settle_tensor
-
+    loops = _loops()
     options = element_options_of(element, scaling, cast)
     tiles = tiling(source.shape, scaling.block)
     job = _job(source, source_fmt, element, scaling, options, words(target), back=True)
     if scales is not None:
+        from fpsim.scaling.look import ruled
+
         tile_scales = given_scales(scales, source.shape, scaling).reshape(tiles.tiles)
-        run_scales(job, ruled(job, tile_scales))
+        loops.run_scales(job, ruled(job, tile_scales))
         return
     counts = np.zeros(5, np.int64)
-    tensor = settle_tensor(job, counts)
+    tensor = loops.settle_tensor(job, counts)
     dtype = job.plan.code_dtype
     codes = np.empty((*tiles.tiles[:2], 0), np.uint8) if dtype is None else np.empty(tiles.tiles, dtype)
-    run_tiles(job, Grid(np.empty(tiles.tiles, np.float32), codes, counts), tensor)
+    loops.run_tiles(job, loops.Grid(np.empty(tiles.tiles, np.float32), codes, counts), tensor)
 
 
 def checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, Format]:
@@ -96,6 +106,14 @@ def checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, F
 
 def checked_element(fmt: Any, scaling: Any) -> Element:
     """The element format, which must fit the scaling."""
+    try:
+        return _checked_element(fmt, scaling)
+    except TypeError:  # something that cannot be hashed, or no scaling: the checks raise the error that says why
+        return _checked_element.__wrapped__(fmt, scaling)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _checked_element(fmt: Any, scaling: Any) -> Element:
     element = element_format(fmt)
     if not isinstance(scaling, Scaling):
         row = f" Did you mean fp.scalings.{scaling.upper()}?" if str(scaling).upper() in ROWS else ""
@@ -124,8 +142,19 @@ def checked_element(fmt: Any, scaling: Any) -> Element:
 def element_options_of(element: Element, scaling: Scaling, cast: ElementKeywords) -> CastOptions:
     """The keywords of the elements' cast, checked; overflow is the scaling's own by default."""
     assert not isinstance(element, LogFMT), "LogFMT finds its own levels, without a cast"
+    if not cast:
+        return _usual_options(element, scaling.overflow)
     overflow = cast.get("overflow")
-    keywords: CastKeywords = {**cast, "overflow": scaling.overflow if overflow is None else overflow}
+    return _options(element, {**cast, "overflow": scaling.overflow if overflow is None else overflow})
+
+
+@lru_cache(maxsize=4096)
+def _usual_options(element: Format | IntegerFormat, overflow: str) -> CastOptions:
+    return _options(element, {"overflow": overflow})
+
+
+def _options(element: Format | IntegerFormat, keywords: CastKeywords) -> CastOptions:
+    """The options of a cast of elements."""
     if isinstance(element, IntegerFormat):
         # every policy saturates integers, which hold neither Inf nor NaN, and have no subnormals to flush
         return cast_options(element.magnitudes, **keywords)._replace(overflow="saturate", subnormals="keep")
@@ -152,16 +181,38 @@ def decodes_in_one_pass(element: Format | IntegerFormat, scaling: Scaling, sourc
 def _job(
     source: Array, source_fmt: Format, element: Any, scaling: Scaling, options: CastOptions, out: Array, *, back: bool
 ) -> Any:
-    from fpsim.scaling.plan import element_plan, scale_plan
-    from fpsim.scaling.run_tiles import Job
-
-    integer = isinstance(element, IntegerFormat)
-    fmt = options.fmt
     tiles = tiling(source.shape, scaling.block)
-    plan = scale_plan(scaling, largest_value(element), fmt.mantissa_bits, arithmetic_width(source_fmt, fmt))
-    encoder = element_plan(options, plan.width, integer=integer)
     bits, target = words(source).reshape(tiles.shape), out.reshape(tiles.shape)
-    return Job(bits, source_fmt, target, tiles, plan, options, encoder, integer, back)
+    return _loops().Job(bits, target, tiles, tile_plan(element, scaling, options, source_fmt, back), options.seed)
+
+
+@cache
+def _loops() -> Any:
+    """What runs the loops, which loads numba: an import statement takes longer than a check."""
+    from fpsim.scaling import run_tiles
+
+    return run_tiles
+
+
+def tile_plan(
+    element: Format | IntegerFormat, scaling: Scaling, options: CastOptions, source_fmt: Format, back: bool
+) -> Any:
+    """How arrays of a dtype become codes, or values where `back`, of an element format by a scaling; any seed."""
+    if options.seed is not None:  # which may be another in every call
+        options = options._replace(seed=None)
+    return _tile_plan(element, scaling, options, source_fmt, back)
+
+
+@lru_cache(maxsize=4096)
+def _tile_plan(
+    element: Format | IntegerFormat, scaling: Scaling, options: CastOptions, source_fmt: Format, back: bool
+) -> Any:
+    from fpsim.scaling.plan import element_plan, scale_plan
+
+    integer, fmt = isinstance(element, IntegerFormat), options.fmt
+    scales = scale_plan(scaling, largest_value(element), fmt.mantissa_bits, arithmetic_width(source_fmt, fmt))
+    encoder = element_plan(options, scales.width, integer=integer)
+    return _loops().TilePlan(source_fmt, scales, options, encoder, integer, back)
 
 
 @lru_cache(maxsize=1024)
@@ -206,7 +257,7 @@ def _encode_affine(
     element: IntegerFormat,
     options: CastOptions,
     tile_scales: Array | None,
-    fill: ScaledArrays[Array],
+    fill: Targets,
 ) -> ScaleReport:
     from fpsim.scaling.zero_points_and_logs import encode_affine
 
@@ -225,7 +276,7 @@ def _encode_affine(
     return ScaleReport(fill.scales.size, *(int(count) for count in counts))
 
 
-def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: ScaledArrays[Array]) -> ScaleReport:
+def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: Targets) -> ScaleReport:
     from fpsim.scaling.zero_points_and_logs import encode_log
 
     tiles = tiling(source.shape, fill.scaling.block)

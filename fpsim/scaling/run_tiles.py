@@ -8,7 +8,8 @@ floats of the width that the arithmetic has are converted in pieces that stay in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +42,10 @@ BRIEF = 1 << 12  # elements up to which one loop serves all modes: compiling ano
 WIDE_TILE = 1 << 16  # columns from which each tile is worked on by itself
 
 
+NO_KEY = np.uint64(0), np.uint64(0)
+NO_SPECIALS = np.empty(0, np.uint8)
+
+
 class Grid(NamedTuple):
     """Where results per tile go, as batches of matrices."""
 
@@ -49,15 +54,13 @@ class Grid(NamedTuple):
     counts: Array
 
 
-class Job(NamedTuple):
-    """One array on its way to codes, or values, of one format."""
+@dataclass(frozen=True, eq=False)
+class TilePlan:
+    """How arrays of one dtype become codes, or values, of one format by one scaling: what calls have in common."""
 
-    source: Array  # words, batch x rows x columns, of any layout
     source_fmt: Format
-    out: Array  # codes, or uint32 bits of float32 values; C order
-    tiling: Tiling
-    plan: ScalePlan
-    options: CastOptions
+    scales: ScalePlan
+    options: CastOptions  # the seed aside
     encoder: EncodePlan  # how scaled floats become codes
     integer: bool
     back: bool
@@ -65,42 +68,63 @@ class Job(NamedTuple):
     @property
     def width(self) -> int:
         """Bits of the float that the arithmetic is done in."""
-        return self.plan.width
-
-    def elements(self, columns: int, *, careful: bool = False) -> Elements:
-        """The compile-time choices for tiles of so many columns; careful: those that serve whatever the factors."""
-        fmt = self.options.fmt
-        freeze = self.source.size >= pipelines.LARGE and NAMED.get(fmt.name) == fmt and not careful
-        back = decode_plan(fmt, self.width) if self.back else None
-        frozen = (self.encoder.frozen, back.frozen if back else DecodeLayout(*[0] * 9)) if freeze else (None, None)
-        choices = self.choices() if self.source.size > BRIEF or not careful else None
-        return Elements(self.width, shape_of(self, columns), self.back, choices, frozen, careful)
+        return self.scales.width
 
     def choices(self) -> ElementChoices:
-        """How its elements become codes."""
-        return ElementChoices(int(self.options.rounding), self.encoder.kind, self.plan.applied, int(self.integer))
+        """How elements become codes."""
+        return ElementChoices(int(self.options.rounding), self.encoder.kind, self.scales.applied, int(self.integer))
 
+    @cached_property
     def layouts(self) -> tuple[Array, Array, Array]:
         """Layouts of the elements' encoder and decoder, and their choices."""
         decoder = decode_plan(self.options.fmt, self.width) if self.back else None
         word: Any = np.uint32 if self.width == 32 else np.uint64
         back = decoder.layout if decoder else np.zeros(len(DecodeLayout._fields), word)
-        return self.encoder.layout, back, _as_words(self.choices())
+        return self.encoder.layout, back, np.array(self.choices(), np.int64)
 
-    def seed(self) -> tuple[Any, Any]:
+
+class Job(NamedTuple):
+    """One array on its way to codes, or values, of one format."""
+
+    source: Array  # words, batch x rows x columns, of any layout
+    out: Array  # codes, or uint32 bits of float32 values; C order
+    tiling: Tiling
+    how: TilePlan
+    seed: int | None = None
+
+    @property
+    def source_fmt(self) -> Format:
+        """The format of the source."""
+        return self.how.source_fmt
+
+    @property
+    def random_key(self) -> tuple[Any, Any]:
         """The low and the high word of the seed."""
-        seed = self.options.seed or 0
-        return np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32)
+        return NO_KEY if self.seed is None else (np.uint64(self.seed & 0xFFFFFFFF), np.uint64(self.seed >> 32))
+
+    @property
+    def plan(self) -> ScalePlan:
+        """How scales are made."""
+        return self.how.scales
+
+    @property
+    def width(self) -> int:
+        """Bits of the float that the arithmetic is done in."""
+        return self.how.scales.width
+
+    def elements(self, columns: int, *, careful: bool = False) -> Elements:
+        """The compile-time choices for tiles of so many columns; careful: those that serve whatever the factors."""
+        how, fmt = self.how, self.how.options.fmt
+        freeze = self.source.size >= pipelines.LARGE and NAMED.get(fmt.name) == fmt and not careful
+        back = decode_plan(fmt, self.width) if how.back else None
+        frozen = (how.encoder.frozen, back.frozen if back else DecodeLayout(*[0] * 9)) if freeze else (None, None)
+        choices = how.choices() if self.source.size > BRIEF or not careful else None
+        return Elements(self.width, shape_of(self, columns), how.back, choices, frozen, careful)
 
     def first(self, batch: int, row: int, column: int) -> Any:
         """The flat index of an element."""
         tiling = self.tiling
         return np.uint64((batch * tiling.rows + row) * tiling.columns + column)
-
-
-@lru_cache(maxsize=256)
-def _as_words(choices: ElementChoices) -> Array:
-    return np.array(choices, np.int64)
 
 
 def fits_strips(tiling: Tiling) -> bool:
@@ -235,7 +259,7 @@ def _run_strips(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
     loop = quantize_strips(job.elements(tile[1]), job.plan.settle(FUSED))
     target = SHORT_STRIP if tile[0] == 1 else TALL_STRIP // tile[0]
     strip = max(target // tile[1], 1) * tile[1]
-    arguments, layouts, seed = job.plan.arguments(tensor), job.layouts(), job.seed()
+    arguments, layouts, seed = job.plan.arguments(tensor), job.how.layouts, job.random_key
     stride = np.uint64(tiling.columns)
 
     def run(place: Place, counts: Array) -> None:
@@ -266,23 +290,40 @@ def _run_at_once(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
     tiling, word = job.tiling, np.uint32 if job.width == 32 else np.uint64
     real: Any = np.float32 if job.width == 32 else np.float64
     tile = (tiling.tile_rows, tiling.tile_columns)
-    shape = tiling.tiles[1:]
-    tops, specials = np.zeros(shape, word), np.empty(0, np.uint8)
-    factors = np.empty(shape, real)
+    scales, codes = grid.scales[batch], grid.codes[batch]
+    tops, specials = np.zeros(scales.shape, word), NO_SPECIALS
+    factors = np.empty(scales.shape, real)
+    loops = _short_loops(job.how, tile[1] == 1, tops.size, job.source.size <= BRIEF)
     with ieee_arithmetic(), wrapping():
         matrix = load(job, job.source[batch])
-        amax_strips(job.width, shape_of(job, tile[1]))(matrix, tops, *tile)
-        if int(tops.max(initial=0)) >= (0x7F800000 if job.width == 32 else 0x7FF0000000000000):
-            specials = np.zeros(shape, np.uint8)
-            specials_loop(job.width)(matrix, tops, specials, *tile)
-        job.plan.settle(tops.size)(
-            tops.reshape(-1), specials.reshape(-1), grid.scales[batch].reshape(-1), grid.codes[batch].reshape(-1),
-            factors.reshape(-1), grid.counts, *job.plan.arguments(tensor),
+        loops.find_tops(matrix, tops, *tile)
+        if int(np.maximum.reduce(tops, axis=None)) >= (0x7F800000 if job.width == 32 else 0x7FF0000000000000):
+            specials = np.zeros(tops.size, np.uint8)
+            specials_loop(job.width)(matrix, tops, specials.reshape(tops.shape), *tile)
+        loops.settle(
+            tops.reshape(-1), specials, scales.reshape(-1), codes.reshape(-1), factors.reshape(-1), grid.counts,
+            *job.plan.arguments(tensor),
         )  # fmt: skip
-        element_strips(job.elements(tile[1], careful=True))(
-            matrix, job.out[batch], grid.scales[batch], factors, *tile, job.first(batch, 0, 0),
-            np.uint64(tiling.columns), *job.seed(), *job.layouts(),
+        loops.encode(
+            matrix, job.out[batch], scales, factors, *tile, job.first(batch, 0, 0), np.uint64(tiling.columns),
+            *job.random_key, *job.how.layouts,
         )  # fmt: skip
+
+
+class ShortLoops(NamedTuple):
+    """The loops of a short matrix."""
+
+    find_tops: Any
+    settle: Any
+    encode: Any
+
+
+@lru_cache(maxsize=4096)
+def _short_loops(how: TilePlan, of_columns: bool, tiles: int, brief: bool) -> ShortLoops:
+    """The loops for a number of tiles, which may be a column wide, in a short or a brief array."""
+    shape = 1 if of_columns else ANY
+    elements = Elements(how.width, shape, how.back, None if brief else how.choices(), (None, None), careful=True)
+    return ShortLoops(amax_strips(how.width, shape), how.scales.settle(tiles), element_strips(elements))
 
 
 def tile_range(span: tuple[int, int], size: int) -> tuple[int, int]:
@@ -390,7 +431,7 @@ def _encode_group(job: Job, place: Place, scales: Array, factors: Array) -> None
     small = tiling.rows * tiling.columns < FUSED
     elements = job.elements(columns, careful=small or not np.all((factors != 0) & np.isfinite(factors)))
     loop = element_strips(elements)
-    layouts, seed, stride = job.layouts(), job.seed(), np.uint64(tiling.columns)
+    layouts, seed, stride = job.how.layouts, job.random_key, np.uint64(tiling.columns)
     # within one band rows may be cut anywhere, and within one tile columns
     step = (height if bands > 1 else 1, columns if tiles > 1 else 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Unpack
 
 import numpy as np
@@ -17,10 +18,10 @@ from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_k
 from fpsim.formats.element import Element
 from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
-from fpsim.scaling.encode import checked, decodes_in_one_pass, encode_into, quantize_into
+from fpsim.scaling.encode import Targets, checked, decodes_in_one_pass, encode_into, quantize_into
 from fpsim.scaling.recipes import TILE_1X128
 from fpsim.scaling.report import ScaleReport
-from fpsim.scaling.scaled_arrays import ScaledArrays
+from fpsim.scaling.scaled_arrays import ARRAYS, ScaledArrays
 from fpsim.scaling.scaling import Scaling, scaling_facts, scaling_from
 from fpsim.scaling.tiling import tiling
 
@@ -52,11 +53,10 @@ class Scaled(ScaledArrays[Array]):
     report: ScaleReport = dataclasses.field(default_factory=ScaleReport)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "codes", as_array(self.codes, "codes"))
-        object.__setattr__(self, "scales", as_array(self.scales, "scales"))
-        for name in ("scale_codes", "zero_points"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, as_array(getattr(self, name), name))
+        for name in ARRAYS:
+            array = getattr(self, name)
+            if type(array) is not np.ndarray and (array is not None or name in ("codes", "scales")):
+                object.__setattr__(self, name, as_array(array, name))
         super().__post_init__()
 
     @staticmethod
@@ -144,6 +144,14 @@ class Scaled(ScaledArrays[Array]):
             ) from reason
 
 
+@cache
+def _processor() -> Any:
+    """What sets the processor, which loads numba: an import statement takes longer than many a check."""
+    from fpsim.runtime import processor
+
+    return processor
+
+
 @with_element_keywords
 def encode_scaled(
     x: npt.ArrayLike,
@@ -183,10 +191,9 @@ def encode_scaled(
       >>> q.codes.shape, q.scales.shape, float(abs(q.decode() - x).max()) < 0.13
       ((2, 256), (2, 2), True)
     """
-    from fpsim.runtime.processor import under_ieee
-
     check_keywords(encode_scaled, cast, DEFAULTS)
-    return under_ieee(_encode_scaled)(x, fmt, scaling, cast, scales, out)
+    with _processor().ieee_arithmetic():
+        return _encode_scaled(x, fmt, scaling, cast, scales, out)
 
 
 def _encode_scaled(
@@ -200,7 +207,9 @@ def _encode_scaled(
     element, source, source_fmt = checked(x, fmt, scaling)
     fill = _targets(out, source, element, scaling, scales is not None)
     report, tensor_scale = encode_into(fill, source, source_fmt, cast, scales)
-    return dataclasses.replace(fill, report=report, tensor_scale=tensor_scale)
+    return Scaled(
+        fill.codes, fill.scales, element, scaling, fill.scale_codes, tensor_scale, fill.zero_points, report
+    )  # fmt: skip
 
 
 @with_element_keywords
@@ -227,10 +236,9 @@ def quantize_scaled(
       >>> fp.quantize_scaled(np.float32([0.1, 0.2, 0.3, 6.0]), "e2m1", fp.scalings.MX)
       array([0. , 0. , 0.5, 6. ], dtype=float32)
     """
-    from fpsim.runtime.processor import under_ieee
-
     check_keywords(quantize_scaled, cast, DEFAULTS)
-    return under_ieee(_quantize_scaled)(x, fmt, scaling, cast, scales, out)
+    with _processor().ieee_arithmetic():
+        return _quantize_scaled(x, fmt, scaling, cast, scales, out)
 
 
 def _quantize_scaled(
@@ -271,7 +279,7 @@ def encode_both_ways(
     return encode_scaled(x, fmt, scaling, **cast), encode_scaled(x, fmt, scaling.transposed(), **cast)
 
 
-def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scaling, has_scales: bool) -> Scaled:
+def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scaling, has_scales: bool) -> Targets:
     """Arrays to fill: those of an earlier result, or new ones.
 
     Raises:
@@ -290,10 +298,10 @@ def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scali
     fresh = _new_targets(source[:0] if source.ndim else source, element, scaling, has_scales)
     if (out.scale_codes is None) != (fresh.scale_codes is None):
         return _new_targets(source, element, scaling, has_scales)
-    return out
+    return Targets(out.codes, out.scales, element, scaling, out.scale_codes, out.zero_points)
 
 
-def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: bool) -> Scaled:
+def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: bool) -> Targets:
     grid = tiling(source.shape, scaling.block).grid
     fmt = scaling.scale_format
     with_codes = fmt.bits <= 16 and not has_scales and not isinstance(element, LogFMT)
@@ -302,7 +310,7 @@ def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: 
         zero_points = np.empty(grid, np.float32)
     elif not scaling.symmetric:
         zero_points = np.empty(grid, element.storage)
-    return Scaled(
+    return Targets(
         np.empty(source.shape, element.storage), np.empty(grid, np.float32), element, scaling,
-        scale_codes=np.empty(grid, fmt.storage) if with_codes else None, zero_points=zero_points,
+        np.empty(grid, fmt.storage) if with_codes else None, zero_points,
     )  # fmt: skip

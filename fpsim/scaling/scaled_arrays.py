@@ -18,7 +18,7 @@ from fpsim.formats.log_format import LogFMT
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tile_sizes, tiling
 
-ARRAYS = ("codes", "scales", "scale_codes", "zero_points")
+ARRAYS = ("codes", "scales", "scale_codes", "zero_points")  # all but the first with one element per tile
 ArrayT = TypeVar("ArrayT")
 
 
@@ -47,8 +47,9 @@ class ScaledArrays(ABC, Generic[ArrayT]):
         if not self._has_dtype(scales, np.dtype(np.float32)):
             raise TypeError(f"scales must be float32; got {scales.dtype}. Convert them first.")
         grid = tiling(self.shape, self.scaling.block).grid
-        for name, array in self._per_tile().items():
-            if tuple(array.shape) != grid:
+        for name in ARRAYS[1:]:
+            array = getattr(self, name)
+            if array is not None and tuple(array.shape) != grid:
                 raise ValueError(
                     f"{name} must have one element per tile, shape {grid} for codes of shape {self.shape} and block "
                     f"{self.scaling.block}; got {tuple(array.shape)}."

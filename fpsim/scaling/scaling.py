@@ -109,6 +109,17 @@ class Scaling:
         self._refuse_scale_formats()
         self._refuse_combinations()
 
+    def __hash__(self) -> int:
+        return self._hash  # scalings key the caches of plans, which every call looks up
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: a hash of text differs from process to process."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.compare))
+
     def _refuse_scale_formats(self) -> None:
         fmt = self.scale_format
         if not FP32.holds(fmt) or 16 < fmt.bits < 32:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,8 @@ from fpsim.sums.kernels.steps import LANES
 from fpsim.sums.plan import NO_LAYOUT, exact_plan, options_of, randomness, target, ways
 
 u32, u64 = np.uint32, np.uint64
-NOTHING = np.zeros((0, 0), u64)
+NOTHING, NO_C = np.zeros((0, 0), u64), np.zeros((0, 0), u32)
+ONE = np.float32(1).view(u32)
 STEP_COST = 16  # elements of a cast that take as long as a step of one lane
 NARROW = 1 << 21  # codes from which a loop is compiled for their own words, instead of copying them to 64 bits
 FAST_STEPS = 4  # steps of a float32 lane that take as long as an element of a cast
@@ -146,17 +147,21 @@ def _fast(accumulator: Accumulator, problem: Problem, way: Way) -> Array:
     """The sums in float32; strips of rows that come near the ends of the format's range are done in 64-bit words."""
     a_format, b_format = problem.formats
     fmt, rows = accumulator.result_format, problem.shape[0]
-    a = np.full(problem.a.shape, np.float32(1).view(u32)) if a_format is None else _as_float32(problem.a, a_format)
-    c = _as_float32(problem.c, fmt) if problem.c.size else np.zeros((0, 0), u32)
+    a = np.full(problem.a.shape, ONE) if a_format is None else _as_float32(problem.a, a_format)
+    c = _as_float32(problem.c, fmt) if problem.c.size else NO_C
     operands = panels_of(a, _as_float32(problem.b, b_format))
     out, given_up = np.empty(problem.shape, u32), np.zeros(strips_of(operands), np.uint8)
     terms = max(operands.a.shape[1], 1)
     chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else operands.a.shape[1]
-    work = under_ieee(partial(run_strips, way, operands, c, out, given_up, chunk))
+
+    def work(first: int, stop: int) -> None:
+        with ieee_arithmetic():
+            run_strips(way, operands, c, out, given_up, chunk, first, stop)
+
     _, terms, width = operands.panels.shape
     over_units(given_up.size, -(-STRIP * width * terms // FAST_STEPS), work)
     codes = out if fmt == FP32 else _encoded(out, FP32, fmt)
-    strips = np.flatnonzero(given_up)
+    strips = given_up.nonzero()[0]
     if 2 * strips.size > given_up.size:
         return _lanes(accumulator, problem)
     for strip in strips:
@@ -180,9 +185,14 @@ def _as_float32(codes: Array, fmt: Format) -> Array:
 def _encoded(words: Array, source: Format, fmt: Format) -> Array:
     """Words of a float that holds values of a format, as codes; a NaN keeps its sign."""
     codes = np.empty(words.shape, fmt.storage)
-    exact = CastOptions(fmt, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
-    run_stages(encoding(source, exact), words, codes)
+    run_stages(encoding(source, _exactly(fmt)), words, codes)
     return codes
+
+
+@lru_cache(maxsize=4096)
+def _exactly(fmt: Format) -> CastOptions:
+    """The options of a cast of values that a format holds."""
+    return CastOptions(fmt, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
 
 
 # ---- sums of any kind

@@ -6,6 +6,7 @@ power of two for a tree of pairs, at the end of a run, or anywhere in a chain, w
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ class Lines(NamedTuple):
     @property
     def number(self) -> int:
         """How many lines."""
-        return int(np.prod(self.b.shape[:-1], dtype=np.int64))
+        return math.prod(self.b.shape[:-1])
 
     @property
     def terms(self) -> int:
@@ -55,7 +56,7 @@ def _some(array: Array, start: int, stop: int) -> Array:
     outer = array.shape[:-1]
     if len(outer) == 1:
         return array[start:stop]
-    if stop - start == int(np.prod(outer, dtype=np.int64)):
+    if stop - start == math.prod(outer):
         return array.reshape(stop - start, array.shape[-1])
     picked: Array = array[np.unravel_index(np.arange(start, stop), outer)]
     return picked

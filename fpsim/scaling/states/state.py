@@ -84,10 +84,11 @@ class _ScaleState:
           ValueError: x has other tiles than at the first step, or a word that is not possible. The state is as before.
           TypeError: x is not an array of floats, or another keyword.
         """
-        from fpsim.runtime.processor import under_ieee
+        from fpsim.runtime.processor import ieee_arithmetic
 
         check_keywords(self.encode, cast, DEFAULTS)
-        result: Scaled = under_ieee(self._step)(x, cast, back=False)
+        with ieee_arithmetic():
+            result: Scaled = self._step(x, cast, back=False)
         return result
 
     @with_element_keywords
@@ -99,10 +100,11 @@ class _ScaleState:
         Returns:
           float32 array of x's shape.
         """
-        from fpsim.runtime.processor import under_ieee
+        from fpsim.runtime.processor import ieee_arithmetic
 
         check_keywords(self.quantize, cast, DEFAULTS)
-        result: Array = under_ieee(self._step)(x, cast, back=True)
+        with ieee_arithmetic():
+            result: Array = self._step(x, cast, back=True)
         return result
 
     def _step(self, x: npt.ArrayLike, cast: ElementKeywords, *, back: bool) -> Any:

@@ -12,19 +12,17 @@ from fpsim.core.tile_scale import BY_SCALE, HAS_INFINITY
 from fpsim.formats.cast_options import CastOptions, ElementKeywords
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
-from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling.encode import (
-    arithmetic_width,
     checked,
     decodes_in_one_pass,
     element_options_of,
+    tile_plan,
 )
 from fpsim.scaling.kernels.counts import count_kernel
 from fpsim.scaling.look import look, over_job, ruled
-from fpsim.scaling.plan import element_plan, scale_plan
 from fpsim.scaling.run_tiles import Job, run_scales, settle_tensor
 from fpsim.scaling.scaled import Scaled, encode_scaled, quantize_scaled
 from fpsim.scaling.scaling import Scaling
@@ -84,14 +82,11 @@ class Step(NamedTuple):
         """The job of the loops over tiles; without a target nothing can be encoded, and the array can be read."""
 
         assert not isinstance(self.element, LogFMT)
-        fmt = self.options.fmt
         tiles = tiling(self.source.shape, self.scaling.block)
-        plan = scale_plan(self.scaling, self.element.max, fmt.mantissa_bits, arithmetic_width(self.source_fmt, fmt))
         bits = words(self.source).reshape(tiles.shape)
         out = bits if target is None else words(target).reshape(tiles.shape)
-        integer = isinstance(self.element, IntegerFormat)
-        encoder = element_plan(self.options, plan.width, integer=integer)
-        return Job(bits, self.source_fmt, out, tiles, plan, self.options, encoder, integer, back)
+        how = tile_plan(self.element, self.scaling, self.options, self.source_fmt, back)
+        return Job(bits, out, tiles, how, self.options.seed)
 
 
 def found(step: Step, *, back: bool) -> tuple[Any, Array, Array]:
@@ -138,17 +133,17 @@ def newest(tops: Array, specials: Array) -> Array:
 def count(step: Step, factors: Array) -> tuple[int, int]:
     """How many elements saturate and underflow with these factors, one per tile."""
     job = step.job()
-    encoder, tiles = job.encoder, job.tiling
+    encoder, tiles = job.how.encoder, job.tiling
     beyond = (1 << job.width) - 1
     # values that the format cannot hold get words that are no codes, and signs are dropped, so that -0 is 0
     layout = encoder.frozen._replace(
         overflow=beyond, overflow_negative=beyond, infinite=beyond, below=beyond, nan=1, nan_sign=0, sign_bit=0
     )
     fields = np.array(layout, encoder.layout.dtype)
-    loop = count_kernel(job.width, int(job.options.rounding), encoder.kind, job.plan.applied)
+    loop = count_kernel(job.width, int(job.how.options.rounding), encoder.kind, job.plan.applied)
     real: Any = np.float32 if job.width == 32 else np.float64
     factors = factors.astype(real).reshape(tiles.tiles)
-    size, seed, stride = (tiles.tile_rows, tiles.tile_columns), job.seed(), np.uint64(tiles.columns)
+    size, seed, stride = (tiles.tile_rows, tiles.tile_columns), job.random_key, np.uint64(tiles.columns)
 
     def begin() -> Array:
         return np.zeros(2, np.int64)

@@ -1,0 +1,207 @@
+"""Calls keep what they found out for the next ones: no call gets what another with other options left behind."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fpsim as fp
+from fpsim.formats.rounding import rounding_mode
+from fpsim.testing import assert_bits_equal
+from tests.kit.samples import exactly
+from tests.oracles import casts
+
+f32: Any = np.float32
+X = np.outer([1, -1, 2**-9, 3], [0.3, 1.0625, 1.1875, 17, 464, 1e-3, 1e5, np.inf]).astype(f32)
+PLAIN = fp.scalings.TILE_1X128
+RENAMED = PLAIN.replace(name="mine")
+FORMATS = [fp.E4M3, fp.E5M2, fp.E2M1, fp.Format("mine", 4, 3), fp.Format("mine", 4, 3, bias=6), fp.Format("mine", 3, 2)]
+
+cast_words = st.fixed_dictionaries(
+    {},
+    optional={
+        "rounding": st.sampled_from(["nearest_even", "toward_zero", "up", fp.Rounding.ODD, "stochastic"]),
+        "overflow": st.sampled_from(["nonfinite", "saturate", "saturate_finite"]),
+        "subnormals": st.sampled_from(["keep", "flush"]),
+    },
+)
+
+
+def forget() -> None:
+    """Empty the caches of plans, which are bounded; those of kernels are not, and stay."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "fpsim"]:
+        for value in list(vars(sys.modules[name]).values()):
+            if hasattr(value, "cache_info") and value.cache_info().maxsize not in (None, 1):
+                value.cache_clear()
+
+
+def bits(result: Any) -> list[Any]:
+    """All arrays of a result."""
+    if isinstance(result, fp.Scaled):
+        arrays = [result.codes, result.scales, result.scale_codes, result.tensor_scale]
+        return [None if array is None else np.asarray(array) for array in arrays]
+    return [np.asarray(result)]
+
+
+def assert_same_after_others(calls: list[Callable[[], Any]]) -> None:
+    """Each of several calls, made among the others, gives what it gives when it is the first."""
+    warm = [bits(call()) for _ in range(2) for call in calls][len(calls) :]
+    for call, got in zip(calls, warm, strict=True):
+        forget()
+        for array, want in zip(got, bits(call()), strict=True):
+            assert (array is None) == (want is None)
+            if array is not None:
+                assert_bits_equal(array, want)
+
+
+@given(st.lists(st.tuples(st.sampled_from(FORMATS), cast_words, st.integers(0, 3)), min_size=2, max_size=4))
+def test_encode_never_follows_the_options_of_another_call(drawn: list[tuple[fp.Format, dict[str, Any], int]]) -> None:
+    calls = [(fmt, {**words, "seed": seed}) for fmt, words, seed in drawn]
+    assert_same_after_others([partial(fp.encode, X, fmt, **words) for fmt, words in calls])
+    for fmt, words in calls:
+        mode = rounding_mode(words.get("rounding", "nearest_even"))
+        if mode is not fp.Rounding.STOCHASTIC:
+            policy = words.get("overflow", "nonfinite"), words.get("subnormals", "keep")
+            want = casts.encode_all(exactly(X.reshape(-1)), fmt, mode.name.lower(), *policy)
+            assert_bits_equal(fp.encode(X, fmt, **words).reshape(-1), want)
+
+
+SCALINGS = [
+    PLAIN, RENAMED, fp.scalings.MX, fp.scalings.NVFP4, PLAIN.replace(division="multiply"), PLAIN.replace(amax_floor=8),
+    PLAIN.replace(overflow="nonfinite"), PLAIN.replace(block=(2, 4)),
+]  # fmt: skip
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([*FORMATS, "int8"]), st.sampled_from(SCALINGS), cast_words, st.integers(0, 3)),
+        min_size=2, max_size=3,
+    )
+)  # fmt: skip
+def test_encode_scaled_never_follows_the_options_of_another_call(drawn: list[tuple[Any, ...]]) -> None:
+    x = X.copy()
+    x[:, -1] = 7
+
+    def call(fmt: Any, scaling: fp.Scaling, words: dict[str, Any], seed: int) -> fp.Scaled:
+        found = fp.encode_scaled(x, fmt, scaling, **words, seed=seed)
+        assert found.scaling is scaling
+        return found
+
+    assert_same_after_others([partial(call, *one) for one in drawn])
+    assert_same_after_others([partial(fp.quantize_scaled, x, *one[:2], **one[2], seed=one[3]) for one in drawn])
+
+
+def test_a_scaling_of_another_name_keeps_it() -> None:
+    assert PLAIN == RENAMED
+    for scaling in (PLAIN, RENAMED, PLAIN):
+        assert fp.encode_scaled(X[:, :4], "e4m3", scaling).scaling.name == scaling.name
+
+
+UNIT = fp.unit("hopper_e4m3_f32")
+UNITS = [UNIT, *(replace(UNIT, **change) for change in (
+    {"fraction_bits": 14}, {"floor_exponent": -133}, {"result_bits": 12}, {"terms": 16}, {"name": "mine"},
+))]  # fmt: skip
+
+
+PROMOTIONS, OUT_FORMATS = st.sampled_from([None, 32, 64]), st.sampled_from([None, "bf16", fp.E4M3])
+
+
+@given(st.lists(st.tuples(st.sampled_from(UNITS), PROMOTIONS, OUT_FORMATS, st.booleans()), min_size=2, max_size=4))
+def test_matmul_never_follows_the_options_of_another_call(drawn: list[tuple[Any, ...]]) -> None:
+    codes = np.random.default_rng(0).integers(0, 0x7E, (5, 96)).astype(np.uint8)
+    c = np.ones((5, 5), f32)
+
+    def call(unit: fp.MatrixUnit, promote: int | None, out_format: Any, starts: bool) -> Any:
+        start = c if starts else None
+        return fp.matmul(codes, codes.T, start, accumulate=unit, promote=promote, out_format=out_format)
+
+    assert_same_after_others([partial(call, *one) for one in drawn])
+    for unit, *_ in drawn:
+        want = fp.dot_add(np.repeat(codes, 5, 0), np.tile(codes, (5, 1)), None, unit).reshape(5, 5)
+        assert_bits_equal(fp.matmul(codes, codes.T, accumulate=unit).view(np.uint32), want)
+
+
+def test_what_follows_a_sum_is_not_left_out_by_a_plan_without() -> None:
+    codes, bias = np.full((3, 64), 0x38, np.uint8), f32([1, 2, 4])
+    cases: list[tuple[dict[str, Any], Any]] = [({}, 64), ({"bias": bias}, 64 + bias), ({"alpha": 2.0}, 128), ({}, 64)]
+    for words, want in cases:
+        got = fp.matmul(codes, codes.T, accumulate=UNIT, **words)
+        assert_bits_equal(got, np.broadcast_to(f32(want), (3, 3)))
+    c = np.ones((3, 3), f32)
+    assert_bits_equal(fp.matmul(codes, codes.T, c, accumulate=UNIT, alpha=2, beta=0.5), np.full((3, 3), f32(128.5)))
+
+
+X8: Any = np.full((2, 64), 0x38, np.uint8)
+ONE_TERM = next(unit for unit in fp.units() if unit.terms == 1 and unit.a.fmt == unit.d.fmt == fp.FP32)
+REFUSED: list[tuple[Callable[[Any], Any], Any, Any, str]] = [
+    (lambda seed: fp.encode(X, "e4m3", rounding="stochastic", seed=seed), 1, True, "seed must be an integer"),
+    (lambda n: fp.encode(X, "e4m3", random_bits=n), 1, True, "random_bits must be an integer"),
+    (lambda n: fp.encode(X, "e4m3", random_bits=n), 8, 8.0, "random_bits must be an integer"),
+    (lambda s: fp.encode_scaled(X, "e4m3", rounding="stochastic", seed=s), 1, True, "seed must be an integer"),
+    (lambda f: fp.encode_scaled(X, f), "e4m3", ["e4m3"], "format must be one of"),
+    (lambda s: fp.encode_scaled(X, "e4m3", s), PLAIN, {}, "scaling must be an fp.Scaling"),
+    (lambda s: fp.encode_scaled(X, "e4m3", s), PLAIN, "TILE_1X128", "scaling must be an fp.Scaling"),
+    (lambda f: fp.encode_scaled(X, f), "e4m3", "fp32", "element formats have up to 16 bits"),
+    (lambda p: fp.matmul(X, X.T, accumulate=ONE_TERM, promote=p), 1, True, "promote must be a number of terms"),
+    (lambda p: fp.matmul(X8, X8.T, accumulate=UNIT, promote=p), 32, [32], "promote must be a number of terms"),
+    (lambda o: fp.matmul(X8, X8.T, accumulate=UNIT, scale_order=o), None, "c_first", "scale_order must be one of"),
+    (lambda b: fp.matmul(X8, X8, accumulate=UNIT) if b else fp.matmul(X8, X8.T, accumulate=UNIT), 0, 1, "agree in K"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "taken", "refused", "sentence"), REFUSED)
+def test_a_call_that_was_taken_does_not_let_the_next_one_pass(
+    call: Callable[[Any], Any], taken: Any, refused: Any, sentence: str
+) -> None:
+    call(taken)
+    for _ in range(2):
+        with pytest.raises((TypeError, ValueError), match=sentence):
+            call(refused)
+
+
+def test_formats_are_equal_where_all_their_fields_are() -> None:
+    one, same = fp.Format("mine", 4, 3), fp.Format("mine", 4, 3)
+    assert one is not same
+    assert one == same
+    assert len({one, same}) == 1
+    others = [
+        fp.Format("yours", 4, 3), fp.Format("mine", 3, 3), fp.Format("mine", 4, 2), fp.Format("mine", 4, 3, bias=8),
+        fp.Format("mine", 4, 3, signed=False), fp.Format("mine", 4, 3, nan="top"),
+        fp.Format("mine", 4, 3, nan="negative_zero"), fp.Format("mine", 4, 3, ties_to_even_code=True),
+        fp.Format("mine", 4, 3, source="elsewhere"),
+    ]  # fmt: skip
+    assert all(one != other for other in others)
+    assert len({one, *others}) == len(others) + 1
+    finite, infinite = (fp.Format("mine", 4, 3, nan="top", infinities=has) for has in (False, True))
+    assert finite != infinite
+    assert hash(finite) == hash(infinite)  # so that their fields decide
+    assert one != "mine"
+
+
+@pytest.mark.parametrize("thing", [fp.E4M3, PLAIN, UNIT])
+def test_no_hash_travels_to_another_process(thing: Any) -> None:
+    hash(thing)
+    again = pickle.loads(pickle.dumps(thing))
+    assert set(vars(again)) == {field.name for field in fields(thing)}
+    assert again == thing
+
+
+def test_a_remark_of_a_library_points_at_the_call_of_matmul() -> None:
+    a, b = np.full((2048, 64), 0x3C00, np.uint16), np.full((64, 2), 0x3C00, np.uint16)
+    split = fp.schedules.cublas("sm_90")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            fp.matmul(a[:1], b, accumulate="hopper_f16_f32", schedule=split, strict=False)
+    assert len(caught) == 2
+    assert {warning.filename for warning in caught} == {__file__}
