@@ -190,10 +190,7 @@ def _result(box: BlackBox, model: Candidate | Program, values: tuple[Array, ...]
                 return model.matmul(*passed, *scales)
             return model.sum(*passed) if box.kind == "sum" else model.dot(*passed)
         if box.kind == "matmul":
-            a, b = values
-            rows, columns = a.shape[0], b.shape[1]
-            values = np.repeat(a, columns, axis=0), np.tile(b.T, (rows, 1))
-            return _typed(box, model.run(*values)).reshape(rows, columns)
+            return _typed(box, model.run_product(*values))
         return _typed(box, model.run(*values))
 
 
