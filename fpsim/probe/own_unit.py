@@ -20,10 +20,10 @@ def own_unit(program: Program, operands: Sequence[Operand]) -> Candidate | None:
       >>> from dataclasses import replace
       >>> import fpsim as fp
       >>> from fpsim.probe.own_unit import own_unit
-      >>> mine = replace(fp.unit("ampere_f16_f32"), fraction_bits=25)
+      >>> mine = replace(fp.unit("ampere_f16_f32"), fraction_bits=26)
       >>> model = fp.probe.matmul(lambda a, b: fp.matmul(a, b, accumulate=mine), 32, a="f16")
       >>> own_unit(model.program, model.operands).how
-      MatrixUnit('own': 8 products per step, cut at 25 fraction bits, rounded toward zero; inferred)
+      MatrixUnit('own': 8 products per step, cut at 26 fraction bits, rounded toward zero; inferred)
     """
     rule = program.rule
     elements = [_element(operand) for operand in operands]

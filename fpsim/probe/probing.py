@@ -269,7 +269,9 @@ def _program(counter: Counter, order: Order, witness: _Witness) -> tuple[Program
     except NoOrderError as reason:
         return None, [f"the arithmetic: {reason}"]
     if nearly is not None:
-        wrong = [WORDS[kind] for kind in EDGES if not witness.agrees(nearly, kind)]
+        products = len(witness.box.operands) == 2
+        edges = [kind for kind in EDGES if products or kind != "vanishing"]
+        wrong = [WORDS[kind] for kind in edges if not witness.agrees(nearly, kind)]
         return nearly, [f"{', '.join(wrong)}: the model gives other bits there, or fn raises"]
     return None, [
         "the arithmetic: an order of additions was seen, but none that was tried gives the bits of fresh operands with "

@@ -326,7 +326,8 @@ class Program:
             if each < 0:
                 stack[each:] = [self._exact(np.stack(stack[each:], axis=-1))]
             else:
-                stack.append(exact[:, each] if each in self.exact else self._once(exact[:, each]))
+                term = exact[:, each]
+                stack.append(term if each in self.exact else np.where(np.isinf(term), term, self._once(term)))
         return stack[0] if self.order.widest > 1 else self._once(stack[0])
 
     def _by_cuts(self, terms: Array, exponents: Array) -> Array:
