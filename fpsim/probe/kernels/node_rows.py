@@ -18,7 +18,6 @@ LANES = 256  # sums that go through the tree together
 NEAREST_EVEN, TOWARD_ZERO, NEAREST_AWAY, DOWN, UP = range(5)
 NOTHING = -(1 << 20)  # the exponent of a zero, which aligns nothing
 LOWEST = -900  # exponents that grids start from at the lowest, so that powers of two stay normal
-LARGEST = float(np.finfo(np.float64).max)
 BIAS, FRACTION, FIELD = i64(1023), i64(52), i64(0x7FF)
 
 
@@ -84,18 +83,62 @@ def _make_integers(line: Any, rounding: Any) -> None:
             line[r] = np.ceil(line[r])
 
 
+@scalar
+def _away(x: Any) -> Any:
+    """The nearest integer, ties away from zero."""
+    return np.copysign(np.floor(abs(x) + 0.5), x)
+
+
+def _rounder(integer: Any) -> Any:
+    """A loop that rounds to a format in one pass: numbers become integers in units of their last bit."""
+
+    @inner_loop
+    def run(line: Any, unsure: Any, to: Any) -> None:
+        for r in range(line.size):
+            x = line[r]
+            exponent = max(_exponent(x), i64(to.min_exponent)) - i64(to.mantissa_bits)
+            near = integer(x * _power(-exponent)) * _power(exponent)
+            unsure[r] |= i64((x != 0) & (abs(x) <= to.least)) | i64(not (abs(near) <= to.most))
+            line[r] = near
+
+    return run
+
+
+_round_even, _round_inwards, _round_away = _rounder(np.rint), _rounder(np.trunc), _rounder(_away)
+_round_down, _round_up = _rounder(np.floor), _rounder(np.ceil)
+
+
 @inner_loop
-def _round(line: Any, powers: Any, unsure: Any, to: Any) -> None:
+def _round(line: Any, unsure: Any, to: Any) -> None:
     """Round to a format."""
-    for r in range(line.size):
-        unsure[r] |= i64((line[r] != 0) & (abs(line[r]) <= to.least))
-        exponent = max(_exponent(line[r]), to.min_exponent) - to.mantissa_bits
-        powers[r] = _power(exponent)
-        line[r] *= _power(-exponent)
-    _make_integers(line, to.rounding)
-    for r in range(line.size):
-        line[r] *= powers[r]
-        unsure[r] |= i64(not (abs(line[r]) <= to.most))
+    if to.rounding == NEAREST_EVEN:
+        _round_even(line, unsure, to)
+    elif to.rounding == TOWARD_ZERO:
+        _round_inwards(line, unsure, to)
+    elif to.rounding == NEAREST_AWAY:
+        _round_away(line, unsure, to)
+    elif to.rounding == DOWN:
+        _round_down(line, unsure, to)
+    else:
+        _round_up(line, unsure, to)
+
+
+@scalar
+def _made_odd(s: Any, lost: Any) -> Any:
+    """A sum whose last bit says whether something was lost."""
+    bits = f64(s).view(i64)
+    outwards = i64(1) if (lost > 0) == (s > 0) else i64(-1)
+    return i64(bits + outwards).view(f64) if (lost != 0) & (bits & i64(1) == 0) else s
+
+
+@inner_loop
+def _add_two(total: Any, line: Any) -> None:
+    """Add two lines, so that rounding the sum to a format once more rounds the exact one."""
+    for r in range(total.size):
+        x, y = total[r], line[r]
+        s = x + y
+        back = s - x
+        total[r] = _made_odd(s, (x - (s - back)) + (y - back))
 
 
 @inner_loop
@@ -122,10 +165,21 @@ def _add_exactly(numbers: Any, rest: Any, unsure: Any) -> None:
         s = x + y
         back = s - x
         lost = (x - (s - back)) + (y - back)
-        bits = f64(s).view(i64)
-        outwards = i64(1) if (lost > 0) == (s > 0) else i64(-1)
-        odd = i64(bits + outwards).view(f64)
-        total[r] = odd if lost != 0 and bits & i64(1) == 0 else (s if y != 0 else x)
+        total[r] = _made_odd(s, lost) if y != 0 else x
+
+
+@inner_loop
+def _cut(total: Any, line: Any, powers: Any, rounding: Any, adds: Any) -> None:
+    """Numbers in units of their grid as integers, added to a total or in its place."""
+    if rounding == TOWARD_ZERO:
+        for r in range(line.size):
+            total[r] = (total[r] if adds else 0.0) + np.trunc(line[r] * powers[r])
+    elif rounding == DOWN:
+        for r in range(line.size):
+            total[r] = (total[r] if adds else 0.0) + np.floor(line[r] * powers[r])
+    else:
+        for r in range(line.size):
+            total[r] = (total[r] if adds else 0.0) + np.rint(line[r] * powers[r])
 
 
 @inner_loop
@@ -140,14 +194,9 @@ def _add_cut(numbers: Any, exponents: Any, powers: Any, spare: Any, cut: Any) ->
         grid = max(high[r], i64(LOWEST)) - cut.fraction_bits
         powers[r], spare[r] = _power(-grid), _power(grid)
     total = numbers[0]
-    for i in range(numbers.shape[0]):
-        line = numbers[i]
-        for r in range(line.size):
-            line[r] *= powers[r]
-        _make_integers(line, cut.rounding)
-        if i > 0:
-            for r in range(line.size):
-                total[r] += line[r]
+    _cut(total, numbers[0], powers, cut.rounding, False)
+    for i in range(1, numbers.shape[0]):
+        _cut(total, numbers[i], powers, cut.rounding, True)
     for r in range(total.size):
         total[r] *= spare[r]
 
@@ -175,11 +224,10 @@ def _multiply(line: Any, x: Any, y: Any, begins: Any) -> None:
 
 
 @inner_loop
-def _align(aligned: Any, line: Any, unsure: Any) -> None:
-    """The exponents of numbers; infinities and NaN are marked."""
+def _align(aligned: Any, line: Any) -> None:
+    """The exponents of numbers."""
     for r in range(line.size):
         aligned[r] = i64(NOTHING) if line[r] == 0 else _exponent(line[r])
-        unsure[r] |= i64(not (abs(line[r]) <= LARGEST))
 
 
 @inner_loop
@@ -191,21 +239,21 @@ def _align_by_operands(aligned: Any, line: Any, x: Any, y: Any, cut: Any) -> Non
 
 
 @inner_loop
-def _push(line: Any, aligned: Any, x: Any, y: Any, powers: Any, unsure: Any, rule: Any, rounded: Any) -> None:
+def _push(line: Any, aligned: Any, x: Any, y: Any, unsure: Any, rule: Any, rounded: Any) -> None:
     """A term, or a product of two operands."""
     if y.size == 0:
         line[:] = x
     else:
         _multiply(line, x, y, rule.begins)
         if rule.product.mantissa_bits > 0:
-            _round(line, powers, unsure, rule.product)
+            _round(line, unsure, rule.product)
     if rule.cut.fraction_bits < 0:
         if rounded:
-            _round(line, powers, unsure, rule.to)
-        return
-    _align(aligned, line, unsure)
-    if rule.cut.of_operands:
+            _round(line, unsure, rule.to)
+    elif rule.cut.of_operands:
         _align_by_operands(aligned, line, x, y, rule.cut)
+    else:
+        _align(aligned, line)  # what infinities and NaN come to is marked where the sum is rounded
 
 
 @inner_loop
@@ -213,19 +261,22 @@ def _add(numbers: Any, exponents: Any, powers: Any, spare: Any, unsure: Any, rul
     """Add lines of numbers into the first one."""
     total, cut = numbers[0], rule.cut
     if cut.fraction_bits < 0:
-        _add_exactly(numbers, spare, unsure)
+        if numbers.shape[0] == 2:
+            _add_two(total, numbers[1])
+        else:
+            _add_exactly(numbers, spare, unsure)
         if rule.to.rounding == DOWN:  # which gives a sum that cancels to -0
             for r in range(total.size):
                 unsure[r] |= i64(total[r] == 0)
-        _round(total, powers, unsure, rule.to)
+        _round(total, unsure, rule.to)
         return
     _add_cut(numbers, exponents, powers, spare, cut)
     if cut.result_bits >= 0:
         _shorten(total, powers, cut.result_bits, rule.to.rounding)
-    _round(total, powers, unsure, rule.to)
+    _round(total, unsure, rule.to)
     for r in range(total.size):
         total[r] += 0.0
-    _align(exponents[0], total, unsure)
+    _align(exponents[0], total)
 
 
 @kernel
@@ -264,7 +315,7 @@ def node_rows(
                 else:
                     x[:] = a[each, start:end]
                 y = b[each, start:end] if b.shape[0] > 0 else x[:0]
-                _push(stack[top, :size], exponents[top, :size], x, y, powers, unsure, rule, rounded[each])
+                _push(stack[top, :size], exponents[top, :size], x, y, unsure, rule, rounded[each])
                 top += 1
             else:
                 top += each + 1
