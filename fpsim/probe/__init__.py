@@ -1,9 +1,10 @@
 """Reveal the arithmetic of a black box: from a callable alone, a model with the same bits."""
 
 from fpsim.lazy import face
+from fpsim.probe.lengths import Sweep, sweep
 from fpsim.probe.model import Model, load
 from fpsim.probe.probing import dot, matmul, sum
 
-__all__ = ["Model", "dot", "load", "matmul", "sum"]
+__all__ = ["Model", "Sweep", "dot", "load", "matmul", "sum", "sweep"]
 
 __getattr__, __dir__ = face(__name__, __all__)

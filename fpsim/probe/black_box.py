@@ -112,6 +112,7 @@ class BlackBox:
         self.scale, self.block = scale, block
         self.calls = 0
         self.fmt: Format = FP32  # of the result
+        self.dtype: np.dtype[Any] | None = None  # of the result, from the first call on
         self._buffers = [self._aligned(operand) for operand in operands]
         self._check()
 
@@ -169,10 +170,13 @@ class BlackBox:
         if array.size != int(np.prod(wanted)) or (self.kind == "matmul" and array.shape != wanted):
             raise ValueError(
                 f"fn must return {'one number' if not wanted else f'an array of shape {wanted}'}; got shape "
-                f"{array.shape}. Probe a function of one sum."
+                f"{array.shape}. {'Return the whole product' if wanted else 'Probe a function of one sum'}."
             )
         if format_of(array.dtype) is None:
             raise TypeError(f"fn must return floats, such as float32; got {array.dtype}. Decode its codes in fn.")
+        self.dtype = self.dtype or array.dtype
+        if array.dtype != self.dtype:
+            raise ValueError(f"fn must return one dtype; got {array.dtype} after {self.dtype}. Cast what it returns.")
         return array.reshape(wanted)
 
     def results(self, *rows: Array) -> Array:
@@ -184,6 +188,8 @@ class BlackBox:
                 for buffer, row in zip(self._buffers, rows, strict=True):
                     buffer[:] = row[r]
                 out.append(self.call(*self._buffers))
+                for buffer, row in zip(self._buffers, rows, strict=True):
+                    self._refuse_written(buffer, row[r].tobytes())
             return np.array(out)
         m, columns = self.shape
         for start in range(0, count, self.at_once):
@@ -239,8 +245,7 @@ class BlackBox:
         assert found is not None
         self.fmt = found
         for x, was in zip(arrays, before, strict=True):
-            if x.tobytes() != was.tobytes():
-                raise ValueError("fn must leave its operands as they are; it wrote into one. Let it work on a copy.")
+            self._refuse_written(x, was.tobytes())
         started = time.perf_counter()
         for _ in range(REPEATS):
             again = self.call(*arrays)
@@ -257,6 +262,10 @@ class BlackBox:
                 f"fn must be fast enough to be asked some {int(expected / seconds)} times; a call takes "
                 f"{seconds:.2g} s, so that it would take about {expected / 60:.0f} minutes. Probe fewer terms."
             )
+
+    def _refuse_written(self, operand: Array, before: bytes) -> None:
+        if operand.tobytes() != before:
+            raise ValueError("fn must leave its operands as they are; it wrote into one. Let it work on a copy.")
 
     def _shapes(self) -> list[tuple[int, ...]]:
         if self.kind != "matmul":

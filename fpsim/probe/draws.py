@@ -8,15 +8,17 @@ from typing import Protocol
 import numpy as np
 
 from fpsim.arrays import Array
+from fpsim.formats.named import FP32, Format
 from fpsim.probe.black_box import BlackBox, Operand
 
 Shape = tuple[int, ...]
 SPAN = 12  # binades on either side that wide formats are drawn from
 ROWS = 32  # sums of a kind, where each is a call
+APART = 6  # binades that layers lie apart beyond the bits of a sum, where the range allows
 SHARE_OFF = 0.05  # of the terms that cancel but for a bit
 
 # What every model must give bit for bit, and what is reported apart where it does not.
-USUAL = ("normal", "cancelling", "wide", "positive", "ties", "alike")
+USUAL = ("normal", "cancelling", "wide", "positive", "ties", "alike", "layers")
 EDGES = ("zeros", "large", "subnormal", "vanishing", "special")
 
 
@@ -61,6 +63,11 @@ def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array,
         if matrices:
             by_term[1] = values[1]
         _cancel(rng, by_term, near=kind == "alike")
+    if kind == "layers":
+        by_term = [np.moveaxis(x, -1, 0) for x in values]
+        if matrices:
+            by_term[1] = values[1]
+        _in_layers(rng, by_term, box.operands[0].fmt)
     if kind == "subnormal" and len(values) == 2:
         # products of two subnormals vanish; of most terms one is an ordinary number
         which = rng.integers(0, 3, box.n)
@@ -143,6 +150,32 @@ def _special(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -
     return np.where(rng.random(shape) < 1.5 / n, chosen, operand.drawn(rng.standard_normal(shape)))
 
 
+def _near_one(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+    """One binade."""
+    return operand.drawn(rng.uniform(1, 2, shape))
+
+
+def _in_layers(rng: np.random.Generator, values: list[Array], fmt: Format) -> None:
+    """Scale terms, first axis, to three layers that lie far apart, of which pairs cancel but in the lowest.
+
+    What corrects a sum by what one addition lost loses the lowest itself; the uppermost may lie anywhere in the range.
+    """
+    n = values[0].shape[0]
+    reach = max(fmt.precision, FP32.precision) * 5 // 2
+    low = max(fmt.min_exponent + fmt.mantissa_bits, -reach)
+    high = max(min(int(np.log2(fmt.max)) - 2 - (n - 1).bit_length(), reach), low)
+    apart = min((high - low) // 3, max(fmt.precision, FP32.precision) + APART)
+    place = rng.permutation(n)
+    first, second = place[0 : n - n % 2 : 2], place[1::2]
+    layer = np.full(n, 2)
+    layer[first] = layer[second] = rng.integers(0, 3, first.size)
+    for x in values:
+        x[second] = x[first]
+    values[-1][second[layer[second] < 2]] *= -1.0
+    top = rng.integers(low + 2 * apart, high + 1, values[0].shape[1:])
+    values[0][:] = np.ldexp(values[0], top - apart * layer.reshape(-1, *[1] * top.ndim))
+
+
 def _cancel(rng: np.random.Generator, values: list[Array], near: bool) -> None:
     """Make half of the terms, first axis, the others with another sign, a few a bit off; `near`: of neighbours."""
     n = values[0].shape[0]
@@ -156,6 +189,7 @@ def _cancel(rng: np.random.Generator, values: list[Array], near: bool) -> None:
 
 DRAW: dict[str, Callable[[np.random.Generator, Operand, Shape, int], Array]] = {
     "normal": _normal, "cancelling": _wide, "alike": _normal, "wide": _wide, "positive": _positive, "ties": _ties,
+    "layers": _near_one,
     "zeros": _zeros, "large": _large, "subnormal": _subnormal, "vanishing": _subnormal,
     "special": _special,
 }  # fmt: skip

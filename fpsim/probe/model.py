@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fpsim.probe.black_box import Operand, operand_of
 from fpsim.probe.candidates import Candidate
 from fpsim.probe.facts import facts_of
 from fpsim.probe.order import Nested, Order
+from fpsim.probe.own_unit import own_unit
 from fpsim.probe.program import Program
 from fpsim.probe.program import Rule as AdditionRule
 from fpsim.probe.words import WORDS, in_ranges, sentences
@@ -31,7 +33,6 @@ from fpsim.schedules.written import parsed
 from fpsim.sums.accumulators import Accumulator
 
 KIND = "fpsim model of a sum"  # what a saved model says it is
-ROWS_AT_ONCE = 1 << 16  # dot products of a matrix product that a revealed tree takes at a time
 
 
 class Model:
@@ -255,18 +256,19 @@ class Model:
         x, y = self._read(a, 0, "a"), self._read(np.ascontiguousarray(right.T), 1, "b").T  # (M, n), (n, N)
         if x.ndim != 2:
             raise ValueError(f"a must be a matrix (M, {self.n}); got shape {x.shape}.")
-        if self.alike:
+        named = self.alike[0] if self.alike else self._own
+        if named is not None:
             first, second = (operand.passed(z) for operand, z in zip(self.operands, (x, y), strict=True))
             scales = [None if s is None else as_array(s, "scale") for s in (scale_a, scale_b)]
-            return self.alike[0].matmul(first, np.ascontiguousarray(second), *scales)
-        m, columns = x.shape[0], y.shape[1]
-        out = np.empty((m, columns), DTYPES.get(self.out, self.out.storage))
-        step = max(ROWS_AT_ONCE // max(columns, 1), 1)
-        for start in range(0, m, step):
-            rows = x[start : start + step]
-            each = self._rows(np.repeat(rows, columns, axis=0), np.tile(y.T, (rows.shape[0], 1)))
-            out[start : start + step] = each.reshape(rows.shape[0], columns)
-        return out
+            return named.matmul(first, np.ascontiguousarray(second), *scales)
+        assert self.program is not None
+        codes = self.program.run_product(x, y)
+        return codes.view(DTYPES.get(self.out, codes.dtype))
+
+    @cached_property
+    def _own(self) -> Candidate | None:
+        """A unit that no table has, which `fp.matmul` runs."""
+        return None if self.program is None else own_unit(self.program, self.operands)
 
     def _rows(self, *values: Array) -> Array:
         """The sums of rows of float64 values, in the result's dtype."""

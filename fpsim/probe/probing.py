@@ -190,10 +190,7 @@ def _result(box: BlackBox, model: Candidate | Program, values: tuple[Array, ...]
                 return model.matmul(*passed, *scales)
             return model.sum(*passed) if box.kind == "sum" else model.dot(*passed)
         if box.kind == "matmul":
-            a, b = values
-            rows, columns = a.shape[0], b.shape[1]
-            values = np.repeat(a, columns, axis=0), np.tile(b.T, (rows, 1))
-            return _typed(box, model.run(*values)).reshape(rows, columns)
+            return _typed(box, model.run_product(*values))
         return _typed(box, model.run(*values))
 
 
@@ -272,7 +269,9 @@ def _program(counter: Counter, order: Order, witness: _Witness) -> tuple[Program
     except NoOrderError as reason:
         return None, [f"the arithmetic: {reason}"]
     if nearly is not None:
-        wrong = [WORDS[kind] for kind in EDGES if not witness.agrees(nearly, kind)]
+        products = len(witness.box.operands) == 2
+        edges = [kind for kind in EDGES if products or kind != "vanishing"]
+        wrong = [WORDS[kind] for kind in edges if not witness.agrees(nearly, kind)]
         return nearly, [f"{', '.join(wrong)}: the model gives other bits there, or fn raises"]
     return None, [
         "the arithmetic: an order of additions was seen, but none that was tried gives the bits of fresh operands with "

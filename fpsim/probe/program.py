@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,18 @@ from fpsim.arithmetic.functions import add
 from fpsim.arrays import Array
 from fpsim.casts.cast import decode, encode
 from fpsim.formats.named import BF16, FP16, FP32, FP64, Format
+from fpsim.probe.kernels.node_rows import (
+    DOWN,
+    LANES,
+    NEAREST_AWAY,
+    NEAREST_EVEN,
+    TOWARD_ZERO,
+    UP,
+    Addition,
+    Cut,
+    Target,
+    node_rows,
+)
 from fpsim.probe.kernels.tree_rows import (
     AS_IT_IS,
     IN_DOUBLE,
@@ -30,7 +42,13 @@ from fpsim.sums.accumulators import Exact
 
 COST = 4  # elements of a cast that take as long as an addition of the loop
 FAST = {FP32: AS_IT_IS, FP16: TO_FP16, BF16: TO_BF16}
-PIECE = 1 << 22  # terms that are held at a time
+NODE_COST = 30  # what a number of a node takes as long as, in elements of a cast
+PIECE = 1 << 18  # terms that are held at a time, so that they stay in the cache
+MODES = {
+    "nearest_even": NEAREST_EVEN, "toward_zero": TOWARD_ZERO, "nearest_away": NEAREST_AWAY, "down": DOWN, "up": UP,
+}  # fmt: skip
+MOST_FRACTION_BITS = 40  # of numbers that a node cuts and float64 adds exactly
+MOST_CUT = 1 << 10  # numbers of such a node
 
 
 @dataclass(frozen=True)
@@ -143,27 +161,77 @@ class Program:
             seen |= {x, y}
         return found
 
+    @cached_property
+    def has_nodes(self) -> bool:
+        """Whether the compiled loop over nodes runs it, but for sums at the ends of the range."""
+        rule = self.rule
+        exponents = rule.fraction_bits or 0, rule.result_bits or 0
+        return (
+            not self.formats
+            and self.order.widest > 1
+            and rule.rounding in MODES
+            and FP32.holds(rule.fmt)
+            and rule.fmt.min_exponent >= FP32.min_exponent
+            and max(exponents) <= MOST_FRACTION_BITS
+            and (rule.fraction_bits is None or self.order.widest <= MOST_CUT)
+        )
+
     def run(self, *values: Array) -> Array:
         """The sums of rows, (R, n) float64 values of one or two operands, as (R,) codes of the result's format."""
         rows = values[0].shape[0]
-        step = max(PIECE // max(self.n, 1), 1)
-        parts = [self._run(*(x[start : start + step] for x in values)) for start in range(0, rows, step)]
-        sums = np.concatenate(parts) if parts else np.zeros(0)
+        step = max(PIECE // max(self.n, 1), LANES)
+        sums = np.zeros(rows)
+        for start in range(0, rows, step):
+            sums[start : start + step] = self._run([x[start : start + step].T for x in values])
+        return self._encoded(sums)
+
+    def run_product(self, a: Array, b: Array) -> Array:
+        """The product of matrices of float64 values, (M, n) by (n, N), as (M, N) codes of the result's format."""
+        if not self.is_fast and self.has_nodes:
+            return self._encoded(self._by_loop(a, b, of_matrices=True))
+        (m, n), columns = a.shape, b.shape[1]
+        sums = np.zeros((m, columns))
+        across = max(min(PIECE // max(n, 1), columns), 1)
+        down = max(PIECE // max(n * across, 1), 1)
+        dtype = self._dtype
+        a, b = np.ascontiguousarray(a.T, dtype), np.ascontiguousarray(b, dtype)
+        pieces = [(i, j) for i in range(0, m, down) for j in range(0, columns, across)]
+
+        def work(first: int, stop: int) -> None:
+            for i, j in pieces[first:stop]:
+                some, others = a[:, i : i + down], b[:, j : j + across]
+                lines = [np.repeat(some, others.shape[1], axis=1), np.tile(others, (1, some.shape[1]))]
+                sums[i : i + down, j : j + across] = self._run(lines).reshape(some.shape[1], -1)
+
+        over_spans(len(pieces), work, 1, weight=PIECE)
+        return self._encoded(sums)
+
+    def _encoded(self, sums: Array) -> Array:
         if self.rule.zeros == "added":
             sums = sums + 0.0
         return encode(sums, self.out)
 
-    def _run(self, *values: Array) -> Array:
-        """The sums as floats that hold them."""
+    @property
+    def _dtype(self) -> Any:
+        """What lines are held in."""
+        return np.float32 if self.is_fast and self.rule.fmt != FP64 and not self.formats else np.float64
+
+    def _run(self, lines: list[Array]) -> Array:
+        """The sums of lines (n, R) as floats that hold them."""
         with ieee_arithmetic(), np.errstate(all="ignore"):
-            return self._by_lines(*values) if self.is_fast else self._by_nodes(*values)
+            if self.is_fast:
+                return self._by_lines(lines)
+            if self.has_nodes:
+                sums: Array = self._by_loop(*lines)[0]
+                return sums
+            return self._by_nodes([x.T for x in lines])
 
-    # ---- the compiled loop
+    # ---- the compiled loops
 
-    def _by_lines(self, *values: Array) -> Array:
+    def _by_lines(self, lines: list[Array]) -> Array:
         wide = self.rule.fmt == FP64
-        dtype = np.float64 if wide or self.formats else np.float32
-        lines = [np.ascontiguousarray(x.T, dtype) for x in values]  # (n, R)
+        dtype = self._dtype
+        lines = [np.ascontiguousarray(x, dtype) for x in lines]  # (n, R)
         flushes = self.rule.subnormals != "keep"
         if self.rule.subnormals == "flush":
             lines = [_flushed(x) for x in lines]
@@ -192,6 +260,45 @@ class Program:
         over_spans(sums.shape[1], work, 64, weight=self.n / COST)
         return np.asarray(sums[steps.result])
 
+    def _by_loop(self, *operands: Array, of_matrices: bool = False) -> Array:
+        """The sums of lines (n, R), as one row, or a product of matrices, node by node."""
+        a, b = (np.ascontiguousarray(x, np.float64) for x in (*operands, np.zeros((0, operands[0].shape[1])))[:2])
+        sums = np.zeros((a.shape[0] if of_matrices else 1, b.shape[1]))
+        unsure = np.zeros(sums.shape, np.int64)
+        rounded = np.array([k not in self.exact for k in range(self.n)])
+        code, rule = np.array(self.order.program, np.int64), self._addition(len(operands))
+
+        def work(first: int, stop: int) -> None:
+            with ieee_arithmetic():
+                node_rows(sums, unsure, a, b, of_matrices, code, rounded, self._depth, rule, first, stop)
+
+        pieces = sums.shape[0] * -(-sums.shape[1] // LANES)
+        over_spans(pieces, work, 1, weight=self.n * LANES * NODE_COST)
+        rows, columns = np.nonzero(unsure)
+        for start in range(0, rows.size, max(PIECE // self.n, 1)):
+            i, j = (x[start : start + max(PIECE // self.n, 1)] for x in (rows, columns))
+            values = [a[i], b[:, j].T] if of_matrices else [x[:, j].T for x in operands]
+            with ieee_arithmetic(), np.errstate(all="ignore"):
+                sums[i, j] = self._by_nodes(values)
+        return sums
+
+    def _addition(self, operands: int) -> Addition:
+        """The rule as the loop takes it."""
+        rule = self.rule
+        least = rule.operand_exponents if operands == 2 else None
+        cut = Cut(
+            -1 if rule.fraction_bits is None else rule.fraction_bits, MODES[CUTS.get(rule.alignment, "toward_zero")],
+            -1 if rule.result_bits is None else rule.result_bits, least is not None, *(least or (0, 0)),
+        )  # fmt: skip
+        product = _target(rule.product, Rule(rule.product)) if rule.product else Target(0, 0, 0.0, NEAREST_EVEN, 0.0)
+        return Addition(_target(rule.fmt, rule), product, cut, rule.zeros == "begin")
+
+    @cached_property
+    def _depth(self) -> int:
+        """Numbers that its stack holds at once, at most."""
+        depths = np.cumsum([1 if each >= 0 else each + 1 for each in self.order.program])
+        return int(depths.max())
+
     def _product(self, values: Sequence[Array]) -> Array:
         """Products, in the format that they are rounded to."""
         products: Array = values[0] * values[1]
@@ -207,9 +314,9 @@ class Program:
             return products
         return decode(encode(products, fmt), fmt, products.dtype.type)
 
-    # ---- node by node
+    # ---- the specification, node by node
 
-    def _by_nodes(self, *values: Array) -> Array:
+    def _by_nodes(self, values: Sequence[Array]) -> Array:
         rule = self.rule
         exact = self._product(values) if len(values) == 2 else values[0]
         if rule.fraction_bits is not None:
@@ -219,7 +326,8 @@ class Program:
             if each < 0:
                 stack[each:] = [self._exact(np.stack(stack[each:], axis=-1))]
             else:
-                stack.append(exact[:, each] if each in self.exact else self._once(exact[:, each]))
+                term = exact[:, each]
+                stack.append(term if each in self.exact else np.where(np.isinf(term), term, self._once(term)))
         return stack[0] if self.order.widest > 1 else self._once(stack[0])
 
     def _by_cuts(self, terms: Array, exponents: Array) -> Array:
@@ -260,7 +368,8 @@ class Program:
             )  # fmt: skip
             return decode(np.asarray(total), rule.fmt, np.float64)
         how = Exact(rule.fmt, rounding=rule.rounding, subnormals=self._flush, overflow=rule.overflow)
-        return np.asarray(sum_of(numbers, accumulate=how, axis=-1)).astype(np.float64)
+        total = np.asarray(sum_of(numbers, accumulate=how, axis=-1))
+        return total.astype(np.float64) if rule.fmt.dtype is not None else decode(total, rule.fmt, np.float64)
 
     def _fused(self, numbers: Array, exponents: Array) -> Array:
         """The sum of each row, cut before it is added."""
@@ -274,6 +383,12 @@ class Program:
             scale = np.frexp(total)[1] - 1 - rule.result_bits
             total = np.ldexp(_integers(np.ldexp(total, -scale), rule.rounding), scale)
         return self._once(total) + 0.0
+
+
+def _target(fmt: Format, rule: Rule) -> Target:
+    """A format that numbers are rounded to, as the loop takes it."""
+    least = 0.0 if rule.subnormals == "keep" else fmt.smallest_normal
+    return Target(fmt.mantissa_bits, fmt.min_exponent, float(fmt.max), MODES[rule.rounding], least)
 
 
 CUTS = {"truncate": "toward_zero", "floor": "down", "nearest": "nearest_even"}

@@ -105,7 +105,8 @@ def _order(model: Described) -> Iterator[str]:
     if model.order is None:
         return
     if model.lost:
-        yield f"{plural(len(model.lost), 'term')} are never added: {_spans(model.lost)}."
+        are = "is" if len(model.lost) == 1 else "are"
+        yield f"{plural(len(model.lost), 'term')} {are} never added: {_spans(model.lost)}."
     order = model.order
     parts = spine(order.branch)
     if len(parts) > 1:
@@ -114,7 +115,9 @@ def _order(model: Described) -> Iterator[str]:
         yield f"Partial sums are added one after the other: {sizes}{more} terms."
         return
     chain = order.chain
-    if chain:
+    if order.widest == order.terms > 2:
+        yield "One addition takes all of them."
+    elif chain:
         ascending = all(x < y for x, y in pairwise(chain))
         falling = len(chain) > 2 and all(x > y for x, y in pairwise(chain[2:]))
         goes = "" if ascending else ", from the last to the first" if falling else ", in an order of its own"

@@ -30,12 +30,30 @@ def overwrites(x: Any) -> Any:
     return np.sum(x)
 
 
+class Later:
+    """A sum that does something else from the thirtieth call on."""
+
+    def __init__(self, then: Any) -> None:
+        self.then, self.calls = then, 0
+
+    def __call__(self, x: Any) -> Any:
+        self.calls += 1
+        return np.cumsum(x)[-1] if self.calls < 30 else self.then(x)
+
+
 REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "raises": (raises, ValueError, "fn must add float32 of shape (40,); it raised RuntimeError: no such thing."),
     "shape": (lambda x: x, ValueError, "fn must return one number; got shape (40,). Probe a function of one sum."),
     "integers": (lambda x: 3, TypeError, "fn must return floats, such as float32; got int64. Decode its codes in fn."),
     "random": (Random(), ValueError, "fn must give the same bits for the same operands; it gave"),
     "writes": (overwrites, ValueError, "fn must leave its operands as they are; it wrote into one."),
+    "writes later": (Later(overwrites), ValueError, "fn must leave its operands as they are; it wrote into one."),
+    "dtype later": (
+        Later(lambda x: np.float64(np.cumsum(x)[-1])), ValueError,
+        "fn must return one dtype; got float64 after float32. Cast what it returns.",
+    ),
+    "shape later": (Later(lambda x: x), ValueError, "fn must return one number; got shape (40,)."),
+    "raises later": (Later(raises), ValueError, "fn must add float32 of shape (40,); it raised RuntimeError: no such"),
     "no function": (3, TypeError, "fn must be a function that adds, such as np.sum; got 3."),
 }  # fmt: skip
 
@@ -47,6 +65,11 @@ def test_a_callable_that_cannot_be_probed_is_refused(name: str) -> None:
         fp.probe.sum(fn, 40)
     assert str(refused.value).startswith(sentence)
     assert "\n" not in str(refused.value)
+
+
+def test_a_product_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"got shape \(2, 16\)\. Return the whole product\."):
+        fp.probe.matmul(lambda a, b: (a @ b)[:2], 9)
 
 
 def test_arguments_are_checked() -> None:

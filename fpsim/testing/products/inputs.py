@@ -40,6 +40,7 @@ SHOWS = {
     "normal": "what usual numbers show",
     "positive": "what is cut from sums that only grow",
     "ties": "partial sums on ties, and a bit beside them",
+    "layers": "sums that correct themselves, by three magnitudes far apart",
     "ties of the result": "how results halfway between two numbers are rounded",
     "tail": "whether the last terms of K are added",
     "subnormal": "subnormal operands",

@@ -15,6 +15,7 @@ import torch
 import fpsim as fp
 from fpsim.formats.named import NAMED
 from fpsim.formats.policies import OVERFLOWS
+from fpsim.testing.quantizers.black_box import BlackBox
 from tests.kit.sweeps import in_turn
 
 Array = Any
@@ -288,6 +289,16 @@ def test_a_function_that_needs_minutes_is_refused_before_it_takes_them() -> None
         return fp.quantize(x, "e4m3")
 
     assert "make it take whole arrays" in one("fast enough", report(slow))
+
+
+def test_a_price_of_each_call_is_not_taken_for_one_of_each_value() -> None:
+    def dispatched(x: Array) -> Array:
+        stop = time.process_time() + 4e-4
+        while time.process_time() < stop:
+            pass
+        return x.astype(np.float16)
+
+    BlackBox(dispatched, fp.FP16).settle(np.ones(400_000, np.float32))  # 64 values at this price would take minutes
 
 
 def test_bad_arguments_are_refused() -> None:

@@ -1,0 +1,325 @@
+"""Runs a tree of any additions over many sums at once: nodes that cut their numbers, or round an exact sum once.
+
+All is in float64, which holds what the additions of formats up to float32 take. A sum that needs more, or meets the
+end of a format's range, is marked and left to the specification.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.runtime.compile import inner_loop, kernel, scalar
+
+f64, i64 = np.float64, np.int64
+
+LANES = 256  # sums that go through the tree together
+NEAREST_EVEN, TOWARD_ZERO, NEAREST_AWAY, DOWN, UP = range(5)
+NOTHING = -(1 << 20)  # the exponent of a zero, which aligns nothing
+LOWEST = -900  # exponents that grids start from at the lowest, so that powers of two stay normal
+BIAS, FRACTION, FIELD = i64(1023), i64(52), i64(0x7FF)
+
+
+class Target(NamedTuple):
+    """The format that numbers are rounded to."""
+
+    mantissa_bits: int
+    min_exponent: int
+    most: float  # the largest number; a sum beyond it is marked
+    rounding: int
+    least: float  # numbers up to this magnitude, but for zero, are marked; 0 where subnormals are kept
+
+
+class Cut(NamedTuple):
+    """How the numbers of a node are cut before they are added."""
+
+    fraction_bits: int  # -1: not at all
+    rounding: int
+    result_bits: int  # -1: those of the format
+    of_operands: bool  # whether products are aligned by the exponents of their operands, at least these
+    least_a: int
+    least_b: int
+
+
+class Addition(NamedTuple):
+    """What an addition does, and what becomes of products before it."""
+
+    to: Target
+    product: Target  # what products are rounded to first; mantissa_bits is 0 where they are not
+    cut: Cut
+    begins: bool  # whether products that are zero have no sign
+
+
+@scalar
+def _exponent(x: Any) -> Any:
+    """Of a float64; that of a zero is below all others."""
+    return ((f64(x).view(i64) >> FRACTION) & FIELD) - BIAS
+
+
+@scalar
+def _power(exponent: Any) -> Any:
+    """2**exponent, a normal float64."""
+    return i64((i64(exponent) + BIAS) << FRACTION).view(f64)
+
+
+@inner_loop
+def _make_integers(line: Any, rounding: Any) -> None:
+    """Round to integers."""
+    if rounding == NEAREST_EVEN:
+        for r in range(line.size):
+            line[r] = np.rint(line[r])
+    elif rounding == TOWARD_ZERO:
+        for r in range(line.size):
+            line[r] = np.trunc(line[r])
+    elif rounding == NEAREST_AWAY:
+        for r in range(line.size):
+            line[r] = np.copysign(np.floor(abs(line[r]) + 0.5), line[r])
+    elif rounding == DOWN:
+        for r in range(line.size):
+            line[r] = np.floor(line[r])
+    else:
+        for r in range(line.size):
+            line[r] = np.ceil(line[r])
+
+
+@scalar
+def _away(x: Any) -> Any:
+    """The nearest integer, ties away from zero."""
+    return np.copysign(np.floor(abs(x) + 0.5), x)
+
+
+def _rounder(integer: Any) -> Any:
+    """A loop that rounds to a format in one pass: numbers become integers in units of their last bit."""
+
+    @inner_loop
+    def run(line: Any, unsure: Any, to: Any) -> None:
+        for r in range(line.size):
+            x = line[r]
+            exponent = max(_exponent(x), i64(to.min_exponent)) - i64(to.mantissa_bits)
+            near = integer(x * _power(-exponent)) * _power(exponent)
+            unsure[r] |= i64((x != 0) & (abs(x) <= to.least)) | i64(not (abs(near) <= to.most))
+            line[r] = near
+
+    return run
+
+
+_round_even, _round_inwards, _round_away = _rounder(np.rint), _rounder(np.trunc), _rounder(_away)
+_round_down, _round_up = _rounder(np.floor), _rounder(np.ceil)
+
+
+@inner_loop
+def _round(line: Any, unsure: Any, to: Any) -> None:
+    """Round to a format."""
+    if to.rounding == NEAREST_EVEN:
+        _round_even(line, unsure, to)
+    elif to.rounding == TOWARD_ZERO:
+        _round_inwards(line, unsure, to)
+    elif to.rounding == NEAREST_AWAY:
+        _round_away(line, unsure, to)
+    elif to.rounding == DOWN:
+        _round_down(line, unsure, to)
+    else:
+        _round_up(line, unsure, to)
+
+
+@scalar
+def _made_odd(s: Any, lost: Any) -> Any:
+    """A sum whose last bit says whether something was lost."""
+    bits = f64(s).view(i64)
+    outwards = i64(1) if (lost > 0) == (s > 0) else i64(-1)
+    return i64(bits + outwards).view(f64) if (lost != 0) & (bits & i64(1) == 0) else s
+
+
+@inner_loop
+def _add_two(total: Any, line: Any) -> None:
+    """Add two lines, so that rounding the sum to a format once more rounds the exact one."""
+    for r in range(total.size):
+        x, y = total[r], line[r]
+        s = x + y
+        back = s - x
+        total[r] = _made_odd(s, (x - (s - back)) + (y - back))
+
+
+@inner_loop
+def _add_exactly(numbers: Any, rest: Any, unsure: Any) -> None:
+    """Add lines of numbers into the first one, so that rounding it to a format once more rounds their exact sum.
+
+    What each addition loses is kept in `rest`; the sum is made odd where something remains (Boldo and Melquiond, 2008).
+    """
+    total = numbers[0]
+    rest[:] = 0.0
+    for i in range(1, numbers.shape[0]):
+        line = numbers[i]
+        for r in range(total.size):
+            x, y = total[r], line[r]
+            s = x + y
+            back = s - x
+            lost = (x - (s - back)) + (y - back)
+            kept = rest[r] + lost
+            again = kept - rest[r]
+            unsure[r] |= i64((rest[r] - (kept - again)) + (lost - again) != 0)
+            total[r], rest[r] = s, kept
+    for r in range(total.size):
+        x, y = total[r], rest[r]
+        s = x + y
+        back = s - x
+        lost = (x - (s - back)) + (y - back)
+        total[r] = _made_odd(s, lost) if y != 0 else x
+
+
+@inner_loop
+def _cut(total: Any, line: Any, powers: Any, rounding: Any, adds: Any) -> None:
+    """Numbers in units of their grid as integers, added to a total or in its place."""
+    if rounding == TOWARD_ZERO:
+        for r in range(line.size):
+            total[r] = (total[r] if adds else 0.0) + np.trunc(line[r] * powers[r])
+    elif rounding == DOWN:
+        for r in range(line.size):
+            total[r] = (total[r] if adds else 0.0) + np.floor(line[r] * powers[r])
+    else:
+        for r in range(line.size):
+            total[r] = (total[r] if adds else 0.0) + np.rint(line[r] * powers[r])
+
+
+@inner_loop
+def _add_cut(numbers: Any, exponents: Any, powers: Any, spare: Any, cut: Any) -> None:
+    """Add lines of numbers into the first one, each cut below the largest exponent among them."""
+    high = exponents[0]
+    for i in range(1, numbers.shape[0]):
+        line = exponents[i]
+        for r in range(high.size):
+            high[r] = max(high[r], line[r])
+    for r in range(high.size):
+        grid = max(high[r], i64(LOWEST)) - cut.fraction_bits
+        powers[r], spare[r] = _power(-grid), _power(grid)
+    total = numbers[0]
+    _cut(total, numbers[0], powers, cut.rounding, False)
+    for i in range(1, numbers.shape[0]):
+        _cut(total, numbers[i], powers, cut.rounding, True)
+    for r in range(total.size):
+        total[r] *= spare[r]
+
+
+@inner_loop
+def _shorten(line: Any, powers: Any, bits: Any, rounding: Any) -> None:
+    """Keep so many mantissa bits of each number."""
+    for r in range(line.size):
+        scale = max(_exponent(line[r]), i64(LOWEST)) - bits
+        powers[r] = _power(scale)
+        line[r] *= _power(-scale)
+    _make_integers(line, rounding)
+    for r in range(line.size):
+        line[r] *= powers[r]
+
+
+@inner_loop
+def _multiply(line: Any, x: Any, y: Any, begins: Any) -> None:
+    """Products; those that are zero may have no sign."""
+    for r in range(line.size):
+        line[r] = x[r] * y[r]
+    if begins:
+        for r in range(line.size):
+            line[r] = abs(line[r]) if line[r] == 0 else line[r]
+
+
+@inner_loop
+def _align(aligned: Any, line: Any) -> None:
+    """The exponents of numbers."""
+    for r in range(line.size):
+        aligned[r] = i64(NOTHING) if line[r] == 0 else _exponent(line[r])
+
+
+@inner_loop
+def _align_by_operands(aligned: Any, line: Any, x: Any, y: Any, cut: Any) -> None:
+    """The exponents of both operands together."""
+    for r in range(line.size):
+        of_a, of_b = max(_exponent(x[r]), i64(cut.least_a)), max(_exponent(y[r]), i64(cut.least_b))
+        aligned[r] = i64(NOTHING) if line[r] == 0 else of_a + of_b
+
+
+@inner_loop
+def _push(line: Any, aligned: Any, x: Any, y: Any, unsure: Any, rule: Any, rounded: Any) -> None:
+    """A term, or a product of two operands."""
+    if y.size == 0:
+        line[:] = x
+    else:
+        _multiply(line, x, y, rule.begins)
+        if rule.product.mantissa_bits > 0:
+            _round(line, unsure, rule.product)
+    if rule.cut.fraction_bits < 0:
+        if rounded:
+            _round(line, unsure, rule.to)
+    elif rule.cut.of_operands:
+        _align_by_operands(aligned, line, x, y, rule.cut)
+    else:
+        _align(aligned, line)  # what infinities and NaN come to is marked where the sum is rounded
+
+
+@inner_loop
+def _add(numbers: Any, exponents: Any, powers: Any, spare: Any, unsure: Any, rule: Any) -> None:
+    """Add lines of numbers into the first one."""
+    total, cut = numbers[0], rule.cut
+    if cut.fraction_bits < 0:
+        if numbers.shape[0] == 2:
+            _add_two(total, numbers[1])
+        else:
+            _add_exactly(numbers, spare, unsure)
+        if rule.to.rounding == DOWN:  # which gives a sum that cancels to -0
+            for r in range(total.size):
+                unsure[r] |= i64(total[r] == 0)
+        _round(total, unsure, rule.to)
+        return
+    _add_cut(numbers, exponents, powers, spare, cut)
+    if cut.result_bits >= 0:
+        _shorten(total, powers, cut.result_bits, rule.to.rounding)
+    _round(total, unsure, rule.to)
+    for r in range(total.size):
+        total[r] += 0.0
+    _align(exponents[0], total)
+
+
+@kernel
+def node_rows(
+    out: Any, marked: Any, a: Any, b: Any, of_matrices: bool, code: Any, rounded: Any, depth: int, rule: Any,
+    first: int, stop: int,
+) -> None:  # fmt: skip
+    """Sums of terms, or of products, by a program of additions, in pieces of LANES columns of `out`.
+
+    Args:
+      out: (M, N) float64, the sums; (1, R) where these are no matrices.
+      marked: like out, int64: not 0 where the specification has to decide.
+      a, b: (M, n) and (n, N) float64 matrices; otherwise (n, R) terms and factors, no factors (0, R) of a plain sum.
+      of_matrices: which of them.
+      code: the order in reverse Polish notation, as of `Order`.
+      rounded: for each term whether it is rounded to the format before it is added.
+      depth: numbers that stand on the stack at once, at most.
+      rule: what an addition does.
+      first, stop: pieces; those of a row follow each other.
+    """
+    stack, exponents = np.empty((depth, LANES)), np.empty((depth, LANES), np.int64)
+    spare, more, same, flags = np.empty(LANES), np.empty(LANES), np.empty(LANES), np.empty(LANES, np.int64)
+    pieces = (out.shape[1] + LANES - 1) // LANES
+    for piece in range(first, stop):
+        row, start = piece // pieces, piece % pieces * LANES
+        end = min(start + LANES, out.shape[1])
+        size = end - start
+        powers, rest, unsure = spare[:size], more[:size], flags[:size]
+        unsure[:] = 0
+        top = 0
+        for each in code:
+            if each >= 0:
+                x = same[:size]
+                if of_matrices:
+                    x[:] = a[row, each]
+                else:
+                    x[:] = a[each, start:end]
+                y = b[each, start:end] if b.shape[0] > 0 else x[:0]
+                _push(stack[top, :size], exponents[top, :size], x, y, unsure, rule, rounded[each])
+                top += 1
+            else:
+                top += each + 1
+                numbers = slice(top - 1, top - 1 - each)
+                _add(stack[numbers, :size], exponents[numbers, :size], powers, rest, unsure, rule)
+        out[row, start:end] = stack[0, :size]
+        marked[row, start:end] = unsure

@@ -1,0 +1,122 @@
+"""Models of several lengths, where the order of additions depends on how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Any
+
+import numpy.typing as npt
+
+from fpsim.arrays import Array, as_array
+from fpsim.display.wording import plural
+from fpsim.errors import require_integer, require_word, shown
+from fpsim.probe.black_box import Function
+from fpsim.probe.model import Model
+from fpsim.probe.probing import dot, matmul, sum
+
+KINDS: dict[str, Callable[..., Model]] = {"sum": sum, "dot": dot, "matmul": matmul}
+
+
+class Sweep(Mapping[int, Model]):
+    """A model for each length; `fp.probe.sweep` makes it. It runs as a model does, by the one that has the length.
+
+    Attributes:
+      kind: "sum", "dot" or "matmul".
+      models: by their terms, ascending.
+    """
+
+    def __init__(self, kind: str, models: Iterable[Model]) -> None:
+        self.kind = kind
+        self.models = {model.n: model for model in sorted(models, key=lambda each: each.n)}
+
+    def __getitem__(self, n: int) -> Model:
+        if n not in self.models:
+            lengths = ", ".join(map(str, self.models))
+            raise KeyError(f"n must be a length that was probed, one of {lengths}; got {shown(n)}.")
+        return self.models[n]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.models)
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    def sum(self, x: npt.ArrayLike) -> Any:
+        """The sums along the last axis, as `Model.sum`."""
+        return self._of(x, "x").sum(x)
+
+    def dot(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Any:
+        """The dot products along the last axis, as `Model.dot`."""
+        return self._of(a, "a").dot(a, b)
+
+    def matmul(
+        self, a: npt.ArrayLike, b: npt.ArrayLike, scale_a: npt.ArrayLike | None = None,
+        scale_b: npt.ArrayLike | None = None,
+    ) -> Array:  # fmt: skip
+        """The product of two matrices, as `Model.matmul`."""
+        return self._of(a, "a").matmul(a, b, scale_a, scale_b)
+
+    def _of(self, x: npt.ArrayLike, name: str) -> Model:
+        shape = as_array(x, name).shape
+        if not shape or shape[-1] not in self.models:
+            lengths = ", ".join(map(str, self.models))
+            raise ValueError(
+                f"{name} must have as many terms as one of the models, {lengths}; got shape {shape}. Probe that length."
+            )
+        return self.models[shape[-1]]
+
+    def explain(self) -> str:
+        """What was found of each length, lengths that follow each other and are described alike together."""
+        told = []
+        for text, group in groupby(self.models.values(), key=_described):
+            lengths = [model.n for model in group]
+            told.append(f"{', '.join(map(str, lengths))} {'term' if lengths == [1] else 'terms'}: {text}")
+        return "\n".join(told)
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def __repr__(self) -> str:
+        return f"Sweep({self.kind} of {', '.join(map(str, self.models))} terms)"
+
+
+def _described(model: Model) -> str:
+    """What is said of a model, without its length and its calls."""
+    _, *rest = model.explain().split("\n")
+    name = model.names[0] if model.names else "a tree of its own" if model.found else "nothing that fits"
+    more = f" and {plural(len(model.names) - 1, 'other name')}" if len(model.names) > 1 else ""
+    return " ".join([f"{name}{more}.", *rest])
+
+
+def sweep(fn: Function, lengths: Iterable[int], *, kind: str = "matmul", **options: Any) -> Sweep:
+    """Reveal how a function adds each of several numbers of terms, for its order may depend on it.
+
+    Args:
+      fn: of any length, as `fp.probe.sum`, `dot` or `matmul` calls it.
+      lengths: numbers of terms; of a product of matrices, its K.
+      kind: "sum", "dot" or "matmul".
+      options: of `fp.probe.sum`, `dot` or `matmul`, such as dtype= or a=.
+
+    Returns:
+      A Sweep: a mapping from the length to its Model, which sums operands of these lengths.
+
+    Raises:
+      ValueError: no lengths, another kind; what the probe refuses.
+      TypeError: a length that is no integer; an option that the probe does not have.
+
+    Example:
+      >>> import numpy as np, fpsim as fp
+      >>> models = fp.probe.sweep(np.sum, [4, 20], kind="sum")
+      >>> models[4].names, models[20].names
+      (('Sequential(FP32)',), ())
+      >>> float(models.sum(np.ones(20, np.float32)))
+      20.0
+    """
+    require_word("kind", kind, tuple(KINDS))
+    each = list(lengths)
+    if not each:
+        raise ValueError("lengths must have one length at least, such as [300, 600]; got none.")
+    for n in each:
+        require_integer("a length", n, 1)
+    return Sweep(kind, [KINDS[kind](fn, int(n), **options) for n in dict.fromkeys(each)])

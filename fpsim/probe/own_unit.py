@@ -1,0 +1,52 @@
+"""A revealed chain of steps that cut their products, as a matrix unit of its own: `fp.matmul` multiplies by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fpsim.formats.named import FP32
+from fpsim.matrix_units.matrix_unit import ELEMENTS, Element, MatrixUnit, Rule
+from fpsim.probe.black_box import Operand
+from fpsim.probe.candidates import Candidate, order_of
+from fpsim.probe.program import Program
+from fpsim.products.fast_units import LOWEST_FLOOR, is_fast
+from fpsim.schedules.schedule import FLAT
+
+
+def own_unit(program: Program, operands: Sequence[Operand]) -> Candidate | None:
+    """The unit that has the bits of a program, where the fast kernels take it; None where there is none.
+
+    Example:
+      >>> from dataclasses import replace
+      >>> import fpsim as fp
+      >>> from fpsim.probe.own_unit import own_unit
+      >>> mine = replace(fp.unit("ampere_f16_f32"), fraction_bits=26)
+      >>> model = fp.probe.matmul(lambda a, b: fp.matmul(a, b, accumulate=mine), 32, a="f16")
+      >>> own_unit(model.program, model.operands).how
+      MatrixUnit('own': 8 products per step, cut at 26 fraction bits, rounded toward zero; inferred)
+    """
+    rule = program.rule
+    elements = [_element(operand) for operand in operands]
+    if len(elements) != 2 or None in elements or rule.fraction_bits is None:
+        return None
+    a, b = (each for each in elements if each is not None)
+    cuts = (rule.fmt, rule.rounding, rule.alignment, rule.subnormals) == (FP32, "toward_zero", "truncate", "keep")
+    by_operands = rule.operand_exponents == (a.fmt.min_exponent, b.fmt.min_exponent)
+    # what a sum beyond float32 becomes is the unit's own affair
+    in_range = float(a.fmt.max) * float(b.fmt.max) * program.n < float(FP32.max)
+    if not (cuts and by_operands and in_range and rule.zeros == "added"):
+        return None
+    bits = FP32.mantissa_bits if rule.result_bits is None else rule.result_bits
+    # the exponent of a zero is so low that it aligns nothing
+    unit = MatrixUnit(
+        "own", "own", a, b, ELEMENTS["f32"], Rule.FUSED, program.order.terms_at_once, rule.fraction_bits, LOWEST_FLOOR,
+        bits, evidence="inferred",
+    )  # fmt: skip
+    found = Candidate(unit, FLAT, program.out)
+    return found if is_fast(unit) and order_of(found.tree(program.n, 1)) == program.order else None
+
+
+def _element(operand: Operand) -> Element | None:
+    if operand.element:
+        return ELEMENTS[operand.element]
+    return next((each for each in ELEMENTS.values() if each.fmt == operand.fmt == each.carrier), None)

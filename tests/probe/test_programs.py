@@ -1,0 +1,128 @@
+"""The loops that run revealed trees give the bits of the specification, which goes node by node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.arrays import Array
+from fpsim.matrix_units.matrix_unit import ELEMENTS
+from fpsim.matrix_units.matrix_unit import Rule as UnitRule
+from fpsim.probe.black_box import operand_of
+from fpsim.probe.candidates import Candidate, order_of
+from fpsim.probe.order import Order
+from fpsim.probe.own_unit import own_unit
+from fpsim.probe.program import MODES, Program, Rule
+from fpsim.schedules.schedule import FLAT
+from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import sweep
+from tests.probe.planted import random_tree
+
+SPECIALS = [0.0, -0.0, np.inf, -np.inf, np.nan, 6e4, 3e38, -3e38]
+KINDS = ("normal", "wide", "small", "special", "powers")
+
+
+def drawn(rng: np.random.Generator, kind: str, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Values of a dtype as float64."""
+    x = rng.standard_normal(shape)
+    if kind == "wide":
+        x = np.ldexp(x, rng.integers(-20, 20, shape))
+    elif kind == "small":
+        x = np.ldexp(x, rng.integers(-30, -14, shape) * (4 if dtype == np.float32 else 1))
+    elif kind == "special":
+        x = np.where(rng.random(shape) < 0.3, rng.choice(SPECIALS, shape), x)
+    elif kind == "powers":
+        x = np.ldexp(rng.choice([-1.0, 0.0, 1.0], shape), rng.integers(-12, 12, shape))
+    with np.errstate(over="ignore"):
+        return np.asarray(x, dtype).astype(np.float64)
+
+
+def random_program(rng: np.random.Generator, operands: int) -> Program:
+    """A tree and a rule that the loop over nodes takes."""
+    n = int(rng.integers(2, 24))
+    order = Order.of(random_tree(rng, range(n), int(rng.integers(2, 7))))
+    fmt = (fp.FP32, fp.BF16, fp.FP16, fp.TF32)[rng.integers(4)]
+    rule = Rule(
+        fmt, str(rng.choice(list(MODES))), subnormals=str(rng.choice(["keep", "flush", "flush_results"])),
+        zeros=str(rng.choice(["kept", "added", "begin"])), overflow=str(rng.choice(["nonfinite", "saturate"])),
+    )  # fmt: skip
+    if rng.random() < 0.5:
+        low = (-14, -126) if operands == 2 and rng.random() < 0.5 else None
+        bits = int(rng.integers(3, fmt.mantissa_bits + 1)) if rng.random() < 0.5 else None
+        alignment = str(rng.choice(["truncate", "floor", "nearest"]))
+        rule = replace(
+            rule, alignment=alignment, fraction_bits=int(rng.integers(5, 32)), result_bits=bits, operand_exponents=low
+        )
+    elif operands == 2 and rng.random() < 0.3:
+        rule = replace(rule, product=fp.FP16)
+    exact = frozenset(k for k in range(n) if rng.random() < 0.5) if operands == 2 else frozenset()
+    return Program(order, rule, fmt, n, exact)
+
+
+def specified(program: Program, *values: Array) -> Array:
+    """What the specification gives for rows, as codes."""
+    with np.errstate(all="ignore"):
+        sums = program._by_nodes(values)
+        return fp.encode(sums + 0.0 if program.rule.zeros == "added" else sums, program.out)
+
+
+@sweep("seeds", (0,), range(10))
+def test_the_loop_over_nodes_gives_the_bits_of_the_specification(seeds: Any) -> None:
+    ran = 0
+    for seed in seeds:
+        rng = np.random.default_rng([31, seed])
+        for _ in range(60):
+            operands = int(rng.integers(1, 3))
+            program = random_program(rng, operands)
+            if program.is_fast:
+                continue
+            assert program.has_nodes
+            dtype, kind = (np.float32, np.float16)[rng.integers(2)], str(rng.choice(KINDS))
+            rows = [drawn(rng, kind, (70, program.n), dtype) for _ in range(operands)]
+            want = specified(program, *rows)
+            assert_bits_equal(program.run(*rows), want, fmt=program.out)
+            if operands == 2:
+                a, b = rows[0][:7], rows[1][:10]
+                pairs = np.repeat(a, 10, axis=0), np.tile(b, (7, 1))
+                assert_bits_equal(
+                    program.run_product(a, b.T), specified(program, *pairs).reshape(7, 10), fmt=program.out
+                )
+            ran += 1
+    assert ran > 30
+
+
+@pytest.mark.parametrize("fmt", [fp.FP32, fp.FP64, fp.FP16])
+def test_products_of_matrices_have_the_bits_of_their_rows(fmt: fp.Format) -> None:
+    rng = np.random.default_rng(3)
+    order = Order.of(random_tree(rng, range(40), 2))
+    program = Program(order, Rule(fmt), fmt, 40, frozenset() if fmt == fp.FP16 else frozenset({3, 5, 39}))
+    assert program.is_fast
+    a, b = rng.standard_normal((300, 40)), rng.standard_normal((40, 70))
+    a, b = a.astype(np.float16).astype(np.float64), b.astype(np.float16).astype(np.float64)
+    rows = program.run(np.repeat(a, 70, axis=0), np.tile(b.T, (300, 1)))
+    assert_bits_equal(program.run_product(a, b), rows.reshape(300, 70), fmt=fmt)
+
+
+@pytest.mark.parametrize("terms", [4, 8, 16, 32])
+@pytest.mark.parametrize(("fraction_bits", "result_bits"), [(13, 13), (25, 23)])
+def test_a_unit_of_its_own_has_the_bits_of_the_program(terms: int, fraction_bits: int, result_bits: int) -> None:
+    rng = np.random.default_rng(terms)
+    f16, n = ELEMENTS["f16"], 70
+    unit = fp.MatrixUnit(
+        "mine", "mine", f16, f16, ELEMENTS["f32"], UnitRule.FUSED, terms, fraction_bits, -900, result_bits
+    )
+    order = order_of(Candidate(unit, FLAT, fp.FP32).tree(n, 1))
+    assert order is not None
+    kept = None if result_bits == 23 else result_bits
+    rule = Rule(fp.FP32, "toward_zero", "truncate", fraction_bits, kept, operand_exponents=(-14, -14))
+    program = Program(order, rule, fp.FP32, n, frozenset(range(n)))
+    own = own_unit(program, [operand_of("f16", "a")] * 2)
+    assert own is not None
+    for kind in KINDS:
+        a, b = drawn(rng, kind, (20, n), np.float16), drawn(rng, kind, (n, 20), np.float16)
+        got = own.matmul(a.astype(np.float16), b.astype(np.float16))
+        assert_bits_equal(got, program.run_product(a, b).view(np.float32))
