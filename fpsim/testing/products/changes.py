@@ -49,6 +49,13 @@ def _flushed(values: Array, operand: Operand) -> Array:
     return np.where(np.abs(values) < operand.fmt.smallest_normal, np.copysign(0.0, values), values)
 
 
+def _without_leading_bit(values: Array, operand: Operand) -> Array:
+    """Subnormals that are normalised and then keep their exponent field of 0, as Triton's interpreter does."""
+    size = np.abs(values)
+    fraction = (2 * np.frexp(size)[0] - 1) * operand.fmt.smallest_normal
+    return np.where((size < operand.fmt.smallest_normal) & (size > 0), np.copysign(fraction, values), values)
+
+
 def _held(change: Callable[[Array], Array]) -> Callable[[Array, Operand], Array]:
     """A change after which values are brought back into the operand's format."""
 
@@ -67,6 +74,7 @@ def of_operands(promise: Promise) -> Iterator[tuple[str, Change]]:
     for side, which in (("ab", "both operands"), ("a", "a"), ("b", "b")):
         mine = [fmt for name, fmt in zip("ab", fmts, strict=True) if name in side]
         yield side, Change(f"takes subnormals of {which} as zeros", _flushed)
+        yield side, Change(f"reads subnormals of {which} without their leading bit", _without_leading_bit)
         if has_signed_zeros(promise):
             yield side, Change(f"loses the signs of zeros of {which}", lambda v, _: v + 0.0)
         for fmt in THROUGH:
