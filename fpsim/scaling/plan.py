@@ -40,7 +40,7 @@ from fpsim.scaling.scaling import Scaling
 
 Array = npt.NDArray[Any]
 
-FEW_TILES = 256
+FEW_TILES = 1 << 12  # from which the loop of one recipe is worth the second that it takes to compile
 INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}
 
 
