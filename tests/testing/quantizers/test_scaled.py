@@ -104,8 +104,10 @@ def test_bad_results_are_said() -> None:
 def test_a_check_compiles_no_loop_for_a_single_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """It tries hundreds, and a loop takes a second to compile."""
     from fpsim.scaling import plan, run_tiles
+    from fpsim.scaling.kernels import elements as kernels
+    from fpsim.scaling.kernels import scales
 
-    settles, elements = plan.settle_kernel, run_tiles.element_strips
+    settles, elements = scales.settle_kernel, kernels.element_strips
     fixed: list[Any] = []
 
     def settle_kernel(width: int, encodes: bool, choices: Any) -> Any:
