@@ -140,6 +140,8 @@ def of_terms() -> Iterator[Change]:
         yield Change(f"adds the first {said} twice", _same(_of(lambda t, c: np.concatenate([t[:c], t]), count)))
     for grain in GRAINS[2:]:
         yield Change(f"reads the last {grain} terms again where K is no multiple of {grain}", _same(_again(grain)))
+        repeated = _of(lambda t, g: np.concatenate([t, np.repeat(t[-1:], -t.size % g)]), grain)
+        yield Change(f"repeats the last term up to a multiple of {grain}", _same(repeated))
         yield Change(f"adds blocks of {grain} terms from the last to the first", _same(_blocks_reversed(grain)))
         yield Change(f"adds each block of {grain} terms from its last to its first", _same(_within_reversed(grain)))
         yield Change(f"starts {grain} terms late and adds the first {grain} last", _same(_of(np.roll, -grain)))
