@@ -36,6 +36,7 @@ LARGEST = f32(np.finfo(np.float32).max)
 MIRROR = 254  # E8M0 codes of x and 1 / x add up to this
 LARGEST_POWER = f32(2.0**127)  # of E8M0
 SMALLEST_TENSOR_SCALE = f32(2.0**-126)
+SMALLEST_ENCODE_SCALE = f32(2.0**-128 + 2.0**-149)  # the first whose reciprocal float32 holds
 
 
 class ScaleChoices(NamedTuple):
@@ -72,6 +73,7 @@ class ScaleRules(NamedTuple):
     half_place: Any  # what rounds the bits of an amax to the element's mantissa bits, ties away
     smallest_code: Any  # of the smallest scale
     zero_code: Any  # of the scale of zeros
+    largest_code: Any  # of the largest scale
 
 
 scale_rules = fields_of(ScaleRules)
@@ -210,12 +212,17 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def encode_scale_of(top: Any, largest: Any, amax_floor: Any, of_zeros: Any) -> Any:
-        """(largest / amax by one float64 division, rounded to float32, at most the largest one; whether it was cut)."""
+        """(largest / amax by one float64 division, rounded to float32, at most the largest one; whether it was cut).
+
+        That of a finite amax has a reciprocal in float32.
+        """
         found = f64(word(top).view(real))
         amax = amax_floor if amax_floor > found else found
         encode_scale = f32(largest / amax)
         low = encode_scale > LARGEST
         encode_scale = LARGEST if low else encode_scale
+        lost = (encode_scale < SMALLEST_ENCODE_SCALE) & (amax < f64(np.inf))
+        encode_scale = SMALLEST_ENCODE_SCALE if lost else encode_scale
         return of_zeros if amax == f64(0) else encode_scale, low & (amax > f64(0))
 
     @scalar
@@ -312,6 +319,9 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
     def from_decode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
         """(scale, code, factor, whether it was clamped from below, from above)."""
         scale = single_scale(quotient, n) if s.is_single != 0 else real(held)
+        over = (quotient == real(infinite)) & (word(top).view(real) < real(infinite))  # of finite elements
+        scale = n.scale_max if over else scale
+        code = word(r.largest_code) if over else word(code)
         clamped = False
         if s.rule != INVERSE_OF_ENCODE:
             scale, low, empty = bounded(top, quotient, scale, n)
@@ -327,7 +337,8 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
         factor = real(quotient)
         if s.is_single == 0:  # an encode scale of 0, that of an infinite amax, has no code, and stays
             factor = real(held) if quotient > zero else zero
-        return f32(decode_scale_of(factor, s.is_single != 0)), word(u32(MIRROR) - u32(code)), factor, False, False
+        high = (s.is_single != 0) & (quotient > zero) & (quotient <= real(SMALLEST_ENCODE_SCALE))
+        return f32(decode_scale_of(factor, s.is_single != 0)), word(u32(MIRROR) - u32(code)), factor, False, high
 
     held_scale = from_encode_scale if encodes else from_decode_scale
 

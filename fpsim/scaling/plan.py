@@ -40,7 +40,7 @@ from fpsim.scaling.scaling import Scaling
 
 Array = npt.NDArray[Any]
 
-FEW_TILES = 256
+FEW_TILES = 1 << 12  # from which the loop of one recipe is worth the second that it takes to compile
 INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}
 
 
@@ -165,6 +165,7 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
         half_place=1 << (places - 1) if places > 0 else 0,
         smallest_code=smallest_code,
         zero_code=zero_code,
+        largest_code=0 if single else fmt.max_code,
     )
     found = ScalePlan(
         scaling=scaling,

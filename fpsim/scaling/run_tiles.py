@@ -38,7 +38,7 @@ SHORT_STRIP = 1 << 12  # elements of a strip one row high: 16 KiB, read from the
 TALL_STRIP = 1 << 19  # elements of a higher one: 2 MiB, read from the L2 or L3 cache
 TALL_TILE = 1 << 17  # elements of the largest tile (or of 64 columns of narrow ones) that is worked on in strips
 FUSED = 1 << 18  # elements from which one loop that does all is worth compiling for each rule, mode and format
-BRIEF = 1 << 12  # elements up to which one loop serves all modes: compiling another takes longer than many calls
+BRIEF = 1 << 14  # elements up to which one loop serves all modes: compiling another takes longer than many calls
 WIDE_TILE = 1 << 16  # columns from which each tile is worked on by itself
 
 

@@ -199,7 +199,7 @@ class Scaling:
             return self.smallest_scale
         fmt = self.scale_format
         smallest = fmt.smallest_subnormal if fmt.has_zero else fmt.smallest_normal
-        return smallest if smallest >= 2.0**-127 else max(fmt.smallest_normal, 2.0**-126)
+        return smallest if smallest >= 2.0**-127 else max(fmt.smallest_normal, 2.0**-127)
 
     def replace(self, **changes: Any) -> Scaling:
         """The same scaling with other fields, and without its name."""

@@ -121,7 +121,7 @@ def default_smallest(fmt: Format) -> float:
     """The smallest scale with a reciprocal in float32, and a normal one where float32 has the choice."""
     normal = casts.power(casts.lowest_exponent(fmt))
     subnormal = normal / 2**fmt.mantissa_bits if fmt.subnormals else normal
-    return float(subnormal if subnormal >= casts.power(-127) else normal)
+    return float(subnormal if subnormal >= casts.power(-127) else max(normal, casts.power(-127)))
 
 
 def scale_rounding(scaling: Any) -> str:
@@ -216,6 +216,10 @@ def by_encode_scale(a: Real, fmt: Any, scaling: Any, real: Any, report: Report) 
         report.clamped_low += 1
         e = np.float64(LARGEST_FLOAT32)
     single = np.float32(e)
+    if not np.isinf(a):
+        least = np.float32(2.0**-128 + 2.0**-149)  # whose reciprocal is the first that float32 holds
+        report.clamped_high += int(single <= least and scaling.scale_format.bits == 32)
+        single = max(single, least)
     if single == 0:
         s = math.inf if scaling.scale_format.infinities else largest(scaling.scale_format)
         return Step(s, s, real(0), multiply=True)

@@ -38,3 +38,42 @@ def test_the_tile_of_an_infinity_gets_the_largest_of_two_levels(scale_format: fp
     )
     q = check(np.array([[1, 2, 3, np.inf, 1, 2, 3, 4]], np.float32), fp.E4M3, how)
     assert q.scales[0, 0] == scale_format.max
+
+
+TINY = fp.Format("tiny", 3, 2, bias=40)  # at most 2**-33 and more
+
+
+@pytest.mark.parametrize("quotient", ["amax/max", "amax*(1/max)", "1/(max/amax)"])
+@pytest.mark.parametrize("scale_format", [fp.FP32, fp.BF16, fp.E5M2, fp.E8M0], ids=str)
+def test_finite_tiles_have_finite_scales_where_the_quotient_leaves_float32(
+    scale_format: fp.Format, quotient: str
+) -> None:
+    if quotient == "1/(max/amax)" and scale_format not in (fp.FP32, fp.E8M0):
+        pytest.skip("which no encode scale is rounded to")
+    x = np.array([[3e38, 1, 2, 3, 1e38, 5, 0, -1, np.inf, 1, 2, 3, 1e-30, 0, 0, 0]], np.float32)
+    for infinity in ("skip", "propagate"):
+        how = fp.Scaling(
+            block=(1, 4), scale_format=scale_format, quotient=quotient, infinity=infinity,
+            scale_rule="amax", overflow="saturate",
+        )  # fmt: skip
+        q = check(x, TINY, how)
+        assert np.isfinite(q.scales[0, :2]).all()
+        assert (q.codes[0, [0, 4]] == TINY.max_code).all()
+        check(x, fp.E4M3, how)
+
+
+@pytest.mark.parametrize("rule", ["floor", "ceil", "even"])
+def test_powers_of_two_beyond_float32_are_the_largest_scale(rule: str) -> None:
+    x = np.array([[3.4e38, 1, 1e-30, 2]], np.float32)
+    for scale_format in (fp.FP32, fp.BF16, fp.E8M0):
+        q = check(x, TINY, fp.Scaling(block=(1, 2), scale_format=scale_format, scale_rule=rule))
+        assert q.report.clamped_high >= 1
+
+
+@pytest.mark.parametrize(("bias", "smallest"), [(128, 2.0**-127), (131, 2.0**-127), (127, 2.0**-127), (126, 2.0**-126)])
+def test_the_smallest_scale_is_the_first_normal_one_whose_reciprocal_float32_holds(bias: int, smallest: float) -> None:
+    scale_format = fp.Format("low", 5, 1, bias=bias)
+    how = fp.Scaling(block=(1, 4), scale_format=scale_format, scale_rule="floor", zero_scale="smallest")
+    assert how.lower_bound == smallest
+    x = np.array([[0, 0, 0, 0, 1e-44, 0, 0, 0, 1, 2, 3, 4]], np.float32)
+    assert check(x, fp.E4M3, how).scales[0, 0] == smallest

@@ -111,7 +111,13 @@ def test_beside_an_infinite_scale_nothing_is_finite(fmt: Any, symmetric: bool, i
 
 
 @pytest.mark.parametrize(
-    ("name", "scale", "clamped"), [("ROW", LARGEST, 1), ("TE_TENSOR", INF, 0), ("NVFP4", INF, 0), ("MX", 2.0**127, 1)]
+    ("name", "scale", "clamped"),
+    [
+        ("ROW", LARGEST, 1),
+        ("TE_TENSOR", np.float32(1) / np.float32(2.0**-128 + 2.0**-149), 1),
+        ("NVFP4", INF, 0),
+        ("MX", 2.0**127, 1),
+    ],
 )
 def test_a_float64_quotient_beyond_float32_gives_the_largest_scale_or_inf(
     name: str, scale: float, clamped: int

@@ -127,6 +127,15 @@ def test_operands_of_another_format_are_named() -> None:
     assert "reading b as E5M2" in check_kernel(reads_e5m2, **FP8, raises=False).causes[0]
 
 
+def test_a_tail_that_is_filled_with_the_last_term_is_named() -> None:
+    def clamped(a: Any, b: Any) -> Any:
+        terms = np.minimum(np.arange(-(-a.shape[1] // 16) * 16), a.shape[1] - 1)
+        return _fp8(np.ascontiguousarray(a[:, terms]), np.ascontiguousarray(b[terms]))
+
+    report = check_kernel(clamped, **FP8, raises=False)
+    assert report.causes == ("repeats the last term up to a multiple of 16",), str(report)
+
+
 # ---- what a report shows
 
 

@@ -93,10 +93,37 @@ def test_fixtures_check_and_floats_are_exact_below_failed_comparisons(tmp_path: 
     assert "At index 1 diff" in done.stdout  # what pytest says is still there
 
 
-def test_the_fixture_of_kernels_is_that_of_the_library() -> None:
+def test_the_fixture_of_kernels_names_what_a_broken_kernel_does(tmp_path: Path) -> None:
+    text = """
+        import numpy as np, fpsim as fp
+        PROMISE = {"a": "e4m3", "accumulate": "hopper_e4m3_f32", "promote": 128, "shapes": [(8, 8, 300)]}
+
+        def test_right(check_kernel):
+            assert check_kernel(lambda a, b: fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=128), **PROMISE).ok
+
+        def test_wrong(check_kernel):
+            check_kernel(lambda a, b: fp.matmul(a, b, accumulate="hopper_e4m3_f32"), **PROMISE)
+
+        def test_raises(check_kernel):
+            def kernel(a, b):
+                raise RuntimeError("no device")
+            check_kernel(kernel, **PROMISE)
+
+        def test_not_asked_rightly(check_kernel):
+            check_kernel(np.matmul, **{**PROMISE, "accumulate": "hopper"})
+    """
+    done = run(tmp_path, "-p", "no:hypothesispytest", test_kernels=text)
+    assert "3 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "E       AssertionError: fn does not have the bits" in done.stdout
+    assert "it adds as hopper_e4m3_f32 in one chain (0 differ from that)" in done.stdout
+    assert "fn raised RuntimeError('no device')" in done.stdout
+    assert "ValueError: unit must be one of" in done.stdout
+    assert "fpsim/testing/products/check.py" not in done.stdout.partition("_ test_not_asked_rightly _")[0]
+
+
+def test_an_unknown_fixture_is_not_made_up() -> None:
     import _fpsim_pytest
 
-    assert _fpsim_pytest._of_testing("check_quantizer").__module__ == "fpsim.testing.quantizers.check"
     with pytest.raises(AttributeError, match="check_kernels"):
         _fpsim_pytest._of_testing("check_kernels")
 
@@ -165,11 +192,57 @@ def test_a_run_where_no_test_meets_a_mutant_fails(tmp_path: Path) -> None:
     assert "No test took the fixture 'quantizer'" in done.stdout
 
 
+PRODUCTS = """
+    import fpsim as fp
+    def fp8(a, b):
+        return fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=128)
+"""
+PROMISED = ("--fpsim-mutants", "--fpsim-promise", "a=e4m3,accumulate=hopper_e4m3_f32,promote=128")
+WEAK = """
+    import numpy as np, pytest, fpsim as fp, products
+
+    @pytest.fixture
+    def kernel():
+        return products.fp8
+
+    def test_normals(kernel):
+        a, b = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(fp.E4M3.dtype)
+        np.testing.assert_allclose(kernel(a, b), a.astype(float) @ b.astype(float), rtol=0.01, atol=0.01)
+"""
+STRONG = """
+    import fpsim as fp
+    from products import fp8
+
+    def test_bits():
+        for x in fp.testing.discriminating_inputs(a="e4m3", accumulate="hopper_e4m3_f32", promote=128):
+            fp.testing.assert_bits_equal(fp8(x.a, x.b), fp.matmul(x.a, x.b, accumulate="hopper_e4m3_f32", promote=128))
+"""
+
+
+def test_mutants_of_kernels_that_no_test_sees_are_named(tmp_path: Path) -> None:
+    done = run(tmp_path, *PROMISED, products=PRODUCTS, test_weak=WEAK)
+    assert done.returncode == 1, done.stdout + done.stderr
+    summary = done.stdout.partition("mutants of fpsim")[2]
+    assert "1 of 8 mutants of a=e4m3,accumulate=hopper_e4m3_f32,promote=128 seen by 1 test." in summary
+    assert "missed: not_promoted, which leaves the promotion of partial sums out" in summary
+    assert "quantizer" not in summary  # which no test takes
+
+
+def test_a_test_on_discriminating_inputs_sees_every_broken_kernel(tmp_path: Path) -> None:
+    done = run(tmp_path, *PROMISED, "--fpsim-kernel", "products:fp8", products=PRODUCTS, test_strong=STRONG)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "8 of 8 mutants" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (("--fpsim-format", "e4m4"), "Did you mean 'E4M3'?"),
         (("--fpsim-quantizer", "nowhere:fn"), "--fpsim-quantizer must be MODULE:FUNCTION"),
+        (("--fpsim-kernel", "numpy:matmul"), "--fpsim-kernel needs what the kernel promises"),
+        (("--fpsim-promise", "e4m3"), "--fpsim-promise must be NAME=VALUE"),
+        (("--fpsim-promise", "a=e4m3"), "'accumulate' is missing"),
+        (("--fpsim-promise", "a=e4m3,accumulate=hopper"), "hopper"),
     ],
 )
 def test_bad_options_are_refused_in_a_sentence(tmp_path: Path, options: tuple[str, str], words: str) -> None:

@@ -12,16 +12,15 @@ import numpy.typing as npt
 
 from fpsim.casts.cast import encode
 from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, FP16, FP32, FP64, NAMED, Format
-from fpsim.formats.policies import overflow_outcome
+from fpsim.formats.policies import OVERFLOWS, Outcome, overflow_outcome
 from fpsim.formats.rounding import NAMES
 from fpsim.matrix_units.catalogue import units
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.testing.boundary_points import points
-from fpsim.testing.conformance.kinds import OPERATIONS, computed, unit_fields
+from fpsim.testing.conformance.kinds import OPERATIONS, computed, matrix_fields, unit_fields
 from fpsim.testing.conformance.vectors import Field, Vectors, Words, rows
 
 ROUNDINGS = tuple(name for name in NAMES if name != "stochastic")
-OVERFLOWS = ("nonfinite", "saturate", "saturate_finite")
 CASTS, PAIRS, DOTS, PRODUCTS, TILES = 64, 32, 3, 2, 12  # cases of a set
 ARITHMETIC = (E4M3, E5M2, E2M1, FP16, BF16)
 PROMOTED = (("hopper_e4m3_f32", 128), ("hopper_e5m2_f32", 128), ("hopper_bf16_f32", 64), ("hopper_f16_f32", 64))
@@ -29,12 +28,13 @@ SCALED = (
     (E4M3, "MX"), (E4M3, "MX_CEIL"), (E4M3, "MX_EVEN"), (E4M3, "MX_RCEIL"), (E4M3, "MX_NEAREST"), (E5M2, "MX"),
     (E2M1, "MX"), (E4M3, "TILE_1X128"), (E5M2, "TILE_1X128"), (E4M3, "DEEPGEMM_1X128"),
 )  # fmt: skip
-TILE = 32
+TWO_LEVELS = ("NVFP4", "TE_NVFP4", "TORCHAO_NVFP4")
+TILE, ROWS_OF_TILES, MATRICES = 32, 2, 6
 
 
 def chosen() -> list[Vectors]:
     """Every set with its inputs and outputs."""
-    empty = [*_casts(), *_arithmetic(), *_dots(), *_products(), *_tiles()]
+    empty = [*_casts(), *_arithmetic(), *_dots(), *_products(), *_tiles(), *_stochastic(), *_matrices()]
     return [each._replace(outputs=computed(each)) for each in empty]
 
 
@@ -55,7 +55,7 @@ def _casts() -> Iterator[Vectors]:
         source = FP32 if FP32.holds(fmt) and fmt.mantissa_bits < FP32.mantissa_bits else FP64
         seen = []
         for overflow in OVERFLOWS:
-            outcome = overflow_outcome(overflow, fmt)
+            outcome = _told(overflow_outcome(overflow, fmt), fmt)
             if outcome in seen:
                 continue
             seen.append(outcome)
@@ -66,6 +66,23 @@ def _casts() -> Iterator[Vectors]:
         words = {"format": fmt.name, "from": source.name, "rounding": "nearest_even", "overflow": "nonfinite"}
         inputs = _cast_inputs(fmt, source, "flush")
         yield _set("cast", words | {"subnormals": "flush"}, (Field(source, 1),), (Field(fmt, 1),), inputs)
+
+
+def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
+    """What of a policy a format can tell: NaN matters where it has none, what lies below where it has no sign."""
+    below, nan = "" if fmt.signed else outcome.below, "" if fmt.has_nan else outcome.nan
+    return outcome.overflow, outcome.infinite, below, nan
+
+
+def _stochastic() -> Iterator[Vectors]:
+    for fmt in (E4M3, E5M2, E2M1, FP16, BF16):
+        inputs = _cast_inputs(fmt, FP32, "stochastic")
+        rng = _rng(fmt.name, "stochastic words")
+        drawn = rng.integers(0, 1 << 32, len(inputs), np.uint64)
+        drawn[::4] = rng.choice(np.array([0, 1, 1 << 31, (1 << 32) - 1], np.uint64), drawn[::4].size)
+        words = {"format": fmt.name, "from": "FP32", "overflow": "nonfinite", "subnormals": "keep"}
+        takes = Field(FP32, 1), Field(FP32, 1)
+        yield _set("stochastic_cast", words, takes, (Field(fmt, 1),), np.column_stack([inputs[:, 0], drawn]))
 
 
 def _cast_inputs(fmt: Format, source: Format, what: str) -> Words:
@@ -177,6 +194,20 @@ def _tiles() -> Iterator[Vectors]:
         gives = Field(fmt, TILE), Field(_scale_format(scaling), 1)
         words = {"format": fmt.name, "scaling": scaling, "elements": TILE}
         yield _set("scaled", words, (Field(FP32, TILE),), gives, x.view(np.uint32))
+
+
+def _matrices() -> Iterator[Vectors]:
+    """Matrices with a scale for the array beside those of tiles."""
+    size = ROWS_OF_TILES * TILE
+    for scaling in TWO_LEVELS:
+        rng = _rng(scaling, "matrix")
+        x = rng.standard_normal((MATRICES, size)) * 2.0 ** rng.integers(-8, 8, (MATRICES, size // 16)).repeat(16, 1)
+        x[0], x[1, :16] = 0, 0
+        x[2] *= 2.0**-100
+        x[3, 5], x[4, 20] = np.nan, np.inf
+        takes, gives = matrix_fields(E2M1, scaling, ROWS_OF_TILES, TILE)
+        words = {"format": "E2M1", "scaling": scaling, "rows": ROWS_OF_TILES, "elements": TILE}
+        yield _set("scaled_matrix", words, takes, gives, x.astype(np.float32).view(np.uint32))
 
 
 def _scale_format(name: str) -> Format:

@@ -11,20 +11,24 @@ import numpy.typing as npt
 from fpsim import schedules
 from fpsim.arithmetic import functions
 from fpsim.casts.cast import decode, encode
+from fpsim.core.layouts import encode_plan
 from fpsim.errors import unknown
 from fpsim.formats.named import FP32, Format
+from fpsim.formats.rounding import Rounding
 from fpsim.instructions.dot_add import dot_add
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
 from fpsim.scaling import recipes
 from fpsim.scaling.scaled import encode_scaled
+from fpsim.testing.conformance.loops import drawn_kernel
 from fpsim.testing.conformance.vectors import Field, Vectors, Words, split
 
 Columns = list[npt.NDArray[Any]]
 OPERATIONS: dict[str, Callable[..., Any]] = {
     name: getattr(functions, name) for name in ("add", "subtract", "multiply", "divide", "remainder", "sqrt", "fma")
 }
+WORD_BITS = 32  # of a random word
 POLICY = ("rounding", "overflow", "subnormals")
 
 
@@ -63,7 +67,7 @@ def _format(vectors: Vectors, word: str = "format") -> Format:
 
 def _policy(vectors: Vectors) -> dict[str, Any]:
     if vectors.words["rounding"] == "stochastic":
-        raise ValueError("rounding must be one that needs no random numbers; got 'stochastic'.")
+        raise ValueError("rounding must be one that needs no random numbers; got 'stochastic'. Use stochastic_cast.")
     return {word: vectors.words[word] for word in POLICY}
 
 
@@ -81,6 +85,21 @@ def _cast(vectors: Vectors, columns: Columns) -> Columns:
     source = vectors.takes[0].fmt
     x = columns[0][:, 0].view(np.float32 if source == FP32 else np.float64)
     return [encode(x, _format(vectors), **_policy(vectors))]
+
+
+def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
+    fmt, width = _format(vectors), vectors.takes[0].fmt.bits
+    plan = encode_plan(
+        fmt, width, Rounding.STOCHASTIC, vectors.words["overflow"], vectors.words["subnormals"], WORD_BITS
+    )
+    x, drawn = (column[:, 0].astype(plan.layout.dtype) for column in columns)
+    codes = np.zeros(x.size, plan.layout.dtype)
+    drawn_kernel(width)(x, drawn, codes, plan.layout, np.int64(Rounding.STOCHASTIC), np.int64(plan.kind))
+    return [codes]
+
+
+def _stochastic_takes(vectors: Vectors) -> tuple[Field, ...]:
+    return Field(_source(vectors), 1), Field(FP32, 1)
 
 
 def _operate(vectors: Vectors, columns: Columns) -> Columns:
@@ -164,12 +183,42 @@ def _scaled(vectors: Vectors, columns: Columns) -> Columns:
     return [np.concatenate([tile.codes for tile in tiles]), np.array(codes) if codes else scales.view(np.uint32)]
 
 
+def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
+    """What a case of a matrix takes and gives: values; codes, the codes of the scales, and the scale of the array."""
+    row = recipes.ROWS[scaling]
+    size = rows * elements
+    tiles = rows * -(-elements // row.block[-1])
+    return (Field(FP32, size),), (Field(fmt, size), Field(row.scale_format, tiles), Field(FP32, 1))
+
+
+def _matrix(vectors: Vectors) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
+    if not _scaling(vectors).tensor_scale:
+        raise ValueError(f"scaling must have a scale of the array, as NVFP4 has; got {vectors.words['scaling']!r}.")
+    sizes = _integer(vectors, "rows"), _integer(vectors, "elements")
+    return matrix_fields(_format(vectors), vectors.words["scaling"], *sizes)
+
+
+def _scaled_matrix(vectors: Vectors, columns: Columns) -> Columns:
+    shape = _integer(vectors, "rows"), _integer(vectors, "elements")
+    encoded = [
+        encode_scaled(x.view(np.float32).reshape(shape), _format(vectors), _scaling(vectors)) for x in columns[0]
+    ]
+    tensor = np.array([each.tensor_scale for each in encoded], np.float32).view(np.uint32)
+    return [
+        np.stack([each.codes.ravel() for each in encoded]),
+        np.stack([np.asarray(each.scale_codes).ravel() for each in encoded]),
+        tensor,
+    ]
+
+
 Read = Callable[[Vectors], tuple[Field, ...]]
 KINDS: dict[str, tuple[Read, Read, Callable[[Vectors, Columns], Columns]]] = {
     "cast": (lambda vectors: (Field(_source(vectors), 1),), lambda vectors: (Field(_format(vectors), 1),), _cast),
     **dict.fromkeys(OPERATIONS, (_operands, lambda vectors: (Field(_format(vectors), 1),), _operate)),
     "dot_add": (_unit_takes, _unit_gives, _dot_add),
     "matmul": (_matmul_takes, _matmul_gives, _matmul),
+    "stochastic_cast": (_stochastic_takes, lambda vectors: (Field(_format(vectors), 1),), _stochastic_cast),
+    "scaled_matrix": (lambda vectors: _matrix(vectors)[0], lambda vectors: _matrix(vectors)[1], _scaled_matrix),
     "scaled": (_tile_takes, _tile_gives, _scaled),
 }
 

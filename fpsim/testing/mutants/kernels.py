@@ -1,30 +1,40 @@
-"""Broken kernels, each with the promise that it breaks. Written with `fpsim.matmul` and NumPy alone."""
+"""Broken kernels, of their own promises and of others. Written with `fpsim.matmul` and NumPy alone."""
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array
+from fpsim.arrays import Array, as_array, is_torch, words
 from fpsim.casts.cast import cast, quantize
-from fpsim.formats.named import BF16, FP16, FP32
+from fpsim.errors import shown
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import FP16, FP32
+from fpsim.matrix_units.catalogue import units
+from fpsim.probe.model import Model
 from fpsim.products.matmul import matmul
 from fpsim.schedules.libraries.cublas import cublas
 from fpsim.sums.accumulators import FusedMultiplyAdd, Sequential
+from fpsim.testing.products.inputs import inputs_for
+from fpsim.testing.products.promise import Inputs, Promise, codes_of, promise_of
 
-Kernel = Callable[..., Array]
+Kernel = Callable[..., Any]  # of arrays, or of what users pass
+Keywords = Mapping[str, Any]
 EXTRAS = ("scale_a", "scale_b", "bias")
 OPERANDS = ("a", "b")
+WHOLE_SUM = ("tensor", "row")  # scales that do not change along K
+TAIL, TILE = 32, 64  # terms
 
 
 @dataclass(frozen=True)
 class KernelMutant:
-    """A broken kernel: its name, what is wrong with it, the promise that it breaks, and how it is made.
+    """A broken kernel: its name, what is wrong with it, a promise that it breaks, and how it is made.
 
     Attributes:
       name, wrong: in words.
@@ -39,32 +49,86 @@ class KernelMutant:
       ('adds as hopper_e4m3_f32 in one chain',)
       >>> fp.testing.check_kernel(broken.right(), **broken.promise).ok
       True
+      >>> mine = {"a": "bf16", "accumulate": "hopper_bf16_f32"}
+      >>> broken.breaks(mine), fp.testing.mutants.KERNELS["backwards"].breaks(mine)
+      (False, True)
     """
 
     name: str
     wrong: str
     promise: dict[str, Any] = field(repr=False)
-    factory: Callable[[Kernel], Kernel] = field(repr=False)
+    factory: Callable[[Keywords], Kernel | None] = field(repr=False)
 
-    def right(self) -> Kernel:
-        """The kernel that it should be."""
-        made = kernel_of(**self.promise)
+    def right(self, promise: Keywords | None = None) -> Kernel:
+        """The kernel that it should be: of its own promise, or of another."""
+        made = _of_any_arrays(kernel_of(**(self.promise if promise is None else promise)))
         made.__name__ = f"right_{self.name}"
         return made
 
-    def make(self) -> Kernel:
-        """The broken kernel."""
-        made = self.factory(kernel_of(**self.promise))
+    def make(self, promise: Keywords | None = None) -> Kernel:
+        """The broken kernel: of its own promise, or of another that it can break.
+
+        It takes NumPy's and JAX's arrays and torch tensors, and returns tensors where it gets them.
+
+        Raises:
+          ValueError: the fault has no place in a kernel of that promise.
+        """
+        found = self.factory(self.promise if promise is None else promise)
+        if found is None:
+            raise ValueError(f"{self.name} is no fault of a kernel of {promise}. Ask breaks(promise) before.")
+        made = _of_any_arrays(found)
         made.__name__ = self.name
         return made
 
+    def breaks(self, promise: Keywords) -> bool:
+        """Whether it gives other bits than a kernel of a promise on one of `discriminating_inputs`.
+
+        Raises:
+          TypeError, ValueError: a promise that `check_kernel` does not take.
+        """
+        checked = checked_promise(promise)
+        kernel = self.factory(promise)
+        return kernel is not None and any(_differs(kernel, checked, x) for x in inputs_for(checked, None, 0))
+
+
+def checked_promise(promise: object) -> Promise:
+    """A promise of a mapping of keywords.
+
+    Raises:
+      TypeError: it is none.
+      ValueError: keywords that mean nothing, or a model of a probe.
+    """
+    known = ("a", "b", "accumulate", "schedule", "promote", "out_format", *EXTRAS)
+    if not isinstance(promise, Mapping):
+        raise TypeError(
+            f"a kernel's promise must be a mapping of keywords of check_kernel, such as {{'a': 'bf16', 'accumulate': "
+            f"'hopper_bf16_f32'}}; got {shown(promise)}."
+        )
+    wrong = [name for name in promise if name not in known]
+    missing = [name for name in ("a", "accumulate") if name not in promise]
+    if wrong or missing:
+        said = f"got {', '.join(map(repr, wrong))}" if wrong else f"{missing[0]!r} is missing"
+        raise ValueError(f"a kernel's promise takes {', '.join(known)}, of which a and accumulate are needed; {said}.")
+    if isinstance(promise["accumulate"], Model):
+        raise ValueError("a kernel's promise must name a unit or an accumulator; got a model of fp.probe.")
+    return promise_of(**{"b": None, **promise})
+
+
+def _differs(kernel: Kernel, promise: Promise, x: Inputs) -> bool:
+    try:
+        with np.errstate(all="ignore"):
+            found = kernel(x.a.copy(), x.b.copy(), *(each.copy() for each in x.extras))
+    except (ValueError, TypeError):
+        return False  # no such product; another of the inputs tells
+    return bool((codes_of(found, promise.out) != promise.bits(x)).any())
+
 
 def kernel_of(**promise: Any) -> Kernel:
-    """A kernel with the bits of a promise, as `check_kernel` takes it."""
+    """A kernel of NumPy arrays with the bits of a promise, as `check_kernel` takes it."""
     names = [name for name in EXTRAS if promise.get(name)]
     how = {name: value for name, value in promise.items() if name not in (*EXTRAS, *OPERANDS)}
 
-    def kernel(a: Array, b: Array, *extras: Array) -> Array:
+    def kernel(a: Array, b: Array, *extras: Array) -> Any:
         given: dict[str, Any] = how | dict(zip(names, extras, strict=True))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # which kernels a library would take for a shape
@@ -73,24 +137,43 @@ def kernel_of(**promise: Any) -> Kernel:
     return kernel
 
 
-def _otherwise(**changes: Any) -> Callable[[Kernel], Kernel]:
-    """A kernel with another promise, whose result is cast to float32 where it has another dtype."""
+def _of_any_arrays(kernel: Kernel) -> Kernel:
+    """A kernel that takes torch tensors too, and returns one on their device then."""
 
-    def factory(_: Kernel) -> Kernel:
-        made = kernel_of(**changes)
+    def any_arrays(*given: Any) -> Any:
+        arrays = [as_array(each.detach().cpu() if is_torch(each) else np.asarray(each)) for each in given]
+        found = np.ascontiguousarray(kernel(*arrays))
+        if not given or not is_torch(given[0]):
+            return found
+        torch = sys.modules["torch"]
+        dtype = getattr(torch, found.dtype.name)
+        return torch.from_numpy(words(found).view(f"i{found.itemsize}")).view(dtype).to(given[0].device)
 
-        def kernel(*arrays: Array) -> Array:
-            found = made(*arrays)
-            return found if changes.get("out_format") else found.astype(np.float32)
-
-        return kernel
-
-    return factory
+    return any_arrays
 
 
-def _with_operands(change: Callable[[Array, Array], tuple[Array, Array]]) -> Callable[[Kernel], Kernel]:
-    def factory(right: Kernel) -> Kernel:
-        def kernel(a: Array, b: Array, *extras: Array) -> Array:
+# ---- faults: functions of a promise, which return None where they have no place
+
+
+def _otherwise(promise: Keywords, **changes: Any) -> Kernel:
+    """A kernel with a promise of which something is changed, with results in the promised format."""
+    out = checked_promise(promise).out
+    made = kernel_of(**{**promise, **changes})
+
+    def kernel(*arrays: Array) -> Array:
+        found = made(*arrays)
+        return np.asarray(found if promise.get("out_format") else cast(found, out))
+
+    return kernel
+
+
+def _with_operands(change: Callable[[Array, Array], tuple[Array, Array]]) -> Callable[[Keywords], Kernel | None]:
+    def factory(promise: Keywords) -> Kernel | None:
+        if not _scales_whole_sums(promise):
+            return None
+        right = kernel_of(**promise)
+
+        def kernel(a: Array, b: Array, *extras: Array) -> Any:
             a, b = change(a, b)
             return right(np.ascontiguousarray(a), np.ascontiguousarray(b), *extras)
 
@@ -99,8 +182,12 @@ def _with_operands(change: Callable[[Array, Array], tuple[Array, Array]]) -> Cal
     return factory
 
 
+def _scales_whole_sums(promise: Keywords) -> bool:
+    return all(promise.get(name) in (None, *WHOLE_SUM) for name in ("scale_a", "scale_b"))
+
+
 def _whole_steps(a: Array, b: Array) -> tuple[Array, Array]:
-    kept = a.shape[1] // 32 * 32
+    kept = a.shape[1] // TAIL * TAIL
     return a[:, :kept], b[:kept]
 
 
@@ -108,50 +195,110 @@ def _backwards(a: Array, b: Array) -> tuple[Array, Array]:
     return a[:, ::-1], b[::-1]
 
 
-def _flushed(a: Array, b: Array) -> tuple[Array, Array]:
-    smallest = a.dtype.type(FP16.smallest_normal)
-    x, y = (np.where(np.abs(each) < smallest, np.copysign(each.dtype.type(0), each), each) for each in (a, b))
-    return x, y
-
-
 def _again(a: Array, b: Array) -> tuple[Array, Array]:
     """A last tile that is moved back to fit, and so reads terms for a second time."""
-    whole, k = a.shape[1] // 64 * 64, a.shape[1]
-    terms = np.arange(k) if whole in (0, k) else np.concatenate([np.arange(whole), np.arange(k - 64, k)])
+    whole, k = a.shape[1] // TILE * TILE, a.shape[1]
+    terms = np.arange(k) if whole in (0, k) else np.concatenate([np.arange(whole), np.arange(k - TILE, k)])
     return a[:, terms], b[terms]
 
 
-def _scale_strides(right: Kernel) -> Kernel:
-    def kernel(a: Array, b: Array, scale_a: Array, scale_b: Array) -> Array:
-        return right(a, b, scale_a, np.ascontiguousarray(scale_b.ravel().reshape(scale_b.shape[::-1]).T))
+def _flushes(promise: Keywords) -> Kernel | None:
+    checked = checked_promise(promise)
+    if checked.scale_a == "block":
+        return None
+    right, fmts = kernel_of(**promise), (checked.a.fmt, checked.b.fmt)
+
+    def flushed(x: Array, fmt: Format) -> Array:
+        smallest = x.dtype.type(fmt.smallest_normal)
+        return np.where(np.abs(x) < smallest, np.copysign(x.dtype.type(0), x), x)
+
+    def kernel(a: Array, b: Array, *extras: Array) -> Any:
+        if a.dtype.kind in "iu" or b.dtype.kind in "iu":
+            raise ValueError("operands in codes are not flushed here")
+        return right(flushed(a, fmts[0]), flushed(b, fmts[1]), *extras)
 
     return kernel
 
 
-def _bias_first(_: Kernel) -> Kernel:
-    def kernel(a: Array, b: Array, scale_a: Array, scale_b: Array, bias: Array) -> Array:
-        sums = matmul(a, b, accumulate="hopper_e4m3_f32", promote=128)
-        return cast((sums + bias) * (scale_a * scale_b), BF16)
-
-    return kernel
+def _not_promoted(promise: Keywords) -> Kernel | None:
+    return _otherwise(promise, promote=None) if promise.get("promote") and _scales_whole_sums(promise) else None
 
 
-def _truncated(_: Kernel) -> Kernel:
-    def kernel(a: Array, b: Array) -> Array:
-        return cast(matmul(a, b, accumulate="hopper_bf16_f32"), BF16, rounding="toward_zero")
-
-    return kernel
+def _promotes_often(promise: Keywords) -> Kernel | None:
+    return _otherwise(promise, promote=TILE) if promise.get("promote") and _scales_whole_sums(promise) else None
 
 
-def _half_sums(right: Kernel) -> Kernel:
-    """A kernel whose sums go through FP16 every 128 terms."""
+def _half_total(promise: Keywords) -> Kernel | None:
+    """A kernel whose total goes through FP16 at each promotion."""
+    interval, out = promise.get("promote"), checked_promise(promise).out
+    if not interval or out != FP32 or any(promise.get(name) for name in EXTRAS):
+        return None
+    partial = kernel_of(accumulate=promise["accumulate"])
 
     def kernel(a: Array, b: Array) -> Array:
         total = np.zeros((a.shape[0], b.shape[1]), np.float32)
-        for start in range(0, a.shape[1], 128):
-            part = matmul(a[:, start : start + 128], b[start : start + 128], accumulate="hopper_e4m3_f32")
+        for start in range(0, a.shape[1], interval):
+            part = partial(a[:, start : start + interval], b[start : start + interval])
             total = quantize(total.astype(np.float64) + part, FP16).astype(np.float32)
         return total
+
+    return kernel
+
+
+def _half_accumulator(promise: Keywords) -> Kernel | None:
+    unit = checked_promise(promise).unit
+    narrow = "" if unit is None else unit.name.removesuffix("_f32") + "_f16"
+    if narrow not in [each.name for each in units()]:
+        return None
+    return _otherwise(promise, accumulate=narrow)
+
+
+def _split(promise: Keywords) -> Kernel | None:
+    if checked_promise(promise).unit is None or any(promise.get(name) for name in ("promote", "schedule", *EXTRAS)):
+        return None
+    return _otherwise(promise, schedule=cublas("sm_90", split_k=2))
+
+
+def _rounds_products(promise: Keywords) -> Kernel | None:
+    how = promise["accumulate"]
+    return _otherwise(promise, accumulate=Sequential(how.fmt)) if isinstance(how, FusedMultiplyAdd) else None
+
+
+def _scale_strides(promise: Keywords) -> Kernel | None:
+    if not promise.get("scale_a") or not promise.get("scale_b"):
+        return None
+    right = kernel_of(**promise)
+
+    def kernel(a: Array, b: Array, scale_a: Array, scale_b: Array, *bias: Array) -> Any:
+        if scale_b.ndim != 2:
+            raise ValueError("one scale has no strides")
+        turned = np.ascontiguousarray(scale_b.ravel().reshape(scale_b.shape[::-1]).T)
+        return right(a, b, scale_a, turned, *bias)
+
+    return kernel
+
+
+def _bias_first(promise: Keywords) -> Kernel | None:
+    scales = [name for name in EXTRAS[:2] if promise.get(name)]
+    if not promise.get("bias") or not scales or not _scales_whole_sums(promise):
+        return None
+    out = checked_promise(promise).out
+    sums_of = kernel_of(**{**promise, "scale_a": None, "scale_b": None, "bias": None, "out_format": None})
+
+    def kernel(a: Array, b: Array, *extras: Array) -> Any:
+        *factors, bias = extras
+        return cast((sums_of(a, b) + bias) * np.prod(np.broadcast_arrays(*factors), axis=0, dtype=np.float32), out)
+
+    return kernel
+
+
+def _truncates(promise: Keywords) -> Kernel | None:
+    if not promise.get("out_format"):
+        return None
+    out, sums_of = checked_promise(promise).out, kernel_of(**{**promise, "out_format": None})
+
+    def kernel(*arrays: Array) -> Array:
+        return cast(sums_of(*arrays), out, rounding="toward_zero")
 
     return kernel
 
@@ -163,20 +310,19 @@ HALF = {"a": "fp16", "accumulate": "hopper_f16_f32"}
 
 _ROWS = (
     ("drops_tail", "drops the terms beyond a multiple of 32", FP8, _with_operands(_whole_steps)),
-    ("not_promoted", "leaves the promotion of partial sums out", FP8, _otherwise(accumulate="hopper_e4m3_f32")),
-    ("promotes_often", "promotes every 64 terms", FP8, _otherwise(accumulate="hopper_e4m3_f32", promote=64)),
-    ("half_total", "keeps the total of partial sums in FP16", FP8, _half_sums),
-    ("half_accumulator", "adds in FP16", HALF, _otherwise(accumulate="hopper_f16_f16")),
-    ("split", "splits K in two", TO_BF16, _otherwise(
-        accumulate="hopper_bf16_f32", out_format="bf16", schedule=cublas("sm_90", split_k=2))),
+    ("not_promoted", "leaves the promotion of partial sums out", FP8, _not_promoted),
+    ("promotes_often", "promotes every 64 terms", FP8, _promotes_often),
+    ("half_total", "keeps the total of partial sums in FP16", FP8, _half_total),
+    ("half_accumulator", "adds in FP16", HALF, _half_accumulator),
+    ("split", "splits K in two", TO_BF16, _split),
     ("scale_strides", "reads the scales of b with the strides of their transpose",
      {**FP8, "promote": None, "scale_a": "1x128", "scale_b": "128x128"}, _scale_strides),
     ("bias_first", "adds the bias before the scales",
      {**FP8, "scale_a": "row", "scale_b": "row", "bias": True, "out_format": "bf16"}, _bias_first),
-    ("truncates", "truncates the result", TO_BF16, _truncated),
+    ("truncates", "truncates the result", TO_BF16, _truncates),
     ("backwards", "adds K from the last term to the first", FP8, _with_operands(_backwards)),
-    ("rounds_products", "rounds products before it adds them", FLOAT32, _otherwise(accumulate=Sequential(FP32))),
-    ("flushes", "takes subnormal operands as zeros", HALF, _with_operands(_flushed)),
+    ("rounds_products", "rounds products before it adds them", FLOAT32, _rounds_products),
+    ("flushes", "takes subnormal operands as zeros", HALF, _flushes),
     ("reads_again", "reads terms of the last tile twice", FP8, _with_operands(_again)),
 )  # fmt: skip
 

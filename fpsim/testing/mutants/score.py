@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-from fpsim.errors import shown
+from fpsim.errors import require_word, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import E4M3
 from fpsim.formats.named import format as find_format
-from fpsim.testing.mutants.quantizers import QUANTIZERS, right
+from fpsim.testing.mutants.kernels import KERNELS, KernelMutant, checked_promise
+from fpsim.testing.mutants.quantizers import QUANTIZERS, Mutant, right
 
 
 @dataclass(frozen=True)
@@ -68,40 +70,93 @@ def _because(one: Verdict) -> str:
     return f" ({one.message})" if one.outcome == "error" else ""
 
 
-def mutation_score(test: Callable[[Callable[..., Any]], object], fmt: FormatLike = E4M3) -> MutationReport:
-    """Run a test on twenty broken quantizers and the right one, and say which faults it does not see.
+def mutation_score(
+    test: Callable[..., object], fmt: FormatLike = E4M3, *, kernel: Mapping[str, Any] | str | None = None
+) -> MutationReport:
+    """Run a test on broken quantizers or kernels and on the right one, and say which faults it does not see.
 
     Args:
-      test: takes a quantizer (an array of floats to float32 values of its shape, nearest even, overflow="nonfinite")
-        and raises AssertionError where it sees a fault; a test that returns has seen none.
-      fmt: the format, which float32 holds.
+      test: takes a function and raises AssertionError where it sees a fault; a test that returns has seen none. The
+        function is a quantizer (an array of floats to float32 values of its shape, nearest even,
+        overflow="nonfinite"), or with kernel= a kernel as `check_kernel` takes it (arrays or torch tensors).
+      fmt: the format of quantizers, which float32 holds.
+      kernel: what the kernel promises, as keywords of `check_kernel`: the test runs on each row of `mutants.KERNELS`
+        that breaks this promise. "each" runs `test(kernel, **promise)` on every row with its own promise.
 
     Returns:
       A report: `.score`, `.caught`, `.missed`, `.passes_right`, and a text with what each missed one does wrong.
 
     Raises:
-      TypeError: test cannot be called.
-      ValueError: an unknown format.
+      TypeError: test cannot be called, or kernel is no promise.
+      ValueError: an unknown format, or a promise that means nothing.
 
     Example:
-      >>> import fpsim as fp
+      >>> import numpy as np, fpsim as fp
       >>> from functools import partial
       >>> print(fp.testing.mutation_score(partial(fp.testing.check_quantizer, fmt="e4m3")))
       20 of 20 mutants caught.
+      >>> def usual_test(kernel):
+      ...     a, b = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(fp.E4M3.dtype)
+      ...     np.testing.assert_allclose(kernel(a, b), a.astype(float) @ b.astype(float), rtol=0.01, atol=0.01)
+      >>> fp8 = {"a": "e4m3", "accumulate": "hopper_e4m3_f32", "promote": 128}
+      >>> print(fp.testing.mutation_score(usual_test, kernel=fp8))  # doctest: +ELLIPSIS
+      1 of 8 mutants caught.
+        missed: drops_tail, which drops the terms beyond a multiple of 32
+      ...
     """
     if not callable(test):
-        raise TypeError(f"test must be a function of a quantizer that raises AssertionError; got {shown(test)}.")
+        raise TypeError(
+            f"test must be a function of a quantizer or kernel that raises AssertionError; got {shown(test)}."
+        )
     target_fmt = find_format(fmt)
-    outcome, complaint = _run(test, right(target_fmt))
-    verdicts = []
-    for mutant in QUANTIZERS.values():
-        verdicts.append(Verdict(mutant.name, mutant.wrong, *_run(test, mutant.make(target_fmt))))
-    return MutationReport(tuple(verdicts), outcome == "missed", complaint)
+    if kernel is None:
+        quantizers = [_Trial(each, each.make(target_fmt), right(target_fmt), test) for each in QUANTIZERS.values()]
+        return _scored(quantizers, quantizers[:1])
+    if isinstance(kernel, str):
+        require_word("kernel", kernel, ("each",))
+        kernels = [
+            _Trial(each, each.make(), each.right(), partial(_with_promise, test, each.promise))
+            for each in KERNELS.values()
+        ]
+        return _scored(kernels, kernels)
+    kernels = [_Trial(each, each.make(kernel), each.right(kernel), test) for each in breaking(kernel)]
+    return _scored(kernels, kernels[:1])
 
 
-def _run(test: Callable[[Callable[..., Any]], object], quantizer: Callable[..., Any]) -> tuple[str, str]:
+def breaking(promise: object) -> list[KernelMutant]:
+    """The rows of `mutants.KERNELS` that break a promise.
+
+    Raises:
+      TypeError, ValueError: a promise that `check_kernel` does not take.
+    """
+    checked_promise(promise)
+    return [each for each in KERNELS.values() if each.breaks(promise)]  # type: ignore[arg-type]
+
+
+def _with_promise(test: Callable[..., object], promise: Mapping[str, Any], kernel: Callable[..., Any]) -> None:
+    test(kernel, **promise)
+
+
+class _Trial(NamedTuple):
+    """A mutant, the broken function that it makes, the right one, and the test that both meet."""
+
+    mutant: Mutant | KernelMutant
+    broken: Callable[..., Any]
+    right: Callable[..., Any]
+    test: Callable[..., object]
+
+
+def _scored(trials: Sequence[_Trial], correct: Sequence[_Trial]) -> MutationReport:
+    """What tests say of broken functions, and of the right ones of `correct`."""
+    said = [_run(each.test, each.right) for each in correct]
+    complaints = [complaint for outcome, complaint in said if outcome != "missed"]
+    verdicts = tuple(Verdict(each.mutant.name, each.mutant.wrong, *_run(each.test, each.broken)) for each in trials)
+    return MutationReport(verdicts, not complaints, complaints[0] if complaints else "")
+
+
+def _run(test: Callable[..., object], made: Callable[..., Any]) -> tuple[str, str]:
     try:
-        test(quantizer)
+        test(made)
     except AssertionError as failure:
         return "caught", (str(failure).splitlines() or [""])[0]
     except Exception as error:

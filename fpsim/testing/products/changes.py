@@ -49,6 +49,13 @@ def _flushed(values: Array, operand: Operand) -> Array:
     return np.where(np.abs(values) < operand.fmt.smallest_normal, np.copysign(0.0, values), values)
 
 
+def _without_leading_bit(values: Array, operand: Operand) -> Array:
+    """Subnormals that are normalised and then keep their exponent field of 0, as Triton's interpreter does."""
+    size = np.abs(values)
+    fraction = (2 * np.frexp(size)[0] - 1) * operand.fmt.smallest_normal
+    return np.where((size < operand.fmt.smallest_normal) & (size > 0), np.copysign(fraction, values), values)
+
+
 def _held(change: Callable[[Array], Array]) -> Callable[[Array, Operand], Array]:
     """A change after which values are brought back into the operand's format."""
 
@@ -67,6 +74,7 @@ def of_operands(promise: Promise) -> Iterator[tuple[str, Change]]:
     for side, which in (("ab", "both operands"), ("a", "a"), ("b", "b")):
         mine = [fmt for name, fmt in zip("ab", fmts, strict=True) if name in side]
         yield side, Change(f"takes subnormals of {which} as zeros", _flushed)
+        yield side, Change(f"reads subnormals of {which} without their leading bit", _without_leading_bit)
         if has_signed_zeros(promise):
             yield side, Change(f"loses the signs of zeros of {which}", lambda v, _: v + 0.0)
         for fmt in THROUGH:
@@ -132,6 +140,8 @@ def of_terms() -> Iterator[Change]:
         yield Change(f"adds the first {said} twice", _same(_of(lambda t, c: np.concatenate([t[:c], t]), count)))
     for grain in GRAINS[2:]:
         yield Change(f"reads the last {grain} terms again where K is no multiple of {grain}", _same(_again(grain)))
+        repeated = _of(lambda t, g: np.concatenate([t, np.repeat(t[-1:], -t.size % g)]), grain)
+        yield Change(f"repeats the last term up to a multiple of {grain}", _same(repeated))
         yield Change(f"adds blocks of {grain} terms from the last to the first", _same(_blocks_reversed(grain)))
         yield Change(f"adds each block of {grain} terms from its last to its first", _same(_within_reversed(grain)))
         yield Change(f"starts {grain} terms late and adds the first {grain} last", _same(_of(np.roll, -grain)))

@@ -160,6 +160,14 @@ class Search:
         """Variants with two changes of different kinds that explain everything."""
         by_axis = {axis: [v for v in family if getattr(v, axis) is not None] for axis in AXES}
         first = screen[:1]
+        flushes = [
+            v for v in family if any("subnormals" in clause for clause in v.clauses)
+        ]  # as processors can, at once
+        found = [
+            v for v in self._joined_pairs(flushes) if self.count(v, first, 0) == 0 and self.count(v, self.bad, 0) == 0
+        ]
+        if found:
+            return found
         for one, two, most in (
             ("addition", "results", None), ("addition", "epilogue", None), ("addition", "scales", None),
             ("terms", "results", None), ("operands", "results", None), ("scales", "epilogue", None),
@@ -167,7 +175,7 @@ class Search:
             ("addition", "terms", USUAL), ("operands", "terms", None), ("terms", "scales", None),
             ("operands", "scales", None),
         ):  # fmt: skip
-            found: list[Variant] = []
+            found = []
             for x, y in pairs_of(by_axis[one][:most], by_axis[two]):
                 variant = _joined(x, y)
                 self.tried += 1
@@ -178,6 +186,14 @@ class Search:
             if found:
                 return found
         return []
+
+    def _joined_pairs(self, some: list[Variant]) -> Iterable[Variant]:
+        """Two changes of different kinds at once: of an addition and of operands."""
+        for x in some:
+            for y in some:
+                if x.addition is not None and y.operands is not None and not self._late():
+                    self.tried += 1
+                    yield _joined(x, y)
 
     def _descend(self, best: Variant, left: int, family: list[Variant]) -> tuple[Variant, int]:
         """Whatever brings a variant nearer, change by change."""

@@ -19,7 +19,7 @@ from fpsim.testing import conformance
 from fpsim.testing.conformance.choice import chosen
 from fpsim.testing.conformance.files import load, save
 from fpsim.testing.conformance.vectors import Vectors
-from tests.oracles import casts
+from tests.oracles import casts, scaling
 
 # An implementation that shares nothing with the package: it was written from docs/conformance.md and docs/casts.md.
 FOREIGN = """
@@ -153,6 +153,38 @@ def test_casts_are_those_of_the_oracle(sets: list[Vectors]) -> None:
             assert (each.outputs[:, 0] == want).all(), each.title
             checked += 1
     assert checked > 60
+
+
+def test_stochastic_casts_are_those_of_the_oracle_for_every_word(sets: list[Vectors]) -> None:
+    chosen_sets = [each for each in sets if each.kind == "stochastic_cast"]
+    assert {each.words["format"] for each in chosen_sets} == {"E4M3", "E5M2", "E2M1", "FP16", "BF16"}
+    for each in chosen_sets:
+        fmt = fp.format(each.words["format"])
+        for (bits, word), (code,) in zip(each.inputs, each.outputs, strict=True):
+            x = float(np.uint32(bits).view(np.float32))
+            want = casts.encode(x, fmt, "stochastic", word=int(word))
+            assert int(code) == want or (np.isnan(x) and fmt.has_nan), (each.title, hex(int(bits)), hex(int(word)))
+
+
+def test_overflows_of_libraries_have_sets_where_they_differ(sets: list[Vectors]) -> None:
+    told = Counter(each.words["overflow"] for each in sets if each.kind == "cast")
+    assert told["ml_dtypes"] >= 3  # formats without NaN
+    assert told["torch"] + told["torch<2.12"] + told["p3109_ovfinf"] >= 1
+    titles = [each.title for each in sets]
+    assert len(set(titles)) == len(titles)
+
+
+def test_matrices_have_a_scale_of_the_array(sets: list[Vectors]) -> None:
+    matrices = [each for each in sets if each.kind == "scaled_matrix"]
+    assert {each.words["scaling"] for each in matrices} == {"NVFP4", "TE_NVFP4", "TORCHAO_NVFP4"}
+    for each in matrices:
+        for x, out in zip(each.inputs, each.outputs, strict=True):
+            values = x.astype(np.uint32).view(np.float32).reshape(2, 32)
+            want = scaling.encode(values, fp.E2M1, getattr(fp.scalings, each.words["scaling"]))
+            parts = want.codes.ravel(), np.asarray(want.scale_codes).ravel()
+            assert (out[:68] == np.concatenate(parts)).all(), each.title
+            got = np.uint32(out[68]).view(np.float32)
+            assert got == want.tensor_scale or (np.isnan(got) and np.isnan(want.tensor_scale))
 
 
 # ---- other implementations

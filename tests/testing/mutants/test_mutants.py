@@ -1,14 +1,16 @@
-"""Every broken quantizer is caught and named, and mutation_score says what a test does not see."""
+"""Every broken quantizer is caught and named, and mutation_score says what a test of quantizers or kernels misses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.testing.mutants import KERNELS
 from fpsim.testing.mutants.quantizers import QUANTIZERS, right
 
 CAUSES = {
@@ -104,5 +106,87 @@ def test_other_exceptions_are_no_catch() -> None:
 
 
 def test_a_test_must_be_a_function() -> None:
-    with pytest.raises(TypeError, match="test must be a function of a quantizer"):
+    with pytest.raises(TypeError, match="test must be a function of a quantizer or kernel"):
         fp.testing.mutation_score(3)  # type: ignore[arg-type]
+
+
+# ---- kernels
+
+FP8: dict[str, Any] = {"a": "e4m3", "accumulate": "hopper_e4m3_f32", "promote": 128}
+OF_FP8 = (
+    "drops_tail", "not_promoted", "promotes_often", "half_total", "half_accumulator", "backwards", "flushes",
+    "reads_again",
+)  # fmt: skip
+
+
+def bits_of(kernel: Callable[..., Any], **promise: Any) -> None:
+    """A good test: every input that tells kernels apart, bit for bit."""
+    inputs = fp.testing.discriminating_inputs(**promise)
+    for x in inputs:
+        extras = [each for each in (x.scale_a, x.scale_b, x.bias) if each is not None]
+        names = [name for name in ("scale_a", "scale_b", "bias") if promise.get(name)]
+        how: dict[str, Any] = {
+            name: promise[name] for name in ("accumulate", "promote", "out_format") if name in promise
+        }
+        how |= dict(zip(names, extras, strict=True))
+        want = fp.matmul(x.a, x.b, **how, strict=False)
+        with np.errstate(all="ignore"):
+            fp.testing.assert_bits_equal(kernel(x.a, x.b, *extras), want)
+
+
+def normals(kernel: Callable[..., Any]) -> None:
+    """A usual test: random normals, to one percent."""
+    a, b = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(ml_dtypes.float8_e4m3fn)
+    np.testing.assert_allclose(kernel(a, b), a.astype(float) @ b.astype(float), rtol=0.01, atol=0.01)
+
+
+@pytest.mark.filterwarnings("ignore:cuBLAS takes")
+def test_a_good_test_of_kernels_sees_every_row_with_its_own_promise() -> None:
+    score = fp.testing.mutation_score(bits_of, kernel="each")
+    assert (score.score, score.missed, score.passes_right) == (1.0, (), True), str(score)
+    assert score.caught == tuple(KERNELS)
+
+
+def test_a_test_of_one_kernel_meets_the_faults_that_its_promise_can_have() -> None:
+    score = fp.testing.mutation_score(lambda kernel: bits_of(kernel, **FP8), kernel=FP8)
+    assert (score.caught, score.passes_right) == (OF_FP8, True), str(score)
+
+
+def test_random_normals_and_a_tolerance_miss_what_discriminating_inputs_show() -> None:
+    score = fp.testing.mutation_score(normals, kernel=FP8)
+    assert score.passes_right
+    assert score.caught == ("flushes",)
+    assert "missed: not_promoted, which leaves the promotion of partial sums out" in str(score)
+
+
+def test_a_fault_that_a_promise_cannot_have_is_not_made() -> None:
+    chain = {"a": "bf16", "accumulate": "hopper_bf16_f32"}
+    assert not KERNELS["not_promoted"].breaks(chain)
+    assert not KERNELS["promotes_often"].breaks({**FP8, "promote": 64})  # which is what it should do
+    with pytest.raises(ValueError, match="not_promoted is no fault of a kernel of"):
+        KERNELS["not_promoted"].make(chain)
+
+
+def test_broken_kernels_take_and_return_torch_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    promise = {"a": torch.bfloat16, "accumulate": "hopper_bf16_f32", "out_format": "bf16"}
+    made = KERNELS["truncates"].make(promise)
+    a = torch.full((2, 3), 1.0546875, dtype=torch.bfloat16)
+    got = made(a, a.T)
+    assert got.dtype == torch.bfloat16
+    assert got.tolist() == [[3.328125, 3.328125], [3.328125, 3.328125]]  # 3.337..., cut
+
+
+@pytest.mark.parametrize(
+    ("kernel", "error", "words"),
+    [
+        ("all", ValueError, "kernel must be one of"),
+        (3, TypeError, "a kernel's promise must be a mapping"),
+        ({"a": "bf16"}, ValueError, "'accumulate' is missing"),
+        ({**FP8, "seed": 3}, ValueError, "got 'seed'"),
+        ({"a": "bf16", "accumulate": "hopper_f16_f32"}, ValueError, "hopper_f16_f32 takes f16 as a"),
+    ],
+)
+def test_promises_that_mean_nothing_are_refused(kernel: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        fp.testing.mutation_score(normals, kernel=kernel)

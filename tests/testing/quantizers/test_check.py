@@ -332,3 +332,26 @@ def test_a_function_that_is_not_deterministic_has_no_identity() -> None:
     seeds = itertools.count()
     with pytest.raises(ValueError, match=r"fn is not deterministic: x = .* Use check_stochastic\."):
         fp.testing.identify_quantizer(lambda x: fp.quantize(x, "e4m3", rounding="SR", seed=next(seeds)), "e4m3")
+
+
+@pytest.mark.parametrize(
+    ("fmt", "nans"), [("e5m2", (0x7D, 0x7E, 0xFD, 0xFF)), ("e4m3", (0x7F, 0xFF)), ("e4m3fnuz", (0x80,))]
+)
+def test_every_nan_code_of_a_format_is_its_nan_and_no_other_code_is(fmt: str, nans: tuple[int, ...]) -> None:
+    def with_nan(code: int) -> Any:
+        return lambda x: np.where(np.isnan(x), np.uint8(code), fp.encode(x, fmt))
+
+    for code in nans:
+        assert fp.testing.check_quantizer(with_nan(code), fmt).ok
+    largest = int(fp.encode(np.float32(fp.format(fmt).max), fmt))
+    for code in (largest, largest | 0x80):
+        report = fp.testing.check_quantizer(with_nan(code), fmt, raises=False)
+        assert "NaN" in [one.property for one in report.broken], str(report)
+
+
+def test_nans_as_values_may_have_any_sign_and_payload() -> None:
+    def negative(x: Any) -> Any:
+        found = np.asarray(fp.quantize(x, "e4m3"), np.float32)
+        return np.where(np.isnan(x), np.uint32(0xFFC12345).view(np.float32), found)
+
+    assert fp.testing.check_quantizer(negative, "e4m3").ok

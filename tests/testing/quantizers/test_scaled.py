@@ -99,3 +99,30 @@ def test_bad_results_are_said() -> None:
         fp.testing.check_quantizer(abs, "e4m3", scaling="MX")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="x must be a float32 matrix; got"):
         fp.testing.identify_scaling(abs, "e4m3", [1.0])
+
+
+def test_a_check_compiles_no_loop_for_a_single_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tries hundreds, and a loop takes a second to compile."""
+    from fpsim.scaling import plan, run_tiles
+    from fpsim.scaling.kernels import elements as kernels
+    from fpsim.scaling.kernels import scales
+
+    settles, elements = scales.settle_kernel, kernels.element_strips
+    fixed: list[Any] = []
+
+    def settle_kernel(width: int, encodes: bool, choices: Any) -> Any:
+        fixed.append(choices)
+        return settles(width, encodes, choices)
+
+    def element_strips(how: Any) -> Any:
+        fixed.append(how.choices)
+        return elements(how)
+
+    monkeypatch.setattr(plan, "settle_kernel", settle_kernel)
+    monkeypatch.setattr(run_tiles, "element_strips", element_strips)
+    for scaling in (fp.scalings.MX, fp.scalings.NVFP4):
+        assert fp.testing.check_quantizer(
+            lambda x, how=scaling: fp.encode_scaled(x, "e4m3", how), "e4m3", scaling=scaling
+        ).ok
+    assert len(fixed) > 500
+    assert set(fixed) == {None}

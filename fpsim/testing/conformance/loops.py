@@ -1,0 +1,25 @@
+"""The loop that casts stochastically with random words that are given."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.encode import encode_bits_32, encode_bits_64, encode_fields
+from fpsim.runtime.compile import kernel
+
+
+@cache
+def drawn_kernel(width: int) -> Any:
+    """The loop `(words of floats, random words, codes, layout, mode, kind)`, all in words of one width."""
+    word: Any = np.uint32 if width == 32 else np.uint64
+    encode_bits = encode_bits_32 if width == 32 else encode_bits_64
+
+    def cast(x: Any, random: Any, codes: Any, layout: Any, mode: int, kind: int) -> None:
+        f = encode_fields(layout)
+        for i in range(x.size):
+            codes[i] = word(encode_bits(x[i], random[i], f, mode, kind))
+
+    return kernel(cast)
