@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
+from fpsim.analysis.models.patches import DIMENSIONS, convolution, settings_of
 
 WEIGHTED = (
     functional.linear, torch.conv1d, torch.conv2d, torch.conv3d, torch.conv_transpose1d, torch.conv_transpose2d,
@@ -29,12 +32,14 @@ class Product(NamedTuple):
     Attributes:
       weight: the weight as a layer holds it; None for attention.
       lookup: whether the weight's rows are looked up.
+      settings: what else decides the product: of a convolution its stride and kin, of attention its mask and scale.
     """
 
     operands: dict[str, torch.Tensor]
     weight: torch.Tensor | None
     output: torch.Tensor
     lookup: bool = False
+    settings: Mapping[str, Any] = MappingProxyType({})
 
 
 class Products(TorchFunctionMode):
@@ -43,7 +48,7 @@ class Products(TorchFunctionMode):
     def __init__(self, seen: Callable[[Product], None]) -> None:
         super().__init__()
         self._seen = seen
-        self._scores: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._scores: tuple[torch.Tensor, torch.Tensor, bool] | None = None
         self._batched = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -56,13 +61,14 @@ class Products(TorchFunctionMode):
             lookup = func in LOOKUPS
             if lookup and not weight.is_floating_point():  # embedding_bag took them in the other order once
                 x, weight = weight, x
-            self._seen(weighted(x, weight, output, lookup))
+            settings = settings_of(convolution(func, args, kwargs)) if func in DIMENSIONS else {}
+            self._seen(weighted(x, weight, output, lookup, settings))
         elif func is ATTENTION:
             names = ("query", "key", "value")
             found = dict(zip(names, map(as_read, _named(args, kwargs, *names)), strict=True))
-            self._seen(Product(found, None, output))
+            self._seen(Product(found, None, output, settings=_attention_settings(args, kwargs)))
         elif self._batched and func in BATCHED:
-            self._multiplied(args[-2:], output)
+            self._multiplied(args[-2:], output, func is torch.baddbmm)
         return output
 
     def _multi_head(self, args: Any, kwargs: Any) -> Any:
@@ -74,14 +80,15 @@ class Products(TorchFunctionMode):
         finally:
             self._batched, self._scores = False, None
 
-    def _multiplied(self, operands: Any, output: torch.Tensor) -> None:
+    def _multiplied(self, operands: Any, output: torch.Tensor, masked: bool) -> None:
         """One of the two products of attention that returns its weights: the scores, then the mixed values."""
         if self._scores is None:
-            self._scores = operands
+            self._scores = *operands, masked
             return
-        query, key = self._scores
+        query, key, masked = self._scores  # the key lies as the product reads it, the query is scaled already
         found = {"query": as_read(query), "key": as_read(key), "value": as_read(operands[1])}
-        self._seen(Product(found, None, output))
+        settings = {"masked": masked, "causal": False, "scale": 1.0, "turned": True}
+        self._seen(Product(found, None, output, settings=settings))
 
 
 def attention_in_parts() -> Callable[..., Any]:
@@ -92,10 +99,24 @@ def attention_in_parts() -> Callable[..., Any]:
     return function
 
 
-def weighted(x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, lookup: bool = False) -> Product:
+def _attention_settings(args: Any, kwargs: Any) -> dict[str, Any]:
+    """What decides scaled_dot_product_attention besides queries, keys and values."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    scale = given.get("scale")
+    if scale is None:
+        scale = max(given["query"].shape[-1], 1) ** -0.5
+    masked = given.get("attn_mask") is not None
+    return {"masked": masked, "causal": bool(given.get("is_causal", False)), "scale": float(scale), "turned": False}
+
+
+def weighted(
+    x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, lookup: bool = False,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> Product:  # fmt: skip
     """A product with a weight; what is looked up is no operand."""
     read = {"weight": weight if lookup else as_read(weight)}
-    return Product(read if lookup else {"input": as_read(x), **read}, weight, output, lookup)
+    return Product(read if lookup else {"input": as_read(x), **read}, weight, output, lookup, settings)
 
 
 def as_read(x: torch.Tensor) -> torch.Tensor:

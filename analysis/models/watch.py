@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from fpsim.analysis.models.measuring import Measure
 from fpsim.analysis.models.monitors import Monitors, Scale, Update
+from fpsim.analysis.models.patches import padded, settings_of_layer
 from fpsim.analysis.models.products import LAYERS, Product, Products, is_fused, weighted
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.models.rows import OPERANDS, TENSORS, RecordedRow
@@ -19,6 +20,7 @@ from fpsim.analysis.models.selection import ATTENTION, Selection, joined
 from fpsim.analysis.models.updates import Updates
 from fpsim.arrays import Array, from_torch
 
+REPLACED = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)  # whose forward may be another one
 DELAYED = ("input", "weight", "output gradient")  # rows of the delayed scales of fp.torch.QuantLinear
 
 
@@ -185,10 +187,12 @@ class Watch:
                 output = forward(*args, **kwargs)
             finally:
                 self._stack.pop()
-            if isinstance(module, torch.nn.Linear) and self._products == before:  # by an operator of its own
+            if isinstance(module, REPLACED) and self._products == before:  # by an operator of its own
                 self._stack.append(module)
                 x = args[0] if args else next(iter(kwargs.values()))
-                self._see(weighted(x, module.weight, output))
+                cut = not isinstance(module, torch.nn.Linear)
+                settings = settings_of_layer(module) if cut else {}
+                self._see(weighted(padded(module, x) if cut else x, module.weight, output, settings=settings))
                 self._stack.pop()
             return output
 
@@ -262,6 +266,8 @@ class Watch:
         return owners.get(id(weight)) or owners.get(id(weight._base))
 
     def _add_operands(self, layer: str, product: Product, first: bool) -> None:
+        if first and self._keeps and product.settings:
+            self.recording.keep_settings(self.step, layer, product.settings)
         for which, x in product.operands.items():
             if which == "weight":  # the same at every call of a step
                 key = layer, x.data_ptr() if product.weight is None else product.weight.data_ptr()
