@@ -30,7 +30,7 @@ def budget(
 
     Each product of a linear layer (y = x w^T, dx = dy w, dw = dy^T x), of a convolution (the same of its patches) and
     of attention (scores, and values) is computed from the kept operands as a layer with that recipe computes it, bit
-    for bit, and compared with the exact product. Then each cause is let in alone: the rounding of one operand, the scales,
+    for bit, and compared with the exact product. Then each cause is let in alone: the rounding of one operand, scales,
     the unit that adds, its promotion and schedule, the cast of the result (docs/budget.md).
 
     Args:
