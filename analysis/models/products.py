@@ -20,6 +20,12 @@ WEIGHTED = (
 ATTENTION = functional.scaled_dot_product_attention
 WHOLE_ATTENTION = functional.multi_head_attention_forward
 BATCHED = (torch.bmm, torch.baddbmm)  # how the latter multiplies where it returns its weights
+# Products by other names than a layer's: with a weight of the model as the second operand they are recorded.
+MATMULS = (
+    torch.matmul, torch.mm, torch.bmm, torch.baddbmm, torch.addmm, torch.Tensor.matmul, torch.Tensor.mm,
+    torch.Tensor.bmm, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, torch.Tensor.addmm, torch.Tensor.baddbmm,
+)  # fmt: skip
+OTHERS = (torch.einsum, torch.tensordot, functional.bilinear)  # whose operands may lie in any way
 LOOKUPS = (functional.embedding, functional.embedding_bag)  # which autocast leaves as they are
 # Modules with a path that calls no other module, taken in eval mode and left as soon as anything looks.
 FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
@@ -43,11 +49,11 @@ class Product(NamedTuple):
 
 
 class Products(TorchFunctionMode):
-    """Calls a function with every product while it is entered; results are those of torch."""
+    """Calls a function with every product while it is entered, another with others; results are those of torch."""
 
-    def __init__(self, seen: Callable[[Product], None]) -> None:
+    def __init__(self, seen: Callable[[Product], None], unseen: Callable[[str], None]) -> None:
         super().__init__()
-        self._seen = seen
+        self._seen, self._missed = seen, unseen
         self._scores: tuple[torch.Tensor, torch.Tensor, bool] | None = None
         self._batched = False
 
@@ -69,7 +75,21 @@ class Products(TorchFunctionMode):
             self._seen(Product(found, None, output, settings=_attention_settings(args, kwargs)))
         elif self._batched and func in BATCHED:
             self._multiplied(args[-2:], output, func is torch.baddbmm)
+        elif func in MATMULS:
+            self._matmul(func, args, output)
+        elif func in OTHERS:
+            self._missed(func.__name__)
         return output
+
+    def _matmul(self, func: Any, args: Any, output: Any) -> None:
+        """A product with a matrix of weights as its second operand; others are named alone."""
+        pair = args[::-1] if func is torch.Tensor.__rmatmul__ else args[-2:]
+        x, weight = pair if len(pair) == 2 else (None, None)
+        whole = weight if isinstance(weight, torch.Tensor) and weight._base is None else getattr(weight, "_base", None)
+        if isinstance(whole, torch.nn.Parameter) and weight.dim() == 2 and isinstance(x, torch.Tensor) and x.dim():
+            self._seen(weighted(x, weight, output, matrix=weight.mT))
+        else:
+            self._missed(func.__name__.strip("_"))
 
     def _multi_head(self, args: Any, kwargs: Any) -> Any:
         """The function in parts, so that its products come through here."""
@@ -112,10 +132,10 @@ def _attention_settings(args: Any, kwargs: Any) -> dict[str, Any]:
 
 def weighted(
     x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, lookup: bool = False,
-    settings: Mapping[str, Any] = MappingProxyType({}),
+    settings: Mapping[str, Any] = MappingProxyType({}), matrix: torch.Tensor | None = None,
 ) -> Product:  # fmt: skip
-    """A product with a weight; what is looked up is no operand."""
-    read = {"weight": weight if lookup else as_read(weight)}
+    """A product with a weight; what is looked up is no operand. `matrix` is the weight with a row for each output."""
+    read = {"weight": weight if lookup else as_read(weight if matrix is None else matrix)}
     return Product(read if lookup else {"input": as_read(x), **read}, weight, output, lookup, settings)
 
 

@@ -47,7 +47,7 @@ class Watch:
         self._found: list[Update] = []
         self._scales: list[Scale] = []
         self._scale = self._current_scale()
-        self._mode: Any = Products(self._see)
+        self._mode: Any = Products(self._see, self._miss)
         self._handles: list[Any] = []  # of the model and of the optimizers
         self._gradients: dict[int, Any] = {}  # hooks on weights, of the step that is recorded
         self._patched: list[tuple[torch.nn.Module, Any]] = []
@@ -250,6 +250,17 @@ class Watch:
         else:
             first = self._calls.get(layer) == 1
         self._await_gradients(layer, product, first)
+
+    def _miss(self, function: str) -> None:
+        """Note a product that is not recorded."""
+        if in_backward():
+            return
+        module = self._stack[-1] if self._stack else self.model
+        name = self.selection.modules[id(module)] or "the model"
+        self._notes[
+            f"{name} multiplies by {function}, whose operands are not recorded: attention is seen where it is "
+            "torch.nn.functional.scaled_dot_product_attention, and a layer where it is one of torch."
+        ] = None
 
     def _layer(self, product: Product) -> str:
         """What the layer of a product is called."""

@@ -219,6 +219,55 @@ def test_a_bad_layer_of_the_built_in_transformer_is_named_first() -> None:
     )
 
 
+@pytest.mark.slow
+def test_each_layer_of_the_built_in_transformer_that_is_planted_bad_is_named_first() -> None:
+    """By both reports, with the same function before and after: tiny weights without scales, one channel with one."""
+    import copy
+
+    from fpsim.train.loop import Trainer
+    from fpsim.train.recipes import FP32 as plain
+    from fpsim.train.setup.settings import Settings
+
+    trainer = Trainer(plain, Settings(steps=120, measure=0))
+    for _ in range(120):
+        trainer.step()
+    batch = tuple(torch.from_numpy(x) for x in trainer.data.batch(0, 1000, 0, batch=16, context=64))
+    one = fp.scalings.TENSOR
+    int8 = fp.torch.LinearRecipe("int8", "int8", "int8", one, one, one)
+    raw = fp.torch.LinearRecipe("e4m3", "e4m3", overflow="saturate")  # gradients stay, whose size is not the point
+
+    def loss(model: Any, batch: Any) -> Any:
+        return torch.nn.functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+    def budget(model: Any, recipe: Any) -> Any:
+        with fp.analysis.record(model, keep=1, formats=()) as r:
+            loss(model, batch).backward()
+            r.step()
+        return fp.analysis.budget(r, recipe=recipe)
+
+    def tiny(layer: Any) -> None:
+        layer.weight.mul_(2.0**-12)
+        layer.register_forward_hook(lambda module, inputs, output: output * 2.0**12)
+
+    def channel(layer: Any) -> None:
+        layer.weight[:, 5] /= 3000
+        larger = torch.ones(layer.in_features)
+        larger[5] = 3000
+        layer.register_forward_pre_hook(lambda module, inputs: (inputs[0] * larger,))
+
+    names = [name for name, module in trainer.model.named_modules() if type(module) is nn.Linear]
+    assert len(names) == 9
+    for name in names:
+        for plant, recipe in ((tiny, raw), (channel, int8)):
+            model = copy.deepcopy(trainer.model)
+            with torch.no_grad():
+                plant(model.get_submodule(name))
+            assert budget(model, recipe).ranking[0][0] == name, plant
+            found = fp.analysis.sensitivity(model, [batch], loss, recipes={"low": recipe})
+            for by in ("gradient_error", "output_error", "loss_change"):
+                assert found.ranking(by)[0].layer == name, (plant, by)
+
+
 def test_the_weight_gradient_of_two_e4m3_operands_has_their_errors_in_quadrature() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(256, 256, bias=False))
