@@ -64,6 +64,7 @@ class Watch:
         self._has_run = False  # since the last step ended
         self._keeps = False
         self._notes: dict[str, None] = {}
+        self._missed: dict[str, None] = {}  # products that are not recorded, in sentences
 
     # ---- the life of a recording
 
@@ -86,7 +87,12 @@ class Watch:
         self._handles = []
         self._publish()
         self.recording._end_step = None
-        self.recording.notes = tuple(self._notes)
+        self.recording.notes = (*self._notes, *self._missed)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The notes that a user must hear of; that products are of other kinds is no fault of a recording."""
+        return tuple(self._notes)
 
     def end_step(self) -> None:
         """The next forward pass belongs to the next step."""
@@ -257,7 +263,7 @@ class Watch:
             return
         module = self._stack[-1] if self._stack else self.model
         name = self.selection.modules[id(module)] or "the model"
-        self._notes[
+        self._missed[
             f"{name} multiplies by {function}, whose operands are not recorded: attention is seen where it is "
             "torch.nn.functional.scaled_dot_product_attention, and a layer where it is one of torch."
         ] = None

@@ -77,7 +77,8 @@ class Stages:
         report(1.0, "done")
         there = list(dict.fromkeys(one.layer for one in verdicts))
         measured = [note for note in found.notes if not note.startswith(LEFT_OUT)]  # which the recording says
-        notes = (*self.notes, *measured, *left_out_notes(recording, there, list(self.layers)), *what.plan.notes)
+        left = left_out_notes(recording, there, list(self.layers))
+        notes = (*self.notes, *measured, *left, *recording.notes, *what.plan.notes)
         notes += tuple(note for each in budgets.values() for note in each.notes)
         return Diagnosis(
             recording, budgets, found, what.plan, tuple(verdicts), what.low, what.high, what.joint, what.missed,

@@ -248,9 +248,9 @@ class Plain(nn.Module):  # type: ignore[misc, name-defined]
 def test_a_weight_that_is_multiplied_by_hand_is_a_layer(multiply: Any, request: Any) -> None:
     model, x = Plain(multiply), torch.randn(64, 32)
     if request.node.callspec.id == "turned":  # the weight is the first operand
-        said = "the model multiplies by matmul, whose operands are not recorded"
-        with pytest.warns(UserWarning, match=said), fp.analysis.record(model, keep=1):
+        with pytest.warns(UserWarning, match="nothing was recorded"), fp.analysis.record(model) as r:
             model(x)
+        assert r.notes[0].startswith("the model multiplies by matmul, whose operands are not recorded")
         return
     with fp.analysis.record(model, keep=1) as r:
         model(x).square().mean().backward()
@@ -274,7 +274,6 @@ def test_products_of_activations_by_hand_are_named() -> None:
 
     model, x = nn.Sequential(Attend()), torch.randn(8, 12, 32)
     wanted = model(x)
-    said = "0 multiplies by .*, whose operands are not recorded"
-    with pytest.warns(UserWarning, match=said), fp.analysis.record(model) as r:
+    with fp.analysis.record(model) as r:
         assert_bits_equal(model(x).detach().numpy(), wanted.detach().numpy())
     assert [note.split(",")[0] for note in r.notes] == ["0 multiplies by matmul", "0 multiplies by einsum"]
