@@ -83,8 +83,11 @@ class Products(TorchFunctionMode):
 
     def _matmul(self, func: Any, args: Any, output: Any) -> None:
         """A product with a matrix of weights as its second operand; others are named alone."""
-        pair = args[::-1] if func is torch.Tensor.__rmatmul__ else args[-2:]
-        x, weight = pair if len(pair) == 2 else (None, None)
+        pair: Any = args[::-1] if func is torch.Tensor.__rmatmul__ else args[-2:]
+        x: Any = None
+        weight: Any = None
+        if len(pair) == 2:  # else they came by name
+            x, weight = pair
         whole = weight if isinstance(weight, torch.Tensor) and weight._base is None else getattr(weight, "_base", None)
         if isinstance(whole, torch.nn.Parameter) and weight.dim() == 2 and isinstance(x, torch.Tensor) and x.dim():
             self._seen(weighted(x, weight, output, matrix=weight.mT))

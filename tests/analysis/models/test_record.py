@@ -241,13 +241,17 @@ class Plain(nn.Module):  # type: ignore[misc, name-defined]
     "multiply",
     [
         torch.matmul, torch.mm, lambda x, w: x @ w, lambda x, w: x.matmul(w), lambda x, w: (w.T @ x.T).T,
+        lambda x, w: torch.matmul(input=x, other=w),
         lambda x, w: torch.addmm(torch.zeros(48), x, w), lambda x, w: nn.functional.linear(x, w.T),
     ],
-    ids=["matmul", "mm", "@", "Tensor.matmul", "turned", "addmm", "linear"],
+    ids=["matmul", "mm", "@", "Tensor.matmul", "turned", "named", "addmm", "linear"],
 )  # fmt: skip
 def test_a_weight_that_is_multiplied_by_hand_is_a_layer(multiply: Any, request: Any) -> None:
     model, x = Plain(multiply), torch.randn(64, 32)
-    if request.node.callspec.id == "turned":  # the weight is the first operand
+    if request.node.callspec.id in (
+        "turned",
+        "named",
+    ):  # not the second operand
         with pytest.warns(UserWarning, match="nothing was recorded"), fp.analysis.record(model) as r:
             model(x)
         assert r.notes[0].startswith("the model multiplies by matmul, whose operands are not recorded")
