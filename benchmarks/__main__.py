@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from benchmarks import arithmetic, casts, measures, products, scaled, schedules
+from benchmarks import arithmetic, casts, measures, models, products, scaled, schedules
 from benchmarks.machine import describe
 from benchmarks.race import one_core
 from benchmarks.row import load, report, write
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
             if options.only in row.name:
                 records.append(report(row, options.size))
         print("Measures:")
-        for row in measures.rows():
+        for row in chain(measures.rows(), models.rows()):
             if options.only in row.name:
                 records.append(report(row, options.size))
     if threads > 1:

@@ -66,7 +66,8 @@ def _recorded_transformer() -> fp.analysis.Recording:
     from fpsim.train.model import Config, Transformer
 
     model = Transformer(Config(vocabulary=96), seed=0)
-    with fp.analysis.record(model, keep=1, formats=()) as r:
+    linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    with fp.analysis.record(model, keep=1, formats=(), layers=linear) as r:
         model(torch.randint(0, 96, (16, 64))).square().mean().backward()
         r.step()
     return r

@@ -32,6 +32,7 @@ class Contents(NamedTuple):
     Attributes:
       settings: what JSON holds: the model, formats and their kin.
       steps, notes, rows, kept, monitors: as `Recording` has them.
+      kept_settings: (step, layer) -> what else decides a kept product.
     """
 
     settings: dict[str, Any]
@@ -40,6 +41,7 @@ class Contents(NamedTuple):
     rows: list[RecordedRow]
     kept: dict[tuple[int, str, str], Array]
     monitors: Monitors
+    kept_settings: dict[tuple[int, str], Any]
 
 
 def write(path: str | os.PathLike[str], contents: Contents) -> None:
@@ -66,6 +68,7 @@ def write(path: str | os.PathLike[str], contents: Contents) -> None:
         "notes": list(contents.notes),
         "rows": [_row_facts(row) for row in rows],
         "kept": kept,
+        "kept_settings": [[*key, dict(one)] for key, one in contents.kept_settings.items()],
         "updates": [list(one) for one in contents.monitors.updates],
         "scales": [list(one) for one in contents.monitors.scales],
     }
@@ -86,7 +89,9 @@ def read(path: str | os.PathLike[str]) -> Contents:
         x = arrays[f"kept_{i}"]
         kept[step, layer, which] = x if x.dtype.name in PLAIN else x.view(DTYPES[NAMED[fmt]])
     rows = _rows(header["rows"], arrays)
-    return Contents(header["settings"], tuple(header["steps"]), tuple(header["notes"]), rows, kept, monitors)
+    settings = {(step, layer): one for step, layer, one in header.get("kept_settings", [])}
+    notes = tuple(header["notes"])
+    return Contents(header["settings"], tuple(header["steps"]), notes, rows, kept, monitors, settings)
 
 
 def _rows(facts_of_rows: list[dict[str, Any]], arrays: dict[str, Array]) -> list[RecordedRow]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
+from fpsim.analysis.models.patches import DIMENSIONS, convolution, settings_of
 
 WEIGHTED = (
     functional.linear, torch.conv1d, torch.conv2d, torch.conv3d, torch.conv_transpose1d, torch.conv_transpose2d,
@@ -17,6 +20,12 @@ WEIGHTED = (
 ATTENTION = functional.scaled_dot_product_attention
 WHOLE_ATTENTION = functional.multi_head_attention_forward
 BATCHED = (torch.bmm, torch.baddbmm)  # how the latter multiplies where it returns its weights
+# Products by other names than a layer's: with a weight of the model as the second operand they are recorded.
+MATMULS = (
+    torch.matmul, torch.mm, torch.bmm, torch.baddbmm, torch.addmm, torch.Tensor.matmul, torch.Tensor.mm,
+    torch.Tensor.bmm, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, torch.Tensor.addmm, torch.Tensor.baddbmm,
+)  # fmt: skip
+OTHERS = (torch.einsum, torch.tensordot, functional.bilinear)  # whose operands may lie in any way
 LOOKUPS = (functional.embedding, functional.embedding_bag)  # which autocast leaves as they are
 # Modules with a path that calls no other module, taken in eval mode and left as soon as anything looks.
 FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
@@ -29,21 +38,23 @@ class Product(NamedTuple):
     Attributes:
       weight: the weight as a layer holds it; None for attention.
       lookup: whether the weight's rows are looked up.
+      settings: what else decides the product: of a convolution its stride and kin, of attention its mask and scale.
     """
 
     operands: dict[str, torch.Tensor]
     weight: torch.Tensor | None
     output: torch.Tensor
     lookup: bool = False
+    settings: Mapping[str, Any] = MappingProxyType({})
 
 
 class Products(TorchFunctionMode):
-    """Calls a function with every product while it is entered; results are those of torch."""
+    """Calls a function with every product while it is entered, another with others; results are those of torch."""
 
-    def __init__(self, seen: Callable[[Product], None]) -> None:
+    def __init__(self, seen: Callable[[Product], None], unseen: Callable[[str], None]) -> None:
         super().__init__()
-        self._seen = seen
-        self._scores: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._seen, self._missed = seen, unseen
+        self._scores: tuple[torch.Tensor, torch.Tensor, bool] | None = None
         self._batched = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -56,14 +67,32 @@ class Products(TorchFunctionMode):
             lookup = func in LOOKUPS
             if lookup and not weight.is_floating_point():  # embedding_bag took them in the other order once
                 x, weight = weight, x
-            self._seen(weighted(x, weight, output, lookup))
+            settings = settings_of(convolution(func, args, kwargs)) if func in DIMENSIONS else {}
+            self._seen(weighted(x, weight, output, lookup, settings))
         elif func is ATTENTION:
             names = ("query", "key", "value")
             found = dict(zip(names, map(as_read, _named(args, kwargs, *names)), strict=True))
-            self._seen(Product(found, None, output))
+            self._seen(Product(found, None, output, settings=_attention_settings(args, kwargs)))
         elif self._batched and func in BATCHED:
-            self._multiplied(args[-2:], output)
+            self._multiplied(args[-2:], output, func is torch.baddbmm)
+        elif func in MATMULS:
+            self._matmul(func, args, output)
+        elif func in OTHERS:
+            self._missed(func.__name__)
         return output
+
+    def _matmul(self, func: Any, args: Any, output: Any) -> None:
+        """A product with a matrix of weights as its second operand; others are named alone."""
+        pair: Any = args[::-1] if func is torch.Tensor.__rmatmul__ else args[-2:]
+        x: Any = None
+        weight: Any = None
+        if len(pair) == 2:  # else they came by name
+            x, weight = pair
+        whole = weight if isinstance(weight, torch.Tensor) and weight._base is None else getattr(weight, "_base", None)
+        if isinstance(whole, torch.nn.Parameter) and weight.dim() == 2 and isinstance(x, torch.Tensor) and x.dim():
+            self._seen(weighted(x, weight, output, matrix=weight.mT))
+        else:
+            self._missed(func.__name__.strip("_"))
 
     def _multi_head(self, args: Any, kwargs: Any) -> Any:
         """The function in parts, so that its products come through here."""
@@ -74,14 +103,15 @@ class Products(TorchFunctionMode):
         finally:
             self._batched, self._scores = False, None
 
-    def _multiplied(self, operands: Any, output: torch.Tensor) -> None:
+    def _multiplied(self, operands: Any, output: torch.Tensor, masked: bool) -> None:
         """One of the two products of attention that returns its weights: the scores, then the mixed values."""
         if self._scores is None:
-            self._scores = operands
+            self._scores = *operands, masked
             return
-        query, key = self._scores
+        query, key, masked = self._scores  # the key lies as the product reads it, the query is scaled already
         found = {"query": as_read(query), "key": as_read(key), "value": as_read(operands[1])}
-        self._seen(Product(found, None, output))
+        settings = {"masked": masked, "causal": False, "scale": 1.0, "turned": True}
+        self._seen(Product(found, None, output, settings=settings))
 
 
 def attention_in_parts() -> Callable[..., Any]:
@@ -92,10 +122,24 @@ def attention_in_parts() -> Callable[..., Any]:
     return function
 
 
-def weighted(x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, lookup: bool = False) -> Product:
-    """A product with a weight; what is looked up is no operand."""
-    read = {"weight": weight if lookup else as_read(weight)}
-    return Product(read if lookup else {"input": as_read(x), **read}, weight, output, lookup)
+def _attention_settings(args: Any, kwargs: Any) -> dict[str, Any]:
+    """What decides scaled_dot_product_attention besides queries, keys and values."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    scale = given.get("scale")
+    if scale is None:
+        scale = max(given["query"].shape[-1], 1) ** -0.5
+    masked = given.get("attn_mask") is not None
+    return {"masked": masked, "causal": bool(given.get("is_causal", False)), "scale": float(scale), "turned": False}
+
+
+def weighted(
+    x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, lookup: bool = False,
+    settings: Mapping[str, Any] = MappingProxyType({}), matrix: torch.Tensor | None = None,
+) -> Product:  # fmt: skip
+    """A product with a weight; what is looked up is no operand. `matrix` is the weight with a row for each output."""
+    read = {"weight": weight if lookup else as_read(weight if matrix is None else matrix)}
+    return Product(read if lookup else {"input": as_read(x), **read}, weight, output, lookup, settings)
 
 
 def as_read(x: torch.Tensor) -> torch.Tensor:

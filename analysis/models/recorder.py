@@ -96,14 +96,14 @@ def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Rec
         yield recording
     finally:
         watch.close()
-    _warn(recording)
+    _warn(recording, watch.warnings)
 
 
-def _warn(recording: Recording) -> None:
+def _warn(recording: Recording, said: Sequence[str]) -> None:
     """Say what a recording cannot say."""
-    for note in recording.notes:
+    for note in said:
         warnings.warn(note, stacklevel=4)
-    if not len(recording) and not recording.notes:
+    if not len(recording) and not said:
         warnings.warn(
             "nothing was recorded: no forward pass of the model ran in a step to record. Call the model itself.",
             stacklevel=4,

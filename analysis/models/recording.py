@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fpsim.analysis.models.file import Contents, read, write
@@ -53,6 +53,7 @@ class Recording:
         self.notes: tuple[str, ...] = ()
         self._rows: dict[Key, RecordedRow] = {}
         self._kept: dict[Key, Array] = {}
+        self._settings: dict[tuple[int, str], Mapping[str, Any]] = {}  # of the kept products
         self._end_step: Callable[[], None] | None = None
 
     def __len__(self) -> int:
@@ -98,6 +99,19 @@ class Recording:
         """The role of a tensor: that of its row, or without one what tensors of its name have."""
         row = self._rows.get((step, layer, which))
         return TENSORS[which] if row is None else row.role
+
+    def settings(self, step: int, layer: str) -> Mapping[str, Any]:
+        """What else decides a kept product: stride, padding, dilation and groups; or a mask and a scale; {} for none.
+
+        Example:
+          >>> import torch
+          >>> model = torch.nn.Sequential(torch.nn.Conv1d(16, 8, 3, stride=2))
+          >>> with fp.analysis.record(model, keep=1) as r:
+          ...     y = model(torch.ones(4, 16, 32))
+          >>> r.settings(1, "0")
+          {'stride': [2], 'padding': [[0, 0]], 'dilation': [1], 'groups': 1}
+        """
+        return self._settings.get((step, layer), {})
 
     def step(self) -> None:
         """End the current step, where no optimizer of torch and no pass without gradients does.
@@ -148,6 +162,7 @@ class Recording:
         for row in sorted(rows, key=lambda row: row.step):
             found.add(row)
         found._kept = {**other._kept, **self._kept}
+        found._settings = {**other._settings, **self._settings}
         found._keep_sample()
         return found
 
@@ -156,11 +171,16 @@ class Recording:
         steps = {key[0] for key in self._kept} | (set() if step is None else {step})
         chosen = sorted(steps, key=lambda step: _rank(self.seed, step))[: self.keep]
         self._kept = {key: self._kept[key] for key in sorted(self._kept, key=lambda key: key[0]) if key[0] in chosen}
+        self._settings = {key: one for key, one in self._settings.items() if key[0] in chosen}
         return step in chosen
 
     def keep_operand(self, key: Key, x: Array) -> None:
         """Keep an operand, if it is the first of its step, layer and tensor."""
         self._kept.setdefault(key, x)
+
+    def keep_settings(self, step: int, layer: str, settings: Mapping[str, Any]) -> None:
+        """Keep what else decides the product whose operands are kept."""
+        self._settings.setdefault((step, layer), dict(settings))
 
     def too_few(self) -> dict[str, int]:
         """The layers whose inputs are too small to mean anything: fewer than 1,000 values over all steps."""
@@ -197,7 +217,7 @@ class Recording:
           OSError: the file cannot be written.
         """
         settings = {name: getattr(self, name) for name in SETTINGS} | {"formats": list(self.formats)}
-        write(path, Contents(settings, self.steps, self.notes, list(self), self._kept, self.monitors))
+        write(path, Contents(settings, self.steps, self.notes, list(self), self._kept, self.monitors, self._settings))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Recording:
@@ -212,7 +232,7 @@ class Recording:
         found.steps, found.notes, found.monitors = contents.steps, contents.notes, contents.monitors
         for row in contents.rows:
             found.add(row)
-        found._kept = contents.kept
+        found._kept, found._settings = contents.kept, contents.kept_settings
         return found
 
     def __repr__(self) -> str:

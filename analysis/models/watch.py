@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from fpsim.analysis.models.measuring import Measure
 from fpsim.analysis.models.monitors import Monitors, Scale, Update
+from fpsim.analysis.models.patches import padded, settings_of_layer
 from fpsim.analysis.models.products import LAYERS, Product, Products, is_fused, weighted
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.models.rows import OPERANDS, TENSORS, RecordedRow
@@ -19,6 +20,7 @@ from fpsim.analysis.models.selection import ATTENTION, Selection, joined
 from fpsim.analysis.models.updates import Updates
 from fpsim.arrays import Array, from_torch
 
+REPLACED = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)  # whose forward may be another one
 DELAYED = ("input", "weight", "output gradient")  # rows of the delayed scales of fp.torch.QuantLinear
 
 
@@ -45,7 +47,7 @@ class Watch:
         self._found: list[Update] = []
         self._scales: list[Scale] = []
         self._scale = self._current_scale()
-        self._mode: Any = Products(self._see)
+        self._mode: Any = Products(self._see, self._miss)
         self._handles: list[Any] = []  # of the model and of the optimizers
         self._gradients: dict[int, Any] = {}  # hooks on weights, of the step that is recorded
         self._patched: list[tuple[torch.nn.Module, Any]] = []
@@ -62,6 +64,7 @@ class Watch:
         self._has_run = False  # since the last step ended
         self._keeps = False
         self._notes: dict[str, None] = {}
+        self._missed: dict[str, None] = {}  # products that are not recorded, in sentences
 
     # ---- the life of a recording
 
@@ -84,7 +87,12 @@ class Watch:
         self._handles = []
         self._publish()
         self.recording._end_step = None
-        self.recording.notes = tuple(self._notes)
+        self.recording.notes = (*self._notes, *self._missed)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The notes that a user must hear of; that products are of other kinds is no fault of a recording."""
+        return tuple(self._notes)
 
     def end_step(self) -> None:
         """The next forward pass belongs to the next step."""
@@ -185,10 +193,12 @@ class Watch:
                 output = forward(*args, **kwargs)
             finally:
                 self._stack.pop()
-            if isinstance(module, torch.nn.Linear) and self._products == before:  # by an operator of its own
+            if isinstance(module, REPLACED) and self._products == before:  # by an operator of its own
                 self._stack.append(module)
                 x = args[0] if args else next(iter(kwargs.values()))
-                self._see(weighted(x, module.weight, output))
+                cut = not isinstance(module, torch.nn.Linear)
+                settings = settings_of_layer(module) if cut else {}
+                self._see(weighted(padded(module, x) if cut else x, module.weight, output, settings=settings))
                 self._stack.pop()
             return output
 
@@ -247,6 +257,17 @@ class Watch:
             first = self._calls.get(layer) == 1
         self._await_gradients(layer, product, first)
 
+    def _miss(self, function: str) -> None:
+        """Note a product that is not recorded."""
+        if in_backward():
+            return
+        module = self._stack[-1] if self._stack else self.model
+        name = self.selection.modules[id(module)] or "the model"
+        self._missed[
+            f"{name} multiplies by {function}, whose operands are not recorded: attention is seen where it is "
+            "torch.nn.functional.scaled_dot_product_attention, and a layer where it is one of torch."
+        ] = None
+
     def _layer(self, product: Product) -> str:
         """What the layer of a product is called."""
         module = self._stack[-1] if self._stack else self.model
@@ -262,6 +283,8 @@ class Watch:
         return owners.get(id(weight)) or owners.get(id(weight._base))
 
     def _add_operands(self, layer: str, product: Product, first: bool) -> None:
+        if first and self._keeps and product.settings:
+            self.recording.keep_settings(self.step, layer, product.settings)
         for which, x in product.operands.items():
             if which == "weight":  # the same at every call of a step
                 key = layer, x.data_ptr() if product.weight is None else product.weight.data_ptr()

@@ -26,11 +26,12 @@ def budget(
     arriving: Recording | None = None,
     layers: str | Sequence[str] = ("*",),
 ) -> Budget:
-    """Split the error of every product of a model's linear layers by cause.
+    """Split the error of every product of a model by cause.
 
-    Each product (y = x w^T, dx = dy w, dw = dy^T x) is computed from the kept operands as a layer with that recipe
-    computes it, bit for bit, and compared with the exact product. Then each cause is let in alone: the rounding of one
-    operand, the scales, the unit that adds, its promotion and schedule, the cast of the result (docs/budget.md).
+    Each product of a linear layer (y = x w^T, dx = dy w, dw = dy^T x), of a convolution (the same of its patches) and
+    of attention (scores, and values) is computed from the kept operands as a layer with that recipe computes it, bit
+    for bit, and compared with the exact product. Then each cause is let in alone: the rounding of one operand, scales,
+    the unit that adds, its promotion and schedule, the cast of the result (docs/budget.md).
 
     Args:
       recording: of a model in float32, with operands that `fp.analysis.record(model, keep=1)` kept.
@@ -63,23 +64,25 @@ def budget(
     notes = Notes()
     kept = kept_layers(recording, layers, notes)
     others = {} if arriving is None else _arriving(recording, arriving, layers)
-    rows: list[BudgetRow] = []
+    found_rows: dict[tuple[int, str, str], BudgetRow] = {}
     for one in kept:
         followed = followed_by(found, one.layer, on)
         notes.extend(followed.notes)
-        other = others.get((one.step, one.layer))
+        other = others.get((one.step, one.layer, one.part))
         if arriving is not None:
             notes.extend((reason, one.layer) for reason in _differences(one, other))
         later: Amaxes = {} if other is None or arriving is None else _amaxes(arriving, other)
         amaxes = _amaxes(recording, one)
         with _noting(notes, one.layer):
-            rows += rows_of(one, followed.three, amaxes, other, later)
+            for row in rows_of(one, followed.three, amaxes, other, later):
+                key = one.step, row.layer, row.product
+                found_rows[key] = found_rows[key].with_part(row) if key in found_rows else row
         if not amaxes and any(each.delayed is not None for each in followed.three):
             notes.add(f"Delayed scales are 1 at step {one.step}, since none before it was recorded", one.layer)
 
     steps = tuple(sorted({one.step for one in kept}))
     where = OWN_UNITS if on is None else str(getattr(on, "name", on))
-    return Budget(added(tuple(rows)), _name(found), where, recording.model, steps, notes.sentences)
+    return Budget(added(tuple(found_rows.values())), _name(found), where, recording.model, steps, notes.sentences)
 
 
 @contextmanager
@@ -102,8 +105,8 @@ def _name(recipe: Any) -> str:
 
 def _arriving(
     recording: Recording, arriving: Any, layers: str | Sequence[str]
-) -> dict[tuple[int, str], Kept]:  # fmt: skip
-    """What was kept of the run in low precision, by step and layer.
+) -> dict[tuple[int, str, str], Kept]:  # fmt: skip
+    """What was kept of the run in low precision, by step, layer and part.
 
     Raises:
       ValueError: of another model, or of other steps.
@@ -119,7 +122,7 @@ def _arriving(
             f"arriving must have kept a step that the recording kept; got {sorted(others)} beside {sorted(steps)}. "
             "Record both with the same every, keep and seed."
         )
-    return {(one.step, one.layer): one for one in found}
+    return {(one.step, one.layer, one.part): one for one in found}
 
 
 def _differences(one: Kept, other: Kept | None) -> list[str]:

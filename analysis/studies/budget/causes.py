@@ -6,6 +6,7 @@ K 2^-53 |a| |b|, which `bound` holds. So all that is measured here is larger by 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -65,8 +66,17 @@ def rows_of(
             pair = pair_of(kept, product)
             arrived = None if arriving is None or product not in later else pair_of(arriving, product)
             total = None if arrived is None else array_of_result(later[product])
-            found.append(_row(pair, recipe, own[product], exact[product], arrived, total))
+            row = _row(pair, recipe, own[product], exact[product], arrived, total)
+            found.append(_named(row, kept))
     return found
+
+
+def _named(row: BudgetRow, kept: Kept) -> BudgetRow:
+    """The row by the names of its layer and operands; tiles say of which part they are."""
+    a, b = (kept.called.get(name, name) for name in row.operands)
+    what = f" of {kept.part}" if kept.part else ""
+    tiles = [tile._replace(operand=kept.called.get(tile.operand, tile.operand) + what) for tile in row.tiles]
+    return dataclasses.replace(row, layer=kept.layer, kind=kept.kind, operands=(a, b), tiles=tuple(tiles))
 
 
 def pair_of(kept: Kept, product: str) -> Pair:

@@ -1,27 +1,40 @@
-"""The layers of a recording whose operands were kept, as matrices; notes say why others are left out."""
+"""The layers of a recording whose operands were kept, as the products of matrices that they are; others are named."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.analysis.models.patches import gradient_rows, matrices, with_settings
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.arrays import Array
 from fpsim.errors import SHOWN, require_kind, shown
+from fpsim.torch.operators import array_of, tensor_of
+
+SCORES, VALUES = "scores", "values"  # the products of an attention, behind its name
+MOST_HEADS = 8  # of all sequences
+CALLED = {
+    SCORES: MappingProxyType({"input": "query", "weight": "key", "output_gradient": "score_gradient"}),
+    VALUES: MappingProxyType({"input": "probabilities", "weight": "value"}),
+}
 
 
 class Kept(NamedTuple):
-    """The operands of a linear layer at one step: float32, which holds shorter floats, or float64 where one was.
+    """The operands of one product at one step: float32, which holds shorter floats, or float64 where one was.
 
     Attributes:
-      x: (tokens, inputs).
+      x: (tokens, inputs): of a convolution its patches.
       weight: (outputs, inputs).
       gradient: (tokens, outputs), of what the layer gave; None where there was no backward pass.
+      kind: "linear", "convolution" or "attention".
+      part: "group 3" or "head 3", where a layer has several products; "" where it has one.
+      called: operand -> what it is, where that is another thing than its name.
     """
 
     step: int
@@ -29,10 +42,13 @@ class Kept(NamedTuple):
     x: Array
     weight: Array
     gradient: Array | None
+    kind: str = "linear"
+    part: str = ""
+    called: Mapping[str, str] = MappingProxyType({})
 
 
 def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, what: str = "recording") -> list[Kept]:
-    """What was kept of the linear layers that patterns name, in the order of steps and products.
+    """What was kept of the products that patterns name, in the order of steps and products.
 
     Raises:
       TypeError: no recording, or patterns of another kind.
@@ -44,48 +60,77 @@ def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, what:
         raise ValueError(
             f"budget needs the operands of layers; got a {what} that kept none. Record with keep=1 or more."
         )
-    chosen = _matching(layers, list(dict.fromkeys(layer for _, layer, _ in operands)))
+    there = dict.fromkeys(
+        name for _, layer, which in operands for name in ((layer, *parts_of(layer)) if which == "query" else (layer,))
+    )
+    chosen = _matching(layers, list(there))
     found: list[Kept] = []
     for step, layer in dict.fromkeys((step, layer) for step, layer, _ in operands):
-        if layer not in chosen:
+        if not chosen & {layer, *parts_of(layer)}:
             continue
-        of = {which: x for (at, name, which), x in operands.items() if (at, name) == (step, layer)}
-        reason = left_out(of, recording.role(step, layer, "weight"))
+        of = operands_of(recording, step, layer)
+        settings = recording.settings(step, layer)
+        reason = left_out(of, recording.role(step, layer, "weight"), settings)
         if reason:
             notes.add(f"Left out, since {reason}", layer)
             continue
-        found.append(_kept(step, layer, of))
-        if found[-1].gradient is None:
+        new = _kept(step, layer, of, settings, notes)
+        found += [one for one in new if one.layer in chosen or layer in chosen]
+        if new[0].gradient is None:
             notes.add("Without dgrad and wgrad, since no output gradient was kept", layer)
     if not found:
         raise ValueError(
-            f"budget needs the input and the weight of a linear layer; got a {what} of none. "
+            f"budget needs the input and the weight of a layer that multiplies; got a {what} of none. "
             + " ".join(notes.sentences)
         )
     return found
 
 
-def left_out(of: dict[str, Array], role: str) -> str:
-    """Why operands are not those of a linear layer; "" where they are."""
+def operands_of(recording: Recording, step: int, layer: str) -> dict[str, Array]:
+    """What was kept of a layer at a step."""
+    return {which: x for (at, name, which), x in recording.operands.items() if (at, name) == (step, layer)}
+
+
+def parts_of(layer: str) -> tuple[str, str]:
+    """What the two products of an attention are called."""
+    return f"{layer}.{SCORES}", f"{layer}.{VALUES}"
+
+
+def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) -> str:
+    """Why operands are not those of products that follow recipes; "" where they are."""
     if "query" in of:
-        return "a recipe is one of linear layers and attention stays as it is"
+        return _attention_left_out(of, settings)
     if role == "embedding" and "input" not in of:
         return "an embedding looks rows up and multiplies nothing"
     weight, x = of.get("weight"), of.get("input")
     if weight is None or x is None:
         return f"of its operands only {', '.join(of)} was kept"
-    if weight.ndim != 2:
-        return "a recipe is one of linear layers and convolutions stay as they are"
-    if x.shape[-1] != weight.shape[1]:
-        return f"an input of shape {x.shape} and a weight of {weight.shape} are not those of a linear layer"
     if 0 in (x.size, weight.size):
         return "an operand is empty"
+    if weight.ndim > 2:
+        if not settings:
+            return "transposed convolutions stay as they are, and so do convolutions whose strides were not kept"
+        return "a depthwise convolution multiplies no matrices" if _is_depthwise(weight, settings) else ""
+    if weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
+        return f"an input of shape {x.shape} and a weight of {weight.shape} are not those of a linear layer"
     return ""
 
 
-def _kept(step: int, layer: str, of: dict[str, Array]) -> Kept:
-    weight, x, gradient = of["weight"], of["input"], of.get("output_gradient")
-    outputs, inputs = weight.shape
+def _is_depthwise(weight: Array, settings: Mapping[str, Any]) -> bool:
+    return bool(settings["groups"] > 1 and weight.shape[1] == 1)
+
+
+def _attention_left_out(of: Mapping[str, Array], settings: Mapping[str, Any]) -> str:
+    if not {"query", "key", "value"} <= of.keys():
+        return f"of its operands only {', '.join(of)} was kept"
+    if not settings:
+        return "it is an attention whose mask and scale were not kept"
+    if settings["masked"]:
+        return "it is an attention with a mask, which is not kept"
+    return "an operand is empty" if any(not x.size for x in of.values()) else ""
+
+
+def _kept(step: int, layer: str, of: dict[str, Array], settings: Mapping[str, Any], notes: Notes) -> list[Kept]:
     dtype = np.float64 if np.float64 in [each.dtype for each in of.values()] else np.float32
     for which, each in of.items():
         array = each.astype(dtype, copy=False)
@@ -95,10 +140,98 @@ def _kept(step: int, layer: str, of: dict[str, Array]) -> Kept:
                 f"budget needs finite operands; got the {which.replace('_', ' ')} of {layer!r} at step {step} with "
                 f"{bad} of {array.size} NaN or Inf. Take a step before that, or leave the layer out by layers=."
             )
-    return Kept(
-        step, layer, x.reshape(-1, inputs).astype(dtype), weight.astype(dtype),
-        None if gradient is None else gradient.reshape(-1, outputs).astype(dtype),
+    whole = {which: np.ascontiguousarray(each.astype(dtype)) for which, each in of.items()}
+    if "query" in whole:
+        return attention_products(step, layer, whole, settings, notes)
+    weight, x, gradient = whole["weight"], whole["input"], whole.get("output_gradient")
+    if weight.ndim > 2:
+        return _patches(step, layer, x, weight, gradient, settings)
+    outputs, inputs = weight.shape
+    return [
+        Kept(step, layer, x.reshape(-1, inputs), weight, None if gradient is None else gradient.reshape(-1, outputs))
+    ]
+
+
+def _patches(
+    step: int, layer: str, x: Array, weight: Array, gradient: Array | None, settings: Mapping[str, Any]
+) -> list[Kept]:
+    """A product for each group of a convolution."""
+    of = with_settings(tensor_of(x), tensor_of(weight), settings)
+    back = [None] * of.groups if gradient is None else [
+        array_of(each.contiguous()) for each in gradient_rows(tensor_of(gradient), of)
+    ]  # fmt: skip
+    return [
+        Kept(
+            step, layer, array_of(rows.contiguous()), array_of(matrix.contiguous()), back[group], "convolution",
+            f"group {group}" if of.groups > 1 else "",
+        )
+        for group, (rows, matrix, _) in enumerate(matrices(of))
+    ]  # fmt: skip
+
+
+def sizes_of(of: Mapping[str, Array], settings: Mapping[str, Any]) -> dict[str, int]:
+    """How many values of the operands of a layer with a weight its products read: of a convolution's input patches."""
+    sizes = {which: x.size for which, x in of.items()}
+    if of["weight"].ndim > 2:
+        parts = matrices(with_settings(tensor_of(of["input"]), tensor_of(of["weight"]), settings))
+        sizes["input"] = sum(rows.numel() for rows, _, _ in parts)
+    return sizes
+
+
+def attention_products(
+    step: int, layer: str, of: Mapping[str, Array], settings: Mapping[str, Any], notes: Notes
+) -> list[Kept]:
+    """The two products of each head: queries by keys, and what softmax makes of their scores by values.
+
+    Softmax and the gradient of the scores are computed in float64 from exact operands.
+    """
+    q, k, v = (of[which] for which in ("query", "key", "value"))
+    k = k.swapaxes(-2, -1) if settings["turned"] else k
+    lead = np.broadcast_shapes(q.shape[:-2], v.shape[:-2]) if q.ndim == v.ndim and q.shape[:-2] == v.shape[:-2] else (
+        q.shape[:-2]
     )  # fmt: skip
+    k, v = (_per_head(each, lead) for each in (k, v))
+    heads = int(np.prod(lead, dtype=np.int64))
+    q, k, v = (each.reshape(heads, *each.shape[-2:]) for each in (q, k, v))
+    dy = of.get("output_gradient")
+    dy = None if dy is None else dy.reshape(heads, *dy.shape[-2:])
+    chosen = sorted({round(i) for i in np.linspace(0, heads - 1, min(heads, MOST_HEADS))})
+    if len(chosen) < heads:
+        notes.add(f"Of {heads} heads of all sequences {len(chosen)} are looked at, evenly spaced", layer)
+    found = []
+    for names, head in ((names, head) for names in (SCORES, VALUES) for head in chosen):
+        p, ds = _softmax(q[head], k[head], v[head], None if dy is None else dy[head], settings)
+        part = f"head {head}" if heads > 1 else ""
+        if names == SCORES:
+            one = Kept(step, f"{layer}.{SCORES}", q[head], k[head], ds, "attention", part, CALLED[SCORES])
+        else:
+            turned, back = np.ascontiguousarray(v[head].T), None if dy is None else dy[head]
+            one = Kept(step, f"{layer}.{VALUES}", p, turned, back, "attention", part, CALLED[VALUES])
+        found.append(one)
+    return found
+
+
+def _per_head(x: Array, lead: tuple[int, ...]) -> Array:
+    """Keys or values for each head of the queries, several of which may share them."""
+    if x.shape[:-2] != lead and lead and x.ndim > 2 and lead[-1] % x.shape[-3] == 0:
+        x = np.repeat(x, lead[-1] // x.shape[-3], axis=-3)
+    return np.ascontiguousarray(np.broadcast_to(x, (*lead, *x.shape[-2:])))
+
+
+def _softmax(
+    q: Array, k: Array, v: Array, dy: Array | None, settings: Mapping[str, Any]
+) -> tuple[Array, Array | None]:  # fmt: skip
+    """The probabilities of one head, and the gradient of its scores."""
+    scores = settings["scale"] * (q.astype(np.float64) @ k.astype(np.float64).T)
+    if settings["causal"]:
+        scores = np.where(np.tri(*scores.shape) > 0, scores, -np.inf)
+    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    p /= p.sum(axis=-1, keepdims=True)
+    if dy is None:
+        return p.astype(q.dtype), None
+    dp = dy.astype(np.float64) @ v.astype(np.float64).T
+    ds = settings["scale"] * p * (dp - (dp * p).sum(axis=-1, keepdims=True))
+    return p.astype(q.dtype), ds.astype(q.dtype)
 
 
 def _matching(layers: Any, names: list[str]) -> set[str]:

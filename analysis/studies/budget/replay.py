@@ -37,9 +37,14 @@ def replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dic
         return _replayed(kept, recipes, amaxes)
 
 
+def product_name(kept: Kept) -> str:
+    """What stochastic draws of a product depend on: the layer, and which of its groups or heads."""
+    return f"{kept.layer}[{kept.part.split()[-1]}]" if kept.part else kept.layer
+
+
 def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
     outputs, inputs = kept.weight.shape
-    layer = QuantLinear(inputs, outputs, False, recipe=recipes[0], name=kept.layer, device="meta")
+    layer = QuantLinear(inputs, outputs, False, recipe=recipes[0], name=product_name(kept), device="meta")
     layer.weight = torch.nn.Parameter(tensor_of(kept.weight.copy()))
     layer.follow(*recipes)
     if layer.steps is not None:

@@ -48,7 +48,7 @@ class Worst:
 
 @dataclass(frozen=True)
 class Budget:
-    """The error of every product of the linear layers of a model, by cause.
+    """The error of every product of a model, by cause.
 
     Attributes:
       rows: a BudgetRow for each layer and product, layers in the order of their first product.
@@ -87,7 +87,7 @@ class Budget:
         return tuple(sorted(found.items(), key=lambda item: -min(item[1], LOST)))
 
     def pooled(self, product: str, exclude: str | Sequence[str] = ()) -> BudgetRow:
-        """One row of a product of all layers together, called "all": squares of errors and of products are added.
+        """One row of a product of all layers with weights, called "all": squares of errors and of products are added.
 
         Args:
           product: "fprop", "dgrad" or "wgrad".
@@ -99,7 +99,8 @@ class Budget:
         patterns = [exclude] if isinstance(exclude, str) else exclude
         rows = [
             row for row in self.rows
-            if row.product == product and not any(fnmatchcase(row.layer, pattern) for pattern in patterns)
+            if row.product == product and row.kind != "attention"
+            and not any(fnmatchcase(row.layer, pattern) for pattern in patterns)
         ]  # fmt: skip
         if not rows:
             raise ValueError(

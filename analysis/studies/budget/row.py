@@ -83,6 +83,8 @@ class BudgetRow:
       out_format: of the result.
       squares: the sums behind the figures.
       tiles: the tiles of the operands whose rounding costs most.
+      kind: "linear", "convolution" (whose input is its patches) or "attention".
+      parts: how many products of that shape the row is of: groups of a convolution, heads of an attention.
     """
 
     layer: str
@@ -96,6 +98,8 @@ class BudgetRow:
     out_format: str
     squares: Squares = field(repr=False)
     tiles: tuple[WorstTile, ...] = field(repr=False, default=())
+    kind: str = "linear"
+    parts: int = 1
 
     def _relative(self, square: float | None) -> float:
         """The root of a square over the reference's, with its sign; NaN where it is not known."""
@@ -227,9 +231,13 @@ class BudgetRow:
         squares = self.squares.plus(other.squares)
         return replace(self, batches=self.batches + other.batches, squares=squares, tiles=tiles)
 
+    def with_part(self, other: BudgetRow) -> BudgetRow:
+        """The row of both products of one layer and batch."""
+        return replace(self.merge(other), batches=self.batches, parts=self.parts + other.parts)
+
     def to_dict(self) -> dict[str, Any]:
         """As a row of a table."""
-        facts = {name: getattr(self, name) for name in ("layer", "product", "shape", "batches")}
+        facts = {name: getattr(self, name) for name in ("layer", "kind", "product", "shape", "parts", "batches")}
         for i, side in enumerate("ab"):
             facts |= {f"operand_{side}": self.operands[i], f"format_{side}": self.formats[i]}
         facts |= {name: getattr(self, name) for name in ("unit", "schedule", "out_format")}

@@ -103,12 +103,20 @@ def _layers(found: Diagnosed) -> list[str]:
         shown = listed(more[:NAMED] + ([f"{len(more) - NAMED} more"] if len(more) > NAMED else []))
         rest.append(f"{plural(len(more), 'more layer')} cannot either: {shown}.")
     if alone:
-        rest.append(f"So none of the {plural(len(layers), 'linear layer')} can." if len(layers) > 1 else "")
+        rest.append(f"So none of the {plural(len(layers), kind_of(found))} can." if len(layers) > 1 else "")
     else:
         well = [layer for layer in layers if layer not in bad]
         names = f", {name_of(well[0])}," if len(well) == 1 else ""
-        rest.append(f"The other {len(well)} of {plural(len(layers), 'linear layer')}{names} can.")
+        rest.append(f"The other {len(well)} of {plural(len(layers), kind_of(found))}{names} can.")
     return [head, *filter(None, rest)]
+
+
+def kind_of(found: Diagnosed) -> str:
+    """What the layers are, in a word."""
+    there, convolutions = {one.layer for one in found.verdicts}, set(found.sensitivity.convolutions)
+    if not there & convolutions:
+        return "linear layer"
+    return "layer" if there - convolutions else "convolution"
 
 
 def ill_layers(found: Diagnosed, recipe: str) -> list[str]:
@@ -120,7 +128,7 @@ def ill_layers(found: Diagnosed, recipe: str) -> list[str]:
 
 def _all_can(found: Diagnosed, layers: Mapping[str, Sequence[Verdict]], where: str) -> str:
     worst = max((one for each in layers.values() for one in each), key=lambda one: one.error)
-    many = f"All {plural(len(layers), 'linear layer')}" if len(layers) > 1 else "The one linear layer"
+    many = f"All {plural(len(layers), kind_of(found))}" if len(layers) > 1 else f"The one {kind_of(found)}"
     return (
         f"{many} can go to {where} as {'they are' if len(layers) > 1 else 'it is'}: no product is off by more than "
         f"{worst.off} ({worst.product} of {name_of(worst.layer)}), and the limit is {relative(found.limit)}."
@@ -274,7 +282,7 @@ def _misfit(found: Diagnosed, name: str, bad: Sequence[str]) -> str:
 
 
 def _not_judged(found: Diagnosed) -> list[str]:
-    """The recorded layers that are no linear ones, of which the answer says nothing."""
+    """The recorded layers that have no verdict, of which the answer says nothing."""
     there = {recorded_name(one.layer) for one in found.verdicts}
     others = [name_of(layer) for layer in found.recording.layers if layer not in there]
     if not others:

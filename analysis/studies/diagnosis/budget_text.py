@@ -12,7 +12,19 @@ from fpsim.exact_json import from_json, to_json
 from fpsim.formats.as_json import element_facts, element_from
 from fpsim.formats.element import element_format
 
-FACTS = ("layer", "product", "shape", "batches", "operands", "formats", "unit", "schedule", "out_format")
+FACTS = (
+    "layer",
+    "product",
+    "shape",
+    "batches",
+    "operands",
+    "formats",
+    "unit",
+    "schedule",
+    "out_format",
+    "kind",
+    "parts",
+)
 
 
 def to_text(found: Budget) -> str:

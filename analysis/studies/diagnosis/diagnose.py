@@ -31,7 +31,7 @@ def diagnose(
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
-    """Say which linear layers of a model can go to few bits as they are, which cannot, why, and what to do.
+    """Say which layers of a model can go to few bits as they are, which cannot, why, and what to do.
 
     Records the products of the first two batches, splits their errors by cause in each recipe on the hardware, local
     and inherited, lets one product at a time follow each recipe, and plans from what fits (docs/diagnose.md). A
@@ -51,7 +51,7 @@ def diagnose(
         admits.
       limit: the relative error from which a product does not fit. A tenth is 2.7 times what two E4M3 operands cost by
         their rounding (2.65 % each), and twice what FP8 recipes that train as BF16 does come to in all gradients.
-      layers: a shell pattern or several of the names of linear layers.
+      layers: a shell pattern or several of the names of linear layers and convolutions.
       seed: of the draws of the first batch; the next ones count up.
       out: a folder in which everything is kept as soon as it is measured; the same call goes on where it stopped.
       progress: called with (share done, what is measured); None draws a bar where stderr is a terminal.
@@ -59,7 +59,7 @@ def diagnose(
       A Diagnosis: `answer` in words, `recording`, `budgets`, `sensitivity`, `plan`, and `page(path)`.
     Raises:
       TypeError: an argument of another kind.
-      ValueError: a model without linear layers, compiled, on the meta device or a GPU; a loss with several values,
+      ValueError: a model without such layers, compiled, on the meta device or a GPU; a loss with several values,
         without a gradient, or that does not call the model; a batch that does not fit; unknown recipes, hardware or
         layers; bits that no recipe meets; a folder of another model, loss or data.
       ImportError: torch, or a package that plans need, is not installed.
@@ -81,7 +81,7 @@ def diagnose(
     from fpsim.analysis.studies.diagnosis.stages import Stages
     from fpsim.analysis.studies.sensitivity import asked
 
-    chosen = asked.linear_layers(asked.model_checked(model), layers)
+    chosen = asked.product_layers(asked.model_checked(model), layers)
     loss = loss_of(loss)
     listed = asked.batches_listed(batches)
     require_integer("seed", seed, 0)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import Budget
-from fpsim.analysis.studies.diagnosis.advice import Diagnosed, noise
+from fpsim.analysis.studies.diagnosis.advice import Diagnosed, kind_of, noise
 from fpsim.analysis.studies.diagnosis.verdict import LINES, Verdict, is_high, relative
 from fpsim.display.pages import Cell, Row, markup, render, versions
 from fpsim.display.wording import plural, printable
@@ -20,8 +20,8 @@ WORST = 3  # layers whose worst values are shown
 MOST_LAYERS = 24  # of a picture of causes: the worst ones
 
 DEFINITIONS = (
-    ("fprop, dgrad, wgrad", "the three products of a linear layer: its output x wᵀ, the gradient of its input dy w, "
-     "and that of its weight dyᵀ x."),
+    ("fprop, dgrad, wgrad", "the three products of a layer: its output x wᵀ, the gradient of its input dy w, and that "
+     "of its weight dyᵀ x; of a convolution x are the patches of its input."),
     ("Error of a product", "its relative error in the Frobenius norm beside the exact product of the same operands, as "
      "the recipe rounds and the hardware adds, bit for bit. That of rows and columns is the root mean square of each "
      "one's own."),
@@ -107,7 +107,7 @@ def _lead(found: Paged) -> str:
     products = len({(one.layer, one.product) for one in found.verdicts})
     batches = plural(len(found.sensitivity.losses), "batch").replace("batchs", "batches")
     return (
-        f"{found.model}: {plural(len(found.layers), 'linear layer')}, {plural(products, 'product')}, {batches}, "
+        f"{found.model}: {plural(len(found.layers), kind_of(found))}, {plural(products, 'product')}, {batches}, "
         f"{plural(len(found.sensitivity.recipes), 'recipe')} on {found.on}"
     )
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from fpsim.analysis.models.recorder import record
 from fpsim.analysis.models.recording import Recording
-from fpsim.analysis.studies.budget.layers import left_out
+from fpsim.analysis.studies.budget.layers import left_out, operands_of
 from fpsim.analysis.studies.budget.notes import Notes
-from fpsim.analysis.studies.sensitivity.twin import Twin, layer_by_layer
+from fpsim.analysis.studies.sensitivity.twin import Assignment, Twin, layer_by_layer
 from fpsim.display.wording import plural
-from fpsim.torch.linear import quantize_linears
-from fpsim.torch.recipe import LinearRecipe
+from fpsim.torch.recipe import PRODUCTS, LinearRecipe
 
 STEPS = 1000  # more than a recording of a few batches has
 Loss = Callable[[Any, Any], Any]
@@ -43,12 +41,11 @@ def recorded_low(
     Raises:
       ValueError: a layer cannot follow it.
     """
-    low = copy.deepcopy(model)
-    quantize_linears(low, recipe, layers)
-    return _recorded(Twin(low, (), loss, seed, "emulated"), batches)
+    low = {(layer, product): recipe for layer in layers for product in PRODUCTS}
+    return _recorded(Twin(model, layers, loss, seed, "emulated"), batches, low)
 
 
-def _recorded(twin: Twin, batches: Sequence[Any]) -> Recording:
+def _recorded(twin: Twin, batches: Sequence[Any], low: Assignment | None = None) -> Recording:
     with warnings.catch_warnings(), layer_by_layer():
         # notes of the diagnosis say so
         warnings.filterwarnings(
@@ -56,7 +53,7 @@ def _recorded(twin: Twin, batches: Sequence[Any]) -> Recording:
         )
         with record(twin.model, keep=STEPS) as found:
             for index, batch in enumerate(batches):
-                outcome = twin.tried(batch, index)
+                outcome = twin.tried(batch, index, low)
                 twin.gradients(outcome.loss, index, keep=False)
                 if twin.model.training:  # else each call of the model is a step
                     found.step()
@@ -79,9 +76,11 @@ def left_out_notes(recording: Recording, layers: Sequence[str], asked: Sequence[
     there = {recorded_name(layer) for layer in asked}
     for step, layer in dict.fromkeys((step, layer) for step, layer, _ in operands):
         if layer not in there:
-            of = {which: x for (at, name, which), x in operands.items() if (at, name) == (step, layer)}
-            why = left_out(of, recording.role(step, layer, "weight"))
-            notes.add(f"Not diagnosed, since {why or 'it is no torch.nn.Linear that layers= names'}", layer)
+            of = operands_of(recording, step, layer)
+            why = left_out(of, recording.role(step, layer, "weight"), recording.settings(step, layer))
+            attention = "attention is no layer that a recipe names; fp.analysis.budget has its products"
+            why = why or (attention if "query" in of else "it is no linear layer or convolution that layers= names")
+            notes.add(f"Not diagnosed, since {why}", layer)
     for layer in asked:
         if layer not in layers:
             notes.add("Not diagnosed, since the loss does not run through it", layer)

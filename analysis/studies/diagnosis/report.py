@@ -29,7 +29,7 @@ LONGEST = 32  # characters of a layer's name in tables
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Which linear layers of a model can go to few bits as they are, which cannot, why, and what to do.
+    """Which layers of a model can go to few bits as they are, which cannot, why, and what to do.
 
     Attributes:
       recording: of the first batches, with their operands.

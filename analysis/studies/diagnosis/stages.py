@@ -13,6 +13,7 @@ from typing import Any
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.budget import budget
 from fpsim.analysis.studies.budget.causes import NAMES
+from fpsim.analysis.studies.budget.layers import left_out, operands_of, sizes_of
 from fpsim.analysis.studies.budget.report import OWN_UNITS, Budget, cause_of
 from fpsim.analysis.studies.cells import Cell, Cells
 from fpsim.analysis.studies.diagnosis.budget_text import from_text, to_text
@@ -24,6 +25,7 @@ from fpsim.analysis.studies.diagnosis.verdict import Verdict, lines_of, reason
 from fpsim.analysis.studies.identity import digest, source_of
 from fpsim.analysis.studies.planning.evidence import Evidence, evidence_of
 from fpsim.analysis.studies.planning.prices import product_bits
+from fpsim.analysis.studies.sensitivity.asked import LEFT_OUT
 from fpsim.analysis.studies.sensitivity.content import content_of, model_content, recipe_words
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.sensitivity import sensitivity
@@ -38,7 +40,7 @@ class Stages:
     """Measures a model on some batches; see `fp.analysis.diagnose`.
 
     Args:
-      layers: the linear layers, with the elements of their weights.
+      layers: the linear layers and convolutions, with the elements of their weights.
       out: a folder, or None.
     Raises:
       ValueError, TypeError: recipes or hardware that there are not.
@@ -74,7 +76,9 @@ class Stages:
         promoted = self._promoted(recording, verdicts)
         report(1.0, "done")
         there = list(dict.fromkeys(one.layer for one in verdicts))
-        notes = (*self.notes, *found.notes, *left_out_notes(recording, there, list(self.layers)), *what.plan.notes)
+        measured = [note for note in found.notes if not note.startswith(LEFT_OUT)]  # which the recording says
+        left = left_out_notes(recording, there, list(self.layers))
+        notes = (*self.notes, *measured, *left, *recording.notes, *what.plan.notes)
         notes += tuple(note for each in budgets.values() for note in each.notes)
         return Diagnosis(
             recording, budgets, found, what.plan, tuple(verdicts), what.low, what.high, what.joint, what.missed,
@@ -140,8 +144,7 @@ class Stages:
     def _low(self, name: str, batches: Sequence[Any]) -> Recording | None:
         """A recording where all layers follow a recipe; None where one cannot."""
         try:
-            layers = [glob.escape(layer) for layer in self.layers]
-            return recorded_low(self.model, batches, self.loss, self.seed, self.recipes[name], layers)
+            return recorded_low(self.model, batches, self.loss, self.seed, self.recipes[name], list(self.layers))
         except ValueError:  # one of the products; its budget says which
             return None
 
@@ -212,9 +215,15 @@ def _not_offered(evidence: Evidence, key: tuple[str, str, str]) -> str:
 
 
 def _values(recording: Recording, layer: str) -> dict[str, tuple[int, int]]:
-    """How many values the operands of a layer's products have, of those that were kept."""
+    """How many values the operands of a layer's products have at the first step that was kept, where they are known."""
     name = recorded_name(layer)
-    sizes = {which: x.size for (_, of, which), x in recording.operands.items() if of == name}
+    steps = [step for step, of, _ in recording.operands if of == name]
+    if not steps:
+        return {}
+    of = operands_of(recording, steps[0], name)
+    if left_out(of, "", recording.settings(steps[0], name)):
+        return {}
+    sizes = sizes_of(of, recording.settings(steps[0], name))
     return {
         product: (sizes[a], sizes[b]) for product, (a, b) in NAMES.items() if a in sizes and b in sizes
     }  # fmt: skip

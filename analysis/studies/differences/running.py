@@ -12,12 +12,12 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from fpsim.analysis.measures.mechanism import Product
+from fpsim.analysis.models.patches import DIMENSIONS, convolution, folded, matrices
 from fpsim.analysis.models.products import LAYERS, WHOLE_ATTENTION, attention_in_parts
 from fpsim.analysis.models.selection import Selection
 from fpsim.analysis.models.watch import in_backward
 from fpsim.analysis.studies.differences.arithmetics import Arithmetic, Recipes, Site
 from fpsim.analysis.studies.differences.by_torch import FORMATS, by_torch
-from fpsim.analysis.studies.differences.patches import DIMENSIONS, convolution, folded, matrices
 from fpsim.errors import shown
 from fpsim.torch.delayed import first_state
 from fpsim.torch.linear import QuantLinear, _product_op

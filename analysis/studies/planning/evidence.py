@@ -69,6 +69,7 @@ class Evidence:
       identity: of weights, batches and recipes; "" of budgets.
       together: measures an assignment of recipes jointly; None where there is no model to do so.
       notes: layers, each with a sentence for a recipe that it is not offered.
+      convolutions: those of the layers that are.
     """
 
     figure: str
@@ -81,6 +82,7 @@ class Evidence:
     identity: str
     together: Callable[[Mapping[Slot, str]], Any] | None
     notes: tuple[tuple[str, str], ...] = ()
+    convolutions: frozenset[str] = frozenset()
 
     @property
     def noise(self) -> str:
@@ -138,15 +140,16 @@ def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
     found = {(row.layer, row.product, row.recipe): empty.of_row(row) for row in report.rows}
     values = {(row.layer, row.product): row.elements for row in report.rows}
     undivided = _undivided(
-        found, report.recipes, {slot: _terms(slot, values, report.layers[slot[0]]) for slot in slots}
-    )
+        found, report.recipes,
+        {slot: _terms(slot, values, report.layers[slot[0]], report.convolutions.get(slot[0], 1)) for slot in slots},
+    )  # fmt: skip
     notes = [*_unmeasured(figure, found), *_missing(slots, report.recipes, found)]
     notes += [(key[0], text) for key, text in undivided.items()]
     found = {key: one for key, one in found.items() if math.isfinite(one.harm) and key not in undivided}
     together = report.measure if report.can_measure else None
     return Evidence(
         figure, slots, report.recipes, found, values, report.layers, report.model, report.identity, together,
-        tuple(notes),
+        tuple(notes), frozenset(report.convolutions),
     )  # fmt: skip
 
 
@@ -161,7 +164,9 @@ def _of_budgets(budgets: Sequence[Budget], figure: str | None) -> Evidence:
         if each.recipe in recipes:
             raise ValueError(f"budgets must be of one recipe each; got two of {each.recipe}. Merge them.")
         recipes[each.recipe] = _recipe_of(each)
-    rows = {(row.layer, row.product, each.recipe): row for each in budgets for row in each.rows}
+    every = [(each, row) for each in budgets for row in each.rows]
+    rows = {(row.layer, row.product, each.recipe): row for each, row in every if row.kind != "attention"}
+    attention = dict.fromkeys(row.layer for _, row in every if row.kind == "attention")
     slots = tuple(dict.fromkeys((layer, product) for layer, product, _ in rows))
     lost = [(*slot, name) for slot in slots for name in recipes if (*slot, name) not in rows]
     if lost:
@@ -171,14 +176,17 @@ def _of_budgets(budgets: Sequence[Budget], figure: str | None) -> Evidence:
         )
     found = {key: Measured.of(JOINT, row.joint, math.nan) for key, row in rows.items()}
     shapes = {(layer, product): row.shape for (layer, product, _), row in rows.items()}
-    values = {slot: (m * k, n * k) for slot, (m, n, k) in shapes.items()}
+    parts = {(layer, product): row.parts for (layer, product, _), row in rows.items()}
+    values = {slot: (m * k * parts[slot], n * k * parts[slot]) for slot, (m, n, k) in shapes.items()}
     weights = {}
     for (layer, product), (m, n, k) in shapes.items():
-        weights[layer] = m * n if product == "wgrad" else n * k
+        weights[layer] = (m * n if product == "wgrad" else n * k) * parts[layer, product]
     undivided = _undivided(found, recipes, {slot: k for slot, (_, _, k) in shapes.items()})
-    notes = [*_unmeasured(JOINT, found), *((key[0], text) for key, text in undivided.items())]
+    notes = [(layer, f"{layer} is not planned, since attention multiplies no weights.") for layer in attention]
+    notes += [*_unmeasured(JOINT, found), *((key[0], text) for key, text in undivided.items())]
     found = {key: one for key, one in found.items() if math.isfinite(one.harm) and key not in undivided}
-    return Evidence(JOINT, slots, recipes, found, values, weights, models[0], "", None, tuple(notes))
+    convolutions = frozenset(layer for (layer, _, _), row in rows.items() if row.kind == "convolution")
+    return Evidence(JOINT, slots, recipes, found, values, weights, models[0], "", None, tuple(notes), convolutions)
 
 
 def _recipe_of(budget: Budget) -> LinearRecipe:
@@ -195,15 +203,15 @@ def _recipe_of(budget: Budget) -> LinearRecipe:
         ) from None
 
 
-def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], weight: int) -> int:
-    """How many terms a product sums, from the values of a layer's operands; 0 where these do not tell."""
+def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], weight: int, groups: int) -> int:
+    """How many terms a product of each group sums, from the values of a layer's operands; 0 where these do not tell."""
     layer, product = slot
     x, dy = values.get((layer, "fprop"), (0, 0))[0], values.get((layer, "dgrad"), (0, 0))[0]
     dy, x = values.get((layer, "wgrad"), (dy, x))
-    rows = math.isqrt(x * dy // weight) if weight else 0
-    if not rows or rows * rows * weight != x * dy:
+    rows = math.isqrt(x * dy // (weight * groups)) if weight else 0
+    if not rows or rows * rows * weight * groups != x * dy:
         return 0
-    return {"fprop": x // rows, "dgrad": dy // rows, "wgrad": rows}[product]
+    return {"fprop": x // (rows * groups), "dgrad": dy // (rows * groups), "wgrad": rows}[product]
 
 
 def _undivided(

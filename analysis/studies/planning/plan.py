@@ -109,6 +109,13 @@ def plan(
     if not best.proven:
         notes.append("Integer programming stopped before it was proven that no plan of this budget has less harm.")
     chips = search.chips(candidates[0].assignment)
+    convolutions = [layer for layer in evidence.layers if layer in evidence.convolutions and layer not in kept]
+    if convolutions:
+        are = "is" if len(convolutions) == 1 else "are"
+        notes.append(
+            f"{plural(len(convolutions), 'convolution')} {are} planned, and not in the recipe "
+            "of training: fp.train, fp.torch.quantize_linears and the libraries change linear layers alone."
+        )
     if len(chips) > 1:
         notes.append(f"The recipes are of several chips, {' and '.join(chips)}, so that no chip runs all of the plan.")
     if candidates[0].joint is None:
@@ -116,7 +123,7 @@ def plan(
         notes.append(f"Nothing was measured jointly: {why}.")
     return Plan(
         search.choices(candidates[0].assignment), kept, (kind, budget), evidence.figure, candidates, best.proven,
-        dict(evidence.recipes), evidence.model, evidence.identity, tuple(notes), search,
+        dict(evidence.recipes), evidence.model, evidence.identity, tuple(notes), search, evidence.convolutions,
     )  # fmt: skip
 
 

@@ -150,6 +150,7 @@ class Plan:
       recipes: name -> the recipe.
       model, identity: the class, and the digest of what was measured.
       notes: a sentence for each thing that one might not expect.
+      convolutions: those of the layers that are, and that no recipe of training has.
     """
 
     choices: tuple[Choice, ...] = dataclasses.field(repr=False)
@@ -163,6 +164,7 @@ class Plan:
     identity: str
     notes: tuple[str, ...] = ()
     _search: Any = dataclasses.field(default=None, repr=False, compare=False)
+    convolutions: frozenset[str] = frozenset()
 
     def __getitem__(self, key: Slot) -> Choice:
         """The choice for (layer, product)."""
@@ -204,7 +206,8 @@ class Plan:
     @property
     def settings(self) -> tuple[Setting, ...]:
         """The closest settings of torchao and Transformer Engine, and what differs."""
-        return settings_of(self.choices, self.recipes, self._lost)
+        linear = [choice for choice in self.choices if choice.layer not in self.convolutions]
+        return settings_of(linear, self.recipes, self._lost)
 
     def _lost(self, layers: Sequence[str], recipe: str) -> str:
         """What some layers would lose with one recipe for all of their products, in a sentence."""
@@ -227,7 +230,7 @@ class Plan:
         return found
 
     def to_recipe(self, base: Recipe | None = None, *, name: str = "PLAN") -> Recipe:
-        """The plan as a recipe of training: an override for each layer and its products, all else in float32.
+        """The plan as a recipe of training: an override for each linear layer and its products, all else in float32.
 
         Args:
           base: a recipe whose optimizer, loss scale and other fields to take; None for float32's.
@@ -238,6 +241,8 @@ class Plan:
         require_kind("base", base, (Recipe, type(None)), "an fp.train.Recipe or None")
         rows: dict[tuple[str, str], list[str]] = {}
         for choice in self.choices:
+            if choice.layer in self.convolutions:
+                continue
             rows.setdefault((choice.layer, choice.recipe), []).append(choice.product)
         overrides = tuple(
             Override(glob.escape(layer), products=tuple(sorted(products, key=PRODUCTS.index)), linear=self.recipes[own])

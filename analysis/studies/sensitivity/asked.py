@@ -1,4 +1,4 @@
-"""What is asked for: the model's linear layers, the batches and the recipes, checked at the door."""
+"""What is asked for: the model's layers, the batches and the recipes, checked at the door."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from typing import Any
 import torch
 
 from fpsim.analysis.models.recorder import check_model
+from fpsim.analysis.studies.budget.notes import Notes
+from fpsim.analysis.studies.sensitivity.shapes import multiplies, why_not
 from fpsim.errors import SHOWN, require_word, shown, unknown
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
 from fpsim.torch.rows import RECIPES
 from fpsim.train.recipe import Recipe
 from fpsim.train.recipes import ROWS
 
+LEFT_OUT = "Not measured,"  # how sentences about what stays exact begin
 MOST_BATCHES = 1000  # of an iterable without a length; more is a data set, not a sample of it
 
 
@@ -38,43 +41,60 @@ def model_checked(model: Any) -> Any:
     return model
 
 
-def linear_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
-    """The linear layers that patterns name, with the elements of their weights, in the model's order.
+def product_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
+    """The linear layers and convolutions that patterns name, with the elements of their weights, in the model's order.
 
     Raises:
       TypeError: no patterns.
-      ValueError: a model without linear layers, or a pattern that matches none of them.
+      ValueError: a model without such layers, or a pattern that matches none of them.
 
     Example:
       >>> import torch
-      >>> from fpsim.analysis.studies.sensitivity.asked import linear_layers
-      >>> linear_layers(torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2)), "*")
-      {'0': 32, '2': 8}
+      >>> from fpsim.analysis.studies.sensitivity.asked import product_layers
+      >>> product_layers(torch.nn.Sequential(torch.nn.Conv1d(2, 4, 3), torch.nn.ReLU(), torch.nn.Linear(4, 2)), "*")
+      {'0': 24, '2': 8}
     """
     patterns = [layers] if isinstance(layers, str) else layers
     if not isinstance(patterns, Sequence) or not patterns or not all(isinstance(one, str) for one in patterns):
         raise TypeError(f"layers must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(layers)}.")
     names: dict[Any, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        if type(module) is torch.nn.Linear:
+        if multiplies(module):
             names.setdefault(module, []).append(name)
     if not names:
         raise ValueError(
-            f"model must have a torch.nn.Linear, whose products follow recipes; got {type(model).__name__} with none."
+            "model must have a torch.nn.Linear, or a convolution, whose products follow recipes; got "
+            f"{type(model).__name__} with none."
         )
     known = [name for several in names.values() for name in several]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in known):
             near = ", ".join(map(repr, difflib.get_close_matches(pattern, known, SHOWN, cutoff=0.0)))
             raise ValueError(
-                f"layers must match a linear layer of the model; got {shown(pattern)}, which matches none of "
-                f"{len(known)}. Near it: {near}."
+                f"layers must match a linear layer or convolution of the model; got {shown(pattern)}, which matches "
+                f"none of {len(known)}. Near it: {near}."
             )
     return {
         several[0]: module.weight.numel()
         for module, several in names.items()
         if any(fnmatchcase(name, pattern) for name in several for pattern in patterns)
     }
+
+
+def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
+    """Why layers with weights that patterns name as well stay exact, a sentence for each reason.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.studies.sensitivity.asked import left_out_notes
+      >>> left_out_notes(torch.nn.Sequential(torch.nn.Embedding(8, 4), torch.nn.Linear(4, 2)), "*")
+      ('Not measured, since an embedding looks rows up and multiplies nothing: 0.',)
+    """
+    patterns, notes = [layers] if isinstance(layers, str) else layers, Notes()
+    for name, module in model.named_modules():
+        if why_not(module) and any(fnmatchcase(name, pattern) for pattern in patterns):
+            notes.add(f"{LEFT_OUT} since {why_not(module)}", name or "the model")
+    return notes.sentences
 
 
 def batches_listed(batches: Any) -> list[Any]:

@@ -43,12 +43,16 @@ class Report(Protocol):
     @property
     def notes(self) -> tuple[str, ...]: ...
 
+    @property
+    def convolutions(self) -> Any: ...
+
 
 def write(report: Report, path: str | os.PathLike[str]) -> None:
     """Write a report; see `Sensitivity.save`."""
     contents = {
         "kind": KIND, "version": VERSION, "model": report.model, "identity": report.identity,
-        "layers": dict(report.layers), "losses": list(report.losses), "notes": list(report.notes),
+        "layers": dict(report.layers), "convolutions": dict(report.convolutions),
+        "losses": list(report.losses), "notes": list(report.notes),
         "recipes": {name: written.plain(recipe) for name, recipe in report.recipes.items()},
         "rows": [_plain(row) for row in report.rows], "joint": [_plain(row) for row in report.joint],
     }  # fmt: skip
@@ -67,6 +71,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
             "rows": tuple(map(_row, contents["rows"])), "joint": tuple(map(_row, contents["joint"])),
             "layers": contents["layers"], "losses": tuple(contents["losses"]), "model": contents["model"],
             "identity": contents["identity"], "notes": tuple(contents["notes"]),
+            "convolutions": contents.get("convolutions", {}),  # of linear layers alone before there were any
             "recipes": {name: written.structured(x, LinearRecipe) for name, x in contents["recipes"].items()},
         }  # fmt: skip
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

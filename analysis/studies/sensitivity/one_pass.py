@@ -16,7 +16,7 @@ Key = tuple[str, str, str]  # layer, product, recipe
 
 
 class OnePass:
-    """Looks at every linear layer of an exact backward pass.
+    """Looks at every layer of an exact backward pass.
 
     Args:
       recipes: by name.
@@ -38,9 +38,9 @@ class OnePass:
 
     def see(self, spot: Spot, call: Call) -> None:
         """Take in a layer's call."""
-        x, weight, dy = call.x.numel(), call.weight.numel(), call.dy.numel()
+        x, weight, dy = spot.elements(call)
         operands = {"fprop": (x, weight)}
-        operands |= {"dgrad": (dy, weight)} if call.has_dx else {}
+        operands |= {"dgrad": (dy, weight)} if call.dx is not None else {}
         operands |= {"wgrad": (dy, x)} if call.dw is not None else {}
         for product, (left, right) in operands.items():
             before = self.elements.get((spot.name, product), (0, 0))

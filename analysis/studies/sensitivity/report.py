@@ -72,7 +72,7 @@ ESTIMATES = ("second_order", "first_order", "fisher")
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What each product of each linear layer does when it alone is in low precision, everything else exact.
+    """What each product of each layer does when it alone is in low precision, everything else exact.
 
     Attributes:
       rows: a SensitivityRow for each layer, product and recipe, in the model's order.
@@ -83,6 +83,7 @@ class Sensitivity:
       model: the model's class.
       identity: a digest of the model's weights, buffers and modes, of the batches, the loss, the draws and the recipes.
       notes: a sentence for each thing that was not measured.
+      convolutions: layer -> its groups, of those that are convolutions.
     """
 
     rows: tuple[SensitivityRow, ...]
@@ -94,6 +95,7 @@ class Sensitivity:
     identity: str
     notes: tuple[str, ...] = ()
     _measurer: Any = dataclasses.field(default=None, repr=False, compare=False)
+    convolutions: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, key: tuple[str, str, str]) -> SensitivityRow:
         """The row of (layer, product, recipe)."""

@@ -28,22 +28,22 @@ def sensitivity(
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Sensitivity:
-    """What each product of each linear layer does to loss, outputs and gradients when it alone is in low precision.
+    """What each product of each layer does to loss, outputs and gradients when it alone is in low precision.
 
     Products that are not low are torch's own, bit for bit, in the model's dtype; the low one has the operands, scales
-    and arithmetic of `fp.torch.QuantLinear`. The model stays as it is: a copy runs. Each batch runs from the same state
-    and with the same draws of torch, NumPy and random, so that dropout and batch norm do not count as errors. torch
-    works on one thread, so that figures have the same bits on any number.
+    and arithmetic of `fp.torch.QuantLinear`, of a convolution over its patches. The model stays as it is: a copy runs.
+    Each batch runs from the same state and with the same draws of torch, NumPy and random, so that dropout and batch
+    norm do not count as errors. torch works on one thread, so that figures have the same bits on any number.
 
     Args:
-      model: a torch.nn.Module on the CPU with torch.nn.Linear layers, in the mode (train or eval) to measure in.
+      model: a torch.nn.Module on the CPU with linear layers or convolutions, in the mode (train or eval) to measure in.
       batches: a list of what the loss takes as its batch; an iterable of at most 1,000 is listed.
       loss: called as loss(model, batch) with the copy; returns one value with a gradient, such as
         lambda model, batch: cross_entropy(model(batch[0]), batch[1]). A criterion of torch, such as
         torch.nn.CrossEntropyLoss(), does just that for batches of (input, target).
       recipes: one or several names ("DEEPSEEK_V3"), `fp.torch.LinearRecipe` or `fp.train.Recipe` (their linear), or a
         dictionary of these by names of your own.
-      layers: a shell pattern or several of the names of linear layers, such as "blocks.*.mlp.*".
+      layers: a shell pattern or several of the names of layers, such as "blocks.*.mlp.*".
       products: of "fprop", "dgrad" and "wgrad".
       seed: of the draws of the first batch; the next ones count up.
       backend: what multiplies low products, as of `fp.torch.QuantLinear`.
@@ -56,7 +56,7 @@ def sensitivity(
       `notes` says which.
     Raises:
       TypeError: an argument of another kind, or a loss that is no tensor.
-      ValueError: a model without linear layers, compiled, on the meta device or a GPU; a loss with several values,
+      ValueError: a model without such layers, compiled, on the meta device or a GPU; a loss with several values,
         without a gradient, or that does not call the model it is given; a batch that does not fit; unknown recipes,
         layers or products; a folder of another model, loss or data.
       ImportError: torch is not installed.
@@ -79,10 +79,11 @@ def sensitivity(
     from fpsim.analysis.studies.sensitivity import asked
     from fpsim.analysis.studies.sensitivity.content import content_of, model_content, recipe_words
     from fpsim.analysis.studies.sensitivity.measuring import Measurer
+    from fpsim.analysis.studies.sensitivity.shapes import groups_of
     from fpsim.analysis.studies.sensitivity.twin import Twin
     from fpsim.torch.plan import BACKENDS
 
-    chosen = asked.linear_layers(asked.model_checked(model), layers)
+    chosen = asked.product_layers(asked.model_checked(model), layers)
     loss = loss_of(loss)
     named, wanted = asked.recipes_named(recipes), asked.products_named(products)
     listed = asked.batches_listed(batches)
@@ -107,9 +108,11 @@ def sensitivity(
         )
         report(1.0, "all products at once")
     identity = digest(content, *(text for name, recipe in named.items() for text in (name, recipe_words(recipe))))
+    notes = (*asked.left_out_notes(model, layers), *found.notes)
     return Sensitivity(
-        tuple(found.rows), joint, chosen, named, found.losses, type(model).__name__, identity, found.notes, measurer
-    )
+        tuple(found.rows), joint, chosen, named, found.losses, type(model).__name__, identity, notes,
+        measurer, groups_of(model, chosen),
+    )  # fmt: skip
 
 
 def _nothing(measurer: Any, notes: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""One linear layer of a model's copy, each of whose three products is torch's own or follows a recipe."""
+"""One layer of a model's copy, each of whose three products is torch's own or follows a recipe."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn import functional
 
+from fpsim.analysis.studies.sensitivity.shapes import Patches, shape_of, sizes
 from fpsim.torch.plan import plan_of
-from fpsim.torch.recipe import LinearRecipe
+from fpsim.torch.recipe import LinearRecipe, Product
 
 Tensor = torch.Tensor
 CALLS = 1 << 20  # calls of a layer in one batch that draw differently
@@ -25,13 +25,12 @@ class RefusedProduct(ValueError):
 
 
 class Call(NamedTuple):
-    """A linear layer in the backward pass: what it read, what came back, and what it gave.
+    """A layer in the backward pass: what it read, what came back, and what it gave.
 
     Attributes:
       x, weight, bias: what its products read.
       y, dy: its output, and the gradient of that.
-      dw: the exact gradient of its weight; None where nobody asks for one.
-      has_dx: whether there is a gradient of x.
+      dx, dw: the exact gradients of x and the weight; None where nobody asks for one.
       draw: the number of its stochastic draws.
     """
 
@@ -40,17 +39,17 @@ class Call(NamedTuple):
     bias: Tensor | None
     y: Tensor
     dy: Tensor
+    dx: Tensor | None
     dw: Tensor | None
-    has_dx: bool
     draw: int
 
 
 class Spot:
-    """A linear layer that runs as `torch.nn.Linear` does, bit for bit, but for the products that are low.
+    """A layer that runs as torch's does, bit for bit, but for the products that are low.
 
     Args:
       name: of the layer, which stochastic draws depend on.
-      linear: the torch.nn.Linear, whose forward pass this becomes.
+      layer: the torch.nn.Linear or convolution, whose forward pass this becomes.
       backend: what multiplies, as of `fp.torch.QuantLinear`.
 
     Attributes:
@@ -59,47 +58,74 @@ class Spot:
       draw: the number of the next call's draws.
     """
 
-    def __init__(self, name: str, linear: Any, backend: str) -> None:
-        self.name, self.linear, self.backend = name, linear, backend
+    def __init__(self, name: str, layer: Any, backend: str) -> None:
+        self.name, self.layer, self.backend = name, layer, backend
+        self.shape = shape_of(layer)
         self.low: dict[str, LinearRecipe] = {}
         self.seen: Callable[[Spot, Call], None] | None = None
         self.draw = 0
-        linear.forward = self.forward
+        layer.forward = self.forward
 
     def forward(self, input: Tensor) -> Tensor:
         """The layer's output."""
         self.draw += 1
-        apply: Callable[..., Tensor] = _Linear.apply
-        return apply(input, self.linear.weight, self.linear.bias, self, self.draw - 1)
+        apply: Callable[..., Tensor] = _Layer.apply
+        return apply(self.shape.read(input), self.layer.weight, self.layer.bias, self, self.draw - 1)
 
     def output(self, recipe: LinearRecipe, x: Tensor, weight: Tensor, bias: Tensor | None, draw: int) -> Tensor:
         """The output where the forward product follows a recipe."""
+        if self._is_torchs(recipe, "fprop"):
+            return self.shape.exact(x, weight, bias)
         with torch.no_grad():
-            y, _ = self._refusing("fprop", lambda plan, step: torch.ops.fpsim.linear(
-                _rows(x), weight, bias, step, None, None, plan
-            ), recipe, draw)  # fmt: skip
-            found: Tensor = y.reshape(*x.shape[:-1], weight.shape[0])
-            return found
+            found = [
+                self._refusing("fprop", lambda plan, step, part=part: torch.ops.fpsim.linear(
+                    *part, step, None, None, plan
+                )[0], recipe, draw, group) for group, part in enumerate(self.shape.parts(x, weight, bias))
+            ]  # fmt: skip
+            return self.shape.output(found, x, weight)
 
     def input_gradient(self, recipe: LinearRecipe, call: Call) -> Tensor:
         """The gradient of the input where its product follows a recipe."""
-        return self._gradients("dgrad", recipe, call).reshape(call.x.shape)
+        if call.dx is not None and self._is_torchs(recipe, "dgrad"):
+            return call.dx
+        return self.shape.input_gradient(self._gradients("dgrad", recipe, call), call.x, call.weight)
 
     def weight_gradient(self, recipe: LinearRecipe, call: Call) -> Tensor:
         """The gradient of the weight where its product follows a recipe."""
-        return self._gradients("wgrad", recipe, call).to(call.weight.dtype)
+        if call.dw is not None and self._is_torchs(recipe, "wgrad"):
+            return call.dw
+        found = self._gradients("wgrad", recipe, call)
+        return self.shape.weight_gradient(found, call.x, call.weight).to(call.weight.dtype)
 
-    def _gradients(self, product: str, recipe: LinearRecipe, call: Call) -> Tensor:
+    def elements(self, call: Call) -> tuple[int, int, int]:
+        """How many values the products of a call read: of the input, whose patches they are, weight and gradient."""
         with torch.no_grad():
-            dx, dw, _ = self._refusing(product, lambda plan, step: torch.ops.fpsim.linear_gradients(
-                _rows(call.dy), _rows(call.x), call.weight, step, None, None, plan,
-                product == "dgrad", product == "wgrad",
-            ), recipe, call.draw)  # fmt: skip
-        found: Tensor = dx if product == "dgrad" else dw
-        return found
+            parts = self.shape.parts(call.x, call.weight, None)
+            return sizes(parts, self.shape.gradients(call.dy, call.x, call.weight))
 
-    def _refusing(self, product: str, multiply: Callable[..., Any], recipe: LinearRecipe, draw: int) -> Any:
-        plan, draws = _plan(recipe, self.name, self.backend)
+    def _is_torchs(self, recipe: LinearRecipe, product: str) -> bool:
+        """Whether a recipe leaves a product of a convolution as it is: by its patches torch would add otherwise."""
+        untouched = recipe.operands(product) == (None, None) and getattr(recipe, product) == Product()
+        return isinstance(self.shape, Patches) and untouched and recipe.stash_fmt is None
+
+    def _gradients(self, product: str, recipe: LinearRecipe, call: Call) -> list[Tensor]:
+        with torch.no_grad():
+            parts = self.shape.parts(call.x, call.weight, None)
+            found = [
+                self._refusing(product, lambda plan, step, part=part, dy=dy: torch.ops.fpsim.linear_gradients(
+                    dy, *part[:2], step, None, None, plan, product == "dgrad", product == "wgrad",
+                ), recipe, call.draw, group)
+                for group, (part, dy) in enumerate(zip(
+                    parts, self.shape.gradients(call.dy, call.x, call.weight), strict=True
+                ))
+            ]  # fmt: skip
+        return [dx if product == "dgrad" else dw for dx, dw, _ in found]
+
+    def _refusing(
+        self, product: str, multiply: Callable[..., Any], recipe: LinearRecipe, draw: int, group: int
+    ) -> Any:  # fmt: skip
+        name = f"{self.name}[{group}]" if self.shape.groups > 1 else self.name
+        plan, draws = _plan(recipe, name, self.backend)
         try:
             return multiply(plan, torch.tensor(draw) if draws else None)
         except ValueError as reason:
@@ -113,17 +139,13 @@ def _plan(recipe: LinearRecipe, name: str, backend: str) -> tuple[str, bool]:
     return plan.text, plan.draws
 
 
-def _rows(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])
-
-
 def _as_read(x: Tensor, autocast: tuple[bool, torch.dtype]) -> Tensor:
     """An input as the product reads it under autocast; recipes cast the weight themselves."""
     return x.to(autocast[1]) if autocast[0] else x
 
 
-class _Linear(torch.autograd.Function):
-    """A linear layer whose exact products are those of torch, and whose low ones are those of its spot."""
+class _Layer(torch.autograd.Function):
+    """A layer whose exact products are those of torch, and whose low ones are those of its spot."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, spot: Spot, draw: int) -> Tensor:
@@ -132,7 +154,7 @@ class _Linear(torch.autograd.Function):
         ctx.autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         recipe = spot.low.get("fprop")
         if recipe is None:
-            y = functional.linear(x, weight, bias)
+            y = spot.shape.exact(x, weight, bias)
         else:
             y = spot.output(recipe, _as_read(x, ctx.autocast), weight, bias, draw)
         return y.clone() if y._is_view() else y  # activations in place may not write to a view
@@ -142,8 +164,8 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> Any:
         x, weight, bias = ctx.saved_tensors
         spot = ctx.spot
-        y, (dx, dw, db) = _exact((x, weight, bias), dy, ctx.needs_input_grad, ctx.autocast)
-        call = Call(_as_read(x, ctx.autocast), weight, bias, y, dy, dw, dx is not None, ctx.draw)
+        y, (dx, dw, db) = _exact(spot, (x, weight, bias), dy, ctx.needs_input_grad, ctx.autocast)
+        call = Call(_as_read(x, ctx.autocast), weight, bias, y, dy, dx, dw, ctx.draw)
         if spot.seen is not None:
             spot.seen(spot, call)
         if dx is not None and "dgrad" in spot.low:
@@ -154,15 +176,16 @@ class _Linear(torch.autograd.Function):
 
 
 def _exact(
-    operands: Sequence[Tensor | None], dy: Tensor, asked: Sequence[bool], autocast: tuple[bool, torch.dtype]
-) -> tuple[Tensor, list[Tensor | None]]:
+    spot: Spot, operands: Sequence[Tensor | None], dy: Tensor, asked: Sequence[bool],
+    autocast: tuple[bool, torch.dtype],
+) -> tuple[Tensor, list[Tensor | None]]:  # fmt: skip
     """The output, and torch's own gradients of x, weight and bias: the layer runs again, so they have its bits."""
     leaves: list[Any] = [None if each is None else each.detach() for each in operands]
     wanted = [i for i, leaf in enumerate(leaves) if asked[i] and leaf is not None]
     for i in wanted:
         leaves[i].requires_grad_()
     with torch.enable_grad(), torch.autocast("cpu", autocast[1], enabled=autocast[0]):
-        y = functional.linear(*leaves)
+        y = spot.shape.exact(*leaves)
     found: list[Tensor | None] = [None, None, None]
     gradients = torch.autograd.grad(y, [leaves[i] for i in wanted], dy)
     for i, gradient in zip(wanted, gradients, strict=True):

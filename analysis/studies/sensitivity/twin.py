@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
 
 
 class Twin:
-    """A copy of a model whose linear layers take each product from torch or from a recipe.
+    """A copy of a model whose linear layers and convolutions take each product from torch or from a recipe.
 
     Args:
       model: which is not touched.
@@ -83,14 +83,14 @@ class Twin:
         outputs, self._outputs = self._outputs, []
         return Outcome(loss, outputs)
 
-    def tried(self, batch: Any, index: int) -> Outcome:
-        """A run in exact products, whose loss has a gradient.
+    def tried(self, batch: Any, index: int, low: Assignment | None = None) -> Outcome:
+        """A run whose loss has a gradient, in exact products but for those that follow recipes.
 
         Raises:
           TypeError, ValueError: the batch does not fit, or the loss is none.
         """
         try:
-            outcome = self.run(batch, index)
+            outcome = self.run(batch, index, low)
         except Exception as reason:  # the model's own, of whatever kind
             raise ValueError(
                 f"batches must fit the model and loss(model, batch); batches[{index}] gives "
@@ -108,7 +108,7 @@ class Twin:
 
     def place_of(self, layer: str) -> int | None:
         """Where the gradient of a layer's weight is among `gradients`; None where it is made of other parameters."""
-        weight = self.spots[layer].linear.weight
+        weight = self.spots[layer].layer.weight
         return next((i for i, each in enumerate(self.weights) if each is weight), None)
 
     def gradients(self, loss: Tensor, index: int, *, keep: bool) -> list[Tensor | None]:

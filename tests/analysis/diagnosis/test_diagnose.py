@@ -144,20 +144,42 @@ def test_one_batch_tells_no_noise() -> None:
     assert "which one batch cannot tell from noise" in found.answer
 
 
-def test_what_is_no_linear_layer_is_named() -> None:
+def test_convolutions_are_diagnosed_and_attention_is_named() -> None:
     torch.manual_seed(0)
     found = fp.analysis.diagnose(
         Convolutional(), [(torch.randn(16, 3, 8, 8), torch.randn(16, 8)) for _ in range(2)],
         lambda model, batch: (model(batch[0]) - batch[1]).square().mean(), recipes="FP8_TENSOR", progress=quiet,
     )  # fmt: skip
-    assert found.layers == ("hidden", "head")
-    assert found.sentences[-1] == "Not judged, and as it is: features.0."
-    assert any("convolutions stay as they are: features.0." in note for note in found.notes)
+    assert found.layers == ("features.0", "hidden", "head")
+    assert found.sentences[1].startswith("Nor can features.0: its fprop, off by 3.7 % itself")
+    assert found.sentences[2] == "The other 1 of 3 layers, head, can."
+    row = found["features.0", "wgrad", "FP8_TENSOR"]
+    assert 0.02 < row.error < 0.06
+    assert 0 < row.inherited < 1  # signs of ReLU and places of the pool differ, too
+    assert {each.layers for each in found.plan.to_recipe().overrides} <= {"hidden", "head"}
     codes = [torch.randint(0, 16, (8, 12)) for _ in range(2)]
     found = fp.analysis.diagnose(Attention(), codes, next_token, recipes="FP8_TENSOR", progress=quiet)
     assert found.layers == ("qkv", "out", "head")
-    assert any("attention stays as it is: attention." in note for note in found.notes)
+    assert any("attention is no layer that a recipe names" in note for note in found.notes)
+    assert found.sentences[-1].startswith("Not judged, and as they are: ")
+    assert "attention" in found.sentences[-1]
     assert any("the loss does not run through it: unused." in note for note in found.notes)
+
+
+def test_what_arrives_is_what_quantised_layers_read() -> None:
+    import copy
+
+    from fpsim.analysis.studies.diagnosis.recording import recorded, recorded_low
+
+    model, batches = healthy()
+    recipe = fp.torch.RECIPES["FP8_TENSOR"]
+    found = recorded_low(model, batches, squared, 0, recipe, ["0", "2", "4"])
+    quantised = copy.deepcopy(model)
+    fp.torch.quantize_linears(quantised, recipe)
+    wanted = recorded(quantised, batches, squared, 0)
+    assert found.operands.keys() == wanted.operands.keys()
+    for key, x in wanted.operands.items():
+        fp.testing.assert_bits_equal(found.operands[key], x)
 
 
 def test_a_model_that_is_one_layer() -> None:

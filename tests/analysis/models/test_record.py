@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.testing import assert_bits_equal
 from tests.analysis.models.trained import (
     MODELS,
     TENSORS,
@@ -222,3 +223,61 @@ def test_small_inputs_are_warned_of() -> None:
 def test_what_cannot_be_recorded_is_refused_in_a_sentence(model: Any, options: Any, sentence: str) -> None:
     with pytest.raises((TypeError, ValueError), match=sentence):
         fp.analysis.record(model, **options)
+
+
+class Plain(nn.Module):  # type: ignore[misc, name-defined]
+    """Products of matrices by their plain names."""
+
+    def __init__(self, multiply: Any) -> None:
+        super().__init__()
+        self.mix = nn.Parameter(torch.randn(32, 48, generator=torch.Generator().manual_seed(0)))
+        self.multiply = multiply
+
+    def forward(self, x: Any) -> Any:
+        return self.multiply(x, self.mix)
+
+
+@pytest.mark.parametrize(
+    "multiply",
+    [
+        torch.matmul, torch.mm, lambda x, w: x @ w, lambda x, w: x.matmul(w), lambda x, w: (w.T @ x.T).T,
+        lambda x, w: torch.matmul(input=x, other=w),
+        lambda x, w: torch.addmm(torch.zeros(48), x, w), lambda x, w: nn.functional.linear(x, w.T),
+    ],
+    ids=["matmul", "mm", "@", "Tensor.matmul", "turned", "named", "addmm", "linear"],
+)  # fmt: skip
+def test_a_weight_that_is_multiplied_by_hand_is_a_layer(multiply: Any, request: Any) -> None:
+    model, x = Plain(multiply), torch.randn(64, 32)
+    if request.node.callspec.id in (
+        "turned",
+        "named",
+    ):  # not the second operand
+        with pytest.warns(UserWarning, match="nothing was recorded"), fp.analysis.record(model) as r:
+            model(x)
+        assert r.notes[0].startswith("the model multiplies by matmul, whose operands are not recorded")
+        return
+    with fp.analysis.record(model, keep=1) as r:
+        model(x).square().mean().backward()
+        r.step()
+    assert r.layers == ("mix",)
+    assert_bits_equal(r.operands[1, "mix", "input"], x.numpy())
+    assert_bits_equal(r.operands[1, "mix", "weight"], model.mix.detach().T.numpy())
+    assert r[1, "mix", "output_gradient"].shape == (64, 48)
+    assert r[1, "mix", "weight_gradient"].range.count == 32 * 48
+
+
+def test_products_of_activations_by_hand_are_named() -> None:
+    class Attend(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Linear(32, 96)
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = self.qkv(x).chunk(3, -1)
+            return torch.einsum("bst,btd->bsd", (q @ k.mT).softmax(-1), v)
+
+    model, x = nn.Sequential(Attend()), torch.randn(8, 12, 32)
+    wanted = model(x)
+    with fp.analysis.record(model) as r:
+        assert_bits_equal(model(x).detach().numpy(), wanted.detach().numpy())
+    assert [note.split(",")[0] for note in r.notes] == ["0 multiplies by matmul", "0 multiplies by einsum"]

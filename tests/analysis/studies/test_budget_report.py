@@ -151,7 +151,7 @@ def test_lengths_that_no_block_divides_are_taken() -> None:
 # ---- what is left out
 
 
-def test_what_is_no_linear_layer_is_named() -> None:
+def test_what_multiplies_nothing_is_named() -> None:
     class Model(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
@@ -168,16 +168,15 @@ def test_what_is_no_linear_layer_is_named() -> None:
     with fp.analysis.record(model, keep=1, formats=()) as r:
         model(torch.randint(0, 16, (8, 12)))
     found = budget(r, "BF16")
-    assert found.layers == ("head",)
+    assert found.layers == ("attention.scores", "attention.values", "mix", "head")
     assert found.notes == (
         "Left out, since an embedding looks rows up and multiplies nothing: tokens.",
-        "Left out, since a recipe is one of linear layers and attention stays as it is: attention.",
-        "Left out, since a recipe is one of linear layers and convolutions stay as they are: mix.",
-        "Without dgrad and wgrad, since no output gradient was kept: head.",
+        "Without dgrad and wgrad, since no output gradient was kept: attention, mix, head.",
     )
-    assert str(found).splitlines()[-4:] == list(found.notes)
-    with pytest.raises(ValueError, match="budget needs the input and the weight of a linear layer; got a recording of"):
-        budget(r, "BF16", layers=("tokens", "mix"))
+    assert str(found).splitlines()[-2:] == list(found.notes)
+    assert budget(r, "BF16", layers="attention.scores").layers == ("attention.scores",)
+    with pytest.raises(ValueError, match="budget needs the input and the weight of a layer that multiplies; got a"):
+        budget(r, "BF16", layers="tokens")
 
 
 def test_other_kernels_of_a_library_are_named() -> None:

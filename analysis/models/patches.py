@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -58,7 +59,7 @@ def patches(x: torch.Tensor, of: Convolution) -> torch.Tensor:
 
     Example:
       >>> import torch
-      >>> from fpsim.analysis.studies.differences.patches import convolution, patches
+      >>> from fpsim.analysis.models.patches import convolution, patches
       >>> x = torch.arange(8.0).reshape(1, 2, 4)
       >>> patches(x, convolution(torch.conv1d, (x, torch.ones(1, 2, 3)), {})).tolist()
       [[[[0.0, 4.0], [1.0, 5.0], [2.0, 6.0]], [[1.0, 5.0], [2.0, 6.0], [3.0, 7.0]]]]
@@ -93,3 +94,90 @@ def folded(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
     y = torch.cat(rows, 1) if len(rows) > 1 else rows[0]
     y = y.reshape(of.x.shape[0], *places(of), -1).movedim(-1, 1).contiguous()
     return y[0] if of.single else y
+
+
+# ---- what a call is besides its tensors
+
+
+def settings_of(of: Convolution) -> dict[str, Any]:
+    """How patches are cut, as JSON holds it."""
+    return {
+        "stride": list(of.stride), "padding": [list(pair) for pair in of.padding], "dilation": list(of.dilation),
+        "groups": of.groups,
+    }  # fmt: skip
+
+
+def with_settings(x: torch.Tensor, weight: torch.Tensor, settings: Mapping[str, Any]) -> Convolution:
+    """A convolution of these tensors.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.models.patches import places, with_settings
+      >>> settings = {"stride": [2], "padding": [[1, 1]], "dilation": [1], "groups": 1}
+      >>> places(with_settings(torch.ones(1, 2, 8), torch.ones(4, 2, 3), settings))
+      (4,)
+    """
+    stride, dilation = tuple(settings["stride"]), tuple(settings["dilation"])
+    single = x.dim() == len(stride) + 1
+    padding = tuple((before, after) for before, after in settings["padding"])
+    return Convolution(
+        x[None] if single else x, weight, None, stride, padding, dilation, settings["groups"], single
+    )  # fmt: skip
+
+
+def settings_of_layer(layer: Any) -> dict[str, Any]:
+    """The same of a torch.nn.Conv1d, Conv2d or Conv3d, whose input is padded where that is not by zeros."""
+    by_zeros = layer.padding_mode == "zeros"
+    func = list(DIMENSIONS)[len(layer.kernel_size) - 1]
+    empty = torch.empty(0, *layer.weight.shape[1:2], *layer.kernel_size, device="meta")
+    how = {"stride": layer.stride, "dilation": layer.dilation, "groups": layer.groups}
+    return settings_of(
+        convolution(func, (empty, layer.weight), {**how, "padding": layer.padding if by_zeros else 0})
+    )  # fmt: skip
+
+
+def padded(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    """An input as the layer's convolution reads it: with its border, where that is not of zeros."""
+    if layer.padding_mode == "zeros":
+        return x
+    return functional.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
+
+
+def is_depthwise(weight: torch.Tensor, groups: int) -> bool:
+    """Whether each channel meets one of its own, so that there are no matrices to multiply."""
+    return groups > 1 and weight.shape[1] == 1
+
+
+# ---- gradients
+
+
+def gradient_rows(dy: torch.Tensor, of: Convolution) -> list[torch.Tensor]:
+    """The gradient of the result as rows (N * places, outputs) of every group."""
+    dy = dy[None] if of.single else dy
+    return [each.movedim(1, -1).reshape(-1, each.shape[1]) for each in dy.chunk(of.groups, 1)]
+
+
+def gathered(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
+    """The gradient of the input, of its patches' gradients (N * places, K) of every group, which torch adds up.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.models.patches import convolution, gathered
+      >>> of = convolution(torch.conv1d, (torch.zeros(1, 1, 4), torch.ones(1, 1, 3)), {})
+      >>> gathered([torch.ones(2, 3)], of).tolist()
+      [[[1.0, 2.0, 2.0, 1.0]]]
+    """
+    found: list[torch.Tensor] = []
+    for x, row in zip(of.x.detach().chunk(of.groups, 1), rows, strict=True):
+        leaf = torch.zeros_like(x, dtype=row.dtype).requires_grad_()
+        with torch.enable_grad():
+            cut = patches(leaf, of)
+        found += torch.autograd.grad(cut, leaf, row.reshape(cut.shape))
+    dx = torch.cat(found, 1)
+    return dx[0] if of.single else dx
+
+
+def weights_of(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
+    """The gradient of the weight, of that of its matrices (outputs, K) of every group."""
+    outputs, channels, *sizes = of.weight.shape
+    return torch.cat(rows).reshape(outputs, *sizes, channels).movedim(-1, 1).contiguous()

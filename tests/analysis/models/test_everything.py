@@ -1,0 +1,52 @@
+"""Three architectures through every study of a model: recorded, budgeted, measured, planned, diagnosed, compared."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fpsim as fp
+from tests.analysis.diagnosis.models import quiet
+from tests.analysis.sensitivity.models import made
+
+JUDGED = {
+    "mlp": ("0", "2", "4"), "convolutional": ("features.0", "hidden", "head"), "attention": ("qkv", "out", "head"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", JUDGED)
+def test_a_model_goes_through_every_study(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("cattrs")
+    model, batches, loss = made(name)
+    found = fp.analysis.diagnose(
+        model, batches, loss, recipes=["BF16", "FP8_TENSOR"], out=tmp_path / "work", progress=quiet
+    )
+    assert found.layers == JUDGED[name]
+    assert found.recording.steps == (1, 2)
+    for layer in found.layers:
+        for product in ("fprop", "wgrad"):
+            row = found.budgets["FP8_TENSOR"].row(layer, product)
+            assert 0.005 < row.joint < 0.1
+            assert abs(row.interplay) < row.joint
+            assert found.sensitivity[layer, product, "FP8_TENSOR"].gradient_error > 0
+
+    text = (found.save(tmp_path / "out")[2]).read_text()
+    recipe = fp.train.Recipe.from_toml(tmp_path / "out" / "plan.toml")
+    assert recipe.to_toml() == text
+    linear = [layer for layer in found.layers if layer not in found.plan.convolutions]
+    twin = copy.deepcopy(model)
+    assert fp.torch.quantize_linears(twin, tmp_path / "out" / "plan.toml") == linear
+    for layer in linear:
+        for product in ("fprop", "dgrad", "wgrad"):
+            if (layer, product) in found.plan.assignment:
+                wanted = found.sensitivity.recipes[found.plan.assignment[layer, product]]
+                assert recipe.linear_of(layer, product, 0, 1) == wanted
+
+    arguments: Any = {"loss": loss}
+    assert fp.analysis.diff(model, batches[0], "torch", "torch", **arguments) is None
+    apart = fp.analysis.diff(model, batches[0], "H100", "B200", **arguments)
+    assert apart is None or apart.layer in found.layers

@@ -1,0 +1,216 @@
+"""Budgets of convolutions and attention: their products are those of matrices that torch and NumPy multiply by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from tests.analysis.studies.recorded import recorded, torch
+
+nn = torch.nn
+functional = torch.nn.functional
+E4M3 = fp.torch.LinearRecipe("e4m3", "e4m3", "e4m3")  # without scales, so that groups share what rounds them
+CONVOLUTIONS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "one axis": (nn.Conv1d(8, 12, 5, padding=2, bias=False), (6, 8, 21)),
+    "strides and a border": (nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 0), bias=False), (4, 4, 9, 8)),
+    "in groups, dilated": (nn.Conv2d(6, 9, 3, groups=3, dilation=(1, 2), bias=False), (4, 6, 9, 9)),
+    "padded in a circle": (nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular", bias=False), (4, 3, 8, 8)),
+    "without a batch": (nn.Conv2d(3, 4, 3, padding=1, bias=False), (3, 20, 20)),
+}
+
+
+def rounded(x: Any) -> Any:
+    return torch.from_numpy(fp.quantize(x.detach().numpy(), "e4m3")).double()
+
+
+@pytest.mark.parametrize("case", list(CONVOLUTIONS))
+def test_the_error_of_a_convolution_is_that_of_rounded_operands(case: str) -> None:
+    torch.manual_seed(0)
+    layer, shape = CONVOLUTIONS[case]
+    x = torch.randn(shape)
+    dy = torch.randn(layer(x).shape)
+    b = fp.analysis.budget(
+        recorded(nn.Sequential(layer), x.clone().requires_grad_(), gradients=[dy]), recipe=E4M3, on=None
+    )
+
+    def results(x: Any, weight: Any) -> tuple[Any, Any]:
+        weight = weight.detach().requires_grad_()
+        twin = type(layer)(
+            layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding, layer.dilation,
+            layer.groups, False, layer.padding_mode,
+        ).double()  # fmt: skip
+        y = torch.func.functional_call(twin, {"weight": weight}, (x.double(),))
+        return y.detach(), weight
+
+    def off(got: Any, wanted: Any) -> float:
+        return float((got - wanted).norm() / wanted.norm())
+
+    exact, weight = layer.weight.double(), rounded(layer.weight)
+    wanted = results(x, exact)[0]
+    row = b.row("0", "fprop")
+    assert row.kind == "convolution"
+    assert row.parts == layer.groups
+    assert math.isclose(row.joint, off(results(rounded(x), weight)[0], wanted), rel_tol=1e-4)
+    assert math.isclose(row.rounding_a, off(results(rounded(x), exact)[0], wanted), rel_tol=1e-4) or row.scales
+    y, leaf = results(x, exact)
+    y = torch.func.functional_call(nn.Sequential(layer).double(), {"0.weight": leaf}, (x.double(),))
+    (dw,) = torch.autograd.grad(y, leaf, dy.double())
+    y = torch.func.functional_call(nn.Sequential(layer).double(), {"0.weight": leaf}, (rounded(x),))
+    (low,) = torch.autograd.grad(y, leaf, rounded(dy))
+    layer.float()
+    assert math.isclose(b.row("0", "wgrad").joint, off(low, dw), rel_tol=1e-4)
+    m, n, k = row.shape
+    assert m == wanted.numel() // layer.out_channels
+    assert (n, k) == (layer.out_channels // layer.groups, layer.weight[0].numel())
+
+
+def test_a_convolution_of_one_place_has_the_budget_of_a_linear_layer() -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(64, 32, bias=False)
+    convolution = nn.Conv2d(64, 32, 1, bias=False)
+    with torch.no_grad():
+        convolution.weight.copy_(linear.weight[:, :, None, None])
+    x, dy = torch.randn(256, 64), torch.randn(256, 32)
+    flat = fp.analysis.budget(recorded(nn.Sequential(linear), x, gradients=[dy]), recipe="FP8_TENSOR")
+    wide = recorded(nn.Sequential(convolution), x[:, :, None, None], gradients=[dy[:, :, None, None]])
+    for one, other in zip(flat.rows, fp.analysis.budget(wide, recipe="FP8_TENSOR").rows, strict=True):
+        assert one.squares == other.squares
+        assert one.shape == other.shape
+
+
+def test_depthwise_and_transposed_convolutions_are_named() -> None:
+    model = nn.Sequential(nn.Conv1d(4, 4, 3, groups=4), nn.ConvTranspose1d(4, 4, 3), nn.Conv1d(4, 4, 3))
+    b = fp.analysis.budget(recorded(model, torch.randn(8, 4, 40)), recipe="FP8_TENSOR")
+    assert b.layers == ("2",)
+    assert b.notes[0] == "Left out, since a depthwise convolution multiplies no matrices: 0."
+    assert b.notes[1].startswith("Left out, since transposed convolutions stay as they are")
+
+
+# ---- attention
+
+
+class Attention(nn.Module):  # type: ignore[misc, name-defined]
+    """Heads of 16 and what they read, as parameters of nothing."""
+
+    def __init__(self, causal: bool, whole: bool = False) -> None:
+        super().__init__()
+        self.qkv, self.causal, self.whole = nn.Linear(32, 96, bias=False), causal, whole
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 2, 16).permute(2, 0, 3, 1, 4)
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_products_of_attention_are_those_by_hand(causal: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Attention(causal), torch.randn(3, 24, 32)
+    dy = torch.randn(3, 2, 24, 16)
+    r = recorded(model, x, gradients=[dy])
+    b = fp.analysis.budget(r, recipe=E4M3, on=None, layers="attention")
+    assert b.layers == ("attention.scores", "attention.values")
+    q, k, v = (
+        torch.from_numpy(np.array(r.operands[1, "attention", which])).double() for which in ("query", "key", "value")
+    )
+    s = (q @ k.mT).requires_grad_()
+    masked = s.masked_fill(~torch.ones(24, 24, dtype=torch.bool).tril(), -math.inf) if causal else s
+    p = (masked / 4).softmax(-1)
+    p.retain_grad()
+    (p @ v).backward(dy.double())
+    p, ds = p.detach().float(), s.grad.float()
+    wanted = {
+        ("scores", "fprop"): (q, k.mT), ("scores", "dgrad"): (ds, k), ("scores", "wgrad"): (ds.mT, q),
+        ("values", "fprop"): (p, v), ("values", "dgrad"): (dy, v.mT), ("values", "wgrad"): (dy.mT, p),
+    }  # fmt: skip
+    assert b.row("attention.scores", "fprop").parts == 6
+    for (layer, product), (left, right) in wanted.items():
+        exact, low = left.double() @ right.double(), rounded(left.float()) @ rounded(right.float())
+        row = b.row(f"attention.{layer}", product)
+        assert math.isclose(row.joint, float((low - exact).norm() / exact.norm()), rel_tol=1e-4), (layer, product)
+    assert b.row("attention.values", "fprop").operands == ("probabilities", "value")
+
+
+def test_multi_head_attention_has_the_same_products_either_way() -> None:
+    """With its weights asked for torch multiplies by bmm, else by scaled_dot_product_attention."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 24, 32)
+
+    class Model(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, weights: bool) -> None:
+            super().__init__()
+            self.mha, self.weights = nn.MultiheadAttention(32, 2, bias=False, batch_first=True), weights
+
+        def forward(self, x: Any) -> Any:
+            return self.mha(x, x, x, need_weights=self.weights)[0]
+
+    budgets = []
+    state = Model(True).state_dict()
+    for weights in (True, False):
+        model = Model(weights)
+        model.load_state_dict(state)
+        budgets.append(fp.analysis.budget(recorded(model, x), recipe=E4M3, on=None, layers="mha.attention"))
+    for one, other in zip(*(b.rows for b in budgets), strict=True):
+        assert one.shape == other.shape
+        larger = {"fprop": 1 / 16, "dgrad": 16, "wgrad": 16}[one.product] if one.layer.endswith("scores") else 1
+        assert math.isclose(one.squares.a, larger * other.squares.a, rel_tol=1e-4)  # queries come scaled by 1/4
+
+
+def test_attention_with_a_mask_is_named() -> None:
+    class Model(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(16, 16)
+
+        def forward(self, x: Any) -> Any:
+            y = self.up(x)
+            return functional.scaled_dot_product_attention(y, y, y, attn_mask=torch.zeros(24, 24))
+
+    b = fp.analysis.budget(recorded(Model(), torch.randn(4, 24, 16)), recipe="FP8_TENSOR")
+    assert b.layers == ("up",)
+    assert b.notes == ("Left out, since it is an attention with a mask, which is not kept: attention.",)
+
+
+def test_many_heads_are_sampled_and_it_is_said() -> None:
+    b = fp.analysis.budget(recorded(Attention(True), torch.randn(16, 24, 32)), recipe="FP8_TENSOR")
+    assert b.row("attention.scores", "fprop").parts == 8
+    assert b.notes == ("Of 32 heads of all sequences 8 are looked at, evenly spaced: attention.",)
+
+
+def test_a_budget_of_all_weights_leaves_attention_out() -> None:
+    b = fp.analysis.budget(recorded(Attention(True), torch.randn(4, 24, 32)), recipe="FP8_TENSOR")
+    assert b.pooled("wgrad").squares == b.row("qkv", "wgrad").squares
+
+
+def test_settings_of_products_are_saved_and_merged(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Conv1d(4, 4, 3, stride=2, padding=1))
+    r = recorded(model, torch.randn(8, 4, 40))
+    r.save(tmp_path / "run.npz")
+    again = fp.analysis.Recording.load(tmp_path / "run.npz")
+    wanted = {"stride": [2], "padding": [[1, 1]], "dilation": [1], "groups": 1}
+    assert again.settings(1, "0") == r.settings(1, "0") == again.merge(r).settings(1, "0") == wanted
+    assert fp.analysis.budget(again, recipe="FP8_TENSOR") == fp.analysis.budget(r, recipe="FP8_TENSOR")
+
+
+def test_a_plan_of_budgets_leaves_attention_out_and_its_recipe_convolutions() -> None:
+    pytest.importorskip("cattrs")
+
+    class Model(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix, self.attend = nn.Conv1d(32, 32, 3, padding=1), Attention(True)
+
+        def forward(self, x: Any) -> Any:
+            return self.attend(self.mix(x.mT).mT)
+
+    r = recorded(Model(), torch.randn(4, 24, 32))
+    budgets = [fp.analysis.budget(r, recipe=name) for name in ("BF16", "FP8_TENSOR")]
+    plan = fp.analysis.plan(budgets, bits=16)
+    assert {choice.layer for choice in plan.choices} == {"mix", "attend.qkv"}
+    assert {row.layers for row in plan.to_recipe().overrides} == {"attend.qkv"}
+    assert "1 convolution is planned, and not in the recipe of training" in " ".join(plan.notes)
+    assert "attend.attention.scores is not planned" in " ".join(plan.notes)
