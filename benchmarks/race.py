@@ -13,7 +13,7 @@ from dataclasses import dataclass
 Work = Callable[[], object]
 TURNS = 15
 MIN_TURNS = 3
-SECONDS = 1.5  # a race of slow contestants ends after about this time, with at least MIN_TURNS turns
+SECONDS = 1.2  # a race of slow contestants ends after about this time, with at least MIN_TURNS turns
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,9 @@ def chosen(name: str, rows: str) -> bool:
 
 
 def _rate(row: Row, rate: float) -> str:
-    return f"{1e6 / rate:6.1f} us a call" if row.what == "call" else f"{rate / 1e9:6.2f} G{row.what}/s"
+    if row.what != "call":
+        return f"{rate / 1e9:6.2f} G{row.what}/s"
+    return f"{1e6 / rate:6.1f} us a call" if rate > 100 else f"{1 / rate:6.2f} s a call"
 
 
 def _mark(met: bool | None) -> str:

@@ -67,14 +67,14 @@ def elements(loop: Loop, part: Part) -> float:
 
 
 def hot(loops: list[Loop], part: Part) -> Loop:
-    """The loop that makes most elements in a turn; of equal ones that with the fewest instructions.
+    """The loop that makes most elements in a turn; of equal ones that with most operations, then fewest instructions.
 
     Raises: LookupError if none makes any.
     """
     found = [loop for loop in loops if elements(loop, part)]
     if not found:
         raise LookupError(f"none of the {len(loops)} loops of {part.kernel} has what is counted; see --show")
-    return max(found, key=lambda loop: (elements(loop, part), -loop.instructions))
+    return max(found, key=lambda loop: (elements(loop, part), sum(loop.operations().values()), -loop.instructions))
 
 
 def cost(loops: list[Loop], part: Part) -> dict[str, float]:
@@ -89,7 +89,7 @@ def works() -> dict[str, Work]:
     codes, twos = np.empty(x.size, np.uint8), np.empty(x.size, np.uint16)
     square, side = x.reshape(-1, 2048), x[: 256 * 256].reshape(256, 256)
     encode, stochastic = "casts.loops encode_kernel", "casts.loops stochastic_kernel"
-    nearest, table = "arithmetic.kernels.nearest", "arithmetic.kernels.table pair_kernel"
+    nearest = "arithmetic.kernels.nearest"
 
     def cast(fmt: str, **words: Any) -> Callable[[], object]:
         return lambda: fp.encode(x, fmt, **words)
@@ -124,9 +124,6 @@ def works() -> dict[str, Work]:
         "quantize E4M3": Work(
             lambda: fp.quantize(x, "e4m3"), (Part("casts.loops quantize_kernel", 4),), 4, 4,
             ("quantize E4M3",),
-        ),
-        "operations on 8-bit codes": Work(
-            on_codes("add", "e4m3"), (Part(table, 2),), 2, 1, ("add E4M3", "multiply E4M3", "divide E4M3"),
         ),
         "scales per 1x128": Work(
             scaled(fp.scalings.TILE_1X128), (tiles,), 4, 1 + 4 / 128, ("E4M3 TILE_1X128, codes*",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks import limits
@@ -118,6 +119,15 @@ def test_loops_of_limits_have_the_instructions_that_are_claimed(kind: str) -> No
     (loop,) = inner_loops(limits.loop(kind).assembly)
     assert loop.count(limits.MNEMONICS[kind]) == 48
     assert loop.instructions - 48 <= 4
+
+
+def test_the_loop_that_reads_goes_by_vectors() -> None:
+    from fpsim.runtime.compile import Kernel
+
+    fresh = Kernel(limits.total.py_func, targetoptions={"nopython": True})  # one from the disk has no assembly
+    fresh(np.zeros(256, np.uint64))
+    (loop,) = inner_loops(fresh.inspect_asm(fresh.signatures[0]))
+    assert loop.lanes("vpxorq?|vpternlogq|vxorps|vxorpd") >= 128  # one of three operands takes two vectors
 
 
 def test_a_loop_that_compiled_to_something_else_is_refused() -> None:
