@@ -25,11 +25,12 @@ class Bound(NamedTuple):
 def bound(count: dict[str, Any], limits: dict[str, float]) -> Bound:
     """The longest of the times that an element's bytes and operations take by themselves.
 
-    A copy's time is that of reading and writing as many bytes; what is read costs what reading alone does.
+    A copy's time is that of reading and writing as many bytes; what is read costs what reading alone does, and no more
+    than the whole copy.
     """
     times = {kind: each / limits[kind] for kind, each in count["operations"].items()}
-    reading = 1 / limits["read"]
-    writing = max(2 / limits["copy"] - reading, 0.0)
+    reading = min(1 / limits["read"], 2 / limits["copy"])
+    writing = 2 / limits["copy"] - reading
     times["memory"] = count["read"] * reading + count["written"] * writing
     name = max(times, key=lambda each: times[each])
     return Bound(name, times[name])
@@ -38,7 +39,9 @@ def bound(count: dict[str, Any], limits: dict[str, float]) -> Bound:
 @cache
 def counts(processor: str) -> dict[str, Any]:
     """What was counted for this processor, by work; empty where nothing was."""
-    found: dict[str, Any] = json.loads(COUNTS.read_text()).get(processor, {}) if COUNTS.exists() else {}
+    found: dict[str, Any] = (
+        json.loads(COUNTS.read_text()).get(processor, {}).get("works", {}) if COUNTS.exists() else {}
+    )
     return found
 
 

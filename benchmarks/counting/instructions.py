@@ -27,8 +27,10 @@ import numpy as np
 
 import fpsim as fp
 from benchmarks.counting.assembly import KINDS, Loop, inner_loops
-from benchmarks.counting.bounds import COUNTS, bound
-from benchmarks.limits import lanes, measure
+from benchmarks.counting.bounds import COUNTS, NAMES, bound
+from benchmarks.limits import best, lanes, measure
+from benchmarks.machine import describe
+from benchmarks.race import one_core
 from fpsim.runtime.compile import KERNELS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
@@ -201,16 +203,21 @@ def _print(name: str, loops: dict[str, list[Loop]]) -> None:
 def table(counts: dict[str, dict[str, Any]]) -> str:
     """The counts as a table, processor by processor."""
     lines: list[str] = []
-    for processor, found in counts.items():
+    for compiled_for, one_processor in counts.items():
+        limits, found = one_processor["limits"], one_processor["works"]
+        rates = ", ".join(f"{name} {value / 1e9:.1f}" for name, value in limits.items())
         lines += [
-            f"Compiled for {processor}; per element (multiply-adds of products):", "",
-            "| work | bytes read, written | vector operations | float products | integer products | scalar | bound |",
+            f"{one_processor['processor']}, {one_processor['date']}: limits of a core, in 1e9 a second: {rates}.", "",
+            f"Compiled for {compiled_for}; per element (multiply-adds of products), with the bound by these limits:", "",
+            "| work | bytes read, written | vector | float products | integer products | scalar | bound |",
             "|---|---|---|---|---|---|---|",
         ]  # fmt: skip
         for name, one in found.items():
             each = one["operations"]
             numbers = " | ".join(f"{each[kind]:.4g}" for kind in KINDS)
-            lines.append(f"| {name} | {one['read']:g}, {one['written']:.3g} | {numbers} | {one.get('bound', '')} |")
+            lines.append(
+                f"| {name} | {one['read']:g}, {one['written']:.3g} | {numbers} | {NAMES[bound(one, limits).name]} |"
+            )
         lines.append("")
     return "\n".join(lines).rstrip()
 
@@ -230,10 +237,12 @@ def main(arguments: list[str] | None = None) -> int:
         command += ["--only", options.only, "--show", options.show]
         environment = {**os.environ, "FPSIM_CACHE_DIR": folder, "FPSIM_NUM_THREADS": "1"}
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    found = json.loads(done.stdout)
-    limits = measure()
-    for one in found.values():
-        one["bound"] = bound(one, limits).name
+    machine = describe()
+    with one_core():
+        limits = best(measure(), measure())
+    found = {
+        "processor": machine["processor"], "date": machine["date"], "limits": limits, "works": json.loads(done.stdout),
+    }  # fmt: skip
     print(table({target(): found}))
     if not (options.only or options.show):
         counts = (json.loads(COUNTS.read_text()) if COUNTS.exists() else {}) | {target(): found}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 
 from benchmarks import limits
 from benchmarks.counting.assembly import inner_loops
-from benchmarks.counting.bounds import bound, counted, share
-from benchmarks.counting.instructions import Part, cost, hot
+from benchmarks.counting.bounds import COUNTS, bound, counted, counts, share
+from benchmarks.counting.instructions import PAGE, Part, cost, hot, table, works
 
 # A loop around two others: the first makes 16 elements a turn, the second is the scalar end.
 ASSEMBLY = """
@@ -104,6 +105,8 @@ def test_the_slowest_of_bytes_and_operations_binds() -> None:
     # a copy of 16 bytes/s, of which half is reading at 16: a byte written takes 2/16 - 1/16
     assert bound(work(4, 1), LIMITS) == ("memory", 5 / 16)
     assert bound(work(4, 1), LIMITS | {"copy": 8.0}) == ("memory", 4 / 16 + 3 / 16)
+    # nothing is read more slowly than it is copied
+    assert bound(work(4, 1), LIMITS | {"read": 4.0}) == ("memory", 4 * 2 / 16)
 
 
 def test_a_share_is_the_rate_times_the_least_time() -> None:
@@ -124,7 +127,8 @@ def test_loops_of_limits_have_the_instructions_that_are_claimed(kind: str) -> No
 def test_the_loop_that_reads_goes_by_vectors() -> None:
     from fpsim.runtime.compile import Kernel
 
-    fresh = Kernel(limits.total.py_func, targetoptions={"nopython": True})  # one from the disk has no assembly
+    total: Any = limits.total
+    fresh = Kernel(total.py_func, targetoptions={"nopython": True})  # one from the disk has no assembly
     fresh(np.zeros(256, np.uint64))
     (loop,) = inner_loops(fresh.inspect_asm(fresh.signatures[0]))
     assert loop.lanes("vpxorq?|vpternlogq|vxorps|vxorpd") >= 128  # one of three operands takes two vectors
@@ -134,6 +138,16 @@ def test_a_loop_that_compiled_to_something_else_is_refused() -> None:
     assembly = re.sub("vpaddd", "vpsubd", limits.loop("integer").assembly, count=1)
     with pytest.raises(RuntimeError, match="was to have 48 instructions vpaddd"):
         limits.check("integer", assembly)
+
+
+def test_the_kept_counts_are_those_of_the_table() -> None:
+    kept = json.loads(COUNTS.read_text())
+    page = PAGE.read_text()
+    assert table(kept) in page
+    for processor, one in kept.items():
+        assert set(one["limits"]) == set(limits.UNITS)
+        assert counts(processor) == one["works"]
+        assert set(one["works"]) == set(works())
 
 
 def test_drift_and_best_of_two_measurements() -> None:
