@@ -69,6 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     if old:
         print(compare.text(old, record))
     missed = [row["name"] for row in record["rows"] if not all(row["met"].values())]
+    missed += [each["name"] for each in record["memory"] if not each["met"]]
     return 1 if options.strict and missed else 0
 
 

@@ -209,7 +209,7 @@ def table(counts: dict[str, dict[str, Any]]) -> str:
         lines += [
             f"{one_processor['processor']}, {one_processor['date']}: limits of a core, in 1e9 a second: {rates}.", "",
             f"Compiled for {compiled_for}; per element (multiply-adds of products), with the bound by these limits:", "",
-            "| work | bytes read, written | vector | float products | integer products | scalar | bound |",
+            "| work | bytes in, out | vector | float products | int products | scalar | bound |",
             "|---|---|---|---|---|---|---|",
         ]  # fmt: skip
         for name, one in found.items():
