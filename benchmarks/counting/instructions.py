@@ -208,7 +208,7 @@ def table(counts: dict[str, dict[str, Any]]) -> str:
         rates = ", ".join(f"{name} {value / 1e9:.1f}" for name, value in limits.items())
         lines += [
             f"{one_processor['processor']}, {one_processor['date']}: limits of a core, in 1e9 a second: {rates}.", "",
-            f"Compiled for {compiled_for}; per element (multiply-adds of products), with the bound by these limits:", "",
+            f"Compiled for {compiled_for}; per element (of products: multiply-add), bound by these limits:", "",
             "| work | bytes in, out | vector | float products | int products | scalar | bound |",
             "|---|---|---|---|---|---|---|",
         ]  # fmt: skip
