@@ -15,7 +15,7 @@ help:
 	@echo "make test-ptx   compile the GPU's kernels to PTX (minutes)"
 	@echo "make test-slow  run everything, the complete sweeps and PTX as well (many minutes)"
 	@echo "make fuzz       random calls beside the oracles, for MINUTES=5 from SEED=0"
-	@echo "make bench      measure speed beside other libraries -> out/bench.json"
+	@echo "make bench      measure speed beside other libraries -> out/bench.json (ROWS=encode for some, OLD=old.json to compare)"
 	@echo "make scoreboard hold other libraries' casts to their policies -> docs/scoreboard.md"
 	@echo "make check      lint, format and type checks"
 
@@ -56,8 +56,9 @@ $(VENV)/.installed-peers: $(VENV)/.installed
 	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@touch $@
 
+# ROWS=encode runs some rows, OLD=out/before.json says what changed since a record.
 bench: $(VENV)/.installed-peers
-	$(RUN) -m benchmarks
+	$(RUN) -m benchmarks $(if $(ROWS),--rows '$(ROWS)') $(if $(OLD),--compare '$(OLD)')
 
 scoreboard: $(VENV)/.installed-peers
 	$(RUN) -m benchmarks.scoreboard

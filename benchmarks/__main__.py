@@ -1,74 +1,134 @@
-"""Speed beside other libraries: `make bench`, or `python -m benchmarks`.
+"""Speed beside other libraries, and beside what the core itself can do: `make bench`, or `python -m benchmarks`.
 
-Every row is one race on the same data with preallocated outputs where the library takes them. Ratios are what counts;
-absolute figures move from machine to machine.
+Every row is one race on the same data with preallocated outputs where the library takes them. Ratios and shares of the
+core's limits are what counts; absolute figures move from machine to machine. docs/performance.md says how to read it.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from itertools import chain
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks import arithmetic, casts, measures, models, products, scaled, schedules
+from benchmarks import arithmetic, calls, casts, compare, limits, measures, memory, models, products, scaled, schedules
+from benchmarks.counting.bounds import counts, share
+from benchmarks.counting.instructions import target
 from benchmarks.machine import describe
 from benchmarks.race import one_core
-from benchmarks.row import load, report, write
+from benchmarks.row import Core, Row, chosen, load, report, write
 from fpsim.runtime.threads import thread_count
 
 SIZE = 1 << 24  # elements
+
+
+class Group(NamedTuple):
+    """Rows that are printed below a title; elements of rows without a number of their own, None for --size."""
+
+    title: str
+    rows: Callable[[int], Iterator[Row]]
+    size: int | None = None
+
+
+# On one core. A new file of rows is a line here.
+GROUPS = (
+    Group("One core:", lambda size: casts.rows(size, load("torch"), load("jax"), load("gfloat"))),
+    Group("Arithmetic on codes:", lambda size: arithmetic.rows(size, load("torch"), load("jax"))),
+    Group(f"{scaled.SIZE} x {scaled.SIZE} elements with scales:", lambda _: scaled.rows(), scaled.SIZE**2),
+    Group("Matrix products, beside NumPy's float32 product and other emulators:", lambda _: products.rows()),
+    Group("Library schedules, beside the flat product of the same unit:", lambda _: schedules.rows()),
+    Group("Measures:", lambda _: measures.rows()),
+    Group("Models:", lambda _: models.rows()),
+    Group("Small calls, and checks:", lambda _: calls.rows()),
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the races; exit code 1 if a target of the README was missed with --strict."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=SIZE, help="elements per array")
-    parser.add_argument("--out", "-o", type=Path, default=Path("out/bench.json"), help="where the record goes")
-    parser.add_argument("--only", default="", help="run the rows whose name contains this")
+    parser.add_argument("--out", "-o", type=Path, help="where the record goes, as a rule out/bench.json")
+    parser.add_argument("--rows", "--only", default="", help="run the rows whose name contains this, or fits a pattern")
     parser.add_argument("--strict", action="store_true", help="fail where a target is missed")
+    parser.add_argument("--compare", type=Path, metavar="OLD.json", help="say what changed since that record")
+    parser.add_argument("--with", type=Path, dest="new", metavar="NEW.json", help="compare these two; nothing is run")
     options = parser.parse_args(arguments)
+    if options.new and not options.compare:
+        parser.error("--with NEW.json needs --compare OLD.json")
+    old = compare.read(options.compare) if options.compare else None
+    if options.new:
+        print(compare.text(old or {}, compare.read(options.new)))
+        return 0
 
-    machine = describe()
-    torch, jax, gfloat = load("torch"), load("jax"), load("gfloat")
-    threads = thread_count()
+    record = run(options.rows, options.size)
+    # some rows would replace the record of all
+    out = options.out or Path("out/bench-rows.json" if options.rows else "out/bench.json")
+    write(record, out)
+    print(f"Recorded in {out}, after {record['seconds']:.0f} s.")
+    if old:
+        print(compare.text(old, record))
+    missed = [row["name"] for row in record["rows"] if not all(row["met"].values())]
+    missed += [each["name"] for each in record["memory"] if not each["met"]]
+    return 1 if options.strict and missed else 0
+
+
+def run(rows: str, size: int) -> dict[str, Any]:
+    """Every race whose name is meant, with the limits of the core: measured before and after, the higher ones kept."""
+    machine, began, threads, torch = describe(), time.perf_counter(), thread_count(), load("torch")
     versions = ", ".join(f"{name} {found}" for name, found in machine["versions"].items() if found)  # type: ignore[attr-defined]
     print(f"{machine['processor']}, {machine['cores']} cores, {machine['date']}; {versions}")
-    print(f"{options.size:,} elements; ratios say how many times as fast fpsim is. One core:")
     records: list[dict[str, Any]] = []
     with one_core():
         if torch:
             torch.set_num_threads(1)
-        groups = casts.rows(options.size, torch, jax, gfloat), arithmetic.rows(options.size, torch, jax)
-        for row in chain(*groups):
-            if options.only in row.name:
-                records.append(report(row, options.size))
-        print(f"{scaled.SIZE} x {scaled.SIZE} elements with scales:")
-        for row in scaled.rows():
-            if options.only in row.name:
-                records.append(report(row, scaled.SIZE**2))
-        print("Matrix products (multiply-adds), beside NumPy's float32 product and other emulators:")
-        for row in products.rows():
-            if options.only in row.name:
-                records.append(report(row, options.size))
-        print("Library schedules, beside the flat product of the same unit:")
-        for row in schedules.rows():
-            if options.only in row.name:
-                records.append(report(row, options.size))
-        print("Measures:")
-        for row in chain(measures.rows(), models.rows()):
-            if options.only in row.name:
-                records.append(report(row, options.size))
+        processor = target()
+        first = limits.measure()
+        core = Core(first, counts(processor))
+        print(f"Limits of one core ({processor}): {_in_words(first)}")
+        print(f"{size:,} elements; ratios say how many times as fast fpsim is, shares what of a limit it reaches.")
+        for group in GROUPS:
+            records += _group(group, rows, size, core)
+        best = limits.best(first, last := limits.measure())
+    for record in records:  # of the limits that are kept
+        rate = next(iter(record["elements_per_second"].values()))
+        record["limit"] = share(rate, record["name"], core.counts, best)
     if threads > 1:
-        print(f"All {threads} cores:")
-        for row in chain(casts.thread_rows(casts.data(options.size), threads), products.thread_rows(threads)):
-            if options.only in row.name:
-                records.append(report(row, options.size))
-    write({"machine": machine, "elements": options.size, "rows": records}, options.out)
-    print(f"Recorded in {options.out}.")
-    missed = [record["name"] for record in records if not all(record["met"].values())]
-    return 1 if options.strict and missed else 0
+        everywhere = Group(f"All {threads} cores:", lambda count: _on_all_cores(count, threads))
+        records += _group(everywhere, rows, size, None)
+    found = memory.report() if chosen(memory.NAME, rows) else None
+    return {
+        "machine": machine,
+        "target": processor,
+        "elements": size,
+        "limits": best,
+        "units": limits.UNITS,
+        "drift": limits.drift(first, last),
+        "rows": records,
+        "memory": [found] if found else [],
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def _group(group: Group, rows: str, size: int, core: Core | None) -> list[dict[str, Any]]:
+    """The records of the rows that are meant; the title is printed above the first."""
+    records: list[dict[str, Any]] = []
+    for row in group.rows(size):
+        if chosen(row.name, rows):
+            if not records:
+                print(group.title)
+            records.append(report(row, group.size or size, core))
+    return records
+
+
+def _on_all_cores(size: int, threads: int) -> Iterator[Row]:
+    yield from casts.thread_rows(casts.data(size), threads)
+    yield from products.thread_rows(threads)
+
+
+def _in_words(found: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value / 1e9:.1f} G {limits.UNITS[name]}" for name, value in found.items())
 
 
 if __name__ == "__main__":

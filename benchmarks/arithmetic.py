@@ -29,10 +29,11 @@ class Contest(NamedTuple):
 
 CONTESTS = (
     Contest(fp.E4M3, ml_dtypes.float8_e4m3fn, "ml_dtypes", None, {"ml_dtypes": 25.0, "jax": 1.7}, 1.8e9),
-    Contest(fp.FP16, np.float16, "numpy", "float16", {"numpy": 10.0}, None),
-    Contest(fp.BF16, ml_dtypes.bfloat16, "ml_dtypes", "bfloat16", {"ml_dtypes": 8.0}, None),
+    Contest(fp.FP16, np.float16, "numpy", "float16", {"numpy": 10.0, "torch": 1.0}, None),
+    Contest(fp.BF16, ml_dtypes.bfloat16, "ml_dtypes", "bfloat16", {"ml_dtypes": 8.0, "torch": 1.0}, None),
 )
 FMA_RATE = 0.6e9
+ADDCMUL = 0.8  # of torch's rate, which rounds twice
 
 
 def rows(size: int, torch: Any, jax: Any) -> Iterator[Row]:
@@ -70,7 +71,7 @@ def sqrt_row(contest: Contest, a: Any, torch: Any, jax: Any) -> Row:
         works["jax"] = in_jax(jax, jax.numpy.sqrt, a.view(contest.dtype))
     if torch and contest.torch:
         works["torch"] = in_torch(torch, torch.sqrt, contest.torch, a)
-    return Row(f"sqrt {contest.fmt}", works, {})
+    return Row(f"sqrt {contest.fmt}", works, {"torch": contest.targets["torch"]} if contest.torch else {})
 
 
 def fma_rows(contest: Contest, operands: list[Any], torch: Any, jax: Any) -> Iterator[Row]:
@@ -84,7 +85,7 @@ def fma_rows(contest: Contest, operands: list[Any], torch: Any, jax: Any) -> Ite
     if torch and contest.torch:
         a, b, c = operands
         works["torch addcmul"] = in_torch(torch, torch.addcmul, contest.torch, c, a, b)
-    yield Row(f"fma {contest.fmt}", works, {}, FMA_RATE)
+    yield Row(f"fma {contest.fmt}", works, {"torch addcmul": ADDCMUL}, FMA_RATE)
     yield Row(f"fma {contest.fmt}, flags", with_flags(ours), {"without flags": 0.5})
 
 

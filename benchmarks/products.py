@@ -11,30 +11,43 @@ import numpy as np
 
 import fpsim as fp
 from benchmarks.casts import on_one_thread
-from benchmarks.race import Work
+from benchmarks.race import Work, again
 from benchmarks.row import Row, load
 
 SHAPE = (512, 512, 1024)  # M, N, K
 MMAEMU_SHAPE = (64, 256, 512)  # where it is fastest
-MMASIM_SHAPE = (512, 512, 256)  # it is a thousand times slower
+MMASIM_SHAPE = (128, 256, 256)  # it is a thousand times slower
 TIMES = 8
-GROWTH = (256, 512, 1024, 2048, 4096)
+GROWTH = (256, 512, 1024, 2048)  # 4096 is the row of the memory that a product takes
+THIN = {"one row": (1, 4096, 4096), "one column": (4096, 1, 4096)}
+TWO_UNITS = ("hopper_e4m3_f32", "hopper_f16_f32")
+THIN_RATE = 2e9
 GEMM = "float32 GEMM"
 
 # Unit -> multiply-adds per second that are wanted, and the share of NumPy's float32 product.
 UNITS: dict[str, tuple[float, float | None]] = {
-    "hopper_e4m3_f32": (15e9, 0.3), "hopper_f16_f32": (11e9, None), "hopper_bf16_f32": (10e9, None),
+    "hopper_e4m3_f32": (15e9, 0.35), "hopper_f16_f32": (11e9, None), "hopper_bf16_f32": (10e9, None),
     "hopper_tf32_f32": (0.5e9, None), "ampere_f16_f32": (9e9, None), "ampere_bf16_f32": (0.5e9, None),
     "ampere_tf32_f32": (0.5e9, None), "volta_f16_f32": (0.5e9, None), "volta_f16_f16": (0.5e9, None),
     "ada_e4m3_f32": (0.5e9, None), "hopper_f16_f16": (0.5e9, None), "hopper_e4m3_f16": (0.5e9, None),
     "blackwell_e4m3_f32": (0.5e9, None), "blackwell_e2m1_f32": (0.5e9, None), "hopper_mma_e4m3_f32": (0.5e9, None),
     "hopper_mma_e4m3_f16": (0.5e9, None), "blackwell_mxfp8_e4m3_f32": (5e9, None),
     "blackwell_mxfp4_block32_f32": (0.5e9, None), "blackwell_nvfp4_f32": (5e9, None), "ampere_f64_f64": (0.5e9, None),
-    "cdna1_f16_f32": (0.5e9, None), "cdna1_bf16_f32": (0.5e9, None), "cdna2_f16_f32": (0.5e9, None),
-    "cdna2_bf16_f32": (0.5e9, None), "cdna2_bf16_1k_f32": (0.5e9, None), "cdna3_f32_f32": (0.5e9, None),
-    "cdna3_f16_f32": (0.5e9, None), "cdna3_bf16_f32": (0.5e9, None), "cdna3_xf32_f32": (0.5e9, None),
-    "cdna3_fp8_f32": (0.5e9, None),
+    "cdna1_f16_f32": (5e9, None), "cdna1_bf16_f32": (5e9, None), "cdna2_f16_f32": (5e9, None),
+    "cdna2_bf16_f32": (5e9, None), "cdna2_bf16_1k_f32": (5e9, None), "cdna3_f32_f32": (5e9, None),
+    "cdna3_f16_f32": (5e9, None), "cdna3_bf16_f32": (5e9, None), "cdna3_xf32_f32": (5e9, None),
+    "cdna3_fp8_f32": (5e9, None),
 }  # fmt: skip
+SHARES = {  # of NumPy's float32 product that is wanted, beside those above
+    "hopper_f16_f32": 0.25,
+    "hopper_bf16_f32": 0.25,
+    "ampere_f16_f32": 0.25,
+    "ampere_bf16_f32": 0.25,
+    "Sequential BF16": 0.2,
+    "Sequential FP16": 0.2,
+}
+SLOW_SHAPE = (128, 256, 1024)  # of what makes less than a tenth of the others' rate
+SLOW = ("cdna", "Pairwise", "Exact", "Sequential FP16, up", "Sequential FP16, stochastic")
 ACCUMULATORS = {
     "Sequential FP32": (fp.Sequential(fp.FP32), fp.BF16, 15e9),
     "Sequential BF16": (fp.Sequential(fp.BF16), fp.BF16, 11e9),
@@ -42,8 +55,10 @@ ACCUMULATORS = {
     "FusedMultiplyAdd FP32": (fp.FusedMultiplyAdd(fp.FP32), fp.BF16, None),
     "FusedMultiplyAdd BF16": (fp.FusedMultiplyAdd(fp.BF16), fp.BF16, None),
     "FusedMultiplyAdd FP16": (fp.FusedMultiplyAdd(fp.FP16), fp.FP16, None),
-    "Chunked FP16": (fp.Chunked(fp.FP16), fp.FP16, None), "Pairwise FP16": (fp.Pairwise(fp.FP16), fp.FP16, None),
-    "Exact FP32": (fp.Exact(fp.FP32), fp.BF16, None),
+    "Chunked FP16": (fp.Chunked(fp.FP16), fp.FP16, None), "Pairwise FP16": (fp.Pairwise(fp.FP16), fp.FP16, 1e9),
+    "Exact FP32": (fp.Exact(fp.FP32), fp.BF16, 1e9),
+    "Sequential FP16, up": (fp.Sequential(fp.FP16, rounding="up"), fp.FP16, 1e9),
+    "Sequential FP16, stochastic": (fp.Sequential(fp.FP16, rounding="stochastic", seed=0), fp.FP16, 1e9),
 }  # fmt: skip
 
 
@@ -58,50 +73,56 @@ class Operands(NamedTuple):
 
 def rows() -> Iterator[Row]:
     """Every race of this file on one core."""
-    gemm = _gemm(SHAPE)
+    gemms = {shape: _gemm(shape) for shape in (SHAPE, SLOW_SHAPE)}
+    gemm = gemms[SHAPE]
     for name, (rate, share) in UNITS.items():
-        targets = {GEMM: share} if share else {}
-        contestants = {"fpsim": _by_unit(name, SHAPE), GEMM: gemm}
-        yield Row(name, contestants, targets, rate, _size(SHAPE), "MAC")
+        shape = _shape(name)
+        contestants = {"fpsim": _by_unit(name, shape), GEMM: gemms[shape]}
+        yield Row(name, contestants, _share(name, share), rate, _size(shape), "MAC")
     promoted = {"fpsim": _by_unit("hopper_e4m3_f32", SHAPE, promote=128), GEMM: gemm}
     yield Row("hopper_e4m3_f32, promote=128", promoted, {GEMM: 0.27}, None, _size(SHAPE), "MAC")
     yield Row("hopper_e4m3_f32, DeepGEMM scales", {"fpsim": _scaled(SHAPE), GEMM: gemm}, {}, None, _size(SHAPE), "MAC")
     for name, (accumulator, fmt, wanted) in ACCUMULATORS.items():
-        work = _by_accumulator(accumulator, fmt, SHAPE)
-        yield Row(f"{name} ({fmt} operands)", {"fpsim": work, GEMM: gemm}, {}, wanted, _size(SHAPE), "MAC")
+        shape = _shape(name)
+        contestants = {"fpsim": _by_accumulator(accumulator, fmt, shape), GEMM: gemms[shape]}
+        yield Row(f"{name} ({fmt} operands)", contestants, _share(name), wanted, _size(shape), "MAC")
+    for title, shape in THIN.items():
+        for name in TWO_UNITS:
+            yield Row(f"{name}, {title}", {"fpsim": _by_unit(name, shape)}, {}, THIN_RATE, _size(shape), "MAC")
     yield from peer_rows()
     for n in GROWTH:
         cube = (n, n, n)
         yield Row(f"hopper_e4m3_f32, {n}^3", {"fpsim": _by_unit("hopper_e4m3_f32", cube)}, {}, None, n**3, "MAC")
 
 
+def _shape(name: str) -> tuple[int, int, int]:
+    return SLOW_SHAPE if name.startswith(SLOW) else SHAPE
+
+
+def _share(name: str, share: float | None = None) -> dict[str, float]:
+    wanted = share or SHARES.get(name)
+    return {GEMM: wanted} if wanted else {}
+
+
 def peer_rows() -> Iterator[Row]:
     """Races with the emulators that give the same bits, each in a shape that suits it."""
     name = "hopper_e4m3_f32"
     # so small a product is over before the caches are warm, so each does it several times
-    contestants = {who: _again(work) for who, work in {"fpsim": _by_unit(name, MMAEMU_SHAPE), **_mmaemu()}.items()}
+    contestants = {
+        who: again(work, TIMES) for who, work in {"fpsim": _by_unit(name, MMAEMU_SHAPE), **_mmaemu()}.items()
+    }
     yield Row(f"{name}, beside mmaemu", contestants, {"mmaemu": 17.0}, None, TIMES * _size(MMAEMU_SHAPE), "MAC")
     targets: dict[str, dict[str, float]] = {name: {"mmasim": 1000.0}, "hopper_f16_f32": {}, "hopper_bf16_f32": {}}
     for name, wanted in targets.items():
-        contestants = {"fpsim": _by_unit(name, MMASIM_SHAPE), **_mmasim(name)}
+        contestants = {"fpsim": _by_unit(name, MMASIM_SHAPE), **_mmasim(name)}  # which takes 0.4 s even so
         yield Row(f"{name}, beside mmasim", contestants, wanted, None, _size(MMASIM_SHAPE), "MAC")
-
-
-def _again(work: Work) -> Work:
-    """The same work TIMES times."""
-
-    def several() -> None:
-        for _ in range(TIMES):
-            work()
-
-    return several
 
 
 def thread_rows(threads: int) -> Iterator[Row]:
     """One product on every core, and the same on one."""
-    for name in ("hopper_e4m3_f32", "hopper_f16_f32"):
+    for name in TWO_UNITS:
         work = _by_unit(name, (512, 1024, 1024))
-        wanted = {"one thread": 1.8} if threads == 2 else {}  # on an idle machine
+        wanted = {"one thread": 1.9} if threads == 2 else {}  # on an idle machine
         contestants = {"fpsim": work, "one thread": on_one_thread(work)}
         yield Row(f"{name}, all cores", contestants, wanted, None, 512 * 1024**2, "MAC")
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import json
 import tempfile
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.counting.bounds import NAMES, share
 from benchmarks.race import Work, race
 
 
@@ -19,7 +22,7 @@ class Row(NamedTuple):
     targets: dict[str, float]  # peer -> how many times as fast as it
     rate: float | None = None  # elements per second
     size: int | None = None  # elements, where the row has its own number of them
-    what: str = "el"  # that are counted
+    what: str = "el"  # that are counted; of a "call" the microseconds are shown
 
 
 def load(name: str) -> Any:
@@ -30,8 +33,19 @@ def load(name: str) -> Any:
         return None
 
 
-def report(row: Row, size: int) -> dict[str, Any]:
-    """Run one race, print its line, return its record. The first contestant is the one whose ratios count."""
+@dataclass(frozen=True)
+class Core:
+    """What the core of a run can do, and what the rows' elements cost on it: see `benchmarks.limits`."""
+
+    limits: dict[str, float]
+    counts: dict[str, Any]
+
+
+def report(row: Row, size: int, core: Core | None = None) -> dict[str, Any]:
+    """Run one race, print its line, return its record. The first contestant is the one whose ratios count.
+
+    core: what the row's share of a limit is reckoned from; None on several cores, whose limits are not measured.
+    """
     result = race(row.contestants)
     size = row.size or size
     first, *others = row.contestants
@@ -40,18 +54,33 @@ def report(row: Row, size: int) -> dict[str, Any]:
     verdicts = {name: ratios[name] >= wanted for name, wanted in row.targets.items() if name in ratios}
     if row.rate is not None:
         verdicts["rate"] = rates[first] >= row.rate
+    found = share(rates[first], row.name, core.counts, core.limits) if core else None
     cells = [f"{name} {ratio:.2f}x{_mark(verdicts.get(name))}" for name, ratio in ratios.items()]
-    rate = f"{rates[first] / 1e9:6.2f} G{row.what}/s{_mark(verdicts.get('rate'))}"
-    print(f"{row.name:36s} {rate}  {'  '.join(cells)}", flush=True)
+    cells += [f"{found['share']:.0%} of {NAMES[found['bound']]}"] if found else []
+    print(f"{row.name:36s} {_rate(row, rates[first])}{_mark(verdicts.get('rate'))}  {'  '.join(cells)}", flush=True)
     return {
         "name": row.name,
         "elements_per_second": rates,
         "best_elements_per_second": {name: size / seconds for name, seconds in result.fastest.items()},
+        "spread": result.spreads,
         "first_is_faster_by": ratios,
         "targets": {**row.targets, **({"rate": row.rate} if row.rate else {})},
         "met": verdicts,
         "turns": result.turns,
+        "limit": found,
     }
+
+
+def chosen(name: str, rows: str) -> bool:
+    """Whether a row's name is meant: by a part of it, or by a pattern with * or ?, in any case of letters."""
+    name, rows = name.lower(), rows.lower()
+    return fnmatchcase(name, rows) if set("*?") & set(rows) else rows in name
+
+
+def _rate(row: Row, rate: float) -> str:
+    if row.what != "call":
+        return f"{rate / 1e9:6.2f} G{row.what}/s"
+    return f"{1e6 / rate:6.1f} us a call" if rate > 100 else f"{1 / rate:6.2f} s a call"
 
 
 def _mark(met: bool | None) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import platform
+import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -83,15 +85,10 @@ def torch_recipes(torch: Any, x: Any, block: tuple[int, ...], *, back: bool = Fa
 
     tensor = torch.from_numpy(x)
     contestants: dict[str, Work] = {"torch eager": partial(recipe, tensor)}
-    compiled = torch.compile(recipe)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compiled(tensor)
-    except Exception as reason:  # no C++ compiler, as a rule
-        print(f"torch.compile is left out: {type(reason).__name__}", file=sys.stderr)
+    if any(map(shutil.which, ("c++", "g++", "clang++", "cl"))):  # compiled at its first call
+        contestants["torch.compile"] = partial(torch.compile(recipe), tensor)
     else:
-        contestants["torch.compile"] = partial(compiled, tensor)
+        print("torch.compile is left out: no C++ compiler", file=sys.stderr)
     return contestants
 
 
@@ -113,12 +110,15 @@ def jax_recipe(jax: Any, x: Any, block: tuple[int, ...]) -> dict[str, Work]:
 
 
 def torchao_mx(torch: Any, x: Any) -> dict[str, Work]:
-    """torchao's MX cast, where it is installed."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        module = load("torchao.prototype.mx_formats.mx_tensor") if torch is not None else None
-    if module is None:
+    """torchao's MX cast, where it is installed; loading it takes seconds, so that waits for the first call."""
+    if torch is None or importlib.util.find_spec("torchao") is None:
         return {}
-    to_mx: Callable[..., Any] = module.to_mx
     tensor = torch.from_numpy(x)
-    return {"torchao to_mx": partial(to_mx, tensor, torch.float8_e4m3fn, 32)}
+
+    def to_mx() -> object:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = importlib.import_module("torchao.prototype.mx_formats.mx_tensor")
+        return module.to_mx(tensor, torch.float8_e4m3fn, 32)
+
+    return {"torchao to_mx": to_mx}

@@ -1,0 +1,102 @@
+"""Innermost loops in the assembly of a compiled function (x86-64, AT&T order), and what their instructions are.
+
+A vector instruction counts once for every 32-bit lane of its widest register, so that a loop of 256-bit vectors and one
+of 512-bit vectors that do the same have the same count.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+LABEL = re.compile(r"^([\w.$@]+|\"[^\"]+\"):")
+JUMP = re.compile(r"^(j\w+)\s+(\S+)$")
+LANES = {"x": 4, "y": 8, "z": 16}  # 32-bit lanes of xmm, ymm, zmm
+MOVES = re.compile(r"v?(mov|pmov[zs]x|broadcast|pbroadcast|lddqu|prefetch)")
+MULTIPLIES = re.compile(r"vpmul(udq|dq|lq|hd)")  # one product for two lanes
+FLOATS = re.compile(r"v(fn?m(add|sub)\w*|mul|scalef|div|sqrt)(ps|pd)")
+NARROWING = {"db": 4, "dw": 2, "wb": 2, "qd": 2, "qw": 4, "qb": 8}
+KINDS = ("integer", "float", "multiply", "scalar")
+
+
+class Loop(NamedTuple):
+    """An innermost loop: the function that it is in, and its instructions as text, from its label to its jump."""
+
+    function: str
+    lines: tuple[str, ...]
+
+    @property
+    def instructions(self) -> int:
+        """How many instructions one turn takes."""
+        return len(self.lines)
+
+    def count(self, mnemonic: str) -> int:
+        """Instructions whose mnemonic matches a regular expression as a whole."""
+        return sum(bool(re.fullmatch(mnemonic, line.split()[0])) for line in self.lines)
+
+    def lanes(self, mnemonic: str) -> int:
+        """The same in 32-bit lanes."""
+        return sum(_lanes(line) for line in self.lines if re.fullmatch(mnemonic, line.split()[0]))
+
+    def operations(self) -> dict[str, int]:
+        """Operations of a turn by kind, in lanes; "integer" has all vector instructions but moves, the others too."""
+        found = dict.fromkeys(KINDS, 0)
+        for line in self.lines:
+            name, width = line.split()[0], _lanes(line)
+            if not width:
+                found["scalar"] += 1
+                continue
+            if MOVES.match(name):
+                continue
+            found["integer"] += width
+            if MULTIPLIES.fullmatch(name):
+                found["multiply"] += width // 2
+            if FLOATS.fullmatch(name):
+                found["float"] += width
+        return found
+
+    def stored(self) -> int:
+        """Bytes that vector instructions of a turn write; those around the caches were written to a block before."""
+        return sum(_stored(line) for line in self.lines)
+
+
+def _lanes(line: str) -> int:
+    """32-bit lanes of the widest vector register that an instruction names, 0 without any."""
+    return max((LANES[found] for found in re.findall(r"%([xyz])mm\d", line)), default=0)
+
+
+def _stored(line: str) -> int:
+    name, _, operands = line.partition("\t")
+    to_memory = re.search(r",\s*[^,]*\([^()]*\)$", operands.split("{")[0].rstrip())
+    if not to_memory or not name.startswith("v") or name.startswith("vmovnt"):
+        return 0
+    width = 4 * _lanes(line)
+    narrowed = re.fullmatch(r"vpmovu?s?([dqw][bwd])", name)
+    if narrowed:
+        return width // NARROWING[narrowed[1]]
+    return width // 2 if name == "vcvtps2ph" else width
+
+
+def inner_loops(assembly: str) -> list[Loop]:
+    """Every loop without another one inside, in order."""
+    found: list[Loop] = []
+    function, lines = "", []  # type: tuple[str, list[str]]
+    labels: dict[str, int] = {}
+    last_back = -1  # where the last loop began
+    for raw in assembly.splitlines():
+        line = raw.split("#")[0].strip()
+        label = LABEL.match(line)
+        if label:
+            name = label[1].strip('"')
+            if not name.startswith(".L"):
+                function, lines, labels, last_back = name, [], {}, -1
+            labels[name] = len(lines)
+        elif line and not line.startswith("."):
+            lines.append(re.sub(r"\s+", "\t", line, count=1))
+            jump = JUMP.match(line)
+            if jump and jump[2] in labels:
+                start = labels[jump[2]]
+                if start > last_back:
+                    found.append(Loop(function, tuple(lines[start:])))
+                    last_back = start
+    return found

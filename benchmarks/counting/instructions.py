@@ -1,0 +1,256 @@
+"""What an element costs: instructions of the hot loops of compiled kernels, counted in their assembly.
+
+`python -m benchmarks.counting.instructions` compiles the kernels below for this processor, counts, writes the counts
+into instructions.json beside this file under the name of the processor, and the table into docs/performance.md.
+`make bench` finds them there, and compares each row with the limits that it measures. `--show NAME` prints the loops.
+
+The hot loop of a kernel is the innermost one that does most of what `per` counts: it takes part of every element, and
+the rest of the kernel (the ends of arrays, tiles that are searched again) is run far less often and left out, so that a
+bound is never too high. A vector instruction counts once per 32-bit lane; loads, stores and moves count as bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import llvmlite.binding as llvm
+import numpy as np
+
+import fpsim as fp
+from benchmarks.counting.assembly import KINDS, Loop, inner_loops
+from benchmarks.counting.bounds import COUNTS, NAMES, bound
+from benchmarks.limits import best, lanes, measure
+from benchmarks.machine import describe
+from benchmarks.race import one_core
+from fpsim.runtime.compile import KERNELS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
+BEGIN, END = "<!-- instructions: begin -->", "<!-- instructions: end -->"
+LARGE = 1 << 23  # elements, so that results of one byte go around the caches
+
+
+class Part(NamedTuple):
+    """One hot loop: the kernel it is in, and how its elements are counted.
+
+    per: bytes that the loop stores for an element; or a mnemonic and how many elements a 32-bit lane of it stands for.
+    has, lacks: a mnemonic that the loop has, or has not, where several would fit.
+    """
+
+    kernel: str
+    per: int | tuple[str, float]
+    has: str = ""
+    lacks: str = ""
+
+
+class Work(NamedTuple):
+    """What some rows do: hot loops, and the bytes of an element that are read from memory and written to it."""
+
+    call: Callable[[], object]
+    parts: tuple[Part, ...]
+    read: float
+    written: float
+    rows: tuple[str, ...]  # patterns of names
+
+
+def elements(loop: Loop, part: Part) -> float:
+    """How many elements one turn of a loop makes; 0 if it is not one of those that are looked for."""
+    if (part.has and not loop.count(part.has)) or (part.lacks and loop.count(part.lacks)):
+        return 0
+    return loop.stored() / part.per if isinstance(part.per, int) else loop.lanes(part.per[0]) * part.per[1]
+
+
+def hot(loops: list[Loop], part: Part) -> Loop:
+    """The loop that makes most elements in a turn; of equal ones that with most operations, then fewest instructions.
+
+    Raises: LookupError if none makes any.
+    """
+    found = [loop for loop in loops if elements(loop, part)]
+    if not found:
+        raise LookupError(f"none of the {len(loops)} loops of {part.kernel} has what is counted; see --show")
+    return max(found, key=lambda loop: (elements(loop, part), sum(loop.operations().values()), -loop.instructions))
+
+
+def cost(loops: list[Loop], part: Part) -> dict[str, float]:
+    """Operations per element by kind."""
+    loop = hot(loops, part)
+    return {kind: round(count / elements(loop, part), 3) for kind, count in loop.operations().items()}
+
+
+def works() -> dict[str, Work]:
+    """Every kernel that is counted, with the rows whose work it is."""
+    x = np.random.default_rng(0).standard_normal(LARGE, np.float32)
+    codes, twos = np.empty(x.size, np.uint8), np.empty(x.size, np.uint16)
+    square, side = x.reshape(-1, 2048), x[: 256 * 256].reshape(256, 256)
+    encode, stochastic = "casts.loops encode_kernel", "casts.loops stochastic_kernel"
+    nearest = "arithmetic.kernels.nearest"
+
+    def cast(fmt: str, **words: Any) -> Callable[[], object]:
+        return lambda: fp.encode(x, fmt, **words)
+
+    def on_codes(name: str, fmt: str) -> Callable[[], object]:
+        count = 3 if name == "fma" else 2
+        return lambda: getattr(fp, name)(*[fp.encode(x, fmt)] * count, fmt=fmt)
+
+    def scaled(scaling: fp.Scaling) -> Callable[[], object]:
+        return lambda: fp.encode_scaled(square, fp.E4M3, scaling)
+
+    def product(unit: Any, fmt: Any) -> Callable[[], object]:
+        return lambda: fp.matmul(fp.cast(side, fmt), fp.cast(side, fmt), accumulate=unit)
+
+    decoded = (Part("casts.loops decode_kernel", 4),)
+    tiles = Part("scaling.kernels.tiles quantize_strips", 1, r"vpmovu?s?db", "vpmuludq")
+    fused = (Part("products.kernels.fused_product", ("vcvttps2dq", 1.0)),)
+    rows = (Part("sums.kernels.float32_rows rows_kernel", 1, "vaddps"),)
+    found = {
+        "encode E4M3": Work(cast("e4m3"), (Part(encode, 1),), 4, 1, ("encode E4M3",)),
+        "encode E5M2": Work(cast("e5m2"), (Part(encode, 1),), 4, 1, ("encode E5M2",)),
+        "encode BF16": Work(cast("bf16"), (Part(encode, 2),), 4, 2, ("encode BF16",)),
+        "encode FP16": Work(cast("fp16"), (Part("casts.half half_kernel", 2),), 4, 2, ("encode FP16",)),
+        "encode E4M3, stochastic": Work(
+            cast("e4m3", rounding="stochastic", seed=1),
+            (Part(stochastic, 4, "vpmuludq"), Part(stochastic, 1, lacks="vpmuludq")),
+            4, 1, ("encode E4M3, stochastic",),
+        ),
+        "decode E4M3": Work(lambda: fp.decode(codes, "e4m3"), decoded, 1, 4, ("decode E4M3",)),
+        "decode FP16": Work(lambda: fp.decode(twos, "fp16"), decoded, 2, 4, ("decode FP16",)),
+        "decode BF16": Work(lambda: fp.decode(twos, "bf16"), decoded, 2, 4, ("decode BF16",)),
+        "quantize E4M3": Work(
+            lambda: fp.quantize(x, "e4m3"), (Part("casts.loops quantize_kernel", 4),), 4, 4,
+            ("quantize E4M3",),
+        ),
+        "scales per 1x128": Work(
+            scaled(fp.scalings.TILE_1X128), (tiles,), 4, 1 + 4 / 128, ("E4M3 TILE_1X128, codes*",)
+        ),
+        "scales per 128x128": Work(scaled(fp.scalings.BLOCK_128X128), (tiles,), 4, 1, ("E4M3 BLOCK_128X128, codes*",)),
+        "Hopper FP8 product": Work(product("hopper_e4m3_f32", "e4m3"), fused, 0, 0, ("hopper_e4m3_f32*",)),
+        "Hopper FP16 product": Work(product("hopper_f16_f32", "fp16"), fused, 0, 0, ("hopper_f16_f32*",)),
+        "Hopper BF16 product": Work(product("hopper_bf16_f32", "bf16"), fused, 0, 0, ("hopper_bf16_f32*",)),
+        "Ampere FP16 product": Work(product("ampere_f16_f32", "fp16"), fused, 0, 0, ("ampere_f16_f32*",)),
+        "Sequential FP32": Work(product(fp.Sequential(fp.FP32), "bf16"), rows, 0, 0, ("Sequential FP32*",)),
+        "Sequential BF16": Work(product(fp.Sequential(fp.BF16), "bf16"), rows, 0, 0, ("Sequential BF16*",)),
+        "Sequential FP16": Work(product(fp.Sequential(fp.FP16), "fp16"), rows, 0, 0, ("Sequential FP16*",)),
+    }  # fmt: skip
+    for mode in ("nearest_away", "toward_zero", "up", "down", "odd"):
+        name = f"encode E4M3, {mode}"
+        found[name] = Work(cast("e4m3", rounding=mode), (Part(encode, 1),), 4, 1, (name,))
+    for fmt in ("FP16", "BF16"):
+        for operation in ("add", "multiply", "divide", "sqrt", "fma"):
+            name, count = f"{operation} {fmt}", {"fma": 3, "sqrt": 1}.get(operation, 2)
+            call = on_codes(operation, fmt) if operation != "sqrt" else partial(fp.sqrt, twos, fmt=fmt)
+            found[name] = Work(call, (Part(nearest, 2),), 2 * count, 2, (name,))
+    return found
+
+
+def target() -> str:
+    """The processor that kernels are compiled for, and its widest vectors: what a count is of."""
+    name = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
+    return f"{name}, {32 * lanes()} bits"
+
+
+def count(only: str = "", show: bool = False) -> dict[str, Any]:
+    """Compile the kernels in this process, whose cache must be empty, and count."""
+    found: dict[str, Any] = {}
+    known: set[tuple[int, Any]] = set()
+    seen: dict[str, list[Loop]] = {}  # a work may have the loops of one before it
+    for name, work in works().items():
+        work.call()
+        fresh = [(kernel, each) for kernel in KERNELS for each in kernel.signatures if (id(kernel), each) not in known]
+        known |= {(id(kernel), each) for kernel, each in fresh}
+        loops = {_name(kernel): inner_loops(kernel.inspect_asm(each)) for kernel, each in fresh}
+        seen |= loops
+        if only not in name:
+            continue
+        if show:
+            _print(name, loops)
+        found[name] = _entry(work, loops, seen)
+    return found
+
+
+def _name(kernel: Any) -> str:
+    code = kernel.py_func
+    return f"{code.__module__.removeprefix('fpsim.')} {code.__qualname__}"
+
+
+def _entry(work: Work, loops: dict[str, list[Loop]], seen: dict[str, list[Loop]]) -> dict[str, Any]:
+    total = dict.fromkeys(KINDS, 0.0)
+    for part in work.parts:
+        for kind, each in cost(_of(loops, part) or _of(seen, part), part).items():
+            total[kind] += each
+    rounded = {kind: round(each, 3) for kind, each in total.items()}
+    kernels = sorted({part.kernel for part in work.parts})
+    return {"kernels": kernels, "read": work.read, "written": work.written, "operations": rounded, "rows": work.rows}
+
+
+def _of(loops: dict[str, list[Loop]], part: Part) -> list[Loop]:
+    return [loop for name, found in loops.items() if name.startswith(part.kernel) for loop in found]
+
+
+def _print(name: str, loops: dict[str, list[Loop]]) -> None:
+    for kernel, found in loops.items():
+        for loop in found:
+            print(f"{name}: {kernel}: {loop.operations()}, stores {loop.stored()} bytes", file=sys.stderr)
+
+
+def table(counts: dict[str, dict[str, Any]]) -> str:
+    """The counts as a table, processor by processor."""
+    lines: list[str] = []
+    for compiled_for, one_processor in counts.items():
+        limits, found = one_processor["limits"], one_processor["works"]
+        rates = ", ".join(f"{name} {value / 1e9:.1f}" for name, value in limits.items())
+        lines += [
+            f"{one_processor['processor']}, {one_processor['date']}: limits of a core, in 1e9 a second: {rates}.", "",
+            f"Compiled for {compiled_for}; per element (of products: multiply-add), bound by these limits:", "",
+            "| work | bytes in, out | vector | float products | int products | scalar | bound |",
+            "|---|---|---|---|---|---|---|",
+        ]  # fmt: skip
+        for name, one in found.items():
+            each = one["operations"]
+            numbers = " | ".join(f"{each[kind]:.4g}" for kind in KINDS)
+            lines.append(
+                f"| {name} | {one['read']:g}, {one['written']:.3g} | {numbers} | {NAMES[bound(one, limits).name]} |"
+            )
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Count in a process of its own, print, and write the counts and the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="works whose name contains this; nothing is written")
+    parser.add_argument("--show", default="", help="the same, with every loop of their kernels")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.here:
+        print(json.dumps(count(options.show or options.only, bool(options.show))))
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "benchmarks.counting.instructions", "--here"]
+        command += ["--only", options.only, "--show", options.show]
+        environment = {**os.environ, "FPSIM_CACHE_DIR": folder, "FPSIM_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    machine = describe()
+    with one_core():
+        limits = best(measure(), measure())
+    found = {
+        "processor": machine["processor"], "date": machine["date"], "limits": limits, "works": json.loads(done.stdout),
+    }  # fmt: skip
+    print(table({target(): found}))
+    if not (options.only or options.show):
+        counts = (json.loads(COUNTS.read_text()) if COUNTS.exists() else {}) | {target(): found}
+        COUNTS.write_text(json.dumps(counts, indent=1) + "\n")
+        head, rest = PAGE.read_text().split(BEGIN)
+        PAGE.write_text(f"{head}{BEGIN}\n{table(counts)}\n{END}{rest.split(END)[1]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
