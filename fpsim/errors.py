@@ -70,10 +70,10 @@ def require_kind(name: str, value: object, kind: type | tuple[type, ...], wanted
         raise TypeError(f"{name} must be {wanted}; got {shown(value)}.")
 
 
-def require_word(name: str, value: object, words: Sequence[str]) -> None:
-    """A ValueError unless a value is one of some words."""
+def require_word(name: str, value: object, words: Sequence[str], listing: str = "") -> None:
+    """A ValueError unless a value is one of some words; `listing` says what lists them where they are too many."""
     if not isinstance(value, str) or value not in words:
-        raise unknown(name, value, words)
+        raise unknown(name, value, words, listing=listing)
 
 
 def unknown(
