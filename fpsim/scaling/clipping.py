@@ -151,7 +151,7 @@ def _quotients(
     from fpsim.core.layouts import source_width
     from fpsim.scaling.look import ruled
     from fpsim.scaling.plan import element_plan, scale_plan
-    from fpsim.scaling.run_tiles import Grid, Job, run_scales, run_tiles, settle_tensor
+    from fpsim.scaling.run_tiles import Grid, TileJob, run_scales, run_tiles, settle_tensor
 
     width = 64 if source_fmt == FP64 else source_width(fmt)
     tiles = tiling(array.shape, scaling.block)
@@ -160,7 +160,7 @@ def _quotients(
     found = np.empty(tiles.tiles, np.float32)
     plan = scale_plan(scaling, element.max, fmt.mantissa_bits, width)
     options = cast_options(FP32 if width == 32 else FP64)
-    job = Job(
+    job = TileJob(
         words(array).reshape(tiles.shape), source_fmt, out.reshape(tiles.shape), tiles, plan, options,
         element_plan(options, width, integer=False), integer=False, back=False,
     )  # fmt: skip

@@ -153,7 +153,7 @@ def _job(
     source: Array, source_fmt: Format, element: Any, scaling: Scaling, options: CastOptions, out: Array, *, back: bool
 ) -> Any:
     from fpsim.scaling.plan import element_plan, scale_plan
-    from fpsim.scaling.run_tiles import Job
+    from fpsim.scaling.run_tiles import TileJob
 
     integer = isinstance(element, IntegerFormat)
     fmt = options.fmt
@@ -161,7 +161,7 @@ def _job(
     plan = scale_plan(scaling, largest_value(element), fmt.mantissa_bits, arithmetic_width(source_fmt, fmt))
     encoder = element_plan(options, plan.width, integer=integer)
     bits, target = words(source).reshape(tiles.shape), out.reshape(tiles.shape)
-    return Job(bits, source_fmt, target, tiles, plan, options, encoder, integer, back)
+    return TileJob(bits, source_fmt, target, tiles, plan, options, encoder, integer, back)
 
 
 @lru_cache(maxsize=1024)

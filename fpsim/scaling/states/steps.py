@@ -25,7 +25,7 @@ from fpsim.scaling.encode import (
 from fpsim.scaling.kernels.counts import count_kernel
 from fpsim.scaling.look import look, over_job, ruled
 from fpsim.scaling.plan import element_plan, scale_plan
-from fpsim.scaling.run_tiles import Job, run_scales, settle_tensor
+from fpsim.scaling.run_tiles import TileJob, run_scales, settle_tensor
 from fpsim.scaling.scaled import Scaled, encode_scaled, quantize_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tiling
@@ -91,7 +91,7 @@ class Step(NamedTuple):
         out = bits if target is None else words(target).reshape(tiles.shape)
         integer = isinstance(self.element, IntegerFormat)
         encoder = element_plan(self.options, plan.width, integer=integer)
-        return Job(bits, self.source_fmt, out, tiles, plan, self.options, encoder, integer, back)
+        return TileJob(bits, self.source_fmt, out, tiles, plan, self.options, encoder, integer, back)
 
 
 def found(step: Step, *, back: bool) -> tuple[Any, Array, Array]:
