@@ -30,6 +30,12 @@ def test_a_cast_loads_neither_cuda_nor_torch() -> None:
     assert not {"numba.cuda", "torch", "matplotlib", "pandas"} & set(loaded)
 
 
+def test_the_operators_of_torch_load_without_its_compiler() -> None:
+    loaded = python("import sys, fpsim as fp; fp.torch.encode_scaled; print(*sorted(sys.modules))").split()
+    assert "torch" in loaded
+    assert "torch._dynamo" not in loaded
+
+
 def test_import_takes_at_most_three_tenths_of_a_second() -> None:
     python(TIME)  # warms the file system's cache
     # of the processor's time, the fastest of a few: what other processes take from this one is not the import's
