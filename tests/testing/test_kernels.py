@@ -56,7 +56,8 @@ def _right(name: str) -> KernelReport:
     return check_kernel(mutant.right(), **mutant.promise)
 
 
-FIRST = {repr(mutant.promise): name for name, mutant in reversed(KERNELS.items())}  # mutants of one kernel share it
+# Mutants of one kernel share its check.
+FIRST = {repr(mutant.promise): name for name, mutant in reversed(list(KERNELS.items()))}
 
 
 @pytest.mark.parametrize("name", KERNELS)
