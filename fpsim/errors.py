@@ -107,7 +107,8 @@ def unknown(
     hint = f" Did you mean {' or '.join(map(repr, meant))}?" if meant else ""
     if listing:
         closest = difflib.get_close_matches(key, list(words), len(words), cutoff=0.0) if key else []
-        listed = list(dict.fromkeys([*meant, *(words[word] for word in (*near, *closest)), *valid]))[:SHOWN]
+        nearest_first = dict.fromkeys([*meant, *(words[word] for word in (*near, *closest)), *valid])
+        listed = [word for word in nearest_first if word in valid][:SHOWN]
         one_of = f"the {len(valid)} that {listing} lists, such as {', '.join(listed)}"
     else:
         one_of = ", ".join(valid)

@@ -116,11 +116,9 @@ def named(word: str, what: str = "chip", others: Sequence[str] = ()) -> Chip:
         if key in names_of(chip):
             return chip
     sold = [name for chip in CHIPS.values() for name in sold_as(chip)]
-    small = {name.lower(): name for name in sold}
-    raise unknown(
-        what, word, (*others, *sold), small, listing="docs/matrix-units.md",
-        others="an architecture such as hopper, a target such as sm_90",
-    )  # fmt: skip
+    spellings = {name.lower(): name for name in (*others, *sold)}
+    besides = ", ".join((*others, "an architecture such as hopper", "a target such as sm_90"))
+    raise unknown(what, word, sold, spellings, listing="docs/matrix-units.md", others=besides)
 
 
 def names_of(chip: Chip) -> tuple[str, ...]:
