@@ -70,10 +70,10 @@ def require_kind(name: str, value: object, kind: type | tuple[type, ...], wanted
         raise TypeError(f"{name} must be {wanted}; got {shown(value)}.")
 
 
-def require_word(name: str, value: object, words: Sequence[str]) -> None:
-    """A ValueError unless a value is one of some words."""
+def require_word(name: str, value: object, words: Sequence[str], listing: str = "") -> None:
+    """A ValueError unless a value is one of some words; `listing` says what lists them where they are too many."""
     if not isinstance(value, str) or value not in words:
-        raise unknown(name, value, words)
+        raise unknown(name, value, words, listing=listing)
 
 
 def unknown(
@@ -107,7 +107,8 @@ def unknown(
     hint = f" Did you mean {' or '.join(map(repr, meant))}?" if meant else ""
     if listing:
         closest = difflib.get_close_matches(key, list(words), len(words), cutoff=0.0) if key else []
-        listed = list(dict.fromkeys([*meant, *(words[word] for word in (*near, *closest)), *valid]))[:SHOWN]
+        nearest_first = dict.fromkeys([*meant, *(words[word] for word in (*near, *closest)), *valid])
+        listed = [word for word in nearest_first if word in valid][:SHOWN]
         one_of = f"the {len(valid)} that {listing} lists, such as {', '.join(listed)}"
     else:
         one_of = ", ".join(valid)

@@ -5,10 +5,8 @@ What a process decides, such as what an import finds and what a signal does, is 
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-import time
 import types
 from collections.abc import Callable
 from importlib import util
@@ -295,14 +293,19 @@ def test_without_torch_the_default_study_says_what_to_install(tmp_path: Path) ->
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 def test_an_interrupt_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
-    # sparse: it takes no room on the disk, and long enough to be interrupted on a fast machine
-    np.lib.format.open_memmap(tmp_path / "w.npy", "w+", np.float32, (1 << 27,)).flush()
-    program = "import sys; from fpsim.cli.main import main; main(sys.argv[1:])"
+    # sparse: it takes no room on the disk, and a second at least, of which the interrupt comes at the beginning
+    np.lib.format.open_memmap(tmp_path / "w.npy", "w+", np.float32, (1 << 25,)).flush()
+    program = """
+import os, signal, sys, threading
+from rich.progress import Progress
+interrupt = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+Progress.update = lambda *_, **__: interrupt.ident is None and interrupt.start()  # once the study has begun
+from fpsim.cli.main import main
+main(sys.argv[1:])
+"""
     command = [sys.executable, "-c", program, "study", str(tmp_path / "w.npy"), "--out", str(tmp_path / "out")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        time.sleep(3)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    errors = process.stderr
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert "Interrupted." in errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,16 @@ import pytest
 import torch
 
 import fpsim as fp
+from fpsim.analysis.studies.budget.recipes import recipe_of as budget_recipe
+from fpsim.analysis.studies.differences.arithmetics import _base as base_of
+from fpsim.analysis.studies.sensitivity.asked import linear_of
+from fpsim.cli.terminal import scaling_named as command_scaling
 from fpsim.errors import shown, unknown
+from fpsim.matrix_units.chips import named as find_chip
+from fpsim.schedules.written import parsed
+from fpsim.train.parts import linear_recipe
+from fpsim.train.runs import find_recipe
+from fpsim.train.written import _scaling_from as scaling_word
 
 
 def message(word: str) -> str:
@@ -38,6 +48,47 @@ def test_a_word_that_starts_a_name_comes_before_those_that_resemble_it() -> None
 
 def test_few_words_are_all_listed() -> None:
     assert str(unknown("mode", "upp", ["up", "down"])) == "mode must be one of up, down; got 'upp'. Did you mean 'up'?"
+
+
+LISTED = r"must be one of the \d+ that .+ lists?, such as [^,]+, [^,]+, [^,]+[,;] "
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: loose.unit("hoper_e4m3_f32"),
+        lambda: loose.format("e9m9"),
+        lambda: find_chip("H1000"),
+        lambda: loose.schedules.cublas("sm_90", family="gemv", option=99),
+        lambda: find_recipe("DEEPSEEK"),
+        lambda: budget_recipe("DEEPSEEK"),
+        lambda: linear_of("DEEPSEEK"),
+        lambda: base_of("DEEPSEEK"),
+        lambda: linear_recipe("DEEPSEEK"),
+        lambda: scaling_word("TILE_1X129", None),
+        lambda: command_scaling("TILE_1X129"),
+    ],
+)
+def test_of_long_lists_the_nearest_three_their_number_and_how_to_list_them_are_said(call: Callable[[], Any]) -> None:
+    text = refusal(call)
+    assert re.search(LISTED, text), text
+    assert len(text) < 230
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: loose.policy("torchx"),
+        lambda: loose.schedules.cublas("sm_99"),
+        lambda: loose.schedules.cublas("sm_90", family="gemm"),
+        lambda: parsed("cublass('sm_90')"),
+        lambda: loose.train.recipes.BF16.replace(linaer="BF16"),
+    ],
+)
+def test_lists_that_a_message_shows_whole_are_short(call: Callable[[], Any]) -> None:
+    text = refusal(call)
+    assert "must be one of " in text
+    assert len(text) < 230
 
 
 def refusal(call: Callable[[], Any]) -> str:

@@ -30,6 +30,13 @@ def test_a_cast_loads_neither_cuda_nor_torch() -> None:
     assert not {"numba.cuda", "torch", "matplotlib", "pandas"} & set(loaded)
 
 
+def test_operators_of_torch_and_their_gradients_run_without_its_compiler() -> None:
+    run = "fp.torch.fake_quantize(torch.ones(4, requires_grad=True), 'e4m3', fp.scalings.ROW).sum().backward()"
+    loaded = python(f"import sys, torch, fpsim as fp; {run}; print(*sorted(sys.modules))").split()
+    assert "fpsim.torch.operators" in loaded
+    assert "torch._dynamo" not in loaded
+
+
 def test_import_takes_at_most_three_tenths_of_a_second() -> None:
     python(TIME)  # warms the file system's cache
     # of the processor's time, the fastest of a few: what other processes take from this one is not the import's

@@ -12,13 +12,12 @@ from typing import Annotated, Any
 import typer
 
 import fpsim
-from fpsim.cli.commands import _scaling, _shown, command
-from fpsim.cli.commands import app as app  # with the commands below
+from fpsim.cli.app import command
 from fpsim.cli.functions import function_at
+from fpsim.cli.terminal import scaling_named, shown
 from fpsim.exact_json import to_json
 
 
-@command()
 def check(
     function: Annotated[str, typer.Argument(help="MODULE:FUNCTION, of a module that Python finds from here.")],
     format: Annotated[str, typer.Option("--format", "-f", help="The format that it rounds to, such as e4m3.")],
@@ -35,7 +34,7 @@ def check(
     fn = function_at(function)
     words: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
     if scaling is not None:
-        words["scaling"] = _scaling(scaling)
+        words["scaling"] = scaling_named(scaling)
     with contextlib.redirect_stdout(sys.stderr):  # what the function prints is no part of the report
         report = fpsim.testing.check_quantizer(fn, format, **words, raises=False)
     if as_json:
@@ -48,14 +47,13 @@ def check(
 
 
 conformance = typer.Typer(no_args_is_help=True, help="Portable test vectors for any implementation.")
-app.add_typer(conformance, name="conformance")
 
 
 @command(conformance)
 def make(path: Annotated[Path, typer.Argument(help="File to write, .txt or .npz.")]) -> None:
     """Write test vectors: casts, arithmetic, instructions, products and scaled tiles."""
     fpsim.testing.conformance.make(path)
-    typer.echo(f"{_shown(str(path))}: {path.stat().st_size:,} bytes")
+    typer.echo(f"{shown(str(path))}: {path.stat().st_size:,} bytes")
 
 
 @command(conformance, name="check")
@@ -78,7 +76,7 @@ def check_vectors(
 def _shown_line(line: str) -> str:
     """Untrusted text for a terminal, its indent kept."""
     text = line.lstrip(" ")
-    return " " * (len(line) - len(text)) + _shown(text)
+    return " " * (len(line) - len(text)) + shown(text)
 
 
 def _facts(report: Any) -> dict[str, Any]:

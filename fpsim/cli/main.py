@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run `fpsim` with the arguments of the process, or with these; ends in SystemExit."""
     try:
         try:
-            from fpsim.cli.checking import app
+            from fpsim.cli.commands import app
         except ModuleNotFoundError as missing:
             if (missing.name or "").partition(".")[0] not in ("typer", "rich"):
                 raise

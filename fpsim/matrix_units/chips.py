@@ -115,9 +115,10 @@ def named(word: str, what: str = "chip", others: Sequence[str] = ()) -> Chip:
     for chip in CHIPS.values():
         if key in names_of(chip):
             return chip
-    sold = [name for chip in CHIPS.values() for name in (*_sold(chip), *chip.others)]
-    small = {name.lower(): name for name in sold}
-    raise unknown(what, word, (*others, *sold), small, others="an architecture such as hopper, a target such as sm_90")
+    sold = [name for chip in CHIPS.values() for name in sold_as(chip)]
+    spellings = {name.lower(): name for name in (*others, *sold)}
+    besides = ", ".join((*others, "an architecture such as hopper", "a target such as sm_90"))
+    raise unknown(what, word, sold, spellings, listing="docs/matrix-units.md", others=besides)
 
 
 def names_of(chip: Chip) -> tuple[str, ...]:
@@ -129,10 +130,16 @@ def names_of(chip: Chip) -> tuple[str, ...]:
       ('h100 sxm', 'h100', 'h200', 'gh200', 'hopper', 'sm_90', 'sm_90a')
     """
     targets = [chip.sm, *(f"{chip.sm}{letter}" for letter in chip.features)] if chip.sm else []
-    names = (chip.name, *_sold(chip), *chip.others, chip.arch, *targets)
+    names = (chip.name, *sold_as(chip), chip.arch, *targets)
     return tuple(dict.fromkeys(name.lower() for name in names))
 
 
-def _sold(chip: Chip) -> list[str]:
-    """The single names of a row, without what follows on the form of the card."""
-    return [name.strip().removesuffix(" SXM") for name in chip.name.split(",")]
+def sold_as(chip: Chip) -> list[str]:
+    """What is sold with a row's facts, without what follows on the form of the card.
+
+    Example:
+      >>> from fpsim.matrix_units.chips import CHIPS, sold_as
+      >>> sold_as(CHIPS["H100 SXM"])
+      ['H100', 'H200', 'GH200']
+    """
+    return [*(name.strip().removesuffix(" SXM") for name in chip.name.split(",")), *chip.others]

@@ -151,7 +151,7 @@ def _quotients(
     from fpsim.core.layouts import source_width
     from fpsim.scaling.look import ruled
     from fpsim.scaling.plan import element_plan, scale_plan
-    from fpsim.scaling.run_tiles import Grid, Job, TilePlan, run_scales, run_tiles, settle_tensor
+    from fpsim.scaling.run_tiles import Grid, TileJob, TilePlan, run_scales, run_tiles, settle_tensor
 
     width = 64 if source_fmt == FP64 else source_width(fmt)
     tiles = tiling(array.shape, scaling.block)
@@ -162,7 +162,7 @@ def _quotients(
     options = cast_options(FP32 if width == 32 else FP64)
     encoder = element_plan(options, width, integer=False)
     how = TilePlan(source_fmt, plan, options, encoder, integer=False, back=False)
-    job = Job(words(array).reshape(tiles.shape), out.reshape(tiles.shape), tiles, how)
+    job = TileJob(words(array).reshape(tiles.shape), out.reshape(tiles.shape), tiles, how)
     if scales is not None:
         tile_scales = np.broadcast_to(np.asarray(scales, np.float32), tiles.grid)
         run_scales(job, ruled(job, np.ascontiguousarray(tile_scales).reshape(tiles.tiles)))

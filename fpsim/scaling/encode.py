@@ -183,7 +183,7 @@ def _job(
 ) -> Any:
     tiles = tiling(source.shape, scaling.block)
     bits, target = words(source).reshape(tiles.shape), out.reshape(tiles.shape)
-    return _loops().Job(bits, target, tiles, tile_plan(element, scaling, options, source_fmt, back), options.seed)
+    return _loops().TileJob(bits, target, tiles, tile_plan(element, scaling, options, source_fmt, back), options.seed)
 
 
 @cache

@@ -13,11 +13,11 @@ from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling.kernels.amax import amax_strips, specials_loop
 from fpsim.scaling.kernels.counts import look_kernel
-from fpsim.scaling.run_tiles import Job, Place, fits_strips, load, over_parts, pieces, shape_of, tile_range
+from fpsim.scaling.run_tiles import Place, TileJob, fits_strips, load, over_parts, pieces, shape_of, tile_range
 from fpsim.scaling.scaling import Scaling
 
 
-def look(job: Job) -> tuple[Array, Array]:
+def look(job: TileJob) -> tuple[Array, Array]:
     """(bits of the finite amax, flags of NaN and Inf) of every tile, batch x bands x tiles."""
     if fits_strips(job.tiling):
         return _look_at_whole_tiles(job)
@@ -37,7 +37,7 @@ def look(job: Job) -> tuple[Array, Array]:
     return tops, specials
 
 
-def _look_at_whole_tiles(job: Job) -> tuple[Array, Array]:
+def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
     """The same where parts of an array can be of whole tiles: by the loops that encode them, which are faster."""
     word: Any = np.uint32 if job.width == 32 else np.uint64
     infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
@@ -64,7 +64,7 @@ def _look_at_whole_tiles(job: Job) -> tuple[Array, Array]:
     return tops, specials
 
 
-def over_job(job: Job, begin: Callable[[], Any], work: Callable[..., None]) -> list[tuple[int, Any]]:
+def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) -> list[tuple[int, Any]]:
     """(batch, result) of parts of an array; `work(matrix, corner, result)` adds to what `begin` returns."""
     results: list[tuple[int, Any]] = []
 
@@ -94,7 +94,7 @@ def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Ar
         counts[counter] += np.count_nonzero(tiles)
 
 
-def ruled(job: Job, scales: Array, counts: Array | None = None) -> Array:
+def ruled(job: TileJob, scales: Array, counts: Array | None = None) -> Array:
     """Given scales, batch x bands x tiles, with NaN for tiles that a NaN spoils; counts, if any, are raised."""
     scaling = job.plan.scaling
     if not job.source.size or (counts is None and scaling.nan == "element"):

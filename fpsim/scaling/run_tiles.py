@@ -83,7 +83,7 @@ class TilePlan:
         return self.encoder.layout, back, np.array(self.choices(), np.int64)
 
 
-class Job(NamedTuple):
+class TileJob(NamedTuple):
     """One array on its way to codes, or values, of one format."""
 
     source: Array  # words, batch x rows x columns, of any layout
@@ -132,13 +132,13 @@ def fits_strips(tiling: Tiling) -> bool:
     return tiling.tile_rows * max(min(tiling.tile_columns, tiling.columns), 64) <= TALL_TILE
 
 
-def shape_of(job: Job, columns: int) -> int:
+def shape_of(job: TileJob, columns: int) -> int:
     """What loops know of tiles at compile time: little for short arrays, which would not repay it."""
     long = job.tiling.rows * job.tiling.columns >= FUSED
     return tile_shape(columns) if long or columns == 1 else ANY
 
 
-def run_tiles(job: Job, grid: Grid, tensor: TensorScale) -> None:
+def run_tiles(job: TileJob, grid: Grid, tensor: TensorScale) -> None:
     """Fill a job's output and its grid."""
     tiling = job.tiling
     if not job.source.size:
@@ -153,7 +153,7 @@ def run_tiles(job: Job, grid: Grid, tensor: TensorScale) -> None:
             _run_twice(job, grid, tensor, batch)
 
 
-def run_scales(job: Job, scales: Array, factors: Array | None = None) -> None:
+def run_scales(job: TileJob, scales: Array, factors: Array | None = None) -> None:
     """Fill a job's output with given scales, batch x bands x tiles, and the factors that go with them.
 
     factors: what elements are divided by or multiplied with, in the arithmetic's width; None: they follow from scales.
@@ -176,7 +176,7 @@ def run_scales(job: Job, scales: Array, factors: Array | None = None) -> None:
             _encode_group(job, place, scales[batch, band : band + 1, tiles], factors[batch, band : band + 1, tiles])
 
 
-def find_amax(job: Job) -> float:
+def find_amax(job: TileJob) -> float:
     """Largest magnitude of an array, NaN aside, and Inf unless it propagates."""
     tiling = job.tiling
     matrices = [Place(batch, (0, tiling.rows), (0, tiling.columns)) for batch in range(tiling.batch)]
@@ -190,7 +190,7 @@ def find_amax(job: Job) -> float:
     return float(np.array(highest, word).view(real))
 
 
-def settle_tensor(job: Job, counts: Array) -> TensorScale:
+def settle_tensor(job: TileJob, counts: Array) -> TensorScale:
     """The scale of a job's whole array, where its scaling has one."""
     if not job.plan.scaling.tensor_scale:
         return TensorScale()
@@ -217,13 +217,13 @@ def _band_rows(tiling: Tiling, band: int) -> tuple[int, int]:
     return band * tiling.tile_rows, min((band + 1) * tiling.tile_rows, tiling.rows)
 
 
-def _direct(job: Job) -> bool:
+def _direct(job: TileJob) -> bool:
     """Whether kernels can read the source as it is."""
     native = job.source.dtype.isnative and job.source.flags.aligned
     return native and job.source.flags.c_contiguous and job.source_fmt.bits == job.width
 
 
-def load(job: Job, part: Array) -> Array:
+def load(job: TileJob, part: Array) -> Array:
     """A part of the source as a contiguous matrix of words of the arithmetic's width."""
     if _direct(job) and part.flags.c_contiguous:
         return part
@@ -236,7 +236,7 @@ def load(job: Job, part: Array) -> Array:
     return words
 
 
-def pieces(job: Job, place: Place, step: tuple[int, int]) -> Iterator[Place]:
+def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]:
     """Parts of a place that are read at once; they start at multiples of a step (rows, columns) from its corner."""
     (top, bottom), (left, right) = place.rows, place.columns
     if _direct(job) and place.of(job.source).flags.c_contiguous:
@@ -252,7 +252,7 @@ def pieces(job: Job, place: Place, step: tuple[int, int]) -> Iterator[Place]:
             yield Place(place.batch, (r, min(r + high, bottom)), (c, min(c + wide, right)))
 
 
-def _run_strips(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
+def _run_strips(job: TileJob, grid: Grid, tensor: TensorScale, batch: int) -> None:
     """Tiles that fit the cache: one pass."""
     tiling = job.tiling
     tile = (tiling.tile_rows, tiling.tile_columns)
@@ -285,7 +285,7 @@ def _run_strips(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
     over_parts(Place(batch, (0, tiling.rows), (0, tiling.columns)), tile, work)
 
 
-def _run_at_once(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
+def _run_at_once(job: TileJob, grid: Grid, tensor: TensorScale, batch: int) -> None:
     """Short matrices, all of which stays in the cache: loops of their own for amax, scales and codes."""
     tiling, word = job.tiling, np.uint32 if job.width == 32 else np.uint64
     real: Any = np.float32 if job.width == 32 else np.float64
@@ -362,7 +362,7 @@ def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
             yield band, (left, min(left + tiling.tile_columns, tiling.columns)), slice(tile, tile + 1)
 
 
-def _run_twice(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
+def _run_twice(job: TileJob, grid: Grid, tensor: TensorScale, batch: int) -> None:
     """Tiles that do not fit the cache: all of them for the amax, then for the codes."""
     tiling = job.tiling
     real: Any = np.float32 if job.width == 32 else np.float64
@@ -378,7 +378,7 @@ def _run_twice(job: Job, grid: Grid, tensor: TensorScale, batch: int) -> None:
         _encode_group(job, place, scales[np.newaxis], factors[np.newaxis])
 
 
-def _group_tops(job: Job, place: Place, count: int, tile_columns: int) -> tuple[Array, Array]:
+def _group_tops(job: TileJob, place: Place, count: int, tile_columns: int) -> tuple[Array, Array]:
     """(bits of the finite amax, flags of NaN and Inf) of the tiles of a place, which is one band."""
     word: Any = np.uint32 if job.width == 32 else np.uint64
     infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
@@ -422,7 +422,7 @@ def _tiles_of(piece: Place, place: Place, columns: int, tops: Array) -> tuple[Ar
     return tops[start:stop], min(columns, piece.columns[1] - piece.columns[0])
 
 
-def _encode_group(job: Job, place: Place, scales: Array, factors: Array) -> None:
+def _encode_group(job: TileJob, place: Place, scales: Array, factors: Array) -> None:
     """Codes, or values, of the tiles of a place, some bands and all of their tiles, or one wide tile."""
     tiling = job.tiling
     bands, tiles = scales.shape

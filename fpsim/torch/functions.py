@@ -266,8 +266,15 @@ def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling, keywords: dict[str, A
     return ScaledTensors(tensor_of(encoded.codes), tensor_of(encoded.scales), *optional)
 
 
-_compiler: Any = torch.compiler
-_encoded_tensors: Callable[..., ScaledTensors] = _compiler.disable(_encode_tensors)  # its shapes depend on numbers
+def _encoded_tensors(x: Tensor, fmt: Any, scaling: Scaling, keywords: dict[str, Any]) -> ScaledTensors:
+    if torch.compiler.is_compiling():
+        return _outside_graphs(x, fmt, scaling, keywords)
+    return _encode_tensors(x, fmt, scaling, keywords)
+
+
+_torch: Any = torch
+# Its shapes depend on numbers. torch.compiler.disable would import torch's compiler now, which takes longer than torch.
+_outside_graphs: Callable[..., ScaledTensors] = _torch._disable_dynamo(_encode_tensors)
 
 
 def view_as_dtype(codes: Tensor, fmt: Any) -> Tensor:
@@ -340,9 +347,15 @@ def _draws(rounding: Any) -> bool:
     return rounding_mode(rounding) is Rounding.STOCHASTIC
 
 
+def _constant_in_graphs(function: Any) -> Any:
+    """As torch.compiler.assume_constant_result marks it, which would import torch's compiler to do so."""
+    function._dynamo_marked_constant = True
+    return function
+
+
 # Graphs hold what these return; torch guards the objects that went in, and compiles again for others.
-_spec: Callable[..., str] = _compiler.assume_constant_result(_text)
-_is_stochastic: Callable[..., bool] = _compiler.assume_constant_result(_draws)
+_spec: Callable[..., str] = _constant_in_graphs(_text)
+_is_stochastic: Callable[..., bool] = _constant_in_graphs(_draws)
 
 
 def _seed(seed: Seed, rounding: str | Rounding, name: str) -> Tensor | None:

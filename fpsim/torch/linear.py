@@ -13,7 +13,7 @@ from fpsim.errors import SHOWN, shown
 from fpsim.lazy import public
 from fpsim.torch.delayed import GRAD, INPUT, WEIGHT, first_state, quantized
 from fpsim.torch.hadamard import hadamard
-from fpsim.torch.operators import Tensor, array_of, refuse_tangent, tensor_of, torch
+from fpsim.torch.operators import Tensor, array_of, operator, refuse_tangent, tensor_of, torch
 from fpsim.torch.plan import Plan, plan_from, plan_of
 from fpsim.torch.products import Operand, multiply
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
@@ -36,9 +36,9 @@ def _product(
 
 
 # The products are part of the operators, so that compiled graphs sum in the order of eager mode.
-_product_op = torch.library.custom_op(
-    "fpsim::linear", _product, mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor? bias, Tensor? step, Tensor? state, Tensor? live, str plan) "
+_product_op = operator(
+    "fpsim::linear", _product,
+    "(Tensor x, Tensor weight, Tensor? bias, Tensor? step, Tensor? state, Tensor? live, str plan) "
     "-> (Tensor, Tensor)",
 )  # fmt: skip
 
@@ -79,9 +79,9 @@ def _gradients(
     return dx, dw, _with_rows(live, {GRAD: row})
 
 
-_gradients_op = torch.library.custom_op(
-    "fpsim::linear_gradients", _gradients, mutates_args=(),
-    schema="(Tensor dy, Tensor x, Tensor weight, Tensor? step, Tensor? state, Tensor? live, str plan, bool of_x, "
+_gradients_op = operator(
+    "fpsim::linear_gradients", _gradients,
+    "(Tensor dy, Tensor x, Tensor weight, Tensor? step, Tensor? state, Tensor? live, str plan, bool of_x, "
     "bool of_weight) -> (Tensor, Tensor, Tensor)",
 )  # fmt: skip
 

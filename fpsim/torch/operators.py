@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +29,9 @@ except ModuleNotFoundError as missing:
     if missing.name is None or missing.name.partition(".")[0] != "torch":
         raise  # it is there, and something that it needs is not
     raise ImportError(f"fpsim.torch needs torch, which is not installed: {install('torch')}") from None
+
+if TYPE_CHECKING:
+    from torch._library.custom_ops import CustomOpDef
 
 Tensor = torch.Tensor
 
@@ -156,6 +161,41 @@ def _has_tangent(tensor: Tensor) -> bool:
 # ---- the operators
 
 
+def operator(name: str, function: Callable[..., Any], schema: str) -> CustomOpDef:
+    """An operator that changes none of its arguments.
+
+    torch keeps its compiler away from an operator's function, and imports it to do so when the operator is first
+    called, which takes longer than to import torch. Before anybody has imported it, there is nothing to keep away.
+
+    Args:
+      name: "namespace::name".
+      function: what it computes, on every device.
+      schema: its arguments and results, in torch's words.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.torch.operators import operator
+      >>> double = operator("fpsim_example::double", lambda x: 2 * x, "(Tensor x) -> Tensor")
+      >>> double(torch.tensor([1.0, 3.0]))
+      tensor([2., 6.])
+    """
+    found = torch.library.custom_op(name, function, mutates_args=(), schema=schema)
+    functions = getattr(found, "_backend_fns", {})
+    for device, guarded in functions.items():
+        functions[device] = _unguarded_at_first(guarded)
+    return found
+
+
+def _unguarded_at_first(guarded: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is called as it is until torch's compiler is there."""
+    plain = getattr(guarded, "__wrapped__", guarded)
+
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        return (guarded if "torch._dynamo" in sys.modules else plain)(*arguments, **keywords)
+
+    return run
+
+
 def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
     cast = spec_from(spec)
     array, keywords = array_of(x), cast.keywords(_seed_number(seed))
@@ -170,10 +210,7 @@ def _like_values(x: Tensor, spec: str) -> Tensor:
     return x.new_empty(x.shape, dtype=result_dtype(x, spec_from(spec)))
 
 
-quantize_op = torch.library.custom_op(
-    "fpsim::quantize", _quantized, mutates_args=(),
-    schema="(Tensor x, str spec, Tensor? seed, Tensor? scales) -> Tensor",
-)  # fmt: skip
+quantize_op = operator("fpsim::quantize", _quantized, "(Tensor x, str spec, Tensor? seed, Tensor? scales) -> Tensor")
 
 
 @quantize_op.register_fake
@@ -198,9 +235,7 @@ def _kept(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
     return tensor_of(np.ascontiguousarray(inside).reshape(x.shape))
 
 
-kept_op = torch.library.custom_op(
-    "fpsim::kept", _kept, mutates_args=(), schema="(Tensor x, str spec, Tensor? scales) -> Tensor"
-)
+kept_op = operator("fpsim::kept", _kept, "(Tensor x, str spec, Tensor? scales) -> Tensor")
 
 
 @kept_op.register_fake
@@ -209,9 +244,9 @@ def _(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
 
 
 # The same as fpsim::quantize with a gradient; an empty backward text leaves the gradient as it comes.
-fake_quantize_op = torch.library.custom_op(
-    "fpsim::fake_quantize", lambda x, spec, seed, scales, *_: _quantized(x, spec, seed, scales), mutates_args=(),
-    schema="(Tensor x, str spec, Tensor? seed, Tensor? scales, str backward, Tensor? backward_seed) -> Tensor",
+fake_quantize_op = operator(
+    "fpsim::fake_quantize", lambda x, spec, seed, scales, *_: _quantized(x, spec, seed, scales),
+    "(Tensor x, str spec, Tensor? seed, Tensor? scales, str backward, Tensor? backward_seed) -> Tensor",
 )  # fmt: skip
 
 
@@ -245,9 +280,7 @@ def _encoded(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
     return tensor_of(encode(array_of(x), fmt, **how.keywords(_seed_number(seed))))
 
 
-encode_op = torch.library.custom_op(
-    "fpsim::encode", _encoded, mutates_args=(), schema="(Tensor x, str spec, Tensor? seed) -> Tensor"
-)
+encode_op = operator("fpsim::encode", _encoded, "(Tensor x, str spec, Tensor? seed) -> Tensor")
 
 
 @encode_op.register_fake
@@ -260,9 +293,7 @@ def _decoded(codes: Tensor, spec: str, double: bool) -> Tensor:
     return tensor_of(decode(array_of(codes), fmt, np.float64 if double else np.float32))
 
 
-decode_op = torch.library.custom_op(
-    "fpsim::decode", _decoded, mutates_args=(), schema="(Tensor codes, str spec, bool double) -> Tensor"
-)
+decode_op = operator("fpsim::decode", _decoded, "(Tensor codes, str spec, bool double) -> Tensor")
 
 
 @decode_op.register_fake

@@ -167,7 +167,7 @@ def linear_recipe(spec: LinearRecipe | str) -> LinearRecipe:
         return whole
     if not isinstance(spec, str):
         raise TypeError(f"linear must be an fp.torch.LinearRecipe or the name of one; got {shown(spec)}.")
-    require_word("linear", spec, tuple(RECIPES))
+    require_word("linear", spec, tuple(RECIPES), listing="fp.torch.RECIPES")
     return RECIPES[spec]
 
 

@@ -127,7 +127,7 @@ def find_recipe(spec: Any) -> Recipe:
         return Recipe.from_toml(spec)
     require_kind("recipe", spec, str, "an fp.train.Recipe, the name of one, or a TOML file")
     name = spec.upper().replace("-", "_")
-    require_word("recipe", name, tuple(ROWS))
+    require_word("recipe", name, tuple(ROWS), listing="fp.train.recipes.ROWS")
     return ROWS[name]
 
 

@@ -168,7 +168,7 @@ def _scaling_from(word: Any, _: Any) -> Any:
         return None if word == NONE else word
     if isinstance(word, dict):
         return scaling_from(word)
-    require_word("scaling", word, list(SCALINGS))
+    require_word("scaling", word, list(SCALINGS), listing="docs/scaling.md")
     return SCALINGS[word]
 
 

@@ -43,8 +43,8 @@ def refuse_logarithms(fmt: LogFMT) -> NoReturn:
     )
 
 
-class Job(NamedTuple):
-    """One array on its way to codes, or values, of one format."""
+class GpuTileJob(NamedTuple):
+    """One array on the GPU on its way to codes, or values, of one format."""
 
     source: GpuArray
     element: Any
@@ -88,7 +88,7 @@ class Job(NamedTuple):
         return patches_of(tiles, block_threads(), cut=cut)
 
 
-def _no_layout(job: Job) -> Any:
+def _no_layout(job: GpuTileJob) -> Any:
     """Stands for a layout of codes that nobody decodes."""
     return np.zeros(len(DecodeLayout._fields), u32 if job.width == 32 else u64)
 
@@ -104,7 +104,7 @@ class Targets(NamedTuple):
     counts: Any
 
 
-def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: bool) -> Job:
+def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: bool) -> GpuTileJob:
     element: Element = checked_element(fmt, scaling)
     if isinstance(element, LogFMT):
         refuse_logarithms(element)
@@ -123,13 +123,13 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
         steps = float(element.highest - element.lowest)
         plan = scale_plan(scaling.replace(amax_floor=0.0), steps, 0, width)
     back = back and scaling.symmetric and decode_plan(options.fmt, width) is not None
-    return Job(source, element, scaling, options, tiling(source.shape, scaling.block), plan, back)
+    return GpuTileJob(source, element, scaling, options, tiling(source.shape, scaling.block), plan, back)
 
 
 # ---- what is filled
 
 
-def temporary(job: Job, values: Any, given: bool) -> Targets:
+def temporary(job: GpuTileJob, values: Any, given: bool) -> Targets:
     """The same where only values are wanted."""
     tiles, nothing = (math.prod(job.tiling.grid),), uploaded(NOTHING)
     codes = tensor = nothing
@@ -144,7 +144,7 @@ def temporary(job: Job, values: Any, given: bool) -> Targets:
 
 
 @under_ieee  # plans are made with floats of the CPU
-def run(job: Job, fill: Targets, given: Any) -> None:
+def run(job: GpuTileJob, fill: Targets, given: Any) -> None:
     """Queue the kernels that fill everything."""
     source, like, plan = job.source, job.source.like, job.plan
     assert source.fmt is not None
@@ -206,8 +206,9 @@ def run(job: Job, fill: Targets, given: Any) -> None:
 
 
 def _run_short_tiles(
-    job: Job, fill: Targets, e: tile_kernels.Elements, encoder: EncodePlan, words: Any, more: tuple[Any, Any, Any]
-) -> bool:
+    job: GpuTileJob, fill: Targets, e: tile_kernels.Elements, encoder: EncodePlan, words: Any,
+    more: tuple[Any, Any, Any],
+) -> bool:  # fmt: skip
     """Queue the kernel of short tiles end to end; whether it takes them. more: layout of the source, and the rest."""
     of_source, layouts, settling = more
     lanes = lanes_of(job.tiling)
@@ -228,13 +229,13 @@ def _run_short_tiles(
     return True
 
 
-def _launch(kernel: Any, job: Job, patches: Patches, *arguments: Any) -> None:
+def _launch(kernel: Any, job: GpuTileJob, patches: Patches, *arguments: Any) -> None:
     """A block of threads for each patch."""
     launch(kernel, job.source.like, int(patches.count) * block_threads(), *arguments)
 
 
 def _find_tops(
-    job: Job, from_source: tuple[Any, Any], widened: bool, patches: Patches, tops: Any, lows: Any, specials: Any
+    job: GpuTileJob, from_source: tuple[Any, Any], widened: bool, patches: Patches, tops: Any, lows: Any, specials: Any
 ) -> None:
     """Largest magnitudes of tiles."""
     for words in (tops, lows, specials):
@@ -243,7 +244,7 @@ def _find_tops(
     _launch(kernel, job, patches, *from_source, uploaded(patches.layout), tops, lows, specials)
 
 
-def _scale_arguments(job: Job, fill: Targets, from_source: tuple[Any, Any], widened: bool) -> tuple[Any, ...]:
+def _scale_arguments(job: GpuTileJob, fill: Targets, from_source: tuple[Any, Any], widened: bool) -> tuple[Any, ...]:
     """What kernels that settle scales take last, the scale of the whole array in it."""
     plan, word = job.plan, f"u{job.width // 8}"
     real = np.dtype(f"f{job.width // 8}")

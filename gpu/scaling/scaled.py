@@ -22,7 +22,7 @@ from fpsim.gpu.device.launch import uploaded
 from fpsim.gpu.device.streams import library_of
 from fpsim.gpu.device.transfer import host_array, sent
 from fpsim.gpu.scaling.decode import NOTHING, decode_scaled, transposed
-from fpsim.gpu.scaling.encode import Job, Targets, refuse_logarithms, run, scaled_job, temporary
+from fpsim.gpu.scaling.encode import GpuTileJob, Targets, refuse_logarithms, run, scaled_job, temporary
 from fpsim.scaling.encode import given_scales
 from fpsim.scaling.recipes import TILE_1X128
 from fpsim.scaling.report import ScaleReport
@@ -222,7 +222,7 @@ def quantize_scaled(
     return result
 
 
-def _targets(out: Scaled | None, job: Job, given: bool) -> tuple[Scaled, Targets]:
+def _targets(out: Scaled | None, job: GpuTileJob, given: bool) -> tuple[Scaled, Targets]:
     """Arrays to fill: those of an earlier result, or new ones.
 
     Raises:

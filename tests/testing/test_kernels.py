@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -14,7 +15,7 @@ from fpsim.probe.draws import DRAW
 from fpsim.testing import check_kernel, discriminating_inputs
 from fpsim.testing.mutants.kernels import KERNELS, kernel_of
 from fpsim.testing.products.inputs import OWN, SHOWS
-from fpsim.testing.products.report import distance
+from fpsim.testing.products.report import KernelReport, distance
 
 FP8: dict[str, Any] = {"a": "e4m3", "accumulate": "hopper_e4m3_f32", "promote": 128}
 SHORT: dict[str, Any] = {"a": "bf16", "accumulate": "hopper_bf16_f32", "shapes": [(5, 7, 40)]}
@@ -41,16 +42,33 @@ def _fp8(a: Any, b: Any) -> Any:
     return fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=128)
 
 
+@cache
+def _broken(name: str) -> KernelReport:
+    """The check of a broken kernel."""
+    mutant = KERNELS[name]
+    return check_kernel(mutant.make(), **mutant.promise, raises=False)
+
+
+@cache
+def _right(name: str) -> KernelReport:
+    """The check of the right kernel that a mutant was made from."""
+    mutant = KERNELS[name]
+    return check_kernel(mutant.right(), **mutant.promise)
+
+
+# Mutants of one kernel share its check.
+FIRST = {repr(mutant.promise): name for name, mutant in reversed(list(KERNELS.items()))}
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_each_broken_kernel_is_caught_and_named_and_its_right_one_passes(name: str) -> None:
     mutant = KERNELS[name]
-    report = check_kernel(mutant.make(), **mutant.promise, raises=False)
+    report = _broken(name)
     assert not report.ok
     assert len(report.causes) == 1, str(report)
     assert NAMED[name] in report.causes[0], str(report)
     assert report.unexplained == 0
-    right = check_kernel(mutant.right(), **mutant.promise)
-    assert right.excluded > 200
+    assert _right(FIRST[repr(mutant.promise)]).excluded > 200
 
 
 def test_every_mutant_has_its_name_here() -> None:
@@ -62,7 +80,7 @@ def test_every_kind_of_inputs_is_drawn() -> None:
 
 
 def test_a_certificate_of_fp8_on_hopper_leaves_no_rival() -> None:
-    report = check_kernel(_fp8, **FP8)
+    report = _right("drops_tail")
     assert report.rivals == ()
     assert report.excluded > 900
     assert "every one" in str(report)
@@ -72,7 +90,7 @@ def test_a_certificate_of_fp8_on_hopper_leaves_no_rival() -> None:
 def test_a_rival_is_told_that_the_shapes_cannot_exclude() -> None:
     report = check_kernel(_fp8, **FP8, shapes=[(8, 8, 64)])  # shorter than the promotion's interval
     assert "drops the terms beyond a multiple of 32" in report.rivals
-    assert "drops the terms beyond a multiple of 32" not in check_kernel(_fp8, **FP8).rivals
+    assert "drops the terms beyond a multiple of 32" not in _right("drops_tail").rivals
 
 
 # ---- outside the list
@@ -140,7 +158,7 @@ def test_a_tail_that_is_filled_with_the_last_term_is_named() -> None:
 
 
 def test_two_terms_show_a_missing_promotion_and_both_trees_say_where_they_meet() -> None:
-    report = check_kernel(KERNELS["not_promoted"].make(), **FP8, raises=False)
+    report = _broken("not_promoted")
     assert len(report.terms) == 2
     promised, explained = report.meet
     assert "joins the total, rounded nearest even to float32" in promised
@@ -155,7 +173,7 @@ def test_two_terms_show_a_missing_promotion_and_both_trees_say_where_they_meet()
 
 
 def test_the_first_mismatch_has_both_patterns_and_their_distance() -> None:
-    report = check_kernel(KERNELS["truncates"].make(), **KERNELS["truncates"].promise, raises=False)
+    report = _broken("truncates")
     assert report.max_ulp == 1
     first = report.first
     assert first is not None
@@ -215,10 +233,11 @@ def test_an_envelope_asks_for_no_infinity_where_finite_products_may_become_the_o
 
 
 def test_an_envelope_of_a_unit_holds_for_it_and_not_for_a_coarser_one() -> None:
-    fine = kernel_of(accumulate="hopper_mma_e4m3_f32")
-    assert check_kernel(fine, a="e4m3", accumulate="hopper_mma_e4m3_f32", envelope=True).ok
-    coarse = kernel_of(accumulate="hopper_e4m3_f32")
-    assert not check_kernel(coarse, a="e4m3", accumulate="hopper_mma_e4m3_f32", envelope=True, raises=False).ok
+    promise: dict[str, Any] = {
+        "a": "e4m3", "accumulate": "hopper_mma_e4m3_f32", "envelope": True, "shapes": [(5, 7, 40), (8, 16, 256)],
+    }  # fmt: skip
+    assert check_kernel(kernel_of(accumulate="hopper_mma_e4m3_f32"), **promise).ok
+    assert not check_kernel(kernel_of(accumulate="hopper_e4m3_f32"), **promise, raises=False).ok
 
 
 # ---- no false alarm

@@ -13,6 +13,7 @@ import pytest
 
 from tests.kit.processes import ROOT
 
+WITHOUT = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")  # what a run takes long to import and does not need
 QUANTIZERS = """
     import numpy as np, fpsim as fp
     def to_e4m3(x):
@@ -41,7 +42,7 @@ def run(folder: Path, *options: str, **files: str) -> subprocess.CompletedProces
         (tests / f"{name}.py").write_text(textwrap.dedent(text))
     path = os.pathsep.join(map(str, (site, ROOT, tests)))
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tests), *options, str(tests)],
+        [sys.executable, "-m", "pytest", "-q", *WITHOUT, "--rootdir", str(tests), *options, str(tests)],
         cwd=tests, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
@@ -54,7 +55,7 @@ def test_a_run_that_does_not_use_fpsim_does_not_import_it(tmp_path: Path) -> Non
             assert "_fpsim_pytest" in sys.modules
             assert not {"fpsim", "hypothesis", "numba"} & set(sys.modules)
     """
-    done = run(tmp_path, "-p", "no:hypothesispytest", test_bare=text)
+    done = run(tmp_path, test_bare=text)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -66,7 +67,7 @@ def test_pytest_leaves_fpsim_as_it_is(tmp_path: Path) -> None:
             assert "Rewriting" not in type(fpsim.casts.pipelines.__loader__).__name__
     """
     early = "import fpsim, _fpsim_hypothesis"
-    done = run(tmp_path, "-p", "early", "-W", "error", "-p", "no:hypothesispytest", test_loader=text, early=early)
+    done = run(tmp_path, "-p", "early", "-W", "error", test_loader=text, early=early)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -156,7 +157,7 @@ def test_mutants_that_no_test_sees_are_named_and_fail_the_run(tmp_path: Path) ->
 
 
 def test_mutants_take_the_place_of_a_function_in_modules_that_imported_it(tmp_path: Path) -> None:
-    options = ("--fpsim-mutants", "--fpsim-quantizer", "quantizers:to_e4m3", "-p", "no:hypothesispytest")
+    options = ("--fpsim-mutants", "--fpsim-quantizer", "quantizers:to_e4m3")
     text = TESTS.replace("def test_ties(quantizer)", "def without_ties()")
     done = run(tmp_path, *options, quantizers=QUANTIZERS, test_mine=text)
     summary = done.stdout.partition("mutants of fpsim")[2]

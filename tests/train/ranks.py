@@ -1,4 +1,4 @@
-"""What torchrun runs in each process of a test: gradients of a small model, in several formats, to a file per rank."""
+"""What torchrun runs in each process of a test: gradients of a small model, and trainings, to a file per rank."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import fpsim as fp
 from fpsim.files import write_whole
 from fpsim.sums.accumulators import Accumulator
 from fpsim.train.parallel import Ranks
+from tests.train.shared_training import trained
 
 # name -> format, accumulator, MiB of a bucket
 WAYS: dict[str, tuple[fp.Format | None, Accumulator | None, float]] = {
@@ -44,8 +45,8 @@ def gradients(found: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: x.grad.clone() for name, x in found.named_parameters() if x.grad is not None}
 
 
-def main(folder: Path) -> None:
-    """Write the gradients of every way."""
+def main(folder: Path, recipes: list[str]) -> None:
+    """Write the gradients of every way, and what two steps of training by each recipe leave."""
     found: dict[str, Any] = {}
     with Ranks.from_environment() as ranks:
         for way, (fmt, accumulate, bucket) in WAYS.items():
@@ -64,6 +65,8 @@ def main(folder: Path) -> None:
         found |= {f"micro/{name}": x.numpy() for name, x in gradients(own).items()}
         amax = np.array([ranks.rank, -ranks.rank, np.nan if ranks.rank else 1], np.float32)
         largest = ranks.all_reduce_max({"amax": amax, "empty": amax[:0], "one": np.array(ranks.rank)})
+        for recipe in recipes:
+            found |= {f"{recipe}/{name}": x for name, x in trained(recipe, ranks, accumulate=1).items()}
         np.savez(folder / f"{ranks.rank}.npz", **(found | largest))
 
 
@@ -77,4 +80,7 @@ def wait(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    (wait if sys.argv[2:] else main)(Path(sys.argv[1]))
+    if sys.argv[2:] == ["wait"]:
+        wait(Path(sys.argv[1]))
+    else:
+        main(Path(sys.argv[1]), sys.argv[2:])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from fpsim.testing import assert_bits_equal
 from fpsim.train.parallel import ENVIRONMENT, Ranks, Reduction, reduce
 from tests.kit.processes import ROOT
 from tests.train.ranks import MICRO, WAYS, gradients, loss, model
+from tests.train.shared_training import trained
 
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("this torch connects no processes", allow_module_level=True)
@@ -33,6 +36,32 @@ def torchrun(*words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+def both(folder: Path, *recipes: str) -> list[dict[str, Any]]:
+    """What each of two processes leaves."""
+    with torchrun(str(folder), *recipes) as run:
+        said, _ = run.communicate(timeout=300)
+    assert run.returncode == 0, said
+    assert "Warning: `" not in said
+    return [dict(np.load(folder / f"{rank}.npz")) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What two processes leave of every way and of one recipe; to start them takes longer than all that they do."""
+    return both(tmp_path_factory.mktemp("ranks"), "NVFP4")
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """As torchrun gives each process."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def by_one(fmt: Any, accumulate: Any, numbers: list[list[int]], count: int | None = None) -> dict[str, torch.Tensor]:
     """The gradients of one process, in which torch adds those of each inner list."""
     found = []
@@ -44,27 +73,39 @@ def by_one(fmt: Any, accumulate: Any, numbers: list[list[int]], count: int | Non
     return reduce(found, fmt, accumulate, count)
 
 
-def test_two_processes_have_the_bits_of_one_whatever_the_format_sum_and_buckets(tmp_path: Path) -> None:
-    with torchrun(str(tmp_path)) as run:
-        said, _ = run.communicate(timeout=120)
-    assert run.returncode == 0, said
-    ranks = [dict(np.load(tmp_path / f"{rank}.npz")) for rank in range(2)]
+def test_two_processes_have_the_bits_of_one_whatever_the_format_sum_and_buckets(ranks: list[dict[str, Any]]) -> None:
     assert ranks[0].keys() == ranks[1].keys()
     for name, x in ranks[0].items():
         assert_bits_equal(ranks[1][name], x)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         wanted = {way: by_one(fmt, accumulate, [[0], [1]]) for way, (fmt, accumulate, _) in WAYS.items()}
         wanted["micro"] = by_one(fp.BF16, None, [[0, 1], [2, 3]], 2 * MICRO)
-    finally:
-        torch.set_num_threads(threads)
     for way, of in wanted.items():
         for name, x in of.items():
             assert_bits_equal(ranks[0][f"{way}/{name}"], x.numpy())
     assert len({of["0.weight"].numpy().tobytes() for of in wanted.values()}) == len(WAYS)  # two differ in buckets alone
     assert_bits_equal(ranks[0]["amax"], np.array([1, 0, np.nan], np.float32))
     assert (ranks[0]["empty"].shape, ranks[0]["one"].shape, int(ranks[0]["one"])) == ((0,), (), 1)
+
+
+def check_training(recipe: str, ranks: list[dict[str, Any]]) -> None:
+    """That both have the bits of one process that takes their micro-batches one after another."""
+    with one_thread():
+        single = trained(recipe, Ranks.from_environment(), accumulate=2)
+    for each in ranks:
+        assert {name for name in each if name.startswith(f"{recipe}/")} == {f"{recipe}/{name}" for name in single}
+        for name, want in single.items():
+            assert_bits_equal(each[f"{recipe}/{name}"], np.asarray(want))
+
+
+def test_two_processes_train_with_the_bits_of_two_micro_batches(ranks: list[dict[str, Any]]) -> None:
+    # stochastic draws, gradients that travel in BF16 and AdamW included
+    check_training("NVFP4", ranks)
+
+
+@pytest.mark.slow
+def test_two_processes_train_with_the_bits_of_two_micro_batches_in_float8(tmp_path: Path) -> None:
+    check_training("DEEPSEEK_V3", both(tmp_path, "DEEPSEEK_V3"))
 
 
 @pytest.mark.slow

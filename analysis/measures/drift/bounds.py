@@ -231,10 +231,11 @@ def _product_exponents(unit: MatrixUnit, terms: Terms) -> Floats:
     grouped = unit.rule is Rule.GROUPED
     formats = tuple(unit.operand_format(element) for element in (unit.a, unit.b))
     if (grouped, *formats) not in terms.aligned:
-        result = np.ones_like(terms.products)
-        if not grouped:  # those are aligned by their scales alone, which are 1
-            for x, fmt in zip((terms.a, terms.b), formats, strict=True):
-                result *= np.ldexp(1.0, np.maximum(np.frexp(x)[1] - 1, fmt.min_exponent))
+        result: Floats | float = 1.0  # grouped products are aligned by their scales alone, which are 1
+        if not grouped:
+            pairs = zip((terms.a, terms.b), formats, strict=True)
+            exponents = [np.maximum(np.frexp(x)[1] - 1, fmt.min_exponent) for x, fmt in pairs]
+            result = np.ldexp(1.0, exponents[0] + exponents[1])
         terms.aligned[(grouped, *formats)] = np.where(terms.products != 0, result, 0.0)
     return terms.aligned[(grouped, *formats)]
 

@@ -50,7 +50,8 @@ def recipe_of(spec: Any) -> LinearRecipe | Recipe:
             f"recipe must be an fp.torch.LinearRecipe, an fp.train.Recipe, or the name of one; got {shown(spec)}."
         )
     name = spec.upper().replace("-", "_")
-    require_word("recipe", name, tuple(dict.fromkeys((*RECIPES, *ROWS))))
+    names = tuple(dict.fromkeys((*RECIPES, *ROWS)))
+    require_word("recipe", name, names, listing="fp.torch.RECIPES or fp.train.recipes.ROWS")
     return RECIPES[name] if name in RECIPES else ROWS[name]
 
 

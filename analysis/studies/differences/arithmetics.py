@@ -188,7 +188,7 @@ def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
         name = recipe.strip().upper()
         if name not in RECIPES and name not in ROWS:
             words = list(dict.fromkeys([*RECIPES, *ROWS]))
-            raise unknown("recipe", recipe, words)
+            raise unknown("recipe", recipe, words, listing="fp.torch.RECIPES or fp.train.recipes.ROWS")
         recipe = RECIPES[name] if name in RECIPES else ROWS[name]
     if not isinstance(recipe, (LinearRecipe, Recipe)):
         raise TypeError(f"recipe must be an fp.torch.LinearRecipe, an fp.train.Recipe or a name; got {shown(recipe)}.")

@@ -171,7 +171,8 @@ def linear_of(spec: Any) -> LinearRecipe:
     if name in RECIPES:
         return RECIPES[name]
     if name not in ROWS:
-        raise unknown("recipe", spec, tuple(dict.fromkeys([*RECIPES, *ROWS])))
+        names = tuple(dict.fromkeys([*RECIPES, *ROWS]))
+        raise unknown("recipe", spec, names, listing="fp.torch.RECIPES or fp.train.recipes.ROWS")
     return linear_of(ROWS[name])
 
 

@@ -23,7 +23,7 @@ from fpsim.scaling.encode import (
 )
 from fpsim.scaling.kernels.counts import count_kernel
 from fpsim.scaling.look import look, over_job, ruled
-from fpsim.scaling.run_tiles import Job, run_scales, settle_tensor
+from fpsim.scaling.run_tiles import TileJob, run_scales, settle_tensor
 from fpsim.scaling.scaled import Scaled, encode_scaled, quantize_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tiling
@@ -86,7 +86,7 @@ class Step(NamedTuple):
         bits = words(self.source).reshape(tiles.shape)
         out = bits if target is None else words(target).reshape(tiles.shape)
         how = tile_plan(self.element, self.scaling, self.options, self.source_fmt, back)
-        return Job(bits, out, tiles, how, self.options.seed)
+        return TileJob(bits, out, tiles, how, self.options.seed)
 
 
 def found(step: Step, *, back: bool) -> tuple[Any, Array, Array]:

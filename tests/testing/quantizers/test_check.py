@@ -16,7 +16,7 @@ import fpsim as fp
 from fpsim.formats.named import NAMED
 from fpsim.formats.policies import OVERFLOWS
 from fpsim.testing.quantizers.black_box import BlackBox
-from tests.kit.sweeps import in_turn
+from tests.kit.sweeps import in_turn, sweep
 
 Array = Any
 E4M3 = ml_dtypes.float8_e4m3fn
@@ -41,9 +41,22 @@ def cases() -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def test_fpsims_own_casts_pass_in_every_mode() -> None:
+def some_cases() -> list[tuple[str, dict[str, Any]]]:
+    """Every format in two modes, and every mode with several formats."""
+    return [each for i, each in enumerate(cases()) if (i // len(MODES) - i) % (len(MODES) // 2) == 0]
+
+
+def test_every_format_and_mode_is_called() -> None:
     assert len(cases()) > 100
-    for name, case in cases():
+    every, some = ({(case["fmt"], case["words"]["rounding"]) for _, case in made} for made in (cases(), some_cases()))
+    assert {fmt for fmt, _ in some} == {fmt for fmt, _ in every}
+    assert {mode for _, mode in some} == {mode for _, mode in every} == set(MODES)
+    assert {case["codes"] for _, case in some_cases()} == {False, True}
+
+
+@sweep("made", some_cases(), cases())
+def test_fpsims_own_casts_pass_in_every_mode(made: list[tuple[str, dict[str, Any]]]) -> None:
+    for name, case in made:
         function = fp.encode if case["codes"] else fp.quantize
         found = report(lambda x, f=function, c=case: f(x, c["fmt"], **c["words"]), case["fmt"], **case["words"])
         assert found.ok, f"{name}: {found}"

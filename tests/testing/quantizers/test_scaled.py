@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.scaling.recipes import ROWS
-from tests.kit.sweeps import in_turn, sweep
+from tests.kit.sweeps import case, sweep
 
 S = fp.scalings
 BOTH = {"codes", "scales"}
@@ -26,17 +27,34 @@ def report(fn: Callable[..., Any], fmt: str, scaling: fp.Scaling) -> fp.testing.
     return fp.testing.check_quantizer(fn, fmt, scaling=scaling, raises=False)
 
 
-@in_turn("name", ["ROW", "TILE_1X128", "MX", "NVFP4", "TE_MX"])
-def test_fpsims_own_encodings_pass_as_scaled_pairs_and_values(name: str) -> None:
-    scaling = ROWS[name]
+NAMES = ("ROW", "TILE_1X128", "MX", "NVFP4", "TE_MX")
+RESULTS = ("scaled", "pair", "values")
+
+
+@sweep(
+    "calls",
+    [(name, result) for i, name in enumerate(NAMES) for result in RESULTS if name == "MX" or result == RESULTS[i % 3]],
+    list(itertools.product(NAMES, RESULTS)),
+)
+def test_fpsims_own_encodings_pass_as_scaled_pairs_and_values(calls: list[tuple[str, str]]) -> None:
+    for name, result in calls:
+        with case(name, result):
+            check_own(ROWS[name], result)
+
+
+def check_own(scaling: fp.Scaling, result: str) -> None:
 
     def pair(x: Any) -> Any:
         q = fp.encode_scaled(x, "e4m3", scaling)
         return q.codes, q.scales
 
-    assert report(lambda x: fp.encode_scaled(x, "e4m3", scaling), "e4m3", scaling).ok
-    assert report(pair, "e4m3", scaling).ok
-    assert report(lambda x: fp.quantize_scaled(x, "e4m3", scaling), "e4m3", scaling).ok
+    own: dict[str, Callable[[Any], Any]] = {
+        "scaled": lambda x: fp.encode_scaled(x, "e4m3", scaling),
+        "pair": pair,
+        "values": lambda x: fp.quantize_scaled(x, "e4m3", scaling),
+    }
+    found = report(own[result], "e4m3", scaling)
+    assert found.ok, found
 
 
 def test_integers_pass() -> None:

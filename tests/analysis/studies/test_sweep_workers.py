@@ -21,8 +21,8 @@ import pytest
 import fpsim as fp
 from fpsim.analysis.studies.workers import Failure, run_over
 from fpsim.runtime.threads import thread_count
-from tests.analysis.test_cells import filled
-from tests.analysis.test_sweep import CELLS, called, calls, product
+from tests.analysis.studies.test_cells import filled
+from tests.analysis.studies.test_sweep import CELLS, called, calls, product
 from tests.kit.processes import ROOT
 
 pytest.importorskip("joblib", reason="several workers need joblib")

@@ -1,6 +1,6 @@
 """Kernels of fpsim.gpu with the types of their arguments, compiled to PTX for sm_90 where no GPU is.
 
-Run as `python -m tests.gpu.ptx_kernels MODULE`, in a process of its own: it prints {name: PTX} of one module as JSON.
+Run as `python -m tests.gpu.ptx.ptx_kernels MODULE`, in its own process: it prints {name: PTX} of one module as JSON.
 A kernel that is to be looked at is added to the function of its module; a module, as a function in MODULES.
 """
 

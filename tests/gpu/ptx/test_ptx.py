@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.gpu.ptx_kernels import FLOATS, IN_REGISTERS, MODULES
+from tests.gpu.ptx.ptx_kernels import FLOATS, IN_REGISTERS, MODULES
 from tests.kit.processes import ROOT
 
 FLOAT_ARITHMETIC = re.compile(r"\b(add|sub|mul|fma|mad|div|rcp|sqrt|rsqrt|ex2|lg2|sin|cos)(\.[a-z]+)*\.f(16|32|64)\b")
@@ -29,7 +29,7 @@ def test_floating_point_arithmetic_is_recognised() -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_kernels_compile_for_hopper_and_calculate_as_they_say(module: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.ptx_kernels", module],
+        [sys.executable, "-m", "tests.gpu.ptx.ptx_kernels", module],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=1200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

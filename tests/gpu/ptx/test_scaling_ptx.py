@@ -10,13 +10,13 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.gpu.test_ptx import MISSING
+from tests.gpu.ptx.test_ptx import MISSING
 from tests.kit.processes import ROOT
 
 SCALED = """
 import json, sys
 from numba import cuda, types
-from tests.gpu.ptx_kernels import arrays, pretend_hopper
+from tests.gpu.ptx.ptx_kernels import arrays, pretend_hopper
 pretend_hopper()
 from fpsim.core.rounding import DOWN, NEAREST_EVEN, STOCHASTIC, UP
 from fpsim.core.tile_scale import (

@@ -1,0 +1,54 @@
+"""The app of `fpsim`, and how a function becomes one of its commands."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+import fpsim
+from fpsim.cli.exit_codes import INTERRUPTED
+
+app = typer.Typer(
+    name="fpsim",
+    help="Low-precision floating point, emulated bit for bit.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fpsim {fpsim.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Low-precision floating point, emulated bit for bit."""
+
+
+def command(to: typer.Typer = app, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command, of `fpsim` or of a group of commands."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(*arguments: Any, **keywords: Any) -> None:
+            try:
+                function(*arguments, **keywords)
+            except KeyboardInterrupt:  # typer would make it exit code 1
+                typer.echo("fpsim: Interrupted.", err=True)
+                raise typer.Exit(INTERRUPTED) from None
+
+        to.command(**settings)(run)
+        return function
+
+    return register

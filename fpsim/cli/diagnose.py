@@ -1,0 +1,82 @@
+"""`fpsim diagnose`: which layers of a model can go to few bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import fpsim
+from fpsim.cli.functions import function_at
+from fpsim.cli.terminal import progress_bar, refuse_bad_folder, shown
+
+
+def diagnose(
+    function: Annotated[
+        str, typer.Argument(help="MODULE:FUNCTION, which takes nothing and returns (model, batches, loss).")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for report.html, the table, the plan and what was measured.")
+    ] = Path("out/diagnose"),
+    recipes: Annotated[
+        str | None, typer.Option("--recipes", help="a,b,c. [default: BF16, and the FP8 recipes that the chip has]")
+    ] = None,
+    on: Annotated[str, typer.Option("--on", help="The hardware that adds, such as H100 or 'H100 cuBLAS'.")] = "H100",
+    bits: Annotated[float | None, typer.Option(help="Bits a value that the plan takes at most.")] = None,
+    limit: Annotated[float, typer.Option(help="Relative error from which a product does not fit.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Seed of the draws of the model.")] = 0,
+) -> None:
+    """Say which layers of a model can go to few bits, which cannot and why. A call that was stopped goes on."""
+    refuse_bad_folder(out)
+    model, batches, loss = _diagnosed(function)
+    words = None if recipes is None else [word for word in recipes.split(",") if word]
+    with progress_bar(Console(stderr=True)) as bar:
+        task = bar.add_task("starting", total=1.0)
+        found = fpsim.analysis.diagnose(
+            model, batches, loss, recipes=words, on=on, bits=bits, limit=limit, seed=seed, out=out,
+            progress=lambda share, activity: bar.update(task, completed=share, description=shown(activity, 60)),
+        )  # fmt: skip
+        files = found.save(out)
+    _print_diagnosis(Console(), found, files)
+
+
+def _diagnosed(path: str) -> tuple[Any, Any, Any]:
+    """What the function of a path returns."""
+    make = function_at(path, such_as="my_model:setup")
+    try:
+        found = make()
+    except Exception as reason:  # whatever the user's own code raises
+        raise ValueError(
+            f"function must return (model, batches, loss); {path!r} raises {type(reason).__name__}: {reason}"
+        ) from reason
+    if not isinstance(found, tuple) or len(found) != 3:
+        raise ValueError(
+            f"function must return (model, batches, loss); got {path!r}, which returns {type(found).__name__}"
+            + (f" of {len(found)}." if isinstance(found, tuple) else ".")
+        )
+    return found
+
+
+def _print_diagnosis(console: Console, found: Any, files: list[Path]) -> None:
+    """The answer, and a row a layer."""
+    for i, line in enumerate(found.sentences):
+        console.print(Text(shown(line), style="" if i else "bold"))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    ill = {name for name, *_, why in found.rows() if why}
+    table.add_column("layer", overflow="fold")
+    for head in ("fprop", "dgrad", "wgrad"):
+        table.add_column(head)
+    for name, *cells, _ in found.rows():
+        table.add_row(Text(shown(name), style="yellow" if name in ill else ""), *map(Text, cells))
+    console.print(table)
+    for line in found.notes:
+        console.print(Text(shown(line), style="dim"))
+    page, *others = files
+    console.print(Text(f"{shown(str(page))}: the report", style="bold"), soft_wrap=True)
+    names = ", ".join(file.name for file in others)
+    console.print(Text(f"{shown(str(page.parent))}: {names}"), soft_wrap=True)

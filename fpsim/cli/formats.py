@@ -1,0 +1,77 @@
+"""`fpsim formats` and `fpsim explain`: the formats, and how one value is rounded."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import fpsim
+
+TABLE_BITS = 6  # formats up to this width have few enough values to list
+
+
+def formats(
+    name: Annotated[str | None, typer.Argument(help="A format, such as e4m3; none: list the built-in ones.")] = None,
+) -> None:
+    """List the formats, or describe one."""
+    from fpsim.display.wording import power_of_two
+
+    console = Console()
+    if name is not None:
+        _print_format(console, fpsim.format(name))
+        return
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("format", no_wrap=True)
+    for head in ("bits", "layout", "bias", "max", "normal from", "smallest", "Inf", "NaN"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for known in fpsim.formats.names():
+        fmt = fpsim.format(known)
+        table.add_row(
+            fmt.name, str(fmt.bits), f"{int(fmt.signed)}+{fmt.exponent_bits}+{fmt.mantissa_bits}", str(fmt.bias),
+            f"{fmt.max:.3g}" if fmt.max >= 1e6 else f"{fmt.max:g}", power_of_two(fmt.smallest_normal),
+            power_of_two(fmt.smallest_subnormal), "yes" if fmt.has_infinity else "no", "yes" if fmt.has_nan else "no",
+        )  # fmt: skip
+    console.print(table)
+    console.print(
+        Text(
+            "Layout: sign, exponent and mantissa bits. Every IEEE P3109 format has a name too, such as p3109_k8p4sf.",
+            style="dim",
+        )
+    )
+
+
+def _print_format(console: Console, fmt: fpsim.Format) -> None:
+    typer.echo(repr(fmt))
+    if fmt.bits <= TABLE_BITS:
+        values = sorted({value for value in fmt.table().tolist() if value >= 0})
+        typer.echo("values " + ", ".join(f"{value:g}" for value in values))
+
+
+def explain(
+    value: Annotated[str, typer.Argument(help="A number: 0.3, -1e-4, inf, nan, 0x1.8p3.")],
+    format: Annotated[str, typer.Argument(help="A format, such as e4m3.")],
+    rounding: Annotated[str, typer.Option("--rounding", "-r", help="How it is rounded.")] = "nearest_even",
+    overflow: Annotated[str, typer.Option(help="What becomes of values beyond the range.")] = "nonfinite",
+    subnormals: Annotated[str, typer.Option(help="keep or flush.")] = "keep",
+    seed: Annotated[int | None, typer.Option(help="Key of stochastic rounding.")] = None,
+) -> None:
+    """Explain how one value is rounded: its neighbours, what is dropped, the result and the reason."""
+    typer.echo(
+        str(
+            fpsim.explain(
+                _number(value), format, rounding=rounding, overflow=overflow, subnormals=subnormals, seed=seed
+            )
+        )
+    )
+
+
+def _number(text: str) -> float:
+    try:
+        return float.fromhex(text) if "0x" in text.lower() else float(text)
+    except (ValueError, OverflowError):
+        raise ValueError(f"value must be a number such as 0.3, -1e-4, inf, nan or 0x1.8p3; got {text!r}.") from None

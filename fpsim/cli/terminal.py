@@ -1,0 +1,59 @@
+"""What commands share: text and figures for a terminal, a bar of progress, words and folders that are asked for."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+import fpsim
+from fpsim.display.wording import short
+from fpsim.errors import unknown
+
+
+def shown(text: str, width: int = 10_000) -> str:
+    """Untrusted text for a terminal."""
+    return short(text, width)
+
+
+def figure(words: Callable[[float], str], value: float) -> str:
+    """A figure in words; a dash where there is none."""
+    return "–" if math.isnan(value) else words(value)
+
+
+def progress_bar(console: Console, quiet: bool = False) -> Progress:
+    """A bar on a terminal, gone at the end; nothing where the output is no terminal."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    )
+
+
+def refuse_bad_folder(out: Path) -> None:
+    """Find out before the work that its result cannot be kept."""
+    there = next(folder for folder in (out, *out.resolve().parents) if folder.exists())
+    if not there.is_dir():
+        raise ValueError(f"--out must be a folder; got {out}, where {there} is a file. Choose another.")
+    if not os.access(there, os.W_OK):
+        raise ValueError(f"--out must be a folder that can be written; got {out}. Choose another.")
+
+
+def scaling_named(word: str) -> Any:
+    """A scaling by its word: none, amax, or the name of a recipe in any case."""
+    if word.lower() in ("none", "amax"):
+        return None if word.lower() == "none" else "amax"
+    names = [name for name in dir(fpsim.scalings) if name.isupper()]
+    if word.upper() not in names:
+        spellings = {name.lower(): name for name in names}
+        raise unknown("scaling", word, ["none", "amax", *names], spellings, listing="docs/scaling.md")
+    return getattr(fpsim.scalings, word.upper())

@@ -1,0 +1,98 @@
+"""`fpsim train`: recipes in, which of them differ out."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fpsim.cli.exit_codes import BAD_INPUT
+from fpsim.cli.terminal import figure, progress_bar, refuse_bad_folder, shown
+
+TRAINED = ("BF16", "FP16_DYNAMIC", "DEEPSEEK_V3")
+
+
+def train(
+    recipes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Names of recipes, such as DEEPSEEK_V3, or TOML files. [default: BF16 FP16_DYNAMIC DEEPSEEK_V3]"
+        ),
+    ] = None,
+    more: Annotated[str | None, typer.Option("--recipes", help="The same in one word: a,b,c.")] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each recipe; 3 or more tell recipes apart.")] = 3,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for report.html, the tables and the runs.")] = Path(
+        "out/train"
+    ),
+    steps: Annotated[int, typer.Option(help="Of each run.")] = 250,
+    model: Annotated[str, typer.Option(help="transformer or perceptron.")] = "transformer",
+    text: Annotated[Path | None, typer.Option(help="A file of text; none: Python's help topics.")] = None,
+    backend: Annotated[str, typer.Option(help="emulated, float32, gpu or hardware.")] = "emulated",
+    batch: Annotated[
+        int | None, typer.Option(help="Sequences of a micro-batch. [default: 8; 128 vectors of the perceptron]")
+    ] = None,
+    accumulate: Annotated[int, typer.Option(help="Micro-batches of a step.")] = 1,
+    baseline: Annotated[
+        str | None, typer.Option(help="The recipe that others are compared with. [default: BF16, FP32 or the first]")
+    ] = None,
+) -> None:
+    """Train a small model by recipes, and say which of them differ. The same call goes on where one was stopped."""
+    from fpsim.train import Ranks, compare
+    from fpsim.train.runs import find_recipe
+
+    with Ranks.from_environment() as ranks, _silent(ranks.rank > 0), warnings.catch_warnings():
+        refuse_bad_folder(out)
+        words = [word for text in (*(recipes or []), more or "") for word in text.split(",") if word]
+        chosen = [find_recipe(word) for word in words or TRAINED]
+        warnings.simplefilter("ignore", RuntimeWarning)  # a run that was stopped is in the table
+        with progress_bar(Console(stderr=True), ranks.rank > 0) as bar:
+            task = bar.add_task("starting", total=1.0)
+            found = compare(
+                chosen, seeds=seeds, out=out, steps=steps, model=model, text=text, backend=backend, batch=batch,
+                accumulate=accumulate, baseline=baseline, ranks=ranks,
+                progress=lambda share, activity: bar.update(task, completed=share, description=shown(activity, 60)),
+            )  # fmt: skip
+    if ranks.rank == 0:
+        _print_comparison(Console(), found, out)
+
+
+@contextlib.contextmanager
+def _silent(quiet: bool) -> Iterator[None]:
+    """What is refused ends this process without a word, where another one says it."""
+    try:
+        yield
+    except (ValueError, TypeError, ImportError, OSError):
+        if quiet:
+            raise typer.Exit(BAD_INPUT) from None
+        raise
+
+
+def _print_comparison(console: Console, found: Any, out: Path) -> None:
+    """A row a recipe, and the answer."""
+    from fpsim.display.wording import percent
+    from fpsim.train.comparisons.answer import signed
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("recipe", overflow="fold")
+    for head in ("loss", f"above {found.baseline}", "gradients", "lost", "skipped", "stopped", "seconds"):
+        table.add_column(head, justify="right", no_wrap=True)
+    colors = {"higher": "red", "lower": "green", "same": "", "open": "yellow", "unknown": "dim"}
+    for row in found.rows():
+        name = row["recipe"]
+        above = "–" if name == found.baseline else signed(found.difference(name))
+        table.add_row(
+            Text(shown(name)), figure("{:.3f}".format, row["final_loss"]), Text(above, style=colors[row["verdict"]]),
+            figure("{:.1e}".format, row["gradient_error"]), percent(row["lost_updates"]),
+            f"{row['skipped_steps']:.3g}", str(row["stopped"]), f"{row['seconds']:.1f}",
+        )  # fmt: skip
+    console.print(table)
+    console.print(Text(shown(found.answer), style="bold"))
+    console.print(Text(f"{shown(str(out / 'report.html'))}: the report"), soft_wrap=True)
