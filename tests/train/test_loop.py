@@ -275,6 +275,33 @@ def test_gradients_that_overflow_under_dynamic_scaling_are_left_out() -> None:
     assert scales == [65536.0 / 2 ** sum(row["skipped"] for row in run.rows[:step]) for step in range(12)]
 
 
+def test_a_loss_scale_that_never_helps_stops_the_run() -> None:
+    static = recipes.FP16_STATIC.replace(loss_factor=2.0**24)
+    run = trainer(static, steps=12)
+    before = run.weights["first.weight"].detach().clone()
+    for _ in range(5):
+        run.step()
+    arrays, facts = run.state()
+    run = trainer(static, steps=12)
+    run.load(arrays, facts)  # which counts on
+    for _ in range(5):
+        assert not run.stopped
+        run.step()
+    said = "steps 0 to 9 all overflowed and were left out, this one with a loss scale of 32768; first of all: head, "
+    assert run.stopped.startswith(said)
+    assert_bits_equal(run.weights["first.weight"].detach().numpy(), before.numpy())
+
+
+def test_a_step_that_is_applied_starts_the_count_of_lost_steps_anew() -> None:
+    run = trainer(recipes.FP16_STATIC, steps=30)
+    for step in range(30):
+        run.recipe = recipes.FP16_STATIC.replace(loss_factor=1.0 if step == 9 else 2.0**24)
+        run.step()
+        if run.stopped:
+            break
+    assert (step, run.stopped.split(" all")[0]) == (19, "steps 10 to 19")
+
+
 def test_a_step_that_failed_is_looked_at_with_its_own_scales_and_draws() -> None:
     drawn = fp.torch.TE_DELAYED.replace(grad_rounding="stochastic")
     run = trainer(Recipe(linear=drawn, optimizer=OptimizerRecipe(lr=0.0)), accumulate=2)
