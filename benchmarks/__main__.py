@@ -68,6 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
     write({"machine": machine, "elements": options.size, "rows": records}, options.out)
     print(f"Recorded in {options.out}.")
     missed = [record["name"] for record in records if not all(record["met"].values())]
+    if torch and options.only in "training":  # which prints a table of its own
+        missed += ["training"] * load("benchmarks.training").main([])
     return 1 if options.strict and missed else 0
 
 
