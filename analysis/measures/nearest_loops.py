@@ -145,8 +145,11 @@ def _make_round_block(scaled: bool, small: bool, truncates: bool) -> Any:
 
 
 @cache
-def _make_sum_block(small: bool) -> Any:
-    """The loop that sums errors and their kin over a block."""
+def _make_sum_block(small: bool, wide: bool) -> Any:
+    """The loop that sums errors and their kin over a block; wide: float32 may not hold an error.
+
+    Of <x, q> it adds <x, q - x>, which is less to compute and has fewer bits to lose.
+    """
 
     def sum_block(x: Any, results: Any, reciprocals: Any, plan: Any, sums: Any, counts: Any, found: Any) -> None:
         normal_from = f32(f32(plan[NORMAL_FROM]) * f32(plan[SCALE]))
@@ -154,9 +157,9 @@ def _make_sum_block(small: bool) -> Any:
         largest, zeros, tiny_count = i64(0), u32(0), u32(0)
         for i in range(x.size):
             value, result = x[i], results[i]
-            error = difference(result, value)
+            error = difference(result, value) if wide else f64(single_difference(result, value))
             relative = product(abs(error), reciprocals[i])
-            inner += f64(value) * f64(result)
+            inner += f64(value) * error
             errors += error
             relatives += relative
             if small:
@@ -245,8 +248,8 @@ def _make_measure(scaled: bool, truncates: bool) -> Any:
     """The function that adds the sums of a block, which ranges from `smallest` on where it is rounded."""
     round_normal, round_small = (_make_round_block(scaled, small, truncates) for small in (False, True))
     count_steps = _make_count_steps(truncates)
-    sum_normal, sum_small = _make_sum_block(small=False), _make_sum_block(small=True)
     # with a scale, what is just above half the smallest value may become a little more than twice itself
+    sum_normal, sum_small = _make_sum_block(small=False, wide=False), _make_sum_block(small=True, wide=scaled)
     ulps_normal, ulps_small = _make_ulps_block(wide=False), _make_ulps_block(wide=scaled)
 
     def measure(
@@ -307,6 +310,7 @@ def nearest_kernel() -> Any:
                     else:
                         truncate_scaled(xs, rs, smallest, plan, room, sums, count, found)
                     sums[SIGNAL] = about[ENERGY]
+                    sums[PRODUCT] += about[ENERGY]
                     count[COUNT] += xs.size
                     count[COMPARED] += xs.size
                     count[NONZERO_COUNT] += i64(about[NONZERO])

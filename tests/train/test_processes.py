@@ -20,7 +20,10 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
-@pytest.mark.parametrize("recipe", ["NVFP4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("DEEPSEEK_V3", "FP8_DELAYED"))])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("DEEPSEEK_V3", "FP8_DELAYED")]
+
+
+@pytest.mark.parametrize("recipe", ["NVFP4", *SLOW])
 def test_two_processes_have_the_bits_of_two_micro_batches(recipe: str, tmp_path: Path) -> None:
     # stochastic draws, gradients that travel in BF16, delayed scales and AdamW included
     for launcher, name, accumulate in ((TORCHRUN, "two", 1), ([], "one", 2)):

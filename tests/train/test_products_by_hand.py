@@ -93,6 +93,7 @@ def test_delayed_scales_move_once_a_step_by_the_largest_amax_of_its_micro_batche
             largest = max(parts, key=lambda part: float(np.abs(part.source).max()))
             want = state.encode(np.ascontiguousarray(largest.source))
             assert_bits_equal(largest.encoded.scales, want.scales)
-            arrays = state.state_dict()
-            assert run.layers["second"].scales[row, 0] == arrays["encode_scales"].item()
-            assert run.layers["second"].scales[row, 1:].tolist() == arrays["amax_history"].ravel().tolist()
+            arrays, scales = state.state_dict(), run.layers["second"].scales
+            assert scales is not None
+            assert scales[row, 0] == arrays["encode_scales"].item()
+            assert scales[row, 1:].tolist() == arrays["amax_history"].ravel().tolist()
