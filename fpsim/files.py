@@ -186,10 +186,15 @@ def _clear(room: Path, target: Path, own: Collection[str]) -> None:
 
 def _swapped(drafts: Path, target: Path, own: Collection[str]) -> bool:
     """Exchange two folders, and move what is not `own` back; whether that was possible."""
+    after = Path(os.path.realpath(drafts))  # where the exchange puts the old folder
     for other in target.iterdir():
-        if other.name not in own and other.is_file():
-            with contextlib.suppress(OSError):  # a file system without links: it moves afterwards
+        if other.name in own:
+            continue
+        with contextlib.suppress(OSError):  # a file system without links: it moves afterwards
+            if other.is_file() or other.is_symlink():
                 os.link(other, drafts / other.name, follow_symlinks=False)
+            else:  # of a folder there is one: until it moves back, a link leads to it
+                (drafts / other.name).symlink_to(after / other.name, target_is_directory=True)
     try:
         drafts.chmod(target.stat().st_mode & 0o7777)
         exchange(drafts, target)
@@ -202,10 +207,19 @@ def _swapped(drafts: Path, target: Path, own: Collection[str]) -> bool:
 
 
 def _bring(old: Path, target: Path, own: Collection[str]) -> None:
-    """Move what is not `own` and not in `target` there."""
+    """Move what is not `own` into `target`, unless it is there, and not as a link to what is to be moved."""
     for other in old.iterdir():
-        if other.name not in own and not os.path.lexists(target / other.name):
-            other.rename(target / other.name)
+        mine = target / other.name
+        if other.name in own:
+            continue
+        if not os.path.lexists(mine):
+            other.rename(mine)
+        elif mine.is_symlink() and not other.is_symlink() and os.path.realpath(mine) == os.path.realpath(other):
+            try:
+                exchange(other, mine)
+            except OSError:
+                mine.unlink()
+                other.rename(mine)
 
 
 def exchange(first: Path, second: Path) -> None:

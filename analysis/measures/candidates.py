@@ -48,11 +48,11 @@ class Facts(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> tuple[float, ...] | None:
-    """What the loops that round float32 to nearest even know of a cast; None for one that is not theirs."""
+    """What the loops that round float32 by themselves know of a cast; None for one that is not theirs."""
     fmt, one = options.fmt, 1.0 if scale is None else scale
     usual = fmt.signed and fmt.has_zero and 1 <= fmt.mantissa_bits < FP32.mantissa_bits and FP32.holds(fmt)
     moderate = FP32.smallest_normal <= one and fmt.smallest_normal * one <= 1 / FAR_DOWN
-    if not usual or not moderate or options.rounding is not Rounding.NEAREST_EVEN:
+    if not usual or not moderate or options.rounding not in (Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO):
         return None
     subnormals = fmt.subnormals and options.subnormals == "keep"
     small = subnormals and FAR_DOWN <= fmt.smallest_subnormal <= 1 / FAR_DOWN
@@ -65,6 +65,7 @@ def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> 
     plan[nearest_loops.LIMIT] = fmt.max * (1 + SCALE_ERROR if from_amax else 1)
     plan[nearest_loops.LEAST] = FAR_DOWN if small else max(fmt.smallest_normal, FAR_DOWN)
     plan[nearest_loops.MAGIC] = 1.5 * 2.0**FP32.mantissa_bits * fmt.smallest_subnormal if small else 0.0
+    plan[nearest_loops.TRUNCATES] = options.rounding is Rounding.TOWARD_ZERO
     return tuple(plan)
 
 

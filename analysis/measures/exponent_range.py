@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fpsim.analysis.measures.loops import BINS, BINS_PER_BINADE, LOWEST_EXPONENT, histogram_kernel
 from fpsim.analysis.measures.parts import Layout
-from fpsim.analysis.measures.passes import PIECE, float_pieces
+from fpsim.analysis.measures.passes import float_pieces
 from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.display.optional import frame, load
 from fpsim.display.wording import plural, power_of_two
@@ -320,7 +320,7 @@ def range_of_pieces(pieces: Iterable[Array]) -> RangeReport:
     return report
 
 
-BATCH = 32  # pieces that are counted at once
+BATCH = 16  # pieces that are counted at once
 
 
 def _count_batch(batch: list[Array], idle: list[Histogram]) -> None:
@@ -334,4 +334,4 @@ def _count_batch(batch: list[Array], idle: list[Histogram]) -> None:
         histogram.add(batch[start:stop])
         idle.append(histogram)
 
-    over_spans(len(batch), work, alignment=1, weight=2.0 * PIECE)
+    over_spans(len(batch), work, alignment=1, weight=2.0 * max((piece.size for piece in batch), default=0))

@@ -91,10 +91,11 @@ def single_difference(result: Any, x: Any) -> Any:
 
 @scalar
 def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """1 / ulp as a float32, which holds it for magnitudes of at least 2**(precision - 126)."""
+    """1 / ulp as a float32, which holds it for magnitudes of at least 2**(precision - 126); of 0 at most 2**127."""
     field = u32(f32(value).view(u32) & u32(0x7F800000))
     field = u32(min(max(field, u32(lowest << i64(23))), u32(highest << i64(23))))
-    return u32(u32((i64(127 + 127) + precision) << i64(23)) - field).view(f32)
+    inverse = u32(u32((i64(127 + 127) + precision) << i64(23)) - field)
+    return u32(min(inverse, u32(0x7F000000))).view(f32)
 
 
 @scalar

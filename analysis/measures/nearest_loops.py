@@ -1,8 +1,8 @@
-"""Loops that round float32 to the nearest value of a format, ties to even, and measure what that cost.
+"""Loops that round float32 to nearest even or toward zero in a format, and measure what that cost.
 
 They serve blocks of which every value is finite and within the format's range, where rounding takes five operations
 instead of thirty. What they leave is rounded by the casts and measured by `fpsim.analysis.measures.loops`. A value and
-the nearest of a format are within a factor of two of each other, or that one is 0: float32 holds their difference.
+what it is rounded to are within a factor of two of each other, or that is 0: float32 holds their difference.
 Several short loops over a block are faster than one whose steps wait for each other.
 """
 
@@ -53,14 +53,15 @@ f32, f64 = np.float32, np.float64
 
 # What the loops know of a candidate: the largest value of its format, the smallest normal one and its exponent field in
 # float32, the mantissa bits that float32 has more; the decode scale; the largest quotient that counts as the largest
-# value, the smallest magnitude but 0 that may come, and the number that `nearest_small` adds. NaN for all where a
-# candidate is not theirs.
-TOP, NORMAL_FROM, LOWEST, DROPPED, SCALE, LIMIT, LEAST, MAGIC = range(8)
-PLAN = 8
+# value, the smallest magnitude but 0 that may come, the number that `nearest_small` adds, and whether it rounds toward
+# zero. NaN for all where a candidate is not theirs.
+TOP, NORMAL_FROM, LOWEST, DROPPED, SCALE, LIMIT, LEAST, MAGIC, TRUNCATES = range(9)
+PLAN = 9
 MOST = 2.0**126  # of the values that may come: results are below twice them
-MOST_DROPPED = 21  # of which the distances of a block, at most half of 2**21 each, still have a sum below 2**32
+MOST_DROPPED = 21  # of which the distances of a block, below 2**21 each, still have a sum below 2**32
 
 SOURCE_BITS = 23  # mantissa bits of float32
+MAGIC_IN_ULPS = 1.5 * 2.0**SOURCE_BITS
 
 
 @scalar
@@ -78,6 +79,27 @@ def nearest_normal(x: Any, dropped: Any) -> Any:
 def nearest_small(x: Any, magic: Any) -> Any:
     """A float32 far below magic, 1.5 times a power of two, rounded to a multiple of magic's ulp; -0 becomes 0."""
     return f32(f32(f32(x) + f32(magic)) - f32(magic))
+
+
+@scalar
+def truncated_normal(x: Any, dropped: Any) -> Any:
+    """A float32 less `dropped` of its mantissa bits."""
+    return u32(f32(x).view(u32) & u32(u32(0xFFFFFFFF) << dropped)).view(f32)
+
+
+@scalar
+def truncated_small(x: Any, magic: Any, ulp: Any) -> Any:
+    """A float32 far below magic, less what is beyond a multiple of magic's ulp."""
+    size = abs(f32(x))
+    near = nearest_small(size, magic)
+    down = f32(near - (f32(ulp) if near > size else f32(0)))
+    return f32(-down) if x < f32(0) else down
+
+
+@scalar
+def dropped_bits(x: Any, dropped: Any) -> Any:
+    """How far `truncated_normal` moves a float32, in units of its last place."""
+    return u32(f32(x).view(u32) & u32(u32(u32(1) << dropped) - u32(1)))
 
 
 @scalar
@@ -101,17 +123,20 @@ def over_scale(size: Any, plan: Any) -> Any:
 
 
 @cache
-def _make_round_block(scaled: bool, small: bool) -> Any:
+def _make_round_block(scaled: bool, small: bool, truncates: bool) -> Any:
     """The loop that rounds a block; scaled: values have a scale; small: some may be below the normal range."""
+    normal = truncated_normal if truncates else nearest_normal
 
     def round_block(x: Any, exact: Any, results: Any, plan: Any) -> None:
         top, scale, magic = f32(plan[TOP]), f32(plan[SCALE]), f32(plan[MAGIC])
         normal_from, dropped = f32(plan[NORMAL_FROM]), u32(u32(plan[DROPPED]) & u32(31))
+        ulp = f32(plan[MAGIC] / MAGIC_IN_ULPS)
         for i in range(x.size):
             value = divided(x[i], scale, top) if scaled else x[i]
-            result = nearest_normal(value, dropped)
+            result = normal(value, dropped)
             if small:
-                result = result if abs(value) >= normal_from else nearest_small(value, magic)
+                low = truncated_small(value, magic, ulp) if truncates else nearest_small(value, magic)
+                result = result if abs(value) >= normal_from else low
             if scaled:
                 exact[i] = value
             results[i] = f32(result * scale) if scaled else result
@@ -120,8 +145,11 @@ def _make_round_block(scaled: bool, small: bool) -> Any:
 
 
 @cache
-def _make_sum_block(small: bool) -> Any:
-    """The loop that sums errors and their kin over a block."""
+def _make_sum_block(small: bool, wide: bool) -> Any:
+    """The loop that sums errors and their kin over a block; wide: float32 may not hold an error.
+
+    Of <x, q> it adds <x, q - x>, which is less to compute and has fewer bits to lose.
+    """
 
     def sum_block(x: Any, results: Any, reciprocals: Any, plan: Any, sums: Any, counts: Any, found: Any) -> None:
         normal_from = f32(f32(plan[NORMAL_FROM]) * f32(plan[SCALE]))
@@ -129,9 +157,9 @@ def _make_sum_block(small: bool) -> Any:
         largest, zeros, tiny_count = i64(0), u32(0), u32(0)
         for i in range(x.size):
             value, result = x[i], results[i]
-            error = difference(result, value)
+            error = difference(result, value) if wide else f64(single_difference(result, value))
             relative = product(abs(error), reciprocals[i])
-            inner += f64(value) * f64(result)
+            inner += f64(value) * error
             errors += error
             relatives += relative
             if small:
@@ -158,20 +186,25 @@ def _make_sum_block(small: bool) -> Any:
     return reordered_sums(sum_block)
 
 
-@reordered_sums
-def count_steps(x: Any, dropped: Any, sums: Any, counts: Any, found: Any) -> None:
-    """Errors in ulps, and how many there are not, of normal values without a scale."""
-    dropped = u32(u32(dropped) & u32(31))
-    total, largest, equal = u32(0), u32(0), u32(0)
-    for i in range(x.size):
-        step = dropped_distance(x[i], dropped)
-        total = u32(total + step)
-        largest = max(largest, step)
-        equal = u32(equal + u32(step == u32(0)))
-    ulp = f64(u32(1) << dropped)
-    found[MAX_ULP] = f64(largest) / ulp
-    sums[ULPS] += f64(total) / ulp
-    counts[EXACT] += i64(equal)
+@cache
+def _make_count_steps(truncates: bool) -> Any:
+    """The loop that counts errors in ulps, and how many there are not, of normal values without a scale."""
+    distance = dropped_bits if truncates else dropped_distance
+
+    def count_steps(x: Any, dropped: Any, sums: Any, counts: Any, found: Any) -> None:
+        dropped = u32(u32(dropped) & u32(31))
+        total, largest, equal = u32(0), u32(0), u32(0)
+        for i in range(x.size):
+            step = distance(x[i], dropped)
+            total = u32(total + step)
+            largest = max(largest, step)
+            equal = u32(equal + u32(step == u32(0)))
+        ulp = f64(u32(1) << dropped)
+        found[MAX_ULP] = f64(largest) / ulp
+        sums[ULPS] += f64(total) / ulp
+        counts[EXACT] += i64(equal)
+
+    return reordered_sums(count_steps)
 
 
 @cache
@@ -211,11 +244,12 @@ def raised(best: Any, underflowed: Any, x: Any, results: Any, product_found: Any
     return best
 
 
-def _make_measure(scaled: bool) -> Any:
+def _make_measure(scaled: bool, truncates: bool) -> Any:
     """The function that adds the sums of a block, which ranges from `smallest` on where it is rounded."""
-    round_normal, round_small = _make_round_block(scaled, small=False), _make_round_block(scaled, small=True)
-    sum_normal, sum_small = _make_sum_block(small=False), _make_sum_block(small=True)
+    round_normal, round_small = (_make_round_block(scaled, small, truncates) for small in (False, True))
+    count_steps = _make_count_steps(truncates)
     # with a scale, what is just above half the smallest value may become a little more than twice itself
+    sum_normal, sum_small = _make_sum_block(small=False, wide=False), _make_sum_block(small=True, wide=scaled)
     ulps_normal, ulps_small = _make_ulps_block(wide=False), _make_ulps_block(wide=scaled)
 
     def measure(
@@ -239,12 +273,13 @@ def _make_measure(scaled: bool) -> Any:
 
 @cache
 def nearest_kernel() -> Any:
-    """The loop that rounds to nearest even and adds the sums of the blocks that it may, which it marks as done.
+    """The loop that rounds and adds the sums of the blocks that it may, which it marks as done.
 
     Arguments: x, reciprocals and descriptions as `describe_kernel` leaves them, a row for each group of elements;
     plans, a row for each candidate; done, totals, counts and maxima to add to, for each candidate a row for each group.
     """
-    measure, measure_scaled = _make_measure(scaled=False), _make_measure(scaled=True)
+    measure, measure_scaled = (_make_measure(scaled, truncates=False) for scaled in (False, True))
+    truncate, truncate_scaled = (_make_measure(scaled, truncates=True) for scaled in (False, True))
 
     def measure_nearest(
         x: Any, reciprocals: Any, descriptions: Any, plans: Any, done: Any, totals: Any, counts: Any, maxima: Any
@@ -265,11 +300,17 @@ def nearest_kernel() -> Any:
                     if not within:
                         continue
                     sums[:], underflowed = 0.0, count[UNDERFLOW]
-                    if plan[SCALE] == 1.0 and plan[LIMIT] == plan[TOP]:
+                    plain, truncates = plan[SCALE] == 1.0 and plan[LIMIT] == plan[TOP], plan[TRUNCATES] != 0.0
+                    if plain and not truncates:
                         measure(xs, rs, smallest, plan, room, sums, count, found)
-                    else:
+                    elif plain:
+                        truncate(xs, rs, smallest, plan, room, sums, count, found)
+                    elif not truncates:
                         measure_scaled(xs, rs, smallest, plan, room, sums, count, found)
+                    else:
+                        truncate_scaled(xs, rs, smallest, plan, room, sums, count, found)
                     sums[SIGNAL] = about[ENERGY]
+                    sums[PRODUCT] += about[ENERGY]
                     count[COUNT] += xs.size
                     count[COMPARED] += xs.size
                     count[NONZERO_COUNT] += i64(about[NONZERO])

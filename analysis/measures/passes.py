@@ -16,13 +16,16 @@ from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import rounds_to_nearest
 from fpsim.runtime.threads import over_spans
 
-PIECE = 1 << 16  # elements: with what is measured of them, as much as stays in the L2 cache
-BATCH = 32  # pieces that are done at once; their sums are added in the order of the array
+PIECE = 1 << 18  # elements of a long array that are measured at once: calls from Python cost as much as 2**16 of them
+SHORT = 1 << 16  # of a shorter one, so that every core has some
+LONG = 4 * PIECE
+BATCH = 16  # pieces that are done at once; their sums are added in the order of the array
 WEIGHT = 4.0  # a piece takes at least so many casts
 
 
-def float_pieces(x: Array, size: int = PIECE) -> Iterator[Array]:
+def float_pieces(x: Array) -> Iterator[Array]:
     """The elements in C order as contiguous 1-d float32 arrays, or float64 ones where x is, with their exact values."""
+    size = PIECE if x.size >= LONG else SHORT
     flat = x.reshape(-1) if x.flags.c_contiguous else x.flat  # a flatiter copies one slice at a time
     for start in range(0, x.size, size):
         yield as_floats(flat[start : start + size])

@@ -18,7 +18,7 @@ from fpsim.analysis.measures.candidates import Buffers, Tiles
 from fpsim.analysis.measures.comparison import scaling_name, several
 from fpsim.analysis.measures.error_report import ErrorReport
 from fpsim.analysis.measures.exponent_range import RangeReport, range_of_pieces
-from fpsim.analysis.measures.passes import PIECE, as_floats, float_pieces, sums_of_pieces
+from fpsim.analysis.measures.passes import LONG, as_floats, float_pieces, sums_of_pieces
 from fpsim.analysis.measures.rounding_error import Way
 from fpsim.analysis.measures.sums import Sums, nothing
 from fpsim.analysis.studies.candidates import Candidate, candidates_of
@@ -251,7 +251,7 @@ def _measured(one: Tensor, plan: Plan, advance: Callable[[float], None]) -> tupl
 
     def counted() -> Iterator[Array]:
         nonlocal seen
-        for chunk in _ahead(one.chunks(16 * PIECE)):
+        for chunk in _ahead(one.chunks(LONG)):
             yield from float_pieces(chunk)
             seen += chunk.size
             advance(RANGE_SHARE * seen / one.size)

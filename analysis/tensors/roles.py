@@ -48,7 +48,7 @@ def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -
 
     Args:
       name: such as "encoder.0.attn.qkv.weight".
-      shape: of the tensor; axes of length 1 do not make a vector a matrix.
+      shape: of the tensor; axes of length 1 make a vector a matrix only where its name is that of a weight.
       neighbours: names of the tensors that it lies beside, which tell a batch norm's weight from others.
 
     Example:
@@ -69,7 +69,7 @@ def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -
     if GRADIENT.search(lower):
         return "gradient"
     if len(axes) <= 1:
-        return _role_of_vector(lower, neighbours, math.prod(shape) >= FLAT)
+        return _role_of_vector(lower, neighbours, math.prod(shape) >= FLAT, len(shape) > 1)
     if EMBEDDING.search(lower):
         return "embedding"
     if ACTIVATION.search(lower) and not lower.endswith(("weight", "kernel")):
@@ -77,7 +77,8 @@ def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -
     return "bias" if re.search(r"(^|[./_])bias(es)?$", lower) else "matrix"
 
 
-def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool) -> str:
+def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix: bool) -> str:
+    """Of one axis longer than 1; flat: too long for a vector of a model; in_matrix: beside axes of length 1."""
     stem, _, last = name.rpartition(".")
     beside = {other.lower().rpartition(".")[2] for other in neighbours if other.lower().rpartition(".")[0] == stem}
     if BIAS.search(last or name):
@@ -85,6 +86,8 @@ def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool) -> str:
     in_model = bool(stem)
     if NORM.search(name) or beside & {"running_mean", "running_var"}:
         return "norm"
+    if in_matrix and last == "weight":  # of a layer with one output, or one input; norms have one axis
+        return "matrix"
     if in_model and not flat:
         return "norm" if last in ("weight", "w", "g", "scale") else "bias"
     return "matrix"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -25,6 +26,23 @@ def first_state(history: int) -> Tensor:
     state = torch.zeros((3, 1 + history))
     state[:, 0] = 1.0
     return state
+
+
+def with_largest_amax(states: Sequence[Array]) -> Array:
+    """The state after a step in several parts, from those after each part alone: as if one had seen the largest amax.
+
+    Each row is that of the part whose newest amax is the largest; the histories before it are one and the same.
+
+    Example:
+      >>> from fpsim.torch.delayed import with_largest_amax
+      >>> first, second = np.ones((2, 3, 3), np.float32)  # scale, earlier amax, newest amax
+      >>> second[0] = 0.5, 1, 2
+      >>> with_largest_amax([first, second])[:2].tolist()
+      [[0.5, 1.0, 2.0], [1.0, 1.0, 1.0]]
+    """
+    stacked = np.stack(states)  # (parts, 3, 1 + history)
+    chosen = stacked[:, :, -1].argmax(axis=0)  # a NaN counts as the largest, and leaves the scale as it was
+    return np.asarray(stacked[chosen, np.arange(stacked.shape[1])])
 
 
 def quantized(

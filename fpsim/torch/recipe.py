@@ -279,6 +279,21 @@ class LinearRecipe:
                 if getattr(self, field) not in (None, "same"):
                     raise ValueError(f"delayed scales are one per tensor; got {field} besides. Leave it out.")
 
+    def operands_only(self) -> LinearRecipe:
+        """The same recipe, of which nothing but the operands is rounded, each once, and results are float32.
+
+        So products read what other products return as it is, and the weight gradient reads x rather than what the
+        forward product made of it: emulators that cast in front of every product do this.
+
+        Example:
+          >>> recipe = fp.torch.DEEPSEEK_V3.operands_only()
+          >>> recipe.fprop.out_fmt, recipe.requantize_input
+          (None, False)
+        """
+        results = {product: getattr(self, product).replace(out_fmt=None) for product in PRODUCTS}
+        found = self.replace(requantize_input=False, stash_fmt=None, stash_scaling=None, **results)
+        return self if found == self else found
+
     def replace(self, **changes: Any) -> LinearRecipe:
         """The same recipe with other fields, and without its name."""
         return dataclasses.replace(self, **{"name": "", **changes})

@@ -15,6 +15,7 @@ from fpsim.arrays import Array
 from fpsim.errors import require_kind
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
+from fpsim.torch.delayed import with_largest_amax
 from fpsim.torch.linear import QuantLinear
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
@@ -41,6 +42,9 @@ from fpsim.train.setup.layers import (
 from fpsim.train.setup.settings import Settings
 
 VALIDATION = 8  # batches
+# Steps in a row that overflow and are left out, after which a run stops: other batches do not help a fixed loss scale,
+# and one that is halved so often is too small for any gradient.
+FRUITLESS_FIXED, FRUITLESS = 10, 64
 
 
 @contextlib.contextmanager
@@ -119,8 +123,8 @@ class Trainer:
         scales = self._scales()  # as they are before the step, in case it has to be looked at again
         parts, losses = [], []
         with self._watching() as watch:
-            for micro in range(self.settings.accumulate):
-                losses.append(self._micro_batch(self._shared, micro))
+            for part in self._micro_batches(self._shared, scales):
+                losses.append(part)
                 if self.ranks.world == 1:
                     parts.append(self._gradients())
         whole = self.ranks.world > 1 or (len(parts) == 1 and self.recipe.reduction is None)
@@ -141,6 +145,20 @@ class Trainer:
         self.rows.append(row)
         self.steps += 1
         return row
+
+    def _micro_batches(self, model: Any, scales: Mapping[str, Tensor]) -> Iterator[float]:
+        """The loss of each micro-batch of a step.
+
+        All of them begin with the same delayed scales, and leave those that follow from the largest amax.
+        """
+        after: list[dict[str, Tensor]] = []
+        for micro in range(self.settings.accumulate):
+            for name, before in scales.items():
+                self.layers[name].scales = before.clone()
+            yield self._micro_batch(model, micro)
+            after.append(self._scales())
+        for name in scales:
+            self.layers[name].scales = tensor_of(with_largest_amax([array_of(each[name]) for each in after]))
 
     def _micro_batch(self, model: Any, micro: int) -> float:
         """The loss of one micro-batch, whose gradients, of the scaled loss, are left with the weights."""
@@ -179,9 +197,7 @@ class Trainer:
             return
         for layer in self.layers.values():
             if layer.scales is not None:
-                state = array_of(layer.scales)
-                state[:, 1:] = self.ranks.all_reduce_max({"amax": state[:, 1:]})["amax"]
-                state[:, 0] = -self.ranks.all_reduce_max({"scale": -state[:, 0]})["scale"]
+                layer.scales = tensor_of(with_largest_amax(self.ranks.gathered(array_of(layer.scales))))
 
     def _update(self, gradients: dict[str, Tensor], skipped: bool) -> dict[str, Any]:
         """Change the weights, unless the step is left out."""
@@ -248,6 +264,11 @@ class Trainer:
             what = f"the loss of step {self.steps} is {loss}"
         elif (overflowed or self.recipe.loss_factor < 1) and not self._skips() and not _all_finite(gradients):
             what = f"gradients of step {self.steps} are Inf or NaN, and would have been applied"
+        elif self._skips() and (lost := self._lost_steps()) >= self._patience():
+            what = (
+                f"steps {self.steps - lost + 1} to {self.steps} all overflowed and were left out, this one with a loss "
+                f"scale of {self.scaler.scale:g}"
+            )
         else:
             return ""
         return f"{what}; first of all: {self._first_overflow(scales)}."
@@ -257,13 +278,23 @@ class Trainer:
         policy = self.scaler.policy
         return self.scaler.skipped and (policy.rule != "fixed" or policy.scale != 1)
 
+    def _lost_steps(self) -> int:
+        """How many steps in a row were left out, with this one, which is."""
+        lost = 1
+        for row in reversed(self.scaler.trace):
+            if not row.skipped:
+                break
+            lost += 1
+        return lost
+
+    def _patience(self) -> int:
+        return FRUITLESS_FIXED if self.scaler.policy.rule == "fixed" else FRUITLESS
+
     def _first_overflow(self, scales: Mapping[str, Tensor]) -> str:
         """The first product or module with an Inf or NaN, from the same step once more."""
-        for name, before in scales.items():
-            self.layers[name].scales = before.clone()
         with Overflows({name_of(name): module for name, module in self.model.named_modules()}) as overflows:
-            for micro in range(self.settings.accumulate):
-                self._micro_batch(self.model, micro)
+            for _ in self._micro_batches(self.model, scales):
+                pass
         return overflows.first or "the loss itself, or what another process computed"
 
     @one_thread()

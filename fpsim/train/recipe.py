@@ -99,6 +99,33 @@ class Recipe:
             require_word("field", name, names)
         return dataclasses.replace(self, **changes)
 
+    def operands_only(self) -> Recipe:
+        """The same recipe, of which nothing but the operands of products is rounded; the head stays in float32.
+
+        Results of products are float32, each operand is rounded once from the original, and activations wait for the
+        backward pass as they came. Figures of emulators that cast in front of every product compare with this one. The
+        optimizer, and layers that overrides name, follow what they followed.
+
+        Example:
+          >>> from fpsim.train import recipes
+          >>> found = recipes.BF16.operands_only()
+          >>> found.name, found.keep, found.linear.fprop.out_fmt
+          ('BF16, operands only', ('head',), None)
+        """
+        controller = self.controller
+        if controller is not None:
+            levels = tuple(linear_recipe(level).operands_only() for level in controller.levels)
+            controller = dataclasses.replace(controller, levels=levels)
+        overrides = (
+            dataclasses.replace(row, linear=linear_recipe(row.linear).operands_only()) for row in self.overrides
+        )  # fmt: skip
+        kept = any(fnmatchcase("head", pattern) for pattern in self.keep)
+        return self.replace(
+            name=f"{self.name}, operands only" if self.name else "", linear=linear_recipe(self.linear).operands_only(),
+            keep=self.keep if kept else (*self.keep, "head"), overrides=tuple(overrides), controller=controller,
+            stored=(), numerics=FLOAT32,
+        )  # fmt: skip
+
     def linear_of(self, layer: str, product: str, step: int, steps: int) -> LinearRecipe:
         """What a product of a layer follows at a step, the controller aside."""
         found = FP32 if any(fnmatchcase(layer, pattern) for pattern in self.keep) else self.linear

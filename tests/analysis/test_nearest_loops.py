@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -17,6 +18,7 @@ FORMATS = (
     fp.E4M3, fp.E5M2, fp.FP16, fp.BF16, fp.E2M1, fp.E3M2, fp.E4M3FNUZ, fp.TF32, fp.p3109_k8p3se,
     fp.Format("long", 3, 12), fp.Format("short", 6, 1),
 )  # fmt: skip
+ROUNDINGS = ("nearest_even", "toward_zero")
 
 
 def sample(fmt: fp.Format, scale: float, size: int, seed: int = 0) -> Any:
@@ -58,10 +60,11 @@ def at_once(monkeypatch: pytest.MonkeyPatch, x: Any, fmt: fp.Format, **options: 
         return fp.analysis.error(x, fmt, **options)
 
 
+@pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("fmt", FORMATS, ids=str)
 @pytest.mark.parametrize("scale", [None, 2.0**-5, 0.3, 1.7e12], ids=str)
 def test_values_within_range_are_rounded_and_measured_as_by_the_casts(
-    fmt: fp.Format, scale: float | None, monkeypatch: pytest.MonkeyPatch
+    fmt: fp.Format, scale: float | None, rounding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = 1.0 if scale is None else float(np.float32(scale))
     x = sample(fmt, one, 2 * BLOCK + 77)
@@ -70,28 +73,29 @@ def test_values_within_range_are_rounded_and_measured_as_by_the_casts(
         x = x[(x == 0) | (np.abs(x / np.float32(one)) >= max(fmt.smallest_normal, 2.0**-100))]
     normal = x[np.abs(x / np.float32(one)) >= fmt.smallest_normal]
     for part in (x, normal, x[:1], x[2:9]):
-        want = by_casts(monkeypatch, part, fmt, scale=scale)
-        assert_same_sums(at_once(monkeypatch, part, fmt, scale=scale).sums, want.sums)
+        want = by_casts(monkeypatch, part, fmt, scale=scale, rounding=rounding)
+        assert_same_sums(at_once(monkeypatch, part, fmt, scale=scale, rounding=rounding).sums, want.sums)
 
 
+@pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("fmt", [fp.E4M3, fp.E2M1, fp.FP16, fp.BF16], ids=str)
 @pytest.mark.parametrize("scale", [None, 1e-30, 0.3, 3e37, "amax"], ids=str)
 def test_every_magnitude_is_measured_as_by_the_casts(
-    fmt: fp.Format, scale: Any, monkeypatch: pytest.MonkeyPatch
+    fmt: fp.Format, scale: Any, rounding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row for each exponent, each by itself, so that every rule of what is left to the casts meets its edge."""
     rng = np.random.default_rng(1)
     sizes = np.ldexp(rng.uniform(1, 2, (280, 24)), np.arange(-152, 128)[:, None])
     with np.errstate(under="ignore"):
         x = (sizes * rng.choice([-1, 1], sizes.shape)).astype(np.float32)
-    got = fp.analysis.error(x, fmt, scale=scale, axis=0)
-    want = by_casts(monkeypatch, x, fmt, scale=scale, axis=0)
+    got = fp.analysis.error(x, fmt, scale=scale, axis=0, rounding=rounding)
+    want = by_casts(monkeypatch, x, fmt, scale=scale, axis=0, rounding=rounding)
     assert got.parts is not None
     assert_same_sums(got.parts.sums, want.parts.sums)
     if scale == "amax":
         for row in x:
-            row_report = fp.analysis.error(row, fmt, scale="amax")
-            assert_same_sums(row_report.sums, by_casts(monkeypatch, row, fmt, scale="amax").sums)
+            found = fp.analysis.error(row, fmt, scale="amax", rounding=rounding)
+            assert_same_sums(found.sums, by_casts(monkeypatch, row, fmt, scale="amax", rounding=rounding).sums)
 
 
 @pytest.mark.parametrize("fmt", [fp.E2M1, fp.E5M2, fp.E4M3, fp.BF16], ids=str)
@@ -104,14 +108,25 @@ def test_sums_of_the_largest_steps_fit(fmt: fp.Format) -> None:
         assert report.exact_rate == 0
 
 
+@pytest.mark.parametrize("fmt", [fp.E2M1, fp.E5M2, fp.E4M3, fp.BF16], ids=str)
+def test_sums_of_nearly_whole_steps_fit(fmt: fp.Format) -> None:
+    """What is just below a value of the format is cut down by nearly an ulp, over whole blocks."""
+    x = np.full(2 * BLOCK, np.nextafter(np.float32(1.5), np.float32(0)), np.float32)
+    steps = 1 << (23 - fmt.mantissa_bits)
+    report = fp.analysis.error(x, fmt, rounding="toward_zero")
+    assert report.mean_ulp == report.max_ulp == 1 - 1 / steps
+    assert report.exact_rate == 0
+
+
 def test_what_is_just_above_half_the_smallest_value_is_measured_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     half = fp.E4M3.smallest_subnormal / 2
-    for scale in (None, 0.3, 1.9999998807907104, 1.0000001192092896):
+    for rounding, scale in itertools.product(ROUNDINGS, (None, 0.3, 1.9999998807907104, 1.0000001192092896)):
         one = np.float32(1.0 if scale is None else scale)
         x = np.float32(half) * one * (1 + np.arange(-40, 40, dtype=np.float32) * np.float32(2.0**-23))
-        for value in x:
-            got = fp.analysis.error(np.array([value]), fp.E4M3, scale=scale)
-            assert_same_sums(got.sums, by_casts(monkeypatch, np.array([value]), fp.E4M3, scale=scale).sums)
+        for value in (*x, *(2 * x)):
+            options: Any = {"scale": scale, "rounding": rounding}
+            got = fp.analysis.error(np.array([value]), fp.E4M3, **options)
+            assert_same_sums(got.sums, by_casts(monkeypatch, np.array([value]), fp.E4M3, **options).sums)
 
 
 @pytest.mark.parametrize("scale", [None, 0.3], ids=str)
@@ -142,6 +157,15 @@ def test_zeros_alone_have_no_relative_error() -> None:
     assert math.isnan(report.max_relative)
     assert report.exact_rate == 1
     assert report.underflow_rate == 0
+
+
+@pytest.mark.parametrize("scale", [2.0**-5, 1.0, 16.0, 2.0**60], ids=str)
+@pytest.mark.parametrize("fmt", [fp.BF16, fp.TF32, fp.Format("wide", 8, 2)], ids=str)
+def test_zeros_have_no_part_in_errors_in_ulps(fmt: fp.Format, scale: float) -> None:
+    """The ulp of a zero in a format as wide as float32 has an inverse that float32 lacks."""
+    x = np.array([0.0, 1 + 0.25 * fmt.eps, -0.0, -1.0], np.float32) * np.float32(scale)
+    report = fp.analysis.error(x, fmt, scale=scale)
+    assert (report.max_ulp, report.mean_ulp) == (0.25, 0.25 / 4)
 
 
 def test_candidates_side_by_side_are_measured_as_each_by_itself() -> None:

@@ -477,10 +477,30 @@ def test_a_killed_process_leaves_the_old_study_or_the_new_one(tmp_path: Path) ->
             time.sleep(0.02 + 0.05 * rng.random())
             os.kill(pid, signal.SIGKILL)
             assert forks.stdout.readline() == "gone\n"
-            left = next(tmp_path.glob(".study-writing-*/new/notes"), None)
-            if left is not None:  # killed after the exchange; a later study brings it back
-                left.rename(folder / "notes")
             assert study_in(folder).startswith(("old", "study "))
+
+
+@pytest.mark.skipif(not sys.platform.startswith(("linux", "darwin")), reason="exchanging folders is POSIX")
+def test_a_process_killed_between_two_moves_hides_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_of_a_study(tmp_path)
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    for text in ("first", "second"):  # the second one begins with what the first one left
+        with monkeypatch.context() as dying:
+            dying.setattr(files, "_bring", killed)
+            dying.setattr(files, "_clear", lambda *_: None)
+            with pytest.raises(KeyboardInterrupt):
+                save_study(folder, text)
+        assert study_in(folder) == text
+        assert (folder / "notes").is_symlink()
+    for left in tmp_path.glob(".study-writing-*"):
+        os.utime(left, (0, 0))
+    save_study(folder, "new")
+    assert study_in(folder) == "new"
+    assert not (folder / "notes").is_symlink()
+    assert [path.name for path in tmp_path.iterdir()] == ["study"]
 
 
 def test_what_killed_processes_left_goes_after_a_day(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import fpsim as fp
 from fpsim.analysis.measures.candidates import amax_scale
 from fpsim.analysis.measures.error_report import METRICS, NOISE, ErrorReport
-from fpsim.analysis.measures.passes import PIECE
+from fpsim.analysis.measures.passes import LONG, SHORT
 
 
 def f32(*values: float) -> Any:
@@ -132,7 +132,7 @@ def test_error_is_a_function_also_after_its_module_is_imported() -> None:
 
 
 def test_stochastic_rounding_is_that_of_quantize_on_the_whole_array() -> None:
-    x = np.random.default_rng(0).standard_normal(3 * PIECE + 17).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal(3 * SHORT + 17).astype(np.float32)
     report = fp.analysis.error(x, fp.E4M3, rounding="stochastic", seed=11)
     q = fp.quantize(x, fp.E4M3, rounding="stochastic", seed=11)
     assert report.exact_rate == np.mean(q == x)
@@ -154,8 +154,8 @@ def test_merge_of_parts_equals_one_pass() -> None:
 
 
 def test_merge_at_chunk_boundaries_is_bitwise_one_pass() -> None:
-    x = np.random.default_rng(0).standard_normal(2 * PIECE + 5).astype(np.float32)
-    parts = [fp.analysis.error(x[i : i + PIECE], fp.E5M2) for i in range(0, x.size, PIECE)]
+    x = np.random.default_rng(0).standard_normal(2 * SHORT + 5).astype(np.float32)
+    parts = [fp.analysis.error(x[i : i + SHORT], fp.E5M2) for i in range(0, x.size, SHORT)]
     assert parts[0].merge(parts[1]).merge(parts[2]) == fp.analysis.error(x, fp.E5M2)
 
 
@@ -266,8 +266,8 @@ def test_a_scale_too_large_for_a_float_is_refused() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"scale": "amax"}, {"rounding": "stochastic", "seed": 1}], ids=str)
 def test_the_number_of_threads_changes_nothing(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = np.random.default_rng(0).standard_normal(40 * PIECE + 999).astype(np.float32)
-    x[[7, 5 * PIECE]] = [np.nan, 1e9]
+    x = np.random.default_rng(0).standard_normal(5 * LONG + 999).astype(np.float32)
+    x[[7, 5 * SHORT]] = [np.nan, 1e9]
     found = []
     for threads in ("1", "2", "5"):
         monkeypatch.setenv("FPSIM_NUM_THREADS", threads)

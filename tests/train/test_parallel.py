@@ -27,6 +27,9 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
     pytest.skip("this torch connects no processes", allow_module_level=True)
 
 
+TRAINED = ("NVFP4", "FP8_DELAYED")
+
+
 def torchrun(*words: str) -> subprocess.Popen[str]:
     """Two processes of tests.train.ranks, in a session of their own."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -47,8 +50,8 @@ def both(folder: Path, *recipes: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What two processes leave of every way and of one recipe; to start them takes longer than all that they do."""
-    return both(tmp_path_factory.mktemp("ranks"), "NVFP4")
+    """What two processes leave of every way and of two recipes; to start them takes longer than all that they do."""
+    return both(tmp_path_factory.mktemp("ranks"), *TRAINED)
 
 
 @contextlib.contextmanager
@@ -98,9 +101,10 @@ def check_training(recipe: str, ranks: list[dict[str, Any]]) -> None:
             assert_bits_equal(each[f"{recipe}/{name}"], np.asarray(want))
 
 
-def test_two_processes_train_with_the_bits_of_two_micro_batches(ranks: list[dict[str, Any]]) -> None:
-    # stochastic draws, gradients that travel in BF16 and AdamW included
-    check_training("NVFP4", ranks)
+@pytest.mark.parametrize("recipe", TRAINED)
+def test_two_processes_train_with_the_bits_of_two_micro_batches(recipe: str, ranks: list[dict[str, Any]]) -> None:
+    # stochastic draws, gradients that travel in BF16, delayed scales and AdamW included
+    check_training(recipe, ranks)
 
 
 @pytest.mark.slow
