@@ -148,7 +148,7 @@ def _fast(accumulator: Accumulator, problem: Problem, way: Way) -> Array:
     fmt, rows = accumulator.result_format, problem.shape[0]
     a = np.full(problem.a.shape, np.float32(1).view(u32)) if a_format is None else _as_float32(problem.a, a_format)
     c = _as_float32(problem.c, fmt) if problem.c.size else np.zeros((0, 0), u32)
-    operands = panels_of(a, _as_float32(problem.b, b_format))
+    operands = panels_of(a, _as_float32(problem.b, b_format), way.padding)
     out, given_up = np.empty(problem.shape, u32), np.zeros(strips_of(operands), np.uint8)
     terms = max(operands.a.shape[1], 1)
     chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else operands.a.shape[1]

@@ -221,6 +221,10 @@ FAST = [
     Sequential("fp32"), FusedMultiplyAdd("fp32"), Sequential("bf16"), Sequential("fp16"), FusedMultiplyAdd("bf16"),
     FusedMultiplyAdd("fp16"), Sequential(fp.Format("eleven_bits", 5, 9)), Sequential("tf32"),
     Chunked("bf16", chunk=64, outer="fp32"), Chunked("fp16", chunk=8, outer="tf32"), Chunked("fp32", chunk=12),
+    Sequential("bf16", rounding="up"), Sequential("bf16", rounding="down"), Sequential("fp16", rounding="toward_zero"),
+    Sequential("fp16", rounding="down"), Sequential("fp32", rounding="down"), Sequential("tf32", rounding="up"),
+    FusedMultiplyAdd("fp32", rounding="toward_zero"), FusedMultiplyAdd("fp32", rounding="up"),
+    Chunked("bf16", chunk=8, outer="fp32", rounding="down"), Chunked("fp32", chunk=12, rounding="toward_zero"),
 ]  # fmt: skip
 
 
@@ -250,7 +254,8 @@ def test_the_loops_in_float32_are_taken_and_mostly_kept() -> None:
     for accumulator in FAST:
         way = fast_way(accumulator, (fp.BF16, fp.BF16))
         assert way is not None
-        operands = float32_plan.panels_of(*(accumulate._as_float32(codes, fp.BF16) for codes in (a, b)))
+        left, right = (accumulate._as_float32(codes, fp.BF16) for codes in (a, b))
+        operands = float32_plan.panels_of(left, right, way.padding)
         given_up = np.zeros(float32_plan.strips_of(operands), np.uint8)
         chunk = accumulator.chunk if isinstance(accumulator, Chunked) else 256
         nothing, out = np.zeros((0, 0), np.uint32), np.empty((64, 256), np.uint32)
