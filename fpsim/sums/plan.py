@@ -41,14 +41,14 @@ def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tup
     fmt, outer = accumulator.fmt, accumulator.result_format
     if fmt == FP64 and outer == FP64:
         return "double", "double"
-    in_float64 = _products_fit(formats) and _sums_fit(accumulator, fmt, formats)
+    in_float64 = products_fit(formats) and _sums_fit(accumulator, fmt, formats)
     if not in_float64 or (outer != FP64 and not _sums_fit(accumulator, outer, (None, fmt))):
         return "core", "core"
     way = WAYS.get(accumulator.rounding, "any")
     return way, "double" if outer == FP64 else way
 
 
-def _products_fit(formats: tuple[Format | None, Format]) -> bool:
+def products_fit(formats: tuple[Format | None, Format]) -> bool:
     """Whether float64 holds every product, and is a normal number there."""
     present = [fmt for fmt in formats if fmt is not None]
     if len(present) < len(formats):
