@@ -17,8 +17,9 @@ from fpsim.arrays import Array
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime.processor import has_control, rounding_control
-from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Sequential
+from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.sums.kernels import float32_rows as loops
+from fpsim.sums.kernels.float32_pairs import PAIRS, PLAIN_PAIRS, pairs_kernel
 from fpsim.sums.kernels.float32_rows import BLOCK, COLUMNS, GRANULE, STEPS, STRIP
 
 PRECISIONS = range(
@@ -26,6 +27,7 @@ PRECISIONS = range(
 )  # of formats that float32 rounds to: 24 >= 2 * 11 + 2, and a bound that grows by 1.3 in a block
 TINY = -100  # products from two to this on are normal float32 numbers, with sums and errors to spare
 DIRECTED = Rounding.TOWARD_ZERO, Rounding.UP, Rounding.DOWN
+IN_ANY_MODE = {loops.ROUNDED: loops.SIGNED} | {how: how for how in (loops.PLAIN, loops.FUSED, PAIRS, PLAIN_PAIRS)}
 PLUS_ZERO = np.uint32(0)
 HUGE = 102  # a number below two to this plus the precision can be rounded by adding a larger one
 
@@ -47,7 +49,7 @@ def fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) ->
     fmt, outer = accumulator.fmt, accumulator.result_format
     usual = accumulator.overflow == "nonfinite" and accumulator.subnormals == "keep"
     nearest = accumulator.rounding is Rounding.NEAREST_EVEN
-    kinds = (Sequential, FusedMultiplyAdd, Chunked)
+    kinds = (Sequential, FusedMultiplyAdd, Chunked, Pairwise)
     present = [found for found in formats if found is not None]
     if not usual or not isinstance(accumulator, kinds) or numba.config.DISABLE_JIT:
         return None
@@ -58,7 +60,7 @@ def fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) ->
     join = _join(accumulator)
     how = _how(accumulator, sum(found.precision for found in present), len(present) < len(formats))
     if not nearest:
-        how = loops.SIGNED if how == loops.ROUNDED else how if how in (loops.PLAIN, loops.FUSED) else None
+        how = None if how is None else IN_ANY_MODE.get(how)
         join = None if join == loops.OUTER_ROUNDED else join
     if how is None or join is None or (how != loops.PLAIN and not has_fma()):
         return None
@@ -83,6 +85,8 @@ def _served(fmt: Format) -> bool:
 
 def _how(accumulator: Accumulator, precision: int, terms: bool) -> int | None:
     """The step for terms or products of a precision."""
+    if isinstance(accumulator, Pairwise):
+        return PLAIN_PAIRS if accumulator.fmt == FP32 else PAIRS if precision <= FP32.precision else None
     fused = isinstance(accumulator, FusedMultiplyAdd)
     if accumulator.fmt == FP32:
         return loops.FUSED if fused and not terms else loops.PLAIN
@@ -146,7 +150,7 @@ def run_strips(
     way: Way, operands: Panels, c: Array, out: Array, given_up: Array, chunk: int, first: int, stop: int
 ) -> None:
     """Fill the strips `first .. stop` of out, or mark those that must be done otherwise."""
-    kernel: Any = loops.rows_kernel(way.how)
+    kernel: Any = (pairs_kernel if way.how in (PAIRS, PLAIN_PAIRS) else loops.rows_kernel)(way.how)
     kernel(
         operands.a, operands.panels, c, out, given_up, *operands.ranges, first, stop, chunk, way.join, way.numbers,
         way.words, np.uint64(way.control),

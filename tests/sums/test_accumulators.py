@@ -230,6 +230,8 @@ FAST = [
     Sequential("fp16", rounding="down"), Sequential("fp32", rounding="down"), Sequential("tf32", rounding="up"),
     FusedMultiplyAdd("fp32", rounding="toward_zero"), FusedMultiplyAdd("fp32", rounding="up"),
     Chunked("bf16", chunk=8, outer="fp32", rounding="down"), Chunked("fp32", chunk=12, rounding="toward_zero"),
+    Pairwise("fp32"), Pairwise("bf16"), Pairwise("fp16"), Pairwise(fp.Format("eleven_bits", 5, 9)),
+    Pairwise("bf16", rounding="toward_zero"), Pairwise("fp16", rounding="down"), Pairwise("fp32", rounding="down"),
 ]  # fmt: skip
 
 
@@ -251,6 +253,24 @@ def test_sums_in_float32_are_those_in_lanes(accumulator: Accumulator, whole: boo
                 problem = Problem(a, b, c, formats)
                 got = accumulate.accumulated(accumulator, problem)
                 assert_same(got, accumulate._lanes(accumulator, problem), accumulator, f"{name}, {formats}")
+
+
+@pytest.mark.parametrize("rounding", ["nearest_even", "down", "up"])
+def test_trees_of_any_length_in_float32_are_those_in_lanes(rounding: str) -> None:
+    generator = np.random.default_rng(16)
+    for terms in (1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 77):
+        # powers of two and zeros of both signs, so that zeros and ties are frequent
+        a, b = (
+            fp.encode(np.exp2(generator.integers(-9, 3, shape)) * generator.choice([-1, -0.0, 1], shape), fp.FP16)
+            for shape in ((5, terms), (terms, 33))
+        )
+        a[0], a[1], b[:, 0] = 0, 0x8000, 0x8000
+        for fmt in (fp.FP16, fp.BF16, fp.FP32):
+            accumulator = Pairwise(fmt, rounding=rounding)
+            assert fast_way(accumulator, (fp.FP16, fp.FP16)) is not None
+            problem = Problem(a, b, np.zeros((0, 0), fmt.storage), (fp.FP16, fp.FP16))
+            got = accumulate.accumulated(accumulator, problem)
+            assert_same(got, accumulate._lanes(accumulator, problem), accumulator, f"{terms} terms")
 
 
 def test_the_loops_in_float32_are_taken_and_mostly_kept() -> None:
