@@ -36,9 +36,10 @@ COLUMNS = 128  # of a panel
 GRANULE = 16  # columns of a narrow panel come in multiples
 STRIP = 16  # rows of A that pass by a block of a panel
 ROWS, STEPS = 4, 4  # written out
-BLOCK = 64  # steps of k between two looks at the bound: 32 KiB of a panel
+BLOCK = 32  # steps of k between two looks at the bound: 16 KiB of a panel
 
 MAGNITUDE, EXPONENT, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000), u32(0x7F800000)
+UNIT = u32(0x3F800000)  # 1
 HALF = u32(0x00400000)  # the first bit of a mantissa
 MINUS_ZERO, NAN = u32(0x80000000), u32(0x7FC00000)
 SIGN_SHIFT, ONE, ZERO = u32(31), u32(1), u32(0)
@@ -72,6 +73,17 @@ def _shortened(x: Any, scale: Any, floor: Any) -> Any:
 
 
 @scalar
+def _shortened_sum(x: Any, scale: Any) -> Any:
+    """The same of a sum of two values of the format: below its smallest normal value nothing is left to round.
+
+    By additions, as products are rounded by fused ones: a processor has units of its own for each.
+    """
+    shift = u32(f32(scale).view(u32) - UNIT)
+    magnet = u32(u32(u32(f32(x).view(u32) & EXPONENT) | HALF) + shift).view(f32)
+    return f32(f32(f32(x) + magnet) - magnet)
+
+
+@scalar
 def signed_like(x: Any, y: Any) -> Any:
     """x with the sign of y."""
     return u32(u32(f32(x).view(u32) & MAGNITUDE) | u32(f32(y).view(u32) & MINUS_ZERO)).view(f32)
@@ -97,14 +109,14 @@ def _fused(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
 @scalar
 def _rounded(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
     product = _shortened(f32(a * b), scale, floor)
-    return _shortened(f32(t + product), scale, floor)
+    return _shortened_sum(f32(t + product), scale)
 
 
 @scalar
 def _wide(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
     magnet = _magnet(f32(a * b), floor)  # a product that rounds up to a power of two is nearer than a place to it
     product = f32(fma(f32(-magnet), scale, f32(fma(a, b, f32(magnet * scale)))))
-    return _shortened(f32(t + product), scale, floor)
+    return _shortened_sum(f32(t + product), scale)
 
 
 @scalar
