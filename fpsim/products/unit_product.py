@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -28,8 +28,10 @@ from fpsim.products.kernels.fused_product import (
     fused_product,
 )
 from fpsim.products.kernels.grouped_product import GROUP, grouped_product
+from fpsim.products.kernels.lane_dots import transposition
 from fpsim.products.kernels.panel import HIGHEST, LANES, largest_exponent
 from fpsim.products.kernels.step_product import step_product
+from fpsim.products.kernels.transpose import SIDE
 from fpsim.runtime.pipeline import run_stages, wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.runtime.threads import over_spans
@@ -40,6 +42,9 @@ CHAIN_TERMS = 64  # fused multiply-adds of a chain that share a panel
 MACS = 16  # multiply-adds that take as long as the cast of an element
 SUM_BITS = 29  # of the cut products of a step that an int32 holds beside the accumulator
 BLOCK_FLOATS = 1 << 22  # floats of an operand that are held at a time, 16 MiB
+RUN_FLOATS = 1 << 19  # of a run of K: as many as stay in the caches, and fewer than are worth a second thread
+RUN, SHORT_RUN = 1024, 128  # terms of a run; with few rows or columns, whose panels are read once, memory counts more
+TWO_PASS_TERMS = 32  # the largest step
 PAIR_WORDS = 1 << 20  # 64-bit words of a row and a column, side by side, that are held at a time, 8 MiB
 SQUARE = 64  # rows and columns that are copied at a time
 ON_NUMPY = NumpyOperations()
@@ -63,6 +68,13 @@ class Factors(NamedTuple):
             rows=np.ascontiguousarray(self.rows[rows]) if self.rows.size else self.rows,
             columns=np.ascontiguousarray(self.columns[:, columns]) if self.columns.size else self.columns,
         )
+
+    def parts(self, parts: slice) -> Factors:
+        """Those of some partial sums."""
+        if not self.rows.size:
+            return self
+        rows, columns = (np.ascontiguousarray(x) for x in (self.rows[:, parts], self.columns[parts]))
+        return self._replace(rows=rows, columns=columns)
 
     def transposed(self) -> Factors:
         """Those of the transposed product."""
@@ -106,6 +118,11 @@ class Product(NamedTuple):
             scale_b=self.scale_b[:, columns] if scaled else self.scale_b, factors=self.factors.block(rows, columns),
         )  # fmt: skip
 
+    def run(self, start: int, stop: int) -> Product:
+        """Terms start .. stop of K, of whole promotions and slices; the scales of steps stay as they are."""
+        parts = slice(start // self.promote, -(-stop // self.promote)) if self.promote else slice(0)
+        return self._replace(a=self.a[:, start:stop], b=self.b[start:stop], factors=self.factors.parts(parts))
+
     def in_order(self, pieces: Sequence[tuple[int, int]], gap: int, place: int) -> Product:
         """The terms of K in the spans `pieces`, in this order, with `gap` zeros before the span at `place`."""
         a, b = [self.a[:, slice(*piece)] for piece in pieces], [self.b[slice(*piece)] for piece in pieces]
@@ -134,16 +151,14 @@ def add_product(total: Array, product: Product) -> None:
 def _by_blocks(total: Array, product: Product) -> None:
     """The same, for as many rows and columns at a time as keeps the operands' floats small."""
     (m, n), terms = total.shape, product.a.shape[1]
-    side = max(BLOCK_FLOATS // terms // LANES, 1) * LANES
-    if m * terms <= BLOCK_FLOATS and n * terms <= BLOCK_FLOATS:
+    fused = is_fast(product.unit) and product.unit.rule in (Rule.FUSED, Rule.SCALED, Rule.TWO_PASSES)
+    if fused or (m * terms <= BLOCK_FLOATS and n * terms <= BLOCK_FLOATS):
         _by_rule(total, product)
         return
-    for j in range(0, n, side):
-        for i in range(0, m, side):
-            rows, columns = slice(i, i + side), slice(j, j + side)
-            part = np.ascontiguousarray(total[rows, columns])
-            _by_rule(part, product.block(rows, columns))
-            total[rows, columns] = part
+    for rows, columns in _blocks(0, m, 0, n, max(BLOCK_FLOATS // terms // LANES, 1) * LANES):
+        part = np.ascontiguousarray(total[rows, columns])
+        _by_rule(part, product.block(rows, columns))
+        total[rows, columns] = part
 
 
 def _by_rule(total: Array, product: Product) -> None:
@@ -188,7 +203,7 @@ def _by_specification(total: Array, p: Product) -> None:
 
 def _in_c_order(x: Array) -> Array:
     """A matrix in C order; a transposed one is copied in squares, which takes a third of the time."""
-    if x.flags.c_contiguous or x.size <= SQUARE**2:
+    if x.strides[-1] == x.itemsize or x.size <= SQUARE**2:
         return np.ascontiguousarray(x)
     copy = np.empty(x.shape, x.dtype)
     for m in range(0, x.shape[0], SQUARE):
@@ -199,6 +214,11 @@ def _in_c_order(x: Array) -> Array:
 
 def floats(codes: Array, fmt: Format) -> Array:
     """Codes as the floats of their values, in C order."""
+    if fmt.bits < 32 and codes.strides[0] == codes.itemsize and min(codes.shape) >= SIDE:
+        # floats are transposed in registers, in a fraction of the time that bytes take
+        values = np.empty(codes.shape, f32)
+        transposition()(floats(codes.T, fmt), values)
+        return values
     codes = _in_c_order(codes)
     if fmt.bits < 32:
         refuse_unless_held(fmt, FP32, "encode the operands in another format")
@@ -269,20 +289,34 @@ def _fused(total: Array, p: Product) -> None:
     a, b, promotion, mode = p.a, p.b, p.promote // unit.terms, p.factors.mode
     if two_passes:
         a, b, promotion, mode = _interleaved(a, 1), _interleaved(b, 0), 2, ADD_HALF if half else ADD
-    a, b = floats(a, unit.a.carrier).view(i32), floats(b, unit.b.carrier).view(i32)
-    facts = _fused_facts(unit, _bases((a, b), (unit.operand_format(unit.a), unit.operand_format(unit.b))))
+    p = p._replace(a=a, b=b)
+    formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
     scales = [_scale_exponents(x) if scaled else NO_FACTORS for x in (p.scale_a, p.scale_b)]
     fills = unit.fraction_bits + 2 + (terms - 1).bit_length() > SUM_BITS + 1
     joined = fills or terms == 16 or (half and terms == 32)  # one kernel for all units of 16 terms, one for FP16 of 32
     run = fused_product(terms, joined, half, scaled)
-    patterns = total.view(i32)
 
-    def work(m0: int, m1: int, n0: int, n1: int) -> None:
+    def add_run(patterns: Array, part: Product, scales: list[Array]) -> None:
+        """Add the products of a run of K to a part of the result."""
+        a, b = floats(part.a, unit.a.carrier).view(i32), floats(part.b, unit.b.carrier).view(i32)
+        facts = _fused_facts(unit, _bases((a, b), formats))
         run(
-            a, b, patterns, *scales, p.factors.rows, p.factors.columns, *facts, promotion, p.cut // unit.terms, mode,
-            m0, m1, n0, n1,
+            a, b, patterns, *scales, part.factors.rows, part.factors.columns, *facts, promotion, p.cut // unit.terms,
+            mode, 0, a.shape[0], 0, b.shape[1],
         )  # fmt: skip
 
+    def work(m0: int, m1: int, n0: int, n1: int) -> None:
+        for rows, columns in _blocks(m0, m1, n0, n1, side):
+            block, patterns = p.block(rows, columns), np.ascontiguousarray(total[rows, columns]).view(i32)
+            of_block = [scales[0][rows], scales[1][:, columns]] if scaled else scales
+            for k in range(0, a.shape[1], length):
+                steps = slice(k // unit.terms, -(-(k + length) // unit.terms))
+                of_run = (of_block[0][:, steps], of_block[1][steps]) if scaled else of_block
+                add_run(patterns, block.run(k, k + length), [np.ascontiguousarray(x) for x in of_run])
+            total[rows, columns] = patterns.view(f32)
+
+    length = _run_length(p)
+    side = max(RUN_FLOATS // length // LANES, 1) * LANES
     _in_spans(total, a.shape[1], work)
 
 
@@ -302,6 +336,20 @@ def _fused_facts(unit: MatrixUnit, bases: tuple[int, int]) -> tuple[Array, Array
          unit.result_bits, int(half), d.bias + 1], i32,
     )  # fmt: skip
     return facts, of_a, of_b, wide
+
+
+def _run_length(p: Product) -> int:
+    """Terms of K whose floats are held at a time: whole promotions or slices, so that sums go on from there."""
+    whole, terms = p.cut or p.promote or TWO_PASS_TERMS, p.a.shape[1]
+    few = min(p.a.shape[0], p.b.shape[1]) < LANES
+    return int(min(-(-(SHORT_RUN if few else RUN) // whole) * whole, max(terms, 1)))
+
+
+def _blocks(m0: int, m1: int, n0: int, n1: int, side: int) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of a result in blocks."""
+    for j in range(n0, n1, side):
+        for i in range(m0, m1, side):
+            yield slice(i, min(i + side, m1)), slice(j, min(j + side, n1))
 
 
 def _kept(element: Element) -> int:

@@ -25,6 +25,10 @@ if numba.config.DISABLE_JIT:
         """The largest integer that is not above a float."""
         return np.floor(x)
 
+    def up(x: Any) -> Any:
+        """The smallest integer that is not below a float."""
+        return np.ceil(x)
+
     def fused(x: Any, y: Any, z: Any) -> Any:
         """x * y + z, rounded once."""
         plain = x * y + z
@@ -63,6 +67,7 @@ else:
     toward_zero = _unary("llvm.trunc.f64")
     nearest_integer = _unary("llvm.rint.f64")
     down = _unary("llvm.floor.f64")
+    up = _unary("llvm.ceil.f64")
 
     @intrinsic  # type: ignore[untyped-decorator]
     def fused(_typing: Any, x: Any, y: Any, z: Any) -> Any:

@@ -7,7 +7,7 @@ import functools
 import platform
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numba
 import numpy as np
@@ -55,7 +55,7 @@ def _set_to_ieee() -> Iterator[None]:
             "the processor must round to nearest and keep subnormals; it is set to another mode. "
             "Undo it (torch.set_flush_denormal(False), or what else changed it)."
         )
-    saved = _exchange_control()(CONTROL[_machine()][1])
+    saved = _exchange_control()(rounding_control("nearest_even"))
     try:
         yield
     finally:
@@ -78,11 +78,18 @@ def _machine() -> str:
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
 
 
-# Machine -> width of its control register, and its value for IEEE arithmetic with all exceptions masked (Intel SDM,
-# 10.2.3, MXCSR; Arm ARM, FPCR).
+class Control(NamedTuple):
+    """The control register of a processor's float unit."""
+
+    width: int
+    ieee: int  # its value for IEEE arithmetic to nearest even, with all exceptions masked
+    directed: dict[str, int]  # the bits that have it round otherwise
+
+
+# Sources: Intel SDM, 10.2.3, MXCSR; Arm ARM, FPCR.
 CONTROL = {
-    "x86_64": (32, 0x1F80),
-    "aarch64": (64, 0),
+    "x86_64": Control(32, 0x1F80, {"down": 1 << 13, "up": 2 << 13, "toward_zero": 3 << 13}),
+    "aarch64": Control(64, 0, {"up": 1 << 22, "down": 2 << 22, "toward_zero": 3 << 22}),
 }
 
 
@@ -91,12 +98,18 @@ def has_control() -> bool:
     return _machine() in CONTROL
 
 
+def rounding_control(mode: str) -> int:
+    """The control register's value for IEEE arithmetic in a mode: nearest_even, up, down or toward_zero."""
+    control = CONTROL[_machine()]
+    return control.ieee | (0 if mode == "nearest_even" else control.directed[mode])
+
+
 @intrinsic  # type: ignore[untyped-decorator]
-def _exchange(_typing: Any, value: Any) -> Any:
+def exchange_control(_typing: Any, value: Any) -> Any:
     """Write the control register of the processor's float unit; returns what it held."""
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        width, _ = CONTROL[_machine()]
+        width = CONTROL[_machine()].width
         word, void = ir.IntType(width), ir.VoidType()
         new = builder.trunc(args[0], word) if width < 64 else args[0]
         if width == 32:
@@ -124,6 +137,6 @@ def _exchange_control() -> Any:
     """The function `(value)` that sets the control register and returns what it held."""
 
     def exchange(value: Any) -> Any:
-        return _exchange(np.uint64(value))
+        return exchange_control(np.uint64(value))
 
     return kernel(exchange)

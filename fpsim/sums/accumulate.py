@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
+import numba
 import numpy as np
 
 from fpsim.arrays import Array
@@ -21,11 +22,12 @@ from fpsim.runtime.processor import ieee_arithmetic, under_ieee
 from fpsim.runtime.threads import over_spans
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
 from fpsim.sums.float32_plan import Way, fast_way, panels_of, run_strips, strips_of
+from fpsim.sums.kernels import exact_bins
 from fpsim.sums.kernels.exact import exact_kernel
 from fpsim.sums.kernels.float32_rows import STRIP
 from fpsim.sums.kernels.loops import pairwise_kernel, sequence_kernel
 from fpsim.sums.kernels.steps import LANES
-from fpsim.sums.plan import NO_LAYOUT, exact_plan, options_of, randomness, target, ways
+from fpsim.sums.plan import NO_LAYOUT, exact_plan, lowest_place, options_of, products_fit, randomness, target, ways
 
 u32, u64 = np.uint32, np.uint64
 NOTHING, NO_C = np.zeros((0, 0), u64), np.zeros((0, 0), u32)
@@ -149,7 +151,7 @@ def _fast(accumulator: Accumulator, problem: Problem, way: Way) -> Array:
     fmt, rows = accumulator.result_format, problem.shape[0]
     a = np.full(problem.a.shape, ONE) if a_format is None else _as_float32(problem.a, a_format)
     c = _as_float32(problem.c, fmt) if problem.c.size else NO_C
-    operands = panels_of(a, _as_float32(problem.b, b_format))
+    operands = panels_of(a, _as_float32(problem.b, b_format), way.padding)
     out, given_up = np.empty(problem.shape, u32), np.zeros(strips_of(operands), np.uint8)
     terms = max(operands.a.shape[1], 1)
     chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else operands.a.shape[1]
@@ -262,16 +264,42 @@ def _exact(accumulator: Exact, problem: Problem) -> Array:
     large = max(problem.a.size, problem.b.size) > NARROW
     a, b = (x if large and x.dtype.isnative else np.ascontiguousarray(x, u64) for x in (problem.a, problem.b))
     c = np.ascontiguousarray(problem.c, u64) if problem.c.size else NOTHING
-    out, rows, kernel = np.empty(problem.shape, u64), Rows(a, b, problem.step, c), exact_kernel()
+    out, rows = np.empty(problem.shape, u64), Rows(a, b, problem.step, c)
     random = randomness(accumulator, problem.terms, problem.first)
     arguments = plan.digits, plan.lowest, *plan.layouts, u64(plan.rules), random
+    run, count, cost = exact_kernel(), out.size, problem.terms * STEP_COST
+    if _fits_bins(problem):
+        strips = -(-out.shape[0] // exact_bins.STRIP) * -(-out.shape[1] // exact_bins.COLUMNS)
+        run, count, cost = _in_bins(problem), strips, problem.terms * out.size // strips
 
     def work(first: int, stop: int) -> None:
-        with wrapping():
-            kernel(rows, out, first, stop, *arguments)
+        with ieee_arithmetic(), wrapping():
+            run(rows, out, first, stop, *arguments)
 
-    over_units(out.size, problem.terms * STEP_COST, work)
+    over_units(count, cost, work)
     return _as_codes(out, accumulator.fmt, False)
+
+
+def _fits_bins(problem: Problem) -> bool:
+    """Whether the sums are those of a product of matrices whose terms float64 holds."""
+    usual = not (problem.paired or numba.config.DISABLE_JIT)
+    return usual and None not in problem.formats and products_fit(problem.formats)
+
+
+def _in_bins(problem: Problem) -> Callable[..., None]:
+    """The loop in float64, with the arguments of `exact_kernel`."""
+    (a_format, b_format), kernel = problem.formats, exact_bins.strips_kernel()
+    assert a_format is not None
+    a, b = as_float64(problem.a, a_format).view(np.float64), as_float64(problem.b, b_format).view(np.float64)
+    places, precisions = (
+        np.array([function(fmt) for fmt in (a_format, b_format)])
+        for function in (lowest_place, lambda fmt: fmt.precision)
+    )
+
+    def run(rows: Rows, out: Array, first: int, stop: int, *arguments: object) -> None:
+        kernel(rows, a, b, out, first, stop, places, precisions, *arguments)
+
+    return run
 
 
 def over_units(count: int, cost: int, work: Callable[[int, int], None]) -> None:

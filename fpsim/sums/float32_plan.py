@@ -16,14 +16,19 @@ from llvmlite import binding
 from fpsim.arrays import Array
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
-from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Sequential
+from fpsim.runtime.processor import has_control, rounding_control
+from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.sums.kernels import float32_rows as loops
+from fpsim.sums.kernels.float32_pairs import PAIRS, PLAIN_PAIRS, pairs_kernel
 from fpsim.sums.kernels.float32_rows import BLOCK, COLUMNS, GRANULE, STEPS, STRIP
 
 PRECISIONS = range(
     8, 12
 )  # of formats that float32 rounds to: 24 >= 2 * 11 + 2, and a bound that grows by 1.3 in a block
 TINY = -100  # products from two to this on are normal float32 numbers, with sums and errors to spare
+DIRECTED = Rounding.TOWARD_ZERO, Rounding.UP, Rounding.DOWN
+IN_ANY_MODE = {loops.ROUNDED: loops.SIGNED} | {how: how for how in (loops.PLAIN, loops.FUSED, PAIRS, PLAIN_PAIRS)}
+PLUS_ZERO = np.uint32(0)
 HUGE = 102  # a number below two to this plus the precision can be rounded by adding a larger one
 
 
@@ -34,21 +39,29 @@ class Way(NamedTuple):
     join: int
     numbers: Array
     words: Array
+    control: int  # of the processor: its mode
+    padding: np.uint32  # the zero, as bits, that leaves every sum as it is
 
 
 @lru_cache(maxsize=4096)
 def fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> Way | None:
     """The way of an accumulator through float32, or None."""
     fmt, outer = accumulator.fmt, accumulator.result_format
-    usual = accumulator.rounding is Rounding.NEAREST_EVEN and accumulator.overflow == "nonfinite"
-    kinds = (Sequential, FusedMultiplyAdd, Chunked)
+    usual = accumulator.overflow == "nonfinite" and accumulator.subnormals == "keep"
+    nearest = accumulator.rounding is Rounding.NEAREST_EVEN
+    kinds = (Sequential, FusedMultiplyAdd, Chunked, Pairwise)
     present = [found for found in formats if found is not None]
-    if not usual or accumulator.subnormals != "keep" or not isinstance(accumulator, kinds) or numba.config.DISABLE_JIT:
+    if not usual or not isinstance(accumulator, kinds) or numba.config.DISABLE_JIT:
+        return None
+    if not nearest and not (accumulator.rounding in DIRECTED and has_control()):
         return None
     if not all(FP32.holds(found) for found in present) or not (_served(fmt) and _served(outer)):
         return None
     join = _join(accumulator)
     how = _how(accumulator, sum(found.precision for found in present), len(present) < len(formats))
+    if not nearest:
+        how = None if how is None else IN_ANY_MODE.get(how)
+        join = None if join == loops.OUTER_ROUNDED else join
     if how is None or join is None or (how != loops.PLAIN and not has_fma()):
         return None
     precision = min(found.precision for found in (fmt, outer))
@@ -56,8 +69,11 @@ def fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) ->
     coarse = fmt.min_exponent - fmt.mantissa_bits >= TINY  # so that products that are not normal there round to zero
     least = 0.0 if coarse and how != loops.ODD else 2.0**TINY
     scales = [2.0 ** (FP32.precision - found.precision) for found in (fmt, outer)]
-    numbers = np.array([(1 + 2.0**-precision) ** (BLOCK + 2), reach, least, *scales])
-    return Way(how, join, numbers, np.array([_floor(fmt), _floor(outer)], np.uint32))
+    error = 2.0 ** (-precision if nearest else 1 - precision)
+    numbers = np.array([(1 + error) ** (BLOCK + 2), reach, least, *scales])
+    control = rounding_control(accumulator.rounding.name.lower()) if has_control() else 0
+    padding = PLUS_ZERO if accumulator.rounding is Rounding.DOWN else loops.MINUS_ZERO
+    return Way(how, join, numbers, np.array([_floor(fmt), _floor(outer)], np.uint32), control, padding)
 
 
 def _served(fmt: Format) -> bool:
@@ -69,6 +85,8 @@ def _served(fmt: Format) -> bool:
 
 def _how(accumulator: Accumulator, precision: int, terms: bool) -> int | None:
     """The step for terms or products of a precision."""
+    if isinstance(accumulator, Pairwise):
+        return PLAIN_PAIRS if accumulator.fmt == FP32 else PAIRS if precision <= FP32.precision else None
     fused = isinstance(accumulator, FusedMultiplyAdd)
     if accumulator.fmt == FP32:
         return loops.FUSED if fused and not terms else loops.PLAIN
@@ -109,10 +127,10 @@ class Panels(NamedTuple):
     ranges: tuple[Array, Array, Array, Array]  # largest and smallest magnitude of rows of a and panels of b, as bits
 
 
-def panels_of(a: Array, b: Array) -> Panels:
+def panels_of(a: Array, b: Array, padding: np.uint32 = loops.MINUS_ZERO) -> Panels:
     """(M, K) and (K, N) bits of float32 values, laid out for the loops."""
     terms = -(-a.shape[1] // STEPS) * STEPS
-    padded = np.full((-(-a.shape[0] // loops.ROWS) * loops.ROWS, terms), loops.MINUS_ZERO)
+    padded = np.full((-(-a.shape[0] // loops.ROWS) * loops.ROWS, terms), padding)
     padded[: a.shape[0], : a.shape[1]] = a
     width = min(COLUMNS, -(-b.shape[1] // GRANULE) * GRANULE)
     count = -(-b.shape[1] // width)
@@ -132,8 +150,8 @@ def run_strips(
     way: Way, operands: Panels, c: Array, out: Array, given_up: Array, chunk: int, first: int, stop: int
 ) -> None:
     """Fill the strips `first .. stop` of out, or mark those that must be done otherwise."""
-    kernel: Any = loops.rows_kernel(way.how)
+    kernel: Any = (pairs_kernel if way.how in (PAIRS, PLAIN_PAIRS) else loops.rows_kernel)(way.how)
     kernel(
         operands.a, operands.panels, c, out, given_up, *operands.ranges, first, stop, chunk, way.join, way.numbers,
-        way.words,
+        way.words, np.uint64(way.control),
     )  # fmt: skip

@@ -18,9 +18,12 @@ from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.named import FP64, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.sums.accumulators import Accumulator, Chunked
+from fpsim.sums.kernels.settle import SETTLING, Settling
+from fpsim.sums.kernels.steps import FIXED_MODES
 
 u64 = np.uint64
 NO_LAYOUT = np.zeros(len(UnpackLayout._fields), u64)  # of an operand that is always one
+WAYS = {mode: way for way, mode in FIXED_MODES.items()}
 RANDOM_PRECISION = 53 - 1 - 32  # a sum rounded to odd in float64 keeps 32 random bits below so many
 
 
@@ -38,14 +41,14 @@ def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tup
     fmt, outer = accumulator.fmt, accumulator.result_format
     if fmt == FP64 and outer == FP64:
         return "double", "double"
-    in_float64 = _products_fit(formats) and _sums_fit(accumulator, fmt, formats)
+    in_float64 = products_fit(formats) and _sums_fit(accumulator, fmt, formats)
     if not in_float64 or (outer != FP64 and not _sums_fit(accumulator, outer, (None, fmt))):
         return "core", "core"
-    way = {Rounding.NEAREST_EVEN: "nearest", Rounding.STOCHASTIC: "stochastic"}.get(accumulator.rounding, "any")
+    way = WAYS.get(accumulator.rounding, "any")
     return way, "double" if outer == FP64 else way
 
 
-def _products_fit(formats: tuple[Format | None, Format]) -> bool:
+def products_fit(formats: tuple[Format | None, Format]) -> bool:
     """Whether float64 holds every product, and is a normal number there."""
     present = [fmt for fmt in formats if fmt is not None]
     if len(present) < len(formats):
@@ -70,7 +73,7 @@ def _sums_fit(accumulator: Accumulator, fmt: Format, formats: tuple[Format | Non
 def target(options: CastOptions, in_float64: bool) -> Array:
     """How sums are rounded into a format and read again."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
-    fields = np.zeros(TARGET_FIELDS, u64)
+    fields = np.zeros(SETTLING + len(Settling._fields) if in_float64 else TARGET_FIELDS, u64)
     if in_float64 and fmt == FP64:
         return fields  # the processor rounds to it
     if in_float64:
@@ -78,11 +81,21 @@ def target(options: CastOptions, in_float64: bool) -> Array:
         assert back is not None
         encoder = encode_plan(fmt, 64, rounding, overflow, subnormals, random_bits)
         fields[:DECODING], fields[DECODING : DECODING + back.layout.size] = encoder.layout, back.layout
+        fields[SETTLING:] = _settling(options)
         return fields
     plan = pack_plan(fmt, rounding, overflow, subnormals, random_bits, "after")
     layout = unpack_layout(fmt, "keep")
     fields[:DECODING], fields[DECODING:RULES], fields[RULES] = plan.layout, layout, plan.rules
     return fields
+
+
+def _settling(options: CastOptions) -> Array:
+    """A format as the loops in float64 round to it; all is left to the encoder where more than the value counts."""
+    fmt, _, _, subnormals, _, random_bits = options
+    plain = subnormals == "keep" and fmt.negative_zero and fmt.mantissa_bits > 0  # without, ties go by the code
+    least, top = np.array([2.0**fmt.min_exponent, fmt.max if plain else -1.0]).view(u64)
+    random_mask = ((1 << random_bits) - 1) << (32 - random_bits)
+    return np.array([least, fmt.mantissa_bits << FP64.mantissa_bits, top, random_mask], u64)
 
 
 class ExactPlan(NamedTuple):

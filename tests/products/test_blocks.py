@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 UNITS: dict[str, Any] = {
     "hopper_e4m3_f32": {"promote": 64}, "hopper_f16_f32": {}, "volta_f16_f16": {}, "cdna3_f16_f32": {},
-    "blackwell_mxfp8_e4m3_f32": {},
+    "blackwell_mxfp8_e4m3_f32": {}, "hopper_bf16_f32": {}, "ada_e4m3_f32": {}, "ada_e4m3_f16": {},
 }  # fmt: skip
 ACCUMULATORS = [
     fp.Sequential("fp32"), fp.Pairwise("fp16"), fp.Chunked("bf16", chunk=32, rounding="stochastic", seed=5),
@@ -48,10 +48,43 @@ def test_blocks_of_a_units_product_give_the_bits_of_the_whole(name: str, monkeyp
         lambda: fp.matmul(y.T, x.T, accumulate=unit) if not unit.scale else None,
     ]
     whole = [call() for call in calls]
-    monkeypatch.setattr(unit_product, "BLOCK_FLOATS", 128 * 128)
+    small_blocks(monkeypatch)
     for call, want in zip(calls, whole, strict=True):
         if want is not None:
             assert_bits_equal(call(), want)
+
+
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have blocks of 128 rows and columns, and runs of K of 32 terms or little more."""
+    for name, value in (("BLOCK_FLOATS", 128 * 128), ("RUN_FLOATS", 32 * 128), ("RUN", 32), ("SHORT_RUN", 32)):
+        monkeypatch.setattr(unit_product, name, value)
+
+
+def test_runs_of_k_give_the_bits_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y, c = operands(140, 1184, 152)
+    x, y = (each * np.exp2(np.linspace(-30, 30, 1184)).reshape(shape) for each, shape in ((x, (1, -1)), (y, (-1, 1))))
+    half, low, wide = ([fp.cast(each, fmt) for each in (x, y)] for fmt in (fp.FP16, fp.E4M3, fp.BF16))
+    scaled = (
+        fp.encode_scaled(x, fp.E4M3, fp.scalings.DEEPGEMM_1X128),
+        fp.encode_scaled(np.ascontiguousarray(y), fp.E4M3, fp.scalings.DEEPGEMM_128X128),
+    )
+    split = fp.schedules.cublas("sm_90", split_k=4, fast_accum=True)
+    calls: list[Any] = [
+        lambda: fp.matmul(wide[0], wide[1], c, accumulate="hopper_bf16_f32"),
+        lambda: fp.matmul(
+            half[0], half[1], accumulate="hopper_f16_f32", schedule=fp.schedules.cublas("sm_90", split_k=3)
+        ),
+        lambda: fp.matmul(low[0], low[1], accumulate="hopper_e4m3_f32", schedule=split, strict=False),
+        lambda: fp.matmul(low[0], low[1], c, accumulate="hopper_e4m3_f32", promote=96),
+        lambda: fp.matmul(scaled[0], scaled[1], accumulate="hopper_e4m3_f32", promote=64),
+        lambda: fp.matmul(low[0][:1], low[1], accumulate="hopper_e4m3_f32"),
+        lambda: fp.matmul(low[0], low[1][:, 3:4], accumulate="hopper_e4m3_f32"),
+        lambda: fp.matmul(np.asfortranarray(low[0]), low[1].T.copy().T, accumulate="hopper_e4m3_f16"),
+    ]
+    whole = [call() for call in calls]
+    small_blocks(monkeypatch)
+    for call, want in zip(calls, whole, strict=True):
+        assert_bits_equal(call(), want)
 
 
 @pytest.mark.parametrize("how", ACCUMULATORS, ids=str)

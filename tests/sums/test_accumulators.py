@@ -217,10 +217,21 @@ def ranges(generator: np.random.Generator, shape: tuple[int, ...], largest: floa
     }
 
 
+def encoded(values: Array, fmt: fp.Format) -> Array:
+    """Codes of a format, float64's included."""
+    return values.view(np.uint64).copy() if fmt == fp.FP64 else fp.encode(values, fmt)
+
+
 FAST = [
     Sequential("fp32"), FusedMultiplyAdd("fp32"), Sequential("bf16"), Sequential("fp16"), FusedMultiplyAdd("bf16"),
     FusedMultiplyAdd("fp16"), Sequential(fp.Format("eleven_bits", 5, 9)), Sequential("tf32"),
     Chunked("bf16", chunk=64, outer="fp32"), Chunked("fp16", chunk=8, outer="tf32"), Chunked("fp32", chunk=12),
+    Sequential("bf16", rounding="up"), Sequential("bf16", rounding="down"), Sequential("fp16", rounding="toward_zero"),
+    Sequential("fp16", rounding="down"), Sequential("fp32", rounding="down"), Sequential("tf32", rounding="up"),
+    FusedMultiplyAdd("fp32", rounding="toward_zero"), FusedMultiplyAdd("fp32", rounding="up"),
+    Chunked("bf16", chunk=8, outer="fp32", rounding="down"), Chunked("fp32", chunk=12, rounding="toward_zero"),
+    Pairwise("fp32"), Pairwise("bf16"), Pairwise("fp16"), Pairwise(fp.Format("eleven_bits", 5, 9)),
+    Pairwise("bf16", rounding="toward_zero"), Pairwise("fp16", rounding="down"), Pairwise("fp32", rounding="down"),
 ]  # fmt: skip
 
 
@@ -244,18 +255,86 @@ def test_sums_in_float32_are_those_in_lanes(accumulator: Accumulator, whole: boo
                 assert_same(got, accumulate._lanes(accumulator, problem), accumulator, f"{name}, {formats}")
 
 
+@pytest.mark.parametrize("rounding", ["nearest_even", "down", "up"])
+def test_trees_of_any_length_in_float32_are_those_in_lanes(rounding: str) -> None:
+    generator = np.random.default_rng(16)
+    for terms in (1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 77):
+        # powers of two and zeros of both signs, so that zeros and ties are frequent
+        a, b = (
+            fp.encode(np.exp2(generator.integers(-9, 3, shape)) * generator.choice([-1, -0.0, 1], shape), fp.FP16)
+            for shape in ((5, terms), (terms, 33))
+        )
+        a[0], a[1], b[:, 0] = 0, 0x8000, 0x8000
+        for fmt in (fp.FP16, fp.BF16, fp.FP32):
+            accumulator = Pairwise(fmt, rounding=rounding)
+            assert fast_way(accumulator, (fp.FP16, fp.FP16)) is not None
+            problem = Problem(a, b, np.zeros((0, 0), fmt.storage), (fp.FP16, fp.FP16))
+            got = accumulate.accumulated(accumulator, problem)
+            assert_same(got, accumulate._lanes(accumulator, problem), accumulator, f"{terms} terms")
+
+
 def test_the_loops_in_float32_are_taken_and_mostly_kept() -> None:
     generator = np.random.default_rng(11)
     a, b = (fp.encode(generator.normal(size=shape), fp.BF16) for shape in ((64, 256), (256, 256)))
     for accumulator in FAST:
         way = fast_way(accumulator, (fp.BF16, fp.BF16))
         assert way is not None
-        operands = float32_plan.panels_of(*(accumulate._as_float32(codes, fp.BF16) for codes in (a, b)))
+        left, right = (accumulate._as_float32(codes, fp.BF16) for codes in (a, b))
+        operands = float32_plan.panels_of(left, right, way.padding)
         given_up = np.zeros(float32_plan.strips_of(operands), np.uint8)
         chunk = accumulator.chunk if isinstance(accumulator, Chunked) else 256
         nothing, out = np.zeros((0, 0), np.uint32), np.empty((64, 256), np.uint32)
         float32_plan.run_strips(way, operands, nothing, out, given_up, chunk, 0, given_up.size)
         assert not given_up.any(), f"{accumulator!r} gave up {given_up.sum()} of {given_up.size} strips"
+
+
+# ---- exact sums in floats against those by digits
+
+
+@pytest.mark.parametrize(
+    "accumulator",
+    [Exact("fp32"), Exact("bf16", rounding="down"), Exact("fp16", rounding="sr", seed=2), Exact("fp64", rounding="up")],
+    ids=repr,
+)
+def test_exact_sums_in_floats_are_those_by_digits(accumulator: Exact, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(15)
+    fmt = accumulator.result_format
+    left, right, start = (ranges(generator, shape, 2.0**40) for shape in ((67, 70), (70, 65), (67, 65)))
+    for i, (name, x) in enumerate(left.items()):
+        for j, formats in enumerate(((fp.BF16, fp.BF16), (fp.FP32, fp.FP16), (fp.E4M3, fp.E5M2))):
+            a, b = fp.encode(x, formats[0]), fp.encode(right[name], formats[1])
+            a[3] = 0  # sums of zeros of both signs
+            a[5, ::2] = a[5, 1::2]
+            b[::2, 7] = b[1::2, 7] ^ formats[1].storage.type(formats[1].sign_bit)
+            c = encoded(start[name], fmt) if (i + j) % 2 else np.zeros((0, 0), fmt.storage)
+            if c.size:
+                c[0, :3] = fmt.sign_bit, fmt.infinity_code, fmt.nan_code
+            problem = Problem(a, b, c, formats, first=9)
+            assert accumulate._fits_bins(problem)
+            got = accumulate.accumulated(accumulator, problem)
+            with monkeypatch.context() as patch:
+                patch.setattr(accumulate, "_fits_bins", lambda _: False)
+                want = accumulate.accumulated(accumulator, problem)
+            assert_same(got, want, accumulator, f"{name}, {formats}")
+
+
+@pytest.mark.parametrize("terms", [64, 1024])
+def test_two_floats_hold_every_sum_of_their_range(terms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator, doublings = np.random.default_rng(terms), (terms - 1).bit_length()
+    for highest in range(100 - 2 * doublings, 110 - 2 * doublings):
+        unit = 1 << (highest + doublings - 50)  # of the first sum: what it leaves of a product should be half of that
+        odd = [(1 << 24) - 1 - 2 * int(n) for n in generator.integers(0, 1 << 22, 3000)]
+        x = max(odd, key=lambda y: (y * odd[0]) % unit if (y * odd[0]) % unit < unit // 2 else 0)
+        large = highest - 2
+        a, b = np.full((1, terms), float(odd[0])), np.full((terms, 1), float(x))
+        a[0, :2] = 2.0 ** (large // 2) * np.array([1, -1])  # which cancel, so that the last bit shows
+        b[:2] = 2.0 ** (large - large // 2)
+        codes = a.astype(np.float32).view(np.uint32), b.astype(np.float32).view(np.uint32)
+        problem = Problem(*codes, np.zeros((0, 0), np.uint64), (fp.FP32, fp.FP32))
+        got = accumulate.accumulated(Exact("fp64"), problem)
+        with monkeypatch.context() as patch:
+            patch.setattr(accumulate, "_fits_bins", lambda _: False)
+            assert_same(got, accumulate.accumulated(Exact("fp64"), problem), Exact("fp64"), f"2**{highest}")
 
 
 # ---- what results do not depend on

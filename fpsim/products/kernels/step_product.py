@@ -18,6 +18,7 @@ from fpsim.products.kernels.step_rows import (
     chain_row,
     even_odd_row,
     exact_row,
+    flush,
     flushed_row,
     separate_row,
 )
@@ -38,13 +39,11 @@ def step_product(rule: Rule | str) -> Any:
 
     a: (M, K), b: (K, N), c: (M, N) floats; facts: StepFacts. The arrays are float32, or float64 for a chain of those.
     """
-    one_row = ROWS[rule]
+    one_row, flushes = ROWS[rule], rule is Rule.FLUSHED_TREE
 
     def product(a: Any, b: Any, c: Any, terms: Any, facts: Any, m0: Any, m1: Any, n0: Any, n1: Any) -> None:
         panel, tile = np.zeros((terms, LANES), b.dtype), np.zeros((ROW_BLOCK, LANES), c.dtype)
-        room = StepRoom(
-            np.empty((2, LANES), i32), np.empty((2, LANES), f64), np.empty(LANES, f64), np.empty((4, LANES), f32)
-        )
+        room = StepRoom(np.empty((2, LANES), i32), np.empty((2, LANES), f64), np.empty(LANES, f64))
         x = np.zeros(terms, a.dtype)
         u = StepFacts(i32(facts[0]), i32(facts[1]), f32(facts[2]), f32(facts[3]))
         for n in range(n0, n1, LANES):
@@ -57,8 +56,13 @@ def step_product(rule: Rule | str) -> Any:
                     count = min(terms, a.shape[1] - k)
                     for i in range(count):
                         panel[i, :width] = b[k + i, n : n + width]
+                        for j in range(width if flushes else 0):
+                            panel[i, j] = flush(panel[i, j], u.tiny_b)
+                    panel[count:], x[count:] = 0, 0  # terms behind the end of K
                     for r in range(rows):
                         x[:count] = a[m + r, k : k + count]
+                        for i in range(count if flushes else 0):
+                            x[i] = flush(x[i], u.tiny_a)
                         one_row(x, panel, tile[r], count, u, room)
                 for r in range(rows):
                     c[m + r, n : n + width] = tile[r, :width]

@@ -41,7 +41,6 @@ class StepRoom(NamedTuple):
     e: Any  # (2, LANES) int32
     sums: Any  # (2, LANES) float64
     specials: Any  # (LANES,) float64
-    tree: Any  # (4, LANES) float32
 
 
 def _chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
@@ -53,7 +52,7 @@ def _chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom)
 
 
 @scalar
-def _flush(x: Any, tiny: Any) -> Any:
+def flush(x: Any, tiny: Any) -> Any:
     """A float, or +0 where it is below the smallest normal value."""
     return f32(0.0) if abs(x) < tiny else x
 
@@ -64,25 +63,34 @@ def _flush_result(x: Any) -> Any:
     return f32(x * f32(0.0)) if abs(x) < TINY else x
 
 
+@scalar
+def _flushed_product(x: Any, y: Any) -> Any:
+    return _flush_result(f32(x * y))
+
+
+@scalar
+def _flushed_sum(x: Any, y: Any) -> Any:
+    return _flush_result(f32(x + y))
+
+
 def _flushed_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Products in a tree of float32 additions, subnormals flushed; c was flushed before the first step."""
-    tree = room.tree
-    for k in range(a.size):
-        x = _flush(a[k], u.tiny_a) if k < count else f32(0.0)
-        t, y = tree[k], b[k]
+    """Products in a tree of float32 additions, subnormals flushed; those of a, b and c before the step."""
+    if a.size == 4:
+        a0, a1, a2, a3 = a[0], a[1], a[2], a[3]
+        b0, b1, b2, b3 = b[0], b[1], b[2], b[3]
         for j in range(LANES):
-            z = _flush(y[j], u.tiny_b) if k < count else f32(0.0)
-            t[j] = _flush_result(f32(x * z))
-    width = a.size
-    while width > 1:
-        width //= 2
-        for i in range(width):
-            t, left, right = tree[i], tree[2 * i], tree[2 * i + 1]
-            for j in range(LANES):
-                t[j] = _flush_result(f32(left[j] + right[j]))
-    t = tree[0]
+            left = _flushed_sum(_flushed_product(a0, b0[j]), _flushed_product(a1, b1[j]))
+            right = _flushed_sum(_flushed_product(a2, b2[j]), _flushed_product(a3, b3[j]))
+            c[j] = _flushed_sum(c[j], _flushed_sum(left, right))
+        return
+    if a.size == 2:
+        a0, a1, b0, b1 = a[0], a[1], b[0], b[1]
+        for j in range(LANES):
+            c[j] = _flushed_sum(c[j], _flushed_sum(_flushed_product(a0, b0[j]), _flushed_product(a1, b1[j])))
+        return
+    x, y = a[0], b[0]
     for j in range(LANES):
-        c[j] = _flush_result(f32(c[j] + t[j]))
+        c[j] = _flushed_sum(c[j], _flushed_product(x, y[j]))
 
 
 @scalar

@@ -14,6 +14,9 @@ float32 does not hold products, they are fused with C.
 This rounding knows neither overflow nor NaN, and -0 only where a sum can round to it. So before each block of k a bound
 on what the sums can reach in it is compared with the format's largest value; a strip of a panel that comes near is
 given up, and done in another way.
+
+Toward zero, up and down the processor rounds itself, in the mode that its control register is set to for the while: a
+rounding to float32 and then to the format, both in one direction, is as if rounded once.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.runtime.compile import kernel, scalar
+from fpsim.runtime.processor import exchange_control, has_control
 from fpsim.sums.kernels.steps import fma
 
 f32, f64, u32 = np.float32, np.float64, np.uint32
@@ -32,13 +36,16 @@ COLUMNS = 128  # of a panel
 GRANULE = 16  # columns of a narrow panel come in multiples
 STRIP = 16  # rows of A that pass by a block of a panel
 ROWS, STEPS = 4, 4  # written out
-BLOCK = 64  # steps of k between two looks at the bound: 32 KiB of a panel
+BLOCK = 32  # steps of k between two looks at the bound: 16 KiB of a panel
 
 MAGNITUDE, EXPONENT, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000), u32(0x7F800000)
+UNIT = u32(0x3F800000)  # 1
 HALF = u32(0x00400000)  # the first bit of a mantissa
 MINUS_ZERO, NAN = u32(0x80000000), u32(0x7FC00000)
 SIGN_SHIFT, ONE, ZERO = u32(31), u32(1), u32(0)
 NO_LEAST = u32(INFINITY - ONE)  # the bits before those of the smallest of no values
+
+CONTROLLED = has_control()
 
 # How a step is done.
 PLAIN = 0  # FP32: t + a * b, each rounded
@@ -46,6 +53,7 @@ FUSED = 1  # FP32: fma(a, b, t)
 ROUNDED = 2  # product and sum rounded to a shorter format; float32 holds the product
 WIDE = 3  # the same, but float32 does not hold the product
 ODD = 4  # the sum of t and an exact product rounded to a shorter format once
+SIGNED = 5  # product and sum rounded to a shorter format, zeros with their signs, in any mode of the processor
 
 # How totals of runs join the outer sum.
 NO_OUTER, OUTER_FP32, OUTER_ROUNDED = 0, 1, 2
@@ -65,6 +73,30 @@ def _shortened(x: Any, scale: Any, floor: Any) -> Any:
 
 
 @scalar
+def _shortened_sum(x: Any, scale: Any) -> Any:
+    """The same of a sum of two values of the format: below its smallest normal value nothing is left to round.
+
+    By additions, as products are rounded by fused ones: a processor has units of its own for each.
+    """
+    shift = u32(f32(scale).view(u32) - UNIT)
+    magnet = u32(u32(u32(f32(x).view(u32) & EXPONENT) | HALF) + shift).view(f32)
+    return f32(f32(f32(x) + magnet) - magnet)
+
+
+@scalar
+def signed_like(x: Any, y: Any) -> Any:
+    """x with the sign of y."""
+    return u32(u32(f32(x).view(u32) & MAGNITUDE) | u32(f32(y).view(u32) & MINUS_ZERO)).view(f32)
+
+
+@scalar
+def shortened_in_mode(x: Any, scale: Any, floor: Any) -> Any:
+    """x rounded in a shorter format in the processor's mode, by 2**(24 - precision), a zero with the sign of x."""
+    magnet = signed_like(_magnet(x, floor), x)  # so that toward zero is the same for it and for x
+    return signed_like(fma(f32(-magnet), scale, f32(fma(magnet, scale, f32(x)))), x)
+
+
+@scalar
 def _plain(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
     return f32(t + f32(a * b))
 
@@ -77,14 +109,14 @@ def _fused(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
 @scalar
 def _rounded(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
     product = _shortened(f32(a * b), scale, floor)
-    return _shortened(f32(t + product), scale, floor)
+    return _shortened_sum(f32(t + product), scale)
 
 
 @scalar
 def _wide(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
     magnet = _magnet(f32(a * b), floor)  # a product that rounds up to a power of two is nearer than a place to it
     product = f32(fma(f32(-magnet), scale, f32(fma(a, b, f32(magnet * scale)))))
-    return _shortened(f32(t + product), scale, floor)
+    return _shortened_sum(f32(t + product), scale)
 
 
 @scalar
@@ -100,7 +132,13 @@ def _odd(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
     return u32(f32(short).view(u32) | u32(bits & MINUS_ZERO)).view(f32)  # what is left may round to -0
 
 
-STEP_OF = {PLAIN: _plain, FUSED: _fused, ROUNDED: _rounded, WIDE: _wide, ODD: _odd}
+@scalar
+def _signed(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
+    product = shortened_in_mode(f32(a * b), scale, floor)
+    return shortened_in_mode(f32(t + product), scale, floor)
+
+
+STEP_OF = {PLAIN: _plain, FUSED: _fused, ROUNDED: _rounded, WIDE: _wide, ODD: _odd, SIGNED: _signed}
 
 
 @cache
@@ -150,9 +188,10 @@ def rows_kernel(how: int) -> Any:
     """The loop over strips `first .. stop`, of all panels of a strip of rows and then the next.
 
     `(a, panels, c, out, given_up, a's largest, smallest by row, b's by panel, first, stop, chunk, join, numbers,
-    words)`: a (M, K) and panels as float32, M a multiple of ROWS and K of STEPS; c and out (M, N) bits, c may be empty.
-    given_up gets 1 for a strip that has to be done otherwise. numbers: the growth of a bound over a block, what it may
-    reach, the smallest product, the scale of the inner and of the outer rounding; words: their floors.
+    words, control)`: a (M, K) and panels as float32, M a multiple of ROWS and K of STEPS; c and out (M, N) bits, c may
+    be empty. given_up gets 1 for a strip that has to be done otherwise. numbers: the growth of a bound over a block,
+    what it may reach, the smallest product, the scale of the inner and of the outer rounding; words: their floors;
+    control: what the processor's control register is set to.
     """
     step, checked = scalar(STEP_OF[how]), how not in (PLAIN, FUSED)
 
@@ -195,8 +234,9 @@ def rows_kernel(how: int) -> Any:
 
     def rows(
         a: Any, panels: Any, c: Any, out: Any, given_up: Any, a_largest: Any, a_smallest: Any, b_largest: Any,
-        b_smallest: Any, first: int, stop: int, chunk: int, join: int, numbers: Any, words: Any,
+        b_smallest: Any, first: int, stop: int, chunk: int, join: int, numbers: Any, words: Any, control: Any,
     ) -> None:  # fmt: skip
+        before = exchange_control(control) if CONTROLLED else control
         terms, width, columns = a.shape[1], panels.shape[2], out.shape[1]
         growth, reach, smallest = numbers[0], numbers[1], numbers[2]
         scale, outer_scale, floor, outer_floor = f32(numbers[3]), f32(numbers[4]), words[0], words[1]
@@ -249,5 +289,7 @@ def rows_kernel(how: int) -> Any:
                     for lane in range(count):
                         bits = f32(start[r, lane]).view(u32)
                         out[i + r, j + lane] = NAN if u32(bits & MAGNITUDE) > INFINITY else bits
+        if CONTROLLED:
+            exchange_control(before)
 
     return kernel(rows)

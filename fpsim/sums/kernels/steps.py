@@ -1,8 +1,9 @@
 """CPU loops of an accumulator over up to LANES outputs, a lane each: products and sums, each rounded once.
 
-Three ways to hold a running sum, in 64-bit words: as the float64 that it is ("nearest", "any" and "stochastic", by the
-modes that they are compiled for), as a sum in FP64 itself ("double"), and as a code for the integer core ("core"). All
-have the same three loops, so that the orders of summation in `core/sums/sum_order.py` are written once.
+Three ways to hold a running sum, in 64-bit words: as the float64 that it is ("nearest", "up" and so on, by the modes
+that they are compiled for, and "any" for the rest), as a sum in FP64 itself ("double"), and as a code for the integer
+core ("core"). All have the same three loops, so that the orders of summation in `core/sums/sum_order.py` are written
+once.
 """
 
 from __future__ import annotations
@@ -20,15 +21,19 @@ from numba.extending import intrinsic
 from fpsim.arithmetic.kernels.float_arithmetic import real_width
 from fpsim.core.decode import decode_bits_64, decode_fields
 from fpsim.core.encode import FULL, encode_bits_64, encode_fields
-from fpsim.core.rounding import NEAREST_EVEN, STOCHASTIC
+from fpsim.core.rounding import DOWN, NEAREST_EVEN, STOCHASTIC, UP
 from fpsim.core.sums.running_sum import DECODING, code_lanes
 from fpsim.core.sums.sum_order import Lanes
-from fpsim.runtime.compile import kernel
+from fpsim.formats.rounding import Rounding
+from fpsim.runtime.compile import inner_loop, kernel, scalar
+from fpsim.sums.kernels.settle import ONE_LEFT, SETTLING, Settling, settled, settling_fields
 
 f64, u64 = np.float64, np.uint64
 
-LANES = 64
-FIXED_MODES = {"nearest": NEAREST_EVEN, "stochastic": STOCHASTIC}
+LANES = 256  # long enough that calls of the loops, of 100 cycles or so, do not count
+FIXED_MODES = {
+    "nearest": NEAREST_EVEN, "toward_zero": int(Rounding.TOWARD_ZERO), "up": UP, "down": DOWN, "stochastic": STOCHASTIC,
+}  # fmt: skip
 
 
 @cache
@@ -47,38 +52,56 @@ _add_odd, _without_sign = _w.add, _w.without_sign
 
 
 def _float_lanes(way: str) -> Lanes:
-    fixed = way in FIXED_MODES
-    fixed_mode = FIXED_MODES.get(way, NEAREST_EVEN)
+    settles, fixed_mode = way in FIXED_MODES, FIXED_MODES.get(way, NEAREST_EVEN)
+
+    def encode_row(t: Any, i: int, n: int, words: Any, w: int, target: Any, mode: int) -> None:
+        """Round t[i] by way of its codes; what is rounded stays as it is."""
+        f, g = encode_fields(target), decode_fields(target[DECODING:])
+        how = fixed_mode if settles else mode
+        for j in range(n):
+            code = u64(encode_bits_64(_without_sign(t[i, j]), u64(words[w, j]), f, how, FULL))
+            t[i, j] = decode_bits_64(code, g)
+
+    encode_row = inner_loop(encode_row)
+
+    @scalar
+    def rounded(bits: Any, word: Any, f: Settling) -> Any:
+        """(pattern, whether it is left to encode_row)."""
+        return settled(bits, u64(word), f, fixed_mode) if settles else (bits, ONE_LEFT)
 
     def multiply(
         a: Any, b: Any, row: int, first: int, out: Any, o: int, n: int, words: Any, w: int,
         la: Any, lb: Any, target: Any, mode: int,
     ) -> None:  # fmt: skip
-        f, g = encode_fields(target), decode_fields(target[DECODING:])
-        how = fixed_mode if fixed else mode
-        x = f64(u64(a).view(f64))
+        f, x, left = settling_fields(target[SETTLING:]), f64(u64(a).view(f64)), u64(0)
         for j in range(n):
-            product = _without_sign(f64(x * u64(b[row, first + j]).view(f64)).view(u64))
-            out[o, j] = decode_bits_64(u64(encode_bits_64(product, u64(words[w, j]), f, how, FULL)), g)
+            product = u64(f64(x * u64(b[row, first + j]).view(f64)).view(u64))
+            out[o, j], stays = rounded(product, words[w, j], f)
+            left = u64(left | stays)
+        if left != u64(0):
+            encode_row(out, o, n, words, w, target, mode)
 
     def add(t: Any, i: int, x: Any, k: int, n: int, words: Any, w: int, tx: Any, target: Any, mode: int) -> None:
-        f, g = encode_fields(target), decode_fields(target[DECODING:])
-        how = fixed_mode if fixed else mode
+        f, left = settling_fields(target[SETTLING:]), u64(0)
+        how = fixed_mode if settles else mode
         for j in range(n):
-            total = u64(_add_odd(t[i, j], x[k, j], how))
-            t[i, j] = decode_bits_64(u64(encode_bits_64(total, u64(words[w, j]), f, how, FULL)), g)
+            t[i, j], stays = rounded(_add_odd(t[i, j], x[k, j], how), words[w, j], f)
+            left = u64(left | stays)
+        if left != u64(0):
+            encode_row(t, i, n, words, w, target, mode)
 
     def fused(
         t: Any, i: int, a: Any, b: Any, row: int, first: int, n: int, words: Any, w: int,
         la: Any, lb: Any, target: Any, mode: int,
     ) -> None:  # fmt: skip
-        f, g = encode_fields(target), decode_fields(target[DECODING:])
-        how = fixed_mode if fixed else mode
-        x = f64(u64(a).view(f64))
+        f, x, left = settling_fields(target[SETTLING:]), f64(u64(a).view(f64)), u64(0)
+        how = fixed_mode if settles else mode
         for j in range(n):
             product = u64(f64(x * u64(b[row, first + j]).view(f64)).view(u64))
-            total = u64(_add_odd(product, t[i, j], how))
-            t[i, j] = decode_bits_64(u64(encode_bits_64(total, u64(words[w, j]), f, how, FULL)), g)
+            t[i, j], stays = rounded(_add_odd(product, t[i, j], how), words[w, j], f)
+            left = u64(left | stays)
+        if left != u64(0):
+            encode_row(t, i, n, words, w, target, mode)
 
     return Lanes(kernel(multiply), kernel(add), kernel(fused))
 

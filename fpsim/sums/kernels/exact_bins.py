@@ -1,0 +1,196 @@
+"""CPU loop of the exact accumulator in float64: sums that one or two floats hold exactly.
+
+The products of a strip of rows and a panel of columns are multiples of 2**L below 2**E. Where K of them fit 53 bits,
+they are added as they are. Otherwise a first sum, which starts at 1.5 * 2**q so that its last place never moves, takes
+the upper part of every product, and a second one what the first leaves (Rump, Ogita and Oishi 2008, extraction of high
+order parts): both exact, for E - L of up to 104 - 2 * log2(K). Any other strip, and sums that are zero, whose sign
+depends on their terms, are added by digits.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.encode import encode_fields
+from fpsim.core.number import FINITE, unpack_fields
+from fpsim.core.pack import NO_FLAG, pack
+from fpsim.core.philox import random_word
+from fpsim.core.rounding import STOCHASTIC
+from fpsim.core.sums.exact_sum import SumLayouts, exact_sum
+from fpsim.core.sums.long_sum import add_term, add_word, clear, total
+from fpsim.core.sums.sum_order import Randomness, Rows
+from fpsim.core.sums.term import term_of
+from fpsim.runtime.compile import inner_loop, kernel, scalar
+from fpsim.sums.kernels.steps import fma
+
+i64, f64, u64 = np.int64, np.float64, np.uint64
+
+STRIP = 64  # rows
+COLUMNS = 64  # of a panel
+TERMS = 32  # of a block of a panel: 16 KiB
+ONE_BIN = i64(53)  # bits that a float holds
+TWO_BINS = i64(104)
+REACH = i64(900)  # exponents either way for which all of this stays normal
+
+MAGNITUDE, INFINITE = u64((1 << 63) - 1), u64(0x7FF << 52)
+MANTISSA_BITS, BIAS = u64(52), i64(1023)
+ZERO, ONE = u64(0), u64(1)
+DIGITS_ALONE = i64(0)  # in the place of how many floats hold a sum
+
+
+def _range_of(x: Any, i: int, rows: int, j: int, columns: int) -> Any:
+    """(largest, smallest but for zeros and less by one) of the magnitudes in a part of an array of float64 patterns."""
+    most, least = ZERO, MAGNITUDE
+    for r in range(i, i + rows):
+        row = x[r, j : j + columns]
+        for c in range(row.size):
+            magnitude = u64(row[c] & MAGNITUDE)
+            most = max(most, magnitude)
+            least = min(least, u64(magnitude - ONE))  # zero wraps around to the largest word
+    return most, least
+
+
+range_of = inner_loop(_range_of)
+
+
+@scalar
+def _exponent(bits: Any) -> Any:
+    return i64(i64(bits >> MANTISSA_BITS) - BIAS)
+
+
+@scalar
+def _power(exponent: Any) -> Any:
+    return u64(u64(exponent + BIAS) << MANTISSA_BITS).view(f64)
+
+
+def _one_bin(a: Any, b: Any, s: Any) -> None:
+    """s += the products of a block."""
+    for k in range(0, TERMS, 4):
+        a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
+        b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
+        for j in range(COLUMNS):
+            s[j] = fma(a3, b3[j], fma(a2, b2[j], fma(a1, b1[j], fma(a0, b0[j], s[j]))))
+
+
+@scalar
+def _split(x: Any, y: Any, a: Any, b: Any) -> Any:
+    """A product's upper part joins x, the rest y."""
+    after = f64(fma(a, b, x))
+    return after, f64(y + fma(a, b, f64(x - after)))
+
+
+def _two_bins(a: Any, b: Any, s: Any, t: Any) -> None:
+    """s and t += the upper parts of the products of a block, and the rest."""
+    for k in range(0, TERMS, 4):
+        a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
+        b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
+        for j in range(COLUMNS):
+            x, y = _split(s[j], t[j], a0, b0[j])
+            x, y = _split(x, y, a1, b1[j])
+            x, y = _split(x, y, a2, b2[j])
+            s[j], t[j] = _split(x, y, a3, b3[j])
+
+
+one_bin, two_bins = inner_loop(_one_bin), inner_loop(_two_bins)
+
+
+def _fill(source: Any, i: int, rows: int, j: int, columns: int, target: Any) -> None:
+    """A part of an array, zeros around it."""
+    target[:, :] = f64(0)
+    for r in range(rows):
+        for c in range(columns):
+            target[r, c] = source[i + r, j + c]
+
+
+fill = inner_loop(_fill)
+
+
+@scalar
+def _add_float(digits: Any, origin: Any, value: Any, unit: Any) -> None:
+    """Add a float64, a multiple of 2**unit below 2**(unit + 63)."""
+    count = i64(f64(value * _power(i64(-unit))))
+    add_word(digits, origin, i64(count < i64(0)), u64(abs(count)), unit)
+
+
+@cache
+def strips_kernel() -> Any:
+    """The loop over strips `first .. stop`, all panels of a strip of rows and then the next.
+
+    `(x, a, b, out, first, stop, lowest places of a and b, their precisions, digits, origin, layouts of a, b, c, target,
+    rules, r)`: a (M, K) and b (K, N) float64 of the codes in x; the rest as in `exact_kernel`.
+    """
+
+    def strips(
+        x: Rows, a: Any, b: Any, out: Any, first: int, stop: int, places: Any, precisions: Any, length: int,
+        lowest: int, la: Any, lb: Any, lc: Any, target: Any, rules: Any, r: Randomness,
+    ) -> None:  # fmt: skip
+        f = SumLayouts(unpack_fields(la), unpack_fields(lb), unpack_fields(lc), encode_fields(target))
+        terms, columns, origin = a.shape[1], out.shape[1], i64(lowest)
+        panels = (columns + COLUMNS - 1) // COLUMNS
+        doublings = i64(0)
+        while (1 << doublings) < terms:
+            doublings += i64(1)
+        a_bits, b_bits = a.view(u64), b.view(u64)
+        digits = np.zeros(length, np.int64)
+        left, right = np.empty((STRIP, TERMS), f64), np.empty((TERMS, COLUMNS), f64)
+        upper, lower = np.empty((STRIP, COLUMNS), f64), np.empty((STRIP, COLUMNS), f64)
+        for strip in range(first, stop):
+            i, j = strip // panels * STRIP, strip % panels * COLUMNS
+            height, width = min(STRIP, out.shape[0] - i), min(COLUMNS, columns - j)
+            a_most, a_least = range_of(a_bits, i, height, 0, terms)
+            b_most, b_least = range_of(b_bits, 0, terms, j, width)
+            highest = i64(i64(_exponent(a_most) + _exponent(b_most)) + i64(2))
+            unit = i64(
+                max(i64(i64(_exponent(u64(a_least + ONE)) + i64(1)) - precisions[0]), places[0])
+                + max(i64(i64(_exponent(u64(b_least + ONE)) + i64(1)) - precisions[1]), places[1])
+            )
+            last = i64(highest + doublings) - i64(50)  # the exponent of the first sum's last place
+            bins = DIGITS_ALONE
+            finite = (a_most < INFINITE) & (b_most < INFINITE) & (a_most != ZERO) & (b_most != ZERO)
+            if finite & (abs(highest) < REACH) & (abs(unit) < REACH):
+                if i64(highest - unit) <= i64(TWO_BINS - i64(doublings + doublings)):
+                    bins = i64(2)
+                if i64(i64(highest + doublings) - unit) <= ONE_BIN:
+                    bins = i64(1)
+            start = f64(1.5) * _power(i64(last + i64(52))) if bins == i64(2) else f64(0)
+            if bins != DIGITS_ALONE:
+                upper[:, :], lower[:, :] = start, f64(0)
+                for k in range(0, terms, TERMS):
+                    count = min(TERMS, terms - k)
+                    fill(a, i, height, k, count, left)
+                    fill(b, k, count, j, width, right)
+                    for row in range(height):
+                        if bins == i64(1):
+                            one_bin(left[row], right, upper[row])
+                        else:
+                            two_bins(left[row], right, upper[row], lower[row])
+            for row in range(height):
+                for lane in range(width):
+                    output = (i + row) * columns + j + lane
+                    word = u64(random_word(u64(u64(output) + r.first), r.k0, r.k1)) if r.mode == STOCHASTIC else ZERO
+                    high = f64(upper[row, lane] - start)
+                    if bins == DIGITS_ALONE or (high == f64(0) and lower[row, lane] == f64(0)):
+                        out[i + row, j + lane] = exact_sum(
+                            x, i + row, j + lane, True, digits, origin, f, word, r.mode, rules
+                        )
+                        continue
+                    clear(digits)
+                    _add_float(digits, origin, high, max(unit, last) if bins == i64(2) else unit)
+                    _add_float(digits, origin, lower[row, lane], unit)
+                    ends = False
+                    if x.c.size > 0:
+                        z = term_of(u64(x.c[i + row, j + lane]), f.c)
+                        ends = z.kind != i64(FINITE)
+                        add_term(digits, origin, z, i64(f.c.mantissa_bits))
+                    value = total(digits, origin, ZERO)
+                    if ends or value.significand == ZERO:
+                        out[i + row, j + lane] = exact_sum(
+                            x, i + row, j + lane, True, digits, origin, f, word, r.mode, rules
+                        )
+                    else:
+                        out[i + row, j + lane], _ = pack(value, NO_FLAG, word, f.result, r.mode, rules)
+
+    return kernel(strips)

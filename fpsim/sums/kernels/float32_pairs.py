@@ -1,0 +1,127 @@
+"""CPU loop of Pairwise in float32, sixteen lanes or more at a time, with the panels and roundings of float32_rows.
+
+A row of A goes through a panel of B four terms at a time, whose tree stays in registers; the totals of whole subtrees
+wait on a stack. K is filled up to a multiple of four by products that leave every sum as it is. One bound over all of K
+tells whether a strip stays within the format.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.runtime.compile import inner_loop, kernel, scalar
+from fpsim.runtime.processor import exchange_control
+from fpsim.sums.kernels.float32_rows import (
+    CONTROLLED,
+    INFINITY,
+    MAGNITUDE,
+    NAN,
+    NO_LEAST,
+    ONE,
+    STRIP,
+    ZERO,
+    shortened_in_mode,
+)
+
+f32, f64, u32 = np.float32, np.float64, np.uint32
+
+GROUP = 4  # terms whose tree is written out
+DEPTH = 32  # levels of a tree, of which a bound for BLOCK steps holds too
+PAIRS, PLAIN_PAIRS = 6, 7  # how, beside the steps of float32_rows: in a shorter format, in FP32
+
+
+@cache
+def pairs_kernel(how: int) -> Any:
+    """The loop over strips `first .. stop`, with the arguments of `rows_kernel`; it reads no chunk and no join."""
+    plain = how == PLAIN_PAIRS
+
+    @scalar
+    def rounded(x: Any, scale: Any, floor: Any) -> Any:
+        return x if plain else shortened_in_mode(x, scale, floor)
+
+    @scalar
+    def pair(x0: Any, y0: Any, x1: Any, y1: Any, scale: Any, floor: Any) -> Any:
+        """The rounded sum of two rounded products."""
+        left, right = rounded(f32(x0 * y0), scale, floor), rounded(f32(x1 * y1), scale, floor)
+        return rounded(f32(left + right), scale, floor)
+
+    def four(a: Any, k: int, b: Any, t: Any, scale: Any, floor: Any) -> None:
+        a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
+        b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
+        for j in range(t.size):
+            left, right = pair(a0, b0[j], a1, b1[j], scale, floor), pair(a2, b2[j], a3, b3[j], scale, floor)
+            t[j] = rounded(f32(left + right), scale, floor)
+
+    def join(t: Any, x: Any, scale: Any, floor: Any) -> None:
+        for j in range(t.size):
+            t[j] = rounded(f32(t[j] + x[j]), scale, floor)
+
+    four, join = inner_loop(four), inner_loop(join)
+
+    def tree(a: Any, b: Any, stack: Any, scale: Any, floor: Any) -> None:
+        """stack[0] = the sum of a row's products."""
+        groups, height = a.size // GROUP, 0
+        for g in range(groups):
+            four(a, g * GROUP, b, stack[height], scale, floor)
+            height += 1
+            level = 0  # the sums that this group closes; the last one closes all
+            while height > 1 and (g >> level & 1 or g + 1 == groups):
+                if g >> level & 1:
+                    join(stack[height - 2], stack[height - 1], scale, floor)
+                    height -= 1
+                level += 1
+
+    tree = inner_loop(tree)
+
+    @scalar
+    def reached(a: Any, i: int, rows: int) -> Any:
+        """The largest sum of magnitudes of some rows."""
+        most = f64(0)
+        for r in range(i, i + rows):
+            total = f64(0)
+            for k in range(a.shape[1]):
+                total += abs(f64(a[r, k]))
+            most = max(most, total)
+        return most
+
+    def pairs(
+        a: Any, panels: Any, c: Any, out: Any, given_up: Any, a_largest: Any, a_smallest: Any, b_largest: Any,
+        b_smallest: Any, first: int, stop: int, chunk: int, join_: int, numbers: Any, words: Any, control: Any,
+    ) -> None:  # fmt: skip
+        before = exchange_control(control) if CONTROLLED else control
+        width, columns = panels.shape[2], out.shape[1]
+        growth, reach, smallest = numbers[0], numbers[1], numbers[2]
+        scale, floor = f32(numbers[3]), words[0]
+        stack = np.zeros((DEPTH, width), np.float32)
+        for strip in range(first, stop):
+            i, panel = strip // panels.shape[0] * STRIP, strip % panels.shape[0]
+            j = panel * width
+            height, count = min(STRIP, out.shape[0] - i), min(width, columns - j)
+            largest, least = ZERO, NO_LEAST
+            for r in range(i, i + height):
+                largest, least = max(largest, a_largest[r]), min(least, a_smallest[r])
+            start = f64(0)
+            for r in range(height if c.size > 0 else 0):
+                for lane in range(count):
+                    start = max(start, f64(u32(c[i + r, j + lane] & MAGNITUDE).view(f32)))
+            most = f64(start + reached(a, i, height) * f64(u32(b_largest[panel]).view(f32)))
+            lowest = f64(u32(least + ONE).view(f32)) * f64(u32(b_smallest[panel] + ONE).view(f32))
+            special = largest >= INFINITY or b_largest[panel] >= INFINITY or not start < f64(np.inf)
+            alive = plain or (most * growth <= reach and lowest >= smallest and not special)
+            given_up[strip] = not alive
+            for r in range(height if alive else 0):
+                tree(a[i + r], panels[panel], stack, scale, floor)
+                if c.size > 0:
+                    for lane in range(count):
+                        stack[1, lane] = u32(c[i + r, j + lane]).view(f32)
+                    join(stack[0], stack[1], scale, floor)
+                for lane in range(count):
+                    bits = f32(stack[0, lane]).view(u32)
+                    out[i + r, j + lane] = NAN if u32(bits & MAGNITUDE) > INFINITY else bits
+        if CONTROLLED:
+            exchange_control(before)
+
+    return kernel(pairs)

@@ -1,0 +1,71 @@
+"""A float64 rounded to a format and left a float64: what encoding and decoding come to, without the code between.
+
+The value is counted in units of its last place by a multiplication with a power of two, which is exact, and the count
+is rounded by the processor's own instruction. That leaves out what is rare: values beyond the largest one, Inf, NaN and
+policies that need the code. They come back unrounded, with a mark, for the encoder.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.core.rounding import DOWN, NEAREST_EVEN, STOCHASTIC, UP
+from fpsim.core.sums.running_sum import TARGET_FIELDS
+from fpsim.runtime.compile import scalar
+from fpsim.runtime.float_steps import down, nearest_integer, toward_zero, up
+from fpsim.runtime.records import fields_of
+
+f64, u64 = np.float64, np.uint64
+
+SETTLING = TARGET_FIELDS  # where the fields begin in a target
+
+SIGN = u64(1 << 63)
+EXPONENT = u64(0x7FF << 52)
+INVERSE = u64(0x7FE << 52)  # minus the pattern of a power of two gives that of its inverse
+ONE, TWO = u64(0x3FF << 52), f64(2.0)
+ONE_LEFT = u64(1)
+TO_FRACTION = u64(20)  # from 32 random bits to the top of a mantissa
+
+
+class Settling(NamedTuple):
+    """A format as patterns of float64."""
+
+    least: Any  # the smallest normal value
+    places: Any  # what is taken off a power of two to give the unit in its last place
+    top: Any  # the largest value; -1 where all are left to the encoder
+    random_mask: Any  # the top random_bits of 32 bits
+
+
+settling_fields = fields_of(Settling)
+
+
+@scalar
+def _rounded(scaled: Any, word: Any, random_mask: Any, mode: int) -> Any:
+    """A count of units as a whole number."""
+    if mode == NEAREST_EVEN:
+        return nearest_integer(scaled)
+    if mode == UP:
+        return up(scaled)
+    if mode == DOWN:
+        return down(scaled)
+    whole = toward_zero(scaled)
+    if mode == STOCHASTIC:
+        # fraction and draw together reach 1; a draw is less, so that a float from 1 on holds it
+        draw = u64(ONE | u64(u64(word & random_mask) << TO_FRACTION)).view(f64)
+        moves = f64(abs(f64(scaled - whole))) >= f64(TWO - draw)
+        unit = u64(ONE | u64(f64(scaled).view(u64) & SIGN)).view(f64)
+        return f64(whole + unit) if moves else whole
+    return whole
+
+
+@scalar
+def settled(bits: Any, word: Any, f: Settling, mode: int) -> Any:
+    """(pattern, 0) of a float64, or (bits, 1) where it is left as it is; mode: a constant where it is compiled."""
+    power = max(u64(bits & EXPONENT), f.least)
+    unit = u64(power - f.places)
+    scaled = f64(u64(bits).view(f64) * u64(INVERSE - unit).view(f64))
+    value = f64(_rounded(scaled, word, f.random_mask, mode) * unit.view(f64))
+    fits = f64(abs(value)) <= u64(f.top).view(f64)  # a NaN does not
+    return (value.view(u64) if fits else bits), u64(not fits)
