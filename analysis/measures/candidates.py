@@ -50,7 +50,7 @@ def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> 
     """What the loops that round float32 to nearest even know of a cast; None for one that is not theirs."""
     unscaled = _unscaled_plan(options)
     one = 1.0 if scale is None else scale
-    if unscaled is None or not (FP32_NORMAL <= one and unscaled[nearest_loops.NORMAL_FROM] * one <= 1 / FAR_DOWN):
+    if unscaled is None or not (one >= FP32_NORMAL and unscaled[nearest_loops.NORMAL_FROM] * one <= 1 / FAR_DOWN):
         return None
     plan = list(unscaled)
     plan[nearest_loops.SCALE] = one

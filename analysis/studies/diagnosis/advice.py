@@ -288,4 +288,5 @@ def _not_judged(found: Diagnosed) -> list[str]:
     if not others:
         return []
     more = [f"{len(others) - NAMED} more"] if len(others) > NAMED else []
-    return [f"Not judged, and as {'it is' if len(others) == 1 else 'they are'}: {listed([*others[:NAMED], *more])}."]
+    stays = "as it is" if len(others) == 1 else "as they are"
+    return [f"Not judged, and left {stays}: {listed([*others[:NAMED], *more])}."]

@@ -161,7 +161,7 @@ def test_convolutions_are_diagnosed_and_attention_is_named() -> None:
     found = fp.analysis.diagnose(Attention(), codes, next_token, recipes="FP8_TENSOR", progress=quiet)
     assert found.layers == ("qkv", "out", "head")
     assert any("attention is no layer that a recipe names" in note for note in found.notes)
-    assert found.sentences[-1].startswith("Not judged, and as they are: ")
+    assert found.sentences[-1].startswith("Not judged, and left as they are: ")
     assert "attention" in found.sentences[-1]
     assert any("the loss does not run through it: unused." in note for note in found.notes)
 
