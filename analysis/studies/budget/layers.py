@@ -18,6 +18,7 @@ from fpsim.errors import SHOWN, require_kind, shown
 from fpsim.torch.operators import array_of, tensor_of
 
 SCORES, VALUES = "scores", "values"  # the products of an attention, behind its name
+READ = ("input", "query")
 MOST_HEADS = 8  # of all sequences
 CALLED = {
     SCORES: MappingProxyType({"input": "query", "weight": "key", "output_gradient": "score_gradient"}),
@@ -78,12 +79,19 @@ def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, what:
         found += [one for one in new if one.layer in chosen or layer in chosen]
         if new[0].gradient is None:
             notes.add("Without dgrad and wgrad, since no output gradient was kept", layer)
+        if _calls(recording, step, layer) > 1:
+            notes.add("Of several calls in a step only the first was kept", layer)
     if not found:
         raise ValueError(
             f"budget needs the input and the weight of a layer that multiplies; got a {what} of none. "
             + " ".join(notes.sentences)
         )
     return found
+
+
+def _calls(recording: Recording, step: int, layer: str) -> int:
+    """How often a layer was called at a step, by what it read."""
+    return max((row.calls for row in recording if row.key[:2] == (step, layer) and row.tensor in READ), default=0)
 
 
 def operands_of(recording: Recording, step: int, layer: str) -> dict[str, Array]:
