@@ -13,9 +13,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from fpsim.analysis.models.measuring import Measure
 from fpsim.analysis.models.monitors import Monitors, Scale, Update
 from fpsim.analysis.models.patches import padded, settings_of_layer
-from fpsim.analysis.models.products import LAYERS, Product, Products, is_fused, weighted
+from fpsim.analysis.models.products import LAYERS, Product, Products, added_to_scores, is_fused, weighted
 from fpsim.analysis.models.recording import Recording
-from fpsim.analysis.models.rows import OPERANDS, TENSORS, RecordedRow
+from fpsim.analysis.models.rows import MASK, OPERANDS, TENSORS, RecordedRow
 from fpsim.analysis.models.selection import ATTENTION, Selection, joined
 from fpsim.analysis.models.updates import Updates
 from fpsim.arrays import Array, from_torch
@@ -283,6 +283,8 @@ class Watch:
     def _add_operands(self, layer: str, product: Product, first: bool) -> None:
         if first and self._keeps and product.settings:
             self.recording.keep_settings(self.step, layer, product.settings)
+            if product.mask is not None:
+                self.recording.keep_operand((self.step, layer, MASK), from_torch(added_to_scores(product.mask)))
         for which, x in product.operands.items():
             if which == "weight":  # the same at every call of a step
                 key = layer, x.data_ptr() if product.weight is None else product.weight.data_ptr()
