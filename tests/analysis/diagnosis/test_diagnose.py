@@ -166,7 +166,7 @@ def test_convolutions_are_diagnosed_and_attention_is_named() -> None:
     assert any("the loss does not run through it: unused." in note for note in found.notes)
 
 
-class Twins(nn.Module):  # type: ignore[misc, name-defined]
+class Twins(nn.Module):  # type: ignore[misc]
     """How far apart two inputs are, by the same two layers: errors of each do not cancel where the inputs nearly do."""
 
     def __init__(self) -> None:
