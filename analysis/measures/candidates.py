@@ -46,13 +46,24 @@ class Facts(NamedTuple):
     fields: npt.NDArray[np.int64]
 
 
-@lru_cache(maxsize=1024)
 def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> tuple[float, ...] | None:
     """What the loops that round float32 by themselves know of a cast; None for one that is not theirs."""
-    fmt, one = options.fmt, 1.0 if scale is None else scale
-    usual = fmt.signed and fmt.has_zero and 1 <= fmt.mantissa_bits < FP32.mantissa_bits and FP32.holds(fmt)
-    moderate = FP32.smallest_normal <= one and fmt.smallest_normal * one <= 1 / FAR_DOWN
-    if not usual or not moderate or options.rounding not in (Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO):
+    unscaled = _unscaled_plan(options)
+    one = 1.0 if scale is None else scale
+    if unscaled is None or not (one >= FP32_NORMAL and unscaled[nearest_loops.NORMAL_FROM] * one <= 1 / FAR_DOWN):
+        return None
+    plan = list(unscaled)
+    plan[nearest_loops.SCALE] = one
+    plan[nearest_loops.LIMIT] = plan[nearest_loops.TOP] * (1 + SCALE_ERROR if from_amax else 1)
+    return tuple(plan)
+
+
+@lru_cache(maxsize=1024)
+def _unscaled_plan(options: CastOptions) -> tuple[float, ...] | None:
+    """The same without what a scale decides, which is another one for every array."""
+    fmt = options.fmt
+    usual = fmt.signed and fmt.has_zero and 1 <= fmt.mantissa_bits < FP32.mantissa_bits and held_by_float32(fmt)
+    if not usual or options.rounding not in (Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO):
         return None
     subnormals = fmt.subnormals and options.subnormals == "keep"
     small = subnormals and FAR_DOWN <= fmt.smallest_subnormal <= 1 / FAR_DOWN
@@ -61,14 +72,19 @@ def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> 
     plan[nearest_loops.NORMAL_FROM] = fmt.smallest_normal
     plan[nearest_loops.LOWEST] = fmt.min_exponent + FP32.bias
     plan[nearest_loops.DROPPED] = FP32.mantissa_bits - fmt.mantissa_bits
-    plan[nearest_loops.SCALE] = one
-    plan[nearest_loops.LIMIT] = fmt.max * (1 + SCALE_ERROR if from_amax else 1)
     plan[nearest_loops.LEAST] = FAR_DOWN if small else max(fmt.smallest_normal, FAR_DOWN)
     plan[nearest_loops.MAGIC] = 1.5 * 2.0**FP32.mantissa_bits * fmt.smallest_subnormal if small else 0.0
     plan[nearest_loops.TRUNCATES] = options.rounding is Rounding.TOWARD_ZERO
     return tuple(plan)
 
 
+@lru_cache(maxsize=1024)
+def held_by_float32(fmt: Format) -> bool:
+    """Whether every value of a format is one of float32."""
+    return FP32.holds(fmt)
+
+
+FP32_NORMAL = FP32.smallest_normal
 FAR_DOWN = 2.0**-100  # from here on up, all that is computed of a value in float32 is normal
 
 
@@ -131,7 +147,7 @@ def facts_of(fmt: Format, width: int, evenly_spaced: bool = False) -> Facts:
 
 
 def _fits_in_float32(fmt: Format) -> bool:
-    return FP32.holds(fmt) and fmt.min_exponent >= FP32.min_exponent
+    return held_by_float32(fmt) and fmt.min_exponent >= FP32.min_exponent
 
 
 UNMEASURED = Facts(32, np.array([math.inf, math.inf, math.inf, 0.0, 1.0]), np.array([1, 254, 0], np.int64))
@@ -180,7 +196,7 @@ class Cast:
         self.facts = facts_of(options.fmt, 64 if wide else 32)
         self.nearest = nearest_plan(options, scale, from_amax) if self.facts.width == 32 else None
         # float64 where float32 cannot hold the format
-        target = FP64 if wide or not FP32.holds(options.fmt) else FP32
+        target = FP64 if wide or not held_by_float32(options.fmt) else FP32
         self.stages = pipelines.quantizing(FP64 if wide else FP32, target, options, long)
         self.dtype = np.float64 if target == FP64 else np.float32
 

@@ -45,17 +45,21 @@ def sums_of_array(x: Array, candidates: Sequence[Candidate]) -> list[Sums]:
 
 def sums_of_pieces(pieces: Iterator[Array], candidates: Sequence[Candidate], first: int = 0) -> list[Sums]:
     """What each candidate costs, over pieces of an array that follow each other from the flat index `first` on."""
-    total = nothing((len(candidates),))
+    total: Sums | None = None
     batch: list[Array] = []
     for piece in pieces:
         batch.append(piece)
         if len(batch) == BATCH:
-            total = total.merge(_batch_sums(batch, first, candidates))
+            total = _merged(total, _batch_sums(batch, first, candidates))
             first += sum(part.size for part in batch)
             batch = []
-    if batch:
-        total = total.merge(_batch_sums(batch, first, candidates))
+    if batch or total is None:
+        total = _merged(total, _batch_sums(batch, first, candidates) if batch else nothing((len(candidates),)))
     return [Sums(total.counts[i], total.totals[i], total.maxima[i]) for i in range(len(candidates))]
+
+
+def _merged(total: Sums | None, more: Sums) -> Sums:
+    return more if total is None else total.merge(more)
 
 
 def whole_array(x: Array, candidate: Candidate) -> Rounded:

@@ -38,7 +38,8 @@ class Product(NamedTuple):
     Attributes:
       weight: the weight as a layer holds it; None for attention.
       lookup: whether the weight's rows are looked up.
-      settings: what else decides the product: of a convolution its stride and kin, of attention its mask and scale.
+      settings: what else decides the product: of a convolution its stride and kin, of attention its scale.
+      mask: what attention adds to its scores, or which of them it keeps; None without one.
     """
 
     operands: dict[str, torch.Tensor]
@@ -46,6 +47,7 @@ class Product(NamedTuple):
     output: torch.Tensor
     lookup: bool = False
     settings: Mapping[str, Any] = MappingProxyType({})
+    mask: torch.Tensor | None = None
 
 
 class Products(TorchFunctionMode):
@@ -54,8 +56,9 @@ class Products(TorchFunctionMode):
     def __init__(self, seen: Callable[[Product], None], unseen: Callable[[str], None]) -> None:
         super().__init__()
         self._seen, self._missed = seen, unseen
-        self._scores: tuple[torch.Tensor, torch.Tensor, bool] | None = None
+        self._scores: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
         self._batched = False
+        self._dropout = 0.0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -72,9 +75,10 @@ class Products(TorchFunctionMode):
         elif func is ATTENTION:
             names = ("query", "key", "value")
             found = dict(zip(names, map(as_read, _named(args, kwargs, *names)), strict=True))
-            self._seen(Product(found, None, output, settings=_attention_settings(args, kwargs)))
+            settings, mask = _attention_settings(args, kwargs)
+            self._seen(Product(found, None, output, settings=settings, mask=mask))
         elif self._batched and func in BATCHED:
-            self._multiplied(args[-2:], output, func is torch.baddbmm)
+            self._multiplied(args[-2:], output, args[0] if func is torch.baddbmm else None)
         elif func in MATMULS:
             self._matmul(func, args, output)
         elif func in OTHERS:
@@ -97,21 +101,25 @@ class Products(TorchFunctionMode):
     def _multi_head(self, args: Any, kwargs: Any) -> Any:
         """The function in parts, so that its products come through here."""
         self._batched, self._scores = True, None
+        dropout = args[10] if len(args) > 10 else kwargs["dropout_p"]
+        self._dropout = float(dropout) if kwargs.get("training", True) else 0.0
         try:
             with self:
                 return attention_in_parts()(*args, **kwargs)
         finally:
             self._batched, self._scores = False, None
 
-    def _multiplied(self, operands: Any, output: torch.Tensor, masked: bool) -> None:
+    def _multiplied(self, operands: Any, output: torch.Tensor, mask: torch.Tensor | None) -> None:
         """One of the two products of attention that returns its weights: the scores, then the mixed values."""
         if self._scores is None:
-            self._scores = *operands, masked
+            self._scores = *operands, mask
             return
-        query, key, masked = self._scores  # the key lies as the product reads it, the query is scaled already
+        query, key, mask = self._scores  # the key lies as the product reads it, the query is scaled already
         found = {"query": as_read(query), "key": as_read(key), "value": as_read(operands[1])}
-        settings = {"masked": masked, "causal": False, "scale": 1.0, "turned": True}
-        self._seen(Product(found, None, output, settings=settings))
+        settings = {
+            "masked": mask is not None, "causal": False, "scale": 1.0, "turned": True, "dropout": self._dropout,
+        }  # fmt: skip
+        self._seen(Product(found, None, output, settings=settings, mask=mask))
 
 
 def attention_in_parts() -> Callable[..., Any]:
@@ -122,15 +130,34 @@ def attention_in_parts() -> Callable[..., Any]:
     return function
 
 
-def _attention_settings(args: Any, kwargs: Any) -> dict[str, Any]:
-    """What decides scaled_dot_product_attention besides queries, keys and values."""
+def _attention_settings(args: Any, kwargs: Any) -> tuple[dict[str, Any], torch.Tensor | None]:
+    """What decides scaled_dot_product_attention besides queries, keys and values, and its mask."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     scale = given.get("scale")
     if scale is None:
         scale = max(given["query"].shape[-1], 1) ** -0.5
-    masked = given.get("attn_mask") is not None
-    return {"masked": masked, "causal": bool(given.get("is_causal", False)), "scale": float(scale), "turned": False}
+    mask, causal = given.get("attn_mask"), bool(given.get("is_causal", False))
+    settings = {
+        "masked": mask is not None, "causal": causal, "scale": float(scale), "turned": False,
+        "dropout": float(given.get("dropout_p", 0.0)),
+    }  # fmt: skip
+    return settings, mask
+
+
+def added_to_scores(mask: torch.Tensor) -> torch.Tensor:
+    """A mask as float32 that is added to scores: 0 and -Inf where it says which of them are kept.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.models.products import added_to_scores
+      >>> added_to_scores(torch.tensor([True, False]))
+      tensor([0., -inf])
+    """
+    mask = mask.detach().to("cpu")
+    if mask.dtype != torch.bool:
+        return mask.to(torch.float32, copy=True)
+    return torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)
 
 
 def weighted(

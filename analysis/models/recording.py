@@ -10,7 +10,7 @@ from typing import Any
 
 from fpsim.analysis.models.file import Contents, read, write
 from fpsim.analysis.models.monitors import Monitors
-from fpsim.analysis.models.rows import TENSORS, RecordedRow
+from fpsim.analysis.models.rows import MASK, TENSORS, RecordedRow
 from fpsim.analysis.tensors.opening import tensor
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.arrays import Array
@@ -79,11 +79,14 @@ class Recording:
         return tuple(
             tensor(f"{layer} {which.replace('_', ' ')}", x, layer=layer, role=self.role(step, layer, which), step=step)
             for (step, layer, which), x in self._kept.items()
+            if which != MASK
         )
 
     @property
     def operands(self) -> dict[Key, Array]:
         """The kept operands as they were read, by step, layer and tensor: arrays of their shapes and dtypes.
+
+        Attention with a mask has a "mask", too: float32 that is added to the scores, -Inf where they do not count.
 
         Example:
           >>> import torch

@@ -15,6 +15,7 @@ TENSORS = {
     "output": "activation", "output_gradient": "gradient", "weight_gradient": "gradient",
 }  # fmt: skip
 OPERANDS = ("input", "query", "key", "value", "weight", "output_gradient")  # of the products of a layer
+MASK = "mask"  # kept beside the operands of attention, without a row: float32 that is added to scores
 ERRORS = (
     "sqnr_db", "gain", "lost_energy", "underflow_rate", "subnormal_rate", "overflow_rate", "saturation_rate",
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from fpsim.analysis.models.measuring import Measure
 from fpsim.analysis.models.monitors import Monitors, Scale, Update
 from fpsim.analysis.models.patches import padded, settings_of_layer
-from fpsim.analysis.models.products import LAYERS, Product, Products, is_fused, weighted
+from fpsim.analysis.models.products import LAYERS, Product, Products, added_to_scores, is_fused, weighted
 from fpsim.analysis.models.recording import Recording
-from fpsim.analysis.models.rows import OPERANDS, TENSORS, RecordedRow
+from fpsim.analysis.models.rows import MASK, OPERANDS, TENSORS, RecordedRow
 from fpsim.analysis.models.selection import ATTENTION, Selection, joined
 from fpsim.analysis.models.updates import Updates
 from fpsim.arrays import Array, from_torch
 
 REPLACED = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)  # whose forward may be another one
+NAMED = 4  # modules of a sentence
 DELAYED = ("input", "weight", "output gradient")  # rows of the delayed scales of fp.torch.QuantLinear
 
 
@@ -64,7 +65,7 @@ class Watch:
         self._has_run = False  # since the last step ended
         self._keeps = False
         self._notes: dict[str, None] = {}
-        self._missed: dict[str, None] = {}  # products that are not recorded, in sentences
+        self._missed: dict[str, dict[str, None]] = {}  # function -> the modules whose products by it are not recorded
 
     # ---- the life of a recording
 
@@ -87,7 +88,7 @@ class Watch:
         self._handles = []
         self._publish()
         self.recording._end_step = None
-        self.recording.notes = (*self._notes, *self._missed)
+        self.recording.notes = (*self._notes, *map(_unrecorded, self._missed, self._missed.values()))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -263,10 +264,7 @@ class Watch:
             return
         module = self._stack[-1] if self._stack else self.model
         name = self.selection.modules[id(module)] or "the model"
-        self._missed[
-            f"{name} multiplies by {function}, whose operands are not recorded: attention is seen where it is "
-            "torch.nn.functional.scaled_dot_product_attention, and a layer where it is one of torch."
-        ] = None
+        self._missed.setdefault(function, {})[name] = None
 
     def _layer(self, product: Product) -> str:
         """What the layer of a product is called."""
@@ -285,6 +283,8 @@ class Watch:
     def _add_operands(self, layer: str, product: Product, first: bool) -> None:
         if first and self._keeps and product.settings:
             self.recording.keep_settings(self.step, layer, product.settings)
+            if product.mask is not None:
+                self.recording.keep_operand((self.step, layer, MASK), from_torch(added_to_scores(product.mask)))
         for which, x in product.operands.items():
             if which == "weight":  # the same at every call of a step
                 key = layer, x.data_ptr() if product.weight is None else product.weight.data_ptr()
@@ -373,6 +373,18 @@ class Watch:
                     Scale(self.step, joined(name, which), v, False) for which, v in zip(DELAYED, values, strict=True)
                 ]
         return found
+
+
+def _unrecorded(function: str, modules: Iterable[str]) -> str:
+    """The modules that multiply by a function whose products are not recorded."""
+    names = list(modules)
+    more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
+    shown = [*names[:NAMED], *more]
+    who = f"{', '.join(shown[:-1])} and {shown[-1]} multiply" if len(shown) > 1 else f"{shown[0]} multiplies"
+    return (
+        f"{who} by {function}, whose operands are not recorded: attention is seen where it is "
+        "torch.nn.functional.scaled_dot_product_attention, and a layer where it is one of torch."
+    )
 
 
 class Hook:

@@ -266,7 +266,7 @@ class Format:
             value = exact_float(hidden | mantissa, self._exponent_of(magnitude) - self.mantissa_bits)
         return -value if negative else value
 
-    @property
+    @cached_property
     def max(self) -> float:
         """Largest finite value."""
         return self.value_of(self.max_code)

@@ -343,6 +343,18 @@ def unit_for(
         return min(found, key=lambda unit: (unit.scale is None, len(unit.name)))
     words = " x ".join(str(fmt) for fmt in fmts)
     raise ValueError(
-        f"{what} needs a matrix unit for {words} with scales by {_short(scaling)}; {arch} has none. Take other "
-        "formats, other chips, or a unit of fp.units() by name."
+        f"{what} needs a matrix unit for {words} with scales by {_short(scaling)}; {arch} has none{_as_wide(arch, fmts, result)}. "
+        "Take other formats, other chips, or a unit of fp.units() by name."
     )
+
+
+def _as_wide(arch: str, fmts: Sequence[Element | None], result: str) -> str:
+    """Which operands of the same sizes the chips' units without scales take, as the end of a clause; "" for none."""
+    bits = tuple(None if fmt is None else fmt.bits for fmt in fmts)
+    others = [
+        f"{unit.a.fmt} x {unit.b.fmt}" for unit in UNITS.values()
+        if (unit.arch, unit.d.name) == (arch, result) and unit.scale is None
+        and None not in (unit.a.fmt, unit.b.fmt) and (unit.a.fmt.bits, unit.b.fmt.bits) == bits
+        and (unit.a.fmt, unit.b.fmt) != tuple(fmts)
+    ]  # fmt: skip
+    return f", but for {listed}" if (listed := ", ".join(dict.fromkeys(others))) else ""

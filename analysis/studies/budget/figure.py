@@ -76,6 +76,8 @@ def _draw(ax: Any, at: float, row: BudgetRow) -> None:
     for name, share in shares(row).items():
         ax.barh(at, share * length, BAR * 0.82, left=left, color=PARTS[name], linewidth=0)
         left += share * length
+        if name == "rounding a":  # whose colour is near the next one's on a light page
+            ax.plot([left, left], [at - BAR * 0.41, at + BAR * 0.41], color="#ffffff", linewidth=0.8, zorder=2)
     if math.isfinite(row.inherited):
         ax.plot([row.inherited], [at], marker="d", markersize=3.5, color=INK, linewidth=0, zorder=3)
 

@@ -12,12 +12,14 @@ import numpy as np
 
 from fpsim.analysis.models.patches import gradient_rows, matrices, with_settings
 from fpsim.analysis.models.recording import Recording
+from fpsim.analysis.models.rows import MASK
 from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.arrays import Array
 from fpsim.errors import SHOWN, require_kind, shown
 from fpsim.torch.operators import array_of, tensor_of
 
 SCORES, VALUES = "scores", "values"  # the products of an attention, behind its name
+READ = ("input", "query")
 MOST_HEADS = 8  # of all sequences
 CALLED = {
     SCORES: MappingProxyType({"input": "query", "weight": "key", "output_gradient": "score_gradient"}),
@@ -78,12 +80,19 @@ def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, what:
         found += [one for one in new if one.layer in chosen or layer in chosen]
         if new[0].gradient is None:
             notes.add("Without dgrad and wgrad, since no output gradient was kept", layer)
+        if _calls(recording, step, layer) > 1:
+            notes.add("Of several calls in a step only the first was kept", layer)
     if not found:
         raise ValueError(
             f"budget needs the input and the weight of a layer that multiplies; got a {what} of none. "
             + " ".join(notes.sentences)
         )
     return found
+
+
+def _calls(recording: Recording, step: int, layer: str) -> int:
+    """How often a layer was called at a step, by what it read."""
+    return max((row.calls for row in recording if row.key[:2] == (step, layer) and row.tensor in READ), default=0)
 
 
 def operands_of(recording: Recording, step: int, layer: str) -> dict[str, Array]:
@@ -125,14 +134,16 @@ def _attention_left_out(of: Mapping[str, Array], settings: Mapping[str, Any]) ->
         return f"of its operands only {', '.join(of)} was kept"
     if not settings:
         return "it is an attention whose mask and scale were not kept"
-    if settings["masked"]:
-        return "it is an attention with a mask, which is not kept"
+    if settings["masked"] and MASK not in of:
+        return "it is an attention with a mask, which was not kept"
     return "an operand is empty" if any(not x.size for x in of.values()) else ""
 
 
 def _kept(step: int, layer: str, of: dict[str, Array], settings: Mapping[str, Any], notes: Notes) -> list[Kept]:
     dtype = np.float64 if np.float64 in [each.dtype for each in of.values()] else np.float32
     for which, each in of.items():
+        if which == MASK:
+            continue
         array = each.astype(dtype, copy=False)
         bad = array.size - int(np.count_nonzero(np.isfinite(array)))
         if bad:
@@ -198,9 +209,14 @@ def attention_products(
     chosen = sorted({round(i) for i in np.linspace(0, heads - 1, min(heads, MOST_HEADS))})
     if len(chosen) < heads:
         notes.add(f"Of {heads} heads of all sequences {len(chosen)} are looked at, evenly spaced", layer)
+    if settings.get("dropout", 0.0) > 0:
+        notes.add("Probabilities are those before dropout", layer)
+    size = q.shape[1], k.shape[1]
+    added = np.broadcast_to(of[MASK], (*lead, *size)).reshape(heads, *size) if MASK in of else None
     found = []
     for names, head in ((names, head) for names in (SCORES, VALUES) for head in chosen):
-        p, ds = _softmax(q[head], k[head], v[head], None if dy is None else dy[head], settings)
+        mask = _mask(settings, *size) if added is None else added[head]
+        p, ds = _softmax(q[head], k[head], v[head], None if dy is None else dy[head], settings["scale"], mask)
         part = f"head {head}" if heads > 1 else ""
         if names == SCORES:
             one = Kept(step, f"{layer}.{SCORES}", q[head], k[head], ds, "attention", part, CALLED[SCORES])
@@ -218,19 +234,26 @@ def _per_head(x: Array, lead: tuple[int, ...]) -> Array:
     return np.ascontiguousarray(np.broadcast_to(x, (*lead, *x.shape[-2:])))
 
 
+def _mask(settings: Mapping[str, Any], queries: int, keys: int) -> Array:
+    """What is added to scores without a mask of their own."""
+    if not settings["causal"]:
+        return np.zeros((1, 1))
+    return np.where(np.tri(queries, keys) > 0, 0.0, -np.inf)
+
+
 def _softmax(
-    q: Array, k: Array, v: Array, dy: Array | None, settings: Mapping[str, Any]
+    q: Array, k: Array, v: Array, dy: Array | None, scale: float, mask: Array
 ) -> tuple[Array, Array | None]:  # fmt: skip
-    """The probabilities of one head, and the gradient of its scores."""
-    scores = settings["scale"] * (q.astype(np.float64) @ k.astype(np.float64).T)
-    if settings["causal"]:
-        scores = np.where(np.tri(*scores.shape) > 0, scores, -np.inf)
-    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    p /= p.sum(axis=-1, keepdims=True)
+    """The probabilities of one head, zeros where a query sees nothing, and the gradient of its scores."""
+    scores = scale * (q.astype(np.float64) @ k.astype(np.float64).T) + mask
+    top = scores.max(axis=-1, keepdims=True)
+    p = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
+    total = p.sum(axis=-1, keepdims=True)
+    p /= np.where(total > 0, total, 1.0)
     if dy is None:
         return p.astype(q.dtype), None
     dp = dy.astype(np.float64) @ v.astype(np.float64).T
-    ds = settings["scale"] * p * (dp - (dp * p).sum(axis=-1, keepdims=True))
+    ds = scale * p * (dp - (dp * p).sum(axis=-1, keepdims=True))
     return p.astype(q.dtype), ds.astype(q.dtype)
 
 

@@ -10,7 +10,7 @@ from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import Budget
 from fpsim.analysis.studies.diagnosis.choosing import SAVES, alike_in_noise
 from fpsim.analysis.studies.diagnosis.recording import recorded_name
-from fpsim.analysis.studies.diagnosis.verdict import Verdict, by_layer, is_high, relative
+from fpsim.analysis.studies.diagnosis.verdict import LINES, Verdict, by_layer, is_high, relative
 from fpsim.analysis.studies.planning.report import Plan
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow
@@ -120,10 +120,20 @@ def kind_of(found: Diagnosed) -> str:
 
 
 def ill_layers(found: Diagnosed, recipe: str) -> list[str]:
-    """The layers with a product that a recipe does not fit, in the order of its budget: the worst first."""
-    bad = {one.layer for one in found.verdicts if one.recipe == recipe and not one.fits}
+    """The layers with a product that a recipe does not fit: first those whose own products are off, in the order of
+    the budget, then those that harm the gradients alone; the worst first.
+    """
+    bad = by_layer({(one.layer, one.product, one.recipe): one for one in found.verdicts if not one.fits}, recipe)
     ranked = [layer for layer, _ in found.budgets[recipe].ranking] if recipe in found.budgets else []
-    return [layer for layer in ranked if layer in bad] + sorted(bad - set(ranked))
+    own = {layer for layer, each in bad.items() if any(not _harms_alone(found, one) for one in each)}
+    rest = sorted(set(bad) - own, key=lambda layer: (-max(one.gradient_error for one in bad[layer]), layer))
+    return [layer for layer in ranked if layer in own] + sorted(own - set(ranked)) + rest
+
+
+def _harms_alone(found: Diagnosed, one: Verdict) -> bool:
+    """Whether what does not fit is what a product does to the gradients, and not the product itself."""
+    itself = one.error <= found.limit and not one.lines > LINES * found.limit
+    return itself and not one.gradient_error <= found.limit
 
 
 def _all_can(found: Diagnosed, layers: Mapping[str, Sequence[Verdict]], where: str) -> str:
@@ -138,15 +148,19 @@ def _all_can(found: Diagnosed, layers: Mapping[str, Sequence[Verdict]], where: s
 def _reason(found: Diagnosed, layer: str, verdicts: Sequence[Verdict]) -> str:
     """Why a layer cannot, of its worst product, and what to do about it."""
     bad = [one for one in verdicts if not one.fits]
-    worst = max(bad, key=lambda one: (_size(one), -("fprop", "dgrad", "wgrad").index(one.product)))
+    worst = max(bad, key=lambda one: (_size(found, one), -("fprop", "dgrad", "wgrad").index(one.product)))
     others = [one.product for one in bad if one is not worst]
     also = f" ({listed(others)} likewise)" if others else ""
     return f"{worst.why}{also}; {remedy(found, worst)}"
 
 
-def _size(one: Verdict) -> float:
-    """How bad a product is: what is no number first, and from an error as large as the product on all alike."""
-    return 1.0 if math.isnan(one.error) else min(max(one.error, one.lines if one.lines == one.lines else 0.0), 1.0)
+def _size(found: Diagnosed, one: Verdict) -> tuple[bool, float]:
+    """How bad a product is: first what is off itself, and from an error as large as the product on all alike."""
+    if _harms_alone(found, one):
+        return False, one.gradient_error
+    return True, 1.0 if math.isnan(one.error) else min(
+        max(one.error, one.lines if one.lines == one.lines else 0.0), 1.0
+    )
 
 
 def remedy(found: Diagnosed, one: Verdict) -> str:
@@ -166,8 +180,17 @@ def remedy(found: Diagnosed, one: Verdict) -> str:
         words.append(f"take {best.recipe} there, which is off by {best.off}")
     high = next((other for other in same if other.recipe == found.high), None)
     if high is not None:
-        words.append(f"keep it in {high.recipe}, which is off by {high.off}" + ("" if high.fits else " too"))
+        words.append(f"keep it in {high.recipe}, which is off by {high.off}{_nor_fits(found, high)}")
     return ", or ".join(words) if words else "no recipe that was measured fits it"
+
+
+def _nor_fits(found: Diagnosed, high: Verdict) -> str:
+    """Why a recipe of 16 bits does not fit either, which leaves nothing better; "" where it does."""
+    if high.fits:
+        return ""
+    if _harms_alone(found, high):
+        return f" and changes the gradients by {relative(high.gradient_error)}, beyond the limit too"
+    return ", beyond the limit too"
 
 
 def _high(found: Diagnosed) -> set[str]:
@@ -214,11 +237,9 @@ def _recommended(found: Diagnosed) -> list[str]:
     if found.low and not found.pays and found.missed is None and set(found.plan.assignment.values()) == {found.high}:
         fits = sum(one.fits for one in found.verdicts if one.recipe == found.low)
         of = plural(len(found.plan.choices), "product")
-        said.append(
-            f"Recommended: {found.high} everywhere, since what fits {found.low}, {fits} of {of}, would save less than "
-            f"{relative(SAVES)} of the bits."
-        )
-        return said
+        why = f"would save less than {relative(SAVES)} of the bits" if _saved(found) < SAVES else _beyond(found)
+        said.append(f"Recommended: {found.high} everywhere, since what fits {found.low}, {fits} of {of}, {why}.")
+        return said + _high_beyond(found)
     error = found.plan.measured
     said.append(
         f"Recommended: {_assigned(found)}: {found.plan.cost:.3g} bits a value{_beside(found)}, and the gradients "
@@ -227,6 +248,33 @@ def _recommended(found: Diagnosed) -> list[str]:
     if not error <= found.limit:
         said.append(f"That is more than the limit of {relative(found.limit)}: nothing that was measured does better.")
     return said
+
+
+def _saved(found: Diagnosed) -> float:
+    """The share of the bits of 16-bit products that the recipe of which the answer speaks saves where it fits."""
+    high = {(one.layer, one.product): one.bits * one.values for one in found.verdicts if one.recipe == found.high}
+    low = {
+        (one.layer, one.product): one.bits * one.values
+        for one in found.verdicts if one.recipe == found.low and one.fits
+    }  # fmt: skip
+    return 1 - math.fsum((high | low).values()) / math.fsum(high.values())
+
+
+def _beyond(found: Diagnosed) -> str:
+    """That the gradients are too far off with all that fits, as the end of a sentence."""
+    off = "" if found.joint is None else f" {relative(found.joint.gradient_error)}"
+    return f"leaves the gradients{off} off at once, more than the limit of {relative(found.limit)}"
+
+
+def _high_beyond(found: Diagnosed) -> list[str]:
+    """That 16 bits everywhere are no better, where that is so."""
+    error = found.plan.measured
+    if error <= found.limit:
+        return []
+    return [
+        f"{found.high} itself leaves them {relative(error)} off, and the limit is {relative(found.limit)}: where "
+        "gradients nearly cancel errors are relative to little, so take larger batches, or another limit."
+    ]
 
 
 def _assigned(found: Diagnosed) -> str:
@@ -288,4 +336,5 @@ def _not_judged(found: Diagnosed) -> list[str]:
     if not others:
         return []
     more = [f"{len(others) - NAMED} more"] if len(others) > NAMED else []
-    return [f"Not judged, and as {'it is' if len(others) == 1 else 'they are'}: {listed([*others[:NAMED], *more])}."]
+    stays = "as it is" if len(others) == 1 else "as they are"
+    return [f"Not judged, and left {stays}: {listed([*others[:NAMED], *more])}."]

@@ -54,7 +54,8 @@ def chosen(
     joint = {name: found.measure(each) for name, each in offers.items()}
     low = _best(offers, joint, verdicts, limit) if lows else ""
     if bits is None:
-        made, missed = _within(found, verdicts, {low, high} - {""}, limit, out), None
+        known = {_bits_of(offers[low], verdicts)} if low and joint[low].gradient_error <= limit else set()
+        made, missed = _within(found, verdicts, {low, high} - {""}, limit, known, out), None
     else:
         made, missed = _of_bits(found, verdicts, {*lows, high}, high, bits, out)
     everywhere = _bits_of({(one.layer, one.product): high for one in verdicts}, verdicts)
@@ -105,12 +106,17 @@ def _rows_of(found: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) -
     return dataclasses.replace(found, rows=rows, recipes={n: r for n, r in found.recipes.items() if n in names})
 
 
-def _within(found: Sensitivity, verdicts: Sequence[Verdict], names: set[str], limit: float, out: Path | None) -> Plan:
-    """The plan of the fewest bits whose gradients, measured with all products at once, are within a limit."""
+def _within(
+    found: Sensitivity, verdicts: Sequence[Verdict], names: set[str], limit: float, known: set[float], out: Path | None
+) -> Plan:
+    """The plan of the fewest bits whose gradients, measured with all products at once, are within a limit.
+
+    Bits of which it is known are tried whatever is predicted; of others those that are predicted to be within it.
+    """
     rows = _rows_of(found, verdicts, names)
     quiet = plan(dataclasses.replace(rows, _measurer=None), bits=64, random=0)
-    costs = sorted({point.cost for point in quiet.frontier() if point.method == "milp" and point.predicted <= limit})
-    for cost in costs:
+    found_costs = {point.cost for point in quiet.frontier() if point.method == "milp" and point.predicted <= limit}
+    for cost in sorted(found_costs | known):
         made = plan(rows, bits=_up(cost), random=0, out=out)
         if made.measured <= limit:
             return plan(rows, bits=_up(cost), random=RANDOM, out=out)

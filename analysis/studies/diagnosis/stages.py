@@ -14,6 +14,7 @@ from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.budget import budget
 from fpsim.analysis.studies.budget.causes import NAMES
 from fpsim.analysis.studies.budget.layers import left_out, operands_of, sizes_of
+from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.analysis.studies.budget.report import OWN_UNITS, Budget, cause_of
 from fpsim.analysis.studies.cells import Cell, Cells
 from fpsim.analysis.studies.diagnosis.budget_text import from_text, to_text
@@ -79,7 +80,7 @@ class Stages:
         measured = [note for note in found.notes if not note.startswith(LEFT_OUT)]  # which the recording says
         left = left_out_notes(recording, there, list(self.layers))
         notes = (*self.notes, *measured, *left, *recording.notes, *what.plan.notes)
-        notes += tuple(note for each in budgets.values() for note in each.notes)
+        notes += _of_layers([note for each in budgets.values() for note in each.notes], set(recording.layers))
         return Diagnosis(
             recording, budgets, found, what.plan, tuple(verdicts), what.low, what.high, what.joint, what.missed,
             what.pays, promoted, limit, self.on, len(first), tuple(dict.fromkeys(notes)),
@@ -201,6 +202,18 @@ class Stages:
             row = budget(recording, recipe=other, on=None, layers=glob.escape(recorded_name(one.layer)))
             found[one.layer, one.product, one.recipe] = row.row(recorded_name(one.layer), one.product).joint
         return found
+
+
+def _of_layers(notes: Sequence[str], layers: set[str]) -> tuple[str, ...]:
+    """The notes of budgets of single layers, with one for all layers that the same holds of."""
+    reasons, others = Notes(), []
+    for note in dict.fromkeys(notes):
+        reason, _, layer = note.removesuffix(".").rpartition(": ")
+        if layer in layers:
+            reasons.add(reason, layer)
+        else:
+            others.append(note)
+    return (*others, *reasons.sentences)
 
 
 def _not_offered(evidence: Evidence, key: tuple[str, str, str]) -> str:

@@ -6,6 +6,8 @@ import dataclasses
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fpsim.analysis.measures.divergence import Divergence, equal, first_divergence
 from fpsim.analysis.models.recorder import check_model
 from fpsim.display.optional import load
@@ -61,8 +63,8 @@ def diff(
     Raises:
       TypeError: model is no torch.nn.Module, or an arithmetic or recipe is none.
       ValueError: an unknown word; a model without a linear layer or convolution that runs, compiled, or not on the CPU;
-        a batch that it does not take; a chip or unit that does not take a layer's operands; a loss that is no scalar; a
-        pattern that matches no layer.
+        a batch that it does not take, or of which it makes nothing but NaN; a chip or unit that does not take a
+        layer's operands; a loss that is no scalar; a pattern that matches no layer.
       fpsim.gpu.GpuError: "gpu" or "hardware" without a GPU.
       ImportError: torch is not installed.
 
@@ -103,6 +105,11 @@ def diff(
     two = run(model, batch, ways[1], loss, beside.see)
     found = beside.divergence()
     if found is None:
+        if not beside.saw_numbers:
+            raise ValueError(
+                "batch must lead to products of numbers; got one whose results are empty or NaN throughout, so that "
+                "nothing can be compared. Take one that the model can do."
+            )
         return None
     growth, kl = tuple(beside.growth), kl_of(one.output, two.output, logits)
     remarks = [remark for way in ways for remark in way.remarks]
@@ -152,6 +159,7 @@ class _Beside:
         self._others, self._names = others, names
         self._found: Divergence | None = None
         self._after = ""
+        self.saw_numbers = False  # of which equal bits say something
         self._calls: Counter[tuple[str, str]] = Counter()
         self.growth: list[LayerDifference] = []
 
@@ -163,6 +171,7 @@ class _Beside:
         if self._found is None and (other is None or not equal(other, mine)):
             self._found = self._divergence(other, mine)
         self._after = f"{mine.layer}, {mine.product}"
+        self.saw_numbers = self.saw_numbers or bool(np.any(mine.result == mine.result))
         if other is None or (other.layer, other.product) != (mine.layer, mine.product):
             self._others.clear()  # the runs went different ways, so nothing beyond belongs together
         elif other.result.shape == mine.result.shape:

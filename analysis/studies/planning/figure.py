@@ -37,7 +37,7 @@ def plan_axes(plan: Drawn, ax: Any = None) -> Any:
         ax = axes_of(ax, 3.4)
         points = plan.frontier()
         for method, tint, style in (("milp", SHADES[0], "-"), ("greedy", SHADES[1], (0, (4, 2)))):
-            line = [(point.cost, point.predicted) for point in points if point.method == method]
+            line = _frontier(points, method)
             ax.plot(*_columns(line), color=tint, linestyle=style, linewidth=1.4, drawstyle="steps-post", zorder=2,
                     label=f"{method}, predicted")  # fmt: skip
         ax.axvline(budget, color=QUIET, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
@@ -68,6 +68,17 @@ def plan_axes(plan: Drawn, ax: Any = None) -> Any:
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, frameon=False, fontsize=6.5, borderaxespad=0.2,
                   handlelength=2.0, columnspacing=1.2)  # fmt: skip
         return ax
+
+
+def _frontier(points: Sequence[Any], method: str) -> list[tuple[float, float]]:
+    """The costs and figures of a search; what the greedy one found below the optimum's budgets is one for that, too."""
+    if method == "greedy":
+        return [(point.cost, point.predicted) for point in points if point.method == method]
+    found: list[tuple[float, float]] = []
+    for point in sorted(points, key=lambda point: (point.cost, point.predicted)):
+        if not found or point.predicted < found[-1][1]:
+            found.append((point.cost, point.predicted))
+    return found
 
 
 def _tint(method: str) -> str:

@@ -161,9 +161,42 @@ def test_convolutions_are_diagnosed_and_attention_is_named() -> None:
     found = fp.analysis.diagnose(Attention(), codes, next_token, recipes="FP8_TENSOR", progress=quiet)
     assert found.layers == ("qkv", "out", "head")
     assert any("attention is no layer that a recipe names" in note for note in found.notes)
-    assert found.sentences[-1].startswith("Not judged, and as they are: ")
+    assert found.sentences[-1].startswith("Not judged, and left as they are: ")
     assert "attention" in found.sentences[-1]
     assert any("the loss does not run through it: unused." in note for note in found.notes)
+
+
+class Twins(nn.Module):  # type: ignore[misc]
+    """How far apart two inputs are, by the same two layers: errors of each do not cancel where the inputs nearly do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.low, self.high = nn.Linear(64, 128), nn.Linear(128, 32)
+
+    def forward(self, x: Any) -> Any:
+        one, other = (self.high(torch.relu(self.low(each))) for each in x)
+        return (one - other).square().mean(-1)
+
+
+def test_gradients_of_a_small_difference_are_beyond_the_limit_even_in_16_bits() -> None:
+    torch.manual_seed(0)
+    x = [torch.randn(128, 64) for _ in range(2)]
+    found = fp.analysis.diagnose(
+        Twins(), [torch.stack([each, each + 0.05 * torch.randn(128, 64)]) for each in x],
+        lambda model, batch: model(batch).mean(), recipes="FP8_TENSOR", progress=quiet, limit=0.19,
+    )  # fmt: skip
+    worst = max(found.verdicts, key=lambda one: one.gradient_error if one.recipe == "FP8_TENSOR" else 0.0)
+    assert worst.error < 0.05
+    assert found.ill()[0] == worst.layer
+    assert found.sentences[0].startswith(f"{worst.layer} cannot go to FP8_TENSOR on H100 as it is: its fprop, off by")
+    remedy = r"keep it in BF16, which is off by 0\.\d+ % and changes the gradients by \d+ %, beyond the limit too\."
+    assert re.search(remedy, found.sentences[0])
+    at = next(i for i, sentence in enumerate(found.sentences) if sentence.startswith("Recommended: BF16 everywhere"))
+    assert re.search(
+        r"2 of 5 products, leaves the gradients \d+ % off at once, more than the limit of 19 %.$", found.sentences[at]
+    )
+    assert re.match(r"BF16 itself leaves them \d+ % off, and the limit is 19 %: where ", found.sentences[at + 1])
+    assert "Of several calls in a step only the first was kept: low, high." in found.notes
 
 
 def test_what_arrives_is_what_quantised_layers_read() -> None:

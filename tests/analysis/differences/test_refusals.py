@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -30,6 +31,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "what cuBLAS refuses": ({"batch": rows(30), "first": "H100 cuBLAS"}, "layer '0': cuBLAS takes FP8 only where M, N"),
     "a batch of another width": ({"batch": rows(4, 8)}, r"batch must be .*; got a tensor of float32, shape \(4, 8\)"),
     "too many arguments": ({"batch": (rows(), rows())}, "batch must be what the model takes; got .* says: .*argument"),
+    "an empty batch": ({"batch": rows(0)}, "batch must lead to products of numbers; got one .* empty or NaN"),
+    "a batch of NaN": ({"batch": rows() * math.nan}, "batch must lead to products of numbers"),
     "an unknown keyword": ({"batch": {"rows": rows()}}, "batch must be what the model takes; got rows: a tensor"),
     "integers": ({"batch": rows().int()}, "layer '0' must multiply floats; got torch.int32 by torch.float32"),
     "no loss": ({"loss": 3}, r"loss must be a function of \(model, batch\) that returns the loss, .*; got 3"),

@@ -276,6 +276,11 @@ def test_products_of_activations_by_hand_are_named() -> None:
             q, k, v = self.qkv(x).chunk(3, -1)
             return torch.einsum("bst,btd->bsd", (q @ k.mT).softmax(-1), v)
 
+    deep = nn.Sequential(*(Attend() for _ in range(6)))
+    with fp.analysis.record(deep) as r:
+        deep(torch.randn(8, 12, 32))
+    assert len(r.notes) == 2
+    assert r.notes[0].startswith("0, 1, 2, 3 and 2 more multiply by matmul, whose operands are not recorded: ")
     model, x = nn.Sequential(Attend()), torch.randn(8, 12, 32)
     wanted = model(x)
     with fp.analysis.record(model) as r:

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.analysis.studies.planning.figure import _frontier
+from fpsim.analysis.studies.planning.report import Point
 from tests.analysis.planning.problems import PRODUCTS, USUAL, report, torch, usual
 
 plan = fp.analysis.plan
@@ -246,6 +248,18 @@ def test_it_shows_itself() -> None:
     ax = found.plot()
     assert ax.get_xlabel() == "bits a value"
     assert any("milp" in text.get_text() for text in ax.texts)
+
+
+def test_the_figure_has_no_greedy_plan_below_the_best_ones() -> None:
+    """Both are looked for at the same budgets, between which the greedy one may become cheaper first."""
+    points = [
+        Point("milp", 8, 8, 0.3),
+        Point("greedy", 8, 8, 0.3),
+        Point("milp", 9, 9, 0.1),
+        Point("greedy", 9, 8.7, 0.2),
+    ]
+    assert _frontier(points, "milp") == [(8, 0.3), (8.7, 0.2), (9, 0.1)]
+    assert _frontier(points, "greedy") == [(8, 0.3), (8.7, 0.2)]
 
 
 @pytest.mark.parametrize(

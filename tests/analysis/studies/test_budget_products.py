@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.testing import assert_bits_equal
 from tests.analysis.studies.recorded import recorded, torch
 
 nn = torch.nn
@@ -97,13 +98,14 @@ def test_depthwise_and_transposed_convolutions_are_named() -> None:
 class Attention(nn.Module):  # type: ignore[misc, name-defined]
     """Heads of 16 and what they read, as parameters of nothing."""
 
-    def __init__(self, causal: bool, whole: bool = False) -> None:
+    def __init__(self, causal: bool, whole: bool = False, mask: Any = None) -> None:
         super().__init__()
         self.qkv, self.causal, self.whole = nn.Linear(32, 96, bias=False), causal, whole
+        self.mask = mask
 
     def forward(self, x: Any) -> Any:
         q, k, v = self.qkv(x).view(*x.shape[:2], 3, 2, 16).permute(2, 0, 3, 1, 4)
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=self.mask, is_causal=self.causal)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -160,19 +162,48 @@ def test_multi_head_attention_has_the_same_products_either_way() -> None:
         assert math.isclose(one.squares.a, larger * other.squares.a, rel_tol=1e-4)  # queries come scaled by 1/4
 
 
-def test_attention_with_a_mask_is_named() -> None:
+def test_a_mask_is_kept_and_counts(tmp_path: Path) -> None:
+    """One that says which scores count, one that is added to them, and torch's own causal one are the same."""
+    torch.manual_seed(0)
+    kept = torch.ones(24, 24, dtype=torch.bool).tril()
+    added = torch.zeros(3, 1, 24, 24).masked_fill(~kept, -math.inf)
+    x, dy, state = torch.randn(3, 24, 32), torch.randn(3, 2, 24, 16), Attention(True).state_dict()
+    rows = []
+    for model in (Attention(True), Attention(False, mask=kept), Attention(False, mask=added)):
+        model.load_state_dict(state)
+        r = recorded(model, x, gradients=[dy])
+        r.save(tmp_path / "r.npz")
+        r = fp.analysis.Recording.load(tmp_path / "r.npz")
+        assert not any("mask" in each.name for each in r.tensors)  # a mask is nothing to be stored in few bits
+        rows.append(fp.analysis.budget(r, recipe=E4M3, on=None, layers="attention").rows)
+    assert_bits_equal(r.operands[1, "attention", "mask"], added.numpy())
+    for one in zip(*rows, strict=True):
+        assert len({(row.shape, row.joint) for row in one}) == 1
+    r._kept = {key: array for key, array in r.operands.items() if key[2] != "mask"}  # as an older file has it
+    with pytest.raises(ValueError, match="it is an attention with a mask, which was not kept: attention"):
+        fp.analysis.budget(r, recipe=E4M3, layers="attention")
+
+
+def test_dropout_is_left_out_and_it_is_said() -> None:
     class Model(nn.Module):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
+        def __init__(self, whole: bool, dropout: float) -> None:
             super().__init__()
-            self.up = nn.Linear(16, 16)
+            self.mha, self.whole = nn.MultiheadAttention(32, 2, dropout=dropout, batch_first=True), whole
 
         def forward(self, x: Any) -> Any:
-            y = self.up(x)
-            return functional.scaled_dot_product_attention(y, y, y, attn_mask=torch.zeros(24, 24))
+            return self.mha(x, x, x, need_weights=self.whole)[0]
 
-    b = fp.analysis.budget(recorded(Model(), torch.randn(4, 24, 16)), recipe="FP8_TENSOR")
-    assert b.layers == ("up",)
-    assert b.notes == ("Left out, since it is an attention with a mask, which is not kept: attention.",)
+    for whole, dropout, training in ((True, 0.5, True), (False, 0.5, True), (True, 0.5, False), (False, 0.0, True)):
+        model = Model(whole, dropout).train(training)
+        b = fp.analysis.budget(recorded(model, torch.randn(2, 24, 32)), recipe=E4M3, on=None, layers="mha.attention")
+        said = "Probabilities are those before dropout: mha.attention." in b.notes
+        assert said == (training and dropout > 0)
+
+
+def test_queries_that_see_nothing_have_no_probabilities() -> None:
+    mask = torch.ones(24, 24, dtype=torch.bool).tril(-1)  # the first one
+    b = fp.analysis.budget(recorded(Attention(False, mask=mask), torch.randn(3, 24, 32)), recipe=E4M3, on=None)
+    assert all(0 < row.joint < 0.1 for row in b.rows)
 
 
 def test_many_heads_are_sampled_and_it_is_said() -> None:
