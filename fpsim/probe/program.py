@@ -316,7 +316,8 @@ class Program:
         a, b = (np.ascontiguousarray(x, np.float64) for x in (*operands, np.zeros((0, operands[0].shape[1])))[:2])
         sums = np.zeros((a.shape[0] if of_matrices else 1, b.shape[1]))
         unsure = np.zeros(sums.shape, np.int64)
-        rounded = np.array([k not in self.exact for k in range(self.n)])
+        whole = of_matrices and self.rule.product is None and _holds_products(a, b, self.rule.fmt)
+        rounded = np.array([not whole and k not in self.exact for k in range(self.n)])
         code, rule = np.array(self.order.program, np.int64), self._addition(len(operands))
 
         def work(first: int, stop: int) -> None:
@@ -451,6 +452,17 @@ def _integers(x: Array, rounding: str) -> Array:
         return np.copysign(np.floor(np.abs(x) + 0.5), x)
     by = {"nearest_even": np.rint, "toward_zero": np.trunc, "down": np.floor, "up": np.ceil}
     return np.asarray(by[rounding](x))
+
+
+def _holds_products(a: Array, b: Array, fmt: Format) -> bool:
+    """Whether all products of two float64 arrays are zeros or normal numbers of a format."""
+    sizes = [np.abs(x[x != 0]) for x in (a, b)]
+    if not all(x.size and np.isfinite(x).all() for x in sizes):
+        return False
+    least, most = (float(of(sizes[0])) * float(of(sizes[1])) for of in (np.min, np.max))
+    spare = [np.bitwise_or.reduce(x.view(np.int64)) for x in sizes]  # bits below the last one that any of them has
+    bits = sum(53 - min((int(x) & -int(x)).bit_length() - 1, 52) for x in spare)
+    return fmt.smallest_normal < least and most <= fmt.max and bits <= fmt.precision
 
 
 def _flushed(x: Array) -> Array:

@@ -16,7 +16,7 @@ from fpsim.probe.black_box import operand_of
 from fpsim.probe.candidates import Candidate, order_of
 from fpsim.probe.order import Order
 from fpsim.probe.own_unit import own_unit
-from fpsim.probe.program import MODES, Program, Rule
+from fpsim.probe.program import MODES, Program, Rule, _holds_products
 from fpsim.schedules.schedule import FLAT
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn, sweep
@@ -93,6 +93,18 @@ def test_the_loop_over_nodes_gives_the_bits_of_the_specification(seeds: Any) -> 
                 )
             ran += 1
     assert ran > 30
+
+
+@in_turn("x, y, fmt, held", [
+    ([1.0, -1.5], [0.0, 3.0], fp.FP16, True), ([1.0 + 2.0**-6], [1.0 - 2.0**-5], fp.FP16, False),
+    ([1.0 + 2.0**-5], [1.0 - 2.0**-5], fp.FP16, True), ([256.0], [512.0], fp.FP16, False),
+    ([2.0**-7], [2.0**-7], fp.FP16, False), ([2.0**-7, 1.0], [2.0**-6], fp.FP16, True),
+    ([np.inf], [1.0], fp.FP32, False), ([1.0, np.nan], [1.0], fp.FP32, False),
+])  # fmt: skip
+def test_products_that_a_format_holds_need_no_rounding(
+    x: list[float], y: list[float], fmt: fp.Format, held: bool
+) -> None:
+    assert _holds_products(np.array(x), np.array(y), fmt) is held
 
 
 @in_turn("fmt", [fp.FP32, fp.FP64, fp.FP16, fp.BF16])
