@@ -42,6 +42,7 @@ ALIGNMENT = {
 }  # fmt: skip
 
 
+TOGETHER = 32  # sums that a product of matrices gives in about the time of a call
 OWN_NODES = ("two_passes", "flushed_tree")  # rules by which some of the products of a step are added first
 
 
@@ -110,7 +111,13 @@ class Candidate(NamedTuple):
             return self._cast(np.asarray(dot(a, b, accumulate=self.how)))
         if not len(a):
             return np.zeros(0, DTYPES.get(self.out, self.out.storage))
-        return np.concatenate([self.matmul(x[None], y[:, None])[0] for x, y in zip(a, b, strict=True)])
+        k = a.shape[1]
+        # a block of rows by one of columns has their sums on its diagonal; a product of one column may add otherwise
+        step = TOGETHER if self.tree(k, 1) == self.tree(k, None) else 1
+        rows = range(0, len(a), step)
+        return np.concatenate(
+            [self.matmul(a[r : r + step], np.ascontiguousarray(b[r : r + step].T)).diagonal() for r in rows]
+        )
 
     def _cast(self, x: Array) -> Array:
         if self.out == self.own_format:
