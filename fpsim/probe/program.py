@@ -252,7 +252,7 @@ class Program:
         modes = np.array([FAST.get(fmt, IN_DOUBLE) for fmt in self.formats], np.int64)
 
         def work(first: int, stop: int) -> None:
-            with ieee_arithmetic():
+            with ieee_arithmetic(), np.errstate(all="ignore"):
                 if self.formats:
                     mixed_rows(sums, a, b, steps.into, steps.taken, steps.term, modes, first, stop)
                 elif wide:
@@ -321,7 +321,7 @@ class Program:
         code, rule = np.array(self.order.program, np.int64), self._addition(len(operands))
 
         def work(first: int, stop: int) -> None:
-            with ieee_arithmetic():
+            with ieee_arithmetic(), np.errstate(all="ignore"):
                 node_rows(sums, unsure, a, b, of_matrices, code, rounded, self._depth, rule, first, stop)
 
         pieces = sums.shape[0] * -(-sums.shape[1] // LANES)
