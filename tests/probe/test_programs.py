@@ -10,6 +10,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.arrays import Array
+from fpsim.formats.float_format import DTYPES
 from fpsim.matrix_units.matrix_unit import ELEMENTS
 from fpsim.matrix_units.matrix_unit import Rule as UnitRule
 from fpsim.probe.black_box import operand_of
@@ -128,7 +129,8 @@ def test_products_of_matrices_have_the_bits_of_their_rows(
         assert program.is_fast
         a, b = drawn(rng, kind, (11, n), np.float16), drawn(rng, kind, (n, 300), np.float16)
         rows = program.run(np.repeat(a, 300, axis=0), np.tile(b.T, (11, 1)))
-        got, want = (codes.view(fmt.dtype) for codes in (program.run_product(a, b), rows.reshape(11, 300)))
+        dtype = DTYPES[fmt]
+        got, want = (codes.view(dtype) for codes in (program.run_product(a, b), rows.reshape(11, 300)))
         assert_bits_equal(got, want)  # of floats, for a NaN has the sign of whichever comes first
 
 
