@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
+from itertools import dropwhile, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,10 @@ ALIGNMENT = {
     Rule.FUSED: "truncate", Rule.SCALED: "truncate", Rule.GROUPED: "truncate", Rule.TWO_PASSES: "truncate",
     Rule.EXACT: "exact", Rule.FLUSHED_TREE: "exact", Rule.SEPARATE: "floor", Rule.EVEN_ODD: "floor",
 }  # fmt: skip
+
+
+TOGETHER = 32  # sums that a product of matrices gives in about the time of a call
+OWN_NODES = ("two_passes", "flushed_tree")  # rules by which some of the products of a step are added first
 
 
 class Candidate(NamedTuple):
@@ -106,7 +111,13 @@ class Candidate(NamedTuple):
             return self._cast(np.asarray(dot(a, b, accumulate=self.how)))
         if not len(a):
             return np.zeros(0, DTYPES.get(self.out, self.out.storage))
-        return np.concatenate([self.matmul(x[None], y[:, None])[0] for x, y in zip(a, b, strict=True)])
+        k = a.shape[1]
+        # a block of rows by one of columns has their sums on its diagonal; a product of one column may add otherwise
+        step = TOGETHER if self.tree(k, 1) == self.tree(k, None) else 1
+        rows = range(0, len(a), step)
+        return np.concatenate(
+            [self.matmul(a[r : r + step], np.ascontiguousarray(b[r : r + step].T)).diagonal() for r in rows]
+        )
 
     def _cast(self, x: Array) -> Array:
         if self.out == self.own_format:
@@ -246,6 +257,27 @@ def order_of(how: Tree) -> Order | None:
             del stack[len(stack) - each.numbers :]
             stack.append(_levels(numbers, each.kind))
     return None if stack[-1] is None else Order.of(stack[-1])
+
+
+def may_have(how: Tree, order: Order) -> bool:
+    """Whether a tree may have an order, by what its first addition takes: the whole order takes longer to compare.
+
+    Example:
+      >>> import fpsim as fp
+      >>> from fpsim.probe.candidates import may_have
+      >>> from fpsim.probe.order import Order
+      >>> hopper, order = fp.schedules.tree("hopper_f16_f32", 4), Order.of((((0, 1), 2), 3))
+      >>> may_have(hopper, order), may_have(fp.schedules.tree(fp.Sequential("fp32"), 4), order)
+      (False, True)
+    """
+    first = list[int]()
+    for each in islice(dropwhile(lambda each: each.kind == "begin", how.operations()), 2):
+        if each.kind != "step" or not isinstance(each.how, Arithmetic) or each.how.rule in OWN_NODES:
+            break
+        first += [k for span in each.spans for k in range(*span)]
+        if each.how.rule != "ieee":
+            break
+    return len(first) < 2 or order.are_siblings(first)
 
 
 def _added(parts: list[Branch | None] | list[Branch]) -> Branch | None:

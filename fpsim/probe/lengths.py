@@ -14,6 +14,7 @@ from fpsim.errors import require_integer, require_word, shown
 from fpsim.probe.black_box import Function
 from fpsim.probe.model import Model
 from fpsim.probe.probing import dot, matmul, sum
+from fpsim.probe.words import called
 
 KINDS: dict[str, Callable[..., Model]] = {"sum": sum, "dot": dot, "matmul": matmul}
 
@@ -84,9 +85,9 @@ class Sweep(Mapping[int, Model]):
 def _described(model: Model) -> str:
     """What is said of a model, without its length and its calls."""
     _, *rest = model.explain().split("\n")
-    name = model.names[0] if model.names else "a tree of its own" if model.found else "nothing that fits"
-    more = f" and {plural(len(model.names) - 1, 'other name')}" if len(model.names) > 1 else ""
-    return " ".join([f"{name}{more}.", *rest])
+    others = len(model.names) - 1 if model.arithmetic is None else 0
+    more = f" and {plural(others, 'other name')}" if others > 0 else ""
+    return " ".join([f"{called(model)}{more}.", *rest])
 
 
 def sweep(fn: Function, lengths: Iterable[int], *, kind: str = "matmul", **options: Any) -> Sweep:

@@ -24,9 +24,10 @@ from fpsim.probe.candidates import Candidate
 from fpsim.probe.facts import facts_of
 from fpsim.probe.order import Nested, Order
 from fpsim.probe.own_unit import own_unit
+from fpsim.probe.plain_sums import arithmetic_of
 from fpsim.probe.program import Program
 from fpsim.probe.program import Rule as AdditionRule
-from fpsim.probe.words import WORDS, in_ranges, sentences
+from fpsim.probe.words import WORDS, called, in_ranges, sentences
 from fpsim.schedules.catalogue import ROWS
 from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.written import parsed
@@ -57,7 +58,10 @@ class Model:
       unit: the name in `fp.units()` of the matrix unit that it equals, the first of `units`; None where there is none.
       units, schedules: the names of all units and schedules that it equals: what was probed does not tell them apart.
       schedule: the first of these schedules.
-      names: all that it equals as it is written in Python: units with schedules, and accumulators.
+      arithmetic: its additions in words, such as "float32 fused multiply-adds in order", where they are ordinary ones
+        and it has names; None for tensor cores, whose rule has no other name than the unit's.
+      names: all that it equals as it is written in Python: units with schedules, and accumulators, which come first
+        where it has an arithmetic.
       unknown: what could not be told, a sentence each, with what would tell it.
       calls: of the black box.
     """
@@ -159,7 +163,13 @@ class Model:
     @property
     def names(self) -> tuple[str, ...]:
         """All that it equals."""
-        return tuple(each.name for each in self.alike)
+        firsts = sorted(self.alike, key=lambda each: self.arithmetic is not None and each.schedule is not None)
+        return tuple(each.name for each in firsts)
+
+    @cached_property
+    def arithmetic(self) -> str | None:
+        """What it is in words, where its additions are ordinary ones."""
+        return arithmetic_of(self.kind, self.order, self.facts, self.alike)
 
     # ---- shown
 
@@ -171,8 +181,7 @@ class Model:
         return self.explain()
 
     def __repr__(self) -> str:
-        name = self.names[0] if self.names else "a tree of its own" if self.found else "nothing that fits"
-        return f"Model({self.kind} of {self.n} terms: {name})"
+        return f"Model({self.kind} of {self.n} terms: {called(self)})"
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the tree of additions: terms from left to right, sums above them.
@@ -193,7 +202,7 @@ class Model:
         if self.alike:
             first = self.alike[0]
             how = first.tree(self.n, None if self.kind != "matmul" else self.shape[1])
-            return tree_axes(how, ax, f"{first.name}, {self.n} terms")
+            return tree_axes(how, ax, f"{called(self)}, {self.n} terms")
         assert self.program is not None
         return tree_axes(tree_of(self.program), ax, f"a {self.kind} of {self.n} terms")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 Nested = int | tuple[Any, ...]
@@ -42,8 +43,6 @@ class Order:
       >>> Order.of(((3, 2), (1, 0))).nested, Order.of(((0, 1), 2)) == Order.of((2, (1, 0)))
       (((0, 1), (2, 3)), True)
     """
-
-    __slots__ = ("program",)
 
     def __init__(self, program: Sequence[int]) -> None:
         self.program = tuple(program)
@@ -85,6 +84,29 @@ class Order:
             stack.extend(node.children)
         return best
 
+    def are_siblings(self, terms: Iterable[int]) -> bool:
+        """Whether one addition takes all of some terms.
+
+        Example:
+          >>> from fpsim.probe.order import Order
+          >>> order = Order.of(((0, 1), (2, 3)))
+          >>> order.are_siblings([0, 1]), order.are_siblings([1, 2])
+          (True, False)
+        """
+        return len({self._additions.get(term, -1 - term) for term in terms}) == 1
+
+    @cached_property
+    def _additions(self) -> dict[int, int]:
+        """The addition that takes each term, as its place in the program."""
+        stack, found = list[int](), dict[int, int]()
+        for place, each in enumerate(self.program):
+            if each >= 0:
+                stack.append(each)
+            else:
+                found |= {term: place for term in stack[each:] if term >= 0}
+                stack[each:] = [-1]
+        return found
+
     @property
     def chain(self) -> tuple[int, ...]:
         """The terms in the order in which one chain adds them, the first ones ascending; none where it is no chain.
@@ -114,7 +136,7 @@ class Order:
                 stack[each:] = [tuple(stack[each:])]
         return stack[0]
 
-    @property
+    @cached_property
     def branch(self) -> Branch:
         """The branch at the top."""
         stack: list[Branch] = []

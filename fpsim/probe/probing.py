@@ -15,7 +15,7 @@ from fpsim.formats.float_format import DTYPES
 from fpsim.matrix_units.matrix_unit import SCALES, MatrixUnit
 from fpsim.probe.arithmetic import mixed_programs, programs
 from fpsim.probe.black_box import BlackBox, Function, Operand, operand_of
-from fpsim.probe.candidates import Candidate, by_accumulators, by_units, order_of
+from fpsim.probe.candidates import Candidate, by_accumulators, by_units, may_have, order_of
 from fpsim.probe.counter import Counter, HiddenOrderError
 from fpsim.probe.draws import EDGES, USUAL, answers, drawn, drawn_scales, same_bits
 from fpsim.probe.masks import NoOrderError, revealed
@@ -207,9 +207,9 @@ def _that_agree(box: BlackBox, order: Order | None, witness: _Witness, refused: 
     """Those of the catalogue, or else those that no library takes, with the black box's order and bits."""
     groups: dict[Tree, list[Candidate]] = {}
     for each in dict.fromkeys(_candidates(box, order, refused)):
-        if order is not None and _order_for(each, box) != order:
-            continue
-        groups.setdefault(each.tree(box.n, _columns(box)), []).append(each)
+        how = each.tree(box.n, _columns(box))
+        if order is None or (may_have(how, order) and order_of(how) == order):
+            groups.setdefault(how, []).append(each)
     found: list[Candidate] = []
     for group in groups.values():
         first = group[0]

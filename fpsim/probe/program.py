@@ -25,6 +25,7 @@ from fpsim.probe.kernels.node_rows import (
     Target,
     node_rows,
 )
+from fpsim.probe.kernels.tree_products import ADD, HIGH, JOIN, PUSH, TAKE, WIDE, double_products, single_products
 from fpsim.probe.kernels.tree_rows import (
     AS_IT_IS,
     IN_DOUBLE,
@@ -34,7 +35,7 @@ from fpsim.probe.kernels.tree_rows import (
     mixed_rows,
     single_rows,
 )
-from fpsim.probe.order import Order
+from fpsim.probe.order import Branch, Order
 from fpsim.products.reduce import sum as sum_of
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.runtime.threads import over_spans
@@ -189,6 +190,8 @@ class Program:
         """The product of matrices of float64 values, (M, n) by (n, N), as (M, N) codes of the result's format."""
         if not self.is_fast and self.has_nodes:
             return self._encoded(self._by_loop(a, b, of_matrices=True))
+        if self.is_fast and not self.formats and self.rule.product is None:
+            return self._encoded(self._by_products(a, b))
         (m, n), columns = a.shape, b.shape[1]
         sums = np.zeros((m, columns))
         across = max(min(PIECE // max(n, 1), columns), 1)
@@ -249,7 +252,7 @@ class Program:
         modes = np.array([FAST.get(fmt, IN_DOUBLE) for fmt in self.formats], np.int64)
 
         def work(first: int, stop: int) -> None:
-            with ieee_arithmetic():
+            with ieee_arithmetic(), np.errstate(all="ignore"):
                 if self.formats:
                     mixed_rows(sums, a, b, steps.into, steps.taken, steps.term, modes, first, stop)
                 elif wide:
@@ -260,16 +263,65 @@ class Program:
         over_spans(sums.shape[1], work, 64, weight=self.n / COST)
         return np.asarray(sums[steps.result])
 
+    def _by_products(self, a: Array, b: Array) -> Array:
+        """The product of matrices by the loop that forms its products itself."""
+        rule, dtype = self.rule, self._dtype
+        a, b = np.ascontiguousarray(a, dtype), np.ascontiguousarray(b, dtype)
+        if rule.subnormals == "flush":
+            a, b = _flushed(a), _flushed(b)
+        out = np.zeros((a.shape[0], b.shape[1]), dtype)
+        steps, depth = self._products_steps
+        begins, flushes = rule.zeros == "begin", int(rule.subnormals != "keep")
+
+        def work(first: int, stop: int) -> None:
+            with ieee_arithmetic(), np.errstate(all="ignore"):
+                if rule.fmt == FP64:
+                    double_products(out, a, b, steps, depth, begins, first, stop)
+                else:
+                    single_products(out, a, b, steps, depth, FAST[rule.fmt], flushes, begins, first, stop)
+
+        pieces = -(-out.shape[0] // HIGH) * -(-out.shape[1] // WIDE)
+        over_spans(pieces, work, 1, weight=self.n * HIGH * WIDE / COST)
+        return out
+
+    @cached_property
+    def _products_steps(self) -> tuple[Array, int]:
+        """The order as steps of `single_products`, the larger branch of each addition first, and their depth."""
+        rule, steps = self.rule, list[tuple[int, int, int]]()
+        # products are as they are when they are added
+        plain = rule.subnormals == "keep" and rule.zeros != "begin" and FAST.get(rule.fmt, AS_IT_IS) == AS_IT_IS
+        todo: list[Branch | tuple[int, int, int]] = [self.order.branch]
+        places = [0]  # of the sums that branches make
+        while todo:
+            each = todo.pop()
+            if isinstance(each, tuple):
+                steps.append(each)
+                continue
+            at = places.pop()
+            if not each.children:
+                steps.append((PUSH, at, each.lowest))
+                continue
+            second, first = sorted(each.children, key=lambda child: (child.size, child.lowest not in self.exact))
+            joins = second.lowest in self.exact
+            if second.size == 1 and (joins or plain):
+                todo += [(JOIN if joins else TAKE, at, second.lowest), first]
+                places.append(at)
+            else:
+                todo += [(ADD, at, at + 1), second, first]
+                places += [at + 1, at]
+        return np.array(steps, np.int64), 1 + max(at for _, at, _ in steps)
+
     def _by_loop(self, *operands: Array, of_matrices: bool = False) -> Array:
         """The sums of lines (n, R), as one row, or a product of matrices, node by node."""
         a, b = (np.ascontiguousarray(x, np.float64) for x in (*operands, np.zeros((0, operands[0].shape[1])))[:2])
         sums = np.zeros((a.shape[0] if of_matrices else 1, b.shape[1]))
         unsure = np.zeros(sums.shape, np.int64)
-        rounded = np.array([k not in self.exact for k in range(self.n)])
+        whole = of_matrices and self.rule.product is None and _holds_products(a, b, self.rule.fmt)
+        rounded = np.array([not whole and k not in self.exact for k in range(self.n)])
         code, rule = np.array(self.order.program, np.int64), self._addition(len(operands))
 
         def work(first: int, stop: int) -> None:
-            with ieee_arithmetic():
+            with ieee_arithmetic(), np.errstate(all="ignore"):
                 node_rows(sums, unsure, a, b, of_matrices, code, rounded, self._depth, rule, first, stop)
 
         pieces = sums.shape[0] * -(-sums.shape[1] // LANES)
@@ -400,6 +452,17 @@ def _integers(x: Array, rounding: str) -> Array:
         return np.copysign(np.floor(np.abs(x) + 0.5), x)
     by = {"nearest_even": np.rint, "toward_zero": np.trunc, "down": np.floor, "up": np.ceil}
     return np.asarray(by[rounding](x))
+
+
+def _holds_products(a: Array, b: Array, fmt: Format) -> bool:
+    """Whether all products of two float64 arrays are zeros or normal numbers of a format."""
+    sizes = [np.abs(x[x != 0]) for x in (a, b)]
+    if not all(x.size and np.isfinite(x).all() for x in sizes):
+        return False
+    least, most = (float(of(sizes[0])) * float(of(sizes[1])) for of in (np.min, np.max))
+    spare = [np.bitwise_or.reduce(x.view(np.int64)) for x in sizes]  # bits below the last one that any of them has
+    bits = sum(53 - min((int(x) & -int(x)).bit_length() - 1, 52) for x in spare)
+    return fmt.smallest_normal < least and most <= fmt.max and bits <= fmt.precision
 
 
 def _flushed(x: Array) -> Array:

@@ -42,6 +42,9 @@ class Described(Protocol):
     def found(self) -> bool: ...
 
     @property
+    def arithmetic(self) -> str | None: ...
+
+    @property
     def names(self) -> tuple[str, ...]: ...
 
     @property
@@ -55,12 +58,26 @@ def sentences(model: Described) -> Iterator[str]:
     if not model.found:
         yield f"A {what} of {plural(model.n, 'term')}: nothing that fits, {calls}."
     else:
-        named = f"equals {_listed(model.names)}" if model.names else "is a tree of its own"
-        yield f"A {what} of {plural(model.n, 'term')} that {named}, {calls}."
+        plain = model.arithmetic
+        if plain is not None:
+            yield f"A {what} of {plural(model.n, 'term')}, {calls}: {plain}."
+            yield f"The same as {_listed(model.names)}."
+        else:
+            named = f"equals {_listed(model.names)}" if model.names else "is a tree of its own"
+            yield f"A {what} of {plural(model.n, 'term')} that {named}, {calls}."
         yield from _arithmetic(model)
-        yield from _order(model)
+        yield from _lost(model)
+        if plain is None:
+            yield from _order(model)
     for each in model.unknown:
         yield f"Unknown: {each}."
+
+
+def called(model: Described) -> str:
+    """A model in a few words: its arithmetic where that is an ordinary one, or its first name."""
+    if model.arithmetic is not None:
+        return model.arithmetic
+    return model.names[0] if model.names else "a tree of its own" if model.found else "nothing that fits"
 
 
 def _arithmetic(model: Described) -> Iterator[str]:
@@ -100,14 +117,18 @@ def _products(model: Described, program: Program) -> Iterator[str]:
         yield f"{plural(count, 'product')} of {model.n} join unrounded, as in fused multiply-adds{rounded}."
 
 
-def _order(model: Described) -> Iterator[str]:
-    """How the terms are put together."""
-    if model.order is None:
-        return
+def _lost(model: Described) -> Iterator[str]:
+    """Terms that are not in the sum."""
     if model.lost:
         are = "is" if len(model.lost) == 1 else "are"
         yield f"{plural(len(model.lost), 'term')} {are} never added: {_spans(model.lost)}."
+
+
+def _order(model: Described) -> Iterator[str]:
+    """How the terms are put together."""
     order = model.order
+    if order is None:
+        return
     parts = spine(order.branch)
     if len(parts) > 1:
         sizes = f"{len(parts)} of {parts[0]}" if len(set(parts)) == 1 else ", ".join(map(str, parts[:FEW]))

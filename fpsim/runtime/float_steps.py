@@ -31,8 +31,10 @@ if numba.config.DISABLE_JIT:
 
     def fused(x: Any, y: Any, z: Any) -> Any:
         """x * y + z, rounded once."""
+        if np.isfinite(x) and np.isfinite(y) and not np.isfinite(z):
+            return z  # though the product alone may be beyond the range
         plain = x * y + z
-        if not np.isfinite(x) or not np.isfinite(y) or not np.isfinite(z):
+        if not np.isfinite(x) or not np.isfinite(y):
             return plain
         exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
         if exact == 0:

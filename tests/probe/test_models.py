@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.probe.candidates import Candidate
 from fpsim.probe.model import Model
+from fpsim.schedules.schedule import FLAT
+from fpsim.schedules.trees.tree import tree, unit_of
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import case, in_turn, sweep
 
@@ -101,6 +104,18 @@ def test_a_model_of_a_unit_runs_as_matmul_does() -> None:
     assert_bits_equal(model.matmul(a, b), fn(a, b))
     assert_bits_equal(model.matmul(fp.encode(a, "e4m3"), fp.encode(b, "e4m3")), fn(a, b))
     assert_bits_equal(model.dot(a[:3], b[:, :3].T), np.diagonal(fn(a[:3], b[:, :3])))
+
+
+def test_dots_of_many_rows_are_those_of_each() -> None:
+    rows = {row: unit_of(row) for row in fp.schedules.ROWS if unit_of(row).a.name == "f16"}
+    alone = [row for row, unit in rows.items() if tree(row, 600, n=1, accumulate=unit) != tree(row, 600)]
+    assert alone  # a product of one column is added otherwise there
+    for row in [*alone[:2], fp.schedules.cutlass_2xacc(128), FLAT]:
+        with case(row):
+            how = Candidate(fp.unit("hopper_f16_f32"), row, fp.FP32)
+            a, b = normal(0, 70, 600, dtype=np.float16), normal(1, 70, 600, dtype=np.float16)
+            want = [how.matmul(x[None], y[:, None])[0, 0] for x, y in zip(a, b, strict=True)]
+            assert_bits_equal(how.dot(a, b), np.array(want))
 
 
 def test_a_model_of_a_product_runs_as_dot_and_sum() -> None:

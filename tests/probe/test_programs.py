@@ -10,16 +10,17 @@ import pytest
 
 import fpsim as fp
 from fpsim.arrays import Array
+from fpsim.formats.float_format import DTYPES
 from fpsim.matrix_units.matrix_unit import ELEMENTS
 from fpsim.matrix_units.matrix_unit import Rule as UnitRule
 from fpsim.probe.black_box import operand_of
 from fpsim.probe.candidates import Candidate, order_of
 from fpsim.probe.order import Order
 from fpsim.probe.own_unit import own_unit
-from fpsim.probe.program import MODES, Program, Rule
+from fpsim.probe.program import MODES, Program, Rule, _holds_products
 from fpsim.schedules.schedule import FLAT
 from fpsim.testing import assert_bits_equal
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 from tests.probe.planted import random_tree
 
 SPECIALS = [0.0, -0.0, np.inf, -np.inf, np.nan, 6e4, 3e38, -3e38]
@@ -95,16 +96,42 @@ def test_the_loop_over_nodes_gives_the_bits_of_the_specification(seeds: Any) -> 
     assert ran > 30
 
 
-@pytest.mark.parametrize("fmt", [fp.FP32, fp.FP64, fp.FP16])
-def test_products_of_matrices_have_the_bits_of_their_rows(fmt: fp.Format) -> None:
+@in_turn("x, y, fmt, held", [
+    ([1.0, -1.5], [0.0, 3.0], fp.FP16, True), ([1.0 + 2.0**-6], [1.0 - 2.0**-5], fp.FP16, False),
+    ([1.0 + 2.0**-5], [1.0 - 2.0**-5], fp.FP16, True), ([256.0], [512.0], fp.FP16, False),
+    ([2.0**-7], [2.0**-7], fp.FP16, False), ([2.0**-7, 1.0], [2.0**-6], fp.FP16, True),
+    ([np.inf], [1.0], fp.FP32, False), ([1.0, np.nan], [1.0], fp.FP32, False),
+])  # fmt: skip
+def test_products_that_a_format_holds_need_no_rounding(
+    x: list[float], y: list[float], fmt: fp.Format, held: bool
+) -> None:
+    assert _holds_products(np.array(x), np.array(y), fmt) is held
+
+
+@in_turn("fmt", [fp.FP32, fp.FP64, fp.FP16, fp.BF16])
+@in_turn("kind", KINDS)
+@in_turn("subnormals, zeros", [("keep", "begin"), ("flush", "added"), ("flush_results", "kept")])
+def test_products_of_matrices_have_the_bits_of_their_rows(
+    fmt: fp.Format, kind: str, subnormals: str, zeros: str
+) -> None:
     rng = np.random.default_rng(3)
-    order = Order.of(random_tree(rng, range(40), 2))
-    program = Program(order, Rule(fmt), fmt, 40, frozenset() if fmt == fp.FP16 else frozenset({3, 5, 39}))
-    assert program.is_fast
-    a, b = rng.standard_normal((300, 40)), rng.standard_normal((40, 70))
-    a, b = a.astype(np.float16).astype(np.float64), b.astype(np.float16).astype(np.float64)
-    rows = program.run(np.repeat(a, 70, axis=0), np.tile(b.T, (300, 1)))
-    assert_bits_equal(program.run_product(a, b), rows.reshape(300, 70), fmt=fmt)
+    n = 23
+    for deep in (False, True):
+        tree: Any = 0
+        for k in range(1, n):
+            tree = (k, tree)
+        order = Order.of(tree if deep else random_tree(rng, range(n), 2))
+        exact = frozenset() if fmt in (fp.FP16, fp.BF16) else frozenset({2, 3, 5, 22})
+        keeps = "keep" if fmt == fp.FP64 else subnormals
+        program = Program(order, Rule(fmt, subnormals=keeps, zeros=zeros), fmt, n, exact)
+        if not program.is_fast:  # two unrounded products meet
+            program = replace(program, exact=frozenset())
+        assert program.is_fast
+        a, b = drawn(rng, kind, (11, n), np.float16), drawn(rng, kind, (n, 300), np.float16)
+        rows = program.run(np.repeat(a, 300, axis=0), np.tile(b.T, (11, 1)))
+        dtype = DTYPES[fmt]
+        got, want = (codes.view(dtype) for codes in (program.run_product(a, b), rows.reshape(11, 300)))
+        assert_bits_equal(got, want)  # of floats, for a NaN has the sign of whichever comes first
 
 
 @pytest.mark.parametrize("terms", [4, 8, 16, 32])

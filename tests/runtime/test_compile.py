@@ -93,6 +93,30 @@ def test_a_second_process_compiles_nothing_and_gives_the_same_results() -> None:
     assert first[:-1] == second[:-1] == plain[:-1]
 
 
+FUSED = """
+    import numpy as np, fpsim as fp
+    from fpsim.probe.order import Order
+    from fpsim.probe.program import Program, Rule
+    from tests.probe.planted import random_tree
+
+    rng = np.random.default_rng(0)
+    some = [0.0, -0.0, 1.5, -2e-23, 3e38, -3e38, 1e30, -1e30, np.inf, np.nan]
+    a, b = (rng.choice(some, shape, p=[0.11] * 8 + [0.06] * 2).astype(np.float32) for shape in ((20, 6), (6, 20)))
+    products = [fp.matmul(a, b, accumulate="cdna1_f32_f32")]
+    for rule in (Rule(fp.FP32), Rule(fp.FP32, "toward_zero")):
+        program = Program(Order.of(random_tree(rng, range(6), 2)), rule, fp.FP32, 6)
+        products.append(program.run_product(*(x.astype(np.float64) for x in (a, b))).view(np.float32))
+    for each in products:
+        print(np.isinf(each).sum(), np.where(np.isnan(each), np.float32(np.nan), each).view(np.uint32).tolist())
+"""
+
+
+def test_plain_python_multiplies_beyond_the_range_as_the_compiled_code_does() -> None:
+    plain = python(FUSED, NUMBA_DISABLE_JIT="1").splitlines()
+    assert plain == python(FUSED).splitlines()
+    assert all(int(line.split()[0]) > 10 for line in plain[:2])
+
+
 WITHOUT = """
     import os, pathlib
     import numpy as np, fpsim as fp

@@ -142,15 +142,15 @@ def _add_two(total: Any, line: Any) -> None:
 
 
 @inner_loop
-def _add_exactly(numbers: Any, rest: Any, unsure: Any) -> None:
-    """Add lines of numbers into the first one, so that rounding it to a format once more rounds their exact sum.
+def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> None:
+    """Add lines of a stack into the first of them, so that rounding it to a format once more rounds their exact sum.
 
     What each addition loses is kept in `rest`; the sum is made odd where something remains (Boldo and Melquiond, 2008).
     """
-    total = numbers[0]
+    total = stack[base, : rest.size]
     rest[:] = 0.0
-    for i in range(1, numbers.shape[0]):
-        line = numbers[i]
+    for i in range(base + 1, base + count):
+        line = stack[i, : rest.size]
         for r in range(total.size):
             x, y = total[r], line[r]
             s = x + y
@@ -183,22 +183,38 @@ def _cut(total: Any, line: Any, powers: Any, rounding: Any, adds: Any) -> None:
 
 
 @inner_loop
-def _add_cut(numbers: Any, exponents: Any, powers: Any, spare: Any, cut: Any) -> None:
-    """Add lines of numbers into the first one, each cut below the largest exponent among them."""
-    high = exponents[0]
-    for i in range(1, numbers.shape[0]):
-        line = exponents[i]
-        for r in range(high.size):
-            high[r] = max(high[r], line[r])
+def _raise(high: Any, line: Any) -> None:
+    """The larger one of two exponents."""
     for r in range(high.size):
-        grid = max(high[r], i64(LOWEST)) - cut.fraction_bits
+        high[r] = max(high[r], line[r])
+
+
+@inner_loop
+def _grids(high: Any, powers: Any, spare: Any, fraction_bits: Any) -> None:
+    """The units that numbers are cut to, and one over them."""
+    for r in range(high.size):
+        grid = max(high[r], i64(LOWEST)) - fraction_bits
         powers[r], spare[r] = _power(-grid), _power(grid)
-    total = numbers[0]
-    _cut(total, numbers[0], powers, cut.rounding, False)
-    for i in range(1, numbers.shape[0]):
-        _cut(total, numbers[i], powers, cut.rounding, True)
-    for r in range(total.size):
-        total[r] *= spare[r]
+
+
+@inner_loop
+def _scale(line: Any, powers: Any) -> None:
+    for r in range(line.size):
+        line[r] *= powers[r]
+
+
+@scalar
+def _add_cut(stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spare: Any, cut: Any) -> None:
+    """Add lines of a stack into the first of them, each cut below the largest exponent among them."""
+    size = powers.size
+    total, high = stack[base, :size], exponents[base, :size]
+    for i in range(base + 1, base + count):
+        _raise(high, exponents[i, :size])
+    _grids(high, powers, spare, cut.fraction_bits)
+    _cut(total, total, powers, cut.rounding, False)
+    for i in range(base + 1, base + count):
+        _cut(total, stack[i, :size], powers, cut.rounding, True)
+    _scale(total, spare)
 
 
 @inner_loop
@@ -239,6 +255,12 @@ def _align_by_operands(aligned: Any, line: Any, x: Any, y: Any, cut: Any) -> Non
 
 
 @inner_loop
+def _fill(line: Any, x: Any) -> None:
+    for r in range(line.size):
+        line[r] = x
+
+
+@inner_loop
 def _push(line: Any, aligned: Any, x: Any, y: Any, unsure: Any, rule: Any, rounded: Any) -> None:
     """A term, or a product of two operands."""
     if y.size == 0:
@@ -257,26 +279,40 @@ def _push(line: Any, aligned: Any, x: Any, y: Any, unsure: Any, rule: Any, round
 
 
 @inner_loop
-def _add(numbers: Any, exponents: Any, powers: Any, spare: Any, unsure: Any, rule: Any) -> None:
-    """Add lines of numbers into the first one."""
-    total, cut = numbers[0], rule.cut
+def _positive(line: Any) -> None:
+    """Make zeros positive."""
+    for r in range(line.size):
+        line[r] += 0.0
+
+
+@inner_loop
+def _mark_zeros(line: Any, unsure: Any) -> None:
+    for r in range(line.size):
+        unsure[r] |= i64(line[r] == 0)
+
+
+@inner_loop
+def _add(
+    stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spare: Any, unsure: Any, rule: Any
+) -> None:  # fmt: skip
+    """Add lines of a stack into the first of them; slices of rows, so that compilers see that they have no gaps."""
+    size, cut = powers.size, rule.cut
+    total = stack[base, :size]
     if cut.fraction_bits < 0:
-        if numbers.shape[0] == 2:
-            _add_two(total, numbers[1])
+        if count == 2:
+            _add_two(total, stack[base + 1, :size])
         else:
-            _add_exactly(numbers, spare, unsure)
+            _add_exactly(stack, base, count, spare, unsure)
         if rule.to.rounding == DOWN:  # which gives a sum that cancels to -0
-            for r in range(total.size):
-                unsure[r] |= i64(total[r] == 0)
+            _mark_zeros(total, unsure)
         _round(total, unsure, rule.to)
         return
-    _add_cut(numbers, exponents, powers, spare, cut)
+    _add_cut(stack, exponents, base, count, powers, spare, cut)
     if cut.result_bits >= 0:
         _shorten(total, powers, cut.result_bits, rule.to.rounding)
     _round(total, unsure, rule.to)
-    for r in range(total.size):
-        total[r] += 0.0
-    _align(exponents[0], total)
+    _positive(total)
+    _align(exponents[base, :size], total)
 
 
 @kernel
@@ -311,7 +347,7 @@ def node_rows(
             if each >= 0:
                 x = same[:size]
                 if of_matrices:
-                    x[:] = a[row, each]
+                    _fill(x, a[row, each])
                 else:
                     x[:] = a[each, start:end]
                 y = b[each, start:end] if b.shape[0] > 0 else x[:0]
@@ -319,7 +355,6 @@ def node_rows(
                 top += 1
             else:
                 top += each + 1
-                numbers = slice(top - 1, top - 1 - each)
-                _add(stack[numbers, :size], exponents[numbers, :size], powers, rest, unsure, rule)
+                _add(stack, exponents, top - 1, -each, powers, rest, unsure, rule)
         out[row, start:end] = stack[0, :size]
         marked[row, start:end] = unsure

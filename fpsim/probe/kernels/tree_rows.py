@@ -21,7 +21,7 @@ INFINITY = 0x7F800000
 
 
 @scalar
-def _narrowed(x: Any, mode: Any) -> Any:
+def narrowed(x: Any, mode: Any) -> Any:
     """A float32 rounded to nearest even to FP16 or BF16."""
     if mode == AS_IT_IS or x != x:
         return x
@@ -37,7 +37,7 @@ def _narrowed(x: Any, mode: Any) -> Any:
 
 
 @scalar
-def _kept(x: Any, flushes: Any) -> Any:
+def kept(x: Any, flushes: Any) -> Any:
     """A float32 whose subnormals may become zeros of their sign."""
     return f32(np.copysign(f32(0), x)) if flushes and abs(x) < SMALLEST_NORMAL else x
 
@@ -65,7 +65,7 @@ def single_rows(
                     line[r] = line[r] + other[r]
             if mode != AS_IT_IS or flushes:
                 for r in range(line.size):
-                    line[r] = _kept(_narrowed(line[r], mode), flushes)
+                    line[r] = kept(narrowed(line[r], mode), flushes)
 
 
 @kernel
@@ -101,7 +101,7 @@ def mixed_rows(
                         line[r] = fused(x[r], y[r], line[r])
                 else:
                     for r in range(line.size):
-                        line[r] = _narrowed(fused(f32(x[r]), f32(y[r]), f32(line[r])), mode)
+                        line[r] = narrowed(fused(f32(x[r]), f32(y[r]), f32(line[r])), mode)
                 continue
             other = sums[taken[i], start:end]
             if mode == IN_DOUBLE:
@@ -109,4 +109,4 @@ def mixed_rows(
                     line[r] = line[r] + other[r]
             else:
                 for r in range(line.size):
-                    line[r] = _narrowed(f32(line[r]) + f32(other[r]), mode)
+                    line[r] = narrowed(f32(line[r]) + f32(other[r]), mode)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 from fpsim.errors import unknown
@@ -160,16 +161,22 @@ def by_lanes(lanes: Lanes, plan: Plan, unit: MatrixUnit, n: int | None) -> list[
     """The sums of slices by threads."""
     # products are multiples of the smallest float32, so that none rounds to -0
     coarse = _lowest(unit.a.fmt) + _lowest(unit.b.fmt) >= _lowest(FP32)
+    return list(_by_lanes(lanes, plan, coarse, 2 if n == 1 else 1))
+
+
+@lru_cache(maxsize=256)  # units differ in their operands alone, and a search takes the same rows for each
+def _by_lanes(lanes: Lanes, plan: Plan, coarse: bool, chains: int) -> tuple[Part, ...]:
+    """The same, where threads of cuBLAS's dot kernel have so many chains."""
     parts = []
     for of in plan.slices:
         run = of.runs[0] if of.runs else Span(0, 0)
         if lanes.merge == "blocks":
-            parts.append(_dot_blocks(lanes, run, 2 if n == 1 else 1, coarse))
+            parts.append(_dot_blocks(lanes, run, chains, coarse))
             continue
         each = [_lane(lanes, run, plan.run, lane, coarse) for lane in range(lanes.count)]
         butterfly = lanes.merge == "butterfly"
         parts.append(add(FLOAT32, each, from_zero=lanes.lanes_from_zero, order="butterfly" if butterfly else "chain"))
-    return parts
+    return tuple(parts)
 
 
 def _lowest(fmt: Format) -> int:

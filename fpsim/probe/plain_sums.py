@@ -1,0 +1,97 @@
+"""What sums of ordinary additions are called: by their arithmetic, for many units and schedules have it too."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+from fpsim.probe.candidates import Candidate, spine
+from fpsim.probe.facts import Facts
+from fpsim.probe.order import Branch, Order, joined
+from fpsim.schedules.trees.nodes import in_words
+from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd
+
+
+def arithmetic_of(kind: str, order: Order | None, facts: Facts, alike: tuple[Candidate, ...]) -> str | None:
+    """The arithmetic of named sums in words; None where terms are cut, or where the order is no usual one.
+
+    Args:
+      kind: "sum", "dot" or "matmul".
+      order: of the additions.
+      facts: what the additions do.
+      alike: the names.
+
+    Example:
+      >>> import fpsim as fp
+      >>> from fpsim.probe.plain_sums import arithmetic_of
+      >>> model = fp.probe.dot(lambda a, b: fp.dot(a, b, accumulate=fp.FusedMultiplyAdd("bf16")), 4, "bf16")
+      >>> arithmetic_of("dot", model.order, model.facts, model.alike)
+      'BF16 fused multiply-adds in order'
+    """
+    adds_singly = facts.terms_per_step == 1 and facts.alignment == "exact"
+    if not alike or order is None or facts.accumulator is None or not adds_singly:
+        return None
+    goes = order_in_words(order)
+    return None if goes is None else f"{in_words(facts.accumulator)} {_operations(kind, alike)} {goes}{_outer(alike)}"
+
+
+def order_in_words(order: Order) -> str | None:
+    """An order of two-operand additions in a few words; None where it needs more than a few.
+
+    Example:
+      >>> from fpsim.probe.order import Order
+      >>> from fpsim.probe.plain_sums import order_in_words
+      >>> order_in_words(Order.of((((0, 1), 2), ((3, 4), 5)))), order_in_words(Order.of(((0, 2), (1, 3))))
+      ('in chains of 3 terms, added one after another', None)
+    """
+    if order.widest > 2:
+        return None
+    terms = sorted(each for each in order.program if each >= 0)
+    chain = order.chain
+    if order.widest == 1 or (all(x < y for x, y in pairwise(chain)) and chain):
+        return "in order"
+    if len(chain) > 2 and all(x > y for x, y in pairwise(chain[2:])) and chain[1] > chain[2]:
+        return "from the last to the first"
+    if order == _in_pairs(terms):
+        return "in pairs, level by level"
+    sizes = spine(order.branch)
+    first, *between, last = sizes or [0, 0]
+    if len(sizes) < 2 or set(between) - {first} or last > first or order != _in_chains(terms, sizes):
+        return None
+    rest = f" (the last of {last})" if last < first else ""
+    return f"in chains of {first} terms{rest}, added one after another"
+
+
+def _in_pairs(terms: list[int]) -> Order:
+    """Neighbours are added, then neighbours among these sums, and so on."""
+    level = [Branch(k) for k in terms]
+    while len(level) > 1:
+        level = [joined(level[i : i + 2]) for i in range(0, len(level), 2)]
+    return Order.of(level[0])
+
+
+def _in_chains(terms: list[int], sizes: list[int]) -> Order:
+    """Each of some runs of terms is added in order, and their sums are."""
+    runs = [_chained([Branch(k) for k in terms[stop - size : stop]])
+            for size, stop in zip(sizes, accumulate(sizes), strict=True)]  # fmt: skip
+    return Order.of(_chained(runs))
+
+
+def _chained(parts: list[Branch]) -> Branch:
+    *_, total = accumulate(parts, lambda x, y: joined([x, y]))
+    return total
+
+
+def _operations(kind: str, alike: tuple[Candidate, ...]) -> str:
+    """What is done to each term."""
+    if kind == "sum":
+        return "additions"
+    fused = {not isinstance(each.how, Accumulator) or isinstance(each.how, FusedMultiplyAdd) for each in alike}
+    if len(fused) > 1:  # products that the format of the sums holds
+        return "multiply-adds, fused or not,"
+    return "fused multiply-adds" if fused.pop() else "additions of rounded products"
+
+
+def _outer(alike: tuple[Candidate, ...]) -> str:
+    """The format of the total, where chains have another one."""
+    outer = {each.how.outer for each in alike if isinstance(each.how, Chunked) and each.how.outer != each.how.fmt}
+    return f" in {in_words(outer.pop())}" if len(outer) == 1 else ""
