@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import ml_dtypes
@@ -325,6 +326,11 @@ def test_a_kernel_that_is_far_too_slow_is_refused(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        (
+            {"accumulate": "hoper_bf16_f32"},
+            "accumulate must be one of the 150 that fp.units() or `fpsim units` lists, such as hopper_bf16_f32, "
+            "hopper_f16_f32, ampere_bf16_f32; got 'hoper_bf16_f32'",
+        ),
         ({"accumulate": "hopper_f16_f32"}, "hopper_f16_f32 takes f16 as a; got BF16"),
         ({"shapes": [(0, 1, 1)]}, "shapes must be triples"),
         ({"scale_a": "column"}, "scale_a must be one of"),
@@ -334,8 +340,10 @@ def test_a_kernel_that_is_far_too_slow_is_refused(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_in_a_sentence(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words.replace("(", r"\(")):
+    with pytest.raises(ValueError, match=re.escape(words)):
         check_kernel(_fp8, **{**SHORT, **changes})
+    with pytest.raises(TypeError, match=r"accumulate must be a matrix unit, .* or a model of .*; got 3"):
+        check_kernel(_fp8, **{**SHORT, "accumulate": 3})
     with pytest.raises(TypeError, match="fn must be a function of two matrices"):
         check_kernel(3, **SHORT)  # type: ignore[arg-type]
 
