@@ -352,3 +352,31 @@ def test_inputs_are_functions_of_their_seed() -> None:
     first, again, other = (discriminating_inputs(**SHORT, seed=seed) for seed in (0, 0, 1))
     assert all((x.a.view(np.uint16) == y.a.view(np.uint16)).all() for x, y in zip(first, again, strict=True))
     assert any((x.a.view(np.uint16) != y.a.view(np.uint16)).any() for x, y in zip(first, other, strict=True))
+
+
+def _in_halves(a: Any, b: Any) -> Any:
+    half = a.shape[1] // 2
+    parts = [(a[:, :half], b[:half]), (a[:, half:], b[half:])] if half else [(a, b)]
+    sums = [kernel_of(accumulate="hopper_bf16_f32")(*map(np.ascontiguousarray, part)) for part in parts]
+    with np.errstate(all="ignore"):
+        return sums[0] if len(sums) == 1 else np.float32(sums[0]) + np.float32(sums[1])
+
+
+def _without_last_of_16(a: Any, b: Any) -> Any:
+    right = kernel_of(accumulate="hopper_bf16_f32")(a, b)
+    return np.where(np.arange(b.shape[1]) % 16 == 15, np.float32(0), right)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "cause"),
+    [
+        (_in_halves, "adds as 2 slices of K (the last ones longer) by hopper_bf16_f32 in one chain, joined in FP32"),
+        (_without_last_of_16, "leaves the last of every 16 columns zero"),
+    ],
+)
+def test_longer_last_slices_and_zero_columns_are_named(kernel: Any, cause: str) -> None:
+    report = check_kernel(
+        kernel, a="bf16", accumulate="hopper_bf16_f32", shapes=[(8, 33, 301), (4, 16, 64)], certificate=False,
+        raises=False,
+    )  # fmt: skip
+    assert report.causes == (cause,), report
