@@ -238,19 +238,26 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
         """(float32 scale of an array, the factor of its tiles' amaxes, whether the scale was clamped).
 
         highest: largest value of the scale format times that of the elements. Each step is rounded as docs/scaling.md
-        says, in the width of the arithmetic, and the scale to float32.
+        says, in the width of the arithmetic, and the scale to float32. A finite amax gets a scale whose product with
+        each of its tiles' is finite.
         """
         empty = amax == zero
+        top = f64(highest) / f64(largest)  # of the scale format
+        limit = f32(f64(LARGEST) / top) if top > f64(1) else LARGEST
+        limit = u32(limit.view(u32) - u32(1)).view(f32) if f64(limit) * top > f64(LARGEST) else limit
         if is_inverse:
             encode_scale = f32(highest / amax)
             encode_scale = f32(1) if empty else encode_scale
             clamped = encode_scale > LARGEST
             encode_scale = LARGEST if clamped else encode_scale
+            lowest = u32(f32(f32(1) / limit).view(u32) + u32(1)).view(f32)  # undone by less than the limit
+            encode_scale = lowest if (encode_scale < lowest) & (amax < infinite) else encode_scale
             encode_scale = f32(1) if encode_scale == f32(0) else encode_scale
             factor = real(real(encode_scale) * real(one / largest))
             return f32(f32(1) / encode_scale), factor, clamped
         scale = f32(real(amax / highest))
         scale = f32(1) if empty else scale
+        scale = limit if (scale > limit) & (amax < infinite) else scale
         clamped = scale < SMALLEST_TENSOR_SCALE
         return SMALLEST_TENSOR_SCALE if clamped else scale, one, clamped
 

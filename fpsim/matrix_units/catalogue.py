@@ -26,13 +26,25 @@ def unit(name: str | MatrixUnit) -> MatrixUnit:
       >>> fp.unit("ampere_bf16_f32")
       MatrixUnit('ampere_bf16_f32': 8 products per step, cut at 24 fraction bits, rounded toward zero; hardware)
     """
+    return named_unit("unit", name)
+
+
+def named_unit(argument: str, name: str | MatrixUnit) -> MatrixUnit:
+    """`unit` for an argument of that name, which refusals give.
+
+    Example:
+      >>> from fpsim.matrix_units.catalogue import named_unit
+      >>> named_unit("accumulate", "hopper_bf16_f31")  # doctest: +ELLIPSIS
+      Traceback (most recent call last):
+      ValueError: accumulate must be one of the 150 that fp.units() or `fpsim units` lists, such as hopper_bf16_f32, ...
+    """
     if isinstance(name, MatrixUnit):
         return name
     key = name.lower().strip() if isinstance(name, str) else None
     if key in ROWS:
         return ROWS[key]
     word = key or ""
-    refusal = unknown("unit", name, list(ROWS), listing="fp.units() or `fpsim units`", meant=_meant(word))
+    refusal = unknown(argument, name, list(ROWS), listing="fp.units() or `fpsim units`", meant=_meant(word))
     fmt = find_by_name(word)
     if fmt is None:
         raise refusal

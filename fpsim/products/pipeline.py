@@ -11,7 +11,7 @@ from fpsim.errors import require_kind, shown
 from fpsim.formats.named import DTYPES, FP32, FP64, Format
 from fpsim.formats.named import format as find_format
 from fpsim.instructions.operands import block_count, refuse_axes, refuse_shapes
-from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.matrix_unit import ELEMENTS, Element, MatrixUnit, Rule
 from fpsim.products.backend import Backend
 from fpsim.products.request import Request, job_of, refuse_conflicts, refuse_unit_options
@@ -36,7 +36,7 @@ def multiplied(
     if isinstance(accumulate, Accumulator):
         refuse_unit_options(request)
         return _by_accumulator(a, b, c, accumulate, fmt, out, backend)
-    unit = find_unit(accumulate)
+    unit = named_unit("accumulate", accumulate)
     if fmt is not None:
         raise ValueError(f"fmt is for accumulators; {unit.name} says itself what it takes. Leave it out.")
     with ieee_arithmetic():

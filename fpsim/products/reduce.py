@@ -135,9 +135,9 @@ def _dot_by_unit(a: npt.ArrayLike, b: npt.ArrayLike, unit: MatrixUnit | str, fmt
     """The dot products by a chain of matrix instructions."""
     from fpsim.instructions.dot_add import dot_add
     from fpsim.instructions.operands import operand
-    from fpsim.matrix_units.catalogue import unit as find_unit
+    from fpsim.matrix_units.catalogue import named_unit
 
-    found = find_unit(unit)
+    found = named_unit("accumulate", unit)
     if fmt is not None:
         raise ValueError(f"a matrix unit knows the formats of its operands ({found.name}); leave fmt out.")
     left, right = operand(a, found.a, found, "a"), operand(b, found.b, found, "b")

@@ -15,7 +15,7 @@ from fpsim.formats.element import Element, element_format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.matrix_units.catalogue import ROWS as UNITS
-from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.chips import CHIPS
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.recipes import TENSOR
@@ -60,7 +60,7 @@ class Product:
 
     def __post_init__(self) -> None:
         if isinstance(self.accumulate, str) and self.accumulate not in ARCHES:
-            object.__setattr__(self, "accumulate", find_unit(self.accumulate))
+            object.__setattr__(self, "accumulate", named_unit("accumulate", self.accumulate))
         kinds = (str, MatrixUnit, Accumulator, type(None))
         require_kind("accumulate", self.accumulate, kinds, "a matrix unit, its name, an accumulator or None")
         require_kind("schedule", self.schedule, (Schedule, type(None)), "one of fp.schedules or None")
@@ -343,7 +343,8 @@ def unit_for(
         return min(found, key=lambda unit: (unit.scale is None, len(unit.name)))
     words = " x ".join(str(fmt) for fmt in fmts)
     raise ValueError(
-        f"{what} needs a matrix unit for {words} with scales by {_short(scaling)}; {arch} has none{_as_wide(arch, fmts, result)}. "
+        f"{what} needs a matrix unit for {words} with scales by {_short(scaling)}; {arch} has none"
+        f"{_as_wide(arch, fmts, result)}. "
         "Take other formats, other chips, or a unit of fp.units() by name."
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cache, lru_cache
 from itertools import product
 from typing import Any, NamedTuple
@@ -280,18 +281,31 @@ def tensor_scale(y: Array, fmt: Any, scaling: Any, real: Any, report: Report) ->
     if amax == 0:
         return TensorScale(np.float32(1), real(1))
     both = real(largest(scaling.scale_format)) * real(largest(fmt))
+    most = largest_tensor_scale(largest(scaling.scale_format)) if amax < math.inf else math.inf
     if scaling.quotient == "1/(max/amax)":
         g = np.float32(both / amax)
         if g > LARGEST_FLOAT32:
             report.clamped_low += 1
             g = np.float32(LARGEST_FLOAT32)
+        if amax < math.inf:
+            g = max(g, np.nextafter(np.float32(1) / np.float32(most), np.float32(1)))
         g = np.float32(1) if g == 0 else g
         return TensorScale(np.float32(1) / g, real(g))
-    t = np.float32(amax / both)
+    t = min(np.float32(amax / both), np.float32(most))
     if t < SMALLEST_TENSOR_SCALE:
         report.clamped_low += 1
         t = np.float32(SMALLEST_TENSOR_SCALE)
     return TensorScale(t, real(math.nan))
+
+
+def largest_tensor_scale(top: float) -> float:
+    """The largest float32 whose product with `top`, the largest value of a scale format, float32 holds."""
+    t = np.float32(LARGEST_FLOAT32)
+    if top > 1:
+        t = np.float32(Fraction(LARGEST_FLOAT32) / Fraction(top))
+        while Fraction(float(t)) * Fraction(top) > Fraction(LARGEST_FLOAT32):
+            t = np.nextafter(t, np.float32(0))
+    return float(t)
 
 
 def two_levels(tile: Tile, tensor: TensorScale, fmt: Any, scaling: Any, real: Any, report: Report) -> Step:

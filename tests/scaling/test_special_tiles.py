@@ -11,6 +11,7 @@ import pytest
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from tests.kit.loops import take_common_loops
+from tests.scaling.checks import check
 
 Array = npt.NDArray[Any]
 INF, LARGEST = np.inf, np.finfo(np.float32).max
@@ -45,6 +46,16 @@ def test_a_tensor_scale_that_is_cut_counts_once_beside_the_tiles(name: str, t: f
     q = fp.encode_scaled(np.full((1, 16), 1e-42, np.float32), fp.E2M1, getattr(fp.scalings, name))
     assert q.tensor_scale == np.float32(t)
     assert counted(q) == {"clamped_low": clamped}  # NVFP4's tile has the smallest scale besides
+
+
+@pytest.mark.parametrize("scale_format", [fp.E4M3, fp.E5M2], ids=str)
+@pytest.mark.parametrize("name", ["NVFP4", "TE_NVFP4", "TORCHAO_NVFP4"])
+def test_finite_float64_arrays_have_finite_scales_of_two_levels(name: str, scale_format: fp.Format) -> None:
+    how = getattr(fp.scalings, name).replace(scale_format=scale_format, smallest_scale=None)
+    for amax in (3e38, 1e39, 2e42, 1e43, 1e300):
+        q = check(np.array([[amax, -1.0] + [0.5] * 30, [1e40] + [1.0] * 31]), fp.E2M1, how)
+        assert np.isfinite(q.scales).all()
+        assert np.isfinite(q.decode(np.float64)).all()
 
 
 @pytest.mark.parametrize("division", ["divide", "multiply"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from functools import cache
 from typing import Any
 
@@ -344,6 +345,11 @@ def test_a_kernel_that_is_far_too_slow_is_refused(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        (
+            {"accumulate": "hoper_bf16_f32"},
+            "accumulate must be one of the 150 that fp.units() or `fpsim units` lists, such as hopper_bf16_f32, "
+            "hopper_f16_f32, ampere_bf16_f32; got 'hoper_bf16_f32'",
+        ),
         ({"accumulate": "hopper_f16_f32"}, "hopper_f16_f32 takes f16 as a; got BF16"),
         ({"shapes": [(0, 1, 1)]}, "shapes must be triples"),
         ({"scale_a": "column"}, "scale_a must be one of"),
@@ -353,8 +359,10 @@ def test_a_kernel_that_is_far_too_slow_is_refused(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_in_a_sentence(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words.replace("(", r"\(")):
+    with pytest.raises(ValueError, match=re.escape(words)):
         check_kernel(_fp8, **{**SHORT, **changes})
+    with pytest.raises(TypeError, match=r"accumulate must be a matrix unit, .* or a model of .*; got 3"):
+        check_kernel(_fp8, **{**SHORT, "accumulate": 3})
     with pytest.raises(TypeError, match="fn must be a function of two matrices"):
         check_kernel(3, **SHORT)  # type: ignore[arg-type]
 
@@ -363,3 +371,31 @@ def test_inputs_are_functions_of_their_seed() -> None:
     first, again, other = (discriminating_inputs(**SHORT, seed=seed) for seed in (0, 0, 1))
     assert all((x.a.view(np.uint16) == y.a.view(np.uint16)).all() for x, y in zip(first, again, strict=True))
     assert any((x.a.view(np.uint16) != y.a.view(np.uint16)).any() for x, y in zip(first, other, strict=True))
+
+
+def _in_halves(a: Any, b: Any) -> Any:
+    half = a.shape[1] // 2
+    parts = [(a[:, :half], b[:half]), (a[:, half:], b[half:])] if half else [(a, b)]
+    sums = [kernel_of(accumulate="hopper_bf16_f32")(*map(np.ascontiguousarray, part)) for part in parts]
+    with np.errstate(all="ignore"):
+        return sums[0] if len(sums) == 1 else np.float32(sums[0]) + np.float32(sums[1])
+
+
+def _without_last_of_16(a: Any, b: Any) -> Any:
+    right = kernel_of(accumulate="hopper_bf16_f32")(a, b)
+    return np.where(np.arange(b.shape[1]) % 16 == 15, np.float32(0), right)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "cause"),
+    [
+        (_in_halves, "adds as 2 slices of K (the last ones longer) by hopper_bf16_f32 in one chain, joined in FP32"),
+        (_without_last_of_16, "leaves the last of every 16 columns zero"),
+    ],
+)
+def test_longer_last_slices_and_zero_columns_are_named(kernel: Any, cause: str) -> None:
+    report = check_kernel(
+        kernel, a="bf16", accumulate="hopper_bf16_f32", shapes=[(8, 33, 301), (4, 16, 64)], certificate=False,
+        raises=False,
+    )  # fmt: skip
+    assert report.causes == (cause,), report

@@ -118,7 +118,7 @@ def test_the_fixture_of_kernels_names_what_a_broken_kernel_does(tmp_path: Path) 
     assert "E       AssertionError: fn does not have the bits" in done.stdout
     assert "it adds as hopper_e4m3_f32 in one chain (0 differ from that)" in done.stdout
     assert "fn raised RuntimeError('no device')" in done.stdout
-    assert "ValueError: unit must be one of" in done.stdout
+    assert "ValueError: accumulate must be one of" in done.stdout
     assert "fpsim/testing/products/check.py" not in done.stdout.partition("_ test_not_asked_rightly _")[0]
 
 

@@ -186,7 +186,7 @@ def test_a_recipe_can_be_written_by_hand() -> None:
         ("[linear]\ninput_fmt = 'e4m3'\ninput_scaling = 'TILE_1X129'", "scaling must be one of .*mean 'TILE_1X128'"),
         ("[linear]\ninput_fmt = 'e4m3'\ninput_scaling = [1]", "scaling must be one of"),
         ("[linear]\nrounding = 'nearest'", "Did you mean 'nearest_even'"),
-        ("[linear.fprop]\naccumulate = 'hoper'", "unit must be one of"),
+        ("[linear.fprop]\naccumulate = 'hoper'", "accumulate must be one of"),
         ("[linear.fprop]\naccumulate = 'Sequental(FP16)'", "Did you mean 'Sequential'"),
         ("[linear.fprop]\naccumulate = 'hopper'\nschedule = \"deepgem('1d2d')\"", "Did you mean 'deepgemm'"),
         ("[linear.fprop]\naccumulate = 'hopper'\nschedule = 'fast'", "a schedule or an accumulator as it is written"),

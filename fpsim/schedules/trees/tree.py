@@ -9,6 +9,7 @@ from typing import get_args
 from fpsim.errors import is_integer, require_integer, require_kind, shown
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
+from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.plan import Span, plan_of
@@ -183,7 +184,7 @@ def compare(
       True
     """
     shared = next((unit for unit in map(_own_unit, (x, y)) if unit is not None), None)
-    shared = shared if accumulate is None else find_unit(accumulate)
+    shared = shared if accumulate is None else named_unit("accumulate", accumulate)
     first, second = (
         tree(
             each, k, n=n, accumulate=shared, out_format=out_format,

@@ -412,6 +412,10 @@ def of_results(promise: Promise, own: Format) -> Iterator[Change]:
                 f"gives each of the {lines} the one {said}",
                 _on_values(_of(lambda v, _, b, x: np.roll(v, b, x), by, axis)),
             )
+        for grain in (2, 4, 8, 16, 32):
+            for place, said in ((0, "first"), (grain - 1, "last")):
+                words = f"leaves the {said} of every {grain} {lines} zero"
+                yield Change(words, _on_values(_every_zero(axis, grain, place)))
         for grain in (16, 32, 64, 128):
             yield Change(f"gives {lines} from {grain} on as zero", _on_values(_from_zero(axis, grain)))
         yield Change(f"leaves the last of the {lines} zero", _on_values(_last_zero(axis)))
@@ -468,6 +472,14 @@ def _from_zero(axis: int, grain: int, whole: bool = False) -> Results:
         size = values.shape[axis]
         stop = size // grain * grain if whole else grain
         kept = np.arange(size) < stop
+        return np.where(kept[:, None] if axis == 0 else kept[None], values, 0.0)
+
+    return changed
+
+
+def _every_zero(axis: int, grain: int, place: int) -> Results:
+    def changed(values: Array, _: Format) -> Array:
+        kept = np.arange(values.shape[axis]) % grain != place
         return np.where(kept[:, None] if axis == 0 else kept[None], values, 0.0)
 
     return changed

@@ -15,8 +15,7 @@ from fpsim.errors import require_word, shown
 from fpsim.formats.float_format import DTYPES, Format
 from fpsim.formats.named import FP32, FP64, TF32
 from fpsim.formats.named import format as find_format
-from fpsim.matrix_units.catalogue import unit as find_unit
-from fpsim.matrix_units.catalogue import units
+from fpsim.matrix_units.catalogue import named_unit, units
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.probe.black_box import Operand, operand_of
 from fpsim.probe.model import Model
@@ -160,7 +159,12 @@ def promise_of(
     scales = [_scale_word(word, name) for name, word in (("scale_a", scale_a), ("scale_b", scale_b))]
     if isinstance(accumulate, Model):
         return _of_model(accumulate, left, right, schedule, promote, any(scales) or bias, out_format)
-    how: MatrixUnit | Accumulator = accumulate if isinstance(accumulate, Accumulator) else find_unit(accumulate)
+    if not isinstance(accumulate, (str, MatrixUnit, Accumulator)):
+        raise TypeError(
+            "accumulate must be a matrix unit, its name, an accumulator such as fp.Sequential(fp.FP32), or a model of "
+            f"fp.probe.matmul; got {shown(accumulate)}."
+        )
+    how = accumulate if isinstance(accumulate, Accumulator) else named_unit("accumulate", accumulate)
     if isinstance(how, Accumulator):
         for name, given in (("schedule", schedule), ("promote", promote), ("scales", any(scales) or None)):
             if given is not None:

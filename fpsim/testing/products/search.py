@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product as pairs_of
 from typing import Any
 
 import numpy as np
@@ -126,7 +125,9 @@ class Search:
         worst = sum(each.count for each in screen)
         scores: list[tuple[int, int]] = []  # on the screen, place
         for place, variant in enumerate(family):
-            score = self.count(variant, screen, worst)
+            score = self.count(variant, screen[:1])
+            hopeless = score and score >= screen[0].count  # as far as the promise is; another input costs as much again
+            score += sum(each.count for each in screen[1:]) if hopeless else self.count(variant, screen[1:], worst)
             scores.append((score, place))
             if self._late():
                 break
@@ -140,7 +141,8 @@ class Search:
             total = self.count(family[place], bad, left)
             if total < left:
                 best, left = family[place], total
-        twice = self._pairs(family, screen)
+        ranked = [family[place] for _, place in sorted(scores)]  # half of a pair often explains a part by itself
+        twice = self._pairs(ranked, screen)
         if twice:
             return self._chosen(twice)
         best, left = self._descend(best, left, family)
@@ -175,16 +177,17 @@ class Search:
             ("addition", "terms", USUAL), ("operands", "terms", None), ("terms", "scales", None),
             ("operands", "scales", None),
         ):  # fmt: skip
-            found = []
-            for x, y in pairs_of(by_axis[one][:most], by_axis[two]):
-                variant = _joined(x, y)
-                self.tried += 1
-                if self.count(variant, first, 0) == 0 and self.count(variant, self.bad, 0) == 0:
-                    found.append(variant)
-                if self._late():
+            for x in by_axis[one][:most]:
+                found = []
+                for y in by_axis[two]:
+                    variant = _joined(x, y)
+                    self.tried += 1
+                    if self.count(variant, first, 0) == 0 and self.count(variant, self.bad, 0) == 0:
+                        found.append(variant)
+                    if self._late():
+                        break
+                if found or self._late():
                     return found
-            if found:
-                return found
         return []
 
     def _joined_pairs(self, some: list[Variant]) -> Iterable[Variant]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +37,8 @@ ARCHES = {"hopper": "sm_90", "blackwell": "sm_100", "ada": "sm_89"}
 class Parts(NamedTuple):
     """Partial sums of a unit or an accumulator, joined as no schedule does it.
 
-    terms: of a part; 0 for so many `parts`. first: terms of the first part, where it has fewer. fmt: of the total.
+    terms: of a part; 0 for so many `parts`. first: terms of the first part, where it has fewer; -1 for parts that are
+    cut at i * K // parts, so that the last ones are longer. fmt: of the total.
     order: "forward" or "backward", one after the other, or "pairwise".
     strided: part i has the terms k with k mod parts = i.
     twice: sums are rounded to float32 before they are rounded to fmt.
@@ -57,7 +59,7 @@ class Parts(NamedTuple):
         """In words."""
         sort = f"sums over every {self.parts}th term" if self.strided else "slices of K"
         size = f"{self.parts} {sort}" if self.parts else f"partial sums of {self.terms} terms"
-        first = f", the first of {self.first}" if self.first else ""
+        first = f", the first of {self.first}" if self.first > 0 else " (the last ones longer)" if self.first else ""
         order = {"forward": "", "backward": " from the last to the first", "pairwise": " in pairs",
                  "halves": " by halves"}[self.order]  # fmt: skip
         rounding = "" if self.rounding == "nearest_even" else f", rounded {self.rounding.replace('_', ' ')},"
@@ -68,6 +70,9 @@ class Parts(NamedTuple):
         """The terms of every part."""
         if self.strided:
             return [slice(i, k, self.parts) for i in range(min(self.parts, k))]
+        if self.first < 0:
+            ends = [i * k // self.parts for i in range(self.parts + 1)]
+            return [slice(*pair) for pair in pairwise(ends) if pair[0] < pair[1]]
         size = self.terms or max(-(-k // self.parts), 1)
         starts = [0, *range(self.first or size, k, size)]
         return [slice(*pair) for pair in zip(starts, [*starts[1:], k], strict=True)]
@@ -216,6 +221,8 @@ def _beside(promise: Promise) -> Iterator[Addition]:
                     yield Parts(inner, terms, 0, 0, fmt, order)
             for count in (2, 3, 4, 8):
                 yield Parts(adding, 0, count, 0, fmt, order)
+                if fmt == FP32 and order == "forward":
+                    yield Parts(adding, 0, count, -1, fmt, order)
                 yield Parts(inner, 0, count, 0, fmt, order)
                 if fmt in (BF16, FP16) and order != "pairwise":
                     yield Parts(inner, 0, count, 0, fmt, order, twice=True)

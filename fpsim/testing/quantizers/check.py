@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import FORMAT_OF, Array
+from fpsim.arrays import FORMAT_OF, Array, words
 from fpsim.casts.cast import decode, encode
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
 from fpsim.formats.float_format import Format
@@ -152,7 +152,9 @@ def inputs_for(fmt: Format) -> Array:
     """What a check of a format calls a quantizer with, each pattern once."""
     dtype = np.float32 if FP32.holds(fmt) and fmt != FP32 else np.float64
     both = np.concatenate([points(fmt, dtype), further_points(fmt, dtype)])
-    return np.unique(both.view(f"u{both.itemsize}")).view(dtype)
+    bits = both.view(f"u{both.itemsize}")
+    first = words(np.array([np.inf, -np.inf], dtype)) + 1  # NaNs that cut bits make Inf, and arithmetic warns of
+    return np.unique(np.concatenate([bits, first.astype(bits.dtype)])).view(dtype)
 
 
 def _source_normal(x: Array) -> float:

@@ -37,7 +37,8 @@ OUTCOME_WORDS: dict[Outcome, str] = {
     "positive_max": "the largest positive value", "positive_zero": "+0", "wrap": "a code without its high bits",
     "wrap_into_sign": "a code that runs over into the sign", "lowest": "the lowest value", "magnitude": "the magnitude",
     "unlimited": "values beyond the largest one", "top_code": "the value that the top code would have",
-    "smallest_normal": "the smallest normal value",
+    "smallest_normal": "the smallest normal value", "positive_infinity": "+Inf",
+    "bits": "the number that its bits would be", "cut_bits": "Inf, where its first bits are none,",
 }  # fmt: skip
 EDGE_WORDS = {
     "exact": "takes every value above the largest one as too large, also those that round to it",
@@ -171,6 +172,10 @@ def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
             yield deviation(
                 f"gives {OUTCOME_WORDS[word]} for everything that is too large, Inf too", finite=word, infinite=word
             )
+    if fmt.bits <= 16:
+        words = "reads the bits of NaN as a number, and lets codes run over"
+        yield deviation(f"{words} into the sign", nan="bits", finite="wrap_into_sign")
+        yield deviation(words, nan="bits", finite="wrap")
     signless: tuple[Outcome, ...] = () if fmt.signed else ("nan", "lowest", "magnitude")
     for word in signless:
         yield deviation(f"gives {OUTCOME_WORDS[word]} for negative values", below=word)
@@ -206,7 +211,7 @@ def _value(code: int, fmt: Format) -> float:
 def _possible(word: str, slot: str, fmt: Format) -> bool:
     if word in ("wrap", "wrap_into_sign", "unlimited", "top_code"):
         return slot == "finite" and (fmt.bits <= 16 or word in ("unlimited", "top_code"))
-    return word != "magnitude"
+    return word != "magnitude" and (word not in ("bits", "cut_bits") or slot == "nan")
 
 
 def _subnormals(model: QuantizerModel) -> Iterator[Deviation]:

@@ -28,7 +28,8 @@ from fpsim.testing.quantizers.rounder import (
 
 Outcome = Literal[
     "infinity", "nan", "max", "positive_max", "zero", "opposite_zero", "positive_zero", "wrap", "wrap_into_sign",
-    "unlimited", "lowest", "magnitude", "top_code", "smallest_normal",
+    "unlimited", "lowest", "magnitude", "top_code", "smallest_normal", "positive_infinity",
+    "bits", "cut_bits",
 ]  # fmt: skip
 Edge = Literal["rounded", "exact", "tie_too", "past_tie", "binade"]
 Subnormals = Literal[
@@ -85,6 +86,8 @@ class QuantizerModel:
       edge: which values are too large: those that round to more, that are more, or where the tie goes.
       top: codes by which the largest finite one is off.
       source_subnormals: "keep" or "flush", of the input.
+      factor, added, input_ulps: what the input is multiplied by, what is added to it, and by how many floats it is
+        moved away from zero, before all else.
       scale: the power of two that the input is multiplied by.
       clamp: a magnitude that the input is limited to, or None.
       through: a format that it is rounded to first, or None.
@@ -96,6 +99,8 @@ class QuantizerModel:
       zeros: the sign of zeros.
       code_shift: added to the magnitude code of every result that is neither zero nor special.
       dropped_bits: low bits of the result's mantissa that become zero.
+      limit: a magnitude that results are limited to, or None.
+      only: what every result but NaN is, or None.
       read_as: the format that its codes are read in, or None for its own.
     """
 
@@ -110,6 +115,9 @@ class QuantizerModel:
     edge: Edge = "rounded"
     top: int = 0
     source_subnormals: Literal["keep", "flush"] = "keep"
+    factor: float | None = None
+    added: float | None = None
+    input_ulps: int = 0
     scale: int = 0
     clamp: float | None = None
     through: Through | None = None
@@ -121,6 +129,8 @@ class QuantizerModel:
     zeros: Zeros = "keep"
     code_shift: int = 0
     dropped_bits: int = 0
+    limit: float | None = None
+    only: Outcome | None = None
     read_as: Format | None = None
     source_normal: float = 2.0**-126  # of the source's dtype, below which its subnormals lie
 
@@ -136,6 +146,8 @@ class QuantizerModel:
     def values(self, inputs: Inputs) -> Doubles:
         """The results as float64."""
         fmt = self.fmt
+        if self.factor is not None or self.added is not None or self.input_ulps:
+            inputs = _moved(inputs, self)
         magnitude = self._before(inputs)
         negative = inputs.negative
         finite = np.isfinite(magnitude)
@@ -164,12 +176,21 @@ class QuantizerModel:
         is_nan = np.isnan(magnitude)
         if is_nan.any():
             values = np.where(is_nan, self._outcome(self.nan, codes, negative), values)
+        if self.limit is not None:
+            values = np.clip(values, -self.limit, self.limit)  # NaN stays
+        if self.only is not None:
+            values = np.where(is_nan, values, self._outcome(self.only, codes, negative))
         if not fmt.negative_zero:
             values = values + 0.0  # -0 becomes 0
         return self._read(values)
 
     def _before(self, inputs: Inputs) -> Doubles:
         magnitude = inputs.magnitude
+        if self.nan == "bits" and inputs.payload is not None:
+            magnitude = np.where(np.isnan(magnitude), inputs.payload, magnitude)
+        if self.nan == "cut_bits" and inputs.payload is not None:
+            empty = inputs.payload < 2.0**128 * (1 + 2.0**-self.fmt.mantissa_bits)
+            magnitude = np.where(np.isnan(magnitude) & empty, np.inf, magnitude)
         if self.source_subnormals == "flush":
             magnitude = np.where(magnitude < self.source_normal, 0.0, magnitude)
         if self.scale:
@@ -265,6 +286,10 @@ class QuantizerModel:
         }  # fmt: skip
         if outcome in plain:
             return np.asarray(np.where(negative, -plain[outcome], plain[outcome]))
+        if outcome in ("bits", "cut_bits"):  # of NaN whose bits are unknown
+            return np.full(codes.shape, np.nan)
+        if outcome == "positive_infinity":
+            return np.full(codes.shape, np.inf)
         if outcome == "positive_max":
             return np.full(codes.shape, largest)
         if outcome == "lowest":
@@ -314,6 +339,21 @@ def _sorted_table(fmt: Format) -> tuple[Any, Words]:
     words = words_of(fmt.table())
     order = np.argsort(words, kind="stable")
     return order, words[order]
+
+
+def _moved(inputs: Inputs, model: QuantizerModel) -> Inputs:
+    """Inputs after a model's factor, summand and steps, each result rounded to the source's dtype."""
+    dtype: Any = np.float32 if model.source_normal == 2.0**-126 else np.float64
+    x = np.where(inputs.negative, -inputs.magnitude, inputs.magnitude).astype(dtype)
+    if model.factor is not None:
+        x = (x.astype(np.float64) * model.factor).astype(dtype)
+    if model.added is not None:
+        x = x + dtype(model.added)
+    if model.input_ulps:
+        word: Any = np.int32 if dtype == np.float32 else np.int64
+        x = np.where(np.isfinite(x) & (x != 0), (x.view(word) + word(model.input_ulps)).view(dtype), x)
+    values = x.astype(np.float64)
+    return Inputs(np.signbit(values), np.abs(values), np.isfinite(values))
 
 
 def model_of(options: CastOptions, source_normal: float = 2.0**-126) -> QuantizerModel:

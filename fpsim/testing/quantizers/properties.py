@@ -49,7 +49,8 @@ def chosen(x: Array, seed: int = 0) -> Array:
     """At most MOST of the inputs, the specials among them, in an order of its own."""
     rng = np.random.default_rng(seed)
     if x.size > MOST:
-        special = np.flatnonzero(~np.isfinite(x) | (x == 0))
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            special = np.flatnonzero(~np.isfinite(x) | (x == 0))
         x = x[np.union1d(special, rng.choice(x.size, MOST - special.size, replace=False))]
     return rng.permutation(x)
 
@@ -100,7 +101,8 @@ def _mirrored(x: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]] | N
     order = np.argsort(bits)
     at = np.searchsorted(bits[order], bits ^ sign)
     at = order[np.minimum(at, x.size - 1)]
-    found = np.flatnonzero((bits[at] == bits ^ sign) & (bits < sign) & ~np.isnan(x.astype(np.float64)))
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        found = np.flatnonzero((bits[at] == bits ^ sign) & (bits < sign) & ~np.isnan(x.astype(np.float64)))
     return (found, at[found]) if found.size else None
 
 

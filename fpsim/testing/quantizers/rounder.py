@@ -83,17 +83,23 @@ class Inputs(NamedTuple):
     negative: Flags
     magnitude: Doubles  # exact; Inf and NaN as they are
     finite: Flags
+    payload: Doubles | None = None  # what the bits of float32's NaNs are if they are read as numbers
 
     def part(self, chosen: Any) -> Inputs:
         """Some of them."""
-        return Inputs(self.negative[chosen], self.magnitude[chosen], self.finite[chosen])
+        payload = None if self.payload is None else self.payload[chosen]
+        return Inputs(self.negative[chosen], self.magnitude[chosen], self.finite[chosen], payload)
 
 
 def taken_apart(x: npt.ArrayLike) -> Inputs:
     """An array of floats as exact magnitudes and signs."""
     source, fmt = float_array(x)
     values = source.ravel() if fmt == FP64 else decode(source.ravel().view(fmt.storage), fmt, np.float64)
-    return Inputs(np.signbit(source.ravel()), np.abs(values), np.isfinite(values))
+    payload = None
+    if source.dtype == np.float32:
+        fraction = (source.ravel().view(np.uint32) & np.uint32((1 << 23) - 1)).astype(np.float64)
+        payload = (1 + fraction * 2.0**-23) * 2.0**128
+    return Inputs(np.signbit(source.ravel()), np.abs(values), np.isfinite(values), payload)
 
 
 def round_to_codes(magnitude: Doubles, negative: Flags, grid: Grid, rule: str) -> Codes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,12 +21,14 @@ from fpsim.scaling.recipes import ROWS
 from fpsim.scaling.scaled import Scaled, encode_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.scaling import scaling_facts as _facts
-from fpsim.scaling.tiling import tiling
+from fpsim.scaling.tiling import tile_sizes, tiling
 from fpsim.testing.pasted import pasted
 from fpsim.testing.quantizers.black_box import BlackBox, Misbehaved, read
 from fpsim.testing.quantizers.report import Broken, QuantizerReport, broken_at
 from fpsim.testing.quantizers.rounder import Words, words_of
+from fpsim.testing.quantizers.scaled_faults import Case, Recipe, explained
 
+BRIEF = 1 << 14  # elements of a matrix
 LISTED = 8  # rivals that a report keeps
 FINALISTS = 32  # recipes that are held against every matrix
 BLOCKS = (
@@ -41,7 +44,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "division": ("divide", "multiply"), "amax_floor": (0.0, 1e-12, 1e-10, 1e-8, 1e-4), "nan": ("tile", "element"),
     "infinity": ("skip", "propagate", "one"), "zero_scale": ("one", "smallest"),
     "overflow": ("saturate_finite", "saturate", "nonfinite"),
-    "smallest_scale": (None, 2.0**-6),
+    "tensor_scale": (False, True), "smallest_scale": (None, 2.0**-6),
+    "scale_rounding": ("nearest_even", "nearest_away", "down", "up"),
 }  # fmt: skip
 
 
@@ -309,13 +313,15 @@ def _differing(
 def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
     """Matrices that a scaling has to think about, float32."""
     rng = np.random.default_rng(0)
-    across = [3 * size + 1 if size < 64 else size + size // 4 + 1 for size in _block(scaling) if 0 < size < 200]
-    rows, columns = max([37, *across]), max([45, *across]) + 4  # as long both ways, for tiles along the other axis
+    rows, columns = _shape(scaling)
     plain = rng.standard_normal((rows, columns))
     tiles = tiling((rows, columns), scaling.block).grid
-    sizes = np.exp2(rng.integers(-12, 12, tiles))
-    height, width = -(-rows // tiles[0]), -(-columns // tiles[1])
-    spread = plain * np.repeat(np.repeat(sizes, height, 0), width, 1)[:rows, :columns]
+    height, width = tile_sizes((rows, columns), scaling.block)
+
+    def for_elements(of_tiles: Any) -> Any:
+        return np.repeat(np.repeat(of_tiles, height, 0), width, 1)[:rows, :columns]
+
+    spread = plain * for_elements(np.exp2(rng.integers(-12, 12, tiles)))
     largest = np.abs(spread).copy()
     powers = np.exp2(np.floor(np.log2(largest)))
     most = fmt.max if isinstance(fmt, Format) else 127.0
@@ -324,22 +330,75 @@ def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
     special = spread.copy()
     special[:height, :width] = 0
     special[-1, -1] = -0.0
+    amax = _at_ties(scaling, most, rng, tiles)
+    ties = np.clip(plain / 5, -0.9, 0.9) * for_elements(amax)
+    ties[::height, ::width] = amax * rng.choice([-1, 1], amax.shape)
     outlier = plain.copy()
     outlier[min(height, rows) - 1, min(width, columns) - 1] = 3e4
+    seams = _at_element_ties(spread.astype(np.float32), fmt, scaling, rng)
     with np.errstate(all="ignore"):
         found = {
             "ordinary tiles": plain, "tiles of different size": spread, "amax at a power of two": edge,
             "amax at the largest value times a power of two": full, "a tile of zeros": special,
             "constant tiles": np.full(plain.shape, 1.7), "an outlier at a tile's edge": outlier,
-            "very small values": plain * 2.0**-120, "very large values": plain * 2.0**120,
+            "scales at ties": ties, "elements at ties": seams, "very small values": plain * 2.0**-120,
+            "very large values": plain * 2.0**120,
         }  # fmt: skip
         return {name: np.asarray(x, np.float32) for name, x in found.items()}
 
 
+def _at_ties(scaling: Scaling, most: float, rng: np.random.Generator, tiles: tuple[int, ...]) -> Any:
+    """Largest magnitudes of tiles whose scales lie at ties of the scale format, or next to one.
+
+    The first tile has the largest scale, so that a scale of the array is 1.
+    """
+    fmt = scaling.scale_format
+    low, high = max(-6, fmt.min_exponent), min(6, math.frexp(fmt.max)[1] - 1)
+    steps = 1 << min(fmt.mantissa_bits, 4)
+    halves = (2 * np.arange(steps) + 1) / (2 * steps)
+    ties = np.concatenate([(1 + halves) * 2.0**power for power in range(low, high)])
+    if not fmt.mantissa_bits:
+        ties = np.concatenate([ties, ties / 1.5 * 1.75, ties / 1.5 * 1.9375, ties / 1.5 * 1.25])
+    amax = (rng.choice(ties, tiles) * most).astype(np.float32)
+    toward = rng.choice([0, 1, 1, 2], tiles).astype(np.float32)
+    amax = np.nextafter(amax, amax * toward, dtype=np.float32)
+    amax.flat[0] = most * min(fmt.max, 2.0**60)
+    return amax
+
+
+def _at_element_ties(x: Array, fmt: Element, scaling: Scaling, rng: np.random.Generator) -> Array:
+    """Ties of elements times scales, so that quotients lie next to ties; each tile keeps its largest magnitude."""
+    height, width = tile_sizes(x.shape, scaling.block)
+    scales = encode_scaled(x, fmt, scaling).scales
+    spread = scales.repeat(height, 0)[: x.shape[0]].repeat(width, 1)[:, : x.shape[1]]
+    values = np.arange(128.0) if not isinstance(fmt, Format) else fmt.table()[: fmt.max_code + 1]
+    values = np.sort(values[np.isfinite(values) & (values >= 0)])
+    with np.errstate(all="ignore"):
+        found = (rng.choice((values[1:] + values[:-1]) / 2, x.shape) * spread).astype(np.float32)
+    starts = [np.arange(0, size, step) for size, step in zip(x.shape, (height, width), strict=True)]
+    amax = np.maximum.reduceat(np.maximum.reduceat(np.abs(x), starts[0], 0), starts[1], 1)
+    found[::height, ::width] = amax
+    return np.minimum(found, amax.repeat(height, 0)[: x.shape[0]].repeat(width, 1)[:, : x.shape[1]])
+
+
+def _shape(scaling: Scaling) -> tuple[int, int]:
+    """The rows and columns of matrices: three tiles one way where they are narrow, and as short as kernels are cold.
+
+    A recipe has compiled loops of its own from 2**14 elements on, and hundreds are tried.
+    """
+    height, width = (size if size < 200 else 1 for size in _block(scaling))
+    most = max(height, width, 1)
+    both = height > 1 and width > 1
+    long = max(49, (most if both else 2 * most) + most // 4 + 1)
+    short = max(37, most + 5 if both else min(most + most // 4 + 1, BRIEF // long))
+    return (long, short) if height > width else (short, long)
+
+
 def _specials(plain: Array) -> dict[str, Array]:
+    """Matrices with an Inf and a NaN, and one that is long where the others are short."""
     infinite, nan = plain.copy(), plain.copy()
     infinite[1, 1], nan[2, 2] = np.inf, np.nan
-    return {"an Inf": infinite, "a NaN": nan}
+    return {"an Inf": infinite, "a NaN": nan, "a matrix of the other shape": np.ascontiguousarray(plain.T)}
 
 
 def _block(scaling: Scaling) -> tuple[int, int]:
@@ -369,7 +428,7 @@ def check_scaled(
             parts = _call(fn, x.copy(), element)
             again = _call(fn, x.copy(), element)
             cases.append((x, parts))
-            if (parts.elements != again.elements).any():
+            if not _same_parts(parts, again):
                 broken["calls"] = Broken("calls", f"fn is not deterministic: the same call on {name} differs")
             here, size = _compare(box.name, name, x, parts, element, scaling, cast, held, broken)
             wrong, of = wrong + here, of + size
@@ -383,6 +442,10 @@ def check_scaled(
         facts |= {"excluded": found.excluded, "rivals": others[:LISTED], "unexplained": found.differ if wrong else 0}
         if wrong:
             facts |= _cause(found, scaling)
+            if not found.exact:
+                facts |= _fault(cases, element, [scaling, found.scaling], cast)
+    elif "calls" in broken:
+        facts |= _fault(cases, element, [scaling], cast)
     order = tuple(name for name in held if name not in broken)
     return QuantizerReport(box.name, element, words_asked, order, tuple(broken.values()), **facts)
 
@@ -459,6 +522,42 @@ def _cause(found: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
     name = f" = fp.scalings.{found.names[0]}" if found.names else ""
     text = f"all have one cause: it {'; it '.join(causes)}{name} (0 differ from that)"
     return {"causes": tuple(causes), "diagnosis": text, "unexplained": 0}
+
+
+def _fault(
+    cases: list[tuple[Array, Parts]], fmt: Element, scalings: list[Scaling], cast: dict[str, Any]
+) -> dict[str, Any]:
+    """The fault beside a recipe that explains everything, where one does."""
+    given: list[Case] = []
+    for number, (x, parts) in enumerate(cases):
+        scales = parts.scales
+        if scales is not None:
+            readings = dict(_layouts(scales, tiling(x.shape, scalings[0].block).grid))
+            if "tiles" not in readings:
+                return {}
+            scales = readings["tiles"]
+        given.append(Case(x, parts.elements, scales, cases[number - 1][0] if number else None))
+    for scaling in dict.fromkeys(scalings):
+        if given[0].scales is not None and tiling(given[0].x.shape, scaling.block).grid != given[0].scales.shape:
+            continue
+        found = explained(given, Recipe(fmt, scaling, cast))
+        if found:
+            (words, treated), *others = found
+            causes = (words, *_difference(treated, scalings[0]))
+            whole = "all have one cause" if len(causes) == 1 else f"{len(causes)} causes together explain all"
+            more = f" So would: it {'; it '.join(other for other, _ in others[:2])}." if others else ""
+            text = f"{whole}: it {'; it '.join(causes)} (0 differ from that).{more}"
+            rivals = tuple(other for other, _ in others)
+            return {"causes": causes, "diagnosis": text, "unexplained": 0, "rivals": rivals}
+    return {}
+
+
+def _same_parts(one: Parts, other: Parts) -> bool:
+    if (one.elements != other.elements).any():
+        return False
+    if one.scales is None or other.scales is None:
+        return one.scales is other.scales
+    return one.scales.shape == other.scales.shape and bool(_same_scales(one.scales, other.scales).all())
 
 
 def _difference(found: Scaling, asked: Scaling) -> list[str]:

@@ -12,12 +12,15 @@ import numpy.typing as npt
 from fpsim.formats.float_format import Format
 from fpsim.testing.quantizers.family import Deviation, deviations, plain_models, sentence
 from fpsim.testing.quantizers.model import QuantizerModel
+from fpsim.testing.quantizers.observed import observed
 from fpsim.testing.quantizers.restricted import Restricted, region_of
 from fpsim.testing.quantizers.rounder import Inputs, Words
 
 PART = 800  # inputs of a kind, those that differ and those that do not, that candidates are first held against
 EVERY = 13  # of these, one that a candidate is held against before them where any difference rules it out
-FAR = frozenset({"scale", "code_shift", "through", "fmt", "clamp"})  # facts that seldom change for a part of the inputs
+FAR = frozenset(
+    {"scale", "code_shift", "through", "fmt", "clamp", "factor", "added", "input_ulps"}
+)  # facts that seldom change for a part of the inputs
 BEAM = (20, 8)  # how many of the best are carried on with a second and a third fault
 
 
@@ -57,7 +60,8 @@ class Search:
         if not differ.any():
             return self._found(start, (), 0, [])
         best: list[tuple[tuple[Deviation, ...], int]] = []
-        singles = deviations(start, self.source, self.codes)
+        told = tuple(one for one in observed(start, self.inputs, self.got) if one.apply(start) != start)
+        singles = (*deviations(start, self.source, self.codes), *told)
         level: list[tuple[tuple[Deviation, ...], int]] = [((one,), self._few(one.apply(start))) for one in singles]
         for width in (*BEAM, 0):
             best = sorted([*best, *level], key=lambda pair: (pair[1] > 0, pair[1] + 2 * len(pair[0]), len(pair[0])))

@@ -259,7 +259,7 @@ def test_a_function_that_raises_is_shown_with_the_input() -> None:
 
     found = report(raises)
     assert "fn raised RuntimeError('no NaN, please') on an array of float32" in one("runs", found)
-    assert found.broken[0].paste == "raises(np.array([0x7FC00000], np.uint32).view(np.float32))"
+    assert found.broken[0].paste == "raises(np.array([0x7F800001], np.uint32).view(np.float32))"
 
 
 def test_a_function_of_vectors_alone_passes_with_a_note() -> None:
@@ -368,3 +368,46 @@ def test_nans_as_values_may_have_any_sign_and_payload() -> None:
         return np.where(np.isnan(x), np.uint32(0xFFC12345).view(np.float32), found)
 
     assert fp.testing.check_quantizer(negative, "e4m3").ok
+
+
+def _as_is(x: Any) -> Any:
+    return fp.quantize(x, "e4m3").astype(np.float32)
+
+
+def _bits_to_bf16(x: Any) -> Any:
+    """The usual trick with bits, which forgets NaN."""
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).view(ml_dtypes.bfloat16)
+
+
+def _infinite_nan(x: Any) -> Any:
+    low = np.isnan(x) & (x.astype(np.float32).view(np.uint32) & 0x7F0000 == 0)
+    return np.where(low, np.copysign(np.float32(np.inf), x), fp.quantize(x, "bf16").astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("fn", "fmt", "causes"),
+    [
+        (lambda x: np.clip(_as_is(x), -240, 240), "e4m3", ("limits results to +-240",)),
+        (lambda x: _as_is(x * np.float32(1.0000001)), "e4m3", ("multiplies the input by 1.0000001192092896 first",)),
+        (lambda x: _as_is(x + np.float32(1e-6)), "e4m3", ("adds 1e-06 to the input first",)),
+        (
+            lambda x: np.where(np.signbit(x) & ~np.isnan(x), np.float32(0), _as_is(x)), "e4m3",
+            ("gives +0 for negative values",),
+        ),
+        (
+            lambda x: np.where(np.abs(x) < 2.0**-5, 0 * x, _as_is(x)), "e4m3",
+            ("gives zeros for magnitudes below 2**-5",),
+        ),
+        (lambda x: np.clip(x.astype(np.float16), -32768, 32768), "fp16", ("limits results to +-32768",)),
+        (
+            lambda x: np.where(np.isnan(x), np.float32(np.inf), np.where(np.isinf(x), np.nan, fp.quantize(x, "e5m2"))),
+            "e5m2", ("gives +Inf for NaN", "gives NaN for Inf"),
+        ),
+        (_bits_to_bf16, "bf16", ("reads the bits of NaN as a number, and lets codes run over into the sign",)),
+        (_infinite_nan, "bf16", ("gives Inf, where its first bits are none, for NaN",)),
+    ],
+)  # fmt: skip
+def test_faults_with_numbers_and_bits_of_their_own_are_named(fn: Any, fmt: str, causes: tuple[str, ...]) -> None:
+    found = fp.testing.check_quantizer(lambda x: fn(x.astype(np.float32)), fmt, raises=False)
+    assert (found.causes, found.unexplained) == (causes, 0), found

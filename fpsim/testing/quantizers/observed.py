@@ -1,0 +1,85 @@
+"""Faults with a number of their own, which the results tell: a limit, a factor, a summand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fpsim.testing.quantizers.family import Deviation, deviation
+from fpsim.testing.quantizers.model import QuantizerModel
+from fpsim.testing.quantizers.rounder import Doubles, Inputs, Words, grid_of, magnitudes_of, round_to_codes
+
+SLACK = 2.0**-22  # a float32 product or sum is rounded
+MANY = 8  # floats of an interval that are tried
+ADDED = tuple(sign * 10.0**power for power in range(-12, -2) for sign in (1, -1))
+
+
+def observed(model: QuantizerModel, inputs: Inputs, got: Words) -> Iterator[Deviation]:
+    """The faults that results suggest.
+
+    Args:
+      model: what is right, or taken to be.
+      inputs, got: of the quantizer; patterns of float64.
+    """
+    values = got.view(np.float64)
+    finite = np.isfinite(values)
+    if not finite.any():
+        return
+    largest = float(np.abs(values[finite]).max())
+    if 0 < largest < model.fmt.max:
+        if not np.isinf(values).any():
+            yield deviation(f"limits results to +-{largest:g}", limit=largest)
+        code = int(round_to_codes(np.array([largest]), np.array([False]), grid_of(model.fmt), "toward_zero")[0])
+        yield deviation(
+            f"takes {largest:g} for the largest value, not {model.fmt.max:g}", top=code - model.fmt.max_code
+        )
+    kept = finite & inputs.finite & (np.abs(values) < largest)
+    x = np.where(inputs.negative, -inputs.magnitude, inputs.magnitude)[kept]
+    low, high = _between(values[kept], model)
+    for factor in _factors(x, low, high):
+        yield deviation(f"multiplies the input by {factor!r} first", factor=factor)
+    for summand in _summands(x, low, high):
+        yield deviation(f"adds {summand!r} to the input first", added=summand)
+    yield from (deviation(_ULPS[count], input_ulps=count) for count in _ULPS)
+    yield deviation("gives zeros", only="zero")
+    yield deviation("gives +0", only="positive_zero")
+
+
+_ULPS = {
+    1: "takes the next larger float for the input",
+    -1: "takes the next smaller float for the input",
+    2: "takes a float two larger for the input",
+    -2: "takes a float two smaller for the input",
+}
+
+
+def _between(values: Doubles, model: QuantizerModel) -> tuple[Doubles, Doubles]:
+    """The numbers that round to each of these values to nearest: from, to."""
+    grid = grid_of(model.fmt)
+    magnitude = np.abs(values)
+    codes = round_to_codes(magnitude, np.signbit(values), grid, "toward_zero")
+    below = np.where(codes > 0, (magnitudes_of(np.maximum(codes - 1, 0), grid) + magnitude) / 2, 0.0)
+    above = (magnitudes_of(codes + 1, grid) + magnitude) / 2
+    below = np.where((codes == 0) & model.fmt.has_zero, -above, below)
+    negative = np.signbit(values)
+    return np.where(negative, -above, below), np.where(negative, -below, above)
+
+
+def _factors(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
+    """Factors that bring each input between its ends, and those next to 1."""
+    yield from (1 + sign * step for step in (2.0**-23, 2.0**-22, 1e-7, 2e-7, 1e-6) for sign in (1, -1))
+    some = x != 0
+    with np.errstate(all="ignore"):
+        ends = np.sort(np.stack([low[some] / x[some], high[some] / x[some]]), 0)
+    start, stop = float(ends[0].max(initial=-np.inf)), float(ends[1].min(initial=np.inf))
+    if 0 < start <= stop * (1 + SLACK) and stop < np.inf and not start * (1 - SLACK) <= 1 <= stop * (1 + SLACK):
+        found = np.unique(np.linspace(start * (1 - SLACK), stop * (1 + SLACK), MANY).astype(np.float32))
+        yield from sorted(map(float, found), key=lambda factor: abs(factor - (start + stop) / 2))
+
+
+def _summands(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
+    """What brings each input between its ends when it is added."""
+    size = 2.0**-23 * np.abs(x)  # to which sums of float32 are rounded
+    start, stop = float((low - x - size).max()), float((high - x + size).min())
+    yield from (added for added in ADDED if start <= added <= stop)

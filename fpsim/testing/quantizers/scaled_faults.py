@@ -1,0 +1,393 @@
+"""The faults that quantizers with scales are known to have beside another recipe: wrong scales, elements, tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.cast import quantize
+from fpsim.errors import shown
+from fpsim.formats.element import Element
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import BF16, FP16
+from fpsim.scaling.scaled import encode_scaled
+from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tiling import tile_sizes
+from fpsim.testing.quantizers.rounder import Words, words_of
+
+ROUNDINGS = {
+    "nearest_even": "takes ties of elements to the even code", "toward_zero": "rounds elements toward zero",
+    "nearest_away": "takes ties of elements away from zero", "up": "rounds elements up", "down": "rounds elements down",
+    "to_odd": "rounds elements to odd",
+}  # fmt: skip
+ADDED = (1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+LIMITS = (240.0, 448.0, 57344.0, 28.0, 7.5, 6.0, 4.0, 127.0)
+
+
+class Case(NamedTuple):
+    """A matrix and what came for it: elements (values where scales is None) as patterns, scales as one per tile."""
+
+    x: Array
+    elements: Words
+    scales: Array | None
+    before: Array | None  # the matrix of the call before
+
+    @property
+    def special(self) -> bool:
+        """Whether there is an Inf or a NaN, which recipes treat each in their own way."""
+        return not np.isfinite(self.x).all()
+
+
+class Recipe(NamedTuple):
+    """What should have been done."""
+
+    fmt: Element
+    scaling: Scaling
+    cast: dict[str, Any]
+
+    def scales(self, x: Array) -> Array:
+        """The scales of a matrix."""
+        return np.asarray(encode_scaled(x, self.fmt, self.scaling, **self.cast).scales)
+
+
+class Outcome(NamedTuple):
+    """What a fault comes to: the values of elements, float64, the scales that they had, and those that come back."""
+
+    elements: Array
+    used: Array
+    scales: Array
+
+
+Fault = tuple[str, Callable[[Recipe, Case], Outcome]]
+
+
+def explained(cases: list[Case], recipe: Recipe) -> list[tuple[str, Scaling]]:
+    """The faults that give all that came, as clauses after "it", the likely ones first.
+
+    Each comes with its scaling, which treats Inf and NaN as what came does, and is else the recipe's.
+    """
+    plain = [case for case in (*cases[1:], *cases[:1]) if not case.special]
+    special = [case for case in cases if case.special]
+    treatments = [
+        treated for infinity in ("skip", "propagate", "one") for nan in ("tile", "element")
+        if (treated := _treated(recipe, infinity, nan)) is not None
+    ]  # fmt: skip
+    treatments.sort(key=lambda treated: treated.scaling != recipe.scaling)
+    found: dict[str, Scaling] = {}
+    for words, fault in _faults(recipe, cases):
+        if all(_gives(fault, recipe, case) for case in plain):
+            for treated in treatments:
+                if words not in found and all(_gives(fault, treated, case) for case in special):
+                    found[words] = treated.scaling
+    return sorted(found.items(), key=lambda pair: pair[1] != recipe.scaling)
+
+
+def _treated(recipe: Recipe, infinity: str, nan: str) -> Recipe | None:
+    """A recipe that treats Inf and NaN in some way; None where there is none."""
+    try:
+        return recipe._replace(scaling=recipe.scaling.replace(infinity=infinity, nan=nan))
+    except ValueError:
+        return None
+
+
+def _gives(fault: Callable[[Recipe, Case], Outcome], recipe: Recipe, case: Case) -> bool:
+    try:
+        with np.errstate(all="ignore"):
+            got = fault(recipe, case)
+            if case.scales is None:
+                values = got.elements * _spread(got.used, case.x, recipe).astype(np.float64)
+                return bool((words_of(values.ravel().astype(np.float32).astype(np.float64)) == case.elements).all())
+    except (ValueError, TypeError):
+        return False  # scales that no tile can have
+    same = (got.scales == case.scales) | (np.isnan(got.scales) & np.isnan(case.scales))
+    return bool(same.all()) and bool((words_of(np.ascontiguousarray(got.elements).ravel()) == case.elements).all())
+
+
+def _spread(scales: Array, x: Array, recipe: Recipe) -> Array:
+    """Scales, one per element."""
+    height, width = tile_sizes(x.shape, recipe.scaling.block)
+    return scales.repeat(height, 0)[: x.shape[0]].repeat(width, 1)[:, : x.shape[1]]
+
+
+def _values(recipe: Recipe, x: Array, scales: Array, **cast: Any) -> Array:
+    """The elements that given scales lead to, as float64."""
+    endless = np.isinf(scales)  # which are no scales to give
+    finite = np.where(endless, np.float32(1), scales)
+    q = encode_scaled(x, recipe.fmt, recipe.scaling, scales=finite, **{**recipe.cast, **cast})
+    values = recipe.fmt.table()[q.codes] if isinstance(recipe.fmt, Format) else q.codes.astype(np.float64)
+    if not endless.any():
+        return np.asarray(values)
+    return np.where(_spread(endless, x, recipe), np.where(np.isfinite(x), np.copysign(0.0, x), np.nan), values)
+
+
+def _faults(recipe: Recipe, cases: list[Case]) -> Iterator[Fault]:
+    yield from _of_scales(recipe, cases)
+    yield from _of_elements(recipe, cases)
+    yield from _of_zeros()
+
+
+# ---- scales
+
+
+def _of_scales(recipe: Recipe, cases: list[Case]) -> Iterator[Fault]:
+    """Other scales: for elements and in what comes back, or for one of these alone."""
+    changes: list[tuple[str, Callable[[Recipe, Case], Array]]] = [
+        ("those of the call before", lambda r, c: r.scales(_before(c))),
+        ("those of the largest value, not the largest magnitude", lambda r, c: r.scales(_signed(c.x, 1))),
+        ("those of the lowest value, not the largest magnitude", lambda r, c: r.scales(_signed(c.x, -1))),
+    ]
+    for axis, along in ((1, "row"), (0, "column")):
+        for by, where in ((1, "before"), (-1, "after")):
+            changes += [
+                (f"those of the tile {where} along the {along}", _moved(by, axis)),
+                (f"those of the tile {where} along the {along}, around the end", _rolled(by, axis)),
+            ]
+        changes += [
+            (f"that of the first tile of each {along}", _first(axis)),
+            (f"that of the tile before in the last tile of each {along}", _last_again(axis)),
+            (f"those without the last element of each tile along the {along}", _without_last(axis)),
+        ]
+    changes += [("that of the first tile for all", lambda r, c: _all_first(r.scales(c.x)))]
+    for fmt in (BF16, FP16):
+        changes += [(f"those of the input rounded to {fmt}", _of_input(_of(_rounded, fmt)))]
+    for added in ADDED:
+        changes += [(f"those of amax + {added:g}", _of_input(_of(_enlarged, added)))]
+    ratio = _ratio(recipe, cases)
+    for factor in dict.fromkeys([*([ratio] if ratio else []), 2.0, 0.5]):
+        times = f"{factor:g} times the right ones"
+        changes += [(times, _times(factor))]
+    for words, change in changes:
+        yield f"has as scales {words}", _both(change)
+        yield f"scales elements by {words}, and returns the right scales", _used(change)
+        yield f"returns as scales {words}, and scales elements by the right ones", _returned(change)
+
+
+def _both(change: Callable[[Recipe, Case], Array]) -> Callable[[Recipe, Case], Outcome]:
+    def fault(recipe: Recipe, case: Case) -> Outcome:
+        scales = change(recipe, case)
+        return Outcome(_values(recipe, case.x, scales), scales, scales)
+
+    return fault
+
+
+def _used(change: Callable[[Recipe, Case], Array]) -> Callable[[Recipe, Case], Outcome]:
+    def fault(recipe: Recipe, case: Case) -> Outcome:
+        right = recipe.scales(case.x)
+        return Outcome(_values(recipe, case.x, change(recipe, case)), right, right)
+
+    return fault
+
+
+def _returned(change: Callable[[Recipe, Case], Array]) -> Callable[[Recipe, Case], Outcome]:
+    def fault(recipe: Recipe, case: Case) -> Outcome:
+        scales = change(recipe, case)
+        return Outcome(_values(recipe, case.x, recipe.scales(case.x)), scales, scales)
+
+    return fault
+
+
+def _before(case: Case) -> Array:
+    """The matrix of the call before, where it had as many tiles."""
+    return case.x if case.before is None or case.before.shape != case.x.shape else case.before
+
+
+def _signed(x: Array, sign: int) -> Array:
+    """Values of one sign alone, NaN as it is."""
+    return np.where(np.isnan(x), x, np.maximum(x * np.float32(sign), np.float32(0)))
+
+
+def _moved(by: int, axis: int) -> Callable[[Recipe, Case], Array]:
+    def scales(recipe: Recipe, case: Case) -> Array:
+        right = recipe.scales(case.x)
+        return right.take(np.clip(np.arange(right.shape[axis]) - by, 0, right.shape[axis] - 1), axis)
+
+    return scales
+
+
+def _rolled(by: int, axis: int) -> Callable[[Recipe, Case], Array]:
+    return lambda recipe, case: np.roll(recipe.scales(case.x), by, axis)
+
+
+def _first(axis: int) -> Callable[[Recipe, Case], Array]:
+    def scales(recipe: Recipe, case: Case) -> Array:
+        right = recipe.scales(case.x)
+        return right.take(np.zeros(right.shape[axis], np.intp), axis)
+
+    return scales
+
+
+def _last_again(axis: int) -> Callable[[Recipe, Case], Array]:
+    def scales(recipe: Recipe, case: Case) -> Array:
+        right = recipe.scales(case.x)
+        size = right.shape[axis]
+        return right.take([*range(size - 1), max(size - 2, 0)], axis)
+
+    return scales
+
+
+def _without_last(axis: int) -> Callable[[Recipe, Case], Array]:
+    def scales(recipe: Recipe, case: Case) -> Array:
+        block = recipe.scaling.block
+        size = block[axis] if len(block) == 2 and block[axis] > 0 else case.x.shape[axis]
+        kept = np.arange(case.x.shape[axis]) % size != size - 1
+        return recipe.scales(np.where(kept[None] if axis else kept[:, None], case.x, np.float32(0)))
+
+    return scales
+
+
+def _all_first(scales: Array) -> Array:
+    return np.full_like(scales, scales.flat[0])
+
+
+def _of(function: Callable[..., Array], fact: Any) -> Callable[[Array], Array]:
+    """A function with its last argument given."""
+    return lambda x: function(x, fact)
+
+
+def _of_input(change: Callable[[Array], Array]) -> Callable[[Recipe, Case], Array]:
+    """The scales of a changed matrix."""
+    return lambda recipe, case: recipe.scales(change(case.x))
+
+
+def _times(factor: float) -> Callable[[Recipe, Case], Array]:
+    return lambda recipe, case: np.asarray(recipe.scales(case.x) * np.float32(factor), np.float32)
+
+
+def _enlarged(x: Array, added: float) -> Array:
+    return np.asarray(np.abs(x) + np.float32(added))
+
+
+def _rounded(x: Array, fmt: Format) -> Array:
+    return np.asarray(quantize(x, fmt), np.float32)
+
+
+def _ratio(recipe: Recipe, cases: list[Case]) -> float:
+    """What the scales that came are of the right ones, where that is one number; else 0."""
+    for case in cases[1:2]:
+        if case.scales is None:
+            continue
+        with np.errstate(all="ignore"):
+            ratios = (case.scales.astype(np.float64) / recipe.scales(case.x)).ravel()
+        middle = float(np.median(ratios))
+        if np.isfinite(middle) and middle > 0 and (np.abs(ratios / middle - 1) < 1e-6).all():
+            return _plain(middle) if middle != 1 else 0.0
+    return 0.0
+
+
+def _plain(ratio: float) -> float:
+    """A ratio as that of two largest values, where it is one."""
+    for one in LIMITS:
+        for other in LIMITS:
+            if abs(one / other / ratio - 1) < 1e-6:
+                return one / other
+    return float(np.float32(ratio))
+
+
+# ---- elements
+
+
+def _of_elements(recipe: Recipe, cases: list[Case]) -> Iterator[Fault]:
+    """Right scales, and other elements."""
+    rounding = str(recipe.cast.get("rounding") or "nearest_even").lower()
+    for word, words in ROUNDINGS.items():
+        if word != rounding:
+            yield words, _elements(rounding=word)
+    for fmt in (BF16, FP16):
+        yield f"rounds elements to {fmt} before it divides them by their scale", _on_input(fmt)
+        yield f"rounds the input to {fmt} first", _first_rounded(fmt)
+        yield f"rounds quotients to {fmt} before they are rounded to elements", _on_quotient(fmt)
+    if isinstance(recipe.fmt, Format):
+        if recipe.fmt.subnormals:
+            yield "turns subnormal elements into zeros", _elements(subnormals="flush")
+        limit = _largest(cases)
+        if 0 < limit < recipe.fmt.max:
+            yield f"limits elements to +-{limit:g}", _clipped(limit)
+    yield "loses the signs of zeros", _after(lambda v: v + 0.0)
+    yield "loses the signs of elements", _after(np.abs)
+
+
+def _elements(**cast: Any) -> Callable[[Recipe, Case], Outcome]:
+    def fault(recipe: Recipe, case: Case) -> Outcome:
+        scales = recipe.scales(case.x)
+        return Outcome(_values(recipe, case.x, scales, **cast), scales, scales)
+
+    return fault
+
+
+def _on_input(fmt: Format) -> Callable[[Recipe, Case], Outcome]:
+    def fault(recipe: Recipe, case: Case) -> Outcome:
+        scales = recipe.scales(case.x)
+        return Outcome(_values(recipe, _rounded(case.x, fmt), scales), scales, scales)
+
+    return fault
+
+
+def _first_rounded(fmt: Format) -> Callable[[Recipe, Case], Outcome]:
+    def fault(recipe: Recipe, case: Case) -> Outcome:
+        given = _rounded(case.x, fmt)
+        scales = recipe.scales(given)
+        return Outcome(_values(recipe, given, scales), scales, scales)
+
+    return fault
+
+
+def _on_quotient(fmt: Format) -> Callable[[Recipe, Case], Outcome]:
+    def fault(recipe: Recipe, case: Case) -> Outcome:
+        scales = recipe.scales(case.x)
+        spread = _spread(scales, case.x, recipe)
+        how = recipe.scaling
+        given = case.x / spread if how.division == "divide" else case.x * (np.float32(1) / spread)
+        ones = np.where(np.isnan(scales), scales, np.float32(1))
+        return Outcome(_values(recipe, _rounded(given, fmt), ones), scales, scales)
+
+    return fault
+
+
+def _clipped(limit: float) -> Callable[[Recipe, Case], Outcome]:
+    return _after(lambda values: np.clip(values, -limit, limit))
+
+
+def _after(change: Callable[[Array], Array]) -> Callable[[Recipe, Case], Outcome]:
+    def fault(recipe: Recipe, case: Case) -> Outcome:
+        scales = recipe.scales(case.x)
+        return Outcome(change(_values(recipe, case.x, scales)), scales, scales)
+
+    return fault
+
+
+def _largest(cases: list[Case]) -> float:
+    """The largest element that came."""
+    if cases[0].scales is None:
+        return 0.0
+    values = np.concatenate([case.elements for case in cases]).view(np.float64)
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0))
+
+
+# ---- tiles of zeros
+
+
+def _of_zeros() -> Iterator[Fault]:
+    for element, scale in ((np.nan, None), (np.nan, np.nan), (None, np.nan), (None, 0.0), (np.nan, 0.0), (None, 1.0)):
+        what = [
+            *([f"elements {shown(element)}"] if element is not None else []),
+            *([f"the scale {shown(scale)}"] if scale is not None else []),
+        ]
+        yield f"gives tiles of zeros {' and '.join(what)}", _zeros(element, scale)
+
+
+def _zeros(element: float | None, scale: float | None) -> Callable[[Recipe, Case], Outcome]:
+    def fault(recipe: Recipe, case: Case) -> Outcome:
+        right = recipe.scales(case.x)
+        values = _values(recipe, case.x, right)
+        height, width = tile_sizes(case.x.shape, recipe.scaling.block)
+        rows, columns = (np.arange(0, size, step) for size, step in zip(case.x.shape, (height, width), strict=True))
+        amax = np.maximum.reduceat(np.maximum.reduceat(np.abs(case.x), rows, 0), columns, 1)
+        scales = np.where(amax == 0, right if scale is None else np.float32(scale), right).astype(np.float32)
+        if element is not None:
+            values = np.where(_spread(amax, case.x, recipe) == 0, element, values)
+        return Outcome(values, scales, scales)
+
+    return fault
