@@ -17,6 +17,7 @@ from fpsim.instructions.operands import widened
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.backend import FloatOperations, NumpyOperations
 from fpsim.products.fast_units import BASES, is_centred, is_fast
+from fpsim.products.kernels.cut_product import SIZES, cut_product
 from fpsim.products.kernels.fused_product import (
     ADD,
     ADD_HALF,
@@ -169,6 +170,8 @@ def _by_rule(total: Array, product: Product) -> None:
         _promoted(total, product)
     elif product.unit.rule is Rule.GROUPED:
         _grouped(total, product)
+    elif _cuts(product.unit):
+        _cut(total, product)
     else:
         _stepwise(total, product)
 
@@ -365,6 +368,31 @@ def _grouped(total: Array, p: Product) -> None:
     _in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, patterns, rows, columns, facts, m0, m1, n0, n1))
 
 
+def _cuts(unit: MatrixUnit) -> int:
+    """Sums of cut products that a step of a unit has, of a size that cut_product takes; 0 for other units."""
+    halves = {Rule.SEPARATE: 1, Rule.EVEN_ODD: 2}.get(unit.rule, 0)
+    exact = unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
+    return halves if halves and exact and unit.terms in (SIZES[0] * halves, SIZES[1] * halves) else 0
+
+
+def _cut(total: Array, p: Product) -> None:
+    """The units of CDNA3."""
+    unit, halves = p.unit, _cuts(p.unit)
+    a, b = floats(p.a, unit.a.carrier).view(i32), floats(p.b, unit.b.carrier).view(i32)
+    a, b = (x if _kept(element) == -1 else x & i32(_kept(element)) for x, element in ((a, unit.a), (b, unit.b)))
+    formats = unit.a.fmt, unit.b.fmt
+    bases = _bases((a, b), formats)
+    of_a, of_b = (np.array([-1, fmt.min_exponent, base], i32) for fmt, base in zip(formats, bases, strict=True))
+    run, base, facts = cut_product(unit.terms, halves), i32(sum(bases)), _step_facts(formats)
+    _in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, total, of_a, of_b, base, facts, m0, m1, n0, n1))
+
+
+def _step_facts(formats: tuple[Format, Format]) -> Array:
+    """StepFacts of two formats."""
+    tiny, places = [2.0**fmt.min_exponent for fmt in formats], sum(fmt.mantissa_bits for fmt in formats)
+    return np.array([*(fmt.min_exponent for fmt in formats), *tiny, places])
+
+
 def _stepwise(total: Array, p: Product) -> None:
     """AMD's units, and chains of fused multiply-adds."""
     unit = p.unit
@@ -375,7 +403,7 @@ def _stepwise(total: Array, p: Product) -> None:
     )
     formats = unit.a.fmt, unit.b.fmt
     chain = unit.rule is Rule.EXACT and unit.terms == 1
-    facts = np.array([fmt.min_exponent for fmt in formats] + [2.0**fmt.min_exponent for fmt in formats])
+    facts = _step_facts(formats)
     run, terms = step_product("chain" if chain else unit.rule), CHAIN_TERMS if chain else unit.terms
     if unit.rule is Rule.FLUSHED_TREE:
         total[np.abs(total) < 2.0**FP32.min_exponent] = 0
