@@ -7,6 +7,7 @@ within them; a unit of the user's own need not.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from fpsim.formats.named import BF16, FP16, FP32, FP64, Format
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
@@ -22,6 +23,7 @@ CUT_BITS = 24  # step_rows.CUT_BITS
 TREE_TERMS = 4  # leaves that StepRoom has
 
 
+@lru_cache(maxsize=1024)
 def is_fast(unit: MatrixUnit) -> bool:
     """Whether the fast kernels give the bits of a unit."""
     return all(_as_float(element) for element in (unit.a, unit.b)) and OF_RULE[unit.rule](unit)

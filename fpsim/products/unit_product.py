@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -302,8 +303,8 @@ def _fused(total: Array, p: Product) -> None:
     joined = fills or terms == 16 or (half and terms == 32)  # one kernel for all units of 16 terms, one for FP16 of 32
     run = fused_product(terms, joined, half, scaled)
 
-    def add_run(patterns: Array, part: Product, scales: list[Array]) -> None:
-        """Add the products of a run of K to a part of the result."""
+    def adding(part: Product, scales: Sequence[Array]) -> Callable[..., None]:
+        """What adds the products of a run of K to rows m0 .. m1 and columns n0 .. n1 of a part of the result."""
         a, b = floats(part.a, unit.a.carrier).view(i32), floats(part.b, unit.b.carrier).view(i32)
         bases = _bases((a, b), formats)
         of_a, of_b = (
@@ -311,10 +312,8 @@ def _fused(total: Array, p: Product) -> None:
             for element, fmt, base in zip((unit.a, unit.b), formats, bases, strict=True)
         )
         facts = np.array([unit.fraction_bits, unit.floor_exponent, ~cleared, sum(bases), least], i32)
-        run(
-            a, b, patterns, *scales, part.factors.rows, part.factors.columns, facts, of_a, of_b, wide, promotion,
-            p.cut // unit.terms, mode, 0, a.shape[0], 0, b.shape[1],
-        )  # fmt: skip
+        rest = facts, of_a, of_b, wide, promotion, p.cut // unit.terms, mode
+        return partial(_run, run, (a, b), (*scales, part.factors.rows, part.factors.columns, *rest))
 
     def work(m0: int, m1: int, n0: int, n1: int) -> None:
         for rows, columns in _blocks(m0, m1, n0, n1, side):
@@ -323,12 +322,20 @@ def _fused(total: Array, p: Product) -> None:
             for k in range(0, a.shape[1], length):
                 steps = slice(k // unit.terms, -(-(k + length) // unit.terms))
                 of_run = (of_block[0][:, steps], of_block[1][steps]) if scaled else of_block
-                add_run(patterns, block.run(k, k + length), [np.ascontiguousarray(x) for x in of_run])
+                add = adding(block.run(k, k + length), [np.ascontiguousarray(x) for x in of_run])
+                add(patterns, 0, patterns.shape[0], 0, patterns.shape[1])
             total[rows, columns] = patterns.view(f32)
 
     length = _run_length(p)
     side = max(RUN_FLOATS // length // LANES, 1) * LANES
-    _in_spans(total, a.shape[1], work)
+    whole = length >= a.shape[1] and max(total.shape) <= side
+    _in_spans(total, a.shape[1], partial(adding(p, scales), total.view(i32)) if whole else work)
+
+
+def _run(
+    loop: Any, operands: tuple[Array, Array], rest: tuple[Any, ...], patterns: Array, m0: int, m1: int, n0: int, n1: int
+) -> None:  # fmt: skip
+    loop(*operands, patterns, *rest, m0, m1, n0, n1)
 
 
 def _run_length(p: Product) -> int:

@@ -33,6 +33,7 @@ u32, u64 = np.uint32, np.uint64
 NOTHING = np.zeros((0, 0), u64)
 STEP_COST = 16  # elements of a cast that take as long as a step of one lane
 NARROW = 1 << 21  # codes from which a loop is compiled for their own words, instead of copying them to 64 bits
+FEW_PRODUCTS = 1 << 12  # that are added by digits before the operands are floats
 FAST_STEPS = 4  # steps of a float32 lane that take as long as an element of a cast
 
 
@@ -272,7 +273,8 @@ def _exact(accumulator: Exact, problem: Problem) -> Array:
 
 def _fits_bins(problem: Problem) -> bool:
     """Whether the sums are those of a product of matrices whose terms float64 holds."""
-    usual = not (problem.paired or numba.config.DISABLE_JIT)
+    few = problem.terms * problem.shape[0] * problem.shape[1] < FEW_PRODUCTS
+    usual = not (problem.paired or few or numba.config.DISABLE_JIT)
     return usual and None not in problem.formats and products_fit(problem.formats)
 
 
