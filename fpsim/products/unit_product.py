@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from fpsim.instructions.operands import widened
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.backend import FloatOperations, NumpyOperations
 from fpsim.products.fast_units import BASES, is_centred, is_fast
+from fpsim.products.kernels.cut_product import SIZES, cut_product
 from fpsim.products.kernels.fused_product import (
     ADD,
     ADD_HALF,
@@ -170,6 +171,8 @@ def _by_rule(total: Array, product: Product) -> None:
         _promoted(total, product)
     elif product.unit.rule is Rule.GROUPED:
         _grouped(total, product)
+    elif _cuts(product.unit):
+        _cut(total, product)
     else:
         _stepwise(total, product)
 
@@ -296,14 +299,11 @@ def _fused(total: Array, p: Product) -> None:
     joined = fills or terms == 16 or (half and terms == 32)  # one kernel for all units of 16 terms, one for FP16 of 32
     run = fused_product(terms, joined, half, scaled)
 
-    def add_run(patterns: Array, part: Product, scales: list[Array]) -> None:
-        """Add the products of a run of K to a part of the result."""
+    def adding(part: Product, scales: Sequence[Array]) -> Callable[..., None]:
+        """What adds the products of a run of K to rows m0 .. m1 and columns n0 .. n1 of a part of the result."""
         a, b = floats(part.a, unit.a.carrier).view(i32), floats(part.b, unit.b.carrier).view(i32)
-        facts = _fused_facts(unit, _bases((a, b), formats))
-        run(
-            a, b, patterns, *scales, part.factors.rows, part.factors.columns, *facts, promotion, p.cut // unit.terms,
-            mode, 0, a.shape[0], 0, b.shape[1],
-        )  # fmt: skip
+        rest = *_fused_facts(unit, _bases((a, b), formats)), promotion, p.cut // unit.terms, mode
+        return partial(_run, run, (a, b), (*scales, part.factors.rows, part.factors.columns, *rest))
 
     def work(m0: int, m1: int, n0: int, n1: int) -> None:
         for rows, columns in _blocks(m0, m1, n0, n1, side):
@@ -312,12 +312,20 @@ def _fused(total: Array, p: Product) -> None:
             for k in range(0, a.shape[1], length):
                 steps = slice(k // unit.terms, -(-(k + length) // unit.terms))
                 of_run = (of_block[0][:, steps], of_block[1][steps]) if scaled else of_block
-                add_run(patterns, block.run(k, k + length), [np.ascontiguousarray(x) for x in of_run])
+                add = adding(block.run(k, k + length), [np.ascontiguousarray(x) for x in of_run])
+                add(patterns, 0, patterns.shape[0], 0, patterns.shape[1])
             total[rows, columns] = patterns.view(f32)
 
     length = _run_length(p)
     side = max(RUN_FLOATS // length // LANES, 1) * LANES
-    _in_spans(total, a.shape[1], work)
+    whole = length >= a.shape[1] and max(total.shape) <= side
+    _in_spans(total, a.shape[1], partial(adding(p, scales), total.view(i32)) if whole else work)
+
+
+def _run(
+    loop: Any, operands: tuple[Array, Array], rest: tuple[Any, ...], patterns: Array, m0: int, m1: int, n0: int, n1: int
+) -> None:  # fmt: skip
+    loop(*operands, patterns, *rest, m0, m1, n0, n1)
 
 
 @lru_cache(maxsize=1024)
@@ -375,6 +383,31 @@ def _grouped(total: Array, p: Product) -> None:
     _in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, patterns, rows, columns, facts, m0, m1, n0, n1))
 
 
+def _cuts(unit: MatrixUnit) -> int:
+    """Sums of cut products that a step of a unit has, of a size that cut_product takes; 0 for other units."""
+    halves = {Rule.SEPARATE: 1, Rule.EVEN_ODD: 2}.get(unit.rule, 0)
+    exact = unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
+    return halves if halves and exact and unit.terms in (SIZES[0] * halves, SIZES[1] * halves) else 0
+
+
+def _cut(total: Array, p: Product) -> None:
+    """The units of CDNA3."""
+    unit, halves = p.unit, _cuts(p.unit)
+    a, b = floats(p.a, unit.a.carrier).view(i32), floats(p.b, unit.b.carrier).view(i32)
+    a, b = (x if _kept(element) == -1 else x & i32(_kept(element)) for x, element in ((a, unit.a), (b, unit.b)))
+    formats = unit.a.fmt, unit.b.fmt
+    bases = _bases((a, b), formats)
+    of_a, of_b = (np.array([-1, fmt.min_exponent, base], i32) for fmt, base in zip(formats, bases, strict=True))
+    run, base, facts = cut_product(unit.terms, halves), i32(sum(bases)), _step_facts(formats)
+    _in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, total, of_a, of_b, base, facts, m0, m1, n0, n1))
+
+
+def _step_facts(formats: tuple[Format, Format]) -> Array:
+    """StepFacts of two formats."""
+    tiny, places = [2.0**fmt.min_exponent for fmt in formats], sum(fmt.mantissa_bits for fmt in formats)
+    return np.array([*(fmt.min_exponent for fmt in formats), *tiny, places])
+
+
 def _stepwise(total: Array, p: Product) -> None:
     """AMD's units, and chains of fused multiply-adds."""
     unit = p.unit
@@ -385,7 +418,7 @@ def _stepwise(total: Array, p: Product) -> None:
     )
     formats = unit.a.fmt, unit.b.fmt
     chain = unit.rule is Rule.EXACT and unit.terms == 1
-    facts = np.array([fmt.min_exponent for fmt in formats] + [2.0**fmt.min_exponent for fmt in formats])
+    facts = _step_facts(formats)
     run, terms = step_product("chain" if chain else unit.rule), CHAIN_TERMS if chain else unit.terms
     if unit.rule is Rule.FLUSHED_TREE:
         total[np.abs(total) < 2.0**FP32.min_exponent] = 0

@@ -34,6 +34,7 @@ NOTHING, NO_C = np.zeros((0, 0), u64), np.zeros((0, 0), u32)
 ONE = np.float32(1).view(u32)
 STEP_COST = 16  # elements of a cast that take as long as a step of one lane
 NARROW = 1 << 21  # codes from which a loop is compiled for their own words, instead of copying them to 64 bits
+FEW_PRODUCTS = 1 << 12  # that are added by digits before the operands are floats
 FAST_STEPS = 4  # steps of a float32 lane that take as long as an element of a cast
 
 
@@ -282,7 +283,8 @@ def _exact(accumulator: Exact, problem: Problem) -> Array:
 
 def _fits_bins(problem: Problem) -> bool:
     """Whether the sums are those of a product of matrices whose terms float64 holds."""
-    usual = not (problem.paired or numba.config.DISABLE_JIT)
+    few = problem.terms * problem.shape[0] * problem.shape[1] < FEW_PRODUCTS
+    usual = not (problem.paired or few or numba.config.DISABLE_JIT)
     return usual and None not in problem.formats and products_fit(problem.formats)
 
 

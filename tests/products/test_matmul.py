@@ -141,6 +141,14 @@ def test_a_sum_may_overflow_in_the_middle(unit: MatrixUnit) -> None:
     check(extremes(unit, (40, 4 * unit.terms, 130)), unit)
 
 
+@every_kernel
+def test_a_sum_may_cancel_its_accumulator(unit: MatrixUnit) -> None:
+    p = random_product(unit, normal, (12, 2 * unit.terms, 130))
+    sums = results(multiplied(p._replace(c=None), unit))
+    near = sums + np.random.default_rng(4).integers(0, 3, sums.shape).astype(sums.dtype)
+    check(p._replace(c=near ^ sums.dtype.type(unit.d.fmt.sign_bit)), unit)
+
+
 MX = [unit for unit in KERNELS if unit.scale == "ue8m0"]
 
 

@@ -61,6 +61,7 @@ OWN = {
     "passes of FP16 and FP6": changed("hopper_mma_e4m3_f32", a=ELEMENTS["f16"], b=ELEMENTS["e2m3"]),
     "fused f16": changed("cdna1_f32_f32", d=ELEMENTS["f16"], result_bits=10),
     "fused f64 of f32": changed("ampere_f64_f64", a=F32),
+    "exact sums of 3 f16": changed("cdna1_f16_f32", terms=3),
     "exact sums of 9 f64": changed("ampere_f64_f64", terms=9),
     "exact tf32": changed("cdna1_f32_f32", a=TF32, b=TF32, terms=3),
     "exact to 8 bits": changed("cdna1_f32_f32", result_bits=8),

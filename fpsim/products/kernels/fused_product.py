@@ -40,7 +40,7 @@ def _scale_flags(scale: Any) -> Any:
 
 
 @inner_loop
-def _fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
+def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
     """A row of A from term k on as values and exponents, zeros behind its end; returns what it holds."""
     stop = min(k + terms, source.size)
     flags = fill_row(source[k:stop], facts[0], facts[1], facts[2], values, exponents)
@@ -51,7 +51,7 @@ def _fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponen
 
 
 @inner_loop
-def _fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
+def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
     """Rows k .. of B from column j on as a panel, zeros around it; returns what it holds."""
     flags = i32(0)
     for i in range(terms):
@@ -184,7 +184,7 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
             rows = min(block, m1 - m)
             for s in range(steps):
                 for r in range(rows):
-                    flags = _fill_rows(a[m + r], s * terms, count, of_a, a_values[s, r], a_exponents[s, r])
+                    flags = fill_rows(a[m + r], s * terms, count, of_a, a_values[s, r], a_exponents[s, r])
                     if scaled:
                         flags = i32(flags | _scale_flags(scale_a[m + r, s]))
                     a_flags[s, r] = flags
@@ -193,7 +193,7 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
                 _begin_tile(c, m, n, rows, width, promotion, cut, tile, totals, merged)
                 for s in range(steps):
                     k = s * terms
-                    panel = _fill_panel(b, k, n, width, count, of_b, b_values, b_exponents)
+                    panel = fill_panel(b, k, n, width, count, of_b, b_values, b_exponents)
                     if scaled:
                         for j in range(width):
                             lanes_scale[j] = scale_b[s, n + j]

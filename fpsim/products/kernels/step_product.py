@@ -15,16 +15,19 @@ from fpsim.products.kernels.panel import LANES
 from fpsim.products.kernels.step_rows import (
     StepFacts,
     StepRoom,
+    add_exactly,
     chain_row,
     even_odd_row,
     exact_row,
+    exact_short_row,
     flush,
     flushed_row,
+    range_of,
     separate_row,
 )
 from fpsim.runtime.compile import kernel
 
-i32, f32, f64 = np.int32, np.float32, np.float64
+u32, i32, f32, f64 = np.uint32, np.int32, np.float32, np.float64
 
 ROWS = {
     "chain": chain_row, Rule.EXACT: exact_row, Rule.FLUSHED_TREE: flushed_row, Rule.SEPARATE: separate_row,
@@ -39,13 +42,13 @@ def step_product(rule: Rule | str) -> Any:
 
     a: (M, K), b: (K, N), c: (M, N) floats; facts: StepFacts. The arrays are float32, or float64 for a chain of those.
     """
-    one_row, flushes = ROWS[rule], rule is Rule.FLUSHED_TREE
+    one_row, flushes, adds_exactly = ROWS[rule], rule is Rule.FLUSHED_TREE, rule is Rule.EXACT
 
     def product(a: Any, b: Any, c: Any, terms: Any, facts: Any, m0: Any, m1: Any, n0: Any, n1: Any) -> None:
         panel, tile = np.zeros((terms, LANES), b.dtype), np.zeros((ROW_BLOCK, LANES), c.dtype)
         room = StepRoom(np.empty((2, LANES), i32), np.empty((2, LANES), f64), np.empty(LANES, f64))
         x = np.zeros(terms, a.dtype)
-        u = StepFacts(i32(facts[0]), i32(facts[1]), f32(facts[2]), f32(facts[3]))
+        u = StepFacts(i32(facts[0]), i32(facts[1]), f32(facts[2]), f32(facts[3]), i32(facts[4]))
         for n in range(n0, n1, LANES):
             width = min(LANES, n1 - n)
             for m in range(m0, m1, ROW_BLOCK):
@@ -59,10 +62,17 @@ def step_product(rule: Rule | str) -> Any:
                         for j in range(width if flushes else 0):
                             panel[i, j] = flush(panel[i, j], u.tiny_b)
                     panel[count:], x[count:] = 0, 0  # terms behind the end of K
+                    if adds_exactly:
+                        panel_most, panel_least = range_of(panel.reshape(-1).view(u32))
                     for r in range(rows):
                         x[:count] = a[m + r, k : k + count]
                         for i in range(count if flushes else 0):
                             x[i] = flush(x[i], u.tiny_a)
+                        if adds_exactly and terms % 2 == 0:
+                            most, least = range_of(x.view(u32))
+                            if add_exactly(most, least, panel_most, panel_least, u.places):
+                                exact_short_row(x, panel, tile[r])
+                                continue
                         one_row(x, panel, tile[r], count, u, room)
                 for r in range(rows):
                     c[m + r, n : n + width] = tile[r, :width]

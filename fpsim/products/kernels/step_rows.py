@@ -12,16 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.products.kernels.panel import INFINITE, LANES, MAGNITUDE
+from fpsim.products.kernels.panel import INFINITE, LANES, MAGNITUDE, MANTISSA_BITS
 from fpsim.products.kernels.wide_row import NOTHING, exponent_of, float_exponent, power_of_two, rounded_result
 from fpsim.runtime.compile import scalar
 from fpsim.runtime.float_steps import down, fused, toward_zero
 
-i32, i64, f32, f64 = np.int32, np.int64, np.float32, np.float64
+u32, i32, i64, f32, f64 = np.uint32, np.int32, np.int64, np.float32, np.float64
 
 TINY = f32(2.0**-126)  # the smallest normal float32
 OVERFLOW = f64(2.0**128)  # from here on a product is infinite
 CUT_BITS, SUM_BITS, RESULT_BITS = i32(24), i32(32), i32(31)  # fraction bits: products and c, their sum, the total
+FLOAT_BITS = i32(53)
 HIGH_PART = f64(256.0)  # units of 2**-8 split sums of FP16 products into two that float64 holds
 RESULT_MANTISSA, LEAST, HIGHEST = i32(23), i32(-126), i32(128)
 
@@ -33,6 +34,7 @@ class StepFacts(NamedTuple):
     least_b: Any
     tiny_a: Any  # and their smallest normal values
     tiny_b: Any
+    places: Any  # mantissa bits of both
 
 
 class StepRoom(NamedTuple):
@@ -108,7 +110,7 @@ def _odd_sum(x: Any, y: Any) -> Any:
     bits = i64(f64(total).view(i64))
     grows = (error > f64(0.0)) == (total > f64(0.0))
     moved = i64(bits + (i64(1) if grows else i64(-1)))
-    even = (error != f64(0.0)) & (i64(bits & i64(1)) == i64(0))
+    even = (abs(error) > f64(0.0)) & (i64(bits & i64(1)) == i64(0))
     return i64(moved if even else bits).view(f64)
 
 
@@ -137,6 +139,46 @@ def _exact_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom)
         total = f64(0.0) if total == f64(0.0) else total
         total = plain[j] if not abs(plain[j]) < f64(np.inf) else total  # NaN and Inf
         c[j] = f32(total)
+
+
+def _exact_short_row(a: Any, b: Any, c: Any) -> None:
+    """The same for four or two products that add up in one float64 exactly, and of which none is NaN or Inf."""
+    if a.size == 4:
+        a0, a1, a2, a3 = f64(a[0]), f64(a[1]), f64(a[2]), f64(a[3])
+        b0, b1, b2, b3 = b[0], b[1], b[2], b[3]
+        for j in range(LANES):
+            total = fused(a1, f64(b1[j]), f64(a0 * f64(b0[j])))
+            total = fused(a3, f64(b3[j]), fused(a2, f64(b2[j]), total))
+            c[j] = f32(f64(_odd_sum(total, f64(c[j])) + f64(0.0)))  # zero is +0
+        return
+    x, y, z, w = f64(a[0]), f64(a[1]), b[0], b[1]
+    for j in range(LANES):
+        total = fused(y, f64(w[j]), f64(x * f64(z[j])))
+        c[j] = f32(f64(_odd_sum(total, f64(c[j])) + f64(0.0)))
+
+
+@scalar
+def _range_of(values: Any) -> Any:
+    """(largest, smallest but for zeros and less by one) of the magnitudes of floats, as patterns."""
+    most, least = u32(0), u32(MAGNITUDE)
+    for i in range(values.size):
+        magnitude = u32(u32(values[i]) & u32(MAGNITUDE))
+        most, least = max(most, magnitude), min(least, u32(magnitude - u32(1)))  # zero wraps around
+    return i32(most), i32(least)
+
+
+def _add_exactly(most_a: Any, least_a: Any, most_b: Any, least_b: Any, places: Any) -> Any:
+    """Whether products of up to four pairs of floats from these ranges add up in a float64 without rounding.
+
+    places: of both formats' mantissas together.
+    """
+    finite = (most_a < INFINITE) & (most_b < INFINITE)
+    highest = i32(i32(i32(most_a >> MANTISSA_BITS) + i32(most_b >> MANTISSA_BITS)) + i32(4))
+    lowest = i32(i32(i32(least_a >> MANTISSA_BITS) + i32(least_b >> MANTISSA_BITS)) - places)
+    return finite & (i32(highest - lowest) <= FLOAT_BITS)
+
+
+range_of, add_exactly, exact_short_row = scalar(_range_of), scalar(_add_exactly), scalar(_exact_short_row)
 
 
 def _cut_products(a: Any, b: Any, first: Any, count: Any, stride: Any, u: StepFacts, e: Any, total: Any) -> None:
@@ -193,7 +235,18 @@ def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
         c[j] = f32(met[j]) if special else i32(result).view(f32)
 
 
+def _join_halves(room: StepRoom) -> None:
+    """The sum of even products plus that of odd ones, with the larger exponent."""
+    e, odd_e, total, odd = room.e[0], room.e[1], room.sums[0], room.sums[1]
+    for j in range(LANES):
+        top = max(e[j], odd_e[j])
+        even = down(f64(total[j] * power_of_two(max(i32(e[j] - top), i32(-600)))))
+        other = down(f64(odd[j] * power_of_two(max(i32(odd_e[j] - top), i32(-600)))))
+        total[j], e[j] = f64(even + other), top
+
+
 cut_products, product_specials, join = scalar(_cut_products), scalar(_product_specials), scalar(_join)
+join_halves = scalar(_join_halves)
 
 
 def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
@@ -208,13 +261,8 @@ def _even_odd_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRo
     product_specials(a, b, c, count, room.specials)
     for half in range(2):
         cut_products(a, b, half, count, 2, u, room.e[half], room.sums[half])
-    e, odd_e, total, odd = room.e[0], room.e[1], room.sums[0], room.sums[1]
-    for j in range(LANES):
-        top = max(e[j], odd_e[j])
-        even = down(f64(total[j] * power_of_two(max(i32(e[j] - top), i32(-600)))))
-        other = down(f64(odd[j] * power_of_two(max(i32(odd_e[j] - top), i32(-600)))))
-        total[j], e[j] = f64(even + other), top
-    join(c, e, total, room.specials, True)
+    join_halves(room)
+    join(c, room.e[0], room.sums[0], room.specials, True)
 
 
 chain_row, flushed_row, exact_row = scalar(_chain_row), scalar(_flushed_row), scalar(_exact_row)

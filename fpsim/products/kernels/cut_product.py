@@ -1,0 +1,154 @@
+"""The matrix product of the units that cut products apart from the accumulator (SEPARATE, EVEN_ODD): panels and tiles.
+
+Products are cut as in fused_row, relative to their largest exponent: exactly in float32, and added up in an int32. The
+sum joins the accumulator as in step_rows, which also takes the rows of a step whose exponents leave the window of
+panel.py, or that hold NaN or Inf.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.products.kernels.fused_product import PANEL_BYTES, fill_panel, fill_rows
+from fpsim.products.kernels.fused_row import add_eight, add_four, largest
+from fpsim.products.kernels.panel import BIAS, INFINITE, LANES, MAGNITUDE, MANTISSA_BITS, NO_TERM
+from fpsim.products.kernels.step_rows import (
+    CUT_BITS,
+    LEAST,
+    RESULT_BITS,
+    SUM_BITS,
+    StepFacts,
+    StepRoom,
+    even_odd_row,
+    join_halves,
+    separate_row,
+)
+from fpsim.products.kernels.wide_row import LEADING_BITS, NOTHING, float_exponent, power_of_two
+from fpsim.runtime.compile import kernel, scalar
+from fpsim.runtime.float_steps import down
+
+i8, i32, i64, f32, f64 = np.int8, np.int32, np.int64, np.float32, np.float64
+
+ROW_BLOCK = 256
+SIZES = 4, 8  # of a sum of products
+BELOW = i64((1 << int(LEADING_BITS - RESULT_BITS)) - 1)  # bits of a float64 below those that a total keeps
+
+
+def _window_join(c: Any, e: Any, total: Any, drops: Any) -> None:
+    """What step_rows.join does, where products lie well above the smallest normal value, and none is NaN or Inf."""
+    for j in range(LANES):
+        bits = i32(f32(c[j]).view(i32))
+        finite, exponent = i32(bits & MAGNITUDE) < INFINITE, float_exponent(bits, LEAST)
+        top = max(e[j], exponent)
+        products = down(f64(total[j] * power_of_two(i32(max(i32(e[j] - top), i32(-600)) + i32(SUM_BITS - CUT_BITS)))))
+        value = f64(c[j]) if finite else f64(0.0)
+        mine = f64(down(f64(value * power_of_two(i32(CUT_BITS - top)))) * f64(256.0))  # 2**(SUM_BITS - CUT_BITS)
+        mine = f64(0.0) if drops & (exponent < i32(i32(top - CUT_BITS) - i32(1))) else mine
+        whole = i64(f64(f64(products + mine) + f64(0.0)).view(i64))  # zero is +0
+        # what lies below RESULT_BITS is cut downward, which for a negative number adds to its magnitude
+        kept = i64(i64(whole + i64(i64(whole >> i64(63)) & BELOW)) & ~BELOW)
+        c[j] = f32(i64(kept).view(f64) * power_of_two(i32(top - SUM_BITS))) if finite else c[j]
+
+
+window_join = scalar(_window_join)
+
+
+@cache
+def cut_product(terms: int, halves: int) -> Any:
+    """The loop `(a, b, c, of_a, of_b, base, facts, m0, m1, n0, n1)`, which adds a @ b to c.
+
+    a: (M, K), b: (K, N) float32 patterns as int32, c: (M, N) float32; of_a, of_b: as in `fused_product`; base: of the
+    exponents of both; facts: StepFacts. Of two halves the first are the even terms.
+    """
+    count: Any = i64(terms)
+    size, two = terms // halves, halves == 2
+    in_order = [i for half in range(halves) for i in range(half, terms, halves)]
+    order = np.array(in_order)
+
+    @scalar
+    def cut(a: Any, ea: Any, b: Any, eb: Any, base: Any, e8: Any, power: Any, sums: Any, e: Any, total: Any) -> None:
+        """e and total of a half: largest exponent, and sum of cut products."""
+        largest(ea, eb, size, e8)
+        for j in range(LANES):
+            power[j] = i32(i32(i32(BIAS + CUT_BITS) - i32(i32(e8[j]) + base)) << MANTISSA_BITS)
+            sums[j] = i32(0)
+        if size == 4:
+            add_four(a, b, 0, power.view(f32), sums)
+        else:
+            add_eight(a, b, 0, power.view(f32), sums)
+        for j in range(LANES):
+            none = i32(e8[j]) <= i32(NO_TERM)
+            e[j] = NOTHING if none else i32(i32(e8[j]) + base)
+            total[j] = f64(0.0) if none else f64(sums[j])
+
+    def fast_row(a: Any, ea: Any, b: Any, eb: Any, c: Any, base: Any, e8: Any, words: Any, room: StepRoom) -> None:
+        for half in range(halves):
+            at, end = half * size, half * size + size
+            cut(
+                a[at:end], ea[at:end], b[at:end], eb[at:end], base, e8, words[0], words[1], room.e[half],
+                room.sums[half],
+            )  # fmt: skip
+        if two:
+            join_halves(room)
+        window_join(c, room.e[0], room.sums[0], two)
+
+    fast_row = scalar(fast_row)
+
+    def ordered(values: Any, exponents: Any, other_values: Any, other_exponents: Any) -> None:
+        """The terms of a step with those of a half side by side."""
+        for i in range(terms):
+            other_values[i], other_exponents[i] = values[order[i]], exponents[order[i]]
+
+    ordered = scalar(ordered)
+
+    def product(
+        a: Any, b: Any, c: Any, of_a: Any, of_b: Any, base: Any, facts: Any, m0: Any, m1: Any, n0: Any, n1: Any
+    ) -> None:
+        steps = (a.shape[1] + terms - 1) // terms
+        block = max(min(PANEL_BYTES // (5 * terms * steps), ROW_BLOCK, m1 - m0), 1)
+        u = StepFacts(i32(facts[0]), i32(facts[1]), f32(facts[2]), f32(facts[3]), i32(facts[4]))
+        a_values, a_exponents = np.empty((steps, block, terms), i32), np.empty((steps, block, terms), i8)
+        b_values, b_exponents = np.empty((terms, LANES), i32), np.empty((terms, LANES), i8)
+        read_values, read_exponents = np.empty((terms, LANES), i32), np.empty((terms, LANES), i8)
+        a_flags, tile = np.empty((steps, block), i32), np.zeros((block, LANES), f32)
+        raw_a, raw_b = np.zeros(terms, f32), np.zeros((terms, LANES), f32)
+        e8, words = np.empty(LANES, i8), np.empty((2, LANES), i32)
+        room = StepRoom(np.empty((2, LANES), i32), np.empty((2, LANES), f64), np.empty(LANES, f64))
+        a_row, b_floats, a_floats = a.view(f32), b_values.view(f32), a_values.view(f32)
+        b_rows = b.view(f32)
+        for m in range(m0, m1, block):
+            rows = min(block, m1 - m)
+            for s in range(steps):
+                for r in range(rows):
+                    a_flags[s, r] = fill_rows(a[m + r], s * terms, count, of_a, read_values[0], read_exponents[0])
+                    ordered(read_values[0], read_exponents[0], a_values[s, r], a_exponents[s, r])
+            for n in range(n0, n1, LANES):
+                width = min(LANES, n1 - n)
+                for r in range(rows):
+                    tile[r, :width] = c[m + r, n : n + width]
+                for s in range(steps):
+                    k, panel_is_raw = s * terms, False
+                    panel = fill_panel(b, k, n, width, count, of_b, read_values, read_exponents)
+                    ordered(read_values, read_exponents, b_values, b_exponents)
+                    for r in range(rows):
+                        if i32(panel | a_flags[s, r]) == i32(0):
+                            fast_row(
+                                a_floats[s, r], a_exponents[s, r], b_floats, b_exponents, tile[r], base, e8, words, room
+                            )
+                            continue
+                        found = min(terms, a.shape[1] - k)
+                        if not panel_is_raw:
+                            raw_b[:found, :width] = b_rows[k : k + found, n : n + width]
+                            panel_is_raw = True
+                        raw_a[:found] = a_row[m + r, k : k + found]
+                        if two:
+                            even_odd_row(raw_a, raw_b, tile[r], found, u, room)
+                        else:
+                            separate_row(raw_a, raw_b, tile[r], found, u, room)
+                for r in range(rows):
+                    c[m + r, n : n + width] = tile[r, :width]
+
+    return kernel(product)
