@@ -343,9 +343,8 @@ def unit_for(
         return min(found, key=lambda unit: (unit.scale is None, len(unit.name)))
     words = " x ".join(str(fmt) for fmt in fmts)
     raise ValueError(
-        f"{what} needs a matrix unit for {words} with scales by {_short(scaling)}; {arch} has none"
-        f"{_as_wide(arch, fmts, result)}. "
-        "Take other formats, other chips, or a unit of fp.units() by name."
+        f"{what} needs a matrix unit for {words} with scales by {_short(scaling)}; {arch} has "
+        f"none{_as_wide(arch, fmts, result)}. Take other formats, other chips, or a unit of fp.units() by name."
     )
 
 

@@ -109,7 +109,8 @@ def _label(ax: Any, candidates: Sequence[Any], budget: float) -> None:
     for i, key in enumerate(ranked):
         lift = 10 * (i - (len(ranked) - 1) / 2)
         ax.annotate(short(" = ".join(names[key]), 48), (budget, places[ranked[len(ranked) // 2]]), xytext=(6, lift),
-                    textcoords="offset points", va="center", fontsize=6.5, color=_tint(names[key][0]))  # fmt: skip
+                    textcoords="offset points", va="center", fontsize=6.5, color=_tint(names[key][0]), zorder=6,
+                    bbox={"facecolor": "#ffffff", "edgecolor": "none", "pad": 0.6})  # fmt: skip
 
 
 def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:

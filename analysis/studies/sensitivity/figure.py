@@ -50,7 +50,7 @@ def sensitivity_axes(report: Report, ax: Any = None) -> Any:
         ax.set_yticks(range(len(layers)), [short(layer, 28) or "(model)" for layer in layers])
         ax.grid(axis="y", color=GRID, linewidth=0.6)
         ax.set_axisbelow(True)
-        ax.set_xlabel("relative error of all gradients with one product low; bars: spread over batches")
+        ax.set_xlabel("error of all gradients with one product low; bars: spread over batches")
         for side in ("top", "right", "left"):
             ax.spines[side].set_visible(False)
         _legend(ax, {row.product for row in drawn}, list(report.recipes))

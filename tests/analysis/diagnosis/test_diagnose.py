@@ -278,6 +278,9 @@ def test_the_page_begins_with_the_answer(raw: Any, tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     page, table, plan = raw.save(tmp_path / "out")
     text = page.read_text()
+    sides = text[text.index('aria-label="Recipes"') :]
+    assert len(set(re.findall(r'class="(long|text)">(?:noise|beyond)', sides[: sides.index("</table>")]))) == 1
+    assert "convolutions were measured" in text  # the method
     heading = text[text.index("<h1>") + 4 : text.index("</h1>")]
     assert heading.replace("\N{NO-BREAK SPACE}", " ") == raw.sentences[0]
     assert text.index("<h1>") < text.index("<table")
