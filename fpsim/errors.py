@@ -101,6 +101,7 @@ def unknown(
     words = {**(aliases or {}), **{word.lower(): word for word in valid}}  # as the key is looked for
     key = got.lower() if isinstance(got, str) else shown(got).lower()
     near = [word for word in words if key and (word.startswith(key) or (len(word) > 3 and key.startswith(word)))]
+    near.sort(key=lambda word: abs(len(word) - len(key)))
     best = None if near else nearest(key, words)
     near = near if best is None else [best]
     meant = meant or [words[word] for word in near[:1]]

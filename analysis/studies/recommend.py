@@ -16,6 +16,7 @@ from fpsim.errors import shown
 from fpsim.formats.named import Format
 
 SCALE_GAIN_DB = 1.0  # scales that win less than this are not worth their bits and their pass over the data
+DEAR_SCALES = 1.05  # times the bits of the cheapest candidate of as wide a format: more is another class
 UNIFORM_SHARE = 0.95  # of the operands' values that one candidate suits, from which all have that one ...
 CLEAR_DB = 3.0  # ... unless another float format of as many bits is better by half a bit
 SMALL = 4096  # values: fewer, where they are a thousandth of the study or less, are not worth a format of their own
@@ -287,9 +288,14 @@ def _number(value: float) -> float:
 
 
 def _best(passing: Sequence[Worst]) -> Worst:
-    """Of the fewest bits the highest SQNR; about equal ones of its format yield to that with the fewest scales."""
+    """Of the formats of the fewest bits the highest SQNR; about equal ones of its format yield to the fewest scales.
+
+    Scales of short rows can take more bits than a wider format: those that take more than a twentieth do not count.
+    """
     fewest = min(candidate.bits for candidate in passing)
     width = [candidate for candidate in passing if candidate.bits == fewest]
+    least = min(candidate.bits_per_value for candidate in width)
+    width = [candidate for candidate in width if candidate.bits_per_value <= DEAR_SCALES * least]
     best = max(width, key=lambda candidate: (candidate.sqnr_db, -candidate.bits_per_value))
     similar = [c for c in width if c.format == best.format and c.sqnr_db >= best.sqnr_db - SCALE_GAIN_DB]
     return min(similar, key=lambda candidate: candidate.bits_per_value)
@@ -328,7 +334,7 @@ def _why_not(best: Worst, candidates: Sequence[Worst], wanted: Requirements) -> 
     narrower = [candidate for candidate in candidates if candidate.bits < best.bits]
     if narrower:
         closest = max(narrower, key=_rank)
-        parts.append(f"Fewer bits fall short: {closest.name}, {' and '.join(closest.misses(wanted))}.")
+        parts.append(f"Formats of fewer bits fall short: {closest.name}, {' and '.join(closest.misses(wanted))}.")
     plain = [c for c in candidates if c.format == best.format and c.bits_per_value < best.bits_per_value]
     if plain:
         closest = max(plain, key=_rank)

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from fpsim.errors import SHOWN, shown
+from fpsim.errors import SHOWN, shown, unknown
 from fpsim.lazy import public
 from fpsim.torch.delayed import GRAD, INPUT, WEIGHT, first_state, quantized
 from fpsim.torch.hadamard import hadamard
@@ -17,7 +17,7 @@ from fpsim.torch.operators import Tensor, array_of, operator, refuse_tangent, te
 from fpsim.torch.plan import Plan, plan_from, plan_of
 from fpsim.torch.products import Operand, multiply
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
-from fpsim.torch.rows import FP32
+from fpsim.torch.rows import FP32, RECIPES
 from fpsim.torch.trace import ProductCall, is_watched, show
 
 # ---- the operators
@@ -349,9 +349,9 @@ def quantize_linears(
 
     Args:
       model: any module.
-      recipe: formats and scalings: a LinearRecipe; or a recipe of training (`fp.train.Recipe`, or the path of one in
-        TOML), of which layers follow `linear` and the overrides, product by product, and those that it keeps stay as
-        they are.
+      recipe: formats and scalings: a LinearRecipe, or the name of one of `fp.torch.RECIPES`; or a recipe of training
+        (`fp.train.Recipe`, or the path of one in TOML), of which layers follow `linear` and the overrides, product by
+        product, and those that it keeps stay as they are.
       pattern: shell pattern, or several, of qualified names such as "blocks.*.mlp.*"; case matters.
       exclude: names to leave alone, in the same way.
       backend: what multiplies, as of `QuantLinear`.
@@ -378,6 +378,8 @@ def quantize_linears(
     kept: tuple[str, ...] = ()
     if isinstance(recipe, Path) or (isinstance(recipe, str) and recipe.endswith(".toml")):
         recipe = public("fpsim.train").Recipe.from_toml(recipe)
+    elif isinstance(recipe, str):
+        recipe = _named(recipe)
     if isinstance(getattr(recipe, "linear", None), LinearRecipe):  # of training, from a higher floor
         recipe, overrides, kept = recipe.linear, _lasting(recipe), tuple(recipe.keep)
     _refuse_no_recipe(recipe)
@@ -398,7 +400,7 @@ def quantize_linears(
         )
     }
     if not layers:
-        raise ValueError(_nothing_matches(model, known_names, included, [*kept, *excluded]))
+        raise ValueError(_nothing_matches(model, known_names, included, excluded, kept))
     for module, name in layers.items():
         assert isinstance(module, torch.nn.Linear)
         rest = FP32 if any(fnmatchcase(name, glob) for glob in kept) else recipe
@@ -455,9 +457,21 @@ def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:
     return list(globs)
 
 
-def _nothing_matches(model: torch.nn.Module, names: list[str], included: list[str], excluded: list[str]) -> str:
+def _named(name: str) -> LinearRecipe:
+    """The row of RECIPES that a name stands for, in any case."""
+    found = {known.lower(): row for known, row in RECIPES.items()}.get(name.lower())
+    if found is None:
+        raise unknown("recipe", name, list(RECIPES), listing="fp.torch.RECIPES", others="the path of a recipe in TOML")
+    return found
+
+
+def _nothing_matches(
+    model: torch.nn.Module, names: list[str], included: list[str], excluded: list[str], kept: Sequence[str]
+) -> str:
     quantized = sum(isinstance(module, QuantLinear) for module in model.modules())
-    but = f" without {', '.join(map(repr, excluded))}" if excluded else ""
+    without = [f"{', '.join(map(repr, excluded))}"] if excluded else []
+    without += [f"{', '.join(map(repr, kept))}, which the recipe keeps"] if kept else []
+    but = f" without {' and '.join(without)}{',' if kept else ''}" if without else ""
     known = ", ".join(repr(name) for name in names) if names else "none"
     already = f" Quantised already: {quantized}." if quantized else ""
     globs = ", ".join(map(repr, included))

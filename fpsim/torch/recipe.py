@@ -33,6 +33,10 @@ ARCHES = tuple(dict.fromkeys(chip.arch for chip in CHIPS.values()))
 HADAMARD_SIZES = (0, 2, 4, 8, 16, 32, 64, 128)
 
 
+# Rows that fp.torch has as attributes; the rest are in its RECIPES.
+ATTRIBUTES = frozenset({"DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "MXFP8", "NVFP4", "TE_DELAYED", "TE_HYBRID"})
+
+
 @dataclass(frozen=True)
 class Product:
     """The arithmetic of one matrix product: what adds, in which order, and the format of the result.
@@ -300,7 +304,7 @@ class LinearRecipe:
 
     def __repr__(self) -> str:
         if self.name:
-            return f"fp.torch.{self.name}"
+            return f"fp.torch.{self.name}" if self.name in ATTRIBUTES else f'fp.torch.RECIPES["{self.name}"]'
         changed = [f for f in dataclasses.fields(self) if f.compare and getattr(self, f.name) != f.default]
         words = (f"{field.name}={_short(getattr(self, field.name))}" for field in changed)
         return f"LinearRecipe({', '.join(words)})"

@@ -79,7 +79,7 @@ CALLS = {
     "fp.gpu.matmul(square, square, accumulate=unit, out=floats_there)": r"ValueError out must not share memory",
     "fp.gpu.matmul(scaled, y, accumulate=fp.Exact('fp32'))": r"TypeError an accumulator takes no Scaled operands",
     "fp.gpu.matmul(x, y, accumulate='blackwell_mxfp8_e4m3_f32')": r"ValueError blackwell_mxfp8_e4m3_f32 needs scale_a",
-    "fp.gpu.matmul(x, y, accumulate='hopper_e4m3_f31')": r"ValueError unit must be .*Did you mean 'hopper_e4m3",
+    "fp.gpu.matmul(x, y, accumulate='hopper_e4m3_f31')": r"ValueError accumulate must be .*Did you mean 'hopper_e4m3",
 }
 
 

@@ -141,7 +141,7 @@ class TestQuantizeLinears:
         assert type(model["head"]) is torch.nn.Linear
 
     def test_patterns_come_on_top(self) -> None:
-        with pytest.raises(ValueError, match="without 'head', 'body' matches no"):
+        with pytest.raises(ValueError, match="without 'body' and 'head', which the recipe keeps, matches no"):
             fp.torch.quantize_linears(self.model(), recipes.DEEPSEEK_V3, exclude="body")
         assert fp.torch.quantize_linears(self.model(), recipes.DEEPSEEK_V3.replace(keep=())) == ["body", "head"]
 
@@ -182,6 +182,18 @@ class TestQuantizeLinears:
             fp.torch.quantize_linears(self.model(), lost)
 
     def test_other_things_with_a_linear_are_refused(self) -> None:
-        for wrong in ("BF16", 5, torch.nn.TransformerEncoderLayer(8, 2)):
+        for wrong in (b"BF16", 5, torch.nn.TransformerEncoderLayer(8, 2)):
             with pytest.raises(TypeError, match=r"recipe must be an fp\.torch\.LinearRecipe"):
                 fp.torch.quantize_linears(self.model(), wrong)
+
+    def test_names_of_rows_stand_for_them(self) -> None:
+        model = self.model()
+        assert fp.torch.quantize_linears(model, "mxfp8", exclude="head") == ["body"]
+        assert model["body"].recipe is fp.torch.MXFP8
+        message = r"one of the 12 that fp\.torch\.RECIPES lists, such as MXFP8, .*; got 'MXFP9'. Did you mean 'MXFP8'\?"
+        with pytest.raises(ValueError, match=message):
+            fp.torch.quantize_linears(model, "MXFP9")
+
+    def test_every_row_prints_the_words_that_find_it(self) -> None:
+        for row in fp.torch.RECIPES.values():
+            assert eval(repr(row), {"fp": fp}) is row
