@@ -242,8 +242,9 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
         each of its tiles' is finite.
         """
         empty = amax == zero
-        top = f64(highest) / f64(largest)  # of the scale format
-        limit = f32(f64(LARGEST) / top) if top > f64(1) else LARGEST
+        # of the scale format; Inf where float32 cannot hold `highest`, and every quotient is 0
+        top = f64(highest) / f64(largest)
+        limit = f32(f64(LARGEST) / top) if (top > f64(1)) & (top < f64(np.inf)) else LARGEST
         limit = u32(limit.view(u32) - u32(1)).view(f32) if f64(limit) * top > f64(LARGEST) else limit
         if is_inverse:
             encode_scale = f32(highest / amax)

@@ -49,6 +49,8 @@ class Diagnosed(Protocol):
     def limit(self) -> float: ...
     @property
     def on(self) -> str: ...
+    @property
+    def unseen(self) -> tuple[str, ...]: ...
 
 
 def sentences(found: Diagnosed) -> tuple[str, ...]:
@@ -283,7 +285,7 @@ def _assigned(found: Diagnosed) -> str:
     for (layer, product), name in found.plan.assignment.items():
         of.setdefault(name, []).append(f"{name_of(layer)} {product}")
     if len(of) == 1:
-        return f"{next(iter(of))} everywhere"
+        return f"{next(iter(of))} {'for all that is judged' if _not_judged(found) else 'everywhere'}"
     parts = []
     for name, slots in sorted(of.items(), key=lambda item: -len(item[1])):
         which = f" ({listed(slots)})" if len(slots) <= NAMED else ""
@@ -333,6 +335,7 @@ def _not_judged(found: Diagnosed) -> list[str]:
     """The recorded layers that have no verdict, of which the answer says nothing."""
     there = {recorded_name(one.layer) for one in found.verdicts}
     others = [name_of(layer) for layer in found.recording.layers if layer not in there]
+    others += map(name_of, found.unseen)
     if not others:
         return []
     more = [f"{len(others) - NAMED} more"] if len(others) > NAMED else []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fpsim.analysis.models.recorder import record
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.layers import left_out, operands_of
 from fpsim.analysis.studies.budget.notes import Notes
+from fpsim.analysis.studies.sensitivity.asked import left_out_layers
 from fpsim.analysis.studies.sensitivity.twin import Assignment, Twin, layer_by_layer
 from fpsim.display.wording import plural
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
@@ -65,12 +66,29 @@ def recorded_name(layer: str) -> str:
     return layer or "weight"
 
 
-def left_out_notes(recording: Recording, layers: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
+def unrecorded(model: Any, layers: Iterable[str]) -> dict[str, str]:
+    """Layers with weights that a recording has nothing of, nor of any part of them, and why they stay exact.
+
+    Args:
+      layers: those that it has.
+    """
+    there = tuple(layers)
+    return {
+        name: why
+        for name, why in left_out_layers(model).items()
+        if not any(other == name or other.startswith(f"{name}.") for other in there)
+    }
+
+
+def left_out_notes(
+    recording: Recording, layers: Sequence[str], asked: Sequence[str], unseen: Mapping[str, str]
+) -> tuple[str, ...]:
     """What of a model is not diagnosed, a sentence for each reason.
 
     Args:
       layers: the layers that are.
       asked: those that were asked for, also where the loss does not run through them.
+      unseen: layers that were not recorded, and why.
     """
     notes, operands = Notes(), recording.operands
     there = {recorded_name(layer) for layer in asked}
@@ -81,6 +99,8 @@ def left_out_notes(recording: Recording, layers: Sequence[str], asked: Sequence[
             attention = "attention is no layer that a recipe names; fp.analysis.budget has its products"
             why = why or (attention if "query" in of else "it is no linear layer or convolution that layers= names")
             notes.add(f"Not diagnosed, since {why}", layer)
+    for layer, why in unseen.items():
+        notes.add(f"Not diagnosed, since {why}", layer or "the model")
     for layer in asked:
         if layer not in layers:
             notes.add("Not diagnosed, since the loss does not run through it", layer)

@@ -47,6 +47,7 @@ class Diagnosis:
       on: the hardware, as text.
       budgeted: how many batches were recorded and budgeted.
       notes: a sentence for each thing that was left out or is not as one might expect.
+      unseen: layers with weights, such as recurrent ones, that stay exact and were not recorded.
     """
 
     recording: Recording = dataclasses.field(repr=False)
@@ -64,6 +65,7 @@ class Diagnosis:
     on: str
     budgeted: int
     notes: tuple[str, ...] = dataclasses.field(repr=False, default=())
+    unseen: tuple[str, ...] = ()
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:

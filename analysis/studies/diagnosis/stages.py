@@ -20,7 +20,7 @@ from fpsim.analysis.studies.cells import Cell, Cells
 from fpsim.analysis.studies.diagnosis.budget_text import from_text, to_text
 from fpsim.analysis.studies.diagnosis.choosing import chosen
 from fpsim.analysis.studies.diagnosis.recipes import recipes_on
-from fpsim.analysis.studies.diagnosis.recording import left_out_notes, recorded, recorded_low, recorded_name
+from fpsim.analysis.studies.diagnosis.recording import left_out_notes, recorded, recorded_low, recorded_name, unrecorded
 from fpsim.analysis.studies.diagnosis.report import Diagnosis
 from fpsim.analysis.studies.diagnosis.verdict import Verdict, lines_of, reason
 from fpsim.analysis.studies.identity import digest, source_of
@@ -78,12 +78,14 @@ class Stages:
         report(1.0, "done")
         there = list(dict.fromkeys(one.layer for one in verdicts))
         measured = [note for note in found.notes if not note.startswith(LEFT_OUT)]  # which the recording says
-        left = left_out_notes(recording, there, list(self.layers))
+        unseen = unrecorded(self.model, recording.layers)
+        left = left_out_notes(recording, there, list(self.layers), unseen)
         notes = (*self.notes, *measured, *left, *recording.notes, *what.plan.notes)
         notes += _of_layers([note for each in budgets.values() for note in each.notes], set(recording.layers))
         return Diagnosis(
             recording, budgets, found, what.plan, tuple(verdicts), what.low, what.high, what.joint, what.missed,
             what.pays, promoted, limit, self.on, len(first), tuple(dict.fromkeys(notes)),
+            tuple(unseen),
         )  # fmt: skip
 
     def _require_bits(self, recording: Recording, bits: float) -> None:

@@ -81,6 +81,20 @@ def product_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
     }
 
 
+def left_out_layers(model: Any, layers: str | Sequence[str] = "*") -> dict[str, str]:
+    """Layers with weights that patterns name as well and that stay exact, and why.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.studies.sensitivity.asked import left_out_layers
+      >>> left_out_layers(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LSTM(4, 2)))
+      {'1': 'recurrent layers stay exact'}
+    """
+    patterns = [layers] if isinstance(layers, str) else layers
+    named = ((name, why_not(module)) for name, module in model.named_modules())
+    return {name: why for name, why in named if why and any(fnmatchcase(name, pattern) for pattern in patterns)}
+
+
 def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
     """Why layers with weights that patterns name as well stay exact, a sentence for each reason.
 
@@ -90,10 +104,9 @@ def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
       >>> left_out_notes(torch.nn.Sequential(torch.nn.Embedding(8, 4), torch.nn.Linear(4, 2)), "*")
       ('Not measured, since an embedding looks rows up and multiplies nothing: 0.',)
     """
-    patterns, notes = [layers] if isinstance(layers, str) else layers, Notes()
-    for name, module in model.named_modules():
-        if why_not(module) and any(fnmatchcase(name, pattern) for pattern in patterns):
-            notes.add(f"{LEFT_OUT} since {why_not(module)}", name or "the model")
+    notes = Notes()
+    for name, why in left_out_layers(model, layers).items():
+        notes.add(f"{LEFT_OUT} since {why}", name or "the model")
     return notes.sentences
 
 

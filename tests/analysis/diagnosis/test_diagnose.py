@@ -166,6 +166,26 @@ def test_convolutions_are_diagnosed_and_attention_is_named() -> None:
     assert any("the loss does not run through it: unused." in note for note in found.notes)
 
 
+class Recurrent(nn.Module):  # type: ignore[misc]
+    """A recurrent layer before a linear one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.out = nn.LSTM(32, 64, batch_first=True), nn.Linear(64, 64)
+
+    def forward(self, x: Any) -> Any:
+        return self.out(self.lstm(x)[0])
+
+
+def test_recurrent_layers_are_named_as_not_judged() -> None:
+    torch.manual_seed(0)
+    found = diagnosed(Recurrent(), [torch.randn(8, 16, 32) for _ in range(2)], recipes="FP8_TENSOR")
+    assert found.unseen == ("lstm",)
+    assert found.sentences[-1] == "Not judged, and left as it is: lstm."
+    assert any("FP8_TENSOR for all that is judged" in sentence for sentence in found.sentences)
+    assert "Not diagnosed, since recurrent layers stay exact: lstm." in found.notes
+
+
 class Twins(nn.Module):  # type: ignore[misc]
     """How far apart two inputs are, by the same two layers: errors of each do not cancel where the inputs nearly do."""
 
