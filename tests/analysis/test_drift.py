@@ -13,7 +13,7 @@ import pytest
 import fpsim as fp
 from fpsim.analysis.measures.drift.bounds import ALIGNING, unit_roundoff
 from fpsim.matrix_units.matrix_unit import Rule
-from tests.kit.sweeps import in_turn
+from tests.kit.sweeps import case, sweep
 
 Array = npt.NDArray[Any]
 drift = fp.analysis.drift
@@ -112,8 +112,17 @@ def hard_terms(trials: int, length: int) -> tuple[Array, Array]:
     return a, b
 
 
-@in_turn("unit", [unit.name for unit in fp.units() if isinstance(unit.a.fmt, fp.Format)])
-def test_the_deterministic_bound_of_a_unit_always_holds(unit: str) -> None:
+UNITS = [unit.name for unit in fp.units() if isinstance(unit.a.fmt, fp.Format)]
+
+
+@sweep("units", UNITS[::3], UNITS)
+def test_the_deterministic_bound_of_a_unit_always_holds(units: list[str]) -> None:
+    for unit in units:
+        with case(unit):
+            check_bounds(unit)
+
+
+def check_bounds(unit: str) -> None:
     a, b = hard_terms(8, 512)
     lengths = [1, 3, 16, 65, 512]
     for report in (
