@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,17 @@ from _fpsim_hypothesis import PROFILE, register
 
 register()  # as hypothesis does where fpsim is installed
 settings.load_profile(PROFILE)
+
+
+def pytest_collection() -> None:
+    """Ten thousand tests are not searched for garbage while they are collected."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Nor afterwards, when one search through them and the libraries takes a second."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
