@@ -15,6 +15,8 @@ LANES = {"x": 4, "y": 8, "z": 16}  # 32-bit lanes of xmm, ymm, zmm
 MOVES = re.compile(r"v?(mov|pmov[zs]x|broadcast|pbroadcast|lddqu|prefetch)")
 MULTIPLIES = re.compile(r"vpmul(udq|dq|lq|hd)")  # one product for two lanes
 FLOATS = re.compile(r"v(fn?m(add|sub)\w*|mul|scalef|div|sqrt)(ps|pd)")
+STORED = {"vmovd": 4, "vmovss": 4, "vmovq": 8, "vmovsd": 8, "vmovlps": 8, "vmovlpd": 8, "vmovhps": 8, "vmovhpd": 8}
+STORED |= {"vpextrb": 1, "vpextrw": 2, "vpextrd": 4, "vpextrq": 8, "vextractps": 4}  # bytes of a part of a register
 NARROWING = {"db": 4, "dw": 2, "wb": 2, "qd": 2, "qw": 4, "qb": 8}
 KINDS = ("integer", "float", "multiply", "scalar")
 
@@ -70,6 +72,8 @@ def _stored(line: str) -> int:
     to_memory = re.search(r",\s*[^,]*\([^()]*\)$", operands.split("{")[0].rstrip())
     if not to_memory or not name.startswith("v") or name.startswith("vmovnt"):
         return 0
+    if name in STORED:
+        return STORED[name]
     width = 4 * _lanes(line)
     narrowed = re.fullmatch(r"vpmovu?s?([dqw][bwd])", name)
     if narrowed:

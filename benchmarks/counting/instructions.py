@@ -62,10 +62,13 @@ class Work(NamedTuple):
 
 
 def elements(loop: Loop, part: Part) -> float:
-    """How many elements one turn of a loop makes; 0 if it is not one of those that are looked for."""
+    """How many elements one turn of a loop makes; 0 if it is not one of those that are looked for, or only copies."""
     if (part.has and not loop.count(part.has)) or (part.lacks and loop.count(part.lacks)):
         return 0
-    return loop.stored() / part.per if isinstance(part.per, int) else loop.lanes(part.per[0]) * part.per[1]
+    if not isinstance(part.per, int):
+        return loop.lanes(part.per[0]) * part.per[1]
+    made = loop.stored() / part.per
+    return made if made <= loop.operations()["integer"] else 0
 
 
 def hot(loops: list[Loop], part: Part) -> Loop:
@@ -107,7 +110,7 @@ def works() -> dict[str, Work]:
         return lambda: fp.matmul(fp.cast(side, fmt), fp.cast(side, fmt), accumulate=unit)
 
     decoded = (Part("casts.loops decode_kernel", 4),)
-    tiles = Part("scaling.kernels.tiles quantize_strips", 1, r"vpmovu?s?db", "vpmuludq")
+    tiles = Part("scaling.kernels.tiles quantize_strips", 1, r"vpmovu?s?db|vpackuswb", "vpmuludq")
     fused = (Part("products.kernels.fused_product", ("vcvttps2dq", 1.0)),)
     rows = (Part("sums.kernels.float32_rows rows_kernel", 1, "vaddps"),)
     found = {

@@ -73,6 +73,7 @@ def test_stores_count_the_bytes_that_reach_memory() -> None:
         ("vcvtps2ph\t$0, %zmm0, (%rdi)", 32),
         ("vmovdqu64\t(%rdi), %zmm0", 0), ("vpaddd\t(%rdi), %zmm0, %zmm1", 0), ("vpmovusdb\t%ymm0, (%rdi,%rax)", 8),
         ("vmovdqu8\t%zmm0, (%rdi,%rax) {%k1}", 64), ("movq\t%rax, (%rdi)", 0),
+        ("vmovq\t%xmm1, (%r8,%rbx)", 8), ("vpextrb\t$4, %xmm1, (%rdi,%rax)", 1), ("vmovss\t%xmm5, 4(%rcx,%rsi,4)", 4),
     ],
 )  # fmt: skip
 def test_a_store_is_told_from_a_load(line: str, stored: int) -> None:
@@ -87,6 +88,12 @@ def test_the_hot_loop_makes_most_elements() -> None:
     assert hot(loops, Part("kernel", ("vpaddd", 2.0), lacks="vpmuludq")) == loops[2]
     with pytest.raises(LookupError, match="none of the 3 loops of kernel has what is counted"):
         hot(loops, Part("kernel", 1, has="vfmadd231ps"))
+
+
+def test_a_loop_that_copies_makes_no_elements() -> None:
+    copies = inner_loops("f:\n.LBB0_1:\n\tvmovups\t(%rsi), %ymm0\n\tvmovups\t%ymm0, (%rdi)\n\tjne\t.LBB0_1\n")
+    with pytest.raises(LookupError, match="none of the 1 loops of kernel"):
+        hot(copies, Part("kernel", 4))
 
 
 def test_a_cost_is_operations_per_element() -> None:
