@@ -14,17 +14,17 @@ from fpsim.display.wording import printable
 FRAME = "fpsim.display"  # the package whose folder `templates` has what every page shares
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A number in a table: what people read, and what the column is sorted and filtered by."""
 
     text: str
     value: float
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A row of a table: text, numbers, and what is marked."""
 
-    cells: Sequence[str | Cell]
+    cells: Sequence[str | TableCell]
     marked: bool = False
     inside: Sequence[str] = ()  # what the first cell unfolds to
 
@@ -43,7 +43,7 @@ def render(package: str, template: str, **values: Any) -> str:
       ImportError: jinja2 is not installed.
 
     Example:
-      >>> from fpsim.display.pages import Row, render
+      >>> from fpsim.display.pages import TableRow, render
       >>> text = render("fpsim.display.templates", "base.html.jinja", title="<b>")
       >>> "<title>&lt;b&gt;</title>" in text
       True

@@ -19,7 +19,7 @@ from fpsim.gpu.device.launch import uploaded
 from fpsim.gpu.device.streams import library_of
 
 
-class Operands(NamedTuple):
+class GpuOperands(NamedTuple):
     """Operands on the GPU: their words, and how far apart their elements are (0: one for all)."""
 
     words: tuple[Any, ...]
@@ -40,7 +40,7 @@ class Operands(NamedTuple):
         return self.owner.like
 
 
-def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> Operands:
+def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> GpuOperands:
     """Check the operands of an operation: arrays on the GPU, and beside them numbers.
 
     Raises:
@@ -65,13 +65,13 @@ def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> Operands:
     owner = arrays[numbers.index(False)]
     spread = [x if x.size == 1 else broadcast(x, shape) for x in arrays]
     single = math.prod(shape) == 1
-    return Operands(
+    return GpuOperands(
         tuple(x.words for x in spread), tuple(int(x.size > 1 or single) for x in spread), formats, shape, owner,
         all(x.fmt is not None for x in arrays),
     )  # fmt: skip
 
 
-def integers(n: Any) -> tuple[Operands, np.dtype[Any]]:
+def integers(n: Any) -> tuple[GpuOperands, np.dtype[Any]]:
     """Integers on the GPU, which have no format, and the 64-bit dtype of their kind.
 
     Raises:
@@ -81,7 +81,7 @@ def integers(n: Any) -> tuple[Operands, np.dtype[Any]]:
     if source.fmt is not None:
         raise TypeError(f"n must be an array of integers on the GPU; got {n.dtype}. fpsim.gpu.encode rounds floats.")
     signed = not str(n.dtype).removeprefix("torch.").startswith("u")
-    return Operands((source.words,), (1,), (), source.shape, source, False), np.dtype("i8" if signed else "u8")
+    return GpuOperands((source.words,), (1,), (), source.shape, source, False), np.dtype("i8" if signed else "u8")
 
 
 def _is_number(value: Any) -> bool:
@@ -123,7 +123,7 @@ def _shape(name: str, arrays: list[GpuArray]) -> tuple[int, ...]:
         ) from None
 
 
-def result_for(inputs: Operands, fmt: Format, out: Any) -> tuple[Any, Any, Operands]:
+def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, GpuOperands]:
     """(array to return, its words, operands that may be read while they are written) for a result in a format."""
     dtype = DTYPES.get(fmt, fmt.storage)
     taken = dtype_name(out) if hasattr(out, "dtype") else None
@@ -131,7 +131,7 @@ def result_for(inputs: Operands, fmt: Format, out: Any) -> tuple[Any, Any, Opera
     return result_of(inputs, dtype if typed else fmt.storage, out)
 
 
-def result_of(inputs: Operands, dtype: np.dtype[Any], out: Any) -> tuple[Any, Any, Operands]:
+def result_of(inputs: GpuOperands, dtype: np.dtype[Any], out: Any) -> tuple[Any, Any, GpuOperands]:
     """The same for a result of a dtype."""
     result, words = result_like(inputs.owner, inputs.shape, dtype, out)
     if out is None or words.size == 0:

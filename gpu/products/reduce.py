@@ -18,7 +18,7 @@ from fpsim.gpu.device.launch import scratch
 from fpsim.gpu.products.float_matrix import FloatMatrices
 from fpsim.gpu.products.operands import block_scales, operand
 from fpsim.gpu.products.unit_product import GpuProduct, run_specification, taken
-from fpsim.gpu.sums.accumulate import Problem, fill_sums
+from fpsim.gpu.sums.accumulate import GpuSumProblem, fill_sums
 from fpsim.instructions.operands import block_count
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -60,7 +60,7 @@ def sum(x: Any, *, accumulate: Accumulator, fmt: FormatLike | None = None, axis:
     result, out = result_like(given, shape, result_dtype(accumulate.result_format))
     b = given.words.reshape(before * terms, behind)
     a = given.words.reshape(before, terms * behind)[:, :terms]  # nobody reads it, but it has a shape
-    problem = Problem(a, b, _nothing(accumulate), (None, found), paired=True)
+    problem = GpuSumProblem(a, b, _nothing(accumulate), (None, found), paired=True)
     fill_sums(accumulate, problem, out.reshape(before, behind), given.like)
     return result
 
@@ -98,7 +98,7 @@ def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str, fmt: Form
     shape, rows = _rows(left, right)
     result, out = result_like(left, shape, result_dtype(accumulate.result_format))
     count, terms = rows[0].shape
-    problem = Problem(rows[0], rows[1].reshape(count * terms, 1), _nothing(accumulate), (of_a, of_b), paired=True)
+    problem = GpuSumProblem(rows[0], rows[1].reshape(count * terms, 1), _nothing(accumulate), (of_a, of_b), paired=True)
     fill_sums(accumulate, problem, out.reshape(count, 1), left.like)
     return result
 
