@@ -29,6 +29,13 @@ class TableRow(NamedTuple):
     inside: Sequence[str] = ()  # what the first cell unfolds to
 
 
+class Picture(NamedTuple):
+    """A figure on a page: its title, and the SVG as markup."""
+
+    title: str
+    svg: Any
+
+
 def render(package: str, template: str, **values: Any) -> str:
     """A page as text.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import Budget
 from fpsim.analysis.studies.diagnosis.advice import Diagnosed, kind_of, noise
 from fpsim.analysis.studies.diagnosis.verdict import LINES, Verdict, is_high, relative
-from fpsim.display.pages import TableCell, TableRow, markup, render, versions
+from fpsim.display.pages import Picture, TableCell, TableRow, markup, render, versions
 from fpsim.display.wording import plural, printable
 from fpsim.errors import install
 
@@ -53,13 +53,6 @@ class Paged(Diagnosed, Protocol):
     def budgeted(self) -> int: ...
     def ill(self, recipe: str | None = None) -> tuple[str, ...]: ...
     def rows(self) -> list[tuple[str, ...]]: ...
-
-
-class Picture(NamedTuple):
-    """A figure on the page."""
-
-    title: str
-    svg: Any
 
 
 def page(found: Paged) -> str:

@@ -6,9 +6,9 @@ import html
 import importlib.util
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from fpsim.display.pages import TableCell, TableRow, markup, render, versions
+from fpsim.display.pages import Picture, TableCell, TableRow, markup, render, versions
 from fpsim.display.wording import bytes_in_words, percent, plural
 from fpsim.errors import install
 from fpsim.train.comparisons.answer import Compared, nats, signed
@@ -59,13 +59,6 @@ DEFINITIONS = (
     ("Time", "of a step of the emulator on this machine, as a ratio to the recipe FP32, which is torch's own. It says "
      "nothing about a chip."),
 )  # fmt: skip
-
-
-class Picture(NamedTuple):
-    """A figure on the page."""
-
-    title: str
-    svg: Any
 
 
 def page(found: Compared, files: Sequence[str] = ()) -> str:
