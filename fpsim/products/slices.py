@@ -26,7 +26,7 @@ class ProductSums(NamedTuple):
 
     schedule: Schedule
     plan: SchedulePlan
-    product: Any  # a Product, or what the backend has in its place
+    product: Any  # a UnitProduct, or what the backend has in its place
     on: Backend
     factors_at: FactorsAt
     out_format: Format
