@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from fpsim.arithmetic.operands import NAMES, Formats, read_operand
+from fpsim.arithmetic.operands import NAMES, Formats, broadcast_shape, read_operand
 from fpsim.formats.named import DTYPES, Format
 from fpsim.formats.named import format as find_format
 from fpsim.gpu.casts.cast import refuse_outside
@@ -58,7 +58,7 @@ def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> GpuOperands:
         for value, want, label, number in zip(values, wanted, NAMES, numbers, strict=False)
     ]
     formats = tuple(format_of_codes(x, want, label) for x, want, label in zip(arrays, wanted, NAMES, strict=False))
-    shape = _shape(name, arrays)
+    shape = broadcast_shape(name, [x.shape for x in arrays])
     libraries = {library_of(x.like) for x, number in zip(arrays, numbers, strict=True) if not number}
     if len(libraries) > 1:
         cuda.synchronize()  # what a library still computes on a stream of its own
@@ -111,16 +111,6 @@ def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
         raise ValueError(f"{label} must hold codes of {fmt} as {fmt.storage}; got {x.words.dtype}.")
     refuse_outside(x, fmt, label)
     return fmt
-
-
-def _shape(name: str, arrays: list[GpuArray]) -> tuple[int, ...]:
-    try:
-        return np.broadcast_shapes(*(x.shape for x in arrays))
-    except ValueError:
-        shapes = " and ".join(str(x.shape) for x in arrays)
-        raise ValueError(
-            f"{name} needs operands whose shapes broadcast; got {shapes}. Reshape one, or insert axes of length 1."
-        ) from None
 
 
 def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, GpuOperands]:

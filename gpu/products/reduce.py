@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arithmetic.operands import Formats, wanted_formats
+from fpsim.arithmetic.operands import Formats, broadcast_shape, wanted_formats
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import format as find_format
@@ -119,13 +119,7 @@ def _nothing(accumulator: Accumulator) -> Any:
 def _rows(a: GpuArray, b: GpuArray) -> tuple[tuple[int, ...], tuple[Any, Any]]:
     """The shape of the result, and both operands as (results, K) matrices."""
     check_terms(a, b)
-    try:
-        shape = np.broadcast_shapes(a.shape[:-1], b.shape[:-1])
-    except ValueError:
-        raise ValueError(
-            f"dot needs operands whose shapes broadcast; got {a.shape} and {b.shape}. Reshape one, or insert axes of "
-            "length 1."
-        ) from None
+    shape = broadcast_shape("dot", (a.shape[:-1], b.shape[:-1]), given=(a.shape, b.shape))
     return shape, (_expanded(a, shape), _expanded(b, shape))
 
 
