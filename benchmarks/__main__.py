@@ -18,31 +18,31 @@ from benchmarks.counting.bounds import counts, share
 from benchmarks.counting.instructions import target
 from benchmarks.machine import describe
 from benchmarks.race import one_core
-from benchmarks.row import Core, Row, chosen, load, report, write
+from benchmarks.row import MeasuredCore, RaceRow, chosen, load, report, write
 from fpsim.runtime.threads import thread_count
 
 SIZE = 1 << 24  # elements
 TRAINED = ("BF16", "FP16_DYNAMIC", "FP8_TENSOR", "DEEPSEEK_V3", "MXFP8", "NVFP4")  # recipes that stand for the rest
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """Rows that are printed below a title; elements of rows without a number of their own, None for --size."""
 
     title: str
-    rows: Callable[[int], Iterator[Row]]
+    rows: Callable[[int], Iterator[RaceRow]]
     size: int | None = None
 
 
 # On one core. A new file of rows is a line here.
 GROUPS = (
-    Group("One core:", lambda size: casts.rows(size, load("torch"), load("jax"), load("gfloat"))),
-    Group("Arithmetic on codes:", lambda size: arithmetic.rows(size, load("torch"), load("jax"))),
-    Group(f"{scaled.SIZE} x {scaled.SIZE} elements with scales:", lambda _: scaled.rows(), scaled.SIZE**2),
-    Group("Matrix products, beside NumPy's float32 product and other emulators:", lambda _: products.rows()),
-    Group("Library schedules, beside the flat product of the same unit:", lambda _: schedules.rows()),
-    Group("Measures:", lambda _: measures.rows()),
-    Group("Models:", lambda _: models.rows()),
-    Group("Small calls, and checks:", lambda _: calls.rows()),
+    RowGroup("One core:", lambda size: casts.rows(size, load("torch"), load("jax"), load("gfloat"))),
+    RowGroup("Arithmetic on codes:", lambda size: arithmetic.rows(size, load("torch"), load("jax"))),
+    RowGroup(f"{scaled.SIZE} x {scaled.SIZE} elements with scales:", lambda _: scaled.rows(), scaled.SIZE**2),
+    RowGroup("Matrix products, beside NumPy's float32 product and other emulators:", lambda _: products.rows()),
+    RowGroup("Library schedules, beside the flat product of the same unit:", lambda _: schedules.rows()),
+    RowGroup("Measures:", lambda _: measures.rows()),
+    RowGroup("Models:", lambda _: models.rows()),
+    RowGroup("Small calls, and checks:", lambda _: calls.rows()),
 )
 
 
@@ -90,7 +90,7 @@ def run(rows: str, size: int) -> dict[str, Any]:
             torch.set_num_threads(1)
         processor = target()
         first = limits.measure()
-        core = Core(first, counts(processor))
+        core = MeasuredCore(first, counts(processor))
         print(f"Limits of one core ({processor}): {_in_words(first)}")
         print(f"{size:,} elements; ratios say how many times as fast fpsim is, shares what of a limit it reaches.")
         for group in GROUPS:
@@ -100,7 +100,7 @@ def run(rows: str, size: int) -> dict[str, Any]:
         rate = next(iter(record["elements_per_second"].values()))
         record["limit"] = share(rate, record["name"], core.counts, best)
     if threads > 1:
-        everywhere = Group(f"All {threads} cores:", lambda count: _on_all_cores(count, threads))
+        everywhere = RowGroup(f"All {threads} cores:", lambda count: _on_all_cores(count, threads))
         records += _group(everywhere, rows, size, None)
     found = memory.report() if chosen(memory.NAME, rows) else None
     return {
@@ -116,7 +116,7 @@ def run(rows: str, size: int) -> dict[str, Any]:
     }
 
 
-def _group(group: Group, rows: str, size: int, core: Core | None) -> list[dict[str, Any]]:
+def _group(group: RowGroup, rows: str, size: int, core: MeasuredCore | None) -> list[dict[str, Any]]:
     """The records of the rows that are meant; the title is printed above the first."""
     records: list[dict[str, Any]] = []
     for row in group.rows(size):
@@ -127,7 +127,7 @@ def _group(group: Group, rows: str, size: int, core: Core | None) -> list[dict[s
     return records
 
 
-def _on_all_cores(size: int, threads: int) -> Iterator[Row]:
+def _on_all_cores(size: int, threads: int) -> Iterator[RaceRow]:
     yield from casts.thread_rows(casts.data(size), threads)
     yield from products.thread_rows(threads)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 import fpsim as fp
 from benchmarks.race import Work
-from benchmarks.row import Row
+from benchmarks.row import RaceRow
 
 BINARY = ("add", "multiply", "divide")
 
@@ -36,7 +36,7 @@ FMA_RATE = 0.6e9
 ADDCMUL = 0.8  # of torch's rate, which rounds twice
 
 
-def rows(size: int, torch: Any, jax: Any) -> Iterator[Row]:
+def rows(size: int, torch: Any, jax: Any) -> Iterator[RaceRow]:
     """Every row, for standard normal operands (their magnitudes for the square root)."""
     random = np.random.default_rng(0)
     for contest in CONTESTS:
@@ -46,7 +46,7 @@ def rows(size: int, torch: Any, jax: Any) -> Iterator[Row]:
         yield from fma_rows(contest, operands, torch, jax)
 
 
-def binary_rows(contest: Contest, operands: list[Any], torch: Any, jax: Any) -> Iterator[Row]:
+def binary_rows(contest: Contest, operands: list[Any], torch: Any, jax: Any) -> Iterator[RaceRow]:
     """+ * / without and with flags."""
     a, b, _ = operands
     out = np.empty_like(a)
@@ -58,11 +58,11 @@ def binary_rows(contest: Contest, operands: list[Any], torch: Any, jax: Any) -> 
             works["jax"] = in_jax(jax, getattr(jax.numpy, name), x, y)
         if torch and contest.torch:
             works["torch"] = in_torch(torch, getattr(torch, name), contest.torch, a, b)
-        yield Row(f"{name} {contest.fmt}", works, contest.targets, contest.rate)
-        yield Row(f"{name} {contest.fmt}, flags", with_flags(ours), {"without flags": 0.5})
+        yield RaceRow(f"{name} {contest.fmt}", works, contest.targets, contest.rate)
+        yield RaceRow(f"{name} {contest.fmt}, flags", with_flags(ours), {"without flags": 0.5})
 
 
-def sqrt_row(contest: Contest, a: Any, torch: Any, jax: Any) -> Row:
+def sqrt_row(contest: Contest, a: Any, torch: Any, jax: Any) -> RaceRow:
     """Square roots of magnitudes."""
     out = np.empty_like(a)
     works: dict[str, Work] = {"fpsim": partial(fp.sqrt, a, fmt=contest.fmt, out=out)}
@@ -71,10 +71,10 @@ def sqrt_row(contest: Contest, a: Any, torch: Any, jax: Any) -> Row:
         works["jax"] = in_jax(jax, jax.numpy.sqrt, a.view(contest.dtype))
     if torch and contest.torch:
         works["torch"] = in_torch(torch, torch.sqrt, contest.torch, a)
-    return Row(f"sqrt {contest.fmt}", works, {"torch": contest.targets["torch"]} if contest.torch else {})
+    return RaceRow(f"sqrt {contest.fmt}", works, {"torch": contest.targets["torch"]} if contest.torch else {})
 
 
-def fma_rows(contest: Contest, operands: list[Any], torch: Any, jax: Any) -> Iterator[Row]:
+def fma_rows(contest: Contest, operands: list[Any], torch: Any, jax: Any) -> Iterator[RaceRow]:
     """a * b + c: rounded once here, twice in the peers."""
     out = np.empty_like(operands[0])
     ours = partial(fp.fma, *operands, fmt=contest.fmt, out=out)
@@ -85,8 +85,8 @@ def fma_rows(contest: Contest, operands: list[Any], torch: Any, jax: Any) -> Ite
     if torch and contest.torch:
         a, b, c = operands
         works["torch addcmul"] = in_torch(torch, torch.addcmul, contest.torch, c, a, b)
-    yield Row(f"fma {contest.fmt}", works, {"torch addcmul": ADDCMUL}, FMA_RATE)
-    yield Row(f"fma {contest.fmt}, flags", with_flags(ours), {"without flags": 0.5})
+    yield RaceRow(f"fma {contest.fmt}", works, {"torch addcmul": ADDCMUL}, FMA_RATE)
+    yield RaceRow(f"fma {contest.fmt}, flags", with_flags(ours), {"without flags": 0.5})
 
 
 def with_flags(work: partial[Any]) -> dict[str, Work]:

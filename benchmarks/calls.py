@@ -11,16 +11,18 @@ import numpy as np
 
 import fpsim as fp
 from benchmarks.race import Work, again
-from benchmarks.row import Row
+from benchmarks.row import RaceRow
 
 TIMES = 200
 UNIT = "hopper_e4m3_f32"
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[RaceRow]:
     """Every race of this file: calls a second, of which the microseconds of a call are shown."""
     for name, (work, wanted) in calls().items():
-        yield Row(f"call: {name}", {"fpsim": again(work, TIMES)}, {}, 1e6 / wanted if wanted else None, TIMES, "call")
+        yield RaceRow(
+            f"call: {name}", {"fpsim": again(work, TIMES)}, {}, 1e6 / wanted if wanted else None, TIMES, "call"
+        )
     yield from kit_rows()
 
 
@@ -53,7 +55,7 @@ def calls() -> dict[str, tuple[Work, float | None]]:
     }
 
 
-def kit_rows() -> Iterator[Row]:
+def kit_rows() -> Iterator[RaceRow]:
     """The checks of kernels and casts, each of a right one, and the probe of a unit."""
     to_e4m3 = methodcaller("astype", ml_dtypes.float8_e4m3fn)
     kernel = partial(fp.matmul, accumulate=UNIT)
@@ -64,4 +66,4 @@ def kit_rows() -> Iterator[Row]:
         "probe of a unit": (partial(fp.probe.matmul, kernel, 256, a="e4m3"), 5.0),
     }
     for name, (work, wanted) in checks.items():
-        yield Row(name, {"fpsim": work}, {}, 1 / wanted, 1, "call")
+        yield RaceRow(name, {"fpsim": work}, {}, 1 / wanted, 1, "call")

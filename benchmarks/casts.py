@@ -15,7 +15,7 @@ import numpy as np
 
 import fpsim as fp
 from benchmarks.race import Work
-from benchmarks.row import Row
+from benchmarks.row import RaceRow
 from fpsim.casts.loops import random_kernel
 
 FORMATS = {
@@ -34,7 +34,7 @@ def data(size: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.random.default_rng(0).standard_normal(size, dtype=np.float32)
 
 
-def encode_rows(x: Any, torch: Any, jax: Any) -> Iterator[Row]:
+def encode_rows(x: Any, torch: Any, jax: Any) -> Iterator[RaceRow]:
     """float32 to codes, nearest even."""
     targets = {
         "E4M3": {"torch copy_": 2.2, "ml_dtypes astype": 30.0},
@@ -52,7 +52,7 @@ def encode_rows(x: Any, torch: Any, jax: Any) -> Iterator[Row]:
             contestants["jax astype"] = jax_cast(jax, x, dtype)
         own = "numpy astype" if name == "FP16" else "ml_dtypes astype"
         contestants[own] = partial(x.astype, dtype)
-        yield Row(f"encode {name}", contestants, targets.get(name, {}))
+        yield RaceRow(f"encode {name}", contestants, targets.get(name, {}))
 
 
 def jax_cast(jax: Any, x: Any, dtype: Any) -> Work:
@@ -62,20 +62,20 @@ def jax_cast(jax: Any, x: Any, dtype: Any) -> Work:
     return lambda: compiled(source).block_until_ready()
 
 
-def mode_rows(x: Any, gfloat: Any) -> Iterator[Row]:
+def mode_rows(x: Any, gfloat: Any) -> Iterator[RaceRow]:
     """The other rounding modes, float32 to E4M3."""
     out = np.empty(x.size, np.uint8)
     for mode in OTHER_MODES:
         work = partial(fp.encode, x, fp.E4M3, rounding=mode, out=out)
-        yield Row(f"encode E4M3, {mode}", {"fpsim": work}, {}, rate=3e9)
+        yield RaceRow(f"encode E4M3, {mode}", {"fpsim": work}, {}, rate=3e9)
     contestants: dict[str, Work] = {"fpsim": partial(fp.encode, x, fp.E4M3, rounding="stochastic", seed=1, out=out)}
     contestants["Philox words"] = words(x.size)
-    yield Row("encode E4M3, stochastic", contestants, {"Philox words": 0.5}, rate=1.7e9)
+    yield RaceRow("encode E4M3, stochastic", contestants, {"Philox words": 0.5}, rate=1.7e9)
     if gfloat:
         part = x[:GFLOAT_SIZE]
         own = partial(fp.encode, part, fp.E4M3, rounding="stochastic", seed=1, out=out[:GFLOAT_SIZE])
         contestants = {"fpsim": own, "gfloat": gfloat_stochastic(gfloat, part)}
-        yield Row("encode E4M3, stochastic, beside gfloat", contestants, {"gfloat": 20.0}, size=part.size)
+        yield RaceRow("encode E4M3, stochastic, beside gfloat", contestants, {"gfloat": 20.0}, size=part.size)
 
 
 def words(size: int) -> Work:
@@ -99,7 +99,7 @@ def gfloat_stochastic(gfloat: Any, x: Any) -> Work:
     return partial(gfloat.round_ndarray, info, values, mode, srbits=random, srnumbits=16)
 
 
-def decode_rows(x: Any, torch: Any, jax: Any) -> Iterator[Row]:
+def decode_rows(x: Any, torch: Any, jax: Any) -> Iterator[RaceRow]:
     """Codes to float32."""
     out = np.empty(x.size, np.float32)
     for name, (word, dtype) in FORMATS.items():
@@ -116,25 +116,25 @@ def decode_rows(x: Any, torch: Any, jax: Any) -> Iterator[Row]:
             contestants["jax astype"] = jax_cast(jax, codes.view(dtype), np.float32)
         own = "numpy astype" if name == "FP16" else "ml_dtypes astype"
         contestants[own] = partial(codes.view(dtype).astype, np.float32)
-        yield Row(f"decode {name}", contestants, {"numpy table": 8.0} if name == "E4M3" else {})
+        yield RaceRow(f"decode {name}", contestants, {"numpy table": 8.0} if name == "E4M3" else {})
 
 
-def other_rows(x: Any, torch: Any) -> Iterator[Row]:
+def other_rows(x: Any, torch: Any) -> Iterator[RaceRow]:
     """Quantize, and sources other than float32."""
     out, values = np.empty(x.size, np.uint8), np.empty(x.size, np.float32)
     contestants: dict[str, Work] = {"fpsim": partial(fp.quantize, x, fp.E4M3, out=values)}
     if torch:
         source = torch.from_numpy(x)
         contestants["torch to().float()"] = lambda: source.to(torch.float8_e4m3fn).float()
-    yield Row("quantize E4M3", contestants, {})
+    yield RaceRow("quantize E4M3", contestants, {})
     for dtype in (np.float64, np.float16):
         wide = x.astype(dtype)
         contestants = {"fpsim": partial(fp.encode, wide, fp.E4M3, out=out)}
         contestants["ml_dtypes astype"] = partial(wide.astype, ml_dtypes.float8_e4m3fn)
-        yield Row(f"encode E4M3 from {np.dtype(dtype)}", contestants, {})
+        yield RaceRow(f"encode E4M3 from {np.dtype(dtype)}", contestants, {})
 
 
-def thread_rows(x: Any, threads: int) -> Iterator[Row]:
+def thread_rows(x: Any, threads: int) -> Iterator[RaceRow]:
     """All cores beside one; a copy shows how much faster the memory itself gets."""
     yield copy_on_all_cores(x, threads)
     out, values = np.empty(x.size, np.uint8), np.empty(x.size, np.float32)
@@ -148,7 +148,7 @@ def thread_rows(x: Any, threads: int) -> Iterator[Row]:
     for name, work in works.items():
         computes = threads == 2 and name not in ("quantize E4M3", "encode BF16")  # the others wait for memory
         wanted = {"one thread": 1.9} if computes else {}  # on an idle machine
-        yield Row(f"{name}, all cores", {"fpsim": work, "one thread": on_one_thread(work)}, wanted)
+        yield RaceRow(f"{name}, all cores", {"fpsim": work, "one thread": on_one_thread(work)}, wanted)
 
 
 def on_one_thread(work: Work) -> Work:
@@ -168,7 +168,7 @@ def on_one_thread(work: Work) -> Work:
     return alone
 
 
-def copy_on_all_cores(x: Any, threads: int) -> Row:
+def copy_on_all_cores(x: Any, threads: int) -> RaceRow:
     """What the memory can do for several cores at once."""
     target = np.empty_like(x)
     targets, sources = np.array_split(target, threads), np.array_split(x, threads)
@@ -177,16 +177,16 @@ def copy_on_all_cores(x: Any, threads: int) -> Row:
         "numpy copyto": lambda: list(pool.map(np.copyto, targets, sources)),
         "one thread": partial(np.copyto, target, x),
     }
-    return Row("copy float32, all cores", works, {})
+    return RaceRow("copy float32, all cores", works, {})
 
 
-def copy_row(x: Any) -> Row:
+def copy_row(x: Any) -> RaceRow:
     """What the memory can do: read and write of the same bytes."""
     target = np.empty_like(x)
-    return Row("copy float32 (the memory's limit)", {"numpy copyto": partial(np.copyto, target, x)}, {})
+    return RaceRow("copy float32 (the memory's limit)", {"numpy copyto": partial(np.copyto, target, x)}, {})
 
 
-def rows(size: int, torch: Any, jax: Any, gfloat: Any) -> Iterator[Row]:
+def rows(size: int, torch: Any, jax: Any, gfloat: Any) -> Iterator[RaceRow]:
     """Every row for one core, made one by one, so that few large arrays exist at a time."""
     x = data(size)
     groups = (encode_rows(x, torch, jax), mode_rows(x, gfloat), decode_rows(x, torch, jax), other_rows(x, torch))

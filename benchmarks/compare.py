@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 LEAST = 0.03  # what no run can tell apart
 
 
-class Change(NamedTuple):
+class RateChange(NamedTuple):
     """A row in both runs: new rate as a multiple of the old, the noise of that as a share, old and new share."""
 
     name: str
@@ -31,7 +31,7 @@ class Change(NamedTuple):
         return "faster" if self.ratio > 1 else "slower"
 
 
-def changes(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
+def changes(old: dict[str, Any], new: dict[str, Any]) -> list[RateChange]:
     """Every row that both records have, in the new one's order."""
     before = {row["name"]: row for row in old["rows"]}
     drift = math.hypot(old.get("drift", 0.0), new.get("drift", 0.0))
@@ -40,7 +40,7 @@ def changes(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
         if row["name"] in before:
             earlier = before[row["name"]]
             noise = LEAST + math.hypot(_spread(earlier), _spread(row), drift)
-            found.append(Change(row["name"], _rate(row) / _rate(earlier), noise, (_share(earlier), _share(row))))
+            found.append(RateChange(row["name"], _rate(row) / _rate(earlier), noise, (_share(earlier), _share(row))))
     return found
 
 

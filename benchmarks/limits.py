@@ -37,7 +37,7 @@ MNEMONICS = {"float": r"vfm\w+ps", "integer": "vpaddd", "multiply": "vpmuludq", 
 EXPECTED = CHAINS * DEPTH
 
 
-class Loop(NamedTuple):
+class CompiledLoop(NamedTuple):
     """A compiled loop: run it for a number of turns; operations of all lanes in one turn."""
 
     run: Callable[[int], object]
@@ -62,7 +62,7 @@ def lanes() -> int:
 
 
 @cache
-def loop(kind: str) -> Loop:
+def loop(kind: str) -> CompiledLoop:
     """The loop of "float", "integer", "multiply" or "scalar", for the widest vectors here.
 
     Raises: RuntimeError if its assembly has another number of these instructions than it was written with.
@@ -90,7 +90,7 @@ def loop(kind: str) -> Loop:
     def run(turns: int, _engine: object = engine) -> None:
         function(turns, room.ctypes.data)
 
-    return Loop(run, EXPECTED * per_operation, assembly)
+    return CompiledLoop(run, EXPECTED * per_operation, assembly)
 
 
 def _write(module: ir.Module, kind: str, of: ir.Type) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import fpsim as fp
 from benchmarks.race import Work
-from benchmarks.row import Row, load
+from benchmarks.row import RaceRow, load
 
 LENGTHS = [1 << i for i in range(7, 15)]
 TRIALS = 32
@@ -28,35 +28,35 @@ VALUES = 1 << 22
 SCALES = range(-24, 25)
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[RaceRow]:
     """Every race of this file."""
     x = np.random.default_rng(0).standard_normal(1 << 24, np.float32)
     codes = np.empty(x.shape, np.uint8)
     encode: Work = partial(fp.encode, x, fp.E4M3, out=codes)
     one: dict[str, Work] = {"fpsim": partial(_error_and_range, x), "encode": encode}
-    yield Row("error and range in E4M3", one, {"encode": 1 / 8})
+    yield RaceRow("error and range in E4M3", one, {"encode": 1 / 8})
     ten: dict[str, Work] = {"fpsim": partial(fp.analysis.compare, x, FORMATS, ROUNDINGS, None), "encode": encode}
-    yield Row("error of ten combinations", ten, {"encode": 1 / 25})
+    yield RaceRow("error of ten combinations", ten, {"encode": 1 / 25})
     terms = len(ACCUMULATORS) * TRIALS * sum(LENGTHS)
     work = partial(fp.analysis.drift, "uniform", "uniform", accumulators=ACCUMULATORS, lengths=LENGTHS, trials=TRIALS)
-    yield Row("drift, 10 accumulators, 8 lengths", {"fpsim": work}, {}, terms / SECONDS, terms, "term")
+    yield RaceRow("drift, 10 accumulators, 8 lengths", {"fpsim": work}, {}, terms / SECONDS, terms, "term")
     x = np.random.default_rng(0).standard_normal(VALUES, np.float32) * np.float32(2.0**-14)
     contestants: dict[str, Work] = {
         "fpsim": partial(fp.analysis.underflow, x, fp.FP16, SCALES),
         "quantize per scale": partial(_brute_force, x),
     }
-    yield Row("underflow in FP16, 49 scales", contestants, {"quantize per scale": 2.0}, None, VALUES * len(SCALES))
+    yield RaceRow("underflow in FP16, 49 scales", contestants, {"quantize per scale": 2.0}, None, VALUES * len(SCALES))
     stream = [x[: 1 << 18] * np.float32(2.0**-6)] * 8
     policies = ["none", "static", "dynamic", "ema", "eager", "inverted", "norm_driven"]
     size = sum(step.size for step in stream) * len(policies)
-    yield Row(
+    yield RaceRow(
         "loss scaling, 7 policies", {"fpsim": partial(fp.analysis.loss_scaling, stream, policies)}, {}, None, size
     )
     if load("torch") is not None:
         r = _recorded_transformer()
         terms = sum(math.prod(row.shape) for row in fp.analysis.budget(r, recipe="DEEPSEEK_V3").rows)
         split: Work = partial(fp.analysis.budget, r, recipe="DEEPSEEK_V3")
-        yield Row("budget of 27 products, 7 causes", {"fpsim": split}, {}, terms / BUDGET_SECONDS, terms, "term")
+        yield RaceRow("budget of 27 products, 7 causes", {"fpsim": split}, {}, terms / BUDGET_SECONDS, terms, "term")
 
 
 def _recorded_transformer() -> fp.analysis.Recording:

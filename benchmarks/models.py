@@ -9,14 +9,14 @@ from typing import Any
 
 import fpsim as fp
 from benchmarks.race import Work
-from benchmarks.row import Row, load
+from benchmarks.row import RaceRow, load
 
 STEPS = 4  # of a training that is recorded
 MOST = 2.0  # of a plain step's time that a recorded one takes
 SECONDS = {"sensitivity": 8, "plan": 4, "diagnose": 30, "diff": 8}  # in which each is to be measured
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[RaceRow]:
     """Every race of this file; none without torch and what plans need."""
     if load("torch") is None or load("cattrs") is None or load("scipy") is None:
         return
@@ -25,7 +25,7 @@ def rows() -> Iterator[Row]:
         "fpsim": partial(_trained, model, batch, loss, recorded=True),
         "plain": partial(_trained, model, batch, loss, recorded=False),
     }
-    yield Row("record each step of a perceptron", contestants, {"plain": 1 / MOST})
+    yield RaceRow("record each step of a perceptron", contestants, {"plain": 1 / MOST})
     terms = sum(batch.shape[0] * (3 if i else 2) * model[i].weight.numel() for i in (0, 2, 4))  # the first has no dgrad
     measured = fp.analysis.sensitivity(model, [batch], loss, recipes=["BF16", "FP8_TENSOR"])
     one: Any = {"recipes": "FP8_TENSOR", "progress": _quiet}
@@ -36,7 +36,7 @@ def rows() -> Iterator[Row]:
         "diff": partial(fp.analysis.diff, model, batch, "H100", "B200"),
     }
     for name, work in works.items():
-        yield Row(f"{name} of 8 products", {"fpsim": work}, {}, terms / SECONDS[name], terms, "term")
+        yield RaceRow(f"{name} of 8 products", {"fpsim": work}, {}, terms / SECONDS[name], terms, "term")
 
 
 def _perceptron() -> tuple[Any, Any, Any]:

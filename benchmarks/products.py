@@ -12,7 +12,7 @@ import numpy as np
 import fpsim as fp
 from benchmarks.casts import on_one_thread
 from benchmarks.race import Work, again
-from benchmarks.row import Row, load
+from benchmarks.row import RaceRow, load
 
 SHAPE = (512, 512, 1024)  # M, N, K
 MMAEMU_SHAPE = (64, 256, 512)  # where it is fastest
@@ -62,7 +62,7 @@ ACCUMULATORS = {
 }  # fmt: skip
 
 
-class Operands(NamedTuple):
+class ProductOperands(NamedTuple):
     """Codes of a product, the scales of a block-scaled unit, and room for the result."""
 
     a: Any
@@ -71,28 +71,30 @@ class Operands(NamedTuple):
     out: Any
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[RaceRow]:
     """Every race of this file on one core."""
     gemms = {shape: _gemm(shape) for shape in (SHAPE, SLOW_SHAPE)}
     gemm = gemms[SHAPE]
     for name, (rate, share) in UNITS.items():
         shape = _shape(name)
         contestants = {"fpsim": _by_unit(name, shape), GEMM: gemms[shape]}
-        yield Row(name, contestants, _share(name, share), rate, _size(shape), "MAC")
+        yield RaceRow(name, contestants, _share(name, share), rate, _size(shape), "MAC")
     promoted = {"fpsim": _by_unit("hopper_e4m3_f32", SHAPE, promote=128), GEMM: gemm}
-    yield Row("hopper_e4m3_f32, promote=128", promoted, {GEMM: 0.27}, None, _size(SHAPE), "MAC")
-    yield Row("hopper_e4m3_f32, DeepGEMM scales", {"fpsim": _scaled(SHAPE), GEMM: gemm}, {}, None, _size(SHAPE), "MAC")
+    yield RaceRow("hopper_e4m3_f32, promote=128", promoted, {GEMM: 0.27}, None, _size(SHAPE), "MAC")
+    yield RaceRow(
+        "hopper_e4m3_f32, DeepGEMM scales", {"fpsim": _scaled(SHAPE), GEMM: gemm}, {}, None, _size(SHAPE), "MAC"
+    )
     for name, (accumulator, fmt, wanted) in ACCUMULATORS.items():
         shape = _shape(name)
         contestants = {"fpsim": _by_accumulator(accumulator, fmt, shape), GEMM: gemms[shape]}
-        yield Row(f"{name} ({fmt} operands)", contestants, _share(name), wanted, _size(shape), "MAC")
+        yield RaceRow(f"{name} ({fmt} operands)", contestants, _share(name), wanted, _size(shape), "MAC")
     for title, shape in THIN.items():
         for name in TWO_UNITS:
-            yield Row(f"{name}, {title}", {"fpsim": _by_unit(name, shape)}, {}, THIN_RATE, _size(shape), "MAC")
+            yield RaceRow(f"{name}, {title}", {"fpsim": _by_unit(name, shape)}, {}, THIN_RATE, _size(shape), "MAC")
     yield from peer_rows()
     for n in GROWTH:
         cube = (n, n, n)
-        yield Row(f"hopper_e4m3_f32, {n}^3", {"fpsim": _by_unit("hopper_e4m3_f32", cube)}, {}, None, n**3, "MAC")
+        yield RaceRow(f"hopper_e4m3_f32, {n}^3", {"fpsim": _by_unit("hopper_e4m3_f32", cube)}, {}, None, n**3, "MAC")
 
 
 def _shape(name: str) -> tuple[int, int, int]:
@@ -104,27 +106,27 @@ def _share(name: str, share: float | None = None) -> dict[str, float]:
     return {GEMM: wanted} if wanted else {}
 
 
-def peer_rows() -> Iterator[Row]:
+def peer_rows() -> Iterator[RaceRow]:
     """Races with the emulators that give the same bits, each in a shape that suits it."""
     name = "hopper_e4m3_f32"
     # so small a product is over before the caches are warm, so each does it several times
     contestants = {
         who: again(work, TIMES) for who, work in {"fpsim": _by_unit(name, MMAEMU_SHAPE), **_mmaemu()}.items()
     }
-    yield Row(f"{name}, beside mmaemu", contestants, {"mmaemu": 17.0}, None, TIMES * _size(MMAEMU_SHAPE), "MAC")
+    yield RaceRow(f"{name}, beside mmaemu", contestants, {"mmaemu": 17.0}, None, TIMES * _size(MMAEMU_SHAPE), "MAC")
     targets: dict[str, dict[str, float]] = {name: {"mmasim": 1000.0}, "hopper_f16_f32": {}, "hopper_bf16_f32": {}}
     for name, wanted in targets.items():
         contestants = {"fpsim": _by_unit(name, MMASIM_SHAPE), **_mmasim(name)}  # which takes 0.4 s even so
-        yield Row(f"{name}, beside mmasim", contestants, wanted, None, _size(MMASIM_SHAPE), "MAC")
+        yield RaceRow(f"{name}, beside mmasim", contestants, wanted, None, _size(MMASIM_SHAPE), "MAC")
 
 
-def thread_rows(threads: int) -> Iterator[Row]:
+def thread_rows(threads: int) -> Iterator[RaceRow]:
     """One product on every core, and the same on one."""
     for name in TWO_UNITS:
         work = _by_unit(name, (512, 1024, 1024))
         wanted = {"one thread": 1.9} if threads == 2 else {}  # on an idle machine
         contestants = {"fpsim": work, "one thread": on_one_thread(work)}
-        yield Row(f"{name}, all cores", contestants, wanted, None, 512 * 1024**2, "MAC")
+        yield RaceRow(f"{name}, all cores", contestants, wanted, None, 512 * 1024**2, "MAC")
 
 
 def _size(shape: tuple[int, int, int]) -> int:
@@ -147,7 +149,7 @@ def _codes(x: Any, fmt: fp.Format) -> Any:
     return x.astype(np.float64) if fmt == fp.FP64 else fp.encode(x, fmt)
 
 
-def _operands(name: str, shape: tuple[int, int, int]) -> Operands:
+def _operands(name: str, shape: tuple[int, int, int]) -> ProductOperands:
     unit, (x, y), (m, n, k) = fp.unit(name), _values(shape), shape
     scales = {}
     if unit.scale:
@@ -158,7 +160,7 @@ def _operands(name: str, shape: tuple[int, int, int]) -> Operands:
             "scale_b": rng.integers(low, high, (blocks, n), np.uint8),
         }
     dtype = {"f16": np.float16, "f32": np.float32, "f64": np.float64}[unit.d.name]
-    return Operands(_codes(x, unit.a.carrier), _codes(y, unit.b.carrier), scales, np.empty((m, n), dtype))
+    return ProductOperands(_codes(x, unit.a.carrier), _codes(y, unit.b.carrier), scales, np.empty((m, n), dtype))
 
 
 def _by_unit(name: str, shape: tuple[int, int, int], promote: int | None = None) -> Work:

@@ -20,7 +20,7 @@ SECONDS = 1.2  # a race of slow contestants ends after about this time, with at 
 
 
 @dataclass(frozen=True)
-class Result:
+class RaceResult:
     """Seconds per contestant: the median of its turns, the fastest one, and the middle half of all as a share."""
 
     medians: dict[str, float]
@@ -29,7 +29,7 @@ class Result:
     turns: int
 
 
-def race(contestants: dict[str, Work], *, turns: int = TURNS, seconds: float = SECONDS) -> Result:
+def race(contestants: dict[str, Work], *, turns: int = TURNS, seconds: float = SECONDS) -> RaceResult:
     """Run every contestant once to warm up, then all of them in turns; returns seconds."""
     for work in contestants.values():
         work()
@@ -43,7 +43,7 @@ def race(contestants: dict[str, Work], *, turns: int = TURNS, seconds: float = S
             work()
             times[name].append(time.perf_counter() - start)
         done += 1
-    return Result(
+    return RaceResult(
         {name: statistics.median(taken) for name, taken in times.items()},
         {name: min(taken) for name, taken in times.items()},
         {name: spread(taken) for name, taken in times.items()},

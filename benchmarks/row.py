@@ -14,7 +14,7 @@ from benchmarks.counting.bounds import NAMES, share
 from benchmarks.race import Work, race
 
 
-class Row(NamedTuple):
+class RaceRow(NamedTuple):
     """One race: what it is about, who takes part, and what is wanted of the first contestant."""
 
     name: str
@@ -34,14 +34,14 @@ def load(name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Core:
+class MeasuredCore:
     """What the core of a run can do, and what the rows' elements cost on it: see `benchmarks.limits`."""
 
     limits: dict[str, float]
     counts: dict[str, Any]
 
 
-def report(row: Row, size: int, core: Core | None = None) -> dict[str, Any]:
+def report(row: RaceRow, size: int, core: MeasuredCore | None = None) -> dict[str, Any]:
     """Run one race, print its line, return its record. The first contestant is the one whose ratios count.
 
     core: what the row's share of a limit is reckoned from; None on several cores, whose limits are not measured.
@@ -77,7 +77,7 @@ def chosen(name: str, rows: str) -> bool:
     return fnmatchcase(name, rows) if set("*?") & set(rows) else rows in name
 
 
-def _rate(row: Row, rate: float) -> str:
+def _rate(row: RaceRow, rate: float) -> str:
     if row.what != "call":
         return f"{rate / 1e9:6.2f} G{row.what}/s"
     return f"{1e6 / rate:6.1f} us a call" if rate > 100 else f"{1 / rate:6.2f} s a call"

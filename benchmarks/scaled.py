@@ -16,14 +16,14 @@ import numpy as np
 
 import fpsim as fp
 from benchmarks.race import Work
-from benchmarks.row import Row, load
+from benchmarks.row import RaceRow, load
 
 SIZE = 4096
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
 E4M3_MAX = 448.0
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[RaceRow]:
     """Every race of this file."""
     keep_memory()
     x = np.random.default_rng(0).standard_normal((SIZE, SIZE), dtype=np.float32)
@@ -31,23 +31,25 @@ def rows() -> Iterator[Row]:
     for name in ("TILE_1X128", "BLOCK_128X128"):
         scaling = getattr(fp.scalings, name)
         peers = {**torch_recipes(torch, x, scaling.block), **jax_recipe(jax, x, scaling.block)}
-        yield Row(
+        yield RaceRow(
             f"E4M3 {name}, codes + scales", {"fpsim": _encode(x, fp.E4M3, scaling), **peers},
             {"torch.compile": 1.3}, rate=3e9,
         )  # fmt: skip
     mx_peers = torchao_mx(torch, x)
-    yield Row("E4M3 MX, codes + scales", {"fpsim": _encode(x, fp.E4M3, fp.scalings.MX), **mx_peers}, {}, rate=1.5e9)
-    yield Row("E2M1 NVFP4, codes + scales", {"fpsim": _encode(x, fp.E2M1, fp.scalings.NVFP4)}, {}, rate=1.5e9)
+    yield RaceRow("E4M3 MX, codes + scales", {"fpsim": _encode(x, fp.E4M3, fp.scalings.MX), **mx_peers}, {}, rate=1.5e9)
+    yield RaceRow("E2M1 NVFP4, codes + scales", {"fpsim": _encode(x, fp.E2M1, fp.scalings.NVFP4)}, {}, rate=1.5e9)
     for name, fmt in (("TENSOR", "e4m3"), ("ROW", "e4m3"), ("TILE_128X1", "e4m3"), ("TILE_1X128", "int8")):
-        yield Row(f"{fmt.upper()} {name}, codes + scales", {"fpsim": _encode(x, fmt, getattr(fp.scalings, name))}, {})
+        yield RaceRow(
+            f"{fmt.upper()} {name}, codes + scales", {"fpsim": _encode(x, fmt, getattr(fp.scalings, name))}, {}
+        )
     for name in ("TILE_1X128", "BLOCK_128X128"):
         scaling = getattr(fp.scalings, name)
         out = np.empty_like(x)
         peers = torch_recipes(torch, x, scaling.block, back=True)
         work = partial(fp.quantize_scaled, x, fp.E4M3, scaling, out=out)
-        yield Row(f"E4M3 {name}, fake-quantised", {"fpsim": work, **peers}, {}, rate=2e9)
+        yield RaceRow(f"E4M3 {name}, fake-quantised", {"fpsim": work, **peers}, {}, rate=2e9)
     q = fp.encode_scaled(x, fp.E4M3, fp.scalings.TILE_1X128)
-    yield Row("E4M3 TILE_1X128, decode", {"fpsim": partial(q.decode, out=np.empty_like(x))}, {})
+    yield RaceRow("E4M3 TILE_1X128, decode", {"fpsim": partial(q.decode, out=np.empty_like(x))}, {})
 
 
 def keep_memory() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 import fpsim as fp
 from benchmarks.race import Work
-from benchmarks.row import Row
+from benchmarks.row import RaceRow
 
 SHAPE = (512, 512, 1024)  # M, N, K
 ALLOWED = 1 / 1.1  # of the flat product's rate: a schedule may cost a tenth
@@ -46,16 +46,16 @@ WITHOUT_TENSOR_CORES: dict[str, tuple[tuple[int, int, int], fp.schedules.Schedul
 }
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[RaceRow]:
     """Every race of this file on one core."""
     for name, schedules in OF_UNIT.items():
         flat = _work(name, SHAPE, None)
         for title, schedule in schedules.items():
             contestants = {"fpsim": _work(name, SHAPE, schedule), FLAT: flat}
-            yield Row(f"{name}, {title}", contestants, {FLAT: ALLOWED}, None, _size(SHAPE), "MAC")
+            yield RaceRow(f"{name}, {title}", contestants, {FLAT: ALLOWED}, None, _size(SHAPE), "MAC")
     for title, (shape, schedule) in WITHOUT_TENSOR_CORES.items():
         contestants = {"fpsim": _work("hopper_f16_f32", shape, schedule)}
-        yield Row(f"cuBLAS {title}", contestants, {}, RATE, _size(shape), "MAC")
+        yield RaceRow(f"cuBLAS {title}", contestants, {}, RATE, _size(shape), "MAC")
 
 
 def _size(shape: tuple[int, int, int]) -> int:

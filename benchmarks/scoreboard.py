@@ -27,7 +27,7 @@ DTYPES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", 
 FORMATS = dict(zip(DTYPES, ("E4M3", "E5M2", "E4M3FNUZ", "E5M2FNUZ", "BF16", "FP16"), strict=True))
 
 
-class Cast(NamedTuple):
+class PeerCast(NamedTuple):
     """A cast of float32 of a library: how it is called, what it rounds to, and what it is meant to do."""
 
     peer: str
@@ -41,19 +41,19 @@ class Cast(NamedTuple):
 class Line(NamedTuple):
     """What came of a cast."""
 
-    cast: Cast
+    cast: PeerCast
     ok: bool
     differ: int
     of: int
     said: str
 
 
-def casts(peer: str) -> Iterator[Cast]:
+def casts(peer: str) -> Iterator[PeerCast]:
     """The casts of a library that is installed."""
     return MAKERS[peer]()
 
 
-def checked(cast: Cast) -> Line:
+def checked(cast: PeerCast) -> Line:
     """Hold a cast to its policy."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -70,12 +70,12 @@ def _first_words(report: Any) -> str:
     return f"{why}{where}"
 
 
-def _torch() -> Iterator[Cast]:
+def _torch() -> Iterator[PeerCast]:
     torch = importlib.import_module("torch")
     newest = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
     policy = "torch" if newest else "torch<2.12"
     for name, fmt in (*FORMATS.items(), ("float8_e8m0fnu", "E8M0")):
-        yield Cast("torch", f"x.to(torch.{name})", fmt, policy, fp.policy(policy), _to(getattr(torch, name)))
+        yield PeerCast("torch", f"x.to(torch.{name})", fmt, policy, fp.policy(policy), _to(getattr(torch, name)))
 
 
 def _to(dtype: Any) -> Callable[[Any], Any]:
@@ -86,30 +86,30 @@ def _tensor(x: Any) -> Any:
     return importlib.import_module("torch").from_numpy(np.ascontiguousarray(x))
 
 
-def _ml_dtypes() -> Iterator[Cast]:
+def _ml_dtypes() -> Iterator[PeerCast]:
     names = (*DTYPES[:-1], "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e8m0fnu", "float6_e2m3fn",
              "float6_e3m2fn", "float4_e2m1fn")  # fmt: skip
     for name in names:
         dtype = np.dtype(getattr(ml_dtypes, name))
-        yield Cast(
+        yield PeerCast(
             "ml_dtypes", f"x.astype({name})", fp.format(dtype).name, "ml_dtypes", fp.policy("ml_dtypes"), _as(dtype)
         )
 
 
-def _numpy() -> Iterator[Cast]:
-    yield Cast("numpy", "x.astype(float16)", "FP16", "ieee", fp.policy("ieee"), _as(np.dtype(np.float16)))
+def _numpy() -> Iterator[PeerCast]:
+    yield PeerCast("numpy", "x.astype(float16)", "FP16", "ieee", fp.policy("ieee"), _as(np.dtype(np.float16)))
 
 
 def _as(dtype: Any) -> Callable[[Any], Any]:
     return lambda x: x.astype(dtype)
 
 
-def _jax() -> Iterator[Cast]:
+def _jax() -> Iterator[PeerCast]:
     jnp = importlib.import_module("jax.numpy")
     for name, fmt in FORMATS.items():
         dtype = getattr(jnp, name)
         call = f"jnp.asarray(x).astype(jnp.{name})"
-        yield Cast("jax", call, fmt, "ml_dtypes", fp.policy("ml_dtypes"), _through(jnp, dtype))
+        yield PeerCast("jax", call, fmt, "ml_dtypes", fp.policy("ml_dtypes"), _through(jnp, dtype))
 
 
 def _through(jnp: Any, dtype: Any) -> Callable[[Any], Any]:
@@ -126,7 +126,7 @@ def _through(jnp: Any, dtype: Any) -> Callable[[Any], Any]:
 MODES = {"TiesToEven": "nearest_even", "TiesToAway": "nearest_away", "TowardZero": "toward_zero"}
 
 
-def _gfloat() -> Iterator[Cast]:
+def _gfloat() -> Iterator[PeerCast]:
     gfloat, formats = importlib.import_module("gfloat"), importlib.import_module("gfloat.formats")
     for name, fmt in (("ocp_e4m3", "E4M3"), ("ocp_e5m2", "E5M2"), ("binary16", "FP16")):
         info = getattr(formats, f"format_info_{name}")
@@ -135,23 +135,23 @@ def _gfloat() -> Iterator[Cast]:
                 call = f"round_ndarray({name}, x, {mode}, sat={saturate})"
                 fn = _rounded(gfloat, info, getattr(gfloat.RoundMode, mode), saturate)
                 words = {"rounding": rounding, "overflow": overflow}
-                yield Cast("gfloat", call, fmt, f"{rounding}, {overflow}", words, fn)
+                yield PeerCast("gfloat", call, fmt, f"{rounding}, {overflow}", words, fn)
 
 
 def _rounded(gfloat: Any, info: Any, mode: Any, saturate: bool) -> Callable[[Any], Any]:
     return lambda x: np.asarray(gfloat.round_ndarray(info, np.asarray(x, np.float64), mode, saturate))
 
 
-def _torchao() -> Iterator[Cast]:
+def _torchao() -> Iterator[PeerCast]:
     torch = importlib.import_module("torch")
     floats = importlib.import_module("torchao.float8.float8_utils")
     words = {"overflow": "saturate"}
     for name in DTYPES[:4]:
         fn = _saturated(floats, getattr(torch, name))
-        yield Cast("torchao", f"to_fp8_saturated(x, torch.{name})", FORMATS[name], "saturate", words, fn)
+        yield PeerCast("torchao", f"to_fp8_saturated(x, torch.{name})", FORMATS[name], "saturate", words, fn)
     kernels = importlib.import_module("torchao.prototype.mx_formats.kernels")
     fn = _saturated_fp4(kernels)
-    yield Cast("torchao", "f32_to_f4_unpacked(x)", "E2M1", "saturate", words, fn)
+    yield PeerCast("torchao", "f32_to_f4_unpacked(x)", "E2M1", "saturate", words, fn)
 
 
 def _saturated(floats: Any, dtype: Any) -> Callable[[Any], Any]:
@@ -162,7 +162,7 @@ def _saturated_fp4(kernels: Any) -> Callable[[Any], Any]:
     return lambda x: kernels.f32_to_f4_unpacked(_tensor(x))
 
 
-def _onnxruntime() -> Iterator[Cast]:
+def _onnxruntime() -> Iterator[PeerCast]:
     onnx, runtime = load("onnx"), importlib.import_module("onnxruntime")
     if onnx is None:
         return
@@ -172,7 +172,7 @@ def _onnxruntime() -> Iterator[Cast]:
             overflow = "saturate" if saturate else "nonfinite"
             call = f"Cast(to={name}, saturate={saturate})" if fmt in types else f"Cast(to={name})"
             fn = _session(onnx, runtime, getattr(onnx.TensorProto, name), saturate if fmt in types else None)
-            yield Cast("onnxruntime", call, fmt, overflow, {"overflow": overflow}, fn)
+            yield PeerCast("onnxruntime", call, fmt, overflow, {"overflow": overflow}, fn)
 
 
 def _session(onnx: Any, runtime: Any, to: int, saturate: int | None) -> Callable[[Any], Any]:
@@ -191,7 +191,7 @@ def _session(onnx: Any, runtime: Any, to: int, saturate: int | None) -> Callable
     return lambda array: session.run(None, {"x": np.ascontiguousarray(array, np.float32)})[0]
 
 
-MAKERS: dict[str, Callable[[], Iterator[Cast]]] = {
+MAKERS: dict[str, Callable[[], Iterator[PeerCast]]] = {
     "torch": _torch, "jax": _jax, "ml_dtypes": _ml_dtypes, "numpy": _numpy, "gfloat": _gfloat, "torchao": _torchao,
     "onnxruntime": _onnxruntime,
 }  # fmt: skip

@@ -98,7 +98,7 @@ def nearest_up(monkeypatch: Patch) -> fp.Rounding:
     """A mode with a row of its own, whose arithmetic is the branch of nearest_away: members cannot be added later."""
     mode = int.__new__(fp.Rounding, int(fp.Rounding.NEAREST_AWAY))
     mode._value_, mode._name_ = int(mode), "NEAREST_UP"
-    mode.facts = rounding.Facts("nearest_up takes the closer one", lambda odd, negative: rounding.FROM_HALF,
+    mode.facts = rounding.RoundingFacts("nearest_up takes the closer one", lambda odd, negative: rounding.FROM_HALF,
                                 (False, False), "my_up")  # fmt: skip
     monkeypatch.setitem(rounding.ALIASES, "myup", mode)
     return mode

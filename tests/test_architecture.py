@@ -36,6 +36,26 @@ DATA = (
 # What loops know: of formats the numbers of modes and flags, of matrix units those of rules; the loops of casts.
 BELOW_LOOPS = ("core.", "runtime.", "formats.", "matrix_units.matrix_unit", "casts.loops", "casts.half")
 LARGEST = 20  # Python files of a folder
+# Classes that share a name: users write them so, or read them in what public functions return. Name -> (files, reason).
+SHARED = {
+    "Comparison": (
+        {"analysis.measures.comparison", "schedules.trees.difference", "train.comparisons.comparison"},
+        "public: fp.analysis.Comparison, fp.schedules.Comparison and fp.train.Comparison, of the three compare()",
+    ),
+    "Explanation": (
+        {"casts.explain", "schedules.trees.explain"},
+        "public: fp.Explanation and fp.schedules.Explanation, of explain()",
+    ),
+    "Product": (
+        {"analysis.measures.mechanism", "torch.recipe"},
+        "public: fp.torch.Product; docs/lockstep.md has users make the other, of the products that they compare",
+    ),
+    "Scaled": ({"scaling.scaled", "gpu.scaling.scaled"}, "public: fp.gpu.Scaled is the GPU's twin of fp.Scaled"),
+    "Verdict": (
+        {"analysis.studies.diagnosis.verdict", "testing.mutants.score"},
+        "public: fp.analysis.Verdict and fp.testing.mutants.Verdict",
+    ),
+}  # fmt: skip
 FOLDERS = ("fpsim", "analysis", "gpu", "tests", "benchmarks")
 
 
@@ -94,6 +114,17 @@ def room(module: str) -> str:
 def floor(module: str) -> int:
     """The floor of a module without 'fpsim.'."""
     return FLOORS[room(module)]
+
+
+def classes() -> dict[str, set[str]]:
+    """Class -> the modules of the package and of benchmarks/ that define one of that name, outside of functions."""
+    modules = files() | {str(file.relative_to(ROOT)): file for file in (ROOT / "benchmarks").rglob("*.py")}
+    found: dict[str, set[str]] = {}
+    for module, file in modules.items():
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, set()).add(module)
+    return found
 
 
 def circles(graph: dict[str, dict[str, int]]) -> list[list[str]]:
@@ -205,6 +236,16 @@ def test_no_folder_holds_more_files_than_a_newcomer_reads() -> None:
             if count > LARGEST:
                 full[str(folder.relative_to(ROOT))] = count
     assert not full, f"folders of more than {LARGEST} files need rooms: {full}"
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    shared = {name: modules for name, modules in classes().items() if len(modules) > 1}
+    listed = {name: modules for name, (modules, _) in SHARED.items()}
+    wrong = [
+        f"{name} ({', '.join(sorted(modules))})" for name, modules in shared.items() if modules != listed.get(name)
+    ]
+    assert not wrong, f"one class, one name; say what each is, as TableRow and HardwareRow do: {'; '.join(wrong)}"
+    assert not listed.keys() - shared.keys(), "SHARED lists names that one class has"
 
 
 def test_no_module_of_a_public_package_hides_one_of_its_names() -> None:

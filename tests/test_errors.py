@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -212,6 +213,25 @@ def test_arrays_of_more_axes_than_numpy_broadcasts_are_refused() -> None:
     assert fp.add(x, x).shape == x.shape
     assert refusal(lambda: fp.add(x, x[0])) == (
         "add broadcasts arrays of up to 32 axes, as NumPy does; got 33. Reshape them to one shape."
+    )
+    by_unit = partial(fp.dot, accumulate="hopper_f16_f32")
+    assert by_unit(x, x).shape == x.shape[:-1]
+    assert refusal(lambda: by_unit(x, x[0])) == (
+        "dot broadcasts arrays of up to 32 axes, as NumPy does; got 33. Reshape them to one shape."
+    )
+
+
+def test_shapes_that_do_not_broadcast_are_refused_wherever_they_meet() -> None:
+    x, y, nothing = np.ones((2, 4), np.float16), np.ones((3, 4), np.float16), np.ones((2, 1, 0), np.float16)
+    ending = "Reshape one, or insert axes of length 1."
+    assert (
+        refusal(lambda: fp.add(x, y)) == f"add needs operands whose shapes broadcast; got (2, 4) and (3, 4). {ending}"
+    )
+    assert refusal(lambda: fp.dot(x, y, accumulate="hopper_f16_f32")) == (
+        f"dot needs operands whose shapes broadcast; got (2, 4) and (3, 4). {ending}"
+    )
+    assert refusal(lambda: fp.array(nothing, "fp16") @ fp.array(np.ones((3, 0, 1), np.float16), "fp16")) == (
+        f"@ needs operands whose shapes broadcast; got (2, 1, 0) and (3, 0, 1). {ending}"
     )
 
 

@@ -38,7 +38,7 @@ from fpsim.scaling.tiling import tiling
 SCALE_ERROR = 2.0**-22  # a scale rounded to float32 and a float32 division may exceed the range by this share
 
 
-class Facts(NamedTuple):
+class FormatFacts(NamedTuple):
     """What the loops know of a format: see `fpsim.analysis.measures.loops`."""
 
     width: int  # bits of the floats that it is measured in
@@ -112,7 +112,7 @@ class Buffers:
         return copy
 
 
-class Rounded(NamedTuple):
+class RoundedPiece(NamedTuple):
     """A piece of an array and what became of it, all float32 or all float64."""
 
     exact: Array  # what was rounded: the piece, divided by its scales
@@ -120,14 +120,14 @@ class Rounded(NamedTuple):
     results: Array  # values times scales
     scales: Array | None
 
-    def each(self, change: Callable[[Array], Array]) -> Rounded:
+    def each(self, change: Callable[[Array], Array]) -> RoundedPiece:
         """The same of changed arrays."""
         scales = None if self.scales is None else change(self.scales)
-        return Rounded(change(self.exact), change(self.values), change(self.results), scales)
+        return RoundedPiece(change(self.exact), change(self.values), change(self.results), scales)
 
 
 @lru_cache(maxsize=1024)
-def facts_of(fmt: Format, width: int, evenly_spaced: bool = False) -> Facts:
+def facts_of(fmt: Format, width: int, evenly_spaced: bool = False) -> FormatFacts:
     """The facts of a format for sources of a width; evenly_spaced: its small values count as normal ones."""
     bias, width = (127, 32) if width == 32 and _fits_in_float32(fmt) else (1023, 64)
     limit = fmt.max + float(fmt.ulp(fmt.max)) / 2  # from here on nearest-even rounding leaves the range ...
@@ -143,14 +143,14 @@ def facts_of(fmt: Format, width: int, evenly_spaced: bool = False) -> Facts:
     fields[LOWEST_FIELD] = fmt.min_exponent + bias
     fields[HIGHEST_FIELD] = math.frexp(fmt.max)[1] - 1 + bias
     fields[PRECISION] = fmt.mantissa_bits
-    return Facts(width, floats, fields)
+    return FormatFacts(width, floats, fields)
 
 
 def _fits_in_float32(fmt: Format) -> bool:
     return held_by_float32(fmt) and fmt.min_exponent >= FP32.min_exponent
 
 
-UNMEASURED = Facts(32, np.array([math.inf, math.inf, math.inf, 0.0, 1.0]), np.array([1, 254, 0], np.int64))
+UNMEASURED = FormatFacts(32, np.array([math.inf, math.inf, math.inf, 0.0, 1.0]), np.array([1, 254, 0], np.int64))
 
 
 def amax_scale(amax: float, fmt: Format) -> float:
@@ -169,7 +169,7 @@ def amax_scale(amax: float, fmt: Format) -> float:
     return float(scale)
 
 
-class Cast:
+class FloatCast:
     """Rounding to a float format, after a division by one decode scale where there is one.
 
     Args:
@@ -205,7 +205,7 @@ class Cast:
         """Whether an element's place in the array matters to what it becomes."""
         return self.options.rounding is Rounding.STOCHASTIC
 
-    def rounded(self, x: Array, first: int, buffers: Buffers) -> Rounded:
+    def rounded(self, x: Array, first: int, buffers: Buffers) -> RoundedPiece:
         """A 1-d piece of float32 or float64 whose first element has the flat index `first` in the array."""
         exact = x
         if self.scale is not None:
@@ -226,19 +226,19 @@ class Cast:
             scales.fill(self.scale)
             with np.errstate(all="ignore"):
                 np.multiply(values, values.dtype.type(self.scale), out=results)
-        return _as_measured(Rounded(exact, values, results, scales), self.facts.width, buffers)
+        return _as_measured(RoundedPiece(exact, values, results, scales), self.facts.width, buffers)
 
 
-def _as_measured(rounded: Rounded, width: int, buffers: Buffers) -> Rounded:
+def _as_measured(rounded: RoundedPiece, width: int, buffers: Buffers) -> RoundedPiece:
     """The same, all in the dtype that the loops measure in."""
     dtype = np.float32 if width == 32 else np.float64
     if all(array is None or array.dtype == dtype for array in rounded):
         return rounded
     arrays = (
         array if array is None else buffers.converted(f"{name} as float{width}", array, dtype)
-        for name, array in zip(Rounded._fields, rounded, strict=True)
+        for name, array in zip(RoundedPiece._fields, rounded, strict=True)
     )
-    return Rounded(*arrays)  # type: ignore[arg-type]
+    return RoundedPiece(*arrays)  # type: ignore[arg-type]
 
 
 def _limits(top: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
@@ -265,7 +265,7 @@ class Tiles:
         self.decoded = None if self.measured else scaled.decode().reshape(-1)
         self.facts = self._facts(64 if wide else 32)
 
-    def _facts(self, width: int) -> Facts:
+    def _facts(self, width: int) -> FormatFacts:
         element = self.scaled.fmt
         if not self.measured:
             return UNMEASURED._replace(width=width)
@@ -274,7 +274,7 @@ class Tiles:
         assert isinstance(element, Format)
         return facts_of(element, width)
 
-    def rounded(self, x: Array, first: int, buffers: Buffers) -> Rounded:
+    def rounded(self, x: Array, first: int, buffers: Buffers) -> RoundedPiece:
         """A 1-d piece of float32 or float64 whose first element has the flat index `first` in the array."""
         width = self.facts.width
         first -= self.origin
@@ -283,7 +283,7 @@ class Tiles:
             result = self.decoded[part]
             scales = buffers.array("scales", x.size, np.float32)
             scales.fill(1.0)
-            return _as_measured(Rounded(x, result, result, scales), width, buffers)
+            return _as_measured(RoundedPiece(x, result, result, scales), width, buffers)
         element, codes = self.scaled.fmt, self.codes[part]
         values = buffers.array("values", x.size, np.float32)
         if isinstance(element, IntegerFormat):
@@ -298,7 +298,7 @@ class Tiles:
         top, limit = _limits(float(self.facts.floats[TOP]), x.dtype)
         with wrapping():
             rescale_kernel()(x, values, divisors, exact, results, top, limit)
-        return _as_measured(Rounded(exact, values, results, scales), width, buffers)
+        return _as_measured(RoundedPiece(exact, values, results, scales), width, buffers)
 
     def _fill_scales(self, found: Array, first: int) -> None:
         """The scale of each element of a piece: whole rows at once, and what is left of a row at either end."""
@@ -329,4 +329,4 @@ def _spread(scales: Array, size: int, target: Array) -> None:
     target[:, whole:] = scales[:, tiles:]
 
 
-Candidate = Cast | Tiles
+Candidate = FloatCast | Tiles

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fpsim.analysis.measures.error_report import METRICS, NOISE, ErrorReport
 from fpsim.analysis.measures.passes import sums_of_array
-from fpsim.analysis.measures.rounding_error import Way, finite_amax
+from fpsim.analysis.measures.rounding_error import RoundingWay, finite_amax
 from fpsim.arrays import float_array, without_gradient
 from fpsim.display.optional import frame
 from fpsim.display.wording import decibels, percent, plural
@@ -199,7 +199,7 @@ def compare(
                 left_out.append(f"{element.name} with scaling {scaling_name(recipe)}: it needs scales per tile.")
                 continue
             for mode in dict.fromkeys(modes):
-                way = Way(element, recipe, mode, overflow, subnormals, seed)
+                way = RoundingWay(element, recipe, mode, overflow, subnormals, seed)
                 try:
                     way.check()
                 except ValueError as reason:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fpsim.analysis.measures.mechanism import Operand, Product, differing, same_bits, tree_of, why
+from fpsim.analysis.measures.mechanism import OperandLike, Product, differing, same_bits, tree_of, why
 from fpsim.arrays import Array, format_of
 from fpsim.casts.cast import encode
 from fpsim.casts.explain import explain
@@ -284,7 +284,7 @@ def _before(after: str) -> str:
 # ---- casts
 
 
-class _Cast(NamedTuple):
+class _OperandCodes(NamedTuple):
     """An operand as codes: those of a format, with the scales of a scaling; or as values."""
 
     fmt: Any
@@ -293,13 +293,13 @@ class _Cast(NamedTuple):
     scales: Array | None
 
 
-def _cast_of(x: Operand) -> _Cast:
+def _cast_of(x: OperandLike) -> _OperandCodes:
     if isinstance(x.encoded, Scaled):
-        return _Cast(x.encoded.fmt, x.encoded.scaling, x.encoded.codes, x.encoded.scales)
-    return _Cast(x.fmt, None, x.encoded, None)
+        return _OperandCodes(x.encoded.fmt, x.encoded.scaling, x.encoded.codes, x.encoded.scales)
+    return _OperandCodes(x.fmt, None, x.encoded, None)
 
 
-def _same_operand(x: Operand, y: Operand) -> bool:
+def _same_operand(x: OperandLike, y: OperandLike) -> bool:
     """Whether two operands are the same, before their casts and after them."""
     if not same_bits(x.source, y.source):
         return False
@@ -313,11 +313,11 @@ def _same_operand(x: Operand, y: Operand) -> bool:
     return bool((p.codes == q.codes).all()) or same_bits(*_both_values(x, y))  # codes of two NaNs
 
 
-def _both_values(x: Operand, y: Operand) -> tuple[Array, Array]:
+def _both_values(x: OperandLike, y: OperandLike) -> tuple[Array, Array]:
     return x.values, y.values
 
 
-def _of_cast(place: _Place, x: Operand, y: Operand) -> Divergence:
+def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
     """The first element of an operand that became another number."""
     p, q = _cast_of(x), _cast_of(y)
     one = (p.fmt, p.scaling) == (q.fmt, q.scaling)
@@ -338,7 +338,7 @@ def _of_cast(place: _Place, x: Operand, y: Operand) -> Divergence:
     return _first(place, *values, "cast", words)
 
 
-def _cast_words(x: Operand, value: Any, row: int, column: int, name: str) -> str:
+def _cast_words(x: OperandLike, value: Any, row: int, column: int, name: str) -> str:
     """How one run cast a value, in a sentence."""
     cast = _cast_of(x)
     if cast.fmt is None:

@@ -14,7 +14,7 @@ from fpsim.display.wording import decibels, percent
 HEIGHT = 2.2  # inches
 
 
-class Measured(Protocol):
+class DrawnErrors(Protocol):
     """What the pictures show of a report."""
 
     @property
@@ -27,7 +27,7 @@ class Measured(Protocol):
     def sqnr_db(self) -> float: ...
 
 
-def error_axes(report: Measured, ax: Any = None) -> Any:
+def error_axes(report: DrawnErrors, ax: Any = None) -> Any:
     """Draw a report into axes, or into new ones."""
     with figure_style():
         ax = axes_of(ax, HEIGHT)
@@ -35,7 +35,7 @@ def error_axes(report: Measured, ax: Any = None) -> Any:
         return ax
 
 
-def _draw_causes(report: Measured, ax: Any) -> None:
+def _draw_causes(report: DrawnErrors, ax: Any) -> None:
     shares = report.noise_by_cause
     names = list(shares)[::-1]
     values = [0.0 if math.isnan(shares[name]) else shares[name] for name in names]
@@ -47,7 +47,7 @@ def _draw_causes(report: Measured, ax: Any) -> None:
     ax.set_title(f"{decibels(report.sqnr_db)} SQNR", loc="left", fontsize=9, fontweight="bold")
 
 
-def _draw_parts(report: Measured, ax: Any) -> None:
+def _draw_parts(report: DrawnErrors, ax: Any) -> None:
     found = report.parts["sqnr_db"]
     shown = np.where(np.isfinite(found), found, np.nan)
     ax.plot(np.arange(len(shown)), shown, color=DATA, linewidth=0, marker=".", markersize=3)
@@ -58,7 +58,7 @@ def _draw_parts(report: Measured, ax: Any) -> None:
     ax.set_title(title, loc="left", fontsize=9, fontweight="bold")
 
 
-class Compared(Protocol):
+class DrawnComparison(Protocol):
     """What the picture shows of a comparison."""
 
     @property
@@ -67,7 +67,7 @@ class Compared(Protocol):
     def pareto(self) -> Sequence[Any]: ...
 
 
-def comparison_axes(comparison: Compared, ax: Any = None) -> Any:
+def comparison_axes(comparison: DrawnComparison, ax: Any = None) -> Any:
     """Draw SQNR over bits per value, a mark for each combination, and a line through those that no other beats."""
     with figure_style():
         ax = axes_of(ax, 3.2)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.analysis.measures.figures import FIGURES, figure
-from fpsim.analysis.measures.sums import Sums
+from fpsim.analysis.measures.sums import ErrorSums
 from fpsim.display.optional import frame, load
 from fpsim.display.wording import decibels, percent, plural
 from fpsim.errors import unknown
@@ -50,7 +50,7 @@ class Parts:
 
     name: str
     places: tuple[Any, ...]
-    sums: Sums
+    sums: ErrorSums
     unmeasured: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class ErrorReport:
     overflow: str
     subnormals: str
     scale: float
-    sums: Sums
+    sums: ErrorSums
     scaling: Scaling | None = None
     scales: ScaleReport | None = None
     scale_bits: int = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.analysis.measures.sums import Sums
+from fpsim.analysis.measures.sums import ErrorSums
 
 RATES = ("underflow", "subnormal", "overflow", "saturation", "nan", "exact")
 CAUSES = ("normal", "subnormal", "underflow", "saturation")
@@ -23,7 +23,7 @@ def _measurable(value: Any) -> Any:
     return np.where(np.isfinite(value), value, np.nan)
 
 
-def _sqnr_db(s: Sums) -> Any:
+def _sqnr_db(s: ErrorSums) -> Any:
     signal, noise = s["signal"], s.noise
     with np.errstate(all="ignore"):
         found = 10 * (np.log10(signal) - np.log10(noise))
@@ -31,15 +31,15 @@ def _sqnr_db(s: Sums) -> Any:
     return np.where((s["compared"] == 0) | ~np.isfinite(signal) | ~np.isfinite(noise), np.nan, found)
 
 
-def _noise_of(name: str) -> Callable[[Sums], Any]:
+def _noise_of(name: str) -> Callable[[ErrorSums], Any]:
     return lambda s: np.where(s.noise == 0, np.nan, _ratio(s[name], s.noise))
 
 
-def _rate_of(name: str) -> Callable[[Sums], Any]:
+def _rate_of(name: str) -> Callable[[ErrorSums], Any]:
     return lambda s: _ratio(s[name], s["count"])
 
 
-FIGURES: dict[str, Callable[[Sums], Any]] = {
+FIGURES: dict[str, Callable[[ErrorSums], Any]] = {
     "count": lambda s: s["count"],
     "sqnr_db": _sqnr_db,
     "gain": lambda s: _ratio(_measurable(s["product"]), _measurable(s["signal"])),
@@ -58,7 +58,7 @@ FIGURES: dict[str, Callable[[Sums], Any]] = {
 }
 
 
-def figure(sums: Sums, name: str) -> Any:
+def figure(sums: ErrorSums, name: str) -> Any:
     """A figure as a float or int, or as an array for sums of several parts."""
     found = FIGURES[name](sums)
     return found.item() if np.ndim(found) == 0 and hasattr(found, "item") else found

@@ -25,8 +25,8 @@ AT_ONCE = 256  # sums of the first terms that are computed in one product
 LONGEST = 4096  # terms of which every sum is computed
 
 
-class Operand(Protocol):
-    """What is read of an operand, such as `fpsim.torch.products.Operand`."""
+class OperandLike(Protocol):
+    """What is read of an operand, such as `fpsim.torch.products.CastOperand`."""
 
     @property
     def source(self) -> Array:
@@ -45,7 +45,7 @@ class Operand(Protocol):
         """What was multiplied, as float32 or float64."""
 
 
-class Adding(Protocol):
+class AddsLike(Protocol):
     """How a product is added, such as `fpsim.torch.plan.Adds`; torch multiplies where there is neither of the first."""
 
     @property
@@ -84,9 +84,9 @@ class Product(NamedTuple):
 
     layer: str
     product: str
-    a: Operand
-    b: Operand
-    adds: Adding
+    a: OperandLike
+    b: OperandLike
+    adds: AddsLike
     result: Array
     bias: Array | None = None
     operands: tuple[str, str] = ("a", "b")
@@ -98,7 +98,7 @@ class Product(NamedTuple):
         return self.adds.unit is not None or self.adds.accumulator is not None
 
 
-class Lines(NamedTuple):
+class LinePair(NamedTuple):
     """A row of a and a column of b, twice where b has several: some kernels add otherwise for one column."""
 
     a: Any
@@ -131,14 +131,14 @@ def same_bits(x: Array, y: Array) -> bool:
 # ---- one element alone
 
 
-def lines(of: Product, row: int, column: int) -> Lines:
+def lines(of: Product, row: int, column: int) -> LinePair:
     """What one element of a product is made of."""
     unit, width = of.adds.unit, min(of.result.shape[1], 2)
     bias = None if of.bias is None else np.repeat(of.bias[column : column + 1].astype(np.float32), width)
-    return Lines(_line(of.a, row, 0, 1, unit), _line(of.b, column, 1, width, unit), bias)
+    return LinePair(_line(of.a, row, 0, 1, unit), _line(of.b, column, 1, width, unit), bias)
 
 
-def _line(x: Operand, index: int, axis: int, times: int, unit: MatrixUnit | None) -> Any:
+def _line(x: OperandLike, index: int, axis: int, times: int, unit: MatrixUnit | None) -> Any:
     """A row (axis 0) or column (axis 1) of an operand as the unit takes it, so many times."""
     if unit is None:
         return np.repeat(x.values.take([index], axis).astype(np.float32), times, axis)
@@ -177,7 +177,7 @@ def result_of(of: Product, row: int, column: int, *, whole: bool = True) -> Arra
     return found[0, :1]
 
 
-def _multiplied(adds: Adding, of: Lines, whole: bool) -> Array:
+def _multiplied(adds: AddsLike, of: LinePair, whole: bool) -> Array:
     """A product as a layer has it, float32; without bias and last rounding unless it is to be whole."""
     out_fmt, bias = (adds.out_fmt, of.bias) if whole else (None, None)
     if adds.unit is None:
@@ -236,7 +236,7 @@ def first_term(first: Product, second: Product, row: int, column: int) -> FirstT
     return None
 
 
-def _sums(both: list[tuple[Product, Lines]], stops: Array) -> tuple[Array, Array]:
+def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Array]:
     """The sums of an element's terms in front of each stop, in ascending order, by both products."""
     x, y = (
         _multiplied(of.adds, each._replace(a=_cut_rows(each.a, stops), b=_cut_columns(each.b, stops[-1])), False)[:, 0]

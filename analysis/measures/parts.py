@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.analysis.measures.candidates import Buffers, Candidate, Rounded
+from fpsim.analysis.measures.candidates import Buffers, Candidate, RoundedPiece
 from fpsim.analysis.measures.passes import PIECE, Groups, as_floats, whole_array
-from fpsim.analysis.measures.sums import Sums, nothing
+from fpsim.analysis.measures.sums import ErrorSums, nothing
 from fpsim.arrays import Array
 from fpsim.errors import shown
 from fpsim.scaling.scaling import Scaling
@@ -60,7 +60,7 @@ class Layout:
         """What a part is called."""
         return "channel" if self.axis is not None else "block"
 
-    def sums(self, x: Array, candidate: Candidate) -> Sums:
+    def sums(self, x: Array, candidate: Candidate) -> ErrorSums:
         """What a candidate costs in each part of an array of this shape."""
         buffers = Buffers()
         found = nothing((self.count,))
@@ -69,11 +69,13 @@ class Layout:
             elements = as_floats(self.gather(x, slab))
             groups = Groups(elements, buffers)
             at = slice(slab.first, slab.first + slab.number)
-            sums = Sums(found.counts[None, at], found.totals[None, at], found.maxima[None, at])
+            sums = ErrorSums(found.counts[None, at], found.totals[None, at], found.maxima[None, at])
             groups.measure([candidate], sums, partial(self._rounded, slab, elements, whole, buffers))
         return found
 
-    def _rounded(self, slab: Slab, x: Array, whole: Rounded | None, buffers: Buffers, candidate: Candidate) -> Rounded:
+    def _rounded(
+        self, slab: Slab, x: Array, whole: RoundedPiece | None, buffers: Buffers, candidate: Candidate
+    ) -> RoundedPiece:
         """What a candidate makes of a slab; whole: of the whole array, where places matter."""
         if whole is None:
             return candidate.rounded(x.reshape(-1), 0, buffers)

@@ -7,10 +7,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from fpsim.analysis.measures.candidates import Buffers, Candidate, Rounded
+from fpsim.analysis.measures.candidates import Buffers, Candidate, RoundedPiece
 from fpsim.analysis.measures.loops import BLOCK, DESCRIPTION, describe_kernel, measure_kernel
 from fpsim.analysis.measures.nearest_loops import PLAN, nearest_kernel
-from fpsim.analysis.measures.sums import Sums, nothing
+from fpsim.analysis.measures.sums import ErrorSums, nothing
 from fpsim.arrays import Array
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import rounds_to_nearest
@@ -38,14 +38,14 @@ def as_floats(x: Array) -> Array:
         return np.ascontiguousarray(x).astype(kind, copy=False)
 
 
-def sums_of_array(x: Array, candidates: Sequence[Candidate]) -> list[Sums]:
+def sums_of_array(x: Array, candidates: Sequence[Candidate]) -> list[ErrorSums]:
     """What each candidate costs, over a whole array."""
     return sums_of_pieces(float_pieces(x), candidates)
 
 
-def sums_of_pieces(pieces: Iterator[Array], candidates: Sequence[Candidate], first: int = 0) -> list[Sums]:
+def sums_of_pieces(pieces: Iterator[Array], candidates: Sequence[Candidate], first: int = 0) -> list[ErrorSums]:
     """What each candidate costs, over pieces of an array that follow each other from the flat index `first` on."""
-    total: Sums | None = None
+    total: ErrorSums | None = None
     batch: list[Array] = []
     for piece in pieces:
         batch.append(piece)
@@ -55,17 +55,17 @@ def sums_of_pieces(pieces: Iterator[Array], candidates: Sequence[Candidate], fir
             batch = []
     if batch or total is None:
         total = _merged(total, _batch_sums(batch, first, candidates) if batch else nothing((len(candidates),)))
-    return [Sums(total.counts[i], total.totals[i], total.maxima[i]) for i in range(len(candidates))]
+    return [ErrorSums(total.counts[i], total.totals[i], total.maxima[i]) for i in range(len(candidates))]
 
 
-def _merged(total: Sums | None, more: Sums) -> Sums:
+def _merged(total: ErrorSums | None, more: ErrorSums) -> ErrorSums:
     return more if total is None else total.merge(more)
 
 
-def whole_array(x: Array, candidate: Candidate) -> Rounded:
+def whole_array(x: Array, candidate: Candidate) -> RoundedPiece:
     """What becomes of a whole array, flat, in memory of four times its size."""
     dtype = np.float32 if candidate.facts.width == 32 else np.float64
-    exact, values, results, scales = (np.empty(x.size, dtype) for _ in Rounded._fields)
+    exact, values, results, scales = (np.empty(x.size, dtype) for _ in RoundedPiece._fields)
     buffers, first, scaled = Buffers(), 0, False
     for piece in float_pieces(x):
         part = slice(first, first + piece.size)
@@ -74,10 +74,10 @@ def whole_array(x: Array, candidate: Candidate) -> Rounded:
         if rounded.scales is not None:
             scales[part], scaled = rounded.scales, True
         first += piece.size
-    return Rounded(exact, values, results, scales if scaled else None)
+    return RoundedPiece(exact, values, results, scales if scaled else None)
 
 
-def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]) -> Sums:
+def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]) -> ErrorSums:
     """The sums over some pieces, (candidates); each thread takes whole pieces, added in order whoever did them."""
     found = nothing((len(pieces), len(candidates)))
     starts = first + np.concatenate([[0], np.cumsum([piece.size for piece in pieces])])
@@ -93,9 +93,11 @@ def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]
     return found.over_first_axis()
 
 
-def _add_piece(x: Array, first: int, candidates: Sequence[Candidate], buffers: Buffers, found: Sums, row: int) -> None:
+def _add_piece(
+    x: Array, first: int, candidates: Sequence[Candidate], buffers: Buffers, found: ErrorSums, row: int
+) -> None:
     """Add the sums of one 1-d piece to a row of sums, (pieces, candidates)."""
-    sums = Sums(found.counts[row, :, None], found.totals[row, :, None], found.maxima[row, :, None])
+    sums = ErrorSums(found.counts[row, :, None], found.totals[row, :, None], found.maxima[row, :, None])
     groups = Groups(x.reshape(1, -1), buffers)
     groups.measure(candidates, sums, lambda candidate: candidate.rounded(x, first, buffers))
 
@@ -112,15 +114,17 @@ class Groups:
         with wrapping():
             describe_kernel(x.dtype.itemsize * 8)(x, self.reciprocals, self.descriptions)
 
-    def measure(self, candidates: Sequence[Candidate], sums: Sums, rounded: Callable[[Candidate], Rounded]) -> None:
+    def measure(
+        self, candidates: Sequence[Candidate], sums: ErrorSums, rounded: Callable[[Candidate], RoundedPiece]
+    ) -> None:
         """Add what candidates cost to sums, (candidates, groups); rounded(candidate) is what it makes of the groups."""
         done = self._measure_nearest(candidates, sums)
         for i, candidate in enumerate(candidates):
             if not done[i].all():
-                own = Sums(sums.counts[i], sums.totals[i], sums.maxima[i])
+                own = ErrorSums(sums.counts[i], sums.totals[i], sums.maxima[i])
                 self._measure_rounded(rounded(candidate), candidate, own, done[i])
 
-    def _measure_nearest(self, candidates: Sequence[Candidate], sums: Sums) -> Array:
+    def _measure_nearest(self, candidates: Sequence[Candidate], sums: ErrorSums) -> Array:
         """The same of blocks that are rounded and measured at once; returns which, (candidates, groups, blocks)."""
         done = np.zeros((len(candidates), *self.descriptions.shape[:2]), np.uint8)
         plans = _plans_of(tuple(candidate.nearest for candidate in candidates))
@@ -131,7 +135,7 @@ class Groups:
                 )
         return done
 
-    def _measure_rounded(self, rounded: Rounded, candidate: Candidate, sums: Sums, done: Array) -> None:
+    def _measure_rounded(self, rounded: RoundedPiece, candidate: Candidate, sums: ErrorSums, done: Array) -> None:
         """Add what a candidate costs to the sums of each group, without the blocks that are done."""
         width, floats, fields = candidate.facts
         shape = self.x.shape

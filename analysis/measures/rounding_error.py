@@ -10,12 +10,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.analysis.measures.candidates import Candidate, Cast, Tiles, amax_scale
+from fpsim.analysis.measures.candidates import Candidate, FloatCast, Tiles, amax_scale
 from fpsim.analysis.measures.error_report import NEED_CODES, NEED_ULPS, ErrorReport, Parts
 from fpsim.analysis.measures.loops import amax_kernel
 from fpsim.analysis.measures.parts import Layout
 from fpsim.analysis.measures.passes import float_pieces, sums_of_array
-from fpsim.analysis.measures.sums import Sums, nothing
+from fpsim.analysis.measures.sums import ErrorSums, nothing
 from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.errors import shown
 from fpsim.formats.cast_options import ElementKeywords, FormatLike, cast_options
@@ -89,7 +89,7 @@ def error(
     layout = Layout(array.shape, axis, block) if axis is not None or block is not None else None
     if scaling is not None and not isinstance(scaling, Scaling):
         raise TypeError(f"scaling must be an fp.Scaling, such as fp.scalings.MX; got {shown(scaling)}.")
-    way = Way(fmt, scaling if scaling is not None else scale, rounding, overflow, subnormals, seed, random_bits)
+    way = RoundingWay(fmt, scaling if scaling is not None else scale, rounding, overflow, subnormals, seed, random_bits)
     if scaling is not None and scale is not None:
         raise ValueError(f"error takes scale or scaling; got scale={scale!r} and {scaling!r}. Leave one out.")
     candidate = way.candidate(array)
@@ -100,7 +100,7 @@ def error(
     return dataclasses.replace(report, parts=Parts(layout.name, layout.places(), sums, report.unmeasured))
 
 
-class Way:
+class RoundingWay:
     """One way to round, its words checked: a format, a rounding, and no scale, one scale, or a scale per tile.
 
     Raises:
@@ -148,13 +148,13 @@ class Way:
             return Tiles(scaled, wide)
         long = x.size >= LONG if long is None else long
         if self.scaling is None:
-            return Cast(options, wide, long=long)
+            return FloatCast(options, wide, long=long)
         if isinstance(self.scaling, str) and self.scaling == "amax":
             amax = finite_amax(x) if amax is None else amax
-            return Cast(options, wide, amax_scale(amax, options.fmt), True, long)
-        return Cast(options, wide, _checked_scale(self.scaling, wide), False, long)
+            return FloatCast(options, wide, amax_scale(amax, options.fmt), True, long)
+        return FloatCast(options, wide, _checked_scale(self.scaling, wide), False, long)
 
-    def report(self, sums: Sums, candidate: Candidate) -> ErrorReport:
+    def report(self, sums: ErrorSums, candidate: Candidate) -> ErrorReport:
         """What the sums of a candidate say."""
         report = ErrorReport(
             fmt=self.element,
@@ -164,7 +164,7 @@ class Way:
             scale=1.0,
             sums=sums,
         )
-        if isinstance(candidate, Cast):
+        if isinstance(candidate, FloatCast):
             one = candidate.scale
             return report if one is None else dataclasses.replace(report, scale=one, scale_bits=32)
         scaled = candidate.scaled

@@ -24,7 +24,7 @@ MAXIMA = ("max_ulp", "max_relative")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Sums:
+class ErrorSums:
     """The sums of one array, or of each of its parts: arrays with one more axis than there are axes of parts.
 
     Attributes:
@@ -39,7 +39,7 @@ class Sums:
 
     def __eq__(self, other: object) -> bool:
         """Whether all numbers are the same."""
-        return isinstance(other, Sums) and self._bytes() == other._bytes()
+        return isinstance(other, ErrorSums) and self._bytes() == other._bytes()
 
     def __hash__(self) -> int:
         return hash(self._bytes())
@@ -61,16 +61,16 @@ class Sums:
         """The sum of (result - x)**2 over the compared."""
         return self["normal_noise"] + self["subnormal_noise"] + self["lost"] + self["clipped"]
 
-    def merge(self, other: Sums) -> Sums:
+    def merge(self, other: ErrorSums) -> ErrorSums:
         """The sums of both: counts and maxima exactly, the others with an error of about 10**-32 of their terms."""
         counts = np.stack([self.counts, other.counts])
         totals, maxima = np.stack([self.totals, other.totals]), np.stack([self.maxima, other.maxima])
-        return Sums(counts, totals, maxima).over_first_axis()
+        return ErrorSums(counts, totals, maxima).over_first_axis()
 
-    def over_first_axis(self) -> Sums:
+    def over_first_axis(self) -> ErrorSums:
         """The sums over the first axis of parts, in its order."""
         if len(self.counts) == 1:  # of a small array, whose time is that of calls like these
-            return Sums(self.counts[0], self.totals[0], self.maxima[0])
+            return ErrorSums(self.counts[0], self.totals[0], self.maxima[0])
         total, rest = self.totals[0, ..., 0].copy(), self.totals[0, ..., 1].copy()
         with np.errstate(all="ignore"):
             for term, left_over in zip(self.totals[1:, ..., 0], self.totals[1:, ..., 1], strict=True):
@@ -79,12 +79,12 @@ class Sums:
                 lost = (total - (added - back)) + (term - back)
                 rest += np.where(np.isfinite(added), lost, 0.0) + left_over
                 total = added
-        return Sums(self.counts.sum(axis=0), np.stack([total, rest], axis=-1), self.maxima.max(axis=0))
+        return ErrorSums(self.counts.sum(axis=0), np.stack([total, rest], axis=-1), self.maxima.max(axis=0))
 
 
-def nothing(parts: tuple[int, ...] = ()) -> Sums:
+def nothing(parts: tuple[int, ...] = ()) -> ErrorSums:
     """The sums of no data."""
-    return Sums(
+    return ErrorSums(
         np.zeros((*parts, len(COUNTS)), np.int64),
         np.zeros((*parts, len(TOTALS), 2)),
         np.full((*parts, len(MAXIMA)), -1.0),

@@ -10,7 +10,7 @@ import numpy as np
 
 from fpsim.analysis.measures.error_report import ErrorReport
 from fpsim.analysis.measures.exponent_range import RangeReport
-from fpsim.analysis.measures.sums import Sums
+from fpsim.analysis.measures.sums import ErrorSums
 from fpsim.analysis.models.monitors import Monitors, Scale, Update
 from fpsim.analysis.models.rows import RecordedRow
 from fpsim.arrays import Array, format_of, words
@@ -103,7 +103,7 @@ def _rows(facts_of_rows: list[dict[str, Any]], arrays: dict[str, Array]) -> list
         first_bin += len(bins)
         errors = []
         for one in facts["errors"]:
-            sums = Sums(*(arrays[name][first_error] for name in ("counts", "totals", "maxima")))
+            sums = ErrorSums(*(arrays[name][first_error] for name in ("counts", "totals", "maxima")))
             first_error += 1
             fields_of = {name: one[name] for name in ERROR}
             if math.isnan(one["scale"]):

@@ -11,7 +11,7 @@ from fpsim.analysis.measures.error_report import ErrorReport
 from fpsim.analysis.measures.exponent_range import Histogram, RangeReport
 from fpsim.analysis.measures.loops import BLOCK
 from fpsim.analysis.measures.passes import as_floats, float_pieces, sums_of_array
-from fpsim.analysis.measures.rounding_error import Way
+from fpsim.analysis.measures.rounding_error import RoundingWay
 from fpsim.arrays import Array
 from fpsim.errors import require_integer
 from fpsim.formats.element import element_format
@@ -43,7 +43,7 @@ class Measure:
         self.sample = sample
         self.names = tuple(dict.fromkeys(element.name for element in elements))
         self._ways = [
-            Way(element, "amax" if element.bits <= SMALL else None, "nearest_even")
+            RoundingWay(element, "amax" if element.bits <= SMALL else None, "nearest_even")
             for element in dict.fromkeys(elements)
         ]
         self._histogram = Histogram()

@@ -32,7 +32,7 @@ FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn
 LAYERS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd, torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
-class Product(NamedTuple):
+class RecordedProduct(NamedTuple):
     """A product: its operands by name, as it read them, and its result.
 
     Attributes:
@@ -53,7 +53,7 @@ class Product(NamedTuple):
 class Products(TorchFunctionMode):
     """Calls a function with every product while it is entered, another with others; results are those of torch."""
 
-    def __init__(self, seen: Callable[[Product], None], unseen: Callable[[str], None]) -> None:
+    def __init__(self, seen: Callable[[RecordedProduct], None], unseen: Callable[[str], None]) -> None:
         super().__init__()
         self._seen, self._missed = seen, unseen
         self._scores: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
@@ -76,7 +76,7 @@ class Products(TorchFunctionMode):
             names = ("query", "key", "value")
             found = dict(zip(names, map(as_read, _named(args, kwargs, *names)), strict=True))
             settings, mask = _attention_settings(args, kwargs)
-            self._seen(Product(found, None, output, settings=settings, mask=mask))
+            self._seen(RecordedProduct(found, None, output, settings=settings, mask=mask))
         elif self._batched and func in BATCHED:
             self._multiplied(args[-2:], output, args[0] if func is torch.baddbmm else None)
         elif func in MATMULS:
@@ -119,7 +119,7 @@ class Products(TorchFunctionMode):
         settings = {
             "masked": mask is not None, "causal": False, "scale": 1.0, "turned": True, "dropout": self._dropout,
         }  # fmt: skip
-        self._seen(Product(found, None, output, settings=settings, mask=mask))
+        self._seen(RecordedProduct(found, None, output, settings=settings, mask=mask))
 
 
 def attention_in_parts() -> Callable[..., Any]:
@@ -163,10 +163,10 @@ def added_to_scores(mask: torch.Tensor) -> torch.Tensor:
 def weighted(
     x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, lookup: bool = False,
     settings: Mapping[str, Any] = MappingProxyType({}), matrix: torch.Tensor | None = None,
-) -> Product:  # fmt: skip
+) -> RecordedProduct:  # fmt: skip
     """A product with a weight; what is looked up is no operand. `matrix` is the weight with a row for each output."""
     read = {"weight": weight if lookup else as_read(weight if matrix is None else matrix)}
-    return Product(read if lookup else {"input": as_read(x), **read}, weight, output, lookup, settings)
+    return RecordedProduct(read if lookup else {"input": as_read(x), **read}, weight, output, lookup, settings)
 
 
 def as_read(x: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from fpsim.analysis.models.measuring import Measure
 from fpsim.analysis.models.monitors import Monitors, Scale, Update
 from fpsim.analysis.models.patches import padded, settings_of_layer
-from fpsim.analysis.models.products import LAYERS, Product, Products, added_to_scores, is_fused, weighted
+from fpsim.analysis.models.products import LAYERS, Products, RecordedProduct, added_to_scores, is_fused, weighted
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.models.rows import MASK, OPERANDS, TENSORS, RecordedRow
 from fpsim.analysis.models.selection import ATTENTION, Selection, joined
@@ -240,7 +240,7 @@ class Watch:
 
     # ---- products
 
-    def _see(self, product: Product) -> None:
+    def _see(self, product: RecordedProduct) -> None:
         """Measure a product, and wait for its gradients."""
         self._products += 1
         layer = self._layer(product)
@@ -266,7 +266,7 @@ class Watch:
         name = self.selection.modules[id(module)] or "the model"
         self._missed.setdefault(function, {})[name] = None
 
-    def _layer(self, product: Product) -> str:
+    def _layer(self, product: RecordedProduct) -> str:
         """What the layer of a product is called."""
         module = self._stack[-1] if self._stack else self.model
         name = self.selection.modules[id(module)]
@@ -280,7 +280,7 @@ class Watch:
         owners = self.selection.owners
         return owners.get(id(weight)) or owners.get(id(weight._base))
 
-    def _add_operands(self, layer: str, product: Product, first: bool) -> None:
+    def _add_operands(self, layer: str, product: RecordedProduct, first: bool) -> None:
         if first and self._keeps and product.settings:
             self.recording.keep_settings(self.step, layer, product.settings)
             if product.mask is not None:
@@ -293,7 +293,7 @@ class Watch:
                 self._weights.add(key)
             self._add(layer, which, x, first, "embedding" if which == "weight" and product.lookup else "")
 
-    def _await_gradients(self, layer: str, product: Product, first: bool) -> None:
+    def _await_gradients(self, layer: str, product: RecordedProduct, first: bool) -> None:
         step = self.step
         output: Any = product.output  # whose register_hook has no types
         weight: Any = product.weight

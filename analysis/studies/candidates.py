@@ -17,7 +17,7 @@ from fpsim.scaling.scaling import Scaling
 ScalingLike = Scaling | str | None
 
 
-class Candidate(NamedTuple):
+class CastCandidate(NamedTuple):
     """A format and its scales: None, "amax" (one for the tensor), or an fp.Scaling."""
 
     element: Element
@@ -40,20 +40,20 @@ class Candidate(NamedTuple):
 
 
 GROUPS_OF_32 = Scaling(block=(1, 32), scale_format=FP16)  # as weight-only INT4 is stored, by group
-DEFAULT: tuple[Candidate, ...] = (
-    Candidate(E4M3, None),
-    Candidate(E4M3, "amax"),
-    Candidate(E4M3, BLOCK_128X128),
-    Candidate(E4M3, TILE_1X128),
-    Candidate(E4M3, MX),
-    Candidate(E5M2, "amax"),
-    Candidate(INT8, ROW),
-    Candidate(INT8, TILE_1X128),
-    Candidate(E2M1, MX),
-    Candidate(E2M1, NVFP4),
-    Candidate(INT4, GROUPS_OF_32),
-    Candidate(BF16, None),
-    Candidate(FP16, None),
+DEFAULT: tuple[CastCandidate, ...] = (
+    CastCandidate(E4M3, None),
+    CastCandidate(E4M3, "amax"),
+    CastCandidate(E4M3, BLOCK_128X128),
+    CastCandidate(E4M3, TILE_1X128),
+    CastCandidate(E4M3, MX),
+    CastCandidate(E5M2, "amax"),
+    CastCandidate(INT8, ROW),
+    CastCandidate(INT8, TILE_1X128),
+    CastCandidate(E2M1, MX),
+    CastCandidate(E2M1, NVFP4),
+    CastCandidate(INT4, GROUPS_OF_32),
+    CastCandidate(BF16, None),
+    CastCandidate(FP16, None),
 )
 
 WORDS = {
@@ -95,7 +95,7 @@ def short_name(fmt: str, scaling: str) -> str:
     return f"{fmt} {short(known.get(scaling, words), SHORT)}"
 
 
-def candidates_of(formats: Any, scalings: Any) -> tuple[Candidate, ...]:
+def candidates_of(formats: Any, scalings: Any) -> tuple[CastCandidate, ...]:
     """The default candidates, or every combination of formats and scalings where one of them is given.
 
     Raises:
@@ -113,7 +113,7 @@ def candidates_of(formats: Any, scalings: Any) -> tuple[Candidate, ...]:
         if not (recipe is None or isinstance(recipe, Scaling) or (isinstance(recipe, str) and recipe == "amax")):
             raise ValueError(f"scalings must be None, 'amax' or an fp.Scaling each; got {shown(recipe)}.")
     found = [
-        Candidate(element, recipe)
+        CastCandidate(element, recipe)
         for element in elements
         for recipe in recipes
         if isinstance(element, Format) or isinstance(recipe, Scaling)

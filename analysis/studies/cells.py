@@ -22,7 +22,7 @@ VERSION = 1
 SYNC = 1.0  # seconds between two waits for the disk
 
 
-class Cell(NamedTuple):
+class SweepCell(NamedTuple):
     """What is known of one point.
 
     Attributes:
@@ -53,10 +53,10 @@ class Cells:
 
     Example:
       >>> import tempfile
-      >>> from fpsim.analysis.studies.cells import Cell, Cells
+      >>> from fpsim.analysis.studies.cells import Cells, SweepCell
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     with Cells(folder, "f", "1234", ["x"]) as cells:
-      ...         cells.add(Cell("aa", {"x": "1"}, {"value": float("nan")}))
+      ...         cells.add(SweepCell("aa", {"x": "1"}, {"value": float("nan")}))
       ...     with Cells(folder, "f", "1234", ["x"]) as cells:
       ...         cells.found["aa"].result
       {'value': nan}
@@ -68,7 +68,7 @@ class Cells:
     ) -> None:  # fmt: skip
         self.folder = require_folder(folder)
         self.path = self.folder / NAME
-        self.found: dict[str, Cell] = {}
+        self.found: dict[str, SweepCell] = {}
         self._kind, self._changed = kind, changed
         header = {kind: VERSION, "measure": measure, "source": source, "parameters": sorted(parameters)}
         if not self.path.exists():
@@ -97,7 +97,7 @@ class Cells:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add(self, cell: Cell) -> None:
+    def add(self, cell: SweepCell) -> None:
         """Keep a cell: in the file when this returns."""
         fields: dict[str, Any] = {"key": cell.key, "point": cell.point}
         if cell.result is None:
@@ -186,11 +186,11 @@ def _fields(line: bytes) -> dict[str, Any] | None:
     return fields if isinstance(fields, dict) else None
 
 
-def _cell(fields: dict[str, Any]) -> Cell | None:
+def _cell(fields: dict[str, Any]) -> SweepCell | None:
     """The cell of a line; None where it is something else."""
     key, point, result, error = (fields.get(name) for name in ("key", "point", "result", "error"))
     if not isinstance(key, str) or not isinstance(point, dict):
         return None
     if isinstance(result, dict):
-        return Cell(key, point, {name: from_json(value) for name, value in result.items()})
-    return Cell(key, point, None, error) if isinstance(error, str) else None
+        return SweepCell(key, point, {name: from_json(value) for name, value in result.items()})
+    return SweepCell(key, point, None, error) if isinstance(error, str) else None

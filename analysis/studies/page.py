@@ -11,9 +11,9 @@ from fpsim.analysis.studies.recommend import (
     CHANNEL_MARGIN_DB,
     HEADROOM,
     SCALE_GAIN_DB,
-    Group,
     Recommendation,
     Requirements,
+    TensorGroup,
 )
 from fpsim.analysis.studies.results import StudyResults
 from fpsim.analysis.studies.summaries import (
@@ -31,7 +31,7 @@ from fpsim.analysis.studies.summaries import (
     words,
 )
 from fpsim.analysis.tensors.roles import SPOKEN
-from fpsim.display.pages import Cell, Row, render, versions
+from fpsim.display.pages import TableCell, TableRow, render, versions
 from fpsim.display.wording import bytes_in_words, decibels, percent, plural
 from fpsim.errors import install
 
@@ -113,7 +113,7 @@ def recommendation_table(report: StudyResults) -> str:
     return f"<p>{html.escape(report.answer)}</p><table><tr>{heads}</tr>{rows}</table>"
 
 
-def _cell_text(cell: str | Cell) -> str:
+def _cell_text(cell: str | TableCell) -> str:
     return cell if isinstance(cell, str) else cell.text
 
 
@@ -141,23 +141,23 @@ def _hardest(report: StudyResults) -> str:
 # ---- cells
 
 
-def _number(value: float, text: str) -> Cell:
-    return Cell("–" if math.isnan(value) else text, value)
+def _number(value: float, text: str) -> TableCell:
+    return TableCell("–" if math.isnan(value) else text, value)
 
 
-def _db(value: float) -> Cell:
+def _db(value: float) -> TableCell:
     return _number(value, decibels(value))
 
 
-def _bits(value: float) -> Cell:
+def _bits(value: float) -> TableCell:
     return _number(value, f"{value:.4g}")
 
 
-def _count(value: int) -> Cell:
-    return Cell(f"{value:,}", value)
+def _count(value: int) -> TableCell:
+    return TableCell(f"{value:,}", value)
 
 
-def _share(value: float) -> Cell:
+def _share(value: float) -> TableCell:
     return _number(value, percent(value))
 
 
@@ -169,10 +169,10 @@ EXCEPTION_HEADS = (
 )  # fmt: skip
 
 
-def _exception_row(row: Recommendation, why: Sequence[str]) -> Row:
+def _exception_row(row: Recommendation, why: Sequence[str]) -> TableRow:
     what = "; ".join(why)
     cells = (row.tensor, what, row.choice, _db(row.sqnr_db), _db(row.deficit_db), _share(row.lost_energy), row.reason)
-    return Row(cells, marked=row.operand and not row.met)
+    return TableRow(cells, marked=row.operand and not row.met)
 
 
 GROUP_HEADS = (
@@ -181,16 +181,16 @@ GROUP_HEADS = (
 )  # fmt: skip
 
 
-def _group_row(group: Group) -> Row:
+def _group_row(group: TensorGroup) -> TableRow:
     before = sum(row.values * row.stored_bits for row in group.rows)
     after = sum(row.values * row.bits_per_value for row in group.rows)
     names = [row.tensor for row in group.rows[:UNFOLDED]]
     more = len(group.rows) - len(names)
     values = group.values or math.nan
-    return Row(
+    return TableRow(
         (
             group.title, group.choice, _db(group.sqnr_db), _count(group.values),
-            _bits(before / values), _bits(after / values), Cell(bytes_in_words(after / 8), after / 8),
+            _bits(before / values), _bits(after / values), TableCell(bytes_in_words(after / 8), after / 8),
             _share(1 - after / (before or math.nan)),
         ),
         inside=[*names, *([f"and {more} more"] if more else [])],
@@ -203,10 +203,10 @@ CANDIDATE_HEADS = (
 )  # fmt: skip
 
 
-def _candidate_row(one: CandidateSummary) -> Row:
+def _candidate_row(one: CandidateSummary) -> TableRow:
     count = len(one.judged)
     figures = _bits(one.bits_per_value), _db(one.sqnr_db), _db(one.lowest_db), _db(one.ideal_db)
-    return Row((one.name, *figures, Cell(f"{one.good} of {count}", one.good), _count(one.chosen)))
+    return TableRow((one.name, *figures, TableCell(f"{one.good} of {count}", one.good), _count(one.chosen)))
 
 
 TENSOR_HEADS = (
@@ -223,17 +223,17 @@ def _ordered(report: StudyResults) -> list[Recommendation]:
     return [*first, *(row for row in report.recommendations if row.tensor not in names)]
 
 
-def _tensor_row(report: StudyResults, row: Recommendation) -> Row:
+def _tensor_row(report: StudyResults, row: Recommendation) -> TableRow:
     ranges = report.ranges_of[row.tensor]
     amax = max(one.report.amax for one in ranges)
     special = sum(specials(report, row.tensor))
     shape = "×".join(map(str, ranges[-1].shape)) or "scalar"
     margin = _number(row.margin_db, f"{row.margin_db:.1f} dB")
-    return Row(
+    return TableRow(
         (
             row.tensor, SPOKEN.get(row.role, row.role), row.choice, _bits(row.bits_per_value), _db(row.sqnr_db),
             _db(row.deficit_db), _share(row.lost_energy), row.runner_up, margin, _count(row.values),
-            f"{ranges[0].dtype} {shape}", Cell(f"{amax:.3g}", amax), _count(special), row.reason,
+            f"{ranges[0].dtype} {shape}", TableCell(f"{amax:.3g}", amax), _count(special), row.reason,
         ),
         marked=row.operand and not row.met and not math.isnan(row.sqnr_db),
     )  # fmt: skip
@@ -245,12 +245,12 @@ STEP_HEADS = (
 )  # fmt: skip
 
 
-def _step_row(course: Course) -> Row:
+def _step_row(course: Course) -> TableRow:
     amax = ", ".join(f"{value:.3g}" for value in course.amax)
     sqnr = ", ".join("–" if math.isnan(value) else f"{value:.1f}" for value in course.sqnr_db)
     lowest = min((value for value in course.sqnr_db if not math.isnan(value)), default=math.nan)
-    worst = Cell("–", math.nan) if course.worst_step is None else _count(course.worst_step)
-    return Row((course.tensor, _number(course.moved, f"{course.moved:.3g}×"), amax, sqnr, _db(lowest), worst))
+    worst = TableCell("–", math.nan) if course.worst_step is None else _count(course.worst_step)
+    return TableRow((course.tensor, _number(course.moved, f"{course.moved:.3g}×"), amax, sqnr, _db(lowest), worst))
 
 
 # ---- method

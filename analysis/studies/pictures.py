@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from fpsim.analysis.studies.results import StudyResults
 from fpsim.analysis.studies.summaries import CandidateSummary, RoundingSummary, hardest, of_role
 from fpsim.analysis.tensors.roles import OPERANDS
-from fpsim.display.pages import markup
+from fpsim.display.pages import Picture, markup
 from fpsim.display.wording import plural
 from fpsim.formats.named import Format
 
 ROLES = {"matrix": "Weights", "activation": "Activations", "gradient": "Gradients"}
 HISTOGRAMS = 10  # tensors of a role
-
-
-class Picture(NamedTuple):
-    """A figure on the page."""
-
-    title: str
-    svg: Any
 
 
 def drawable() -> bool:

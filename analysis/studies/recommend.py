@@ -123,7 +123,7 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
-class Worst:
+class WorstFigures:
     """A candidate with its worst figures over the steps of one tensor."""
 
     report: ErrorReport  # of the worst step
@@ -258,18 +258,18 @@ def deficit(report: ErrorReport, sqnr_db: float) -> float:
     return max(0.0, ideal - sqnr_db)
 
 
-def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[Worst]:
+def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[WorstFigures]:
     """Every candidate of a tensor whose largest magnitude is amax, with its worst figures over the steps."""
     groups: dict[tuple[str, str], list[ErrorRow]] = {}
     for row in errors:
         groups.setdefault((row.report.format, row.scaling), []).append(row)
-    found: list[Worst] = []
+    found: list[WorstFigures] = []
     for (_, scaling), rows in groups.items():
         reports = [row.report for row in rows]
         judged = [report for report in reports if report.sums["signal"] > 0] or reports  # zeros say nothing
         worst = min(judged, key=lambda report: -math.inf if math.isnan(report.sqnr_db) else report.sqnr_db)
         found.append(
-            Worst(
+            WorstFigures(
                 worst,
                 scaling,
                 worst.sqnr_db,
@@ -287,7 +287,7 @@ def _number(value: float) -> float:
     return 0.0 if math.isnan(value) else value
 
 
-def _best(passing: Sequence[Worst]) -> Worst:
+def _best(passing: Sequence[WorstFigures]) -> WorstFigures:
     """Of the formats of the fewest bits the highest SQNR; about equal ones of its format yield to the fewest scales.
 
     Scales of short rows can take more bits than a wider format: those that take more than a twentieth do not count.
@@ -301,23 +301,23 @@ def _best(passing: Sequence[Worst]) -> Worst:
     return min(similar, key=lambda candidate: candidate.bits_per_value)
 
 
-def _clearly_better(candidate: Worst, one: Worst) -> bool:
+def _clearly_better(candidate: WorstFigures, one: WorstFigures) -> bool:
     """Whether a float candidate is so much better than the one for all operands that this tensor should have it."""
     return candidate.is_float and candidate.bits == one.bits and candidate.sqnr_db >= one.sqnr_db + CLEAR_DB
 
 
-def _runner_up(best: Worst, candidates: Sequence[Worst]) -> Worst | None:
+def _runner_up(best: WorstFigures, candidates: Sequence[WorstFigures]) -> WorstFigures | None:
     """The best candidate of another format in as many bits."""
     others = [c for c in candidates if c.bits == best.bits and c.format != best.format and not math.isnan(c.sqnr_db)]
     return max(others, key=lambda candidate: candidate.sqnr_db, default=None)
 
 
-def _figures(best: Worst, wanted: Requirements) -> str:
+def _figures(best: WorstFigures, wanted: Requirements) -> str:
     lost = f", {percent(best.lost_energy)} of the energy lost" if best.lost_energy else ""
     return f"{decibels(best.sqnr_db)} (at least {wanted.min_sqnr:g}) at {best.bits_per_value:.4g} bits{lost}."
 
 
-def _margin(best: Worst, runner_up: Worst | None, wanted: Requirements) -> str:
+def _margin(best: WorstFigures, runner_up: WorstFigures | None, wanted: Requirements) -> str:
     if runner_up is None:
         return ""
     margin = best.sqnr_db - runner_up.sqnr_db
@@ -328,7 +328,7 @@ def _margin(best: Worst, runner_up: Worst | None, wanted: Requirements) -> str:
     return f"Runner-up: {runner_up.name}, {words}{but}."
 
 
-def _why_not(best: Worst, candidates: Sequence[Worst], wanted: Requirements) -> str:
+def _why_not(best: WorstFigures, candidates: Sequence[WorstFigures], wanted: Requirements) -> str:
     """Why not fewer bits, and why not without scales: the candidates that failed, with their figures."""
     parts = []
     narrower = [candidate for candidate in candidates if candidate.bits < best.bits]
@@ -345,7 +345,7 @@ def _why_not(best: Worst, candidates: Sequence[Worst], wanted: Requirements) -> 
     return " ".join(parts)
 
 
-def _rank(candidate: Worst) -> tuple[float, float]:
+def _rank(candidate: WorstFigures) -> tuple[float, float]:
     beyond = candidate.beyond_rate if candidate.scaling == "none" else 0.0
     return (-beyond, candidate.sqnr_db if not math.isnan(candidate.sqnr_db) else -math.inf)
 
@@ -364,12 +364,12 @@ class Uniform(NamedTuple):
 
 
 def uniform_choice(
-    worst: Mapping[str, Sequence[Worst]], rows: Sequence[Recommendation], wanted: Requirements
+    worst: Mapping[str, Sequence[WorstFigures]], rows: Sequence[Recommendation], wanted: Requirements
 ) -> Uniform | None:
     """The best candidate in the fewest bits that suits nearly all operands; worst: of each tensor, every candidate."""
     judged = {row.tensor: row.values for row in rows if row.tensor in worst}
     total = sum(judged.values())
-    found: dict[tuple[int, str], list[tuple[int, Worst]]] = {}
+    found: dict[tuple[int, str], list[tuple[int, WorstFigures]]] = {}
     for tensor, values in judged.items():
         for candidate in worst[tensor]:
             if not candidate.misses(wanted):
@@ -389,7 +389,7 @@ def uniform_choice(
     return Uniform(name, sum(values for values, _ in width[name]) / total, lowest[name])
 
 
-class Group(NamedTuple):
+class TensorGroup(NamedTuple):
     """Tensors with the same recommendation, as one row of a table."""
 
     role: str
@@ -416,11 +416,11 @@ class Group(NamedTuple):
         return plural(count, noun) if many is None or count == 1 else f"{count:,} {many}"
 
 
-def groups_of(rows: Sequence[Recommendation]) -> tuple[Group, ...]:
+def groups_of(rows: Sequence[Recommendation]) -> tuple[TensorGroup, ...]:
     """Equal recommendations together, those with the most values first."""
     found: dict[tuple[str, str, bool], list[Recommendation]] = {}
     for row in rows:
         key = (row.role, row.choice if row.met else "stay as they are", row.met)
         found.setdefault(key, []).append(row)
-    groups = [Group(role, choice, met, tuple(rows)) for (role, choice, met), rows in found.items()]
+    groups = [TensorGroup(role, choice, met, tuple(rows)) for (role, choice, met), rows in found.items()]
     return tuple(sorted(groups, key=lambda group: (not group.met, -group.values)))

@@ -10,14 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fpsim.analysis.studies.candidates import Candidate
+from fpsim.analysis.studies.candidates import CastCandidate
 from fpsim.analysis.studies.recommend import (
     UNIFORM_SHARE,
     ErrorRow,
-    Group,
     RangeRow,
     Recommendation,
     Requirements,
+    TensorGroup,
     Uniform,
     groups_of,
     recommend,
@@ -46,7 +46,7 @@ class StudyReport:
     """
 
     description: str
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CastCandidate, ...]
     roundings: tuple[str, ...]
     seed: int
     requirements: Requirements
@@ -128,7 +128,7 @@ class StudyReport:
         return uniform_choice(worst, self._each_alone, self.requirements)
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[TensorGroup, ...]:
         """Equal recommendations together, those with the most values first."""
         return groups_of(self.recommendations)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from fpsim.analysis.studies.candidates import Candidate
-from fpsim.analysis.studies.recommend import ErrorRow, Group, RangeRow, Recommendation, Requirements
+from fpsim.analysis.studies.candidates import CastCandidate
+from fpsim.analysis.studies.recommend import ErrorRow, RangeRow, Recommendation, Requirements, TensorGroup
 from fpsim.formats.element import Element
 
 
@@ -17,7 +17,7 @@ class StudyResults(Protocol):
     def description(self) -> str: ...
 
     @property
-    def candidates(self) -> tuple[Candidate, ...]: ...
+    def candidates(self) -> tuple[CastCandidate, ...]: ...
 
     @property
     def formats(self) -> tuple[Element, ...]: ...
@@ -62,7 +62,7 @@ class StudyResults(Protocol):
     def recommendations(self) -> tuple[Recommendation, ...]: ...
 
     @property
-    def groups(self) -> tuple[Group, ...]: ...
+    def groups(self) -> tuple[TensorGroup, ...]: ...
 
     @property
     def answer(self) -> str: ...

@@ -19,9 +19,9 @@ from fpsim.analysis.measures.comparison import scaling_name, several
 from fpsim.analysis.measures.error_report import ErrorReport
 from fpsim.analysis.measures.exponent_range import RangeReport, range_of_pieces
 from fpsim.analysis.measures.passes import LONG, as_floats, float_pieces, sums_of_pieces
-from fpsim.analysis.measures.rounding_error import Way
-from fpsim.analysis.measures.sums import Sums, nothing
-from fpsim.analysis.studies.candidates import Candidate, candidates_of
+from fpsim.analysis.measures.rounding_error import RoundingWay
+from fpsim.analysis.measures.sums import ErrorSums, nothing
+from fpsim.analysis.studies.candidates import CastCandidate, candidates_of
 from fpsim.analysis.studies.recommend import ErrorRow, RangeRow, Requirements
 from fpsim.analysis.studies.report import StudyReport
 from fpsim.analysis.tensors.opening import from_mapping, open_tensors, tensor
@@ -91,7 +91,7 @@ def study(
        ('fc.weight.grad', 'gradient', 'E4M3 with one scale')]
     """
     modes = list(dict.fromkeys(rounding_mode(word) for word in several(roundings, "roundings")))
-    plan = Plan(
+    plan = StudyPlan(
         candidates=candidates_of(formats, scalings),
         roundings=tuple(modes),
         seed=seed,
@@ -111,10 +111,10 @@ def study(
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """What is measured of every tensor."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CastCandidate, ...]
     roundings: tuple[Rounding, ...]
     seed: int
     requirements: Requirements
@@ -127,10 +127,10 @@ class Plan:
     def check(self) -> None:
         """Refuse what cannot be measured before any work."""
         for candidate in self.candidates:
-            Way(candidate.element, candidate.scaling, self.judged, seed=self.seed).check()
+            RoundingWay(candidate.element, candidate.scaling, self.judged, seed=self.seed).check()
 
     @cached_property
-    def compared(self) -> tuple[Candidate, ...]:
+    def compared(self) -> tuple[CastCandidate, ...]:
         """Of which all roundings are measured: the first float format of up to 8 bits and the first of more."""
         casts = [c for c in self.candidates[::-1] if not c.has_tiles]  # with a scale rather than without
         casts.sort(key=lambda c: self.formats.index(c.element))
@@ -154,7 +154,7 @@ class Plan:
             errors=(),
         )
 
-    def ways(self, role: str, rows: int) -> list[Way]:
+    def ways(self, role: str, rows: int) -> list[RoundingWay]:
         """The ways to round a tensor: every candidate for an operand, casts to 16 bits and more for others."""
         found = []
         for element, scaling in self.candidates:
@@ -163,10 +163,10 @@ class Plan:
             if isinstance(scaling, Scaling):
                 others = [c for c in self.candidates if c.element == element and c.scaling != scaling]
                 if rows > 1 or scaling.block[-1] != -1 or not others:  # else the row is the whole tensor
-                    found.append(Way(element, scaling, self.judged, seed=self.seed))
+                    found.append(RoundingWay(element, scaling, self.judged, seed=self.seed))
             else:
-                modes = self.roundings if Candidate(element, scaling) in self.compared else (self.judged,)
-                found += [Way(element, scaling, mode, seed=self.seed) for mode in modes]
+                modes = self.roundings if CastCandidate(element, scaling) in self.compared else (self.judged,)
+                found += [RoundingWay(element, scaling, mode, seed=self.seed) for mode in modes]
         return found
 
 
@@ -208,7 +208,7 @@ def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tupl
     return tuple(named), replace(report, description="tensors in memory")
 
 
-def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: Plan, progress: Progress) -> StudyReport:
+def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: StudyPlan, progress: Progress) -> StudyReport:
     ranges: list[RangeRow] = []
     errors: list[ErrorRow] = []
     problems = list(report.problems)
@@ -238,7 +238,7 @@ def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: Plan, progres
 RANGE_SHARE = 0.1  # of a tensor's time that the first pass takes
 
 
-def _measured(one: Tensor, plan: Plan, advance: Callable[[float], None]) -> tuple[RangeReport, list[ErrorRow]]:
+def _measured(one: Tensor, plan: StudyPlan, advance: Callable[[float], None]) -> tuple[RangeReport, list[ErrorRow]]:
     """The range of a tensor and the errors of every way to round it."""
     rows, columns = matrix_shape(one.shape, one.role)
     ways = plan.ways(one.role, rows)
@@ -269,7 +269,7 @@ def _ahead(parts: Iterator[Array]) -> Iterator[Array]:
             yield part
 
 
-def _slab_shape(rows: int, columns: int, ways: Sequence[Way]) -> tuple[int, int]:
+def _slab_shape(rows: int, columns: int, ways: Sequence[RoundingWay]) -> tuple[int, int]:
     """Rows and columns of a slab: bands of whole rows, or part of a single row, unless a tile is as large as that."""
     blocks = [way.scaling.block for way in ways if isinstance(way.scaling, Scaling)]
     if rows == 1:
@@ -303,8 +303,8 @@ def _slabs(one: Tensor, height: int, width: int) -> Iterator[Array]:
 class Running:
     """What one way to round a tensor has cost so far."""
 
-    way: Way
-    sums: Sums
+    way: RoundingWay
+    sums: ErrorSums
     scales: ScaleReport = field(default_factory=ScaleReport)
     scale_bits: int = 0
     last: Any = None
@@ -320,7 +320,7 @@ class Running:
 
 
 def _errors(
-    one: Tensor, slabs: Iterable[Array], amax: float, ways: Sequence[Way], advance: Callable[[float], None]
+    one: Tensor, slabs: Iterable[Array], amax: float, ways: Sequence[RoundingWay], advance: Callable[[float], None]
 ) -> list[ErrorRow]:
     """Every way to round a tensor, measured slab by slab."""
     running = [Running(way, nothing()) for way in ways]
@@ -356,7 +356,7 @@ def _encode_slab(row: Running, slab: Array, amax: float, first: int) -> None:
     row.scale_bits += scaled.scale_bits - (32 if scaled.scaling.tensor_scale and first else 0)
 
 
-def _encoded(way: Way, slab: Array, amax: float) -> Scaled:
+def _encoded(way: RoundingWay, slab: Array, amax: float) -> Scaled:
     """A slab of a tensor whose largest finite magnitude is amax, encoded as it is in the whole tensor."""
     scaling = way.scaling
     assert isinstance(scaling, Scaling)
@@ -404,7 +404,7 @@ def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
     return min(found, default=math.nan)
 
 
-def _study_shards(tensors: Any, plan: Plan, client: Any, progress: Progress | None) -> StudyReport:
+def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress | None) -> StudyReport:
     """Each file by a worker of a cluster, and their reports merged in the order of the files."""
     from fpsim.analysis.studies.workers import Failure, run_over
     from fpsim.analysis.tensors.files import tensor_files
@@ -439,7 +439,7 @@ def _study_shards(tensors: Any, plan: Plan, client: Any, progress: Progress | No
     return report
 
 
-def _study_file(plan: Plan, path: Path) -> StudyReport:
+def _study_file(plan: StudyPlan, path: Path) -> StudyReport:
     """What a worker does."""
     found, report = _gather(path, plan.report(), _part(None, 0.0, 1.0))
     return _measure(with_roles(found), report, plan, _part(None, 0.0, 1.0))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fpsim.analysis.measures.error_report import ErrorReport
 from fpsim.analysis.studies.candidates import scaling_words
-from fpsim.analysis.studies.recommend import Recommendation, Worst, deficit, worst_of
+from fpsim.analysis.studies.recommend import Recommendation, WorstFigures, deficit, worst_of
 from fpsim.analysis.studies.results import StudyResults, judged
 from fpsim.display.wording import decibels, plural
 from fpsim.formats.integer_format import IntegerFormat
@@ -74,7 +74,7 @@ def exceptions(report: StudyResults) -> list[tuple[Recommendation, list[str]]]:
     return [(row, why) for row, why in found if why]
 
 
-def worst_candidates(report: StudyResults, tensor: str) -> list[Worst]:
+def worst_candidates(report: StudyResults, tensor: str) -> list[WorstFigures]:
     """Every candidate of a tensor with its worst figures over the steps."""
     amax = max(row.report.amax for row in report.ranges_of[tensor])
     return worst_of(judged(report, tensor), amax) if amax > 0 else []
@@ -84,7 +84,7 @@ class Judged(NamedTuple):
     """An operand in a candidate."""
 
     row: Recommendation
-    worst: Worst
+    worst: WorstFigures
     good: bool  # whether it meets the requirements
 
     @property

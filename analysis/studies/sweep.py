@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.analysis.studies.cells import Cell, Cells
+from fpsim.analysis.studies.cells import Cells, SweepCell
 from fpsim.analysis.studies.identity import digest, label, name_of, plain, source_of, words
 from fpsim.analysis.studies.table import columns_of, frame_of, write_table
 from fpsim.analysis.studies.workers import Failure, Progress, run_over
@@ -175,9 +175,9 @@ def _compute(
         for done, (index, result) in enumerate(results, kept + 1):
             point = missing[index]
             if isinstance(result, Failure):
-                cells.add(Cell(point.key, point.words, None, result.text))
+                cells.add(SweepCell(point.key, point.words, None, result.text))
             else:
-                cells.add(Cell(point.key, point.words, result))
+                cells.add(SweepCell(point.key, point.words, result))
             report(done / total, f"{done:,} of {total:,}")
 
 
@@ -218,6 +218,6 @@ def _scalar(value: Any) -> Any:
     )
 
 
-def _row(point: _Point, cell: Cell) -> dict[str, Any]:
+def _row(point: _Point, cell: SweepCell) -> dict[str, Any]:
     """A row of the table."""
     return {**point.labels, **(cell.result or {}), ERROR: cell.error}

@@ -21,7 +21,7 @@ NARROWING = {"db": 4, "dw": 2, "wb": 2, "qd": 2, "qw": 4, "qb": 8}
 KINDS = ("integer", "float", "multiply", "scalar")
 
 
-class Loop(NamedTuple):
+class AssemblyLoop(NamedTuple):
     """An innermost loop: the function that it is in, and its instructions as text, from its label to its jump."""
 
     function: str
@@ -81,9 +81,9 @@ def _stored(line: str) -> int:
     return width // 2 if name == "vcvtps2ph" else width
 
 
-def inner_loops(assembly: str) -> list[Loop]:
+def inner_loops(assembly: str) -> list[AssemblyLoop]:
     """Every loop without another one inside, in order."""
-    found: list[Loop] = []
+    found: list[AssemblyLoop] = []
     function, lines = "", []  # type: tuple[str, list[str]]
     labels: dict[str, int] = {}
     last_back = -1  # where the last loop began
@@ -101,6 +101,6 @@ def inner_loops(assembly: str) -> list[Loop]:
             if jump and jump[2] in labels:
                 start = labels[jump[2]]
                 if start > last_back:
-                    found.append(Loop(function, tuple(lines[start:])))
+                    found.append(AssemblyLoop(function, tuple(lines[start:])))
                     last_back = start
     return found

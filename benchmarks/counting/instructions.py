@@ -26,7 +26,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 import fpsim as fp
-from benchmarks.counting.assembly import KINDS, Loop, inner_loops
+from benchmarks.counting.assembly import KINDS, AssemblyLoop, inner_loops
 from benchmarks.counting.bounds import COUNTS, NAMES, bound
 from benchmarks.limits import best, lanes, measure
 from benchmarks.machine import describe
@@ -38,7 +38,7 @@ BEGIN, END = "<!-- instructions: begin -->", "<!-- instructions: end -->"
 LARGE = 1 << 23  # elements, so that results of one byte go around the caches
 
 
-class Part(NamedTuple):
+class HotLoop(NamedTuple):
     """One hot loop: the kernel it is in, and how its elements are counted.
 
     per: bytes that the loop stores for an element; or a mnemonic and how many elements a 32-bit lane of it stands for.
@@ -51,17 +51,17 @@ class Part(NamedTuple):
     lacks: str = ""
 
 
-class Work(NamedTuple):
+class CountedWork(NamedTuple):
     """What some rows do: hot loops, and the bytes of an element that are read from memory and written to it."""
 
     call: Callable[[], object]
-    parts: tuple[Part, ...]
+    parts: tuple[HotLoop, ...]
     read: float
     written: float
     rows: tuple[str, ...]  # patterns of names
 
 
-def elements(loop: Loop, part: Part) -> float:
+def elements(loop: AssemblyLoop, part: HotLoop) -> float:
     """How many elements one turn of a loop makes; 0 if it is not one of those that are looked for, or only copies."""
     if (part.has and not loop.count(part.has)) or (part.lacks and loop.count(part.lacks)):
         return 0
@@ -71,7 +71,7 @@ def elements(loop: Loop, part: Part) -> float:
     return made if made <= loop.operations()["integer"] else 0
 
 
-def hot(loops: list[Loop], part: Part) -> Loop:
+def hot(loops: list[AssemblyLoop], part: HotLoop) -> AssemblyLoop:
     """The loop that makes most elements in a turn; of equal ones that with most operations, then fewest instructions.
 
     Raises: LookupError if none makes any.
@@ -82,13 +82,13 @@ def hot(loops: list[Loop], part: Part) -> Loop:
     return max(found, key=lambda loop: (elements(loop, part), sum(loop.operations().values()), -loop.instructions))
 
 
-def cost(loops: list[Loop], part: Part) -> dict[str, float]:
+def cost(loops: list[AssemblyLoop], part: HotLoop) -> dict[str, float]:
     """Operations per element by kind."""
     loop = hot(loops, part)
     return {kind: round(count / elements(loop, part), 3) for kind, count in loop.operations().items()}
 
 
-def works() -> dict[str, Work]:
+def works() -> dict[str, CountedWork]:
     """Every kernel that is counted, with the rows whose work it is."""
     x = np.random.default_rng(0).standard_normal(LARGE, np.float32)
     codes, twos = np.empty(x.size, np.uint8), np.empty(x.size, np.uint16)
@@ -109,47 +109,49 @@ def works() -> dict[str, Work]:
     def product(unit: Any, fmt: Any) -> Callable[[], object]:
         return lambda: fp.matmul(fp.cast(side, fmt), fp.cast(side, fmt), accumulate=unit)
 
-    decoded = (Part("casts.loops decode_kernel", 4),)
-    tiles = Part("scaling.kernels.tiles quantize_strips", 1, r"vpmovu?s?db|vpackuswb", "vpmuludq")
-    fused = (Part("products.kernels.fused_product", ("vcvttps2dq", 1.0)),)
-    rows = (Part("sums.kernels.float32_rows rows_kernel", 1, "vaddps"),)
+    decoded = (HotLoop("casts.loops decode_kernel", 4),)
+    tiles = HotLoop("scaling.kernels.tiles quantize_strips", 1, r"vpmovu?s?db|vpackuswb", "vpmuludq")
+    fused = (HotLoop("products.kernels.fused_product", ("vcvttps2dq", 1.0)),)
+    rows = (HotLoop("sums.kernels.float32_rows rows_kernel", 1, "vaddps"),)
     found = {
-        "encode E4M3": Work(cast("e4m3"), (Part(encode, 1),), 4, 1, ("encode E4M3",)),
-        "encode E5M2": Work(cast("e5m2"), (Part(encode, 1),), 4, 1, ("encode E5M2",)),
-        "encode BF16": Work(cast("bf16"), (Part(encode, 2),), 4, 2, ("encode BF16",)),
-        "encode FP16": Work(cast("fp16"), (Part("casts.half half_kernel", 2),), 4, 2, ("encode FP16",)),
-        "encode E4M3, stochastic": Work(
+        "encode E4M3": CountedWork(cast("e4m3"), (HotLoop(encode, 1),), 4, 1, ("encode E4M3",)),
+        "encode E5M2": CountedWork(cast("e5m2"), (HotLoop(encode, 1),), 4, 1, ("encode E5M2",)),
+        "encode BF16": CountedWork(cast("bf16"), (HotLoop(encode, 2),), 4, 2, ("encode BF16",)),
+        "encode FP16": CountedWork(cast("fp16"), (HotLoop("casts.half half_kernel", 2),), 4, 2, ("encode FP16",)),
+        "encode E4M3, stochastic": CountedWork(
             cast("e4m3", rounding="stochastic", seed=1),
-            (Part(stochastic, 4, "vpmuludq"), Part(stochastic, 1, lacks="vpmuludq")),
+            (HotLoop(stochastic, 4, "vpmuludq"), HotLoop(stochastic, 1, lacks="vpmuludq")),
             4, 1, ("encode E4M3, stochastic",),
         ),
-        "decode E4M3": Work(lambda: fp.decode(codes, "e4m3"), decoded, 1, 4, ("decode E4M3",)),
-        "decode FP16": Work(lambda: fp.decode(twos, "fp16"), decoded, 2, 4, ("decode FP16",)),
-        "decode BF16": Work(lambda: fp.decode(twos, "bf16"), decoded, 2, 4, ("decode BF16",)),
-        "quantize E4M3": Work(
-            lambda: fp.quantize(x, "e4m3"), (Part("casts.loops quantize_kernel", 4),), 4, 4,
+        "decode E4M3": CountedWork(lambda: fp.decode(codes, "e4m3"), decoded, 1, 4, ("decode E4M3",)),
+        "decode FP16": CountedWork(lambda: fp.decode(twos, "fp16"), decoded, 2, 4, ("decode FP16",)),
+        "decode BF16": CountedWork(lambda: fp.decode(twos, "bf16"), decoded, 2, 4, ("decode BF16",)),
+        "quantize E4M3": CountedWork(
+            lambda: fp.quantize(x, "e4m3"), (HotLoop("casts.loops quantize_kernel", 4),), 4, 4,
             ("quantize E4M3",),
         ),
-        "scales per 1x128": Work(
+        "scales per 1x128": CountedWork(
             scaled(fp.scalings.TILE_1X128), (tiles,), 4, 1 + 4 / 128, ("E4M3 TILE_1X128, codes*",)
         ),
-        "scales per 128x128": Work(scaled(fp.scalings.BLOCK_128X128), (tiles,), 4, 1, ("E4M3 BLOCK_128X128, codes*",)),
-        "Hopper FP8 product": Work(product("hopper_e4m3_f32", "e4m3"), fused, 0, 0, ("hopper_e4m3_f32*",)),
-        "Hopper FP16 product": Work(product("hopper_f16_f32", "fp16"), fused, 0, 0, ("hopper_f16_f32*",)),
-        "Hopper BF16 product": Work(product("hopper_bf16_f32", "bf16"), fused, 0, 0, ("hopper_bf16_f32*",)),
-        "Ampere FP16 product": Work(product("ampere_f16_f32", "fp16"), fused, 0, 0, ("ampere_f16_f32*",)),
-        "Sequential FP32": Work(product(fp.Sequential(fp.FP32), "bf16"), rows, 0, 0, ("Sequential FP32*",)),
-        "Sequential BF16": Work(product(fp.Sequential(fp.BF16), "bf16"), rows, 0, 0, ("Sequential BF16*",)),
-        "Sequential FP16": Work(product(fp.Sequential(fp.FP16), "fp16"), rows, 0, 0, ("Sequential FP16*",)),
+        "scales per 128x128": CountedWork(
+            scaled(fp.scalings.BLOCK_128X128), (tiles,), 4, 1, ("E4M3 BLOCK_128X128, codes*",)
+        ),
+        "Hopper FP8 product": CountedWork(product("hopper_e4m3_f32", "e4m3"), fused, 0, 0, ("hopper_e4m3_f32*",)),
+        "Hopper FP16 product": CountedWork(product("hopper_f16_f32", "fp16"), fused, 0, 0, ("hopper_f16_f32*",)),
+        "Hopper BF16 product": CountedWork(product("hopper_bf16_f32", "bf16"), fused, 0, 0, ("hopper_bf16_f32*",)),
+        "Ampere FP16 product": CountedWork(product("ampere_f16_f32", "fp16"), fused, 0, 0, ("ampere_f16_f32*",)),
+        "Sequential FP32": CountedWork(product(fp.Sequential(fp.FP32), "bf16"), rows, 0, 0, ("Sequential FP32*",)),
+        "Sequential BF16": CountedWork(product(fp.Sequential(fp.BF16), "bf16"), rows, 0, 0, ("Sequential BF16*",)),
+        "Sequential FP16": CountedWork(product(fp.Sequential(fp.FP16), "fp16"), rows, 0, 0, ("Sequential FP16*",)),
     }  # fmt: skip
     for mode in ("nearest_away", "toward_zero", "up", "down", "odd"):
         name = f"encode E4M3, {mode}"
-        found[name] = Work(cast("e4m3", rounding=mode), (Part(encode, 1),), 4, 1, (name,))
+        found[name] = CountedWork(cast("e4m3", rounding=mode), (HotLoop(encode, 1),), 4, 1, (name,))
     for fmt in ("FP16", "BF16"):
         for operation in ("add", "multiply", "divide", "sqrt", "fma"):
             name, count = f"{operation} {fmt}", {"fma": 3, "sqrt": 1}.get(operation, 2)
             call = on_codes(operation, fmt) if operation != "sqrt" else partial(fp.sqrt, twos, fmt=fmt)
-            found[name] = Work(call, (Part(nearest, 2),), 2 * count, 2, (name,))
+            found[name] = CountedWork(call, (HotLoop(nearest, 2),), 2 * count, 2, (name,))
     return found
 
 
@@ -163,7 +165,7 @@ def count(only: str = "", show: bool = False) -> dict[str, Any]:
     """Compile the kernels in this process, whose cache must be empty, and count."""
     found: dict[str, Any] = {}
     known: set[tuple[int, Any]] = set()
-    seen: dict[str, list[Loop]] = {}  # a work may have the loops of one before it
+    seen: dict[str, list[AssemblyLoop]] = {}  # a work may have the loops of one before it
     for name, work in works().items():
         work.call()
         fresh = [(kernel, each) for kernel in KERNELS for each in kernel.signatures if (id(kernel), each) not in known]
@@ -183,7 +185,9 @@ def _name(kernel: Any) -> str:
     return f"{code.__module__.removeprefix('fpsim.')} {code.__qualname__}"
 
 
-def _entry(work: Work, loops: dict[str, list[Loop]], seen: dict[str, list[Loop]]) -> dict[str, Any]:
+def _entry(
+    work: CountedWork, loops: dict[str, list[AssemblyLoop]], seen: dict[str, list[AssemblyLoop]]
+) -> dict[str, Any]:
     total = dict.fromkeys(KINDS, 0.0)
     for part in work.parts:
         for kind, each in cost(_of(loops, part) or _of(seen, part), part).items():
@@ -193,11 +197,11 @@ def _entry(work: Work, loops: dict[str, list[Loop]], seen: dict[str, list[Loop]]
     return {"kernels": kernels, "read": work.read, "written": work.written, "operations": rounded, "rows": work.rows}
 
 
-def _of(loops: dict[str, list[Loop]], part: Part) -> list[Loop]:
+def _of(loops: dict[str, list[AssemblyLoop]], part: HotLoop) -> list[AssemblyLoop]:
     return [loop for name, found in loops.items() if name.startswith(part.kernel) for loop in found]
 
 
-def _print(name: str, loops: dict[str, list[Loop]]) -> None:
+def _print(name: str, loops: dict[str, list[AssemblyLoop]]) -> None:
     for kernel, found in loops.items():
         for loop in found:
             print(f"{name}: {kernel}: {loop.operations()}, stores {loop.stored()} bytes", file=sys.stderr)

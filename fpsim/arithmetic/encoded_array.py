@@ -24,6 +24,7 @@ from fpsim.arithmetic.functions import (
     sqrt,
     subtract,
 )
+from fpsim.arithmetic.operands import broadcast_shape
 from fpsim.arithmetic.rounding_context import rounding_keywords
 from fpsim.arrays import Array, as_array, code_array, float_array, is_torch
 from fpsim.casts.cast import decode, encode
@@ -441,7 +442,7 @@ def _matmul(a: EncodedArray, b: EncodedArray) -> EncodedArray:
         for k in range(1, left.shape[-1]):
             total = total + left[..., :, k, None] * right[..., k, None, :]
     else:
-        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        batch = broadcast_shape("@", (left.shape[:-2], right.shape[:-2]), given=(a.shape, b.shape))
         total = a._full(0, (*batch, left.shape[-2], right.shape[-1]))
     if a.ndim == 1:
         total = total[..., 0, :]  # (..., n)

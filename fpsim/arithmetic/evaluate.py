@@ -21,7 +21,7 @@ from fpsim.runtime.elementwise import Run, run_elementwise
 from fpsim.runtime.pipeline import Stage, run_stages
 
 
-class Plan(NamedTuple):
+class CallPlan(NamedTuple):
     """What a call needs to know that does not depend on the values in its arrays."""
 
     dtype: np.dtype[Any]  # of the result
@@ -87,7 +87,7 @@ def _any_flags(run: Run, inputs: Operands, filled: Array) -> Flags:
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no seeds
 def _plan(
     name: str, formats: tuple[Format, ...], typed: bool, target: Any, integer: np.dtype[Any] | None, *words: Any
-) -> Plan:
+) -> CallPlan:
     from fpsim.arithmetic import routes
     from fpsim.casts.pipelines import encoding
 
@@ -102,7 +102,7 @@ def _plan(
     else:
         accepted = {operation.word}
         dtype = dtype or operation.word
-    return Plan(
+    return CallPlan(
         dtype, frozenset(accepted), operation.holds_codes, routes.by_core(operation), routes.core_below(operation),
         partial(routes.route, operation), cast,
     )  # fmt: skip

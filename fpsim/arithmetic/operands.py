@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -62,7 +62,7 @@ def operands(name: str, values: tuple[npt.ArrayLike, ...], fmt: Formats) -> Oper
     """
     wanted_fmts = wanted_formats(name, fmt, len(values))
     codes, formats, typed = zip(*map(read_operand, values, wanted_fmts, NAMES), strict=True)
-    return Operands(codes, formats, _broadcast(name, codes), all(typed))
+    return Operands(codes, formats, broadcast_shape(name, [code.shape for code in codes]), all(typed))
 
 
 def integers(n: npt.ArrayLike) -> Operands:
@@ -138,24 +138,27 @@ def full_dtype(fmt: Format) -> np.dtype[Any] | None:
     return fmt.storage if fmt.bits == 8 * fmt.storage.itemsize else None
 
 
-def _broadcast(name: str, codes: tuple[Array, ...]) -> tuple[int, ...]:
-    shape = codes[0].shape
-    for code in codes:
-        if code.shape != shape:
-            break
-    else:
-        return shape
-    axes = max(code.ndim for code in codes)
+def broadcast_shape(
+    name: str, shapes: Sequence[tuple[int, ...]], given: Sequence[tuple[int, ...]] = ()
+) -> tuple[int, ...]:  # fmt: skip
+    """The shape that shapes broadcast to; given: whole shapes of the operands, where these are parts of them.
+
+    Raises:
+      ValueError: they do not broadcast, or have more axes than NumPy broadcasts.
+    """
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    axes = max(map(len, shapes))
     if axes > MOST_AXES:
         raise ValueError(
             f"{name} broadcasts arrays of up to {MOST_AXES} axes, as NumPy does; got {axes}. Reshape them to one shape."
         )
     try:
-        return np.broadcast_shapes(*(code.shape for code in codes))
+        return np.broadcast_shapes(*shapes)
     except ValueError:
-        shapes = " and ".join(str(code.shape) for code in codes)
+        got = " and ".join(map(str, given or shapes))
         raise ValueError(
-            f"{name} needs operands whose shapes broadcast; got {shapes}. Reshape one, or insert axes of length 1."
+            f"{name} needs operands whose shapes broadcast; got {got}. Reshape one, or insert axes of length 1."
         ) from None
 
 

@@ -14,19 +14,26 @@ from fpsim.display.wording import printable
 FRAME = "fpsim.display"  # the package whose folder `templates` has what every page shares
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A number in a table: what people read, and what the column is sorted and filtered by."""
 
     text: str
     value: float
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A row of a table: text, numbers, and what is marked."""
 
-    cells: Sequence[str | Cell]
+    cells: Sequence[str | TableCell]
     marked: bool = False
     inside: Sequence[str] = ()  # what the first cell unfolds to
+
+
+class Picture(NamedTuple):
+    """A figure on a page: its title, and the SVG as markup."""
+
+    title: str
+    svg: Any
 
 
 def render(package: str, template: str, **values: Any) -> str:
@@ -43,7 +50,7 @@ def render(package: str, template: str, **values: Any) -> str:
       ImportError: jinja2 is not installed.
 
     Example:
-      >>> from fpsim.display.pages import Row, render
+      >>> from fpsim.display.pages import TableRow, render
       >>> text = render("fpsim.display.templates", "base.html.jinja", title="<b>")
       >>> "<title>&lt;b&gt;</title>" in text
       True

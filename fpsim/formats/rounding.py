@@ -19,7 +19,7 @@ class Start(NamedTuple):
 ABOVE_ZERO, FROM_HALF, ABOVE_HALF, NEVER = Start(0.0, False), Start(0.5, True), Start(0.5, False), Start(1.0, True)
 
 
-class Facts(NamedTuple):
+class RoundingFacts(NamedTuple):
     """The properties of a mode; its arithmetic is in core/rounding.py."""
 
     sentence: str  # what it does, for explanations
@@ -31,12 +31,12 @@ class Facts(NamedTuple):
 class Rounding(IntEnum):
     """How the exact value chooses between its two neighbours in the format."""
 
-    facts: Facts
+    facts: RoundingFacts
 
     def __new__(cls, number: int, *facts: object) -> Rounding:
         mode = int.__new__(cls, number)
         mode._value_ = number
-        mode.facts = Facts(*facts)  # type: ignore[arg-type]
+        mode.facts = RoundingFacts(*facts)  # type: ignore[arg-type]
         return mode
 
     NEAREST_EVEN = (  # IEEE 754 roundTiesToEven

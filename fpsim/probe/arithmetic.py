@@ -12,7 +12,7 @@ from fpsim.formats.named import BF16, FP16, FP32, FP64, NAMED, TF32, Format
 from fpsim.probe.black_box import BlackBox
 from fpsim.probe.counter import ROWS, Counter
 from fpsim.probe.order import Branch, Order
-from fpsim.probe.program import Program, Rule
+from fpsim.probe.program import AdditionRule, Program
 
 ROUNDINGS = ("nearest_even", "toward_zero", "nearest_away", "down", "up")
 ALIGNMENTS = ("truncate", "floor", "nearest")
@@ -34,18 +34,18 @@ def programs(counter: Counter, order: Order) -> Iterator[Program]:
     roundings = _roundings(counter, order, bits)
     for fmt, keeps, rounding, zeros in product(found, ("keep", "flush_results", "flush"), roundings, _zeros(box)):
         if cut is None:
-            rule = Rule(fmt, rounding, subnormals=keeps, overflow=_overflow(counter, fmt), zeros=zeros)
+            rule = AdditionRule(fmt, rounding, subnormals=keeps, overflow=_overflow(counter, fmt), zeros=zeros)
             yield from _exact(box, order, rule)
             continue
         results = dict.fromkeys([None if bits >= fmt.precision else bits - 1, fmt.mantissa_bits])
         low = [operand.fmt.min_exponent for operand in box.operands]
         exponents = [(low[0], low[1]), None] if len(low) == 2 else [None]
         for alignment, result, least in product(ALIGNMENTS, results, exponents):
-            rule = Rule(fmt, rounding, alignment, cut, result, keeps, operand_exponents=least)
+            rule = AdditionRule(fmt, rounding, alignment, cut, result, keeps, operand_exponents=least)
             yield Program(order, rule, box.fmt, box.n, frozenset(range(box.n)))
 
 
-def _exact(box: BlackBox, order: Order, rule: Rule) -> Iterator[Program]:
+def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]:
     """Programs whose nodes round exact sums."""
     if len(box.operands) == 1:
         yield Program(order, rule, box.fmt, box.n)
@@ -64,7 +64,7 @@ def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
     formats = _formats_of_additions(counter, order)
     narrow = min(dict.fromkeys(formats), key=lambda fmt: fmt.precision)
     for terms, zeros in product(dict.fromkeys((narrow, FP32, FP64)), _zeros(box)):
-        rule = Rule(terms, zeros=zeros)
+        rule = AdditionRule(terms, zeros=zeros)
         exact = exact_products(box, order, terms) if len(box.operands) == 2 else frozenset()
         for last in dict.fromkeys((formats[-1], FP32, FP64)):
             yield Program(order, rule, box.fmt, box.n, exact, (*formats[:-1], last))

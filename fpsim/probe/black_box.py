@@ -23,7 +23,7 @@ ONE = {"ue8m0": 127, "ue4m3": 0x38}  # the codes of 1
 TF32_BITS = np.uint32(0xFFFFE000)  # of a float32, those that TF32 has
 
 
-class Operand(NamedTuple):
+class ProbedOperand(NamedTuple):
     """What an operand holds: the format of its values, and how they are passed."""
 
     fmt: Format
@@ -62,7 +62,7 @@ class Operand(NamedTuple):
         return decode(codes, FP32 if self.fmt == TF32 else self.fmt, np.float64)
 
 
-def operand_of(spec: Any, name: str) -> Operand:
+def operand_of(spec: Any, name: str) -> ProbedOperand:
     """The operand that a format, a dtype of NumPy or torch, or an element of a unit names.
 
     Raises:
@@ -74,14 +74,14 @@ def operand_of(spec: Any, name: str) -> Operand:
       ('BF16', 'E5M2FNUZ', 'FP16')
     """
     if isinstance(spec, Element):
-        return Operand(spec.fmt, spec.name)
+        return ProbedOperand(spec.fmt, spec.name)
     if isinstance(spec, str) and spec.lower() in ELEMENTS:
         element = ELEMENTS[spec.lower()]
-        return Operand(element.fmt, element.name)
+        return ProbedOperand(element.fmt, element.name)
     fmt = find_format(spec)
     if not fmt.has_zero or fmt == E8M0:
         raise ValueError(f"{name} must be a format with a zero, such as 'bf16'; got {shown(spec)}.")
-    return Operand(fmt, tensors=str(spec).startswith("torch."))
+    return ProbedOperand(fmt, tensors=str(spec).startswith("torch."))
 
 
 class BlackBox:
@@ -97,7 +97,7 @@ class BlackBox:
     """
 
     def __init__(
-        self, fn: Function, kind: str, n: int, operands: tuple[Operand, ...], shape: tuple[int, int] = (1, 1),
+        self, fn: Function, kind: str, n: int, operands: tuple[ProbedOperand, ...], shape: tuple[int, int] = (1, 1),
         scale: str = "", block: int = 0,
     ) -> None:  # fmt: skip
         if not callable(fn):
@@ -121,7 +121,7 @@ class BlackBox:
         """Sums of one call, of which each has operands of its own."""
         return min(self.shape)
 
-    def _aligned(self, operand: Operand) -> Array:
+    def _aligned(self, operand: ProbedOperand) -> Array:
         """Memory for a line of an operand that begins at a cache line, so that no result depends on where it lies."""
         dtype = operand.passed(np.zeros(1)).dtype
         raw = np.zeros(self.n * dtype.itemsize + 64, np.uint8)
@@ -153,7 +153,7 @@ class BlackBox:
         dtype = DTYPES[SCALES[self.scale]]
         return tuple(codes(shape).astype(np.uint8).view(dtype) for shape in ((m, blocks), (blocks, columns)))
 
-    def _as_given(self, array: Array, operand: Operand) -> Any:
+    def _as_given(self, array: Array, operand: ProbedOperand) -> Any:
         if not operand.tensors:
             return array
         import torch

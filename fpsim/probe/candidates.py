@@ -18,7 +18,7 @@ from fpsim.formats.float_format import DTYPES
 from fpsim.formats.named import BF16, FP16, FP32, FP64, TF32, Format
 from fpsim.matrix_units.catalogue import units
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
-from fpsim.probe.black_box import Operand
+from fpsim.probe.black_box import ProbedOperand
 from fpsim.probe.order import Branch, Order, joined
 from fpsim.products.matmul import matmul
 from fpsim.products.reduce import dot, sum
@@ -30,7 +30,7 @@ from fpsim.schedules.libraries.triton import triton
 from fpsim.schedules.limits import refusals
 from fpsim.schedules.plan import interval_of
 from fpsim.schedules.schedule import FLAT, Chain, Schedule
-from fpsim.schedules.trees.nodes import Arithmetic, Operation
+from fpsim.schedules.trees.nodes import Arithmetic, StackOperation
 from fpsim.schedules.trees.tree import Tree, tree
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
@@ -46,7 +46,7 @@ TOGETHER = 32  # sums that a product of matrices gives in about the time of a ca
 OWN_NODES = ("two_passes", "flushed_tree")  # rules by which some of the products of a step are added first
 
 
-class Candidate(NamedTuple):
+class AdderCandidate(NamedTuple):
     """A unit with a schedule, or an accumulator, and the format that its result is cast to."""
 
     how: MatrixUnit | Accumulator
@@ -131,7 +131,7 @@ class Candidate(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _tree(candidate: Candidate, k: int, n: int | None) -> Tree:
+def _tree(candidate: AdderCandidate, k: int, n: int | None) -> Tree:
     if isinstance(candidate.how, Accumulator):
         return tree(candidate.how, k, out_format=candidate.out)
     schedule = candidate.schedule or FLAT
@@ -139,15 +139,15 @@ def _tree(candidate: Candidate, k: int, n: int | None) -> Tree:
 
 
 def by_units(
-    a: Operand, b: Operand, out: Format, order: Order | None, scale: str, block: int, refused: bool = False
-) -> Iterator[Candidate]:  # fmt: skip
+    a: ProbedOperand, b: ProbedOperand, out: Format, order: Order | None, scale: str, block: int, refused: bool = False
+) -> Iterator[AdderCandidate]:  # fmt: skip
     """Units that take two operands, with every schedule that they may run under; `refused`: that no library takes."""
     for unit in units():
         fits = _takes(unit.a, a) and _takes(unit.b, b) and (unit.scale or "") == scale and unit.block == block
         if not fits or (out != unit.d.fmt and not (unit.d.fmt == FP32 and out in (FP16, BF16))):
             continue
         if not refused:
-            yield Candidate(unit, FLAT, out)
+            yield AdderCandidate(unit, FLAT, out)
         if unit.d.fmt != FP32:
             continue
         for row in [*ROWS[1:], *_with_sizes(unit, order)]:
@@ -155,7 +155,7 @@ def by_units(
             interval = interval_of(chain, unit) if chain else 0
             takes = row.arch in ("", unit.arch) and interval % unit.terms == 0 and not (scale and interval)
             if takes and refused is _is_refused(row, unit, out):
-                yield Candidate(unit, row, out)
+                yield AdderCandidate(unit, row, out)
 
 
 def _is_refused(schedule: Schedule, unit: MatrixUnit, out: Format) -> bool:
@@ -163,7 +163,7 @@ def _is_refused(schedule: Schedule, unit: MatrixUnit, out: Format) -> bool:
     return all(refusals(Call(schedule, unit, *shape, out_format=out)) for shape in SHAPES)
 
 
-def _takes(element: object, operand: Operand) -> bool:
+def _takes(element: object, operand: ProbedOperand) -> bool:
     """Whether a unit's element may be what an operand holds; TF32 is passed as float32."""
     carrier, fmt = element.carrier, element.fmt  # type: ignore[attr-defined]
     if operand.fmt in (FP32, TF32):
@@ -214,19 +214,19 @@ def spine(branch: Branch) -> list[int]:
     return [branch.size, *reversed(sizes)] if sizes else []
 
 
-def by_accumulators(out: Format, order: Order | None, of_products: bool) -> Iterator[Candidate]:
+def by_accumulators(out: Format, order: Order | None, of_products: bool) -> Iterator[AdderCandidate]:
     """Accumulators, in the formats that sums are kept in."""
     chunks = {parts[0] for parts in [spine(order.branch) if order is not None else []] if len(parts) > 1}
     for fmt in dict.fromkeys((out, *SUM_FORMATS)):
         if fmt.precision < out.precision:
             continue
         for make in (Sequential, Pairwise, Exact, *([FusedMultiplyAdd] if of_products else [])):
-            yield Candidate(make(fmt), None, out)
+            yield AdderCandidate(make(fmt), None, out)
         for chunk in sorted(chunks):
-            yield Candidate(Chunked(fmt, chunk), None, out)
+            yield AdderCandidate(Chunked(fmt, chunk), None, out)
     for chunk in sorted(chunks):
         for inner in (BF16, FP16):
-            yield Candidate(Chunked(inner, chunk, FP32), None, out)
+            yield AdderCandidate(Chunked(inner, chunk, FP32), None, out)
 
 
 @lru_cache(maxsize=256)
@@ -297,7 +297,7 @@ def _levels(numbers: list[Branch | None], kind: str) -> Branch | None:
     return numbers[0]
 
 
-def _step(total: Branch | None, step: Operation) -> Branch | None:
+def _step(total: Branch | None, step: StackOperation) -> Branch | None:
     """One addition of products to a running sum, as masks see it."""
     how = step.how
     assert isinstance(how, Arithmetic)

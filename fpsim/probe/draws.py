@@ -9,7 +9,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.formats.named import FP32, Format
-from fpsim.probe.black_box import BlackBox, Operand
+from fpsim.probe.black_box import BlackBox, ProbedOperand
 
 Shape = tuple[int, ...]
 SPAN = 12  # binades on either side that wide formats are drawn from
@@ -35,7 +35,7 @@ class Drawable(Protocol):
     def shape(self) -> tuple[int, int]: ...  # rows and columns of a product of matrices
 
     @property
-    def operands(self) -> tuple[Operand, ...]: ...
+    def operands(self) -> tuple[ProbedOperand, ...]: ...
 
 
 def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array, ...]:
@@ -94,27 +94,27 @@ def answers(box: BlackBox, values: tuple[Array, ...], scales: tuple[Array, ...] 
         return box.results(*(operand.passed(x) for operand, x in zip(box.operands, values, strict=True)))
 
 
-def _span(operand: Operand) -> int:
+def _span(operand: ProbedOperand) -> int:
     low, high = operand.exponents
     return max(min(SPAN, (high - low) // 3), 1)
 
 
-def _normal(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+def _normal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     return operand.drawn(rng.standard_normal(shape))
 
 
-def _wide(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+def _wide(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     """Exponents over much of the range, around the middle of it."""
     span, (low, high) = _span(operand), operand.exponents
     middle = 0 if low < -span and high > span else (low + high) // 2
     return operand.drawn(np.ldexp(rng.standard_normal(shape), rng.integers(-span, span + 1, shape) + middle))
 
 
-def _positive(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+def _positive(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     return operand.drawn(rng.uniform(0.25, 1, shape))
 
 
-def _ties(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+def _ties(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     """Powers of two: partial sums on ties, or a bit beside them."""
     span = _span(operand)
     low, high = operand.exponents
@@ -122,7 +122,7 @@ def _ties(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> A
     return np.asarray(np.ldexp(rng.choice([-1.0, 1.0], shape), exponents))
 
 
-def _subnormal(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+def _subnormal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     """Around the smallest normal numbers."""
     fmt = operand.fmt
     units = rng.integers(0, 4 << fmt.mantissa_bits, shape).astype(np.float64)
@@ -130,17 +130,17 @@ def _subnormal(rng: np.random.Generator, operand: Operand, shape: Shape, n: int)
     return operand.drawn(values)
 
 
-def _zeros(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+def _zeros(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     """Zeros of both signs, in some sums of the negative one alone."""
     return np.where(rng.random(shape) < 0.5 / n, 0.0, -0.0 if operand.fmt.signed else 0.0)
 
 
-def _large(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+def _large(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     """The largest binades, of both signs: partial sums overflow where whole ones need not."""
     return operand.drawn(operand.fmt.max * rng.uniform(0.25, 1, shape) * rng.choice([-1.0, 1.0], shape))
 
 
-def _special(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     """Infinities, NaN, zeros of both signs and the largest values, here and there."""
     fmt = operand.fmt
     some = [0.0, -0.0, fmt.max, -fmt.max, fmt.max / 2]
@@ -150,7 +150,7 @@ def _special(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -
     return np.where(rng.random(shape) < 1.5 / n, chosen, operand.drawn(rng.standard_normal(shape)))
 
 
-def _near_one(rng: np.random.Generator, operand: Operand, shape: Shape, n: int) -> Array:
+def _near_one(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     """One binade."""
     return operand.drawn(rng.uniform(1, 2, shape))
 
@@ -187,7 +187,7 @@ def _cancel(rng: np.random.Generator, values: list[Array], near: bool) -> None:
     values[-1][second] *= np.where(off, -1.0 - 2.0**-6, -1.0).reshape(-1, *[1] * (values[-1].ndim - 1))
 
 
-DRAW: dict[str, Callable[[np.random.Generator, Operand, Shape, int], Array]] = {
+DRAW: dict[str, Callable[[np.random.Generator, ProbedOperand, Shape, int], Array]] = {
     "normal": _normal, "cancelling": _wide, "alike": _normal, "wide": _wide, "positive": _positive, "ties": _ties,
     "layers": _near_one,
     "zeros": _zeros, "large": _large, "subnormal": _subnormal, "vanishing": _subnormal,

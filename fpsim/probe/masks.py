@@ -45,11 +45,11 @@ def revealed(masks: Masks, terms: Sequence[int], seed: int = 0) -> Order:
     Raises:
       NoOrderError: no order of additions gives these counts.
     """
-    search = _Search(masks, np.random.default_rng(seed))
+    search = _TreeSearch(masks, np.random.default_rng(seed))
     return Order.of(search.tree(np.array(sorted(terms), np.int64), 0))
 
 
-class _Search:
+class _TreeSearch:
     def __init__(self, masks: Masks, rng: np.random.Generator) -> None:
         self.masks, self.rng = masks, rng
 

@@ -19,14 +19,13 @@ from fpsim.formats.named import FP32, TF32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.probe.black_box import Operand, operand_of
-from fpsim.probe.candidates import Candidate
+from fpsim.probe.black_box import ProbedOperand, operand_of
+from fpsim.probe.candidates import AdderCandidate
 from fpsim.probe.facts import facts_of
 from fpsim.probe.order import Nested, Order
 from fpsim.probe.own_unit import own_unit
 from fpsim.probe.plain_sums import arithmetic_of
-from fpsim.probe.program import Program
-from fpsim.probe.program import Rule as AdditionRule
+from fpsim.probe.program import AdditionRule, Program
 from fpsim.probe.words import WORDS, called, in_ranges, sentences
 from fpsim.schedules.catalogue import ROWS
 from fpsim.schedules.schedule import Schedule
@@ -67,8 +66,8 @@ class Model:
     """
 
     def __init__(
-        self, kind: str, n: int, shape: tuple[int, int], operands: tuple[Operand, ...], out: Format, *,
-        order: Order | None = None, alike: tuple[Candidate, ...] = (), program: Program | None = None,
+        self, kind: str, n: int, shape: tuple[int, int], operands: tuple[ProbedOperand, ...], out: Format, *,
+        order: Order | None = None, alike: tuple[AdderCandidate, ...] = (), program: Program | None = None,
         unknown: tuple[str, ...] = (), calls: int = 0, scale: str = "", block: int = 0,
     ) -> None:  # fmt: skip
         self.kind, self.n, self.shape, self.operands, self.out = kind, n, shape, operands, out
@@ -275,7 +274,7 @@ class Model:
         return codes.view(DTYPES.get(self.out, codes.dtype))
 
     @cached_property
-    def _own(self) -> Candidate | None:
+    def _own(self) -> AdderCandidate | None:
         """A unit that no table has, which `fp.matmul` runs."""
         return None if self.program is None else own_unit(self.program, self.operands)
 
@@ -375,7 +374,7 @@ def load(path: str | Path) -> Model:
         order = None if fields["order"] is None else Order.parsed(fields["order"])
         operands = tuple(operand_of(name, "operand") for name in fields["operands"])
         out, n = find_format(fields["out"]), int(fields["n"])
-        alike = tuple(Candidate(*_how(*each), out) for each in fields["alike"])
+        alike = tuple(AdderCandidate(*_how(*each), out) for each in fields["alike"])
         program = None
         if "rule" in fields and order is not None:
             rule = dict(fields["rule"])

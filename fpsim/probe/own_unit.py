@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from fpsim.formats.named import FP32
 from fpsim.matrix_units.matrix_unit import ELEMENTS, Element, MatrixUnit, Rule
-from fpsim.probe.black_box import Operand
-from fpsim.probe.candidates import Candidate, order_of
+from fpsim.probe.black_box import ProbedOperand
+from fpsim.probe.candidates import AdderCandidate, order_of
 from fpsim.probe.program import Program
 from fpsim.products.fast_units import LOWEST_FLOOR, is_fast
 from fpsim.schedules.schedule import FLAT
 
 
-def own_unit(program: Program, operands: Sequence[Operand]) -> Candidate | None:
+def own_unit(program: Program, operands: Sequence[ProbedOperand]) -> AdderCandidate | None:
     """The unit that has the bits of a program, where the fast kernels take it; None where there is none.
 
     Example:
@@ -42,11 +42,11 @@ def own_unit(program: Program, operands: Sequence[Operand]) -> Candidate | None:
         "own", "own", a, b, ELEMENTS["f32"], Rule.FUSED, program.order.terms_at_once, rule.fraction_bits, LOWEST_FLOOR,
         bits, evidence="inferred",
     )  # fmt: skip
-    found = Candidate(unit, FLAT, program.out)
+    found = AdderCandidate(unit, FLAT, program.out)
     return found if is_fast(unit) and order_of(found.tree(program.n, 1)) == program.order else None
 
 
-def _element(operand: Operand) -> Element | None:
+def _element(operand: ProbedOperand) -> Element | None:
     if operand.element:
         return ELEMENTS[operand.element]
     return next((each for each in ELEMENTS.values() if each.fmt == operand.fmt == each.carrier), None)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 
-from fpsim.probe.candidates import Candidate, spine
-from fpsim.probe.facts import Facts
+from fpsim.probe.candidates import AdderCandidate, spine
+from fpsim.probe.facts import AdditionFacts
 from fpsim.probe.order import Branch, Order, joined
 from fpsim.schedules.trees.nodes import in_words
 from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd
 
 
-def arithmetic_of(kind: str, order: Order | None, facts: Facts, alike: tuple[Candidate, ...]) -> str | None:
+def arithmetic_of(
+    kind: str, order: Order | None, facts: AdditionFacts, alike: tuple[AdderCandidate, ...]
+) -> str | None:
     """The arithmetic of named sums in words; None where terms are cut, or where the order is no usual one.
 
     Args:
@@ -81,7 +83,7 @@ def _chained(parts: list[Branch]) -> Branch:
     return total
 
 
-def _operations(kind: str, alike: tuple[Candidate, ...]) -> str:
+def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:
     """What is done to each term."""
     if kind == "sum":
         return "additions"
@@ -91,7 +93,7 @@ def _operations(kind: str, alike: tuple[Candidate, ...]) -> str:
     return "fused multiply-adds" if fused.pop() else "additions of rounded products"
 
 
-def _outer(alike: tuple[Candidate, ...]) -> str:
+def _outer(alike: tuple[AdderCandidate, ...]) -> str:
     """The format of the total, where chains have another one."""
     outer = {each.how.outer for each in alike if isinstance(each.how, Chunked) and each.how.outer != each.how.fmt}
     return f" in {in_words(outer.pop())}" if len(outer) == 1 else ""

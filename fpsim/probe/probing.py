@@ -14,8 +14,8 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import DTYPES
 from fpsim.matrix_units.matrix_unit import SCALES, MatrixUnit
 from fpsim.probe.arithmetic import mixed_programs, programs
-from fpsim.probe.black_box import BlackBox, Function, Operand, operand_of
-from fpsim.probe.candidates import Candidate, by_accumulators, by_units, may_have, order_of
+from fpsim.probe.black_box import BlackBox, Function, ProbedOperand, operand_of
+from fpsim.probe.candidates import AdderCandidate, by_accumulators, by_units, may_have, order_of
 from fpsim.probe.counter import Counter, HiddenOrderError
 from fpsim.probe.draws import EDGES, USUAL, answers, drawn, drawn_scales, same_bits
 from fpsim.probe.masks import NoOrderError, revealed
@@ -170,7 +170,7 @@ class _Witness:
             self.seen[kind, seed] = values, scales, answers(self.box, values, scales)
         return self.seen[kind, seed]
 
-    def agrees(self, model: Candidate | Program, kind: str, seed: int = 1) -> bool:
+    def agrees(self, model: AdderCandidate | Program, kind: str, seed: int = 1) -> bool:
         """Whether a model gives the same bits; not where the black box raises at the edges of the range."""
         try:
             values, scales, want = self.of(kind, seed)
@@ -181,10 +181,12 @@ class _Witness:
         return same_bits(_result(self.box, model, values, scales), want)
 
 
-def _result(box: BlackBox, model: Candidate | Program, values: tuple[Array, ...], scales: tuple[Array, ...]) -> Array:
+def _result(
+    box: BlackBox, model: AdderCandidate | Program, values: tuple[Array, ...], scales: tuple[Array, ...]
+) -> Array:
     """What a model gives for operands of `drawn`."""
     with np.errstate(all="ignore"):
-        if isinstance(model, Candidate):
+        if isinstance(model, AdderCandidate):
             passed = [operand.passed(x) for operand, x in zip(box.operands, values, strict=True)]
             if box.kind == "matmul":
                 return model.matmul(*passed, *scales)
@@ -198,19 +200,19 @@ def _typed(box: BlackBox, codes: Array) -> Array:
     return codes.view(DTYPES.get(box.fmt, codes.dtype))
 
 
-def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[Candidate, ...]:
+def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[AdderCandidate, ...]:
     """Everything of the catalogue that has the black box's bits."""
     return _that_agree(box, order, witness, refused=False) or _that_agree(box, order, witness, refused=True)
 
 
-def _that_agree(box: BlackBox, order: Order | None, witness: _Witness, refused: bool) -> tuple[Candidate, ...]:
+def _that_agree(box: BlackBox, order: Order | None, witness: _Witness, refused: bool) -> tuple[AdderCandidate, ...]:
     """Those of the catalogue, or else those that no library takes, with the black box's order and bits."""
-    groups: dict[Tree, list[Candidate]] = {}
+    groups: dict[Tree, list[AdderCandidate]] = {}
     for each in dict.fromkeys(_candidates(box, order, refused)):
         how = each.tree(box.n, _columns(box))
         if order is None or (may_have(how, order) and order_of(how) == order):
             groups.setdefault(how, []).append(each)
-    found: list[Candidate] = []
+    found: list[AdderCandidate] = []
     for group in groups.values():
         first = group[0]
         usual = all(witness.agrees(first, kind) for kind in (*USUAL, *EDGES))
@@ -219,10 +221,10 @@ def _that_agree(box: BlackBox, order: Order | None, witness: _Witness, refused: 
     return tuple(found)
 
 
-def _candidates(box: BlackBox, order: Order | None, refused: bool) -> Iterable[Candidate]:
+def _candidates(box: BlackBox, order: Order | None, refused: bool) -> Iterable[AdderCandidate]:
     """What may be tried."""
     if len(box.operands) == 2:
-        operands: tuple[Operand, Operand] = (box.operands[0], box.operands[1])
+        operands: tuple[ProbedOperand, ProbedOperand] = (box.operands[0], box.operands[1])
         yield from by_units(*operands, box.fmt, order, box.scale, box.block, refused)
     if not refused and not box.scale and box.fmt in DTYPES:
         yield from by_accumulators(box.fmt, order, len(box.operands) == 2)
@@ -232,11 +234,11 @@ def _columns(box: BlackBox) -> int | None:
     return box.shape[1] if box.kind == "matmul" else 1 if box.kind == "dot" else None
 
 
-def _order_for(candidate: Candidate, box: BlackBox) -> Order | None:
+def _order_for(candidate: AdderCandidate, box: BlackBox) -> Order | None:
     return order_of(candidate.tree(box.n, _columns(box)))
 
 
-def _apart(alike: tuple[Candidate, ...], box: BlackBox) -> list[str]:
+def _apart(alike: tuple[AdderCandidate, ...], box: BlackBox) -> list[str]:
     """Candidates with different arithmetic that these operands do not tell apart."""
     trees = list(dict.fromkeys(each.tree(box.n, _columns(box)) for each in alike))
     if len(trees) < 2:

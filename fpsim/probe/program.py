@@ -53,7 +53,7 @@ MOST_CUT = 1 << 10  # numbers of such a node
 
 
 @dataclass(frozen=True)
-class Rule:
+class AdditionRule:
     """What an addition of an order does.
 
     Args:
@@ -109,7 +109,7 @@ class Program:
     """
 
     order: Order
-    rule: Rule
+    rule: AdditionRule
     out: Format
     n: int
     exact: frozenset[int] = frozenset()
@@ -342,7 +342,9 @@ class Program:
             -1 if rule.fraction_bits is None else rule.fraction_bits, MODES[CUTS.get(rule.alignment, "toward_zero")],
             -1 if rule.result_bits is None else rule.result_bits, least is not None, *(least or (0, 0)),
         )  # fmt: skip
-        product = _target(rule.product, Rule(rule.product)) if rule.product else Target(0, 0, 0.0, NEAREST_EVEN, 0.0)
+        product = (
+            _target(rule.product, AdditionRule(rule.product)) if rule.product else Target(0, 0, 0.0, NEAREST_EVEN, 0.0)
+        )
         return Addition(_target(rule.fmt, rule), product, cut, rule.zeros == "begin")
 
     @cached_property
@@ -437,7 +439,7 @@ class Program:
         return self._once(total) + 0.0
 
 
-def _target(fmt: Format, rule: Rule) -> Target:
+def _target(fmt: Format, rule: AdditionRule) -> Target:
     """A format that numbers are rounded to, as the loop takes it."""
     least = 0.0 if rule.subnormals == "keep" else fmt.smallest_normal
     return Target(fmt.mantissa_bits, fmt.min_exponent, float(fmt.max), MODES[rule.rounding], least)

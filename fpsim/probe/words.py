@@ -9,9 +9,9 @@ from typing import Protocol
 
 from fpsim.display.wording import plural
 from fpsim.formats.named import Format
-from fpsim.probe.black_box import Operand
+from fpsim.probe.black_box import ProbedOperand
 from fpsim.probe.candidates import spine
-from fpsim.probe.facts import Facts
+from fpsim.probe.facts import AdditionFacts
 from fpsim.probe.order import Order
 from fpsim.probe.program import Program
 from fpsim.schedules.trees.nodes import in_words
@@ -31,11 +31,11 @@ class Described(Protocol):
     kind: str
     n: int
     calls: int
-    operands: tuple[Operand, ...]
+    operands: tuple[ProbedOperand, ...]
     out: Format
     order: Order | None
     program: Program | None
-    facts: Facts
+    facts: AdditionFacts
     unknown: tuple[str, ...]
 
     @property

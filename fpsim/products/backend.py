@@ -34,7 +34,7 @@ class FloatOperations(Protocol):
 class Backend(FloatOperations, Protocol):
     """The CPU or a GPU: what it does with the operands, sums and results of products."""
 
-    merges_slices: bool  # whether add_product knows `Product.cut`
+    merges_slices: bool  # whether add_product knows `UnitProduct.cut`
 
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
         """An operand of a unit, or its c, as an array of codes.
@@ -64,7 +64,7 @@ class Backend(FloatOperations, Protocol):
         """
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
-        """A `Product` of codes, or what this backend has in its place."""
+        """A `UnitProduct` of codes, or what this backend has in its place."""
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, b: Any) -> tuple[Any, Matrix]:
         """(the array to return, the same memory as this backend fills it): `out`, or a new one.

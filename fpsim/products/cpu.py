@@ -16,7 +16,7 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.backend import NumpyOperations, Shape, output_overflow
 from fpsim.products.kernels.panel import canonical_nan
 from fpsim.products.lane_product import lane_product
-from fpsim.products.unit_product import Product, add_product
+from fpsim.products.unit_product import UnitProduct, add_product
 from fpsim.scaling.scaled import Scaled
 from fpsim.schedules.plan import Span
 from fpsim.schedules.schedule import Lanes
@@ -30,7 +30,7 @@ class Cpu(NumpyOperations):
     merges_slices = True
     operand = staticmethod(operand)
     block_scales = staticmethod(block_scales)
-    product = Product
+    product = UnitProduct
     add_product = staticmethod(add_product)
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Array, Format]:
@@ -83,7 +83,7 @@ class Cpu(NumpyOperations):
         """As `Backend.rounded`."""
         return x if fmt == FP32 else quantize(x, fmt, overflow=output_overflow(fmt))
 
-    def lane_product(self, product: Product, lanes: Lanes, run: int, terms: Span) -> Array:
+    def lane_product(self, product: UnitProduct, lanes: Lanes, run: int, terms: Span) -> Array:
         """As `Backend.lane_product`."""
         formats = product.unit.a.carrier, product.unit.b.carrier
         return lane_product(product.a, product.b, lanes, run, terms.start, terms.stop, formats)

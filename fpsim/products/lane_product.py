@@ -32,7 +32,7 @@ PART = 1 << 19  # elements that are decoded at a time, unless a tile has more: t
 FEW_SINGLE, FEW, FEW_SLOW = 24, 8, 3
 
 
-class Operand(NamedTuple):
+class LaneOperand(NamedTuple):
     """Rows of terms: those of a, or the columns of b."""
 
     codes: Array  # (rows, K)
@@ -81,7 +81,7 @@ def lane_product(
       a: (M, K) codes of the first format; float32 for FP32.
       b: (K, N) codes of the second one.
       lanes: which lane adds which terms, and how lanes are joined.
-      run: consecutive terms of a lane, as in `fpsim.schedules.plan.Plan`; not read for a merge by "blocks".
+      run: consecutive terms of a lane, as in `fpsim.schedules.plan.SchedulePlan`; not read for a merge by "blocks".
       start, stop: of one slice of K.
       formats: of a and b.
 
@@ -101,7 +101,7 @@ def lane_product(
     m, n = len(a), b.shape[1]
     if stop == start or not m or not n:
         return np.zeros((m, n), np.float32)
-    rows, columns = Operand(a[:, start:stop], formats[0]), Operand(b[start:stop].T, formats[1])
+    rows, columns = LaneOperand(a[:, start:stop], formats[0]), LaneOperand(b[start:stop].T, formats[1])
     facts = lane_facts(lanes, run, stop - start, n)
     if max(m, n) < _few(facts):
         return lane_dots(rows.rows(), columns.rows(), facts)
@@ -135,7 +135,7 @@ def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
     return LaneFacts(lanes.count, run, lanes.chunk, chunks, starts[0], merge, starts[1], 1, max(terms, 1), 0, terms, 0)
 
 
-def _fill(total: Floats, x: Floats, source: Operand, facts: LaneFacts) -> None:
+def _fill(total: Floats, x: Floats, source: LaneOperand, facts: LaneFacts) -> None:
     """The product of rows of x and source, on several cores where that pays."""
     m, n = total.shape
     terms = facts.stop - facts.start

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arithmetic.operands import Formats, operands, read_operand
+from fpsim.arithmetic.operands import Formats, broadcast_shape, operands, read_operand
 from fpsim.arrays import Array
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
@@ -142,7 +142,7 @@ def _dot_by_unit(a: npt.ArrayLike, b: npt.ArrayLike, unit: MatrixUnit | str, fmt
         raise ValueError(f"a matrix unit knows the formats of its operands ({found.name}); leave fmt out.")
     left, right = operand(a, found.a, found, "a"), operand(b, found.b, found, "b")
     check_terms(left, right)
-    shape = np.broadcast_shapes(left.shape, right.shape)
+    shape = broadcast_shape("dot", (left.shape, right.shape))
     left, right = np.broadcast_to(left, shape), np.broadcast_to(right, shape)
     count = int(np.prod(shape[:-1], dtype=np.int64))
     codes = dot_add(left.reshape(count, shape[-1]), right.reshape(count, shape[-1]), None, found)

@@ -22,7 +22,7 @@ from fpsim.products.slices import check_blocks
 from fpsim.products.unit_product import ADD, COLUMNS_FIRST, PRODUCT, ROWS_FIRST, Factors
 from fpsim.schedules.call import Call
 from fpsim.schedules.limits import refusals, remarks
-from fpsim.schedules.plan import Plan, plan_of
+from fpsim.schedules.plan import SchedulePlan, plan_of
 from fpsim.schedules.schedule import FLAT, Chain, Epilogue, ScaleOrder, Schedule
 
 MODES = {"product": PRODUCT, "a_first": ROWS_FIRST, "b_first": COLUMNS_FIRST}
@@ -57,7 +57,7 @@ class Job:
     right: OperandScales
     request: Request
     schedule: Schedule
-    plan: Plan
+    plan: SchedulePlan
     scale_order: str
     fmt: Format  # of the result
 

@@ -14,26 +14,26 @@ from fpsim.products.backend import Backend, Matrix
 from fpsim.products.fast_units import is_fast
 from fpsim.products.unit_product import Factors, add_part
 from fpsim.runtime.processor import ieee_arithmetic
-from fpsim.schedules.plan import Plan, Slice, Span, interval_of
+from fpsim.schedules.plan import SchedulePlan, Slice, Span, interval_of
 from fpsim.schedules.schedule import Chain, Lanes, Schedule
 
 FactorsAt = Callable[[list[int]], Factors]  # of the partial sums that begin at these terms of K
 Join = Callable[[Matrix, "Matrix | None"], Matrix]  # a slice's sum and the total so far -> the new total
 
 
-class Sums(NamedTuple):
+class ProductSums(NamedTuple):
     """The sums of a product: without scales, alpha, bias or C."""
 
     schedule: Schedule
-    plan: Plan
-    product: Any  # a Product, or what the backend has in its place
+    plan: SchedulePlan
+    product: Any  # a UnitProduct, or what the backend has in its place
     on: Backend
     factors_at: FactorsAt
     out_format: Format
     join: Join | None = None  # for merges in place, which end every slice with an epilogue
 
 
-def merged(sums: Sums, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Matrix:
+def merged(sums: ProductSums, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Matrix:
     """The product of all slices."""
     slices = sums.plan.slices
     if _in_one_go(sums):
@@ -47,7 +47,7 @@ def merged(sums: Sums, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> 
         return _forward(map(partial, range(len(slices))), sums)
 
 
-def _forward(partials: Iterator[Matrix], sums: Sums) -> Matrix:
+def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
     """Slices one after the other, from the first one's sum on."""
     merge, total = sums.schedule.slicing.merge, None
     for part in partials:
@@ -60,7 +60,7 @@ def _forward(partials: Iterator[Matrix], sums: Sums) -> Matrix:
     return total
 
 
-def _joined(part: Matrix, total: Matrix | None, sums: Sums) -> Matrix:
+def _joined(part: Matrix, total: Matrix | None, sums: ProductSums) -> Matrix:
     """The total after a slice, in the output's format."""
     if sums.join is not None:
         return sums.on.rounded(sums.join(part, total), sums.out_format)
@@ -83,7 +83,7 @@ def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backe
 # ---- slices without matrix units
 
 
-def _by_lanes(sums: Sums) -> Callable[[int], Matrix]:
+def _by_lanes(sums: ProductSums) -> Callable[[int], Matrix]:
     """The sums of slices by threads that multiply and add."""
     lanes, plan = sums.schedule.sums, sums.plan
     assert isinstance(lanes, Lanes)
@@ -94,7 +94,7 @@ def _by_lanes(sums: Sums) -> Callable[[int], Matrix]:
 # ---- slices of matrix instructions
 
 
-def _by_chains(sums: Sums, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Callable[[int], Matrix]:
+def _by_chains(sums: ProductSums, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Callable[[int], Matrix]:
     """The sums of slices by matrix instructions."""
     chain = sums.schedule.sums
     assert isinstance(chain, Chain)
@@ -108,7 +108,7 @@ def _by_chains(sums: Sums, shape: tuple[int, int], dtype: np.dtype[np.floating])
     return partial
 
 
-def add_slice(total: Matrix, of: Slice, sums: Sums) -> None:
+def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
     """Add a slice to what its chain, or its total of partial sums, starts at."""
     plan, product = sums.plan, sums.product
     if of.terms == 0:
@@ -133,7 +133,7 @@ def add_slice(total: Matrix, of: Slice, sums: Sums) -> None:
             add_part(total, partial, factors, i, sums.on)
 
 
-def _in_one_go(sums: Sums) -> bool:
+def _in_one_go(sums: ProductSums) -> bool:
     """Whether the kernel can merge the slices itself: equal ones, of whole instructions, in their order."""
     plan, chain, unit = sums.plan, sums.schedule.sums, sums.product.unit
     first = plan.slices[0].terms
@@ -148,7 +148,7 @@ def _in_one_go(sums: Sums) -> bool:
     )  # fmt: skip
 
 
-def _add_at_once(total: Matrix, sums: Sums) -> None:
+def _add_at_once(total: Matrix, sums: ProductSums) -> None:
     """Add all slices to -0."""
     plan, product = sums.plan, sums.product.part(0, sums.plan.lost.start)
     length = plan.slices[0].terms
@@ -175,7 +175,7 @@ def _with_step(product: Any, step: int) -> Any:
     return product._replace(unit=replace(unit, terms=step))
 
 
-def _in_order(product: Any, of: Slice, plan: Plan) -> Any:
+def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
     """The terms of a slice in the order of its instructions, with zeros where one is not full."""
     if len(of.runs) == 1 and not of.residue:
         run = of.runs[0]
@@ -205,7 +205,7 @@ def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
     return pieces
 
 
-def check_blocks(schedule: Schedule, unit: MatrixUnit, along_k: int, plan: Plan) -> None:
+def check_blocks(schedule: Schedule, unit: MatrixUnit, along_k: int, plan: SchedulePlan) -> None:
     """A ValueError unless every partial sum lies in one block of scales."""
     interval = interval_of(schedule.sums, unit) if isinstance(schedule.sums, Chain) else 0
     aligned = all(_term(of, block.start) % along_k + block.terms <= along_k for of in plan.slices for block in of.blocks

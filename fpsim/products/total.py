@@ -12,7 +12,7 @@ from fpsim.formats.named import FP64
 from fpsim.products.backend import Backend, Matrix
 from fpsim.products.epilogue import ONE, Finish, finished
 from fpsim.products.request import Job, factors_of
-from fpsim.products.slices import Sums, add_slice, merged
+from fpsim.products.slices import ProductSums, add_slice, merged
 from fpsim.products.unit_product import ADD
 from fpsim.schedules.schedule import Chain, Epilogue
 
@@ -34,7 +34,7 @@ def total_of(job: Job, product: Any, c: Any, backend: Backend, work: Matrix | No
       ValueError, TypeError: c, bias, alpha or beta that do not fit.
     """
     schedule, request = job.schedule, job.request
-    sums = Sums(schedule, job.plan, product, backend, job.factors_at, job.fmt)
+    sums = ProductSums(schedule, job.plan, product, backend, job.factors_at, job.fmt)
     single = isinstance(schedule.sums, Chain) and len(job.plan.slices) == 1
     if request.beta is not None and _number(request.beta, "beta") == 0:
         c = None  # it need not be valid then, and is not read (cuBLAS manual, 2.7.1; CUTLASS, is_source_needed)
@@ -59,7 +59,9 @@ def total_of(job: Job, product: Any, c: Any, backend: Backend, work: Matrix | No
     return total
 
 
-def _chained(sums: Sums, job: Job, c: Any, backend: Backend, work: Matrix | None, dtype: np.dtype[Any]) -> Matrix:
+def _chained(
+    sums: ProductSums, job: Job, c: Any, backend: Backend, work: Matrix | None, dtype: np.dtype[Any]
+) -> Matrix:
     """The sums of one chain, from c on."""
     total = (
         backend.full(job.shape, _zero(sums), dtype, work) if c is None else backend.start(c, job.unit, job.shape, work)
@@ -68,13 +70,13 @@ def _chained(sums: Sums, job: Job, c: Any, backend: Backend, work: Matrix | None
     return total
 
 
-def _zero(sums: Sums) -> float:
+def _zero(sums: ProductSums) -> float:
     """What a total starts at: -0 leaves the first partial sum as it is."""
     chain = sums.schedule.sums
     return -0.0 if isinstance(chain, Chain) and chain.first_as_is and sums.plan.promoted and sums.plan.k else 0.0
 
 
-def _in_place(sums: Sums, finish: Finish, shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:
+def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:
     """Slices that each end with the epilogue, whose C is the output so far."""
     bare = finish._replace(bias=None)
 

@@ -53,7 +53,17 @@ NOTHING = np.zeros((0, 0), f32)
 NO_FACTORS = np.zeros((0, 0), i32)
 EXCHANGED = {ROWS_FIRST: COLUMNS_FIRST, COLUMNS_FIRST: ROWS_FIRST}
 
-__all__ = ["ADD", "COLUMNS_FIRST", "PRODUCT", "ROWS_FIRST", "Factors", "Product", "add_part", "add_product", "floats"]
+__all__ = [
+    "ADD",
+    "COLUMNS_FIRST",
+    "PRODUCT",
+    "ROWS_FIRST",
+    "Factors",
+    "UnitProduct",
+    "add_part",
+    "add_product",
+    "floats",
+]
 
 
 class Factors(NamedTuple):
@@ -83,7 +93,7 @@ class Factors(NamedTuple):
         return Factors(rows, columns, EXCHANGED.get(self.mode, self.mode))
 
 
-class Product(NamedTuple):
+class UnitProduct(NamedTuple):
     """A matrix product as the kernels take it."""
 
     unit: MatrixUnit
@@ -95,13 +105,13 @@ class Product(NamedTuple):
     factors: Factors = Factors()
     cut: int = 0  # terms of a slice whose promoted total is added to the result, 0 for none; FUSED units only
 
-    def transposed(self) -> Product:
+    def transposed(self) -> UnitProduct:
         """The product of the transposes in the other order: every rule treats a and b alike."""
         unit = replace(self.unit, a=self.unit.b, b=self.unit.a)
         scales = self.scale_b.T, self.scale_a.T
-        return Product(unit, self.b.T, self.a.T, *scales, self.promote, self.factors.transposed(), self.cut)
+        return UnitProduct(unit, self.b.T, self.a.T, *scales, self.promote, self.factors.transposed(), self.cut)
 
-    def part(self, start: int, stop: int) -> Product:
+    def part(self, start: int, stop: int) -> UnitProduct:
         """Terms start .. stop of K, without promotion."""
         block = self.unit.block or max(self.a.shape[1], 1)
         blocks = slice(start // block, -(-stop // block))
@@ -110,7 +120,7 @@ class Product(NamedTuple):
             scale_b=self.scale_b[blocks], promote=0, factors=Factors(), cut=0,
         )  # fmt: skip
 
-    def block(self, rows: slice, columns: slice) -> Product:
+    def block(self, rows: slice, columns: slice) -> UnitProduct:
         """Some rows and columns of the result."""
         scaled = bool(self.unit.scale)
         return self._replace(
@@ -119,12 +129,12 @@ class Product(NamedTuple):
             scale_b=self.scale_b[:, columns] if scaled else self.scale_b, factors=self.factors.block(rows, columns),
         )  # fmt: skip
 
-    def run(self, start: int, stop: int) -> Product:
+    def run(self, start: int, stop: int) -> UnitProduct:
         """Terms start .. stop of K, of whole promotions and slices; the scales of steps stay as they are."""
         parts = slice(start // self.promote, -(-stop // self.promote)) if self.promote else slice(0)
         return self._replace(a=self.a[:, start:stop], b=self.b[start:stop], factors=self.factors.parts(parts))
 
-    def in_order(self, pieces: Sequence[tuple[int, int]], gap: int, place: int) -> Product:
+    def in_order(self, pieces: Sequence[tuple[int, int]], gap: int, place: int) -> UnitProduct:
         """The terms of K in the spans `pieces`, in this order, with `gap` zeros before the span at `place`."""
         a, b = [self.a[:, slice(*piece)] for piece in pieces], [self.b[slice(*piece)] for piece in pieces]
         if gap:
@@ -133,7 +143,7 @@ class Product(NamedTuple):
         return self._replace(a=np.concatenate(a, axis=1), b=np.concatenate(b))
 
 
-def add_product(total: Array, product: Product) -> None:
+def add_product(total: Array, product: UnitProduct) -> None:
     """Add a @ b to `total` as the unit does: float32 of shape (M, N), float64 for units that add in it.
 
     FP16 results are held as the float32 of the same value.
@@ -149,7 +159,7 @@ def add_product(total: Array, product: Product) -> None:
         _by_blocks(total, product)
 
 
-def _by_blocks(total: Array, product: Product) -> None:
+def _by_blocks(total: Array, product: UnitProduct) -> None:
     """The same, for as many rows and columns at a time as keeps the operands' floats small."""
     (m, n), terms = total.shape, product.a.shape[1]
     fused = is_fast(product.unit) and product.unit.rule in (Rule.FUSED, Rule.SCALED, Rule.TWO_PASSES)
@@ -162,7 +172,7 @@ def _by_blocks(total: Array, product: Product) -> None:
         total[rows, columns] = part
 
 
-def _by_rule(total: Array, product: Product) -> None:
+def _by_rule(total: Array, product: UnitProduct) -> None:
     if not is_fast(product.unit):
         _by_specification(total, product)
     elif product.unit.rule in (Rule.FUSED, Rule.SCALED, Rule.TWO_PASSES):
@@ -177,7 +187,7 @@ def _by_rule(total: Array, product: Product) -> None:
         _stepwise(total, product)
 
 
-def _by_specification(total: Array, p: Product) -> None:
+def _by_specification(total: Array, p: UnitProduct) -> None:
     """Units that no fast kernel takes: every element by the loop of fpsim.dot_add."""
     if p.promote:
         _promoted(total, p)
@@ -281,7 +291,7 @@ def _interleaved(codes: Array, axis: int) -> Array:
     return padded
 
 
-def _fused(total: Array, p: Product) -> None:
+def _fused(total: Array, p: UnitProduct) -> None:
     """The units that follow the FUSED rule or are built from it."""
     unit = p.unit
     half, two_passes, scaled = unit.d.fmt == FP16, unit.rule is Rule.TWO_PASSES, unit.rule is Rule.SCALED
@@ -299,7 +309,7 @@ def _fused(total: Array, p: Product) -> None:
     joined = fills or terms == 16 or (half and terms == 32)  # one kernel for all units of 16 terms, one for FP16 of 32
     run = fused_product(terms, joined, half, scaled)
 
-    def adding(part: Product, scales: Sequence[Array]) -> Callable[..., None]:
+    def adding(part: UnitProduct, scales: Sequence[Array]) -> Callable[..., None]:
         """What adds the products of a run of K to rows m0 .. m1 and columns n0 .. n1 of a part of the result."""
         a, b = floats(part.a, unit.a.carrier).view(i32), floats(part.b, unit.b.carrier).view(i32)
         rest = *_fused_facts(unit, _bases((a, b), formats)), promotion, p.cut // unit.terms, mode
@@ -346,7 +356,7 @@ def _fused_facts(unit: MatrixUnit, bases: tuple[int, int]) -> tuple[Array, Array
     return facts, of_a, of_b, wide
 
 
-def _run_length(p: Product) -> int:
+def _run_length(p: UnitProduct) -> int:
     """Terms of K whose floats are held at a time: whole promotions or slices, so that sums go on from there."""
     whole, terms = p.cut or p.promote or TWO_PASS_TERMS, p.a.shape[1]
     few = min(p.a.shape[0], p.b.shape[1]) < LANES
@@ -370,7 +380,7 @@ def _scale_exponents(codes: Array) -> Array:
     return np.ascontiguousarray(np.where(codes == 0xFF, NO_SCALE, codes.astype(i32) - 127), i32)
 
 
-def _grouped(total: Array, p: Product) -> None:
+def _grouped(total: Array, p: UnitProduct) -> None:
     """Block-scaled FP4."""
     unit, fmt = p.unit, p.unit.scale_format or E8M0
     a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
@@ -390,7 +400,7 @@ def _cuts(unit: MatrixUnit) -> int:
     return halves if halves and exact and unit.terms in (SIZES[0] * halves, SIZES[1] * halves) else 0
 
 
-def _cut(total: Array, p: Product) -> None:
+def _cut(total: Array, p: UnitProduct) -> None:
     """The units of CDNA3."""
     unit, halves = p.unit, _cuts(p.unit)
     a, b = floats(p.a, unit.a.carrier).view(i32), floats(p.b, unit.b.carrier).view(i32)
@@ -408,7 +418,7 @@ def _step_facts(formats: tuple[Format, Format]) -> Array:
     return np.array([*(fmt.min_exponent for fmt in formats), *tiny, places])
 
 
-def _stepwise(total: Array, p: Product) -> None:
+def _stepwise(total: Array, p: UnitProduct) -> None:
     """AMD's units, and chains of fused multiply-adds."""
     unit = p.unit
     a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
@@ -425,7 +435,7 @@ def _stepwise(total: Array, p: Product) -> None:
     _in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, total, terms, facts, m0, m1, n0, n1))
 
 
-def _promoted(total: Array, p: Product) -> None:
+def _promoted(total: Array, p: UnitProduct) -> None:
     """Partial sums of `promote` terms from +0, added one after the other."""
     for part, start in enumerate(range(0, p.a.shape[1], p.promote)):
         partial = np.zeros_like(total)

@@ -151,7 +151,7 @@ def _quotients(
     from fpsim.core.layouts import source_width
     from fpsim.scaling.look import ruled
     from fpsim.scaling.plan import element_plan, scale_plan
-    from fpsim.scaling.run_tiles import Grid, TileJob, TilePlan, run_scales, run_tiles, settle_tensor
+    from fpsim.scaling.run_tiles import TileJob, TilePlan, TileTargets, run_scales, run_tiles, settle_tensor
 
     width = 64 if source_fmt == FP64 else source_width(fmt)
     tiles = tiling(array.shape, scaling.block)
@@ -170,7 +170,7 @@ def _quotients(
         counts = np.zeros(5, np.int64)
         dtype = plan.code_dtype
         codes = np.empty((*tiles.tiles[:2], 0), np.uint8) if dtype is None else np.empty(tiles.tiles, dtype)
-        run_tiles(job, Grid(found, codes, counts), settle_tensor(job, counts))
+        run_tiles(job, TileTargets(found, codes, counts), settle_tensor(job, counts))
         if np.isinf(found).any():
             sizes = tile_sizes(array.shape, scaling.block)
             out.view(real)[_spread(np.isinf(found).reshape(tiles.grid), sizes, array.shape)] = np.nan

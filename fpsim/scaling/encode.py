@@ -23,7 +23,7 @@ from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tiling
 
 
-class Targets(NamedTuple):
+class EncodedTargets(NamedTuple):
     """The arrays that encoding fills, as `fpsim.Scaled` has them."""
 
     codes: Array
@@ -35,7 +35,7 @@ class Targets(NamedTuple):
 
 
 def encode_into(
-    fill: Targets, source: Array, source_fmt: Format, cast: ElementKeywords, scales: npt.ArrayLike | None
+    fill: EncodedTargets, source: Array, source_fmt: Format, cast: ElementKeywords, scales: npt.ArrayLike | None
 ) -> tuple[ScaleReport, np.float32 | None]:
     """Fill arrays, in C order; (what happened to the scales, the scale of the whole array)."""
     element, scaling = fill.fmt, fill.scaling
@@ -60,7 +60,7 @@ def encode_into(
         return ScaleReport(fill.scales.size, *counts.tolist()), None
     tensor = loops.settle_tensor(job, counts)
     codes = fill.scale_codes
-    grid = loops.Grid(
+    grid = loops.TileTargets(
         fill.scales.reshape(tiles.tiles),
         np.empty((*tiles.tiles[:2], 0), np.uint8) if codes is None else codes.reshape(tiles.tiles),
         counts,
@@ -94,7 +94,7 @@ def quantize_into(
     tensor = loops.settle_tensor(job, counts)
     dtype = job.plan.code_dtype
     codes = np.empty((*tiles.tiles[:2], 0), np.uint8) if dtype is None else np.empty(tiles.tiles, dtype)
-    loops.run_tiles(job, loops.Grid(np.empty(tiles.tiles, np.float32), codes, counts), tensor)
+    loops.run_tiles(job, loops.TileTargets(np.empty(tiles.tiles, np.float32), codes, counts), tensor)
 
 
 def checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, Format]:
@@ -257,7 +257,7 @@ def _encode_affine(
     element: IntegerFormat,
     options: CastOptions,
     tile_scales: Array | None,
-    fill: Targets,
+    fill: EncodedTargets,
 ) -> ScaleReport:
     from fpsim.scaling.zero_points_and_logs import encode_affine
 
@@ -276,7 +276,7 @@ def _encode_affine(
     return ScaleReport(fill.scales.size, *(int(count) for count in counts))
 
 
-def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: Targets) -> ScaleReport:
+def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: EncodedTargets) -> ScaleReport:
     from fpsim.scaling.zero_points_and_logs import encode_log
 
     tiles = tiling(source.shape, fill.scaling.block)

@@ -46,7 +46,7 @@ NO_KEY = np.uint64(0), np.uint64(0)
 NO_SPECIALS = np.empty(0, np.uint8)
 
 
-class Grid(NamedTuple):
+class TileTargets(NamedTuple):
     """Where results per tile go, as batches of matrices."""
 
     scales: Array  # float32
@@ -138,7 +138,7 @@ def shape_of(job: TileJob, columns: int) -> int:
     return tile_shape(columns) if long or columns == 1 else ANY
 
 
-def run_tiles(job: TileJob, grid: Grid, tensor: TensorScale) -> None:
+def run_tiles(job: TileJob, grid: TileTargets, tensor: TensorScale) -> None:
     """Fill a job's output and its grid."""
     tiling = job.tiling
     if not job.source.size:
@@ -252,7 +252,7 @@ def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]
             yield Place(place.batch, (r, min(r + high, bottom)), (c, min(c + wide, right)))
 
 
-def _run_strips(job: TileJob, grid: Grid, tensor: TensorScale, batch: int) -> None:
+def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
     """Tiles that fit the cache: one pass."""
     tiling = job.tiling
     tile = (tiling.tile_rows, tiling.tile_columns)
@@ -285,7 +285,7 @@ def _run_strips(job: TileJob, grid: Grid, tensor: TensorScale, batch: int) -> No
     over_parts(Place(batch, (0, tiling.rows), (0, tiling.columns)), tile, work)
 
 
-def _run_at_once(job: TileJob, grid: Grid, tensor: TensorScale, batch: int) -> None:
+def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
     """Short matrices, all of which stays in the cache: loops of their own for amax, scales and codes."""
     tiling, word = job.tiling, np.uint32 if job.width == 32 else np.uint64
     real: Any = np.float32 if job.width == 32 else np.float64
@@ -362,7 +362,7 @@ def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
             yield band, (left, min(left + tiling.tile_columns, tiling.columns)), slice(tile, tile + 1)
 
 
-def _run_twice(job: TileJob, grid: Grid, tensor: TensorScale, batch: int) -> None:
+def _run_twice(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
     """Tiles that do not fit the cache: all of them for the amax, then for the codes."""
     tiling = job.tiling
     real: Any = np.float32 if job.width == 32 else np.float64

@@ -18,7 +18,7 @@ from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_k
 from fpsim.formats.element import Element
 from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
-from fpsim.scaling.encode import Targets, checked, decodes_in_one_pass, encode_into, quantize_into
+from fpsim.scaling.encode import EncodedTargets, checked, decodes_in_one_pass, encode_into, quantize_into
 from fpsim.scaling.recipes import TILE_1X128
 from fpsim.scaling.report import ScaleReport
 from fpsim.scaling.scaled_arrays import ARRAYS, ScaledArrays
@@ -279,7 +279,7 @@ def encode_both_ways(
     return encode_scaled(x, fmt, scaling, **cast), encode_scaled(x, fmt, scaling.transposed(), **cast)
 
 
-def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scaling, has_scales: bool) -> Targets:
+def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scaling, has_scales: bool) -> EncodedTargets:
     """Arrays to fill: those of an earlier result, or new ones.
 
     Raises:
@@ -298,10 +298,10 @@ def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scali
     fresh = _new_targets(source[:0] if source.ndim else source, element, scaling, has_scales)
     if (out.scale_codes is None) != (fresh.scale_codes is None):
         return _new_targets(source, element, scaling, has_scales)
-    return Targets(out.codes, out.scales, element, scaling, out.scale_codes, out.zero_points)
+    return EncodedTargets(out.codes, out.scales, element, scaling, out.scale_codes, out.zero_points)
 
 
-def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: bool) -> Targets:
+def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: bool) -> EncodedTargets:
     grid = tiling(source.shape, scaling.block).grid
     fmt = scaling.scale_format
     with_codes = fmt.bits <= 16 and not has_scales and not isinstance(element, LogFMT)
@@ -310,7 +310,7 @@ def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: 
         zero_points = np.empty(grid, np.float32)
     elif not scaling.symmetric:
         zero_points = np.empty(grid, element.storage)
-    return Targets(
+    return EncodedTargets(
         np.empty(source.shape, element.storage), np.empty(grid, np.float32), element, scaling,
         np.empty(grid, fmt.storage) if with_codes else None, zero_points,
     )  # fmt: skip

@@ -23,7 +23,7 @@ BLOCK_OF = {128: BLOCKS, 32: MX}  # terms of K that share a scale
 HALF, FP8 = "16 bits", "FP8"
 
 
-class Row(NamedTuple):
+class HardwareRow(NamedTuple):
     """What a library does with operands of one kind on an architecture; sources are those of the schedules."""
 
     arch: str
@@ -35,19 +35,19 @@ class Row(NamedTuple):
 
 # fmt: off
 ROWS = (
-    Row("hopper", "cuBLAS", HALF, TENSOR, cublas("sm_90")),
-    Row("hopper", "cuBLAS", FP8, TENSOR, cublas("sm_90")),
-    Row("hopper", "cuBLAS", FP8, BLOCKS, cublas("sm_90", family="block_scaled")),
-    Row("hopper", "cuBLAS fast", FP8, TENSOR, cublas("sm_90", fast_accum=True)),
-    Row("hopper", "CUTLASS", FP8, TENSOR, cutlass_2xacc()),
-    Row("hopper", "CUTLASS", FP8, BLOCKS, cutlass_blockwise()),
-    Row("hopper", "DeepGEMM", FP8, BLOCKS, deepgemm("1d2d")),
-    Row("hopper", "PyTorch", FP8, ROW, torch_rowwise()),
-    Row("ada", "cuBLAS", FP8, TENSOR, cublas("sm_89")),
-    Row("ada", "cuBLAS fast", FP8, TENSOR, cublas("sm_89", fast_accum=True)),
-    Row("blackwell", "cuBLAS", HALF, TENSOR, cublas("sm_100")),
-    Row("blackwell", "cuBLAS", FP8, TENSOR, cublas("sm_100")),
-    Row("blackwell", "DeepGEMM", FP8, MX, deepgemm("1d1d", "sm_100")),
+    HardwareRow("hopper", "cuBLAS", HALF, TENSOR, cublas("sm_90")),
+    HardwareRow("hopper", "cuBLAS", FP8, TENSOR, cublas("sm_90")),
+    HardwareRow("hopper", "cuBLAS", FP8, BLOCKS, cublas("sm_90", family="block_scaled")),
+    HardwareRow("hopper", "cuBLAS fast", FP8, TENSOR, cublas("sm_90", fast_accum=True)),
+    HardwareRow("hopper", "CUTLASS", FP8, TENSOR, cutlass_2xacc()),
+    HardwareRow("hopper", "CUTLASS", FP8, BLOCKS, cutlass_blockwise()),
+    HardwareRow("hopper", "DeepGEMM", FP8, BLOCKS, deepgemm("1d2d")),
+    HardwareRow("hopper", "PyTorch", FP8, ROW, torch_rowwise()),
+    HardwareRow("ada", "cuBLAS", FP8, TENSOR, cublas("sm_89")),
+    HardwareRow("ada", "cuBLAS fast", FP8, TENSOR, cublas("sm_89", fast_accum=True)),
+    HardwareRow("blackwell", "cuBLAS", HALF, TENSOR, cublas("sm_100")),
+    HardwareRow("blackwell", "cuBLAS", FP8, TENSOR, cublas("sm_100")),
+    HardwareRow("blackwell", "DeepGEMM", FP8, MX, deepgemm("1d1d", "sm_100")),
 )
 # fmt: on
 LIBRARIES = tuple(dict.fromkeys(row.library for row in ROWS))

@@ -45,7 +45,7 @@ class Slice(NamedTuple):
             )
 
 
-class Plan(NamedTuple):
+class SchedulePlan(NamedTuple):
     """A schedule for one K and one unit."""
 
     k: int
@@ -56,17 +56,17 @@ class Plan(NamedTuple):
     run: int  # consecutive terms of a lane; 0 without lanes
 
 
-def plan_of(schedule: Schedule, unit: MatrixUnit, k: int) -> Plan:
+def plan_of(schedule: Schedule, unit: MatrixUnit, k: int) -> SchedulePlan:
     """The plan of a schedule for K = k."""
     runs, stop = _slices(schedule, unit, k)
     sums = schedule.sums
     if isinstance(sums, Lanes):
         whole = tuple(Slice(of, (Span(0, sum(r.terms for r in of)),), 0) for of in runs)
-        return Plan(k, 1, False, whole, Span(stop, k), _run(sums, schedule.slicing.count, k))
+        return SchedulePlan(k, 1, False, whole, Span(stop, k), _run(sums, schedule.slicing.count, k))
     step = min(sums.step or unit.terms, unit.terms)
     interval = interval_of(sums, unit)
     slices = tuple(_slice(of, sums, interval, step) for of in runs)
-    return Plan(k, step, interval > 0, slices, Span(stop, k), 0)
+    return SchedulePlan(k, step, interval > 0, slices, Span(stop, k), 0)
 
 
 def interval_of(chain: Chain, unit: MatrixUnit) -> int:

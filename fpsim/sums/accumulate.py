@@ -21,7 +21,7 @@ from fpsim.runtime.pipeline import run_stages, wrapping
 from fpsim.runtime.processor import ieee_arithmetic, under_ieee
 from fpsim.runtime.threads import over_spans
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
-from fpsim.sums.float32_plan import Way, fast_way, panels_of, run_strips, strips_of
+from fpsim.sums.float32_plan import StripWay, fast_way, panels_of, run_strips, strips_of
 from fpsim.sums.kernels import exact_bins
 from fpsim.sums.kernels.exact import exact_kernel
 from fpsim.sums.kernels.float32_rows import STRIP
@@ -38,7 +38,7 @@ FEW_PRODUCTS = 1 << 12  # that are added by digits before the operands are float
 FAST_STEPS = 4  # steps of a float32 lane that take as long as an element of a cast
 
 
-class Problem(NamedTuple):
+class SumProblem(NamedTuple):
     """What is to be summed: codes, and their formats. c may have no elements.
 
     a (M, K) and b (K, N) give M * N sums; where `paired`, b is (M * K, 1) and row i of a meets its own rows of b. A
@@ -74,7 +74,7 @@ class Problem(NamedTuple):
         return self.terms if self.paired else 0
 
 
-def accumulated(accumulator: Accumulator, problem: Problem) -> Array:
+def accumulated(accumulator: Accumulator, problem: SumProblem) -> Array:
     """The sums, (M, N) codes of the accumulator's result format.
 
     Raises:
@@ -100,7 +100,7 @@ def refuse_wide_operands(accumulator: Accumulator, formats: tuple[Format | None,
         )
 
 
-def _sum_of_nothing(problem: Problem, fmt: Format) -> Array:
+def _sum_of_nothing(problem: SumProblem, fmt: Format) -> Array:
     """c, its NaNs canonical, or +0."""
     if problem.c.size == 0:
         return np.zeros(problem.shape, fmt.storage)
@@ -146,7 +146,7 @@ def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
 # ---- sums in float32
 
 
-def _fast(accumulator: Accumulator, problem: Problem, way: Way) -> Array:
+def _fast(accumulator: Accumulator, problem: SumProblem, way: StripWay) -> Array:
     """The sums in float32; strips of rows that come near the ends of the format's range are done in 64-bit words."""
     a_format, b_format = problem.formats
     fmt, rows = accumulator.result_format, problem.shape[0]
@@ -201,13 +201,13 @@ def _exactly(fmt: Format) -> CastOptions:
 # ---- sums of any kind
 
 
-def _lanes(accumulator: Accumulator, problem: Problem) -> Array:
+def _lanes(accumulator: Accumulator, problem: SumProblem) -> Array:
     """The sums in 64-bit words."""
     way, outer_way = ways(accumulator, problem.formats)
     return _generic(accumulator, problem, way, outer_way)
 
 
-def _generic(accumulator: Accumulator, problem: Problem, way: str, outer_way: str) -> Array:
+def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way: str) -> Array:
     """The sums in 64-bit words that hold values in a given way."""
     in_float64 = way != "core"
     if problem.paired and (in_float64 and (way != "double" or not isinstance(accumulator, FusedMultiplyAdd))):
@@ -240,13 +240,13 @@ def _generic(accumulator: Accumulator, problem: Problem, way: str, outer_way: st
     return _as_codes(out, outer, in_float64)
 
 
-def _ones(problem: Problem) -> Array:
+def _ones(problem: SumProblem) -> Array:
     """The a that leaves b as it is."""
     return np.full(problem.a.shape, np.float64(1).view(u64))
 
 
 @under_ieee
-def _with_products(problem: Problem) -> Problem:
+def _with_products(problem: SumProblem) -> SumProblem:
     """Paired rows as one row of sums, of products in float64: lanes can then work on many sums at a time."""
     a_format, b_format = problem.formats
     assert a_format is not None
@@ -256,10 +256,10 @@ def _with_products(problem: Problem) -> Problem:
         products = np.ascontiguousarray((left * right).T)
     c = problem.c.reshape(1, -1) if problem.c.size else problem.c
     ones = np.zeros((1, problem.terms), np.uint8)
-    return Problem(ones, products.view(u64), c, (None, FP64), first=problem.first, products=True)
+    return SumProblem(ones, products.view(u64), c, (None, FP64), first=problem.first, products=True)
 
 
-def _exact(accumulator: Exact, problem: Problem) -> Array:
+def _exact(accumulator: Exact, problem: SumProblem) -> Array:
     """The exact sums, rounded once."""
     plan = exact_plan(accumulator, problem.formats, problem.c.size > 0)
     large = max(problem.a.size, problem.b.size) > NARROW
@@ -281,14 +281,14 @@ def _exact(accumulator: Exact, problem: Problem) -> Array:
     return _as_codes(out, accumulator.fmt, False)
 
 
-def _fits_bins(problem: Problem) -> bool:
+def _fits_bins(problem: SumProblem) -> bool:
     """Whether the sums are those of a product of matrices whose terms float64 holds."""
     few = problem.terms * problem.shape[0] * problem.shape[1] < FEW_PRODUCTS
     usual = not (problem.paired or few or numba.config.DISABLE_JIT)
     return usual and None not in problem.formats and products_fit(problem.formats)
 
 
-def _in_bins(problem: Problem) -> Callable[..., None]:
+def _in_bins(problem: SumProblem) -> Callable[..., None]:
     """The loop in float64, with the arguments of `exact_kernel`."""
     (a_format, b_format), kernel = problem.formats, exact_bins.strips_kernel()
     assert a_format is not None

@@ -32,7 +32,7 @@ PLUS_ZERO = np.uint32(0)
 HUGE = 102  # a number below two to this plus the precision can be rounded by adding a larger one
 
 
-class Way(NamedTuple):
+class StripWay(NamedTuple):
     """How strips are computed in float32."""
 
     how: int
@@ -44,7 +44,7 @@ class Way(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> Way | None:
+def fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> StripWay | None:
     """The way of an accumulator through float32, or None."""
     fmt, outer = accumulator.fmt, accumulator.result_format
     usual = accumulator.overflow == "nonfinite" and accumulator.subnormals == "keep"
@@ -73,7 +73,7 @@ def fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) ->
     numbers = np.array([(1 + error) ** (BLOCK + 2), reach, least, *scales])
     control = rounding_control(accumulator.rounding.name.lower()) if has_control() else 0
     padding = PLUS_ZERO if accumulator.rounding is Rounding.DOWN else loops.MINUS_ZERO
-    return Way(how, join, numbers, np.array([_floor(fmt), _floor(outer)], np.uint32), control, padding)
+    return StripWay(how, join, numbers, np.array([_floor(fmt), _floor(outer)], np.uint32), control, padding)
 
 
 def _served(fmt: Format) -> bool:
@@ -147,7 +147,7 @@ def strips_of(operands: Panels) -> int:
 
 
 def run_strips(
-    way: Way, operands: Panels, c: Array, out: Array, given_up: Array, chunk: int, first: int, stop: int
+    way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, chunk: int, first: int, stop: int
 ) -> None:
     """Fill the strips `first .. stop` of out, or mark those that must be done otherwise."""
     kernel: Any = (pairs_kernel if way.how in (PAIRS, PLAIN_PAIRS) else loops.rows_kernel)(way.how)

@@ -14,7 +14,7 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.formats.named import Format
 from fpsim.formats.rounding import Rounding
-from fpsim.sums.accumulate import Problem, accumulated
+from fpsim.sums.accumulate import SumProblem, accumulated
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, Pairwise
 
 PIECE = 1 << 20  # terms held as words at a time
@@ -84,12 +84,12 @@ def _piece(accumulator: Accumulator, lines: Lines, first: int) -> Array:
     return accumulated(accumulator, _problem(accumulator, lines, first)).reshape(-1)
 
 
-def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None = None) -> Problem:
+def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None = None) -> SumProblem:
     start = np.zeros((0, 0), accumulator.result_format.storage) if c is None else c.reshape(-1, 1)
     if lines.a is None:
         terms = np.zeros((1, lines.terms), np.uint8)
-        return Problem(terms, lines.b.T, start, lines.formats, first=first)
-    return Problem(lines.a, lines.b.reshape(-1, 1), start, lines.formats, paired=True, first=first)
+        return SumProblem(terms, lines.b.T, start, lines.formats, first=first)
+    return SumProblem(lines.a, lines.b.reshape(-1, 1), start, lines.formats, paired=True, first=first)
 
 
 def _tree(accumulator: Pairwise, line: Lines) -> Array:

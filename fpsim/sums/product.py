@@ -48,7 +48,7 @@ def accumulator_product(
       array([[2., 2.],
              [2., 2.]], dtype=float16)
     """
-    from fpsim.sums.accumulate import Problem, accumulated
+    from fpsim.sums.accumulate import SumProblem, accumulated
 
     fmt = accumulator.result_format
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
@@ -62,7 +62,7 @@ def accumulator_product(
         )
     start = np.zeros((0, 0), fmt.storage) if c is None else c
     if max(a.size, b.size) <= BLOCK:
-        codes = accumulated(accumulator, Problem(a, b, start, formats))
+        codes = accumulated(accumulator, SumProblem(a, b, start, formats))
         if out is None:
             return codes
         np.copyto(out, codes)
@@ -72,7 +72,7 @@ def accumulator_product(
         start = c.copy()  # a block may write what a later one reads
     for rows, columns in _blocks(accumulator, shape, a.shape[1]):
         part = start if c is None else start[rows, columns]
-        problem = Problem(a[rows], b[:, columns], part, formats, first=rows.start * shape[1])
+        problem = SumProblem(a[rows], b[:, columns], part, formats, first=rows.start * shape[1])
         target[rows, columns] = accumulated(accumulator, problem)
     return target
 

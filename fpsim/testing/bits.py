@@ -18,7 +18,7 @@ from fpsim.scaling.scaling import Scaling
 DERIVED = ("scale_codes", "tensor_scale")  # parts that say again what the scales say
 
 
-class Side(NamedTuple):
+class ComparedSide(NamedTuple):
     """One of the two: what it is, and its arrays."""
 
     kind: str
@@ -67,14 +67,14 @@ def assert_bits_equal(got: Any, want: Any, *, fmt: Any = None) -> None:
         raise AssertionError(difference)
 
 
-def _side(x: Any, name: str, fmt: Element | None) -> Side:
+def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
     if isinstance(x, EncodedArray):
-        return Side("an EncodedArray", x.fmt, None, {"": (x.codes, x.fmt)})
+        return ComparedSide("an EncodedArray", x.fmt, None, {"": (x.codes, x.fmt)})
     if isinstance(x, ScaledArrays):
         formats = {"codes": x.fmt, "scale_codes": x.scaling.scale_format}
         arrays = {**x._arrays(), "tensor_scale": x.tensor_scale}
         parts = {part: (as_array(array), formats.get(part)) for part, array in arrays.items() if array is not None}
-        return Side("a Scaled array", x.fmt, x.scaling, parts)
+        return ComparedSide("a Scaled array", x.fmt, x.scaling, parts)
     refuse_masked(x, name)
     array = as_array(without_gradient(x), name)
     if array.dtype.kind not in "iub" and format_of(array.dtype) is None and not is_small_integer(array.dtype):
@@ -82,10 +82,10 @@ def _side(x: Any, name: str, fmt: Element | None) -> Side:
             f"{name} must hold real floats of up to 64 bits, integers or truth values; got {array.dtype}. Compare "
             "parts that do, such as x.real and x.imag."
         )
-    return Side("a plain array", None, None, {"": (array, fmt)})
+    return ComparedSide("a plain array", None, None, {"": (array, fmt)})
 
 
-def _difference(got: Side, want: Side, fmt: Element | None) -> str:
+def _difference(got: ComparedSide, want: ComparedSide, fmt: Element | None) -> str:
     """What differs first, in a sentence; nothing where all is equal."""
     if got.kind != want.kind:
         return (
@@ -108,7 +108,7 @@ def _difference(got: Side, want: Side, fmt: Element | None) -> str:
     return ""
 
 
-def _named(side: Side) -> str:
+def _named(side: ComparedSide) -> str:
     return side.kind if side.fmt is None else f"{side.kind} of {side.fmt}"
 
 

@@ -13,8 +13,8 @@ from fpsim.formats.element import Element
 from fpsim.scaling.report import ScaleCounts
 from fpsim.scaling.states.delayed import DelayedScaling
 from fpsim.torch.operators import Tensor, array_of, spec_from, tensor_of, torch
-from fpsim.torch.plan import Cast, Plan
-from fpsim.torch.products import Operand, operand
+from fpsim.torch.plan import LayerPlan, OperandCast
+from fpsim.torch.products import CastOperand, operand
 
 INPUT, WEIGHT, GRAD = range(3)  # rows of the state: the encode scale, then the amax of earlier steps
 _STEPS = np.array([0, 0, 0, 1, 0], np.int64)  # counts of a state that has had a step
@@ -46,8 +46,8 @@ def with_largest_amax(states: Sequence[Array]) -> Array:
 
 
 def quantized(
-    x: Tensor, cast: Cast, step: Tensor | None, plan: Plan, row: Tensor | None
-) -> tuple[Operand, Tensor | None]:
+    x: Tensor, cast: OperandCast, step: Tensor | None, plan: LayerPlan, row: Tensor | None
+) -> tuple[CastOperand, Tensor | None]:
     """An operand of a layer, and its row of the state after this step; None without delayed scales."""
     if not cast.delayed or plan.delayed is None or row is None:
         return operand(x, cast, step), None
@@ -59,7 +59,7 @@ def quantized(
     encoded = scaling.encode(source, **words)
     after = scaling.state_dict()
     new = np.concatenate((after["encode_scales"].reshape(1), after["amax_history"].reshape(-1)))
-    return Operand(source, encoded, None), tensor_of(new.astype(np.float32))
+    return CastOperand(source, encoded, None), tensor_of(new.astype(np.float32))
 
 
 @lru_cache(maxsize=64)

@@ -14,8 +14,8 @@ from fpsim.lazy import public
 from fpsim.torch.delayed import GRAD, INPUT, WEIGHT, first_state, quantized
 from fpsim.torch.hadamard import hadamard
 from fpsim.torch.operators import Tensor, array_of, operator, refuse_tangent, tensor_of, torch
-from fpsim.torch.plan import Plan, plan_from, plan_of
-from fpsim.torch.products import Operand, multiply
+from fpsim.torch.plan import LayerPlan, plan_from, plan_of
+from fpsim.torch.products import CastOperand, multiply
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
 from fpsim.torch.rows import FP32, RECIPES
 from fpsim.torch.trace import ProductCall, is_watched, show
@@ -101,7 +101,7 @@ def _product_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def _shown(product: str, a: Operand, b: Operand, turned: str, bias: Tensor | None, plan: Plan) -> Tensor:
+def _shown(product: str, a: CastOperand, b: CastOperand, turned: str, bias: Tensor | None, plan: LayerPlan) -> Tensor:
     """A product, shown to whoever watches."""
     how = plan.of(product)
     found = multiply(a, b, turned, how, bias, plan.backend)
@@ -114,7 +114,7 @@ def _shown(product: str, a: Operand, b: Operand, turned: str, bias: Tensor | Non
     return found
 
 
-def _mixed(x: Tensor, plan: Plan) -> Tensor:
+def _mixed(x: Tensor, plan: LayerPlan) -> Tensor:
     if x.shape[0] % plan.hadamard:
         raise ValueError(
             f"the Hadamard transform of {plan.hadamard} terms needs a multiple of as many tokens; got {x.shape[0]}."
@@ -264,7 +264,7 @@ class QuantLinear(torch.nn.Linear):
         self.recipe = fprop
         self._set_plan(plans[0].with_product("dgrad", plans[1]).with_product("wgrad", plans[2]))
 
-    def _set_plan(self, plan: Plan) -> None:
+    def _set_plan(self, plan: LayerPlan) -> None:
         """Follow a plan, with the buffers that it needs."""
         self.plan = plan.text
         if plan.draws and self.steps is None:

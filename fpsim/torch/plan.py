@@ -16,7 +16,7 @@ from fpsim.torch.operators import spec_text
 from fpsim.torch.recipe import LinearRecipe, key_of
 
 
-class Cast(NamedTuple):
+class OperandCast(NamedTuple):
     """How one operand is quantised."""
 
     spec: str  # the text of a cast, "" for none
@@ -24,10 +24,10 @@ class Cast(NamedTuple):
     delayed: bool = False  # whether its scale is that of earlier steps
 
 
-NO_CAST = Cast("", -1)
+NO_CAST = OperandCast("", -1)
 
 
-class Arithmetic(NamedTuple):
+class ProductPlan(NamedTuple):
     """How one product is added: texts of a `Product`, "" and 0 where there is none."""
 
     unit: str  # a matrix unit's name
@@ -42,19 +42,19 @@ class Arithmetic(NamedTuple):
         return not self.unit and not self.accumulator
 
 
-class Plan(NamedTuple):
+class LayerPlan(NamedTuple):
     """The casts and products of a layer."""
 
-    input: Cast
-    weight: Cast
-    grad: Cast  # for dx
-    weight_backward: Cast  # for dx
-    grad_backward: Cast  # for dw
-    input_backward: Cast  # for dw
-    stash: Cast  # what dw reads of x; none for x itself
-    fprop: Arithmetic
-    dgrad: Arithmetic
-    wgrad: Arithmetic
+    input: OperandCast
+    weight: OperandCast
+    grad: OperandCast  # for dx
+    weight_backward: OperandCast  # for dx
+    grad_backward: OperandCast  # for dw
+    input_backward: OperandCast  # for dw
+    stash: OperandCast  # what dw reads of x; none for x itself
+    fprop: ProductPlan
+    dgrad: ProductPlan
+    wgrad: ProductPlan
     hadamard: int
     signs: int  # of the Hadamard transform: bit i says whether term i changes its sign
     delayed: tuple[int, str, int] | None  # history, amax, margin
@@ -64,19 +64,19 @@ class Plan(NamedTuple):
     @property
     def draws(self) -> bool:
         """Whether any cast is stochastic."""
-        return any(cast.key >= 0 for cast in self if isinstance(cast, Cast))
+        return any(cast.key >= 0 for cast in self if isinstance(cast, OperandCast))
 
     @property
     def text(self) -> str:
         """What `plan_from` reads."""
         return json.dumps(self)
 
-    def of(self, product: str) -> Arithmetic:
+    def of(self, product: str) -> ProductPlan:
         """How one product is added on this backend."""
-        how: Arithmetic = getattr(self, product)
+        how: ProductPlan = getattr(self, product)
         return how._replace(unit="", accumulator="") if self.backend == "float32" else how
 
-    def with_product(self, product: str, other: Plan) -> Plan:
+    def with_product(self, product: str, other: LayerPlan) -> LayerPlan:
         """This plan with one product, operands included, from another one."""
         fields = {
             "fprop": ("input", "weight", "fprop"),
@@ -91,32 +91,32 @@ BACKENDS = ("emulated", "float32", "gpu", "hardware")
 
 
 @lru_cache(maxsize=1024)
-def plan_from(text: str) -> Plan:
+def plan_from(text: str) -> LayerPlan:
     """The plan of a text."""
     fields = json.loads(text)
-    made = [kind(*values) for kind, values in zip([Cast] * 7 + [Arithmetic] * 3, fields, strict=False)]
+    made = [kind(*values) for kind, values in zip([OperandCast] * 7 + [ProductPlan] * 3, fields, strict=False)]
     hadamard, signs, delayed, name, backend = fields[len(made) :]
-    return Plan._make([*made, hadamard, signs, None if delayed is None else tuple(delayed), name, backend])
+    return LayerPlan._make([*made, hadamard, signs, None if delayed is None else tuple(delayed), name, backend])
 
 
-def plan_of(recipe: LinearRecipe, name: str, backend: str = "emulated") -> Plan:
+def plan_of(recipe: LinearRecipe, name: str, backend: str = "emulated") -> LayerPlan:
     """The plan of the layer of a name, on a backend: a word of BACKENDS."""
     require_word("backend", backend, BACKENDS)
 
-    def cast(operand: str, *, back: bool) -> Cast:
+    def cast(operand: str, *, back: bool) -> OperandCast:
         spec, same = recipe.cast_of(operand, backward=back)
         mode = rounding_mode(recipe.grad_rounding if operand == "grad" else recipe.rounding)
         role = f"{operand} back" if back and not same else operand  # the same numbers again come from the same draws
         stochastic = bool(spec) and mode is Rounding.STOCHASTIC
         key = key_of(recipe.seed, name, role) if stochastic else -1
-        return Cast(spec, key, bool(spec) and recipe.delayed is not None)
+        return OperandCast(spec, key, bool(spec) and recipe.delayed is not None)
 
     forward = cast("input", back=False)
     stash = forward if recipe.requantize_input else NO_CAST
     if recipe.stash_fmt is not None:
-        stash = Cast(spec_text(recipe.stash_fmt, recipe.stash_scaling, "nearest_even", None, "keep", 32), -1)
+        stash = OperandCast(spec_text(recipe.stash_fmt, recipe.stash_scaling, "nearest_even", None, "keep", 32), -1)
     delayed = recipe.delayed
-    return Plan(
+    return LayerPlan(
         input=forward,
         weight=cast("weight", back=False),
         grad=cast("grad", back=False),
@@ -135,10 +135,10 @@ def plan_of(recipe: LinearRecipe, name: str, backend: str = "emulated") -> Plan:
     )
 
 
-def _arithmetic(recipe: LinearRecipe, product: str) -> Arithmetic:
+def _arithmetic(recipe: LinearRecipe, product: str) -> ProductPlan:
     how, adds = getattr(recipe, product), recipe.accumulator(product)
     unit = adds if isinstance(adds, MatrixUnit) else None
-    return Arithmetic(
+    return ProductPlan(
         "" if unit is None else unit.name,
         "" if adds is None or unit is not None else repr(adds),
         "" if how.schedule is None else repr(how.schedule),
@@ -148,7 +148,7 @@ def _arithmetic(recipe: LinearRecipe, product: str) -> Arithmetic:
 
 
 class Adds(NamedTuple):
-    """An `Arithmetic` as objects."""
+    """An `ProductPlan` as objects."""
 
     unit: MatrixUnit | None
     accumulator: Any
@@ -158,7 +158,7 @@ class Adds(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def adds_of(how: Arithmetic) -> Adds:
+def adds_of(how: ProductPlan) -> Adds:
     """What the texts of an arithmetic say."""
     return Adds(
         find_unit(how.unit) if how.unit else None,

@@ -17,10 +17,10 @@ from fpsim.scaling.scaled import Scaled, encode_scaled
 from fpsim.schedules.schedule import Slicing
 from fpsim.torch.devices import on_gpu, on_hardware
 from fpsim.torch.operators import Tensor, array_of, spec_from, tensor_of, torch
-from fpsim.torch.plan import Arithmetic, Cast, adds_of
+from fpsim.torch.plan import OperandCast, ProductPlan, adds_of
 
 
-class Operand(NamedTuple):
+class CastOperand(NamedTuple):
     """An operand of a product.
 
     Attributes:
@@ -34,10 +34,10 @@ class Operand(NamedTuple):
     fmt: Format | None
 
     @property
-    def transposed(self) -> Operand:
+    def transposed(self) -> CastOperand:
         """(columns, rows)."""
         turned = self.encoded.transpose() if isinstance(self.encoded, Scaled) else self.encoded.T
-        return Operand(self.source.T, turned, self.fmt)
+        return CastOperand(self.source.T, turned, self.fmt)
 
     @property
     def values(self) -> Array:
@@ -49,24 +49,26 @@ class Operand(NamedTuple):
         return decode(self.encoded, self.fmt, np.float64 if self.source.dtype == np.float64 else np.float32)
 
 
-def operand(x: Tensor, cast: Cast, step: Tensor | None) -> Operand:
+def operand(x: Tensor, cast: OperandCast, step: Tensor | None) -> CastOperand:
     """A tensor of (rows, columns) as one product reads it."""
     source = array_of(x)
     if not cast.spec:
-        return Operand(source, source, None)
+        return CastOperand(source, source, None)
     how = spec_from(cast.spec)
     seed = None if step is None or cast.key < 0 else (int(step.item()) + cast.key) & 0xFFFFFFFFFFFFFFFF
     keywords = how.keywords(seed)
     if how.scaling is None:
         assert isinstance(how.element, Format)
-        return Operand(source, encode(source, how.element, **keywords), how.element)
-    return Operand(source, encode_scaled(source, how.element, how.scaling, **keywords), None)
+        return CastOperand(source, encode(source, how.element, **keywords), how.element)
+    return CastOperand(source, encode_scaled(source, how.element, how.scaling, **keywords), None)
 
 
 # ---- products
 
 
-def multiply(a: Operand, b: Operand, turned: str, how: Arithmetic, bias: Tensor | None, backend: str) -> Tensor:
+def multiply(
+    a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None, backend: str
+) -> Tensor:
     """The product of two operands, (M, N): float32, or float64 where torch multiplies float64 values.
 
     turned: "b" for a @ b^T + bias, "a" for a^T @ b, "" for a @ b.
@@ -98,7 +100,7 @@ def multiply(a: Operand, b: Operand, turned: str, how: Arithmetic, bias: Tensor 
     return tensor_of(quantize(sums, adds.out_fmt, overflow=output_overflow(adds.out_fmt)))
 
 
-def _by_torch(a: Operand, b: Operand, turned: str, how: Arithmetic, bias: Tensor | None) -> Tensor:
+def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None) -> Tensor:
     """torch's own product of the values."""
     left, right = tensor_of(a.values), tensor_of(b.values)
     right = right.to(left.dtype)
@@ -124,7 +126,7 @@ def _as_float(product: Array, fmt: Format) -> Array:
     return decode(product, fmt) if product.dtype.kind == "u" else product.astype(np.float32)
 
 
-def _codes(x: Operand, unit: MatrixUnit, side: str) -> Any:
+def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
     """An operand as the unit takes it."""
     element = unit.a if side == "a" else unit.b
     if x.fmt is not None and x.fmt != element.carrier:

@@ -15,8 +15,8 @@ class ProductCall(NamedTuple):
     Attributes:
       layer: its qualified name.
       product: "fprop", "dgrad" or "wgrad".
-      a, b: the operands, (M, K) and (K, N), as `fpsim.torch.products.Operand`.
-      how: what adds, as `fpsim.torch.plan.Arithmetic`.
+      a, b: the operands, (M, K) and (K, N), as `fpsim.torch.products.CastOperand`.
+      how: what adds, as `fpsim.torch.plan.ProductPlan`.
       result: (M, N) float32, or float64 of float64 operands.
       bias: (N,), what the result holds besides the sums; None for none.
     """

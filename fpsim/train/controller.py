@@ -13,7 +13,7 @@ from fpsim.train.parts import Controller
 DECAY = 0.9  # of the average that a gradient norm is compared with
 
 
-class Change(NamedTuple):
+class LevelChange(NamedTuple):
     """A layer's move from one level to another."""
 
     step: int
@@ -32,13 +32,13 @@ class Levels:
       >>> from fpsim.train.parts import Controller
       >>> levels = Levels(Controller(high=0.1, low=0.01, patience=2), ["up", "down"])
       >>> [levels.see(step, {"up": 0.5, "down": 0.0}) for step in (0, 1)][1]
-      [Change(step=1, layer='up', watched='underflow', figure=0.5, before=0, after=1)]
+      [LevelChange(step=1, layer='up', watched='underflow', figure=0.5, before=0, after=1)]
     """
 
     def __init__(self, controller: Controller, layers: list[str]) -> None:
         self.controller = controller
         self.levels = {name: 0 for name in layers if fnmatchcase(name, controller.layers)}
-        self.log: list[Change] = []
+        self.log: list[LevelChange] = []
         self._above = dict.fromkeys(self.levels, 0)  # steps in a row above high, negative below low
         self._norms: dict[str, float] = {}
 
@@ -49,7 +49,9 @@ class Levels:
         assert isinstance(found, LinearRecipe)
         return found
 
-    def see(self, step: int, figures: Mapping[str, float], below: Mapping[str, float] | None = None) -> list[Change]:
+    def see(
+        self, step: int, figures: Mapping[str, float], below: Mapping[str, float] | None = None
+    ) -> list[LevelChange]:
         """Take the figures of a step, and return the changes that hold from the next one on.
 
         Args:
@@ -71,7 +73,7 @@ class Levels:
         self.log += changes
         return changes
 
-    def _moved(self, step: int, layer: str, figure: float, below: float) -> Change | None:
+    def _moved(self, step: int, layer: str, figure: float, below: float) -> LevelChange | None:
         """The change of a layer after a figure; one that is no number counts as too high."""
         controller, count, level = self.controller, self._above[layer], self.levels[layer]
         if not figure <= controller.high:
@@ -84,7 +86,7 @@ class Levels:
         after = level + (count >= controller.patience) - (count <= -controller.patience)
         after = min(max(after, 0), len(controller.levels))
         seen = figure if after > level else below
-        return None if after == level else Change(step, layer, controller.watch, seen, level, after)
+        return None if after == level else LevelChange(step, layer, controller.watch, seen, level, after)
 
     def _relative(self, layer: str, norm: float) -> float:
         """A norm over the average of those before it."""
@@ -109,4 +111,4 @@ class Levels:
         """Go on where `state` was called."""
         self.levels, self._above = dict(state["levels"]), dict(state["above"])
         self._norms = dict(state["norms"])
-        self.log = [Change(*change) for change in state["log"]]
+        self.log = [LevelChange(*change) for change in state["log"]]

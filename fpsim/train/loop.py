@@ -23,7 +23,7 @@ from fpsim.train.controller import Levels
 from fpsim.train.data import corpus, examples
 from fpsim.train.loss_scale import LossScaler
 from fpsim.train.model import loss_of
-from fpsim.train.monitor import Overflows, Watch
+from fpsim.train.monitor import Overflows, StepWatch
 from fpsim.train.optimizer import AdamW
 from fpsim.train.parallel import Ranks, reduce
 from fpsim.train.recipe import Recipe
@@ -226,18 +226,18 @@ class Trainer:
 
     # ---- looking at a step
 
-    def _watching(self) -> Watch:
+    def _watching(self) -> StepWatch:
         """What looks at the products of this step, if anything does."""
         measures = bool(self.settings.measure) and self.steps % self.settings.measure == 0
         if self.levels is None or self.levels.controller.watch == "gradient_norm":
-            return Watch(self.steps, measures)
+            return StepWatch(self.steps, measures)
         below = {
             name: seeded(self._linear(name, "wgrad", self.steps, down=1), self.settings.seed)
             for name, level in self.levels.levels.items() if level
         }  # fmt: skip
-        return Watch(self.steps, measures, self.levels.controller.watch, list(self.levels.levels), below)
+        return StepWatch(self.steps, measures, self.levels.controller.watch, list(self.levels.levels), below)
 
-    def _look(self, watch: Watch, gradients: Mapping[str, Tensor]) -> None:
+    def _look(self, watch: StepWatch, gradients: Mapping[str, Tensor]) -> None:
         """Keep what was measured, and let the controller see its figures."""
         self.measured += watch.rows
         if self.levels is None:

@@ -16,7 +16,7 @@ from fpsim.formats.named import format as find_format
 from fpsim.torch.operators import Tensor, array_of, torch
 
 
-class Row(NamedTuple):
+class TraceRow(NamedTuple):
     """A step of a trace."""
 
     step: int
@@ -53,13 +53,13 @@ class LossScaler:
       (True, True)
       >>> scaler.update()
       >>> scaler.scale, scaler.trace[1]
-      (32768.0, Row(step=1, scale=65536.0, overflowed=True, skipped=True, grew=False))
+      (32768.0, TraceRow(step=1, scale=65536.0, overflowed=True, skipped=True, grew=False))
     """
 
     def __init__(self, policy: str | LossScalingPolicy = "dynamic", fmt: FormatLike = FP16) -> None:
         self.policy = loss_scaling_policy(policy)
         self.fmt = find_format(fmt)
-        self.trace: list[Row] = []
+        self.trace: list[TraceRow] = []
         self._state = self.policy.start()
         self._seen: Seen | None = None
 
@@ -119,7 +119,7 @@ class LossScaler:
         """
         seen, scale, skipped = self._seen_now("update"), self.scale, self.skipped
         self._state, self._seen = self.policy.after(self._state, seen), None
-        self.trace.append(Row(len(self.trace), scale, seen.overflowed, skipped, self.scale > scale))
+        self.trace.append(TraceRow(len(self.trace), scale, seen.overflowed, skipped, self.scale > scale))
 
     def _seen_now(self, what: str) -> Seen:
         if self._seen is None:
@@ -150,7 +150,7 @@ class LossScaler:
         try:
             average = math.nan if facts["average"] is None else float(facts["average"])
             state = State(float(facts["scale"]), int(facts["clean"]), average)
-            trace = [Row(*row) for row in facts["trace"]]
+            trace = [TraceRow(*row) for row in facts["trace"]]
         except (KeyError, TypeError, ValueError):
             raise ValueError(f"facts must be what LossScaler.state returned; got {shown(dict(facts))}.") from None
         self._state, self.trace, self._seen = state, trace, None

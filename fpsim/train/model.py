@@ -115,7 +115,7 @@ class _SwiGLU(Function):  # type: ignore[misc]
         return torch.cat((dy * up * slope, dy * gate * share), -1), None
 
 
-class Scaled(nn.Module):  # type: ignore[misc]
+class UnitLinear(nn.Module):  # type: ignore[misc]
     """A linear layer of unit scaling: weights of variance 1, results over sqrt(inputs), gradients over sqrt(outputs).
 
     Weight gradients, which nothing multiplies any more, keep their size, to which AdamW is indifferent.
@@ -153,7 +153,7 @@ def _unmixed(length: int) -> float:
 
 
 def _linear(inputs: int, outputs: int, unit: bool) -> Any:
-    return Scaled(inputs, outputs) if unit else nn.Linear(inputs, outputs, bias=False)
+    return UnitLinear(inputs, outputs) if unit else nn.Linear(inputs, outputs, bias=False)
 
 
 class Attention(nn.Module):  # type: ignore[misc]

@@ -15,14 +15,14 @@ from fpsim.formats.float_format import Format
 from fpsim.scaling.scaled import Scaled
 from fpsim.torch.operators import array_of, tensor_of, torch
 from fpsim.torch.plan import plan_of
-from fpsim.torch.products import Operand, operand
+from fpsim.torch.products import CastOperand, operand
 from fpsim.torch.recipe import LinearRecipe
 from fpsim.torch.trace import ProductCall, watching
 
 OPERANDS = {"fprop": ("input", "weight"), "dgrad": ("output_gradient", "weight"), "wgrad": ("output_gradient", "input")}
 
 
-class Figures(NamedTuple):
+class CastFigures(NamedTuple):
     """What a cast did to an operand.
 
     Attributes:
@@ -36,17 +36,17 @@ class Figures(NamedTuple):
     sqnr_db: float
 
 
-EXACT = Figures(0.0, 0.0, math.inf)
+EXACT = CastFigures(0.0, 0.0, math.inf)
 
 
-def figures(operand: Operand) -> Figures:
+def figures(operand: CastOperand) -> CastFigures:
     """The figures of an operand of a product.
 
     Example:
-      >>> from fpsim.torch.products import Operand
+      >>> from fpsim.torch.products import CastOperand
       >>> from fpsim.train.monitor import figures
       >>> x = np.float32([[1.0, 0.0, 448.0, 2.0**-20]])
-      >>> figures(Operand(x, fp.encode(x, fp.E4M3), fp.E4M3))[:2]
+      >>> figures(CastOperand(x, fp.encode(x, fp.E4M3), fp.E4M3))[:2]
       (0.3333333333333333, 0.25)
     """
     if operand.fmt is None and not isinstance(operand.encoded, Scaled):
@@ -60,10 +60,10 @@ def figures(operand: Operand) -> Figures:
     lost = int(np.count_nonzero((values == 0) & (source != 0)))
     usable = math.isfinite(signal) and math.isfinite(noise) and signal > 0
     sqnr = (10 * math.log10(ratio) if math.isfinite(ratio) else math.inf) if usable else math.nan
-    return Figures(lost / count if count else 0.0, _saturated(operand), sqnr)
+    return CastFigures(lost / count if count else 0.0, _saturated(operand), sqnr)
 
 
-def _saturated(operand: Operand) -> float:
+def _saturated(operand: CastOperand) -> float:
     """The share of codes at the format's largest magnitude, infinities and NaN included."""
     fmt: Any = operand.encoded.fmt if isinstance(operand.encoded, Scaled) else operand.fmt
     codes = operand.encoded.codes if isinstance(operand.encoded, Scaled) else operand.encoded
@@ -80,7 +80,7 @@ def rows(call: ProductCall, step: int) -> list[dict[str, Any]]:
     ]
 
 
-class Watch:
+class StepWatch:
     """Looks at the products of a step, for measurements and for the controller.
 
     Attributes:
@@ -100,7 +100,7 @@ class Watch:
         self._layers, self._recipes = frozenset(layers), below or {}
         self._context: Any = contextlib.nullcontext()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> StepWatch:
         if self._measures or self._watched:
             self._context = watching(self._see)
         self._context.__enter__()
@@ -117,12 +117,12 @@ class Watch:
             if call.layer in self._recipes:
                 self._keep(self.below, call.layer, _as_cast_by(self._recipes[call.layer], call))
 
-    def _keep(self, figures_of: dict[str, float], layer: str, gradient: Operand) -> None:
+    def _keep(self, figures_of: dict[str, float], layer: str, gradient: CastOperand) -> None:
         figure: float = getattr(figures(gradient), self._watched)
         figures_of[layer] = max(figures_of.get(layer, 0.0), figure)
 
 
-def _as_cast_by(recipe: LinearRecipe, call: ProductCall) -> Operand:
+def _as_cast_by(recipe: LinearRecipe, call: ProductCall) -> CastOperand:
     """The output gradient of a product for a weight gradient as another recipe casts it; scales of its own step."""
     plan = plan_of(recipe, call.layer)
     return operand(tensor_of(call.a.source.T), plan.grad_backward._replace(delayed=False), torch.tensor(0)).transposed

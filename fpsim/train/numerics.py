@@ -189,7 +189,7 @@ def layer_norm(
 
 
 @dataclass(frozen=True)
-class Steps:
+class KernelSteps:
     """The operations of a kernel: codes in, codes of the format out; sums in the format of the accumulator."""
 
     fmt: Format
@@ -257,7 +257,7 @@ def _exp(x: Array) -> Array:
 FUNCTIONS: dict[str, Callable[[Array], Array]] = {"exp": _exp, "log": np.log, "rsqrt": lambda x: 1 / np.sqrt(x)}
 
 
-def steps_of(fmt: FormatLike, sums: Accumulator | None, rounding: str | Rounding) -> Steps:
+def steps_of(fmt: FormatLike, sums: Accumulator | None, rounding: str | Rounding) -> KernelSteps:
     """Checked.
 
     Raises:
@@ -272,10 +272,10 @@ def steps_of(fmt: FormatLike, sums: Accumulator | None, rounding: str | Rounding
     if mode is Rounding.STOCHASTIC:
         raise ValueError("rounding must be a mode that draws nothing; got 'stochastic'. Use 'nearest_even', say.")
     if sums is None:
-        return Steps(found, WIDE, mode)
+        return KernelSteps(found, WIDE, mode)
     require_kind("sums", sums, Accumulator, "an accumulator such as fp.Sequential(fp.FP16), or None for float32")
     refuse_unless_held(sums.result_format, FP32, "take an accumulator in FP32")
-    return Steps(found, sums, mode)
+    return KernelSteps(found, sums, mode)
 
 
 def _last_axis(x: npt.ArrayLike) -> Array:
@@ -294,7 +294,7 @@ class _Powers(NamedTuple):
     total: Array  # their sum, in the accumulator's format, (..., 1)
 
 
-def _powers(steps: Steps, x: npt.ArrayLike) -> _Powers:
+def _powers(steps: KernelSteps, x: npt.ArrayLike) -> _Powers:
     codes = steps.encoded(_last_axis(x))
     largest = steps.encoded(steps.values(codes).max(-1, keepdims=True))  # exact
     shifted = steps.minus(codes, largest)
@@ -302,7 +302,7 @@ def _powers(steps: Steps, x: npt.ArrayLike) -> _Powers:
     return _Powers(shifted, powers, steps.sum(powers))
 
 
-def _log_softmax(steps: Steps, found: _Powers) -> Array:
+def _log_softmax(steps: KernelSteps, found: _Powers) -> Array:
     """As codes."""
     return steps.minus(found.shifted, steps.function("log", steps.wide_values(found.total)))
 
@@ -329,7 +329,7 @@ class Normalised(NamedTuple):
 
 
 def normalised(
-    steps: Steps, x: npt.ArrayLike, weight: npt.ArrayLike | None, bias: npt.ArrayLike | None, eps: float, *,
+    steps: KernelSteps, x: npt.ArrayLike, weight: npt.ArrayLike | None, bias: npt.ArrayLike | None, eps: float, *,
     centred: bool,
 ) -> Normalised:  # fmt: skip
     """A norm with all that its gradient needs."""

@@ -17,7 +17,7 @@ from fpsim.torch.chips import Moved, moved
 from fpsim.torch.linear import quantize_linears
 from fpsim.torch.operators import array_of, torch
 from fpsim.torch.plan import BACKENDS, adds_of
-from fpsim.torch.products import Operand
+from fpsim.torch.products import CastOperand
 from fpsim.torch.recipe import LinearRecipe
 from fpsim.torch.rows import FP32
 from fpsim.torch.trace import ProductCall, watching
@@ -31,7 +31,7 @@ from fpsim.train.setup.settings import Settings
 PLACES = {"gpu": "on the GPU", "hardware": "by the tensor cores of this machine"}
 
 
-class Side(NamedTuple):
+class RunSide(NamedTuple):
     """One of the two runs.
 
     Attributes:
@@ -119,14 +119,16 @@ def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
     return "the first", "the second"
 
 
-def _side(name: str, recipe: Recipe, word: str, settings: Settings) -> Side:
+def _side(name: str, recipe: Recipe, word: str, settings: Settings) -> RunSide:
     """A run on a backend, or on a chip."""
     if word in BACKENDS:
         if word in PLACES:
             public("fpsim.gpu.device.device").require_device()  # before the other run has trained a step
-        return Side(name, _watched(Trainer(recipe, dataclasses.replace(settings, backend=word))), PLACES.get(word, ""))
+        return RunSide(
+            name, _watched(Trainer(recipe, dataclasses.replace(settings, backend=word))), PLACES.get(word, "")
+        )
     there, remarks = recipe_on_chip(recipe, word)
-    return Side(name, _watched(Trainer(there, settings)), remarks=remarks)
+    return RunSide(name, _watched(Trainer(there, settings)), remarks=remarks)
 
 
 def _watched(trainer: Trainer) -> Trainer:
@@ -176,12 +178,12 @@ def recipe_on_chip(recipe: Recipe, chip: str) -> tuple[Recipe, tuple[str, ...]]:
 # ---- a step
 
 
-def _step(first: Side, second: Side, names: tuple[str, str], step: int) -> Divergence | None:
+def _step(first: RunSide, second: RunSide, names: tuple[str, str], step: int) -> Divergence | None:
     """Train both for a step, and the first difference of it."""
     seen: deque[Product] = deque()
     with watching(lambda call: seen.append(_kept(as_product(call, first.place)))):
         first.trainer.step()
-    beside = _Beside(seen, second.place, f"the weights after step {step - 1}" if step else "")
+    beside = _RunBeside(seen, second.place, f"the weights after step {step - 1}" if step else "")
     with watching(beside.see):
         second.trainer.step()
     found = beside.divergence(names, step)
@@ -199,7 +201,7 @@ def _both(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[Any,
     return {name: (weight, second[name]) for name, weight in first.items()}
 
 
-class _Beside:
+class _RunBeside:
     """Compares the products of a run with those of another one, which it forgets as it goes."""
 
     def __init__(self, others: deque[Product], place: str, after: str) -> None:
@@ -243,9 +245,9 @@ def _kept(product: Product) -> Product:
     )  # fmt: skip
 
 
-def _copy(operand: Any) -> Operand:
+def _copy(operand: Any) -> CastOperand:
     source = operand.source.copy()
-    copied: Operand = operand._replace(
+    copied: CastOperand = operand._replace(
         source=source, encoded=source if operand.encoded is operand.source else operand.encoded
     )
     return copied

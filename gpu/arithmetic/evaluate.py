@@ -12,7 +12,7 @@ from fpsim.arithmetic.operation import deciding, integer_dtype, operation_of
 from fpsim.errors import unknown
 from fpsim.formats.ieee import Flags
 from fpsim.gpu.arithmetic.exact_kernels import union_kernel
-from fpsim.gpu.arithmetic.operands import Operands, integers, operands, result_for, result_of
+from fpsim.gpu.arithmetic.operands import GpuOperands, integers, operands, result_for, result_of
 from fpsim.gpu.arithmetic.routes import compute, no_flags
 from fpsim.gpu.device.array import result_like
 from fpsim.gpu.device.launch import fetched, launch, zeroed
@@ -44,7 +44,7 @@ def evaluate(name: str, values: tuple[Any, ...], keywords: Mapping[str, Any], ta
     return (result, _union(raised, inputs)) if flags == "any" else (result, each)
 
 
-def _union(raised: Any, inputs: Operands) -> Flags:
+def _union(raised: Any, inputs: GpuOperands) -> Flags:
     """The flags that any element raised."""
     found = zeroed(1, np.uint32)
     launch(union_kernel(), inputs.like, inputs.size, raised, found, each=64)

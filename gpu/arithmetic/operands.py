@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from fpsim.arithmetic.operands import NAMES, Formats, read_operand
+from fpsim.arithmetic.operands import NAMES, Formats, broadcast_shape, read_operand
 from fpsim.formats.named import DTYPES, Format
 from fpsim.formats.named import format as find_format
 from fpsim.gpu.casts.cast import refuse_outside
@@ -19,7 +19,7 @@ from fpsim.gpu.device.launch import uploaded
 from fpsim.gpu.device.streams import library_of
 
 
-class Operands(NamedTuple):
+class GpuOperands(NamedTuple):
     """Operands on the GPU: their words, and how far apart their elements are (0: one for all)."""
 
     words: tuple[Any, ...]
@@ -40,7 +40,7 @@ class Operands(NamedTuple):
         return self.owner.like
 
 
-def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> Operands:
+def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> GpuOperands:
     """Check the operands of an operation: arrays on the GPU, and beside them numbers.
 
     Raises:
@@ -58,20 +58,20 @@ def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> Operands:
         for value, want, label, number in zip(values, wanted, NAMES, numbers, strict=False)
     ]
     formats = tuple(format_of_codes(x, want, label) for x, want, label in zip(arrays, wanted, NAMES, strict=False))
-    shape = _shape(name, arrays)
+    shape = broadcast_shape(name, [x.shape for x in arrays])
     libraries = {library_of(x.like) for x, number in zip(arrays, numbers, strict=True) if not number}
     if len(libraries) > 1:
         cuda.synchronize()  # what a library still computes on a stream of its own
     owner = arrays[numbers.index(False)]
     spread = [x if x.size == 1 else broadcast(x, shape) for x in arrays]
     single = math.prod(shape) == 1
-    return Operands(
+    return GpuOperands(
         tuple(x.words for x in spread), tuple(int(x.size > 1 or single) for x in spread), formats, shape, owner,
         all(x.fmt is not None for x in arrays),
     )  # fmt: skip
 
 
-def integers(n: Any) -> tuple[Operands, np.dtype[Any]]:
+def integers(n: Any) -> tuple[GpuOperands, np.dtype[Any]]:
     """Integers on the GPU, which have no format, and the 64-bit dtype of their kind.
 
     Raises:
@@ -81,7 +81,7 @@ def integers(n: Any) -> tuple[Operands, np.dtype[Any]]:
     if source.fmt is not None:
         raise TypeError(f"n must be an array of integers on the GPU; got {n.dtype}. fpsim.gpu.encode rounds floats.")
     signed = not str(n.dtype).removeprefix("torch.").startswith("u")
-    return Operands((source.words,), (1,), (), source.shape, source, False), np.dtype("i8" if signed else "u8")
+    return GpuOperands((source.words,), (1,), (), source.shape, source, False), np.dtype("i8" if signed else "u8")
 
 
 def _is_number(value: Any) -> bool:
@@ -113,17 +113,7 @@ def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
     return fmt
 
 
-def _shape(name: str, arrays: list[GpuArray]) -> tuple[int, ...]:
-    try:
-        return np.broadcast_shapes(*(x.shape for x in arrays))
-    except ValueError:
-        shapes = " and ".join(str(x.shape) for x in arrays)
-        raise ValueError(
-            f"{name} needs operands whose shapes broadcast; got {shapes}. Reshape one, or insert axes of length 1."
-        ) from None
-
-
-def result_for(inputs: Operands, fmt: Format, out: Any) -> tuple[Any, Any, Operands]:
+def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, GpuOperands]:
     """(array to return, its words, operands that may be read while they are written) for a result in a format."""
     dtype = DTYPES.get(fmt, fmt.storage)
     taken = dtype_name(out) if hasattr(out, "dtype") else None
@@ -131,7 +121,7 @@ def result_for(inputs: Operands, fmt: Format, out: Any) -> tuple[Any, Any, Opera
     return result_of(inputs, dtype if typed else fmt.storage, out)
 
 
-def result_of(inputs: Operands, dtype: np.dtype[Any], out: Any) -> tuple[Any, Any, Operands]:
+def result_of(inputs: GpuOperands, dtype: np.dtype[Any], out: Any) -> tuple[Any, Any, GpuOperands]:
     """The same for a result of a dtype."""
     result, words = result_like(inputs.owner, inputs.shape, dtype, out)
     if out is None or words.size == 0:

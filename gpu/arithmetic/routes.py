@@ -20,7 +20,7 @@ from fpsim.gpu.arithmetic.exact_kernels import (
     sign_kernel,
     to_integer_kernel,
 )
-from fpsim.gpu.arithmetic.operands import Operands
+from fpsim.gpu.arithmetic.operands import GpuOperands
 from fpsim.gpu.arithmetic.pair_kernels import elements_at_once, elementwise_kernel, looks_up
 from fpsim.gpu.core import float_arithmetic
 from fpsim.gpu.device.copies import broadcast
@@ -39,7 +39,7 @@ CORE_ONLY = (*SIGNS, "next_up", "next_down", "from_int", "to_int")
 NO_WORDS = np.zeros(1, np.uint32)
 
 
-def compute(operation: Operation, inputs: Operands, results: Any, flags: Any) -> None:
+def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any) -> None:
     """Fill in the results of an operation that rounds or compares, and the flags if there is room for them."""
     if inputs.size == 0:
         return
@@ -55,7 +55,7 @@ def compute(operation: Operation, inputs: Operands, results: Any, flags: Any) ->
     by_core(operation, inputs, results, flags)
 
 
-def by_core(operation: Operation, inputs: Operands, results: Any, flags: Any) -> None:
+def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any) -> None:
     """The same by the integer core."""
     name, integer, queue = operation.name, operation.integer, partial(_queue, inputs)
     layouts = [uploaded(unpack_layout(operand, operation.input_subnormals)) for operand in inputs.formats]
@@ -90,7 +90,7 @@ def by_core(operation: Operation, inputs: Operands, results: Any, flags: Any) ->
         )  # fmt: skip
 
 
-def _queue(inputs: Operands, kernel: Any, *arguments: Any) -> None:
+def _queue(inputs: GpuOperands, kernel: Any, *arguments: Any) -> None:
     """Launch a kernel over the operands that there are."""
     launch(kernel, inputs.like, inputs.size, *inputs.words, *arguments)
 
@@ -100,7 +100,7 @@ def no_flags() -> Any:
     return scratch(0, np.uint8)
 
 
-def _three(inputs: Operands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """Words and steps of three operands: the first in the place of those that are missing."""
     missing = 3 - len(inputs.words)
     return inputs.words + inputs.words[:1] * missing, inputs.steps + (0,) * missing
@@ -116,7 +116,7 @@ def _is_short(what: Operation) -> bool:
 # ---- groups of elements
 
 
-def _run_groups(function: Any, inputs: Operands, results: Any, table: Any) -> None:
+def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) -> None:
     """Launch a loop over groups; table: the words of one that it reads, or None."""
     bits, target_bits = (8 * array.dtype.itemsize for array in (inputs.words[0], results))
     groups, count = elements_at_once(bits, target_bits), len(inputs.words)
@@ -147,7 +147,7 @@ def _run_groups(function: Any, inputs: Operands, results: Any, table: Any) -> No
 # ---- tables of every result
 
 
-def _by_table(operation: Operation, inputs: Operands, results: Any) -> None:
+def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
     table = _table(operation, results.dtype.str, device_number())
     bits = tuple(fmt.bits for fmt in operation.formats)
     _run_groups(looks_up(bits, max(x.dtype.itemsize for x in inputs.words) * 8), inputs, results, table)
@@ -161,7 +161,7 @@ def _table(what: Operation, dtype: str, device: int) -> Any:
     words = tuple(uploaded(source.astype(fmt.storage)) for source, fmt in zip(sources, what.formats, strict=True))
     table, shape = scratch(index.size, dtype), (index.size,)
     owner = GpuArray(words[0], shape, None, words[0])
-    by_core(what, Operands(words, (1,) * len(words), what.formats, shape, owner, False), table, no_flags())
+    by_core(what, GpuOperands(words, (1,) * len(words), what.formats, shape, owner, False), table, no_flags())
     with one_sentence("a table of results"):
         cuda.synchronize()  # whatever stream reads it later
     return table

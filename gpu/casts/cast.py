@@ -15,7 +15,7 @@ from fpsim.formats.cast_options import CastKeywords, CastOptions, FormatLike, op
 from fpsim.formats.float_format import dtype_of
 from fpsim.formats.named import DTYPES, FP32, FP64, NAMED, Format
 from fpsim.formats.named import format as find_format
-from fpsim.gpu.casts.kernels import Way, cast_kernel, look_up_kernel, outside_kernel
+from fpsim.gpu.casts.kernels import CastWay, cast_kernel, look_up_kernel, outside_kernel
 from fpsim.gpu.device.array import gpu_array, result_like
 from fpsim.gpu.device.copies import refuse_overlap
 from fpsim.gpu.device.gpu_array import GpuArray
@@ -202,7 +202,7 @@ def fill_codes(
             words = scratch(source.size, f"u{width // 8}")
             fill_values(source, source.words, words, source.fmt, FP32 if width == 32 else FP64)
     freezes = is_named(fmt)
-    way = Way(
+    way = CastWay(
         _bits(words), _bits(codes), width, widened is not None, True, back is not None, int(rounding), plan.kind,
         widened.frozen if widened and freezes else None, plan.frozen if freezes else None,
         back.frozen if back and freezes else None,
@@ -218,11 +218,11 @@ def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: F
         launch(look_up_kernel(), owner.like, owner.size, codes, values, uploaded(_table(fmt, target)))
         return
     frozen = plan.frozen if is_named(fmt) else None
-    way = Way(_bits(codes), _bits(values), target.bits, reads=True, of_source=frozen)
+    way = CastWay(_bits(codes), _bits(values), target.bits, reads=True, of_source=frozen)
     _run(way, owner.like, codes, values, (plan, None, None), 0)
 
 
-def _run(way: Way, like: Any, source: Any, target: Any, plans: tuple[Any, Any, Any], seed: int) -> None:
+def _run(way: CastWay, like: Any, source: Any, target: Any, plans: tuple[Any, Any, Any], seed: int) -> None:
     """Launch a cast; layouts that are compiled in are not sent."""
     refuse_overlap(target, source)
     frozen = (way.of_source, way.to_code, way.of_result)

@@ -40,7 +40,7 @@ def _layout(fmt: Format) -> DecodeLayout:
 _SHORT = {_layout(FP16): load_half, _layout(BF16): load_bfloat}  # formats that a few instructions turn into float32
 
 
-class Way(NamedTuple):
+class CastWay(NamedTuple):
     """What a cast is compiled for."""
 
     source_bits: int  # of a word that is read
@@ -64,7 +64,7 @@ class Way(NamedTuple):
 
 
 @cache
-def _reader(way: Way) -> Any:
+def _reader(way: CastWay) -> Any:
     """The scalar function `(code, layout) -> bits` of a source; the payload of a NaN is left where it is rounded."""
     decode: Any = decode_bits_32 if way.width == 32 else decode_bits_64
     if way.rounds and way.of_source is not None and way.of_source in _SHORT:
@@ -84,7 +84,7 @@ def _reader(way: Way) -> Any:
 
 
 @cache
-def _encoder(way: Way) -> Any:
+def _encoder(way: CastWay) -> Any:
     """The scalar function `(bits, random word, layout) -> code` of a rounding."""
     mode, kind = way.mode, way.kind
     encode_bits = encode_bits_32 if way.width == 32 else encode_bits_64
@@ -105,7 +105,7 @@ def _encoder(way: Way) -> Any:
 
 
 @cache
-def cast_kernel(way: Way) -> Any:
+def cast_kernel(way: CastWay) -> Any:
     """The kernel `(source, target, both as groups, three layouts, low and high word of the seed)`."""
     word: Any = u32 if way.width == 32 else u64
     decode: Any = decode_bits_32 if way.width == 32 else decode_bits_64

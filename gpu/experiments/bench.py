@@ -19,7 +19,7 @@ from fpsim.errors import unknown
 from fpsim.files import INTERRUPTED, require_folder, write_whole
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.lab.bench_report import BenchReport, Speed, plain
-from fpsim.gpu.lab.bench_rows import COPY, ELEMENTS, SHORT, SIDE, SMALL_ELEMENTS, SMALL_SIDE, WORKS, Work
+from fpsim.gpu.lab.bench_rows import COPY, ELEMENTS, SHORT, SIDE, SMALL_ELEMENTS, SMALL_SIDE, WORKS, BenchWork
 from fpsim.gpu.lab.judge import said_of
 from fpsim.gpu.lab.lab import REAL, about_of
 
@@ -76,7 +76,7 @@ def bench(
     return report
 
 
-def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[Work]:
+def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[BenchWork]:
     """The rows of some parts, and the copy."""
     return [
         work for work in WORKS
@@ -87,7 +87,7 @@ def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[Wo
 # ---- rows
 
 
-def run(silicon: Any, works: Sequence[Work], deadline: float, found: Found) -> None:
+def run(silicon: Any, works: Sequence[BenchWork], deadline: float, found: Found) -> None:
     """Measure rows until their time is over; `found` sees each as it comes."""
     known: dict[str, Speed] = {}
     for i, work in enumerate(works):
@@ -103,7 +103,7 @@ def run(silicon: Any, works: Sequence[Work], deadline: float, found: Found) -> N
         found(row)
 
 
-def _measured(silicon: Any, work: Work, seconds: float, beside: Speed | None) -> Speed:
+def _measured(silicon: Any, work: BenchWork, seconds: float, beside: Speed | None) -> Speed:
     """One row: at a small size first, and at the full one if that is to end within its share of the time."""
     small, size = (SMALL_SIDE, SIDE) if work.is_product else (SMALL_ELEMENTS, _elements(silicon, work))
     times = silicon.measure(work, small, seconds / 8)
@@ -124,7 +124,7 @@ def _measured(silicon: Any, work: Work, seconds: float, beside: Speed | None) ->
     )
 
 
-def _elements(silicon: Any, work: Work) -> int:
+def _elements(silicon: Any, work: BenchWork) -> int:
     """As many elements as are wanted, or as there is room for."""
     free, size = silicon.room(), ELEMENTS
     while size > SMALL_ELEMENTS and SPARE * work.moved * size > free:

@@ -15,7 +15,7 @@ from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, FP16, FP32, Format
 from fpsim.gpu.lab.judge import as_words
 from fpsim.gpu.lab.lab import Lab, unit_name
 from fpsim.gpu.lab.model import Words
-from fpsim.gpu.lab.report import Difference, Row, difference
+from fpsim.gpu.lab.report import ValidationRow, WordDifference, difference
 from fpsim.lazy import public
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.products.matmul import matmul
@@ -38,7 +38,7 @@ class Check(NamedTuple):
     part: str
     what: str
     inputs: str
-    run: Callable[[], Row]
+    run: Callable[[], ValidationRow]
 
 
 def float32_sample(lab: Lab, size: int) -> npt.NDArray[np.float32]:
@@ -83,16 +83,16 @@ def casts(lab: Lab) -> Iterator[Check]:
             yield Check("casts", f"fp.gpu.quantize {fmt}", label, _twin(lab, "quantize", fmt, x, {}))
 
 
-def _sweep(lab: Lab, kind: str) -> Callable[[], Row]:
-    def run() -> Row:
+def _sweep(lab: Lab, kind: str) -> Callable[[], ValidationRow]:
+    def run() -> ValidationRow:
         compared, differing, first = lab.hardware.sweep(kind)
-        return _row(Difference(compared, differing, 0, first))
+        return _row(WordDifference(compared, differing, 0, first))
 
     return run
 
 
-def _twin(lab: Lab, name: str, fmt: Format, x: Any, options: dict[str, Any]) -> Callable[[], Row]:
-    def run() -> Row:
+def _twin(lab: Lab, name: str, fmt: Format, x: Any, options: dict[str, Any]) -> Callable[[], ValidationRow]:
+    def run() -> ValidationRow:
         want = as_words(getattr(public(), name)(x, fmt, **options))
         got = lab.hardware.twin(name, x, fmt=fmt, **options)
         return _row(difference(got, want, "fp32" if name == "quantize" else "integer"))
@@ -100,21 +100,21 @@ def _twin(lab: Lab, name: str, fmt: Format, x: Any, options: dict[str, Any]) -> 
     return run
 
 
-def _torch_cast(lab: Lab, x: Any, kind: str) -> Callable[[], Row]:
-    def run() -> Row:
+def _torch_cast(lab: Lab, x: Any, kind: str) -> Callable[[], ValidationRow]:
+    def run() -> ValidationRow:
         return _best(lab.hardware.torch_cast(x, kind), x, kind, OVERFLOWS, OVERFLOWS[:2])
 
     return run
 
 
-def _ptx_cast(lab: Lab, x: Any, kind: str) -> Callable[[], Row]:
-    def run() -> Row:
+def _ptx_cast(lab: Lab, x: Any, kind: str) -> Callable[[], ValidationRow]:
+    def run() -> ValidationRow:
         return _best(lab.hardware.ptx_cast(x, kind), x, kind, (PTX_OVERFLOW[kind], *OVERFLOWS), (PTX_OVERFLOW[kind],))
 
     return run
 
 
-def _best(got: Words, x: Any, kind: str, overflows: tuple[str, ...], expected: tuple[str, ...]) -> Row:
+def _best(got: Words, x: Any, kind: str, overflows: tuple[str, ...], expected: tuple[str, ...]) -> ValidationRow:
     """The overflow policy that fits best."""
     tried = []
     for overflow in dict.fromkeys(overflows):
@@ -124,10 +124,10 @@ def _best(got: Words, x: Any, kind: str, overflows: tuple[str, ...], expected: t
     return _row(best[1], f"overflow {best[0]!r}", rivals, best[0] in expected)
 
 
-def _row(found: Difference, model: str = "", rivals: int = 0, expected: bool = True) -> Row:
+def _row(found: WordDifference, model: str = "", rivals: int = 0, expected: bool = True) -> ValidationRow:
     """A row without its names, which the caller knows."""
     note = f"{found.other_nans} NaNs with other payloads" if found.other_nans else ""
-    return Row(
+    return ValidationRow(
         "", "", "", found.compared, found.differing, found.other_nans, found.first, model, max(rivals, 0), expected,
         note=note,
     )  # fmt: skip
@@ -184,10 +184,10 @@ def matmuls(lab: Lab) -> Iterator[Check]:
         yield Check("matmuls", f"fp.gpu.matmul {name} {schedule}", "wide", _matmul(lab, codes, **options))
 
 
-def _matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> Callable[[], Row]:
+def _matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> Callable[[], ValidationRow]:
     kind = "bf16" if options.get("out_format") == "bf16" else "fp32"
 
-    def run() -> Row:
+    def run() -> ValidationRow:
         want = as_words(matmul(*codes, **options))
         return _row(difference(lab.hardware.twin("matmul", *codes, **options), want, kind))
 
@@ -209,8 +209,8 @@ def _codes(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]:
 
 def _operation(
     lab: Lab, name: str, fmt: Format, codes: tuple[Words, ...], options: dict[str, Any]
-) -> Callable[[], Row]:
-    def run() -> Row:
+) -> Callable[[], ValidationRow]:
+    def run() -> ValidationRow:
         want, raised = getattr(public(), name)(*codes, fmt=fmt, flags=True, **options)
         got, flags = lab.hardware.twin(name, *codes, fmt=fmt, flags=True, **options)
         found = difference(got, as_words(want), "integer")

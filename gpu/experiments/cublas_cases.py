@@ -24,7 +24,7 @@ from fpsim.gpu.lab.lab import (  # fmt: skip
     splits_of,
     tensor_models,
 )
-from fpsim.gpu.lab.model import Model, Problem, Words
+from fpsim.gpu.lab.model import LibraryModel, ProductProblem, Words
 from fpsim.schedules.libraries.cublas import GEMV, GEMV_SLICES
 
 INSTRUCTION = 8  # terms of the mma that takes operands without alignment
@@ -45,23 +45,23 @@ def halves(lab: Lab) -> Iterator[ProductCase]:
     for shape, (kind, out) in product(shapes, (("fp16", "fp32"), ("fp16", "fp16"), ("bf16", "bf16"))):
         yield _half(lab, shape, kind, out, half_models(lab, shape))
     for shape in [(16, 16, 256)] if lab.small else shapes[:2]:
-        slices = [Model("FLAT", slices=s, grain=32) for s in splits_of(shape[2], 32)[1:]]
-        yield _half(lab, shape, "tf32", "fp32", [Model("FLAT"), *slices])
+        slices = [LibraryModel("FLAT", slices=s, grain=32) for s in splits_of(shape[2], 32)[1:]]
+        yield _half(lab, shape, "tf32", "fp32", [LibraryModel("FLAT"), *slices])
 
 
 def _half(
-    lab: Lab, shape: Shape, kind: str, out: str, models: Sequence[Model], layout: str = "nn"
+    lab: Lab, shape: Shape, kind: str, out: str, models: Sequence[LibraryModel], layout: str = "nn"
 ) -> ProductCase:  # fmt: skip
     """A case of torch.mm."""
 
-    def call(problem: Problem) -> tuple[Words, Any]:
+    def call(problem: ProductProblem) -> tuple[Words, Any]:
         return lab.hardware.matmul(problem.a, problem.b, kind, out=out, layout=layout), None
 
     problems = problems_of(lab, shape, (kind, kind), sets_for(shape)[:5], out=out)
     return ProductCase("halves", named(shape, f"torch.mm {kind} -> {out}", *TN[layout]), problems, call, always(models))
 
 
-def half_models(lab: Lab, shape: Shape, along_k: bool = False) -> list[Model]:
+def half_models(lab: Lab, shape: Shape, along_k: bool = False) -> list[LibraryModel]:
     """cuBLAS's families for FP16 and BF16, the likeliest for the shape first.
 
     along_k: both operands are contiguous along K, where torch.mm takes nvjet for one row, too (H100, cuBLAS 13.1).
@@ -70,17 +70,19 @@ def half_models(lab: Lab, shape: Shape, along_k: bool = False) -> list[Model]:
     splits = splits_of(k, 64)
     nvjet = [cublas_model(lab, s, False) for s in splits]
     prefix = f"cublas({lab.arch!r}, family="
-    cutlass = [Model(f"{prefix}'cutlass', stages={stages})") for stages in (13, 7, 19, 0)]
-    cutlass += [Model(f"{prefix}'cutlass', stages={stages}, split_k={s}, merge={merge})")
+    cutlass = [LibraryModel(f"{prefix}'cutlass', stages={stages})") for stages in (13, 7, 19, 0)]
+    cutlass += [LibraryModel(f"{prefix}'cutlass', stages={stages}, split_k={s}, merge={merge})")
                 for s in splits[1:16] for stages in (13, 7, 19, 0) for merge in (0, 2, 4)]  # fmt: skip
     # as 8 terms at a time, added to a float32 total (torch.mm of unaligned operands, H100, cuBLAS 13.1)
-    cutlass.insert(0 if k % 8 else len(cutlass), Model(f"{prefix}'cutlass', split_k={-(-k // INSTRUCTION)})"))
-    threads = [Model(f"{prefix}'gemm_sn', option={option})") for option in (0, 1)] + [Model(f"{prefix}'magma')")]
-    lanes: list[Model] = []
+    cutlass.insert(0 if k % 8 else len(cutlass), LibraryModel(f"{prefix}'cutlass', split_k={-(-k // INSTRUCTION)})"))
+    threads = [LibraryModel(f"{prefix}'gemm_sn', option={option})") for option in (0, 1)] + [
+        LibraryModel(f"{prefix}'magma')")
+    ]
+    lanes: list[LibraryModel] = []
     if min(m, n) == 1:
         options = sorted([*GEMV.get(lab.arch, GEMV["sm_90"]), GEMV_SLICES])
-        lanes = [Model(f"{prefix}'gemv', option={option})") for option in options]
-        lanes += [Model(f"{prefix}'dot', split_k={s})") for s in (1, *splits[1:16])]
+        lanes = [LibraryModel(f"{prefix}'gemv', option={option})") for option in options]
+        lanes += [LibraryModel(f"{prefix}'dot', split_k={s})") for s in (1, *splits[1:16])]
     aligned = k % 8 == 0 and n % 8 == 0
     found = (nvjet, cutlass, threads) if aligned else (cutlass, threads, nvjet)
     return list(chain(*((lanes, *found) if lanes and not along_k else (*found, lanes))))
@@ -112,21 +114,21 @@ def _lt(lab: Lab, shape: Shape, pair: Pair, out: str, fast: bool, layout: str = 
     fp8 = pair[0] in ("e4m3", "e5m2")
     scales = {"scale_a": np.float32(0.7), "scale_b": np.float32(1.3)} if fp8 else {}
 
-    def call(problem: Problem) -> tuple[Words, Any]:
+    def call(problem: ProductProblem) -> tuple[Words, Any]:
         scale_options = {"scale_a": float(scales["scale_a"]), "scale_b": float(scales["scale_b"])} if fp8 else {}
         found: tuple[Words, Any] = lab.hardware.lt_matmul(
             problem.a, problem.b, pair, out=out, fast_accum=fast, layout=layout, **scale_options
         )
         return found
 
-    def models(fields: Fields) -> list[Model]:
+    def models(fields: Fields) -> list[LibraryModel]:
         guesses = tensor_models(lab, shape[2], fast) if fp8 else half_models(lab, shape)
         try:
             read = str(schedule_of(fields, lab.arch, fast_accum=fast))
         except ValueError:  # nobody has decoded it
             return guesses
-        whole = [Model(read[:-1] + ", tail_loss=False)")] if fields.algo == 66 else []
-        return [Model(read), *whole, *guesses]
+        whole = [LibraryModel(read[:-1] + ", tail_loss=False)")] if fields.algo == 66 else []
+        return [LibraryModel(read), *whole, *guesses]
 
     what = named(shape, f"cublasLtMatmul {'x'.join(pair)} -> {out}", "fast" if fast else "", *TN[layout])
     problems = problems_of(lab, shape, pair, ("normal", "wide", "positive"), out=out, **scales)

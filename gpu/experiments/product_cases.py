@@ -26,7 +26,7 @@ from fpsim.gpu.lab.lab import (  # fmt: skip
     splits_of,
     tensor_models,
 )
-from fpsim.gpu.lab.model import Model, Problem, Words
+from fpsim.gpu.lab.model import LibraryModel, ProductProblem, Words
 from fpsim.testing import operands as inputs
 
 ORDERS = ("product", "a_first", "b_first")
@@ -47,14 +47,14 @@ def units(lab: Lab) -> Iterator[ProductCase]:
     for pair, block_k, limit, start in plans:
         shape = (64, 32, 256) if lab.small else (64, 64, 768)
 
-        def call(problem: Problem, pair: Pair = pair, block_k: int = block_k, limit: int | None = limit) -> Any:
+        def call(problem: ProductProblem, pair: Pair = pair, block_k: int = block_k, limit: int | None = limit) -> Any:
             found = lab.hardware.dot(problem.a, problem.b, problem.c, pair, block_k=block_k,
                                      max_num_imprecise_acc=limit, block_n=min(64, problem.b.shape[1]))  # fmt: skip
             return found, None
 
         words = f"triton({block_k}" + (")" if limit is None else f", max_num_imprecise_acc={limit})")
         others = [f"triton({block_k}, max_num_imprecise_acc={n})" for n in (32, 64, 128) if n <= block_k]
-        models = [Model(name) for name in dict.fromkeys([words, "FLAT", *others, "cutlass_2xacc(128)"])]
+        models = [LibraryModel(name) for name in dict.fromkeys([words, "FLAT", *others, "cutlass_2xacc(128)"])]
         c = inputs.start(start, *shape[:2], lab.seed)
         what = named(shape, f"tl.dot {'x'.join(pair)}, BLOCK_K {block_k}", (limit and f"imprecise {limit}") or "",
                       "" if c is None else f"c {start}")  # fmt: skip
@@ -67,15 +67,20 @@ def _small_tiles(lab: Lab) -> Iterator[ProductCase]:
     for pair, block_k in ((E4M3, 64), (("fp16", "fp16"), 32)):
         shape = (32, 32, 256)
 
-        def call(problem: Problem, pair: Pair = pair, block_k: int = block_k) -> Any:
+        def call(problem: ProductProblem, pair: Pair = pair, block_k: int = block_k) -> Any:
             return lab.hardware.dot(
                 problem.a, problem.b, problem.c, pair, block_k=block_k, block_m=16, block_n=16
             ), None
 
         half, emulated = f"{lab.chip}_f16_f32", f"{lab.chip}_mma_e4m3_f32"
-        models = [Model("FLAT")]
+        models = [LibraryModel("FLAT")]
         if pair == E4M3:
-            models = [Model("FLAT", half, k_order="pairs"), Model("FLAT", half), Model("FLAT", emulated), *models]
+            models = [
+                LibraryModel("FLAT", half, k_order="pairs"),
+                LibraryModel("FLAT", half),
+                LibraryModel("FLAT", emulated),
+                *models,
+            ]
         c = inputs.start("normal", *shape[:2], lab.seed)
         what = named(shape, f"tl.dot {'x'.join(pair)}, tiles of 16 rows")
         yield ProductCase("units", what, problems_of(lab, shape, pair, SETS, c=c), call, always(models))
@@ -103,12 +108,12 @@ def tensorwise(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _scaled(
-    lab: Lab, part: str, shape: Shape, pair: Pair, recipe: str, fast: bool, models: Sequence[Model],
+    lab: Lab, part: str, shape: Shape, pair: Pair, recipe: str, fast: bool, models: Sequence[LibraryModel],
     out: str = "fp32", **more: Any,
 ) -> ProductCase:  # fmt: skip
     """A case of torch._scaled_mm."""
 
-    def call(problem: Problem) -> tuple[Words, Any]:
+    def call(problem: ProductProblem) -> tuple[Words, Any]:
         one = np.float32(1)
         found = lab.hardware.scaled_mm(
             problem.a, problem.b, pair, one if problem.scale_a is None else problem.scale_a,
@@ -136,8 +141,8 @@ def rowwise(lab: Lab) -> Iterator[ProductCase]:
         splits = [cublas_model(lab, s, flag) for flag in (fast, not fast) for s in splits_of(k, 128)]
         models = splits + [model._replace(scale_order=order) for model in splits for order in ORDERS]
         models[1:1] = [
-            Model(torch_kernel),
-            *(Model(torch_kernel, scale_order=order) for order in ("product", "b_first")),
+            LibraryModel(torch_kernel),
+            *(LibraryModel(torch_kernel, scale_order=order) for order in ("product", "b_first")),
         ]
         for out in ("fp32", "bf16"):
             yield _scaled(lab, "rowwise", shape, E4M3, "row", fast, models, out, **scales)
@@ -161,11 +166,11 @@ def blockwise(lab: Lab) -> Iterator[ProductCase]:
         yield found._replace(what=found.what + (" powers of two" if powers else ""))
 
 
-def _block_models(lab: Lab, k: int) -> list[Model]:
+def _block_models(lab: Lab, k: int) -> list[LibraryModel]:
     """Every order of the scales, by fma and after +0, with K whole and in slices."""
-    cublas_models = [Model(f"cublas({lab.arch!r}, family='block_scaled')")]
+    cublas_models = [LibraryModel(f"cublas({lab.arch!r}, family='block_scaled')")]
     cublas_models += [cublas_models[0]._replace(scale_order=order) for order in ORDERS]
-    others = [Model(f"cutlass_blockwise({order!r})") for order in ORDERS] + [Model("deepgemm('1d2d')")]
+    others = [LibraryModel(f"cutlass_blockwise({order!r})") for order in ORDERS] + [LibraryModel("deepgemm('1d2d')")]
     split = [model._replace(slices=s, grain=128) for s in splits_of(k, 128)[1:8] for model in cublas_models[:4]]
     return [*cublas_models, *others, *split]
 

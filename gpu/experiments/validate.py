@@ -29,7 +29,7 @@ from fpsim.gpu.lab.judge import Judgement, ProductCase, judged, said_of
 from fpsim.gpu.lab.lab import REAL, Lab, about_of, laboratory
 from fpsim.gpu.lab.processes import Ended, side_by_side
 from fpsim.gpu.lab.recording import Entry, store
-from fpsim.gpu.lab.report import Row, ValidationReport, row_of
+from fpsim.gpu.lab.report import ValidationReport, ValidationRow, row_of
 
 PARTS: dict[str, Callable[[Lab], Iterable[Any]]] = {**PRODUCTS, **CHECKS}
 SPEED = "speed"  # the part that measures; the others compare
@@ -87,7 +87,7 @@ def validate(
     keep = None if folder is None else folder / UNFIT
     lab = laboratory(silicon, about, seed, small)
     end = began + 60 * minutes
-    found = Found([], [])
+    found = FoundByParts([], [])
 
     def report() -> ValidationReport:
         made = ValidationReport(tuple(found.rows), about, time.monotonic() - began, tuple(found.speeds))
@@ -109,16 +109,18 @@ def validate(
                 run_part(parts_now[0], lab, time.monotonic() + seconds, found.rows.append, keep)
             report()
     except KeyboardInterrupt:
-        found.rows.append(Row(parts_now[0], "the part itself", "", error="interrupted, and all that was to follow"))
+        found.rows.append(
+            ValidationRow(parts_now[0], "the part itself", "", error="interrupted, and all that was to follow")
+        )
         report()
         raise
     return report()
 
 
-class Found(NamedTuple):
+class FoundByParts(NamedTuple):
     """What the parts have found so far."""
 
-    rows: list[Row]
+    rows: list[ValidationRow]
     speeds: list[Speed]
 
 
@@ -126,13 +128,13 @@ class Found(NamedTuple):
 
 
 def run_part(
-    part: str, lab: Lab, deadline: float, found: Callable[[Row], None] | None = None, keep: Path | None = None
-) -> list[Row]:
+    part: str, lab: Lab, deadline: float, found: Callable[[ValidationRow], None] | None = None, keep: Path | None = None
+) -> list[ValidationRow]:
     """The rows of a part, until its time is over; `found` sees each as it comes, `keep` gets what no model gives."""
-    rows: list[Row] = []
+    rows: list[ValidationRow] = []
     left_out = 0
 
-    def add(row: Row) -> None:
+    def add(row: ValidationRow) -> None:
         rows.append(row)
         if found is not None:
             found(row)
@@ -145,13 +147,13 @@ def run_part(
             for row in _rows_of(case, deadline, None if keep is None else keep / f"{part}-{number}.npz"):
                 add(row)
     except Exception as reason:
-        add(Row(part, "the part itself", "", error=said_of(reason)))
+        add(ValidationRow(part, "the part itself", "", error=said_of(reason)))
     if left_out:
-        add(Row(part, f"{left_out} more", "", error="no time was left; give more minutes"))
+        add(ValidationRow(part, f"{left_out} more", "", error="no time was left; give more minutes"))
     return rows
 
 
-def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> Iterator[Row]:
+def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> Iterator[ValidationRow]:
     """The rows of one case."""
     if isinstance(case, ProductCase):
         judgement = judged(case, deadline)
@@ -160,12 +162,12 @@ def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> I
             if keep is not None:
                 _keep(case, judgement, keep)
         except OSError as reason:  # a full disk, as it may be
-            yield Row(case.part, f"{case.what}: what no model gives", "", error=said_of(reason))
+            yield ValidationRow(case.part, f"{case.what}: what no model gives", "", error=said_of(reason))
         return
     try:
         yield replace(case.run(), part=case.part, what=case.what, inputs=case.inputs)
     except Exception as reason:
-        yield Row(case.part, case.what, case.inputs, error=said_of(reason))
+        yield ValidationRow(case.part, case.what, case.inputs, error=said_of(reason))
 
 
 def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
@@ -193,10 +195,16 @@ def _weight(turn: list[str]) -> int:
 
 
 def _in_processes(
-    parts: list[str], seconds: float, most: float, lab: Lab, keep: Path | None, found: Found, report: Callable[[], Any]
+    parts: list[str],
+    seconds: float,
+    most: float,
+    lab: Lab,
+    keep: Path | None,
+    found: FoundByParts,
+    report: Callable[[], Any],
 ) -> None:
     """Parts in processes of their own, which end after `most` seconds; what one had found is kept where it dies."""
-    rows: dict[str, list[Row]] = {part: [] for part in parts}
+    rows: dict[str, list[ValidationRow]] = {part: [] for part in parts}
     before = tuple(found.rows)
 
     def ended(worker: Ended) -> None:
@@ -205,7 +213,7 @@ def _in_processes(
         else:
             rows[worker.name].extend(row_of(json.loads(line)) for line in worker.lines)
         if worker.error:
-            rows[worker.name].append(Row(worker.name, "the part itself", "", error=worker.error))
+            rows[worker.name].append(ValidationRow(worker.name, "the part itself", "", error=worker.error))
         found.rows[:] = [*before, *(row for part in parts for row in rows[part])]
         report()
 
@@ -273,7 +281,7 @@ def _one_part(options: argparse.Namespace) -> int:
     lab = laboratory(silicon, dict(silicon.about()), options.seed, options.small)
     with open(options.rows, "a") as file:
 
-        def write(row: Row) -> None:
+        def write(row: ValidationRow) -> None:
             file.write(json.dumps(asdict(row)) + "\n")
             file.flush()
 

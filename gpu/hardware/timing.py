@@ -12,7 +12,7 @@ from fpsim.formats.named import format as find_format
 from fpsim.gpu.device.device import FP8_CAPABILITY, require_capability, require_device
 from fpsim.gpu.hardware.failures import in_one_sentence
 from fpsim.gpu.hardware.tensors import DEVICE, DTYPES, torch_module
-from fpsim.gpu.lab.bench_rows import COPY, Work
+from fpsim.gpu.lab.bench_rows import COPY, BenchWork
 from fpsim.lazy import public
 from fpsim.scaling import recipes
 
@@ -101,7 +101,7 @@ class NumbaArrays:
         return cuda.to_device(x)
 
 
-def call_of(work: Work, size: int, arrays: Arrays, functions: Any = None) -> Call:
+def call_of(work: BenchWork, size: int, arrays: Arrays, functions: Any = None) -> Call:
     """A row's call on operands of a size, which writes into the result of the first one."""
     shape = (size, size) if work.is_product else (size // ROW, ROW)
     if work.function == "cublas":
@@ -124,7 +124,7 @@ def call_of(work: Work, size: int, arrays: Arrays, functions: Any = None) -> Cal
     return again
 
 
-def _operand(kind: str, shape: tuple[int, ...], work: Work, arrays: Arrays) -> Any:
+def _operand(kind: str, shape: tuple[int, ...], work: BenchWork, arrays: Arrays) -> Any:
     if kind in ("float32", "bfloat16"):
         return arrays.floats(kind, shape)
     return arrays.values(kind, shape) if work.is_product else arrays.codes(kind, shape)
@@ -149,7 +149,7 @@ def _cublas(fmt: str, shape: tuple[int, ...]) -> Call:
 
 
 @in_one_sentence
-def measure(work: Work, size: int, seconds: float) -> list[float]:
+def measure(work: BenchWork, size: int, seconds: float) -> list[float]:
     """Seconds that a row's call takes, warm, once per run; the runs together take about `seconds`, or one run."""
     require_device()
     torch = torch_module()

@@ -15,7 +15,7 @@ FP8_RATE = 1e12  # products and sums per second that the emulated FP8 product is
 COPY = "copy"
 
 
-class Work(NamedTuple):
+class BenchWork(NamedTuple):
     """One row: a call, what it moves, and what is asked of it.
 
     function: of `fpsim.gpu`, or "copy", "cublas"; operands: float32, bfloat16, or the name of a format, whose codes
@@ -47,50 +47,50 @@ BYTES = {"E4M3": 1, "E5M2": 1, "E2M1": 1, "FP16": 2, "BF16": 2}
 STOCHASTIC = {"rounding": "stochastic", "seed": 7}
 
 
-def _casts() -> list[Work]:
+def _casts() -> list[BenchWork]:
     rows = []
     for fmt, size in BYTES.items():
         for words, options in (("", {}), (" stochastic", STOCHASTIC)):
             keywords = {"fmt": fmt, **options}
-            rows.append(Work("casts", f"encode {fmt}{words}", "encode", ("float32",), keywords, 4 + size, SHARE))
-        rows.append(Work("casts", f"decode {fmt}", "decode", (fmt,), {"fmt": fmt}, size + 4, SHARE))
-    return [*rows, Work("casts", "encode E4M3 from bfloat16", "encode", ("bfloat16",), {"fmt": "E4M3"}, 3, SHARE)]
+            rows.append(BenchWork("casts", f"encode {fmt}{words}", "encode", ("float32",), keywords, 4 + size, SHARE))
+        rows.append(BenchWork("casts", f"decode {fmt}", "decode", (fmt,), {"fmt": fmt}, size + 4, SHARE))
+    return [*rows, BenchWork("casts", "encode E4M3 from bfloat16", "encode", ("bfloat16",), {"fmt": "E4M3"}, 3, SHARE)]
 
 
-def _arithmetic() -> list[Work]:
+def _arithmetic() -> list[BenchWork]:
     return [
-        Work("arithmetic", f"{name} {fmt}", name, (fmt,) * count, {"fmt": fmt}, (count + 1) * BYTES[fmt], SHARE)
+        BenchWork("arithmetic", f"{name} {fmt}", name, (fmt,) * count, {"fmt": fmt}, (count + 1) * BYTES[fmt], SHARE)
         for name, count in (("add", 2), ("multiply", 2), ("fma", 3))
         for fmt in ("E4M3", "FP16", "BF16")
     ]
 
 
-def _scaled() -> list[Work]:
+def _scaled() -> list[BenchWork]:
     # codes take a byte each, also those of E2M1
     plans = (("E4M3", "TILE_1X128", 4 / 128), ("E4M3", "MX", 1 / 32), ("E2M1", "NVFP4", 1 / 16))
     return [
-        Work("scaling", f"encode_scaled {fmt} {scaling}", "encode_scaled", ("float32",),
+        BenchWork("scaling", f"encode_scaled {fmt} {scaling}", "encode_scaled", ("float32",),
              {"fmt": fmt, "scaling": scaling}, 5 + scales, SHARE)
         for fmt, scaling, scales in plans
     ]  # fmt: skip
 
 
-def _products() -> list[Work]:
+def _products() -> list[BenchWork]:
     plans: tuple[tuple[str, str, int | None, float], ...] = (
         ("E4M3", "hopper_e4m3_f32", 128, FP8_RATE), ("E4M3", "hopper_e4m3_f32", None, FP8_RATE),
         ("FP16", "hopper_f16_f32", 128, 0.0), ("BF16", "hopper_bf16_f32", 128, 0.0),
     )  # fmt: skip
-    peers = [Work("products", f"cuBLAS {fmt}", "cublas", (fmt, fmt), {}, 0) for fmt in ("E4M3", "FP16", "BF16")]
+    peers = [BenchWork("products", f"cuBLAS {fmt}", "cublas", (fmt, fmt), {}, 0) for fmt in ("E4M3", "FP16", "BF16")]
     return peers + [
-        Work("products", f"matmul {unit}" + (f" promote {promote}" if promote else ""), "matmul", (fmt, fmt),
+        BenchWork("products", f"matmul {unit}" + (f" promote {promote}" if promote else ""), "matmul", (fmt, fmt),
              {"accumulate": unit, "promote": promote}, 0, wanted, f"cuBLAS {fmt}")
         for fmt, unit, promote, wanted in plans
     ]  # fmt: skip
 
 
 # The copy comes first, then peers, for the others are compared with them.
-WORKS: tuple[Work, ...] = (
-    Work(COPY, COPY, COPY, ("float32",), {}, 8), *_casts(), *_arithmetic(), *_scaled(), *_products(),
+WORKS: tuple[BenchWork, ...] = (
+    BenchWork(COPY, COPY, COPY, ("float32",), {}, 8), *_casts(), *_arithmetic(), *_scaled(), *_products(),
 )  # fmt: skip
 SHORT = ("encode E4M3", "decode E4M3", "encode BF16", "add E4M3", "fma FP16", "encode_scaled E4M3 TILE_1X128",
          "cuBLAS E4M3", "matmul hopper_e4m3_f32 promote 128")  # fmt: skip

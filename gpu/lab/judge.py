@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.gpu.lab.model import Model, Problem, Words, predict
-from fpsim.gpu.lab.report import Difference, Row, difference
+from fpsim.gpu.lab.model import LibraryModel, ProductProblem, Words, predict
+from fpsim.gpu.lab.report import ValidationRow, WordDifference, difference
 
-Models = Callable[[Any], Sequence[Model]]  # of what the hardware says of its algorithm; the expected one first
+Models = Callable[[Any], Sequence[LibraryModel]]  # of what the hardware says of its algorithm; the expected one first
 
 
 class ProductCase(NamedTuple):
@@ -20,8 +20,8 @@ class ProductCase(NamedTuple):
 
     part: str
     what: str
-    problems: tuple[Problem, ...]
-    call: Callable[[Problem], tuple[Words, Any]]  # words, and what is known of the algorithm
+    problems: tuple[ProductProblem, ...]
+    call: Callable[[ProductProblem], tuple[Words, Any]]  # words, and what is known of the algorithm
     models: Models
     exhaustive: bool = True  # try all models, to say how many fit; else stop at the first that does
 
@@ -29,8 +29,8 @@ class ProductCase(NamedTuple):
 class Judgement(NamedTuple):
     """What became of a case."""
 
-    rows: list[Row]
-    best: Model | None
+    rows: list[ValidationRow]
+    best: LibraryModel | None
     outputs: list[Words | None]
 
 
@@ -58,7 +58,7 @@ def judged(case: ProductCase, deadline: float = float("inf")) -> Judgement:
     note = "" if known is None else str(known)
     rows, place = [], 0
     for problem, output, error in zip(case.problems, outputs, errors, strict=True):
-        row = Row(case.part, case.what, problem.name, error=error or why, note=note)
+        row = ValidationRow(case.part, case.what, problem.name, error=error or why, note=note)
         if output is not None and best is not None:
             fits = sum(1 for _, each in tried if not each[place].differing) if not best[1][place].differing else 0
             same = sum(1 for _, each in tried if not any(d.differing for d in each))
@@ -69,10 +69,10 @@ def judged(case: ProductCase, deadline: float = float("inf")) -> Judgement:
     return Judgement(rows, None if best is None else best[0], outputs)
 
 
-Tried = tuple[Model, list[Difference]]
+Tried = tuple[LibraryModel, list[WordDifference]]
 
 
-def _tried(case: ProductCase, known: Any, done: list[tuple[Problem, Words]], deadline: float) -> list[Tried]:
+def _tried(case: ProductCase, known: Any, done: list[tuple[ProductProblem, Words]], deadline: float) -> list[Tried]:
     """Every model with its differences, one per problem; models that cannot be computed are left out."""
     found: list[Tried] = []
     failure: Exception | None = None
@@ -91,17 +91,17 @@ def _tried(case: ProductCase, known: Any, done: list[tuple[Problem, Words]], dea
     return found
 
 
-def _row(row: Row, best: Tried, place: int, rivals: int, others: int, expected: bool) -> Row:
+def _row(row: ValidationRow, best: Tried, place: int, rivals: int, others: int, expected: bool) -> ValidationRow:
     model, differences = best
     of = differences[place]
     note = row.note + (f"; {of.other_nans} NaNs with other payloads" if of.other_nans else "")
-    return Row(
+    return ValidationRow(
         row.part, row.what, row.inputs, of.compared, of.differing, of.other_nans, of.first, str(model), rivals,
         expected, "", note.removeprefix("; "), others,
     )  # fmt: skip
 
 
-def _family(model: Model) -> Model:
+def _family(model: LibraryModel) -> LibraryModel:
     """A model without what a heuristic chooses: the number of slices and their merge."""
     return model._replace(schedule=re.sub(r", (split_k|merge)=\d+", "", model.schedule))
 

@@ -10,7 +10,7 @@ from importlib.metadata import version as version_of
 from typing import Any, NamedTuple
 
 from fpsim.gpu.lab.judge import Models
-from fpsim.gpu.lab.model import Model, Problem
+from fpsim.gpu.lab.model import LibraryModel, ProductProblem
 from fpsim.lazy import public
 from fpsim.matrix_units.chips import CHIPS
 from fpsim.schedules.libraries.cublas import ON
@@ -54,12 +54,14 @@ def unit_name(chip: str, pair: Pair) -> str:
     return f"{chip}_{names[0] if names[0] == names[1] else 'x'.join(names)}_f32"
 
 
-def problems_of(lab: Lab, shape: Shape, pair: Pair, sets: Sequence[str], **more: Any) -> tuple[Problem, ...]:
+def problems_of(lab: Lab, shape: Shape, pair: Pair, sets: Sequence[str], **more: Any) -> tuple[ProductProblem, ...]:
     """One problem per input set; where things are small, one set by turns."""
     unit = unit_name(lab.chip, pair)
     turn = zlib.crc32(repr((shape, pair, sorted(more))).encode()) % len(sets)
     chosen = sets[turn : turn + 1] if lab.small else sets
-    return tuple(Problem(name, unit, *inputs.product_operands(name, shape, pair, lab.seed), **more) for name in chosen)
+    return tuple(
+        ProductProblem(name, unit, *inputs.product_operands(name, shape, pair, lab.seed), **more) for name in chosen
+    )
 
 
 def sets_for(shape: Shape) -> tuple[str, ...]:
@@ -68,7 +70,7 @@ def sets_for(shape: Shape) -> tuple[str, ...]:
     return SETS if size <= LARGE else SETS[:4] if size <= HUGE else SETS[:2]
 
 
-def always(models: Sequence[Model]) -> Models:
+def always(models: Sequence[LibraryModel]) -> Models:
     """Models that do not depend on what the hardware says."""
     return lambda _: models
 
@@ -82,15 +84,15 @@ def named(shape: Shape, *words: str) -> str:
     return " ".join([f"{shape[0]} x {shape[1]} x {shape[2]}", *filter(None, words)])
 
 
-def tensor_models(lab: Lab, k: int, fast: bool) -> list[Model]:
+def tensor_models(lab: Lab, k: int, fast: bool) -> list[LibraryModel]:
     """cuBLAS with every split, with and without promotion; other libraries."""
     found = [cublas_model(lab, split, flag) for flag in (fast, not fast) for split in splits_of(k, 128)]
-    return [*found, Model("FLAT"), *(Model(f"cutlass_2xacc({n})") for n in (32, 64, 128, 256, 512))]
+    return [*found, LibraryModel("FLAT"), *(LibraryModel(f"cutlass_2xacc({n})") for n in (32, 64, 128, 256, 512))]
 
 
-def cublas_model(lab: Lab, split: int, fast: bool) -> Model:
+def cublas_model(lab: Lab, split: int, fast: bool) -> LibraryModel:
     words = [repr(lab.arch), *([f"split_k={split}"] if split > 1 else []), *(["fast_accum=True"] if fast else [])]
-    return Model(f"cublas({', '.join(words)})")
+    return LibraryModel(f"cublas({', '.join(words)})")
 
 
 def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool = False) -> Lab:

@@ -21,7 +21,7 @@ from fpsim.schedules import Schedule
 Words = npt.NDArray[Any]
 
 
-class Problem(NamedTuple):
+class ProductProblem(NamedTuple):
     """A product: codes, scales and the format of the result."""
 
     name: str
@@ -40,7 +40,7 @@ class Problem(NamedTuple):
         return self.a.shape[0], self.b.shape[1], self.a.shape[1]
 
 
-class Model(NamedTuple):
+class LibraryModel(NamedTuple):
     """What a library is thought to do, in words that a record can hold.
 
     schedule: a call of `fpsim.schedules`, such as "cublas('sm_90', split_k=4)", or "FLAT". The others change it:
@@ -63,15 +63,15 @@ class Model(NamedTuple):
         return f"{self.schedule} with {changes}" if changes else self.schedule
 
 
-def built(model: Model) -> Schedule:
+def built(model: LibraryModel) -> Schedule:
     """The schedule that a model names.
 
     Raises:
       ValueError: words that are no call of `fpsim.schedules` with plain values.
 
     Example:
-      >>> from fpsim.gpu.lab.model import Model, built
-      >>> built(Model("cublas('sm_90', split_k=4)", scale_order="a_first")).epilogue.scale_order
+      >>> from fpsim.gpu.lab.model import LibraryModel, built
+      >>> built(LibraryModel("cublas('sm_90', split_k=4)", scale_order="a_first")).epilogue.scale_order
       'a_first'
     """
     found = _called(model.schedule)
@@ -110,14 +110,14 @@ def _called(words: str) -> Schedule:
 MAKERS = ("FLAT", "cublas", "cutlass_2xacc", "cutlass_blockwise", "deepgemm", "torch_rowwise", "triton")
 
 
-def predict(problem: Problem, model: Model) -> Words:
+def predict(problem: ProductProblem, model: LibraryModel) -> Words:
     """The words of a product as the model has it: uint8, uint16 or uint32.
 
     Example:
       >>> import numpy as np
-      >>> from fpsim.gpu.lab.model import Model, Problem, predict
+      >>> from fpsim.gpu.lab.model import LibraryModel, ProductProblem, predict
       >>> ones = np.full((2, 2), 0x38, np.uint8)
-      >>> predict(Problem("ones", "hopper_e4m3_f32", ones, ones), Model("FLAT")).view(np.float32)[0, 0]
+      >>> predict(ProductProblem("ones", "hopper_e4m3_f32", ones, ones), LibraryModel("FLAT")).view(np.float32)[0, 0]
       np.float32(2.0)
     """
     unit = find_unit(model.unit or problem.unit)

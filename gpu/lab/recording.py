@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.files import whole_file
-from fpsim.gpu.lab.model import Model, Problem, Words, predict
+from fpsim.gpu.lab.model import LibraryModel, ProductProblem, Words, predict
 from fpsim.gpu.lab.report import difference
 
 MOST_BYTES = 2_000_000
@@ -33,9 +33,9 @@ class Entry(NamedTuple):
     """A product with what the hardware gave, and the model that fits best."""
 
     name: str
-    problem: Problem
+    problem: ProductProblem
     output: Words
-    model: Model
+    model: LibraryModel
     differing: int
 
 
@@ -93,8 +93,8 @@ def replay(path: str | Path) -> list[Replay]:
         for i, facts in enumerate(meta["entries"]):
             arrays = {name: data[f"{i}.{name}"] for name in (*ARRAYS, "d") if f"{i}.{name}" in data}
             output = arrays.pop("d")
-            problem = Problem(facts["name"], facts["unit"], out=facts["out"], **arrays)
-            of = difference(output, predict(problem, Model(**facts["model"])), facts["out"])
+            problem = ProductProblem(facts["name"], facts["unit"], out=facts["out"], **arrays)
+            of = difference(output, predict(problem, LibraryModel(**facts["model"])), facts["out"])
             equal = of.compared - of.differing
             found.append(Replay(facts["name"], equal, of.differing, facts["differing"], of.first))
     return found

@@ -20,7 +20,7 @@ Words = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Row:
+class ValidationRow:
     """One comparison of words from the GPU with words from the CPU, or the error that took its place.
 
     compared, differing: elements (a NaN equals any NaN); other_nans: NaNs with another payload; first: the first
@@ -49,7 +49,7 @@ class Row:
         return not self.error and self.compared > 0 and not self.differing
 
 
-class Difference(NamedTuple):
+class WordDifference(NamedTuple):
     """How two arrays of words differ."""
 
     compared: int
@@ -58,7 +58,7 @@ class Difference(NamedTuple):
     first: str
 
 
-def difference(got: Words, want: Words, fmt: str) -> Difference:
+def difference(got: Words, want: Words, fmt: str) -> WordDifference:
     """Compare words of a format bit by bit; NaN equals NaN, and is counted where its payload is another.
 
     Args:
@@ -69,7 +69,7 @@ def difference(got: Words, want: Words, fmt: str) -> Difference:
       >>> import numpy as np
       >>> from fpsim.gpu.lab.report import difference
       >>> difference(np.uint8([0x38, 0x7F]), np.uint8([0x39, 0xFF]), "e4m3")
-      Difference(compared=2, differing=1, other_nans=1, first='(0,): hardware 0x38 (1.0), emulator 0x39 (1.125)')
+      WordDifference(compared=2, differing=1, other_nans=1, first='(0,): hardware 0x38 (1.0), emulator 0x39 (1.125)')
     """
     got, want = np.asarray(got), np.asarray(want)
     if got.shape != want.shape or got.dtype != want.dtype:
@@ -79,19 +79,19 @@ def difference(got: Words, want: Words, fmt: str) -> Difference:
         )
     places = np.argwhere(got != want)
     if not len(places):
-        return Difference(got.size, 0, 0, "")
+        return WordDifference(got.size, 0, 0, "")
     index = tuple(places.T)
     values = [_values(words[index], fmt) for words in (got, want)]
     real = ~(np.isnan(values[0]) & np.isnan(values[1]))
     if not real.any():
-        return Difference(got.size, 0, len(places), "")
+        return WordDifference(got.size, 0, len(places), "")
     at = int(np.argmax(real))
     digits = 2 * got.dtype.itemsize
     shown = [f"0x{int(words[index][at]):0{digits}X} ({float(value[at])})"
              for words, value in zip((got, want), values, strict=True)]  # fmt: skip
     where = tuple(int(i) for i in places[at])
     first = f"{where}: hardware {shown[0]}, emulator {shown[1]}"
-    return Difference(got.size, int(real.sum()), int((~real).sum()), first)
+    return WordDifference(got.size, int(real.sum()), int((~real).sum()), first)
 
 
 def _values(words: Words, fmt: str) -> npt.NDArray[np.float64]:
@@ -106,13 +106,13 @@ class ValidationReport:
     """All rows of a validation, and what it ran on.
 
     Attributes:
-      rows: of `Row`.
+      rows: of `ValidationRow`.
       about: GPU, driver, CUDA, torch, Triton, fpsim, date.
       seconds: that it took.
       speeds: of `Speed`, rows of a short benchmark in the same run.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[ValidationRow, ...]
     about: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     speeds: tuple[Speed, ...] = ()
@@ -164,9 +164,9 @@ class ValidationReport:
 
         Example:
           >>> import tempfile
-          >>> from fpsim.gpu.lab.report import Row, ValidationReport
+          >>> from fpsim.gpu.lab.report import ValidationReport, ValidationRow
           >>> file = tempfile.mkdtemp() + "/report.json"
-          >>> ValidationReport((Row("casts", "encode", "all", compared=4),)).save(file)
+          >>> ValidationReport((ValidationRow("casts", "encode", "all", compared=4),)).save(file)
           >>> ValidationReport.load(file).all_equal
           True
         """
@@ -180,17 +180,17 @@ class ValidationReport:
         return cls(rows, read["about"], read["seconds"], tuple(map(speed_of, read.get("speeds", ()))))
 
 
-def row_of(plain: dict[str, Any]) -> Row:
+def row_of(plain: dict[str, Any]) -> ValidationRow:
     """A row from plain data."""
-    return Row(**{name: value for name, value in plain.items() if name != "equal"})
+    return ValidationRow(**{name: value for name, value in plain.items() if name != "equal"})
 
 
 COLUMNS = ("part", "what", "inputs", "compared", "differing", "verdict", "model")
 
 
-def _table(rows: tuple[Row, ...]) -> list[str]:
+def _table(rows: tuple[ValidationRow, ...]) -> list[str]:
     """Lines of a table: one for every part and call, over its inputs."""
-    groups: dict[tuple[str, str], list[Row]] = {}
+    groups: dict[tuple[str, str], list[ValidationRow]] = {}
     for row in rows:
         groups.setdefault((row.part, row.what), []).append(row)
     cells = [COLUMNS, *map(_cells, groups.values())]
@@ -199,7 +199,7 @@ def _table(rows: tuple[Row, ...]) -> list[str]:
     return [shown[0], "-" * min(max(map(len, shown)), 160), *shown[1:]]
 
 
-def _cells(rows: list[Row]) -> tuple[str, ...]:
+def _cells(rows: list[ValidationRow]) -> tuple[str, ...]:
     """The cells of the rows of one call."""
     first, differing = rows[0], sum(row.differing for row in rows)
     errors = sum(bool(row.error) for row in rows)

@@ -22,7 +22,7 @@ from fpsim.gpu.products.lane_product import lane_product
 from fpsim.gpu.products.operands import block_scales, on_host, operand
 from fpsim.gpu.products.unit_product import GpuProduct, add_product
 from fpsim.gpu.scaling.scaled import Scaled
-from fpsim.gpu.sums.accumulate import Problem, fill_sums
+from fpsim.gpu.sums.accumulate import GpuSumProblem, fill_sums
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 from fpsim.products.backend import Shape, output_overflow
 from fpsim.scaling.scaled import Scaled as CpuScaled
@@ -169,4 +169,4 @@ class Gpu(FloatMatrices):
         start = scratch((0, 0), target.dtype)
         if c is not None:  # the target may be c's memory
             start = apart(c.reshape(size), target.reshape(size), self.like).reshape(*target.shape)
-        fill_sums(accumulator, Problem(a, b, start, formats), target, self.like)
+        fill_sums(accumulator, GpuSumProblem(a, b, start, formats), target, self.like)

@@ -89,7 +89,7 @@ def nan_code_kernel() -> Any:
     return gpu_kernel(replace)
 
 
-class Operand(NamedTuple):
+class FloatOperand(NamedTuple):
     """One operand of an operation: its words in a row, its shape, and how far apart its rows and columns lie."""
 
     words: Any
@@ -111,12 +111,12 @@ class FloatMatrices:
     def __init__(self, like: Any) -> None:
         self.like = like
 
-    def _operand(self, x: Any) -> Operand:
+    def _operand(self, x: Any) -> FloatOperand:
         """A matrix on the GPU as it is, anything else as float32."""
         if not getattr(x, "__cuda_ndarray__", False):
             host = np.atleast_2d(np.asarray(x, np.float32)).view(u32)
-            return Operand(self.sent(host.reshape(-1)), host.shape)
-        return Operand(x.reshape(math.prod(x.shape)), x.shape)
+            return FloatOperand(self.sent(host.reshape(-1)), host.shape)
+        return FloatOperand(x.reshape(math.prod(x.shape)), x.shape)
 
     def sent(self, host: Any) -> Any:
         """A NumPy array on the GPU."""

@@ -28,7 +28,7 @@ from fpsim.gpu.products.fused_step import (
     NAN_PATTERN,
     NO_TERM,
     OperandFacts,
-    StepFacts,
+    StepNumbers,
     cut,
     cut_accumulator,
     float_of_half,
@@ -202,7 +202,7 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
 
     def product(
         total: Any, marks: Any, any_mark: Any, a: Any, b: Any, scale_a: Any, scale_b: Any, places: Any, left: Any,
-        right: Any, of_a: OperandFacts, of_b: OperandFacts, u: StepFacts, block: Any, promotion: Any,
+        right: Any, of_a: OperandFacts, of_b: OperandFacts, u: StepNumbers, block: Any, promotion: Any,
     ) -> None:  # fmt: skip
         a_values = cuda.shared.array(a_shape, np.float32)  # one a line, for the simulator tells them by their lines
         a_exponents = cuda.shared.array(a_shape, np.int16)

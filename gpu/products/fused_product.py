@@ -14,7 +14,7 @@ from fpsim.formats.named import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, FP16, FP32, 
 from fpsim.gpu.device.device import is_simulated
 from fpsim.gpu.device.launch import fetched, launch, launch_blocks, scratch, uploaded, zeroed
 from fpsim.gpu.products.fused_kernels import LONG, MIDDLE, NEVER, SHORT, Tile, specified_kernel, tile_kernel
-from fpsim.gpu.products.fused_step import LEAST_PLACE, NOTHING, OperandFacts, StepFacts
+from fpsim.gpu.products.fused_step import LEAST_PLACE, NOTHING, OperandFacts, StepNumbers
 from fpsim.instructions.plan import unit_plan
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.fast_units import FUSED_TERMS
@@ -29,7 +29,7 @@ LONG_TILE = Tile(high=16, wide=16, rows=4, columns=4, registers=128)
 SIMULATED_TILE = Tile(high=2, wide=2, rows=2, columns=2, registers=0)  # every simulated thread is a Python thread
 
 
-class Factors(NamedTuple):
+class TileFactors(NamedTuple):
     """float32 factors of partial sums on the GPU, as patterns, and how they are applied."""
 
     rows: Any  # (M, parts)
@@ -47,7 +47,7 @@ class TileProduct(NamedTuple):
     scale_b: Any  # (blocks, N)
     terms: Any  # (terms,) int32 places along K in the order in which they are added, -1 for a zero
     promote: int = 0  # terms from one promotion to the next, a multiple of the unit's, 0 for none
-    factors: Factors | None = None  # of the partial sums; None to add them as they are
+    factors: TileFactors | None = None  # of the partial sums; None to add them as they are
 
 
 class _Plan(NamedTuple):
@@ -56,7 +56,7 @@ class _Plan(NamedTuple):
     bits: int
     of_a: OperandFacts
     of_b: OperandFacts
-    step: StepFacts
+    step: StepNumbers
 
 
 def takes(unit: MatrixUnit) -> bool:
@@ -154,7 +154,7 @@ def _plan(unit: MatrixUnit) -> _Plan:
         unit.fraction_bits, max(unit.floor_exponent, least_top), int(NOTHING) if floors else least_top,
         unit.d.fmt.min_exponent, ~cleared,
     )  # fmt: skip
-    return _Plan(bits, _operand_facts(unit.a), _operand_facts(unit.b), StepFacts(*map(i32, step)))
+    return _Plan(bits, _operand_facts(unit.a), _operand_facts(unit.b), StepNumbers(*map(i32, step)))
 
 
 def _operand_facts(element: Element) -> OperandFacts:

@@ -61,7 +61,7 @@ class OperandFacts(NamedTuple):
     power: Any  # the pattern of 2**(127 - bias)
 
 
-class StepFacts(NamedTuple):
+class StepNumbers(NamedTuple):
     """A unit's step, as 32-bit integers."""
 
     fraction_bits: Any  # kept below the largest exponent
@@ -113,7 +113,7 @@ def accumulator_exponent(c: Any, least: Any) -> Any:
 
 
 @scalar
-def power_of_step(largest: Any, c: Any, u: StepFacts) -> Any:
+def power_of_step(largest: Any, c: Any, u: StepNumbers) -> Any:
     """The pattern of 2**(F - M), 0 where the step marks its result; largest: exponent of the products."""
     top = max(i32(largest), accumulator_exponent(c, u.least))
     marked = (top > LAST) | ((top > NOTHING) & (top < u.rare))
@@ -141,14 +141,14 @@ def restored(near: Any, negative: Any, power: Any) -> Any:
 
 
 @scalar
-def result_of_short(total: Any, power: Any, u: StepFacts) -> Any:
+def result_of_short(total: Any, power: Any, u: StepNumbers) -> Any:
     """The float32 pattern of a sum of at most 24 bits."""
     new = f32(f32(total) * i32(POWER_OF_ZERO - power).view(f32))
     return i32(f32(new).view(i32) & u.kept) if power != i32(0) else NAN_PATTERN
 
 
 @scalar
-def result_of_sum(total: Any, power: Any, u: StepFacts) -> Any:
+def result_of_sum(total: Any, power: Any, u: StepNumbers) -> Any:
     """The float32 pattern of an int32 sum, toward zero."""
     magnitude = i32(abs(i32(total)))
     # without the bit below the 24 that are kept, rounding to nearest is a cut
@@ -158,7 +158,7 @@ def result_of_sum(total: Any, power: Any, u: StepFacts) -> Any:
 
 
 @scalar
-def result_of_long(total: Any, power: Any, u: StepFacts) -> Any:
+def result_of_long(total: Any, power: Any, u: StepNumbers) -> Any:
     """The float32 pattern of an int64 sum, toward zero."""
     magnitude = i64(abs(i64(total)))
     near = f32(i64(magnitude & ~i64(magnitude >> i64(24))))
@@ -167,7 +167,7 @@ def result_of_long(total: Any, power: Any, u: StepFacts) -> Any:
 
 
 @scalar
-def half_result(total: Any, power: Any, u: StepFacts) -> Any:
+def half_result(total: Any, power: Any, u: StepNumbers) -> Any:
     """The float32 pattern of an int64 sum, rounded to nearest even FP16."""
     magnitude = i64(abs(i64(total)))
     near = f32(i64(magnitude & ~i64(magnitude >> i64(24))))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arithmetic.operands import Formats, wanted_formats
+from fpsim.arithmetic.operands import Formats, broadcast_shape, wanted_formats
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import format as find_format
@@ -18,7 +18,7 @@ from fpsim.gpu.device.launch import scratch
 from fpsim.gpu.products.float_matrix import FloatMatrices
 from fpsim.gpu.products.operands import block_scales, operand
 from fpsim.gpu.products.unit_product import GpuProduct, run_specification, taken
-from fpsim.gpu.sums.accumulate import Problem, fill_sums
+from fpsim.gpu.sums.accumulate import GpuSumProblem, fill_sums
 from fpsim.instructions.operands import block_count
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -60,7 +60,7 @@ def sum(x: Any, *, accumulate: Accumulator, fmt: FormatLike | None = None, axis:
     result, out = result_like(given, shape, result_dtype(accumulate.result_format))
     b = given.words.reshape(before * terms, behind)
     a = given.words.reshape(before, terms * behind)[:, :terms]  # nobody reads it, but it has a shape
-    problem = Problem(a, b, _nothing(accumulate), (None, found), paired=True)
+    problem = GpuSumProblem(a, b, _nothing(accumulate), (None, found), paired=True)
     fill_sums(accumulate, problem, out.reshape(before, behind), given.like)
     return result
 
@@ -98,7 +98,7 @@ def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str, fmt: Form
     shape, rows = _rows(left, right)
     result, out = result_like(left, shape, result_dtype(accumulate.result_format))
     count, terms = rows[0].shape
-    problem = Problem(rows[0], rows[1].reshape(count * terms, 1), _nothing(accumulate), (of_a, of_b), paired=True)
+    problem = GpuSumProblem(rows[0], rows[1].reshape(count * terms, 1), _nothing(accumulate), (of_a, of_b), paired=True)
     fill_sums(accumulate, problem, out.reshape(count, 1), left.like)
     return result
 
@@ -119,13 +119,7 @@ def _nothing(accumulator: Accumulator) -> Any:
 def _rows(a: GpuArray, b: GpuArray) -> tuple[tuple[int, ...], tuple[Any, Any]]:
     """The shape of the result, and both operands as (results, K) matrices."""
     check_terms(a, b)
-    try:
-        shape = np.broadcast_shapes(a.shape[:-1], b.shape[:-1])
-    except ValueError:
-        raise ValueError(
-            f"dot needs operands whose shapes broadcast; got {a.shape} and {b.shape}. Reshape one, or insert axes of "
-            "length 1."
-        ) from None
+    shape = broadcast_shape("dot", (a.shape[:-1], b.shape[:-1]), given=(a.shape, b.shape))
     return shape, (_expanded(a, shape), _expanded(b, shape))
 
 

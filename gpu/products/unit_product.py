@@ -20,8 +20,7 @@ from fpsim.gpu.casts.cast import widened_codes
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import gpu_kernel, launch, scratch, uploaded
 from fpsim.gpu.products.float_matrix import FloatMatrices
-from fpsim.gpu.products.fused_product import Factors as TileFactors
-from fpsim.gpu.products.fused_product import TileProduct, add_fused, takes
+from fpsim.gpu.products.fused_product import TileFactors, TileProduct, add_fused, takes
 from fpsim.instructions.plan import unit_plan
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.unit_product import ADD, Factors, add_part
@@ -77,7 +76,7 @@ def gather_kernel(along_rows: bool) -> Any:
 
 
 class GpuProduct(NamedTuple):
-    """A matrix product as the kernels take it: what `fpsim.unit_product.Product` is on the processor."""
+    """A matrix product as the kernels take it: what `fpsim.products.unit_product.UnitProduct` is on the processor."""
 
     unit: MatrixUnit
     a: Any  # (M, K) codes on the GPU

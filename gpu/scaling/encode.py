@@ -93,7 +93,7 @@ def _no_layout(job: GpuTileJob) -> Any:
     return np.zeros(len(DecodeLayout._fields), u32 if job.width == 32 else u64)
 
 
-class Targets(NamedTuple):
+class GpuTargets(NamedTuple):
     """The words of what is filled."""
 
     out: Any  # codes or values
@@ -129,7 +129,7 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
 # ---- what is filled
 
 
-def temporary(job: GpuTileJob, values: Any, given: bool) -> Targets:
+def temporary(job: GpuTileJob, values: Any, given: bool) -> GpuTargets:
     """The same where only values are wanted."""
     tiles, nothing = (math.prod(job.tiling.grid),), uploaded(NOTHING)
     codes = tensor = nothing
@@ -137,14 +137,16 @@ def temporary(job: GpuTileJob, values: Any, given: bool) -> Targets:
         codes = job.array(tiles, job.plan.code_dtype)[1]
     if job.scaling.tensor_scale and not given:
         tensor = job.array((1,), np.float32)[1]
-    return Targets(values, job.array(tiles, np.float32)[1], codes, nothing, tensor, job.array((COUNTERS,), np.int64)[1])
+    return GpuTargets(
+        values, job.array(tiles, np.float32)[1], codes, nothing, tensor, job.array((COUNTERS,), np.int64)[1]
+    )
 
 
 # ---- how it runs
 
 
 @under_ieee  # plans are made with floats of the CPU
-def run(job: GpuTileJob, fill: Targets, given: Any) -> None:
+def run(job: GpuTileJob, fill: GpuTargets, given: Any) -> None:
     """Queue the kernels that fill everything."""
     source, like, plan = job.source, job.source.like, job.plan
     assert source.fmt is not None
@@ -157,7 +159,7 @@ def run(job: GpuTileJob, fill: Targets, given: Any) -> None:
         else:
             of_source = narrow.layout
     encoder, seed = job.encoder(), job.options.seed or 0
-    e = tile_kernels.Elements(
+    e = tile_kernels.ElementKernels(
         job.width, widened, int(job.options.rounding), encoder.kind, plan.applied,
         isinstance(job.element, IntegerFormat), job.back, job.affine,
     )  # fmt: skip
@@ -206,7 +208,7 @@ def run(job: GpuTileJob, fill: Targets, given: Any) -> None:
 
 
 def _run_short_tiles(
-    job: GpuTileJob, fill: Targets, e: tile_kernels.Elements, encoder: EncodePlan, words: Any,
+    job: GpuTileJob, fill: GpuTargets, e: tile_kernels.ElementKernels, encoder: EncodePlan, words: Any,
     more: tuple[Any, Any, Any],
 ) -> bool:  # fmt: skip
     """Queue the kernel of short tiles end to end; whether it takes them. more: layout of the source, and the rest."""
@@ -244,7 +246,7 @@ def _find_tops(
     _launch(kernel, job, patches, *from_source, uploaded(patches.layout), tops, lows, specials)
 
 
-def _scale_arguments(job: GpuTileJob, fill: Targets, from_source: tuple[Any, Any], widened: bool) -> tuple[Any, ...]:
+def _scale_arguments(job: GpuTileJob, fill: GpuTargets, from_source: tuple[Any, Any], widened: bool) -> tuple[Any, ...]:
     """What kernels that settle scales take last, the scale of the whole array in it."""
     plan, word = job.plan, f"u{job.width // 8}"
     real = np.dtype(f"f{job.width // 8}")

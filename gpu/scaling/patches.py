@@ -64,7 +64,7 @@ class Patches(NamedTuple):
 patch_fields = fields_of(Patches)
 
 
-class Part(NamedTuple):
+class TilePart(NamedTuple):
     """The part of a tile that a thread helps with; its own elements lie lanes_y rows and lanes_x columns apart."""
 
     tile: Any  # flat index in the scales
@@ -78,7 +78,7 @@ class Part(NamedTuple):
 
 
 @scalar
-def part_of(patch: Any, thread: Any, g: Patches) -> Part:
+def part_of(patch: Any, thread: Any, g: Patches) -> TilePart:
     """The part of a thread of a block."""
     lane_x = i64(thread & i64(g.lanes_x - 1))
     place = i64(i64(thread >> g.shift_x) & i64(g.across - 1))
@@ -108,7 +108,7 @@ def part_of(patch: Any, thread: Any, g: Patches) -> Part:
     left = i64(i64(tile * g.tile_columns) + i64(column_piece * g.piece_columns))
     bottom, right = i64(min(i64(top + g.piece_rows), last_row)), i64(min(i64(left + g.piece_columns), last_column))
     is_tile = (tile < g.tiles) & (lane_y < g.lanes_y)
-    return Part(
+    return TilePart(
         i64(i64(above * g.tiles) + tile), is_tile, top, bottom, left, right, i64(top + lane_y),
         i64(left + lane_x) if is_tile else right,
     )  # fmt: skip
@@ -127,7 +127,7 @@ class Walk(NamedTuple):
 
 
 @scalar
-def walk_of(part: Part, g: Patches) -> Walk:
+def walk_of(part: TilePart, g: Patches) -> Walk:
     """The way of a thread through its part; lengths are powers of two apart, so that nothing is divided."""
     wide = i64(i64(i64(part.right - part.column) + i64(g.lanes_x - 1)) >> g.shift_x)
     high = i64(i64(i64(part.bottom - part.row) + i64(g.lanes_y - 1)) >> g.shift_y)

@@ -22,7 +22,7 @@ from fpsim.gpu.device.launch import uploaded
 from fpsim.gpu.device.streams import library_of
 from fpsim.gpu.device.transfer import host_array, sent
 from fpsim.gpu.scaling.decode import NOTHING, decode_scaled, transposed
-from fpsim.gpu.scaling.encode import GpuTileJob, Targets, refuse_logarithms, run, scaled_job, temporary
+from fpsim.gpu.scaling.encode import GpuTargets, GpuTileJob, refuse_logarithms, run, scaled_job, temporary
 from fpsim.scaling.encode import given_scales
 from fpsim.scaling.recipes import TILE_1X128
 from fpsim.scaling.report import ScaleReport
@@ -222,7 +222,7 @@ def quantize_scaled(
     return result
 
 
-def _targets(out: Scaled | None, job: GpuTileJob, given: bool) -> tuple[Scaled, Targets]:
+def _targets(out: Scaled | None, job: GpuTileJob, given: bool) -> tuple[Scaled, GpuTargets]:
     """Arrays to fill: those of an earlier result, or new ones.
 
     Raises:
@@ -261,7 +261,7 @@ def _targets(out: Scaled | None, job: GpuTileJob, given: bool) -> tuple[Scaled, 
         codes, scales, element, scaling, scale_codes=scale_codes, tensor_scale=tensor, zero_points=zero_points,
         counts=counts,
     )  # fmt: skip
-    return result, Targets(code_words, scale_words, scale_code_words, zero_words, tensor_words, count_words)
+    return result, GpuTargets(code_words, scale_words, scale_code_words, zero_words, tensor_words, count_words)
 
 
 def _on_cpu(scales: Any) -> Any:

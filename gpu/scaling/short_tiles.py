@@ -23,7 +23,7 @@ from fpsim.gpu.device.groups import GROUP_BITS
 from fpsim.gpu.device.launch import gpu_kernel
 from fpsim.gpu.scaling.patches import block_threads, merged
 from fpsim.gpu.scaling.scale_kernels import settler
-from fpsim.gpu.scaling.tile_kernels import Elements, choice_words, drawer, raiser
+from fpsim.gpu.scaling.tile_kernels import ElementKernels, choice_words, drawer, raiser
 from fpsim.runtime.compile import scalar
 from fpsim.scaling.tiling import Tiling
 
@@ -36,7 +36,7 @@ MAGNITUDE, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000)
 class ShortTiles(NamedTuple):
     """What the kernel is compiled for."""
 
-    elements: Elements
+    elements: ElementKernels
     scales: ScaleChoices
     lanes: int  # threads of a tile
     source_bits: int  # of a word that is read

@@ -28,7 +28,7 @@ from fpsim.runtime.compile import scalar
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 
 
-class Elements(NamedTuple):
+class ElementKernels(NamedTuple):
     """What decides the kernels of elements at compile time."""
 
     width: int  # of the arithmetic
@@ -41,7 +41,7 @@ class Elements(NamedTuple):
     affine: bool  # integers with a zero point
 
 
-def choice_words(e: Elements) -> ElementChoices:
+def choice_words(e: ElementKernels) -> ElementChoices:
     """The choices of the core's function of an element, as int64."""
     return ElementChoices(*(i64(choice) for choice in (e.mode, e.kind, e.applied, e.integer)))
 
@@ -177,7 +177,7 @@ def drawer(width: int, mode: int) -> Any:
 
 
 @cache
-def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
+def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
     """The kernel that does all: amax, scales and codes of the tiles of a patch.
 
     Arguments: source, out; layout of the source, patches; scales, their codes, counts; layouts of the elements; words
@@ -256,7 +256,7 @@ def tiles_kernel(e: Elements, s: ScaleChoices) -> Any:
 
 
 @cache
-def elements_kernel(e: Elements) -> Any:
+def elements_kernel(e: ElementKernels) -> Any:
     """The kernel of the elements of tiles whose scales and factors are known.
 
     Arguments: source, out; layout of the source, patches; scales, factors, zero points; layouts of the elements; words

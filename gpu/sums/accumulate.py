@@ -18,7 +18,7 @@ from fpsim.core.sums.exact_sum import SumLayouts, exact_sum
 from fpsim.core.sums.running_sum import code_lanes
 from fpsim.core.sums.sum_order import (
     Function,
-    Lanes,
+    LaneSteps,
     Randomness,
     Rows,
     Targets,
@@ -40,7 +40,7 @@ i64, u64 = np.int64, np.uint64
 ROOM = 8  # sizes of arrays of a thread are multiples of it, so that few kernels are compiled
 
 
-class Problem(NamedTuple):
+class GpuSumProblem(NamedTuple):
     """What is to be summed: matrices of codes on the GPU, and their formats.
 
     a (M, K) and b (K, N) give M * N sums; where `paired`, b is (M * K, N) and row i of a meets its own rows of b. A
@@ -65,8 +65,8 @@ def _fill_words() -> Function:
 
 
 @cache
-def _lanes(wide: bool) -> Lanes:
-    return Lanes(*map(scalar, code_lanes(wide)))
+def _lanes(wide: bool) -> LaneSteps:
+    return LaneSteps(*map(scalar, code_lanes(wide)))
 
 
 @cache
@@ -154,7 +154,7 @@ def _nothing_kernel() -> Any:
     return gpu_kernel(nothing)
 
 
-def fill_sums(accumulator: Accumulator, problem: Problem, out: Any, like: Any) -> None:
+def fill_sums(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: Any) -> None:
     """Fill (M, N) codes of the accumulator's result format; out may be c.
 
     Raises:
@@ -182,7 +182,7 @@ def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
     )  # fmt: skip
 
 
-def _in_order(accumulator: Accumulator, problem: Problem, out: Any, like: Any) -> None:
+def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: Any) -> None:
     """Sequential, FusedMultiplyAdd and Chunked."""
     terms, chunked = problem.terms, isinstance(accumulator, Chunked)
     fused = isinstance(accumulator, FusedMultiplyAdd) or problem.formats[0] is None
@@ -196,7 +196,7 @@ def _in_order(accumulator: Accumulator, problem: Problem, out: Any, like: Any) -
     )  # fmt: skip
 
 
-def _pairwise(accumulator: Pairwise, problem: Problem, out: Any, like: Any) -> None:
+def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any) -> None:
     """Pairwise, in a stack with room for every level, a term on its way, and c."""
     terms = problem.terms
     r = randomness(accumulator, terms)
@@ -208,7 +208,7 @@ def _pairwise(accumulator: Pairwise, problem: Problem, out: Any, like: Any) -> N
     )  # fmt: skip
 
 
-def _exact(accumulator: Exact, problem: Problem, out: Any, like: Any) -> None:
+def _exact(accumulator: Exact, problem: GpuSumProblem, out: Any, like: Any) -> None:
     """Exact."""
     plan = exact_plan(accumulator, problem.formats, math.prod(problem.c.shape) > 0)
     room = -(-plan.digits // ROOM) * ROOM
@@ -220,16 +220,16 @@ def _exact(accumulator: Exact, problem: Problem, out: Any, like: Any) -> None:
     )  # fmt: skip
 
 
-def _rows(problem: Problem) -> int:
+def _rows(problem: GpuSumProblem) -> int:
     """Rows of b for each row of a."""
     return problem.terms if problem.paired else 0
 
 
-def _is_wide(problem: Problem) -> bool:
+def _is_wide(problem: GpuSumProblem) -> bool:
     """Whether products have factors of more than 31 bits."""
     return FP64 in problem.formats and None not in problem.formats
 
 
-def _layouts(problem: Problem) -> list[Any]:
+def _layouts(problem: GpuSumProblem) -> list[Any]:
     """How codes of a and b are read."""
     return [uploaded(NO_LAYOUT if fmt is None else unpack_layout(fmt, "keep")) for fmt in problem.formats]

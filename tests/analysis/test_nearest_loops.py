@@ -12,7 +12,7 @@ import pytest
 import fpsim as fp
 from fpsim.analysis.measures import candidates
 from fpsim.analysis.measures.loops import BLOCK
-from fpsim.analysis.measures.sums import COUNTS, MAXIMA, TOTALS, Sums
+from fpsim.analysis.measures.sums import COUNTS, MAXIMA, TOTALS, ErrorSums
 
 FORMATS = (
     fp.E4M3, fp.E5M2, fp.FP16, fp.BF16, fp.E2M1, fp.E3M2, fp.E4M3FNUZ, fp.TF32, fp.p3109_k8p3se,
@@ -33,7 +33,7 @@ def sample(fmt: fp.Format, scale: float, size: int, seed: int = 0) -> Any:
     return (np.clip(x, -top, top) * scale).astype(np.float32)
 
 
-def assert_same_sums(got: Sums, want: Sums) -> None:
+def assert_same_sums(got: ErrorSums, want: ErrorSums) -> None:
     """Counts and maxima are the same, sums but for their rounding; the sum of errors, which cancel, as a whole."""
     np.testing.assert_array_equal(got.counts, want.counts, str(COUNTS))
     np.testing.assert_array_equal(got.maxima, want.maxima, str(MAXIMA))
@@ -56,7 +56,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch, x: Any, fmt: fp.Format, **options: 
         raise AssertionError("left to the casts")
 
     with monkeypatch.context() as patch:
-        patch.setattr(candidates.Cast, "rounded", refuse)
+        patch.setattr(candidates.FloatCast, "rounded", refuse)
         return fp.analysis.error(x, fmt, **options)
 
 

@@ -10,7 +10,7 @@ import pytest
 import fpsim as fp
 from fpsim.analysis.measures.error_report import METRICS, NOISE
 from fpsim.analysis.measures.passes import PIECE
-from fpsim.analysis.measures.sums import Sums, nothing
+from fpsim.analysis.measures.sums import ErrorSums, nothing
 from fpsim.scaling.tiling import tiling
 
 
@@ -154,5 +154,5 @@ def test_ranges_of_channels_and_blocks() -> None:
 def test_sums_over_one_part_are_those_of_adding_it_to_nothing() -> None:
     x = np.array([0.3, -1e-9, 700.0, np.nan, np.inf, -0.0], np.float32)
     sums = fp.analysis.error(x, "e4m3").sums
-    alone = Sums(sums.counts[None], sums.totals[None], sums.maxima[None]).over_first_axis()
+    alone = ErrorSums(sums.counts[None], sums.totals[None], sums.maxima[None]).over_first_axis()
     assert alone == nothing().merge(alone) == sums

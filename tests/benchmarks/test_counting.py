@@ -12,7 +12,7 @@ import pytest
 from benchmarks import limits
 from benchmarks.counting.assembly import inner_loops
 from benchmarks.counting.bounds import COUNTS, bound, counted, counts, share
-from benchmarks.counting.instructions import PAGE, Part, cost, hot, table, works
+from benchmarks.counting.instructions import PAGE, HotLoop, cost, hot, table, works
 
 # A loop around two others: the first makes 16 elements a turn, the second is the scalar end.
 ASSEMBLY = """
@@ -83,21 +83,21 @@ def test_a_store_is_told_from_a_load(line: str, stored: int) -> None:
 
 def test_the_hot_loop_makes_most_elements() -> None:
     loops = inner_loops(ASSEMBLY)
-    assert hot(loops, Part("kernel", 1)) == loops[0]
-    assert hot(loops, Part("kernel", ("vpaddd", 2.0))) == loops[0]
-    assert hot(loops, Part("kernel", ("vpaddd", 2.0), lacks="vpmuludq")) == loops[2]
+    assert hot(loops, HotLoop("kernel", 1)) == loops[0]
+    assert hot(loops, HotLoop("kernel", ("vpaddd", 2.0))) == loops[0]
+    assert hot(loops, HotLoop("kernel", ("vpaddd", 2.0), lacks="vpmuludq")) == loops[2]
     with pytest.raises(LookupError, match="none of the 3 loops of kernel has what is counted"):
-        hot(loops, Part("kernel", 1, has="vfmadd231ps"))
+        hot(loops, HotLoop("kernel", 1, has="vfmadd231ps"))
 
 
 def test_a_loop_that_copies_makes_no_elements() -> None:
     copies = inner_loops("f:\n.LBB0_1:\n\tvmovups\t(%rsi), %ymm0\n\tvmovups\t%ymm0, (%rdi)\n\tjne\t.LBB0_1\n")
     with pytest.raises(LookupError, match="none of the 1 loops of kernel"):
-        hot(copies, Part("kernel", 4))
+        hot(copies, HotLoop("kernel", 4))
 
 
 def test_a_cost_is_operations_per_element() -> None:
-    assert cost(inner_loops(ASSEMBLY), Part("kernel", 1)) == {
+    assert cost(inner_loops(ASSEMBLY), HotLoop("kernel", 1)) == {
         "integer": 4.5, "float": 0.5, "multiply": 0.5, "scalar": 0.188,
     }  # fmt: skip
 

@@ -13,7 +13,7 @@ import benchmarks.__main__ as main
 from benchmarks import compare, limits, memory
 from benchmarks.compare import changes, text
 from benchmarks.race import Work, again, race, spread
-from benchmarks.row import Row, chosen
+from benchmarks.row import RaceRow, chosen
 
 LIMITS = dict.fromkeys(limits.UNITS, 1e12)
 COUNTS = {"a": {"read": 4, "written": 1, "operations": {"scalar": 1.0}, "rows": ["encode"]}}
@@ -93,12 +93,12 @@ def two_rows(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A benchmark of two fake rows on a core with fake limits; the list tells which of them ran."""
     ran: list[str] = []
 
-    def rows(size: int) -> Iterator[Row]:
+    def rows(size: int) -> Iterator[RaceRow]:
         for name in ("encode", "decode"):
             works: dict[str, Work] = {"fpsim": lambda name=name: ran.append(name), "peer": lambda: None}  # type: ignore[misc]
-            yield Row(name, works, {"peer": 0.0})
+            yield RaceRow(name, works, {"peer": 0.0})
 
-    monkeypatch.setattr(main, "GROUPS", (main.Group("Fakes:", rows, 1 << 10),))
+    monkeypatch.setattr(main, "GROUPS", (main.RowGroup("Fakes:", rows, 1 << 10),))
     monkeypatch.setattr(main, "thread_count", lambda: 1)
     monkeypatch.setattr(main, "counts", lambda _: COUNTS)
     monkeypatch.setattr(main, "load", lambda _: None)

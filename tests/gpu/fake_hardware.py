@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 import fpsim as fp
 from fpsim.gpu.hardware.cublaslt import Fields, schedule_of
-from fpsim.gpu.lab.bench_rows import Work
+from fpsim.gpu.lab.bench_rows import BenchWork
 from fpsim.gpu.lab.judge import as_words
 from fpsim.gpu.lab.lab import unit_name
-from fpsim.gpu.lab.model import Model, Problem, predict
+from fpsim.gpu.lab.model import LibraryModel, ProductProblem, predict
 
 Words = npt.NDArray[Any]
 Plant = Callable[[str, Words], Words]
@@ -28,7 +28,7 @@ class FakeGpu:
     """
 
     def __init__(
-        self, models: dict[str, Model] | None = None, plant: Plant | None = None, fails: tuple[str, ...] = (),
+        self, models: dict[str, LibraryModel] | None = None, plant: Plant | None = None, fails: tuple[str, ...] = (),
         seconds: dict[str, float] | None = None,
     ) -> None:  # fmt: skip
         self.models, self.fails = models or {}, fails
@@ -55,10 +55,10 @@ class FakeGpu:
         """As fpsim.gpu.hardware.dot."""
         self._starts("dot")
         limit = "" if max_num_imprecise_acc is None else f", max_num_imprecise_acc={max_num_imprecise_acc}"
-        model = Model(f"triton({block_k}{limit})")
+        model = LibraryModel(f"triton({block_k}{limit})")
         if block_m < 64 and pair == ("e4m3", "e4m3"):
-            model = Model("FLAT", "hopper_f16_f32", k_order="pairs")
-        problem = Problem("", unit_name("hopper", pair), a, b, c)
+            model = LibraryModel("FLAT", "hopper_f16_f32", k_order="pairs")
+        problem = ProductProblem("", unit_name("hopper", pair), a, b, c)
         return self._given("dot", predict(problem, self.models.get("dot", model)))
 
     def scaled_mm(
@@ -67,18 +67,18 @@ class FakeGpu:
     ) -> Words:  # fmt: skip
         """As fpsim.gpu.hardware.scaled_mm."""
         self._starts(recipe)
-        flat = Model(f"cublas('sm_90'{', fast_accum=True' if fast_accum else ''})")
-        model = Model("cublas('sm_90', family='block_scaled')") if "128" in recipe else flat
-        problem = Problem("", unit_name("hopper", pair), a, b, None, scale_a, scale_b, bias, out)
+        flat = LibraryModel(f"cublas('sm_90'{', fast_accum=True' if fast_accum else ''})")
+        model = LibraryModel("cublas('sm_90', family='block_scaled')") if "128" in recipe else flat
+        problem = ProductProblem("", unit_name("hopper", pair), a, b, None, scale_a, scale_b, bias, out)
         return self._given(recipe, predict(problem, self.models.get(recipe, model)))
 
     def matmul(self, a: Words, b: Words, kind: str, *, out: str, layout: str) -> Words:
         """As fpsim.gpu.hardware.matmul."""
         self._starts("matmul")
         aligned = a.shape[1] % 8 == 0 and b.shape[1] % 8 == 0
-        model = Model("cublas('sm_90')" if aligned else "cublas('sm_90', family='cutlass', stages=13)")
-        model = Model("FLAT") if kind == "tf32" else model
-        problem = Problem("", unit_name("hopper", (kind, kind)), a, b, out=out)
+        model = LibraryModel("cublas('sm_90')" if aligned else "cublas('sm_90', family='cutlass', stages=13)")
+        model = LibraryModel("FLAT") if kind == "tf32" else model
+        problem = ProductProblem("", unit_name("hopper", (kind, kind)), a, b, out=out)
         return self._given("matmul", predict(problem, self.models.get("matmul", model)))
 
     def lt_matmul(
@@ -89,9 +89,9 @@ class FakeGpu:
         self._starts("lt_matmul")
         aligned = a.shape[1] % 8 == 0 and b.shape[1] % 8 == 0
         fields = Fields(66, 1, 2, 2, 0, 0, 35, 0, 0) if aligned else Fields(21, 1, 3, 1, 0, 0, 13, 0, 0)
-        model = Model(str(schedule_of(fields, fast_accum=fast_accum)))
+        model = LibraryModel(str(schedule_of(fields, fast_accum=fast_accum)))
         first, second = (None if scale is None else np.array(scale, np.float32) for scale in (scale_a, scale_b))
-        problem = Problem("", unit_name("hopper", pair), a, b, None, first, second, out=out)
+        problem = ProductProblem("", unit_name("hopper", pair), a, b, None, first, second, out=out)
         return self._given("lt_matmul", predict(problem, model)), fields
 
     def twin(self, name: str, *arrays: Any, **options: Any) -> Any:
@@ -118,7 +118,7 @@ class FakeGpu:
         overflow = "saturate" if target in ("e4m3", "e5m2") else "nonfinite"
         return self._given("ptx_cast", fp.encode(x, FORMATS[target], overflow=overflow))
 
-    def measure(self, work: Work, size: int, seconds: float) -> list[float]:
+    def measure(self, work: BenchWork, size: int, seconds: float) -> list[float]:
         """As fpsim.gpu.hardware.measure: 4 TB/s, or 0.001 ns per product, where nothing else was said."""
         self._starts(work.name)
         self.calls[-1] = f"{work.name} {size}"

@@ -13,7 +13,7 @@ import pytest
 import fpsim as fp
 from fpsim.gpu.experiments.bench import bench, main, run, works_of
 from fpsim.gpu.lab.bench_report import BenchReport, Speed
-from fpsim.gpu.lab.bench_rows import ELEMENTS, SHORT, SIDE, SMALL_ELEMENTS, SMALL_SIDE, WORKS, Work
+from fpsim.gpu.lab.bench_rows import ELEMENTS, SHORT, SIDE, SMALL_ELEMENTS, SMALL_SIDE, WORKS, BenchWork
 from fpsim.testing import assert_bits_equal
 from tests.gpu.fake_hardware import FakeGpu
 from tests.gpu.simulator import bench as simulator
@@ -142,7 +142,7 @@ def test_without_time_rows_are_left_out_in_a_sentence() -> None:
 
 def test_what_was_measured_before_an_interrupt_is_kept(tmp_path: Path) -> None:
     class Interrupted(FakeGpu):
-        def measure(self, work: Work, size: int, seconds: float) -> list[float]:
+        def measure(self, work: BenchWork, size: int, seconds: float) -> list[float]:
             if work.name == "decode E4M3":
                 raise KeyboardInterrupt
             return super().measure(work, size, seconds)

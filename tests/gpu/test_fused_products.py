@@ -11,7 +11,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import Rule
-from fpsim.products.unit_product import Factors, Product, add_product
+from fpsim.products.unit_product import Factors, UnitProduct, add_product
 from fpsim.testing import assert_bits_equal
 from tests.gpu.simulator import fused_products as simulator
 from tests.kit.processes import simulate
@@ -44,7 +44,7 @@ def expected(x: simulator.Case) -> Array:
     half = x.total.dtype == np.uint16
     total = np.array(x.total.view(np.float16 if half else np.float32), np.float32)
     factors = Factors(x.rows, x.columns, x.mode) if x.promote else Factors()
-    add_product(total, Product(x.unit, taken(x.a, x.terms, 1), taken(x.b, x.terms, 0), *scales, x.promote, factors))
+    add_product(total, UnitProduct(x.unit, taken(x.a, x.terms, 1), taken(x.b, x.terms, 0), *scales, x.promote, factors))
     return total.astype(np.float16) if half else total
 
 

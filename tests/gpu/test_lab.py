@@ -6,29 +6,29 @@ import numpy as np
 import pytest
 
 import fpsim as fp
-from fpsim.gpu.lab.model import Model, Problem, built, predict
+from fpsim.gpu.lab.model import LibraryModel, ProductProblem, built, predict
 from fpsim.testing import operands as inputs
 
 
 @pytest.mark.parametrize("words", ["open('x')", "cublas", "FLAT()", "cublas(__import__('os'))", "1 + 1", "cublas("])
 def test_models_name_schedules_only(words: str) -> None:
     with pytest.raises(ValueError, match=r"FLAT or a call|malformed node"):
-        built(Model(words))
+        built(LibraryModel(words))
 
 
 def test_models_change_schedules() -> None:
-    found = built(Model("FLAT", slices=3, grain=32, scale_order="b_first", fused_bias=True))
+    found = built(LibraryModel("FLAT", slices=3, grain=32, scale_order="b_first", fused_bias=True))
     assert (found.slicing.count, found.slicing.grain, found.epilogue.scale_order) == (3, 32, "b_first")
-    assert str(Model("FLAT", slices=3, grain=32)) == "FLAT with slices 3, grain 32"
+    assert str(LibraryModel("FLAT", slices=3, grain=32)) == "FLAT with slices 3, grain 32"
 
 
 def test_fp8_by_fp16_instructions_keeps_its_values() -> None:
     a, b = inputs.product_operands("wide", (16, 16, 256), ("e4m3", "e4m3"))
-    problem = Problem("", "hopper_e4m3_f32", a, b)
+    problem = ProductProblem("", "hopper_e4m3_f32", a, b)
     wanted = fp.matmul(fp.decode(a, fp.E4M3).astype(np.float16), fp.decode(b, fp.E4M3).astype(np.float16),
                        accumulate="hopper_f16_f32")  # fmt: skip
-    assert np.array_equal(predict(problem, Model("FLAT", "hopper_f16_f32")), wanted.view(np.uint32))
-    reordered = predict(problem, Model("FLAT", "hopper_f16_f32", k_order="pairs"))
+    assert np.array_equal(predict(problem, LibraryModel("FLAT", "hopper_f16_f32")), wanted.view(np.uint32))
+    reordered = predict(problem, LibraryModel("FLAT", "hopper_f16_f32", k_order="pairs"))
     assert (reordered != wanted.view(np.uint32)).any()
 
 

@@ -16,7 +16,7 @@ from fpsim.gpu import hardware
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.hardware import cublaslt, tensors
 from fpsim.gpu.hardware.cublaslt import Fields, Sides, schedule_of
-from fpsim.gpu.lab.model import Model, built
+from fpsim.gpu.lab.model import LibraryModel, built
 from fpsim.testing import operands as inputs
 
 torch = pytest.importorskip("torch")
@@ -154,9 +154,9 @@ def test_triton_pins_the_instructions(
     ],
 )  # fmt: skip
 def test_fields_say_the_schedule(fields: Fields, fast: bool, schedule: str) -> None:
-    found, wanted = schedule_of(fields, fast_accum=fast), built(Model(schedule))
+    found, wanted = schedule_of(fields, fast_accum=fast), built(LibraryModel(schedule))
     assert (found.sums, found.slicing, found.epilogue) == (wanted.sums, wanted.slicing, wanted.epilogue)
-    assert built(Model(str(found))) == found, "a schedule's name makes it again"
+    assert built(LibraryModel(str(found))) == found, "a schedule's name makes it again"
 
 
 @pytest.mark.parametrize("fields", [Fields(41, 0, 1, 2, 0, 0, 36, 0, 0), Fields(13, 0, 1, 0, 0, 999, 0, 0, 0)])

@@ -11,7 +11,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.gpu.experiments.record import main, record
-from fpsim.gpu.lab.model import Model
+from fpsim.gpu.lab.model import LibraryModel
 from fpsim.gpu.lab.recording import MOST_BYTES, about_recording, replay
 from tests.gpu.fake_hardware import FakeGpu
 
@@ -69,7 +69,7 @@ def test_what_no_model_gives_is_known(tmp_path: Path) -> None:
 
 
 def test_the_model_that_fits_is_stored(tmp_path: Path) -> None:
-    gpu = FakeGpu(models={"1x128_128x128": Model("deepgemm('1d2d')")}, fails=("1x128_1x128",))
+    gpu = FakeGpu(models={"1x128_128x128": LibraryModel("deepgemm('1d2d')")}, fails=("1x128_1x128",))
     left_out = record(tmp_path / "other.npz", hardware=gpu, parts=["blockwise"])
     assert len(left_out) == 1
     assert "was told to fail" in left_out[0]

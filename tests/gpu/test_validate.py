@@ -19,9 +19,9 @@ from fpsim.gpu.experiments.validate import PARTS, main, run_part, validate
 from fpsim.gpu.hardware.cublaslt import Fields
 from fpsim.gpu.lab.judge import ProductCase, judged
 from fpsim.gpu.lab.lab import Lab, about_of, laboratory, sets_for, unit_name
-from fpsim.gpu.lab.model import Model, Problem, predict
+from fpsim.gpu.lab.model import LibraryModel, ProductProblem, predict
 from fpsim.gpu.lab.recording import replay
-from fpsim.gpu.lab.report import Row, ValidationReport, difference
+from fpsim.gpu.lab.report import ValidationReport, ValidationRow, difference
 from tests.gpu.fake_hardware import FakeGpu
 from tests.kit.processes import python
 
@@ -67,16 +67,16 @@ def test_a_planted_difference_is_found_and_placed() -> None:
 @pytest.mark.parametrize(
     ("part", "recipe", "model"),
     [
-        ("tensorwise", "tensor", Model("cublas('sm_90', split_k=2)")),
-        ("tensorwise", "tensor", Model("cublas('sm_90', fast_accum=True)")),
-        ("tensorwise", "tensor", Model("cutlass_2xacc(64)")),
-        ("rowwise", "row", Model("torch_rowwise()")),
-        ("rowwise", "row", Model("cublas('sm_90')", scale_order="b_first")),
-        ("blockwise", "1x128_128x128", Model("deepgemm('1d2d')")),
-        ("blockwise", "1x128_128x128", Model("cublas('sm_90', family='block_scaled')", scale_order="b_first")),
+        ("tensorwise", "tensor", LibraryModel("cublas('sm_90', split_k=2)")),
+        ("tensorwise", "tensor", LibraryModel("cublas('sm_90', fast_accum=True)")),
+        ("tensorwise", "tensor", LibraryModel("cutlass_2xacc(64)")),
+        ("rowwise", "row", LibraryModel("torch_rowwise()")),
+        ("rowwise", "row", LibraryModel("cublas('sm_90')", scale_order="b_first")),
+        ("blockwise", "1x128_128x128", LibraryModel("deepgemm('1d2d')")),
+        ("blockwise", "1x128_128x128", LibraryModel("cublas('sm_90', family='block_scaled')", scale_order="b_first")),
     ],
 )
-def test_the_variant_that_fits_is_named(part: str, recipe: str, model: Model) -> None:
+def test_the_variant_that_fits_is_named(part: str, recipe: str, model: LibraryModel) -> None:
     gpu = FakeGpu(models={recipe: model})
     case = case_of(part, gpu)
     outputs = [predict(problem, model) for problem in case.problems]
@@ -90,7 +90,7 @@ def test_the_variant_that_fits_is_named(part: str, recipe: str, model: Model) ->
 
 
 def test_scales_that_are_no_powers_of_two_tell_their_orders_apart() -> None:
-    orders = [Model("cublas('sm_90', family='block_scaled')", scale_order=order)
+    orders = [LibraryModel("cublas('sm_90', family='block_scaled')", scale_order=order)
               for order in ("product", "a_first", "b_first")]  # fmt: skip
     problem = case_of("blockwise", FakeGpu()).problems[0]
     words = [predict(problem, model) for model in orders]
@@ -99,9 +99,9 @@ def test_scales_that_are_no_powers_of_two_tell_their_orders_apart() -> None:
 
 def test_splits_are_expected_of_a_heuristic_and_other_promotions_are_not() -> None:
     split = judged(
-        case_of("tensorwise", FakeGpu(models={"tensor": Model("cublas('sm_90', split_k=3, fast_accum=True)")}))
+        case_of("tensorwise", FakeGpu(models={"tensor": LibraryModel("cublas('sm_90', split_k=3, fast_accum=True)")}))
     ).rows[0]
-    other = judged(case_of("tensorwise", FakeGpu(models={"tensor": Model("cutlass_2xacc(64)")}))).rows[0]
+    other = judged(case_of("tensorwise", FakeGpu(models={"tensor": LibraryModel("cutlass_2xacc(64)")}))).rows[0]
     assert split.expected
     assert other.equal
     assert not other.expected
@@ -153,11 +153,11 @@ def test_a_gpu_without_known_schedules_is_judged_by_its_units(capability: str, a
 def test_inputs_of_every_size_tell_the_orders_of_sums_apart(kind: str, out: str) -> None:
     """Found in a trial: ordinary data, rounded to BF16, gave the same bits for one chain and for two or four slices."""
     unit = unit_name("hopper", (kind, kind))
-    models = [Model("FLAT"), *(Model("FLAT", slices=slices, grain=32) for slices in (2, 4))]
+    models = [LibraryModel("FLAT"), *(LibraryModel("FLAT", slices=slices, grain=32) for slices in (2, 4))]
     for size in ((32, 32, 512), (4096, 4096, 1024), (1 << 13, 1 << 13, 4096)):
         name = sets_for(size)[0]
         a, b = fp.testing.product_operands(name, (32, 32, 512), (kind, kind))
-        words = [predict(Problem(name, unit, a, b, out=out), model) for model in models]
+        words = [predict(ProductProblem(name, unit, a, b, out=out), model) for model in models]
         assert all((words[i] != words[j]).any() for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
@@ -339,7 +339,7 @@ def test_a_half_written_file_does_not_take_the_place_of_a_whole_one(tmp_path: Pa
 
 
 def test_checks_compare_and_find_planted_differences() -> None:
-    def some(gpu: FakeGpu, part: str, words: str) -> list[Row]:
+    def some(gpu: FakeGpu, part: str, words: str) -> list[ValidationRow]:
         return [case.run() for case in PARTS[part](Lab(gpu, small=True)) if case.what.startswith(words)]
 
     for part, words in (("casts", "fp.gpu.encode E4M3 up"), ("casts", "torch's cast to e4m3"),

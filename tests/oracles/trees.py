@@ -10,7 +10,7 @@ import numpy.typing as npt
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.plan import Span
-from fpsim.schedules.trees.nodes import Arithmetic, Operation, extent
+from fpsim.schedules.trees.nodes import Arithmetic, StackOperation, extent
 from fpsim.schedules.trees.tree import Tree
 
 Array = npt.NDArray[Any]
@@ -59,11 +59,11 @@ class _Machine:
         terms = np.concatenate([np.arange(*span) for span in spans])
         return self.a[:, terms], self.b[:, terms]
 
-    def begin(self, operation: Operation) -> None:
+    def begin(self, operation: StackOperation) -> None:
         """Push +0."""
         self.stack.append(np.zeros(self.a.shape[0], f32))
 
-    def step(self, operation: Operation) -> None:
+    def step(self, operation: StackOperation) -> None:
         """Add products to the top."""
         how = operation.how
         assert isinstance(how, Arithmetic)
@@ -78,12 +78,12 @@ class _Machine:
             result = fp.dot_add(*self.operands(operation.spans), start, self.unit)
             self.stack[-1] = fp.decode(result, self.unit.d.fmt).astype(f32)
 
-    def _values(self, operation: Operation) -> list[Array]:
+    def _values(self, operation: StackOperation) -> list[Array]:
         """The operands of products as float32 numbers."""
         codes = self.operands(operation.spans)
         return [fp.decode(x, fmt) for x, fmt in zip(codes, self.formats, strict=True)]
 
-    def _products(self, top: Array, operation: Operation, how: Arithmetic) -> Array:
+    def _products(self, top: Array, operation: StackOperation, how: Arithmetic) -> Array:
         """The top and one product."""
         if operation.product is not None:
             return self._add(top, self._product(operation), how)
@@ -91,7 +91,7 @@ class _Machine:
         sums = fp.fma(x, y, _words(top), fmt=fp.FP32, out_fmt=how.fmt, **_policy(how))
         return np.asarray(fp.decode(sums, how.fmt), f32)
 
-    def _product(self, operation: Operation) -> Array:
+    def _product(self, operation: StackOperation) -> Array:
         """One product, rounded."""
         how = operation.product
         assert how is not None
@@ -99,7 +99,7 @@ class _Machine:
         result = fp.multiply(x, y, fmt=fp.FP32, out_fmt=how.fmt, **_policy(how))
         return np.asarray(fp.decode(result, how.fmt), f32)
 
-    def push(self, operation: Operation) -> None:
+    def push(self, operation: StackOperation) -> None:
         """Push one product."""
         self.stack.append(self._product(operation))
 
@@ -107,7 +107,7 @@ class _Machine:
         codes = fp.add(_words(x), _words(y), fmt=fp.FP32, out_fmt=how.fmt, **_policy(how))
         return np.asarray(_then(fp.decode(codes, how.fmt).astype(f32), how), f32)
 
-    def join(self, operation: Operation) -> None:
+    def join(self, operation: StackOperation) -> None:
         """Add the top to the next, by one fused multiply-add where it meets scales."""
         how = operation.how
         assert isinstance(how, Arithmetic)
@@ -119,7 +119,7 @@ class _Machine:
         self.stack[-1] = fp.decode(fp.fma(_words(x), _words(y), _words(self.stack[-1]), fmt=fp.FP32), fp.FP32)
         self.scaled = None
 
-    def scale(self, operation: Operation) -> None:
+    def scale(self, operation: StackOperation) -> None:
         """The top as a product of two numbers, the first of which is rounded."""
         of_a, of_b, block = self.scales
         index = extent(operation.node).start // block
@@ -128,11 +128,11 @@ class _Machine:
         x, y, z = orders[str(operation.how)]
         self.scaled = (fp.decode(fp.multiply(_words(x), _words(y), fmt=fp.FP32), fp.FP32), z)
 
-    def round(self, operation: Operation) -> None:
+    def round(self, operation: StackOperation) -> None:
         """Round the top."""
         self.stack[-1] = _rounded(self.stack[-1], operation.how)
 
-    def pairwise(self, operation: Operation) -> None:
+    def pairwise(self, operation: StackOperation) -> None:
         """Replace numbers by their sum, neighbours first."""
         values = self._popped(operation.numbers)
         assert isinstance(operation.how, Arithmetic)
@@ -142,7 +142,7 @@ class _Machine:
             values = [self._add(x, y, operation.how) for x, y in pairs] + odd
         self.stack.append(values[0])
 
-    def butterfly(self, operation: Operation) -> None:
+    def butterfly(self, operation: StackOperation) -> None:
         """Replace numbers by their sum, the far half first."""
         values = self._popped(operation.numbers)
         assert isinstance(operation.how, Arithmetic)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
-from fpsim.probe.candidates import Candidate
+from fpsim.probe.candidates import AdderCandidate
 from fpsim.probe.model import Model
 from fpsim.schedules.schedule import FLAT
 from fpsim.schedules.trees.tree import tree, unit_of
@@ -112,7 +112,7 @@ def test_dots_of_many_rows_are_those_of_each() -> None:
     assert alone  # a product of one column is added otherwise there
     for row in [*alone[:2], fp.schedules.cutlass_2xacc(128), FLAT]:
         with case(row):
-            how = Candidate(fp.unit("hopper_f16_f32"), row, fp.FP32)
+            how = AdderCandidate(fp.unit("hopper_f16_f32"), row, fp.FP32)
             a, b = normal(0, 70, 600, dtype=np.float16), normal(1, 70, 600, dtype=np.float16)
             want = [how.matmul(x[None], y[:, None])[0, 0] for x, y in zip(a, b, strict=True)]
             assert_bits_equal(how.dot(a, b), np.array(want))

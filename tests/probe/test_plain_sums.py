@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import fpsim as fp
-from fpsim.probe.candidates import Candidate, may_have, order_of
+from fpsim.probe.candidates import AdderCandidate, may_have, order_of
 from fpsim.probe.order import Order
 from fpsim.probe.plain_sums import order_in_words
 from fpsim.schedules.trees.tree import tree
@@ -78,7 +78,7 @@ def test_no_name_is_left_out_for_what_its_first_addition_takes() -> None:
     told = 0
     trees = [tree(unit, 72) for unit in fp.units()]
     trees += [tree(row, 300) for row in fp.schedules.ROWS]
-    trees += [Candidate(how("fp32"), None, fp.FP32).tree(30, 1) for how in (fp.Sequential, fp.Pairwise, fp.Exact)]
+    trees += [AdderCandidate(how("fp32"), None, fp.FP32).tree(30, 1) for how in (fp.Sequential, fp.Pairwise, fp.Exact)]
     orders = [order_of(each) for each in trees]
     for how, order in zip(trees, orders, strict=True):
         with case(how):

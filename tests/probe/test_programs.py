@@ -14,10 +14,10 @@ from fpsim.formats.float_format import DTYPES
 from fpsim.matrix_units.matrix_unit import ELEMENTS
 from fpsim.matrix_units.matrix_unit import Rule as UnitRule
 from fpsim.probe.black_box import operand_of
-from fpsim.probe.candidates import Candidate, order_of
+from fpsim.probe.candidates import AdderCandidate, order_of
 from fpsim.probe.order import Order
 from fpsim.probe.own_unit import own_unit
-from fpsim.probe.program import MODES, Program, Rule, _holds_products
+from fpsim.probe.program import MODES, AdditionRule, Program, _holds_products
 from fpsim.schedules.schedule import FLAT
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn, sweep
@@ -47,7 +47,7 @@ def random_program(rng: np.random.Generator, operands: int) -> Program:
     n = int(rng.integers(2, 24))
     order = Order.of(random_tree(rng, range(n), int(rng.integers(2, 7))))
     fmt = (fp.FP32, fp.BF16, fp.FP16, fp.TF32)[rng.integers(4)]
-    rule = Rule(
+    rule = AdditionRule(
         fmt, str(rng.choice(list(MODES))), subnormals=str(rng.choice(["keep", "flush", "flush_results"])),
         zeros=str(rng.choice(["kept", "added", "begin"])), overflow=str(rng.choice(["nonfinite", "saturate"])),
     )  # fmt: skip
@@ -123,7 +123,7 @@ def test_products_of_matrices_have_the_bits_of_their_rows(
         order = Order.of(tree if deep else random_tree(rng, range(n), 2))
         exact = frozenset() if fmt in (fp.FP16, fp.BF16) else frozenset({2, 3, 5, 22})
         keeps = "keep" if fmt == fp.FP64 else subnormals
-        program = Program(order, Rule(fmt, subnormals=keeps, zeros=zeros), fmt, n, exact)
+        program = Program(order, AdditionRule(fmt, subnormals=keeps, zeros=zeros), fmt, n, exact)
         if not program.is_fast:  # two unrounded products meet
             program = replace(program, exact=frozenset())
         assert program.is_fast
@@ -142,10 +142,10 @@ def test_a_unit_of_its_own_has_the_bits_of_the_program(terms: int, fraction_bits
     unit = fp.MatrixUnit(
         "mine", "mine", f16, f16, ELEMENTS["f32"], UnitRule.FUSED, terms, fraction_bits, -900, result_bits
     )
-    order = order_of(Candidate(unit, FLAT, fp.FP32).tree(n, 1))
+    order = order_of(AdderCandidate(unit, FLAT, fp.FP32).tree(n, 1))
     assert order is not None
     kept = None if result_bits == 23 else result_bits
-    rule = Rule(fp.FP32, "toward_zero", "truncate", fraction_bits, kept, operand_exponents=(-14, -14))
+    rule = AdditionRule(fp.FP32, "toward_zero", "truncate", fraction_bits, kept, operand_exponents=(-14, -14))
     program = Program(order, rule, fp.FP32, n, frozenset(range(n)))
     own = own_unit(program, [operand_of("f16", "a")] * 2)
     assert own is not None

@@ -96,14 +96,14 @@ def test_a_second_process_compiles_nothing_and_gives_the_same_results() -> None:
 FUSED = """
     import numpy as np, fpsim as fp
     from fpsim.probe.order import Order
-    from fpsim.probe.program import Program, Rule
+    from fpsim.probe.program import AdditionRule, Program
     from tests.probe.planted import random_tree
 
     rng = np.random.default_rng(0)
     some = [0.0, -0.0, 1.5, -2e-23, 3e38, -3e38, 1e30, -1e30, np.inf, np.nan]
     a, b = (rng.choice(some, shape, p=[0.11] * 8 + [0.06] * 2).astype(np.float32) for shape in ((20, 6), (6, 20)))
     products = [fp.matmul(a, b, accumulate="cdna1_f32_f32")]
-    for rule in (Rule(fp.FP32), Rule(fp.FP32, "toward_zero")):
+    for rule in (AdditionRule(fp.FP32), AdditionRule(fp.FP32, "toward_zero")):
         program = Program(Order.of(random_tree(rng, range(6), 2)), rule, fp.FP32, 6)
         products.append(program.run_product(*(x.astype(np.float64) for x in (a, b))).view(np.float32))
     for each in products:

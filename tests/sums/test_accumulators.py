@@ -15,7 +15,7 @@ from fpsim.products.reduce import dot
 from fpsim.products.reduce import sum as fp_sum
 from fpsim.runtime import threads
 from fpsim.sums import accumulate, float32_plan
-from fpsim.sums.accumulate import Problem
+from fpsim.sums.accumulate import SumProblem
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.sums.float32_plan import fast_way
 from fpsim.sums.product import accumulator_product
@@ -250,7 +250,7 @@ def test_sums_in_float32_are_those_in_lanes(accumulator: Accumulator, whole: boo
             some[0, :3] = accumulator.result_format.sign_bit  # -0
             starts = np.zeros((0, 0), some.dtype), some
             for c in starts if whole else (starts[(i + j) % 2],):
-                problem = Problem(a, b, c, formats)
+                problem = SumProblem(a, b, c, formats)
                 got = accumulate.accumulated(accumulator, problem)
                 assert_same(got, accumulate._lanes(accumulator, problem), accumulator, f"{name}, {formats}")
 
@@ -268,7 +268,7 @@ def test_trees_of_any_length_in_float32_are_those_in_lanes(rounding: str) -> Non
         for fmt in (fp.FP16, fp.BF16, fp.FP32):
             accumulator = Pairwise(fmt, rounding=rounding)
             assert fast_way(accumulator, (fp.FP16, fp.FP16)) is not None
-            problem = Problem(a, b, np.zeros((0, 0), fmt.storage), (fp.FP16, fp.FP16))
+            problem = SumProblem(a, b, np.zeros((0, 0), fmt.storage), (fp.FP16, fp.FP16))
             got = accumulate.accumulated(accumulator, problem)
             assert_same(got, accumulate._lanes(accumulator, problem), accumulator, f"{terms} terms")
 
@@ -309,7 +309,7 @@ def test_exact_sums_in_floats_are_those_by_digits(accumulator: Exact, monkeypatc
             c = encoded(start[name], fmt) if (i + j) % 2 else np.zeros((0, 0), fmt.storage)
             if c.size:
                 c[0, :3] = fmt.sign_bit, fmt.infinity_code, fmt.nan_code
-            problem = Problem(a, b, c, formats, first=9)
+            problem = SumProblem(a, b, c, formats, first=9)
             assert accumulate._fits_bins(problem)
             got = accumulate.accumulated(accumulator, problem)
             with monkeypatch.context() as patch:
@@ -331,7 +331,7 @@ def test_two_floats_hold_every_sum_of_their_range(terms: int, monkeypatch: pytes
         a[0, :2] = 2.0 ** (large // 2) * np.array([1, -1])  # which cancel, so that the last bit shows
         b[:2] = 2.0 ** (large - large // 2)
         codes = a.astype(np.float32).view(np.uint32), b.astype(np.float32).view(np.uint32)
-        problem = Problem(*codes, np.zeros((0, 0), np.uint64), (fp.FP32, fp.FP32))
+        problem = SumProblem(*codes, np.zeros((0, 0), np.uint64), (fp.FP32, fp.FP32))
         got = accumulate.accumulated(Exact("fp64"), problem)
         with monkeypatch.context() as patch:
             patch.setattr(accumulate, "_fits_bins", lambda _: False)

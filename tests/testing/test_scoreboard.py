@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from benchmarks import scoreboard
-from benchmarks.scoreboard import Cast, casts, checked, main, page
+from benchmarks.scoreboard import PeerCast, casts, checked, main, page
 from tests.kit.processes import ROOT
 
 
-def row(cast: Cast) -> str:
+def row(cast: PeerCast) -> str:
     """The row of one cast on a page."""
     return next(line for line in page([checked(cast)], {}, {}, "2026-01-01", "3").splitlines() if cast.call in line)
 

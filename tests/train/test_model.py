@@ -195,7 +195,7 @@ def test_unit_scaling_has_the_function_and_the_gradients_of_its_factors() -> Non
 
 def test_a_linear_layer_of_unit_scaling_has_variances_of_1_in_both_passes() -> None:
     generator = torch.Generator().manual_seed(0)
-    layer = models.Scaled(256, 512)
+    layer = models.UnitLinear(256, 512)
     torch.nn.init.normal_(layer.linear.weight, generator=generator)
     x = torch.randn(4096, 256, generator=generator, requires_grad=True)
     y = layer(x)

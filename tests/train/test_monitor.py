@@ -10,17 +10,17 @@ import pytest
 import fpsim as fp
 
 torch = pytest.importorskip("torch")
-from fpsim.torch.products import Operand  # noqa: E402
-from fpsim.train.monitor import Figures, Overflows, Watch, figures  # noqa: E402
+from fpsim.torch.products import CastOperand  # noqa: E402
+from fpsim.train.monitor import CastFigures, Overflows, StepWatch, figures  # noqa: E402
 
 
-def cast(x: Any, fmt: Any, scaling: Any = None, **options: Any) -> Operand:
+def cast(x: Any, fmt: Any, scaling: Any = None, **options: Any) -> CastOperand:
     if scaling is None:
-        return Operand(x, fp.encode(x, fmt, **options), fmt)
-    return Operand(x, fp.encode_scaled(x, fmt, scaling, **options), None)
+        return CastOperand(x, fp.encode(x, fmt, **options), fmt)
+    return CastOperand(x, fp.encode_scaled(x, fmt, scaling, **options), None)
 
 
-def counted(operand: Operand, largest: float) -> Figures:
+def counted(operand: CastOperand, largest: float) -> CastFigures:
     """The figures by fractions, a value at a time; `largest` in the element format."""
     pairs = list(zip(operand.source.ravel().tolist(), operand.values.ravel().tolist(), strict=True))
     codes = operand.encoded if operand.fmt else operand.encoded.codes
@@ -32,7 +32,7 @@ def counted(operand: Operand, largest: float) -> Figures:
     noise = sum((Fraction(value) - Fraction(source)) ** 2 for source, value in pairs)
     signal = sum(Fraction(source) ** 2 for source, _ in pairs)
     sqnr = 10 * math.log10(signal / noise) if noise else math.inf
-    return Figures(lost / len(nonzero), top / len(pairs), sqnr)
+    return CastFigures(lost / len(nonzero), top / len(pairs), sqnr)
 
 
 @pytest.mark.parametrize("fmt", [fp.E4M3, fp.E5M2, fp.E2M1, fp.FP16])
@@ -50,7 +50,7 @@ def test_figures_are_what_counting_finds(fmt: Any, scaling: Any) -> None:
 
 def test_operands_that_nothing_was_done_to_lose_nothing() -> None:
     x = np.array([[1.0, math.nan]], np.float32)
-    assert figures(Operand(x, x, None)) == (0.0, 0.0, math.inf)
+    assert figures(CastOperand(x, x, None)) == (0.0, 0.0, math.inf)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def backward(module: Any, x: Any, scale: float = 1.0) -> None:
 def test_a_watch_keeps_rows_and_the_largest_figure_of_micro_batches() -> None:
     raw = fp.torch.LinearRecipe(grad_fmt="e4m3")
     module, x = layer(raw), torch.ones(32, 32)
-    with Watch(7, True, "underflow", ["up"], {"up": fp.torch.LinearRecipe(grad_fmt="e5m2")}) as watch:
+    with StepWatch(7, True, "underflow", ["up"], {"up": fp.torch.LinearRecipe(grad_fmt="e5m2")}) as watch:
         backward(module, x, 2.0**-11)  # zero in E4M3, not in E5M2
         backward(module, x)
     assert (watch.figures, watch.below) == ({"up": 1.0}, {"up": 0.0})
@@ -94,7 +94,7 @@ def test_a_watch_keeps_rows_and_the_largest_figure_of_micro_batches() -> None:
 
 
 def test_a_watch_that_is_asked_nothing_sees_nothing() -> None:
-    with Watch(0, False) as watch:
+    with StepWatch(0, False) as watch:
         backward(layer(fp.torch.MXFP8), torch.ones(32, 32))
     assert (watch.rows, watch.figures, watch.below) == ([], {}, {})
 

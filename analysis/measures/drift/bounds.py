@@ -15,7 +15,7 @@ from fpsim.analysis.tensors.chunks import Floats
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
-from fpsim.schedules.plan import Plan, Slice, Span, plan_of
+from fpsim.schedules.plan import SchedulePlan, Slice, Span, plan_of
 from fpsim.schedules.schedule import Lanes, Schedule
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
 
@@ -154,7 +154,7 @@ def matrix_unit_bounds(
     return _aligning_unit_bounds(unit, plan, terms, chance, random_signs)
 
 
-def _rounding_unit_bounds(unit: MatrixUnit, plan: Plan, terms: Terms, length: int, chance: Chance) -> Bounds:
+def _rounding_unit_bounds(unit: MatrixUnit, plan: SchedulePlan, terms: Terms, length: int, chance: Chance) -> Bounds:
     """Units whose every rounding is one to nearest even: as of an accumulator with a shorter path."""
     tree = unit.rule is Rule.FLUSHED_TREE
     steps = max(sum(len(block) for block in part.steps(plan.step)) for part in plan.slices)
@@ -184,7 +184,7 @@ class Cuts(NamedTuple):
     apart: bool = False  # whether the accumulator joins after the alignment
 
 
-class Part(NamedTuple):
+class PartialSum(NamedTuple):
     """A partial sum, one a trial, and how far it can be off."""
 
     value: Floats  # exact
@@ -212,7 +212,7 @@ def cuts_of(unit: MatrixUnit) -> Cuts:
 
 
 def _aligning_unit_bounds(
-    unit: MatrixUnit, plan: Plan, terms: Terms, chance: Chance, random_signs: bool
+    unit: MatrixUnit, plan: SchedulePlan, terms: Terms, chance: Chance, random_signs: bool
 ) -> Bounds:  # fmt: skip
     """Units that align terms and cut them: a running bound over the steps, from the exact partial sums."""
     exponents = _product_exponents(unit, terms)
@@ -240,18 +240,18 @@ def _product_exponents(unit: MatrixUnit, terms: Terms) -> Floats:
     return terms.aligned[(grouped, *formats)]
 
 
-def _slice_part(unit: MatrixUnit, plan: Plan, part: Slice, products: Floats, exponents: Floats) -> Part:
+def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Floats, exponents: Floats) -> PartialSum:
     """One slice: its blocks, joined in float32 where they are promoted."""
     runs = [slice(run.start, run.stop) for run in part.runs]
     where = runs[0] if len(runs) == 1 else np.concatenate([np.arange(run.start, run.stop) for run in runs])
     p, e = products[:, where], exponents[:, where]
     blocks = [_block_part(unit, spans, p, e) for spans in part.steps(plan.step) if spans]
     if not blocks:  # a slice without terms
-        return Part(*(np.zeros(len(products)) for _ in Part._fields))
+        return PartialSum(*(np.zeros(len(products)) for _ in PartialSum._fields))
     return _joined(blocks) if plan.promoted else blocks[0]
 
 
-def _block_part(unit: MatrixUnit, spans: tuple[Span, ...], products: Floats, exponents: Floats) -> Part:
+def _block_part(unit: MatrixUnit, spans: tuple[Span, ...], products: Floats, exponents: Floats) -> PartialSum:
     """One chain of steps from 0."""
     cuts = cuts_of(unit)
     first, last = spans[0].start, spans[-1].stop
@@ -272,14 +272,14 @@ def _block_part(unit: MatrixUnit, spans: tuple[Span, ...], products: Floats, exp
         linear = (others * weights).sum(axis=1)
         everything = linear + cuts.products * (of_products * weights).sum(axis=1)
         random = cuts.products * ((of_products * weights) ** 2).sum(axis=1)
-    return Part(after[:, -1], everything, linear, random)
+    return PartialSum(after[:, -1], everything, linear, random)
 
 
-def _joined(parts: list[Part]) -> Part:
+def _joined(parts: list[PartialSum]) -> PartialSum:
     """Partial sums one after the other in any order, each addition rounded to nearest in float32."""
     value, everything, linear, random = (np.sum(each, axis=0) for each in zip(*parts, strict=True))
     count = len(parts)
     growth = math.exp(count * math.log1p(2.0**-24))
     added = (growth - 1) * (np.sum([np.abs(part.value) for part in parts], axis=0) + everything)
     added += count * FP32.smallest_subnormal
-    return Part(value, everything + added, linear + added, random)
+    return PartialSum(value, everything + added, linear + added, random)

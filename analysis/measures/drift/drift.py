@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fpsim.analysis.measures.drift.bounds import Bounds, Chance, accumulator_bounds, matrix_unit_bounds
 from fpsim.analysis.measures.drift.report import DriftReport, DriftRow
-from fpsim.analysis.measures.drift.terms import Source, Terms, checked_operand, terms_of
+from fpsim.analysis.measures.drift.terms import Terms, TermSource, checked_operand, terms_of
 from fpsim.analysis.measures.several import listed
 from fpsim.analysis.tensors.chunks import Array, Floats
 from fpsim.casts.cast import decode, encode
@@ -114,7 +114,7 @@ def drift(
     right = None if b is None else checked_operand(b, "b", sizes[-1], rows)
     if rows is None and right is not None and not isinstance(right, str):
         rows = len(right)
-    source = Source(left, right, rows or int(trials), sizes[-1], int(seed))
+    source = TermSource(left, right, rows or int(trials), sizes[-1], int(seed))
     if source.trials * source.longest > MOST_TERMS:
         raise ValueError(
             f"drift holds at most {MOST_TERMS} terms, trials times the longest length; got {source.trials} times "
@@ -138,7 +138,7 @@ def _input(fmt: Format) -> Format:
     return FP32 if fmt == FP64 else fmt
 
 
-def _row(how: How, terms: Terms, length: int, source: Source, chance: Chance) -> DriftRow:
+def _row(how: How, terms: Terms, length: int, source: TermSource, chance: Chance) -> DriftRow:
     """All trials of one accumulator and length."""
     got = _sums(how, terms, length, None)
     high, low = terms.exact_sums(length)
@@ -153,7 +153,7 @@ def _row(how: How, terms: Terms, length: int, source: Source, chance: Chance) ->
     return DriftRow.of(how.name, length, error, np.abs(high), bounds, unchanged, why)
 
 
-def _bounds(how: How, terms: Terms, length: int, source: Source, chance: Chance, high: Floats) -> Bounds:
+def _bounds(how: How, terms: Terms, length: int, source: TermSource, chance: Chance, high: Floats) -> Bounds:
     if how.accumulator is not None:
         return accumulator_bounds(how.accumulator, terms, length, chance, high)
     assert how.unit is not None

@@ -13,7 +13,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 MOST_BOUNDS = 3  # accumulators up to which their bounds are drawn; more would hide the errors
 
 
-class Row(Protocol):
+class DrawnDrift(Protocol):
     """What is drawn of a row."""
 
     length: int
@@ -22,7 +22,7 @@ class Row(Protocol):
     norm_probabilistic: float
 
 
-class Regime(Protocol):
+class DrawnRegime(Protocol):
     """What is drawn of a regime."""
 
     onset: int | None

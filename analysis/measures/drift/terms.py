@@ -31,7 +31,7 @@ SYMMETRIC = ("normal", "cauchy")  # signs are fair coins, independent of the mag
 
 
 @dataclass(frozen=True)
-class Source:
+class TermSource:
     """Where the terms come from: names of distributions or arrays, and what they are drawn with.
 
     Attributes:
@@ -99,7 +99,7 @@ class Terms:
         return total
 
 
-def terms_of(source: Source, formats: tuple[Format, Format], *, plain: bool) -> Terms:
+def terms_of(source: TermSource, formats: tuple[Format, Format], *, plain: bool) -> Terms:
     """The terms with operands rounded once to formats, to nearest even; what lies beyond a format saturates.
 
     plain: a sum of a alone is one without factors, rather than one with factors of 1.

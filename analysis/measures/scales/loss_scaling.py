@@ -203,7 +203,7 @@ def loss_scaling(
     steps: list[list[ScalingStep]] = [[] for _ in chosen]
     for number, element in enumerate(stream):
         gradients = _gradients(element, number)
-        seen: dict[float, _Cast] = {}
+        seen: dict[float, _ScaledGradients] = {}
         for i, each in enumerate(chosen):
             scale = states[i].scale
             if scale not in seen:
@@ -221,7 +221,7 @@ def loss_scaling(
     return LossScalingReport(found, tuple(chosen), tuple(step for each in steps for step in each))
 
 
-class _Cast(NamedTuple):
+class _ScaledGradients(NamedTuple):
     """The gradients of a step under one scale."""
 
     seen: Seen
@@ -230,7 +230,7 @@ class _Cast(NamedTuple):
     underflows: int
 
 
-def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _Cast:
+def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _ScaledGradients:
     """Scale and round all gradients of a step, and count."""
     count = overflows = underflows = strange = 0
     amax, squares = 0.0, 0.0
@@ -250,7 +250,7 @@ def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _Cast:
             amax = max(amax, float(np.max(np.abs(rounded), initial=0.0, where=finite)))
     overflowed = overflows + strange > 0
     seen = Seen(overflowed, math.inf if overflowed else amax, math.sqrt(squares) if squares >= 0 else math.nan, fmt.max)
-    return _Cast(seen, count, overflows, underflows)
+    return _ScaledGradients(seen, count, overflows, underflows)
 
 
 def _gradients(element: Any, number: int) -> list[Array]:

@@ -19,14 +19,14 @@ from fpsim.analysis.studies.budget.exact_scales import closed_form, relative_rou
 from fpsim.analysis.studies.budget.layers import Kept
 from fpsim.analysis.studies.budget.replay import Amaxes, replayed
 from fpsim.analysis.studies.budget.row import BudgetRow, Squares
-from fpsim.analysis.studies.budget.tiles import Side, worst_of, worst_tiles
+from fpsim.analysis.studies.budget.tiles import OperandSide, worst_of, worst_tiles
 from fpsim.arrays import Array
 from fpsim.casts.cast import quantize
 from fpsim.formats.as_json import format_from
 from fpsim.products.backend import output_overflow
 from fpsim.torch.hadamard import hadamard
 from fpsim.torch.operators import array_of
-from fpsim.torch.plan import Arithmetic, plan_of
+from fpsim.torch.plan import ProductPlan, plan_of
 from fpsim.torch.products import multiply
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
 from fpsim.torch.trace import ProductCall
@@ -151,7 +151,7 @@ def _modes(recipe: LinearRecipe, product: str) -> tuple[Any, Any]:
     return tuple(recipe.grad_rounding if name == "output_gradient" else recipe.rounding for name in NAMES[product])  # type: ignore[return-value]
 
 
-def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[Side, Side]:
+def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[OperandSide, OperandSide]:
     """The operands, with what the recipe's casts change of them and what their terms meet."""
     meets = [np.sum(pair.b**2, axis=1), np.sum(pair.a**2, axis=0)]  # (K,) each
     found = []
@@ -161,14 +161,14 @@ def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[Side, S
             error = operand.values.astype(np.float64) - pair[i]
         scaling = getattr(operand.encoded, "scaling", None)
         overflow = recipe.overflow or (scaling.overflow if scaling is not None else "nonfinite")
-        found.append(Side(
+        found.append(OperandSide(
             NAMES[call.product][i], pair[i], error, operand.encoded, TURNED[call.product][i], meets[i], fmt,
             _modes(recipe, call.product)[i], overflow, bool(recipe.hadamard) and call.product == "wgrad",
         ))  # fmt: skip
     return found[0], found[1]
 
 
-def _met(side: Side, first: bool) -> float:
+def _met(side: OperandSide, first: bool) -> float:
     """What the roundings of single elements of an operand come to, if each changed the product alone."""
     with np.errstate(all="ignore"):
         lost = np.sum(side.error**2, axis=0 if first else 1)  # (K,)
@@ -202,7 +202,7 @@ def _sums(call: ProductCall) -> tuple[float, float]:
     return found[0], found[-1]
 
 
-def _cast(reference: Array, how: Arithmetic) -> tuple[float]:
+def _cast(reference: Array, how: ProductPlan) -> tuple[float]:
     """The energy of what rounding the exact product to its format changes."""
     fmt = _out_format(how)
     if fmt is None:
@@ -212,7 +212,7 @@ def _cast(reference: Array, how: Arithmetic) -> tuple[float]:
         return (energy(quantize(reference, fmt, overflow=overflow) - reference),)
 
 
-def _out_format(how: Arithmetic) -> Any:
+def _out_format(how: ProductPlan) -> Any:
     return format_from(json.loads(how.out_fmt)) if how.out_fmt else None
 
 

@@ -30,7 +30,7 @@ STANDS_OUT = 1.5  # times the median layer's severity from which the first layer
 
 
 @dataclass(frozen=True)
-class Worst:
+class WorstProduct:
     """What costs a product most: its row, and the tiles of its operands; `str()` explains their casts."""
 
     row: BudgetRow
@@ -125,7 +125,7 @@ class Budget:
             raise ValueError(f"{layer!r} has {', '.join(there)} alone; got {product!r}. Record a backward pass.")
         return there[product]
 
-    def worst(self, layer: str | None = None, product: str | None = None) -> Worst:
+    def worst(self, layer: str | None = None, product: str | None = None) -> WorstProduct:
         """The tiles and values whose rounding costs a product most, with their casts explained.
 
         Args:
@@ -141,7 +141,7 @@ class Budget:
             row = max(rows, key=lambda row: row.severity)
         else:
             row = self.row(layer, product)
-        return Worst(row, row.tiles)
+        return WorstProduct(row, row.tiles)
 
     def merge(self, other: Budget) -> Budget:
         """The budget of both batches: squares of errors and of products add up.

@@ -86,7 +86,7 @@ def worst_of(tiles: Iterable[WorstTile]) -> tuple[WorstTile, ...]:
     return tuple(heapq.nlargest(KEPT, tiles, key=lambda tile: tile.energy))
 
 
-class Side(NamedTuple):
+class OperandSide(NamedTuple):
     """One operand of a product.
 
     Attributes:
@@ -110,7 +110,7 @@ class Side(NamedTuple):
     mixed: bool
 
 
-def worst_tiles(side: Side, first: bool, total: float) -> list[WorstTile]:
+def worst_tiles(side: OperandSide, first: bool, total: float) -> list[WorstTile]:
     """The worst tiles of an operand; first: whether it is a. total: the energy of both operands."""
     with np.errstate(all="ignore"):
         energy = side.error**2 * (side.meets[None, :] if first else side.meets[:, None])
@@ -135,7 +135,7 @@ def _largest(x: Array, count: int) -> list[tuple[int, int]]:
 
 
 def _tile(
-    side: Side, energy: Array, start: tuple[int, int], size: tuple[int, int], found: float, total: float
+    side: OperandSide, energy: Array, start: tuple[int, int], size: tuple[int, int], found: float, total: float
 ) -> WorstTile:
     """A tile that begins at a place of the operand."""
     stop = tuple(min(at + length, end) for at, length, end in zip(start, size, side.exact.shape, strict=True))

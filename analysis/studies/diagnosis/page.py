@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import Budget
 from fpsim.analysis.studies.diagnosis.advice import Diagnosed, kind_of, noise
 from fpsim.analysis.studies.diagnosis.verdict import LINES, Verdict, is_high, relative
-from fpsim.display.pages import Cell, Row, markup, render, versions
+from fpsim.display.pages import Picture, TableCell, TableRow, markup, render, versions
 from fpsim.display.wording import plural, printable
 from fpsim.errors import install
 
@@ -53,13 +53,6 @@ class Paged(Diagnosed, Protocol):
     def budgeted(self) -> int: ...
     def ill(self, recipe: str | None = None) -> tuple[str, ...]: ...
     def rows(self) -> list[tuple[str, ...]]: ...
-
-
-class Picture(NamedTuple):
-    """A figure on the page."""
-
-    title: str
-    svg: Any
 
 
 def page(found: Paged) -> str:
@@ -120,20 +113,20 @@ def _unbroken(line: str) -> str:
 # ---- tables
 
 
-def _share(value: float) -> Cell:
-    return Cell(relative(value), value)
+def _share(value: float) -> TableCell:
+    return TableCell(relative(value), value)
 
 
 LAYER_HEADS = (("layer", False), ("fprop", False), ("dgrad", False), ("wgrad", False))
 
 
-def _layers(found: Paged) -> tuple[Any, list[Row]]:
+def _layers(found: Paged) -> tuple[Any, list[TableRow]]:
     """The table of layers; why some cannot go lower is a column where there are any."""
     bad = {printable(layer) or "the model" for layer in found.ill()} if found.low else set()
     if not bad:
-        return LAYER_HEADS, [Row(cells[:-1]) for cells in found.rows()]
+        return LAYER_HEADS, [TableRow(cells[:-1]) for cells in found.rows()]
     heads = (*LAYER_HEADS, (f"why it cannot go to {found.low} as it is", False))
-    return heads, [Row(cells, marked=cells[0] in bad) for cells in found.rows()]
+    return heads, [TableRow(cells, marked=cells[0] in bad) for cells in found.rows()]
 
 
 RECIPE_HEADS = (
@@ -142,16 +135,16 @@ RECIPE_HEADS = (
 )  # fmt: skip
 
 
-def _recipe_row(found: Paged, name: str) -> Row:
+def _recipe_row(found: Paged, name: str) -> TableRow:
     rows = [one for one in found.verdicts if one.recipe == name]
     fits = sum(one.fits for one in rows)
     bits = math.fsum(one.bits * one.values for one in rows) / max(sum(one.values for one in rows), 1)
     joint = next(row for row in found.sensitivity.joint if row.recipe == name)
     slots = len({(one.layer, one.product) for one in found.verdicts})
-    return Row((
-        name, Cell(f"{bits:.3g}", bits), Cell(f"{fits} of {slots}", fits), _share(joint.gradient_error),
-        _share(joint.gradient_spread), _share(joint.output_error), Cell(f"{joint.loss_change:+.2g}", joint.loss_change),
-        noise(joint).removeprefix("which is "),
+    return TableRow((
+        name, TableCell(f"{bits:.3g}", bits), TableCell(f"{fits} of {slots}", fits), _share(joint.gradient_error),
+        _share(joint.gradient_spread), _share(joint.output_error),
+        TableCell(f"{joint.loss_change:+.2g}", joint.loss_change), noise(joint).removeprefix("which is "),
     ), marked=fits < slots)  # fmt: skip
 
 
@@ -161,7 +154,7 @@ CANDIDATE_HEADS = (
 )  # fmt: skip
 
 
-def _candidates(found: Paged) -> list[Row]:
+def _candidates(found: Paged) -> list[TableRow]:
     """The plans, equal ones in one row."""
     of: dict[tuple[Any, ...], list[Any]] = {}
     for one in found.plan.candidates:
@@ -172,10 +165,10 @@ def _candidates(found: Paged) -> list[Row]:
 RECOMMENDED = {"milp": "recommended"}
 
 
-def _candidate_row(one: Any, methods: Sequence[str]) -> Row:
+def _candidate_row(one: Any, methods: Sequence[str]) -> TableRow:
     measured, spread = (math.nan, math.nan) if one.joint is None else one.joint[:2]
-    return Row((
-        " = ".join(methods), Cell(f"{one.cost:.4g}", one.cost), _share(one.predicted), _share(measured),
+    return TableRow((
+        " = ".join(methods), TableCell(f"{one.cost:.4g}", one.cost), _share(one.predicted), _share(measured),
         _share(spread),
     ))  # fmt: skip
 
@@ -190,9 +183,9 @@ CAUSES = {
 }  # fmt: skip
 
 
-def _product_row(one: Verdict) -> Row:
-    return Row((
-        printable(one.layer) or "the model", one.product, one.recipe, Cell(f"{one.bits:.4g}", one.bits),
+def _product_row(one: Verdict) -> TableRow:
+    return TableRow((
+        printable(one.layer) or "the model", one.product, one.recipe, TableCell(f"{one.bits:.4g}", one.bits),
         _share(one.error), _share(one.lines), _share(one.inherited), _share(one.gradient_error),
         _share(one.gradient_spread), CAUSES[one.cause], one.why,
     ), marked=not one.fits)  # fmt: skip
@@ -204,16 +197,16 @@ RANGE_HEADS = (
 )  # fmt: skip
 
 
-def _range_row(row: Any) -> Row:
+def _range_row(row: Any) -> TableRow:
     spread, median = row.range, row.range.magnitude(0.5)
     ratio = spread.amax / median if median > 0 else math.nan
     below = spread.shares("e4m3")["below"]
     sqnr = next((each.sqnr_db for each in row.errors if each.format == "E4M3"), math.nan)
     number = "–" if math.isnan(sqnr) else f"{sqnr:.1f} dB" if math.isfinite(sqnr) else "no error"
-    return Row((
-        printable(row.layer), row.tensor.replace("_", " "), Cell(str(row.step), row.step),
-        Cell(f"{spread.amax:.3g}", spread.amax), Cell(f"{median:.3g}", median),
-        Cell("–" if math.isnan(ratio) else f"{ratio:.3g}", ratio), _share(below), Cell(number, sqnr),
+    return TableRow((
+        printable(row.layer), row.tensor.replace("_", " "), TableCell(str(row.step), row.step),
+        TableCell(f"{spread.amax:.3g}", spread.amax), TableCell(f"{median:.3g}", median),
+        TableCell("–" if math.isnan(ratio) else f"{ratio:.3g}", ratio), _share(below), TableCell(number, sqnr),
     ))  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from fpsim.analysis.studies.budget.causes import NAMES
 from fpsim.analysis.studies.budget.layers import left_out, operands_of, sizes_of
 from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.analysis.studies.budget.report import OWN_UNITS, Budget, cause_of
-from fpsim.analysis.studies.cells import Cell, Cells
+from fpsim.analysis.studies.cells import Cells, SweepCell
 from fpsim.analysis.studies.diagnosis.budget_text import from_text, to_text
 from fpsim.analysis.studies.diagnosis.choosing import chosen
 from fpsim.analysis.studies.diagnosis.recipes import recipes_on
@@ -125,7 +125,7 @@ class Stages:
                         low[name] = self._low(name, batches)
                     one = self._budget(recording, low[name], name, layer)
                     if cells is not None:
-                        cells.add(Cell(key, {"recipe": name, "layer": layer}, {"budget": to_text(one)}))
+                        cells.add(SweepCell(key, {"recipe": name, "layer": layer}, {"budget": to_text(one)}))
                 rows = tuple(dataclasses.replace(row, layer=layer) for row in one.rows)
                 mine = found.get(name)
                 found[name] = dataclasses.replace(

@@ -50,7 +50,7 @@ Change = Callable[[LinearRecipe], LinearRecipe]
 
 
 @dataclass(frozen=True)
-class Way:
+class LayerArithmetic:
     """What the products of some layers follow.
 
     Attributes:
@@ -65,7 +65,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class ModelArithmetic:
     """An arithmetic of a model.
 
     Attributes:
@@ -75,9 +75,9 @@ class Arithmetic:
     """
 
     name: str
-    ways: tuple[tuple[str, Way], ...]
+    ways: tuple[tuple[str, LayerArithmetic], ...]
 
-    def of(self, layer: str) -> Way | None:
+    def of(self, layer: str) -> LayerArithmetic | None:
         """What a layer follows."""
         return next((way for pattern, way in reversed(self.ways) if fnmatchcase(layer, pattern)), None)
 
@@ -92,7 +92,7 @@ class Arithmetic:
         return next((PLACES[way.backend] for _, way in self.ways if way.backend in PLACES), "")
 
 
-def arithmetic(what: str, spec: Any, recipe: Any = None) -> Arithmetic:
+def arithmetic(what: str, spec: Any, recipe: Any = None) -> ModelArithmetic:
     """The arithmetic that a word or an object stands for.
 
     Args:
@@ -115,8 +115,8 @@ def arithmetic(what: str, spec: Any, recipe: Any = None) -> Arithmetic:
         if not spec or not all(isinstance(pattern, str) for pattern in spec):
             raise TypeError(f"{what} must map shell patterns of layers to arithmetics; got {shown(spec)}.")
         ways = tuple((pattern, _way(what, each, recipe)) for pattern, each in spec.items())
-        return Arithmetic("", ways)
-    return Arithmetic(_named(spec), (("*", _way(what, spec, recipe)),))
+        return ModelArithmetic("", ways)
+    return ModelArithmetic(_named(spec), (("*", _way(what, spec, recipe)),))
 
 
 def _named(spec: Any) -> str:
@@ -125,7 +125,7 @@ def _named(spec: Any) -> str:
     return getattr(spec, "name", "") or repr(spec)
 
 
-def _way(what: str, spec: Any, recipe: Any) -> Way:
+def _way(what: str, spec: Any, recipe: Any) -> LayerArithmetic:
     """What follows from an object, or from a word."""
     if isinstance(spec, str):
         spec = _object(what, spec)
@@ -134,13 +134,13 @@ def _way(what: str, spec: Any, recipe: Any) -> Way:
     if isinstance(spec, _Chip):
         return _chip(spec.word, recipe)
     if isinstance(spec, (LinearRecipe, Recipe)):
-        return Way(_of_recipe(spec))
+        return LayerArithmetic(_of_recipe(spec))
     if isinstance(spec, MatrixUnit):
         return _unit(spec, recipe)
     if isinstance(spec, Schedule):
         return _schedule(spec, recipe)
     if isinstance(spec, Accumulator):
-        return Way(_changed(_base(recipe, FP32), lambda of: placed(of, spec).recipe))
+        return LayerArithmetic(_changed(_base(recipe, FP32), lambda of: placed(of, spec).recipe))
     raise TypeError(f"{what} must be one of {', '.join(WORDS)}, {OTHERS}; got {shown(spec)}.")
 
 
@@ -221,18 +221,18 @@ def _changed(base: Follow, change: Change) -> Follow:
     return follow
 
 
-def _word(word: str, recipe: Any) -> Way:
+def _word(word: str, recipe: Any) -> LayerArithmetic:
     if word == "torch":
-        return Way(lambda _: None)
+        return LayerArithmetic(lambda _: None)
     if word == "float32":
         chained = placed(FP32, FusedMultiplyAdd(FLOAT32)).recipe
-        return Way(lambda _: (chained,) * 3)
+        return LayerArithmetic(lambda _: (chained,) * 3)
     if word in PLACES:
         public("fpsim.gpu.device.device").require_device()
-    return Way(_base(recipe), word)
+    return LayerArithmetic(_base(recipe), word)
 
 
-def _chip(word: str, recipe: Any) -> Way:
+def _chip(word: str, recipe: Any) -> LayerArithmetic:
     """The units of a chip, and the schedules of its library."""
     base, remarks = _base(recipe), dict[str, None]()
 
@@ -255,19 +255,19 @@ def _chip(word: str, recipe: Any) -> Way:
                 f"a chip needs a recipe with products on matrix units; got recipe={shown(recipe)}, which has none, so "
                 f"that {word} would give what every other one does. Take another recipe."
             )
-    return Way(_changed(base, change), remarks=remarks)
+    return LayerArithmetic(_changed(base, change), remarks=remarks)
 
 
 def _has_units(recipe: LinearRecipe) -> bool:
     return any(isinstance(recipe.accumulator(name), MatrixUnit) for name in PRODUCTS)
 
 
-def _unit(unit: MatrixUnit, recipe: Any) -> Way:
+def _unit(unit: MatrixUnit, recipe: Any) -> LayerArithmetic:
     """A unit in place of the recipe's, or one chain of it over operands that it takes."""
     if recipe is None:
         made = _recipe_of(unit)
-        return Way(lambda _: (made,) * 3)
-    return Way(_changed(_base(recipe), lambda of: placed(of, unit).recipe))
+        return LayerArithmetic(lambda _: (made,) * 3)
+    return LayerArithmetic(_changed(_base(recipe), lambda of: placed(of, unit).recipe))
 
 
 def _recipe_of(unit: MatrixUnit) -> LinearRecipe:
@@ -289,11 +289,11 @@ def _recipe_of(unit: MatrixUnit) -> LinearRecipe:
     )  # fmt: skip
 
 
-def _schedule(schedule: Schedule, recipe: Any) -> Way:
+def _schedule(schedule: Schedule, recipe: Any) -> LayerArithmetic:
     """A schedule in place of the recipe's, on the units of its chip."""
 
     def change(of: LinearRecipe) -> LinearRecipe:
         there = placed(of, schedule.arch).recipe if schedule.arch else of
         return placed(there, schedule).recipe
 
-    return Way(_changed(_base(recipe), change))
+    return LayerArithmetic(_changed(_base(recipe), change))

@@ -12,8 +12,8 @@ from fpsim.arrays import Array
 from fpsim.formats.as_json import format_facts
 from fpsim.formats.named import BF16, FP16
 from fpsim.torch.operators import array_of
-from fpsim.torch.plan import Arithmetic
-from fpsim.torch.products import Operand
+from fpsim.torch.plan import ProductPlan
+from fpsim.torch.products import CastOperand
 from fpsim.torch.trace import ProductCall, show
 
 FORMATS = {torch.bfloat16: BF16, torch.float16: FP16}  # which torch rounds results to
@@ -62,14 +62,14 @@ def _shown(
     layer: str, product: str, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, bias: torch.Tensor | None = None
 ) -> None:
     fmt = FORMATS.get(result.dtype)
-    how = Arithmetic("", "", "", 0, "" if fmt is None else json.dumps(format_facts(fmt)))
+    how = ProductPlan("", "", "", 0, "" if fmt is None else json.dumps(format_facts(fmt)))
     found = np.array(array_of(result))
     found = found if found.dtype == np.float64 else found.astype(np.float32)
     added = None if bias is None else array_of(bias)
     show(ProductCall(layer, product, _operand(a), _operand(b), how, found, added))
 
 
-def _operand(x: torch.Tensor) -> Operand:
+def _operand(x: torch.Tensor) -> CastOperand:
     """A copy, since weights and gradients may change in place while it is held."""
     source: Array = np.array(array_of(x))
-    return Operand(source, source, None)
+    return CastOperand(source, source, None)

@@ -13,7 +13,7 @@ MOST_NAMES = 24  # products up to which each has its name
 SHADES = {"fprop": COLORS["E4M3"], "dgrad": COLORS["E5M2"], "wgrad": COLORS["FP16"]}
 
 
-class Row(Protocol):
+class DrawnProduct(Protocol):
     """What is drawn of a product."""
 
     @property
@@ -74,7 +74,7 @@ def growth_axes(of: Grown, ax: Any = None) -> Any:
         return ax
 
 
-def _name_products(ax: Any, rows: Sequence[Row]) -> None:
+def _name_products(ax: Any, rows: Sequence[DrawnProduct]) -> None:
     if len(rows) <= MOST_NAMES:
         ax.set_xticks(range(len(rows)), [short(row.layer, 18) for row in rows], rotation=60, ha="right")
     else:

@@ -16,12 +16,12 @@ from fpsim.analysis.models.patches import DIMENSIONS, convolution, folded, matri
 from fpsim.analysis.models.products import LAYERS, WHOLE_ATTENTION, attention_in_parts
 from fpsim.analysis.models.selection import Selection
 from fpsim.analysis.models.watch import in_backward
-from fpsim.analysis.studies.differences.arithmetics import Arithmetic, Recipes, Site
+from fpsim.analysis.studies.differences.arithmetics import ModelArithmetic, Recipes, Site
 from fpsim.analysis.studies.differences.by_torch import FORMATS, by_torch
 from fpsim.errors import shown
 from fpsim.torch.delayed import first_state
 from fpsim.torch.linear import QuantLinear, _product_op
-from fpsim.torch.plan import Plan, plan_from, plan_of
+from fpsim.torch.plan import LayerPlan, plan_from, plan_of
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
 from fpsim.torch.trace import ProductCall, watching
 from fpsim.train.side_by_side import as_product
@@ -34,14 +34,14 @@ class LayerError(ValueError):
     """What a layer's product refused, with the layer's name."""
 
 
-class Outcome(NamedTuple):
+class ModelRun(NamedTuple):
     """What a run gave: the model's output, and the names of its layers."""
 
     output: Any
     layers: tuple[str, ...]
 
 
-def run(model: Any, batch: Any, arithmetic: Arithmetic, loss: Any, seen: Seen) -> Outcome:
+def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Seen) -> ModelRun:
     """Run a copy of a model under an arithmetic, and show its products, forwards and with a loss backwards.
 
     Raises:
@@ -62,7 +62,7 @@ def run(model: Any, batch: Any, arithmetic: Arithmetic, loss: Any, seen: Seen) -
         except LayerError as reason:
             raise ValueError(str(reason)) from None
     handle.remove()
-    return Outcome(outputs[0] if outputs else None, tuple(mode.layers))
+    return ModelRun(outputs[0] if outputs else None, tuple(mode.layers))
 
 
 def copied(x: Any, what: str) -> Any:
@@ -132,14 +132,14 @@ def _described(batch: Any) -> str:
 class _Products(TorchFunctionMode):
     """Multiplies as an arithmetic says, in place of torch."""
 
-    def __init__(self, model: Any, arithmetic: Arithmetic, originals: frozenset[int]) -> None:
+    def __init__(self, model: Any, arithmetic: ModelArithmetic, originals: frozenset[int]) -> None:
         super().__init__()
         self._originals = originals  # weights that the copy must not read
         self._model, self._arithmetic = model, arithmetic
         names = Selection(model, "*")
         self._modules, self._owners = names.modules, names.owners
         self._stack: list[torch.nn.Module] = []
-        self._plans: dict[Any, Plan] = {}
+        self._plans: dict[Any, LayerPlan] = {}
         self.layers: dict[str, None] = {}
 
     @contextmanager
@@ -230,7 +230,7 @@ class _Products(TorchFunctionMode):
         found: torch.Tensor = y
         return found
 
-    def _states(self, plan: Plan, step: Any, state: Any) -> tuple[Any, Any]:
+    def _states(self, plan: LayerPlan, step: Any, state: Any) -> tuple[Any, Any]:
         """The count of steps and the scales of earlier ones, as of a layer's first step where it has none."""
         if plan.draws and step is None:
             step = torch.zeros((), dtype=torch.int64)
@@ -238,7 +238,7 @@ class _Products(TorchFunctionMode):
             return step, None
         return step, first_state(plan.delayed[0]) if state is None else state
 
-    def _plan(self, layer: str, called: str, dtype: torch.dtype, own: LinearRecipe | None) -> Plan | None:
+    def _plan(self, layer: str, called: str, dtype: torch.dtype, own: LinearRecipe | None) -> LayerPlan | None:
         """What a layer follows; None where it stays as it is."""
         self.layers[called] = None
         way = self._arithmetic.of(called)
@@ -268,7 +268,7 @@ class _Products(TorchFunctionMode):
         return (isinstance(module, LAYERS) and name) or owner or name or "weight"
 
 
-def _made(layer: str, recipes: Recipes, backend: str, dtype: torch.dtype) -> Plan:
+def _made(layer: str, recipes: Recipes, backend: str, dtype: torch.dtype) -> LayerPlan:
     """The plan of a layer; what 16-bit layers give is rounded to their format, as torch's are."""
     fmt, plans = FORMATS.get(dtype), []
     for recipe in recipes:

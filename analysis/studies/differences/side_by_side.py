@@ -15,7 +15,7 @@ from fpsim.errors import nearest, shown
 
 if TYPE_CHECKING:
     from fpsim.analysis.measures.mechanism import Product
-    from fpsim.analysis.studies.differences.arithmetics import Arithmetic
+    from fpsim.analysis.studies.differences.arithmetics import ModelArithmetic
     from fpsim.analysis.studies.differences.growth import LayerDifference, Logits
     from fpsim.analysis.studies.differences.report import ModelDivergence
 
@@ -101,7 +101,7 @@ def diff(
         )
     for way in ways:
         _refuse_unmatched(way, one.layers)
-    beside = _Beside(others, _names(*ways))
+    beside = _ModelBeside(others, _names(*ways))
     two = run(model, batch, ways[1], loss, beside.see)
     found = beside.divergence()
     if found is None:
@@ -129,7 +129,7 @@ def _refuse_devices(torch: Any, model: Any, batch: Any) -> None:
             raise ValueError(f"model and batch must be on the CPU; got {name!r} on {tensor.device}. Use .cpu().")
 
 
-def _refuse_unmatched(way: Arithmetic, layers: tuple[str, ...]) -> None:
+def _refuse_unmatched(way: ModelArithmetic, layers: tuple[str, ...]) -> None:
     """A ValueError for a pattern that no layer has."""
     from fnmatch import fnmatchcase
 
@@ -141,7 +141,7 @@ def _refuse_unmatched(way: Arithmetic, layers: tuple[str, ...]) -> None:
             )
 
 
-def _names(first: Arithmetic, second: Arithmetic) -> tuple[str, str]:
+def _names(first: ModelArithmetic, second: ModelArithmetic) -> tuple[str, str]:
     """What tells the two apart."""
     if first.name == second.name:
         return "the first", "the second"
@@ -152,7 +152,7 @@ def _names(first: Arithmetic, second: Arithmetic) -> tuple[str, str]:
     return names[0], names[1]
 
 
-class _Beside:
+class _ModelBeside:
     """Compares the products of a run with those of another one, which it forgets as it goes."""
 
     def __init__(self, others: deque[Product], names: tuple[str, str]) -> None:

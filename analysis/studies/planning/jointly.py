@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fpsim.analysis.studies.cells import Cell, Cells
+from fpsim.analysis.studies.cells import Cells, SweepCell
 from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.planning.evidence import FIGURES, SPREADS, Evidence, Measured
 from fpsim.analysis.studies.planning.problem import Slot
@@ -57,6 +57,6 @@ class Jointly:
             figures = {name: float(getattr(row, name)) for name in (*FIGURES, *SPREADS.values())}
             self._known[key] = figures
             if self._cells is not None:
-                self._cells.add(Cell(key, {"assignment": words}, figures))
+                self._cells.add(SweepCell(key, {"assignment": words}, figures))
         found, figure = self._known[key], self._evidence.figure
         return Measured.of(figure, found[figure], found[SPREADS[figure]])

@@ -41,7 +41,7 @@ class Setting(NamedTuple):
         return f"{self.library}, {named}: {how}. {self.differs}".rstrip()
 
 
-class Row(Protocol):
+class ChoiceLike(Protocol):
     """What is read of a choice."""
 
     @property
@@ -62,7 +62,7 @@ class Said(NamedTuple):
 
 
 def settings_of(
-    choices: Sequence[Row], recipes: Mapping[str, LinearRecipe], lost: Callable[[Sequence[str], str], str]
+    choices: Sequence[ChoiceLike], recipes: Mapping[str, LinearRecipe], lost: Callable[[Sequence[str], str], str]
 ) -> tuple[Setting, ...]:
     """The closest settings of both libraries, layers with the same recipes together.
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from fpsim.analysis.studies.planning.problem import Choice, Problem
+from fpsim.analysis.studies.planning.problem import Choice, ChoiceProblem
 from fpsim.analysis.studies.planning.searches import greedy
 
 NODES = 100_000  # of branch and bound, after which the best so far is taken: the same on every machine
@@ -26,7 +26,7 @@ class Optimum(NamedTuple):
     proven: bool
 
 
-def optimum(problem: Problem, limit: int, rival: Choice | None = None) -> Optimum | None:
+def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> Optimum | None:
     """The choice of the least harm whose price is at most `limit`, of several the cheapest; None without one.
 
     Harms and prices are integers, in which every answer of the solver is checked. A larger limit admits all that a
@@ -48,7 +48,7 @@ def optimum(problem: Problem, limit: int, rival: Choice | None = None) -> Optimu
     return Optimum(best, problem.harm(best) - first.bound < 1)
 
 
-def cheapest(problem: Problem) -> Choice:
+def cheapest(problem: ChoiceProblem) -> Choice:
     """The choice of the lowest price, of several that of the least harm."""
     program = _Program(problem)
     found = program.cheapest().choice
@@ -64,7 +64,7 @@ class _Answer(NamedTuple):
 class _Program:
     """A problem as rows of numbers: a column for each unit and recipe, and one for each item that several may use."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ChoiceProblem) -> None:
         self.problem = problem
         self.columns = [(unit, recipe) for unit in range(len(problem.units)) for recipe in problem.open(unit)]
         self.place = {column: i for i, column in enumerate(self.columns)}

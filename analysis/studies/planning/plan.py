@@ -12,8 +12,8 @@ from fpsim.analysis.studies.planning.jointly import Jointly
 from fpsim.analysis.studies.planning.optimum import cheapest, optimum
 from fpsim.analysis.studies.planning.prices import OPERANDS, product_bits, scaling_of
 from fpsim.analysis.studies.planning.problem import Choice as Vector
-from fpsim.analysis.studies.planning.problem import Problem, Slot, problem_of
-from fpsim.analysis.studies.planning.report import Candidate, Choice, Other, Plan, Point
+from fpsim.analysis.studies.planning.problem import ChoiceProblem, Slot, problem_of
+from fpsim.analysis.studies.planning.report import Choice, Other, Plan, PlanCandidate, Point
 from fpsim.analysis.studies.planning.searches import at_random, greedy, most_careful, uniform
 from fpsim.analysis.studies.planning.units import kept_layers, units_of
 from fpsim.display.wording import bytes_in_words, plural
@@ -87,7 +87,7 @@ def plan(
     harms = {key: one.harm for key, one in evidence.measured.items()}
     problem = problem_of(units, evidence.recipes, harms, evidence.values, evidence.weights, kind)
     _require_recipes(problem)
-    search = _Search(evidence, problem, kind)
+    search = _PlanSearch(evidence, problem, kind)
     limit = problem.limit(budget)
     quick = greedy(problem, limit)
     best = optimum(problem, limit, quick)
@@ -141,7 +141,7 @@ def _budget(bits: Any, size: Any) -> tuple[str, float]:
     return name, float(value)
 
 
-def _require_recipes(problem: Problem) -> None:
+def _require_recipes(problem: ChoiceProblem) -> None:
     """A ValueError where products cannot follow any recipe."""
     for number, unit in enumerate(problem.units):
         if not problem.open(number):
@@ -167,11 +167,11 @@ def _refuse_delays(recipes: Any) -> None:
 
 
 @dataclass(frozen=True)
-class _Search:
+class _PlanSearch:
     """What plans of one problem come to."""
 
     evidence: Evidence
-    problem: Problem
+    problem: ChoiceProblem
     kind: str
 
     def figure_of(self, harm: float) -> float:
@@ -182,11 +182,11 @@ class _Search:
         """The figure of a choice, in the steps that harms are counted in."""
         return self.figure_of(self.problem.harm(vector) * self.problem.step)
 
-    def candidate(self, method: str, vector: Vector, jointly: Jointly) -> Candidate:
+    def candidate(self, method: str, vector: Vector, jointly: Jointly) -> PlanCandidate:
         assignment = self.problem.assignment(vector)
         harm = self.problem.harm(vector) * self.problem.step
         cost = self.problem.cost(vector)
-        return Candidate(method, cost, harm, self.figure_of(harm), jointly.of(assignment), assignment)
+        return PlanCandidate(method, cost, harm, self.figure_of(harm), jointly.of(assignment), assignment)
 
     def too_small(self, budget: float) -> str:
         """Why no plan meets a budget."""

@@ -34,7 +34,7 @@ class Item(NamedTuple):
     users: tuple[tuple[int, int], ...]  # unit, recipe
 
 
-class Problem(NamedTuple):
+class ChoiceProblem(NamedTuple):
     """What is to be chosen.
 
     Attributes:
@@ -95,7 +95,7 @@ def problem_of(
     values: Mapping[Slot, tuple[int, int]],
     weights: Mapping[str, int],
     budget: str,
-) -> Problem:
+) -> ChoiceProblem:
     """The problem of some units.
 
     Args:
@@ -115,7 +115,7 @@ def problem_of(
     else:
         items, coin = _items_of_bytes(units, recipes, weights)
     whole = tuple(tuple(round(x / step) if math.isfinite(x) else None for x in row) for row in rows)
-    return Problem(tuple(units), names, whole, step, items, coin)
+    return ChoiceProblem(tuple(units), names, whole, step, items, coin)
 
 
 def _step(rows: Sequence[Sequence[float]]) -> float:

@@ -94,7 +94,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PlanCandidate:
     """A plan of the budget, however it was found.
 
     Attributes:
@@ -157,7 +157,7 @@ class Plan:
     kept: tuple[str, ...]
     budget: tuple[str, float]
     figure: str
-    candidates: tuple[Candidate, ...] = dataclasses.field(repr=False)
+    candidates: tuple[PlanCandidate, ...] = dataclasses.field(repr=False)
     proven: bool
     recipes: Mapping[str, LinearRecipe] = dataclasses.field(repr=False)
     model: str
@@ -174,7 +174,7 @@ class Plan:
         raise KeyError(f"no choice for layer and product {key!r}; there are {plural(len(self.choices), 'choice')}")
 
     @property
-    def chosen(self) -> Candidate:
+    def chosen(self) -> PlanCandidate:
         """This plan beside other ones."""
         return self.candidates[0]
 
@@ -349,7 +349,7 @@ def _cells(choice: Choice) -> tuple[str, ...]:
             *others)  # fmt: skip
 
 
-def _line(one: Candidate) -> tuple[str, ...]:
+def _line(one: PlanCandidate) -> tuple[str, ...]:
     if one.joint is None:
         return one.method, f"{one.cost:.5g}", f"{one.predicted:.3g}", "not measured", ""
     gap = "" if math.isnan(one.gap) else f"{100 * one.gap:+.0f} %"

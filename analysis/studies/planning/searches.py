@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fpsim.analysis.studies.planning.problem import Choice, Problem
+from fpsim.analysis.studies.planning.problem import Choice, ChoiceProblem
 
 
-class Step(NamedTuple):
+class RecipeStep(NamedTuple):
     """A change of some units to a recipe, and what it makes of harm and price."""
 
     harm: int
@@ -27,7 +27,7 @@ class Spending:
       choice: the first one.
     """
 
-    def __init__(self, problem: Problem, choice: Sequence[int]) -> None:
+    def __init__(self, problem: ChoiceProblem, choice: Sequence[int]) -> None:
         self.problem, self.choice = problem, list(choice)
         self._uses: dict[tuple[int, int], list[int]] = {}
         for place, item in enumerate(problem.items):
@@ -47,12 +47,12 @@ class Spending:
                 change += more * self.problem.items[place].price
         return change
 
-    def step(self, units: Sequence[int], recipe: int) -> Step:
+    def step(self, units: Sequence[int], recipe: int) -> RecipeStep:
         """What a change would do."""
         before = [self.choice[unit] for unit in units]
         harm, price = self.take(units, [recipe] * len(units))
         self.take(units, before)
-        return Step(harm, price, tuple(units), recipe)
+        return RecipeStep(harm, price, tuple(units), recipe)
 
     def take(self, units: Sequence[int], recipes: Sequence[int]) -> tuple[int, int]:
         """Change some units, and give what that did to harm and price."""
@@ -65,7 +65,7 @@ class Spending:
         self.price += price
         return harm, price
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[RecipeStep]:
         """Every change of one unit, and of all units of the same layers, which frees a copy that several read."""
         groups: dict[int, list[int]] = {}
         for unit, spec in enumerate(self.problem.units):
@@ -80,16 +80,16 @@ class Spending:
                     yield self.step(units, recipe)
 
 
-def most_careful(problem: Problem) -> Choice:
+def most_careful(problem: ChoiceProblem) -> Choice:
     """The least harm without a budget, and for that the cheapest recipe of each unit.
 
     Example:
       >>> from fractions import Fraction
-      >>> from fpsim.analysis.studies.planning.problem import Item, Problem, Unit
+      >>> from fpsim.analysis.studies.planning.problem import ChoiceProblem, Item, Unit
       >>> from fpsim.analysis.studies.planning.searches import greedy, most_careful
       >>> units = [Unit((("0", "fprop"),), 0), Unit((("1", "fprop"),), 1)]
       >>> items = [Item(price, ((unit, r),)) for unit in (0, 1) for r, price in enumerate((16, 8))]
-      >>> problem = Problem(tuple(units), ("BF16", "MXFP8"), ((0, 5), (0, 9)), 1.0, tuple(items), Fraction(1))
+      >>> problem = ChoiceProblem(tuple(units), ("BF16", "MXFP8"), ((0, 5), (0, 9)), 1.0, tuple(items), Fraction(1))
       >>> most_careful(problem), greedy(problem, 24), greedy(problem, 15)
       ((0, 0), (1, 0), None)
     """
@@ -103,7 +103,7 @@ def most_careful(problem: Problem) -> Choice:
     )
 
 
-def greedy(problem: Problem, limit: int) -> Choice | None:
+def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
     """From the least harm down, the step that saves most for its harm; then up again as far as it fits.
 
     None where it ends above the limit, which with copies that several products read can happen.
@@ -123,7 +123,7 @@ def greedy(problem: Problem, limit: int) -> Choice | None:
         now.take(best.units, [best.recipe] * len(best.units))
 
 
-def at_random(problem: Problem, limit: int, floor: Choice, seed: int) -> Choice:
+def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> Choice:
     """A random choice, with units of a cheap one until it fits, and then less harmful ones at random as far as it fits.
 
     Args:
@@ -144,7 +144,7 @@ def at_random(problem: Problem, limit: int, floor: Choice, seed: int) -> Choice:
     return tuple(now.choice)
 
 
-def uniform(problem: Problem, limit: int) -> Choice | None:
+def uniform(problem: ChoiceProblem, limit: int) -> Choice | None:
     """The least harmful choice of one recipe for all that fits; None without one."""
     same = [(recipe,) * len(problem.units) for recipe in range(len(problem.names))]
     possible = [choice for choice in same if all(r in problem.open(unit) for unit, r in enumerate(choice))]

@@ -15,7 +15,7 @@ MOST_LAYERS = 24  # the most harmful ones are drawn
 ROOM = 0.24  # inches for a layer
 
 
-class Report(Protocol):
+class DrawnSensitivity(Protocol):
     """What is drawn: a `Sensitivity`."""
 
     @property
@@ -25,7 +25,7 @@ class Report(Protocol):
     def recipes(self) -> Any: ...
 
 
-def sensitivity_axes(report: Report, ax: Any = None) -> Any:
+def sensitivity_axes(report: DrawnSensitivity, ax: Any = None) -> Any:
     """Draw the error of the gradient by layer, the most harmful one on top, with its spread over batches."""
     worst: dict[str, float] = {}
     for row in report.rows:

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any, Protocol
 
-from fpsim.analysis.studies.sensitivity.row import Figures, SensitivityRow
+from fpsim.analysis.studies.sensitivity.row import BatchFigures, SensitivityRow
 from fpsim.errors import shown
 from fpsim.exact_json import from_json, to_json
 from fpsim.files import path_of, write_whole
@@ -16,7 +16,7 @@ from fpsim.train import written
 KIND, VERSION = "fpsim sensitivity", 1
 
 
-class Report(Protocol):
+class WrittenSensitivity(Protocol):
     """What is written: a `Sensitivity`."""
 
     @property
@@ -47,7 +47,7 @@ class Report(Protocol):
     def convolutions(self) -> Any: ...
 
 
-def write(report: Report, path: str | os.PathLike[str]) -> None:
+def write(report: WrittenSensitivity, path: str | os.PathLike[str]) -> None:
     """Write a report; see `Sensitivity.save`."""
     contents = {
         "kind": KIND, "version": VERSION, "model": report.model, "identity": report.identity,
@@ -91,5 +91,5 @@ def _plain(row: SensitivityRow) -> dict[str, Any]:
 
 def _row(fields: dict[str, Any]) -> SensitivityRow:
     left, right = fields["elements"]
-    batches = [Figures.of(*map(float, figures)) for figures in fields["batches"]]
+    batches = [BatchFigures.of(*map(float, figures)) for figures in fields["batches"]]
     return SensitivityRow.of(fields["layer"], fields["product"], fields["recipe"], (left, right), batches)

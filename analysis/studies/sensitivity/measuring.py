@@ -8,14 +8,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fpsim.analysis.studies.cells import Cell, Cells
+from fpsim.analysis.studies.cells import Cells, SweepCell
 from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.sensitivity.compare import SAME, UNKNOWN, distance
 from fpsim.analysis.studies.sensitivity.content import recipe_words
 from fpsim.analysis.studies.sensitivity.one_pass import Key, OnePass
-from fpsim.analysis.studies.sensitivity.row import JOINT, UNCHANGED, Figures, SensitivityRow
+from fpsim.analysis.studies.sensitivity.row import JOINT, UNCHANGED, BatchFigures, SensitivityRow
 from fpsim.analysis.studies.sensitivity.spot import RefusedProduct
-from fpsim.analysis.studies.sensitivity.twin import Outcome, Twin, layer_by_layer, loss_checked
+from fpsim.analysis.studies.sensitivity.twin import Twin, TwinRun, layer_by_layer, loss_checked
 from fpsim.errors import shown
 from fpsim.torch.recipe import LinearRecipe
 
@@ -25,7 +25,7 @@ ORDER = ("wgrad", "dgrad", "fprop")  # gradients first, which go through the gra
 Report = Callable[[float, str], None]
 
 
-class Exact(NamedTuple):
+class ExactRun(NamedTuple):
     """What a batch gives in exact products.
 
     Attributes:
@@ -38,10 +38,10 @@ class Exact(NamedTuple):
     loss: float
     outputs: list[Any]
     gradients: list[Any]
-    outcome: Outcome | None
+    outcome: TwinRun | None
 
 
-class Found(NamedTuple):
+class SingleProducts(NamedTuple):
     """What single products do.
 
     Attributes:
@@ -73,14 +73,14 @@ class Measurer:
     ) -> None:  # fmt: skip
         self.twin, self.batches, self.recipes, self.products = twin, batches, recipes, products
         self.identity, self.out = identity, out
-        self._kept: dict[int, Exact] = {}
-        self._known: dict[str, Figures] = {}
+        self._kept: dict[int, ExactRun] = {}
+        self._known: dict[str, BatchFigures] = {}
         self.elements: dict[tuple[str, str], tuple[int, int]] = {}
         self.refused: dict[Key, str] = {}
 
     # ---- all rows
 
-    def single(self, progress: Report) -> Found:
+    def single(self, progress: Report) -> SingleProducts:
         """One product of one layer at a time."""
         losses, unsteady = [], 0.0
         with layer_by_layer(), self._cells() as cells:
@@ -94,9 +94,9 @@ class Measurer:
             for key in self._keys()
             if key not in self.refused
         ]
-        return Found(rows, tuple(losses), tuple(self._notes(unsteady)))
+        return SingleProducts(rows, tuple(losses), tuple(self._notes(unsteady)))
 
-    def _row(self, key: Key, batches: list[Figures]) -> SensitivityRow:
+    def _row(self, key: Key, batches: list[BatchFigures]) -> SensitivityRow:
         return SensitivityRow.of(*key, self.elements[key[:2]], batches)
 
     def _keys(self) -> list[Key]:
@@ -113,7 +113,7 @@ class Measurer:
         """The loss of every batch, before hours of work on the first ones."""
         return [float(self.twin.tried(batch, index).loss.detach()) for index, batch in enumerate(self.batches)]
 
-    def _batch(self, index: int, cells: Cells | None, progress: Report) -> Exact:
+    def _batch(self, index: int, cells: Cells | None, progress: Report) -> ExactRun:
         """All cells of a batch that are missing."""
         missing = [
             (layer, product, name)
@@ -143,7 +143,7 @@ class Measurer:
         self._keep(index, exact)
         return exact
 
-    def _one(self, exact: Exact, index: int, key: Key, seer: OnePass) -> Figures:
+    def _one(self, exact: ExactRun, index: int, key: Key, seer: OnePass) -> BatchFigures:
         """The figures of one product of one layer in one recipe."""
         layer, product, name = key
         if product == "wgrad":
@@ -151,14 +151,14 @@ class Measurer:
             if own is not None:  # a parameter: nothing but its gradient changes
                 outputs = SAME if exact.outputs else UNKNOWN
                 whole, part = seer.of_weight(layer, name, exact.gradients[own], _squared(exact.gradients))
-                return Figures(0.0, *outputs, *whole, part.error)
+                return BatchFigures(0.0, *outputs, *whole, part.error)
         figures = self._changed(exact, index, {(layer, product): self.recipes[name]}, layer)
         if product != "fprop":
             return figures
         first, fisher = seer.estimates(layer, name)
         return figures._replace(first_order=first, fisher=fisher)
 
-    def _exact(self, index: int, seer: OnePass | None = None) -> Exact:
+    def _exact(self, index: int, seer: OnePass | None = None) -> ExactRun:
         """A batch in exact products; what is seen of it goes to `seer`, which the graph is kept for."""
         outcome = self.twin.run(self.batches[index], index)
         loss_checked(outcome.loss, index)
@@ -170,11 +170,11 @@ class Measurer:
         for spot in self.twin.spots.values():
             spot.seen = None
         kept = None if seer is None else outcome
-        return Exact(float(outcome.loss.detach()), outcome.outputs, gradients, kept)
+        return ExactRun(float(outcome.loss.detach()), outcome.outputs, gradients, kept)
 
     def _changed(
-        self, exact: Exact, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str | None = None
-    ) -> Figures:
+        self, exact: ExactRun, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str | None = None
+    ) -> BatchFigures:
         """The figures of a batch where some products are low."""
         if exact.outcome is not None:  # only the backward pass changes
             self.twin.assign(low, index)
@@ -190,7 +190,7 @@ class Measurer:
         own = self.twin.place_of(layer) if layer is not None else None
         weight = math.nan if own is None else distance([gradients[own]], [exact.gradients[own]]).error
         change = change if math.isfinite(value) else math.inf
-        return Figures(change, *outputs, *distance(gradients, exact.gradients), weight)
+        return BatchFigures(change, *outputs, *distance(gradients, exact.gradients), weight)
 
     # ---- several at once
 
@@ -221,7 +221,7 @@ class Measurer:
         elements = sum(left for left, _ in sizes), sum(right for _, right in sizes)
         return SensitivityRow.of(JOINT, JOINT, name, elements, figures)
 
-    def _keep(self, index: int, exact: Exact) -> Exact:
+    def _keep(self, index: int, exact: ExactRun) -> ExactRun:
         """Keep what a batch gives for joint runs, unless that is much."""
         held = [x for x in (*exact.outputs, *exact.gradients) if x is not None]
         if sum(x.numel() * x.element_size() for x in held) * len(self.batches) <= KEPT:
@@ -243,19 +243,19 @@ class Measurer:
         layer, product, name = key
         return digest(layer, product, recipe_words(self.recipes[name]), str(index))
 
-    def _read(self, key: str, cells: Cells | None) -> Figures | None:
+    def _read(self, key: str, cells: Cells | None) -> BatchFigures | None:
         if key in self._known:
             return self._known[key]
         cell = None if cells is None else cells.found.get(key)
         if cell is None or cell.result is None:
             return None
-        self._known[key] = Figures.of(**cell.result)
+        self._known[key] = BatchFigures.of(**cell.result)
         return self._known[key]
 
-    def _write(self, key: str, point: dict[str, str], figures: Figures, cells: Cells | None) -> Figures:
-        figures = self._known[key] = Figures.of(*figures)
+    def _write(self, key: str, point: dict[str, str], figures: BatchFigures, cells: Cells | None) -> BatchFigures:
+        figures = self._known[key] = BatchFigures.of(*figures)
         if cells is not None:
-            cells.add(Cell(key, point, figures._asdict()))
+            cells.add(SweepCell(key, point, figures._asdict()))
         return figures
 
     # ---- words

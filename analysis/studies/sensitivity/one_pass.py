@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fpsim.analysis.studies.sensitivity.compare import Distance, from_sums
-from fpsim.analysis.studies.sensitivity.spot import Call, RefusedProduct, Spot
+from fpsim.analysis.studies.sensitivity.spot import LayerCall, RefusedProduct, Spot
 from fpsim.torch.recipe import LinearRecipe
 
 Key = tuple[str, str, str]  # layer, product, recipe
@@ -36,7 +36,7 @@ class OnePass:
         self._products: dict[tuple[str, str], dict[int, torch.Tensor]] = {}  # <g, d> of each term
         self._deltas: dict[tuple[str, str], torch.Tensor] = {}  # errors of weight gradients
 
-    def see(self, spot: Spot, call: Call) -> None:
+    def see(self, spot: Spot, call: LayerCall) -> None:
         """Take in a layer's call."""
         x, weight, dy = spot.elements(call)
         operands = {"fprop": (x, weight)}
@@ -54,7 +54,7 @@ class OnePass:
                     except RefusedProduct as reason:
                         self.refused[key] = str(reason)
 
-    def _find(self, spot: Spot, call: Call, product: str, name: str, recipe: LinearRecipe) -> None:
+    def _find(self, spot: Spot, call: LayerCall, product: str, name: str, recipe: LinearRecipe) -> None:
         if product == "fprop":
             low = spot.output(recipe, call.x, call.weight, call.bias, call.draw)
             error = (low.double() - call.y.double()) * call.dy.double()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.analysis.studies.sensitivity.row import RANKED, Figures, SensitivityRow, harm
+from fpsim.analysis.studies.sensitivity.row import RANKED, BatchFigures, SensitivityRow, harm
 from fpsim.display.optional import frame
 from fpsim.display.wording import plural
 from fpsim.errors import require_word
@@ -203,7 +203,7 @@ class Sensitivity:
         """A pandas DataFrame of the rows, or of their batches.
 
         Args:
-          by: "row", with the figures of SensitivityRow, or "batch", with a line for each batch and its Figures.
+          by: "row", with the figures of SensitivityRow, or "batch", with a line for each batch and its BatchFigures.
         Raises:
           ValueError: another word.
         """
@@ -278,7 +278,7 @@ class Sensitivity:
         return f"{said}<table><tr>{head}</tr>{body}</table>"
 
 
-def estimated(figures: Figures, estimate: str) -> float:
+def estimated(figures: BatchFigures, estimate: str) -> float:
     """The estimate of a loss change by its name."""
     if estimate == "second_order":
         return figures.first_order + figures.fisher

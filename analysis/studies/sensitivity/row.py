@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 JOINT = "*"  # layer and product of a row in which several are low at once
 
 
-class Figures(NamedTuple):
+class BatchFigures(NamedTuple):
     """What low precision does to one batch; errors are inf where it gave Inf or NaN.
 
     Attributes:
@@ -34,13 +34,13 @@ class Figures(NamedTuple):
     fisher: float = 0.0
 
     @classmethod
-    def of(cls, *values: float, **named: float) -> Figures:
+    def of(cls, *values: float, **named: float) -> BatchFigures:
         """The same with one NaN for all, so that equal figures compare as equal."""
         found = cls(*values, **named)
         return cls(*(math.nan if value != value else value for value in found))
 
 
-UNCHANGED = Figures(0.0, 0.0, 1.0, 0.0, 1.0, 0.0)
+UNCHANGED = BatchFigures(0.0, 0.0, 1.0, 0.0, 1.0, 0.0)
 RANKED = ("gradient_error", "loss_change", "output_error", "weight_gradient_error", "fisher", "first_order")
 
 
@@ -61,7 +61,7 @@ class SensitivityRow:
       first_order, fisher: two estimates of the loss change from one backward pass, see `Sensitivity.agreement`; 0 of
         dgrad and wgrad, which no loss depends on, NaN of joint rows.
       elements: values of the left and the right operand in a batch (the first one that has the product).
-      batches: the Figures of each batch.
+      batches: the BatchFigures of each batch.
     """
 
     layer: str
@@ -80,22 +80,22 @@ class SensitivityRow:
     first_order: float
     fisher: float
     elements: tuple[int, int]
-    batches: tuple[Figures, ...] = dataclasses.field(default=(), repr=False)
+    batches: tuple[BatchFigures, ...] = dataclasses.field(default=(), repr=False)
 
     @classmethod
     def of(
-        cls, layer: str, product: str, recipe: str, elements: tuple[int, int], batches: Sequence[Figures]
+        cls, layer: str, product: str, recipe: str, elements: tuple[int, int], batches: Sequence[BatchFigures]
     ) -> SensitivityRow:
         """The row of some batches.
 
         Example:
-          >>> from fpsim.analysis.studies.sensitivity.row import Figures, SensitivityRow
-          >>> batches = [Figures(change, 0.1, 0.99, 0.2, 0.98, 0.3) for change in (0.25, 0.75)]
+          >>> from fpsim.analysis.studies.sensitivity.row import BatchFigures, SensitivityRow
+          >>> batches = [BatchFigures(change, 0.1, 0.99, 0.2, 0.98, 0.3) for change in (0.25, 0.75)]
           >>> row = SensitivityRow.of("head", "fprop", "FP8", (64, 32), batches)
           >>> row.loss_change, round(row.loss_spread, 3), row.gradient_error
           (0.5, 0.354, 0.2)
         """
-        means = {name: _mean([getattr(one, name) for one in batches]) for name in Figures._fields}
+        means = {name: _mean([getattr(one, name) for one in batches]) for name in BatchFigures._fields}
         spreads = {
             "loss_spread": "loss_change", "output_spread": "output_error", "gradient_spread": "gradient_error",
             "cosine_spread": "gradient_cosine",

@@ -81,7 +81,7 @@ class Linear:
         return found[0]
 
 
-class Patches:
+class PatchProducts:
     """One product of the patches of each group.
 
     Args:
@@ -132,7 +132,7 @@ def shape_of(layer: Any) -> Shape:
       >>> [(rows.shape, matrix.shape) for rows, matrix, _ in shape_of(layer).parts(x, layer.weight, None)]
       [(torch.Size([6, 6]), torch.Size([4, 6]))]
     """
-    return Patches(layer) if type(layer) in CONVOLUTIONS else Linear()
+    return PatchProducts(layer) if type(layer) in CONVOLUTIONS else Linear()
 
 
 def sizes(parts: Sequence[Part], gradients: Sequence[Tensor]) -> tuple[int, int, int]:

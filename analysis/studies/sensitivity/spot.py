@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fpsim.analysis.studies.sensitivity.shapes import Patches, shape_of, sizes
+from fpsim.analysis.studies.sensitivity.shapes import PatchProducts, shape_of, sizes
 from fpsim.torch.plan import plan_of
 from fpsim.torch.recipe import LinearRecipe, Product
 
@@ -24,7 +24,7 @@ class RefusedProduct(ValueError):
         self.layer, self.product, self.reason = layer, product, reason
 
 
-class Call(NamedTuple):
+class LayerCall(NamedTuple):
     """A layer in the backward pass: what it read, what came back, and what it gave.
 
     Attributes:
@@ -54,7 +54,7 @@ class Spot:
 
     Attributes:
       low: product -> the recipe that it follows; torch's own without one.
-      seen: called with every `Call` of the backward pass; None for nobody.
+      seen: called with every `LayerCall` of the backward pass; None for nobody.
       draw: the number of the next call's draws.
     """
 
@@ -62,7 +62,7 @@ class Spot:
         self.name, self.layer, self.backend = name, layer, backend
         self.shape = shape_of(layer)
         self.low: dict[str, LinearRecipe] = {}
-        self.seen: Callable[[Spot, Call], None] | None = None
+        self.seen: Callable[[Spot, LayerCall], None] | None = None
         self.draw = 0
         layer.forward = self.forward
 
@@ -84,20 +84,20 @@ class Spot:
             ]  # fmt: skip
             return self.shape.output(found, x, weight)
 
-    def input_gradient(self, recipe: LinearRecipe, call: Call) -> Tensor:
+    def input_gradient(self, recipe: LinearRecipe, call: LayerCall) -> Tensor:
         """The gradient of the input where its product follows a recipe."""
         if call.dx is not None and self._is_torchs(recipe, "dgrad"):
             return call.dx
         return self.shape.input_gradient(self._gradients("dgrad", recipe, call), call.x, call.weight)
 
-    def weight_gradient(self, recipe: LinearRecipe, call: Call) -> Tensor:
+    def weight_gradient(self, recipe: LinearRecipe, call: LayerCall) -> Tensor:
         """The gradient of the weight where its product follows a recipe."""
         if call.dw is not None and self._is_torchs(recipe, "wgrad"):
             return call.dw
         found = self._gradients("wgrad", recipe, call)
         return self.shape.weight_gradient(found, call.x, call.weight).to(call.weight.dtype)
 
-    def elements(self, call: Call) -> tuple[int, int, int]:
+    def elements(self, call: LayerCall) -> tuple[int, int, int]:
         """How many values the products of a call read: of the input, whose patches they are, weight and gradient."""
         with torch.no_grad():
             parts = self.shape.parts(call.x, call.weight, None)
@@ -106,9 +106,9 @@ class Spot:
     def _is_torchs(self, recipe: LinearRecipe, product: str) -> bool:
         """Whether a recipe leaves a product of a convolution as it is: by its patches torch would add otherwise."""
         untouched = recipe.operands(product) == (None, None) and getattr(recipe, product) == Product()
-        return isinstance(self.shape, Patches) and untouched and recipe.stash_fmt is None
+        return isinstance(self.shape, PatchProducts) and untouched and recipe.stash_fmt is None
 
-    def _gradients(self, product: str, recipe: LinearRecipe, call: Call) -> list[Tensor]:
+    def _gradients(self, product: str, recipe: LinearRecipe, call: LayerCall) -> list[Tensor]:
         with torch.no_grad():
             parts = self.shape.parts(call.x, call.weight, None)
             found = [
@@ -165,7 +165,7 @@ class _Layer(torch.autograd.Function):
         x, weight, bias = ctx.saved_tensors
         spot = ctx.spot
         y, (dx, dw, db) = _exact(spot, (x, weight, bias), dy, ctx.needs_input_grad, ctx.autocast)
-        call = Call(_as_read(x, ctx.autocast), weight, bias, y, dy, dx, dw, ctx.draw)
+        call = LayerCall(_as_read(x, ctx.autocast), weight, bias, y, dy, dx, dw, ctx.draw)
         if spot.seen is not None:
             spot.seen(spot, call)
         if dx is not None and "dgrad" in spot.low:

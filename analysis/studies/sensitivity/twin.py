@@ -22,7 +22,7 @@ Tensor = torch.Tensor
 Assignment = Mapping[tuple[str, str], LinearRecipe]
 
 
-class Outcome(NamedTuple):
+class TwinRun(NamedTuple):
     """What a run gave.
 
     Attributes:
@@ -69,7 +69,7 @@ class Twin:
         self._outputs: list[Tensor] = []
         self.model.register_forward_hook(self._returned)
 
-    def run(self, batch: Any, index: int, low: Assignment | None = None) -> Outcome:
+    def run(self, batch: Any, index: int, low: Assignment | None = None) -> TwinRun:
         """The loss of a batch with its graph, where some products follow recipes.
 
         Raises:
@@ -81,9 +81,9 @@ class Twin:
         with _drawing(self.seed + index):
             loss = self.loss(self.model, batch)
         outputs, self._outputs = self._outputs, []
-        return Outcome(loss, outputs)
+        return TwinRun(loss, outputs)
 
-    def tried(self, batch: Any, index: int, low: Assignment | None = None) -> Outcome:
+    def tried(self, batch: Any, index: int, low: Assignment | None = None) -> TwinRun:
         """A run whose loss has a gradient, in exact products but for those that follow recipes.
 
         Raises:

@@ -10,7 +10,7 @@ from fpsim.core import exact_arithmetic, wide_products
 from fpsim.core.encode import EncodeLayout, encode_fields
 from fpsim.core.number import NAN, Number, UnpackLayout, unpack, unpack_fields
 from fpsim.core.pack import NO_FLAG, pack
-from fpsim.core.sums.sum_order import Lanes
+from fpsim.core.sums.sum_order import LaneSteps
 from fpsim.runtime.compile import scalar
 
 u64 = np.uint64
@@ -51,7 +51,7 @@ def _wide_times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) ->
     return total
 
 
-def code_lanes(wide: bool = False) -> Lanes:
+def code_lanes(wide: bool = False) -> LaneSteps:
     """The steps for codes.
 
     An a whose layout is all zero stands for one: terms are then those of b.
@@ -90,4 +90,4 @@ def code_lanes(wide: bool = False) -> Lanes:
             total = times_plus(x, unpack(u64(b[row, first + j]), fb), unpack(t[i, j], ft), absent, mode)
             t[i, j], _ = pack(total, NO_FLAG, u64(words[w, j]), f, mode, target[RULES])
 
-    return Lanes(multiply, add, fused)
+    return LaneSteps(multiply, add, fused)

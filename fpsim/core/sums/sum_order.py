@@ -1,6 +1,6 @@
 """Scalar core: the order in which the terms of a sum are added, for a tile of sums at a time.
 
-How terms are multiplied and added is left to `Lanes`: one lane, an element of a vector register, holds one sum.
+How terms are multiplied and added is left to `LaneSteps`: one lane, an element of a vector register, holds one sum.
 
 A tile is a row and `n` columns of the results, all of which take the same steps at the same time.
 """
@@ -59,7 +59,7 @@ class Words(NamedTuple):
     joins: Any
 
 
-class Lanes(NamedTuple):
+class LaneSteps(NamedTuple):
     """The steps of one representation of sums, over n lanes. words: random words; row `w` is for this step.
 
     multiply `(a, b, row, first, out, o, n, words, w, layouts of a, b, target, mode)`: out[o] = R(a * b[row, first:]).
@@ -84,7 +84,7 @@ def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> Non
         words[3, j] = w3
 
 
-def tile_in_order(lanes: Lanes, join: Function, fill_words: Function) -> Function:
+def tile_in_order(lanes: LaneSteps, join: Function, fill_words: Function) -> Function:
     """The tile of Sequential, FusedMultiplyAdd and Chunked.
 
     `(x, out, i, j, n, chunk, chained, fused, f, r, t, words)`: x holds the operands, out is (M, N). chained: the
@@ -138,7 +138,7 @@ def number_levels(numbers: Any, terms: int) -> None:
         left = (left + 1) // 2
 
 
-def tile_by_pairs(lanes: Lanes, fill_words: Function) -> Function:
+def tile_by_pairs(lanes: LaneSteps, fill_words: Function) -> Function:
     """The tile of Pairwise.
 
     `(x, out, i, j, n, f, r, stack, first sums of levels, words)`: as for `tile_in_order`.

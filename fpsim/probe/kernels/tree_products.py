@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.probe.kernels.tree_rows import AS_IT_IS, kept, narrowed
-from fpsim.runtime.compile import inner_loop, kernel
+from fpsim.runtime.compile import inner_loop, kernel, scalar
 from fpsim.runtime.float_steps import fused
 
 f32 = np.float32
@@ -54,6 +54,17 @@ def _narrow(line: Any, mode: Any, flushes: Any) -> None:
         line[r] = kept(narrowed(line[r], mode), flushes)
 
 
+@scalar
+def _meet(line: Any, what: Any, x: Any, y: Any, begins: Any) -> None:
+    """Give sums their next products, by one of the loops."""
+    if what == PUSH:
+        _multiply(line, x, y, begins)
+    elif what == JOIN:
+        _join(line, x, y)
+    else:
+        _take(line, x, y)
+
+
 @kernel
 def single_products(
     out: Any, a: Any, b: Any, steps: Any, depth: int, mode: int, flushes: int, begins: bool, first: int, stop: int
@@ -78,14 +89,10 @@ def single_products(
             what, into, taken = steps[i]
             for q in range(rows):
                 line = sums[into, q, :size]
-                if what == PUSH:
-                    _multiply(line, a[row + q, taken], b[taken, column : column + size], begins)
-                elif what == JOIN:
-                    _join(line, a[row + q, taken], b[taken, column : column + size])
-                elif what == TAKE:
-                    _take(line, a[row + q, taken], b[taken, column : column + size])
-                else:
+                if what == ADD:
                     _add(line, sums[taken, q, :size])
+                else:
+                    _meet(line, what, a[row + q, taken], b[taken, column : column + size], begins)
                 if mode != AS_IT_IS or flushes:
                     _narrow(line, mode, flushes)
         for q in range(rows):
@@ -104,13 +111,9 @@ def double_products(out: Any, a: Any, b: Any, steps: Any, depth: int, begins: bo
             what, into, taken = steps[i]
             for q in range(rows):
                 line = sums[into, q, :size]
-                if what == PUSH:
-                    _multiply(line, a[row + q, taken], b[taken, column : column + size], begins)
-                elif what == JOIN:
-                    _join(line, a[row + q, taken], b[taken, column : column + size])
-                elif what == TAKE:
-                    _take(line, a[row + q, taken], b[taken, column : column + size])
-                else:
+                if what == ADD:
                     _add(line, sums[taken, q, :size])
+                else:
+                    _meet(line, what, a[row + q, taken], b[taken, column : column + size], begins)
         for q in range(rows):
             out[row + q, column : column + size] = sums[0, q, :size]

@@ -25,7 +25,7 @@ FOUR = 4  # the shortest run that lanes of cuBLAS take, but for single terms
 PANEL = 4096  # terms of an operand at a time, at most: what goes by stays in the L1 cache
 
 
-class Room(NamedTuple):
+class DotRoom(NamedTuple):
     """Panels, and the open chains of the outputs at work."""
 
     x: Any  # (1, PANEL) float32; (1, 0) where lanes take single terms in turn
@@ -33,10 +33,10 @@ class Room(NamedTuple):
     chains: Any  # (rows, columns, WIDTH) float32
 
 
-def room_of(facts: LaneFacts, rows: int, columns: int) -> Room:
+def room_of(facts: LaneFacts, rows: int, columns: int) -> DotRoom:
     """Room for so many outputs at a time."""
     width, panel = min(facts.lanes, WIDTH), PANEL if facts.run > 1 else 0
-    return Room(np.empty((1, panel), f32), np.empty((columns, panel), f32), np.empty((rows, columns, width), f32))
+    return DotRoom(np.empty((1, panel), f32), np.empty((columns, panel), f32), np.empty((rows, columns, width), f32))
 
 
 def _add_rounds(x: Any, y: Any, first: Any, apart: Any, rounds: Any, sums: Any) -> None:
@@ -165,7 +165,7 @@ _join_chunk = scalar(_join_chunk)
 _add_steps = scalar(_add_steps)
 
 
-def _add_lanes(x: Any, y: Any, u: LaneFacts, room: Room, at: Any, t: Any, end: Any, out: Any) -> None:
+def _add_lanes(x: Any, y: Any, u: LaneFacts, room: DotRoom, at: Any, t: Any, end: Any, out: Any) -> None:
     """Steps t .. end of some lanes."""
     m0, m1, n0, n1, lane, width = at
     if u.run == 1:
@@ -186,7 +186,7 @@ def _add_lanes(x: Any, y: Any, u: LaneFacts, room: Room, at: Any, t: Any, end: A
             _add_steps(room.x[0], room.y[n - n0], i64(0), width, u, lane, t, end, chain, total)
 
 
-def _end_lanes(u: LaneFacts, room: Room, at: Any, steps: Any, out: Any) -> None:
+def _end_lanes(u: LaneFacts, room: DotRoom, at: Any, steps: Any, out: Any) -> None:
     """Chains that are open after so many steps join their totals, and so do those that have no term."""
     m0, m1, n0, n1, lane, width = at
     for m in range(m0, m1):
@@ -225,7 +225,7 @@ def lane_sums() -> Any:
     what tells how lanes are joined is not read.
     """
 
-    def sums(x: Any, y: Any, out: Any, u: LaneFacts, room: Room, m0: Any, m1: Any, n0: Any, n1: Any) -> None:
+    def sums(x: Any, y: Any, out: Any, u: LaneFacts, room: DotRoom, m0: Any, m1: Any, n0: Any, n1: Any) -> None:
         for lane in range(0, u.lanes, WIDTH):
             width: Any = i64(min(WIDTH, u.lanes - lane))
             steps, t = _steps_of(u, lane), i64(0)

@@ -46,7 +46,7 @@ class LaneFacts(NamedTuple):
     transposed: int  # the outputs of a tile lie along the rows of `source`, not along its columns
 
 
-class Room(NamedTuple):
+class RowRoom(NamedTuple):
     """Sums of a tile."""
 
     panel: Any  # (TERMS, LANES) float32
@@ -57,11 +57,11 @@ class Room(NamedTuple):
     groups: Any  # (rows, groups, LANES) the sums of the groups
 
 
-def room_of(facts: LaneFacts, rows: int) -> Room:
+def room_of(facts: LaneFacts, rows: int) -> RowRoom:
     """Room for a tile of so many rows."""
     closed = facts.lanes if facts.chunk else 1
     groups = max(facts.groups, THREADS) if facts.merge == BLOCKS else 1
-    return Room(
+    return RowRoom(
         np.zeros((TERMS, LANES), f32), np.empty((rows, facts.lanes, LANES), f32), np.empty((rows, closed, LANES), f32),
         np.empty(facts.lanes, i64), np.empty(facts.lanes, i64), np.empty((rows, groups, LANES), f32),
     )  # fmt: skip
@@ -118,7 +118,7 @@ _add_terms, _add_row, _fill_rows, _fill_panel = (
 )  # fmt: skip
 
 
-def _close(room: Room, rows: Any, lane: Any) -> None:
+def _close(room: RowRoom, rows: Any, lane: Any) -> None:
     """A lane's chain joins its total and starts again at +0."""
     for r in range(rows):
         chain, total = room.chains[r, lane], room.totals[r, lane]
@@ -132,7 +132,7 @@ def _close(room: Room, rows: Any, lane: Any) -> None:
 _close = scalar(_close)
 
 
-def _add_tile(x: Any, source: Any, room: Room, u: LaneFacts, n: Any, width: Any, k0: Any, k1: Any) -> None:
+def _add_tile(x: Any, source: Any, room: RowRoom, u: LaneFacts, n: Any, width: Any, k0: Any, k1: Any) -> None:
     """Terms k0 .. k1, the first of which is lane 0's, of the rows of x and outputs n .."""
     panel, rows, lane, left = room.panel, x.shape[0], i64(0), u.run
     for k in range(k0, k1, TERMS):
@@ -154,7 +154,7 @@ def _add_tile(x: Any, source: Any, room: Room, u: LaneFacts, n: Any, width: Any,
                 lane, left = i64(0) if lane + 1 == u.lanes else i64(lane + 1), u.run
 
 
-def _close_all(room: Room, rows: Any, u: LaneFacts) -> None:
+def _close_all(room: RowRoom, rows: Any, u: LaneFacts) -> None:
     """Open chains join their totals, and so do those that have no term."""
     for lane in range(u.lanes):
         while room.terms[lane] or room.closed[lane] < u.chunks:

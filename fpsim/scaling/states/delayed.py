@@ -115,7 +115,7 @@ class DelayedScaling(_ScaleState):
     def _keywords(self, cast: ElementKeywords) -> ElementKeywords:
         return cast if cast.get("overflow") is not None else {**cast, "overflow": "saturate"}
 
-    def _run(self, step: steps.Step, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
+    def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
         from fpsim.scaling.look import look
         from fpsim.scaling.states import steps
 

@@ -52,7 +52,7 @@ class PeriodicScaling(_ScaleState):
         """Decode scales found last, float32; None before the first step."""
         return self._arrays["scales"].copy() if self._arrays else None
 
-    def _run(self, step: steps.Step, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
+    def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
         from fpsim.scaling.states import steps
 
         if self._counts.steps % self.every == 0:
@@ -90,7 +90,7 @@ class OnlineScaling(_ScaleState):
       (2, 1)
     """
 
-    def _run(self, step: steps.Step, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
+    def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
         from fpsim.scaling.states import steps
 
         result, _, factors = steps.found(step, back=back)

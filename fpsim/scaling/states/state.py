@@ -116,7 +116,7 @@ class _ScaleState:
             return (quantize_scaled if back else encode_scaled)(x, self.fmt, self.scaling, **keywords)
         self._refuse_other_tiles(source.shape)
         options = element_options_of(self.fmt, self.scaling, keywords)
-        step = steps.Step(source, source_fmt, self.fmt, self._arithmetic, options, keywords)
+        step = steps.EncodingStep(source, source_fmt, self.fmt, self._arithmetic, options, keywords)
         result, factors, arrays, recalibrated = self._run(step, back=back)
         saturated, underflowed = steps.count(step, factors)
         # nothing can fail from here on, so that a step happens as a whole or not at all
@@ -129,7 +129,7 @@ class _ScaleState:
         """The keywords of this kind's cast."""
         return cast
 
-    def _run(self, step: steps.Step, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
+    def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
         """(codes or values, factors of the tiles, arrays of the next step, whether scales were computed)."""
         raise NotImplementedError
 

@@ -40,7 +40,9 @@ def encode_with_factors(
     codes = np.empty(source.shape, element.storage)
     options = element_options_of(element, scaling, cast)
     multiplying = scaling.replace(division="multiply")
-    _run_factors(Step(source, source_fmt, element, multiplying, options, cast), codes, scales, factors, back=False)
+    _run_factors(
+        EncodingStep(source, source_fmt, element, multiplying, options, cast), codes, scales, factors, back=False
+    )
     return Scaled(codes, np.array(scales, np.float32), element, scaling)
 
 
@@ -56,11 +58,13 @@ def quantize_with_factors(
         return encode_with_factors(source, element, scaling, scales, factors, **cast).decode(out=target)
     options = element_options_of(element, scaling, cast)
     multiplying = scaling.replace(division="multiply")
-    _run_factors(Step(source, source_fmt, element, multiplying, options, cast), target, scales, factors, back=True)
+    _run_factors(
+        EncodingStep(source, source_fmt, element, multiplying, options, cast), target, scales, factors, back=True
+    )
     return target
 
 
-def _run_factors(step: Step, target: Array, scales: Array, factors: Array, *, back: bool) -> None:
+def _run_factors(step: EncodingStep, target: Array, scales: Array, factors: Array, *, back: bool) -> None:
 
     job = step.job(target, back=back)
     real: Any = np.float32 if job.width == 32 else np.float64
@@ -68,7 +72,7 @@ def _run_factors(step: Step, target: Array, scales: Array, factors: Array, *, ba
     run_scales(job, np.ascontiguousarray(scales).reshape(grid), factors.astype(real).reshape(grid))
 
 
-class Step(NamedTuple):
+class EncodingStep(NamedTuple):
     """One array and how it is encoded."""
 
     source: Array
@@ -89,7 +93,7 @@ class Step(NamedTuple):
         return TileJob(bits, out, tiles, how, self.options.seed)
 
 
-def found(step: Step, *, back: bool) -> tuple[Any, Array, Array]:
+def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
     """(codes or values, scales, factors) with the scales that the scaling finds."""
 
     run = quantize_scaled if back else encode_scaled
@@ -108,7 +112,7 @@ def found(step: Step, *, back: bool) -> tuple[Any, Array, Array]:
     return result, scales.reshape(job.tiling.grid), factors
 
 
-def given_factors(step: Step, scales: Array) -> Array:
+def given_factors(step: EncodingStep, scales: Array) -> Array:
     """What elements are divided by or multiplied with where the caller gives the scales."""
 
     job = step.job()
@@ -130,7 +134,7 @@ def newest(tops: Array, specials: Array) -> Array:
     return amax
 
 
-def count(step: Step, factors: Array) -> tuple[int, int]:
+def count(step: EncodingStep, factors: Array) -> tuple[int, int]:
     """How many elements saturate and underflow with these factors, one per tile."""
     job = step.job()
     encoder, tiles = job.how.encoder, job.tiling

@@ -22,7 +22,7 @@ MOST_TERMS = 1 << 20  # of K that are tried one by one where a function chooses:
 
 
 @dataclass(frozen=True)
-class Group:
+class BatchGroup:
     """Numbers of rows that share a tree.
 
     Attributes:
@@ -60,7 +60,7 @@ class BatchReport:
     n: tuple[int, ...]
     on_m: bool
     on_n: bool
-    groups: tuple[Group, ...]
+    groups: tuple[BatchGroup, ...]
     split_matters_from: int | None
     remarks: tuple[str, ...] = ()
 
@@ -130,7 +130,7 @@ def depends_on_batch(
     on_n = any(trees[i, j] != trees[i, columns[0]] for i in rows for j in columns)
     wide = columns[-1]
     groups = tuple(
-        Group(tuple(found), wide, choose(found[0], wide, terms), of)
+        BatchGroup(tuple(found), wide, choose(found[0], wide, terms), of)
         for of, each in groupby(rows, key=lambda i: trees[i, wide])
         if (found := list(each))
     )

@@ -13,7 +13,7 @@ from fpsim.schedules.trees.nodes import (
     Gathered,
     Node,
     Round,
-    Scaled,
+    ScaledSum,
     Steps,
     Sum,
     extent,
@@ -107,7 +107,7 @@ def _box(node: Node, detail: Detail) -> Box:
     """The box of a node."""
     if isinstance(node, Round):
         return Box("round", f"rounded to {in_words(node.fmt)}", node, [_box(node.input, detail)], short=node.fmt.name)
-    if isinstance(node, Scaled):
+    if isinstance(node, ScaledSum):
         return Box("scale", f"times its scales, {node.order.replace('_', ' ')}", node, [_box(node.input, detail)],
                    short="scales")  # fmt: skip
     inside: list[Box] = []

@@ -14,9 +14,9 @@ from fpsim.schedules.trees.nodes import (
     Extent,
     Gathered,
     Node,
-    Operation,
     Round,
-    Scaled,
+    ScaledSum,
+    StackOperation,
     Steps,
     Sum,
     extent,
@@ -47,7 +47,7 @@ class Additions(Protocol):
     @property
     def depth(self) -> int: ...
 
-    def operations(self) -> Iterator[Operation]: ...
+    def operations(self) -> Iterator[StackOperation]: ...
 
 
 @dataclass(frozen=True)
@@ -103,15 +103,15 @@ def difference(x: Additions, y: Additions, names: tuple[str, str]) -> Comparison
     return Comparison(False, f"{_terms(about)}: {names[0]} {said[0]}, {names[1]} {said[1]}.", about, level)
 
 
-def _first_scaled(node: Node) -> Scaled | None:
+def _first_scaled(node: Node) -> ScaledSum | None:
     """The first partial sum that meets scales."""
-    if isinstance(node, Scaled):
+    if isinstance(node, ScaledSum):
         return node
     inner = node.inputs[0] if isinstance(node, Sum) and node.inputs else getattr(node, "input", None)
     return None if inner is None or isinstance(inner, (Steps, Gathered)) else _first_scaled(inner)
 
 
-def _scales(in_x: Scaled | None, in_y: Scaled | None, names: tuple[str, str]) -> Comparison:
+def _scales(in_x: ScaledSum | None, in_y: ScaledSum | None, names: tuple[str, str]) -> Comparison:
     """One of two trees has scales inside the sum."""
     about = extent(in_x or in_y)  # type: ignore[arg-type]
     scales, without = names if in_y is None else names[::-1]
@@ -121,7 +121,7 @@ def _scales(in_x: Scaled | None, in_y: Scaled | None, names: tuple[str, str]) ->
     return Comparison(False, words, about, "scale")
 
 
-def _about(operation: Operation) -> Extent:
+def _about(operation: StackOperation) -> Extent:
     """The terms that an operation is about."""
     if operation.kind in ("step", "push"):
         return joint(extent_of(span) for span in operation.spans)
@@ -132,7 +132,7 @@ def _terms(about: Extent) -> str:
     return f"terms {about}" if about.terms > 1 else f"term {about}"
 
 
-def _said(operation: Operation, about: Extent, against: Operation) -> str:
+def _said(operation: StackOperation, about: Extent, against: StackOperation) -> str:
     """What a tree does with terms."""
     terms = _about(operation)
     named = "them" if terms == about or (operation.kind == "step" and terms.start == about.start) else _terms(terms)
@@ -157,14 +157,14 @@ def _said(operation: Operation, about: Extent, against: Operation) -> str:
 
 
 def _has_nodes(node: Node) -> bool:
-    return isinstance(node, Sum) and any(isinstance(each, (Sum, Round, Scaled)) for each in node.inputs)
+    return isinstance(node, Sum) and any(isinstance(each, (Sum, Round, ScaledSum)) for each in node.inputs)
 
 
 def _levels(tree: Additions) -> str:
     return f"{tree.depth} levels of additions"
 
 
-def _one_ends(in_x: Operation | None, in_y: Operation | None, names: tuple[str, str]) -> Comparison:
+def _one_ends(in_x: StackOperation | None, in_y: StackOperation | None, names: tuple[str, str]) -> Comparison:
     """One tree is done where the other goes on."""
     goes, done = (names[0], names[1]) if in_y is None else (names[1], names[0])
     operation = in_x or in_y
@@ -174,7 +174,7 @@ def _one_ends(in_x: Operation | None, in_y: Operation | None, names: tuple[str, 
     return Comparison(False, words, about, LEVELS[operation.kind])
 
 
-def _steps(in_x: Operation, in_y: Operation, names: tuple[str, str]) -> Comparison:
+def _steps(in_x: StackOperation, in_y: StackOperation, names: tuple[str, str]) -> Comparison:
     """Steps of other terms."""
     spans = [_about(in_x), _about(in_y)]
     about = max(spans, key=lambda each: each.terms)
@@ -194,7 +194,7 @@ WORDS = {
 }  # fmt: skip
 
 
-def _arithmetics(in_x: Operation, in_y: Operation, names: tuple[str, str]) -> Comparison:
+def _arithmetics(in_x: StackOperation, in_y: StackOperation, names: tuple[str, str]) -> Comparison:
     """The same terms, added otherwise."""
     about = _about(in_x)
     pair = (in_x.how, in_y.how) if in_x.how != in_y.how else (in_x.product, in_y.product)

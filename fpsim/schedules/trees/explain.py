@@ -12,7 +12,7 @@ from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.call import Call
 from fpsim.schedules.limits import refusals, remarks
-from fpsim.schedules.plan import Plan, Slice, interval_of, plan_of
+from fpsim.schedules.plan import SchedulePlan, Slice, interval_of, plan_of
 from fpsim.schedules.schedule import Chain, Lanes, Schedule
 from fpsim.schedules.trees.nodes import extent_of, in_words
 from fpsim.schedules.trees.parts import arithmetic_of
@@ -133,7 +133,7 @@ def explain(
     return Explanation(schedule, unit, m, n, k, "\n".join(lines), found)
 
 
-def _chains(schedule: Schedule, chain: Chain, plan: Plan, unit: MatrixUnit) -> Iterator[str]:
+def _chains(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUnit) -> Iterator[str]:
     """What instructions add."""
     longest = max(plan.slices, key=lambda of: of.terms)
     yield f"An instruction adds {_count(plan.step, 'product')}, {arithmetic_of(unit).words}."
@@ -146,7 +146,7 @@ def _chains(schedule: Schedule, chain: Chain, plan: Plan, unit: MatrixUnit) -> I
         yield _residue(chain, plan)
 
 
-def _promotion(schedule: Schedule, chain: Chain, plan: Plan, unit: MatrixUnit, longest: Slice) -> str:
+def _promotion(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUnit, longest: Slice) -> str:
     """Where partial sums join a total."""
     interval = interval_of(chain, unit)
     each = _count(-(-interval // plan.step), "instruction")
@@ -160,13 +160,13 @@ def _promotion(schedule: Schedule, chain: Chain, plan: Plan, unit: MatrixUnit, l
     return f"Every {interval} terms{restarts} ({each}, chained from +0) {joins}: {sums}{of_slices}."
 
 
-def _instructions(of: Slice, plan: Plan) -> int:
+def _instructions(of: Slice, plan: SchedulePlan) -> int:
     """Instructions of a slice."""
     parts = (of.residue, of.terms - of.residue)
     return sum(-(-part // plan.step) for part in parts)
 
 
-def _residue(chain: Chain, plan: Plan) -> str:
+def _residue(chain: Chain, plan: SchedulePlan) -> str:
     """What comes first."""
     rests = sorted({of.terms % chain.residue for of in plan.slices if of.terms % chain.residue})
     counts = " or ".join(map(str, rests)) if len(rests) <= FEW else "few"
@@ -178,7 +178,7 @@ def _residue(chain: Chain, plan: Plan) -> str:
     return f"The {counts} terms by which {of_slices} exceeds a multiple of {chain.residue} come first, {place}."
 
 
-def _lanes(lanes: Lanes, plan: Plan, n: int) -> Iterator[str]:
+def _lanes(lanes: Lanes, plan: SchedulePlan, n: int) -> Iterator[str]:
     """What threads add."""
     yield "There are no tensor cores in it: every product joins a float32 sum by a fused multiply-add."
     if lanes.merge == "blocks":
@@ -217,7 +217,7 @@ MERGES = {
 }  # fmt: skip
 
 
-def _slices(schedule: Schedule, plan: Plan, fmt: Format | None) -> Iterator[str]:
+def _slices(schedule: Schedule, plan: SchedulePlan, fmt: Format | None) -> Iterator[str]:
     """How K is cut and put together."""
     slices = plan.slices
     wanted = schedule.slicing.count
@@ -242,7 +242,7 @@ def _bounds(of: Slice) -> str:
     return f"{extent_of(of.runs[0])} and {extent_of(of.runs[1])}" + (" ..." if len(of.runs) > 2 else "")
 
 
-def _lost(plan: Plan) -> Iterator[str]:
+def _lost(plan: SchedulePlan) -> Iterator[str]:
     """Terms that are never added."""
     if plan.lost.terms:
         terms = "The last term" if plan.lost.terms == 1 else f"The last {plan.lost.terms} terms"

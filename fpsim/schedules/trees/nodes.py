@@ -106,7 +106,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledSum:
     """A partial sum times the two scales of its block, the second of two products unrounded where it is added.
 
     order: "product": (scale_a * scale_b) * sum; "a_first": (sum * scale_a) * scale_b; "b_first" likewise;
@@ -158,7 +158,7 @@ class Sum:
         return 1 + max((1 if isinstance(x, (Steps, Gathered)) else x.depth for x in self.inputs), default=0)
 
 
-Node = Sum | Round | Scaled
+Node = Sum | Round | ScaledSum
 
 
 class Extent(NamedTuple):
@@ -215,7 +215,7 @@ def joint(extents: Iterator[Extent]) -> Extent:
 # ---- building
 
 
-class Part(NamedTuple):
+class TrackedNode(NamedTuple):
     """A node, and whether its value can never be -0."""
 
     node: Node
@@ -248,14 +248,16 @@ def add_steps(steps: list[Steps | Gathered], new: Steps) -> None:
         start, count = start + stride, count - 1
 
 
-def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus_zero: bool) -> Part:
+def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus_zero: bool) -> TrackedNode:
     """A chain of products from +0."""
     if not steps:
-        return Part(zero(how.fmt), True)
-    return Part(Sum(how, "zero", "chain", tuple(steps)), never_minus_zero)
+        return TrackedNode(zero(how.fmt), True)
+    return TrackedNode(Sum(how, "zero", "chain", tuple(steps)), never_minus_zero)
 
 
-def add(how: Arithmetic, parts: Sequence[Part], *, from_zero: bool = False, order: Order = "chain") -> Part:
+def add(
+    how: Arithmetic, parts: Sequence[TrackedNode], *, from_zero: bool = False, order: Order = "chain"
+) -> TrackedNode:
     """The sum of parts, each addition the exact sum rounded once to nearest even.
 
     What cannot matter is left out: a +0 that a number joins which is never -0, and a sum of one.
@@ -263,7 +265,7 @@ def add(how: Arithmetic, parts: Sequence[Part], *, from_zero: bool = False, orde
     plain = (how.rounding, how.subnormals, how.then) == ("nearest_even", "keep", None)
     same = plain and all(part.node.fmt == how.fmt for part in parts)
     if not parts:
-        return Part(zero(how.fmt), True)
+        return TrackedNode(zero(how.fmt), True)
     if same and from_zero and parts[0].never_minus_zero:
         from_zero = False
     if same and not from_zero:
@@ -274,10 +276,10 @@ def add(how: Arithmetic, parts: Sequence[Part], *, from_zero: bool = False, orde
         order = "chain"
     # a sum of float32 numbers is -0 only if both are
     never = same and (from_zero or any(part.never_minus_zero for part in parts))
-    return Part(Sum(how, "zero" if from_zero else "first", order, tuple(part.node for part in parts)), never)
+    return TrackedNode(Sum(how, "zero" if from_zero else "first", order, tuple(part.node for part in parts)), never)
 
 
-def _without_zeros(parts: Sequence[Part], fmt: Format, order: Order) -> Sequence[Part]:
+def _without_zeros(parts: Sequence[TrackedNode], fmt: Format, order: Order) -> Sequence[TrackedNode]:
     """The parts without the zeros at the end, where no sum that they join can be -0."""
     nothing = zero(fmt)
     safe = parts[0].never_minus_zero if order == "chain" else all(part.never_minus_zero for part in parts)
@@ -286,13 +288,13 @@ def _without_zeros(parts: Sequence[Part], fmt: Format, order: Order) -> Sequence
     return parts
 
 
-def rounded(part: Part, fmt: Format | None) -> Part:
+def rounded(part: TrackedNode, fmt: Format | None) -> TrackedNode:
     """A part rounded into a format, which one that is in it already does not notice."""
     if fmt is None or part.node.fmt == fmt:
         return part
     if isinstance(part.node, Sum) and part.node == zero(part.node.fmt):
-        return Part(zero(fmt), True)
-    return Part(Round(fmt, part.node), False)
+        return TrackedNode(zero(fmt), True)
+    return TrackedNode(Round(fmt, part.node), False)
 
 
 # ---- a tree as a program
@@ -300,7 +302,7 @@ def rounded(part: Part, fmt: Format | None) -> Part:
 Kind = Literal["begin", "step", "push", "join", "pairwise", "butterfly", "scale", "round"]
 
 
-class Operation(NamedTuple):
+class StackOperation(NamedTuple):
     """One operation of a machine with a stack of running sums.
 
     kind: "begin" pushes +0; "step" adds products to the top; "push" pushes one product; "join" takes the top and adds
@@ -321,14 +323,14 @@ class Operation(NamedTuple):
         return self[:5]
 
 
-def operations(node: Node) -> Iterator[Operation]:
+def operations(node: Node) -> Iterator[StackOperation]:
     """The program of a node; equal programs mean equal nodes."""
-    if isinstance(node, Scaled):
+    if isinstance(node, ScaledSum):
         yield from operations(node.input)
-        yield Operation("scale", node.order, node=node)
+        yield StackOperation("scale", node.order, node=node)
     elif isinstance(node, Round):
         yield from operations(node.input)
-        yield Operation("round", node.fmt, node=node)
+        yield StackOperation("round", node.fmt, node=node)
     elif node.order == "chain":
         yield from _chain(node)
     else:
@@ -337,29 +339,29 @@ def operations(node: Node) -> Iterator[Operation]:
             for program in _values(each, node):
                 yield from program
                 count += 1
-        yield Operation(node.order, node.how, numbers=count, node=node)
+        yield StackOperation(node.order, node.how, numbers=count, node=node)
 
 
-def _chain(node: Sum) -> Iterator[Operation]:
+def _chain(node: Sum) -> Iterator[StackOperation]:
     if node.start == "zero":
-        yield Operation("begin", node.how.fmt, node=node)
+        yield StackOperation("begin", node.how.fmt, node=node)
     for i, each in enumerate(node.inputs):
         if isinstance(each, (Steps, Gathered)):
             for spans in steps_of(each):
-                yield Operation("step", node.how, spans, node.product, node=node)
+                yield StackOperation("step", node.how, spans, node.product, node=node)
             continue
         yield from operations(each)
         if i or node.start == "zero":
-            yield Operation("join", node.how, node=each)
+            yield StackOperation("join", node.how, node=each)
 
 
-def _values(each: Node | Steps | Gathered, node: Sum) -> Iterator[Iterator[Operation]]:
+def _values(each: Node | Steps | Gathered, node: Sum) -> Iterator[Iterator[StackOperation]]:
     """A program for every number that a sum in levels takes."""
     if not isinstance(each, (Steps, Gathered)):
         yield operations(each)
         return
     for spans in steps_of(each):
-        yield iter([Operation("push", node.how, spans, node.product, node=node)])
+        yield iter([StackOperation("push", node.how, spans, node.product, node=node)])
 
 
 def steps_of(steps: Steps | Gathered) -> Iterator[tuple[Span, ...]]:

@@ -12,16 +12,16 @@ from fpsim.errors import unknown
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
-from fpsim.schedules.plan import Plan, Slice, Span, grain_of, interval_of
+from fpsim.schedules.plan import SchedulePlan, Slice, Span, grain_of, interval_of
 from fpsim.schedules.schedule import Chain, Lanes, Schedule
 from fpsim.schedules.trees.nodes import (
     FLOAT32,
     Arithmetic,
     Gathered,
-    Part,
-    Scaled,
+    ScaledSum,
     Steps,
     Sum,
+    TrackedNode,
     add,
     add_steps,
     rounded,
@@ -76,7 +76,7 @@ def arithmetic_of(unit: MatrixUnit) -> Arithmetic:
     )  # fmt: skip
 
 
-def by_chains(schedule: Schedule, plan: Plan, unit: MatrixUnit, scaled: bool) -> list[Part]:
+def by_chains(schedule: Schedule, plan: SchedulePlan, unit: MatrixUnit, scaled: bool) -> list[TrackedNode]:
     """The sums of slices by matrix instructions."""
     chain, how = schedule.sums, arithmetic_of(unit)
     assert isinstance(chain, Chain)
@@ -89,14 +89,14 @@ def by_chains(schedule: Schedule, plan: Plan, unit: MatrixUnit, scaled: bool) ->
             continue
         blocks = [_chain(of, starts, block, plan.step, how, never_minus_zero) for block in of.blocks]
         if scaled:
-            blocks = [Part(Scaled(schedule.epilogue.scale_order, part.node), False) for part in blocks]
+            blocks = [TrackedNode(ScaledSum(schedule.epilogue.scale_order, part.node), False) for part in blocks]
         parts.append(add(FLOAT32, blocks, from_zero=scaled or not chain.first_as_is))
     return parts
 
 
 def _chain(
     of: Slice, starts: Sequence[int], block: Span, step: int, how: Arithmetic, never_minus_zero: bool
-) -> Part:  # fmt: skip
+) -> TrackedNode:  # fmt: skip
     """The instructions of a block of a slice, one after the other from +0."""
     cuts = [block.start, of.residue, block.stop] if block.start < of.residue < block.stop else [*block]
     steps: list[Steps | Gathered] = []
@@ -129,7 +129,7 @@ def _add_run(
             steps.append(Gathered(tuple(spans)))
 
 
-def merged(parts: list[Part], schedule: Schedule, fmt: Format) -> Part:
+def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> TrackedNode:
     """Slices as the schedule puts them together."""
     parts = [part for part in parts if part.node != zero(part.node.fmt)] or parts[:1]
     merge = schedule.slicing.merge
@@ -145,7 +145,7 @@ def merged(parts: list[Part], schedule: Schedule, fmt: Format) -> Part:
     return add(FLOAT32, parts)
 
 
-def _from_both_ends(parts: list[Part]) -> Part:
+def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
     """The last slice, then the others in order, each of the first half with one of the second added to it."""
     last, half = len(parts) - 1, (len(parts) + 1) // 2
     pairs = [
@@ -157,7 +157,7 @@ def _from_both_ends(parts: list[Part]) -> Part:
 # ---- kernels without matrix units
 
 
-def by_lanes(lanes: Lanes, plan: Plan, unit: MatrixUnit, n: int | None) -> list[Part]:
+def by_lanes(lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> list[TrackedNode]:
     """The sums of slices by threads."""
     # products are multiples of the smallest float32, so that none rounds to -0
     coarse = _lowest(unit.a.fmt) + _lowest(unit.b.fmt) >= _lowest(FP32)
@@ -165,7 +165,7 @@ def by_lanes(lanes: Lanes, plan: Plan, unit: MatrixUnit, n: int | None) -> list[
 
 
 @lru_cache(maxsize=256)  # units differ in their operands alone, and a search takes the same rows for each
-def _by_lanes(lanes: Lanes, plan: Plan, coarse: bool, chains: int) -> tuple[Part, ...]:
+def _by_lanes(lanes: Lanes, plan: SchedulePlan, coarse: bool, chains: int) -> tuple[TrackedNode, ...]:
     """The same, where threads of cuBLAS's dot kernel have so many chains."""
     parts = []
     for of in plan.slices:
@@ -184,7 +184,7 @@ def _lowest(fmt: Format) -> int:
     return fmt.min_exponent - fmt.mantissa_bits
 
 
-def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> Part:
+def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> TrackedNode:
     """What one lane adds: a chain, or a total of chains of `chunk` terms."""
     starts = range(slice_.start + lane * run, slice_.stop, lanes.count * run)
     runs = [Span(start, min(start + run, slice_.stop)) for start in starts]
@@ -203,7 +203,7 @@ def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> Part
     return add(FLOAT32, [_threads_chain(each, coarse) for each in chunks], from_zero=lanes.chunks_from_zero)
 
 
-def _threads_chain(runs: Sequence[Span], coarse: bool) -> Part:
+def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
     """Fused multiply-adds in float32 from +0."""
     steps: list[Steps | Gathered] = []
     for start, stop in runs:
@@ -211,7 +211,7 @@ def _threads_chain(runs: Sequence[Span], coarse: bool) -> Part:
     return sum_of_terms(FLOAT32, steps, coarse)
 
 
-def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> Part:
+def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> TrackedNode:
     """dot_kernel and reduce_1Block_kernel of cuBLAS."""
     tile, blocks = THREADS * chains, lanes.blocks
     sums = []
@@ -242,28 +242,30 @@ def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> Part:
 # ---- accumulators
 
 
-def by_accumulator(how: Accumulator, k: int) -> Part:
+def by_accumulator(how: Accumulator, k: int) -> TrackedNode:
     """The sum of a generic accumulator."""
     inner = _accumulator_arithmetic(how, how.fmt, k)
     if k == 0:
-        return Part(zero(how.result_format), True)
+        return TrackedNode(zero(how.result_format), True)
     if isinstance(how, Exact):
-        return Part(Sum(replace(inner, rule="once"), "zero", "chain", (Steps(0, k, 1, 0),)), False)
+        return TrackedNode(Sum(replace(inner, rule="once"), "zero", "chain", (Steps(0, k, 1, 0),)), False)
     one_by_one = Steps(0, 1, k, 1 if k > 1 else 0)
     if isinstance(how, FusedMultiplyAdd):
-        return Part(Sum(inner, "zero", "chain", (one_by_one,)), False)
+        return TrackedNode(Sum(inner, "zero", "chain", (one_by_one,)), False)
     if isinstance(how, Pairwise):
-        return Part(Sum(inner, "first", "pairwise", (one_by_one,), inner), False)
+        return TrackedNode(Sum(inner, "first", "pairwise", (one_by_one,), inner), False)
     # sums of numbers of one format do not underflow
     exact_below = how.rounding is Rounding.NEAREST_EVEN and how.subnormals == "keep" and how.fmt.subnormals
     if isinstance(how, Sequential):
-        return Part(Sum(inner, "zero", "chain", (one_by_one,), inner), exact_below)
+        return TrackedNode(Sum(inner, "zero", "chain", (one_by_one,), inner), exact_below)
     if not isinstance(how, Chunked):
         raise unknown("how", type(how).__name__, ["Sequential", "FusedMultiplyAdd", "Pairwise", "Chunked", "Exact"])
     _refuse(k // how.chunk, f"{how} with k={k}")
     runs = [Span(start, min(start + how.chunk, k)) for start in range(0, k, how.chunk)]
     totals = [
-        Part(Sum(inner, "zero", "chain", (Steps(r.start, 1, r.terms, 1 if r.terms > 1 else 0),), inner), exact_below)
+        TrackedNode(
+            Sum(inner, "zero", "chain", (Steps(r.start, 1, r.terms, 1 if r.terms > 1 else 0),), inner), exact_below
+        )
         for r in runs
     ]
     return add(_accumulator_arithmetic(how, how.outer, k), totals, from_zero=True)

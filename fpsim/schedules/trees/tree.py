@@ -15,7 +15,7 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.plan import Span, plan_of
 from fpsim.schedules.schedule import Lanes, Schedule
 from fpsim.schedules.trees.difference import Comparison, difference
-from fpsim.schedules.trees.nodes import Node, Operation, operations, rounded
+from fpsim.schedules.trees.nodes import Node, StackOperation, operations, rounded
 from fpsim.schedules.trees.parts import by_accumulator, by_chains, by_lanes, merged, refuse_many_parts
 from fpsim.sums.accumulators import Accumulator
 
@@ -73,7 +73,7 @@ class Tree:
         """
         return self.root.depth
 
-    def operations(self) -> Iterator[Operation]:
+    def operations(self) -> Iterator[StackOperation]:
         """The tree as a program for a machine with a stack of running sums, in the order of the terms.
 
         Example:

@@ -23,7 +23,7 @@ from fpsim.core.decode import decode_bits_64, decode_fields
 from fpsim.core.encode import FULL, encode_bits_64, encode_fields
 from fpsim.core.rounding import DOWN, NEAREST_EVEN, STOCHASTIC, UP
 from fpsim.core.sums.running_sum import DECODING, code_lanes
-from fpsim.core.sums.sum_order import Lanes
+from fpsim.core.sums.sum_order import LaneSteps
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime.compile import inner_loop, kernel, scalar
 from fpsim.sums.kernels.settle import ONE_LEFT, SETTLING, Settling, settled, settling_fields
@@ -37,10 +37,10 @@ FIXED_MODES = {
 
 
 @cache
-def lanes(way: str) -> Lanes:
+def lanes(way: str) -> LaneSteps:
     """The loops of a way."""
     if way == "core":
-        return Lanes(*map(kernel, code_lanes()))
+        return LaneSteps(*map(kernel, code_lanes()))
     return _double_lanes() if way == "double" else _float_lanes(way)
 
 
@@ -51,7 +51,7 @@ _w = real_width(64)
 _add_odd, _without_sign = _w.add, _w.without_sign
 
 
-def _float_lanes(way: str) -> Lanes:
+def _float_lanes(way: str) -> LaneSteps:
     settles, fixed_mode = way in FIXED_MODES, FIXED_MODES.get(way, NEAREST_EVEN)
 
     def encode_row(t: Any, i: int, n: int, words: Any, w: int, target: Any, mode: int) -> None:
@@ -103,7 +103,7 @@ def _float_lanes(way: str) -> Lanes:
         if left != u64(0):
             encode_row(t, i, n, words, w, target, mode)
 
-    return Lanes(kernel(multiply), kernel(add), kernel(fused))
+    return LaneSteps(kernel(multiply), kernel(add), kernel(fused))
 
 
 # ---- FP64 by the processor
@@ -136,7 +136,7 @@ def _fma_in_fractions(x: Any, y: Any, z: Any) -> Any:
 fma = _fma_in_fractions if numba.config.DISABLE_JIT else _fma_intrinsic
 
 
-def _double_lanes() -> Lanes:
+def _double_lanes() -> LaneSteps:
     def multiply(
         a: Any, b: Any, row: int, first: int, out: Any, o: int, n: int, words: Any, w: int,
         la: Any, lb: Any, target: Any, mode: int,
@@ -157,4 +157,4 @@ def _double_lanes() -> Lanes:
         for j in range(n):
             t[i, j] = f64(fma(x, u64(b[row, first + j]).view(f64), u64(t[i, j]).view(f64))).view(u64)
 
-    return Lanes(kernel(multiply), kernel(add), kernel(fused))
+    return LaneSteps(kernel(multiply), kernel(add), kernel(fused))

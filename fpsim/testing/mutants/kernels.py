@@ -22,7 +22,7 @@ from fpsim.products.matmul import matmul
 from fpsim.schedules.libraries.cublas import cublas
 from fpsim.sums.accumulators import FusedMultiplyAdd, Sequential
 from fpsim.testing.products.inputs import inputs_for
-from fpsim.testing.products.promise import Inputs, Promise, codes_of, promise_of
+from fpsim.testing.products.promise import KernelInputs, Promise, codes_of, promise_of
 
 Kernel = Callable[..., Any]  # of arrays, or of what users pass
 Keywords = Mapping[str, Any]
@@ -114,7 +114,7 @@ def checked_promise(promise: object) -> Promise:
     return promise_of(**{"b": None, **promise})
 
 
-def _differs(kernel: Kernel, promise: Promise, x: Inputs) -> bool:
+def _differs(kernel: Kernel, promise: Promise, x: KernelInputs) -> bool:
     try:
         with np.errstate(all="ignore"):
             found = kernel(x.a.copy(), x.b.copy(), *(each.copy() for each in x.extras))

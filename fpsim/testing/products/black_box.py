@@ -14,14 +14,14 @@ from fpsim.arithmetic.encoded_array import EncodedArray
 from fpsim.arrays import Array, as_array, is_torch, without_gradient, words
 from fpsim.errors import require_word, shown
 from fpsim.formats.float_format import DTYPES
-from fpsim.testing.products.promise import Inputs, Promise, canonical
+from fpsim.testing.products.promise import KernelInputs, Promise, canonical
 
 TAKES = ("numpy", "torch", "cuda", "jax")
 PATIENCE = 300.0  # seconds that all calls of a check may take
 CALLS = 120  # about how many these are
 
 
-class Misbehaved(Exception):
+class KernelMisbehaved(Exception):
     """A kernel that broke a rule of the game, not one of arithmetic: the rule, and a sentence with the inputs."""
 
     def __init__(self, rule: str, sentence: str) -> None:
@@ -29,7 +29,7 @@ class Misbehaved(Exception):
         self.rule, self.sentence = rule, sentence
 
 
-class Kernel:
+class CalledKernel:
     """A function of two matrices, and of scales and bias where it has them; `call` gives codes of its results.
 
     Args:
@@ -50,27 +50,29 @@ class Kernel:
         self.takes = takes or ("torch" if tensors else "")
         self.calls = 0
 
-    def settle(self, x: Inputs) -> Array:
+    def settle(self, x: KernelInputs) -> Array:
         """Results for the first inputs, after finding out which arrays it takes and whether it is fast enough.
 
         Raises:
-          Misbehaved: it takes none, gives other bits at the second call, or would take minutes.
+          KernelMisbehaved: it takes none, gives other bits at the second call, or would take minutes.
         """
         first = self._first(x)
         started = time.perf_counter()
         again = self.call(x)
         seconds = time.perf_counter() - started
         if (first != again).any():
-            raise Misbehaved("deterministic", f"fn gives other bits at the second call for {x}: {_two(first, again)}.")
+            raise KernelMisbehaved(
+                "deterministic", f"fn gives other bits at the second call for {x}: {_two(first, again)}."
+            )
         if seconds * CALLS > PATIENCE:
-            raise Misbehaved(
+            raise KernelMisbehaved(
                 "fast enough",
                 f"fn took {seconds:.2g} s for {x}, and a check calls it about {CALLS} times; pass shapes= that are "
                 "smaller.",
             )
         return first
 
-    def _first(self, x: Inputs) -> Array:
+    def _first(self, x: KernelInputs) -> Array:
         if self.takes:
             return self.call(x)
         words_ = ["numpy", *(["torch"] if "torch" in sys.modules else []), *(["cuda"] if _has_cuda() else [])]
@@ -80,23 +82,23 @@ class Kernel:
             self.takes = word
             try:
                 return self.call(x)
-            except Misbehaved as refusal:
+            except KernelMisbehaved as refusal:
                 if refusal.rule != "runs":
                     raise
                 said.append(refusal.sentence)
         self.takes = words_[0]
-        raise Misbehaved("runs", " ".join(dict.fromkeys(said)))
+        raise KernelMisbehaved("runs", " ".join(dict.fromkeys(said)))
 
     def as_numpy(self, *arrays: Array) -> Any:
         """What fn gives for NumPy arrays, passed as it takes them."""
         got = self.fn(*(self._passed(np.ascontiguousarray(each)) for each in arrays))
         return got.cpu() if is_torch(got) else got
 
-    def call(self, x: Inputs) -> Array:
+    def call(self, x: KernelInputs) -> Array:
         """What fn gives, as codes, every NaN the same.
 
         Raises:
-          Misbehaved: it raises, writes into its operands, or returns what is no result.
+          KernelMisbehaved: it raises, writes into its operands, or returns what is no result.
         """
         given = [x.a.copy(), x.b.copy(), *(each.copy() for each in x.extras)]
         passed = [self._passed(each) for each in given]
@@ -108,11 +110,13 @@ class Kernel:
         except Exception as error:
             text = " ".join(str(error).split())
             text = text if len(text) <= 160 else f"{text[:157]}..."
-            raise Misbehaved("runs", f"fn raised {type(error).__name__}({text!r}) for {self._kinds(x)}.") from error
+            raise KernelMisbehaved(
+                "runs", f"fn raised {type(error).__name__}({text!r}) for {self._kinds(x)}."
+            ) from error
         names = ["a", "b", *(name for name in ("scale_a", "scale_b", "bias") if getattr(x, name) is not None)]
         for name, each, was in zip(names, passed, before, strict=True):
             if self._bytes(each) != was:
-                raise Misbehaved("leaves its operands alone", f"fn writes into {name} for {self._kinds(x)}.")
+                raise KernelMisbehaved("leaves its operands alone", f"fn writes into {name} for {self._kinds(x)}.")
         return self._read(got, passed[0], x)
 
     def _bytes(self, x: Any) -> bytes:
@@ -137,41 +141,41 @@ class Kernel:
         tensor = tensor if native else tensor.view(getattr(torch, x.dtype.name))
         return tensor.cuda() if self.takes == "cuda" else tensor
 
-    def _kinds(self, x: Inputs) -> str:
+    def _kinds(self, x: KernelInputs) -> str:
         what = {"numpy": "arrays", "torch": "torch tensors", "cuda": "CUDA tensors", "jax": "JAX arrays"}[self.takes]
         pairs = " and ".join(f"{each.dtype} {each.shape}" for each in (x.a, x.b))
         return f"{x} ({what}, {pairs})"
 
-    def _read(self, got: Any, a: Any, x: Inputs) -> Array:
+    def _read(self, got: Any, a: Any, x: KernelInputs) -> Array:
         out = self.promise.out
         m, n, _ = x.shape
         if got is None:
-            raise Misbehaved("returns", f"fn must return an array; got None for {x}.")
+            raise KernelMisbehaved("returns", f"fn must return an array; got None for {x}.")
         if isinstance(got, EncodedArray):
             if got.fmt != out:
-                raise Misbehaved("dtype", f"fn must return {out}; got an EncodedArray of {got.fmt} for {x}.")
+                raise KernelMisbehaved("dtype", f"fn must return {out}; got an EncodedArray of {got.fmt} for {x}.")
             got = got.codes
         if is_torch(got) and is_torch(a) and got.device != a.device:
-            raise Misbehaved(
+            raise KernelMisbehaved(
                 "device", f"fn must return a tensor on {a.device}, where its operands are; got {got.device} for {x}."
             )
         try:
             array = as_array(without_gradient(got.cpu() if is_torch(got) else got), "what fn returns")
         except (TypeError, ValueError) as error:
-            raise Misbehaved("returns", f"fn must return an array; got {shown(got)} for {x}.") from error
+            raise KernelMisbehaved("returns", f"fn must return an array; got {shown(got)} for {x}.") from error
         if array.shape != (m, n):
-            raise Misbehaved("shape", f"fn must return the shape {(m, n)}; got {array.shape} for {x}.")
+            raise KernelMisbehaved("shape", f"fn must return the shape {(m, n)}; got {array.shape} for {x}.")
         wanted = DTYPES.get(out)
         width = out.storage.itemsize
         if array.dtype.kind in "iu" and array.dtype.itemsize == width:
             codes = np.ascontiguousarray(array).view(out.storage)
             if codes.size and int(codes.max()) >= 1 << out.bits:
-                raise Misbehaved(
+                raise KernelMisbehaved(
                     "dtype", f"fn must return codes of {out}, below {1 << out.bits:#x}; got larger for {x}."
                 )
             return canonical(codes, out)
         if wanted is None or array.dtype != wanted:
-            raise Misbehaved(
+            raise KernelMisbehaved(
                 "dtype",
                 f"fn must return {wanted or f'codes of {out}'}, as {out} is promised; got {array.dtype} for {x}. Pass "
                 "out_format= if that is right.",

@@ -13,10 +13,10 @@ from fpsim.casts.cast import decode, encode
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32, FP64, TF32
 from fpsim.matrix_units.matrix_unit import Rule
-from fpsim.probe.black_box import Operand
+from fpsim.probe.black_box import ProbedOperand
 from fpsim.products.backend import output_overflow
 from fpsim.schedules.schedule import Epilogue
-from fpsim.testing.products.promise import Adding, Inputs, Promise, cast, finish, values_of
+from fpsim.testing.products.promise import Adding, KernelInputs, Promise, cast, finish, values_of
 
 GRAINS = (2, 4, 8, 16, 32, 64, 128, 256)
 MANY = 1 << 12  # terms, more than a check has
@@ -24,7 +24,7 @@ ALIGNING = (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES)  # docs/matr
 THROUGH = (BF16, FP16, TF32, E5M2, E4M3)
 
 
-class Change(NamedTuple):
+class KernelChange(NamedTuple):
     """A change, in words that follow "it", and what does it."""
 
     words: str
@@ -45,21 +45,21 @@ def rounded(values: Array, fmt: Format, rounding: str = "nearest_even") -> Array
         return decode(encode(np.asarray(values, np.float64), fmt, rounding=rounding), fmt, np.float64)
 
 
-def _flushed(values: Array, operand: Operand) -> Array:
+def _flushed(values: Array, operand: ProbedOperand) -> Array:
     return np.where(np.abs(values) < operand.fmt.smallest_normal, np.copysign(0.0, values), values)
 
 
-def _without_leading_bit(values: Array, operand: Operand) -> Array:
+def _without_leading_bit(values: Array, operand: ProbedOperand) -> Array:
     """Subnormals that are normalised and then keep their exponent field of 0, as Triton's interpreter does."""
     size = np.abs(values)
     fraction = (2 * np.frexp(size)[0] - 1) * operand.fmt.smallest_normal
     return np.where((size < operand.fmt.smallest_normal) & (size > 0), np.copysign(fraction, values), values)
 
 
-def _held(change: Callable[[Array], Array]) -> Callable[[Array, Operand], Array]:
+def _held(change: Callable[[Array], Array]) -> Callable[[Array, ProbedOperand], Array]:
     """A change after which values are brought back into the operand's format."""
 
-    def changed(values: Array, operand: Operand) -> Array:
+    def changed(values: Array, operand: ProbedOperand) -> Array:
         with np.errstate(all="ignore"):
             found = change(values)
         special = ~np.isfinite(found)
@@ -68,33 +68,33 @@ def _held(change: Callable[[Array], Array]) -> Callable[[Array, Operand], Array]
     return changed
 
 
-def of_operands(promise: Promise) -> Iterator[tuple[str, Change]]:
+def of_operands(promise: Promise) -> Iterator[tuple[str, KernelChange]]:
     """Changes of a, of b ("a", "b") and of both ("ab")."""
     fmts = (promise.a.fmt, promise.b.fmt)
     for side, which in (("ab", "both operands"), ("a", "a"), ("b", "b")):
         mine = [fmt for name, fmt in zip("ab", fmts, strict=True) if name in side]
-        yield side, Change(f"takes subnormals of {which} as zeros", _flushed)
-        yield side, Change(f"reads subnormals of {which} without their leading bit", _without_leading_bit)
+        yield side, KernelChange(f"takes subnormals of {which} as zeros", _flushed)
+        yield side, KernelChange(f"reads subnormals of {which} without their leading bit", _without_leading_bit)
         if has_signed_zeros(promise):
-            yield side, Change(f"loses the signs of zeros of {which}", lambda v, _: v + 0.0)
+            yield side, KernelChange(f"loses the signs of zeros of {which}", lambda v, _: v + 0.0)
         for fmt in THROUGH:
             if all(fmt.holds(each) for each in mine):
                 continue
             for rounding, said in (("nearest_even", "rounds"), ("toward_zero", "truncates")):
                 words = f"{said} {which} to {fmt} first"
-                yield side, Change(words, _held(_of(rounded, fmt, rounding)))
+                yield side, KernelChange(words, _held(_of(rounded, fmt, rounding)))
         if any(fmt.has_nan for fmt in mine):
-            yield side, Change(f"takes NaN in {which} as 0", _held(lambda v: np.where(np.isnan(v), 0.0, v)))
+            yield side, KernelChange(f"takes NaN in {which} as 0", _held(lambda v: np.where(np.isnan(v), 0.0, v)))
         if any(fmt.has_infinity for fmt in mine):
-            yield side, Change(f"limits {which} to finite values", _limited)
-        yield side, Change(f"loses the signs of {which}", _held(np.abs))
+            yield side, KernelChange(f"limits {which} to finite values", _limited)
+        yield side, KernelChange(f"loses the signs of {which}", _held(np.abs))
         if side != "ab":
-            yield side, Change(f"negates {which}", lambda v, _: -v)
-        yield side, Change(f"doubles {which}", _held(lambda v: v * 2))
-        yield side, Change(f"halves {which}", _held(lambda v: v / 2))
+            yield side, KernelChange(f"negates {which}", lambda v, _: -v)
+        yield side, KernelChange(f"doubles {which}", _held(lambda v: v * 2))
+        yield side, KernelChange(f"halves {which}", _held(lambda v: v / 2))
         if side != "ab":
-            yield side, Change(f"reads {which} transposed", lambda v, _: v.T.reshape(v.shape))
-            yield side, Change(f"reads {which} in memory as if it were stored the other way round",
+            yield side, KernelChange(f"reads {which} transposed", lambda v, _: v.T.reshape(v.shape))
+            yield side, KernelChange(f"reads {which} in memory as if it were stored the other way round",
                                lambda v, _: v.ravel().reshape(v.shape[::-1]).T.reshape(v.shape))  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def can_underflow(promise: Promise) -> bool:
     return promise.scaled or smallest[0] * smallest[1] < promise.out.smallest_normal
 
 
-def _limited(values: Array, operand: Operand) -> Array:
+def _limited(values: Array, operand: ProbedOperand) -> Array:
     return np.clip(values, -operand.fmt.max, operand.fmt.max)
 
 
@@ -127,38 +127,44 @@ def _limited(values: Array, operand: Operand) -> Array:
 Terms = tuple[Array, Array]
 
 
-def of_terms() -> Iterator[Change]:
+def of_terms() -> Iterator[KernelChange]:
     """Changes of which terms are added, and in which order."""
-    yield Change("adds K from the last term to the first", _same(lambda t: t[::-1]))
+    yield KernelChange("adds K from the last term to the first", _same(lambda t: t[::-1]))
     for grain in GRAINS:
-        yield Change(f"drops the terms beyond a multiple of {grain}", _same(_up_to(grain)))
+        yield KernelChange(f"drops the terms beyond a multiple of {grain}", _same(_up_to(grain)))
     for count in (1, 16, 32, 64, 128):
         said = "term" if count == 1 else f"{count} terms"
-        yield Change(f"drops the first {said}", _same(_of(lambda t, c: np.where(t < c, -1, t), count)))
-        yield Change(f"drops the last {said}", _same(_of(lambda t, c: np.where(t >= t.size - c, -1, t), count)))
-        yield Change(f"adds the last {said} twice", _same(_of(lambda t, c: np.concatenate([t, t[-c:]]), count)))
-        yield Change(f"adds the first {said} twice", _same(_of(lambda t, c: np.concatenate([t[:c], t]), count)))
+        yield KernelChange(f"drops the first {said}", _same(_of(lambda t, c: np.where(t < c, -1, t), count)))
+        yield KernelChange(f"drops the last {said}", _same(_of(lambda t, c: np.where(t >= t.size - c, -1, t), count)))
+        yield KernelChange(f"adds the last {said} twice", _same(_of(lambda t, c: np.concatenate([t, t[-c:]]), count)))
+        yield KernelChange(f"adds the first {said} twice", _same(_of(lambda t, c: np.concatenate([t[:c], t]), count)))
     for grain in GRAINS[2:]:
-        yield Change(f"reads the last {grain} terms again where K is no multiple of {grain}", _same(_again(grain)))
+        yield KernelChange(
+            f"reads the last {grain} terms again where K is no multiple of {grain}", _same(_again(grain))
+        )
         repeated = _of(lambda t, g: np.concatenate([t, np.repeat(t[-1:], -t.size % g)]), grain)
-        yield Change(f"repeats the last term up to a multiple of {grain}", _same(repeated))
-        yield Change(f"adds blocks of {grain} terms from the last to the first", _same(_blocks_reversed(grain)))
-        yield Change(f"adds each block of {grain} terms from its last to its first", _same(_within_reversed(grain)))
-        yield Change(f"starts {grain} terms late and adds the first {grain} last", _same(_of(np.roll, -grain)))
-        yield Change(
+        yield KernelChange(f"repeats the last term up to a multiple of {grain}", _same(repeated))
+        yield KernelChange(f"adds blocks of {grain} terms from the last to the first", _same(_blocks_reversed(grain)))
+        yield KernelChange(
+            f"adds each block of {grain} terms from its last to its first", _same(_within_reversed(grain))
+        )
+        yield KernelChange(f"starts {grain} terms late and adds the first {grain} last", _same(_of(np.roll, -grain)))
+        yield KernelChange(
             f"drops every other block of {grain} terms", _same(_of(lambda t, g: np.where(t // g % 2, -1, t), grain))
         )
     for lanes in (2, 4, 8, 16, 32, 64):
-        yield Change(f"adds every {lanes}th term first", _same(_strided(lanes)))
-        yield Change(f"adds {lanes} runs of K side by side", _same(_across(lanes)))
+        yield KernelChange(f"adds every {lanes}th term first", _same(_strided(lanes)))
+        yield KernelChange(f"adds {lanes} runs of K side by side", _same(_across(lanes)))
     for step in (1, 2, 4, 8, 16):
-        yield Change(f"exchanges neighbouring runs of {step} of K", _same(_exchanged(step)))
-        yield Change(f"pairs a's terms with b's after exchanging runs of {step}", _unlike(_exchanged(step)))
+        yield KernelChange(f"exchanges neighbouring runs of {step} of K", _same(_exchanged(step)))
+        yield KernelChange(f"pairs a's terms with b's after exchanging runs of {step}", _unlike(_exchanged(step)))
     for grain in (8, 16, 32):
-        yield Change(f"takes, of every {grain} terms, those with k mod 4 in {{0, 1}} first", _same(_pairs_first(grain)))
-        yield Change(f"takes, of every {grain} terms, the even ones first", _same(_even_first(grain)))
+        yield KernelChange(
+            f"takes, of every {grain} terms, those with k mod 4 in {{0, 1}} first", _same(_pairs_first(grain))
+        )
+        yield KernelChange(f"takes, of every {grain} terms, the even ones first", _same(_even_first(grain)))
     for by in (1, -1):
-        yield Change(f"pairs a[k] with b[k {'+' if by > 0 else '-'} 1]", _unlike(_shifted(by)))
+        yield KernelChange(f"pairs a[k] with b[k {'+' if by > 0 else '-'} 1]", _unlike(_shifted(by)))
 
 
 def _same(order: Callable[[Array], Array]) -> Callable[[int], Terms]:
@@ -221,47 +227,47 @@ def _shifted(by: int) -> Callable[[Array], Array]:
     return lambda t: np.where((t + by >= 0) & (t + by < t.size), t + by, -1)
 
 
-# ---- scales and bias: Inputs -> Inputs
+# ---- scales and bias: KernelInputs -> KernelInputs
 
 
-def of_scales(promise: Promise) -> Iterator[Change]:
+def of_scales(promise: Promise) -> Iterator[KernelChange]:
     """Changes of scales and bias before they are used."""
     for name in ("scale_a", "scale_b"):
         word = getattr(promise, name)
         if word in ("", "block"):
             continue
-        yield Change(f"leaves {name} out", _scale(name, lambda s: np.ones_like(s)))
-        yield Change(f"divides by {name}", _scale(name, lambda s: np.float32(1) / s))
-        yield Change(f"applies {name} twice", _scale(name, lambda s: s * s))
-        yield Change(f"reads {name} transposed", _scale(name, lambda s: s.T.ravel().reshape(s.shape)))
-        yield Change(f"reads {name} in memory as if it were stored the other way round",
+        yield KernelChange(f"leaves {name} out", _scale(name, lambda s: np.ones_like(s)))
+        yield KernelChange(f"divides by {name}", _scale(name, lambda s: np.float32(1) / s))
+        yield KernelChange(f"applies {name} twice", _scale(name, lambda s: s * s))
+        yield KernelChange(f"reads {name} transposed", _scale(name, lambda s: s.T.ravel().reshape(s.shape)))
+        yield KernelChange(f"reads {name} in memory as if it were stored the other way round",
                      _scale(name, lambda s: s.ravel().reshape(s.shape[::-1]).T.reshape(s.shape)))  # fmt: skip
         for fmt in (BF16, FP16):
-            yield Change(f"rounds {name} to {fmt}", _scale(name, _of(rounded, fmt)))
-        yield Change(f"rounds {name} down to a power of two", _scale(name, _power))
-        yield Change(f"takes the first of {name} for all", _scale(name, lambda s: np.full_like(s, s.flat[0])))
+            yield KernelChange(f"rounds {name} to {fmt}", _scale(name, _of(rounded, fmt)))
+        yield KernelChange(f"rounds {name} down to a power of two", _scale(name, _power))
+        yield KernelChange(f"takes the first of {name} for all", _scale(name, lambda s: np.full_like(s, s.flat[0])))
         for axis, along in ((0, "row"), (1, "column")):
             for by, said in ((1, "before"), (-1, "after")):
-                yield Change(f"takes {name} of the {along} {said}", _scale(name, _of(np.roll, by, axis)))
+                yield KernelChange(f"takes {name} of the {along} {said}", _scale(name, _of(np.roll, by, axis)))
                 words = f"takes {name} of the {along} {said}, but at the end its own"
-                yield Change(words, _scale(name, _of(_moved, by, axis)))
-            yield Change(f"takes the first {along} of {name} for all", _scale(name, _of(_first, axis)))
-        yield Change(f"takes {name} of its last tile from the tile before", _scale(name, _last_stale))
+                yield KernelChange(words, _scale(name, _of(_moved, by, axis)))
+            yield KernelChange(f"takes the first {along} of {name} for all", _scale(name, _of(_first, axis)))
+        yield KernelChange(f"takes {name} of its last tile from the tile before", _scale(name, _last_stale))
     if promise.scale_a and promise.scale_b:
-        yield Change("exchanges the scales of a and b", _exchange)
+        yield KernelChange("exchanges the scales of a and b", _exchange)
     if promise.bias:
-        yield Change("leaves the bias out", _bias(np.zeros_like))
+        yield KernelChange("leaves the bias out", _bias(np.zeros_like))
         for fmt in dict.fromkeys((promise.out, BF16, FP16)):
             if not fmt.holds(FP32):
-                yield Change(f"rounds the bias to {fmt}", _bias(_of(rounded, fmt)))
-        yield Change("takes the bias of the column before", _bias(lambda v: np.roll(v, 1)))
-        yield Change("takes the bias of the column after", _bias(lambda v: np.roll(v, -1)))
-        yield Change("subtracts the bias", _bias(lambda v: -v))
-        yield Change("adds the bias twice", _bias(lambda v: 2 * v))
+                yield KernelChange(f"rounds the bias to {fmt}", _bias(_of(rounded, fmt)))
+        yield KernelChange("takes the bias of the column before", _bias(lambda v: np.roll(v, 1)))
+        yield KernelChange("takes the bias of the column after", _bias(lambda v: np.roll(v, -1)))
+        yield KernelChange("subtracts the bias", _bias(lambda v: -v))
+        yield KernelChange("adds the bias twice", _bias(lambda v: 2 * v))
 
 
-def _scale(name: str, change: Callable[[Array], Array]) -> Callable[[Inputs], Inputs]:
-    def changed(x: Inputs) -> Inputs:
+def _scale(name: str, change: Callable[[Array], Array]) -> Callable[[KernelInputs], KernelInputs]:
+    def changed(x: KernelInputs) -> KernelInputs:
         with np.errstate(all="ignore"):
             found: dict[str, Any] = {name: np.ascontiguousarray(change(getattr(x, name)), np.float32)}
             return replace(x, **found)
@@ -269,7 +275,7 @@ def _scale(name: str, change: Callable[[Array], Array]) -> Callable[[Inputs], In
     return changed
 
 
-def _bias(change: Callable[[Array], Array]) -> Callable[[Inputs], Inputs]:
+def _bias(change: Callable[[Array], Array]) -> Callable[[KernelInputs], KernelInputs]:
     return _scale("bias", change)
 
 
@@ -294,7 +300,7 @@ def _last_stale(s: Array) -> Array:
     return flat
 
 
-def _exchange(x: Inputs) -> Inputs:
+def _exchange(x: KernelInputs) -> KernelInputs:
     first, second = x.scale_a, x.scale_b
     assert first is not None
     assert second is not None
@@ -306,7 +312,7 @@ def _exchange(x: Inputs) -> Inputs:
 # ---- the end: (promise, inputs, adding) -> float32 before the cast, or codes of the result
 
 
-def of_epilogue(promise: Promise) -> Iterator[Change]:
+def of_epilogue(promise: Promise) -> Iterator[KernelChange]:
     """Changes of the order of scales, bias and cast; each gives codes."""
     if promise.along_k:
         return
@@ -318,15 +324,15 @@ def of_epilogue(promise: Promise) -> Iterator[Change]:
             words = f"multiplies by the scales as {order}" if promise.scaled else ""
             words += f"{' and ' if words else ''}{'fuses the bias' if fused else 'adds the bias apart'}" * promise.bias
             if words:
-                yield Change(words, lambda p, x, s, o=order, f=fused: cast(finish(p, x, s, o, f), FP32, p.out))
+                yield KernelChange(words, lambda p, x, s, o=order, f=fused: cast(finish(p, x, s, o, f), FP32, p.out))
     if promise.bias and promise.scaled:
-        yield Change("adds the bias before the scales", _bias_first)
+        yield KernelChange("adds the bias before the scales", _bias_first)
     if promise.bias:
-        yield Change("adds the bias after the cast", _bias_last)
+        yield KernelChange("adds the bias after the cast", _bias_last)
     if promise.scaled:
-        yield Change("applies the scales after the cast", _scales_last)
+        yield KernelChange("applies the scales after the cast", _scales_last)
         if promise.bias:
-            yield Change("multiplies by scale_b after the bias", _one_scale_last)
+            yield KernelChange("multiplies by scale_b after the bias", _one_scale_last)
 
 
 def _promised(promise: Promise) -> tuple[str, bool]:
@@ -336,29 +342,29 @@ def _promised(promise: Promise) -> tuple[str, bool]:
     return epilogue.scale_order, epilogue.fused_bias and promise.bias
 
 
-def _bias_first(p: Promise, x: Inputs, sums: Array) -> Array:
+def _bias_first(p: Promise, x: KernelInputs, sums: Array) -> Array:
     assert x.bias is not None
     return cast(finish(p, _without(x, "bias"), sums + x.bias), FP32, p.out)
 
 
-def _one_scale_last(p: Promise, x: Inputs, sums: Array) -> Array:
+def _one_scale_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
     assert x.bias is not None
     first = finish(p, _without(x, "bias", "scale_b"), sums) + x.bias
     return cast(finish(p, _without(x, "bias", "scale_a"), first), FP32, p.out)
 
 
-def _bias_last(p: Promise, x: Inputs, sums: Array) -> Array:
+def _bias_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
     assert x.bias is not None
     codes = cast(finish(p, _without(x, "bias"), sums), FP32, p.out)
     return cast((values_of(codes, p.out).astype(np.float32) + x.bias), FP32, p.out)
 
 
-def _scales_last(p: Promise, x: Inputs, sums: Array) -> Array:
+def _scales_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
     codes = cast(sums, FP32, p.out)
     return cast(finish(p, x, values_of(codes, p.out).astype(np.float32)), FP32, p.out)
 
 
-def _without(x: Inputs, *names: str) -> Inputs:
+def _without(x: KernelInputs, *names: str) -> KernelInputs:
     given: dict[str, Any] = dict.fromkeys(names)
     return replace(x, **given)
 
@@ -366,59 +372,59 @@ def _without(x: Inputs, *names: str) -> Inputs:
 # ---- results: (values float64 (M, N) before the cast, format of the result) -> codes
 
 
-def of_results(promise: Promise, own: Format) -> Iterator[Change]:
+def of_results(promise: Promise, own: Format) -> Iterator[KernelChange]:
     """Changes of the cast, and of finished results; own: the format of what is cast."""
     out = promise.out
     if out != own:
         for word in ("toward_zero", "nearest_away", "up", "down", "to_odd"):
-            yield Change(ROUNDED[word], _cast(rounding=word))
+            yield KernelChange(ROUNDED[word], _cast(rounding=word))
     if can_overflow(promise):
         if out != own and output_overflow(out) == "nonfinite":
-            yield Change("lets results that are too large saturate", _cast(overflow="saturate"))
+            yield KernelChange("lets results that are too large saturate", _cast(overflow="saturate"))
         elif out != own:
-            yield Change("lets results that are too large overflow", _cast(overflow="nonfinite"))
-        yield Change("limits results to finite values", _on_values(lambda v, f: np.clip(v, -f.max, f.max)))
-        yield Change("limits infinite results to the largest number", _on_values(_limit_infinite))
-        yield Change("gives NaN for Inf", _on_values(lambda v, _: np.where(np.isinf(v), np.nan, v)))
+            yield KernelChange("lets results that are too large overflow", _cast(overflow="nonfinite"))
+        yield KernelChange("limits results to finite values", _on_values(lambda v, f: np.clip(v, -f.max, f.max)))
+        yield KernelChange("limits infinite results to the largest number", _on_values(_limit_infinite))
+        yield KernelChange("gives NaN for Inf", _on_values(lambda v, _: np.where(np.isinf(v), np.nan, v)))
     if can_underflow(promise):
-        yield Change("turns subnormal results into zeros", _on_values(
+        yield KernelChange("turns subnormal results into zeros", _on_values(
             lambda v, f: np.where(np.abs(v) < f.smallest_normal, np.copysign(0.0, v), v)))  # fmt: skip
         if out != own:
-            yield Change("turns results below the smallest normal number into zeros before rounding",
+            yield KernelChange("turns results below the smallest normal number into zeros before rounding",
                          _cast(subnormals="flush"))  # fmt: skip
     for fmt in THROUGH:
         if fmt == out or fmt.holds(own):
             continue
         for rounding, said in (("nearest_even", "rounds"), ("toward_zero", "truncates")):
-            yield Change(f"{said} the result to {fmt} first", _through(fmt, rounding))
-    yield Change("gives 0 for NaN", _on_values(lambda v, _: np.where(np.isnan(v), 0.0, v)))
-    yield Change("gives Inf for NaN", _on_values(lambda v, _: np.where(np.isnan(v), np.inf, v)))
+            yield KernelChange(f"{said} the result to {fmt} first", _through(fmt, rounding))
+    yield KernelChange("gives 0 for NaN", _on_values(lambda v, _: np.where(np.isnan(v), 0.0, v)))
+    yield KernelChange("gives Inf for NaN", _on_values(lambda v, _: np.where(np.isnan(v), np.inf, v)))
     if has_signed_zeros(promise) or can_underflow(promise):
-        yield Change("loses the signs of zeros", _on_values(lambda v, _: v + 0.0))
-    yield Change("gives -0 for zeros", _on_values(lambda v, _: np.where(v == 0, -0.0, v)))
-    yield Change("gives 0 for negative results", _on_values(lambda v, _: np.where(v < 0, 0.0, v)))
-    yield Change("negates results", _on_values(lambda v, _: -v))
-    yield Change("loses the signs of results", _on_values(lambda v, _: np.abs(v)))
-    yield Change("doubles results", _on_values(lambda v, _: v * 2))
-    yield Change("halves results", _on_values(lambda v, _: v / 2))
-    yield Change("exchanges rows and columns of the result", _on_values(lambda v, _: v.T.reshape(v.shape)))
+        yield KernelChange("loses the signs of zeros", _on_values(lambda v, _: v + 0.0))
+    yield KernelChange("gives -0 for zeros", _on_values(lambda v, _: np.where(v == 0, -0.0, v)))
+    yield KernelChange("gives 0 for negative results", _on_values(lambda v, _: np.where(v < 0, 0.0, v)))
+    yield KernelChange("negates results", _on_values(lambda v, _: -v))
+    yield KernelChange("loses the signs of results", _on_values(lambda v, _: np.abs(v)))
+    yield KernelChange("doubles results", _on_values(lambda v, _: v * 2))
+    yield KernelChange("halves results", _on_values(lambda v, _: v / 2))
+    yield KernelChange("exchanges rows and columns of the result", _on_values(lambda v, _: v.T.reshape(v.shape)))
     for axis, lines in ((0, "rows"), (1, "columns")):
         for grain in GRAINS[:-1]:
-            yield Change(f"leaves {lines} beyond a multiple of {grain} zero", _on_values(_tile_zero(axis, grain)))
+            yield KernelChange(f"leaves {lines} beyond a multiple of {grain} zero", _on_values(_tile_zero(axis, grain)))
             words = f"gives the last one before for {lines} beyond a multiple of {grain}"
-            yield Change(words, _on_values(_tile_stale(axis, grain)))
+            yield KernelChange(words, _on_values(_tile_stale(axis, grain)))
         for by, said in ((1, "before"), (-1, "after")):
-            yield Change(
+            yield KernelChange(
                 f"gives each of the {lines} the one {said}",
                 _on_values(_of(lambda v, _, b, x: np.roll(v, b, x), by, axis)),
             )
         for grain in (2, 4, 8, 16, 32):
             for place, said in ((0, "first"), (grain - 1, "last")):
                 words = f"leaves the {said} of every {grain} {lines} zero"
-                yield Change(words, _on_values(_every_zero(axis, grain, place)))
+                yield KernelChange(words, _on_values(_every_zero(axis, grain, place)))
         for grain in (16, 32, 64, 128):
-            yield Change(f"gives {lines} from {grain} on as zero", _on_values(_from_zero(axis, grain)))
-        yield Change(f"leaves the last of the {lines} zero", _on_values(_last_zero(axis)))
+            yield KernelChange(f"gives {lines} from {grain} on as zero", _on_values(_from_zero(axis, grain)))
+        yield KernelChange(f"leaves the last of the {lines} zero", _on_values(_last_zero(axis)))
 
 
 ROUNDED = {

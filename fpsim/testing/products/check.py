@@ -11,11 +11,11 @@ from fpsim.probe.probing import matmul as probed
 from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.trees.tree import Tree
 from fpsim.testing.products import envelope as envelopes
-from fpsim.testing.products.black_box import Kernel, Misbehaved
+from fpsim.testing.products.black_box import CalledKernel, KernelMisbehaved
 from fpsim.testing.products.inputs import inputs_for
-from fpsim.testing.products.promise import Adding, Inputs, Promise, promise_of, values_of
+from fpsim.testing.products.promise import Adding, KernelInputs, Promise, promise_of, values_of
 from fpsim.testing.products.report import KernelReport, distance, mismatch
-from fpsim.testing.products.search import Found, Observation, Search, tree_of
+from fpsim.testing.products.search import FoundVariant, Observation, VariantSearch, tree_of
 from fpsim.testing.products.terms import Fewest, fewest_of, meeting
 from fpsim.testing.products.variants import PROMISED, Variant
 
@@ -93,40 +93,40 @@ def check_kernel(
     if envelope:
         envelopes.refuse_envelope(promise)
     inputs = inputs_for(promise, shapes, seed)
-    kernel = Kernel(fn, promise, takes)
+    kernel = CalledKernel(fn, promise, takes)
     report = _in_envelope(kernel, promise, inputs) if envelope else _checked(kernel, promise, inputs, certificate)
     if raises and not report.ok:
         raise AssertionError(str(report))
     return report
 
 
-def _observed(kernel: Kernel, promise: Promise, inputs: Iterable[Inputs], seen: list[Observation]) -> None:
+def _observed(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], seen: list[Observation]) -> None:
     """Call a kernel with all inputs, and with the first ones again at the end.
 
     Raises:
-      Misbehaved: it broke a rule.
+      KernelMisbehaved: it broke a rule.
     """
     for x in inputs:
         got = kernel.call(x) if seen else kernel.settle(x)
         seen.append(Observation(x, got, promise.bits(x)))
     again = kernel.call(seen[0].x)
     if (again != seen[0].got).any():
-        raise Misbehaved("calls", f"fn gives other bits for {seen[0].x} after calls with other operands.")
+        raise KernelMisbehaved("calls", f"fn gives other bits for {seen[0].x} after calls with other operands.")
 
 
-def _checked(kernel: Kernel, promise: Promise, inputs: Iterable[Inputs], certify: bool) -> KernelReport:
+def _checked(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], certify: bool) -> KernelReport:
     asked = _asked(promise)
     seen: list[Observation] = []
     broken: tuple[str, ...] = ()
     try:
         _observed(kernel, promise, inputs, seen)
-    except Misbehaved as refusal:
+    except KernelMisbehaved as refusal:
         broken = (refusal.sentence,)
     facts: dict[str, Any] = {"of": sum(each.got.size for each in seen), "inputs": len(seen), "broken": broken}
     wrong = [each for each in seen if each.count]
     if not wrong:
         if not broken and certify:
-            excluded, same, rivals = Search(promise, seen).certificate()
+            excluded, same, rivals = VariantSearch(promise, seen).certificate()
             facts |= {"excluded": excluded, "same": _names(same), "rivals": _names(rivals)}
         return KernelReport(kernel.name, asked, **facts)
     facts["mismatches"] = sum(each.count for each in wrong)
@@ -134,7 +134,7 @@ def _checked(kernel: Kernel, promise: Promise, inputs: Iterable[Inputs], certify
     if broken and "deterministic" in broken[0]:
         return KernelReport(kernel.name, asked, **facts)
     facts["where"] = where(seen)
-    search = Search(promise, seen)
+    search = VariantSearch(promise, seen)
     found = search.explain()
     facts |= _explained(found, seen, search, facts["where"])
     shown_by = min(wrong, key=lambda each: (each.x.name in ("special", "large", "zeros"), each.x.shape[2], -each.count))
@@ -159,7 +159,7 @@ def _names(variants: Iterable[Variant]) -> tuple[str, ...]:
     return tuple(str(each) for each in variants)
 
 
-def _explained(found: Found, seen: list[Observation], search: Search, limited: str) -> dict[str, Any]:
+def _explained(found: FoundVariant, seen: list[Observation], search: VariantSearch, limited: str) -> dict[str, Any]:
     total = sum(each.count for each in seen)
     notes = () if found.finished else ("the search for an explanation was stopped; more time may find one",)
     if found.variant == PROMISED or found.differ > (1 - WORTH) * total:
@@ -181,7 +181,7 @@ def _explained(found: Found, seen: list[Observation], search: Search, limited: s
     return {**facts, "explanation": text, "causes": found.variant.clauses, "excluded": excluded}
 
 
-def _short(wrong: list[Observation]) -> list[tuple[Inputs, tuple[int, int]]]:
+def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]]]:
     """Elements of other inputs that few terms may show."""
     chosen = sorted(
         wrong, key=lambda each: (each.x.name not in ("masks", "normal", "ties of the result"), each.x.shape[2])
@@ -229,7 +229,7 @@ def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
         return None
 
 
-def _probed(kernel: Kernel, promise: Promise, explanation: str) -> dict[str, Any]:
+def _probed(kernel: CalledKernel, promise: Promise, explanation: str) -> dict[str, Any]:
     """What a probe of the kernel says, where it can be probed."""
     if promise.scaled or promise.bias or kernel.takes not in ("numpy", "torch"):
         return {}
@@ -303,7 +303,7 @@ def _lines(bad: list[Observation], axis: int) -> str:
 # ---- kernels that promise no bits
 
 
-def _in_envelope(kernel: Kernel, promise: Promise, inputs: Iterable[Inputs]) -> KernelReport:
+def _in_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs]) -> KernelReport:
     facts: dict[str, Any] = {"derivation": envelopes.derivation(promise)}
     total = outside = unbounded = calls = 0
     share, worst, ulps = 0.0, None, 0.0
@@ -328,7 +328,7 @@ def _in_envelope(kernel: Kernel, promise: Promise, inputs: Iterable[Inputs]) -> 
                 element = tuple(int(i) for i in np.argwhere(far)[0])
                 if worst is None or x.shape[2] < worst.inputs.shape[2]:
                     worst = mismatch(promise, x, codes, want, (element[0], element[1]))
-    except Misbehaved as refusal:
+    except KernelMisbehaved as refusal:
         broken = (refusal.sentence,)
     notes = (
         [f"{unbounded:,} elements have no bound: their sums may leave the range, or lose terms"] if unbounded else []
@@ -341,7 +341,7 @@ def _in_envelope(kernel: Kernel, promise: Promise, inputs: Iterable[Inputs]) -> 
 
 def _explained_outside(promise: Promise, seen: list[Observation]) -> dict[str, Any]:
     """Which variant gives what lies outside, where one does."""
-    search = Search(promise, [each for each in seen if each.count])
+    search = VariantSearch(promise, [each for each in seen if each.count])
     found = search.explain()
     if found.variant == PROMISED or found.differ:
         return {"where": where(seen), "explanation": where(seen)}

@@ -23,7 +23,7 @@ from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.schedule import FLAT
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, Pairwise
-from fpsim.testing.products.promise import Adding, Inputs, Promise, operand_values
+from fpsim.testing.products.promise import Adding, KernelInputs, Promise, operand_values
 
 NEAREST = Rounding.NEAREST_EVEN
 
@@ -53,7 +53,7 @@ def refuse_envelope(promise: Promise) -> None:
         raise ValueError(f"envelope=True wants a deterministic accumulator; got {shown(promise.adding.how)}.")
 
 
-def envelope_of(promise: Promise, x: Inputs) -> Envelope:
+def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
     """The envelope of one product."""
     adding = promise.adding
     assert isinstance(adding, Adding)

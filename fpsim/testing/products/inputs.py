@@ -13,7 +13,7 @@ from fpsim.errors import is_integer
 from fpsim.formats.float_format import DTYPES
 from fpsim.matrix_units.matrix_unit import SCALES as SCALE_FORMATS
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.probe.black_box import Operand
+from fpsim.probe.black_box import ProbedOperand
 from fpsim.probe.draws import drawn
 from fpsim.probe.model import Model
 from fpsim.probe.words import WORDS
@@ -23,7 +23,7 @@ from fpsim.schedules.plan import interval_of, plan_of
 from fpsim.schedules.schedule import FLAT, Chain, Lanes, Schedule
 from fpsim.sums.accumulators import Chunked
 from fpsim.testing.operands import scales as drawn_scales
-from fpsim.testing.products.promise import BLOCK, Adding, Inputs, Promise, promise_of, refused_shape
+from fpsim.testing.products.promise import BLOCK, Adding, KernelInputs, Promise, promise_of, refused_shape
 
 Shape = tuple[int, int, int]
 LEAST = 435  # terms of the main shape, so that slices of 128 terms and more are told from their blocks
@@ -59,7 +59,7 @@ class _Frame(NamedTuple):
 
     n: int
     shape: tuple[int, int]
-    operands: tuple[Operand, Operand]
+    operands: tuple[ProbedOperand, ProbedOperand]
     kind: str = "matmul"
 
 
@@ -67,7 +67,7 @@ def discriminating_inputs(
     *, a: Any, b: Any = None, accumulate: Any, schedule: Schedule | None = None, promote: int | None = None,
     shapes: Sequence[Shape] | None = None, out_format: Any = None, scale_a: str | None = None,
     scale_b: str | None = None, bias: bool = False, seed: int = 0,
-) -> list[Inputs]:  # fmt: skip
+) -> list[KernelInputs]:  # fmt: skip
     """Inputs that tell a kernel's arithmetic from others: what `check_kernel` calls a kernel with.
 
     Args:
@@ -92,7 +92,7 @@ def discriminating_inputs(
     return list(inputs_for(promise, shapes, seed))
 
 
-def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> Iterator[Inputs]:
+def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> Iterator[KernelInputs]:
     """The inputs of a promise, the most telling first."""
     chosen = _checked_shapes(promise, shapes) if shapes is not None else shapes_for(promise)
     skipped = _unknown_kinds(promise)
@@ -206,7 +206,7 @@ def _around(step: int, interval: int, count: int, block: int) -> tuple[int, list
 # ---- operands
 
 
-def made(promise: Promise, kind: str, shape: Shape, seed: int) -> Inputs:
+def made(promise: Promise, kind: str, shape: Shape, seed: int) -> KernelInputs:
     """One set of inputs."""
     m, n, k = shape
     a, b = promise.a, promise.b
@@ -222,10 +222,10 @@ def made(promise: Promise, kind: str, shape: Shape, seed: int) -> Inputs:
     if promise.bias:
         bias = (rng.standard_normal(n) * 2.0 ** rng.integers(-3, 6, n)).astype(np.float32)
     with np.errstate(all="ignore"):
-        return Inputs(kind, SHOWS[kind], a.passed(x), b.passed(y), scale_a, scale_b, bias)
+        return KernelInputs(kind, SHOWS[kind], a.passed(x), b.passed(y), scale_a, scale_b, bias)
 
 
-def _held(operand: Operand, values: Array) -> Array:
+def _held(operand: ProbedOperand, values: Array) -> Array:
     """Values that an operand's format holds; infinities and NaN stay where it has them."""
     finite = np.isfinite(values)
     return np.where(finite, operand.drawn(np.where(finite, values, 0.0)), values)

@@ -17,7 +17,7 @@ from fpsim.formats.named import FP32, FP64, TF32
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.catalogue import named_unit, units
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.probe.black_box import Operand, operand_of
+from fpsim.probe.black_box import ProbedOperand, operand_of
 from fpsim.probe.model import Model
 from fpsim.products.backend import output_overflow
 from fpsim.products.cpu import Cpu
@@ -64,7 +64,7 @@ class Adding(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Inputs:
+class KernelInputs:
     """Operands of one product, and what they show.
 
     Attributes:
@@ -110,8 +110,8 @@ class Promise:
       asked: the same in the caller's words.
     """
 
-    a: Operand
-    b: Operand
+    a: ProbedOperand
+    b: ProbedOperand
     adding: Adding | Model
     out: Format
     scale_a: str = ""
@@ -135,7 +135,7 @@ class Promise:
         how = self.adding.how if isinstance(self.adding, Adding) else None
         return how if isinstance(how, MatrixUnit) else None
 
-    def bits(self, x: Inputs) -> Array:
+    def bits(self, x: KernelInputs) -> Array:
         """The results as codes of `out`, every NaN the same, (M, N)."""
         if isinstance(self.adding, Model):
             found = self.adding.matmul(x.a, x.b)
@@ -204,14 +204,14 @@ def _scale_word(word: str | None, name: str) -> str:
     return word
 
 
-def _refuse_operands(unit: MatrixUnit, a: Operand, b: Operand) -> None:
+def _refuse_operands(unit: MatrixUnit, a: ProbedOperand, b: ProbedOperand) -> None:
     for name, element, operand in (("a", unit.a, a), ("b", unit.b, b)):
         if not takes(element, operand):
             raise ValueError(f"{unit.name} takes {element.name} as {name}; got {operand.fmt}. Take another unit.")
 
 
 def _of_model(
-    model: Model, a: Operand, b: Operand, schedule: Any, promote: Any, more: bool, out_format: Any
+    model: Model, a: ProbedOperand, b: ProbedOperand, schedule: Any, promote: Any, more: bool, out_format: Any
 ) -> Promise:  # fmt: skip
     if schedule is not None or promote is not None or more:
         raise ValueError("a model of fp.probe has its order; got schedule, promote, scales or bias. Leave them out.")
@@ -223,7 +223,7 @@ def _of_model(
     return Promise(a, b, model, out, asked=repr(model))
 
 
-def takes(element: Any, operand: Operand) -> bool:
+def takes(element: Any, operand: ProbedOperand) -> bool:
     """Whether a unit's element may be what an operand holds; TF32 is passed as float32."""
     if operand.element:
         return bool(element.name == operand.element) or bool(element.fmt == operand.fmt)
@@ -245,7 +245,7 @@ def units_for(promise: Promise) -> list[MatrixUnit]:
 # ---- products
 
 
-def product(promise: Promise, x: Inputs, adding: Adding, out: Format | None) -> Array:
+def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | None) -> Array:
     """A product as `fpsim.matmul` gives it, scaled, with its bias, cast to `out`; None leaves it as it is added.
 
     Accumulators and units that have results of their own in another format than `out` are cast here.
@@ -270,11 +270,11 @@ def product(promise: Promise, x: Inputs, adding: Adding, out: Format | None) -> 
         )  # fmt: skip
 
 
-def _read(adding: Adding, x: Array, operand: Operand) -> Array:
+def _read(adding: Adding, x: Array, operand: ProbedOperand) -> Array:
     return x if not adding.codes else words(np.ascontiguousarray(x))
 
 
-def raw_sums(promise: Promise, x: Inputs, adding: Adding) -> Array:
+def raw_sums(promise: Promise, x: KernelInputs, adding: Adding) -> Array:
     """The sums alone, float32, without scales that multiply finished sums, and without bias."""
     bare = replace(x, scale_a=None, scale_b=None, bias=None)
     plain = replace(promise, scale_a="", scale_b="", bias=False)
@@ -287,7 +287,7 @@ def _float32(found: Array, fmt: Format) -> Array:
         return np.ascontiguousarray(values.astype(np.float32))
 
 
-def finish(promise: Promise, x: Inputs, sums: Array, order: str = "product", fused: bool = False) -> Array:
+def finish(promise: Promise, x: KernelInputs, sums: Array, order: str = "product", fused: bool = False) -> Array:
     """Finished sums with scales and bias, float32."""
     of = Finish(x.scale_a, x.scale_b, order, bias=x.bias)
     with np.errstate(all="ignore"):
@@ -330,7 +330,7 @@ def values_of(codes: Array, fmt: Format) -> Array:
         return np.asarray(decode(codes, fmt, np.float64))
 
 
-def operand_values(x: Array, operand: Operand) -> Array:
+def operand_values(x: Array, operand: ProbedOperand) -> Array:
     """Values of an operand's array, float64."""
     if x.dtype.kind in "iu":
         return operand.values(x)

@@ -12,8 +12,8 @@ from fpsim.arrays import Array
 from fpsim.formats.float_format import Format
 from fpsim.schedules.trees.tree import Tree
 from fpsim.testing.pasted import pasted
-from fpsim.testing.products.promise import Inputs, Promise, values_of
-from fpsim.testing.products.terms import Term
+from fpsim.testing.products.promise import KernelInputs, Promise, values_of
+from fpsim.testing.products.terms import TermFactors
 from fpsim.testing.products.variants import Variant
 
 LISTED = 4  # rivals that a text names
@@ -31,7 +31,7 @@ class Mismatch:
       paste: two lines that make row and column.
     """
 
-    inputs: Inputs
+    inputs: KernelInputs
     element: tuple[int, int]
     got_code: int
     want_code: int
@@ -93,8 +93,8 @@ class KernelReport:
     unexplained: int = 0
     others: tuple[str, ...] = field(default=(), repr=False)
     where: str = ""
-    terms: tuple[Term, ...] = field(default=(), repr=False)
-    smallest: Inputs | None = field(default=None, repr=False)
+    terms: tuple[TermFactors, ...] = field(default=(), repr=False)
+    smallest: KernelInputs | None = field(default=None, repr=False)
     terms_shown: str = field(default="", repr=False)
     meet: tuple[str, str] = ("", "")
     trees: tuple[Tree | None, Tree | None] = field(default=(None, None), repr=False)
@@ -185,7 +185,7 @@ def distance(got: Array, want: Array, fmt: Format) -> Array:
     return np.where(np.isfinite(x) & np.isfinite(y), apart, np.where(got == want, 0.0, np.inf))
 
 
-def mismatch(promise: Promise, x: Inputs, got: Array, want: Array, element: tuple[int, int]) -> Mismatch:
+def mismatch(promise: Promise, x: KernelInputs, got: Array, want: Array, element: tuple[int, int]) -> Mismatch:
     """One element that differs."""
     row, column = element
     fmt = promise.out

@@ -18,7 +18,7 @@ from fpsim.schedules.plan import plan_of
 from fpsim.schedules.schedule import FLAT
 from fpsim.schedules.trees.tree import Tree, tree
 from fpsim.testing.products.changes import of_epilogue, of_operands, of_results, of_scales, of_terms
-from fpsim.testing.products.promise import Adding, Inputs, Promise
+from fpsim.testing.products.promise import Adding, KernelInputs, Promise
 from fpsim.testing.products.sums import additions
 from fpsim.testing.products.variants import PROMISED, Emulator, Variant
 
@@ -34,7 +34,7 @@ USUAL = 120  # additions that are tried with every change of terms and operands
 class Observation:
     """What a kernel gave for inputs, and what it should have given: codes, every NaN the same."""
 
-    x: Inputs
+    x: KernelInputs
     got: Array
     want: Array
 
@@ -50,7 +50,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundVariant:
     """What a search found.
 
     Attributes:
@@ -70,7 +70,7 @@ class Found:
     finished: bool
 
 
-class Search:
+class VariantSearch:
     """Holds variants against what a kernel gave."""
 
     def __init__(self, promise: Promise, seen: list[Observation]) -> None:
@@ -116,7 +116,7 @@ class Search:
                 break
         return total
 
-    def explain(self) -> Found:
+    def explain(self) -> FoundVariant:
         """The variant with fewest changes that gives all results; else the one that leaves fewest to explain."""
         bad, most = self.bad, sum(each.count for each in self.bad)
         family = self.family()
@@ -146,13 +146,13 @@ class Search:
         if twice:
             return self._chosen(twice)
         best, left = self._descend(best, left, family)
-        return Found(best, left, self._conditional(best), (), self.tried, not self._late())
+        return FoundVariant(best, left, self._conditional(best), (), self.tried, not self._late())
 
-    def _chosen(self, exact: list[Variant]) -> Found:
+    def _chosen(self, exact: list[Variant]) -> FoundVariant:
         """The first of those that hold for all inputs, else of those that hold where the kernel differs."""
         everywhere = [variant for variant in exact if not self._conditional(variant)]
         kept = everywhere or exact
-        return Found(kept[0], 0, not everywhere, tuple(kept[1:LISTED]), self.tried, not self._late())
+        return FoundVariant(kept[0], 0, not everywhere, tuple(kept[1:LISTED]), self.tried, not self._late())
 
     def _conditional(self, variant: Variant) -> bool:
         """Whether a variant differs where the kernel keeps its promise."""
@@ -324,7 +324,7 @@ def tree_of(promise: Promise, adding: Adding, k: int, n: int) -> Tree:
 POWER = ("masks", "uneven", "cancelling", "seams", "alike", "wide", "ties of the result", "positive", "normal", "ties")
 
 
-def _power(x: Inputs) -> int:
+def _power(x: KernelInputs) -> int:
     return POWER.index(x.name) if x.name in POWER else len(POWER)
 
 

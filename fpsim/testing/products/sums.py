@@ -27,14 +27,23 @@ from fpsim.schedules.plan import interval_of
 from fpsim.schedules.schedule import FLAT, Chain, Lanes, Schedule, Slicing
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.testing.products.changes import rounded
-from fpsim.testing.products.promise import BLOCK, Adding, Inputs, Promise, operand_values, raw_sums, takes, units_for
+from fpsim.testing.products.promise import (
+    BLOCK,
+    Adding,
+    KernelInputs,
+    Promise,
+    operand_values,
+    raw_sums,
+    takes,
+    units_for,
+)
 
 INTERVALS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 1024)
 SPLITS = (2, 3, 4, 5, 6, 7, 8, 12, 16)
 ARCHES = {"hopper": "sm_90", "blackwell": "sm_100", "ada": "sm_89"}
 
 
-class Parts(NamedTuple):
+class JoinedParts(NamedTuple):
     """Partial sums of a unit or an accumulator, joined as no schedule does it.
 
     terms: of a part; 0 for so many `parts`. first: terms of the first part, where it has fewer; -1 for parts that are
@@ -91,10 +100,10 @@ class Dequantised(NamedTuple):
         return f"operands times scales, rounded to {self.fmt}, added by {how}"
 
 
-Addition = Adding | Parts | Dequantised
+Addition = Adding | JoinedParts | Dequantised
 
 
-def sums_of(promise: Promise, x: Inputs, addition: Parts | Dequantised) -> Array:
+def sums_of(promise: Promise, x: KernelInputs, addition: JoinedParts | Dequantised) -> Array:
     """Sums as float64 or float32, without scales and bias, but for Dequantised, which has the scales."""
     if isinstance(addition, Dequantised):
         return _dequantised(promise, x, addition)
@@ -107,7 +116,7 @@ def sums_of(promise: Promise, x: Inputs, addition: Parts | Dequantised) -> Array
     return _joined(parts, addition)
 
 
-def _joined(parts: list[Array], how: Parts) -> Array:
+def _joined(parts: list[Array], how: JoinedParts) -> Array:
     def add(x: Array, y: Array) -> Array:
         with np.errstate(all="ignore"):
             total = (x + y).astype(np.float32) if how.twice else x + y
@@ -130,7 +139,7 @@ def _joined(parts: list[Array], how: Parts) -> Array:
     return total
 
 
-def _dequantised(promise: Promise, x: Inputs, how: Dequantised) -> Array:
+def _dequantised(promise: Promise, x: KernelInputs, how: Dequantised) -> Array:
     sides = []
     for side, (codes, operand) in enumerate(((x.a, promise.a), (x.b, promise.b))):
         scale = (x.scale_a, x.scale_b)[side]
@@ -218,24 +227,24 @@ def _beside(promise: Promise) -> Iterator[Addition]:
             for terms in dict.fromkeys((interval, 32, 64, 128, 256)):
                 promised = terms == interval and (fmt, order) == (FP32, "forward")
                 if terms and terms >= step and not promised:
-                    yield Parts(inner, terms, 0, 0, fmt, order)
+                    yield JoinedParts(inner, terms, 0, 0, fmt, order)
             for count in (2, 3, 4, 8):
-                yield Parts(adding, 0, count, 0, fmt, order)
+                yield JoinedParts(adding, 0, count, 0, fmt, order)
                 if fmt == FP32 and order == "forward":
-                    yield Parts(adding, 0, count, -1, fmt, order)
-                yield Parts(inner, 0, count, 0, fmt, order)
+                    yield JoinedParts(adding, 0, count, -1, fmt, order)
+                yield JoinedParts(inner, 0, count, 0, fmt, order)
                 if fmt in (BF16, FP16) and order != "pairwise":
-                    yield Parts(inner, 0, count, 0, fmt, order, twice=True)
+                    yield JoinedParts(inner, 0, count, 0, fmt, order, twice=True)
     for terms in dict.fromkeys((interval, 32, 64, 128)):
         for fmt in (BF16, FP16):
             if terms and terms >= step:
-                yield Parts(inner, terms, 0, 0, fmt, "forward", twice=True)
+                yield JoinedParts(inner, terms, 0, 0, fmt, "forward", twice=True)
     if interval:
         for first in sorted({step, 2 * step, interval // 2, interval - step, interval + step}):
             if first > 0 and first != interval:
-                yield Parts(inner, interval, 0, first, FP32, "forward")
+                yield JoinedParts(inner, interval, 0, first, FP32, "forward")
         for rounding in ("toward_zero", "nearest_away", "up", "down"):
-            yield Parts(inner, interval, 0, 0, FP32, "forward", rounding)
+            yield JoinedParts(inner, interval, 0, 0, FP32, "forward", rounding)
 
 
 def _interval(adding: Adding) -> int:
@@ -280,8 +289,8 @@ def _lanes(promise: Promise) -> Iterator[Addition]:
     for inner in (Adding(Sequential(FP32)), Adding(FusedMultiplyAdd(FP32))):
         for count in (2, 4, 8, 16, 32):
             for order in ("forward", "pairwise", "halves", "backward"):
-                yield Parts(inner, 0, count, 0, FP32, order, strided=True)
-                yield Parts(inner, 0, count, 0, FP32, order)
+                yield JoinedParts(inner, 0, count, 0, FP32, order, strided=True)
+                yield JoinedParts(inner, 0, count, 0, FP32, order)
     unit = promise.unit or next((u for u in units() if takes(u.a, promise.a) and takes(u.b, promise.b)), None)
     if unit is None or unit.d.fmt != FP32 or unit.scale is not None:
         return

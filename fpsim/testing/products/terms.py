@@ -10,17 +10,17 @@ from typing import NamedTuple
 import numpy as np
 
 from fpsim.schedules.plan import Span
-from fpsim.schedules.trees.nodes import Arithmetic, Operation, extent, extent_of, joint
+from fpsim.schedules.trees.nodes import Arithmetic, StackOperation, extent, extent_of, joint
 from fpsim.schedules.trees.tree import Tree
-from fpsim.testing.products.black_box import Kernel, Misbehaved
-from fpsim.testing.products.promise import Inputs, Promise, operand_values
+from fpsim.testing.products.black_box import CalledKernel, KernelMisbehaved
+from fpsim.testing.products.promise import KernelInputs, Promise, operand_values
 
 SECONDS = 4.0  # of all calls
 ENOUGH = 2  # terms
 ELEMENTS = 8  # that are tried
 
 
-class Term(NamedTuple):
+class TermFactors(NamedTuple):
     """A term of K: both factors, as float64 values."""
 
     k: int
@@ -34,11 +34,11 @@ class Term(NamedTuple):
 class Fewest(NamedTuple):
     """The terms with which one element still differs, and its two codes then."""
 
-    terms: tuple[Term, ...]
+    terms: tuple[TermFactors, ...]
     got: int
     want: int
     element: tuple[int, int]
-    x: Inputs
+    x: KernelInputs
     minimal: bool  # whether each of them is needed
 
     @property
@@ -53,7 +53,9 @@ class Fewest(NamedTuple):
         )
 
 
-def fewest_of(kernel: Kernel, promise: Promise, elements: list[tuple[Inputs, tuple[int, int]]]) -> Fewest | None:
+def fewest_of(
+    kernel: CalledKernel, promise: Promise, elements: list[tuple[KernelInputs, tuple[int, int]]]
+) -> Fewest | None:
     """The fewest terms that show a difference in one of some elements."""
     deadline = time.perf_counter() + SECONDS
     best: Fewest | None = None
@@ -67,7 +69,7 @@ def fewest_of(kernel: Kernel, promise: Promise, elements: list[tuple[Inputs, tup
 
 
 def fewest_terms(
-    kernel: Kernel, promise: Promise, x: Inputs, element: tuple[int, int], deadline: float
+    kernel: CalledKernel, promise: Promise, x: KernelInputs, element: tuple[int, int], deadline: float
 ) -> Fewest | None:  # fmt: skip
     """Zero out terms of an element's row and column while it differs (Zeller's delta debugging).
 
@@ -76,7 +78,7 @@ def fewest_terms(
     row, column = element
     a_zero, b_zero = x.a.dtype.type(0), x.b.dtype.type(0)
 
-    def cut(kept: list[int]) -> Inputs:
+    def cut(kept: list[int]) -> KernelInputs:
         gone = np.ones(x.shape[2], bool)
         gone[kept] = False
         a, b = x.a.copy(), x.b.copy()
@@ -102,9 +104,9 @@ def fewest_terms(
         start = some if differs(some) else everything
         kept = _minimal(start, differs)
         got, want = codes(kept)
-    except Misbehaved:
+    except KernelMisbehaved:
         return None
-    terms = tuple(Term(k, float(values_a[k]), float(values_b[k])) for k in kept)
+    terms = tuple(TermFactors(k, float(values_a[k]), float(values_b[k])) for k in kept)
     return Fewest(terms, got, want, element, cut(kept), time.perf_counter() < deadline)
 
 
@@ -172,7 +174,7 @@ def meeting(tree: Tree, terms: tuple[int, ...]) -> str:
     return "nowhere"
 
 
-def _met(operation: Operation) -> str:
+def _met(operation: StackOperation) -> str:
     how = operation.how
     words = f", {how.words}" if isinstance(how, Arithmetic) else ""
     if operation.kind in ("step", "push"):

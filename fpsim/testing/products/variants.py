@@ -12,11 +12,11 @@ from fpsim.arrays import Array
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32, FP64
 from fpsim.probe.model import Model
-from fpsim.testing.products.changes import Change
+from fpsim.testing.products.changes import KernelChange
 from fpsim.testing.products.promise import (
     NARROW_MERGES,
     Adding,
-    Inputs,
+    KernelInputs,
     Promise,
     cast,
     codes_of,
@@ -26,7 +26,7 @@ from fpsim.testing.products.promise import (
     raw_sums,
     values_of,
 )
-from fpsim.testing.products.sums import Addition, Dequantised, Parts, sums_of
+from fpsim.testing.products.sums import Addition, Dequantised, JoinedParts, sums_of
 
 KEPT = 4000  # arrays before the cast that are kept
 
@@ -34,12 +34,12 @@ KEPT = 4000  # arrays before the cast that are kept
 class Variant(NamedTuple):
     """A promise with other operands, terms, addition, scales, epilogue or results; None leaves one as promised."""
 
-    operands: tuple[str, Change] | None = None
-    terms: Change | None = None
+    operands: tuple[str, KernelChange] | None = None
+    terms: KernelChange | None = None
     addition: Addition | None = None
-    scales: Change | None = None
-    epilogue: Change | None = None
-    results: Change | None = None
+    scales: KernelChange | None = None
+    epilogue: KernelChange | None = None
+    results: KernelChange | None = None
 
     @property
     def size(self) -> int:
@@ -66,11 +66,11 @@ class Emulator:
 
     def __init__(self, promise: Promise) -> None:
         self.promise = promise
-        self._operands: dict[tuple[int, str, str], Inputs] = {}
+        self._operands: dict[tuple[int, str, str], KernelInputs] = {}
         self._before: dict[tuple[int, Variant], tuple[Array, Format]] = {}
         self.computed = 0
 
-    def bits(self, variant: Variant, x: Inputs) -> Array:
+    def bits(self, variant: Variant, x: KernelInputs) -> Array:
         """The results as codes, every NaN the same.
 
         Raises:
@@ -95,7 +95,7 @@ class Emulator:
             values.astype(np.float64), promise.out)  # fmt: skip
         return codes_of(codes, promise.out)
 
-    def _values(self, variant: Variant, x: Inputs) -> tuple[Array, Format]:
+    def _values(self, variant: Variant, x: KernelInputs) -> tuple[Array, Format]:
         """Values before the cast, and their format."""
         key = (id(x), variant)
         if key not in self._before:
@@ -105,7 +105,7 @@ class Emulator:
             self._before[key] = _uncast(self.promise, given, addition)
         return self._before[key]
 
-    def _given(self, variant: Variant, x: Inputs) -> tuple[Inputs, Addition | Model]:
+    def _given(self, variant: Variant, x: KernelInputs) -> tuple[KernelInputs, Addition | Model]:
         """The inputs after the changes of operands, terms and scales, and what adds them."""
         key = (id(x), *(each.words if each is not None else "" for each in (
             variant.operands and variant.operands[1], variant.terms)))  # fmt: skip
@@ -116,7 +116,7 @@ class Emulator:
             given = variant.scales.apply(given)
         return given, self.promise.adding if variant.addition is None else variant.addition
 
-    def _changed(self, variant: Variant, x: Inputs) -> Inputs:
+    def _changed(self, variant: Variant, x: KernelInputs) -> KernelInputs:
         promise, a, b = self.promise, x.a, x.b
         if variant.operands is not None:
             sides, change = variant.operands
@@ -131,7 +131,7 @@ class Emulator:
             a, b = _taken(a, of_a, of_b, 1), _taken(b, of_b, of_a, 0)
         return replace(x, a=a, b=b)
 
-    def changes_nothing(self, variant: Variant, some: Iterable[Inputs]) -> bool:
+    def changes_nothing(self, variant: Variant, some: Iterable[KernelInputs]) -> bool:
         """Whether a change of scales is none, in whatever shape: of one scale for all of K, those before and after."""
         if variant != Variant(scales=variant.scales) or self.promise.along_k:
             return False
@@ -140,7 +140,7 @@ class Emulator:
         except ValueError:
             return False
 
-    def differing(self, variant: Variant, x: Inputs, got: Array) -> Array:
+    def differing(self, variant: Variant, x: KernelInputs, got: Array) -> Array:
         """Where results differ from a variant's; everywhere where it has none."""
         try:
             found = self.bits(variant, x)
@@ -149,7 +149,7 @@ class Emulator:
         return np.asarray(found != got) if found.shape == got.shape else np.ones(got.shape, bool)
 
 
-def _same_inputs(x: Inputs, y: Inputs) -> bool:
+def _same_inputs(x: KernelInputs, y: KernelInputs) -> bool:
     pairs = zip((x.a, x.b, *x.extras), (y.a, y.b, *y.extras), strict=True)
     return all(p.shape == q.shape and p.tobytes() == q.tobytes() for p, q in pairs)
 
@@ -164,7 +164,7 @@ def _taken(x: Array, terms: Array, others: Array, axis: int) -> Array:
     return np.ascontiguousarray(found)
 
 
-def _raw(promise: Promise, x: Inputs, addition: Addition | Model) -> Array:
+def _raw(promise: Promise, x: KernelInputs, addition: Addition | Model) -> Array:
     if isinstance(addition, Adding):
         return raw_sums(promise, x, addition)
     if isinstance(addition, Model):
@@ -173,11 +173,11 @@ def _raw(promise: Promise, x: Inputs, addition: Addition | Model) -> Array:
         return sums_of(promise, x, addition).astype(np.float32)
 
 
-def _uncast(promise: Promise, x: Inputs, addition: Addition | Model) -> tuple[Array, Format]:
+def _uncast(promise: Promise, x: KernelInputs, addition: Addition | Model) -> tuple[Array, Format]:
     """Values before the cast."""
     if isinstance(addition, Model):
         return np.asarray(addition.matmul(x.a, x.b)), promise.out
-    if isinstance(addition, (Parts, Dequantised)):
+    if isinstance(addition, (JoinedParts, Dequantised)):
         sums = sums_of(promise, x, addition)
         if not (promise.scaled or promise.bias):
             return sums, FP64

@@ -23,7 +23,7 @@ TOO_SLOW = 1.0  # seconds for a few values
 CALLS = 40  # about how many calls on all inputs that is
 
 
-class Misbehaved(Exception):
+class QuantizerMisbehaved(Exception):
     """A quantizer that broke a rule of the game, not one of rounding: the property, a sentence, and the inputs."""
 
     def __init__(self, held_not: str, sentence: str, inputs: Array | None = None) -> None:
@@ -39,7 +39,7 @@ class Result(NamedTuple):
     dtype: str
 
 
-class BlackBox:
+class CalledQuantizer:
     """A quantizer to one format; `call` gives its results as patterns of float64, every NaN the same."""
 
     def __init__(self, fn: Callable[..., Any], fmt: Format) -> None:
@@ -55,22 +55,22 @@ class BlackBox:
         """Find out whether fn takes NumPy arrays or torch tensors, and whether it is fast enough for so many inputs.
 
         Raises:
-          Misbehaved: it takes neither, or would need minutes.
+          QuantizerMisbehaved: it takes neither, or would need minutes.
         """
         few = x[np.isfinite(x)][:: max(x.size // 16, 1)][:16].copy()
         try:
             self.call(few)
-        except Misbehaved as refusal:
+        except QuantizerMisbehaved as refusal:
             if refusal.property != "runs" or "torch" not in sys.modules:
                 raise
             self.takes = "torch"
             try:
                 self.call(few)
-            except Misbehaved as other:
+            except QuantizerMisbehaved as other:
                 if other.property != "runs":
                     raise
                 self.takes = "numpy"
-                raise Misbehaved("runs", f"{refusal.sentence} {other.sentence}", refusal.inputs) from None
+                raise QuantizerMisbehaved("runs", f"{refusal.sentence} {other.sentence}", refusal.inputs) from None
         # the first call may compile something, and a call may have a price of its own, which more values share
         for size in (few.size, 64, 64, 1024, 1024):
             given = np.resize(few, size)
@@ -80,7 +80,7 @@ class BlackBox:
                 return
             if self.seconds > TOO_SLOW:
                 break
-        raise Misbehaved(
+        raise QuantizerMisbehaved(
             "fast enough",
             f"fn took {self.seconds:.2g} s for {size} values, and a check asks for {x.size:,} about {CALLS} times; "
             "make it take whole arrays.",
@@ -91,7 +91,7 @@ class BlackBox:
         """What fn gives for an array, flat, in C order.
 
         Raises:
-          Misbehaved: it raises, writes into its input, or returns what is no result for it.
+          QuantizerMisbehaved: it raises, writes into its input, or returns what is no result for it.
         """
         given = self._given(x)
         before = x.tobytes()
@@ -101,11 +101,11 @@ class BlackBox:
             with np.errstate(all="ignore"):
                 got = self.fn(given)
         except Exception as error:
-            raise Misbehaved("runs", f"fn raised {_said(error)} on {self._kind(x)}.", x) from error
+            raise QuantizerMisbehaved("runs", f"fn raised {_said(error)} on {self._kind(x)}.", x) from error
         self.seconds += time.process_time() - start
         if x.tobytes() != before:  # a tensor shares its memory
             x_before = np.frombuffer(before, x.dtype).reshape(x.shape)
-            raise Misbehaved("leaves its input alone", f"fn writes into its input, {self._kind(x)}.", x_before)
+            raise QuantizerMisbehaved("leaves its input alone", f"fn writes into its input, {self._kind(x)}.", x_before)
         return read(got, x, self.fmt)
 
     def _given(self, x: Array) -> Any:
@@ -137,32 +137,36 @@ def read(got: Any, x: Array, fmt: Format) -> Result:
     """The results for x as patterns of float64.
 
     Raises:
-      Misbehaved: another shape, a device, or no values or codes of the format.
+      QuantizerMisbehaved: another shape, a device, or no values or codes of the format.
     """
     if isinstance(got, EncodedArray):
         if got.fmt != fmt:
-            raise Misbehaved(
+            raise QuantizerMisbehaved(
                 "returns", f"fn must return values or codes of {fmt}; got an EncodedArray of {got.fmt}.", x
             )
         got = got.codes
     if is_torch(got) and got.device.type != "cpu":
-        raise Misbehaved("device", f"fn must return what it was given, on the CPU; got a tensor on {got.device}.", x)
+        raise QuantizerMisbehaved(
+            "device", f"fn must return what it was given, on the CPU; got a tensor on {got.device}.", x
+        )
     try:
         array = as_array(without_gradient(got), "the result")
     except (TypeError, ValueError) as error:
-        raise Misbehaved("returns", f"fn must return an array of values or codes; got {shown(got)}.", x) from error
+        raise QuantizerMisbehaved(
+            "returns", f"fn must return an array of values or codes; got {shown(got)}.", x
+        ) from error
     if array.shape != x.shape:
-        raise Misbehaved("shape", f"fn must return the shape of its input, {x.shape}; got {array.shape}.", x)
+        raise QuantizerMisbehaved("shape", f"fn must return the shape of its input, {x.shape}; got {array.shape}.", x)
     codes = _codes(array, fmt)
     if codes is None:
         known = format_of(array.dtype)
         if known is None:
-            raise Misbehaved("dtype", f"fn must return floats, or codes of {fmt}; got {array.dtype}.", x)
+            raise QuantizerMisbehaved("dtype", f"fn must return floats, or codes of {fmt}; got {array.dtype}.", x)
         values = array.ravel().astype(np.float64) if known == FP64 else decode(array.ravel(), known, np.float64)
         return Result(words_of(values), False, array.dtype.name)
     if codes.size and int(codes.max()) >= 1 << fmt.bits:
         place = int(np.argmax(codes >= 1 << fmt.bits))
-        raise Misbehaved(
+        raise QuantizerMisbehaved(
             "codes", f"fn must return codes of {fmt}, below {1 << fmt.bits:#x}; got {int(codes[place]):#x} for "
             f"{pasted(x.ravel()[place])}.", x.ravel()[place : place + 1],
         )  # fmt: skip
@@ -182,12 +186,12 @@ def _codes(array: Array, fmt: Format) -> Array | None:
 
 
 def narrowed(call: Callable[[Array], object], x: Array) -> Array:
-    """A smallest part of x on which a call still raises Misbehaved."""
+    """A smallest part of x on which a call still raises QuantizerMisbehaved."""
 
     def fails(part: Array) -> bool:
         try:
             call(part)
-        except Misbehaved:
+        except QuantizerMisbehaved:
             return True
         return False
 

@@ -17,7 +17,7 @@ from fpsim.formats.named import format as find_format
 from fpsim.formats.rounding import Rounding
 from fpsim.scaling.scaling import Scaling
 from fpsim.testing.boundary_points import further_points, points
-from fpsim.testing.quantizers.black_box import BlackBox, Misbehaved, narrowed
+from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved, narrowed
 from fpsim.testing.quantizers.family import plain_models
 from fpsim.testing.quantizers.model import model_of
 from fpsim.testing.quantizers.properties import classes, independence, order_and_symmetry
@@ -30,8 +30,8 @@ from fpsim.testing.quantizers.report import (
     shown_input,
     shown_result,
 )
-from fpsim.testing.quantizers.rounder import Inputs, Words, taken_apart, words_of
-from fpsim.testing.quantizers.search import Found, Search
+from fpsim.testing.quantizers.rounder import SplitInputs, Words, taken_apart, words_of
+from fpsim.testing.quantizers.search import FoundModel, ModelSearch
 
 FEW = 4  # results that may be wrong entries of a table
 WORTH = 0.5  # share of the differences that a diagnosis has to explain to be given beside those that it does not
@@ -121,19 +121,19 @@ def identify_quantizer(fn: Callable[..., Any], fmt: FormatLike) -> QuantizerIden
       ('toward_zero', 'saturate', True)
     """
     target_fmt = find_format(fmt)
-    box = BlackBox(fn, target_fmt)
+    box = CalledQuantizer(fn, target_fmt)
     x = inputs_for(target_fmt)
     try:
         box.settle(x)
         result = box.call(x.copy())
         again = box.call(x.copy())
-    except Misbehaved as refusal:
+    except QuantizerMisbehaved as refusal:
         raise ValueError(refusal.sentence) from refusal
     if (result.words != again.words).any():
         at = int(np.argmax(result.words != again.words))
         raise ValueError(f"fn is not deterministic: {shown_input(x[at])} gave two results. Use check_stochastic.")
     apart = taken_apart(x)
-    search = Search(apart, result.words, FORMAT_OF[x.dtype], result.codes)
+    search = ModelSearch(apart, result.words, FORMAT_OF[x.dtype], result.codes)
     plain = plain_models(target_fmt, _source_normal(x))
     start = min(plain, key=search.count)
     found = search.explain(start)
@@ -170,7 +170,7 @@ def _right(x: Array, options: CastOptions) -> Words:
 
 
 @functools.lru_cache(maxsize=8)
-def _prepared(options: CastOptions) -> tuple[Array, Inputs, Words]:
+def _prepared(options: CastOptions) -> tuple[Array, SplitInputs, Words]:
     """Inputs, the same taken apart, and the right results."""
     x = inputs_for(options.fmt)
     return x, taken_apart(x), _right(x, options)
@@ -178,14 +178,14 @@ def _prepared(options: CastOptions) -> tuple[Array, Inputs, Words]:
 
 def _checked(fn: Callable[..., Any], options: CastOptions) -> QuantizerReport:
     fmt = options.fmt
-    box = BlackBox(fn, fmt)
+    box = CalledQuantizer(fn, fmt)
     x, apart, want = _prepared(options)
     asked = {"rounding": options.rounding.name.lower(), "overflow": options.overflow, "subnormals": options.subnormals}
     try:
         box.settle(x)
         result = box.call(x.copy())
         twice = box.call(x.copy()).words
-    except Misbehaved as refusal:
+    except QuantizerMisbehaved as refusal:
         return QuantizerReport(box.name, fmt, asked, (), (_refused(box, refusal),))
     got = result.words
     held: dict[str, None] = {"leaves its input alone": None}
@@ -211,7 +211,7 @@ def _checked(fn: Callable[..., Any], options: CastOptions) -> QuantizerReport:
                 notes.update({note: None} if note else {})
                 if found is not None or not note:
                     _note(name, found, held, broken)
-    except Misbehaved as refusal:
+    except QuantizerMisbehaved as refusal:
         broken.setdefault(refusal.property, _refused(box, refusal))
     facts: dict[str, Any] = {"differ": int(differ.sum()), "of": x.size}
     if not same:
@@ -224,7 +224,7 @@ def _checked(fn: Callable[..., Any], options: CastOptions) -> QuantizerReport:
     elif options.rounding is Rounding.STOCHASTIC:
         facts["diagnosis"] = "" if not differ.any() else f"{where(apart, differ, fmt, got)}"
     else:
-        search = Search(apart, got, FORMAT_OF[x.dtype], result.codes)
+        search = ModelSearch(apart, got, FORMAT_OF[x.dtype], result.codes)
         facts |= _diagnosis(search.explain(model_of(options, _source_normal(x))), search, want, fmt)
     more = [name for name in ("calls", "position", "batch", "layout", "dtype") if name in broken]
     if more and not facts["differ"]:
@@ -240,7 +240,7 @@ def _note(name: str, found: Broken | None, held: dict[str, None], broken: dict[s
         broken.setdefault(name, found)
 
 
-def _refused(box: BlackBox, refusal: Misbehaved) -> Broken:
+def _refused(box: CalledQuantizer, refusal: QuantizerMisbehaved) -> Broken:
     """A property that a misbehaved function breaks, with the smallest input that shows it."""
     x = refusal.inputs
     if x is None or not x.size:
@@ -256,7 +256,7 @@ def _refused(box: BlackBox, refusal: Misbehaved) -> Broken:
     )  # fmt: skip
 
 
-def _changing(apart: Inputs, differ: Any, fmt: Format, got: Words) -> str:
+def _changing(apart: SplitInputs, differ: Any, fmt: Format, got: Words) -> str:
     """Whether what changes from call to call looks like stochastic rounding."""
     text = where(apart, differ, fmt, got)
     if text.endswith("neighbours of its input.") and "values of the format" not in text:
@@ -264,7 +264,7 @@ def _changing(apart: Inputs, differ: Any, fmt: Format, got: Words) -> str:
     return text
 
 
-def _diagnosis(found: Found, search: Search, want: Words, fmt: Format) -> dict[str, Any]:
+def _diagnosis(found: FoundModel, search: ModelSearch, want: Words, fmt: Format) -> dict[str, Any]:
     differ = search.got != want
     count = int(differ.sum())
     faults = tuple(fault.words for fault in found.faults)
@@ -301,7 +301,7 @@ def _entries(got: Words, want: Words, fmt: Format) -> tuple[str, ...]:
     return tuple(f"gives {shown_result(one[0], fmt)} for {shown_result(right, fmt)}, always" for right, one in pairs)
 
 
-def _others(found: Found) -> str:
+def _others(found: FoundModel) -> str:
     """Other causes that explain as much."""
     if not found.rivals:
         return f"Each of {found.excluded:,} other policies and faults differs on at least one of these points."

@@ -14,7 +14,7 @@ from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32, NAMED, TF32
 from fpsim.formats.policies import OVERFLOWS, overflow_outcome
 from fpsim.formats.rounding import NAMES
 from fpsim.testing.quantizers.model import Outcome, QuantizerModel, Subnormals, Through, model_of
-from fpsim.testing.quantizers.rounder import RULES, SENTENCES, Grid, grid_of
+from fpsim.testing.quantizers.rounder import RULES, SENTENCES, FractionGrid, grid_of
 
 FIRST = (FP16, BF16, TF32, FP32, E5M2, E4M3)  # formats that casts go through
 FARTHEST = -1200  # no exponent is lower: a grid with an unbounded one
@@ -124,7 +124,9 @@ def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
     for bits in range(model.fmt.mantissa_bits + 1, source.mantissa_bits):
         for rule in ("nearest_even", "toward_zero", "nearest_away"):  # odd is right, with two bits more
             name = f"{bits + 1} significand bits"
-            yield deviation(_through_words(name, rule, False, False), through=Through(name, Grid(bits, FARTHEST), rule))
+            yield deviation(
+                _through_words(name, rule, False, False), through=Through(name, FractionGrid(bits, FARTHEST), rule)
+            )
 
 
 def _limits(model: QuantizerModel) -> Iterator[Deviation]:

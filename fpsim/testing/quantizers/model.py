@@ -17,8 +17,8 @@ from fpsim.testing.quantizers.rounder import (
     Codes,
     Doubles,
     Flags,
-    Grid,
-    Inputs,
+    FractionGrid,
+    SplitInputs,
     Words,
     grid_of,
     magnitudes_of,
@@ -54,7 +54,7 @@ class Through:
     """
 
     name: str
-    grid: Grid
+    grid: FractionGrid
     rule: str = "nearest_even"
     max_code: int | None = None
     saturates: bool = False
@@ -138,12 +138,12 @@ class QuantizerModel:
         """The same with other facts."""
         return dataclasses.replace(self, **changes)
 
-    def run(self, inputs: Inputs) -> Words:
+    def run(self, inputs: SplitInputs) -> Words:
         """The results as patterns of float64, every NaN the same."""
         with np.errstate(all="ignore"):
             return words_of(self.values(inputs))
 
-    def values(self, inputs: Inputs) -> Doubles:
+    def values(self, inputs: SplitInputs) -> Doubles:
         """The results as float64."""
         fmt = self.fmt
         if self.factor is not None or self.added is not None or self.input_ulps:
@@ -184,7 +184,7 @@ class QuantizerModel:
             values = values + 0.0  # -0 becomes 0
         return self._read(values)
 
-    def _before(self, inputs: Inputs) -> Doubles:
+    def _before(self, inputs: SplitInputs) -> Doubles:
         magnitude = inputs.magnitude
         if self.nan == "bits" and inputs.payload is not None:
             magnitude = np.where(np.isnan(magnitude), inputs.payload, magnitude)
@@ -233,14 +233,14 @@ class QuantizerModel:
         if how == "never_zero":
             return np.where((codes == 0) & (magnitude > 0), 1, codes)
         if how == "ordinary_binade":
-            lower = Grid(grid.mantissa_bits, grid.min_exponent - 1, False, grid.ties_to_even_code)
+            lower = FractionGrid(grid.mantissa_bits, grid.min_exponent - 1, False, grid.ties_to_even_code)
             shifted = round_to_codes(magnitude, negative, lower, self.rounding)
             kept = magnitude >= np.ldexp(1.0, grid.min_exponent - 1)
             return np.where(small, np.where(kept, shifted, 0), codes)
         moved = np.ldexp(magnitude, 1 if how == "double" else -1)
         return np.where(small, round_to_codes(moved, negative, grid, self.subnormal_rule or self.rounding), codes)
 
-    def _signed(self, negative: Flags, is_zero: Flags, inputs: Inputs) -> Flags:
+    def _signed(self, negative: Flags, is_zero: Flags, inputs: SplitInputs) -> Flags:
         signed = negative
         if self.sign != "keep":
             signed = np.zeros_like(negative) if self.sign == "drop" else ~negative
@@ -341,7 +341,7 @@ def _sorted_table(fmt: Format) -> tuple[Any, Words]:
     return order, words[order]
 
 
-def _moved(inputs: Inputs, model: QuantizerModel) -> Inputs:
+def _moved(inputs: SplitInputs, model: QuantizerModel) -> SplitInputs:
     """Inputs after a model's factor, summand and steps, each result rounded to the source's dtype."""
     dtype: Any = np.float32 if model.source_normal == 2.0**-126 else np.float64
     x = np.where(inputs.negative, -inputs.magnitude, inputs.magnitude).astype(dtype)
@@ -353,7 +353,7 @@ def _moved(inputs: Inputs, model: QuantizerModel) -> Inputs:
         word: Any = np.int32 if dtype == np.float32 else np.int64
         x = np.where(np.isfinite(x) & (x != 0), (x.view(word) + word(model.input_ulps)).view(dtype), x)
     values = x.astype(np.float64)
-    return Inputs(np.signbit(values), np.abs(values), np.isfinite(values))
+    return SplitInputs(np.signbit(values), np.abs(values), np.isfinite(values))
 
 
 def model_of(options: CastOptions, source_normal: float = 2.0**-126) -> QuantizerModel:

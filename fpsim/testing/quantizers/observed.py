@@ -8,14 +8,14 @@ import numpy as np
 
 from fpsim.testing.quantizers.family import Deviation, deviation
 from fpsim.testing.quantizers.model import QuantizerModel
-from fpsim.testing.quantizers.rounder import Doubles, Inputs, Words, grid_of, magnitudes_of, round_to_codes
+from fpsim.testing.quantizers.rounder import Doubles, SplitInputs, Words, grid_of, magnitudes_of, round_to_codes
 
 SLACK = 2.0**-22  # a float32 product or sum is rounded
 MANY = 8  # floats of an interval that are tried
 ADDED = tuple(sign * 10.0**power for power in range(-12, -2) for sign in (1, -1))
 
 
-def observed(model: QuantizerModel, inputs: Inputs, got: Words) -> Iterator[Deviation]:
+def observed(model: QuantizerModel, inputs: SplitInputs, got: Words) -> Iterator[Deviation]:
     """The faults that results suggest.
 
     Args:

@@ -14,10 +14,10 @@ from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP64
 from fpsim.testing.boundary_points import points
 from fpsim.testing.pasted import pasted
-from fpsim.testing.quantizers.black_box import BlackBox, Misbehaved
+from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved
 from fpsim.testing.quantizers.model import QuantizerModel
 from fpsim.testing.quantizers.report import Broken, broken_at
-from fpsim.testing.quantizers.rounder import NAN_WORD, Inputs, Words, taken_apart
+from fpsim.testing.quantizers.rounder import NAN_WORD, SplitInputs, Words, taken_apart
 
 Flags = npt.NDArray[np.bool_]
 SHOWN = 33  # elements of an array that is shown to be pasted
@@ -26,7 +26,7 @@ SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 257)
 CLASSES = ("values", "ties", "rounding", "zeros", "subnormals", "overflow", "infinity", "NaN")
 
 
-def classes(inputs: Inputs, fmt: Format, kinds: npt.NDArray[np.int64]) -> Iterator[tuple[str, Flags]]:
+def classes(inputs: SplitInputs, fmt: Format, kinds: npt.NDArray[np.int64]) -> Iterator[tuple[str, Flags]]:
     """Which inputs each property of single values is about."""
     magnitude = inputs.magnitude
     subnormal = inputs.finite & (magnitude > 0) & (magnitude < fmt.smallest_normal)
@@ -56,7 +56,7 @@ def chosen(x: Array, seed: int = 0) -> Array:
 
 
 def order_and_symmetry(
-    box: BlackBox, x: Array, inputs: Inputs, got: Words, want: Words, right: QuantizerModel
+    box: CalledQuantizer, x: Array, inputs: SplitInputs, got: Words, want: Words, right: QuantizerModel
 ) -> Iterator[tuple[str, Broken | None]]:
     """Monotone, symmetric and idempotent, each where the right results are."""
     fmt = box.fmt
@@ -114,7 +114,7 @@ def _asymmetric(words: Words, first: npt.NDArray[np.intp], second: npt.NDArray[n
     return np.flatnonzero(words[first] != _negated(words[second]))
 
 
-def _idempotent(box: BlackBox, x: Array, got: Words, right: QuantizerModel) -> Broken | None:
+def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerModel) -> Broken | None:
     """Whether results, given back, stay, where they would in the right one and the source's dtype holds them."""
     values = np.unique(got).view(np.float64)
     with np.errstate(all="ignore"):
@@ -139,7 +139,7 @@ def _idempotent(box: BlackBox, x: Array, got: Words, right: QuantizerModel) -> B
 # ---- nothing but the value
 
 
-def independence(box: BlackBox, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
+def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
     """Position, layout, batch, earlier calls and the source's dtype: (property, what breaks it, a note)."""
     few = chosen(x)
     want = box.call(few.copy()).words
@@ -172,7 +172,7 @@ def independence(box: BlackBox, x: Array) -> Iterator[tuple[str, Broken | None, 
 
 
 def _other(
-    box: BlackBox, name: str, x: Array, got: Words, want: Words, why: str, paste: str | None = None
+    box: CalledQuantizer, name: str, x: Array, got: Words, want: Words, why: str, paste: str | None = None
 ) -> Broken | None:
     """What breaks a property, where two results differ; paste: an expression of the whole array that shows it."""
     differ = np.flatnonzero(got != want)
@@ -188,7 +188,7 @@ def _other(
     return dataclasses.replace(broken, paste=paste)
 
 
-def _batches(box: BlackBox, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
+def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
     """Arrays of other lengths and shapes; one that fn refuses is noted."""
     start = 0
     parts: list[tuple[slice, tuple[int, ...], str]] = []
@@ -201,7 +201,7 @@ def _batches(box: BlackBox, x: Array, want: Words) -> Iterator[tuple[str, Broken
     for part, shape, name in parts:
         try:
             got = box.call(x[part].reshape(shape).copy()).words
-        except Misbehaved as refusal:
+        except QuantizerMisbehaved as refusal:
             if refusal.property != "runs":
                 raise
             yield "batch", None, f"it refuses {name}: {refusal.sentence}"
@@ -210,7 +210,7 @@ def _batches(box: BlackBox, x: Array, want: Words) -> Iterator[tuple[str, Broken
         yield "batch", _other(box, "batch", x[part].reshape(shape), got, want[part], why), ""
 
 
-def _layouts(box: BlackBox, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
+def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
     """A few values first, so that what is shown can be pasted, then all."""
     with np.errstate(all="ignore"):
         few = np.array([1, 2, 3, 4, 6, 8, 0.5, 1.5], np.float64).astype(x.dtype)
@@ -223,7 +223,7 @@ def _layouts(box: BlackBox, x: Array, want: Words) -> Iterator[tuple[str, Broken
             given = f"{box.name}({expression.format(x=pasted(few.reshape(4, -1)))})" if values is few else ""
             try:
                 got = box.call(array).words
-            except Misbehaved as refusal:
+            except QuantizerMisbehaved as refusal:
                 if refusal.property != "runs":
                     raise
                 yield "layout", None, f"it refuses {name}: {refusal.sentence}"
@@ -252,7 +252,7 @@ LAYOUTS: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
 )
 
 
-def _dtypes(box: BlackBox, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
+def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
     """The same values in other dtypes, where fn takes them and returns a dtype that holds the format."""
     for dtype in (np.float64, np.float16, ml_dtypes.bfloat16):
         other = np.dtype(dtype)
@@ -264,7 +264,7 @@ def _dtypes(box: BlackBox, x: Array) -> Iterator[tuple[str, Broken | None, str]]
             narrow, same = values.astype(other), values.astype(x.dtype)
         try:
             got = box.call(narrow.copy())
-        except Misbehaved as refusal:
+        except QuantizerMisbehaved as refusal:
             if refusal.property != "runs":
                 raise
             yield "dtype", None, f"it takes no {other.name}: {refusal.sentence}"
@@ -283,7 +283,7 @@ def _dtypes(box: BlackBox, x: Array) -> Iterator[tuple[str, Broken | None, str]]
             yield from _rounded_twice(box, x)
 
 
-def _rounded_twice(box: BlackBox, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
+def _rounded_twice(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
     """A note where float64 goes through the dtype of x: a convention of many libraries, and not the nearest value."""
     if box.fmt.bits > 16 or x.dtype != np.float32 or box.fmt == FP64:
         return

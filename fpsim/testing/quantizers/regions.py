@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 from fpsim.formats.float_format import Format
 from fpsim.testing.quantizers.model import QuantizerModel
-from fpsim.testing.quantizers.rounder import Inputs, Words, grid_of, magnitudes_of, round_to_codes, words_of
+from fpsim.testing.quantizers.rounder import SplitInputs, Words, grid_of, magnitudes_of, round_to_codes, words_of
 
 Flags = npt.NDArray[np.bool_]
 KINDS = ("NaN", "Inf", "zeros", "too large", "values of the format", "ties", "below a tie", "above a tie")
 
 
-def where(inputs: Inputs, differ: Flags, fmt: Format, got: Words) -> str:
+def where(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
     """Sentences on where the inputs lie that differ, and what they get."""
     kinds, odd = _kinds(inputs, fmt)
     parts = []
@@ -39,7 +39,7 @@ def where(inputs: Inputs, differ: Flags, fmt: Format, got: Words) -> str:
     return f"{text}. {_faithful(inputs, differ, fmt, got)}"
 
 
-def _kinds(inputs: Inputs, fmt: Format) -> tuple[npt.NDArray[np.int64], Flags]:
+def _kinds(inputs: SplitInputs, fmt: Format) -> tuple[npt.NDArray[np.int64], Flags]:
     """The number of each input's kind, and whether its smaller neighbour's code is odd."""
     grid = grid_of(fmt)
     magnitude = np.where(inputs.finite, inputs.magnitude, 0.0)
@@ -59,7 +59,7 @@ def _kinds(inputs: Inputs, fmt: Format) -> tuple[npt.NDArray[np.int64], Flags]:
     return kinds, (below & 1).astype(np.bool_)
 
 
-def kinds_of(inputs: Inputs, fmt: Format) -> npt.NDArray[np.int64]:
+def kinds_of(inputs: SplitInputs, fmt: Format) -> npt.NDArray[np.int64]:
     """The place in KINDS of each input's kind."""
     return _kinds(inputs, fmt)[0]
 
@@ -73,7 +73,7 @@ def _alike(here: Flags, kind: Flags, odd: Flags, number: int) -> str:
     return "" if odd[here].any() else " with an even smaller neighbour"
 
 
-def _faithful(inputs: Inputs, differ: Flags, fmt: Format, got: Words) -> str:
+def _faithful(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
     """Whether what came is one of the two neighbours."""
     inside = differ & inputs.finite & (inputs.magnitude <= fmt.max)
     chosen = inputs.part(inside)
@@ -87,7 +87,7 @@ def _faithful(inputs: Inputs, differ: Flags, fmt: Format, got: Words) -> str:
     return f"{(~neighbours).sum():,} of the results are neither of the two neighbours of their input."
 
 
-def smallest(inputs: Inputs, differ: Flags) -> int:
+def smallest(inputs: SplitInputs, differ: Flags) -> int:
     """The place of the input that differs and is the smallest in magnitude, NaNs and Inf last, positive first."""
     places = np.flatnonzero(differ)
     part = inputs.part(places)

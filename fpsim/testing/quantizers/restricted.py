@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.testing.quantizers.model import QuantizerModel, Through
-from fpsim.testing.quantizers.rounder import Inputs, Words
+from fpsim.testing.quantizers.rounder import SplitInputs, Words
 
 Flags = npt.NDArray[np.bool_]
 
@@ -27,7 +27,7 @@ class Region:
         """How many things it limits."""
         return sum(end is not None for end in (self.negative, self.low, self.high))
 
-    def holds(self, inputs: Inputs) -> Flags:
+    def holds(self, inputs: SplitInputs) -> Flags:
         """Which inputs lie in it; no NaN where it has an end."""
         inside = np.ones(inputs.negative.shape, np.bool_)
         if self.negative is not None:
@@ -62,12 +62,12 @@ class Restricted:
         """The format that values of the region go through."""
         return self.faulty.through
 
-    def run(self, inputs: Inputs) -> Words:
+    def run(self, inputs: SplitInputs) -> Words:
         """The results as patterns of float64, every NaN the same."""
         return np.where(self.region.holds(inputs), self.faulty.run(inputs), self.start.run(inputs))
 
 
-def regions(inputs: Inputs, differ: Flags) -> Iterator[Region]:
+def regions(inputs: SplitInputs, differ: Flags) -> Iterator[Region]:
     """The smallest regions of each kind around the inputs that differ, the plainest first."""
     part = inputs.part(differ)
     sign = bool(part.negative[0]) if part.negative.all() or not part.negative.any() else None
@@ -87,7 +87,7 @@ def regions(inputs: Inputs, differ: Flags) -> Iterator[Region]:
             yield Region(one, low, high)
 
 
-def region_of(inputs: Inputs, start: Words, faulty: Words, got: Words) -> Region | None:
+def region_of(inputs: SplitInputs, start: Words, faulty: Words, got: Words) -> Region | None:
     """The region in which a faulty model, and elsewhere the right one, gives what came; None where none does."""
     differ = got != start
     if (faulty != got)[differ].any():

@@ -63,7 +63,7 @@ SENTENCES = MappingProxyType(
 )
 
 
-class Grid(NamedTuple):
+class FractionGrid(NamedTuple):
     """Magnitudes with so many fraction bits, whose spacing stops shrinking at an exponent."""
 
     mantissa_bits: int
@@ -72,12 +72,12 @@ class Grid(NamedTuple):
     ties_to_even_code: bool = False
 
 
-def grid_of(fmt: Format) -> Grid:
+def grid_of(fmt: Format) -> FractionGrid:
     """The grid of a format."""
-    return Grid(fmt.mantissa_bits, fmt.min_exponent, fmt.subnormals, fmt.ties_to_even_code)
+    return FractionGrid(fmt.mantissa_bits, fmt.min_exponent, fmt.subnormals, fmt.ties_to_even_code)
 
 
-class Inputs(NamedTuple):
+class SplitInputs(NamedTuple):
     """Inputs, taken apart."""
 
     negative: Flags
@@ -85,13 +85,13 @@ class Inputs(NamedTuple):
     finite: Flags
     payload: Doubles | None = None  # what the bits of float32's NaNs are if they are read as numbers
 
-    def part(self, chosen: Any) -> Inputs:
+    def part(self, chosen: Any) -> SplitInputs:
         """Some of them."""
         payload = None if self.payload is None else self.payload[chosen]
-        return Inputs(self.negative[chosen], self.magnitude[chosen], self.finite[chosen], payload)
+        return SplitInputs(self.negative[chosen], self.magnitude[chosen], self.finite[chosen], payload)
 
 
-def taken_apart(x: npt.ArrayLike) -> Inputs:
+def taken_apart(x: npt.ArrayLike) -> SplitInputs:
     """An array of floats as exact magnitudes and signs."""
     source, fmt = float_array(x)
     values = source.ravel() if fmt == FP64 else decode(source.ravel().view(fmt.storage), fmt, np.float64)
@@ -99,10 +99,10 @@ def taken_apart(x: npt.ArrayLike) -> Inputs:
     if source.dtype == np.float32:
         fraction = (source.ravel().view(np.uint32) & np.uint32((1 << 23) - 1)).astype(np.float64)
         payload = (1 + fraction * 2.0**-23) * 2.0**128
-    return Inputs(np.signbit(source.ravel()), np.abs(values), np.isfinite(values), payload)
+    return SplitInputs(np.signbit(source.ravel()), np.abs(values), np.isfinite(values), payload)
 
 
-def round_to_codes(magnitude: Doubles, negative: Flags, grid: Grid, rule: str) -> Codes:
+def round_to_codes(magnitude: Doubles, negative: Flags, grid: FractionGrid, rule: str) -> Codes:
     """Magnitude codes of finite magnitudes, beyond the largest one as if exponents went on."""
     exponents = np.maximum(np.frexp(magnitude)[1] - 1, grid.min_exponent)
     exponents = np.where(magnitude == 0, grid.min_exponent, exponents)
@@ -122,7 +122,7 @@ def round_to_codes(magnitude: Doubles, negative: Flags, grid: Grid, rule: str) -
     return moved
 
 
-def magnitudes_of(codes: Codes, grid: Grid) -> Doubles:
+def magnitudes_of(codes: Codes, grid: FractionGrid) -> Doubles:
     """The magnitudes of codes, specials read as if they were finite."""
     fields, fractions = codes >> grid.mantissa_bits, codes & ((1 << grid.mantissa_bits) - 1)
     hidden = np.where(fields > 0, 1 << grid.mantissa_bits, 0) if grid.subnormals else 1 << grid.mantissa_bits

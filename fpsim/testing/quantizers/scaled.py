@@ -23,10 +23,10 @@ from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.scaling import scaling_facts as _facts
 from fpsim.scaling.tiling import tile_sizes, tiling
 from fpsim.testing.pasted import pasted
-from fpsim.testing.quantizers.black_box import BlackBox, Misbehaved, read
+from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved, read
 from fpsim.testing.quantizers.report import Broken, QuantizerReport, broken_at
 from fpsim.testing.quantizers.rounder import Words, words_of
-from fpsim.testing.quantizers.scaled_faults import Case, Recipe, explained
+from fpsim.testing.quantizers.scaled_faults import Case, RightEncoding, explained
 
 BRIEF = 1 << 14  # elements of a matrix
 LISTED = 8  # rivals that a report keeps
@@ -92,7 +92,7 @@ class ScalingIdentity:
         return f"{name}, scales as {self.layout}; {self.excluded:,} others differ.{more}"
 
 
-class Parts:
+class ReturnedParts:
     """What a quantizer with scales returned: values, or codes as values of the format with their scales."""
 
     def __init__(self, got: Any, x: Array, fmt: Element) -> None:
@@ -108,14 +108,16 @@ class Parts:
         else:
             array = np.asarray(as_array(without_gradient(elements), "codes"))
             if array.shape != x.shape:
-                raise Misbehaved("shape", f"fn must return the shape of its input, {x.shape}; got {array.shape}.", x)
+                raise QuantizerMisbehaved(
+                    "shape", f"fn must return the shape of its input, {x.shape}; got {array.shape}.", x
+                )
             self.elements = words_of(array.ravel().astype(np.float64))
 
 
 def _values(elements: Any, x: Array) -> Words:
     array = as_array(without_gradient(elements), "the result")
     if array.shape != x.shape or format_of(array.dtype) is None:
-        raise Misbehaved(
+        raise QuantizerMisbehaved(
             "returns", f"fn must return an fp.Scaled, (codes, scales) or values; got {shown(elements)}.", x
         )  # fmt: skip
     return words_of(np.asarray(array.ravel().astype(np.float64)))
@@ -127,11 +129,11 @@ def _scales(scales: Any, x: Array) -> Array:
     if array.dtype == np.uint8:
         array = decode(array, E8M0)
     if format_of(array.dtype) is None:
-        raise Misbehaved("scales", f"fn must return scales as floats or codes of E8M0; got {array.dtype}.", x)
+        raise QuantizerMisbehaved("scales", f"fn must return scales as floats or codes of E8M0; got {array.dtype}.", x)
     return np.asarray(array, np.float32)
 
 
-def _call(fn: Callable[..., Any], x: Array, fmt: Element) -> Parts:
+def _call(fn: Callable[..., Any], x: Array, fmt: Element) -> ReturnedParts:
     """One call, on NumPy's array or, where fn wants it, on a torch tensor."""
     import sys
 
@@ -142,19 +144,23 @@ def _call(fn: Callable[..., Any], x: Array, fmt: Element) -> Parts:
     except Exception as first:
         torch = sys.modules.get("torch")
         if torch is None:
-            raise Misbehaved("runs", f"fn raised {type(first).__name__}: {first} on shape {x.shape}.", x) from first
+            raise QuantizerMisbehaved(
+                "runs", f"fn raised {type(first).__name__}: {first} on shape {x.shape}.", x
+            ) from first
         try:
             got = fn(torch.from_numpy(x))
         except Exception as second:
-            raise Misbehaved(
+            raise QuantizerMisbehaved(
                 "runs", f"fn raised {type(first).__name__}: {first} on an array of NumPy, and {type(second).__name__}: "
                 f"{second} on a torch tensor, of shape {x.shape}.", x,
             ) from second  # fmt: skip
     if x.tobytes() != before:
-        raise Misbehaved("leaves its input alone", f"fn writes into its input of shape {x.shape}.", x)
+        raise QuantizerMisbehaved("leaves its input alone", f"fn writes into its input of shape {x.shape}.", x)
     if is_torch(got) and got.device.type != "cpu":
-        raise Misbehaved("device", f"fn must return what it was given, on the CPU; got a tensor on {got.device}.", x)
-    return Parts(got, x, fmt)
+        raise QuantizerMisbehaved(
+            "device", f"fn must return what it was given, on the CPU; got a tensor on {got.device}.", x
+        )
+    return ReturnedParts(got, x, fmt)
 
 
 def _wanted(x: Array, fmt: Element, scaling: Scaling, cast: dict[str, Any]) -> tuple[Words, Words, Array]:
@@ -219,12 +225,12 @@ def identify_scaling(fn: Callable[..., Any], fmt: Any, x: Any, **cast: Any) -> S
         raise ValueError(f"x must be a float32 matrix; got {shown(x)}.")
     try:
         parts = _call(fn, array.copy(), element)
-    except Misbehaved as refusal:
+    except QuantizerMisbehaved as refusal:
         raise ValueError(refusal.sentence) from refusal
     return _identified([(array, parts)], element, cast)
 
 
-def _identified(cases: list[tuple[Array, Parts]], fmt: Element, cast: dict[str, Any]) -> ScalingIdentity:
+def _identified(cases: list[tuple[Array, ReturnedParts]], fmt: Element, cast: dict[str, Any]) -> ScalingIdentity:
     seen: dict[Scaling, tuple[int, int, str]] = {}
     first = cases[1:2] or cases  # tells most recipes apart
     roughly = {scaling: _differing(first, fmt, scaling, cast)[0] for scaling in _candidates()}
@@ -281,7 +287,7 @@ def _choices(scaling: Scaling) -> Iterator[Scaling]:
 
 
 def _differing(
-    cases: list[tuple[Array, Parts]], fmt: Element, scaling: Scaling, cast: dict[str, Any]
+    cases: list[tuple[Array, ReturnedParts]], fmt: Element, scaling: Scaling, cast: dict[str, Any]
 ) -> tuple[int, int, str]:
     """How many elements and scales a scaling does not give, of how many, and how scales are laid out."""
     total, of, layouts = 0, 0, set()
@@ -414,13 +420,13 @@ def check_scaled(
     if not isinstance(scaling, Scaling):
         raise TypeError(f"scaling must be an fp.Scaling, such as fp.scalings.MX; got {shown(scaling)}.")
     element = element_format(fmt)
-    box = BlackBox(fn, element if isinstance(element, Format) else FP32)
+    box = CalledQuantizer(fn, element if isinstance(element, Format) else FP32)
     cast: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
     words_asked = {"scaling": scaling, **{name: value for name, value in cast.items() if value is not None}}
     encode_scaled(np.ones((1, 1), np.float32), element, scaling, **cast)  # refuses what cannot be asked
     held: dict[str, None] = {}
     broken: dict[str, Broken] = {}
-    cases: list[tuple[Array, Parts]] = []
+    cases: list[tuple[Array, ReturnedParts]] = []
     wrong, of = 0, 0
     try:
         plain = cases_for(scaling, element)
@@ -433,7 +439,7 @@ def check_scaled(
             here, size = _compare(box.name, name, x, parts, element, scaling, cast, held, broken)
             wrong, of = wrong + here, of + size
         held.update(dict.fromkeys(("leaves its input alone", "calls")))
-    except Misbehaved as refusal:
+    except QuantizerMisbehaved as refusal:
         broken[refusal.property] = Broken(refusal.property, refusal.sentence)
     facts: dict[str, Any] = {"differ": wrong, "of": of}
     if cases and "calls" not in broken and "runs" not in broken and "returns" not in broken:
@@ -451,7 +457,7 @@ def check_scaled(
 
 
 def _compare(
-    call: str, case: str, x: Array, parts: Parts, fmt: Element, scaling: Scaling, cast: dict[str, Any],
+    call: str, case: str, x: Array, parts: ReturnedParts, fmt: Element, scaling: Scaling, cast: dict[str, Any],
     held: dict[str, None], broken: dict[str, Broken],
 ) -> tuple[int, int]:  # fmt: skip
     """Note which of codes, scales and axis hold on one matrix; how many elements and scales differ, of how many."""
@@ -525,7 +531,7 @@ def _cause(found: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
 
 
 def _fault(
-    cases: list[tuple[Array, Parts]], fmt: Element, scalings: list[Scaling], cast: dict[str, Any]
+    cases: list[tuple[Array, ReturnedParts]], fmt: Element, scalings: list[Scaling], cast: dict[str, Any]
 ) -> dict[str, Any]:
     """The fault beside a recipe that explains everything, where one does."""
     given: list[Case] = []
@@ -540,7 +546,7 @@ def _fault(
     for scaling in dict.fromkeys(scalings):
         if given[0].scales is not None and tiling(given[0].x.shape, scaling.block).grid != given[0].scales.shape:
             continue
-        found = explained(given, Recipe(fmt, scaling, cast))
+        found = explained(given, RightEncoding(fmt, scaling, cast))
         if found:
             (words, treated), *others = found
             causes = (words, *_difference(treated, scalings[0]))
@@ -552,7 +558,7 @@ def _fault(
     return {}
 
 
-def _same_parts(one: Parts, other: Parts) -> bool:
+def _same_parts(one: ReturnedParts, other: ReturnedParts) -> bool:
     if (one.elements != other.elements).any():
         return False
     if one.scales is None or other.scales is None:

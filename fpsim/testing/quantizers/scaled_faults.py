@@ -41,7 +41,7 @@ class Case(NamedTuple):
         return not np.isfinite(self.x).all()
 
 
-class Recipe(NamedTuple):
+class RightEncoding(NamedTuple):
     """What should have been done."""
 
     fmt: Element
@@ -53,7 +53,7 @@ class Recipe(NamedTuple):
         return np.asarray(encode_scaled(x, self.fmt, self.scaling, **self.cast).scales)
 
 
-class Outcome(NamedTuple):
+class FaultOutcome(NamedTuple):
     """What a fault comes to: the values of elements, float64, the scales that they had, and those that come back."""
 
     elements: Array
@@ -61,10 +61,10 @@ class Outcome(NamedTuple):
     scales: Array
 
 
-Fault = tuple[str, Callable[[Recipe, Case], Outcome]]
+Fault = tuple[str, Callable[[RightEncoding, Case], FaultOutcome]]
 
 
-def explained(cases: list[Case], recipe: Recipe) -> list[tuple[str, Scaling]]:
+def explained(cases: list[Case], recipe: RightEncoding) -> list[tuple[str, Scaling]]:
     """The faults that give all that came, as clauses after "it", the likely ones first.
 
     Each comes with its scaling, which treats Inf and NaN as what came does, and is else the recipe's.
@@ -85,7 +85,7 @@ def explained(cases: list[Case], recipe: Recipe) -> list[tuple[str, Scaling]]:
     return sorted(found.items(), key=lambda pair: pair[1] != recipe.scaling)
 
 
-def _treated(recipe: Recipe, infinity: str, nan: str) -> Recipe | None:
+def _treated(recipe: RightEncoding, infinity: str, nan: str) -> RightEncoding | None:
     """A recipe that treats Inf and NaN in some way; None where there is none."""
     try:
         return recipe._replace(scaling=recipe.scaling.replace(infinity=infinity, nan=nan))
@@ -93,7 +93,7 @@ def _treated(recipe: Recipe, infinity: str, nan: str) -> Recipe | None:
         return None
 
 
-def _gives(fault: Callable[[Recipe, Case], Outcome], recipe: Recipe, case: Case) -> bool:
+def _gives(fault: Callable[[RightEncoding, Case], FaultOutcome], recipe: RightEncoding, case: Case) -> bool:
     try:
         with np.errstate(all="ignore"):
             got = fault(recipe, case)
@@ -106,13 +106,13 @@ def _gives(fault: Callable[[Recipe, Case], Outcome], recipe: Recipe, case: Case)
     return bool(same.all()) and bool((words_of(np.ascontiguousarray(got.elements).ravel()) == case.elements).all())
 
 
-def _spread(scales: Array, x: Array, recipe: Recipe) -> Array:
+def _spread(scales: Array, x: Array, recipe: RightEncoding) -> Array:
     """Scales, one per element."""
     height, width = tile_sizes(x.shape, recipe.scaling.block)
     return scales.repeat(height, 0)[: x.shape[0]].repeat(width, 1)[:, : x.shape[1]]
 
 
-def _values(recipe: Recipe, x: Array, scales: Array, **cast: Any) -> Array:
+def _values(recipe: RightEncoding, x: Array, scales: Array, **cast: Any) -> Array:
     """The elements that given scales lead to, as float64."""
     endless = np.isinf(scales)  # which are no scales to give
     finite = np.where(endless, np.float32(1), scales)
@@ -123,7 +123,7 @@ def _values(recipe: Recipe, x: Array, scales: Array, **cast: Any) -> Array:
     return np.where(_spread(endless, x, recipe), np.where(np.isfinite(x), np.copysign(0.0, x), np.nan), values)
 
 
-def _faults(recipe: Recipe, cases: list[Case]) -> Iterator[Fault]:
+def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
     yield from _of_scales(recipe, cases)
     yield from _of_elements(recipe, cases)
     yield from _of_zeros()
@@ -132,9 +132,9 @@ def _faults(recipe: Recipe, cases: list[Case]) -> Iterator[Fault]:
 # ---- scales
 
 
-def _of_scales(recipe: Recipe, cases: list[Case]) -> Iterator[Fault]:
+def _of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
     """Other scales: for elements and in what comes back, or for one of these alone."""
-    changes: list[tuple[str, Callable[[Recipe, Case], Array]]] = [
+    changes: list[tuple[str, Callable[[RightEncoding, Case], Array]]] = [
         ("those of the call before", lambda r, c: r.scales(_before(c))),
         ("those of the largest value, not the largest magnitude", lambda r, c: r.scales(_signed(c.x, 1))),
         ("those of the lowest value, not the largest magnitude", lambda r, c: r.scales(_signed(c.x, -1))),
@@ -165,26 +165,26 @@ def _of_scales(recipe: Recipe, cases: list[Case]) -> Iterator[Fault]:
         yield f"returns as scales {words}, and scales elements by the right ones", _returned(change)
 
 
-def _both(change: Callable[[Recipe, Case], Array]) -> Callable[[Recipe, Case], Outcome]:
-    def fault(recipe: Recipe, case: Case) -> Outcome:
+def _both(change: Callable[[RightEncoding, Case], Array]) -> Callable[[RightEncoding, Case], FaultOutcome]:
+    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         scales = change(recipe, case)
-        return Outcome(_values(recipe, case.x, scales), scales, scales)
+        return FaultOutcome(_values(recipe, case.x, scales), scales, scales)
 
     return fault
 
 
-def _used(change: Callable[[Recipe, Case], Array]) -> Callable[[Recipe, Case], Outcome]:
-    def fault(recipe: Recipe, case: Case) -> Outcome:
+def _used(change: Callable[[RightEncoding, Case], Array]) -> Callable[[RightEncoding, Case], FaultOutcome]:
+    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         right = recipe.scales(case.x)
-        return Outcome(_values(recipe, case.x, change(recipe, case)), right, right)
+        return FaultOutcome(_values(recipe, case.x, change(recipe, case)), right, right)
 
     return fault
 
 
-def _returned(change: Callable[[Recipe, Case], Array]) -> Callable[[Recipe, Case], Outcome]:
-    def fault(recipe: Recipe, case: Case) -> Outcome:
+def _returned(change: Callable[[RightEncoding, Case], Array]) -> Callable[[RightEncoding, Case], FaultOutcome]:
+    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         scales = change(recipe, case)
-        return Outcome(_values(recipe, case.x, recipe.scales(case.x)), scales, scales)
+        return FaultOutcome(_values(recipe, case.x, recipe.scales(case.x)), scales, scales)
 
     return fault
 
@@ -199,28 +199,28 @@ def _signed(x: Array, sign: int) -> Array:
     return np.where(np.isnan(x), x, np.maximum(x * np.float32(sign), np.float32(0)))
 
 
-def _moved(by: int, axis: int) -> Callable[[Recipe, Case], Array]:
-    def scales(recipe: Recipe, case: Case) -> Array:
+def _moved(by: int, axis: int) -> Callable[[RightEncoding, Case], Array]:
+    def scales(recipe: RightEncoding, case: Case) -> Array:
         right = recipe.scales(case.x)
         return right.take(np.clip(np.arange(right.shape[axis]) - by, 0, right.shape[axis] - 1), axis)
 
     return scales
 
 
-def _rolled(by: int, axis: int) -> Callable[[Recipe, Case], Array]:
+def _rolled(by: int, axis: int) -> Callable[[RightEncoding, Case], Array]:
     return lambda recipe, case: np.roll(recipe.scales(case.x), by, axis)
 
 
-def _first(axis: int) -> Callable[[Recipe, Case], Array]:
-    def scales(recipe: Recipe, case: Case) -> Array:
+def _first(axis: int) -> Callable[[RightEncoding, Case], Array]:
+    def scales(recipe: RightEncoding, case: Case) -> Array:
         right = recipe.scales(case.x)
         return right.take(np.zeros(right.shape[axis], np.intp), axis)
 
     return scales
 
 
-def _last_again(axis: int) -> Callable[[Recipe, Case], Array]:
-    def scales(recipe: Recipe, case: Case) -> Array:
+def _last_again(axis: int) -> Callable[[RightEncoding, Case], Array]:
+    def scales(recipe: RightEncoding, case: Case) -> Array:
         right = recipe.scales(case.x)
         size = right.shape[axis]
         return right.take([*range(size - 1), max(size - 2, 0)], axis)
@@ -228,8 +228,8 @@ def _last_again(axis: int) -> Callable[[Recipe, Case], Array]:
     return scales
 
 
-def _without_last(axis: int) -> Callable[[Recipe, Case], Array]:
-    def scales(recipe: Recipe, case: Case) -> Array:
+def _without_last(axis: int) -> Callable[[RightEncoding, Case], Array]:
+    def scales(recipe: RightEncoding, case: Case) -> Array:
         block = recipe.scaling.block
         size = block[axis] if len(block) == 2 and block[axis] > 0 else case.x.shape[axis]
         kept = np.arange(case.x.shape[axis]) % size != size - 1
@@ -247,12 +247,12 @@ def _of(function: Callable[..., Array], fact: Any) -> Callable[[Array], Array]:
     return lambda x: function(x, fact)
 
 
-def _of_input(change: Callable[[Array], Array]) -> Callable[[Recipe, Case], Array]:
+def _of_input(change: Callable[[Array], Array]) -> Callable[[RightEncoding, Case], Array]:
     """The scales of a changed matrix."""
     return lambda recipe, case: recipe.scales(change(case.x))
 
 
-def _times(factor: float) -> Callable[[Recipe, Case], Array]:
+def _times(factor: float) -> Callable[[RightEncoding, Case], Array]:
     return lambda recipe, case: np.asarray(recipe.scales(case.x) * np.float32(factor), np.float32)
 
 
@@ -264,7 +264,7 @@ def _rounded(x: Array, fmt: Format) -> Array:
     return np.asarray(quantize(x, fmt), np.float32)
 
 
-def _ratio(recipe: Recipe, cases: list[Case]) -> float:
+def _ratio(recipe: RightEncoding, cases: list[Case]) -> float:
     """What the scales that came are of the right ones, where that is one number; else 0."""
     for case in cases[1:2]:
         if case.scales is None:
@@ -289,7 +289,7 @@ def _plain(ratio: float) -> float:
 # ---- elements
 
 
-def _of_elements(recipe: Recipe, cases: list[Case]) -> Iterator[Fault]:
+def _of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
     """Right scales, and other elements."""
     rounding = str(recipe.cast.get("rounding") or "nearest_even").lower()
     for word, words in ROUNDINGS.items():
@@ -309,51 +309,51 @@ def _of_elements(recipe: Recipe, cases: list[Case]) -> Iterator[Fault]:
     yield "loses the signs of elements", _after(np.abs)
 
 
-def _elements(**cast: Any) -> Callable[[Recipe, Case], Outcome]:
-    def fault(recipe: Recipe, case: Case) -> Outcome:
+def _elements(**cast: Any) -> Callable[[RightEncoding, Case], FaultOutcome]:
+    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         scales = recipe.scales(case.x)
-        return Outcome(_values(recipe, case.x, scales, **cast), scales, scales)
+        return FaultOutcome(_values(recipe, case.x, scales, **cast), scales, scales)
 
     return fault
 
 
-def _on_input(fmt: Format) -> Callable[[Recipe, Case], Outcome]:
-    def fault(recipe: Recipe, case: Case) -> Outcome:
+def _on_input(fmt: Format) -> Callable[[RightEncoding, Case], FaultOutcome]:
+    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         scales = recipe.scales(case.x)
-        return Outcome(_values(recipe, _rounded(case.x, fmt), scales), scales, scales)
+        return FaultOutcome(_values(recipe, _rounded(case.x, fmt), scales), scales, scales)
 
     return fault
 
 
-def _first_rounded(fmt: Format) -> Callable[[Recipe, Case], Outcome]:
-    def fault(recipe: Recipe, case: Case) -> Outcome:
+def _first_rounded(fmt: Format) -> Callable[[RightEncoding, Case], FaultOutcome]:
+    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         given = _rounded(case.x, fmt)
         scales = recipe.scales(given)
-        return Outcome(_values(recipe, given, scales), scales, scales)
+        return FaultOutcome(_values(recipe, given, scales), scales, scales)
 
     return fault
 
 
-def _on_quotient(fmt: Format) -> Callable[[Recipe, Case], Outcome]:
-    def fault(recipe: Recipe, case: Case) -> Outcome:
+def _on_quotient(fmt: Format) -> Callable[[RightEncoding, Case], FaultOutcome]:
+    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         scales = recipe.scales(case.x)
         spread = _spread(scales, case.x, recipe)
         how = recipe.scaling
         given = case.x / spread if how.division == "divide" else case.x * (np.float32(1) / spread)
         ones = np.where(np.isnan(scales), scales, np.float32(1))
-        return Outcome(_values(recipe, _rounded(given, fmt), ones), scales, scales)
+        return FaultOutcome(_values(recipe, _rounded(given, fmt), ones), scales, scales)
 
     return fault
 
 
-def _clipped(limit: float) -> Callable[[Recipe, Case], Outcome]:
+def _clipped(limit: float) -> Callable[[RightEncoding, Case], FaultOutcome]:
     return _after(lambda values: np.clip(values, -limit, limit))
 
 
-def _after(change: Callable[[Array], Array]) -> Callable[[Recipe, Case], Outcome]:
-    def fault(recipe: Recipe, case: Case) -> Outcome:
+def _after(change: Callable[[Array], Array]) -> Callable[[RightEncoding, Case], FaultOutcome]:
+    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         scales = recipe.scales(case.x)
-        return Outcome(change(_values(recipe, case.x, scales)), scales, scales)
+        return FaultOutcome(change(_values(recipe, case.x, scales)), scales, scales)
 
     return fault
 
@@ -378,8 +378,8 @@ def _of_zeros() -> Iterator[Fault]:
         yield f"gives tiles of zeros {' and '.join(what)}", _zeros(element, scale)
 
 
-def _zeros(element: float | None, scale: float | None) -> Callable[[Recipe, Case], Outcome]:
-    def fault(recipe: Recipe, case: Case) -> Outcome:
+def _zeros(element: float | None, scale: float | None) -> Callable[[RightEncoding, Case], FaultOutcome]:
+    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         right = recipe.scales(case.x)
         values = _values(recipe, case.x, right)
         height, width = tile_sizes(case.x.shape, recipe.scaling.block)
@@ -388,6 +388,6 @@ def _zeros(element: float | None, scale: float | None) -> Callable[[Recipe, Case
         scales = np.where(amax == 0, right if scale is None else np.float32(scale), right).astype(np.float32)
         if element is not None:
             values = np.where(_spread(amax, case.x, recipe) == 0, element, values)
-        return Outcome(values, scales, scales)
+        return FaultOutcome(values, scales, scales)
 
     return fault

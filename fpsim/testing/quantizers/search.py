@@ -14,7 +14,7 @@ from fpsim.testing.quantizers.family import Deviation, deviations, plain_models,
 from fpsim.testing.quantizers.model import QuantizerModel
 from fpsim.testing.quantizers.observed import observed
 from fpsim.testing.quantizers.restricted import Restricted, region_of
-from fpsim.testing.quantizers.rounder import Inputs, Words
+from fpsim.testing.quantizers.rounder import SplitInputs, Words
 
 PART = 800  # inputs of a kind, those that differ and those that do not, that candidates are first held against
 EVERY = 13  # of these, one that a candidate is held against before them where any difference rules it out
@@ -25,7 +25,7 @@ BEAM = (20, 8)  # how many of the best are carried on with a second and a third 
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundModel:
     """The nearest model: how many inputs differ from it, and which others differ on none."""
 
     model: QuantizerModel | Restricted
@@ -36,10 +36,10 @@ class Found:
     rivals: tuple[str, ...]
 
 
-class Search:
+class ModelSearch:
     """What a quantizer gave for some inputs, held against models."""
 
-    def __init__(self, inputs: Inputs, got: Words, source: Format, codes: bool) -> None:
+    def __init__(self, inputs: SplitInputs, got: Words, source: Format, codes: bool) -> None:
         self.inputs, self.got, self.source, self.codes = inputs, got, source, codes
         self.tried = 0
         self._part = inputs
@@ -53,7 +53,7 @@ class Search:
         """How many inputs differ from a model, of all."""
         return int(self.differing(model).sum())
 
-    def explain(self, start: QuantizerModel) -> Found:
+    def explain(self, start: QuantizerModel) -> FoundModel:
         """The nearest model to what was given, by the fewest faults from one that it should be."""
         differ = self.differing(start)
         self._take_part(differ)
@@ -77,7 +77,7 @@ class Search:
         faults = ranked[0][0]
         return self._found(start, faults, self.count(_with(start, faults)), [])
 
-    def _restricted(self, start: QuantizerModel, level: list[tuple[tuple[Deviation, ...], int]]) -> Found | None:
+    def _restricted(self, start: QuantizerModel, level: list[tuple[tuple[Deviation, ...], int]]) -> FoundModel | None:
         """A fault that gives all that differs, in the region where it does."""
         right = start.run(self._part)
         fits: list[tuple[Deviation, Restricted]] = []
@@ -93,7 +93,7 @@ class Search:
         fault, model = fits[0]
         excluded, rivals = self.certificate(start, start)
         others = tuple(f"it {other.words}" for other, _ in fits[1:] if not seldom(other.words))
-        return Found(model, (fault,), 0, self.tried, excluded, (*others, *rivals))
+        return FoundModel(model, (fault,), 0, self.tried, excluded, (*others, *rivals))
 
     def _extended(
         self, start: QuantizerModel, level: Iterable[tuple[tuple[Deviation, ...], int]], singles: tuple[Deviation, ...]
@@ -113,12 +113,12 @@ class Search:
 
     def _found(
         self, start: QuantizerModel, faults: tuple[Deviation, ...], differ: int, others: list[tuple[Deviation, ...]]
-    ) -> Found:
+    ) -> FoundModel:
         model = _with(start, faults)
         excluded, rivals = self.certificate(start, model) if differ == 0 else (0, ())
         plain = [other for other in others if len(other) > 1 and not any(seldom(one.words) for one in other)]
         words = [f"it {sentence(other)}" for other in plain if _with(start, other) != model]
-        return Found(model, faults, differ, self.tried, excluded, tuple(dict.fromkeys([*words, *rivals])))
+        return FoundModel(model, faults, differ, self.tried, excluded, tuple(dict.fromkeys([*words, *rivals])))
 
     def certificate(self, start: QuantizerModel, found: QuantizerModel) -> tuple[int, tuple[str, ...]]:
         """How many models around one differ on at least one input, and the names of those that do not, but one."""

@@ -18,7 +18,7 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
 from fpsim.formats.named import format as find_format
-from fpsim.testing.quantizers.black_box import BlackBox, Misbehaved
+from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved
 from fpsim.testing.quantizers.model import QuantizerModel
 from fpsim.testing.quantizers.report import Broken, broken_at
 from fpsim.testing.quantizers.rounder import taken_apart, words_of
@@ -126,10 +126,10 @@ def check_stochastic(
     """
     __tracebackhide__ = True
     target_fmt = find_format(fmt)
-    box = BlackBox(fn, target_fmt)
+    box = CalledQuantizer(fn, target_fmt)
     driven = _driven(fn) if random is None else random
     require_word("random", driven, (*DRIVEN, "own"))
-    source = Source(fn, box, driven)
+    source = RandomSource(fn, box, driven)
     held: dict[str, None] = {}
     broken: dict[str, Broken] = {}
     found = _Facts({}, (), 0.0)
@@ -141,7 +141,7 @@ def check_stochastic(
             given = np.array(x, np.float32)
             for name, failed in _recipe(source, given, found):
                 _note(name, failed, held, broken)
-    except Misbehaved as refusal:
+    except QuantizerMisbehaved as refusal:
         broken[refusal.property] = Broken(refusal.property, refusal.sentence)
     report = StochasticReport(
         box.name, target_fmt, tuple(name for name in held if name not in broken), tuple(broken.values()), driven,
@@ -178,10 +178,10 @@ def _driven(fn: Callable[..., Any]) -> str:
     return "own"
 
 
-class Source:
+class RandomSource:
     """A function, called with randomness number so-and-so."""
 
-    def __init__(self, fn: Callable[..., Any], box: BlackBox, driven: str) -> None:
+    def __init__(self, fn: Callable[..., Any], box: CalledQuantizer, driven: str) -> None:
         self.fn, self.box, self.driven = fn, box, driven
         try:
             named = list(inspect.signature(fn).parameters)
@@ -239,7 +239,7 @@ def _cells(fmt: Format) -> list[tuple[float, float]]:
     return found
 
 
-def _cast(source: Source, fmt: Format, facts: _Facts) -> Iterator[tuple[str, Broken | None]]:
+def _cast(source: RandomSource, fmt: Format, facts: _Facts) -> Iterator[tuple[str, Broken | None]]:
     if not FP32.holds(fmt) or fmt.bits > 16:
         raise ValueError(f"check_stochastic takes formats of up to 16 bits that float32 holds; got {fmt}.")
     yield "exact values", _exact(source, fmt)
@@ -276,7 +276,7 @@ def _cast(source: Source, fmt: Format, facts: _Facts) -> Iterator[tuple[str, Bro
     yield "averaging", failed
 
 
-def _exact(source: Source, fmt: Format) -> Broken | None:
+def _exact(source: RandomSource, fmt: Format) -> Broken | None:
     """Values of the format stay, whatever is drawn."""
     values = fmt.table()
     x = np.asarray(values[np.isfinite(values)], np.float32)
@@ -295,7 +295,7 @@ def _exact(source: Source, fmt: Format) -> Broken | None:
     return None
 
 
-def _drawn(source: Source, x: Array, low: Values, high: Values) -> tuple[Values, Broken | None]:
+def _drawn(source: RandomSource, x: Array, low: Values, high: Values) -> tuple[Values, Broken | None]:
     """The share of each element that goes away, over many draws."""
     away = np.zeros(x.size)
     bad: Broken | None = None
@@ -306,7 +306,7 @@ def _drawn(source: Source, x: Array, low: Values, high: Values) -> tuple[Values,
     return away / (REPEATS * CALLS), bad
 
 
-def _stray(source: Source, x: Array, got: Values, low: Values, high: Values) -> Broken | None:
+def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Values) -> Broken | None:
     stray = (got != low[:, None]) & (got != high[:, None])
     if not stray.any():
         return None
@@ -317,7 +317,7 @@ def _stray(source: Source, x: Array, got: Values, low: Values, high: Values) -> 
     )  # fmt: skip
 
 
-def _counted(source: Source, x: Array, low: Values, high: Values) -> tuple[Values, Broken | None]:
+def _counted(source: RandomSource, x: Array, low: Values, high: Values) -> tuple[Values, Broken | None]:
     """The share of all random words with which each element goes away, found by halving."""
     bits = WORD_BITS if source.driven == "bits" else 24
     shift = WORD_BITS - bits
@@ -370,7 +370,7 @@ def _unlikely(count: Any, of: int, share: Any, tests: int) -> Any:
     return np.minimum(below, above) < _level(tests) / 2
 
 
-def _means(source: Source, x: Array, away: Values, fraction: Values, detects: float) -> Broken | None:
+def _means(source: RandomSource, x: Array, away: Values, fraction: Values, detects: float) -> Broken | None:
     if source.driven in ("bits", "uniform"):
         wrong = away != fraction
         how = "over all random words"
@@ -412,7 +412,7 @@ def _random_bits(away: Values, fraction: Values) -> str:
     return ""
 
 
-def _elements(source: Source, x: Array, draws: list[Any]) -> Broken | None:
+def _elements(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
     """Whether neighbours in an array draw for themselves."""
     for lag in LAGS:
         for number, bits in enumerate(draws):
@@ -426,7 +426,7 @@ def _elements(source: Source, x: Array, draws: list[Any]) -> Broken | None:
     return None
 
 
-def _calls(source: Source, x: Array, draws: list[Any]) -> Broken | None:
+def _calls(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
     """Whether calls draw anew, also where one is the other shifted."""
     pairs = [(first, first + 1) for first in range(len(draws) - 1)] + [(0, 2), (0, 4)]
     for first, second in pairs:
@@ -444,7 +444,7 @@ def _calls(source: Source, x: Array, draws: list[Any]) -> Broken | None:
 # ---- averaging, and recipes
 
 
-def _averaging(source: Source, x: Array) -> tuple[tuple[float, ...], Broken | None]:
+def _averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...], Broken | None]:
     """Bits of the mean of 1, 4, 16 and 64 calls; each four-fold is worth one."""
     exact = x.astype(np.float64).ravel()
     total = np.zeros(exact.size)
@@ -467,7 +467,7 @@ def _averaging(source: Source, x: Array) -> tuple[tuple[float, ...], Broken | No
     return tuple(bits), None
 
 
-def _recipe(source: Source, x: Array, facts: _Facts) -> Iterator[tuple[str, Broken | None]]:
+def _recipe(source: RandomSource, x: Array, facts: _Facts) -> Iterator[tuple[str, Broken | None]]:
     """The means of a recipe's results, element by element."""
     from scipy.special import ndtri
 

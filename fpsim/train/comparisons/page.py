@@ -6,9 +6,9 @@ import html
 import importlib.util
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from fpsim.display.pages import Cell, Row, markup, render, versions
+from fpsim.display.pages import Picture, TableCell, TableRow, markup, render, versions
 from fpsim.display.wording import bytes_in_words, percent, plural
 from fpsim.errors import install
 from fpsim.train.comparisons.answer import Compared, nats, signed
@@ -59,13 +59,6 @@ DEFINITIONS = (
     ("Time", "of a step of the emulator on this machine, as a ratio to the recipe FP32, which is torch's own. It says "
      "nothing about a chip."),
 )  # fmt: skip
-
-
-class Picture(NamedTuple):
-    """A figure on the page."""
-
-    title: str
-    svg: Any
 
 
 def page(found: Compared, files: Sequence[str] = ()) -> str:
@@ -145,17 +138,18 @@ HEADS = (
 )  # fmt: skip
 
 
-def _row(found: Compared, row: dict[str, Any]) -> Row:
+def _row(found: Compared, row: dict[str, Any]) -> TableRow:
     name = row["recipe"]
     base = name == found.baseline
     verdict = "baseline" if base else VERDICTS[row["verdict"]]
-    return Row(
+    return TableRow(
         (
-            name, Cell(nats(found.final_loss(name)), row["final_loss"]),
-            Cell("–", math.nan) if base else Cell(signed(found.difference(name)), row["difference"]), verdict,
-            Cell(nats(Interval(row["validation_loss"], math.nan)), row["validation_loss"]),
-            _scientific(row["gradient_error"]), Cell(percent(row["lost_updates"]), row["lost_updates"]),
-            Cell(f"{row['skipped_steps']:.3g}", row["skipped_steps"]), Cell(str(row["stopped"]), row["stopped"]),
+            name, TableCell(nats(found.final_loss(name)), row["final_loss"]),
+            TableCell("–", math.nan) if base else TableCell(signed(found.difference(name)), row["difference"]), verdict,
+            TableCell(nats(Interval(row["validation_loss"], math.nan)), row["validation_loss"]),
+            _scientific(row["gradient_error"]), TableCell(percent(row["lost_updates"]), row["lost_updates"]),
+            TableCell(f"{row['skipped_steps']:.3g}", row["skipped_steps"]),
+            TableCell(str(row["stopped"]), row["stopped"]),
         ),
         marked=bool(row["stopped"]) or row["verdict"] == "higher",
     )  # fmt: skip
@@ -167,30 +161,30 @@ COST_HEADS = (
 )  # fmt: skip
 
 
-def _cost_row(row: dict[str, Any]) -> Row:
+def _cost_row(row: dict[str, Any]) -> TableRow:
     kept = [row["weight_bytes"], row["moment_bytes"], row["activation_bytes"]]
     kept = [math.nan if each is None else each for each in kept]
     ratio = row["time_ratio"]
-    return Row((
-        row["recipe"], Cell(f"{row['seconds']:.1f}", row["seconds"]),
-        Cell("–" if math.isnan(ratio) else f"{ratio:.2f}", ratio),
-        *(Cell("–" if math.isnan(each) else bytes_in_words(each), each) for each in (*kept, sum(kept))),
+    return TableRow((
+        row["recipe"], TableCell(f"{row['seconds']:.1f}", row["seconds"]),
+        TableCell("–" if math.isnan(ratio) else f"{ratio:.2f}", ratio),
+        *(TableCell("–" if math.isnan(each) else bytes_in_words(each), each) for each in (*kept, sum(kept))),
     ))  # fmt: skip
 
 
 PROBE_HEADS = (("recipe", False), ("layer", False), ("relative error", True), ("cosine", True))
 
 
-def _probe_row(row: dict[str, Any]) -> Row:
+def _probe_row(row: dict[str, Any]) -> TableRow:
     cosine = row["cosine"]
     layer = "all but the head" if row["layer"] == "all" else row["layer"]
     text = "–" if math.isnan(cosine) else f"{cosine:.5f}"
-    return Row((row["recipe"], layer, _scientific(row["relative_error"]), Cell(text, cosine)))
+    return TableRow((row["recipe"], layer, _scientific(row["relative_error"]), TableCell(text, cosine)))
 
 
-def _scientific(value: float) -> Cell:
+def _scientific(value: float) -> TableCell:
     text = "–" if math.isnan(value) else "0" if value == 0 else f"{value:.1e}" if value < 0.01 else f"{value:.3f}"
-    return Cell(text.replace("e-0", "e-"), value)
+    return TableCell(text.replace("e-0", "e-"), value)
 
 
 def _settings(recipe: Any) -> list[str]:

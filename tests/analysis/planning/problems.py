@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
-from fpsim.analysis.studies.planning.problem import Choice, Problem, Unit, problem_of
+from fpsim.analysis.studies.planning.problem import Choice, ChoiceProblem, Unit, problem_of
 
 torch: Any = pytest.importorskip("torch")
 pytest.importorskip("cattrs")
@@ -20,7 +20,7 @@ PRODUCTS = ("fprop", "dgrad", "wgrad")
 RECIPES = ("BF16", "FP8_TENSOR", "DEEPSEEK_V3", "MXFP8", "NVFP4", "FP8_RAW", "FP32", "TE_HYBRID")
 
 
-def problem(seed: int, budget: str, layers: int = 2, recipes: int = 4, spread: float = 4.0) -> Problem:
+def problem(seed: int, budget: str, layers: int = 2, recipes: int = 4, spread: float = 4.0) -> ChoiceProblem:
     """Harms over many orders of magnitude, some of them 0, some recipes that cannot be had."""
     rng = np.random.default_rng(seed)
     names = [str(name) for name in rng.choice(RECIPES, recipes, replace=False)]
@@ -36,7 +36,7 @@ def problem(seed: int, budget: str, layers: int = 2, recipes: int = 4, spread: f
     return problem_of(units, {name: fp.torch.RECIPES[name] for name in names}, harms, values, weights, budget)
 
 
-def every_choice(one: Problem) -> list[tuple[int, int, Choice]]:
+def every_choice(one: ChoiceProblem) -> list[tuple[int, int, Choice]]:
     """The rank of every choice that there is."""
     choices = itertools.product(*(one.open(unit) for unit in range(len(one.units))))
     return [one.rank(choice) for choice in choices]
@@ -57,9 +57,9 @@ class Together:
 
 def row(layer: str, product: str, recipe: str, error: float, change: Sequence[float] = (0.0, 0.0)) -> Any:
     """A row of a sensitivity with an error of the gradient, and changes of the loss of two batches."""
-    from fpsim.analysis.studies.sensitivity.row import Figures, SensitivityRow
+    from fpsim.analysis.studies.sensitivity.row import BatchFigures, SensitivityRow
 
-    figures = [Figures(each, error, 1.0, error, 1.0, error) for each in change]
+    figures = [BatchFigures(each, error, 1.0, error, 1.0, error) for each in change]
     return SensitivityRow.of(layer, product, recipe, (128 * 128, 128 * 128), figures)
 
 

@@ -123,11 +123,11 @@ def test_linear_layers_of_one_place_are_convolutions_of_one_place() -> None:
     recipe = fp.torch.RECIPES["FP8_TENSOR"]
 
     def results(layer: Any, x: Any) -> list[Any]:
-        from fpsim.analysis.studies.sensitivity.spot import Call, Spot
+        from fpsim.analysis.studies.sensitivity.spot import LayerCall, Spot
 
         spot = Spot("", layer, "emulated")
         y = spot.output(recipe, x, layer.weight, layer.bias, 0)
-        call = Call(x, layer.weight, layer.bias, y, torch.ones_like(y) * x.std(), None, None, 0)
+        call = LayerCall(x, layer.weight, layer.bias, y, torch.ones_like(y) * x.std(), None, None, 0)
         return [y, spot.input_gradient(recipe, call), spot.weight_gradient(recipe, call)]
 
     for flat, spread in zip(results(linear, x), results(convolution, x[:, :, None, None]), strict=True):

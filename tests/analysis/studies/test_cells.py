@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
-from fpsim.analysis.studies.cells import Cell, Cells
+from fpsim.analysis.studies.cells import Cells, SweepCell
 from fpsim.analysis.studies.identity import label, name_of, source_of, words
 from fpsim.formats.rounding import Rounding
 from tests.analysis.studies.test_sweep import CELLS, MX, product
@@ -89,10 +89,10 @@ def test_two_sweeps_do_not_write_to_one_folder(tmp_path: Path) -> None:
 
 def test_the_last_line_of_a_cell_counts(tmp_path: Path) -> None:
     with Cells(tmp_path, "f", "0", ["a"]) as cells:
-        cells.add(Cell("k", {"a": "1"}, None, "ValueError: no"))
-        cells.add(Cell("k", {"a": "1"}, {"value": 2}))
+        cells.add(SweepCell("k", {"a": "1"}, None, "ValueError: no"))
+        cells.add(SweepCell("k", {"a": "1"}, {"value": 2}))
     with Cells(tmp_path, "f", "0", ["a"]) as cells:
-        assert cells.found == {"k": Cell("k", {"a": "1"}, {"value": 2})}
+        assert cells.found == {"k": SweepCell("k", {"a": "1"}, {"value": 2})}
 
 
 def test_cells_of_something_else_are_not_mixed_in(tmp_path: Path) -> None:

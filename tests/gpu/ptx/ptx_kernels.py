@@ -35,7 +35,7 @@ def cast_of(name: str, *way: Any, **facts: Any) -> Kernel:
     """A kernel of gpu/casts/kernels.py."""
     from fpsim.gpu.casts import kernels as module
 
-    chosen = module.Way(*way, **facts)
+    chosen = module.CastWay(*way, **facts)
     count, layout = chosen.groups.length, u32 if chosen.width == 32 else u64
     plain, grouped = ([WORDS[bits * times] for bits in chosen[:2]] for times in (1, count))
     return Kernel(name, module.cast_kernel(chosen), (*arrays(*plain, *grouped, layout, layout, layout), u64, u64))
@@ -165,10 +165,10 @@ def fused_product() -> Iterator[Kernel]:
 
     from fpsim.gpu.products import fused_kernels as tiles
     from fpsim.gpu.products.fused_product import LONG_TILE, TILE
-    from fpsim.gpu.products.fused_step import OperandFacts, StepFacts
+    from fpsim.gpu.products.fused_step import OperandFacts, StepNumbers
 
     operands = (typeof(OperandFacts(*map(np.int32, range(9)))),) * 2
-    ends = (*arrays(i32), f32[:, ::1], f32[:, ::1], *operands, typeof(StepFacts(*map(np.int32, range(5)))), i32, i32)
+    ends = (*arrays(i32), f32[:, ::1], f32[:, ::1], *operands, typeof(StepNumbers(*map(np.int32, range(5)))), i32, i32)
     for label, word, result, *key, tile in (
         ("fp8", u8, u32, 32, tiles.SHORT, False, False, False, tiles.NEVER, TILE),
         ("fp8 promoted", u8, u32, 32, tiles.SHORT, False, False, False, 0, TILE),

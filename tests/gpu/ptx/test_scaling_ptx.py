@@ -47,7 +47,7 @@ for width, word, real in ((32, u32, f32), (64, u64, f64)):
         signature = arrays(word, u32, u32, u8, word, u64) + own
         kernels[f"settle {width} {name}"] = scale_kernels.settle_kernel(choice), signature
     for mode, back, applied in ((NEAREST_EVEN, False, BY_SCALE), (STOCHASTIC, True, BY_INVERSE)):
-        e = tile_kernels.Elements(width, False, mode, 0, applied, False, back, False)
+        e = tile_kernels.ElementKernels(width, False, mode, 0, applied, False, back, False)
         to = u32 if back else u8
         signature = arrays(word, to, word, i64, u32, u8, u64, word, word) + (u64, u64) + settling
         kernels[f"tiles {width} {mode}"] = tile_kernels.tiles_kernel(e, choices["two levels"]), signature
@@ -70,13 +70,13 @@ for width, word, real in ((32, u32, f32), (64, u64, f64)):
     signature = arrays(u8, word, i64, u32, word) + (word,)
     kernels[f"values {width}"] = tile_kernels.values_kernel(width, width), signature
     kernels[f"integers {width}"] = tile_kernels.integers_kernel(width, True), arrays(u8, word, i64, u32, u8) + (i64,)
-e = tile_kernels.Elements(32, True, NEAREST_EVEN, 0, BY_SCALE, False, False, False)
+e = tile_kernels.ElementKernels(32, True, NEAREST_EVEN, 0, BY_SCALE, False, False, False)
 signature = arrays(u16, u8, u32, i64, u32, u8, u64, u32, u32) + (u64, u64) + arrays(f32, f64, i64, u32, f32)
 single = ScaleChoices(32, AMAX_BY_MAX, BY_SCALE, 1, NEAREST_EVEN, 0, True, False)
 kernels["tiles of a narrow source"] = tile_kernels.tiles_kernel(e, single), signature
 plan = encode_plan(E4M3, 32, Rounding.NEAREST_EVEN, "saturate", "keep", 32)
 for name, applied, to, target in (("divided", BY_SCALE, 8, u64), ("multiplied", BY_INVERSE, 32, u64)):
-    e = tile_kernels.Elements(32, False, NEAREST_EVEN, plan.kind, applied, False, to == 32, False)
+    e = tile_kernels.ElementKernels(32, False, NEAREST_EVEN, plan.kind, applied, False, to == 32, False)
     how = short_tiles.ShortTiles(e, single, 4, 32, to, plan.frozen)
     signature = arrays(u64, u64, u32, u32, u8, u64, u32, u32) + (u64, u64) + arrays(f32, f64, i64, u32, f32)
     kernels[f"short tiles {name}"] = short_tiles.short_tiles_kernel(how), signature

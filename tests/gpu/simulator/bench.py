@@ -13,14 +13,14 @@ import numpy.typing as npt
 
 import fpsim as fp
 from fpsim.gpu.hardware.timing import NumbaArrays, call_of
-from fpsim.gpu.lab.bench_rows import WORKS, Work
+from fpsim.gpu.lab.bench_rows import WORKS, BenchWork
 from tests.gpu.simulator.threads import prepare
 
 ELEMENTS, SIDE = 256, 4
 CALLED = [work for work in WORKS if work.function == "copy" or hasattr(fp.gpu, work.function)]
 
 
-def size_of(work: Work) -> int:
+def size_of(work: BenchWork) -> int:
     """Of a row that is simulated."""
     return SIDE if work.is_product else ELEMENTS
 

@@ -141,6 +141,7 @@ def cases() -> dict[str, Call]:
         "wider result": call("multiply", at(NIBBLES), at(NIBBLES), fmt="e2m1", out_fmt="bf16"),
         "flags of any": call("add", at(HALVES), at(HALVES), flags="any"),
         "no axes": call("sqrt", at(HALVES[0, 0, 0].reshape(()))),
+        "more axes than NumPy broadcasts": call("sqrt", at(HALVES[0, 0, :2].reshape((1,) * 33 + (2,)))),
         "transposed": call("encode", turned(SINGLES), "e4m3"),
         "every other": call("quantize", at(SINGLES, np.s_[:, :, ::2]), "e5m2"),
         "backwards": call("encode", at(SINGLES, np.s_[:, ::-1]), "fp16", **RANDOM),

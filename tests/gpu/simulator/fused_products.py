@@ -124,7 +124,7 @@ def simulated() -> dict[str, Array]:
     """Totals, marks, and the totals of the float32 kernel alone, by name."""
     from numba import cuda
 
-    from fpsim.gpu.products.fused_product import Factors, TileProduct, add_fused, add_marked, add_tiles
+    from fpsim.gpu.products.fused_product import TileFactors, TileProduct, add_fused, add_marked, add_tiles
 
     results: dict[str, Array] = {}
     for name in UNITS:
@@ -132,7 +132,7 @@ def simulated() -> dict[str, Array]:
             x = case(name, kind)
             total, a, b, p, q, terms = (cuda.to_device(each) for each in x[1:7])
             rows, columns = (cuda.to_device(each.view(np.uint32)) for each in (x.rows, x.columns))
-            factors = Factors(rows, columns, x.mode) if x.mode != ADD else None
+            factors = TileFactors(rows, columns, x.mode) if x.mode != ADD else None
             product = TileProduct(x.unit, a, b, p, q, terms, x.promote, factors)
             marks, any_mark = add_tiles(total, product, total)
             results[f"tiles {name} {kind}"] = total.copy_to_host()

@@ -15,7 +15,7 @@ import torch
 import fpsim as fp
 from fpsim.formats.named import NAMED
 from fpsim.formats.policies import OVERFLOWS
-from fpsim.testing.quantizers.black_box import BlackBox
+from fpsim.testing.quantizers.black_box import CalledQuantizer
 from tests.kit.sweeps import in_turn, sweep
 
 Array = Any
@@ -311,7 +311,9 @@ def test_a_price_of_each_call_is_not_taken_for_one_of_each_value() -> None:
             pass
         return x.astype(np.float16)
 
-    BlackBox(dispatched, fp.FP16).settle(np.ones(400_000, np.float32))  # 64 values at this price would take minutes
+    CalledQuantizer(dispatched, fp.FP16).settle(
+        np.ones(400_000, np.float32)
+    )  # 64 values at this price would take minutes
 
 
 def test_bad_arguments_are_refused() -> None:
