@@ -177,7 +177,7 @@ COMPILED = f"""
         {ENCODE}
     print(*sorted({{each.data["dispatcher"].py_func.__module__ for _, each in recorder.buffer}}))
 """
-# The same cast in a process that outlives an edit: it may use the old text or a new one, and leave nothing stale behind.
+# The same cast in a process that outlives an edit: it may use the old text or the new, and leave nothing stale behind.
 OUTLIVES = f"""
     import fpsim
     from pathlib import Path
