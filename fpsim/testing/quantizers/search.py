@@ -110,12 +110,12 @@ class Search:
         """Every one with another fault in facts that it does not change yet."""
         found, seen = [], set()
         for faults, few in level:
-            taken = frozenset().union(*(fault.slots() for fault in faults))
+            taken, faulty = frozenset().union(*(fault.slots() for fault in faults)), _with(start, faults)
             for one in singles:
                 key = frozenset((*faults, one))
                 if not taken & one.slots() and key not in seen:
                     seen.add(key)
-                    left = self._few(_with(start, (*faults, one)))
+                    left = self._few(one.apply(faulty))
                     if left < few:  # a fault that explains nothing is none
                         found.append(((*faults, one), left))
         return found
