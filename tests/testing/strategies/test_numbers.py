@@ -25,8 +25,9 @@ WIDE = [fp.TF32, fp.FP32]
 TOGETHER = 20  # what Hypothesis does for an example takes longer than to draw one of these numbers
 
 
-def drawn(strategy: st.SearchStrategy[Any], count: int, together: int = TOGETHER) -> list[Any]:
+def drawn(strategy: st.SearchStrategy[Any], count: int, together: int = 0) -> list[Any]:
     """So many numbers, the same in every run; an example holds several, or a single one that is seldom the same."""
+    together = together or (TOGETHER if count >= 2 * TOGETHER else 1)
     found: list[Any] = []
     several = st.lists(strategy, min_size=together, max_size=together)
 

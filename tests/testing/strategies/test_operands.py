@@ -134,14 +134,22 @@ def test_what_cannot_be_drawn_is_refused_when_asked_for(call: Callable[[], objec
         call()
 
 
+LOADING = """
+import sys, fpsim as fp
+fp.testing.points
+print('hypothesis' in sys.modules)
+sys.modules['hypothesis'] = None
+try:
+    fp.testing.strategies
+except ImportError as e:
+    print(e)
+del sys.modules['hypothesis']
+fp.testing.strategies.codes
+print('hypothesis' in sys.modules)
+"""
+
+
 def test_only_strategies_load_hypothesis_and_say_what_to_install() -> None:
-    loaded = "import sys, fpsim as fp; fp.testing.points; print('hypothesis' in sys.modules); "
-    assert python(f"{loaded}fp.testing.strategies.codes; print('hypothesis' in sys.modules)").split() == [
-        "False",
-        "True",
-    ]
-    absent = (
-        "import sys, fpsim as fp; sys.modules['hypothesis'] = None\n"
-        "try:\n    fp.testing.strategies\nexcept ImportError as e:\n    print(e)"
-    )
-    assert python(absent).startswith("fp.testing.strategies needs hypothesis, which is not installed: ")
+    before, absent, after = python(LOADING).splitlines()
+    assert (before, after) == ("False", "True")
+    assert absent.startswith("fp.testing.strategies needs hypothesis, which is not installed: ")
