@@ -7,12 +7,12 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import fields, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fpsim as fp
@@ -27,6 +27,8 @@ PLAIN = fp.scalings.TILE_1X128
 RENAMED = PLAIN.replace(name="mine")
 FORMATS = [fp.E4M3, fp.E5M2, fp.E2M1, fp.Format("mine", 4, 3), fp.Format("mine", 4, 3, bias=6), fp.Format("mine", 3, 2)]
 
+EXAMPLES = 40  # others in every run
+
 cast_words = st.fixed_dictionaries(
     {},
     optional={
@@ -37,12 +39,22 @@ cast_words = st.fixed_dictionaries(
 )
 
 
-def forget() -> None:
-    """Empty the caches of plans, which are bounded; those of kernels are not, and stay."""
+@cache
+def plans(modules: int) -> list[Any]:
+    """The caches of plans in so many modules, which are bounded; those of kernels are not."""
+    found = {}
     for name in [name for name in sys.modules if name.partition(".")[0] == "fpsim"]:
         for value in list(vars(sys.modules[name]).values()):
             if hasattr(value, "cache_info") and value.cache_info().maxsize not in (None, 1):
-                value.cache_clear()
+                found[id(value)] = value
+    assert len(found) > 20
+    return list(found.values())
+
+
+def forget() -> None:
+    """Empty the caches of plans; those of kernels stay."""
+    for each in plans(len(sys.modules)):
+        each.cache_clear()
 
 
 def bits(result: Any) -> list[Any]:
@@ -64,6 +76,7 @@ def assert_same_after_others(calls: list[Callable[[], Any]]) -> None:
                 assert_bits_equal(array, want)
 
 
+@settings(max_examples=EXAMPLES)
 @given(st.lists(st.tuples(st.sampled_from(FORMATS), cast_words, st.integers(0, 3)), min_size=2, max_size=4))
 def test_encode_never_follows_the_options_of_another_call(drawn: list[tuple[fp.Format, dict[str, Any], int]]) -> None:
     calls = [(fmt, {**words, "seed": seed}) for fmt, words, seed in drawn]
@@ -82,6 +95,7 @@ SCALINGS = [
 ]  # fmt: skip
 
 
+@settings(max_examples=EXAMPLES)
 @given(
     st.lists(
         st.tuples(st.sampled_from([*FORMATS, "int8"]), st.sampled_from(SCALINGS), cast_words, st.integers(0, 3)),
@@ -116,6 +130,7 @@ UNITS = [UNIT, *(replace(UNIT, **change) for change in (
 PROMOTIONS, OUT_FORMATS = st.sampled_from([None, 32, 64]), st.sampled_from([None, "bf16", fp.E4M3])
 
 
+@settings(max_examples=EXAMPLES)
 @given(st.lists(st.tuples(st.sampled_from(UNITS), PROMOTIONS, OUT_FORMATS, st.booleans()), min_size=2, max_size=4))
 def test_matmul_never_follows_the_options_of_another_call(drawn: list[tuple[Any, ...]]) -> None:
     codes = np.random.default_rng(0).integers(0, 0x7E, (5, 96)).astype(np.uint8)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.kit.processes import python
 
 HEAVY = ("numba", "llvmlite", "torch", "matplotlib", "pandas", "scipy", "dask", "typer", "rich", "hypothesis")
 TIME = "import time; start = time.process_time(); import fpsim; print(time.process_time() - start)"
 
 
-def test_import_loads_nothing_heavy() -> None:
-    loaded = python("import sys, fpsim; print(*sorted({name.partition('.')[0] for name in sys.modules}))").split()
-    assert "fpsim" in loaded
-    assert not set(HEAVY) & set(loaded)
+LOOKS = ("fp.format('e4m3')", "repr(fp.E4M3.table())", "fp.policy('torch')", "fp.finfo('bf16')")
+LOADED = f"""
+import sys, fpsim as fp
+for use in ("None", *{LOOKS}):
+    eval(use)
+    print(*sorted({{name.partition('.')[0] for name in sys.modules}}))
+"""
 
 
-@pytest.mark.parametrize(
-    "use", ["fp.format('e4m3')", "repr(fp.E4M3.table())", "fp.policy('torch')", "fp.finfo('bf16')"]
-)
-def test_looking_at_formats_loads_nothing_heavy(use: str) -> None:
-    loaded = python(f"import sys, fpsim as fp; {use}; print(*sorted(name.partition('.')[0] for name in sys.modules))")
-    assert not set(HEAVY) & set(loaded.split())
+def test_importing_and_looking_at_formats_load_nothing_heavy() -> None:
+    lines = python(LOADED).splitlines()
+    for use, loaded in zip(("import fpsim", *LOOKS), lines, strict=True):
+        assert "fpsim" in loaded.split()
+        assert not set(HEAVY) & set(loaded.split()), use
 
 
 def test_a_cast_loads_neither_cuda_nor_torch() -> None:
@@ -39,5 +39,5 @@ def test_operators_of_torch_and_their_gradients_run_without_its_compiler() -> No
 
 def test_import_takes_at_most_three_tenths_of_a_second() -> None:
     python(TIME)  # warms the file system's cache
-    # of the processor's time, the fastest of a few: what other processes take from this one is not the import's
-    assert min(float(python(TIME)) for _ in range(5)) <= 0.3
+    # of the processor's time, the fastest of up to five: what other processes take from this one is not the import's
+    assert any(float(python(TIME)) <= 0.3 for _ in range(5))

@@ -69,6 +69,13 @@ def test_the_table_holds_the_values_of_the_oracle(fmt: fp.Format) -> None:
     assert_bits_equal(fmt.table(), casts.values(fmt))
 
 
+@in_turn("fmt", [*NARROW, *P3109, *STRANGE, fp.Format("deep", 5, 4, bias=1060), fp.Format("tiny", 4, 3, bias=1030)])
+def test_the_table_has_the_bits_of_every_single_value(fmt: fp.Format) -> None:
+    codes = sorted({*range(min(1 << fmt.bits, 512)), *range(0, 1 << fmt.bits, 37), (1 << fmt.bits) - 1})
+    want = np.array([fmt.value_of(code) for code in codes])
+    assert (fmt.table()[codes].view(np.uint64) == want.view(np.uint64)).all()  # signs of NaN too
+
+
 def test_a_table_cannot_be_written_to() -> None:
     with pytest.raises(ValueError, match="read-only"):
         fp.E4M3.table()[0] = 1

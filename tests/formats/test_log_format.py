@@ -16,7 +16,7 @@ from fpsim.scaling.kernels.log import decode_kernel, encode_kernel, round_to_flo
 from fpsim.testing import assert_bits_equal
 from tests.kit import processor
 from tests.kit.processes import python
-from tests.kit.sweeps import in_turn
+from tests.kit.sweeps import case, sweep
 from tests.oracles import log_format
 
 Array = npt.NDArray[Any]
@@ -152,15 +152,18 @@ def test_other_widths_are_refused(bits: Any) -> None:
 # ---- codes and values
 
 
-@in_turn("name", SAMPLES)
+@sweep("every", False, True)
 @pytest.mark.parametrize("bits", WIDTHS)
-def test_codes_and_values_are_those_of_the_oracle(bits: int, name: str) -> None:
-    x = SAMPLES[name]
+def test_codes_and_values_are_those_of_the_oracle(bits: int, every: bool) -> None:
+    """Every sample in tiles of one kind, others for other widths; or in all of them."""
     few = 1 if bits == 16 else 4
-    for part, block in ((x[:few], (1, 128)), (x.T[:, :few], (128, 1)), (x[:17, : 5 * few], (16, 16))):
-        assert_as_oracle(part.astype(np.float32), bits, block)
-        if bits in (3, 8, 16):
-            assert_as_oracle(part, bits, block)
+    for i, (name, x) in enumerate(SAMPLES.items()):
+        tiled = [(x[:few], (1, 128)), (x.T[:, :few], (128, 1)), (x[:17, : 5 * few], (16, 16))]
+        for part, block in tiled if every else [tiled[(i + bits) % 3]]:
+            with case(name, block):
+                assert_as_oracle(part.astype(np.float32), bits, block)
+                if bits in (3, 8, 16):
+                    assert_as_oracle(part, bits, block)
 
 
 @pytest.mark.parametrize("bits", [3, 8, 10])
@@ -180,7 +183,7 @@ def test_float64_beyond_the_range_of_float32_is_as_the_oracle_says(bits: int) ->
         assert_as_oracle(x, bits, (1, 128))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(
     patterns=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=24),
     shift=st.integers(0, 24),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pytest
 
@@ -11,21 +12,23 @@ import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from tests.gpu.simulator import products as simulator
 from tests.kit.processes import assert_refused, simulate
-from tests.kit.sweeps import in_turn
+from tests.kit.sweeps import case as in_case
 
 
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, npt.NDArray[Any]]:
+@pytest.fixture(scope="module", params=["some", pytest.param("every", marks=pytest.mark.slow)])
+def simulated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, npt.NDArray[Any]]:
     """The results of fpsim.gpu in the simulator, by name."""
-    return simulate("tests.gpu.simulator.products", tmp_path_factory.mktemp("gpu") / "results.npz")
+    file = tmp_path_factory.mktemp("gpu") / "results.npz"
+    return simulate("tests.gpu.simulator.products", file, request.param) | {"every": np.array(request.param == "every")}
 
 
-@in_turn("case", simulator.cases())
-def test_products_have_the_bits_of_the_cpu(case: simulator.Case, simulated: dict[str, npt.NDArray[Any]]) -> None:
-    want = simulator.call(fp.matmul, case, simulator.operands(case))
-    got = simulated[case.name]
-    assert got.dtype == want.dtype or (want.dtype.isbuiltin != 1 and got.dtype.itemsize == want.dtype.itemsize)
-    assert_bits_equal(got.view(f"u{got.itemsize}"), want.view(f"u{want.itemsize}"))
+def test_products_have_the_bits_of_the_cpu(simulated: dict[str, npt.NDArray[Any]]) -> None:
+    for case in simulator.cases(bool(simulated["every"])):
+        with in_case(case.name):
+            want = simulator.call(fp.matmul, case, simulator.operands(case))
+            got = simulated[case.name]
+            assert got.dtype == want.dtype or (want.dtype.isbuiltin != 1 and got.dtype.itemsize == want.dtype.itemsize)
+            assert_bits_equal(got.view(f"u{got.itemsize}"), want.view(f"u{want.itemsize}"))
 
 
 @pytest.mark.parametrize("name", simulator.SCALED)
@@ -39,8 +42,9 @@ def test_out_is_filled(simulated: dict[str, npt.NDArray[Any]]) -> None:
 
 
 def test_cases_are_told_apart() -> None:
-    names = [case.name for case in simulator.cases()]
-    assert len(set(names)) == len(names) > 60
+    for every, least in ((True, 75), (False, 60)):
+        names = [case.name for case in simulator.cases(every)]
+        assert len(set(names)) == len(names) > least
 
 
 SETUP = """

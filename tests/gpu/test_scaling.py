@@ -18,10 +18,11 @@ Array = npt.NDArray[Any]
 without_gpu = pytest.mark.skipif(fp.gpu.available(), reason="a GPU is here")
 
 
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
-    """The results of the simulator, by name."""
-    return simulate("tests.gpu.simulator.scaling", tmp_path_factory.mktemp("gpu") / "results.npz")
+@pytest.fixture(scope="module", params=["some", pytest.param("every", marks=pytest.mark.slow)])
+def simulated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
+    """The results of the simulator, by name: of pairs of formats, scalings and options, or of all combinations."""
+    file = tmp_path_factory.mktemp("gpu") / "results.npz"
+    return simulate("tests.gpu.simulator.scaling", file, request.param) | {"every": np.array(request.param == "every")}
 
 
 def compare(name: str, want: dict[str, Array], found: dict[str, Array]) -> None:
@@ -49,16 +50,21 @@ def parts_of_encoding(q: fp.Scaled) -> dict[str, Array]:
 
 
 def test_codes_scales_counts_and_values_are_those_of_the_cpu(simulated: dict[str, Array]) -> None:
-    names = list(simulator.cases())
-    assert len(names) > 150
+    every = bool(simulated["every"])
+    names = list(simulator.cases(every))
+    assert len(names) > (150 if every else 100)
     for name in names:
         want = parts_of(f"cpu {name}", simulated)
         assert {"codes", "scales", "report", "decode", "exact", "quantize"} <= set(want)
+        assert {"codes", "scales", "report", "decode", "exact"} <= set(parts_of(name, simulated))
         compare(name, want, simulated)
+    assert sum(f"{name}: quantize" in simulated for name in names) >= len(names) // (1 if every else 2)
 
 
 def test_short_tiles_take_their_own_kernel(simulated: dict[str, Array]) -> None:
-    assert simulated["short tiles: kernels"] >= 36  # codes and values of the cases that are named so
+    assert simulated["short tiles: kernels"] >= (
+        36 if simulated["every"] else 18
+    )  # codes and values of the cases that are named so
 
 
 @pytest.mark.parametrize("name", ["TILE_1X128", "NVFP4", "INT8 multiply"])
@@ -68,8 +74,8 @@ def test_compiled_kernels_of_the_cpu_give_the_same(name: str, simulated: dict[st
 
 
 def test_tiles_that_are_cut_into_pieces_give_the_same(simulated: dict[str, Array]) -> None:
-    names = [name for name in simulator.cases() if simulator.cut(name)]
-    assert len(names) > 30
+    names = [name for name in simulator.cases(bool(simulated["every"])) if simulator.cut(name)]
+    assert len(names) > (30 if simulated["every"] else 25)
     for name in names:
         compare(f"cut {name}", parts_of(f"cpu {name}", simulated), simulated)
 
@@ -100,38 +106,57 @@ LARGE = [(130, 70), (64, 64)]  # several tiles of 128 rows or many of all others
 BLOCKS = [(1, 16), (1, 128), (128, 1), (4, 4), (2, 3), (-1, 1), (1, -1), (-1, -1), (128, 128)]
 
 
-@pytest.mark.parametrize("threads", [1, 4, 32, 256])
+THREADS = [1, 4, 32, 256]
+
+
+def tiled(kind: str, threads: int, cut: bool) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Shapes with blocks of a test; of the pairs, each shape with a third of the blocks, others at other times."""
+    place = THREADS.index(threads) + cut
+    shapes = LARGE if kind == "large" else SHAPES
+    return [
+        (shape, block) for i, shape in enumerate(shapes) for j, block in enumerate(BLOCKS)
+        if kind != "pairs" or (i + j + place) % 3 == 0
+    ]  # fmt: skip
+
+
+def test_every_shape_meets_every_block_among_the_pairs() -> None:
+    pairs = {pair for threads in THREADS for pair in tiled("pairs", threads, cut=False)}
+    assert pairs == set(tiled("small", 1, cut=False))
+
+
+@pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("cut", [False, True])
-@pytest.mark.parametrize("shapes", [SHAPES, pytest.param(LARGE, marks=pytest.mark.slow)], ids=["small", "large"])
+@pytest.mark.parametrize(
+    "kind", ["pairs", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("small", "large"))]
+)
 def test_threads_share_every_element_of_a_tile_once(
-    shapes: list[tuple[int, ...]], threads: int, cut: bool, monkeypatch: pytest.MonkeyPatch
+    kind: str, threads: int, cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fpsim.gpu.scaling import patches
 
     monkeypatch.setattr(patches, "PIECE", 64)
     patches.patches_of.cache_clear()
-    for shape in shapes:
-        for block in BLOCKS:
-            tiles = tiling(shape, block)
-            g = patches.patches_of(tiles, threads, cut=cut)
-            assert g.across * g.lanes_x * g.lanes_y <= threads
-            seen, tile_of = np.zeros(tiles.shape, int).reshape(-1), np.full(int(np.prod(shape)), -1)
-            for patch in range(g.count):
-                for thread in range(threads):
-                    part = patches.part_of(np.int64(patch), np.int64(thread), g)
-                    w = patches.walk_of(part, g)
-                    i, c, left = w.first, w.column, w.count
-                    while left > 0:
-                        assert part.is_tile
-                        *batch, i, c = patches.batch_of(i, c, left, w)
-                        for k, place in enumerate(batch):
-                            seen[place] += k < left
-                            tile_of[place] = part.tile
-                        left -= patches.BATCH
-            assert (seen == 1).all(), (shape, block)
-            batch, row, column = np.indices(tiles.shape)
-            want = (batch * tiles.tiles[1] + row // tiles.tile_rows) * tiles.tiles[2] + column // tiles.tile_columns
-            assert (tile_of == want.reshape(-1)).all(), (shape, block)
+    for shape, block in tiled(kind, threads, cut):
+        tiles = tiling(shape, block)
+        g = patches.patches_of(tiles, threads, cut=cut)
+        assert g.across * g.lanes_x * g.lanes_y <= threads
+        seen, tile_of = np.zeros(tiles.shape, int).reshape(-1), np.full(int(np.prod(shape)), -1)
+        for patch in range(g.count):
+            for thread in range(threads):
+                part = patches.part_of(np.int64(patch), np.int64(thread), g)
+                w = patches.walk_of(part, g)
+                i, c, left = w.first, w.column, w.count
+                while left > 0:
+                    assert part.is_tile
+                    *batch, i, c = patches.batch_of(i, c, left, w)
+                    for k, place in enumerate(batch):
+                        seen[place] += k < left
+                        tile_of[place] = part.tile
+                    left -= patches.BATCH
+        assert (seen == 1).all(), (shape, block)
+        batch, row, column = np.indices(tiles.shape)
+        want = (batch * tiles.tiles[1] + row // tiles.tile_rows) * tiles.tiles[2] + column // tiles.tile_columns
+        assert (tile_of == want.reshape(-1)).all(), (shape, block)
     patches.patches_of.cache_clear()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +110,13 @@ def test_splits_are_expected_of_a_heuristic_and_other_promotions_are_not() -> No
 
 
 def test_what_nobody_has_measured_comes_first() -> None:
-    cases = {part: list(PRODUCTS[part](Lab(FakeGpu()))) for part in ("blockwise", "tensorwise", "halves", "cublaslt")}
+    most = {"blockwise": None, "tensorwise": 1, "halves": 8, "cublaslt": 8}
+    cases = {part: list(islice(PRODUCTS[part](Lab(FakeGpu())), count)) for part, count in most.items()}
     assert list(PRODUCTS)[:2] == ["blockwise", "tensorwise"]
     powers = ["powers of two" in case.what for case in cases["blockwise"]]
     assert powers == sorted(powers)
     assert "fast" in cases["tensorwise"][0].what
-    assert all(case.what.endswith("TN") for part in ("halves", "cublaslt") for case in cases[part][:8])
+    assert all(case.what.endswith("TN") for part in ("halves", "cublaslt") for case in cases[part])
 
 
 class Other(FakeGpu):
@@ -154,8 +156,7 @@ def test_inputs_of_every_size_tell_the_orders_of_sums_apart(kind: str, out: str)
     """Found in a trial: ordinary data, rounded to BF16, gave the same bits for one chain and for two or four slices."""
     unit = unit_name("hopper", (kind, kind))
     models = [LibraryModel("FLAT"), *(LibraryModel("FLAT", slices=slices, grain=32) for slices in (2, 4))]
-    for size in ((32, 32, 512), (4096, 4096, 1024), (1 << 13, 1 << 13, 4096)):
-        name = sets_for(size)[0]
+    for name in {sets_for(size)[0] for size in ((32, 32, 512), (4096, 4096, 1024), (1 << 13, 1 << 13, 4096))}:
         a, b = fp.testing.product_operands(name, (32, 32, 512), (kind, kind))
         words = [predict(ProductProblem(name, unit, a, b, out=out), model) for model in models]
         assert all((words[i] != words[j]).any() for i, j in ((0, 1), (0, 2), (1, 2)))

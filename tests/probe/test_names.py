@@ -20,7 +20,7 @@ UNITS = fp.units()
 # one of every rule and format of the result, of wide and of narrow operands
 SOME_UNITS = tuple({(unit.rule, unit.d.name, unit.a.fmt.bits > 8): unit for unit in UNITS}.values())
 ROWS = fp.schedules.ROWS
-SOME_ROWS = tuple({(row.library, row.family, row.arch): row for row in ROWS}.values())
+SOME_ROWS = tuple({(row.library, row.family): row for row in ROWS}.values())
 
 
 def probed(unit: fp.MatrixUnit, schedule: Schedule, k: int) -> Model:

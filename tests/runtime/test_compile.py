@@ -34,8 +34,8 @@ DIGESTS = """
     from fpsim.formats.policies import OVERFLOWS
     from fpsim.formats.rounding import NAMES
 
-    narrow = np.random.default_rng(0).integers(0, 1 << 32, 40, dtype=np.uint32).view(np.float32)
-    wide = np.random.default_rng(1).integers(0, 1 << 64, 20, dtype=np.uint64).view(np.float64)
+    narrow = np.random.default_rng(0).integers(0, 1 << 32, 16, dtype=np.uint32).view(np.float32)
+    wide = np.random.default_rng(1).integers(0, 1 << 64, 8, dtype=np.uint64).view(np.float64)
     near = np.array([1, 1.0625, 1.1875, -464, 465, -2.0**-10, 3 * 2.0**-10, 0, -0.0, np.inf, -np.inf, np.nan, 3e-39])
     mine = [fp.Format("deep", 5, 10, bias=1060), fp.Format("powers", 5, 0, infinities=False, nan="top")]
     p3109 = [fp.format(f"p3109_{name}") for name in ("k8p1se", "k8p4sf", "k8p3ue", "k12p5se")]
@@ -86,7 +86,7 @@ COUNT = """
 
 
 def test_a_second_process_compiles_nothing_and_gives_the_same_results() -> None:
-    first, second = python(COUNT).splitlines(), python(COUNT).splitlines()  # with the kernels of all tests
+    first, second = printed(COUNT).splitlines(), python(COUNT).splitlines()  # with the kernels of all tests
     compiled, loaded = map(int, second[-1].split())
     assert (compiled, loaded > 3) == (0, True)
     plain = python(COUNT, NUMBA_DISABLE_JIT="1").splitlines()
@@ -113,7 +113,7 @@ FUSED = """
 
 def test_plain_python_multiplies_beyond_the_range_as_the_compiled_code_does() -> None:
     plain = python(FUSED, NUMBA_DISABLE_JIT="1").splitlines()
-    assert plain == python(FUSED).splitlines()
+    assert plain == printed(FUSED).splitlines()
     assert all(int(line.split()[0]) > 10 for line in plain[:2])
 
 
@@ -168,39 +168,38 @@ def run(copied: Path, script: str = ENCODE) -> str:
     return python(script, root=copied, FPSIM_CACHE_DIR=cache, PYTHONDONTWRITEBYTECODE="1", NUMBA_OPT="1")
 
 
-def test_an_edited_helper_is_compiled_anew_and_so_is_its_restored_self(copied: Path) -> None:
-    """Nor does a process that outlives an edit leave anything stale behind."""
-    outlives = f"""
-        import fpsim
-        from pathlib import Path
-        file = Path(fpsim.__file__).parent / "core" / "rounding.py"
-        text = file.read_text()
-        file.write_text(text.replace({TOWARD_ZERO!r}, {AWAY!r}))
-        {ENCODE}
-        file.write_text(text)
-    """
-    run(copied, outlives)  # may use the old text or the new one
-    assert run(copied) == TRUNCATED
-    edit(copied, TOWARD_ZERO, AWAY)
-    assert run(copied) == EDITED
-    edit(copied, AWAY, TOWARD_ZERO)
-    assert run(copied) == TRUNCATED
-
-
-# What a process compiles, name by name, after it has used a cast and an operation that rounds nothing.
-COMPILED = """
+# What a cast gives, and what a process compiles, name by name, that uses it and an operation that rounds nothing.
+COMPILED = f"""
     from numba.core import event
     import numpy as np, fpsim as fp
     with event.install_recorder("numba:compile") as recorder:
-        x = np.float32([1.1, -464, np.nan])
-        fp.encode(x, fp.E4M3, rounding="RTZ")
         fp.next_up(np.arange(3, dtype=np.uint8), fmt="e4m3", flags=True)
-    print(*sorted({each.data["dispatcher"].py_func.__module__ for _, each in recorder.buffer}))
+        {ENCODE}
+    print(*sorted({{each.data["dispatcher"].py_func.__module__ for _, each in recorder.buffer}}))
+"""
+# The same cast in a process that outlives an edit: it may use the old text or the new, and leave nothing stale behind.
+OUTLIVES = f"""
+    import fpsim
+    from pathlib import Path
+    file = Path(fpsim.__file__).parent / "core" / "rounding.py"
+    text = file.read_text()
+    file.write_text(text.replace({TOWARD_ZERO!r}, {AWAY.replace("!=", "> ")!r}))
+    {ENCODE}
+    file.write_text(text)
 """
 
 
 def test_an_edit_compiles_again_what_it_is_part_of_and_nothing_else(copied: Path) -> None:
-    assert {"fpsim.arithmetic.kernels.exact", "fpsim.casts.loops"} <= set(run(copied, COMPILED).split())
+    """An edited helper never meets an old kernel, nor does its restored self."""
+
+    def used() -> tuple[str, set[str]]:
+        codes, _, modules = run(copied, COMPILED).partition("\n")
+        return codes, set(modules.split())
+
+    run(copied, OUTLIVES)
+    codes, compiled = used()
+    assert codes == TRUNCATED
+    assert "fpsim.arithmetic.kernels.exact" in compiled
     file = copied / "fpsim" / "core" / "rounding.py"
     text = file.read_text()
     with_words = re.sub(r'(:\n +""")', r"\1Words that no kernel is made of. ", text)
@@ -209,14 +208,17 @@ def test_an_edit_compiles_again_what_it_is_part_of_and_nothing_else(copied: Path
     neighbour = copied / "fpsim" / "core" / "neighbour.py"
     neighbour.write_text(neighbour.read_text() + "\nUNUSED = 1\n")
     (copied / "fpsim" / "analysis" / "new.py").write_text("x = 1\n")
-    assert run(copied, COMPILED) == "", "words, numbers of lines, unused constants and files are part of no kernel"
+    assert used() == (TRUNCATED, set()), "words, numbers of lines, unused constants and files are part of no kernel"
     edit(copied, TOWARD_ZERO, AWAY)
-    compiled = run(copied, COMPILED).split()
+    codes, compiled = used()
+    assert codes == EDITED
     assert "fpsim.casts.loops" in compiled
     assert "fpsim.arithmetic.kernels.exact" not in compiled
+    edit(copied, AWAY, TOWARD_ZERO)
+    assert used() == (TRUNCATED, set())
 
 
-# Kernels of most rooms that have loops, and of every room. Whatever numba turns into its own representation on the way,
+# Kernels of some rooms that have loops, and of every room. Whatever numba turns into its own representation on the way,
 # and every global value that it reads there, has to be part of the key of some kernel.
 SEEN = """
     import sys
@@ -241,12 +243,10 @@ SEEN = """
     print("rooms", *sorted({f.__module__.split(".")[1] for f in looked_at.values()}))
 """
 SOME = """
-    c = fp.cast(x, "e4m3")
+    c = np.arange(256).astype(np.uint8).reshape(4, 64).view(fp.E4M3.dtype)
     fp.encode(x, "e5m2", rounding="stochastic", seed=1)
-    fp.add(c, c, flags=True)
+    fp.less(c, c)
     fp.encode_scaled(x, "uint4", fp.Scaling(block=(1, 16), symmetric=False))
-    fp.sum(x, accumulate=fp.Exact("fp32"))
-    fp.dot_add(c[:, :32], c[:, :32], None, "hopper_e4m3_f32")
 """
 EVERY = """
     fp.encode(x, "e4m3"); fp.encode(x, "e5m2", rounding="stochastic", seed=1); fp.quantize(x, "fp16")
@@ -256,6 +256,7 @@ EVERY = """
     fp.encode_scaled(x, "e4m3", fp.scalings.TILE_1X128).decode(); fp.OnlineScaling("e4m3").quantize(x)
     fp.sum(x, accumulate=fp.Chunked("bf16")); fp.sum(x, accumulate=fp.Exact("fp32"))
     fp.dot_add(c[:, :32], c[:, :32], None, "hopper_e4m3_f32")
+    fp.encode_scaled(x, "uint4", fp.Scaling(block=(1, 16), symmetric=False))
     fp.matmul(c, c.T, accumulate="hopper_e4m3_f32", promote=32)
 """
 
@@ -263,7 +264,7 @@ EVERY = """
 @pytest.mark.parametrize(
     ("calls", "rooms"),
     [
-        (SOME, "arithmetic casts core instructions runtime scaling sums"),
+        (SOME, "arithmetic casts core runtime scaling"),
         pytest.param(EVERY, "arithmetic casts core instructions products runtime scaling sums", marks=pytest.mark.slow),
     ],
     ids=["some", "every"],
@@ -485,7 +486,7 @@ def test_the_least_used_kernels_go_where_all_take_too_much_room(
 
 
 def test_no_flipped_bit_is_believed(tmp_path: Path) -> None:
-    path, content = tmp_path / "f.kernel", np.random.default_rng(0).bytes(300)
+    path, content = tmp_path / "f.kernel", np.random.default_rng(0).bytes(50)
     kernel_files.write_whole(path, content)
     assert kernel_files.read_whole(path) == content
     stored = path.read_bytes()
@@ -537,7 +538,7 @@ VARIANTS = """
     import fpsim as fp
 
     x = np.float32([1.0625, -1.0625, 1.03, -1.03, 300])
-    for rounding in os.environ["ORDER"].split():  # each has a loop of its own
+    for rounding in os.environ["ORDER"].split():  # both have loops of their own
         print(rounding, fp.encode(x, fp.E4M3, rounding=rounding).tolist())
 """
 
@@ -545,10 +546,10 @@ VARIANTS = """
 def test_variants_of_a_loop_from_several_processes_keep_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found when tests ran in another order than the day before: machine code from the cache met new code under one
     name, and one variant of a loop called the parts of another."""
-    monkeypatch.setenv("ORDER", "up down odd")
+    monkeypatch.setenv("ORDER", "up down")
     want = {line.split()[0]: line for line in printed(VARIANTS).splitlines()}
-    assert len({line.partition(" ")[2] for line in want.values()}) == 3, "or nothing would tell them apart"
-    for order in ("up", "down up odd"):
+    assert len({line.partition(" ")[2] for line in want.values()}) == 2, "or nothing would tell them apart"
+    for order in ("up", "down up"):
         got = python(VARIANTS, ORDER=order, FPSIM_CACHE_DIR=str(tmp_path), NUMBA_OPT="1").splitlines()
         assert got == [want[name] for name in order.split()], order
 

@@ -1,17 +1,21 @@
-"""The pytest plugin, in runs of pytest that find it by its entry point."""
+"""The pytest plugin, in runs of pytest that find it by its entry point: in processes of their own, or one for many."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import textwrap
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.kit.processes import ROOT
+from tests.kit.sweeps import sweep
 
 WITHOUT = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")  # what a run takes long to import and does not need
 QUANTIZERS = """
@@ -33,18 +37,82 @@ def entry_points(folder: Path) -> Path:
     return folder
 
 
-def run(folder: Path, *options: str, **files: str) -> subprocess.CompletedProcess[str]:
-    """A run of pytest over files of tests, where the package is installed."""
-    site = entry_points(folder / "site")
+class Done(NamedTuple):
+    """What a run of pytest came to."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def arguments(folder: Path, options: tuple[str, ...], files: dict[str, str]) -> list[str]:
+    """What pytest is called with, after the files of tests were written."""
     tests = folder / "tests"
     tests.mkdir()
     for name, text in files.items():
         (tests / f"{name}.py").write_text(textwrap.dedent(text))
-    path = os.pathsep.join(map(str, (site, ROOT, tests)))
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *WITHOUT, "--rootdir", str(tests), *options, str(tests)],
-        cwd=tests, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    return ["-q", *WITHOUT, "--rootdir", str(tests), *options, str(tests)]
+
+
+def environment(*folders: Path) -> dict[str, str]:
+    """The variables of a process that finds modules in these folders."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
+
+
+def run(folder: Path, *options: str, **files: str) -> Done:
+    """A run of pytest over files of tests, where the package is installed, in a process of its own."""
+    words = arguments(folder, options, files)
+    tests = folder / "tests"
+    variables = environment(entry_points(folder / "site"), ROOT, tests)
+    command = [sys.executable, "-m", "pytest", *words]
+    done = subprocess.run(command, cwd=tests, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+# Runs that lie side by side in one process, which takes longer to start than they take. Nothing of a run's files stays.
+SHELL = """
+import contextlib, io, json, os, sys
+import pytest
+
+for line in sys.stdin:
+    folder, words = json.loads(line)
+    os.chdir(folder)
+    path = list(sys.path)
+    sys.path.insert(0, folder)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = pytest.main(words)
+    sys.path[:] = path
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(folder):
+            del sys.modules[name]
+    print(json.dumps([int(code), out.getvalue(), err.getvalue()]), flush=True)
+"""
+
+
+class Shell:
+    """A process that runs pytest again and again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SHELL], env=environment(entry_points(folder), ROOT), text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    def __call__(self, folder: Path, *options: str, **files: str) -> Done:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        words = arguments(folder, options, files)
+        print(json.dumps([str(folder / "tests"), words]), file=self.process.stdin, flush=True)
+        return Done(*json.loads(self.process.stdout.readline()))
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """Runs of pytest in one process, where the package is installed."""
+    found = Shell(tmp_path_factory.mktemp("installed"))
+    yield found
+    found.process.communicate(timeout=60)
 
 
 def test_a_run_that_does_not_use_fpsim_does_not_import_it(tmp_path: Path) -> None:
@@ -71,7 +139,7 @@ def test_pytest_leaves_fpsim_as_it_is(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_fixtures_check_and_floats_are_exact_below_failed_comparisons(tmp_path: Path) -> None:
+def test_fixtures_check_and_floats_are_exact_below_failed_comparisons(shell: Shell, tmp_path: Path) -> None:
     text = """
         import numpy as np
         def test_right(check_quantizer):
@@ -86,7 +154,7 @@ def test_fixtures_check_and_floats_are_exact_below_failed_comparisons(tmp_path: 
         def test_words():
             assert "a" == "b"
     """
-    done = run(tmp_path, test_uses=text)
+    done = shell(tmp_path, test_uses=text)
     assert "4 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "is not a quantizer to E4M3" in done.stdout
     assert "0x1.3333333333334p-2 == 0x1.3333333333333p-2" in done.stdout
@@ -94,7 +162,7 @@ def test_fixtures_check_and_floats_are_exact_below_failed_comparisons(tmp_path: 
     assert "At index 1 diff" in done.stdout  # what pytest says is still there
 
 
-def test_the_fixture_of_kernels_names_what_a_broken_kernel_does(tmp_path: Path) -> None:
+def test_the_fixture_of_kernels_names_what_a_broken_kernel_does(shell: Shell, tmp_path: Path) -> None:
     text = """
         import numpy as np, fpsim as fp
         PROMISE = {"a": "e4m3", "accumulate": "hopper_e4m3_f32", "promote": 128, "shapes": [(8, 8, 300)]}
@@ -113,7 +181,7 @@ def test_the_fixture_of_kernels_names_what_a_broken_kernel_does(tmp_path: Path) 
         def test_not_asked_rightly(check_kernel):
             check_kernel(np.matmul, **{**PROMISE, "accumulate": "hopper"})
     """
-    done = run(tmp_path, "-p", "no:hypothesispytest", test_kernels=text)
+    done = shell(tmp_path, test_kernels=text)
     assert "3 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "E       AssertionError: fn does not have the bits" in done.stdout
     assert "it adds as hopper_e4m3_f32 in one chain (0 differ from that)" in done.stdout
@@ -145,8 +213,8 @@ TESTS = """
 """
 
 
-def test_mutants_that_no_test_sees_are_named_and_fail_the_run(tmp_path: Path) -> None:
-    done = run(tmp_path, "--fpsim-mutants", quantizers=QUANTIZERS, test_mine=TESTS)
+def test_mutants_that_no_test_sees_are_named_and_fail_the_run(shell: Shell, tmp_path: Path) -> None:
+    done = shell(tmp_path, "--fpsim-mutants", quantizers=QUANTIZERS, test_mine=TESTS)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "2 passed" in done.stdout
     summary = done.stdout.partition("mutants of fpsim")[2]
@@ -156,17 +224,18 @@ def test_mutants_that_no_test_sees_are_named_and_fail_the_run(tmp_path: Path) ->
     assert "ties_away" not in summary
 
 
-def test_mutants_take_the_place_of_a_function_in_modules_that_imported_it(tmp_path: Path) -> None:
+def test_mutants_take_the_place_of_a_function_in_modules_that_imported_it(shell: Shell, tmp_path: Path) -> None:
     options = ("--fpsim-mutants", "--fpsim-quantizer", "quantizers:to_e4m3")
     text = TESTS.replace("def test_ties(quantizer)", "def without_ties()")
-    done = run(tmp_path, *options, quantizers=QUANTIZERS, test_mine=text)
+    done = shell(tmp_path, *options, quantizers=QUANTIZERS, test_mine=text)
     summary = done.stdout.partition("mutants of fpsim")[2]
     assert "seen by 1 test" in summary, done.stdout + done.stderr
     assert "missed: flushes," not in summary
     assert "missed: ties_away" in summary
 
 
-def test_what_tests_see_is_collected_from_the_workers_of_xdist(tmp_path: Path) -> None:
+@sweep("workers", 1, 2)
+def test_what_tests_see_is_collected_from_the_workers_of_xdist(workers: int, tmp_path: Path) -> None:
     pytest.importorskip("xdist")
     text = """
         import numpy as np, fpsim as fp
@@ -178,7 +247,7 @@ def test_what_tests_see_is_collected_from_the_workers_of_xdist(tmp_path: Path) -
             x = fp.testing.points("e4m3").reshape(-1, 2).T
             fp.testing.assert_bits_equal(to_e4m3(x), fp.quantize(x, "e4m3"))
     """
-    options = ("--fpsim-mutants", "--fpsim-quantizer", "quantizers:to_e4m3", "-n", "2")
+    options = ("--fpsim-mutants", "--fpsim-quantizer", "quantizers:to_e4m3", "-n", str(workers))
     done = run(tmp_path, *options, quantizers=QUANTIZERS, test_mine=text)
     summary = done.stdout.partition("mutants of fpsim")[2]
     assert "of 20 mutants to E4M3 seen by 2 tests." in summary, done.stdout + done.stderr
@@ -187,8 +256,8 @@ def test_what_tests_see_is_collected_from_the_workers_of_xdist(tmp_path: Path) -
     assert (done.returncode == 0) == ("missed" not in summary)
 
 
-def test_a_run_where_no_test_meets_a_mutant_fails(tmp_path: Path) -> None:
-    done = run(tmp_path, "--fpsim-mutants", test_none="def test_nothing(): pass")
+def test_a_run_where_no_test_meets_a_mutant_fails(shell: Shell, tmp_path: Path) -> None:
+    done = shell(tmp_path, "--fpsim-mutants", test_none="def test_nothing(): pass")
     assert done.returncode == 1
     assert "No test took the fixture 'quantizer'" in done.stdout
 
@@ -220,8 +289,8 @@ STRONG = """
 """
 
 
-def test_mutants_of_kernels_that_no_test_sees_are_named(tmp_path: Path) -> None:
-    done = run(tmp_path, *PROMISED, products=PRODUCTS, test_weak=WEAK)
+def test_mutants_of_kernels_that_no_test_sees_are_named(shell: Shell, tmp_path: Path) -> None:
+    done = shell(tmp_path, *PROMISED, products=PRODUCTS, test_weak=WEAK)
     assert done.returncode == 1, done.stdout + done.stderr
     summary = done.stdout.partition("mutants of fpsim")[2]
     assert "1 of 8 mutants of a=e4m3,accumulate=hopper_e4m3_f32,promote=128 seen by 1 test." in summary
@@ -229,8 +298,8 @@ def test_mutants_of_kernels_that_no_test_sees_are_named(tmp_path: Path) -> None:
     assert "quantizer" not in summary  # which no test takes
 
 
-def test_a_test_on_discriminating_inputs_sees_every_broken_kernel(tmp_path: Path) -> None:
-    done = run(tmp_path, *PROMISED, "--fpsim-kernel", "products:fp8", products=PRODUCTS, test_strong=STRONG)
+def test_a_test_on_discriminating_inputs_sees_every_broken_kernel(shell: Shell, tmp_path: Path) -> None:
+    done = shell(tmp_path, *PROMISED, "--fpsim-kernel", "products:fp8", products=PRODUCTS, test_strong=STRONG)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "8 of 8 mutants" in done.stdout
 
@@ -246,8 +315,10 @@ def test_a_test_on_discriminating_inputs_sees_every_broken_kernel(tmp_path: Path
         (("--fpsim-promise", "a=e4m3,accumulate=hopper"), "hopper"),
     ],
 )
-def test_bad_options_are_refused_in_a_sentence(tmp_path: Path, options: tuple[str, str], words: str) -> None:
-    done = run(tmp_path, "--fpsim-mutants", *options, test_none="def test_nothing(): pass")
+def test_bad_options_are_refused_in_a_sentence(
+    shell: Shell, tmp_path: Path, options: tuple[str, str], words: str
+) -> None:
+    done = shell(tmp_path, "--fpsim-mutants", *options, test_none="def test_nothing(): pass")
     assert done.returncode == 4
     assert words in done.stderr
     assert "Traceback" not in done.stderr

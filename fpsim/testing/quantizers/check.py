@@ -31,7 +31,7 @@ from fpsim.testing.quantizers.report import (
     shown_result,
 )
 from fpsim.testing.quantizers.rounder import SplitInputs, Words, taken_apart, words_of
-from fpsim.testing.quantizers.search import FoundModel, ModelSearch
+from fpsim.testing.quantizers.search import Certificates, FoundModel, ModelSearch
 
 FEW = 4  # results that may be wrong entries of a table
 WORTH = 0.5  # share of the differences that a diagnosis has to explain to be given beside those that it does not
@@ -170,16 +170,16 @@ def _right(x: Array, options: CastOptions) -> Words:
 
 
 @functools.lru_cache(maxsize=8)
-def _prepared(options: CastOptions) -> tuple[Array, SplitInputs, Words]:
-    """Inputs, the same taken apart, and the right results."""
+def _prepared(options: CastOptions) -> tuple[Array, SplitInputs, Words, Certificates]:
+    """Inputs, the same taken apart, the right results, and a place for what checks with them tell models from."""
     x = inputs_for(options.fmt)
-    return x, taken_apart(x), _right(x, options)
+    return x, taken_apart(x), _right(x, options), {}
 
 
 def _checked(fn: Callable[..., Any], options: CastOptions) -> QuantizerReport:
     fmt = options.fmt
     box = CalledQuantizer(fn, fmt)
-    x, apart, want = _prepared(options)
+    x, apart, want, certificates = _prepared(options)
     asked = {"rounding": options.rounding.name.lower(), "overflow": options.overflow, "subnormals": options.subnormals}
     try:
         box.settle(x)
@@ -224,7 +224,7 @@ def _checked(fn: Callable[..., Any], options: CastOptions) -> QuantizerReport:
     elif options.rounding is Rounding.STOCHASTIC:
         facts["diagnosis"] = "" if not differ.any() else f"{where(apart, differ, fmt, got)}"
     else:
-        search = ModelSearch(apart, got, FORMAT_OF[x.dtype], result.codes)
+        search = ModelSearch(apart, got, FORMAT_OF[x.dtype], result.codes, certificates)
         facts |= _diagnosis(search.explain(model_of(options, _source_normal(x))), search, want, fmt)
     more = [name for name in ("calls", "position", "batch", "layout", "dtype") if name in broken]
     if more and not facts["differ"]:

@@ -21,6 +21,7 @@ from fpsim.testing.quantizers.rounder import (
     SplitInputs,
     Words,
     grid_of,
+    magnitude_of,
     magnitudes_of,
     round_to_codes,
     words_of,
@@ -257,11 +258,11 @@ class QuantizerModel:
         fmt = self.fmt
         most = fmt.max_code + self.top
         beyond = codes > most
-        largest = magnitudes_of(np.array([most]), grid_of(fmt))[0]
+        largest = magnitude_of(most, grid_of(fmt))
         if self.edge == "exact":
             beyond = magnitude > largest
         elif self.edge in ("tie_too", "past_tie"):
-            tie = largest + (magnitudes_of(np.array([most + 1]), grid_of(fmt))[0] - largest) / 2
+            tie = largest + (magnitude_of(most + 1, grid_of(fmt)) - largest) / 2
             beyond = (magnitude >= tie) if self.edge == "tie_too" else (magnitude > tie)
             values = np.where((codes > most) & ~beyond, np.where(signed, -largest, largest), values)
         elif self.edge == "binade":
@@ -279,10 +280,10 @@ class QuantizerModel:
 
     def _outcome(self, outcome: Outcome, codes: Codes, negative: Flags) -> Doubles:
         fmt = self.fmt
-        largest = magnitudes_of(np.array([fmt.max_code + self.top]), grid_of(fmt))[0]
+        largest = magnitude_of(fmt.max_code + self.top, grid_of(fmt))
         plain = {
             "infinity": np.inf, "nan": np.nan, "max": largest, "zero": 0.0, "smallest_normal": fmt.smallest_normal,
-            "top_code": magnitudes_of(np.array([fmt.top_magnitude]), grid_of(fmt))[0],
+            "top_code": magnitude_of(fmt.top_magnitude, grid_of(fmt)),
         }  # fmt: skip
         if outcome in plain:
             return np.asarray(np.where(negative, -plain[outcome], plain[outcome]))

@@ -6,6 +6,7 @@ What is right is asked of `fpsim.encode`; this says what a faulty quantizer woul
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -72,6 +73,7 @@ class FractionGrid(NamedTuple):
     ties_to_even_code: bool = False
 
 
+@lru_cache(maxsize=64)
 def grid_of(fmt: Format) -> FractionGrid:
     """The grid of a format."""
     return FractionGrid(fmt.mantissa_bits, fmt.min_exponent, fmt.subnormals, fmt.ties_to_even_code)
@@ -129,6 +131,12 @@ def magnitudes_of(codes: Codes, grid: FractionGrid) -> Doubles:
     places = np.maximum(fields, 1) - 1 if grid.subnormals else fields
     exponents = np.minimum(places + (grid.min_exponent - grid.mantissa_bits), 2000).astype(np.int32)
     return np.asarray(np.ldexp((hidden | fractions).astype(np.float64), exponents))
+
+
+@lru_cache(maxsize=1024)
+def magnitude_of(code: int, grid: FractionGrid) -> float:
+    """The magnitude of one code."""
+    return float(magnitudes_of(np.array([code]), grid)[0])
 
 
 def words_of(values: Doubles) -> Words:

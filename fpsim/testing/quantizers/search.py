@@ -36,11 +36,20 @@ class FoundModel:
     rivals: tuple[str, ...]
 
 
-class ModelSearch:
-    """What a quantizer gave for some inputs, held against models."""
+Certificates = dict[tuple[QuantizerModel, QuantizerModel], tuple[int, tuple[str, ...]]]  # by start and found
 
-    def __init__(self, inputs: SplitInputs, got: Words, source: Format, codes: bool) -> None:
+
+class ModelSearch:
+    """What a quantizer gave for some inputs, held against models.
+
+    certificates: of earlier searches with the same inputs; what a model is told from does not depend on who gave it.
+    """
+
+    def __init__(
+        self, inputs: SplitInputs, got: Words, source: Format, codes: bool, certificates: Certificates | None = None
+    ) -> None:
         self.inputs, self.got, self.source, self.codes = inputs, got, source, codes
+        self.certificates: Certificates = {} if certificates is None else certificates
         self.tried = 0
         self._part = inputs
         self._of_part = got
@@ -101,12 +110,12 @@ class ModelSearch:
         """Every one with another fault in facts that it does not change yet."""
         found, seen = [], set()
         for faults, few in level:
-            taken = frozenset().union(*(fault.slots() for fault in faults))
+            taken, faulty = frozenset().union(*(fault.slots() for fault in faults)), _with(start, faults)
             for one in singles:
                 key = frozenset((*faults, one))
                 if not taken & one.slots() and key not in seen:
                     seen.add(key)
-                    left = self._few(_with(start, (*faults, one)))
+                    left = self._few(one.apply(faulty))
                     if left < few:  # a fault that explains nothing is none
                         found.append(((*faults, one), left))
         return found
@@ -115,10 +124,20 @@ class ModelSearch:
         self, start: QuantizerModel, faults: tuple[Deviation, ...], differ: int, others: list[tuple[Deviation, ...]]
     ) -> FoundModel:
         model = _with(start, faults)
-        excluded, rivals = self.certificate(start, model) if differ == 0 else (0, ())
+        excluded, rivals = self._certified(start, model) if differ == 0 else (0, ())
         plain = [other for other in others if len(other) > 1 and not any(seldom(one.words) for one in other)]
         words = [f"it {sentence(other)}" for other in plain if _with(start, other) != model]
         return FoundModel(model, faults, differ, self.tried, excluded, tuple(dict.fromkeys([*words, *rivals])))
+
+    def _certified(self, start: QuantizerModel, found: QuantizerModel) -> tuple[int, tuple[str, ...]]:
+        """The certificate of a model that gives everything, from an earlier search where there was one."""
+        key = start, found
+        if key in self.certificates:
+            excluded, rivals = self.certificates[key]
+            self.tried += excluded + len(rivals)
+        else:
+            self.certificates[key] = self.certificate(start, found)
+        return self.certificates[key]
 
     def certificate(self, start: QuantizerModel, found: QuantizerModel) -> tuple[int, tuple[str, ...]]:
         """How many models around one differ on at least one input, and the names of those that do not, but one."""

@@ -33,7 +33,7 @@ RESULTS = ("scaled", "pair", "values")
 
 @sweep(
     "calls",
-    [(name, result) for i, name in enumerate(NAMES) for result in RESULTS if name == "MX" or result == RESULTS[i % 3]],
+    [(name, RESULTS[i % 3]) for i, name in enumerate(NAMES)],
     list(itertools.product(NAMES, RESULTS)),
 )
 def test_fpsims_own_encodings_pass_as_scaled_pairs_and_values(calls: list[tuple[str, str]]) -> None:
@@ -61,7 +61,7 @@ def test_integers_pass() -> None:
     assert report(lambda x: fp.encode_scaled(x, "int8", S.ROW), "int8", S.ROW).ok
 
 
-@sweep("some", list(ROWS)[::4], list(ROWS))
+@sweep("some", list(ROWS)[::7], list(ROWS))
 def test_every_recipe_is_identified_by_its_results(some: list[str]) -> None:
     x = matrix()
     for name in some:
