@@ -245,13 +245,15 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
         # of the scale format; Inf where float32 cannot hold `highest`, and every quotient is 0
         top = f64(highest) / f64(largest)
         limit = f32(f64(LARGEST) / top) if (top > f64(1)) & (top < f64(np.inf)) else LARGEST
-        limit = u32(limit.view(u32) - u32(1)).view(f32) if f64(limit) * top > f64(LARGEST) else limit
+        limit = u32(f32(limit).view(u32) - u32(1)).view(f32) if f64(limit) * top > f64(LARGEST) else limit
         if is_inverse:
             encode_scale = f32(highest / amax)
             encode_scale = f32(1) if empty else encode_scale
             clamped = encode_scale > LARGEST
             encode_scale = LARGEST if clamped else encode_scale
-            lowest = u32(f32(f32(1) / limit).view(u32) + u32(1)).view(f32)  # undone by less than the limit
+            lowest = f32(f32(1) / limit)
+            beyond = f32(f32(1) / lowest) > limit  # undone by more than the limit, as the next one is not
+            lowest = u32(f32(lowest).view(u32) + u32(1)).view(f32) if beyond else lowest
             encode_scale = lowest if (encode_scale < lowest) & (amax < infinite) else encode_scale
             encode_scale = f32(1) if encode_scale == f32(0) else encode_scale
             factor = real(real(encode_scale) * real(one / largest))

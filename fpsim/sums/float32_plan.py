@@ -70,7 +70,7 @@ def fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) ->
     least = 0.0 if coarse and how != loops.ODD else 2.0**TINY
     scales = [2.0 ** (FP32.precision - found.precision) for found in (fmt, outer)]
     error = 2.0 ** (-precision if nearest else 1 - precision)
-    numbers = np.array([(1 + error) ** (BLOCK + 2), reach, least, *scales])
+    numbers = np.array([(1 + error) ** (BLOCK + 2), reach, least, *scales, fmt.smallest_subnormal])
     control = rounding_control(accumulator.rounding.name.lower()) if has_control() else 0
     padding = PLUS_ZERO if accumulator.rounding is Rounding.DOWN else loops.MINUS_ZERO
     return StripWay(how, join, numbers, np.array([_floor(fmt), _floor(outer)], np.uint32), control, padding)

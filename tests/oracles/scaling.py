@@ -287,8 +287,8 @@ def tensor_scale(y: Array, fmt: Any, scaling: Any, real: Any, report: Report) ->
         if g > LARGEST_FLOAT32:
             report.clamped_low += 1
             g = np.float32(LARGEST_FLOAT32)
-        if amax < math.inf:
-            g = max(g, np.nextafter(np.float32(1) / np.float32(most), np.float32(1)))
+        while amax < math.inf and np.float32(1) / g > most:
+            g = max(np.nextafter(g, np.float32(math.inf)), np.float32(0.999) / np.float32(most))
         g = np.float32(1) if g == 0 else g
         return TensorScale(np.float32(1) / g, real(g))
     t = min(np.float32(amax / both), np.float32(most))

@@ -58,6 +58,17 @@ def test_finite_float64_arrays_have_finite_scales_of_two_levels(name: str, scale
         assert np.isfinite(q.decode(np.float64)).all()
 
 
+@pytest.mark.parametrize("scale_format", [fp.E4M3, fp.E5M2, fp.E3M4], ids=str)
+def test_an_array_beyond_float32_gets_the_largest_scale_that_its_encode_scale_can_undo(scale_format: fp.Format) -> None:
+    how = fp.scalings.TE_NVFP4.replace(scale_format=scale_format)
+    t = fp.encode_scaled(np.full((1, 16), 1e300), fp.E2M1, how).tensor_scale
+    assert t is not None
+    near = np.float32(1) / t
+    larger = np.float32(1) / np.nextafter(near, np.float32(0))  # of the encode scale before it
+    assert np.isfinite(t * np.float32(scale_format.max))
+    assert larger == t or np.float64(larger) * scale_format.max > np.finfo(np.float32).max
+
+
 @pytest.mark.parametrize("division", ["divide", "multiply"])
 def test_an_infinite_amax_makes_two_levels_nan_throughout(division: str) -> None:
     x = np.array([[INF] + [1.0] * 31], np.float32)

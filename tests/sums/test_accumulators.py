@@ -273,6 +273,20 @@ def test_trees_of_any_length_in_float32_are_those_in_lanes(rounding: str) -> Non
             assert_same(got, accumulate._lanes(accumulator, problem), accumulator, f"{terms} terms")
 
 
+@pytest.mark.parametrize("rounding", ["nearest_even", "up"])
+def test_pairs_whose_products_round_up_to_subnormals_overflow_as_in_lanes(rounding: str) -> None:
+    # a thousand products of just over half a place, or of a hundredth of one, round to more than the largest value
+    fmt = fp.format("p3109_k10p8se")
+    tiny = (0.51 if rounding == "nearest_even" else 0.01) * fmt.smallest_subnormal
+    terms = np.repeat([tiny, 0.0, -0.3 * fmt.max], [1100, 948, 1])
+    a = fp.encode(np.tile(terms, (2, 1)), fp.BF16)
+    b = np.full((terms.size, 3), fp.encode(1.0, fp.BF16))
+    accumulator = Pairwise(fmt, rounding=rounding)
+    assert fast_way(accumulator, (fp.BF16, fp.BF16)) is not None
+    got = accumulate.accumulated(accumulator, SumProblem(a, b, np.zeros((0, 0), np.uint16), (fp.BF16, fp.BF16)))
+    assert_bits_equal(got, np.full((2, 3), fmt.infinity_code, np.uint16))
+
+
 def test_the_loops_in_float32_are_taken_and_mostly_kept() -> None:
     generator = np.random.default_rng(11)
     a, b = (fp.encode(generator.normal(size=shape), fp.BF16) for shape in ((64, 256), (256, 256)))

@@ -2,7 +2,8 @@
 
 A row of A goes through a panel of B four terms at a time, whose tree stays in registers; the totals of whole subtrees
 wait on a stack. K is filled up to a multiple of four by products that leave every sum as it is. One bound over all of K
-tells whether a strip stays within the format.
+tells whether a strip stays within the format: relative errors let it grow, and below the smallest normal value each of
+K products may round up by a whole place more.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def pairs_kernel(how: int) -> Any:
         before = exchange_control(control) if CONTROLLED else control
         width, columns = panels.shape[2], out.shape[1]
         growth, reach, smallest = numbers[0], numbers[1], numbers[2]
-        scale, floor = f32(numbers[3]), words[0]
+        scale, floor, lifted = f32(numbers[3]), words[0], f64(numbers[5] * a.shape[1])
         stack = np.zeros((DEPTH, width), np.float32)
         for strip in range(first, stop):
             i, panel = strip // panels.shape[0] * STRIP, strip % panels.shape[0]
@@ -107,7 +108,7 @@ def pairs_kernel(how: int) -> Any:
             for r in range(height if c.size > 0 else 0):
                 for lane in range(count):
                     start = max(start, f64(u32(c[i + r, j + lane] & MAGNITUDE).view(f32)))
-            most = f64(start + reached(a, i, height) * f64(u32(b_largest[panel]).view(f32)))
+            most = f64(start + lifted + reached(a, i, height) * f64(u32(b_largest[panel]).view(f32)))
             lowest = f64(u32(least + ONE).view(f32)) * f64(u32(b_smallest[panel] + ONE).view(f32))
             special = largest >= INFINITY or b_largest[panel] >= INFINITY or not start < f64(np.inf)
             alive = plain or (most * growth <= reach and lowest >= smallest and not special)

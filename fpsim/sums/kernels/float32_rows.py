@@ -190,8 +190,9 @@ def rows_kernel(how: int) -> Any:
     `(a, panels, c, out, given_up, a's largest, smallest by row, b's by panel, first, stop, chunk, join, numbers,
     words, control)`: a (M, K) and panels as float32, M a multiple of ROWS and K of STEPS; c and out (M, N) bits, c may
     be empty. given_up gets 1 for a strip that has to be done otherwise. numbers: the growth of a bound over a block,
-    what it may reach, the smallest product, the scale of the inner and of the outer rounding; words: their floors;
-    control: what the processor's control register is set to.
+    what it may reach, the smallest product, the scale of the inner and of the outer rounding, the smallest
+    subnormal value (for pairs); words: floors of both roundings; control: what the processor's control register is
+    set to.
     """
     step, checked = scalar(STEP_OF[how]), how not in (PLAIN, FUSED)
 
