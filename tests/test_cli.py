@@ -56,12 +56,12 @@ def in_a_process(*arguments: str | Path, code: str = "") -> subprocess.Completed
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_a_study_of_files_writes_the_report_and_shows_the_table(tmp_path: Path) -> None:
+def test_a_study_of_files_writes_the_report_and_shows_the_table(fpsim: Command, tmp_path: Path) -> None:
     np.save(tmp_path / "w.npy", np.random.default_rng(0).standard_normal(500).astype(np.float32))
     (tmp_path / "bad.safetensors").write_bytes(b"\x00" * 20)
     names = ("w.npy", "bad.safetensors", "absent.pt")
     options = ("--out", tmp_path / "out", "-f", "e4m3", "-f", "bf16")
-    done = in_a_process("study", *[tmp_path / name for name in names], *options)
+    done = fpsim("study", *[tmp_path / name for name in names], *options)
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith("fpsim: ")]
     assert [line for line in lines if "bad.safetensors: damaged" in line or "absent.pt: no such file" in line] == lines

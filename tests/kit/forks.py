@@ -92,8 +92,10 @@ def _run(
     out: Path, errors: Path, environment: dict[str, str], call: Callable[..., object], arguments: tuple[object, ...]
 ) -> None:
     """What the process does."""
+    import signal
     import warnings
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has in background jobs ignore it
     os.environ.update(environment)
     for number, name, path in ((1, "stdout", out), (2, "stderr", errors)):
         written = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

@@ -196,10 +196,10 @@ def test_a_bad_layer_of_the_built_in_transformer_is_named_first() -> None:
     from fpsim.train.recipes import FP32 as plain
     from fpsim.train.setup.settings import Settings
 
-    trainer = Trainer(plain, Settings(steps=120, measure=0))
-    for _ in range(120):
+    trainer = Trainer(plain, Settings(steps=30, batch=8, measure=0))
+    for _ in range(30):
         trainer.step()
-    codes, targets = (torch.from_numpy(x) for x in trainer.data.batch(0, 1000, 0, batch=16, context=64))
+    codes, targets = (torch.from_numpy(x) for x in trainer.data.batch(0, 1000, 0, batch=4, context=64))
     block = trainer.model.blocks[1]
     with torch.no_grad():  # the same function
         block.norm2.weight[5] *= 3000
