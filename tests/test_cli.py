@@ -293,7 +293,8 @@ def test_without_torch_the_default_study_says_what_to_install(tmp_path: Path) ->
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 def test_an_interrupt_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
-    # sparse: it takes no room on the disk, and a second at least, of which the interrupt comes at the beginning
+    # sparse: it takes no room on the disk, and a second at least, of which the interrupt comes at the beginning;
+    # of one format, since kernels for others would be compiled first
     np.lib.format.open_memmap(tmp_path / "w.npy", "w+", np.float32, (1 << 25,)).flush()
     program = """
 import os, signal, sys, threading
@@ -303,7 +304,17 @@ Progress.update = lambda *_, **__: interrupt.ident is None and interrupt.start()
 from fpsim.cli.main import main
 main(sys.argv[1:])
 """
-    command = [sys.executable, "-c", program, "study", str(tmp_path / "w.npy"), "--out", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        "study",
+        str(tmp_path / "w.npy"),
+        "-f",
+        "e4m3",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     process = subprocess.run(
         command, capture_output=True, text=True, timeout=300, check=False
     )  # kernels may have to be compiled first

@@ -349,16 +349,21 @@ def test_an_explanation_names_what_matters(
 @pytest.mark.parametrize(("schedule", "n", "k", "keywords"), PICTURED, ids=lambda x: str(x))
 def test_pictures_draw(schedule: Schedule, n: int, k: int, keywords: dict[str, Any]) -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
-    figure, mine = pyplot.subplots(figsize=(6, 3))
     explanation = s.explain(schedule, 1, n, k, **keywords)
-    assert explanation.plot(ax=mine) is mine
     axes = explanation.plot()
     axes.figure.canvas.draw()
     ticks = [each.get_text() for each in axes.get_xticklabels()]
     assert ("lost" in " ".join(ticks)) == bool(explanation.tree.lost)
     assert len(axes.patches) < 200
-    pyplot.close(figure)
     pyplot.close(axes.figure)
+
+
+def test_a_picture_is_drawn_on_axes_that_are_given() -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    figure, mine = pyplot.subplots(figsize=(6, 3))
+    assert s.explain(s.cutlass_2xacc(128), 1, 8, 512).plot(ax=mine) is mine
+    assert mine.patches
+    pyplot.close(figure)
 
 
 def test_explaining_loads_neither_matplotlib_nor_numba() -> None:
