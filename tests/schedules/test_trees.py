@@ -14,6 +14,7 @@ from fpsim.schedules import Comparison, Schedule, tree
 from fpsim.schedules.trees.nodes import Extent, Steps, Sum, add_steps, extent
 from fpsim.sums.accumulators import Accumulator
 from tests.kit.processes import python
+from tests.kit.sweeps import sweep
 from tests.oracles.trees import evaluate
 
 # shapes here are not those that a library would choose a kernel for
@@ -126,9 +127,13 @@ def test_equal_sequences_of_steps_have_one_form() -> None:
 
 @pytest.mark.parametrize(("schedule", "unit"), RUN, ids=str)
 @pytest.mark.parametrize("out_format", [None, "fp16"])
-def test_the_tree_is_what_matmul_computes(schedule: Schedule, unit: str, out_format: str | None) -> None:
-    of, step = fp.unit(unit), 2 if out_format is None else 3
-    for k in LENGTHS[(step == 2) * (len(str(schedule)) % 2) :: step if schedule.slicing.count < 100 else 5]:
+@sweep("whole", False, True)
+def test_the_tree_is_what_matmul_computes(schedule: Schedule, unit: str, out_format: str | None, whole: bool) -> None:
+    of, step = fp.unit(unit), 1 if out_format is None else 3
+    lengths = LENGTHS[:: step if schedule.slicing.count < 100 else 4]
+    if not whole:  # every second one, odd ones with half of the schedules
+        lengths = lengths[len(str(schedule)) % 2 :: 2]
+    for k in lengths:
         for n in (1, 2):
             a, b = codes(of.a.fmt, (2, k), k), codes(of.b.fmt, (n, k), k + 2)
             found = tree(schedule, k, n=n, accumulate=of, out_format=out_format)

@@ -109,7 +109,7 @@ def test_cells_of_something_else_are_not_mixed_in(tmp_path: Path) -> None:
         ValueError, match=r"another version of it, with other code or other captured values\. Name another"
     ):
         fp.analysis.sweep(of(2), {"a": [1]}, out=tmp_path, workers=1)
-    with pytest.raises(ValueError, match=r"out must hold cells of .*test_sweep\.product; got .*measure\. Name another"):
+    with pytest.raises(ValueError, match=r"out must hold cells of .*counted\.product; got .*measure\. Name another"):
         fp.analysis.sweep(product, {"a": [1], "b": [2]}, out=tmp_path, workers=1)
     fp.analysis.sweep(dict, {"a": [1]}, out=tmp_path / "dict", workers=1)
     with pytest.raises(ValueError, match=r"parameters a, b; got .*, which holds those of a\. Name another folder"):
