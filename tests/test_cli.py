@@ -56,12 +56,12 @@ def in_a_process(*arguments: str | Path, code: str = "") -> subprocess.Completed
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_a_study_of_files_writes_the_report_and_shows_the_table(tmp_path: Path) -> None:
+def test_a_study_of_files_writes_the_report_and_shows_the_table(fpsim: Command, tmp_path: Path) -> None:
     np.save(tmp_path / "w.npy", np.random.default_rng(0).standard_normal(500).astype(np.float32))
     (tmp_path / "bad.safetensors").write_bytes(b"\x00" * 20)
     names = ("w.npy", "bad.safetensors", "absent.pt")
     options = ("--out", tmp_path / "out", "-f", "e4m3", "-f", "bf16")
-    done = in_a_process("study", *[tmp_path / name for name in names], *options)
+    done = fpsim("study", *[tmp_path / name for name in names], *options)
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith("fpsim: ")]
     assert [line for line in lines if "bad.safetensors: damaged" in line or "absent.pt: no such file" in line] == lines
@@ -293,7 +293,8 @@ def test_without_torch_the_default_study_says_what_to_install(tmp_path: Path) ->
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 def test_an_interrupt_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
-    # sparse: it takes no room on the disk, and a second at least, of which the interrupt comes at the beginning
+    # sparse: it takes no room on the disk, and a second at least, of which the interrupt comes at the beginning;
+    # of one format, since kernels for others would be compiled first
     np.lib.format.open_memmap(tmp_path / "w.npy", "w+", np.float32, (1 << 25,)).flush()
     program = """
 import os, signal, sys, threading
@@ -303,7 +304,17 @@ Progress.update = lambda *_, **__: interrupt.ident is None and interrupt.start()
 from fpsim.cli.main import main
 main(sys.argv[1:])
 """
-    command = [sys.executable, "-c", program, "study", str(tmp_path / "w.npy"), "--out", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        "study",
+        str(tmp_path / "w.npy"),
+        "-f",
+        "e4m3",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     process = subprocess.run(
         command, capture_output=True, text=True, timeout=300, check=False
     )  # kernels may have to be compiled first

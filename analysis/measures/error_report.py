@@ -117,7 +117,12 @@ class ErrorReport:
         return self.fmt.name
 
     def _figure(self, name: str) -> Any:
-        return math.nan if name in self.unmeasured else figure(self.sums, name)
+        if name in self.unmeasured:
+            return math.nan
+        found = self.__dict__.setdefault("_found", {})  # a study asks each report for the same figures many times
+        if name not in found:
+            found[name] = figure(self.sums, name)
+        return found[name]
 
     @property
     def count(self) -> int:

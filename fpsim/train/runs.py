@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fpsim.display.figure import axes_of
 from fpsim.display.optional import frame
 from fpsim.errors import require_kind, require_word
 from fpsim.files import path_of
@@ -76,6 +75,8 @@ class Run:
         Args:
           ax: matplotlib axes to draw on; None makes a figure.
         """
+        from fpsim.display.figure import axes_of
+
         axes = axes_of(ax, 3.4)
         smooth = smoothed(self.losses)
         (line,) = axes.plot(smooth, label=self.recipe.name or "loss", linewidth=1.6)

@@ -12,9 +12,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from fpsim.analysis.tensors import torch_file
 from fpsim.analysis.tensors.files import SAFETENSORS_DTYPES, read_file
 from fpsim.analysis.tensors.opening import open_tensors, tensor
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+from tests.kit.sweeps import sweep
 
 VALUES = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
 
@@ -240,6 +242,7 @@ def itself(x: Any) -> dict[str, Any]:
     return content
 
 
+@sweep("limit", 3_000_000, torch_file.NAMES_LIMIT)
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -250,7 +253,10 @@ def itself(x: Any) -> dict[str, Any]:
         (itself, "containers nest deeper than 64 levels, or hold themselves"),
     ],
 )
-def test_torch_files_that_repeat_themselves_are_refused(tmp_path: Path, content: Any, words: str) -> None:
+def test_torch_files_that_repeat_themselves_are_refused(
+    tmp_path: Path, content: Any, words: str, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_file, "NAMES_LIMIT", limit)
     torch = pytest.importorskip("torch")
     torch.save(content(torch.ones(2)), tmp_path / "m.pt")
     np.save(tmp_path / "w.npy", VALUES)

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.kit.processes import ROOT
+from tests.kit.forks import fork
 
 for package in ("typer", "rich", "pandas", "jinja2", "matplotlib", "pyarrow", "safetensors", "torch"):
     pytest.importorskip(package)
 
 SMALL = ("--model", "perceptron", "--batch", "16")
+
+
+def fpsim(arguments: list[str]) -> None:
+    """`fpsim` in a process of its own."""
+    from fpsim.cli.main import main
+
+    main(arguments)
+
+
+def train_and_save_often(arguments: list[str]) -> None:
+    from fpsim.train import runs
+
+    runs.SAVED_EVERY = 0.1
+    fpsim(arguments)
 
 
 def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -88,19 +101,14 @@ def test_ctrl_c_ends_with_130_and_the_same_call_goes_on(tmp_path: Path) -> None:
     from fpsim.cli.main import main
 
     arguments = ["train", "FP32", "--seeds", "1", "--steps", "200", "--out", str(tmp_path), *SMALL]
-    often = "import sys; from fpsim.train import runs; runs.SAVED_EVERY = 0.1"
-    program = f"{often}; from fpsim.cli.main import main; main(sys.argv[1:])"
-    with subprocess.Popen(
-        [sys.executable, "-c", program, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with fork(tmp_path / "said", train_and_save_often, arguments) as process:
         saved = tmp_path / "runs" / "FP32-0"
         until = time.monotonic() + 100
-        while not list(saved.glob("step-*")) and process.poll() is None and time.monotonic() < until:
+        while not list(saved.glob("step-*")) and process.lives and time.monotonic() < until:
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert said == "fpsim: Interrupted.\n"
+        os.kill(process.pid, signal.SIGINT)
+        assert process.end(60) == 130, process.errors
+        assert process.errors == "fpsim: Interrupted.\n"
     (kept,) = saved.glob("step-*")
     assert 0 < int(kept.name.removeprefix("step-")[:6]) < 200
     assert not (tmp_path / "report.html").exists()
@@ -113,25 +121,18 @@ def test_ctrl_c_ends_with_130_and_the_same_call_goes_on(tmp_path: Path) -> None:
 
 
 def test_two_processes_train_and_one_of_them_speaks(tmp_path: Path) -> None:
-    # as torchrun starts them (tests/train/test_parallel.py), whose own process takes seconds to begin
+    # as torchrun starts them (tests/train/test_parallel.py)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "fpsim", "train", "FP32", "--steps", "2", "--seeds", "1", "--out", str(tmp_path)]
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [*command, *SMALL], env={**os.environ, **shared, "RANK": rank},
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    command = ["train", "FP32", "--steps", "2", "--seeds", "1", "--out", str(tmp_path / "out"), *SMALL]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    with contextlib.ExitStack() as both:
+        first, second = (
+            both.enter_context(fork(tmp_path / "said", fpsim, command, environment=shared | {"RANK": rank}))
+            for rank in ("0", "1")
         )
-        for rank in ("0", "1")
-    ]  # fmt: skip
-    try:
-        said = [process.communicate(timeout=120) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], said
-    assert said[0][0].count("report.html: the report") == 1
-    assert said[1][0] == ""
-    assert (tmp_path / "report.html").is_file()
+        assert (first.end(), second.end()) == (0, 0), first.errors + second.errors
+        assert first.out.count("report.html: the report") == 1
+        assert second.out == ""
+    assert (tmp_path / "out" / "report.html").is_file()

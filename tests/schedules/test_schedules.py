@@ -59,6 +59,8 @@ s = fp.schedules
 @sweep("whole", False, True)
 def test_a_schedule_is_its_composition_around_every_boundary(case: Case, unit: MatrixUnit, whole: bool) -> None:
     for i, k in enumerate(LENGTHS):
+        if not whole and unit.name != case.units[0] and i % 2:
+            continue  # of a case's first unit every length, of others every second one
         if whole or i % 2:
             check(job(unit, KINDS[i % len(KINDS)], (3, k, 7), seed=i), case)
         if whole or i % 2 == 0:
@@ -225,7 +227,10 @@ every_pair = pytest.mark.parametrize(
 def test_scales_per_block_are_their_composition(
     case: Case, unit: MatrixUnit, of_a: str, of_b: str, whole: bool
 ) -> None:
+    turn = len(case.name) + ("1d", "2d", "none").index(of_a) + ("1d", "2d", "none").index(of_b)
     for i, k in enumerate((16, 33, 127, 128, 129, 255, 256, 257, 400)):
+        if not whole and (i + turn) % 3 == 0:
+            continue  # each pair of scales with two of three lengths
         for m, n in ((3, 7), (7, 3)) if whole else ((3, 7) if i % 2 else (7, 3),):
             check(block_scales(job(unit, KINDS[i % len(KINDS)], (m, k, n), seed=i), of_a, of_b), case)
     for m, n in ((3, 130), (130, 3), (129, 257)) if whole else ((130, 131),):

@@ -14,6 +14,7 @@ from fpsim.schedules import Comparison, Schedule, tree
 from fpsim.schedules.trees.nodes import Extent, Steps, Sum, add_steps, extent
 from fpsim.sums.accumulators import Accumulator
 from tests.kit.processes import python
+from tests.kit.sweeps import sweep
 from tests.oracles.trees import evaluate
 
 # shapes here are not those that a library would choose a kernel for
@@ -126,9 +127,13 @@ def test_equal_sequences_of_steps_have_one_form() -> None:
 
 @pytest.mark.parametrize(("schedule", "unit"), RUN, ids=str)
 @pytest.mark.parametrize("out_format", [None, "fp16"])
-def test_the_tree_is_what_matmul_computes(schedule: Schedule, unit: str, out_format: str | None) -> None:
+@sweep("whole", False, True)
+def test_the_tree_is_what_matmul_computes(schedule: Schedule, unit: str, out_format: str | None, whole: bool) -> None:
     of, step = fp.unit(unit), 1 if out_format is None else 3
-    for k in LENGTHS[:: step if schedule.slicing.count < 100 else 4]:
+    lengths = LENGTHS[:: step if schedule.slicing.count < 100 else 4]
+    if not whole:  # every second one, odd ones with half of the schedules
+        lengths = lengths[len(str(schedule)) % 2 :: 2]
+    for k in lengths:
         for n in (1, 2):
             a, b = codes(of.a.fmt, (2, k), k), codes(of.b.fmt, (n, k), k + 2)
             found = tree(schedule, k, n=n, accumulate=of, out_format=out_format)
@@ -349,16 +354,21 @@ def test_an_explanation_names_what_matters(
 @pytest.mark.parametrize(("schedule", "n", "k", "keywords"), PICTURED, ids=lambda x: str(x))
 def test_pictures_draw(schedule: Schedule, n: int, k: int, keywords: dict[str, Any]) -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
-    figure, mine = pyplot.subplots(figsize=(6, 3))
     explanation = s.explain(schedule, 1, n, k, **keywords)
-    assert explanation.plot(ax=mine) is mine
     axes = explanation.plot()
     axes.figure.canvas.draw()
     ticks = [each.get_text() for each in axes.get_xticklabels()]
     assert ("lost" in " ".join(ticks)) == bool(explanation.tree.lost)
     assert len(axes.patches) < 200
-    pyplot.close(figure)
     pyplot.close(axes.figure)
+
+
+def test_a_picture_is_drawn_on_axes_that_are_given() -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    figure, mine = pyplot.subplots(figsize=(6, 3))
+    assert s.explain(s.cutlass_2xacc(128), 1, 8, 512).plot(ax=mine) is mine
+    assert mine.patches
+    pyplot.close(figure)
 
 
 def test_explaining_loads_neither_matplotlib_nor_numba() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import signal
 import struct
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import pytest
 from fpsim.exact_json import from_json, to_json
 from fpsim.testing import assert_bits_equal
 from fpsim.train.checkpoint import Checkpoint, Checkpoints, load, require_same, save, steps
+from tests.kit.forks import fork
 from tests.kit.processes import ROOT, python
 
 pytest.importorskip("safetensors", reason="checkpoints are safetensors files")
@@ -289,39 +289,34 @@ def test_other_facts_are_refused_with_the_differences(wanted: dict[str, Any], wo
 
 # ---- killed processes
 
-SAVES = """
-import sys
-from fpsim.train.checkpoint import Checkpoints
-from tests.train.test_checkpoint import state
-with Checkpoints(sys.argv[1]) as kept:
-    step = int(sys.argv[2])
-    while True:
-        kept.save(step, *state(step))
-        print(step, flush=True)
-        step += 1
-"""
+
+def save_for_ever(folder: Path, step: int) -> None:
+    """What a process that will be killed does."""
+    with Checkpoints(folder) as kept:
+        while True:
+            kept.save(step, *state(step))
+            print(step)
+            step += 1
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_process_killed_while_it_saves_leaves_its_last_state_or_the_next(tmp_path: Path, kills: int) -> None:
-    random_times = random.Random(kills)
+    random_times, folder, said = random.Random(kills), tmp_path / "kept", tmp_path / "said"
     step = 0
     for _ in range(kills):
-        command = [sys.executable, "-c", SAVES, str(tmp_path), str(step)]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
-            assert child.stdout is not None
-            assert child.stdout.readline() == f"{step}\n"
+        with fork(said, save_for_ever, folder, step) as child:
+            while not child.out.endswith("\n"):
+                assert child.lives, child.errors
+                time.sleep(0.002)
             time.sleep(random_times.uniform(0, 0.05))
             child.kill()
-            said, _ = child.communicate(timeout=20)
-        assert child.returncode == -signal.SIGKILL
-        last = int(said.split()[-1]) if said.split() else step
-        found = load(tmp_path)
+            last = int(child.out.split()[-1])
+        found = load(folder)
         assert_is_state(found, last, last + 1)
         assert found is not None
         step = found.step + 1
-    save(tmp_path, step, *state(step))
-    assert {path.name for path in tmp_path.iterdir()} == {".lock", f"step-{step:06d}"}
+    save(folder, step, *state(step))
+    assert {path.name for path in folder.iterdir()} == {".lock", f"step-{step:06d}"}
 
 
 # A child of a small process dies at the first thing that it does to a file, another one at the second, and so on.

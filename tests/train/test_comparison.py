@@ -342,7 +342,7 @@ def test_a_comparison_of_nothing_but_stopped_runs_still_has_a_page() -> None:
 
 
 def test_the_page_shows_the_probe_of_the_transformer(tmp_path: Path) -> None:
-    found = fp.train.compare(["BF16", "FP8_RAW"], seeds=1, steps=1, out=tmp_path)
+    found = fp.train.compare(["BF16", "FP8_RAW"], seeds=1, steps=1, batch=2, context=32, measure=0, out=tmp_path)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert 'id="probe"' in text
     probed = pd.read_parquet(tmp_path / "probe.parquet")

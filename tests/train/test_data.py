@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import sys
+import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fpsim.train.data import Corpus, Data, Examples, corpus, digits, examples, indices, teacher_student
+from fpsim.train.data import (
+    Corpus,
+    Data,
+    Examples,
+    _table_of_digits,
+    corpus,
+    digits,
+    examples,
+    indices,
+    teacher_student,
+)
 
 TEXT = "".join(chr(65 + i % 7) + chr(0x1F600 + i % 11) for i in range(500))  # 1,000 characters
 
@@ -149,8 +162,38 @@ def test_a_python_without_its_help_topics_asks_for_a_text(monkeypatch: pytest.Mo
 
 
 def found_digits(seed: int = 0) -> Examples:
-    pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
+    if importlib.util.find_spec("sklearn") is None:
+        pytest.skip("the digits are scikit-learn's")
     return digits(seed)
+
+
+@pytest.fixture
+def unread_digits() -> Iterator[None]:
+    """As at the start of a process."""
+    _table_of_digits.cache_clear()
+    yield
+    _table_of_digits.cache_clear()
+
+
+DIGITS = "6046638392bde9af35258392baefa093d4b0174390c9f1908a676d3f2db0d365"  # by load_digits() of scikit-learn 1.9.1
+
+
+@pytest.mark.usefixtures("unread_digits")
+def test_digits_are_read_without_an_import_that_takes_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fpsim.train.data.load", None)
+    assert found_digits().digest == DIGITS
+
+
+@pytest.mark.usefixtures("unread_digits")
+def test_digits_that_lie_elsewhere_are_asked_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    found_digits()
+    table = _table_of_digits().astype(np.float64)
+    _table_of_digits.cache_clear()
+    digits_of = types.SimpleNamespace(data=table[:, :-1], target=table[:, -1])
+    loaded = types.SimpleNamespace(load_digits=lambda: digits_of)
+    monkeypatch.setattr("fpsim.train.data.load", lambda module, purpose: loaded)
+    monkeypatch.setattr(Path, "is_file", lambda path: False)
+    assert found_digits().digest == DIGITS
 
 
 @pytest.mark.parametrize("make", [found_digits, teacher_student])
@@ -191,6 +234,7 @@ def test_more_examples_than_are_kept_are_refused() -> None:
         teacher_student(0).validation(9, 100)
 
 
+@pytest.mark.usefixtures("unread_digits")
 def test_without_scikit_learn_the_synthetic_set_stands_in_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)

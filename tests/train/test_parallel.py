@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +22,9 @@ import torch
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from fpsim.train.parallel import ENVIRONMENT, Ranks, Reduction, reduce
+from tests.kit.forks import fork
 from tests.kit.processes import ROOT
-from tests.train.ranks import MICRO, WAYS, gradients, loss, model
+from tests.train.ranks import MICRO, WAYS, gradients, loss, main, model
 from tests.train.shared_training import trained
 
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
@@ -28,6 +32,28 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 
 
 TRAINED = ("NVFP4", "FP8_DELAYED")
+
+
+def left(folder: Path) -> list[dict[str, Any]]:
+    """What two processes of tests.train.ranks left."""
+    return [dict(np.load(folder / f"{rank}.npz")) for rank in range(2)]
+
+
+def both(folder: Path, *recipes: str) -> list[dict[str, Any]]:
+    """What each of two processes leaves, which have what torchrun sets."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    with contextlib.ExitStack() as forks:
+        processes = [
+            forks.enter_context(fork(folder / "said", main, folder, list(recipes), environment=shared | {"RANK": rank}))
+            for rank in ("0", "1")
+        ]
+        for process in processes:
+            assert process.end() == 0, process.errors
+            assert "Warning: `" not in process.errors
+    return left(folder)
 
 
 def torchrun(*words: str) -> subprocess.Popen[str]:
@@ -39,18 +65,9 @@ def torchrun(*words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def both(folder: Path, *recipes: str) -> list[dict[str, Any]]:
-    """What each of two processes leaves."""
-    with torchrun(str(folder), *recipes) as run:
-        said, _ = run.communicate(timeout=300)
-    assert run.returncode == 0, said
-    assert "Warning: `" not in said
-    return [dict(np.load(folder / f"{rank}.npz")) for rank in range(2)]
-
-
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What two processes leave of every way and of two recipes; to start them takes longer than all that they do."""
+    """What two processes leave of every way and of two recipes."""
     return both(tmp_path_factory.mktemp("ranks"), *TRAINED)
 
 
@@ -109,7 +126,31 @@ def test_two_processes_train_with_the_bits_of_two_micro_batches(recipe: str, ran
 
 @pytest.mark.slow
 def test_two_processes_train_with_the_bits_of_two_micro_batches_in_float8(tmp_path: Path) -> None:
-    check_training("DEEPSEEK_V3", both(tmp_path, "DEEPSEEK_V3"))
+    with torchrun(str(tmp_path), "DEEPSEEK_V3") as run:
+        said, _ = run.communicate(timeout=300)
+    assert run.returncode == 0, said
+    assert "Warning: `" not in said
+    check_training("DEEPSEEK_V3", left(tmp_path))
+
+
+def start_two(folder: Path) -> None:
+    """torchrun with a program that writes down what it was told."""
+    from torch.distributed.run import main as torchrun_main
+
+    program = folder / "program.py"
+    program.write_text("import json, os; open(os.environ['RANK'] + '.json', 'w').write(json.dumps(dict(os.environ)))")
+    os.chdir(folder)
+    warnings.simplefilter("default")  # torchrun's own
+    torchrun_main(["--standalone", "--nproc-per-node", "2", str(program)])
+
+
+def test_torchrun_sets_what_processes_are_known_by(tmp_path: Path) -> None:
+    with fork(tmp_path / "said", start_two, tmp_path) as run:
+        assert run.end() == 0, run.errors
+    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for name in ENVIRONMENT:
+        assert [told[0][name], told[1][name]] == (["0", "1"] if name == "RANK" else [told[0][name]] * 2)
+    assert (told[0]["WORLD_SIZE"], told[0]["OMP_NUM_THREADS"]) == ("2", "1")
 
 
 @pytest.mark.slow

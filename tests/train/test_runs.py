@@ -2,9 +2,6 @@
 
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from fpsim.testing import assert_bits_equal
 from fpsim.train import recipes
 from fpsim.train.parts import Controller, Override
 from fpsim.train.recipe import Recipe
+from tests.kit.forks import fork
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
@@ -99,38 +97,22 @@ def test_the_resumed_recipes_do_what_they_are_there_for(tmp_path: Path) -> None:
     assert {"model/first.steps", "model/second.steps"} < saved(tmp_path)[0].keys()
 
 
-CHILD = """
-import sys
-from fpsim.train import runs
-from tests.train.test_runs import RESUMED, short
-runs.SAVED_EVERY = 0.0
-print("ready", flush=True)
-short(RESUMED[sys.argv[1]], out=sys.argv[2], steps=16, progress=lambda share, text: print(text, flush=True))
-"""
-
-
-def child(name: str, folder: Path) -> subprocess.Popen[str]:
-    root = str(Path(fp.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD, name, str(folder)], env=environment, cwd=root, stdout=subprocess.PIPE, text=True
-    )
+def train_aloud(name: str, folder: Path) -> None:
+    """What a process that will be killed does: it saves after every step, and says so."""
+    runs.SAVED_EVERY = 0.0
+    print("ready")
+    short(RESUMED[name], out=folder, steps=16, progress=lambda share, text: print(text))
 
 
 def killed(name: str, folder: Path, draw: random.Random) -> None:
     """Start a run, and kill it at a random moment between its first step and its last."""
-    process = child(name, folder)
-    assert process.stdout is not None
-    try:
-        after = draw.randrange(1, 10)
-        for _ in range(1 + after):
-            if not process.stdout.readline():
-                break
+    after = draw.randrange(1, 10)
+    with fork(folder.parent / "said", train_aloud, name, folder) as process:
+        while process.out.count("\n") < 1 + after and process.lives:
+            time.sleep(0.002)
         time.sleep(draw.random() * 0.1)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+        process.kill()
+        assert process.out.startswith("ready"), process.errors
 
 
 def kill_and_compare(name: str, kills: int, tmp_path: Path) -> None:

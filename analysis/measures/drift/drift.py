@@ -140,14 +140,11 @@ def _input(fmt: Format) -> Format:
 
 def _row(how: How, terms: Terms, length: int, source: TermSource, chance: Chance) -> DriftRow:
     """All trials of one accumulator and length."""
-    got = _sums(how, terms, length, None)
+    last, why = _last_addition(how, length)
+    got, without = _sums(how, terms, length, last)
     high, low = terms.exact_sums(length)
     bounds = _bounds(how, terms, length, source, chance, high)
-    last, why = _last_addition(how, length)
-    unchanged = None
-    if last is not None:
-        without = _sums(how, terms, length, last)
-        unchanged = (without == got) | (np.isnan(without) & np.isnan(got))
+    unchanged = None if without is None else (without == got) | (np.isnan(without) & np.isnan(got))
     with np.errstate(invalid="ignore"):
         error = (got - high) - low
     return DriftRow.of(how.name, length, error, np.abs(high), bounds, unchanged, why)
@@ -160,47 +157,67 @@ def _bounds(how: How, terms: Terms, length: int, source: TermSource, chance: Cha
     return matrix_unit_bounds(how.unit, how.schedule, terms, length, chance, source.has_random_signs)
 
 
-def _sums(how: How, terms: Terms, length: int, zeroed: Array | None) -> Floats:
-    """The sums of every trial as float64; zeroed: terms to replace by 0."""
-    a = terms.a[:, :length]
-    if zeroed is not None:
-        a = a.copy()
-        a[:, zeroed] = 0
-    b = None if terms.b is None else terms.b[:, :length]
-    if how.accumulator is None:
+def _sums(how: How, terms: Terms, length: int, last: Array | None) -> tuple[Floats, Floats | None]:
+    """The sums of every trial as float64, and those with zeros in place of the terms `last`, where there are such."""
+    a, b = terms.a[:, :length], None if terms.b is None else terms.b[:, :length]
+    if how.unit is not None:
         assert b is not None
-        return _unit_sums(how, a, b)
-    fmt = how.accumulator.result_format
+        return _unit_sums(how, a, b, last)
+    assert how.accumulator is not None
+    return _accumulated(how.accumulator, a, b), (
+        None if last is None else _accumulated(how.accumulator, _without(a, last), b)
+    )
+
+
+def _without(x: Array, terms: Array) -> Array:
+    """A copy with zeros in place of some terms."""
+    found = x.copy()
+    found[:, terms] = 0
+    return found
+
+
+def _accumulated(accumulator: Accumulator, a: Array, b: Array | None) -> Floats:
+    """The sums by an accumulator."""
     if b is None:
-        sums = sum_of(np.ascontiguousarray(a), accumulate=how.accumulator, axis=-1)
+        sums = sum_of(np.ascontiguousarray(a), accumulate=accumulator, axis=-1)
     else:
-        sums = dot(np.ascontiguousarray(a), np.ascontiguousarray(b), accumulate=how.accumulator)
+        sums = dot(np.ascontiguousarray(a), np.ascontiguousarray(b), accumulate=accumulator)
     if sums.dtype.kind in "u":
-        sums = decode(sums, fmt, np.float64)
+        sums = decode(sums, accumulator.result_format, np.float64)
     return np.asarray(sums, np.float64)
 
 
-def _unit_sums(how: How, a: Array, b: Array) -> Floats:
-    """The sums by a unit: diagonals of small products of matrices."""
+def _unit_sums(how: How, a: Array, b: Array, last: Array | None) -> tuple[Floats, Floats | None]:
+    """The sums by a unit, as `_sums` has them: diagonals of small products of matrices.
+
+    Both come from one product, whose kernels take a few columns in the time of one.
+    """
     unit = how.unit
     assert unit is not None
+    sides = [b] if last is None else [b, _without(b, last)]
     missing = -a.shape[1] % unit.block if unit.block else 0  # zeros fill the last block that shares a scale
     if missing:
-        a, b = (np.pad(x, ((0, 0), (0, missing))) for x in (a, b))
-    left, right = (_as_codes(x, element.carrier) for x, element in ((a, unit.a), (b, unit.b)))
-    result = np.empty(len(a))
+        a, *sides = (np.pad(x, ((0, 0), (0, missing))) for x in (a, *sides))
+    left, right = _as_codes(a, unit.a.carrier), [_as_codes(x, unit.b.carrier) for x in sides]
+    found = np.empty((len(sides), len(a)))
     for first in range(0, len(a), GROUP):
-        x, y = left[first : first + GROUP], np.ascontiguousarray(right[first : first + GROUP].T)
+        group = slice(first, first + GROUP)
+        x, y = left[group], np.ascontiguousarray(np.concatenate([each[group] for each in right]).T)
         scales: dict[str, Any] = {}
         if unit.scale:
-            one = np.full((len(x), x.shape[1] // unit.block), SCALE_OF_ONE[unit.scale], np.uint8)
-            scales = {"scale_a": one, "scale_b": one.T.copy()}
+            (rows, terms), columns = x.shape, y.shape[1]
+            one, blocks = SCALE_OF_ONE[unit.scale], terms // unit.block
+            scales = {
+                "scale_a": np.full((rows, blocks), one, np.uint8),
+                "scale_b": np.full((blocks, columns), one, np.uint8),
+            }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # remarks on shapes, which are those of trials here
             schedule = None if how.schedule is FLAT else how.schedule
             product = matmul(x, y, accumulate=unit, schedule=schedule, strict=False, **scales)
-        result[first : first + GROUP] = np.diagonal(product).astype(np.float64)
-    return result
+        for i in range(len(sides)):
+            found[i, group] = np.diagonal(product, i * len(x)).astype(np.float64)
+    return found[0], None if last is None else found[1]
 
 
 def _as_codes(x: Array, fmt: Format) -> Array:

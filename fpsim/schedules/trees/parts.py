@@ -211,24 +211,25 @@ def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
     return sum_of_terms(FLOAT32, steps, coarse)
 
 
+def _dot_thread(terms: Sequence[range], coarse: bool) -> TrackedNode:
+    """The sum of a thread's chains, each of some terms."""
+    return add(FLOAT32, [_threads_chain([Span(k, k + 1) for k in each], coarse) for each in terms], from_zero=True)
+
+
 def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> TrackedNode:
     """dot_kernel and reduce_1Block_kernel of cuBLAS."""
     tile, blocks = THREADS * chains, lanes.blocks
+    idle = _dot_thread([range(0)] * chains, coarse)  # most threads are, where K is short
+    idle_block = add(FLOAT32, [idle] * THREADS, order="butterfly")
     sums = []
-    for b in range(blocks):
+    for first in range(slice_.start, slice_.start + blocks * tile, tile):
+        if first >= slice_.stop:
+            sums.append(idle_block)
+            continue
         threads = []
-        for t in range(THREADS):
-            of_thread = [
-                _threads_chain(
-                    [
-                        Span(k, k + 1)
-                        for k in range(slice_.start + b * tile + t * chains + s, slice_.stop, blocks * tile)
-                    ],
-                    coarse,
-                )
-                for s in range(chains)
-            ]
-            threads.append(add(FLOAT32, of_thread, from_zero=True))
+        for k in range(first, first + tile, chains):
+            terms = [range(k + s, slice_.stop, blocks * tile) for s in range(chains)]
+            threads.append(_dot_thread(terms, coarse) if k < slice_.stop else idle)
         sums.append(add(FLOAT32, threads, order="butterfly"))
     rows = [add(FLOAT32, sums[t::THREADS]) for t in range(min(THREADS, blocks))]
     half = THREADS // 2

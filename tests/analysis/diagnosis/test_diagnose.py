@@ -15,14 +15,26 @@ from tests.analysis.diagnosis.models import INT8, diagnosed, healthy, nn, outlie
 from tests.analysis.sensitivity.models import Attention, Convolutional, next_token, state_of
 
 
+# Figures of a model are computed once, and kept in a folder for other tests of it: that a call goes on from there with
+# the bits of a whole one is a test of its own.
 @pytest.fixture(scope="module")
-def raw() -> Any:
-    return diagnosed(*shrunk(), recipes="FP8_RAW")
+def of_shrunk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("shrunk")
 
 
 @pytest.fixture(scope="module")
-def usual() -> Any:
-    return diagnosed(*healthy())
+def of_healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("healthy")
+
+
+@pytest.fixture(scope="module")
+def raw(of_shrunk: Path) -> Any:
+    return diagnosed(*shrunk(), recipes="FP8_RAW", out=of_shrunk)
+
+
+@pytest.fixture(scope="module")
+def usual(of_healthy: Path) -> Any:
+    return diagnosed(*healthy(), out=of_healthy)
 
 
 def test_tiny_weights_without_scales_are_named_first(raw: Any) -> None:
@@ -38,8 +50,8 @@ def test_tiny_weights_without_scales_are_named_first(raw: Any) -> None:
     assert set(raw.sensitivity.recipes) == {"BF16", "FP8_RAW"}  # what products stay in is added
 
 
-def test_scales_cure_tiny_weights() -> None:
-    found = diagnosed(*shrunk(), recipes=["FP8_RAW", "FP8_TENSOR"])
+def test_scales_cure_tiny_weights(raw: Any, of_shrunk: Path) -> None:
+    found = diagnosed(*shrunk(), recipes=["FP8_RAW", "FP8_TENSOR"], out=of_shrunk)
     assert found.sentences[0].startswith("All 3 linear layers can go to FP8_TENSOR on H100 as they are")
     assert "FP8_RAW does not fit b (3 products): its fprop is off by 100 %" in found.answer
     assert set(found.plan.assignment.values()) == {"FP8_TENSOR"}
@@ -91,8 +103,10 @@ def test_a_healthy_model_goes_as_it_is(usual: Any) -> None:
     assert budget.row("0", "fprop").inherited == 0
 
 
-def test_sixteen_bits_everywhere_where_fewer_do_not_pay() -> None:
-    found = diagnosed(*shrunk(), recipes="FP8_RAW", limit=0.0065)  # only the least of all products is below
+def test_sixteen_bits_everywhere_where_fewer_do_not_pay(raw: Any, of_shrunk: Path) -> None:
+    found = diagnosed(
+        *shrunk(), recipes="FP8_RAW", limit=0.0065, out=of_shrunk
+    )  # only the least of all products is below
     assert sum(one.fits for one in found.verdicts if one.recipe == "FP8_RAW") == 1
     assert not found.pays
     assert set(found.plan.assignment.values()) == {"BF16"}
@@ -102,27 +116,27 @@ def test_sixteen_bits_everywhere_where_fewer_do_not_pay() -> None:
     )
 
 
-def test_nothing_fits() -> None:
-    found = diagnosed(*healthy(), recipes="FP8_TENSOR", limit=0.004)
+def test_nothing_fits(usual: Any, of_healthy: Path) -> None:
+    found = diagnosed(*healthy(), recipes="FP8_TENSOR", limit=0.004, out=of_healthy)
     assert "So none of the 3 linear layers can." in found.sentences
     assert set(found.plan.assignment.values()) == {"BF16"}
 
 
-def test_a_budget_of_bits(raw: Any) -> None:
-    found = diagnosed(*healthy(), bits=8.2)
+def test_a_budget_of_bits(raw: Any, usual: Any, of_shrunk: Path, of_healthy: Path) -> None:
+    found = diagnosed(*healthy(), bits=8.2, out=of_healthy)
     assert found.plan.cost <= 8.2
     assert found.missed is None
-    missed = diagnosed(*shrunk(), recipes="FP8_RAW", bits=8.5)
+    missed = diagnosed(*shrunk(), recipes="FP8_RAW", bits=8.5, out=of_shrunk)
     assert (missed.missed, missed.plan.assignment) == (8.5, raw.plan.assignment)
     assert "8.5 bits a value cannot be met with what fits: the fewest are 11." in missed.answer
     with pytest.raises(
         ValueError, match=r"bits must be at least 8, which the smallest .* BF16, FP8_RAW takes .* got 7"
     ):
-        diagnosed(*shrunk(), recipes="FP8_RAW", bits=7)
+        diagnosed(*shrunk(), recipes="FP8_RAW", bits=7, out=of_shrunk)
 
 
 def test_the_model_stays_as_it_is() -> None:
-    model, batches = healthy()
+    model, batches = healthy(128, 128)
     model.add_module("dropout", nn.Dropout(0.5))
     before = state_of(model)
     diagnosed(model, batches, recipes="FP8_TENSOR")
@@ -130,9 +144,9 @@ def test_the_model_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_modes_have_the_same_rows(training: bool) -> None:
+def test_modes_have_the_same_rows(training: bool, usual: Any, of_healthy: Path) -> None:
     model, batches = healthy()
-    found = diagnosed(model.train(training), batches, recipes="FP8_TENSOR")
+    found = diagnosed(model.train(training), batches, recipes="FP8_TENSOR", out=of_healthy if training else None)
     row = found.budget.row("2", "wgrad")
     assert row.batches == 2
     assert row.inherited > 0
@@ -243,8 +257,8 @@ def test_a_model_that_is_one_layer() -> None:
     assert "The one linear layer can go" in str(found)
 
 
-def test_layers_are_chosen() -> None:
-    found = diagnosed(*healthy(), recipes="FP8_TENSOR", layers=["2", "4"])
+def test_layers_are_chosen(usual: Any, of_healthy: Path) -> None:
+    found = diagnosed(*healthy(), recipes="FP8_TENSOR", layers=["2", "4"], out=of_healthy)
     assert found.layers == ("2", "4")
     assert any("layers= names: 0." in note for note in found.notes)
 

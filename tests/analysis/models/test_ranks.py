@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from pathlib import Path
 
@@ -15,10 +16,14 @@ if not torch.distributed.is_available() or not torch.distributed.is_gloo_availab
     pytest.skip("this torch has no gloo", allow_module_level=True)
 
 from tests.analysis.models import ranks  # noqa: E402
+from tests.kit.forks import fork  # noqa: E402
 
 
 def test_ranks_merge_to_the_recording_of_the_whole_batch(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(ranks.run, (2, str(tmp_path)), nprocs=2)
+    with contextlib.ExitStack() as both:
+        processes = [both.enter_context(fork(tmp_path / "said", ranks.run, rank, 2, str(tmp_path))) for rank in (0, 1)]
+        for process in processes:
+            assert process.end() == 0, process.errors
     parts = [fp.analysis.Recording.load(tmp_path / f"rank{rank}.npz") for rank in range(2)]
     found = parts[0].merge(parts[1])
     whole = ranks.train(*ranks.model_and_data(2), together=False)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +12,26 @@ import pytest
 
 import fpsim as fp
 from tests.analysis.sensitivity.models import E4M3, made, torch
+from tests.kit.forks import fork
 
-RUN = """
-import os, signal, sys
-import fpsim as fp
-from tests.analysis.sensitivity.models import E4M3, made
 
-model, batches, loss = made("mlp")
-done = 0
+def study_and_die(folder: Path) -> None:
+    """A study whose process kills itself after nine cells."""
+    model, batches, loss = made("mlp")
+    done = 0
 
-def progress(share, text):
-    global done
-    done += 1
-    if done > 9:
-        os.kill(os.getpid(), signal.SIGKILL)
+    def progress(share: float, text: str) -> None:
+        nonlocal done
+        done += 1
+        if done > 9:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-fp.analysis.sensitivity(model, batches, loss, recipes=[E4M3, "BF16"], out=sys.argv[1], progress=progress)
-"""
+    fp.analysis.sensitivity(model, batches, loss, recipes=[E4M3, "BF16"], out=folder, progress=progress)
 
 
 def test_a_killed_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    root = Path(fp.__file__).parents[1]
-    environment = os.environ | {"PYTHONPATH": str(root)}
-    ended = subprocess.run([sys.executable, "-c", RUN, str(tmp_path)], cwd=root, env=environment, timeout=300)
-    assert ended.returncode == -signal.SIGKILL
+    with fork(tmp_path / "said", study_and_die, tmp_path) as process:
+        assert process.end() == -signal.SIGKILL, process.errors
     kept = len((tmp_path / "cells.jsonl").read_text().splitlines()) - 1
     assert kept == 9
     model, batches, loss = made("mlp")

@@ -24,6 +24,16 @@ from tests.analysis.sensitivity.models import (
 PRODUCTS = ("fprop", "dgrad", "wgrad")
 
 
+def test_equal_values_share_their_mean_rank() -> None:
+    from fpsim.analysis.studies.sensitivity.report import _spearman
+
+    x, y = np.array([4.0, 2.0, 1.0, 2.0]), np.array([40.0, 30.0, -10.0, 20.0])
+    assert _spearman(x, y) == 4.5 / math.sqrt(4.5 * 5)  # 1, 2.5, 2.5, 4 beside 1, 3, 2, 4
+    assert _spearman(x, -y) == -_spearman(x, y)
+    assert math.isnan(_spearman(x, np.zeros(4)))
+    assert math.isnan(_spearman(x[:2], y[:2]))
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_products_that_are_not_low_are_those_of_torch(name: str) -> None:
     from fpsim.analysis.studies.sensitivity.twin import Twin, layer_by_layer
@@ -196,10 +206,10 @@ def test_a_bad_layer_of_the_built_in_transformer_is_named_first() -> None:
     from fpsim.train.recipes import FP32 as plain
     from fpsim.train.setup.settings import Settings
 
-    trainer = Trainer(plain, Settings(steps=120, measure=0))
-    for _ in range(120):
+    trainer = Trainer(plain, Settings(steps=80, batch=4, measure=0))
+    for _ in range(80):
         trainer.step()
-    codes, targets = (torch.from_numpy(x) for x in trainer.data.batch(0, 1000, 0, batch=16, context=64))
+    codes, targets = (torch.from_numpy(x) for x in trainer.data.batch(0, 1000, 0, batch=4, context=64))
     block = trainer.model.blocks[1]
     with torch.no_grad():  # the same function
         block.norm2.weight[5] *= 3000

@@ -19,7 +19,8 @@ import fpsim as fp
 from fpsim.analysis.studies.cells import Cells, SweepCell
 from fpsim.analysis.studies.identity import label, name_of, source_of, words
 from fpsim.formats.rounding import Rounding
-from tests.analysis.studies.test_sweep import CELLS, MX, product
+from tests.analysis.studies.counted import CELLS, product
+from tests.analysis.studies.test_sweep import MX
 from tests.kit.processes import python
 
 pytest.importorskip("joblib", reason="several workers need joblib")
@@ -108,7 +109,7 @@ def test_cells_of_something_else_are_not_mixed_in(tmp_path: Path) -> None:
         ValueError, match=r"another version of it, with other code or other captured values\. Name another"
     ):
         fp.analysis.sweep(of(2), {"a": [1]}, out=tmp_path, workers=1)
-    with pytest.raises(ValueError, match=r"out must hold cells of .*test_sweep\.product; got .*measure\. Name another"):
+    with pytest.raises(ValueError, match=r"out must hold cells of .*counted\.product; got .*measure\. Name another"):
         fp.analysis.sweep(product, {"a": [1], "b": [2]}, out=tmp_path, workers=1)
     fp.analysis.sweep(dict, {"a": [1]}, out=tmp_path / "dict", workers=1)
     with pytest.raises(ValueError, match=r"parameters a, b; got .*, which holds those of a\. Name another folder"):
@@ -148,7 +149,9 @@ def test_words_tell_values_apart_and_are_the_same_in_every_process() -> None:
     texts = [words(value) for value in values]
     assert len(set(texts)) == len(values)
     script = """
-    from tests.analysis.studies.test_cells import fp, product, words
+    import fpsim as fp
+    from fpsim.analysis.studies.identity import words
+    from tests.analysis.studies.counted import product
     values = [fp.Chunked(fp.Format("mine", 3, 2)), product, fp.schedules.cublas("sm_90")]
     print([words(value) for value in values])
     """

@@ -9,7 +9,6 @@ import importlib.util
 import math
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +19,12 @@ import pytest
 import fpsim as fp
 from fpsim.analysis.studies import table
 from fpsim.formats.rounding import Rounding
+from tests.analysis.studies.counted import called, calls, product
 
 pytest.importorskip("joblib", reason="several workers need joblib")
 pytest.importorskip("pandas", reason="a sweep gives a data frame")
 
-CELLS = "cells.jsonl"
 MX = fp.scalings.MX
-
-
-def called(folder: Path, name: object) -> None:
-    """Leave a mark for one call: workers share nothing but files."""
-    folder.mkdir(exist_ok=True)
-    (folder / f"{name}-{os.getpid()}-{time.monotonic_ns()}").touch()
-
-
-def calls(folder: Path) -> dict[str, int]:
-    """How often each name was called."""
-    found: dict[str, int] = {}
-    for mark in folder.glob("*"):
-        name = mark.name.partition("-")[0]
-        found[name] = found.get(name, 0) + 1
-    return found
-
-
-def product(a: int, b: float) -> float:
-    """A measure that other processes import."""
-    return a * b
 
 
 # ---- what comes back

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,9 +20,9 @@ import pytest
 import fpsim as fp
 from fpsim.analysis.studies.workers import Failure, run_over
 from fpsim.runtime.threads import thread_count
+from tests.analysis.studies.counted import CELLS, called, calls, product, swept
 from tests.analysis.studies.test_cells import filled
-from tests.analysis.studies.test_sweep import CELLS, called, calls, product
-from tests.kit.processes import ROOT
+from tests.kit.forks import fork
 
 pytest.importorskip("joblib", reason="several workers need joblib")
 pytest.importorskip("pandas", reason="a sweep gives a data frame")
@@ -158,35 +157,13 @@ def test_a_finished_sweep_needs_no_workers(tmp_path: Path, monkeypatch: pytest.M
     assert frame.value.tolist() == [3 * 0.1, 0.1]
 
 
-SCRIPT = """
-import os, sys, time
-from pathlib import Path
-import fpsim as fp
-folder = Path(sys.argv[1])
-
-def measure(a):
-    (folder / "marks").mkdir(exist_ok=True)
-    (folder / "marks" / f"{a}-{os.getpid()}-{time.monotonic_ns()}").touch()
-    time.sleep(0.05)
-    if a >= int(sys.argv[2]):
-        time.sleep(60)
-    return a / 3
-
-try:
-    fp.analysis.sweep(measure, {"a": range(30)}, out=folder / "out", workers=2)
-except KeyboardInterrupt:
-    sys.exit(130)
-"""
-
-
-def started(folder: Path, slow_from: int) -> subprocess.Popen[str]:
-    """A sweep of 30 cells in a process group of its own; cells from some number on take a minute."""
-    script = folder / "script.py"
-    script.write_text(textwrap.dedent(SCRIPT))
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", str(script), str(folder), str(slow_from)], start_new_session=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+def sweep_in_a_group(folder: Path) -> None:
+    """`swept` in a process group of its own, as a script that ends with 130 at Ctrl-C."""
+    os.setsid()
+    try:
+        swept(folder)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -216,21 +193,20 @@ def lines(folder: Path) -> int:
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill", "ctrl-c"])
 def test_a_killed_or_interrupted_sweep_keeps_its_cells_and_its_workers_end(tmp_path: Path, how: signal.Signals) -> None:
-    run = started(tmp_path, slow_from=6)
-    wait_until(lambda: lines(tmp_path) == 6 and len(calls(tmp_path / "marks")) == 8)
-    began = time.monotonic()
-    if how is signal.SIGKILL:
-        run.kill()
-    else:
-        os.killpg(run.pid, how)  # as a terminal does: to the workers too
-    _, errors = run.communicate(timeout=20)
-    wait_until(lambda: group_is_empty(run.pid), 10)
-    assert time.monotonic() - began < 15
-    assert run.returncode == (130 if how is signal.SIGINT else -how)
-    assert "Traceback" not in errors
+    (tmp_path / "slow_from").write_text("6")
+    with fork(tmp_path / "said", sweep_in_a_group, tmp_path) as run:
+        wait_until(lambda: lines(tmp_path) == 6 and len(calls(tmp_path / "marks")) == 8)
+        began = time.monotonic()
+        if how is signal.SIGKILL:
+            os.kill(run.pid, how)
+        else:
+            os.killpg(run.pid, how)  # as a terminal does: to the workers too
+        assert run.end(20) == (130 if how is signal.SIGINT else -how)
+        wait_until(lambda: group_is_empty(run.pid), 10)
+        assert time.monotonic() - began < 15
+        assert "Traceback" not in run.errors
     assert lines(tmp_path) == 6
-    again = started(tmp_path, slow_from=30)
-    _, errors = again.communicate(timeout=120)
-    assert again.returncode == 0, errors
+    (tmp_path / "slow_from").write_text("30")
+    swept(tmp_path)
     assert calls(tmp_path / "marks") == {str(a): 2 if a in (6, 7) else 1 for a in range(30)}
     assert lines(tmp_path) == 30

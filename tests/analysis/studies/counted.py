@@ -1,0 +1,43 @@
+"""What workers call, which import this file alone: pytest and pandas would take most of what a test of them takes."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+CELLS = "cells.jsonl"
+
+
+def called(folder: Path, name: object) -> None:
+    """Leave a mark for one call: workers share nothing but files."""
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}-{os.getpid()}-{time.monotonic_ns()}").touch()
+
+
+def calls(folder: Path) -> dict[str, int]:
+    """How often each name was called."""
+    found: dict[str, int] = {}
+    for mark in folder.glob("*"):
+        name = mark.name.partition("-")[0]
+        found[name] = found.get(name, 0) + 1
+    return found
+
+
+def product(a: int, b: float) -> float:
+    """A measure that other processes import."""
+    return a * b
+
+
+def swept(folder: Path) -> None:
+    """A sweep of 30 cells; cells from the number in the file slow_from on take a minute."""
+    import fpsim as fp
+
+    def measure(a: int) -> float:
+        called(folder / "marks", a)
+        time.sleep(0.05)
+        if a >= int((folder / "slow_from").read_text()):
+            time.sleep(60)
+        return a / 3
+
+    fp.analysis.sweep(measure, {"a": range(30)}, out=folder / "out", workers=2)
