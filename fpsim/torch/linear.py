@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import warnings
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from fpsim.errors import SHOWN, shown, unknown
 from fpsim.lazy import public
+from fpsim.torch.blocks import STRICT, block_of
 from fpsim.torch.delayed import GRAD, INPUT, WEIGHT, first_state, quantized
 from fpsim.torch.hadamard import hadamard
 from fpsim.torch.operators import Tensor, array_of, operator, refuse_tangent, tensor_of, torch
@@ -347,6 +349,10 @@ def quantize_linears(
     code reads without calling them (the output projection of `torch.nn.MultiheadAttention`). In evaluation
     `torch.nn.TransformerEncoderLayer` takes a fused path that would skip its layers; it is switched off where needed.
 
+    Where a product's terms are no multiple of those that share a scale, the last block is filled up with zeros, as
+    DeepGEMM's kernels do and as a padded layer would have it. Transformer Engine, `fp.train` and `fp.analysis.plan`
+    ask for whole blocks, so features that are none give a warning; tokens, which only a batch has, do not.
+
     Args:
       model: any module.
       recipe: formats and scalings: a LinearRecipe, or the name of one of `fp.torch.RECIPES`; or a recipe of training
@@ -401,17 +407,39 @@ def quantize_linears(
     }
     if not layers:
         raise ValueError(_nothing_matches(model, known_names, included, excluded, kept))
+    filled: list[str] = []
     for module, name in layers.items():
         assert isinstance(module, torch.nn.Linear)
         rest = FP32 if any(fnmatchcase(name, glob) for glob in kept) else recipe
         products = [_followed(rest, overrides, name, product) for product in PRODUCTS]
+        filled += _filled_up(module, name, products)
         taken = QuantLinear._take_over(module, products[0], name, backend)
         if products != [products[0]] * 3:
             taken.follow(*products)
     for layer in model.modules():
         if isinstance(layer, torch.nn.TransformerEncoderLayer) and (layer.linear1 in layers or layer.linear2 in layers):
             layer.activation_relu_or_gelu = 0  # the fused path knows ReLU and GELU only
+    if filled:
+        more = f" (and {len(filled) - 1} more like it)" if len(filled) > 1 else ""
+        warnings.warn(
+            f"{filled[0]}{more}: the last block is filled up with zeros, where {STRICT} refuse the layer and "
+            "fp.analysis.plan does not offer the recipe. Pad the layer, or leave it out with exclude=.",
+            stacklevel=2,
+        )
     return list(layers.values())
+
+
+def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecipe]) -> list[str]:
+    """A clause for each product whose features are no whole blocks."""
+    said = []
+    for product, recipe, length in zip(PRODUCTS, products, (layer.in_features, layer.out_features), strict=False):
+        block = block_of(recipe, product)
+        if length % block:
+            said.append(
+                f"{product} of layer {name!r} sums {length} terms, no multiple of the {block} that share a scale "
+                f"in {recipe.name or 'the recipe'}"
+            )
+    return said
 
 
 def _lasting(recipe: Any) -> tuple[Any, ...]:

@@ -140,6 +140,7 @@ class TestQuantizeLinears:
         assert model["body"].recipe is fp.torch.DEEPSEEK_V3
         assert type(model["head"]) is torch.nn.Linear
 
+    @pytest.mark.filterwarnings("ignore:.*the last block is filled up with zeros")
     def test_patterns_come_on_top(self) -> None:
         with pytest.raises(ValueError, match="without 'body' and 'head', which the recipe keeps, matches no"):
             fp.torch.quantize_linears(self.model(), recipes.DEEPSEEK_V3, exclude="body")

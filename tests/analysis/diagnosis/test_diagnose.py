@@ -345,7 +345,8 @@ def test_a_recipe_that_a_layer_cannot_have_is_said() -> None:
     one = found["0", "fprop", "DEEPSEEK_V3"]
     assert not one.fits
     assert one.why == (
-        "its fprop cannot be had, as its 120 terms are no multiple of the 128 that share a scale or a transform"
+        "its fprop is not offered, as its 120 terms are no multiple of the 128 that share a scale or a transform, as "
+        "fp.train and Transformer Engine ask; fp.torch.quantize_linears would fill them up with zeros"
     )
     assert found.low == "FP8_TENSOR"
     assert not math.isnan(one.error)
