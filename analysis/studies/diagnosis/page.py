@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import Budget
-from fpsim.analysis.studies.diagnosis.advice import Diagnosed, kind_of, noise
+from fpsim.analysis.studies.diagnosis.advice import Diagnosed, beside_batches, kind_of
 from fpsim.analysis.studies.diagnosis.verdict import LINES, Verdict, is_high, relative
 from fpsim.display.pages import Cell, Row, markup, render, versions
 from fpsim.display.wording import plural, printable
@@ -151,7 +151,7 @@ def _recipe_row(found: Paged, name: str) -> Row:
     return Row((
         name, Cell(f"{bits:.3g}", bits), Cell(f"{fits} of {slots}", fits), _share(joint.gradient_error),
         _share(joint.gradient_spread), _share(joint.output_error), Cell(f"{joint.loss_change:+.2g}", joint.loss_change),
-        noise(joint).removeprefix("which is "),
+        beside_batches(joint).removeprefix("which is "),
     ), marked=fits < slots)  # fmt: skip
 
 

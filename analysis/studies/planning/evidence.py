@@ -51,8 +51,8 @@ class Measured(NamedTuple):
         """
         if figure != "loss_change":
             return cls(value, spread, value * value)
-        noise = 0.0 if math.isnan(spread) else spread
-        return cls(value, spread, 0.0 if value <= noise else value)
+        differs = 0.0 if math.isnan(spread) else spread
+        return cls(value, spread, 0.0 if value <= differs else value)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Evidence:
     convolutions: frozenset[str] = frozenset()
 
     @property
-    def noise(self) -> str:
+    def uncounted(self) -> str:
         """How many changes of the loss count as 0, in a sentence; "" of other figures, or where none does."""
         small = [one for one in self.measured.values() if one.harm == 0 and one.value != 0]
         if self.figure != "loss_change" or not small:
