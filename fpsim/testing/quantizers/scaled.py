@@ -17,7 +17,7 @@ from fpsim.formats.element import Element, element_format
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import BF16, E4M3, E8M0, FP32
 from fpsim.formats.rounding import Rounding
-from fpsim.scaling.recipes import ROWS
+from fpsim.scaling.recipes import ROWS, scaling_of
 from fpsim.scaling.scaled import Scaled, encode_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.scaling import scaling_facts as _facts
@@ -407,12 +407,11 @@ def _block(scaling: Scaling) -> tuple[int, int]:
 
 
 def check_scaled(
-    fn: Callable[..., Any], fmt: Any, scaling: Scaling, rounding: str | Rounding, overflow: str | None, subnormals: str,
-    seed: int | None,
+    fn: Callable[..., Any], fmt: Any, scaling: Scaling | str, rounding: str | Rounding, overflow: str | None,
+    subnormals: str, seed: int | None,
 ) -> QuantizerReport:  # fmt: skip
     """`check_quantizer` with a scaling."""
-    if not isinstance(scaling, Scaling):
-        raise TypeError(f"scaling must be an fp.Scaling, such as fp.scalings.MX; got {shown(scaling)}.")
+    scaling = scaling_of(scaling)
     element = element_format(fmt)
     box = BlackBox(fn, element if isinstance(element, Format) else FP32)
     cast: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
