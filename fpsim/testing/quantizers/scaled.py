@@ -24,6 +24,7 @@ from fpsim.scaling.scaling import scaling_facts as _facts
 from fpsim.scaling.tiling import tile_sizes, tiling
 from fpsim.testing.pasted import pasted
 from fpsim.testing.quantizers.black_box import BlackBox, Misbehaved, read
+from fpsim.testing.quantizers.family import UNROUNDED
 from fpsim.testing.quantizers.report import Broken, QuantizerReport, broken_at
 from fpsim.testing.quantizers.rounder import Words, words_of
 from fpsim.testing.quantizers.scaled_faults import Case, Recipe, explained
@@ -439,7 +440,10 @@ def check_scaled(
         found = _identified(cases, element, {name: cast[name] for name in ("rounding", "subnormals", "seed")})
         others = tuple(repr(rival) for rival in found.rivals if rival != scaling)
         facts |= {"excluded": found.excluded, "rivals": others[:LISTED], "unexplained": found.differ if wrong else 0}
-        if wrong:
+        if wrong and _unrounded(cases):
+            facts |= {"causes": (UNROUNDED,), "unexplained": 0}
+            facts["diagnosis"] = f"all have one cause: it {UNROUNDED} (0 differ from that)"
+        elif wrong:
             facts |= _cause(found, scaling)
             if not found.exact:
                 facts |= _fault(cases, element, [scaling, found.scaling], cast)
@@ -510,6 +514,11 @@ def _elements(
             count=int(differ.sum()), of=x.size,
         ),
     )  # fmt: skip
+
+
+def _unrounded(cases: list[tuple[Array, Parts]]) -> bool:
+    """Whether what came back is always the input."""
+    return all(parts.scales is None and (parts.elements == _values(x, x)).all() for x, parts in cases)
 
 
 def _cause(found: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
