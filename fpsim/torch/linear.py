@@ -18,7 +18,7 @@ from fpsim.torch.hadamard import hadamard
 from fpsim.torch.operators import Tensor, array_of, operator, refuse_tangent, tensor_of, torch
 from fpsim.torch.plan import Plan, plan_from, plan_of
 from fpsim.torch.products import Operand, multiply
-from fpsim.torch.recipe import PRODUCTS, LinearRecipe
+from fpsim.torch.recipe import PRODUCTS, LinearRecipe, of_plan
 from fpsim.torch.rows import FP32, RECIPES
 from fpsim.torch.trace import ProductCall, is_watched, show
 
@@ -357,7 +357,7 @@ def quantize_linears(
       model: any module.
       recipe: formats and scalings: a LinearRecipe, or the name of one of `fp.torch.RECIPES`; or a recipe of training
         (`fp.train.Recipe`, or the path of one in TOML), of which layers follow `linear` and the overrides, product by
-        product, and those that it keeps stay as they are.
+        product, and those that it keeps stay as they are; or a plan of `fp.analysis.plan`, which is such a recipe.
       pattern: shell pattern, or several, of qualified names such as "blocks.*.mlp.*"; case matters.
       exclude: names to leave alone, in the same way.
       backend: what multiplies, as of `QuantLinear`.
@@ -386,9 +386,15 @@ def quantize_linears(
         recipe = public("fpsim.train").Recipe.from_toml(recipe)
     elif isinstance(recipe, str):
         recipe = _named(recipe)
+    recipe = of_plan(recipe)
     if isinstance(getattr(recipe, "linear", None), LinearRecipe):  # of training, from a higher floor
         recipe, overrides, kept = recipe.linear, _lasting(recipe), tuple(recipe.keep)
-    _refuse_no_recipe(recipe)
+    if not isinstance(recipe, LinearRecipe):
+        hint = " Pass its .plan." if hasattr(getattr(recipe, "plan", None), "to_recipe") else ""
+        raise TypeError(
+            "recipe must be an fp.torch.LinearRecipe, such as fp.torch.DEEPSEEK_V3, or its name, an fp.train.Recipe, "
+            f"the path of one, or an fp.analysis.Plan; got {type(recipe).__name__}.{hint}"
+        )
     names: dict[torch.nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if type(module) is torch.nn.Linear:

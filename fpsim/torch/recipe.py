@@ -326,6 +326,12 @@ def key_of(seed: int, name: str, role: str) -> int:
     return int.from_bytes(digest, "little") >> 2
 
 
+def of_plan(spec: Any) -> Any:
+    """The recipe of training that an `fp.analysis.Plan`, from a higher floor, comes to; anything else as it is."""
+    to_recipe = getattr(spec, "to_recipe", None)
+    return spec if to_recipe is None or isinstance(spec, type) else to_recipe()
+
+
 def unit_for(
     arch: str, fmts: Sequence[Element | None], scaling: Any, what: str = "a product", *, result: str = "f32"
 ) -> MatrixUnit:
