@@ -77,10 +77,11 @@ def diagnose(
     """
     for name in ("torch", "cattrs"):
         load(name, "diagnose")
-    from fpsim.analysis.models.losses import loss_of
+    from fpsim.analysis.models.losses import loss_of, refuse_swapped
     from fpsim.analysis.studies.diagnosis.stages import Stages
     from fpsim.analysis.studies.sensitivity import asked
 
+    refuse_swapped(model, batches, loss)
     chosen = asked.product_layers(asked.model_checked(model), layers)
     loss = loss_of(loss)
     listed = asked.batches_listed(batches)
