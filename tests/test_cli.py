@@ -410,5 +410,5 @@ def test_a_missing_package_is_said_before_the_model_is_made(
     monkeypatch.setitem(sys.modules, name, None)
     done = fpsim("diagnose", "heavy_model_of_fpsim:setup", "--out", "o")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith(f"fpsim: fpsim diagnose needs {name}, which is not installed: pip install -e '.[")
+    assert done.stderr.startswith(f"fpsim: diagnose needs {name}, which is not installed: pip install -e '.[")
     assert not (tmp_path / "o").exists()

@@ -36,7 +36,7 @@ def diagnose(
 ) -> None:
     """Say which layers of a model can go to few bits, which cannot and why. A call that was stopped goes on."""
     refuse_bad_folder(out)
-    require(NEEDED, "fpsim diagnose")
+    require(NEEDED, "diagnose")
     model, batches, loss = _diagnosed(function)
     words = None if recipes is None else [word for word in recipes.split(",") if word]
     with progress_bar(Console(stderr=True)) as bar:
