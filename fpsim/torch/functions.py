@@ -307,8 +307,9 @@ def _refuse_elsewhere(x: object, name: str) -> None:
     if x.layout != torch.strided:
         raise TypeError(f"{name} must be a dense tensor; got one of layout {x.layout}. Use {name}.to_dense().")
     if x.device.type not in ("cpu", "meta"):
+        there = ", or fp.gpu, whose functions of tensors there have no gradient" if x.device.type == "cuda" else ""
         raise ValueError(
-            f"{name} must be a tensor on the CPU; got one on {x.device}. Use {name}.cpu(), and move the result."
+            f"{name} must be a tensor on the CPU; got one on {x.device}. Use {name}.cpu(), and move the result{there}."
         )
 
 

@@ -181,7 +181,8 @@ class QuantLinear(torch.nn.Linear):
       recipe: formats and scalings.
       name: of the layer, which stochastic draws depend on; `quantize_linears` gives the qualified name.
       backend: what multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu", emulated there;
-        "hardware", the tensor cores of this machine.
+        "hardware", the tensor cores of this machine. The layer and its input are on the CPU, where casts run, for
+        all of them; the last two bring what they multiply to the GPU.
 
     Raises:
       TypeError: recipe is no LinearRecipe.
@@ -299,9 +300,12 @@ class QuantLinear(torch.nn.Linear):
 
     def _refuse(self, x: Tensor) -> None:
         """An error unless x is a tensor of floats on the CPU with as many features as the layer takes."""
-        for name, tensor in (("input", x), ("weight", self.weight)):
+        for name, tensor, whole in (("input", x, "input"), ("weight", self.weight, "model")):
             if tensor.device.type not in ("cpu", "meta"):
-                raise ValueError(f"{name} must be a tensor on the CPU; got one on {tensor.device}. Use .cpu().")
+                raise ValueError(
+                    f"{name} must be a tensor on the CPU, whatever the backend; got one on {tensor.device}. Use "
+                    f"{whole}.cpu(): backend='gpu' and 'hardware' bring what they multiply to the GPU themselves."
+                )
         if not x.is_floating_point():
             raise TypeError(f"input must be a tensor of floats; got {x.dtype}. Convert with input.float().")
         if x.dim() == 0 or x.shape[-1] != self.in_features:

@@ -392,3 +392,15 @@ def test_empty_batches_pass() -> None:
     layer(x).sum().backward()
     assert x.grad is not None
     assert np.all(layer.weight.grad.numpy() == 0)
+
+
+@pytest.mark.parametrize("backend", ["emulated", "gpu"])
+def test_tensors_of_other_devices_are_refused_with_what_to_do(backend: str) -> None:
+    elsewhere = type("Elsewhere", (torch.Tensor,), {"device": torch.device("cuda:0")})
+    layer = ft.QuantLinear(128, 128, recipe=ft.MXFP8, backend=backend)
+    with pytest.raises(
+        ValueError,
+        match=r"input must be a tensor on the CPU, whatever the backend; got one on cuda:0\. Use input\.cpu\(\): "
+        r"backend='gpu' and 'hardware' bring what they multiply to the GPU themselves\.",
+    ):
+        layer(torch.ones(4, 128).as_subclass(elsewhere))
