@@ -377,7 +377,7 @@ def test_what_cannot_be_done_is_refused_in_one_sentence(call: Any, kind: type[Ex
 
 
 def test_tensors_of_other_devices_are_refused_rather_than_copied() -> None:
-    elsewhere = type("Elsewhere", (torch.Tensor,), {"device": torch.device("cuda:0")})
+    elsewhere: Any = type("Elsewhere", (torch.Tensor,), {"device": torch.device("cuda:0")})
     x = torch.ones(3).as_subclass(elsewhere)
     with pytest.raises(ValueError, match=r"got one on cuda:0\. Use x\.cpu\(\), .*, or fp\.gpu, whose functions"):
         ft.fake_quantize(x, "e4m3")

@@ -50,9 +50,9 @@ def test_arguments_in_another_order() -> None:
     for given, said in orders:
         sentence = rf"arguments must be \(model, batches, loss\), in this order; got {said}\. Swap them"
         with pytest.raises(TypeError, match=sentence):
-            fp.analysis.diagnose(*given, progress=quiet)  # type: ignore[arg-type]
+            fp.analysis.diagnose(*given, progress=quiet)
         with pytest.raises(TypeError, match=sentence):
-            fp.analysis.sensitivity(*given, recipes="MXFP8", progress=quiet)  # type: ignore[arg-type]
+            fp.analysis.sensitivity(*given, recipes="MXFP8", progress=quiet)
 
 
 def test_words_and_numbers() -> None:
