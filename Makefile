@@ -24,6 +24,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "fpsim needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) -V). Use: make PYTHON=python3.12 setup"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
+	@echo "Installing fpsim and what it needs (torch is the largest) into $(VENV), once: one to five minutes without a word."
 	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
@@ -53,6 +54,7 @@ fuzz: setup
 
 # The peers that only benchmarks need.
 $(VENV)/.installed-peers: $(VENV)/.installed
+	@echo "Installing the libraries that benchmarks compare with into $(VENV), once: a few minutes without a word."
 	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@touch $@
 

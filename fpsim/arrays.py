@@ -14,6 +14,7 @@ from fpsim.errors import shown
 from fpsim.formats.named import DTYPES, Format
 
 Array = npt.NDArray[Any]
+EXACT_INTEGERS = 2**53  # up to here float64 holds every integer
 FORMAT_OF = {dtype: fmt for fmt, dtype in DTYPES.items()}
 
 
@@ -62,13 +63,18 @@ def refuse_masked(x: object, name: str) -> None:
 def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
     """x as an array of floats, and the format that its dtype stores.
 
+    Integers of Python, alone or in lists, are values, as floats beside them are; arrays of integers may be codes.
+
     Raises:
-      TypeError: x holds integers, objects or floats of another kind.
+      TypeError: x is an array of integers, or holds objects or floats of another kind.
+      ValueError: an integer of Python that float64 does not hold.
     """
     if type(x) is np.ndarray and x.dtype in FORMAT_OF:  # the most common input, without the checks that others need
         return x, FORMAT_OF[x.dtype]
     refuse_masked(x, name)
     array = as_array(x, name)
+    if isinstance(x, (int, list, tuple)) and (array.dtype in (np.int64, np.uint64) or array.dtype == np.float64):
+        return _as_floats(x, array, name), FORMAT_OF[np.dtype(np.float64)]
     fmt = format_of(array.dtype)
     if fmt is not None:
         return array, fmt
@@ -76,11 +82,25 @@ def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
     expected = f"{name} must be an array of float16, bfloat16, float32, float64 or an ml_dtypes float"
     if array.dtype.kind in "iub" or is_small_integer(array.dtype):
         raise TypeError(
-            f"{expected}; got {array.dtype}. Convert values with {remedy}; to read integers as codes use fpsim.decode."
+            f"{expected}; got {array.dtype}. Convert values with {remedy}, or round integers of any size with "
+            "fpsim.from_int; to read integers as codes use fpsim.decode."
         )
     if array.dtype.kind == "O":
         raise TypeError(f"{expected}; got objects. Convert with np.asarray({name}, dtype=np.float64).")
     raise TypeError(f"{expected}; got {array.dtype}. Convert with {remedy} if float64 holds it.")
+
+
+def _as_floats(x: Any, array: Array, name: str) -> Array:
+    """float64 of numbers of Python, each of them exact."""
+    floats = array.astype(np.float64, copy=False)
+    if (np.abs(floats) >= EXACT_INTEGERS).any():
+        for value, rounded in zip(np.asarray(x, dtype=object).flat, floats.flat, strict=True):
+            if isinstance(value, (int, np.integer)) and value != int(rounded):
+                raise ValueError(
+                    f"{name} must hold integers that float64 holds; got {value}, which it rounds to {rounded:.17g}. "
+                    "Use fpsim.from_int, which rounds integers once."
+                )
+    return floats
 
 
 def is_torch(x: object) -> bool:

@@ -165,7 +165,7 @@ REFUSED: list[tuple[Callable[[Any], Any], Any, Any, str]] = [
     (lambda s: fp.encode_scaled(X, "e4m3", rounding="stochastic", seed=s), 1, True, "seed must be an integer"),
     (lambda f: fp.encode_scaled(X, f), "e4m3", ["e4m3"], "format must be one of"),
     (lambda s: fp.encode_scaled(X, "e4m3", s), PLAIN, {}, "scaling must be an fp.Scaling"),
-    (lambda s: fp.encode_scaled(X, "e4m3", s), PLAIN, "TILE_1X128", "scaling must be an fp.Scaling"),
+    (lambda s: fp.encode_scaled(X, "e4m3", s), PLAIN, "TILE", "scaling must be one of"),
     (lambda f: fp.encode_scaled(X, f), "e4m3", "fp32", "element formats have up to 16 bits"),
     (lambda p: fp.matmul(X, X.T, accumulate=ONE_TERM, promote=p), 1, True, "promote must be a number of terms"),
     (lambda p: fp.matmul(X8, X8.T, accumulate=UNIT, promote=p), 32, [32], "promote must be a number of terms"),

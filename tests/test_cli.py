@@ -408,3 +408,18 @@ def test_diagnose_prints_the_answer_and_writes_the_page(
         done = fpsim("diagnose", *words)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert done.stderr.startswith(f"fpsim: {sentence}")
+
+
+@pytest.mark.parametrize("name", ["torch", "cattrs", "tomli_w", "pandas", "jinja2", "matplotlib"])
+def test_a_missing_package_is_said_before_the_model_is_made(
+    fpsim: Command, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "heavy_model_of_fpsim.py").write_text('raise SystemExit("imported")\n')
+    for each in ("torch", "cattrs", "tomli_w", "pandas", "jinja2", "matplotlib"):
+        pytest.importorskip(each)
+    monkeypatch.setitem(sys.modules, name, None)
+    done = fpsim("diagnose", "heavy_model_of_fpsim:setup", "--out", "o")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(f"fpsim: diagnose needs {name}, which is not installed: pip install -e '.[")
+    assert not (tmp_path / "o").exists()

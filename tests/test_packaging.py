@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -40,3 +42,25 @@ def test_no_message_advises_an_index_that_lacks_fpsim() -> None:
     ]  # fmt: skip
     assert len(files) > 150
     assert [file for file in files if re.search(r"pip install [^\n]*fpsim-numerics", file.read_text())] == []
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize("target", [".installed", ".installed-peers"])
+def test_make_says_that_it_installs_before_it_is_silent(target: str, tmp_path: Path) -> None:
+    python = tmp_path / "python"  # it makes environments of itself, and shows when it installs
+    python.write_text(
+        '#!/bin/sh\n[ "$2" = venv ] && mkdir -p "$3/bin" && cp "$0" "$3/bin/python"\n'
+        '[ "$2" = pip ] && echo "pip runs"\nexit 0\n'
+    )
+    python.chmod(0o755)
+    venv = tmp_path / "venv"
+    done = subprocess.run(
+        ["make", "--silent", f"PYTHON={python}", f"VENV={venv}", f"{venv}/{target}"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert "pip runs" in lines
+    for said, runs in zip(lines[::2], lines[1::2], strict=True):
+        assert said.startswith("Installing ")
+        assert str(venv) in said
+        assert runs == "pip runs"

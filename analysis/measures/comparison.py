@@ -22,7 +22,7 @@ from fpsim.errors import shown, unknown
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.named import Format
 from fpsim.formats.rounding import Rounding, rounding_mode
-from fpsim.scaling.recipes import TILE_1X128
+from fpsim.scaling.recipes import TILE_1X128, scaling_of
 from fpsim.scaling.scaling import Scaling
 
 FORMATS = ("e4m3", "e5m2", "bf16", "fp16")
@@ -185,13 +185,11 @@ def compare(
     array, _ = float_array(without_gradient(x))
     elements = [element_format(fmt) for fmt in several(formats, "formats")]
     modes = [rounding_mode(word) for word in several(roundings, "roundings")]
-    recipes = several(scalings, "scalings")
-    for recipe in recipes:
-        if isinstance(recipe, str) and recipe != "amax":
-            raise ValueError(
-                "scalings must be None, 'amax', a positive number or an fp.Scaling such as fp.scalings.MX each; "
-                f"got {shown(recipe)}."
-            )
+    recipes: list[Any] = [
+        scaling_of(recipe, "scalings", "None, 'amax' or a positive number")
+        if isinstance(recipe, str) and recipe != "amax" else recipe
+        for recipe in several(scalings, "scalings")
+    ]  # fmt: skip
     ways, left_out = [], []
     for element in dict.fromkeys(elements):
         for recipe in recipes:

@@ -25,6 +25,7 @@ from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime.pipeline import wrapping
+from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
 
@@ -36,7 +37,7 @@ def error(
     fmt: FormatLike,
     *,
     scale: Scale = None,
-    scaling: Scaling | None = None,
+    scaling: Scaling | str | None = None,
     axis: int | None = None,
     block: int | tuple[int, ...] | None = None,
     rounding: str | Rounding = "nearest_even",
@@ -87,8 +88,7 @@ def error(
     """
     array, _ = float_array(without_gradient(x))
     layout = Layout(array.shape, axis, block) if axis is not None or block is not None else None
-    if scaling is not None and not isinstance(scaling, Scaling):
-        raise TypeError(f"scaling must be an fp.Scaling, such as fp.scalings.MX; got {shown(scaling)}.")
+    scaling = None if scaling is None else scaling_of(scaling)
     way = RoundingWay(fmt, scaling if scaling is not None else scale, rounding, overflow, subnormals, seed, random_bits)
     if scaling is not None and scale is not None:
         raise ValueError(f"error takes scale or scaling; got scale={scale!r} and {scaling!r}. Leave one out.")

@@ -50,7 +50,7 @@ def assert_survives(
     max_relative: float | None = None,
     max_ulp: float | None = None,
     scale: Scale = None,
-    scaling: Scaling | None = None,
+    scaling: Scaling | str | None = None,
     rounding: Any = "nearest_even",
     subnormals: str = "keep",
     seed: int | None = None,

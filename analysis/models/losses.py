@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -35,6 +36,21 @@ class Criterion:
         if isinstance(self.criterion, torch.nn.Module):
             return pickle.dumps(self.criterion).hex()
         return f"torch.nn.functional.{self.criterion.__name__}"
+
+
+def refuse_swapped(model: Any, batches: Any, loss: Any) -> None:
+    """A TypeError where a model, batches and a loss are there, in another order."""
+
+    def fit(model: Any, batches: Any, loss: Any) -> bool:
+        return isinstance(model, torch.nn.Module) and not callable(batches) and callable(loss)
+
+    given = (model, batches, loss)
+    if not fit(*given) and any(fit(*others) for others in itertools.permutations(given)):
+        kinds = [type(each).__name__ for each in given]
+        raise TypeError(
+            f"arguments must be (model, batches, loss), in this order; got {kinds[0]}, {kinds[1]}, {kinds[2]}. Swap "
+            "them, or name them: batches=..., loss=...."
+        )
 
 
 def loss_of(loss: Any) -> Callable[[Any, Any], Any]:

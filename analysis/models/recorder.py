@@ -36,7 +36,7 @@ def record(
 
     A step ends when an optimizer of torch has updated weights of the model; micro-batches before that are merged.
     Passes without gradients are steps of their own, but in a training, where they validate and are not recorded.
-    `r.step()` ends a step by hand.
+    `r.step()` ends a step by hand, where none of these has ended it.
 
     Args:
       model: a torch.nn.Module that runs eagerly.

@@ -119,6 +119,8 @@ class Recording:
     def step(self) -> None:
         """End the current step, where no optimizer of torch and no pass without gradients does.
 
+        Where one of them has ended it, and the model has not run since, this does nothing: no step counts twice.
+
         Raises:
           ValueError: the recording has ended, or was loaded.
         """

@@ -77,7 +77,7 @@ class Watch:
             register_optimizer_step_pre_hook(self._before_update),
             register_optimizer_step_post_hook(self._after_update),
         ]
-        self.recording._end_step = self.end_step
+        self.recording._end_step = self.end_by_hand
 
     def close(self) -> None:
         """Leave no trace on the model."""
@@ -94,6 +94,11 @@ class Watch:
     def warnings(self) -> tuple[str, ...]:
         """The notes that a user must hear of; that products are of other kinds is no fault of a recording."""
         return tuple(self._notes)
+
+    def end_by_hand(self) -> None:
+        """End a step that nothing else has ended: an optimizer may have been called by what wraps it."""
+        if self._has_run:
+            self.end_step()
 
     def end_step(self) -> None:
         """The next forward pass belongs to the next step."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fpsim.analysis.measures.comparison import scaling_name, several
 from fpsim.display.wording import short
-from fpsim.errors import shown
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.integer_format import INT4, INT8
 from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, FP16, Format
-from fpsim.scaling.recipes import BLOCK_128X128, MX, NVFP4, ROW, TILE_1X128
+from fpsim.scaling.recipes import BLOCK_128X128, MX, NVFP4, ROW, TILE_1X128, scaling_of
 from fpsim.scaling.scaling import Scaling
 
 ScalingLike = Scaling | str | None
@@ -108,10 +106,11 @@ def candidates_of(formats: Any, scalings: Any) -> tuple[CastCandidate, ...]:
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"formats must have different names; got {names.count(name)} called {name!r}.")
-    recipes: Sequence[Any] = SCALINGS if scalings is None else several(scalings, "scalings")
-    for recipe in recipes:
-        if not (recipe is None or isinstance(recipe, Scaling) or (isinstance(recipe, str) and recipe == "amax")):
-            raise ValueError(f"scalings must be None, 'amax' or an fp.Scaling each; got {shown(recipe)}.")
+    recipes = [
+        recipe if recipe is None or (isinstance(recipe, str) and recipe == "amax")
+        else scaling_of(recipe, "scalings", "None or 'amax'")
+        for recipe in (SCALINGS if scalings is None else several(scalings, "scalings"))
+    ]  # fmt: skip
     found = [
         CastCandidate(element, recipe)
         for element in elements

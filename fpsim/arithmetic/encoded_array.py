@@ -26,14 +26,13 @@ from fpsim.arithmetic.functions import (
 )
 from fpsim.arithmetic.operands import broadcast_shape
 from fpsim.arithmetic.rounding_context import rounding_keywords
-from fpsim.arrays import Array, as_array, code_array, float_array, is_torch
+from fpsim.arrays import EXACT_INTEGERS, Array, as_array, code_array, float_array, is_torch
 from fpsim.casts.cast import decode, encode
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import FP32, FP64, Format
 from fpsim.formats.named import format as find_format
 
-EXACT_INTEGERS = 2**53  # up to here float64 holds every integer
 MOST_FACTORS = 10_000  # of a power: each one is a rounded multiplication
 
 

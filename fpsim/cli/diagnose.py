@@ -14,6 +14,9 @@ from rich.text import Text
 import fpsim
 from fpsim.cli.functions import function_at
 from fpsim.cli.terminal import progress_bar, refuse_bad_folder, shown
+from fpsim.display.optional import require
+
+NEEDED = ("torch", "cattrs", "tomli_w", "pandas", "jinja2", "matplotlib")  # by the work, and by what it writes
 
 
 def diagnose(
@@ -33,6 +36,7 @@ def diagnose(
 ) -> None:
     """Say which layers of a model can go to few bits, which cannot and why. A call that was stopped goes on."""
     refuse_bad_folder(out)
+    require(NEEDED, "diagnose")
     model, batches, loss = _diagnosed(function)
     words = None if recipes is None else [word for word in recipes.split(",") if word]
     with progress_bar(Console(stderr=True)) as bar:

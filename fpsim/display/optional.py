@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 from fpsim.errors import install
@@ -34,8 +36,24 @@ def load(module: str, purpose: str) -> Any:
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] != package:
             raise  # it is there, and something that it needs is not
-        how = install(EXTRAS[package]) if package in EXTRAS else f"pip install {name}"
-        raise ImportError(f"{purpose} needs {name}, which is not installed: {how}") from None
+        raise _missing(package, name, purpose) from None
+
+
+def require(packages: Sequence[str], purpose: str) -> None:
+    """An ImportError unless packages are installed, which are not imported: before work that needs them at its end.
+
+    Example:
+      >>> from fpsim.display.optional import require
+      >>> require(["json", "email"], "reading letters")
+    """
+    for package in packages:
+        if sys.modules.get(package) is None and importlib.util.find_spec(package) is None:
+            raise _missing(package, DISTRIBUTIONS.get(package, package), purpose)
+
+
+def _missing(package: str, name: str, purpose: str) -> ImportError:
+    how = install(EXTRAS[package]) if package in EXTRAS else f"pip install {name}"
+    return ImportError(f"{purpose} needs {name}, which is not installed: {how}")
 
 
 def frame(rows: list[dict[str, Any]]) -> Any:

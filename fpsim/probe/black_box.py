@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -84,6 +85,20 @@ def operand_of(spec: Any, name: str) -> ProbedOperand:
     return ProbedOperand(fmt, tensors=str(spec).startswith("torch."))
 
 
+def _has_tensors(fmt: Format) -> bool:
+    """Whether torch is loaded, without which nothing takes tensors, and has a dtype for a format."""
+    return "torch" in sys.modules and fmt in DTYPES and hasattr(sys.modules["torch"], DTYPES[fmt].name)
+
+
+class RaisedError(ValueError):
+    """The callable raised an error for what it was given."""
+
+    def __init__(self, given: str, reason: Exception) -> None:
+        said = f"{type(reason).__name__}: {' '.join(str(reason).split()[:20])}"
+        super().__init__(f"fn must add {given}; it raised {said}.")
+        self.given, self.said = given, said
+
+
 class BlackBox:
     """A callable that adds terms, or products of two operands, and what was seen of it.
 
@@ -140,9 +155,7 @@ class BlackBox:
             with np.errstate(all="ignore"):
                 result = self.fn(*passed)
         except Exception as reason:
-            line = " ".join(str(reason).split()[:20])
-            sizes = " and ".join(f"{x.dtype} of shape {tuple(x.shape)}" for x in passed)
-            raise ValueError(f"fn must add {sizes}; it raised {type(reason).__name__}: {line}.") from reason
+            raise RaisedError(" and ".join(f"{x.dtype} of shape {tuple(x.shape)}" for x in passed), reason) from reason
         return self._checked(result)
 
     def scales(self, codes: Callable[[tuple[int, ...]], Array]) -> tuple[Array, ...]:
@@ -240,7 +253,7 @@ class BlackBox:
             arrays.append(operand.passed(operand.drawn(rng.standard_normal(shape))))
         before = [x.copy() for x in arrays]
         started = time.perf_counter()
-        first = self.call(*arrays)
+        first = self._first(arrays)
         found = format_of(first.dtype)
         assert found is not None
         self.fmt = found
@@ -262,6 +275,25 @@ class BlackBox:
                 f"fn must be fast enough to be asked some {int(expected / seconds)} times; a call takes "
                 f"{seconds:.2g} s, so that it would take about {expected / 60:.0f} minutes. Probe fewer terms."
             )
+
+    def _first(self, arrays: list[Array]) -> Array:
+        """What the callable returns for its first operands: arrays, or tensors of torch where it raises for arrays."""
+        try:
+            return self.call(*arrays)
+        except RaisedError as refused:
+            given = self.operands
+            self.operands = tuple(each._replace(tensors=each.tensors or _has_tensors(each.fmt)) for each in given)
+            if self.operands == given:
+                raise
+            try:
+                return self.call(*arrays)
+            except RaisedError as again:
+                self.operands = given
+                if again.said == refused.said:
+                    raise refused from None
+                raise ValueError(
+                    f"fn must add {refused.given}, as arrays or as tensors; it raised {refused.said} and {again.said}."
+                ) from again
 
     def _refuse_written(self, operand: Array, before: bytes) -> None:
         if operand.tobytes() != before:

@@ -335,7 +335,7 @@ class Model:
         fields: dict[str, Any] = {
             "what": KIND, "kind": self.kind, "n": self.n, "shape": list(self.shape), "out": self.out.name,
             "operands": [operand.element or operand.fmt.name for operand in self.operands],
-            "scale": self.scale, "block": self.block,
+            "tensors": [operand.tensors for operand in self.operands], "scale": self.scale, "block": self.block,
             "alike": [
                 [each.how.name if isinstance(each.how, MatrixUnit) else repr(each.how), str(each.schedule or "")]
                 for each in self.alike
@@ -373,6 +373,8 @@ def load(path: str | Path) -> Model:
             raise KeyError("what")
         order = None if fields["order"] is None else Order.parsed(fields["order"])
         operands = tuple(operand_of(name, "operand") for name in fields["operands"])
+        tensors = fields.get("tensors", [False] * len(operands))
+        operands = tuple(each._replace(tensors=bool(of)) for each, of in zip(operands, tensors, strict=True))
         out, n = find_format(fields["out"]), int(fields["n"])
         alike = tuple(AdderCandidate(*_how(*each), out) for each in fields["alike"])
         program = None

@@ -34,7 +34,8 @@ def sum(fn: Function, n: int, dtype: FormatLike = np.float32) -> Model:
     Args:
       fn: fn(x) of an (n,) array -> one float. It must give the same bits for the same operands.
       n: terms.
-      dtype: of x: a dtype of NumPy, ml_dtypes or torch (x is a tensor then), or a format by name.
+      dtype: of x: a dtype of NumPy, ml_dtypes or torch (x is a tensor then), or a format by name. A function that
+        raises for arrays gets tensors too, where torch is loaded; `explain` says so.
 
     Returns:
       A Model that has been held against fresh operands bit for bit; `.tree` is None and `.unknown` says why where

@@ -25,15 +25,14 @@ from fpsim.probe.kernels.node_rows import (
     Target,
     node_rows,
 )
-from fpsim.probe.kernels.tree_products import ADD, HIGH, JOIN, PUSH, TAKE, WIDE, double_products, single_products
+from fpsim.probe.kernels.tree_products import ADD, HIGH, JOIN, PUSH, TAKE, WIDE, tree_products
 from fpsim.probe.kernels.tree_rows import (
     AS_IT_IS,
     IN_DOUBLE,
     TO_BF16,
     TO_FP16,
-    double_rows,
     mixed_rows,
-    single_rows,
+    tree_rows,
 )
 from fpsim.probe.order import Branch, Order
 from fpsim.products.reduce import sum as sum_of
@@ -232,7 +231,6 @@ class Program:
     # ---- the compiled loops
 
     def _by_lines(self, lines: list[Array]) -> Array:
-        wide = self.rule.fmt == FP64
         dtype = self._dtype
         lines = [np.ascontiguousarray(x, dtype) for x in lines]  # (n, R)
         flushes = self.rule.subnormals != "keep"
@@ -255,10 +253,8 @@ class Program:
             with ieee_arithmetic(), np.errstate(all="ignore"):
                 if self.formats:
                     mixed_rows(sums, a, b, steps.into, steps.taken, steps.term, modes, first, stop)
-                elif wide:
-                    double_rows(sums, a, b, steps.into, steps.taken, steps.term, first, stop)
                 else:
-                    single_rows(sums, a, b, steps.into, steps.taken, steps.term, mode, int(flushes), first, stop)
+                    tree_rows(sums, a, b, steps.into, steps.taken, steps.term, mode, int(flushes), first, stop)
 
         over_spans(sums.shape[1], work, 64, weight=self.n / COST)
         return np.asarray(sums[steps.result])
@@ -272,13 +268,11 @@ class Program:
         out = np.zeros((a.shape[0], b.shape[1]), dtype)
         steps, depth = self._products_steps
         begins, flushes = rule.zeros == "begin", int(rule.subnormals != "keep")
+        mode = FAST.get(rule.fmt, AS_IT_IS)
 
         def work(first: int, stop: int) -> None:
             with ieee_arithmetic(), np.errstate(all="ignore"):
-                if rule.fmt == FP64:
-                    double_products(out, a, b, steps, depth, begins, first, stop)
-                else:
-                    single_products(out, a, b, steps, depth, FAST[rule.fmt], flushes, begins, first, stop)
+                tree_products(out, a, b, steps, depth, mode, flushes, begins, first, stop)
 
         pieces = -(-out.shape[0] // HIGH) * -(-out.shape[1] // WIDE)
         over_spans(pieces, work, 1, weight=self.n * HIGH * WIDE / COST)
@@ -286,7 +280,7 @@ class Program:
 
     @cached_property
     def _products_steps(self) -> tuple[Array, int]:
-        """The order as steps of `single_products`, the larger branch of each addition first, and their depth."""
+        """The order as steps of `tree_products`, the larger branch of each addition first, and their depth."""
         rule, steps = self.rule, list[tuple[int, int, int]]()
         # products are as they are when they are added
         plain = rule.subnormals == "keep" and rule.zeros != "begin" and FAST.get(rule.fmt, AS_IT_IS) == AS_IT_IS

@@ -54,7 +54,8 @@ class Described(Protocol):
 def sentences(model: Described) -> Iterator[str]:
     """What was found, a sentence each."""
     what = {"sum": "sum", "dot": "dot product", "matmul": "product of matrices"}[model.kind]
-    calls = f"seen in {plural(model.calls, 'call')}"
+    with_tensors = " with tensors" if any(operand.tensors for operand in model.operands) else ""
+    calls = f"seen in {plural(model.calls, 'call')}{with_tensors}"
     if not model.found:
         yield f"A {what} of {plural(model.n, 'term')}: nothing that fits, {calls}."
     else:

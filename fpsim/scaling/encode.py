@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array, as_array, float_array, words
-from fpsim.errors import shown
 from fpsim.formats.cast_options import CastKeywords, CastOptions, ElementKeywords, cast_options
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.float_format import Format
@@ -17,7 +16,7 @@ from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP32, FP64
 from fpsim.formats.rounding import Rounding, rounding_mode
-from fpsim.scaling.recipes import ROWS
+from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.report import ScaleReport
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tiling
@@ -115,12 +114,7 @@ def checked_element(fmt: Any, scaling: Any) -> Element:
 @lru_cache(maxsize=4096, typed=True)
 def _checked_element(fmt: Any, scaling: Any) -> Element:
     element = element_format(fmt)
-    if not isinstance(scaling, Scaling):
-        row = f" Did you mean fp.scalings.{scaling.upper()}?" if str(scaling).upper() in ROWS else ""
-        raise TypeError(
-            f"scaling must be an fp.Scaling, such as fp.scalings.TILE_1X128; got {type(scaling).__name__} "
-            f"{shown(scaling)}.{row}"
-        )
+    scaling = scaling_of(scaling)
     if isinstance(element, Format) and element.bits > 16:
         raise ValueError(f"element formats have up to 16 bits; got {element}. It needs no scale.")
     if isinstance(element, Format) and not element.has_zero:

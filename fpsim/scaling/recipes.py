@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fpsim.errors import shown, unknown
 from fpsim.formats.named import E4M3, E8M0
 from fpsim.lazy import face
 from fpsim.scaling.scaling import Scaling
@@ -96,8 +97,38 @@ __all__ = list(ROWS)  # filled in above
 _MEANT = {
     **dict.fromkeys(("mxfp8", "mxfp6", "mxfp4", "mx32", "block_1x32"), "MX"), "fp4": "NVFP4",
     "per_tensor": "TENSOR", "per_row": "ROW", "per_token": "ROW", "rowwise": "ROW", "per_column": "COLUMN",
-    "per_channel": "COLUMN", "columnwise": "COLUMN", "blockwise": "BLOCK_128X128", "per_block": "BLOCK_128X128",
-    "deepseek": "TILE_1X128", "deepseek_v3": "TILE_1X128",
+    "per_channel": "COLUMN", "columnwise": "COLUMN",
+    **dict.fromkeys(("deepseek", "deepseek_v3", "1x128", "tile"), "TILE_1X128"), "128x1": "TILE_128X1",
+    **dict.fromkeys(("128x128", "block", "blockwise", "per_block"), "BLOCK_128X128"),
 }  # fmt: skip
+
+
+def scaling_of(scaling: Any, what: str = "scaling", others: str = "") -> Scaling:
+    """The scaling that a name stands for, in any case, or a scaling itself.
+
+    Args:
+      scaling: an fp.Scaling, the name of a row, or what shows one.
+      what: the name of the argument.
+      others: what else is accepted.
+    Raises:
+      TypeError, ValueError: it is neither.
+
+    Example:
+      >>> from fpsim.scaling.recipes import scaling_of
+      >>> scaling_of("mx"), scaling_of("fp.scalings.TILE_1X128")
+      (fp.scalings.MX, fp.scalings.TILE_1X128)
+    """
+    if isinstance(scaling, Scaling):
+        return scaling
+    if not isinstance(scaling, str):
+        raise TypeError(
+            f"{what} must be an fp.Scaling, such as fp.scalings.TILE_1X128, or the name of one"
+            f"{others and f', {others}'}; got {type(scaling).__name__} {shown(scaling)}."
+        )
+    name = scaling.upper().replace("-", "_").removeprefix("FP.SCALINGS.")
+    if name not in ROWS:
+        raise unknown(what, scaling, list(ROWS), _MEANT, listing="fp.scalings", others=others)
+    return ROWS[name]
+
 
 __getattr__, __dir__ = face("fpsim.scalings", [*ROWS, "ROWS"], _MEANT)

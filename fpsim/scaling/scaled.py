@@ -19,7 +19,7 @@ from fpsim.formats.element import Element
 from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
 from fpsim.scaling.encode import EncodedTargets, checked, decodes_in_one_pass, encode_into, quantize_into
-from fpsim.scaling.recipes import TILE_1X128
+from fpsim.scaling.recipes import TILE_1X128, scaling_of
 from fpsim.scaling.report import ScaleReport
 from fpsim.scaling.scaled_arrays import ARRAYS, ScaledArrays
 from fpsim.scaling.scaling import Scaling, scaling_facts, scaling_from
@@ -156,7 +156,7 @@ def _processor() -> Any:
 def encode_scaled(
     x: npt.ArrayLike,
     fmt: Any,
-    scaling: Scaling = TILE_1X128,
+    scaling: Scaling | str = TILE_1X128,
     *,
     scales: npt.ArrayLike | None = None,
     out: Scaled | None = None,
@@ -167,7 +167,7 @@ def encode_scaled(
     Args:
       x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape (a torch tensor as well).
       fmt: element format: a float format, fp.INT8, fp.INT4, fp.UINT8, fp.UINT4 or fp.LogFMT(bits), by name or object.
-      scaling: how tiles get their scales; `fp.scalings` has a row for every common recipe.
+      scaling: how tiles get their scales; `fp.scalings` has a row for every common recipe, whose name will do ("mx").
       rounding, subnormals, seed, random_bits: of the elements' cast, as in `fpsim.encode`.
       overflow: the same; by default the scaling's own.
       scales: decode scales to use instead of those that the scaling would find, float32, one per tile or broadcast; a
@@ -193,7 +193,7 @@ def encode_scaled(
     """
     check_keywords(encode_scaled, cast, DEFAULTS)
     with _processor().ieee_arithmetic():
-        return _encode_scaled(x, fmt, scaling, cast, scales, out)
+        return _encode_scaled(x, fmt, scaling_of(scaling), cast, scales, out)
 
 
 def _encode_scaled(
@@ -216,7 +216,7 @@ def _encode_scaled(
 def quantize_scaled(
     x: npt.ArrayLike,
     fmt: Any,
-    scaling: Scaling = TILE_1X128,
+    scaling: Scaling | str = TILE_1X128,
     *,
     scales: npt.ArrayLike | None = None,
     out: Array | None = None,
@@ -238,7 +238,7 @@ def quantize_scaled(
     """
     check_keywords(quantize_scaled, cast, DEFAULTS)
     with _processor().ieee_arithmetic():
-        return _quantize_scaled(x, fmt, scaling, cast, scales, out)
+        return _quantize_scaled(x, fmt, scaling_of(scaling), cast, scales, out)
 
 
 def _quantize_scaled(
@@ -254,7 +254,7 @@ def _quantize_scaled(
 
 
 def encode_both_ways(
-    x: npt.ArrayLike, fmt: Any, scaling: Scaling = TILE_1X128, **cast: Unpack[ElementKeywords]
+    x: npt.ArrayLike, fmt: Any, scaling: Scaling | str = TILE_1X128, **cast: Unpack[ElementKeywords]
 ) -> tuple[Scaled, Scaled]:
     """Encode a matrix twice from the original: with a scaling, and with its block the other way around.
 
@@ -276,6 +276,7 @@ def encode_both_ways(
     x, _ = float_array(x)
     if x.ndim != 2:
         raise ValueError(f"x must be a matrix to be encoded both ways; got shape {x.shape}.")
+    scaling = scaling_of(scaling)
     return encode_scaled(x, fmt, scaling, **cast), encode_scaled(x, fmt, scaling.transposed(), **cast)
 
 

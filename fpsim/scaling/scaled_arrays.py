@@ -15,6 +15,7 @@ from fpsim.errors import shown
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.float_format import dtype_of
 from fpsim.formats.log_format import LogFMT
+from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tile_sizes, tiling
 
@@ -153,7 +154,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
         """`transpose()`."""
         return self.transpose()
 
-    def requantize(self, scaling: Scaling, fmt: Any = None, **cast: Any) -> Self:
+    def requantize(self, scaling: Scaling | str, fmt: Any = None, **cast: Any) -> Self:
         """Decode to float32 and encode again with another scaling, as DeepSeek-V3 turns 1x128 tiles into 128x1.
 
         Args:
@@ -169,7 +170,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
           >>> bool(np.mean(columns.decode() != rows.decode()) < 0.01)
           True
         """
-        return self._encoded(self.decode(), self.fmt if fmt is None else fmt, scaling, cast)
+        return self._encoded(self.decode(), self.fmt if fmt is None else fmt, scaling_of(scaling), cast)
 
     @property
     def blocks(self) -> Blocks[Self]:

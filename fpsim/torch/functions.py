@@ -65,11 +65,11 @@ SCALED_DEFAULTS = {**DEFAULTS, "overflow": None}
 def fake_quantize(
     x: Tensor,
     fmt: Any,
-    scaling: Scaling | None = None,
+    scaling: Scaling | str | None = None,
     *,
     scales: npt.ArrayLike | Tensor | None = None,
     backward_fmt: Any = None,
-    backward_scaling: Scaling | None = None,
+    backward_scaling: Scaling | str | None = None,
     backward_rounding: str | Rounding = "nearest_even",
     backward_overflow: str | None = None,
     backward_seed: Seed = None,
@@ -152,7 +152,7 @@ def quantize(x: Tensor, fmt: Any, **keywords: Unpack[CastOfTensor]) -> Tensor:
 
 @with_keywords(CastOfTensor, SCALED_DEFAULTS)
 def quantize_scaled(
-    x: Tensor, fmt: Any, scaling: Scaling = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
+    x: Tensor, fmt: Any, scaling: Scaling | str = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
     **keywords: Unpack[CastOfTensor],
 ) -> Tensor:  # fmt: skip
     """`fp.quantize_scaled` of a tensor. It has no gradient, and says so when asked; see `fake_quantize`.
@@ -237,7 +237,7 @@ class ScaledTensors(NamedTuple):
 
 @with_keywords(CastOfTensor, SCALED_DEFAULTS)
 def encode_scaled(
-    x: Tensor, fmt: Any, scaling: Scaling = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
+    x: Tensor, fmt: Any, scaling: Scaling | str = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
     **keywords: Unpack[CastOfTensor],
 ) -> ScaledTensors:  # fmt: skip
     """`fp.encode_scaled` of a tensor: what a matrix unit takes. Compiled graphs break here.
@@ -259,14 +259,14 @@ def encode_scaled(
     return _encoded_tensors(x, fmt, scaling, {**keywords, "scales": scale_array})
 
 
-def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling, keywords: dict[str, Any]) -> ScaledTensors:
+def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[str, Any]) -> ScaledTensors:
     encoded = scaled_cast.encode_scaled(array_of(x), fmt, scaling, **keywords)
     parts = (encoded.scale_codes, encoded.tensor_scale, encoded.zero_points)
     optional = [None if part is None else tensor_of(np.asarray(part)) for part in parts]
     return ScaledTensors(tensor_of(encoded.codes), tensor_of(encoded.scales), *optional)
 
 
-def _encoded_tensors(x: Tensor, fmt: Any, scaling: Scaling, keywords: dict[str, Any]) -> ScaledTensors:
+def _encoded_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[str, Any]) -> ScaledTensors:
     if torch.compiler.is_compiling():
         return _outside_graphs(x, fmt, scaling, keywords)
     return _encode_tensors(x, fmt, scaling, keywords)
@@ -307,8 +307,9 @@ def _refuse_elsewhere(x: object, name: str) -> None:
     if x.layout != torch.strided:
         raise TypeError(f"{name} must be a dense tensor; got one of layout {x.layout}. Use {name}.to_dense().")
     if x.device.type not in ("cpu", "meta"):
+        there = ", or fp.gpu, whose functions of tensors there have no gradient" if x.device.type == "cuda" else ""
         raise ValueError(
-            f"{name} must be a tensor on the CPU; got one on {x.device}. Use {name}.cpu(), and move the result."
+            f"{name} must be a tensor on the CPU; got one on {x.device}. Use {name}.cpu(), and move the result{there}."
         )
 
 
@@ -320,7 +321,7 @@ def _refuse_other(x: object) -> None:
 
 
 def _cast(
-    function: Callable[..., Any], fmt: Any, scaling: Scaling | None, keywords: CastOfTensor
+    function: Callable[..., Any], fmt: Any, scaling: Scaling | str | None, keywords: CastOfTensor
 ) -> tuple[str, Tensor | None]:
     """The text and the seed of a cast, as the operators take them."""
     check_keywords(function, keywords, DEFAULTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import warnings
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any
 
 from fpsim.errors import SHOWN, shown, unknown
 from fpsim.lazy import public
+from fpsim.torch.blocks import STRICT, block_of
 from fpsim.torch.delayed import GRAD, INPUT, WEIGHT, first_state, quantized
 from fpsim.torch.hadamard import hadamard
 from fpsim.torch.operators import Tensor, array_of, operator, refuse_tangent, tensor_of, torch
 from fpsim.torch.plan import LayerPlan, plan_from, plan_of
 from fpsim.torch.products import CastOperand, multiply
-from fpsim.torch.recipe import PRODUCTS, LinearRecipe
+from fpsim.torch.recipe import PRODUCTS, LinearRecipe, of_plan
 from fpsim.torch.rows import FP32, RECIPES
 from fpsim.torch.trace import ProductCall, is_watched, show
 
@@ -179,7 +181,8 @@ class QuantLinear(torch.nn.Linear):
       recipe: formats and scalings.
       name: of the layer, which stochastic draws depend on; `quantize_linears` gives the qualified name.
       backend: what multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu", emulated there;
-        "hardware", the tensor cores of this machine.
+        "hardware", the tensor cores of this machine. The layer and its input are on the CPU, where casts run, for
+        all of them; the last two bring what they multiply to the GPU.
 
     Raises:
       TypeError: recipe is no LinearRecipe.
@@ -297,9 +300,12 @@ class QuantLinear(torch.nn.Linear):
 
     def _refuse(self, x: Tensor) -> None:
         """An error unless x is a tensor of floats on the CPU with as many features as the layer takes."""
-        for name, tensor in (("input", x), ("weight", self.weight)):
+        for name, tensor, whole in (("input", x, "input"), ("weight", self.weight, "model")):
             if tensor.device.type not in ("cpu", "meta"):
-                raise ValueError(f"{name} must be a tensor on the CPU; got one on {tensor.device}. Use .cpu().")
+                raise ValueError(
+                    f"{name} must be a tensor on the CPU, whatever the backend; got one on {tensor.device}. Use "
+                    f"{whole}.cpu(): backend='gpu' and 'hardware' bring what they multiply to the GPU themselves."
+                )
         if not x.is_floating_point():
             raise TypeError(f"input must be a tensor of floats; got {x.dtype}. Convert with input.float().")
         if x.dim() == 0 or x.shape[-1] != self.in_features:
@@ -347,11 +353,15 @@ def quantize_linears(
     code reads without calling them (the output projection of `torch.nn.MultiheadAttention`). In evaluation
     `torch.nn.TransformerEncoderLayer` takes a fused path that would skip its layers; it is switched off where needed.
 
+    Where a product's terms are no multiple of those that share a scale, the last block is filled up with zeros, as
+    DeepGEMM's kernels do and as a padded layer would have it. Transformer Engine, `fp.train` and `fp.analysis.plan`
+    ask for whole blocks, so features that are none give a warning; tokens, which only a batch has, do not.
+
     Args:
       model: any module.
       recipe: formats and scalings: a LinearRecipe, or the name of one of `fp.torch.RECIPES`; or a recipe of training
         (`fp.train.Recipe`, or the path of one in TOML), of which layers follow `linear` and the overrides, product by
-        product, and those that it keeps stay as they are.
+        product, and those that it keeps stay as they are; or a plan of `fp.analysis.plan`, which is such a recipe.
       pattern: shell pattern, or several, of qualified names such as "blocks.*.mlp.*"; case matters.
       exclude: names to leave alone, in the same way.
       backend: what multiplies, as of `QuantLinear`.
@@ -380,9 +390,15 @@ def quantize_linears(
         recipe = public("fpsim.train").Recipe.from_toml(recipe)
     elif isinstance(recipe, str):
         recipe = _named(recipe)
+    recipe = of_plan(recipe)
     if isinstance(getattr(recipe, "linear", None), LinearRecipe):  # of training, from a higher floor
         recipe, overrides, kept = recipe.linear, _lasting(recipe), tuple(recipe.keep)
-    _refuse_no_recipe(recipe)
+    if not isinstance(recipe, LinearRecipe):
+        hint = " Pass its .plan." if hasattr(getattr(recipe, "plan", None), "to_recipe") else ""
+        raise TypeError(
+            "recipe must be an fp.torch.LinearRecipe, such as fp.torch.DEEPSEEK_V3, or its name, an fp.train.Recipe, "
+            f"the path of one, or an fp.analysis.Plan; got {type(recipe).__name__}.{hint}"
+        )
     names: dict[torch.nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if type(module) is torch.nn.Linear:
@@ -401,17 +417,39 @@ def quantize_linears(
     }
     if not layers:
         raise ValueError(_nothing_matches(model, known_names, included, excluded, kept))
+    filled: list[str] = []
     for module, name in layers.items():
         assert isinstance(module, torch.nn.Linear)
         rest = FP32 if any(fnmatchcase(name, glob) for glob in kept) else recipe
         products = [_followed(rest, overrides, name, product) for product in PRODUCTS]
+        filled += _filled_up(module, name, products)
         taken = QuantLinear._take_over(module, products[0], name, backend)
         if products != [products[0]] * 3:
             taken.follow(*products)
     for layer in model.modules():
         if isinstance(layer, torch.nn.TransformerEncoderLayer) and (layer.linear1 in layers or layer.linear2 in layers):
             layer.activation_relu_or_gelu = 0  # the fused path knows ReLU and GELU only
+    if filled:
+        more = f" (and {len(filled) - 1} more like it)" if len(filled) > 1 else ""
+        warnings.warn(
+            f"{filled[0]}{more}: the last block is filled up with zeros, where {STRICT} refuse the layer and "
+            "fp.analysis.plan does not offer the recipe. Pad the layer, or leave it out with exclude=.",
+            stacklevel=2,
+        )
     return list(layers.values())
+
+
+def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecipe]) -> list[str]:
+    """A clause for each product whose features are no whole blocks."""
+    said = []
+    for product, recipe, length in zip(PRODUCTS, products, (layer.in_features, layer.out_features), strict=False):
+        block = block_of(recipe, product)
+        if length % block:
+            said.append(
+                f"{product} of layer {name!r} sums {length} terms, no multiple of the {block} that share a scale "
+                f"in {recipe.name or 'the recipe'}"
+            )
+    return said
 
 
 def _lasting(recipe: Any) -> tuple[Any, ...]:

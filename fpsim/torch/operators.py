@@ -12,7 +12,7 @@ import numpy as np
 
 from fpsim.arrays import Array, from_torch
 from fpsim.casts.cast import decode, encode, quantize
-from fpsim.errors import install, shown
+from fpsim.errors import install
 from fpsim.formats.as_json import element_facts, element_from
 from fpsim.formats.cast_options import cast_options
 from fpsim.formats.element import Element, element_format
@@ -21,6 +21,7 @@ from fpsim.formats.named import DTYPES, FP16, FP32, FP64
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.scaling import scaled as scaled_cast
 from fpsim.scaling.clipping import kept as kept_elements
+from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaling import Scaling, scaling_facts, scaling_from
 
 try:
@@ -60,7 +61,7 @@ class Spec(NamedTuple):
 
 
 def spec_text(
-    fmt: Any, scaling: Scaling | None, rounding: Any, overflow: str | None, subnormals: str, random_bits: int
+    fmt: Any, scaling: Scaling | str | None, rounding: Any, overflow: str | None, subnormals: str, random_bits: int
 ) -> str:
     """A cast as JSON, checked as far as that goes without data.
 
@@ -74,11 +75,7 @@ def spec_text(
       True
     """
     element = element_format(fmt)
-    if scaling is not None and not isinstance(scaling, Scaling):
-        raise TypeError(
-            f"scaling must be an fp.Scaling, such as fp.scalings.TILE_1X128, or None; got {type(scaling).__name__} "
-            f"{shown(scaling)}."
-        )
+    scaling = None if scaling is None else scaling_of(scaling, others="or None")
     if scaling is None and not isinstance(element, Format):
         raise ValueError(f"{element} needs a scale; got scaling=None. Pass fp.scalings.TENSOR, say.")
     mode = rounding_mode(rounding)

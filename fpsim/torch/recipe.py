@@ -18,7 +18,7 @@ from fpsim.matrix_units.catalogue import ROWS as UNITS
 from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.chips import CHIPS
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.scaling.recipes import TENSOR
+from fpsim.scaling.recipes import TENSOR, scaling_of
 from fpsim.scaling.scaling import Scaling
 from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.written import parsed
@@ -28,6 +28,7 @@ from fpsim.torch.operators import spec_text
 Same = Literal["same"]
 PRODUCTS = ("fprop", "dgrad", "wgrad")
 OPERANDS = ("input", "weight", "grad")
+SCALINGS = (*(f"{each}_scaling{back}" for each in OPERANDS for back in ("", "_backward")), "stash_scaling")
 SCALED_BY = {"fprop": "input_scaling", "dgrad": "grad_scaling", "wgrad": "grad_scaling_backward"}
 ARCHES = tuple(dict.fromkeys(chip.arch for chip in CHIPS.values()))
 HADAMARD_SIZES = (0, 2, 4, 8, 16, 32, 64, 128)
@@ -147,7 +148,7 @@ class LinearRecipe:
 
     Args:
       input_fmt, weight_fmt, grad_fmt: element formats of x, w and dy, or None.
-      input_scaling, weight_scaling, grad_scaling: of the products that read them as they lie.
+      input_scaling, weight_scaling, grad_scaling: of the products that read them as they lie, by name too.
       input_scaling_backward, weight_scaling_backward, grad_scaling_backward: of the products that read the other axis;
         "same" for the same numbers again.
       fprop, dgrad, wgrad: the arithmetic of each product, a `Product`; one without a unit is torch's, in float32.
@@ -212,6 +213,11 @@ class LinearRecipe:
             for field in (f"{operand}_scaling", f"{operand}_scaling_backward"):
                 if getattr(self, field, None) not in (None, "same"):
                     raise ValueError(f"{field} needs {operand}_fmt; got None. Pass fp.E4M3, say.")
+        for field in SCALINGS:
+            scaling = getattr(self, field)
+            if isinstance(scaling, str) and scaling != "same":
+                others = "'same' or None" if field.endswith("backward") else "or None"
+                object.__setattr__(self, field, scaling_of(scaling, field, others))
         for product in PRODUCTS:
             require_kind(product, getattr(self, product), Product, "an fp.torch.Product")
         if self.stash_fmt is not None and self.requantize_input:
@@ -233,8 +239,6 @@ class LinearRecipe:
         fmt, scaling = getattr(self, f"{operand}_fmt"), getattr(self, f"{operand}_scaling")
         other = getattr(self, f"{operand}_scaling_backward")
         same = isinstance(other, str) and other == "same"
-        if isinstance(other, str) and not same:
-            raise ValueError(f"{operand}_scaling_backward must be an fp.Scaling, None or 'same'; got {shown(other)}.")
         rounding = rounding_mode(self.grad_rounding if operand == "grad" else self.rounding)
         if fmt is None:
             return "", same
@@ -320,6 +324,12 @@ def key_of(seed: int, name: str, role: str) -> int:
     """62 bits, so that the steps that are added never overflow an int64."""
     digest = hashlib.blake2b(f"{seed} {role} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 2
+
+
+def of_plan(spec: Any) -> Any:
+    """The recipe of training that an `fp.analysis.Plan`, from a higher floor, comes to; anything else as it is."""
+    to_recipe = getattr(spec, "to_recipe", None)
+    return spec if to_recipe is None or isinstance(spec, type) else to_recipe()
 
 
 def unit_for(

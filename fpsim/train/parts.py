@@ -10,6 +10,7 @@ from typing import Any
 from fpsim.errors import require_integer, require_kind, require_word, shown
 from fpsim.formats.element import element_format
 from fpsim.formats.named import format as find_format
+from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaling import Scaling
 from fpsim.sums.accumulators import Accumulator
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
@@ -124,7 +125,8 @@ class Stored:
     def __post_init__(self) -> None:
         require_kind("modules", self.modules, str, "a shell pattern such as '*.act'")
         object.__setattr__(self, "fmt", element_format(self.fmt))
-        require_kind("scaling", self.scaling, (Scaling, type(None)), "an fp.Scaling or None")
+        if self.scaling is not None:
+            object.__setattr__(self, "scaling", scaling_of(self.scaling, others="or None"))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 from fpsim.display.optional import frame
 from fpsim.errors import require_kind, require_word
 from fpsim.files import path_of
+from fpsim.torch.recipe import of_plan
 from fpsim.train import checkpoint
 from fpsim.train.loop import Trainer
 from fpsim.train.parallel import Ranks
@@ -122,11 +123,12 @@ def find_recipe(spec: Any) -> Recipe:
       >>> find_recipe("deepseek_v3")
       <Recipe DEEPSEEK_V3: linear layers fp.torch.DEEPSEEK_V3>
     """
+    spec = of_plan(spec)
     if isinstance(spec, Recipe):
         return spec
     if isinstance(spec, Path) or (isinstance(spec, str) and spec.endswith(".toml")):
         return Recipe.from_toml(spec)
-    require_kind("recipe", spec, str, "an fp.train.Recipe, the name of one, or a TOML file")
+    require_kind("recipe", spec, str, "an fp.train.Recipe, the name of one, a TOML file or an fp.analysis.Plan")
     name = spec.upper().replace("-", "_")
     require_word("recipe", name, tuple(ROWS), listing="fp.train.recipes.ROWS")
     return ROWS[name]
@@ -144,7 +146,8 @@ def run(
     the same call does: schedules and overrides are shares of `steps`, so a longer run is another one.
 
     Args:
-      recipe: an `fpsim.train.Recipe`, the name of a row of `fpsim.train.recipes`, or a TOML file.
+      recipe: an `fpsim.train.Recipe`, the name of a row of `fpsim.train.recipes`, a TOML file, or a plan of
+        `fpsim.analysis.plan`.
       steps: of the optimizer.
       seed: of the weights, batches and draws.
       model: "transformer": characters, 2 layers of width 128, 0.33 million weights in linear layers; or "perceptron":

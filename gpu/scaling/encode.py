@@ -29,6 +29,7 @@ from fpsim.gpu.scaling.short_tiles import EACH, ShortTiles, lanes_of, short_tile
 from fpsim.runtime.processor import under_ieee
 from fpsim.scaling.encode import arithmetic_width, checked_element, element_options_of, largest_value
 from fpsim.scaling.plan import ScalePlan, TensorScale, element_plan, scale_plan
+from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import Tiling, tiling
 
@@ -105,6 +106,7 @@ class GpuTargets(NamedTuple):
 
 
 def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: bool) -> GpuTileJob:
+    scaling = scaling_of(scaling)
     element: Element = checked_element(fmt, scaling)
     if isinstance(element, LogFMT):
         refuse_logarithms(element)

@@ -147,7 +147,7 @@ def _kind(x: Any) -> str:
 
 @with_element_keywords
 def encode_scaled(
-    x: Any, fmt: Any, scaling: Scaling = TILE_1X128, *, scales: Any = None, out: Scaled | None = None,
+    x: Any, fmt: Any, scaling: Scaling | str = TILE_1X128, *, scales: Any = None, out: Scaled | None = None,
     **cast: Unpack[ElementKeywords],
 ) -> Scaled:  # fmt: skip
     """Encode an array on the GPU with a scale per tile: the bits of `fpsim.encode_scaled`.
@@ -183,7 +183,7 @@ def encode_scaled(
     """
     check_keywords(encode_scaled, cast, DEFAULTS)
     job = scaled_job(x, fmt, scaling, cast, back=False)
-    given = None if scales is None else given_scales(_on_cpu(scales), job.source.shape, scaling)
+    given = None if scales is None else given_scales(_on_cpu(scales), job.source.shape, job.scaling)
     result, fill = _targets(out, job, given is not None)
     run(job, fill, given)
     return result
@@ -191,7 +191,7 @@ def encode_scaled(
 
 @with_element_keywords
 def quantize_scaled(
-    x: Any, fmt: Any, scaling: Scaling = TILE_1X128, *, scales: Any = None, out: Any = None,
+    x: Any, fmt: Any, scaling: Scaling | str = TILE_1X128, *, scales: Any = None, out: Any = None,
     **cast: Unpack[ElementKeywords],
 ) -> Any:  # fmt: skip
     """Round an array on the GPU to what a small format with a scale per tile can hold: as `fpsim.quantize_scaled`.
@@ -215,9 +215,9 @@ def quantize_scaled(
     if out is not None:
         refuse_overlap(values, job.source.words)
     if not job.back:
-        encoded = encode_scaled(x, job.element, scaling, scales=scales, **cast)
+        encoded = encode_scaled(x, job.element, job.scaling, scales=scales, **cast)
         return encoded.decode(out=result)
-    given = None if scales is None else given_scales(_on_cpu(scales), job.source.shape, scaling)
+    given = None if scales is None else given_scales(_on_cpu(scales), job.source.shape, job.scaling)
     run(job, temporary(job, values, given is not None), given)
     return result
 

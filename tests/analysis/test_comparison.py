@@ -115,7 +115,10 @@ def test_what_cannot_be_measured_is_unknown_and_what_does_not_exist_is_left_out(
         ({"formats": "e4m9"}, "format must be one of"),
         ({"roundings": "nearest"}, "rounding must be one of"),
         ({"roundings": "stochastic"}, "needs a seed"),
-        ({"scalings": "tile"}, "scalings must be None, 'amax', a positive number or an fp.Scaling such as"),
+        (
+            {"scalings": "tile"},
+            "scalings must be one of .*, None, 'amax' or a positive number; got 'tile'. Did you mean 'TILE_1X128'",
+        ),
         ({"scalings": -1.0}, "scale must be None, 'amax' or a positive finite number"),
     ],
 )

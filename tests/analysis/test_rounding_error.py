@@ -239,9 +239,11 @@ def test_a_bad_scale_is_refused(scale: Any) -> None:
         fp.analysis.error(np.ones(3, np.float32), fp.E4M3, scale=scale)
 
 
-def test_a_scaling_by_its_name_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"scaling must be an fp.Scaling, such as fp.scalings.MX; got 'mx'"):
-        fp.analysis.error(np.ones(3, np.float32), "e2m1", scaling="mx")  # type: ignore[arg-type]
+def test_a_scaling_may_be_named() -> None:
+    x = np.array([[0.1, 0.2, 0.3, 6.0]])
+    assert fp.analysis.error(x, "e2m1", scaling="mx") == fp.analysis.error(x, "e2m1", scaling=fp.scalings.MX)
+    with pytest.raises(ValueError, match=r"scaling must be one of .* got 'mxfp4'. Did you mean 'MX'\?"):
+        fp.analysis.error(x, "e2m1", scaling="mxfp4")
 
 
 def test_integers_and_missing_seeds_are_refused() -> None:

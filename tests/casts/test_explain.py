@@ -107,7 +107,8 @@ def test_explain_takes_a_single_float() -> None:
     with pytest.raises(ValueError, match="explain takes one value; got 2"):
         fp.explain(np.array([1.0, 2.0]), fp.E4M3)
     with pytest.raises(TypeError, match=r"got int64\. Convert"):
-        fp.explain(1, fp.E4M3)
+        fp.explain(np.array([1]), fp.E4M3)
+    assert fp.explain(1, fp.E4M3).result == 1
 
 
 def test_the_probability_is_that_of_the_random_bits() -> None:

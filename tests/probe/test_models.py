@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,21 @@ def test_torchs_products_are_predicted_per_length(lengths: tuple[int, ...]) -> N
             with case(dtype, k):
                 model = fp.probe.matmul(torch.mm, k, a=dtype)
                 predicts(model, torch.mm, lambda seed, shape, to=dtype: torch.from_numpy(normal(seed, *shape)).to(to))  # type: ignore[misc]
+
+
+def test_a_function_of_tensors_gets_tensors(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    def added(a: Any, b: Any) -> Any:
+        assert type(a) is torch.Tensor
+        return a[:, :1] * b[:1] + a[:, 1:] * b[1:]
+
+    found, as_tensors = fp.probe.matmul(added, 2), fp.probe.matmul(added, 2, a=torch.float32)
+    assert found.tree == as_tensors.tree == (0, 1)
+    assert re.match(r"A product of matrices of 2 terms, seen in \d+ calls with tensors: ", found.explain())
+    found.save(tmp_path / "model.json")
+    assert fp.probe.load(tmp_path / "model.json").explain() == found.explain()
+    assert "tensors" not in fp.probe.sum(np.sum, 4).explain()
 
 
 def test_torchs_sums_are_predicted() -> None:

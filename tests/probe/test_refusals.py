@@ -93,6 +93,20 @@ def test_arguments_are_checked() -> None:
         fp.probe.matmul(lambda a, b: a, 4)
 
 
+def test_what_raises_for_arrays_and_for_tensors_is_refused_with_both_reasons() -> None:
+    pytest.importorskip("torch")
+
+    def picky(x: Any) -> Any:
+        raise TypeError(f"no {type(x).__name__}")
+
+    with pytest.raises(ValueError, match="fn must add") as refused:
+        fp.probe.sum(picky, 40)
+    assert str(refused.value) == (
+        "fn must add float32 of shape (40,), as arrays or as tensors; it raised TypeError: no ndarray and TypeError: "
+        "no Tensor."
+    )
+
+
 def test_a_callable_that_takes_too_long_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(black_box, "LONGEST", 1e-9)
     with pytest.raises(ValueError, match="fn must be fast enough to be asked some"):

@@ -136,6 +136,26 @@ def test_lists_of_floats_are_arrays_too() -> None:
     assert fp.encode([], fp.E4M3).shape == fp.decode([], fp.E4M3).shape == (0,)
 
 
+def test_integers_of_python_are_values() -> None:
+    for x in (3, [1, -2, 500], ((1, 2), (3, 448)), [1, 0.5], [-(2**63), 2**62], [2**63], [2**60, 0.5], [2**53 + 2]):
+        want = np.asarray(x, dtype=np.float64)
+        for fmt in (fp.E4M3, fp.E5M2, fp.FP64):
+            assert_bits_equal(fp.encode(x, fmt), fp.encode(want, fmt))
+        assert_bits_equal(fp.quantize(x, fp.BF16), fp.quantize(want, fp.BF16))
+        assert_bits_equal(fp.encode_scaled(x, fp.E4M3), fp.encode_scaled(want, fp.E4M3))
+
+
+@pytest.mark.parametrize("x", [2**53 + 1, [2**63 - 1], [1, -(2**53) - 1], [2**64 - 1], [0.5, 2**53 + 1], [[2**62 + 1]]])
+def test_integers_that_float64_rounds_are_refused(x: Any) -> None:
+    with pytest.raises(ValueError, match=r"x must hold integers that float64 holds; got -?\d+, .* Use fpsim\.from_int"):
+        fp.encode(x, fp.E8M0)
+
+
+def test_from_int_rounds_the_largest_integers_once() -> None:
+    assert fp.from_int([2**63 - 1], fp.E8M0, rounding="toward_zero") == 127 + 62  # as float64 it would be 2^63
+    assert fp.from_int([2**63 - 1], fp.E8M0) == 127 + 63
+
+
 def test_the_input_stays_as_it_is() -> None:
     x = float32_patterns(1, 1000)
     before = x.tobytes()
@@ -159,9 +179,11 @@ def test_codes_come_in_the_narrowest_unsigned_dtype(fmt: fp.Format, dtype: type)
     [
         (
             np.array([1], np.int32),
-            r"got int32\. Convert values with x\.astype\(np\.float64\); to read integers as codes use",
+            r"got int32\. Convert values with x\.astype\(np\.float64\), or round integers of any size with fpsim\."
+            r"from_int; to read integers as codes use",
         ),
-        ([1, 2], r"got int64\. Convert values"),
+        ([np.uint8(1)], r"got uint8\. Convert values"),
+        ([True], r"got bool\. Convert values"),
         (np.array([1], np.uint8), r"got uint8.*fpsim\.decode"),
         (np.array([True], np.bool_), "got bool"),
         (np.ones(1, ml_dtypes.int4), "got int4.*fpsim.decode"),

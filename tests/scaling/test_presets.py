@@ -135,6 +135,34 @@ def test_given_scales_encode_as_the_oracle_says(name: str, nan: str) -> None:
             assert_bits_equal(fp.quantize_scaled(data(), fmt, how, scales=scales), q.decode())
 
 
+@pytest.mark.parametrize("spelling", ["NVFP4", "nvfp4", "TILE_1X128", "tile-1x128", "fp.scalings.MX", "mx"])
+def test_a_row_may_be_named(spelling: str) -> None:
+    row = getattr(fp.scalings, spelling.upper().replace("-", "_").removeprefix("FP.SCALINGS."))
+    x = between(-8, 8, SHAPE, 18)
+    want = fp.encode_scaled(x, fp.E4M3, row)
+    assert_bits_equal(fp.encode_scaled(x, fp.E4M3, spelling), want)
+    assert_bits_equal(fp.quantize_scaled(x, fp.E4M3, spelling), fp.quantize_scaled(x, fp.E4M3, row))
+    assert_bits_equal(
+        fp.encode_scaled(x, fp.E4M3, "TENSOR").requantize(spelling),
+        fp.encode_scaled(fp.encode_scaled(x, fp.E4M3, "TENSOR").decode(), fp.E4M3, row),
+    )
+    assert [each.scaling for each in fp.encode_both_ways(x, fp.E4M3, spelling)] == [row, row.transposed()]
+    assert fp.OnlineScaling("e4m3", spelling).scaling == row
+    assert fp.DelayedScaling("e4m3", "row").scaling == fp.scalings.ROW
+
+
+@pytest.mark.parametrize(
+    ("spelling", "meant"),
+    [
+        ("mxfp8", "MX"), ("MXFP4", "MX"), ("fp4", "NVFP4"), ("1x128", "TILE_1X128"), ("tile", "TILE_1X128"),
+        ("128x128", "BLOCK_128X128"), ("block", "BLOCK_128X128"), ("per_token", "ROW"), ("tensr", "TENSOR"),
+    ],
+)  # fmt: skip
+def test_another_name_of_a_row_is_refused_with_the_right_one(spelling: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=rf"scaling must be one of the \d+ that fp.scalings lists, .*mean '{meant}'\?"):
+        fp.encode_scaled(np.ones((1, 32), np.float32), fp.E4M3, spelling)
+
+
 @presets
 def test_decoding_to_float64_is_exact(name: str) -> None:
     x = between(-8, 8, SHAPE, 18)

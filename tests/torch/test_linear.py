@@ -6,18 +6,22 @@ import copy
 import importlib
 import io
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.testing import assert_bits_equal
 
 torch = pytest.importorskip("torch")
 
 torch_linear: Any = importlib.import_module("fpsim.torch.linear")
 ft: Any = importlib.import_module("fpsim.torch.functions")
 
+# Small layers stand for large ones here, though few of their features are whole blocks.
+pytestmark = pytest.mark.filterwarnings("ignore:.*the last block is filled up with zeros")
 BY_TORCH = dict.fromkeys(("fprop", "dgrad", "wgrad"), ft.Product())
 SR = ft.DEEPSEEK_V3.replace(grad_rounding="stochastic", seed=3)
 S = fp.scalings
@@ -233,6 +237,35 @@ def test_the_fused_path_of_transformer_layers_does_not_skip_quantised_ones(
     assert calls == [layer.linear1, layer.linear2]
 
 
+@pytest.mark.parametrize("name", ["DEEPSEEK_V3", "MXFP8"])
+def test_features_that_are_no_whole_blocks_are_those_of_a_padded_layer(name: str) -> None:
+    torch.manual_seed(0)
+    layer, padded = torch.nn.Linear(100, 40), torch.nn.Linear(128, 128)
+    with torch.no_grad():
+        padded.weight.zero_()[:40, :100] = layer.weight
+        padded.bias.zero_()[:40] = layer.bias
+    with pytest.warns(UserWarning, match="the last block is filled up") as said:
+        assert ft.quantize_linears(layer, name) == [""]
+    assert str(said[0].message) == (
+        f"fprop of layer '' sums 100 terms, no multiple of the {128 if name == 'DEEPSEEK_V3' else 32} that share a "
+        f"scale in {name} (and 1 more like it): the last block is filled up with zeros, where fp.train and Transformer "
+        "Engine refuse the layer and fp.analysis.plan does not offer the recipe. Pad the layer, or leave it out with "
+        "exclude=."
+    )
+    assert said[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ft.quantize_linears(padded, name)
+    x, dy = torch.randn(32, 100), torch.randn(32, 40)
+    wide_x, wide_dy = torch.nn.functional.pad(x, (0, 28)), torch.nn.functional.pad(dy, (0, 88))
+    y, wide_y = layer(x.requires_grad_()), padded(wide_x.requires_grad_())
+    y.backward(dy)
+    wide_y.backward(wide_dy)
+    assert_bits_equal(y, wide_y[:, :40].contiguous())
+    assert_bits_equal(x.grad, wide_x.grad[:, :100].contiguous())
+    assert_bits_equal(layer.weight.grad, padded.weight.grad[:40, :100].contiguous())
+
+
 @pytest.mark.parametrize("recipe", [ft.DEEPSEEK_V3, SR], ids=["plain", "stochastic"])
 def test_copies_states_and_pickles_are_complete(recipe: Any) -> None:
     net = mlp()
@@ -326,8 +359,9 @@ def test_recipes_are_values() -> None:
         (lambda: ft.LinearRecipe("fp8"), ValueError, "format must be one of"),
         (lambda: ft.LinearRecipe("int8"), ValueError, "INT8 needs a scale"),
         (lambda: ft.LinearRecipe(input_scaling=S.MX), ValueError, "input_scaling needs input_fmt; got None"),
-        (lambda: ft.LinearRecipe("e4m3", input_scaling="mx"), TypeError, "scaling must be an fp.Scaling"),
-        (lambda: ft.LinearRecipe("e4m3", input_scaling_backward="mx"), ValueError, "an fp.Scaling, None or 'same'"),
+        (lambda: ft.LinearRecipe("e4m3", input_scaling="mxfp8"), ValueError, "input_scaling must be one of .*'MX'"),
+        (lambda: ft.LinearRecipe("e4m3", input_scaling="same"), ValueError, "scaling must be one of .*got 'same'"),
+        (lambda: ft.LinearRecipe("e4m3", input_scaling_backward="sam"), ValueError, "'same' or None; got 'sam'"),
         (lambda: ft.LinearRecipe("e4m3", rounding="nearest"), ValueError, "rounding must be one of"),
         (lambda: ft.LinearRecipe(seed=-1), ValueError, "seed must be an integer in"),
         (lambda: ft.QuantLinear(4, 4, recipe="mxfp8"), TypeError, "recipe must be an fp.torch.LinearRecipe"),
@@ -358,3 +392,15 @@ def test_empty_batches_pass() -> None:
     layer(x).sum().backward()
     assert x.grad is not None
     assert np.all(layer.weight.grad.numpy() == 0)
+
+
+@pytest.mark.parametrize("backend", ["emulated", "gpu"])
+def test_tensors_of_other_devices_are_refused_with_what_to_do(backend: str) -> None:
+    elsewhere = type("Elsewhere", (torch.Tensor,), {"device": torch.device("cuda:0")})
+    layer = ft.QuantLinear(128, 128, recipe=ft.MXFP8, backend=backend)
+    with pytest.raises(
+        ValueError,
+        match=r"input must be a tensor on the CPU, whatever the backend; got one on cuda:0\. Use input\.cpu\(\): "
+        r"backend='gpu' and 'hardware' bring what they multiply to the GPU themselves\.",
+    ):
+        layer(torch.ones(4, 128).as_subclass(elsewhere))

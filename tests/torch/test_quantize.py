@@ -347,7 +347,8 @@ def test_compiled_graphs_notice_other_formats_and_seeds() -> None:
         (lambda x: ft.quantize(x.int(), "e4m3"), TypeError, "got torch.int32. Convert with x.float()"),
         (lambda x: ft.encode(x.to_sparse(), "e4m3"), TypeError, "x must be a dense tensor; got one of layout"),
         (lambda x: ft.fake_quantize(x, "e4m4"), ValueError, "format must be one of"),
-        (lambda x: ft.fake_quantize(x, "e4m3", "mx"), TypeError, "scaling must be an fp.Scaling"),
+        (lambda x: ft.fake_quantize(x, "e4m3", "mxfp8"), ValueError, "scaling must be one of .*, or None; got 'mxfp8'"),
+        (lambda x: ft.fake_quantize(x, "e4m3", 3), TypeError, "scaling must be an fp.Scaling"),
         (lambda x: ft.fake_quantize(x, "int8"), ValueError, "INT8 needs a scale; got scaling=None"),
         (lambda x: ft.fake_quantize(x, "uint8", fp.scalings.MX), ValueError, "needs a zero point"),
         (lambda x: ft.fake_quantize(x, "e4m3", scales=1.0), ValueError, "scales need a scaling"),
@@ -376,9 +377,12 @@ def test_what_cannot_be_done_is_refused_in_one_sentence(call: Any, kind: type[Ex
 
 
 def test_tensors_of_other_devices_are_refused_rather_than_copied() -> None:
-    elsewhere = type("Elsewhere", (torch.Tensor,), {"device": torch.device("cuda:0")})
+    elsewhere: Any = type("Elsewhere", (torch.Tensor,), {"device": torch.device("cuda:0")})
     x = torch.ones(3).as_subclass(elsewhere)
-    with pytest.raises(ValueError, match=r"x must be a tensor on the CPU; got one on cuda:0. Use x.cpu\(\)"):
+    with pytest.raises(ValueError, match=r"got one on cuda:0\. Use x\.cpu\(\), .*, or fp\.gpu, whose functions"):
+        ft.fake_quantize(x, "e4m3")
+    elsewhere.device = torch.device("mps")
+    with pytest.raises(ValueError, match=r"got one on mps\. Use x\.cpu\(\), and move the result\.$"):
         ft.fake_quantize(x, "e4m3")
 
 

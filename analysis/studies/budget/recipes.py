@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fpsim.errors import require_word, shown
 from fpsim.torch.hardware import Note, placed
-from fpsim.torch.recipe import PRODUCTS, LinearRecipe
+from fpsim.torch.recipe import PRODUCTS, LinearRecipe, of_plan
 from fpsim.torch.rows import RECIPES
 from fpsim.train.recipe import Recipe
 from fpsim.train.recipes import ROWS
@@ -41,6 +41,7 @@ def recipe_of(spec: Any) -> LinearRecipe | Recipe:
       >>> recipe_of("deepseek_v3"), recipe_of("NVFP4_SWITCHED")
       (fp.torch.DEEPSEEK_V3, <Recipe NVFP4_SWITCHED: linear layers fp.torch.NVFP4>)
     """
+    spec = of_plan(spec)
     if isinstance(spec, (LinearRecipe, Recipe)):
         return spec
     if isinstance(spec, Path) or (isinstance(spec, str) and spec.endswith(".toml")):

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import Budget
-from fpsim.analysis.studies.diagnosis.choosing import SAVES, alike_in_noise
+from fpsim.analysis.studies.diagnosis.choosing import SAVES, alike_over_batches
 from fpsim.analysis.studies.diagnosis.recording import recorded_name
 from fpsim.analysis.studies.diagnosis.verdict import LINES, Verdict, by_layer, is_high, relative
 from fpsim.analysis.studies.planning.report import Plan
@@ -213,20 +213,20 @@ def _together(found: Diagnosed) -> list[str]:
     loss = math.fsum(found.sensitivity.losses) / len(found.sensitivity.losses)
     return [
         f"{what} leave{s} the gradients {relative(row.gradient_error)} off and change{s} the loss of {loss:.4g} by "
-        f"{row.loss_change:+.2g}, {noise(row)}."
+        f"{row.loss_change:+.2g}, {beside_batches(row)}."
     ]
 
 
-def noise(row: SensitivityRow) -> str:
-    """Whether a change of the loss can be told from chance, in words."""
+def beside_batches(row: SensitivityRow) -> str:
+    """A change of the loss beside how much it differs between batches, in words: on each of them it is exact."""
     if row.loss_change == 0:
         return "which is nothing"
     if math.isnan(row.loss_spread):
-        return "which one batch cannot tell from noise"
+        return "on one batch, which does not tell what others give"
     batches = plural(len(row.batches), "batch").replace("batchs", "batches")
     if abs(row.loss_change) <= row.loss_spread:
-        return f"which is noise, within the spread over {batches} ({row.loss_spread:.2g})"
-    return f"beyond the spread over {batches} ({row.loss_spread:.2g})"
+        return f"no more than it differs between {batches} ({row.loss_spread:.2g}), so that others may tell otherwise"
+    return f"more than it differs between {batches} ({row.loss_spread:.2g})"
 
 
 def _recommended(found: Diagnosed) -> list[str]:
@@ -315,7 +315,7 @@ def _others(found: Diagnosed) -> list[str]:
             continue
         row, mine = joint[name], found.joint
         told = f" and those of {found.low} {relative(mine.gradient_error)}" if mine is not None else ""
-        if mine is not None and alike_in_noise(row, mine):
+        if mine is not None and alike_over_batches(row, mine):
             told += ", which these batches cannot tell apart"
         said.append(f"{name} fits everywhere too: its gradients are {relative(row.gradient_error)} off{told}.")
     return said

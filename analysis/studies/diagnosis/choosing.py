@@ -87,11 +87,11 @@ def _best(
     fewest = min(within, key=lambda name: (bits[name], joint[name].gradient_error))
     alike = [name for name in within if bits[name] <= ROOM * bits[fewest]]
     best = min(alike, key=lambda name: joint[name].gradient_error)
-    return fewest if alike_in_noise(joint[fewest], joint[best]) else best
+    return fewest if alike_over_batches(joint[fewest], joint[best]) else best
 
 
-def alike_in_noise(one: SensitivityRow, other: SensitivityRow) -> bool:
-    """Whether the errors of gradients lie within the spread over batches."""
+def alike_over_batches(one: SensitivityRow, other: SensitivityRow) -> bool:
+    """Whether the errors of gradients differ by no more than one of them does between batches."""
     spreads = [row.gradient_spread for row in (one, other) if not math.isnan(row.gradient_spread)]
     return abs(one.gradient_error - other.gradient_error) <= max(spreads, default=0.0)
 

@@ -40,7 +40,7 @@ def diagnose(
 
     Args:
       model: a torch.nn.Module on the CPU with torch.nn.Linear layers, which stays as it is.
-      batches: a list of what the loss takes as its batch: two or more, so that noise can be told from harm.
+      batches: a list of what the loss takes as its batch: two or more, since figures of one say nothing of others.
       loss: called as loss(model, batch) with a copy; returns one value with a gradient. Or a criterion of torch, such
         as torch.nn.CrossEntropyLoss(), for batches of (input, target).
       recipes: one or several names, `fp.torch.LinearRecipe` or `fp.train.Recipe`, or a dictionary of these; None for
@@ -77,10 +77,11 @@ def diagnose(
     """
     for name in ("torch", "cattrs"):
         load(name, "diagnose")
-    from fpsim.analysis.models.losses import loss_of
+    from fpsim.analysis.models.losses import loss_of, refuse_swapped
     from fpsim.analysis.studies.diagnosis.stages import Stages
     from fpsim.analysis.studies.sensitivity import asked
 
+    refuse_swapped(model, batches, loss)
     chosen = asked.product_layers(asked.model_checked(model), layers)
     loss = loss_of(loss)
     listed = asked.batches_listed(batches)

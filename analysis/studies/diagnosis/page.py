@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import Budget
-from fpsim.analysis.studies.diagnosis.advice import Diagnosed, kind_of, noise
+from fpsim.analysis.studies.diagnosis.advice import Diagnosed, beside_batches, kind_of
 from fpsim.analysis.studies.diagnosis.verdict import LINES, Verdict, is_high, relative
 from fpsim.display.pages import Picture, TableCell, TableRow, markup, render, versions
 from fpsim.display.wording import plural, printable
@@ -144,7 +144,7 @@ def _recipe_row(found: Paged, name: str) -> TableRow:
     return TableRow((
         name, TableCell(f"{bits:.3g}", bits), TableCell(f"{fits} of {slots}", fits), _share(joint.gradient_error),
         _share(joint.gradient_spread), _share(joint.output_error),
-        TableCell(f"{joint.loss_change:+.2g}", joint.loss_change), noise(joint).removeprefix("which is "),
+        TableCell(f"{joint.loss_change:+.2g}", joint.loss_change), beside_batches(joint).removeprefix("which is "),
     ), marked=fits < slots)  # fmt: skip
 
 

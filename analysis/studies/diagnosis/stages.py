@@ -226,7 +226,7 @@ def _not_offered(evidence: Evidence, key: tuple[str, str, str]) -> str:
     begins = f"{name} is not offered to {product} of {layer}, "
     notes = [note.removeprefix(begins) for of, note in evidence.notes if of == layer and note.startswith(begins)]
     because = notes[0].rstrip(".").removeprefix("whose ").removeprefix("where its ") if notes else "it was not measured"
-    return f"its {product} cannot be had, as its {because.replace('of its', 'of the')}"
+    return f"its {product} is not offered, as its {because.replace('of its', 'of the')}"
 
 
 def _values(recording: Recording, layer: str) -> dict[str, tuple[int, int]]:

@@ -20,7 +20,7 @@ from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.written import MAKERS, parsed
 from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
 from fpsim.torch.hardware import placed
-from fpsim.torch.recipe import PRODUCTS, LinearRecipe, Product
+from fpsim.torch.recipe import PRODUCTS, LinearRecipe, Product, of_plan
 from fpsim.torch.rows import FP32, RECIPES
 from fpsim.train.recipe import Recipe
 from fpsim.train.recipes import ROWS
@@ -116,6 +116,7 @@ def arithmetic(what: str, spec: Any, recipe: Any = None) -> ModelArithmetic:
             raise TypeError(f"{what} must map shell patterns of layers to arithmetics; got {shown(spec)}.")
         ways = tuple((pattern, _way(what, each, recipe)) for pattern, each in spec.items())
         return ModelArithmetic("", ways)
+    spec = of_plan(spec)
     return ModelArithmetic(_named(spec), (("*", _way(what, spec, recipe)),))
 
 
@@ -133,6 +134,7 @@ def _way(what: str, spec: Any, recipe: Any) -> LayerArithmetic:
         return _word(spec, recipe)
     if isinstance(spec, _Chip):
         return _chip(spec.word, recipe)
+    spec = of_plan(spec)
     if isinstance(spec, (LinearRecipe, Recipe)):
         return LayerArithmetic(_of_recipe(spec))
     if isinstance(spec, MatrixUnit):
@@ -184,6 +186,7 @@ def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
     """The recipe that is asked for; else a layer's own, or the default."""
     if recipe is None:
         return lambda site: (site.own or default,) * 3
+    recipe = of_plan(recipe)
     if isinstance(recipe, str):
         name = recipe.strip().upper()
         if name not in RECIPES and name not in ROWS:

@@ -13,13 +13,14 @@ from fpsim.analysis.studies.planning.problem import Slot
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.display.wording import plural
 from fpsim.errors import require_word, shown
+from fpsim.torch.blocks import STRICT, block_of
 from fpsim.torch.hardware import placed
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
-from fpsim.train.setup.checks import block_of
 
 FIGURES = ("gradient_error", "output_error", "loss_change")  # of a sensitivity
 SPREADS = {"gradient_error": "gradient_spread", "output_error": "output_spread", "loss_change": "loss_spread"}
 JOINT = "joint"  # the figure of a budget
+FILLED = "fp.torch.quantize_linears would fill them up with zeros"
 SAID = 4  # missing rows that a message names
 
 
@@ -50,8 +51,8 @@ class Measured(NamedTuple):
         """
         if figure != "loss_change":
             return cls(value, spread, value * value)
-        noise = 0.0 if math.isnan(spread) else spread
-        return cls(value, spread, 0.0 if value <= noise else value)
+        differs = 0.0 if math.isnan(spread) else spread
+        return cls(value, spread, 0.0 if value <= differs else value)
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Evidence:
     convolutions: frozenset[str] = frozenset()
 
     @property
-    def noise(self) -> str:
+    def uncounted(self) -> str:
         """How many changes of the loss count as 0, in a sentence; "" of other figures, or where none does."""
         small = [one for one in self.measured.values() if one.harm == 0 and one.value != 0]
         if self.figure != "loss_change" or not small:
@@ -217,14 +218,14 @@ def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], weight: int, grou
 def _undivided(
     found: Mapping[tuple[str, str, str], Measured], recipes: Mapping[str, LinearRecipe], terms: Mapping[Slot, int]
 ) -> dict[tuple[str, str, str], str]:
-    """Why recipes are not offered to products whose sums their blocks do not divide, as libraries ask for."""
+    """Why recipes are not offered to products whose sums their blocks do not divide."""
     lost = {}
     for layer, product, name in found:
         block, length = block_of(recipes[name], product), terms[layer, product]
         if length % block:
             lost[layer, product, name] = (
                 f"{name} is not offered to {product} of {layer}, whose {length} terms are no multiple of its {block} "
-                "that share a scale or a transform."
+                f"that share a scale or a transform, as {STRICT} ask; {FILLED}."
             )
     return lost
 

@@ -105,7 +105,7 @@ def plan(
         )  # fmt: skip
     kept = kept_layers(evidence.layers, keep)
     notes = [note for layer, note in evidence.notes if layer not in kept]
-    notes += filter(None, [evidence.noise])
+    notes += filter(None, [evidence.uncounted])
     if not best.proven:
         notes.append("Integer programming stopped before it was proven that no plan of this budget has less harm.")
     chips = search.chips(candidates[0].assignment)

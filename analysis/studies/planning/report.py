@@ -300,9 +300,10 @@ class Plan:
         rest = f"{best.method} with {best.joint.value:.3g}"
         if best.joint.harm >= one.joint.harm:
             return f"{words} The best other one, measured likewise, is {rest}."
-        noise = max(one.joint.spread, best.joint.spread)
-        if one.joint.value - best.joint.value <= noise:  # False where it is not known
-            return f"{words} Measured likewise, {rest} is not to be told from it: figures spread by {noise:.2g}."
+        differs = max(one.joint.spread, best.joint.spread)
+        if one.joint.value - best.joint.value <= differs:  # False where it is not known
+            apart = f"figures differ by {differs:.2g} between batches"
+            return f"{words} Measured likewise, {rest} is not to be told from it: {apart}."
         return f"{words} Better, measured likewise, is {rest}: harms do not add up here."
 
     def _words(self) -> str:

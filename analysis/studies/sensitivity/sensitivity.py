@@ -75,7 +75,7 @@ def sensitivity(
       (0.0, 0.0, True)
     """
     load("torch", "sensitivity")
-    from fpsim.analysis.models.losses import Criterion, loss_of
+    from fpsim.analysis.models.losses import Criterion, loss_of, refuse_swapped
     from fpsim.analysis.studies.sensitivity import asked
     from fpsim.analysis.studies.sensitivity.content import content_of, model_content, recipe_words
     from fpsim.analysis.studies.sensitivity.measuring import Measurer
@@ -83,6 +83,7 @@ def sensitivity(
     from fpsim.analysis.studies.sensitivity.twin import Twin
     from fpsim.torch.plan import BACKENDS
 
+    refuse_swapped(model, batches, loss)
     chosen = asked.product_layers(asked.model_checked(model), layers)
     loss = loss_of(loss)
     named, wanted = asked.recipes_named(recipes), asked.products_named(products)

@@ -10,8 +10,6 @@ from fpsim.probe.kernels.tree_rows import AS_IT_IS, kept, narrowed
 from fpsim.runtime.compile import inner_loop, kernel, scalar
 from fpsim.runtime.float_steps import fused
 
-f32 = np.float32
-
 HIGH, WIDE = 4, 128  # elements that go through the tree together: their sums stay in the nearest cache
 # A product begins a sum, joins one unrounded, or is added to one; a sum takes another one.
 PUSH, JOIN, TAKE, ADD = range(4)
@@ -66,21 +64,21 @@ def _meet(line: Any, what: Any, x: Any, y: Any, begins: Any) -> None:
 
 
 @kernel
-def single_products(
+def tree_products(
     out: Any, a: Any, b: Any, steps: Any, depth: int, mode: int, flushes: int, begins: bool, first: int, stop: int
 ) -> None:  # fmt: skip
     """Fill pieces of HIGH rows and WIDE columns of `out`, those side by side first.
 
     Args:
-      out: (M, N) float32.
-      a, b: (M, n) and (n, N) float32 matrices.
+      out: (M, N) float32 or float64, which sums are in.
+      a, b: (M, n) and (n, N) matrices of the same dtype.
       steps: (S, 3) int64: what is done, to which sum, and with which term or sum.
       depth: sums that are held at once.
-      mode, flushes: what becomes of each sum, as of `single_rows`.
+      mode, flushes: what becomes of each sum in float32, as of `tree_rows`; AS_IT_IS and 0 in float64.
       begins: whether products with a zero have no sign.
       first, stop: pieces.
     """
-    sums = np.empty((depth, HIGH, WIDE), f32)
+    sums = np.empty((depth, HIGH, WIDE), out.dtype)
     side = (out.shape[1] + WIDE - 1) // WIDE
     for piece in range(first, stop):
         row, column = piece // side * HIGH, piece % side * WIDE
@@ -95,25 +93,5 @@ def single_products(
                     _meet(line, what, a[row + q, taken], b[taken, column : column + size], begins)
                 if mode != AS_IT_IS or flushes:
                     _narrow(line, mode, flushes)
-        for q in range(rows):
-            out[row + q, column : column + size] = sums[0, q, :size]
-
-
-@kernel
-def double_products(out: Any, a: Any, b: Any, steps: Any, depth: int, begins: bool, first: int, stop: int) -> None:
-    """The same in float64."""
-    sums = np.empty((depth, HIGH, WIDE))
-    side = (out.shape[1] + WIDE - 1) // WIDE
-    for piece in range(first, stop):
-        row, column = piece // side * HIGH, piece % side * WIDE
-        rows, size = min(HIGH, out.shape[0] - row), min(WIDE, out.shape[1] - column)
-        for i in range(steps.shape[0]):
-            what, into, taken = steps[i]
-            for q in range(rows):
-                line = sums[into, q, :size]
-                if what == ADD:
-                    _add(line, sums[taken, q, :size])
-                else:
-                    _meet(line, what, a[row + q, taken], b[taken, column : column + size], begins)
         for q in range(rows):
             out[row + q, column : column + size] = sums[0, q, :size]

@@ -43,13 +43,13 @@ def kept(x: Any, flushes: Any) -> Any:
 
 
 @kernel
-def single_rows(
+def tree_rows(
     sums: Any, a: Any, b: Any, into: Any, taken: Any, term: Any, mode: int, flushes: int, first: int, stop: int
 ) -> None:  # fmt: skip
-    """Add lines of `sums`, (n, R) float32, number by number: line into[i] takes line taken[i].
+    """Add lines of `sums`, (n, R) float32 or float64, number by number: line into[i] takes line taken[i].
 
     Where term[i] >= 0, it takes the product of these lines of a and b instead, unrounded. The result of sum r is left
-    in the line of the last addition.
+    in the line of the last addition. mode and flushes are for float32; AS_IT_IS and 0 in float64.
     """
     for start in range(first, stop, LANES):
         end = min(start + LANES, stop)
@@ -66,23 +66,6 @@ def single_rows(
             if mode != AS_IT_IS or flushes:
                 for r in range(line.size):
                     line[r] = kept(narrowed(line[r], mode), flushes)
-
-
-@kernel
-def double_rows(sums: Any, a: Any, b: Any, into: Any, taken: Any, term: Any, first: int, stop: int) -> None:
-    """The same in float64."""
-    for start in range(first, stop, LANES):
-        end = min(start + LANES, stop)
-        for i in range(into.size):
-            line = sums[into[i], start:end]
-            if term[i] >= 0:
-                x, y = a[term[i], start:end], b[term[i], start:end]
-                for r in range(line.size):
-                    line[r] = fused(x[r], y[r], line[r])
-            else:
-                other = sums[taken[i], start:end]
-                for r in range(line.size):
-                    line[r] = line[r] + other[r]
 
 
 @kernel

@@ -71,7 +71,7 @@ class DelayedScaling(_ScaleState):
     def __init__(
         self,
         fmt: Any,
-        scaling: Scaling = TENSOR,
+        scaling: Scaling | str = TENSOR,
         *,
         history: int = 1024,
         amax: str = "max",
@@ -79,10 +79,10 @@ class DelayedScaling(_ScaleState):
         zero_amax: str = "roll",
     ) -> None:
         super().__init__(fmt, scaling)
-        if not _plain(scaling):
+        if not _plain(self.scaling):
             raise ValueError(
                 "DelayedScaling computes one FP32 scale per tile in its own way and takes the block of the scaling "
-                f"alone; got {shown(scaling)}. Use fp.scalings.TENSOR or another one of plain FP32 scales."
+                f"alone; got {shown(self.scaling)}. Use fp.scalings.TENSOR or another one of plain FP32 scales."
             )
         for name, word, valid in (("amax", amax, AMAX), ("zero_amax", zero_amax, ZERO_AMAX)):
             if not isinstance(word, str) or word not in valid:
@@ -91,7 +91,7 @@ class DelayedScaling(_ScaleState):
         self.amax = amax
         self.margin = _integer("margin", margin, -LARGEST_MARGIN, LARGEST_MARGIN)
         self.zero_amax = zero_amax
-        self._arithmetic = scaling.replace(division="multiply")
+        self._arithmetic = self.scaling.replace(division="multiply")
         assert not isinstance(self.fmt, LogFMT)
         with np.errstate(over="ignore"):
             self._scaled_max = np.float32(self.fmt.max) * np.float32(2.0**-self.margin)

@@ -43,7 +43,7 @@ class PeriodicScaling(_ScaleState):
     OPTIONS = ("every",)
     ARRAYS = ("scales",)
 
-    def __init__(self, fmt: Any, scaling: Scaling = TENSOR, *, every: int = 1000) -> None:
+    def __init__(self, fmt: Any, scaling: Scaling | str = TENSOR, *, every: int = 1000) -> None:
         super().__init__(fmt, scaling)
         self.every = _integer("every", every, 1)
 

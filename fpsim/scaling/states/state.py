@@ -18,7 +18,7 @@ from fpsim.formats.element import Element, element_format
 from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
 from fpsim.scaling.encode import checked, element_options_of
-from fpsim.scaling.recipes import TENSOR
+from fpsim.scaling.recipes import TENSOR, scaling_of
 from fpsim.scaling.report import ScaleCounts
 from fpsim.scaling.scaled import Scaled, encode_scaled, quantize_scaled
 from fpsim.scaling.scaling import Scaling, scaling_facts, scaling_from
@@ -40,8 +40,8 @@ class _ScaleState:
     OPTIONS: ClassVar[tuple[str, ...]] = ()  # names of the constructor's options, which are attributes as well
     ARRAYS: ClassVar[tuple[str, ...]] = ()  # names of the state's arrays per tile
 
-    def __init__(self, fmt: Any, scaling: Scaling = TENSOR) -> None:
-        element = element_format(fmt)
+    def __init__(self, fmt: Any, scaling: Scaling | str = TENSOR) -> None:
+        element, scaling = element_format(fmt), scaling_of(scaling)
         checked(np.float32(0), element, scaling)
         kind = type(self).__name__
         if isinstance(element, LogFMT) or not scaling.symmetric:

@@ -44,7 +44,7 @@ def check_quantizer(
     rounding: str | Rounding = "nearest_even",
     overflow: str | None = None,
     subnormals: str = "keep",
-    scaling: Scaling | None = None,
+    scaling: Scaling | str | None = None,
     seed: int | None = None,
     raises: bool = True,
 ) -> QuantizerReport:

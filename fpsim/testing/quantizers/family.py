@@ -46,6 +46,7 @@ EDGE_WORDS = {
     "past_tie": "keeps the tie behind the largest value",
     "binade": "takes values as too large only from the next power of two on",
 }
+UNROUNDED = "does not round at all"
 ZERO_WORDS = {
     "positive": "loses the sign of zeros",
     "positive_input": "gives +0 for -0",
@@ -87,7 +88,20 @@ def deviations(model: QuantizerModel, source: Format, codes: bool) -> tuple[Devi
         *_policies(model), *_roundings(model), *_first(model, source), *_limits(model), *_overflows(model),
         *_subnormals(model), *_zeros_and_signs(model), *_shifts(model), *_formats(model, codes),
     ]  # fmt: skip
+    if not codes and not model.fmt.holds(source):
+        found += _unrounded(model, source)
     return tuple(one for one in found if one.apply(model) != model)
+
+
+def _unrounded(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
+    """What never comes to the format."""
+    yield deviation(UNROUNDED, unrounded=True)
+    for fmt in (FP16, BF16, TF32, FP32):
+        if not fmt.holds(source) and not model.fmt.holds(fmt):
+            through = Through(fmt.name, grid_of(fmt), max_code=fmt.max_code)
+            yield deviation(
+                f"gives values of {fmt}, which it does not round to {model.fmt}", unrounded=True, through=through
+            )
 
 
 def plain_models(fmt: Format, source_normal: float) -> dict[QuantizerModel, dict[str, Any]]:

@@ -103,6 +103,7 @@ class QuantizerModel:
       limit: a magnitude that results are limited to, or None.
       only: what every result but NaN is, or None.
       read_as: the format that its codes are read in, or None for its own.
+      unrounded: whether results are what is rounded otherwise: the input after all that is done to it first.
     """
 
     fmt: Format
@@ -133,6 +134,7 @@ class QuantizerModel:
     limit: float | None = None
     only: Outcome | None = None
     read_as: Format | None = None
+    unrounded: bool = False
     source_normal: float = 2.0**-126  # of the source's dtype, below which its subnormals lie
 
     def replace(self, **changes: Any) -> QuantizerModel:
@@ -151,6 +153,9 @@ class QuantizerModel:
             inputs = _moved(inputs, self)
         magnitude = self._before(inputs)
         negative = inputs.negative
+        if self.unrounded:
+            values = np.where(self._signed(negative, magnitude == 0, inputs), -magnitude, magnitude)
+            return values if self.limit is None else np.clip(values, -self.limit, self.limit)
         finite = np.isfinite(magnitude)
         clipped = np.where(finite, magnitude, 0.0)
         codes = self._rounded(clipped, negative)

@@ -17,13 +17,14 @@ from fpsim.formats.element import Element, element_format
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import BF16, E4M3, E8M0, FP32
 from fpsim.formats.rounding import Rounding
-from fpsim.scaling.recipes import ROWS
+from fpsim.scaling.recipes import ROWS, scaling_of
 from fpsim.scaling.scaled import Scaled, encode_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.scaling import scaling_facts as _facts
 from fpsim.scaling.tiling import tile_sizes, tiling
 from fpsim.testing.pasted import pasted
 from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved, read
+from fpsim.testing.quantizers.family import UNROUNDED
 from fpsim.testing.quantizers.report import Broken, QuantizerReport, broken_at
 from fpsim.testing.quantizers.rounder import Words, words_of
 from fpsim.testing.quantizers.scaled_faults import Case, RightEncoding, explained
@@ -413,12 +414,11 @@ def _block(scaling: Scaling) -> tuple[int, int]:
 
 
 def check_scaled(
-    fn: Callable[..., Any], fmt: Any, scaling: Scaling, rounding: str | Rounding, overflow: str | None, subnormals: str,
-    seed: int | None,
+    fn: Callable[..., Any], fmt: Any, scaling: Scaling | str, rounding: str | Rounding, overflow: str | None,
+    subnormals: str, seed: int | None,
 ) -> QuantizerReport:  # fmt: skip
     """`check_quantizer` with a scaling."""
-    if not isinstance(scaling, Scaling):
-        raise TypeError(f"scaling must be an fp.Scaling, such as fp.scalings.MX; got {shown(scaling)}.")
+    scaling = scaling_of(scaling)
     element = element_format(fmt)
     box = CalledQuantizer(fn, element if isinstance(element, Format) else FP32)
     cast: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
@@ -446,7 +446,10 @@ def check_scaled(
         found = _identified(cases, element, {name: cast[name] for name in ("rounding", "subnormals", "seed")})
         others = tuple(repr(rival) for rival in found.rivals if rival != scaling)
         facts |= {"excluded": found.excluded, "rivals": others[:LISTED], "unexplained": found.differ if wrong else 0}
-        if wrong:
+        if wrong and _unrounded(cases):
+            facts |= {"causes": (UNROUNDED,), "unexplained": 0}
+            facts["diagnosis"] = f"all have one cause: it {UNROUNDED} (0 differ from that)"
+        elif wrong:
             facts |= _cause(found, scaling)
             if not found.exact:
                 facts |= _fault(cases, element, [scaling, found.scaling], cast)
@@ -517,6 +520,11 @@ def _elements(
             count=int(differ.sum()), of=x.size,
         ),
     )  # fmt: skip
+
+
+def _unrounded(cases: list[tuple[Array, ReturnedParts]]) -> bool:
+    """Whether what came back is always the input."""
+    return all(parts.scales is None and (parts.elements == _values(x, x)).all() for x, parts in cases)
 
 
 def _cause(found: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:

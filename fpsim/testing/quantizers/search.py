@@ -19,7 +19,7 @@ from fpsim.testing.quantizers.rounder import SplitInputs, Words
 PART = 800  # inputs of a kind, those that differ and those that do not, that candidates are first held against
 EVERY = 13  # of these, one that a candidate is held against before them where any difference rules it out
 FAR = frozenset(
-    {"scale", "code_shift", "through", "fmt", "clamp", "factor", "added", "input_ulps"}
+    {"scale", "code_shift", "through", "fmt", "clamp", "factor", "added", "input_ulps", "unrounded"}
 )  # facts that seldom change for a part of the inputs
 BEAM = (20, 8)  # how many of the best are carried on with a second and a third fault
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fpsim.arrays import FORMAT_OF
-from fpsim.errors import require_kind, shown
+from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import dtype_of
 from fpsim.formats.named import FP32
 from fpsim.formats.named import format as find_format
+from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaling import Scaling
 from fpsim.testing.strategies.numbers import TABLE_BITS, codes_by_value, values
 
@@ -155,7 +156,7 @@ SPECIAL = ("one Inf", "only Inf", "one NaN")
 
 
 def scaled_arrays(
-    scaling: Scaling, *, tiles: int = 3, ragged: bool = True, specials: bool = True
+    scaling: Scaling | str, *, tiles: int = 3, ragged: bool = True, specials: bool = True
 ) -> st.SearchStrategy[npt.NDArray[np.float32]]:
     """Matrices to scale: of ones, zeros, constants, subnormals, amax at a power of two, an outlier at an edge, Inf.
 
@@ -179,7 +180,7 @@ def scaled_arrays(
       >>> x.shape, x.any()
       ((1, 32), np.False_)
     """
-    require_kind("scaling", scaling, Scaling, "an fp.Scaling, such as fp.scalings.MX")
+    scaling = scaling_of(scaling)
     if len(scaling.block) != 2:
         raise ValueError(f"scaling must have a block of two axes, such as (1, 32); got {scaling.block}.")
     kinds = [kind for kind in TILES if specials or kind not in SPECIAL]

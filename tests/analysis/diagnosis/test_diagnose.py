@@ -152,10 +152,23 @@ def test_modes_have_the_same_rows(training: bool, usual: Any, of_healthy: Path) 
     assert row.inherited > 0
 
 
-def test_one_batch_tells_no_noise() -> None:
+def test_what_differs_between_batches_is_not_called_noise() -> None:
+    from fpsim.analysis.studies.diagnosis.advice import beside_batches
+    from fpsim.analysis.studies.sensitivity.row import BatchFigures, SensitivityRow
+
+    def said(*changes: float) -> str:
+        batches = [BatchFigures(change, 0.1, 0.99, 0.2, 0.98, 0.3) for change in changes]
+        return beside_batches(SensitivityRow.of("*", "*", "FP8", (1, 1), batches))
+
+    assert said(-0.25, 0.75) == "no more than it differs between 2 batches (0.71), so that others may tell otherwise"
+    assert said(0.25, 0.75, 0.5) == "more than it differs between 3 batches (0.25)"
+    assert said(0.0, 0.0) == "which is nothing"
+
+
+def test_one_batch_says_nothing_of_others() -> None:
     model, batches = healthy()
     found = diagnosed(model, batches[:1], recipes="FP8_TENSOR")
-    assert "which one batch cannot tell from noise" in found.answer
+    assert "on one batch, which does not tell what others give" in found.answer
 
 
 def test_convolutions_are_diagnosed_and_attention_is_named() -> None:
@@ -313,7 +326,8 @@ def test_the_page_begins_with_the_answer(raw: Any, tmp_path: Path) -> None:
     page, table, plan = raw.save(tmp_path / "out")
     text = page.read_text()
     sides = text[text.index('aria-label="Recipes"') :]
-    assert len(set(re.findall(r'class="(long|text)">(?:noise|beyond)', sides[: sides.index("</table>")]))) == 1
+    classes = re.findall(r'class="(long|text)">(?:no more|more) than it differs', sides[: sides.index("</table>")])
+    assert len(set(classes)) == 1
     assert "convolutions were measured" in text  # the method
     heading = text[text.index("<h1>") + 4 : text.index("</h1>")]
     assert heading.replace("\N{NO-BREAK SPACE}", " ") == raw.sentences[0]
@@ -359,7 +373,8 @@ def test_a_recipe_that_a_layer_cannot_have_is_said() -> None:
     one = found["0", "fprop", "DEEPSEEK_V3"]
     assert not one.fits
     assert one.why == (
-        "its fprop cannot be had, as its 120 terms are no multiple of the 128 that share a scale or a transform"
+        "its fprop is not offered, as its 120 terms are no multiple of the 128 that share a scale or a transform, as "
+        "fp.train and Transformer Engine ask; fp.torch.quantize_linears would fill them up with zeros"
     )
     assert found.low == "FP8_TENSOR"
     assert not math.isnan(one.error)

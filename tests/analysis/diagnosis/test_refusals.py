@@ -40,6 +40,21 @@ def test_losses_and_batches() -> None:
     refused(ValueError, r"batches must fit the model and .*; batches\[0\] gives", batches=[torch.ones(2, 3)])
 
 
+def test_arguments_in_another_order() -> None:
+    model, batches = healthy()
+    orders = [
+        ((model, squared, batches), "Sequential, function, list"),
+        ((batches, model, nn.MSELoss()), "list, Sequential, MSELoss"),
+        ((squared, batches, model), "function, list, Sequential"),
+    ]
+    for given, said in orders:
+        sentence = rf"arguments must be \(model, batches, loss\), in this order; got {said}\. Swap them"
+        with pytest.raises(TypeError, match=sentence):
+            fp.analysis.diagnose(*given, progress=quiet)
+        with pytest.raises(TypeError, match=sentence):
+            fp.analysis.sensitivity(*given, recipes="MXFP8", progress=quiet)
+
+
 def test_words_and_numbers() -> None:
     refused(ValueError, r"layers must match a linear layer .*Near it: '4', '2', '0'", layers="blocks.*")
     refused(ValueError, r"recipe must be one of .* got 'FP9'", recipes=["FP9"])

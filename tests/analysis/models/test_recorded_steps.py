@@ -106,6 +106,39 @@ def test_a_second_optimizer_belongs_to_the_step_of_the_first() -> None:
     assert [one.parameter for one in r.monitors.updates] == 2 * ["0.weight", "0.bias", "2.weight", "2.bias"]
 
 
+class Wrapped:
+    """An optimizer of a library's own, around one of torch."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+    def step(self) -> None:
+        self.optimizer.step()
+
+
+@pytest.mark.parametrize("first", ["optimizer", "hand"])
+def test_a_step_that_is_ended_by_hand_too_counts_once(first: str) -> None:
+    torch.manual_seed(0)
+    model = mlp()
+    optimizer = Wrapped(torch.optim.SGD(model.parameters(), lr=0.1))
+    with fp.analysis.record(model, every=2) as r:
+        for _ in range(4):
+            model(torch.randn(64, 32)).sum().backward()
+            ends = (optimizer.step, r.step)
+            for end in ends if first == "optimizer" else ends[::-1]:
+                end()
+    assert r.steps == r.monitors.steps == (1, 3)
+
+
+def test_a_pass_without_gradients_that_is_ended_by_hand_too_counts_once() -> None:
+    model = mlp()
+    with torch.no_grad(), fp.analysis.record(model) as r:
+        for _ in range(2):
+            model(torch.randn(64, 32))
+            r.step()
+    assert r.steps == (1, 2)
+
+
 def test_idle_steps_cost_next_to_nothing_and_recorded_ones_little() -> None:
     model, x = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)), torch.randn(512, 256)
     optimizer = torch.optim.AdamW(model.parameters())

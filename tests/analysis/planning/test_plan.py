@@ -202,11 +202,32 @@ class TestTOML:
                     names = [found.assignment.get((layer, product), "FP32") for product in PRODUCTS]
                     model[int(layer)].follow(*(fp.torch.RECIPES[name] for name in names))
             else:
+                as_it_is = self.model()
+                assert fp.torch.quantize_linears(as_it_is, found) == ["0", "2"]
                 assert fp.torch.quantize_linears(model, tmp_path / "plan.toml") == ["0", "2"]
+                assert [as_it_is[i].plan for i in (0, 2)] == [model[i].plan for i in (0, 2)]
             model(x).square().mean().backward()
             grads.append([parameter.grad.numpy() for parameter in model.parameters()])
         for got, want in zip(*grads, strict=True):
             fp.testing.assert_bits_equal(got, want)
+
+    def test_it_stands_for_its_recipe(self) -> None:
+        from fpsim.analysis.studies.budget.recipes import recipe_of
+        from fpsim.train.runs import find_recipe
+
+        found = self.found()
+        assert recipe_of(found) == find_recipe(found) == found.to_recipe()
+        x = torch.randn(128, 128)
+        assert fp.analysis.diff(self.model(), x, found, found.to_recipe()) is None
+
+    def test_what_has_a_plan_is_refused_with_its_name(self) -> None:
+        class Diagnosed:
+            plan = self.found()
+
+        with pytest.raises(TypeError, match=r"or an fp\.analysis\.Plan; got Diagnosed\. Pass its \.plan\."):
+            fp.torch.quantize_linears(self.model(), Diagnosed())
+        with pytest.raises(TypeError, match=r"or an fp\.analysis\.Plan; got int\.$"):
+            fp.torch.quantize_linears(self.model(), 5)
 
     def test_a_run_follows_it(self, tmp_path: Path) -> None:
         errors = usual(("first", "hidden"), hidden=9.0)

@@ -223,6 +223,27 @@ def test_what_nothing_explains_is_said_with_where_it_lies() -> None:
     assert "Each result is one of the two neighbours" in found.diagnosis
 
 
+@pytest.mark.parametrize(
+    ("fn", "causes"),
+    [
+        (lambda x: x, ("does not round at all",)),
+        (np.negative, ("does not round at all", "turns the sign around")),
+        (lambda x: np.clip(x, -448, 448), ("does not round at all", "limits the input to +-448 first")),
+        (lambda x: torch.from_numpy(x).bfloat16(), ("gives values of BF16, which it does not round to E4M3",)),
+    ],
+    ids=["identity", "negative", "clip", "bfloat16"],
+)
+def test_what_does_not_round_to_the_format_is_named(fn: Any, causes: tuple[str, ...]) -> None:
+    found = report(fn, "e4m3")
+    assert set(found.causes) == set(causes)
+    assert found.unexplained == 0
+    assert fp.testing.identify_quantizer(fn, "e5m2").exact
+
+
+def test_a_format_that_holds_all_inputs_needs_no_rounding() -> None:
+    assert report(lambda x: x, "fp64").ok
+
+
 def test_a_library_that_goes_through_float32_is_noted_and_no_failure() -> None:
     assert any("float64 is rounded to float32 first" in note for note in report(lambda x: x.astype(E4M3)).notes)
     assert not report(lambda x: fp.encode(x, "e4m3")).notes

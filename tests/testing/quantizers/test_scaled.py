@@ -203,11 +203,18 @@ def test_another_block_behind_values_is_named() -> None:
     assert "= fp.scalings.NVFP4 (0 differ from that)" in str(found)
 
 
+def test_what_does_not_round_is_named() -> None:
+    found = report(lambda x: x, "e4m3", S.MX)
+    assert (found.causes, found.unexplained) == (("does not round at all",), 0)
+    assert "(0 differ from that)" in found.diagnosis
+    assert report(lambda x: x / 2, "e4m3", S.MX).causes != found.causes
+
+
 def test_bad_results_are_said() -> None:
     (broken,) = report(lambda x: "nothing", "e4m3", S.MX).broken
     assert broken.property == "returns"
-    with pytest.raises(TypeError, match=r"scaling must be an fp\.Scaling, such as fp\.scalings\.MX; got 'MX'"):
-        fp.testing.check_quantizer(abs, "e4m3", scaling="MX")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"scaling must be one of .* got 'MXFP8'"):
+        fp.testing.check_quantizer(abs, "e4m3", scaling="MXFP8")
     with pytest.raises(ValueError, match="x must be a float32 matrix; got"):
         fp.testing.identify_scaling(abs, "e4m3", [1.0])
 

@@ -1,0 +1,39 @@
+"""The terms of a product that belong together: those that share a scale, and those that are mixed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fpsim.scaling.scaling import Scaling
+from fpsim.torch.recipe import LinearRecipe
+
+# Who refuses sums that no whole blocks make up. DeepGEMM's own kernels take them, and read zeros beyond K.
+STRICT = "fp.train and Transformer Engine"
+
+
+def block_of(linear: LinearRecipe, product: str) -> int:
+    """The terms of a product that share a scale or are mixed, 1 for none.
+
+    Example:
+      >>> from fpsim.torch.blocks import block_of
+      >>> [block_of(fp.torch.RECIPES[name], "wgrad") for name in ("BF16", "NVFP4", "DEEPSEEK_V3")]
+      [1, 16, 128]
+    """
+    along_k = {
+        "fprop": ((linear.input_scaling, 1), (linear.weight_scaling, 1)),
+        "dgrad": ((linear.grad_scaling, 1), (_other(linear, "weight"), 0)),
+        "wgrad": ((_other(linear, "grad"), 0), (_other(linear, "input"), 0)),
+    }[product]
+    blocks = [((1, *scaling.block)[-2:])[axis] for scaling, axis in along_k if scaling is not None]
+    return math.lcm(*(block for block in blocks if block > 0), max(linear.hadamard if product == "wgrad" else 1, 1))
+
+
+def _other(linear: LinearRecipe, operand: str) -> Scaling | None:
+    """The scaling of the product that reads the other axis."""
+    found: Any = getattr(linear, f"{operand}_scaling_backward")
+    same: Scaling | None = getattr(linear, f"{operand}_scaling")
+    if isinstance(found, str):
+        return same
+    assert found is None or isinstance(found, Scaling)
+    return found
