@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,20 @@ from fpsim.runtime.stream import STREAM_BYTES
 LARGE = 1 << 22  # elements from which a kernel of a named format is compiled with its layout as constants
 
 
-@lru_cache(maxsize=4096)
 def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
     """From words of the source's dtype to codes; long: what comes are pieces of a long array."""
+    if options.seed is None:
+        return _encoding(source, options, long)
+    stages = _encoding(source, options.with_seed(0), long)  # kept for all seeds
+    if options.rounding is not Rounding.STOCHASTIC:
+        return stages
+    draw: Any = stages[-1].run
+    return (*stages[:-1], Stage(partial(draw, seed=options.seed), stages[-1].dtype))
+
+
+@lru_cache(maxsize=4096)
+def _encoding(source: Format, options: CastOptions, long: bool) -> tuple[Stage, ...]:
+    """The same; a stochastic stage takes its seed besides."""
     width = source_width(options.fmt)
     if source in (FP32, FP64):
         width = max(width, source.bits)
@@ -42,13 +53,21 @@ def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = Fal
     return (*stages, _decode_stage(fmt, middle, long), *encoding(middle, exact, long))
 
 
-@lru_cache(maxsize=4096)
 def quantizing(source: Format, target: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
     """From words of the source's dtype to words of the target's dtype, which holds the format; long: see `encoding`."""
+    fmt = options.fmt
+    if options.rounding is Rounding.STOCHASTIC:
+        return encoding(source, options, long) + decoding(fmt, target, fmt.storage, long)
+    return _quantizing(source, target, options if options.seed is None else options.with_seed(None), long)
+
+
+@lru_cache(maxsize=4096)
+def _quantizing(source: Format, target: Format, options: CastOptions, long: bool) -> tuple[Stage, ...]:
+    """The same for modes that draw nothing."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
     width = target.bits
     out = decode_plan(fmt, width)
-    if rounding is Rounding.STOCHASTIC or source_width(fmt) > width or out is None:
+    if source_width(fmt) > width or out is None:
         return encoding(source, options, long) + decoding(fmt, target, fmt.storage, long)
     plan, back, mode = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits), out, int(rounding)
     has_sum = nearest.serves(width, mode, plan.kind, plan.frozen)
@@ -69,18 +88,17 @@ def _convert(source: Array, target: Array, first: int) -> None:
 
 
 def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
-    fmt, rounding, overflow, subnormals, seed, random_bits = options
+    fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
 
     if rounding is Rounding.STOCHASTIC:
-        assert seed is not None
-        low, high = np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32)
 
-        def run_stochastic(bits: Array, codes: Array, first: int) -> None:
+        def run_stochastic(bits: Array, codes: Array, first: int, seed: int) -> None:
             kernel = stochastic_kernel(width, plan.kind, _frozen(plan.frozen, fmt, bits.size, long))
-            kernel(bits, codes, plan.layout, np.uint64(first), low, high)
+            kernel(bits, codes, plan.layout, np.uint64(first), np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32))
 
-        return Stage(run_stochastic, fmt.storage)
+        draw: Any = run_stochastic  # with a seed, which `encoding` gives it
+        return Stage(draw, fmt.storage)
 
     mode = int(rounding)
     by_processor = half.serves(plan, fmt, rounding)

@@ -21,6 +21,7 @@ from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Pair
 from fpsim.sums.kernels import float32_rows as loops
 from fpsim.sums.kernels.float32_pairs import PAIRS, PLAIN_PAIRS, pairs_kernel
 from fpsim.sums.kernels.float32_rows import BLOCK, COLUMNS, GRANULE, STEPS, STRIP
+from fpsim.sums.plan import seedless
 
 PRECISIONS = range(
     8, 12
@@ -43,9 +44,13 @@ class Way(NamedTuple):
     padding: np.uint32  # the zero, as bits, that leaves every sum as it is
 
 
-@lru_cache(maxsize=4096)
 def fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> Way | None:
     """The way of an accumulator through float32, or None."""
+    return _fast_way(seedless(accumulator), formats)
+
+
+@lru_cache(maxsize=4096)
+def _fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> Way | None:
     fmt, outer = accumulator.fmt, accumulator.result_format
     usual = accumulator.overflow == "nonfinite" and accumulator.subnormals == "keep"
     nearest = accumulator.rounding is Rounding.NEAREST_EVEN
