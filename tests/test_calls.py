@@ -6,7 +6,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from functools import partial
 from typing import Any
 
@@ -49,7 +49,7 @@ def forget() -> None:
 def bits(result: Any) -> list[Any]:
     """All arrays of a result."""
     if isinstance(result, fp.Scaled):
-        arrays = [result.codes, result.scales, result.scale_codes, result.tensor_scale]
+        arrays = [result.codes, result.scales, result.scale_codes, result.tensor_scale, astuple(result.report)]
         return [None if array is None else np.asarray(array) for array in arrays]
     return [np.asarray(result)]
 
@@ -77,6 +77,8 @@ def test_encode_never_follows_the_options_of_another_call(drawn: list[tuple[fp.F
             assert_bits_equal(fp.encode(X, fmt, **words).reshape(-1), want)
 
 
+ODD = np.where(abs(X) < 1e4, X, f32(7))
+TILED = [ODD, ODD[:1], ODD.T, ODD.astype(np.float16), ODD.astype(np.float64)]
 SCALINGS = [
     PLAIN, RENAMED, fp.scalings.MX, fp.scalings.NVFP4, PLAIN.replace(division="multiply"), PLAIN.replace(amax_floor=8),
     PLAIN.replace(overflow="nonfinite"), PLAIN.replace(block=(2, 4)),
@@ -85,21 +87,21 @@ SCALINGS = [
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from([*FORMATS, "int8"]), st.sampled_from(SCALINGS), cast_words, st.integers(0, 3)),
+        st.tuples(
+            st.sampled_from(TILED), st.sampled_from([*FORMATS, "int8"]), st.sampled_from(SCALINGS),
+            st.just({}) | st.builds(lambda words, seed: {**words, "seed": seed}, cast_words, st.integers(0, 3)),
+        ),
         min_size=2, max_size=3,
     )
 )  # fmt: skip
 def test_encode_scaled_never_follows_the_options_of_another_call(drawn: list[tuple[Any, ...]]) -> None:
-    x = X.copy()
-    x[:, -1] = 7
-
-    def call(fmt: Any, scaling: fp.Scaling, words: dict[str, Any], seed: int) -> fp.Scaled:
-        found = fp.encode_scaled(x, fmt, scaling, **words, seed=seed)
+    def call(x: Any, fmt: Any, scaling: fp.Scaling, words: dict[str, Any]) -> fp.Scaled:
+        found = fp.encode_scaled(x, fmt, scaling, **words)
         assert found.scaling is scaling
         return found
 
     assert_same_after_others([partial(call, *one) for one in drawn])
-    assert_same_after_others([partial(fp.quantize_scaled, x, *one[:2], **one[2], seed=one[3]) for one in drawn])
+    assert_same_after_others([partial(fp.quantize_scaled, *one[:3], **one[3]) for one in drawn])
 
 
 def test_a_scaling_of_another_name_keeps_it() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,18 @@ LARGE = 1 << 22  # elements from which a kernel of a named format is compiled wi
 
 def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
     """From words of the source's dtype to codes; long: what comes are pieces of a long array."""
-    if options.seed is None:
+    seed = options.seed
+    if seed is None:
         return _encoding(source, options, long)
-    stages = _encoding(source, options.with_seed(0), long)  # kept for all seeds
+    stages = _encoding(source, options.with_seed(None), long)  # kept for all seeds
     if options.rounding is not Rounding.STOCHASTIC:
         return stages
-    draw: Any = stages[-1].run
-    return (*stages[:-1], Stage(partial(draw, seed=options.seed), stages[-1].dtype))
+    *before, (draw, dtype) = stages
+
+    def run(bits: Array, codes: Array, first: int) -> None:
+        draw(bits, codes, first, seed)  # type: ignore[call-arg]
+
+    return (*before, Stage(run, dtype))
 
 
 @lru_cache(maxsize=4096)

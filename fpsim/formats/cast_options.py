@@ -68,7 +68,8 @@ class CastOptions(NamedTuple):
 
     def with_seed(self, seed: int | None) -> CastOptions:
         """The same with another seed."""
-        return CastOptions(*self[:4], seed, self.random_bits)
+        fmt, rounding, overflow, subnormals, _, random_bits = self
+        return CastOptions(fmt, rounding, overflow, subnormals, seed, random_bits)
 
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits

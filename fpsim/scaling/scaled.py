@@ -59,6 +59,16 @@ class Scaled(ScaledArrays[Array]):
                 object.__setattr__(self, name, as_array(array, name))
         super().__post_init__()
 
+    @classmethod
+    def _of(cls, fill: Targets, tensor_scale: np.float32 | None, report: ScaleReport) -> Scaled:
+        """What was encoded, in arrays that were made for it or checked: without the looks at those of a caller."""
+        made = object.__new__(cls)
+        made.__dict__.update(
+            codes=fill.codes, scales=fill.scales, fmt=fill.fmt, scaling=fill.scaling, scale_codes=fill.scale_codes,
+            tensor_scale=tensor_scale, zero_points=fill.zero_points, report=report,
+        )  # fmt: skip
+        return made
+
     @staticmethod
     def _has_dtype(array: Any, dtype: np.dtype[Any]) -> bool:
         return bool(array.dtype == dtype)
@@ -207,9 +217,7 @@ def _encode_scaled(
     element, source, source_fmt = checked(x, fmt, scaling)
     fill = _targets(out, source, element, scaling, scales is not None)
     report, tensor_scale = encode_into(fill, source, source_fmt, cast, scales)
-    return Scaled(
-        fill.codes, fill.scales, element, scaling, fill.scale_codes, tensor_scale, fill.zero_points, report
-    )  # fmt: skip
+    return Scaled._of(fill, tensor_scale, report)
 
 
 @with_element_keywords

@@ -46,6 +46,8 @@ class Way(NamedTuple):
 
 def fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> Way | None:
     """The way of an accumulator through float32, or None."""
+    if accumulator.rounding is Rounding.STOCHASTIC:
+        return None
     return _fast_way(seedless(accumulator), formats)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -37,7 +36,11 @@ def options_of(accumulator: Accumulator, fmt: Format) -> CastOptions:
 
 def seedless(accumulator: Accumulator) -> Accumulator:
     """The same with one seed for all, where it has one: plans are kept by it."""
-    return replace(accumulator, seed=0) if accumulator.seed else accumulator
+    if not accumulator.seed:
+        return accumulator
+    found = object.__new__(type(accumulator))  # whose fields have been checked
+    found.__dict__.update(accumulator.__dict__, seed=0)
+    return found
 
 
 def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
