@@ -43,14 +43,14 @@ def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str
     options = complete(name, keywords)
     inputs = integers(values[0]) if name == "from_int" else operands(name, values, options["fmt"])
     integer = inputs.codes[0].dtype if name == "from_int" else None
-    key = (name, inputs.formats, inputs.typed, target, integer)
     seed = options["seed"]
     if seed is not None:
         seed, options = checked_seed(seed), {**options, "seed": 0}  # one plan for all of them
+    key = (name, inputs.formats, inputs.typed, target, integer, *deciding(options))
     try:
-        plan = _plan(*key, *deciding(options))
+        plan = _plan(*key)
     except TypeError:  # something that cannot be hashed: the checks raise the error that says why
-        plan = _plan.__wrapped__(*key, *deciding(options))
+        plan = _plan.__wrapped__(*key)
     result, flags = options["out"], options["flags"]
     if result is None:
         result = np.empty(inputs.shape, plan.dtype)

@@ -23,7 +23,7 @@ from fpsim.runtime.processor import keeps_ieee
 from fpsim.runtime.stream import STREAM_BYTES
 
 u64 = np.uint64
-WORD = np.dtype(u64)
+WORD, BYTE = np.dtype(u64), np.dtype(np.uint8)
 EXACT_PIECE = 1 << 12  # elements that pass through the integer core at a time, as 64-bit words
 TABLE_BITS = 16
 FLOAT_FROM = 1 << 13  # elements from which a float kernel repays its compilation, which a mode needs each
@@ -100,8 +100,8 @@ def _by_core(operation: Operation) -> Run:
     def run_piece(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int, seed: Any) -> None:
         size = targets[0].size
         random = _random_words(first, size, seed) if stochastic else NO_RANDOM
-        results = np.empty(size, u64)
-        flags = targets[1] if len(targets) > 1 else np.empty(size, np.uint8)
+        results = np.empty(size, WORD)
+        flags = targets[1] if len(targets) > 1 else np.empty(size, BYTE)
         call([source.astype(WORD) for source in sources], random, results, flags)
         targets[0][...] = results
 
