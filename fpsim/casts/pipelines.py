@@ -19,6 +19,7 @@ from fpsim.runtime.pipeline import Array, Stage, run_stages
 from fpsim.runtime.stream import STREAM_BYTES
 
 LARGE = 1 << 22  # elements from which a kernel of a named format is compiled with its layout as constants
+BRIEF = 1 << 14  # elements up to which nothing decides between kernels
 
 
 def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
@@ -109,7 +110,12 @@ def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
     by_processor = half.serves(plan, fmt, rounding)
     has_sum = nearest.serves(width, mode, plan.kind, plan.frozen)
 
+    brief = None if long else encode_kernel(width, mode, plan.kind, None, False, False)
+
     def run_encode(bits: Array, codes: Array, first: int) -> None:
+        if brief is not None and bits.size <= BRIEF < LARGE:
+            brief(bits, codes, plan.layout)
+            return
         frozen, streamed = _frozen(plan.frozen, fmt, bits.size, long), codes.nbytes >= STREAM_BYTES
         nearest_even = frozen is not None and processor.rounds_to_nearest()
         if nearest_even and by_processor:
@@ -132,7 +138,12 @@ def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
 
         return Stage(look_up, target.storage)
 
+    brief = None if long else decode_kernel(width, None, False)
+
     def run_decode(codes: Array, bits: Array, first: int) -> None:
+        if brief is not None and codes.size <= BRIEF < LARGE:
+            brief(codes, bits, plan.layout)
+            return
         frozen = _frozen(plan.frozen, fmt, codes.size, long)
         decode_kernel(width, frozen, bits.nbytes >= STREAM_BYTES)(codes, bits, plan.layout)
 
