@@ -136,16 +136,18 @@ class Panels(NamedTuple):
 
 def panels_of(a: Array, b: Array, padding: np.uint32 = loops.MINUS_ZERO) -> Panels:
     """(M, K) and (K, N) bits of float32 values, laid out for the loops."""
-    terms = -(-a.shape[1] // STEPS) * STEPS
-    padded = np.full((-(-a.shape[0] // loops.ROWS) * loops.ROWS, terms), padding)
-    padded[: a.shape[0], : a.shape[1]] = a
+    rows, terms = -(-a.shape[0] // loops.ROWS) * loops.ROWS, -(-a.shape[1] // STEPS) * STEPS
+    padded = a
+    if a.shape != (rows, terms) or not (a.flags.c_contiguous and a.flags.writeable):  # what loops are compiled for
+        padded = np.full((rows, terms), padding)
+        padded[: a.shape[0], : a.shape[1]] = a
     width = min(COLUMNS, -(-b.shape[1] // GRANULE) * GRANULE)
     count = -(-b.shape[1] // width)
     panels = np.zeros((count, terms, width), np.uint32)
-    ranges = tuple(np.empty(size, np.uint32) for size in (padded.shape[0],) * 2 + (count,) * 2)
-    loops.pack_kernel()(b, panels, ranges[2], ranges[3], 0, count)
-    loops.range_kernel()(padded, ranges[0], ranges[1])
-    return Panels(padded.view(np.float32), panels.view(np.float32), (ranges[0], ranges[1], ranges[2], ranges[3]))
+    of_rows, of_panels = tuple(np.empty((2, rows), np.uint32)), tuple(np.empty((2, count), np.uint32))
+    loops.pack_kernel()(b, panels, *of_panels, 0, count)
+    loops.range_kernel()(padded, *of_rows)
+    return Panels(padded.view(np.float32), panels.view(np.float32), (*of_rows, *of_panels))
 
 
 def strips_of(operands: Panels) -> int:
