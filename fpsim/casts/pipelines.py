@@ -24,11 +24,9 @@ BRIEF = 1 << 14  # elements up to which nothing decides between kernels
 
 def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
     """From words of the source's dtype to codes; long: what comes are pieces of a long array."""
-    seed = options.seed
-    if seed is None:
-        return _encoding(source, options, long)
-    stages = _encoding(source, options.with_seed(None), long)  # kept for all seeds
-    if options.rounding is not Rounding.STOCHASTIC:
+    fmt, rounding, overflow, subnormals, seed, random_bits = options
+    stages = _encoding(source, fmt, rounding, overflow, subnormals, random_bits, long)
+    if rounding is not Rounding.STOCHASTIC:
         return stages
     *before, (draw, dtype) = stages
 
@@ -39,9 +37,12 @@ def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[
 
 
 @lru_cache(maxsize=4096)
-def _encoding(source: Format, options: CastOptions, long: bool) -> tuple[Stage, ...]:
-    """The same; a stochastic stage takes its seed besides."""
-    width = source_width(options.fmt)
+def _encoding(
+    source: Format, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, long: bool
+) -> tuple[Stage, ...]:
+    """The same for all seeds; a stochastic stage takes one besides."""
+    options = CastOptions(fmt, rounding, overflow, subnormals, None, random_bits)
+    width = source_width(fmt)
     if source in (FP32, FP64):
         width = max(width, source.bits)
     stages = () if source.bits == width else decoding(source, FP32 if width == 32 else FP64, source.storage, long)
