@@ -42,6 +42,7 @@ BRIEF = 1 << 14  # elements up to which one loop serves all modes: compiling ano
 WIDE_TILE = 1 << 16  # columns from which each tile is worked on by itself
 
 
+AT_START = np.uint64(0)  # the flat index of the first element
 NO_KEY = np.uint64(0), np.uint64(0)
 NO_SPECIALS = np.empty(0, np.uint8)
 NO_CODES = np.empty(0, np.uint8)
@@ -316,8 +317,8 @@ def _run_at_once(job: TileJob, grid: Grid, tensor: TensorScale, batch: int) -> N
             *how.scales.arguments(tensor),
         )  # fmt: skip
         loops.encode(
-            matrix, job.out[batch], scales, factors, *tile, job.first(batch, 0, 0), np.uint64(tiling.columns),
-            *job.random_key, *how.layouts,
+            matrix, job.out[batch], scales, factors, *tile, job.first(batch, 0, 0) if batch else AT_START,
+            np.uint64(tiling.columns), *job.random_key, *how.layouts,
         )  # fmt: skip
 
 
