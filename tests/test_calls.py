@@ -172,6 +172,7 @@ SEEDED: list[Callable[[int], Any]] = [
     *(partial(lambda kind, words, seed: fp.sum(X, accumulate=kind("bf16", **words, seed=seed)), kind, words)
       for kind in (fp.Sequential, fp.FusedMultiplyAdd, fp.Pairwise, fp.Chunked, fp.Exact) for words in (SR, {})),
     lambda seed: fp.matmul(X8, X8.T, accumulate=fp.Sequential("bf16", **SR, seed=seed), fmt="e4m3"),
+    lambda seed: fp.analysis.error(ODD, "e4m3", seed=seed),
 ]  # fmt: skip
 
 
