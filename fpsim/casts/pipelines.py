@@ -79,7 +79,12 @@ def _quantizing(source: Format, target: Format, options: CastOptions, long: bool
     plan, back, mode = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits), out, int(rounding)
     has_sum = nearest.serves(width, mode, plan.kind, plan.frozen)
 
+    brief = None if long else quantize_kernel(width, mode, plan.kind, (None, None), False, False)
+
     def run_quantize(bits: Array, rounded: Array, first: int) -> None:
+        if brief is not None and bits.size <= BRIEF < LARGE:
+            brief(bits, rounded, plan.layout, back.layout)
+            return
         frozen = (_frozen(plan.frozen, fmt, bits.size, long), _frozen(back.frozen, fmt, bits.size, long))
         by_sum = has_sum and frozen[0] is not None and processor.rounds_to_nearest()
         kernel = quantize_kernel(width, mode, plan.kind, frozen, rounded.nbytes >= STREAM_BYTES, by_sum)
