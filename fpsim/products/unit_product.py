@@ -33,7 +33,7 @@ from fpsim.products.kernels.lane_dots import transposition
 from fpsim.products.kernels.panel import HIGHEST, LANES, largest_exponent
 from fpsim.products.kernels.step_product import step_product
 from fpsim.products.kernels.transpose import SIDE
-from fpsim.runtime.pipeline import Stage, run_stages, wrapping
+from fpsim.runtime.pipeline import run_stages, wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.runtime.threads import SMALLEST, over_spans
 
@@ -216,6 +216,17 @@ def _in_c_order(x: Array) -> Array:
     return copy
 
 
+@lru_cache(maxsize=1024)
+def _to_floats(fmt: Format, dtype: np.dtype[Any]) -> Any:
+    """The stages from codes in a dtype to float32, which holds them.
+
+    Raises:
+      ValueError: it does not.
+    """
+    refuse_unless_held(fmt, FP32, "encode the operands in another format")
+    return decoding(fmt, FP32, dtype)
+
+
 def floats(codes: Array, fmt: Format) -> Array:
     """Codes as the floats of their values, in C order."""
     if fmt.bits < 32 and codes.strides[0] == codes.itemsize and min(codes.shape) >= SIDE:
@@ -230,17 +241,6 @@ def floats(codes: Array, fmt: Format) -> Array:
         return values.view(f32)
     # kernels would be compiled once more for arrays that cannot be written
     return (codes if codes.flags.writeable else codes.copy()).view(f"f{codes.itemsize}")
-
-
-@lru_cache(maxsize=1024)
-def _to_floats(fmt: Format, dtype: np.dtype[Any]) -> tuple[Stage, ...]:
-    """The stages from codes in a dtype to float32, which holds them.
-
-    Raises:
-      ValueError: it does not.
-    """
-    refuse_unless_held(fmt, FP32, "encode the operands in another format")
-    return decoding(fmt, FP32, dtype)
 
 
 def _in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None]) -> None:
