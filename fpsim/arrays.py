@@ -26,7 +26,7 @@ def _unsigned(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def words(array: Array) -> Array:
     """The same memory as unsigned integers."""
-    return array.view(_unsigned(array.dtype))
+    return array if array.dtype.kind == "u" else array.view(_unsigned(array.dtype))
 
 
 @cache

@@ -6,7 +6,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from functools import cache, partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.oracles import casts
 
 f32: Any = np.float32
 X = np.outer([1, -1, 2**-9, 3], [0.3, 1.0625, 1.1875, 17, 464, 1e-3, 1e5, np.inf]).astype(f32)
+X8: Any = np.full((2, 64), 0x38, np.uint8)
 PLAIN = fp.scalings.TILE_1X128
 RENAMED = PLAIN.replace(name="mine")
 FORMATS = [fp.E4M3, fp.E5M2, fp.E2M1, fp.Format("mine", 4, 3), fp.Format("mine", 4, 3, bias=6), fp.Format("mine", 3, 2)]
@@ -60,7 +61,7 @@ def forget() -> None:
 def bits(result: Any) -> list[Any]:
     """All arrays of a result."""
     if isinstance(result, fp.Scaled):
-        arrays = [result.codes, result.scales, result.scale_codes, result.tensor_scale]
+        arrays = [result.codes, result.scales, result.scale_codes, result.tensor_scale, astuple(result.report)]
         return [None if array is None else np.asarray(array) for array in arrays]
     return [np.asarray(result)]
 
@@ -89,6 +90,8 @@ def test_encode_never_follows_the_options_of_another_call(drawn: list[tuple[fp.F
             assert_bits_equal(fp.encode(X, fmt, **words).reshape(-1), want)
 
 
+ODD = np.where(abs(X) < 1e4, X, f32(7))
+TILED = [ODD, ODD[:1], ODD.T, ODD.astype(np.float16), ODD.astype(np.float64)]
 SCALINGS = [
     PLAIN, RENAMED, fp.scalings.MX, fp.scalings.NVFP4, PLAIN.replace(division="multiply"), PLAIN.replace(amax_floor=8),
     PLAIN.replace(overflow="nonfinite"), PLAIN.replace(block=(2, 4)),
@@ -98,21 +101,21 @@ SCALINGS = [
 @settings(max_examples=EXAMPLES)
 @given(
     st.lists(
-        st.tuples(st.sampled_from([*FORMATS, "int8"]), st.sampled_from(SCALINGS), cast_words, st.integers(0, 3)),
+        st.tuples(
+            st.sampled_from(TILED), st.sampled_from([*FORMATS, "int8"]), st.sampled_from(SCALINGS),
+            st.just({}) | st.builds(lambda words, seed: {**words, "seed": seed}, cast_words, st.integers(0, 3)),
+        ),
         min_size=2, max_size=3,
     )
 )  # fmt: skip
 def test_encode_scaled_never_follows_the_options_of_another_call(drawn: list[tuple[Any, ...]]) -> None:
-    x = X.copy()
-    x[:, -1] = 7
-
-    def call(fmt: Any, scaling: fp.Scaling, words: dict[str, Any], seed: int) -> fp.Scaled:
-        found = fp.encode_scaled(x, fmt, scaling, **words, seed=seed)
+    def call(x: Any, fmt: Any, scaling: fp.Scaling, words: dict[str, Any]) -> fp.Scaled:
+        found = fp.encode_scaled(x, fmt, scaling, **words)
         assert found.scaling is scaling
         return found
 
     assert_same_after_others([partial(call, *one) for one in drawn])
-    assert_same_after_others([partial(fp.quantize_scaled, x, *one[:2], **one[2], seed=one[3]) for one in drawn])
+    assert_same_after_others([partial(fp.quantize_scaled, *one[:3], **one[3]) for one in drawn])
 
 
 def test_a_scaling_of_another_name_keeps_it() -> None:
@@ -156,7 +159,69 @@ def test_what_follows_a_sum_is_not_left_out_by_a_plan_without() -> None:
     assert_bits_equal(fp.matmul(codes, codes.T, c, accumulate=UNIT, alpha=2, beta=0.5), np.full((3, 3), f32(128.5)))
 
 
-X8: Any = np.full((2, 64), 0x38, np.uint8)
+def caches() -> dict[str, Any]:
+    """Every cache of the package that is loaded, by a name of its own."""
+    found = {}
+    for name in [name for name in sys.modules if name.partition(".")[0] == "fpsim"]:
+        for value in list(vars(sys.modules[name]).values()):
+            if hasattr(value, "cache_info"):
+                found[f"{value.__module__}.{value.__qualname__}"] = value
+    return found
+
+
+SR: dict[str, Any] = {"rounding": "stochastic"}
+SEEDED: list[Callable[[int], Any]] = [
+    *(partial(lambda function, words, seed: function(X, "e4m3", **words, seed=seed), function, words)
+      for function in (fp.encode, fp.quantize, fp.cast, fp.encode_scaled, fp.quantize_scaled) for words in (SR, {})),
+    lambda seed: fp.encode(X[:, :4].astype(np.float16), fp.E5M2, **SR, seed=seed),
+    lambda seed: fp.quantize(X.astype(np.float64), "fp16", **SR, seed=seed),
+    lambda seed: fp.encode_scaled(X[:, :4], "int8", scales=2.0, **SR, seed=seed),
+    *(partial(lambda words, seed: fp.add(X8, X8, fmt="e4m3", **words, seed=seed), words) for words in (SR, {})),
+    lambda seed: fp.fma(X8, X8, X8, fmt="e4m3", **SR, seed=seed, flags=True),
+    lambda seed: fp.multiply(np.tile(X8, 128), X8[0, 0], fmt="e4m3", **SR, seed=seed, flags="any"),
+    lambda seed: fp.maximum(np.tile(X8, 128), X8[0, 0], fmt="e4m3", **SR, seed=seed),
+    lambda seed: fp.add(np.tile(X8, 256), X8[0, 0], fmt="e4m3", seed=seed),
+    lambda seed: fp.convert(X, "bf16", **SR, seed=seed),
+    lambda seed: fp.to_int(X[:, :4], np.int32, **SR, seed=seed),
+    lambda seed: fp.from_int(np.arange(9), "e4m3", **SR, seed=seed),
+    *(partial(lambda kind, words, seed: fp.sum(X, accumulate=kind("bf16", **words, seed=seed)), kind, words)
+      for kind in (fp.Sequential, fp.FusedMultiplyAdd, fp.Pairwise, fp.Chunked, fp.Exact) for words in (SR, {})),
+    lambda seed: fp.matmul(X8, X8.T, accumulate=fp.Sequential("bf16", **SR, seed=seed), fmt="e4m3"),
+    lambda seed: fp.analysis.error(ODD, "e4m3", seed=seed),
+]  # fmt: skip
+
+
+def in_a_block(seed: int) -> Any:
+    with fp.rounding("stochastic", seed=seed):
+        return (fp.array([0.3, 1.7], fp.E4M3) * 0.3).codes
+
+
+@pytest.mark.parametrize("call", [*SEEDED, in_a_block])
+def test_a_fresh_seed_finds_every_plan_that_another_one_made(call: Callable[[int], Any]) -> None:
+    call(1)
+    made = {name: cache.cache_info().misses for name, cache in caches().items()}
+    for seed in (2, 1 << 63, 2):
+        call(seed)
+    assert {name: cache.cache_info().misses for name, cache in caches().items()} == made
+
+
+def test_seeds_of_one_plan_draw_their_own_words() -> None:
+    x, codes = np.linspace(1, 2, 4096, dtype=f32), np.full(4096, 0x39, np.uint8)
+    for draw in (
+        lambda seed: fp.encode(x, "e4m3", **SR, seed=seed),
+        lambda seed: fp.quantize(x, "e4m3", **SR, seed=seed),
+        lambda seed: fp.encode_scaled(x, "e4m3", **SR, seed=seed).codes,
+        lambda seed: fp.multiply(codes, codes, fmt="e4m3", **SR, seed=seed),
+        lambda seed: fp.multiply(np.tile(codes, 4), codes[0], fmt="e4m3", **SR, seed=seed),
+        lambda seed: fp.convert(x, "bf16", **SR, seed=seed),
+    ):
+        first, other, again = (draw(seed) for seed in (1, 2, 1))
+        assert_bits_equal(again, first)
+        assert np.mean(first != other) > 0.1
+        forget()
+        assert_bits_equal(draw(2), other)
+
+
 ONE_TERM = next(unit for unit in fp.units() if unit.terms == 1 and unit.a.fmt == unit.d.fmt == fp.FP32)
 REFUSED: list[tuple[Callable[[Any], Any], Any, Any, str]] = [
     (lambda seed: fp.encode(X, "e4m3", rounding="stochastic", seed=seed), 1, True, "seed must be an integer"),

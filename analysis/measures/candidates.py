@@ -48,7 +48,7 @@ class FormatFacts(NamedTuple):
 
 def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> tuple[float, ...] | None:
     """What the loops that round float32 by themselves know of a cast; None for one that is not theirs."""
-    unscaled = _unscaled_plan(options)
+    unscaled = _unscaled_plan(options if options.seed is None else options.with_seed(None))
     one = 1.0 if scale is None else scale
     if unscaled is None or not (one >= FP32_NORMAL and unscaled[nearest_loops.NORMAL_FROM] * one <= 1 / FAR_DOWN):
         return None

@@ -15,6 +15,7 @@ from fpsim.arithmetic.operands import Operands, check_output, integers, operands
 from fpsim.arithmetic.operation import deciding, integer_dtype, operation_of
 from fpsim.arrays import Array, words
 from fpsim.errors import unknown
+from fpsim.formats.cast_options import checked_seed
 from fpsim.formats.ieee import Flags
 from fpsim.formats.named import DTYPES, Format
 from fpsim.runtime.elementwise import Run, run_elementwise
@@ -30,7 +31,8 @@ class CallPlan(NamedTuple):
     core: Run  # the integer core
     core_below: int  # number of results from which another implementation may be faster
     route: Callable[[int], Run]  # the implementation for a number of results
-    cast: tuple[Stage, ...] | None  # what a conversion without flags comes to, where it is a cast
+    cast: Callable[[int | None], tuple[Stage, ...]] | None  # what a conversion comes to that is a cast, by its seed
+    draws: bool  # whether loops take a seed
 
 
 def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str, Any], target: Any = None) -> Any:
@@ -41,6 +43,9 @@ def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str
     options = complete(name, keywords)
     inputs = integers(values[0]) if name == "from_int" else operands(name, values, options["fmt"])
     integer = inputs.codes[0].dtype if name == "from_int" else None
+    seed = options["seed"]
+    if seed is not None:
+        seed, options = checked_seed(seed), {**options, "seed": 0}  # one plan for all of them
     key = (name, inputs.formats, inputs.typed, target, integer, *deciding(options))
     try:
         plan = _plan(*key)
@@ -55,9 +60,11 @@ def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str
     if not isinstance(flags, (bool, np.bool_)) and (not isinstance(flags, str) or flags != "any"):
         raise unknown("flags", flags, ("False", "True", "any"))
     if plan.cast is not None and not flags:
-        run_stages(plan.cast, inputs.codes[0], filled)
+        run_stages(plan.cast(seed), inputs.codes[0], filled)
         return result
     run = plan.core if result.size < plan.core_below else plan.route(result.size)
+    if plan.draws:
+        run = partial(run, seed=seed)  # type: ignore[call-arg]
     if not flags:
         run_elementwise(run, inputs.codes, (filled,), inputs.shape)
         return result
@@ -84,7 +91,7 @@ def _any_flags(run: Run, inputs: Operands, filled: Array) -> Flags:
     return raised
 
 
-@lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no seeds
+@lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits
 def _plan(
     name: str, formats: tuple[Format, ...], typed: bool, target: Any, integer: np.dtype[Any] | None, *words: Any
 ) -> CallPlan:
@@ -94,8 +101,12 @@ def _plan(
     dtype = integer_dtype(target) if name == "to_int" else None
     operation = operation_of(name, formats, target, dtype.newbyteorder("=") if dtype else integer, *words)
     fmt, cast = operation.result.fmt, None
+
+    def stages(seed: int | None) -> tuple[Stage, ...]:
+        return encoding(formats[0], operation.result.with_seed(seed))
+
     if name == "convert" and operation.input_subnormals == "keep" and formats[0].bits > 16:
-        cast = encoding(formats[0], operation.result)  # no table, and no flags
+        cast = stages  # no table, and no flags
     if operation.holds_codes:
         accepted = {fmt.storage, DTYPES.get(fmt, fmt.storage)}
         dtype = DTYPES.get(fmt, fmt.storage) if typed else fmt.storage
@@ -104,5 +115,5 @@ def _plan(
         dtype = dtype or operation.word
     return CallPlan(
         dtype, frozenset(accepted), operation.holds_codes, routes.by_core(operation), routes.core_below(operation),
-        partial(routes.route, operation), cast,
+        partial(routes.route, operation), cast, operation.is_stochastic,
     )  # fmt: skip

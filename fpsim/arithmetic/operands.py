@@ -60,9 +60,20 @@ def operands(name: str, values: tuple[npt.ArrayLike, ...], fmt: Formats) -> Oper
       ValueError: codes without a format, out of range, or shapes that do not broadcast.
       TypeError: neither codes nor floats of the format.
     """
+    if type(fmt) is Format and _all_codes(values, full_dtype(fmt)):  # without the looks at each that all others need
+        arrays: tuple[Any, ...] = values
+        return Operands(arrays, (fmt,) * len(arrays), broadcast_shape(name, [each.shape for each in arrays]), False)
     wanted_fmts = wanted_formats(name, fmt, len(values))
     codes, formats, typed = zip(*map(read_operand, values, wanted_fmts, NAMES), strict=True)
     return Operands(codes, formats, broadcast_shape(name, [code.shape for code in codes]), all(typed))
+
+
+def _all_codes(values: tuple[npt.ArrayLike, ...], dtype: np.dtype[Any] | None) -> bool:
+    """Whether all are arrays of a dtype, which may be None for none."""
+    for value in values:  # noqa: SIM110  # a generator takes as long as the rest
+        if type(value) is not np.ndarray or value.dtype is not dtype:
+            return False
+    return True
 
 
 def integers(n: npt.ArrayLike) -> Operands:

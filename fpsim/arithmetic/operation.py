@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.errors import shown, unknown
-from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
+from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options, checked_seed
 from fpsim.formats.float_format import dtype_of
 from fpsim.formats.named import FP64, Format
 from fpsim.formats.named import format as find_format
@@ -29,6 +29,10 @@ class Operation(NamedTuple):
     input_subnormals: str = "keep"
     tininess: str = "after"
     integer: np.dtype[Any] | None = None  # what from_int reads and to_int gives
+
+    def with_seed(self, seed: int | None) -> Operation:
+        """The same with another seed."""
+        return self._replace(result=self.result.with_seed(seed))
 
     @property
     def is_stochastic(self) -> bool:
@@ -68,13 +72,17 @@ def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keyword
     Raises:
       ValueError: an unknown word, a stochastic mode without a seed, or a format that the operation does not take.
     """
+    seed = keywords.pop("seed", None)
+    if seed is not None:
+        keywords["seed"] = 0  # one entry for all of them
     try:
-        return _checked(name, formats, out_fmt, **keywords)
+        found = _checked(name, formats, out_fmt, **keywords)
     except TypeError:  # something that cannot be hashed: the checks raise the error that says why
-        return _checked.__wrapped__(name, formats, out_fmt, **keywords)
+        found = _checked.__wrapped__(name, formats, out_fmt, **keywords)
+    return found if seed is None else found.with_seed(checked_seed(seed))
 
 
-@lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no seeds
+@lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits
 def _checked(
     name: str,
     formats: tuple[Format, ...],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numba
@@ -23,7 +23,7 @@ from fpsim.runtime.processor import keeps_ieee
 from fpsim.runtime.stream import STREAM_BYTES
 
 u64 = np.uint64
-WORD = np.dtype(u64)
+WORD, BYTE = np.dtype(u64), np.dtype(np.uint8)
 EXACT_PIECE = 1 << 12  # elements that pass through the integer core at a time, as 64-bit words
 TABLE_BITS = 16
 FLOAT_FROM = 1 << 13  # elements from which a float kernel repays its compilation, which a mode needs each
@@ -36,6 +36,8 @@ Call = Callable[[list[Array], Array, Array, Array], None]
 
 def route(operation: Operation, size: int) -> Run:
     """The way to compute `size` results: `run(codes of operands, (results,) or (results, flags), first)`."""
+    if operation.result.seed is not None:
+        return with_seed(route(operation.with_seed(None), size), operation)
     tabulated, floats_first = _preference(operation)
     if size >= FLOAT_FROM and floats_first:
         return _by_float(operation)
@@ -68,26 +70,38 @@ def _preference(operation: Operation) -> tuple[bool, bool]:
 # ---- the integer core
 
 
-@lru_cache(maxsize=4096)
 def by_core(operation: Operation) -> Run:
     """The loop over the integer core, which every operation has."""
-    call, seed = _core_call(operation), operation.result.seed
-    stochastic = operation.is_stochastic
+    if operation.result.seed is not None:
+        return with_seed(_by_core(operation.with_seed(None)), operation)
+    return _by_core(operation)
 
-    def run(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int) -> None:
+
+def with_seed(run: Run, operation: Operation) -> Run:
+    """What draws random words with the seed of an operation, where it is stochastic."""
+    draw: Any = run
+    return partial(draw, seed=operation.result.seed) if operation.is_stochastic else run
+
+
+@lru_cache(maxsize=4096)
+def _by_core(operation: Operation) -> Run:
+    """The same for all seeds, of which a stochastic loop takes one besides."""
+    call, stochastic = _core_call(operation), operation.is_stochastic
+
+    def run(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int, seed: Any = None) -> None:
         size = targets[0].size
         if size <= EXACT_PIECE:
-            run_piece(sources, targets, first)
+            run_piece(sources, targets, first, seed)
             return
         for start in range(0, size, EXACT_PIECE):
             piece = slice(start, start + EXACT_PIECE)
-            run_piece(tuple(x[piece] for x in sources), tuple(y[piece] for y in targets), first + start)
+            run_piece(tuple(x[piece] for x in sources), tuple(y[piece] for y in targets), first + start, seed)
 
-    def run_piece(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int) -> None:
+    def run_piece(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int, seed: Any) -> None:
         size = targets[0].size
-        random = NO_RANDOM if seed is None or not stochastic else _random_words(first, size, seed)
-        results = np.empty(size, u64)
-        flags = targets[1] if len(targets) > 1 else np.empty(size, np.uint8)
+        random = _random_words(first, size, seed) if stochastic else NO_RANDOM
+        results = np.empty(size, WORD)
+        flags = targets[1] if len(targets) > 1 else np.empty(size, BYTE)
         call([source.astype(WORD) for source in sources], random, results, flags)
         targets[0][...] = results
 
@@ -147,14 +161,14 @@ def _rounding_loop(name: str) -> Any:
 @lru_cache(maxsize=4096)
 def _by_float(operation: Operation) -> Run:
     """FP16 and BF16 to nearest even by loops of their own, what float32 or float64 hold by general ones."""
-    exact = by_core(operation)
+    exact: Any = by_core(operation)
     fast = _ordered(operation) or _nearest(operation) or _general(operation)
     if fast is None:
-        return exact
+        return exact  # type: ignore[no-any-return]
 
-    def run(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int) -> None:
+    def run(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int, **seed: int) -> None:
         if not keeps_ieee() or not fast(sources, targets):
-            exact(sources, targets, first)
+            exact(sources, targets, first, **seed)
 
     return run
 

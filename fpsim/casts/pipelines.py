@@ -19,12 +19,30 @@ from fpsim.runtime.pipeline import Array, Stage, run_stages
 from fpsim.runtime.stream import STREAM_BYTES
 
 LARGE = 1 << 22  # elements from which a kernel of a named format is compiled with its layout as constants
+BRIEF = 1 << 14  # elements up to which nothing decides between kernels
+
+
+def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
+    """From words of the source's dtype to codes; long: what comes are pieces of a long array."""
+    fmt, rounding, overflow, subnormals, seed, random_bits = options
+    stages = _encoding(source, fmt, rounding, overflow, subnormals, random_bits, long)
+    if rounding is not Rounding.STOCHASTIC:
+        return stages
+    *before, (draw, dtype) = stages
+
+    def run(bits: Array, codes: Array, first: int) -> None:
+        draw(bits, codes, first, seed)  # type: ignore[call-arg]
+
+    return (*before, Stage(run, dtype))
 
 
 @lru_cache(maxsize=4096)
-def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
-    """From words of the source's dtype to codes; long: what comes are pieces of a long array."""
-    width = source_width(options.fmt)
+def _encoding(
+    source: Format, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, long: bool
+) -> tuple[Stage, ...]:
+    """The same for all seeds; a stochastic stage takes one besides."""
+    options = CastOptions(fmt, rounding, overflow, subnormals, None, random_bits)
+    width = source_width(fmt)
     if source in (FP32, FP64):
         width = max(width, source.bits)
     stages = () if source.bits == width else decoding(source, FP32 if width == 32 else FP64, source.storage, long)
@@ -42,18 +60,31 @@ def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = Fal
     return (*stages, _decode_stage(fmt, middle, long), *encoding(middle, exact, long))
 
 
-@lru_cache(maxsize=4096)
 def quantizing(source: Format, target: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
     """From words of the source's dtype to words of the target's dtype, which holds the format; long: see `encoding`."""
+    fmt = options.fmt
+    if options.rounding is Rounding.STOCHASTIC:
+        return encoding(source, options, long) + decoding(fmt, target, fmt.storage, long)
+    return _quantizing(source, target, options if options.seed is None else options.with_seed(None), long)
+
+
+@lru_cache(maxsize=4096)
+def _quantizing(source: Format, target: Format, options: CastOptions, long: bool) -> tuple[Stage, ...]:
+    """The same for modes that draw nothing."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
     width = target.bits
     out = decode_plan(fmt, width)
-    if rounding is Rounding.STOCHASTIC or source_width(fmt) > width or out is None:
+    if source_width(fmt) > width or out is None:
         return encoding(source, options, long) + decoding(fmt, target, fmt.storage, long)
     plan, back, mode = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits), out, int(rounding)
     has_sum = nearest.serves(width, mode, plan.kind, plan.frozen)
 
+    brief = None if long else quantize_kernel(width, mode, plan.kind, (None, None), False, False)
+
     def run_quantize(bits: Array, rounded: Array, first: int) -> None:
+        if brief is not None and bits.size <= BRIEF < LARGE:
+            brief(bits, rounded, plan.layout, back.layout)
+            return
         frozen = (_frozen(plan.frozen, fmt, bits.size, long), _frozen(back.frozen, fmt, bits.size, long))
         by_sum = has_sum and frozen[0] is not None and processor.rounds_to_nearest()
         kernel = quantize_kernel(width, mode, plan.kind, frozen, rounded.nbytes >= STREAM_BYTES, by_sum)
@@ -69,24 +100,28 @@ def _convert(source: Array, target: Array, first: int) -> None:
 
 
 def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
-    fmt, rounding, overflow, subnormals, seed, random_bits = options
+    fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
 
     if rounding is Rounding.STOCHASTIC:
-        assert seed is not None
-        low, high = np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32)
 
-        def run_stochastic(bits: Array, codes: Array, first: int) -> None:
+        def run_stochastic(bits: Array, codes: Array, first: int, seed: int) -> None:
             kernel = stochastic_kernel(width, plan.kind, _frozen(plan.frozen, fmt, bits.size, long))
-            kernel(bits, codes, plan.layout, np.uint64(first), low, high)
+            kernel(bits, codes, plan.layout, np.uint64(first), np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32))
 
-        return Stage(run_stochastic, fmt.storage)
+        draw: Any = run_stochastic  # with a seed, which `encoding` gives it
+        return Stage(draw, fmt.storage)
 
     mode = int(rounding)
     by_processor = half.serves(plan, fmt, rounding)
     has_sum = nearest.serves(width, mode, plan.kind, plan.frozen)
 
+    brief = None if long else encode_kernel(width, mode, plan.kind, None, False, False)
+
     def run_encode(bits: Array, codes: Array, first: int) -> None:
+        if brief is not None and bits.size <= BRIEF < LARGE:
+            brief(bits, codes, plan.layout)
+            return
         frozen, streamed = _frozen(plan.frozen, fmt, bits.size, long), codes.nbytes >= STREAM_BYTES
         nearest_even = frozen is not None and processor.rounds_to_nearest()
         if nearest_even and by_processor:
@@ -109,7 +144,12 @@ def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
 
         return Stage(look_up, target.storage)
 
+    brief = None if long else decode_kernel(width, None, False)
+
     def run_decode(codes: Array, bits: Array, first: int) -> None:
+        if brief is not None and codes.size <= BRIEF < LARGE:
+            brief(codes, bits, plan.layout)
+            return
         frozen = _frozen(plan.frozen, fmt, codes.size, long)
         decode_kernel(width, frozen, bits.nbytes >= STREAM_BYTES)(codes, bits, plan.layout)
 

@@ -66,23 +66,36 @@ class CastOptions(NamedTuple):
         """The arguments of a cast with these options."""
         return self._asdict()
 
+    def with_seed(self, seed: int | None) -> CastOptions:
+        """The same with another seed."""
+        fmt, rounding, overflow, subnormals, _, random_bits = self
+        return CastOptions(fmt, rounding, overflow, subnormals, seed, random_bits)
 
-@lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no seeds
-def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, seed: Any, random_bits: Any) -> CastOptions:
+
+@lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits
+def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, random_bits: Any, seeded: bool) -> CastOptions:
+    """The options of a cast, with the seed 0 where it has one: a program may take another for every call."""
     mode = rounding_mode(rounding)
     target_fmt = find_format(fmt)
     overflow_outcome(overflow, target_fmt)
     if not isinstance(subnormals, str) or subnormals not in SUBNORMALS:
         raise unknown("subnormals", subnormals, SUBNORMALS)
-    if mode is Rounding.STOCHASTIC and seed is None:
+    if mode is Rounding.STOCHASTIC and not seeded:
         raise ValueError("stochastic rounding needs a seed, so that results can be repeated; got None. Pass seed=0.")
-    if seed is not None and (not isinstance(seed, (int, np.integer)) or isinstance(seed, bool)):
-        raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(seed)}.")
-    if seed is not None and not 0 <= seed < 1 << 64:
-        raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(seed)}.")
     if not isinstance(random_bits, (int, np.integer)) or isinstance(random_bits, bool) or not 1 <= random_bits <= 32:
         raise ValueError(f"random_bits must be an integer in 1 .. 32; got {shown(random_bits)}.")
-    return CastOptions(target_fmt, mode, overflow, subnormals, None if seed is None else int(seed), int(random_bits))
+    return CastOptions(target_fmt, mode, overflow, subnormals, 0 if seeded else None, int(random_bits))
+
+
+def checked_seed(seed: Any) -> int:
+    """A seed as a Python integer.
+
+    Raises:
+      ValueError: it is no integer, or out of range.
+    """
+    if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(seed)}.")
+    return int(seed)
 
 
 def cast_options(
@@ -100,9 +113,10 @@ def cast_options(
     """
     spec: Any = fmt
     try:
-        return _checked(spec, rounding, overflow, subnormals, seed, random_bits)
+        options = _checked(spec, rounding, overflow, subnormals, random_bits, seed is not None)
     except TypeError:  # something that cannot be hashed: the checks raise the error that says why
-        return _checked.__wrapped__(spec, rounding, overflow, subnormals, seed, random_bits)
+        options = _checked.__wrapped__(spec, rounding, overflow, subnormals, random_bits, seed is not None)
+    return options if seed is None else options.with_seed(checked_seed(seed))
 
 
 def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeywords) -> CastOptions:

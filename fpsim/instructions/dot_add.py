@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -72,9 +73,7 @@ def dot_add(
 
 def run_rows(a: Array, b: Array, c: Array, p: Array, q: Array, unit: MatrixUnit) -> Array:
     """Results as 64-bit words, a row each; a, b: codes as `widened` gives them, p, q: codes of block scales."""
-    from fpsim.instructions.loops import dot_add_kernel
-    from fpsim.instructions.plan import unit_plan
-
+    dot_add_kernel, unit_plan = _loops()
     plan = unit_plan(unit)
     rows = [np.ascontiguousarray(x.reshape(c.size, x.shape[-1]), u64) for x in (a, b)]
     blocks = [np.ascontiguousarray(x.reshape(c.size, x.shape[-1]), u64) for x in (p, q)]
@@ -86,3 +85,12 @@ def run_rows(a: Array, b: Array, c: Array, p: Array, q: Array, unit: MatrixUnit)
             *rows, words, *blocks, out, *plan.layouts, plan.facts, unit.terms, digits, plan.origin
         )
     return out
+
+
+@cache
+def _loops() -> tuple[Any, Any]:
+    """The loops and what they take, which load numba: an import statement takes longer than a check."""
+    from fpsim.instructions.loops import dot_add_kernel
+    from fpsim.instructions.plan import unit_plan
+
+    return dot_add_kernel, unit_plan

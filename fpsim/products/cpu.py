@@ -11,7 +11,7 @@ from fpsim.arithmetic.operands import read_operand
 from fpsim.arrays import Array, as_array, format_of, is_torch, output, words
 from fpsim.casts.cast import decode, encode, quantize
 from fpsim.formats.named import DTYPES, FP16, FP32, FP64, Format
-from fpsim.instructions.operands import block_scales, operand, refuse_overlap
+from fpsim.instructions.operands import block_scales, operand, refuse_overlap, takes_scales
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.backend import NumpyOperations, Shape, output_overflow
 from fpsim.products.kernels.panel import canonical_nan
@@ -23,15 +23,20 @@ from fpsim.schedules.schedule import Lanes
 from fpsim.sums.accumulators import Accumulator
 from fpsim.sums.product import accumulator_product
 
+NO_SCALES = np.zeros((0, 0), np.uint8)  # of a unit without, which nothing reads
+
 
 class Cpu(NumpyOperations):
     """The CPU, on NumPy arrays."""
 
     merges_slices = True
     operand = staticmethod(operand)
-    block_scales = staticmethod(block_scales)
     product = UnitProduct
     add_product = staticmethod(add_product)
+
+    def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Array:
+        """As `Backend.block_scales`."""
+        return block_scales(codes, shape, unit, name) if takes_scales(codes, unit, name) else NO_SCALES
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Array, Format]:
         """As `Backend.codes`."""
@@ -43,7 +48,7 @@ class Cpu(NumpyOperations):
 
     def scaled(self, x: Any, name: str) -> Scaled | None:
         """As `Backend.scaled`."""
-        return x if isinstance(x, Scaled) else None
+        return x if type(x) is not np.ndarray and isinstance(x, Scaled) else None  # a look at an abstract class is slow
 
     def result(
         self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Array, b: Array
@@ -92,7 +97,7 @@ class Cpu(NumpyOperations):
         """As `Backend.deliver`."""
         kept = fmt in (FP32, FP64)
         if kept and nan is not None:
-            canonical_nan()(words(total).reshape(-1), *_nan_codes(fmt, nan))
+            canonical_nan()(words(total.reshape(-1)), *_nan_codes(fmt, nan))
         if kept or (fmt == FP16 and nan is None):  # NumPy's conversion leaves the bits of a NaN
             if total is not target:
                 target[...] = total

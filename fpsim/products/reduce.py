@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,6 @@ from fpsim.formats.named import DTYPES, Format
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.sums.accumulators import Accumulator
-
-if TYPE_CHECKING:
-    pass
 
 KINDS = "Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact"
 
@@ -51,8 +49,7 @@ def sum(x: npt.ArrayLike, *, accumulate: Accumulator, fmt: FormatLike | None = N
       Pairwise(FP16) 10000.0
       Exact(FP16) 10000.0
     """
-    from fpsim.sums.lines import Lines, line_sums
-
+    Lines, line_sums = _lines()
     if not isinstance(accumulate, Accumulator):
         raise TypeError(f"accumulate must be {KINDS} for a sum; got {shown(accumulate)}.")
     codes, found, _ = read_operand(x, None if fmt is None else find_format(fmt), "x")
@@ -89,8 +86,7 @@ def dot(a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixU
       >>> [float(fp.dot(x, y, accumulate=how)) for how in (fp.Sequential("fp16"), fp.FusedMultiplyAdd("fp16"))]
       [0.0, 9.5367431640625e-07]
     """
-    from fpsim.sums.lines import Lines, line_sums
-
+    Lines, line_sums = _lines()
     if isinstance(accumulate, (MatrixUnit, str)):
         return _dot_by_unit(a, b, accumulate, fmt)
     if not isinstance(accumulate, Accumulator):
@@ -101,6 +97,14 @@ def dot(a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixU
     left, right = np.broadcast_to(left, pair.shape), np.broadcast_to(right, pair.shape)
     sums = line_sums(accumulate, Lines(left, right, (pair.formats[0], pair.formats[1])))
     return _as_result(sums.reshape(pair.shape[:-1]), accumulate.result_format)
+
+
+@cache
+def _lines() -> tuple[Any, Any]:
+    """What adds, which loads numba: an import statement takes longer than a check."""
+    from fpsim.sums.lines import Lines, line_sums
+
+    return Lines, line_sums
 
 
 def _as_result(codes: Array, fmt: Format) -> Any:

@@ -22,7 +22,7 @@ from fpsim.products.slices import check_blocks
 from fpsim.products.unit_product import ADD, COLUMNS_FIRST, PRODUCT, ROWS_FIRST, Factors
 from fpsim.schedules.call import Call
 from fpsim.schedules.limits import refusals, remarks
-from fpsim.schedules.plan import SchedulePlan, plan_of
+from fpsim.schedules.plan import SchedulePlan, Span, plan_of
 from fpsim.schedules.schedule import FLAT, Chain, Epilogue, ScaleOrder, Schedule
 
 MODES = {"product": PRODUCT, "a_first": ROWS_FIRST, "b_first": COLUMNS_FIRST}
@@ -104,6 +104,14 @@ class Job:
     def scaled(self) -> bool:
         """Whether scales multiply finished sums."""
         return not self.schedule.block_scaled and not (self.left.factors is None and self.right.factors is None)
+
+    @cached_property
+    def is_bare(self) -> bool:
+        """Whether one chain of whole instructions adds all terms in their order, and nothing follows."""
+        plan, chain = self.plan, isinstance(self.schedule.sums, Chain)
+        whole = len(plan.slices) == 1 and plan.slices[0].runs == (Span(0, plan.k),) and not plan.slices[0].residue
+        usual = chain and whole and not plan.promoted and plan.step >= self.unit.terms
+        return usual and not self.has_epilogue and self.tensor_scale is None
 
     def factors_at(self, starts: list[int]) -> Factors:
         """The factors of the partial sums that begin at these terms of K."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,9 +71,17 @@ def read_operand(
         return _scaled_operand(scaled, name, element, unit, scales)
     codes = backend.operand(x, element, unit, name)
     refuse_axes(codes.shape, name)
-    if scales is None or unit.scale is not None:
+    if scales is None:
+        return codes, _unscaled(name, codes.shape)
+    if unit.scale is not None:
         return codes, OperandScales(name, codes.shape, scales)
     return codes, _with_factors(codes.shape, name, unit, backend.floats(scales, f"scale_{name}"), blocks)
+
+
+@lru_cache(maxsize=4096)
+def _unscaled(name: str, shape: tuple[int, int]) -> OperandScales:
+    """An operand of a shape that nothing scales."""
+    return OperandScales(name, shape)
 
 
 def _with_factors(operand: tuple[int, int], name: str, unit: MatrixUnit, scales: Array, blocks: bool) -> OperandScales:

@@ -34,6 +34,10 @@ def total_of(job: Job, product: Any, c: Any, backend: Backend, work: Matrix | No
       ValueError, TypeError: c, bias, alpha or beta that do not fit.
     """
     schedule, request = job.schedule, job.request
+    if c is None and job.is_bare:
+        total = backend.full(job.shape, 0.0, FLOAT64 if job.unit.d.fmt == FP64 else FLOAT32, work)
+        backend.add_product(total, product)
+        return total
     sums = ProductSums(schedule, job.plan, product, backend, job.factors_at, job.fmt)
     single = isinstance(schedule.sums, Chain) and len(job.plan.slices) == 1
     if request.beta is not None and _number(request.beta, "beta") == 0:

@@ -35,7 +35,7 @@ from fpsim.products.kernels.step_product import step_product
 from fpsim.products.kernels.transpose import SIDE
 from fpsim.runtime.pipeline import run_stages, wrapping
 from fpsim.runtime.processor import ieee_arithmetic
-from fpsim.runtime.threads import over_spans
+from fpsim.runtime.threads import SMALLEST, over_spans
 
 i32, f32 = np.int32, np.float32
 
@@ -163,7 +163,10 @@ def _by_blocks(total: Array, product: UnitProduct) -> None:
     """The same, for as many rows and columns at a time as keeps the operands' floats small."""
     (m, n), terms = total.shape, product.a.shape[1]
     fused = is_fast(product.unit) and product.unit.rule in (Rule.FUSED, Rule.SCALED, Rule.TWO_PASSES)
-    if fused or (m * terms <= BLOCK_FLOATS and n * terms <= BLOCK_FLOATS):
+    if fused:
+        _fused(total, product)
+        return
+    if m * terms <= BLOCK_FLOATS and n * terms <= BLOCK_FLOATS:
         _by_rule(total, product)
         return
     for rows, columns in _blocks(0, m, 0, n, max(BLOCK_FLOATS // terms // LANES, 1) * LANES):
@@ -175,8 +178,6 @@ def _by_blocks(total: Array, product: UnitProduct) -> None:
 def _by_rule(total: Array, product: UnitProduct) -> None:
     if not is_fast(product.unit):
         _by_specification(total, product)
-    elif product.unit.rule in (Rule.FUSED, Rule.SCALED, Rule.TWO_PASSES):
-        _fused(total, product)
     elif product.promote:
         _promoted(total, product)
     elif product.unit.rule is Rule.GROUPED:
@@ -225,6 +226,17 @@ def _in_c_order(x: Array) -> Array:
     return copy
 
 
+@lru_cache(maxsize=1024)
+def _to_floats(fmt: Format, dtype: np.dtype[Any]) -> Any:
+    """The stages from codes in a dtype to float32, which holds them.
+
+    Raises:
+      ValueError: it does not.
+    """
+    refuse_unless_held(fmt, FP32, "encode the operands in another format")
+    return decoding(fmt, FP32, dtype)
+
+
 def floats(codes: Array, fmt: Format) -> Array:
     """Codes as the floats of their values, in C order."""
     if fmt.bits < 32 and codes.strides[0] == codes.itemsize and min(codes.shape) >= SIDE:
@@ -234,10 +246,9 @@ def floats(codes: Array, fmt: Format) -> Array:
         return values
     codes = _in_c_order(codes)
     if fmt.bits < 32:
-        refuse_unless_held(fmt, FP32, "encode the operands in another format")
-        values = np.empty(codes.shape, f32)
-        run_stages(decoding(fmt, FP32, codes.dtype), codes, values.view(np.uint32))
-        return values
+        values = np.empty(codes.shape, np.uint32)
+        run_stages(_to_floats(fmt, codes.dtype), codes, values)
+        return values.view(f32)
     # kernels would be compiled once more for arrays that cannot be written
     return (codes if codes.flags.writeable else codes.copy()).view(f"f{codes.itemsize}")
 
@@ -245,9 +256,13 @@ def floats(codes: Array, fmt: Format) -> Array:
 def _in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None]) -> None:
     """Call work(m0, m1, n0, n1) for parts of the result, at once on several cores where that pays."""
     m, n = total.shape
+    if m * n * terms < SMALLEST * MACS:  # one thread
+        with ieee_arithmetic(), wrapping():  # lanes without terms hold anything; NaN and Inf are meant
+            work(0, m, 0, n)
+        return
 
     def over_rows(start: int, stop: int) -> None:
-        with ieee_arithmetic(), wrapping():  # lanes without terms hold anything; NaN and Inf are meant
+        with ieee_arithmetic(), wrapping():
             work(start, stop, 0, n)
 
     def over_columns(start: int, stop: int) -> None:
@@ -302,7 +317,7 @@ def _fused(total: Array, p: UnitProduct) -> None:
     a, b, promotion, mode = p.a, p.b, p.promote // unit.terms, p.factors.mode
     if two_passes:
         a, b, promotion, mode = _interleaved(a, 1), _interleaved(b, 0), 2, ADD_HALF if half else ADD
-    p = p._replace(a=a, b=b)
+        p = p._replace(a=a, b=b)
     formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
     scales = [_scale_exponents(x) if scaled else NO_FACTORS for x in (p.scale_a, p.scale_b)]
     fills = unit.fraction_bits + 2 + (terms - 1).bit_length() > SUM_BITS + 1

@@ -59,11 +59,12 @@ def run_elementwise(
 def _plain(arrays: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ...] | None:
     """Arrays as runs of memory where they have one shape and no gaps, as most short ones do; None where one differs."""
     flat = []
+    one_axis = len(shape) == 1
     for array in arrays:
         flags = array.flags
         if array.shape != shape or not (flags.c_contiguous and flags.aligned and array.dtype.isnative):
             return None
-        flat.append(array if array.ndim == 1 else array.reshape(-1))
+        flat.append(array if one_axis else array.reshape(-1))
     return tuple(flat)
 
 

@@ -30,12 +30,12 @@ class Stage(NamedTuple):
 
 def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: int = 0) -> None:
     """Fill target (of the source's shape) with the result of the stages; `first` is the flat index of the start."""
-    native = source.dtype.isnative and target.dtype.isnative
-    if not (native and target.flags.aligned and source.flags.c_contiguous and target.flags.c_contiguous):
+    flags, native = target.flags, source.dtype.isnative and target.dtype.isnative
+    if not (native and flags.aligned and flags.c_contiguous and source.flags.c_contiguous):
         with wrapping():
             _run_strided(stages, source, target, first)
         return
-    flat_source, flat_target = source.reshape(-1), target.reshape(-1)
+    flat_source, flat_target = (source, target) if source.ndim == 1 else (source.reshape(-1), target.reshape(-1))
     if flat_source.size <= PIECE:
         with wrapping():
             if len(stages) == 1:

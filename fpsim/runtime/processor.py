@@ -34,8 +34,9 @@ SMALLEST = 2.0**-1022  # the smallest normal float64, a variable for the same re
 
 def keeps_ieee() -> bool:
     """Whether this thread's processor is set to nearest even and keeps subnormals, operands and results."""
-    subnormal = SMALLEST / 2
-    return rounds_to_nearest() and subnormal > 0 and subnormal * 2 == SMALLEST
+    half, subnormal = HALF_ULP, SMALLEST / 2  # `rounds_to_nearest` written out: every call asks
+    to_nearest = 1.0 + half == 1.0 and -1.0 - half == -1.0 and 1.0 + 1.5 * half > 1.0
+    return to_nearest and subnormal > 0 and subnormal * 2 == SMALLEST
 
 
 def ieee_arithmetic() -> contextlib.AbstractContextManager[None]:

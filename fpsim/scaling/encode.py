@@ -17,9 +17,9 @@ from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP32, FP64
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.scaling.recipes import scaling_of
-from fpsim.scaling.report import ScaleReport
+from fpsim.scaling.report import ScaleReport, report_of
 from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.tiling import tiling
+from fpsim.scaling.tiling import Tiling, tiling
 
 
 class EncodedTargets(NamedTuple):
@@ -41,14 +41,15 @@ def encode_into(
     if isinstance(element, LogFMT):
         _refuse_for_log(cast, scales)
         return _encode_log(source, source_fmt, element, fill), None
-    options = element_options_of(element, scaling, cast)
-    tile_scales = None if scales is None else given_scales(scales, source.shape, scaling)
-    if isinstance(element, IntegerFormat) and not scaling.symmetric:
-        return _encode_affine(source, source_fmt, element, options, tile_scales, fill), None
+    if not scaling.symmetric and isinstance(element, IntegerFormat):
+        options = element_options_of(element, scaling, cast)
+        return _encode_affine(source, source_fmt, element, options, scales, fill), None
 
+    options, how = _plan(element, scaling, source_fmt, cast, back=False)
+    tile_scales = None if scales is None else given_scales(scales, source.shape, scaling)
     loops = _loops()
     tiles = tiling(source.shape, scaling.block)
-    job = _job(source, source_fmt, element, scaling, options, words(fill.codes), back=False)
+    job = _job(source, words(fill.codes), tiles, how, options.seed)
     counts = np.zeros(5, np.int64)
     if tile_scales is not None:
         from fpsim.scaling.look import ruled
@@ -56,16 +57,12 @@ def encode_into(
         scales_of_tiles = fill.scales.reshape(tiles.tiles)
         scales_of_tiles[...] = ruled(job, tile_scales.reshape(tiles.tiles), counts)
         loops.run_scales(job, scales_of_tiles)
-        return ScaleReport(fill.scales.size, *counts.tolist()), None
+        return report_of(fill.scales.size, *counts.tolist()), None
     tensor = loops.settle_tensor(job, counts)
-    codes = fill.scale_codes
-    grid = loops.TileTargets(
-        fill.scales.reshape(tiles.tiles),
-        np.empty((*tiles.tiles[:2], 0), np.uint8) if codes is None else codes.reshape(tiles.tiles),
-        counts,
-    )
-    loops.run_tiles(job, grid, tensor)
-    report = ScaleReport(fill.scales.size, *counts.tolist())
+    codes, shape = fill.scale_codes, tiles.tiles
+    codes = loops.no_codes(*shape) if codes is None else codes.reshape(shape)
+    loops.run_tiles(job, loops.TileTargets(fill.scales.reshape(shape), codes, counts), tensor)
+    report = report_of(fill.scales.size, *counts.tolist())
     return report, tensor.scale if scaling.tensor_scale else None
 
 
@@ -80,9 +77,9 @@ def quantize_into(
 ) -> None:
     """Fill float32 values where `decodes_in_one_pass`."""
     loops = _loops()
-    options = element_options_of(element, scaling, cast)
+    options, how = _plan(element, scaling, source_fmt, cast, back=True)
     tiles = tiling(source.shape, scaling.block)
-    job = _job(source, source_fmt, element, scaling, options, words(target), back=True)
+    job = _job(source, words(target), tiles, how, options.seed)
     if scales is not None:
         from fpsim.scaling.look import ruled
 
@@ -91,9 +88,9 @@ def quantize_into(
         return
     counts = np.zeros(5, np.int64)
     tensor = loops.settle_tensor(job, counts)
-    dtype = job.plan.code_dtype
-    codes = np.empty((*tiles.tiles[:2], 0), np.uint8) if dtype is None else np.empty(tiles.tiles, dtype)
-    loops.run_tiles(job, loops.TileTargets(np.empty(tiles.tiles, np.float32), codes, counts), tensor)
+    dtype, shape = how.scales.code_dtype, tiles.tiles
+    codes = loops.no_codes(*shape) if dtype is None else np.empty(shape, dtype)
+    loops.run_tiles(job, loops.TileTargets(np.empty(shape, np.float32), codes, counts), tensor)
 
 
 def checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, Format]:
@@ -142,6 +139,24 @@ def element_options_of(element: Element, scaling: Scaling, cast: ElementKeywords
     return _options(element, {**cast, "overflow": scaling.overflow if overflow is None else overflow})
 
 
+def _plan(
+    element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, cast: ElementKeywords, *, back: bool
+) -> tuple[CastOptions, Any]:
+    """The options of the elements' cast, and the plan of tiles."""
+    if not cast:
+        return _usual_plan(element, scaling, source_fmt, back)
+    options = element_options_of(element, scaling, cast)
+    return options, tile_plan(element, scaling, options, source_fmt, back)
+
+
+@lru_cache(maxsize=4096)
+def _usual_plan(
+    element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, back: bool
+) -> tuple[CastOptions, Any]:
+    options = _usual_options(element, scaling.overflow)
+    return options, tile_plan(element, scaling, options, source_fmt, back)
+
+
 @lru_cache(maxsize=4096)
 def _usual_options(element: Format | IntegerFormat, overflow: str) -> CastOptions:
     return _options(element, {"overflow": overflow})
@@ -164,20 +179,23 @@ def arithmetic_width(source_fmt: Format, fmt: Format) -> int:
 
 def decodes_in_one_pass(element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, target: Array) -> bool:
     """Whether values come without codes in between."""
-    if not scaling.symmetric or not (target.flags.c_contiguous and target.flags.aligned):
-        return False
+    flags = target.flags
+    return scaling.symmetric and flags.c_contiguous and flags.aligned and _decodes(element, source_fmt)
+
+
+@lru_cache(maxsize=4096)
+def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
+    """Whether the arithmetic of a source holds the values of an element."""
     from fpsim.core.layouts import decode_plan
 
     fmt = element.magnitudes if isinstance(element, IntegerFormat) else element
     return decode_plan(fmt, arithmetic_width(source_fmt, fmt)) is not None
 
 
-def _job(
-    source: Array, source_fmt: Format, element: Any, scaling: Scaling, options: CastOptions, out: Array, *, back: bool
-) -> Any:
-    tiles = tiling(source.shape, scaling.block)
-    bits, target = words(source).reshape(tiles.shape), out.reshape(tiles.shape)
-    return _loops().TileJob(bits, target, tiles, tile_plan(element, scaling, options, source_fmt, back), options.seed)
+def _job(source: Array, out: Array, tiles: Tiling, how: Any, seed: int | None) -> Any:
+    """An array of words, and what is filled."""
+    shape = tiles.shape
+    return _loops().TileJob(words(source).reshape(shape), out.reshape(shape), tiles, how, seed)
 
 
 @cache
@@ -193,7 +211,7 @@ def tile_plan(
 ) -> Any:
     """How arrays of a dtype become codes, or values where `back`, of an element format by a scaling; any seed."""
     if options.seed is not None:  # which may be another in every call
-        options = options._replace(seed=None)
+        options = options.with_seed(None)
     return _tile_plan(element, scaling, options, source_fmt, back)
 
 
@@ -250,11 +268,12 @@ def _encode_affine(
     source_fmt: Format,
     element: IntegerFormat,
     options: CastOptions,
-    tile_scales: Array | None,
+    scales: npt.ArrayLike | None,
     fill: EncodedTargets,
 ) -> ScaleReport:
     from fpsim.scaling.zero_points_and_logs import encode_affine
 
+    tile_scales = None if scales is None else given_scales(scales, source.shape, fill.scaling)
     tiles = tiling(source.shape, fill.scaling.block)
     counts = np.zeros(5, np.int64)
     assert fill.zero_points is not None

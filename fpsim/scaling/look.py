@@ -52,8 +52,7 @@ def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
                 here = Place(piece.batch, tile_range(piece.rows, tile[0]), tile_range(piece.columns, tile[1]))
                 some = np.zeros(here.of(tops).shape, word)
                 matrix = load(job, piece.of(job.source))
-                find_tops(matrix, some, *tile)
-                if int(some.max(initial=0)) >= infinity:
+                if find_tops(matrix, some, *tile) >= infinity:
                     found = np.zeros(some.shape, np.uint8)
                     find_specials(matrix, some, found, *tile)
                     here.of(specials)[...] = found

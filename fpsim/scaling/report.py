@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 
@@ -33,6 +34,12 @@ class ScaleReport:
     def to_dict(self) -> dict[str, Any]:
         """The counts by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@lru_cache(maxsize=1024)
+def report_of(*counts: int) -> ScaleReport:
+    """The report of these counts, of which most calls have the same."""
+    return ScaleReport(*counts)
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,17 @@ BRIEF = 1 << 14  # elements up to which one loop serves all modes: compiling ano
 WIDE_TILE = 1 << 16  # columns from which each tile is worked on by itself
 
 
+AT_START = np.uint64(0)  # the flat index of the first element
 NO_KEY = np.uint64(0), np.uint64(0)
 NO_SPECIALS = np.empty(0, np.uint8)
+NO_CODES = np.empty(0, np.uint8)
+NO_TENSOR = TensorScale()
+
+
+@lru_cache(maxsize=1024)
+def no_codes(batch: int, bands: int, tiles: int) -> Array:
+    """The codes of a grid of tiles whose scales have none."""
+    return np.empty((batch, bands, 0), np.uint8)
 
 
 class TileTargets(NamedTuple):
@@ -69,6 +78,11 @@ class TilePlan:
     def width(self) -> int:
         """Bits of the float that the arithmetic is done in."""
         return self.scales.width
+
+    @cached_property
+    def is_wide(self) -> bool:
+        """Whether the source has the width of the arithmetic."""
+        return self.source_fmt.bits == self.scales.width
 
     def choices(self) -> ElementChoices:
         """How elements become codes."""
@@ -123,8 +137,8 @@ class TileJob(NamedTuple):
 
     def first(self, batch: int, row: int, column: int) -> Any:
         """The flat index of an element."""
-        tiling = self.tiling
-        return np.uint64((batch * tiling.rows + row) * tiling.columns + column)
+        _, rows, columns, *_ = self.tiling
+        return np.uint64((batch * rows + row) * columns + column)
 
 
 def fits_strips(tiling: Tiling) -> bool:
@@ -193,7 +207,7 @@ def find_amax(job: TileJob) -> float:
 def settle_tensor(job: TileJob, counts: Array) -> TensorScale:
     """The scale of a job's whole array, where its scaling has one."""
     if not job.plan.scaling.tensor_scale:
-        return TensorScale()
+        return NO_TENSOR
     with ieee_arithmetic():
         scale = tensor_scale(job.plan, find_amax(job))
     counts[CLAMPED_LOW] += scale.clamped
@@ -219,8 +233,8 @@ def _band_rows(tiling: Tiling, band: int) -> tuple[int, int]:
 
 def _direct(job: TileJob) -> bool:
     """Whether kernels can read the source as it is."""
-    native = job.source.dtype.isnative and job.source.flags.aligned
-    return native and job.source.flags.c_contiguous and job.source_fmt.bits == job.width
+    flags, how = job.source.flags, job.how
+    return flags.c_contiguous and flags.aligned and job.source.dtype.isnative and how.is_wide
 
 
 def load(job: TileJob, part: Array) -> Array:
@@ -287,35 +301,36 @@ def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int
 
 def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
     """Short matrices, all of which stays in the cache: loops of their own for amax, scales and codes."""
-    tiling, word = job.tiling, np.uint32 if job.width == 32 else np.uint64
-    real: Any = np.float32 if job.width == 32 else np.float64
-    tile = (tiling.tile_rows, tiling.tile_columns)
-    scales, codes = grid.scales[batch], grid.codes[batch]
-    tops, specials = np.zeros(scales.shape, word), NO_SPECIALS
-    factors = np.empty(scales.shape, real)
-    loops = _short_loops(job.how, tile[1] == 1, tops.size, job.source.size <= BRIEF)
+    tiling, how, source = job.tiling, job.how, job.source[batch]
+    tile = tiling.tile_rows, tiling.tile_columns
+    scales, codes = grid.scales[batch], grid.codes[batch].reshape(-1) if grid.codes.size else NO_CODES
+    loops = _short_loops(how, tile[1] == 1, scales.size, job.source.size <= BRIEF)
+    tops, specials = np.zeros(scales.shape, loops.word), NO_SPECIALS
+    factors = np.empty(scales.shape, loops.real)
     with ieee_arithmetic(), wrapping():
-        matrix = load(job, job.source[batch])
-        loops.find_tops(matrix, tops, *tile)
-        if int(np.maximum.reduce(tops, axis=None)) >= (0x7F800000 if job.width == 32 else 0x7FF0000000000000):
+        matrix = source if _direct(job) else load(job, source)
+        if loops.find_tops(matrix, tops, *tile) >= loops.infinity:
             specials = np.zeros(tops.size, np.uint8)
             specials_loop(job.width)(matrix, tops, specials.reshape(tops.shape), *tile)
         loops.settle(
-            tops.reshape(-1), specials, scales.reshape(-1), codes.reshape(-1), factors.reshape(-1), grid.counts,
-            *job.plan.arguments(tensor),
+            tops.reshape(-1), specials, scales.reshape(-1), codes, factors.reshape(-1), grid.counts,
+            *how.scales.arguments(tensor),
         )  # fmt: skip
         loops.encode(
-            matrix, job.out[batch], scales, factors, *tile, job.first(batch, 0, 0), np.uint64(tiling.columns),
-            *job.random_key, *job.how.layouts,
+            matrix, job.out[batch], scales, factors, *tile, job.first(batch, 0, 0) if batch else AT_START,
+            np.uint64(tiling.columns), *job.random_key, *how.layouts,
         )  # fmt: skip
 
 
 class ShortLoops(NamedTuple):
-    """The loops of a short matrix."""
+    """The loops of a short matrix, the types that they work in, and Inf as a word."""
 
     find_tops: Any
     settle: Any
     encode: Any
+    word: Any
+    real: Any
+    infinity: int
 
 
 @lru_cache(maxsize=4096)
@@ -323,7 +338,8 @@ def _short_loops(how: TilePlan, of_columns: bool, tiles: int, brief: bool) -> Sh
     """The loops for a number of tiles, which may be a column wide, in a short or a brief array."""
     shape = 1 if of_columns else ANY
     elements = Elements(how.width, shape, how.back, None if brief else how.choices(), (None, None), careful=True)
-    return ShortLoops(amax_strips(how.width, shape), how.scales.settle(tiles), element_strips(elements))
+    types = (np.uint32, np.float32, 0x7F800000) if how.width == 32 else (np.uint64, np.float64, 0x7FF0000000000000)
+    return ShortLoops(amax_strips(how.width, shape), how.scales.settle(tiles), element_strips(elements), *types)
 
 
 def tile_range(span: tuple[int, int], size: int) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Unpack
 
 import numpy as np
@@ -24,6 +24,8 @@ from fpsim.scaling.report import ScaleReport
 from fpsim.scaling.scaled_arrays import ARRAYS, ScaledArrays
 from fpsim.scaling.scaling import Scaling, scaling_facts, scaling_from
 from fpsim.scaling.tiling import tiling
+
+FLOAT32 = np.dtype(np.float32)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,6 +60,16 @@ class Scaled(ScaledArrays[Array]):
             if type(array) is not np.ndarray and (array is not None or name in ("codes", "scales")):
                 object.__setattr__(self, name, as_array(array, name))
         super().__post_init__()
+
+    @classmethod
+    def _of(cls, fill: EncodedTargets, tensor_scale: np.float32 | None, report: ScaleReport) -> Scaled:
+        """What was encoded, in arrays that were made for it or checked: without the looks at those of a caller."""
+        made = object.__new__(cls)
+        made.__dict__.update(
+            codes=fill.codes, scales=fill.scales, fmt=fill.fmt, scaling=fill.scaling, scale_codes=fill.scale_codes,
+            tensor_scale=tensor_scale, zero_points=fill.zero_points, report=report,
+        )  # fmt: skip
+        return made
 
     @staticmethod
     def _has_dtype(array: Any, dtype: np.dtype[Any]) -> bool:
@@ -207,9 +219,7 @@ def _encode_scaled(
     element, source, source_fmt = checked(x, fmt, scaling)
     fill = _targets(out, source, element, scaling, scales is not None)
     report, tensor_scale = encode_into(fill, source, source_fmt, cast, scales)
-    return Scaled(
-        fill.codes, fill.scales, element, scaling, fill.scale_codes, tensor_scale, fill.zero_points, report
-    )  # fmt: skip
+    return Scaled._of(fill, tensor_scale, report)
 
 
 @with_element_keywords
@@ -245,7 +255,7 @@ def _quantize_scaled(
     x: npt.ArrayLike, fmt: Any, scaling: Scaling, cast: ElementKeywords, scales: npt.ArrayLike | None, out: Array | None
 ) -> Array:
     element, source, source_fmt = checked(x, fmt, scaling)
-    target = output(out, source.shape, np.dtype(np.float32), source)
+    target = output(out, source.shape, FLOAT32, source)
     if isinstance(element, LogFMT) or not decodes_in_one_pass(element, scaling, source_fmt, target):
         _encode_scaled(x, element, scaling, cast, scales, None).decode(out=target)
     else:
@@ -304,14 +314,18 @@ def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scali
 
 def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: bool) -> EncodedTargets:
     grid = tiling(source.shape, scaling.block).grid
-    fmt = scaling.scale_format
-    with_codes = fmt.bits <= 16 and not has_scales and not isinstance(element, LogFMT)
-    zero_points = None
-    if isinstance(element, LogFMT):
-        zero_points = np.empty(grid, np.float32)
-    elif not scaling.symmetric:
-        zero_points = np.empty(grid, element.storage)
+    of_codes, of_zeros = _dtypes_per_tile(element, scaling)
     return EncodedTargets(
-        np.empty(source.shape, element.storage), np.empty(grid, np.float32), element, scaling,
-        np.empty(grid, fmt.storage) if with_codes else None, zero_points,
+        np.empty(source.shape, element.storage), np.empty(grid, FLOAT32), element, scaling,
+        None if of_codes is None or has_scales else np.empty(grid, of_codes),
+        None if of_zeros is None else np.empty(grid, of_zeros),
     )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _dtypes_per_tile(element: Element, scaling: Scaling) -> tuple[np.dtype[Any] | None, np.dtype[Any] | None]:
+    """What codes of scales and zero points are, where there are any."""
+    if isinstance(element, LogFMT):
+        return None, FLOAT32
+    fmt = scaling.scale_format
+    return fmt.storage if fmt.bits <= 16 else None, None if scaling.symmetric else element.storage

@@ -25,8 +25,7 @@ class Tiling(NamedTuple):
     @property
     def tiles(self) -> tuple[int, int, int]:
         """Shape of the scales as a batch of matrices."""
-        bands = math.ceil(self.rows / self.tile_rows)
-        return self.batch, bands, math.ceil(self.columns / self.tile_columns)
+        return self.batch, -(-self.rows // self.tile_rows), -(-self.columns // self.tile_columns)
 
 
 def tile_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:

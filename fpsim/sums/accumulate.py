@@ -92,8 +92,10 @@ def accumulated(accumulator: Accumulator, problem: SumProblem) -> Array:
 
 def refuse_wide_operands(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> None:
     """A ValueError for products that are too long for the accumulator."""
+    if FP64 not in formats:
+        return
     double = accumulator.fmt == accumulator.result_format == FP64
-    if FP64 in formats and None not in formats and not double and not isinstance(accumulator, Exact):
+    if None not in formats and not double and not isinstance(accumulator, Exact):
         raise ValueError(
             f"products of FP64 are added by an accumulator in FP64 or by Exact; got {shown(accumulator)}. "
             "Round the operands first with fpsim.cast."

@@ -21,6 +21,7 @@ from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Pair
 from fpsim.sums.kernels import float32_rows as loops
 from fpsim.sums.kernels.float32_pairs import PAIRS, PLAIN_PAIRS, pairs_kernel
 from fpsim.sums.kernels.float32_rows import BLOCK, COLUMNS, GRANULE, STEPS, STRIP
+from fpsim.sums.plan import seedless
 
 PRECISIONS = range(
     8, 12
@@ -43,9 +44,15 @@ class StripWay(NamedTuple):
     padding: np.uint32  # the zero, as bits, that leaves every sum as it is
 
 
-@lru_cache(maxsize=4096)
 def fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> StripWay | None:
     """The way of an accumulator through float32, or None."""
+    if accumulator.rounding is Rounding.STOCHASTIC:
+        return None
+    return _fast_way(seedless(accumulator), formats)
+
+
+@lru_cache(maxsize=4096)
+def _fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> StripWay | None:
     fmt, outer = accumulator.fmt, accumulator.result_format
     usual = accumulator.overflow == "nonfinite" and accumulator.subnormals == "keep"
     nearest = accumulator.rounding is Rounding.NEAREST_EVEN
@@ -129,16 +136,18 @@ class Panels(NamedTuple):
 
 def panels_of(a: Array, b: Array, padding: np.uint32 = loops.MINUS_ZERO) -> Panels:
     """(M, K) and (K, N) bits of float32 values, laid out for the loops."""
-    terms = -(-a.shape[1] // STEPS) * STEPS
-    padded = np.full((-(-a.shape[0] // loops.ROWS) * loops.ROWS, terms), padding)
-    padded[: a.shape[0], : a.shape[1]] = a
+    rows, terms = -(-a.shape[0] // loops.ROWS) * loops.ROWS, -(-a.shape[1] // STEPS) * STEPS
+    padded = a
+    if a.shape != (rows, terms) or not (a.flags.c_contiguous and a.flags.writeable):  # what loops are compiled for
+        padded = np.full((rows, terms), padding)
+        padded[: a.shape[0], : a.shape[1]] = a
     width = min(COLUMNS, -(-b.shape[1] // GRANULE) * GRANULE)
     count = -(-b.shape[1] // width)
     panels = np.zeros((count, terms, width), np.uint32)
-    ranges = tuple(np.empty(size, np.uint32) for size in (padded.shape[0],) * 2 + (count,) * 2)
-    loops.pack_kernel()(b, panels, ranges[2], ranges[3], 0, count)
-    loops.range_kernel()(padded, ranges[0], ranges[1])
-    return Panels(padded.view(np.float32), panels.view(np.float32), (ranges[0], ranges[1], ranges[2], ranges[3]))
+    of_rows, of_panels = tuple(np.empty((2, rows), np.uint32)), tuple(np.empty((2, count), np.uint32))
+    loops.pack_kernel()(b, panels, *of_panels, 0, count)
+    loops.range_kernel()(padded, *of_rows)
+    return Panels(padded.view(np.float32), panels.view(np.float32), (*of_rows, *of_panels))
 
 
 def strips_of(operands: Panels) -> int:

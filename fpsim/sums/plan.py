@@ -28,16 +28,28 @@ RANDOM_PRECISION = 53 - 1 - 32  # a sum rounded to odd in float64 keeps 32 rando
 
 
 def options_of(accumulator: Accumulator, fmt: Format) -> CastOptions:
-    """How an accumulator rounds into one of its formats."""
+    """How an accumulator rounds into one of its formats, its seed aside."""
     return CastOptions(
-        fmt, accumulator.rounding, accumulator.overflow, accumulator.subnormals, accumulator.seed,
-        accumulator.random_bits,
-    )  # fmt: skip
+        fmt, accumulator.rounding, accumulator.overflow, accumulator.subnormals, None, accumulator.random_bits
+    )
+
+
+def seedless(accumulator: Accumulator) -> Accumulator:
+    """The same with one seed for all, where it has one: plans are kept by it."""
+    if not accumulator.seed:
+        return accumulator
+    found = object.__new__(type(accumulator))  # whose fields have been checked
+    found.__dict__.update(accumulator.__dict__, seed=0)
+    return found
+
+
+def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
+    """How the words of the sum and of the outer sum hold values (kernels/steps.py): the core holds both, or neither."""
+    return _ways(seedless(accumulator), formats)
 
 
 @lru_cache(maxsize=4096)
-def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
-    """How the words of the sum and of the outer sum hold values (kernels/steps.py): the core holds both, or neither."""
+def _ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
     fmt, outer = accumulator.fmt, accumulator.result_format
     if fmt == FP64 and outer == FP64:
         return "double", "double"
@@ -107,9 +119,13 @@ class ExactPlan(NamedTuple):
     rules: int
 
 
-@lru_cache(maxsize=4096)
 def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
     """The plan of Exact for operands of these formats; starts: there is a c."""
+    return _exact_plan(seedless(accumulator), formats, starts)
+
+
+@lru_cache(maxsize=4096)
+def _exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
     fmt, of_a = accumulator.fmt, formats[0]
     present = [found for found in formats if found is not None]
     lowest = min(sum(lowest_place(found) for found in present), lowest_place(fmt) if starts else 0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -48,8 +50,7 @@ def accumulator_product(
       array([[2., 2.],
              [2., 2.]], dtype=float16)
     """
-    from fpsim.sums.accumulate import SumProblem, accumulated
-
+    SumProblem, accumulated = _loaded()
     fmt = accumulator.result_format
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
         raise ValueError(f"a product of matrices needs shapes (M, K) and (K, N); got {a.shape} and {b.shape}.")
@@ -60,9 +61,9 @@ def accumulator_product(
         raise ValueError(
             f"out must have the result's shape {shape} and dtype {fmt.storage}; got {out.shape}, {out.dtype}."
         )
-    start = np.zeros((0, 0), fmt.storage) if c is None else c
+    start = _no_codes(fmt.storage) if c is None else c
     if max(a.size, b.size) <= BLOCK:
-        codes = accumulated(accumulator, SumProblem(a, b, start, formats))
+        codes: Array = accumulated(accumulator, SumProblem(a, b, start, formats))
         if out is None:
             return codes
         np.copyto(out, codes)
@@ -75,6 +76,19 @@ def accumulator_product(
         problem = SumProblem(a[rows], b[:, columns], part, formats, first=rows.start * shape[1])
         target[rows, columns] = accumulated(accumulator, problem)
     return target
+
+
+@cache
+def _loaded() -> tuple[Any, Any]:
+    """What adds, which loads numba: an import statement takes longer than a check."""
+    from fpsim.sums.accumulate import SumProblem, accumulated
+
+    return SumProblem, accumulated
+
+
+@cache
+def _no_codes(dtype: np.dtype[Any]) -> Array:
+    return np.zeros((0, 0), dtype)
 
 
 def _blocks(accumulator: Accumulator, shape: tuple[int, int], terms: int) -> Iterator[tuple[slice, slice]]:

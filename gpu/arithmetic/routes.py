@@ -148,6 +148,8 @@ def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) ->
 
 
 def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
+    if operation.result.seed is not None:  # which nothing draws from
+        operation = operation.with_seed(None)
     table = _table(operation, results.dtype.str, device_number())
     bits = tuple(fmt.bits for fmt in operation.formats)
     _run_groups(looks_up(bits, max(x.dtype.itemsize for x in inputs.words) * 8), inputs, results, table)

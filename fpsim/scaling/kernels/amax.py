@@ -141,12 +141,20 @@ def specials_loop(width: int) -> Any:
 
 @cache
 def amax_strips(width: int, shape: int) -> Any:
-    """The loop `(matrix, tops, rows, columns)`: raise the tops of all tiles to the amax bits of their elements."""
-    amax = amax_loop(width, shape)
+    """The loop `(matrix, tops, rows, columns)`: raise the tops of all tiles to the amax bits of their elements.
 
-    def find_tops(matrix: Any, tops: Any, rows: int, columns: int) -> None:
+    Returns the highest of them.
+    """
+    amax, word = amax_loop(width, shape), word_of(width)
+
+    def find_tops(matrix: Any, tops: Any, rows: int, columns: int) -> Any:
         space = np.empty(matrix.shape[1] // SMALLEST_FOLD, matrix.dtype)
         for r in range(matrix.shape[0]):
             amax(matrix[r], tops[r // rows], columns, space)
+        highest = word(0)
+        for band in range(tops.shape[0]):
+            for j in range(tops.shape[1]):
+                highest = max(highest, word(tops[band, j]))
+        return highest
 
     return kernel(find_tops)
