@@ -74,9 +74,11 @@ def cases(every: bool = True) -> dict[str, Case]:
         add(f"scale_rounding {mode}", fp.E4M3, scaling, spoilt((2, 32)))
         scaling = base.replace(scale_format=fp.E8M0, scale_rounding=mode, quotient="1/(max/amax)")
         add(f"encode scale {mode}", fp.E4M3, scaling, spoilt((2, 32)))
-    eights = ((np.float32, fp.E4M3, 16), (np.float32, fp.E2M1, 32), (np.float32, fp.INT8, 32), (np.float16, fp.E5M2, 8),
-              (ml_dtypes.bfloat16, fp.E4M3, 32), (ml_dtypes.float8_e4m3fn, fp.E2M1, 16), (np.float32, fp.FP16, 8),
-              (np.float32, fp.format("p3109_k6p3se"), 16))  # fmt: skip
+    eights: tuple[tuple[Any, Any, int], ...] = (
+        (np.float32, fp.E4M3, 16), (np.float32, fp.E2M1, 32), (np.float32, fp.INT8, 32), (np.float16, fp.E5M2, 8),
+        (ml_dtypes.bfloat16, fp.E4M3, 32), (ml_dtypes.float8_e4m3fn, fp.E2M1, 16), (np.float32, fp.FP16, 8),
+        (np.float32, fp.format("p3109_k6p3se"), 16),
+    )  # fmt: skip
     for i, (dtype, fmt, length) in enumerate(eights):
         for j, division in enumerate(("divide", "multiply")):
             scaling, x = fp.Scaling(block=(1, length), division=division), spoilt((3, 64), dtype, spread=6)
@@ -107,7 +109,8 @@ def cases(every: bool = True) -> dict[str, Case]:
         keywords: dict[str, Any] = {"rounding": mode}
         if mode == "stochastic":
             keywords |= {"seed": 2**40 + 3, "random_bits": 12}
-        for j, fmt in enumerate((fp.E4M3, fp.INT4)):
+        elements: tuple[Any, ...] = (fp.E4M3, fp.INT4)
+        for j, fmt in enumerate(elements):
             add(f"{mode} {fmt.name}", fmt, fp.scalings.MX, spoilt((2, 40)), i + j, subnormals="flush", **keywords)
         zero_point = base.replace(symmetric=False)
         add(f"{mode} zero point", fp.INT4, zero_point, spoilt((2, 40), spread=3), i, **keywords)

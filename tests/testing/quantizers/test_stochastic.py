@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from tests.kit.sweeps import sweep
 
 Array = Any
 
@@ -55,8 +56,9 @@ def test_other_formats_pass(fmt: str) -> None:
     assert check(lambda x, seed: fp.quantize(x, fmt, rounding="stochastic", seed=seed), fmt).ok
 
 
-def test_no_false_alarm_in_many_seeded_runs() -> None:
-    for start in range(40):
+@sweep("starts", range(12), range(40))
+def test_no_false_alarm_in_many_seeded_runs(starts: range) -> None:
+    for start in starts:
         found = check(lambda x, seed, start=start: seeded(x, 1_000_003 * start + seed))
         assert found.ok, (start, str(found))
 
