@@ -1,0 +1,98 @@
+"""What the rows in vectors share: the search for the largest exponents, results in FP16, and room in whole lines.
+
+For processors with AVX-512 (`has_vectors`). A panel has VECTOR_LANES columns, whose exponents are one vector of bytes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba.core import types
+from numba.extending import intrinsic
+
+from fpsim.products.kernels.panel import ZERO_EXPONENT
+from fpsim.runtime import vectors as v
+from fpsim.runtime.compile import scalar
+
+i64 = np.int64
+
+VECTOR_LANES = 64
+GROUPS = VECTOR_LANES // v.WIDTH
+PLACES, FLOAT_BIAS = 23, 127
+EXPONENT, SIGN = 0x7F800000, -0x80000000  # bits of float32
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _address_of(_typing: Any, array: Any) -> Any:
+    """Where the first element of an array lies."""
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.ptrtoint(v.start_of(context, builder, sig.args[0], args[0]), v.LONG)
+
+    return types.int64(array), build
+
+
+@scalar
+def whole_lines(room: Any, count: Any) -> Any:
+    """`count` elements of a longer array, from one on that begins a line of the cache."""
+    skipped = i64(-_address_of(room) % i64(v.SIZE)) // i64(room.itemsize)
+    return room[skipped : skipped + count]
+
+
+def larger_so_far(builder: Any, rows: Any, eb: Any, k: Any, so_far: Any) -> list[Any]:
+    """The larger ones of exponents so far and those of the products of term k, for each of some rows of bytes."""
+    theirs = v.load(builder, eb, builder.mul(k, v.LONG(v.SIZE)), v.BYTES)
+    mine = [v.everywhere(builder, v.load(builder, row, k, v.BYTE), v.BYTES) for row in rows]
+    return [v.larger(builder, old, builder.add(own, theirs)) for old, own in zip(so_far, mine, strict=True)]
+
+
+@cache
+def largest_of(terms: int, count: int) -> Any:
+    """The function `(ea, r, next, eb, e)` that finds the largest exponents of the products of row r, or of both rows.
+
+    count: of rows, 1 or 2; ea: (rows, terms), eb: (terms, VECTOR_LANES), e: (count, VECTOR_LANES) int8.
+    """
+
+    def largest(_typing: Any, ea: Any, r: Any, following: Any, eb: Any, e: Any) -> Any:
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            ea, eb, e = (v.start_of(context, builder, sig.args[i], args[i]) for i in (0, 3, 4))
+            rows = [v.row_at(builder, ea, row, terms) for row in args[1 : 1 + count]]
+            start = v.constant(2 * ZERO_EXPONENT, v.BYTES)
+            found = v.repeated(
+                builder, terms, [start] * count, lambda k, so_far: larger_so_far(builder, rows, eb, k, so_far)
+            )
+            for i, largest in enumerate(found):
+                v.store(builder, largest, e, i * v.SIZE)
+            return context.get_dummy_value()
+
+        return types.void(ea, r, following, eb, e), build
+
+    return v.named_intrinsic(largest, terms, count)
+
+
+def nearest_half(builder: Any, value: Any) -> Any:
+    """Float32 values rounded to nearest even FP16, as float32."""
+    return builder.fpext(builder.fptrunc(value, v.vector(v.SMALL, v.WIDTH)), v.FLOATS)
+
+
+def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -> None:
+    """Put patterns at their places, (address, group) each; where a mask says so, the one there only loses bits."""
+    with builder.if_else(v.any_of(builder, idle), likely=False) as (then, otherwise):
+        with then:
+            old = [shortened(builder, v.load(builder, row, g * v.SIZE, v.INTS), kept) for row, g in places]
+            for (row, g), mask, short, result in zip(places, idle, old, results, strict=True):
+                v.store(builder, builder.select(mask, short, result), row, g * v.SIZE)
+        with otherwise:
+            for (row, g), result in zip(places, results, strict=True):
+                v.store(builder, result, row, g * v.SIZE)
+
+
+def shortened(builder: Any, bits: Any, kept: Any) -> Any:
+    """An accumulator to which nothing is added: the bits that are kept, +0 for -0, NaN and Inf as they are."""
+    magnitude = builder.and_(bits, v.constant(0x7FFFFFFF, v.INTS))
+    special = builder.icmp_signed(">=", magnitude, v.constant(EXPONENT, v.INTS))
+    cut = builder.and_(bits, kept)
+    is_zero = builder.icmp_signed("==", builder.and_(cut, magnitude), v.constant(0, v.INTS))
+    return builder.select(special, bits, builder.select(is_zero, v.constant(0, v.INTS), cut))
