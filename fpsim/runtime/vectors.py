@@ -69,6 +69,14 @@ def start_of(context: Any, builder: Any, kind: Any, array: Any) -> Any:
     return builder.bitcast(data, BYTE.as_pointer())
 
 
+def element(context: Any, builder: Any, kind: Any, array: Any, i: Any, j: Any) -> Any:
+    """The address of an element of a matrix, as that of a byte."""
+    view = context.make_array(kind)(context, builder, array)
+    strides = cgutils.unpack_tuple(builder, view.strides, 2)
+    offset = builder.add(*(builder.mul(index, stride) for index, stride in zip((i, j), strides, strict=True)))
+    return builder.gep(builder.bitcast(view.data, BYTE.as_pointer()), [offset])
+
+
 def row_at(builder: Any, start: Any, row: Any, size: int) -> Any:
     """The address of a row, of so many bytes each."""
     return builder.gep(start, [builder.mul(row, LONG(size))])

@@ -25,6 +25,8 @@ from fpsim.products.kernels.row_vectors import (
     PLACES,
     SIGN,
     VECTOR_LANES,
+    decoder_of,
+    filler_of,
     larger_so_far,
     largest_of,
     nearest_half,
@@ -203,16 +205,18 @@ def chained_row(terms: int, half: bool) -> RowLoops:
 
     def step(
         a: Any, ea: Any, r: Any, rows: Any, b: Any, eb: Any, c: Any, _scale_a: Any, _scale_b: Any, u: RowFacts,
-        room: RowScratch, width: Any,
+        _room: RowScratch, e: Any, width: Any,
     ) -> None:  # fmt: skip
         last = i64(rows - 1)
         following, after, then = min(i64(r + 1), last), min(i64(r + 2), last), min(i64(r + 3), last)
         row(
-            a, ea, b, eb, c, room.e, i64(r), following, after, then, i64(width), u.fraction_bits, u.floor, u.kept,
+            a, ea, b, eb, c, e, i64(r), following, after, then, i64(width), u.fraction_bits, u.floor, u.kept,
             u.least,
         )  # fmt: skip
 
     def begin(ea: Any, r: Any, rows: Any, eb: Any, e: Any) -> None:
         largest(ea, i64(r), min(i64(r + 1), i64(rows - 1)), eb, e)
 
-    return RowLoops(VECTOR_LANES, 2, _room_for, _split, scalar(begin), scalar(step))
+    return RowLoops(
+        VECTOR_LANES, 2, _room_for, decoder_of(terms), filler_of(terms, True, _split), scalar(begin), scalar(step)
+    )

@@ -15,7 +15,7 @@ import numpy as np
 
 from fpsim.products.kernels.chained_row import chained_row
 from fpsim.products.kernels.fused_row import RowScratch, fused_row, override, rounded_to_half, row_facts, specials_row
-from fpsim.products.kernels.panel import DEEP, INFINITE, MAGNITUDE, SPECIAL, ZERO_EXPONENT, class_of, fill_row
+from fpsim.products.kernels.panel import DEEP, INFINITE, MAGNITUDE, SPECIAL, class_of
 from fpsim.products.kernels.vector_row import vector_row
 from fpsim.products.kernels.wide_row import wide_row
 from fpsim.runtime.compile import inner_loop, kernel, scalar
@@ -39,33 +39,6 @@ def _scale_flags(scale: Any) -> Any:
     if scale == NO_SCALE:
         return i32(SPECIAL)
     return i32(DEEP) if (scale > SCALE_WINDOW) | (scale < -SCALE_WINDOW) else i32(0)
-
-
-@inner_loop
-def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """A row of A from term k on as values and exponents, zeros behind its end; returns what it holds."""
-    stop = min(k + terms, source.size)
-    flags = fill_row(source[k:stop], facts[0], facts[1], facts[2], values, exponents)
-    for i in range(stop - k, terms):
-        values[i] = i32(0)
-        exponents[i] = i8(ZERO_EXPONENT)
-    return flags
-
-
-@inner_loop
-def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Rows k .. of B from column j on as a panel, zeros around it; returns what it holds."""
-    flags = i32(0)
-    for i in range(terms):
-        filled = width if k + i < source.shape[0] else 0
-        if filled:
-            flags = i32(
-                flags | fill_row(source[k + i, j : j + width], facts[0], facts[1], facts[2], values[i], exponents[i])
-            )
-        for x in range(filled, values.shape[1]):
-            values[i, x] = i32(0)
-            exponents[i, x] = i8(ZERO_EXPONENT)
-    return flags
 
 
 @inner_loop
@@ -168,7 +141,7 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool, kind: str 
         loops = vector_row(terms, half, scaled)
     else:
         loops = fused_row(terms, joined, half, scaled)
-    panel_of, fill, begin, step = loops.panel, loops.fill, loops.begin, loops.step
+    panel_of, decode, fill, begin, step = loops.panel, loops.decode, loops.fill, loops.begin, loops.step
     lanes: Any = i64(loops.lanes)
     at_once: Any = i64(loops.rows)
     count: Any = i64(terms)  # not a constant to numba, which compiles functions once for all such
@@ -193,28 +166,26 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool, kind: str 
             np.empty(at_once * lanes, i8), np.empty(lanes, i32), np.empty(lanes, i32), np.empty((4, lanes), i32),
             np.empty((at_once, lanes), f32),
         )  # fmt: skip
+        e = room.e
         wide_e, wide_total = np.empty(lanes, i32), np.empty(lanes, f64)
         a_floats = a_values.view(f32)
 
         for m in range(m0, m1, block):
             rows = min(block, m1 - m)
             for s in range(steps):
-                for r in range(rows):
-                    flags = fill_rows(a[m + r], s * terms, count, of_a, a_values[s, r], a_exponents[s, r])
-                    if scaled:
-                        flags = i32(flags | _scale_flags(scale_a[m + r, s]))
-                    a_flags[s, r] = flags
+                decode(a, m, rows, s * terms, of_a, a_values, a_exponents, s, a_flags)
+                for r in range(rows if scaled else 0):
+                    a_flags[s, r] = i32(a_flags[s, r] | _scale_flags(scale_a[m + r, s]))
             for n in range(n0, n1, lanes):
                 width = min(lanes, n1 - n)
                 _begin_tile(c, m, n, rows, width, promotion, cut, tile, totals, merged)
                 for s in range(steps):
                     k = s * terms
-                    panel = fill_panel(b, k, n, width, count, of_b, b_values, b_exponents)
+                    panel = fill(b, k, n, width, of_b, b_values, b_exponents, b_floats, b_bytes)
                     if scaled:
                         for j in range(width):
                             lanes_scale[j] = scale_b[s, n + j]
                             panel = i32(panel | _scale_flags(lanes_scale[j]))
-                    fill(b_values, b_exponents, b_floats, b_bytes)
                     have_classes, begun = False, False
                     a_step, a_bytes = a_floats[s], a_exponents[s]  # views take time to make and to give back
                     for r in range(0, rows, at_once):
@@ -241,10 +212,12 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool, kind: str 
                             begun = False
                         else:
                             if not begun:
-                                begin(a_bytes, r, rows, b_bytes, room.e)
+                                begin(a_bytes, r, rows, b_bytes, e)
                                 begun = True
                             scale = scale_a[m + r, s] if scaled else i32(0)
-                            step(a_step, a_bytes, r, rows, b_floats, b_bytes, tile, scale, lanes_scale, u, room, width)
+                            step(
+                                a_step, a_bytes, r, rows, b_floats, b_bytes, tile, scale, lanes_scale, u, room, e, width
+                            )
                         if flags & i32(SPECIAL):
                             for x in range(r, min(r + at_once, rows)):
                                 override(tile[x], room.specials[x - r])

@@ -14,7 +14,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.products.kernels.panel import BIAS, FIELD, INFINITE, LANES, MAGNITUDE, MANTISSA_BITS, NO_TERM, ZERO_EXPONENT
+from fpsim.products.kernels.panel import (
+    BIAS,
+    FIELD,
+    INFINITE,
+    LANES,
+    MAGNITUDE,
+    MANTISSA_BITS,
+    NO_TERM,
+    ZERO_EXPONENT,
+    fill_panel,
+    fill_rows,
+)
 from fpsim.runtime.compile import inner_loop, scalar
 from fpsim.runtime.records import fields_of
 
@@ -56,9 +67,13 @@ class RowLoops(NamedTuple):
     lanes: int  # columns of a panel
     rows: int  # of A that a step takes at a time
     panel: Any  # `(values, exponents)`: room for a panel as the step reads it
-    fill: Any  # `(values, exponents, b, eb)`: put a panel of values and exponents there
+    # `(source, m, rows, k, facts, values, exponents, s, flags)`: rows of A from row m and term k on as step s, and to
+    # flags[s] what each holds
+    decode: Any
+    # `(source, k, n, width, facts, values, exponents, b, eb)`: a panel of B, and what it holds
+    fill: Any
     begin: Any  # `(ea, r, count, eb, e)`: before the first row of a panel, or after rows that took another way
-    # `(a, ea, r, count, b, eb, c, scale_a, scale_b, facts, scratch, width)`: replace rows of c, from r on, by
+    # `(a, ea, r, count, b, eb, c, scale_a, scale_b, facts, scratch, e, width)`: replace rows of c, from r on, by
     # themselves plus the products of the same rows of a, which has `count`; width is that of the lanes that matter
     step: Any
 
@@ -128,9 +143,21 @@ def _as_it_is(values: Any, exponents: Any) -> Any:
     return values.view(f32), exponents
 
 
+@inner_loop
+def decode_rows(
+    source: Any, m: Any, rows: Any, k: Any, facts: Any, values: Any, exponents: Any, s: Any, flags: Any
+) -> None:
+    """Rows of A, which may end before the step does."""
+    for r in range(rows):
+        flags[s, r] = fill_rows(source[m + r], k, i64(values.shape[2]), facts, values[s, r], exponents[s, r])
+
+
 @scalar
-def _nothing_to_fill(values: Any, exponents: Any, b: Any, eb: Any) -> None:
-    """Nothing is copied."""
+def _fill_as_it_is(
+    source: Any, k: Any, n: Any, width: Any, facts: Any, values: Any, exponents: Any, _b: Any, _eb: Any
+) -> Any:
+    """A panel where it is read."""
+    return fill_panel(source, k, n, width, i64(values.shape[0]), facts, values, exponents)
 
 
 @scalar
@@ -167,7 +194,7 @@ def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> RowLoops:
 
     def row(
         rows: Any, rows_e: Any, r: Any, _count: Any, b: Any, eb: Any, tile: Any, scale_a: Any, scale_b: Any,
-        u: RowFacts, room: RowScratch, _width: Any,
+        u: RowFacts, room: RowScratch, _e: Any, _width: Any,
     ) -> None:  # fmt: skip
         a, ea, c = rows[r], rows_e[r], tile[r]
         e, power, scaled_power, sums = room.e, room.power, room.scaled_power, room.sums
@@ -223,4 +250,4 @@ def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> RowLoops:
             stays = (i32(e[j]) <= i32(NO_TERM)) | (i32(bits & MAGNITUDE) >= INFINITE)
             c[j] = old if stays else new
 
-    return RowLoops(LANES, 1, _as_it_is, _nothing_to_fill, _nothing_to_begin, scalar(row))
+    return RowLoops(LANES, 1, _as_it_is, decode_rows, _fill_as_it_is, _nothing_to_begin, scalar(row))

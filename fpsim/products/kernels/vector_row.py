@@ -22,6 +22,8 @@ from fpsim.products.kernels.row_vectors import (
     GROUPS,
     PLACES,
     VECTOR_LANES,
+    decoder_of,
+    filler_of,
     larger_so_far,
     largest_of,
     nearest_half,
@@ -217,15 +219,17 @@ def vector_row(terms: int, half: bool, scaled: bool) -> RowLoops:
 
     def step(
         a: Any, ea: Any, r: Any, rows: Any, b: Any, eb: Any, c: Any, scale_a: Any, scale_b: Any, u: RowFacts,
-        room: RowScratch, width: Any,
+        _room: RowScratch, e: Any, width: Any,
     ) -> None:  # fmt: skip
         after = min(i64(r + 1), i64(rows - 1))
         row(
-            a, ea, b, eb, c, room.e, scale_b, i64(r), after, i64(width), i32(scale_a), u.fraction_bits, u.floor, u.kept,
+            a, ea, b, eb, c, e, scale_b, i64(r), after, i64(width), i32(scale_a), u.fraction_bits, u.floor, u.kept,
             u.base, u.least,
         )  # fmt: skip
 
     def begin(ea: Any, r: Any, _rows: Any, eb: Any, e: Any) -> None:
         largest(ea, i64(r), i64(r), eb, e)
 
-    return RowLoops(VECTOR_LANES, 1, _room_for, _copied, scalar(begin), scalar(step))
+    return RowLoops(
+        VECTOR_LANES, 1, _room_for, decoder_of(terms), filler_of(terms, False, _copied), scalar(begin), scalar(step)
+    )
