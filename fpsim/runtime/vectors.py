@@ -162,6 +162,14 @@ def any_of(builder: Any, masks: Sequence[Any]) -> Any:
     return builder.icmp_unsigned("!=", builder.bitcast(all_bits, ir.IntType(count)), ir.IntType(count)(0))
 
 
+def _rolled(module: Any) -> Any:
+    """What tells LLVM to leave a loop as it is: bodies are long, and benchmarks.counting finds what is a loop."""
+    rule = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
+    mark = module.add_metadata([rule, rule])
+    mark.operands = (mark, rule)  # marks of loops name themselves first
+    return mark
+
+
 def repeated(
     builder: Any, count: int, carried: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
@@ -177,7 +185,8 @@ def repeated(
     for phi, first, later in zip([i, *values], [LONG(0), *carried], [following, *new], strict=True):
         phi.add_incoming(first, before)
         phi.add_incoming(later, builder.block)
-    builder.cbranch(builder.icmp_unsigned("<", following, LONG(count)), head, after)
+    branch = builder.cbranch(builder.icmp_unsigned("<", following, LONG(count)), head, after)
+    branch.set_metadata("llvm.loop", _rolled(builder.module))
     builder.position_at_end(after)
     return new
 

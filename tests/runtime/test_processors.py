@@ -77,10 +77,10 @@ def test_what_a_processor_cannot_convert_in_one_instruction_is_left_to_integers(
 def test_products_take_vectors_where_a_processor_has_them() -> None:
     """Rows in vectors need AVX-512 for words and bytes; without it the compiler would end the process."""
     script = """
-        from fpsim.matrix_units.matrix_unit import unit
+        import fpsim as fp
         from fpsim.products.fast_units import rows_of
 
-        print(rows_of(unit("hopper_e4m3_f32")), rows_of(unit("hopper_f16_f32")))
+        print(rows_of(fp.unit("hopper_e4m3_f32")), rows_of(fp.unit("hopper_f16_f32")))
     """
     for name, kinds in (("haswell", "plain plain"), ("knl", "plain plain"), ("skylake-avx512", "chained vectors")):
         assert python(script, NUMBA_CPU_NAME=name, NUMBA_CPU_FEATURES="") == kinds, name
