@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from fpsim.formats.named import BF16, FP16, FP32, FP64, Format
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
+from fpsim.runtime.vectors import has_vectors
 
 EXPONENTS = 20  # of operands whose relative exponents have the base 0, either way (panel.HIGHEST)
 BASES = 60  # of both operands together, at most, either way: products and powers stay in float32's range
@@ -20,6 +21,8 @@ FUSED_TERMS = (4, 8, 16, 32)  # the sums that fused_row writes out
 FUSED_BITS = 26  # fraction bits: eight cut products fill an int32
 GROUPED_TERMS, GROUPED_BITS = 64, 38  # a panel, and what float64 sums of dot products of 16 leave
 CUT_BITS = 24  # step_rows.CUT_BITS
+CHAINED_BITS = 22  # of a sum in units of the last bit kept: chained_row's float32 sums stay in one binade
+VECTOR_BITS = 25  # fraction bits: sixteen cut products fill an int32
 TREE_TERMS = 4  # leaves that StepRoom has
 
 
@@ -33,6 +36,21 @@ def is_fast(unit: MatrixUnit) -> bool:
 def is_centred(fmt: Format) -> bool:
     """Whether the exponents of a format lie about zero, as those of all with up to five exponent bits do."""
     return fmt.min_exponent >= -EXPONENTS and fmt.max_exponent <= EXPONENTS
+
+
+@lru_cache(maxsize=4096)
+def rows_of(unit: MatrixUnit) -> str:
+    """Which loops take the rows of a fast unit of the FUSED rule, or one built from it, on this processor.
+
+    "chained": chained_row; "vectors": vector_row; "plain": fused_row.
+    """
+    if not has_vectors():
+        return "plain"
+    bits = unit.fraction_bits + 2 + (unit.terms - 1).bit_length()
+    centred = is_centred(unit.a.fmt) and is_centred(unit.b.fmt)
+    if unit.rule is Rule.FUSED and bits <= CHAINED_BITS and centred:
+        return "chained"
+    return "vectors" if unit.fraction_bits <= VECTOR_BITS else "plain"
 
 
 def _as_float(element: Element) -> bool:

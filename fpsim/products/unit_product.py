@@ -17,7 +17,7 @@ from fpsim.instructions.dot_add import run_rows
 from fpsim.instructions.operands import widened
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.backend import FloatOperations, NumpyOperations
-from fpsim.products.fast_units import BASES, is_centred, is_fast
+from fpsim.products.fast_units import BASES, is_centred, is_fast, rows_of
 from fpsim.products.kernels.cut_product import SIZES, cut_product
 from fpsim.products.kernels.fused_product import (
     ADD,
@@ -322,7 +322,8 @@ def _fused(total: Array, p: UnitProduct) -> None:
     scales = [_scale_exponents(x) if scaled else NO_FACTORS for x in (p.scale_a, p.scale_b)]
     fills = unit.fraction_bits + 2 + (terms - 1).bit_length() > SUM_BITS + 1
     joined = fills or terms == 16 or (half and terms == 32)  # one kernel for all units of 16 terms, one for FP16 of 32
-    run = fused_product(terms, joined, half, scaled)
+    rows = rows_of(unit)
+    run = fused_product(terms, joined and rows == "plain", half, scaled, rows)
 
     def adding(part: UnitProduct, scales: Sequence[Array]) -> Callable[..., None]:
         """What adds the products of a run of K to rows m0 .. m1 and columns n0 .. n1 of a part of the result."""

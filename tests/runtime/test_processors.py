@@ -37,6 +37,7 @@ SAMPLE = """
     print("sum", digest(*(fp.sum(half, accumulate=each) for each in accumulators)))
     print("product", digest(*(fp.matmul(half, half.T, accumulate=fp.Sequential(fmt)) for fmt in ("fp32", "fp16"))))
     print("units", digest(fp.matmul(e4m3, e4m3.T, accumulate="hopper_e4m3_f32")))
+    print("units", digest(fp.matmul(half, half.T, accumulate="hopper_f16_f32")))
     print("units", digest(fp.dot_add(half[:, :16], half[::-1, :16], None, "cdna3_f16_f32")))
 """
 
@@ -70,3 +71,17 @@ def test_what_a_processor_cannot_convert_in_one_instruction_is_left_to_integers(
     script = "from fpsim.casts.half import has_conversion; print(has_conversion())"
     for name, has in (("generic", False), ("nehalem", False), ("sandybridge", False), ("haswell", True)):
         assert python(script, NUMBA_CPU_NAME=name, NUMBA_CPU_FEATURES="") == str(has), name
+
+
+@X86
+def test_products_take_vectors_where_a_processor_has_them() -> None:
+    """Rows in vectors need AVX-512 for words and bytes; without it the compiler would end the process."""
+    script = """
+        import fpsim as fp
+        from fpsim.products.fast_units import rows_of
+
+        print(rows_of(fp.unit("hopper_e4m3_f32")), rows_of(fp.unit("hopper_f16_f32")))
+    """
+    for name, kinds in (("haswell", "plain plain"), ("knl", "plain plain"), ("skylake-avx512", "chained vectors")):
+        assert python(script, NUMBA_CPU_NAME=name, NUMBA_CPU_FEATURES="") == kinds, name
+    assert python(script, NUMBA_DISABLE_JIT="1") == "plain plain"

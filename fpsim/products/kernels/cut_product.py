@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.products.kernels.fused_product import PANEL_BYTES, fill_panel, fill_rows
+from fpsim.products.kernels.fused_product import PANEL_BYTES
 from fpsim.products.kernels.fused_row import add_eight, add_four, largest
-from fpsim.products.kernels.panel import BIAS, INFINITE, LANES, MAGNITUDE, MANTISSA_BITS, NO_TERM
+from fpsim.products.kernels.panel import BIAS, INFINITE, LANES, MAGNITUDE, MANTISSA_BITS, NO_TERM, fill_panel, fill_rows
 from fpsim.products.kernels.step_rows import (
     CUT_BITS,
     LEAST,

@@ -1,7 +1,7 @@
 """The matrix product of the units that follow the FUSED rule: panels, tiles, promotion, and the rows that need care.
 
-Tiles are LANES columns by a block of rows. Steps over K go through a tile one after the other: a panel of B is decoded
-once and stays in the L1 cache while the rows of A pass by. A row of a step whose exponents leave the window of
+Tiles are 64 or 128 columns by a block of rows. Steps over K go through a tile one after the other: a panel of B is
+decoded once and stays in the L1 cache while the rows of A pass by. A row of a step whose exponents leave the window of
 fused_row goes through wide_row, and NaN and Inf are added by class beside the finite sum; both are decided for each
 row of each step, so that a few such values cost little.
 """
@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.products.kernels.chained_row import chained_row
 from fpsim.products.kernels.fused_row import RowScratch, fused_row, override, rounded_to_half, row_facts, specials_row
-from fpsim.products.kernels.panel import DEEP, INFINITE, LANES, MAGNITUDE, SPECIAL, ZERO_EXPONENT, class_of, fill_row
+from fpsim.products.kernels.panel import DEEP, INFINITE, MAGNITUDE, SPECIAL, class_of
+from fpsim.products.kernels.vector_row import vector_row
 from fpsim.products.kernels.wide_row import wide_row
 from fpsim.runtime.compile import inner_loop, kernel, scalar
 from fpsim.runtime.float_steps import fused
@@ -40,36 +42,9 @@ def _scale_flags(scale: Any) -> Any:
 
 
 @inner_loop
-def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """A row of A from term k on as values and exponents, zeros behind its end; returns what it holds."""
-    stop = min(k + terms, source.size)
-    flags = fill_row(source[k:stop], facts[0], facts[1], facts[2], values, exponents)
-    for i in range(stop - k, terms):
-        values[i] = i32(0)
-        exponents[i] = i8(ZERO_EXPONENT)
-    return flags
-
-
-@inner_loop
-def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Rows k .. of B from column j on as a panel, zeros around it; returns what it holds."""
-    flags = i32(0)
-    for i in range(terms):
-        filled = width if k + i < source.shape[0] else 0
-        if filled:
-            flags = i32(
-                flags | fill_row(source[k + i, j : j + width], facts[0], facts[1], facts[2], values[i], exponents[i])
-            )
-        for x in range(filled, LANES):
-            values[i, x] = i32(0)
-            exponents[i, x] = i8(ZERO_EXPONENT)
-    return flags
-
-
-@inner_loop
 def _promote(total: Any, c: Any, left: Any, right: Any, mode: Any) -> None:
     """Add a row of partial sums to its totals, and start new ones."""
-    for j in range(LANES):
+    for j in range(c.size):
         partial = i32(c[j]).view(f32)
         if mode == PRODUCT:
             total[j] = fused(f32(left * right[j]), partial, total[j])
@@ -87,7 +62,7 @@ def _promote(total: Any, c: Any, left: Any, right: Any, mode: Any) -> None:
 @inner_loop
 def _merge(merged: Any, total: Any) -> None:
     """Add a row of a slice's totals to those of the slices before it, and start new ones: -0 adds nothing."""
-    for j in range(LANES):
+    for j in range(total.size):
         merged[j] = f32(merged[j] + total[j])
         total[j] = f32(-0.0)
 
@@ -98,13 +73,17 @@ def _begin_tile(
 ) -> None:
     """What a tile starts from: c, in the totals where partial sums are promoted, or before the first slice."""
     for r in range(rows):
-        for j in range(LANES):
-            bits = i32(c[m + r, n + j]) if j < width else i32(0)
-            start = i32(bits).view(f32)
-            tile[r, j] = i32(0) if promotion else bits
-            if cut:
-                merged[r, j] = start
-            totals[r, j] = f32(-0.0) if cut else start
+        row, start, total = c[m + r, n : n + width], tile[r], totals[r]  # so that words are read side by side
+        for j in range(width, tile.shape[1]):
+            start[j] = i32(0)
+            total[j] = f32(-0.0)
+        for j in range(width):
+            bits = i32(row[j])
+            start[j] = i32(0) if promotion else bits
+            total[j] = f32(-0.0) if cut else bits.view(f32)
+        if cut:
+            for j in range(width):
+                merged[r, j] = i32(row[j]).view(f32)
 
 
 @inner_loop
@@ -113,13 +92,14 @@ def _end_tile(
 ) -> None:
     """Put the results of a tile into c, every NaN with the same bits."""
     for r in range(rows):
+        row, of_tile = c[m + r, n : n + width], tile[r]
+        if promotion:
+            of_tile = totals[r].view(i32)
+        if cut:
+            of_tile = merged[r].view(i32)
         for j in range(width):
-            bits = i32(tile[r, j])
-            if cut:
-                bits = f32(merged[r, j]).view(i32)
-            elif promotion:
-                bits = f32(totals[r, j]).view(i32)
-            c[m + r, n + j] = NAN_PATTERN if i32(bits & MAGNITUDE) > INFINITE else bits
+            bits = i32(of_tile[j])
+            row[j] = NAN_PATTERN if i32(bits & MAGNITUDE) > INFINITE else bits
 
 
 @inner_loop
@@ -128,7 +108,7 @@ def _panel_classes(
 ) -> None:
     """The classes of a panel of B; a column whose scale is NaN is one of NaNs."""
     for i in range(terms):
-        for j in range(LANES):
+        for j in range(classes.shape[1]):
             classes[i, j] = NAN_PATTERN if scaled and scales[j] == NO_SCALE else i32(0)
         if k + i < b.shape[0]:
             for j in range(width):
@@ -144,10 +124,10 @@ def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
 
 
 @cache
-def fused_product(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
+def fused_product(terms: int, joined: bool, half: bool, scaled: bool, kind: str = "plain") -> Any:
     """The loop `(a, b, c, scale_a, scale_b, left, right, u, of_a, of_b, wide, promotion, cut, mode, m0, m1, n0, n1)`.
 
-    It adds a @ b to c in rows m0 .. m1 and columns n0 .. n1.
+    It adds a @ b to c in rows m0 .. m1 and columns n0 .. n1. kind: of the innermost loops, as in fast_units.rows_of.
 
     a: (M, K), b: (K, N), c: (M, N) float32 patterns as int32; scale_a: (M, steps), scale_b: (steps, N) exponents of
     block scales; left: (M, blocks), right: (blocks, N) float32 factors of partial sums; u: RowFacts; of_a, of_b: the
@@ -155,7 +135,15 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
     wide_row; promotion: steps from one promotion to the next, 0 for none; cut: steps of a slice whose promoted total is
     added to c, and begins anew as its first partial sum is, 0 for none.
     """
-    one_row = fused_row(terms, joined, half, scaled)
+    if kind == "chained":
+        loops = chained_row(terms, half)
+    elif kind == "vectors":
+        loops = vector_row(terms, half, scaled)
+    else:
+        loops = fused_row(terms, joined, half, scaled)
+    panel_of, decode, fill, begin, step = loops.panel, loops.decode, loops.fill, loops.begin, loops.step
+    lanes: Any = i64(loops.lanes)
+    at_once: Any = i64(loops.rows)
     count: Any = i64(terms)  # not a constant to numba, which compiles functions once for all such
     has_scales = np.bool_(scaled)
 
@@ -168,57 +156,71 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
         u = row_facts(facts)
         a_values, a_exponents = np.empty((steps, block, terms), i32), np.empty((steps, block, terms), i8)
         a_flags = np.empty((steps, block), i32)
-        b_values, b_exponents = np.empty((terms, LANES), i32), np.empty((terms, LANES), i8)
-        a_classes, b_classes = np.empty(terms, i32), np.empty((terms, LANES), i32)
-        tile, totals = np.empty((block, LANES), i32), np.zeros((block, LANES), f32)
-        merged = np.zeros((block if cut else 0, LANES), f32)
-        lanes_scale, lanes_right = np.zeros(LANES, i32), np.zeros(LANES, f32)
+        b_values, b_exponents = np.empty((terms, lanes), i32), np.empty((terms, lanes), i8)
+        b_floats, b_bytes = panel_of(b_values, b_exponents)
+        a_classes, b_classes = np.empty(terms, i32), np.empty((terms, lanes), i32)
+        tile, totals = np.empty((block, lanes), i32), np.zeros((block, lanes), f32)
+        merged = np.zeros((block if cut else 0, lanes), f32)
+        lanes_scale, lanes_right = np.zeros(lanes, i32), np.zeros(lanes, f32)
         room = RowScratch(
-            np.empty(LANES, i8), np.empty(LANES, i32), np.empty(LANES, i32), np.empty((4, LANES), i32),
-            np.empty(LANES, f32),
+            np.empty(at_once * lanes, i8), np.empty(lanes, i32), np.empty(lanes, i32), np.empty((4, lanes), i32),
+            np.empty((at_once, lanes), f32),
         )  # fmt: skip
-        wide_e, wide_total = np.empty(LANES, i32), np.empty(LANES, f64)
-        a_floats, b_floats = a_values.view(f32), b_values.view(f32)
+        e = room.e
+        wide_e, wide_total = np.empty(lanes, i32), np.empty(lanes, f64)
+        a_floats = a_values.view(f32)
 
         for m in range(m0, m1, block):
             rows = min(block, m1 - m)
             for s in range(steps):
-                for r in range(rows):
-                    flags = fill_rows(a[m + r], s * terms, count, of_a, a_values[s, r], a_exponents[s, r])
-                    if scaled:
-                        flags = i32(flags | _scale_flags(scale_a[m + r, s]))
-                    a_flags[s, r] = flags
-            for n in range(n0, n1, LANES):
-                width = min(LANES, n1 - n)
+                decode(a, m, rows, s * terms, of_a, a_values, a_exponents, s, a_flags)
+                for r in range(rows if scaled else 0):
+                    a_flags[s, r] = i32(a_flags[s, r] | _scale_flags(scale_a[m + r, s]))
+            for n in range(n0, n1, lanes):
+                width = min(lanes, n1 - n)
                 _begin_tile(c, m, n, rows, width, promotion, cut, tile, totals, merged)
                 for s in range(steps):
                     k = s * terms
-                    panel = fill_panel(b, k, n, width, count, of_b, b_values, b_exponents)
+                    panel = fill(b, k, n, width, of_b, b_values, b_exponents, b_floats, b_bytes)
                     if scaled:
                         for j in range(width):
                             lanes_scale[j] = scale_b[s, n + j]
                             panel = i32(panel | _scale_flags(lanes_scale[j]))
-                    have_classes = False
-                    for r in range(rows):
-                        flags = i32(panel | a_flags[s, r])
-                        scale = scale_a[m + r, s] if scaled else i32(0)
+                    have_classes, begun = False, False
+                    a_step, a_bytes = a_floats[s], a_exponents[s]  # views take time to make and to give back
+                    for r in range(0, rows, at_once):
+                        flags = panel
+                        for x in range(r, min(r + at_once, rows)):
+                            flags = i32(flags | a_flags[s, x])
                         if flags & i32(SPECIAL):
                             if not have_classes:
                                 _panel_classes(b, k, n, width, count, of_b[0], lanes_scale, has_scales, b_classes)
                                 have_classes = True
-                            _row_classes(a[m + r], k, of_a[0], scale, a_classes)
-                            specials_row(a_classes.view(f32), b_classes.view(f32), count, tile[r], room.specials)
+                            for x in range(r, min(r + at_once, rows)):
+                                scale = scale_a[m + x, s] if scaled else i32(0)
+                                _row_classes(a[m + x], k, of_a[0], scale, a_classes)
+                                specials_row(
+                                    a_classes.view(f32), b_classes.view(f32), count, tile[x], room.specials[x - r]
+                                )
                         if flags & i32(DEEP):
-                            wide_row(
-                                a_values[s, r], b_values, tile[r], count, scale, lanes_scale, wide, wide_e, wide_total
-                            )
+                            for x in range(r, min(r + at_once, rows)):
+                                scale = scale_a[m + x, s] if scaled else i32(0)
+                                wide_row(
+                                    a_values[s, x], b_values, tile[x], count, scale, lanes_scale, wide, wide_e,
+                                    wide_total,
+                                )  # fmt: skip
+                            begun = False
                         else:
-                            one_row(
-                                a_floats[s, r], a_exponents[s, r], b_floats, b_exponents, tile[r], scale, lanes_scale,
-                                u, room,
-                            )  # fmt: skip
+                            if not begun:
+                                begin(a_bytes, r, rows, b_bytes, e)
+                                begun = True
+                            scale = scale_a[m + r, s] if scaled else i32(0)
+                            step(
+                                a_step, a_bytes, r, rows, b_floats, b_bytes, tile, scale, lanes_scale, u, room, e, width
+                            )
                         if flags & i32(SPECIAL):
-                            override(tile[r], room.specials)
+                            for x in range(r, min(r + at_once, rows)):
+                                override(tile[x], room.specials[x - r])
                     ends_slice = s + 1 == steps or (cut and (s + 1) % cut == 0)
                     if promotion and (ends_slice or (s % cut if cut else s) % promotion + 1 == promotion):
                         part = s // promotion

@@ -14,7 +14,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.products.kernels.panel import BIAS, FIELD, INFINITE, LANES, MAGNITUDE, MANTISSA_BITS, NO_TERM, ZERO_EXPONENT
+from fpsim.products.kernels.panel import (
+    BIAS,
+    FIELD,
+    INFINITE,
+    LANES,
+    MAGNITUDE,
+    MANTISSA_BITS,
+    NO_TERM,
+    ZERO_EXPONENT,
+    fill_panel,
+    fill_rows,
+)
 from fpsim.runtime.compile import inner_loop, scalar
 from fpsim.runtime.records import fields_of
 
@@ -47,7 +58,24 @@ class RowScratch(NamedTuple):
     power: Any  # int32: the pattern of 2**(F - M)
     scaled_power: Any  # int32: that times both scales
     sums: Any  # (4, LANES) int32: cut sums of up to eight products
-    specials: Any  # float32
+    specials: Any  # (rows, LANES) float32
+
+
+class RowLoops(NamedTuple):
+    """The innermost loops of a product, for a kind of unit and processor."""
+
+    lanes: int  # columns of a panel
+    rows: int  # of A that a step takes at a time
+    panel: Any  # `(values, exponents)`: room for a panel as the step reads it
+    # `(source, m, rows, k, facts, values, exponents, s, flags)`: rows of A from row m and term k on as step s, and to
+    # flags[s] what each holds
+    decode: Any
+    # `(source, k, n, width, facts, values, exponents, b, eb)`: a panel of B, and what it holds
+    fill: Any
+    begin: Any  # `(ea, r, count, eb, e)`: before the first row of a panel, or after rows that took another way
+    # `(a, ea, r, count, b, eb, c, scale_a, scale_b, facts, scratch, e, width)`: replace rows of c, from r on, by
+    # themselves plus the products of the same rows of a, which has `count`; width is that of the lanes that matter
+    step: Any
 
 
 @scalar
@@ -93,20 +121,48 @@ def _add_eight(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
 
 def _specials(a: Any, b: Any, terms: int, c: Any, met: Any) -> None:
     """met[j] = Inf or NaN where the step meets one, a finite number elsewhere; a, b: classes of the terms."""
-    for j in range(LANES):
+    for j in range(c.size):
         bits = i32(c[j])
         met[j] = bits.view(f32) if i32(bits & MAGNITUDE) >= INFINITE else f32(0.0)
     for k in range(terms):
         x, y = a[k], b[k]
-        for j in range(LANES):
+        for j in range(c.size):
             met[j] = f32(met[j] + f32(x * y[j]))
 
 
 def _override(c: Any, met: Any) -> None:
     """Put the NaN and Inf that a step met in the place of its finite results."""
-    for j in range(LANES):
+    for j in range(c.size):
         bits = i32(met.view(i32)[j])
         c[j] = bits if i32(bits & MAGNITUDE) >= INFINITE else c[j]
+
+
+@scalar
+def _as_it_is(values: Any, exponents: Any) -> Any:
+    """A panel whose values and exponents are read where they are."""
+    return values.view(f32), exponents
+
+
+@inner_loop
+def decode_rows(
+    source: Any, m: Any, rows: Any, k: Any, facts: Any, values: Any, exponents: Any, s: Any, flags: Any
+) -> None:
+    """Rows of A, which may end before the step does."""
+    for r in range(rows):
+        flags[s, r] = fill_rows(source[m + r], k, i64(values.shape[2]), facts, values[s, r], exponents[s, r])
+
+
+@scalar
+def _fill_as_it_is(
+    source: Any, k: Any, n: Any, width: Any, facts: Any, values: Any, exponents: Any, _b: Any, _eb: Any
+) -> Any:
+    """A panel where it is read."""
+    return fill_panel(source, k, n, width, i64(values.shape[0]), facts, values, exponents)
+
+
+@scalar
+def _nothing_to_begin(ea: Any, r: Any, count: Any, eb: Any, e: Any) -> None:
+    """Every row finds its own exponents."""
 
 
 largest, add_four, add_eight = scalar(_largest), scalar(_add_four), scalar(_add_eight)
@@ -126,8 +182,8 @@ def rounded_to_half(value: Any) -> Any:
 
 
 @cache
-def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
-    """The function `(a, ea, b, eb, c, scale_a, scale_b, facts, scratch)` that replaces c by c plus a step's products.
+def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> RowLoops:
+    """The loops of any unit on any processor.
 
     terms: of a step, a multiple of 4; joined: sums of eight products fill an int32, and are joined in an int64;
     half: the result is FP16, held as float32; scaled: scale_a and scale_b[j] are added to the exponents of products.
@@ -137,8 +193,10 @@ def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
     wide: Any = i64 if joined else i32
 
     def row(
-        a: Any, ea: Any, b: Any, eb: Any, c: Any, scale_a: Any, scale_b: Any, u: RowFacts, room: RowScratch
-    ) -> None:
+        rows: Any, rows_e: Any, r: Any, _count: Any, b: Any, eb: Any, tile: Any, scale_a: Any, scale_b: Any,
+        u: RowFacts, room: RowScratch, _e: Any, _width: Any,
+    ) -> None:  # fmt: skip
+        a, ea, c = rows[r], rows_e[r], tile[r]
         e, power, scaled_power, sums = room.e, room.power, room.scaled_power, room.sums
         largest(ea, eb, terms, e)
         bias = i32(BIAS + u.fraction_bits)
@@ -192,4 +250,4 @@ def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> Any:
             stays = (i32(e[j]) <= i32(NO_TERM)) | (i32(bits & MAGNITUDE) >= INFINITE)
             c[j] = old if stays else new
 
-    return scalar(row)
+    return RowLoops(LANES, 1, _as_it_is, decode_rows, _fill_as_it_is, _nothing_to_begin, scalar(row))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.runtime.compile import kernel, scalar
+from fpsim.runtime.compile import inner_loop, kernel, scalar
 
 i8, i32, i64, u32, f32 = np.int8, np.int32, np.int64, np.uint32, np.float32
 
@@ -52,6 +52,33 @@ def _fill_row(source: Any, kept: Any, least: Any, base: Any, values: Any, expone
 
 
 fill_row = scalar(_fill_row)
+
+
+@inner_loop
+def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
+    """A row of A from term k on as values and exponents, zeros behind its end; returns what it holds."""
+    stop = min(k + terms, source.size)
+    flags = fill_row(source[k:stop], facts[0], facts[1], facts[2], values, exponents)
+    for i in range(stop - k, terms):
+        values[i] = i32(0)
+        exponents[i] = i8(ZERO_EXPONENT)
+    return flags
+
+
+@inner_loop
+def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
+    """Rows k .. of B from column j on as a panel, zeros around it; returns what it holds."""
+    flags = i32(0)
+    for i in range(terms):
+        filled = width if k + i < source.shape[0] else 0
+        if filled:
+            flags = i32(
+                flags | fill_row(source[k + i, j : j + width], facts[0], facts[1], facts[2], values[i], exponents[i])
+            )
+        for x in range(filled, values.shape[1]):
+            values[i, x] = i32(0)
+            exponents[i, x] = i8(ZERO_EXPONENT)
+    return flags
 
 
 @scalar

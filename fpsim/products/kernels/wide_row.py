@@ -1,6 +1,6 @@
 """One row of A times a panel of B by the FUSED rule in float64: any exponents that float32 operands can have.
 
-A panel is the terms of one step as float32 for LANES columns of B.
+A panel is the terms of one step as float32 for some columns of B.
 
 Slower than fused_row, which it replaces where exponents leave that one's window: products are exact in float64, and so
 are sums of integers below 2**53.
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.products.kernels.panel import BIAS, FIELD, INFINITE, LANES, MAGNITUDE, MANTISSA_BITS
+from fpsim.products.kernels.panel import BIAS, FIELD, INFINITE, MAGNITUDE, MANTISSA_BITS
 from fpsim.runtime.compile import inner_loop, scalar
 from fpsim.runtime.float_steps import nearest_integer, toward_zero
 from fpsim.runtime.records import fields_of
@@ -83,28 +83,28 @@ wide_facts = fields_of(WideFacts)
 def wide_row(a: Any, b: Any, c: Any, terms: Any, scale_a: Any, scale_b: Any, facts: Any, e: Any, total: Any) -> None:
     """c plus the products of a step; a, b: float32 patterns, finite; facts: WideFacts in an array."""
     u = wide_facts(facts)
-    for j in range(LANES):
+    for j in range(c.size):
         e[j] = NOTHING
     for k in range(terms):
         x, y = i32(a[k]), b[k]
         if i32(x & MAGNITUDE) != i32(0):
             mine = i32(float_exponent(x, u.least_a) + scale_a)
-            for j in range(LANES):
+            for j in range(c.size):
                 bits = i32(y[j])
                 other = i32(i32(mine + float_exponent(bits, u.least_b)) + scale_b[j])
                 e[j] = max(e[j], other if i32(bits & MAGNITUDE) != i32(0) else NOTHING)
-    for j in range(LANES):
+    for j in range(c.size):
         bits = i32(c[j])
         exponent = float_exponent(bits, u.least_c) if i32(bits & MAGNITUDE) != i32(0) else u.floor
         e[j] = max(max(e[j], u.floor), exponent)
         total[j] = toward_zero(f64(f64(i32(bits).view(f32)) * power_of_two(i32(u.fraction_bits - e[j]))))
     for k in range(terms):
         z, y = f64(i32(a[k]).view(f32)), b[k]
-        for j in range(LANES):
+        for j in range(c.size):
             left = i32(i32(u.fraction_bits - e[j]) + i32(scale_a + scale_b[j]))
             product = f64(f64(z * f64(i32(y[j]).view(f32))) * power_of_two(left))
             total[j] = f64(total[j] + toward_zero(product))
-    for j in range(LANES):
+    for j in range(c.size):
         bits = i32(c[j])
         summed = f64(total[j] * power_of_two(i32(e[j] - u.fraction_bits)))
         new = positive_zero(rounded_result(summed, u.result_bits, u.least_c, u.nearest != i32(0), u.highest))

@@ -1,0 +1,222 @@
+"""One row of A times a panel of B by the FUSED rule, for units whose cut sums fit a float32: FP8 with 13 fraction bits.
+
+A sum in the binade of a power of two, 2**23 units of the last bit that is kept, rounds what is added to that bit. So a
+fused multiply-add toward zero is a cut product and its addition at once, as long as all products have the sign of the
+sum. Positive and negative ones go to sums of their own, from parts of the panel that hold zeros in the place of the
+others. Both sums together are the step's result, exactly. Measured: docs/performance.md.
+
+For processors with AVX-512 (`has_vectors`). fused_row does the same for others, and decides what is right.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba.core import types
+
+from fpsim.products.kernels.fused_row import RowFacts, RowLoops, RowScratch
+from fpsim.products.kernels.panel import NO_TERM, ZERO_EXPONENT
+from fpsim.products.kernels.row_vectors import (
+    EXPONENT,
+    FLOAT_BIAS,
+    GROUPS,
+    PLACES,
+    SIGN,
+    VECTOR_LANES,
+    decoder_of,
+    filler_of,
+    larger_so_far,
+    largest_of,
+    nearest_half,
+    put_results,
+    whole_lines,
+)
+from fpsim.runtime import vectors as v
+from fpsim.runtime.compile import inner_loop, scalar
+
+i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
+
+LARGE = 100 + FLOAT_BIAS << PLACES  # an accumulator from 2**100 on is beyond all products, and near the end of float32
+
+
+def _numbers(builder: Any, facts: Any) -> tuple[Any, Any, Any]:
+    """What `_sums_at_start` takes: the exponent of a zero term, 23 - F and the least exponent as exponent bits."""
+    fraction_bits, floor, _kept, least = facts
+    places = builder.shl(builder.sub(v.WORD(PLACES), fraction_bits), v.WORD(PLACES))
+    least = builder.shl(builder.add(least, v.WORD(FLOAT_BIAS)), v.WORD(PLACES))
+    floor, places, least = (v.everywhere(builder, x, v.INTS) for x in (floor, places, least))
+    return v.larger(builder, floor, v.constant(-FLOAT_BIAS, v.INTS)), places, least
+
+
+def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) -> tuple[Any, Any, Any]:
+    """Both sums of sixteen lanes from an accumulator, and a mask of the lanes in which it may only be shortened.
+
+    top: the largest exponents of the products.
+    """
+    floor, places, least = numbers
+    nothing = v.constant(0, v.INTS)
+    shift = v.constant(PLACES, v.INTS)
+    idle = builder.icmp_signed("<=", top, v.constant(NO_TERM, v.INTS))
+    largest = builder.shl(builder.add(v.larger(builder, top, floor), v.constant(FLOAT_BIAS, v.INTS)), shift)
+    own = builder.and_(bits, v.constant(EXPONENT, v.INTS))
+    if half:  # subnormal numbers of FP16 have the smallest exponent of its normal ones
+        is_zero = builder.icmp_signed("==", builder.shl(bits, v.constant(1, v.INTS)), nothing)
+        own = builder.select(is_zero, nothing, v.larger(builder, own, least))
+    idle = builder.or_(idle, builder.icmp_signed(">=", own, v.constant(LARGE, v.INTS)))
+    unit = builder.add(v.larger(builder, largest, own), places)
+    above, below = v.larger(builder, bits, nothing), v.smaller(builder, bits, nothing)
+    starts = (unit, above), (builder.xor(unit, v.constant(SIGN, v.INTS)), below)
+    sums = [v.sum_to_zero(builder, *(builder.bitcast(x, v.FLOATS) for x in start)) for start in starts]
+    return sums[0], sums[1], idle
+
+
+def _result(builder: Any, positive: Any, negative: Any, kept: Any, half: bool) -> Any:
+    """The patterns of the sums' results."""
+    total = builder.fadd(positive, negative)
+    if half:
+        total = builder.fadd(nearest_half(builder, total), v.constant(0.0, v.FLOATS))  # +0 for -0
+    return builder.and_(builder.bitcast(total, v.INTS), kept)
+
+
+@cache
+def _step_of(terms: int, half: bool) -> Any:
+    """The function `(a, ea, b, eb, c, e, r, next, after, last, width, fraction_bits, floor, kept, least)`.
+
+    It replaces rows r and next of c by themselves plus the products of the same rows of a step, and e by the largest
+    exponents of rows after and last. Rows may be the same one.
+
+    a, ea: (rows, terms) float32 values and int8 exponents; b: (terms, 2, VECTOR_LANES) float32: the positive values,
+    zeros elsewhere, then the negative ones; eb: (terms, VECTOR_LANES) int8; c: (rows, VECTOR_LANES) float32 patterns;
+    e: (2, VECTOR_LANES) int8: the largest exponents of the products of rows r and next; width: of the lanes that
+    count; half: the result is FP16, held as float32; the numbers are those of fused_row.RowFacts.
+    """
+    part = GROUPS * v.SIZE  # bytes from the positive values of a term to the negative ones
+
+    def row(
+        _typing: Any, a: Any, ea: Any, b: Any, eb: Any, c: Any, e: Any, r: Any, following: Any, after: Any, last: Any,
+        width: Any, fraction_bits: Any, floor: Any, kept: Any, least: Any,
+    ) -> Any:  # fmt: skip
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            a, ea, b, eb, c, e = (
+                v.start_of(context, builder, kind, arg) for kind, arg in zip(sig.args[:6], args[:6], strict=True)
+            )
+            two = [
+                [v.row_at(builder, start, place, size) for place in places]
+                for start, places, size in ((a, args[6:8], 4 * terms), (ea, args[8:10], terms), (c, args[6:8], part))
+            ]
+            few = builder.icmp_signed("<=", args[10], v.LONG(2 * v.WIDTH))
+            with builder.if_else(few) as (then, otherwise):
+                with then:
+                    _rows(builder, two, (b, eb, e), args[11:], 2)
+                with otherwise:
+                    _rows(builder, two, (b, eb, e), args[11:], GROUPS)
+            return context.get_dummy_value()
+
+        given = a, ea, b, eb, c, e, r, following, after, last, width, fraction_bits, floor, kept, least
+        return types.void(*given), build
+
+    def _rows(builder: Any, two: Any, panel: Any, facts: Any, groups: int) -> None:
+        """The step of two rows for some groups of lanes."""
+        (of_a, coming, of_c), (b, eb, e) = two, panel
+        kept, numbers = v.everywhere(builder, facts[2], v.INTS), _numbers(builder, facts)
+        sums, idle = [], []
+        for i in range(2):
+            top = v.load(builder, e, i * v.SIZE, v.BYTES)
+            for g in range(groups):
+                tops = builder.sext(v.lanes_of(builder, top, g * v.WIDTH, v.WIDTH), v.INTS)
+                bits = v.load(builder, of_c[i], g * v.SIZE, v.INTS)
+                *starts, mask = _sums_at_start(builder, bits, tops, numbers, half)
+                sums += starts
+                idle.append(mask)
+        signs = [_signs(builder, row) for row in of_a]
+
+        def add_terms(exchanged: int) -> Any:
+            """The loop over terms whose values of A have the same sign, or different ones.
+
+            Both rows take the same vectors of B, and then know beforehand which is for which of their sums.
+            """
+
+            def add(k: Any, values: list[Any]) -> list[Any]:
+                *so_far, first, second = values
+                place = builder.mul(k, v.LONG(4))
+                xs = [v.everywhere(builder, v.load(builder, row, place, v.SINGLE), v.FLOATS) for row in of_a]
+                # a negative value of the first row exchanges the parts of the panel
+                turned = builder.mul(builder.and_(builder.lshr(signs[0], k), v.LONG(1)), v.LONG(part))
+                positive = builder.add(builder.mul(k, v.LONG(2 * part)), turned)
+                negative = builder.sub(builder.add(builder.mul(k, v.LONG(2 * part)), v.LONG(part)), turned)
+                new = list(so_far)
+                for g in range(groups):
+                    for side, start in enumerate((positive, negative)):
+                        y = v.load(builder, b, builder.add(start, v.LONG(g * v.SIZE)), v.FLOATS)
+                        for i, x in enumerate(xs):
+                            at = 2 * (i * groups + g) + (side ^ (i & exchanged))
+                            new[at] = v.fused_to_zero(builder, x, y, so_far[at])
+                return [*new, *larger_so_far(builder, coming, eb, k, (first, second))]
+
+            return add
+
+        lowest = v.constant(2 * ZERO_EXPONENT, v.BYTES)
+        differ = builder.xor(*signs)
+        same = builder.xor(differ, v.LONG((1 << terms) - 1))
+        values = v.over_bits(builder, same, [*sums, lowest, lowest], add_terms(0))
+        *sums, first, second = v.over_bits(builder, differ, values, add_terms(1))
+        v.store(builder, first, e, 0)
+        v.store(builder, second, e, v.SIZE)
+        pairs = zip(sums[::2], sums[1::2], strict=True)
+        results = [_result(builder, positive, negative, kept, half) for positive, negative in pairs]
+        put_results(builder, results, [(row, g) for row in of_c for g in range(groups)], idle, kept)
+
+    def _signs(builder: Any, row: Any) -> Any:
+        """A bit for each value of a row, set for negative ones."""
+        values = v.load(builder, row, 0, v.vector(v.WORD, terms))
+        negative = builder.icmp_signed("<", values, v.constant(0, values.type))
+        return builder.zext(builder.bitcast(negative, v.integer(terms)), v.LONG)
+
+    return v.named_intrinsic(row, terms, half)
+
+
+@scalar
+def _room_for(values: Any, exponents: Any) -> Any:
+    """Room for a panel in two parts."""
+    size = i64(values.size)
+    room, bytes_room = np.empty(2 * size + v.WIDTH, f32), np.empty(size + v.SIZE, i8)
+    return whole_lines(room, 2 * size), whole_lines(bytes_room, size)
+
+
+@inner_loop
+def _split(values: Any, exponents: Any, b: Any, eb: Any) -> None:
+    """A panel as its two parts and its exponents."""
+    lanes, parts = i64(VECTOR_LANES), b.view(i32)
+    for k in range(values.shape[0]):
+        first = i64(2 * lanes * k)
+        for j in range(lanes):
+            value = i32(values[k, j])
+            parts[first + j] = max(value, i32(0))
+            parts[first + lanes + j] = min(value, i32(0))
+            eb[lanes * k + j] = exponents[k, j]
+
+
+@cache
+def chained_row(terms: int, half: bool) -> RowLoops:
+    """The loops of units whose rows fast_units.rows_of calls chained."""
+    row, largest = _step_of(terms, half), largest_of(terms, 2)
+
+    def step(
+        a: Any, ea: Any, r: Any, rows: Any, b: Any, eb: Any, c: Any, _scale_a: Any, _scale_b: Any, u: RowFacts,
+        _room: RowScratch, e: Any, width: Any,
+    ) -> None:  # fmt: skip
+        last = i64(rows - 1)
+        following, after, then = min(i64(r + 1), last), min(i64(r + 2), last), min(i64(r + 3), last)
+        row(
+            a, ea, b, eb, c, e, i64(r), following, after, then, i64(width), u.fraction_bits, u.floor, u.kept,
+            u.least,
+        )  # fmt: skip
+
+    def begin(ea: Any, r: Any, rows: Any, eb: Any, e: Any) -> None:
+        largest(ea, i64(r), min(i64(r + 1), i64(rows - 1)), eb, e)
+
+    return RowLoops(
+        VECTOR_LANES, 2, _room_for, decoder_of(terms), filler_of(terms, True, _split), scalar(begin), scalar(step)
+    )

@@ -1,0 +1,234 @@
+"""What the rows in vectors share: the search for the largest exponents, results in FP16, and room in whole lines.
+
+For processors with AVX-512 (`has_vectors`). A panel has VECTOR_LANES columns, whose exponents are one vector of bytes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba.core import types
+from numba.extending import intrinsic
+
+from fpsim.products.kernels.fused_row import decode_rows
+from fpsim.products.kernels.panel import DEEP, HIGHEST, SPECIAL, WINDOW, ZERO_EXPONENT, fill_panel
+from fpsim.runtime import vectors as v
+from fpsim.runtime.compile import inner_loop, scalar
+
+i32, i64 = np.int32, np.int64
+
+VECTOR_LANES = 64
+GROUPS = VECTOR_LANES // v.WIDTH
+PLACES, FLOAT_BIAS = 23, 127
+EXPONENT, MAGNITUDE, SIGN = 0x7F800000, 0x7FFFFFFF, -0x80000000  # bits of float32
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _address_of(_typing: Any, array: Any) -> Any:
+    """Where the first element of an array lies."""
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.ptrtoint(v.start_of(context, builder, sig.args[0], args[0]), v.LONG)
+
+    return types.int64(array), build
+
+
+@scalar
+def whole_lines(room: Any, count: Any) -> Any:
+    """`count` elements of a longer array, from one on that begins a line of the cache."""
+    skipped = i64(-_address_of(room) % i64(v.SIZE)) // i64(room.itemsize)
+    return room[skipped : skipped + count]
+
+
+def larger_so_far(builder: Any, rows: Any, eb: Any, k: Any, so_far: Any) -> list[Any]:
+    """The larger ones of exponents so far and those of the products of term k, for each of some rows of bytes."""
+    theirs = v.load(builder, eb, builder.mul(k, v.LONG(v.SIZE)), v.BYTES)
+    mine = [v.everywhere(builder, v.load(builder, row, k, v.BYTE), v.BYTES) for row in rows]
+    return [v.larger(builder, old, builder.add(own, theirs)) for old, own in zip(so_far, mine, strict=True)]
+
+
+@cache
+def largest_of(terms: int, count: int) -> Any:
+    """The function `(ea, r, next, eb, e)` that finds the largest exponents of the products of row r, or of both rows.
+
+    count: of rows, 1 or 2; ea: (rows, terms), eb: (terms, VECTOR_LANES), e: (count, VECTOR_LANES) int8.
+    """
+
+    def largest(_typing: Any, ea: Any, r: Any, following: Any, eb: Any, e: Any) -> Any:
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            ea, eb, e = (v.start_of(context, builder, sig.args[i], args[i]) for i in (0, 3, 4))
+            rows = [v.row_at(builder, ea, row, terms) for row in args[1 : 1 + count]]
+            start = v.constant(2 * ZERO_EXPONENT, v.BYTES)
+            found = v.repeated(
+                builder, terms, [start] * count, lambda k, so_far: larger_so_far(builder, rows, eb, k, so_far)
+            )
+            for i, largest in enumerate(found):
+                v.store(builder, largest, e, i * v.SIZE)
+            return context.get_dummy_value()
+
+        return types.void(ea, r, following, eb, e), build
+
+    return v.named_intrinsic(largest, terms, count)
+
+
+def nearest_half(builder: Any, value: Any) -> Any:
+    """Float32 values rounded to nearest even FP16, as float32."""
+    return builder.fpext(builder.fptrunc(value, v.vector(v.SMALL, v.WIDTH)), v.FLOATS)
+
+
+def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -> None:
+    """Put patterns at their places, (address, group) each; where a mask says so, the one there only loses bits."""
+    with builder.if_else(v.any_of(builder, idle), likely=False) as (then, otherwise):
+        with then:
+            old = [shortened(builder, v.load(builder, row, g * v.SIZE, v.INTS), kept) for row, g in places]
+            for (row, g), mask, short, result in zip(places, idle, old, results, strict=True):
+                v.store(builder, builder.select(mask, short, result), row, g * v.SIZE)
+        with otherwise:
+            for (row, g), result in zip(places, results, strict=True):
+                v.store(builder, result, row, g * v.SIZE)
+
+
+def shortened(builder: Any, bits: Any, kept: Any) -> Any:
+    """An accumulator to which nothing is added: the bits that are kept, +0 for -0, NaN and Inf as they are."""
+    magnitude = builder.and_(bits, v.constant(MAGNITUDE, v.INTS))
+    special = builder.icmp_signed(">=", magnitude, v.constant(EXPONENT, v.INTS))
+    cut = builder.and_(bits, kept)
+    is_zero = builder.icmp_signed("==", builder.and_(cut, magnitude), v.constant(0, v.INTS))
+    return builder.select(special, bits, builder.select(is_zero, v.constant(0, v.INTS), cut))
+
+
+def decoded(builder: Any, bits: Any, facts: Any) -> tuple[Any, Any, Any, Any]:
+    """What panel.fill_row makes of patterns: values, exponents as bytes, and masks of special and of deep ones.
+
+    facts: the bits that the unit reads, the smallest exponent of the format, and the base.
+    """
+    kind = bits.type
+    kept, least, base = (v.everywhere(builder, fact, kind) for fact in facts)
+    nothing, no_exponent = v.constant(0, kind), v.constant(ZERO_EXPONENT, kind)
+    bits = builder.and_(bits, kept)
+    magnitude = builder.and_(bits, v.constant(MAGNITUDE, kind))
+    special = builder.icmp_signed(">=", magnitude, v.constant(EXPONENT, kind))
+    exponent = builder.sub(builder.lshr(magnitude, v.constant(PLACES, kind)), v.constant(FLOAT_BIAS, kind))
+    exponent = builder.sub(v.larger(builder, exponent, least), base)
+    counts = builder.and_(builder.icmp_signed("!=", magnitude, nothing), builder.not_(special))
+    low = builder.icmp_signed("<", exponent, v.constant(HIGHEST - WINDOW, kind))
+    high = builder.icmp_signed(">", exponent, v.constant(HIGHEST, kind))
+    deep = builder.and_(counts, builder.or_(low, high))
+    fits = builder.and_(counts, builder.icmp_signed(">", exponent, no_exponent))
+    exponent = builder.trunc(builder.select(fits, exponent, no_exponent), v.vector(v.BYTE, kind.count))
+    return builder.select(special, nothing, bits), exponent, special, deep
+
+
+def flags_of(builder: Any, special: Any, deep: Any) -> Any:
+    """What a row of a panel holds, from masks."""
+    found = [
+        builder.select(v.any_of(builder, [mask]), v.WORD(flag), v.WORD(0))
+        for mask, flag in ((special, SPECIAL), (deep, DEEP))
+    ]
+    return builder.or_(*found)
+
+
+@cache
+def row_decoder(terms: int) -> Any:
+    """The function `(source, m, k, kept, least, base, values, exponents, at)` that decodes `terms` terms of A.
+
+    source: (M, K) float32 patterns; values, exponents: (..., terms) int32 and int8, of which row `at` is written;
+    returns what the row holds.
+    """
+
+    def decode(
+        _typing: Any, source: Any, m: Any, k: Any, kept: Any, least: Any, base: Any, values: Any, exponents: Any,
+        at: Any,
+    ) -> Any:  # fmt: skip
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            start = v.element(context, builder, sig.args[0], args[0], args[1], args[2])
+            value, exponent, special, deep = decoded(
+                builder, v.load(builder, start, 0, v.vector(v.WORD, terms)), args[3:6]
+            )
+            for i, kept_here, size in ((6, value, 4 * terms), (7, exponent, terms)):
+                into = v.start_of(context, builder, sig.args[i], args[i])
+                v.store(builder, kept_here, into, builder.mul(args[8], v.LONG(size)))
+            return flags_of(builder, special, deep)
+
+        return types.int32(source, m, k, kept, least, base, values, exponents, at), build
+
+    return v.named_intrinsic(decode, terms)
+
+
+@cache
+def panel_decoder(split: bool) -> Any:
+    """The function `(source, k, n, kept, least, base, values, b, eb, i)` that decodes columns n and on of row k of B.
+
+    Row i of a panel is written: to values (terms, VECTOR_LANES) and b, or if split to b alone, (terms, 2, VECTOR_LANES)
+    with the positive values and the negative ones apart; and to the exponents eb. Returns what the row holds.
+    """
+
+    def decode(
+        _typing: Any, source: Any, k: Any, n: Any, kept: Any, least: Any, base: Any, values: Any, b: Any, eb: Any,
+        i: Any,
+    ) -> Any:  # fmt: skip
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            source = v.element(context, builder, sig.args[0], args[0], args[1], args[2])
+            values, b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (6, 7, 8))
+            part = GROUPS * v.SIZE
+            row, first = builder.mul(args[9], v.LONG(part)), builder.mul(args[9], v.LONG((1 + split) * part))
+            met, deeps = v.constant(0, v.vector(v.BIT, v.WIDTH)), v.constant(0, v.vector(v.BIT, v.WIDTH))
+            for g in range(GROUPS):
+                bits = v.load(builder, source, g * v.SIZE, v.INTS)
+                value, exponent, special, deep = decoded(builder, bits, args[3:6])
+                met, deeps = builder.or_(met, special), builder.or_(deeps, deep)
+                place = builder.add(first, v.LONG(g * v.SIZE))
+                if split:
+                    nothing = v.constant(0, v.INTS)
+                    v.store(builder, v.larger(builder, value, nothing), b, place)
+                    v.store(builder, v.smaller(builder, value, nothing), b, builder.add(place, v.LONG(part)))
+                else:
+                    v.store(builder, value, b, place)
+                    v.store(builder, value, values, builder.add(row, v.LONG(g * v.SIZE)))
+                at = builder.add(builder.mul(args[9], v.LONG(VECTOR_LANES)), v.LONG(g * v.WIDTH))
+                v.store(builder, exponent, eb, at)
+            return flags_of(builder, met, deeps)
+
+        return types.int32(source, k, n, kept, least, base, values, b, eb, i), build
+
+    return v.named_intrinsic(decode, split)
+
+
+@cache
+def decoder_of(terms: int) -> Any:
+    """The function RowLoops.decode: by vectors where rows have all terms of the step."""
+    whole = row_decoder(terms)
+
+    def decode(
+        source: Any, m: Any, rows: Any, k: Any, facts: Any, values: Any, exponents: Any, s: Any, flags: Any
+    ) -> None:
+        if k + terms > source.shape[1]:
+            decode_rows(source, m, rows, k, facts, values, exponents, s, flags)
+            return
+        kept, least, base, first = facts[0], facts[1], facts[2], i64(s * values.shape[1])
+        for r in range(rows):
+            flags[s, r] = whole(source, i64(m + r), i64(k), kept, least, base, values, exponents, i64(first + r))
+
+    return inner_loop(decode)
+
+
+@cache
+def filler_of(terms: int, split: bool, copy: Any) -> Any:
+    """The function RowLoops.fill: by vectors where a panel is whole; copy: `(values, exponents, b, eb)` for others."""
+    whole = panel_decoder(split)
+
+    def fill(source: Any, k: Any, n: Any, width: Any, facts: Any, values: Any, exponents: Any, b: Any, eb: Any) -> Any:
+        flags = i32(0)
+        if width < VECTOR_LANES or k + terms > source.shape[0]:
+            flags = i32(fill_panel(source, k, n, width, i64(terms), facts, values, exponents))
+            copy(values, exponents, b, eb)
+        else:
+            kept, least, base = facts[0], facts[1], facts[2]
+            for i in range(terms):
+                row = whole(source, i64(k + i), i64(n), kept, least, base, values, b, eb, i64(i))
+                flags = i32(flags | row)
+        return flags
+
+    return inner_loop(fill)

@@ -1,0 +1,217 @@
+"""Code of 512-bit vectors for intrinsics: loops that need roundings or instructions that compiled loops cannot ask for.
+
+Functions here write instructions of LLVM: they take numba's builder and values of LLVM, and return such values. A mask
+is a vector of bits. Only where `has_vectors()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numba
+from llvmlite import binding, ir
+from numba.core import cgutils
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic
+
+BIT, BYTE, HALF, WORD, LONG = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+SMALL, SINGLE, DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+BYTES, INTS, FLOATS = ir.VectorType(BYTE, 64), ir.VectorType(WORD, 16), ir.VectorType(SINGLE, 16)
+WIDTH = 16  # lanes of 32 bits
+SIZE = 64  # bytes
+TO_ZERO = WORD(11)  # rounding toward zero, no exceptions, whatever the processor is set to
+
+
+@lru_cache(maxsize=1)
+def has_vectors() -> bool:
+    """Whether numba's target, which may be told to be another processor, has AVX-512 for words and bytes."""
+    if numba.config.DISABLE_JIT:
+        return False
+    module = ir.Module()
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [BYTES.as_pointer()]), "larger_bytes")
+    builder = ir.IRBuilder(function.append_basic_block())
+    old = builder.load(function.args[0])
+    builder.store(larger(builder, old, builder.add(old, old)), function.args[0])
+    builder.ret_void()
+    parsed = binding.parse_assembly(str(module))
+    parsed.triple = binding.get_process_triple()
+    assembly = cpu_target.target_context.codegen()._tm.emit_assembly(parsed)
+    return "vpmaxsb" in assembly and "zmm" in assembly
+
+
+def named_intrinsic(function: Callable[..., Any], *facts: Any) -> Any:
+    """An intrinsic of numba, under a name that tells what it captured: names of functions that call it contain that."""
+    function.__name__ = "_".join([function.__name__, *map(str, facts)])
+    return intrinsic(function)
+
+
+def vector(kind: Any, count: int) -> Any:
+    """The kind of vectors of so many values of a kind."""
+    return ir.VectorType(kind, count)
+
+
+def integer(bits: int) -> Any:
+    """The kind of integers of so many bits."""
+    return ir.IntType(bits)
+
+
+def call(builder: Any, name: str, kind: Any, *args: Any) -> Any:
+    """What an intrinsic of LLVM returns."""
+    signature = ir.FunctionType(kind, [arg.type for arg in args])
+    return builder.call(cgutils.get_or_insert_function(builder.module, signature, name), args)
+
+
+def start_of(context: Any, builder: Any, kind: Any, array: Any) -> Any:
+    """The address of an array's first element, as that of a byte."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(data, BYTE.as_pointer())
+
+
+def element(context: Any, builder: Any, kind: Any, array: Any, i: Any, j: Any) -> Any:
+    """The address of an element of a matrix, as that of a byte."""
+    view = context.make_array(kind)(context, builder, array)
+    strides = cgutils.unpack_tuple(builder, view.strides, 2)
+    offset = builder.add(*(builder.mul(index, stride) for index, stride in zip((i, j), strides, strict=True)))
+    return builder.gep(builder.bitcast(view.data, BYTE.as_pointer()), [offset])
+
+
+def row_at(builder: Any, start: Any, row: Any, size: int) -> Any:
+    """The address of a row, of so many bytes each."""
+    return builder.gep(start, [builder.mul(row, LONG(size))])
+
+
+def at(builder: Any, start: Any, offset: Any, kind: Any) -> Any:
+    """The address of a value `offset` bytes behind another."""
+    offset = LONG(offset) if isinstance(offset, int) else offset
+    return builder.bitcast(builder.gep(start, [offset]), kind.as_pointer())
+
+
+def load(builder: Any, start: Any, offset: Any, kind: Any) -> Any:
+    """The value of a kind `offset` bytes behind an address."""
+    return builder.load(at(builder, start, offset, kind), align=1)
+
+
+def store(builder: Any, value: Any, start: Any, offset: Any) -> None:
+    """Put a value `offset` bytes behind an address."""
+    builder.store(value, at(builder, start, offset, value.type), align=1)
+
+
+def everywhere(builder: Any, value: Any, kind: Any) -> Any:
+    """A vector of one scalar in all lanes."""
+    one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, WORD(0))
+    zeros = ir.Constant(ir.VectorType(WORD, kind.count), [0] * kind.count)
+    return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
+
+
+def constant(value: Any, kind: Any) -> Any:
+    """A vector of one number in all lanes."""
+    return ir.Constant(kind, [value] * kind.count)
+
+
+def lanes_of(builder: Any, vector: Any, first: int, count: int) -> Any:
+    """Some lanes of a vector."""
+    places = ir.Constant(ir.VectorType(WORD, count), list(range(first, first + count)))
+    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), places)
+
+
+def joined(builder: Any, first: Any, second: Any) -> Any:
+    """The lanes of one vector, then those of another."""
+    count = first.type.count + second.type.count
+    return builder.shuffle_vector(first, second, ir.Constant(vector(WORD, count), list(range(count))))
+
+
+def larger(builder: Any, x: Any, y: Any) -> Any:
+    """The larger ones of signed integers."""
+    return call(builder, f"llvm.smax.v{x.type.count}i{x.type.element.width}", x.type, x, y)
+
+
+def smaller(builder: Any, x: Any, y: Any) -> Any:
+    """The smaller ones of signed integers."""
+    return call(builder, f"llvm.smin.v{x.type.count}i{x.type.element.width}", x.type, x, y)
+
+
+def fused_to_zero(builder: Any, x: Any, y: Any, z: Any) -> Any:
+    """x * y + z of float32, rounded once, toward zero."""
+    return call(builder, "llvm.x86.avx512.vfmadd.ps.512", FLOATS, x, y, z, TO_ZERO)
+
+
+def sum_to_zero(builder: Any, x: Any, y: Any) -> Any:
+    """x + y of float32, rounded toward zero."""
+    return call(builder, "llvm.x86.avx512.add.ps.512", FLOATS, x, y, TO_ZERO)
+
+
+def whole_to_zero(builder: Any, x: Any) -> Any:
+    """Integers as float32, rounded toward zero."""
+    return call(builder, "llvm.x86.avx512.sitofp.round.v16f32.v16i32", FLOATS, x, TO_ZERO)
+
+
+def single_to_zero(builder: Any, x: Any) -> Any:
+    """Eight float64 as float32, rounded toward zero."""
+    few = vector(SINGLE, WIDTH // 2)
+    return call(builder, "llvm.x86.avx512.mask.cvtpd2ps.512", few, x, constant(0.0, few), BYTE(-1), TO_ZERO)
+
+
+def any_of(builder: Any, masks: Sequence[Any]) -> Any:
+    """Whether a bit of any mask is set."""
+    all_bits = masks[0]
+    for mask in masks[1:]:
+        all_bits = builder.or_(all_bits, mask)
+    count = all_bits.type.count
+    return builder.icmp_unsigned("!=", builder.bitcast(all_bits, ir.IntType(count)), ir.IntType(count)(0))
+
+
+def _rolled(module: Any) -> Any:
+    """What tells LLVM to leave a loop as it is: bodies are long, and benchmarks.counting finds what is a loop."""
+    rule = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
+    mark = module.add_metadata([rule, rule])
+    mark.operands = (mark, rule)  # marks of loops name themselves first
+    return mark
+
+
+def repeated(
+    builder: Any, count: int, carried: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
+) -> list[Any]:
+    """A loop: body(i, values) makes the next values, for i from 0 to count - 1; returns the last ones."""
+    before, head = builder.block, builder.append_basic_block("loop")
+    after = builder.append_basic_block("loop_end")
+    builder.branch(head)
+    builder.position_at_end(head)
+    i = builder.phi(LONG)
+    values = [builder.phi(value.type) for value in carried]
+    new = body(i, list(values))
+    following = builder.add(i, LONG(1))
+    for phi, first, later in zip([i, *values], [LONG(0), *carried], [following, *new], strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(later, builder.block)
+    branch = builder.cbranch(builder.icmp_unsigned("<", following, LONG(count)), head, after)
+    branch.set_metadata("llvm.loop", _rolled(builder.module))
+    builder.position_at_end(after)
+    return new
+
+
+def over_bits(
+    builder: Any, bits: Any, carried: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
+) -> list[Any]:
+    """A loop over the bits that are set: body(place, values) makes the next values; returns the last ones."""
+    before, head = builder.block, builder.append_basic_block("bit")
+    after = builder.append_basic_block("bits_end")
+    nothing = bits.type(0)
+    builder.cbranch(builder.icmp_unsigned("!=", bits, nothing), head, after)
+    builder.position_at_end(head)
+    left = builder.phi(bits.type)
+    values = [builder.phi(value.type) for value in carried]
+    new = body(call(builder, f"llvm.cttz.i{bits.type.width}", bits.type, left, BIT(1)), list(values))
+    fewer = builder.and_(left, builder.sub(left, bits.type(1)))
+    end = builder.block
+    for phi, first, later in zip([left, *values], [bits, *carried], [fewer, *new], strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(later, end)
+    builder.cbranch(builder.icmp_unsigned("!=", fewer, nothing), head, after)
+    builder.position_at_end(after)
+    last = [builder.phi(value.type) for value in carried]
+    for phi, first, later in zip(last, carried, new, strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(later, end)
+    return last
