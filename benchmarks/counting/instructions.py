@@ -115,7 +115,7 @@ def works() -> dict[str, CountedWork]:
     fused = (HotLoop("products.kernels.fused_product", ("vcvttps2dq", 1.0)),)
     # two fused multiply-adds for a product, of which one adds zero
     chains = (HotLoop("products.kernels.fused_product", (r"vfmadd\d+ps", 0.5)),) if has_vectors() else fused
-    rows = (HotLoop("sums.kernels.float32_rows rows_kernel", 1, "vaddps"),)
+    rows = (HotLoop("sums.kernels.float32_rows rows_kernel", 2, "vaddps", "vpmaxud"),)  # two steps to a sum stored
     found = {
         "encode E4M3": CountedWork(cast("e4m3"), (HotLoop(encode, 1),), 4, 1, ("encode E4M3",)),
         "encode E5M2": CountedWork(cast("e5m2"), (HotLoop(encode, 1),), 4, 1, ("encode E5M2",)),

@@ -19,7 +19,7 @@ from fpsim.formats.rounding import Rounding
 from fpsim.runtime.processor import has_control, rounding_control
 from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.sums.kernels import float32_rows as loops
-from fpsim.sums.kernels.float32_pairs import PAIRS, PLAIN_PAIRS, pairs_kernel
+from fpsim.sums.kernels.float32_pairs import GROUP, PAIRS, PLAIN_PAIRS, pairs_kernel
 from fpsim.sums.kernels.float32_rows import BLOCK, COLUMNS, GRANULE, STEPS, STRIP
 from fpsim.sums.plan import seedless
 
@@ -66,6 +66,10 @@ def _fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -
         return None
     join = _join(accumulator)
     how = _how(accumulator, sum(found.precision for found in present), len(present) < len(formats))
+    coarse = fmt.min_exponent - fmt.mantissa_bits >= TINY  # so that products that are not normal there round to zero
+    if nearest and how == loops.ROUNDED:
+        fits = present[0].precision <= fmt.precision
+        how = (loops.ROUNDED if coarse else loops.NORMAL) if fits else loops.WIDE
     if not nearest:
         how = None if how is None else IN_ANY_MODE.get(how)
         join = None if join == loops.OUTER_ROUNDED else join
@@ -73,7 +77,6 @@ def _fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -
         return None
     precision = min(found.precision for found in (fmt, outer))
     reach = min(min(found.max for found in (fmt, outer)), 2.0 ** (HUGE + precision))
-    coarse = fmt.min_exponent - fmt.mantissa_bits >= TINY  # so that products that are not normal there round to zero
     least = 0.0 if coarse and how != loops.ODD else 2.0**TINY
     scales = [2.0 ** (FP32.precision - found.precision) for found in (fmt, outer)]
     error = 2.0 ** (-precision if nearest else 1 - precision)
@@ -136,7 +139,7 @@ class Panels(NamedTuple):
 
 def panels_of(a: Array, b: Array, padding: np.uint32 = loops.MINUS_ZERO) -> Panels:
     """(M, K) and (K, N) bits of float32 values, laid out for the loops."""
-    rows, terms = -(-a.shape[0] // loops.ROWS) * loops.ROWS, -(-a.shape[1] // STEPS) * STEPS
+    rows, terms = -(-a.shape[0] // loops.ROWS) * loops.ROWS, -(-a.shape[1] // GROUP) * GROUP
     padded = a
     if a.shape != (rows, terms) or not (a.flags.c_contiguous and a.flags.writeable):  # what loops are compiled for
         padded = np.full((rows, terms), padding)

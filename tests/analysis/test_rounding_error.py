@@ -246,9 +246,13 @@ def test_a_scaling_may_be_named() -> None:
         fp.analysis.error(x, "e2m1", scaling="mxfp4")
 
 
-def test_integers_and_missing_seeds_are_refused() -> None:
+def test_integers_of_python_are_values() -> None:
+    assert fp.analysis.error([1, 500, 2], fp.E4M3) == fp.analysis.error([1.0, 500.0, 2.0], fp.E4M3)
+
+
+def test_arrays_of_integers_and_missing_seeds_are_refused() -> None:
     with pytest.raises(TypeError, match="must be an array of float16"):
-        fp.analysis.error([1, 2], fp.E4M3)
+        fp.analysis.error(np.array([1, 2]), fp.E4M3)
     with pytest.raises(ValueError, match="needs a seed"):
         fp.analysis.error(np.ones(3), fp.E4M3, rounding="stochastic")
 

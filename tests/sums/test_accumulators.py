@@ -302,6 +302,35 @@ def test_the_loops_in_float32_are_taken_and_mostly_kept() -> None:
         assert not given_up.any(), f"{accumulator!r} gave up {given_up.sum()} of {given_up.size} strips"
 
 
+@pytest.mark.parametrize(
+    "fmt", [fp.BF16, fp.FP16, fp.Format("eleven_bits", 5, 9), fp.Format("nine_bits", 6, 8)], ids=str
+)
+@pytest.mark.parametrize("formats", [(fp.BF16, fp.BF16), (fp.FP16, fp.BF16), (fp.FP16, fp.FP16), (fp.E5M2, fp.FP16)])
+def test_every_significand_and_tie_is_rounded_in_float32_as_in_lanes(
+    fmt: fp.Format, formats: tuple[fp.Format, fp.Format]
+) -> None:
+    """Products of all significands of both sides, around and below the smallest normal value and near 1."""
+    left, right = (np.arange(2**found.mantissa_bits, 2**found.precision) for found in formats)
+    for scale in (0, fmt.min_exponent - 2 if fmt.min_exponent > -100 else -20):
+        rows = left[:: max(len(left) // 128, 1), None] * 2.0 ** -formats[0].mantissa_bits
+        columns = right[None] * 2.0 ** (scale - formats[1].mantissa_bits)
+        a = fp.encode(np.concatenate([rows, -rows / 2], axis=1), formats[0])
+        b = fp.encode(np.concatenate([columns, columns[:, ::-1]]), formats[1])
+        for terms in (1, 2):
+            problem = SumProblem(a[:, :terms], b[:terms], np.zeros((0, 0), fmt.storage), formats)
+            assert fast_way(Sequential(fmt), formats) is not None
+            got = accumulate.accumulated(Sequential(fmt), problem)
+            assert_same(got, accumulate._lanes(Sequential(fmt), problem), Sequential(fmt), f"{scale}, {terms} terms")
+
+
+@pytest.mark.parametrize("fmt", [fp.BF16, fp.FP16], ids=str)
+def test_rows_far_above_float32s_square_root_may_meet_columns_far_below(fmt: fp.Format) -> None:
+    far = np.exp2([[127.0, 112, 111, 110, 109]])
+    a, b = fp.encode(np.repeat(far, 5, axis=0), fp.BF16), fp.encode(np.repeat(1 / far.T, 16, axis=1), fp.BF16)
+    problem = SumProblem(a, b, np.zeros((0, 0), fmt.storage), (fp.BF16, fp.BF16))
+    assert_bits_equal(accumulate.accumulated(Sequential(fmt), problem), fp.encode(np.full((5, 16), 5.0), fmt))
+
+
 # ---- exact sums in floats against those by digits
 
 

@@ -23,37 +23,54 @@ from fpsim.products.kernels.step_rows import (
     StepFacts,
     StepRoom,
     even_odd_row,
-    join_halves,
     separate_row,
 )
-from fpsim.products.kernels.wide_row import LEADING_BITS, NOTHING, float_exponent, power_of_two
+from fpsim.products.kernels.wide_row import LEADING_BITS, LONG_BIAS, float_exponent
 from fpsim.runtime.compile import kernel, scalar
-from fpsim.runtime.float_steps import down
+from fpsim.runtime.float_steps import down, fused
 
-i8, i32, i64, f32, f64 = np.int8, np.int32, np.int64, np.float32, np.float64
+i8, u32, i32, i64, f32, f64 = np.int8, np.uint32, np.int32, np.int64, np.float32, np.float64
 
 ROW_BLOCK = 256
 SIZES = 4, 8  # of a sum of products
 BELOW = i64((1 << int(LEADING_BITS - RESULT_BITS)) - 1)  # bits of a float64 below those that a total keeps
+FAR = i32(-60)  # binades below the accumulator where a sum of products is as good as nothing, or just below nothing
+INVERSE = i64(2 * int(LONG_BIAS) << int(LEADING_BITS))  # minus the pattern of a power gives that of its inverse
+CARRY = f64(2.0 ** int(CUT_BITS - SUM_BITS))
 
 
-def _window_join(c: Any, e: Any, total: Any, drops: Any) -> None:
-    """What step_rows.join does, where products lie well above the smallest normal value, and none is NaN or Inf."""
-    for j in range(LANES):
-        bits = i32(f32(c[j]).view(i32))
-        finite, exponent = i32(bits & MAGNITUDE) < INFINITE, float_exponent(bits, LEAST)
-        top = max(e[j], exponent)
-        products = down(f64(total[j] * power_of_two(i32(max(i32(e[j] - top), i32(-600)) + i32(SUM_BITS - CUT_BITS)))))
-        value = f64(c[j]) if finite else f64(0.0)
-        mine = f64(down(f64(value * power_of_two(i32(CUT_BITS - top)))) * f64(256.0))  # 2**(SUM_BITS - CUT_BITS)
-        mine = f64(0.0) if drops & (exponent < i32(i32(top - CUT_BITS) - i32(1))) else mine
-        whole = i64(f64(f64(products + mine) + f64(0.0)).view(i64))  # zero is +0
-        # what lies below RESULT_BITS is cut downward, which for a negative number adds to its magnitude
-        kept = i64(i64(whole + i64(i64(whole >> i64(63)) & BELOW)) & ~BELOW)
-        c[j] = f32(i64(kept).view(f64) * power_of_two(i32(top - SUM_BITS))) if finite else c[j]
+@scalar
+def _power(exponent: Any) -> Any:
+    """The pattern of 2.0**exponent; the bias is added in 32-bit lanes, of which there are twice as many."""
+    return i64(i64(u32(i32(exponent + i32(LONG_BIAS)))) << LEADING_BITS)
 
 
-window_join = scalar(_window_join)
+@scalar
+def _joined(c: Any, e: Any, total: Any, drops: Any) -> Any:
+    """What step_rows.join does to c, where products lie well above the smallest normal value, and none is NaN or Inf.
+
+    total: the sum of products in units of 2**(e - CUT_BITS).
+    """
+    exponent = float_exponent(i32(f32(c).view(i32)), LEAST)
+    top = max(e, exponent)
+    units = _power(i32(CUT_BITS - top))
+    place = _power(i32(max(i32(e - top), FAR) + i32(SUM_BITS - CUT_BITS)))
+    mine = down(f64(f64(c) * i64(units).view(f64)))
+    mine = f64(0.0) if drops & (exponent < i32(i32(top - CUT_BITS) - i32(1))) else mine
+    # never -0: no products are +0
+    whole = i64(f64(fused(down(f64(total * i64(place).view(f64))), CARRY, mine)).view(i64))
+    # what lies below RESULT_BITS is cut downward, which for a negative number adds to its magnitude
+    kept = i64(i64(whole + i64(i64(whole >> i64(63)) & BELOW)) & ~BELOW)
+    return f32(i64(kept).view(f64) * i64(INVERSE - units).view(f64))
+
+
+@scalar
+def _new_or_old(c: Any, none: Any, new: Any) -> Any:
+    """The sum, or c where it is NaN or Inf or no product is anything but zero; zero is +0 then too."""
+    bits = i32(f32(c).view(i32))
+    magnitude = i32(bits & MAGNITUDE)
+    old = i32(bits if magnitude != i32(0) else i32(0)).view(f32)
+    return old if none | (magnitude >= INFINITE) else new
 
 
 @cache
@@ -68,32 +85,41 @@ def cut_product(terms: int, halves: int) -> Any:
     in_order = [i for half in range(halves) for i in range(half, terms, halves)]
     order = np.array(in_order)
 
-    @scalar
-    def cut(a: Any, ea: Any, b: Any, eb: Any, base: Any, e8: Any, power: Any, sums: Any, e: Any, total: Any) -> None:
-        """e and total of a half: largest exponent, and sum of cut products."""
-        largest(ea, eb, size, e8)
+    def cut(ea: Any, b: Any, eb: Any, a: Any, first: Any, base: Any, e8: Any, power: Any, sums: Any) -> None:
+        """e8 and sums of the half from term `first` on: largest exponents, and sums of cut products."""
+        at, end = first, first + size
+        largest(ea[at:end], eb[at:end], size, e8)
         for j in range(LANES):
             power[j] = i32(i32(i32(BIAS + CUT_BITS) - i32(i32(e8[j]) + base)) << MANTISSA_BITS)
             sums[j] = i32(0)
         if size == 4:
-            add_four(a, b, 0, power.view(f32), sums)
+            add_four(a[at:end], b[at:end], 0, power.view(f32), sums)
         else:
-            add_eight(a, b, 0, power.view(f32), sums)
-        for j in range(LANES):
-            none = i32(e8[j]) <= i32(NO_TERM)
-            e[j] = NOTHING if none else i32(i32(e8[j]) + base)
-            total[j] = f64(0.0) if none else f64(sums[j])
+            add_eight(a[at:end], b[at:end], 0, power.view(f32), sums)
 
-    def fast_row(a: Any, ea: Any, b: Any, eb: Any, c: Any, base: Any, e8: Any, words: Any, room: StepRoom) -> None:
-        for half in range(halves):
-            at, end = half * size, half * size + size
-            cut(
-                a[at:end], ea[at:end], b[at:end], eb[at:end], base, e8, words[0], words[1], room.e[half],
-                room.sums[half],
-            )  # fmt: skip
-        if two:
-            join_halves(room)
-        window_join(c, room.e[0], room.sums[0], two)
+    cut = scalar(cut)
+
+    def fast_row(a: Any, ea: Any, b: Any, eb: Any, c: Any, base: Any, e8: Any, other: Any, words: Any) -> None:
+        """c plus the products of a step; e8, other: (LANES,) bytes, words: (3, LANES) int32, to work in."""
+        power, sums, odd = words[0], words[1], words[2]
+        cut(ea, b, eb, a, 0, base, e8, power, sums)
+        if not two:
+            for j in range(LANES):
+                none = i32(e8[j]) <= i32(NO_TERM)
+                new = _joined(c[j], i32(i32(e8[j]) + base), f64(sums[j]), False)
+                c[j] = _new_or_old(c[j], none, new)
+            return
+        cut(ea, b, eb, a, size, base, other, power, odd)
+        for j in range(LANES):
+            e, f = i32(max(e8[j], NO_TERM)), i32(max(other[j], NO_TERM))
+            top = max(e, f)
+            left = f64(sums[j]) if e > i32(NO_TERM) else f64(0.0)
+            right = f64(odd[j]) if f > i32(NO_TERM) else f64(0.0)
+            total = f64(
+                down(f64(left * i64(_power(i32(e - top))).view(f64)))
+                + down(f64(right * i64(_power(i32(f - top))).view(f64)))
+            )
+            c[j] = _new_or_old(c[j], top <= i32(NO_TERM), _joined(c[j], i32(top + base), total, True))
 
     fast_row = scalar(fast_row)
 
@@ -115,7 +141,7 @@ def cut_product(terms: int, halves: int) -> Any:
         read_values, read_exponents = np.empty((terms, LANES), i32), np.empty((terms, LANES), i8)
         a_flags, tile = np.empty((steps, block), i32), np.zeros((block, LANES), f32)
         raw_a, raw_b = np.zeros(terms, f32), np.zeros((terms, LANES), f32)
-        e8, words = np.empty(LANES, i8), np.empty((2, LANES), i32)
+        e8, other, words = np.empty(LANES, i8), np.empty(LANES, i8), np.empty((3, LANES), i32)
         room = StepRoom(np.empty((2, LANES), i32), np.empty((2, LANES), f64), np.empty(LANES, f64))
         a_row, b_floats, a_floats = a.view(f32), b_values.view(f32), a_values.view(f32)
         b_rows = b.view(f32)
@@ -136,7 +162,15 @@ def cut_product(terms: int, halves: int) -> Any:
                     for r in range(rows):
                         if i32(panel | a_flags[s, r]) == i32(0):
                             fast_row(
-                                a_floats[s, r], a_exponents[s, r], b_floats, b_exponents, tile[r], base, e8, words, room
+                                a_floats[s, r],
+                                a_exponents[s, r],
+                                b_floats,
+                                b_exponents,
+                                tile[r],
+                                base,
+                                e8,
+                                other,
+                                words,
                             )
                             continue
                         found = min(terms, a.shape[1] - k)

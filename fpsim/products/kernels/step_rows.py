@@ -17,7 +17,7 @@ from fpsim.products.kernels.wide_row import NOTHING, exponent_of, float_exponent
 from fpsim.runtime.compile import scalar
 from fpsim.runtime.float_steps import down, fused, toward_zero
 
-u32, i32, i64, f32, f64 = np.uint32, np.int32, np.int64, np.float32, np.float64
+u32, i32, u64, i64, f32, f64 = np.uint32, np.int32, np.uint64, np.int64, np.float32, np.float64
 
 TINY = f32(2.0**-126)  # the smallest normal float32
 OVERFLOW = f64(2.0**128)  # from here on a product is infinite
@@ -108,10 +108,9 @@ def _odd_sum(x: Any, y: Any) -> Any:
     """x + y rounded to odd (Boldo and Melquiond): a later rounding to fewer bits gives that of the exact sum."""
     total, error = _sum_and_error(x, y)
     bits = i64(f64(total).view(i64))
-    grows = (error > f64(0.0)) == (total > f64(0.0))
-    moved = i64(bits + (i64(1) if grows else i64(-1)))
-    even = (abs(error) > f64(0.0)) & (i64(bits & i64(1)) == i64(0))
-    return i64(moved if even else bits).view(f64)
+    inward = u64(u64(i64(bits ^ i64(f64(error).view(i64)))) >> u64(63))
+    odd = i64(i64(bits - i64(inward)) | i64(1))
+    return i64(odd if abs(error) > f64(0.0) else bits).view(f64)
 
 
 def _exact_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:

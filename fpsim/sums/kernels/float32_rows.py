@@ -1,15 +1,16 @@
 """CPU loops of Sequential, FusedMultiplyAdd and Chunked to nearest even in float32, sixteen lanes or more at a time.
 
 B lies in panels of up to COLUMNS columns, decoded to float32, so that BLOCK rows of one stay in the L1 cache while all
-rows of A in a strip, STRIP of them, pass by. Four rows and four steps of k are written out: four independent chains
-hide the latency of the additions, and each load of B serves four rows.
+rows of A in a strip, STRIP of them, pass by. Four rows and two steps of k are written out: four independent chains
+hide the latency of the additions, each load of B serves four rows, and registers hold all elements of A.
 
-FP32 needs nothing more. A format of up to 11 bits is rounded to by adding and subtracting a number C whose last place
-is the one to keep, 1.5 * 2**(exponent + 24 - precision): the processor's own rounding to even then does it, that of
-subnormals too where C has at least the exponent that belongs to the smallest normal value. Fused operations make C on
-the way. A sum of two numbers of up to 11 bits rounded to 24 and then to the format is as if rounded once (Figueroa
-1995: 24 >= 2 * 11 + 2). Where terms are longer it is corrected to odd first (Boldo and Melquiond 2008), and where
-float32 does not hold products, they are fused with C.
+FP32 needs nothing more. A format of up to 11 bits is rounded to by adding and subtracting a number of at least
+2**(24 - precision) times the magnitude, whose last place is the one to keep: the processor's own rounding to even then
+does it. (2**(24 - precision) + 1) * x is such a number (Veltkamp's), by one multiplication; where subnormals of the
+format may come up, it is no less than what leaves a subnormal's places. Or it is made of the bits of x, 1.5 *
+2**(exponent + 24 - precision). A sum of two numbers of up to 11 bits rounded to 24 and then to the format is as if
+rounded once (Figueroa 1995: 24 >= 2 * 11 + 2). Where terms are longer it is corrected to odd first (Boldo and Melquiond
+2008), and where float32 does not hold products, they are fused with that number.
 
 This rounding knows neither overflow nor NaN, and -0 only where a sum can round to it. So before each block of k a bound
 on what the sums can reach in it is compared with the format's largest value; a strip of a panel that comes near is
@@ -35,13 +36,13 @@ f32, f64, u32 = np.float32, np.float64, np.uint32
 COLUMNS = 128  # of a panel
 GRANULE = 16  # columns of a narrow panel come in multiples
 STRIP = 16  # rows of A that pass by a block of a panel
-ROWS, STEPS = 4, 4  # written out
+ROWS, STEPS = 4, 2  # written out
 BLOCK = 32  # steps of k between two looks at the bound: 16 KiB of a panel
 
 MAGNITUDE, EXPONENT, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000), u32(0x7F800000)
-UNIT = u32(0x3F800000)  # 1
 HALF = u32(0x00400000)  # the first bit of a mantissa
 MINUS_ZERO, NAN = u32(0x80000000), u32(0x7FC00000)
+ONE_FLOAT, MOST_SPLIT = f32(1), u32(0x76800000)  # 2**110, the largest of A that is multiplied by up to 2**16 + 1
 SIGN_SHIFT, ONE, ZERO = u32(31), u32(1), u32(0)
 NO_LEAST = u32(INFINITY - ONE)  # the bits before those of the smallest of no values
 
@@ -50,10 +51,11 @@ CONTROLLED = has_control()
 # How a step is done.
 PLAIN = 0  # FP32: t + a * b, each rounded
 FUSED = 1  # FP32: fma(a, b, t)
-ROUNDED = 2  # product and sum rounded to a shorter format; float32 holds the product
-WIDE = 3  # the same, but float32 does not hold the product
+ROUNDED = 2  # product and sum rounded to a shorter format; a fits that, and float32 holds the product
+WIDE = 3  # the same for any a and b
 ODD = 4  # the sum of t and an exact product rounded to a shorter format once
 SIGNED = 5  # product and sum rounded to a shorter format, zeros with their signs, in any mode of the processor
+NORMAL = 8  # as ROUNDED, where no product is subnormal in the format (6 and 7: float32_pairs)
 
 # How totals of runs join the outer sum.
 NO_OUTER, OUTER_FP32, OUTER_ROUNDED = 0, 1, 2
@@ -73,14 +75,14 @@ def _shortened(x: Any, scale: Any, floor: Any) -> Any:
 
 
 @scalar
-def _shortened_sum(x: Any, scale: Any) -> Any:
-    """The same of a sum of two values of the format: below its smallest normal value nothing is left to round.
+def _split(x: Any, factor: Any) -> Any:
+    """x rounded to nearest even to 24 - s bits, by 2**s + 1; -0 becomes 0.
 
-    By additions, as products are rounded by fused ones: a processor has units of its own for each.
+    Ties go to even: x in units of its last place is even there, so what is rounded in `large` decides alone. The sum of
+    two values of a format below its smallest normal value has no more bits than are kept, and stays.
     """
-    shift = u32(f32(scale).view(u32) - UNIT)
-    magnet = u32(u32(u32(f32(x).view(u32) & EXPONENT) | HALF) + shift).view(f32)
-    return f32(f32(f32(x) + magnet) - magnet)
+    large = f32(f32(x) * factor)
+    return f32(large + f32(f32(x) - large))
 
 
 @scalar
@@ -108,15 +110,24 @@ def _fused(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
 
 @scalar
 def _rounded(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
-    product = _shortened(f32(a * b), scale, floor)
-    return _shortened_sum(f32(t + product), scale)
+    factor, least = f32(scale + ONE_FLOAT), f32(u32(floor).view(f32) * scale)
+    large = f32(abs(f32(a * factor)) * abs(b))  # a has no more bits than are kept, so its product is exact
+    large = large if large > least else least
+    return _split(f32(t + f32(large + f32(fma(a, b, f32(-large))))), factor)
+
+
+@scalar
+def _normal(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
+    factor = f32(scale + ONE_FLOAT)
+    large = f32(f32(a * factor) * b)
+    return _split(f32(t + f32(large + f32(fma(a, b, f32(-large))))), factor)
 
 
 @scalar
 def _wide(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
     magnet = _magnet(f32(a * b), floor)  # a product that rounds up to a power of two is nearer than a place to it
     product = f32(fma(f32(-magnet), scale, f32(fma(a, b, f32(magnet * scale)))))
-    return _shortened_sum(f32(t + product), scale)
+    return _split(f32(t + product), f32(scale + ONE_FLOAT))
 
 
 @scalar
@@ -138,7 +149,7 @@ def _signed(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
     return shortened_in_mode(f32(t + product), scale, floor)
 
 
-STEP_OF = {PLAIN: _plain, FUSED: _fused, ROUNDED: _rounded, WIDE: _wide, ODD: _odd, SIGNED: _signed}
+STEP_OF = {PLAIN: _plain, FUSED: _fused, ROUNDED: _rounded, WIDE: _wide, ODD: _odd, SIGNED: _signed, NORMAL: _normal}
 
 
 @cache
@@ -156,9 +167,10 @@ def pack_kernel() -> Any:
             count = min(width, b.shape[1] - begin)
             most, least = ZERO, NO_LEAST
             for k in range(b.shape[0]):
+                row, lanes = b[k, begin : begin + count], panels[panel, k]
                 for j in range(count):
-                    bits = b[k, begin + j]
-                    panels[panel, k, j] = bits
+                    bits = row[j]
+                    lanes[j] = bits
                     magnitude = u32(bits & MAGNITUDE)
                     most = max(most, magnitude)
                     least = min(least, u32(magnitude - ONE))  # zero wraps around to the largest word
@@ -194,15 +206,7 @@ def rows_kernel(how: int) -> Any:
     subnormal value (for pairs); words: floors of both roundings; control: what the processor's control register is
     set to.
     """
-    step, checked = scalar(STEP_OF[how]), how not in (PLAIN, FUSED)
-
-    @scalar
-    def on_four(
-        t0: Any, t1: Any, t2: Any, t3: Any, a0: Any, a1: Any, a2: Any, a3: Any, b: Any, scale: Any, floor: Any
-    ) -> Any:
-        """A step of each of four rows."""
-        t0, t1 = step(t0, a0, b, scale, floor), step(t1, a1, b, scale, floor)
-        return t0, t1, step(t2, a2, b, scale, floor), step(t3, a3, b, scale, floor)
+    step, checked, splits = scalar(STEP_OF[how]), how not in (PLAIN, FUSED), how in (ROUNDED, NORMAL)
 
     def four_rows(t: Any, r: int, a: Any, i: int, b: Any, first: int, stop: int, scale: Any, floor: Any) -> None:
         t0, t1, t2, t3 = t[r], t[r + 1], t[r + 2], t[r + 3]
@@ -210,16 +214,12 @@ def rows_kernel(how: int) -> Any:
         for k in range(first, stop, STEPS):
             a00, a10, a20, a30 = a0[k], a1[k], a2[k], a3[k]
             a01, a11, a21, a31 = a0[k + 1], a1[k + 1], a2[k + 1], a3[k + 1]
-            a02, a12, a22, a32 = a0[k + 2], a1[k + 2], a2[k + 2], a3[k + 2]
-            a03, a13, a23, a33 = a0[k + 3], a1[k + 3], a2[k + 3], a3[k + 3]
-            b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
+            b0, b1 = b[k], b[k + 1]
             for j in range(t0.size):
-                x0, x1, x2, x3 = t0[j], t1[j], t2[j], t3[j]
-                x0, x1, x2, x3 = on_four(x0, x1, x2, x3, a00, a10, a20, a30, b0[j], scale, floor)
-                x0, x1, x2, x3 = on_four(x0, x1, x2, x3, a01, a11, a21, a31, b1[j], scale, floor)
-                x0, x1, x2, x3 = on_four(x0, x1, x2, x3, a02, a12, a22, a32, b2[j], scale, floor)
-                x0, x1, x2, x3 = on_four(x0, x1, x2, x3, a03, a13, a23, a33, b3[j], scale, floor)
-                t0[j], t1[j], t2[j], t3[j] = x0, x1, x2, x3
+                x0, x1 = step(t0[j], a00, b0[j], scale, floor), step(t1[j], a10, b0[j], scale, floor)
+                x2, x3 = step(t2[j], a20, b0[j], scale, floor), step(t3[j], a30, b0[j], scale, floor)
+                t0[j], t1[j] = step(x0, a01, b1[j], scale, floor), step(x1, a11, b1[j], scale, floor)
+                t2[j], t3[j] = step(x2, a21, b1[j], scale, floor), step(x3, a31, b1[j], scale, floor)
 
     four_rows = kernel(four_rows)
 
@@ -259,8 +259,9 @@ def rows_kernel(how: int) -> Any:
             for r in range(height):
                 most, least = max(most, a_largest[i + r]), min(least, a_smallest[i + r])
             product = f64(u32(most).view(f32)) * f64(u32(b_largest[panel]).view(f32))
+            holds = (not splits) or most <= MOST_SPLIT
             lowest = f64(u32(least + ONE).view(f32)) * f64(u32(b_smallest[panel] + ONE).view(f32))
-            alive = (not checked) or (product <= reach and lowest >= smallest and not signed_zero)
+            alive = (not checked) or (product <= reach and lowest >= smallest and holds and not signed_zero)
             for begin in range(0, terms, chunk):
                 end = min(begin + chunk, terms)
                 if join != NO_OUTER:
