@@ -189,7 +189,7 @@ def test_damaged_files_are_noticed(tmp_path: Path) -> None:
 # ---- mistakes
 
 HALF: dict[str, Any] = {"margin": 0.5}
-A_NAME: list[Any] = ["TENSOR"]
+NO_SCALING: list[Any] = [5]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ A_NAME: list[Any] = ["TENSOR"]
         (lambda: OnlineScaling(fp.LogFMT(8)), "OnlineScaling needs elements that a scale alone places; got LogFMT-8"),
         (lambda: OnlineScaling("uint8", fp.scalings.ROW.replace(symmetric=False)), "that a scale alone places"),
         (lambda: OnlineScaling("fp32"), "up to 16 bits"),
-        (lambda: OnlineScaling("int8", *A_NAME), "scaling must be an fp.Scaling"),
+        (lambda: OnlineScaling("int8", *NO_SCALING), "scaling must be an fp.Scaling"),
     ],
 )
 def test_what_cannot_be_made_says_why(make: Callable[[], Any], message: str) -> None:
