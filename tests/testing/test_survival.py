@@ -111,7 +111,7 @@ def test_tensors_zeros_and_infinities() -> None:
         ({"sqnr_db": float("nan")}, ValueError, "sqnr_db is a threshold"),
         ({"underflow": True}, ValueError, "underflow is a threshold"),
         ({"x": f32([])}, ValueError, r"x must hold a value; got an empty array, shape \(0,\)"),
-        ({"x": [1, 2]}, TypeError, "x must be an array of"),
+        ({"x": np.array([1, 2])}, TypeError, "x must be an array of"),
         ({"fmt": fp.LogFMT(8), "scaling": fp.scalings.TILE_1X128, "max_ulp": 1}, ValueError, "max_ulp cannot be"),
     ],
 )  # fmt: skip

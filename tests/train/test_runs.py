@@ -217,7 +217,7 @@ def test_how_often_products_are_measured_may_change(tmp_path: Path) -> None:
     ("spec", "error", "said"),
     [
         ("deepsek_v3", ValueError, "Did you mean 'DEEPSEEK_V3'"),
-        (5, TypeError, "recipe must be an fp.train.Recipe, the name of one, or a TOML file; got 5"),
+        (5, TypeError, "recipe must be an fp.train.Recipe, the name of one, a TOML file or an fp.analysis.Plan; got 5"),
     ],
 )
 def test_an_unknown_recipe_is_refused(spec: Any, error: type[Exception], said: str) -> None:
