@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections.abc import Callable, Iterator
-from functools import cache
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from queue import SimpleQueue
+from typing import NamedTuple
 
 SMALLEST = 1 << 20  # elements below which one thread is as fast
 ALIGNMENT = 4096  # spans start at multiples, so that no two threads share a cache line
@@ -31,19 +30,74 @@ def thread_count() -> int:
 _this_thread = threading.local()
 
 
-def _mark_as_worker() -> None:
-    _this_thread.is_worker = True
+class Task(NamedTuple):
+    """Work for a thread, and where it says that it is done: None, or the error that ended it."""
+
+    work: Callable[[], object]
+    answers: SimpleQueue[BaseException | None]
 
 
-@cache
-def _pool(workers: int) -> ThreadPoolExecutor:
-    from concurrent.futures import ThreadPoolExecutor
+class Workers:
+    """Threads that wait for tasks, and end with the process.
 
-    return ThreadPoolExecutor(workers, thread_name_prefix="fpsim", initializer=_mark_as_worker)
+    Ctrl-C may come between any two steps of the caller. The executors of the standard library then lose a thread that
+    they have just started, or keep a lock for good, and the process never ends. Here whatever is shared is a queue
+    written in C, a thread that nobody noted takes tasks like the others, and one that is left over holds nothing up.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._ended = False
+
+    def ready(self, count: int) -> bool:
+        """Have so many threads, or as many as the system gives; False: there is none, or the process is ending."""
+        while len(self._threads) < count and not self._ended:
+            thread = threading.Thread(target=self._serve, name=f"fpsim_{len(self._threads)}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system or an interpreter that is shutting down takes no more threads
+                break
+            self._threads.append(thread)
+        return bool(self._threads) and not self._ended
+
+    def submit(self, work: Callable[[], object]) -> SimpleQueue[BaseException | None]:
+        """Let a thread do some work; returns where its answer comes."""
+        answers: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._tasks.put(Task(work, answers))
+        return answers
+
+    def _serve(self) -> None:
+        _this_thread.is_worker = True
+        while (task := self._tasks.get()) is not None:
+            try:
+                task.work()
+            except BaseException as problem:
+                task.answers.put(problem)
+            else:
+                task.answers.put(None)
+            del task  # arrays must not live until the next task
+        self._tasks.put(None)  # for the next thread
+
+    def end(self) -> None:
+        """End the threads, each after the task that it is at."""
+        self._ended = True
+        self._tasks.put(None)
+        for thread in self._threads:
+            thread.join()
 
 
+_workers = Workers()
+
+
+def _start_anew() -> None:
+    global _workers
+    _workers = Workers()
+
+
+atexit.register(lambda: _workers.end())
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
+    os.register_at_fork(after_in_child=_start_anew)  # threads do not survive a fork
 
 
 def _spans(size: int, parts: int, alignment: int) -> Iterator[tuple[int, int]]:
@@ -65,13 +119,14 @@ def over_spans(size: int, work: Callable[[int, int], None], alignment: int = ALI
         work(0, size)
         return
     spans = list(_spans(size, workers, alignment))
-    try:
-        futures = [_pool(workers - 1).submit(work, *span) for span in spans[1:]]
-    except RuntimeError:  # the interpreter is shutting down and takes no more threads; spans may be done twice
+    if not _workers.ready(len(spans) - 1):
         work(0, size)
         return
+    answers = [_workers.submit(partial(work, *span)) for span in spans[1:]]
     try:
         work(*spans[0])
     finally:
-        for future in futures:
-            future.result()
+        problems = [answer.get() for answer in answers]
+    for problem in problems:
+        if problem is not None:
+            raise problem

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,13 @@ def test_the_state_of_a_thread_of_the_caller_changes_no_result(state: str) -> No
         assert_same(flags, want[1], name, columns, {"fmt": fmt, "rounding": rounding}, "flags")
 
 
+def by_the_other(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns in the thread that shares the work of this one."""
+    returned: list[Any] = []
+    assert threads._workers.submit(lambda: returned.append(function(*arguments))).get() is None
+    return returned[0]
+
+
 @ON_X86
 @pytest.mark.parametrize("where", ["the caller's thread", "the other thread"])
 def test_the_state_of_one_thread_out_of_two_changes_no_result(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,19 +110,19 @@ def test_the_state_of_one_thread_out_of_two_changes_no_result(where: str, monkey
     assert columns[0].size >= threads.SMALLEST
     want = by_core(what, columns)
     flushed = processor.FLUSH_TO_ZERO | processor.DENORMALS_ARE_ZEROS
-    others = threads._pool(1)
-    assert others.submit(keeps_ieee).result()  # starts its thread: a later one would begin in the state of this one
+    assert threads._workers.ready(1)
+    assert by_the_other(keeps_ieee)  # starts its thread: a later one would begin in the state of this one
     here = where == "the caller's thread"
-    before = processor.set_state(flushed) if here else others.submit(processor.set_state, flushed).result()
+    before = processor.set_state(flushed) if here else by_the_other(processor.set_state, flushed)
     try:
         assert keeps_ieee() != here
-        assert others.submit(keeps_ieee).result() == here
+        assert by_the_other(keeps_ieee) == here
         codes, flags = fp.multiply(*columns, fmt="bf16", flags=True)
     finally:
         if here:
             processor.set_state(before)
         else:
-            others.submit(processor.set_state, before).result()
+            by_the_other(processor.set_state, before)
     assert np.array_equal(codes, want[0])
     assert np.array_equal(flags, want[1])
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
 from functools import partial
-from threading import Lock
 
 import pytest
 
-from fpsim.runtime.threads import SMALLEST, over_spans
+from fpsim.runtime import threads
+from fpsim.runtime.threads import SMALLEST, Workers, over_spans
 
 
 def test_workers_may_divide_their_work_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FPSIM_NUM_THREADS", "3")
-    found, lock = [0] * 6, Lock()
+    found, lock = [0] * 6, threading.Lock()
 
     def outer(start: int, stop: int) -> None:
         for part in range(start, stop):
@@ -25,3 +29,69 @@ def test_workers_may_divide_their_work_again(monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(20):
         over_spans(6, outer, 1, weight=SMALLEST)
     assert found == [40] * 6
+
+
+def test_an_error_of_a_worker_is_the_caller_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FPSIM_NUM_THREADS", "2")
+
+    def work(start: int, stop: int) -> None:
+        if start:
+            raise ValueError(f"{start}")
+
+    with pytest.raises(ValueError, match="4096"):
+        over_spans(8192, work, weight=SMALLEST)
+
+
+def test_without_further_threads_the_caller_does_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FPSIM_NUM_THREADS", "2")
+    workers = Workers()
+    monkeypatch.setattr(threads, "_workers", workers)
+    spans: list[tuple[int, int]] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("threading.Thread.start", refuse)
+        over_spans(SMALLEST, lambda *span: spans.append(span))
+    assert spans == [(0, SMALLEST)]
+    assert workers.ready(1)
+    workers.end()
+    over_spans(SMALLEST, lambda *span: spans.append(span))  # as a process does that is about to end
+    assert spans[1:] == [(0, SMALLEST)]
+
+
+def test_a_thread_whose_start_is_interrupted_holds_nothing_up() -> None:
+    program = """
+import threading
+from fpsim.runtime.threads import SMALLEST, over_spans
+start = threading.Thread.start
+def interrupted(thread):
+    start(thread)
+    raise KeyboardInterrupt
+threading.Thread.start = interrupted
+try:
+    over_spans(SMALLEST, lambda *span: None)
+except KeyboardInterrupt:
+    threading.Thread.start = start
+over_spans(SMALLEST, lambda *span: print("done"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "FPSIM_NUM_THREADS": "2"},
+    )
+    assert (done.stdout, done.stderr) == ("done\ndone\n", "")
+
+
+def test_a_child_of_a_fork_has_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FPSIM_NUM_THREADS", "2")
+    over_spans(SMALLEST, lambda *_: None)
+    before = threads._workers
+    threads._start_anew()
+    assert threads._workers is not before
+    over_spans(SMALLEST, lambda *_: None)
+    before.end()
