@@ -74,7 +74,9 @@ try:
     over_spans(SMALLEST, lambda *span: None)
 except KeyboardInterrupt:
     threading.Thread.start = start
-over_spans(SMALLEST, lambda *span: print("done"))
+done = []
+over_spans(SMALLEST, lambda *span: done.append(span))
+print(sorted(done))
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -84,7 +86,7 @@ over_spans(SMALLEST, lambda *span: print("done"))
         check=True,
         env={**os.environ, "FPSIM_NUM_THREADS": "2"},
     )
-    assert (done.stdout, done.stderr) == ("done\ndone\n", "")
+    assert (done.stdout, done.stderr) == ("[(0, 524288), (524288, 1048576)]\n", "")
 
 
 def test_a_child_of_a_fork_has_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
