@@ -119,6 +119,8 @@ def _float_scales(array: Array, name: str, unit: MatrixUnit) -> Array:
             f"{unit.name} takes no block scales; got scale_{name} as {array.dtype}. Pass float32 decode scales "
             "(value = code * scale), or take a unit with scales such as blackwell_mxfp8_e4m3_f32."
         )
+    if array.dtype == np.float32:
+        return array.copy()
     with np.errstate(all="ignore"):
         narrow = array.astype(np.float32)
     if array.ndim and not np.array_equal(narrow.astype(array.dtype), array, equal_nan=True):

@@ -33,14 +33,16 @@ class ProductSums(NamedTuple):
     join: Join | None = None  # for merges in place, which end every slice with an epilogue
 
 
-def merged(sums: ProductSums, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Matrix:
-    """The product of all slices."""
+def merged(
+    sums: ProductSums, shape: tuple[int, int], dtype: np.dtype[np.floating], work: Matrix | None = None
+) -> Matrix:  # fmt: skip
+    """The product of all slices; work: a matrix that may serve as it."""
     slices = sums.plan.slices
-    if _in_one_go(sums):
-        total = sums.on.full(shape, -0.0, dtype)
-        _add_at_once(total, sums)
+    if _merged_by_kernel(sums):
+        total = sums.on.full(shape, -0.0, dtype, work)
+        _add_by_kernel(total, sums)
         return total
-    partial = _by_lanes(sums) if isinstance(sums.schedule.sums, Lanes) else _by_chains(sums, shape, dtype)
+    partial = _by_lanes(sums) if isinstance(sums.schedule.sums, Lanes) else _by_chains(sums, shape, dtype, work)
     with ieee_arithmetic(), np.errstate(all="ignore"):
         if sums.schedule.slicing.merge == "from_both_ends" and len(slices) > 1:
             return _from_both_ends(partial, len(slices), sums.on)
@@ -94,14 +96,16 @@ def _by_lanes(sums: ProductSums) -> Callable[[int], Matrix]:
 # ---- slices of matrix instructions
 
 
-def _by_chains(sums: ProductSums, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Callable[[int], Matrix]:
-    """The sums of slices by matrix instructions."""
+def _by_chains(
+    sums: ProductSums, shape: tuple[int, int], dtype: np.dtype[np.floating], work: Matrix | None
+) -> Callable[[int], Matrix]:  # fmt: skip
+    """The sums of slices by matrix instructions, that of the first one in `work`."""
     chain = sums.schedule.sums
     assert isinstance(chain, Chain)
     first = -0.0 if sums.plan.promoted and chain.first_as_is else 0.0
 
     def partial(s: int) -> Matrix:
-        total = sums.on.full(shape, first, dtype)
+        total = sums.on.full(shape, first, dtype, work if s == 0 else None)
         add_slice(total, sums.plan.slices[s], sums)
         return total
 
@@ -133,29 +137,58 @@ def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
             add_part(total, partial, factors, i, sums.on)
 
 
-def _in_one_go(sums: ProductSums) -> bool:
-    """Whether the kernel can merge the slices itself: equal ones, of whole instructions, in their order."""
-    plan, chain, unit = sums.plan, sums.schedule.sums, sums.product.unit
-    first = plan.slices[0].terms
-    return (
-        sums.on.merges_slices and isinstance(chain, Chain) and sums.schedule.slicing.merge == "float32"
-        and len(plan.slices) > 1 and unit.rule in (Rule.FUSED, Rule.SCALED) and unit.d.fmt == FP32
-        and plan.step == unit.terms and is_fast(unit)
-        and not sums.schedule.block_scaled and (chain.first_as_is or not plan.promoted)
-        and not chain.restart and not chain.residue and first % unit.terms == 0 and first % max(unit.block, 1) == 0
-        and all(of.runs == (Span(i * first, min((i + 1) * first, plan.lost.start)),)
-                for i, of in enumerate(plan.slices))
-    )  # fmt: skip
+def _merged_by_kernel(sums: ProductSums) -> bool:
+    """Whether the kernel can add the slices to one another itself: whole ones, by instructions of the unit."""
+    plan, chain, unit, merge = sums.plan, sums.schedule.sums, sums.product.unit, sums.schedule.slicing.merge
+    # totals that are rounded to float32 are what they were
+    added = merge == "float32" or (merge != "from_both_ends" and sums.out_format == FP32 and sums.join is None)
+    if not (sums.on.merges_slices and added and isinstance(chain, Chain) and len(plan.slices) > 1):
+        return False
+    # partial sums of these units are never -0, so that it makes no difference at which zero their totals start
+    takes = unit.rule in (Rule.FUSED, Rule.SCALED) and unit.d.fmt == FP32 and is_fast(unit)
+    takes = takes and plan.step == unit.terms and not sums.schedule.block_scaled
+    return takes and all(_is_whole(of, interval_of(chain, unit), unit) for of in plan.slices)
 
 
-def _add_at_once(total: Matrix, sums: ProductSums) -> None:
-    """Add all slices to -0."""
-    plan, product = sums.plan, sums.product.part(0, sums.plan.lost.start)
-    length = plan.slices[0].terms
-    if plan.promoted:
-        sums.on.add_product(total, product._replace(promote=plan.slices[0].blocks[0].terms, cut=length))
-    else:
-        sums.on.add_product(total, product._replace(promote=length))
+def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
+    """Whether a slice is promoted at multiples of the interval, and begins where blocks of scales do."""
+    regular = all(block.start == i * interval for i, block in enumerate(of.blocks)) or not interval
+    scaled = len(of.runs) == 1 and of.runs[0].start % unit.block == 0 if unit.block else True
+    return of.terms > 0 and of.residue == 0 and regular and scaled
+
+
+def _add_by_kernel(total: Matrix, sums: ProductSums) -> None:
+    """Add all slices to -0, those of one length at once."""
+    chain, product = sums.schedule.sums, sums.product
+    assert isinstance(chain, Chain)
+    for group in _of_one_length(sums.plan):
+        length = -(-group[0].terms // product.unit.terms) * product.unit.terms
+        part = _in_order(product, _joined_runs(group), sums.plan)
+        interval = interval_of(chain, product.unit)
+        part = part._replace(promote=interval, cut=length) if interval else part._replace(promote=length)
+        sums.on.add_product(total, part)
+
+
+def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
+    """Slices in their order, in groups of as many terms each; the last one of a group may have fewer."""
+    group: list[Slice] = []
+    for of in plan.slices:
+        if group and (group[0].terms % plan.step or group[-1].terms < group[0].terms or of.terms > group[0].terms):
+            yield group
+            group = []
+        group.append(of)
+    yield group
+
+
+def _joined_runs(group: list[Slice]) -> Slice:
+    """Slices as one, whose runs are joined where one begins at the other's end."""
+    runs: list[Span] = []
+    for run in (run for of in group for run in of.runs):
+        if runs and runs[-1].stop == run.start:
+            runs[-1] = Span(runs[-1].start, run.stop)
+        else:
+            runs.append(run)
+    return Slice(tuple(runs), (), 0)
 
 
 def _term(of: Slice, position: int) -> int:

@@ -52,10 +52,10 @@ def total_of(job: Job, product: Any, c: Any, backend: Backend, work: Matrix | No
         work = None  # C may lie there, and is read when the sums are there
     if single:
         total = _chained(sums, job, c if starts else None, backend, work, dtype)
-    elif schedule.slicing.merge == "in_place" and len(job.plan.slices) > 1:
+    elif schedule.slicing.merge == "in_place" and len(job.plan.slices) > 1 and _changes_sums(finish):
         return _in_place(sums, finish, job.shape, dtype)
     else:
-        total = merged(sums, job.shape, dtype)
+        total = merged(sums, job.shape, dtype, work)
     with np.errstate(all="ignore"):
         total = finished(total, AT_START if belongs_to_sum else schedule.epilogue, finish, backend)
         if job.tensor_scale is not None:
@@ -78,6 +78,12 @@ def _zero(sums: ProductSums) -> float:
     """What a total starts at: -0 leaves the first partial sum as it is."""
     chain = sums.schedule.sums
     return -0.0 if isinstance(chain, Chain) and chain.first_as_is and sums.plan.promoted and sums.plan.k else 0.0
+
+
+def _changes_sums(finish: Finish) -> bool:
+    """Whether an epilogue does more to a sum than to add a bias; one that does not leaves slices to be added."""
+    plain = finish.scale_a is None and finish.scale_b is None and finish.c is None
+    return not (plain and finish.alpha == ONE)
 
 
 def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:

@@ -19,18 +19,11 @@ from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.backend import FloatOperations, NumpyOperations
 from fpsim.products.fast_units import BASES, is_centred, is_fast, rows_of
 from fpsim.products.kernels.cut_product import SIZES, cut_product
-from fpsim.products.kernels.fused_product import (
-    ADD,
-    ADD_HALF,
-    COLUMNS_FIRST,
-    NO_SCALE,
-    PRODUCT,
-    ROWS_FIRST,
-    fused_product,
-)
+from fpsim.products.kernels.fused_product import NO_SCALE, fused_product
 from fpsim.products.kernels.grouped_product import GROUP, grouped_product
 from fpsim.products.kernels.lane_dots import transposition
 from fpsim.products.kernels.panel import HIGHEST, LANES, largest_exponent
+from fpsim.products.kernels.promotion import ADD, ADD_HALF, COLUMNS_FIRST, PRODUCT, ROWS_FIRST
 from fpsim.products.kernels.step_product import step_product
 from fpsim.products.kernels.transpose import SIDE
 from fpsim.runtime.pipeline import run_stages, wrapping

@@ -132,6 +132,11 @@ def smaller(builder: Any, x: Any, y: Any) -> Any:
     return call(builder, f"llvm.smin.v{x.type.count}i{x.type.element.width}", x.type, x, y)
 
 
+def fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
+    """x * y + z of float32, rounded once, as the processor is set to round."""
+    return call(builder, "llvm.fma.v16f32", FLOATS, x, y, z)
+
+
 def fused_to_zero(builder: Any, x: Any, y: Any, z: Any) -> Any:
     """x * y + z of float32, rounded once, toward zero."""
     return call(builder, "llvm.x86.avx512.vfmadd.ps.512", FLOATS, x, y, z, TO_ZERO)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -56,6 +57,7 @@ class SchedulePlan(NamedTuple):
     run: int  # consecutive terms of a lane; 0 without lanes
 
 
+@lru_cache(maxsize=64)
 def plan_of(schedule: Schedule, unit: MatrixUnit, k: int) -> SchedulePlan:
     """The plan of a schedule for K = k."""
     runs, stop = _slices(schedule, unit, k)

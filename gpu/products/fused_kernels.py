@@ -42,7 +42,7 @@ from fpsim.gpu.products.fused_step import (
     scaled_operand,
 )
 from fpsim.matrix_units.matrix_unit import Rule
-from fpsim.products.kernels.fused_product import ADD, PRODUCT, ROWS_FIRST
+from fpsim.products.kernels.promotion import ADD, PRODUCT, ROWS_FIRST
 from fpsim.runtime import float_steps
 from fpsim.runtime.compile import scalar
 

@@ -18,7 +18,7 @@ from fpsim.gpu.products.fused_step import LEAST_PLACE, NOTHING, OperandFacts, St
 from fpsim.instructions.plan import unit_plan
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.fast_units import FUSED_TERMS
-from fpsim.products.kernels.fused_product import ADD
+from fpsim.products.kernels.promotion import ADD
 
 i32 = np.int32
 
@@ -34,7 +34,7 @@ class TileFactors(NamedTuple):
 
     rows: Any  # (M, parts)
     columns: Any  # (parts, N)
-    mode: int  # PRODUCT, ROWS_FIRST or COLUMNS_FIRST of products/kernels/fused_product.py
+    mode: int  # PRODUCT, ROWS_FIRST or COLUMNS_FIRST of products/kernels/promotion.py
 
 
 class TileProduct(NamedTuple):

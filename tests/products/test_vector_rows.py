@@ -12,10 +12,12 @@ import fpsim as fp
 from fpsim.matrix_units.matrix_unit import ELEMENTS, MatrixUnit
 from fpsim.products import unit_product
 from fpsim.products.fast_units import is_fast, rows_of
+from fpsim.products.kernels.promotion import ADD, COLUMNS_FIRST, PRODUCT, ROWS_FIRST
+from fpsim.products.unit_product import Factors, UnitProduct, add_product
 from fpsim.runtime.vectors import has_vectors
 from fpsim.testing import assert_bits_equal
 from tests.kit.units import changed
-from tests.oracles.matrix_units import KINDS, any_code, normal, random_rows, zeros
+from tests.oracles.matrix_units import KINDS, any_code, normal, random_rows, special, zeros
 from tests.products.checks import Product, chained, check, lengths, multiplied, random_product, results
 
 f32 = np.float32
@@ -51,6 +53,33 @@ def test_both_kinds_of_rows_give_the_same_bits(name: str, plain: Any) -> None:
             c = random_product(unit, other, (m, unit.block or 1, n), seed=k).c
             p = random_product(unit, kind, (m, k, n))._replace(c=c)
             assert_bits_equal(results(multiplied(p, unit)), results(plain(p, unit)))
+
+
+FACTORS = np.array([1.0, 0.0, -0.0, -3.0, 1 / 3, 2.0**-140, 3e38, np.inf, -np.inf, np.nan], f32)
+
+
+def _joined(p: Product, unit: MatrixUnit, factors: Factors, cut: int) -> Any:
+    """Partial sums of a step that join totals; with a cut, these join the totals of the slices before."""
+    total, nothing = np.full(p.shape, -0.0, f32), np.zeros((0, 0), np.uint8)
+    add_product(total, UnitProduct(unit, p.a, p.b, nothing, nothing, unit.terms, factors, cut * unit.terms))
+    return total
+
+
+@needs_vectors
+@pytest.mark.parametrize("name", [FP8, HALF])
+@pytest.mark.parametrize("mode", [ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST])
+def test_sums_join_alike_in_both_kinds_of_rows(name: str, mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By factors of any size, for all widths of panels, in slices of which the last one is short."""
+    unit, generator = fp.unit(name), np.random.default_rng(mode)
+    shapes = itertools.cycle(itertools.product(HEIGHTS, WIDTHS))
+    for (kind, cut), (m, n) in zip(itertools.product((normal, zeros, special) * 3, (0, 2)), shapes, strict=False):
+        p = random_product(unit, kind, (m, 5 * unit.terms, n))
+        rows, columns = (generator.choice(FACTORS, shape) for shape in ((m, 5), (5, n)))
+        factors = Factors() if mode == ADD else Factors(rows, columns, mode)
+        got = _joined(p, unit, factors, cut)
+        with monkeypatch.context() as patch:
+            patch.setattr(unit_product, "rows_of", lambda unit: "plain")
+            assert_bits_equal(got, _joined(p, unit, factors, cut))
 
 
 @pytest.mark.parametrize("name", ALL)

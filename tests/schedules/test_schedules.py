@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.cpu import Cpu
 from fpsim.schedules import Schedule
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import sweep
@@ -23,6 +24,7 @@ from tests.oracles.matrix_units import normal, wide
 from tests.oracles.schedules import Array, Job
 from tests.products.checks import chained, random_product, results
 from tests.schedules.checks import (
+    ADA,
     BASIC,
     BLOCK_SCALED,
     BLOCKWISE,
@@ -339,6 +341,37 @@ def test_cutlass_kernels_lose_nothing() -> None:
     # 1 x 2 x 1032 meets nvjet's condition
     assert lost_terms(1032, 16) == list(range(1024, 1032))
     assert lost_terms(1032, 16, family=23) == []
+
+
+# ---- what the kernel adds at once
+
+ADDED_AT_ONCE = {  # schedule, unit, K, output, products
+    "equal slices": (s.cublas("sm_90", split_k=4), HOPPER_FP8, 1024, fp.FP32, 1),
+    "the last one short": (s.cublas("sm_90", split_k=3), HOPPER_FP8, 1000, fp.FP32, 1),
+    "dealt out in turn": (s.cublas("sm_89", split_k=3), ADA, 1024, fp.FP32, 2),  # of 384, 320 and 320 terms
+    "without instructions": (s.cublas("sm_90", family="magma"), HOPPER, 100, fp.FP32, 0),
+    "rounded to what they are": (s.cublas("sm_90", family="cutlass", split_k=4, merge=0), HOPPER, 256, fp.FP32, 1),
+    "rounded": (s.cublas("sm_90", family="cutlass", split_k=4, merge=4), HOPPER, 256, fp.FP16, 4),
+    "a residue first": (s.cublas("sm_90", family="cutlass", split_k=2, stages=13), HOPPER, 200, fp.FP32, 2),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # cuBLAS takes other kernels for such shapes
+@pytest.mark.parametrize("what", ADDED_AT_ONCE)
+def test_slices_of_one_length_are_one_product(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel adds them to one another, instead of float32 matrices between products."""
+    schedule, unit, k, out_format, count = ADDED_AT_ONCE[what]
+    done: list[Any] = []
+
+    def add_product(total: Any, product: Any) -> None:
+        done.append(product)
+        real(total, product)
+
+    real = Cpu.add_product
+    monkeypatch.setattr(Cpu, "add_product", staticmethod(add_product))
+    p = random_product(fp.unit(unit), normal, (3, k, 8))
+    fp.matmul(p.a, p.b, accumulate=unit, schedule=schedule, out_format=out_format, strict=False)
+    assert len(done) == count
 
 
 # ---- -0

@@ -14,18 +14,15 @@ from typing import Any
 import numpy as np
 
 from fpsim.products.kernels.chained_row import chained_row
-from fpsim.products.kernels.fused_row import RowScratch, fused_row, override, rounded_to_half, row_facts, specials_row
+from fpsim.products.kernels.fused_row import RowScratch, fused_row, override, row_facts, specials_row
 from fpsim.products.kernels.panel import DEEP, INFINITE, MAGNITUDE, SPECIAL, class_of
+from fpsim.products.kernels.promotion import PLAIN, in_vectors
 from fpsim.products.kernels.vector_row import vector_row
 from fpsim.products.kernels.wide_row import wide_row
 from fpsim.runtime.compile import inner_loop, kernel, scalar
-from fpsim.runtime.float_steps import fused
 
 i8, i32, i64, f32, f64 = np.int8, np.int32, np.int64, np.float32, np.float64
 
-# How a partial sum joins its total: added; times the rounded product of both factors, fused with the addition; times
-# one factor, rounded, then times the other, fused with the addition; added in FP16.
-ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST, ADD_HALF = range(5)
 NO_SCALE = i32(1 << 20)  # in the place of a scale that is NaN
 SCALE_WINDOW = i32(36)  # exponents of scales that fused_row takes
 NAN_PATTERN = i32(0x7FFFFFFF)
@@ -39,32 +36,6 @@ def _scale_flags(scale: Any) -> Any:
     if scale == NO_SCALE:
         return i32(SPECIAL)
     return i32(DEEP) if (scale > SCALE_WINDOW) | (scale < -SCALE_WINDOW) else i32(0)
-
-
-@inner_loop
-def _promote(total: Any, c: Any, left: Any, right: Any, mode: Any) -> None:
-    """Add a row of partial sums to its totals, and start new ones."""
-    for j in range(c.size):
-        partial = i32(c[j]).view(f32)
-        if mode == PRODUCT:
-            total[j] = fused(f32(left * right[j]), partial, total[j])
-        elif mode == ROWS_FIRST:
-            total[j] = fused(f32(partial * left), right[j], total[j])
-        elif mode == COLUMNS_FIRST:
-            total[j] = fused(f32(partial * right[j]), left, total[j])
-        else:
-            total[j] = f32(total[j] + partial)
-        if mode == ADD_HALF:
-            total[j] = rounded_to_half(total[j])
-        c[j] = i32(0)
-
-
-@inner_loop
-def _merge(merged: Any, total: Any) -> None:
-    """Add a row of a slice's totals to those of the slices before it, and start new ones: -0 adds nothing."""
-    for j in range(total.size):
-        merged[j] = f32(merged[j] + total[j])
-        total[j] = f32(-0.0)
 
 
 @inner_loop
@@ -141,6 +112,7 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool, kind: str 
         loops = vector_row(terms, half, scaled)
     else:
         loops = fused_row(terms, joined, half, scaled)
+    promote, merge = PLAIN if kind == "plain" else in_vectors()
     panel_of, decode, fill, begin, step = loops.panel, loops.decode, loops.fill, loops.begin, loops.step
     lanes: Any = i64(loops.lanes)
     at_once: Any = i64(loops.rows)
@@ -187,6 +159,11 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool, kind: str 
                             lanes_scale[j] = scale_b[s, n + j]
                             panel = i32(panel | _scale_flags(lanes_scale[j]))
                     have_classes, begun = False, False
+                    ends_slice = s + 1 == steps or (cut and (s + 1) % cut == 0)
+                    ends_sum = promotion and (ends_slice or (s % cut if cut else s) % promotion + 1 == promotion)
+                    part = s // promotion if ends_sum else 0
+                    for j in range(width if ends_sum and left.size else 0):
+                        lanes_right[j] = right[part, n + j]
                     a_step, a_bytes = a_floats[s], a_exponents[s]  # views take time to make and to give back
                     for r in range(0, rows, at_once):
                         flags = panel
@@ -221,16 +198,11 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool, kind: str 
                         if flags & i32(SPECIAL):
                             for x in range(r, min(r + at_once, rows)):
                                 override(tile[x], room.specials[x - r])
-                    ends_slice = s + 1 == steps or (cut and (s + 1) % cut == 0)
-                    if promotion and (ends_slice or (s % cut if cut else s) % promotion + 1 == promotion):
-                        part = s // promotion
-                        for j in range(width if left.size else 0):
-                            lanes_right[j] = right[part, n + j]
-                        for r in range(rows):
-                            _promote(totals[r], tile[r], left[m + r, part] if left.size else f32(0), lanes_right, mode)
-                    if cut and ends_slice:
-                        for r in range(rows):
-                            _merge(merged[r], totals[r])
+                        if ends_sum:
+                            for x in range(r, min(r + at_once, rows)):
+                                promote(totals, tile, x, left[m + x, part] if left.size else f32(0), lanes_right, mode)
+                                if cut and ends_slice:
+                                    merge(merged, totals, x)
                 _end_tile(tile, totals, merged, m, n, rows, width, promotion, cut, c)
 
     return kernel(product)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
-from fpsim.products.kernels.fused_product import ADD, COLUMNS_FIRST, PRODUCT, ROWS_FIRST
+from fpsim.products.kernels.promotion import ADD, COLUMNS_FIRST, PRODUCT, ROWS_FIRST
 from tests.gpu.simulator.threads import prepare
 
 Array = npt.NDArray[Any]

@@ -1,0 +1,122 @@
+"""Partial sums that join their totals, and totals of slices that join those before them: a row of a tile at a time.
+
+A tile of promoted sums is three matrices of as many columns as a panel: where the chains of a unit stand, as patterns
+of float32; the totals that they join every so many terms; and, where K is cut into slices, the totals of all slices
+before. A row joins while it lies in the L1 cache, right after the step that ends its partial sum.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.core import types
+
+from fpsim.products.kernels.fused_row import rounded_to_half
+from fpsim.products.kernels.row_vectors import GROUPS, nearest_half
+from fpsim.runtime import vectors as v
+from fpsim.runtime.compile import inner_loop, scalar
+from fpsim.runtime.float_steps import fused
+
+i32, i64, f32 = np.int32, np.int64, np.float32
+
+# How a partial sum joins its total: added; times the rounded product of both factors, fused with the addition; times
+# one factor, rounded, then times the other, fused with the addition; added in FP16.
+ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST, ADD_HALF = range(5)
+
+
+class Joins(NamedTuple):
+    """How rows of a tile join."""
+
+    # `(totals, tile, r, left, right, mode)`: add row r of the partial sums to that of the totals, and start new ones;
+    # left: the row's factor, right: those of the columns
+    promote: Any
+    merge: Any  # `(merged, totals, r)`: add row r of the totals to that of the slices before, and start new ones
+
+
+@inner_loop
+def _promote(totals: Any, tile: Any, r: Any, left: Any, right: Any, mode: Any) -> None:
+    """Joins.promote in plain loops."""
+    for j in range(tile.shape[1]):
+        partial = i32(tile[r, j]).view(f32)
+        if mode == PRODUCT:
+            totals[r, j] = fused(f32(left * right[j]), partial, totals[r, j])
+        elif mode == ROWS_FIRST:
+            totals[r, j] = fused(f32(partial * left), right[j], totals[r, j])
+        elif mode == COLUMNS_FIRST:
+            totals[r, j] = fused(f32(partial * right[j]), left, totals[r, j])
+        else:
+            totals[r, j] = f32(totals[r, j] + partial)
+        if mode == ADD_HALF:
+            totals[r, j] = rounded_to_half(totals[r, j])
+        tile[r, j] = i32(0)
+
+
+@inner_loop
+def _merge(merged: Any, totals: Any, r: Any) -> None:
+    """Joins.merge in plain loops; -0 adds nothing."""
+    for j in range(totals.shape[1]):
+        merged[r, j] = f32(merged[r, j] + totals[r, j])
+        totals[r, j] = f32(-0.0)
+
+
+PLAIN = Joins(_promote, _merge)
+
+
+def _joined(builder: Any, mode: int, total: Any, partial: Any, left: Any, right: Any) -> Any:
+    """Totals after their partial sums."""
+    if mode == PRODUCT:
+        return v.fused(builder, builder.fmul(left, right), partial, total)
+    if mode == ROWS_FIRST:
+        return v.fused(builder, builder.fmul(partial, left), right, total)
+    if mode == COLUMNS_FIRST:
+        return v.fused(builder, builder.fmul(partial, right), left, total)
+    added = builder.fadd(total, partial)
+    if mode == ADD_HALF:
+        return builder.fadd(nearest_half(builder, added), v.constant(0.0, v.FLOATS))  # +0 for -0
+    return added
+
+
+@cache
+def in_vectors() -> Joins:
+    """Rows of VECTOR_LANES columns, for processors with AVX-512."""
+    size = GROUPS * v.SIZE
+
+    def promote(_typing: Any, totals: Any, tile: Any, r: Any, left: Any, right: Any, mode: Any) -> Any:
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            totals, tile, right = (v.start_of(context, builder, sig.args[i], args[i]) for i in (0, 1, 4))
+            totals, tile = (v.row_at(builder, x, args[2], size) for x in (totals, tile))
+            left = v.everywhere(builder, args[3], v.FLOATS)
+            for mode in (ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST, ADD_HALF):
+                with builder.if_then(builder.icmp_signed("==", args[5], v.LONG(mode))):
+                    for place in range(0, size, v.SIZE):
+                        total, partial, factor = (v.load(builder, x, place, v.FLOATS) for x in (totals, tile, right))
+                        v.store(builder, _joined(builder, mode, total, partial, left, factor), totals, place)
+                        v.store(builder, v.constant(0, v.INTS), tile, place)
+            return context.get_dummy_value()
+
+        return types.void(totals, tile, r, left, right, mode), build
+
+    def merge(_typing: Any, merged: Any, totals: Any, r: Any) -> Any:
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            merged, totals = (
+                v.row_at(builder, v.start_of(context, builder, sig.args[i], args[i]), args[2], size) for i in (0, 1)
+            )
+            for place in range(0, size, v.SIZE):
+                before, total = (v.load(builder, x, place, v.FLOATS) for x in (merged, totals))
+                v.store(builder, builder.fadd(before, total), merged, place)
+                v.store(builder, v.constant(-0.0, v.FLOATS), totals, place)
+            return context.get_dummy_value()
+
+        return types.void(merged, totals, r), build
+
+    promote_row, merge_row = v.named_intrinsic(promote), v.named_intrinsic(merge)
+
+    def promoted(totals: Any, tile: Any, r: Any, left: Any, right: Any, mode: Any) -> None:
+        promote_row(totals, tile, i64(r), f32(left), right, i64(mode))
+
+    def joined(merged: Any, totals: Any, r: Any) -> None:
+        merge_row(merged, totals, i64(r))
+
+    return Joins(scalar(promoted), scalar(joined))
