@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from fpsim.formats.named import BF16, FP16, FP32, FP64, Format
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
+from fpsim.products.kernels.code_panel import has_code_panels
 from fpsim.runtime.vectors import has_vectors
 
 EXPONENTS = 20  # of operands whose relative exponents have the base 0, either way (panel.HIGHEST)
@@ -51,6 +52,15 @@ def rows_of(unit: MatrixUnit) -> str:
     if unit.rule is Rule.FUSED and bits <= CHAINED_BITS and centred:
         return "chained"
     return "vectors" if unit.fraction_bits <= VECTOR_BITS else "plain"
+
+
+@lru_cache(maxsize=4096)
+def takes_codes(unit: MatrixUnit) -> bool:
+    """Whether panels of B are made straight from its codes."""
+    element = unit.b
+    # units of two passes see the exponents that FP16 has for subnormal values
+    own = element.fmt == element.carrier == unit.operand_format(element)
+    return own and is_centred(element.fmt) and has_code_panels(element.fmt)
 
 
 def _as_float(element: Element) -> bool:

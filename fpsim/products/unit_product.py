@@ -17,7 +17,8 @@ from fpsim.instructions.dot_add import run_rows
 from fpsim.instructions.operands import widened
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.backend import FloatOperations, NumpyOperations
-from fpsim.products.fast_units import BASES, is_centred, is_fast, rows_of
+from fpsim.products.fast_units import BASES, is_centred, is_fast, rows_of, takes_codes
+from fpsim.products.kernels.code_panel import facts_of
 from fpsim.products.kernels.cut_product import SIZES, cut_product
 from fpsim.products.kernels.fused_product import NO_SCALE, fused_product
 from fpsim.products.kernels.grouped_product import GROUP, grouped_product
@@ -37,7 +38,8 @@ MACS = 16  # multiply-adds that take as long as the cast of an element
 SUM_BITS = 29  # of the cut products of a step that an int32 holds beside the accumulator
 BLOCK_FLOATS = 1 << 22  # floats of an operand that are held at a time, 16 MiB
 RUN_FLOATS = 1 << 19  # of a run of K: as many as stay in the caches, and fewer than are worth a second thread
-RUN, SHORT_RUN = 1024, 128  # terms of a run; with few rows or columns, whose panels are read once, memory counts more
+# terms of a run; with few rows or columns of floats, whose panels are read once, memory counts more
+RUN, SHORT_RUN = 1024, 128
 TWO_PASS_TERMS = 32  # the largest step
 PAIR_WORDS = 1 << 20  # 64-bit words of a row and a column, side by side, that are held at a time, 8 MiB
 SQUARE = 64  # rows and columns that are copied at a time
@@ -246,6 +248,19 @@ def floats(codes: Array, fmt: Format) -> Array:
     return (codes if codes.flags.writeable else codes.copy()).view(f"f{codes.itemsize}")
 
 
+def _lies_turned(codes: Array) -> bool:
+    """Whether the columns of a matrix lie in one piece, and its rows do not."""
+    return codes.strides[0] == codes.itemsize != codes.strides[1]
+
+
+def _as_they_lie(codes: Array) -> tuple[Array, bool]:
+    """A matrix of codes in C order, and whether it is transposed."""
+    turned = _lies_turned(codes)
+    codes = codes.T if turned else codes
+    # kernels would be compiled once more for arrays that cannot be written
+    return (codes if codes.flags.c_contiguous and codes.flags.writeable else codes.copy("C")), turned
+
+
 def _in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None]) -> None:
     """Call work(m0, m1, n0, n1) for parts of the result, at once on several cores where that pays."""
     m, n = total.shape
@@ -316,12 +331,14 @@ def _fused(total: Array, p: UnitProduct) -> None:
     fills = unit.fraction_bits + 2 + (terms - 1).bit_length() > SUM_BITS + 1
     joined = fills or terms == 16 or (half and terms == 32)  # one kernel for all units of 16 terms, one for FP16 of 32
     rows = rows_of(unit)
-    run = fused_product(terms, joined and rows == "plain", half, scaled, rows)
+    by_codes = takes_codes(unit)
+    run = fused_product(terms, joined and rows == "plain", half, scaled, rows, by_codes)
 
     def adding(part: UnitProduct, scales: Sequence[Array]) -> Callable[..., None]:
         """What adds the products of a run of K to rows m0 .. m1 and columns n0 .. n1 of a part of the result."""
-        a, b = floats(part.a, unit.a.carrier).view(i32), floats(part.b, unit.b.carrier).view(i32)
-        rest = *_fused_facts(unit, _bases((a, b), formats)), promotion, p.cut // unit.terms, mode
+        a = floats(part.a, unit.a.carrier).view(i32)
+        b, turned = _as_they_lie(part.b) if by_codes else (floats(part.b, unit.b.carrier).view(i32), None)
+        rest = *_fused_facts(unit, _bases((a, b), formats), turned), promotion, p.cut // unit.terms, mode
         return partial(_run, run, (a, b), (*scales, part.factors.rows, part.factors.columns, *rest))
 
     def work(m0: int, m1: int, n0: int, n1: int) -> None:
@@ -335,8 +352,10 @@ def _fused(total: Array, p: UnitProduct) -> None:
                 add(patterns, 0, patterns.shape[0], 0, patterns.shape[1])
             total[rows, columns] = patterns.view(f32)
 
-    length = _run_length(p)
+    length = _run_length(p, by_codes)
     side = max(RUN_FLOATS // length // LANES, 1) * LANES
+    if by_codes and total.shape[0] <= side:
+        side = max(side, total.shape[1])  # nothing is held of b
     whole = length >= a.shape[1] and max(total.shape) <= side
     _in_spans(total, a.shape[1], partial(adding(p, scales), total.view(i32)) if whole else work)
 
@@ -348,14 +367,20 @@ def _run(
 
 
 @lru_cache(maxsize=1024)
-def _fused_facts(unit: MatrixUnit, bases: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
-    """What `fused_product` takes about a unit whose operands have these bases: facts, of_a, of_b, wide."""
+def _fused_facts(
+    unit: MatrixUnit, bases: tuple[int, int], turned: bool | None
+) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+    """What `fused_product` takes about a unit whose operands have these bases: facts, of_a, of_b, wide.
+
+    turned: whether codes of B are transposed, None where it has floats.
+    """
     half, d = unit.d.fmt == FP16, unit.d.fmt
     formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
     of_a, of_b = (
         np.array([_kept(element), fmt.min_exponent, base], i32)
         for element, fmt, base in zip((unit.a, unit.b), formats, bases, strict=True)
     )
+    of_b = of_b if turned is None else facts_of(unit.b.fmt, turned)
     cleared = 0 if half else (1 << (FP32.mantissa_bits - unit.result_bits)) - 1
     facts = np.array([unit.fraction_bits, unit.floor_exponent, ~cleared, sum(bases), d.min_exponent], i32)
     wide = np.array(
@@ -365,11 +390,14 @@ def _fused_facts(unit: MatrixUnit, bases: tuple[int, int]) -> tuple[Array, Array
     return facts, of_a, of_b, wide
 
 
-def _run_length(p: UnitProduct) -> int:
+def _run_length(p: UnitProduct, by_codes: bool) -> int:
     """Terms of K whose floats are held at a time: whole promotions or slices, so that sums go on from there."""
-    whole, terms = p.cut or p.promote or TWO_PASS_TERMS, p.a.shape[1]
-    few = min(p.a.shape[0], p.b.shape[1]) < LANES
-    return int(min(-(-(SHORT_RUN if few else RUN) // whole) * whole, max(terms, 1)))
+    whole, (rows, terms) = p.cut or p.promote or TWO_PASS_TERMS, p.a.shape
+    if by_codes and _lies_turned(p.b):  # columns of codes are best read as far as they go
+        wanted = max(RUN_FLOATS // (-(-rows // LANES) * LANES), RUN)
+    else:
+        wanted = RUN if by_codes or min(rows, p.b.shape[1]) >= LANES else SHORT_RUN
+    return int(min(-(-wanted // whole) * whole, max(terms, 1)))
 
 
 def _blocks(m0: int, m1: int, n0: int, n1: int, side: int) -> Iterator[tuple[slice, slice]]:

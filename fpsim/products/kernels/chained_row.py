@@ -25,16 +25,17 @@ from fpsim.products.kernels.row_vectors import (
     PLACES,
     SIGN,
     VECTOR_LANES,
+    code_filler_of,
     decoder_of,
     filler_of,
     larger_so_far,
     largest_of,
     nearest_half,
+    panel_of,
     put_results,
-    whole_lines,
 )
 from fpsim.runtime import vectors as v
-from fpsim.runtime.compile import inner_loop, scalar
+from fpsim.runtime.compile import scalar
 
 i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
 
@@ -81,11 +82,11 @@ def _result(builder: Any, positive: Any, negative: Any, kept: Any, half: bool) -
 
 
 @cache
-def _step_of(terms: int, half: bool) -> Any:
+def _step_of(terms: int, half: bool, count: int) -> Any:
     """The function `(a, ea, b, eb, c, e, r, next, after, last, width, fraction_bits, floor, kept, least)`.
 
     It replaces rows r and next of c by themselves plus the products of the same rows of a step, and e by the largest
-    exponents of rows after and last. Rows may be the same one.
+    exponents of rows after and last, which may be the same one. count: of rows, 2, or 1: row r alone, the last one.
 
     a, ea: (rows, terms) float32 values and int8 exponents; b: (terms, 2, VECTOR_LANES) float32: the positive values,
     zeros elsewhere, then the negative ones; eb: (terms, VECTOR_LANES) int8; c: (rows, VECTOR_LANES) float32 patterns;
@@ -102,27 +103,27 @@ def _step_of(terms: int, half: bool) -> Any:
             a, ea, b, eb, c, e = (
                 v.start_of(context, builder, kind, arg) for kind, arg in zip(sig.args[:6], args[:6], strict=True)
             )
-            two = [
-                [v.row_at(builder, start, place, size) for place in places]
+            rows = [
+                [v.row_at(builder, start, place, size) for place in places[:count]]
                 for start, places, size in ((a, args[6:8], 4 * terms), (ea, args[8:10], terms), (c, args[6:8], part))
             ]
             few = builder.icmp_signed("<=", args[10], v.LONG(2 * v.WIDTH))
             with builder.if_else(few) as (then, otherwise):
                 with then:
-                    _rows(builder, two, (b, eb, e), args[11:], 2)
+                    _rows(builder, rows, (b, eb, e), args[11:], 2)
                 with otherwise:
-                    _rows(builder, two, (b, eb, e), args[11:], GROUPS)
+                    _rows(builder, rows, (b, eb, e), args[11:], GROUPS)
             return context.get_dummy_value()
 
         given = a, ea, b, eb, c, e, r, following, after, last, width, fraction_bits, floor, kept, least
         return types.void(*given), build
 
-    def _rows(builder: Any, two: Any, panel: Any, facts: Any, groups: int) -> None:
-        """The step of two rows for some groups of lanes."""
-        (of_a, coming, of_c), (b, eb, e) = two, panel
+    def _rows(builder: Any, rows: Any, panel: Any, facts: Any, groups: int) -> None:
+        """The step of the rows for some groups of lanes."""
+        (of_a, coming, of_c), (b, eb, e) = rows, panel
         kept, numbers = v.everywhere(builder, facts[2], v.INTS), _numbers(builder, facts)
         sums, idle = [], []
-        for i in range(2):
+        for i in range(count):
             top = v.load(builder, e, i * v.SIZE, v.BYTES)
             for g in range(groups):
                 tops = builder.sext(v.lanes_of(builder, top, g * v.WIDTH, v.WIDTH), v.INTS)
@@ -139,7 +140,7 @@ def _step_of(terms: int, half: bool) -> Any:
             """
 
             def add(k: Any, values: list[Any]) -> list[Any]:
-                *so_far, first, second = values
+                so_far, largest = values[: len(sums)], values[len(sums) :]
                 place = builder.mul(k, v.LONG(4))
                 xs = [v.everywhere(builder, v.load(builder, row, place, v.SINGLE), v.FLOATS) for row in of_a]
                 # a negative value of the first row exchanges the parts of the panel
@@ -153,17 +154,20 @@ def _step_of(terms: int, half: bool) -> Any:
                         for i, x in enumerate(xs):
                             at = 2 * (i * groups + g) + (side ^ (i & exchanged))
                             new[at] = v.fused_to_zero(builder, x, y, so_far[at])
-                return [*new, *larger_so_far(builder, coming, eb, k, (first, second))]
+                return new + (larger_so_far(builder, coming, eb, k, largest) if largest else [])
 
             return add
 
-        lowest = v.constant(2 * ZERO_EXPONENT, v.BYTES)
-        differ = builder.xor(*signs)
-        same = builder.xor(differ, v.LONG((1 << terms) - 1))
-        values = v.over_bits(builder, same, [*sums, lowest, lowest], add_terms(0))
-        *sums, first, second = v.over_bits(builder, differ, values, add_terms(1))
-        v.store(builder, first, e, 0)
-        v.store(builder, second, e, v.SIZE)
+        if count == 1:
+            sums = v.repeated(builder, terms, sums, add_terms(0))
+        else:
+            lowest = v.constant(2 * ZERO_EXPONENT, v.BYTES)
+            differ = builder.xor(*signs)
+            same = builder.xor(differ, v.LONG((1 << terms) - 1))
+            values = v.over_bits(builder, same, [*sums, lowest, lowest], add_terms(0))
+            *sums, first, second = v.over_bits(builder, differ, values, add_terms(1))
+            v.store(builder, first, e, 0)
+            v.store(builder, second, e, v.SIZE)
         pairs = zip(sums[::2], sums[1::2], strict=True)
         results = [_result(builder, positive, negative, kept, half) for positive, negative in pairs]
         put_results(builder, results, [(row, g) for row in of_c for g in range(groups)], idle, kept)
@@ -174,49 +178,33 @@ def _step_of(terms: int, half: bool) -> Any:
         negative = builder.icmp_signed("<", values, v.constant(0, values.type))
         return builder.zext(builder.bitcast(negative, v.integer(terms)), v.LONG)
 
-    return v.named_intrinsic(row, terms, half)
-
-
-@scalar
-def _room_for(values: Any, exponents: Any) -> Any:
-    """Room for a panel in two parts."""
-    size = i64(values.size)
-    room, bytes_room = np.empty(2 * size + v.WIDTH, f32), np.empty(size + v.SIZE, i8)
-    return whole_lines(room, 2 * size), whole_lines(bytes_room, size)
-
-
-@inner_loop
-def _split(values: Any, exponents: Any, b: Any, eb: Any) -> None:
-    """A panel as its two parts and its exponents."""
-    lanes, parts = i64(VECTOR_LANES), b.view(i32)
-    for k in range(values.shape[0]):
-        first = i64(2 * lanes * k)
-        for j in range(lanes):
-            value = i32(values[k, j])
-            parts[first + j] = max(value, i32(0))
-            parts[first + lanes + j] = min(value, i32(0))
-            eb[lanes * k + j] = exponents[k, j]
+    return v.named_intrinsic(row, terms, half, count)
 
 
 @cache
 def chained_row(terms: int, half: bool) -> RowLoops:
     """The loops of units whose rows fast_units.rows_of calls chained."""
-    row, largest = _step_of(terms, half), largest_of(terms, 2)
+    two_rows, one_row = _step_of(terms, half, 2), _step_of(terms, half, 1)
+    largest_of_two, largest_of_one = largest_of(terms, 2), largest_of(terms, 1)
 
     def step(
         a: Any, ea: Any, r: Any, rows: Any, b: Any, eb: Any, c: Any, _scale_a: Any, _scale_b: Any, u: RowFacts,
         _room: RowScratch, e: Any, width: Any,
     ) -> None:  # fmt: skip
-        last = i64(rows - 1)
-        following, after, then = min(i64(r + 1), last), min(i64(r + 2), last), min(i64(r + 3), last)
-        row(
-            a, ea, b, eb, c, e, i64(r), following, after, then, i64(width), u.fraction_bits, u.floor, u.kept,
-            u.least,
-        )  # fmt: skip
+        row, last, wide = i64(r), i64(rows - 1), i64(width)
+        if row < last:
+            after, then = min(row + 2, last), min(row + 3, last)
+            two_rows(
+                a, ea, b, eb, c, e, row, row + 1, after, then, wide, u.fraction_bits, u.floor, u.kept, u.least
+            )  # fmt: skip
+        else:
+            one_row(a, ea, b, eb, c, e, row, row, row, row, wide, u.fraction_bits, u.floor, u.kept, u.least)
 
     def begin(ea: Any, r: Any, rows: Any, eb: Any, e: Any) -> None:
-        largest(ea, i64(r), min(i64(r + 1), i64(rows - 1)), eb, e)
+        if r + 1 < rows:
+            largest_of_two(ea, i64(r), i64(r + 1), eb, e)
+        else:
+            largest_of_one(ea, i64(r), i64(r), eb, e)
 
-    return RowLoops(
-        VECTOR_LANES, 2, _room_for, decoder_of(terms), filler_of(terms, True, _split), scalar(begin), scalar(step)
-    )
+    fills = filler_of(terms, True), code_filler_of(terms, True)
+    return RowLoops(VECTOR_LANES, 2, panel_of(terms, True), decoder_of(terms), *fills, scalar(begin), scalar(step))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.products.kernels.chained_row import chained_row
+from fpsim.products.kernels.code_panel import code_class
 from fpsim.products.kernels.fused_row import RowScratch, fused_row, override, row_facts, specials_row
 from fpsim.products.kernels.panel import DEEP, INFINITE, MAGNITUDE, SPECIAL, class_of
 from fpsim.products.kernels.promotion import PLAIN, in_vectors
@@ -21,7 +22,7 @@ from fpsim.products.kernels.vector_row import vector_row
 from fpsim.products.kernels.wide_row import wide_row
 from fpsim.runtime.compile import inner_loop, kernel, scalar
 
-i8, i32, i64, f32, f64 = np.int8, np.int32, np.int64, np.float32, np.float64
+i8, u8, i32, i64, f32, f64 = np.int8, np.uint8, np.int32, np.int64, np.float32, np.float64
 
 NO_SCALE = i32(1 << 20)  # in the place of a scale that is NaN
 SCALE_WINDOW = i32(36)  # exponents of scales that fused_row takes
@@ -73,17 +74,29 @@ def _end_tile(
             row[j] = NAN_PATTERN if i32(bits & MAGNITUDE) > INFINITE else bits
 
 
-@inner_loop
-def _panel_classes(
-    b: Any, k: Any, n: Any, width: Any, terms: Any, kept: Any, scales: Any, scaled: Any, classes: Any
-) -> None:
-    """The classes of a panel of B; a column whose scale is NaN is one of NaNs."""
-    for i in range(terms):
-        for j in range(classes.shape[1]):
-            classes[i, j] = NAN_PATTERN if scaled and scales[j] == NO_SCALE else i32(0)
-        if k + i < b.shape[0]:
+@scalar
+def _class_at(b: Any, k: Any, n: Any, facts: Any) -> Any:
+    """The class of term k and column n."""
+    return class_of(b[k, n], facts[0])
+
+
+@cache
+def _panel_classes(codes: bool) -> Any:
+    """The function that finds the classes of a panel of B; a column whose scale is NaN is one of NaNs."""
+
+    class_at = code_class if codes else _class_at
+
+    def panel_classes(
+        b: Any, k: Any, n: Any, width: Any, terms: Any, facts: Any, scales: Any, scaled: Any, classes: Any
+    ) -> None:
+        for i in range(classes.shape[0]):
+            for j in range(classes.shape[1]):
+                classes[i, j] = NAN_PATTERN if scaled and scales[j] == NO_SCALE else i32(0)
+        for i in range(terms):
             for j in range(width):
-                classes[i, j] = class_of(b[k + i, n + j], kept) if classes[i, j] == i32(0) else NAN_PATTERN
+                classes[i, j] = class_at(b, k + i, n + j, facts) if classes[i, j] == i32(0) else NAN_PATTERN
+
+    return inner_loop(panel_classes)
 
 
 @inner_loop
@@ -95,10 +108,13 @@ def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
 
 
 @cache
-def fused_product(terms: int, joined: bool, half: bool, scaled: bool, kind: str = "plain") -> Any:
+def fused_product(
+    terms: int, joined: bool, half: bool, scaled: bool, kind: str = "plain", codes: bool = False
+) -> Any:  # fmt: skip
     """The loop `(a, b, c, scale_a, scale_b, left, right, u, of_a, of_b, wide, promotion, cut, mode, m0, m1, n0, n1)`.
 
-    It adds a @ b to c in rows m0 .. m1 and columns n0 .. n1. kind: of the innermost loops, as in fast_units.rows_of.
+    It adds a @ b to c in rows m0 .. m1 and columns n0 .. n1. kind: of the innermost loops, as in fast_units.rows_of;
+    codes: b holds codes instead of floats, as they lie or transposed, and of_b is code_panel.CodeFacts.
 
     a: (M, K), b: (K, N), c: (M, N) float32 patterns as int32; scale_a: (M, steps), scale_b: (steps, N) exponents of
     block scales; left: (M, blocks), right: (blocks, N) float32 factors of partial sums; u: RowFacts; of_a, of_b: the
@@ -113,7 +129,8 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool, kind: str 
     else:
         loops = fused_row(terms, joined, half, scaled)
     promote, merge = PLAIN if kind == "plain" else in_vectors()
-    panel_of, decode, fill, begin, step = loops.panel, loops.decode, loops.fill, loops.begin, loops.step
+    panel_of, decode, begin, step = loops.panel, loops.decode, loops.begin, loops.step
+    fill, panel_classes = loops.fill_codes if codes else loops.fill, _panel_classes(codes)
     lanes: Any = i64(loops.lanes)
     at_once: Any = i64(loops.rows)
     count: Any = i64(terms)  # not a constant to numba, which compiles functions once for all such
@@ -128,8 +145,8 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool, kind: str 
         u = row_facts(facts)
         a_values, a_exponents = np.empty((steps, block, terms), i32), np.empty((steps, block, terms), i8)
         a_flags = np.empty((steps, block), i32)
-        b_values, b_exponents = np.empty((terms, lanes), i32), np.empty((terms, lanes), i8)
-        b_floats, b_bytes = panel_of(b_values, b_exponents)
+        b_values, b_exponents, b_floats, b_bytes = panel_of()
+        b_codes = np.empty((terms, lanes), u8)
         a_classes, b_classes = np.empty(terms, i32), np.empty((terms, lanes), i32)
         tile, totals = np.empty((block, lanes), i32), np.zeros((block, lanes), f32)
         merged = np.zeros((block if cut else 0, lanes), f32)
@@ -153,7 +170,7 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool, kind: str 
                 _begin_tile(c, m, n, rows, width, promotion, cut, tile, totals, merged)
                 for s in range(steps):
                     k = s * terms
-                    panel = fill(b, k, n, width, of_b, b_values, b_exponents, b_floats, b_bytes)
+                    panel = fill(b, k, n, width, of_b, b_values, b_exponents, b_floats, b_bytes, b_codes)
                     if scaled:
                         for j in range(width):
                             lanes_scale[j] = scale_b[s, n + j]
@@ -171,7 +188,8 @@ def fused_product(terms: int, joined: bool, half: bool, scaled: bool, kind: str 
                             flags = i32(flags | a_flags[s, x])
                         if flags & i32(SPECIAL):
                             if not have_classes:
-                                _panel_classes(b, k, n, width, count, of_b[0], lanes_scale, has_scales, b_classes)
+                                left_over = min(count, a.shape[1] - k)
+                                panel_classes(b, k, n, width, left_over, of_b, lanes_scale, has_scales, b_classes)
                                 have_classes = True
                             for x in range(r, min(r + at_once, rows)):
                                 scale = scale_a[m + x, s] if scaled else i32(0)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.products.kernels.code_panel import code_filler
 from fpsim.products.kernels.panel import (
     BIAS,
     FIELD,
@@ -66,12 +67,14 @@ class RowLoops(NamedTuple):
 
     lanes: int  # columns of a panel
     rows: int  # of A that a step takes at a time
-    panel: Any  # `(values, exponents)`: room for a panel as the step reads it
+    # `()`: room for a panel of B: values and exponents, (terms, lanes) each, and both as the step reads them
+    panel: Any
     # `(source, m, rows, k, facts, values, exponents, s, flags)`: rows of A from row m and term k on as step s, and to
     # flags[s] what each holds
     decode: Any
-    # `(source, k, n, width, facts, values, exponents, b, eb)`: a panel of B, and what it holds
+    # `(source, k, n, width, facts, values, exponents, b, eb, codes)`: a panel of B, and what it holds
     fill: Any
+    fill_codes: Any  # the same from codes and code_panel.CodeFacts; codes: room for those of a panel
     begin: Any  # `(ea, r, count, eb, e)`: before the first row of a panel, or after rows that took another way
     # `(a, ea, r, count, b, eb, c, scale_a, scale_b, facts, scratch, e, width)`: replace rows of c, from r on, by
     # themselves plus the products of the same rows of a, which has `count`; width is that of the lanes that matter
@@ -137,10 +140,15 @@ def _override(c: Any, met: Any) -> None:
         c[j] = bits if i32(bits & MAGNITUDE) >= INFINITE else c[j]
 
 
-@scalar
-def _as_it_is(values: Any, exponents: Any) -> Any:
-    """A panel whose values and exponents are read where they are."""
-    return values.view(f32), exponents
+@cache
+def _panel_of(terms: int) -> Any:
+    """The function RowLoops.panel: values and exponents are read where they are."""
+
+    def panel() -> Any:
+        values, exponents = np.empty((terms, LANES), i32), np.empty((terms, LANES), i8)
+        return values, exponents, values.view(f32), exponents
+
+    return scalar(panel)
 
 
 @inner_loop
@@ -154,7 +162,7 @@ def decode_rows(
 
 @scalar
 def _fill_as_it_is(
-    source: Any, k: Any, n: Any, width: Any, facts: Any, values: Any, exponents: Any, _b: Any, _eb: Any
+    source: Any, k: Any, n: Any, width: Any, facts: Any, values: Any, exponents: Any, _b: Any, _eb: Any, _codes: Any
 ) -> Any:
     """A panel where it is read."""
     return fill_panel(source, k, n, width, i64(values.shape[0]), facts, values, exponents)
@@ -250,4 +258,5 @@ def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> RowLoops:
             stays = (i32(e[j]) <= i32(NO_TERM)) | (i32(bits & MAGNITUDE) >= INFINITE)
             c[j] = old if stays else new
 
-    return RowLoops(LANES, 1, _as_it_is, decode_rows, _fill_as_it_is, _nothing_to_begin, scalar(row))
+    panel, fill_codes = _panel_of(terms), code_filler(terms)
+    return RowLoops(LANES, 1, panel, decode_rows, _fill_as_it_is, fill_codes, _nothing_to_begin, scalar(row))

@@ -12,12 +12,21 @@ import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
 
+from fpsim.products.kernels.code_panel import (
+    HALF_BIAS,
+    HALF_FIELD_BITS,
+    WIDTH,
+    CodeFacts,
+    announce,
+    code_facts,
+    gatherer,
+)
 from fpsim.products.kernels.fused_row import decode_rows
 from fpsim.products.kernels.panel import DEEP, HIGHEST, SPECIAL, WINDOW, ZERO_EXPONENT, fill_panel
 from fpsim.runtime import vectors as v
 from fpsim.runtime.compile import inner_loop, scalar
 
-i32, i64 = np.int32, np.int64
+i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
 
 VECTOR_LANES = 64
 GROUPS = VECTOR_LANES // v.WIDTH
@@ -40,6 +49,32 @@ def whole_lines(room: Any, count: Any) -> Any:
     """`count` elements of a longer array, from one on that begins a line of the cache."""
     skipped = i64(-_address_of(room) % i64(v.SIZE)) // i64(room.itemsize)
     return room[skipped : skipped + count]
+
+
+@cache
+def panel_of(terms: int, split: bool) -> Any:
+    """The function RowLoops.panel: values as they are read, or if split with room for their two parts beside them."""
+    size = terms * VECTOR_LANES
+
+    def panel() -> Any:
+        b = whole_lines(np.empty((1 + split) * size + v.WIDTH, f32), (1 + split) * size)
+        eb = whole_lines(np.empty(size + v.SIZE, i8), size)
+        values = np.empty(size, i32) if split else b.view(i32)
+        return values.reshape((terms, VECTOR_LANES)), eb.reshape((terms, VECTOR_LANES)), b, eb
+
+    return scalar(panel)
+
+
+@inner_loop
+def _split(values: Any, b: Any) -> None:
+    """A panel's values as two parts."""
+    lanes, parts = i64(VECTOR_LANES), b.view(i32)
+    for k in range(values.shape[0]):
+        first = i64(2 * lanes * k)
+        for j in range(lanes):
+            value = i32(values[k, j])
+            parts[first + j] = max(value, i32(0))
+            parts[first + lanes + j] = min(value, i32(0))
 
 
 def larger_so_far(builder: Any, rows: Any, eb: Any, k: Any, so_far: Any) -> list[Any]:
@@ -157,41 +192,114 @@ def row_decoder(terms: int) -> Any:
     return v.named_intrinsic(decode, terms)
 
 
+def _put_values(builder: Any, value: Any, b: Any, place: Any, split: bool) -> None:
+    """Put sixteen values of a row of a panel `place` bytes behind its start; if split, by their signs."""
+    if not split:
+        v.store(builder, value, b, place)
+        return
+    nothing = v.constant(0, v.INTS)
+    v.store(builder, v.larger(builder, value, nothing), b, place)
+    v.store(builder, v.smaller(builder, value, nothing), b, builder.add(place, v.LONG(GROUPS * v.SIZE)))
+
+
 @cache
 def panel_decoder(split: bool) -> Any:
-    """The function `(source, k, n, kept, least, base, values, b, eb, i)` that decodes columns n and on of row k of B.
+    """The function `(source, k, n, kept, least, base, b, eb, i)` that decodes columns n and on of row k of B.
 
-    Row i of a panel is written: to values (terms, VECTOR_LANES) and b, or if split to b alone, (terms, 2, VECTOR_LANES)
-    with the positive values and the negative ones apart; and to the exponents eb. Returns what the row holds.
+    Row i of a panel is written: to b, (terms, VECTOR_LANES), or if split (terms, 2, VECTOR_LANES) with the positive
+    values and the negative ones apart; and to the exponents eb. Returns what the row holds.
     """
 
     def decode(
-        _typing: Any, source: Any, k: Any, n: Any, kept: Any, least: Any, base: Any, values: Any, b: Any, eb: Any,
-        i: Any,
-    ) -> Any:  # fmt: skip
+        _typing: Any, source: Any, k: Any, n: Any, kept: Any, least: Any, base: Any, b: Any, eb: Any, i: Any
+    ) -> Any:
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             source = v.element(context, builder, sig.args[0], args[0], args[1], args[2])
-            values, b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (6, 7, 8))
-            part = GROUPS * v.SIZE
-            row, first = builder.mul(args[9], v.LONG(part)), builder.mul(args[9], v.LONG((1 + split) * part))
+            b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (6, 7))
+            first = builder.mul(args[8], v.LONG((1 + split) * GROUPS * v.SIZE))
             met, deeps = v.constant(0, v.vector(v.BIT, v.WIDTH)), v.constant(0, v.vector(v.BIT, v.WIDTH))
             for g in range(GROUPS):
                 bits = v.load(builder, source, g * v.SIZE, v.INTS)
                 value, exponent, special, deep = decoded(builder, bits, args[3:6])
                 met, deeps = builder.or_(met, special), builder.or_(deeps, deep)
-                place = builder.add(first, v.LONG(g * v.SIZE))
-                if split:
-                    nothing = v.constant(0, v.INTS)
-                    v.store(builder, v.larger(builder, value, nothing), b, place)
-                    v.store(builder, v.smaller(builder, value, nothing), b, builder.add(place, v.LONG(part)))
-                else:
-                    v.store(builder, value, b, place)
-                    v.store(builder, value, values, builder.add(row, v.LONG(g * v.SIZE)))
-                at = builder.add(builder.mul(args[9], v.LONG(VECTOR_LANES)), v.LONG(g * v.WIDTH))
+                _put_values(builder, value, b, builder.add(first, v.LONG(g * v.SIZE)), split)
+                at = builder.add(builder.mul(args[8], v.LONG(VECTOR_LANES)), v.LONG(g * v.WIDTH))
                 v.store(builder, exponent, eb, at)
             return flags_of(builder, met, deeps)
 
-        return types.int32(source, k, n, kept, least, base, values, b, eb, i), build
+        return types.int32(source, k, n, kept, least, base, b, eb, i), build
+
+    return v.named_intrinsic(decode, split)
+
+
+def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]:
+    """Codes of VECTOR_LANES columns: the finite ones, zeros for others; their exponents; a mask of the special ones."""
+    up, highest, mantissa_bits, bias = facts
+    all_ones = builder.lshr(v.WORD(MAGNITUDE >> v.WORD.width - WIDTH), up)
+    nothing, one = v.constant(0, v.BYTES), v.constant(1, v.BYTES)
+    highest = _everywhere(builder, highest, v.BYTES)
+    magnitude = builder.and_(codes, _everywhere(builder, all_ones, v.BYTES))
+    special = builder.icmp_unsigned(">", magnitude, highest)
+    counts = builder.icmp_unsigned("<", builder.sub(magnitude, one), highest)  # 0 is 255 then
+    twos = v.vector(v.HALF, VECTOR_LANES // 2)  # processors shift no bytes
+    field = builder.lshr(builder.bitcast(magnitude, twos), _everywhere(builder, mantissa_bits, twos))
+    whole_field = _everywhere(builder, builder.lshr(all_ones, mantissa_bits), v.BYTES)
+    field = builder.and_(builder.bitcast(field, v.BYTES), whole_field)
+    exponent = builder.sub(v.larger(builder, field, one), _everywhere(builder, bias, v.BYTES))
+    exponent = builder.select(counts, exponent, v.constant(ZERO_EXPONENT, v.BYTES))
+    return builder.select(counts, codes, nothing), exponent, special
+
+
+def _everywhere(builder: Any, number: Any, kind: Any) -> Any:
+    """A vector of the low bits of a 32-bit number in all lanes."""
+    return v.everywhere(builder, builder.trunc(number, kind.element), kind)
+
+
+def _values_of(builder: Any, codes: Any, facts: Any) -> list[Any]:
+    """The values of finite codes, as patterns, sixteen at a time: those of FP16 times a power of two."""
+    up, _, mantissa_bits, bias = facts
+    twos = v.vector(v.HALF, VECTOR_LANES // 2)
+    # the sign goes to the first bit, and the exponent behind zeros to where FP16 has the last bits of its own
+    to_front = _everywhere(builder, builder.add(up, v.WORD(v.HALF.width - WIDTH)), twos)
+    missing = builder.sub(builder.add(mantissa_bits, up), v.WORD(WIDTH - 1 - HALF_FIELD_BITS))
+    back = _everywhere(builder, missing, twos)
+    kept = builder.or_(builder.lshr(v.WORD(0x7FFF), missing), v.WORD(0x8000))
+    kept = _everywhere(builder, kept, twos)
+    power = builder.shl(builder.sub(v.WORD(FLOAT_BIAS + HALF_BIAS), bias), v.WORD(PLACES))
+    power = builder.bitcast(v.everywhere(builder, power, v.INTS), v.FLOATS)
+    values = []
+    for first in range(0, VECTOR_LANES, VECTOR_LANES // 2):
+        words = builder.zext(v.lanes_of(builder, codes, first, VECTOR_LANES // 2), twos)
+        words = builder.and_(builder.ashr(builder.shl(words, to_front), back), kept)
+        for g in range(0, VECTOR_LANES // 2, v.WIDTH):
+            halves = builder.bitcast(v.lanes_of(builder, words, g, v.WIDTH), v.vector(v.SMALL, v.WIDTH))
+            value = builder.fmul(builder.fpext(halves, v.FLOATS), power)
+            values.append(builder.bitcast(value, v.INTS))
+    return values
+
+
+@cache
+def code_decoder(split: bool) -> Any:
+    """The function `(source, k, n, up, highest, mantissa_bits, bias, b, eb, i)`: as panel_decoder, from codes.
+
+    The numbers are those of code_panel.CodeFacts. Returns the special columns, as bits.
+    """
+
+    def decode(
+        _typing: Any, source: Any, k: Any, n: Any, up: Any, highest: Any, mantissa_bits: Any, bias: Any, b: Any,
+        eb: Any, i: Any,
+    ) -> Any:  # fmt: skip
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            source = v.element(context, builder, sig.args[0], args[0], args[1], args[2])
+            b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (7, 8))
+            first = builder.mul(args[9], v.LONG((1 + split) * GROUPS * v.SIZE))
+            codes, exponent, special = _decoded_codes(builder, v.load(builder, source, 0, v.BYTES), args[3:7])
+            v.store(builder, exponent, eb, builder.mul(args[9], v.LONG(VECTOR_LANES)))
+            for g, value in enumerate(_values_of(builder, codes, args[3:7])):
+                _put_values(builder, value, b, builder.add(first, v.LONG(g * v.SIZE)), split)
+            return builder.bitcast(special, v.LONG)
+
+        return types.int64(source, k, n, up, highest, mantissa_bits, bias, b, eb, i), build
 
     return v.named_intrinsic(decode, split)
 
@@ -215,20 +323,47 @@ def decoder_of(terms: int) -> Any:
 
 
 @cache
-def filler_of(terms: int, split: bool, copy: Any) -> Any:
-    """The function RowLoops.fill: by vectors where a panel is whole; copy: `(values, exponents, b, eb)` for others."""
+def filler_of(terms: int, split: bool) -> Any:
+    """The function RowLoops.fill: by vectors where a panel is whole."""
     whole = panel_decoder(split)
 
-    def fill(source: Any, k: Any, n: Any, width: Any, facts: Any, values: Any, exponents: Any, b: Any, eb: Any) -> Any:
+    def fill(
+        source: Any, k: Any, n: Any, width: Any, facts: Any, values: Any, exponents: Any, b: Any, eb: Any, _codes: Any
+    ) -> Any:
         flags = i32(0)
         if width < VECTOR_LANES or k + terms > source.shape[0]:
             flags = i32(fill_panel(source, k, n, width, i64(terms), facts, values, exponents))
-            copy(values, exponents, b, eb)
+            if split:
+                _split(values, b)
         else:
             kept, least, base = facts[0], facts[1], facts[2]
             for i in range(terms):
-                row = whole(source, i64(k + i), i64(n), kept, least, base, values, b, eb, i64(i))
-                flags = i32(flags | row)
+                flags = i32(flags | whole(source, i64(k + i), i64(n), kept, least, base, b, eb, i64(i)))
         return flags
+
+    return inner_loop(fill)
+
+
+@cache
+def code_filler_of(terms: int, split: bool) -> Any:
+    """The function RowLoops.fill_codes: by vectors, from where the codes lie or where they were brought together."""
+    row, gather = code_decoder(split), gatherer(terms)
+
+    @scalar
+    def decode(source: Any, k: Any, n: Any, u: CodeFacts, b: Any, eb: Any) -> Any:
+        special = i64(0)
+        for i in range(terms):
+            special |= row(source, i64(k + i), i64(n), u.up, u.highest, u.mantissa_bits, u.bias, b, eb, i64(i))
+        return i32(SPECIAL) if special != 0 else i32(0)
+
+    def fill(
+        source: Any, k: Any, n: Any, width: Any, facts: Any, _values: Any, _exponents: Any, b: Any, eb: Any, codes: Any
+    ) -> Any:
+        u = code_facts(facts)
+        announce(source, k, n, i64(terms), i64(VECTOR_LANES), u)
+        if u.turned == i32(0) and width == VECTOR_LANES and k + terms <= source.shape[0]:
+            return decode(source, k, n, u, b, eb)
+        gather(source, k, n, width, facts, codes)
+        return decode(codes, 0, 0, u, b, eb)
 
     return inner_loop(fill)

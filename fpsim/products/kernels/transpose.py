@@ -1,8 +1,9 @@
-"""Squares of float32 matrices, transposed in the processor's registers."""
+"""Squares of matrices of float32 or of bytes, transposed in the processor's registers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numba
@@ -10,45 +11,74 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-SIDE = 8  # a row of a square is one register of most processors
+SIDE = 8  # of a square of floats: a row is one register of most processors
+BYTES = 16  # of a square of bytes
 
 if numba.config.DISABLE_JIT:
 
-    def transpose_square(source: Any, i: int, j: int, target: Any, row: int, column: int) -> None:
-        """target[row + s, column + t] = source[i + t, j + s] for s, t < SIDE."""
-        target[row : row + SIDE, column : column + SIDE] = source[i : i + SIDE, j : j + SIDE].T
+    @cache
+    def transposer(side: int, squares: int = 1) -> Any:
+        """The function `(source, i, j, target, row, column)` that transposes so many squares that lie side by side."""
+
+        def transpose(source: Any, i: int, j: int, target: Any, row: int, column: int) -> None:
+            length = side * squares
+            target[row : row + length, column : column + side] = source[i : i + side, j : j + length].T
+
+        return transpose
 
 else:
 
-    def _rows(context: Any, builder: Any, kind: Any, array: Any, first: Any, column: Any) -> Iterator[Any]:
-        """The addresses of SIDE rows of a square."""
-        byte, vector = ir.IntType(8).as_pointer(), ir.VectorType(ir.FloatType(), SIDE).as_pointer()
+    def _rows(context: Any, builder: Any, kind: Any, place: Any, count: int) -> Iterator[Any]:
+        """The addresses of a column's element in so many rows; place: the array, the first row and the column."""
+        array, first, column = place
+        byte, element = ir.IntType(8).as_pointer(), context.get_data_type(kind.dtype).as_pointer()
         made = context.make_array(kind)(context, builder, array)
         step = builder.extract_value(made.strides, 0)
         start = builder.bitcast(builder.gep(made.data, [column]), byte)
-        for n in range(SIDE):
+        for n in range(count):
             line = builder.mul(step, builder.add(first, ir.Constant(step.type, n)))
-            yield builder.bitcast(builder.gep(start, [line]), vector)
+            yield builder.bitcast(builder.gep(start, [line]), element)
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def transpose_square(_typing: Any, source: Any, i: Any, j: Any, target: Any, row: Any, column: Any) -> Any:
-        """target[row + s, column + t] = source[i + t, j + s] for s, t < SIDE; rows of both in one piece."""
-        signature = types.void(source, types.intp, types.intp, target, types.intp, types.intp)
+    def _picked(places: Any) -> Any:
+        """A vector of places in vectors."""
+        chosen = [ir.Constant(ir.IntType(32), n) for n in places]
+        return ir.Constant(ir.VectorType(ir.IntType(32), len(chosen)), chosen)
 
-        def mask(first: int) -> Any:
-            """Elements of two rows in turn, from `first` of each on."""
-            word = ir.IntType(32)
-            picked = [first + n // 2 + SIDE * (n % 2) for n in range(SIDE)]
-            return ir.Constant(ir.VectorType(word, SIDE), [ir.Constant(word, n) for n in picked])
+    @cache
+    def transposer(side: int, squares: int = 1) -> Any:
+        """The function `(source, i, j, target, row, column)` that transposes so many squares that lie side by side.
 
-        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            rows = [builder.load(row, align=4) for row in _rows(context, builder, sig.args[0], *args[:3])]
-            half = SIDE // 2
-            for _ in range(SIDE.bit_length() - 1):  # a perfect shuffle of all elements rotates the bits of their places
-                pairs = zip(rows[:half], rows[half:], strict=True)
-                rows = [builder.shuffle_vector(*pair, mask(first)) for pair in pairs for first in (0, half)]
-            for value, row in zip(rows, _rows(context, builder, sig.args[3], *args[3:]), strict=True):
-                builder.store(value, row, align=4)
-            return context.get_dummy_value()
+        target[row + s, column + t] = source[i + t, j + s] for t < side and s < side * squares; elements of a row of
+        either lie one after the other.
+        """
+        length = side * squares
 
-        return signature, build
+        def in_turn(first: int) -> Any:
+            """Elements of two rows in turn, from `first` of each of their squares on."""
+            return _picked(n // side * side + first + n % side // 2 + length * (n % 2) for n in range(length))
+
+        def transpose(_typing: Any, source: Any, i: Any, j: Any, target: Any, row: Any, column: Any) -> Any:
+            signature = types.void(source, types.intp, types.intp, target, types.intp, types.intp)
+            align, half = source.dtype.bitwidth // 8, side // 2
+
+            def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+                element = context.get_data_type(sig.args[0].dtype)
+                long, short = (ir.VectorType(element, size).as_pointer() for size in (length, side))
+                starts = _rows(context, builder, sig.args[0], args[:3], side)
+                rows = [builder.load(builder.bitcast(start, long), align=align) for start in starts]
+                for _ in range(side.bit_length() - 1):  # a perfect shuffle rotates the bits of the places
+                    pairs = zip(rows[:half], rows[half:], strict=True)
+                    rows = [builder.shuffle_vector(*pair, in_turn(first)) for pair in pairs for first in (0, half)]
+                for n, start in enumerate(_rows(context, builder, sig.args[3], args[3:], length)):
+                    whole, first = rows[n % side], n // side * side
+                    part = builder.shuffle_vector(whole, whole, _picked(range(first, first + side)))
+                    builder.store(part, builder.bitcast(start, short), align=align)
+                return context.get_dummy_value()
+
+            return signature, build
+
+        transpose.__name__ = f"transpose_{side}_{squares}"  # names of functions that call it contain that
+        return intrinsic(transpose)
+
+
+transpose_square = transposer(SIDE)

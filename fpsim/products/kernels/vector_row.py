@@ -22,16 +22,17 @@ from fpsim.products.kernels.row_vectors import (
     GROUPS,
     PLACES,
     VECTOR_LANES,
+    code_filler_of,
     decoder_of,
     filler_of,
     larger_so_far,
     largest_of,
     nearest_half,
+    panel_of,
     put_results,
-    whole_lines,
 )
 from fpsim.runtime import vectors as v
-from fpsim.runtime.compile import inner_loop, scalar
+from fpsim.runtime.compile import scalar
 
 i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
 
@@ -194,24 +195,6 @@ def _step_of(terms: int, half: bool, scaled: bool) -> Any:
     return v.named_intrinsic(row, terms, half, scaled)
 
 
-@scalar
-def _room_for(values: Any, exponents: Any) -> Any:
-    """Room for a panel."""
-    size = i64(values.size)
-    room, bytes_room = np.empty(size + v.WIDTH, f32), np.empty(size + v.SIZE, i8)
-    return whole_lines(room, size), whole_lines(bytes_room, size)
-
-
-@inner_loop
-def _copied(values: Any, exponents: Any, b: Any, eb: Any) -> None:
-    """A panel in whole lines of the cache."""
-    lanes, words = i64(VECTOR_LANES), b.view(i32)
-    for k in range(values.shape[0]):
-        for j in range(lanes):
-            words[lanes * k + j] = values[k, j]
-            eb[lanes * k + j] = exponents[k, j]
-
-
 @cache
 def vector_row(terms: int, half: bool, scaled: bool) -> RowLoops:
     """The loops of units whose rows fast_units.rows_of calls vectors."""
@@ -230,6 +213,5 @@ def vector_row(terms: int, half: bool, scaled: bool) -> RowLoops:
     def begin(ea: Any, r: Any, _rows: Any, eb: Any, e: Any) -> None:
         largest(ea, i64(r), i64(r), eb, e)
 
-    return RowLoops(
-        VECTOR_LANES, 1, _room_for, decoder_of(terms), filler_of(terms, False, _copied), scalar(begin), scalar(step)
-    )
+    fills = filler_of(terms, False), code_filler_of(terms, False)
+    return RowLoops(VECTOR_LANES, 1, panel_of(terms, False), decoder_of(terms), *fills, scalar(begin), scalar(step))

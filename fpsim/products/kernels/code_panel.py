@@ -1,0 +1,161 @@
+"""Panels of an operand straight from its codes, for formats of up to 8 bits: no array of floats comes between.
+
+Codes may lie as the operand does, a row of B in one piece, or the other way round, a column in one piece. Then those
+of a panel are transposed as bytes first, in the processor's registers.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.formats.named import Format
+from fpsim.products.kernels.panel import BIAS, INFINITE, MANTISSA_BITS, SPECIAL, ZERO_EXPONENT
+from fpsim.products.kernels.transpose import BYTES, transposer
+from fpsim.runtime.compile import inner_loop, scalar
+from fpsim.runtime.records import fields_of
+from fpsim.runtime.stream import LINE, prefetch_line
+
+i8, u8, i32, i64, f32 = np.int8, np.uint8, np.int32, np.int64, np.float32
+
+WIDTH = 8  # bits of a code with its sign in front
+MAGNITUDE = i32(0x7F)
+NO_CODE = i32(0x80)
+ONE, NAN = i32(0x3F800000), i32(0x7FC00000)
+HIDDEN_BIT, SIGN = i32(1 << 23), i32(-0x80000000)
+HALF_FIELD_BITS, HALF_BIAS = 5, 15  # of FP16's exponents
+AHEAD = 256  # bytes between the codes of a column that are read and those that are announced
+
+
+class CodeFacts(NamedTuple):
+    """How the codes of an operand are read, as 32-bit integers."""
+
+    up: Any  # bits that move a code up, so that its sign is the first bit of a byte
+    highest: Any  # the largest finite magnitude
+    infinity: Any  # the magnitude of Inf, NO_CODE for none
+    mantissa_bits: Any
+    bias: Any
+    turned: Any  # 1: codes lie the other way round
+
+
+code_facts = fields_of(CodeFacts)
+
+
+def facts_of(fmt: Format, turned: bool) -> npt.NDArray[Any]:
+    """CodeFacts of a format that `has_code_panels`."""
+    infinity = int(NO_CODE) if fmt.infinity_code is None else fmt.infinity_code
+    return np.array([WIDTH - fmt.bits, fmt.max_code, infinity, fmt.mantissa_bits, fmt.bias, int(turned)], i32)
+
+
+def has_code_panels(fmt: Format) -> bool:
+    """Whether finite codes are a sign, an exponent and a mantissa in a byte, as FP16 has them, but for the bias."""
+    plain = fmt.signed and fmt.has_zero and fmt.nan_code != fmt.sign_bit
+    return fmt.bits <= WIDTH and plain and fmt.max_code >> fmt.mantissa_bits < (1 << HALF_FIELD_BITS) - 1
+
+
+@scalar
+def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
+    """As `panel.class_of`, of the code of term k and column n."""
+    u = code_facts(facts)
+    code = i32(source[n, k] if u.turned != i32(0) else source[k, n])
+    magnitude = i32(code & i32(MAGNITUDE >> u.up))
+    sign = i32(i32(code << i32(u.up + i32(24))) & SIGN)
+    one = ONE if magnitude != i32(0) else i32(0)
+    special = INFINITE if magnitude == u.infinity else NAN
+    return i32(sign | (one if magnitude <= u.highest else special))
+
+
+@scalar
+def announce(source: Any, k: Any, n: Any, terms: Any, lanes: Any, u: CodeFacts) -> None:
+    """Have the codes fetched that come after those of a panel: of the panel beside it, or further along its columns."""
+    if u.turned != i32(0):
+        for x in range(n, min(n + lanes, source.shape[0])):
+            prefetch_line(source[x], k + AHEAD)
+    else:
+        for i in range(k, min(k + terms, source.shape[0])):
+            for x in range(n + lanes, n + 2 * lanes, LINE):
+                prefetch_line(source[i], x)
+
+
+@cache
+def gatherer(terms: int) -> Any:
+    """The function `(source, k, n, width, facts, codes)` that brings the codes of a panel together, zeros around."""
+    square, side = transposer(BYTES, max(terms // BYTES, 1)), BYTES if terms % BYTES == 0 else 0
+
+    def gather(source: Any, k: Any, n: Any, width: Any, facts: Any, codes: Any) -> None:
+        u = code_facts(facts)
+        if u.turned != i32(0):
+            high, first = min(i64(terms), source.shape[1] - k), i64(0)
+            if side and high == terms:
+                while first + side <= width:
+                    square(source, n + first, k, codes, 0, first)
+                    first += side
+            for x in range(first, width):
+                for i in range(high):
+                    codes[i, x] = source[n + x, k + i]
+        else:
+            high = min(i64(terms), source.shape[0] - k)
+            for i in range(high):
+                row, to = source[k + i, n : n + width], codes[i]
+                for x in range(row.size):
+                    to[x] = row[x]
+        for i in range(terms):
+            for x in range(width if i < high else 0, codes.shape[1]):
+                codes[i, x] = u8(0)
+
+    return inner_loop(gather)
+
+
+def _fill_lanes(codes: Any, facts: Any, values: Any, exponents: Any) -> Any:
+    """Codes as finite values and exponents; returns the largest magnitude. The codes are lost.
+
+    A code with its sign in front, widened and shifted, is the pattern of its value times a power of two, but for
+    subnormal ones, which an addition and a subtraction make normal.
+    """
+    u = code_facts(facts)
+    bias, highest = i8(u.bias), u8(i32(u.highest << u.up))
+    # masked, so that the compiler knows that lanes are shifted by less than their width
+    up, place = u8(u.up & i32(7)), u8(i32(u.mantissa_bits + u.up) & i32(7))
+    shift = i32(i32(MANTISSA_BITS - u.mantissa_bits - u.up) & i32(31))
+    kept, rebias = i32(MAGNITUDE << shift), i32(i32(BIAS - u.bias) << MANTISSA_BITS)
+    least = i32(rebias + HIDDEN_BIT).view(f32)
+    most = u8(0)
+    for j in range(codes.size):
+        code = u8(codes[j] << up)
+        codes[j] = code
+        magnitude = u8(code & u8(MAGNITUDE))
+        most = max(most, magnitude)
+        exponent = i8(u8(max(u8(magnitude >> place), u8(1))).view(i8) - bias)
+        exponents[j] = exponent if (magnitude != u8(0)) & (magnitude <= highest) else i8(ZERO_EXPONENT)
+    for j in range(codes.size):
+        shifted = i32(i32(u8(codes[j]).view(i8)) << shift)
+        bits = i32(shifted & kept)
+        normal = i32(bits + rebias)
+        subnormal = f32(i32(normal + HIDDEN_BIT).view(f32) - least).view(i32)
+        values[j] = i32((subnormal if bits < HIDDEN_BIT else normal) | i32(shifted & SIGN))
+    if most > highest:
+        for j in range(codes.size):
+            values[j] = values[j] if u8(codes[j] & u8(MAGNITUDE)) <= highest else i32(0)
+    return i32(most > highest)
+
+
+_fill_lanes = inner_loop(_fill_lanes)
+
+
+@cache
+def code_filler(terms: int) -> Any:
+    """The function RowLoops.fill_codes of any processor."""
+    gather = gatherer(terms)
+
+    def fill(
+        source: Any, k: Any, n: Any, width: Any, facts: Any, values: Any, exponents: Any, _b: Any, _eb: Any, codes: Any
+    ) -> Any:
+        announce(source, k, n, i64(terms), i64(codes.shape[1]), code_facts(facts))
+        gather(source, k, n, width, facts, codes)
+        special = _fill_lanes(codes.reshape(-1), facts, values.reshape(-1), exponents.reshape(-1))
+        return i32(SPECIAL) if special else i32(0)
+
+    return inner_loop(fill)
