@@ -147,7 +147,7 @@ def test_blocks_go_ahead_where_no_sum_can_overflow() -> None:
     accumulator = made(Sequential, fp.FP16)
     fields = target(options_of(accumulator, fp.FP16), True)
     random = np.zeros((4, LANES), np.uint32)
-    words = WordsAhead(random, random, random, np.zeros(LANES, u64), np.zeros(1, u64))
+    words = WordsAhead(random, random, random, np.zeros((8, LANES), u64), np.zeros(1, u64))
     for largest, terms, want in ((1.0, 70, BLOCK), (1.0, 7, 4), (1.0, 3, 0), (65504.0, 70, 0), (np.nan, 70, 0)):
         a, b = np.full((1, terms), largest).view(u64), np.ones((terms, 5)).view(u64)
         f = Targets(fields, fields, fields, fields)

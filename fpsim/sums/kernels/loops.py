@@ -67,7 +67,7 @@ def _stochastic_kernel(outer_way: str) -> Any:
             np.zeros((4, LANES), np.uint32),
             np.zeros((4, LANES), np.uint32),
         )
-        words = WordsAhead(products, sums, joins, np.zeros(LANES, np.uint64), largest)
+        words = WordsAhead(products, sums, joins, np.zeros((8, LANES), np.uint64), largest)
         largest_of_tiles(x.b, largest)
         for tile in range(first, stop):
             i, j = tile // tiles, tile % tiles * LANES

@@ -1,4 +1,4 @@
-"""CPU loops of stochastic running sums: random words and roundings of four steps at a time, in registers.
+"""CPU loops of stochastic running sums: four terms at a time, rounded by the carry of an addition.
 
 Sums and products are float64 times a power of two, that which makes the format's smallest normal value the smallest
 normal float64. Then the bits of a value above a fixed place are those that the format keeps, of subnormals too, and the
@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from fpsim.core.philox import LOW, SHIFT, philox4x32
+from fpsim.core.philox import LOW, philox_abreast
 from fpsim.core.sums.sum_order import RUN, Randomness, Rows, Targets, first_of_sums
 from fpsim.runtime.compile import inner_loop, scalar
 from fpsim.runtime.processor import exchange_control, has_control, has_fma, rounding_control
 from fpsim.sums.kernels.settle import INVERSE, ONE, SETTLING, settling_fields
 from fpsim.sums.kernels.steps import LANES, fma
 
-f64, u32, u64 = np.float64, np.uint32, np.uint64
+f64, u64 = np.float64, np.uint64
 
 BLOCK = 32  # terms between two looks at the bound
 GROUP = 4  # terms that take their words from the same counters
@@ -43,7 +43,7 @@ class WordsAhead(NamedTuple):
     products: Any
     sums: Any
     joins: Any
-    counters: Any  # (LANES,) words
+    fours: Any  # (8, LANES) random words, of four products and of four sums
     largest: Any  # magnitude of b in each tile of columns, as patterns
 
 
@@ -58,7 +58,7 @@ class DrawPlace(NamedTuple):
 
 @scalar
 def _rounded(x: Any, word: Any, u: DrawPlace) -> Any:
-    draw = u64(u64(word) * u64(u.place & LOW))  # one instruction, as both have 32 bits
+    draw = u64(u64(word & LOW) * u64(u.place & LOW))  # one instruction, as both have 32 bits
     return u64(u64(u64(f64(x).view(u64)) + draw) & u.kept).view(f64)
 
 
@@ -73,44 +73,62 @@ def _fused_step(t: Any, a: Any, b: Any, of_sum: Any, u: DrawPlace) -> Any:
     return _rounded(f64(fma(a, u64(b).view(f64), t)), of_sum, u)
 
 
+@inner_loop
+def _fill_fours(words: Any, n: int, counter: Any, step: Any, k0: Any, k1: Any) -> None:
+    """words[:, j] for j from 0 to n - 1: those of counter + j * step, in the lower halves of what may be anything."""
+    half = (n + 1) // 2  # one lane behind the end maybe
+    x0, x1, x2, x3 = words[0, :half], words[1, :half], words[2, :half], words[3, :half]
+    y0, y1, y2, y3 = words[0, half:], words[1, half:], words[2, half:], words[3, half:]
+    to_next = u64(u64(half) * step)
+    for j in range(half):
+        of_x = u64(counter + u64(u64(j) * step))
+        x, y = philox_abreast(of_x, u64(of_x + to_next), k0, k1)
+        x0[j], x1[j], x2[j], x3[j] = x
+        y0[j], y1[j], y2[j], y3[j] = y
+
+
 @scalar
-def _four_words(counter: Any, u: DrawPlace) -> Any:
-    return philox4x32(counter, u64(counter >> SHIFT), u64(0), u64(0), u.k0, u.k1)
+def _four_terms(a: Any, k: int, scale: Any) -> Any:
+    """Four terms times the power of two."""
+    x0, x1 = f64(u64(a[k]).view(f64) * scale), f64(u64(a[k + 1]).view(f64) * scale)
+    return x0, x1, f64(u64(a[k + 2]).view(f64) * scale), f64(u64(a[k + 3]).view(f64) * scale)
 
 
 @inner_loop
-def _steps(t: Any, a: Any, scale: Any, b: Any, first: int, counters: Any, of_sums: Any, u: DrawPlace) -> None:
+def _steps(
+    t: Any, a: Any, scale: Any, b: Any, first: int, counter: Any, step: Any, of_sums: Any, fours: Any, u: DrawPlace
+) -> None:  # fmt: skip
     """t[j] plus the products of a, times `scale`, and column `first + j` of b, whole groups of terms."""
     for k in range(0, a.size, GROUP):
-        x0, x1 = f64(u64(a[k]).view(f64) * scale), f64(u64(a[k + 1]).view(f64) * scale)
-        x2, x3 = f64(u64(a[k + 2]).view(f64) * scale), f64(u64(a[k + 3]).view(f64) * scale)
+        x0, x1, x2, x3 = _four_terms(a, k, scale)
         b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
-        group = u64(k // GROUP)
+        of_group = u64(counter + u64(k // GROUP))
+        _fill_fours(fours[:4], t.size, of_group, step, u.k0, u.k1)
+        _fill_fours(fours[4:], t.size, u64(of_group + of_sums), step, u.k0, u.k1)
+        p0, p1, p2, p3, s0, s1, s2, s3 = fours[0], fours[1], fours[2], fours[3], fours[4], fours[5], fours[6], fours[7]
         for j in range(t.size):
-            counter = u64(counters[j] + group)
-            p0, p1, p2, p3 = _four_words(counter, u)
-            s0, s1, s2, s3 = _four_words(u64(counter + of_sums), u)
-            y = _step(u64(t[j]).view(f64), x0, b0[j], p0, s0, u)
-            y = _step(y, x1, b1[j], p1, s1, u)
-            y = _step(y, x2, b2[j], p2, s2, u)
-            y = _step(y, x3, b3[j], p3, s3, u)
-            t[j] = f64(y).view(u64)
+            y = _step(u64(t[j]).view(f64), x0, b0[j], p0[j], s0[j], u)
+            y = _step(y, x1, b1[j], p1[j], s1[j], u)
+            y = _step(y, x2, b2[j], p2[j], s2[j], u)
+            t[j] = f64(_step(y, x3, b3[j], p3[j], s3[j], u)).view(u64)
 
 
 @inner_loop
-def _fused_steps(t: Any, a: Any, scale: Any, b: Any, first: int, counters: Any, of_sums: Any, u: DrawPlace) -> None:
+def _fused_steps(
+    t: Any, a: Any, scale: Any, b: Any, first: int, counter: Any, step: Any, of_sums: Any, fours: Any, u: DrawPlace
+) -> None:  # fmt: skip
     """The same for products that are not rounded."""
     for k in range(0, a.size, GROUP):
-        x0, x1 = f64(u64(a[k]).view(f64) * scale), f64(u64(a[k + 1]).view(f64) * scale)
-        x2, x3 = f64(u64(a[k + 2]).view(f64) * scale), f64(u64(a[k + 3]).view(f64) * scale)
+        x0, x1, x2, x3 = _four_terms(a, k, scale)
         b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
-        group = u64(of_sums + u64(k // GROUP))
+        of_group = u64(u64(counter + of_sums) + u64(k // GROUP))
+        _fill_fours(fours[4:], t.size, of_group, step, u.k0, u.k1)
+        s0, s1, s2, s3 = fours[4], fours[5], fours[6], fours[7]
         for j in range(t.size):
-            s0, s1, s2, s3 = _four_words(u64(counters[j] + group), u)
-            y = _fused_step(u64(t[j]).view(f64), x0, b0[j], s0, u)
-            y = _fused_step(y, x1, b1[j], s1, u)
-            y = _fused_step(y, x2, b2[j], s2, u)
-            t[j] = f64(_fused_step(y, x3, b3[j], s3, u)).view(u64)
+            y = _fused_step(u64(t[j]).view(f64), x0, b0[j], s0[j], u)
+            y = _fused_step(y, x1, b1[j], s1[j], u)
+            y = _fused_step(y, x2, b2[j], s2[j], u)
+            t[j] = f64(_fused_step(y, x3, b3[j], s3[j], u)).view(u64)
 
 
 @inner_loop
@@ -175,15 +193,14 @@ def blocks_ahead(
     below = u64(MANTISSA_BITS - mantissa_bits)
     u = DrawPlace(u64(~u64(u64(u64(1) << below) - u64(1))), u64(u64(1) << u64(below - DRAW_BITS)), r.k0, r.k1)
     output = u64(u64(i * out.shape[1] + j) + r.first)
-    for lane in range(n):
-        words.counters[lane] = u64(u64(u64(u64(output + u64(lane)) * r.stride) + u64(k)) // u64(GROUP))
+    counter, step = u64(u64(u64(output * r.stride) + u64(k)) // u64(GROUP)), u64(r.stride // u64(GROUP))
     of_sums, b_row = u64(first_of_sums(x.a.shape[1]) // u64(GROUP)), i * x.step + k
     _times(row, scale)
     before = exchange_control(TOWARD_ZERO)
     if fused:
-        _fused_steps(row, terms, scale, x.b[b_row : b_row + count], j, words.counters, of_sums, u)
+        _fused_steps(row, terms, scale, x.b[b_row : b_row + count], j, counter, step, of_sums, words.fours, u)
     else:
-        _steps(row, terms, scale, x.b[b_row : b_row + count], j, words.counters, of_sums, u)
+        _steps(row, terms, scale, x.b[b_row : b_row + count], j, counter, step, of_sums, words.fours, u)
     exchange_control(before)
     _times(row, inverse)
     return count
