@@ -22,17 +22,48 @@ ROUNDS = 10
 
 
 @scalar
+def _round(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
+    """One round of a counter, whose upper halves may hold anything: a 32-bit multiplier reads the lower ones."""
+    p0 = u64(u64(c0 & LOW) * MULTIPLIER_0)
+    p1 = u64(u64(c2 & LOW) * MULTIPLIER_1)
+    return u64(u64(p1 >> SHIFT) ^ u64(c1 ^ k0)), p1, u64(u64(p0 >> SHIFT) ^ u64(c3 ^ k1)), p0
+
+
+@scalar
 def philox4x32(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
     """Four random 32-bit words from a counter of four and a key of two 32-bit words, all held in 64 bits."""
     for _ in range(ROUNDS):
-        # upper halves may hold anything: a 32-bit multiplier reads the lower ones, so masks cost nothing
-        p0 = u64(u64(c0 & LOW) * MULTIPLIER_0)
-        p1 = u64(u64(c2 & LOW) * MULTIPLIER_1)
-        c0, c2 = u64(u64(p1 >> SHIFT) ^ u64(c1 ^ k0)), u64(u64(p0 >> SHIFT) ^ u64(c3 ^ k1))
-        c1, c3 = p1, p0
+        c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1)
         k0 = u64(u64(k0 + WEYL_0) & LOW)
         k1 = u64(u64(k1 + WEYL_1) & LOW)
     return u32(c0 & LOW), u32(c1 & LOW), u32(c2 & LOW), u32(c3 & LOW)
+
+
+@scalar
+def _round_of_two(counters: Any, number: int, k0: Any, k1: Any) -> Any:
+    """Round `number`, from 0 on, of two counters."""
+    x, y = counters
+    k0, k1 = u64(u64(k0 + u64(number) * WEYL_0) & LOW), u64(u64(k1 + u64(number) * WEYL_1) & LOW)
+    return _round(x[0], x[1], x[2], x[3], k0, k1), _round(y[0], y[1], y[2], y[3], k0, k1)
+
+
+@scalar
+def _begun(counter: Any) -> Any:
+    """A counter of 64 bits as four words."""
+    return counter, u64(counter >> SHIFT), u64(0), u64(0)
+
+
+@scalar
+def philox_abreast(x: Any, y: Any, k0: Any, k1: Any) -> Any:
+    """Four words of each of two counters, in the lower halves of what may hold anything above.
+
+    Round by round: each waits for the one before, and a processor looks only so far ahead for something else to do.
+    The rounds are written out, as LLVM makes no vectors of a loop within a loop.
+    """
+    s = _round_of_two((_begun(x), _begun(y)), 0, k0, k1)
+    s = _round_of_two(_round_of_two(_round_of_two(s, 1, k0, k1), 2, k0, k1), 3, k0, k1)
+    s = _round_of_two(_round_of_two(_round_of_two(s, 4, k0, k1), 5, k0, k1), 6, k0, k1)
+    return _round_of_two(_round_of_two(_round_of_two(s, 7, k0, k1), 8, k0, k1), 9, k0, k1)
 
 
 @scalar

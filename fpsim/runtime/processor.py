@@ -1,4 +1,7 @@
-"""The processor's rounding mode and flushing of subnormals in this thread: how to read them, and to set them."""
+"""The processor's rounding mode and flushing of subnormals in this thread: how to read them, and to set them.
+
+And whether it has a fused multiply-add.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numba
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
@@ -97,6 +100,14 @@ CONTROL = {
 def has_control() -> bool:
     """Whether the processor's control register can be exchanged here."""
     return _machine() in CONTROL
+
+
+@cache
+def has_fma() -> bool:
+    """Whether this processor has a fused multiply-add; a library's would be correct too, but slow."""
+    if _machine() == "aarch64":
+        return True
+    return bool(binding.get_host_cpu_features().get("fma", False))
 
 
 def rounding_control(mode: str) -> int:

@@ -5,18 +5,16 @@ A panel is up to COLUMNS columns of b, decoded; a strip is STRIP rows of a that 
 
 from __future__ import annotations
 
-import platform
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from llvmlite import binding
 
 from fpsim.arrays import Array
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
-from fpsim.runtime.processor import has_control, rounding_control
+from fpsim.runtime.processor import has_control, has_fma, rounding_control
 from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.sums.kernels import float32_rows as loops
 from fpsim.sums.kernels.float32_pairs import GROUP, PAIRS, PLAIN_PAIRS, pairs_kernel
@@ -119,14 +117,6 @@ def _join(accumulator: Accumulator) -> int | None:
 def _floor(fmt: Format) -> int:
     """The bits of 1.5 times the smallest normal value."""
     return (fmt.min_exponent + FP32.bias) << FP32.mantissa_bits | 1 << (FP32.mantissa_bits - 1)
-
-
-@lru_cache(maxsize=1)
-def has_fma() -> bool:
-    """Whether this processor has a fused multiply-add; a library's would be correct too, but slow."""
-    if platform.machine().lower() in ("aarch64", "arm64"):
-        return True
-    return bool(binding.get_host_cpu_features().get("fma", False))
 
 
 class Panels(NamedTuple):

@@ -84,11 +84,31 @@ def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> Non
         words[3, j] = w3
 
 
-def tile_in_order(lanes: LaneSteps, join: Function, fill_words: Function) -> Function:
+@scalar
+def first_of_sums(terms: int) -> Any:
+    """The number of the first sum's rounding, behind those of products."""
+    return u64((terms + 3) // 4 * 4)
+
+
+@scalar
+def one_by_one(
+    x: Rows, out: Any, i: int, j: int, n: int, k: int, stop: int, fused: Any, f: Targets, r: Randomness, t: Any,
+    words: Any,
+) -> Any:  # fmt: skip
+    """No term ahead of the others."""
+    return 0
+
+
+def tile_in_order(
+    lanes: LaneSteps, join: Function, fill_words: Function, ahead: Function = one_by_one
+) -> Function:  # fmt: skip
     """The tile of Sequential, FusedMultiplyAdd and Chunked.
 
     `(x, out, i, j, n, chunk, chained, fused, f, r, t, words)`: x holds the operands, out is (M, N). chained: the
     one chunk starts from c, and its total is the result. t: three rows to work in.
+
+    ahead `(x, out, i, j, n, k, stop, fused, f, r, t, words)`: adds some of the terms k .. stop to t[RUN] in a way of
+    its own, and returns how many.
     """
     multiply, add, fuse = lanes
 
@@ -98,7 +118,7 @@ def tile_in_order(lanes: LaneSteps, join: Function, fill_words: Function) -> Fun
     ) -> None:  # fmt: skip
         a, b, c, row, mode = x.a, x.b, x.c, i * x.step, r.mode
         terms = a.shape[1]
-        sums = u64((terms + 3) // 4 * 4)  # the number of the first sum's rounding
+        sums = first_of_sums(terms)
         output = u64(i * out.shape[1] + j)
         start_row = RUN if chained else OUTER
         for lane in range(n):
@@ -107,7 +127,12 @@ def tile_in_order(lanes: LaneSteps, join: Function, fill_words: Function) -> Fun
             if not chained:
                 for lane in range(n):
                     t[RUN, lane] = u64(0)
-            for k in range(start, min(start + chunk, terms)):
+            k, stop = start, min(start + chunk, terms)
+            while k < stop:
+                done = ahead(x, out, i, j, n, k, stop, fused, f, r, t, words)
+                if done:
+                    k += done
+                    continue
                 if mode == STOCHASTIC and (k % 4 == 0):
                     fill_words(words.sums, n, output, u64(sums + u64(k)), r)
                     if not fused:
@@ -117,6 +142,7 @@ def tile_in_order(lanes: LaneSteps, join: Function, fill_words: Function) -> Fun
                 else:
                     multiply(a[i, k], b, row + k, j, t, PRODUCT, n, words.products, k % 4, f.a, f.b, f.inner, mode)
                     add(t, RUN, t, PRODUCT, n, words.sums, k % 4, f.inner, f.inner, mode)
+                k += 1
             if not chained:
                 run = start // chunk
                 if mode == STOCHASTIC and (run % 4 == 0):
@@ -154,7 +180,7 @@ def tile_by_pairs(lanes: LaneSteps, fill_words: Function) -> Function:
     ) -> None:
         a, b, c, row, mode, target = x.a, x.b, x.c, i * x.step, r.mode, f.inner
         terms = a.shape[1]
-        sums = u64((terms + 3) // 4 * 4)
+        sums = first_of_sums(terms)
         output = u64(i * out.shape[1] + j)
         height = 0
         for k in range(terms):

@@ -19,6 +19,7 @@ from fpsim.core.sums.sum_order import (
 )
 from fpsim.runtime.compile import inner_loop, kernel, scalar
 from fpsim.sums.kernels.steps import LANES, lanes
+from fpsim.sums.kernels.stochastic import WordsAhead, blocks_ahead, largest_of_tiles
 
 DEPTH = 64  # levels of a pairwise sum
 
@@ -32,6 +33,8 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
     `(x, out, first, stop, chunk, chained, fused, f, r)`: x and out (M, N) hold 64-bit words. chained: the one chunk
     starts from c, and its total is the result.
     """
+    if way == "stochastic":
+        return _stochastic_kernel(outer_way)
     one_tile = scalar(tile_in_order(lanes(way), lanes(outer_way).add, _fill_words))
 
     def sequence(
@@ -41,6 +44,31 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
         tiles = (columns + LANES - 1) // LANES
         t = np.zeros((3, LANES), np.uint64)
         words = Words(np.zeros((4, LANES), np.uint32), np.zeros((4, LANES), np.uint32), np.zeros((4, LANES), np.uint32))
+        for tile in range(first, stop):
+            i, j = tile // tiles, tile % tiles * LANES
+            one_tile(x, out, i, j, min(LANES, columns - j), chunk, chained, fused, f, r, t, words)
+
+    return kernel(sequence)
+
+
+@cache
+def _stochastic_kernel(outer_way: str) -> Any:
+    """The same for stochastic rounding in float64."""
+    one_tile = scalar(tile_in_order(lanes("stochastic"), lanes(outer_way).add, _fill_words, blocks_ahead))
+
+    def sequence(
+        x: Rows, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any, f: Targets, r: Randomness
+    ) -> None:
+        columns = out.shape[1]
+        tiles = (columns + LANES - 1) // LANES
+        t, largest = np.zeros((3, LANES), np.uint64), np.zeros(tiles, np.uint64)
+        products, sums, joins = (
+            np.zeros((4, LANES), np.uint32),
+            np.zeros((4, LANES), np.uint32),
+            np.zeros((4, LANES), np.uint32),
+        )
+        words = WordsAhead(products, sums, joins, np.zeros((8, LANES), np.uint64), largest)
+        largest_of_tiles(x.b, largest)
         for tile in range(first, stop):
             i, j = tile // tiles, tile % tiles * LANES
             one_tile(x, out, i, j, min(LANES, columns - j), chunk, chained, fused, f, r, t, words)

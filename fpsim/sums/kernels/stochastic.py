@@ -1,0 +1,206 @@
+"""CPU loops of stochastic running sums: four terms at a time, rounded by the carry of an addition.
+
+Sums and products are float64 times a power of two, that which makes the format's smallest normal value the smallest
+normal float64. Then the bits of a value above a fixed place are those that the format keeps, of subnormals too, and the
+32 below that place are the fraction that a draw is compared with: the draw is added to them, the carry rounds, and what
+is left is cleared. The processor rounds toward zero for the while, so bits that a float64 has no room for are cut, as a
+draw of 32 bits cuts them.
+
+These loops know neither overflow nor NaN. Before each block of terms a bound on what the sums can reach in it is
+compared with the format's largest value; what comes near goes step by step (steps.py), and so do formats, policies and
+operands for which the above does not hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+
+from fpsim.core.philox import LOW, philox_abreast
+from fpsim.core.sums.sum_order import RUN, Randomness, Rows, Targets, first_of_sums
+from fpsim.runtime.compile import inner_loop, scalar
+from fpsim.runtime.processor import exchange_control, has_control, has_fma, rounding_control
+from fpsim.sums.kernels.settle import INVERSE, ONE, SETTLING, settling_fields
+from fpsim.sums.kernels.steps import LANES, fma
+
+f64, u64 = np.float64, np.uint64
+
+BLOCK = 32  # terms between two looks at the bound
+GROUP = 4  # terms that take their words from the same counters
+
+CONTROLLED, FUSES = has_control() and not numba.config.DISABLE_JIT, has_fma()
+TOWARD_ZERO = u64(rounding_control("toward_zero") if CONTROLLED else 0)
+MAGNITUDE = u64((1 << 63) - 1)
+TWO = u64(0x400 << 52)
+MANTISSA_BITS, DRAW_BITS = u64(52), u64(32)
+
+
+class WordsAhead(NamedTuple):
+    """The room of `sum_order.Words`, and what these loops need."""
+
+    products: Any
+    sums: Any
+    joins: Any
+    fours: Any  # (8, LANES) random words, of four products and of four sums
+    largest: Any  # magnitude of b in each tile of columns, as patterns
+
+
+class DrawPlace(NamedTuple):
+    """Where a format's mantissa ends in a float64, and the seed."""
+
+    kept: Any  # mask
+    place: Any  # what a draw is multiplied by
+    k0: Any
+    k1: Any
+
+
+@scalar
+def _rounded(x: Any, word: Any, u: DrawPlace) -> Any:
+    draw = u64(u64(word & LOW) * u64(u.place & LOW))  # one instruction, as both have 32 bits
+    return u64(u64(u64(f64(x).view(u64)) + draw) & u.kept).view(f64)
+
+
+@scalar
+def _step(t: Any, a: Any, b: Any, of_product: Any, of_sum: Any, u: DrawPlace) -> Any:
+    product = _rounded(f64(a * u64(b).view(f64)), of_product, u)
+    return _rounded(f64(t + product), of_sum, u)
+
+
+@scalar
+def _fused_step(t: Any, a: Any, b: Any, of_sum: Any, u: DrawPlace) -> Any:
+    return _rounded(f64(fma(a, u64(b).view(f64), t)), of_sum, u)
+
+
+@inner_loop
+def _fill_fours(words: Any, n: int, counter: Any, step: Any, k0: Any, k1: Any) -> None:
+    """words[:, j] for j from 0 to n - 1: those of counter + j * step, in the lower halves of what may be anything."""
+    half = (n + 1) // 2  # one lane behind the end maybe
+    x0, x1, x2, x3 = words[0, :half], words[1, :half], words[2, :half], words[3, :half]
+    y0, y1, y2, y3 = words[0, half:], words[1, half:], words[2, half:], words[3, half:]
+    to_next = u64(u64(half) * step)
+    for j in range(half):
+        of_x = u64(counter + u64(u64(j) * step))
+        x, y = philox_abreast(of_x, u64(of_x + to_next), k0, k1)
+        x0[j], x1[j], x2[j], x3[j] = x
+        y0[j], y1[j], y2[j], y3[j] = y
+
+
+@scalar
+def _four_terms(a: Any, k: int, scale: Any) -> Any:
+    """Four terms times the power of two."""
+    x0, x1 = f64(u64(a[k]).view(f64) * scale), f64(u64(a[k + 1]).view(f64) * scale)
+    return x0, x1, f64(u64(a[k + 2]).view(f64) * scale), f64(u64(a[k + 3]).view(f64) * scale)
+
+
+@inner_loop
+def _steps(
+    t: Any, a: Any, scale: Any, b: Any, first: int, counter: Any, step: Any, of_sums: Any, fours: Any, u: DrawPlace
+) -> None:  # fmt: skip
+    """t[j] plus the products of a, times `scale`, and column `first + j` of b, whole groups of terms."""
+    for k in range(0, a.size, GROUP):
+        x0, x1, x2, x3 = _four_terms(a, k, scale)
+        b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
+        of_group = u64(counter + u64(k // GROUP))
+        _fill_fours(fours[:4], t.size, of_group, step, u.k0, u.k1)
+        _fill_fours(fours[4:], t.size, u64(of_group + of_sums), step, u.k0, u.k1)
+        p0, p1, p2, p3, s0, s1, s2, s3 = fours[0], fours[1], fours[2], fours[3], fours[4], fours[5], fours[6], fours[7]
+        for j in range(t.size):
+            y = _step(u64(t[j]).view(f64), x0, b0[j], p0[j], s0[j], u)
+            y = _step(y, x1, b1[j], p1[j], s1[j], u)
+            y = _step(y, x2, b2[j], p2[j], s2[j], u)
+            t[j] = f64(_step(y, x3, b3[j], p3[j], s3[j], u)).view(u64)
+
+
+@inner_loop
+def _fused_steps(
+    t: Any, a: Any, scale: Any, b: Any, first: int, counter: Any, step: Any, of_sums: Any, fours: Any, u: DrawPlace
+) -> None:  # fmt: skip
+    """The same for products that are not rounded."""
+    for k in range(0, a.size, GROUP):
+        x0, x1, x2, x3 = _four_terms(a, k, scale)
+        b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
+        of_group = u64(u64(counter + of_sums) + u64(k // GROUP))
+        _fill_fours(fours[4:], t.size, of_group, step, u.k0, u.k1)
+        s0, s1, s2, s3 = fours[4], fours[5], fours[6], fours[7]
+        for j in range(t.size):
+            y = _fused_step(u64(t[j]).view(f64), x0, b0[j], s0[j], u)
+            y = _fused_step(y, x1, b1[j], s1[j], u)
+            y = _fused_step(y, x2, b2[j], s2[j], u)
+            t[j] = f64(_fused_step(y, x3, b3[j], s3[j], u)).view(u64)
+
+
+@inner_loop
+def largest_of_tiles(b: Any, largest: Any) -> None:
+    """The largest magnitude in each tile of LANES columns, as patterns: NaN above all."""
+    for tile in range(largest.size):
+        most = u64(0)
+        for k in range(b.shape[0]):
+            row = b[k, tile * LANES : min((tile + 1) * LANES, b.shape[1])]
+            for j in range(row.size):
+                most = max(most, u64(row[j] & MAGNITUDE))
+        largest[tile] = most
+
+
+@inner_loop
+def _largest(t: Any) -> Any:
+    most = u64(0)
+    for j in range(t.size):
+        most = max(most, u64(t[j] & MAGNITUDE))
+    return u64(most).view(f64)
+
+
+@inner_loop
+def _times(t: Any, factor: Any) -> None:
+    for j in range(t.size):
+        t[j] = f64(u64(t[j]).view(f64) * factor).view(u64)
+
+
+@inner_loop
+def _largest_term(a: Any, scale: Any, inverse: Any) -> Any:
+    """The largest magnitude of some terms; NaN where one is, or where scaling takes bits of one."""
+    most = f64(0)
+    for k in range(a.size):
+        x = u64(a[k]).view(f64)
+        most = max(most, abs(x)) if f64(f64(x * scale) * inverse) == x else f64(np.nan)
+        if not most >= f64(0):
+            return most
+    return most
+
+
+@scalar
+def blocks_ahead(
+    x: Rows, out: Any, i: int, j: int, n: int, k: int, stop: int, fused: Any, f: Targets, r: Randomness, t: Any,
+    words: WordsAhead,
+) -> Any:  # fmt: skip
+    """How many terms from k on were added to t[RUN], as sum_order.tile_in_order adds them: a block's, or none."""
+    s, count = settling_fields(f.inner[SETTLING:]), min(stop - k, BLOCK) // GROUP * GROUP
+    small = s.least > ONE  # the power of two would not be a normal float64
+    if not CONTROLLED or count <= 0 or k % GROUP != 0 or s.random_mask != LOW or small or (fused and not FUSES):
+        return 0
+    scale = u64(TWO - s.least)
+    inverse, scale = u64(INVERSE - scale).view(f64), scale.view(f64)
+    terms, row = x.a[i, k : k + count], t[RUN, :n]
+    product = f64(_largest_term(terms, scale, inverse) * u64(words.largest[j // LANES]).view(f64))
+    mantissa_bits = u64(s.places >> MANTISSA_BITS)
+    error, growth = u64(ONE - s.places).view(f64), f64(1)  # the most that a rounding adds, of what it rounds
+    for _ in range(BLOCK + 2):  # a product and every sum since, and the errors of this bound
+        growth = f64(growth * f64(f64(1) + error))
+    reached = f64(f64(_largest(row) + f64(count) * f64(product + u64(s.least).view(f64))) * growth)
+    if not reached <= u64(s.top).view(f64):
+        return 0
+    below = u64(MANTISSA_BITS - mantissa_bits)
+    u = DrawPlace(u64(~u64(u64(u64(1) << below) - u64(1))), u64(u64(1) << u64(below - DRAW_BITS)), r.k0, r.k1)
+    output = u64(u64(i * out.shape[1] + j) + r.first)
+    counter, step = u64(u64(u64(output * r.stride) + u64(k)) // u64(GROUP)), u64(r.stride // u64(GROUP))
+    of_sums, b_row = u64(first_of_sums(x.a.shape[1]) // u64(GROUP)), i * x.step + k
+    _times(row, scale)
+    before = exchange_control(TOWARD_ZERO)
+    if fused:
+        _fused_steps(row, terms, scale, x.b[b_row : b_row + count], j, counter, step, of_sums, words.fours, u)
+    else:
+        _steps(row, terms, scale, x.b[b_row : b_row + count], j, counter, step, of_sums, words.fours, u)
+    exchange_control(before)
+    _times(row, inverse)
+    return count
