@@ -156,19 +156,20 @@ def _fast(accumulator: Accumulator, problem: SumProblem, way: StripWay) -> Array
     c = _as_float32(problem.c, fmt) if problem.c.size else NO_C
     operands = panels_of(a, _as_float32(problem.b, b_format), way.padding)
     out, given_up = np.empty(problem.shape, u32), np.zeros(strips_of(operands), np.uint8)
-    terms = max(operands.a.shape[1], 1)
-    chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else operands.a.shape[1]
+    terms = operands.a.shape[1]
+    chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else terms
+    lost: list[int] = []
 
     def work(first: int, stop: int) -> None:
         with ieee_arithmetic():
-            run_strips(way, operands, c, out, given_up, chunk, first, stop)
+            lost.append(run_strips(way, operands, c, out, given_up, chunk, first, stop))
 
-    _, terms, width = operands.panels.shape
+    width = operands.panels.shape[2]
     over_units(given_up.size, -(-STRIP * width * terms // FAST_STEPS), work)
-    codes = out if fmt == FP32 else _encoded(out, FP32, fmt)
-    strips = given_up.nonzero()[0]
-    if 2 * strips.size > given_up.size:
+    if 2 * sum(lost) > given_up.size:
         return _lanes(accumulator, problem)
+    codes = out if fmt == FP32 else _encoded(out, FP32, fmt)
+    strips = given_up.nonzero()[0] if any(lost) else ()
     for strip in strips:
         i, j = strip // operands.panels.shape[0] * STRIP, strip % operands.panels.shape[0] * width
         here = slice(i, min(i + STRIP, rows)), slice(j, j + width)
@@ -190,12 +191,12 @@ def _as_float32(codes: Array, fmt: Format) -> Array:
 def _encoded(words: Array, source: Format, fmt: Format) -> Array:
     """Words of a float that holds values of a format, as codes; a NaN keeps its sign."""
     codes = np.empty(words.shape, fmt.storage)
-    run_stages(encoding(source, _exactly(fmt)), words, codes)
+    run_stages(encoding(source, exactly(fmt)), words, codes)
     return codes
 
 
 @lru_cache(maxsize=4096)
-def _exactly(fmt: Format) -> CastOptions:
+def exactly(fmt: Format) -> CastOptions:
     """The options of a cast of values that a format holds."""
     return CastOptions(fmt, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
 

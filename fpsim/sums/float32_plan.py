@@ -20,7 +20,7 @@ from fpsim.runtime.processor import has_control, rounding_control
 from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.sums.kernels import float32_rows as loops
 from fpsim.sums.kernels.float32_pairs import GROUP, PAIRS, PLAIN_PAIRS, pairs_kernel
-from fpsim.sums.kernels.float32_rows import BLOCK, COLUMNS, GRANULE, STEPS, STRIP
+from fpsim.sums.kernels.float32_rows import BLOCK, COLUMNS, GRANULE, ROWS, STEPS, STRIP
 from fpsim.sums.plan import seedless
 
 PRECISIONS = range(
@@ -40,7 +40,7 @@ class StripWay(NamedTuple):
     join: int
     numbers: Array
     words: Array
-    control: int  # of the processor: its mode
+    control: np.uint64  # of the processor: its mode
     padding: np.uint32  # the zero, as bits, that leaves every sum as it is
 
 
@@ -83,7 +83,8 @@ def _fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -
     numbers = np.array([(1 + error) ** (BLOCK + 2), reach, least, *scales, fmt.smallest_subnormal])
     control = rounding_control(accumulator.rounding.name.lower()) if has_control() else 0
     padding = PLUS_ZERO if accumulator.rounding is Rounding.DOWN else loops.MINUS_ZERO
-    return StripWay(how, join, numbers, np.array([_floor(fmt), _floor(outer)], np.uint32), control, padding)
+    floors = np.array([_floor(fmt), _floor(outer)], np.uint32)
+    return StripWay(how, join, numbers, floors, np.uint64(control), padding)
 
 
 def _served(fmt: Format) -> bool:
@@ -134,23 +135,24 @@ class Panels(NamedTuple):
 
     a: Array
     panels: Array
-    ranges: tuple[Array, Array, Array, Array]  # largest and smallest magnitude of rows of a and panels of b, as bits
+    of_rows: Array  # (2, rows): the largest and the smallest magnitude of each row of a, as bits
+    of_panels: Array  # (2, panels): the same of b
 
 
 def panels_of(a: Array, b: Array, padding: np.uint32 = loops.MINUS_ZERO) -> Panels:
     """(M, K) and (K, N) bits of float32 values, laid out for the loops."""
-    rows, terms = -(-a.shape[0] // loops.ROWS) * loops.ROWS, -(-a.shape[1] // GROUP) * GROUP
+    (m, k), n = a.shape, b.shape[1]
+    rows, terms = -(-m // ROWS) * ROWS, -(-k // GROUP) * GROUP
     padded = a
-    if a.shape != (rows, terms) or not (a.flags.c_contiguous and a.flags.writeable):  # what loops are compiled for
+    if (m, k) != (rows, terms) or not (a.flags.c_contiguous and a.flags.writeable):  # what loops are compiled for
         padded = np.full((rows, terms), padding)
-        padded[: a.shape[0], : a.shape[1]] = a
-    width = min(COLUMNS, -(-b.shape[1] // GRANULE) * GRANULE)
-    count = -(-b.shape[1] // width)
+        padded[:m, :k] = a
+    width = min(COLUMNS, -(-n // GRANULE) * GRANULE)
+    count = -(-n // width)
     panels = np.zeros((count, terms, width), np.uint32)
-    of_rows, of_panels = tuple(np.empty((2, rows), np.uint32)), tuple(np.empty((2, count), np.uint32))
-    loops.pack_kernel()(b, panels, *of_panels, 0, count)
-    loops.range_kernel()(padded, *of_rows)
-    return Panels(padded.view(np.float32), panels.view(np.float32), (*of_rows, *of_panels))
+    of_rows, of_panels = np.empty((2, rows), np.uint32), np.empty((2, count), np.uint32)
+    loops.pack_kernel()(padded, b, panels, of_rows, of_panels)
+    return Panels(padded.view(np.float32), panels.view(np.float32), of_rows, of_panels)
 
 
 def strips_of(operands: Panels) -> int:
@@ -160,10 +162,11 @@ def strips_of(operands: Panels) -> int:
 
 def run_strips(
     way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, chunk: int, first: int, stop: int
-) -> None:
-    """Fill the strips `first .. stop` of out, or mark those that must be done otherwise."""
+) -> int:
+    """Fill the strips `first .. stop` of out, or mark those that must be done otherwise; returns how many these are."""
     kernel: Any = (pairs_kernel if way.how in (PAIRS, PLAIN_PAIRS) else loops.rows_kernel)(way.how)
-    kernel(
-        operands.a, operands.panels, c, out, given_up, *operands.ranges, first, stop, chunk, way.join, way.numbers,
-        way.words, np.uint64(way.control),
+    lost: int = kernel(
+        operands.a, operands.panels, c, out, given_up, operands.of_rows, operands.of_panels, first, stop, chunk,
+        way.join, way.numbers, way.words, way.control,
     )  # fmt: skip
+    return lost

@@ -154,15 +154,16 @@ STEP_OF = {PLAIN: _plain, FUSED: _fused, ROUNDED: _rounded, WIDE: _wide, ODD: _o
 
 @cache
 def pack_kernel() -> Any:
-    """The loop `(b, panels, largest, smallest, first, stop)` over panels: columns of b and the range of their values.
+    """The loop `(a, b, panels, of_rows, of_panels)`: columns of b as panels, and the range of what operands hold.
 
-    b is (K, N) bits of float32, panels (P, K or more, width) of zeros. largest and smallest get bits of magnitudes, of
-    values other than 0; smallest is less by one.
+    a (M, K or more) and b (K, N) are bits of float32, panels (P, K or more, width) of zeros. of_rows (2, M) and
+    of_panels (2, P) get the bits of the largest and the smallest magnitude of a row and a panel, of values other than
+    0; the smallest is less by one.
     """
 
-    def pack(b: Any, panels: Any, largest: Any, smallest: Any, first: int, stop: int) -> None:
+    def pack(a: Any, b: Any, panels: Any, of_rows: Any, of_panels: Any) -> None:
         width = panels.shape[2]
-        for panel in range(first, stop):
+        for panel in range(panels.shape[0]):
             begin = panel * width
             count = min(width, b.shape[1] - begin)
             most, least = ZERO, NO_LEAST
@@ -174,52 +175,42 @@ def pack_kernel() -> Any:
                     magnitude = u32(bits & MAGNITUDE)
                     most = max(most, magnitude)
                     least = min(least, u32(magnitude - ONE))  # zero wraps around to the largest word
-            largest[panel], smallest[panel] = most, least
-
-    return kernel(pack)
-
-
-@cache
-def range_kernel() -> Any:
-    """The loop `(a, largest, smallest)`: the range of every row, as `pack_kernel` gives that of a panel."""
-
-    def ranges(a: Any, largest: Any, smallest: Any) -> None:
+            of_panels[0, panel], of_panels[1, panel] = most, least
         for i in range(a.shape[0]):
             most, least = ZERO, NO_LEAST
             for k in range(a.shape[1]):
                 magnitude = u32(a[i, k] & MAGNITUDE)
                 most = max(most, magnitude)
                 least = min(least, u32(magnitude - ONE))
-            largest[i], smallest[i] = most, least
+            of_rows[0, i], of_rows[1, i] = most, least
 
-    return kernel(ranges)
+    return kernel(pack)
 
 
 @cache
 def rows_kernel(how: int) -> Any:
     """The loop over strips `first .. stop`, of all panels of a strip of rows and then the next.
 
-    `(a, panels, c, out, given_up, a's largest, smallest by row, b's by panel, first, stop, chunk, join, numbers,
-    words, control)`: a (M, K) and panels as float32, M a multiple of ROWS and K of STEPS; c and out (M, N) bits, c may
-    be empty. given_up gets 1 for a strip that has to be done otherwise. numbers: the growth of a bound over a block,
-    what it may reach, the smallest product, the scale of the inner and of the outer rounding, the smallest
-    subnormal value (for pairs); words: floors of both roundings; control: what the processor's control register is
-    set to.
+    `(a, panels, c, out, given_up, of_rows, of_panels, first, stop, chunk, join, numbers, words, control) -> lost`:
+    a (M, K) and panels as float32, M a multiple of ROWS and K of STEPS, with their ranges as pack_kernel gives them;
+    c and out (M, N) bits, c may be empty. given_up gets 1 for a strip that has to be done otherwise, of which there are
+    `lost`. numbers: the growth of a bound over a block, what it may reach, the smallest product, the scale of the inner
+    and of the outer rounding, the smallest subnormal value (for pairs); words: floors of both roundings; control: what
+    the processor's control register is set to.
     """
     step, checked, splits = scalar(STEP_OF[how]), how not in (PLAIN, FUSED), how in (ROUNDED, NORMAL)
 
     def four_rows(t: Any, r: int, a: Any, i: int, b: Any, first: int, stop: int, scale: Any, floor: Any) -> None:
-        t0, t1, t2, t3 = t[r], t[r + 1], t[r + 2], t[r + 3]
-        a0, a1, a2, a3 = a[i], a[i + 1], a[i + 2], a[i + 3]
+        # rows as views would be counted, which takes as long as two of their vectors
         for k in range(first, stop, STEPS):
-            a00, a10, a20, a30 = a0[k], a1[k], a2[k], a3[k]
-            a01, a11, a21, a31 = a0[k + 1], a1[k + 1], a2[k + 1], a3[k + 1]
-            b0, b1 = b[k], b[k + 1]
-            for j in range(t0.size):
-                x0, x1 = step(t0[j], a00, b0[j], scale, floor), step(t1[j], a10, b0[j], scale, floor)
-                x2, x3 = step(t2[j], a20, b0[j], scale, floor), step(t3[j], a30, b0[j], scale, floor)
-                t0[j], t1[j] = step(x0, a01, b1[j], scale, floor), step(x1, a11, b1[j], scale, floor)
-                t2[j], t3[j] = step(x2, a21, b1[j], scale, floor), step(x3, a31, b1[j], scale, floor)
+            a00, a10, a20, a30 = a[i, k], a[i + 1, k], a[i + 2, k], a[i + 3, k]
+            a01, a11, a21, a31 = a[i, k + 1], a[i + 1, k + 1], a[i + 2, k + 1], a[i + 3, k + 1]
+            for j in range(t.shape[1]):
+                b0, b1 = b[k, j], b[k + 1, j]
+                x0, x1 = step(t[r, j], a00, b0, scale, floor), step(t[r + 1, j], a10, b0, scale, floor)
+                x2, x3 = step(t[r + 2, j], a20, b0, scale, floor), step(t[r + 3, j], a30, b0, scale, floor)
+                t[r, j], t[r + 1, j] = step(x0, a01, b1, scale, floor), step(x1, a11, b1, scale, floor)
+                t[r + 2, j], t[r + 3, j] = step(x2, a21, b1, scale, floor), step(x3, a31, b1, scale, floor)
 
     four_rows = kernel(four_rows)
 
@@ -234,10 +225,10 @@ def rows_kernel(how: int) -> Any:
         return f64(u32(most).view(f32))
 
     def rows(
-        a: Any, panels: Any, c: Any, out: Any, given_up: Any, a_largest: Any, a_smallest: Any, b_largest: Any,
-        b_smallest: Any, first: int, stop: int, chunk: int, join: int, numbers: Any, words: Any, control: Any,
-    ) -> None:  # fmt: skip
-        before = exchange_control(control) if CONTROLLED else control
+        a: Any, panels: Any, c: Any, out: Any, given_up: Any, of_rows: Any, of_panels: Any, first: int, stop: int,
+        chunk: int, join: int, numbers: Any, words: Any, control: Any,
+    ) -> int:  # fmt: skip
+        before, lost = exchange_control(control) if CONTROLLED else control, 0
         terms, width, columns = a.shape[1], panels.shape[2], out.shape[1]
         growth, reach, smallest = numbers[0], numbers[1], numbers[2]
         scale, outer_scale, floor, outer_floor = f32(numbers[3]), f32(numbers[4]), words[0], words[1]
@@ -257,10 +248,10 @@ def rows_kernel(how: int) -> Any:
                         signed_zero |= c[i + r, j + lane] == MINUS_ZERO
             most, least = ZERO, NO_LEAST
             for r in range(height):
-                most, least = max(most, a_largest[i + r]), min(least, a_smallest[i + r])
-            product = f64(u32(most).view(f32)) * f64(u32(b_largest[panel]).view(f32))
+                most, least = max(most, of_rows[0, i + r]), min(least, of_rows[1, i + r])
+            product = f64(u32(most).view(f32)) * f64(u32(of_panels[0, panel]).view(f32))
             holds = (not splits) or most <= MOST_SPLIT
-            lowest = f64(u32(least + ONE).view(f32)) * f64(u32(b_smallest[panel] + ONE).view(f32))
+            lowest = f64(u32(least + ONE).view(f32)) * f64(u32(of_panels[1, panel] + ONE).view(f32))
             alive = (not checked) or (product <= reach and lowest >= smallest and holds and not signed_zero)
             for begin in range(0, terms, chunk):
                 end = min(begin + chunk, terms)
@@ -286,6 +277,7 @@ def rows_kernel(how: int) -> Any:
                             total = f32(outer[r, lane] + t[r, lane])
                             outer[r, lane] = _shortened(total, outer_scale, outer_floor)
             given_up[strip] = not alive
+            lost += not alive
             if alive:
                 for r in range(real_height):
                     for lane in range(count):
@@ -293,5 +285,6 @@ def rows_kernel(how: int) -> Any:
                         out[i + r, j + lane] = NAN if u32(bits & MAGNITUDE) > INFINITY else bits
         if CONTROLLED:
             exchange_control(before)
+        return lost
 
     return kernel(rows)
