@@ -1,0 +1,101 @@
+"""Short products of plain arrays: what calls have in common is one look-up, and few loops run. Loads numba.
+
+A product of 32 x 32 x 32 would otherwise take most of its time to find that nothing special is asked for. What is not
+plain, or not right, goes the long way (pipeline.py), which checks and refuses; results have the same bits.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+
+from fpsim.arithmetic.operands import Formats, full_dtype
+from fpsim.arrays import Array
+from fpsim.casts.brief import Decoder, brief_decoder
+from fpsim.casts.pipelines import BRIEF
+from fpsim.formats.named import DTYPES, FP32, Format
+from fpsim.matrix_units.catalogue import ROWS
+from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
+from fpsim.products.fast_units import is_centred, is_fast, rows_of
+from fpsim.products.kernels.fused_product import NAN_PATTERN
+from fpsim.products.kernels.panel import LANES
+from fpsim.products.kernels.row_vectors import VECTOR_LANES
+from fpsim.products.unit_product import ADD, NO_FACTORS, NOTHING, bases_of, fused_facts, fused_loop
+from fpsim.runtime.processor import keeps_ieee
+from fpsim.sums.accumulators import Accumulator
+from fpsim.sums.brief import brief_sums
+
+i32 = np.int32
+
+
+def brief_product(a: Any, b: Any, accumulate: Any, fmt: Formats) -> Array | None:
+    """a @ b of `fpsim.matmul` where no other argument is given; None for what is not short and plain."""
+    if type(a) is not np.ndarray or type(b) is not np.ndarray:
+        return None
+    of_a, of_b = a.shape, b.shape
+    if len(of_a) != 2 or len(of_b) != 2 or of_a[1] != of_b[0]:
+        return None
+    (m, k), n = of_a, of_b[1]
+    if not (0 < m * k <= BRIEF and 0 < k * n <= BRIEF and m * n <= BRIEF and keeps_ieee()):
+        return None
+    if type(accumulate) is str:
+        accumulate = ROWS.get(accumulate)
+    if isinstance(accumulate, MatrixUnit):
+        return _by_unit(a, b, accumulate) if fmt is None else None
+    usual = fmt is None or type(fmt) is Format or type(fmt) is str
+    return brief_sums(a, b, accumulate, fmt) if usual and isinstance(accumulate, Accumulator) else None
+
+
+class BriefUnit(NamedTuple):
+    """What a short product by a unit takes besides its operands."""
+
+    of_a: list[np.dtype[Any]]  # the dtypes of a whose elements are all codes
+    of_b: list[np.dtype[Any]]
+    decode_a: Decoder
+    decode_b: Decoder
+    loop: Any
+    columns: int  # from which on lanes along the rows of b are as good as any
+    formats: tuple[Format, Format]  # as the loop sees the operands
+    facts: tuple[Array, ...] | None  # None where they depend on the operands
+
+
+def _by_unit(a: Array, b: Array, unit: MatrixUnit) -> Array | None:
+    """The product by a matrix unit."""
+    plan = _brief_unit(unit)
+    if plan is None or a.dtype not in plan.of_a or b.dtype not in plan.of_b:
+        return None
+    m, n = a.shape[0], b.shape[1]
+    if m > n and n < plan.columns:
+        return None
+    left, right = plan.decode_a(a).view(i32), plan.decode_b(b).view(i32)
+    facts = plan.facts or fused_facts(unit, bases_of((left, right), plan.formats))
+    result = np.zeros((m, n), np.float32)
+    plan.loop(
+        left, right, result.view(i32), NO_FACTORS, NO_FACTORS, NOTHING, NOTHING, *facts, 0, 0, ADD, 0, m, 0, n
+    )  # fmt: skip
+    return result
+
+
+@lru_cache(maxsize=4096)
+def _brief_unit(unit: MatrixUnit) -> BriefUnit | None:
+    """The plan of a unit; None where a chain of its steps is not one loop, whose results are those of the product."""
+    is_one_loop = unit.rule is Rule.FUSED and is_fast(unit) and unit.d.fmt == FP32
+    if not is_one_loop or unit.nan_code != NAN_PATTERN or unit.scale or numba.config.DISABLE_JIT:
+        return None
+    decode_a, decode_b = brief_decoder(unit.a.carrier), brief_decoder(unit.b.carrier)
+    if decode_a is None or decode_b is None:
+        return None
+    columns = LANES if rows_of(unit) == "plain" else VECTOR_LANES // 2  # as many as are always worked on
+    formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
+    facts = fused_facts(unit, (0, 0)) if all(map(is_centred, formats)) else None
+    dtypes = _dtypes(unit.a), _dtypes(unit.b)
+    return BriefUnit(*dtypes, decode_a, decode_b, fused_loop(unit), columns, formats, facts)
+
+
+def _dtypes(element: Element) -> list[np.dtype[Any]]:
+    """The dtypes of operands that hold codes of an element alone."""
+    found = full_dtype(element.carrier), DTYPES.get(element.carrier)
+    return [np.dtype(each) for each in found if each is not None]
