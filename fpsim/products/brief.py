@@ -28,7 +28,7 @@ from fpsim.runtime.processor import keeps_ieee
 from fpsim.sums.accumulators import Accumulator
 from fpsim.sums.brief import brief_sums
 
-i32 = np.int32
+INT, FLOAT = np.dtype(np.int32), np.dtype(np.float32)
 
 
 def brief_product(a: Any, b: Any, accumulate: Any, fmt: Formats) -> Array | None:
@@ -52,10 +52,8 @@ def brief_product(a: Any, b: Any, accumulate: Any, fmt: Formats) -> Array | None
 class BriefUnit(NamedTuple):
     """What a short product by a unit takes besides its operands."""
 
-    of_a: list[np.dtype[Any]]  # the dtypes of a whose elements are all codes
-    of_b: list[np.dtype[Any]]
-    decode_a: Decoder
-    decode_b: Decoder
+    of_a: dict[np.dtype[Any], Decoder]  # by the dtypes of a whose elements are all codes
+    of_b: dict[np.dtype[Any], Decoder]
     loop: Any
     columns: int  # from which on lanes along the rows of b are as good as any
     formats: tuple[Format, Format]  # as the loop sees the operands
@@ -65,16 +63,17 @@ class BriefUnit(NamedTuple):
 def _by_unit(a: Array, b: Array, unit: MatrixUnit) -> Array | None:
     """The product by a matrix unit."""
     plan = _brief_unit(unit)
-    if plan is None or a.dtype not in plan.of_a or b.dtype not in plan.of_b:
-        return None
     m, n = a.shape[0], b.shape[1]
-    if m > n and n < plan.columns:
+    if plan is None or (m > n and n < plan.columns):
         return None
-    left, right = plan.decode_a(a).view(i32), plan.decode_b(b).view(i32)
+    decode_a, decode_b = plan.of_a.get(a.dtype), plan.of_b.get(b.dtype)
+    if decode_a is None or decode_b is None:
+        return None
+    left, right = decode_a(a).view(INT), decode_b(b).view(INT)
     facts = plan.facts or fused_facts(unit, bases_of((left, right), plan.formats))
-    result = np.zeros((m, n), np.float32)
+    result = np.zeros((m, n), FLOAT)
     plan.loop(
-        left, right, result.view(i32), NO_FACTORS, NO_FACTORS, NOTHING, NOTHING, *facts, 0, 0, ADD, 0, m, 0, n
+        left, right, result.view(INT), NO_FACTORS, NO_FACTORS, NOTHING, NOTHING, *facts, 0, 0, ADD, 0, m, 0, n
     )  # fmt: skip
     return result
 
@@ -85,17 +84,17 @@ def _brief_unit(unit: MatrixUnit) -> BriefUnit | None:
     is_one_loop = unit.rule is Rule.FUSED and is_fast(unit) and unit.d.fmt == FP32
     if not is_one_loop or unit.nan_code != NAN_PATTERN or unit.scale or numba.config.DISABLE_JIT:
         return None
-    decode_a, decode_b = brief_decoder(unit.a.carrier), brief_decoder(unit.b.carrier)
-    if decode_a is None or decode_b is None:
-        return None
     columns = LANES if rows_of(unit) == "plain" else VECTOR_LANES // 2  # as many as are always worked on
     formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
     facts = fused_facts(unit, (0, 0)) if all(map(is_centred, formats)) else None
-    dtypes = _dtypes(unit.a), _dtypes(unit.b)
-    return BriefUnit(*dtypes, decode_a, decode_b, fused_loop(unit), columns, formats, facts)
+    return BriefUnit(_decoders(unit.a), _decoders(unit.b), fused_loop(unit), columns, formats, facts)
 
 
-def _dtypes(element: Element) -> list[np.dtype[Any]]:
-    """The dtypes of operands that hold codes of an element alone."""
-    found = full_dtype(element.carrier), DTYPES.get(element.carrier)
-    return [np.dtype(each) for each in found if each is not None]
+def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
+    """What decodes operands, by the dtypes that hold codes of an element alone."""
+    fmt, found = element.carrier, {}
+    for dtype in (full_dtype(fmt), DTYPES.get(fmt)):
+        decoder = None if dtype is None else brief_decoder(fmt, np.dtype(dtype))
+        if dtype is not None and decoder is not None:
+            found[np.dtype(dtype)] = decoder
+    return found

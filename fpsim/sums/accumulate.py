@@ -21,7 +21,7 @@ from fpsim.runtime.pipeline import run_stages, wrapping
 from fpsim.runtime.processor import ieee_arithmetic, under_ieee
 from fpsim.runtime.threads import over_spans
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
-from fpsim.sums.float32_plan import StripWay, fast_way, panels_of, run_strips, strips_of
+from fpsim.sums.float32_plan import StripWay, codes_of, fast_way, panels_of, run_strips, strips_of
 from fpsim.sums.kernels import exact_bins
 from fpsim.sums.kernels.exact import exact_kernel
 from fpsim.sums.kernels.float32_rows import STRIP
@@ -152,9 +152,9 @@ def _fast(accumulator: Accumulator, problem: SumProblem, way: StripWay) -> Array
     """The sums in float32; strips of rows that come near the ends of the format's range are done in 64-bit words."""
     a_format, b_format = problem.formats
     fmt, rows = accumulator.result_format, problem.shape[0]
-    a = np.full(problem.a.shape, ONE) if a_format is None else _as_float32(problem.a, a_format)
+    a = codes_of(np.full(problem.a.shape, ONE), FP32) if a_format is None else codes_of(problem.a, a_format)
     c = _as_float32(problem.c, fmt) if problem.c.size else NO_C
-    operands = panels_of(a, _as_float32(problem.b, b_format), way.padding)
+    operands = panels_of(a, codes_of(problem.b, b_format), way.padding)
     out, given_up = np.empty(problem.shape, u32), np.zeros(strips_of(operands), np.uint8)
     terms = operands.a.shape[1]
     chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else terms

@@ -8,29 +8,52 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.arithmetic.operands import full_dtype
-from fpsim.arrays import FORMAT_OF, Array, words
-from fpsim.casts.brief import Decoder, brief_decoder
-from fpsim.casts.pipelines import BRIEF, encoding
+from fpsim.arrays import FORMAT_OF, Array
+from fpsim.casts.loops import encode_kernel
+from fpsim.casts.pipelines import BRIEF
+from fpsim.core.layouts import encode_plan, source_width
 from fpsim.formats.named import DTYPES, FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.runtime.processor import keeps_ieee
 from fpsim.sums.accumulate import NO_C, ONE, exactly
 from fpsim.sums.accumulators import Accumulator, Chunked
-from fpsim.sums.float32_plan import Panels, StripWay, fast_way, panels_of, run_strips, strips_of
-from fpsim.sums.kernels.float32_pairs import GROUP
-from fpsim.sums.kernels.float32_rows import ROWS
+from fpsim.sums.float32_plan import (
+    WORD,
+    Codes,
+    StripWay,
+    fast_way,
+    float32_layout,
+    panels_of,
+    run_strips,
+    strips_of,
+)
 from fpsim.sums.plan import seedless
+
+BYTE = np.dtype(np.uint8)
+
+
+class Operand(NamedTuple):
+    """What an operand's codes are read by."""
+
+    storage: np.dtype[Any]
+    layout: Array
+
+    def codes(self, x: Array) -> Codes:
+        """The codes of an array of them, or of floats of their format."""
+        return Codes(np.ascontiguousarray(x if x.dtype is self.storage else x.view(self.storage)), self.layout)
 
 
 class BriefSums(NamedTuple):
     """What short sums by an accumulator take besides their operands."""
 
     way: StripWay
-    decode_a: Decoder | None  # None for ones
-    decode_b: Decoder
-    encode: Any  # the stage from float32 to codes; None where sums are float32
+    of_a: Operand
+    of_b: Operand
+    encode: Any  # the loop from float32 to codes; None where sums are float32
+    layout: Array  # that it takes
     chunk: int  # terms of a run, 0 for all
     dtype: np.dtype[Any]  # of the result
+    storage: np.dtype[Any]  # of its codes
 
 
 def brief_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any) -> Array | None:
@@ -40,10 +63,9 @@ def brief_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any) -> Array 
     operands whose elements would have to be looked at to know that they are codes.
     """
     plan = _brief_sums(seedless(accumulator), fmt, a.dtype, b.dtype)
-    if plan is None or plan.decode_a is None:
+    if plan is None:
         return None
-    operands = panels_of(plan.decode_a(a), plan.decode_b(b), plan.way.padding)
-    return _summed(plan, operands, (a.shape[0], b.shape[1]))
+    return _summed(plan, plan.of_a.codes(a), plan.of_b.codes(b))
 
 
 def brief_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
@@ -51,22 +73,22 @@ def brief_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
     plan = _brief_sums(seedless(accumulator), fmt, None, x.dtype)
     if plan is None or not (0 < x.size <= BRIEF and keeps_ieee()):
         return None
-    terms = -(-x.size // GROUP) * GROUP
-    ones = np.full((ROWS, terms), ONE)
-    ones[:, x.size :] = plan.way.padding
-    found = _summed(plan, panels_of(ones, plan.decode_b(x).reshape(-1, 1)), (1, 1))
+    ones = np.empty((1, x.size), WORD)
+    ones.fill(ONE)  # np.full takes three times as long
+    found = _summed(plan, Codes(ones, plan.of_a.layout), plan.of_b.codes(x.reshape(-1, 1)))
     return None if found is None else found[0, 0]
 
 
-def _summed(plan: BriefSums, operands: Panels, shape: tuple[int, int]) -> Array | None:
-    """The sums of operands as they are laid out; None where some have to be made otherwise."""
-    result, terms, strips = np.empty(shape, plan.dtype), operands.a.shape[1], strips_of(operands)
-    out = result.view(np.uint32) if plan.encode is None else np.empty(shape, np.uint32)
-    chunk, given_up = min(plan.chunk or terms, terms), np.empty(strips, np.uint8)
-    if run_strips(plan.way, operands, NO_C, out, given_up, chunk, 0, strips):
+def _summed(plan: BriefSums, a: Codes, b: Codes) -> Array | None:
+    """The sums of operands; None where some have to be made otherwise."""
+    operands, shape = panels_of(a, b, plan.way.padding), (a.codes.shape[0], b.codes.shape[1])
+    terms, strips, encode = operands.a.shape[1], strips_of(operands), plan.encode
+    result, chunk = np.empty(shape, plan.dtype), min(plan.chunk or terms, terms)
+    out = result.view(WORD) if encode is None else np.empty(shape, WORD)
+    if run_strips(plan.way, operands, NO_C, out, np.empty(strips, BYTE), chunk, 0, strips):
         return None
-    if plan.encode is not None:
-        plan.encode(out.reshape(-1), words(result).reshape(-1), 0)
+    if encode is not None:
+        encode(out.reshape(-1), result.view(plan.storage).reshape(-1), plan.layout)
     return result
 
 
@@ -79,13 +101,21 @@ def _brief_sums(
     if b is None or (a is None and of_a is not None):
         return None
     way, kept = fast_way(accumulator, (a, b)), accumulator.result_format
-    decode_a, decode_b = None if a is None else brief_decoder(a), brief_decoder(b)
-    stages = () if kept == FP32 else encoding(FP32, exactly(kept))
-    if way is None or decode_b is None or (a is not None and decode_a is None) or len(stages) > 1:
+    operands = [_operand(FP32 if each is None else each) for each in (a, b)]
+    if way is None or operands[0] is None or operands[1] is None or source_width(kept) > FP32.bits:
         return None
+    _, mode, *policy, _, random_bits = exactly(kept)
+    encoder = encode_plan(kept, 32, mode, *policy, random_bits)
+    encode = None if kept == FP32 else encode_kernel(32, int(mode), encoder.kind, None, False, False)
     chunk = accumulator.chunk if isinstance(accumulator, Chunked) else 0
     dtype = np.dtype(DTYPES.get(kept, kept.storage))
-    return BriefSums(way, decode_a, decode_b, stages[0].run if stages else None, chunk, dtype)
+    return BriefSums(way, operands[0], operands[1], encode, encoder.layout, chunk, dtype, kept.storage)
+
+
+def _operand(fmt: Format) -> Operand | None:
+    """How codes of a format are read; None where that takes a table."""
+    layout = float32_layout(fmt)
+    return None if layout is None else Operand(fmt.storage, layout)
 
 
 def _format_of(dtype: np.dtype[Any], fmt: Any) -> Format | None:

@@ -14,8 +14,11 @@ import numpy as np
 from llvmlite import binding
 
 from fpsim.arrays import Array
+from fpsim.casts.pipelines import decoding
+from fpsim.core.layouts import decode_plan
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
+from fpsim.runtime.pipeline import run_stages
 from fpsim.runtime.processor import has_control, rounding_control
 from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.sums.kernels import float32_rows as loops
@@ -30,6 +33,7 @@ TINY = -100  # products from two to this on are normal float32 numbers, with sum
 DIRECTED = Rounding.TOWARD_ZERO, Rounding.UP, Rounding.DOWN
 IN_ANY_MODE = {loops.ROUNDED: loops.SIGNED} | {how: how for how in (loops.PLAIN, loops.FUSED, PAIRS, PLAIN_PAIRS)}
 PLUS_ZERO = np.uint32(0)
+WORD, FLOAT = np.dtype(np.uint32), np.dtype(np.float32)
 HUGE = 102  # a number below two to this plus the precision can be rounded by adding a larger one
 
 
@@ -135,24 +139,43 @@ class Panels(NamedTuple):
 
     a: Array
     panels: Array
-    of_rows: Array  # (2, rows): the largest and the smallest magnitude of each row of a, as bits
-    of_panels: Array  # (2, panels): the same of b
+    ranges: Array  # (2, rows + panels): the largest and the smallest magnitude of each row of a and panel, as bits
 
 
-def panels_of(a: Array, b: Array, padding: np.uint32 = loops.MINUS_ZERO) -> Panels:
-    """(M, K) and (K, N) bits of float32 values, laid out for the loops."""
-    (m, k), n = a.shape, b.shape[1]
+class Codes(NamedTuple):
+    """An operand as the loops read it: codes in C order, and the layout of their format."""
+
+    codes: Array
+    layout: Array
+
+
+def codes_of(codes: Array, fmt: Format) -> Codes:
+    """Codes of a format that float32 holds, those of no simple one as float32."""
+    layout = float32_layout(fmt)
+    if layout is None:
+        words = np.empty(codes.shape, WORD)
+        run_stages(decoding(fmt, FP32, codes.dtype), codes, words)
+        return codes_of(words, FP32)
+    return Codes(np.ascontiguousarray(codes, fmt.storage), layout)
+
+
+@lru_cache(maxsize=1024)
+def float32_layout(fmt: Format) -> Array | None:
+    """The DecodeLayout of a format, None where codes become float32 by a table."""
+    plan = decode_plan(fmt, 32)
+    return None if plan is None else plan.layout
+
+
+def panels_of(a: Codes, b: Codes, padding: np.uint32 = loops.MINUS_ZERO) -> Panels:
+    """(M, K) and (K, N) codes, laid out for the loops."""
+    (m, k), n = a.codes.shape, b.codes.shape[1]
     rows, terms = -(-m // ROWS) * ROWS, -(-k // GROUP) * GROUP
-    padded = a
-    if (m, k) != (rows, terms) or not (a.flags.c_contiguous and a.flags.writeable):  # what loops are compiled for
-        padded = np.full((rows, terms), padding)
-        padded[:m, :k] = a
     width = min(COLUMNS, -(-n // GRANULE) * GRANULE)
     count = -(-n // width)
-    panels = np.zeros((count, terms, width), np.uint32)
-    of_rows, of_panels = np.empty((2, rows), np.uint32), np.empty((2, count), np.uint32)
-    loops.pack_kernel()(padded, b, panels, of_rows, of_panels)
-    return Panels(padded.view(np.float32), panels.view(np.float32), of_rows, of_panels)
+    floats, panels = np.empty((rows, terms), FLOAT), np.zeros((count, terms, width), FLOAT)
+    ranges = np.empty((2, rows + count), WORD)
+    loops.pack_kernel()(a.codes, b.codes, floats, panels, ranges, padding, a.layout, b.layout)
+    return Panels(floats, panels, ranges)
 
 
 def strips_of(operands: Panels) -> int:
@@ -160,13 +183,18 @@ def strips_of(operands: Panels) -> int:
     return -(-len(operands.a) // STRIP) * len(operands.panels)
 
 
+@lru_cache(maxsize=64)
+def strips_kernel(how: int) -> Any:
+    """The loop of a step, `loops.rows_kernel` or one with its arguments."""
+    return (pairs_kernel if how in (PAIRS, PLAIN_PAIRS) else loops.rows_kernel)(how)
+
+
 def run_strips(
     way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, chunk: int, first: int, stop: int
 ) -> int:
     """Fill the strips `first .. stop` of out, or mark those that must be done otherwise; returns how many these are."""
-    kernel: Any = (pairs_kernel if way.how in (PAIRS, PLAIN_PAIRS) else loops.rows_kernel)(way.how)
-    lost: int = kernel(
-        operands.a, operands.panels, c, out, given_up, operands.of_rows, operands.of_panels, first, stop, chunk,
-        way.join, way.numbers, way.words, way.control,
-    )  # fmt: skip
+    a, panels, ranges = operands
+    lost: int = strips_kernel(way.how)(
+        a, panels, c, out, given_up, ranges, first, stop, chunk, way.join, way.numbers, way.words, way.control
+    )
     return lost

@@ -16,7 +16,7 @@ from fpsim.products.brief import brief_product
 from fpsim.products.fast_units import rows_of
 from fpsim.sums.accumulators import Accumulator, Chunked
 from fpsim.sums.brief import brief_sum
-from fpsim.sums.float32_plan import fast_way
+from fpsim.sums.float32_plan import fast_way, float32_layout
 from fpsim.testing import assert_bits_equal
 from tests.kit.processor import IS_SUPPORTED, STATES, processor_state
 from tests.kit.sweeps import in_turn
@@ -179,3 +179,14 @@ def test_short_sums_have_the_bits_of_long_ones(accumulator: Accumulator) -> None
             )
     assert brief_sum(np.zeros(0, np.uint8), accumulator, fp.E4M3) is None
     assert brief_sum(np.zeros(BRIEF + 1, np.uint8), accumulator, fp.E4M3) is None
+
+
+def test_codes_that_become_floats_by_a_table_are_summed_too() -> None:
+    low = fp.Format("low", 4, 3, bias=140)  # float32 has its values as subnormals
+    assert float32_layout(low) is None
+    a, b = operands((low, low), (32, 40, 33), special=True)
+    values = [fp.decode(codes, low) for codes in (a, b)]
+    for accumulator in (fp.Sequential(fp.FP32), fp.Pairwise(fp.FP32)):
+        assert fast_way(accumulator, (low, low)) is not None
+        assert_bits_equal(fp.matmul(a, b, accumulate=accumulator, fmt=low), fp.matmul(*values, accumulate=accumulator))
+        assert brief_product(a, b, accumulator, low) is None

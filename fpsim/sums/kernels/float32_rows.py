@@ -27,11 +27,12 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.core.decode import decode_bits_32, decode_fields
 from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.processor import exchange_control, has_control
 from fpsim.sums.kernels.steps import fma
 
-f32, f64, u32 = np.float32, np.float64, np.uint32
+f32, f64, u32, u64 = np.float32, np.float64, np.uint32, np.uint64
 
 COLUMNS = 128  # of a panel
 GRANULE = 16  # columns of a narrow panel come in multiples
@@ -154,35 +155,45 @@ STEP_OF = {PLAIN: _plain, FUSED: _fused, ROUNDED: _rounded, WIDE: _wide, ODD: _o
 
 @cache
 def pack_kernel() -> Any:
-    """The loop `(a, b, panels, of_rows, of_panels)`: columns of b as panels, and the range of what operands hold.
+    """The loop `(a, b, floats, panels, ranges, padding, of_a, of_b)`: codes as the float32 that other loops take.
 
-    a (M, K or more) and b (K, N) are bits of float32, panels (P, K or more, width) of zeros. of_rows (2, M) and
-    of_panels (2, P) get the bits of the largest and the smallest magnitude of a row and a panel, of values other than
+    a (M, K) and b (K, N) are codes, of_a and of_b their DecodeLayouts. floats gets a, with `padding`, bits of a zero,
+    behind its rows and columns; panels (P, K or more, width) of zeros get the columns of b. ranges (2, rows + P) gets
+    the bits of the largest and the smallest magnitude of each row of floats, then of each panel, of values other than
     0; the smallest is less by one.
     """
 
-    def pack(a: Any, b: Any, panels: Any, of_rows: Any, of_panels: Any) -> None:
-        width = panels.shape[2]
+    @scalar
+    def most_and_least(bits: Any, most: Any, least: Any) -> Any:
+        magnitude = u32(bits & MAGNITUDE)
+        return max(most, magnitude), min(least, u32(magnitude - ONE))  # zero wraps around to the largest word
+
+    def pack(
+        a: Any, b: Any, floats: Any, panels: Any, ranges: Any, padding: Any, of_a: Any, of_b: Any
+    ) -> None:  # fmt: skip
+        from_a, from_b = decode_fields(of_a), decode_fields(of_b)
+        width, rows = panels.shape[2], floats.shape[0]
         for panel in range(panels.shape[0]):
             begin = panel * width
             count = min(width, b.shape[1] - begin)
             most, least = ZERO, NO_LEAST
             for k in range(b.shape[0]):
-                row, lanes = b[k, begin : begin + count], panels[panel, k]
                 for j in range(count):
-                    bits = row[j]
-                    lanes[j] = bits
-                    magnitude = u32(bits & MAGNITUDE)
-                    most = max(most, magnitude)
-                    least = min(least, u32(magnitude - ONE))  # zero wraps around to the largest word
-            of_panels[0, panel], of_panels[1, panel] = most, least
-        for i in range(a.shape[0]):
+                    bits = decode_bits_32(u32(b[k, u64(begin + j)]), from_b)
+                    panels[panel, k, j] = u32(bits).view(f32)
+                    most, least = most_and_least(bits, most, least)
+            ranges[0, rows + panel], ranges[1, rows + panel] = most, least
+        zero = u32(padding).view(f32)
+        for i in range(rows):
             most, least = ZERO, NO_LEAST
-            for k in range(a.shape[1]):
-                magnitude = u32(a[i, k] & MAGNITUDE)
-                most = max(most, magnitude)
-                least = min(least, u32(magnitude - ONE))
-            of_rows[0, i], of_rows[1, i] = most, least
+            terms = a.shape[1] if i < a.shape[0] else 0
+            for k in range(terms):
+                bits = decode_bits_32(u32(a[i, k]), from_a)
+                floats[i, k] = u32(bits).view(f32)
+                most, least = most_and_least(bits, most, least)
+            for k in range(terms, floats.shape[1]):
+                floats[i, k] = zero
+            ranges[0, i], ranges[1, i] = most, least
 
     return kernel(pack)
 
@@ -191,12 +202,12 @@ def pack_kernel() -> Any:
 def rows_kernel(how: int) -> Any:
     """The loop over strips `first .. stop`, of all panels of a strip of rows and then the next.
 
-    `(a, panels, c, out, given_up, of_rows, of_panels, first, stop, chunk, join, numbers, words, control) -> lost`:
-    a (M, K) and panels as float32, M a multiple of ROWS and K of STEPS, with their ranges as pack_kernel gives them;
-    c and out (M, N) bits, c may be empty. given_up gets 1 for a strip that has to be done otherwise, of which there are
-    `lost`. numbers: the growth of a bound over a block, what it may reach, the smallest product, the scale of the inner
-    and of the outer rounding, the smallest subnormal value (for pairs); words: floors of both roundings; control: what
-    the processor's control register is set to.
+    `(a, panels, c, out, given_up, ranges, first, stop, chunk, join, numbers, words, control) -> lost`: a (M, K) and
+    panels as float32, M a multiple of ROWS and K of STEPS, with their ranges as pack_kernel gives them; c and out are
+    (M, N) bits, c may be empty. given_up gets 1 for a strip that has to be done otherwise, of which there are `lost`.
+    numbers: the growth of a bound over a block, what it may reach, the smallest product, the scale of the inner and of
+    the outer rounding, the smallest subnormal value (for pairs); words: floors of both roundings; control: what the
+    processor's control register is set to.
     """
     step, checked, splits = scalar(STEP_OF[how]), how not in (PLAIN, FUSED), how in (ROUNDED, NORMAL)
 
@@ -225,14 +236,15 @@ def rows_kernel(how: int) -> Any:
         return f64(u32(most).view(f32))
 
     def rows(
-        a: Any, panels: Any, c: Any, out: Any, given_up: Any, of_rows: Any, of_panels: Any, first: int, stop: int,
-        chunk: int, join: int, numbers: Any, words: Any, control: Any,
+        a: Any, panels: Any, c: Any, out: Any, given_up: Any, ranges: Any, first: int, stop: int, chunk: int, join: int,
+        numbers: Any, words: Any, control: Any,
     ) -> int:  # fmt: skip
         before, lost = exchange_control(control) if CONTROLLED else control, 0
         terms, width, columns = a.shape[1], panels.shape[2], out.shape[1]
         growth, reach, smallest = numbers[0], numbers[1], numbers[2]
         scale, outer_scale, floor, outer_floor = f32(numbers[3]), f32(numbers[4]), words[0], words[1]
-        t, outer = np.zeros((STRIP, width), np.float32), np.zeros((STRIP, width), np.float32)
+        t = np.zeros((STRIP, width), np.float32)
+        outer = t if join == NO_OUTER else np.zeros((STRIP, width), np.float32)
         for strip in range(first, stop):
             i, panel = strip // panels.shape[0] * STRIP, strip % panels.shape[0]
             height, j = min(STRIP, a.shape[0] - i), panel * width
@@ -248,10 +260,11 @@ def rows_kernel(how: int) -> Any:
                         signed_zero |= c[i + r, j + lane] == MINUS_ZERO
             most, least = ZERO, NO_LEAST
             for r in range(height):
-                most, least = max(most, of_rows[0, i + r]), min(least, of_rows[1, i + r])
-            product = f64(u32(most).view(f32)) * f64(u32(of_panels[0, panel]).view(f32))
+                most, least = max(most, ranges[0, i + r]), min(least, ranges[1, i + r])
+            of_panel, of_least = ranges[0, a.shape[0] + panel], ranges[1, a.shape[0] + panel]
+            product = f64(u32(most).view(f32)) * f64(u32(of_panel).view(f32))
             holds = (not splits) or most <= MOST_SPLIT
-            lowest = f64(u32(least + ONE).view(f32)) * f64(u32(of_panels[1, panel] + ONE).view(f32))
+            lowest = f64(u32(least + ONE).view(f32)) * f64(u32(of_least + ONE).view(f32))
             alive = (not checked) or (product <= reach and lowest >= smallest and holds and not signed_zero)
             for begin in range(0, terms, chunk):
                 end = min(begin + chunk, terms)
