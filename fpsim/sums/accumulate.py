@@ -152,9 +152,10 @@ def _fast(accumulator: Accumulator, problem: SumProblem, way: StripWay) -> Array
     """The sums in float32; strips of rows that come near the ends of the format's range are done in 64-bit words."""
     a_format, b_format = problem.formats
     fmt, rows = accumulator.result_format, problem.shape[0]
-    a = codes_of(np.full(problem.a.shape, ONE), FP32) if a_format is None else codes_of(problem.a, a_format)
+    a, of_a = codes_of(np.full(problem.a.shape, ONE), FP32) if a_format is None else codes_of(problem.a, a_format)
+    b, of_b = codes_of(problem.b, b_format)
     c = _as_float32(problem.c, fmt) if problem.c.size else NO_C
-    operands = panels_of(a, codes_of(problem.b, b_format), way.padding)
+    operands = panels_of(a, b, (of_a, of_b), way.padding)
     out, given_up = np.empty(problem.shape, u32), np.zeros(strips_of(operands), np.uint8)
     terms = operands.a.shape[1]
     chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else terms

@@ -17,40 +17,21 @@ from fpsim.formats.named import format as find_format
 from fpsim.runtime.processor import keeps_ieee
 from fpsim.sums.accumulate import NO_C, ONE, exactly
 from fpsim.sums.accumulators import Accumulator, Chunked
-from fpsim.sums.float32_plan import (
-    WORD,
-    Codes,
-    StripWay,
-    fast_way,
-    float32_layout,
-    panels_of,
-    run_strips,
-    strips_of,
-)
+from fpsim.sums.float32_plan import WORD, StripWay, fast_way, float32_layout, panels_of, run_strips, strips_of
 from fpsim.sums.plan import seedless
 
 BYTE = np.dtype(np.uint8)
-
-
-class Operand(NamedTuple):
-    """What an operand's codes are read by."""
-
-    storage: np.dtype[Any]
-    layout: Array
-
-    def codes(self, x: Array) -> Codes:
-        """The codes of an array of them, or of floats of their format."""
-        return Codes(np.ascontiguousarray(x if x.dtype is self.storage else x.view(self.storage)), self.layout)
 
 
 class BriefSums(NamedTuple):
     """What short sums by an accumulator take besides their operands."""
 
     way: StripWay
-    of_a: Operand
-    of_b: Operand
+    codes_a: np.dtype[Any]  # of the operands' codes
+    codes_b: np.dtype[Any]
+    layouts: tuple[Array, Array]  # of their formats
     encode: Any  # the loop from float32 to codes; None where sums are float32
-    layout: Array  # that it takes
+    layout: Array  # of the result
     chunk: int  # terms of a run, 0 for all
     dtype: np.dtype[Any]  # of the result
     storage: np.dtype[Any]  # of its codes
@@ -65,7 +46,7 @@ def brief_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any) -> Array 
     plan = _brief_sums(seedless(accumulator), fmt, a.dtype, b.dtype)
     if plan is None:
         return None
-    return _summed(plan, plan.of_a.codes(a), plan.of_b.codes(b))
+    return _summed(plan, _in_c_order(a, plan.codes_a), _in_c_order(b, plan.codes_b))
 
 
 def brief_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
@@ -75,13 +56,18 @@ def brief_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
         return None
     ones = np.empty((1, x.size), WORD)
     ones.fill(ONE)  # np.full takes three times as long
-    found = _summed(plan, Codes(ones, plan.of_a.layout), plan.of_b.codes(x.reshape(-1, 1)))
+    found = _summed(plan, ones, _in_c_order(x.reshape(-1, 1), plan.codes_b))
     return None if found is None else found[0, 0]
 
 
-def _summed(plan: BriefSums, a: Codes, b: Codes) -> Array | None:
-    """The sums of operands; None where some have to be made otherwise."""
-    operands, shape = panels_of(a, b, plan.way.padding), (a.codes.shape[0], b.codes.shape[1])
+def _in_c_order(x: Array, codes: np.dtype[Any]) -> Array:
+    """Codes, or floats of their format, as codes in C order."""
+    return np.ascontiguousarray(x if x.dtype is codes else x.view(codes))
+
+
+def _summed(plan: BriefSums, a: Array, b: Array) -> Array | None:
+    """The sums of codes; None where some have to be made otherwise."""
+    operands, shape = panels_of(a, b, plan.layouts, plan.way.padding), (a.shape[0], b.shape[1])
     terms, strips, encode = operands.a.shape[1], strips_of(operands), plan.encode
     result, chunk = np.empty(shape, plan.dtype), min(plan.chunk or terms, terms)
     out = result.view(WORD) if encode is None else np.empty(shape, WORD)
@@ -101,21 +87,17 @@ def _brief_sums(
     if b is None or (a is None and of_a is not None):
         return None
     way, kept = fast_way(accumulator, (a, b)), accumulator.result_format
-    operands = [_operand(FP32 if each is None else each) for each in (a, b)]
-    if way is None or operands[0] is None or operands[1] is None or source_width(kept) > FP32.bits:
+    left = FP32 if a is None else a
+    layouts = float32_layout(left), float32_layout(b)
+    if way is None or layouts[0] is None or layouts[1] is None or source_width(kept) > FP32.bits:
         return None
     _, mode, *policy, _, random_bits = exactly(kept)
     encoder = encode_plan(kept, 32, mode, *policy, random_bits)
     encode = None if kept == FP32 else encode_kernel(32, int(mode), encoder.kind, None, False, False)
     chunk = accumulator.chunk if isinstance(accumulator, Chunked) else 0
     dtype = np.dtype(DTYPES.get(kept, kept.storage))
-    return BriefSums(way, operands[0], operands[1], encode, encoder.layout, chunk, dtype, kept.storage)
-
-
-def _operand(fmt: Format) -> Operand | None:
-    """How codes of a format are read; None where that takes a table."""
-    layout = float32_layout(fmt)
-    return None if layout is None else Operand(fmt.storage, layout)
+    of_operands = left.storage, b.storage, (layouts[0], layouts[1])
+    return BriefSums(way, *of_operands, encode, encoder.layout, chunk, dtype, kept.storage)
 
 
 def _format_of(dtype: np.dtype[Any], fmt: Any) -> Format | None:

@@ -142,21 +142,14 @@ class Panels(NamedTuple):
     ranges: Array  # (2, rows + panels): the largest and the smallest magnitude of each row of a and panel, as bits
 
 
-class Codes(NamedTuple):
-    """An operand as the loops read it: codes in C order, and the layout of their format."""
-
-    codes: Array
-    layout: Array
-
-
-def codes_of(codes: Array, fmt: Format) -> Codes:
-    """Codes of a format that float32 holds, those of no simple one as float32."""
+def codes_of(codes: Array, fmt: Format) -> tuple[Array, Array]:
+    """Codes of a format that float32 holds as the loops read them, in C order, and their layout."""
     layout = float32_layout(fmt)
     if layout is None:
         words = np.empty(codes.shape, WORD)
         run_stages(decoding(fmt, FP32, codes.dtype), codes, words)
         return codes_of(words, FP32)
-    return Codes(np.ascontiguousarray(codes, fmt.storage), layout)
+    return np.ascontiguousarray(codes, fmt.storage), layout
 
 
 @lru_cache(maxsize=1024)
@@ -166,15 +159,17 @@ def float32_layout(fmt: Format) -> Array | None:
     return None if plan is None else plan.layout
 
 
-def panels_of(a: Codes, b: Codes, padding: np.uint32 = loops.MINUS_ZERO) -> Panels:
-    """(M, K) and (K, N) codes, laid out for the loops."""
-    (m, k), n = a.codes.shape, b.codes.shape[1]
+def panels_of(
+    a: Array, b: Array, layouts: tuple[Array, Array], padding: np.uint32 = loops.MINUS_ZERO
+) -> Panels:  # fmt: skip
+    """(M, K) and (K, N) codes of these layouts, laid out for the loops."""
+    (m, k), n = a.shape, b.shape[1]
     rows, terms = -(-m // ROWS) * ROWS, -(-k // GROUP) * GROUP
     width = min(COLUMNS, -(-n // GRANULE) * GRANULE)
     count = -(-n // width)
     floats, panels = np.empty((rows, terms), FLOAT), np.zeros((count, terms, width), FLOAT)
     ranges = np.empty((2, rows + count), WORD)
-    loops.pack_kernel()(a.codes, b.codes, floats, panels, ranges, padding, a.layout, b.layout)
+    loops.pack_kernel()(a, b, floats, panels, ranges, padding, *layouts)
     return Panels(floats, panels, ranges)
 
 
