@@ -149,6 +149,34 @@ def test_matmul_never_follows_the_options_of_another_call(drawn: list[tuple[Any,
         assert_bits_equal(fp.matmul(codes, codes.T, accumulate=unit).view(np.uint32), want)
 
 
+ACCUMULATORS = st.builds(
+    lambda kind, fmt, words, seed: kind(fmt, **words, seed=seed),
+    st.sampled_from([fp.Sequential, fp.FusedMultiplyAdd, fp.Pairwise, fp.Exact, partial(fp.Chunked, chunk=8)]),
+    st.sampled_from(["bf16", "fp16", "fp32", fp.Format("mine", 5, 9)]), cast_words, st.integers(0, 3),
+)  # fmt: skip
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.lists(st.tuples(ACCUMULATORS, st.sampled_from(["e4m3", fp.E5M2, "uint8"])), min_size=2, max_size=4))
+def test_sums_never_follow_the_options_of_another_call(drawn: list[tuple[Any, Any]]) -> None:
+    codes = np.random.default_rng(0).integers(0, 0x7C, (5, 33)).astype(np.uint8)
+
+    def product(accumulator: Any, fmt: Any) -> Any:
+        if fmt == "uint8":  # codes of nothing
+            with pytest.raises(ValueError, match="format must be a float format"):
+                fp.matmul(codes, codes.T, accumulate=accumulator, fmt=fmt)
+            return 0
+        found = fp.matmul(codes, codes.T, accumulate=accumulator, fmt=fmt)
+        assert_bits_equal(found, fp.matmul(codes, codes.T, accumulate=accumulator, fmt=fmt, out=np.empty_like(found)))
+        return found
+
+    def total(accumulator: Any, fmt: Any) -> Any:
+        return 0 if fmt == "uint8" else fp.sum(codes, accumulate=accumulator, fmt=fmt)
+
+    assert_same_after_others([partial(product, *one) for one in drawn])
+    assert_same_after_others([partial(total, *one) for one in drawn])
+
+
 def test_what_follows_a_sum_is_not_left_out_by_a_plan_without() -> None:
     codes, bias = np.full((3, 64), 0x38, np.uint8), f32([1, 2, 4])
     cases: list[tuple[dict[str, Any], Any]] = [({}, 64), ({"bias": bias}, 64 + bias), ({"alpha": 2.0}, 128), ({}, 64)]
@@ -186,7 +214,8 @@ SEEDED: list[Callable[[int], Any]] = [
     lambda seed: fp.from_int(np.arange(9), "e4m3", **SR, seed=seed),
     *(partial(lambda kind, words, seed: fp.sum(X, accumulate=kind("bf16", **words, seed=seed)), kind, words)
       for kind in (fp.Sequential, fp.FusedMultiplyAdd, fp.Pairwise, fp.Chunked, fp.Exact) for words in (SR, {})),
-    lambda seed: fp.matmul(X8, X8.T, accumulate=fp.Sequential("bf16", **SR, seed=seed), fmt="e4m3"),
+    *(partial(lambda words, seed: fp.matmul(X8, X8.T, accumulate=fp.Sequential("bf16", **words, seed=seed), fmt="e4m3"),
+              words) for words in (SR, {})),
     lambda seed: fp.analysis.error(ODD, "e4m3", seed=seed),
 ]  # fmt: skip
 
@@ -223,6 +252,7 @@ def test_seeds_of_one_plan_draw_their_own_words() -> None:
 
 
 ONE_TERM = next(unit for unit in fp.units() if unit.terms == 1 and unit.a.fmt == unit.d.fmt == fp.FP32)
+SEQUENTIAL = fp.Sequential("bf16")
 REFUSED: list[tuple[Callable[[Any], Any], Any, Any, str]] = [
     (lambda seed: fp.encode(X, "e4m3", rounding="stochastic", seed=seed), 1, True, "seed must be an integer"),
     (lambda n: fp.encode(X, "e4m3", random_bits=n), 1, True, "random_bits must be an integer"),
@@ -235,6 +265,17 @@ REFUSED: list[tuple[Callable[[Any], Any], Any, Any, str]] = [
     (lambda p: fp.matmul(X, X.T, accumulate=ONE_TERM, promote=p), 1, True, "promote must be a number of terms"),
     (lambda p: fp.matmul(X8, X8.T, accumulate=UNIT, promote=p), 32, [32], "promote must be a number of terms"),
     (lambda o: fp.matmul(X8, X8.T, accumulate=UNIT, scale_order=o), None, "c_first", "scale_order must be one of"),
+    (lambda s: fp.matmul(X8, X8.T, accumulate=UNIT, strict=s), True, 1, "strict must be True or False"),
+    (lambda f: fp.matmul(X8, X8.T, accumulate=UNIT, fmt=f), None, "e4m3", "fmt is for accumulators"),
+    (lambda f: fp.matmul(X8, X8.T, accumulate=SEQUENTIAL, fmt=f), "e4m3", None, "say which format"),
+    (lambda f: fp.matmul(X8, X8.T, accumulate=SEQUENTIAL, fmt=f), "e4m3", "e2m1", "must lie in 0 .. 0xf"),
+    (lambda x: fp.matmul(x, X8.T, accumulate=SEQUENTIAL, fmt="e4m3"), X8, X8.astype(f32), "stores FP32"),
+    (lambda x: fp.matmul(x, X8.T, accumulate=UNIT), X8, X8.astype(f32), "got a as float32"),
+    (lambda x: fp.matmul(x, X8.T, accumulate=UNIT), X8, X8[0], "two axes"),
+    (lambda a: fp.matmul(X8, X8.T, accumulate=a), UNIT, fp.E4M3, "accumulate must be a matrix unit"),
+    (lambda a: fp.matmul(X8, X8.T, accumulate=a), UNIT.name, "hopper_e4m3_f33", "accumulate must be one of"),
+    (lambda f: fp.sum(X8, accumulate=SEQUENTIAL, fmt=f), "e4m3", "e2m1", "must lie in 0 .. 0xf"),
+    (lambda a: fp.sum(X8, accumulate=SEQUENTIAL, fmt="e4m3", axis=a), None, 2, "axis must be one of"),
     (lambda b: fp.matmul(X8, X8, accumulate=UNIT) if b else fp.matmul(X8, X8.T, accumulate=UNIT), 0, 1, "agree in K"),
 ]  # fmt: skip
 

@@ -91,7 +91,13 @@ def matmul(
       >>> float(fp.matmul(x, x.T, accumulate="hopper_e4m3_f32", schedule=split, out_format=fp.BF16)[0, 0])
       394.0
     """
-    multiplied, request_of, backend = _loaded()
+    multiplied, brief_product, request_of, backend = _loaded()
+    sides = scale_a is None and scale_b is None and scale_order is None and bias is None
+    follows = c is not None or alpha is not None or beta is not None or out_format is not None or out is not None
+    if schedule is None and promote is None and sides and not follows and strict is True:
+        found: npt.NDArray[Any] | None = brief_product(a, b, accumulate, fmt)
+        if found is not None:
+            return found
     request = request_of(
         schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_format, strict
     )  # fmt: skip
@@ -100,10 +106,11 @@ def matmul(
 
 
 @cache
-def _loaded() -> tuple[Any, Any, Any]:
+def _loaded() -> tuple[Any, Any, Any, Any]:
     """What multiplies, which loads numba: an import statement takes longer than the check of an operand."""
+    from fpsim.products.brief import brief_product
     from fpsim.products.cpu import Cpu
     from fpsim.products.pipeline import multiplied
     from fpsim.products.request import Request
 
-    return multiplied, Request, Cpu()
+    return multiplied, brief_product, Request, Cpu()

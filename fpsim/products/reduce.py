@@ -49,13 +49,17 @@ def sum(x: npt.ArrayLike, *, accumulate: Accumulator, fmt: FormatLike | None = N
       Pairwise(FP16) 10000.0
       Exact(FP16) 10000.0
     """
-    Lines, line_sums = _lines()
+    Lines, line_sums, brief_sum = _lines()
     if not isinstance(accumulate, Accumulator):
         raise TypeError(f"accumulate must be {KINDS} for a sum; got {shown(accumulate)}.")
-    codes, found, _ = read_operand(x, None if fmt is None else find_format(fmt), "x")
+    usual = axis is None and type(x) is np.ndarray and (fmt is None or type(fmt) is Format or type(fmt) is str)
+    found = brief_sum(x, accumulate, fmt) if usual else None
+    if found is not None:
+        return found
+    codes, of_codes, _ = read_operand(x, None if fmt is None else find_format(fmt), "x")
     where = checked_axis(axis, codes.ndim)
     terms = codes.reshape(-1) if where is None else np.moveaxis(codes, where, -1)
-    sums = line_sums(accumulate, Lines(None, terms, (None, found)))
+    sums = line_sums(accumulate, Lines(None, terms, (None, of_codes)))
     return _as_result(sums.reshape(terms.shape[:-1]), accumulate.result_format)
 
 
@@ -86,7 +90,7 @@ def dot(a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixU
       >>> [float(fp.dot(x, y, accumulate=how)) for how in (fp.Sequential("fp16"), fp.FusedMultiplyAdd("fp16"))]
       [0.0, 9.5367431640625e-07]
     """
-    Lines, line_sums = _lines()
+    Lines, line_sums, _ = _lines()
     if isinstance(accumulate, (MatrixUnit, str)):
         return _dot_by_unit(a, b, accumulate, fmt)
     if not isinstance(accumulate, Accumulator):
@@ -100,11 +104,12 @@ def dot(a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixU
 
 
 @cache
-def _lines() -> tuple[Any, Any]:
+def _lines() -> tuple[Any, Any, Any]:
     """What adds, which loads numba: an import statement takes longer than a check."""
+    from fpsim.sums.brief import brief_sum
     from fpsim.sums.lines import Lines, line_sums
 
-    return Lines, line_sums
+    return Lines, line_sums, brief_sum
 
 
 def _as_result(codes: Array, fmt: Format) -> Any:

@@ -57,7 +57,11 @@ __all__ = [
     "UnitProduct",
     "add_part",
     "add_product",
+    "as_they_lie",
+    "bases_of",
     "floats",
+    "fused_facts",
+    "fused_loop",
 ]
 
 
@@ -253,7 +257,7 @@ def _lies_turned(codes: Array) -> bool:
     return codes.strides[0] == codes.itemsize != codes.strides[1]
 
 
-def _as_they_lie(codes: Array) -> tuple[Array, bool]:
+def as_they_lie(codes: Array) -> tuple[Array, bool]:
     """A matrix of codes in C order, and whether it is transposed."""
     turned = _lies_turned(codes)
     codes = codes.T if turned else codes
@@ -291,7 +295,7 @@ def _base(patterns: Array, fmt: Format) -> int:
     return int(largest_exponent()(patterns)) - HIGHEST
 
 
-def _bases(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> tuple[int, int]:
+def bases_of(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> tuple[int, int]:
     """The bases of both operands; what leaves their windows because of the limit is slower, not wrong."""
     if is_centred(formats[0]) and is_centred(formats[1]):
         return 0, 0
@@ -318,7 +322,6 @@ def _fused(total: Array, p: UnitProduct) -> None:
     """The units that follow the FUSED rule or are built from it."""
     unit = p.unit
     half, two_passes, scaled = unit.d.fmt == FP16, unit.rule is Rule.TWO_PASSES, unit.rule is Rule.SCALED
-    terms = 16 if two_passes else unit.terms
     if two_passes and p.promote:  # the unit's own additions and those of the promotion are two levels
         _promoted(total, p)
         return
@@ -328,17 +331,14 @@ def _fused(total: Array, p: UnitProduct) -> None:
         p = p._replace(a=a, b=b)
     formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
     scales = [_scale_exponents(x) if scaled else NO_FACTORS for x in (p.scale_a, p.scale_b)]
-    fills = unit.fraction_bits + 2 + (terms - 1).bit_length() > SUM_BITS + 1
-    joined = fills or terms == 16 or (half and terms == 32)  # one kernel for all units of 16 terms, one for FP16 of 32
-    rows = rows_of(unit)
     by_codes = takes_codes(unit)
-    run = fused_product(terms, joined and rows == "plain", half, scaled, rows, by_codes)
+    run = fused_loop(unit)
 
     def adding(part: UnitProduct, scales: Sequence[Array]) -> Callable[..., None]:
         """What adds the products of a run of K to rows m0 .. m1 and columns n0 .. n1 of a part of the result."""
         a = floats(part.a, unit.a.carrier).view(i32)
-        b, turned = _as_they_lie(part.b) if by_codes else (floats(part.b, unit.b.carrier).view(i32), None)
-        rest = *_fused_facts(unit, _bases((a, b), formats), turned), promotion, p.cut // unit.terms, mode
+        b, turned = as_they_lie(part.b) if by_codes else (floats(part.b, unit.b.carrier).view(i32), None)
+        rest = *fused_facts(unit, bases_of((a, b), formats), turned), promotion, p.cut // unit.terms, mode
         return partial(_run, run, (a, b), (*scales, part.factors.rows, part.factors.columns, *rest))
 
     def work(m0: int, m1: int, n0: int, n1: int) -> None:
@@ -366,8 +366,17 @@ def _run(
     loop(*operands, patterns, *rest, m0, m1, n0, n1)
 
 
+def fused_loop(unit: MatrixUnit) -> Any:
+    """The loop of a fast unit that follows the FUSED rule or is built from it."""
+    half, rows = unit.d.fmt == FP16, rows_of(unit)
+    terms = 16 if unit.rule is Rule.TWO_PASSES else unit.terms
+    fills = unit.fraction_bits + 2 + (terms - 1).bit_length() > SUM_BITS + 1
+    joined = fills or terms == 16 or (half and terms == 32)  # one kernel for all units of 16 terms, one for FP16 of 32
+    return fused_product(terms, joined and rows == "plain", half, unit.rule is Rule.SCALED, rows, takes_codes(unit))
+
+
 @lru_cache(maxsize=1024)
-def _fused_facts(
+def fused_facts(
     unit: MatrixUnit, bases: tuple[int, int], turned: bool | None
 ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
     """What `fused_product` takes about a unit whose operands have these bases: facts, of_a, of_b, wide.
@@ -443,7 +452,7 @@ def _cut(total: Array, p: UnitProduct) -> None:
     a, b = floats(p.a, unit.a.carrier).view(i32), floats(p.b, unit.b.carrier).view(i32)
     a, b = (x if _kept(element) == -1 else x & i32(_kept(element)) for x, element in ((a, unit.a), (b, unit.b)))
     formats = unit.a.fmt, unit.b.fmt
-    bases = _bases((a, b), formats)
+    bases = bases_of((a, b), formats)
     of_a, of_b = (np.array([-1, fmt.min_exponent, base], i32) for fmt, base in zip(formats, bases, strict=True))
     run, base, facts = cut_product(unit.terms, halves), i32(sum(bases)), _step_facts(formats)
     _in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, total, of_a, of_b, base, facts, m0, m1, n0, n1))

@@ -21,7 +21,7 @@ from fpsim.runtime.pipeline import run_stages, wrapping
 from fpsim.runtime.processor import ieee_arithmetic, under_ieee
 from fpsim.runtime.threads import over_spans
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
-from fpsim.sums.float32_plan import StripWay, fast_way, panels_of, run_strips, strips_of
+from fpsim.sums.float32_plan import StripWay, codes_of, fast_way, panels_of, run_strips, strips_of
 from fpsim.sums.kernels import exact_bins
 from fpsim.sums.kernels.exact import exact_kernel
 from fpsim.sums.kernels.float32_rows import STRIP
@@ -152,23 +152,25 @@ def _fast(accumulator: Accumulator, problem: SumProblem, way: StripWay) -> Array
     """The sums in float32; strips of rows that come near the ends of the format's range are done in 64-bit words."""
     a_format, b_format = problem.formats
     fmt, rows = accumulator.result_format, problem.shape[0]
-    a = np.full(problem.a.shape, ONE) if a_format is None else _as_float32(problem.a, a_format)
+    a, of_a = codes_of(np.full(problem.a.shape, ONE), FP32) if a_format is None else codes_of(problem.a, a_format)
+    b, of_b = codes_of(problem.b, b_format)
     c = _as_float32(problem.c, fmt) if problem.c.size else NO_C
-    operands = panels_of(a, _as_float32(problem.b, b_format), way.padding)
+    operands = panels_of(a, b, (of_a, of_b), way.padding)
     out, given_up = np.empty(problem.shape, u32), np.zeros(strips_of(operands), np.uint8)
-    terms = max(operands.a.shape[1], 1)
-    chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else operands.a.shape[1]
+    terms = operands.a.shape[1]
+    chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else terms
+    lost: list[int] = []
 
     def work(first: int, stop: int) -> None:
         with ieee_arithmetic():
-            run_strips(way, operands, c, out, given_up, chunk, first, stop)
+            lost.append(run_strips(way, operands, c, out, given_up, chunk, first, stop))
 
-    _, terms, width = operands.panels.shape
+    width = operands.panels.shape[2]
     over_units(given_up.size, -(-STRIP * width * terms // FAST_STEPS), work)
-    codes = out if fmt == FP32 else _encoded(out, FP32, fmt)
-    strips = given_up.nonzero()[0]
-    if 2 * strips.size > given_up.size:
+    if 2 * sum(lost) > given_up.size:
         return _lanes(accumulator, problem)
+    codes = out if fmt == FP32 else _encoded(out, FP32, fmt)
+    strips = given_up.nonzero()[0] if any(lost) else ()
     for strip in strips:
         i, j = strip // operands.panels.shape[0] * STRIP, strip % operands.panels.shape[0] * width
         here = slice(i, min(i + STRIP, rows)), slice(j, j + width)
@@ -190,12 +192,12 @@ def _as_float32(codes: Array, fmt: Format) -> Array:
 def _encoded(words: Array, source: Format, fmt: Format) -> Array:
     """Words of a float that holds values of a format, as codes; a NaN keeps its sign."""
     codes = np.empty(words.shape, fmt.storage)
-    run_stages(encoding(source, _exactly(fmt)), words, codes)
+    run_stages(encoding(source, exactly(fmt)), words, codes)
     return codes
 
 
 @lru_cache(maxsize=4096)
-def _exactly(fmt: Format) -> CastOptions:
+def exactly(fmt: Format) -> CastOptions:
     """The options of a cast of values that a format holds."""
     return CastOptions(fmt, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
 

@@ -12,13 +12,16 @@ import numba
 import numpy as np
 
 from fpsim.arrays import Array
+from fpsim.casts.pipelines import decoding
+from fpsim.core.layouts import decode_plan
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
+from fpsim.runtime.pipeline import run_stages
 from fpsim.runtime.processor import has_control, has_fma, rounding_control
 from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.sums.kernels import float32_rows as loops
 from fpsim.sums.kernels.float32_pairs import GROUP, PAIRS, PLAIN_PAIRS, pairs_kernel
-from fpsim.sums.kernels.float32_rows import BLOCK, COLUMNS, GRANULE, STEPS, STRIP
+from fpsim.sums.kernels.float32_rows import BLOCK, COLUMNS, GRANULE, ROWS, STEPS, STRIP
 from fpsim.sums.plan import seedless
 
 PRECISIONS = range(
@@ -28,6 +31,7 @@ TINY = -100  # products from two to this on are normal float32 numbers, with sum
 DIRECTED = Rounding.TOWARD_ZERO, Rounding.UP, Rounding.DOWN
 IN_ANY_MODE = {loops.ROUNDED: loops.SIGNED} | {how: how for how in (loops.PLAIN, loops.FUSED, PAIRS, PLAIN_PAIRS)}
 PLUS_ZERO = np.uint32(0)
+WORD, FLOAT = np.dtype(np.uint32), np.dtype(np.float32)
 HUGE = 102  # a number below two to this plus the precision can be rounded by adding a larger one
 
 
@@ -38,7 +42,7 @@ class StripWay(NamedTuple):
     join: int
     numbers: Array
     words: Array
-    control: int  # of the processor: its mode
+    control: np.uint64  # of the processor: its mode
     padding: np.uint32  # the zero, as bits, that leaves every sum as it is
 
 
@@ -81,7 +85,8 @@ def _fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -
     numbers = np.array([(1 + error) ** (BLOCK + 2), reach, least, *scales, fmt.smallest_subnormal])
     control = rounding_control(accumulator.rounding.name.lower()) if has_control() else 0
     padding = PLUS_ZERO if accumulator.rounding is Rounding.DOWN else loops.MINUS_ZERO
-    return StripWay(how, join, numbers, np.array([_floor(fmt), _floor(outer)], np.uint32), control, padding)
+    floors = np.array([_floor(fmt), _floor(outer)], np.uint32)
+    return StripWay(how, join, numbers, floors, np.uint64(control), padding)
 
 
 def _served(fmt: Format) -> bool:
@@ -124,23 +129,38 @@ class Panels(NamedTuple):
 
     a: Array
     panels: Array
-    ranges: tuple[Array, Array, Array, Array]  # largest and smallest magnitude of rows of a and panels of b, as bits
+    ranges: Array  # (2, rows + panels): the largest and the smallest magnitude of each row of a and panel, as bits
 
 
-def panels_of(a: Array, b: Array, padding: np.uint32 = loops.MINUS_ZERO) -> Panels:
-    """(M, K) and (K, N) bits of float32 values, laid out for the loops."""
-    rows, terms = -(-a.shape[0] // loops.ROWS) * loops.ROWS, -(-a.shape[1] // GROUP) * GROUP
-    padded = a
-    if a.shape != (rows, terms) or not (a.flags.c_contiguous and a.flags.writeable):  # what loops are compiled for
-        padded = np.full((rows, terms), padding)
-        padded[: a.shape[0], : a.shape[1]] = a
-    width = min(COLUMNS, -(-b.shape[1] // GRANULE) * GRANULE)
-    count = -(-b.shape[1] // width)
-    panels = np.zeros((count, terms, width), np.uint32)
-    of_rows, of_panels = tuple(np.empty((2, rows), np.uint32)), tuple(np.empty((2, count), np.uint32))
-    loops.pack_kernel()(b, panels, *of_panels, 0, count)
-    loops.range_kernel()(padded, *of_rows)
-    return Panels(padded.view(np.float32), panels.view(np.float32), (*of_rows, *of_panels))
+def codes_of(codes: Array, fmt: Format) -> tuple[Array, Array]:
+    """Codes of a format that float32 holds as the loops read them, in C order, and their layout."""
+    layout = float32_layout(fmt)
+    if layout is None:
+        words = np.empty(codes.shape, WORD)
+        run_stages(decoding(fmt, FP32, codes.dtype), codes, words)
+        return codes_of(words, FP32)
+    return np.ascontiguousarray(codes, fmt.storage), layout
+
+
+@lru_cache(maxsize=1024)
+def float32_layout(fmt: Format) -> Array | None:
+    """The DecodeLayout of a format, None where codes become float32 by a table."""
+    plan = decode_plan(fmt, 32)
+    return None if plan is None else plan.layout
+
+
+def panels_of(
+    a: Array, b: Array, layouts: tuple[Array, Array], padding: np.uint32 = loops.MINUS_ZERO
+) -> Panels:  # fmt: skip
+    """(M, K) and (K, N) codes of these layouts, laid out for the loops."""
+    (m, k), n = a.shape, b.shape[1]
+    rows, terms = -(-m // ROWS) * ROWS, -(-k // GROUP) * GROUP
+    width = min(COLUMNS, -(-n // GRANULE) * GRANULE)
+    count = -(-n // width)
+    floats, panels = np.empty((rows, terms), FLOAT), np.zeros((count, terms, width), FLOAT)
+    ranges = np.empty((2, rows + count), WORD)
+    loops.pack_kernel()(a, b, floats, panels, ranges, padding, *layouts)
+    return Panels(floats, panels, ranges)
 
 
 def strips_of(operands: Panels) -> int:
@@ -148,12 +168,18 @@ def strips_of(operands: Panels) -> int:
     return -(-len(operands.a) // STRIP) * len(operands.panels)
 
 
+@lru_cache(maxsize=64)
+def strips_kernel(how: int) -> Any:
+    """The loop of a step, `loops.rows_kernel` or one with its arguments."""
+    return (pairs_kernel if how in (PAIRS, PLAIN_PAIRS) else loops.rows_kernel)(how)
+
+
 def run_strips(
     way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, chunk: int, first: int, stop: int
-) -> None:
-    """Fill the strips `first .. stop` of out, or mark those that must be done otherwise."""
-    kernel: Any = (pairs_kernel if way.how in (PAIRS, PLAIN_PAIRS) else loops.rows_kernel)(way.how)
-    kernel(
-        operands.a, operands.panels, c, out, given_up, *operands.ranges, first, stop, chunk, way.join, way.numbers,
-        way.words, np.uint64(way.control),
-    )  # fmt: skip
+) -> int:
+    """Fill the strips `first .. stop` of out, or mark those that must be done otherwise; returns how many these are."""
+    a, panels, ranges = operands
+    lost: int = strips_kernel(way.how)(
+        a, panels, c, out, given_up, ranges, first, stop, chunk, way.join, way.numbers, way.words, way.control
+    )
+    return lost

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products import brief, unit_product
 from fpsim.testing import assert_bits_equal
 from tests.oracles.matrix_units import Rows, Sides, random_rows
 
@@ -35,6 +37,16 @@ def _facts(unit: MatrixUnit) -> tuple[Any, ...]:
 
 
 KERNELS = tuple({_facts(unit): unit for unit in reversed(fp.units())}.values())[::-1]
+
+
+def take_other_loops(patch: pytest.MonkeyPatch, **facts: Any) -> None:
+    """Let products by units take loops that they would not take: facts replaces what fast_units says of every unit.
+
+    rows_of="plain": the loops for any processor; takes_codes=False: panels from floats.
+    """
+    for name, fact in facts.items():
+        patch.setattr(unit_product, name, lambda unit, fact=fact: fact)
+    patch.setattr(brief, "_brief_unit", lambda unit: None)  # which keeps the loops that a unit takes
 
 
 class Product(NamedTuple):

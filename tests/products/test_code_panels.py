@@ -19,7 +19,7 @@ from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn
 from tests.kit.units import changed
 from tests.oracles.matrix_units import any_code, normal
-from tests.products.checks import Product, chained, check, multiplied, random_product, results
+from tests.products.checks import Product, chained, check, multiplied, random_product, results, take_other_loops
 
 FP8, TO_HALF, LONG, SCALED = "hopper_e4m3_f32", "hopper_e5m2_f16", "blackwell_e4m3_f32", "blackwell_mxfp8_e4m3_f32"
 FORMATS = {
@@ -41,7 +41,7 @@ SHAPES = [
 def rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The rows in vectors where there are some, and the ones for any processor."""
     if request.param == "plain":
-        monkeypatch.setattr(unit_product, "rows_of", lambda unit: "plain")
+        take_other_loops(monkeypatch, rows_of="plain")
     return str(request.param)
 
 
@@ -51,7 +51,7 @@ def from_floats(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def product(p: Product, unit: MatrixUnit, **words: Any) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(unit_product, "takes_codes", lambda unit: False)
+            take_other_loops(patch, takes_codes=False)
             return results(multiplied(p, unit, **words))
 
     return product

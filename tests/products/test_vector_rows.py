@@ -10,7 +10,6 @@ import pytest
 
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import ELEMENTS, MatrixUnit
-from fpsim.products import unit_product
 from fpsim.products.fast_units import is_fast, rows_of
 from fpsim.products.kernels.promotion import ADD, COLUMNS_FIRST, PRODUCT, ROWS_FIRST
 from fpsim.products.unit_product import Factors, UnitProduct, add_product
@@ -18,7 +17,16 @@ from fpsim.runtime.vectors import has_vectors
 from fpsim.testing import assert_bits_equal
 from tests.kit.units import changed
 from tests.oracles.matrix_units import KINDS, any_code, normal, random_rows, special, zeros
-from tests.products.checks import Product, chained, check, lengths, multiplied, random_product, results
+from tests.products.checks import (
+    Product,
+    chained,
+    check,
+    lengths,
+    multiplied,
+    random_product,
+    results,
+    take_other_loops,
+)
 
 f32 = np.float32
 
@@ -36,7 +44,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def product(p: Product, unit: MatrixUnit) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(unit_product, "rows_of", lambda unit: "plain")
+            take_other_loops(patch, rows_of="plain")
             return multiplied(p, unit)
 
     return product
@@ -78,7 +86,7 @@ def test_sums_join_alike_in_both_kinds_of_rows(name: str, mode: int, monkeypatch
         factors = Factors() if mode == ADD else Factors(rows, columns, mode)
         got = _joined(p, unit, factors, cut)
         with monkeypatch.context() as patch:
-            patch.setattr(unit_product, "rows_of", lambda unit: "plain")
+            take_other_loops(patch, rows_of="plain")
             assert_bits_equal(got, _joined(p, unit, factors, cut))
 
 

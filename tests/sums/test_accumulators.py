@@ -293,8 +293,8 @@ def test_the_loops_in_float32_are_taken_and_mostly_kept() -> None:
     for accumulator in FAST:
         way = fast_way(accumulator, (fp.BF16, fp.BF16))
         assert way is not None
-        left, right = (accumulate._as_float32(codes, fp.BF16) for codes in (a, b))
-        operands = float32_plan.panels_of(left, right, way.padding)
+        (left, of_a), (right, of_b) = (float32_plan.codes_of(codes, fp.BF16) for codes in (a, b))
+        operands = float32_plan.panels_of(left, right, (of_a, of_b), way.padding)
         given_up = np.zeros(float32_plan.strips_of(operands), np.uint8)
         chunk = accumulator.chunk if isinstance(accumulator, Chunked) else 256
         nothing, out = np.zeros((0, 0), np.uint32), np.empty((64, 256), np.uint32)

@@ -22,7 +22,7 @@ from fpsim.products.kernels.vector_row import vector_row
 from fpsim.products.kernels.wide_row import wide_row
 from fpsim.runtime.compile import inner_loop, kernel, scalar
 
-i8, u8, i32, i64, f32, f64 = np.int8, np.uint8, np.int32, np.int64, np.float32, np.float64
+i8, u8, i32, i64, u64, f32, f64 = np.int8, np.uint8, np.int32, np.int64, np.uint64, np.float32, np.float64
 
 NO_SCALE = i32(1 << 20)  # in the place of a scale that is NaN
 SCALE_WINDOW = i32(36)  # exponents of scales that fused_row takes
@@ -43,19 +43,32 @@ def _scale_flags(scale: Any) -> Any:
 def _begin_tile(
     c: Any, m: Any, n: Any, rows: Any, width: Any, promotion: Any, cut: Any, tile: Any, totals: Any, merged: Any
 ) -> None:
-    """What a tile starts from: c, in the totals where partial sums are promoted, or before the first slice."""
+    """What a tile starts from: c, in the totals where partial sums are promoted, or before the first slice.
+
+    Unsigned indices count from the beginning alone, so that words are read side by side; rows as views take longer.
+    """
     for r in range(rows):
-        row, start, total = c[m + r, n : n + width], tile[r], totals[r]  # so that words are read side by side
+        row = u64(m + r)
         for j in range(width, tile.shape[1]):
-            start[j] = i32(0)
-            total[j] = f32(-0.0)
+            tile[r, j] = i32(0)
+        if not promotion:
+            for j in range(width):
+                tile[r, j] = c[row, u64(n + j)]
+            continue
         for j in range(width):
-            bits = i32(row[j])
-            start[j] = i32(0) if promotion else bits
-            total[j] = f32(-0.0) if cut else bits.view(f32)
+            tile[r, j] = i32(0)
+            totals[r, j] = f32(-0.0) if cut else i32(c[row, u64(n + j)]).view(f32)
+        for j in range(width, tile.shape[1]):
+            totals[r, j] = f32(-0.0)
         if cut:
             for j in range(width):
-                merged[r, j] = i32(row[j]).view(f32)
+                merged[r, j] = i32(c[row, u64(n + j)]).view(f32)
+
+
+@scalar
+def _one_nan(bits: Any) -> Any:
+    """A pattern, every NaN with the same bits."""
+    return NAN_PATTERN if i32(bits & MAGNITUDE) > INFINITE else bits
 
 
 @inner_loop
@@ -64,14 +77,16 @@ def _end_tile(
 ) -> None:
     """Put the results of a tile into c, every NaN with the same bits."""
     for r in range(rows):
-        row, of_tile = c[m + r, n : n + width], tile[r]
-        if promotion:
-            of_tile = totals[r].view(i32)
+        row = u64(m + r)
         if cut:
-            of_tile = merged[r].view(i32)
-        for j in range(width):
-            bits = i32(of_tile[j])
-            row[j] = NAN_PATTERN if i32(bits & MAGNITUDE) > INFINITE else bits
+            for j in range(width):
+                c[row, u64(n + j)] = _one_nan(i32(f32(merged[r, j]).view(i32)))
+        elif promotion:
+            for j in range(width):
+                c[row, u64(n + j)] = _one_nan(i32(f32(totals[r, j]).view(i32)))
+        else:
+            for j in range(width):
+                c[row, u64(n + j)] = _one_nan(i32(tile[r, j]))
 
 
 @scalar
@@ -148,7 +163,7 @@ def fused_product(
         b_values, b_exponents, b_floats, b_bytes = panel_of()
         b_codes = np.empty((terms, lanes), u8)
         a_classes, b_classes = np.empty(terms, i32), np.empty((terms, lanes), i32)
-        tile, totals = np.empty((block, lanes), i32), np.zeros((block, lanes), f32)
+        tile, totals = np.empty((block, lanes), i32), np.zeros((block if promotion else 0, lanes), f32)
         merged = np.zeros((block if cut else 0, lanes), f32)
         lanes_scale, lanes_right = np.zeros(lanes, i32), np.zeros(lanes, f32)
         room = RowScratch(

@@ -89,10 +89,10 @@ def pairs_kernel(how: int) -> Any:
         return most
 
     def pairs(
-        a: Any, panels: Any, c: Any, out: Any, given_up: Any, a_largest: Any, a_smallest: Any, b_largest: Any,
-        b_smallest: Any, first: int, stop: int, chunk: int, join_: int, numbers: Any, words: Any, control: Any,
-    ) -> None:  # fmt: skip
-        before = exchange_control(control) if CONTROLLED else control
+        a: Any, panels: Any, c: Any, out: Any, given_up: Any, ranges: Any, first: int, stop: int, chunk: int,
+        join_: int, numbers: Any, words: Any, control: Any,
+    ) -> int:  # fmt: skip
+        before, lost = exchange_control(control) if CONTROLLED else control, 0
         width, columns = panels.shape[2], out.shape[1]
         growth, reach, smallest = numbers[0], numbers[1], numbers[2]
         scale, floor, lifted = f32(numbers[3]), words[0], f64(numbers[5] * a.shape[1])
@@ -103,16 +103,18 @@ def pairs_kernel(how: int) -> Any:
             height, count = min(STRIP, out.shape[0] - i), min(width, columns - j)
             largest, least = ZERO, NO_LEAST
             for r in range(i, i + height):
-                largest, least = max(largest, a_largest[r]), min(least, a_smallest[r])
+                largest, least = max(largest, ranges[0, r]), min(least, ranges[1, r])
+            of_panel, of_least = ranges[0, a.shape[0] + panel], ranges[1, a.shape[0] + panel]
             start = f64(0)
             for r in range(height if c.size > 0 else 0):
                 for lane in range(count):
                     start = max(start, f64(u32(c[i + r, j + lane] & MAGNITUDE).view(f32)))
-            most = f64(start + lifted + reached(a, i, height) * f64(u32(b_largest[panel]).view(f32)))
-            lowest = f64(u32(least + ONE).view(f32)) * f64(u32(b_smallest[panel] + ONE).view(f32))
-            special = largest >= INFINITY or b_largest[panel] >= INFINITY or not start < f64(np.inf)
+            most = f64(start + lifted + reached(a, i, height) * f64(u32(of_panel).view(f32)))
+            lowest = f64(u32(least + ONE).view(f32)) * f64(u32(of_least + ONE).view(f32))
+            special = largest >= INFINITY or of_panel >= INFINITY or not start < f64(np.inf)
             alive = plain or (most * growth <= reach and lowest >= smallest and not special)
             given_up[strip] = not alive
+            lost += not alive
             for r in range(height if alive else 0):
                 tree(a[i + r], panels[panel], stack, scale, floor)
                 if c.size > 0:
@@ -124,5 +126,6 @@ def pairs_kernel(how: int) -> Any:
                     out[i + r, j + lane] = NAN if u32(bits & MAGNITUDE) > INFINITY else bits
         if CONTROLLED:
             exchange_control(before)
+        return lost
 
     return kernel(pairs)

@@ -27,11 +27,12 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.core.decode import decode_bits_32, decode_fields
 from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.processor import exchange_control, has_control
 from fpsim.sums.kernels.steps import fma
 
-f32, f64, u32 = np.float32, np.float64, np.uint32
+f32, f64, u32, u64 = np.float32, np.float64, np.uint32, np.uint64
 
 COLUMNS = 128  # of a panel
 GRANULE = 16  # columns of a narrow panel come in multiples
@@ -154,72 +155,73 @@ STEP_OF = {PLAIN: _plain, FUSED: _fused, ROUNDED: _rounded, WIDE: _wide, ODD: _o
 
 @cache
 def pack_kernel() -> Any:
-    """The loop `(b, panels, largest, smallest, first, stop)` over panels: columns of b and the range of their values.
+    """The loop `(a, b, floats, panels, ranges, padding, of_a, of_b)`: codes as the float32 that other loops take.
 
-    b is (K, N) bits of float32, panels (P, K or more, width) of zeros. largest and smallest get bits of magnitudes, of
-    values other than 0; smallest is less by one.
+    a (M, K) and b (K, N) are codes, of_a and of_b their DecodeLayouts. floats gets a, with `padding`, bits of a zero,
+    behind its rows and columns; panels (P, K or more, width) of zeros get the columns of b. ranges (2, rows + P) gets
+    the bits of the largest and the smallest magnitude of each row of floats, then of each panel, of values other than
+    0; the smallest is less by one.
     """
 
-    def pack(b: Any, panels: Any, largest: Any, smallest: Any, first: int, stop: int) -> None:
-        width = panels.shape[2]
-        for panel in range(first, stop):
+    @scalar
+    def most_and_least(bits: Any, most: Any, least: Any) -> Any:
+        magnitude = u32(bits & MAGNITUDE)
+        return max(most, magnitude), min(least, u32(magnitude - ONE))  # zero wraps around to the largest word
+
+    def pack(
+        a: Any, b: Any, floats: Any, panels: Any, ranges: Any, padding: Any, of_a: Any, of_b: Any
+    ) -> None:  # fmt: skip
+        from_a, from_b = decode_fields(of_a), decode_fields(of_b)
+        width, rows = panels.shape[2], floats.shape[0]
+        for panel in range(panels.shape[0]):
             begin = panel * width
             count = min(width, b.shape[1] - begin)
             most, least = ZERO, NO_LEAST
             for k in range(b.shape[0]):
-                row, lanes = b[k, begin : begin + count], panels[panel, k]
                 for j in range(count):
-                    bits = row[j]
-                    lanes[j] = bits
-                    magnitude = u32(bits & MAGNITUDE)
-                    most = max(most, magnitude)
-                    least = min(least, u32(magnitude - ONE))  # zero wraps around to the largest word
-            largest[panel], smallest[panel] = most, least
+                    bits = decode_bits_32(u32(b[k, u64(begin + j)]), from_b)
+                    panels[panel, k, j] = u32(bits).view(f32)
+                    most, least = most_and_least(bits, most, least)
+            ranges[0, rows + panel], ranges[1, rows + panel] = most, least
+        zero = u32(padding).view(f32)
+        for i in range(rows):
+            most, least = ZERO, NO_LEAST
+            terms = a.shape[1] if i < a.shape[0] else 0
+            for k in range(terms):
+                bits = decode_bits_32(u32(a[i, k]), from_a)
+                floats[i, k] = u32(bits).view(f32)
+                most, least = most_and_least(bits, most, least)
+            for k in range(terms, floats.shape[1]):
+                floats[i, k] = zero
+            ranges[0, i], ranges[1, i] = most, least
 
     return kernel(pack)
-
-
-@cache
-def range_kernel() -> Any:
-    """The loop `(a, largest, smallest)`: the range of every row, as `pack_kernel` gives that of a panel."""
-
-    def ranges(a: Any, largest: Any, smallest: Any) -> None:
-        for i in range(a.shape[0]):
-            most, least = ZERO, NO_LEAST
-            for k in range(a.shape[1]):
-                magnitude = u32(a[i, k] & MAGNITUDE)
-                most = max(most, magnitude)
-                least = min(least, u32(magnitude - ONE))
-            largest[i], smallest[i] = most, least
-
-    return kernel(ranges)
 
 
 @cache
 def rows_kernel(how: int) -> Any:
     """The loop over strips `first .. stop`, of all panels of a strip of rows and then the next.
 
-    `(a, panels, c, out, given_up, a's largest, smallest by row, b's by panel, first, stop, chunk, join, numbers,
-    words, control)`: a (M, K) and panels as float32, M a multiple of ROWS and K of STEPS; c and out (M, N) bits, c may
-    be empty. given_up gets 1 for a strip that has to be done otherwise. numbers: the growth of a bound over a block,
-    what it may reach, the smallest product, the scale of the inner and of the outer rounding, the smallest
-    subnormal value (for pairs); words: floors of both roundings; control: what the processor's control register is
-    set to.
+    `(a, panels, c, out, given_up, ranges, first, stop, chunk, join, numbers, words, control) -> lost`: a (M, K) and
+    panels as float32, M a multiple of ROWS and K of STEPS, with their ranges as pack_kernel gives them; c and out are
+    (M, N) bits, c may be empty. given_up gets 1 for a strip that has to be done otherwise, of which there are `lost`.
+    numbers: the growth of a bound over a block, what it may reach, the smallest product, the scale of the inner and of
+    the outer rounding, the smallest subnormal value (for pairs); words: floors of both roundings; control: what the
+    processor's control register is set to.
     """
     step, checked, splits = scalar(STEP_OF[how]), how not in (PLAIN, FUSED), how in (ROUNDED, NORMAL)
 
     def four_rows(t: Any, r: int, a: Any, i: int, b: Any, first: int, stop: int, scale: Any, floor: Any) -> None:
-        t0, t1, t2, t3 = t[r], t[r + 1], t[r + 2], t[r + 3]
-        a0, a1, a2, a3 = a[i], a[i + 1], a[i + 2], a[i + 3]
+        # rows as views would be counted, which takes as long as two of their vectors
         for k in range(first, stop, STEPS):
-            a00, a10, a20, a30 = a0[k], a1[k], a2[k], a3[k]
-            a01, a11, a21, a31 = a0[k + 1], a1[k + 1], a2[k + 1], a3[k + 1]
-            b0, b1 = b[k], b[k + 1]
-            for j in range(t0.size):
-                x0, x1 = step(t0[j], a00, b0[j], scale, floor), step(t1[j], a10, b0[j], scale, floor)
-                x2, x3 = step(t2[j], a20, b0[j], scale, floor), step(t3[j], a30, b0[j], scale, floor)
-                t0[j], t1[j] = step(x0, a01, b1[j], scale, floor), step(x1, a11, b1[j], scale, floor)
-                t2[j], t3[j] = step(x2, a21, b1[j], scale, floor), step(x3, a31, b1[j], scale, floor)
+            a00, a10, a20, a30 = a[i, k], a[i + 1, k], a[i + 2, k], a[i + 3, k]
+            a01, a11, a21, a31 = a[i, k + 1], a[i + 1, k + 1], a[i + 2, k + 1], a[i + 3, k + 1]
+            for j in range(t.shape[1]):
+                b0, b1 = b[k, j], b[k + 1, j]
+                x0, x1 = step(t[r, j], a00, b0, scale, floor), step(t[r + 1, j], a10, b0, scale, floor)
+                x2, x3 = step(t[r + 2, j], a20, b0, scale, floor), step(t[r + 3, j], a30, b0, scale, floor)
+                t[r, j], t[r + 1, j] = step(x0, a01, b1, scale, floor), step(x1, a11, b1, scale, floor)
+                t[r + 2, j], t[r + 3, j] = step(x2, a21, b1, scale, floor), step(x3, a31, b1, scale, floor)
 
     four_rows = kernel(four_rows)
 
@@ -234,14 +236,15 @@ def rows_kernel(how: int) -> Any:
         return f64(u32(most).view(f32))
 
     def rows(
-        a: Any, panels: Any, c: Any, out: Any, given_up: Any, a_largest: Any, a_smallest: Any, b_largest: Any,
-        b_smallest: Any, first: int, stop: int, chunk: int, join: int, numbers: Any, words: Any, control: Any,
-    ) -> None:  # fmt: skip
-        before = exchange_control(control) if CONTROLLED else control
+        a: Any, panels: Any, c: Any, out: Any, given_up: Any, ranges: Any, first: int, stop: int, chunk: int, join: int,
+        numbers: Any, words: Any, control: Any,
+    ) -> int:  # fmt: skip
+        before, lost = exchange_control(control) if CONTROLLED else control, 0
         terms, width, columns = a.shape[1], panels.shape[2], out.shape[1]
         growth, reach, smallest = numbers[0], numbers[1], numbers[2]
         scale, outer_scale, floor, outer_floor = f32(numbers[3]), f32(numbers[4]), words[0], words[1]
-        t, outer = np.zeros((STRIP, width), np.float32), np.zeros((STRIP, width), np.float32)
+        t = np.zeros((STRIP, width), np.float32)
+        outer = t if join == NO_OUTER else np.zeros((STRIP, width), np.float32)
         for strip in range(first, stop):
             i, panel = strip // panels.shape[0] * STRIP, strip % panels.shape[0]
             height, j = min(STRIP, a.shape[0] - i), panel * width
@@ -257,10 +260,11 @@ def rows_kernel(how: int) -> Any:
                         signed_zero |= c[i + r, j + lane] == MINUS_ZERO
             most, least = ZERO, NO_LEAST
             for r in range(height):
-                most, least = max(most, a_largest[i + r]), min(least, a_smallest[i + r])
-            product = f64(u32(most).view(f32)) * f64(u32(b_largest[panel]).view(f32))
+                most, least = max(most, ranges[0, i + r]), min(least, ranges[1, i + r])
+            of_panel, of_least = ranges[0, a.shape[0] + panel], ranges[1, a.shape[0] + panel]
+            product = f64(u32(most).view(f32)) * f64(u32(of_panel).view(f32))
             holds = (not splits) or most <= MOST_SPLIT
-            lowest = f64(u32(least + ONE).view(f32)) * f64(u32(b_smallest[panel] + ONE).view(f32))
+            lowest = f64(u32(least + ONE).view(f32)) * f64(u32(of_least + ONE).view(f32))
             alive = (not checked) or (product <= reach and lowest >= smallest and holds and not signed_zero)
             for begin in range(0, terms, chunk):
                 end = min(begin + chunk, terms)
@@ -286,6 +290,7 @@ def rows_kernel(how: int) -> Any:
                             total = f32(outer[r, lane] + t[r, lane])
                             outer[r, lane] = _shortened(total, outer_scale, outer_floor)
             given_up[strip] = not alive
+            lost += not alive
             if alive:
                 for r in range(real_height):
                     for lane in range(count):
@@ -293,5 +298,6 @@ def rows_kernel(how: int) -> Any:
                         out[i + r, j + lane] = NAN if u32(bits & MAGNITUDE) > INFINITY else bits
         if CONTROLLED:
             exchange_control(before)
+        return lost
 
     return kernel(rows)

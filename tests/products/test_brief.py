@@ -1,0 +1,192 @@
+"""Short products go a way of their own: with the bits of the long one, and only where nothing is left unchecked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import fpsim as fp
+from fpsim.casts.pipelines import BRIEF
+from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
+from fpsim.products.brief import brief_product
+from fpsim.products.fast_units import rows_of
+from fpsim.sums.accumulators import Accumulator, Chunked
+from fpsim.sums.brief import brief_sum
+from fpsim.sums.float32_plan import fast_way, float32_layout
+from fpsim.testing import assert_bits_equal
+from tests.kit.processor import IS_SUPPORTED, STATES, processor_state
+from tests.kit.sweeps import in_turn
+from tests.products.checks import KERNELS, Product, chained
+
+Array = npt.NDArray[Any]
+
+UNITS = [unit for unit in KERNELS if unit.rule is Rule.FUSED and unit.d.fmt == fp.FP32]
+ACCUMULATORS = [
+    fp.Sequential(fp.BF16), fp.Sequential(fp.FP16, rounding="up"), fp.Sequential(fp.FP32, seed=1),
+    fp.FusedMultiplyAdd(fp.FP32), fp.FusedMultiplyAdd(fp.BF16), fp.Pairwise(fp.BF16), fp.Pairwise(fp.FP32),
+    Chunked(fp.FP16, chunk=8), Chunked(fp.BF16, chunk=8, outer=fp.FP32),
+]  # fmt: skip
+SHAPES = ((1, 1, 1), (5, 7, 3), (32, 32, 32), (40, 65, 33), (33, 8, 2), (2, 130, 70))
+
+
+def operands(element: tuple[fp.Format, fp.Format], shape: tuple[int, int, int], special: bool) -> tuple[Array, Array]:
+    """Codes of ordinary values, or any ones."""
+    m, k, n = shape
+    generator = np.random.default_rng(sum(shape))
+    found = []
+    for fmt, size in zip(element, ((m, k), (k, n)), strict=True):
+        codes = fp.encode(generator.standard_normal(size), fmt)
+        any_codes = generator.integers(0, 1 << fmt.bits, size).astype(fmt.storage)
+        found.append(np.where(generator.random(size) < 0.2, any_codes, codes) if special else codes)
+    return found[0], found[1]
+
+
+def the_long_way(a: Array, b: Array, accumulate: Any, **words: Any) -> Array:
+    """The product into an array that was made before."""
+    result = fp.matmul(a, b, accumulate=accumulate, **words)
+    return fp.matmul(a, b, accumulate=accumulate, out=np.zeros_like(result), **words)
+
+
+@in_turn("unit", UNITS)
+def test_short_products_of_units_have_the_bits_of_long_ones(unit: MatrixUnit) -> None:
+    for shape in SHAPES:
+        for special in (False, True):
+            a, b = operands((unit.a.carrier, unit.b.carrier), shape, special)
+            got = brief_product(a, b, unit, None)
+            assert (got is None) == (shape[0] > shape[2] and shape[2] < (128 if rows_of(unit) == "plain" else 32))
+            want = the_long_way(a, b, unit)
+            assert_bits_equal(fp.matmul(a, b, accumulate=unit), want)
+            if got is not None:
+                assert_bits_equal(got, want)
+                assert_bits_equal(got.view(np.uint32), chained(Product(a, b), unit))
+
+
+@in_turn("accumulator", ACCUMULATORS)
+def test_short_products_of_accumulators_have_the_bits_of_long_ones(accumulator: Accumulator) -> None:
+    for formats in ((fp.E4M3, fp.E4M3), (fp.BF16, fp.BF16)):
+        for shape in SHAPES:
+            a, b = operands(formats, shape, special=False)
+            got = brief_product(a, b, accumulator, formats[0])
+            assert got is not None
+            assert_bits_equal(got, the_long_way(a, b, accumulator, fmt=formats[0]))
+
+
+def test_sums_that_leave_the_range_of_short_ones_are_right_too() -> None:
+    a, b = operands((fp.E4M3, fp.E4M3), (32, 32, 32), special=True)
+    for accumulator in ACCUMULATORS:
+        got = fp.matmul(a, b, accumulate=accumulator, fmt=fp.E4M3)
+        assert_bits_equal(got, the_long_way(a, b, accumulator, fmt=fp.E4M3))
+    assert brief_product(a, b, ACCUMULATORS[0], fp.E4M3) is None
+
+
+WAYS: dict[str, Callable[[Array], Array]] = {
+    "in C order": lambda x: x,
+    "in Fortran's": np.asfortranarray,
+    "with gaps": lambda x: np.repeat(np.repeat(x, 2, 0), 3, 1)[::2, ::3],
+    "backwards": lambda x: np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1],
+    "at an odd address": lambda x: at_an_odd_address(x),
+    "read-only": lambda x: read_only(x),
+}
+
+
+def at_an_odd_address(x: Array) -> Array:
+    """A copy of an array that begins one byte behind a word."""
+    room = np.zeros(x.nbytes + 1, np.uint8)[1:]
+    copy = room.view(x.dtype).reshape(x.shape)
+    copy[...] = x
+    return copy
+
+
+def read_only(x: Array) -> Array:
+    """A copy of an array that cannot be written."""
+    copy = x.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+@pytest.mark.parametrize("accumulate", ["hopper_e4m3_f32", "hopper_bf16_f32", fp.Sequential(fp.BF16)], ids=str)
+def test_short_operands_may_lie_anyhow_and_be_of_floats(accumulate: Any) -> None:
+    fmt: Any = fp.BF16 if accumulate == "hopper_bf16_f32" else fp.E4M3
+    words: dict[str, Any] = {"fmt": fmt} if isinstance(accumulate, Accumulator) else {}
+    a, b = operands((fmt, fmt), (32, 40, 33), special=False)
+    want = the_long_way(a, b, accumulate, **words)
+    for change in WAYS.values():
+        assert_bits_equal(fp.matmul(change(a), change(b), accumulate=accumulate, **words), want)
+    left, right = a.view(fmt.dtype), b.view(fmt.dtype)
+    assert_bits_equal(fp.matmul(left, right, accumulate=accumulate), want)
+    assert_bits_equal(fp.matmul(left, b, accumulate=accumulate, **words), want)
+
+
+def test_a_name_of_a_unit_is_as_good_as_the_unit_and_of_a_format_too() -> None:
+    a, b = operands((fp.E4M3, fp.E4M3), (32, 32, 32), special=False)
+    for name in ("hopper_e4m3_f32", " Hopper_E4M3_F32 "):
+        assert_bits_equal(fp.matmul(a, b, accumulate=name), the_long_way(a, b, fp.unit("hopper_e4m3_f32")))
+    for fmt in ("e4m3", "float8_e4m3fn", fp.E4M3.dtype, (fp.E4M3, "e4m3")):
+        got = fp.matmul(a, b, accumulate=fp.Sequential("bf16"), fmt=fmt)
+        assert_bits_equal(got, the_long_way(a, b, fp.Sequential("bf16"), fmt=fp.E4M3))
+
+
+def test_what_would_have_to_be_looked_at_goes_the_long_way() -> None:
+    codes = np.full((32, 32), 0x38, np.uint8)
+    unit, sequential = fp.unit("hopper_e4m3_f32"), fp.Sequential(fp.BF16)
+    for a, b, accumulate, fmt in (
+        (codes.tolist(), codes, unit, None), (codes[0], codes, unit, None), (codes, codes[:16], unit, None),
+        (codes[:0], codes, unit, None), (codes[:, :0], codes[:0], unit, None), (codes, codes, unit, "e4m3"),
+        (codes.astype(np.int64), codes, unit, None), (codes, codes.astype(np.uint16), unit, None),
+        (codes, codes, sequential, None), (codes, codes, fp.Exact(fp.BF16), "e4m3"),
+        (codes, codes, fp.Sequential(fp.BF16, rounding="stochastic", seed=1), "e4m3"),
+        (codes, codes, fp.Sequential(fp.FP64), fp.E4M3), (codes, codes, sequential, fp.E2M1),
+        (codes, codes.astype(np.float64), sequential, None), (codes, codes, "hopper", None), (codes, codes, None, None),
+        (np.ones((1, BRIEF + 1), np.uint8), np.ones((BRIEF + 1, 1), np.uint8), unit, None),
+        (np.ones((256, 1), np.uint8), np.ones((1, 256), np.uint8), unit, None),
+    ):  # fmt: skip
+        assert brief_product(a, b, accumulate, fmt) is None
+    assert brief_product(codes, codes, unit, None) is not None
+    assert brief_product(codes, codes, sequential, fp.E4M3) is not None
+
+
+@pytest.mark.skipif(not IS_SUPPORTED, reason="sets the state of an x86 processor through glibc")
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+def test_short_products_are_the_same_whatever_the_processor_is_set_to(state: int) -> None:
+    a, b = operands((fp.E5M2, fp.E5M2), (32, 32, 32), special=True)
+    for accumulate in ("hopper_e5m2_f32", fp.Sequential(fp.BF16), fp.Pairwise(fp.FP32)):
+        words: dict[str, Any] = {} if isinstance(accumulate, str) else {"fmt": fp.E5M2}
+        want = fp.matmul(a, b, accumulate=accumulate, **words)
+        with processor_state(state):
+            got = fp.matmul(a, b, accumulate=accumulate, **words)
+        assert_bits_equal(got, want)
+
+
+@in_turn("accumulator", ACCUMULATORS)
+def test_short_sums_have_the_bits_of_long_ones(accumulator: Accumulator) -> None:
+    generator = np.random.default_rng(0)
+    formats: tuple[Any, ...] = (fp.E4M3, fp.FP16, fp.FP32)
+    for fmt in formats:
+        for size in (1, 5, 64, 1001):
+            usual = fp.encode(generator.standard_normal(size), fmt)
+            special = np.where(generator.random(size) < 0.1, fmt.nan_code, usual).astype(fmt.storage)
+            for codes in (usual, special):
+                rows = np.stack([codes, codes])
+                got = fp.sum(codes, accumulate=accumulator, fmt=fmt)
+                assert_bits_equal(np.full(2, got), fp.sum(rows, accumulate=accumulator, fmt=fmt, axis=1))
+            assert (brief_sum(usual, accumulator, fmt) is None) == (fast_way(accumulator, (None, fmt)) is None)
+            assert_bits_equal(
+                fp.sum(usual.view(fmt.dtype), accumulate=accumulator), fp.sum(usual, accumulate=accumulator, fmt=fmt)
+            )
+    assert brief_sum(np.zeros(0, np.uint8), accumulator, fp.E4M3) is None
+    assert brief_sum(np.zeros(BRIEF + 1, np.uint8), accumulator, fp.E4M3) is None
+
+
+def test_codes_that_become_floats_by_a_table_are_summed_too() -> None:
+    low = fp.Format("low", 4, 3, bias=140)  # float32 has its values as subnormals
+    assert float32_layout(low) is None
+    a, b = operands((low, low), (32, 40, 33), special=True)
+    values = [fp.decode(codes, low) for codes in (a, b)]
+    for accumulator in (fp.Sequential(fp.FP32), fp.Pairwise(fp.FP32)):
+        assert fast_way(accumulator, (low, low)) is not None
+        assert_bits_equal(fp.matmul(a, b, accumulate=accumulator, fmt=low), fp.matmul(*values, accumulate=accumulator))
+        assert brief_product(a, b, accumulator, low) is None
