@@ -36,8 +36,15 @@ STATISTICS = re.compile(
 NORM = re.compile(r"norm|(^|[./_])(ln|bn|gn|rms)\d*([./_]|$)|layernorm|batchnorm|gamma|(^|[./_])scale$")
 BIAS = re.compile(r"(^|[./_])(bias|beta|b)(_?\d+)?$|bias")
 EMBEDDING = re.compile(r"embed|(^|[./_])(wte|wpe|emb|tok_embeddings|token_embd|word2vec|vocab|lookup)([./_]|$)|pos_enc")
+# A layer's name behind that of an embedding, such as patch_embed.proj: it multiplies.
+MULTIPLIES = re.compile(r"[./_](proj\w*|lin|linear|fc|dense|mlp|conv)[\d_]*([./]|$)")
 GRADIENT = re.compile(r"(^|[./_ ])(grad|gradient)s?([./_ ]|$)|\.grad$")
 ACTIVATION = re.compile(r"(^|[./_ ])(activations?|inputs?|outputs?|hidden_states?)([./_ ]|$)")
+WEIGHT = re.compile(r"weight|kernel")
+# torch's weight_norm has a weight as its direction (v, original1) and a length for each row (g, original0).
+LENGTHS = re.compile(r"(^|[./])(weight_g|parametrizations\.weight\.original0)$")
+DIRECTIONS = re.compile(r"(^|[./])(weight_v|parametrizations\.weight\.original1)$")
+SPECTRAL = re.compile(r"(^|[./])(weight_[uv]|parametrizations\.weight\.\d+\._[uv])$")  # of spectral_norm: vectors
 
 
 FLAT = 1 << 18  # elements from which a vector of a model is a matrix that was flattened
@@ -70,11 +77,20 @@ def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -
         return "gradient"
     if len(axes) <= 1:
         return _role_of_vector(lower, neighbours, math.prod(shape) >= FLAT, len(shape) > 1)
-    if EMBEDDING.search(lower):
+    if _is_table(lower, axes):
         return "embedding"
-    if ACTIVATION.search(lower) and not lower.endswith(("weight", "kernel")):
+    flows = ACTIVATION.search(lower)
+    if flows and not WEIGHT.search(lower, flows.end()):  # output_proj.weight_v is the weight of a layer
         return "activation"
     return "bias" if re.search(r"(^|[./_])bias(es)?$", lower) else "matrix"
+
+
+def _is_table(name: str, axes: Sequence[int]) -> bool:
+    """Whether a name is that of an embedding, and neither of a layer in it nor of a convolution's weight."""
+    found = EMBEDDING.search(name)
+    if found is None or MULTIPLIES.search(name, found.end()):
+        return False
+    return len(axes) < 3 or not WEIGHT.search(name, found.end())
 
 
 def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix: bool) -> str:
@@ -84,9 +100,11 @@ def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix:
     if BIAS.search(last or name):
         return "bias"
     in_model = bool(stem)
-    if NORM.search(name) or beside & {"running_mean", "running_var"}:
+    if NORM.search(name) or LENGTHS.search(name) or beside & {"running_mean", "running_var"}:
         return "norm"
-    if in_matrix and last == "weight":  # of a layer with one output, or one input; norms have one axis
+    if SPECTRAL.search(name) and not in_matrix:
+        return "statistics"
+    if in_matrix and (last == "weight" or DIRECTIONS.search(name)):  # one output, or one input; norms have one axis
         return "matrix"
     if in_model and not flat:
         return "norm" if last in ("weight", "w", "g", "scale") else "bias"

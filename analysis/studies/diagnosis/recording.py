@@ -81,14 +81,16 @@ def unrecorded(model: Any, layers: Iterable[str]) -> dict[str, str]:
 
 
 def left_out_notes(
-    recording: Recording, layers: Sequence[str], asked: Sequence[str], unseen: Mapping[str, str]
-) -> tuple[str, ...]:
+    recording: Recording, layers: Sequence[str], asked: Sequence[str], unseen: Mapping[str, str],
+    exact: Mapping[str, str],
+) -> tuple[str, ...]:  # fmt: skip
     """What of a model is not diagnosed, a sentence for each reason.
 
     Args:
       layers: the layers that are.
       asked: those that were asked for, also where the loss does not run through them.
       unseen: layers that were not recorded, and why.
+      exact: layers that follow no recipe, recorded or not, and why.
     """
     notes, operands = Notes(), recording.operands
     there = {recorded_name(layer) for layer in asked}
@@ -97,7 +99,8 @@ def left_out_notes(
             of = operands_of(recording, step, layer)
             why = left_out(of, recording.role(step, layer, "weight"), recording.settings(step, layer))
             attention = "attention is no layer that a recipe names; fp.analysis.budget has its products"
-            why = why or (attention if "query" in of else "it is no linear layer or convolution that layers= names")
+            other = attention if "query" in of else "it is no linear layer or convolution that layers= names"
+            why = why or exact.get(layer, other)
             notes.add(f"Not diagnosed, since {why}", layer)
     for layer, why in unseen.items():
         notes.add(f"Not diagnosed, since {why}", layer or "the model")

@@ -26,7 +26,7 @@ from fpsim.analysis.studies.diagnosis.verdict import Verdict, lines_of, reason
 from fpsim.analysis.studies.identity import digest, source_of
 from fpsim.analysis.studies.planning.evidence import Evidence, evidence_of
 from fpsim.analysis.studies.planning.prices import product_bits
-from fpsim.analysis.studies.sensitivity.asked import LEFT_OUT
+from fpsim.analysis.studies.sensitivity.asked import LEFT_OUT, left_out_layers
 from fpsim.analysis.studies.sensitivity.content import content_of, model_content, recipe_words
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.sensitivity import sensitivity
@@ -79,7 +79,8 @@ class Stages:
         there = list(dict.fromkeys(one.layer for one in verdicts))
         measured = [note for note in found.notes if not note.startswith(LEFT_OUT)]  # which the recording says
         unseen = unrecorded(self.model, recording.layers)
-        left = left_out_notes(recording, there, list(self.layers), unseen)
+        exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
+        left = left_out_notes(recording, there, list(self.layers), unseen, exact)
         notes = (*self.notes, *measured, *left, *recording.notes, *what.plan.notes)
         notes += _of_layers([note for each in budgets.values() for note in each.notes], set(recording.layers))
         return Diagnosis(

@@ -62,9 +62,10 @@ def product_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
         if multiplies(module):
             names.setdefault(module, []).append(name)
     if not names:
+        left = [f" ({name or 'the model'}: {why})" for name, why in left_out_layers(model).items()]
         raise ValueError(
             "model must have a torch.nn.Linear, or a convolution, whose products follow recipes; got "
-            f"{type(model).__name__} with none."
+            f"{type(model).__name__} with none{''.join(left[:1])}."
         )
     known = [name for several in names.values() for name in several]
     for pattern in patterns:

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.utils import parametrize
 
 from fpsim.analysis.models.patches import (
     DIMENSIONS,
@@ -160,7 +162,16 @@ def why_not(layer: Any) -> str:
         return "recurrent layers stay exact"
     if isinstance(layer, torch.nn.MultiheadAttention):
         return "what torch.nn.MultiheadAttention multiplies inside stays exact"
-    return ""
+    return "" if multiplies(layer) else _why_not_this_kind(layer)
+
+
+def _why_not_this_kind(layer: Any) -> str:
+    """Why a layer that is more than torch's linear layer or convolution stays exact; "" for other modules."""
+    if not isinstance(layer, (torch.nn.Linear, *CONVOLUTIONS)) or type(layer) is NonDynamicallyQuantizableLinear:
+        return ""  # the last is part of an attention, which says so
+    if parametrize.is_parametrized(layer):
+        return "what a parametrization makes of other tensors stays exact, until remove_parametrizations keeps it"
+    return "a subclass of torch's layer may multiply otherwise"
 
 
 def groups_of(model: Any, layers: Iterable[str]) -> dict[str, int]:

@@ -213,6 +213,22 @@ def test_recurrent_layers_are_named_as_not_judged() -> None:
     assert "Not diagnosed, since recurrent layers stay exact: lstm." in found.notes
 
 
+class OwnLinear(nn.Linear):  # type: ignore[misc]
+    """A linear layer that may multiply in another way."""
+
+
+def test_layers_that_are_more_than_torchs_are_named_with_the_reason() -> None:
+    torch.manual_seed(0)
+    made = nn.utils.parametrizations.weight_norm(nn.Linear(64, 64))
+    model = nn.Sequential(nn.Linear(64, 64), made, OwnLinear(64, 64))
+    found = diagnosed(model, [torch.randn(32, 64) for _ in range(2)], recipes="FP8_TENSOR")
+    assert found.sentences[-1] == "Not judged, and left as they are: layer 1 and layer 2."
+    kept = "what a parametrization makes of other tensors stays exact, until remove_parametrizations keeps it"
+    assert f"Not diagnosed, since {kept}: 1." in found.notes
+    assert "Not diagnosed, since a subclass of torch's layer may multiply otherwise: 2." in found.notes
+    assert f"Not measured, since {kept}: 1." in found.sensitivity.notes
+
+
 class Twins(nn.Module):  # type: ignore[misc]
     """How far apart two inputs are, by the same two layers: errors of each do not cancel where the inputs nearly do."""
 

@@ -22,6 +22,8 @@ def refused(error: type[Exception], match: str, *, of: Any = None, **changes: An
 def test_models_that_have_no_products_to_measure() -> None:
     refused(TypeError, r"model must be a torch.nn.Module; got 3", of=3)
     refused(ValueError, r"model must have a torch.nn.Linear, .* got Sequential with none", of=nn.Sequential(nn.ReLU()))
+    why = r"with none \(0: what a parametrization makes .* keeps it\)\.$"
+    refused(ValueError, why, of=nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))))
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(32, 8))
     refused(ValueError, r"model must have weights to be measured; got '0.weight' on the meta device", of=model)
