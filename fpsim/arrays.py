@@ -29,6 +29,12 @@ def words(array: Array) -> Array:
     return array if array.dtype.kind == "u" else array.view(_unsigned(array.dtype))
 
 
+def distinct(integers: Array) -> Array:
+    """The different elements, ascending, as np.unique finds them, whose table of integers takes five times as long."""
+    ordered = np.sort(integers, axis=None)
+    return np.concatenate([ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]])
+
+
 @cache
 def format_of(dtype: np.dtype[Any]) -> Format | None:
     """The format that a dtype of either byte order stores, or None."""

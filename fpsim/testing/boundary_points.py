@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import FORMAT_OF, Array, words
+from fpsim.arrays import FORMAT_OF, Array, distinct, words
 from fpsim.errors import require_integer, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import Format, dtype_of, exact_float
@@ -62,7 +62,7 @@ def points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", around: int = 1) -
     infinity = int(words(np.array(np.inf, source)))
     steps = np.arange(-around, around + 1)
     near = magnitudes.astype(np.int64)[:, None] + steps
-    near = np.unique(np.clip(near, 0, infinity)).astype(unsigned)
+    near = distinct(np.clip(near, 0, infinity)).astype(unsigned)
     positive = np.concatenate([near, _nans(FORMAT_OF[source]).astype(unsigned)])
     sign = unsigned(1 << (8 * source.itemsize - 1))
     return np.concatenate([(positive | sign)[::-1], positive]).view(source)
@@ -87,7 +87,7 @@ def _values_and_ties(fmt: Format) -> Doubles:
         kept = {0, 1, 2, ones // 2, ones // 2 + 1, ones - 1, ones} | single | {ones ^ bit for bit in single}
         fields = np.arange((fmt.max_code >> fmt.mantissa_bits) + 1) << fmt.mantissa_bits
         codes = np.append(np.add.outer(fields, sorted(kept)).ravel(), fmt.max_code + np.arange(1, 3))
-    halves = np.unique(np.concatenate([2 * codes, 2 * codes + 1]))  # twice the code; odd ones are ties
+    halves = distinct(np.concatenate([2 * codes, 2 * codes + 1]))  # twice the code; odd ones are ties
     fields, fractions = halves >> (fmt.mantissa_bits + 1), halves & ((2 << fmt.mantissa_bits) - 1)
     if fmt.subnormals:
         hidden = np.where(fields > 0, 2 << fmt.mantissa_bits, 0)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.arrays import distinct
 from fpsim.casts.cast import encode
 from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, FP16, FP32, FP64, NAMED, Format
 from fpsim.formats.policies import OVERFLOWS, Outcome, overflow_outcome
@@ -89,7 +90,7 @@ def _cast_inputs(fmt: Format, source: Format, what: str) -> Words:
     """Points around both ends of the range, and points from anywhere, other ones in every set."""
     patterns, picked = _patterns(fmt, source)
     others = patterns[_rng(fmt.name, what).integers(0, patterns.size, CASTS - picked.size)]
-    return np.unique(np.concatenate([picked, others])).astype(np.uint64)[:, None]
+    return distinct(np.concatenate([picked, others])).astype(np.uint64)[:, None]
 
 
 @lru_cache(maxsize=2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import FORMAT_OF, Array, words
+from fpsim.arrays import FORMAT_OF, Array, distinct, words
 from fpsim.casts.cast import decode, encode
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
 from fpsim.formats.float_format import Format
@@ -154,7 +154,7 @@ def inputs_for(fmt: Format) -> Array:
     both = np.concatenate([points(fmt, dtype), further_points(fmt, dtype)])
     bits = both.view(f"u{both.itemsize}")
     first = words(np.array([np.inf, -np.inf], dtype)) + 1  # NaNs that cut bits make Inf, and arithmetic warns of
-    return np.unique(np.concatenate([bits, first.astype(bits.dtype)])).view(dtype)
+    return distinct(np.concatenate([bits, first.astype(bits.dtype)])).view(dtype)
 
 
 def _source_normal(x: Array) -> float:
@@ -291,10 +291,10 @@ def _diagnosis(found: FoundModel, search: ModelSearch, want: Words, fmt: Format)
 
 def _entries(got: Words, want: Words, fmt: Format) -> tuple[str, ...]:
     """What becomes of a few right results, whatever they came from, as a wrong entry of a table makes it."""
-    changed = np.unique(want[got != want])
+    changed = distinct(want[got != want])
     if changed.size > FEW:
         return ()
-    results = [np.unique(got[want == one]) for one in changed]
+    results = [distinct(got[want == one]) for one in changed]
     if any(one.size > 1 for one in results):
         return ()
     pairs = zip(changed, results, strict=True)

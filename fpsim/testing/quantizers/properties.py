@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import Array, format_of
+from fpsim.arrays import Array, distinct, format_of
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP64
 from fpsim.testing.boundary_points import points
@@ -116,7 +116,7 @@ def _asymmetric(words: Words, first: npt.NDArray[np.intp], second: npt.NDArray[n
 
 def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerModel) -> Broken | None:
     """Whether results, given back, stay, where they would in the right one and the source's dtype holds them."""
-    values = np.unique(got).view(np.float64)
+    values = distinct(got).view(np.float64)
     with np.errstate(all="ignore"):
         back = values.astype(x.dtype)
     held = back.astype(np.float64).view(np.uint64) == values.view(np.uint64)
