@@ -12,16 +12,18 @@ import pytest
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 from fpsim.products import unit_product
-from fpsim.products.fast_units import takes_codes
-from fpsim.products.kernels.transpose import BYTES, transposer
+from fpsim.products.fast_units import rows_of, source_of
+from fpsim.products.kernels.transpose import transposer
 from fpsim.runtime.compile import kernel
+from fpsim.runtime.vectors import has_vectors
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn
 from tests.kit.units import changed
-from tests.oracles.matrix_units import any_code, normal
+from tests.oracles.matrix_units import any_code, normal, wide
 from tests.products.checks import Product, chained, check, multiplied, random_product, results
 
 FP8, TO_HALF, LONG, SCALED = "hopper_e4m3_f32", "hopper_e5m2_f16", "blackwell_e4m3_f32", "blackwell_mxfp8_e4m3_f32"
+HALVES = ("hopper_f16_f32", "hopper_bf16_f32", "ampere_bf16_f32", "volta_f16_f16")  # 16, 8 and 4 terms
 FORMATS = {
     fmt.name: fmt
     for fmt in (
@@ -35,6 +37,9 @@ SHAPES = [
     (1, 32, 64), (1, 33, 63), (2, 31, 65), (3, 129, 16), (1, 1, 1), (4, 70, 17), (5, 64, 200), (1, 300, 129),
     (20, 96, 48),
 ]  # fmt: skip
+
+
+needs_vectors = pytest.mark.skipif(not has_vectors(), reason="this processor, or numba's target, has no AVX-512")
 
 
 @pytest.fixture(params=["own", "plain"])
@@ -51,7 +56,7 @@ def from_floats(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def product(p: Product, unit: MatrixUnit, **words: Any) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(unit_product, "takes_codes", lambda unit: False)
+            patch.setattr(unit_product, "source_of", lambda unit, rows: "floats")
             return results(multiplied(p, unit, **words))
 
     return product
@@ -63,7 +68,7 @@ def test_every_code_counts_as_in_an_instruction(name: str, rows: str) -> None:
     fmt = FORMATS[name]
     codes = np.arange(1 << fmt.bits, dtype=np.uint8)
     unit = changed(FP8, a=Element("mine", fmt, fmt), b=Element("mine", fmt, fmt))
-    assert takes_codes(unit)
+    assert source_of(unit, rows_of(unit)) == "bytes"
     b = np.stack([codes, codes[::-1], np.roll(codes, 1), np.zeros_like(codes)])
     one = 1 << fmt.mantissa_bits
     a = np.array([[one, 0, 0, one], [one, one, 0, 0], [0, 1, fmt.max_code, one]], np.uint8)
@@ -71,26 +76,40 @@ def test_every_code_counts_as_in_an_instruction(name: str, rows: str) -> None:
         check(product, unit)
 
 
+@in_turn("name", HALVES[:2])
+def test_every_half_counts_as_in_an_instruction(name: str) -> None:
+    unit = fp.unit(name)
+    codes = np.arange(1 << 16, dtype=np.uint16)
+    for x in (1.0, -(2.0**-9)):
+        a = fp.encode(np.full((1, 1), x), unit.a.fmt)
+        for b in (codes[None], codes[:, None].T):
+            check(Product(a, b), unit)
+    check(Product(codes[:, None], a), unit)
+
+
 @in_turn("fmt", [fp.E5M2FNUZ, fp.E4M3FNUZ, fp.E8M0, fp.Format("wide", 6, 1, bias=40)])
 def test_other_formats_of_a_byte_go_by_floats(fmt: fp.Format) -> None:
     """Those whose largest exponent FP16 has for Inf, with NaN in the place of -0, without a sign, or far from one."""
     unit = changed(FP8, a=Element("mine", fmt, fmt), b=Element("mine", fmt, fmt))
-    assert not takes_codes(unit)
+    assert source_of(unit, rows_of(unit)) == "floats"
     codes = np.arange(256, dtype=np.uint8)
     check(Product(codes[:, None], codes[None, :]), unit)
 
 
 @pytest.mark.parametrize(
     ("rows", "name"),
-    [("own", FP8), ("own", TO_HALF), ("own", LONG), ("own", SCALED), ("plain", FP8), ("plain", SCALED)],
+    [
+        ("own", FP8), ("own", TO_HALF), ("own", LONG), ("own", SCALED), ("plain", FP8), ("plain", SCALED),
+        *(pytest.param("own", name, marks=needs_vectors) for name in HALVES),
+    ],
     indirect=["rows"],
-)
+)  # fmt: skip
 def test_panels_end_where_operands_do(name: str, rows: str) -> None:
     """However codes lie in memory, and whatever they are."""
     unit = fp.unit(name)
     exchanged = replace(unit, a=unit.b, b=unit.a)
-    assert takes_codes(unit)
-    for (m, k, n), kind in itertools.product(SHAPES, (normal, any_code)):
+    assert source_of(unit, rows_of(unit)) == ("bytes" if unit.b.fmt.bits <= 8 else "halves")
+    for (m, k, n), kind in itertools.product(SHAPES, (normal, any_code, wide)):
         k = max(k // (unit.block or 1), 1) * (unit.block or 1)
         p = random_product(unit, kind, (m, k, n), seed=k)
         want = chained(p, unit)
@@ -147,15 +166,16 @@ def test_scales_may_leave_the_window_of_float32(rows: str) -> None:
     check(p._replace(scale_a=scale_a), unit)
 
 
-@pytest.mark.parametrize("squares", [1, 2, 4])
-def test_bytes_are_transposed(squares: int) -> None:
-    square, terms = transposer(BYTES, squares), BYTES * squares
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("squares", [1, 2])
+def test_squares_are_transposed(squares: int, dtype: Any) -> None:
+    square, side, terms = transposer(16, squares), 16, 16 * squares
 
     def transpose(source: Any, target: Any) -> None:
         square(source, 2, 3, target, 1, 4)
 
-    source = np.random.default_rng(0).integers(0, 256, (BYTES + 3, terms + 5), np.uint8)
-    target, want = (np.zeros((terms + 2, BYTES + 6), np.uint8) for _ in range(2))
+    source = np.random.default_rng(0).integers(0, 1 << 8 * dtype().itemsize, (side + 3, terms + 5), dtype)
+    target, want = (np.zeros((terms + 2, side + 6), dtype) for _ in range(2))
     kernel(transpose)(source, target)
-    want[1 : 1 + terms, 4 : 4 + BYTES] = source[2 : 2 + BYTES, 3 : 3 + terms].T
+    want[1 : 1 + terms, 4 : 4 + side] = source[2 : 2 + side, 3 : 3 + terms].T
     assert_bits_equal(target, want)

@@ -16,10 +16,10 @@ from fpsim.products.kernels.code_panel import (
     HALF_BIAS,
     HALF_FIELD_BITS,
     WIDTH,
-    CodeFacts,
     announce,
     code_facts,
     gatherer,
+    half_facts,
 )
 from fpsim.products.kernels.fused_row import decode_rows
 from fpsim.products.kernels.panel import DEEP, HIGHEST, SPECIAL, WINDOW, ZERO_EXPONENT, fill_panel
@@ -202,12 +202,24 @@ def _put_values(builder: Any, value: Any, b: Any, place: Any, split: bool) -> No
     v.store(builder, v.smaller(builder, value, nothing), b, builder.add(place, v.LONG(GROUPS * v.SIZE)))
 
 
+def _patterns(builder: Any, start: Any, place: int, source: str) -> Any:
+    """Sixteen values as float32 patterns, from the one at a place on."""
+    if source == "floats":
+        return v.load(builder, start, 4 * place, v.INTS)
+    if source == "fp16":
+        halves = v.load(builder, start, 2 * place, v.vector(v.SMALL, v.WIDTH))
+        return builder.bitcast(builder.fpext(halves, v.FLOATS), v.INTS)
+    words = builder.zext(v.load(builder, start, 2 * place, v.vector(v.HALF, v.WIDTH)), v.INTS)
+    return builder.shl(words, v.constant(v.HALF.width, v.INTS))
+
+
 @cache
-def panel_decoder(split: bool) -> Any:
+def panel_decoder(split: bool, of: str) -> Any:
     """The function `(source, k, n, kept, least, base, b, eb, i)` that decodes columns n and on of row k of B.
 
-    Row i of a panel is written: to b, (terms, VECTOR_LANES), or if split (terms, 2, VECTOR_LANES) with the positive
-    values and the negative ones apart; and to the exponents eb. Returns what the row holds.
+    of: what the source has, "floats", "fp16" or "bf16". Row i of a panel is written: to b, (terms, VECTOR_LANES), or if
+    split (terms, 2, VECTOR_LANES) with the positive values and the negative ones apart; and to the exponents eb. It
+    returns what the row holds.
     """
 
     def decode(
@@ -219,7 +231,7 @@ def panel_decoder(split: bool) -> Any:
             first = builder.mul(args[8], v.LONG((1 + split) * GROUPS * v.SIZE))
             met, deeps = v.constant(0, v.vector(v.BIT, v.WIDTH)), v.constant(0, v.vector(v.BIT, v.WIDTH))
             for g in range(GROUPS):
-                bits = v.load(builder, source, g * v.SIZE, v.INTS)
+                bits = _patterns(builder, source, g * v.WIDTH, of)
                 value, exponent, special, deep = decoded(builder, bits, args[3:6])
                 met, deeps = builder.or_(met, special), builder.or_(deeps, deep)
                 _put_values(builder, value, b, builder.add(first, v.LONG(g * v.SIZE)), split)
@@ -229,7 +241,7 @@ def panel_decoder(split: bool) -> Any:
 
         return types.int32(source, k, n, kept, least, base, b, eb, i), build
 
-    return v.named_intrinsic(decode, split)
+    return v.named_intrinsic(decode, split, of)
 
 
 def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]:
@@ -324,8 +336,8 @@ def decoder_of(terms: int) -> Any:
 
 @cache
 def filler_of(terms: int, split: bool) -> Any:
-    """The function RowLoops.fill: by vectors where a panel is whole."""
-    whole = panel_decoder(split)
+    """The function of RowLoops.fills for floats: by vectors where a panel is whole."""
+    whole = panel_decoder(split, "floats")
 
     def fill(
         source: Any, k: Any, n: Any, width: Any, facts: Any, values: Any, exponents: Any, b: Any, eb: Any, _codes: Any
@@ -345,25 +357,69 @@ def filler_of(terms: int, split: bool) -> Any:
 
 
 @cache
-def code_filler_of(terms: int, split: bool) -> Any:
-    """The function RowLoops.fill_codes: by vectors, from where the codes lie or where they were brought together."""
-    row, gather = code_decoder(split), gatherer(terms)
+def _byte_decoder(terms: int, split: bool) -> Any:
+    """The function `(source, k, n, facts, b, eb)` that decodes a whole panel of bytes, and returns what it holds."""
+    row = code_decoder(split)
 
-    @scalar
-    def decode(source: Any, k: Any, n: Any, u: CodeFacts, b: Any, eb: Any) -> Any:
-        special = i64(0)
+    def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
+        u, special = code_facts(facts), i64(0)
         for i in range(terms):
             special |= row(source, i64(k + i), i64(n), u.up, u.highest, u.mantissa_bits, u.bias, b, eb, i64(i))
         return i32(SPECIAL) if special != 0 else i32(0)
 
+    return scalar(decode)
+
+
+@cache
+def _half_decoder(terms: int, split: bool) -> Any:
+    """The same of a panel of halves."""
+    of_half, of_bfloat = panel_decoder(split, "fp16"), panel_decoder(split, "bf16")
+
+    def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
+        u, flags, kept = half_facts(facts), i32(0), i32(-1)
+        if u.is_half != i32(0):
+            for i in range(terms):
+                flags = i32(flags | of_half(source, i64(k + i), i64(n), kept, u.least, u.base, b, eb, i64(i)))
+        else:
+            for i in range(terms):
+                flags = i32(flags | of_bfloat(source, i64(k + i), i64(n), kept, u.least, u.base, b, eb, i64(i)))
+        return flags
+
+    return scalar(decode)
+
+
+@scalar
+def _byte_turned(facts: Any) -> Any:
+    return code_facts(facts).turned
+
+
+@scalar
+def _half_turned(facts: Any) -> Any:
+    return half_facts(facts).turned
+
+
+@cache
+def _code_filler(terms: int, decode: Any, is_turned: Any) -> Any:
+    """The function of RowLoops.fills for codes: from where they lie, or from where they were brought together."""
+    gather = gatherer(terms)
+
     def fill(
         source: Any, k: Any, n: Any, width: Any, facts: Any, _values: Any, _exponents: Any, b: Any, eb: Any, codes: Any
     ) -> Any:
-        u = code_facts(facts)
-        announce(source, k, n, i64(terms), i64(VECTOR_LANES), u)
-        if u.turned == i32(0) and width == VECTOR_LANES and k + terms <= source.shape[0]:
-            return decode(source, k, n, u, b, eb)
-        gather(source, k, n, width, facts, codes)
-        return decode(codes, 0, 0, u, b, eb)
+        turned = is_turned(facts)
+        announce(source, k, n, i64(terms), i64(VECTOR_LANES), turned)
+        if turned == i32(0) and width == VECTOR_LANES and k + terms <= source.shape[0]:
+            return decode(source, k, n, facts, b, eb)
+        gather(source, k, n, width, turned, codes)
+        return decode(codes, 0, 0, facts, b, eb)
 
     return inner_loop(fill)
+
+
+def fills_of(terms: int, split: bool) -> dict[str, Any]:
+    """RowLoops.fills."""
+    return {
+        "floats": filler_of(terms, split),
+        "bytes": _code_filler(terms, _byte_decoder(terms, split), _byte_turned),
+        "halves": _code_filler(terms, _half_decoder(terms, split), _half_turned),
+    }
