@@ -46,7 +46,6 @@ class CodeFacts(NamedTuple):
 class HalfFacts(NamedTuple):
     """How halves are read, as 32-bit integers."""
 
-    least: Any  # the smallest exponent of the format
     base: Any  # of relative exponents
     turned: Any  # 1: codes lie the other way round
     is_half: Any  # 1: FP16, 0: BF16
@@ -63,7 +62,7 @@ def facts_of(fmt: Format, turned: bool) -> npt.NDArray[Any]:
 
 def facts_of_halves(fmt: Format, base: int, turned: bool) -> npt.NDArray[Any]:
     """HalfFacts of FP16 or BF16."""
-    return np.array([fmt.min_exponent, base, int(turned), int(fmt == FP16)], i32)
+    return np.array([base, int(turned), int(fmt == FP16)], i32)
 
 
 def has_code_panels(fmt: Format) -> bool:

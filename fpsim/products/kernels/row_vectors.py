@@ -12,6 +12,7 @@ import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
 
+from fpsim.formats.named import BF16, FP16, Format
 from fpsim.products.kernels.code_panel import (
     HALF_BIAS,
     HALF_FIELD_BITS,
@@ -202,24 +203,12 @@ def _put_values(builder: Any, value: Any, b: Any, place: Any, split: bool) -> No
     v.store(builder, v.smaller(builder, value, nothing), b, builder.add(place, v.LONG(GROUPS * v.SIZE)))
 
 
-def _patterns(builder: Any, start: Any, place: int, source: str) -> Any:
-    """Sixteen values as float32 patterns, from the one at a place on."""
-    if source == "floats":
-        return v.load(builder, start, 4 * place, v.INTS)
-    if source == "fp16":
-        halves = v.load(builder, start, 2 * place, v.vector(v.SMALL, v.WIDTH))
-        return builder.bitcast(builder.fpext(halves, v.FLOATS), v.INTS)
-    words = builder.zext(v.load(builder, start, 2 * place, v.vector(v.HALF, v.WIDTH)), v.INTS)
-    return builder.shl(words, v.constant(v.HALF.width, v.INTS))
-
-
 @cache
-def panel_decoder(split: bool, of: str) -> Any:
+def panel_decoder(split: bool) -> Any:
     """The function `(source, k, n, kept, least, base, b, eb, i)` that decodes columns n and on of row k of B.
 
-    of: what the source has, "floats", "fp16" or "bf16". Row i of a panel is written: to b, (terms, VECTOR_LANES), or if
-    split (terms, 2, VECTOR_LANES) with the positive values and the negative ones apart; and to the exponents eb. It
-    returns what the row holds.
+    Row i of a panel is written: to b, (terms, VECTOR_LANES), or if split (terms, 2, VECTOR_LANES) with the positive
+    values and the negative ones apart; and to the exponents eb. Returns what the row holds.
     """
 
     def decode(
@@ -231,7 +220,7 @@ def panel_decoder(split: bool, of: str) -> Any:
             first = builder.mul(args[8], v.LONG((1 + split) * GROUPS * v.SIZE))
             met, deeps = v.constant(0, v.vector(v.BIT, v.WIDTH)), v.constant(0, v.vector(v.BIT, v.WIDTH))
             for g in range(GROUPS):
-                bits = _patterns(builder, source, g * v.WIDTH, of)
+                bits = v.load(builder, source, g * v.SIZE, v.INTS)
                 value, exponent, special, deep = decoded(builder, bits, args[3:6])
                 met, deeps = builder.or_(met, special), builder.or_(deeps, deep)
                 _put_values(builder, value, b, builder.add(first, v.LONG(g * v.SIZE)), split)
@@ -241,7 +230,7 @@ def panel_decoder(split: bool, of: str) -> Any:
 
         return types.int32(source, k, n, kept, least, base, b, eb, i), build
 
-    return v.named_intrinsic(decode, split, of)
+    return v.named_intrinsic(decode, split)
 
 
 def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]:
@@ -317,6 +306,63 @@ def code_decoder(split: bool) -> Any:
 
 
 @cache
+def half_decoder(split: bool, fmt: Format) -> Any:
+    """The function `(source, k, n, base, b, eb, i)`: as panel_decoder, from codes of FP16 or BF16.
+
+    Returns bits: of special columns, and from bit 32 on of deep ones.
+    """
+    infinity, kind = fmt.max_code + 1, v.vector(v.HALF, VECTOR_LANES // 2)
+
+    def exponents(builder: Any, magnitude: Any, counts: Any, base: Any) -> tuple[Any, Any]:
+        """Relative exponents, and a mask of the deep ones."""
+        field = builder.lshr(magnitude, v.constant(fmt.mantissa_bits, kind))
+        field = v.larger(builder, field, v.constant(1, kind))
+        exponent = builder.sub(field, _everywhere(builder, builder.add(base, v.WORD(fmt.bias)), kind))
+        above = builder.sub(exponent, v.constant(HIGHEST - WINDOW, kind))
+        deep = builder.and_(builder.icmp_unsigned(">", above, v.constant(WINDOW, kind)), counts)
+        lowest = v.constant(ZERO_EXPONENT, kind)
+        return builder.select(counts, v.larger(builder, exponent, lowest), lowest), deep
+
+    def values(builder: Any, codes: Any) -> Any:
+        """Sixteen codes as patterns."""
+        if fmt == FP16:
+            halves = builder.bitcast(codes, v.vector(v.SMALL, v.WIDTH))
+            return builder.bitcast(builder.fpext(halves, v.FLOATS), v.INTS)
+        return builder.shl(builder.zext(codes, v.INTS), v.constant(v.HALF.width, v.INTS))
+
+    def decode(
+        _typing: Any, source: Any, k: Any, n: Any, base: Any, b: Any, eb: Any, i: Any
+    ) -> Any:  # fmt: skip
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            source = v.element(context, builder, sig.args[0], args[0], args[1], args[2])
+            b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (4, 5))
+            first = builder.mul(args[6], v.LONG((1 + split) * GROUPS * v.SIZE))
+            met = v.constant(0, v.vector(v.BIT, kind.count))
+            deeps = met
+            for half in range(2):
+                codes = v.load(builder, source, half * v.SIZE, kind)
+                magnitude = builder.and_(codes, v.constant(fmt.top_magnitude, kind))
+                special = builder.icmp_unsigned(">=", magnitude, v.constant(infinity, kind))
+                before = builder.sub(magnitude, v.constant(1, kind))  # the largest number for a zero
+                counts = builder.icmp_unsigned("<", before, v.constant(infinity - 1, kind))
+                exponent, deep = exponents(builder, magnitude, counts, args[3])
+                met, deeps = builder.or_(met, special), builder.or_(deeps, deep)
+                at = builder.add(builder.mul(args[6], v.LONG(VECTOR_LANES)), v.LONG(half * kind.count))
+                v.store(builder, builder.trunc(exponent, v.vector(v.BYTE, kind.count)), eb, at)
+                finite = builder.select(counts, codes, v.constant(0, kind))
+                for g in range(2):
+                    value = values(builder, v.lanes_of(builder, finite, g * v.WIDTH, v.WIDTH))
+                    place = builder.add(first, v.LONG((2 * half + g) * v.SIZE))
+                    _put_values(builder, value, b, place, split)
+            low, high = (builder.zext(builder.bitcast(mask, v.WORD), v.LONG) for mask in (met, deeps))
+            return builder.or_(low, builder.shl(high, v.LONG(v.WORD.width)))
+
+        return types.int64(source, k, n, base, b, eb, i), build
+
+    return v.named_intrinsic(decode, split, fmt)
+
+
+@cache
 def decoder_of(terms: int) -> Any:
     """The function RowLoops.decode: by vectors where rows have all terms of the step."""
     whole = row_decoder(terms)
@@ -337,7 +383,7 @@ def decoder_of(terms: int) -> Any:
 @cache
 def filler_of(terms: int, split: bool) -> Any:
     """The function of RowLoops.fills for floats: by vectors where a panel is whole."""
-    whole = panel_decoder(split, "floats")
+    whole = panel_decoder(split)
 
     def fill(
         source: Any, k: Any, n: Any, width: Any, facts: Any, values: Any, exponents: Any, b: Any, eb: Any, _codes: Any
@@ -373,17 +419,18 @@ def _byte_decoder(terms: int, split: bool) -> Any:
 @cache
 def _half_decoder(terms: int, split: bool) -> Any:
     """The same of a panel of halves."""
-    of_half, of_bfloat = panel_decoder(split, "fp16"), panel_decoder(split, "bf16")
+    of_half, of_bfloat = half_decoder(split, FP16), half_decoder(split, BF16)
 
     def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
-        u, flags, kept = half_facts(facts), i32(0), i32(-1)
+        u, met = half_facts(facts), i64(0)
         if u.is_half != i32(0):
             for i in range(terms):
-                flags = i32(flags | of_half(source, i64(k + i), i64(n), kept, u.least, u.base, b, eb, i64(i)))
+                met |= of_half(source, i64(k + i), i64(n), u.base, b, eb, i64(i))
         else:
             for i in range(terms):
-                flags = i32(flags | of_bfloat(source, i64(k + i), i64(n), kept, u.least, u.base, b, eb, i64(i)))
-        return flags
+                met |= of_bfloat(source, i64(k + i), i64(n), u.base, b, eb, i64(i))
+        special = i32(SPECIAL) if met & i64(0xFFFFFFFF) != 0 else i32(0)
+        return i32(special | i32(DEEP)) if met >> i64(32) != 0 else special
 
     return scalar(decode)
 
