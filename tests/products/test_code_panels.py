@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +15,14 @@ from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 from fpsim.products import unit_product
 from fpsim.products.fast_units import rows_of, source_of
 from fpsim.products.kernels.transpose import transposer
+from fpsim.runtime import threads as threads_of
 from fpsim.runtime.compile import kernel
 from fpsim.runtime.vectors import has_vectors
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn
 from tests.kit.units import changed
 from tests.oracles.matrix_units import any_code, normal, wide
-from tests.products.checks import Product, chained, check, multiplied, random_product, results
+from tests.products.checks import Product, chained, check, multiplied, powers, random_product, results
 
 FP8, TO_HALF, LONG, SCALED = "hopper_e4m3_f32", "hopper_e5m2_f16", "blackwell_e4m3_f32", "blackwell_mxfp8_e4m3_f32"
 HALVES = ("hopper_f16_f32", "hopper_bf16_f32", "ampere_bf16_f32", "volta_f16_f16")  # 16, 8 and 4 terms
@@ -134,7 +136,16 @@ def test_runs_blocks_and_threads_give_the_same_bits(
     (m, k, n), unit, rng = shape, fp.unit(FP8), np.random.default_rng(1)
     a, b = (fp.encode(rng.standard_normal(size, np.float32), fp.E4M3) for size in ((m, k), (k, n)))
     b[k // 2, n // 2], b[0, -1] = 0x7F, 0xFF  # NaN
-    monkeypatch.setattr(unit_product, "SMALLEST", 1)  # so that two threads share the work
+    for module in (unit_product, threads_of):  # so that two threads share the work
+        monkeypatch.setattr(module, "SMALLEST", 1)
+    seen: set[int] = set()
+    run = unit_product._run
+
+    def noted(*args: Any) -> None:
+        seen.add(threading.get_ident())
+        run(*args)
+
+    monkeypatch.setattr(unit_product, "_run", noted)
     for promote in (None, 128):
         words: dict[str, Any] = {"promote": promote} if promote else {}
         want = from_floats(Product(a, b), unit, **words)
@@ -144,6 +155,29 @@ def test_runs_blocks_and_threads_give_the_same_bits(
             multiplied(p, unit, out=out, **words)
             assert_bits_equal(results(out), want)
             assert_bits_equal(results(multiplied(p.transposed(), unit, **words)), want.T)
+    assert len(seen) > 1
+
+
+@in_turn("name", [FP8, "hopper_f16_f32", "hopper_bf16_f32"])
+def test_one_special_code_of_a_panel_is_seen(name: str) -> None:
+    unit = fp.unit(name)
+    p, columns = random_product(unit, normal, (2, unit.terms, 65)), np.arange(65)
+    for column in columns:
+        b = p.b.copy()
+        b[column % unit.terms, column] = unit.b.fmt.nan_code
+        got = multiplied(p._replace(b=b), unit)
+        assert_bits_equal(np.isnan(got), np.tile(columns == column, (2, 1)))
+        check(p._replace(b=b).columns(slice(column, column + 1)), unit)
+
+
+def test_columns_may_lie_far_apart() -> None:
+    """Those beyond the window of relative exponents too, and what lies beyond it in columns of larger values."""
+    unit = fp.unit("hopper_bf16_f32")
+    apart = np.linspace(-60, 60, 70).astype(int)[None]
+    for spread in (0, 3, 45):
+        p = powers(unit, np.zeros((3, 40), int), np.repeat(apart, 40, axis=0), spread)
+        check(p, unit)
+        check(p._replace(b=np.asfortranarray(p.b)), unit)
 
 
 def test_arrays_that_cannot_be_written_are_multiplied() -> None:
