@@ -20,7 +20,7 @@ from fpsim.casts.pipelines import BRIEF
 from fpsim.formats.named import DTYPES, FP32, Format
 from fpsim.matrix_units.catalogue import ROWS
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
-from fpsim.products.fast_units import is_centred, is_fast, rows_of, takes_codes
+from fpsim.products.fast_units import is_centred, is_fast, rows_of, source_of
 from fpsim.products.kernels.fused_product import NAN_PATTERN
 from fpsim.products.kernels.panel import LANES
 from fpsim.products.kernels.row_vectors import VECTOR_LANES
@@ -89,12 +89,17 @@ def _brief_unit(unit: MatrixUnit) -> BriefUnit | None:
     columns = LANES if rows_of(unit) == "plain" else VECTOR_LANES // 2  # as many as are always worked on
     formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
     facts: dict[bool | None, tuple[Array, Array, Array, Array]] = {
-        turned: fused_facts(unit, (0, 0), turned) for turned in ((False, True) if takes_codes(unit) else (None,))
+        turned: fused_facts(unit, (0, 0), turned) for turned in ((False, True) if _by_codes(unit) else (None,))
     }
     is_known = all(map(is_centred, formats))
     return BriefUnit(
         _decoders(unit.a), _readers(unit), fused_loop(unit), columns, formats, facts if is_known else None
     )  # fmt: skip
+
+
+def _by_codes(unit: MatrixUnit) -> bool:
+    """Whether the loop reads the codes of b."""
+    return source_of(unit, rows_of(unit)) != "floats"
 
 
 def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
@@ -110,7 +115,7 @@ def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
 def _readers(unit: MatrixUnit) -> dict[np.dtype[Any], Reader]:
     """What reads b, by the dtypes that hold codes of its element alone."""
     storage = unit.b.carrier.storage
-    if takes_codes(unit):
+    if _by_codes(unit):
         return {dtype: lambda codes: as_they_lie(codes.view(storage)) for dtype in _decoders(unit.b)}
     return {dtype: _reader(decoder) for dtype, decoder in _decoders(unit.b).items()}
 

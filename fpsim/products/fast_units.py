@@ -55,12 +55,15 @@ def rows_of(unit: MatrixUnit) -> str:
 
 
 @lru_cache(maxsize=4096)
-def takes_codes(unit: MatrixUnit) -> bool:
-    """Whether panels of B are made straight from its codes."""
+def source_of(unit: MatrixUnit, rows: str) -> str:
+    """What such loops make panels of B from: its codes, "bytes" or "halves" as code_panel says, or "floats"."""
     element = unit.b
-    # units of two passes see the exponents that FP16 has for subnormal values
-    own = element.fmt == element.carrier == unit.operand_format(element)
-    return own and is_centred(element.fmt) and has_code_panels(element.fmt)
+    # units of two passes see the exponents that FP16 has for subnormal values of FP8
+    if not element.fmt == element.carrier == unit.operand_format(element):
+        return "floats"
+    if element.fmt in (FP16, BF16) and rows != "plain":
+        return "halves"
+    return "bytes" if is_centred(element.fmt) and has_code_panels(element.fmt) else "floats"
 
 
 def _as_float(element: Element) -> bool:

@@ -17,8 +17,8 @@ from fpsim.instructions.dot_add import run_rows
 from fpsim.instructions.operands import widened
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.backend import FloatOperations, NumpyOperations
-from fpsim.products.fast_units import BASES, is_centred, is_fast, rows_of, takes_codes
-from fpsim.products.kernels.code_panel import facts_of
+from fpsim.products.fast_units import BASES, is_centred, is_fast, rows_of, source_of
+from fpsim.products.kernels.code_panel import facts_of, facts_of_halves
 from fpsim.products.kernels.cut_product import SIZES, cut_product
 from fpsim.products.kernels.fused_product import NO_SCALE, fused_product
 from fpsim.products.kernels.grouped_product import GROUP, grouped_product
@@ -289,10 +289,11 @@ def _in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], Non
 
 
 def _base(patterns: Array, fmt: Format) -> int:
-    """The base of the relative exponents of an operand: its largest one lies HIGHEST above."""
+    """The base of the relative exponents of an operand, floats or codes: its largest one lies HIGHEST above."""
     if is_centred(fmt):
         return 0
-    return int(largest_exponent()(patterns)) - HIGHEST
+    held = FP32 if patterns.itemsize == 4 else fmt
+    return int(largest_exponent()(patterns, i32(held.max_code + 1), i32(held.mantissa_bits))) - HIGHEST
 
 
 def bases_of(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> tuple[int, int]:
@@ -331,7 +332,7 @@ def _fused(total: Array, p: UnitProduct) -> None:
         p = p._replace(a=a, b=b)
     formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
     scales = [_scale_exponents(x) if scaled else NO_FACTORS for x in (p.scale_a, p.scale_b)]
-    by_codes = takes_codes(unit)
+    by_codes = source_of(unit, rows_of(unit)) != "floats"
     run = fused_loop(unit)
 
     def adding(part: UnitProduct, scales: Sequence[Array]) -> Callable[..., None]:
@@ -369,10 +370,11 @@ def _run(
 def fused_loop(unit: MatrixUnit) -> Any:
     """The loop of a fast unit that follows the FUSED rule or is built from it."""
     half, rows = unit.d.fmt == FP16, rows_of(unit)
+    source = source_of(unit, rows)
     terms = 16 if unit.rule is Rule.TWO_PASSES else unit.terms
     fills = unit.fraction_bits + 2 + (terms - 1).bit_length() > SUM_BITS + 1
     joined = fills or terms == 16 or (half and terms == 32)  # one kernel for all units of 16 terms, one for FP16 of 32
-    return fused_product(terms, joined and rows == "plain", half, unit.rule is Rule.SCALED, rows, takes_codes(unit))
+    return fused_product(terms, joined and rows == "plain", half, unit.rule is Rule.SCALED, rows, source)
 
 
 @lru_cache(maxsize=1024)
@@ -389,7 +391,9 @@ def fused_facts(
         np.array([_kept(element), fmt.min_exponent, base], i32)
         for element, fmt, base in zip((unit.a, unit.b), formats, bases, strict=True)
     )
-    of_b = of_b if turned is None else facts_of(unit.b.fmt, turned)
+    if turned is not None:
+        is_byte, fmt = unit.b.fmt.bits <= 8, unit.b.fmt
+        of_b = facts_of(fmt, turned) if is_byte else facts_of_halves(fmt, bases[1], turned)
     cleared = 0 if half else (1 << (FP32.mantissa_bits - unit.result_bits)) - 1
     facts = np.array([unit.fraction_bits, unit.floor_exponent, ~cleared, sum(bases), d.min_exponent], i32)
     wide = np.array(

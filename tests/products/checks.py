@@ -42,10 +42,10 @@ KERNELS = tuple({_facts(unit): unit for unit in reversed(fp.units())}.values())[
 def take_other_loops(patch: pytest.MonkeyPatch, **facts: Any) -> None:
     """Let products by units take loops that they would not take: facts replaces what fast_units says of every unit.
 
-    rows_of="plain": the loops for any processor; takes_codes=False: panels from floats.
+    rows_of="plain": the loops for any processor; source_of="floats": panels from them.
     """
     for name, fact in facts.items():
-        patch.setattr(unit_product, name, lambda unit, fact=fact: fact)
+        patch.setattr(unit_product, name, lambda *_, fact=fact: fact)
     patch.setattr(brief, "_brief_unit", lambda unit: None)  # which keeps the loops that a unit takes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -12,16 +13,28 @@ import pytest
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 from fpsim.products import unit_product
-from fpsim.products.fast_units import takes_codes
-from fpsim.products.kernels.transpose import BYTES, transposer
+from fpsim.products.fast_units import rows_of, source_of
+from fpsim.products.kernels.transpose import transposer
+from fpsim.runtime import threads as threads_of
 from fpsim.runtime.compile import kernel
+from fpsim.runtime.vectors import has_vectors
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn
 from tests.kit.units import changed
-from tests.oracles.matrix_units import any_code, normal
-from tests.products.checks import Product, chained, check, multiplied, random_product, results, take_other_loops
+from tests.oracles.matrix_units import any_code, normal, wide
+from tests.products.checks import (
+    Product,
+    chained,
+    check,
+    multiplied,
+    powers,
+    random_product,
+    results,
+    take_other_loops,
+)
 
 FP8, TO_HALF, LONG, SCALED = "hopper_e4m3_f32", "hopper_e5m2_f16", "blackwell_e4m3_f32", "blackwell_mxfp8_e4m3_f32"
+HALVES = ("hopper_f16_f32", "hopper_bf16_f32", "ampere_bf16_f32", "volta_f16_f16")  # 16, 8 and 4 terms
 FORMATS = {
     fmt.name: fmt
     for fmt in (
@@ -35,6 +48,9 @@ SHAPES = [
     (1, 32, 64), (1, 33, 63), (2, 31, 65), (3, 129, 16), (1, 1, 1), (4, 70, 17), (5, 64, 200), (1, 300, 129),
     (20, 96, 48),
 ]  # fmt: skip
+
+
+needs_vectors = pytest.mark.skipif(not has_vectors(), reason="this processor, or numba's target, has no AVX-512")
 
 
 @pytest.fixture(params=["own", "plain"])
@@ -51,7 +67,7 @@ def from_floats(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def product(p: Product, unit: MatrixUnit, **words: Any) -> Any:
         with monkeypatch.context() as patch:
-            take_other_loops(patch, takes_codes=False)
+            take_other_loops(patch, source_of="floats")
             return results(multiplied(p, unit, **words))
 
     return product
@@ -63,7 +79,7 @@ def test_every_code_counts_as_in_an_instruction(name: str, rows: str) -> None:
     fmt = FORMATS[name]
     codes = np.arange(1 << fmt.bits, dtype=np.uint8)
     unit = changed(FP8, a=Element("mine", fmt, fmt), b=Element("mine", fmt, fmt))
-    assert takes_codes(unit)
+    assert source_of(unit, rows_of(unit)) == "bytes"
     b = np.stack([codes, codes[::-1], np.roll(codes, 1), np.zeros_like(codes)])
     one = 1 << fmt.mantissa_bits
     a = np.array([[one, 0, 0, one], [one, one, 0, 0], [0, 1, fmt.max_code, one]], np.uint8)
@@ -71,26 +87,40 @@ def test_every_code_counts_as_in_an_instruction(name: str, rows: str) -> None:
         check(product, unit)
 
 
+@in_turn("name", HALVES[:2])
+def test_every_half_counts_as_in_an_instruction(name: str) -> None:
+    unit = fp.unit(name)
+    codes = np.arange(1 << 16, dtype=np.uint16)
+    for x in (1.0, -(2.0**-9)):
+        a = fp.encode(np.full((1, 1), x), unit.a.fmt)
+        for b in (codes[None], codes[:, None].T):
+            check(Product(a, b), unit)
+    check(Product(codes[:, None], a), unit)
+
+
 @in_turn("fmt", [fp.E5M2FNUZ, fp.E4M3FNUZ, fp.E8M0, fp.Format("wide", 6, 1, bias=40)])
 def test_other_formats_of_a_byte_go_by_floats(fmt: fp.Format) -> None:
     """Those whose largest exponent FP16 has for Inf, with NaN in the place of -0, without a sign, or far from one."""
     unit = changed(FP8, a=Element("mine", fmt, fmt), b=Element("mine", fmt, fmt))
-    assert not takes_codes(unit)
+    assert source_of(unit, rows_of(unit)) == "floats"
     codes = np.arange(256, dtype=np.uint8)
     check(Product(codes[:, None], codes[None, :]), unit)
 
 
 @pytest.mark.parametrize(
     ("rows", "name"),
-    [("own", FP8), ("own", TO_HALF), ("own", LONG), ("own", SCALED), ("plain", FP8), ("plain", SCALED)],
+    [
+        ("own", FP8), ("own", TO_HALF), ("own", LONG), ("own", SCALED), ("plain", FP8), ("plain", SCALED),
+        *(pytest.param("own", name, marks=needs_vectors) for name in HALVES),
+    ],
     indirect=["rows"],
-)
+)  # fmt: skip
 def test_panels_end_where_operands_do(name: str, rows: str) -> None:
     """However codes lie in memory, and whatever they are."""
     unit = fp.unit(name)
     exchanged = replace(unit, a=unit.b, b=unit.a)
-    assert takes_codes(unit)
-    for (m, k, n), kind in itertools.product(SHAPES, (normal, any_code)):
+    assert source_of(unit, rows_of(unit)) == ("bytes" if unit.b.fmt.bits <= 8 else "halves")
+    for (m, k, n), kind in itertools.product(SHAPES, (normal, any_code, wide)):
         k = max(k // (unit.block or 1), 1) * (unit.block or 1)
         p = random_product(unit, kind, (m, k, n), seed=k)
         want = chained(p, unit)
@@ -115,7 +145,16 @@ def test_runs_blocks_and_threads_give_the_same_bits(
     (m, k, n), unit, rng = shape, fp.unit(FP8), np.random.default_rng(1)
     a, b = (fp.encode(rng.standard_normal(size, np.float32), fp.E4M3) for size in ((m, k), (k, n)))
     b[k // 2, n // 2], b[0, -1] = 0x7F, 0xFF  # NaN
-    monkeypatch.setattr(unit_product, "SMALLEST", 1)  # so that two threads share the work
+    for module in (unit_product, threads_of):  # so that two threads share the work
+        monkeypatch.setattr(module, "SMALLEST", 1)
+    seen: set[int] = set()
+    run = unit_product._run
+
+    def noted(*args: Any) -> None:
+        seen.add(threading.get_ident())
+        run(*args)
+
+    monkeypatch.setattr(unit_product, "_run", noted)
     for promote in (None, 128):
         words: dict[str, Any] = {"promote": promote} if promote else {}
         want = from_floats(Product(a, b), unit, **words)
@@ -125,6 +164,29 @@ def test_runs_blocks_and_threads_give_the_same_bits(
             multiplied(p, unit, out=out, **words)
             assert_bits_equal(results(out), want)
             assert_bits_equal(results(multiplied(p.transposed(), unit, **words)), want.T)
+    assert len(seen) > 1
+
+
+@in_turn("name", [FP8, "hopper_f16_f32", "hopper_bf16_f32"])
+def test_one_special_code_of_a_panel_is_seen(name: str) -> None:
+    unit = fp.unit(name)
+    p, columns = random_product(unit, normal, (2, unit.terms, 65)), np.arange(65)
+    for column in columns:
+        b = p.b.copy()
+        b[column % unit.terms, column] = unit.b.fmt.nan_code
+        got = multiplied(p._replace(b=b), unit)
+        assert_bits_equal(np.isnan(got), np.tile(columns == column, (2, 1)))
+        check(p._replace(b=b).columns(slice(column, column + 1)), unit)
+
+
+def test_columns_may_lie_far_apart() -> None:
+    """Those beyond the window of relative exponents too, and what lies beyond it in columns of larger values."""
+    unit = fp.unit("hopper_bf16_f32")
+    apart = np.linspace(-60, 60, 70).astype(int)[None]
+    for spread in (0, 3, 45):
+        p = powers(unit, np.zeros((3, 40), int), np.repeat(apart, 40, axis=0), spread)
+        check(p, unit)
+        check(p._replace(b=np.asfortranarray(p.b)), unit)
 
 
 def test_arrays_that_cannot_be_written_are_multiplied() -> None:
@@ -147,15 +209,16 @@ def test_scales_may_leave_the_window_of_float32(rows: str) -> None:
     check(p._replace(scale_a=scale_a), unit)
 
 
-@pytest.mark.parametrize("squares", [1, 2, 4])
-def test_bytes_are_transposed(squares: int) -> None:
-    square, terms = transposer(BYTES, squares), BYTES * squares
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("squares", [1, 2])
+def test_squares_are_transposed(squares: int, dtype: Any) -> None:
+    square, side, terms = transposer(16, squares), 16, 16 * squares
 
     def transpose(source: Any, target: Any) -> None:
         square(source, 2, 3, target, 1, 4)
 
-    source = np.random.default_rng(0).integers(0, 256, (BYTES + 3, terms + 5), np.uint8)
-    target, want = (np.zeros((terms + 2, BYTES + 6), np.uint8) for _ in range(2))
+    source = np.random.default_rng(0).integers(0, 1 << 8 * dtype().itemsize, (side + 3, terms + 5), dtype)
+    target, want = (np.zeros((terms + 2, side + 6), dtype) for _ in range(2))
     kernel(transpose)(source, target)
-    want[1 : 1 + terms, 4 : 4 + BYTES] = source[2 : 2 + BYTES, 3 : 3 + terms].T
+    want[1 : 1 + terms, 4 : 4 + side] = source[2 : 2 + side, 3 : 3 + terms].T
     assert_bits_equal(target, want)

@@ -25,9 +25,8 @@ from fpsim.products.kernels.row_vectors import (
     PLACES,
     SIGN,
     VECTOR_LANES,
-    code_filler_of,
     decoder_of,
-    filler_of,
+    fills_of,
     larger_so_far,
     largest_of,
     nearest_half,
@@ -206,5 +205,6 @@ def chained_row(terms: int, half: bool) -> RowLoops:
         else:
             largest_of_one(ea, i64(r), i64(r), eb, e)
 
-    fills = filler_of(terms, True), code_filler_of(terms, True)
-    return RowLoops(VECTOR_LANES, 2, panel_of(terms, True), decoder_of(terms), *fills, scalar(begin), scalar(step))
+    return RowLoops(
+        VECTOR_LANES, 2, panel_of(terms, True), decoder_of(terms), fills_of(terms, True), scalar(begin), scalar(step)
+    )

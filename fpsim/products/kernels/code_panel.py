@@ -1,7 +1,8 @@
-"""Panels of an operand straight from its codes, for formats of up to 8 bits: no array of floats comes between.
+"""Panels of an operand straight from its codes: no array of floats comes between.
 
-Codes may lie as the operand does, a row of B in one piece, or the other way round, a column in one piece. Then those
-of a panel are transposed as bytes first, in the processor's registers.
+"bytes" are codes of formats of up to 8 bits, "halves" those of FP16 and BF16. Codes may lie as the operand does, a row
+of B in one piece, or the other way round, a column in one piece. Then those of a panel are transposed first, in the
+processor's registers.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.formats.named import Format
-from fpsim.products.kernels.panel import BIAS, INFINITE, MANTISSA_BITS, SPECIAL, ZERO_EXPONENT
-from fpsim.products.kernels.transpose import BYTES, transposer
+from fpsim.formats.named import FP16, Format
+from fpsim.products.kernels.panel import BIAS, INFINITE, MANTISSA_BITS, SPECIAL, ZERO_EXPONENT, class_of
+from fpsim.products.kernels.transpose import transposer
 from fpsim.runtime.compile import inner_loop, scalar
 from fpsim.runtime.records import fields_of
 from fpsim.runtime.stream import LINE, prefetch_line
 
 i8, u8, i32, i64, f32 = np.int8, np.uint8, np.int32, np.int64, np.float32
 
+SIDE = 16  # rows and columns of a square that is transposed at a time
 WIDTH = 8  # bits of a code with its sign in front
 MAGNITUDE = i32(0x7F)
 NO_CODE = i32(0x80)
@@ -31,7 +33,7 @@ AHEAD = 256  # bytes between the codes of a column that are read and those that 
 
 
 class CodeFacts(NamedTuple):
-    """How the codes of an operand are read, as 32-bit integers."""
+    """How bytes are read, as 32-bit integers."""
 
     up: Any  # bits that move a code up, so that its sign is the first bit of a byte
     highest: Any  # the largest finite magnitude
@@ -41,7 +43,15 @@ class CodeFacts(NamedTuple):
     turned: Any  # 1: codes lie the other way round
 
 
-code_facts = fields_of(CodeFacts)
+class HalfFacts(NamedTuple):
+    """How halves are read, as 32-bit integers."""
+
+    base: Any  # of relative exponents
+    turned: Any  # 1: codes lie the other way round
+    is_half: Any  # 1: FP16, 0: BF16
+
+
+code_facts, half_facts = fields_of(CodeFacts), fields_of(HalfFacts)
 
 
 def facts_of(fmt: Format, turned: bool) -> npt.NDArray[Any]:
@@ -50,10 +60,36 @@ def facts_of(fmt: Format, turned: bool) -> npt.NDArray[Any]:
     return np.array([WIDTH - fmt.bits, fmt.max_code, infinity, fmt.mantissa_bits, fmt.bias, int(turned)], i32)
 
 
+def facts_of_halves(fmt: Format, base: int, turned: bool) -> npt.NDArray[Any]:
+    """HalfFacts of FP16 or BF16."""
+    return np.array([base, int(turned), int(fmt == FP16)], i32)
+
+
 def has_code_panels(fmt: Format) -> bool:
     """Whether finite codes are a sign, an exponent and a mantissa in a byte, as FP16 has them, but for the bias."""
     plain = fmt.signed and fmt.has_zero and fmt.nan_code != fmt.sign_bit
     return fmt.bits <= WIDTH and plain and fmt.max_code >> fmt.mantissa_bits < (1 << HALF_FIELD_BITS) - 1
+
+
+@scalar
+def _half_pattern(code: Any, is_half: Any) -> Any:
+    """The float32 pattern of a code of FP16 or BF16."""
+    magnitude, sign = i32(code & i32(0x7FFF)), i32(i32(code << i32(16)) & SIGN)
+    bits = i32(magnitude << i32(13))
+    rebias, least = i32(112 << 23), i32(113 << 23).view(f32)
+    normal = i32(bits + rebias)
+    subnormal = f32(i32(normal + HIDDEN_BIT).view(f32) - least).view(i32)
+    finite = subnormal if bits < HIDDEN_BIT else normal
+    value = i32(normal + rebias) if magnitude >= i32(0x7C00) else finite
+    return i32(value | sign) if is_half != i32(0) else i32(code << i32(16))
+
+
+@scalar
+def half_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
+    """As `panel.class_of`, of the half of term k and column n."""
+    u = half_facts(facts)
+    code = i32(source[n, k] if u.turned != i32(0) else source[k, n])
+    return class_of(_half_pattern(code, u.is_half), i32(-1))
 
 
 @scalar
@@ -69,25 +105,24 @@ def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 
 
 @scalar
-def announce(source: Any, k: Any, n: Any, terms: Any, lanes: Any, u: CodeFacts) -> None:
+def announce(source: Any, k: Any, n: Any, terms: Any, lanes: Any, turned: Any) -> None:
     """Have the codes fetched that come after those of a panel: of the panel beside it, or further along its columns."""
-    if u.turned != i32(0):
+    if turned != i32(0):
         for x in range(n, min(n + lanes, source.shape[0])):
-            prefetch_line(source[x], k + AHEAD)
+            prefetch_line(source[x], k + AHEAD // source.itemsize)
     else:
         for i in range(k, min(k + terms, source.shape[0])):
-            for x in range(n + lanes, n + 2 * lanes, LINE):
+            for x in range(n + lanes, n + 2 * lanes, LINE // source.itemsize):
                 prefetch_line(source[i], x)
 
 
 @cache
 def gatherer(terms: int) -> Any:
-    """The function `(source, k, n, width, facts, codes)` that brings the codes of a panel together, zeros around."""
-    square, side = transposer(BYTES, max(terms // BYTES, 1)), BYTES if terms % BYTES == 0 else 0
+    """The function `(source, k, n, width, turned, codes)` that brings the codes of a panel together, zeros around."""
+    square, side = transposer(SIDE, max(terms // SIDE, 1)), SIDE if terms % SIDE == 0 else 0
 
-    def gather(source: Any, k: Any, n: Any, width: Any, facts: Any, codes: Any) -> None:
-        u = code_facts(facts)
-        if u.turned != i32(0):
+    def gather(source: Any, k: Any, n: Any, width: Any, turned: Any, codes: Any) -> None:
+        if turned != i32(0):
             high, first = min(i64(terms), source.shape[1] - k), i64(0)
             if side and high == terms:
                 while first + side <= width:
@@ -104,7 +139,7 @@ def gatherer(terms: int) -> Any:
                     to[x] = row[x]
         for i in range(terms):
             for x in range(width if i < high else 0, codes.shape[1]):
-                codes[i, x] = u8(0)
+                codes[i, x] = 0
 
     return inner_loop(gather)
 
@@ -147,14 +182,15 @@ _fill_lanes = inner_loop(_fill_lanes)
 
 @cache
 def code_filler(terms: int) -> Any:
-    """The function RowLoops.fill_codes of any processor."""
+    """The function of RowLoops.fills for bytes, of any processor."""
     gather = gatherer(terms)
 
     def fill(
         source: Any, k: Any, n: Any, width: Any, facts: Any, values: Any, exponents: Any, _b: Any, _eb: Any, codes: Any
     ) -> Any:
-        announce(source, k, n, i64(terms), i64(codes.shape[1]), code_facts(facts))
-        gather(source, k, n, width, facts, codes)
+        turned = code_facts(facts).turned
+        announce(source, k, n, i64(terms), i64(codes.shape[1]), turned)
+        gather(source, k, n, width, turned, codes)
         special = _fill_lanes(codes.reshape(-1), facts, values.reshape(-1), exponents.reshape(-1))
         return i32(SPECIAL) if special else i32(0)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.products.kernels.chained_row import chained_row
-from fpsim.products.kernels.code_panel import code_class
+from fpsim.products.kernels.code_panel import code_class, half_class
 from fpsim.products.kernels.fused_row import RowScratch, fused_row, override, row_facts, specials_row
 from fpsim.products.kernels.panel import DEEP, INFINITE, MAGNITUDE, SPECIAL, class_of
 from fpsim.products.kernels.promotion import PLAIN, in_vectors
@@ -22,7 +22,7 @@ from fpsim.products.kernels.vector_row import vector_row
 from fpsim.products.kernels.wide_row import wide_row
 from fpsim.runtime.compile import inner_loop, kernel, scalar
 
-i8, u8, i32, i64, u64, f32, f64 = np.int8, np.uint8, np.int32, np.int64, np.uint64, np.float32, np.float64
+i8, i32, i64, u64, f32, f64 = np.int8, np.int32, np.int64, np.uint64, np.float32, np.float64
 
 NO_SCALE = i32(1 << 20)  # in the place of a scale that is NaN
 SCALE_WINDOW = i32(36)  # exponents of scales that fused_row takes
@@ -96,10 +96,9 @@ def _class_at(b: Any, k: Any, n: Any, facts: Any) -> Any:
 
 
 @cache
-def _panel_classes(codes: bool) -> Any:
+def _panel_classes(source: str) -> Any:
     """The function that finds the classes of a panel of B; a column whose scale is NaN is one of NaNs."""
-
-    class_at = code_class if codes else _class_at
+    class_at = {"floats": _class_at, "bytes": code_class, "halves": half_class}[source]
 
     def panel_classes(
         b: Any, k: Any, n: Any, width: Any, terms: Any, facts: Any, scales: Any, scaled: Any, classes: Any
@@ -124,12 +123,12 @@ def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
 
 @cache
 def fused_product(
-    terms: int, joined: bool, half: bool, scaled: bool, kind: str = "plain", codes: bool = False
+    terms: int, joined: bool, half: bool, scaled: bool, kind: str = "plain", source: str = "floats"
 ) -> Any:  # fmt: skip
     """The loop `(a, b, c, scale_a, scale_b, left, right, u, of_a, of_b, wide, promotion, cut, mode, m0, m1, n0, n1)`.
 
     It adds a @ b to c in rows m0 .. m1 and columns n0 .. n1. kind: of the innermost loops, as in fast_units.rows_of;
-    codes: b holds codes instead of floats, as they lie or transposed, and of_b is code_panel.CodeFacts.
+    source: what b holds, "floats", or "bytes" or "halves" as code_panel says, with their facts in the place of of_b.
 
     a: (M, K), b: (K, N), c: (M, N) float32 patterns as int32; scale_a: (M, steps), scale_b: (steps, N) exponents of
     block scales; left: (M, blocks), right: (blocks, N) float32 factors of partial sums; u: RowFacts; of_a, of_b: the
@@ -145,7 +144,7 @@ def fused_product(
         loops = fused_row(terms, joined, half, scaled)
     promote, merge = PLAIN if kind == "plain" else in_vectors()
     panel_of, decode, begin, step = loops.panel, loops.decode, loops.begin, loops.step
-    fill, panel_classes = loops.fill_codes if codes else loops.fill, _panel_classes(codes)
+    fill, panel_classes = loops.fills[source], _panel_classes(source)
     lanes: Any = i64(loops.lanes)
     at_once: Any = i64(loops.rows)
     count: Any = i64(terms)  # not a constant to numba, which compiles functions once for all such
@@ -161,7 +160,7 @@ def fused_product(
         a_values, a_exponents = np.empty((steps, block, terms), i32), np.empty((steps, block, terms), i8)
         a_flags = np.empty((steps, block), i32)
         b_values, b_exponents, b_floats, b_bytes = panel_of()
-        b_codes = np.empty((terms, lanes), u8)
+        b_codes = np.empty((terms, lanes), b.dtype)
         a_classes, b_classes = np.empty(terms, i32), np.empty((terms, lanes), i32)
         tile, totals = np.empty((block, lanes), i32), np.zeros((block if promotion else 0, lanes), f32)
         merged = np.zeros((block if cut else 0, lanes), f32)

@@ -72,9 +72,9 @@ class RowLoops(NamedTuple):
     # `(source, m, rows, k, facts, values, exponents, s, flags)`: rows of A from row m and term k on as step s, and to
     # flags[s] what each holds
     decode: Any
-    # `(source, k, n, width, facts, values, exponents, b, eb, codes)`: a panel of B, and what it holds
-    fill: Any
-    fill_codes: Any  # the same from codes and code_panel.CodeFacts; codes: room for those of a panel
+    # `(source, k, n, width, facts, values, exponents, b, eb, codes)`: a panel of B, and what it holds; from "floats",
+    # or from "bytes" or "halves" as code_panel says, with their facts and room for those of a panel
+    fills: dict[str, Any]
     begin: Any  # `(ea, r, count, eb, e)`: before the first row of a panel, or after rows that took another way
     # `(a, ea, r, count, b, eb, c, scale_a, scale_b, facts, scratch, e, width)`: replace rows of c, from r on, by
     # themselves plus the products of the same rows of a, which has `count`; width is that of the lanes that matter
@@ -258,5 +258,5 @@ def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> RowLoops:
             stays = (i32(e[j]) <= i32(NO_TERM)) | (i32(bits & MAGNITUDE) >= INFINITE)
             c[j] = old if stays else new
 
-    panel, fill_codes = _panel_of(terms), code_filler(terms)
-    return RowLoops(LANES, 1, panel, decode_rows, _fill_as_it_is, fill_codes, _nothing_to_begin, scalar(row))
+    fills = {"floats": _fill_as_it_is, "bytes": code_filler(terms)}
+    return RowLoops(LANES, 1, _panel_of(terms), decode_rows, fills, _nothing_to_begin, scalar(row))

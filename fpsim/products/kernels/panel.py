@@ -93,16 +93,20 @@ def class_of(pattern: Any, kept: Any) -> Any:
 
 @cache
 def largest_exponent() -> Any:
-    """The function `(patterns) -> exponent` of the largest finite float32 of a matrix; -127 for a matrix of zeros."""
+    """The function `(patterns, infinity, mantissa bits) -> exponent` of the largest finite value of a matrix.
 
-    def largest(patterns: Any) -> Any:
-        found = i32(0)
+    patterns: of float32, or codes of a format with its exponents; infinity: the one of Inf. Of zeros it is -127.
+    """
+
+    def largest(patterns: Any, infinity: Any, mantissa_bits: Any) -> Any:
+        # a mask of all bits below the sign
+        found, mask = i32(0), i32(i32(infinity) | i32(i32(1 << mantissa_bits) - i32(1)))
         for m in range(patterns.shape[0]):
             row = patterns[m]
             for j in range(row.size):
-                magnitude = i32(row[j] & MAGNITUDE)
-                found = max(found, magnitude if magnitude < INFINITE else i32(0))
-        return i32(i32(found >> MANTISSA_BITS) - BIAS)
+                magnitude = i32(row[j] & mask)
+                found = max(found, magnitude if magnitude < infinity else i32(0))
+        return i32(i32(found >> mantissa_bits) - BIAS)
 
     return kernel(largest)
 

@@ -12,14 +12,15 @@ import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
 
+from fpsim.formats.named import BF16, FP16, Format
 from fpsim.products.kernels.code_panel import (
     HALF_BIAS,
     HALF_FIELD_BITS,
     WIDTH,
-    CodeFacts,
     announce,
     code_facts,
     gatherer,
+    half_facts,
 )
 from fpsim.products.kernels.fused_row import decode_rows
 from fpsim.products.kernels.panel import DEEP, HIGHEST, SPECIAL, WINDOW, ZERO_EXPONENT, fill_panel
@@ -305,6 +306,63 @@ def code_decoder(split: bool) -> Any:
 
 
 @cache
+def half_decoder(split: bool, fmt: Format) -> Any:
+    """The function `(source, k, n, base, b, eb, i)`: as panel_decoder, from codes of FP16 or BF16.
+
+    Returns bits: of special columns, and from bit 32 on of deep ones.
+    """
+    infinity, kind = fmt.max_code + 1, v.vector(v.HALF, VECTOR_LANES // 2)
+
+    def exponents(builder: Any, magnitude: Any, counts: Any, base: Any) -> tuple[Any, Any]:
+        """Relative exponents, and a mask of the deep ones."""
+        field = builder.lshr(magnitude, v.constant(fmt.mantissa_bits, kind))
+        field = v.larger(builder, field, v.constant(1, kind))
+        exponent = builder.sub(field, _everywhere(builder, builder.add(base, v.WORD(fmt.bias)), kind))
+        above = builder.sub(exponent, v.constant(HIGHEST - WINDOW, kind))
+        deep = builder.and_(builder.icmp_unsigned(">", above, v.constant(WINDOW, kind)), counts)
+        lowest = v.constant(ZERO_EXPONENT, kind)
+        return builder.select(counts, v.larger(builder, exponent, lowest), lowest), deep
+
+    def values(builder: Any, codes: Any) -> Any:
+        """Sixteen codes as patterns."""
+        if fmt == FP16:
+            halves = builder.bitcast(codes, v.vector(v.SMALL, v.WIDTH))
+            return builder.bitcast(builder.fpext(halves, v.FLOATS), v.INTS)
+        return builder.shl(builder.zext(codes, v.INTS), v.constant(v.HALF.width, v.INTS))
+
+    def decode(
+        _typing: Any, source: Any, k: Any, n: Any, base: Any, b: Any, eb: Any, i: Any
+    ) -> Any:  # fmt: skip
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            source = v.element(context, builder, sig.args[0], args[0], args[1], args[2])
+            b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (4, 5))
+            first = builder.mul(args[6], v.LONG((1 + split) * GROUPS * v.SIZE))
+            met = v.constant(0, v.vector(v.BIT, kind.count))
+            deeps = met
+            for half in range(2):
+                codes = v.load(builder, source, half * v.SIZE, kind)
+                magnitude = builder.and_(codes, v.constant(fmt.top_magnitude, kind))
+                special = builder.icmp_unsigned(">=", magnitude, v.constant(infinity, kind))
+                before = builder.sub(magnitude, v.constant(1, kind))  # the largest number for a zero
+                counts = builder.icmp_unsigned("<", before, v.constant(infinity - 1, kind))
+                exponent, deep = exponents(builder, magnitude, counts, args[3])
+                met, deeps = builder.or_(met, special), builder.or_(deeps, deep)
+                at = builder.add(builder.mul(args[6], v.LONG(VECTOR_LANES)), v.LONG(half * kind.count))
+                v.store(builder, builder.trunc(exponent, v.vector(v.BYTE, kind.count)), eb, at)
+                finite = builder.select(counts, codes, v.constant(0, kind))
+                for g in range(2):
+                    value = values(builder, v.lanes_of(builder, finite, g * v.WIDTH, v.WIDTH))
+                    place = builder.add(first, v.LONG((2 * half + g) * v.SIZE))
+                    _put_values(builder, value, b, place, split)
+            low, high = (builder.zext(builder.bitcast(mask, v.WORD), v.LONG) for mask in (met, deeps))
+            return builder.or_(low, builder.shl(high, v.LONG(v.WORD.width)))
+
+        return types.int64(source, k, n, base, b, eb, i), build
+
+    return v.named_intrinsic(decode, split, fmt)
+
+
+@cache
 def decoder_of(terms: int) -> Any:
     """The function RowLoops.decode: by vectors where rows have all terms of the step."""
     whole = row_decoder(terms)
@@ -324,7 +382,7 @@ def decoder_of(terms: int) -> Any:
 
 @cache
 def filler_of(terms: int, split: bool) -> Any:
-    """The function RowLoops.fill: by vectors where a panel is whole."""
+    """The function of RowLoops.fills for floats: by vectors where a panel is whole."""
     whole = panel_decoder(split)
 
     def fill(
@@ -345,25 +403,70 @@ def filler_of(terms: int, split: bool) -> Any:
 
 
 @cache
-def code_filler_of(terms: int, split: bool) -> Any:
-    """The function RowLoops.fill_codes: by vectors, from where the codes lie or where they were brought together."""
-    row, gather = code_decoder(split), gatherer(terms)
+def _byte_decoder(terms: int, split: bool) -> Any:
+    """The function `(source, k, n, facts, b, eb)` that decodes a whole panel of bytes, and returns what it holds."""
+    row = code_decoder(split)
 
-    @scalar
-    def decode(source: Any, k: Any, n: Any, u: CodeFacts, b: Any, eb: Any) -> Any:
-        special = i64(0)
+    def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
+        u, special = code_facts(facts), i64(0)
         for i in range(terms):
             special |= row(source, i64(k + i), i64(n), u.up, u.highest, u.mantissa_bits, u.bias, b, eb, i64(i))
         return i32(SPECIAL) if special != 0 else i32(0)
 
+    return scalar(decode)
+
+
+@cache
+def _half_decoder(terms: int, split: bool) -> Any:
+    """The same of a panel of halves."""
+    of_half, of_bfloat = half_decoder(split, FP16), half_decoder(split, BF16)
+
+    def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
+        u, met = half_facts(facts), i64(0)
+        if u.is_half != i32(0):
+            for i in range(terms):
+                met |= of_half(source, i64(k + i), i64(n), u.base, b, eb, i64(i))
+        else:
+            for i in range(terms):
+                met |= of_bfloat(source, i64(k + i), i64(n), u.base, b, eb, i64(i))
+        special = i32(SPECIAL) if met & i64(0xFFFFFFFF) != 0 else i32(0)
+        return i32(special | i32(DEEP)) if met >> i64(32) != 0 else special
+
+    return scalar(decode)
+
+
+@scalar
+def _byte_turned(facts: Any) -> Any:
+    return code_facts(facts).turned
+
+
+@scalar
+def _half_turned(facts: Any) -> Any:
+    return half_facts(facts).turned
+
+
+@cache
+def _code_filler(terms: int, decode: Any, is_turned: Any) -> Any:
+    """The function of RowLoops.fills for codes: from where they lie, or from where they were brought together."""
+    gather = gatherer(terms)
+
     def fill(
         source: Any, k: Any, n: Any, width: Any, facts: Any, _values: Any, _exponents: Any, b: Any, eb: Any, codes: Any
     ) -> Any:
-        u = code_facts(facts)
-        announce(source, k, n, i64(terms), i64(VECTOR_LANES), u)
-        if u.turned == i32(0) and width == VECTOR_LANES and k + terms <= source.shape[0]:
-            return decode(source, k, n, u, b, eb)
-        gather(source, k, n, width, facts, codes)
-        return decode(codes, 0, 0, u, b, eb)
+        turned = is_turned(facts)
+        announce(source, k, n, i64(terms), i64(VECTOR_LANES), turned)
+        if turned == i32(0) and width == VECTOR_LANES and k + terms <= source.shape[0]:
+            return decode(source, k, n, facts, b, eb)
+        gather(source, k, n, width, turned, codes)
+        return decode(codes, 0, 0, facts, b, eb)
 
     return inner_loop(fill)
+
+
+def fills_of(terms: int, split: bool) -> dict[str, Any]:
+    """RowLoops.fills."""
+    return {
+        "floats": filler_of(terms, split),
+        "bytes": _code_filler(terms, _byte_decoder(terms, split), _byte_turned),
+        "halves": _code_filler(terms, _half_decoder(terms, split), _half_turned),
+    }

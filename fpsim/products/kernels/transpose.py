@@ -1,4 +1,4 @@
-"""Squares of matrices of float32 or of bytes, transposed in the processor's registers."""
+"""Squares of matrices, transposed in the processor's registers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from numba.core import types
 from numba.extending import intrinsic
 
 SIDE = 8  # of a square of floats: a row is one register of most processors
-BYTES = 16  # of a square of bytes
 
 if numba.config.DISABLE_JIT:
 

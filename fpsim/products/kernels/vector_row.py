@@ -22,9 +22,8 @@ from fpsim.products.kernels.row_vectors import (
     GROUPS,
     PLACES,
     VECTOR_LANES,
-    code_filler_of,
     decoder_of,
-    filler_of,
+    fills_of,
     larger_so_far,
     largest_of,
     nearest_half,
@@ -213,5 +212,6 @@ def vector_row(terms: int, half: bool, scaled: bool) -> RowLoops:
     def begin(ea: Any, r: Any, _rows: Any, eb: Any, e: Any) -> None:
         largest(ea, i64(r), i64(r), eb, e)
 
-    fills = filler_of(terms, False), code_filler_of(terms, False)
-    return RowLoops(VECTOR_LANES, 1, panel_of(terms, False), decoder_of(terms), *fills, scalar(begin), scalar(step))
+    return RowLoops(
+        VECTOR_LANES, 1, panel_of(terms, False), decoder_of(terms), fills_of(terms, False), scalar(begin), scalar(step)
+    )
