@@ -180,6 +180,12 @@ def test_sums_never_follow_the_options_of_another_call(drawn: list[tuple[Any, An
     assert_same_after_others([partial(total, *one) for one in drawn])
 
 
+def test_a_schedule_that_cannot_be_hashed_is_taken() -> None:
+    mine = replace(SCHEDULES[0], options=(("notes", ["of mine"]),))  # type: ignore[arg-type]
+    want = fp.matmul(X8, X8.T, accumulate=UNIT, schedule=SCHEDULES[0])
+    assert_bits_equal(fp.matmul(X8, X8.T, accumulate=UNIT, schedule=mine), want)
+
+
 def test_what_follows_a_sum_is_not_left_out_by_a_plan_without() -> None:
     codes, bias = np.full((3, 64), 0x38, np.uint8), f32([1, 2, 4])
     cases: list[tuple[dict[str, Any], Any]] = [({}, 64), ({"bias": bias}, 64 + bias), ({"alpha": 2.0}, 128), ({}, 64)]
