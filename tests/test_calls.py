@@ -130,7 +130,9 @@ UNITS = [UNIT, *(replace(UNIT, **change) for change in (
 ))]  # fmt: skip
 
 
-PROMOTIONS, OUT_FORMATS = st.sampled_from([None, 32, 64]), st.sampled_from([None, "bf16", fp.E4M3])
+SCHEDULES = [fp.schedules.cutlass_2xacc(32), fp.schedules.cublas("sm_90", split_k=2), fp.schedules.triton(64)]
+PROMOTIONS = st.sampled_from([None, 32, 64, *SCHEDULES])
+OUT_FORMATS = st.sampled_from([None, "bf16", fp.E4M3])
 
 
 @settings(max_examples=EXAMPLES)
@@ -139,9 +141,10 @@ def test_matmul_never_follows_the_options_of_another_call(drawn: list[tuple[Any,
     codes = np.random.default_rng(0).integers(0, 0x7E, (5, 96)).astype(np.uint8)
     c = np.ones((5, 5), f32)
 
-    def call(unit: fp.MatrixUnit, promote: int | None, out_format: Any, starts: bool) -> Any:
-        start = c if starts else None
-        return fp.matmul(codes, codes.T, start, accumulate=unit, promote=promote, out_format=out_format)
+    def call(unit: fp.MatrixUnit, promoted: Any, out_format: Any, starts: bool) -> Any:
+        start, how = c if starts else None, "schedule" if promoted in SCHEDULES else "promote"
+        words = {how: promoted, "out_format": out_format, "strict": False}
+        return fp.matmul(codes, codes.T, start, accumulate=unit, **words)
 
     assert_same_after_others([partial(call, *one) for one in drawn])
     for unit, *_ in drawn:
@@ -175,6 +178,12 @@ def test_sums_never_follow_the_options_of_another_call(drawn: list[tuple[Any, An
 
     assert_same_after_others([partial(product, *one) for one in drawn])
     assert_same_after_others([partial(total, *one) for one in drawn])
+
+
+def test_a_schedule_that_cannot_be_hashed_is_taken() -> None:
+    mine = replace(SCHEDULES[0], options=(("notes", ["of mine"]),))  # type: ignore[arg-type]
+    want = fp.matmul(X8, X8.T, accumulate=UNIT, schedule=SCHEDULES[0])
+    assert_bits_equal(fp.matmul(X8, X8.T, accumulate=UNIT, schedule=mine), want)
 
 
 def test_what_follows_a_sum_is_not_left_out_by_a_plan_without() -> None:
@@ -276,6 +285,9 @@ REFUSED: list[tuple[Callable[[Any], Any], Any, Any, str]] = [
     (lambda a: fp.matmul(X8, X8.T, accumulate=a), UNIT.name, "hopper_e4m3_f33", "accumulate must be one of"),
     (lambda f: fp.sum(X8, accumulate=SEQUENTIAL, fmt=f), "e4m3", "e2m1", "must lie in 0 .. 0xf"),
     (lambda a: fp.sum(X8, accumulate=SEQUENTIAL, fmt="e4m3", axis=a), None, 2, "axis must be one of"),
+    (lambda s: fp.matmul(X8, X8.T, accumulate=UNIT, schedule=s), SCHEDULES[0], "2xacc", "schedule must be one of"),
+    (lambda s: fp.matmul(X8, X8.T, accumulate=UNIT, schedule=s), None, SCHEDULES[1], "multiples of 16"),
+    (lambda s: fp.matmul(X8, X8.T, accumulate=UNIT, schedule=SCHEDULES[1], strict=s), False, True, "multiples of 16"),
     (lambda b: fp.matmul(X8, X8, accumulate=UNIT) if b else fp.matmul(X8, X8.T, accumulate=UNIT), 0, 1, "agree in K"),
 ]  # fmt: skip
 

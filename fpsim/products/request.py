@@ -44,8 +44,8 @@ class Request(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but a promotion and an output format is asked for."""
-        return self.schedule is None and self.alpha is None and self.beta is None and self.bias is None
+        """Whether nothing but a schedule or a promotion and an output format is asked for."""
+        return self.alpha is None and self.beta is None and self.bias is None
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +70,11 @@ class Job:
     def dtype(self) -> np.dtype[Any]:
         """Of the result."""
         return np.dtype(DTYPES.get(self.fmt, self.fmt.storage))
+
+    @cached_property
+    def remarks(self) -> tuple[str, ...]:
+        """What the library of the schedule does otherwise, a sentence each."""
+        return tuple(remarks(self.schedule, self.unit, *self.shape, self.plan.k))
 
     @cached_property
     def has_epilogue(self) -> bool:
@@ -126,10 +131,20 @@ def job_of(unit: MatrixUnit, left: OperandScales, right: OperandScales, request:
     Raises:
       ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses.
     """
+    job = _kept_job(unit, left, right, request, has_c)
+    if request.schedule is not None:
+        for remark in job.remarks:
+            # shown where matmul is called
+            warnings.warn(f"{remark} These are the bits of {job.schedule}.", UserWarning, stacklevel=5)
+    return job
+
+
+def _kept_job(unit: MatrixUnit, left: OperandScales, right: OperandScales, request: Request, has_c: bool) -> Job:
+    """As `job_of`; operands that nothing scales find the job of a call before."""
     if request.is_plain and left.is_plain and right.is_plain:
         words: tuple[Any, ...] = request.promote, request.scale_order, request.out_format, request.strict
         try:
-            return _plain_job(unit, left.shape, right.shape, has_c, *words)
+            return _plain_job(unit, left.shape, right.shape, has_c, request.schedule, *words)
         except TypeError:  # something that cannot be hashed: the checks raise the error that says why
             pass
     return _job(unit, left, right, request, has_c)
@@ -137,11 +152,11 @@ def job_of(unit: MatrixUnit, left: OperandScales, right: OperandScales, request:
 
 @lru_cache(maxsize=4096, typed=True)  # True equals 1, and is no promotion
 def _plain_job(
-    unit: MatrixUnit, a: tuple[int, int], b: tuple[int, int], has_c: bool, promote: int | None, scale_order: str | None,
-    out_format: FormatLike | None, strict: bool,
+    unit: MatrixUnit, a: tuple[int, int], b: tuple[int, int], has_c: bool, schedule: Schedule | None,
+    promote: int | None, scale_order: str | None, out_format: FormatLike | None, strict: bool,
 ) -> Job:  # fmt: skip
-    """The job of operands of these shapes that nothing scales, in one chain; a program repeats it many times."""
-    request = Request(promote=promote, scale_order=scale_order, out_format=out_format, strict=strict)
+    """The job of operands of these shapes that nothing scales; a program repeats it many times."""
+    request = Request(schedule, promote, scale_order=scale_order, out_format=out_format, strict=strict)
     return _job(unit, OperandScales("a", a), OperandScales("b", b), request, has_c)
 
 
@@ -152,8 +167,8 @@ def _job(unit: MatrixUnit, left: OperandScales, right: OperandScales, request: R
     schedule = request.schedule or _default_schedule(request, unit, left, right)
     plan = plan_of(schedule, unit, k)
     fmt = None if request.out_format is None else find_format(request.out_format)
-    if request.schedule is not None:
-        _obey(Call(schedule, unit, m, n, k, left.kind, right.kind, fmt or FP32), request.strict)
+    if request.schedule is not None and request.strict:
+        _obey(Call(schedule, unit, m, n, k, left.kind, right.kind, fmt or FP32))
     job = Job(unit, left, right, request, schedule, plan, _scale_order(schedule, left, right), fmt or FP32)
     _refuse_sums(job, has_c)
     return job if fmt is not None else replace(job, fmt=_own_format(job, has_c))
@@ -217,14 +232,11 @@ def _chain(interval: int, order: ScaleOrder, block_scaled: bool) -> Schedule:
     return Schedule(name, sums=Chain(interval), epilogue=epilogue, block_scaled=block_scaled)
 
 
-def _obey(call: Call, strict: bool) -> None:
-    """A ValueError for what the library refuses, a warning for what it does otherwise."""
+def _obey(call: Call) -> None:
+    """A ValueError for what the library refuses."""
     refused = refusals(call)
-    if refused and strict:
+    if refused:
         raise ValueError(f"{refused[0]} strict=False computes it all the same.")
-    for remark in remarks(call.schedule, call.unit, call.m, call.n, call.k):
-        # shown where matmul is called
-        warnings.warn(f"{remark} These are the bits of {call.schedule}.", UserWarning, stacklevel=7)
 
 
 def _refuse_sums(job: Job, has_c: bool) -> None:

@@ -50,16 +50,23 @@ def total_of(job: Job, product: Any, c: Any, backend: Backend, work: Matrix | No
     finish = _finish(job, None if starts else c, backend)
     if finish.c is not None:
         work = None  # C may lie there, and is read when the sums are there
+    bias = finish.bias
+    if job.tensor_scale is not None:  # it multiplies the sums, and the bias is added to the product
+        finish = finish._replace(bias=None)
+    several = not single and len(job.plan.slices) > 1
+    in_place = several and schedule.slicing.merge == "in_place" and _changes_sums(finish)
     if single:
         total = _chained(sums, job, c if starts else None, backend, work, dtype)
-    elif schedule.slicing.merge == "in_place" and len(job.plan.slices) > 1 and _changes_sums(finish):
-        return _in_place(sums, finish, job.shape, dtype)
+    elif in_place:
+        total = _in_place(sums, finish, job.shape, dtype)
     else:
         total = merged(sums, job.shape, dtype, work)
     with np.errstate(all="ignore"):
-        total = finished(total, AT_START if belongs_to_sum else schedule.epilogue, finish, backend)
+        if not in_place:
+            total = finished(total, AT_START if belongs_to_sum else schedule.epilogue, finish, backend)
         if job.tensor_scale is not None:
             total = backend.multiply(total, job.tensor_scale, out=total)
+            total = total if bias is None else backend.add(total, bias)
     return total
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -57,7 +56,6 @@ class SchedulePlan(NamedTuple):
     run: int  # consecutive terms of a lane; 0 without lanes
 
 
-@lru_cache(maxsize=64)
 def plan_of(schedule: Schedule, unit: MatrixUnit, k: int) -> SchedulePlan:
     """The plan of a schedule for K = k."""
     runs, stop = _slices(schedule, unit, k)

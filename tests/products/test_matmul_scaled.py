@@ -14,6 +14,7 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.decode import scale_of_elements
 from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.scaling import Scaling
+from fpsim.schedules.schedule import Schedule, Slicing
 from fpsim.testing import assert_bits_equal
 from tests.products.checks import Array, Product, chained, partials, results
 
@@ -272,6 +273,21 @@ def test_the_tensor_scales_of_nvfp4_multiply_the_sum_once(m: int, n: int) -> Non
     assert_bits_equal(fp.matmul(a, b, accumulate=unit), total * both)
     assert_bits_equal(fp.matmul(a, b.codes, accumulate=unit, scale_b=b.scale_codes), total * a.tensor_scale)
     assert_bits_equal(fp.matmul(a.codes, b, accumulate=unit, scale_a=a.scale_codes), total * b.tensor_scale)
+
+
+def test_tensor_scales_multiply_neither_bias_nor_too_little() -> None:
+    a = fp.encode_scaled(matrix(3, 128), "e2m1", fp.scalings.NVFP4)
+    b = fp.encode_scaled(matrix(16, 128, 1), "e2m1", fp.scalings.NVFP4).T
+    bias, in_place = np.arange(16, dtype=f32), Schedule("mine", slicing=Slicing(2, merge="in_place"))
+    scales = {"scale_a": a.scale_codes, "scale_b": b.scale_codes}
+    assert a.tensor_scale is not None
+    assert b.tensor_scale is not None
+    both = f32(a.tensor_scale * b.tensor_scale)
+    words: dict[str, Any]
+    for words in ({}, {"promote": 64}, {"alpha": 3.0}, {"schedule": in_place}, {"schedule": in_place, "alpha": 3.0}):
+        want = fp.matmul(a.codes, b.codes, accumulate=NVFP4, **scales, **words) * both
+        assert_bits_equal(fp.matmul(a, b, accumulate=NVFP4, **words), want)
+        assert_bits_equal(fp.matmul(a, b, accumulate=NVFP4, bias=bias, **words), want + bias)
 
 
 def test_tensor_scales_may_overflow_the_result() -> None:
