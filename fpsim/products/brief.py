@@ -33,7 +33,7 @@ INT, FLOAT = np.dtype(np.int32), np.dtype(np.float32)
 Reader = Callable[[Array], tuple[Array, bool | None]]  # from b to what the loop takes, as fused_facts says of it
 
 
-def brief_product(a: Any, b: Any, accumulate: Any, fmt: Formats) -> Array | None:
+def brief_product(a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any = None) -> Array | None:
     """a @ b of `fpsim.matmul` where no other argument is given; None for what is not short and plain."""
     if type(a) is not np.ndarray or type(b) is not np.ndarray:
         return None
@@ -46,8 +46,9 @@ def brief_product(a: Any, b: Any, accumulate: Any, fmt: Formats) -> Array | None
     if type(accumulate) is str:
         accumulate = ROWS.get(accumulate)
     if isinstance(accumulate, MatrixUnit):
-        return _by_unit(a, b, accumulate) if fmt is None else None
-    usual = fmt is None or type(fmt) is Format or type(fmt) is str
+        usual = fmt is None and (promote is None or type(promote) is int)
+        return _by_unit(a, b, accumulate, promote) if usual else None
+    usual = promote is None and (fmt is None or type(fmt) is Format or type(fmt) is str)
     return brief_sums(a, b, accumulate, fmt) if usual and isinstance(accumulate, Accumulator) else None
 
 
@@ -60,12 +61,13 @@ class BriefUnit(NamedTuple):
     columns: int  # from which on lanes along the rows of b are as good as any
     formats: tuple[Format, Format]  # as the loop sees the operands
     facts: dict[bool | None, tuple[Array, Array, Array, Array]] | None  # None where they depend on the operands
+    promotion: int  # steps from one promotion to the next, 0 for none
 
 
-def _by_unit(a: Array, b: Array, unit: MatrixUnit) -> Array | None:
+def _by_unit(a: Array, b: Array, unit: MatrixUnit, promote: int | None) -> Array | None:
     """The product by a matrix unit."""
-    plan = _brief_unit(unit)
-    m, n = a.shape[0], b.shape[1]
+    plan = _brief_unit(unit, promote)
+    (m, k), n = a.shape, b.shape[1]
     if plan is None or (m > n and n < plan.columns):
         return None
     decode, read = plan.of_a.get(a.dtype), plan.of_b.get(b.dtype)
@@ -73,16 +75,22 @@ def _by_unit(a: Array, b: Array, unit: MatrixUnit) -> Array | None:
         return None
     left, (right, turned) = decode(a).view(INT), read(b)
     facts = plan.facts[turned] if plan.facts else fused_facts(unit, bases_of((left, right), plan.formats), turned)
-    result = np.zeros((m, n), FLOAT)
+    result, promotion = np.zeros((m, n), FLOAT), min(plan.promotion, k)  # beyond K all are alike
     plan.loop(
-        left, right, result.view(INT), NO_FACTORS, NO_FACTORS, NOTHING, NOTHING, *facts, 0, 0, ADD, 0, m, 0, n
+        left, right, result.view(INT), NO_FACTORS, NO_FACTORS, NOTHING, NOTHING, *facts, promotion, 0, ADD, 0, m, 0, n
     )  # fmt: skip
     return result
 
 
 @lru_cache(maxsize=4096)
-def _brief_unit(unit: MatrixUnit) -> BriefUnit | None:
-    """The plan of a unit; None where a chain of its steps is not one loop, whose results are those of the product."""
+def _brief_unit(unit: MatrixUnit, promote: int | None) -> BriefUnit | None:
+    """The plan of a unit, whose partial sums of `promote` terms join a float32 total.
+
+    None where a chain of its steps is not one loop, whose results are those of the product, and for a promotion that
+    the long way refuses.
+    """
+    if promote is not None and (promote < 1 or promote % unit.terms):
+        return None
     is_one_loop = unit.rule is Rule.FUSED and is_fast(unit) and unit.d.fmt == FP32
     if not is_one_loop or unit.nan_code != NAN_PATTERN or unit.scale or numba.config.DISABLE_JIT:
         return None
@@ -92,9 +100,9 @@ def _brief_unit(unit: MatrixUnit) -> BriefUnit | None:
         turned: fused_facts(unit, (0, 0), turned) for turned in ((False, True) if _by_codes(unit) else (None,))
     }
     is_known = all(map(is_centred, formats))
-    return BriefUnit(
-        _decoders(unit.a), _readers(unit), fused_loop(unit), columns, formats, facts if is_known else None
-    )  # fmt: skip
+    operands = _decoders(unit.a), _readers(unit)
+    promotion = 0 if promote is None else promote // unit.terms
+    return BriefUnit(*operands, fused_loop(unit), columns, formats, facts if is_known else None, promotion)
 
 
 def _by_codes(unit: MatrixUnit) -> bool:

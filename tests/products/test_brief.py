@@ -65,6 +65,20 @@ def test_short_products_of_units_have_the_bits_of_long_ones(unit: MatrixUnit) ->
                 assert_bits_equal(got.view(np.uint32), chained(Product(a, b), unit))
 
 
+@in_turn("unit", UNITS)
+def test_short_products_are_promoted_as_long_ones(unit: MatrixUnit) -> None:
+    for promote in (unit.terms, 2 * unit.terms, 64, unit.terms << 70):
+        for special in (False, True):
+            a, b = operands((unit.a.carrier, unit.b.carrier), (32, 97, 33), special)
+            got = brief_product(a, b, unit, None, promote)
+            assert got is not None or rows_of(unit) == "plain"
+            assert_bits_equal(
+                fp.matmul(a, b, accumulate=unit, promote=promote), the_long_way(a, b, unit, promote=promote)
+            )
+    for refused in (True, 0, -unit.terms, unit.terms + 1, float(unit.terms)):
+        assert brief_product(a, b, unit, None, refused) is None
+
+
 @in_turn("accumulator", ACCUMULATORS)
 def test_short_products_of_accumulators_have_the_bits_of_long_ones(accumulator: Accumulator) -> None:
     for formats in ((fp.E4M3, fp.E4M3), (fp.BF16, fp.BF16)):
@@ -145,6 +159,7 @@ def test_what_would_have_to_be_looked_at_goes_the_long_way() -> None:
         (np.ones((256, 1), np.uint8), np.ones((1, 256), np.uint8), unit, None),
     ):  # fmt: skip
         assert brief_product(a, b, accumulate, fmt) is None
+    assert brief_product(codes, codes, sequential, fp.E4M3, 32) is None
     assert brief_product(codes, codes, unit, None) is not None
     assert brief_product(codes, codes, sequential, fp.E4M3) is not None
 
@@ -152,12 +167,14 @@ def test_what_would_have_to_be_looked_at_goes_the_long_way() -> None:
 @pytest.mark.skipif(not IS_SUPPORTED, reason="sets the state of an x86 processor through glibc")
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
 def test_short_products_are_the_same_whatever_the_processor_is_set_to(state: int) -> None:
-    a, b = operands((fp.E5M2, fp.E5M2), (32, 32, 32), special=True)
-    for accumulate in ("hopper_e5m2_f32", fp.Sequential(fp.BF16), fp.Pairwise(fp.FP32)):
-        words: dict[str, Any] = {} if isinstance(accumulate, str) else {"fmt": fp.E5M2}
-        want = fp.matmul(a, b, accumulate=accumulate, **words)
+    a, b = (np.ldexp(np.random.default_rng(i).standard_normal((32, 32)), -66) for i in (0, 1))  # sums are subnormal
+    left, right = fp.encode(a, fp.BF16), fp.encode(b, fp.BF16)
+    for accumulate in ("hopper_bf16_f32", "ampere_bf16_f32", fp.Sequential(fp.BF16), fp.Pairwise(fp.FP32)):
+        words: dict[str, Any] = {} if isinstance(accumulate, str) else {"fmt": fp.BF16}
+        want = fp.matmul(left, right, accumulate=accumulate, **words)
+        assert 0 < abs(want.astype(np.float64)).max() < 2.0**-126
         with processor_state(state):
-            got = fp.matmul(a, b, accumulate=accumulate, **words)
+            got = fp.matmul(left, right, accumulate=accumulate, **words)
         assert_bits_equal(got, want)
 
 
