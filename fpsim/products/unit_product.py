@@ -30,6 +30,7 @@ from fpsim.products.kernels.transpose import SIDE
 from fpsim.runtime.pipeline import run_stages, wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.runtime.threads import SMALLEST, over_spans
+from fpsim.runtime.vectors import has_vectors
 
 i32, f32 = np.int32, np.float32
 
@@ -458,7 +459,7 @@ def _cut(total: Array, p: UnitProduct) -> None:
     formats = unit.a.fmt, unit.b.fmt
     bases = bases_of((a, b), formats)
     of_a, of_b = (np.array([-1, fmt.min_exponent, base], i32) for fmt, base in zip(formats, bases, strict=True))
-    run, base, facts = cut_product(unit.terms, halves), i32(sum(bases)), _step_facts(formats)
+    run, base, facts = cut_product(unit.terms, halves, has_vectors()), i32(sum(bases)), _step_facts(formats)
     _in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, total, of_a, of_b, base, facts, m0, m1, n0, n1))
 
 
@@ -479,7 +480,9 @@ def _stepwise(total: Array, p: UnitProduct) -> None:
     formats = unit.a.fmt, unit.b.fmt
     chain = unit.rule is Rule.EXACT and unit.terms == 1
     facts = _step_facts(formats)
-    run, terms = step_product("chain" if chain else unit.rule), CHAIN_TERMS if chain else unit.terms
+    in_vectors = unit.rule is Rule.EXACT and not chain and unit.terms % 2 == 0 and has_vectors()
+    run = step_product("chain" if chain else unit.rule, unit.terms if in_vectors else 0)
+    terms = CHAIN_TERMS if chain else unit.terms
     if unit.rule is Rule.FLUSHED_TREE:
         total[np.abs(total) < 2.0**FP32.min_exponent] = 0
     _in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, total, terms, facts, m0, m1, n0, n1))

@@ -19,9 +19,10 @@ from numba.extending import intrinsic
 BIT, BYTE, HALF, WORD, LONG = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 SMALL, SINGLE, DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 BYTES, INTS, FLOATS = ir.VectorType(BYTE, 64), ir.VectorType(WORD, 16), ir.VectorType(SINGLE, 16)
+LONGS, DOUBLES = ir.VectorType(LONG, 8), ir.VectorType(DOUBLE, 8)
 WIDTH = 16  # lanes of 32 bits
 SIZE = 64  # bytes
-TO_ZERO = WORD(11)  # rounding toward zero, no exceptions, whatever the processor is set to
+DOWN, UP, TO_ZERO = WORD(9), WORD(10), WORD(11)  # roundings, no exceptions, whatever the processor is set to
 
 
 @lru_cache(maxsize=1)
@@ -145,6 +146,47 @@ def fused_to_zero(builder: Any, x: Any, y: Any, z: Any) -> Any:
 def sum_to_zero(builder: Any, x: Any, y: Any) -> Any:
     """x + y of float32, rounded toward zero."""
     return call(builder, "llvm.x86.avx512.add.ps.512", FLOATS, x, y, TO_ZERO)
+
+
+def sum_down(builder: Any, x: Any, y: Any) -> Any:
+    """x + y of float32, rounded down."""
+    return call(builder, "llvm.x86.avx512.add.ps.512", FLOATS, x, y, DOWN)
+
+
+def product_down(builder: Any, x: Any, y: Any) -> Any:
+    """x * y of float32, rounded down."""
+    return call(builder, "llvm.x86.avx512.mul.ps.512", FLOATS, x, y, DOWN)
+
+
+def floor_of(builder: Any, x: Any) -> Any:
+    """The largest integers that are not above float32 values."""
+    nothing = constant(0, INTS)
+    return call(builder, "llvm.x86.avx512.mask.cvtps2dq.512", INTS, x, nothing, HALF(-1), DOWN)
+
+
+def odd_sum(builder: Any, x: Any, y: Any) -> Any:
+    """x + y of eight float64, rounded to odd: a later rounding to fewer bits gives that of the exact sum."""
+    below, above = (call(builder, "llvm.x86.avx512.add.pd.512", x.type, x, y, mode) for mode in (DOWN, UP))
+    last = builder.and_(builder.bitcast(below, LONGS), constant(1, LONGS))
+    return builder.select(builder.icmp_signed("==", last, constant(0, LONGS)), above, below)
+
+
+def shifted_down(builder: Any, x: Any, places: Any) -> Any:
+    """Signed integers shifted right, by any places from 0 on."""
+    return call(builder, "llvm.x86.avx512.psrav.d.512", INTS, x, places)
+
+
+def shifted_up(builder: Any, x: Any, places: Any) -> Any:
+    """Integers shifted left, by any places from 0 on."""
+    return call(builder, "llvm.x86.avx512.psllv.d.512", INTS, x, places)
+
+
+def above(builder: Any, x: Any, y: Any) -> Any:
+    """x - y of integers below 2**16, or 0 where that is negative."""
+    pairs = vector(HALF, 2 * WIDTH)
+    return builder.bitcast(
+        call(builder, "llvm.usub.sat.v32i16", pairs, builder.bitcast(x, pairs), builder.bitcast(y, pairs)), INTS
+    )
 
 
 def whole_to_zero(builder: Any, x: Any) -> Any:

@@ -2,17 +2,66 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products import unit_product
+from fpsim.runtime.vectors import has_vectors
 from fpsim.testing import assert_bits_equal
-from tests.products.checks import Product, chained, check, multiplied, results
+from tests.oracles.matrix_units import KINDS, normal
+from tests.products.checks import Product, chained, check, lengths, multiplied, random_product, results
 
 UNITS = ["cdna3_f16_f32", "cdna3_bf16_f32", "cdna3_xf32_f32", "cdna3_fp8_f32", "cdna1_f16_f32", "cdna1_bf16_f32"]
+WIDTHS = (1, 16, 63, 64, 65, 128, 129)  # of the parts of 64 lanes, and of a panel
 f32 = np.float32
 
 
+needs_vectors = pytest.mark.skipif(not has_vectors(), reason="this processor, or numba's target, has no AVX-512")
+
+
+@pytest.fixture(params=[True, False], ids=["vectors", "plain"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows in vectors, and the loops of processors without AVX-512."""
+    if request.param and not has_vectors():
+        pytest.skip("this processor, or numba's target, has no AVX-512")
+    monkeypatch.setattr(unit_product, "has_vectors", lambda: request.param)
+
+
+def compared(p: Product, unit: MatrixUnit) -> None:
+    """Fail unless a product has the bits of the other loops, which `check` holds against single steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        got = multiplied(p, unit)
+        patch.setattr(unit_product, "has_vectors", lambda: False)
+        assert_bits_equal(results(got), results(multiplied(p, unit)))
+
+
+@needs_vectors
+@pytest.mark.parametrize("name", UNITS)
+def test_rows_in_vectors_have_the_bits_of_the_loops(name: str) -> None:
+    unit, shapes = fp.unit(name), itertools.cycle(itertools.product((1, 3), WIDTHS))
+    for (kind, other), (m, n) in zip(itertools.product(KINDS, KINDS), shapes, strict=False):
+        for k in lengths(unit)[-2:]:
+            c = random_product(unit, other, (m, 1, n), seed=k).c
+            compared(random_product(unit, kind, (m, k, n))._replace(c=c), unit)
+
+
+@needs_vectors
+@pytest.mark.parametrize("name", UNITS)
+def test_sums_of_any_length_are_cut_and_rounded_alike(name: str) -> None:
+    """Accumulators of few bits and of all, within and beyond the bits of the products' sum."""
+    unit, rng = fp.unit(name), np.random.default_rng(9)
+    m, n = 40, 200
+    for bits in (1, 8, 16, 24):
+        p = random_product(unit, normal, (m, unit.terms, n), seed=bits)
+        c = np.ldexp(rng.integers(-(1 << bits), 1 << bits, (m, n)), rng.integers(-34, 30, (m, n)) - bits)
+        compared(p._replace(c=c.astype(f32).view(np.uint32)), unit)
+
+
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("name", UNITS)
 def test_an_accumulator_may_lie_any_distance_from_the_products(name: str) -> None:
     unit, rng = fp.unit(name), np.random.default_rng(3)
@@ -28,6 +77,7 @@ def test_an_accumulator_may_lie_any_distance_from_the_products(name: str) -> Non
     check(zeros, unit)
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("name", UNITS)
 def test_products_may_end_half_way_between_two_sums(name: str) -> None:
     """One product of 1 and others around half of the last place of the accumulator, from either side."""

@@ -255,6 +255,28 @@ def test_sums_in_float32_are_those_in_lanes(accumulator: Accumulator, whole: boo
                 assert_same(got, accumulate._lanes(accumulator, problem), accumulator, f"{name}, {formats}")
 
 
+@pytest.mark.parametrize("fmt", [fp.BF16, fp.FP16, fp.TF32], ids=str)
+def test_products_of_all_significands_are_rounded_once(fmt: fp.Format) -> None:
+    for other in (fp.BF16, fp.FP16):
+        # of two binades, so that products just above and below a power of two are among them
+        a, b = (fp.encode(np.arange(1, 4, 2.0**-x.mantissa_bits), x) for x in (fp.BF16, other))
+        got = fp.matmul(a[:, None], b[None, :], accumulate=Sequential(fmt), fmt=(fp.BF16, other))
+        want = fp.multiply(a[:, None], b[None, :], fmt=(fp.BF16, other), out_fmt=fmt)
+        assert_bits_equal(fp.encode(fp.decode(got, fmt), fmt), want)
+
+
+@pytest.mark.parametrize("fmt", [fp.FP16, fp.BF16], ids=str)
+def test_sums_about_powers_of_two_and_ties_are_rounded_once(fmt: fp.Format) -> None:
+    b = np.arange(fp.encode(2.0**-40, fmt), fp.encode(2.0, fmt), dtype=fmt.storage)  # from 0 on in FP16
+    b = np.concatenate([b, b | fmt.storage.type(fmt.sign_bit)])[None, :]
+    one = int(fp.encode(1.0, fmt))
+    starts = np.array([[one - 2], [one - 1], [one], [one + 1], [one + 2], [one + 77], [int(fp.encode(64.0, fmt))]])
+    ones = np.full((len(starts), 1), one, fmt.storage)
+    c = np.repeat(starts.astype(fmt.storage), b.shape[1], axis=1)
+    got = fp.matmul(ones, b, c, accumulate=Sequential(fmt), fmt=fmt)
+    assert_bits_equal(fp.encode(fp.decode(got, fmt), fmt), fp.add(c, b, fmt=fmt))
+
+
 @pytest.mark.parametrize("rounding", ["nearest_even", "down", "up"])
 def test_trees_of_any_length_in_float32_are_those_in_lanes(rounding: str) -> None:
     generator = np.random.default_rng(16)

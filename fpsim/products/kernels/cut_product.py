@@ -25,6 +25,7 @@ from fpsim.products.kernels.step_rows import (
     even_odd_row,
     separate_row,
 )
+from fpsim.products.kernels.vector_cut import PART, vector_cut_row
 from fpsim.products.kernels.wide_row import LEADING_BITS, LONG_BIAS, float_exponent
 from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.float_steps import down, fused
@@ -74,11 +75,12 @@ def _new_or_old(c: Any, none: Any, new: Any) -> Any:
 
 
 @cache
-def cut_product(terms: int, halves: int) -> Any:
+def cut_product(terms: int, halves: int, vectors: bool) -> Any:
     """The loop `(a, b, c, of_a, of_b, base, facts, m0, m1, n0, n1)`, which adds a @ b to c.
 
     a: (M, K), b: (K, N) float32 patterns as int32, c: (M, N) float32; of_a, of_b: as in `fused_product`; base: of the
-    exponents of both; facts: StepFacts. Of two halves the first are the even terms.
+    exponents of both; facts: StepFacts. Of two halves the first are the even terms. vectors: rows are those of
+    vector_cut.
     """
     count: Any = i64(terms)
     size, two = terms // halves, halves == 2
@@ -99,7 +101,9 @@ def cut_product(terms: int, halves: int) -> Any:
 
     cut = scalar(cut)
 
-    def fast_row(a: Any, ea: Any, b: Any, eb: Any, c: Any, base: Any, e8: Any, other: Any, words: Any) -> None:
+    def fast_row(
+        a: Any, ea: Any, b: Any, eb: Any, c: Any, base: Any, _parts: Any, e8: Any, other: Any, words: Any
+    ) -> None:  # fmt: skip
         """c plus the products of a step; e8, other: (LANES,) bytes, words: (3, LANES) int32, to work in."""
         power, sums, odd = words[0], words[1], words[2]
         cut(ea, b, eb, a, 0, base, e8, power, sums)
@@ -121,7 +125,15 @@ def cut_product(terms: int, halves: int) -> Any:
             )
             c[j] = _new_or_old(c[j], top <= i32(NO_TERM), _joined(c[j], i32(top + base), total, True))
 
-    fast_row = scalar(fast_row)
+    in_vectors: Any = vector_cut_row(terms, halves) if vectors else None
+
+    def vector_row(
+        a: Any, ea: Any, b: Any, eb: Any, c: Any, base: Any, parts: Any, _e8: Any, _other: Any, _words: Any
+    ) -> None:  # fmt: skip
+        """The same for `parts` of lanes."""
+        in_vectors(a, ea, b, eb, c, base, parts)
+
+    one_row: Any = scalar(vector_row if vectors else fast_row)
 
     def ordered(values: Any, exponents: Any, other_values: Any, other_exponents: Any) -> None:
         """The terms of a step with those of a half side by side."""
@@ -153,6 +165,7 @@ def cut_product(terms: int, halves: int) -> Any:
                     ordered(read_values[0], read_exponents[0], a_values[s, r], a_exponents[s, r])
             for n in range(n0, n1, LANES):
                 width = min(LANES, n1 - n)
+                parts = i64((width + PART - 1) // PART)
                 for r in range(rows):
                     tile[r, :width] = c[m + r, n : n + width]
                 for s in range(steps):
@@ -161,13 +174,14 @@ def cut_product(terms: int, halves: int) -> Any:
                     ordered(read_values, read_exponents, b_values, b_exponents)
                     for r in range(rows):
                         if i32(panel | a_flags[s, r]) == i32(0):
-                            fast_row(
+                            one_row(
                                 a_floats[s, r],
                                 a_exponents[s, r],
                                 b_floats,
                                 b_exponents,
                                 tile[r],
                                 base,
+                                parts,
                                 e8,
                                 other,
                                 words,

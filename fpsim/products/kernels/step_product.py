@@ -25,9 +25,10 @@ from fpsim.products.kernels.step_rows import (
     range_of,
     separate_row,
 )
-from fpsim.runtime.compile import kernel
+from fpsim.products.kernels.vector_cut import PART, vector_exact_row
+from fpsim.runtime.compile import kernel, scalar
 
-u32, i32, f32, f64 = np.uint32, np.int32, np.float32, np.float64
+u32, i32, i64, f32, f64 = np.uint32, np.int32, np.int64, np.float32, np.float64
 
 ROWS = {
     "chain": chain_row, Rule.EXACT: exact_row, Rule.FLUSHED_TREE: flushed_row, Rule.SEPARATE: separate_row,
@@ -37,12 +38,22 @@ ROW_BLOCK = 256  # rows whose totals stay in the cache while the steps go by
 
 
 @cache
-def step_product(rule: Rule | str) -> Any:
+def step_product(rule: Rule | str, vectors: int = 0) -> Any:
     """The loop `(a, b, c, terms, facts, m0, m1, n0, n1)`, which adds a @ b to c in rows m0 .. m1, columns n0 .. n1.
 
     a: (M, K), b: (K, N), c: (M, N) floats; facts: StepFacts. The arrays are float32, or float64 for a chain of those.
+    vectors: the terms of a step of the EXACT rule whose short rows are those of vector_cut; 0 for none.
     """
     one_row, flushes, adds_exactly = ROWS[rule], rule is Rule.FLUSHED_TREE, rule is Rule.EXACT
+    in_vectors: Any = vector_exact_row(vectors) if vectors else None
+
+    def vector_row(a: Any, b: Any, c: Any, parts: Any) -> None:
+        in_vectors(a, b, c, parts)
+
+    def plain_row(a: Any, b: Any, c: Any, _parts: Any) -> None:
+        exact_short_row(a, b, c)
+
+    short_row = scalar(vector_row if vectors else plain_row)
 
     def product(a: Any, b: Any, c: Any, terms: Any, facts: Any, m0: Any, m1: Any, n0: Any, n1: Any) -> None:
         panel, tile = np.zeros((terms, LANES), b.dtype), np.zeros((ROW_BLOCK, LANES), c.dtype)
@@ -51,6 +62,7 @@ def step_product(rule: Rule | str) -> Any:
         u = StepFacts(i32(facts[0]), i32(facts[1]), f32(facts[2]), f32(facts[3]), i32(facts[4]))
         for n in range(n0, n1, LANES):
             width = min(LANES, n1 - n)
+            parts = i64((width + PART - 1) // PART)
             for m in range(m0, m1, ROW_BLOCK):
                 rows = min(ROW_BLOCK, m1 - m)
                 for r in range(rows):
@@ -71,7 +83,7 @@ def step_product(rule: Rule | str) -> Any:
                         if adds_exactly and terms % 2 == 0:
                             most, least = range_of(x.view(u32))
                             if add_exactly(most, least, panel_most, panel_least, u.places):
-                                exact_short_row(x, panel, tile[r])
+                                short_row(x, panel, tile[r], parts)
                                 continue
                         one_row(x, panel, tile[r], count, u, room)
                 for r in range(rows):

@@ -10,7 +10,8 @@ does it. (2**(24 - precision) + 1) * x is such a number (Veltkamp's), by one mul
 format may come up, it is no less than what leaves a subnormal's places. Or it is made of the bits of x, 1.5 *
 2**(exponent + 24 - precision). A sum of two numbers of up to 11 bits rounded to 24 and then to the format is as if
 rounded once (Figueroa 1995: 24 >= 2 * 11 + 2). Where terms are longer it is corrected to odd first (Boldo and Melquiond
-2008), and where float32 does not hold products, they are fused with that number.
+2008), and where float32 does not hold products, they are fused with that number. Of a product that is no subnormal,
+2**(24 - precision) - 1 times it is rounded, and what that lacks to one more is the product, rounded: no addition.
 
 This rounding knows neither overflow nor NaN, and -0 only where a sum can round to it. So before each block of k a bound
 on what the sums can reach in it is compared with the format's largest value; a strip of a panel that comes near is
@@ -87,6 +88,18 @@ def _split(x: Any, factor: Any) -> Any:
 
 
 @scalar
+def _split_by_two(x: Any, scale: Any) -> Any:
+    """The same by 2**s, in a multiplication and a fused one where `_split` has one and two additions.
+
+    2**s * x is a multiple of the place to be kept, and an even one where x lies half way between two. 2**s - 1 times x
+    is rounded to that place, or to a half of it just above a power of two, which x is then nearest to; what it lacks is
+    x, rounded.
+    """
+    less = f32(f32(x) * f32(scale - ONE_FLOAT))
+    return f32(fma(scale, f32(x), f32(-less)))
+
+
+@scalar
 def signed_like(x: Any, y: Any) -> Any:
     """x with the sign of y."""
     return u32(u32(f32(x).view(u32) & MAGNITUDE) | u32(f32(y).view(u32) & MINUS_ZERO)).view(f32)
@@ -114,14 +127,19 @@ def _rounded(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
     factor, least = f32(scale + ONE_FLOAT), f32(u32(floor).view(f32) * scale)
     large = f32(abs(f32(a * factor)) * abs(b))  # a has no more bits than are kept, so its product is exact
     large = large if large > least else least
-    return _split(f32(t + f32(large + f32(fma(a, b, f32(-large))))), factor)
+    return _split_by_two(f32(t + f32(large + f32(fma(a, b, f32(-large))))), scale)
+
+
+@scalar
+def _rounded_product(a: Any, b: Any, scale: Any) -> Any:
+    """a * b, of up to 24 bits, rounded as `_split_by_two` rounds; a has no more bits than are kept; -0 becomes 0."""
+    less = f32(f32(a * f32(scale - ONE_FLOAT)) * b)
+    return f32(fma(f32(a * scale), b, f32(-less)))
 
 
 @scalar
 def _normal(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
-    factor = f32(scale + ONE_FLOAT)
-    large = f32(f32(a * factor) * b)
-    return _split(f32(t + f32(large + f32(fma(a, b, f32(-large))))), factor)
+    return _split(f32(t + _rounded_product(a, b, scale)), f32(scale + ONE_FLOAT))
 
 
 @scalar

@@ -1,0 +1,207 @@
+"""Rows of AMD's units in vectors: the fast row of cut_product, and the exact one of step_product.
+
+Sixteen columns at a time, with what those functions keep in memory between their loops in registers, and with roundings
+that are part of the instructions. Measured: docs/performance.md.
+
+For processors with AVX-512 (`has_vectors`). The loops of cut_product and step_rows do the same for others, and decide
+what is right.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba.core import cgutils, types
+
+from fpsim.products.kernels.panel import LANES, NO_TERM
+from fpsim.products.kernels.row_vectors import EXPONENT, FLOAT_BIAS, PLACES
+from fpsim.products.kernels.step_rows import CUT_BITS, SUM_BITS
+from fpsim.runtime import vectors as v
+
+PART = v.SIZE  # columns whose exponents are one vector of bytes
+GROUPS = PART // v.WIDTH
+CUT, BELOW_CUT = int(CUT_BITS), int(SUM_BITS - CUT_BITS)  # fraction bits of a product, and the others of their sum
+LOW_BITS = 12  # of an integer sum, that one float32 holds together with the bits below it
+HALF = 1 << (PLACES - 1)  # the first bit of a mantissa
+FULL = (FLOAT_BIAS + PLACES) << PLACES | HALF  # 1.5 * 2**23: integers have no fraction beside it
+
+
+def _shifted(places: int) -> int:
+    """A number of binades in the exponents of patterns, as an int32."""
+    return int(np.uint32(places << PLACES & 0xFFFFFFFF).view(np.int32))
+
+
+def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
+    """The sum of cut products, in units of the inverse of a power."""
+    total = None
+    for k in terms:
+        x = v.everywhere(builder, v.load(builder, a, 4 * k, v.SINGLE), v.FLOATS)
+        product = builder.fmul(x, v.load(builder, b, 4 * LANES * k, v.FLOATS))
+        cut = builder.fptosi(builder.fmul(product, power), v.INTS)
+        total = cut if total is None else builder.add(total, cut)
+    return total
+
+
+def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
+    """The largest relative exponents of products, from NO_TERM on."""
+    found = v.constant(int(NO_TERM), v.BYTES)
+    for k in terms:
+        mine = v.everywhere(builder, v.load(builder, ea, k, v.BYTE), v.BYTES)
+        found = v.larger(builder, found, builder.add(mine, v.load(builder, eb, LANES * k, v.BYTES)))
+    return found
+
+
+def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
+    """whole + rest / 2**BELOW_CUT in float32, as step_rows.join rounds it: cut downward at 32 bits, then to nearest.
+
+    whole: integers; of rest the lowest BELOW_CUT bits count, and are not negative.
+    """
+    low_mask, rest_mask = (
+        v.constant((1 << (LOW_BITS + BELOW_CUT)) - 1, v.INTS),
+        v.constant((1 << BELOW_CUT) - 1, v.INTS),
+    )
+    low = builder.shl(whole, v.constant(BELOW_CUT, v.INTS))
+    low = builder.or_(builder.and_(low, builder.not_(rest_mask)), builder.and_(rest, rest_mask))
+    low = builder.sitofp(builder.and_(low, low_mask), v.FLOATS)
+    high = builder.sitofp(builder.and_(whole, v.constant(-1 << LOW_BITS, v.INTS)), v.FLOATS)
+    unit = v.constant(2.0**-BELOW_CUT, v.FLOATS)
+    # a number in the binade of the sum, in units of `rest`: its last place is 31 binades below that of the sum
+    near = builder.bitcast(v.fused_to_zero(builder, low, unit, high), v.INTS)
+    place = builder.or_(builder.and_(near, v.constant(EXPONENT, v.INTS)), v.constant(HALF, v.INTS))
+    place = builder.bitcast(v.larger(builder, place, v.constant(FULL, v.INTS)), v.FLOATS)
+    cut = builder.fsub(v.sum_down(builder, low, place), place)
+    return v.call(builder, "llvm.fma.v16f32", v.FLOATS, cut, unit, high)
+
+
+@cache
+def vector_cut_row(terms: int, halves: int) -> Any:
+    """The function `(a, ea, b, eb, c, base, parts)` that does what cut_product's fast row does, for `parts` of lanes.
+
+    a, ea: (terms,) float32 and int8; b, eb: (terms, LANES); c: (LANES,) float32; base: int32, of exponents.
+    """
+    size = terms // halves
+
+    def row(_typing: Any, a: Any, ea: Any, b: Any, eb: Any, c: Any, base: Any, parts: Any) -> Any:
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            a, ea, b, eb, c = (v.start_of(context, builder, sig.args[i], args[i]) for i in range(5))
+            with cgutils.for_range(builder, args[6]) as loop:
+                part = builder.mul(loop.index, v.LONG(PART))
+                of_part = [builder.gep(start, [part]) for start in (eb,)]
+                words = builder.mul(part, v.LONG(4))
+                b_part, c_part = builder.gep(b, [words]), builder.gep(c, [words])
+                bytes_base = builder.trunc(builder.add(args[5], v.WORD(FLOAT_BIAS)), v.BYTE)
+                biased = v.everywhere(builder, bytes_base, v.BYTES)
+                halves_of = [range(first, first + size) for first in range(0, terms, size)]
+                largest = [builder.add(_largest(builder, ea, of_part[0], some), biased) for some in halves_of]
+                none = builder.add(args[5], v.WORD(FLOAT_BIAS + int(NO_TERM)))
+                none = v.everywhere(builder, builder.shl(none, v.WORD(PLACES)), v.INTS)
+                for g in range(GROUPS):
+                    at = v.LONG(g * v.SIZE)
+                    exponents = [_in_words(builder, found, g) for found in largest]
+                    sums = [
+                        _cut_sum(builder, a, builder.gep(b_part, [at]), some, _power(builder, exponent))
+                        for some, exponent in zip(halves_of, exponents, strict=True)
+                    ]
+                    top, total = _joined_halves(builder, exponents, sums)
+                    _join(builder, builder.gep(c_part, [at]), top, total, none, halves == 2)
+            return context.get_dummy_value()
+
+        return types.void(a, ea, b, eb, c, base, parts), build
+
+    return v.named_intrinsic(row, terms, halves)
+
+
+def _in_words(builder: Any, biased: Any, g: int) -> Any:
+    """Biased exponents of a group of lanes, as those of patterns."""
+    words = builder.zext(v.lanes_of(builder, biased, g * v.WIDTH, v.WIDTH), v.INTS)
+    return builder.shl(words, v.constant(PLACES, v.INTS))
+
+
+def _power(builder: Any, exponent: Any) -> Any:
+    """2**(CUT - exponent), where exponents are those of patterns."""
+    return builder.bitcast(builder.sub(v.constant(_shifted(2 * FLOAT_BIAS + CUT), v.INTS), exponent), v.FLOATS)
+
+
+def _binades(builder: Any, above: Any, below: Any) -> Any:
+    """How many binades exponents of patterns lie apart."""
+    return builder.lshr(builder.sub(above, below), v.constant(PLACES, v.INTS))
+
+
+def _joined_halves(builder: Any, exponents: list[Any], sums: list[Any]) -> tuple[Any, Any]:
+    """The larger exponent, and the sum in its units of those of one or two halves, each cut downward."""
+    if len(sums) == 1:
+        return exponents[0], sums[0]
+    top = v.larger(builder, *exponents)
+    cut = [
+        v.shifted_down(builder, total, _binades(builder, top, exponent))
+        for exponent, total in zip(exponents, sums, strict=True)
+    ]
+    return top, builder.add(*cut)
+
+
+def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bool) -> None:
+    """Add sums of products to the accumulators at an address."""
+    bits = v.load(builder, at, 0, v.INTS)
+    old = builder.bitcast(bits, v.FLOATS)
+    field = builder.and_(bits, v.constant(EXPONENT, v.INTS))
+    own = v.larger(builder, field, v.constant(1 << PLACES, v.INTS))
+    top = v.larger(builder, own, exponent)
+    power = _power(builder, top)
+    mine = v.floor_of(builder, v.product_down(builder, old, power))
+    if drops:
+        far = builder.icmp_signed("<", own, builder.sub(top, v.constant((CUT + 1) << PLACES, v.INTS)))
+        mine = builder.select(far, v.constant(0, v.INTS), mine)
+    places, eight = _binades(builder, top, exponent), v.constant(BELOW_CUT, v.INTS)
+    whole = builder.add(v.shifted_down(builder, total, places), mine)
+    rest = v.shifted_up(builder, total, v.above(builder, eight, places))
+    rest = v.shifted_down(builder, rest, v.above(builder, places, eight))
+    new = builder.fmul(_rounded_join(builder, whole, rest), _inverse(builder, power))
+    stays = builder.or_(
+        builder.icmp_signed("==", exponent, none), builder.icmp_signed("==", field, v.constant(EXPONENT, v.INTS))
+    )
+    kept = builder.fadd(old, v.constant(0.0, v.FLOATS))  # +0 for -0
+    v.store(builder, builder.select(stays, kept, new), at, 0)
+
+
+def _inverse(builder: Any, power: Any) -> Any:
+    """The inverse of powers of two."""
+    bits = builder.sub(v.constant(_shifted(2 * FLOAT_BIAS), v.INTS), builder.bitcast(power, v.INTS))
+    return builder.bitcast(bits, v.FLOATS)
+
+
+@cache
+def vector_exact_row(terms: int) -> Any:
+    """The function `(a, b, c, parts)` that does what step_rows.exact_short_row does, for `parts` of lanes.
+
+    a: (terms,) float32; b: (terms, LANES); c: (LANES,).
+    """
+
+    def row(_typing: Any, a: Any, b: Any, c: Any, parts: Any) -> Any:
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            a, b, c = (v.start_of(context, builder, sig.args[i], args[i]) for i in range(3))
+            few = v.vector(v.SINGLE, v.WIDTH // 2)
+            factors = []
+            for k in range(terms):
+                x = builder.fpext(v.load(builder, a, 4 * k, v.SINGLE), v.DOUBLE)
+                factors.append(v.everywhere(builder, x, v.DOUBLES))
+            with cgutils.for_range(builder, args[3]) as loop:
+                part = builder.mul(loop.index, v.LONG(4 * PART))
+                b_part, c_part = builder.gep(b, [part]), builder.gep(c, [part])
+                for first in range(0, 4 * PART, v.SIZE // 2):
+                    total = None
+                    for k, x in enumerate(factors):
+                        y = builder.fpext(v.load(builder, b_part, 4 * LANES * k + first, few), v.DOUBLES)
+                        if total is None:
+                            total = builder.fmul(x, y)
+                        else:
+                            total = v.call(builder, "llvm.fma.v8f64", v.DOUBLES, x, y, total)
+                    own = builder.fpext(v.load(builder, c_part, first, few), v.DOUBLES)
+                    new = builder.fadd(v.odd_sum(builder, total, own), v.constant(0.0, v.DOUBLES))  # zero is +0
+                    v.store(builder, builder.fptrunc(new, few), c_part, first)
+            return context.get_dummy_value()
+
+        return types.void(a, b, c, parts), build
+
+    return v.named_intrinsic(row, terms)
