@@ -217,9 +217,14 @@ def output(
     if not out.flags.writeable:
         raise ValueError("out must be writeable; got a read-only array. Pass a copy.")
     refuse_shared_elements(out)
-    if overlaps(source, out):
-        raise ValueError("out must not share memory with the input; got overlapping arrays. Pass a separate array.")
+    refuse_shared_memory(out, source)
     return out
+
+
+def refuse_shared_memory(out: Array, *read: Array | None) -> None:
+    """A ValueError where an array to fill overlaps what is read, or the other way around."""
+    if any(array is not None and overlaps(array, out) for array in read):
+        raise ValueError("out must not share memory with the input; got overlapping arrays. Pass a separate array.")
 
 
 def refuse_shared_elements(out: Array, name: str = "out") -> None:

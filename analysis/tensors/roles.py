@@ -33,6 +33,8 @@ STATISTICS = re.compile(
     r"running_(mean|var|std)|moving_(mean|var\w*)|num_batches_tracked|inv_freq|rotary|rope|freqs|"
     r"(^|[./_])(mask|position_ids|relative_position_index|attn_mask|anchors?|stats?|mean|var|variance)$"
 )
+# Of codes of few bits that lie beside them: scales, zero points and tables, as quantised checkpoints have them.
+SCALES = re.compile(r"(^|[./_])(scales?|scale_inv|weight_scale_2|q?zeros|zero_points?|absmax|quant_map)$")
 NORM = re.compile(r"norm|(^|[./_])(ln|bn|gn|rms)\d*([./_]|$)|layernorm|batchnorm|gamma|(^|[./_])scale$")
 BIAS = re.compile(r"(^|[./_])(bias|beta|b)(_?\d+)?$|bias")
 EMBEDDING = re.compile(r"embed|(^|[./_])(wte|wpe|emb|tok_embeddings|token_embd|word2vec|vocab|lookup)([./_]|$)|pos_enc")
@@ -75,6 +77,8 @@ def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -
         return "statistics"
     if GRADIENT.search(lower):
         return "gradient"
+    if len(axes) > 1 and SCALES.search(lower):
+        return "statistics"
     if len(axes) <= 1:
         return _role_of_vector(lower, neighbours, math.prod(shape) >= FLAT, len(shape) > 1)
     if _is_table(lower, axes):

@@ -140,4 +140,6 @@ def refuse_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 def refuse_overlap(out: Array | None, *operands: Array) -> None:
     """A ValueError where the result would overwrite an operand."""
     if out is not None and any(overlaps(out, x) for x in operands):
-        raise ValueError("out must not share memory with a or b; got overlapping arrays. Pass a separate array.")
+        raise ValueError(
+            "out must not share memory with a, b or their scales; got overlapping arrays. Pass a separate array."
+        )

@@ -66,11 +66,12 @@ class Backend(FloatOperations, Protocol):
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
         """A `UnitProduct` of codes, or what this backend has in its place."""
 
-    def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, b: Any) -> tuple[Any, Matrix]:
+    def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Matrix]:
         """(the array to return, the same memory as this backend fills it): `out`, or a new one.
 
+        others: b, and what scales either.
         Raises:
-          ValueError, TypeError: an `out` that does not fit, or that overlaps a or b.
+          ValueError, TypeError: an `out` that does not fit, or that overlaps what is read.
         """
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Matrix = None) -> Matrix:

@@ -51,14 +51,14 @@ class Cpu(NumpyOperations):
         return x if type(x) is not np.ndarray and isinstance(x, Scaled) else None  # a look at an abstract class is slow
 
     def result(
-        self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Array, b: Array
+        self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Array, *others: Array
     ) -> tuple[Array, Array]:  # fmt: skip
         """As `Backend.result`."""
         if out is None:
             made = np.empty(shape, dtype)
             return made, made
         found = output(out, shape, dtype, a, "the result's")
-        refuse_overlap(out, a, b)
+        refuse_overlap(out, *others)
         return found, found
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Array | None = None) -> Array:

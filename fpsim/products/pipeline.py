@@ -50,10 +50,11 @@ def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: An
     left, of_a = read_operand(a, "a", unit, request.scale_a, blocks, backend)
     right, of_b = read_operand(b, "b", unit, request.scale_b, blocks, backend)
     job = job_of(unit, of_a, of_b, request, has_c=c is not None)
-    result, target = backend.result(out, job.shape, job.dtype, left, right)
     (m, n), count = job.shape, block_count(job.plan.k, unit)
     scale_a = backend.block_scales(of_a.block_scales, (m, count), unit, "scale_a")
     scale_b = backend.block_scales(of_b.block_scales, (count, n), unit, "scale_b")
+    factors = [each.factors for each in (of_a, of_b) if each.factors is not None]
+    result, target = backend.result(out, job.shape, job.dtype, left, right, scale_a, scale_b, *factors)
     product = backend.product(unit, left, right, scale_a, scale_b)
     total = total_of(job, product, c, backend, target if job.fmt in (FP32, FP64) else None)
     backend.deliver(total, job.fmt, job.nan_code, job.overflow, target)

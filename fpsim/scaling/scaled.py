@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import Array, as_array, float_array, output
+from fpsim.arrays import Array, as_array, float_array, output, refuse_shared_memory
 from fpsim.errors import shown
 from fpsim.formats.as_json import element_facts, element_from
 from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_keywords
@@ -79,6 +79,8 @@ class Scaled(ScaledArrays[Array]):
         from fpsim.scaling.decode import decode_scaled
 
         target = output(out, self.shape, dtype, self.codes)
+        if out is not None:
+            refuse_shared_memory(out, self.scales, self.scale_codes, self.zero_points)
         decode_scaled(self, target)
         return target
 
@@ -306,6 +308,7 @@ def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scali
     arrays = [array for array in (out.codes, out.scales, out.scale_codes, out.zero_points) if array is not None]
     if not all(array.flags.c_contiguous and array.flags.writeable for array in arrays):
         raise ValueError(f"{requirement} in contiguous writeable arrays; got parts or read-only ones. Leave it out.")
+    refuse_shared_memory(source, *arrays)
     fresh = _new_targets(source[:0] if source.ndim else source, element, scaling, has_scales)
     if (out.scale_codes is None) != (fresh.scale_codes is None):
         return _new_targets(source, element, scaling, has_scales)

@@ -89,11 +89,12 @@ class Gpu(FloatMatrices):
         """As `Backend.product`."""
         return GpuProduct(unit, a, b, scale_a, scale_b, np.arange(a.shape[1], dtype=np.int32))
 
-    def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, b: Any) -> tuple[Any, Any]:
+    def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Any]:
         """As `Backend.result`."""
         result, words = result_like(self.owner, shape, dtype, out)
-        if out is not None:
-            refuse_overlap(words, a, b, what="a or b")
+        if out is not None:  # float32 scales were copied from the GPU
+            there = [x for x in others if not isinstance(x, np.ndarray)]
+            refuse_overlap(words, a, *there, what="a, b or their scales")
         return result, words.reshape(*shape)
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Any = None) -> Any:

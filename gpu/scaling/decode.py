@@ -10,6 +10,7 @@ from fpsim.core.layouts import decode_plan
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.gpu.device.array import dtype_name, gpu_array, result_like
+from fpsim.gpu.device.copies import refuse_overlap
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import launch, uploaded
 from fpsim.gpu.scaling import tile_kernels as kernels
@@ -25,12 +26,14 @@ def decode_scaled(scaled: ScaledArrays[Any], codes: GpuArray, values: Any, width
     tiles, fmt = tiling(scaled.shape, scaled.scaling.block), scaled.fmt
     patches = patches_of(tiles, block_threads(), cut=True)
     scales = gpu_array(scaled.scales, "scales").words
+    refuse_overlap(values, codes.words, scales)
     size = int(patches.count) * block_threads()
     places = uploaded(patches.layout)
     if isinstance(fmt, IntegerFormat):
         zeros, affine = uploaded(NOTHING), scaled.zero_points is not None
         if affine:
             zeros = gpu_array(scaled.zero_points, "zero_points").words
+            refuse_overlap(values, zeros)
         kernel = kernels.integers_kernel(width, affine)
         launch(kernel, codes.like, size, codes.words, values, places, scales, zeros, fmt.highest)
         return

@@ -430,6 +430,19 @@ def test_out_that_overlaps_the_codes_is_refused() -> None:
         fp.matmul(x, np.ones((4, 4), f32), accumulate=unit, out=codes.view(f32))
 
 
+def test_out_that_overlaps_scales_is_refused() -> None:
+    out = np.zeros((64, 64), f32)
+    tiles = out.reshape(-1)[:128].reshape(64, 2)
+    tiles[...] = 0.5
+    x = Scaled(np.full((64, 256), 0x38, np.uint8), tiles, fp.E4M3, fp.scalings.TILE_1X128)
+    with pytest.raises(ValueError, match="out must not share memory with a, b or their scales"):
+        fp.matmul(x, x.codes.T[:, :64], accumulate=HOPPER, out=out)
+    blocks = out.view(np.uint8).reshape(-1)[:128].reshape(64, 2)
+    codes = np.full((64, 64), 0x38, np.uint8)
+    with pytest.raises(ValueError, match="out must not share memory with a, b or their scales"):
+        fp.matmul(codes, codes, accumulate=MXFP8, scale_a=blocks, scale_b=np.full((2, 64), 127, np.uint8), out=out)
+
+
 @pytest.mark.parametrize("promote", [None, 32, 64, 128])
 def test_zeros_behind_k_change_nothing(promote: int | None) -> None:
     generator = np.random.default_rng(31)

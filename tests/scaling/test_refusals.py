@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -65,3 +66,22 @@ def test_a_scale_format_without_1_serves_where_no_rule_asks_for_it() -> None:
 def test_a_call_that_is_not_possible_is_refused(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("what", ["scales", "zero_points"])
+def test_out_that_overlaps_what_decoding_reads_is_refused(what: str) -> None:
+    scaling = fp.Scaling(block=(1, 32), symmetric=what == "scales")
+    q = fp.encode_scaled(X, "int8" if what == "scales" else "uint8", scaling)
+    out = np.zeros((2, 32), np.float32)
+    place = out.reshape(-1).view(getattr(q, what).dtype)[:2].reshape(2, 1)
+    place[...] = getattr(q, what)
+    with pytest.raises(ValueError, match="out must not share memory with the input"):
+        dataclasses.replace(q, **{what: place}).decode(out=out)
+
+
+def test_arrays_to_fill_that_overlap_the_input_are_refused() -> None:
+    x = X.copy()
+    q = fp.encode_scaled(x, "e4m3", "TILE_1X128")
+    into = dataclasses.replace(q, scales=x.reshape(-1)[:2].reshape(2, 1))
+    with pytest.raises(ValueError, match="out must not share memory with the input"):
+        fp.encode_scaled(x, "e4m3", "TILE_1X128", out=into)
