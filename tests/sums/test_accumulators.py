@@ -267,7 +267,7 @@ def test_products_of_all_significands_are_rounded_once(fmt: fp.Format) -> None:
 
 @pytest.mark.parametrize("fmt", [fp.FP16, fp.BF16], ids=str)
 def test_sums_about_powers_of_two_and_ties_are_rounded_once(fmt: fp.Format) -> None:
-    b = np.arange(fp.encode(2.0**-40, fmt), fp.encode(2.0, fmt), dtype=fmt.storage)  # from 0 on in FP16
+    b = np.arange(int(fp.encode(2.0**-40, fmt)), int(fp.encode(2.0, fmt)), dtype=fmt.storage)  # from 0 on in FP16
     b = np.concatenate([b, b | fmt.storage.type(fmt.sign_bit)])[None, :]
     one = int(fp.encode(1.0, fmt))
     starts = np.array([[one - 2], [one - 1], [one], [one + 1], [one + 2], [one + 77], [int(fp.encode(64.0, fmt))]])
