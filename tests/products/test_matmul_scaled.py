@@ -279,7 +279,7 @@ def test_tensor_scales_multiply_neither_bias_nor_too_little() -> None:
     a = fp.encode_scaled(matrix(3, 128), "e2m1", fp.scalings.NVFP4)
     b = fp.encode_scaled(matrix(16, 128, 1), "e2m1", fp.scalings.NVFP4).T
     bias, in_place = np.arange(16, dtype=f32), Schedule("mine", slicing=Slicing(2, merge="in_place"))
-    scales = {"scale_a": a.scale_codes, "scale_b": b.scale_codes}
+    scales: dict[str, Any] = {"scale_a": a.scale_codes, "scale_b": b.scale_codes}
     assert a.tensor_scale is not None
     assert b.tensor_scale is not None
     both = f32(a.tensor_scale * b.tensor_scale)
