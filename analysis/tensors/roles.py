@@ -31,13 +31,17 @@ OPTIMIZER = re.compile(
 )
 STATISTICS = re.compile(
     r"running_(mean|var|std)|moving_(mean|var\w*)|num_batches_tracked|inv_freq|rotary|rope|freqs|"
+    r"(^|[./_])(a_log|time_decay)$|"  # of state spaces and RWKV, which take exponentials of them
     r"(^|[./_])(mask|position_ids|relative_position_index|attn_mask|anchors?|stats?|mean|var|variance)$"
 )
 # Of codes of few bits that lie beside them: scales, zero points and tables, as quantised checkpoints have them.
 SCALES = re.compile(r"(^|[./_])(scales?|scale_inv|weight_scale_2|q?zeros|zero_points?|absmax|quant_map)$")
 NORM = re.compile(r"norm|(^|[./_])(ln|bn|gn|rms)\d*([./_]|$)|layernorm|batchnorm|gamma|(^|[./_])scale$")
 BIAS = re.compile(r"(^|[./_])(bias|beta|b)(_?\d+)?$|bias")
-EMBEDDING = re.compile(r"embed|(^|[./_])(wte|wpe|emb|tok_embeddings|token_embd|word2vec|vocab|lookup)([./_]|$)|pos_enc")
+EMBEDDING = re.compile(
+    r"embed|(^|[./_])(wte|wpe|emb|tok_embeddings|token_embd|word2vec|vocab|lookup)([./_]|$)|pos_enc|"
+    r"(^|[./_])(rel_pos_[hw]|bias_table|relative_attention_bias|(cls|mask|query|register|prompt)_tokens?)([./]|$)"
+)
 # A layer's name behind that of an embedding, such as patch_embed.proj: it multiplies.
 MULTIPLIES = re.compile(r"[./_](proj\w*|lin|linear|fc|dense|mlp|conv)[\d_]*([./]|$)")
 GRADIENT = re.compile(r"(^|[./_ ])(grad|gradient)s?([./_ ]|$)|\.grad$")

@@ -254,6 +254,8 @@ def _targets(out: Scaled | None, job: GpuTileJob, given: bool) -> tuple[Scaled, 
         scale_codes, scale_code_words = array("scale_codes", grid, scaling.scale_format.storage)
     if job.affine:
         zero_points, zero_words = array("zero_points", grid, element.storage)
+    if old:
+        refuse_overlap(job.source.words, code_words, scale_words, scale_code_words, zero_words)
     if scaling.tensor_scale and not given:
         tensor, tensor_words = job.array((1,), np.float32)
     counts, count_words = job.array((COUNTERS,), np.int64)

@@ -53,6 +53,8 @@ halves, floats = (cuda.to_device(np.zeros((2, 32), dtype)) for dtype in (np.floa
 memory = cuda.to_device(np.zeros(256, np.uint8))
 square, floats_there = memory[:64].reshape(8, 8), memory.view(np.float32).reshape(8, 8)
 scaled = fp.gpu.encode_scaled(floats, "e4m3")
+wide, tangled = cuda.to_device(np.zeros((8, 32), np.uint8)), memory[:8].reshape(8, 1)
+apart = cuda.to_device(np.zeros((1, 8), np.uint8))
 unit, s = "hopper_e4m3_f32", fp.schedules
 nvfp4, mxfp8, chain = "blackwell_nvfp4_f32", "blackwell_mxfp8_e4m3_f32", fp.FusedMultiplyAdd("fp32")
 two, three = (cuda.to_device(np.full(shape, 0x38, np.uint8)) for shape in ((2, 2), (2, 3)))
@@ -81,6 +83,9 @@ CALLS = {
     "fp.gpu.matmul(x, y, accumulate=unit, bias=np.ones(2, np.float32))": r"ValueError bias must have one number",
     "fp.gpu.matmul(x, y, accumulate=unit, out=x)": r"ValueError out must be a .* of float32 and shape \(2, 3\)",
     "fp.gpu.matmul(square, square, accumulate=unit, out=floats_there)": r"ValueError out must not share memory",
+    "fp.gpu.matmul(wide, wide.T, accumulate=mxfp8, scale_a=tangled, scale_b=apart, out=floats_there)": (
+        r"ValueError out must not share memory with a, b or their scales"
+    ),
     "fp.gpu.matmul(scaled, y, accumulate=fp.Exact('fp32'))": r"TypeError an accumulator takes no Scaled operands",
     "fp.gpu.matmul(x, y, accumulate='blackwell_mxfp8_e4m3_f32')": r"ValueError blackwell_mxfp8_e4m3_f32 needs scale_a",
     "fp.gpu.matmul(x, y, accumulate='hopper_e4m3_f31')": r"ValueError accumulate must be .*Did you mean 'hopper_e4m3",

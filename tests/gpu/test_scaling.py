@@ -181,6 +181,7 @@ x, codes = cuda.to_device(np.ones((2, 32), np.float32)), cuda.to_device(np.zeros
 MX = fp.scalings.MX
 q = fp.gpu.encode_scaled(x, "e4m3", MX)
 scales = cuda.to_device(np.ones((2, 1), np.float32))
+tangled = fp.gpu.Scaled(codes, x.reshape(64)[:2].reshape(2, 1), "e4m3", fp.scalings.ROW)
 """
 CALLS = {
     "fp.gpu.encode_scaled(np.ones(3, np.float32), 'e4m3')": r"TypeError x must be an array on the GPU: .*got ndarray",
@@ -199,6 +200,8 @@ CALLS = {
     "fp.gpu.encode_scaled(x, 'e4m3', MX, out=x)": r"ValueError out must be a Scaled of the GPU, of shape \(2, 32\)",
     "fp.gpu.encode_scaled(x, 'e4m3', MX, out=q.cpu())": r"ValueError out must be .*; got fpsim.Scaled",
     "fp.gpu.quantize_scaled(x, 'e4m3', MX, out=x)": r"ValueError out must not share memory with the input",
+    "tangled.decode(out=x)": r"ValueError out must not share memory with the input",
+    "fp.gpu.encode_scaled(x, 'e4m3', fp.scalings.ROW, out=tangled)": r"ValueError out must not share memory with the",
     "fp.gpu.encode_scaled(x, 'e5m2', MX, out=q)": r"ValueError out must be a Scaled .*in E5M2 with .*; got <",
     "fp.gpu.quantize_scaled(x, 'e4m3', MX, out=codes)": r"ValueError out must be a .* of float32 and shape",
     "q.decode(np.float16)": r"ValueError dtype must be np.float32 or np.float64; got",

@@ -127,6 +127,16 @@ def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
     yield from _of_scales(recipe, cases)
     yield from _of_elements(recipe, cases)
     yield from _of_zeros()
+    if cases[0].scales is None and recipe.scaling.block[:-1] == (1,):
+        yield "cuts tiles from the flattened array, across the ends of rows", _flattened
+
+
+def _flattened(recipe: RightEncoding, case: Case) -> FaultOutcome:
+    """The values of tiles that run on from row to row; their scales are no grid, and count as 1."""
+    row = case.x.reshape(1, -1)
+    values = encode_scaled(row, recipe.fmt, recipe.scaling, **recipe.cast).decode().reshape(case.x.shape)
+    ones = np.ones_like(recipe.scales(case.x))
+    return FaultOutcome(values.astype(np.float64), ones, ones)
 
 
 # ---- scales

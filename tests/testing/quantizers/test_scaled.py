@@ -203,6 +203,15 @@ def test_another_block_behind_values_is_named() -> None:
     assert "= fp.scalings.NVFP4 (0 differ from that)" in str(found)
 
 
+def test_tiles_of_the_flattened_array_are_named() -> None:
+    def flat(x: Any) -> Any:
+        return fp.quantize_scaled(x.reshape(1, -1), "e4m3", S.MX).reshape(x.shape)
+
+    found = report(flat, "e4m3", S.MX)
+    assert found.causes == ("cuts tiles from the flattened array, across the ends of rows",), found
+    assert found.unexplained == 0
+
+
 def test_what_does_not_round_is_named() -> None:
     found = report(lambda x: x, "e4m3", S.MX)
     assert (found.causes, found.unexplained) == (("does not round at all",), 0)
