@@ -88,11 +88,9 @@ def _by_unit(a: Array, b: Array, unit: MatrixUnit, promote: int | None, out: Arr
         return None
     left, (right, turned) = decode(a).view(INT), read(b)
     facts = plan.facts[turned] if plan.facts else fused_facts(unit, bases_of((left, right), plan.formats), turned)
-    result, promotion = (
-        np.empty((m, n), FLOAT) if out is None else out,
-        min(plan.promotion, k),
-    )  # beyond K all are alike
+    result = np.empty((m, n), FLOAT) if out is None else out
     result.fill(0)
+    promotion = min(plan.promotion, k)  # beyond K all are alike
     plan.loop(
         left, right, result.view(INT), NO_FACTORS, NO_FACTORS, NOTHING, NOTHING, *facts, promotion, 0, ADD, 0, m, 0, n
     )  # fmt: skip

@@ -46,7 +46,7 @@ def take_other_loops(patch: pytest.MonkeyPatch, **facts: Any) -> None:
     """
     for name, fact in facts.items():
         patch.setattr(unit_product, name, lambda *_, fact=fact: fact)
-    patch.setattr(brief, "_brief_unit", lambda unit: None)  # which keeps the loops that a unit takes
+    patch.setattr(brief, "_brief_unit", lambda *_: None)  # which keeps the loops that a unit takes
 
 
 class Product(NamedTuple):
