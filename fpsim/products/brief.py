@@ -33,7 +33,9 @@ INT, FLOAT = np.dtype(np.int32), np.dtype(np.float32)
 Reader = Callable[[Array], tuple[Array, bool | None]]  # from b to what the loop takes, as fused_facts says of it
 
 
-def brief_product(a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any = None) -> Array | None:
+def brief_product(
+    a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any = None, out: Any = None
+) -> Array | None:  # fmt: skip
     """a @ b of `fpsim.matmul` where no other argument is given; None for what is not short and plain."""
     if type(a) is not np.ndarray or type(b) is not np.ndarray:
         return None
@@ -43,13 +45,24 @@ def brief_product(a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any = 
     (m, k), n = of_a, of_b[1]
     if not (0 < m * k <= BRIEF and 0 < k * n <= BRIEF and m * n <= BRIEF and keeps_ieee()):
         return None
+    if out is not None and not _is_plain(out, (m, n), a, b):
+        return None
     if type(accumulate) is str:
         accumulate = ROWS.get(accumulate)
     if isinstance(accumulate, MatrixUnit):
         usual = fmt is None and (promote is None or type(promote) is int)
-        return _by_unit(a, b, accumulate, promote) if usual else None
+        return _by_unit(a, b, accumulate, promote, out) if usual else None
     usual = promote is None and (fmt is None or type(fmt) is Format or type(fmt) is str)
-    return brief_sums(a, b, accumulate, fmt) if usual and isinstance(accumulate, Accumulator) else None
+    return brief_sums(a, b, accumulate, fmt, out) if usual and isinstance(accumulate, Accumulator) else None
+
+
+def _is_plain(out: Any, shape: tuple[int, int], a: Array, b: Array) -> bool:
+    """Whether loops can fill an array for the result as it is, its dtype aside."""
+    if type(out) is not np.ndarray or out.shape != shape:
+        return False
+    flags = out.flags
+    usual = flags.c_contiguous and flags.writeable and flags.aligned
+    return usual and not np.may_share_memory(out, a) and not np.may_share_memory(out, b)
 
 
 class BriefUnit(NamedTuple):
@@ -64,18 +77,20 @@ class BriefUnit(NamedTuple):
     promotion: int  # steps from one promotion to the next, 0 for none
 
 
-def _by_unit(a: Array, b: Array, unit: MatrixUnit, promote: int | None) -> Array | None:
+def _by_unit(a: Array, b: Array, unit: MatrixUnit, promote: int | None, out: Array | None) -> Array | None:
     """The product by a matrix unit."""
     plan = _brief_unit(unit, promote)
     (m, k), n = a.shape, b.shape[1]
-    if plan is None or (m > n and n < plan.columns):
+    if plan is None or (m > n and n < plan.columns) or (out is not None and out.dtype != FLOAT):
         return None
     decode, read = plan.of_a.get(a.dtype), plan.of_b.get(b.dtype)
     if decode is None or read is None:
         return None
     left, (right, turned) = decode(a).view(INT), read(b)
     facts = plan.facts[turned] if plan.facts else fused_facts(unit, bases_of((left, right), plan.formats), turned)
-    result, promotion = np.zeros((m, n), FLOAT), min(plan.promotion, k)  # beyond K all are alike
+    result = np.empty((m, n), FLOAT) if out is None else out
+    result.fill(0)
+    promotion = min(plan.promotion, k)  # beyond K all are alike
     plan.loop(
         left, right, result.view(INT), NO_FACTORS, NO_FACTORS, NOTHING, NOTHING, *facts, promotion, 0, ADD, 0, m, 0, n
     )  # fmt: skip

@@ -93,9 +93,9 @@ def matmul(
     """
     multiplied, brief_product, request_of, backend = _loaded()
     sides = scale_a is None and scale_b is None and scale_order is None and bias is None
-    follows = c is not None or alpha is not None or beta is not None or out_format is not None or out is not None
+    follows = c is not None or alpha is not None or beta is not None or out_format is not None
     if schedule is None and sides and not follows and strict is True:
-        found: npt.NDArray[Any] | None = brief_product(a, b, accumulate, fmt, promote)
+        found: npt.NDArray[Any] | None = brief_product(a, b, accumulate, fmt, promote, out)
         if found is not None:
             return found
     request = request_of(

@@ -37,16 +37,17 @@ class BriefSums(NamedTuple):
     storage: np.dtype[Any]  # of its codes
 
 
-def brief_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any) -> Array | None:
+def brief_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Array | None = None) -> Array | None:
     """a @ b of short matrices in the accumulator's dtype, where the processor keeps to IEEE 754.
 
-    fmt: the format of what is no array of floats. None for sums that leave the range of the loops in float32, and for
+    fmt: the format of what is no array of floats; out: takes the result, an array of its shape in C order, which may
+    hold anything where none is returned. None for sums that leave the range of the loops in float32, and for
     operands whose elements would have to be looked at to know that they are codes.
     """
     plan = _brief_sums(seedless(accumulator), fmt, a.dtype, b.dtype)
-    if plan is None:
+    if plan is None or (out is not None and out.dtype != plan.dtype):
         return None
-    return _summed(plan, _in_c_order(a, plan.codes_a), _in_c_order(b, plan.codes_b))
+    return _summed(plan, out, _in_c_order(a, plan.codes_a), _in_c_order(b, plan.codes_b))
 
 
 def brief_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
@@ -56,7 +57,7 @@ def brief_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
         return None
     ones = np.empty((1, x.size), WORD)
     ones.fill(ONE)  # np.full takes three times as long
-    found = _summed(plan, ones, _in_c_order(x.reshape(-1, 1), plan.codes_b))
+    found = _summed(plan, None, ones, _in_c_order(x.reshape(-1, 1), plan.codes_b))
     return None if found is None else found[0, 0]
 
 
@@ -65,11 +66,11 @@ def _in_c_order(x: Array, codes: np.dtype[Any]) -> Array:
     return np.ascontiguousarray(x if x.dtype is codes else x.view(codes))
 
 
-def _summed(plan: BriefSums, a: Array, b: Array) -> Array | None:
+def _summed(plan: BriefSums, target: Array | None, a: Array, b: Array) -> Array | None:
     """The sums of codes; None where some have to be made otherwise."""
     operands, shape = panels_of(a, b, plan.layouts, plan.way.padding), (a.shape[0], b.shape[1])
     terms, strips, encode = operands.a.shape[1], strips_of(operands), plan.encode
-    result, chunk = np.empty(shape, plan.dtype), min(plan.chunk or terms, terms)
+    result, chunk = np.empty(shape, plan.dtype) if target is None else target, min(plan.chunk or terms, terms)
     out = result.view(WORD) if encode is None else np.empty(shape, WORD)
     if run_strips(plan.way, operands, NO_C, out, np.empty(strips, BYTE), chunk, 0, strips):
         return None

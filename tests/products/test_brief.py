@@ -46,9 +46,10 @@ def operands(element: tuple[fp.Format, fp.Format], shape: tuple[int, int, int], 
 
 
 def the_long_way(a: Array, b: Array, accumulate: Any, **words: Any) -> Array:
-    """The product into an array that was made before."""
+    """The product into an array with gaps."""
     result = fp.matmul(a, b, accumulate=accumulate, **words)
-    return fp.matmul(a, b, accumulate=accumulate, out=np.zeros_like(result), **words)
+    gaps = np.zeros((result.shape[0], 2 * result.shape[1]), result.dtype)
+    return fp.matmul(a, b, accumulate=accumulate, out=gaps[:, ::2], **words)
 
 
 @in_turn("unit", UNITS)
@@ -133,6 +134,33 @@ def test_short_operands_may_lie_anyhow_and_be_of_floats(accumulate: Any) -> None
     left, right = a.view(fmt.dtype), b.view(fmt.dtype)
     assert_bits_equal(fp.matmul(left, right, accumulate=accumulate), want)
     assert_bits_equal(fp.matmul(left, b, accumulate=accumulate, **words), want)
+
+
+@pytest.mark.parametrize("accumulate", ["hopper_e4m3_f32", fp.Sequential(fp.BF16), fp.Pairwise(fp.FP32)], ids=str)
+def test_short_results_go_where_they_may(accumulate: Any) -> None:
+    words: dict[str, Any] = {"fmt": fp.E4M3} if isinstance(accumulate, Accumulator) else {}
+    for special in (False, True):
+        a, b = operands((fp.E4M3, fp.E4M3), (32, 40, 33), special)
+        want = the_long_way(a, b, accumulate, **words)
+        fmt = words.get("fmt")
+        room = np.zeros((33, 34), want.dtype)
+        for out in (np.full_like(want, 7), np.asfortranarray(want), room[1:, 1:], room.T[1:33]):
+            out[...] = 7
+            assert fp.matmul(a, b, accumulate=accumulate, out=out, **words) is out
+            assert_bits_equal(np.ascontiguousarray(out), want)
+            taken = brief_product(a, b, accumulate, fmt, None, out)
+            assert taken is None or (taken is out and out.flags.c_contiguous)
+        assert brief_product(a, b, accumulate, fmt, None, np.empty_like(want[:-1])) is None
+        assert brief_product(a, b, accumulate, fmt, None, want.astype(np.float64)) is None
+        assert brief_product(a, b, accumulate, fmt, None, read_only(want)) is None
+    square = np.full((32, 32), 0x38, np.uint8)
+    memory = np.zeros((32, 32), want.dtype)
+    inside = memory.view(np.uint8)[:, :32]
+    inside[...] = square
+    for x, y in ((inside, square), (square, inside)):
+        assert brief_product(x, y, accumulate, fmt, None, memory) is None
+        with pytest.raises(ValueError, match="must not share memory"):
+            fp.matmul(x, y, accumulate=accumulate, out=memory, **words)
 
 
 def test_a_name_of_a_unit_is_as_good_as_the_unit_and_of_a_format_too() -> None:
