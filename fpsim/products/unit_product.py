@@ -39,8 +39,8 @@ MACS = 16  # multiply-adds that take as long as the cast of an element
 SUM_BITS = 29  # of the cut products of a step that an int32 holds beside the accumulator
 BLOCK_FLOATS = 1 << 22  # floats of an operand that are held at a time, 16 MiB
 RUN_FLOATS = 1 << 19  # of a run of K: as many as stay in the caches, and fewer than are worth a second thread
-# terms of a run; with few rows or columns of floats, whose panels are read once, memory counts more
-RUN, SHORT_RUN = 1024, 128
+# terms of a run; with few rows or columns of floats, or up to FEW rows beside codes, memory counts more
+RUN, SHORT_RUN, SHORT_CODE_RUN, FEW = 1024, 128, 256, 8
 TWO_PASS_TERMS = 32  # the largest step
 PAIR_WORDS = 1 << 20  # 64-bit words of a row and a column, side by side, that are held at a time, 8 MiB
 SQUARE = 64  # rows and columns that are copied at a time
@@ -407,10 +407,12 @@ def fused_facts(
 def _run_length(p: UnitProduct, by_codes: bool) -> int:
     """Terms of K whose floats are held at a time: whole promotions or slices, so that sums go on from there."""
     whole, (rows, terms) = p.cut or p.promote or TWO_PASS_TERMS, p.a.shape
-    if by_codes and _lies_turned(p.b):  # columns of codes are best read as far as they go
+    if not by_codes:
+        wanted = SHORT_RUN if min(rows, p.b.shape[1]) < LANES else RUN
+    elif _lies_turned(p.b):  # columns of codes are best read as far as they go
         wanted = max(RUN_FLOATS // (-(-rows // LANES) * LANES), RUN)
     else:
-        wanted = RUN if by_codes or min(rows, p.b.shape[1]) >= LANES else SHORT_RUN
+        wanted = SHORT_CODE_RUN if rows <= FEW else RUN
     return int(min(-(-wanted // whole) * whole, max(terms, 1)))
 
 
