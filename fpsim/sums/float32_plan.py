@@ -15,6 +15,7 @@ from fpsim.arrays import Array
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime.processor import has_control, has_fma, rounding_control
+from fpsim.runtime.vectors import has_vectors
 from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.sums.kernels import float32_rows as loops
 from fpsim.sums.kernels.float32_pairs import GROUP, PAIRS, PLAIN_PAIRS, pairs_kernel
@@ -152,7 +153,10 @@ def run_strips(
     way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, chunk: int, first: int, stop: int
 ) -> None:
     """Fill the strips `first .. stop` of out, or mark those that must be done otherwise."""
-    kernel: Any = (pairs_kernel if way.how in (PAIRS, PLAIN_PAIRS) else loops.rows_kernel)(way.how)
+    if way.how in (PAIRS, PLAIN_PAIRS):
+        kernel: Any = pairs_kernel(way.how)
+    else:
+        kernel = loops.rows_kernel(way.how, way.how == loops.ROUNDED and has_vectors())
     kernel(
         operands.a, operands.panels, c, out, given_up, *operands.ranges, first, stop, chunk, way.join, way.numbers,
         way.words, np.uint64(way.control),
