@@ -218,9 +218,10 @@ def _rolled(module: Any) -> Any:
 
 
 def repeated(
-    builder: Any, count: int, carried: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
+    builder: Any, count: Any, carried: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """A loop: body(i, values) makes the next values, for i from 0 to count - 1; returns the last ones."""
+    """A loop: body(i, values) makes the next values, for i from 0 to count - 1, one at least; returns the last ones."""
+    count = LONG(count) if isinstance(count, int) else count
     before, head = builder.block, builder.append_basic_block("loop")
     after = builder.append_basic_block("loop_end")
     builder.branch(head)
@@ -232,7 +233,7 @@ def repeated(
     for phi, first, later in zip([i, *values], [LONG(0), *carried], [following, *new], strict=True):
         phi.add_incoming(first, before)
         phi.add_incoming(later, builder.block)
-    branch = builder.cbranch(builder.icmp_unsigned("<", following, LONG(count)), head, after)
+    branch = builder.cbranch(builder.icmp_unsigned("<", following, count), head, after)
     branch.set_metadata("llvm.loop", _rolled(builder.module))
     builder.position_at_end(after)
     return new

@@ -14,10 +14,12 @@ import fpsim as fp
 from fpsim.products.reduce import dot
 from fpsim.products.reduce import sum as fp_sum
 from fpsim.runtime import threads
+from fpsim.runtime.vectors import has_vectors
 from fpsim.sums import accumulate, float32_plan
 from fpsim.sums.accumulate import SumProblem
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.sums.float32_plan import fast_way
+from fpsim.sums.kernels.float32_rows import ROUNDED
 from fpsim.sums.product import accumulator_product
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import sweep
@@ -263,6 +265,27 @@ def test_products_of_all_significands_are_rounded_once(fmt: fp.Format) -> None:
         got = fp.matmul(a[:, None], b[None, :], accumulate=Sequential(fmt), fmt=(fp.BF16, other))
         want = fp.multiply(a[:, None], b[None, :], fmt=(fp.BF16, other), out_fmt=fmt)
         assert_bits_equal(fp.encode(fp.decode(got, fmt), fmt), want)
+
+
+@pytest.mark.skipif(not has_vectors(), reason="this processor, or numba's target, has no AVX-512")
+@pytest.mark.parametrize("accumulator", [Sequential("fp16"), Chunked("fp16", chunk=36, outer="fp32")], ids=str)
+def test_rows_in_vectors_have_the_bits_of_the_loops(accumulator: Accumulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator, way = np.random.default_rng(12), fast_way(accumulator, (fp.FP16, fp.FP16))
+    assert way is not None
+    assert way.how == ROUNDED
+    for width in (1, 16, 33, 64, 80, 128, 150):
+        for terms in (1, 2, 33, 100):
+            # some products are subnormal in FP16, and some zeros of either sign
+            values = (
+                np.exp2(generator.integers(-9, 3, s)) * generator.normal(size=s) for s in ((7, terms), (terms, width))
+            )
+            a, b = (fp.encode(np.where(generator.random(x.shape) < 0.1, 0 * x, x), fp.FP16) for x in values)
+            c = fp.encode(generator.normal(size=(7, width)), accumulator.result_format)
+            problem = SumProblem(a, b, c, (fp.FP16, fp.FP16))
+            got = accumulate.accumulated(accumulator, problem)
+            with monkeypatch.context() as patch:
+                patch.setattr(float32_plan, "has_vectors", lambda: False)
+                assert_same(got, accumulate.accumulated(accumulator, problem), accumulator, f"{terms} x {width}")
 
 
 @pytest.mark.parametrize("fmt", [fp.FP16, fp.BF16], ids=str)

@@ -32,8 +32,9 @@ from fpsim.core.decode import decode_bits_32, decode_fields
 from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.processor import exchange_control, has_control
 from fpsim.sums.kernels.steps import fma
+from fpsim.sums.kernels.vector_rows import vector_rows
 
-f32, f64, u32, u64 = np.float32, np.float64, np.uint32, np.uint64
+f32, f64, u32, i64, u64 = np.float32, np.float64, np.uint32, np.int64, np.uint64
 
 COLUMNS = 128  # of a panel
 GRANULE = 16  # columns of a narrow panel come in multiples
@@ -217,7 +218,7 @@ def pack_kernel() -> Any:
 
 
 @cache
-def rows_kernel(how: int) -> Any:
+def rows_kernel(how: int, vectors: bool = False) -> Any:
     """The loop over strips `first .. stop`, of all panels of a strip of rows and then the next.
 
     `(a, panels, c, out, given_up, ranges, first, stop, chunk, join, numbers, words, control) -> lost`: a (M, K) and
@@ -225,7 +226,7 @@ def rows_kernel(how: int) -> Any:
     (M, N) bits, c may be empty. given_up gets 1 for a strip that has to be done otherwise, of which there are `lost`.
     numbers: the growth of a bound over a block, what it may reach, the smallest product, the scale of the inner and of
     the outer rounding, the smallest subnormal value (for pairs); words: floors of both roundings; control: what the
-    processor's control register is set to.
+    processor's control register is set to. vectors: rows are those of vector_rows, which has the step ROUNDED.
     """
     step, checked, splits = scalar(STEP_OF[how]), how not in (PLAIN, FUSED), how in (ROUNDED, NORMAL)
 
@@ -241,7 +242,19 @@ def rows_kernel(how: int) -> Any:
                 t[r, j], t[r + 1, j] = step(x0, a01, b1, scale, floor), step(x1, a11, b1, scale, floor)
                 t[r + 2, j], t[r + 3, j] = step(x2, a21, b1, scale, floor), step(x3, a31, b1, scale, floor)
 
-    four_rows = kernel(four_rows)
+    in_vectors: Any = vector_rows() if vectors else None
+
+    def four_in_vectors(
+        t: Any, r: int, a: Any, i: int, b: Any, first: int, stop: int, scale: Any, floor: Any
+    ) -> None:  # fmt: skip
+        sizes, of_rows = np.empty((ROWS, BLOCK), f32), a[i : i + ROWS, first:stop]
+        for row in range(ROWS):
+            for k in range(of_rows.shape[1]):
+                sizes[row, k] = abs(f32(of_rows[row, k] * f32(scale + ONE_FLOAT)))
+        least = f32(u32(floor).view(f32) * scale)
+        in_vectors(t, i64(r), sizes, of_rows, i64(stop - first), b, i64(first), scale, least)
+
+    four_rows = kernel(four_in_vectors if vectors else four_rows)
 
     @scalar
     def largest_of(t: Any, rows: int) -> Any:

@@ -1,0 +1,103 @@
+"""Four rows of A times a block of a panel by the step ROUNDED of float32_rows, with the sums in registers.
+
+Sixty-four columns at a time go through all terms of the block: what the loops of float32_rows load and store between
+two terms stays where it is, and sixteen sums hide each other's latencies. Measured: docs/performance.md.
+
+For processors with AVX-512 (`has_vectors`). float32_rows does the same for others, and decides what is right.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from numba.core import cgutils, types
+
+from fpsim.runtime import vectors as v
+
+ROWS = 4
+MANY = 4  # vectors of columns at a time
+MAGNITUDE = 0x7FFFFFFF
+
+
+def _fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
+    """x * y - z, rounded once."""
+    return v.call(builder, "llvm.fma.v16f32", v.FLOATS, x, y, builder.fneg(z))
+
+
+def _step(builder: Any, t: Any, of_a: tuple[Any, Any], b: Any, size: Any, facts: Any) -> Any:
+    """float32_rows._rounded, of |a| * (2**s + 1) and a, b and |b|, and 2**s, 2**s - 1 and the least magnet."""
+    scale, less, least = facts
+    large = builder.fmul(of_a[0], size)
+    large = builder.select(builder.fcmp_ordered(">", large, least), large, least)
+    total = builder.fadd(t, builder.fadd(large, _fused(builder, of_a[1], b, large)))
+    return _fused(builder, scale, total, builder.fmul(total, less))
+
+
+def _columns(builder: Any, places: Any, start: Any, vectors: int, count: Any, facts: Any) -> None:
+    """Some vectors of columns from a byte of the rows on, through all terms.
+
+    places: the rows of sums, those of the two factors of A, the first row of B, and the bytes of a row.
+    """
+    t_rows, factors, b, size = places
+    offsets = [builder.add(start, v.LONG(i * v.SIZE)) for i in range(vectors)]
+    of_sums = [(row, offset) for row in t_rows for offset in offsets]
+
+    def term(k: Any, sums: list[Any]) -> list[Any]:
+        b_row, place = builder.mul(k, size), builder.mul(k, v.LONG(4))
+        values = [v.load(builder, b, builder.add(b_row, offset), v.FLOATS) for offset in offsets]
+        sizes = [_magnitude(builder, value) for value in values]
+        new = []
+        for row in range(ROWS):
+            x, y = (v.everywhere(builder, v.load(builder, of[row], place, v.SINGLE), v.FLOATS) for of in factors)
+            for total, value, magnitude in zip(sums[row * vectors :], values, sizes, strict=False):
+                new.append(_step(builder, total, (x, y), value, magnitude, facts))
+        return new
+
+    last = v.repeated(builder, count, [v.load(builder, row, offset, v.FLOATS) for row, offset in of_sums], term)
+    for total, (row, offset) in zip(last, of_sums, strict=True):
+        v.store(builder, total, row, offset)
+
+
+@cache
+def vector_rows() -> Any:
+    """The function `(t, r, sizes, a, count, b, first, scale, least)`: rows r .. of t plus terms first .. of b.
+
+    t: (rows, width) float32; sizes, a: (ROWS, terms) float32, |a| * (2**s + 1) and a; count: of the terms, from 1 on;
+    b: (K, width), a multiple of 16; scale: 2**s; least: the magnet that leaves a subnormal's places.
+    """
+
+    def rows(
+        _typing: Any, t: Any, r: Any, sizes: Any, a: Any, count: Any, b: Any, first: Any, scale: Any, least: Any
+    ) -> Any:
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            count, (first, scale, least) = args[4], args[6:]
+            sums = context.make_array(sig.args[0])(context, builder, args[0])
+            width = cgutils.unpack_tuple(builder, sums.shape, 2)[1]
+            size = builder.mul(width, v.LONG(4))
+
+            def at(i: int, row: Any) -> Any:
+                return v.element(context, builder, sig.args[i], args[i], row, v.LONG(0))
+
+            t_rows = [at(0, builder.add(args[1], v.LONG(row))) for row in range(ROWS)]
+            places = t_rows, [[at(i, v.LONG(row)) for row in range(ROWS)] for i in (2, 3)], at(5, first), size
+            less = builder.fsub(scale, v.SINGLE(1.0))
+            facts = [v.everywhere(builder, x, v.FLOATS) for x in (scale, less, least)]
+            many = v.LONG(MANY * v.SIZE)
+            groups = builder.udiv(size, many)
+            with cgutils.for_range(builder, groups) as loop:
+                _columns(builder, places, builder.mul(loop.index, many), MANY, count, facts)
+            done = builder.mul(groups, many)
+            with cgutils.for_range(builder, builder.udiv(builder.sub(size, done), v.LONG(v.SIZE))) as loop:
+                start = builder.add(done, builder.mul(loop.index, v.LONG(v.SIZE)))
+                _columns(builder, places, start, 1, count, facts)
+            return context.get_dummy_value()
+
+        return types.void(t, r, sizes, a, count, b, first, scale, least), build
+
+    return v.named_intrinsic(rows)
+
+
+def _magnitude(builder: Any, x: Any) -> Any:
+    bits = builder.and_(builder.bitcast(x, v.INTS), v.constant(MAGNITUDE, v.INTS))
+    return builder.bitcast(bits, v.FLOATS)
