@@ -312,12 +312,13 @@ def half_decoder(split: bool, fmt: Format) -> Any:
     Returns bits: of special columns, and from bit 32 on of deep ones.
     """
     infinity, kind = fmt.max_code + 1, v.vector(v.HALF, VECTOR_LANES // 2)
+    mantissa_bits, bias, magnitudes, is_half = fmt.mantissa_bits, fmt.bias, fmt.top_magnitude, fmt == FP16
 
     def exponents(builder: Any, magnitude: Any, counts: Any, base: Any) -> tuple[Any, Any]:
         """Relative exponents, and a mask of the deep ones."""
-        field = builder.lshr(magnitude, v.constant(fmt.mantissa_bits, kind))
+        field = builder.lshr(magnitude, v.constant(mantissa_bits, kind))
         field = v.larger(builder, field, v.constant(1, kind))
-        exponent = builder.sub(field, _everywhere(builder, builder.add(base, v.WORD(fmt.bias)), kind))
+        exponent = builder.sub(field, _everywhere(builder, builder.add(base, v.WORD(bias)), kind))
         above = builder.sub(exponent, v.constant(HIGHEST - WINDOW, kind))
         deep = builder.and_(builder.icmp_unsigned(">", above, v.constant(WINDOW, kind)), counts)
         lowest = v.constant(ZERO_EXPONENT, kind)
@@ -325,7 +326,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
 
     def values(builder: Any, codes: Any) -> Any:
         """Sixteen codes as patterns."""
-        if fmt == FP16:
+        if is_half:
             halves = builder.bitcast(codes, v.vector(v.SMALL, v.WIDTH))
             return builder.bitcast(builder.fpext(halves, v.FLOATS), v.INTS)
         return builder.shl(builder.zext(codes, v.INTS), v.constant(v.HALF.width, v.INTS))
@@ -341,7 +342,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
             deeps = met
             for half in range(2):
                 codes = v.load(builder, source, half * v.SIZE, kind)
-                magnitude = builder.and_(codes, v.constant(fmt.top_magnitude, kind))
+                magnitude = builder.and_(codes, v.constant(magnitudes, kind))
                 special = builder.icmp_unsigned(">=", magnitude, v.constant(infinity, kind))
                 before = builder.sub(magnitude, v.constant(1, kind))  # the largest number for a zero
                 counts = builder.icmp_unsigned("<", before, v.constant(infinity - 1, kind))
@@ -359,7 +360,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
 
         return types.int64(source, k, n, base, b, eb, i), build
 
-    return v.named_intrinsic(decode, split, fmt)
+    return v.named_intrinsic(decode, split, fmt.name)
 
 
 @cache
