@@ -110,6 +110,7 @@ def test_the_state_of_one_thread_out_of_two_changes_no_result(where: str, monkey
     assert columns[0].size >= threads.SMALLEST
     want = by_core(what, columns)
     flushed = processor.FLUSH_TO_ZERO | processor.DENORMALS_ARE_ZEROS
+    monkeypatch.setattr(threads, "_workers", threads.Workers())  # of one thread, whatever ran before
     assert threads._workers.ready(1)
     assert by_the_other(keeps_ieee)  # starts its thread: a later one would begin in the state of this one
     here = where == "the caller's thread"
@@ -123,6 +124,7 @@ def test_the_state_of_one_thread_out_of_two_changes_no_result(where: str, monkey
             processor.set_state(before)
         else:
             by_the_other(processor.set_state, before)
+        threads._workers.end()
     assert np.array_equal(codes, want[0])
     assert np.array_equal(flags, want[1])
 
