@@ -9,7 +9,8 @@ from typing import Any
 import numba
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
+
+from fpsim.runtime.vectors import named_intrinsic
 
 SIDE = 8  # of a square of floats: a row is one register of most processors
 
@@ -76,8 +77,7 @@ else:
 
             return signature, build
 
-        transpose.__name__ = f"transpose_{side}_{squares}"  # names of functions that call it contain that
-        return intrinsic(transpose)
+        return named_intrinsic(transpose, side, squares)
 
 
 transpose_square = transposer(SIDE)

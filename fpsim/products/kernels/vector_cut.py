@@ -88,13 +88,12 @@ def vector_cut_row(terms: int, halves: int) -> Any:
             a, ea, b, eb, c = (v.start_of(context, builder, sig.args[i], args[i]) for i in range(5))
             with cgutils.for_range(builder, args[6]) as loop:
                 part = builder.mul(loop.index, v.LONG(PART))
-                of_part = [builder.gep(start, [part]) for start in (eb,)]
                 words = builder.mul(part, v.LONG(4))
-                b_part, c_part = builder.gep(b, [words]), builder.gep(c, [words])
+                eb_part, b_part, c_part = builder.gep(eb, [part]), builder.gep(b, [words]), builder.gep(c, [words])
                 bytes_base = builder.trunc(builder.add(args[5], v.WORD(FLOAT_BIAS)), v.BYTE)
                 biased = v.everywhere(builder, bytes_base, v.BYTES)
                 halves_of = [range(first, first + size) for first in range(0, terms, size)]
-                largest = [builder.add(_largest(builder, ea, of_part[0], some), biased) for some in halves_of]
+                largest = [builder.add(_largest(builder, ea, eb_part, some), biased) for some in halves_of]
                 none = builder.add(args[5], v.WORD(FLOAT_BIAS + int(NO_TERM)))
                 none = v.everywhere(builder, builder.shl(none, v.WORD(PLACES)), v.INTS)
                 for g in range(GROUPS):
