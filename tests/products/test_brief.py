@@ -18,6 +18,7 @@ from fpsim.sums.accumulators import Accumulator, Chunked
 from fpsim.sums.brief import brief_sum
 from fpsim.sums.float32_plan import fast_way, float32_layout
 from fpsim.testing import assert_bits_equal
+from tests.kit.layouts import read_only, unaligned
 from tests.kit.processor import IS_SUPPORTED, STATES, processor_state
 from tests.kit.sweeps import in_turn
 from tests.products.checks import KERNELS, Product, chained
@@ -103,24 +104,9 @@ WAYS: dict[str, Callable[[Array], Array]] = {
     "in Fortran's": np.asfortranarray,
     "with gaps": lambda x: np.repeat(np.repeat(x, 2, 0), 3, 1)[::2, ::3],
     "backwards": lambda x: np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1],
-    "at an odd address": lambda x: at_an_odd_address(x),
-    "read-only": lambda x: read_only(x),
+    "at an odd address": unaligned,
+    "read-only": read_only,
 }
-
-
-def at_an_odd_address(x: Array) -> Array:
-    """A copy of an array that begins one byte behind a word."""
-    room = np.zeros(x.nbytes + 1, np.uint8)[1:]
-    copy = room.view(x.dtype).reshape(x.shape)
-    copy[...] = x
-    return copy
-
-
-def read_only(x: Array) -> Array:
-    """A copy of an array that cannot be written."""
-    copy = x.copy()
-    copy.flags.writeable = False
-    return copy
 
 
 @pytest.mark.parametrize("accumulate", ["hopper_e4m3_f32", "hopper_bf16_f32", fp.Sequential(fp.BF16)], ids=str)

@@ -20,6 +20,7 @@ from fpsim.runtime.stream import STREAM_BYTES
 from fpsim.runtime.threads import SMALLEST, thread_count
 from fpsim.testing import assert_bits_equal
 from tests.kit import processor
+from tests.kit.layouts import read_only, unaligned
 from tests.kit.processes import printed, python
 from tests.kit.samples import float32_patterns, float64_patterns
 from tests.oracles import casts
@@ -35,25 +36,11 @@ LAYOUTS: dict[str, Callable[[Array], Array]] = {
     "every second row": lambda x: np.repeat(x, 2, axis=0)[::2],
     "backwards": lambda x: np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1],
     "foreign byte order": lambda x: x.astype(x.dtype.newbyteorder()),
-    "unaligned": lambda x: unaligned(x),
-    "read-only": lambda x: read_only(x),
+    "unaligned": unaligned,
+    "read-only": read_only,
     "inner axes swapped": lambda x: np.ascontiguousarray(np.swapaxes(x, 1, 2)).swapaxes(1, 2),
 }
 layouts = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-
-
-def unaligned(x: Array) -> Array:
-    """A copy that starts one byte off its natural address."""
-    space = np.empty(x.nbytes + 1, np.uint8)
-    copy = space[1:].view(x.dtype).reshape(x.shape)
-    copy[...] = x
-    return copy
-
-
-def read_only(x: Array) -> Array:
-    copy = x.copy()
-    copy.flags.writeable = False
-    return copy
 
 
 def sample(dtype: npt.DTypeLike = np.float32) -> Array:
