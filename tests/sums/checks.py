@@ -68,3 +68,26 @@ def check_product(
             want[i, j] = oracle.dot(rule, row, column, start, i * len(right) + j)
     shown = f"a = {a.tolist()}, b = {b.tolist()}, c = {None if c is None else c.tolist()}, of {formats}"
     assert_same(got, want, accumulator, shown)
+
+
+def ranges(generator: np.random.Generator, shape: tuple[int, ...], largest: float) -> dict[str, Array]:
+    """Values that rounding into a format with a largest value has to think about."""
+    usual = generator.normal(size=shape)
+    spread = usual * np.exp2(generator.integers(-40, 30, shape))
+    return {
+        "usual": usual,
+        "few bits, so that sums are ties": generator.integers(-9, 10, shape) / 4.0,
+        "zeros among powers": np.exp2(generator.integers(-12, 12, shape)) * generator.integers(-1, 2, shape),
+        "a wide range": spread,
+        "products below float32's range": usual * 2.0**-66,
+        "products beyond the largest value": usual * largest**0.5,
+        "sums that reach the largest value": np.abs(usual) * (largest / 150) ** 0.5,
+        "sums that come back from it": usual * (largest / 20) ** 0.5,
+        "one large value": np.where(generator.random(shape) < 1e-3, 2.0**60, usual),
+        "NaN and Inf": np.where(generator.random(shape) < 1e-3, generator.choice([np.nan, np.inf], shape), usual),
+    }
+
+
+def encoded(values: Array, fmt: fp.Format) -> Array:
+    """Codes of a format, float64's included."""
+    return values.view(np.uint64).copy() if fmt == fp.FP64 else fp.encode(values, fmt)
