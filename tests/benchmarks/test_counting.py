@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 from typing import Any
 
@@ -13,6 +14,7 @@ from benchmarks import limits
 from benchmarks.counting.assembly import inner_loops
 from benchmarks.counting.bounds import COUNTS, bound, counted, counts, share
 from benchmarks.counting.instructions import PAGE, HotLoop, cost, hot, table, works
+from tests.kit.processes import python
 
 # A loop around two others: the first makes 16 elements a turn, the second is the scalar end.
 ASSEMBLY = """
@@ -129,6 +131,12 @@ def test_loops_of_limits_have_the_instructions_that_are_claimed(kind: str) -> No
     (loop,) = inner_loops(limits.loop(kind).assembly)
     assert loop.count(limits.MNEMONICS[kind]) == 48
     assert loop.instructions - 48 <= 4
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names a processor of that kind")
+def test_limits_are_measured_by_the_vectors_of_the_processor_that_numba_is_told() -> None:
+    program = "from benchmarks import limits; print(limits.lanes(), 'ymm' in limits.loop('integer').assembly)"
+    assert python(program, NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES="") == "8 True"
 
 
 def test_the_loop_that_reads_goes_by_vectors() -> None:
