@@ -13,6 +13,8 @@ import fpsim
 from _fpsim_hypothesis import PROFILE, register
 
 register()  # as hypothesis does where fpsim is installed
+# every `find` of Hypothesis keeps its result under one key, from which the next one would begin, and end there
+settings.register_profile(PROFILE, settings.get_profile(PROFILE), database=None)
 settings.load_profile(PROFILE)
 
 
