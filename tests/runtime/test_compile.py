@@ -362,6 +362,25 @@ def test_a_key_follows_the_options_of_the_kernel_itself() -> None:
     assert len({kernel_key.key_of(plain), *keys}) == len(options) + 1
 
 
+def test_only_kernels_become_machine_code() -> None:
+    def half(x: Any) -> Any:
+        return x / 2
+
+    half_of: Any = compile_module.inner_loop(half)
+
+    def halve(xs: Any) -> None:
+        for i in range(xs.size):
+            xs[i] = half_of(xs[i])
+
+    halves: Any = compile_module.kernel(halve)
+    xs = np.array([1.0, 3.0])
+    halves(xs)
+    assert xs.tolist() == [0.5, 1.5]
+    (part,), (whole,) = half_of.overloads.values(), halves.overloads.values()
+    assert not part.library.get_pointer_to_function(part.fndesc.llvm_func_name)
+    assert whole.library.get_pointer_to_function(whole.fndesc.llvm_func_name)
+
+
 def test_an_interrupt_waits_until_a_kernel_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception in the middle would leave LLVM locked for all other threads."""
     compiled: list[str] = []
