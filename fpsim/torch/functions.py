@@ -7,7 +7,6 @@ are opaque operators: `torch.compile(fullgraph=True)` keeps them as they are, an
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
@@ -333,17 +332,6 @@ def _cast(
     return spec, _seed(keywords.get("seed"), rounding, "seed")
 
 
-def _text(fmt: Any, scaling: Any, rounding: Any, overflow: Any, subnormals: Any, random_bits: Any) -> str:
-    """The text of a cast."""
-    try:
-        return _cached_text(fmt, scaling, rounding, overflow, subnormals, random_bits)
-    except TypeError:  # something that cannot be hashed: the checks raise the error that says why
-        return spec_text(fmt, scaling, rounding, overflow, subnormals, random_bits)
-
-
-_cached_text = lru_cache(maxsize=1024, typed=True)(spec_text)  # True equals 1, and is no number of bits
-
-
 def _draws(rounding: Any) -> bool:
     return rounding_mode(rounding) is Rounding.STOCHASTIC
 
@@ -355,7 +343,7 @@ def _constant_in_graphs(function: Any) -> Any:
 
 
 # Graphs hold what these return; torch guards the objects that went in, and compiles again for others.
-_spec: Callable[..., str] = _constant_in_graphs(_text)
+_spec: Callable[..., str] = _constant_in_graphs(spec_text)
 _is_stochastic: Callable[..., bool] = _constant_in_graphs(_draws)
 
 

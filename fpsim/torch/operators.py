@@ -74,6 +74,15 @@ def spec_text(
       >>> spec_from(spec_text("e4m3", fp.scalings.MX, "SR", None, "keep", 32)).scaling == fp.scalings.MX
       True
     """
+    try:
+        return _kept_text(fmt, scaling, rounding, overflow, subnormals, random_bits)
+    except TypeError:  # something that cannot be hashed: the checks raise the error that says why
+        return _text(fmt, scaling, rounding, overflow, subnormals, random_bits)
+
+
+def _text(
+    fmt: Any, scaling: Scaling | str | None, rounding: Any, overflow: str | None, subnormals: str, random_bits: int
+) -> str:
     element = element_format(fmt)
     scaling = None if scaling is None else scaling_of(scaling, others="or None")
     if scaling is None and not isinstance(element, Format):
@@ -90,6 +99,9 @@ def spec_text(
         "rounding": mode.name, "overflow": overflow, "subnormals": subnormals, "random_bits": int(random_bits),
     }  # fmt: skip
     return json.dumps(facts, default=lambda number: number.item())
+
+
+_kept_text = lru_cache(maxsize=1024, typed=True)(_text)  # True equals 1, and is no number of bits
 
 
 @lru_cache(maxsize=1024)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,7 @@ class Checker(HTMLParser):
         assert self.open.pop() == tag
 
 
+@functools.cache
 def small_study(names: tuple[str, ...] = ("a", "b")) -> StudyReport:
     x = np.random.default_rng(0).standard_normal((25, 20)).astype(np.float32)
     return fp.analysis.study({name: x * np.float32(4.0**-i) for i, name in enumerate(names)})
@@ -124,10 +126,16 @@ def checkpoint() -> StudyReport:
     return fp.analysis.study(tensors)
 
 
+@functools.cache
+def page_of(study: Callable[[], StudyReport]) -> str:
+    """Its page, which most tests only read; those that ask what a page is made of make one anew."""
+    return page(study(), ["errors.csv"])
+
+
 @needs_page
 def test_the_page_is_well_formed_and_refers_to_nothing_outside() -> None:
     pytest.importorskip("matplotlib")
-    text = page(small_study(), ["errors.csv"])
+    text = page_of(small_study)
     found = checked(text)
     assert len(found.ids) == len(set(found.ids))
     assert "svg" in found.seen
@@ -160,8 +168,7 @@ def test_hostile_names_stay_text() -> None:
 @needs_page
 def test_the_page_answers_first_and_says_what_that_is_based_on() -> None:
     pytest.importorskip("matplotlib")
-    report = small_study()
-    text = page(report, [])
+    report, text = small_study(), page_of(small_study)
     for words in ("at least 25 dB SQNR", "the seed (0)", "E4M3: 8 bits", "numpy", "Lost energy", "nearest even"):
         assert words in text
     order = ["<h1>", 'id="candidates"', 'id="exceptions"', 'id="groups"', 'id="roundings"', ">Method<"]
@@ -173,15 +180,13 @@ def test_the_page_answers_first_and_says_what_that_is_based_on() -> None:
 @needs_page
 def test_pictures_are_the_same_bytes_every_time() -> None:
     pytest.importorskip("matplotlib")
-    report = small_study()
-    assert page(report, []) == page(report, [])
+    assert page(small_study(), ["errors.csv"]) == page_of(small_study)
 
 
 @needs_page
 def test_400_tensors_fold_to_a_few_rows_and_one_picture() -> None:
     pytest.importorskip("matplotlib")
-    report = checkpoint()
-    text = page(report, [])
+    report, text = checkpoint(), page_of(checkpoint)
     found = checked(text)
     groups = found.tables["Groups"][1:]
     assert len(report.recommendations) == 320
@@ -209,7 +214,7 @@ def shown_height(text: str) -> int:
 @needs_page
 def test_exceptions_are_what_no_candidate_suits_and_nan() -> None:
     report = checkpoint()
-    rows = checked(page(report, [])).tables["Exceptions"][1:]
+    rows = checked(page_of(checkpoint)).tables["Exceptions"][1:]
     assert {row[0].rpartition(".blocks.")[2]: row[1] for row in rows} == {
         "0.proj.weight": "1 NaN",
         **{
@@ -222,7 +227,7 @@ def test_exceptions_are_what_no_candidate_suits_and_nan() -> None:
 
 @needs_page
 def test_numbers_can_be_sorted_and_names_are_whole_without_a_script() -> None:
-    text = page(checkpoint(), [])
+    text = page_of(checkpoint)
     found = checked(text)
     assert 'data-kind="number"' in text
     assert 'class="sortable filtered"' in text
@@ -234,7 +239,7 @@ def test_numbers_can_be_sorted_and_names_are_whole_without_a_script() -> None:
 @needs_page
 def test_figures_and_text_follow_the_page_into_the_dark() -> None:
     pytest.importorskip("matplotlib")
-    text = page(small_study(), [])
+    text = page_of(small_study)
     light, dark = (set(re.findall(r"--([a-z0-9-]+):", part)) for part in text.partition("prefers-color-scheme")[::2])
     used = set(re.findall(r"var\(--([a-z0-9-]+)", text))
     assert used <= light
@@ -453,20 +458,23 @@ def test_a_rename_that_fails_leaves_the_old_study_or_the_new_one(
 @pytest.mark.skipif(not sys.platform.startswith(("linux", "darwin")), reason="exchanging folders is POSIX")
 def test_a_killed_process_leaves_the_old_study_or_the_new_one(tmp_path: Path) -> None:
     folder = folder_of_a_study(tmp_path)
-    # every line of the input asks for a process that writes studies until it is killed
+    # every line of the input asks for a process that writes studies, as save_study does, until it is killed
     program = """
         import os, pathlib, sys
-        from tests.analysis.test_report import save_study
+        from fpsim.files import replacing
+        folder, *names = sys.argv[1:]
         for _ in sys.stdin:
             pid, i = os.fork(), 0
             while pid == 0:
-                save_study(pathlib.Path(sys.argv[1]), f"study {i}")
+                with replacing(pathlib.Path(folder), (*names, "old.parquet")) as drafts:
+                    for name in names:
+                        (drafts / name).write_text(f"study {i}")
                 i += 1
             print(pid, flush=True)
             os.waitpid(pid, 0)
             print("gone", flush=True)
     """
-    command = [sys.executable, "-c", textwrap.dedent(program), str(folder)]
+    command = [sys.executable, "-c", textwrap.dedent(program), str(folder), *NAMES]
     rng = np.random.default_rng(0)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as forks:
         assert forks.stdin is not None

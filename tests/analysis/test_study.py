@@ -104,11 +104,11 @@ def test_roles_and_steps_may_be_given() -> None:
 
 
 def test_scalars_never_make_the_headline() -> None:
-    """A thousand scalars beside one matrix, as exported graphs have them."""
-    scalars = {f"constant.{i}": np.float32(6.0) for i in range(1000)}
+    """Hundreds of scalars beside one matrix, as exported graphs have them."""
+    scalars = {f"constant.{i}": np.float32(6.0) for i in range(250)}
     report = study({**scalars, "w.weight": NORMAL.reshape(40, 100)})
-    assert re.match(r"(E4M3|INT8) with .* for 1 weight \(80.0 % of the values", report.answer)
-    assert [group.title for group in report.groups] == ["1 weight", "1,000 scalars"]
+    assert re.match(r"(E4M3|INT8) with .* for 1 weight \(94.1 % of the values", report.answer)
+    assert [group.title for group in report.groups] == ["1 weight", "250 scalars"]
 
 
 def test_outlier_channels_rule_out_what_destroys_the_others() -> None:
@@ -296,8 +296,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         return size
 
     peak(CHUNK)
-    # the files differ by 63 MB; how many batches are under way at once is up to the threads
-    assert peak(320 * CHUNK) < peak(80 * CHUNK) + 16_000_000
+    # the files differ by 31 MB; how many batches are under way at once is up to the threads
+    assert peak(160 * CHUNK) < peak(40 * CHUNK) + 16_000_000
 
 
 def test_the_built_in_study_learns_and_repeats_itself() -> None:

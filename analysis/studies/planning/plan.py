@@ -9,7 +9,7 @@ from typing import Any
 
 from fpsim.analysis.studies.planning.evidence import Evidence, evidence_of
 from fpsim.analysis.studies.planning.jointly import Jointly
-from fpsim.analysis.studies.planning.optimum import cheapest, optimum
+from fpsim.analysis.studies.planning.optimum import Optimum, cheapest, optimum
 from fpsim.analysis.studies.planning.prices import OPERANDS, product_bits, scaling_of
 from fpsim.analysis.studies.planning.problem import Choice as Vector
 from fpsim.analysis.studies.planning.problem import ChoiceProblem, Slot, problem_of
@@ -205,14 +205,17 @@ class _PlanSearch:
         require_integer("points", points, 2)
         low, high = self.problem.price(cheapest(self.problem)), self.problem.price(most_careful(self.problem))
         found: list[Point] = []
-        for i in range(points):
+        best: Optimum | None = None
+        for i in reversed(range(points)):
             limit = low + (high - low) * i // (points - 1)
             other = greedy(self.problem, limit)
-            best = optimum(self.problem, limit, other)
+            if best is None or not best.proven or self.problem.price(best.choice) > limit:
+                best = optimum(self.problem, limit, other)  # else that of more, which is affordable here as well
             budget = float(limit * self.problem.coin)
-            for method, vector in (("milp", None if best is None else best.choice), ("greedy", other)):
+            for method, vector in (("greedy", other), ("milp", None if best is None else best.choice)):
                 if vector is not None:
                     found.append(Point(method, budget, self.problem.cost(vector), self.predicted(vector)))
+        found.reverse()
         return tuple(found)
 
     def instead(self, assignment: Any, layers: Any, recipe: str) -> tuple[float, float, float] | None:

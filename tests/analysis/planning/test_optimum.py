@@ -11,7 +11,7 @@ from fpsim.analysis.studies.planning.searches import at_random, greedy, most_car
 from tests.analysis.planning.problems import every_choice, problem
 from tests.kit.sweeps import case, in_turn, sweep
 
-SEEDS = range(9)
+SEEDS = range(6)
 
 
 @pytest.mark.parametrize("budget", ["bits", "bytes"])
@@ -20,7 +20,7 @@ def test_the_optimum_is_that_of_all_choices(seed: int, budget: str) -> None:
     one = problem(seed, budget)
     ranks = every_choice(one)
     prices = [price for _, price, _ in ranks]
-    for limit in np.linspace(min(prices), max(prices), 6).astype(int).tolist():
+    for limit in np.linspace(min(prices), max(prices), 4).astype(int).tolist():
         found = optimum(one, limit)
         assert found is not None
         assert found.proven
@@ -42,7 +42,7 @@ def check_growing_budgets(seed: int, budget: str) -> None:
     one = problem(seed, budget, layers=5, recipes=5, spread=[0.01, 1.0, 6.0][seed % 3])
     low, high = one.price(cheapest(one)), one.price(most_careful(one))
     harms = []
-    for limit in np.linspace(low, high, 17).astype(int).tolist():
+    for limit in np.linspace(low, high, 9).astype(int).tolist():
         found = optimum(one, limit)
         assert found is not None
         assert one.price(found.choice) <= limit
@@ -57,7 +57,7 @@ def test_no_other_search_finds_less_harm_and_all_keep_to_the_budget(seed: int) -
     floor = cheapest(one)
     low, high = one.price(floor), one.price(most_careful(one))
     worse = 0
-    for limit in np.linspace(low, high, 8).astype(int).tolist():
+    for limit in np.linspace(low, high, 4).astype(int).tolist():
         best = optimum(one, limit)
         assert best is not None
         others = [greedy(one, limit), uniform(one, limit), *(at_random(one, limit, floor, s) for s in range(3))]

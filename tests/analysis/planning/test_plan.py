@@ -11,7 +11,9 @@ import pytest
 
 import fpsim as fp
 from fpsim.analysis.studies.planning.figure import _frontier
+from fpsim.analysis.studies.planning.optimum import cheapest, optimum
 from fpsim.analysis.studies.planning.report import Point
+from fpsim.analysis.studies.planning.searches import most_careful
 from tests.analysis.planning.problems import PRODUCTS, USUAL, report, torch, usual
 
 plan = fp.analysis.plan
@@ -31,7 +33,7 @@ def test_a_larger_budget_never_predicts_more() -> None:
     rng = np.random.default_rng(1)
     errors = {key: error * float(np.exp(rng.normal())) for key, error in usual().items()}
     source = report(errors)
-    figures = [plan(source, bits=float(bits), random=0).predicted for bits in np.linspace(4.6, 16, 40)]
+    figures = [plan(source, bits=float(bits), random=0).predicted for bits in np.linspace(4.6, 16, 12)]
     assert figures == sorted(figures, reverse=True)
     assert figures[0] > 5 * figures[-1]
 
@@ -269,6 +271,20 @@ def test_it_shows_itself() -> None:
     ax = found.plot()
     assert ax.get_xlabel() == "bits a value"
     assert any("milp" in text.get_text() for text in ax.texts)
+
+
+@pytest.mark.parametrize("budget", [{"bits": 9}, {"bytes": 10**6}], ids=["bits", "bytes"])
+def test_a_frontier_has_the_least_harm_of_every_budget(budget: dict[str, Any]) -> None:
+    found = plan(report(usual(b=5.0)), **budget)
+    problem, search, count = found._search.problem, found._search, 9
+    low, high = (problem.price(choice(problem)) for choice in (cheapest, most_careful))
+    points = [point for point in search.frontier(count) if point.method == "milp"]
+    for i, point in enumerate(points):
+        best = optimum(problem, low + (high - low) * i // (count - 1))
+        assert best is not None
+        assert (point.cost, point.predicted) == (problem.cost(best.choice), search.predicted(best.choice))
+    assert len(points) == count
+    assert 2 < len({point.cost for point in points}) <= count
 
 
 def test_the_figure_has_no_greedy_plan_below_the_best_ones() -> None:

@@ -156,12 +156,19 @@ def normal_batches(count: int = 2, rows: int = 128) -> list[Any]:
     return [(torch.randn(rows, 128), torch.randn(rows, 128)) for _ in range(count)]
 
 
+UNDERFLOWS = {"raw": fp.torch.LinearRecipe("e4m3", "e4m3", overflow="saturate")}  # of weights: gradients stay
+
+
+@pytest.fixture(scope="module")
+def sound() -> Any:
+    """Layers without a bad one."""
+    return fp.analysis.sensitivity(Gained(), normal_batches(), squared, recipes=UNDERFLOWS)
+
+
 @pytest.mark.parametrize("bad", range(4))
-def test_a_layer_whose_weights_underflow_is_named_first(bad: int) -> None:
-    recipe = fp.torch.LinearRecipe("e4m3", "e4m3", overflow="saturate")  # gradients stay, whose size is not the point
+def test_a_layer_whose_weights_underflow_is_named_first(bad: int, sound: Any) -> None:
     gains = tuple(2.0**12 if i == bad else 1.0 for i in range(4))
-    sound = fp.analysis.sensitivity(Gained(), normal_batches(), squared, recipes={"raw": recipe})
-    found = fp.analysis.sensitivity(Gained(gains), normal_batches(), squared, recipes={"raw": recipe})
+    found = fp.analysis.sensitivity(Gained(gains), normal_batches(), squared, recipes=UNDERFLOWS)
     assert found.losses == sound.losses  # the same function
     assert found.ranking()[0].layer == f"layers.{bad}"
     assert found.ranking("loss_change")[0].layer == f"layers.{bad}"
@@ -206,8 +213,8 @@ def test_a_bad_layer_of_the_built_in_transformer_is_named_first() -> None:
     from fpsim.train.recipes import FP32 as plain
     from fpsim.train.setup.settings import Settings
 
-    trainer = Trainer(plain, Settings(steps=80, batch=4, measure=0))
-    for _ in range(80):
+    trainer = Trainer(plain, Settings(steps=20, batch=4, measure=0))
+    for _ in range(20):
         trainer.step()
     codes, targets = (torch.from_numpy(x) for x in trainer.data.batch(0, 1000, 0, batch=4, context=64))
     block = trainer.model.blocks[1]

@@ -29,6 +29,13 @@ def product(a: int, b: float) -> float:
     return a * b
 
 
+class Unsayable(Exception):
+    """An exception that cannot be read back where it was sent."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
 def swept(folder: Path) -> None:
     """A sweep of 30 cells; cells from the number in the file slow_from on take a minute."""
     import fpsim as fp
