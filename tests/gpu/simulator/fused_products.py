@@ -1,12 +1,10 @@
-"""Run in its own process under NUMBA_ENABLE_CUDASIM=1 and NUMBA_DISABLE_JIT=1: products of FUSED and SCALED units.
+"""Run by tests.kit.simulated, CUDA simulated and nothing compiled: products of FUSED and SCALED units.
 
 Totals and marks go to the file that is named; `tests.gpu.test_fused_products` compares them with the CPU's products.
 """
 
 from __future__ import annotations
 
-import sys
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +13,6 @@ import numpy.typing as npt
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 from fpsim.products.kernels.promotion import ADD, COLUMNS_FIRST, PRODUCT, ROWS_FIRST
-from tests.gpu.simulator.threads import prepare
 
 Array = npt.NDArray[Any]
 
@@ -165,9 +162,6 @@ def simulated_in_high_tiles(width: str) -> dict[str, Array]:
     return {"high tiles": total.copy_to_host()}
 
 
-if __name__ == "__main__":
-    prepare()
-    # totals that become NaN as they should; every simulated thread is one that was not told
-    warnings.filterwarnings("ignore", "invalid value encountered", RuntimeWarning)
-    file, *width = sys.argv[1:]
+def main(file: str, *width: str) -> None:
+    """Write every result to a file, or those of high tiles."""
     np.savez(file, **(simulated_in_high_tiles(*width) if width else simulated()))  # type: ignore[arg-type]
