@@ -17,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 import fpsim as fp
-from tests.kit.simulated import ROOT, call
+from tests.kit.simulated import call
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def python(script: str, root: Path = ROOT, **environment: str) -> str:
