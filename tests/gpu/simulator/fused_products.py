@@ -110,11 +110,11 @@ def case(name: str, kind: str) -> Case:
 
 def in_high_tiles(n: int) -> Case:
     """A product over two of the tiles that a GPU works on, the second of them with few rows, in a step and a bit."""
-    unit, rng, (m, k) = fp.unit("hopper_e4m3_f32"), np.random.default_rng(5), (131, 40)
+    unit, rng, (m, k) = fp.unit("ampere_f16_f32"), np.random.default_rng(5), (131, 10)
     a, b = _codes(rng, unit.a, (m, k), "ordinary"), _codes(rng, unit.b, (k, n), "cancelling")
     total, nothing = _total(rng, (m, n), "ordinary", half=False), np.zeros((1, 1))
     scales = nothing.astype(np.uint8), nothing.astype(np.uint8)
-    return Case(unit, total, a, b, *scales, np.arange(k, dtype=np.int32), 32, nothing, nothing, ADD)
+    return Case(unit, total, a, b, *scales, np.arange(k, dtype=np.int32), unit.terms, nothing, nothing, ADD)
 
 
 def simulated() -> dict[str, Array]:
