@@ -1,4 +1,4 @@
-"""Run in its own process under NUMBA_ENABLE_CUDASIM=1 and NUMBA_DISABLE_JIT=1: the scalar core inside CUDA kernels.
+"""Run by tests.kit.simulated, CUDA simulated and nothing compiled: the scalar core inside CUDA kernels.
 
 Simulated kernels run as Python, and so does the core then: nothing is compiled here. Results go to the file that is
 named; `tests.core.test_cuda` compares them with those of the compiled CPU kernels.
@@ -6,7 +6,6 @@ named; `tests.core.test_cuda` compares them with those of the compiled CPU kerne
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from fpsim.core.units.step_by_rule import steps_by_rule
 from fpsim.formats.rounding import Rounding
 from fpsim.instructions.operands import widened
 from fpsim.instructions.plan import unit_plan
-from tests.gpu.simulator.threads import prepare
 
 Array = npt.NDArray[Any]
 Results = dict[str, Array]
@@ -226,6 +224,6 @@ def results() -> Results:
     return found
 
 
-if __name__ == "__main__":
-    prepare()
-    np.savez(sys.argv[1], **results())  # type: ignore[arg-type]
+def main(file: str) -> None:
+    """Write every result to a file."""
+    np.savez(file, **results())  # type: ignore[arg-type]

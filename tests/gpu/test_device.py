@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
-import subprocess
-import sys
 import types
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -17,7 +14,7 @@ import pytest
 import fpsim as fp
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.device.failures import is_no_room, is_of_gpu, size_in_words
-from tests.kit.processes import ROOT
+from tests.kit.simulated import call
 
 launch: Any = importlib.import_module("fpsim.gpu.device.launch")
 
@@ -50,13 +47,9 @@ TORCH = [
 
 def said(*arguments: str) -> list[str]:
     """The lines of tests.gpu.simulator.arrays."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.simulator.arrays", *arguments],
-        cwd=ROOT, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.splitlines()
+    done = call("tests.gpu.simulator.arrays:main", *arguments)
+    assert done.code == 0, done.errors[-2000:]
+    return done.out.splitlines()
 
 
 def assert_claims(lines: list[str], claims: list[str]) -> None:

@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+import fpsim as fp
+from tests.kit.simulated import call
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -40,48 +43,32 @@ def simulate(module: str, file: Path, *words: str) -> dict[str, npt.NDArray[Any]
 
     words: what the module is told besides.
     """
-    # words wrap around and floats become Inf and NaN on purpose, which NumPy reports in every thread that was not told;
-    # nothing else may be reported
-    warnings = ["-W", "error"]
-    for what in ("overflow", "divide by zero", "invalid value"):
-        warnings += ["-W", f"ignore:{what} encountered:RuntimeWarning"]
-    done = subprocess.run(
-        [sys.executable, *warnings, "-m", module, str(file), *words],
-        cwd=ROOT,
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    done = call(f"{module}:main", str(file), *words)
+    assert done.code == 0, done.errors
     with np.load(file) as found:
         return dict(found)
 
 
-REFUSALS = """
-import numpy as np, fpsim as fp
-from numba import cuda
-{setup}
-for call in {calls}:
-    try:
-        eval(call)
-    except (TypeError, ValueError, fp.gpu.GpuError) as reason:
-        print(type(reason).__name__, reason)
-    else:
-        print("no error for", call)
-"""
+def say_refusals(setup: str, *calls: str) -> None:
+    """Print what each call after a setup says, a line for each."""
+    from numba import cuda
+
+    given: dict[str, Any] = {"np": np, "fp": fp, "cuda": cuda}
+    exec(setup, given)
+    for each in calls:
+        try:
+            eval(each, given)
+        except (TypeError, ValueError, fp.gpu.GpuError) as reason:
+            print(type(reason).__name__, reason)
+        else:
+            print("no error for", each)
 
 
 def assert_refused(setup: str, calls: Mapping[str, str]) -> None:
     """That each call of the simulated GPU, after a setup, is refused with words that match its pattern."""
-    done = subprocess.run(
-        [sys.executable, "-c", REFUSALS.format(setup=setup, calls=list(calls))],
-        cwd=ROOT, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    done = call("tests.kit.processes:say_refusals", setup, *calls)
+    assert done.code == 0, done.errors
+    lines = done.out.splitlines()
     assert len(lines) == len(calls)
     for line, words in zip(lines, calls.values(), strict=True):
         assert re.match(words, line), line

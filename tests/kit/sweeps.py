@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
@@ -18,6 +18,11 @@ def sweep(name: str, some: Any, every: Any) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         name, [pytest.param(some, id="some"), pytest.param(every, id="every", marks=pytest.mark.slow)]
     )
+
+
+def some_pairs(values: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Every value with a third of them, as the first of a pair and as the second."""
+    return [(x, y) for i, x in enumerate(values) for j, y in enumerate(values) if (i + j) % 3 == 0]
 
 
 @contextmanager

@@ -19,6 +19,7 @@ Array = npt.NDArray[Any]
 Kind = Callable[[Sides], Rows]
 
 f32 = np.float32
+MOST_SUMS = 4099  # accumulators that are drawn, those of larger products again and again; a prime, unlike their rows
 
 
 def _facts(unit: MatrixUnit) -> tuple[Any, ...]:
@@ -100,10 +101,10 @@ def random_product(unit: MatrixUnit, kind: Kind, shape: tuple[int, int, int], se
     """Operands of a kind for a shape (M, K, N), with accumulators of that kind."""
     m, k, n = shape
     rows = random_rows(unit, kind, max(m, n), k, seed)
-    c = random_rows(unit, kind, m * n, unit.block or 1, seed).c.reshape(m, n)
+    c = random_rows(unit, kind, min(m * n, MOST_SUMS), unit.block or 1, seed).c
     scale_a = None if rows.scale_a is None else rows.scale_a[:m]
     scale_b = None if rows.scale_b is None else rows.scale_b[:n].T
-    return Product(rows.a[:m], rows.b[:n].T, c, scale_a, scale_b)
+    return Product(rows.a[:m], rows.b[:n].T, np.resize(c, (m, n)), scale_a, scale_b)
 
 
 def multiplied(p: Product, unit: MatrixUnit, **words: Any) -> Array:
@@ -238,3 +239,18 @@ def lengths(unit: MatrixUnit) -> tuple[int, ...]:
     """One term or block, one step, one and a bit, several and a part of one."""
     least = unit.block or 1
     return (least, unit.terms, unit.terms + least, 2 * unit.terms + max(unit.terms // 2, least))
+
+
+# ---- a multiply-add in float32, of which test_lane_product.py says that it rounds once
+
+
+def multiply_add(x: Array, y: Array, z: Array) -> Array:
+    """x * y + z, rounded once: the exact product and z are added to odd, which a second rounding cannot notice."""
+    exact, addend = x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)
+    total = exact + addend
+    back = total - exact
+    error = (exact - (total - back)) + (addend - back)  # TwoSum
+    bits = total.view(np.int64)
+    odd = bits + np.where((error > 0) == (total > 0), 1, -1)
+    inexact = np.isfinite(total) & (error != 0) & (bits & 1 == 0)
+    return np.asarray(np.where(inexact, odd, bits).view(np.float64).astype(f32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products import unit_product
 from fpsim.runtime.vectors import has_vectors
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import some_pairs, sweep
 from tests.oracles.matrix_units import KINDS, normal
 from tests.products.checks import Product, chained, check, lengths, multiplied, random_product, results
 
@@ -41,9 +43,10 @@ def compared(p: Product, unit: MatrixUnit) -> None:
 
 @needs_vectors
 @pytest.mark.parametrize("name", UNITS)
-def test_rows_in_vectors_have_the_bits_of_the_loops(name: str) -> None:
+@sweep("pairs", some_pairs(KINDS), list(itertools.product(KINDS, KINDS)))
+def test_rows_in_vectors_have_the_bits_of_the_loops(name: str, pairs: Any) -> None:
     unit, shapes = fp.unit(name), itertools.cycle(itertools.product((1, 3), WIDTHS))
-    for (kind, other), (m, n) in zip(itertools.product(KINDS, KINDS), shapes, strict=False):
+    for (kind, other), (m, n) in zip(pairs, shapes, strict=False):
         for k in lengths(unit)[-2:]:
             c = random_product(unit, other, (m, 1, n), seed=k).c
             compared(random_product(unit, kind, (m, k, n))._replace(c=c), unit)

@@ -15,6 +15,7 @@ from fpsim.products.kernels.promotion import ADD, COLUMNS_FIRST, PRODUCT, ROWS_F
 from fpsim.products.unit_product import Factors, UnitProduct, add_product
 from fpsim.runtime.vectors import has_vectors
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import some_pairs, sweep
 from tests.kit.units import changed
 from tests.oracles.matrix_units import KINDS, any_code, normal, random_rows, special, zeros
 from tests.products.checks import (
@@ -52,11 +53,12 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @needs_vectors
 @pytest.mark.parametrize("name", ALL)
-def test_both_kinds_of_rows_give_the_same_bits(name: str, plain: Any) -> None:
+@sweep("pairs", some_pairs(KINDS), list(itertools.product(KINDS, KINDS)))
+def test_both_kinds_of_rows_give_the_same_bits(name: str, pairs: Any, plain: Any) -> None:
     unit = fp.unit(name)
     assert rows_of(unit) == ("chained" if "hopper_e4m3" in name else "vectors")
     shapes = itertools.cycle(itertools.product(HEIGHTS, WIDTHS))
-    for (kind, other), (m, n) in zip(itertools.product(KINDS, KINDS), shapes, strict=False):
+    for (kind, other), (m, n) in zip(pairs, shapes, strict=False):
         for k in lengths(unit)[-2:]:
             c = random_product(unit, other, (m, unit.block or 1, n), seed=k).c
             p = random_product(unit, kind, (m, k, n))._replace(c=c)

@@ -47,7 +47,7 @@ def matrix(data: st.DataObject, fmt: fp.Format, shape: tuple[int, int]) -> Any:
     return np.array(data.draw(codes), fmt.storage).reshape(shape)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_accumulator_adds_any_products_as_the_oracle_does(data: st.DataObject) -> None:
     accumulator = data.draw(accumulators())
@@ -58,7 +58,7 @@ def test_any_accumulator_adds_any_products_as_the_oracle_does(data: st.DataObjec
     check_product(accumulator, a, b, c, formats_of)
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(data=st.data())
 def test_sums_that_nearly_cancel_round_as_the_oracle_does(data: st.DataObject) -> None:
     fmt = data.draw(st.sampled_from([fp.FP16, fp.BF16, fp.FP32]))

@@ -70,7 +70,7 @@ def test_a_run_that_was_interrupted_goes_on_bit_for_bit(
 ) -> None:
     whole = short(RESUMED[name], out=tmp_path / "whole")
     monkeypatch.setattr(runs, "SAVED_EVERY", 0.0)
-    for stop in (1, 5):
+    for stop in (1, 5) if name == "MOVING" else (5,):
         seen: list[str] = []
 
         def interrupt(share: float, text: str, stop: int = stop, seen: list[str] = seen) -> None:

@@ -1,4 +1,4 @@
-"""Run in its own process under NUMBA_ENABLE_CUDASIM=1 and NUMBA_DISABLE_JIT=1: tensors of torch, and a GPU that fails.
+"""Run by tests.kit.simulated, CUDA simulated and nothing compiled: tensors of torch, and a GPU that fails.
 
 torch's CPU tensors stand for CUDA tensors: whatever is asked about the device is answered so, and the rest is torch's
 own. Every line printed is a claim of `tests.gpu.test_device`.
@@ -143,8 +143,9 @@ def failures(say: Callable[[str], None]) -> None:
     say(f"afterwards {np.array_equal(fp.gpu.encode(x, 'e4m3').copy_to_host(), fp.encode(X, 'e4m3'))}")
 
 
-if __name__ == "__main__":
+def main(*words: str) -> None:
+    """Print all that is said, with torch where a word says so."""
     failures(print)
-    if len(sys.argv) > 1:
+    if words:
         torch_tensors(print)
         dlpack(print)

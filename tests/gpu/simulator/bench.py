@@ -1,11 +1,10 @@
-"""Run in its own process under NUMBA_ENABLE_CUDASIM=1 and NUMBA_DISABLE_JIT=1: the calls that the GPU benchmark times.
+"""Run by tests.kit.simulated, CUDA simulated and nothing compiled: the calls that the GPU benchmark times.
 
 Results go to the file that is named, beside those of the same calls on the CPU; `tests.gpu.test_bench` compares them.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import numpy.typing as npt
 import fpsim as fp
 from fpsim.gpu.hardware.timing import NumbaArrays, call_of
 from fpsim.gpu.lab.bench_rows import WORKS, BenchWork
-from tests.gpu.simulator.threads import prepare
 
 ELEMENTS, SIDE = 256, 4
 CALLED = [work for work in WORKS if work.function == "copy" or hasattr(fp.gpu, work.function)]
@@ -54,6 +52,6 @@ def called() -> dict[str, npt.NDArray[Any]]:
     return found
 
 
-if __name__ == "__main__":
-    prepare()
-    np.savez(sys.argv[1], **called())  # type: ignore[arg-type]
+def main(file: str) -> None:
+    """Write every result to a file."""
+    np.savez(file, **called())  # type: ignore[arg-type]

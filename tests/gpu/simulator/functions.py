@@ -1,18 +1,16 @@
-"""Run in its own process under NUMBA_ENABLE_CUDASIM=1 and NUMBA_DISABLE_JIT=1: the functions of fpsim.gpu, simulated.
+"""Run by tests.kit.simulated, CUDA simulated and nothing compiled: the functions of fpsim.gpu, simulated.
 
 Results go to the file that is named; `tests.gpu.test_functions` compares them with those of the CPU.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 import fpsim as fp
-from tests.gpu.simulator.threads import prepare
 
 Array = npt.NDArray[Any]
 
@@ -164,8 +162,8 @@ def simulated() -> dict[str, Array]:
     return results
 
 
-if __name__ == "__main__":
-    prepare()
+def main(file: str) -> None:
+    """Write every result to a file."""
     from tests.gpu.simulator.cases import on_gpu
 
-    np.savez(sys.argv[1], **(simulated() | on_gpu()))
+    np.savez(file, **(simulated() | on_gpu()))

@@ -1,12 +1,10 @@
-"""Run in its own process under NUMBA_ENABLE_CUDASIM=1 and NUMBA_DISABLE_JIT=1: products of FUSED and SCALED units.
+"""Run by tests.kit.simulated, CUDA simulated and nothing compiled: products of FUSED and SCALED units.
 
 Totals and marks go to the file that is named; `tests.gpu.test_fused_products` compares them with the CPU's products.
 """
 
 from __future__ import annotations
 
-import sys
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +13,6 @@ import numpy.typing as npt
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 from fpsim.products.kernels.promotion import ADD, COLUMNS_FIRST, PRODUCT, ROWS_FIRST
-from tests.gpu.simulator.threads import prepare
 
 Array = npt.NDArray[Any]
 
@@ -113,11 +110,11 @@ def case(name: str, kind: str) -> Case:
 
 def in_high_tiles(n: int) -> Case:
     """A product over two of the tiles that a GPU works on, the second of them with few rows, in a step and a bit."""
-    unit, rng, (m, k) = fp.unit("hopper_e4m3_f32"), np.random.default_rng(5), (131, 40)
+    unit, rng, (m, k) = fp.unit("ampere_f16_f32"), np.random.default_rng(5), (131, 10)
     a, b = _codes(rng, unit.a, (m, k), "ordinary"), _codes(rng, unit.b, (k, n), "cancelling")
     total, nothing = _total(rng, (m, n), "ordinary", half=False), np.zeros((1, 1))
     scales = nothing.astype(np.uint8), nothing.astype(np.uint8)
-    return Case(unit, total, a, b, *scales, np.arange(k, dtype=np.int32), 32, nothing, nothing, ADD)
+    return Case(unit, total, a, b, *scales, np.arange(k, dtype=np.int32), unit.terms, nothing, nothing, ADD)
 
 
 def simulated() -> dict[str, Array]:
@@ -165,9 +162,6 @@ def simulated_in_high_tiles(width: str) -> dict[str, Array]:
     return {"high tiles": total.copy_to_host()}
 
 
-if __name__ == "__main__":
-    prepare()
-    # totals that become NaN as they should; every simulated thread is one that was not told
-    warnings.filterwarnings("ignore", "invalid value encountered", RuntimeWarning)
-    file, *width = sys.argv[1:]
+def main(file: str, *width: str) -> None:
+    """Write every result to a file, or those of high tiles."""
     np.savez(file, **(simulated_in_high_tiles(*width) if width else simulated()))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Run in its own process under NUMBA_ENABLE_CUDASIM=1 and NUMBA_DISABLE_JIT=1: quantised layers with backend="gpu".
+"""Run by tests.kit.simulated, CUDA simulated and nothing compiled: quantised layers with backend="gpu".
 
 Results go to the file that is named; `tests.gpu.test_layers` compares them with those of the CPU.
 """
@@ -6,14 +6,12 @@ Results go to the file that is named; `tests.gpu.test_layers` compares them with
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import fpsim as fp
-from tests.gpu.simulator.threads import prepare
 
 Array = npt.NDArray[Any]
 # recipe: tokens, inputs, outputs; block scales of 128 want as many inputs
@@ -22,7 +20,7 @@ EVERY = {
     "NVFP4": (16, 32, 16),
 }  # fmt: skip
 # the same with fewer tokens and outputs, which leave MXFP8 no gradients
-SOME = {name: (2, *sizes[1:]) for name, sizes in EVERY.items()} | {"MXFP8": (2, 32, 4), "NVFP4": (16, 32, 16)}
+SOME = {name: (2, *sizes[1:]) for name, sizes in EVERY.items()} | {"MXFP8": (2, 32, 4), "NVFP4": (16, 16, 16)}
 
 
 def results(name: str, sizes: tuple[int, int, int], backend: str) -> dict[str, Array]:
@@ -52,6 +50,6 @@ def simulated(every: bool) -> dict[str, Array]:
     return {key: value for name in cases for key, value in results(name, cases[name], "gpu").items()}
 
 
-if __name__ == "__main__":
-    prepare()
-    np.savez(sys.argv[1], **simulated(every=sys.argv[2] == "every"))  # type: ignore[arg-type]
+def main(file: str, every: str) -> None:
+    """Write some or every result to a file."""
+    np.savez(file, **simulated(every == "every"))  # type: ignore[arg-type]

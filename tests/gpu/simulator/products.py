@@ -1,11 +1,10 @@
-"""Run in its own process under NUMBA_ENABLE_CUDASIM=1 and NUMBA_DISABLE_JIT=1: fpsim.gpu.matmul with schedules.
+"""Run by tests.kit.simulated, CUDA simulated and nothing compiled: fpsim.gpu.matmul with schedules.
 
 Results go to the file that is named; `tests.gpu.test_products` compares them with those of the CPU.
 """
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,7 +16,6 @@ import numpy.typing as npt
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.schedule import Lanes
-from tests.gpu.simulator.threads import prepare
 
 Array = npt.NDArray[Any]
 
@@ -205,6 +203,6 @@ def simulated(every: bool) -> dict[str, Array]:
     return results
 
 
-if __name__ == "__main__":
-    prepare()
-    np.savez(sys.argv[1], **simulated(every=sys.argv[2] == "every"))  # type: ignore[arg-type]
+def main(file: str, every: str) -> None:
+    """Write some or every result to a file."""
+    np.savez(file, **simulated(every == "every"))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Run in its own process under NUMBA_ENABLE_CUDASIM=1 and NUMBA_DISABLE_JIT=1: scaled quantisation on a simulated GPU.
+"""Run by tests.kit.simulated, CUDA simulated and nothing compiled: scaled quantisation on a simulated GPU.
 
 Results go to the file that is named; `tests.gpu.test_scaling` compares them with those of the CPU. These come from the
 same process ("cpu ..."), where nothing is compiled: so many kernels would take minutes. Some are compared with compiled
@@ -7,7 +7,6 @@ ones besides; tests/scaling/ compares all of these with the oracle.
 
 from __future__ import annotations
 
-import sys
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -16,7 +15,6 @@ import numpy.typing as npt
 
 import fpsim as fp
 from fpsim.scaling.recipes import ROWS
-from tests.gpu.simulator.threads import prepare
 
 Array = npt.NDArray[Any]
 PARTS = ("codes", "scales", "scale_codes", "zero_points", "tensor_scale")
@@ -232,6 +230,6 @@ def reused() -> dict[str, Array]:
     return results
 
 
-if __name__ == "__main__":
-    prepare()
-    np.savez(sys.argv[1], **simulated(every=sys.argv[2] == "every"))  # type: ignore[arg-type]
+def main(file: str, every: str) -> None:
+    """Write some or every result to a file."""
+    np.savez(file, **simulated(every == "every"))  # type: ignore[arg-type]

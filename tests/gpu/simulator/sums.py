@@ -1,11 +1,10 @@
-"""Run in its own process under NUMBA_ENABLE_CUDASIM=1 and NUMBA_DISABLE_JIT=1: accumulators of fpsim.gpu, simulated.
+"""Run by tests.kit.simulated, CUDA simulated and nothing compiled: accumulators of fpsim.gpu, simulated.
 
 Results go to the file that is named; `tests.gpu.test_sums` compares them with those of the CPU.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -169,5 +168,6 @@ def simulated() -> dict[str, Array]:
     return results
 
 
-if __name__ == "__main__":
-    np.savez(sys.argv[1], **simulated())  # type: ignore[arg-type]
+def main(file: str) -> None:
+    """Write every result to a file."""
+    np.savez(file, **simulated())  # type: ignore[arg-type]

@@ -1,0 +1,126 @@
+"""Calls with CUDA simulated and the core as plain Python, which numba decides when it is imported.
+
+A process does so once, and forks itself for each call: importing numba and the package takes a second.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import json
+import os
+import select
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 300  # that a call may take
+IMPORTED = [
+    "numba.cuda", "fpsim", "fpsim.gpu.products.matmul", "fpsim.gpu.scaling.scaled", "fpsim.gpu.sums.accumulate",
+    "tests.gpu.simulator.cases", "tests.gpu.simulator.threads",
+]  # fmt: skip
+
+
+class Done(NamedTuple):
+    """How a call ended, and what it wrote."""
+
+    code: int
+    out: str
+    errors: str
+
+
+def call(function: str, *words: str) -> Done:
+    """Call `module:function` with words, where each CUDA thread is simulated."""
+    with TemporaryDirectory() as folder:
+        request = json.dumps([function, list(words), folder])
+        if hasattr(os, "fork"):
+            code = _ask(request)
+        else:
+            code = subprocess.run(_command(request), cwd=ROOT, env=_environment(), timeout=SECONDS).returncode
+        out, errors = ((Path(folder) / name).read_text() for name in ("out", "errors"))
+    return Done(code, out, errors)
+
+
+def _command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "tests.kit.simulated", *words]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"}
+
+
+@functools.cache
+def _process() -> subprocess.Popen[str]:
+    """The process that forks itself, until this one ends."""
+    process = subprocess.Popen(
+        _command(), cwd=ROOT, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    atexit.register(process.communicate)
+    return process
+
+
+def _ask(request: str) -> int:
+    """The exit code of a fork."""
+    process = _process()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(request + "\n")
+    process.stdin.flush()
+    answered, _, _ = select.select([process.stdout], [], [], SECONDS)
+    if not answered:
+        process.kill()
+        _process.cache_clear()
+        raise TimeoutError(f"{request} must end in {SECONDS} s")
+    return int(process.stdout.readline())
+
+
+def _run(request: str) -> None:
+    """What a fork does."""
+    function, words, folder = json.loads(request)
+    for number, name in ((1, "out"), (2, "errors")):
+        os.dup2(os.open(Path(folder) / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    # words wrap around and floats become Inf and NaN on purpose, which NumPy reports in every thread that was not told;
+    # nothing else may be reported
+    warnings.simplefilter("error")
+    for what in ("overflow", "divide by zero", "invalid value"):
+        warnings.filterwarnings("ignore", f"{what} encountered", RuntimeWarning)
+    module, _, name = function.partition(":")
+    getattr(importlib.import_module(module), name)(*words)
+
+
+def _serve() -> None:
+    """Fork for each line, and write the exit code of the fork."""
+    for name in IMPORTED:
+        importlib.import_module(name)
+    prepare: Any = importlib.import_module("tests.gpu.simulator.threads").prepare
+    prepare()
+    for request in sys.stdin:
+        fork = os.fork()
+        if not fork:
+            import traceback
+
+            code = 1
+            try:
+                _run(request)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        _, status = os.waitpid(fork, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        importlib.import_module("tests.gpu.simulator.threads").prepare()
+        _run(sys.argv[1])
+    else:
+        _serve()
