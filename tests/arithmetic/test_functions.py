@@ -243,7 +243,7 @@ def integral(values: Array, rounding: str) -> Array:
 
 def signalling(fmt: fp.Format) -> Array:
     """Whether a code of an IEEE format is a signalling NaN, for every one."""
-    found = np.isnan(casts.values(fmt)) & (operands.every_code(fmt) >> (fmt.mantissa_bits - 1) & 1 == 0)
+    found: Array = np.isnan(casts.values(fmt)) & (operands.every_code(fmt) >> (fmt.mantissa_bits - 1) & 1 == 0)
     some = np.append(np.flatnonzero(found)[::9], np.arange(found.size - 2 ** (fmt.mantissa_bits - 1), found.size, 5))
     assert found[some].tolist() == [ao.read(fmt, code).signalling for code in some.tolist()]
     return found
