@@ -80,15 +80,21 @@ def files() -> dict[str, Path]:
 
 
 @cache
-def imports(file: Path) -> list[Import]:
-    """Every import of a file: those inside functions and those for type checkers too."""
+def read(file: Path) -> tuple[list[Import], list[str]]:
+    """Every import of a file, those inside functions and those for type checkers too; and its classes outside."""
     found = []
-    for node in ast.walk(ast.parse(file.read_text())):
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [Import(node.lineno, alias.name, 0) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             found += [Import(node.lineno, f"{node.module or ''}.{alias.name}", node.level) for alias in node.names]
-    return found
+    return found, [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+
+
+def imports(file: Path) -> list[Import]:
+    """Every import of a file."""
+    return read(file)[0]
 
 
 def arrows() -> dict[str, dict[str, int]]:
@@ -121,9 +127,8 @@ def classes() -> dict[str, set[str]]:
     modules = files() | {str(file.relative_to(ROOT)): file for file in (ROOT / "benchmarks").rglob("*.py")}
     found: dict[str, set[str]] = {}
     for module, file in modules.items():
-        for node in ast.parse(file.read_text()).body:
-            if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name, set()).add(module)
+        for name in read(file)[1]:
+            found.setdefault(name, set()).add(module)
     return found
 
 

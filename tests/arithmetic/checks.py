@@ -96,8 +96,18 @@ def check(
     **words: Any,
 ) -> None:
     """Compare an operation in several deterministic modes, the exact results worked out once."""
-    found = ao.outcomes(operation, columns, fmts, out or fmts[0], words.get("input_subnormals", "keep"))
+    data = tuple(column.tobytes() for column in columns)
+    found = exact_results(operation, data, fmts, out or fmts[0], words.get("input_subnormals", "keep"))
     check_outcomes(found, operation, columns, fmts, out, flags=flags, roundings=roundings, **words)
+
+
+@lru_cache(maxsize=4)
+def exact_results(
+    operation: str, data: tuple[bytes, ...], fmts: Formats, out: fp.Format, input_subnormals: str
+) -> ao.Outcomes:
+    """The oracle's outcomes; calls that differ in how these are rounded, or in what overflows give, share them."""
+    columns = [np.frombuffer(codes, fmt.storage) for codes, fmt in zip(data, fmts, strict=True)]
+    return ao.outcomes(operation, columns, fmts, out, input_subnormals)
 
 
 def check_outcomes(

@@ -50,8 +50,8 @@ def check_comparison(operation: str, columns: list[Array], fmts: Formats, input_
 
 @pytest.mark.parametrize("fmt", ALL, ids=str)
 def test_edges_compare_as_their_values_do(fmt: fp.Format) -> None:
-    columns = operands.tuples((fmt, fmt), 900, seed=1)
-    if fmt.bits <= 6:
+    columns = operands.tuples((fmt, fmt), 300, seed=1)
+    if fmt.bits <= 4:
         columns = list(operands.every_pair(fmt))
     same = np.concatenate([columns[0][:100], columns[0][:100]])  # every operand meets itself and its negative
     twin = np.concatenate([columns[0][:100], columns[0][:100] ^ fmt.storage.type(casts.sign_of(fmt))])
@@ -70,8 +70,9 @@ def test_every_pair_of_an_8_bit_format_compares_as_numpy_compares_its_values(fmt
 @pytest.mark.parametrize("operation", COMPARISONS)
 @pytest.mark.parametrize("fmts", MIXED, ids=lambda fmts: "-".join(map(str, fmts)))
 def test_operands_of_two_formats_compare_by_value(fmts: Formats, operation: str) -> None:
-    check_comparison(operation, operands.tuples(fmts, 1000, seed=2), fmts)
-    same = [operands.level_one(fmts[0]), np.array([twin(fmts, int(c)) for c in operands.level_one(fmts[0])])]
+    check_comparison(operation, operands.tuples(fmts, 300, seed=2), fmts)
+    codes = operands.level_one(fmts[0])[::4]
+    same = [codes, np.array([twin(fmts, int(c)) for c in codes])]
     check_comparison(operation, [same[0], same[1].astype(fmts[1].storage)], fmts)
 
 
@@ -84,7 +85,7 @@ def twin(fmts: Formats, code: int) -> int:
 @pytest.mark.parametrize("fmt", [fp.E5M2, fp.E4M3FNUZ, fp.FP16, fp.FP32, fp.format("p3109_k8p4sf")], ids=str)
 def test_a_flushed_operand_compares_as_zero(fmt: fp.Format) -> None:
     for operation in COMPARISONS:
-        check_comparison(operation, operands.tuples((fmt, fmt), 2000, seed=3), (fmt, fmt), input_subnormals="flush")
+        check_comparison(operation, operands.tuples((fmt, fmt), 500, seed=3), (fmt, fmt), input_subnormals="flush")
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn])
@@ -108,14 +109,19 @@ def test_comparisons_broadcast_and_fill_out() -> None:
 
 @pytest.mark.parametrize("fmt", ALL, ids=str)
 def test_the_smaller_and_the_larger_are_picked_as_the_rules_say(fmt: fp.Format) -> None:
-    columns = operands.tuples((fmt, fmt), 300, seed=5)
+    columns = operands.tuples((fmt, fmt), 120, seed=5)
     for operation in ao.EXTREMA:
-        check(operation, [column[:1000] for column in columns], (fmt, fmt), roundings=("nearest_even",), flags=True)
+        check(operation, columns, (fmt, fmt), roundings=("nearest_even",), flags=True)
 
 
 def test_the_smaller_and_the_larger_of_every_pair_are_picked() -> None:
-    for fmt, operations in ((fp.E5M2, ao.EXTREMA[1:3]), (fp.E4M3FNUZ, ao.EXTREMA[::3])):
-        for operation in operations:
+    for fmt in (
+        fp.E2M1,
+        fp.format("p3109_k5p3se"),
+        fp.Format("ieee", 3, 2),
+        fp.Format("one_zero", 2, 2, nan="negative_zero"),
+    ):
+        for operation in ao.EXTREMA:
             check(operation, operands.every_pair(fmt), (fmt, fmt), roundings=("down",))
 
 
@@ -123,7 +129,7 @@ def test_the_smaller_and_the_larger_of_every_pair_are_picked() -> None:
 @pytest.mark.parametrize("fmts", MIXED, ids=lambda fmts: "-".join(map(str, fmts)))
 def test_the_smaller_and_the_larger_of_two_formats_round_into_a_third(fmts: Formats, operation: str) -> None:
     for out in (fp.FP32, fp.E4M3, fp.E8M0):
-        check(operation, operands.tuples(fmts, 150, seed=6), fmts, out, roundings=("nearest_even", "up"), flags=True)
+        check(operation, operands.tuples(fmts, 60, seed=6), fmts, out, roundings=("nearest_even", "up"), flags=True)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -153,7 +159,7 @@ def test_minus_zero_is_below_zero_in_minima_and_maxima() -> None:
 
 @pytest.mark.parametrize("fmt", ALL, ids=str)
 def test_every_code_has_the_class_of_its_value(fmt: fp.Format) -> None:
-    codes = operands.every_code(fmt) if fmt.bits <= 12 else operands.level_one(fmt)
+    codes = operands.every_code(fmt) if fmt.bits <= 8 else operands.level_one(fmt)
     want = np.array([fp.FloatClass[ao.classify(code, fmt)] for code in codes.tolist()], np.uint8)
     compare_with("classify", [codes], {"fmt": fmt}, want)
 

@@ -66,7 +66,7 @@ TARGETS = [fp.E2M1, fp.E4M3, fp.E5M2, fp.E8M0, fp.E5M2FNUZ, fp.format("p3109_k8p
 
 @pytest.mark.parametrize("fmt", ALL, ids=str)
 def test_edges_convert_as_fractions_say(fmt: fp.Format) -> None:
-    codes = thinned(operands.level_one(fmt), 130)
+    codes = thinned(operands.level_one(fmt), 50)
     for number, to in enumerate(TARGETS):
         for rounding in casts.MODES[number % 3 :: 3]:
             check_convert(codes, fmt, to, rounding=rounding, tininess=ao.TININESS[number % 2])
@@ -74,7 +74,7 @@ def test_edges_convert_as_fractions_say(fmt: fp.Format) -> None:
 
 @pytest.mark.parametrize("to", ALL, ids=str)
 def test_every_format_takes_float32_and_float64_edges(to: fp.Format) -> None:
-    near = [operands.exact_value(to, int(code)) for code in thinned(operands.level_one(to), 36)
+    near = [operands.exact_value(to, int(code)) for code in thinned(operands.level_one(to), 16)
             if ao.read(to, int(code)).kind == "finite"]  # fmt: skip
     steps = [Fraction(0), Fraction(1, 2), Fraction(1, 4), Fraction(3, 8)]
     targets = [x + casts.spacing(to, abs(x)) * steps[i % 4] for i, x in enumerate(near)]
@@ -87,10 +87,8 @@ def test_every_format_takes_float32_and_float64_edges(to: fp.Format) -> None:
 @pytest.mark.parametrize("overflow", casts.OVERFLOWS)
 def test_every_overflow_word_means_what_it_means_in_casts(overflow: str) -> None:
     for to in [*SMALL, *EIGHT_BITS, *SOME_P3109, fp.FP16]:
-        check_convert(
-            thinned(operands.level_one(fp.BF16), 100), fp.BF16, to, overflow=overflow, rounding="nearest_even"
-        )
-        check_convert(thinned(operands.level_one(fp.E5M2), 100), fp.E5M2, to, overflow=overflow, rounding="down")
+        check_convert(thinned(operands.level_one(fp.BF16), 50), fp.BF16, to, overflow=overflow, rounding="nearest_even")
+        check_convert(thinned(operands.level_one(fp.E5M2), 50), fp.E5M2, to, overflow=overflow, rounding="down")
 
 
 @pytest.mark.parametrize("to", [fp.E4M3, fp.E5M2, fp.FP16, fp.BF16, fp.E8M0, fp.format("p3109_k8p1se")], ids=str)
@@ -99,7 +97,7 @@ def test_subnormals_are_flushed_on_the_way_in_and_on_the_way_out(to: fp.Format) 
         for inward, outward in (("flush", "keep"), ("keep", "flush"), ("flush", "flush")):
             if outward in subnormals_of(to):
                 words = {"subnormals": outward, "input_subnormals": inward, "rounding": "up"}
-                check_convert(thinned(operands.level_one(fmt), 200), fmt, to, **words)
+                check_convert(thinned(operands.level_one(fmt), 80), fmt, to, **words)
 
 
 @pytest.mark.parametrize("random_bits", [1, 8, 23, 32])
@@ -107,7 +105,7 @@ def test_conversions_round_stochastically_by_the_word_of_their_place(random_bits
     for fmt in (fp.FP64, fp.FP32, fp.FP16, fp.BF16, fp.E5M2):
         for to in (fp.E4M3, fp.E5M2, fp.E2M1, fp.E8M0, fp.FP16, fp.BF16, fp.FP32):
             words = {"rounding": "stochastic", "seed": SEED, "random_bits": random_bits}
-            check_convert(thinned(operands.level_one(fmt), 80), fmt, to, **words)
+            check_convert(thinned(operands.level_one(fmt), 40), fmt, to, **words)
 
 
 @pytest.mark.parametrize("rounding", casts.MODES)
@@ -178,7 +176,7 @@ def check_from_int(n: Array, fmt: fp.Format, **words: Any) -> None:
 
 
 @pytest.mark.parametrize("fmt", ALL, ids=str)
-@sweep("count", 50, 400)
+@sweep("count", 20, 400)
 def test_integers_of_every_dtype_round_as_fractions_say(fmt: fp.Format, count: int) -> None:
     for number, dtype in enumerate(INTEGERS):
         n = thinned(integers_around(dtype, fmt), count)
@@ -192,7 +190,8 @@ def test_integers_of_every_dtype_round_as_fractions_say(fmt: fp.Format, count: i
 def test_integers_of_64_bits_round_in_every_mode(fmt: fp.Format) -> None:
     for dtype in (np.dtype(np.int64), np.dtype(np.uint64)):
         for rounding in casts.MODES:
-            check_from_int(integers_around(dtype, fmt), fmt, rounding=rounding)
+            n = thinned(integers_around(dtype, fmt), 200)
+            check_from_int(np.append(n, np.iinfo(dtype).max).astype(dtype), fmt, rounding=rounding)
 
 
 @pytest.mark.parametrize("fmt", [fp.FP32, fp.FP16, fp.BF16, fp.E4M3, fp.E8M0, fp.E2M1], ids=str)
@@ -242,7 +241,7 @@ def codes_around_bounds(fmt: fp.Format) -> Array:
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 def test_values_of_every_format_round_to_integers(dtype: np.dtype[Any]) -> None:
     for number, fmt in enumerate(ALL):
-        codes = thinned(codes_around_bounds(fmt), 60) if fmt not in (fp.FP32, fp.FP64) else codes_around_bounds(fmt)
+        codes = thinned(codes_around_bounds(fmt), 30) if fmt not in (fp.FP32, fp.FP64) else codes_around_bounds(fmt)
         for rounding in casts.MODES[number % 3 :: 3]:
             check_to_int(codes, dtype, fmt, rounding=rounding)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -43,28 +44,28 @@ def operands_of(operation: str, fmt: fp.Format, count: int, seed: int) -> tuple[
     return [column[rows] for column in columns], fmts
 
 
-@pytest.mark.parametrize("tininess", ao.TININESS)
 @every_format
-@sweep("count", 30, 120)
-def test_every_element_raises_what_the_rules_say(fmt: fp.Format, tininess: str, count: int) -> None:
+@sweep("count", 16, 120)
+def test_every_element_raises_what_the_rules_say(fmt: fp.Format, count: int) -> None:
     for seed, operation in enumerate(OPERATIONS):
         columns, fmts = operands_of(operation, fmt, count, seed)
         roundings = casts.MODES if operation in ao.BINARY else casts.MODES[seed % 3 :: 3]
-        check(operation, columns, fmts, flags=True, tininess=tininess, roundings=roundings)
+        for tininess in ao.TININESS:
+            check(operation, columns, fmts, flags=True, tininess=tininess, roundings=roundings)
 
 
 @every_format
-@sweep("count", 50, 200)
+@sweep("count", 24, 200)
 def test_products_around_the_smallest_normal_value_are_tiny_or_not_by_the_word(fmt: fp.Format, count: int) -> None:
     normal, unit = casts.power(casts.lowest_exponent(fmt)), operands.tiny_unit(fmt)
     targets = [normal - unit * k / 8 for k in range(-2, 9)] + [unit / 2, unit / 4, unit * 3 / 4, unit * 3 / 2]
-    rows = []
-    for target in targets:
-        for factor in operands.level_one(fmt)[:: 1 + operands.level_one(fmt).size // 25].tolist():
-            if ao.read(fmt, factor).kind == "finite" and ao.read(fmt, factor).magnitude:
-                other = target / operands.exact_value(fmt, factor)
-                rows += [(factor, operands.near(fmt, other, ulps)) for ulps in (-1, 0, 1)]
-    rows = rows[:: 1 + len(rows) // count]
+    factors = operands.level_one(fmt)[:: 1 + operands.level_one(fmt).size // 25].tolist()
+    factors = [factor for factor in factors if ao.read(fmt, factor).kind == "finite" and ao.read(fmt, factor).magnitude]
+    cases = list(itertools.product(targets, factors, (-1, 0, 1)))
+    rows = [
+        (factor, operands.near(fmt, target / operands.exact_value(fmt, factor), ulps))
+        for target, factor, ulps in cases[:: 1 + len(cases) // count]
+    ]
     columns = [np.array(column, fmt.storage) for column in zip(*rows, strict=True)]
     for tininess in ao.TININESS:
         check("multiply", columns, (fmt, fmt), flags=True, tininess=tininess)
@@ -74,17 +75,17 @@ def test_products_around_the_smallest_normal_value_are_tiny_or_not_by_the_word(f
                          ids=str)  # fmt: skip
 def test_flags_do_not_depend_on_what_is_delivered_but_inf_and_nan_for_numbers_do(out: fp.Format) -> None:
     for operation in ("multiply", "divide", "maximum_number"):
-        columns, fmts = operands_of(operation, fp.BF16, 100, seed=20)
+        columns, fmts = operands_of(operation, fp.BF16, 60, seed=20)
         for overflow in casts.OVERFLOWS:
             check(operation, columns, fmts, out, flags=True, overflow=overflow, roundings=("nearest_even", "up"))
 
 
 @every_format
-@sweep("count", 30, 120)
+@sweep("count", 16, 120)
 def test_flushing_results_raises_underflow_and_flushing_operands_nothing(fmt: fp.Format, count: int) -> None:
     for seed, operation in enumerate(("add", "multiply", "divide", "remainder", "fma", "sqrt", "minimum")):
         columns, fmts = operands_of(operation, fmt, count, 30 + seed)
-        for inward, outward in (("flush", "keep"), ("keep", "flush"), ("flush", "flush")):
+        for inward, outward in (("flush", "keep"), ("flush", "flush"), ("keep", "flush")):
             if outward in subnormals_of(fmt):
                 words: Words = {"input_subnormals": inward, "subnormals": outward, "tininess": ao.TININESS[seed % 2]}
                 check(operation, columns, fmts, flags=True, roundings=casts.MODES[seed % 3 :: 3], **words)
@@ -94,7 +95,7 @@ def test_flushing_results_raises_underflow_and_flushing_operands_nothing(fmt: fp
 @every_format
 def test_stochastic_results_raise_flags_by_their_random_word(fmt: fp.Format, tininess: str) -> None:
     for seed, operation in enumerate((*ao.BINARY, "fma", "sqrt")):
-        columns, fmts = operands_of(operation, fmt, 40, 40 + seed)
+        columns, fmts = operands_of(operation, fmt, 16, 40 + seed)
         bits = (32, 1, 8, 23, 31, 2, 16)[seed]
         check_stochastic(operation, columns, fmts, seed=SEED, flags=True, tininess=tininess, random_bits=bits)
 

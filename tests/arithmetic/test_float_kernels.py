@@ -30,7 +30,7 @@ Formats = tuple[fp.Format, ...]
 BINARY = ("add", "subtract", "multiply", "divide")
 NAMES = (*BINARY, "sqrt", "fma")
 TININESS = ("after", "before")
-COUNT = 3000  # of each kind of operand
+COUNT = 1500  # of each kind of operand
 
 
 def arity(name: str) -> int:
@@ -209,7 +209,7 @@ def test_every_size_around_the_blocks_gives_the_same_bits(fmt: fp.Format, name: 
     way = routes._by_float(what)
     columns = [column[:1025] for column in hard_columns(name, what.formats, fmt, 300, seed=4)]
     want = by_core(what, columns)
-    for size in range(1, 1026):
+    for size in (*range(1, 70), *range(480, 545), *range(990, 1026)):  # a block is 512
         part = [column[-size:] for column in columns]
         codes, flags = run(way, part, what, True)
         (alone,) = run(way, part, what, False)
@@ -480,7 +480,7 @@ def held_formats(draw: st.DrawFn, like: fp.Format | None = None) -> fp.Format:
         reject()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_float_loops_give_the_cores_bits_whatever_the_formats(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(NAMES))

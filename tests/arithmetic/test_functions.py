@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -59,12 +58,12 @@ def sampled_pairs(fmt: fp.Format, count: int, seed: int) -> list[Array]:
 @in_turn("operation", ao.BINARY)
 @narrow
 def test_pairs_of_narrow_formats_round_as_fractions_say(fmt: fp.Format, operation: str) -> None:
-    columns = sampled_pairs(fmt, 400, seed=1) if fmt.bits == 8 else operands.every_pair(fmt)
+    columns = sampled_pairs(fmt, 150, seed=1) if fmt.bits > 4 else operands.every_pair(fmt)
     check(operation, columns, (fmt, fmt))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fmt", [*EIGHT_BITS, *P3109_EIGHT_BITS], ids=str)
+@pytest.mark.parametrize("fmt", [*SMALL, *EIGHT_BITS, *P3109_EIGHT_BITS], ids=str)
 def test_every_pair_of_every_8_bit_format_rounds_as_fractions_say_with_its_flags(fmt: fp.Format) -> None:
     columns, fmts = operands.every_pair(fmt), (fmt, fmt)
     for operation in ao.BINARY:
@@ -77,7 +76,7 @@ def test_every_pair_of_every_8_bit_format_rounds_as_fractions_say_with_its_flags
 @narrow
 def test_triples_of_narrow_formats_round_once(fmt: fp.Format) -> None:
     generator = np.random.default_rng(2)
-    columns = [generator.choice(operands.every_code(fmt), 500) for _ in range(3)]
+    columns = [generator.choice(operands.every_code(fmt), 200) for _ in range(3)]
     check("fma", columns, (fmt, fmt, fmt))
 
 
@@ -90,7 +89,7 @@ def test_every_square_root_of_a_narrow_format_rounds_as_fractions_say(fmt: fp.Fo
 def test_stochastic_results_of_narrow_formats_use_the_word_of_their_place(fmt: fp.Format) -> None:
     for number, operation in enumerate(ao.BINARY):
         bits = (32, 1, 8, 23, 31)[number]
-        check_stochastic(operation, sampled_pairs(fmt, 100, number), (fmt, fmt), seed=SEED, random_bits=bits)
+        check_stochastic(operation, sampled_pairs(fmt, 40, number), (fmt, fmt), seed=SEED, random_bits=bits)
 
 
 # ---- wider formats
@@ -99,20 +98,20 @@ def test_stochastic_results_of_narrow_formats_use_the_word_of_their_place(fmt: f
 @pytest.mark.parametrize("operation", ao.BINARY)
 @pytest.mark.parametrize("fmt", WIDE, ids=str)
 def test_edges_of_wide_formats_round_as_fractions_say(fmt: fp.Format, operation: str) -> None:
-    check(operation, operands.tuples((fmt, fmt), 400, seed=3), (fmt, fmt))
+    check(operation, operands.tuples((fmt, fmt), 160, seed=3), (fmt, fmt))
 
 
 @pytest.mark.parametrize("fmt", [*ODD_WIDTHS, *UNUSUAL], ids=str)
 def test_edges_of_unusual_formats_round_as_fractions_say(fmt: fp.Format) -> None:
     for seed, operation in enumerate(ao.BINARY):
-        check(operation, operands.tuples((fmt, fmt), 70, seed), (fmt, fmt))
-    check("fma", operands.tuples((fmt,) * 3, 70, seed=9), (fmt,) * 3)
-    check("sqrt", [operands.level_one(fmt)[:: 1 + fmt.bits // 10]], (fmt,))
+        check(operation, operands.tuples((fmt, fmt), 30, seed), (fmt, fmt))
+    check("fma", operands.tuples((fmt,) * 3, 30, seed=9), (fmt,) * 3)
+    check("sqrt", [operands.level_one(fmt)[:: 3 + fmt.bits // 5]], (fmt,))
 
 
 @pytest.mark.parametrize("fmt", WIDE, ids=str)
 def test_edge_triples_of_wide_formats_round_once(fmt: fp.Format) -> None:
-    check("fma", operands.tuples((fmt,) * 3, 600, seed=4), (fmt,) * 3)
+    check("fma", operands.tuples((fmt,) * 3, 250, seed=4), (fmt,) * 3)
 
 
 @pytest.mark.slow
@@ -126,7 +125,7 @@ def test_many_edges_of_wide_formats_round_as_fractions_say_with_their_flags(fmt:
 
 @pytest.mark.parametrize("random_bits", [1, 8, 23, 32])
 @pytest.mark.parametrize("fmt", [*WIDE, *ODD_WIDTHS[:6]], ids=str)
-@sweep("count", 60, 300)
+@sweep("count", 24, 300)
 def test_stochastic_results_of_wide_formats_use_the_word_of_their_place(
     fmt: fp.Format, random_bits: int, count: int
 ) -> None:
@@ -151,23 +150,23 @@ def test_the_word_of_an_element_is_that_of_its_place_in_the_broadcast_result() -
 FP64_PAIRS = ("add", "subtract", *ao.EXTREMA)
 
 
-@sweep("count", 400, 4000)
+@sweep("count", 150, 4000)
 def test_edges_of_fp64_round_as_fractions_say_with_their_flags(count: int) -> None:
     for seed, operation in enumerate(FP64_PAIRS):
         roundings = casts.MODES if seed < 2 else ("nearest_even",)
         check(operation, operands.tuples((fp.FP64,) * 2, count, seed), (fp.FP64,) * 2, roundings=roundings, flags=True)
-    check("sqrt", [operands.level_one(fp.FP64)], (fp.FP64,), flags=True)
+    check("sqrt", [operands.level_one(fp.FP64)[::3]], (fp.FP64,), flags=True)
 
 
 @pytest.mark.parametrize("fmts", [(fp.FP64, fp.FP32), (fp.BF16, fp.FP64), (fp.FP64, fp.E4M3), (fp.FP64, fp.E8M0)])
 @pytest.mark.parametrize("out", [fp.FP64, fp.FP32, fp.BF16, fp.E4M3, fp.E8M0], ids=str)
 def test_operands_of_fp64_round_once_into_other_formats(fmts: Formats, out: fp.Format) -> None:
     for seed, operation in enumerate(FP64_PAIRS[:4]):
-        check(operation, operands.tuples(fmts, 150, seed), fmts, out, flags=True, roundings=casts.MODES[seed % 2 :: 2])
+        check(operation, operands.tuples(fmts, 60, seed), fmts, out, flags=True, roundings=casts.MODES[seed % 2 :: 2])
         if out != fp.FP64:
-            columns = [column[:80] for column in operands.tuples(fmts, 80, 10 + seed)]
+            columns = [column[:32] for column in operands.tuples(fmts, 32, 10 + seed)]
             check_stochastic(operation, columns, fmts, out, seed=SEED, flags=True)
-    check("sqrt", [operands.level_one(fp.FP64)[::9]], (fp.FP64,), out, flags=True)
+    check("sqrt", [operands.level_one(fp.FP64)[::23]], (fp.FP64,), out, flags=True)
 
 
 def test_sums_of_fp64_that_nearly_cancel_or_tie_round_once() -> None:
@@ -179,7 +178,7 @@ def test_sums_of_fp64_that_nearly_cancel_or_tie_round_once() -> None:
         unit = casts.spacing(fp.FP64, abs(x))
         for other in (-x, unit / 2, unit / 4, -unit / 2, unit * 3 / 2, -unit / 4):
             rows += [(code, operands.near(fp.FP64, other, ulps)) for ulps in (-1, 0, 1)]
-    columns = [np.array(column, np.uint64) for column in zip(*rows[:: 1 + len(rows) // 1200], strict=True)]
+    columns = [np.array(column, np.uint64) for column in zip(*rows[:: 1 + len(rows) // 500], strict=True)]
     check("add", columns, (fp.FP64,) * 2, flags=True)
 
 
@@ -218,7 +217,7 @@ def test_every_square_root_of_a_16_bit_format_rounds_once(fmt: fp.Format) -> Non
     with np.errstate(invalid="ignore"):
         # 53 bits decide: the root of a number of 11 bits is a number of 12 bits, or more than 2**-24 ulp away from one
         roots = np.where(np.isnan(values) | (values < 0), np.nan, np.sqrt(values))
-    rows = np.random.default_rng(6).integers(0, codes.size, 300)
+    rows = np.random.default_rng(6).integers(0, codes.size, 60)
     for rounding in casts.MODES:
         want = casts.encode_all(roots, fmt, rounding)
         slow = [ao.compute("sqrt", [int(code)], [fmt], fmt, ao.Options(rounding))[0] for code in codes[rows]]
@@ -242,10 +241,12 @@ def integral(values: Array, rounding: str) -> Array:
     return np.asarray(np.copysign(below + away, values))
 
 
-@cache
 def signalling(fmt: fp.Format) -> Array:
-    """Whether a code is a signalling NaN, for every one."""
-    return np.array([ao.read(fmt, code).signalling for code in operands.every_code(fmt).tolist()])
+    """Whether a code of an IEEE format is a signalling NaN, for every one."""
+    found: Array = np.isnan(casts.values(fmt)) & (operands.every_code(fmt) >> (fmt.mantissa_bits - 1) & 1 == 0)
+    some = np.append(np.flatnonzero(found)[::9], np.arange(found.size - 2 ** (fmt.mantissa_bits - 1), found.size, 5))
+    assert found[some].tolist() == [ao.read(fmt, code).signalling for code in some.tolist()]
+    return found
 
 
 @modes
@@ -257,17 +258,21 @@ def test_every_value_of_a_16_bit_format_rounds_to_the_right_integer(fmt: fp.Form
     want = casts.encode_all(np.where(np.isnan(values), np.nan, whole), fmt)
     flags = np.where(np.isfinite(values) & (whole != values), ao.INEXACT, 0).astype(np.uint8)
     flags[signalling(fmt)] = ao.INVALID
-    for row in np.random.default_rng(7).integers(0, codes.size, 300):
+    for row in np.random.default_rng(7).integers(0, codes.size, 60):
         slow = ao.round_to_integral(int(codes[row]), fmt, fmt, ao.Options(rounding))
         assert (int(want[row]), int(flags[row])) == slow
     compare_with("round_to_integral", [codes], {"fmt": fmt, "rounding": rounding}, want)
     compare_with("round_to_integral", [codes], {"fmt": fmt, "rounding": rounding}, want, flags)
 
 
-@pytest.mark.parametrize("fmt", [fp.FP16, pytest.param(fp.BF16, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("fmt", [fp.FP16, fp.BF16], ids=str)
 def test_every_code_of_a_16_bit_format_has_the_right_neighbours(fmt: fp.Format) -> None:
-    codes = operands.every_code(fmt)
-    want = np.array([ao.neighbour(code, fmt, True)[0] for code in codes.tolist()], fmt.storage)
+    codes, values = operands.every_code(fmt), casts.values(fmt)
+    grid = np.unique(values[~np.isnan(values)])  # both zeros as one
+    above = np.append(grid, np.inf)[np.searchsorted(grid, values, side="right")]
+    above = np.where(np.isnan(values), np.nan, np.where(above == 0, -0.0, above))  # of IEEE 754's nextUp
+    want = casts.encode_all(above, fmt)
+    assert want[::97].tolist() == [ao.neighbour(code, fmt, True)[0] for code in codes[::97].tolist()]
     compare_with("next_up", [codes], {"fmt": fmt}, want)
     below = np.where(fp.classify(codes, fmt=fmt) < fp.FloatClass.SIGNALING_NAN, want[codes ^ 0x8000] ^ 0x8000, want)
     compare_with("next_down", [codes], {"fmt": fmt}, below.astype(fmt.storage))
@@ -286,7 +291,7 @@ def test_signs_of_every_code_of_a_16_bit_format_flip_and_clear(fmt: fp.Format) -
 @pytest.mark.parametrize("fmt", [*NARROW, *ODD_WIDTHS, *UNUSUAL, *WIDE, fp.FP64], ids=str)
 def test_values_round_to_the_integer_that_the_mode_picks(fmt: fp.Format) -> None:
     codes = operands.level_one(fmt)
-    codes = codes[:: 1 + codes.size // 400]
+    codes = codes[:: 1 + codes.size // 150]
     for number, rounding in enumerate(casts.MODES):
         overflow = ("nonfinite", "saturate", "saturate_finite")[number % 3]
         named = keywords((fmt,), None, {"rounding": rounding, "overflow": overflow})
@@ -310,7 +315,7 @@ def check_neighbours(codes: Array, fmt: fp.Format, overflows: tuple[str, ...]) -
 @pytest.mark.parametrize("fmt", [*NARROW, *ODD_WIDTHS, *UNUSUAL, *WIDE, fp.FP64], ids=str)
 def test_values_have_the_right_neighbours(fmt: fp.Format) -> None:
     codes = operands.level_one(fmt)
-    check_neighbours(codes[:: 1 + codes.size // 300], fmt, casts.OVERFLOWS)
+    check_neighbours(codes[:: 1 + codes.size // 120], fmt, ("nonfinite",))
     edge = codes[~np.isfinite(fp.decode(codes, fmt, np.float64)) | (codes <= 2)]
     most = casts.code_of_kind(fmt, "finite")
     assert most is not None
@@ -366,10 +371,10 @@ mixed = pytest.mark.parametrize(("fmts", "out"), MIXED, ids=lambda x: str(x) if 
 @mixed
 def test_operands_of_two_formats_round_once_into_a_third(fmts: Formats, out: fp.Format) -> None:
     for seed, operation in enumerate((*ao.BINARY, *ao.EXTREMA)):
-        check(operation, operands.tuples(fmts, 200, seed), fmts, out)
+        check(operation, operands.tuples(fmts, 80, seed), fmts, out)
     three = (*fmts, fmts[0])
-    check("fma", operands.tuples(three, 300, seed=20), three, out)
-    check("sqrt", [operands.level_one(fmts[0])[::5]], fmts[:1], out)
+    check("fma", operands.tuples(three, 120, seed=20), three, out)
+    check("sqrt", [operands.level_one(fmts[0])[::9]], fmts[:1], out)
 
 
 @mixed
@@ -377,13 +382,13 @@ def test_operands_of_two_formats_round_stochastically_into_a_third(fmts: Formats
     if out == fp.FP64:
         return  # rounds deterministically only
     for seed, operation in enumerate(ao.BINARY):
-        check_stochastic(operation, [c[:150] for c in operands.tuples(fmts, 150, seed)], fmts, out, seed=seed)
+        check_stochastic(operation, [c[:50] for c in operands.tuples(fmts, 50, seed)], fmts, out, seed=seed)
 
 
 @pytest.mark.parametrize("fmt", [*NARROW, *ODD_WIDTHS[:6:2], *UNUSUAL[:7:2], fp.FP16, fp.FP32], ids=str)
 def test_every_overflow_word_means_what_it_means_in_casts(fmt: fp.Format) -> None:
     for seed, operation in enumerate(("subtract", "multiply", "divide")):
-        columns = [column[:100] for column in operands.tuples((fmt, fmt), 100, 30 + seed)]
+        columns = [column[:50] for column in operands.tuples((fmt, fmt), 50, 30 + seed)]
         roundings = ("nearest_even", ("up", "down", "odd")[seed])
         for overflow in casts.OVERFLOWS:
             check(operation, columns, (fmt, fmt), overflow=overflow, roundings=roundings)
@@ -391,7 +396,7 @@ def test_every_overflow_word_means_what_it_means_in_casts(fmt: fp.Format) -> Non
 
 @pytest.mark.parametrize("out", [*SMALL, *EIGHT_BITS, *SOME_P3109, fp.FP16], ids=str)
 def test_every_overflow_word_decides_what_a_narrow_format_cannot_hold(out: fp.Format) -> None:
-    columns = [column[:150] for column in operands.tuples((fp.BF16, fp.BF16), 150, seed=40)]
+    columns = [column[:80] for column in operands.tuples((fp.BF16, fp.BF16), 80, seed=40)]
     for overflow in casts.OVERFLOWS:
         check("multiply", columns, (fp.BF16,) * 2, out, overflow=overflow, roundings=("nearest_even", "toward_zero"))
 
@@ -400,8 +405,8 @@ def test_every_overflow_word_decides_what_a_narrow_format_cannot_hold(out: fp.Fo
 def test_subnormals_are_flushed_on_the_way_in_and_on_the_way_out(fmt: fp.Format) -> None:
     for seed, operation in enumerate((*ao.BINARY, "fma", "sqrt", "minimum")):
         fmts = (fmt,) * {"fma": 3, "sqrt": 1}.get(operation, 2)
-        columns = [column[:120] for column in operands.tuples(fmts, 120, 50 + seed)]
-        for inward, outward in (("flush", "keep"), ("keep", "flush"), ("flush", "flush")):
+        columns = [column[:50] for column in operands.tuples(fmts, 50, 50 + seed)]
+        for inward, outward in (("flush", "keep"), ("flush", "flush"), ("keep", "flush")):
             if outward in subnormals_of(fmt):
                 roundings = casts.MODES[seed % 3 :: 3]
                 check(operation, columns, fmts, roundings=roundings, subnormals=outward, input_subnormals=inward)
@@ -424,8 +429,8 @@ def test_a_division_by_zero_raises_that_alone_even_below_an_unsigned_format() ->
 def test_numpy_and_ml_dtypes_agree_on_arrays_of_their_dtypes(dtype: type) -> None:
     fmt = fp.format(dtype)
     generator = np.random.default_rng(8)
-    edges = operands.tuples((fmt, fmt), 50_000, seed=60)
-    anything = generator.integers(0, 1 << fmt.bits, (2, 50_000)).astype(fmt.storage)
+    edges = operands.tuples((fmt, fmt), 20_000, seed=60)
+    anything = generator.integers(0, 1 << fmt.bits, (2, 20_000)).astype(fmt.storage)
     a, b = operands.as_floats([np.append(*column) for column in zip(edges, anything, strict=True)], dtype)
     for ours, theirs in ((fp.add, np.add), (fp.subtract, np.subtract), (fp.multiply, np.multiply),
                          (fp.divide, np.divide)):  # fmt: skip

@@ -54,7 +54,7 @@ def check_rows(
 
 
 @HARD
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_a_fused_multiply_add_rounds_once_where_it_is_hard(fmt: fp.Format, data: st.DataObject) -> None:
     rows = data.draw(st.lists(operands.hard_triples(fmt), min_size=1, max_size=6))
@@ -62,7 +62,7 @@ def test_a_fused_multiply_add_rounds_once_where_it_is_hard(fmt: fp.Format, data:
 
 
 @HARD
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_a_remainder_is_exact_where_it_is_hard(fmt: fp.Format, data: st.DataObject) -> None:
     rows = data.draw(st.lists(operands.hard_pairs(fmt), min_size=1, max_size=6))
@@ -70,7 +70,7 @@ def test_a_remainder_is_exact_where_it_is_hard(fmt: fp.Format, data: st.DataObje
 
 
 @HARD
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_the_four_operations_round_once_where_it_is_hard(fmt: fp.Format, data: st.DataObject) -> None:
     rows = data.draw(st.lists(operands.hard_pairs(fmt), min_size=1, max_size=6))
@@ -79,7 +79,7 @@ def test_the_four_operations_round_once_where_it_is_hard(fmt: fp.Format, data: s
 
 
 @HARD
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_the_square_root_of_a_square_and_of_its_neighbours_rounds_once(fmt: fp.Format, data: st.DataObject) -> None:
     rows = []
@@ -89,7 +89,7 @@ def test_the_square_root_of_a_square_and_of_its_neighbours_rounds_once(fmt: fp.F
     check_rows("sqrt", rows, (fmt,), None, data.draw(words(fmt)))
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_formats_round_any_operands_into_any_format(data: st.DataObject) -> None:
     known = st.sampled_from([fp.E4M3, fp.E5M2, fp.E2M1, fp.E8M0, fp.FP16, fp.BF16, fp.FP32, fp.E4M3FNUZ])
@@ -112,7 +112,7 @@ def flushes(fmts: Sequence[fp.Format]) -> st.SearchStrategy[str]:
     return st.sampled_from(casts.SUBNORMALS if all(len(subnormals_of(fmt)) == 2 for fmt in fmts) else ("keep",))
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_sum_of_products_in_wider_operands_rounds_once_into_a_narrow_format(data: st.DataObject) -> None:
     fmt = data.draw(st.sampled_from([fp.FP32, fp.BF16, fp.FP16]))

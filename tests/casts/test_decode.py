@@ -103,7 +103,7 @@ def test_tf32_codes_are_the_upper_19_bits_of_a_float32() -> None:
     assert_bits_equal(fp.encode((numbers << 13).view(np.float32), fp.TF32), numbers)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(formats(), st.data())
 def test_codes_of_user_defined_formats_have_their_value_and_come_back(fmt: fp.Format, data: st.DataObject) -> None:
     codes = data.draw(st.lists(st.integers(0, (1 << fmt.bits) - 1), min_size=1, max_size=20))

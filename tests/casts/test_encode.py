@@ -70,24 +70,27 @@ def assert_encodes_as_the_oracle(x: Array, fmt: fp.Format, rounding: str, overfl
 def test_every_float16_encodes_as_the_oracle_says_under_every_policy(
     fmt: fp.Format, rounding: str, whole: bool
 ) -> None:
-    x, policies = all_float16(), list(options(fmt))
-    first = casts.MODES.index(rounding)  # all modes together see every policy of a format, most of them twice
-    for overflow, subnormals in policies if whole else {policies[(first + i) % len(policies)] for i in (0, 3)}:
-        assert_encodes_as_the_oracle(x, fmt, rounding, overflow, subnormals)
+    policies = options(fmt) if whole else options(fmt)[casts.MODES.index(rounding) :: 6]  # all six modes see every one
+    for overflow, subnormals in policies:
+        assert_encodes_as_the_oracle(all_float16(), fmt, rounding, overflow, subnormals)
 
 
 @in_turn("fmt", ALL)
 @in_turn("rounding", casts.MODES)
-def test_every_value_and_every_tie_encodes_as_the_oracle_says(fmt: fp.Format, rounding: str) -> None:
+@sweep("whole", False, True)
+def test_every_value_and_every_tie_encodes_as_the_oracle_says(fmt: fp.Format, rounding: str, whole: bool) -> None:
     x = edges(fmt)
-    for overflow, subnormals in options(fmt) if x.size < 10_000 else [("nonfinite", "keep"), ("saturate", "flush")]:
+    policies = options(fmt) if x.size < 10_000 else [("nonfinite", "keep"), ("saturate", "flush")]
+    if not whole:  # two or three of the six modes see a policy
+        policies = policies[casts.MODES.index(rounding) % min(3, len(policies)) :: 3]
+    for overflow, subnormals in policies:
         assert_encodes_as_the_oracle(x, fmt, rounding, overflow, subnormals)
 
 
 @in_turn("fmt", ALL)
 @in_turn("rounding", casts.MODES)
 def test_floats_of_every_exponent_encode_as_the_oracle_says(fmt: fp.Format, rounding: str) -> None:
-    for x in (float32_patterns(1, 20_000), float64_patterns(2, 20_000)):
+    for x in (float32_patterns(1, 4000), float64_patterns(2, 4000)):
         for overflow in ("nonfinite", "saturate_finite"):
             assert_encodes_as_the_oracle(x, fmt, rounding, overflow, "keep")
 
@@ -139,10 +142,10 @@ def test_float64_rounds_to_float32_as_numpy_does() -> None:
 @pytest.mark.parametrize("fmt", [fp.FP32, fp.TF32, fp.FP64], ids=str)
 def test_wide_formats_encode_as_fractions_say(fmt: fp.Format, rounding: str) -> None:
     with np.errstate(all="ignore"):
-        ties = float32_patterns(7, 100).astype(np.float64) * (1 + 2.0**-25)
+        ties = float32_patterns(7, 40).astype(np.float64) * (1 + 2.0**-25)
         largest = fmt.max + np.array([0, fmt.ulp(fmt.max) / 2, fmt.ulp(fmt.max)], np.float64)
     smallest = fmt.smallest_subnormal * np.array([0.25, 0.5, 0.75, 1.5], np.float64)
-    x = np.concatenate([float64_patterns(6, 100), ties, largest, smallest, [0, np.inf, np.nan]])
+    x = np.concatenate([float64_patterns(6, 40), ties, largest, smallest, [0, np.inf, np.nan]])
     x = np.concatenate([x, -x])
     for overflow in ("nonfinite", "saturate", "saturate_finite"):
         got = fp.encode(x, fmt, rounding=rounding, overflow=overflow)
@@ -153,7 +156,7 @@ def test_wide_formats_encode_as_fractions_say(fmt: fp.Format, rounding: str) -> 
 # ---- anything at all, against fractions
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_any_float64_to_any_format_rounds_as_fractions_say(data: st.DataObject) -> None:
     fmt = data.draw(formats() | st.sampled_from(ALL))
@@ -164,7 +167,7 @@ def test_any_float64_to_any_format_rounds_as_fractions_say(data: st.DataObject) 
     assert_bits_equal(got, np.array([casts.encode(v, fmt, rounding, overflow, subnormals) for v in x], fmt.storage))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_any_float32_to_any_format_rounds_as_fractions_say(data: st.DataObject) -> None:
     fmt = data.draw(formats() | st.sampled_from(ALL))
@@ -188,7 +191,7 @@ def test_float64_is_rounded_once(fmt: fp.Format, x: float) -> None:
 
 
 @given(formats(), st.floats(width=64))
-@settings(deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_up_and_down_mirror_each_other(fmt: fp.Format, x: float) -> None:
     if not fmt.signed or np.isnan(x):
         return
@@ -204,7 +207,7 @@ def witness_inputs(fmt: fp.Format) -> Array:
     with np.errstate(all="ignore"):
         near = edges(fmt).astype(np.float32)
         near = np.concatenate([near, np.nextafter(near, np.float32(np.inf)), np.nextafter(near, np.float32(-np.inf))])
-        x = np.concatenate([all_float16().astype(np.float32), float32_patterns(8, 200_000), near])
+        x = np.concatenate([all_float16().astype(np.float32), float32_patterns(8, 40_000), near])
     if fmt == fp.E8M0:  # ml_dtypes and torch send these to 2**-126, although 2**-127 is nearer
         x = x[~((np.abs(x) > 2.0**-127) & (np.abs(x) < 1.5 * 2.0**-127))]
     return x
@@ -275,7 +278,7 @@ GFLOAT_MODES = {
 @pytest.mark.parametrize("rounding", GFLOAT_MODES)
 @in_turn("fmt", GFLOAT)
 def test_gfloat_agrees_on_float64_inputs(fmt: fp.Format, rounding: str) -> None:
-    x = np.concatenate([edges(fmt)[:: 1 if fmt.bits <= 12 else 7], float64_patterns(10, 20_000)])
+    x = np.concatenate([edges(fmt)[:: 1 if fmt.bits <= 12 else 17], float64_patterns(10, 5000)])
     for saturates in (True, False):
         if not saturates and not (fmt.has_nan or fmt.has_infinity):
             continue  # gfloat raises instead

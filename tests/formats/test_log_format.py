@@ -156,7 +156,7 @@ def test_other_widths_are_refused(bits: Any) -> None:
 @pytest.mark.parametrize("bits", WIDTHS)
 def test_codes_and_values_are_those_of_the_oracle(bits: int, every: bool) -> None:
     """Every sample in tiles of one kind, others for other widths; or in all of them."""
-    few = 1 if bits == 16 else 4
+    few = 1 if bits == 16 else 4 if every else 2
     for i, (name, x) in enumerate(SAMPLES.items()):
         tiled = [(x[:few], (1, 128)), (x.T[:, :few], (128, 1)), (x[:17, : 5 * few], (16, 16))]
         for part, block in tiled if every else [tiled[(i + bits) % 3]]:
@@ -183,7 +183,7 @@ def test_float64_beyond_the_range_of_float32_is_as_the_oracle_says(bits: int) ->
         assert_as_oracle(x, bits, (1, 128))
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=50)
 @given(
     patterns=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=24),
     shift=st.integers(0, 24),
@@ -206,7 +206,9 @@ def test_midpoints_go_up_and_the_number_below_goes_down(bits: int, spread: float
     levels = levels_of(np.array([ends]), bits)
     middles = (levels[:-1] + levels[1:]) / 2
     inside = np.concatenate([middles, np.nextafter(middles, 0), np.nextafter(middles, 9e9), levels[1:]])
-    inside = inside[(inside >= ends[0]) & (inside <= ends[1])]
+    inside = inside[(inside >= ends[0]) & (inside <= ends[1])][
+        :: 1 if bits < 12 else 5
+    ]  # many levels are slow to compare
     tile = np.concatenate([ends, inside])[None]
     assert_as_oracle(tile, bits, tile.shape)
     distinct = len(np.unique(levels)) == len(levels)
@@ -390,10 +392,10 @@ def test_the_loops_run_without_compilation() -> None:
     script = """
         import numpy as np
         from tests.formats.test_log_format import SAMPLES, assert_as_oracle
-        for name, x in SAMPLES.items():
-            for real in (np.float32, np.float64):
-                for nan_is_max in (False, True):
-                    assert_as_oracle(x[:3, :40].astype(real), 5, (2, 16), nan_is_max)
+        for i, x in enumerate(SAMPLES.values()):
+            assert_as_oracle(x[:3, :40].astype((np.float32, np.float64)[i % 2]), 5, (2, 16), i % 4 > 1)
+        for nan_is_max in (False, True):
+            assert_as_oracle(SAMPLES["NaN"][3:4, :16], 5, (1, 16), nan_is_max)
         print("same")
     """
     assert python(script, NUMBA_DISABLE_JIT="1") == "same"

@@ -123,6 +123,7 @@ def tiny_unit(fmt: fp.Format) -> Fraction:
 # ---- strategies
 
 
+@cache
 def finite_codes(fmt: fp.Format) -> st.SearchStrategy[int]:
     """Codes of finite values: level one, small significands, and any."""
     most = casts.code_of_kind(fmt, "finite")
@@ -136,6 +137,7 @@ def finite_codes(fmt: fp.Format) -> st.SearchStrategy[int]:
     return (st.sampled_from(edges) | drawn).filter(lambda code: code not in negative_zero or not sign)
 
 
+@cache
 def any_codes(fmt: fp.Format) -> st.SearchStrategy[int]:
     """Codes of a format, specials and every NaN too."""
     return st.sampled_from(level_one(fmt).tolist()) | st.integers(0, (1 << fmt.bits) - 1)

@@ -31,6 +31,66 @@ def python(script: str, root: Path = ROOT, **environment: str) -> str:
     return run.stdout.strip()
 
 
+BARE = """
+    import os, sys, traceback
+    import numba, numpy
+
+    numba.njit(lambda x: x + 1)(1)  # which loads what every compilation needs
+    for line in sys.stdin:
+        root, environment, script = eval(line)
+        if (child := os.fork()) == 0:
+            failed = 1
+            try:
+                os.environ.update(environment)
+                sys.path.insert(0, root)
+                exec(script, {"__name__": "__main__"})
+                failed = 0
+            except BaseException:
+                traceback.print_exc(file=sys.stdout)
+            finally:
+                sys.stdout.flush()
+                os._exit(failed)
+        print("\\nend", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Bare:
+    """Gives what scripts print, as `python` does, each in a fork of a process that has used numba and not the package.
+
+    Machine code is hardly optimised; without any optimisation it would not be kept on disk.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def python(self, script: str, root: Path = ROOT, **environment: str) -> str:
+        if not hasattr(os, "fork"):
+            return python(script, root, **environment, NUMBA_OPT="1")
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-W", "error", "-c", textwrap.dedent(BARE)],
+                env={**os.environ, "NUMBA_OPT": "1", "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{(str(root), environment, textwrap.dedent(script))!r}\n")
+        self._process.stdin.flush()
+        lines: list[str] = []
+        for line in self._process.stdout:
+            if line.startswith("end "):
+                assert line == "end 0\n", "".join(lines)
+                break
+            lines.append(line)
+        return "".join(lines).strip()
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.communicate()
+
+
 def printed(script: str) -> str:
     """What the script prints in this process, whose kernels are compiled already."""
     with contextlib.redirect_stdout(io.StringIO()) as out:

@@ -19,6 +19,7 @@ from fpsim.arrays import Array
 from fpsim.scaling import file as scaled_file
 from fpsim.scaling.file import DTYPES, ENVELOPE, KINDS, load, save
 from tests.kit.processes import python
+from tests.kit.sweeps import sweep
 
 Content = tuple[dict[str, Array], dict[str, Any]]
 
@@ -145,13 +146,15 @@ def test_torch_reads_the_arrays(tmp_path: Path) -> None:
 
 
 @every_kind
-def test_every_changed_byte_is_noticed(tmp_path: Path, suffix: str) -> None:
+@sweep("flips", 1, 4)
+def test_every_changed_byte_is_noticed(tmp_path: Path, suffix: str, flips: int) -> None:
     data = small(tmp_path / f"x{suffix}")
     harmless = set()
     for i in range(len(data)):
-        for flip in (0x01, 0x20, 0x80, 0xFF):
-            damaged = data[:i] + bytes([data[i] ^ flip]) + data[i + 1 :]
-            if not assert_noticed_or_harmless(tmp_path / f"d{suffix}", damaged, f"byte {i} ^ {flip:#x}"):
+        for flip in range(i, i + flips):
+            mask = (0x01, 0x20, 0x80, 0xFF)[flip % 4]
+            damaged = data[:i] + bytes([data[i] ^ mask]) + data[i + 1 :]
+            if not assert_noticed_or_harmless(tmp_path / f"d{suffix}", damaged, f"byte {i} ^ {mask:#x}"):
                 harmless.add(i)
     assert len(harmless) < len(data) / 3  # dates of a zip, and what it says twice
 

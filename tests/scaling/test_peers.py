@@ -275,6 +275,7 @@ def test_blocks_are_those_of_deepgemm(block: tuple[int, int], use_ue8m0: bool, d
     )
 
 
+@pytest.mark.slow  # torch compiles for seconds what the test above runs uncompiled
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 @pytest.mark.parametrize("block", [(1, 128), (128, 128)], ids=str)
 def test_blocks_are_those_of_deepgemms_formulas_compiled_by_torch(block: tuple[int, int]) -> None:

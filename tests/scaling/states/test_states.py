@@ -105,7 +105,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(way: str, tmp_path: Path) -> Non
     for scaling in SCALINGS:
         for index in range(3):
             whole = run(kinds(fp.E4M3, scaling)[index], steps)
-            for split in range(len(steps) + 1):
+            for split in (0, 1, 2, 5, 11, 12):
                 state = kinds(fp.E4M3, scaling)[index]
                 before = run(state, steps[:split])
                 resumed = WAYS[way](state, tmp_path)
