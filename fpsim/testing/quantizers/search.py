@@ -49,7 +49,8 @@ class ModelSearch:
     def __init__(
         self, inputs: SplitInputs, got: Words, source: Format, codes: bool, certificates: Certificates | None = None
     ) -> None:
-        self.inputs, self.got, self.source, self.codes = inputs.with_steps(), got, source, codes
+        self.inputs = inputs.with_steps() if got.size <= 3 * PART else inputs  # of many, steps would fill the memory
+        self.got, self.source, self.codes = got, source, codes
         self.certificates: Certificates = {} if certificates is None else certificates
         self.tried = 0
         self._hold_against(self.inputs, got)
