@@ -38,9 +38,10 @@ def check(rows: Rows, unit: MatrixUnit) -> None:
 @every_unit
 @sweep("rows", 2, 20)
 def test_a_unit_gives_the_bits_of_the_oracle(unit: MatrixUnit, rows: int) -> None:
-    for terms in lengths(unit):
-        for kind in KINDS:
-            check(random_rows(unit, kind, rows, terms), unit)
+    for i, terms in enumerate(lengths(unit)):
+        for j, kind in enumerate(KINDS):
+            if rows > 2 or (i + j + len(unit.name)) % 3 == 0:  # in part, every kind in one of the lengths
+                check(random_rows(unit, kind, rows, terms), unit)
 
 
 @pytest.mark.parametrize("rule", Rule, ids=lambda rule: rule.name)

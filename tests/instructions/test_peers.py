@@ -213,7 +213,7 @@ CHAINS = [unit for unit in fp.units() if unit.a.name in ("f32", "f64")]
 
 
 @in_turn("peer", PEERS)
-@sweep("count", 100, ROWS)
+@sweep("count", 40, ROWS)
 def test_an_instruction_gives_the_bits_of_the_simulator(peer: Peer, count: int) -> None:
     unit = peer.unit
     # mmasim may drop a special accumulator of CDNA3's FP8, so its steps stand alone

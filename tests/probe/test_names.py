@@ -41,7 +41,7 @@ def probed(unit: fp.MatrixUnit, schedule: Schedule, k: int) -> Model:
 def test_every_unit_is_found_by_its_name(units: Sequence[fp.MatrixUnit]) -> None:
     for unit in units:
         with case(unit):
-            model = probed(unit, FLAT, 256)
+            model = probed(unit, FLAT, 256 if units is UNITS else 160)
             assert unit.name in model.units
             assert FLAT.name in model.schedules
             for other in model.units:
@@ -60,7 +60,7 @@ def test_every_schedule_is_found_by_its_name(rows: Sequence[Schedule]) -> None:
     for row in rows:
         with case(row):
             unit = unit_of(row)
-            model = probed(unit, row, 512)
+            model = probed(unit, row, 512 if rows is ROWS else 320)
             assert unit.name in model.units
             assert row.name in model.schedules
 

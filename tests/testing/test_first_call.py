@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -99,35 +100,60 @@ def test_other_profiles_print_as_before() -> None:
 
 
 WARM = """
+import multiprocessing
 import numpy as np, fpsim as fp
 from fpsim.runtime.compile import KERNELS
 
 def loaded():
     return sum(len(kernel.signatures) for kernel in KERNELS)
 
-{warm}
-before = loaded()
-for dtype in (np.float32, np.float64):
-    x = np.ones((3, 4), dtype)
-    codes = fp.encode(x, "e5m2", {keywords})
-    fp.quantize(x.T, "e5m2", {keywords})
-    fp.decode(codes, "e5m2", dtype)
-print(loaded() - before)
+def compiled_after(warm, words, answer):
+    if warm is not None:
+        fp.testing.warm_up(*warm, **words)
+    before = loaded()
+    for dtype in (np.float32, np.float64):
+        x = np.ones((3, 4), dtype)
+        codes = fp.encode(x, "e5m2", **words)
+        fp.quantize(x.T, "e5m2", **words)
+        fp.decode(codes, "e5m2", dtype)
+    answer.value = loaded() - before
+
+forks = multiprocessing.get_context("fork")
+for warm, words in {cases}:
+    answer = forks.Value("i", -1)
+    process = forks.Process(target=compiled_after, args=(warm, words, answer))
+    process.start()
+    process.join()
+    print(answer.value)
 """
+ROUNDINGS: dict[str, dict[str, Any]] = {
+    "": {}, "rounding='up'": {"rounding": "up"},
+    "rounding='stochastic', seed=1": {"rounding": "stochastic", "seed": 1},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("keywords", ["", "rounding='up'", "rounding='stochastic', seed=1"])
-def test_what_was_warmed_up_compiles_nothing_more(keywords: str) -> None:
-    warm = f"fp.testing.warm_up('e5m2', {keywords})"
-    assert python(WARM.format(warm=warm, keywords=keywords)) == "0"
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, int]:
+    """How many loops are compiled or loaded after each warm-up, in forks of a process that has called nothing."""
+    if "fork" not in multiprocessing.get_all_start_methods():
+        pytest.skip("processes that begin with nothing loaded are forked")
+    cases: dict[str, tuple[Any, dict[str, Any]]] = {name: (("e5m2",), words) for name, words in ROUNDINGS.items()}
+    cases |= {"without": (None, {}), "no arguments": ((), {})}
+    found = python(WARM.format(cases=list(cases.values()))).split()
+    return dict(zip(cases, map(int, found), strict=True))
 
 
-def test_without_a_warm_up_something_is_compiled() -> None:
-    assert int(python(WARM.format(warm="", keywords=""))) > 0
+@pytest.mark.parametrize("keywords", ROUNDINGS)
+def test_what_was_warmed_up_compiles_nothing_more(keywords: str, compiled: dict[str, int]) -> None:
+    assert compiled[keywords] == 0
 
 
-def test_warm_up_without_arguments_takes_the_usual_formats() -> None:
-    assert python(WARM.format(warm="fp.testing.warm_up()", keywords="")) == "0"
+def test_without_a_warm_up_something_is_compiled(compiled: dict[str, int]) -> None:
+    assert compiled["without"] > 0
+
+
+def test_warm_up_without_arguments_takes_the_usual_formats(compiled: dict[str, int]) -> None:
+    assert compiled["no arguments"] == 0
 
 
 def test_warm_up_calls_each_function_once() -> None:

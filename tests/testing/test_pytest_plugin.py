@@ -235,7 +235,7 @@ def test_mutants_take_the_place_of_a_function_in_modules_that_imported_it(shell:
 
 
 @sweep("workers", 1, 2)
-def test_what_tests_see_is_collected_from_the_workers_of_xdist(workers: int, tmp_path: Path) -> None:
+def test_what_tests_see_is_collected_from_the_workers_of_xdist(shell: Shell, workers: int, tmp_path: Path) -> None:
     pytest.importorskip("xdist")
     text = """
         import numpy as np, fpsim as fp
@@ -248,7 +248,7 @@ def test_what_tests_see_is_collected_from_the_workers_of_xdist(workers: int, tmp
             fp.testing.assert_bits_equal(to_e4m3(x), fp.quantize(x, "e4m3"))
     """
     options = ("--fpsim-mutants", "--fpsim-quantizer", "quantizers:to_e4m3", "-n", str(workers))
-    done = run(tmp_path, *options, quantizers=QUANTIZERS, test_mine=text)
+    done = shell(tmp_path, *options, quantizers=QUANTIZERS, test_mine=text)
     summary = done.stdout.partition("mutants of fpsim")[2]
     assert "of 20 mutants to E4M3 seen by 2 tests." in summary, done.stdout + done.stderr
     assert "missed: memory_order" not in summary

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -71,6 +70,18 @@ class Through:
         if self.max_code is not None and not self.saturates and self.rule != "toward_zero":
             values = np.where(codes > self.max_code, np.inf, values)
         return np.where(finite, values, magnitude)
+
+
+class RoundedInputs(NamedTuple):
+    """Inputs when they are rounded, before anything is done to what is too large or special."""
+
+    clipped: Doubles  # magnitudes, 0 where they are not finite
+    finite: Flags
+    infinite: Flags
+    is_nan: Flags
+    codes: Codes
+    values: Doubles  # the magnitudes of the codes
+    is_zero: Flags
 
 
 @dataclass(frozen=True)
@@ -139,7 +150,11 @@ class QuantizerModel:
 
     def replace(self, **changes: Any) -> QuantizerModel:
         """The same with other facts."""
-        return dataclasses.replace(self, **changes)
+        found = object.__new__(
+            QuantizerModel
+        )  # a search makes thousands, and dataclasses.replace goes through all facts
+        vars(found).update(vars(self), **changes)
+        return found
 
     def run(self, inputs: SplitInputs) -> Words:
         """The results as patterns of float64, every NaN the same."""
@@ -150,18 +165,13 @@ class QuantizerModel:
         """The results as float64."""
         fmt = self.fmt
         if self.factor is not None or self.added is not None or self.input_ulps:
-            inputs = _moved(inputs, self)
-        magnitude = self._before(inputs)
+            inputs = inputs.once((self.factor, self.added, self.input_ulps, self.source_normal), self._moved)
         negative = inputs.negative
         if self.unrounded:
+            magnitude = self._before(inputs)
             values = np.where(self._signed(negative, magnitude == 0, inputs), -magnitude, magnitude)
             return values if self.limit is None else np.clip(values, -self.limit, self.limit)
-        finite = np.isfinite(magnitude)
-        clipped = np.where(finite, magnitude, 0.0)
-        codes = self._rounded(clipped, negative)
-        codes = self._small(codes, clipped, negative)
-        values = magnitudes_of(codes, grid_of(fmt))
-        is_zero = (codes == 0) & fmt.has_zero
+        clipped, finite, infinite, is_nan, codes, values, is_zero = self._rounding_of(inputs)
         if self.code_shift:
             moved = np.clip(codes + self.code_shift, 0, None)
             codes = np.where(is_zero, codes, moved)
@@ -173,13 +183,11 @@ class QuantizerModel:
         values = self._large(values, codes, clipped, negative, signed)
         if not fmt.signed:
             values = self._below(values, negative, is_zero, clipped, finite)
-        infinite = np.isinf(magnitude)
         if infinite.any():
             special = self._outcome(self.infinite, codes, negative)
             if not fmt.signed:
                 special = np.where(negative, self._of_below(np.abs(special)), special)
             values = np.where(infinite, special, values)
-        is_nan = np.isnan(magnitude)
         if is_nan.any():
             values = np.where(is_nan, self._outcome(self.nan, codes, negative), values)
         if self.limit is not None:
@@ -189,6 +197,39 @@ class QuantizerModel:
         if not fmt.negative_zero:
             values = values + 0.0  # -0 becomes 0
         return self._read(values)
+
+    def _rounding_of(self, inputs: SplitInputs) -> RoundedInputs:
+        """What its steps up to rounding make of inputs, which models that differ in later steps share."""
+        facts = (
+            self.fmt, self.rounding, self.subnormals, self.subnormal_rule, self.source_rule, self.negative_rule,
+            *self._facts_before(),
+        )  # fmt: skip
+        return inputs.once(facts, self._rounded_inputs)
+
+    def _rounded_inputs(self, inputs: SplitInputs) -> RoundedInputs:
+        magnitude = inputs.once(self._facts_before(), self._before)
+        finite = np.isfinite(magnitude)
+        clipped = np.where(finite, magnitude, 0.0)
+        codes = self._small(self._rounded(clipped, inputs.negative), clipped, inputs.negative)
+        return RoundedInputs(
+            clipped, finite, np.isinf(magnitude), np.isnan(magnitude), codes,
+            magnitudes_of(codes, grid_of(self.fmt)), (codes == 0) & self.fmt.has_zero,
+        )  # fmt: skip
+
+    def _moved(self, inputs: SplitInputs) -> SplitInputs:
+        """Inputs after its factor, summand and steps, each result rounded to the source's dtype."""
+        dtype: Any = np.float32 if self.source_normal == 2.0**-126 else np.float64
+        x = np.where(inputs.negative, -inputs.magnitude, inputs.magnitude).astype(dtype)
+        if self.factor is not None:
+            x = (x.astype(np.float64) * self.factor).astype(dtype)
+        if self.added is not None:
+            x = x + dtype(self.added)
+        if self.input_ulps:
+            word: Any = np.int32 if dtype == np.float32 else np.int64
+            x = np.where(np.isfinite(x) & (x != 0), (x.view(word) + word(self.input_ulps)).view(dtype), x)
+        values = x.astype(np.float64)
+        moved = SplitInputs(np.signbit(values), np.abs(values), np.isfinite(values))
+        return moved if inputs.steps is None else moved.with_steps()
 
     def _before(self, inputs: SplitInputs) -> Doubles:
         magnitude = inputs.magnitude
@@ -204,6 +245,11 @@ class QuantizerModel:
         if self.clamp is not None:
             magnitude = np.minimum(magnitude, self.clamp)  # NaN stays
         return magnitude if self.through is None else self.through.run(magnitude, inputs.negative)
+
+    def _facts_before(self) -> tuple[Any, ...]:
+        """What decides what becomes of inputs before they are rounded."""
+        nan = (self.nan, self.fmt.mantissa_bits) if self.nan in ("bits", "cut_bits") else None
+        return nan, self.source_subnormals, self.source_normal, self.scale, self.clamp, self.through
 
     def _rounded(self, magnitude: Doubles, negative: Flags) -> Codes:
         grid = grid_of(self.fmt)
@@ -285,11 +331,7 @@ class QuantizerModel:
 
     def _outcome(self, outcome: Outcome, codes: Codes, negative: Flags) -> Doubles:
         fmt = self.fmt
-        largest = magnitude_of(fmt.max_code + self.top, grid_of(fmt))
-        plain = {
-            "infinity": np.inf, "nan": np.nan, "max": largest, "zero": 0.0, "smallest_normal": fmt.smallest_normal,
-            "top_code": magnitude_of(fmt.top_magnitude, grid_of(fmt)),
-        }  # fmt: skip
+        plain = _plain_outcomes(fmt, self.top)
         if outcome in plain:
             return np.asarray(np.where(negative, -plain[outcome], plain[outcome]))
         if outcome in ("bits", "cut_bits"):  # of NaN whose bits are unknown
@@ -297,7 +339,7 @@ class QuantizerModel:
         if outcome == "positive_infinity":
             return np.full(codes.shape, np.inf)
         if outcome == "positive_max":
-            return np.full(codes.shape, largest)
+            return np.full(codes.shape, plain["max"])
         if outcome == "lowest":
             return np.full(codes.shape, fmt.min)
         if outcome == "positive_zero":
@@ -339,27 +381,21 @@ class QuantizerModel:
 INWARD = {mode.name.lower(): mode.facts.inward for mode in Rounding}  # (positive, negative), for the rules that it has
 
 
+@lru_cache(maxsize=256)
+def _plain_outcomes(fmt: Format, top: int) -> dict[str, float]:
+    """What each outcome is that has one magnitude; top: codes by which the largest value is off."""
+    return {
+        "infinity": np.inf, "nan": np.nan, "max": magnitude_of(fmt.max_code + top, grid_of(fmt)), "zero": 0.0,
+        "smallest_normal": fmt.smallest_normal, "top_code": magnitude_of(fmt.top_magnitude, grid_of(fmt)),
+    }  # fmt: skip
+
+
 @lru_cache(maxsize=64)
 def _sorted_table(fmt: Format) -> tuple[Any, Words]:
     """Codes of a format in the order of the patterns of their values, and these."""
     words = words_of(fmt.table())
     order = np.argsort(words, kind="stable")
     return order, words[order]
-
-
-def _moved(inputs: SplitInputs, model: QuantizerModel) -> SplitInputs:
-    """Inputs after a model's factor, summand and steps, each result rounded to the source's dtype."""
-    dtype: Any = np.float32 if model.source_normal == 2.0**-126 else np.float64
-    x = np.where(inputs.negative, -inputs.magnitude, inputs.magnitude).astype(dtype)
-    if model.factor is not None:
-        x = (x.astype(np.float64) * model.factor).astype(dtype)
-    if model.added is not None:
-        x = x + dtype(model.added)
-    if model.input_ulps:
-        word: Any = np.int32 if dtype == np.float32 else np.int64
-        x = np.where(np.isfinite(x) & (x != 0), (x.view(word) + word(model.input_ulps)).view(dtype), x)
-    values = x.astype(np.float64)
-    return SplitInputs(np.signbit(values), np.abs(values), np.isfinite(values))
 
 
 def model_of(options: CastOptions, source_normal: float = 2.0**-126) -> QuantizerModel:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ Doubles = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
+Made = TypeVar("Made")
 
 NAN_WORD = np.uint64(0x7FF8000000000000)  # stands for every NaN in comparisons
 
@@ -79,6 +80,9 @@ def grid_of(fmt: Format) -> FractionGrid:
     return FractionGrid(fmt.mantissa_bits, fmt.min_exponent, fmt.subnormals, fmt.ties_to_even_code)
 
 
+KEPT_STEPS = 128  # what inputs keep at once
+
+
 class SplitInputs(NamedTuple):
     """Inputs, taken apart."""
 
@@ -86,6 +90,22 @@ class SplitInputs(NamedTuple):
     magnitude: Doubles  # exact; Inf and NaN as they are
     finite: Flags
     payload: Doubles | None = None  # what the bits of float32's NaNs are if they are read as numbers
+    steps: dict[Any, Any] | None = None  # what models made of them, by the facts that decide it; None keeps nothing
+
+    def with_steps(self) -> SplitInputs:
+        """The same, which keep what the first steps of models come to, for other models with the same facts."""
+        return self._replace(steps={})
+
+    def once(self, facts: tuple[Any, ...], step: Callable[[SplitInputs], Made]) -> Made:
+        """What a step makes of them, that kept from an earlier model with the same facts if there is one."""
+        if self.steps is None:
+            return step(self)
+        if facts not in self.steps:
+            if len(self.steps) >= KEPT_STEPS:
+                self.steps.clear()
+            self.steps[facts] = step(self)
+        found: Made = self.steps[facts]
+        return found
 
     def part(self, chosen: Any) -> SplitInputs:
         """Some of them."""

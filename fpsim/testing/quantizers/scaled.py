@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -164,15 +165,20 @@ def _call(fn: Callable[..., Any], x: Array, fmt: Element) -> ReturnedParts:
     return ReturnedParts(got, x, fmt)
 
 
-def _wanted(x: Array, fmt: Element, scaling: Scaling, cast: dict[str, Any]) -> tuple[Words, Words, Array]:
-    """Elements, values and scales that a scaling gives."""
+def _wanted(x: Array, fmt: Element, scaling: Scaling, cast: dict[str, Any], values: bool) -> tuple[Words, Array]:
+    """Elements and scales that a scaling gives; values: whether values take the place of elements."""
     q = encode_scaled(x, fmt, scaling, **cast)
-    values = words_of(np.asarray(q.decode().ravel().astype(np.float64)))
+    if values:
+        return words_of(np.asarray(q.decode().ravel().astype(np.float64))), q.scales
     if isinstance(fmt, Format):
-        elements = words_of(fmt.table()[q.codes.ravel()])
-    else:
-        elements = words_of(q.codes.ravel().astype(np.float64))
-    return elements, values, q.scales
+        return _words_of_codes(fmt)[q.codes.ravel()], q.scales
+    return words_of(q.codes.ravel().astype(np.float64)), q.scales
+
+
+@functools.lru_cache(maxsize=16)
+def _words_of_codes(fmt: Format) -> Words:
+    """The pattern of every code's value."""
+    return words_of(fmt.table())
 
 
 def _layouts(scales: Array, grid: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
@@ -263,12 +269,13 @@ def _identified(cases: list[tuple[Array, ReturnedParts]], fmt: Element, cast: di
     )
 
 
-def _candidates() -> Iterator[Scaling]:
-    yield from ROWS.values()
-    for block, scale_format, rule in itertools.product(BLOCKS, (FP32, E8M0, BF16, E4M3), RULES):
-        scaling = _scaling(block=block, scale_format=scale_format, **rule)
-        if scaling is not None:
-            yield scaling
+@functools.cache
+def _candidates() -> tuple[Scaling, ...]:
+    found = [
+        _scaling(block=block, scale_format=scale_format, **rule)
+        for block, scale_format, rule in itertools.product(BLOCKS, (FP32, E8M0, BF16, E4M3), RULES)
+    ]
+    return (*ROWS.values(), *(scaling for scaling in found if scaling is not None))
 
 
 def _scaling(**fields: Any) -> Scaling | None:
@@ -293,9 +300,9 @@ def _differing(
     """How many elements and scales a scaling does not give, of how many, and how scales are laid out."""
     total, of, layouts = 0, 0, set()
     for x, parts in cases:
-        elements, values, scales = _wanted(x, fmt, scaling, cast)
+        elements, scales = _wanted(x, fmt, scaling, cast, values=parts.scales is None)
         if parts.scales is None:
-            total, of = total + int((parts.elements != values).sum()), of + x.size
+            total, of = total + int((parts.elements != elements).sum()), of + x.size
             layouts.add("values")
             continue
         of += x.size + scales.size
@@ -464,11 +471,11 @@ def _compare(
     held: dict[str, None], broken: dict[str, Broken],
 ) -> tuple[int, int]:  # fmt: skip
     """Note which of codes, scales and axis hold on one matrix; how many elements and scales differ, of how many."""
-    elements, values, scales = _wanted(x, fmt, scaling, cast)
+    elements, scales = _wanted(x, fmt, scaling, cast, values=parts.scales is None)
     shown_fmt = fmt if isinstance(fmt, Format) else FP32
     if parts.scales is None:
-        differ = parts.elements != values
-        _elements("values", call, case, x, parts.elements, values, differ, shown_fmt, held, broken)
+        differ = parts.elements != elements
+        _elements("values", call, case, x, parts.elements, elements, differ, shown_fmt, held, broken)
         return int(differ.sum()), x.size
     wrong = 0
     differ = parts.elements != elements

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -48,11 +49,11 @@ class ModelSearch:
     def __init__(
         self, inputs: SplitInputs, got: Words, source: Format, codes: bool, certificates: Certificates | None = None
     ) -> None:
-        self.inputs, self.got, self.source, self.codes = inputs, got, source, codes
+        self.inputs = inputs.with_steps() if got.size <= 3 * PART else inputs  # of many, steps would fill the memory
+        self.got, self.source, self.codes = got, source, codes
         self.certificates: Certificates = {} if certificates is None else certificates
         self.tried = 0
-        self._part = inputs
-        self._of_part = got
+        self._hold_against(self.inputs, got)
 
     def differing(self, model: QuantizerModel | Restricted) -> npt.NDArray[np.bool_]:
         """Where a model gives something else."""
@@ -153,8 +154,7 @@ class ModelSearch:
     def _gives_all(self, model: QuantizerModel) -> bool:
         """Whether nothing differs from a model. Of the many that it does from, a few inputs tell most."""
         self.tried += 1
-        first = slice(None, None, EVERY)
-        if (model.run(self._part.part(first)) != self._of_part[first]).any():
+        if (model.run(self._first) != self._of_first).any():
             return False
         return not (model.run(self._part) != self._of_part).any() and self.count(model) == 0
 
@@ -165,9 +165,15 @@ class ModelSearch:
         chosen = np.union1d(_spread(np.flatnonzero(differ)), _spread(np.flatnonzero(~differ)))
         special = np.flatnonzero(~self.inputs.finite | (self.inputs.magnitude == 0))
         chosen = np.union1d(chosen, special)
-        self._part, self._of_part = self.inputs.part(chosen), self.got[chosen]
+        self._hold_against(self.inputs.part(chosen).with_steps(), self.got[chosen])
+
+    def _hold_against(self, part: SplitInputs, got: Words) -> None:
+        """Hold candidates against a part, and against some of it first those that any difference rules out."""
+        self._part, self._of_part = part, got
+        self._first, self._of_first = part.part(slice(None, None, EVERY)).with_steps(), got[::EVERY]
 
 
+@lru_cache(maxsize=16)
 def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerModel]:
     """The family of a verdict: each policy, alone and behind FP16, BF16 or TF32, and single faults."""
     faults = deviations(model, source, codes=False)

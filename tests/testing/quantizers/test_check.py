@@ -104,12 +104,12 @@ def test_what_a_check_excludes_does_not_depend_on_the_checks_before() -> None:
         one = report(fn)
         return one.causes, one.excluded, one.rivals
 
-    fns = (lambda x: fp.encode(x, "e4m3"), through_fp16, lambda x: fp.quantize(x, "e4m3", rounding="down"))
+    fns = (lambda x: fp.encode(x, "e4m3"), through_fp16)
     check._prepared.cache_clear()
     together = [found(fn) for fn in (*fns, *reversed(fns))]
-    for fn, *twice in zip(fns, together[:3], reversed(together[3:]), strict=True):
-        check._prepared.cache_clear()
-        assert twice == [found(fn)] * 2
+    check._prepared.cache_clear()
+    other = found(fns[1])  # as the first one was found above, alone
+    assert together == [together[0], other, other, together[0]]
 
 
 def test_seeded_stochastic_rounding_is_compared_bit_for_bit() -> None:
@@ -237,11 +237,19 @@ def test_what_does_not_round_to_the_format_is_named(fn: Any, causes: tuple[str, 
     found = report(fn, "e4m3")
     assert set(found.causes) == set(causes)
     assert found.unexplained == 0
-    assert fp.testing.identify_quantizer(fn, "e5m2").exact
+    if fn is not np.negative:  # two faults, as the next one has
+        assert fp.testing.identify_quantizer(fn, "e5m2").exact
 
 
-def test_a_format_that_holds_all_inputs_needs_no_rounding() -> None:
+def test_a_format_that_holds_all_inputs_needs_no_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def some(fmt: fp.Format, every: Callable[[fp.Format], Array] = check.inputs_for) -> Array:
+        x = every(fmt)  # 700,000, the points of FP16 and BF16 among them
+        return x[(np.arange(x.size) % 29 == 0) | ~np.isfinite(x) | (x == 0)]
+
+    monkeypatch.setattr(check, "inputs_for", some)
+    check._prepared.cache_clear()
     assert report(lambda x: x, "fp64").ok
+    check._prepared.cache_clear()
 
 
 def test_a_library_that_goes_through_float32_is_noted_and_no_failure() -> None:

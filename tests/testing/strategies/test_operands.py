@@ -98,11 +98,11 @@ def test_every_unit_has_operands() -> None:
 
 
 def test_operands_cancel_and_reach_any_code() -> None:
-    pairs = drawn(strategies.products("hopper_e4m3_f32", 1, 1, 16), 1600, together=1)
+    pairs = drawn(strategies.products("hopper_e4m3_f32", 1, 1, 16), 600, together=1)
     values = [(fp.decode(a, "e4m3")[0], fp.decode(b, "e4m3")[:, 0]) for a, b in pairs]
     with np.errstate(invalid="ignore"):
         sums = [(float((x * y).sum()), float(np.abs(x * y).max())) for x, y in values]
-    assert sum(largest > 1000 and abs(total) < largest / 100 for total, largest in sums) >= 10
+    assert sum(largest > 1000 and abs(total) < largest / 100 for total, largest in sums) >= 4
     codes = np.unique(np.concatenate([np.append(a, b) for a, b in pairs]))
     assert codes.size >= 250
 
@@ -135,13 +135,12 @@ def test_what_cannot_be_drawn_is_refused_when_asked_for(call: Callable[[], objec
 
 
 def test_only_strategies_load_hypothesis_and_say_what_to_install() -> None:
-    loaded = "import sys, fpsim as fp; fp.testing.points; print('hypothesis' in sys.modules); "
-    assert python(f"{loaded}fp.testing.strategies.codes; print('hypothesis' in sys.modules)").split() == [
-        "False",
-        "True",
-    ]
-    absent = (
-        "import sys, fpsim as fp; sys.modules['hypothesis'] = None\n"
-        "try:\n    fp.testing.strategies\nexcept ImportError as e:\n    print(e)"
+    script = (
+        "import sys, fpsim as fp; fp.testing.points; print('hypothesis' in sys.modules)\n"
+        "sys.modules['hypothesis'] = None\n"
+        "try:\n    fp.testing.strategies\nexcept ImportError as e:\n    print(e)\n"
+        "del sys.modules['hypothesis']; fp.testing.strategies.codes; print('hypothesis' in sys.modules)"
     )
-    assert python(absent).startswith("fp.testing.strategies needs hypothesis, which is not installed: ")
+    before, absent, after = python(script).splitlines()
+    assert absent.startswith("fp.testing.strategies needs hypothesis, which is not installed: ")
+    assert (before, after) == ("False", "True")
