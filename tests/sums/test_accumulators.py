@@ -20,6 +20,7 @@ from fpsim.sums.accumulate import SumProblem
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.sums.product import accumulator_product
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import sweep
 from tests.oracles import casts
 from tests.oracles import sums as accumulator_oracle
 from tests.oracles.arithmetic import read
@@ -103,14 +104,16 @@ def test_no_term_is_lost_where_rows_columns_and_terms_are_few_or_none(fmt: fp.Fo
                 check_product(made(kind, fmt, "nearest_even"), a, b, c, (fp.E5M2, fp.E5M2))
 
 
-def test_all_pairs_of_small_codes_are_added_as_the_oracle_adds_them() -> None:
+@sweep("whole", False, True)
+def test_all_pairs_of_small_codes_are_added_as_the_oracle_adds_them(whole: bool) -> None:
     for fmt, result in ((fp.E2M1, fp.E2M1), (fp.E2M3, fp.E4M3), (fp.E3M2, fp.E2M1)):
         codes = np.arange(1 << fmt.bits, dtype=fmt.storage)
         x, y = (grid.reshape(-1) for grid in np.meshgrid(codes, codes))
         pairs = np.stack([x, y])  # (2, all pairs)
         kinds, roundings = (Sequential, Pairwise, Exact), ("nearest_even", "nearest_away", "down")
         # of the 4,096 pairs of larger codes each kind takes another rounding
-        cases = itertools.product(kinds, roundings) if fmt == fp.E2M1 else zip(kinds, roundings, strict=True)
+        every = whole or fmt == fp.E2M1
+        cases = itertools.product(kinds, roundings) if every else zip(kinds, roundings, strict=True)
         for kind, rounding in cases:
             accumulator = made(kind, result, rounding)
             got = fp_sum(pairs, accumulate=accumulator, fmt=fmt, axis=0).view(np.uint8)
