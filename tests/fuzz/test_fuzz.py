@@ -14,7 +14,7 @@ from tests.fuzz.valid import DRAWS
 
 
 def test_a_short_run_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fuzzer.main(["--minutes", "0.05", "--seed", "1"]) == 0
+    assert fuzzer.main(["--minutes", "0.02", "--seed", "1"]) == 0
     assert "0 findings, seed 1" in capsys.readouterr().out
 
 
@@ -28,7 +28,7 @@ def test_a_planted_bit_is_found_and_repeated_by_its_number(
         return codes ^ codes.dtype.type(words.get("rounding") == "up")
 
     monkeypatch.setattr(fp, "encode", wrong)
-    found = next(each for each in (fuzzer.draw(0, number) for number in range(3000)) if "encode(" in each.error)
+    found = next(each for each in (fuzzer.draw(0, number) for number in range(900, 3000)) if "encode(" in each.error)
     assert "gives 0x" in found.error
     assert fuzzer.draw(0, found.number) == found
     assert fuzzer.main(["--only", str(found.number)]) == 1

@@ -187,6 +187,7 @@ def test_trees_are_drawn() -> None:
     ):  # fmt: skip
         ax = model.plot()
         assert f"{model.n} terms" in ax.get_title(loc="left")
+        ax.figure.set_dpi(20)  # few pixels to fill
         ax.figure.canvas.draw()
         pyplot.close(ax.figure)
 

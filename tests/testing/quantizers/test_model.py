@@ -14,6 +14,7 @@ from fpsim.formats.policies import OVERFLOWS
 from fpsim.testing.boundary_points import further_points, points
 from fpsim.testing.quantizers.model import model_of
 from fpsim.testing.quantizers.rounder import taken_apart, words_of
+from tests.kit.sweeps import sweep
 from tests.oracles import casts
 
 FORMATS = [fmt for fmt in NAMED.values() if fmt.bits <= 8] + [
@@ -22,8 +23,9 @@ FORMATS = [fmt for fmt in NAMED.values() if fmt.bits <= 8] + [
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_model_without_faults_is_the_oracles_cast(dtype: type) -> None:
-    for fmt in FORMATS:
+@sweep("whole", False, True)
+def test_a_model_without_faults_is_the_oracles_cast(dtype: type, whole: bool) -> None:
+    for fmt in FORMATS if whole else FORMATS[dtype is np.float64 :: 2]:
         x = np.concatenate([points(fmt, dtype), further_points(fmt, dtype)])
         apart = taken_apart(x)
         wide = x.astype(np.float64)
