@@ -17,6 +17,7 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pyt
     pytest.importorskip("pandas")
     pytest.importorskip("matplotlib").use("Agg")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FPSIM_NUM_THREADS", "1")  # a page prints the same, and starts the workers that it names alone
     found = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert found.attempted > 2
     assert found.failed == 0

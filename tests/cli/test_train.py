@@ -29,7 +29,7 @@ def fpsim(arguments: list[str]) -> None:
 def train_and_save_often(arguments: list[str]) -> None:
     from fpsim.train import runs
 
-    runs.SAVED_EVERY = 0.1
+    runs.SAVED_EVERY = 0.05
     fpsim(arguments)
 
 
@@ -100,7 +100,7 @@ def test_ctrl_c_ends_with_130_and_the_same_call_goes_on(tmp_path: Path) -> None:
     import fpsim as fp
     from fpsim.cli.main import main
 
-    arguments = ["train", "FP32", "--seeds", "1", "--steps", "200", "--out", str(tmp_path), *SMALL]
+    arguments = ["train", "FP32", "--seeds", "1", "--steps", "120", "--out", str(tmp_path), *SMALL]
     with fork(tmp_path / "said", train_and_save_often, arguments) as process:
         saved = tmp_path / "runs" / "FP32-0"
         until = time.monotonic() + 100
@@ -110,13 +110,13 @@ def test_ctrl_c_ends_with_130_and_the_same_call_goes_on(tmp_path: Path) -> None:
         assert process.end(60) == 130, process.errors
         assert process.errors == "fpsim: Interrupted.\n"
     (kept,) = saved.glob("step-*")
-    assert 0 < int(kept.name.removeprefix("step-")[:6]) < 200
+    assert 0 < int(kept.name.removeprefix("step-")[:6]) < 120
     assert not (tmp_path / "report.html").exists()
 
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 0
-    whole = fp.train.run("FP32", steps=200, model="perceptron", batch=16)
+    whole = fp.train.run("FP32", steps=120, model="perceptron", batch=16)
     assert pd.read_parquet(tmp_path / "curves.parquet").loss.tolist() == whole.losses
 
 
