@@ -150,9 +150,8 @@ class QuantizerModel:
 
     def replace(self, **changes: Any) -> QuantizerModel:
         """The same with other facts."""
-        found = object.__new__(
-            QuantizerModel
-        )  # a search makes thousands, and dataclasses.replace goes through all facts
+        # a search makes thousands, and dataclasses.replace goes through all facts
+        found = object.__new__(QuantizerModel)
         vars(found).update(vars(self), **changes)
         return found
 
