@@ -304,7 +304,7 @@ def test_the_built_in_study_learns_and_repeats_itself() -> None:
     pytest.importorskip("torch")
     from fpsim.analysis.models.capture import capture
 
-    first, again = capture(steps=(1, 6), seed=1), capture(steps=(6, 1), seed=1)
+    first, again = capture(steps=(1, 4), seed=1), capture(steps=(4, 1), seed=1)
     assert first.losses == again.losses
     assert first.losses[-1] < first.losses[0]
     assert first.tensors == again.tensors
@@ -321,7 +321,7 @@ def test_the_built_in_study_learns_and_repeats_itself() -> None:
     assert all(
         row.report.underflow_rate > 0.9 for row in gradient if (row.report.format, row.scaling) == ("E4M3", "none")
     )
-    assert sorted({row.step for row in gradient if row.step}) == [1, 6]
+    assert sorted({row.step for row in gradient if row.step}) == [1, 4]
 
 
 def test_capture_leaves_torch_as_it_was() -> None:

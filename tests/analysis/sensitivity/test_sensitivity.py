@@ -213,8 +213,8 @@ def test_a_bad_layer_of_the_built_in_transformer_is_named_first() -> None:
     from fpsim.train.recipes import FP32 as plain
     from fpsim.train.setup.settings import Settings
 
-    trainer = Trainer(plain, Settings(steps=20, batch=4, measure=0))
-    for _ in range(20):
+    trainer = Trainer(plain, Settings(steps=80, batch=4, measure=0))
+    for _ in range(80):
         trainer.step()
     codes, targets = (torch.from_numpy(x) for x in trainer.data.batch(0, 1000, 0, batch=4, context=64))
     block = trainer.model.blocks[1]

@@ -120,7 +120,7 @@ def test_workers_that_grow_go_on() -> None:
         time.sleep(0.02)
         return os.getpid()
 
-    assert len({pid for _, pid in run_over(range(12), task, workers=2)}) <= 2
+    assert len({pid for _, pid in run_over(range(8), task, workers=2)}) <= 2
 
 
 def test_an_error_in_the_callback_ends_the_workers_at_once(tmp_path: Path) -> None:
