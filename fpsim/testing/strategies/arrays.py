@@ -76,7 +76,7 @@ def from_dtype(dtype: npt.DTypeLike) -> st.SearchStrategy[Any]:
     Example:
       >>> from hypothesis import find
       >>> import ml_dtypes, fpsim as fp
-      >>> find(fp.testing.strategies.from_dtype(ml_dtypes.bfloat16), lambda x: x > 300)
+      >>> find(fp.testing.strategies.from_dtype(ml_dtypes.bfloat16), lambda x: float(x) > 300)
       302
     """
     found = np.dtype(dtype_of(dtype) or dtype)
