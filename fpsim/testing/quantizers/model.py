@@ -151,6 +151,7 @@ class QuantizerModel:
     def replace(self, **changes: Any) -> QuantizerModel:
         """The same with other facts."""
         # a search makes thousands, and dataclasses.replace goes through all facts
+        assert changes.keys() <= vars(self).keys(), changes
         found = object.__new__(QuantizerModel)
         vars(found).update(vars(self), **changes)
         return found
