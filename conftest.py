@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ register()  # as hypothesis does where fpsim is installed
 # every `find` of Hypothesis keeps its result under one key, from which the next one would begin, and end there
 settings.register_profile(PROFILE, settings.get_profile(PROFILE), database=None)
 settings.load_profile(PROFILE)
+# a shell that starts tests in the background has them ignore interrupts, and so would the processes that they start
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection() -> None:
