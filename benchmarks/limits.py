@@ -187,7 +187,7 @@ def total(words: Any) -> Any:
     for start in range(0, words.size - BLOCK + 1, BLOCK):
         prefetch_block(words, start)
         for i in range(BLOCK):
-            found ^= words[start + i]
+            found ^= words[np.uint64(start + i)]  # from the beginning alone, or AVX2 gathers words one by one
     return found
 
 
