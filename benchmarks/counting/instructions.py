@@ -32,7 +32,7 @@ from benchmarks.limits import best, lanes, measure
 from benchmarks.machine import describe
 from benchmarks.race import one_core
 from fpsim.runtime.compile import KERNELS
-from fpsim.runtime.vectors import has_vectors
+from fpsim.runtime.vectors import has_avx512
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 BEGIN, END = "<!-- instructions: begin -->", "<!-- instructions: end -->"
@@ -114,7 +114,7 @@ def works() -> dict[str, CountedWork]:
     tiles = HotLoop("scaling.kernels.tiles quantize_strips", 1, r"vpmovu?s?db|vpackuswb", "vpmuludq")
     fused = (HotLoop("products.kernels.fused_product", ("vcvttps2dq", 1.0)),)
     # two fused multiply-adds for a product, of which one adds zero
-    chains = (HotLoop("products.kernels.fused_product", (r"vfmadd\d+ps", 0.5)),) if has_vectors() else fused
+    chains = (HotLoop("products.kernels.fused_product", (r"vfmadd\d+ps", 0.5)),) if has_avx512() else fused
     rows = (HotLoop("sums.kernels.float32_rows rows_kernel", 2, "vaddps", "vpmaxud"),)  # two steps to a sum stored
     clamped = (HotLoop("sums.kernels.float32_rows rows_kernel", ("vmaxps", 1.0)),)  # one magnet for a product
     found = {

@@ -12,7 +12,7 @@ from functools import lru_cache
 from fpsim.formats.named import BF16, FP16, FP32, FP64, Format
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.kernels.code_panel import has_code_panels
-from fpsim.runtime.vectors import has_vectors
+from fpsim.runtime.vectors import widest_vectors
 
 EXPONENTS = 20  # of operands whose relative exponents have the base 0, either way (panel.HIGHEST)
 BASES = 60  # of both operands together, at most, either way: products and powers stay in float32's range
@@ -43,15 +43,16 @@ def is_centred(fmt: Format) -> bool:
 def rows_of(unit: MatrixUnit) -> str:
     """Which loops take the rows of a fast unit of the FUSED rule, or one built from it, on this processor.
 
-    "chained": chained_row; "vectors": vector_row; "plain": fused_row.
+    "chained": chained_row; "vectors", and "avx2" without AVX-512: vector_row; "plain": fused_row.
     """
-    if not has_vectors():
-        return "plain"
+    vectors = widest_vectors()
     bits = unit.fraction_bits + 2 + (unit.terms - 1).bit_length()
     centred = is_centred(unit.a.fmt) and is_centred(unit.b.fmt)
-    if unit.rule is Rule.FUSED and bits <= CHAINED_BITS and centred:
+    if vectors == "avx512" and unit.rule is Rule.FUSED and bits <= CHAINED_BITS and centred:
         return "chained"
-    return "vectors" if unit.fraction_bits <= VECTOR_BITS else "plain"
+    if not vectors or unit.fraction_bits > VECTOR_BITS:
+        return "plain"
+    return "vectors" if vectors == "avx512" else "avx2"
 
 
 @lru_cache(maxsize=4096)

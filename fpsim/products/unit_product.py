@@ -30,7 +30,7 @@ from fpsim.products.kernels.transpose import SIDE
 from fpsim.runtime.pipeline import run_stages, wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.runtime.threads import SMALLEST, over_spans
-from fpsim.runtime.vectors import has_vectors
+from fpsim.runtime.vectors import has_avx512
 
 i32, f32 = np.int32, np.float32
 
@@ -375,7 +375,8 @@ def fused_loop(unit: MatrixUnit) -> Any:
     terms = 16 if unit.rule is Rule.TWO_PASSES else unit.terms
     fills = unit.fraction_bits + 2 + (terms - 1).bit_length() > SUM_BITS + 1
     joined = fills or terms == 16 or (half and terms == 32)  # one kernel for all units of 16 terms, one for FP16 of 32
-    return fused_product(terms, joined and rows == "plain", half, unit.rule is Rule.SCALED, rows, source)
+    joined = {"chained": False, "vectors": True}.get(rows, joined)
+    return fused_product(terms, joined, half, unit.rule is Rule.SCALED, rows, source)
 
 
 @lru_cache(maxsize=1024)
@@ -461,7 +462,7 @@ def _cut(total: Array, p: UnitProduct) -> None:
     formats = unit.a.fmt, unit.b.fmt
     bases = bases_of((a, b), formats)
     of_a, of_b = (np.array([-1, fmt.min_exponent, base], i32) for fmt, base in zip(formats, bases, strict=True))
-    run, base, facts = cut_product(unit.terms, halves, has_vectors()), i32(sum(bases)), _step_facts(formats)
+    run, base, facts = cut_product(unit.terms, halves, has_avx512()), i32(sum(bases)), _step_facts(formats)
     _in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, total, of_a, of_b, base, facts, m0, m1, n0, n1))
 
 
@@ -482,7 +483,7 @@ def _stepwise(total: Array, p: UnitProduct) -> None:
     formats = unit.a.fmt, unit.b.fmt
     chain = unit.rule is Rule.EXACT and unit.terms == 1
     facts = _step_facts(formats)
-    in_vectors = unit.rule is Rule.EXACT and not chain and unit.terms % 2 == 0 and has_vectors()
+    in_vectors = unit.rule is Rule.EXACT and not chain and unit.terms % 2 == 0 and has_avx512()
     run = step_product("chain" if chain else unit.rule, unit.terms if in_vectors else 0)
     terms = CHAIN_TERMS if chain else unit.terms
     if unit.rule is Rule.FLUSHED_TREE:

@@ -1,7 +1,8 @@
-"""Code of 512-bit vectors for intrinsics: loops that need roundings or instructions that compiled loops cannot ask for.
+"""Code of vectors for intrinsics: loops that keep much in registers, or need what compiled loops cannot ask for.
 
 Functions here write instructions of LLVM: they take numba's builder and values of LLVM, and return such values. A mask
-is a vector of bits. Only where `has_vectors()`.
+is a vector of bits. Vectors have 512 bits, of which processors with AVX2 alone (`has_avx2`) make two each; functions
+whose roundings are part of the instruction need AVX-512 (`has_avx512`).
 """
 
 from __future__ import annotations
@@ -26,20 +27,38 @@ DOWN, UP, TO_ZERO = WORD(9), WORD(10), WORD(11)  # roundings, no exceptions, wha
 
 
 @lru_cache(maxsize=1)
-def has_vectors() -> bool:
+def has_avx512() -> bool:
     """Whether numba's target, which may be told to be another processor, has AVX-512 for words and bytes."""
+    return has_avx2() and any("vpmaxsb" in line and "zmm" in line for line in _probe())
+
+
+@lru_cache(maxsize=1)
+def has_avx2() -> bool:
+    """Whether numba's target has AVX2, and F16C, which converts FP16."""
     if numba.config.DISABLE_JIT:
         return False
+    longer = any("vpmaxsb" in line and "xmm" not in line for line in _probe())
+    return longer and any("vcvtph2ps" in line for line in _probe())
+
+
+def widest_vectors() -> str:
+    """The widest vectors that this processor has of those which functions here are for: "avx512", "avx2" or ""."""
+    return "avx512" if has_avx512() else "avx2" if has_avx2() else ""
+
+
+@lru_cache(maxsize=1)
+def _probe() -> list[str]:
+    """The assembly of the larger ones of bytes and of the values of halves, line by line."""
     module = ir.Module()
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [BYTES.as_pointer()]), "larger_bytes")
-    builder = ir.IRBuilder(function.append_basic_block())
-    old = builder.load(function.args[0])
-    builder.store(larger(builder, old, builder.add(old, old)), function.args[0])
-    builder.ret_void()
+    kind = ir.FunctionType(FLOATS, [BYTES.as_pointer(), vector(SMALL, WIDTH).as_pointer()])
+    builder = ir.IRBuilder(ir.Function(module, kind, "larger_bytes_and_halves").append_basic_block())
+    old, half = (builder.load(place) for place in builder.function.args)
+    builder.store(larger(builder, old, builder.add(old, old)), builder.function.args[0])
+    builder.ret(builder.fpext(half, FLOATS))
     parsed = binding.parse_assembly(str(module))
     parsed.triple = binding.get_process_triple()
-    assembly = cpu_target.target_context.codegen()._tm.emit_assembly(parsed)
-    return "vpmaxsb" in assembly and "zmm" in assembly
+    assembly: str = cpu_target.target_context.codegen()._tm.emit_assembly(parsed)
+    return assembly.splitlines()
 
 
 def named_intrinsic(function: Callable[..., Any], *facts: Any) -> Any:
@@ -200,11 +219,19 @@ def single_to_zero(builder: Any, x: Any) -> Any:
     return call(builder, "llvm.x86.avx512.mask.cvtpd2ps.512", few, x, constant(0.0, few), BYTE(-1), TO_ZERO)
 
 
+def bits_of(builder: Any, mask: Any) -> Any:
+    """A mask as bits. It may be integers, set where these are negative: AVX2 need not pack them to join them."""
+    return mask if mask.type.element == BIT else builder.icmp_signed("<", mask, constant(0, mask.type))
+
+
 def any_of(builder: Any, masks: Sequence[Any]) -> Any:
     """Whether a bit of any mask is set."""
     all_bits = masks[0]
     for mask in masks[1:]:
         all_bits = builder.or_(all_bits, mask)
+    if all_bits.type == INTS:
+        all_bits = builder.or_(*(lanes_of(builder, all_bits, first, WIDTH // 2) for first in (0, WIDTH // 2)))
+    all_bits = bits_of(builder, all_bits)
     count = all_bits.type.count
     return builder.icmp_unsigned("!=", builder.bitcast(all_bits, ir.IntType(count)), ir.IntType(count)(0))
 

@@ -18,7 +18,7 @@ from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime.pipeline import run_stages
 from fpsim.runtime.processor import has_control, has_fma, rounding_control
-from fpsim.runtime.vectors import has_vectors
+from fpsim.runtime.vectors import widest_vectors
 from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.sums.kernels import float32_rows as loops
 from fpsim.sums.kernels.float32_pairs import GROUP, PAIRS, PLAIN_PAIRS, pairs_kernel
@@ -174,7 +174,7 @@ def strips_kernel(how: int) -> Any:
     """The loop of a step, `loops.rows_kernel` or one with its arguments."""
     if how in (PAIRS, PLAIN_PAIRS):
         return pairs_kernel(how)
-    return loops.rows_kernel(how, how == loops.ROUNDED and has_vectors())
+    return loops.rows_kernel(how, widest_vectors() if how == loops.ROUNDED else "")
 
 
 def run_strips(

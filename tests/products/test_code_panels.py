@@ -17,7 +17,7 @@ from fpsim.products.fast_units import rows_of, source_of
 from fpsim.products.kernels.transpose import transposer
 from fpsim.runtime import threads as threads_of
 from fpsim.runtime.compile import kernel
-from fpsim.runtime.vectors import has_vectors
+from fpsim.runtime.vectors import has_avx2
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn
 from tests.kit.units import changed
@@ -50,7 +50,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
-needs_vectors = pytest.mark.skipif(not has_vectors(), reason="this processor, or numba's target, has no AVX-512")
+needs_vectors = pytest.mark.skipif(not has_avx2(), reason="this processor, or numba's target, has no AVX2")
 
 
 @pytest.fixture(params=["own", "plain"])

@@ -11,7 +11,7 @@ import pytest
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products import unit_product
-from fpsim.runtime.vectors import has_vectors
+from fpsim.runtime.vectors import has_avx512
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import some_pairs, sweep
 from tests.oracles.matrix_units import KINDS, normal
@@ -22,22 +22,22 @@ WIDTHS = (1, 16, 63, 64, 65, 128, 129)  # of the parts of 64 lanes, and of a pan
 f32 = np.float32
 
 
-needs_vectors = pytest.mark.skipif(not has_vectors(), reason="this processor, or numba's target, has no AVX-512")
+needs_vectors = pytest.mark.skipif(not has_avx512(), reason="this processor, or numba's target, has no AVX-512")
 
 
 @pytest.fixture(params=[True, False], ids=["vectors", "plain"])
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows in vectors, and the loops of processors without AVX-512."""
-    if request.param and not has_vectors():
+    if request.param and not has_avx512():
         pytest.skip("this processor, or numba's target, has no AVX-512")
-    monkeypatch.setattr(unit_product, "has_vectors", lambda: request.param)
+    monkeypatch.setattr(unit_product, "has_avx512", lambda: request.param)
 
 
 def compared(p: Product, unit: MatrixUnit) -> None:
     """Fail unless a product has the bits of the other loops, which `check` holds against single steps."""
     with pytest.MonkeyPatch.context() as patch:
         got = multiplied(p, unit)
-        patch.setattr(unit_product, "has_vectors", lambda: False)
+        patch.setattr(unit_product, "has_avx512", lambda: False)
         assert_bits_equal(results(got), results(multiplied(p, unit)))
 
 

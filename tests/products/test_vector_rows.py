@@ -1,4 +1,4 @@
-"""The rows in vectors, which fp.matmul takes where the processor has AVX-512, give the bits of the other ones."""
+"""The rows in vectors, which fp.matmul takes where the processor has AVX-512 or AVX2, give the bits of the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fpsim.matrix_units.matrix_unit import ELEMENTS, MatrixUnit
 from fpsim.products.fast_units import is_fast, rows_of
 from fpsim.products.kernels.promotion import ADD, COLUMNS_FIRST, PRODUCT, ROWS_FIRST
 from fpsim.products.unit_product import Factors, UnitProduct, add_product
-from fpsim.runtime.vectors import has_vectors
+from fpsim.runtime.vectors import has_avx2, has_avx512
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import some_pairs, sweep
 from tests.kit.units import changed
@@ -36,7 +36,16 @@ ALL = (FP8, FP8_TO_HALF, HALF, pytest.param(SCALED, marks=pytest.mark.slow))
 WIDTHS = (1, 16, 31, 32, 33, 63, 64, 65, 129)  # of the groups of 16, 32 and 64 lanes
 HEIGHTS = (1, 2, 3, 5)  # rows are taken in pairs
 
-needs_vectors = pytest.mark.skipif(not has_vectors(), reason="this processor, or numba's target, has no AVX-512")
+needs_vectors = pytest.mark.skipif(not has_avx2(), reason="this processor, or numba's target, has no AVX2")
+needs_avx512 = pytest.mark.skipif(not has_avx512(), reason="this processor, or numba's target, has no AVX-512")
+EITHER = ["own", pytest.param("avx2", marks=needs_avx512)]  # which is a processor's own where it has no AVX-512
+
+
+@pytest.fixture
+def taken_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows that the processor has, or those that it would have without AVX-512."""
+    if request.param == "avx2":
+        take_other_loops(monkeypatch, rows_of="avx2")
 
 
 @pytest.fixture
@@ -51,12 +60,18 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Any:
     return product
 
 
+def test_rows_are_the_widest_that_the_processor_has() -> None:
+    for name in (FP8, FP8_TO_HALF, HALF, SCALED):
+        with_avx512 = "chained" if "hopper_e4m3" in name else "vectors"
+        assert rows_of(fp.unit(name)) == (with_avx512 if has_avx512() else "avx2" if has_avx2() else "plain")
+
+
 @needs_vectors
+@pytest.mark.parametrize("taken_rows", EITHER, indirect=True)
 @pytest.mark.parametrize("name", ALL)
 @sweep("pairs", some_pairs(KINDS), list(itertools.product(KINDS, KINDS)))
-def test_both_kinds_of_rows_give_the_same_bits(name: str, pairs: Any, plain: Any) -> None:
+def test_both_kinds_of_rows_give_the_same_bits(name: str, pairs: Any, taken_rows: None, plain: Any) -> None:
     unit = fp.unit(name)
-    assert rows_of(unit) == ("chained" if "hopper_e4m3" in name else "vectors")
     shapes = itertools.cycle(itertools.product(HEIGHTS, WIDTHS))
     for (kind, other), (m, n) in zip(pairs, shapes, strict=False):
         for k in lengths(unit)[-2:]:
@@ -76,9 +91,12 @@ def _joined(p: Product, unit: MatrixUnit, factors: Factors, cut: int) -> Any:
 
 
 @needs_vectors
+@pytest.mark.parametrize("taken_rows", EITHER, indirect=True)
 @pytest.mark.parametrize("name", [FP8, HALF])
 @pytest.mark.parametrize("mode", [ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST])
-def test_sums_join_alike_in_both_kinds_of_rows(name: str, mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_join_alike_in_both_kinds_of_rows(
+    name: str, mode: int, taken_rows: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By factors of any size, for all widths of panels, in slices of which the last one is short."""
     unit, generator = fp.unit(name), np.random.default_rng(mode)
     shapes = itertools.cycle(itertools.product(HEIGHTS, WIDTHS))

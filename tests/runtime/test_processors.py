@@ -102,7 +102,10 @@ def test_what_a_processor_cannot_convert_in_one_instruction_is_left_to_integers(
 
 @X86
 def test_products_take_vectors_where_a_processor_has_them() -> None:
-    """Rows in vectors need AVX-512 for words and bytes; without it the compiler would end the process."""
-    for name, kinds in (("haswell", "plain plain"), ("knl", "plain plain"), ("skylake-avx512", "chained vectors")):
+    """AVX-512 with words and bytes, AVX2 with FP16's conversion; without, the compiler would end the process."""
+    for name, kinds in (
+        ("sandybridge", "plain plain"), ("haswell", "avx2 avx2"), ("knl", "avx2 avx2"),
+        ("skylake-avx512", "chained vectors"),
+    ):  # fmt: skip
         assert decided()[name][1:] == kinds.split(), name
     assert decided()["none"] == ["False", "plain", "plain"]

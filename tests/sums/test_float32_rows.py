@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 import fpsim as fp
-from fpsim.runtime.vectors import has_vectors
+from fpsim.runtime.vectors import has_avx2, has_avx512
 from fpsim.sums import accumulate, float32_plan
 from fpsim.sums.accumulate import SumProblem
 from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.sums.float32_plan import fast_way
-from fpsim.sums.kernels.float32_rows import ROUNDED
+from fpsim.sums.kernels.float32_rows import ROUNDED, rows_kernel
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import sweep
 from tests.sums.checks import assert_same, ranges
@@ -65,9 +66,13 @@ def test_products_of_all_significands_are_rounded_once(fmt: fp.Format) -> None:
         assert_bits_equal(fp.encode(fp.decode(got, fmt), fmt), want)
 
 
-@pytest.mark.skipif(not has_vectors(), reason="this processor, or numba's target, has no AVX-512")
 @pytest.mark.parametrize("accumulator", [Sequential("fp16"), Chunked("fp16", chunk=36, outer="fp32")], ids=str)
-def test_rows_in_vectors_have_the_bits_of_the_loops(accumulator: Accumulator, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("vectors", ["avx512", "avx2"])
+def test_rows_in_vectors_have_the_bits_of_the_loops(
+    accumulator: Accumulator, vectors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not {"avx512": has_avx512, "avx2": has_avx2}[vectors]():
+        pytest.skip(f"this processor, or numba's target, has no {vectors}")
     generator, way = np.random.default_rng(12), fast_way(accumulator, (fp.FP16, fp.FP16))
     assert way is not None
     assert way.how == ROUNDED
@@ -80,10 +85,14 @@ def test_rows_in_vectors_have_the_bits_of_the_loops(accumulator: Accumulator, mo
             a, b = (fp.encode(np.where(generator.random(x.shape) < 0.1, 0 * x, x), fp.FP16) for x in values)
             c = fp.encode(generator.normal(size=(7, width)), accumulator.result_format)
             problem = SumProblem(a, b, c, (fp.FP16, fp.FP16))
-            got = accumulate.accumulated(accumulator, problem)
-            with monkeypatch.context() as patch:
-                patch.setattr(float32_plan, "has_vectors", lambda: False)
-                assert_same(got, accumulate.accumulated(accumulator, problem), accumulator, f"{terms} x {width}")
+            got = []
+            for kernel in (rows_kernel(ROUNDED, vectors), rows_kernel(ROUNDED)):
+                taken = Mock(return_value=kernel)
+                with monkeypatch.context() as patch:
+                    patch.setattr(float32_plan, "strips_kernel", taken)
+                    got.append(accumulate.accumulated(accumulator, problem))
+                taken.assert_called_with(ROUNDED)
+            assert_same(got[0], got[1], accumulator, f"{terms} x {width}")
 
 
 @pytest.mark.parametrize("fmt", [fp.FP16, fp.BF16], ids=str)

@@ -5,7 +5,7 @@ fused multiply-add toward zero is a cut product and its addition at once, as lon
 sum. Positive and negative ones go to sums of their own, from parts of the panel that hold zeros in the place of the
 others. Both sums together are the step's result, exactly. Measured: docs/performance.md.
 
-For processors with AVX-512 (`has_vectors`). fused_row does the same for others, and decides what is right.
+For processors with AVX-512 (`has_avx512`). fused_row does the same for others, and decides what is right.
 """
 
 from __future__ import annotations

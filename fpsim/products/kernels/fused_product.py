@@ -121,6 +121,56 @@ def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
         classes[i] = NAN_PATTERN if scale == NO_SCALE else of_term
 
 
+# What few rows need stands apart: inlined, it would cost the others the registers that count their places.
+
+
+@inner_loop
+def _meet_specials(
+    a: Any, m: Any, r: Any, stop: Any, k: Any, kept: Any, scale_a: Any, s: Any, scaled: Any, a_classes: Any,
+    b_classes: Any, tile: Any, specials: Any,
+) -> None:  # fmt: skip
+    """The NaN and Inf that rows r .. stop of a tile meet in step s, whose terms begin at k."""
+    for x in range(r, stop):
+        scale = scale_a[m + x, s] if scaled else i32(0)
+        _row_classes(a[m + x], k, kept, scale, a_classes)
+        specials_row(a_classes.view(f32), b_classes.view(f32), a_classes.size, tile[x], specials[x - r])
+
+
+@inner_loop
+def _wide_rows(
+    a_values: Any, s: Any, r: Any, stop: Any, b_values: Any, tile: Any, scale_a: Any, m: Any, scaled: Any,
+    lanes_scale: Any, wide: Any, e: Any, total: Any,
+) -> None:  # fmt: skip
+    """Step s of rows r .. stop of a tile, by wide_row."""
+    for x in range(r, stop):
+        scale = scale_a[m + x, s] if scaled else i32(0)
+        wide_row(a_values[s, x], b_values, tile[x], i64(a_values.shape[2]), scale, lanes_scale, wide, e, total)
+
+
+@inner_loop
+def _override_rows(tile: Any, r: Any, stop: Any, specials: Any) -> None:
+    """Put the NaN and Inf that rows r .. stop met in the place of their finite results."""
+    for x in range(r, stop):
+        override(tile[x], specials[x - r])
+
+
+@cache
+def _joining_rows(vectors: bool) -> Any:
+    """The function that adds partial sums of rows r .. stop to their totals, and if it merges these to their slices."""
+    promote, merge = in_vectors() if vectors else PLAIN
+
+    def join_rows(
+        merged: Any, totals: Any, tile: Any, r: Any, stop: Any, left: Any, m: Any, part: Any, right: Any, mode: Any,
+        merges: Any,
+    ) -> None:  # fmt: skip
+        for x in range(r, stop):
+            promote(totals, tile, x, left[m + x, part] if left.size else f32(0), right, mode)
+            if merges:
+                merge(merged, totals, x)
+
+    return inner_loop(join_rows)
+
+
 @cache
 def fused_product(
     terms: int, joined: bool, half: bool, scaled: bool, kind: str = "plain", source: str = "floats"
@@ -138,11 +188,11 @@ def fused_product(
     """
     if kind == "chained":
         loops = chained_row(terms, half)
-    elif kind == "vectors":
-        loops = vector_row(terms, half, scaled)
+    elif kind in ("vectors", "avx2"):
+        loops = vector_row(terms, joined, half, scaled, kind == "vectors")
     else:
         loops = fused_row(terms, joined, half, scaled)
-    promote, merge = PLAIN if kind == "plain" else in_vectors()
+    join_rows = _joining_rows(kind != "plain")
     panel_of, decode, begin, step = loops.panel, loops.decode, loops.begin, loops.step
     fill, panel_classes = loops.fills[source], _panel_classes(source)
     lanes: Any = i64(loops.lanes)
@@ -197,27 +247,22 @@ def fused_product(
                         lanes_right[j] = right[part, n + j]
                     a_step, a_bytes = a_floats[s], a_exponents[s]  # views take time to make and to give back
                     for r in range(0, rows, at_once):
-                        flags = panel
-                        for x in range(r, min(r + at_once, rows)):
-                            flags = i32(flags | a_flags[s, x])
+                        stop = min(r + at_once, rows)
+                        flags = i32(panel | i32(a_flags[s, r] | a_flags[s, stop - 1]))  # a row, or two
                         if flags & i32(SPECIAL):
                             if not have_classes:
                                 left_over = min(count, a.shape[1] - k)
                                 panel_classes(b, k, n, width, left_over, of_b, lanes_scale, has_scales, b_classes)
                                 have_classes = True
-                            for x in range(r, min(r + at_once, rows)):
-                                scale = scale_a[m + x, s] if scaled else i32(0)
-                                _row_classes(a[m + x], k, of_a[0], scale, a_classes)
-                                specials_row(
-                                    a_classes.view(f32), b_classes.view(f32), count, tile[x], room.specials[x - r]
-                                )
+                            _meet_specials(
+                                a, m, r, stop, k, of_a[0], scale_a, s, has_scales, a_classes, b_classes, tile,
+                                room.specials,
+                            )  # fmt: skip
                         if flags & i32(DEEP):
-                            for x in range(r, min(r + at_once, rows)):
-                                scale = scale_a[m + x, s] if scaled else i32(0)
-                                wide_row(
-                                    a_values[s, x], b_values, tile[x], count, scale, lanes_scale, wide, wide_e,
-                                    wide_total,
-                                )  # fmt: skip
+                            _wide_rows(
+                                a_values, s, r, stop, b_values, tile, scale_a, m, has_scales, lanes_scale, wide,
+                                wide_e, wide_total,
+                            )  # fmt: skip
                             begun = False
                         else:
                             if not begun:
@@ -228,13 +273,10 @@ def fused_product(
                                 a_step, a_bytes, r, rows, b_floats, b_bytes, tile, scale, lanes_scale, u, room, e, width
                             )
                         if flags & i32(SPECIAL):
-                            for x in range(r, min(r + at_once, rows)):
-                                override(tile[x], room.specials[x - r])
+                            _override_rows(tile, r, stop, room.specials)
                         if ends_sum:
-                            for x in range(r, min(r + at_once, rows)):
-                                promote(totals, tile, x, left[m + x, part] if left.size else f32(0), lanes_right, mode)
-                                if cut and ends_slice:
-                                    merge(merged, totals, x)
+                            merges = cut != 0 and ends_slice
+                            join_rows(merged, totals, tile, r, stop, left, m, part, lanes_right, mode, merges)
                 _end_tile(tile, totals, merged, m, n, rows, width, promotion, cut, c)
 
     return kernel(product)

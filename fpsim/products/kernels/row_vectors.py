@@ -1,6 +1,6 @@
 """What the rows in vectors share: the search for the largest exponents, results in FP16, and room in whole lines.
 
-For processors with AVX-512 (`has_vectors`). A panel has VECTOR_LANES columns, whose exponents are one vector of bytes.
+For processors with AVX-512 or AVX2 (`has_avx2`). A panel has VECTOR_LANES columns, whose exponents are a vector of bytes.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -
         with then:
             old = [shortened(builder, v.load(builder, row, g * v.SIZE, v.INTS), kept) for row, g in places]
             for (row, g), mask, short, result in zip(places, idle, old, results, strict=True):
-                v.store(builder, builder.select(mask, short, result), row, g * v.SIZE)
+                v.store(builder, builder.select(v.bits_of(builder, mask), short, result), row, g * v.SIZE)
         with otherwise:
             for (row, g), result in zip(places, results, strict=True):
                 v.store(builder, result, row, g * v.SIZE)

@@ -3,7 +3,7 @@
 Sixteen columns at a time, with what those functions keep in memory between their loops in registers, and with roundings
 that are part of the instructions. Measured: docs/performance.md.
 
-For processors with AVX-512 (`has_vectors`). The loops of cut_product and step_rows do the same for others, and decide
+For processors with AVX-512 (`has_avx512`). The loops of cut_product and step_rows do the same for others, and decide
 what is right.
 """
 

@@ -1,9 +1,11 @@
 """One row of A times a panel of B by the FUSED rule, as fused_row does it, with the sums in registers.
 
 Sixteen columns at a time: what fused_row keeps in memory between its loops, powers and sums above all, stays in
-vectors here, and integers become float32 by instructions that round toward zero. Measured: docs/performance.md.
+vectors here. Measured: docs/performance.md.
 
-For processors with AVX-512 (`has_vectors`). fused_row does the same for others, and decides what is right.
+For processors with AVX2 (`has_avx2`), whose registers hold half of the columns at a time. With AVX-512 integers become
+float32 by instructions that round toward zero, else what a rounding would see is cleared first. fused_row does the same
+for all processors, and decides what is right.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from fpsim.products.kernels.row_vectors import (
     FLOAT_BIAS,
     GROUPS,
     PLACES,
+    SIGN,
     VECTOR_LANES,
     decoder_of,
     fills_of,
@@ -36,6 +39,8 @@ from fpsim.runtime.compile import scalar
 i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
 
 EIGHT = 8  # terms whose cut products an int32 holds
+SHORT_GROUPS = 2  # of lanes whose powers and sums fit the registers of AVX2
+BELOW_SINGLE = 29  # bits of a float64's significand that a float32 has no place for
 
 
 def _own_exponent(builder: Any, bits: Any, least: Any, half: bool) -> Any:
@@ -46,6 +51,15 @@ def _own_exponent(builder: Any, bits: Any, least: Any, half: bool) -> Any:
         is_zero = builder.icmp_signed("==", builder.shl(bits, v.constant(1, v.INTS)), nothing)
         own = builder.select(is_zero, nothing, v.larger(builder, own, least))
     return own
+
+
+def _idle(builder: Any, tops: Any, own: Any, avx512: bool) -> Any:
+    """A mask of the lanes in which an accumulator may only be shortened: without products, or Inf and NaN."""
+    if avx512:
+        without = builder.icmp_signed("<=", tops, v.constant(NO_TERM, v.INTS))
+        return builder.or_(without, builder.icmp_signed("==", own, v.constant(EXPONENT, v.INTS)))
+    without = builder.sub(tops, v.constant(NO_TERM + 1, v.INTS))
+    return builder.or_(without, builder.sub(v.constant(EXPONENT - 1, v.INTS), own))
 
 
 def _in_doubles(builder: Any, sums: Any) -> list[Any]:
@@ -61,15 +75,31 @@ def _in_doubles(builder: Any, sums: Any) -> list[Any]:
     return halves
 
 
-def _cut_sum(builder: Any, sums: Any, half: bool) -> Any:
+def _whole_to_zero(builder: Any, x: Any) -> Any:
+    """v.whole_to_zero without AVX-512."""
+    nothing = v.constant(0, v.INTS)
+    magnitude = v.larger(builder, x, builder.sub(nothing, x))
+    # without the bit below the 24 that are kept, rounding to nearest is a cut
+    seen = builder.lshr(magnitude, v.constant(PLACES + 1, v.INTS))
+    near = builder.bitcast(builder.sitofp(builder.and_(magnitude, builder.not_(seen)), v.FLOATS), v.INTS)
+    return builder.bitcast(builder.or_(near, builder.and_(x, v.constant(SIGN, v.INTS))), v.FLOATS)
+
+
+def _single_to_zero(builder: Any, x: Any) -> Any:
+    """v.single_to_zero without AVX-512, of numbers that are normal float32 ones."""
+    bits = builder.and_(builder.bitcast(x, v.LONGS), v.constant(-1 << BELOW_SINGLE, v.LONGS))
+    return builder.fptrunc(builder.bitcast(bits, x.type), v.vector(v.SINGLE, EIGHT))
+
+
+def _cut_sum(builder: Any, sums: Any, half: bool, avx512: bool) -> Any:
     """The sum of integers as float32, cut toward zero; where results are FP16, what was cut shows in the last bit."""
     if len(sums) == 1:
-        near = v.whole_to_zero(builder, sums[0])
+        near = v.whole_to_zero(builder, sums[0]) if avx512 else _whole_to_zero(builder, sums[0])
         # the largest one that is not above an integer fits an integer
         lost = builder.icmp_signed("!=", builder.fptosi(near, v.INTS), sums[0]) if half else None
     else:
         wholes = _in_doubles(builder, sums)
-        parts = [v.single_to_zero(builder, whole) for whole in wholes]
+        parts = [v.single_to_zero(builder, x) if avx512 else _single_to_zero(builder, x) for x in wholes]
         near = v.joined(builder, *parts)
         masks = [builder.fcmp_ordered("!=", builder.fpext(x, y.type), y) for x, y in zip(parts, wholes, strict=True)]
         lost = v.joined(builder, *masks) if half else None
@@ -80,7 +110,7 @@ def _cut_sum(builder: Any, sums: Any, half: bool) -> Any:
 
 
 @cache
-def _step_of(terms: int, half: bool, scaled: bool) -> Any:
+def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -> Any:
     """The function `(a, ea, b, eb, c, e, scales, r, after, width, scale, fraction_bits, floor, kept, base, least)`.
 
     It replaces row r of c by itself plus the products of row r of a step, and e by the largest exponents of row after.
@@ -102,22 +132,28 @@ def _step_of(terms: int, half: bool, scaled: bool) -> Any:
             r, after, width = args[7:10]
             of_row = v.row_at(builder, a, r, 4 * terms), v.row_at(builder, ea, after, terms)
             of_c = v.row_at(builder, c, r, GROUPS * v.SIZE)
-            few = builder.icmp_signed("<=", width, v.LONG(2 * v.WIDTH))
-            with builder.if_else(few) as (then, otherwise):
-                with then:
-                    _row(builder, (*of_row, b, eb, of_c, e, scales), args[10:], 2)
-                with otherwise:
-                    _row(builder, (*of_row, b, eb, of_c, e, scales), args[10:], GROUPS)
+            places = *of_row, b, eb, of_c, e, scales
+            top = v.load(builder, e, 0, v.BYTES)
+            few = builder.icmp_signed("<=", width, v.LONG(SHORT_GROUPS * v.WIDTH))
+            if avx512:
+                with builder.if_else(few) as (then, otherwise):
+                    with then:
+                        _row(builder, places, args[10:], top, range(SHORT_GROUPS))
+                    with otherwise:
+                        _row(builder, places, args[10:], top, range(GROUPS))
+            else:
+                _row(builder, places, args[10:], top, range(SHORT_GROUPS))
+                with builder.if_then(builder.not_(few)):
+                    _row(builder, places, args[10:], top, range(SHORT_GROUPS, GROUPS))
             return context.get_dummy_value()
 
         given = a, ea, b, eb, c, e, scales, r, after, width, scale, fraction_bits, floor, kept, base, least
         return types.void(*given), build
 
-    def _powers(builder: Any, places: Any, numbers: Any, groups: int) -> list[Any]:
+    def _powers(builder: Any, places: Any, numbers: Any, top: Any, groups: range) -> list[Any]:
         """Of each group: the accumulator, 2**(F - M), that times the scales, and which lanes may only lose bits."""
-        _, _, _, _, c, e, scales = places
+        *_, c, _, scales = places
         scale, fraction_bits, floor, _, base, least = numbers
-        top = v.load(builder, e, 0, v.BYTES)
         shift = v.constant(PLACES, v.INTS)
         bias = v.constant(FLOAT_BIAS, v.INTS)
         lowest = v.larger(builder, v.everywhere(builder, floor, v.INTS), v.constant(-FLOAT_BIAS, v.INTS))
@@ -127,12 +163,11 @@ def _step_of(terms: int, half: bool, scaled: bool) -> Any:
         highest = builder.add(fraction_bits, v.WORD(2 * FLOAT_BIAS))
         highest = builder.shl(v.everywhere(builder, highest, v.INTS), shift)
         found = []
-        for g in range(groups):
+        for g in groups:
             tops = builder.sext(v.lanes_of(builder, top, g * v.WIDTH, v.WIDTH), v.INTS)
             bits = v.load(builder, c, g * v.SIZE, v.INTS)
             own = _own_exponent(builder, bits, least, half)
-            idle = builder.icmp_signed("<=", tops, v.constant(NO_TERM, v.INTS))
-            idle = builder.or_(idle, builder.icmp_signed("==", own, v.constant(EXPONENT, v.INTS)))
+            idle = _idle(builder, tops, own, avx512)
             tops = builder.add(tops, base)
             if scaled:
                 both = builder.add(v.everywhere(builder, scale, v.INTS), v.load(builder, scales, g * v.SIZE, v.INTS))
@@ -146,58 +181,65 @@ def _step_of(terms: int, half: bool, scaled: bool) -> Any:
             found.append((bits, power, builder.bitcast(of_products, v.FLOATS), idle))
         return found
 
-    def _row(builder: Any, places: Any, numbers: Any, groups: int) -> None:
-        """The step of one row for some groups of lanes."""
+    def _parts(builder: Any, sums: list[Any], own: Any) -> list[Any]:
+        """The sums of eight products and an accumulator as few integers, none of which overflows."""
+        if len(sums) > 1:  # two sums of eight fill an int32, one leaves room for the accumulator
+            return [*(builder.add(*sums[i : i + 2]) for i in range(0, len(sums), 2)), own]
+        return [builder.add(sums[0], own)]
+
+    def _row(builder: Any, places: Any, numbers: Any, top: Any, groups: range) -> None:
+        """The step of one row for some groups of lanes, the first of which find the coming row's exponents too."""
         a, coming, b, eb, c, e, _ = places
         kept = v.everywhere(builder, numbers[3], v.INTS)
-        powers = _powers(builder, places, numbers, groups)
-        largest = v.constant(2 * ZERO_EXPONENT, v.BYTES)
-        sums: list[list[Any]] = [[] for _ in range(groups)]
+        powers = _powers(builder, places, numbers, top, groups)
+        largest = [v.constant(2 * ZERO_EXPONENT, v.BYTES)] if groups.start == 0 else []
+        sums: list[list[Any]] = [[] for _ in groups]
 
         def add_terms(first: int) -> Any:
             """The loop over the terms from the first one on."""
 
             def add(i: Any, values: list[Any]) -> list[Any]:
-                *so_far, largest = values
+                so_far, largest = values[: len(groups)], values[len(groups) :]
                 k = builder.add(i, v.LONG(first))
                 x = v.everywhere(builder, v.load(builder, a, builder.mul(k, v.LONG(4)), v.SINGLE), v.FLOATS)
                 start = builder.mul(k, v.LONG(GROUPS * v.SIZE))
                 new = []
-                for g, total in enumerate(so_far):
+                for g, (_, _, power, _), total in zip(groups, powers, so_far, strict=True):
                     y = v.load(builder, b, builder.add(start, v.LONG(g * v.SIZE)), v.FLOATS)
-                    cut = builder.fptosi(builder.fmul(builder.fmul(x, y), powers[g][2]), v.INTS)
+                    cut = builder.fptosi(builder.fmul(builder.fmul(x, y), power), v.INTS)
                     new.append(builder.add(total, cut))
-                return [*new, *larger_so_far(builder, [coming], eb, k, [largest])]
+                return new + (larger_so_far(builder, [coming], eb, k, largest) if largest else [])
 
             return add
 
-        for first in range(0, terms, EIGHT):
-            start = [v.constant(0, v.INTS)] * groups
-            *new, largest = v.repeated(builder, min(terms, EIGHT), [*start, largest], add_terms(first))
-            for mine, total in zip(sums, new, strict=True):
+        length = min(terms, EIGHT) if joined else terms
+        for first in range(0, terms, length):
+            start = [v.constant(0, v.INTS)] * len(groups)
+            new = v.repeated(builder, length, start + largest, add_terms(first))
+            largest = new[len(groups) :]
+            for mine, total in zip(sums, new, strict=False):
                 mine.append(total)
-        v.store(builder, largest, e, 0)
+        for found in largest:
+            v.store(builder, found, e, 0)
         results = []
         for mine, (bits, power, _, _) in zip(sums, powers, strict=True):
             own = builder.fmul(builder.bitcast(bits, v.FLOATS), builder.bitcast(power, v.FLOATS))
-            # two sums of eight fill an int32, one leaves room for the accumulator
-            paired = [builder.add(*mine[i : i + 2]) for i in range(0, len(mine), 2)] if len(mine) > 1 else []
             own = builder.fptosi(own, v.INTS)
-            near = _cut_sum(builder, [*paired, own] if paired else [builder.add(mine[0], own)], half)
+            near = _cut_sum(builder, _parts(builder, mine, own), half, avx512)
             inverse = builder.sub(v.constant(2 * FLOAT_BIAS << PLACES, v.INTS), power)
             result = builder.fmul(near, builder.bitcast(inverse, v.FLOATS))
             result = nearest_half(builder, result) if half else result
             result = builder.bitcast(builder.and_(builder.bitcast(result, v.INTS), kept), v.FLOATS)
             results.append(builder.bitcast(builder.fadd(result, v.constant(0.0, v.FLOATS)), v.INTS))  # +0 for -0
-        put_results(builder, results, [(c, g) for g in range(groups)], [idle for *_, idle in powers], kept)
+        put_results(builder, results, [(c, g) for g in groups], [idle for *_, idle in powers], kept)
 
-    return v.named_intrinsic(row, terms, half, scaled)
+    return v.named_intrinsic(row, terms, joined, half, scaled, avx512)
 
 
 @cache
-def vector_row(terms: int, half: bool, scaled: bool) -> RowLoops:
-    """The loops of units whose rows fast_units.rows_of calls vectors."""
-    row, largest = _step_of(terms, half, scaled), largest_of(terms, 1)
+def vector_row(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -> RowLoops:
+    """The loops of units whose rows fast_units.rows_of calls vectors, or avx2; joined: sums of eight fill an int32."""
+    row, largest = _step_of(terms, joined, half, scaled, avx512), largest_of(terms, 1)
 
     def step(
         a: Any, ea: Any, r: Any, rows: Any, b: Any, eb: Any, c: Any, scale_a: Any, scale_b: Any, u: RowFacts,

@@ -218,7 +218,7 @@ def pack_kernel() -> Any:
 
 
 @cache
-def rows_kernel(how: int, vectors: bool = False) -> Any:
+def rows_kernel(how: int, vectors: str = "") -> Any:
     """The loop over strips `first .. stop`, of all panels of a strip of rows and then the next.
 
     `(a, panels, c, out, given_up, ranges, first, stop, chunk, join, numbers, words, control) -> lost`: a (M, K) and
@@ -226,7 +226,8 @@ def rows_kernel(how: int, vectors: bool = False) -> Any:
     (M, N) bits, c may be empty. given_up gets 1 for a strip that has to be done otherwise, of which there are `lost`.
     numbers: the growth of a bound over a block, what it may reach, the smallest product, the scale of the inner and of
     the outer rounding, the smallest subnormal value (for pairs); words: floors of both roundings; control: what the
-    processor's control register is set to. vectors: rows are those of vector_rows, which has the step ROUNDED.
+    processor's control register is set to. vectors: "avx512" or "avx2": rows are those of vector_rows,
+    which has the step ROUNDED.
     """
     step, checked, splits = scalar(STEP_OF[how]), how not in (PLAIN, FUSED), how in (ROUNDED, NORMAL)
 
@@ -242,7 +243,7 @@ def rows_kernel(how: int, vectors: bool = False) -> Any:
                 t[r, j], t[r + 1, j] = step(x0, a01, b1, scale, floor), step(x1, a11, b1, scale, floor)
                 t[r + 2, j], t[r + 3, j] = step(x2, a21, b1, scale, floor), step(x3, a31, b1, scale, floor)
 
-    in_vectors: Any = vector_rows() if vectors else None
+    in_vectors: Any = vector_rows(vectors == "avx512") if vectors else None
 
     def four_in_vectors(
         t: Any, r: int, a: Any, i: int, b: Any, first: int, stop: int, scale: Any, floor: Any

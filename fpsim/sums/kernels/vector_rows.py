@@ -1,9 +1,10 @@
 """Four rows of A times a block of a panel by the step ROUNDED of float32_rows, with the sums in registers.
 
-Sixty-four columns at a time go through all terms of the block: what the loops of float32_rows load and store between
-two terms stays where it is, and sixteen sums hide each other's latencies. Measured: docs/performance.md.
+Sixty-four columns at a time, or sixteen where registers hold half as much, go through all terms of the block: what the
+loops of float32_rows load and store between two terms stays where it is, and the sums hide each other's latencies.
+Measured: docs/performance.md.
 
-For processors with AVX-512 (`has_vectors`). float32_rows does the same for others, and decides what is right.
+For processors with AVX-512 or AVX2 (`has_avx2`). float32_rows does the same for others, and decides what is right.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numba.core import cgutils, types
 from fpsim.runtime import vectors as v
 
 ROWS = 4
-MANY = 4  # vectors of columns at a time
+MANY = {True: 4, False: 1}  # vectors of columns at a time, with AVX-512 or without
 MAGNITUDE = 0x7FFFFFFF
 
 
@@ -60,7 +61,7 @@ def _columns(builder: Any, places: Any, start: Any, vectors: int, count: Any, fa
 
 
 @cache
-def vector_rows() -> Any:
+def vector_rows(avx512: bool) -> Any:
     """The function `(t, r, sizes, a, count, b, first, scale, least)`: rows r .. of t plus terms first .. of b.
 
     t: (rows, width) float32; sizes, a: (ROWS, terms) float32, |a| * (2**s + 1) and a; count: of the terms, from 1 on;
@@ -83,10 +84,10 @@ def vector_rows() -> Any:
             places = t_rows, [[at(i, v.LONG(row)) for row in range(ROWS)] for i in (2, 3)], at(5, first), size
             less = builder.fsub(scale, v.SINGLE(1.0))
             facts = [v.everywhere(builder, x, v.FLOATS) for x in (scale, less, least)]
-            many = v.LONG(MANY * v.SIZE)
+            many = v.LONG(MANY[avx512] * v.SIZE)
             groups = builder.udiv(size, many)
             with cgutils.for_range(builder, groups) as loop:
-                _columns(builder, places, builder.mul(loop.index, many), MANY, count, facts)
+                _columns(builder, places, builder.mul(loop.index, many), MANY[avx512], count, facts)
             done = builder.mul(groups, many)
             with cgutils.for_range(builder, builder.udiv(builder.sub(size, done), v.LONG(v.SIZE))) as loop:
                 start = builder.add(done, builder.mul(loop.index, v.LONG(v.SIZE)))
@@ -95,7 +96,7 @@ def vector_rows() -> Any:
 
         return types.void(t, r, sizes, a, count, b, first, scale, least), build
 
-    return v.named_intrinsic(rows)
+    return v.named_intrinsic(rows, avx512)
 
 
 def _magnitude(builder: Any, x: Any) -> Any:
