@@ -128,7 +128,9 @@ def works() -> dict[str, CountedWork]:
             4, 1, ("encode E4M3, stochastic",),
         ),
         "decode E4M3": CountedWork(lambda: fp.decode(codes, "e4m3"), decoded, 1, 4, ("decode E4M3",)),
-        "decode FP16": CountedWork(lambda: fp.decode(twos, "fp16"), decoded, 2, 4, ("decode FP16",)),
+        "decode FP16": CountedWork(
+            lambda: fp.decode(twos, "fp16"), (HotLoop("casts.half half_decode_kernel", 4),), 2, 4, ("decode FP16",)
+        ),
         "decode BF16": CountedWork(lambda: fp.decode(twos, "bf16"), decoded, 2, 4, ("decode BF16",)),
         "quantize E4M3": CountedWork(
             lambda: fp.quantize(x, "e4m3"), (HotLoop("casts.loops quantize_kernel", 4),), 4, 4,

@@ -1,8 +1,7 @@
-"""float32 -> FP16 by the processor's own conversion, where it has one and the policy is the one that it implements.
+"""float32 <-> FP16 by the processor's own conversion, where it has one and the policy is the one that it implements.
 
-The integer body needs two dozen instructions for sixteen values and the processor one, so this is the only cast where
-memory, not arithmetic, is the limit. tests/casts/test_half.py compares the two bit by bit. Measured:
-docs/performance.md.
+The integer bodies need up to two dozen instructions for sixteen values and the processor one, so memory, not
+arithmetic, is the limit. tests/casts/test_half.py compares them bit by bit. Measured: docs/performance.md.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ u16, u32 = np.uint16, np.uint32
 MAGNITUDE, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000)
 SIGN, NAN = u32(0x8000), u32(FP16.nan_code or 0)
 SIGN_SHIFT = u32(16)
+HALF_MAGNITUDE, HALF_INFINITY, FLOAT_NAN = u32(0x7FFF), u32(FP16.infinity_code or 0), u32(0x7FC00000)
 
 
 @lru_cache(maxsize=1)
@@ -68,6 +68,23 @@ def to_half(_typing: Any, bits: Any) -> Any:
     return types.uint16(types.uint32), build
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def from_half(_typing: Any, code: Any) -> Any:
+    """Pattern of a float16 to the pattern of the float32 of the same value."""
+
+    def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        half = builder.bitcast(args[0], ir.HalfType())
+        return builder.bitcast(builder.fpext(half, ir.FloatType()), ir.IntType(32))
+
+    return types.uint32(types.uint16), build
+
+
+def _decode_half(code: Any, _facts: Any) -> Any:
+    """The pattern of one FP16 code; NaN becomes the canonical one of its sign."""
+    nan = u32(FLOAT_NAN | u32(u32(code & SIGN) << SIGN_SHIFT))
+    return nan if u32(code & HALF_MAGNITUDE) > HALF_INFINITY else from_half(code)
+
+
 def _encode_half(bits: Any, _facts: Any) -> Any:
     """The FP16 code of one float32; NaN becomes the canonical one, where the processor keeps payloads."""
     nan = u16(NAN | u32(u32(bits >> SIGN_SHIFT) & SIGN))
@@ -84,3 +101,20 @@ def half_kernel(streamed: bool) -> Any:
         loop(bits, codes, None)
 
     return kernel(encode_half)
+
+
+def decodes(fmt: Format, width: int) -> bool:
+    """Whether the conversion makes floats of so many bits of a format's codes."""
+    return fmt == FP16 and width == 32 and has_conversion()
+
+
+@cache
+def half_decode_kernel(streamed: bool) -> Any:
+    """The loop `(codes, bits, layout)`; the layout goes unread."""
+
+    loop = element_loop(_decode_half, streamed)
+
+    def decode_half(codes: Any, bits: Any, _layout: Any) -> None:
+        loop(codes, bits, None)
+
+    return kernel(decode_half)

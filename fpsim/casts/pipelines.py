@@ -144,14 +144,18 @@ def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
 
         return Stage(look_up, target.storage)
 
-    brief = None if long else decode_kernel(width, None, False)
+    brief, by_processor = None if long else decode_kernel(width, None, False), half.decodes(fmt, width)
 
     def run_decode(codes: Array, bits: Array, first: int) -> None:
         if brief is not None and codes.size <= BRIEF < LARGE:
             brief(codes, bits, plan.layout)
             return
-        frozen = _frozen(plan.frozen, fmt, codes.size, long)
-        decode_kernel(width, frozen, bits.nbytes >= STREAM_BYTES)(codes, bits, plan.layout)
+        streamed = bits.nbytes >= STREAM_BYTES
+        if by_processor:
+            kernel = half.half_decode_kernel(streamed)
+        else:
+            kernel = decode_kernel(width, _frozen(plan.frozen, fmt, codes.size, long), streamed)
+        kernel(codes, bits, plan.layout)
 
     return Stage(run_decode, target.storage)
 

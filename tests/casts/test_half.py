@@ -1,4 +1,4 @@
-"""The processor's own conversion to FP16 returns the bits of the integer body."""
+"""The processor's own conversions to and from FP16 return the bits of the integer bodies."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 import fpsim as fp
 from fpsim.casts import half
-from fpsim.casts.loops import encode_kernel
+from fpsim.casts.loops import decode_kernel, encode_kernel
 from fpsim.casts.pipelines import LARGE
-from fpsim.core.layouts import encode_plan
+from fpsim.core.layouts import decode_plan, encode_plan
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime import processor
 from fpsim.runtime.stream import BLOCK
@@ -73,6 +73,24 @@ def test_the_processors_rounding_mode_changes_nothing() -> None:
     for g, w in zip(got, want, strict=True):
         assert_bits_equal(g, w)
     assert_bits_equal(values, fp.quantize(x[:1000], fp.E5M2))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_every_code_has_the_float_of_the_integer_body(streamed: bool) -> None:
+    plan = decode_plan(fp.FP16, 32)
+    assert plan is not None
+    every, got, want = np.arange(1 << 16, dtype=np.uint16), np.empty(1 << 16, np.uint32), np.empty(1 << 16, np.uint32)
+    half.half_decode_kernel(streamed)(every, got, plan.layout)
+    decode_kernel(32)(every, want, plan.layout)
+    assert_bits_equal(got, want)
+    assert_bits_equal(fp.decode(every, fp.FP16).view(np.uint32), want)  # the way that a cast of so many takes
+
+
+def test_other_floats_are_left_to_the_integer_body() -> None:
+    assert half.decodes(fp.FP16, 32)
+    assert not half.decodes(fp.FP16, 64)
+    assert not half.decodes(fp.BF16, 32)
+    assert not half.decodes(fp.Format("same", 5, 10, nan="top", infinities=False), 32)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """What the rows in vectors share: the search for the largest exponents, results in FP16, and room in whole lines.
 
-For processors with AVX-512 or AVX2 (`has_avx2`). A panel has VECTOR_LANES columns, whose exponents are a vector of bytes.
+For processors with AVX-512 or AVX2 (`has_avx2`). A panel has VECTOR_LANES columns, whose exponents are
+a vector of bytes.
 """
 
 from __future__ import annotations
