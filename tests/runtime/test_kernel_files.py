@@ -1,0 +1,177 @@
+"""The files of kernels: damaged ones are not believed, old ones go, those of several processes keep apart."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+
+from fpsim.runtime import compile as compile_module
+from fpsim.runtime import kernel_files
+from tests.kit.processes import Bare, printed
+from tests.runtime.functions import function
+
+WITHOUT = """
+    import os, pathlib
+    import numpy as np, fpsim as fp
+    from fpsim.runtime.kernel_files import base_folder
+    print(base_folder().exists(), fp.decode(np.uint8([0x38]), fp.E4M3).tolist())
+
+    def home() -> None:
+        raise RuntimeError("Could not determine home directory.")
+    pathlib.Path.home = home
+    for name in ("FPSIM_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        os.environ.pop(name, None)
+    base_folder.cache_clear()
+    print(base_folder(), fp.decode(np.uint16([0x3C00]), fp.FP16).tolist())
+"""
+
+
+def test_a_cache_folder_that_cannot_be_made_or_named_is_done_without(tmp_path: Path, bare: Bare) -> None:
+    obstacle = tmp_path / "file"
+    obstacle.touch()
+    assert bare.python(WITHOUT, FPSIM_CACHE_DIR=str(obstacle)).splitlines() == ["False [1.0]", "None [1.0]"]
+    assert obstacle.read_bytes() == b""
+
+
+def increase() -> Callable[..., Any]:
+    """A loop that compiles in no time, as a module of the package would define it; its kernels are not known yet."""
+    return function("def f(x):\n    for i in range(x.size):\n        x[i] += 1\n", __name__="fpsim.increase")
+
+
+def from_disk() -> int:
+    """Use three kernels of the loop: how many of them came from the disk."""
+    loop: Any = compile_module.kernel(increase())
+    for dtype in (np.int32, np.float32, np.float64):
+        x = np.ones(2, dtype)
+        loop(x)
+        assert x.tolist() == [2, 2]
+    return sum(loop.stats.cache_hits.values())
+
+
+def kernels(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.kernel"))
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with three kernels, and nothing else, which this process takes for its cache."""
+    monkeypatch.setattr(compile_module, "KERNELS", [])
+    monkeypatch.setattr(kernel_files, "base_folder", lambda: tmp_path)
+    old = tmp_path / "f-0.kernel"
+    old.touch()
+    os.utime(old, (0, 0))
+    assert from_disk() == 0
+    assert len(kernels(tmp_path)) == 3
+    assert not old.exists(), "whoever keeps a kernel forgets old ones"
+    return tmp_path
+
+
+def test_old_kernels_are_forgotten_and_nothing_else_is_touched(tmp_path: Path) -> None:
+    base = tmp_path / "fpsim-kernels"
+    old, strange, other = base / ("0" * 20), base / ("1" * 20), tmp_path / "fpsim" / ".git"
+    for folder in (old, strange, other, base / "mine"):
+        folder.mkdir(parents=True)
+        (folder / ("kernel.nbi" if folder == old else "notes.txt")).write_text("x")
+    for name in ("f-1.kernel", "f-2.draft", "notes.md", "f-3.kernel"):
+        (base / name).write_text("x")
+    for path in (old, strange, other, base / "mine", base / "f-1.kernel", base / "f-2.draft", base / "notes.md"):
+        os.utime(path, (0, 0))
+    kernel_files.tidy.__wrapped__(base)
+    assert not old.exists()
+    assert not (base / "f-1.kernel").exists()
+    assert not (base / "f-2.draft").exists()
+    assert (base / "notes.md").exists()
+    assert (base / "f-3.kernel").exists()
+    assert all((folder / "notes.txt").exists() for folder in (strange, other, base / "mine"))
+
+
+def test_the_least_used_kernels_go_where_all_take_too_much_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_files, "KEEP_BYTES", 250)
+    now = time.time()
+    for i in range(5):
+        path = tmp_path / f"f-{i}.kernel"
+        path.write_bytes(bytes(100))
+        os.utime(path, (now - i, now - i))
+    kernel_files.tidy.__wrapped__(tmp_path)
+    assert [path.name for path in kernels(tmp_path)] == ["f-0.kernel", "f-1.kernel"]
+
+
+def test_no_flipped_bit_is_believed(tmp_path: Path) -> None:
+    path, content = tmp_path / "f.kernel", np.random.default_rng(0).bytes(50)
+    kernel_files.write_whole(path, content)
+    assert kernel_files.read_whole(path) == content
+    stored = path.read_bytes()
+    for i in range(8 * len(stored)):
+        damaged = bytearray(stored)
+        damaged[i // 8] ^= 1 << i % 8
+        path.write_bytes(damaged)
+        assert kernel_files.read_whole(path) is None, i
+    for length in range(len(stored)):
+        path.write_bytes(stored[:length])
+        assert kernel_files.read_whole(path) is None, length
+    assert kernel_files.read_whole(tmp_path / "none.kernel") is None
+    assert [each.name for each in tmp_path.iterdir()] == ["f.kernel"]
+
+
+def test_damaged_kernels_are_compiled_anew(kept: Path) -> None:
+    assert from_disk() == 3
+    flipped, emptied, no_pickle = files = kernels(kept)
+    whole = flipped.read_bytes()
+    flipped.write_bytes(whole[:-1000] + bytes([whole[-1000] ^ 4]) + whole[-999:])
+    emptied.write_bytes(b"")
+    kernel_files.write_whole(no_pickle, b"no pickle")  # a whole file of something else
+    assert from_disk() == 0
+    for file in files:
+        content = kernel_files.read_whole(file)
+        assert content is not None, "it was written again"
+        assert pickle.loads(content)
+    assert from_disk() == 3
+
+
+@pytest.mark.parametrize("switch", kernel_files.SWITCHES)
+def test_kernels_of_other_switches_keep_apart(switch: str, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def file() -> Path:
+        loop: Any = compile_module.kernel(increase())
+        path: Path = loop._cache.path((numba.float32[::1],), loop.targetctx)
+        return path
+
+    assert file() in kernels(kept)
+    kernel_files.compiler.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(numba.config, switch, "another")
+        assert file() not in kernels(kept)
+    kernel_files.compiler.cache_clear()
+
+
+VARIANTS = """
+    import os
+    import numpy as np
+    import fpsim as fp
+
+    x = np.float32([1.0625, -1.0625, 1.03, -1.03, 300])
+    for rounding in os.environ["ORDER"].split():  # both have loops of their own
+        print(rounding, fp.encode(x, fp.E4M3, rounding=rounding).tolist())
+"""
+
+
+def test_variants_of_a_loop_from_several_processes_keep_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: Bare
+) -> None:
+    """Found when tests ran in another order than the day before: machine code from the cache met new code under one
+    name, and one variant of a loop called the parts of another."""
+    monkeypatch.setenv("ORDER", "up down")
+    want = {line.split()[0]: line for line in printed(VARIANTS).splitlines()}
+    assert len({line.partition(" ")[2] for line in want.values()}) == 2, "or nothing would tell them apart"
+    for order in ("up", "down up"):
+        got = bare.python(VARIANTS, ORDER=order, FPSIM_CACHE_DIR=str(tmp_path)).splitlines()
+        assert got == [want[name] for name in order.split()], order

@@ -1,0 +1,258 @@
+"""The keys of kernels: an edit is never overlooked, and compiles again nothing but what it is part of."""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+import shutil
+import types
+from collections import namedtuple
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.runtime import kernel_key
+from fpsim.runtime.compile import KERNELS
+from tests.kit.processes import ROOT, Bare, python
+from tests.runtime.functions import function
+
+TOWARD_ZERO = "return zero  # toward zero"
+# of the same length and with the same captured names, so that nothing but the text tells them apart
+AWAY = "return word(rest != zero)".ljust(len(TOWARD_ZERO), "#")
+ENCODE = "import numpy as np, fpsim as fp; print(fp.encode(np.float32([1.99]), fp.E4M3, rounding='RTZ').tolist())"
+TRUNCATED, EDITED = "[63]", "[64]"
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A folder with a copy of the package, whose sources may be edited."""
+    shutil.copytree(ROOT / "fpsim", tmp_path / "fpsim")  # bytecode too: Python compiles only what is edited
+    return tmp_path
+
+
+def edit(copied: Path, old: str, new: str) -> None:
+    file = copied / "fpsim" / "core" / "rounding.py"
+    text = file.read_text()
+    assert text.count(old) == 1, f"{old!r} is no line of core/rounding.py any more; name another one here"
+    file.write_text(text.replace(old, new))
+
+
+# What a cast gives, and what a process compiles, name by name, that uses it and an operation that rounds nothing.
+COMPILED = f"""
+    from numba.core import event
+    import numpy as np, fpsim as fp
+    with event.install_recorder("numba:compile") as recorder:
+        fp.classify(np.arange(3, dtype=np.uint8), fmt="e4m3")
+        {ENCODE}
+    print(*sorted({{each.data["dispatcher"].py_func.__module__ for _, each in recorder.buffer}}))
+"""
+# The same cast in a process that outlives an edit: it may use the old text or the new, and leave nothing stale behind.
+OUTLIVES = f"""
+    import fpsim
+    from pathlib import Path
+    file = Path(fpsim.__file__).parent / "core" / "rounding.py"
+    text = file.read_text()
+    file.write_text(text.replace({TOWARD_ZERO!r}, {AWAY.replace("!=", "> ")!r}))
+    {ENCODE}
+    file.write_text(text)
+"""
+
+
+def test_an_edit_compiles_again_what_it_is_part_of_and_nothing_else(copied: Path, bare: Bare) -> None:
+    """An edited helper never meets an old kernel, nor does its restored self."""
+
+    def run(script: str) -> str:
+        return bare.python(script, copied, FPSIM_CACHE_DIR=str(copied / "cache"))
+
+    def used() -> tuple[str, set[str]]:
+        codes, _, modules = run(COMPILED).partition("\n")
+        return codes, set(modules.split())
+
+    run(OUTLIVES)
+    codes, compiled = used()
+    assert codes == TRUNCATED
+    assert "fpsim.arithmetic.kernels.exact" in compiled
+    file = copied / "fpsim" / "core" / "rounding.py"
+    text = file.read_text()
+    with_words = re.sub(r'(:\n +""")', r"\1Words that no kernel is made of. ", text)
+    assert with_words != text
+    file.write_text("\n\n" + with_words)
+    neighbour = copied / "fpsim" / "core" / "neighbour.py"
+    neighbour.write_text(neighbour.read_text() + "\nUNUSED = 1\n")
+    (copied / "fpsim" / "analysis" / "new.py").write_text("x = 1\n")
+    assert used() == (TRUNCATED, set()), "words, numbers of lines, unused constants and files are part of no kernel"
+    edit(copied, TOWARD_ZERO, AWAY)
+    codes, compiled = used()
+    assert codes == EDITED
+    assert "fpsim.casts.loops" in compiled
+    assert "fpsim.arithmetic.kernels.exact" not in compiled
+    edit(copied, AWAY, TOWARD_ZERO)
+    assert used() == (TRUNCATED, set())
+
+
+# Kernels of some rooms that have loops, and of every room. Whatever numba turns into its own representation on the way,
+# and every global value that it reads there, has to be part of the key of some kernel.
+SEEN = """
+    import sys
+    from types import FunctionType, ModuleType
+    import numba, numpy as np, fpsim as fp
+    from numba.core import bytecode, ir
+    from fpsim.runtime.compile import KERNELS
+    from fpsim.runtime.kernel_key import functions_of
+
+    looked_at, original = {}, bytecode.FunctionIdentity.from_function.__func__
+    def recording(cls, function):
+        if function.__module__.startswith("fpsim"):
+            looked_at[id(function)] = function
+        return original(cls, function)
+    bytecode.FunctionIdentity.from_function = classmethod(recording)
+
+    x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    CALLS
+    covered = {id(one) for kernel in KERNELS for one in functions_of(kernel)}
+    missed = sorted({f"{f.__module__}.{f.__qualname__}" for i, f in looked_at.items() if i not in covered})
+    print("missed", missed)
+    print("rooms", *sorted({f.__module__.split(".")[1] for f in looked_at.values()}))
+"""
+SOME = """
+    c = np.arange(256).astype(np.uint8).reshape(4, 64).view(fp.E4M3.dtype)
+    fp.encode(x, "e5m2", rounding="stochastic", seed=1)
+    fp.less(c, c)
+    fp.encode_scaled(x, "e4m3", fp.scalings.TILE_1X128)
+"""
+EVERY = """
+    fp.encode(x, "e4m3"); fp.encode(x, "e5m2", rounding="stochastic", seed=1); fp.quantize(x, "fp16")
+    c = fp.cast(x, "e4m3")
+    fp.decode(fp.encode(x, "e4m3"), "e4m3")
+    fp.add(c, c, flags=True); fp.multiply(x.astype(np.float16), x.astype(np.float16)); fp.less(c, c)
+    fp.encode_scaled(x, "e4m3", fp.scalings.TILE_1X128).decode(); fp.OnlineScaling("e4m3").quantize(x)
+    fp.sum(x, accumulate=fp.Chunked("bf16")); fp.sum(x, accumulate=fp.Exact("fp32"))
+    fp.dot_add(c[:, :32], c[:, :32], None, "hopper_e4m3_f32")
+    fp.encode_scaled(x, "uint4", fp.Scaling(block=(1, 16), symmetric=False))
+    fp.matmul(c, c.T, accumulate="hopper_e4m3_f32", promote=32)
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "rooms"),
+    [
+        (SOME, "arithmetic casts core runtime scaling"),
+        pytest.param(EVERY, "arithmetic casts core instructions products runtime scaling sums", marks=pytest.mark.slow),
+    ],
+    ids=["some", "every"],
+)
+def test_every_function_that_numba_compiles_into_a_kernel_is_part_of_its_key(
+    tmp_path: Path, calls: str, rooms: str
+) -> None:
+    found = python(SEEN.replace("    CALLS\n", calls), FPSIM_CACHE_DIR=str(tmp_path), NUMBA_OPT="0")
+    assert found.splitlines() == ["missed []", f"rooms {rooms}"]
+
+
+class Pair(NamedTuple):
+    """A record that kernels take."""
+
+    a: int
+    b: int
+
+
+class Kind(enum.Enum):
+    """A mode that kernels know by name."""
+
+    ONE = 1
+    TWO = 2
+
+
+def test_a_key_follows_code_constants_captured_values_and_callees() -> None:
+    source = "def f(x):\n    return h(x) + C\n"
+    helper = function("def f(x):\n    return x + 1\n")
+    key = kernel_key.key_of(function(source, h=helper, C=2))
+    same = [
+        function(source, h=function("def f(x):\n    return x + 1\n"), C=2),
+        function(f"# words\n\n{source}", h=helper, C=2, unused=3),
+        function('def f(x):\n    """Words."""\n    return h(x) + C\n', h=helper, C=2),
+    ]
+    others = [
+        function(source.replace("+", "-"), h=helper, C=2),
+        function(source, h=helper, C=3),
+        function(source, h=helper, C=2.0),
+        function(source, h=helper, C=np.uint32(2)),
+        function(source, h=helper, C=np.array([2])),
+        function(source, h=function("def f(x):\n    return x + 2\n"), C=2),
+        function(source, h=function("def f(x, y=1):\n    return x + 1\n"), C=2),
+        function(source, h=numba.njit(helper), C=2),
+        function(source, h=numba.njit(inline="always")(helper), C=2),
+    ]
+    assert [kernel_key.key_of(each) for each in same] == [key] * len(same)
+    keys = [kernel_key.key_of(each) for each in others]
+    assert len({key, *keys}) == len(others) + 1
+
+
+@pytest.mark.parametrize(
+    ("source", "names", "others"),
+    [
+        ("def f(x):\n    return m.C", {"m": {"C": 1, "D": 1}}, [{"m": {"C": 2, "D": 1}}]),
+        ("def f(x):\n    return K.ONE", {"K": Kind}, [{"K": enum.Enum("Kind", {"ONE": 2})}]),
+        ("def f(x):\n    return P(x, x)", {"P": Pair}, [{"P": namedtuple("Pair", "b a")}]),
+        ("def f(x):\n    return C[0]", {"C": ((1, 2), [3])}, [{"C": ((1, 2), [4])}, {"C": Pair(1, 2)}]),
+        ("def f(x):\n    return C[0]", {"C": np.arange(3)}, [{"C": np.arange(3.0)}, {"C": np.arange(1, 4)}]),
+        ("def f(x):\n    return C", {"C": 0.0}, [{"C": -0.0}, {"C": False}, {"C": np.float32(0)}, {"C": None}]),
+    ],
+)
+def test_a_key_tells_values_apart(source: str, names: dict[str, Any], others: list[dict[str, Any]]) -> None:
+    def with_module(found: dict[str, Any]) -> dict[str, Any]:
+        if "m" not in found:
+            return found
+        module = types.ModuleType("fpsim.made_up_module")
+        vars(module).update(found["m"])
+        return {"m": module}
+
+    keys = [kernel_key.key_of(function(source, **with_module(each))) for each in (names, *others)]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_function_and_one_that_calls_it_in_a_circle_have_keys() -> None:
+    names: dict[str, Any] = {"__name__": "fpsim.made_up"}
+    exec("def f(n):\n    return g(n - 1) if n else 0\ndef g(n):\n    return f(n) + 1\n", names)
+    first = kernel_key.key_of(names["f"])
+    exec("def g(n):\n    return f(n) + 2\n", names)
+    assert kernel_key.key_of(names["f"]) != first
+
+
+def test_a_key_follows_the_options_of_the_kernel_itself() -> None:
+    """Found in a review: options of callees were part of the key, and those of the kernel were not."""
+    plain = function("def f(x):\n    return x + 1\n", __name__="fpsim.options")
+    options: list[dict[str, Any]] = [{}, {"nogil": True}, {"error_model": "numpy"}, {"fastmath": True}]
+    keys = [kernel_key.key_of(numba.njit(**each)(plain)) for each in options]
+    assert len({kernel_key.key_of(plain), *keys}) == len(options) + 1
+
+
+def test_what_cannot_be_described_has_no_key() -> None:
+    with pytest.raises(kernel_key.UnknownPart, match="no key is known for <object object"):
+        kernel_key.key_of(function("def f(x):\n    return C", C=object()))
+    with pytest.raises(kernel_key.UnknownPart, match=r"f imports fpsim\.core when it runs"):
+        kernel_key.key_of(function("def f(x):\n    from fpsim.core import pack\n    return pack"))
+
+
+def test_other_packages_are_told_by_their_names_alone() -> None:
+    """Found in a run of all tests: a walk that led into another package met its settings, and gave no key."""
+    kernel_key.key_of(function("def f(x):\n    return os.environ.get(shutil.copy)", os=os, shutil=shutil))
+
+
+def test_a_function_that_was_edited_in_this_process_is_not_kept() -> None:
+    source = "def f(x):\n    return x + 1\n"
+    kernel_key.key_of(numba.njit(function(source, __name__="fpsim.edited")))
+    kernel_key.key_of(numba.njit(function(source, __name__="fpsim.edited")))
+    with pytest.raises(kernel_key.UnknownPart, match=r"fpsim\.edited\.f was edited after"):
+        kernel_key.key_of(numba.njit(function(source.replace("1", "2"), __name__="fpsim.edited")))
+
+
+def test_no_kernel_is_without_a_key() -> None:
+    fp.encode(1.0, fp.E4M3)
+    assert KERNELS
+    for each in KERNELS:  # all that the tests of this worker have made until now
+        kernel_key.key_of(each)
