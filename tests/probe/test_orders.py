@@ -186,8 +186,8 @@ def test_additions_with_formats_of_their_own_are_told() -> None:
     assert np.array_equal(model.sum(x), [fn(row) for row in x])
 
 
-def test_a_long_sum_is_revealed_in_order_n_log_n_calls_and_seconds() -> None:
-    n = 2048
+def seconds_beside_the_calls(n: int) -> float:
+    """Processor time that a probe of np.sum takes by itself, which has to be found in few calls."""
     in_fn = 0.0
 
     def fn(x: Any) -> Any:
@@ -197,12 +197,17 @@ def test_a_long_sum_is_revealed_in_order_n_log_n_calls_and_seconds() -> None:
         in_fn += time.process_time() - started
         return result
 
-    fp.probe.sum(np.sum, 64)
     started = time.process_time()
     model = fp.probe.sum(fn, n)
     own = time.process_time() - started - in_fn
     assert model.found
     assert model.calls < n * math.log2(n)
-    assert own < 1.5
+    return own
+
+
+def test_a_long_sum_is_revealed_in_order_n_log_n_calls_and_seconds() -> None:
+    fp.probe.sum(np.sum, 64)
+    short = min(seconds_beside_the_calls(512) for _ in range(2))
+    assert min(seconds_beside_the_calls(2048) for _ in range(2)) < 10 * short  # n log n is 5 times, n**2 16 times
     for order in (chain(range(100)), chain(range(99, -1, -1)), lanes(100, 7)):
         assert fp.probe.sum(black_box(order, once(np.float32)), 100).calls < 100 * math.log2(100) + 900
