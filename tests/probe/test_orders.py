@@ -207,7 +207,7 @@ def seconds_beside_the_calls(n: int) -> float:
 
 def test_a_long_sum_is_revealed_in_order_n_log_n_calls_and_seconds() -> None:
     fp.probe.sum(np.sum, 64)
-    short = min(seconds_beside_the_calls(512) for _ in range(2))
-    assert min(seconds_beside_the_calls(2048) for _ in range(2)) < 10 * short  # n log n is 5 times, n**2 16 times
+    # n log n is 5 times, n**2 16 times; a processor that others use may slow down in between
+    assert any(seconds_beside_the_calls(2048) < 10 * seconds_beside_the_calls(512) for _ in range(3))
     for order in (chain(range(100)), chain(range(99, -1, -1)), lanes(100, 7)):
         assert fp.probe.sum(black_box(order, once(np.float32)), 100).calls < 100 * math.log2(100) + 900
