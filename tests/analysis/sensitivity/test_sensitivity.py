@@ -213,8 +213,8 @@ def test_a_bad_layer_of_the_built_in_transformer_is_named_first() -> None:
     from fpsim.train.recipes import FP32 as plain
     from fpsim.train.setup.settings import Settings
 
-    trainer = Trainer(plain, Settings(steps=80, batch=4, measure=0))
-    for _ in range(80):
+    trainer = Trainer(plain, Settings(steps=20, batch=4, measure=0))
+    for _ in range(20):
         trainer.step()
     codes, targets = (torch.from_numpy(x) for x in trainer.data.batch(0, 1000, 0, batch=4, context=64))
     block = trainer.model.blocks[1]
@@ -226,12 +226,14 @@ def test_a_bad_layer_of_the_built_in_transformer_is_named_first() -> None:
         return torch.nn.functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
 
     scaling = fp.scalings.TENSOR
-    recipe = fp.torch.LinearRecipe("int8", "int8", "int8", scaling, scaling, scaling)
+    # gradients stay: an early model's logits have one large gradient a token, beside which INT8 has zeros for the rest,
+    # so that the head is as bad a layer
+    recipe = fp.torch.LinearRecipe("int8", "int8", None, scaling, scaling)
     found = fp.analysis.sensitivity(trainer.model, [(codes, targets)], loss, recipes={"INT8": recipe})
     assert len(found.rows) == 27
     for by in ("gradient_error", "output_error", "loss_change", "weight_gradient_error"):
         assert found.ranking(by)[0].layer == "blocks.1.mlp.gate_up", by
-    assert found.ranking()[0].gradient_error > 5 * max(
+    assert found.ranking()[0].gradient_error > 40 * max(
         row.gradient_error for row in found.rows if row.layer != "blocks.1.mlp.gate_up"
     )
 
