@@ -153,15 +153,17 @@ def test_idle_steps_cost_next_to_nothing_and_recorded_ones_little() -> None:
             best = min(best, time.perf_counter() - start)
         return best
 
+    def is_cheap() -> bool:
+        plain = seconds()
+        with pytest.warns(UserWarning, match="nothing was recorded"), fp.analysis.record(model, every=(1000,)):
+            idle = seconds()
+        with fp.analysis.record(model):
+            recorded = seconds()
+        return idle < 1.3 * plain and recorded < 4 * plain  # measured: 1.00 and 1.6
+
     with fp.analysis.record(model):
         seconds(1)  # compiles
-    plain = seconds()
-    with pytest.warns(UserWarning, match="nothing was recorded"), fp.analysis.record(model, every=(1000,)):
-        idle = seconds()
-    with fp.analysis.record(model):
-        recorded = seconds()
-    assert idle < 1.3 * plain  # measured: 1.00; a busy machine moves it
-    assert recorded < 4 * plain  # measured: 1.6
+    assert any(is_cheap() for _ in range(3)), "a processor that others use may slow down once, not three times"
 
 
 def test_every_takes_the_steps_themselves() -> None:
