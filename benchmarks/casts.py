@@ -116,7 +116,8 @@ def decode_rows(x: Any, torch: Any, jax: Any) -> Iterator[RaceRow]:
             contestants["jax astype"] = jax_cast(jax, codes.view(dtype), np.float32)
         own = "numpy astype" if name == "FP16" else "ml_dtypes astype"
         contestants[own] = partial(codes.view(dtype).astype, np.float32)
-        yield RaceRow(f"decode {name}", contestants, {"numpy table": 8.0} if name == "E4M3" else {})
+        wanted = {"E4M3": {"numpy table": 8.0}, "FP16": {"torch copy_": 1.0}}
+        yield RaceRow(f"decode {name}", contestants, wanted.get(name, {}))
 
 
 def other_rows(x: Any, torch: Any) -> Iterator[RaceRow]:

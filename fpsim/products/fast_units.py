@@ -43,16 +43,14 @@ def is_centred(fmt: Format) -> bool:
 def rows_of(unit: MatrixUnit) -> str:
     """Which loops take the rows of a fast unit of the FUSED rule, or one built from it, on this processor.
 
-    "chained": chained_row; "vectors", and "avx2" without AVX-512: vector_row; "plain": fused_row.
+    "chained": chained_row; "avx512", "avx2": vector_row with such vectors; "plain": fused_row.
     """
     vectors = widest_vectors()
     bits = unit.fraction_bits + 2 + (unit.terms - 1).bit_length()
     centred = is_centred(unit.a.fmt) and is_centred(unit.b.fmt)
     if vectors == "avx512" and unit.rule is Rule.FUSED and bits <= CHAINED_BITS and centred:
         return "chained"
-    if not vectors or unit.fraction_bits > VECTOR_BITS:
-        return "plain"
-    return "vectors" if vectors == "avx512" else "avx2"
+    return vectors if vectors and unit.fraction_bits <= VECTOR_BITS else "plain"
 
 
 @lru_cache(maxsize=4096)

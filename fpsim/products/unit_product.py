@@ -375,7 +375,7 @@ def fused_loop(unit: MatrixUnit) -> Any:
     terms = 16 if unit.rule is Rule.TWO_PASSES else unit.terms
     fills = unit.fraction_bits + 2 + (terms - 1).bit_length() > SUM_BITS + 1
     joined = fills or terms == 16 or (half and terms == 32)  # one kernel for all units of 16 terms, one for FP16 of 32
-    joined = {"chained": False, "vectors": True}.get(rows, joined)
+    joined = {"chained": False, "avx512": True}.get(rows, joined)
     return fused_product(terms, joined, half, unit.rule is Rule.SCALED, rows, source)
 
 

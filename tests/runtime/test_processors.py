@@ -105,7 +105,7 @@ def test_products_take_vectors_where_a_processor_has_them() -> None:
     """AVX-512 with words and bytes, AVX2 with FP16's conversion; without, the compiler would end the process."""
     for name, kinds in (
         ("sandybridge", "plain plain"), ("haswell", "avx2 avx2"), ("knl", "avx2 avx2"),
-        ("skylake-avx512", "chained vectors"),
+        ("skylake-avx512", "chained avx512"),
     ):  # fmt: skip
         assert decided()[name][1:] == kinds.split(), name
     assert decided()["none"] == ["False", "plain", "plain"]

@@ -188,8 +188,8 @@ def fused_product(
     """
     if kind == "chained":
         loops = chained_row(terms, half)
-    elif kind in ("vectors", "avx2"):
-        loops = vector_row(terms, joined, half, scaled, kind == "vectors")
+    elif kind in ("avx512", "avx2"):
+        loops = vector_row(terms, joined, half, scaled, kind == "avx512")
     else:
         loops = fused_row(terms, joined, half, scaled)
     join_rows = _joining_rows(kind != "plain")

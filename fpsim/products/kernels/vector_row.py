@@ -238,7 +238,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
 
 @cache
 def vector_row(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -> RowLoops:
-    """The loops of units whose rows fast_units.rows_of calls vectors, or avx2; joined: sums of eight fill an int32."""
+    """The loops of units whose rows fast_units.rows_of calls avx512 or avx2; joined: sums of eight fill an int32."""
     row, largest = _step_of(terms, joined, half, scaled, avx512), largest_of(terms, 1)
 
     def step(
