@@ -55,8 +55,9 @@ def arguments(folder: Path, options: tuple[str, ...], files: dict[str, str]) -> 
 
 
 def environment(*folders: Path) -> dict[str, str]:
-    """The variables of a process that finds modules in these folders."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
+    """The variables of a process that finds modules in these folders; options of the run around it stay there."""
+    variables = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    return {**variables, "PYTHONPATH": os.pathsep.join(map(str, folders))}
 
 
 def run(folder: Path, *options: str, **files: str) -> Done:
