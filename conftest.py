@@ -28,8 +28,9 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Nor afterwards, when one search through them and the libraries takes a second."""
+    """Nor afterwards, when one search through them and the libraries takes a second; through the rest more rarely."""
     gc.freeze()
+    gc.set_threshold(*gc.get_threshold()[:2], 100)
     gc.enable()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import signal
 import threading
@@ -93,13 +94,32 @@ class PartLibrary(JITCodeLibrary):  # type: ignore[misc]
         return 0
 
 
-class _PartCompiler(Compiler):  # type: ignore[misc]
-    """numba's compiler, for parts."""
+class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """The code of a kernel, which LLVM optimises once all parts are in it.
+
+    numba would have its functions optimised one by one before. That takes time, and some loops come out longer.
+    """
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+
+
+class _KernelCompiler(Compiler):  # type: ignore[misc]
+    """numba's compiler, for kernels."""
+
+    library: type[JITCodeLibrary] = KernelLibrary
 
     def _compile_core(self) -> Any:
         if self.state.library is None:
-            self.state.library = PartLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+            self.state.library = self.library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+            self.state.library.enable_object_caching()  # before the code is made, or it could not be kept
         return super()._compile_core()
+
+
+class _PartCompiler(_KernelCompiler):
+    """numba's compiler, for parts."""
+
+    library = PartLibrary
 
 
 class Part(CPUDispatcher):  # type: ignore[misc]
@@ -157,7 +177,7 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
     """A loop that Python calls. Ctrl-C waits until it is compiled or loaded."""
 
     def compile(self, signature: Any) -> Any:
-        with interrupts_wait():
+        with interrupts_wait(), garbage_waits():
             return super().compile(signature)
 
 
@@ -167,10 +187,22 @@ def kernel(function: Function) -> Function:
         return function
     # numba's entrance for C, which nobody takes, is a tenth of what compiling costs
     options = {"nopython": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-    compiled = Kernel(_named(function), targetoptions=options)
+    compiled = Kernel(_named(function), targetoptions=options, pipeline_class=_KernelCompiler)
     compiled._cache = KernelFiles(function, compiled)
     KERNELS.append(compiled)
     return compiled
+
+
+@contextmanager
+def garbage_waits() -> Iterator[None]:
+    """Search for garbage later: compiling makes so many objects that Python would search for a tenth of the time."""
+    searching = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if searching:
+            gc.enable()
 
 
 @contextmanager
