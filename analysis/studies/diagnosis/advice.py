@@ -211,9 +211,10 @@ def _together(found: Diagnosed) -> list[str]:
     what = "All of them at once" if fits else f"All that fits at once, and the rest in {found.high},"
     s = "" if fits else "s"
     loss = math.fsum(found.sensitivity.losses) / len(found.sensitivity.losses)
+    beyond = "" if row.gradient_error <= found.limit else ", beyond the limit,"
     return [
-        f"{what} leave{s} the gradients {relative(row.gradient_error)} off and change{s} the loss of {loss:.4g} by "
-        f"{row.loss_change:+.2g}, {beside_batches(row)}."
+        f"{what} leave{s} the gradients {relative(row.gradient_error)} off{beyond} and change{s} the loss of "
+        f"{loss:.4g} by {row.loss_change:+.2g}, {beside_batches(row)}."
     ]
 
 

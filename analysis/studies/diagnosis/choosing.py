@@ -25,7 +25,7 @@ class Chosen(NamedTuple):
 
     Attributes:
       plan: it.
-      low: the recipe of fewer than 16 bits that fits best, whether or not it is recommended; "" without one.
+      low: the recipe of fewer than 16 bits that is recommended, or would be where that paid; "" without one.
       high: the recipe of 16 bits or more.
       joint: of `low` for all that fits, and `high` for the rest, measured; None without one.
       missed: bits a value that were asked for and that what fits does not meet; None where it does.
@@ -46,17 +46,17 @@ def chosen(
     """Choose among the recipes that fit each product.
 
     Without `bits` it is one recipe and the one of 16 bits: as few bits as keep the gradients, measured with all
-    products low at once, within the limit. With them it is the plan of the least harm, of all recipes that fit.
+    products low at once, within the limit, which may take a product out that fits alone. With them
+    it is the plan of the least harm, of all recipes that fit.
     """
     high = next(name for name, recipe in found.recipes.items() if is_high(recipe))
     lows = [name for name, recipe in found.recipes.items() if not is_high(recipe)]
     offers = {name: _assignment(verdicts, name, high) for name in lows}
     joint = {name: found.measure(each) for name, each in offers.items()}
-    low = _best(offers, joint, verdicts, limit) if lows else ""
     if bits is None:
-        known = {_bits_of(offers[low], verdicts)} if low and joint[low].gradient_error <= limit else set()
-        made, missed = _within(found, verdicts, {low, high} - {""}, limit, known, out), None
+        low, made, missed = *_fewest(found, verdicts, offers, joint, high, limit, out), None
     else:
+        low = _best(joint, {name: _bits_of(slots, verdicts) for name, slots in offers.items()}, limit)
         made, missed = _of_bits(found, verdicts, {*lows, high}, high, bits, out)
     everywhere = _bits_of({(one.layer, one.product): high for one in verdicts}, verdicts)
     pays = _bits_of(made.assignment, verdicts) <= (1 - SAVES) * everywhere
@@ -78,12 +78,35 @@ def _bits_of(slots: Slots, verdicts: Sequence[Verdict]) -> float:
     return math.fsum(one.bits * one.values for one in found) / sum(one.values for one in found)
 
 
-def _best(
-    offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow], verdicts: Sequence[Verdict], limit: float
-) -> str:
-    """The recipe of the fewest bits within the limit; of those that are alike the one of the least error."""
-    bits = {name: _bits_of(slots, verdicts) for name, slots in offers.items()}
-    within = [name for name in offers if joint[name].gradient_error <= limit] or list(offers)
+def _fewest(
+    found: Sensitivity, verdicts: Sequence[Verdict], offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow],
+    high: str, limit: float, out: Path | None,
+) -> tuple[str, Plan]:  # fmt: skip
+    """The best recipe beside the one of 16 bits and its plan: all that fits where that is within the limit at once,
+    else as much of it as is.
+    """
+    every = {name: _bits_of(slots, verdicts) for name, slots in offers.items()}
+    plans: dict[str, Plan] = {}
+    for name in sorted(offers, key=lambda name: every[name]):
+        if plans and every[name] > ROOM * min(one.cost for one in plans.values()):
+            break  # nor is what a part of it saves enough
+        known = {every[name]} if joint[name].gradient_error <= limit else set()
+        made = _within(found, verdicts, {name, high}, limit, known, out)
+        if made.measured <= limit and name in made.assignment.values():
+            plans[name] = made
+    if not plans:
+        low = _best(joint, every, limit)
+        return low, _within(found, verdicts, {low, high} - {""}, limit, set(), out)
+    rows = {name: found.measure(one.assignment) for name, one in plans.items()}
+    low = _best(rows, {name: one.cost for name, one in plans.items()}, limit)
+    return low, plan(_rows_of(found, verdicts, {low, high}), bits=_up(plans[low].cost), random=RANDOM, out=out)
+
+
+def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float) -> str:
+    """The recipe of the fewest bits within the limit, of those that are alike that of the least error; "" without."""
+    within = [name for name in joint if joint[name].gradient_error <= limit] or list(joint)
+    if not within:
+        return ""
     fewest = min(within, key=lambda name: (bits[name], joint[name].gradient_error))
     alike = [name for name in within if bits[name] <= ROOM * bits[fewest]]
     best = min(alike, key=lambda name: joint[name].gradient_error)
@@ -119,7 +142,7 @@ def _within(
     for cost in sorted(found_costs | known):
         made = plan(rows, bits=_up(cost), random=0, out=out)
         if made.measured <= limit:
-            return plan(rows, bits=_up(cost), random=RANDOM, out=out)
+            return made
     return plan(rows, bits=64, random=0, out=out)
 
 

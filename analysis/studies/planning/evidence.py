@@ -223,9 +223,11 @@ def _undivided(
     for layer, product, name in found:
         block, length = block_of(recipes[name], product), terms[layer, product]
         if length % block:
+            # the terms of wgrad are what a batch has, and no fault of the layer
+            batch = f"; a batch whose terms are a multiple of {block} has it measured" if product == "wgrad" else ""
             lost[layer, product, name] = (
                 f"{name} is not offered to {product} of {layer}, whose {length} terms are no multiple of its {block} "
-                f"that share a scale or a transform, as {STRICT} ask; {FILLED}."
+                f"that share a scale or a transform, as {STRICT} ask; {FILLED}{batch}."
             )
     return lost
 

@@ -158,8 +158,10 @@ def why_not(layer: Any) -> str:
         return "transposed convolutions stay exact"
     if type(layer) in CONVOLUTIONS and is_depthwise(layer.weight, layer.groups):
         return "a depthwise convolution multiplies no matrices"
-    if isinstance(layer, torch.nn.modules.rnn.RNNBase):
+    if isinstance(layer, (torch.nn.modules.rnn.RNNBase, torch.nn.modules.rnn.RNNCellBase)):
         return "recurrent layers stay exact"
+    if isinstance(layer, torch.nn.Bilinear):
+        return "bilinear layers stay exact"
     if isinstance(layer, torch.nn.MultiheadAttention):
         return "what torch.nn.MultiheadAttention multiplies inside stays exact"
     return "" if multiplies(layer) else _why_not_this_kind(layer)

@@ -123,6 +123,19 @@ def test_sixteen_bits_everywhere_where_fewer_do_not_pay(raw: Any, of_shrunk: Pat
     )
 
 
+def test_a_part_of_the_best_recipe_is_taken_where_all_of_it_is_too_much() -> None:
+    coarse = fp.torch.RECIPES["FP8_TENSOR"].replace(input_fmt="e5m2", weight_fmt="e5m2")
+    found = diagnosed(*healthy(), recipes={"FP8_TENSOR": "FP8_TENSOR", "COARSE": coarse}, limit=0.04)
+    joint = {row.recipe: row.gradient_error for row in found.sensitivity.joint}
+    fits = {name: sum(one.fits for one in found.verdicts if one.recipe == name) for name in joint}
+    assert fits["FP8_TENSOR"] == 8 > fits["COARSE"]
+    assert joint["FP8_TENSOR"] > 0.04  # at once; what fits COARSE would be within the limit, and saves less
+    assert found.low == "FP8_TENSOR"
+    assert found.plan.measured <= 0.04
+    assert list(found.plan.assignment.values()).count("FP8_TENSOR") == 7
+    assert "All of them at once leave the gradients 4.2 % off, beyond the limit, and change" in found.sentences[1]
+
+
 def test_nothing_fits(usual: Any, of_healthy: Path) -> None:
     found = diagnosed(*healthy(), recipes="FP8_TENSOR", limit=0.004, out=of_healthy)
     assert "So none of the 3 linear layers can." in found.sentences
@@ -202,23 +215,23 @@ def test_convolutions_are_diagnosed_and_attention_is_named() -> None:
 
 
 class Recurrent(nn.Module):  # type: ignore[misc]
-    """A recurrent layer before a linear one."""
+    """A recurrent layer, and a cell of another one, before a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.lstm, self.out = nn.LSTM(32, 64, batch_first=True), nn.Linear(64, 64)
+        self.lstm, self.cell, self.out = nn.LSTM(32, 64, batch_first=True), nn.GRUCell(64, 64), nn.Linear(64, 64)
 
     def forward(self, x: Any) -> Any:
-        return self.out(self.lstm(x)[0])
+        return self.out(self.cell(self.lstm(x)[0][:, -1]))
 
 
 def test_recurrent_layers_are_named_as_not_judged() -> None:
     torch.manual_seed(0)
     found = diagnosed(Recurrent(), [torch.randn(8, 16, 32) for _ in range(2)], recipes="FP8_TENSOR")
-    assert found.unseen == ("lstm",)
-    assert found.sentences[-1] == "Not judged, and left as it is: lstm."
+    assert found.unseen == ("lstm", "cell")
+    assert found.sentences[-1] == "Not judged, and left as they are: lstm and cell."
     assert any("FP8_TENSOR for all that is judged" in sentence for sentence in found.sentences)
-    assert "Not diagnosed, since recurrent layers stay exact: lstm." in found.notes
+    assert "Not diagnosed, since recurrent layers stay exact: lstm, cell." in found.notes
 
 
 class OwnLinear(nn.Linear):  # type: ignore[misc]

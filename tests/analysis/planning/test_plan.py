@@ -339,6 +339,16 @@ def test_a_product_without_a_recipe_is_refused_unless_it_is_kept() -> None:
         plan(5, bits=9)
 
 
+def test_small_batches_are_named_where_they_are_the_reason() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(128, 128))
+    source = fp.analysis.sensitivity(
+        model, [torch.randn(64, 128)], lambda model, x: model(x).square().mean(), recipes=["BF16", "DEEPSEEK_V3"]
+    )
+    (note,) = plan(source, bits=16, random=0).notes
+    assert note.startswith("DEEPSEEK_V3 is not offered to wgrad of 0, whose 64 terms are no multiple of its 128 ")
+    assert note.endswith("; a batch whose terms are a multiple of 128 has it measured.")
+
+
 def test_blocks_that_do_not_divide_a_sum_are_not_offered() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(128, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
     source = fp.analysis.sensitivity(
