@@ -25,7 +25,8 @@ from fpsim.analysis.studies.candidates import CastCandidate, candidates_of
 from fpsim.analysis.studies.recommend import ErrorRow, RangeRow, Requirements
 from fpsim.analysis.studies.report import StudyReport
 from fpsim.analysis.tensors.opening import from_mapping, open_tensors, tensor
-from fpsim.analysis.tensors.roles import OPERANDS, matrix_shape, with_roles
+from fpsim.analysis.tensors.operand import as_operand
+from fpsim.analysis.tensors.roles import OPERANDS, with_roles
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
 from fpsim.arrays import Array
 from fpsim.errors import shown
@@ -240,7 +241,8 @@ RANGE_SHARE = 0.1  # of a tensor's time that the first pass takes
 
 def _measured(one: Tensor, plan: StudyPlan, advance: Callable[[float], None]) -> tuple[RangeReport, list[ErrorRow]]:
     """The range of a tensor and the errors of every way to round it."""
-    rows, columns = matrix_shape(one.shape, one.role)
+    one = as_operand(one)
+    rows, columns = one.shape
     ways = plan.ways(one.role, rows)
     height, width = _slab_shape(rows, columns, ways)
     if one.size <= height * width:

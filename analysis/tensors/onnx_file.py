@@ -17,6 +17,8 @@ import ml_dtypes
 import numpy as np
 
 from fpsim.analysis.tensors.chunks import Array
+from fpsim.analysis.tensors.onnx_uses import Node, uses_of
+from fpsim.analysis.tensors.operand import pieces_of
 from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, reader
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
 from fpsim.errors import shown
@@ -33,6 +35,7 @@ VARINT, EIGHT, SPAN, FOUR = 0, 1, 2, 5  # wire types
 MODEL_GRAPH, MODEL_FUNCTION, FUNCTION_NODE = 7, 25, 7
 GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_SPARSE = 1, 5, 15
 NODE_INPUT, NODE_OUTPUT, NODE_KIND, NODE_ATTRIBUTE = 1, 2, 4, 5
+ATTRIBUTE_NAME, ATTRIBUTE_INTEGER, ATTRIBUTE_INTEGERS = 1, 3, 8
 ATTRIBUTE_TENSOR, ATTRIBUTE_GRAPH, ATTRIBUTE_TENSORS, ATTRIBUTE_GRAPHS = 5, 6, 10, 11
 DIMS, DATA_TYPE, SEGMENT, FLOATS, INTEGERS, NAME, RAW, DOUBLES, EXTERNAL, LOCATION = 1, 2, 3, 4, 5, 8, 9, 10, 13, 14
 KEY, VALUE = 1, 2  # of an entry about external data
@@ -49,36 +52,6 @@ OTHERS = {
     26: "int2",
 }  # fmt: skip
 QUANTISED = ("uint8", "int8", "uint4", "int4", "uint2", "int2")
-
-
-# Operator -> the roles of its inputs, where they are tensors of the model. An operator that is not listed multiplies
-# matrices where its name says so.
-CONVOLUTION = {1: "matrix", 2: "bias"}
-RECURRENT = {1: "matrix", 2: "matrix", 3: "bias"}
-NORMALIZATION = {1: "norm", 2: "bias"}
-OPERATORS: dict[str, dict[int, str]] = {
-    "Conv": CONVOLUTION,
-    "ConvTranspose": CONVOLUTION,
-    "DeformConv": CONVOLUTION,
-    "Gemm": {0: "matrix", 1: "matrix", 2: "bias"},
-    "MatMul": {0: "matrix", 1: "matrix"},
-    "LSTM": RECURRENT,
-    "GRU": RECURRENT,
-    "RNN": RECURRENT,
-    "BatchNormalization": {1: "norm", 2: "bias", 3: "statistics", 4: "statistics"},
-    "LayerNormalization": NORMALIZATION,
-    "InstanceNormalization": NORMALIZATION,
-    "GroupNormalization": NORMALIZATION,
-    "Gather": {0: "embedding"},
-    "Mul": {0: "norm", 1: "norm"},
-    "Div": {0: "norm", 1: "norm"},
-    "PRelu": {1: "norm"},
-    "Add": {0: "bias", 1: "bias"},
-    "Sub": {0: "bias", 1: "bias"},
-}
-PRODUCTS = ("MatMul", "Conv", "Gemm", "Attention", "Linear")
-VIEWS = ("Identity", "Transpose", "Reshape", "Cast", "Squeeze", "Unsqueeze", "Flatten")  # of their first input
-FIRST_OF = ("matrix", "embedding", "norm", "bias", "statistics")  # of a tensor with several uses, the first counts
 
 
 class _Span(NamedTuple):
@@ -110,6 +83,7 @@ def read_onnx(path: Path) -> Found:
     with path.open("rb") as opened:
         walk = _Walk(opened, path)
         protos = walk.model()
+    uses = uses_of(walk.nodes, {proto.name: tuple(proto.shape) for proto in protos})
     tensors: list[Tensor] = []
     notes = [f"{path}: {count} sparse initializers left out" for count in [walk.sparse] if count]
     sizes = {path: path.stat().st_size}
@@ -126,8 +100,10 @@ def read_onnx(path: Path) -> Found:
             notes.append(f"{path}: {proto.name} left out, {read}")
             continue
         total += max(1, math.prod(proto.shape) * np.dtype(dtype).itemsize)
-        role = walk.role_of(proto.name) if math.prod(proto.shape) != 1 else "scalar"
-        tensors.append(Tensor(proto.name, tuple(proto.shape), np.dtype(dtype).name, read, str(path), role=role))
+        shape, use = tuple(proto.shape), uses.get(proto.name)
+        role = "scalar" if math.prod(shape) == 1 else use.role if use else ""
+        last = use.outputs_last if use else None
+        tensors.append(Tensor(proto.name, shape, np.dtype(dtype).name, read, str(path), role=role, outputs_last=last))
     if total > SHARED_LIMIT * sum(sizes.values()):
         raise TensorFileError(f"{path}: its tensors together are more than {SHARED_LIMIT} times as large as its files")
     return tensors, notes
@@ -144,25 +120,7 @@ class _Walk:
         self.path = path
         self.left = FIELDS_LIMIT
         self.sparse = 0
-        self.uses: dict[str, str] = {}  # name -> role
-        self.views: dict[str, str] = {}  # output -> what it is a view of
-
-    def role_of(self, name: str) -> str:
-        """What the operators of the model use a tensor for; "" where none does."""
-        return self.uses.get(name, "")
-
-    def _use(self, kind: str, inputs: list[str], output: str) -> None:
-        """Note what an operator uses its inputs for."""
-        inputs = [self.views.get(name, name) for name in inputs]
-        if kind in VIEWS and inputs and output:
-            self.views[output] = inputs[0]
-            return
-        known = OPERATORS.get(kind)
-        other = "matrix" if any(word in kind for word in PRODUCTS) else "statistics"
-        for place, name in enumerate(inputs):
-            role = other if known is None else known.get(place, "statistics")
-            before = self.uses.get(name, FIRST_OF[-1])
-            self.uses[name] = min(role, before, key=FIRST_OF.index)
+        self.nodes: list[Node] = []
 
     def model(self) -> list[_Proto]:
         """Every tensor of the file."""
@@ -194,29 +152,38 @@ class _Walk:
 
     def _node(self, span: _Span, depth: int) -> Iterator[_Proto]:
         """The value of a Constant, called like its output, and the tensors of a node's graphs."""
-        output = kind = ""
-        attributes, inputs = [], []
+        kind = ""
+        attributes, inputs, outputs = [], [], []
         for number, value in self._fields(span):
             if isinstance(value, _Span):
                 if number == NODE_INPUT:
                     inputs.append(self._text(value))
-                elif number == NODE_OUTPUT and not output:
-                    output = self._text(value)
+                elif number == NODE_OUTPUT:
+                    outputs.append(self._text(value))
                 elif number == NODE_KIND:
                     kind = self._text(value)
                 elif number == NODE_ATTRIBUTE:
                     attributes.append(value)
-        self._use(kind, inputs, output)
+        settings: dict[str, list[int]] = {}
+        self.nodes.append(Node(kind, inputs, outputs, settings))
         for attribute in attributes:
+            name = ""
+            integers: list[int] = []
             for number, value in self._fields(attribute):
-                if isinstance(value, _Span) and number in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS):
+                if isinstance(value, int):
+                    if number in (ATTRIBUTE_INTEGER, ATTRIBUTE_INTEGERS) and len(integers) < DIMENSIONS_LIMIT:
+                        integers.append(value)
+                elif number == ATTRIBUTE_NAME:
+                    name = self._text(value)
+                elif number == ATTRIBUTE_INTEGERS:
+                    integers += self._varints(value)
+                elif number in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS):
                     yield from self._graph(value, depth)
-                elif (
-                    isinstance(value, _Span) and number in (ATTRIBUTE_TENSOR, ATTRIBUTE_TENSORS) and kind == "Constant"
-                ):
+                elif number in (ATTRIBUTE_TENSOR, ATTRIBUTE_TENSORS) and kind == "Constant":
                     proto = self._tensor(value)
-                    proto.name = output or proto.name
+                    proto.name = outputs[0] if outputs and outputs[0] else proto.name
                     yield proto
+            settings[name] = integers
 
     def _tensor(self, span: _Span) -> _Proto:
         proto = _Proto()
@@ -377,17 +344,7 @@ def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> C
         )
 
     def read(size: int) -> Iterator[Array]:
-        held: list[Array] = []
-        count = 0
-        for codes in _codes(path, span, dtype):
-            held.append(codes)
-            count += codes.size
-            while count >= size:
-                whole = np.concatenate(held)
-                yield whole[:size].view(dtype)
-                held, count = [whole[size:]], count - size
-        if count:
-            yield np.concatenate(held).view(dtype)
+        return pieces_of((codes.view(dtype) for codes in _codes(path, span, dtype)), size)
 
     return read
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from fpsim.analysis.tensors.operand import with_rows
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.errors import unknown
 
@@ -42,8 +43,8 @@ EMBEDDING = re.compile(
     r"embed|(^|[./_])(wte|wpe|emb|tok_embeddings|token_embd|word2vec|vocab|lookup)([./_]|$)|pos_enc|"
     r"(^|[./_])(rel_pos_[hw]|bias_table|relative_attention_bias|(cls|mask|query|register|prompt)_tokens?)([./]|$)"
 )
-# A layer's name behind that of an embedding, such as patch_embed.proj: it multiplies.
-MULTIPLIES = re.compile(r"[./_](proj\w*|lin|linear|fc|dense|mlp|conv)[\d_]*([./]|$)")
+# A layer's name behind that of an embedding, such as patch_embed.proj: it multiplies, as do those at a model's end.
+MULTIPLIES = re.compile(r"[./_](proj\w*|lin|linear|fc|dense|mlp|conv|out|(to_)?logits)[\d_]*([./]|$)")
 GRADIENT = re.compile(r"(^|[./_ ])(grad|gradient)s?([./_ ]|$)|\.grad$")
 ACTIVATION = re.compile(r"(^|[./_ ])(activations?|inputs?|outputs?|hidden_states?)([./_ ]|$)")
 WEIGHT = re.compile(r"weight|kernel")
@@ -85,7 +86,7 @@ def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -
         return "statistics"
     if len(axes) <= 1:
         return _role_of_vector(lower, neighbours, math.prod(shape) >= FLAT, len(shape) > 1)
-    if _is_table(lower, axes):
+    if _is_table(lower, axes) and not _has_bias(lower, neighbours):
         return "embedding"
     flows = ACTIVATION.search(lower)
     if flows and not WEIGHT.search(lower, flows.end()):  # output_proj.weight_v is the weight of a layer
@@ -99,6 +100,12 @@ def _is_table(name: str, axes: Sequence[int]) -> bool:
     if found is None or MULTIPLIES.search(name, found.end()):
         return False
     return len(axes) < 3 or not WEIGHT.search(name, found.end())
+
+
+def _has_bias(name: str, neighbours: Iterable[str]) -> bool:
+    """Whether a weight lies beside a bias, which tables have none of."""
+    stem, _, last = name.rpartition(".")
+    return last == "weight" and f"{stem}.bias" in {other.lower() for other in neighbours}
 
 
 def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix: bool) -> str:
@@ -120,7 +127,7 @@ def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix:
 
 
 def with_roles(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The same tensors, those without a role with the one that is read from them.
+    """The same tensors, those without a role with the one that is read from them, and how matrices lie.
 
     Raises:
       ValueError: a role that is none; the message names the nearest.
@@ -129,28 +136,16 @@ def with_roles(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     by_stem: dict[str, list[str]] = {}
     for name in names:
         by_stem.setdefault(name.lower().rpartition(".")[0], []).append(name)
-    found = []
+    found: list[Tensor] = []
     for tensor in tensors:
         if tensor.role and tensor.role not in ROLES:
             raise unknown("role", tensor.role, list(ROLES))
-        beside = by_stem[tensor.name.lower().rpartition(".")[0]]
-        found.append(tensor if tensor.role else replace(tensor, role=role_of(tensor.name, tensor.shape, beside)))
-    return tuple(found)
-
-
-def matrix_shape(shape: tuple[int, ...], role: str) -> tuple[int, int]:
-    """Rows and columns of a tensor as an operand: the sum is along the last axis, for a convolution all but the first.
-
-    Example:
-      >>> from fpsim.analysis.tensors.roles import matrix_shape
-      >>> matrix_shape((8, 128, 512), "activation"), matrix_shape((64, 32, 3, 3), "matrix")
-      ((1024, 512), (64, 288))
-    """
-    if len(shape) < 2:
-        return 1, math.prod(shape)
-    if role == "matrix" and len(shape) > 2 and shape[-1] < SHORTEST_ROW:
-        return shape[0], math.prod(shape[1:])
-    return math.prod(shape[:-1]), shape[-1]
-
-
-SHORTEST_ROW = 16  # a last axis that is shorter is part of a kernel's window
+        others = by_stem[tensor.name.lower().rpartition(".")[0]]
+        found.append(tensor if tensor.role else replace(tensor, role=role_of(tensor.name, tensor.shape, others)))
+    lengths: dict[str, list[int]] = {}
+    for tensor in tensors:
+        stem, _, last = tensor.name.lower().rpartition(".")
+        if len(tensor.shape) == 1 and BIAS.search(last):
+            lengths.setdefault(stem, []).append(tensor.shape[0])
+    beside = {one.name: lengths.get(one.name.lower().rpartition(".")[0], []) for one in tensors}
+    return with_rows(found, beside)

@@ -32,6 +32,8 @@ class Tensor:
       read: read(size) yields its elements as 1-d arrays of `size` elements (the last: the rest).
       source: the file, or "".
       layer, role, step: of a captured tensor: the layer's name; "input", "weight" or "output gradient"; the step.
+      outputs_last: whether the last axis of a matrix are the outputs of its products, as where x @ w is computed, and
+        not the terms of their sums; None where that is not known.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Tensor:
     layer: str = ""
     role: str = ""
     step: int | None = None
+    outputs_last: bool | None = None
 
     @property
     def size(self) -> int:

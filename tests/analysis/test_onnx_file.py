@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
-from fpsim.analysis.tensors import onnx_file
+from fpsim.analysis.tensors import onnx_file, onnx_uses
 from fpsim.analysis.tensors.files import read_file
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
 from tests.analysis.test_tensors import values
@@ -300,3 +300,61 @@ def test_roles_are_what_the_graph_uses_tensors_for(tmp_path: Path) -> None:
     }  # fmt: skip
     report = fp.analysis.study(path, formats="e4m3", scalings="amax", roundings="nearest_even")
     assert {row.tensor for row in report.recommendations if row.met} == {"kernel", "dense", "alone.weight"}
+
+
+def used(nodes: list[Any], **shapes: tuple[int, ...]) -> dict[str, tuple[str, bool | None]]:
+    """Roles of tensors in a model of some operators, and whether their outputs are last."""
+    graph = [onnx_uses.Node(kind, inputs, outputs, settings) for kind, inputs, outputs, settings in nodes]
+    return {name: (use.role, use.outputs_last) for name, use in onnx_uses.uses_of(graph, shapes).items()}
+
+
+def test_weights_are_followed_to_their_products() -> None:
+    nodes: list[Any] = [
+        ("Slice", ["w", "begin", "end"], ["s"], {}),
+        ("Concat", ["a", "b"], ["ab"], {"axis": [0]}),
+        ("Split", ["c", "sizes"], ["c1", "c2"], {}),
+        ("DequantizeLinear", ["q", "scale", "zero"], ["dq"], {}),
+        ("MatMul", ["x", "s"], ["y1"], {}),
+        ("Gemm", ["x", "ab", "g"], ["y2"], {"transB": [1]}),
+        ("Transpose", ["c2"], ["ct"], {"perm": [1, 0]}),
+        ("MatMul", ["x", "ct"], ["y3"], {}),
+        ("MatMul", ["x", "dq"], ["y4"], {}),
+        ("Einsum", ["x", "e"], ["y5"], {}),
+        ("Concat", ["x", "token"], ["y6"], {}),
+        ("MatMul", ["y6", "a"], ["y7"], {}),
+        ("Gather", ["table", "ids"], ["y8"], {}),
+        ("Transpose", ["table"], ["tt"], {}),
+        ("MatMul", ["x", "tt"], ["y9"], {}),
+        ("Attention", ["x", "qkv", "qkv_bias"], ["y10"], {}),
+        ("Gemm", ["m", "x"], ["y11"], {"transA": [1]}),
+    ]
+    matrices, vectors = ("w", "a", "b", "c", "q", "e", "token", "table", "qkv", "m"), ("scale", "qkv_bias", "g")
+    shapes: dict[str, tuple[int, ...]] = {**dict.fromkeys(matrices, (64, 32)), **dict.fromkeys(vectors, (64,))}
+    assert used(nodes, **shapes) == {
+        "w": ("matrix", True), "a": ("matrix", False), "b": ("matrix", False), "g": ("bias", None),
+        "c": ("matrix", False), "q": ("matrix", True), "scale": ("statistics", None), "e": ("matrix", None),
+        "token": ("statistics", None), "table": ("matrix", False), "qkv": ("matrix", True), "qkv_bias": ("bias", None),
+        "m": ("matrix", True),
+    }  # fmt: skip
+
+
+def test_products_of_many_tensors_in_one_are_no_weight() -> None:
+    names = [f"t{i}" for i in range(300)]
+    nodes: list[Any] = [("Concat", names, ["all"], {}), ("MatMul", ["x", "all"], ["y"], {})]
+    assert set(used(nodes, **dict.fromkeys(names, (4, 4))).values()) == {("statistics", None)}
+
+
+def test_a_study_of_a_model_has_the_rows_of_its_products(tmp_path: Path) -> None:
+    weight = np.ascontiguousarray(VALUES * np.exp2(np.arange(30, dtype=np.float32))[:, None])
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w"], ["y"]),
+        onnx.helper.make_node("Gemm", ["y", "v"], ["z"], transB=1),
+    ]
+    path = write(tmp_path / "m.onnx", [raw("w", weight), raw("v", weight)], nodes)
+    first, second = read_file(path)[0]
+    assert (first.outputs_last, second.outputs_last) == (True, False)
+    found = fp.analysis.study(path, formats=["int8"], scalings=["ROW"])
+    got = {row.tensor: row.report.sqnr_db for row in found.errors}
+    usual = fp.analysis.study({"w": weight.T.copy(), "v": weight}, formats=["int8"], scalings=["ROW"])
+    assert got == {row.tensor: row.report.sqnr_db for row in usual.errors}
+    assert got["w"] != got["v"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fpsim.analysis.tensors.roles import ROLES, matrix_shape, role_of
+from fpsim.analysis.tensors.roles import ROLES, role_of
 
 CASES = [
     ("model.layers.0.self_attn.q_proj.weight", (4096, 4096), "matrix"),
@@ -47,6 +47,8 @@ CASES = [
     ("backbone.layers.0.mixer.A_log", (1536, 16), "statistics"),
     ("model.project_embeddings.weight", (32000, 4096), "embedding"),
     ("bert.embeddings.position_embeddings.weight", (512, 768), "embedding"),
+    ("embed_out.weight", (50432, 512), "matrix"),
+    ("decoder.embed_to_logits.weight", (1024, 512), "matrix"),
     ("fc.bias", (64,), "bias"),
     ("layers.3.attn.rel_bias", (8, 32, 32), "bias"),
     ("conv2d_3.b_0", (16,), "bias"),
@@ -88,19 +90,8 @@ def test_neighbours_tell_a_batch_norm_from_others() -> None:
     assert role_of("net.1.bias", (64,), beside) == "bias"
 
 
-@pytest.mark.parametrize(
-    ("shape", "role", "want"),
-    [
-        ((), "scalar", (1, 1)),
-        ((7,), "matrix", (1, 7)),
-        ((4, 8), "matrix", (4, 8)),
-        ((2, 3, 64), "activation", (6, 64)),
-        ((64, 32, 3, 3), "matrix", (64, 288)),
-        ((64, 32, 3), "matrix", (64, 96)),
-        ((8, 256, 512), "matrix", (2048, 512)),
-    ],
-)
-def test_operands_are_matrices_whose_rows_are_summed_along(
-    shape: tuple[int, ...], role: str, want: tuple[int, int]
-) -> None:
-    assert matrix_shape(shape, role) == want
+@pytest.mark.parametrize("name", ["time_embed.0", "x_embedder", "context_embedder", "label_emb.0.0"])
+def test_a_bias_tells_a_layer_from_a_table(name: str) -> None:
+    assert role_of(f"{name}.weight", (512, 128), [f"{name}.weight", f"{name}.bias"]) == "matrix"
+    assert role_of(f"{name}.weight", (512, 128), [f"{name}.weight"]) in ("embedding", "matrix")
+    assert role_of("tok_embeddings.weight", (512, 128), ["output.bias", "tok_embeddings.weight"]) == "embedding"
