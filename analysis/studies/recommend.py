@@ -16,8 +16,9 @@ from fpsim.errors import shown
 from fpsim.formats.named import Format
 
 SCALE_GAIN_DB = 1.0  # scales that win less than this are not worth their bits and their pass over the data
-DEAR_SCALES = 1.05  # times the bits of the cheapest candidate of as wide a format: more is another class
+DEAR_SCALES = 1.05  # times the bits of the cheapest candidate, scales included: more is another class
 UNIFORM_SHARE = 0.95  # of the operands' values that one candidate suits, from which all have that one ...
+UNIFORM_SCALES = 1.25  # times the bits that would do, as where rows are short: less is not worth a second format
 CLEAR_DB = 3.0  # ... unless another float format of as many bits is better by half a bit
 SMALL = 4096  # values: fewer, where they are a thousandth of the study or less, are not worth a format of their own
 SMALL_SHARE = 1e-3
@@ -223,7 +224,8 @@ def recommend(
         figures = {**vars(nothing), "sqnr_db": closest.sqnr_db, "lost_energy": closest.lost_energy}
         return _because(Recommendation(**figures), f"{reason} {specials}".strip())
     best = _best(passing)
-    one = next((c for c in passing if c.name == uniform and c.bits <= best.bits), None)
+    dear = UNIFORM_SCALES * best.bits_per_value
+    one = next((c for c in passing if c.name == uniform and c.bits <= best.bits and c.bits_per_value <= dear), None)
     if one is not None and not any(_clearly_better(c, one) for c in passing):
         best = one
     runner_up = _runner_up(best, candidates)
@@ -288,14 +290,12 @@ def _number(value: float) -> float:
 
 
 def _best(passing: Sequence[WorstFigures]) -> WorstFigures:
-    """Of the formats of the fewest bits the highest SQNR; about equal ones of its format yield to the fewest scales.
+    """Of those of the fewest bits the highest SQNR; about equal ones of its format yield to the fewest scales.
 
-    Scales of short rows can take more bits than a wider format: those that take more than a twentieth do not count.
+    Scales count: those of short rows can take more bits than a wider format without any.
     """
-    fewest = min(candidate.bits for candidate in passing)
-    width = [candidate for candidate in passing if candidate.bits == fewest]
-    least = min(candidate.bits_per_value for candidate in width)
-    width = [candidate for candidate in width if candidate.bits_per_value <= DEAR_SCALES * least]
+    least = min(candidate.bits_per_value for candidate in passing)
+    width = [candidate for candidate in passing if candidate.bits_per_value <= DEAR_SCALES * least]
     best = max(width, key=lambda candidate: (candidate.sqnr_db, -candidate.bits_per_value))
     similar = [c for c in width if c.format == best.format and c.sqnr_db >= best.sqnr_db - SCALE_GAIN_DB]
     return min(similar, key=lambda candidate: candidate.bits_per_value)
@@ -303,7 +303,8 @@ def _best(passing: Sequence[WorstFigures]) -> WorstFigures:
 
 def _clearly_better(candidate: WorstFigures, one: WorstFigures) -> bool:
     """Whether a float candidate is so much better than the one for all operands that this tensor should have it."""
-    return candidate.is_float and candidate.bits == one.bits and candidate.sqnr_db >= one.sqnr_db + CLEAR_DB
+    cheap = candidate.bits_per_value <= DEAR_SCALES * one.bits_per_value
+    return candidate.is_float and cheap and candidate.sqnr_db >= one.sqnr_db + CLEAR_DB
 
 
 def _runner_up(best: WorstFigures, candidates: Sequence[WorstFigures]) -> WorstFigures | None:
@@ -323,8 +324,10 @@ def _margin(best: WorstFigures, runner_up: WorstFigures | None, wanted: Requirem
     margin = best.sqnr_db - runner_up.sqnr_db
     words = "as good" if abs(margin) < 0.05 else f"{abs(margin):.1f} dB {'less' if margin > 0 else 'more'}"
     failed = runner_up.misses(wanted)
-    but = f", but {' and '.join(failed)}" if failed else ", but not good enough for other operands"
-    but = but if margin < 0 else ""
+    but = " and ".join(failed) or "not good enough for other operands"
+    if not failed and runner_up.bits_per_value > DEAR_SCALES * best.bits_per_value:
+        but = f"in {runner_up.bits_per_value:.4g} bits with its scales"
+    but = f", but {but}" if margin < 0 else ""
     return f"Runner-up: {runner_up.name}, {words}{but}."
 
 
@@ -334,7 +337,8 @@ def _why_not(best: WorstFigures, candidates: Sequence[WorstFigures], wanted: Req
     narrower = [candidate for candidate in candidates if candidate.bits < best.bits]
     if narrower:
         closest = max(narrower, key=_rank)
-        parts.append(f"Formats of fewer bits fall short: {closest.name}, {' and '.join(closest.misses(wanted))}.")
+        why = " and ".join(closest.misses(wanted)) or f"{closest.bits_per_value:.4g} bits with its scales"
+        parts.append(f"Formats of fewer bits fall short: {closest.name}, {why}.")
     plain = [c for c in candidates if c.format == best.format and c.bits_per_value < best.bits_per_value]
     if plain:
         closest = max(plain, key=_rank)
@@ -369,24 +373,30 @@ def uniform_choice(
     """The best candidate in the fewest bits that suits nearly all operands; worst: of each tensor, every candidate."""
     judged = {row.tensor: row.values for row in rows if row.tensor in worst}
     total = sum(judged.values())
-    found: dict[tuple[int, str], list[tuple[int, WorstFigures]]] = {}
+    found: dict[str, list[tuple[int, WorstFigures]]] = {}
     for tensor, values in judged.items():
         for candidate in worst[tensor]:
             if not candidate.misses(wanted):
-                found.setdefault((candidate.bits, candidate.name), []).append((values, candidate))
+                found.setdefault(candidate.name, []).append((values, candidate))
     if not found:
         return None
 
-    shares = {key: round(sum(values for values, _ in good) / total, 3) for key, good in found.items()}
+    shares = {name: round(sum(values for values, _ in good) / total, 3) for name, good in found.items()}
     enough = min(max(shares.values()), UNIFORM_SHARE)
-    fewest = min(bits for (bits, _), share in shares.items() if share >= enough)
-    width = {name: good for (bits, name), good in found.items() if bits == fewest and shares[bits, name] >= enough}
+    bits = {name: _mean_bits(good) for name, good in found.items() if shares[name] >= enough}
+    least = min(bits.values())
+    width = {name: found[name] for name in bits if bits[name] <= DEAR_SCALES * least}
     lowest = {name: min(c.sqnr_db for _, c in good) for name, good in width.items()}
     best = max(lowest, key=lowest.__getitem__)
     fmt = width[best][0][1].format
     similar = [n for n, good in width.items() if good[0][1].format == fmt and lowest[n] >= lowest[best] - SCALE_GAIN_DB]
-    name = min(similar, key=lambda n: max(c.bits_per_value for _, c in width[n]))
+    name = min(similar, key=bits.__getitem__)
     return Uniform(name, sum(values for values, _ in width[name]) / total, lowest[name])
+
+
+def _mean_bits(good: Sequence[tuple[int, WorstFigures]]) -> float:
+    """Bits a value of some tensors, each with its number of values."""
+    return math.fsum(values * one.bits_per_value for values, one in good) / sum(values for values, _ in good)
 
 
 class TensorGroup(NamedTuple):

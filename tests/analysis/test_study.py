@@ -144,6 +144,29 @@ def test_one_candidate_for_all_operands_is_preferred() -> None:
     assert "but not good enough for other operands" in both.recommendations[0].reason
 
 
+@pytest.mark.parametrize("shape", [(4096, 2), (1024, 4), (200, 2), (16384, 1)])
+def test_scales_of_short_rows_are_bits_too(shape: tuple[int, int]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    (row,) = study({"a.weight": x}).recommendations
+    assert (row.format, row.bits_per_value) == ("E4M3", 8.0)
+    assert "INT4 with 1x32 scales" in row.reason
+    assert re.search(r"INT8 with a scale per row, [\d.]+ dB more, but in \d+ bits with its scales\.", row.reason)
+    assert re.search(r"fall short: INT4 with 1x32 scales, \d+ bits with its scales\.", row.reason)
+
+
+def test_no_recommendation_takes_more_bits_than_another_that_is_as_good() -> None:
+    rng = np.random.default_rng(3)
+    for shape in [(64, 3), (40, 9), (30, 17), (20, 40), (9, 300)]:
+        report = study({"a.weight": rng.standard_t(3, shape).astype(np.float32)})
+        (row,) = report.recommendations
+        good = [
+            one for one in report.errors
+            if one.report.sqnr_db >= row.sqnr_db and one.report.lost_energy <= row.lost_energy and one.scaling != "none"
+        ]  # fmt: skip
+        assert good
+        assert all(one.report.bits_per_value >= row.bits_per_value / 1.05 for one in good)
+
+
 def test_requirements_are_parameters() -> None:
     x = {"w.weight": np.random.default_rng(0).standard_normal((128, 256)).astype(np.float32)}
     four = study(x, min_sqnr=18.0, max_lost=0.01).recommendations[0]
@@ -296,8 +319,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         return size
 
     peak(CHUNK)
-    # the files differ by 31 MB; how many batches are under way at once is up to the threads
-    assert peak(160 * CHUNK) < peak(40 * CHUNK) + 16_000_000
+    # the files differ by 126 MB; how many batches are under way at once is up to the threads
+    assert peak(640 * CHUNK) < peak(160 * CHUNK) + 40_000_000
 
 
 def test_the_built_in_study_learns_and_repeats_itself() -> None:
