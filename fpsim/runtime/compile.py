@@ -16,6 +16,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.registry import CPUDispatcher
 
+from fpsim.runtime.clock import compiling
 from fpsim.runtime.kernel_files import KernelFiles
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -177,7 +178,7 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
     """A loop that Python calls. Ctrl-C waits until it is compiled or loaded."""
 
     def compile(self, signature: Any) -> Any:
-        with interrupts_wait(), garbage_waits():
+        with interrupts_wait(), garbage_waits(), compiling():
             return super().compile(signature)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -13,11 +15,13 @@ import pytest
 
 import fpsim as fp
 from fpsim.probe.draws import DRAW
+from fpsim.runtime import clock
 from fpsim.testing import check_kernel, discriminating_inputs
 from fpsim.testing.mutants.kernels import KERNELS, kernel_of
 from fpsim.testing.products import search
 from fpsim.testing.products.inputs import OWN, SHOWS
 from fpsim.testing.products.report import KernelReport, distance
+from fpsim.testing.products.variants import Emulator
 from tests.kit.sweeps import case, sweep
 
 FP8: dict[str, Any] = {"a": "e4m3", "accumulate": "hopper_e4m3_f32", "promote": 128}
@@ -220,6 +224,24 @@ def test_a_kernel_whose_order_is_its_own_is_probed(monkeypatch: pytest.MonkeyPat
     assert not report.ok
     assert report.model is not None
     assert "A probe of 64 terms says" in report.explanation
+
+
+def test_a_search_does_not_count_seconds_of_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose kernels all take a minute to compile."""
+    minutes, now, differing = [0], time.perf_counter, Emulator.differing
+
+    def compiled(self: Any, *arguments: Any) -> Any:
+        with clock.compiling():
+            minutes[0] += 1
+        return differing(self, *arguments)
+
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: now() + 60 * minutes[0]))
+    monkeypatch.setattr(Emulator, "differing", compiled)
+    mutant = KERNELS["truncates"]
+    report = check_kernel(mutant.make(), **mutant.promise, raises=False)
+    assert minutes[0] > 3
+    assert not [note for note in report.notes if "stopped" in note]
+    assert NAMED["truncates"] in report.causes[0]
 
 
 # ---- without bits

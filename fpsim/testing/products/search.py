@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ from fpsim.arrays import Array
 from fpsim.formats.named import FP32
 from fpsim.matrix_units.matrix_unit import Rule
 from fpsim.probe.model import Model
+from fpsim.runtime.clock import seconds
 from fpsim.schedules.plan import plan_of
 from fpsim.schedules.schedule import FLAT
 from fpsim.schedules.trees.tree import Tree, tree
@@ -22,7 +22,7 @@ from fpsim.testing.products.promise import Adding, KernelInputs, Promise
 from fpsim.testing.products.sums import additions
 from fpsim.testing.products.variants import PROMISED, Emulator, Variant
 
-SECONDS = 10.0  # of a search; what has been found by then is told
+SECONDS = 10.0  # of a search, without compiling kernels; what has been found by then is told
 AXES = ("addition", "terms", "results", "operands", "scales", "epilogue")
 LISTED = 12  # further variants that explain as much
 FIRST = 6  # inputs that most variants do not survive
@@ -77,11 +77,11 @@ class VariantSearch:
         self.promise, self.seen = promise, seen
         self.emulator = Emulator(promise)
         self.bad = sorted((each for each in seen if each.count), key=_telling)
-        self.deadline = time.perf_counter() + SECONDS
+        self.deadline = seconds() + SECONDS
         self.tried = 0
 
     def _late(self) -> bool:
-        return time.perf_counter() > self.deadline
+        return seconds() > self.deadline
 
     def changes(self, axis: str) -> list[Variant]:
         """Every variant with one change of a kind."""

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from fpsim.runtime.clock import seconds
 from fpsim.schedules.plan import Span
 from fpsim.schedules.trees.nodes import Arithmetic, StackOperation, extent, extent_of, joint
 from fpsim.schedules.trees.tree import Tree
 from fpsim.testing.products.black_box import CalledKernel, KernelMisbehaved
 from fpsim.testing.products.promise import KernelInputs, Promise, operand_values
 
-SECONDS = 4.0  # of all calls
+SECONDS = 4.0  # of all calls, without compiling kernels
 ENOUGH = 2  # terms
 ELEMENTS = 8  # that are tried
 
@@ -57,13 +57,13 @@ def fewest_of(
     kernel: CalledKernel, promise: Promise, elements: list[tuple[KernelInputs, tuple[int, int]]]
 ) -> Fewest | None:
     """The fewest terms that show a difference in one of some elements."""
-    deadline = time.perf_counter() + SECONDS
+    deadline = seconds() + SECONDS
     best: Fewest | None = None
     for x, element in elements[:ELEMENTS]:
         found = fewest_terms(kernel, promise, x, element, deadline)
         if found is not None and (best is None or len(found.terms) < len(best.terms)):
             best = found
-        if time.perf_counter() > deadline or (best is not None and len(best.terms) <= ENOUGH):
+        if seconds() > deadline or (best is not None and len(best.terms) <= ENOUGH):
             break
     return best
 
@@ -90,7 +90,7 @@ def fewest_terms(
         return int(kernel.call(small)[row, column]), int(promise.bits(small)[row, column])
 
     def differs(kept: list[int]) -> bool:
-        if time.perf_counter() > deadline:
+        if seconds() > deadline:
             return False
         got, want = codes(kept)
         return got != want
@@ -107,7 +107,7 @@ def fewest_terms(
     except KernelMisbehaved:
         return None
     terms = tuple(TermFactors(k, float(values_a[k]), float(values_b[k])) for k in kept)
-    return Fewest(terms, got, want, element, cut(kept), time.perf_counter() < deadline)
+    return Fewest(terms, got, want, element, cut(kept), seconds() < deadline)
 
 
 def _minimal(kept: list[int], differs: Callable[[list[int]], bool]) -> list[int]:

@@ -1,0 +1,64 @@
+"""The clock that stands still while kernels compile."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from fpsim.runtime import clock
+from fpsim.runtime.compile import kernel
+
+
+@pytest.fixture
+def hours(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the processor's clock says."""
+    now = [1000.0]
+    monkeypatch.setattr(clock, "_spent", 0.0)
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    return now
+
+
+def test_compiling_takes_no_time(hours: list[float]) -> None:
+    start = clock.seconds()
+    hours[0] += 1
+    with clock.compiling():
+        hours[0] += 10
+        with clock.compiling():
+            hours[0] += 100
+        assert clock.seconds() - start == pytest.approx(1)
+        hours[0] += 1000
+    hours[0] += 2
+    assert clock.seconds() - start == pytest.approx(3)
+
+
+def test_threads_that_compile_at_once_stop_it_once(hours: list[float]) -> None:
+    start = clock.seconds()
+    inside, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with clock.compiling():
+            inside.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=other)
+    with clock.compiling():
+        thread.start()
+        assert inside.wait(60)
+        hours[0] += 5
+    hours[0] += 7
+    leave.set()
+    thread.join()
+    hours[0] += 1
+    assert clock.seconds() - start == pytest.approx(1)
+
+
+def test_kernels_stop_it() -> None:
+    spent = clock._spent
+
+    def plus(x: int) -> int:
+        return x + 1
+
+    assert kernel(plus)(1) == 2
+    assert clock._spent > spent
