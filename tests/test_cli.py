@@ -199,6 +199,9 @@ def test_nothing_to_study_is_bad_input_and_writes_nothing(fpsim: Command, tmp_pa
         (("study", "--scaling", "TILE_1x12"), "Did you mean 'TILE_1X128'?"),
         (("study", "--max-lost", "2"), "max_lost must be a number from 0 to 1; got 2.0."),
         (("explain", "abc", "e4m3"), "value must be a number"),
+        (("explain", "1e400", "bf16"), "in the range of float64, 4.9e-324 to 1.8e308, or inf; got '1e400'."),
+        (("explain", "0x1p2000", "bf16"), "in the range of float64, 4.9e-324 to 1.8e308, or inf; got '0x1p2000'."),
+        (("explain", "1e-400", "bf16"), "in the range of float64, 4.9e-324 to 1.8e308, or inf; got '1e-400'."),
         (("formats", "e4m9"), "Did you mean 'E4M3'?"),
         (("units", "hoper"), "Did you mean 'hopper'?"),
     ],
@@ -216,6 +219,8 @@ def test_formats_and_explain_print(fpsim: Command) -> None:
     assert "values 0, 0.5, 1, 1.5, 2, 3, 4, 6" in fpsim("formats", "e2m1").stdout
     assert "-0.3125" in fpsim("explain", "-0.3", "e4m3").stdout
     assert "toward_zero" in fpsim("explain", "0x1.8p3", "bf16", "--rounding", "toward_zero").stdout
+    assert fpsim("explain", "0e400", "bf16").stdout.startswith("0.0 in BF16")
+    assert "the value is infinite" in fpsim("explain", "inf", "bf16").stdout
 
 
 Rows = Callable[..., dict[str, list[str]]]

@@ -150,10 +150,9 @@ class StudyReport:
         if not total:
             return "There is no value to judge."
         if not chosen:
-            return (
-                f"None of the {plural(len(self.recommendations), 'tensor')} should be stored in fewer bits than it is, "
-                "with these candidates and requirements."
-            )
+            many = len(self.recommendations)
+            which = f"None of the {many:,} tensors should" if many > 1 else "The tensor should not"
+            return f"{which} be stored in fewer bits than it is, with these candidates and requirements."
         named = []
         for group in chosen[:2]:
             sqnr = "without error" if group.sqnr_db == math.inf else f"at {decibels(group.sqnr_db)} or more"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,11 @@ def read_torch(path: Path) -> tuple[list[Tensor], list[str]]:
       ImportError: torch is not installed.
     """
     torch = load("torch", f"reading {path.suffix} files")
+    if _is_script(path):
+        raise TensorFileError(
+            f"{path}: holds a TorchScript program; save its tensors alone: "
+            f"torch.save(torch.jit.load({str(path)!r}).state_dict(), ...)"
+        )
     try:
         try:
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -58,6 +64,15 @@ def read_torch(path: Path) -> tuple[list[Tensor], list[str]]:
         raise
     except Exception as problem:  # what torch raises for tensors that it rebuilt from contradictions
         raise TensorFileError(f"{path}: damaged, a tensor in it cannot be read") from problem
+
+
+def _is_script(path: Path) -> bool:
+    """Whether torch.jit.save wrote a file: an archive with code beside the tensors."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.partition("/")[2] == "constants.pkl" for name in archive.namelist())
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
+        return False  # torch says what it is
 
 
 def _tensors_of(content: Any, path: Path) -> tuple[list[Tensor], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
@@ -72,6 +73,13 @@ def explain(
 
 def _number(text: str) -> float:
     try:
-        return float.fromhex(text) if "0x" in text.lower() else float(text)
-    except (ValueError, OverflowError):
+        value = float.fromhex(text) if "0x" in text.lower() else float(text)
+    except OverflowError:
+        value = math.inf
+    except ValueError:
         raise ValueError(f"value must be a number such as 0.3, -1e-4, inf, nan or 0x1.8p3; got {text!r}.") from None
+    digits = text.lower().partition("p" if "0x" in text.lower() else "e")[0]
+    beyond = math.isinf(value) and any(digit.isdigit() for digit in digits)
+    if beyond or (value == 0 and any(digit in "123456789abcdef" for digit in digits.replace("0x", ""))):
+        raise ValueError(f"value must be in the range of float64, 4.9e-324 to 1.8e308, or inf; got {text!r}.")
+    return value

@@ -22,7 +22,9 @@ BESIDE = 58  # columns that a tensor's name leaves to its figures
 def study(
     tensors: Annotated[
         list[Path] | None,
-        typer.Argument(help="Files (.npy .npz .safetensors .pt) or folders; none: a small transformer is trained."),
+        typer.Argument(
+            help="Files (.npy .npz .safetensors .pt .onnx .gguf ...) or folders; none: a small transformer is trained."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for report.html and the tables.")] = Path(
         "out/study"

@@ -226,6 +226,11 @@ def test_pickled_objects_are_not_loaded(tmp_path: Path) -> None:
     torch.save(torch.nn.Linear(2, 2), tmp_path / "m.pt")
     with pytest.raises(TensorFileError, match=r"holds pickled objects; save tensors alone"):
         read_file(tmp_path / "m.pt")
+    with zipfile.ZipFile(tmp_path / "s.pt", "w") as archive:  # what lies in a file of torch.jit.save
+        for name in ("s/data.pkl", "s/code/__torch__.py", "s/constants.pkl", "s/version"):
+            archive.writestr(name, b"")
+    with pytest.raises(TensorFileError, match=r"holds a TorchScript program; .*torch\.jit\.load\('.*s\.pt'\)"):
+        read_file(tmp_path / "s.pt")
 
 
 def nested(x: Any, width: int, depth: int) -> Any:

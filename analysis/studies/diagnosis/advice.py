@@ -325,7 +325,7 @@ def _others(found: Diagnosed) -> list[str]:
 def _misfit(found: Diagnosed, name: str, bad: Sequence[str]) -> str:
     """Where another recipe does not fit, and why at the first place."""
     misfits = [one for one in found.verdicts if one.recipe == name and not one.fits]
-    more = [f"{len(bad) - NAMED} more layers"] if len(bad) > NAMED else []
+    more = [plural(len(bad) - NAMED, "more layer")] if len(bad) > NAMED else []
     shown = listed([*map(name_of, bad[:NAMED]), *more])
     first = next(one for one in misfits if one.layer == bad[0])
     of = f"of {name_of(bad[0])} " if len(bad) > 1 else ""

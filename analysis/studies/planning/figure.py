@@ -11,6 +11,8 @@ from fpsim.display.optional import load
 from fpsim.display.wording import bytes_in_words, short
 
 SHADES = list(COLORS.values())
+WORDS = {"milp": "optimum"}  # what readers of a figure call a method
+WIDE = 5  # times the smallest figure from which an axis is logarithmic: it has too few ticks for less
 LABELS = {"gradient_error": "error of the gradient", "output_error": "error of the outputs",
           "loss_change": "change of the loss", "joint": "error of the products"}  # fmt: skip
 
@@ -39,14 +41,14 @@ def plan_axes(plan: Drawn, ax: Any = None) -> Any:
         for method, tint, style in (("milp", SHADES[0], "-"), ("greedy", SHADES[1], (0, (4, 2)))):
             line = _frontier(points, method)
             ax.plot(*_columns(line), color=tint, linestyle=style, linewidth=1.4, drawstyle="steps-post", zorder=2,
-                    label=f"{method}, predicted")  # fmt: skip
+                    label=f"{WORDS.get(method, method)}, predicted")  # fmt: skip
         ax.axvline(budget, color=QUIET, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
         for one in reversed(plan.candidates):
             _draw(ax, one)
         _label(ax, plan.candidates, budget)
         heights = [point.predicted for point in points]
         heights += [one.joint.value for one in plan.candidates if one.joint is not None]
-        if heights and min(heights) > 0 and math.isfinite(max(heights)):
+        if heights and math.isfinite(max(heights)) and max(heights) > WIDE * min(heights) > 0:
             ax.set_yscale("log")
             ax.yaxis.set_major_locator(load("matplotlib.ticker", "drawing").LogLocator(subs=(1.0, 2.0, 5.0)))
             ax.yaxis.set_major_formatter(
@@ -108,7 +110,8 @@ def _label(ax: Any, candidates: Sequence[Any], budget: float) -> None:
     ranked = sorted(places, key=lambda key: places[key])
     for i, key in enumerate(ranked):
         lift = 10 * (i - (len(ranked) - 1) / 2)
-        ax.annotate(short(" = ".join(names[key]), 48), (budget, places[ranked[len(ranked) // 2]]), xytext=(6, lift),
+        said = " = ".join(WORDS.get(name, name) for name in names[key])
+        ax.annotate(short(said, 48), (budget, places[ranked[len(ranked) // 2]]), xytext=(6, lift),
                     textcoords="offset points", va="center", fontsize=6.5, color=_tint(names[key][0]), zorder=6,
                     bbox={"facecolor": "#ffffff", "edgecolor": "none", "pad": 0.6})  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -201,13 +202,14 @@ class _PlanSearch:
             f"{plural(len(names), 'product')}); got {budget:g}. Add a smaller recipe, or keep layers out of it."
         )
 
-    def frontier(self, points: int) -> tuple[Point, ...]:
+    def frontier(self, points: int, costs: Sequence[float]) -> tuple[Point, ...]:
         require_integer("points", points, 2)
         low, high = self.problem.price(cheapest(self.problem)), self.problem.price(most_careful(self.problem))
+        limits = {low + (high - low) * i // (points - 1) for i in range(points)}
+        limits |= {limit for cost in costs if low < (limit := self.problem.limit(cost * (1 + 2.0**-40))) < high}
         found: list[Point] = []
         best: Optimum | None = None
-        for i in reversed(range(points)):
-            limit = low + (high - low) * i // (points - 1)
+        for limit in sorted(limits, reverse=True):
             other = greedy(self.problem, limit)
             if best is None or not best.proven or self.problem.price(best.choice) > limit:
                 best = optimum(self.problem, limit, other)  # else that of more, which is affordable here as well

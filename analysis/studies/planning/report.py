@@ -224,9 +224,9 @@ class Plan:
         """What integer programming and the greedy search predict for budgets from the cheapest plan to the best one.
 
         Args:
-          points: how many budgets.
+          points: how many budgets; those that the plan and its rivals take are there as well.
         """
-        found: tuple[Point, ...] = self._search.frontier(points)
+        found: tuple[Point, ...] = self._search.frontier(points, [one.cost for one in self.candidates])
         return found
 
     def to_recipe(self, base: Recipe | None = None, *, name: str = "PLAN") -> Recipe:
