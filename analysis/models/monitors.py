@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -102,6 +103,26 @@ class Monitors:
         if by not in ("step", "parameter"):
             raise ValueError(f"by must be 'step' or 'parameter'; got {by!r}.")
         return frame(list(self) if by == "step" else [one.to_dict() for one in self.updates])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the gradient's norm and the size of updates over the steps, and the share of updates that were lost.
+
+        Args:
+          ax: matplotlib axes; None for those of a new figure.
+        Returns:
+          The axes.
+        Raises:
+          ValueError: no step of an optimizer was seen.
+        """
+        from fpsim.analysis.models.monitors_figure import monitors_axes
+
+        rows = list(self)
+        if not rows:
+            raise ValueError("no step of an optimizer was seen. Call optimizer.step() in the block of record().")
+        return monitors_axes(rows, ax)
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(str(self))}</p>"
 
     def __str__(self) -> str:
         """The last step, in a line."""

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import html
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
 from typing import Any
 
+from fpsim.analysis.measures.exponent_range import RangeReport
 from fpsim.analysis.models.file import Contents, read, write
 from fpsim.analysis.models.monitors import Monitors
-from fpsim.analysis.models.rows import MASK, TENSORS, RecordedRow
+from fpsim.analysis.models.rows import MASK, OPERANDS, TENSORS, RecordedRow
 from fpsim.analysis.tensors.opening import tensor
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.arrays import Array
 from fpsim.display.optional import frame
 from fpsim.display.wording import decibels, plural
 from fpsim.errors import require_kind, shown
+from fpsim.formats.element import element_format
+from fpsim.formats.named import Format
 from fpsim.lazy import public
 
 Key = tuple[int, str, str]  # step, layer, tensor
 SETTINGS = ("model", "formats", "sample", "keep", "seed")  # which recordings to merge share
+DRAWN = 24  # operands of a figure
 SMALLEST = 1000  # values of a tensor, over all steps, from which its shares mean something
 
 
@@ -214,6 +220,41 @@ class Recording:
             return frame([line for row in self for line in row.to_dicts()])
         return frame([row.to_dict() for row in self])
 
+    def plot(self, ax: Any = None) -> Any:
+        """Draw where the magnitudes of each operand lie over all steps, over the formats' ranges.
+
+        Of more than 24 operands those with the lowest SQNR in the first format, in the model's order.
+
+        Args:
+          ax: matplotlib axes; None for those of a new figure.
+        Returns:
+          The axes.
+        Raises:
+          ValueError: nothing was recorded.
+        """
+        from fpsim.analysis.measures.exponent_figure import exponent_axes
+
+        found: dict[tuple[str, str], list[RecordedRow]] = {}
+        for row in self:
+            if row.tensor in OPERANDS:
+                found.setdefault((row.layer, row.tensor), []).append(row)
+        if not found:
+            raise ValueError("nothing was recorded that could be drawn. Run the model in the block of record().")
+        worst = sorted(found, key=lambda key: min(map(_sqnr, found[key])))[:DRAWN]
+        worst.sort(key=lambda key: (self.layers.index(key[0]), OPERANDS.index(key[1])))
+        rows = []
+        for key in worst:
+            ranges = [row.range for row in found[key]]
+            rows.append(
+                (" ".join(key).replace("output_gradient", "output gradient"), reduce(RangeReport.merge, ranges))
+            )
+        formats = tuple(name for name in self.formats if isinstance(element_format(name), Format))
+        ax = exponent_axes(rows, formats, ax=ax)
+        if len(rows) < len(found):
+            ax.set_title(f"{len(rows)} of {len(found)} operands, the lowest SQNR in {self.formats[0]}",
+                         loc="left", fontsize=7)  # fmt: skip
+        return ax
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything into one file, .npz or .safetensors, whole or not at all.
 
@@ -259,6 +300,12 @@ class Recording:
 
     def _repr_html_(self) -> str:
         return "".join(f"<p>{html.escape(line)}</p>" for line in str(self).splitlines())
+
+
+def _sqnr(row: RecordedRow) -> float:
+    """Of a tensor in the first format; Inf where there is none."""
+    value = row.errors[0].sqnr_db if row.errors else math.inf
+    return math.inf if math.isnan(value) else value
 
 
 def _rank(seed: int, step: int) -> bytes:

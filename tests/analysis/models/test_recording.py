@@ -135,3 +135,36 @@ def test_a_sample_has_both_ends_and_all_is_counted() -> None:
     assert spread.count == 10_000
     assert error.count == 4096
     assert sampled(x, 4096)[-1] == 9999
+
+
+def test_a_recording_and_its_monitors_are_drawn() -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    layers = [nn.Linear(8, 8) for _ in range(10)]
+    model = nn.Sequential(*layers)
+    with torch.no_grad():
+        layers[7].weight.mul_(2.0**-30)  # lost in E4M3 without a scale
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-10)
+    with fp.analysis.record(model) as r:
+        for _ in range(2):
+            model(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+    drawn = [label.get_text() for label in r.plot().get_yticklabels()]
+    assert len(drawn) == 24  # of 30
+    assert "7 weight" in drawn
+    names = [name.split(" ", 1) for name in drawn]
+    assert [int(layer) for layer, _ in names] == sorted(int(layer) for layer, _ in names)
+    assert {which for _, which in names} == {"input", "weight", "output gradient"}
+    ax = r.monitors.plot()
+    (norm, ratio) = ax.get_lines()
+    assert norm.get_ydata().tolist() == r.monitors.to_frame().gradient_norm.tolist()
+    assert ratio.get_xdata().tolist() == list(r.monitors.steps)
+    assert "2 steps; in the last" in r.monitors._repr_html_()
+
+
+def test_what_was_not_recorded_is_not_drawn() -> None:
+    with pytest.warns(UserWarning, match="nothing was recorded"), fp.analysis.record(nn.Linear(4, 4)) as r:
+        pass
+    with pytest.raises(ValueError, match=r"nothing was recorded that could be drawn\. Run the model in the block"):
+        r.plot()
+    with pytest.raises(ValueError, match=r"no step of an optimizer was seen\. Call optimizer\.step\(\) in the block"):
+        r.monitors.plot()
