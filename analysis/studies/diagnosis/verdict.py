@@ -19,6 +19,7 @@ from fpsim.torch.recipe import LinearRecipe
 
 LINES = 3  # times the limit that single rows or columns may be off: small ones cancel more
 WIDE = 100  # times the median from which the largest value of a tensor is named
+ALIKE = 0.8  # share of the larger one of two roundings from which both are the cause
 LOST = 0.01  # share of a tensor out of the range of a format from which it is named
 SIDES = {"rounding_a": 0, "rounding_b": 1}
 
@@ -123,7 +124,13 @@ def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: st
         return f"sums are those of {row.unit}{kept}"
     if cause == "cast":
         return f"results are rounded to {row.out_format}"
-    side = SIDES[cause]
+    side, parts = SIDES[cause], (row.rounding_a, row.rounding_b)
+    if min(parts) >= ALIKE * max(parts):
+        said = " and ".join(map(_said, row.operands))
+        to = " and ".join(dict.fromkeys(row.formats))
+        side = max((0, 1), key=lambda each: _ratio(recording, layer, row.operands[each]))
+        wide = _wide(row, side, recording, layer).replace("its", f"the {_said(row.operands[side])}'s")
+        return f"its {said} are rounded to {to}{wide}"
     return f"its {_said(row.operands[side])} is rounded to {row.formats[side]}{_wide(row, side, recording, layer)}"
 
 

@@ -139,6 +139,9 @@ def test_a_part_of_the_best_recipe_is_taken_where_all_of_it_is_too_much() -> Non
 def test_nothing_fits(usual: Any, of_healthy: Path) -> None:
     found = diagnosed(*healthy(), recipes="FP8_TENSOR", limit=0.004, out=of_healthy)
     assert "So none of the 3 linear layers can." in found.sentences
+    assert (
+        "since its input and weight are rounded to E4M3" in found.sentences[0]
+    )  # by which each is off by about as much
     assert set(found.plan.assignment.values()) == {"BF16"}
 
 
