@@ -37,7 +37,9 @@ study: setup
 # last, which some take minutes for; in their own order (conftest.py) those come first.
 # There is a worker on every core, beside which threads of NumPy and torch would only wait for each other.
 ONE_EACH = OPENBLAS_NUM_THREADS=1 OMP_WAIT_POLICY=passive
-PYTEST = $(ONE_EACH) $(RUN) -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# Tests start a hundred processes, each of which would compile fpsim's sources anew where the shell keeps no bytecode.
+BYTECODE = PYTHONDONTWRITEBYTECODE=
+PYTEST = $(ONE_EACH) $(BYTECODE) $(RUN) -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test: setup
 	$(PYTEST)

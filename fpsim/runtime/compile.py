@@ -12,11 +12,15 @@ from functools import cache
 from typing import Any, TypeVar
 
 import numba
+from numba.core import sigutils
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
+from numba.core.runtime import rtsys
 
 from fpsim.runtime.clock import compiling
+from fpsim.runtime.code_libraries import InternalLibrary, KernelLibrary, PartLibrary, libraries
 from fpsim.runtime.kernel_files import KernelFiles
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -57,54 +61,6 @@ class _Flags(set[str]):
 SUMS = _Flags({"reassoc", "contract"})
 
 
-class _CodegenOfParts:
-    """numba's code generator, but for the environments of functions, whose place is in machine code."""
-
-    def __init__(self, codegen: Any) -> None:
-        self._codegen = codegen
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._codegen, name)
-
-    def set_env(self, name: str, env: Any) -> None:
-        """Nothing: kernels from the disk have no environments of parts either."""
-
-
-class PartLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """The code of a part as LLVM's intermediate code, for the kernels that it goes into.
-
-    numba would optimise it, with all that it calls, and make machine code of it: once for every level of calls, of
-    which a kernel has up to eight. Here LLVM sees everything once, in the kernel, which takes a third less time.
-    """
-
-    @property
-    def codegen(self) -> Any:
-        """What made this."""
-        return _CodegenOfParts(self._codegen)
-
-    def _optimize_final_module(self) -> None:
-        """Leave it to the kernel."""
-
-    def _finalize_final_module(self) -> None:
-        """Be ready for kernels, without machine code."""
-        self._finalize_dynamic_globals()
-        self._finalized = True
-
-    def get_pointer_to_function(self, name: str) -> int:
-        """Null: there is no machine code."""
-        return 0
-
-
-class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """The code of a kernel, which LLVM optimises once all parts are in it.
-
-    numba would have its functions optimised one by one before. That takes time, and some loops come out longer.
-    """
-
-    def _optimize_functions(self, ll_module: Any) -> None:
-        ll_module.data_layout = self._codegen._data_layout
-
-
 class _KernelCompiler(Compiler):  # type: ignore[misc]
     """numba's compiler, for kernels."""
 
@@ -131,6 +87,19 @@ class Part(CPUDispatcher):  # type: ignore[misc]
 
     def __call__(self, *args: Any) -> Any:
         return self.py_func(*args)
+
+    def compile(self, signature: Any) -> Any:
+        """Compile for some argument types, as numba does, without its clocks, of which each level of calls sets two.
+
+        They listen to every call of LLVM, which is a twentieth of the time.
+        """
+        types, result = sigutils.normalize_signature(signature)
+        compiled = self.overloads.get(tuple(types))
+        if compiled is None:
+            with global_compiler_lock, self._compiling_counter:
+                compiled = self._compiler.compile(types, result)
+                self.add_overload(compiled)
+        return compiled.entry_point
 
 
 def _part(function: Any, **options: Any) -> Any:
@@ -178,8 +147,10 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
     """A loop that Python calls. Ctrl-C waits until it is compiled or loaded."""
 
     def compile(self, signature: Any) -> Any:
-        with interrupts_wait(), garbage_waits(), compiling():
-            return super().compile(signature)
+        with interrupts_wait(), garbage_waits(), compiling(), global_compiler_lock:
+            rtsys.initialize(self.targetctx)  # its own code is called from outside kernels
+            with libraries(self.targetctx, InternalLibrary):
+                return super().compile(signature)
 
 
 def kernel(function: Function) -> Function:

@@ -7,10 +7,12 @@ import signal
 import time
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 
 from fpsim.runtime import compile as compile_module
+from fpsim.runtime import kernel_files
 
 
 def test_only_kernels_become_machine_code() -> None:
@@ -31,6 +33,52 @@ def test_only_kernels_become_machine_code() -> None:
     (part,), (whole,) = half_of.overloads.values(), halves.overloads.values()
     assert not part.library.get_pointer_to_function(part.fndesc.llvm_func_name)
     assert whole.library.get_pointer_to_function(whole.fndesc.llvm_func_name)
+
+
+@pytest.fixture
+def _compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels do not come from the disk."""
+    monkeypatch.setattr(kernel_files, "base_folder", lambda: None)
+
+
+@pytest.mark.usefixtures("_compiled_anew")
+def test_a_function_of_numba_that_kernels_call_is_called_from_python_too() -> None:
+    triple: Any = numba.njit(lambda x: 3 * x)
+
+    def triple_all(xs: Any) -> None:
+        for i in range(xs.size):
+            xs[i] = triple(xs[i])
+
+    loop: Any = compile_module.kernel(triple_all)
+    xs = np.array([1.0, 2.0])
+    loop(xs)
+    assert xs.tolist() == [3.0, 6.0]
+    assert list(triple.overloads) == [(numba.float64,)]  # compiled within the kernel
+    assert triple(5.0) == 15.0
+
+
+@pytest.mark.usefixtures("_compiled_anew")
+def test_what_kernels_took_from_numba_serves_other_functions() -> None:
+    """numba compiles its own functions once a process, and kernels take their intermediate code alone."""
+
+    def lay_out(xs: Any, n: int) -> None:
+        space = np.zeros((2, n), np.int16)
+        space[1] = xs  # raises with the shapes in words, by functions of numba's
+        xs[:] = space[1, ::-1]
+
+    part: Any = compile_module.inner_loop(lay_out)
+
+    def lay_out_by_part(xs: Any, n: int) -> None:
+        part(xs, n)
+
+    xs = np.array([1, 2, 3], np.int16)
+    makers: list[Any] = [compile_module.kernel, compile_module.kernel, numba.njit]
+    for make, function in zip(makers, (lay_out_by_part, lay_out, lay_out), strict=True):
+        before, compiled = xs.tolist(), make(function)
+        compiled(xs, 3)
+        assert xs.tolist() == before[::-1]
+        with pytest.raises(ValueError, match=r"^cannot assign slice of shape \(2,\) from input of shape \(3,\)$"):
+            compiled(xs, 2)
 
 
 def test_an_interrupt_waits_until_a_kernel_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
