@@ -44,12 +44,14 @@ class HotLoop(NamedTuple):
 
     per: bytes that the loop stores for an element; or a mnemonic and how many elements a 32-bit lane of it stands for.
     has, lacks: a mnemonic that the loop has, or has not, where several would fit.
+    shortest: the loop with fewest operations an element, where those with more serve rare operands.
     """
 
     kernel: str
     per: int | tuple[str, float]
     has: str = ""
     lacks: str = ""
+    shortest: bool = False
 
 
 class CountedWork(NamedTuple):
@@ -75,11 +77,17 @@ def elements(loop: AssemblyLoop, part: HotLoop) -> float:
 def hot(loops: list[AssemblyLoop], part: HotLoop) -> AssemblyLoop:
     """The loop that makes most elements in a turn; of equal ones that with most operations, then fewest instructions.
 
+    Where the shortest is asked for, that with fewest operations an element of those that make at least half as many.
+
     Raises: LookupError if none makes any.
     """
     found = [loop for loop in loops if elements(loop, part)]
     if not found:
         raise LookupError(f"none of the {len(loops)} loops of {part.kernel} has what is counted; see --show")
+    if part.shortest:
+        most = max(elements(loop, part) for loop in found)
+        wide = [loop for loop in found if 2 * elements(loop, part) >= most]
+        return min(wide, key=lambda loop: sum(loop.operations().values()) / elements(loop, part))
     return max(found, key=lambda loop: (elements(loop, part), sum(loop.operations().values()), -loop.instructions))
 
 
@@ -157,7 +165,8 @@ def works() -> dict[str, CountedWork]:
         for operation in ("add", "multiply", "divide", "sqrt", "fma"):
             name, count = f"{operation} {fmt}", {"fma": 3, "sqrt": 1}.get(operation, 2)
             call = on_codes(operation, fmt) if operation != "sqrt" else partial(fp.sqrt, twos, fmt=fmt)
-            found[name] = CountedWork(call, (HotLoop(nearest, 2),), 2 * count, 2, (name,))
+            scales = fmt == "BF16" and operation in ("multiply", "divide")  # blocks with subnormal results
+            found[name] = CountedWork(call, (HotLoop(nearest, 2, shortest=scales),), 2 * count, 2, (name,))
     return found
 
 

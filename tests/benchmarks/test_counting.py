@@ -92,6 +92,25 @@ def test_the_hot_loop_makes_most_elements() -> None:
         hot(loops, HotLoop("kernel", 1, has="vfmadd231ps"))
 
 
+def test_the_shortest_loop_is_that_of_usual_operands() -> None:
+    def turn(label: str, additions: int, register: str) -> str:
+        return (
+            f".{label}:\n"
+            + f"\tvpaddd\t%{register}1, %{register}2, %{register}2\n" * additions
+            + (f"\tvmovdqu\t%{register}2, (%rdi)\n\tjne\t.{label}\n")
+        )
+
+    rare, usual, rest = loops = inner_loops(
+        "f:\n"
+        + turn("LBB0_1", 5, "ymm")
+        + turn("LBB0_2", 2, "xmm")
+        + turn("LBB0_3", 1, "xmm").replace("movdqu", "movd")
+    )
+    assert hot(loops, HotLoop("kernel", 4)) == rare
+    assert hot(loops, HotLoop("kernel", 4, shortest=True)) == usual  # the end makes one element
+    assert rest.stored() == 4
+
+
 def test_a_loop_that_copies_makes_no_elements() -> None:
     copies = inner_loops("f:\n.LBB0_1:\n\tvmovups\t(%rsi), %ymm0\n\tvmovups\t%ymm0, (%rdi)\n\tjne\t.LBB0_1\n")
     with pytest.raises(LookupError, match="none of the 1 loops of kernel"):

@@ -174,13 +174,12 @@ def _fill_scaled(name: str) -> Any:
     def fill(pair: Any, start: int, count: int, codes: Any, facts: Any, to_scale: int) -> int:
         a, b = pair[0][start : start + count], pair[1][start : start + count]
         if to_scale == 0:
-            subnormal = ZERO
+            least = MAGNITUDE
             for i in range(count):
                 result = f32(operation(load_bfloat(a[i]), load_bfloat(b[i])))
-                magnitude = u32(bits_of(result) & MAGNITUDE)
-                subnormal = u32(subnormal | u32(u32(magnitude - ONE) < u32(SMALLEST_NORMAL - 1)))
+                least = u32(min(least, u32(u32(bits_of(result) & MAGNITUDE) - ONE)))  # a zero, which wraps around, may be
                 codes[i] = store_bfloat(result)
-            to_scale = PATIENCE if subnormal != ZERO else 0
+            to_scale = PATIENCE if least < u32(SMALLEST_NORMAL - 1) else 0
         if to_scale > 0:
             to_scale -= 1
             for i in range(count):
