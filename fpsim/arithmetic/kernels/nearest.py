@@ -177,7 +177,7 @@ def _fill_scaled(name: str) -> Any:
             least = MAGNITUDE
             for i in range(count):
                 result = f32(operation(load_bfloat(a[i]), load_bfloat(b[i])))
-                least = u32(min(least, u32(u32(bits_of(result) & MAGNITUDE) - ONE)))  # a zero, which wraps around, may be
+                least = u32(min(least, u32(u32(bits_of(result) & MAGNITUDE) - ONE)))  # zeros wrap around
                 codes[i] = store_bfloat(result)
             to_scale = PATIENCE if least < u32(SMALLEST_NORMAL - 1) else 0
         if to_scale > 0:
