@@ -1,4 +1,4 @@
-"""Stochastic running sums four terms at a time: the bits of the oracle, and of the integer core for larger products."""
+"""Stochastic sums of blocks of terms: the bits of the oracle, and of the integer core for larger products."""
 
 from __future__ import annotations
 
@@ -10,14 +10,22 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
-from fpsim.core.sums.sum_order import Rows, Targets
+from fpsim.core.sums.sum_order import Rows, Targets, number_levels
 from fpsim.runtime.compile import kernel
 from fpsim.runtime.processor import has_control, has_fma
 from fpsim.sums import accumulate
 from fpsim.sums.accumulate import SumProblem
-from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Sequential
+from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.sums.kernels.steps import LANES
-from fpsim.sums.kernels.stochastic import BLOCK, WordsAhead, blocks_ahead, largest_of_tiles
+from fpsim.sums.kernels.stochastic import (
+    BLOCK,
+    GROUP,
+    PairsAhead,
+    WordsAhead,
+    blocks_ahead,
+    largest_of_tiles,
+    subtree_ahead,
+)
 from fpsim.sums.plan import options_of, randomness, target
 from tests.sums.checks import assert_same, check_product
 
@@ -27,7 +35,7 @@ u64 = np.uint64
 SHORT = fp.Format("short", 5, 3)
 LONG = fp.Format("long", 4, 11)
 FORMATS = (fp.FP16, fp.BF16, fp.TF32, fp.E5M2, SHORT, LONG)
-KINDS = (Sequential, FusedMultiplyAdd, Chunked)
+KINDS = (Sequential, FusedMultiplyAdd, Chunked, Pairwise)
 
 
 def made(kind: Any, fmt: fp.Format, **words: Any) -> Accumulator:
@@ -60,12 +68,28 @@ def test_blocks_are_the_oracles_from_subnormals_to_the_largest_values(fmt: fp.Fo
     source = fp.BF16 if fmt.min_exponent < -30 else fp.E5M2 if fmt is not fp.FP16 else fp.FP16
     least, most = max(fmt.min_exponent, 2 * source.min_exponent), min(fmt.max_exponent, 2 * source.max_exponent)
     for number, exponent in enumerate((least - 3, least + 2, 0, most - 9, most - 2)):
-        kind = KINDS[number % 3]
-        words = {"chunk": 4 * number + 2} if kind is Chunked else {}
         m, n, k = 1, 9 + number, 37
         a, b = operands((m, n, k), exponent, source, number)
         c = codes(rng.standard_normal((m, n)) * 2.0**exponent, fmt) if number % 2 else None
-        check_product(made(kind, fmt, **words), a, b, c, (source, source))
+        for kind in (KINDS[number % 3], Pairwise):
+            words = {"chunk": 4 * number + 2} if kind is Chunked else {}
+            check_product(made(kind, fmt, **words), a, b, c, (source, source))
+
+
+def test_sums_in_pairs_of_any_length_have_the_integer_cores_bits() -> None:
+    """The words of a level begin anywhere within a counter, and the last terms make no whole subtree."""
+    for terms in (
+        BLOCK,
+        BLOCK + 1,
+        2 * BLOCK - 1,
+        2 * BLOCK,
+        2 * BLOCK + 6,
+        3 * BLOCK + 3,
+        5 * BLOCK + 4,
+        8 * BLOCK + 13,
+    ):
+        a, b = operands((2, 11, terms), 0, fp.FP16, terms)
+        compared(made(Pairwise, fp.FP16), a, b)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,6 +109,14 @@ def test_infinities_nan_and_overflow_in_some_columns_or_blocks_go_step_by_step(k
     compared(made(kind, fp.FP16), a, b)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_that_overflow_by_rounding_alone_go_step_by_step(kind: Any) -> None:
+    """28 terms of 1792 are 50176, which roundings up by 4096 take beyond 61440 and four terms would bring back."""
+    a, b = codes(np.ones((1, BLOCK)), fp.FP16), codes(np.full((BLOCK, 199), 1792.0), fp.FP16)
+    b[28:] ^= np.uint16(fp.FP16.sign_bit)
+    compared(made(kind, SHORT), a, b)
+
+
 @pytest.mark.parametrize("fmt", FORMATS, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_larger_products_have_the_integer_cores_bits(kind: Any, fmt: fp.Format) -> None:
@@ -96,20 +128,23 @@ def test_draws_of_sums_far_along_have_their_numbers() -> None:
     """Counters that reach beyond 32 bits within a tile, as those of the last outputs of a very large result do."""
     a, b = operands((2, 40, 48), 0, fp.FP16)
     for first in ((1 << 32) // 24 - 20, (1 << 62) // 96):
-        compared(made(Sequential, fp.FP16), a, b, first=first)
+        for kind in (Sequential, Pairwise):
+            compared(made(kind, fp.FP16), a, b, first=first)
 
 
 def test_draws_of_fewer_bits_and_policies_have_the_integer_cores_bits() -> None:
     a, b = operands((2, 40, 48), -20, fp.FP16)
     for words in ({"random_bits": 31}, {"random_bits": 1}, {"subnormals": "flush"}, {"overflow": "saturate"}):
-        compared(made(Sequential, fp.FP16, **words), a, b)
+        for kind in (Sequential, Pairwise):
+            compared(made(kind, fp.FP16, **words), a, b)
 
 
 def test_operands_too_small_to_be_scaled_keep_their_bits() -> None:
     """Products of the size of FP16's subnormals, of factors that lie a hundred binades apart."""
     a, b = operands((2, 20, 40), -20, fp.FP32)
     a, b = (codes(np.ldexp(fp.decode(x, fp.FP32), shift), fp.FP32) for x, shift in ((a, -128), (b, 128)))
-    compared(made(Sequential, fp.FP16), a, b, fp.FP32)
+    for kind in (Sequential, Pairwise):
+        compared(made(kind, fp.FP16), a, b, fp.FP32)
 
 
 @pytest.mark.parametrize("kind", [Sequential, FusedMultiplyAdd])
@@ -156,3 +191,34 @@ def test_blocks_go_ahead_where_no_sum_can_overflow() -> None:
             done = ahead()(a, b, np.zeros((1, 5), u64), fused, f, randomness(accumulator, terms), t, words)
             assert done == (0 if fused and not has_fma() else want)
             assert np.array_equal(t[0, :5].view(np.float64), np.full(5, float(done)))  # sums of ones are exact
+
+
+@cache
+def subtree() -> Any:
+    """The loop `(a, b, out, f, r, stack, words)`: whether the first terms of the first tile go ahead, to stack[1]."""
+
+    def run(a: Any, b: Any, out: Any, f: Targets, r: Any, stack: Any, words: PairsAhead) -> Any:
+        x, numbers = Rows(a, b, 0, b), np.zeros(8, np.int64)
+        number_levels(numbers, a.shape[1])
+        largest_of_tiles(b, words.largest)
+        return subtree_ahead(x, out, 0, 0, out.shape[1], 0, f, r, stack, 1, numbers, words)
+
+    return kernel(run)
+
+
+@pytest.mark.skipif(not has_control(), reason="the rounding of this processor cannot be set")
+def test_subtrees_go_ahead_where_no_sum_can_overflow() -> None:
+    accumulator = made(Pairwise, fp.FP16)
+    fields = target(options_of(accumulator, fp.FP16), True)
+    random = np.zeros((4, LANES), np.uint32)
+    fours, totals = np.zeros((12, LANES), u64), np.zeros((BLOCK // GROUP, LANES), u64)
+    words = PairsAhead(random, random, random, fours, totals, np.zeros(1, u64))
+    f = Targets(fields, fields, fields, fields)
+    cases = ((1.0, 70, True), (1.0, BLOCK, True), (1.0, BLOCK - 1, False), (65504.0, 70, False), (np.nan, 70, False))
+    for largest, terms, want in cases:
+        a, b = np.full((1, terms), largest).view(u64), np.ones((terms, 5)).view(u64)
+        stack = np.zeros((3, LANES), u64)
+        done = subtree()(a, b, np.zeros((1, 5), u64), f, randomness(accumulator, terms), stack, words)
+        assert done == want
+        assert np.array_equal(stack[1, :5].view(np.float64), np.full(5, BLOCK * done))  # sums of ones are exact
+        assert not stack[[0, 2]].any()

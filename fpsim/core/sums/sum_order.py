@@ -164,7 +164,18 @@ def number_levels(numbers: Any, terms: int) -> None:
         left = (left + 1) // 2
 
 
-def tile_by_pairs(lanes: LaneSteps, fill_words: Function) -> Function:
+@scalar
+def no_subtree(
+    x: Rows, out: Any, i: int, j: int, n: int, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any,
+    words: Any,
+) -> Any:  # fmt: skip
+    """No terms ahead of the others."""
+    return False
+
+
+def tile_by_pairs(
+    lanes: LaneSteps, fill_words: Function, ahead: Function = no_subtree, levels: int = 0
+) -> Function:  # fmt: skip
     """The tile of Pairwise.
 
     `(x, out, i, j, n, f, r, stack, first sums of levels, words)`: as for `tile_in_order`.
@@ -172,6 +183,9 @@ def tile_by_pairs(lanes: LaneSteps, fill_words: Function) -> Function:
     The stack holds the totals of complete subtrees: one of 2**level terms for each bit that is set in k when term k
     arrives. Term k closes the subtrees of its trailing ones, and the last term all, with those of levels where it has
     no left neighbour carried up.
+
+    ahead `(x, out, i, j, n, k, f, r, stack, height, first sums of levels, words)`: puts the total of the 2**levels
+    terms from k on into stack[height] in a way of its own, or returns False.
     """
     multiply, add, _ = lanes
 
@@ -182,14 +196,18 @@ def tile_by_pairs(lanes: LaneSteps, fill_words: Function) -> Function:
         terms = a.shape[1]
         sums = first_of_sums(terms)
         output = u64(i * out.shape[1] + j)
-        height = 0
-        for k in range(terms):
-            if mode == STOCHASTIC and (k % 4 == 0):
-                fill_words(words.products, n, output, u64(k), r)
-            multiply(a[i, k], b, row + k, j, stack, height, n, words.products, k % 4, f.a, f.b, target, mode)
+        height, k = 0, 0
+        while k < terms:
+            level = 0
+            if ahead(x, out, i, j, n, k, f, r, stack, height, numbers, words):
+                level = levels
+                k += (1 << levels) - 1
+            else:
+                if mode == STOCHASTIC and (k % 4 == 0):
+                    fill_words(words.products, n, output, u64(k), r)
+                multiply(a[i, k], b, row + k, j, stack, height, n, words.products, k % 4, f.a, f.b, target, mode)
             height += 1
             # the sums that term k closes, and c behind the last of them
-            level = 0
             while height > 1 and (k >> level & 1 or k + 1 == terms):
                 if k >> level & 1:
                     number = numbers[level] + (k >> (level + 1))
@@ -198,6 +216,7 @@ def tile_by_pairs(lanes: LaneSteps, fill_words: Function) -> Function:
                     add(stack, height - 2, stack, height - 1, n, words.sums, number % 4, target, target, mode)
                     height -= 1
                 level += 1
+            k += 1
         if c.size > 0:
             for lane in range(n):
                 stack[1, lane] = u64(c[i, j + lane])

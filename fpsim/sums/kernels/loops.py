@@ -19,7 +19,16 @@ from fpsim.core.sums.sum_order import (
 )
 from fpsim.runtime.compile import inner_loop, kernel, scalar
 from fpsim.sums.kernels.steps import LANES, lanes
-from fpsim.sums.kernels.stochastic import WordsAhead, blocks_ahead, largest_of_tiles
+from fpsim.sums.kernels.stochastic import (
+    BLOCK,
+    GROUP,
+    LEVELS,
+    PairsAhead,
+    WordsAhead,
+    blocks_ahead,
+    largest_of_tiles,
+    subtree_ahead,
+)
 
 DEPTH = 64  # levels of a pairwise sum
 
@@ -79,6 +88,8 @@ def _stochastic_kernel(outer_way: str) -> Any:
 @cache
 def pairwise_kernel(way: str) -> Any:
     """The loop over tiles `first .. stop` of Pairwise, with the arguments of `sequence_kernel`."""
+    if way == "stochastic":
+        return _stochastic_pairs()
     one_tile = scalar(tile_by_pairs(lanes(way), _fill_words))
 
     def pairwise(
@@ -91,6 +102,33 @@ def pairwise_kernel(way: str) -> Any:
         stack = np.zeros((DEPTH, LANES), np.uint64)
         for_sums = np.zeros((4, LANES), np.uint32)
         words = Words(np.zeros((4, LANES), np.uint32), for_sums, for_sums)
+        for tile in range(first, stop):
+            i, j = tile // tiles, tile % tiles * LANES
+            one_tile(x, out, i, j, min(LANES, columns - j), f, r, stack, numbers, words)
+
+    return kernel(pairwise)
+
+
+@cache
+def _stochastic_pairs() -> Any:
+    """The same for stochastic rounding in float64."""
+    one_tile = scalar(tile_by_pairs(lanes("stochastic"), _fill_words, subtree_ahead, LEVELS))
+
+    def pairwise(
+        x: Rows, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any, f: Targets, r: Randomness
+    ) -> None:
+        columns = out.shape[1]
+        tiles = (columns + LANES - 1) // LANES
+        numbers, stack = np.zeros(DEPTH, np.int64), np.zeros((DEPTH, LANES), np.uint64)
+        number_levels(numbers, x.a.shape[1])
+        largest, products, sums = (
+            np.zeros(tiles, np.uint64),
+            np.zeros((4, LANES), np.uint32),
+            np.zeros((4, LANES), np.uint32),
+        )
+        fours, totals = np.zeros((12, LANES), np.uint64), np.zeros((BLOCK // GROUP, LANES), np.uint64)
+        words = PairsAhead(products, sums, sums, fours, totals, largest)
+        largest_of_tiles(x.b, largest)
         for tile in range(first, stop):
             i, j = tile // tiles, tile % tiles * LANES
             one_tile(x, out, i, j, min(LANES, columns - j), f, r, stack, numbers, words)

@@ -1,4 +1,4 @@
-"""CPU loops of stochastic running sums: four terms at a time, rounded by the carry of an addition.
+"""CPU loops of stochastic sums, running ones and those in pairs: rounded by the carry of an addition.
 
 Sums and products are float64 times a power of two, that which makes the format's smallest normal value the smallest
 normal float64. Then the bits of a value above a fixed place are those that the format keeps, of subnormals too, and the
@@ -22,12 +22,13 @@ from fpsim.core.philox import LOW, philox_abreast
 from fpsim.core.sums.sum_order import RUN, Randomness, Rows, Targets, first_of_sums
 from fpsim.runtime.compile import inner_loop, scalar
 from fpsim.runtime.processor import exchange_control, has_control, has_fma, rounding_control
-from fpsim.sums.kernels.settle import INVERSE, ONE, SETTLING, settling_fields
+from fpsim.sums.kernels.settle import INVERSE, ONE, SETTLING, Settling, settling_fields
 from fpsim.sums.kernels.steps import LANES, fma
 
 f64, u64 = np.float64, np.uint64
 
 BLOCK = 32  # terms between two looks at the bound
+LEVELS = BLOCK.bit_length() - 1  # of sums in pairs
 GROUP = 4  # terms that take their words from the same counters
 
 CONTROLLED, FUSES = has_control() and not numba.config.DISABLE_JIT, has_fma()
@@ -170,28 +171,37 @@ def _largest_term(a: Any, scale: Any, inverse: Any) -> Any:
 
 
 @scalar
+def _place(terms: Any, b_largest: Any, t: Any, s: Settling, r: Randomness) -> Any:
+    """(whether terms times b may be added to t ahead, a power of two, its inverse, where draws go)."""
+    usual = CONTROLLED and s.random_mask == LOW and s.least <= ONE  # or the power of two would not be normal
+    scale = u64(TWO - s.least)
+    inverse, scale = u64(INVERSE - scale).view(f64), scale.view(f64)
+    mantissa_bits = u64(s.places >> MANTISSA_BITS)
+    below = u64(MANTISSA_BITS - mantissa_bits)
+    u = DrawPlace(u64(~u64(u64(u64(1) << below) - u64(1))), u64(u64(1) << u64(below - DRAW_BITS)), r.k0, r.k1)
+    reached = f64(np.inf)
+    if usual:
+        product = f64(_largest_term(terms, scale, inverse) * u64(b_largest).view(f64))
+        error, growth = u64(ONE - s.places).view(f64), f64(1)  # the most that a rounding adds, of what it rounds
+        for _ in range(BLOCK + 2):  # a product and every sum since, and the errors of this bound
+            growth = f64(growth * f64(f64(1) + error))
+        reached = f64(f64(_largest(t) + f64(terms.size) * f64(product + u64(s.least).view(f64))) * growth)
+    return reached <= u64(s.top).view(f64), scale, inverse, u
+
+
+@scalar
 def blocks_ahead(
     x: Rows, out: Any, i: int, j: int, n: int, k: int, stop: int, fused: Any, f: Targets, r: Randomness, t: Any,
     words: WordsAhead,
 ) -> Any:  # fmt: skip
     """How many terms from k on were added to t[RUN], as sum_order.tile_in_order adds them: a block's, or none."""
-    s, count = settling_fields(f.inner[SETTLING:]), min(stop - k, BLOCK) // GROUP * GROUP
-    small = s.least > ONE  # the power of two would not be a normal float64
-    if not CONTROLLED or count <= 0 or k % GROUP != 0 or s.random_mask != LOW or small or (fused and not FUSES):
+    count = min(stop - k, BLOCK) // GROUP * GROUP
+    if count <= 0 or k % GROUP != 0 or (fused and not FUSES):
         return 0
-    scale = u64(TWO - s.least)
-    inverse, scale = u64(INVERSE - scale).view(f64), scale.view(f64)
     terms, row = x.a[i, k : k + count], t[RUN, :n]
-    product = f64(_largest_term(terms, scale, inverse) * u64(words.largest[j // LANES]).view(f64))
-    mantissa_bits = u64(s.places >> MANTISSA_BITS)
-    error, growth = u64(ONE - s.places).view(f64), f64(1)  # the most that a rounding adds, of what it rounds
-    for _ in range(BLOCK + 2):  # a product and every sum since, and the errors of this bound
-        growth = f64(growth * f64(f64(1) + error))
-    reached = f64(f64(_largest(row) + f64(count) * f64(product + u64(s.least).view(f64))) * growth)
-    if not reached <= u64(s.top).view(f64):
+    fits, scale, inverse, u = _place(terms, words.largest[j // LANES], row, settling_fields(f.inner[SETTLING:]), r)
+    if not fits:
         return 0
-    below = u64(MANTISSA_BITS - mantissa_bits)
-    u = DrawPlace(u64(~u64(u64(u64(1) << below) - u64(1))), u64(u64(1) << u64(below - DRAW_BITS)), r.k0, r.k1)
     output = u64(u64(i * out.shape[1] + j) + r.first)
     counter, step = u64(u64(u64(output * r.stride) + u64(k)) // u64(GROUP)), u64(r.stride // u64(GROUP))
     of_sums, b_row = u64(first_of_sums(x.a.shape[1]) // u64(GROUP)), i * x.step + k
@@ -204,3 +214,85 @@ def blocks_ahead(
     exchange_control(before)
     _times(row, inverse)
     return count
+
+
+# ---- sums in pairs
+
+
+class PairsAhead(NamedTuple):
+    """The room of `sum_order.Words`, and what subtrees of BLOCK terms need."""
+
+    products: Any
+    sums: Any
+    joins: Any
+    fours: Any  # (12, LANES) random words, of four products, of sums of two of them, and of sums of more
+    totals: Any  # (BLOCK / GROUP, LANES) sums of four
+    largest: Any  # magnitude of b in each tile of columns, as patterns
+
+
+@scalar
+def _product(a: Any, b: Any, word: Any, u: DrawPlace) -> Any:
+    return _rounded(f64(a * u64(b).view(f64)), word, u)
+
+
+@inner_loop
+def _four_by_pairs(
+    t: Any, a: Any, k: int, scale: Any, b: Any, first: int, fours: Any, pair: int, join: int, u: DrawPlace
+) -> None:  # fmt: skip
+    """t[j] = the sum of four products from term k on; pair: row of the words of its first sum, join: of its last."""
+    x0, x1, x2, x3 = _four_terms(a, k, scale)
+    b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
+    p0, p1, p2, p3, s0, s1, s2 = fours[0], fours[1], fours[2], fours[3], fours[pair], fours[pair + 1], fours[join]
+    for j in range(t.size):
+        left = _rounded(f64(_product(x0, b0[j], p0[j], u) + _product(x1, b1[j], p1[j], u)), s0[j], u)
+        right = _rounded(f64(_product(x2, b2[j], p2[j], u) + _product(x3, b3[j], p3[j], u)), s1[j], u)
+        t[j] = f64(_rounded(f64(left + right), s2[j], u)).view(u64)
+
+
+@inner_loop
+def _join(t: Any, left: Any, right: Any, words: Any, u: DrawPlace) -> None:
+    """t[j] = left[j] + right[j]."""
+    for j in range(t.size):
+        t[j] = f64(_rounded(f64(u64(left[j]).view(f64) + u64(right[j]).view(f64)), words[j], u)).view(u64)
+
+
+@scalar
+def subtree_ahead(
+    x: Rows, out: Any, i: int, j: int, n: int, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any,
+    words: PairsAhead,
+) -> Any:  # fmt: skip
+    """Whether the sum of BLOCK terms from k on is in stack[height], as sum_order.tile_by_pairs adds them."""
+    if k % BLOCK != 0 or k + BLOCK > x.a.shape[1]:
+        return False
+    terms, total, fours, totals = x.a[i, k : k + BLOCK], stack[height, :n], words.fours, words.totals
+    s = settling_fields(f.inner[SETTLING:])
+    fits, scale, inverse, u = _place(terms, words.largest[j // LANES], total[:0], s, r)
+    if not fits:
+        return False
+    output = u64(u64(i * out.shape[1] + j) + r.first)
+    counter, step = u64(u64(output * r.stride) // u64(GROUP)), u64(r.stride // u64(GROUP))
+    of_sums = u64(counter + u64(first_of_sums(x.a.shape[1]) // u64(GROUP)))
+    b = x.b[i * x.step + k : i * x.step + k + BLOCK]
+    before = exchange_control(TOWARD_ZERO)
+    left = BLOCK // GROUP
+    for group in range(left):
+        _fill_fours(fours[:4], n, u64(counter + u64(k // GROUP + group)), step, r.k0, r.k1)
+        if group % 2 == 0:  # the first sums of BLOCK terms take whole counters
+            _fill_fours(fours[4:8], n, u64(of_sums + u64(k // 8 + group // 2)), step, r.k0, r.k1)
+        number = numbers[1] + k // GROUP + group
+        if group == 0 or number % 4 == 0:
+            _fill_fours(fours[8:], n, u64(of_sums + u64(number // 4)), step, r.k0, r.k1)
+        _four_by_pairs(
+            totals[group, :n], terms, GROUP * group, scale, b, j, fours, 4 + 2 * (group % 2), 8 + number % 4, u
+        )
+    for level in range(2, LEVELS):
+        left //= 2
+        for pair in range(left):
+            number = numbers[level] + (k >> (level + 1)) + pair
+            if pair == 0 or number % 4 == 0:
+                _fill_fours(fours[8:], n, u64(of_sums + u64(number // 4)), step, r.k0, r.k1)
+            _join(totals[pair, :n], totals[2 * pair, :n], totals[2 * pair + 1, :n], fours[8 + number % 4], u)
+    exchange_control(before)
+    total[:] = totals[0, :n]
+    _times(total, inverse)
+    return True
