@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -180,7 +181,7 @@ class BlackBox:
         """The result as an array of the shape that is wanted."""
         array = as_array(result, "what fn returns")
         wanted = self.shape if self.kind == "matmul" else ()
-        if array.size != int(np.prod(wanted)) or (self.kind == "matmul" and array.shape != wanted):
+        if array.size != math.prod(wanted) or (self.kind == "matmul" and array.shape != wanted):
             raise ValueError(
                 f"fn must return {'one number' if not wanted else f'an array of shape {wanted}'}; got shape "
                 f"{array.shape}. {'Return the whole product' if wanted else 'Probe a function of one sum'}."

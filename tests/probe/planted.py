@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise as pairwise_of
 from typing import Any
 
@@ -32,7 +33,28 @@ def random_tree(rng: np.random.Generator, terms: Sequence[int], arity: int) -> T
 
 def added(tree: Tree, x: Any, node: Node) -> Any:
     """The sum of x by a tree."""
-    return x[tree] if isinstance(tree, int) else node([added(each, x, node) for each in tree])
+    values = list(x)
+    for places in _nodes(tree, len(values)):
+        values.append(node([values[place] for place in places]))
+    return values[tree if isinstance(tree, int) else -1]
+
+
+@lru_cache(maxsize=64)
+def _nodes(tree: Tree, n: int) -> list[list[int]]:
+    """The nodes of a tree over n terms, children first: the places of what each adds, terms and then earlier nodes.
+
+    A probe calls a sum thousands of times, and to go through a tree takes longer than to add its terms.
+    """
+    found: list[list[int]] = []
+
+    def place(part: Tree) -> int:
+        if isinstance(part, int):
+            return part
+        found.append([place(each) for each in part])
+        return n + len(found) - 1
+
+    place(tree)
+    return found
 
 
 def chain(terms: Sequence[int]) -> Tree:
@@ -73,7 +95,8 @@ def once(dtype: Any) -> Node:
 
     def node(values: list[Any]) -> Any:
         if len(values) == 2:
-            return dtype(values[0] + values[1])
+            first, second = values
+            return dtype(first + second)
         each = [float(x) for x in values]
         if not np.isfinite(each).all():
             return dtype(np.sum(each))

@@ -40,6 +40,7 @@ from fpsim.testing.products.promise import (
 
 INTERVALS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 1024)
 SPLITS = (2, 3, 4, 5, 6, 7, 8, 12, 16)
+KEPT = 400  # additions whose partial sums are kept
 ARCHES = {"hopper": "sm_90", "blackwell": "sm_100", "ada": "sm_89"}
 
 
@@ -103,17 +104,28 @@ class Dequantised(NamedTuple):
 Addition = Adding | JoinedParts | Dequantised
 
 
-def sums_of(promise: Promise, x: KernelInputs, addition: JoinedParts | Dequantised) -> Array:
-    """Sums as float64 or float32, without scales and bias, but for Dequantised, which has the scales."""
-    if isinstance(addition, Dequantised):
-        return _dequantised(promise, x, addition)
-    k = x.shape[2]
-    parts: list[Array] = []
-    bare = replace(x, scale_a=None, scale_b=None, bias=None)
-    for terms in addition.cuts(k):
-        part = replace(bare, a=np.ascontiguousarray(x.a[:, terms]), b=np.ascontiguousarray(x.b[terms]))
-        parts.append(raw_sums(promise, part, addition.inner).astype(np.float64))
-    return _joined(parts, addition)
+class PartialSums:
+    """The partial sums of operands, which all additions share that join the same ones."""
+
+    def __init__(self, promise: Promise) -> None:
+        self.promise = promise
+        self._kept: dict[Any, tuple[Array, Array, list[Array]]] = {}  # with the operands, whose id no others have then
+
+    def joined(self, x: KernelInputs, how: JoinedParts) -> Array:
+        """Sums as float64 or float32, without scales and bias."""
+        cuts = how.cuts(x.shape[2])
+        key = id(x.a), id(x.b), how.inner, *((cut.start, cut.stop, cut.step) for cut in cuts)
+        if key not in self._kept:
+            if len(self._kept) >= KEPT:
+                self._kept.clear()
+            bare = replace(x, scale_a=None, scale_b=None, bias=None)
+            parts = [
+                replace(bare, a=np.ascontiguousarray(x.a[:, terms]), b=np.ascontiguousarray(x.b[terms]))
+                for terms in cuts
+            ]
+            sums = [raw_sums(self.promise, part, how.inner).astype(np.float64) for part in parts]
+            self._kept[key] = x.a, x.b, sums
+        return _joined(self._kept[key][2], how)
 
 
 def _joined(parts: list[Array], how: JoinedParts) -> Array:
@@ -139,7 +151,8 @@ def _joined(parts: list[Array], how: JoinedParts) -> Array:
     return total
 
 
-def _dequantised(promise: Promise, x: KernelInputs, how: Dequantised) -> Array:
+def dequantised_sums(promise: Promise, x: KernelInputs, how: Dequantised) -> Array:
+    """Sums as float64, with the scales and without bias."""
     sides = []
     for side, (codes, operand) in enumerate(((x.a, promise.a), (x.b, promise.b))):
         scale = (x.scale_a, x.scale_b)[side]

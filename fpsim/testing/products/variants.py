@@ -26,7 +26,7 @@ from fpsim.testing.products.promise import (
     raw_sums,
     values_of,
 )
-from fpsim.testing.products.sums import Addition, Dequantised, JoinedParts, sums_of
+from fpsim.testing.products.sums import Addition, Dequantised, JoinedParts, PartialSums, dequantised_sums
 
 KEPT = 4000  # arrays before the cast that are kept
 
@@ -68,6 +68,7 @@ class Emulator:
         self.promise = promise
         self._operands: dict[tuple[int, str, str], KernelInputs] = {}
         self._before: dict[tuple[int, Variant], tuple[Array, Format]] = {}
+        self._partial = PartialSums(promise)
         self.computed = 0
 
     def bits(self, variant: Variant, x: KernelInputs) -> Array:
@@ -80,7 +81,7 @@ class Emulator:
         promise = self.promise
         if variant.epilogue is not None:
             given, addition = self._given(variant, x)
-            codes = variant.epilogue.apply(promise, given, _raw(promise, given, addition))
+            codes = variant.epilogue.apply(promise, given, self._raw(given, addition))
             if variant.results is not None:
                 codes = variant.results.apply(values_of(codes, promise.out), promise.out)
             return codes_of(codes, promise.out)
@@ -102,7 +103,7 @@ class Emulator:
             if len(self._before) >= KEPT:
                 self._before.clear()
             given, addition = self._given(variant, x)
-            self._before[key] = _uncast(self.promise, given, addition)
+            self._before[key] = self._uncast(given, addition)
         return self._before[key]
 
     def _given(self, variant: Variant, x: KernelInputs) -> tuple[KernelInputs, Addition | Model]:
@@ -148,6 +149,42 @@ class Emulator:
             return np.ones(got.shape, bool)
         return np.asarray(found != got) if found.shape == got.shape else np.ones(got.shape, bool)
 
+    def _raw(self, x: KernelInputs, addition: Addition | Model) -> Array:
+        if isinstance(addition, Adding):
+            return raw_sums(self.promise, x, addition)
+        if isinstance(addition, Model):
+            return np.asarray(addition.matmul(x.a, x.b), np.float32)
+        with np.errstate(all="ignore"):
+            return self._sums_of(x, addition).astype(np.float32)
+
+    def _uncast(self, x: KernelInputs, addition: Addition | Model) -> tuple[Array, Format]:
+        """Values before the cast."""
+        promise = self.promise
+        if isinstance(addition, Model):
+            return np.asarray(addition.matmul(x.a, x.b)), promise.out
+        if isinstance(addition, (JoinedParts, Dequantised)):
+            sums = self._sums_of(x, addition)
+            if not (promise.scaled or promise.bias):
+                return sums, FP64
+            with np.errstate(all="ignore"):
+                done = replace(x, scale_a=None, scale_b=None) if isinstance(addition, Dequantised) else x
+                return finish(promise, done, sums.astype(np.float32)), FP32
+        schedule = addition.schedule
+        if schedule is not None and (
+            schedule.slicing.merge in NARROW_MERGES or schedule.epilogue.source == "after_cast"
+        ):
+            found = product(promise, x, addition, promise.out)
+            return values_of(codes_of(found, promise.out), promise.out), FP64
+        found = product(promise, x, addition, None)
+        own = FP32 if promise.scaled or promise.bias else addition.own_format
+        return values_of(codes_of(found, own), own), FP64
+
+    def _sums_of(self, x: KernelInputs, addition: JoinedParts | Dequantised) -> Array:
+        """Sums as float64 or float32, without scales and bias, but for Dequantised, which has the scales."""
+        if isinstance(addition, Dequantised):
+            return dequantised_sums(self.promise, x, addition)
+        return self._partial.joined(x, addition)
+
 
 def _same_inputs(x: KernelInputs, y: KernelInputs) -> bool:
     pairs = zip((x.a, x.b, *x.extras), (y.a, y.b, *y.extras), strict=True)
@@ -162,32 +199,3 @@ def _taken(x: Array, terms: Array, others: Array, axis: int) -> Array:
         where = gone[None, :] if axis else gone[:, None]
         found = np.where(where, x.dtype.type(0), found)
     return np.ascontiguousarray(found)
-
-
-def _raw(promise: Promise, x: KernelInputs, addition: Addition | Model) -> Array:
-    if isinstance(addition, Adding):
-        return raw_sums(promise, x, addition)
-    if isinstance(addition, Model):
-        return np.asarray(addition.matmul(x.a, x.b), np.float32)
-    with np.errstate(all="ignore"):
-        return sums_of(promise, x, addition).astype(np.float32)
-
-
-def _uncast(promise: Promise, x: KernelInputs, addition: Addition | Model) -> tuple[Array, Format]:
-    """Values before the cast."""
-    if isinstance(addition, Model):
-        return np.asarray(addition.matmul(x.a, x.b)), promise.out
-    if isinstance(addition, (JoinedParts, Dequantised)):
-        sums = sums_of(promise, x, addition)
-        if not (promise.scaled or promise.bias):
-            return sums, FP64
-        with np.errstate(all="ignore"):
-            done = replace(x, scale_a=None, scale_b=None) if isinstance(addition, Dequantised) else x
-            return finish(promise, done, sums.astype(np.float32)), FP32
-    schedule = addition.schedule
-    if schedule is not None and (schedule.slicing.merge in NARROW_MERGES or schedule.epilogue.source == "after_cast"):
-        found = product(promise, x, addition, promise.out)
-        return values_of(codes_of(found, promise.out), promise.out), FP64
-    found = product(promise, x, addition, None)
-    own = FP32 if promise.scaled or promise.bias else addition.own_format
-    return values_of(codes_of(found, own), own), FP64

@@ -31,7 +31,7 @@ from fpsim.testing.quantizers.report import (
     shown_result,
 )
 from fpsim.testing.quantizers.rounder import SplitInputs, Words, taken_apart, words_of
-from fpsim.testing.quantizers.search import Certificates, FoundModel, ModelSearch
+from fpsim.testing.quantizers.search import FoundModel, KnownModels, ModelSearch
 
 FEW = 4  # results that may be wrong entries of a table
 WORTH = 0.5  # share of the differences that a diagnosis has to explain to be given beside those that it does not
@@ -122,7 +122,7 @@ def identify_quantizer(fn: Callable[..., Any], fmt: FormatLike) -> QuantizerIden
     """
     target_fmt = find_format(fmt)
     box = CalledQuantizer(fn, target_fmt)
-    x = inputs_for(target_fmt)
+    x, apart, known = _inputs_of(target_fmt)
     try:
         box.settle(x)
         result = box.call(x.copy())
@@ -132,8 +132,7 @@ def identify_quantizer(fn: Callable[..., Any], fmt: FormatLike) -> QuantizerIden
     if (result.words != again.words).any():
         at = int(np.argmax(result.words != again.words))
         raise ValueError(f"fn is not deterministic: {shown_input(x[at])} gave two results. Use check_stochastic.")
-    apart = taken_apart(x)
-    search = ModelSearch(apart, result.words, FORMAT_OF[x.dtype], result.codes)
+    search = ModelSearch(apart, result.words, FORMAT_OF[x.dtype], result.codes, known)
     plain = plain_models(target_fmt, _source_normal(x))
     start = min(plain, key=search.count)
     found = search.explain(start)
@@ -170,16 +169,24 @@ def _right(x: Array, options: CastOptions) -> Words:
 
 
 @functools.lru_cache(maxsize=8)
-def _prepared(options: CastOptions) -> tuple[Array, SplitInputs, Words, Certificates]:
-    """Inputs, the same taken apart, the right results, and a place for what checks with them tell models from."""
-    x = inputs_for(options.fmt)
-    return x, taken_apart(x), _right(x, options), {}
+def _inputs_of(fmt: Format) -> tuple[Array, SplitInputs, KnownModels]:
+    """Inputs, the same taken apart, and what is known of models with them."""
+    x = inputs_for(fmt)
+    apart = taken_apart(x)
+    return x, apart, KnownModels(apart)
+
+
+@functools.lru_cache(maxsize=8)
+def _right_of(options: CastOptions) -> Words:
+    """The right results of a format's inputs."""
+    return _right(_inputs_of(options.fmt)[0], options)
 
 
 def _checked(fn: Callable[..., Any], options: CastOptions) -> QuantizerReport:
     fmt = options.fmt
     box = CalledQuantizer(fn, fmt)
-    x, apart, want, certificates = _prepared(options)
+    x, apart, known = _inputs_of(options.fmt)
+    want = _right_of(options)
     asked = {"rounding": options.rounding.name.lower(), "overflow": options.overflow, "subnormals": options.subnormals}
     try:
         box.settle(x)
@@ -224,7 +231,7 @@ def _checked(fn: Callable[..., Any], options: CastOptions) -> QuantizerReport:
     elif options.rounding is Rounding.STOCHASTIC:
         facts["diagnosis"] = "" if not differ.any() else f"{where(apart, differ, fmt, got)}"
     else:
-        search = ModelSearch(apart, got, FORMAT_OF[x.dtype], result.codes, certificates)
+        search = ModelSearch(apart, got, FORMAT_OF[x.dtype], result.codes, known)
         facts |= _diagnosis(search.explain(model_of(options, _source_normal(x))), search, want, fmt)
     more = [name for name in ("calls", "position", "batch", "layout", "dtype") if name in broken]
     if more and not facts["differ"]:

@@ -72,13 +72,19 @@ class Through:
         return np.where(finite, values, magnitude)
 
 
-class RoundedInputs(NamedTuple):
-    """Inputs when they are rounded, before anything is done to what is too large or special."""
+class ReadyInputs(NamedTuple):
+    """Inputs before they are rounded."""
 
     clipped: Doubles  # magnitudes, 0 where they are not finite
     finite: Flags
-    infinite: Flags
-    is_nan: Flags
+    infinite: Flags | None  # None: nowhere
+    is_nan: Flags | None
+
+
+class RoundedInputs(NamedTuple):
+    """Inputs when they are rounded, before anything is done to what is too large or special."""
+
+    ready: ReadyInputs
     codes: Codes
     values: Doubles  # the magnitudes of the codes
     is_zero: Flags
@@ -171,7 +177,7 @@ class QuantizerModel:
             magnitude = self._before(inputs)
             values = np.where(self._signed(negative, magnitude == 0, inputs), -magnitude, magnitude)
             return values if self.limit is None else np.clip(values, -self.limit, self.limit)
-        clipped, finite, infinite, is_nan, codes, values, is_zero = self._rounding_of(inputs)
+        (clipped, finite, infinite, is_nan), codes, values, is_zero = self._rounding_of(inputs)
         if self.code_shift:
             moved = np.clip(codes + self.code_shift, 0, None)
             codes = np.where(is_zero, codes, moved)
@@ -183,17 +189,18 @@ class QuantizerModel:
         values = self._large(values, codes, clipped, negative, signed)
         if not fmt.signed:
             values = self._below(values, negative, is_zero, clipped, finite)
-        if infinite.any():
+        if infinite is not None:
             special = self._outcome(self.infinite, codes, negative)
             if not fmt.signed:
                 special = np.where(negative, self._of_below(np.abs(special)), special)
             values = np.where(infinite, special, values)
-        if is_nan.any():
+        if is_nan is not None:
             values = np.where(is_nan, self._outcome(self.nan, codes, negative), values)
         if self.limit is not None:
             values = np.clip(values, -self.limit, self.limit)  # NaN stays
         if self.only is not None:
-            values = np.where(is_nan, values, self._outcome(self.only, codes, negative))
+            only = self._outcome(self.only, codes, negative)
+            values = only if is_nan is None else np.where(is_nan, values, only)
         if not fmt.negative_zero:
             values = values + 0.0  # -0 becomes 0
         return self._read(values)
@@ -207,14 +214,15 @@ class QuantizerModel:
         return inputs.once(facts, self._rounded_inputs)
 
     def _rounded_inputs(self, inputs: SplitInputs) -> RoundedInputs:
-        magnitude = inputs.once(self._facts_before(), self._before)
-        finite = np.isfinite(magnitude)
+        ready = inputs.once(self._facts_before(), self._ready)
+        codes = self._small(self._rounded(ready.clipped, inputs.negative), ready.clipped, inputs.negative)
+        return RoundedInputs(ready, codes, magnitudes_of(codes, grid_of(self.fmt)), (codes == 0) & self.fmt.has_zero)
+
+    def _ready(self, inputs: SplitInputs) -> ReadyInputs:
+        magnitude = self._before(inputs)
+        finite, infinite, is_nan = np.isfinite(magnitude), np.isinf(magnitude), np.isnan(magnitude)
         clipped = np.where(finite, magnitude, 0.0)
-        codes = self._small(self._rounded(clipped, inputs.negative), clipped, inputs.negative)
-        return RoundedInputs(
-            clipped, finite, np.isinf(magnitude), np.isnan(magnitude), codes,
-            magnitudes_of(codes, grid_of(self.fmt)), (codes == 0) & self.fmt.has_zero,
-        )  # fmt: skip
+        return ReadyInputs(clipped, finite, infinite if infinite.any() else None, is_nan if is_nan.any() else None)
 
     def _moved(self, inputs: SplitInputs) -> SplitInputs:
         """Inputs after its factor, summand and steps, each result rounded to the source's dtype."""
@@ -309,6 +317,8 @@ class QuantizerModel:
         fmt = self.fmt
         most = fmt.max_code + self.top
         beyond = codes > most
+        if self.edge == "rounded" and not beyond.any():
+            return values
         largest = magnitude_of(most, grid_of(fmt))
         if self.edge == "exact":
             beyond = magnitude > largest
@@ -323,8 +333,8 @@ class QuantizerModel:
         if not beyond.any():
             return values
         outcome = self._outcome(self.finite, codes, np.zeros_like(signed) if self.overflow_sign == "drop" else signed)
-        if self.inward:
-            kept = INWARD.get(self.rounding, (False, False))
+        kept = INWARD.get(self.rounding, (False, False))
+        if self.inward and any(kept):
             inward = np.where(negative, kept[1], kept[0])
             outcome = np.where(inward, np.where(signed, -largest, largest), outcome)
         return np.asarray(np.where(beyond, outcome, values))

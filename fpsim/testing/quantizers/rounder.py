@@ -25,6 +25,7 @@ Words = npt.NDArray[np.uint64]
 Made = TypeVar("Made")
 
 NAN_WORD = np.uint64(0x7FF8000000000000)  # stands for every NaN in comparisons
+FRACTION_BITS, BIAS, INFINITE = 52, 1023, 2047  # of float64, and the exponent's field of Inf
 
 # Rule -> whether a magnitude goes to the next one: (the smaller one is odd, the share of a unit dropped, negative).
 RULES: MappingProxyType[str, Callable[[Flags, Doubles, Flags], Flags]] = MappingProxyType(
@@ -126,14 +127,17 @@ def taken_apart(x: npt.ArrayLike) -> SplitInputs:
 
 def round_to_codes(magnitude: Doubles, negative: Flags, grid: FractionGrid, rule: str) -> Codes:
     """Magnitude codes of finite magnitudes, beyond the largest one as if exponents went on."""
-    exponents = np.maximum(np.frexp(magnitude)[1] - 1, grid.min_exponent)
-    exponents = np.where(magnitude == 0, grid.min_exponent, exponents)
     if magnitude.size and not grid.subnormals:
         magnitude = np.maximum(magnitude, np.ldexp(1.0, grid.min_exponent))
-    scaled = np.ldexp(magnitude, grid.mantissa_bits - exponents)
+    if _is_inner(grid):  # the exponent's field, which is that of a lower binade in zeros and subnormals
+        exponents = np.maximum((magnitude.view(np.int64) >> FRACTION_BITS) - BIAS, grid.min_exponent)
+        scaled = magnitude * ((BIAS + grid.mantissa_bits - exponents) << FRACTION_BITS).view(np.float64)
+    else:
+        exponents = np.maximum(np.frexp(magnitude)[1].astype(np.int64) - 1, grid.min_exponent)
+        exponents = np.where(magnitude == 0, grid.min_exponent, exponents)
+        scaled = np.ldexp(magnitude, grid.mantissa_bits - exponents)
     whole = np.floor(scaled)
-    steps = exponents - grid.min_exponent
-    codes = whole.astype(np.int64) + (steps.astype(np.int64) << grid.mantissa_bits)
+    codes = whole.astype(np.int64) + ((exponents - grid.min_exponent) << grid.mantissa_bits)
     if not grid.subnormals:
         codes -= 1 << grid.mantissa_bits
     if grid.mantissa_bits == 0 and not grid.ties_to_even_code:
@@ -146,11 +150,24 @@ def round_to_codes(magnitude: Doubles, negative: Flags, grid: FractionGrid, rule
 
 def magnitudes_of(codes: Codes, grid: FractionGrid) -> Doubles:
     """The magnitudes of codes, specials read as if they were finite."""
+    if _is_inner(grid):  # a code with the bias of float64 is a pattern of float64, but for subnormals
+        lowest = grid.min_exponent + BIAS - (1 if grid.subnormals else 0)
+        fields = np.minimum(codes + (lowest << grid.mantissa_bits), INFINITE << grid.mantissa_bits)
+        values = (fields << (FRACTION_BITS - grid.mantissa_bits)).view(np.float64)
+        if not grid.subnormals:
+            return values
+        smallest = 2.0 ** (grid.min_exponent - grid.mantissa_bits)
+        return np.where(codes < 1 << grid.mantissa_bits, codes * smallest, values)
     fields, fractions = codes >> grid.mantissa_bits, codes & ((1 << grid.mantissa_bits) - 1)
     hidden = np.where(fields > 0, 1 << grid.mantissa_bits, 0) if grid.subnormals else 1 << grid.mantissa_bits
     places = np.maximum(fields, 1) - 1 if grid.subnormals else fields
     exponents = np.minimum(places + (grid.min_exponent - grid.mantissa_bits), 2000).astype(np.int32)
     return np.asarray(np.ldexp((hidden | fractions).astype(np.float64), exponents))
+
+
+def _is_inner(grid: FractionGrid) -> bool:
+    """Whether float64 holds its spacings, and what scales them to 1, as normal values."""
+    return 0 < grid.mantissa_bits <= FRACTION_BITS and grid.mantissa_bits - grid.min_exponent <= BIAS - 1
 
 
 @lru_cache(maxsize=1024)

@@ -18,7 +18,8 @@ from fpsim.testing.quantizers.restricted import Restricted, region_of
 from fpsim.testing.quantizers.rounder import SplitInputs, Words
 
 PART = 800  # inputs of a kind, those that differ and those that do not, that candidates are first held against
-EVERY = 13  # of these, one that a candidate is held against before them where any difference rules it out
+EVERY, FIRST = 13, 250  # of all, about how many rivals are held against first, since any difference rules them out
+KEPT = 2000  # models of which it is kept what they give for these
 FAR = frozenset(
     {"scale", "code_shift", "through", "fmt", "clamp", "factor", "added", "input_ulps", "unrounded"}
 )  # facts that seldom change for a part of the inputs
@@ -37,23 +38,44 @@ class FoundModel:
     rivals: tuple[str, ...]
 
 
-Certificates = dict[tuple[QuantizerModel, QuantizerModel], tuple[int, tuple[str, ...]]]  # by start and found
+class KnownModels:
+    """What models give for some inputs, which does not depend on the quantizer that they are held against.
+
+    Attributes:
+      certificates: how many rivals a model was told from, and from which not, by the start of a search and the model.
+    """
+
+    def __init__(self, inputs: SplitInputs) -> None:
+        self.certificates: dict[tuple[QuantizerModel, QuantizerModel], tuple[int, tuple[str, ...]]] = {}
+        size = inputs.negative.size
+        self.first = slice(None, None, max(EVERY, size // FIRST))
+        self._inputs = inputs.part(self.first).with_steps()
+        self._words: dict[QuantizerModel, Words] = {}
+
+    def first_of(self, model: QuantizerModel) -> Words:
+        """What a model gives for the first inputs that a rival is held against."""
+        if model not in self._words:
+            if len(self._words) >= KEPT:
+                self._words.clear()
+            self._words[model] = model.run(self._inputs)
+        return self._words[model]
 
 
 class ModelSearch:
     """What a quantizer gave for some inputs, held against models.
 
-    certificates: of earlier searches with the same inputs; what a model is told from does not depend on who gave it.
+    known: what is known of models from earlier searches with the same inputs.
     """
 
     def __init__(
-        self, inputs: SplitInputs, got: Words, source: Format, codes: bool, certificates: Certificates | None = None
+        self, inputs: SplitInputs, got: Words, source: Format, codes: bool, known: KnownModels | None = None
     ) -> None:
         self.inputs = inputs.with_steps() if got.size <= 3 * PART else inputs  # of many, steps would fill the memory
         self.got, self.source, self.codes = got, source, codes
-        self.certificates: Certificates = {} if certificates is None else certificates
+        self.known = KnownModels(inputs) if known is None else known
         self.tried = 0
-        self._hold_against(self.inputs, got)
+        self._part, self._of_part = self.inputs, got
+        self._of_first = got[self.known.first]
 
     def differing(self, model: QuantizerModel | Restricted) -> npt.NDArray[np.bool_]:
         """Where a model gives something else."""
@@ -133,12 +155,13 @@ class ModelSearch:
     def _certified(self, start: QuantizerModel, found: QuantizerModel) -> tuple[int, tuple[str, ...]]:
         """The certificate of a model that gives everything, from an earlier search where there was one."""
         key = start, found
-        if key in self.certificates:
-            excluded, rivals = self.certificates[key]
+        certificates = self.known.certificates
+        if key in certificates:
+            excluded, rivals = certificates[key]
             self.tried += excluded + len(rivals)
         else:
-            self.certificates[key] = self.certificate(start, found)
-        return self.certificates[key]
+            certificates[key] = self.certificate(start, found)
+        return certificates[key]
 
     def certificate(self, start: QuantizerModel, found: QuantizerModel) -> tuple[int, tuple[str, ...]]:
         """How many models around one differ on at least one input, and the names of those that do not, but one."""
@@ -154,7 +177,7 @@ class ModelSearch:
     def _gives_all(self, model: QuantizerModel) -> bool:
         """Whether nothing differs from a model. Of the many that it does from, a few inputs tell most."""
         self.tried += 1
-        if (model.run(self._first) != self._of_first).any():
+        if (self.known.first_of(model) != self._of_first).any():
             return False
         return not (model.run(self._part) != self._of_part).any() and self.count(model) == 0
 
@@ -165,12 +188,7 @@ class ModelSearch:
         chosen = np.union1d(_spread(np.flatnonzero(differ)), _spread(np.flatnonzero(~differ)))
         special = np.flatnonzero(~self.inputs.finite | (self.inputs.magnitude == 0))
         chosen = np.union1d(chosen, special)
-        self._hold_against(self.inputs.part(chosen).with_steps(), self.got[chosen])
-
-    def _hold_against(self, part: SplitInputs, got: Words) -> None:
-        """Hold candidates against a part, and against some of it first those that any difference rules out."""
-        self._part, self._of_part = part, got
-        self._first, self._of_first = part.part(slice(None, None, EVERY)).with_steps(), got[::EVERY]
+        self._part, self._of_part = self.inputs.part(chosen).with_steps(), self.got[chosen]
 
 
 @lru_cache(maxsize=16)

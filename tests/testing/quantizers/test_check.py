@@ -40,9 +40,11 @@ def fewer_inputs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return x if x.size < 50_000 else x[(np.arange(x.size) % 29 == 0) | ~np.isfinite(x) | (x == 0)]
 
     monkeypatch.setattr(check, "inputs_for", some)
-    check._prepared.cache_clear()
+    check._inputs_of.cache_clear()
+    check._right_of.cache_clear()
     yield
-    check._prepared.cache_clear()
+    check._inputs_of.cache_clear()
+    check._right_of.cache_clear()
 
 
 def cases() -> list[tuple[str, dict[str, Any]]]:
@@ -120,9 +122,11 @@ def test_what_a_check_excludes_does_not_depend_on_the_checks_before() -> None:
         return one.causes, one.excluded, one.rivals
 
     fns = (lambda x: fp.encode(x, "e4m3"), through_fp16)
-    check._prepared.cache_clear()
+    check._inputs_of.cache_clear()
+    check._right_of.cache_clear()
     together = [found(fn) for fn in (*fns, *reversed(fns))]
-    check._prepared.cache_clear()
+    check._inputs_of.cache_clear()
+    check._right_of.cache_clear()
     other = found(fns[1])  # as the first one was found above, alone
     assert together == [together[0], other, other, together[0]]
 
