@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -67,6 +68,7 @@ class Import(NamedTuple):
     level: int
 
 
+@cache
 def files() -> dict[str, Path]:
     """Module of the package without 'fpsim.' -> its file; a face is called after its package, fpsim's own 'fpsim'."""
     found = {}
@@ -79,12 +81,22 @@ def files() -> dict[str, Path]:
     return found
 
 
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Every statement, the inner ones too. Most of what ast.walk goes through are expressions, which import nothing."""
+    for name in ("body", "handlers", "orelse", "finalbody", "cases"):  # a lambda's body is an expression
+        inner = getattr(node, name, ())
+        for each in inner if isinstance(inner, list) else ():
+            if isinstance(each, ast.stmt):
+                yield each
+            yield from statements(each)
+
+
 @cache
 def read(file: Path) -> tuple[list[Import], list[str]]:
     """Every import of a file, those inside functions and those for type checkers too; and its classes outside."""
     found = []
     tree = ast.parse(file.read_text())
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             found += [Import(node.lineno, alias.name, 0) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -97,6 +109,7 @@ def imports(file: Path) -> list[Import]:
     return read(file)[0]
 
 
+@cache
 def arrows() -> dict[str, dict[str, int]]:
     """Module -> the modules of the package that it imports, with the line."""
     modules = files()

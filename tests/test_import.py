@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from tests.kit.processes import python
 
 HEAVY = ("numba", "llvmlite", "torch", "matplotlib", "pandas", "scipy", "dask", "typer", "rich", "hypothesis")
@@ -9,30 +11,40 @@ TIME = "import time; start = time.process_time(); import fpsim; print(time.proce
 
 
 LOOKS = ("fp.format('e4m3')", "repr(fp.E4M3.table())", "fp.policy('torch')", "fp.finfo('bf16')")
+CAST = "fp.encode(1.0, fp.E4M3)"
+TORCH = "exec('import torch')"
+GRADIENT = "fp.torch.fake_quantize(torch.ones(4, requires_grad=True), 'e4m3', fp.scalings.ROW).sum().backward()"
+USES = ("None", *LOOKS, CAST, TORCH, GRADIENT)  # each loads what those before it did not need
 LOADED = f"""
 import sys, fpsim as fp
-for use in ("None", *{LOOKS}):
+for use in {USES}:
     eval(use)
-    print(*sorted({{name.partition('.')[0] for name in sys.modules}}))
+    print(*sorted(sys.modules))
 """
 
 
-def test_importing_and_looking_at_formats_load_nothing_heavy() -> None:
+@cache
+def loaded_after() -> dict[str, set[str]]:
+    """Use -> every module that a process has loaded then, in which those before it came first."""
     lines = python(LOADED).splitlines()
-    for use, loaded in zip(("import fpsim", *LOOKS), lines, strict=True):
-        assert "fpsim" in loaded.split()
-        assert not set(HEAVY) & set(loaded.split()), use
+    return {use: set(line.split()) for use, line in zip(USES, lines, strict=True)}
+
+
+def test_importing_and_looking_at_formats_load_nothing_heavy() -> None:
+    for use in ("None", *LOOKS):
+        loaded = loaded_after()[use]
+        assert "fpsim" in loaded
+        assert not set(HEAVY) & {name.partition(".")[0] for name in loaded}, use
 
 
 def test_a_cast_loads_neither_cuda_nor_torch() -> None:
-    loaded = python("import sys, fpsim as fp; fp.encode(1.0, fp.E4M3); print(*sorted(sys.modules))").split()
+    loaded = loaded_after()[CAST]
     assert "numba" in loaded
-    assert not {"numba.cuda", "torch", "matplotlib", "pandas"} & set(loaded)
+    assert not {"numba.cuda", "torch", "matplotlib", "pandas"} & loaded
 
 
 def test_operators_of_torch_and_their_gradients_run_without_its_compiler() -> None:
-    run = "fp.torch.fake_quantize(torch.ones(4, requires_grad=True), 'e4m3', fp.scalings.ROW).sum().backward()"
-    loaded = python(f"import sys, torch, fpsim as fp; {run}; print(*sorted(sys.modules))").split()
+    loaded = loaded_after()[GRADIENT]
     assert "fpsim.torch.operators" in loaded
     assert "torch._dynamo" not in loaded
 

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -348,18 +349,28 @@ def unit_for(
       ('hopper_e5m2xe4m3_f32', 'cdna3_bf16_f32')
     """
     block_scales = (scaling.scale_format, max(scaling.block)) if isinstance(scaling, Scaling) else None
-    found = [
-        unit for unit in UNITS.values()
-        if (unit.arch, unit.d.name, unit.a.fmt, unit.b.fmt) == (arch, result, *fmts)
-        and (unit.scale is None or (unit.scale_format, unit.block) == block_scales)
-    ]  # fmt: skip
-    if found:  # emulated and other variants have longer names
-        return min(found, key=lambda unit: (unit.scale is None, len(unit.name)))
+    found = _found_unit(arch, result, tuple(fmts), block_scales)
+    if found is not None:
+        return found
     words = " x ".join(str(fmt) for fmt in fmts)
     raise ValueError(
         f"{what} needs a matrix unit for {words} with scales by {_short(scaling)}; {arch} has "
         f"none{_as_wide(arch, fmts, result)}. Take other formats, other chips, or a unit of fp.units() by name."
     )
+
+
+@cache  # every product of every step of training asks
+def _found_unit(
+    arch: str, result: str, fmts: tuple[Element | None, ...], block_scales: tuple[Any, int] | None
+) -> MatrixUnit | None:
+    """The unit of these operands, whose scales have a format and a length; None where there is none."""
+    found = [
+        unit for unit in UNITS.values()
+        if (unit.arch, unit.d.name, unit.a.fmt, unit.b.fmt) == (arch, result, *fmts)
+        and (unit.scale is None or (unit.scale_format, unit.block) == block_scales)
+    ]  # fmt: skip
+    # emulated and other variants have longer names
+    return min(found, key=lambda unit: (unit.scale is None, len(unit.name)), default=None)
 
 
 def _as_wide(arch: str, fmts: Sequence[Element | None], result: str) -> str:

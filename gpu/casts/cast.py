@@ -246,14 +246,14 @@ def is_named(fmt: Format) -> bool:
 
 def widened_codes(source: GpuArray, fmt: Format, wide: Format) -> GpuArray:
     """Codes of a format as codes of one that holds it; a NaN keeps its sign."""
-    table = _codes_table(fmt, wide)
+    table = codes_table(fmt, wide)
     codes = scratch(source.size, wide.storage)
     launch(look_up_kernel(), source.like, source.size, source.words, codes, uploaded(table))
     return source._replace(words=codes, fmt=wide)
 
 
 @cache
-def _codes_table(fmt: Format, wide: Format) -> npt.NDArray[Any]:
+def codes_table(fmt: Format, wide: Format) -> npt.NDArray[Any]:
     """The code in a wide format of every code."""
     from fpsim.casts.cast import decode as on_cpu
     from fpsim.casts.cast import encode as codes_on_cpu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from itertools import islice
@@ -24,7 +25,6 @@ from fpsim.gpu.lab.model import LibraryModel, ProductProblem, predict
 from fpsim.gpu.lab.recording import replay
 from fpsim.gpu.lab.report import ValidationReport, ValidationRow, difference
 from tests.gpu.fake_hardware import FakeGpu
-from tests.kit.processes import python
 
 Words = npt.NDArray[Any]
 without_gpu = pytest.mark.skipif(fp.gpu.available(), reason="a GPU is here")
@@ -296,24 +296,29 @@ def test_the_command_shows_what_was_found_before_an_interrupt(
     assert said.err == f"Interrupted; what was found until then is in {tmp_path}.\n"
 
 
-def test_an_interrupt_of_a_part_in_its_process_keeps_its_rows(tmp_path: Path) -> None:
-    (tmp_path / "slow_gpu.py").write_text(
+def planted_module(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, scaled_mm: str) -> str:
+    """A module of hardware that this process and those of parts find, whose scaled products begin with some lines."""
+    lines = "".join(f"    {line}\n" for line in (*scaled_mm.splitlines(), "return _GPU.scaled_mm(*a, **k)"))
+    (folder / f"{name}.py").write_text(
         "import os, signal, time\nfrom tests.gpu.fake_hardware import *\nfrom tests.gpu.fake_hardware import _GPU\n"
-        "def scaled_mm(*a, **k):\n"
-        "    if k['recipe'] == '128x128_1x128':\n"
-        "        os.kill(os.getppid(), signal.SIGINT)\n"
-        "        time.sleep(60)\n"
-        "    return _GPU.scaled_mm(*a, **k)\n"
+        f"def scaled_mm(*a, **k):\n{lines}"
     )
-    script = f"""
-    import os, sys
-    sys.path.append({str(tmp_path)!r})
-    os.environ["PYTHONPATH"] += os.pathsep + {str(tmp_path)!r}
-    from fpsim.gpu.experiments.validate import main
-    print(main(["--hardware", "slow_gpu", "--small", "--out", {str(tmp_path / "out")!r}, "--parts", "blockwise"]))
-    """
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    return name
+
+
+def test_an_interrupt_of_a_part_in_its_process_keeps_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware = planted_module(
+        tmp_path, monkeypatch, "slow_gpu",
+        "if k['recipe'] == '128x128_1x128':\n    os.kill(os.getppid(), signal.SIGINT)\n    time.sleep(60)",
+    )  # fmt: skip
     began = time.monotonic()
-    assert python(script).splitlines()[-1] == "130"
+    try:
+        code = main(["--hardware", hardware, "--small", "--out", str(tmp_path / "out"), "--parts", "blockwise"])
+    except KeyboardInterrupt:  # which would end all tests
+        pytest.fail("the command must answer an interrupt itself")
+    assert code == 130
     assert time.monotonic() - began < 50
     rows = ValidationReport.load(tmp_path / "out" / "validation.json").rows
     assert [row.equal for row in rows] == [True, True, False]
@@ -393,25 +398,13 @@ def test_the_command_runs_every_part_in_its_process(tmp_path: Path, capsys: pyte
     assert ValidationReport.load(tmp_path / "validation.json").all_equal
 
 
-def test_a_dead_process_costs_one_part(tmp_path: Path) -> None:
-    (tmp_path / "dying_gpu.py").write_text(
-        "import os\nfrom tests.gpu.fake_hardware import *\nfrom tests.gpu.fake_hardware import _GPU\n"
-        "def scaled_mm(*a, **k):\n"
-        "    if k['recipe'] == '1x128_1x128': os._exit(7)\n"
-        "    return _GPU.scaled_mm(*a, **k)\n"
-    )
-    script = f"""
-    import sys
-    sys.path.append({str(tmp_path)!r})
-    import os
-    os.environ["PYTHONPATH"] += os.pathsep + {str(tmp_path)!r}
-    from fpsim.gpu.experiments.validate import validate
-    for row in validate(parts=["blockwise"], hardware="dying_gpu", small=True, isolated=True).rows:
-        print(row.equal, row.error)
-    """
-    lines = python(script).splitlines()
-    assert lines[0].startswith("True")
-    assert lines[-1] == "False its process ended with 7: nothing was said"
+def test_a_dead_process_costs_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware = planted_module(
+        tmp_path, monkeypatch, "dying_gpu", "if k['recipe'] == '1x128_1x128': os._exit(7)"
+    )  # fmt: skip
+    rows = validate(parts=["blockwise"], hardware=hardware, small=True, isolated=True).rows
+    assert rows[0].equal
+    assert (rows[-1].equal, rows[-1].error) == (False, "its process ended with 7: nothing was said")
 
 
 @without_gpu

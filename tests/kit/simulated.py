@@ -1,19 +1,23 @@
 """Calls with CUDA simulated and the core as plain Python, which numba decides when it is imported.
 
-A process does so once, and forks itself for each call: importing numba and the package takes a second.
+A process does so once, and forks itself for each call: importing numba and the package takes a second. Tables that the
+CPU makes for the GPU come from the compiled functions, as where there is a GPU; in plain Python each takes a second.
 """
 
 from __future__ import annotations
 
 import atexit
+import base64
 import functools
 import importlib
 import json
 import os
+import pickle
 import select
 import subprocess
 import sys
 import warnings
+import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -61,7 +65,28 @@ def _process() -> subprocess.Popen[str]:
         _command(), cwd=ROOT, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     atexit.register(process.communicate)
+    assert process.stdin is not None
+    process.stdin.write(base64.b64encode(zlib.compress(pickle.dumps(_tables()))).decode() + "\n")
     return process
+
+
+def _tables() -> dict[tuple[Any, Any], Any]:
+    """What `codes_table` gives of formats with many codes."""
+    import fpsim as fp
+
+    table: Any = importlib.import_module("fpsim.gpu.casts.cast").codes_table
+    return {(fmt, wide): table(fmt, wide) for fmt, wide in ((fp.FP16, fp.FP32), (fp.BF16, fp.FP32))}
+
+
+def _give(tables: dict[tuple[Any, Any], Any]) -> None:
+    """Have this process and its forks find the tables, and make others."""
+    casts: Any = importlib.import_module("fpsim.gpu.casts.cast")
+    make = casts.codes_table
+
+    def found(fmt: Any, wide: Any) -> Any:
+        return tables[fmt, wide] if (fmt, wide) in tables else make(fmt, wide)
+
+    casts.codes_table = found
 
 
 def _ask(request: str) -> int:
@@ -99,6 +124,7 @@ def _serve() -> None:
         importlib.import_module(name)
     prepare: Any = importlib.import_module("tests.gpu.simulator.threads").prepare
     prepare()
+    _give(pickle.loads(zlib.decompress(base64.b64decode(sys.stdin.readline()))))
     for request in sys.stdin:
         fork = os.fork()
         if not fork:

@@ -9,7 +9,7 @@ import pytest
 from tests.kit.processes import Bare
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def bare() -> Iterator[Bare]:
     bare = Bare()
     yield bare

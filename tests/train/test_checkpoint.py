@@ -20,7 +20,7 @@ from fpsim.exact_json import from_json, to_json
 from fpsim.testing import assert_bits_equal
 from fpsim.train.checkpoint import Checkpoint, Checkpoints, load, require_same, save, steps
 from tests.kit.forks import fork
-from tests.kit.processes import ROOT, python
+from tests.kit.processes import ROOT
 
 pytest.importorskip("safetensors", reason="checkpoints are safetensors files")
 NAN = struct.unpack(">d", bytes.fromhex("fff0000000000abc"))[0]
@@ -229,23 +229,27 @@ def test_without_safetensors_a_sentence_says_what_to_install(tmp_path: Path, mon
 # ---- one process at a time
 
 
+def save_or_say(folder: Path) -> None:
+    """What a second process does."""
+    try:
+        save(folder, 1, {}, {})
+    except ValueError as reason:
+        print(reason)
+
+
 def test_a_second_process_is_refused_until_the_first_one_ends(tmp_path: Path) -> None:
     pytest.importorskip("fcntl", reason="Windows has no such locks")
-    script = f"""
-        from fpsim.train.checkpoint import save
-        try:
-            save({str(tmp_path)!r}, 1, {{}}, {{}})
-        except ValueError as reason:
-            print(reason)
-    """
-    with Checkpoints(tmp_path):
-        said = python(script)
-    assert said == (
-        f"folder must be one that no other process writes checkpoints to; got '{tmp_path}', which one does at the "
-        "moment. Wait for it, or name another."
+    folder, said = tmp_path / "kept", tmp_path / "said"
+    with Checkpoints(folder), fork(said, save_or_say, folder) as refused:
+        assert refused.end() == 0, refused.errors
+    assert refused.out == (
+        f"folder must be one that no other process writes checkpoints to; got '{folder}', which one does at the "
+        "moment. Wait for it, or name another.\n"
     )
-    assert python(script) == ""
-    assert steps(tmp_path) == [1]
+    with fork(said, save_or_say, folder) as taken:
+        assert taken.end() == 0, taken.errors
+    assert taken.out == ""
+    assert steps(folder) == [1]
 
 
 def test_a_closed_folder_takes_no_more(tmp_path: Path) -> None:

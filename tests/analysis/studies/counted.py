@@ -36,15 +36,14 @@ class Unsayable(Exception):
         super().__init__(f"{first} and {second}")
 
 
-def swept(folder: Path) -> None:
+def swept(folder: Path, workers: int = 2) -> None:
     """A sweep of 30 cells; cells from the number in the file slow_from on take a minute."""
     import fpsim as fp
 
     def measure(a: int) -> float:
         called(folder / "marks", a)
-        time.sleep(0.05)
         if a >= int((folder / "slow_from").read_text()):
             time.sleep(60)
         return a / 3
 
-    fp.analysis.sweep(measure, {"a": range(30)}, out=folder / "out", workers=2)
+    fp.analysis.sweep(measure, {"a": range(30)}, out=folder / "out", workers=workers)
