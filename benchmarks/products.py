@@ -60,6 +60,7 @@ ACCUMULATORS = {
     "Exact FP32": (fp.Exact(fp.FP32), fp.BF16, 1e9),
     "Sequential FP16, up": (fp.Sequential(fp.FP16, rounding="up"), fp.FP16, 1e9),
     "Sequential FP16, stochastic": (fp.Sequential(fp.FP16, rounding="stochastic", seed=0), fp.FP16, 1e9),
+    "Pairwise FP16, stochastic": (fp.Pairwise(fp.FP16, rounding="stochastic", seed=0), fp.FP16, 1e9),
 }  # fmt: skip
 
 

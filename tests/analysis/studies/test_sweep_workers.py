@@ -200,6 +200,6 @@ def test_a_killed_or_interrupted_sweep_keeps_its_cells_and_its_workers_end(tmp_p
         assert "Traceback" not in run.errors
     assert lines(tmp_path) == 6
     (tmp_path / "slow_from").write_text("30")
-    swept(tmp_path, workers=2 if how == "kill" else 1)  # one process finds the cells of several too
+    swept(tmp_path, workers=2 if how is signal.SIGKILL else 1)  # one process finds the cells of several too
     assert calls(tmp_path / "marks") == {str(a): 2 if a in (6, 7) else 1 for a in range(30)}
     assert lines(tmp_path) == 30
