@@ -129,7 +129,7 @@ def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: st
         said = " and ".join(map(_said, row.operands))
         to = " and ".join(dict.fromkeys(row.formats))
         side = max((0, 1), key=lambda each: _ratio(recording, layer, row.operands[each]))
-        wide = _wide(row, side, recording, layer).replace("its", f"the {_said(row.operands[side])}'s")
+        wide = _wide(row, side, recording, layer, f"the {_said(row.operands[side])}'s")
         return f"its {said} are rounded to {to}{wide}"
     return f"its {_said(row.operands[side])} is rounded to {row.formats[side]}{_wide(row, side, recording, layer)}"
 
@@ -143,10 +143,10 @@ def _said(operand: str) -> str:
     return operand.replace("_", " ")
 
 
-def _wide(row: BudgetRow, side: int, recording: Recording, layer: str) -> str:
+def _wide(row: BudgetRow, side: int, recording: Recording, layer: str, whose: str = "its") -> str:
     """How far the largest value of an operand stands out, where it does."""
     ratio = _ratio(recording, layer, row.operands[side])
-    return f" while its largest value is {ratio:,.0f} times the median" if ratio >= WIDE else ""
+    return f" while {whose} largest value is {ratio:,.0f} times the median" if ratio >= WIDE else ""
 
 
 def _widest(row: BudgetRow, recording: Recording, layer: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import fpsim as fp
-from fpsim.analysis.studies.diagnosis import stages
+from fpsim.analysis.studies.diagnosis import stages, verdict
 from tests.analysis.diagnosis.models import INT8, diagnosed, healthy, nn, outlier, quiet, shrunk, squared, torch
 from tests.analysis.sensitivity.models import Attention, Convolutional, next_token, state_of
 
@@ -143,6 +143,15 @@ def test_nothing_fits(usual: Any, of_healthy: Path) -> None:
         "since its input and weight are rounded to E4M3" in found.sentences[0]
     )  # by which each is off by about as much
     assert set(found.plan.assignment.values()) == {"BF16"}
+
+
+def test_of_two_operands_the_one_with_the_farthest_value_is_named(
+    usual: Any, of_healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdict, "_ratio", lambda recording, layer, which: 500.0 if which == "weight" else 2.0)
+    found = diagnosed(*healthy(), recipes="FP8_TENSOR", limit=0.004, out=of_healthy)
+    said = "its input and weight are rounded to E4M3 while the weight's largest value is 500 times the median"
+    assert said in found.sentences[0]
 
 
 def test_a_budget_of_bits(raw: Any, usual: Any, of_shrunk: Path, of_healthy: Path) -> None:
