@@ -1,15 +1,22 @@
-"""Where numba puts the code of functions: intermediate code for what goes into kernels, machine code for kernels."""
+"""Where numba puts the code of functions: kernels and loops become machine code, and what goes into them stays LLVM's.
+
+A loop is compiled once for all kernels that call it, which have its machine code beside theirs on disk. numba would put
+a copy of its intermediate code into each of them, and compile it again there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
+import llvmlite.binding as llvm
 from numba.core.codegen import JITCodeLibrary
 from numba.core.environment import lookup_environment
 
 ENTRANCE = "_ZN7cpython"  # how the names of entrances from Python begin
+# What numba calls the places of pointers that hold in one process only; it keeps no code on disk that has one.
+POINTER = "numba.dynamic.globals.fpsim"
 
 
 class _CodegenOfParts:
@@ -25,8 +32,42 @@ class _CodegenOfParts:
         """Nothing: the kernel does, once it has a place for it."""
 
 
-class PartLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """The code of a part as LLVM's intermediate code, for the kernels that it goes into.
+class _CallingLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """Code that calls machine code by name, where numba would take its intermediate code in."""
+
+    _dynamic_globals: list[str]
+
+    def __init__(self, codegen: Any, name: str) -> None:
+        super().__init__(codegen, name)
+        self.called: dict[_MachineLibrary, None] = {}  # all that it needs, each after what it needs itself
+
+    def add_linking_library(self, library: Any) -> None:
+        """Take a part in; of machine code only note that it is called."""
+        library._ensure_finalized()
+        self.called |= getattr(library, "called", {})
+        if isinstance(library, _MachineLibrary):
+            self._reload_init.update(library._reload_init)
+            self.called[library] = None
+        else:
+            super().add_linking_library(library)
+
+    def _finalize_dynamic_globals(self) -> None:
+        super()._finalize_dynamic_globals()
+        self._dynamic_globals = [name for name in self._dynamic_globals if name != POINTER]  # see _callable
+
+    @property
+    def has_dynamic_globals(self) -> bool:
+        """Whether it or what it calls has pointers that hold in this process only."""
+        return super().has_dynamic_globals or any(each.has_dynamic_globals for each in self.called)
+
+
+def _callable() -> Any:
+    """What a library of numba's links to call machine code: it finds the name in this process, and must not be kept."""
+    return llvm.parse_assembly(f"@{POINTER} = weak_odr constant i8 0")
+
+
+class PartLibrary(_CallingLibrary):
+    """The code of a part as LLVM's intermediate code, for the loops and kernels that it goes into.
 
     numba would optimise it, with all that it calls, and make machine code of it: once for every level of calls, of
     which a kernel has up to eight. Here LLVM sees everything once, in the kernel, which takes a third less time.
@@ -42,6 +83,8 @@ class PartLibrary(JITCodeLibrary):  # type: ignore[misc]
 
     def _finalize_final_module(self) -> None:
         """Be ready for kernels, without machine code."""
+        if self.called:
+            self._final_module.link_in(_callable())
         self._finalize_dynamic_globals()
         self._finalized = True
 
@@ -78,8 +121,33 @@ class InternalLibrary(PartLibrary):
         return 0 if self._is_part else JITCodeLibrary.get_pointer_to_function(self, name)
 
 
-class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """The code of a kernel, which LLVM optimises once all parts are in it.
+class MachineCode(NamedTuple):
+    """The machine code of a kernel or a loop, for the disk."""
+
+    name: str
+    binary: bytes  # an object file
+    functions: list[str]  # that it defines
+    environments: list[Any]  # of numba, from which its functions word errors
+    called: list[MachineCode]  # of all loops and kernels that it needs, each after those that it needs itself
+
+
+class _MachineLibrary(_CallingLibrary):
+    """Machine code, which other code calls by name."""
+
+    def _get_module_for_linking(self) -> Any:
+        return _callable()
+
+    def machine_code(self) -> MachineCode:
+        """This and all that it calls."""
+        raise NotImplementedError
+
+    def serialize_using_object_code(self) -> tuple[str, str, MachineCode]:
+        """What `LoadedLibrary` needs."""
+        return self.name, "machine", self.machine_code()
+
+
+class KernelLibrary(_MachineLibrary):
+    """The code of a kernel or of a loop, which LLVM optimises once all parts are in it.
 
     numba would have its functions optimised one by one before. That takes time, and some loops come out longer.
     """
@@ -87,13 +155,67 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
     def _optimize_functions(self, ll_module: Any) -> None:
         ll_module.data_layout = self._codegen._data_layout
 
+    def _optimize_final_module(self) -> None:
+        """Optimise what may come from the disk too: the first of two functions of one name is then taken."""
+        for function in self._final_module.functions:
+            if not function.is_declaration and function.linkage == llvm.Linkage.external:
+                function.linkage = "weak_odr"
+        super()._optimize_final_module()
+
     def _finalize_final_module(self) -> None:
         """Make machine code, and give its parts their environments, without which they cannot word an error."""
         super()._finalize_final_module()
-        for name in [each.name for each in self._final_module.global_variables]:
-            environment = lookup_environment(name)
-            if environment is not None:
-                self._codegen.set_env(name, environment)
+        for environment in self._environments():
+            self._codegen.set_env(environment.env_name, environment)
+
+    def machine_code(self) -> MachineCode:
+        """This and all that it calls."""
+        functions = [each.name for each in self._final_module.functions if not each.is_declaration]
+        called = [each.machine_code()._replace(called=[]) for each in self.called]
+        return MachineCode(self.name, self._get_compiled_object(), functions, self._environments(), called)
+
+    def get_asm_str(self) -> str:
+        """The assembly of this and of what it calls."""
+        return "\n".join([*(each.get_asm_str() for each in self.called), super().get_asm_str()])
+
+    def _environments(self) -> list[Any]:
+        found = [lookup_environment(each.name) for each in self._final_module.global_variables]
+        return [each for each in found if each is not None and each.can_cache()]
+
+
+class LoadedLibrary(_MachineLibrary):
+    """The machine code of a kernel or of a loop from the disk."""
+
+    @classmethod
+    def _unserialize(cls, codegen: Any, state: tuple[str, str, MachineCode]) -> LoadedLibrary:
+        _, kind, code = state
+        if kind != "machine":
+            raise ValueError(f"no machine code, but {kind}")  # of an earlier version
+        return cls._load(codegen, code)
+
+    @classmethod
+    def _load(cls, codegen: Any, code: MachineCode) -> LoadedLibrary:
+        """Bring machine code to where calls find it, unless a kernel before brought it."""
+        called = [cls._load(codegen, each) for each in code.called]
+        library = cls(codegen, code.name)
+        library.called = dict.fromkeys(called)
+        library._code = code
+        engine = codegen._engine
+        if all(map(engine.is_symbol_defined, code.functions)):
+            library._finalized = True
+        else:
+            library.enable_object_caching()
+            library._set_compiled_object(code.binary)
+            library._finalize_final_module()
+            engine._defined_symbols.update(code.functions)
+        for environment in code.environments:
+            codegen.set_env(environment.env_name, environment)
+        return library
+
+    def machine_code(self) -> MachineCode:
+        """What was loaded."""
+        code: MachineCode = self._code
+        return code
 
 
 @contextmanager

@@ -102,18 +102,18 @@ class Part(CPUDispatcher):  # type: ignore[misc]
         return compiled.entry_point
 
 
-def _part(function: Any, **options: Any) -> Any:
+def _part(function: Any, compiler: type[Compiler], **options: Any) -> Any:
     """A function inside kernels with options of numba's; plain Python where nothing is compiled."""
     if numba.config.DISABLE_JIT:
         return function
     entrances = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     options = {"nopython": True, "error_model": "numpy", **entrances, **options}
-    return Part(_named(function), targetoptions=options, pipeline_class=_PartCompiler)
+    return Part(_named(function), targetoptions=options, pipeline_class=compiler)
 
 
 @cache
 def _scalar(plain: Any) -> Any:
-    return _part(plain, forceinline=True)
+    return _part(plain, _PartCompiler, forceinline=True)
 
 
 def scalar(function: Function) -> Function:
@@ -130,7 +130,7 @@ def inner_loop(function: Function) -> Function:
 
     A call takes some nanoseconds for each array, so the loop should be longer than a hundred elements or so.
     """
-    compiled: Function = _part(function)
+    compiled: Function = _part(function, _KernelCompiler)
     return compiled
 
 
@@ -139,7 +139,7 @@ def reordered_sums(function: Function) -> Function:
 
     Functions that it calls keep their order: whatever must not be rearranged, differences above all, stands in one.
     """
-    compiled: Function = _part(function, fastmath=SUMS)
+    compiled: Function = _part(function, _KernelCompiler, fastmath=SUMS)
     return compiled
 
 

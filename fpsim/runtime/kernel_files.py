@@ -25,11 +25,10 @@ import llvmlite
 import numba
 import numpy as np
 from numba.core import caching
-from numba.core.codegen import JITCodeLibrary
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
-from fpsim.runtime.code_libraries import libraries
+from fpsim.runtime.code_libraries import LoadedLibrary, libraries
 from fpsim.runtime.kernel_key import UnknownPart, key_of
 
 KEEP_DAYS = 30  # files go after this time without use
@@ -107,7 +106,7 @@ class KernelFiles(caching.CompileResultCacheImpl):  # type: ignore[misc]
             # numba's own cache first loads every implementation that it has, SciPy's linear algebra among them; machine
             # code needs none of them, and the compiler loads them when it next has something to compile
             rtsys.initialize(target_context)
-            with libraries(target_context, JITCodeLibrary):
+            with libraries(target_context, LoadedLibrary):
                 return self.rebuild(target_context, pickle.loads(content))
         except Exception:  # complete, but of no use here: treated as absent
             return None

@@ -15,26 +15,6 @@ from fpsim.runtime import compile as compile_module
 from fpsim.runtime import kernel_files
 
 
-def test_only_kernels_become_machine_code() -> None:
-    def half(x: Any) -> Any:
-        return x / 2
-
-    half_of: Any = compile_module.inner_loop(half)
-
-    def halve(xs: Any) -> None:
-        for i in range(xs.size):
-            xs[i] = half_of(xs[i])
-
-    halves: Any = compile_module.kernel(halve)
-    xs = np.array([1.0, 3.0])
-    halves(xs)
-    assert xs.tolist() == [0.5, 1.5]
-    half_of.compile("float64(float64)")  # a kernel from the disk did not need it
-    (part,), (whole,) = half_of.overloads.values(), halves.overloads.values()
-    assert not part.library.get_pointer_to_function(part.fndesc.llvm_func_name)
-    assert whole.library.get_pointer_to_function(whole.fndesc.llvm_func_name)
-
-
 @pytest.fixture
 def _compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels do not come from the disk."""
