@@ -14,10 +14,13 @@ from typing import Any, TypeVar
 import numba
 from numba.core import sigutils
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import Compiler
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.compiler_machinery import PassManager
 from numba.core.registry import CPUDispatcher
 from numba.core.runtime import rtsys
+from numba.core.typed_passes import NopythonRewrites
+from numba.core.untyped_passes import InlineClosureLikes
 
 from fpsim.runtime.clock import compiling
 from fpsim.runtime.code_libraries import InternalLibrary, KernelLibrary, PartLibrary, libraries
@@ -61,10 +64,19 @@ class _Flags(set[str]):
 SUMS = _Flags({"reassoc", "contract"})
 
 
-class _KernelCompiler(Compiler):  # type: ignore[misc]
+class _KernelCompiler(CompilerBase):  # type: ignore[misc]
     """numba's compiler, for kernels."""
 
     library: type[JITCodeLibrary] = KernelLibrary
+
+    def define_pipelines(self) -> list[PassManager]:
+        """numba's passes, but for two that look for what no kernel has: functions within functions, sums of arrays."""
+        passes = PassManager("kernel")
+        for each, description in DefaultPassBuilder.define_nopython_pipeline(self.state).passes:
+            if each not in (InlineClosureLikes, NopythonRewrites):
+                passes.add_pass(each, description)
+        passes.finalize()
+        return [passes]
 
     def _compile_core(self) -> Any:
         if self.state.library is None:
@@ -102,7 +114,7 @@ class Part(CPUDispatcher):  # type: ignore[misc]
         return compiled.entry_point
 
 
-def _part(function: Any, compiler: type[Compiler], **options: Any) -> Any:
+def _part(function: Any, compiler: type[CompilerBase], **options: Any) -> Any:
     """A function inside kernels with options of numba's; plain Python where nothing is compiled."""
     if numba.config.DISABLE_JIT:
         return function
