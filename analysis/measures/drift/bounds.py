@@ -245,22 +245,38 @@ def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Flo
     runs = [slice(run.start, run.stop) for run in part.runs]
     where = runs[0] if len(runs) == 1 else np.concatenate([np.arange(run.start, run.stop) for run in runs])
     p, e = products[:, where], exponents[:, where]
-    blocks = [_block_part(unit, spans, p, e) for spans in part.steps(plan.step) if spans]
+    blocks = [part for alike in _alike(part, plan.step) for part in _block_parts(unit, alike, p, e)]
     if not blocks:  # a slice without terms
         return PartialSum(*(np.zeros(len(products)) for _ in PartialSum._fields))
     return _joined(blocks) if plan.promoted else blocks[0]
 
 
-def _block_part(unit: MatrixUnit, spans: tuple[Span, ...], products: Floats, exponents: Floats) -> PartialSum:
-    """One chain of steps from 0."""
+def _alike(part: Slice, step: int) -> list[list[tuple[Span, ...]]]:
+    """The blocks of a slice as the spans of their steps, those together that follow each other with as many steps."""
+    found: list[list[tuple[Span, ...]]] = []
+    for spans in filter(None, part.steps(step)):
+        last = found[-1][-1] if found else ()
+        if last and len(last) == len(spans) and last[-1].stop == spans[0].start:
+            found[-1].append(spans)
+        else:
+            found.append([spans])
+    return found
+
+
+def _block_parts(
+    unit: MatrixUnit, blocks: list[tuple[Span, ...]], products: Floats, exponents: Floats
+) -> list[PartialSum]:
+    """Chains of steps from 0, of as many steps each, one behind the other."""
     cuts = cuts_of(unit)
-    first, last = spans[0].start, spans[-1].stop
-    starts = [span.start - first for span in spans]
+    first, last = blocks[0][0].start, blocks[-1][-1].stop
+    starts = [span.start - first for spans in blocks for span in spans]
+    shape = len(products), len(blocks), len(blocks[0])  # trials, blocks and steps: of all that follow
     inside = products[:, first:last]
-    magnitude = np.add.reduceat(np.abs(inside), starts, axis=1)  # (trials, steps), as all that follow
-    after = np.cumsum(np.add.reduceat(inside, starts, axis=1), axis=1)  # the sum behind each step
-    before = np.concatenate([np.zeros((len(after), 1)), after[:, :-1]], axis=1)
-    largest = np.maximum(np.maximum.reduceat(exponents[:, first:last], starts, axis=1), 2.0**unit.floor_exponent)
+    magnitude = np.add.reduceat(np.abs(inside), starts, axis=1).reshape(shape)
+    after = np.cumsum(np.add.reduceat(inside, starts, axis=1).reshape(shape), axis=2)  # the sum behind each step
+    before = np.concatenate([np.zeros((*shape[:2], 1)), after[:, :, :-1]], axis=2)
+    largest = np.maximum.reduceat(exponents[:, first:last], starts, axis=1).reshape(shape)
+    largest = np.maximum(largest, 2.0**unit.floor_exponent)
     grid = np.maximum(largest, magnitude if cuts.apart else np.abs(before)) * 2.0**-cuts.fraction_bits
     rounded = (1 + cuts.result) * (1 + cuts.inner)
     others = rounded * (cuts.others * grid + cuts.inner * magnitude) + cuts.result * np.abs(after) + cuts.absolute
@@ -268,11 +284,11 @@ def _block_part(unit: MatrixUnit, spans: tuple[Span, ...], products: Floats, exp
     # an error of the accumulator returns with its rounding, and with the wider grid that it may cause
     ratio = (1 + cuts.result) * (1 + (cuts.products + cuts.others) * 2.0**-cuts.fraction_bits)
     with np.errstate(over="ignore"):
-        weights = np.exp(math.log(ratio) * np.arange(len(spans) - 1, -1, -1.0))
-        linear = (others * weights).sum(axis=1)
-        everything = linear + cuts.products * (of_products * weights).sum(axis=1)
-        random = cuts.products * ((of_products * weights) ** 2).sum(axis=1)
-    return PartialSum(after[:, -1], everything, linear, random)
+        weights = np.exp(math.log(ratio) * np.arange(shape[2] - 1, -1, -1.0))
+        linear = (others * weights).sum(axis=2)
+        everything = linear + cuts.products * (of_products * weights).sum(axis=2)
+        random = cuts.products * ((of_products * weights) ** 2).sum(axis=2)
+    return [PartialSum(*each) for each in zip(after[:, :, -1].T, everything.T, linear.T, random.T, strict=True)]
 
 
 def _joined(parts: list[PartialSum]) -> PartialSum:
