@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from fpsim.analysis.models.measuring import FORMATS
 from fpsim.analysis.models.recorder import record
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.layers import left_out, operands_of
@@ -43,16 +44,19 @@ def recorded_low(
       ValueError: a layer cannot follow it.
     """
     low = {(layer, product): recipe for layer in layers for product in PRODUCTS}
-    return _recorded(Twin(model, layers, loss, seed, "emulated"), batches, low)
+    # whoever reads it asks for operands and their amax, and not what formats would make of them
+    return _recorded(Twin(model, layers, loss, seed, "emulated"), batches, low, formats=())
 
 
-def _recorded(twin: Twin, batches: Sequence[Any], low: Assignment | None = None) -> Recording:
+def _recorded(
+    twin: Twin, batches: Sequence[Any], low: Assignment | None = None, formats: Sequence[str] = FORMATS
+) -> Recording:
     with warnings.catch_warnings(), layer_by_layer():
         # notes of the diagnosis say so
         warnings.filterwarnings(
             "ignore", message="nothing was recorded|.*had inputs of fewer than", category=UserWarning
         )
-        with record(twin.model, keep=STEPS) as found:
+        with record(twin.model, keep=STEPS, formats=formats) as found:
             for index, batch in enumerate(batches):
                 outcome = twin.tried(batch, index, low)
                 twin.gradients(outcome.loss, index, keep=False)

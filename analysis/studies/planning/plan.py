@@ -95,8 +95,9 @@ def plan(
     if best is None:
         raise ValueError(search.too_small(budget))
     rivals: list[tuple[str, Vector | None]] = [("greedy", quick)]
-    floor = cheapest(problem)
-    rivals += [(f"random {i + 1}", at_random(problem, limit, floor, seed + i)) for i in range(random)]
+    if random:
+        floor = cheapest(problem)
+        rivals += [(f"random {i + 1}", at_random(problem, limit, floor, seed + i)) for i in range(random)]
     same = uniform(problem, limit)
     rivals.append((f"uniform {problem.names[same[0]]}" if same else "", same))
     with Jointly(evidence, folder) as jointly:
