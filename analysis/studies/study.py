@@ -402,8 +402,14 @@ def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
             decibels = 10 * (np.log10(energy) - np.log10(noise.sum(axis=axis, dtype=np.float64)))
             if (energy > 0).any():
                 alive = energy >= DEAD * np.median(energy[energy > 0])
-                found.append(float(np.quantile(decibels[alive], CHANNELS, method="lower")))
+                found.append(_lower_quantile(decibels[alive], CHANNELS))
     return min(found, default=math.nan)
+
+
+def _lower_quantile(x: Array, share: float) -> float:
+    """`np.quantile` with method="lower", which takes ten times as long for a few elements; NaN where one is."""
+    ordered = np.sort(x)
+    return math.nan if np.isnan(ordered[-1]) else float(ordered[int((x.size - 1) * share)])
 
 
 def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress | None) -> StudyReport:
