@@ -81,7 +81,7 @@ def grid_of(fmt: Format) -> FractionGrid:
     return FractionGrid(fmt.mantissa_bits, fmt.min_exponent, fmt.subnormals, fmt.ties_to_even_code)
 
 
-KEPT_STEPS = 128  # what inputs keep at once
+KEPT_STEPS = 512  # what inputs keep at once
 
 
 class SplitInputs(NamedTuple):

@@ -33,6 +33,7 @@ from fpsim.testing.quantizers.scaled_faults import Case, RightEncoding, explaine
 BRIEF = 1 << 14  # elements of a matrix
 LISTED = 8  # rivals that a report keeps
 FINALISTS = 32  # recipes that are held against every matrix
+CARRIED = 6  # the best of them, of which others are tried that differ in one choice
 BLOCKS = (
     (-1, -1), (1, -1), (-1, 1), (1, 16), (1, 32), (1, 64), (1, 128), (1, 256), (16, 1), (32, 1), (64, 1), (128, 1),
     (16, 16), (32, 32), (64, 64), (128, 128),
@@ -242,14 +243,17 @@ def _identified(cases: list[tuple[Array, ReturnedParts]], fmt: Element, cast: di
     first = cases[1:2] or cases  # tells most recipes apart
     roughly = {scaling: _differing(first, fmt, scaling, cast)[0] for scaling in _candidates()}
 
-    def score(scaling: Scaling) -> int:
+    telling = cases[::-1]  # those with NaN, Inf and ties tell more recipes from the best than the first ones
+    least: list[int] = []  # of what was seen, as many as are carried on
+
+    def score(scaling: Scaling) -> None:
         if scaling not in seen:
-            seen[scaling] = _differing(cases, fmt, scaling, cast)
-        return seen[scaling][0]
+            seen[scaling] = _differing(telling, fmt, scaling, cast, least[-1] if len(least) == CARRIED else None)
+            least[:] = sorted([*least, seen[scaling][0]])[:CARRIED]
 
     for scaling in sorted(roughly, key=lambda scaling: roughly[scaling])[:FINALISTS]:
         score(scaling)
-    best = sorted(seen, key=lambda scaling: seen[scaling][0])[:6]
+    best = sorted(seen, key=lambda scaling: seen[scaling][0])[:CARRIED]
     for _ in range(len(CHOICES)):  # one choice after the other, from the best so far
         further = [changed for scaling in best[:3] for changed in _choices(scaling)]
         for scaling in further:
@@ -257,15 +261,15 @@ def _identified(cases: list[tuple[Array, ReturnedParts]], fmt: Element, cast: di
         ranked = sorted(seen, key=lambda scaling: (seen[scaling][0], len(_facts(scaling))))
         if ranked[:3] == best[:3]:
             break
-        best = ranked[:6]
-    least = seen[best[0]][0]
-    fits = [scaling for scaling in seen if seen[scaling][0] == least]
+        best = ranked[:CARRIED]
+    differ = seen[best[0]][0]
+    fits = [scaling for scaling in seen if seen[scaling][0] == differ]
     names = tuple(name for name, row in ROWS.items() if row in fits)
     chosen = ROWS[names[0]] if names else min(fits, key=lambda scaling: len(_facts(scaling)))
     _, of, layout = seen[chosen]
-    rivals = tuple(scaling for scaling in fits if scaling != chosen) if least == 0 else ()
+    rivals = tuple(scaling for scaling in fits if scaling != chosen) if differ == 0 else ()
     return ScalingIdentity(
-        chosen, names, least == 0, least, of, layout, rivals, len(roughly.keys() | seen.keys()) - len(fits)
+        chosen, names, differ == 0, differ, of, layout, rivals, len(roughly.keys() | seen.keys()) - len(fits)
     )
 
 
@@ -295,11 +299,17 @@ def _choices(scaling: Scaling) -> Iterator[Scaling]:
 
 
 def _differing(
-    cases: list[tuple[Array, ReturnedParts]], fmt: Element, scaling: Scaling, cast: dict[str, Any]
-) -> tuple[int, int, str]:
-    """How many elements and scales a scaling does not give, of how many, and how scales are laid out."""
+    cases: list[tuple[Array, ReturnedParts]], fmt: Element, scaling: Scaling, cast: dict[str, Any],
+    enough: int | None = None,
+) -> tuple[int, int, str]:  # fmt: skip
+    """How many elements and scales a scaling does not give, of how many, and how scales are laid out.
+
+    enough: where more differ, the rest is not looked at.
+    """
     total, of, layouts = 0, 0, set()
     for x, parts in cases:
+        if enough is not None and total > enough:
+            break
         elements, scales = _wanted(x, fmt, scaling, cast, values=parts.scales is None)
         if parts.scales is None:
             total, of = total + int((parts.elements != elements).sum()), of + x.size
