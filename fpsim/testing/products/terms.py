@@ -89,10 +89,15 @@ def fewest_terms(
         small = cut(kept)
         return int(kernel.call(small)[row, column]), int(promise.bits(small)[row, column])
 
+    tried: dict[tuple[int, ...], bool] = {}  # finer cuts, and those after one went, come to the same parts again
+
     def differs(kept: list[int]) -> bool:
+        if tuple(kept) in tried:
+            return tried[tuple(kept)]
         if seconds() > deadline:
             return False
         got, want = codes(kept)
+        tried[tuple(kept)] = got != want
         return got != want
 
     try:
