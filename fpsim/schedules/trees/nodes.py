@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from fpsim.formats.named import FP32, Format
@@ -222,6 +223,7 @@ class TrackedNode(NamedTuple):
     never_minus_zero: bool
 
 
+@cache
 def zero(fmt: Format) -> Sum:
     """+0, the sum of no terms."""
     return Sum(Arithmetic("ieee", fmt), "zero", "chain", ())
@@ -283,9 +285,10 @@ def _without_zeros(parts: Sequence[TrackedNode], fmt: Format, order: Order) -> S
     """The parts without the zeros at the end, where no sum that they join can be -0."""
     nothing = zero(fmt)
     safe = parts[0].never_minus_zero if order == "chain" else all(part.never_minus_zero for part in parts)
-    while safe and len(parts) > 1 and parts[-1].node == nothing:
-        parts = parts[:-1]
-    return parts
+    count = len(parts)
+    while safe and count > 1 and parts[count - 1].node == nothing:
+        count -= 1
+    return parts[:count]
 
 
 def rounded(part: TrackedNode, fmt: Format | None) -> TrackedNode:
