@@ -44,7 +44,7 @@ axes = found.plot()
 # The same format, and the values as they are:
 
 # %%
-raw = fp.analysis.diagnose(model, batches, pair_loss, recipes="FP8_RAW", layers="blocks.0.*")
+raw = fp.analysis.diagnose(model, batches[:1], pair_loss, recipes="FP8_RAW", layers="blocks.0.mlp.*")
 for sentence in raw.sentences:
     print(sentence)
 
@@ -65,7 +65,9 @@ with torch.no_grad():
 
 one = fp.scalings.TENSOR
 int8 = fp.torch.LinearRecipe("int8", "int8", "int8", one, one, one)
-bad = fp.analysis.diagnose(model, batches, pair_loss, recipes={"INT8": int8, "FP8": "FP8_TENSOR"}, layers="blocks.0.*")
+bad = fp.analysis.diagnose(
+    model, batches[1:], pair_loss, recipes={"INT8": int8, "FP8": "FP8_TENSOR"}, layers="blocks.0.mlp.*"
+)
 for sentence in bad.sentences:
     print(sentence)
 

@@ -23,11 +23,11 @@ ten = [
 # %% [markdown]
 # ## The loss
 #
-# One seed and a dozen steps on handwritten digits: enough to see what breaks at once, and too little for anything else.
+# One seed and six steps on handwritten digits: enough to see what breaks at once, and too little for anything else.
 # `compare` says so itself: fewer than three seeds tell no recipe from another.
 
 # %%
-found = fp.train.compare(ten, seeds=1, steps=12, model="perceptron", measure=6)
+found = fp.train.compare(ten, seeds=1, steps=6, model="perceptron", measure=3)
 print(found.answer)
 found.to_frame()[["recipe", "final_loss", "validation_loss", "difference", "skipped_steps", "lost_updates"]].round(4)
 

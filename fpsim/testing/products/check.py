@@ -81,10 +81,10 @@ def check_kernel(
       >>> import fpsim as fp
       >>> def kernel(a, b):
       ...     return fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=64)
-      >>> report = fp.testing.check_kernel(kernel, a="e4m3", accumulate="hopper_e4m3_f32", promote=64)
-      >>> report.ok, report.rivals
-      (True, ())
-      >>> report = fp.testing.check_kernel(kernel, a="e4m3", accumulate="hopper_e4m3_f32", promote=128, raises=False)
+      >>> promise = {"a": "e4m3", "accumulate": "hopper_e4m3_f32", "shapes": [(8, 8, 300)]}
+      >>> fp.testing.check_kernel(kernel, **promise, promote=64, certificate=False).ok
+      True
+      >>> report = fp.testing.check_kernel(kernel, **promise, promote=128, raises=False)
       >>> report.ok, report.causes
       (False, ('adds as hopper_e4m3_f32 by cutlass_2xacc(64)',))
     """
