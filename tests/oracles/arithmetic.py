@@ -56,6 +56,11 @@ class Operand(NamedTuple):
         size = self.magnitude if self.kind == "finite" else math.inf
         return -size if self.negative else size
 
+    @property
+    def exact(self) -> Fraction:
+        """The value of a finite operand."""
+        return -self.magnitude if self.negative else self.magnitude
+
 
 class Exact(NamedTuple):
     """What an operation yields before it is rounded."""
@@ -100,6 +105,13 @@ def power(exponent: int) -> Fraction:
     return Fraction(2) ** exponent
 
 
+def in_units(size: Fraction, exponent: int) -> tuple[int, Fraction]:
+    """How often 2**exponent goes into a number, and what is left, as a part of 2**exponent."""
+    n, d = size.numerator << max(-exponent, 0), size.denominator << max(exponent, 0)
+    below, rest = divmod(n, d)
+    return below, Fraction(rest, d) if rest else ZERO
+
+
 @cache
 def smallest_normal(fmt: Format) -> Fraction:
     """The smallest value with full precision."""
@@ -131,7 +143,7 @@ def any_nan(*operands: Operand) -> bool:
 
 def signed(value: Fraction) -> Exact:
     """A finite result other than zero."""
-    return Exact("finite", value < 0, abs(value))
+    return Exact("finite", value.numerator < 0, abs(value))
 
 
 def exact_sum(a: Operand, b: Operand) -> Exact:
@@ -142,7 +154,7 @@ def exact_sum(a: Operand, b: Operand) -> Exact:
     for term in (a, b):
         if term.kind == "infinity":
             return Exact("infinity", term.negative)
-    total = Fraction(a.number) + Fraction(b.number)
+    total = a.exact + b.exact
     if total != 0:
         return signed(total)
     if a.is_zero and a.negative == b.negative:
@@ -192,7 +204,7 @@ def exact_remainder(a: Operand, b: Operand) -> Exact:
         return nan(invalid=True)
     if b.kind == "infinity":
         return Exact("finite", a.negative, a.magnitude)
-    value = Fraction(a.number)
+    value = a.exact
     rest = value - round(value / b.magnitude) * b.magnitude  # Python rounds a tie to the even integer
     return signed(rest) if rest else Exact("finite", a.negative)  # IEEE 754, 5.3.1: a zero has the sign of a
 
@@ -298,11 +310,10 @@ def place(size: Fraction, fmt: Format, bounded: bool = True) -> Place:
         exponent -= 1
     lowest = casts.lowest_exponent(fmt)
     exponent = max(exponent, lowest) if bounded else exponent
-    units = size / power(exponent - fmt.mantissa_bits)
-    below = math.floor(units)
+    below, rest = in_units(size, exponent - fmt.mantissa_bits)
     code = below + (exponent - lowest) * 2**fmt.mantissa_bits - (0 if fmt.subnormals else 2**fmt.mantissa_bits)
     by_code = fmt.mantissa_bits > 0 or fmt.ties_to_even_code
-    return Place(code, units - below, code % 2 == 1 if by_code else below != 0)
+    return Place(code, rest, code % 2 == 1 if by_code else below != 0)
 
 
 def is_tiny(size: Fraction, negative: bool, fmt: Format, options: Options) -> bool:
@@ -479,9 +490,18 @@ def simplify(size: Fraction, fmt: Format) -> Fraction:
     if size > 4 * largest(fmt):
         return 5 * largest(fmt)
     exponent = max(size.numerator.bit_length() - size.denominator.bit_length() - 1, casts.lowest_exponent(fmt))
-    quarter = power(exponent - fmt.mantissa_bits - 2)
-    below = math.floor(size / quarter)
-    return (2 * below + (below * quarter != size)) * (quarter / 2)
+    quarter = exponent - fmt.mantissa_bits - 2
+    below, rest = in_units(size, quarter)
+    eighths = 2 * below + (rest != 0)
+    return Fraction(eighths << max(quarter - 1, 0), 1 << max(1 - quarter, 0))
+
+
+class Places(NamedTuple):
+    """`place` of many numbers, bounded and not, as columns."""
+
+    code: Array
+    rest: Array  # in sixteenths of a unit in the last place
+    odd: Array
 
 
 class Outcomes(NamedTuple):
@@ -489,6 +509,13 @@ class Outcomes(NamedTuple):
 
     results: list[Exact]
     which: Array  # (n,)
+    out: Format  # what they will be rounded to
+    finite: Array  # which results are numbers other than zero, whose columns follow
+    negative: Array
+    raised: Array
+    is_small: Array  # below the smallest normal value
+    bounded: Places
+    unbounded: Places
 
 
 def outcomes(
@@ -504,15 +531,97 @@ def outcomes(
     numbered: dict[Exact, int] = {}
     which = [numbered.setdefault(exact(*row), len(numbered)) for row in zip(*operands, strict=True)]
     simple: dict[Exact, int] = {}
-    places = []
+    numbers = []
     for result in numbered:
         if result.kind == "finite" and result.magnitude:
             result = result._replace(magnitude=simplify(result.magnitude, out))
-        places.append(simple.setdefault(result, len(simple)))
-    return Outcomes(list(simple), np.array(places)[np.array(which)])
+        numbers.append(simple.setdefault(result, len(simple)))
+    results = list(simple)
+    is_finite = [result.kind == "finite" and result.magnitude != 0 for result in results]
+    finite = [result for result, yes in zip(results, is_finite, strict=True) if yes]
+    bounded = [place(result.magnitude, out) for result in finite]
+    is_small = [row.code < first_normal_code(out) for row in bounded]
+    unbounded = [
+        place(result.magnitude, out, bounded=False) if small else row
+        for result, small, row in zip(finite, is_small, bounded, strict=True)
+    ]
+    signs, raised = [x.negative for x in finite], [x.raised != 0 for x in finite]
+    return Outcomes(
+        results,
+        np.array(numbers)[np.array(which)],
+        out,
+        np.array(is_finite, bool),
+        np.array(signs, bool),
+        np.array(raised, bool),
+        np.array(is_small, bool),
+        columns_of(bounded, out),
+        columns_of(unbounded, out),
+    )
+
+
+def columns_of(rows: Sequence[Place], fmt: Format) -> Places:
+    """The places of numbers that `simplify` gave, of which the rest is a multiple of a sixteenth.
+
+    Codes beyond that of the largest value are the next one, so that FP64's fit into 64 bits.
+    """
+    beyond = (casts.code_of_kind(fmt, "finite") or 0) + 1
+    assert all(16 % row.rest.denominator == 0 for row in rows)
+    rests = [row.rest.numerator * (16 // row.rest.denominator) for row in rows]
+    columns = [min(row.code, beyond) for row in rows], rests, [row.odd for row in rows]
+    return Places(*(np.array(column, dtype) for column, dtype in zip(columns, (np.int64, np.int64, bool), strict=True)))
+
+
+def go_up(at: Places, negative: Array, rounding: str) -> Array:
+    """`goes_up` of every number, in a deterministic mode."""
+    above: Array = {
+        "nearest_even": (at.rest > 8) | ((at.rest == 8) & at.odd),
+        "nearest_away": at.rest >= 8,
+        "toward_zero": np.zeros(at.rest.shape, bool),
+        "up": (at.rest > 0) & ~negative,
+        "down": (at.rest > 0) & negative,
+        "odd": (at.rest > 0) & ~at.odd,
+    }[rounding]
+    return above
 
 
 def deliver_all(found: Outcomes, fmt: Format, options: Options = PLAIN) -> tuple[Array, Array]:
     """Codes and flags of outcomes in a deterministic mode."""
-    table = np.array([deliver(exact, fmt, options) for exact in found.results], np.uint64)
-    return table[:, 0].astype(fmt.storage)[found.which], table[:, 1].astype(np.uint8)[found.which]
+    assert fmt == found.out
+    codes, flags = np.zeros(len(found.results), np.uint64), np.zeros(len(found.results), np.uint8)
+    for i in np.flatnonzero(~found.finite).tolist():
+        codes[i], flags[i] = deliver(found.results[i], fmt, options)
+    codes[found.finite], flags[found.finite] = deliver_finite_all(found, options)
+    return codes.astype(fmt.storage)[found.which], flags[found.which]
+
+
+def deliver_finite_all(found: Outcomes, options: Options) -> tuple[Array, Array]:
+    """`deliver_finite` of every outcome that is a number other than zero; what the operation raised is INVALID."""
+    fmt, negative = found.out, found.negative
+    code = found.bounded.code + go_up(found.bounded, negative, options.rounding)
+    lost = code < 0  # there is no zero to go to
+    if options.subnormals == "flush":
+        lost |= code < first_normal_code(fmt)
+    code[lost] = 0
+    exact = (found.bounded.rest == 0) & ~lost
+    is_tiny = found.is_small
+    if options.tininess == "after":
+        rounded = found.unbounded.code + go_up(found.unbounded, negative, options.rounding)
+        is_tiny = is_tiny & (rounded < first_normal_code(fmt))
+    too_large = code > (casts.code_of_kind(fmt, "finite") or 0)
+    flags = np.where(exact, 0, INEXACT) | np.where(~exact & is_tiny, UNDERFLOW, 0)
+    flags |= np.where(too_large, OVERFLOW | INEXACT, 0)
+    is_zero = (code == 0) & fmt.subnormals
+    codes = code.astype(np.uint64)
+    for sign in (False, True):
+        inward = casts.rounds_inward(options.rounding, sign)
+        kind = "finite" if inward else casts.overflow_kind(fmt, options.overflow)
+        codes[too_large & (negative == sign)] = casts.special_code(fmt, kind, False)
+    has_sign = negative & (~is_zero | fmt.negative_zero)
+    codes |= np.where(has_sign, np.uint64(casts.sign_of(fmt)), np.uint64(0))
+    if not fmt.signed:
+        below, is_below = casts.below_code(fmt, options.overflow), negative & ~is_zero
+        flags[is_below] = INVALID
+        if below is not None:
+            codes[is_below] = below
+    flags[found.raised] = INVALID
+    return codes, flags

@@ -1,4 +1,4 @@
-"""LogFMT again, slowly: every element is compared with every level of its tile, in exact arithmetic where it is close.
+"""LogFMT again, slowly: every element is compared with the levels around it, in exact arithmetic where it is close.
 
 Independent of the package. Logarithms and powers are those of Python's math module in float64.
 """
@@ -44,26 +44,28 @@ def grid(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int]:
 @lru_cache(maxsize=64)
 def levels(bits: int, step: float, low: float) -> Array:
     """Level 0 .. 2**(bits-1) - 1 of a tile, float32 numbers as float64."""
-    found = [0.0]
-    for k in range(1, 2 ** (bits - 1)):
-        exponent = low + step * (k - 1)
-        value = LARGEST if exponent >= 128 else math.exp2(exponent)
-        found.append(float(np.float32(min(value, LARGEST))))
-    return np.array(found)
+    exponents = (low + step * np.arange(2 ** (bits - 1) - 1)).tolist()
+    powers = [LARGEST if exponent >= 128 else math.exp2(exponent) for exponent in exponents]
+    return np.minimum([0.0, *powers], LARGEST).astype(np.float32).astype(np.float64)
 
 
-def nearest(magnitude: float, of: Array) -> int:
-    """Number of the nearest level; the larger one in a tie, the first of several that are equal."""
-    if math.isinf(magnitude):
-        return int(np.flatnonzero(of == of.max())[0])
-    distances = np.abs(of - magnitude)
-    numbers = np.flatnonzero(distances <= distances.min() * (1 + 1e-12))
-    if len(numbers) == 1:
-        return int(numbers[0])
-    close = np.unique(of[numbers])
-    exact = Fraction(magnitude)
-    best = min((abs(Fraction(float(value)) - exact), -float(value)) for value in close)
-    return int(np.flatnonzero(of == -best[1])[0])
+def nearest(magnitudes: Array, of: Array) -> Array:
+    """Number of the nearest level of each; the larger one in a tie, the first of several that are equal, the last's
+    for Inf.
+
+    The two levels around a magnitude are compared as float64 has their distances, and exactly where these are close.
+    """
+    distinct, first = np.unique(of, return_index=True)
+    place = np.searchsorted(distinct, magnitudes)
+    under, over = np.maximum(place - 1, 0), np.minimum(place, len(distinct) - 1)
+    with np.errstate(invalid="ignore"):
+        down, up = (np.abs(distinct[number] - magnitudes) for number in (under, over))
+        goes_up, close = up <= down, np.abs(up - down) <= 1e-12 * np.minimum(up, down)
+    for i in np.flatnonzero(close & (under != over) & np.isfinite(magnitudes)).tolist():
+        below, exact, above = (Fraction(float(x)) for x in (distinct[under[i]], magnitudes[i], distinct[over[i]]))
+        goes_up[i] = abs(above - exact) <= abs(exact - below)
+    numbers: Array = first[np.where(goes_up | np.isinf(magnitudes), over, under)]
+    return numbers
 
 
 def parameters(magnitudes: list[float], bits: int) -> tuple[np.float32, np.float32]:
@@ -96,7 +98,7 @@ def encode(x: Array, bits: int, block: tuple[int, int], nan_is_max: bool = False
         of = levels(bits, float(steps[place]), float(lows[place]))
         if steps[place] == 0:
             of = of[:2]
-        numbers = [nearest(abs(value), of) + (math.copysign(1, value) < 0) * 2 ** (bits - 1) for value in tile]
+        numbers = nearest(np.abs(tile), of) + np.signbit(tile) * 2 ** (bits - 1)
         codes[where] = np.reshape(numbers, codes[where].shape)
     return Encoded(codes, steps, lows, np.array([zero_tiles, nan_tiles, infinite_tiles, 0, 0]))
 

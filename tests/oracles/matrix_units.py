@@ -403,17 +403,19 @@ class Codes:
 
     def integers(self, count: int) -> Array:
         """0 .. count - 1."""
+        if count == 1:  # for which nothing is drawn
+            return np.zeros(self.shape, np.uint64)
         return self.generator.integers(0, count, self.shape, dtype=np.uint64)
 
     def carried(self, codes: Array) -> Array:
         """Codes as the unit takes them: what TF32 drops is random."""
         low = self.element.carrier.bits - self.fmt.bits
-        return (codes << np.uint64(low) | self.integers(1 << low)).astype(self.element.dtype)
+        return (codes << np.uint64(low) | self.integers(1 << low) if low else codes).astype(self.element.dtype)
 
     def signed(self, magnitudes: Array) -> Array:
         """With a random sign; zero stays +0 where the format has no -0."""
-        has_sign = (magnitudes != 0) | self.fmt.negative_zero
-        return self.carried(magnitudes | self.integers(2) * np.uint64(self.fmt.sign_bit) * has_sign)
+        signs = self.integers(2) * np.uint64(self.fmt.sign_bit)
+        return self.carried(magnitudes | (signs if self.fmt.negative_zero else signs * (magnitudes != 0)))
 
     def near(self, exponent: int, spread: int, *, few_bits: bool = False) -> Array:
         """Finite values about 2**exponent, up to 2**spread away: with any mantissa, or with one bit of it at most."""
@@ -422,7 +424,7 @@ class Codes:
         mantissa = self.integers(1 << fmt.mantissa_bits)
         if few_bits:
             mantissa &= np.uint64(1) << self.integers(2 * fmt.mantissa_bits + 1)
-        fields = np.clip(fields, 0, fmt.max_code >> fmt.mantissa_bits).astype(np.uint64)
+        fields = np.minimum(np.maximum(fields, 0), fmt.max_code >> fmt.mantissa_bits).astype(np.uint64)
         return self.signed(np.minimum(fields << np.uint64(fmt.mantissa_bits) | mantissa, np.uint64(fmt.max_code)))
 
     def wide(self) -> Array:

@@ -1,4 +1,4 @@
-"""A plain oracle for scaled quantisation: a loop over tiles, each rounding step an explicit NumPy scalar.
+"""A plain oracle for scaled quantisation: scales in a loop over tiles, each rounding step an explicit NumPy scalar.
 
 The rules are those of docs/scaling.md. oracles/casts.py rounds values into formats, with exact fractions for scales
 and its sorted tables for elements. LogFMT is not here.
@@ -7,7 +7,7 @@ and its sorted tables for elements. LogFMT is not here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, lru_cache
@@ -84,6 +84,16 @@ def tiles(shape: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[tuple[tupl
     """The index of every scale, and where its elements lie."""
     for index in product(*(range(count) for count in scales_shape(shape, sizes))):
         yield index, tuple(slice(i * b, (i + 1) * b) for i, b in zip(index, sizes, strict=True))
+
+
+def in_tiles(y: Array, sizes: tuple[int, ...]) -> Array:
+    """One row of elements for every tile, in the order of the scales; what tiles have beyond the array's edge is +0."""
+    counts = scales_shape(y.shape, sizes)
+    padded = np.zeros([count * b for count, b in zip(counts, sizes, strict=True)], y.dtype)
+    padded[tuple(map(slice, y.shape))] = y
+    apart = padded.reshape([size for pair in zip(counts, sizes, strict=True) for size in pair])
+    axes = [*range(0, apart.ndim, 2), *range(1, apart.ndim, 2)]
+    return apart.transpose(axes).reshape(math.prod(counts), math.prod(sizes))
 
 
 def repeated(scales: Array, shape: tuple[int, ...], sizes: tuple[int, ...]) -> Array:
@@ -240,14 +250,14 @@ class Tile(NamedTuple):
     is_zero: bool  # as far as it is finite
 
 
-def look_at(values: Array, scaling: Any, real: Any) -> Tile:
-    """The amax of a tile, and its specials."""
-    magnitudes = np.abs(values[np.isfinite(values)])
-    amax = real(magnitudes.max()) if magnitudes.size else real(0)
-    has_infinity = bool(np.isinf(values).any())
-    if has_infinity and scaling.infinity == "propagate":
-        amax = real(math.inf)
-    return Tile(amax, bool(np.isnan(values).any()), has_infinity, not magnitudes.any())
+def look_at(rows: Array, scaling: Any) -> list[Tile]:
+    """The amax of every row, and its specials."""
+    amax = np.max(np.abs(rows), axis=1, initial=0, where=np.isfinite(rows))
+    is_zero, has_infinity, has_nan = (np.asarray(x) for x in (amax == 0, np.isinf(rows).any(1), np.isnan(rows).any(1)))
+    if scaling.infinity == "propagate":
+        amax[has_infinity] = math.inf
+    columns = (list(amax), has_nan.tolist(), has_infinity.tolist(), is_zero.tolist())
+    return [Tile(*tile) for tile in zip(*columns, strict=True)]
 
 
 def one_level(tile: Tile, fmt: Any, scaling: Any, real: Any, report: Report) -> Step:
@@ -277,7 +287,8 @@ class TensorScale(NamedTuple):
 
 def tensor_scale(y: Array, fmt: Any, scaling: Any, real: Any, report: Report) -> TensorScale:
     """The scale of an array's scales."""
-    amax = look_at(y, scaling, real).amax
+    (whole_array,) = look_at(y.reshape(1, -1), scaling)
+    amax = whole_array.amax
     if amax == 0:
         return TensorScale(np.float32(1), real(1))
     both = real(largest(scaling.scale_format)) * real(largest(fmt))
@@ -378,39 +389,58 @@ def encode_with_zero_points(
     """Scales, zero points and codes of tiles that need not be symmetric; scales: those that are given, or None."""
     low, high = RANGES[fmt.name]
     dtype = np.dtype(np.int8 if low < 0 else np.uint8)
-    found.codes, found.zero_points = np.zeros(y.shape, dtype), np.zeros(found.scales.shape, dtype)
-    for index, where in tiles(y.shape, found.sizes):
-        values = np.asarray(y[where])
-        tile = look_at(values, scaling, real)
+    rows = in_tiles(y, found.sizes)
+    least, most = (bound(rows, axis=1, initial=0, where=np.isfinite(rows)) for bound in (np.min, np.max))
+    steps: list[Step] = []
+    for i, tile in enumerate(look_at(rows, scaling)):
         count_tile(tile, scaling, found.report, scales is not None)
-        finite = values[np.isfinite(values)]
-        least, most = (real(bound(finite, initial=0)) for bound in (np.min, np.max))
+        s = 1.0
         if tile.has_nan and scaling.nan == "tile":
-            found.scales[index], found.zero_points[index], found.codes[where] = math.nan, low, high
-            continue
-        s, z = 1.0, low
-        if scales is not None:
-            s = float(scales[index])
+            s = math.nan
+        elif scales is not None:
+            s = float(scales.flat[i])
         elif tile.amax != 0 and not (tile.has_infinity and scaling.infinity == "one"):
             unbounded = bool(np.isinf(tile.amax))
-            spread = real(math.inf) if unbounded else min(most - least, np.finfo(real).max)
+            spread = real(math.inf) if unbounded else min(most[i] - least[i], np.finfo(real).max)
             s = held_scale(float(real(spread) / real(high - low)), unbounded, scaling, found.report)
-        step = by_scale(s, scaling, real)
-        if finite.any():
-            z = int(np.clip(low - whole(apply(np.asarray(least), step), "nearest_even"), low, high))
-        codes = np.clip(whole(apply(values, step), rounding) + z, low, high)
-        found.scales[index], found.zero_points[index] = s, z
-        found.codes[where] = np.where(np.isnan(codes), high, codes)
+        steps.append(by_scale(s, scaling, real))
+    numbers = np.array([step.scale for step in steps], np.float32).reshape(found.scales.shape)
+    found.scales[...] = numbers
+    points = np.clip(low - whole(apply(least, steps), "nearest_even"), low, high)
+    has_range = np.logical_or(least != 0, most != 0) & ~np.isnan(numbers.reshape(-1))
+    zero_points = np.where(has_range, points, low).reshape(found.scales.shape)
+    found.zero_points = zero_points.astype(dtype)
+    ratio = whole(by_element(y, steps, found), rounding)
+    codes = np.clip(ratio + repeated(zero_points, y.shape, found.sizes), low, high)
+    found.codes = np.where(np.isnan(codes), high, codes).astype(dtype)
 
 
 # ---- everything
 
 
-def apply(values: Array, step: Step) -> Array:
-    """x / s or x * m, rounded once; a NaN has the sign of x."""
-    ratio = values * step.operand if step.multiply else values / step.operand
+def apply(values: Array, steps: Sequence[Step]) -> Array:
+    """x / s or x * m of one value for every step, rounded once; a NaN has the sign of x."""
+    operands = np.array([step.operand for step in steps], values.dtype)
+    return scaled(values, operands, np.array([step.multiply for step in steps], np.bool_))
+
+
+def scaled(values: Array, operands: Array, multiply: Array) -> Array:
+    """x * m where it is to multiply, else x / s."""
+    ratio = np.where(multiply, values * operands, values / operands)
     signed: Array = np.copysign(ratio.astype(np.float64), values)
     return signed
+
+
+def by_element(y: Array, steps: Sequence[Step], found: Expected) -> Array:
+    """`apply` of every element of an array, with the step of its tile."""
+    operands, multiply = (
+        repeated(np.array(each, dtype).reshape(found.scales.shape), y.shape, found.sizes)
+        for each, dtype in (
+            ([step.operand for step in steps], y.dtype),
+            ([step.multiply for step in steps], np.dtype(np.bool_)),
+        )
+    )
+    return scaled(y, operands, multiply)
 
 
 def count_tile(tile: Tile, scaling: Any, report: Report, is_given: bool = False) -> None:
@@ -450,18 +480,18 @@ def _encode(x: Array, fmt: Any, scaling: Any, rounding: str, overflow: str, subn
     tensor = None
     if scaling.tensor_scale and scales is None:
         tensor = tensor_scale(y, fmt, scaling, real, found.report)
-    stored = np.zeros(found.scales.shape, np.float64)
-    for index, where in tiles(y.shape, found.sizes):
-        tile = look_at(np.asarray(y[where]), scaling, real)
+    steps: list[Step] = []
+    for i, tile in enumerate(look_at(in_tiles(y, found.sizes), scaling)):
         count_tile(tile, scaling, found.report, scales is not None)
         if scales is not None:
-            step = given(tile, scales[index], scaling, real)
+            steps.append(given(tile, scales.flat[i], scaling, real))
         elif tensor is None:
-            step = one_level(tile, fmt, scaling, real, found.report)
+            steps.append(one_level(tile, fmt, scaling, real, found.report))
         else:
-            step = two_levels(tile, tensor, fmt, scaling, real, found.report)
-        found.scales[index], stored[index] = step.scale, step.stored
-        found.ratio[where] = apply(np.asarray(y[where]), step)
+            steps.append(two_levels(tile, tensor, fmt, scaling, real, found.report))
+    found.scales = np.array([step.scale for step in steps], np.float32).reshape(found.scales.shape)
+    stored = np.array([step.stored for step in steps], np.float64).reshape(found.scales.shape)
+    found.ratio = by_element(y, steps, found)
     if is_integer(fmt):
         found.codes = integer_codes(found.ratio, fmt, rounding)
     else:

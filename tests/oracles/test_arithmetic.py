@@ -13,6 +13,7 @@ import fpsim as fp
 from tests.arithmetic.checks import EIGHT_BITS, ODD_WIDTHS, SMALL, SOME_P3109, UNUSUAL, WIDE, subnormals_of
 from tests.kit import operands
 from tests.kit.samples import any_float, formats
+from tests.kit.sweeps import in_turn
 from tests.oracles import arithmetic as ao
 from tests.oracles import casts
 from tests.oracles.arithmetic import DIVIDE_BY_ZERO, INEXACT, INVALID, OVERFLOW, UNDERFLOW, Options
@@ -25,7 +26,8 @@ def test_the_fast_half_rounds_as_the_slow_half_does(fmt: fp.Format) -> None:
         found = ao.outcomes(operation, columns, (fmt, fmt), fmt)
         rows = list(zip(*[column.tolist() for column in columns], strict=True))[:400]
         for number, rounding in enumerate(casts.MODES):
-            options = Options(rounding, subnormals=casts.SUBNORMALS[seed % 2], tininess=ao.TININESS[number % 2])
+            overflow = casts.OVERFLOWS[(seed + number) % len(casts.OVERFLOWS)]
+            options = Options(rounding, overflow, casts.SUBNORMALS[seed % 2], tininess=ao.TININESS[number % 2])
             codes, flags = ao.deliver_all(found, fmt, options)
             want = [ao.compute(operation, row, (fmt, fmt), fmt, options) for row in rows]
             assert list(zip(codes.tolist(), flags.tolist(), strict=True))[:400] == want
@@ -99,7 +101,7 @@ BY_HAND: list[tuple[str, tuple[int, ...], fp.Format, str, int, int]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("operation", "codes", "fmt", "rounding", "code", "flags"), BY_HAND)
+@in_turn("operation, codes, fmt, rounding, code, flags", BY_HAND)
 def test_the_oracle_knows_results_worked_out_by_hand(
     operation: str, codes: tuple[int, ...], fmt: fp.Format, rounding: str, code: int, flags: int
 ) -> None:
