@@ -20,6 +20,7 @@ from fpsim.schedules.arguments import arch_of
 from fpsim.schedules.call import Call, Library
 from fpsim.schedules.catalogue import LIBRARIES
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import in_turn
 from tests.oracles import casts
 from tests.oracles import schedules as written
 from tests.oracles.matrix_units import dot_add_rows, normal, random_rows, wide
@@ -113,8 +114,8 @@ def test_a_mode_is_a_row_of_facts_beside_its_branch(nearest_up: fp.Rounding) -> 
     assert "halfway, and nearest_up takes the neighbour away from zero" in str(explain(4.25, "e4m3", rounding="my_up"))
 
 
-@pytest.mark.parametrize("word", casts.MODES)
-@pytest.mark.parametrize("negative", [False, True])
+@in_turn("word", casts.MODES)
+@in_turn("negative", [False, True])
 def test_the_facts_of_a_mode_are_what_the_oracle_does(word: str, negative: bool) -> None:
     mode = rounding.rounding_mode(word)
     for steps in (8, 9):  # an even and an odd significand of E4M3

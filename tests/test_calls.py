@@ -19,6 +19,7 @@ import fpsim as fp
 from fpsim.formats.rounding import rounding_mode
 from fpsim.testing import assert_bits_equal
 from tests.kit.samples import exactly
+from tests.kit.sweeps import in_turn
 from tests.oracles import casts
 
 f32: Any = np.float32
@@ -293,7 +294,7 @@ REFUSED: list[tuple[Callable[[Any], Any], Any, Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("call", "taken", "refused", "sentence"), REFUSED)
+@in_turn("call, taken, refused, sentence", REFUSED)
 def test_a_call_that_was_taken_does_not_let_the_next_one_pass(
     call: Callable[[Any], Any], taken: Any, refused: Any, sentence: str
 ) -> None:

@@ -23,6 +23,7 @@ from fpsim.schedules.written import parsed
 from fpsim.train.parts import linear_recipe
 from fpsim.train.runs import find_recipe
 from fpsim.train.written import _scaling_from as scaling_word
+from tests.kit.sweeps import in_turn
 
 
 def message(word: str) -> str:
@@ -54,7 +55,7 @@ def test_few_words_are_all_listed() -> None:
 LISTED = r"must be one of the \d+ that .+ lists?, such as [^,]+, [^,]+, [^,]+[,;] "
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "call",
     [
         lambda: loose.unit("hoper_e4m3_f32"),
@@ -111,8 +112,8 @@ TREE: Any = fp.schedules.tree(fp.schedules.FLAT, 64)
 SEVERAL = torch.arange(12).reshape(3, 4)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
+@in_turn(
+    "call, words",
     [
         (lambda: loose.E4M3.holds("e4m3"), "holds takes an fp.Format; got 'e4m3'. Pass fp.format(...) of a name"),
         (lambda: loose.E4M3.ulp("one"), "x must be a number or an array of real numbers; got 'one'."),
@@ -150,8 +151,8 @@ def test_junk_is_refused_in_a_sentence(call: Callable[[], Any], words: str) -> N
     assert words in refusal(call)
 
 
-@pytest.mark.parametrize("scales", [1j, "one", {"a": 1}, [1, "a"], 10**400, float("nan"), np.inf, 0, -1.0, SEVERAL])
-@pytest.mark.parametrize("function", [fp.encode_scaled, fp.quantize_scaled, fp.torch.encode_scaled])
+@in_turn("scales", [1j, "one", {"a": 1}, [1, "a"], 10**400, float("nan"), np.inf, 0, -1.0, SEVERAL])
+@in_turn("function", [fp.encode_scaled, fp.quantize_scaled, fp.torch.encode_scaled])
 def test_scales_that_are_none_are_refused_in_a_sentence(function: Any, scales: Any) -> None:
     x = torch.from_numpy(X) if function is fp.torch.encode_scaled else X
     assert refusal(lambda: function(x, "e4m3", fp.scalings.MX, scales=scales)).startswith("scales must ")
@@ -242,9 +243,9 @@ STRIDES: dict[str, Callable[[int], tuple[int, int]]] = {
 }
 
 
-@pytest.mark.parametrize("strides", STRIDES)
-@pytest.mark.parametrize(
-    ("dtype", "call"),
+@in_turn("strides", STRIDES)
+@in_turn(
+    "dtype, call",
     [
         (np.uint16, lambda out: fp.encode(X, "bf16", out=out)),
         (np.float32, lambda out: fp.quantize(X, "e4m3", out=out)),
@@ -309,8 +310,8 @@ def test_what_has_no_text_is_shown_by_its_type() -> None:
     assert shown(10**5000) == "something of type int, which cannot be shown"
 
 
-@pytest.mark.parametrize(
-    ("call", "meant"),
+@in_turn(
+    "call, meant",
     [
         (lambda: fp.encode(X, "e4m3", overflow="clip"), "'saturate'"),
         (lambda: fp.encode(X, "e4m3", overflow="clamp"), "'saturate'"),
@@ -328,8 +329,8 @@ def test_words_that_people_use_get_the_one_that_is_meant(call: Callable[[], Any]
     assert f"Did you mean {meant}?" in refusal(call)
 
 
-@pytest.mark.parametrize(
-    ("find", "hint"),
+@in_turn(
+    "find, hint",
     [
         (lambda: loose.quantise, ". Did you mean 'quantize'?"),
         (lambda: loose.E4M2, ". Did you mean 'E4M3'? Your own is fp.Format('E4M2', exponent_bits=4, mantissa_bits=2)."),
@@ -350,8 +351,8 @@ def test_a_missing_name_gets_the_nearest_one(find: Callable[[], Any], hint: str)
     assert str(missing.value).endswith(hint)
 
 
-@pytest.mark.parametrize("word", ["bf16", "float32", "fp8_e4m3"])
-@pytest.mark.parametrize(
+@in_turn("word", ["bf16", "float32", "fp8_e4m3"])
+@in_turn(
     "call",
     [
         lambda how: fp.matmul(E4M3, E4M3.T, accumulate=how),

@@ -13,7 +13,7 @@ import pytest
 import fpsim as fp
 from fpsim.analysis.measures.drift.bounds import ALIGNING, unit_roundoff
 from fpsim.matrix_units.matrix_unit import Rule
-from tests.kit.sweeps import case, sweep
+from tests.kit.sweeps import case, in_turn, sweep
 
 Array = npt.NDArray[Any]
 drift = fp.analysis.drift
@@ -162,8 +162,8 @@ def test_the_deterministic_bound_of_an_accumulator_always_holds(how: Any) -> Non
     assert known > 8
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-@pytest.mark.parametrize("name", ["normal", "uniform"])
+@in_turn("schedule", SCHEDULES)
+@in_turn("name", ["normal", "uniform"])
 def test_the_deterministic_bound_of_a_schedule_always_holds(schedule: Any, name: str) -> None:
     for row in drift(name, name, accumulators=(HOPPER, schedule), lengths=[100, 512, 3000], trials=8).rows:
         assert row.max_relative <= row.deterministic_bound
@@ -462,7 +462,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changed", "kind", "match"), WRONG, ids=lambda x: None)
+@in_turn("changed, kind, match", WRONG)
 def test_bad_input_gets_one_clear_sentence(changed: dict[str, Any], kind: type[Exception], match: str) -> None:
     with pytest.raises(kind, match=match) as raised:
         drift(**{"accumulators": [fp.Exact("fp32")], "lengths": [8], **changed})

@@ -12,6 +12,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.analysis.measures.scales.policies import POLICIES, Seen
+from tests.kit.sweeps import in_turn
 
 Array = npt.NDArray[Any]
 loss_scaling, policy = fp.analysis.loss_scaling, fp.analysis.loss_scaling_policy
@@ -70,8 +71,8 @@ def test_other_formats_overflow_elsewhere() -> None:
 # ---- policies
 
 
-@pytest.mark.parametrize("pattern", ["x", "xx....", "." * 7, "....x......", "...x...x", "x" * 30, "." * 40])
-@pytest.mark.parametrize("interval", [1, 3, 4])
+@in_turn("pattern", ["x", "xx....", "." * 7, "....x......", "...x...x", "x" * 30, "." * 40])
+@in_turn("interval", [1, 3, 4])
 def test_dynamic_is_torch_amp_gradscaler(pattern: str, interval: int) -> None:
     """Scale after scale, from 2^16, with steps skipped where torch skips them."""
     torch = pytest.importorskip("torch")
@@ -228,7 +229,7 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("stream", "keywords", "kind", "match"), WRONG)
+@in_turn("stream, keywords, kind, match", WRONG)
 def test_bad_input_gets_one_clear_sentence(
     stream: Any, keywords: dict[str, Any], kind: type[Exception], match: str
 ) -> None:

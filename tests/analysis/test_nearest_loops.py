@@ -13,6 +13,7 @@ import fpsim as fp
 from fpsim.analysis.measures import candidates
 from fpsim.analysis.measures.loops import BLOCK
 from fpsim.analysis.measures.sums import COUNTS, MAXIMA, TOTALS, ErrorSums
+from tests.kit.sweeps import in_turn
 
 FORMATS = (
     fp.E4M3, fp.E5M2, fp.FP16, fp.BF16, fp.E2M1, fp.E3M2, fp.E4M3FNUZ, fp.TF32, fp.p3109_k8p3se,
@@ -160,8 +161,8 @@ def test_zeros_alone_have_no_relative_error() -> None:
     assert report.underflow_rate == 0
 
 
-@pytest.mark.parametrize("scale", [2.0**-5, 1.0, 16.0, 2.0**60], ids=str)
-@pytest.mark.parametrize("fmt", [fp.BF16, fp.TF32, fp.Format("wide", 8, 2)], ids=str)
+@in_turn("scale", [2.0**-5, 1.0, 16.0, 2.0**60])
+@in_turn("fmt", [fp.BF16, fp.TF32, fp.Format("wide", 8, 2)])
 def test_zeros_have_no_part_in_errors_in_ulps(fmt: fp.Format, scale: float) -> None:
     """The ulp of a zero in a format as wide as float32 has an inverse that float32 lacks."""
     x = np.array([0.0, 1 + 0.25 * fmt.eps, -0.0, -1.0], np.float32) * np.float32(scale)

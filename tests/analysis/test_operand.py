@@ -13,12 +13,13 @@ from fpsim.analysis.tensors.opening import tensor
 from fpsim.analysis.tensors.operand import as_operand, matrix_shape, pieces_of
 from fpsim.analysis.tensors.roles import with_roles
 from tests.analysis.test_tensors import values
+from tests.kit.sweeps import in_turn
 
 RNG = np.random.default_rng(5)
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "role", "want"),
+@in_turn(
+    "name, shape, role, want",
     [
         ("", (), "scalar", (1, 1)),
         ("", (7,), "matrix", (1, 7)),

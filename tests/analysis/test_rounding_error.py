@@ -17,7 +17,7 @@ import fpsim as fp
 from fpsim.analysis.measures.candidates import amax_scale
 from fpsim.analysis.measures.error_report import METRICS, NOISE, ErrorReport
 from fpsim.analysis.measures.passes import LONG, SHORT
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 
 
 def f32(*values: float) -> Any:
@@ -107,9 +107,9 @@ def expected(x: Any, fmt: fp.Format, scale: float | None, **options: Any) -> dic
     return found
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=str)
-@pytest.mark.parametrize("overflow", ["nonfinite", "saturate", "saturate_finite"])
-@pytest.mark.parametrize("rounding", ["nearest_even", "toward_zero", "stochastic"])
+@in_turn("fmt", FORMATS)
+@in_turn("overflow", ["nonfinite", "saturate", "saturate_finite"])
+@in_turn("rounding", ["nearest_even", "toward_zero", "stochastic"])
 @sweep("whole", False, True)
 def test_every_figure_is_what_its_definition_says(fmt: fp.Format, overflow: str, rounding: str, whole: bool) -> None:
     options: dict[str, Any] = {"overflow": overflow, "rounding": rounding, "seed": 3}

@@ -15,7 +15,6 @@ import fpsim as fp
 from fpsim.analysis.measures.error_report import METRICS
 from fpsim.analysis.studies.candidates import DEFAULT
 from fpsim.analysis.studies.report import StudyReport
-from fpsim.analysis.studies.study import SLAB
 from fpsim.analysis.tensors.chunks import CHUNK
 
 
@@ -35,9 +34,10 @@ def choices(report: StudyReport) -> dict[str, tuple[str, str]]:
     return {row.tensor: (row.format, row.scaling) for row in report.recommendations}
 
 
-def test_rows_are_those_of_error_also_in_slabs() -> None:
+def test_rows_are_those_of_error_also_in_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
     """One tensor that fits into a slab and one of three, with scales of every kind, beside error on the whole array."""
-    for rows in (300, 2 * SLAB // 512 + 77):
+    monkeypatch.setattr("fpsim.analysis.studies.study.SLAB", slab := 1 << 19)
+    for rows in (300, 2 * slab // 512 + 77):
         x = np.random.default_rng(3).standard_normal((rows, 512)).astype(np.float32)
         x[0, :3] = [np.nan, np.inf, 50.0]
         report = study({"a.weight": x}, seed=9)
@@ -319,15 +319,15 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         return size
 
     peak(CHUNK)
-    # the files differ by 126 MB; how many batches are under way at once is up to the threads
-    assert peak(640 * CHUNK) < peak(160 * CHUNK) + 40_000_000
+    # the files differ by 84 MB; how many batches are under way at once is up to the threads
+    assert peak(400 * CHUNK) < peak(80 * CHUNK) + 40_000_000
 
 
 def test_the_built_in_study_learns_and_repeats_itself() -> None:
     pytest.importorskip("torch")
     from fpsim.analysis.models.capture import capture
 
-    first, again = capture(steps=(1, 4), seed=1), capture(steps=(4, 1), seed=1)
+    first, again = capture(steps=(1, 3), seed=1), capture(steps=(3, 1), seed=1)
     assert first.losses == again.losses
     assert first.losses[-1] < first.losses[0]
     assert first.tensors == again.tensors
@@ -344,7 +344,7 @@ def test_the_built_in_study_learns_and_repeats_itself() -> None:
     assert all(
         row.report.underflow_rate > 0.9 for row in gradient if (row.report.format, row.scaling) == ("E4M3", "none")
     )
-    assert sorted({row.step for row in gradient if row.step}) == [1, 4]
+    assert sorted({row.step for row in gradient if row.step}) == [1, 3]
 
 
 def test_capture_leaves_torch_as_it_was() -> None:

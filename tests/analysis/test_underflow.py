@@ -181,7 +181,7 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "keywords", "kind", "match"), WRONG)
+@in_turn("given, keywords, kind, match", WRONG)
 def test_bad_input_gets_one_clear_sentence(
     given: tuple[Any, ...], keywords: dict[str, Any], kind: type[Exception], match: str
 ) -> None:

@@ -26,6 +26,7 @@ from tests.arithmetic.checks import (
 )
 from tests.kit import operands
 from tests.kit.samples import exactly
+from tests.kit.sweeps import in_turn
 from tests.oracles import arithmetic as ao
 from tests.oracles import casts
 
@@ -48,7 +49,7 @@ def check_comparison(operation: str, columns: list[Array], fmts: Formats, input_
     compare_with(operation, columns, named, want, flags)
 
 
-@pytest.mark.parametrize("fmt", ALL, ids=str)
+@in_turn("fmt", ALL)
 def test_edges_compare_as_their_values_do(fmt: fp.Format) -> None:
     columns = operands.tuples((fmt, fmt), 300, seed=1)
     if fmt.bits <= 4:
@@ -67,8 +68,8 @@ def test_every_pair_of_an_8_bit_format_compares_as_numpy_compares_its_values(fmt
         assert_bits_equal(ours(a, b, fmt=fmt), theirs(x, y))
 
 
-@pytest.mark.parametrize("operation", COMPARISONS)
-@pytest.mark.parametrize("fmts", MIXED, ids=lambda fmts: "-".join(map(str, fmts)))
+@in_turn("operation", COMPARISONS)
+@in_turn("fmts", MIXED)
 def test_operands_of_two_formats_compare_by_value(fmts: Formats, operation: str) -> None:
     check_comparison(operation, operands.tuples(fmts, 300, seed=2), fmts)
     codes = operands.level_one(fmts[0])[::4]
@@ -107,7 +108,7 @@ def test_comparisons_broadcast_and_fill_out() -> None:
 # ---- the smaller and the larger
 
 
-@pytest.mark.parametrize("fmt", ALL, ids=str)
+@in_turn("fmt", ALL)
 def test_the_smaller_and_the_larger_are_picked_as_the_rules_say(fmt: fp.Format) -> None:
     columns = operands.tuples((fmt, fmt), 120, seed=5)
     for operation in ao.EXTREMA:
@@ -125,8 +126,8 @@ def test_the_smaller_and_the_larger_of_every_pair_are_picked() -> None:
             check(operation, operands.every_pair(fmt), (fmt, fmt), roundings=("down",))
 
 
-@pytest.mark.parametrize("operation", ao.EXTREMA)
-@pytest.mark.parametrize("fmts", MIXED, ids=lambda fmts: "-".join(map(str, fmts)))
+@in_turn("operation", ao.EXTREMA)
+@in_turn("fmts", MIXED)
 def test_the_smaller_and_the_larger_of_two_formats_round_into_a_third(fmts: Formats, operation: str) -> None:
     for out in (fp.FP32, fp.E4M3, fp.E8M0):
         check(operation, operands.tuples(fmts, 60, seed=6), fmts, out, roundings=("nearest_even", "up"), flags=True)
@@ -157,7 +158,7 @@ def test_minus_zero_is_below_zero_in_minima_and_maxima() -> None:
 # ---- classes
 
 
-@pytest.mark.parametrize("fmt", ALL, ids=str)
+@in_turn("fmt", ALL)
 def test_every_code_has_the_class_of_its_value(fmt: fp.Format) -> None:
     codes = operands.every_code(fmt) if fmt.bits <= 8 else operands.level_one(fmt)
     want = np.array([fp.FloatClass[ao.classify(code, fmt)] for code in codes.tolist()], np.uint8)

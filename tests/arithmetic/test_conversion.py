@@ -28,7 +28,7 @@ from tests.arithmetic.checks import (
 )
 from tests.kit import operands
 from tests.kit.samples import float64_patterns
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 from tests.oracles import arithmetic as ao
 from tests.oracles import casts
 
@@ -72,7 +72,7 @@ def test_edges_convert_as_fractions_say(fmt: fp.Format) -> None:
             check_convert(codes, fmt, to, rounding=rounding, tininess=ao.TININESS[number % 2])
 
 
-@pytest.mark.parametrize("to", ALL, ids=str)
+@in_turn("to", ALL)
 def test_every_format_takes_float32_and_float64_edges(to: fp.Format) -> None:
     near = [operands.exact_value(to, int(code)) for code in thinned(operands.level_one(to), 16)
             if ao.read(to, int(code)).kind == "finite"]  # fmt: skip
@@ -175,7 +175,7 @@ def check_from_int(n: Array, fmt: fp.Format, **words: Any) -> None:
     assert_same(flags, want_flags, "from_int", [n], named | {"flags": True}, "flags")
 
 
-@pytest.mark.parametrize("fmt", ALL, ids=str)
+@in_turn("fmt", ALL)
 @sweep("count", 20, 400)
 def test_integers_of_every_dtype_round_as_fractions_say(fmt: fp.Format, count: int) -> None:
     for number, dtype in enumerate(INTEGERS):

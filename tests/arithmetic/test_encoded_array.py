@@ -17,6 +17,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import in_turn
 from tests.oracles import casts
 
 Array = npt.NDArray[Any]
@@ -68,8 +69,8 @@ def test_a_format_is_found_by_name_and_dtype() -> None:
     assert fp.array([1], "float8_e4m3fn").fmt is fp.array([1], ml_dtypes.float8_e4m3fn).fmt is fp.E4M3
 
 
-@pytest.mark.parametrize("fmt", [fp.BF16, fp.TF32, fp.FP32], ids=str)
-@pytest.mark.parametrize("power", [26, 40, 53, 60, 62])
+@in_turn("fmt", [fp.BF16, fp.TF32, fp.FP32])
+@in_turn("power", [26, 40, 53, 60, 62])
 def test_integers_are_rounded_once(fmt: fp.Format, power: int) -> None:
     tie = 2**power + 2 ** (power - fmt.precision)  # halfway between 2**power and the next value
     above = fp.array(2.0**power * (1 + fmt.eps), fmt).tolist()
@@ -341,7 +342,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("a", "b"), SHAPES, ids=str)
+@in_turn("a, b", SHAPES)
 def test_matrix_products_have_the_shapes_of_numpy(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     random = np.random.default_rng(0)
     x, y = random.integers(-3, 4, a).astype(np.float64), random.integers(-3, 4, b).astype(np.float64)

@@ -103,7 +103,7 @@ def test_stochastic_results_raise_flags_by_their_random_word(fmt: fp.Format, tin
 # ---- what a call returns
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@in_turn("operation", OPERATIONS)
 def test_flags_of_all_elements_are_the_or_of_the_flags_of_each(operation: str) -> None:
     function = getattr(fp, operation)
     for fmt in (fp.E4M3, fp.E5M2, fp.FP16, fp.FP32):

@@ -23,6 +23,7 @@ from fpsim.runtime.pipeline import PIECE
 from fpsim.runtime.stream import STREAM_BYTES
 from tests.arithmetic.checks import assert_same, keywords
 from tests.kit.hard_columns import hard_columns
+from tests.kit.sweeps import in_turn, sweep
 from tests.oracles import casts
 
 Array = npt.NDArray[Any]
@@ -131,8 +132,8 @@ def test_a_float_loop_serves_each_case(name: str, fmts: Formats, out: fp.Format)
     assert is_fast(operation(name, fmts, out), flagged=True) != loses_infinity
 
 
-@pytest.mark.parametrize("overflow", OVERFLOWS)
-@pytest.mark.parametrize("out", [fp.E4M3, fp.E5M2, fp.E2M1, fp.FP16], ids=str)
+@in_turn("overflow", OVERFLOWS)
+@in_turn("out", [fp.E4M3, fp.E5M2, fp.E2M1, fp.FP16])
 def test_float_loops_follow_every_overflow_word(out: fp.Format, overflow: str) -> None:
     fmts = (fp.FP16, fp.FP16)
     for name in ("multiply", "add"):
@@ -267,10 +268,17 @@ def in_float32_range(size: int, seed: int) -> list[Array]:
     return [a, b, np.where((c & 0x7FFF) < high, c, 0x3F80).astype(np.uint16)]
 
 
+def at_the_ends(columns: list[Array]) -> list[Array]:
+    """The elements of the largest and smallest magnitudes of a column, zeros aside, which decide about a range."""
+    sizes = [column & 0x7FFF for column in columns]
+    rows = [i for size in sizes for i in (np.argmax(size), np.argmin(np.where(size == 0, 0xFFFF, size)))]
+    return [column[rows] for column in columns]
+
+
 def test_products_that_float32_holds_are_summed_and_rounded_once() -> None:
     columns = in_float32_range(200 * nearest.BLOCK + 77, seed=8)
     with np.errstate(over="ignore"):
-        assert nearest._in_range(*columns)
+        assert nearest._in_range(*at_the_ends(columns))
     what = operation("fma", (fp.BF16,) * 3, fp.BF16)
     compare(routes._by_float(what), what, columns)
 
@@ -284,7 +292,8 @@ def test_one_factor_out_of_range_sends_its_block_another_way(column: int, place:
         columns = in_float32_range(3 * nearest.BLOCK, seed=9)
         columns[column][nearest.BLOCK + place] = code
         with np.errstate(over="ignore"):
-            assert nearest._in_range(*columns) == (column == 2 and code < high)
+            own = [each[nearest.BLOCK : 2 * nearest.BLOCK] for each in columns]
+            assert nearest._in_range(*own) == (column == 2 and code < high)
         compare(routes._by_float(what), what, columns)
 
 
@@ -480,14 +489,25 @@ def held_formats(draw: st.DrawFn, like: fp.Format | None = None) -> fp.Format:
         reject()
 
 
+WIDER = [fp.FP32, fp.FP64]
+# Operation -> longer formats of operands, and of results: every length of words is another loop to compile.
+FEW_WIDER: dict[str, tuple[list[fp.Format], list[fp.Format]]] = {
+    "add": ([], [fp.FP32]), "multiply": ([], [fp.FP64]), "sqrt": ([fp.FP32], [])
+}  # fmt: skip
+
+
+@sweep("wider", FEW_WIDER, dict.fromkeys(NAMES, (WIDER[:1], WIDER)))
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_float_loops_give_the_cores_bits_whatever_the_formats(data: st.DataObject) -> None:
+def test_float_loops_give_the_cores_bits_whatever_the_formats(
+    wider: dict[str, tuple[list[fp.Format], list[fp.Format]]], data: st.DataObject
+) -> None:
     name = data.draw(st.sampled_from(NAMES))
-    first = data.draw(held_formats() | st.sampled_from([fp.FP16, fp.BF16, fp.FP32]))
+    of_operands, of_results = wider.get(name, ([], []))
+    first = data.draw(held_formats() | st.sampled_from([fp.FP16, fp.BF16, *of_operands]))
     again = st.just(first) | held_formats(like=first)
     fmts = (first, *[data.draw(again) for _ in range(arity(name) - 1)])
-    out = data.draw(st.just(first) | held_formats(like=first) | st.sampled_from([fp.FP16, fp.BF16, fp.FP32, fp.FP64]))
+    out = data.draw(st.just(first) | held_formats(like=first) | st.sampled_from([fp.FP16, fp.BF16, *of_results]))
     words = {
         "rounding": data.draw(st.sampled_from(casts.MODES)),
         "overflow": data.draw(st.sampled_from(["nonfinite", "nonfinite", *OVERFLOWS])),

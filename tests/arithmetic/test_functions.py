@@ -95,13 +95,13 @@ def test_stochastic_results_of_narrow_formats_use_the_word_of_their_place(fmt: f
 # ---- wider formats
 
 
-@pytest.mark.parametrize("operation", ao.BINARY)
-@pytest.mark.parametrize("fmt", WIDE, ids=str)
+@in_turn("operation", ao.BINARY)
+@in_turn("fmt", WIDE)
 def test_edges_of_wide_formats_round_as_fractions_say(fmt: fp.Format, operation: str) -> None:
     check(operation, operands.tuples((fmt, fmt), 160, seed=3), (fmt, fmt))
 
 
-@pytest.mark.parametrize("fmt", [*ODD_WIDTHS, *UNUSUAL], ids=str)
+@in_turn("fmt", [*ODD_WIDTHS, *UNUSUAL])
 def test_edges_of_unusual_formats_round_as_fractions_say(fmt: fp.Format) -> None:
     for seed, operation in enumerate(ao.BINARY):
         check(operation, operands.tuples((fmt, fmt), 30, seed), (fmt, fmt))
@@ -123,8 +123,8 @@ def test_many_edges_of_wide_formats_round_as_fractions_say_with_their_flags(fmt:
         check(operation, operands.tuples(fmts, 6000, 100 + seed), fmts, flags=True, tininess=tininess)
 
 
-@pytest.mark.parametrize("random_bits", [1, 8, 23, 32])
-@pytest.mark.parametrize("fmt", [*WIDE, *ODD_WIDTHS[:6]], ids=str)
+@in_turn("random_bits", [1, 8, 23, 32])
+@in_turn("fmt", [*WIDE, *ODD_WIDTHS[:6]])
 @sweep("count", 24, 300)
 def test_stochastic_results_of_wide_formats_use_the_word_of_their_place(
     fmt: fp.Format, random_bits: int, count: int
@@ -158,8 +158,8 @@ def test_edges_of_fp64_round_as_fractions_say_with_their_flags(count: int) -> No
     check("sqrt", [operands.level_one(fp.FP64)[::3]], (fp.FP64,), flags=True)
 
 
-@pytest.mark.parametrize("fmts", [(fp.FP64, fp.FP32), (fp.BF16, fp.FP64), (fp.FP64, fp.E4M3), (fp.FP64, fp.E8M0)])
-@pytest.mark.parametrize("out", [fp.FP64, fp.FP32, fp.BF16, fp.E4M3, fp.E8M0], ids=str)
+@in_turn("fmts", [(fp.FP64, fp.FP32), (fp.BF16, fp.FP64), (fp.FP64, fp.E4M3), (fp.FP64, fp.E8M0)])
+@in_turn("out", [fp.FP64, fp.FP32, fp.BF16, fp.E4M3, fp.E8M0])
 def test_operands_of_fp64_round_once_into_other_formats(fmts: Formats, out: fp.Format) -> None:
     for seed, operation in enumerate(FP64_PAIRS[:4]):
         check(operation, operands.tuples(fmts, 60, seed), fmts, out, flags=True, roundings=casts.MODES[seed % 2 :: 2])
@@ -288,7 +288,7 @@ def test_signs_of_every_code_of_a_16_bit_format_flip_and_clear(fmt: fp.Format) -
 # ---- integers, neighbours, signs in every format
 
 
-@pytest.mark.parametrize("fmt", [*NARROW, *ODD_WIDTHS, *UNUSUAL, *WIDE, fp.FP64], ids=str)
+@in_turn("fmt", [*NARROW, *ODD_WIDTHS, *UNUSUAL, *WIDE, fp.FP64])
 def test_values_round_to_the_integer_that_the_mode_picks(fmt: fp.Format) -> None:
     codes = operands.level_one(fmt)
     codes = codes[:: 1 + codes.size // 150]
@@ -312,7 +312,7 @@ def check_neighbours(codes: Array, fmt: fp.Format, overflows: tuple[str, ...]) -
             compare_with(operation, [codes], named, *columns_of(rows, fmt.storage))
 
 
-@pytest.mark.parametrize("fmt", [*NARROW, *ODD_WIDTHS, *UNUSUAL, *WIDE, fp.FP64], ids=str)
+@in_turn("fmt", [*NARROW, *ODD_WIDTHS, *UNUSUAL, *WIDE, fp.FP64])
 def test_values_have_the_right_neighbours(fmt: fp.Format) -> None:
     codes = operands.level_one(fmt)
     check_neighbours(codes[:: 1 + codes.size // 120], fmt, ("nonfinite",))
@@ -322,7 +322,7 @@ def test_values_have_the_right_neighbours(fmt: fp.Format) -> None:
     check_neighbours(np.append(edge, np.array([most, most | casts.sign_of(fmt)], fmt.storage)), fmt, casts.OVERFLOWS)
 
 
-@pytest.mark.parametrize("fmt", [*NARROW, *ODD_WIDTHS, *UNUSUAL, *WIDE, fp.FP64], ids=str)
+@in_turn("fmt", [*NARROW, *ODD_WIDTHS, *UNUSUAL, *WIDE, fp.FP64])
 def test_signs_flip_and_clear_where_a_format_has_them(fmt: fp.Format) -> None:
     codes = operands.level_one(fmt)
     sign = casts.sign_of(fmt)
@@ -385,7 +385,7 @@ def test_operands_of_two_formats_round_stochastically_into_a_third(fmts: Formats
         check_stochastic(operation, [c[:50] for c in operands.tuples(fmts, 50, seed)], fmts, out, seed=seed)
 
 
-@pytest.mark.parametrize("fmt", [*NARROW, *ODD_WIDTHS[:6:2], *UNUSUAL[:7:2], fp.FP16, fp.FP32], ids=str)
+@in_turn("fmt", [*NARROW, *ODD_WIDTHS[:6:2], *UNUSUAL[:7:2], fp.FP16, fp.FP32])
 def test_every_overflow_word_means_what_it_means_in_casts(fmt: fp.Format) -> None:
     for seed, operation in enumerate(("subtract", "multiply", "divide")):
         columns = [column[:50] for column in operands.tuples((fmt, fmt), 50, 30 + seed)]
@@ -394,7 +394,7 @@ def test_every_overflow_word_means_what_it_means_in_casts(fmt: fp.Format) -> Non
             check(operation, columns, (fmt, fmt), overflow=overflow, roundings=roundings)
 
 
-@pytest.mark.parametrize("out", [*SMALL, *EIGHT_BITS, *SOME_P3109, fp.FP16], ids=str)
+@in_turn("out", [*SMALL, *EIGHT_BITS, *SOME_P3109, fp.FP16])
 def test_every_overflow_word_decides_what_a_narrow_format_cannot_hold(out: fp.Format) -> None:
     columns = [column[:80] for column in operands.tuples((fp.BF16, fp.BF16), 80, seed=40)]
     for overflow in casts.OVERFLOWS:
@@ -422,10 +422,9 @@ def test_a_division_by_zero_raises_that_alone_even_below_an_unsigned_format() ->
 # ---- second witnesses
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2,
-                                   ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e3m4,
-                                   ml_dtypes.float8_e5m2fnuz, ml_dtypes.float8_e4m3, ml_dtypes.float8_e4m3b11fnuz],
-                         ids=lambda dtype: np.dtype(dtype).name)  # fmt: skip
+@in_turn("dtype", [np.float16, np.float32, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn,
+                   ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e3m4, ml_dtypes.float8_e5m2fnuz, ml_dtypes.float8_e4m3,
+                   ml_dtypes.float8_e4m3b11fnuz])  # fmt: skip
 def test_numpy_and_ml_dtypes_agree_on_arrays_of_their_dtypes(dtype: type) -> None:
     fmt = fp.format(dtype)
     generator = np.random.default_rng(8)

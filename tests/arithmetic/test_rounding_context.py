@@ -14,6 +14,7 @@ import pytest
 import fpsim as fp
 from fpsim.formats.rounding import NAMES, Rounding
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import in_turn
 
 MODES = [name for name in NAMES if name != "stochastic"]
 FMT = fp.E4M3
@@ -283,7 +284,7 @@ COUNTS: dict[str, tuple[Callable[[], Any], int]] = {
 }
 
 
-@pytest.mark.parametrize(("use", "count"), COUNTS.values(), ids=COUNTS)
+@in_turn("use, count", COUNTS.values())
 def test_everything_that_rounds_counts(use: Callable[[], Any], count: int) -> None:
     with fp.rounding("stochastic", seed=100):
         use()

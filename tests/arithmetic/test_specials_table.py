@@ -10,6 +10,7 @@ import pytest
 import fpsim as fp
 from tests.arithmetic import specials_table as specials
 from tests.kit import samples
+from tests.kit.sweeps import in_turn
 
 FAMILIES = [(family, specials.SIGNED_ROWS) for family in specials.SIGNED]
 FAMILIES += [(family, specials.UNSIGNED_ROWS) for family in specials.UNSIGNED]
@@ -90,13 +91,13 @@ IEEE_754_2019 = [
 ]
 
 
-@pytest.mark.parametrize(("row", "want"), IEEE_754_2019)
+@in_turn("row, want", IEEE_754_2019)
 def test_ieee_754_decides_what_its_formats_give(row: str, want: str) -> None:
     assert str(specials.cell(row, fp.FP16)) == want
 
 
-@pytest.mark.parametrize(
-    ("row", "fmt", "overflow", "want"),
+@in_turn(
+    "row, fmt, overflow, want",
     [
         ("-max - max", fp.E4M3, "nonfinite", "-NaN OVERFLOW INEXACT"),
         ("-max - max", fp.E4M3, "saturate", "-max OVERFLOW INEXACT"),

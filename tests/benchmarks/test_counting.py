@@ -15,6 +15,7 @@ from benchmarks.counting.assembly import inner_loops
 from benchmarks.counting.bounds import COUNTS, bound, counted, counts, share
 from benchmarks.counting.instructions import PAGE, HotLoop, cost, hot, table, works
 from tests.kit.processes import python
+from tests.kit.sweeps import in_turn
 
 # A loop around two others: the first makes 16 elements a turn, the second is the scalar end.
 ASSEMBLY = """
@@ -67,8 +68,8 @@ def test_stores_count_the_bytes_that_reach_memory() -> None:
     assert [loop.stored() for loop in inner_loops(ASSEMBLY)] == [16, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("line", "stored"),
+@in_turn(
+    "line, stored",
     [
         ("vmovups\t%zmm0, 64(%rdi)", 64),
         ("vmovntps\t%zmm0, 64(%rdi)", 0), ("vpmovwb\t%zmm0, (%rdi)", 32),

@@ -23,7 +23,7 @@ from tests.kit.samples import (
     formats,
     p3109_names,
 )
-from tests.kit.sweeps import in_turn
+from tests.kit.sweeps import case, in_turn, sweep
 from tests.oracles import casts
 
 Array = npt.NDArray[Any]
@@ -50,18 +50,25 @@ def test_every_code_has_the_value_of_the_oracle_and_comes_back(fmt: fp.Format) -
     assert_every_code_decodes_and_comes_back(fmt)
 
 
-@in_turn("name", p3109_names(within_float64=True))
-def test_every_code_of_every_p3109_format_has_its_value_and_comes_back(name: str) -> None:
-    assert_every_code_decodes_and_comes_back(fp.format(name))
+ALL_P3109 = [fp.format(name) for name in p3109_names(within_float64=True)]
+SHORT_P3109 = [fmt for fmt in ALL_P3109 if fmt.bits <= 10]
+LONG_P3109 = [fmt for fmt in ALL_P3109 if fmt.bits > 10]
 
 
-@pytest.mark.parametrize("fmt", [fmt for fmt in [*NARROW, *P3109, *STRANGE] if fp.FP32.holds(fmt)], ids=str)
+@sweep("fmts", [*SHORT_P3109, *LONG_P3109[::5]], LONG_P3109)
+def test_every_code_of_every_p3109_format_has_its_value_and_comes_back(fmts: list[fp.Format]) -> None:
+    for fmt in fmts:
+        with case(fmt):
+            assert_every_code_decodes_and_comes_back(fmt)
+
+
+@in_turn("fmt", [fmt for fmt in [*NARROW, *P3109, *STRANGE] if fp.FP32.holds(fmt)])
 def test_float32_results_are_the_float64_ones(fmt: fp.Format) -> None:
     codes = all_codes(fmt)
     assert_bits_equal(fp.decode(codes, fmt), fp.decode(codes, fmt, np.float64).astype(np.float32))
 
 
-@pytest.mark.parametrize("fmt", [fmt for fmt in NARROW if fmt.dtype is not None], ids=str)
+@in_turn("fmt", [fmt for fmt in NARROW if fmt.dtype is not None])
 def test_ml_dtypes_gives_every_code_the_same_value(fmt: fp.Format) -> None:
     codes = all_codes(fmt)
     assert fmt.dtype is not None
@@ -71,8 +78,8 @@ def test_ml_dtypes_gives_every_code_the_same_value(fmt: fp.Format) -> None:
     assert_bits_equal(fp.decode(codes.view(fmt.dtype), fmt), want)
 
 
-@pytest.mark.parametrize("target", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
-@pytest.mark.parametrize("fmt", [fp.E4M3, fp.E5M2, fp.E2M1, fp.E4M3FNUZ], ids=str)
+@in_turn("target", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+@in_turn("fmt", [fp.E4M3, fp.E5M2, fp.E2M1, fp.E4M3FNUZ])
 def test_every_float_dtype_that_holds_the_format_can_be_the_target(fmt: fp.Format, target: type) -> None:
     got = fp.decode(all_codes(fmt), fmt, target)
     assert_bits_equal(got, casts.values(fmt).astype(target))

@@ -95,7 +95,7 @@ def test_floats_of_every_exponent_encode_as_the_oracle_says(fmt: fp.Format, roun
             assert_encodes_as_the_oracle(x, fmt, rounding, overflow, "keep")
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+@in_turn("dtype", DTYPES.values())
 def test_every_source_dtype_encodes_its_exact_values(dtype: np.dtype[Any]) -> None:
     bits = fp.format(dtype).bits
     codes = np.arange(1 << min(bits, 16)) if bits <= 16 else np.arange(1 << 16) * 65_537
@@ -213,7 +213,7 @@ def witness_inputs(fmt: fp.Format) -> Array:
     return x
 
 
-@pytest.mark.parametrize("fmt", [fmt for fmt in NARROW if fmt.dtype is not None], ids=str)
+@in_turn("fmt", [fmt for fmt in NARROW if fmt.dtype is not None])
 def test_ml_dtypes_and_numpy_agree_on_float32_inputs(fmt: fp.Format) -> None:
     x = witness_inputs(fmt)
     assert fmt.dtype is not None

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import fpsim as fp
 from fpsim.formats.rounding import NAMES
+from tests.kit.sweeps import in_turn
 
 FORMATS = [
     fp.E4M3,
@@ -50,8 +51,8 @@ def test_neighbours_enclose_the_value_and_the_fraction_places_it(x: float, fmt: 
         assert Fraction(int(told.dropped_bits, 2), 2 ** len(told.dropped_bits)) == told.fraction
 
 
-@pytest.mark.parametrize(
-    ("x", "fmt", "words", "reason"),
+@in_turn(
+    "x, fmt, words, reason",
     [
         (4.25, "E4M3", {}, "halfway, and nearest_even takes the neighbour with the even code"),
         (4.25, "E4M3", {"rounding": "RNA"}, "halfway, and nearest_away takes the neighbour away from zero"),

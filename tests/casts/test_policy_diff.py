@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
+from tests.kit.sweeps import in_turn
 
 FORMATS = [fp.E4M3, fp.E5M2, fp.E2M1, fp.E8M0, fp.E4M3FNUZ, fp.format("p3109_k6p3ue"), fp.format("p3109_k5p1sf")]
 PAIRS: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -31,8 +32,8 @@ def covered(x: npt.NDArray[np.float64], differences: list[fp.Difference]) -> npt
     return inside
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=str)
-@pytest.mark.parametrize("pair", PAIRS, ids=str)
+@in_turn("fmt", FORMATS)
+@in_turn("pair", PAIRS)
 def test_intervals_hold_exactly_the_inputs_that_differ(
     fmt: fp.Format, pair: tuple[dict[str, Any], dict[str, Any]]
 ) -> None:

@@ -68,7 +68,7 @@ def test_quantize_returns_the_value_of_the_oracles_code(fmt: fp.Format, data: st
     assert_bits_equal(fp.quantize(np.array(x), fmt), np.array(want))
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+@in_turn("dtype", DTYPES.values())
 def test_quantize_returns_float64_for_float64_and_else_float32(dtype: np.dtype[Any]) -> None:
     want = np.float64 if dtype == np.float64 else np.float32
     assert fp.quantize(np.ones(3, dtype), fp.E4M3).dtype == want
@@ -111,9 +111,9 @@ def test_quantize_refuses_a_format_that_the_result_cannot_hold(fmt: fp.Format) -
         fp.quantize(np.array([1], np.float32), fmt)
 
 
-@pytest.mark.parametrize("function", [fp.encode, fp.quantize, fp.cast])
-@pytest.mark.parametrize(
-    ("words", "message"),
+@in_turn("function", [fp.encode, fp.quantize, fp.cast])
+@in_turn(
+    "words, message",
     [
         ({"fmt": "e4m4"}, r"format must be one of the 16 .* E4M3, .*got 'e4m4'\. Did you mean"),
         ({"rounding": "nearest"}, r"rounding must be one of nearest_even, .*Did you mean 'nearest_even'\?"),

@@ -59,8 +59,8 @@ def test_any_float_rounds_stochastically_as_fractions_say(data: st.DataObject) -
     assert_bits_equal(got, np.array(want, fmt.storage))
 
 
-@pytest.mark.parametrize("random_bits", [1, 8, 32])
-@pytest.mark.parametrize("fmt", [fp.E4M3, fp.E5M2, fp.FP16, fp.BF16, fp.E8M0, fp.E2M1], ids=str)
+@in_turn("random_bits", [1, 8, 32])
+@in_turn("fmt", [fp.E4M3, fp.E5M2, fp.FP16, fp.BF16, fp.E8M0, fp.E2M1])
 def test_float32_and_float64_inputs_round_alike(fmt: fp.Format, random_bits: int) -> None:
     tiny = np.float32(fmt.smallest_normal) * np.array([1e-3, 1e-5, 1e-9], np.float32)
     x = np.concatenate([float32_patterns(1, 20_000), tiny])
@@ -134,10 +134,8 @@ def test_numpy_integers_are_seeds_too() -> None:
 # ---- probabilities
 
 
-@pytest.mark.parametrize("random_bits", [4, 8, 32])
-@pytest.mark.parametrize(
-    "x", [1 + 1 / 16, 1 + 1 / 64, 2.0**-14, 3 * 2.0**-13, 2.0**-9 * 0.75, 2.0**-12, -(2.0**-11), 447.0, 464.0], ids=str
-)
+@in_turn("random_bits", [4, 8, 32])
+@in_turn("x", [1 + 1 / 16, 1 + 1 / 64, 2.0**-14, 3 * 2.0**-13, 2.0**-9 * 0.75, 2.0**-12, -(2.0**-11), 447.0, 464.0])
 def test_a_value_goes_away_from_zero_as_often_as_it_should(x: float, random_bits: int) -> None:
     count = 1 << 16
     got = np.abs(fp.decode(encode(np.full(count, x), fp.E4M3, overflow="saturate", random_bits=random_bits), fp.E4M3))

@@ -75,7 +75,8 @@ def test_a_wrong_one_ends_with_1_and_its_cause(check) -> None:  # type: ignore[n
 def test_what_it_should_do_can_be_said(check) -> None:  # type: ignore[no-untyped-def]
     words = ("-r", "RTZ", "--overflow", "saturate", "--subnormals", "flush")
     assert check("truncating", "-f", "e4m3", *words).code == 0
-    assert check("truncating", "-f", "e4m3").code == 1
+    for place in range(0, len(words), 2):  # one left out, as the search for two and more takes seconds
+        assert check("truncating", "-f", "e4m3", *words[:place], *words[place + 2 :]).code == 1, words[place]
 
 
 def test_json_is_the_report(check) -> None:  # type: ignore[no-untyped-def]

@@ -17,6 +17,7 @@ from fpsim.core.layouts import EncodePlan, encode_plan
 from fpsim.formats.named import NAMED
 from fpsim.formats.rounding import Rounding
 from fpsim.testing import assert_bits_equal, strategies
+from tests.kit.sweeps import in_turn
 
 Array = npt.NDArray[Any]
 EVEN = Rounding.NEAREST_EVEN
@@ -67,7 +68,7 @@ def test_every_small_named_format_with_float32_room_is_served() -> None:
     assert not nearest.serves(64, int(EVEN), plan.kind, plan.frozen)
 
 
-@pytest.mark.parametrize("fmt", SERVED, ids=str)
+@in_turn("fmt", SERVED)
 def test_both_agree_on_every_value_midpoint_and_neighbour(fmt: fp.Format) -> None:
     patterns = hard_patterns(fmt)
     for overflow in ("nonfinite", "saturate", "saturate_finite"):

@@ -9,6 +9,7 @@ import fpsim as fp
 from fpsim.casts.loops import random_kernel
 from fpsim.core.philox import philox4x32
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import in_turn
 
 # Source: Random123 1.14, tests/kat_vectors, philox4x32 10: counter, key, answer.
 KNOWN_ANSWERS = [
@@ -47,8 +48,8 @@ def test_random123_known_answers(counter: str, key: str, answer: str) -> None:
     assert philox(hexadecimal(counter), hexadecimal(key)) == hexadecimal(answer)
 
 
-@pytest.mark.parametrize("first", [0, 5, (1 << 32) - 2, (1 << 40) + 3])
-@pytest.mark.parametrize("seed", [0, 1, 0x123456789ABCDEF0, (1 << 64) - 1])
+@in_turn("first", [0, 5, (1 << 32) - 2, (1 << 40) + 3])
+@in_turn("seed", [0, 1, 0x123456789ABCDEF0, (1 << 64) - 1])
 def test_the_kernel_deals_four_words_per_counter(first: int, seed: int) -> None:
     words = np.empty(16, np.uint32)
     random_kernel()(words, np.uint64(first), np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32))

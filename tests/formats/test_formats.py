@@ -56,7 +56,7 @@ def test_a_p3109_name_outside_the_standard_is_refused(name: str) -> None:
         fp.format(name)
 
 
-@pytest.mark.parametrize("fmt", [fmt for fmt in NARROW if fmt.dtype is not None], ids=str)
+@in_turn("fmt", [fmt for fmt in NARROW if fmt.dtype is not None])
 def test_the_table_holds_what_ml_dtypes_and_numpy_decode(fmt: fp.Format) -> None:
     codes = np.arange(1 << fmt.bits).astype(fmt.storage)
     assert fmt.dtype is not None
@@ -156,8 +156,8 @@ def test_ulp_beyond_the_ends_is_that_of_the_last_binade() -> None:
     assert fp.E4M3.ulp(np.ones((2, 3), np.float32)).shape == (2, 3)
 
 
-@pytest.mark.parametrize(
-    ("wide", "narrow", "holds"),
+@in_turn(
+    "wide, narrow, holds",
     [
         (fp.FP32, fp.BF16, True),
         (fp.FP16, fp.BF16, False),
@@ -203,8 +203,8 @@ def test_every_alias_finds_its_format_in_any_spelling() -> None:
             assert fp.format(spelling) is fmt
 
 
-@pytest.mark.parametrize(
-    ("name", "fmt"),
+@in_turn(
+    "name, fmt",
     [
         ("e4m3", fp.E4M3),
         ("float8_e4m3fn", fp.E4M3),
@@ -234,8 +234,8 @@ def test_a_dtype_names_its_format(fmt: fp.Format) -> None:
         assert fp.format(spec) is fmt
 
 
-@pytest.mark.parametrize(
-    ("name", "fmt"),
+@in_turn(
+    "name, fmt",
     [
         ("float8_e4m3fn", fp.E4M3),
         ("float8_e5m2", fp.E5M2),
@@ -286,8 +286,8 @@ def test_a_name_that_the_package_lacks_is_an_attribute_error() -> None:
 # ---- formats of one's own
 
 
-@pytest.mark.parametrize(
-    ("facts", "reason"),
+@in_turn(
+    "facts, reason",
     [
         ({"exponent_bits": 0, "mantissa_bits": 3}, "exponent_bits must be at least 1"),
         ({"exponent_bits": -1, "mantissa_bits": 3}, "exponent_bits must be an integer >= 0; got -1"),

@@ -16,7 +16,7 @@ from fpsim.scaling.kernels.log import decode_kernel, encode_kernel, round_to_flo
 from fpsim.testing import assert_bits_equal
 from tests.kit import processor
 from tests.kit.processes import python
-from tests.kit.sweeps import case, sweep
+from tests.kit.sweeps import case, in_turn, sweep
 from tests.oracles import log_format
 
 Array = npt.NDArray[Any]
@@ -199,8 +199,8 @@ def test_any_patterns_encode_as_the_oracle_says(
     assert_as_oracle(np.array([near], np.uint32).view(np.float32), bits, (1, columns), nan_is_max)
 
 
-@pytest.mark.parametrize("bits", [3, 5, 8, 10, 12])
-@pytest.mark.parametrize("spread", [2.0**-20, 2.0**-12, 0.01, 1.0, 9.3, 31.9])
+@in_turn("bits", [3, 5, 8, 10, 12])
+@in_turn("spread", [2.0**-20, 2.0**-12, 0.01, 1.0, 9.3, 31.9])
 def test_midpoints_go_up_and_the_number_below_goes_down(bits: int, spread: float) -> None:
     ends = [0.7, 0.7 * 2.0**spread]
     levels = levels_of(np.array([ends]), bits)
@@ -293,7 +293,7 @@ def test_no_level_exceeds_float32() -> None:
     assert np.isfinite(decode(encode(x, 3, (1, 2)), 3, (1, 2))).all()
 
 
-@pytest.mark.parametrize("bits", WIDTHS)
+@in_turn("bits", WIDTHS)
 def test_levels_are_finite_and_never_descend(bits: int) -> None:
     for low, high in ((2.0**-149, 2.0**-130), (1.0, 1.0000001), (0.3, 5.0), (1e37, 3.4028235e38)):
         levels = levels_of(a_tile(low, high), bits)
@@ -317,7 +317,7 @@ def test_a_transposed_array_gives_the_transposed_codes(bits: int) -> None:
     assert_same(along_rows, log_format.Encoded(*(part.T for part in along_columns)))
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@in_turn("name", SAMPLES)
 def test_float32_and_float64_of_the_same_numbers_agree(name: str) -> None:
     x = SAMPLES[name].astype(np.float32)
     assert_same(encode(x, 8, (4, 32)), encode(x.astype(np.float64), 8, (4, 32)))
@@ -341,7 +341,7 @@ def test_rounding_to_float32_is_that_of_numpy() -> None:
 # ---- encoding what was decoded
 
 
-@pytest.mark.parametrize("bits", range(3, 13))
+@in_turn("bits", range(3, 13))
 def test_codes_come_back_where_a_tile_uses_its_outermost_levels(bits: int) -> None:
     for name in ("normal", "ragged", "powers of two", "small integers", "zeros", "all equal"):
         got = encode(SAMPLES[name].astype(np.float32), bits, (1, 128))

@@ -64,7 +64,7 @@ OUTCOMES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "fmt", "overflow", "infinite", "nan"), OUTCOMES)
+@in_turn("name, fmt, overflow, infinite, nan", OUTCOMES)
 def test_a_policy_returns_what_its_document_says(
     name: str, fmt: fp.Format, overflow: str, infinite: str, nan: str
 ) -> None:
@@ -116,7 +116,7 @@ INWARD = [
 ]
 
 
-@pytest.mark.parametrize(("rounding", "x", "want"), INWARD)
+@in_turn("rounding, x, want", INWARD)
 def test_a_mode_that_rounds_toward_zero_overflows_to_the_largest_value(rounding: str, x: float, want: str) -> None:
     assert result(x, fp.E4M3, rounding=rounding) == want
     assert result(x, fp.E5M2, rounding=rounding) == want.replace("nan", str(math.copysign(INF, x))).replace(
@@ -177,7 +177,7 @@ def test_an_outcome_only_names_what_the_format_has(word: str, fmt: fp.Format) ->
 # ---- names
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@in_turn("name", POLICIES)
 def test_a_policy_is_a_set_of_cast_keywords_with_a_source(name: str) -> None:
     words = fp.policy(name)
     assert set(words) == {"rounding", "overflow", "subnormals"}
@@ -218,8 +218,8 @@ def test_an_unknown_overflow_word_is_refused_with_the_nearest(word: str, near: s
         overflow_outcome(word, fp.E4M3)
 
 
-@pytest.mark.parametrize(
-    ("word", "mode"),
+@in_turn(
+    "word, mode",
     [
         ("RNE", "nearest_even"), ("RNA", "nearest_away"), ("RTZ", "toward_zero"), ("RTP", "up"), ("RTN", "down"),
         ("RTO", "odd"), ("SR", "stochastic"), ("TiesToEven", "nearest_even"), ("TowardPositive", "up"),

@@ -97,18 +97,18 @@ def junk() -> list[Any]:
 
 
 @contextmanager
-def at_most(seconds: int) -> Iterator[None]:
+def at_most(seconds: float) -> Iterator[None]:
     """A TimeoutError for what takes longer."""
 
     def stop(*_: object) -> None:
-        raise TimeoutError(f"took more than {seconds} s")
+        raise TimeoutError(f"took more than {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 

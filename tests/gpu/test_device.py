@@ -1,4 +1,4 @@
-"""What fpsim.gpu takes and gives, and what it says when the GPU fails; all in the simulator."""
+"""What fpsim.gpu takes and gives, layers of torch among it, and what it says when the GPU fails; in the simulator."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ import re
 import types
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 import fpsim as fp
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.device.failures import is_no_room, is_of_gpu, size_in_words
+from fpsim.testing import assert_bits_equal
+from tests.gpu.simulator import layers as simulated_layers
+from tests.kit.processes import simulate
 from tests.kit.simulated import call
+from tests.kit.sweeps import case, sweep
 
 launch: Any = importlib.import_module("fpsim.gpu.device.launch")
 
@@ -52,6 +59,16 @@ def said(*arguments: str) -> list[str]:
     return done.out.splitlines()
 
 
+@pytest.fixture(scope="module")
+def with_torch(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, npt.NDArray[Any]]]:
+    """What is said with torch, and what layers give: of one process, for torch takes longer to import than these."""
+    pytest.importorskip("torch")
+    file = tmp_path_factory.mktemp("gpu") / "layers.npz"
+    lines = said(str(file), "some")
+    with np.load(file) as found:
+        return lines, dict(found)
+
+
 def assert_claims(lines: list[str], claims: list[str]) -> None:
     assert len(lines) == len(claims), lines
     for line, claim in zip(lines, claims, strict=True):
@@ -63,9 +80,26 @@ def test_a_failing_gpu_says_so_in_one_sentence() -> None:
     assert_claims(said(), FAILURES)
 
 
-@pytest.mark.skipif(not find_spec("torch"), reason="no torch")
-def test_tensors_come_and_go_as_they_are() -> None:
-    assert_claims(said("torch"), FAILURES + TORCH)
+def test_tensors_come_and_go_as_they_are(with_torch: tuple[list[str], dict[str, npt.NDArray[Any]]]) -> None:
+    assert_claims(with_torch[0], FAILURES + TORCH)
+
+
+@sweep("cases", simulated_layers.SOME, simulated_layers.EVERY)
+def test_layers_have_the_bits_of_the_cpu(
+    cases: dict[str, tuple[int, int, int]],
+    with_torch: tuple[list[str], dict[str, npt.NDArray[Any]]],
+    tmp_path: Path,
+) -> None:
+    """Quantised layers with backend="gpu", forwards and backwards."""
+    simulated = with_torch[1]
+    if cases is simulated_layers.EVERY:
+        simulated = simulate("tests.gpu.simulator.layers", tmp_path / "results.npz", "every")
+    for name, sizes in cases.items():
+        found = simulated_layers.results(name, sizes, "emulated")
+        assert name in ("DEEPSEEK_V3", "MXFP8") or len(found) == 3
+        with case(name):
+            for key, want in found.items():
+                assert_bits_equal(simulated[key], want)
 
 
 def test_errors_of_the_gpu_are_told_from_others() -> None:

@@ -16,6 +16,7 @@ from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.hardware import cublaslt, instructions, products, tensors
 from fpsim.testing import operands as inputs
 from tests.kit.processes import python
+from tests.kit.sweeps import in_turn
 
 torch = pytest.importorskip("torch")
 without_gpu = pytest.mark.skipif(fp.gpu.available(), reason="a GPU is here")
@@ -146,7 +147,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", list(REFUSED))
+@in_turn("name", list(REFUSED))
 def test_what_libraries_refuse_is_one_sentence(name: str) -> None:
     call, words = REFUSED[name]
     with pytest.raises(ValueError, match=words):

@@ -8,6 +8,7 @@ import pytest
 import fpsim as fp
 from fpsim.gpu.lab.model import LibraryModel, ProductProblem, built, predict
 from fpsim.testing import operands as inputs
+from tests.kit.sweeps import in_turn
 
 
 @pytest.mark.parametrize("words", ["open('x')", "cublas", "FLAT()", "cublas(__import__('os'))", "1 + 1", "cublas("])
@@ -32,8 +33,8 @@ def test_fp8_by_fp16_instructions_keeps_its_values() -> None:
     assert (reordered != wanted.view(np.uint32)).any()
 
 
-@pytest.mark.parametrize("name", inputs.OPERAND_SETS)
-@pytest.mark.parametrize("pair", [("e4m3", "e5m2"), ("fp16", "fp16"), ("bf16", "bf16"), ("tf32", "tf32")])
+@in_turn("name", inputs.OPERAND_SETS)
+@in_turn("pair", [("e4m3", "e5m2"), ("fp16", "fp16"), ("bf16", "bf16"), ("tf32", "tf32")])
 def test_input_sets_are_functions_of_their_seed(name: str, pair: tuple[str, str]) -> None:
     shape = (8, 16, 64)
     a, b = inputs.product_operands(name, shape, pair, 3)

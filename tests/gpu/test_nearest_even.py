@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -21,7 +22,7 @@ from fpsim.gpu.core import float_arithmetic
 from fpsim.gpu.core.nearest_even import nearest_encoder, serves
 from fpsim.runtime.compile import kernel
 from tests.kit.hard_columns import hard_columns
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 
 POLICIES = (("nonfinite", "keep"), ("saturate", "flush"), ("saturate_finite", "keep"))
 FORMATS = [fmt for fmt in fp.formats.NAMED.values() if fmt not in (fp.FP32, fp.FP64, fp.E8M0)]
@@ -65,7 +66,7 @@ def patterns() -> npt.NDArray[np.uint32]:
     return np.asarray((upper[:, None] | low).reshape(-1))
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+@in_turn("fmt", FORMATS)
 @sweep("count", 1, len(POLICIES))
 def test_codes_are_those_of_the_core(fmt: fp.Format, count: int) -> None:
     x, first = patterns().view(np.float32), FORMATS.index(fmt)
@@ -124,6 +125,18 @@ def assert_as_the_core(fmt: fp.Format, name: str, columns: list[npt.NDArray[Any]
     assert not different.size, f"{name} of {given}, and {different.size} in all"
 
 
+def assert_all_pairs_as_the_core(fmt: fp.Format, name: str, third: Iterable[int]) -> None:
+    """Of a format of 8 bits, with some third operands."""
+    low = np.arange(1 << 16)
+    pairs = [(low >> 8).astype(np.uint8), (low & 255).astype(np.uint8)]
+    for code in third:
+        assert_as_the_core(fmt, name, [*pairs, np.full(1 << 16, code, np.uint8)])
+
+
+# Every third code of a format of 8 bits, so that each of its low bits and exponents is there, and what is special.
+SOME_CODES = sorted({*range(0, 256, 3), 1, 0x7B, 0x7C, 0x7D, 0x7E, 0x7F, 0x80, 0x81, 0xFC, 0xFE, 0xFF})
+
+
 @pytest.mark.parametrize(("fmt", "name"), FLOAT_CASES, ids=NAMES)
 def test_float32_gives_the_cores_codes(fmt: fp.Format, name: str) -> None:
     columns = hard_columns(name, (fmt,) * float_arithmetic.OPERANDS[name], fmt, 5000, seed=4)
@@ -131,10 +144,7 @@ def test_float32_gives_the_cores_codes(fmt: fp.Format, name: str) -> None:
     if fmt == fp.FP32:
         return
     if fmt.bits == 8:
-        low = np.arange(1 << 16)
-        pairs = [(low >> 8).astype(np.uint8), (low & 255).astype(np.uint8)]
-        for code in range(1 << 8):
-            assert_as_the_core(fmt, name, [*pairs, np.full(1 << 16, code, np.uint8)])
+        assert_all_pairs_as_the_core(fmt, name, SOME_CODES)
         return
     codes, orders = np.arange(1 << 16).astype(np.uint16), np.random.default_rng(5)
     for _ in range(1 if name == "sqrt" else 4):
@@ -143,11 +153,15 @@ def test_float32_gives_the_cores_codes(fmt: fp.Format, name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("fmt", "name"), [case for case in FLOAT_CASES if case[0].bits == 8])
+def test_float32_gives_the_cores_codes_of_all_triples(fmt: fp.Format, name: str) -> None:
+    assert_all_pairs_as_the_core(fmt, name, range(1 << 8))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("fmt", "name"), [case for case in FLOAT_CASES if case[0] != fp.FP32 and case[1] != "fma"])
 def test_float32_gives_the_cores_codes_of_all_pairs(fmt: fp.Format, name: str) -> None:
     codes = np.arange(1 << 16).astype(np.uint16)
-    if fmt.bits == 8:
-        return  # of which the test above takes all
     for turn in range(1 << 16):
         assert_as_the_core(fmt, name, [codes, np.roll(codes, turn)][: float_arithmetic.OPERANDS[name]])
         if name == "sqrt":

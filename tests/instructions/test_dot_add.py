@@ -216,7 +216,7 @@ def encoded(values: list[float], element: Element) -> Array:
     return fp.encode(np.array([values], np.float64), element.carrier).astype(element.dtype)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.unit}: {case.claim}")
+@in_turn("case", CASES)
 def test_a_sum_by_hand(case: Case) -> None:
     unit = fp.unit(case.unit)
     floats = np.dtype(f"f{unit.d.dtype.itemsize}")
@@ -233,7 +233,7 @@ NANS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NANS)
+@in_turn("name", NANS)
 def test_a_nan_loses_sign_and_payload(name: str) -> None:
     unit = fp.unit(name)
     zero, c = np.zeros((1, 1), unit.a.dtype), np.array([-1]).astype(unit.d.dtype)
@@ -286,8 +286,8 @@ SCALE = np.zeros((2, 1), np.uint8)
 MXFP8 = "blackwell_mxfp8_e4m3_f32"
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
+@in_turn(
+    "call, words",
     [
         (lambda: fp.dot_add(FP8.view(ml_dtypes.float8_e5m2), FP8, ACCUMULATOR, "hopper_e4m3_f32"),
          r"hopper_e4m3_f32 takes a and b of e4m3 \(float8_e4m3fn .*got a as float8_e5m2.*hopper_e5m2_f32"),

@@ -7,6 +7,7 @@ import pytest
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from tests.kit.published import recorded
+from tests.kit.sweeps import in_turn
 from tests.oracles.matrix_units import Rows, dot_add_rows
 
 UNITS = {
@@ -56,7 +57,7 @@ def test_the_oracle_gives_the_bits_of_real_hardware(name: str) -> None:
     assert_bits_equal(dot_add_rows(first, fp.unit(UNITS[name])), want[:60])
 
 
-@pytest.mark.parametrize("name", UNITS.values())
+@in_turn("name", UNITS.values())
 def test_a_unit_with_a_record_of_hardware_says_so(name: str) -> None:
     assert fp.unit(name).evidence == "hardware"
 

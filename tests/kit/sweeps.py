@@ -48,7 +48,12 @@ def in_turn(names: str, values: Iterable[Any]) -> Callable[[Test], Test]:
         def every(**others: Any) -> None:
             for value in listed:
                 with case(*((value,) if single else value)):
-                    test(**dict(zip(parameters, (value,) if single else value, strict=True)), **others)
+                    try:
+                        test(**dict(zip(parameters, (value,) if single else value, strict=True)), **others)
+                    except pytest.skip.Exception as reason:
+                        if value is listed[0]:  # which lacks what all of them need
+                            raise
+                        raise AssertionError(f"a case that skips would skip those after it; return: {reason}") from None
 
         asked = inspect.signature(test).parameters.values()
         every.__signature__ = inspect.Signature([each for each in asked if each.name not in parameters])  # type: ignore[attr-defined]

@@ -31,3 +31,14 @@ def test_a_failure_names_its_case() -> None:
     with pytest.raises(AssertionError) as caught:
         test()
     assert caught.value.__notes__ == ["in the case 2, two"]
+
+
+@pytest.mark.parametrize(("skipped", "error"), [(1, pytest.skip.Exception), (2, AssertionError)])
+def test_only_the_first_case_may_skip_them_all(skipped: int, error: type[BaseException]) -> None:
+    @in_turn("number, word", CASES)
+    def test(number: int, word: str) -> None:
+        if number == skipped:
+            pytest.skip("without what is needed")
+
+    with pytest.raises(error, match="without what is needed"):
+        test()

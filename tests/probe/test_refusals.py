@@ -9,6 +9,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.probe import black_box
+from tests.kit.sweeps import in_turn
 
 
 def raises(x: Any) -> Any:
@@ -58,7 +59,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@in_turn("name", REFUSED)
 def test_a_callable_that_cannot_be_probed_is_refused(name: str) -> None:
     fn, kind, sentence = REFUSED[name]
     with pytest.raises(kind) as refused:

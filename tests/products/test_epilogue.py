@@ -15,7 +15,7 @@ import fpsim as fp
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules import Schedule
 from fpsim.testing import assert_bits_equal
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 from tests.oracles import schedules as written
 from tests.oracles.schedules import Array, Job
 from tests.products.checks import results
@@ -305,7 +305,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@in_turn("name", REFUSED)
 def test_what_a_library_refuses_is_refused_unless_it_is_not_strict(name: str) -> None:
     asked, words = REFUSED[name]
     with pytest.raises(ValueError, match=f"{words}.* strict=False computes it all the same"):
@@ -417,7 +417,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD)
+@in_turn("name", BAD)
 def test_bad_input_says_what_was_wanted(name: str) -> None:
     asked, error, words = BAD[name]
     with pytest.raises(error, match=f"(?s){words}"):

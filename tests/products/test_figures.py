@@ -14,6 +14,7 @@ import pytest
 
 import fpsim as fp
 from tests.kit.loops import take_common_loops
+from tests.kit.sweeps import in_turn
 
 Array = npt.NDArray[Any]
 SIZE = 64
@@ -86,7 +87,7 @@ AT_4096 = [
 ]
 
 
-@pytest.mark.parametrize(("distribution", "scaled", "promote", "median", "rms"), AT_4096)
+@in_turn("distribution, scaled, promote, median, rms", AT_4096)
 def test_the_error_at_4096_depends_on_the_distribution(
     distribution: str, scaled: bool, promote: int | None, median: float, rms: float
 ) -> None:
@@ -140,7 +141,7 @@ GROWTH = [
 ]
 
 
-@pytest.mark.parametrize(("distribution", "k", "chained", "every_128", "every_512"), GROWTH)
+@in_turn("distribution, k, chained, every_128, every_512", GROWTH)
 def test_the_error_grows_with_k_unless_sums_are_promoted(
     distribution: str, k: int, chained: float, every_128: float, every_512: float | None
 ) -> None:

@@ -304,9 +304,7 @@ def test_more_than_128_blocks_are_joined_in_two_rounds(m: int, k: int, n: int) -
     check(CASES["cublas('sm_90', family='dot', split_k=130)"], *operands(m, k, n))
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in CASES.values() if case.schedule.slicing.count == 1], ids=lambda case: repr(case.schedule)
-)
+@in_turn("case", [case for case in CASES.values() if case.schedule.slicing.count == 1])
 def test_both_kernels_agree_on_long_sums(case: Case) -> None:
     for k in (4096, 35_003) if case.sums.count > 1 else (4096, 270_003):  # more than 512 chunks of 512
         a, b = operands(2, k, 3)

@@ -241,8 +241,8 @@ LAYOUTS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", ["hopper_e4m3_f16", "ampere_tf32_f32", "cdna2_bf16_f32", "blackwell_nvfp4_f32",
+@in_turn("layout", LAYOUTS)
+@in_turn("name", ["hopper_e4m3_f16", "ampere_tf32_f32", "cdna2_bf16_f32", "blackwell_nvfp4_f32",
                                   "hopper_f64_f64"])  # fmt: skip
 def test_results_do_not_depend_on_the_layout(name: str, layout: str) -> None:
     unit, arranged = fp.unit(name), LAYOUTS[layout]
@@ -337,11 +337,12 @@ every_promoting_unit = in_turn("unit", promoting)
 @pytest.mark.parametrize(("m", "n"), [(2, 130), (130, 2)])
 @sweep("whole", False, True)
 def test_promotion_adds_partial_sums_in_float32(unit: MatrixUnit, m: int, n: int, whole: bool) -> None:
+    turn = KERNELS.index(unit) + 2 * (m > n)
     for i, (terms, k) in enumerate(((unit.terms, 3 * unit.terms), (128, 384), (256, 300), (128, 100))):
         k = -(-k // (unit.block or 1)) * (unit.block or 1)
         for j, kind in enumerate((normal, wide, zeros, special)):
-            if not whole and (i + j + (m > n)) % 2:
-                continue
+            if not whole and (i + j + turn) % 4:
+                continue  # of either shape every length once and every kind once
             p = random_product(unit, kind, (m, k, n))
             for c in (p.c, None) if whole else ((p.c, None)[(i // 2 + j // 2) % 2],):
                 got = multiplied(p._replace(c=c), unit, promote=terms)
@@ -425,8 +426,8 @@ def product(a: Any = A, b: Any = B, c: Any = None, unit: Any = E4M3, **words: An
     return fp.matmul(a, b, c, accumulate=unit, **words)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
+@in_turn(
+    "call, words",
     [
         (lambda: product(A[0]), r"a must have two axes, \(M, K\); got shape \(64,\)"),
         (lambda: product(b=B[None]), r"b must have two axes, \(K, N\); got shape \(1, 64, 3\)"),

@@ -15,6 +15,7 @@ from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.schedules.schedule import Schedule, Slicing
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import in_turn
 from tests.products.checks import Array, Product, chained, multiply_add, partials, results
 
 f32 = np.float32
@@ -330,8 +331,8 @@ def test_exchanged_operands_exchange_the_order_of_scales() -> None:
         assert_bits_equal(fp.matmul(a, b, accumulate=unit, scale_order=order), turned.T)
 
 
-@pytest.mark.parametrize("shape", [(0, 256, 3), (3, 256, 0), (3, 0, 4), (0, 0, 0)])
-@pytest.mark.parametrize(("of_a", "of_b"), [(ROWS, BLOCKS), (fp.scalings.ROW, fp.scalings.COLUMN),
+@in_turn("shape", [(0, 256, 3), (3, 256, 0), (3, 0, 4), (0, 0, 0)])
+@in_turn("of_a, of_b", [(ROWS, BLOCKS), (fp.scalings.ROW, fp.scalings.COLUMN),
                                             (fp.scalings.TENSOR, fp.scalings.TENSOR)])  # fmt: skip
 def test_scaled_operands_may_be_empty(shape: tuple[int, int, int], of_a: Scaling, of_b: Scaling) -> None:
     m, k, n = shape
@@ -376,8 +377,8 @@ def product(a: Any, b: Any, unit: str = HOPPER, c: Any = None, **words: Any) -> 
     return fp.matmul(a, b, c, accumulate=unit, **words)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
+@in_turn(
+    "call, words",
     [
         (lambda: product(scaled(2, 256, "e5m2"), B), r"hopper_e4m3_f32 takes e4m3 as a; got a Scaled array of E5M2"),
         (lambda: product(A, scaled(256, 3, "int8", BLOCKS)), r"takes e4m3 as b; got a Scaled array of INT8"),

@@ -12,7 +12,7 @@ import fpsim as fp
 from fpsim.matrix_units.matrix_unit import ELEMENTS, Element, MatrixUnit, Rule
 from fpsim.products.fast_units import is_fast
 from fpsim.testing import assert_bits_equal
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 from tests.kit.units import changed, check_case, random_case, random_unit
 from tests.products.checks import KERNELS
 
@@ -21,7 +21,7 @@ F32, F64, TF32, FNUZ = (ELEMENTS[name] for name in ("f32", "f64", "tf32", "fp8")
 DEEP = fp.Format("deep", 8, 7, bias=200)
 
 
-@pytest.mark.parametrize("terms", [1, 2, 3, 5, 6, 12, 20, 24, 28, 40, 64])
+@in_turn("terms", [1, 2, 3, 5, 6, 12, 20, 24, 28, 40, 64])
 def test_no_term_of_a_step_is_dropped(terms: int) -> None:
     ones, unit = np.ones((2 * terms, 2 * terms), np.float16), changed(HALF, terms=terms)
     assert_bits_equal(fp.matmul(ones, ones, accumulate=unit), np.full(ones.shape, 2 * terms, np.float32))
@@ -136,7 +136,7 @@ MEANINGLESS: dict[str, tuple[str, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MEANINGLESS)
+@in_turn("name", MEANINGLESS)
 def test_a_unit_that_means_nothing_is_refused_in_a_sentence(name: str) -> None:
     unit, facts, sentence = MEANINGLESS[name]
     with pytest.raises(ValueError) as refused:

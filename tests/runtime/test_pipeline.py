@@ -23,6 +23,7 @@ from tests.kit import processor
 from tests.kit.layouts import read_only, unaligned
 from tests.kit.processes import printed, python
 from tests.kit.samples import float32_patterns, float64_patterns
+from tests.kit.sweeps import in_turn
 from tests.oracles import casts
 
 Array = npt.NDArray[Any]
@@ -161,8 +162,8 @@ def test_codes_come_in_the_narrowest_unsigned_dtype(fmt: fp.Format, dtype: type)
 # ---- what is not an array of floats
 
 
-@pytest.mark.parametrize(
-    ("x", "advice"),
+@in_turn(
+    "x, advice",
     [
         (
             np.array([1], np.int32),
@@ -181,9 +182,8 @@ def test_codes_come_in_the_narrowest_unsigned_dtype(fmt: fp.Format, dtype: type)
         (None, "got objects"),
         (np.array(["2020"], "M8[Y]"), "got datetime64"),
     ],
-    ids=str,
 )
-@pytest.mark.parametrize("function", [fp.encode, fp.quantize, fp.cast])
+@in_turn("function", [fp.encode, fp.quantize, fp.cast])
 def test_what_is_no_array_of_floats_is_refused_with_what_to_do(
     function: Callable[..., Array], x: npt.ArrayLike, advice: str
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 import fpsim as fp
 from fpsim.runtime.threads import SMALLEST
 from fpsim.testing import assert_bits_equal
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 from tests.oracles import casts
 from tests.oracles import scaling as so
 from tests.scaling.checks import SEED, SOME, assert_same_encoding, check, compare, compare_scales, preset, scaling
@@ -107,7 +107,7 @@ def test_lists_and_torch_tensors_are_arrays() -> None:
     )
 
 
-@pytest.mark.parametrize("name", [*BLOCKS, *SOME])
+@in_turn("name", [*BLOCKS, *SOME])
 def test_layouts_of_memory_change_nothing(name: str) -> None:
     x = between(-20, 20, (140, 150), 13)
     want = fp.encode_scaled(x, fp.E4M3, preset(name))

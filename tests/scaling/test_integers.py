@@ -10,7 +10,7 @@ import pytest
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from tests.core.test_philox import random_word
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 from tests.oracles import casts
 from tests.oracles import scaling as so
 from tests.scaling.checks import INTEGERS, SEED, check, compare, scaling
@@ -31,8 +31,8 @@ def test_integers_with_a_zero_point_are_those_of_the_oracle(fmt: Any, division: 
                 check(np.abs(data()), fmt, how)
 
 
-@pytest.mark.parametrize("rounding", casts.MODES)
-@pytest.mark.parametrize("fmt", INTEGERS, ids=str)
+@in_turn("rounding", casts.MODES)
+@in_turn("fmt", INTEGERS)
 def test_integers_round_in_every_mode_and_zero_points_to_nearest(fmt: Any, rounding: str) -> None:
     halves = np.arange(-300, 301, dtype=np.float32).reshape(1, -1) / 2
     span = np.subtract(*so.RANGES[fmt.name][::-1])  # so that scales are 1, and zero points ties

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from tests.kit.sweeps import in_turn
 from tests.scaling.checks import check
 
 DEEP = fp.Format("deep", 5, 4, bias=166)  # up to 2**-136, a subnormal float32
@@ -43,13 +44,13 @@ def test_the_tile_of_an_infinity_gets_the_largest_of_two_levels(scale_format: fp
 TINY = fp.Format("tiny", 3, 2, bias=40)  # at most 2**-33 and more
 
 
-@pytest.mark.parametrize("quotient", ["amax/max", "amax*(1/max)", "1/(max/amax)"])
-@pytest.mark.parametrize("scale_format", [fp.FP32, fp.BF16, fp.E5M2, fp.E8M0], ids=str)
+@in_turn("quotient", ["amax/max", "amax*(1/max)", "1/(max/amax)"])
+@in_turn("scale_format", [fp.FP32, fp.BF16, fp.E5M2, fp.E8M0])
 def test_finite_tiles_have_finite_scales_where_the_quotient_leaves_float32(
     scale_format: fp.Format, quotient: str
 ) -> None:
     if quotient == "1/(max/amax)" and scale_format not in (fp.FP32, fp.E8M0):
-        pytest.skip("which no encode scale is rounded to")
+        return  # which no encode scale is rounded to
     x = np.array([[3e38, 1, 2, 3, 1e38, 5, 0, -1, np.inf, 1, 2, 3, 1e-30, 0, 0, 0]], np.float32)
     for infinity in ("skip", "propagate"):
         how = fp.Scaling(

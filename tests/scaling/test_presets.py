@@ -10,7 +10,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
-from tests.kit.sweeps import case, sweep
+from tests.kit.sweeps import case, in_turn, sweep
 from tests.oracles import scaling as so
 from tests.scaling.checks import FORMATS, MORE_FORMATS, check, preset, scaling
 from tests.scaling.data import (
@@ -114,7 +114,7 @@ def test_quantize_scaled_is_encoding_and_decoding(name: str) -> None:
         assert_bits_equal(fp.quantize_scaled(x, fp.E4M3, preset(name)), want)
 
 
-@pytest.mark.parametrize("fmt", [*FORMATS, *MORE_FORMATS], ids=str)
+@in_turn("fmt", [*FORMATS, *MORE_FORMATS])
 def test_quantize_scaled_takes_every_format(fmt: Any) -> None:
     for name in ("TILE_1X128", "NVFP4"):
         want = so.decode(so.encode(with_infinities(), fmt, preset(name)), fmt)

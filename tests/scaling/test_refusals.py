@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from tests.kit.sweeps import in_turn
 
 X = np.ones((2, 32), np.float32)
 WITHOUT_ONE = fp.Format("without1", 3, 2, bias=8)  # up to 0.875
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
+@in_turn(
+    "fields, message",
     [
         ({"block": (0, 1)}, r"block must be a tuple of tile sizes >= 1, .*; got \(0, 1\)"),
         ({"scale_rule": "max"}, "scale_rule must be one of amax, .*; got 'max'"),

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -141,14 +140,14 @@ LANES = [
 TENSOR_CORES = [*BASIC, *NVJET, *CUTLASS, *XMMA]
 
 
-def named(cases: Sequence[Case]) -> list[Any]:
-    """Cases for every unit, with a name each."""
-    return [pytest.param(case, fp.unit(unit), id=f"{case.name}-{unit}") for case in cases for unit in case.units]
+def with_units(cases: Sequence[Case]) -> list[tuple[Case, MatrixUnit]]:
+    """Cases for every unit."""
+    return [(case, fp.unit(unit)) for case in cases for unit in case.units]
 
 
-def first(cases: Sequence[Case]) -> list[Any]:
+def first(cases: Sequence[Case]) -> list[tuple[Case, MatrixUnit]]:
     """Cases for one unit each."""
-    return named([case._replace(units=case.units[:1]) for case in cases])
+    return with_units([case._replace(units=case.units[:1]) for case in cases])
 
 
 TINY = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33)

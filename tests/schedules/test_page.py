@@ -14,6 +14,7 @@ from fpsim.schedules.libraries.cublas import FIELDS, GEMV, GemvRow
 from fpsim.schedules.plan import plan_of
 from fpsim.testing import assert_bits_equal
 from tests.kit.processes import ROOT
+from tests.kit.sweeps import in_turn
 from tests.schedules.checks import job, multiplied, spread
 
 
@@ -66,8 +67,8 @@ def test_words_for_a_merge_mean_the_same(words: tuple[int | str, ...]) -> None:
     assert len({without_name(cublas(family="cutlass", merge=word)) for word in words}) == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
+@in_turn(
+    "words, message",
     [
         ({"family": "cutlass", "stages": 6}, "stages must be a STAGES_ID of a CUTLASS kernel, 0, 7 to 20 or 25; got 6"),
         ({"family": "cutlass", "stages": 21}, "stages must be .*; got 21"),
@@ -80,7 +81,6 @@ def test_words_for_a_merge_mean_the_same(words: tuple[int | str, ...]) -> None:
         ({"family": "gemv", "option": 5, "split_k": 2}, "option 5 of gemv was met without split-K only"),
         ({"merge": 2}, "merge is no field of cuBLAS's nvjet kernels; got 2. They have split_k, fast_accum, tail_loss"),
     ],
-    ids=str,
 )
 def test_other_values_are_refused(words: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -14,7 +14,7 @@ from fpsim.schedules import Comparison, Schedule, tree
 from fpsim.schedules.trees.nodes import Extent, Steps, Sum, add_steps, extent
 from fpsim.sums.accumulators import Accumulator
 from tests.kit.processes import python
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 from tests.oracles.trees import evaluate
 
 # shapes here are not those that a library would choose a kernel for
@@ -125,8 +125,8 @@ def test_equal_sequences_of_steps_have_one_form() -> None:
 # ---- trees and bits
 
 
-@pytest.mark.parametrize(("schedule", "unit"), RUN, ids=str)
-@pytest.mark.parametrize("out_format", [None, "fp16"])
+@in_turn("schedule, unit", RUN)
+@in_turn("out_format", [None, "fp16"])
 @sweep("whole", False, True)
 def test_the_tree_is_what_matmul_computes(schedule: Schedule, unit: str, out_format: str | None, whole: bool) -> None:
     of, step = fp.unit(unit), 1 if out_format is None else 3
@@ -429,16 +429,15 @@ def test_a_heuristic_shows_where_rows_change() -> None:
 # ---- sizes
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "how",
     [
         s.cutlass_2xacc(128), s.deepgemm(), s.triton(128, 64), s.cublas(family="dot"), s.cublas(family="magma"),
         s.cublas(family="gemv", option=10), s.cublas(family="gemm_sn"), s.cublas("sm_89", split_k=4),
         fp.Chunked("fp32"),
     ],
-    ids=str,
 )  # fmt: skip
-@pytest.mark.parametrize("k", [1 << 40, 1 << 63], ids=hex)
+@in_turn("k", [1 << 40, 1 << 63])
 def test_trees_that_nobody_waits_for_are_refused(how: Any, k: int) -> None:
     with pytest.raises(ValueError, match=r"a tree must have at most 1048576 parts; got .* with k=\d+, which has about"):
         tree(how, k)

@@ -20,7 +20,7 @@ from fpsim.sums.accumulate import SumProblem
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.sums.product import accumulator_product
 from fpsim.testing import assert_bits_equal
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 from tests.oracles import casts
 from tests.oracles import sums as accumulator_oracle
 from tests.oracles.arithmetic import read
@@ -60,8 +60,8 @@ def made(kind: Callable[..., Accumulator], fmt: fp.Format, rounding: str, **word
 # ---- against the oracle
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@in_turn("fmt", FORMATS)
+@in_turn("kind", KINDS)
 def test_every_rounding_of_a_product_is_the_oracles(kind: Callable[..., Accumulator], fmt: fp.Format) -> None:
     generator = np.random.default_rng(len(fmt.name))
     for number, rounding in enumerate(MODES):
@@ -72,8 +72,8 @@ def test_every_rounding_of_a_product_is_the_oracles(kind: Callable[..., Accumula
         check_product(made(kind, fmt, rounding), a, b, c, formats)
 
 
-@pytest.mark.parametrize("overflow", ["saturate", "saturate_finite"])
-@pytest.mark.parametrize("kind", KINDS)
+@in_turn("overflow", ["saturate", "saturate_finite"])
+@in_turn("kind", KINDS)
 def test_policies_hold_at_every_step(kind: Callable[..., Accumulator], overflow: str) -> None:
     generator = np.random.default_rng(5)
     for fmt in (fp.E4M3, fp.FP16, fp.E2M1, UNSIGNED):
@@ -83,8 +83,8 @@ def test_policies_hold_at_every_step(kind: Callable[..., Accumulator], overflow:
             check_product(made(kind, fmt, rounding, **words), a, b, None, (fp.E5M2, fp.E4M3))
 
 
-@pytest.mark.parametrize("outer", [fp.FP32, fp.BF16, fp.E5M2, UNSIGNED], ids=str)
-@pytest.mark.parametrize("fmt", [fp.FP16, fp.E4M3, fp.FP32], ids=str)
+@in_turn("outer", [fp.FP32, fp.BF16, fp.E5M2, UNSIGNED])
+@in_turn("fmt", [fp.FP16, fp.E4M3, fp.FP32])
 def test_totals_of_runs_join_a_sum_in_another_format(fmt: fp.Format, outer: fp.Format) -> None:
     generator = np.random.default_rng(6)
     for rounding in ("nearest_even", "up", "stochastic"):
@@ -429,8 +429,8 @@ def test_stochastic_rounding_is_worse_in_short_sums_and_better_in_long_ones() ->
 # ---- input that is refused
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+@in_turn(
+    "call, message",
     [
         (lambda: Sequential("e8m0"), "an accumulator needs a format with a zero to start from; got E8M0"),
         (lambda: Sequential("fp16", rounding="sr"), "stochastic rounding needs a seed"),

@@ -17,7 +17,7 @@ from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Pair
 from fpsim.sums.float32_plan import fast_way
 from fpsim.sums.kernels.float32_rows import ROUNDED, rows_kernel
 from fpsim.testing import assert_bits_equal
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 from tests.sums.checks import assert_same, ranges
 
 Array = npt.NDArray[Any]
@@ -154,10 +154,8 @@ def test_the_loops_in_float32_are_taken_and_mostly_kept() -> None:
         assert not given_up.any(), f"{accumulator!r} gave up {given_up.sum()} of {given_up.size} strips"
 
 
-@pytest.mark.parametrize(
-    "fmt", [fp.BF16, fp.FP16, fp.Format("eleven_bits", 5, 9), fp.Format("nine_bits", 6, 8)], ids=str
-)
-@pytest.mark.parametrize("formats", [(fp.BF16, fp.BF16), (fp.FP16, fp.BF16), (fp.FP16, fp.FP16), (fp.E5M2, fp.FP16)])
+@in_turn("fmt", [fp.BF16, fp.FP16, fp.Format("eleven_bits", 5, 9), fp.Format("nine_bits", 6, 8)])
+@in_turn("formats", [(fp.BF16, fp.BF16), (fp.FP16, fp.BF16), (fp.FP16, fp.FP16), (fp.E5M2, fp.FP16)])
 def test_every_significand_and_tie_is_rounded_in_float32_as_in_lanes(
     fmt: fp.Format, formats: tuple[fp.Format, fp.Format]
 ) -> None:

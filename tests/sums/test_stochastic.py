@@ -27,6 +27,7 @@ from fpsim.sums.kernels.stochastic import (
     subtree_ahead,
 )
 from fpsim.sums.plan import options_of, randomness, target
+from tests.kit.sweeps import in_turn
 from tests.sums.checks import assert_same, check_product
 
 Array = npt.NDArray[Any]
@@ -117,8 +118,8 @@ def test_sums_that_overflow_by_rounding_alone_go_step_by_step(kind: Any) -> None
     compared(made(kind, SHORT), a, b)
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@in_turn("fmt", FORMATS)
+@in_turn("kind", KINDS)
 def test_larger_products_have_the_integer_cores_bits(kind: Any, fmt: fp.Format) -> None:
     a, b = operands((3, 2 * LANES + 5, 3 * BLOCK + 7), 0, fp.E5M2)
     compared(made(kind, fmt), a, b, fp.E5M2)

@@ -169,7 +169,9 @@ def test_the_fixture_of_kernels_names_what_a_broken_kernel_does(shell: Shell, tm
         PROMISE = {"a": "e4m3", "accumulate": "hopper_e4m3_f32", "promote": 128, "shapes": [(8, 8, 300)]}
 
         def test_right(check_kernel):
-            assert check_kernel(lambda a, b: fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=128), **PROMISE).ok
+            def kernel(a, b):
+                return fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=128)
+            assert check_kernel(kernel, **PROMISE, certificate=False).ok
 
         def test_wrong(check_kernel):
             check_kernel(lambda a, b: fp.matmul(a, b, accumulate="hopper_e4m3_f32"), **PROMISE)

@@ -65,21 +65,21 @@ def as_numpy(x: torch.Tensor) -> Any:
 
 
 @in_turn("dtype", DTYPES)
-@pytest.mark.parametrize("name", TAKE_VALUES)
+@in_turn("name", TAKE_VALUES)
 def test_values_are_taken_as_tensors_of_every_float_dtype(name: str, dtype: torch.dtype) -> None:
     x = tensor(dtype)
     assert_bits_equal(TAKE_VALUES[name](x), TAKE_VALUES[name](as_numpy(x)))
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != torch.float64], ids=str)
-@pytest.mark.parametrize("name", TAKE_FLOATS)
+@in_turn("dtype", [dtype for dtype in DTYPES if dtype != torch.float64])
+@in_turn("name", TAKE_FLOATS)
 def test_operands_are_taken_as_tensors(name: str, dtype: torch.dtype) -> None:
     x = tensor(dtype)
     assert_bits_equal(np.asarray(TAKE_FLOATS[name](x)), np.asarray(TAKE_FLOATS[name](as_numpy(x))))
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float8_e4m3fn], ids=str)
-@pytest.mark.parametrize("name", TAKE_CODES)
+@in_turn("dtype", [torch.uint8, torch.float8_e4m3fn])
+@in_turn("name", TAKE_CODES)
 def test_codes_are_taken_as_tensors(name: str, dtype: torch.dtype) -> None:
     x = tensor(torch.float8_e4m3fn)
     call, codes = TAKE_CODES[name], as_numpy(x)
@@ -104,7 +104,7 @@ def test_a_scaled_array_is_made_of_tensors() -> None:
     assert_bits_equal(again.decode(), q.decode())
 
 
-@pytest.mark.parametrize("name", [*TAKE_VALUES, *TAKE_FLOATS])
+@in_turn("name", [*TAKE_VALUES, *TAKE_FLOATS])
 def test_a_tensor_that_requires_a_gradient_is_pointed_to_fpsim_torch(name: str) -> None:
     with pytest.raises(TypeError, match=r"must not require a gradient, .*; got a torch tensor .*fp.torch, .*detach"):
         {**TAKE_VALUES, **TAKE_FLOATS}[name](tensor(torch.bfloat16).requires_grad_())

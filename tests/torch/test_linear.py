@@ -14,6 +14,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import in_turn
 
 torch = pytest.importorskip("torch")
 
@@ -353,8 +354,8 @@ def test_recipes_are_values() -> None:
     assert all(pickle.loads(pickle.dumps(recipe)) == recipe for recipe in ft.RECIPES.values())
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "message"),
+@in_turn(
+    "call, kind, message",
     [
         (lambda: ft.LinearRecipe("fp8"), ValueError, "format must be one of"),
         (lambda: ft.LinearRecipe("int8"), ValueError, "INT8 needs a scale"),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from tests.kit.sweeps import in_turn
 
 torch = pytest.importorskip("torch")
 
@@ -257,7 +258,7 @@ def test_an_unknown_backend_is_refused() -> None:
         ft.QuantLinear(8, 8, recipe=ft.MXFP8, backend="cpu")
 
 
-@pytest.mark.parametrize("schedule", fp.schedules.ROWS, ids=repr)
+@in_turn("schedule", fp.schedules.ROWS)
 def test_schedules_are_read_back_from_what_they_show(schedule: Any) -> None:
     assert importlib.import_module("fpsim.schedules.written").parsed(repr(schedule)) == schedule
 

@@ -15,6 +15,7 @@ import pytest
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from tests.kit.processes import ROOT
+from tests.kit.sweeps import in_turn
 
 torch = pytest.importorskip("torch")
 
@@ -41,8 +42,8 @@ def gradient(y: Any, x: Any, dy: Any = None) -> Any:
 # ---- values
 
 
-@pytest.mark.parametrize("name", SCALINGS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@in_turn("name", SCALINGS)
+@in_turn("dtype", DTYPES)
 def test_fake_quantize_has_the_values_of_quantize_scaled(dtype: str, name: str) -> None:
     x, scaling = tensor(DTYPES[dtype]), getattr(fp.scalings, name)
     for fmt in ("e4m3", fp.E2M1):
@@ -340,8 +341,8 @@ def test_compiled_graphs_notice_other_formats_and_seeds() -> None:
 # ---- errors
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "message"),
+@in_turn(
+    "call, kind, message",
     [
         (lambda x: ft.fake_quantize(x.numpy(), "e4m3"), TypeError, "x must be a torch tensor; got ndarray"),
         (lambda x: ft.quantize(x.int(), "e4m3"), TypeError, "got torch.int32. Convert with x.float()"),

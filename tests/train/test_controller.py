@@ -9,6 +9,7 @@ import fpsim as fp
 from fpsim.exact_json import from_json, to_json
 from fpsim.train.controller import DECAY, Levels
 from fpsim.train.recipe import Controller
+from tests.kit.sweeps import in_turn
 
 pytest.importorskip("torch")
 RULE = Controller(high=0.5, low=0.1, patience=2, levels=("MXFP8", "BF16", "FP32"))
@@ -23,8 +24,8 @@ def levels_of(figures: list[float], below: list[float] | None = None, rule: Cont
     return found
 
 
-@pytest.mark.parametrize(
-    ("figures", "wanted"),
+@in_turn(
+    "figures, wanted",
     [
         ([0.6, 0.6], [0, 0, 1]),
         ([0.6, 0.5, 0.6], [0, 0, 0, 0]),  # not above high: the count begins again

@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 from fpsim.train import OptimizerRecipe, Settings, Trainer  # noqa: E402
 from fpsim.train.parallel import reduce  # noqa: E402
 from fpsim.train.setup.layers import followed_by, layers_of, seeded  # noqa: E402
+from tests.kit.sweeps import in_turn  # noqa: E402
 
 RAW = fp.torch.LinearRecipe(grad_fmt="e4m3", overflow="saturate", name="RAW")  # one format, so that few things differ
 
@@ -425,8 +426,8 @@ def test_faulty_policies_do_what_they_are_faulty_for(policy: str, seen_in_the_tr
 # ---- what is refused
 
 
-@pytest.mark.parametrize(
-    ("recipe", "settings", "said"),
+@in_turn(
+    "recipe, settings, said",
     [
         (Recipe(keep=("haed",)), {}, "keep of recipe '' must name layers of the model; 'haed' matches none of first"),
         (Recipe(overrides=(Override("blocks.*"),)), {}, r"overrides of recipe '' must name layers.*'blocks\.\*'"),

@@ -16,6 +16,7 @@ from fpsim.testing import assert_bits_equal
 torch = pytest.importorskip("torch")
 
 from fpsim.train.loss_scale import LossScaler  # noqa: E402
+from tests.kit.sweeps import in_turn  # noqa: E402
 
 INF, NAN = math.inf, math.nan
 
@@ -50,8 +51,8 @@ def torchs(stream: str, **keywords: Any) -> tuple[list[float], list[bool], list[
     return [*scales, scaler.get_scale()], skips, unscaled
 
 
-@pytest.mark.parametrize("stream", ["x", "...", "xxn..", ".x..n....x", "x" * 20, "." * 30, "..x" * 6])
-@pytest.mark.parametrize(
+@in_turn("stream", ["x", "...", "xxn..", ".x..n....x", "x" * 20, "." * 30, "..x" * 6])
+@in_turn(
     "fields", [{}, {"interval": 3}, {"interval": 1}, {"interval": 2, "growth": 1.7, "backoff": 0.3, "scale": 1000.1}]
 )
 def test_dynamic_is_gradscaler_bit_for_bit(stream: str, fields: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import fpsim as fp
 torch = pytest.importorskip("torch")
 from fpsim.torch.products import CastOperand  # noqa: E402
 from fpsim.train.monitor import CastFigures, Overflows, StepWatch, figures  # noqa: E402
+from tests.kit.sweeps import in_turn  # noqa: E402
 
 
 def cast(x: Any, fmt: Any, scaling: Any = None, **options: Any) -> CastOperand:
@@ -35,8 +36,8 @@ def counted(operand: CastOperand, largest: float) -> CastFigures:
     return CastFigures(lost / len(nonzero), top / len(pairs), sqnr)
 
 
-@pytest.mark.parametrize("fmt", [fp.E4M3, fp.E5M2, fp.E2M1, fp.FP16])
-@pytest.mark.parametrize("scaling", [None, fp.scalings.TILE_1X128, fp.scalings.MX])
+@in_turn("fmt", [fp.E4M3, fp.E5M2, fp.E2M1, fp.FP16])
+@in_turn("scaling", [None, fp.scalings.TILE_1X128, fp.scalings.MX])
 def test_figures_are_what_counting_finds(fmt: Any, scaling: Any) -> None:
     rng = np.random.default_rng(0)
     x = (rng.standard_normal((6, 256)) * 2.0 ** rng.integers(-18, 9, (6, 256))).astype(np.float32)

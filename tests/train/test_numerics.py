@@ -16,7 +16,7 @@ import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from fpsim.train.numerics import cross_entropy, layer_norm, log_softmax, rms_norm, softmax, steps_of
 from tests.kit.processes import python
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 
 Array = npt.NDArray[Any]
 HALVES = (fp.FP16, fp.BF16)
@@ -146,8 +146,8 @@ def test_sums_are_the_accumulators() -> None:
         )
 
 
-@pytest.mark.parametrize("fmt", ["e4m3", "e5m2", "fp16", "bf16", "tf32"])
-@pytest.mark.parametrize("rounding", ["nearest_even", "toward_zero", "up"])
+@in_turn("fmt", ["e4m3", "e5m2", "fp16", "bf16", "tf32"])
+@in_turn("rounding", ["nearest_even", "toward_zero", "up"])
 def test_results_lie_on_the_grid(fmt: str, rounding: str) -> None:
     x, w = normal(3, 2, 40), normal(40)
     found = [
@@ -241,8 +241,8 @@ def test_numerics_and_recipes_do_without_torch() -> None:
 words: dict[str, Any] = {"fp16": "fp16", "big": "big"}  # what type checkers would refuse
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+@in_turn(
+    "call, message",
     [
         (lambda x: softmax(x, "fp32"), "fmt must be a signed format with a zero and up to 16 bits of precision"),
         (lambda x: softmax(x, "e8m0"), "fmt must be a signed format with a zero"),

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from fpsim.train.optimizer import AdamW, OptimizerRecipe, StepReport  # noqa: E402
 from fpsim.train.rounded_updates import add_rounded, draw_key  # noqa: E402
+from tests.kit.sweeps import in_turn  # noqa: E402
 
 Tensors = dict[str, Any]
 LOW = OptimizerRecipe(
@@ -245,8 +246,8 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_changes() -> None:
     assert_bits_equal(found["up"], before)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
+@in_turn(
+    "fields, message",
     [
         ({"lr": -1.0}, r"lr must be a finite number >= 0; got -1\.0\."),
         ({"lr": "fast"}, "lr must be a number; got 'fast'"),

@@ -24,6 +24,7 @@ from fpsim.testing import assert_bits_equal
 from fpsim.train.parallel import ENVIRONMENT, Ranks, Reduction, reduce
 from tests.kit.forks import fork
 from tests.kit.processes import ROOT
+from tests.kit.sweeps import in_turn
 from tests.train.ranks import MICRO, WAYS, gradients, loss, main, model
 from tests.train.shared_training import trained
 
@@ -196,8 +197,8 @@ def test_gradients_are_rounded_before_they_are_added_and_to_nearest_even() -> No
     assert np.isnan(mean([1e5], fmt=fp.E4M3))
 
 
-@pytest.mark.parametrize("fmt", [None, "bf16", "fp16", "e5m2", fp.Format("mine", 4, 3)])
-@pytest.mark.parametrize("accumulate", [None, fp.Pairwise(fp.BF16), fp.Exact(fp.FP64)])
+@in_turn("fmt", [None, "bf16", "fp16", "e5m2", fp.Format("mine", 4, 3)])
+@in_turn("accumulate", [None, fp.Pairwise(fp.BF16), fp.Exact(fp.FP64)])
 def test_the_steps_are_those_of_quantize_sum_and_a_division(fmt: Any, accumulate: Any) -> None:
     x = (np.random.default_rng(0).standard_normal((3, 4, 50)) * 100).astype(np.float32)
     values = x if fmt is None else fp.quantize(x, fmt)

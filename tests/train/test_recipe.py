@@ -9,6 +9,7 @@ import pytest
 import fpsim as fp
 from fpsim.train import recipe as recipe_module
 from fpsim.train import recipes
+from tests.kit.sweeps import in_turn
 
 torch = pytest.importorskip("torch")
 made: Any = recipe_module  # since type checkers know fewer spellings
@@ -73,8 +74,8 @@ def test_patterns_tell_large_letters_from_small_ones() -> None:
     assert not Override("Blocks.*").holds("blocks.0.mlp.down", 0, 1)
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "said"),
+@in_turn(
+    "make, error, said",
     [
         (lambda: Recipe(linear="MXFP9"), ValueError, "linear must be one of .*Did you mean 'MXFP8'"),
         (lambda: Recipe(linear=5), TypeError, "linear must be an fp.torch.LinearRecipe or the name of one; got 5"),
@@ -119,7 +120,7 @@ def test_numbers_may_be_numpys(value: Any) -> None:
     assert Recipe(loss_factor=value).loss_factor == value
 
 
-@pytest.mark.parametrize("name", recipes.ROWS)
+@in_turn("name", recipes.ROWS)
 def test_every_row_says_where_it_comes_from_and_is_of_its_own_name(name: Any) -> None:
     row = recipes.ROWS[name]
     assert (row.name, bool(row.source)) == (name, True)

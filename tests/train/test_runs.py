@@ -128,7 +128,7 @@ def kill_and_compare(name: str, kills: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kill -9 is of POSIX")
-@pytest.mark.parametrize("name", ["FP8_DELAYED", "NVFP4", "MOVING"])
+@pytest.mark.parametrize("name", ["NVFP4", "MOVING"])  # draws and masters; delayed scales and a controller
 def test_a_killed_run_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
     kill_and_compare(name, 1, tmp_path)
 

@@ -13,6 +13,7 @@ from fpsim.train import recipes
 from fpsim.train.optimizer_recipe import OptimizerRecipe
 from fpsim.train.recipe import Controller, Numerics, Override, Recipe, Stored
 from fpsim.train.runs import find_recipe
+from tests.kit.sweeps import in_turn
 
 pytest.importorskip("torch")
 pytest.importorskip("tomli_w")
@@ -59,7 +60,7 @@ def same(found: Any, recipe: Any) -> None:
     assert (found.name, found.source) == (recipe.name, recipe.source)
 
 
-@pytest.mark.parametrize("name", recipes.ROWS)
+@in_turn("name", recipes.ROWS)
 def test_every_row_comes_back(name: Any) -> None:
     same(back(recipes.ROWS[name]), recipes.ROWS[name])
 
@@ -78,7 +79,7 @@ def test_every_field_comes_back() -> None:
     same(back(FULL), FULL)
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Recipe)])
+@in_turn("field", [field.name for field in dataclasses.fields(Recipe)])
 def test_each_field_comes_back_alone(field: Any) -> None:
     same(back(Recipe().replace(**{field: getattr(FULL, field)})), Recipe().replace(**{field: getattr(FULL, field)}))
 
@@ -171,8 +172,8 @@ def test_a_recipe_can_be_written_by_hand() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@in_turn(
+    "text, said",
     [
         ("a = [", "a recipe must be TOML; got the text, which is not: Invalid value"),
         ("linaer = 'BF16'", "field of Recipe must be one of .*got 'linaer'. Did you mean 'linear'"),
@@ -211,8 +212,8 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Any) -> None:
         Recipe.from_toml(tmp_path / "bad.toml")
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "lines"),
+@in_turn(
+    "one, other, lines",
     [
         (FULL, FULL.replace(name="other", source="elsewhere"), []),
         (recipes.FP16_DYNAMIC, recipes.FP16_UNSCALED, ["loss_scaling: dynamic instead of none"]),

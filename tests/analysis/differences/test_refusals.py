@@ -12,6 +12,7 @@ import fpsim as fp
 torch = pytest.importorskip("torch")
 
 from tests.analysis.differences.models import Uncopied, mean_square, mlp, rows  # noqa: E402
+from tests.kit.sweeps import in_turn  # noqa: E402
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown word": ({"second": "H10"}, r"second must be one of torch, .*; got 'H10'. Did you mean 'H100'\?"),
@@ -52,7 +53,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", list(CASES))
+@in_turn("case", list(CASES))
 def test_what_cannot_be_compared_is_refused_in_a_sentence(case: str) -> None:
     changes, wanted = CASES[case]
     given = {"model": mlp(), "batch": rows(), "first": "H100", "second": "B200", **changes}

@@ -18,6 +18,7 @@ from tests.analysis.models.trained import (
     multi_head,
     training,
 )
+from tests.kit.sweeps import in_turn
 
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn
@@ -199,8 +200,8 @@ def test_small_inputs_are_warned_of() -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("model", "options", "sentence"),
+@in_turn(
+    "model, options, sentence",
     [
         (3, {}, "model must be a torch.nn.Module; got 3."),
         (nn.ReLU(), {}, "model must have a linear, convolution, embedding or attention layer"),

@@ -13,6 +13,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.analysis.studies.planning.libraries import kind_of, settings_of
+from tests.kit.sweeps import in_turn
 
 torch: Any = pytest.importorskip("torch")
 RECIPES = dict(fp.torch.RECIPES) | {
@@ -51,7 +52,7 @@ EXPRESSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("products", EXPRESSED, ids=lambda products: " ".join(products.values()))
+@in_turn("products", EXPRESSED)
 def test_the_settings_of_torchao_are_there(products: Mapping[str, str]) -> None:
     how = said(**products)[0].how
     found = re.fullmatch(r"\w+\(model, (?:config=)?(.*\)), (?:filter_fn|module_filter_fn=\.{3})\), of (\S+)", how)

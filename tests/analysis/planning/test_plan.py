@@ -15,6 +15,7 @@ from fpsim.analysis.studies.planning.optimum import cheapest, optimum
 from fpsim.analysis.studies.planning.report import Point
 from fpsim.analysis.studies.planning.searches import most_careful
 from tests.analysis.planning.problems import PRODUCTS, USUAL, report, torch, usual
+from tests.kit.sweeps import in_turn
 
 plan = fp.analysis.plan
 
@@ -303,8 +304,8 @@ def test_the_figure_has_no_greedy_plan_below_the_best_ones() -> None:
     assert _frontier(points, "greedy") == [(8, 0.3), (8.7, 0.2)]
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "message"),
+@in_turn(
+    "options, kind, message",
     [
         ({}, ValueError, r"a budget, bits= or bytes=, one of them; got neither\."),
         ({"bits": 8, "bytes": 9}, ValueError, r"one of them; got bits=8 and bytes=9\."),

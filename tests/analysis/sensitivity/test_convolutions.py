@@ -9,6 +9,7 @@ import pytest
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from tests.analysis.sensitivity.models import E4M3, FP32, nn, torch
+from tests.kit.sweeps import in_turn
 
 functional = torch.nn.functional
 CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -46,8 +47,8 @@ def by_hand(layer: Any, x: Any, dy: Any, low: str) -> tuple[Any, Any, Any]:
     return tuple(quantised[i] if product == low else exact[i] for i, product in enumerate(PRODUCTS))
 
 
-@pytest.mark.parametrize("low", PRODUCTS)
-@pytest.mark.parametrize("case", list(CASES))
+@in_turn("low", PRODUCTS)
+@in_turn("case", list(CASES))
 def test_a_low_product_is_the_convolution_of_rounded_operands(case: str, low: str) -> None:
     from fpsim.analysis.studies.sensitivity.twin import Twin, layer_by_layer
 

@@ -277,9 +277,12 @@ def _each_alone(model: Any, x: Any) -> Any:
     return recorded(Apart(), x)
 
 
-def test_what_a_layer_inherits_and_what_it_adds_are_the_error_of_the_probe() -> None:
+def test_what_a_layer_inherits_and_what_it_adds_are_the_error_of_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """The total of all weight gradients is what `fp.train.probe` finds, by other ways."""
     from fpsim.train import recipes
+    from fpsim.train.comparisons import gradient_probe
+
+    monkeypatch.setattr(gradient_probe, "SEQUENCES", 4)  # 256 tokens
 
     plain, low = transformer(0), transformer(0, recipe=recipes.DEEPSEEK_V3)
     found = fp.analysis.budget(plain, recipe=recipes.DEEPSEEK_V3, arriving=low)

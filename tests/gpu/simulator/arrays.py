@@ -17,6 +17,7 @@ from numba import cuda
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 import fpsim as fp
+from tests.gpu.simulator import layers
 
 # modules of which parts are replaced
 array: Any = importlib.import_module("fpsim.gpu.device.array")
@@ -144,8 +145,9 @@ def failures(say: Callable[[str], None]) -> None:
 
 
 def main(*words: str) -> None:
-    """Print all that is said, with torch where a word says so."""
+    """Print all that is said; with torch, whose import takes as long as all else, where words say what layers get."""
     failures(print)
     if words:
+        layers.main(*words)  # before the CPU's tensors are taken for CUDA tensors
         torch_tensors(print)
         dlpack(print)

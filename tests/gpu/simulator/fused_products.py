@@ -24,7 +24,8 @@ UNITS = (
 )  # fmt: skip
 WHOLE = "hopper_f16_f32"  # in one call
 KINDS = ("ordinary", "codes", "cancelling", "tiny")
-SHAPES = ((5, 3), (1, 6), (6, 1), (4, 4))
+SHAPES = ((3, 3), (1, 5), (5, 1), (2, 4))
+SIZES = ((1, 2), (2, 1))  # rows and columns of results of a simulated thread; those of a GPU's tiles have both
 FACTORS = (ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST)
 
 
@@ -121,17 +122,25 @@ def simulated() -> dict[str, Array]:
     """Totals, marks, and the totals of the float32 kernel alone, by name."""
     from numba import cuda
 
-    from fpsim.gpu.products.fused_product import TileFactors, TileProduct, add_fused, add_marked, add_tiles
+    from fpsim.gpu.products.fused_product import (
+        SIMULATED_TILE,
+        TileFactors,
+        TileProduct,
+        add_fused,
+        add_marked,
+        add_tiles,
+    )
 
     results: dict[str, Array] = {}
-    for name in UNITS:
-        for kind in KINDS:
+    tiles = [SIMULATED_TILE._replace(rows=rows, columns=columns) for rows, columns in SIZES]
+    for i, name in enumerate(UNITS):
+        for j, kind in enumerate(KINDS):
             x = case(name, kind)
             total, a, b, p, q, terms = (cuda.to_device(each) for each in x[1:7])
             rows, columns = (cuda.to_device(each.view(np.uint32)) for each in (x.rows, x.columns))
             factors = TileFactors(rows, columns, x.mode) if x.mode != ADD else None
             product = TileProduct(x.unit, a, b, p, q, terms, x.promote, factors)
-            marks, any_mark = add_tiles(total, product, total)
+            marks, any_mark = add_tiles(total, product, total, tiles[(i + j) % len(tiles)])
             results[f"tiles {name} {kind}"] = total.copy_to_host()
             results[f"marks {name} {kind}"] = marks.copy_to_host()
             results[f"any {name} {kind}"] = any_mark.copy_to_host()

@@ -1,6 +1,6 @@
 """Run by tests.kit.simulated, CUDA simulated and nothing compiled: quantised layers with backend="gpu".
 
-Results go to the file that is named; `tests.gpu.test_layers` compares them with those of the CPU.
+Results go to the file that is named; `tests.gpu.test_device` compares them with those of the CPU.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from fpsim.scaling.report import ScaleCounts
 from fpsim.scaling.states.delayed import DelayedScaling
 from fpsim.scaling.states.periodic import OnlineScaling, PeriodicScaling
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import in_turn
 from tests.oracles import scaling as so
 from tests.scaling.states.steps import f32, kinds, tensors
 
@@ -72,8 +73,8 @@ def test_counts_are_those_of_a_plain_loop_in_every_mode(options: dict[str, Any])
         assert (want[1] > 0) == (options["rounding"] != "odd")  # which takes nothing to zero
 
 
-@pytest.mark.parametrize("overflow", sorted(fp.policies.OVERFLOWS))
-@pytest.mark.parametrize("fmt", [fp.E4M3, fp.E5M2, fp.E2M1, fp.E4M3FNUZ, fp.INT8, fp.format("p3109_k8p4ue")])
+@in_turn("overflow", sorted(fp.policies.OVERFLOWS))
+@in_turn("fmt", [fp.E4M3, fp.E5M2, fp.E2M1, fp.E4M3FNUZ, fp.INT8, fp.format("p3109_k8p4ue")])
 def test_counts_do_not_depend_on_the_overflow_policy(fmt: Any, overflow: str) -> None:
     state = DelayedScaling(fmt, history=1, margin=-3)
     x = nasty()
@@ -88,8 +89,8 @@ def test_counts_do_not_depend_on_the_overflow_policy(fmt: Any, overflow: str) ->
     assert (state.last.saturated, state.last.underflowed) == want
 
 
-@pytest.mark.parametrize("subnormals", ["keep", "flush"])
-@pytest.mark.parametrize("name", [
+@in_turn("subnormals", ["keep", "flush"])
+@in_turn("name", [
     "TENSOR", "ROW", "COLUMN", "TILE_1X128", "TILE_128X1", "BLOCK_128X128", "MX", "NVFP4", "TE_TENSOR", "TE_1X128_FP32",
     "TE_MX", "TE_NVFP4", "TORCHAO_TENSOR", "TORCHAO_NVFP4", "DEEPGEMM_1X128",
 ])  # fmt: skip

@@ -12,6 +12,7 @@ import fpsim as fp
 from fpsim.scaling.report import ScaleCounts
 from fpsim.scaling.states.periodic import OnlineScaling, PeriodicScaling
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import in_turn
 from tests.scaling.states.steps import f32, tensors
 
 Array = npt.NDArray[Any]
@@ -36,9 +37,9 @@ def test_periodic_scales_are_those_of_encode_scaled(name: str) -> None:
         assert_bits_equal(state.scales, found)
 
 
-@pytest.mark.parametrize("back", [False, True])
-@pytest.mark.parametrize("nan", ["tile", "element"])
-@pytest.mark.parametrize("name", ["TENSOR", "TILE_1X128", "TE_TENSOR"])
+@in_turn("back", [False, True])
+@in_turn("nan", ["tile", "element"])
+@in_turn("name", ["TENSOR", "TILE_1X128", "TE_TENSOR"])
 def test_a_nan_between_recalibrations_spoils_its_tile_and_no_later_step(name: str, nan: str, back: bool) -> None:
     scaling = getattr(fp.scalings, name).replace(nan=nan)
     clean = np.arange(1, 201, dtype=np.float32).reshape(1, 200)

@@ -20,6 +20,7 @@ from fpsim.scaling.report import ScaleCounts
 from fpsim.scaling.states.delayed import DelayedScaling
 from fpsim.scaling.states.periodic import OnlineScaling, PeriodicScaling
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import in_turn
 from tests.scaling.states.steps import NOTHING, f32, kinds, tensors
 
 Array = npt.NDArray[Any]
@@ -192,8 +193,8 @@ HALF: dict[str, Any] = {"margin": 0.5}
 NO_SCALING: list[Any] = [5]
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
+@in_turn(
+    "make, message",
     [
         (lambda: DelayedScaling("e4m3", history=0), "history must be an integer in 1 .. 1048576; got 0"),
         (
@@ -244,8 +245,8 @@ def with_changes(**changes: Any) -> dict[str, Any]:
     return {name: x for name, x in {**state.state_dict(), **changes}.items() if x is not None}
 
 
-@pytest.mark.parametrize(
-    ("state", "message"),
+@in_turn(
+    "state, message",
     [
         (PeriodicScaling(fp.E4M3).state_dict(), "the state's class must be 'DelayedScaling', as here; got 'Periodic"),
         (DelayedScaling(fp.E5M2, history=2).state_dict(), "the state's fmt must be 'E4M3', as here; got 'E5M2'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -119,19 +120,25 @@ OF_FP8 = (
 )  # fmt: skip
 
 
+@cache
+def expected(promise: tuple[tuple[str, Any], ...]) -> list[tuple[list[Any], Any]]:
+    """The operands of every input that tells kernels of a promise apart, with what comes of them."""
+    words = dict(promise)
+    how: dict[str, Any] = {name: words[name] for name in ("accumulate", "promote", "out_format") if name in words}
+    names = [name for name in ("scale_a", "scale_b", "bias") if words.get(name)]
+    found = []
+    for x in fp.testing.discriminating_inputs(**words):
+        extras: list[Any] = [each for each in (x.scale_a, x.scale_b, x.bias) if each is not None]
+        want = fp.matmul(x.a, x.b, **how, **dict(zip(names, extras, strict=True)), strict=False)
+        found.append(([x.a, x.b, *extras], want))
+    return found
+
+
 def bits_of(kernel: Callable[..., Any], **promise: Any) -> None:
     """A good test: every input that tells kernels apart, bit for bit."""
-    inputs = fp.testing.discriminating_inputs(**promise)
-    for x in inputs:
-        extras = [each for each in (x.scale_a, x.scale_b, x.bias) if each is not None]
-        names = [name for name in ("scale_a", "scale_b", "bias") if promise.get(name)]
-        how: dict[str, Any] = {
-            name: promise[name] for name in ("accumulate", "promote", "out_format") if name in promise
-        }
-        how |= dict(zip(names, extras, strict=True))
-        want = fp.matmul(x.a, x.b, **how, strict=False)
+    for operands, want in expected(tuple(promise.items())):
         with np.errstate(all="ignore"):
-            fp.testing.assert_bits_equal(kernel(x.a, x.b, *extras), want)
+            fp.testing.assert_bits_equal(kernel(*operands), want)
 
 
 def normals(kernel: Callable[..., Any]) -> None:

@@ -106,15 +106,19 @@ def test_wrong_scales_are_named(fn: Any, asked: fp.Scaling, cause: str, broken: 
     assert {one.property for one in found.broken} == broken
 
 
+WIDTH = 16
+TILES = S.TILE_1X128.replace(block=(1, WIDTH))  # whose matrices are an eighth as large
+
+
 def elements(x: Any, scales: Any, **cast: Any) -> Any:
-    """Codes of elements that have these scales, one for 128 columns."""
-    given = np.float32(x) / scales.repeat(128, 1)[:, : x.shape[1]]
+    """Codes of elements that have these scales, one for each of TILES."""
+    given = np.float32(x) / scales.repeat(WIDTH, 1)[:, : x.shape[1]]
     return fp.encode(given, "e4m3", overflow="saturate_finite", **cast)
 
 
 def scaled(change: Callable[[Any, Any], tuple[Any, Any]]) -> Callable[[Any], Any]:
-    """A quantizer whose codes and scales of TILE_1X128 are what a function makes of the matrix and these scales."""
-    return lambda x: change(x, np.array(fp.encode_scaled(x, "e4m3", S.TILE_1X128).scales))
+    """A quantizer whose codes and scales of TILES are what a function makes of the matrix and these scales."""
+    return lambda x: change(x, np.array(fp.encode_scaled(x, "e4m3", TILES).scales))
 
 
 def neighbours(x: Any, scales: Any) -> tuple[Any, Any]:
@@ -129,7 +133,7 @@ def doubled(x: Any, scales: Any) -> tuple[Any, Any]:
 def zeros_to_nan(x: Any, scales: Any) -> tuple[Any, Any]:
     codes = elements(x, scales)
     for tile in range(scales.shape[1]):
-        part = slice(128 * tile, 128 * tile + 128)
+        part = slice(WIDTH * tile, WIDTH * tile + WIDTH)
         codes[(x[:, part] == 0).all(1), part] = 0x7F
     return codes, scales
 
@@ -139,7 +143,7 @@ def truncated(x: Any, scales: Any) -> tuple[Any, Any]:
 
 
 def signed(x: Any, scales: Any) -> tuple[Any, Any]:
-    found = np.array(fp.encode_scaled(np.where(np.isnan(x), x, np.maximum(x, 0)), "e4m3", S.TILE_1X128).scales)
+    found = np.array(fp.encode_scaled(np.where(np.isnan(x), x, np.maximum(x, 0)), "e4m3", TILES).scales)
     return elements(x, found), found
 
 
@@ -165,7 +169,7 @@ def limited(x: Any, scales: Any) -> tuple[Any, Any]:
 )
 def test_faults_beside_a_recipe_are_named(change: Any, cause: str) -> None:
     whole = {"has nan='element', not 'tile'"}  # NaN is a number among others to elements()
-    found = report(np.errstate(all="ignore")(scaled(change)), "e4m3", S.TILE_1X128)
+    found = report(np.errstate(all="ignore")(scaled(change)), "e4m3", TILES)
     assert found.unexplained == 0, found
     assert found.causes[0] == cause, found
     assert set(found.causes[1:]) <= whole, found
@@ -175,26 +179,25 @@ def test_scales_of_the_call_before_are_named() -> None:
     last: list[Any] = []
 
     def stale(x: Any) -> Any:
-        right = fp.encode_scaled(x, "e4m3", S.TILE_1X128)
+        right = fp.encode_scaled(x, "e4m3", TILES)
         scales = last[-1] if last and last[-1].shape == right.scales.shape else right.scales
         last.append(right.scales)
-        return fp.encode_scaled(x, "e4m3", S.TILE_1X128, scales=scales).codes, scales
+        return fp.encode_scaled(x, "e4m3", TILES, scales=scales).codes, scales
 
-    found = report(stale, "e4m3", S.TILE_1X128)
+    found = report(stale, "e4m3", TILES)
     assert "calls" in {one.property for one in found.broken}
     assert found.causes == ("has as scales those of the call before",), found
 
 
 @pytest.mark.parametrize(
-    ("right", "changes", "cause"),
+    ("asked", "changes", "cause"),
     [
-        ("TILE_1X128", {"division": "multiply"}, "has division='multiply', not 'divide'"),
-        ("NVFP4", {"scale_rounding": "nearest_away"}, "has scale_rounding=NEAREST_AWAY, not None"),
-        ("NVFP4", {"tensor_scale": False}, "has tensor_scale=False, not True"),
+        (TILES, {"division": "multiply"}, "has division='multiply', not 'divide'"),
+        (S.NVFP4, {"scale_rounding": "nearest_away"}, "has scale_rounding=NEAREST_AWAY, not None"),
+        (S.NVFP4, {"tensor_scale": False}, "has tensor_scale=False, not True"),
     ],
 )
-def test_recipes_are_told_apart_at_ties(right: str, changes: dict[str, Any], cause: str) -> None:
-    asked = ROWS[right]
+def test_recipes_are_told_apart_at_ties(asked: fp.Scaling, changes: dict[str, Any], cause: str) -> None:
     found = report(lambda x: fp.encode_scaled(x, "e2m1", asked.replace(**changes)), "e2m1", asked)
     assert found.causes == (cause,), found
 

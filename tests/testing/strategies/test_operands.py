@@ -98,7 +98,7 @@ def test_every_unit_has_operands() -> None:
 
 
 def test_operands_cancel_and_reach_any_code() -> None:
-    pairs = drawn(strategies.products("hopper_e4m3_f32", 1, 1, 16), 600, together=1)
+    pairs = drawn(strategies.products("hopper_e4m3_f32", 1, 1, 64), 200, together=1)
     values = [(fp.decode(a, "e4m3")[0], fp.decode(b, "e4m3")[:, 0]) for a, b in pairs]
     with np.errstate(invalid="ignore"):
         sums = [(float((x * y).sum()), float(np.abs(x * y).max())) for x, y in values]
