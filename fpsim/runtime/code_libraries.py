@@ -46,7 +46,8 @@ class _CallingLibrary(JITCodeLibrary):  # type: ignore[misc]
         library._ensure_finalized()
         self.called |= getattr(library, "called", {})
         if isinstance(library, _MachineLibrary):
-            self._reload_init.update(library._reload_init)
+            if hasattr(self, "_reload_init"):  # since numba 0.62
+                self._reload_init.update(library._reload_init)
             self.called[library] = None
         else:
             super().add_linking_library(library)
