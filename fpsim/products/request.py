@@ -24,6 +24,7 @@ from fpsim.schedules.call import Call
 from fpsim.schedules.limits import refusals, remarks
 from fpsim.schedules.plan import SchedulePlan, Span, plan_of
 from fpsim.schedules.schedule import FLAT, Chain, Epilogue, ScaleOrder, Schedule
+from fpsim.schedules.written import no_schedule
 
 MODES = {"product": PRODUCT, "a_first": ROWS_FIRST, "b_first": COLUMNS_FIRST}
 
@@ -179,9 +180,7 @@ def refuse_conflicts(request: Request) -> None:
     if request.schedule is None:
         return
     if not isinstance(request.schedule, Schedule):
-        raise TypeError(
-            f"schedule must be one of fp.schedules, such as fp.schedules.FLAT; got {shown(request.schedule)}."
-        )
+        raise no_schedule(request.schedule)
     for name, value in (("promote", request.promote), ("scale_order", request.scale_order)):
         if value is not None:
             raise ValueError(f"{name} is part of the schedule, {request.schedule}; got both. Leave {name} out.")

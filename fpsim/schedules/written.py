@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from fpsim.errors import shown, unknown
+from fpsim.errors import nearest, shown, unknown
 from fpsim.formats.named import NAMED
 from fpsim.formats.named import format as find_format
 from fpsim.schedules.libraries.cublas import cublas
@@ -18,13 +18,29 @@ from fpsim.schedules.libraries.triton import triton
 from fpsim.schedules.schedule import FLAT, Schedule
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
-MAKERS: dict[str, Callable[..., Schedule | Accumulator]] = {
-    maker.__name__: maker
-    for maker in (
-        cublas, cutlass_2xacc, cutlass_blockwise, deepgemm, torch_rowwise, triton,
-        Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential,
+SCHEDULES = {maker.__name__: maker for maker in (
+    cublas, cutlass_2xacc, cutlass_blockwise, deepgemm, torch_rowwise, triton,
+)}  # fmt: skip
+MAKERS: dict[str, Callable[..., Schedule | Accumulator]] = SCHEDULES | {
+    maker.__name__: maker for maker in (Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential)
+}
+
+
+def no_schedule(got: object) -> TypeError:
+    """The error for something that is given as a schedule and is none; of a word it says which one may be meant.
+
+    Example:
+      >>> from fpsim.schedules.written import no_schedule
+      >>> print(no_schedule("cutlas_2xacc"))
+      schedule must be one of fp.schedules, such as fp.schedules.FLAT, or made by one of its 6 functions (fp.schedules.ROWS has an example of each); got 'cutlas_2xacc'. Did you mean fp.schedules.cutlass_2xacc(...)?
+    """  # noqa: E501
+    name = got.partition("(")[0].removeprefix("fp.schedules.") if isinstance(got, str) else ""
+    meant = nearest(name.lower(), SCHEDULES) if name.upper() != FLAT.name else None
+    hint = f" Did you mean fp.schedules.{meant}(...)?" if meant else ""
+    return TypeError(
+        f"schedule must be one of fp.schedules, such as fp.schedules.FLAT, or made by one of its {len(SCHEDULES)} "
+        f"functions (fp.schedules.ROWS has an example of each); got {shown(got)}.{hint}"
     )
-}  # fmt: skip
 
 
 def parsed(text: str) -> Schedule | Accumulator:

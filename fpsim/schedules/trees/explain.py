@@ -17,6 +17,7 @@ from fpsim.schedules.schedule import Chain, Lanes, Schedule
 from fpsim.schedules.trees.nodes import extent_of, in_words
 from fpsim.schedules.trees.parts import arithmetic_of
 from fpsim.schedules.trees.tree import FormatLike, Tree, tree, unit_of
+from fpsim.schedules.written import no_schedule
 
 FEW = 4  # slices that are listed one by one
 
@@ -109,7 +110,7 @@ def explain(
       Source: NVIDIA/cutlass: gemm/collective/fp8_accumulation.hpp, epilogue/fusion/sm90_callbacks_tma_warpspecialized.hpp (read from the library's source code).
     """  # noqa: E501
     if not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule must be one of fp.schedules, such as cublas('sm_90'); got {shown(schedule)}.")
+        raise no_schedule(schedule)
     for value, name in ((m, "m"), (n, "n"), (k, "k")):
         if not is_integer(value) or value < 1:
             raise ValueError(f"{name} must be a positive integer; got {shown(value)}.")
