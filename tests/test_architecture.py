@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -178,6 +179,16 @@ def test_every_package_and_file_of_fpsim_has_a_floor() -> None:
     homeless = sorted({room(module) for module in files()} - set(FLOORS))
     assert not homeless, f"give these a floor in tests/test_architecture.py: {homeless}"
     assert len(files()) > 150
+
+
+def test_the_table_of_contributing_has_these_floors() -> None:
+    rows = re.findall(r"^\| (\d+) \| `([^`]+)`", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    named = {}
+    for number, paths in rows:
+        for path in paths.split():
+            module = path.removeprefix("fpsim/").rstrip("/").removesuffix(".py")
+            named["fpsim" if module == "__init__" else module] = int(number)
+    assert named == {name: number for name, number in FLOORS.items() if "." not in name}
 
 
 def test_imports_point_down_only() -> None:

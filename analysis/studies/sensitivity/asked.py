@@ -1,4 +1,4 @@
-"""What is asked for: the model's layers, the batches and the recipes, checked at the door."""
+"""What is asked for: the model's layers, the batches and the recipes, validated before anything runs."""
 
 from __future__ import annotations
 
