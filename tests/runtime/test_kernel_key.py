@@ -142,6 +142,8 @@ EVERY = """
     fp.dot_add(c[:, :32], c[:, :32], None, "hopper_e4m3_f32")
     fp.encode_scaled(x, "uint4", fp.Scaling(block=(1, 16), symmetric=False))
     fp.matmul(c, c.T, accumulate="hopper_e4m3_f32", promote=32)
+    fp.analysis.error(x, "e4m3"); fp.analysis.range(x)
+    fp.probe.sum(lambda x: (x[0] + x[2]) + (x[1] + x[3]), 4).sum(x[0, :4])
 """
 
 
@@ -149,7 +151,11 @@ EVERY = """
     ("calls", "rooms"),
     [
         (SOME, "casts core runtime scaling"),
-        pytest.param(EVERY, "arithmetic casts core instructions products runtime scaling sums", marks=pytest.mark.slow),
+        pytest.param(
+            EVERY,
+            "analysis arithmetic casts core instructions probe products runtime scaling sums",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["some", "every"],
 )
