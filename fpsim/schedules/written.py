@@ -33,10 +33,15 @@ def no_schedule(got: object) -> TypeError:
       >>> from fpsim.schedules.written import no_schedule
       >>> print(no_schedule("cutlas_2xacc"))
       schedule must be one of fp.schedules, such as fp.schedules.FLAT, or made by one of its 6 functions (fp.schedules.ROWS has an example of each); got 'cutlas_2xacc'. Did you mean fp.schedules.cutlass_2xacc(...)?
+      >>> [str(no_schedule(got)).partition("mean ")[2] for got in ("flat", "cutlass", 3)]
+      ['fp.schedules.FLAT?', 'fp.schedules.cutlass_2xacc(...) or fp.schedules.cutlass_blockwise(...)?', '']
     """  # noqa: E501
     name = got.partition("(")[0].removeprefix("fp.schedules.") if isinstance(got, str) else ""
-    meant = nearest(name.lower(), SCHEDULES) if name.upper() != FLAT.name else None
-    hint = f" Did you mean fp.schedules.{meant}(...)?" if meant else ""
+    words = {FLAT.name: "fp.schedules.FLAT", **{maker: f"fp.schedules.{maker}(...)" for maker in SCHEDULES}}
+    meant = [words[word] for word in words if name and word.lower().startswith(name.lower())]
+    near = None if meant else nearest(name.lower(), words)
+    meant += [words[near]] if near else []
+    hint = f" Did you mean {' or '.join(meant)}?" if meant else ""
     return TypeError(
         f"schedule must be one of fp.schedules, such as fp.schedules.FLAT, or made by one of its {len(SCHEDULES)} "
         f"functions (fp.schedules.ROWS has an example of each); got {shown(got)}.{hint}"
