@@ -172,8 +172,9 @@ class KernelLibrary(_MachineLibrary):
     def machine_code(self) -> MachineCode:
         """This and all that it calls."""
         functions = [each.name for each in self._final_module.functions if not each.is_declaration]
+        environments = [each for each in self._environments() if each.can_cache()]
         called = [each.machine_code()._replace(called=[]) for each in self.called]
-        return MachineCode(self.name, self._get_compiled_object(), functions, self._environments(), called)
+        return MachineCode(self.name, self._get_compiled_object(), functions, environments, called)
 
     def get_asm_str(self) -> str:
         """The assembly of this and of what it calls."""
@@ -181,7 +182,7 @@ class KernelLibrary(_MachineLibrary):
 
     def _environments(self) -> list[Any]:
         found = [lookup_environment(each.name) for each in self._final_module.global_variables]
-        return [each for each in found if each is not None and each.can_cache()]
+        return [each for each in found if each is not None]
 
 
 class LoadedLibrary(_MachineLibrary):
