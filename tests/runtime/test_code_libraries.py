@@ -74,16 +74,6 @@ def test_kernels_share_the_machine_code_of_a_loop() -> None:
         assert called.fndesc.llvm_func_name in kernel.inspect_asm(kernel.signatures[0])
 
 
-def test_a_loop_of_no_module_words_its_error_too() -> None:
-    """It cannot be kept, but its kernel knows in which surroundings it was defined."""
-    scope: dict[str, Any] = {}
-    exec("def f(xs):\n    if xs.size > 3:\n        raise ValueError('at most', 'three')\n    xs[0] = 1\n", scope)
-    loop: Any = compile_module.inner_loop(scope["f"])
-    kernel: Any = compile_module.kernel(calling(loop, 1))
-    with pytest.raises(ValueError, match=r"^\('at most', 'three'\)$"):
-        kernel(np.zeros(4))
-
-
 def test_kernels_know_the_loops_that_their_parts_and_kernels_call() -> None:
     loop: Any = compile_module.inner_loop(halve)
     part: Any = compile_module.scalar(calling(loop, 1))
