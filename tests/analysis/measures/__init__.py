@@ -1,1 +1,1 @@
-"""Tests of measures: where two runs first differ."""
+"""Tests of what one array loses: range, rounding error, underflow, drift, divergence."""

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import fpsim as fp
-from tests.analysis.diagnosis.models import quiet
-from tests.analysis.sensitivity.models import made
+from tests.analysis.studies.diagnosis.models import quiet
+from tests.analysis.studies.sensitivity.models import made
 
 JUDGED = {
     "mlp": ("0", "2", "4"), "convolutional": ("features.0", "hidden", "head"), "attention": ("qkv", "out", "head"),

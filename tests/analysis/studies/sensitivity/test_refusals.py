@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import fpsim as fp
-from tests.analysis.sensitivity.models import E4M3, made, nn, squared, torch
+from tests.analysis.studies.sensitivity.models import E4M3, made, nn, squared, torch
 
 
 def refused(error: type[Exception], match: str, *, of: Any = None, **changes: Any) -> None:

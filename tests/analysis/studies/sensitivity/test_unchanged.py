@@ -10,7 +10,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.analysis.studies.sensitivity.content import content_of
-from tests.analysis.sensitivity.models import (
+from tests.analysis.studies.sensitivity.models import (
     E4M3,
     FP32,
     MODELS,

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from fpsim.analysis.measures.divergence import Divergence  # noqa: E402
 from fpsim.analysis.studies.differences.arithmetics import arithmetic  # noqa: E402
 from fpsim.analysis.studies.differences.running import run  # noqa: E402
-from tests.analysis.differences.models import (  # noqa: E402
+from tests.analysis.studies.differences.models import (  # noqa: E402
     Attentive,
     Checkpointed,
     Convolutional,

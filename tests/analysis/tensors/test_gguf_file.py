@@ -15,7 +15,7 @@ import pytest
 import fpsim as fp
 from fpsim.analysis.tensors.files import read_file
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
-from tests.analysis.test_tensors import values
+from tests.analysis.tensors.test_tensors import values
 
 gguf = pytest.importorskip("gguf", reason="files are written with gguf")
 VALUES = np.random.default_rng(0).standard_normal((4, 512)).astype(np.float32)

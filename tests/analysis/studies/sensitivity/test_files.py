@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import fpsim as fp
-from tests.analysis.sensitivity.models import E4M3, made, torch
+from tests.analysis.studies.sensitivity.models import E4M3, made, torch
 from tests.kit.forks import fork
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.analysis.studies.budget.row import FIGURES
-from tests.analysis.studies.recorded import INT8, linears, normal, one_layer, recorded
+from tests.analysis.studies.budget.recorded import INT8, linears, normal, one_layer, recorded
 from tests.kit.sweeps import in_turn
 
 torch: Any = pytest.importorskip("torch")

@@ -11,7 +11,7 @@ import fpsim as fp
 
 torch = pytest.importorskip("torch")
 
-from tests.analysis.differences.models import Uncopied, mean_square, mlp, rows  # noqa: E402
+from tests.analysis.studies.differences.models import Uncopied, mean_square, mlp, rows  # noqa: E402
 from tests.kit.sweeps import in_turn  # noqa: E402
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {

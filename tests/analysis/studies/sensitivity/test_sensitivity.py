@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
-from tests.analysis.sensitivity.models import (
+from tests.analysis.studies.sensitivity.models import (
     E4M3,
     FP32,
     MODELS,

@@ -12,8 +12,8 @@ import pytest
 
 import fpsim as fp
 from fpsim.analysis.studies.diagnosis import stages, verdict
-from tests.analysis.diagnosis.models import INT8, diagnosed, healthy, nn, outlier, quiet, shrunk, squared, torch
-from tests.analysis.sensitivity.models import Attention, Convolutional, next_token, state_of
+from tests.analysis.studies.diagnosis.models import INT8, diagnosed, healthy, nn, outlier, quiet, shrunk, squared, torch
+from tests.analysis.studies.sensitivity.models import Attention, Convolutional, next_token, state_of
 
 
 # Figures of a model are computed once, and kept in a folder for other tests of it: that a call goes on from there with

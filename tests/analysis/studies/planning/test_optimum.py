@@ -8,7 +8,7 @@ import pytest
 from fpsim.analysis.studies.planning import optimum as module
 from fpsim.analysis.studies.planning.optimum import cheapest, optimum
 from fpsim.analysis.studies.planning.searches import at_random, greedy, most_careful, uniform
-from tests.analysis.planning.problems import every_choice, problem
+from tests.analysis.studies.planning.problems import every_choice, problem
 from tests.kit.sweeps import case, in_turn, sweep
 
 SEEDS = range(6)

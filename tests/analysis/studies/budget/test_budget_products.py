@@ -11,7 +11,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
-from tests.analysis.studies.recorded import recorded, torch
+from tests.analysis.studies.budget.recorded import recorded, torch
 
 nn = torch.nn
 functional = torch.nn.functional

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
-from tests.analysis.studies.recorded import INT8, linears, normal, one_layer, recorded, transformer
+from tests.analysis.studies.budget.recorded import INT8, linears, normal, one_layer, recorded, transformer
 from tests.kit.sweeps import in_turn
 
 torch: Any = pytest.importorskip("torch")

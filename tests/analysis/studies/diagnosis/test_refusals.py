@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import fpsim as fp
-from tests.analysis.diagnosis.models import healthy, nn, quiet, squared, torch
+from tests.analysis.studies.diagnosis.models import healthy, nn, quiet, squared, torch
 
 
 def refused(error: type[Exception], match: str, *, of: Any = None, **changes: Any) -> None:

@@ -14,7 +14,7 @@ from fpsim.analysis.studies.planning.figure import _frontier
 from fpsim.analysis.studies.planning.optimum import cheapest, optimum
 from fpsim.analysis.studies.planning.report import Point
 from fpsim.analysis.studies.planning.searches import most_careful
-from tests.analysis.planning.problems import PRODUCTS, USUAL, report, torch, usual
+from tests.analysis.studies.planning.problems import PRODUCTS, USUAL, report, torch, usual
 from tests.kit.sweeps import in_turn
 
 plan = fp.analysis.plan
@@ -72,7 +72,7 @@ def test_a_rival_that_is_better_when_measured_is_named() -> None:
 
 
 def _larger(row: Any) -> Any:
-    from tests.analysis.planning.problems import row as made
+    from tests.analysis.studies.planning.problems import row as made
 
     return made("*", "*", "mixed", 10 * row.gradient_error)
 

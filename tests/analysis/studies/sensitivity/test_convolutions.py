@@ -8,7 +8,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
-from tests.analysis.sensitivity.models import E4M3, FP32, nn, torch
+from tests.analysis.studies.sensitivity.models import E4M3, FP32, nn, torch
 from tests.kit.sweeps import in_turn
 
 functional = torch.nn.functional

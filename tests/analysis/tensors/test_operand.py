@@ -12,7 +12,7 @@ from fpsim.analysis.tensors import operand
 from fpsim.analysis.tensors.opening import tensor
 from fpsim.analysis.tensors.operand import as_operand, matrix_shape, pieces_of
 from fpsim.analysis.tensors.roles import with_roles
-from tests.analysis.test_tensors import values
+from tests.analysis.tensors.test_tensors import values
 from tests.kit.sweeps import in_turn
 
 RNG = np.random.default_rng(5)

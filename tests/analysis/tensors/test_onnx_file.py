@@ -15,7 +15,7 @@ import fpsim as fp
 from fpsim.analysis.tensors import onnx_file, onnx_uses
 from fpsim.analysis.tensors.files import read_file
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
-from tests.analysis.test_tensors import values
+from tests.analysis.tensors.test_tensors import values
 
 onnx = pytest.importorskip("onnx", reason="files are written with onnx")
 VALUES = np.random.default_rng(0).standard_normal((30, 40)).astype(np.float32)

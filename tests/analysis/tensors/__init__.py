@@ -1,0 +1,1 @@
+"""Tests of files that hold tensors, and of what their names say."""

@@ -1,0 +1,1 @@
+"""Tests of matrix instructions and chips as data."""
