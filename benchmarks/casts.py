@@ -50,8 +50,8 @@ def encode_rows(x: Any, torch: Any, jax: Any) -> Iterator[RaceRow]:
             contestants["torch copy_"] = partial(target.copy_, torch.from_numpy(x))
         if jax:
             contestants["jax astype"] = jax_cast(jax, x, dtype)
-        own = "numpy astype" if name == "FP16" else "ml_dtypes astype"
-        contestants[own] = partial(x.astype, dtype)
+        peer = "numpy astype" if name == "FP16" else "ml_dtypes astype"
+        contestants[peer] = partial(x.astype, dtype)
         yield RaceRow(f"encode {name}", contestants, targets.get(name, {}))
 
 
@@ -73,8 +73,8 @@ def mode_rows(x: Any, gfloat: Any) -> Iterator[RaceRow]:
     yield RaceRow("encode E4M3, stochastic", contestants, {"Philox words": 0.5}, rate=1.7e9)
     if gfloat:
         part = x[:GFLOAT_SIZE]
-        own = partial(fp.encode, part, fp.E4M3, rounding="stochastic", seed=1, out=out[:GFLOAT_SIZE])
-        contestants = {"fpsim": own, "gfloat": gfloat_stochastic(gfloat, part)}
+        short = partial(fp.encode, part, fp.E4M3, rounding="stochastic", seed=1, out=out[:GFLOAT_SIZE])
+        contestants = {"fpsim": short, "gfloat": gfloat_stochastic(gfloat, part)}
         yield RaceRow("encode E4M3, stochastic, beside gfloat", contestants, {"gfloat": 20.0}, size=part.size)
 
 
@@ -114,8 +114,8 @@ def decode_rows(x: Any, torch: Any, jax: Any) -> Iterator[RaceRow]:
             contestants["torch copy_"] = partial(torch.empty(x.size).copy_, source)
         if jax:
             contestants["jax astype"] = jax_cast(jax, codes.view(dtype), np.float32)
-        own = "numpy astype" if name == "FP16" else "ml_dtypes astype"
-        contestants[own] = partial(codes.view(dtype).astype, np.float32)
+        peer = "numpy astype" if name == "FP16" else "ml_dtypes astype"
+        contestants[peer] = partial(codes.view(dtype).astype, np.float32)
         wanted = {"E4M3": {"numpy table": 8.0}, "FP16": {"torch copy_": 1.0}}
         yield RaceRow(f"decode {name}", contestants, wanted.get(name, {}))
 

@@ -16,12 +16,12 @@ def processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
         return platform.processor() or platform.machine()
-    facts: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for line in cpuinfo.read_text().splitlines():
         key, _, value = line.partition(":")
-        facts.setdefault(key.strip(), value.strip())
-    name = facts.get("model name", platform.machine())
-    family = f" (family {facts['cpu family']}, model {facts['model']})" if "cpu family" in facts else ""
+        fields.setdefault(key.strip(), value.strip())
+    name = fields.get("model name", platform.machine())
+    family = f" (family {fields['cpu family']}, model {fields['model']})" if "cpu family" in fields else ""
     return name + family
 
 

@@ -167,8 +167,9 @@ def _operands(name: str, shape: tuple[int, int, int]) -> ProductOperands:
 
 
 def _by_unit(name: str, shape: tuple[int, int, int], promote: int | None = None) -> Work:
-    given = _operands(name, shape)
-    return partial(fp.matmul, given.a, given.b, accumulate=name, promote=promote, out=given.out, **given.scales)
+    operands = _operands(name, shape)
+    keywords = {"accumulate": name, "promote": promote, "out": operands.out, **operands.scales}
+    return partial(fp.matmul, operands.a, operands.b, **keywords)
 
 
 def _scaled(shape: tuple[int, int, int]) -> Work:
@@ -192,11 +193,11 @@ def _mmasim(name: str) -> dict[str, Work]:
     torch, simulator = load("torch"), load("mmasim.arithmetic.fdpa")
     if torch is None or simulator is None:
         return {}
-    unit, given = fp.unit(name), _operands(name, MMASIM_SHAPE)
+    unit, operands = fp.unit(name), _operands(name, MMASIM_SHAPE)
     rho = "RZ-E8M13" if unit.result_bits == 13 else "RZ-FP32"
     step = simulator.MMA_T_FDPA(unit.fraction_bits, rho, unit.terms, unit.floor_exponent, unit.a.name, unit.b.name)
     dtype = {"e4m3": torch.float8_e4m3fn, "f16": torch.float16, "bf16": torch.bfloat16}[unit.a.name]
-    a, b = (torch.from_numpy(np.ascontiguousarray(x)).view(dtype) for x in (given.a, given.b.T))
+    a, b = (torch.from_numpy(np.ascontiguousarray(x)).view(dtype) for x in (operands.a, operands.b.T))
     m, n, k = MMASIM_SHAPE
     pairs = a[:, None].expand(m, n, k), b[None].expand(m, n, k)
     return {"mmasim": partial(step.dpa, *pairs, torch.zeros(m, n))}
@@ -207,8 +208,8 @@ def _mmaemu() -> dict[str, Work]:
     torch, emulator = load("torch"), load("mmaemu")
     if torch is None or emulator is None:
         return {}
-    given = _operands("hopper_e4m3_f32", MMAEMU_SHAPE)
-    a, b = (torch.from_numpy(np.ascontiguousarray(x)).view(torch.float8_e4m3fn) for x in (given.a, given.b.T))
+    operands = _operands("hopper_e4m3_f32", MMAEMU_SHAPE)
+    a, b = (torch.from_numpy(np.ascontiguousarray(x)).view(torch.float8_e4m3fn) for x in (operands.a, operands.b.T))
 
     def work() -> object:
         with warnings.catch_warnings():

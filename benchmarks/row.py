@@ -22,7 +22,7 @@ class RaceRow(NamedTuple):
     targets: dict[str, float]  # peer -> how many times as fast as it
     rate: float | None = None  # elements per second
     size: int | None = None  # elements, where the row has its own number of them
-    what: str = "el"  # that are counted; of a "call" the microseconds are shown
+    counted: str = "el"  # what is counted; of a "call" the microseconds are shown
 
 
 def load(name: str) -> Any:
@@ -78,8 +78,8 @@ def chosen(name: str, rows: str) -> bool:
 
 
 def _rate(row: RaceRow, rate: float) -> str:
-    if row.what != "call":
-        return f"{rate / 1e9:6.2f} G{row.what}/s"
+    if row.counted != "call":
+        return f"{rate / 1e9:6.2f} G{row.counted}/s"
     return f"{1e6 / rate:6.1f} us a call" if rate > 100 else f"{1 / rate:6.2f} s a call"
 
 

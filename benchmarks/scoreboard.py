@@ -33,7 +33,7 @@ class PeerCast(NamedTuple):
     peer: str
     call: str
     fmt: str
-    asked: str  # the policy in words
+    policy: str  # in words
     keywords: dict[str, Any]
     fn: Callable[[Any], Any]
 
@@ -225,7 +225,7 @@ def page(lines: list[Line], versions: dict[str, str | None], failed: dict[str, s
 def _row(line: Line) -> str:
     cast = line.cast
     said = "equal" if line.ok else _plain(line.said)
-    return f"| {cast.peer} | `{cast.call}` | {cast.fmt} | {cast.asked} | {line.differ:,} of {line.of:,} | {said} |"
+    return f"| {cast.peer} | `{cast.call}` | {cast.fmt} | {cast.policy} | {line.differ:,} of {line.of:,} | {said} |"
 
 
 def _plain(text: str) -> str:

@@ -36,10 +36,10 @@ def main(arguments: list[str]) -> int:
             plain = _median(baseline)
             with _clock() as spent:
                 began = time.perf_counter()
-                own = _median(trainer)
+                seconds = _median(trainer)
                 shares.append(spent[0] / (time.perf_counter() - began))
-            ratios.append(own / plain)
-            steps.append(1 / own)
+            ratios.append(seconds / plain)
+            steps.append(1 / seconds)
         ratio, wanted = min(ratios), WANTED.get(name, OTHERS)
         missed |= ratio > wanted
         print(f"{name:26s} {max(steps):8.1f} {ratio:7.2f} {wanted:7.1f} {statistics.median(shares):12.0%}", flush=True)

@@ -117,8 +117,8 @@ def __getattr__(name: str) -> Any:
         except ValueError as reason:
             raise AttributeError(f"module 'fpsim' has no attribute {name!r}: {reason}") from None
     bits = re.fullmatch(r"E(\d)M(\d)", name)
-    own = f" Your own is fp.Format({name!r}, exponent_bits={bits[1]}, mantissa_bits={bits[2]})." if bits else ""
-    raise no_attribute("fpsim", name, __dir__(), more=own)
+    hint = f" Your own is fp.Format({name!r}, exponent_bits={bits[1]}, mantissa_bits={bits[2]})." if bits else ""
+    raise no_attribute("fpsim", name, __dir__(), more=hint)
 
 
 def __dir__() -> list[str]:

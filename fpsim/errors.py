@@ -77,13 +77,13 @@ def require_word(name: str, value: object, words: Sequence[str], listing: str = 
 
 
 def unknown(
-    what: str, got: object, valid: Sequence[str], aliases: Mapping[str, str] | None = None, *, listing: str = "",
+    argument: str, got: object, valid: Sequence[str], aliases: Mapping[str, str] | None = None, *, listing: str = "",
     others: str = "", meant: Sequence[str] = (),
 ) -> ValueError:  # fmt: skip
     """A ValueError that lists the valid words, or of very many the nearest ones, and says which one may be meant.
 
     Args:
-      what: the name of the argument.
+      argument: its name.
       got: the invalid value.
       valid: the words.
       aliases: further accepted spellings, with the valid word to suggest for each.
@@ -113,7 +113,7 @@ def unknown(
         one_of = f"the {len(valid)} that {listing} lists, such as {', '.join(listed)}"
     else:
         one_of = ", ".join(valid)
-    return ValueError(f"{what} must be one of {one_of}{others and f', {others}'}; got {shown(got)}.{hint}")
+    return ValueError(f"{argument} must be one of {one_of}{others and f', {others}'}; got {shown(got)}.{hint}")
 
 
 def install(extra: str) -> str:

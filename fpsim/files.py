@@ -119,7 +119,7 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def replacing(folder: Path, own: Collection[str]) -> Iterator[Path]:
+def replacing(folder: Path, own_names: Collection[str]) -> Iterator[Path]:
     """A folder to write files to, which take the place of those of an earlier run together, or vanish if that fails.
 
     Whoever reads `folder` sees all old files or all new ones, also where this process is killed, on systems that can
@@ -128,7 +128,7 @@ def replacing(folder: Path, own: Collection[str]) -> Iterator[Path]:
 
     Args:
       folder: exists; what else lies in it stays.
-      own: names of all files that this run or an earlier one writes; those of the earlier one do not stay.
+      own_names: names of all files that this run or an earlier one writes; those of the earlier one do not stay.
 
     Example:
       >>> import tempfile, pathlib
@@ -142,7 +142,7 @@ def replacing(folder: Path, own: Collection[str]) -> Iterator[Path]:
     target = Path(os.path.realpath(folder))  # a link stays, and the folder that it names is replaced
     beside = f".{target.name}-writing-"
     for left in _old(target.parent, f"{glob.escape(beside)}*"):
-        _clear(left, target, own)
+        _clear(left, target, own_names)
     sweep(target, ".writing-*")
     swaps = os.access(target.parent, os.W_OK) and not target.is_mount() and not target.samefile(".")
     place, prefix = (target.parent, beside) if swaps else (target, ".writing-")
@@ -151,10 +151,10 @@ def replacing(folder: Path, own: Collection[str]) -> Iterator[Path]:
     try:
         drafts.mkdir()
         yield drafts
-        if not swaps or not _swapped(drafts, target, own):
-            _move_each(drafts, target, own)
+        if not swaps or not _swapped(drafts, target, own_names):
+            _move_each(drafts, target, own_names)
     finally:
-        _clear(room, target, own)
+        _clear(room, target, own_names)
 
 
 def sweep(folder: Path, pattern: str) -> None:
@@ -177,18 +177,18 @@ def _old(folder: Path, pattern: str) -> list[Path]:
     return found
 
 
-def _clear(room: Path, target: Path, own: Collection[str]) -> None:
-    """Remove drafts, or the old folder after an exchange, unless something that is not `own` cannot move back."""
+def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:
+    """Remove drafts, or the old folder after an exchange, unless something that is not `own_names` cannot move back."""
     with contextlib.suppress(OSError):
-        _bring(room / "new", target, own)
+        _bring(room / "new", target, own_names)
         shutil.rmtree(room)
 
 
-def _swapped(drafts: Path, target: Path, own: Collection[str]) -> bool:
-    """Exchange two folders, and move what is not `own` back; whether that was possible."""
+def _swapped(drafts: Path, target: Path, own_names: Collection[str]) -> bool:
+    """Exchange two folders, and move what is not `own_names` back; whether that was possible."""
     after = Path(os.path.realpath(drafts))  # where the exchange puts the old folder
     for other in target.iterdir():
-        if other.name in own:
+        if other.name in own_names:
             continue
         with contextlib.suppress(OSError):  # a file system without links: it moves afterwards
             if other.is_file() or other.is_symlink():
@@ -199,18 +199,18 @@ def _swapped(drafts: Path, target: Path, own: Collection[str]) -> bool:
         drafts.chmod(target.stat().st_mode & 0o7777)
         exchange(drafts, target)
     except OSError:  # some file systems cannot
-        for name in set(os.listdir(drafts)) - set(own):
+        for name in set(os.listdir(drafts)) - set(own_names):
             (drafts / name).unlink()
         return False
-    _bring(drafts, target, own)
+    _bring(drafts, target, own_names)
     return True
 
 
-def _bring(old: Path, target: Path, own: Collection[str]) -> None:
-    """Move what is not `own` into `target`, unless it is there, and not as a link to what is to be moved."""
+def _bring(old: Path, target: Path, own_names: Collection[str]) -> None:
+    """Move what is not `own_names` into `target`, unless it is there, and not as a link to what is to be moved."""
     for other in old.iterdir():
         mine = target / other.name
-        if other.name in own:
+        if other.name in own_names:
             continue
         if not os.path.lexists(mine):
             other.rename(mine)
@@ -240,14 +240,14 @@ def exchange(first: Path, second: Path) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(second))
 
 
-def _move_each(drafts: Path, target: Path, own: Collection[str]) -> None:
-    """Move files into a folder one by one, and remove the others of `own`; where one cannot, all is as it was."""
+def _move_each(drafts: Path, target: Path, own_names: Collection[str]) -> None:
+    """Move files into a folder one by one, and remove the others of `own_names`; where one cannot, all is as it was."""
     kept = drafts.with_name("old")
     kept.mkdir()
     names = sorted(os.listdir(drafts))
     done: list[str] = []
     try:
-        for name in sorted({*names, *own}):
+        for name in sorted({*names, *own_names}):
             done.append(name)
             if os.path.lexists(target / name):
                 os.rename(target / name, kept / name)

@@ -38,6 +38,14 @@ DATA = (
 # What loops know: of formats the numbers of modes and flags, of matrix units those of rules; the loops of casts.
 BELOW_LOOPS = ("core.", "runtime.", "formats.", "matrix_units.matrix_unit", "casts.loops", "casts.half")
 LARGEST = 20  # Python files of a folder
+VAGUE = {"asked", "given", "on", "own", "what"}  # names that do not say what they hold
+# Module -> those that users write, or read in a report.
+PUBLIC_WORDS = {
+    "analysis.models.monitors": {"asked"}, "analysis.studies.budget.budget": {"on"},
+    "analysis.studies.budget.report": {"on"}, "analysis.studies.diagnosis.advice": {"on"},
+    "analysis.studies.diagnosis.diagnose": {"on"}, "analysis.studies.diagnosis.report": {"on"},
+    "gpu.lab.report": {"what"}, "testing.products.report": {"asked"}, "testing.quantizers.report": {"asked"},
+}  # fmt: skip
 # Classes that share a name: users write them so, or read them in what public functions return. Name -> (files, reason).
 SHARED = {
     "Comparison": (
@@ -275,6 +283,26 @@ def test_a_class_has_a_name_of_its_own() -> None:
     ]
     assert not wrong, f"one class, one name; say what each is, as TableRow and HardwareRow do: {'; '.join(wrong)}"
     assert not listed.keys() - shared.keys(), "SHARED lists names that one class has"
+
+
+def named(file: Path) -> Iterator[str]:
+    """What a file names: functions, classes, parameters and variables."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+
+
+def test_names_say_what_they_hold() -> None:
+    found = {module: VAGUE & set(named(file)) for module, file in files().items()}
+    found |= {str(file.relative_to(ROOT)): VAGUE & set(named(file)) for top in ("tests", "benchmarks")
+              for file in (ROOT / top).rglob("*.py")}  # fmt: skip
+    assert {module: words for module, words in found.items() if words} == PUBLIC_WORDS
 
 
 def test_no_module_of_a_public_package_hides_one_of_its_names() -> None:

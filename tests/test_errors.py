@@ -15,7 +15,7 @@ import torch
 import fpsim as fp
 from fpsim.analysis.studies.budget.recipes import recipe_of as budget_recipe
 from fpsim.analysis.studies.differences.arithmetics import _base as base_of
-from fpsim.analysis.studies.sensitivity.asked import linear_of
+from fpsim.analysis.studies.sensitivity.request import linear_of
 from fpsim.cli.terminal import scaling_named as command_scaling
 from fpsim.errors import shown, unknown
 from fpsim.matrix_units.chips import named as find_chip

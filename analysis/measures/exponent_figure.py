@@ -81,24 +81,24 @@ def _draw_exponents(
 ) -> None:
     left, right = window or _window([report for _, reports in rows for report in reports], formats)
     names = [fmt.name for fmt in formats]
-    strip = 0.42  # height of a format's bar, in rows
+    bar_height = 0.42  # height of a format's bar, in rows
     bottom = len(rows) + 0.1
     for i, fmt in enumerate(formats):
         tint = color(fmt.name, names)
         lowest, normal, top = _extent(fmt)
-        y = -strip * (len(formats) - i) - 0.15
+        y = -bar_height * (len(formats) - i) - 0.15
         begin, end = max(lowest, left), min(top, right)
-        ax.fill_between([begin, end], y + 0.04, y + strip - 0.06, color=tint, alpha=0.25, linewidth=0)
-        ax.fill_between([max(normal, left), end], y + 0.04, y + strip - 0.06, color=tint, alpha=0.75, linewidth=0)
+        ax.fill_between([begin, end], y + 0.04, y + bar_height - 0.06, color=tint, alpha=0.25, linewidth=0)
+        ax.fill_between([max(normal, left), end], y + 0.04, y + bar_height - 0.06, color=tint, alpha=0.75, linewidth=0)
         wide = end - max(normal, left) > 0.1 * (right - left)
         ax.text(
-            (max(normal, left) + end) / 2 if wide else end + 0.4, y + strip / 2, fmt.name, fontsize=6.5,
+            (max(normal, left) + end) / 2 if wide else end + 0.4, y + bar_height / 2, fmt.name, fontsize=6.5,
             ha="center" if wide else "left", va="center_baseline", fontweight="bold", color="white" if wide else INK,
             clip_on=True,
         )  # fmt: skip
         for x in (lowest, top):
             if left < x < right:
-                ax.plot([x, x], [y + strip / 2, bottom], color=tint, linewidth=0.8, alpha=0.55, zorder=0)
+                ax.plot([x, x], [y + bar_height / 2, bottom], color=tint, linewidth=0.8, alpha=0.55, zorder=0)
         ax.fill_between([begin, end], 0, bottom, color=DATA, alpha=0.045, linewidth=0, zorder=-1)
     for i, (_, reports) in enumerate(rows):
         base = i + 0.95
@@ -114,7 +114,7 @@ def _draw_exponents(
                 ax.plot(xs, base - 0.85 * ys, color=DATA, linewidth=0.6, alpha=0.45 + 0.25 * j, zorder=4)
         ax.plot([left, right], [base, base], color=GRID, linewidth=0.6, zorder=1)
     ax.set_xlim(left, right)
-    ax.set_ylim(bottom, -strip * len(formats) - 0.25)
+    ax.set_ylim(bottom, -bar_height * len(formats) - 0.25)
     ax.set_yticks([i + 0.7 for i in range(len(rows))], [short(name, 26) for name, _ in rows])
     step = 8 if right - left <= 64 else 16
     ticks = [x for x in range(-1088, 1088, step) if left <= x <= right]

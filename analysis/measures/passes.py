@@ -78,14 +78,14 @@ def whole_array(x: Array, candidate: Candidate) -> RoundedPiece:
 
 
 def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]) -> ErrorSums:
-    """The sums over some pieces, (candidates); each thread takes whole pieces, added in order whoever did them."""
+    """The sums over some pieces, (candidates); each thread takes whole pieces, which are added in order."""
     found = nothing((len(pieces), len(candidates)))
     starts = first + np.concatenate([[0], np.cumsum([piece.size for piece in pieces])])
 
     def work(start: int, stop: int) -> None:
         buffers = Buffers()
         for i in range(start, stop):
-            if i > start:  # maxima to surpass, which the next piece need not look for again
+            if i > start:  # so that the next piece looks for larger errors only
                 found.maxima[i] = found.maxima[i - 1]
             _add_piece(pieces[i], int(starts[i]), candidates, buffers, found, i)
 
@@ -121,8 +121,8 @@ class Groups:
         done = self._measure_nearest(candidates, sums)
         for i, candidate in enumerate(candidates):
             if not done[i].all():
-                own = ErrorSums(sums.counts[i], sums.totals[i], sums.maxima[i])
-                self._measure_rounded(rounded(candidate), candidate, own, done[i])
+                candidate_sums = ErrorSums(sums.counts[i], sums.totals[i], sums.maxima[i])
+                self._measure_rounded(rounded(candidate), candidate, candidate_sums, done[i])
 
     def _measure_nearest(self, candidates: Sequence[Candidate], sums: ErrorSums) -> Array:
         """The same of blocks that are rounded and measured at once; returns which, (candidates, groups, blocks)."""
@@ -152,7 +152,7 @@ class Groups:
 
 @lru_cache(maxsize=64)
 def _plans_of(plans: tuple[tuple[float, ...] | None, ...]) -> Array | None:
-    """The plans of candidates as rows, NaN for None, which lets no block pass; None if all are None."""
+    """The plans of candidates as rows, NaN for None, by which every block fails; None if all are None."""
     if not any(plans):
         return None
     return np.array([[np.nan] * PLAN if plan is None else plan for plan in plans])

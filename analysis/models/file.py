@@ -15,7 +15,7 @@ from fpsim.analysis.models.monitors import Monitors, Scale, Update
 from fpsim.analysis.models.rows import RecordedRow
 from fpsim.arrays import Array, format_of, words
 from fpsim.exact_json import from_json, to_json
-from fpsim.formats.as_json import element_facts, element_from
+from fpsim.formats.as_json import element_fields, element_from
 from fpsim.formats.named import DTYPES, NAMED
 from fpsim.scaling.file import ScaledFileError, load, save
 
@@ -66,7 +66,7 @@ def write(path: str | os.PathLike[str], contents: Contents) -> None:
         "settings": contents.settings,
         "steps": list(contents.steps),
         "notes": list(contents.notes),
-        "rows": [_row_facts(row) for row in rows],
+        "rows": [_row_fields(row) for row in rows],
         "kept": kept,
         "kept_settings": [[*key, dict(one)] for key, one in contents.kept_settings.items()],
         "updates": [list(one) for one in contents.monitors.updates],
@@ -94,28 +94,28 @@ def read(path: str | os.PathLike[str]) -> Contents:
     return Contents(header["settings"], tuple(header["steps"]), notes, rows, kept, monitors, settings)
 
 
-def _rows(facts_of_rows: list[dict[str, Any]], arrays: dict[str, Array]) -> list[RecordedRow]:
+def _rows(described: list[dict[str, Any]], arrays: dict[str, Array]) -> list[RecordedRow]:
     """The rows, whose sums and bins follow each other in the arrays."""
     rows = []
     first_bin = first_error = 0
-    for facts in facts_of_rows:
-        bins = arrays["bins"][first_bin : first_bin + facts["bins"]]
+    for row in described:
+        bins = arrays["bins"][first_bin : first_bin + row["bins"]]
         first_bin += len(bins)
         errors = []
-        for one in facts["errors"]:
+        for one in row["errors"]:
             sums = ErrorSums(*(arrays[name][first_error] for name in ("counts", "totals", "maxima")))
             first_error += 1
             fields_of = {name: one[name] for name in ERROR}
             if math.isnan(one["scale"]):
                 fields_of["scale"] = math.nan  # the one NaN that reports share, by which equal ones are equal
             errors.append(ErrorReport(fmt=element_from(one["fmt"]), sums=sums, **fields_of))
-        spread = RangeReport(tuple((p, n) for p, n in bins.tolist()), *(facts[name] for name in RANGE))
-        fields = {**{name: facts[name] for name in ROW}, "shape": tuple(facts["shape"])}
+        spread = RangeReport(tuple((p, n) for p, n in bins.tolist()), *(row[name] for name in RANGE))
+        fields = {**{name: row[name] for name in ROW}, "shape": tuple(row["shape"])}
         rows.append(RecordedRow(**fields, range=spread, errors=tuple(errors)))
     return rows
 
 
-def _row_facts(row: RecordedRow) -> dict[str, Any]:
+def _row_fields(row: RecordedRow) -> dict[str, Any]:
     """What the header says of a row."""
     return {
         **{name: getattr(row, name) for name in ROW},
@@ -123,7 +123,7 @@ def _row_facts(row: RecordedRow) -> dict[str, Any]:
         **{name: getattr(row.range, name) for name in RANGE},
         "bins": len(row.range.bins),
         "errors": [
-            {"fmt": element_facts(report.fmt), **{name: getattr(report, name) for name in ERROR}}
+            {"fmt": element_fields(report.fmt), **{name: getattr(report, name) for name in ERROR}}
             for report in row.errors
         ],
     }

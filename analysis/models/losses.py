@@ -44,9 +44,9 @@ def refuse_swapped(model: Any, batches: Any, loss: Any) -> None:
     def fit(model: Any, batches: Any, loss: Any) -> bool:
         return isinstance(model, torch.nn.Module) and not callable(batches) and callable(loss)
 
-    given = (model, batches, loss)
-    if not fit(*given) and any(fit(*others) for others in itertools.permutations(given)):
-        kinds = [type(each).__name__ for each in given]
+    arguments = (model, batches, loss)
+    if not fit(*arguments) and any(fit(*others) for others in itertools.permutations(arguments)):
+        kinds = [type(each).__name__ for each in arguments]
         raise TypeError(
             f"arguments must be (model, batches, loss), in this order; got {kinds[0]}, {kinds[1]}, {kinds[2]}. Swap "
             "them, or name them: batches=..., loss=...."
@@ -77,7 +77,7 @@ def loss_of(loss: Any) -> Callable[[Any, Any], Any]:
     function: Callable[..., Any] = loss
     try:
         signature = inspect.signature(loss)
-    except (TypeError, ValueError):  # some functions in C tell nothing
+    except (TypeError, ValueError):  # some functions in C have no signature
         return function
     try:
         signature.bind(None, None)

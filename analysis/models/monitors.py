@@ -140,9 +140,9 @@ def _figures(updates: Sequence[Update]) -> dict[str, float]:
     """The figures of parameters together."""
     gradient = math.fsum(one.gradient for one in updates)
     weight, update = math.fsum(one.weight for one in updates), math.fsum(one.update for one in updates)
-    asked = sum(one.asked for one in updates)
+    with_gradient = sum(one.asked for one in updates)
     return {
         "gradient_norm": math.sqrt(gradient),
         "update_ratio": math.sqrt(update / weight) if weight else math.nan,
-        "lost_updates": sum(one.lost for one in updates) / asked if asked else math.nan,
+        "lost_updates": sum(one.lost for one in updates) / with_gradient if with_gradient else math.nan,
     }

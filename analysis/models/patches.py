@@ -34,19 +34,19 @@ class Convolution(NamedTuple):
 
 def convolution(func: Any, args: Any, kwargs: Any) -> Convolution:
     """The arguments of a call."""
-    given: dict[str, Any] = {**DEFAULTS, **dict(zip(NAMES, args, strict=False)), **kwargs}
-    space, x, weight = DIMENSIONS[func], given["input"], given["weight"]
-    stride, dilation = (_each(given[name], space) for name in ("stride", "dilation"))
-    if given["padding"] == "same":
+    arguments: dict[str, Any] = {**DEFAULTS, **dict(zip(NAMES, args, strict=False)), **kwargs}
+    space, x, weight = DIMENSIONS[func], arguments["input"], arguments["weight"]
+    stride, dilation = (_each(arguments[name], space) for name in ("stride", "dilation"))
+    if arguments["padding"] == "same":
         missing = [step * (size - 1) for step, size in zip(dilation, weight.shape[2:], strict=True)]
         padding = tuple((each // 2, each - each // 2) for each in missing)
-    elif given["padding"] == "valid":
+    elif arguments["padding"] == "valid":
         padding = ((0, 0),) * space
     else:
-        padding = tuple((each, each) for each in _each(given["padding"], space))
+        padding = tuple((each, each) for each in _each(arguments["padding"], space))
     single = x.dim() == space + 1
     x = x[None] if single else x
-    return Convolution(x, weight, given["bias"], stride, padding, dilation, given["groups"], single)
+    return Convolution(x, weight, arguments["bias"], stride, padding, dilation, arguments["groups"], single)
 
 
 def _each(value: Any, space: int) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ MATMULS = (
 )  # fmt: skip
 OTHERS = (torch.einsum, torch.tensordot, functional.bilinear)  # whose operands may lie in any way
 LOOKUPS = (functional.embedding, functional.embedding_bag)  # which autocast leaves as they are
-# Modules with a path that calls no other module, taken in eval mode and left as soon as anything looks.
+# Modules with a fused path, which calls no other module: torch takes it in eval mode, unless calls are watched.
 FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
 LAYERS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd, torch.nn.Embedding, torch.nn.EmbeddingBag)
 
@@ -124,8 +124,8 @@ class Products(TorchFunctionMode):
 
 def attention_in_parts() -> Callable[..., Any]:
     """torch's function of multi-head attention, its own code, but that it does not hand itself over to a mode."""
-    own = {**WHOLE_ATTENTION.__globals__, "has_torch_function": lambda _: False}
-    function = types.FunctionType(WHOLE_ATTENTION.__code__, own, None, WHOLE_ATTENTION.__defaults__)
+    namespace = {**WHOLE_ATTENTION.__globals__, "has_torch_function": lambda _: False}
+    function = types.FunctionType(WHOLE_ATTENTION.__code__, namespace, None, WHOLE_ATTENTION.__defaults__)
     function.__kwdefaults__ = WHOLE_ATTENTION.__kwdefaults__
     return function
 
@@ -133,14 +133,14 @@ def attention_in_parts() -> Callable[..., Any]:
 def _attention_settings(args: Any, kwargs: Any) -> tuple[dict[str, Any], torch.Tensor | None]:
     """What decides scaled_dot_product_attention besides queries, keys and values, and its mask."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    scale = given.get("scale")
+    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+    scale = arguments.get("scale")
     if scale is None:
-        scale = max(given["query"].shape[-1], 1) ** -0.5
-    mask, causal = given.get("attn_mask"), bool(given.get("is_causal", False))
+        scale = max(arguments["query"].shape[-1], 1) ** -0.5
+    mask, causal = arguments.get("attn_mask"), bool(arguments.get("is_causal", False))
     settings = {
         "masked": mask is not None, "causal": causal, "scale": float(scale), "turned": False,
-        "dropout": float(given.get("dropout_p", 0.0)),
+        "dropout": float(arguments.get("dropout_p", 0.0)),
     }  # fmt: skip
     return settings, mask
 
@@ -183,7 +183,7 @@ def _named(args: Any, kwargs: Any, *names: str) -> list[Any]:
 
 
 def is_fused(module: torch.nn.Module) -> bool:
-    """Whether a module may take its path in one piece, which would be another one if anybody looked."""
+    """Whether a module may take its fused path, which torch does not take while its calls are watched."""
     if not isinstance(module, FUSED) or module.training or not torch.backends.mha.get_fastpath_enabled():
         return False
     return not (torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters()))

@@ -100,7 +100,7 @@ def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Rec
 
 
 def _warn(recording: Recording, said: Sequence[str]) -> None:
-    """Say what a recording cannot say."""
+    """Warn of products that were not recorded, and of figures of few values."""
     for note in said:
         warnings.warn(note, stacklevel=4)
     if not len(recording) and not said:
@@ -118,14 +118,14 @@ def _warn(recording: Recording, said: Sequence[str]) -> None:
         )
 
 
-def check_model(torch: Any, model: Any, what: str = "recorded") -> None:
-    """A TypeError or ValueError unless a model runs eagerly on a device of this machine; what: what becomes of it."""
+def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
+    """A TypeError or ValueError unless a model runs eagerly on a device of this machine; verb: what becomes of it."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {shown(model)}.")
     kind = type(model).__name__
     if kind == "OptimizedModule" or isinstance(model, torch.jit.ScriptModule):
-        raise ValueError(f"model must run eagerly to be {what}; got a compiled one ({kind}). Pass what it was made of.")
-    if what == "recorded" and isinstance(model, torch.nn.TransformerEncoderLayer):
+        raise ValueError(f"model must run eagerly to be {verb}; got a compiled one ({kind}). Pass what it was made of.")
+    if verb == "recorded" and isinstance(model, torch.nn.TransformerEncoderLayer):
         raise ValueError(
             f"model must not be a {kind} itself, whose path in one piece no hook may touch. "
             "Record torch.nn.Sequential(layer)."
@@ -133,7 +133,7 @@ def check_model(torch: Any, model: Any, what: str = "recorded") -> None:
     for name, parameter in model.named_parameters():
         device = parameter.device.type
         if device == "meta":
-            raise ValueError(f"model must have weights to be {what}; got {name!r} on the meta device. Load them first.")
+            raise ValueError(f"model must have weights to be {verb}; got {name!r} on the meta device. Load them first.")
         if device == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"model must be on a device of this machine; got {name!r} on cuda, without a GPU.")
 
@@ -153,5 +153,5 @@ def _recorded(every: Any, start: int) -> Callable[[int], bool]:
 
 def _described(model: Any) -> str:
     """A model in a word, with a digest by which recordings of the same one are known."""
-    facts = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
-    return f"{type(model).__name__} {hashlib.sha256(repr(facts).encode()).hexdigest()[:12]}"
+    parameters = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
+    return f"{type(model).__name__} {hashlib.sha256(repr(parameters).encode()).hexdigest()[:12]}"

@@ -62,7 +62,7 @@ class RecordedRow:
         )
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """What the tensor is, as the first columns of a table."""
         names = ("step", "layer", "tensor", "role", "shape", "dtype", "calls")
         return {name: getattr(self, name) for name in names}
@@ -70,7 +70,7 @@ class RecordedRow:
     def to_dicts(self) -> list[dict[str, Any]]:
         """As a row of a table for each format, with every figure of its error."""
         return [
-            {**self.facts, "format": report.format, "scale": report.scale}
+            {**self.fields, "format": report.format, "scale": report.scale}
             | {name: getattr(report, name) for name in METRICS}
             | {f"noise_{cause}": share for cause, share in report.noise_by_cause.items()}
             for report in self.errors
@@ -80,7 +80,7 @@ class RecordedRow:
         """As a row of a table: the range, then figures of each format, such as "E4M3_sqnr_db"."""
         spread = self.range
         found: dict[str, Any] = {
-            **self.facts, "count": spread.count, "zeros": spread.zeros,
+            **self.fields, "count": spread.count, "zeros": spread.zeros,
             "infinities": spread.infinities, "nans": spread.nans, "amax": spread.amax, "smallest": spread.smallest,
             "median": spread.magnitude(0.5),
         }  # fmt: skip

@@ -93,9 +93,9 @@ def product_names(model: Any) -> list[str]:
         if isinstance(module, (torch.nn.Linear, torch.nn.Embedding, torch.nn.EmbeddingBag)):
             found[name or "weight"] = None  # also where the weight is made of other parameters
         elif not isinstance(module, normed):
-            for own, parameter in module.named_parameters(recurse=False):
+            for local_name, parameter in module.named_parameters(recurse=False):
                 if parameter.ndim >= 2:
-                    found[owner_of(joined(name, own))] = None
+                    found[owner_of(joined(name, local_name))] = None
         if isinstance(module, torch.nn.MultiheadAttention):
             found[joined(name, ATTENTION)] = None
     return list(found)

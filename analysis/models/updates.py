@@ -19,7 +19,7 @@ class Before(NamedTuple):
     live: torch.Tensor
     copy: torch.Tensor
     gradient: float
-    asked: torch.Tensor
+    nonzero: torch.Tensor
 
 
 class Updates:
@@ -59,11 +59,11 @@ def _compared(step: int, one: Before) -> Update:
     weight = update = 0.0
     lost = 0
     for start in range(0, one.copy.numel(), PIECE):
-        before, now, asked = (x.reshape(-1)[start : start + PIECE] for x in (one.copy, one.live, one.asked))
+        before, now, nonzero = (x.reshape(-1)[start : start + PIECE] for x in (one.copy, one.live, one.nonzero))
         weight += _squares(before)
         update += _squares(_wide(now) - _wide(before))
-        lost += int(torch.count_nonzero(asked & (now == before)))
-    return Update(step, one.name, one.gradient, weight, update, int(torch.count_nonzero(one.asked)), lost)
+        lost += int(torch.count_nonzero(nonzero & (now == before)))
+    return Update(step, one.name, one.gradient, weight, update, int(torch.count_nonzero(one.nonzero)), lost)
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:

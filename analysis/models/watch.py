@@ -51,7 +51,7 @@ class Watch:
         self._mode: Any = Products(self._see, self._miss)
         self._handles: list[Any] = []  # of the model and of the optimizers
         self._gradients: dict[int, Any] = {}  # hooks on weights, of the step that is recorded
-        self._patched: list[tuple[torch.nn.Module, Any]] = []
+        self._replaced: list[tuple[torch.nn.Module, Any]] = []
         self._recomputed: dict[int, torch.nn.Module] = {}  # layers in checkpoints that build their graph in backward
         self._stack: list[torch.nn.Module] = []
         self._calls: dict[str, int] = {}  # of a layer in this step
@@ -80,7 +80,7 @@ class Watch:
         self.recording._end_step = self.end_by_hand
 
     def close(self) -> None:
-        """Leave no trace on the model."""
+        """Remove all hooks and replaced functions from the model."""
         self._detach()
         self._forget()
         for handle in self._handles:
@@ -92,7 +92,7 @@ class Watch:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The notes that a user must hear of; that products are of other kinds is no fault of a recording."""
+        """The notes that a user is warned of; that products are of other kinds is no fault of a recording."""
         return tuple(self._notes)
 
     def end_by_hand(self) -> None:
@@ -153,14 +153,14 @@ class Watch:
         for handle in self._gradients.values():
             handle.remove()
         self._gradients = {}
-        self._unpatch()
+        self._restore()
         self._recomputed, self._calls, self._weights = {}, {}, set()
 
     def _attach(self) -> None:
-        self._unpatch()
+        self._restore()
         for module in self.model.modules():
             if not isinstance(module, torch.jit.ScriptModule):
-                self._patch(module, self._watched(module))
+                self._replace(module, self._watched(module))
         self._mode.__enter__()
         self._attached = True
 
@@ -169,21 +169,21 @@ class Watch:
             return
         self._attached = False
         self._mode.__exit__(None, None, None)
-        self._unpatch()
+        self._restore()
         for module in self._recomputed.values():
-            self._patch(module, self._replayed(module))
+            self._replace(module, self._replayed(module))
 
-    def _patch(self, module: torch.nn.Module, forward: Callable[..., Any]) -> None:
-        self._patched.append((module, module.__dict__.get("forward")))
+    def _replace(self, module: torch.nn.Module, forward: Callable[..., Any]) -> None:
+        self._replaced.append((module, module.__dict__.get("forward")))
         module.__dict__["forward"] = forward
 
-    def _unpatch(self) -> None:
-        for module, own in reversed(self._patched):
-            if own is None:
+    def _restore(self) -> None:
+        for module, forward in reversed(self._replaced):
+            if forward is None:
                 del module.__dict__["forward"]
             else:
-                module.__dict__["forward"] = own
-        self._patched = []
+                module.__dict__["forward"] = forward
+        self._replaced = []
 
     def _watched(self, module: torch.nn.Module) -> Callable[..., Any]:
         """The forward pass of a module, by which products in it know where they are."""
@@ -211,7 +211,7 @@ class Watch:
         return run
 
     def _unseen(self, module: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A module's path in one piece, which torch leaves where a mode is entered."""
+        """A module's fused path, which torch leaves where a mode is entered."""
         name = self.selection.modules[id(module)] or "the model"
         kind = type(module).__name__
         self._notes[
@@ -333,7 +333,7 @@ class Watch:
         return any(id(p) in self._names for group in optimizer.param_groups for p in group["params"])
 
     def _before_update(self, optimizer: Any, *_: Any) -> None:
-        if self._depth:  # a forward pass ended by Ctrl-C, of which torch tells no hook
+        if self._depth:  # a forward pass ended by Ctrl-C, after which torch calls no hook
             self._detach()
             self._depth = 0
         if self._is_recorded(self._updated_step()) and self._of_model(optimizer):

@@ -25,7 +25,7 @@ FINE_DB = 0.3  # deficits below are told apart about evenly, above by their rati
 NOTES = {1: (32.0,), 2: (24.0, 43.0)}  # where one or two columns at the right end, in points from the axes
 
 
-class Strip(NamedTuple):
+class FigureRow(NamedTuple):
     """A row of ticks."""
 
     label: str
@@ -52,13 +52,13 @@ def deficit_axes(report: StudyResults, ax: Any = None) -> Any:
 def candidates_figure(summaries: Sequence[CandidateSummary], required: float) -> Any:
     """The same as a figure; over the operands of one role where the summaries are."""
     with figure_style():
-        figure, ax = _strip_figure(len(summaries), 0.28, 0.785)
+        figure, ax = _rows_figure(len(summaries), 0.28, 0.785)
         _draw_candidates(ax, summaries, required)
         return figure
 
 
-def _strip_figure(rows: int, left: float, right: float) -> tuple[Any, Any]:
-    """A figure for strips whose axes reach from one share of its width to another."""
+def _rows_figure(rows: int, left: float, right: float) -> tuple[Any, Any]:
+    """A figure for rows whose axes reach from one share of its width to another."""
     height = ROW * rows + TOP + BOTTOM
     figure = blank_figure(height, layout="none")
     return figure, figure.add_axes((left, BOTTOM / height, right - left, ROW * rows / height))
@@ -66,15 +66,15 @@ def _strip_figure(rows: int, left: float, right: float) -> tuple[Any, Any]:
 
 def _draw_candidates(ax: Any, summaries: Sequence[CandidateSummary], required: float) -> None:
     names = [one.format for one in summaries]
-    strips = [
-        Strip(
+    rows = [
+        FigureRow(
             short_name(one.format, one.scaling), color(one.format, names), _deficits(one, True), _deficits(one, False),
             (_decibels(one.median_db), str(one.good)), bad_from=max(one.ideal_db - required, 0.0),
         )
         for one in summaries
     ]  # fmt: skip
     ax.set_xscale("function", functions=(_spread, _gathered))
-    _draw_strips(ax, strips, (0.0, LARGEST_DB), [one.bits for one in summaries], ("median", "good"))
+    _draw_rows(ax, rows, (0.0, LARGEST_DB), [one.bits for one in summaries], ("median", "good"))
     ticks = (0, 0.3, 1, 3, 10, 30, 60)
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.set_xlabel("deficit at the worst step, dB")
@@ -99,29 +99,29 @@ def _gathered(places: Any) -> Any:
     return FINE_DB * np.expm1(places)
 
 
-def _draw_strips(
-    ax: Any, strips: Sequence[Strip], window: tuple[float, float], kinds: Sequence[object], heads: Sequence[str]
+def _draw_rows(
+    ax: Any, rows: Sequence[FigureRow], window: tuple[float, float], kinds: Sequence[object], heads: Sequence[str]
 ) -> None:
     """Rows of ticks over a window, with a line between rows of different kinds and columns of notes at the right."""
     low, high = window
     beside = ax.get_yaxis_transform()
     small: dict[str, Any] = {"xycoords": beside, "textcoords": "offset points", "ha": "right", "fontsize": 6.5}
-    for y, strip in enumerate(strips):
-        if strip.bad_from < high:
-            ax.fill_between([strip.bad_from, high], y - 0.5, y + 0.5, color=GRID, alpha=0.55, linewidth=0, zorder=0)
+    for y, row in enumerate(rows):
+        if row.bad_from < high:
+            ax.fill_between([row.bad_from, high], y - 0.5, y + 0.5, color=GRID, alpha=0.55, linewidth=0, zorder=0)
         ax.plot([low, high], [y, y], color=GRID, linewidth=0.6, zorder=1)
-        _ticks(ax, strip.faint, y, 0.26, window, color=DATA, alpha=0.7, linewidth=0.9, zorder=2)
-        _ticks(ax, strip.strong, y, 0.34, window, color=strip.tint, linewidth=1.5, zorder=3)
-        _ticks(ax, [strip.middle], y, 0.45, window, color=INK, linewidth=1.0, zorder=4)
-        for place, note in zip(NOTES[len(heads)], strip.notes, strict=True):
+        _ticks(ax, row.faint, y, 0.26, window, color=DATA, alpha=0.7, linewidth=0.9, zorder=2)
+        _ticks(ax, row.strong, y, 0.34, window, color=row.tint, linewidth=1.5, zorder=3)
+        _ticks(ax, [row.middle], y, 0.45, window, color=INK, linewidth=1.0, zorder=4)
+        for place, note in zip(NOTES[len(heads)], row.notes, strict=True):
             ax.annotate(note, (1, y), (place, 0), va="center_baseline", color=INK, **small)
         if y and kinds[y] != kinds[y - 1]:
             ax.plot([0, 1], [y - 0.5, y - 0.5], transform=beside, color=QUIET, linewidth=0.5, zorder=1)
     for place, head in zip(NOTES[len(heads)], heads, strict=True):
         ax.annotate(head, (1, -0.62), (place, 0), va="bottom", color=QUIET, **small)
-    ax.set_yticks(range(len(strips)), [strip.label for strip in strips], fontsize=6.8)
+    ax.set_yticks(range(len(rows)), [row.label for row in rows], fontsize=6.8)
     ax.set_xlim(low, high)
-    ax.set_ylim(len(strips) - 0.4, -0.6)
+    ax.set_ylim(len(rows) - 0.4, -0.6)
     for side in ("left", "right", "top"):
         ax.spines[side].set_visible(False)
 
@@ -146,19 +146,21 @@ def rounding_figures(rows: Sequence[RoundingSummary]) -> list[tuple[str, Any]]:
     if not rows:
         return []
     lowest = min([0.97, *(gain for row in rows for gain in row.gain if math.isfinite(gain))])
-    gain = [Strip(*_row_of(row, rows), row.gain, (), (f"{row.median_gain:.4f}",), row.median_gain) for row in rows]
-    noise = [Strip(*_row_of(row, rows), row.sqnr_db, (), (_decibels(row.median_db),), row.median_db) for row in rows]
-    shown: tuple[tuple[str, str, list[Strip], tuple[float, float]], ...] = (
+    gain = [FigureRow(*_row_of(row, rows), row.gain, (), (f"{row.median_gain:.4f}",), row.median_gain) for row in rows]
+    noise = [
+        FigureRow(*_row_of(row, rows), row.sqnr_db, (), (_decibels(row.median_db),), row.median_db) for row in rows
+    ]
+    shown: tuple[tuple[str, str, list[FigureRow], tuple[float, float]], ...] = (
         ("What is left of the signal", "gain at every step; 1 keeps it whole", gain, (max(lowest, 0.88), 1.01)),
         ("How much noise is added", "SQNR at every step, dB", noise, (0.0, 80.0)),
     )
     found = []
     with figure_style():
-        for title, label, strips, window in shown:
-            figure, ax = _strip_figure(len(rows), 0.28, 0.84)
-            if strips is gain:
+        for title, label, drawn, window in shown:
+            figure, ax = _rows_figure(len(rows), 0.28, 0.84)
+            if drawn is gain:
                 ax.axvline(1.0, color=QUIET, linewidth=0.6, zorder=1)
-            _draw_strips(ax, strips, window, [row.format for row in rows], ("median",))
+            _draw_rows(ax, drawn, window, [row.format for row in rows], ("median",))
             ax.set_xlabel(label)
             found.append((title, figure))
     return found

@@ -66,8 +66,8 @@ def words(value: Any) -> str:
     if isinstance(value, Format) and NAMED.get(value.name) == value:
         return value.name
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        facts = ", ".join(f"{field.name}={words(getattr(value, field.name))}" for field in dataclasses.fields(value))
-        return f"{type(value).__qualname__}({facts})"
+        fields = ", ".join(f"{field.name}={words(getattr(value, field.name))}" for field in dataclasses.fields(value))
+        return f"{type(value).__qualname__}({fields})"
     if callable(value) and _stands_in_a_module(value):
         return f"{value.__module__}.{value.__qualname__}"
     return _own_words(value)
@@ -112,9 +112,9 @@ def label(value: Any) -> Any:
         return value
     if isinstance(value, (Format, IntegerFormat, LogFMT, MatrixUnit)):
         return value.name
-    own = getattr(type(value), "__repr__", object.__repr__)
+    representation = getattr(type(value), "__repr__", object.__repr__)
     # a generated repr is as long as the words, which tell formats by their names
-    return repr(value) if dataclasses.is_dataclass(value) and own is not object.__repr__ else words(value)
+    return repr(value) if dataclasses.is_dataclass(value) and representation is not object.__repr__ else words(value)
 
 
 def digest(*texts: str) -> str:
@@ -147,7 +147,7 @@ def source_of(measure: Callable[..., Any]) -> str:
       >>> source_of(power(2)) == source_of(power(2)), source_of(power(2)) == source_of(power(3))
       (True, False)
     """
-    return digest(*_facts(measure, frozenset()))
+    return digest(*_texts(measure, frozenset()))
 
 
 def _function(measure: Any) -> Any:
@@ -163,7 +163,7 @@ def _function(measure: Any) -> Any:
             return measure
 
 
-def _facts(value: Any, above: frozenset[int]) -> list[str]:
+def _texts(value: Any, above: frozenset[int]) -> list[str]:
     """The texts that make up a function or a value that it captured."""
     if id(value) in above:  # a function that captured itself
         return ["again"]
@@ -175,12 +175,12 @@ def _facts(value: Any, above: frozenset[int]) -> list[str]:
     elif isinstance(value, FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
         kept = [*(value.__defaults__ or ()), *itertools.chain(*sorted((value.__kwdefaults__ or {}).items())), *cells]
-        return [_text(value), *itertools.chain.from_iterable(_facts(each, above) for each in kept)]
+        return [_text(value), *itertools.chain.from_iterable(_texts(each, above) for each in kept)]
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return [value.dtype.str, str(value.shape), hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
     else:
         return [_words_or_kind(value)]
-    return list(itertools.chain.from_iterable(_facts(each, above) for each in inner))
+    return list(itertools.chain.from_iterable(_texts(each, above) for each in inner))
 
 
 def _filled(cell: Any) -> bool:

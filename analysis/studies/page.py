@@ -170,8 +170,9 @@ EXCEPTION_HEADS = (
 
 
 def _exception_row(row: Recommendation, why: Sequence[str]) -> TableRow:
-    what = "; ".join(why)
-    cells = (row.tensor, what, row.choice, _db(row.sqnr_db), _db(row.deficit_db), _share(row.lost_energy), row.reason)
+    reasons = "; ".join(why)
+    figures = (_db(row.sqnr_db), _db(row.deficit_db), _share(row.lost_energy))
+    cells = (row.tensor, reasons, row.choice, *figures, row.reason)
     return TableRow(cells, marked=row.operand and not row.met)
 
 

@@ -197,9 +197,9 @@ class StudyReport:
 
     def error_rows(self) -> Iterator[dict[str, Any]]:
         """The table of errors, one dict of figures for each row."""
-        facts = {(row.tensor, row.step): (row.layer, row.role) for row in self.ranges}
+        described = {(row.tensor, row.step): (row.layer, row.role) for row in self.ranges}
         for tensor, step, scaling, report, channels in self.errors:
-            layer, role = facts[tensor, step]
+            layer, role = described[tensor, step]
             names = {"tensor": tensor, "layer": layer, "role": role, "step": step, "scaling": scaling}
             # the report has the scaling too, where there is a scale per tile
             yield {**names, **report.to_dict(), "scaling": scaling, "channel_sqnr_db": channels}

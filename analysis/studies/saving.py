@@ -35,8 +35,8 @@ def save(report: StudyResults, folder: Path) -> tuple[list[Path], list[str]]:
         "exponents": list(report.exponent_rows()),
     }
     names = [f"{table}.{kind}" for table in tables for kind in (("csv", "parquet") if parquet else ("csv",))]
-    own = ["report.html", *(f"{table}.{kind}" for table in tables for kind in ("csv", "parquet"))]
-    with replacing(folder, own) as drafts:
+    files = ["report.html", *(f"{table}.{kind}" for table in tables for kind in ("csv", "parquet"))]
+    with replacing(folder, files) as drafts:
         for name, rows in tables.items():
             rows = _filled(rows)
             _write_csv(drafts / f"{name}.csv", rows)

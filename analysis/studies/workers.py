@@ -220,7 +220,7 @@ def _dead(end: BaseException, times: int) -> Failure:
     return Failure(f"the worker process died{how}{often}", died=True)
 
 
-def _pickled(value: Any, what: str) -> bytes:
+def _pickled(value: Any, noun: str) -> bytes:
     """Bytes that another process reads.
 
     Raises:
@@ -232,7 +232,7 @@ def _pickled(value: Any, what: str) -> bytes:
         return data
     except Exception as problem:  # whatever a __reduce__ raises
         raise TypeError(
-            f"{what} must be something that cloudpickle can send to another process; got {shown(value)}: "
+            f"{noun} must be something that cloudpickle can send to another process; got {shown(value)}: "
             f"{_failure(problem).text}. workers=1 sends nothing."
         ) from problem
 

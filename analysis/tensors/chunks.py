@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from fpsim.arrays import Array
+
 Floats = npt.NDArray[np.float64]
 CHUNK = 1 << 16  # elements: a float64 temporary of a chunk takes 512 KiB, so a few of them stay in the cache
 

@@ -17,10 +17,9 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 
-from fpsim.analysis.tensors.chunks import Array
 from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, one_line, read_fully, reader, stream
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
-from fpsim.arrays import FORMAT_OF
+from fpsim.arrays import FORMAT_OF, Array
 
 HEADER_LIMIT = 100_000_000  # bytes of a safetensors header, as in the safetensors library
 NPY_HEADER_LIMIT = 10_000  # bytes of a .npy header, as in NumPy, which reads up to 4 GiB before it compares

@@ -17,9 +17,9 @@ from typing import IO, Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from fpsim.analysis.tensors.chunks import Array
 from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, one_line, read_fully, reader
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+from fpsim.arrays import Array
 from fpsim.display.optional import load
 
 MAGIC = b"GGUF"
@@ -181,8 +181,8 @@ class _Header:
         if self.left < 0:
             raise self._damaged("it ends early")
 
-    def _damaged(self, what: str) -> TensorFileError:
-        return TensorFileError(f"{self.path}: damaged .gguf header ({what})")
+    def _damaged(self, problem: str) -> TensorFileError:
+        return TensorFileError(f"{self.path}: damaged .gguf header ({problem})")
 
 
 def _size(entry: _Entry, path: Path) -> int | None:

@@ -16,11 +16,11 @@ from typing import IO, Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from fpsim.analysis.tensors.chunks import Array
 from fpsim.analysis.tensors.onnx_uses import Node, uses_of
 from fpsim.analysis.tensors.operand import pieces_of
 from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, reader
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+from fpsim.arrays import Array
 from fpsim.errors import shown
 
 FIELDS_LIMIT = 20_000_000  # of the graph: more than a model has, and less than a minute of work
@@ -28,7 +28,7 @@ DEPTH_LIMIT = 64  # graphs in nodes in graphs
 TEXT_LIMIT = 65_535  # bytes of a name or path
 DIMENSIONS_LIMIT = 64
 SHARED_LIMIT = 64  # bytes of all tensors, in bytes of the files: tensors may share data, but not that much of it
-PIECE = 1 << 16  # bytes of varints that are read at a time
+BYTES_AT_ONCE = 1 << 16  # bytes of varints that are read at a time
 VARINT, EIGHT, SPAN, FOUR = 0, 1, 2, 5  # wire types
 
 # Field numbers of onnx.proto.
@@ -263,8 +263,8 @@ class _Walk:
         self.opened.seek(span.begin)
         return self.opened.read(span.end - span.begin).decode("utf-8", "backslashreplace")
 
-    def _damaged(self, what: str) -> TensorFileError:
-        return TensorFileError(f"{self.path}: damaged or not an ONNX model ({what})")
+    def _damaged(self, problem: str) -> TensorFileError:
+        return TensorFileError(f"{self.path}: damaged or not an ONNX model ({problem})")
 
 
 # ---- what reads them
@@ -337,7 +337,7 @@ def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> C
     Raises:
       TensorFileError: there are more or fewer of them than the shape says.
     """
-    found = sum(int(np.count_nonzero(piece < 0x80)) for piece in _bytes(path, span))
+    found = sum(int(np.count_nonzero(data < 0x80)) for data in _bytes(path, span))
     if found != math.prod(proto.shape):
         raise TensorFileError(
             f"{path}: damaged, the size of {proto.name!r} does not fit its shape {tuple(proto.shape)}"
@@ -350,12 +350,12 @@ def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> C
 
 
 def _bytes(path: Path, span: _Span) -> Iterator[Array]:
-    """The bytes of a span, a piece at a time."""
+    """The bytes of a span, some at a time."""
     with path.open("rb") as opened:
         opened.seek(span.begin)
-        for start in range(span.begin, span.end, PIECE):
-            data = opened.read(min(PIECE, span.end - start))
-            if len(data) < min(PIECE, span.end - start):
+        for start in range(span.begin, span.end, BYTES_AT_ONCE):
+            data = opened.read(min(BYTES_AT_ONCE, span.end - start))
+            if len(data) < min(BYTES_AT_ONCE, span.end - start):
                 raise TensorFileError(f"{path}: the file ends before its last element")
             yield np.frombuffer(data, np.uint8)
 
@@ -367,11 +367,11 @@ def _codes(path: Path, span: _Span, dtype: np.dtype[Any]) -> Iterator[Array]:
       TensorFileError: one is wider.
     """
     rest = np.empty(0, np.uint8)
-    for piece in _bytes(path, span):
-        piece = np.concatenate([rest, piece])
-        ends = np.flatnonzero(piece < 0x80)  # the last byte of each
+    for data in _bytes(path, span):
+        data = np.concatenate([rest, data])
+        ends = np.flatnonzero(data < 0x80)  # the last byte of each
         if not ends.size:
-            rest = piece
+            rest = data
             continue
         starts = np.concatenate([[0], ends[:-1] + 1])
         lengths = ends - starts + 1
@@ -380,8 +380,8 @@ def _codes(path: Path, span: _Span, dtype: np.dtype[Any]) -> Iterator[Array]:
         values = np.zeros(ends.size, np.uint32)
         for i in range(3):
             has = lengths > i
-            values[has] |= (piece[starts[has] + i] & 0x7F).astype(np.uint32) << np.uint32(7 * i)
+            values[has] |= (data[starts[has] + i] & 0x7F).astype(np.uint32) << np.uint32(7 * i)
         if int(values.max()) >> (8 * dtype.itemsize):
             raise TensorFileError(f"{path}: damaged, a {dtype.name} of more than {8 * dtype.itemsize} bits")
         yield values.astype(f"u{dtype.itemsize}")
-        rest = piece[ends[-1] + 1 :]
+        rest = data[ends[-1] + 1 :]

@@ -94,11 +94,11 @@ def uses_of(nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> dic
     def use(name: str, role: str, last: bool | None) -> None:
         for source, turned in sources(name).items():
             axes = len(shapes[source])
-            own = "bias" if role == "product" and axes == 1 else "matrix" if role == "product" else role
-            outputs_last = None if last is None or axes != 2 or own != "matrix" else last != turned
+            refined = "bias" if role == "product" and axes == 1 else "matrix" if role == "product" else role
+            outputs_last = None if last is None or axes != 2 or refined != "matrix" else last != turned
             before = found.get(source)
-            if before is None or FIRST_OF.index(own) < FIRST_OF.index(before.role):
-                found[source] = Use(own, outputs_last)
+            if before is None or FIRST_OF.index(refined) < FIRST_OF.index(before.role):
+                found[source] = Use(refined, outputs_last)
 
     for node in nodes:
         whole = [sources(name) for name in node.inputs]

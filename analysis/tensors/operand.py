@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fpsim.analysis.tensors.chunks import CHUNK, Array
+from fpsim.analysis.tensors.chunks import CHUNK
 from fpsim.analysis.tensors.tensor import Tensor
+from fpsim.arrays import Array
 
 CONVOLUTION = re.compile(r"conv")
 WINDOW = 16  # a last axis that is shorter is the window of a convolution, whatever the tensor's name

@@ -8,8 +8,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from fpsim.analysis.tensors.chunks import Array
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+from fpsim.arrays import Array
 
 Found = tuple[list[Tensor], list[str]]  # tensors, and a line for each one left out
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from fpsim.analysis.tensors.chunks import CHUNK, Array
+from fpsim.analysis.tensors.chunks import CHUNK
+from fpsim.arrays import Array
 
 
 class TensorFileError(ValueError):

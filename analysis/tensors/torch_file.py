@@ -11,8 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from fpsim.analysis.tensors.chunks import Array
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+from fpsim.arrays import Array
 from fpsim.display.optional import load
 
 # torch's names of floats that NumPy arrays of torch cannot hold -> (integer view, dtype).

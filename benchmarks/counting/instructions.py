@@ -124,7 +124,7 @@ def works() -> dict[str, CountedWork]:
     # two fused multiply-adds for a product, of which one adds zero
     chains = (HotLoop("products.kernels.fused_product", (r"vfmadd\d+ps", 0.5)),) if has_avx512() else fused
     rows = (HotLoop("sums.kernels.float32_rows rows_kernel", 2, "vaddps", "vpmaxud"),)  # two steps to a sum stored
-    clamped = (HotLoop("sums.kernels.float32_rows rows_kernel", ("vmaxps", 1.0)),)  # one magnet for a product
+    clamped = (HotLoop("sums.kernels.float32_rows rows_kernel", ("vmaxps", 1.0)),)  # one addend for a product
     found = {
         "encode E4M3": CountedWork(cast("e4m3"), (HotLoop(encode, 1),), 4, 1, ("encode E4M3",)),
         "encode E5M2": CountedWork(cast("e5m2"), (HotLoop(encode, 1),), 4, 1, ("encode E5M2",)),

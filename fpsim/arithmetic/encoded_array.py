@@ -56,7 +56,7 @@ class EncodedArray:
     """
 
     __slots__ = ("_codes", "_fmt")
-    __array_ufunc__ = None  # numpy_array + x asks x
+    __array_ufunc__ = None  # numpy_array + x calls x.__radd__
 
     def __init__(self, codes: Array, fmt: Format) -> None:
         """Codes of the format in its storage dtype, not copied: for use within the package."""
@@ -441,7 +441,7 @@ def _matmul(a: EncodedArray, b: EncodedArray) -> EncodedArray:
         for k in range(1, left.shape[-1]):
             total = total + left[..., :, k, None] * right[..., k, None, :]
     else:
-        batch = broadcast_shape("@", (left.shape[:-2], right.shape[:-2]), given=(a.shape, b.shape))
+        batch = broadcast_shape("@", (left.shape[:-2], right.shape[:-2]), whole=(a.shape, b.shape))
         total = a._full(0, (*batch, left.shape[-2], right.shape[-1]))
     if a.ndim == 1:
         total = total[..., 0, :]  # (..., n)

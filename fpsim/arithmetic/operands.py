@@ -150,9 +150,9 @@ def full_dtype(fmt: Format) -> np.dtype[Any] | None:
 
 
 def broadcast_shape(
-    name: str, shapes: Sequence[tuple[int, ...]], given: Sequence[tuple[int, ...]] = ()
+    name: str, shapes: Sequence[tuple[int, ...]], whole: Sequence[tuple[int, ...]] = ()
 ) -> tuple[int, ...]:  # fmt: skip
-    """The shape that shapes broadcast to; given: whole shapes of the operands, where these are parts of them.
+    """The shape that shapes broadcast to; whole: shapes of the operands, where these are parts of them.
 
     Raises:
       ValueError: they do not broadcast, or have more axes than NumPy broadcasts.
@@ -167,7 +167,7 @@ def broadcast_shape(
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
-        got = " and ".join(map(str, given or shapes))
+        got = " and ".join(map(str, whole or shapes))
         raise ValueError(
             f"{name} needs operands whose shapes broadcast; got {got}. Reshape one, or insert axes of length 1."
         ) from None

@@ -12,12 +12,13 @@ import numpy as np
 from fpsim.arithmetic.float_plan import float_plan, tiny_below
 from fpsim.arithmetic.kernels import exact, float_arithmetic, nearest, order, table
 from fpsim.arithmetic.operation import Operation
+from fpsim.arrays import Array
 from fpsim.casts.loops import random_kernel
 from fpsim.core.layouts import order_layout, pack_plan, unpack_layout
 from fpsim.core.operations import BINARY, COMPARISONS
 from fpsim.core.pack import LOSES_INFINITY
 from fpsim.formats.rounding import Rounding
-from fpsim.runtime.elementwise import Array, Run
+from fpsim.runtime.elementwise import Run
 from fpsim.runtime.pipeline import PIECE, wrapping
 from fpsim.runtime.processor import keeps_ieee
 from fpsim.runtime.stream import STREAM_BYTES

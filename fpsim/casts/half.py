@@ -93,7 +93,7 @@ def _encode_half(bits: Any, _facts: Any) -> Any:
 
 @cache
 def half_kernel(streamed: bool) -> Any:
-    """The loop `(bits, codes, layout)`; the layout goes unread."""
+    """The loop `(bits, codes, layout)`; the layout is not read."""
 
     loop = element_loop(_encode_half, streamed)
 
@@ -110,7 +110,7 @@ def decodes(fmt: Format, width: int) -> bool:
 
 @cache
 def half_decode_kernel(streamed: bool) -> Any:
-    """The loop `(codes, bits, layout)`; the layout goes unread."""
+    """The loop `(codes, bits, layout)`; the layout is not read."""
 
     loop = element_loop(_decode_half, streamed)
 

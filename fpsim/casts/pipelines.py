@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.arrays import Array
 from fpsim.casts import half
 from fpsim.casts.loops import decode_kernel, encode_kernel, quantize_kernel, stochastic_kernel
 from fpsim.core import nearest
@@ -15,7 +16,7 @@ from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.named import FP32, FP64, NAMED, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime import processor
-from fpsim.runtime.pipeline import Array, Stage, run_stages
+from fpsim.runtime.pipeline import Stage, run_stages
 from fpsim.runtime.stream import STREAM_BYTES
 
 LARGE = 1 << 22  # elements from which a kernel of a named format is compiled with its layout as constants
@@ -140,7 +141,7 @@ def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
         table = _table(fmt, width)
 
         def look_up(codes: Array, bits: Array, first: int) -> None:
-            table.take(codes, out=bits, mode="clip")  # codes are in range; clip spares a copy
+            table.take(codes, out=bits, mode="clip")  # codes are in range; clip avoids a copy
 
         return Stage(look_up, target.storage)
 

@@ -21,8 +21,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"fpsim {fpsim.__version__}")
         raise typer.Exit
 

@@ -38,7 +38,7 @@ def check(
     with contextlib.redirect_stdout(sys.stderr):  # what the function prints is no part of the report
         report = fpsim.testing.check_quantizer(fn, format, **words, raises=False)
     if as_json:
-        typer.echo(json.dumps(_facts(report), indent=1))
+        typer.echo(json.dumps(_fields(report), indent=1))
     else:
         for line in str(report).splitlines():
             typer.echo(_shown_line(line))
@@ -79,14 +79,14 @@ def _shown_line(line: str) -> str:
     return " " * (len(line) - len(text)) + shown(text)
 
 
-def _facts(report: Any) -> dict[str, Any]:
+def _fields(report: Any) -> dict[str, Any]:
     """A report as JSON has it: formats and scalings as their names."""
-    facts = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
-    facts |= {"ok": report.ok, "fmt": str(report.fmt), "broken": [dataclasses.asdict(one) for one in report.broken]}
-    facts["asked"] = {
+    fields = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
+    fields |= {"ok": report.ok, "fmt": str(report.fmt), "broken": [dataclasses.asdict(one) for one in report.broken]}
+    fields["asked"] = {
         word: value if value is None or isinstance(value, (bool, int, float)) else str(value)
         for word, value in report.asked.items()
     }
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
     found: dict[str, Any] = to_json(plain)
     return found

@@ -29,7 +29,9 @@ def diagnose(
     recipes: Annotated[
         str | None, typer.Option("--recipes", help="a,b,c. [default: BF16, and the FP8 recipes that the chip has]")
     ] = None,
-    on: Annotated[str, typer.Option("--on", help="The hardware that adds, such as H100 or 'H100 cuBLAS'.")] = "H100",
+    hardware: Annotated[
+        str, typer.Option("--on", help="The hardware that adds, such as H100 or 'H100 cuBLAS'.")
+    ] = "H100",
     bits: Annotated[float | None, typer.Option(help="Bits a value that the plan takes at most.")] = None,
     limit: Annotated[float, typer.Option(help="Relative error from which a product does not fit.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Seed of the draws of the model.")] = 0,
@@ -42,7 +44,7 @@ def diagnose(
     with progress_bar(Console(stderr=True)) as bar:
         task = bar.add_task("starting", total=1.0)
         found = fpsim.analysis.diagnose(
-            model, batches, loss, recipes=words, on=on, bits=bits, limit=limit, seed=seed, out=out,
+            model, batches, loss, recipes=words, on=hardware, bits=bits, limit=limit, seed=seed, out=out,
             progress=lambda share, activity: bar.update(task, completed=share, description=shown(activity, 60)),
         )  # fmt: skip
         files = found.save(out)

@@ -15,7 +15,7 @@ from rich.text import Text
 import fpsim
 from fpsim.matrix_units.matrix_unit import Rule
 
-WIDE = 100  # columns of a terminal that has room for instructions beside the facts
+WIDE = 100  # columns of a terminal that has room for instructions beside the other columns
 UNIT_WORDS = (
     "terms: products that a step adds. bits: fraction bits kept where they are aligned. result: RZ rounds toward zero "
     "(RZ13: to 13 mantissa bits), RNE to nearest even; RZ+RNE: steps toward zero, their sum to nearest even. hardware: "
@@ -52,8 +52,8 @@ def units(
         scale = f"{unit.scale}/{unit.block}" if unit.scale else ""
         evidence = Text(unit.evidence, style={"hardware": "green", "inferred": "yellow"}.get(unit.evidence, ""))
         evidence.append(f" [{1 + sources.index(unit.source)}]", style="dim default")
-        facts = str(unit.terms), str(unit.fraction_bits or ""), _rounding(unit), scale, evidence
-        table.add_row(name, *facts, *([unit.instruction] if wide else []))
+        cells = str(unit.terms), str(unit.fraction_bits or ""), _rounding(unit), scale, evidence
+        table.add_row(name, *cells, *([unit.instruction] if wide else []))
     console.print(table)
     for i, source in enumerate(sources):
         console.print(Text(f"[{i + 1}] {source}", style="dim"))
@@ -72,8 +72,8 @@ def _alike(found: tuple[fpsim.MatrixUnit, ...]) -> list[list[fpsim.MatrixUnit]]:
     classes: dict[tuple[object, ...], list[fpsim.MatrixUnit]] = {}
     arches = list(dict.fromkeys(unit.arch for unit in found))
     for unit in sorted(found, key=lambda unit: arches.index(unit.arch)):
-        facts = (_named(unit, ""), unit.rule, unit.terms, unit.instruction, unit.evidence, unit.a == unit.b)
-        classes.setdefault(facts, []).append(unit)
+        key = (_named(unit, ""), unit.rule, unit.terms, unit.instruction, unit.evidence, unit.a == unit.b)
+        classes.setdefault(key, []).append(unit)
     return list(classes.values())
 
 

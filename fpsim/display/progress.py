@@ -11,7 +11,7 @@ Progress = Callable[[float, str], None]
 
 
 @contextmanager
-def bar(what: str) -> Iterator[Progress]:
+def bar(title: str) -> Iterator[Progress]:
     """A function of (share done, what is going on) that draws a bar; it does nothing without rich or a terminal.
 
     Example:
@@ -30,5 +30,5 @@ def bar(what: str) -> Iterator[Progress]:
         TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
     )  # fmt: skip
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(what, total=1.0)
-        yield lambda share, text: bars.update(task, completed=share, description=f"{what}: {text}")
+        task = bars.add_task(title, total=1.0)
+        yield lambda share, text: bars.update(task, completed=share, description=f"{title}: {text}")

@@ -12,14 +12,14 @@ from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import NAMED
 
 
-def format_facts(fmt: Format) -> Any:
+def format_fields(fmt: Format) -> Any:
     """A format: its name where it is a named one, else its fields.
 
     Example:
       >>> import fpsim as fp
-      >>> from fpsim.formats.as_json import format_facts, format_from
+      >>> from fpsim.formats.as_json import format_fields, format_from
       >>> mine = fp.Format("mine", 3, 2)
-      >>> format_facts(fp.E4M3), format_from(format_facts(mine)) == mine
+      >>> format_fields(fp.E4M3), format_from(format_fields(mine)) == mine
       ('E4M3', True)
     """
     if NAMED.get(fmt.name) == fmt:
@@ -27,22 +27,22 @@ def format_facts(fmt: Format) -> Any:
     return {field.name: getattr(fmt, field.name) for field in dataclasses.fields(fmt)}
 
 
-def format_from(facts: Any) -> Format:
-    """What `format_facts` described."""
-    return NAMED[facts] if isinstance(facts, str) else Format(**facts)
+def format_from(fields: Any) -> Format:
+    """What `format_fields` described."""
+    return NAMED[fields] if isinstance(fields, str) else Format(**fields)
 
 
-def element_facts(fmt: Element) -> Any:
+def element_fields(fmt: Element) -> Any:
     """An element format."""
     if isinstance(fmt, Format):
-        return format_facts(fmt)
+        return format_fields(fmt)
     return {"integer": dataclasses.asdict(fmt)} if isinstance(fmt, IntegerFormat) else {"logfmt": fmt.bits}
 
 
-def element_from(facts: Any) -> Element:
-    """What `element_facts` described."""
-    if isinstance(facts, dict) and "integer" in facts:
-        return IntegerFormat(**facts["integer"])
-    if isinstance(facts, dict) and "logfmt" in facts:
-        return LogFMT(facts["logfmt"])
-    return format_from(facts)
+def element_from(fields: Any) -> Element:
+    """What `element_fields` described."""
+    if isinstance(fields, dict) and "integer" in fields:
+        return IntegerFormat(**fields["integer"])
+    if isinstance(fields, dict) and "logfmt" in fields:
+        return LogFMT(fields["logfmt"])
+    return format_from(fields)

@@ -171,15 +171,15 @@ class Format:
             return True
         if not isinstance(other, Format) or type(other) is not type(self):
             return NotImplemented
-        return self._hash == other._hash and self._facts == other._facts
+        return self._hash == other._hash and self._field_values == other._field_values
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields alone: a hash of text differs from process to process, and tables are long."""
-        return {fact.name: getattr(self, fact.name) for fact in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
-    def _facts(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, fact.name) for fact in fields(self))
+    def _field_values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, field.name) for field in fields(self))
 
     @cached_property
     def _hash(self) -> int:

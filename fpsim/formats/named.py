@@ -39,10 +39,10 @@ def _key(name: str) -> str:
 
 def _row(
     name: str, exponent_bits: int, mantissa_bits: int, *, dtype: Any = None, aliases: str = "", ambiguous: str = "",
-    **facts: Any,
+    **fields: Any,
 ) -> Format:  # fmt: skip
     """Add a format. dtype: NumPy's or ml_dtypes' of its values; aliases: further spellings; ambiguous: shared ones."""
-    fmt = NAMED[name] = Format(name, exponent_bits, mantissa_bits, **facts)
+    fmt = NAMED[name] = Format(name, exponent_bits, mantissa_bits, **fields)
     if dtype is not None:
         DTYPES[fmt] = np.dtype(dtype)
         aliases = f"{aliases} {DTYPES[fmt].name}"
@@ -122,12 +122,12 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
       >>> fp.formats.p3109(8, 4).max, fp.formats.p3109(8, 4, extended=False).max
       (224.0, 240.0)
     """
-    for what, number in (("bits", bits), ("precision", precision)):
+    for argument, number in (("bits", bits), ("precision", precision)):
         if not isinstance(number, (int, np.integer)) or isinstance(number, bool):
-            raise TypeError(f"{what} must be an integer, such as 8; got {shown(number)}.")
-    for what, flag in (("signed", signed), ("extended", extended)):
+            raise TypeError(f"{argument} must be an integer, such as 8; got {shown(number)}.")
+    for argument, flag in (("signed", signed), ("extended", extended)):
         if not isinstance(flag, (bool, np.bool_)):
-            raise TypeError(f"{what} must be True or False; got {shown(flag)}.")
+            raise TypeError(f"{argument} must be True or False; got {shown(flag)}.")
     return _p3109(int(bits), int(precision), bool(signed), bool(extended))
 
 

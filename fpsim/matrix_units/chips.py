@@ -92,14 +92,14 @@ def of_capability(capability: tuple[int, int]) -> Chip | None:
     return next((chip for chip in CHIPS.values() if chip.capability == capability), None)
 
 
-def named(word: str, what: str = "chip", others: Sequence[str] = ()) -> Chip:
+def named(word: str, argument: str = "chip", others: Sequence[str] = ()) -> Chip:
     """The chip that a word names: as it is sold, its architecture, or what compilers call it.
 
     Of several chips of an architecture it is the first.
 
     Args:
       word: in capitals or not.
-      what: the name of the argument, and others: words that it may be besides, for the message.
+      argument: its name, and others: words that it may be besides, for the message.
 
     Raises:
       ValueError: there is no such chip.
@@ -110,7 +110,7 @@ def named(word: str, what: str = "chip", others: Sequence[str] = ()) -> Chip:
       >>> [named(word).name for word in ("h100", "B200", "sm_90a", "hopper", "MI300X")]
       ['H100 SXM', 'GB200', 'H100 SXM', 'H100 SXM', 'MI300']
     """
-    require_kind(what, word, str, "the name of a chip, such as 'H100'")
+    require_kind(argument, word, str, "the name of a chip, such as 'H100'")
     key = word.lower().strip().replace("-", "_")
     for chip in CHIPS.values():
         if key in names_of(chip):
@@ -118,7 +118,7 @@ def named(word: str, what: str = "chip", others: Sequence[str] = ()) -> Chip:
     sold = [name for chip in CHIPS.values() for name in sold_as(chip)]
     spellings = {name.lower(): name for name in (*others, *sold)}
     besides = ", ".join((*others, "an architecture such as hopper", "a target such as sm_90"))
-    raise unknown(what, word, sold, spellings, listing="docs/matrix-units.md", others=besides)
+    raise unknown(argument, word, sold, spellings, listing="docs/matrix-units.md", others=besides)
 
 
 def names_of(chip: Chip) -> tuple[str, ...]:

@@ -150,7 +150,7 @@ class MatrixUnit:
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields alone: a hash of text differs from process to process."""
-        return {fact.name: getattr(self, fact.name) for fact in fields(self)}
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
     def _hash(self) -> int:

@@ -94,10 +94,10 @@ def _has_tensors(fmt: Format) -> bool:
 class RaisedError(ValueError):
     """The callable raised an error for what it was given."""
 
-    def __init__(self, given: str, reason: Exception) -> None:
+    def __init__(self, operands: str, reason: Exception) -> None:
         said = f"{type(reason).__name__}: {' '.join(str(reason).split()[:20])}"
-        super().__init__(f"fn must add {given}; it raised {said}.")
-        self.given, self.said = given, said
+        super().__init__(f"fn must add {operands}; it raised {said}.")
+        self.operands, self.said = operands, said
 
 
 class BlackBox:
@@ -284,18 +284,19 @@ class BlackBox:
         try:
             return self.call(*arrays)
         except RaisedError as refused:
-            given = self.operands
-            self.operands = tuple(each._replace(tensors=each.tensors or _has_tensors(each.fmt)) for each in given)
-            if self.operands == given:
+            before = self.operands
+            self.operands = tuple(each._replace(tensors=each.tensors or _has_tensors(each.fmt)) for each in before)
+            if self.operands == before:
                 raise
             try:
                 return self.call(*arrays)
             except RaisedError as again:
-                self.operands = given
+                self.operands = before
                 if again.said == refused.said:
                     raise refused from None
+                said = f"{refused.said} and {again.said}"
                 raise ValueError(
-                    f"fn must add {refused.given}, as arrays or as tensors; it raised {refused.said} and {again.said}."
+                    f"fn must add {refused.operands}, as arrays or as tensors; it raised {said}."
                 ) from again
 
     def _refuse_written(self, operand: Array, before: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A revealed order as a tree of `fp.schedules`, which knows how to be drawn and compared."""
+"""A revealed order as a tree of `fp.schedules`, which can be drawn and compared."""
 
 from __future__ import annotations
 

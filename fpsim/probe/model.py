@@ -21,11 +21,11 @@ from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.probe.black_box import ProbedOperand, operand_of
 from fpsim.probe.candidates import AdderCandidate
-from fpsim.probe.facts import facts_of
 from fpsim.probe.order import Nested, Order
 from fpsim.probe.own_unit import own_unit
 from fpsim.probe.plain_sums import arithmetic_of
 from fpsim.probe.program import AdditionRule, Program
+from fpsim.probe.traits import traits_of
 from fpsim.probe.words import WORDS, called, in_ranges, sentences
 from fpsim.schedules.catalogue import ROWS
 from fpsim.schedules.schedule import Schedule
@@ -77,10 +77,10 @@ class Model:
         trees = {
             each.tree(n, shape[1] if kind == "matmul" else 1 if kind == "dot" else None): each for each in alike[::-1]
         }
-        self.facts = facts_of(tuple(trees.values()), program)
+        self.traits = traits_of(tuple(trees.values()), program)
         for field, word in (("flushes_subnormals", WORDS["subnormal"]), ("saturates", WORDS["large"])):
             if any(word in sentence for sentence in unknown):
-                self.facts = self.facts._replace(**{field: None})
+                self.traits = self.traits._replace(**{field: None})
 
     @property
     def found(self) -> bool:
@@ -102,42 +102,42 @@ class Model:
     @property
     def terms_per_step(self) -> int | None:
         """Products of one addition."""
-        return self.facts.terms_per_step
+        return self.traits.terms_per_step
 
     @property
     def fraction_bits(self) -> int | None:
         """Bits kept where terms are aligned."""
-        return self.facts.fraction_bits
+        return self.traits.fraction_bits
 
     @property
     def alignment(self) -> str | None:
         """How terms are cut."""
-        return self.facts.alignment
+        return self.traits.alignment
 
     @property
     def rounding(self) -> str | None:
         """How sums are rounded."""
-        return self.facts.rounding
+        return self.traits.rounding
 
     @property
     def accumulator(self) -> Format | None:
         """The format of sums."""
-        return self.facts.accumulator
+        return self.traits.accumulator
 
     @property
     def promotion(self) -> int | None:
         """Terms after which partial sums join a total."""
-        return self.facts.promotion
+        return self.traits.promotion
 
     @property
     def flushes_subnormals(self) -> bool | None:
         """Whether subnormal sums become zero."""
-        return self.facts.flushes_subnormals
+        return self.traits.flushes_subnormals
 
     @property
     def saturates(self) -> bool | None:
         """Whether sums beyond the largest number stay there."""
-        return self.facts.saturates
+        return self.traits.saturates
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -168,7 +168,7 @@ class Model:
     @cached_property
     def arithmetic(self) -> str | None:
         """What it is in words, where its additions are ordinary ones."""
-        return arithmetic_of(self.kind, self.order, self.facts, self.alike)
+        return arithmetic_of(self.kind, self.order, self.traits, self.alike)
 
     # ---- shown
 
@@ -264,7 +264,7 @@ class Model:
         x, y = self._read(a, 0, "a"), self._read(np.ascontiguousarray(right.T), 1, "b").T  # (M, n), (n, N)
         if x.ndim != 2:
             raise ValueError(f"a must be a matrix (M, {self.n}); got shape {x.shape}.")
-        named = self.alike[0] if self.alike else self._own
+        named = self.alike[0] if self.alike else self._own_unit
         if named is not None:
             first, second = (operand.passed(z) for operand, z in zip(self.operands, (x, y), strict=True))
             scales = [None if s is None else as_array(s, "scale") for s in (scale_a, scale_b)]
@@ -274,7 +274,7 @@ class Model:
         return codes.view(DTYPES.get(self.out, codes.dtype))
 
     @cached_property
-    def _own(self) -> AdderCandidate | None:
+    def _own_unit(self) -> AdderCandidate | None:
         """A unit that no table has, which `fp.matmul` runs."""
         return None if self.program is None else own_unit(self.program, self.operands)
 

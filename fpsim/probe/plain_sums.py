@@ -5,35 +5,35 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 
 from fpsim.probe.candidates import AdderCandidate, spine
-from fpsim.probe.facts import AdditionFacts
 from fpsim.probe.order import Branch, Order, joined
+from fpsim.probe.traits import AdditionTraits
 from fpsim.schedules.trees.nodes import in_words
 from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd
 
 
 def arithmetic_of(
-    kind: str, order: Order | None, facts: AdditionFacts, alike: tuple[AdderCandidate, ...]
+    kind: str, order: Order | None, traits: AdditionTraits, alike: tuple[AdderCandidate, ...]
 ) -> str | None:
     """The arithmetic of named sums in words; None where terms are cut, or where the order is no usual one.
 
     Args:
       kind: "sum", "dot" or "matmul".
       order: of the additions.
-      facts: what the additions do.
+      traits: what the additions do.
       alike: the names.
 
     Example:
       >>> import fpsim as fp
       >>> from fpsim.probe.plain_sums import arithmetic_of
       >>> model = fp.probe.dot(lambda a, b: fp.dot(a, b, accumulate=fp.FusedMultiplyAdd("bf16")), 4, "bf16")
-      >>> arithmetic_of("dot", model.order, model.facts, model.alike)
+      >>> arithmetic_of("dot", model.order, model.traits, model.alike)
       'BF16 fused multiply-adds in order'
     """
-    adds_singly = facts.terms_per_step == 1 and facts.alignment == "exact"
-    if not alike or order is None or facts.accumulator is None or not adds_singly:
+    adds_singly = traits.terms_per_step == 1 and traits.alignment == "exact"
+    if not alike or order is None or traits.accumulator is None or not adds_singly:
         return None
     goes = order_in_words(order)
-    return None if goes is None else f"{in_words(facts.accumulator)} {_operations(kind, alike)} {goes}{_outer(alike)}"
+    return None if goes is None else f"{in_words(traits.accumulator)} {_operations(kind, alike)} {goes}{_outer(alike)}"
 
 
 def order_in_words(order: Order) -> str | None:

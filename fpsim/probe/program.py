@@ -15,9 +15,9 @@ from fpsim.casts.cast import decode, encode
 from fpsim.formats.named import BF16, FP16, FP32, FP64, Format
 from fpsim.probe.kernels.node_rows import (
     DOWN,
-    LANES,
     NEAREST_AWAY,
     NEAREST_EVEN,
+    SUMS_AT_ONCE,
     TOWARD_ZERO,
     UP,
     Addition,
@@ -43,7 +43,7 @@ from fpsim.sums.accumulators import Exact
 COST = 4  # elements of a cast that take as long as an addition of the loop
 FAST = {FP32: AS_IT_IS, FP16: TO_FP16, BF16: TO_BF16}
 NODE_COST = 30  # what a number of a node takes as long as, in elements of a cast
-PIECE = 1 << 18  # terms that are held at a time, so that they stay in the cache
+TERMS_AT_ONCE = 1 << 18  # terms that are held at a time, so that they stay in the cache
 MODES = {
     "nearest_even": NEAREST_EVEN, "toward_zero": TOWARD_ZERO, "nearest_away": NEAREST_AWAY, "down": DOWN, "up": UP,
 }  # fmt: skip
@@ -179,7 +179,7 @@ class Program:
     def run(self, *values: Array) -> Array:
         """The sums of rows, (R, n) float64 values of one or two operands, as (R,) codes of the result's format."""
         rows = values[0].shape[0]
-        step = max(PIECE // max(self.n, 1), LANES)
+        step = max(TERMS_AT_ONCE // max(self.n, 1), SUMS_AT_ONCE)
         sums = np.zeros(rows)
         for start in range(0, rows, step):
             sums[start : start + step] = self._run([x[start : start + step].T for x in values])
@@ -193,19 +193,19 @@ class Program:
             return self._encoded(self._by_products(a, b))
         (m, n), columns = a.shape, b.shape[1]
         sums = np.zeros((m, columns))
-        across = max(min(PIECE // max(n, 1), columns), 1)
-        down = max(PIECE // max(n * across, 1), 1)
+        across = max(min(TERMS_AT_ONCE // max(n, 1), columns), 1)
+        down = max(TERMS_AT_ONCE // max(n * across, 1), 1)
         dtype = self._dtype
         a, b = np.ascontiguousarray(a.T, dtype), np.ascontiguousarray(b, dtype)
-        pieces = [(i, j) for i in range(0, m, down) for j in range(0, columns, across)]
+        tiles = [(i, j) for i in range(0, m, down) for j in range(0, columns, across)]
 
         def work(first: int, stop: int) -> None:
-            for i, j in pieces[first:stop]:
+            for i, j in tiles[first:stop]:
                 some, others = a[:, i : i + down], b[:, j : j + across]
                 lines = [np.repeat(some, others.shape[1], axis=1), np.tile(others, (1, some.shape[1]))]
                 sums[i : i + down, j : j + across] = self._run(lines).reshape(some.shape[1], -1)
 
-        over_spans(len(pieces), work, 1, weight=PIECE)
+        over_spans(len(tiles), work, 1, weight=TERMS_AT_ONCE)
         return self._encoded(sums)
 
     def _encoded(self, sums: Array) -> Array:
@@ -274,8 +274,8 @@ class Program:
             with ieee_arithmetic(), np.errstate(all="ignore"):
                 tree_products(out, a, b, steps, depth, mode, flushes, begins, first, stop)
 
-        pieces = -(-out.shape[0] // HIGH) * -(-out.shape[1] // WIDE)
-        over_spans(pieces, work, 1, weight=self.n * HIGH * WIDE / COST)
+        tiles = -(-out.shape[0] // HIGH) * -(-out.shape[1] // WIDE)
+        over_spans(tiles, work, 1, weight=self.n * HIGH * WIDE / COST)
         return out
 
     @cached_property
@@ -318,11 +318,11 @@ class Program:
             with ieee_arithmetic(), np.errstate(all="ignore"):
                 node_rows(sums, unsure, a, b, of_matrices, code, rounded, self._depth, rule, first, stop)
 
-        pieces = sums.shape[0] * -(-sums.shape[1] // LANES)
-        over_spans(pieces, work, 1, weight=self.n * LANES * NODE_COST)
+        pieces = sums.shape[0] * -(-sums.shape[1] // SUMS_AT_ONCE)
+        over_spans(pieces, work, 1, weight=self.n * SUMS_AT_ONCE * NODE_COST)
         rows, columns = np.nonzero(unsure)
-        for start in range(0, rows.size, max(PIECE // self.n, 1)):
-            i, j = (x[start : start + max(PIECE // self.n, 1)] for x in (rows, columns))
+        for start in range(0, rows.size, max(TERMS_AT_ONCE // self.n, 1)):
+            i, j = (x[start : start + max(TERMS_AT_ONCE // self.n, 1)] for x in (rows, columns))
             values = [a[i], b[:, j].T] if of_matrices else [x[:, j].T for x in operands]
             with ieee_arithmetic(), np.errstate(all="ignore"):
                 sums[i, j] = self._by_nodes(values)

@@ -11,9 +11,9 @@ from fpsim.display.wording import plural
 from fpsim.formats.named import Format
 from fpsim.probe.black_box import ProbedOperand
 from fpsim.probe.candidates import spine
-from fpsim.probe.facts import AdditionFacts
 from fpsim.probe.order import Order
 from fpsim.probe.program import Program
+from fpsim.probe.traits import AdditionTraits
 from fpsim.schedules.trees.nodes import in_words
 
 WORDS = {
@@ -35,7 +35,7 @@ class Described(Protocol):
     out: Format
     order: Order | None
     program: Program | None
-    facts: AdditionFacts
+    traits: AdditionTraits
     unknown: tuple[str, ...]
 
     @property
@@ -53,19 +53,19 @@ class Described(Protocol):
 
 def sentences(model: Described) -> Iterator[str]:
     """What was found, a sentence each."""
-    what = {"sum": "sum", "dot": "dot product", "matmul": "product of matrices"}[model.kind]
+    noun = {"sum": "sum", "dot": "dot product", "matmul": "product of matrices"}[model.kind]
     with_tensors = " with tensors" if any(operand.tensors for operand in model.operands) else ""
     calls = f"seen in {plural(model.calls, 'call')}{with_tensors}"
     if not model.found:
-        yield f"A {what} of {plural(model.n, 'term')}: nothing that fits, {calls}."
+        yield f"A {noun} of {plural(model.n, 'term')}: nothing that fits, {calls}."
     else:
         plain = model.arithmetic
         if plain is not None:
-            yield f"A {what} of {plural(model.n, 'term')}, {calls}: {plain}."
+            yield f"A {noun} of {plural(model.n, 'term')}, {calls}: {plain}."
             yield f"The same as {_listed(model.names)}."
         else:
             named = f"equals {_listed(model.names)}" if model.names else "is a tree of its own"
-            yield f"A {what} of {plural(model.n, 'term')} that {named}, {calls}."
+            yield f"A {noun} of {plural(model.n, 'term')} that {named}, {calls}."
         yield from _arithmetic(model)
         yield from _lost(model)
         if plain is None:
@@ -83,7 +83,7 @@ def called(model: Described) -> str:
 
 def _arithmetic(model: Described) -> Iterator[str]:
     """What an addition does."""
-    facts = model.facts
+    traits = model.traits
     program = model.program
     if program is not None and program.formats:
         counts = Counter(in_words(fmt) for fmt in program.formats)
@@ -91,21 +91,21 @@ def _arithmetic(model: Described) -> Iterator[str]:
         yield f"Additions have formats of their own: {each}, each rounded nearest even."
         yield from _products(model, program)
         return
-    if facts.accumulator is None or facts.rounding is None:
+    if traits.accumulator is None or traits.rounding is None:
         return
     takes = "An addition takes two numbers"
-    if facts.terms_per_step != 1:
-        count = "several terms" if facts.terms_per_step is None else plural(facts.terms_per_step, "term")
-        towards = TOWARDS.get(facts.alignment or "")
-        cut = "adds them exactly" if towards is None else f"cuts them at {facts.fraction_bits} fraction bits{towards}"
+    if traits.terms_per_step != 1:
+        count = "several terms" if traits.terms_per_step is None else plural(traits.terms_per_step, "term")
+        towards = TOWARDS.get(traits.alignment or "")
+        cut = "adds them exactly" if towards is None else f"cuts them at {traits.fraction_bits} fraction bits{towards}"
         takes = f"An addition takes {count} at once, {cut},"
-    flush = "; subnormals become zero" if facts.flushes_subnormals else ""
-    flush += "; sums beyond the largest number stay there" if facts.saturates else ""
-    rounding = facts.rounding.replace("_", " ")
-    yield f"{takes} and rounds {rounding} to {in_words(facts.accumulator)}{flush}."
+    flush = "; subnormals become zero" if traits.flushes_subnormals else ""
+    flush += "; sums beyond the largest number stay there" if traits.saturates else ""
+    rounding = traits.rounding.replace("_", " ")
+    yield f"{takes} and rounds {rounding} to {in_words(traits.accumulator)}{flush}."
     if program is not None:
         yield from _products(model, program)
-    if facts.accumulator != model.out:
+    if traits.accumulator != model.out:
         yield f"The result is cast to {in_words(model.out)}."
 
 

@@ -22,8 +22,8 @@ from fpsim.matrix_units.catalogue import ROWS
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.fast_units import is_centred, is_fast, rows_of, source_of
 from fpsim.products.kernels.fused_product import NAN_PATTERN
-from fpsim.products.kernels.panel import LANES
-from fpsim.products.kernels.row_vectors import VECTOR_LANES
+from fpsim.products.kernels.panel import PANEL_COLUMNS
+from fpsim.products.kernels.row_vectors import VECTOR_COLUMNS
 from fpsim.products.unit_product import ADD, NO_FACTORS, NOTHING, as_they_lie, bases_of, fused_facts, fused_loop
 from fpsim.runtime.processor import keeps_ieee
 from fpsim.sums.accumulators import Accumulator
@@ -71,7 +71,7 @@ class BriefUnit(NamedTuple):
     of_a: dict[np.dtype[Any], Decoder]  # by the dtypes of a whose elements are all codes
     of_b: dict[np.dtype[Any], Reader]
     loop: Any
-    columns: int  # from which on lanes along the rows of b are as good as any
+    columns: int  # of the result from which on vectors along its rows are as good as any
     formats: tuple[Format, Format]  # as the loop sees the operands
     facts: dict[bool | None, tuple[Array, Array, Array, Array]] | None  # None where they depend on the operands
     promotion: int  # steps from one promotion to the next, 0 for none
@@ -109,7 +109,7 @@ def _brief_unit(unit: MatrixUnit, promote: int | None) -> BriefUnit | None:
     is_one_loop = unit.rule is Rule.FUSED and is_fast(unit) and unit.d.fmt == FP32
     if not is_one_loop or unit.nan_code != NAN_PATTERN or unit.scale or numba.config.DISABLE_JIT:
         return None
-    columns = LANES if rows_of(unit) == "plain" else VECTOR_LANES // 2  # as many as are always worked on
+    columns = PANEL_COLUMNS if rows_of(unit) == "plain" else VECTOR_COLUMNS // 2  # as many as are always worked on
     formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
     facts: dict[bool | None, tuple[Array, Array, Array, Array]] = {
         turned: fused_facts(unit, (0, 0), turned) for turned in ((False, True) if _by_codes(unit) else (None,))

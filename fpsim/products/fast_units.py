@@ -1,4 +1,4 @@
-"""Which units the fast kernels multiply for; every other one goes by its integer specification, with the same bits.
+"""Which units the fast kernels multiply for; any other is computed by its integer specification, with the same bits.
 
 The kernels work in float32, int32 and float64, so each has bounds on what a unit may ask of it. Catalogue units lie
 within them; a unit of the user's own need not.
@@ -20,7 +20,7 @@ SCALES = 72  # exponents of two block scales together, either way (fused_product
 LOWEST_FLOOR = -900  # of floor exponents: powers of two stay normal float64 numbers
 FUSED_TERMS = (4, 8, 16, 32)  # the sums that fused_row writes out
 FUSED_BITS = 26  # fraction bits: eight cut products fill an int32
-GROUPED_TERMS, GROUPED_BITS = 64, 38  # a panel, and what float64 sums of dot products of 16 leave
+GROUPED_TERMS, GROUPED_BITS = 64, 38  # of a step, and what float64 sums of dot products of 16 leave
 CUT_BITS = 24  # step_rows.CUT_BITS
 CHAINED_BITS = 22  # of a sum in units of the last bit kept: chained_row's float32 sums stay in one binade
 VECTOR_BITS = 25  # fraction bits: sixteen cut products fill an int32

@@ -12,7 +12,7 @@ from fpsim.casts.pipelines import decoding
 from fpsim.formats.named import FP32, Format
 from fpsim.products.kernels.lane_rows import BLOCKS, BUTTERFLY, FORWARD, THREADS, LaneFacts, room_of
 from fpsim.products.kernels.lane_rows import lane_product as kernel_of
-from fpsim.products.kernels.panel import LANES
+from fpsim.products.kernels.panel import PANEL_COLUMNS
 from fpsim.products.lane_dots import FULL, lane_dots, transposed
 from fpsim.products.unit_product import floats
 from fpsim.runtime.pipeline import wrapping
@@ -105,7 +105,7 @@ def lane_product(
     facts = lane_facts(lanes, run, stop - start, n)
     if max(m, n) < _few(facts):
         return lane_dots(rows.rows(), columns.rows(), facts)
-    flipped = n < LANES and m > n  # the outputs of a tile lie side by side: fma treats a and b alike
+    flipped = n < PANEL_COLUMNS and m > n  # the outputs of a tile lie side by side: fma treats a and b alike
     total = np.empty((n, m) if flipped else (m, n), np.float32)
     x, source = (columns, rows) if flipped else (rows, columns)
     _fill(total, x.rows(), source, facts._replace(transposed=int(source.by_rows)))
@@ -139,11 +139,11 @@ def _fill(total: Floats, x: Floats, source: LaneOperand, facts: LaneFacts) -> No
     """The product of rows of x and source, on several cores where that pays."""
     m, n = total.shape
     terms = facts.stop - facts.start
-    sums = facts.lanes * (2 if facts.chunk else 1) * LANES
+    sums = facts.lanes * (2 if facts.chunk else 1) * PANEL_COLUMNS
     rows, run = max(min(ROOM // sums, MOST_ROWS, m), 1), kernel_of()
 
     def over_outputs(first: int, last: int) -> None:
-        step = max(PART // (LANES * terms), 1) * LANES
+        step = max(PART // (PANEL_COLUMNS * terms), 1) * PANEL_COLUMNS
         width, room = min(step, last - first), room_of(facts, rows)
         decoded, part = np.empty(width * terms, np.float32), np.empty(m * width, np.float32)
         for start in range(first, last, step):
@@ -154,7 +154,7 @@ def _fill(total: Floats, x: Floats, source: LaneOperand, facts: LaneFacts) -> No
             total[:, start:stop] = found
 
     if m < n:
-        over_spans(n, over_outputs, LANES, weight=terms + m * terms / MACS)  # casts, and multiply-adds
+        over_spans(n, over_outputs, PANEL_COLUMNS, weight=terms + m * terms / MACS)  # casts, and multiply-adds
         return
     whole = source.part(0, n, np.empty(n * terms, np.float32))
 

@@ -27,7 +27,7 @@ class ProductSums(NamedTuple):
     schedule: Schedule
     plan: SchedulePlan
     product: Any  # a UnitProduct, or what the backend has in its place
-    on: Backend
+    backend: Backend
     factors_at: FactorsAt
     out_format: Format
     join: Join | None = None  # for merges in place, which end every slice with an epilogue
@@ -39,13 +39,13 @@ def merged(
     """The product of all slices; work: a matrix that may serve as it."""
     slices = sums.plan.slices
     if _merged_by_kernel(sums):
-        total = sums.on.full(shape, -0.0, dtype, work)
+        total = sums.backend.full(shape, -0.0, dtype, work)
         _add_by_kernel(total, sums)
         return total
     partial = _by_lanes(sums) if isinstance(sums.schedule.sums, Lanes) else _by_chains(sums, shape, dtype, work)
     with ieee_arithmetic(), np.errstate(all="ignore"):
         if sums.schedule.slicing.merge == "from_both_ends" and len(slices) > 1:
-            return _from_both_ends(partial, len(slices), sums.on)
+            return _from_both_ends(partial, len(slices), sums.backend)
         return _forward(map(partial, range(len(slices))), sums)
 
 
@@ -56,8 +56,8 @@ def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
         if merge == "in_place":
             total = _joined(part, total, sums)
         else:
-            part = sums.on.rounded(part, sums.out_format) if merge == "output" else part
-            total = part if total is None else sums.on.add(total, part, out=total)
+            part = sums.backend.rounded(part, sums.out_format) if merge == "output" else part
+            total = part if total is None else sums.backend.add(total, part, out=total)
     assert total is not None
     return total
 
@@ -65,8 +65,8 @@ def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
 def _joined(part: Matrix, total: Matrix | None, sums: ProductSums) -> Matrix:
     """The total after a slice, in the output's format."""
     if sums.join is not None:
-        return sums.on.rounded(sums.join(part, total), sums.out_format)
-    return sums.on.rounded(part if total is None else sums.on.add(total, part), sums.out_format)
+        return sums.backend.rounded(sums.join(part, total), sums.out_format)
+    return sums.backend.rounded(part if total is None else sums.backend.add(total, part), sums.out_format)
 
 
 def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backend) -> Matrix:
@@ -90,7 +90,7 @@ def _by_lanes(sums: ProductSums) -> Callable[[int], Matrix]:
     lanes, plan = sums.schedule.sums, sums.plan
     assert isinstance(lanes, Lanes)
     runs = [of.runs[0] if of.runs else Span(0, 0) for of in plan.slices]
-    return lambda s: sums.on.lane_product(sums.product, lanes, plan.run, runs[s])
+    return lambda s: sums.backend.lane_product(sums.product, lanes, plan.run, runs[s])
 
 
 # ---- slices of matrix instructions
@@ -105,7 +105,7 @@ def _by_chains(
     first = -0.0 if sums.plan.promoted and chain.first_as_is else 0.0
 
     def partial(s: int) -> Matrix:
-        total = sums.on.full(shape, first, dtype, work if s == 0 else None)
+        total = sums.backend.full(shape, first, dtype, work if s == 0 else None)
         add_slice(total, sums.plan.slices[s], sums)
         return total
 
@@ -122,19 +122,19 @@ def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
     if of.residue or of.runs != (Span(0, plan.k),):
         product = _in_order(product, of, plan)
     if not plan.promoted:
-        sums.on.add_product(total, product)
+        sums.backend.add_product(total, product)
         return
     interval = of.blocks[0].terms
     factors = sums.factors_at([_term(of, b.start) for b in of.blocks] if sums.schedule.block_scaled else [])
     if all(block.start == i * interval for i, block in enumerate(of.blocks)):
         terms = product.unit.terms
-        sums.on.add_product(total, product._replace(promote=-(-interval // terms) * terms, factors=factors))
+        sums.backend.add_product(total, product._replace(promote=-(-interval // terms) * terms, factors=factors))
         return
     for i, block in enumerate(of.blocks):
-        partial = sums.on.full(total.shape, 0.0, np.dtype(np.float32))
-        sums.on.add_product(partial, product.part(*block))
+        partial = sums.backend.full(total.shape, 0.0, np.dtype(np.float32))
+        sums.backend.add_product(partial, product.part(*block))
         with ieee_arithmetic(), np.errstate(all="ignore"):
-            add_part(total, partial, factors, i, sums.on)
+            add_part(total, partial, factors, i, sums.backend)
 
 
 def _merged_by_kernel(sums: ProductSums) -> bool:
@@ -142,7 +142,7 @@ def _merged_by_kernel(sums: ProductSums) -> bool:
     plan, chain, unit, merge = sums.plan, sums.schedule.sums, sums.product.unit, sums.schedule.slicing.merge
     # totals that are rounded to float32 are what they were
     added = merge == "float32" or (merge != "from_both_ends" and sums.out_format == FP32 and sums.join is None)
-    if not (sums.on.merges_slices and added and isinstance(chain, Chain) and len(plan.slices) > 1):
+    if not (sums.backend.merges_slices and added and isinstance(chain, Chain) and len(plan.slices) > 1):
         return False
     # partial sums of these units are never -0, so that it makes no difference at which zero their totals start
     takes = unit.rule in (Rule.FUSED, Rule.SCALED) and unit.d.fmt == FP32 and is_fast(unit)
@@ -166,7 +166,7 @@ def _add_by_kernel(total: Matrix, sums: ProductSums) -> None:
         part = _in_order(product, _joined_runs(group), sums.plan)
         interval = interval_of(chain, product.unit)
         part = part._replace(promote=interval, cut=length) if interval else part._replace(promote=length)
-        sums.on.add_product(total, part)
+        sums.backend.add_product(total, part)
 
 
 def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
@@ -222,20 +222,20 @@ def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
         raise ValueError(
             f"the schedule takes terms of K out of their order, where {unit.name} has block scales for it."
         )
-    pieces = _cut_at(of.runs, of.residue)
+    spans = _cut_at(of.runs, of.residue)
     gap = -of.residue % plan.step if of.residue else 0  # behind the residue
-    place = next(i for i in range(len(pieces)) if sum(p.terms for p in pieces[: i + 1]) == of.residue) + 1 if gap else 0
-    return product.in_order(pieces, gap, place)
+    place = next(i for i in range(len(spans)) if sum(s.terms for s in spans[: i + 1]) == of.residue) + 1 if gap else 0
+    return product.in_order(spans, gap, place)
 
 
 def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
     """Runs of K, of which one is cut in two so that its first part ends at a position of the slice."""
-    pieces: list[Span] = []
+    spans: list[Span] = []
     for run in runs:
         cut = run.start + position
-        pieces += [Span(run.start, cut), Span(cut, run.stop)] if run.start < cut < run.stop else [run]
+        spans += [Span(run.start, cut), Span(cut, run.stop)] if run.start < cut < run.stop else [run]
         position -= run.terms
-    return pieces
+    return spans
 
 
 def check_blocks(schedule: Schedule, unit: MatrixUnit, along_k: int, plan: SchedulePlan) -> None:

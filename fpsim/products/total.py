@@ -99,11 +99,11 @@ def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: 
 
     def join(part: Matrix, total: Matrix | None) -> Matrix:
         each = bare if total is None else bare._replace(c=total, beta=ONE)
-        return finished(part, sums.schedule.epilogue, each, sums.on)
+        return finished(part, sums.schedule.epilogue, each, sums.backend)
 
     with np.errstate(all="ignore"):
         total = merged(sums._replace(join=join), shape, dtype)
-        return total if finish.bias is None else sums.on.add(total, finish.bias)
+        return total if finish.bias is None else sums.backend.add(total, finish.bias)
 
 
 def _finish(job: Job, c: Any, backend: Backend) -> Finish:

@@ -23,7 +23,7 @@ from fpsim.products.kernels.cut_product import SIZES, cut_product
 from fpsim.products.kernels.fused_product import NO_SCALE, fused_product
 from fpsim.products.kernels.grouped_product import GROUP, grouped_product
 from fpsim.products.kernels.lane_dots import transposition
-from fpsim.products.kernels.panel import HIGHEST, LANES, largest_exponent
+from fpsim.products.kernels.panel import HIGHEST, PANEL_COLUMNS, largest_exponent
 from fpsim.products.kernels.promotion import ADD, ADD_HALF, COLUMNS_FIRST, PRODUCT, ROWS_FIRST
 from fpsim.products.kernels.step_product import step_product
 from fpsim.products.kernels.transpose import SIDE
@@ -134,9 +134,9 @@ class UnitProduct(NamedTuple):
         parts = slice(start // self.promote, -(-stop // self.promote)) if self.promote else slice(0)
         return self._replace(a=self.a[:, start:stop], b=self.b[start:stop], factors=self.factors.parts(parts))
 
-    def in_order(self, pieces: Sequence[tuple[int, int]], gap: int, place: int) -> UnitProduct:
-        """The terms of K in the spans `pieces`, in this order, with `gap` zeros before the span at `place`."""
-        a, b = [self.a[:, slice(*piece)] for piece in pieces], [self.b[slice(*piece)] for piece in pieces]
+    def in_order(self, spans: Sequence[tuple[int, int]], gap: int, place: int) -> UnitProduct:
+        """The terms of K in `spans`, in this order, with `gap` zeros before the span at `place`."""
+        a, b = [self.a[:, slice(*span)] for span in spans], [self.b[slice(*span)] for span in spans]
         if gap:
             a.insert(place, np.zeros((self.a.shape[0], gap), self.a.dtype))
             b.insert(place, np.zeros((gap, self.b.shape[1]), self.b.dtype))
@@ -151,7 +151,7 @@ def add_product(total: Array, product: UnitProduct) -> None:
     m, n = total.shape
     if product.a.shape[1] == 0 or total.size == 0:
         return
-    if n < LANES and m > n:  # lanes lie along columns
+    if n < PANEL_COLUMNS and m > n:  # vectors lie along the rows of the result
         flipped = np.ascontiguousarray(total.T)
         add_product(flipped, product.transposed())
         total[...] = flipped.T
@@ -169,7 +169,7 @@ def _by_blocks(total: Array, product: UnitProduct) -> None:
     if m * terms <= BLOCK_FLOATS and n * terms <= BLOCK_FLOATS:
         _by_rule(total, product)
         return
-    for rows, columns in _blocks(0, m, 0, n, max(BLOCK_FLOATS // terms // LANES, 1) * LANES):
+    for rows, columns in _blocks(0, m, 0, n, max(BLOCK_FLOATS // terms // PANEL_COLUMNS, 1) * PANEL_COLUMNS):
         part = np.ascontiguousarray(total[rows, columns])
         _by_rule(part, product.block(rows, columns))
         total[rows, columns] = part
@@ -254,7 +254,7 @@ def floats(codes: Array, fmt: Format) -> Array:
 
 
 def _lies_turned(codes: Array) -> bool:
-    """Whether the columns of a matrix lie in one piece, and its rows do not."""
+    """Whether the elements of a column lie side by side in memory, and those of a row do not."""
     return codes.strides[0] == codes.itemsize != codes.strides[1]
 
 
@@ -270,7 +270,7 @@ def _in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], Non
     """Call work(m0, m1, n0, n1) for parts of the result, at once on several cores where that pays."""
     m, n = total.shape
     if m * n * terms < SMALLEST * MACS:  # one thread
-        with ieee_arithmetic(), wrapping():  # lanes without terms hold anything; NaN and Inf are meant
+        with ieee_arithmetic(), wrapping():  # columns without terms hold anything; NaN and Inf are meant
             work(0, m, 0, n)
         return
 
@@ -286,7 +286,7 @@ def _in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], Non
     if m >= n:
         over_spans(m, over_rows, 1, weight=n * terms / MACS)
     else:
-        over_spans(n, over_columns, LANES, weight=m * terms / MACS)
+        over_spans(n, over_columns, PANEL_COLUMNS, weight=m * terms / MACS)
 
 
 def _base(patterns: Array, fmt: Format) -> int:
@@ -355,7 +355,7 @@ def _fused(total: Array, p: UnitProduct) -> None:
             total[rows, columns] = patterns.view(f32)
 
     length = _run_length(p, by_codes)
-    side = max(RUN_FLOATS // length // LANES, 1) * LANES
+    side = max(RUN_FLOATS // length // PANEL_COLUMNS, 1) * PANEL_COLUMNS
     if by_codes and total.shape[0] <= side:
         side = max(side, total.shape[1])  # nothing is held of b
     whole = length >= a.shape[1] and max(total.shape) <= side
@@ -409,9 +409,9 @@ def _run_length(p: UnitProduct, by_codes: bool) -> int:
     """Terms of K whose floats are held at a time: whole promotions or slices, so that sums go on from there."""
     whole, (rows, terms) = p.cut or p.promote or TWO_PASS_TERMS, p.a.shape
     if not by_codes:
-        wanted = SHORT_RUN if min(rows, p.b.shape[1]) < LANES else RUN
+        wanted = SHORT_RUN if min(rows, p.b.shape[1]) < PANEL_COLUMNS else RUN
     elif _lies_turned(p.b):  # columns of codes are best read as far as they go
-        wanted = max(RUN_FLOATS // (-(-rows // LANES) * LANES), RUN)
+        wanted = max(RUN_FLOATS // (-(-rows // PANEL_COLUMNS) * PANEL_COLUMNS), RUN)
     else:
         wanted = SHORT_CODE_RUN if rows <= FEW else RUN
     return int(min(-(-wanted // whole) * whole, max(terms, 1)))

@@ -1,4 +1,4 @@
-"""A clock that stands still while kernels are compiled or loaded, for work that is to stop after some seconds."""
+"""A clock that stops while kernels are compiled or loaded, for work that is to stop after some seconds."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class LoadedLibrary(_MachineLibrary):
 
     @classmethod
     def _load(cls, codegen: Any, code: MachineCode) -> LoadedLibrary:
-        """Bring machine code to where calls find it, unless a kernel before brought it."""
+        """Load machine code to where calls find it, unless an earlier kernel did."""
         called = [cls._load(codegen, each) for each in code.called]
         library = cls(codegen, code.name)
         library.called = dict.fromkeys(called)

@@ -43,8 +43,8 @@ def _named(function: Function) -> Function:
     """The function under a name that tells what it captured.
 
     numba names machine code after the function and a number that counts compilations in this process. Code from the
-    disk brings the numbers of another process, so two variants of one loop could meet under one name, and calls of the
-    one would reach the other.
+    disk brings the numbers of another process, so two variants of one loop could get one name, and calls of the one
+    would reach the other.
     """
     cells = function.__closure__ or ()
     if cells:
@@ -103,7 +103,7 @@ class Part(CPUDispatcher):  # type: ignore[misc]
     def compile(self, signature: Any) -> Any:
         """Compile for some argument types, as numba does, without its clocks, of which each level of calls sets two.
 
-        They listen to every call of LLVM, which is a twentieth of the time.
+        These are called for every call of LLVM, which is a twentieth of the time.
         """
         types, result = sigutils.normalize_signature(signature)
         compiled = self.overloads.get(tuple(types))
@@ -169,7 +169,7 @@ def kernel(function: Function) -> Function:
     """Compile a loop over arrays: no GIL, no fast-math, kept on disk for later processes."""
     if numba.config.DISABLE_JIT:
         return function
-    # numba's entrance for C, which nobody takes, is a tenth of what compiling costs
+    # numba's entrance for C, which nothing uses, is a tenth of what compiling costs
     options = {"nopython": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
     compiled = Kernel(_named(function), targetoptions=options, pipeline_class=_KernelCompiler)
     compiled._cache = KernelFiles(function, compiled)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from fpsim.runtime.pipeline import PIECE, blocks, wrapping
+from fpsim.runtime.pipeline import PIECE, Array, blocks, wrapping
 from fpsim.runtime.threads import over_spans
 
-Array = npt.NDArray[Any]
 # (sources, targets, flat index of the start), all arrays contiguous, 1-d and of one length
 Run = Callable[[tuple[Array, ...], tuple[Array, ...], int], None]
 

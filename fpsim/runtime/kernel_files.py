@@ -31,7 +31,7 @@ from numba.core.serialize import dumps
 from fpsim.runtime.code_libraries import LoadedLibrary, libraries
 from fpsim.runtime.kernel_key import UnknownPart, key_of
 
-KEEP_DAYS = 30  # files go after this time without use
+KEEP_DAYS = 30  # files are removed after this time without use
 KEEP_BYTES = 2 << 30  # and the least recently used ones, where all take more
 TOUCH_AFTER = 86400  # seconds after which a use is noted
 DIGEST_BYTES = 32
@@ -121,7 +121,7 @@ class KernelFiles(caching.CompileResultCacheImpl):  # type: ignore[misc]
             tidy(path.parent)
 
     def flush(self) -> None:
-        """Nothing to reset: a file that is not whole is replaced by the kernel that is compiled in its stead."""
+        """Nothing to reset: a file that is not whole is replaced by the kernel that is compiled instead."""
 
     @property
     def cache_path(self) -> str:
@@ -157,7 +157,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @lru_cache(maxsize=1)
 def tidy(folder: Path) -> None:
-    """Remove kernels that nobody used for KEEP_DAYS, the oldest beyond KEEP_BYTES, and what older versions left.
+    """Remove kernels that were not used for KEEP_DAYS, the oldest beyond KEEP_BYTES, and what older versions left.
 
     Once per process. Older versions kept a folder for each state of the sources, named by 20 hexadecimal digits.
     """

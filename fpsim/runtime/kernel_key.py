@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-OWN = ("fpsim", "tests", "benchmarks", "__main__")  # versions speak for all other packages
+OWN = ("fpsim", "tests", "benchmarks", "__main__")  # other packages are identified by their versions
 
 
 class UnknownPart(TypeError):

@@ -19,7 +19,7 @@ from fpsim.runtime.compile import scalar
 
 STREAM_BYTES = 1 << 23  # results from this size on would not stay in the caches
 BLOCK = 128  # elements per block
-AHEAD = 8192  # bytes between the block at work and the block that is fetched
+AHEAD = 8192  # bytes between the block that is computed and the block that is fetched
 LINE = 64  # bytes of a cache line; the target of a block starts on one
 
 if numba.config.DISABLE_JIT:
@@ -51,7 +51,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def stream_block(_typing: Any, out: Any, start: Any, block: Any) -> Any:
-        """out[start : start + BLOCK] = block, around the caches. The target must start on a cache line."""
+        """out[start : start + BLOCK] = block, bypassing the caches. The target must start on a cache line."""
         signature = types.void(out, types.intp, block)
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -135,7 +135,7 @@ def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
       fill: `(sources, start, count, target, facts, state) -> state` computes the results of elements start .. start +
         count into target[:count]; facts: what the computation needs to know, such as the numbers of a layout; state:
         what the last call returned, 0 at first.
-      streamed: results go around the caches, BLOCK at a time.
+      streamed: results bypass the caches, BLOCK at a time.
       block: elements of a block otherwise; 0 for all at once.
     """
     fill = scalar(fill)
@@ -165,7 +165,7 @@ def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
 def element_loop(convert: Any, streamed: bool) -> Any:
     """The scalar function `(source, target, facts)`: target[i] = convert(source[i], facts).
 
-    streamed: results go around the caches.
+    streamed: results bypass the caches.
     """
     convert = scalar(convert)
 

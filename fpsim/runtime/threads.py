@@ -42,7 +42,7 @@ class Workers:
 
     Ctrl-C may come between any two steps of the caller. The executors of the standard library then lose a thread that
     they have just started, or keep a lock for good, and the process never ends. Here whatever is shared is a queue
-    written in C, a thread that nobody noted takes tasks like the others, and one that is left over holds nothing up.
+    written in C, a thread that was not recorded takes tasks like the others, and one that is left over blocks nothing.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Workers:
                 task.answers.put(problem)
             else:
                 task.answers.put(None)
-            del task  # arrays must not live until the next task
+            del task  # arrays must be freed before the next task
         self._tasks.put(None)  # for the next thread
 
     def end(self) -> None:

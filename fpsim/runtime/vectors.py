@@ -61,9 +61,9 @@ def _probe() -> list[str]:
     return assembly.splitlines()
 
 
-def named_intrinsic(function: Callable[..., Any], *facts: Any) -> Any:
-    """An intrinsic of numba, under a name that tells what it captured: names of functions that call it contain that."""
-    function.__name__ = "_".join([function.__name__, *map(str, facts)])
+def named_intrinsic(function: Callable[..., Any], *captured: Any) -> Any:
+    """An intrinsic of numba, under a name with what it captured: names of functions that call it contain that."""
+    function.__name__ = "_".join([function.__name__, *map(str, captured)])
     return intrinsic(function)
 
 

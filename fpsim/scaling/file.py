@@ -30,7 +30,7 @@ ENVELOPE = "__fpsim__"  # its name: a member of the npz, a key of the safetensor
 DTYPES = (
     "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",
 )  # fmt: skip  # both kinds of file hold these
-PIECE = 1 << 24  # bytes read at a time, so that a file is not in memory twice
+BYTES_AT_ONCE = 1 << 24  # of a read, so that a file is not in memory twice
 
 Envelope = dict[str, Any]  # version, sha256, header
 
@@ -197,7 +197,7 @@ def _foreign(path: Path, names: list[str], instead: str) -> ScaledFileError:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A path to write to; the file moves to its place when the block ends, or vanishes if it fails."""
+    """A path to write to; the file moves to its place when the block ends, or is removed if it fails."""
     target = Path(os.path.realpath(path))  # a link stays, and the file that it names is replaced
     if not target.parent.is_dir():
         raise FileNotFoundError(
@@ -257,12 +257,12 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Arra
 
 def _fill(memory: memoryview, stream: IO[bytes]) -> None:
     """Read until the memory is full."""
-    for start in range(0, len(memory), PIECE):
-        piece = memory[start : start + PIECE]
-        data = stream.read(len(piece))
-        if len(data) != len(piece):
+    for start in range(0, len(memory), BYTES_AT_ONCE):
+        part = memory[start : start + BYTES_AT_ONCE]
+        data = stream.read(len(part))
+        if len(data) != len(part):
             raise ValueError("the file ends before its last element")
-        piece[:] = data
+        part[:] = data
 
 
 def _safetensors() -> Any:

@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from fpsim.arrays import Array
 from fpsim.core.encode import FULL
 from fpsim.core.layouts import EncodePlan, encode_plan
 from fpsim.core.rounding import DOWN, UP
@@ -37,8 +37,6 @@ from fpsim.formats.rounding import Rounding
 from fpsim.runtime.processor import under_ieee
 from fpsim.scaling.kernels.scales import settle_kernel
 from fpsim.scaling.scaling import Scaling
-
-Array = npt.NDArray[Any]
 
 FEW_TILES = 1 << 12  # from which the loop of one recipe is worth the second that it takes to compile
 INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}

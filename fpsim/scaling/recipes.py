@@ -103,12 +103,12 @@ _MEANT = {
 }  # fmt: skip
 
 
-def scaling_of(scaling: Any, what: str = "scaling", others: str = "") -> Scaling:
+def scaling_of(scaling: Any, argument: str = "scaling", others: str = "") -> Scaling:
     """The scaling that a name stands for, in any case, or a scaling itself.
 
     Args:
       scaling: an fp.Scaling, the name of a row, or what shows one.
-      what: the name of the argument.
+      argument: its name, for the message.
       others: what else is accepted.
     Raises:
       TypeError, ValueError: it is neither.
@@ -122,12 +122,12 @@ def scaling_of(scaling: Any, what: str = "scaling", others: str = "") -> Scaling
         return scaling
     if not isinstance(scaling, str):
         raise TypeError(
-            f"{what} must be an fp.Scaling, such as fp.scalings.TILE_1X128, or the name of one"
+            f"{argument} must be an fp.Scaling, such as fp.scalings.TILE_1X128, or the name of one"
             f"{others and f', {others}'}; got {type(scaling).__name__} {shown(scaling)}."
         )
     name = scaling.upper().replace("-", "_").removeprefix("FP.SCALINGS.")
     if name not in ROWS:
-        raise unknown(what, scaling, list(ROWS), _MEANT, listing="fp.scalings", others=others)
+        raise unknown(argument, scaling, list(ROWS), _MEANT, listing="fp.scalings", others=others)
     return ROWS[name]
 
 

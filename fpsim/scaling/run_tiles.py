@@ -13,8 +13,8 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from fpsim.arrays import Array
 from fpsim.casts import pipelines
 from fpsim.core.decode import DecodeLayout
 from fpsim.core.layouts import EncodePlan, decode_plan
@@ -31,8 +31,6 @@ from fpsim.scaling.kernels.elements import Elements, decode_strips, element_stri
 from fpsim.scaling.kernels.tiles import quantize_strips
 from fpsim.scaling.plan import ScalePlan, TensorScale, tensor_scale
 from fpsim.scaling.tiling import Tiling
-
-Array = npt.NDArray[Any]
 
 SHORT_STRIP = 1 << 12  # elements of a strip one row high: 16 KiB, read from the L1 cache the second time
 TALL_STRIP = 1 << 19  # elements of a higher one: 2 MiB, read from the L2 or L3 cache

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fpsim.arrays import Array, as_array, float_array, output, refuse_shared_memory
 from fpsim.errors import shown
-from fpsim.formats.as_json import element_facts, element_from
+from fpsim.formats.as_json import element_fields, element_from
 from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_keywords
 from fpsim.formats.element import Element
 from fpsim.formats.keywords import check_keywords
@@ -22,7 +22,7 @@ from fpsim.scaling.encode import EncodedTargets, checked, decodes_in_one_pass, e
 from fpsim.scaling.recipes import TILE_1X128, scaling_of
 from fpsim.scaling.report import ScaleReport
 from fpsim.scaling.scaled_arrays import ARRAYS, ScaledArrays
-from fpsim.scaling.scaling import Scaling, scaling_facts, scaling_from
+from fpsim.scaling.scaling import Scaling, scaling_fields, scaling_from
 from fpsim.scaling.tiling import tiling
 
 FLOAT32 = np.dtype(np.float32)
@@ -63,7 +63,7 @@ class Scaled(ScaledArrays[Array]):
 
     @classmethod
     def _of(cls, fill: EncodedTargets, tensor_scale: np.float32 | None, report: ScaleReport) -> Scaled:
-        """What was encoded, in arrays that were made for it or checked: without the looks at those of a caller."""
+        """What was encoded, in arrays that were made for it or checked: without the checks of __post_init__."""
         made = object.__new__(cls)
         made.__dict__.update(
             codes=fill.codes, scales=fill.scales, fmt=fill.fmt, scaling=fill.scaling, scale_codes=fill.scale_codes,
@@ -112,8 +112,8 @@ class Scaled(ScaledArrays[Array]):
         if self.tensor_scale is not None:
             arrays["tensor_scale"] = np.asarray(self.tensor_scale, np.float32)
         header = {
-            "fmt": element_facts(self.fmt),
-            "scaling": scaling_facts(self.scaling),
+            "fmt": element_fields(self.fmt),
+            "scaling": scaling_fields(self.scaling),
             "report": self.report.to_dict(),
         }
         save(path, arrays, header)

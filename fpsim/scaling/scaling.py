@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.errors import require_kind, require_word, shown
-from fpsim.formats.as_json import format_facts, format_from
+from fpsim.formats.as_json import format_fields, format_from
 from fpsim.formats.named import E8M0, FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.policies import OVERFLOWS
@@ -264,24 +264,24 @@ def _matrix_block(block: tuple[int, ...]) -> tuple[int, int]:
     return rows, columns
 
 
-def scaling_facts(scaling: Scaling) -> dict[str, Any]:
+def scaling_fields(scaling: Scaling) -> dict[str, Any]:
     """A scaling: block, scale format, name, and the fields that differ from the defaults."""
     return {
         **scaling.to_dict(),
         "block": list(scaling.block),
-        "scale_format": format_facts(scaling.scale_format),
+        "scale_format": format_fields(scaling.scale_format),
         "name": scaling.name,
     }
 
 
-def scaling_from(facts: Any) -> Scaling:
-    """What `scaling_facts` described.
+def scaling_from(fields: Any) -> Scaling:
+    """What `scaling_fields` described.
 
     Raises:
       ValueError: it described nothing.
     """
     try:
-        changed = {"block": tuple(facts["block"]), "scale_format": format_from(facts["scale_format"])}
-        return Scaling(**{**facts, **changed})
+        changed = {"block": tuple(fields["block"]), "scale_format": format_from(fields["scale_format"])}
+        return Scaling(**{**fields, **changed})
     except (KeyError, TypeError, ValueError) as reason:
-        raise ValueError(f"a scaling must be described as scaling_facts does; got {shown(facts)}.") from reason
+        raise ValueError(f"a scaling must be described as scaling_fields does; got {shown(fields)}.") from reason

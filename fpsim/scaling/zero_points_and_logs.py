@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fpsim.arrays import Array
 from fpsim.casts import pipelines
 from fpsim.casts.loops import random_kernel
 from fpsim.core.layouts import encode_plan
@@ -26,8 +26,6 @@ from fpsim.scaling.look import rule_given_scales
 from fpsim.scaling.plan import TensorScale, scale_plan
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import Tiling
-
-Array = npt.NDArray[Any]
 
 
 def _bands(source: Array, source_fmt: Format, width: int, tiling: Tiling) -> Iterator[tuple[int, int, int, Array]]:

@@ -61,7 +61,7 @@ class Hardware(NamedTuple):
     called: str  # the chip, as it was asked for
 
 
-def named(word: str, what: str = "on") -> Hardware:
+def named(word: str, argument: str = "on") -> Hardware:
     """The hardware that a word names: a chip as `fpsim.matrix_units.chips.named` takes it, with a library behind it.
 
     Raises:
@@ -77,8 +77,8 @@ def named(word: str, what: str = "on") -> Hardware:
         for library in sorted(LIBRARIES, key=len, reverse=True):
             chip, found, rest = word.strip().lower().rpartition(f" {library.lower()}")
             if found and not rest:
-                return Hardware(named_chip(chip, what), library, word.strip()[: len(chip)])
-    return Hardware(named_chip(word, what, ("H100 cuBLAS",)), "", word)
+                return Hardware(named_chip(chip, argument), library, word.strip()[: len(chip)])
+    return Hardware(named_chip(word, argument, ("H100 cuBLAS",)), "", word)
 
 
 def kind_of(unit: MatrixUnit) -> str:
@@ -95,7 +95,7 @@ def kind_of(unit: MatrixUnit) -> str:
     return HALF if bits == 16 and unit.a == unit.b else f"{unit.a.name} x {unit.b.name}"
 
 
-def schedule_of(on: Hardware, unit: MatrixUnit, scales: str) -> Schedule:
+def schedule_of(hardware: Hardware, unit: MatrixUnit, scales: str) -> Schedule:
     """What a library does with the operands of a unit.
 
     Raises:
@@ -106,21 +106,21 @@ def schedule_of(on: Hardware, unit: MatrixUnit, scales: str) -> Schedule:
       >>> schedule_of(named("H100 cuBLAS"), fp.unit("hopper_e4m3_f32"), BLOCKS)
       cublas('sm_90', family='block_scaled')
     """
-    arch, library = on.chip.arch, on.library
+    arch, library, chip = hardware.chip.arch, hardware.library, hardware.called
     rows = [row for row in ROWS if (row.arch, row.library) == (arch, library)]
     for row in rows:
         if (row.operands, row.scales) == (kind_of(unit), scales):
             return row.schedule
     there = tuple(dict.fromkeys(row.library for row in ROWS if row.arch == arch))
     if not rows and there:
-        raise unknown(f"the library on {on.called}", library, there)
+        raise unknown(f"the library on {chip}", library, there)
     if not rows:
         raise ValueError(
-            f"the order of no library is known here on {on.called}; got {library!r}. Name the chip alone for one chain "
+            f"the order of no library is known here on {chip}; got {library!r}. Name the chip alone for one chain "
             "of its unit, or pass a schedule of fp.schedules."
         )
     known = "; ".join(f"{row.operands} with {row.scales}" for row in rows)
     raise ValueError(
-        f"how {library} on {on.called} adds {kind_of(unit)} with {scales} is not known here, only {known}. Name the "
+        f"how {library} on {chip} adds {kind_of(unit)} with {scales} is not known here, only {known}. Name the "
         "chip alone for one chain of its unit, or pass a schedule of fp.schedules."
     )

@@ -199,7 +199,7 @@ class Schedule:
         return self.name
 
     def option(self, name: str, otherwise: int = 0) -> int:
-        """A further fact."""
+        """The value of an option, or `otherwise`."""
         return dict(self.options).get(name, otherwise)
 
 

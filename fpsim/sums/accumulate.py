@@ -26,16 +26,16 @@ from fpsim.sums.kernels import exact_bins
 from fpsim.sums.kernels.exact import exact_kernel
 from fpsim.sums.kernels.float32_rows import STRIP
 from fpsim.sums.kernels.loops import pairwise_kernel, sequence_kernel
-from fpsim.sums.kernels.steps import LANES
+from fpsim.sums.kernels.steps import TILE_COLUMNS
 from fpsim.sums.plan import NO_LAYOUT, exact_plan, lowest_place, options_of, products_fit, randomness, target, ways
 
 u32, u64 = np.uint32, np.uint64
 NOTHING, NO_C = np.zeros((0, 0), u64), np.zeros((0, 0), u32)
 ONE = np.float32(1).view(u32)
-STEP_COST = 16  # elements of a cast that take as long as a step of one lane
+STEP_COST = 16  # elements of a cast that take as long as a step of one sum
 NARROW = 1 << 21  # codes from which a loop is compiled for their own words, instead of copying them to 64 bits
 FEW_PRODUCTS = 1 << 12  # that are added by digits before the operands are floats
-FAST_STEPS = 4  # steps of a float32 lane that take as long as an element of a cast
+FAST_STEPS = 4  # steps of a float32 sum that take as long as an element of a cast
 
 
 class SumProblem(NamedTuple):
@@ -87,7 +87,7 @@ def accumulated(accumulator: Accumulator, problem: SumProblem) -> Array:
     if isinstance(accumulator, Exact):
         return _exact(accumulator, problem)
     fast = None if problem.paired else fast_way(accumulator, problem.formats)
-    return _lanes(accumulator, problem) if fast is None else _fast(accumulator, problem, fast)
+    return _in_words(accumulator, problem) if fast is None else _fast(accumulator, problem, fast)
 
 
 def refuse_wide_operands(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> None:
@@ -168,7 +168,7 @@ def _fast(accumulator: Accumulator, problem: SumProblem, way: StripWay) -> Array
     width = operands.panels.shape[2]
     over_units(given_up.size, -(-STRIP * width * terms // FAST_STEPS), work)
     if 2 * sum(lost) > given_up.size:
-        return _lanes(accumulator, problem)
+        return _in_words(accumulator, problem)
     codes = out if fmt == FP32 else _encoded(out, FP32, fmt)
     strips = given_up.nonzero()[0] if any(lost) else ()
     for strip in strips:
@@ -176,7 +176,7 @@ def _fast(accumulator: Accumulator, problem: SumProblem, way: StripWay) -> Array
         here = slice(i, min(i + STRIP, rows)), slice(j, j + width)
         c_here = problem.c[here] if problem.c.size else problem.c
         part = problem._replace(a=problem.a[here[0]], b=problem.b[:, here[1]], c=c_here)
-        codes[here] = _lanes(accumulator, part)
+        codes[here] = _in_words(accumulator, part)
     return codes
 
 
@@ -205,7 +205,7 @@ def exactly(fmt: Format) -> CastOptions:
 # ---- sums of any kind
 
 
-def _lanes(accumulator: Accumulator, problem: SumProblem) -> Array:
+def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
     """The sums in 64-bit words."""
     way, outer_way = ways(accumulator, problem.formats)
     return _generic(accumulator, problem, way, outer_way)
@@ -239,8 +239,8 @@ def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way:
         with ieee_arithmetic(), wrapping():
             kernel(rows, out, first, stop, chunk, not chunked, fused, targets, random)
 
-    tiles = -(-problem.shape[1] // LANES)
-    over_units(problem.shape[0] * tiles, problem.terms * min(LANES, problem.shape[1]) * STEP_COST, work)
+    tiles = -(-problem.shape[1] // TILE_COLUMNS)
+    over_units(problem.shape[0] * tiles, problem.terms * min(TILE_COLUMNS, problem.shape[1]) * STEP_COST, work)
     return _as_codes(out, outer, in_float64)
 
 
@@ -251,7 +251,7 @@ def _ones(problem: SumProblem) -> Array:
 
 @under_ieee
 def _with_products(problem: SumProblem) -> SumProblem:
-    """Paired rows as one row of sums, of products in float64: lanes can then work on many sums at a time."""
+    """Paired rows as one row of sums, of products in float64: loops can then add many sums at a time."""
     a_format, b_format = problem.formats
     assert a_format is not None
     left = as_float64(problem.a, a_format).view(np.float64)

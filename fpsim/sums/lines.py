@@ -1,6 +1,6 @@
-"""Sums along the last axis, a piece at a time, so that what sums are held in takes little memory. Loads numba.
+"""Sums along the last axis, some terms at a time, so that the words that hold them take little memory. Loads numba.
 
-Pieces are of whole lines where these are short. A long line is cut where its accumulator lets a sum begin anew: at a
+Short lines are taken whole, several at a time. A long line is cut where its accumulator lets a sum begin anew: at a
 power of two for a tree of pairs, at the end of a run, or anywhere in a chain, which goes on from the code it reached.
 """
 
@@ -17,8 +17,8 @@ from fpsim.formats.rounding import Rounding
 from fpsim.sums.accumulate import SumProblem, accumulated
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, Pairwise
 
-PIECE = 1 << 20  # terms held as words at a time
-LANES = 16  # loops in float32 hold one sum as so many
+TERMS_AT_ONCE = 1 << 20  # held as words
+COLUMNS_OF_ONE = 16  # that loops in float32 have for one sum (float32_rows.GRANULE)
 SUBTREE = 1 << 12  # terms of a tree of pairs that a long line is cut into
 
 
@@ -64,19 +64,19 @@ def _some(array: Array, start: int, stop: int) -> Array:
 
 def line_sums(accumulator: Accumulator, lines: Lines) -> Array:
     """The sum of every line, as codes of the accumulator's result format, (number,)."""
-    step = max(PIECE // max(lines.terms, 1), 1)
+    step = max(TERMS_AT_ONCE // max(lines.terms, 1), 1)
     if lines.number <= step:
-        return _piece(accumulator, lines.some(0, lines.number), 0)
+        return _matrix_sums(accumulator, lines.some(0, lines.number), 0)
     sums = np.empty(lines.number, accumulator.result_format.storage)
     for start in range(0, lines.number, step):
         stop = min(start + step, lines.number)
-        sums[start:stop] = _piece(accumulator, lines.some(start, stop), start)
+        sums[start:stop] = _matrix_sums(accumulator, lines.some(start, stop), start)
     return sums
 
 
-def _piece(accumulator: Accumulator, lines: Lines, first: int) -> Array:
+def _matrix_sums(accumulator: Accumulator, lines: Lines, first: int) -> Array:
     """The sums of a matrix of lines, the first of which has this number."""
-    long = lines.terms > PIECE and lines.number == 1 and accumulator.rounding is not Rounding.STOCHASTIC
+    long = lines.terms > TERMS_AT_ONCE and lines.number == 1 and accumulator.rounding is not Rounding.STOCHASTIC
     if long and isinstance(accumulator, Pairwise) and lines.terms > SUBTREE:
         return _tree(accumulator, lines)
     if long and not isinstance(accumulator, (Exact, Pairwise)):
@@ -105,7 +105,7 @@ def _tree(accumulator: Pairwise, line: Lines) -> Array:
 def _chain(accumulator: Accumulator, line: Lines) -> Array:
     """The sum of one line in order, which goes on from what the part before it came to."""
     run = accumulator.chunk if isinstance(accumulator, Chunked) else 1
-    step = max(PIECE // (LANES * run), 1) * run
+    step = max(TERMS_AT_ONCE // (COLUMNS_OF_ONE * run), 1) * run
     total: Array | None = None
     for start in range(0, line.terms, step):
         part = line.part(start, min(start + step, line.terms))

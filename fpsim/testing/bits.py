@@ -61,8 +61,8 @@ def assert_bits_equal(got: Any, want: Any, *, fmt: Any = None) -> None:
         code 0x3B (1.375 = 0x1.6000000000000p+0) of E4M3.
     """
     __tracebackhide__ = True
-    asked = None if fmt is None else element_format(fmt)
-    difference = _difference(_side(got, "got", asked), _side(want, "want", asked), asked)
+    element = None if fmt is None else element_format(fmt)
+    difference = _difference(_side(got, "got", element), _side(want, "want", element), element)
     if difference:
         raise AssertionError(difference)
 
@@ -92,10 +92,10 @@ def _difference(got: ComparedSide, want: ComparedSide, fmt: Element | None) -> s
             f"kinds differ: got {_named(got)}, want {_named(want)}. Compare codes with codes (.codes), or values with "
             "values (np.asarray)."
         )
-    asked = want.fmt if fmt is None or want.fmt is None else fmt
+    expected = want.fmt if fmt is None or want.fmt is None else fmt
     for side in (got, want):
-        if side.fmt != asked:
-            return f"formats differ: got {side.fmt}, want {asked}."
+        if side.fmt != expected:
+            return f"formats differ: got {side.fmt}, want {expected}."
     if got.scaling != want.scaling:
         return f"scalings differ: got {got.scaling!r}, want {want.scaling!r}{_along(got.scaling, want.scaling)}."
     for part in dict.fromkeys([*want.parts, *got.parts]):

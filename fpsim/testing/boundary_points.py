@@ -1,4 +1,4 @@
-"""The inputs at which a cast can change its mind: values, ties, what lies next to them, seams and specials."""
+"""The inputs at which the result of a cast can change: values, ties, what lies next to them, seams and specials."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def quantized(
     seed = None if step is None or cast.key < 0 else (int(step.item()) + cast.key) & 0xFFFFFFFFFFFFFFFF
     words = how.keywords(seed)
     scaling = _scaling(how.element, plan.delayed)
-    scaling.load_state_dict({**_facts(how.element, plan.delayed), **_arrays(array_of(row))})
+    scaling.load_state_dict({**_fixed_fields(how.element, plan.delayed), **_arrays(array_of(row))})
     encoded = scaling.encode(source, **words)
     after = scaling.state_dict()
     new = np.concatenate((after["encode_scales"].reshape(1), after["amax_history"].reshape(-1)))
@@ -69,10 +69,10 @@ def _scaling(element: Element, delayed: tuple[int, str, int]) -> DelayedScaling:
 
 
 @lru_cache(maxsize=64)
-def _facts(element: Element, delayed: tuple[int, str, int]) -> dict[str, Any]:
+def _fixed_fields(element: Element, delayed: tuple[int, str, int]) -> dict[str, Any]:
     state = _scaling(element, delayed).state_dict()
-    facts = {name: state[name] for name in ("class", "fmt", "scaling", "options")}
-    return {**facts, "counts": _STEPS, "last": _STEPS}
+    fields = {name: state[name] for name in ("class", "fmt", "scaling", "options")}
+    return {**fields, "counts": _STEPS, "last": _STEPS}
 
 
 def _arrays(row: Array) -> dict[str, Array]:

@@ -35,19 +35,19 @@ class Placed(NamedTuple):
     notes: tuple[Note, ...] = ()
 
 
-def placed(recipe: LinearRecipe, on: Any) -> Placed:
-    """A recipe whose products are added by given hardware, for the same operands.
+def placed(recipe: LinearRecipe, hardware: Any) -> Placed:
+    """A recipe whose products are added by some hardware, for the same operands.
 
     Args:
       recipe: of a linear layer.
-      on: a chip by name ("H100", "MI300X", "hopper"): its units by the operands' formats, in the recipe's own schedules
-        where they are for it; a chip and a library ("H100 cuBLAS"): the library's schedule as well; a unit, schedule
-        or accumulator, or its name ("hopper_e4m3_f32", "cublas('sm_90', split_k=4)", "Sequential(BF16)"); None for what
-        the recipe has.
+      hardware: a chip by name ("H100", "MI300X", "hopper"): its units by the operands' formats, in the recipe's own
+        schedules where they are for it; a chip and a library ("H100 cuBLAS"): the library's schedule as well; a unit,
+        schedule or accumulator, or its name ("hopper_e4m3_f32", "cublas('sm_90', split_k=4)", "Sequential(BF16)");
+        None for what the recipe has.
 
     Raises:
       ValueError: nothing has that name, the chip has no unit for a product's operands, or the library no known order.
-      TypeError: on is something else.
+      TypeError: hardware is something else.
 
     Example:
       >>> from fpsim.torch.hardware import placed
@@ -56,40 +56,40 @@ def placed(recipe: LinearRecipe, on: Any) -> Placed:
       >>> placed(fp.torch.LinearRecipe("fp16", "fp16", "fp16"), "A100").recipe.accumulator("dgrad").name
       'ampere_f16_f32'
     """
-    on = _read(on)
-    if on is None:
+    hardware = _read(hardware)
+    if hardware is None:
         return Placed(recipe)
-    if isinstance(on, (MatrixUnit, Accumulator)):
-        keeps = {} if isinstance(on, MatrixUnit) else {"schedule": None, "promote": None}
-        return Placed(_with_products(recipe, lambda name, product: product.replace(accumulate=on, **keeps)))
-    if isinstance(on, Schedule):
-        filled, notes = _filled(recipe, on.arch) if on.arch else Placed(recipe)
-        return Placed(_with_products(filled, lambda name, product: _scheduled(product, on)), notes)
-    filled, notes = _filled(recipe, on.chip.arch, on.called)
-    found = moved(filled, on.called)
+    if isinstance(hardware, (MatrixUnit, Accumulator)):
+        keeps = {} if isinstance(hardware, MatrixUnit) else {"schedule": None, "promote": None}
+        return Placed(_with_products(recipe, lambda name, product: product.replace(accumulate=hardware, **keeps)))
+    if isinstance(hardware, Schedule):
+        filled, notes = _filled(recipe, hardware.arch) if hardware.arch else Placed(recipe)
+        return Placed(_with_products(filled, lambda name, product: _scheduled(product, hardware)), notes)
+    filled, notes = _filled(recipe, hardware.chip.arch, hardware.called)
+    found = moved(filled, hardware.called)
     notes += tuple(
-        (f"Without {schedule}, which is not for {on.called}", name)
-        for name, schedule in found.left_out.items() if not on.library
+        (f"Without {schedule}, which is not for {hardware.called}", name)
+        for name, schedule in found.left_out.items() if not hardware.library
     )  # fmt: skip
-    if not on.library:
+    if not hardware.library:
         return Placed(found.recipe, notes)
-    return Placed(_with_products(found.recipe, lambda name, product: _by_library(found.recipe, name, on)), notes)
+    return Placed(_with_products(found.recipe, lambda name, product: _by_library(found.recipe, name, hardware)), notes)
 
 
-def _read(on: Any) -> Any:
+def _read(hardware: Any) -> Any:
     """What a word means: Hardware, a unit, a schedule or an accumulator; the objects and None stay."""
-    if on is None or isinstance(on, (MatrixUnit, Schedule, Accumulator)):
-        return on
-    if not isinstance(on, str):
+    if hardware is None or isinstance(hardware, (MatrixUnit, Schedule, Accumulator)):
+        return hardware
+    if not isinstance(hardware, str):
         raise TypeError(
             "on must be the name of a chip, such as 'H100' or 'H100 cuBLAS', a unit, a schedule, or None; got "
-            f"{shown(on)}."
+            f"{shown(hardware)}."
         )
-    if on.lower().strip() in UNITS:
-        return UNITS[on.lower().strip()]
-    if "(" in on or on == FLAT.name:
-        return parsed(on)
-    return named(on)
+    if hardware.lower().strip() in UNITS:
+        return UNITS[hardware.lower().strip()]
+    if "(" in hardware or hardware == FLAT.name:
+        return parsed(hardware)
+    return named(hardware)
 
 
 def _with_products(recipe: LinearRecipe, change: Any) -> LinearRecipe:
@@ -124,14 +124,14 @@ def _scheduled(product: Product, schedule: Schedule) -> Product:
     return product.replace(schedule=schedule, promote=None)
 
 
-def _by_library(recipe: LinearRecipe, name: str, on: Hardware) -> Product:
+def _by_library(recipe: LinearRecipe, name: str, hardware: Hardware) -> Product:
     """A product as a library adds it."""
     product: Product = getattr(recipe, name)
     unit = recipe.accumulator(name)
     if not isinstance(unit, MatrixUnit):
         return product
     try:
-        return product.replace(schedule=schedule_of(on, unit, scales_of(recipe, name)), promote=None)
+        return product.replace(schedule=schedule_of(hardware, unit, scales_of(recipe, name)), promote=None)
     except ValueError as reason:
         raise ValueError(f"{name}: {reason}") from None
 

@@ -223,8 +223,8 @@ class QuantLinear(torch.nn.Linear):
         """
         _refuse_no_linear(linear)
         twin = copy.copy(linear)
-        for own in ("_parameters", "_buffers", "_modules"):
-            twin.__dict__[own] = twin.__dict__[own].copy()
+        for table in ("_parameters", "_buffers", "_modules"):
+            twin.__dict__[table] = twin.__dict__[table].copy()
         return cls._take_over(twin, recipe, name, backend)
 
     @classmethod

@@ -13,7 +13,7 @@ import numpy as np
 from fpsim.arrays import Array, from_torch
 from fpsim.casts.cast import decode, encode, quantize
 from fpsim.errors import install
-from fpsim.formats.as_json import element_facts, element_from
+from fpsim.formats.as_json import element_fields, element_from
 from fpsim.formats.cast_options import cast_options
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.float_format import Format
@@ -22,7 +22,7 @@ from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.scaling import scaled as scaled_cast
 from fpsim.scaling.clipping import kept as kept_elements
 from fpsim.scaling.recipes import scaling_of
-from fpsim.scaling.scaling import Scaling, scaling_facts, scaling_from
+from fpsim.scaling.scaling import Scaling, scaling_fields, scaling_from
 
 try:
     import torch as torch
@@ -94,11 +94,11 @@ def _text(
     if scaling is not None:  # an empty array, to see whether format and scaling go together
         keywords = Spec(element, scaling, mode, overflow, subnormals, random_bits).keywords(0)
         scaled_cast.encode_scaled(np.empty((0, 0), np.float32), element, scaling, **keywords)
-    facts: dict[str, Any] = {
-        "fmt": element_facts(element), "scaling": None if scaling is None else scaling_facts(scaling),
+    fields: dict[str, Any] = {
+        "fmt": element_fields(element), "scaling": None if scaling is None else scaling_fields(scaling),
         "rounding": mode.name, "overflow": overflow, "subnormals": subnormals, "random_bits": int(random_bits),
     }  # fmt: skip
-    return json.dumps(facts, default=lambda number: number.item())
+    return json.dumps(fields, default=lambda number: number.item())
 
 
 _kept_text = lru_cache(maxsize=1024, typed=True)(_text)  # True equals 1, and is no number of bits
@@ -107,13 +107,13 @@ _kept_text = lru_cache(maxsize=1024, typed=True)(_text)  # True equals 1, and is
 @lru_cache(maxsize=1024)
 def spec_from(text: str) -> Spec:
     """What `spec_text` described."""
-    facts = json.loads(text)
-    scaling = facts["scaling"]
+    fields = json.loads(text)
+    scaling = fields["scaling"]
     if scaling is not None:
         scaling = scaling_from(scaling)
     return Spec(
-        element_from(facts["fmt"]), scaling, Rounding[facts["rounding"]], facts["overflow"], facts["subnormals"],
-        facts["random_bits"],
+        element_from(fields["fmt"]), scaling, Rounding[fields["rounding"]], fields["overflow"], fields["subnormals"],
+        fields["random_bits"],
     )  # fmt: skip
 
 

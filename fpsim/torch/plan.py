@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fpsim.errors import require_word
-from fpsim.formats.as_json import format_facts, format_from
+from fpsim.formats.as_json import format_fields, format_from
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -143,7 +143,7 @@ def _arithmetic(recipe: LinearRecipe, product: str) -> ProductPlan:
         "" if adds is None or unit is not None else repr(adds),
         "" if how.schedule is None else repr(how.schedule),
         how.promote or 0,
-        "" if how.out_fmt is None else json.dumps(format_facts(how.out_fmt)),
+        "" if how.out_fmt is None else json.dumps(format_fields(how.out_fmt)),
     )
 
 

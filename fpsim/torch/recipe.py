@@ -334,7 +334,7 @@ def of_plan(spec: Any) -> Any:
 
 
 def unit_for(
-    arch: str, fmts: Sequence[Element | None], scaling: Any, what: str = "a product", *, result: str = "f32"
+    arch: str, fmts: Sequence[Element | None], scaling: Any, subject: str = "a product", *, result: str = "f32"
 ) -> MatrixUnit:
     """The matrix unit of a family of chips for operands of these formats, with sums in float32 or another result.
 
@@ -354,7 +354,7 @@ def unit_for(
         return found
     words = " x ".join(str(fmt) for fmt in fmts)
     raise ValueError(
-        f"{what} needs a matrix unit for {words} with scales by {_short(scaling)}; {arch} has "
+        f"{subject} needs a matrix unit for {words} with scales by {_short(scaling)}; {arch} has "
         f"none{_as_wide(arch, fmts, result)}. Take other formats, other chips, or a unit of fp.units() by name."
     )
 

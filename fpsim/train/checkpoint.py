@@ -198,12 +198,12 @@ def steps(folder: str | Path) -> list[int]:
     return sorted({step for step, _ in _found(path_of(folder, "folder"))})
 
 
-def require_same(facts: Mapping[str, Any], wanted: Mapping[str, Any], what: str = "recipe") -> None:
-    """A ValueError unless facts of a checkpoint are the wanted ones, bit for bit.
+def require_same(fields: Mapping[str, Any], wanted: Mapping[str, Any], noun: str = "recipe") -> None:
+    """A ValueError unless fields of a checkpoint are the wanted ones, bit for bit.
 
     Args:
-      facts, wanted: dicts, and dicts in them, of what `save` takes.
-      what: what the facts describe.
+      fields, wanted: dicts, and dicts in them, of what `save` takes.
+      noun: what the fields describe.
 
     Example:
       >>> from fpsim.train.checkpoint import require_same
@@ -212,7 +212,7 @@ def require_same(facts: Mapping[str, Any], wanted: Mapping[str, Any], what: str 
       ValueError: a checkpoint must be of the same recipe; got one with model.layers 2 instead of 4, and no seed instead
       of 1. Use the recipe that it was saved with, or another folder.
     """
-    left, right = _flat(facts), _flat(wanted)
+    left, right = _flat(fields), _flat(wanted)
     names = dict.fromkeys([*right, *left])
     different = [name for name in names if left.get(name) != right.get(name)]
     if not different:
@@ -222,15 +222,15 @@ def require_same(facts: Mapping[str, Any], wanted: Mapping[str, Any], what: str 
         listed.append(f"{len(different) - SHOWN} more differences")
     text = listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])}, and {listed[-1]}"
     raise ValueError(
-        f"a checkpoint must be of the same {what}; got one with {text}. Use the {what} that it was saved with, or "
+        f"a checkpoint must be of the same {noun}; got one with {text}. Use the {noun} that it was saved with, or "
         "another folder."
     )
 
 
-def _flat(facts: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """Facts of nested dicts under dotted names, as JSON, which tells all bits."""
+def _flat(fields: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """Fields of nested dicts under dotted names, as JSON, which tells all bits."""
     found: dict[str, str] = {}
-    for name, value in facts.items():
+    for name, value in fields.items():
         if isinstance(value, Mapping) and value:
             found |= _flat(value, f"{before}{name}.")
         else:
@@ -238,11 +238,11 @@ def _flat(facts: Mapping[str, Any], before: str = "") -> dict[str, str]:
     return found
 
 
-def _said(name: str, facts: Mapping[str, str], named: bool = True) -> str:
-    """A fact in a message."""
-    if name not in facts:
+def _said(name: str, fields: Mapping[str, str], named: bool = True) -> str:
+    """A field in a message."""
+    if name not in fields:
         return f"no {name}" if named else "none"
-    value = shown(from_json(json.loads(facts[name])))
+    value = shown(from_json(json.loads(fields[name])))
     return f"{name} {value}" if named else value
 
 

@@ -42,10 +42,10 @@ class Levels:
         self._above = dict.fromkeys(self.levels, 0)  # steps in a row above high, negative below low
         self._norms: dict[str, float] = {}
 
-    def recipe(self, layer: str, own: LinearRecipe, down: int = 0) -> LinearRecipe:
+    def recipe(self, layer: str, own_recipe: LinearRecipe, down: int = 0) -> LinearRecipe:
         """What a layer follows now, or so many levels below."""
         level = max(self.levels.get(layer, 0) - down, 0)
-        found = self.controller.levels[level - 1] if level else own
+        found = self.controller.levels[level - 1] if level else own_recipe
         assert isinstance(found, LinearRecipe)
         return found
 

@@ -78,45 +78,45 @@ class Corpus:
     held_out: Integers = field(repr=False)
 
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int) -> tuple[Integers, Integers]:
-        """Pieces of the text at random places, which may overlap.
+        """Passages of the text at random places, which may overlap.
 
         The places are a function of the arguments: those of `indices`.
 
         Args:
           seed, step, micro: integers in 0 .. 2**64 - 1. Processes and gradient accumulation count micro-batches.
-          batch, context: how many pieces, and tokens in each.
+          batch, context: how many passages, and tokens in each.
         Returns:
           Two int64 arrays (batch, context): tokens, and for each the one that follows it.
         Raises:
-          TypeError, ValueError: no integer or out of range, or the text is shorter than a piece.
+          TypeError, ValueError: no integer or out of range, or the text is shorter than a passage.
         """
         self._require(context, 1)
         places = indices(seed, step, micro, batch, len(self.train) - context)
-        return _pieces(self.train, places, context)
+        return _passages(self.train, places, context)
 
     def validation(self, batches: int, batch: int, context: int) -> list[tuple[Integers, Integers]]:
-        """The same pieces each time, at places of the last tenth that are as far apart as possible.
+        """The same passages each time, at places of the last tenth that are as far apart as possible.
 
         Args:
-          batches, batch, context: how many batches, pieces in each, and tokens in each piece.
+          batches, batch, context: how many batches, passages in each, and tokens in each passage.
         Returns:
           A list of pairs as `batch` gives, in the order of the text.
         Raises:
-          TypeError, ValueError: no positive integers, or the text is too short for so many different pieces.
+          TypeError, ValueError: no positive integers, or the text is too short for so many different passages.
         """
         count = _product(batches, batch)
         self._require(context, count)
         places = _spread(count, len(self.held_out) - context)
-        return [_pieces(self.held_out, some, context) for some in places.reshape(batches, batch)]
+        return [_passages(self.held_out, some, context) for some in places.reshape(batches, batch)]
 
-    def _require(self, context: int, pieces: int) -> None:
-        """A ValueError unless the last tenth has so many different pieces; the rest has them then too."""
+    def _require(self, context: int, passages: int) -> None:
+        """A ValueError unless the last tenth has so many different passages; the rest has them then too."""
         require_integer("context", context, 1)
-        if len(self.held_out) < context + pieces:
+        if len(self.held_out) < context + passages:
             raise ValueError(
-                f"text must have at least {VALIDATION * (context + pieces)} characters for pieces of {context}, of "
-                f"which the last tenth gives {pieces} for validation; got {len(self.train) + len(self.held_out)}. Take "
-                "a longer text, or a smaller context or batch."
+                f"text must have at least {VALIDATION * (context + passages)} characters for pieces of {context}, of "
+                f"which the last tenth gives {passages} for validation; got {len(self.train) + len(self.held_out)}. "
+                "Take a longer text, or a smaller context or batch."
             )
 
 
@@ -178,7 +178,7 @@ def _read(text: object) -> str:
         ) from None
 
 
-def _pieces(tokens: Integers, places: Integers, context: int) -> tuple[Integers, Integers]:
+def _passages(tokens: Integers, places: Integers, context: int) -> tuple[Integers, Integers]:
     """Tokens from each place on, and those that follow them."""
     found = tokens[places[:, None] + np.arange(context + 1)]  # (batch, context + 1)
     return found[:, :-1].copy(), found[:, 1:].copy()

@@ -221,8 +221,8 @@ class Trainer:
 
     def _linear(self, layer: str, product: str, step: int, down: int = 0) -> LinearRecipe:
         """What a product of a layer follows at a step, or so many levels below."""
-        own = self.recipe.linear_of(layer, product, step, self.settings.steps)
-        return own if self.levels is None else self.levels.recipe(layer, own, down)
+        own_recipe = self.recipe.linear_of(layer, product, step, self.settings.steps)
+        return own_recipe if self.levels is None else self.levels.recipe(layer, own_recipe, down)
 
     # ---- looking at a step
 
@@ -261,17 +261,17 @@ class Trainer:
     ) -> str:
         """Why training has to stop in this step, before its gradients reach the weights; "" where it goes on."""
         if not math.isfinite(loss):
-            what = f"the loss of step {self.steps} is {loss}"
+            reason = f"the loss of step {self.steps} is {loss}"
         elif (overflowed or self.recipe.loss_factor < 1) and not self._skips() and not _all_finite(gradients):
-            what = f"gradients of step {self.steps} are Inf or NaN, and would have been applied"
+            reason = f"gradients of step {self.steps} are Inf or NaN, and would have been applied"
         elif self._skips() and (lost := self._lost_steps()) >= self._patience():
-            what = (
+            reason = (
                 f"steps {self.steps - lost + 1} to {self.steps} all overflowed and were left out, this one with a loss "
                 f"scale of {self.scaler.scale:g}"
             )
         else:
             return ""
-        return f"{what}; first of all: {self._first_overflow(scales)}."
+        return f"{reason}; first of all: {self._first_overflow(scales)}."
 
     def _skips(self) -> bool:
         """Whether this step is left out, and loss scaling gives the next one other gradients."""
@@ -309,16 +309,16 @@ class Trainer:
     # ---- checkpoints
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Everything that later steps depend on, and the rows so far: arrays, and facts that JSON holds."""
+        """Everything that later steps depend on, and the rows so far: arrays, and fields that JSON holds."""
         arrays, optimizer = self.optimizer.state()
         found = {f"optimizer/{name}": array for name, array in arrays.items()}
         found |= {f"model/{name}": array_of(tensor).copy() for name, tensor in self.model.state_dict().items()}
-        facts = {
+        fields = {
             "steps": self.steps, "optimizer": optimizer, "scaler": self.scaler.state(), "rows": self.rows,
             "levels": None if self.levels is None else self.levels.state(), "measured": self.measured,
             "stopped": self.stopped,
         }  # fmt: skip
-        return found, facts
+        return found, fields
 
     def load(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
         """Go on where `state` was called; every later bit is as if nothing had happened in between."""
@@ -335,10 +335,10 @@ class Trainer:
                 if f"{name}.{buffer}" in states:  # of a recipe that the layer followed in an earlier step, maybe
                     setattr(module, buffer, states[f"{name}.{buffer}"].clone())
         self.model.load_state_dict(states)
-        own = {
+        of_optimizer = {
             name.removeprefix("optimizer/"): array for name, array in arrays.items() if name.startswith("optimizer/")
         }
-        self.optimizer.load(own, facts["optimizer"])
+        self.optimizer.load(of_optimizer, facts["optimizer"])
         self.scaler.load(facts["scaler"])
         self.rows, self.measured = list(facts["rows"]), list(facts["measured"])
         self.stopped = facts["stopped"]

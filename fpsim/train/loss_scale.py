@@ -121,13 +121,13 @@ class LossScaler:
         self._state, self._seen = self.policy.after(self._state, seen), None
         self.trace.append(TraceRow(len(self.trace), scale, seen.overflowed, skipped, self.scale > scale))
 
-    def _seen_now(self, what: str) -> Seen:
+    def _seen_now(self, call: str) -> Seen:
         if self._seen is None:
-            raise RuntimeError(f"{what} needs the gradients of this step; call unscale first.")
+            raise RuntimeError(f"{call} needs the gradients of this step; call unscale first.")
         return self._seen
 
     def state(self) -> dict[str, Any]:
-        """All that later steps depend on, and the trace, as facts that JSON holds; between steps only.
+        """All that later steps depend on, and the trace, as fields that JSON holds; between steps only.
 
         Raises:
           RuntimeError: inside a step, between unscale and update.
@@ -135,8 +135,8 @@ class LossScaler:
         if self._seen is not None:
             raise RuntimeError("state is taken between steps; call update first.")
         average = None if math.isnan(self._state.average) else self._state.average
-        facts = {"scale": self._state.scale, "clean": self._state.clean, "average": average}
-        return {"policy": self.policy.name, "fmt": str(self.fmt), **facts, "trace": [list(row) for row in self.trace]}
+        fields = {"scale": self._state.scale, "clean": self._state.clean, "average": average}
+        return {"policy": self.policy.name, "fmt": str(self.fmt), **fields, "trace": [list(row) for row in self.trace]}
 
     def load(self, facts: Mapping[str, Any]) -> None:
         """Go on from what `state` returned.

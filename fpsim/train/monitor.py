@@ -161,15 +161,15 @@ class Overflows:
 
     def _see_product(self, call: ProductCall) -> None:
         names = (*OPERANDS[call.product], "result")
-        for what, array in zip(names, (call.a.source, call.b.source, call.result), strict=True):
-            self._look(f"{call.layer}, {call.product}", what, array)
+        for role, array in zip(names, (call.a.source, call.b.source, call.result), strict=True):
+            self._look(f"{call.layer}, {call.product}", role, array)
 
     def _see_module(self, name: str, module: Any, inputs: Any, result: Any) -> None:
         self._look(f"{name}, forwards", "result", array_of(result.detach()))
         if result.requires_grad:
             result.register_hook(lambda gradient: self._look(f"{name}, backwards", "gradient", array_of(gradient)))
 
-    def _look(self, where: str, what: str, array: Array) -> None:
+    def _look(self, where: str, role: str, array: Array) -> None:
         wrong = 0 if self.first else int(np.count_nonzero(~np.isfinite(array)))
         if wrong:
-            self.first = f"{where}: {wrong} of {array.size} values of its {what} are Inf or NaN"
+            self.first = f"{where}: {wrong} of {array.size} values of its {role} are Inf or NaN"

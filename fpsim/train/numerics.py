@@ -1,7 +1,7 @@
 """Softmax, cross-entropy and norms whose every step is rounded into a format: NumPy in, NumPy out.
 
 A step is what a kernel would write back: x - max, exp, x * r and so on are rounded into the format, once, from the
-exact result of their rounded operands. Sums and means alone live in the format of an accumulator, which is float32,
+exact result of their rounded operands. Sums and means alone are kept in the format of an accumulator, which is float32,
 term after term, unless another one is named. exp, log and 1 / sqrt are computed in float64 and rounded once: for
 formats of up to 16 bits no result comes so near a point where rounding changes that float64 would miss it.
 """

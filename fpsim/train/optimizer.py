@@ -77,7 +77,7 @@ class AdamW:
     """AdamW on a model's weights, which it changes in place.
 
     With everything in float32 a step has the bits of torch.nn.utils.clip_grad_norm_ and
-    torch.optim.AdamW(foreach=False, fused=False). Stochastic modes draw with the key `draw_key(seed, name, what, step)`
+    torch.optim.AdamW(foreach=False, fused=False). Stochastic modes draw with the key `draw_key(seed, name, kind, step)`
     for the element of a flat index, so the bits are the same for any number of threads. (Norms of large tensors are
     torch's, whose order of addition follows its number of threads.)
 
@@ -114,8 +114,8 @@ class AdamW:
             self._show(name)
         kahan = recipe.update_rounding == "kahan"
         self._moments = {
-            what: {name: torch.zeros_like(weight) for name, weight in self._seen.items()}
-            for what in ("first_moment", "second_moment")
+            kind: {name: torch.zeros_like(weight) for name, weight in self._seen.items()}
+            for kind in ("first_moment", "second_moment")
         }
         self._compensation = {name: torch.zeros_like(weight) for name, weight in self._seen.items() if kahan}
 
@@ -186,16 +186,16 @@ class AdamW:
                 weight, update, self._format, recipe.update_rounding, compensation=self._compensation.get(name),
                 seed=draw_key(recipe.seed, name, "weights", self.steps),
             )  # fmt: skip
-        for what in self._moments:
-            self._round_moment(what, name)
+        for kind in self._moments:
+            self._round_moment(kind, name)
         return _count(before, update, weight, lost)
 
-    def _round_moment(self, what: str, name: str) -> None:
-        fmt = self.recipe.format_of(what)
+    def _round_moment(self, kind: str, name: str) -> None:
+        fmt = self.recipe.format_of(kind)
         if fmt is not None:
             mode = rounding_mode(self.recipe.moment_rounding)
-            seed = draw_key(self.recipe.seed, name, what, self.steps) if mode is Rounding.STOCHASTIC else None
-            moment = self._moments[what][name]
+            seed = draw_key(self.recipe.seed, name, kind, self.steps) if mode is Rounding.STOCHASTIC else None
+            moment = self._moments[kind][name]
             moment.copy_(tensor_of(quantize(array_of(moment), fmt, rounding=mode, seed=seed)))
 
     def _show(self, name: str) -> None:
@@ -208,19 +208,19 @@ class AdamW:
     def _tensors(self) -> list[tuple[str, Tensor]]:
         """All that is kept, by the names of `state`."""
         groups = zip(KEPT, (self._kept, *self._moments.values(), self._compensation), strict=True)
-        return [(f"{what}/{name}", tensor) for what, group in groups for name, tensor in group.items()]
+        return [(f"{kind}/{name}", tensor) for kind, group in groups for name, tensor in group.items()]
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """All that later steps depend on, the weights included.
 
         Returns:
           Copies as float32 arrays by name, such as "weights/NAME" (the masters where there are any),
-          "first_moment/NAME", "second_moment/NAME" and "compensation/NAME"; and facts that JSON holds.
+          "first_moment/NAME", "second_moment/NAME" and "compensation/NAME"; and fields that JSON holds.
         """
-        return {name: array_of(tensor).copy() for name, tensor in self._tensors()}, self._facts()
+        return {name: array_of(tensor).copy() for name, tensor in self._tensors()}, self._fields()
 
-    def _facts(self) -> dict[str, Any]:
-        formats = {what: str(self.recipe.format_of(what) or FP32) for what in ("weights", *self._moments)}
+    def _fields(self) -> dict[str, Any]:
+        formats = {kind: str(self.recipe.format_of(kind) or FP32) for kind in ("weights", *self._moments)}
         recipe = self.recipe
         return {"step": self.steps, **formats, "masters": recipe.masters, "update_rounding": recipe.update_rounding}
 
@@ -230,8 +230,8 @@ class AdamW:
         Raises:
           ValueError: a state of other weights or of a recipe that keeps other things; nothing is changed then.
         """
-        own = self._facts()
-        for key, value in own.items():
+        own_fields = self._fields()
+        for key, value in own_fields.items():
             if key not in facts or (key != "step" and facts[key] != value):
                 got = shown(facts.get(key))
                 raise ValueError(f"facts[{key!r}] must be {shown(value)}, as in this optimizer's recipe; got {got}.")
@@ -311,17 +311,17 @@ def _require_tensor(name: str, tensor: object) -> None:
         )
 
 
-def _require_same(what: str, got: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
+def _require_same(argument: str, got: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
     """A TypeError or ValueError unless a mapping has these names, with float32 of these shapes."""
-    require_kind(what, got, Mapping, "a dict by name")
+    require_kind(argument, got, Mapping, "a dict by name")
     missing, extra = sorted(set(shapes) - set(got)), sorted(set(got) - set(shapes))
     if missing or extra:
         words = f"lacks {shown(missing[0])}" if missing else f"has {shown(extra[0])}"
-        raise ValueError(f"{what} must have the names of the weights and no others; it {words}.")
+        raise ValueError(f"{argument} must have the names of the weights and no others; it {words}.")
     for name, shape in shapes.items():
         x = got[name]
         if not str(getattr(x, "dtype", None)).endswith("float32") or tuple(x.shape) != tuple(shape):
-            raise ValueError(f"{what}[{name!r}] must be float32 of shape {tuple(shape)}; got {_kind_of(x)}.")
+            raise ValueError(f"{argument}[{name!r}] must be float32 of shape {tuple(shape)}; got {_kind_of(x)}.")
 
 
 def _kind_of(x: Any) -> str:

@@ -112,9 +112,9 @@ class OptimizerRecipe:
         done = min((step - self.warmup) / max(steps_total - self.warmup, 1), 1.0)
         return self.lr * (self.final_lr_share + (1 - self.final_lr_share) * (1 + math.cos(math.pi * done)) / 2)
 
-    def format_of(self, what: str) -> Format | None:
+    def format_of(self, kind: str) -> Format | None:
         """The format of "weights", "first_moment" or "second_moment"; None for float32."""
-        return _found(what, getattr(self, what))
+        return _found(kind, getattr(self, kind))
 
 
 # ---- checks

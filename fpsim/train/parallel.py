@@ -1,4 +1,4 @@
-"""Several processes train one model: which format gradients travel in, and in which order they are added, is said here.
+"""Several processes train one model: the format that gradients are sent in, and the order in which they are added.
 
 torchrun starts the processes, and torch's DistributedDataParallel calls a hook with each bucket of gradients. Of each
 element, the hook

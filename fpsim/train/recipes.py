@@ -69,7 +69,7 @@ DEEPSEEK_V3_STASH = _row(
     overrides=(Override("*.proj", linear=_STASHED),),
     stored=(Stored("*.act", "e4m3", scalings.TILE_1X128),),
 )  # fmt: skip
-# Figure 6 of F8's kin: E5M2 for gradients, or for everything; blocks of 128x128 for gradients, which diverged (B.2).
+# Figure 6, as F8: E5M2 for gradients, or for everything; blocks of 128x128 for gradients, which diverged (B.2).
 _E5M2_GRADS = linear.DEEPSEEK_V3.replace(grad_fmt="e5m2")
 DEEPSEEK_V3_E5M2_GRADS = _row(
     "DEEPSEEK_V3_E5M2_GRADS", "Micikevicius et al., arXiv:2209.05433: E5M2 for gradients", _E5M2_GRADS,

@@ -11,17 +11,17 @@ from fpsim.torch.operators import Tensor, array_of, tensor_of
 FAINTEST = 2.0**-32  # of the distance of two neighbours: what 32 random bits tell from nothing
 
 
-def draw_key(seed: int, name: str, what: str, step: int) -> int:
+def draw_key(seed: int, name: str, kind: str, step: int) -> int:
     """The key of the random words of one tensor in one step, whose element i takes word i.
 
-    The first 8 bytes, little-endian, of BLAKE2b over "seed step what name".
+    The first 8 bytes, little-endian, of BLAKE2b over "seed step kind name".
 
     Example:
       >>> from fpsim.train.rounded_updates import draw_key
       >>> hex(draw_key(0, "head.weight", "weights", 17))
       '0x3616f670cea1cd9d'
     """
-    digest = hashlib.blake2b(f"{seed} {step} {what} {name}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"{seed} {step} {kind} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 

@@ -236,8 +236,8 @@ def identity(trainer: Trainer) -> dict[str, Any]:
 
 
 def _save(trainer: Trainer, kept: checkpoint.Checkpoints) -> None:
-    arrays, facts = trainer.state()
-    kept.save(trainer.steps, arrays, {"identity": identity(trainer), "state": facts})
+    arrays, fields = trainer.state()
+    kept.save(trainer.steps, arrays, {"identity": identity(trainer), "state": fields})
 
 
 def _resume(trainer: Trainer, folder: Path) -> None:
@@ -249,12 +249,12 @@ def _resume(trainer: Trainer, folder: Path) -> None:
     found = checkpoint.load(folder)
     if found is None:
         return
-    facts = found.facts
-    if not isinstance(facts.get("identity"), Mapping) or "state" not in facts:
+    fields = found.facts
+    if not isinstance(fields.get("identity"), Mapping) or "state" not in fields:
         raise ValueError(
             f"out must be a new folder or that of a run; got {folder}, whose checkpoint is of something else."
         )
-    theirs, mine = dict(facts["identity"]), identity(trainer)
+    theirs, mine = dict(fields["identity"]), identity(trainer)
     if theirs.get("recipe") != mine["recipe"]:
         other = Recipe.from_plain(theirs["recipe"])
         lines = other.differences(trainer.recipe) or ["its name or source"]
@@ -264,4 +264,4 @@ def _resume(trainer: Trainer, folder: Path) -> None:
             "another folder."
         )
     checkpoint.require_same(theirs, mine, "run")
-    trainer.load(found.arrays, facts["state"])
+    trainer.load(found.arrays, fields["state"])

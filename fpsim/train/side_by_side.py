@@ -101,13 +101,13 @@ def lockstep(
     return None
 
 
-def _pair(name: str, given: Any) -> list[Any]:
+def _pair(name: str, value: Any) -> list[Any]:
     """Two of something, the same one twice where there is one."""
-    if not isinstance(given, (list, tuple)):
-        return [given, given]
-    if len(given) != 2:
-        raise ValueError(f"{name} must be two, or one for both runs; got {shown(given)}.")
-    return list(given)
+    if not isinstance(value, (list, tuple)):
+        return [value, value]
+    if len(value) != 2:
+        raise ValueError(f"{name} must be two, or one for both runs; got {shown(value)}.")
+    return list(value)
 
 
 def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:

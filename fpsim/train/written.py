@@ -14,12 +14,12 @@ from fpsim.analysis.measures.scales.policies import POLICIES, LossScalingPolicy,
 from fpsim.display.optional import load
 from fpsim.errors import require_word, shown, unknown
 from fpsim.files import path_of, write_whole
-from fpsim.formats.as_json import element_facts, element_from
+from fpsim.formats.as_json import element_fields, element_from
 from fpsim.formats.element import element_format
 from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.recipes import ROWS as SCALINGS
-from fpsim.scaling.scaling import Scaling, scaling_facts, scaling_from
+from fpsim.scaling.scaling import Scaling, scaling_fields, scaling_from
 from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.written import parsed
 from fpsim.sums.accumulators import Accumulator
@@ -131,7 +131,7 @@ def _leaf(value: Any) -> Any:
     if value is None:
         return NONE
     if isinstance(value, Scaling):
-        return value.name if SCALINGS.get(value.name) == value else scaling_facts(value)
+        return value.name if SCALINGS.get(value.name) == value else scaling_fields(value)
     if isinstance(value, MatrixUnit):
         return value.name
     if isinstance(value, (Schedule, Accumulator)):
@@ -146,7 +146,7 @@ def _leaf(value: Any) -> Any:
         return [_leaf(item) for item in value]
     if isinstance(value, CLASSES):
         return _converter().unstructure(value)
-    return element_facts(element_format(value))
+    return element_fields(element_format(value))
 
 
 def _format_from(word: Any, _: Any) -> Any:

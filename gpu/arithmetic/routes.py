@@ -33,8 +33,8 @@ from fpsim.gpu.device.launch import launch, launch_shared, scratch, uploaded
 u64 = np.uint64
 
 TABLE_BITS = 16  # of all operands together
-SIGNS = ("negative", "absolute", "classify")  # what looks at a code alone
-# What is neither rounded nor compared, or no code: by the integer core alone.
+SIGNS = ("negative", "absolute", "classify")  # operations on a single code
+# Operations that no table and no float32 arithmetic has: the integer core does all of them.
 CORE_ONLY = (*SIGNS, "next_up", "next_down", "from_int", "to_int")
 NO_WORDS = np.zeros(1, np.uint32)
 
@@ -96,7 +96,7 @@ def _queue(inputs: GpuOperands, kernel: Any, *arguments: Any) -> None:
 
 
 def no_flags() -> Any:
-    """Flags that nobody wants."""
+    """An empty array in the place of flags."""
     return scratch(0, np.uint8)
 
 
@@ -106,11 +106,12 @@ def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     return inputs.words + inputs.words[:1] * missing, inputs.steps + (0,) * missing
 
 
-def _is_short(what: Operation) -> bool:
+def _is_short(operation: Operation) -> bool:
     """Whether float32 gives the results (`float_arithmetic`)."""
-    fmt = what.result.fmt
-    ieee = what.result[1:4] == (Rounding.NEAREST_EVEN, "nonfinite", "keep") and what.input_subnormals == "keep"
-    return ieee and set(what.formats) == {fmt} and float_arithmetic.serves(fmt, what.name)
+    fmt = operation.result.fmt
+    rounds_as_ieee = operation.result[1:4] == (Rounding.NEAREST_EVEN, "nonfinite", "keep")
+    ieee = rounds_as_ieee and operation.input_subnormals == "keep"
+    return ieee and set(operation.formats) == {fmt} and float_arithmetic.serves(fmt, operation.name)
 
 
 # ---- groups of elements
@@ -148,7 +149,7 @@ def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) ->
 
 
 def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
-    if operation.result.seed is not None:  # which nothing draws from
+    if operation.result.seed is not None:  # the operation is deterministic
         operation = operation.with_seed(None)
     table = _table(operation, results.dtype.str, device_number())
     bits = tuple(fmt.bits for fmt in operation.formats)
@@ -156,14 +157,14 @@ def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
 
 
 @lru_cache(maxsize=64)
-def _table(what: Operation, dtype: str, device: int) -> Any:
+def _table(operation: Operation, dtype: str, device: int) -> Any:
     """The results of every combination of codes, by the integer core on the GPU itself."""
-    index, low = np.arange(1 << what.operand_bits), what.formats[-1].bits
-    sources = (index,) if len(what.formats) == 1 else (index >> low, index & ((1 << low) - 1))
-    words = tuple(uploaded(source.astype(fmt.storage)) for source, fmt in zip(sources, what.formats, strict=True))
+    index, low = np.arange(1 << operation.operand_bits), operation.formats[-1].bits
+    sources = (index,) if len(operation.formats) == 1 else (index >> low, index & ((1 << low) - 1))
+    words = tuple(uploaded(source.astype(fmt.storage)) for source, fmt in zip(sources, operation.formats, strict=True))
     table, shape = scratch(index.size, dtype), (index.size,)
     owner = GpuArray(words[0], shape, None, words[0])
-    by_core(what, GpuOperands(words, (1,) * len(words), what.formats, shape, owner, False), table, no_flags())
+    by_core(operation, GpuOperands(words, (1,) * len(words), operation.formats, shape, owner, False), table, no_flags())
     with one_sentence("a table of results"):
-        cuda.synchronize()  # whatever stream reads it later
+        cuda.synchronize()  # other streams may read it
     return table

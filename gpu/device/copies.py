@@ -32,7 +32,7 @@ def gather_kernel() -> Any:
 
 
 class _Memory:
-    """A run of words on the GPU, for numba to look at."""
+    """A run of words on the GPU in the form that numba wraps as an array."""
 
     def __init__(self, address: int, size: int, dtype: np.dtype[Any], owner: Any) -> None:
         self.owner = owner
@@ -53,10 +53,10 @@ def share(x: Any, y: Any) -> bool:
     return bool(size and length and start < other + length and other < start + size)
 
 
-def refuse_overlap(out: Any, *operands: Any, what: str = "the input") -> None:
+def refuse_overlap(out: Any, *operands: Any, noun: str = "the input") -> None:
     """A ValueError where a result would overwrite what is still to be read."""
     if any(share(out, x) for x in operands):
-        raise ValueError(f"out must not share memory with {what}; got overlapping arrays. Pass a separate array.")
+        raise ValueError(f"out must not share memory with {noun}; got overlapping arrays. Pass a separate array.")
 
 
 def _memory(array: Any, low: int, size: int, dtype: np.dtype[Any]) -> Any:

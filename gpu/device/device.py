@@ -68,7 +68,7 @@ def _run_nothing() -> None:
     cuda.synchronize()
 
 
-@cache  # which keeps that there is one, and no error
+@cache  # success is cached, an error is not
 def require_device() -> None:
     """A GpuError unless there is a GPU.
 
@@ -85,13 +85,13 @@ def require_device() -> None:
         )
 
 
-def require_capability(needed: tuple[int, int], what: str) -> None:
+def require_capability(needed: tuple[int, int], noun: str) -> None:
     """A GpuError unless the GPU has a compute capability."""
     require_device()
     found = capability()
     if found < needed:
         raise GpuError(
-            f"{what} needs a GPU of compute capability {needed[0]}.{needed[1]} or later; this one has "
+            f"{noun} needs a GPU of compute capability {needed[0]}.{needed[1]} or later; this one has "
             f"{found[0]}.{found[1]}. The emulated functions of fpsim.gpu work on it."
         )
 

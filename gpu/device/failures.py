@@ -1,4 +1,4 @@
-"""What became of work on the GPU: an error of CUDA, torch or cupy as one GpuError, which leaves the process usable."""
+"""Errors of CUDA, torch or cupy as one GpuError, which leaves the process usable."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ TYPES = (
 
 
 @contextmanager
-def one_sentence(what: str) -> Iterator[None]:
-    """Turn errors of the GPU into GpuErrors; what: a noun, as in "a result of 4 MiB"."""
+def one_sentence(noun: str) -> Iterator[None]:
+    """Turn errors of the GPU into GpuErrors; noun: of what failed, such as "a result of 4 MiB"."""
     try:
         yield
     except Exception as reason:
         if not is_of_gpu(reason):
             raise
-        raise GpuError(_sentence(reason, what)) from None
+        raise GpuError(_sentence(reason, noun)) from None
 
 
 def is_of_gpu(reason: Exception) -> bool:
-    """Whether an error tells of the GPU or its libraries."""
+    """Whether an error comes from the GPU or its libraries."""
     names = [kind.__name__ for kind in type(reason).__mro__]
     if any("cuda" in name.lower() or name in TYPES for name in names):
         return True
@@ -41,15 +41,15 @@ def is_no_room(reason: Exception) -> bool:
     return code == NO_ROOM or "out_of_memory" in text or "out of memory" in text or "memoryallocation" in text
 
 
-def _sentence(reason: Exception, what: str) -> str:
+def _sentence(reason: Exception, noun: str) -> str:
     if is_no_room(reason):
         return (
-            f"the GPU has no room for {what}. Delete arrays that are not needed any more (torch.cuda.empty_cache() "
+            f"the GPU has no room for {noun}. Delete arrays that are not needed any more (torch.cuda.empty_cache() "
             "returns what torch holds back), or work on pieces."
         )
     lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
     said = lines[0].rstrip(".") if lines else type(reason).__name__
-    return f"the GPU failed at {what}: {said}."
+    return f"the GPU failed at {noun}: {said}."
 
 
 def size_in_words(count: float) -> str:

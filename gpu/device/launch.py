@@ -1,4 +1,4 @@
-"""Kernels on the GPU: how they are compiled and launched, and what becomes of their errors."""
+"""Kernels on the GPU: how they are compiled and launched."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ def _allow_shared(kernel: Any, shared: int, arguments: tuple[Any, ...]) -> bool:
         from numba.cuda.cudadrv import driver
 
         # arrays of one kernel differ in their dtypes alone; asking once saves a fifth of a call's time on the CPU
-        asked = (kernel, shared, device_number(), *(getattr(each, "dtype", type(each)) for each in arguments))
-        if asked in _ALLOWED:
+        request = (kernel, shared, device_number(), *(getattr(each, "dtype", type(each)) for each in arguments))
+        if request in _ALLOWED:
             return True
         compiled = kernel.compile(tuple(kernel.typeof_pyval(argument) for argument in arguments))
         function = compiled._codelibrary.get_cufunc()
         wanted = driver.binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         driver.driver.cuKernelSetAttribute(wanted, shared, function.handle, function.device.id)
-        _ALLOWED.add(asked)
+        _ALLOWED.add(request)
     except Exception:  # another numba, or another driver: the table stays where it is, which is slower
         return False
     return True
@@ -138,14 +138,14 @@ def uploaded(layout: Words) -> Any:
 
 
 def scratch(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
-    """Words on the GPU for what lies between two kernels."""
+    """Words on the GPU for an intermediate result, with any content."""
     size = shape if isinstance(shape, int) else math.prod(shape)
     with one_sentence(f"an intermediate array of {size_in_words(size * np.dtype(dtype).itemsize)}"):
         return cuda.device_array(shape, dtype)
 
 
 def zeroed(size: int, dtype: npt.DTypeLike) -> Any:
-    """Words that are zero on the GPU, whatever stream looks at them."""
+    """Zeros on the GPU, which every stream sees."""
     with one_sentence("an intermediate array"):
         sent = cuda.to_device(np.zeros(size, dtype))
         cuda.synchronize()

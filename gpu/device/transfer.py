@@ -16,12 +16,12 @@ from fpsim.gpu.device.streams import stream_of
 
 def host_array(x: Any, name: str = "x") -> npt.NDArray[Any]:
     """An array of the GPU in the memory of the CPU, once all that is queued before is done."""
-    given = gpu_array(x, name)
-    stream = stream_of(given.like)
-    words: npt.NDArray[Any] = given.words.copy_to_host(stream=stream)
+    array = gpu_array(x, name)
+    stream = stream_of(array.like)
+    words: npt.NDArray[Any] = array.words.copy_to_host(stream=stream)
     if stream != 0:
         stream.synchronize()
-    return words.view(np.dtype(dtype_name(x))).reshape(given.shape)
+    return words.view(np.dtype(dtype_name(x))).reshape(array.shape)
 
 
 def sent(like: Any, source: npt.NDArray[Any], words: Any) -> None:

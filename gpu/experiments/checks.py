@@ -36,7 +36,7 @@ class Check(NamedTuple):
     """One comparison that is not a product."""
 
     part: str
-    what: str
+    name: str
     inputs: str
     run: Callable[[], ValidationRow]
 
@@ -175,8 +175,8 @@ def matmuls(lab: Lab) -> Iterator[Check]:
         for label in ("normal", "wide", "special"):
             codes = product_operands(label, shape, (kinds[0], kinds[1]), lab.seed)
             for promote in (None, 128):
-                what = f"fp.gpu.matmul {name}" + (f" promote {promote}" if promote else "")
-                yield Check("matmuls", what, label, _matmul(lab, codes, accumulate=name, promote=promote))
+                call = f"fp.gpu.matmul {name}" + (f" promote {promote}" if promote else "")
+                yield Check("matmuls", call, label, _matmul(lab, codes, accumulate=name, promote=promote))
     for pair, schedule, more in SCHEDULED:
         codes = product_operands("wide", shape, (pair[0], pair[1]), lab.seed)
         name = unit_name("hopper", pair)

@@ -28,7 +28,7 @@ from fpsim.gpu.lab.model import LibraryModel, ProductProblem, Words
 from fpsim.schedules.libraries.cublas import GEMV, GEMV_SLICES
 
 INSTRUCTION = 8  # terms of the mma that takes operands without alignment
-TN = {"nn": (), "tn": ("TN",)}  # what is said of a layout
+TN = {"nn": (), "tn": ("TN",)}  # the words for a layout in a name
 
 # ---- FP16, BF16 and TF32
 
@@ -78,14 +78,14 @@ def half_models(lab: Lab, shape: Shape, along_k: bool = False) -> list[LibraryMo
     threads = [LibraryModel(f"{prefix}'gemm_sn', option={option})") for option in (0, 1)] + [
         LibraryModel(f"{prefix}'magma')")
     ]
-    lanes: list[LibraryModel] = []
+    without_units: list[LibraryModel] = []
     if min(m, n) == 1:
         options = sorted([*GEMV.get(lab.arch, GEMV["sm_90"]), GEMV_SLICES])
-        lanes = [LibraryModel(f"{prefix}'gemv', option={option})") for option in options]
-        lanes += [LibraryModel(f"{prefix}'dot', split_k={s})") for s in (1, *splits[1:16])]
+        without_units = [LibraryModel(f"{prefix}'gemv', option={option})") for option in options]
+        without_units += [LibraryModel(f"{prefix}'dot', split_k={s})") for s in (1, *splits[1:16])]
     aligned = k % 8 == 0 and n % 8 == 0
     found = (nvjet, cutlass, threads) if aligned else (cutlass, threads, nvjet)
-    return list(chain(*((lanes, *found) if lanes and not along_k else (*found, lanes))))
+    return list(chain(*((without_units, *found) if without_units and not along_k else (*found, without_units))))
 
 
 # ---- cuBLASLt, whose algorithm is read
@@ -130,6 +130,6 @@ def _lt(lab: Lab, shape: Shape, pair: Pair, out: str, fast: bool, layout: str = 
         whole = [LibraryModel(read[:-1] + ", tail_loss=False)")] if fields.algo == 66 else []
         return [LibraryModel(read), *whole, *guesses]
 
-    what = named(shape, f"cublasLtMatmul {'x'.join(pair)} -> {out}", "fast" if fast else "", *TN[layout])
+    name = named(shape, f"cublasLtMatmul {'x'.join(pair)} -> {out}", "fast" if fast else "", *TN[layout])
     problems = problems_of(lab, shape, pair, ("normal", "wide", "positive"), out=out, **scales)
-    return ProductCase("cublaslt", what, problems, call, models, exhaustive=False)
+    return ProductCase("cublaslt", name, problems, call, models, exhaustive=False)

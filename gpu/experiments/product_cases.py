@@ -56,9 +56,9 @@ def units(lab: Lab) -> Iterator[ProductCase]:
         others = [f"triton({block_k}, max_num_imprecise_acc={n})" for n in (32, 64, 128) if n <= block_k]
         models = [LibraryModel(name) for name in dict.fromkeys([words, "FLAT", *others, "cutlass_2xacc(128)"])]
         c = inputs.start(start, *shape[:2], lab.seed)
-        what = named(shape, f"tl.dot {'x'.join(pair)}, BLOCK_K {block_k}", (limit and f"imprecise {limit}") or "",
+        name = named(shape, f"tl.dot {'x'.join(pair)}, BLOCK_K {block_k}", (limit and f"imprecise {limit}") or "",
                       "" if c is None else f"c {start}")  # fmt: skip
-        yield ProductCase("units", what, problems_of(lab, shape, pair, SETS, c=c), call, always(models))
+        yield ProductCase("units", name, problems_of(lab, shape, pair, SETS, c=c), call, always(models))
     yield from _small_tiles(lab)
 
 
@@ -82,8 +82,8 @@ def _small_tiles(lab: Lab) -> Iterator[ProductCase]:
                 *models,
             ]
         c = inputs.start("normal", *shape[:2], lab.seed)
-        what = named(shape, f"tl.dot {'x'.join(pair)}, tiles of 16 rows")
-        yield ProductCase("units", what, problems_of(lab, shape, pair, SETS, c=c), call, always(models))
+        name = named(shape, f"tl.dot {'x'.join(pair)}, tiles of 16 rows")
+        yield ProductCase("units", name, problems_of(lab, shape, pair, SETS, c=c), call, always(models))
 
 
 # ---- torch._scaled_mm
@@ -122,9 +122,9 @@ def _scaled(
         )  # fmt: skip
         return found, None
 
-    what = named(shape, "x".join(pair), recipe, "fast" if fast else "", out, "bias" if "bias" in more else "")
+    name = named(shape, "x".join(pair), recipe, "fast" if fast else "", out, "bias" if "bias" in more else "")
     return ProductCase(
-        part, what, problems_of(lab, shape, pair, sets_for(shape), out=out, **more), call, always(models)
+        part, name, problems_of(lab, shape, pair, sets_for(shape), out=out, **more), call, always(models)
     )
 
 
@@ -163,7 +163,7 @@ def blockwise(lab: Lab) -> Iterator[ProductCase]:
             "scale_b": inputs.scales((k // 128, columns), lab.seed + 1, powers=powers),
         }
         found = _scaled(lab, "blockwise", shape, E4M3, recipe, False, _block_models(lab, k), **scales)
-        yield found._replace(what=found.what + (" powers of two" if powers else ""))
+        yield found._replace(name=found.name + (" powers of two" if powers else ""))
 
 
 def _block_models(lab: Lab, k: int) -> list[LibraryModel]:

@@ -77,7 +77,7 @@ def _record_part(part: str, lab: Lab, end: float, entries: list[Entry], left_out
                 break
             rows, best, outputs = judged(case, end)
             for row, problem, output in zip(rows, case.problems, outputs, strict=True):
-                name = f"{part}: {case.what}, {problem.name}"
+                name = f"{part}: {case.name}, {problem.name}"
                 if output is None or best is None:
                     left_out.append(f"{name}: {row.error}")
                 else:

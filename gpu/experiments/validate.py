@@ -162,24 +162,24 @@ def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> I
             if keep is not None:
                 _keep(case, judgement, keep)
         except OSError as reason:  # a full disk, as it may be
-            yield ValidationRow(case.part, f"{case.what}: what no model gives", "", error=said_of(reason))
+            yield ValidationRow(case.part, f"{case.name}: what no model gives", "", error=said_of(reason))
         return
     try:
-        yield replace(case.run(), part=case.part, what=case.what, inputs=case.inputs)
+        yield replace(case.run(), part=case.part, what=case.name, inputs=case.inputs)
     except Exception as reason:
-        yield ValidationRow(case.part, case.what, case.inputs, error=said_of(reason))
+        yield ValidationRow(case.part, case.name, case.inputs, error=said_of(reason))
 
 
 def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
     """Store what no model gives, so that it can be looked at without a GPU."""
     model = judgement.best
     unfit = [
-        Entry(f"{case.part}: {case.what}, {problem.name}", problem, output, model, row.differing)
+        Entry(f"{case.part}: {case.name}, {problem.name}", problem, output, model, row.differing)
         for row, problem, output in zip(judgement.rows, case.problems, judgement.outputs, strict=True)
         if output is not None and model is not None and row.differing
     ]
     if unfit:
-        store(path, unfit[:MOST_KEPT], {"case": case.what, "note": judgement.rows[0].note})
+        store(path, unfit[:MOST_KEPT], {"case": case.name, "note": judgement.rows[0].note})
 
 
 def _turns(chosen: list[str], isolated: bool) -> list[list[str]]:

@@ -86,16 +86,16 @@ def schedule_of(fields: Fields, arch: str = "sm_90", *, fast_accum: bool = False
       >>> schedule_of(Fields(66, 0, 4, 2, 0, 0, 35, 0, 0))
       cublas('sm_90', family=66, split_k=4)
     """
-    given: dict[str, Any] = {"family": fields.algo}
+    options: dict[str, Any] = {"family": fields.algo}
     if fields.algo in (12, 21, 23, 24):
-        given |= {"stages": fields.stages} | ({"merge": fields.reduction} if fields.split_k > 1 else {})
+        options |= {"stages": fields.stages} | ({"merge": fields.reduction} if fields.split_k > 1 else {})
     if fields.algo in (11, 13):
-        given["option"] = fields.option
+        options["option"] = fields.option
     if fields.split_k > 1:
-        given["split_k"] = fields.split_k
+        options["split_k"] = fields.split_k
     if fast_accum and fields.algo == NVJET:
-        given["fast_accum"] = True
-    return cublas(arch, **given)
+        options["fast_accum"] = True
+    return cublas(arch, **options)
 
 
 # ---- the library

@@ -106,19 +106,19 @@ def call_of(work: BenchWork, size: int, arrays: Arrays, functions: Any = None) -
     shape = (size, size) if work.is_product else (size // ROW, ROW)
     if work.function == "cublas":
         return _cublas(work.operands[0], shape)
-    given = [_operand(kind, shape, work, arrays) for kind in work.operands]
+    operands = [_operand(kind, shape, work, arrays) for kind in work.operands]
     if work.function == COPY:
-        return arrays.copied(given[0])
+        return arrays.copied(operands[0])
     options = dict(work.options)
     if "scaling" in options:
         options["scaling"] = getattr(recipes, options["scaling"])
     function = getattr(public("fpsim.gpu") if functions is None else functions, work.function)
     if work.function in ("encode", "encode_scaled", "decode"):
-        given.append(options.pop("fmt"))
-    result = [function(*given, **options)]
+        operands.append(options.pop("fmt"))
+    result = [function(*operands, **options)]
 
     def again() -> Any:
-        result[0] = function(*given, **options, out=result[0])
+        result[0] = function(*operands, **options, out=result[0])
         return result[0]
 
     return again

@@ -68,8 +68,8 @@ def convert_kernel(source, codes, size, block: tl.constexpr, asm: tl.constexpr):
     """codes[i] = one PTX conversion of source[i], as an int32; asm writes $0 from the float32 $1."""
     places = tl.program_id(0) * block + tl.arange(0, block)
     inside = places < size
-    given = tl.load(source + places, mask=inside, other=0.0)
-    found = tl.inline_asm_elementwise(asm, "=r,r", [given], dtype=tl.int32, is_pure=True, pack=1)
+    values = tl.load(source + places, mask=inside, other=0.0)
+    found = tl.inline_asm_elementwise(asm, "=r,r", [values], dtype=tl.int32, is_pure=True, pack=1)
     tl.store(codes + places, found, mask=inside)
 
 

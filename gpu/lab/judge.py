@@ -19,7 +19,7 @@ class ProductCase(NamedTuple):
     """One way to multiply one shape: an algorithm that is the same for all its problems."""
 
     part: str
-    what: str
+    name: str
     problems: tuple[ProductProblem, ...]
     call: Callable[[ProductProblem], tuple[Words, Any]]  # words, and what is known of the algorithm
     models: Models
@@ -58,7 +58,7 @@ def judged(case: ProductCase, deadline: float = float("inf")) -> Judgement:
     note = "" if known is None else str(known)
     rows, place = [], 0
     for problem, output, error in zip(case.problems, outputs, errors, strict=True):
-        row = ValidationRow(case.part, case.what, problem.name, error=error or why, note=note)
+        row = ValidationRow(case.part, case.name, problem.name, error=error or why, note=note)
         if output is not None and best is not None:
             fits = sum(1 for _, each in tried if not each[place].differing) if not best[1][place].differing else 0
             same = sum(1 for _, each in tried if not any(d.differing for d in each))

@@ -54,9 +54,9 @@ def store(path: Path, entries: Sequence[Entry], about: dict[str, str], left_out:
     data: dict[str, Any] = {}
     for i, entry in enumerate(chosen):
         data |= {f"{i}.{name}": array for name, array in _arrays(entry).items()}
-    facts = [{"name": e.name, "unit": e.problem.unit, "out": e.problem.out, "model": e.model._asdict(),
+    described = [{"name": e.name, "unit": e.problem.unit, "out": e.problem.out, "model": e.model._asdict(),
               "differing": e.differing} for e in chosen]  # fmt: skip
-    text = json.dumps({"format": FORMAT, "about": about, "entries": facts, "left_out": [*left_out, *without]})
+    text = json.dumps({"format": FORMAT, "about": about, "entries": described, "left_out": [*left_out, *without]})
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as file:
         np.savez_compressed(file, meta=np.frombuffer(text.encode(), np.uint8), **data)
@@ -90,13 +90,13 @@ def replay(path: str | Path) -> list[Replay]:
     found = []
     with np.load(path) as data:
         meta = _meta(data, path)
-        for i, facts in enumerate(meta["entries"]):
+        for i, entry in enumerate(meta["entries"]):
             arrays = {name: data[f"{i}.{name}"] for name in (*ARRAYS, "d") if f"{i}.{name}" in data}
             output = arrays.pop("d")
-            problem = ProductProblem(facts["name"], facts["unit"], out=facts["out"], **arrays)
-            of = difference(output, predict(problem, LibraryModel(**facts["model"])), facts["out"])
+            problem = ProductProblem(entry["name"], entry["unit"], out=entry["out"], **arrays)
+            of = difference(output, predict(problem, LibraryModel(**entry["model"])), entry["out"])
             equal = of.compared - of.differing
-            found.append(Replay(facts["name"], equal, of.differing, facts["differing"], of.first))
+            found.append(Replay(entry["name"], equal, of.differing, entry["differing"], of.first))
     return found
 
 

@@ -94,7 +94,7 @@ class Gpu(FloatMatrices):
         result, words = result_like(self.owner, shape, dtype, out)
         if out is not None:  # float32 scales were copied from the GPU
             there = [x for x in others if not isinstance(x, np.ndarray)]
-            refuse_overlap(words, a, *there, what="a, b or their scales")
+            refuse_overlap(words, a, *there, noun="a, b or their scales")
         return result, words.reshape(*shape)
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Any = None) -> Any:
@@ -104,22 +104,22 @@ class Gpu(FloatMatrices):
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Any = None) -> Any:
         """As `Backend.start`."""
-        given = operand(c, unit.d, unit, "c")
-        return self.copied(self._widened(given, unit.d.fmt, shape), out)
+        codes = operand(c, unit.d, unit, "c")
+        return self.copied(self._widened(codes, unit.d.fmt, shape), out)
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Any:
         """As `Backend.source`."""
-        given = gpu_array(c, "c")
-        fmt = given.fmt
+        codes = gpu_array(c, "c")
+        fmt = codes.fmt
         if fmt is None or fmt in (unit.d.fmt, FP64):
-            given, fmt = operand(c, unit.d, unit, "c"), unit.d.fmt
-        return self._widened(given, fmt, shape)
+            codes, fmt = operand(c, unit.d, unit, "c"), unit.d.fmt
+        return self._widened(codes, fmt, shape)
 
-    def _widened(self, given: GpuArray, fmt: Format, shape: Shape) -> Any:
+    def _widened(self, codes: GpuArray, fmt: Format, shape: Shape) -> Any:
         """Codes as the words of their float32 values; float64 stays."""
-        if given.shape != shape:
-            raise ValueError(f"c must have the result's shape {shape}; got {given.shape}.")
-        words = given.words if fmt in (FP32, FP64) else widened_codes(given, fmt, FP32).words
+        if codes.shape != shape:
+            raise ValueError(f"c must have the result's shape {shape}; got {codes.shape}.")
+        words = codes.words if fmt in (FP32, FP64) else widened_codes(codes, fmt, FP32).words
         return words.reshape(*shape)
 
     def rounded(self, x: Any, fmt: Format) -> Any:

@@ -134,8 +134,8 @@ class FloatMatrices:
         """x * y + z."""
         return self._run("fma", (x, y, z), out)
 
-    def _run(self, name: str, given: tuple[Any, ...], out: Any) -> Any:
-        operands = [self._operand(x) for x in given]
+    def _run(self, name: str, arguments: tuple[Any, ...], out: Any) -> Any:
+        operands = [self._operand(x) for x in arguments]
         shape = np.broadcast_shapes(*(x.shape for x in operands))
         result = scratch(shape, u32) if out is None else out
         operands += operands[:1] * (3 - len(operands))
@@ -157,8 +157,8 @@ class FloatMatrices:
     def widened(self, codes: Any, fmt: Format, out: Any) -> None:
         """Fill a matrix with the values of codes."""
         size = math.prod(out.shape)
-        given = GpuArray(codes.reshape(size), (size,), fmt, self.like)
-        self.copied(widened_codes(given, fmt, FP32).words.reshape(*out.shape), out)
+        array = GpuArray(codes.reshape(size), (size,), fmt, self.like)
+        self.copied(widened_codes(array, fmt, FP32).words.reshape(*out.shape), out)
 
     def filled(self, shape: tuple[int, int], word: Any, out: Any = None) -> Any:
         """A matrix of one word."""

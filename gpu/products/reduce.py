@@ -53,15 +53,15 @@ def sum(x: Any, *, accumulate: Accumulator, fmt: FormatLike | None = None, axis:
     """
     if not isinstance(accumulate, Accumulator):
         raise TypeError(f"accumulate must be {KINDS} for a sum; got {shown(accumulate)}.")
-    given, found = code_operand(x, None if fmt is None else find_format(fmt), "x")
-    where = checked_axis(axis, len(given.shape))
-    before, terms, behind = _around(given, where)
-    shape = () if where is None else tuple(np.delete(given.shape, where).tolist())
-    result, out = result_like(given, shape, result_dtype(accumulate.result_format))
-    b = given.words.reshape(before * terms, behind)
-    a = given.words.reshape(before, terms * behind)[:, :terms]  # nobody reads it, but it has a shape
+    codes, found = code_operand(x, None if fmt is None else find_format(fmt), "x")
+    where = checked_axis(axis, len(codes.shape))
+    before, terms, behind = _around(codes, where)
+    shape = () if where is None else tuple(np.delete(codes.shape, where).tolist())
+    result, out = result_like(codes, shape, result_dtype(accumulate.result_format))
+    b = codes.words.reshape(before * terms, behind)
+    a = codes.words.reshape(before, terms * behind)[:, :terms]  # its values are not read, its shape is
     problem = GpuSumProblem(a, b, _nothing(accumulate), (None, found), paired=True)
-    fill_sums(accumulate, problem, out.reshape(before, behind), given.like)
+    fill_sums(accumulate, problem, out.reshape(before, behind), codes.like)
     return result
 
 
@@ -112,14 +112,14 @@ def _around(x: GpuArray, axis: int | None) -> tuple[int, int, int]:
 
 
 def _nothing(accumulator: Accumulator) -> Any:
-    """No c."""
+    """An empty array in the place of c."""
     return scratch((0, 0), accumulator.result_format.storage)
 
 
 def _rows(a: GpuArray, b: GpuArray) -> tuple[tuple[int, ...], tuple[Any, Any]]:
     """The shape of the result, and both operands as (results, K) matrices."""
     check_terms(a, b)
-    shape = broadcast_shape("dot", (a.shape[:-1], b.shape[:-1]), given=(a.shape, b.shape))
+    shape = broadcast_shape("dot", (a.shape[:-1], b.shape[:-1]), whole=(a.shape, b.shape))
     return shape, (_expanded(a, shape), _expanded(b, shape))
 
 

@@ -91,9 +91,9 @@ class GpuProduct(NamedTuple):
         """Terms start .. stop, without promotion."""
         return self._replace(terms=self.terms[start:stop], promote=0, factors=Factors())
 
-    def in_order(self, pieces: Sequence[tuple[int, int]], gap: int, place: int) -> GpuProduct:
-        """The terms of K in the spans `pieces`, in this order, with `gap` zeros before the span at `place`."""
-        runs = [self.terms[slice(*piece)] for piece in pieces]
+    def in_order(self, spans: Sequence[tuple[int, int]], gap: int, place: int) -> GpuProduct:
+        """The terms of K in `spans`, in this order, with `gap` zeros before the span at `place`."""
+        runs = [self.terms[slice(*span)] for span in spans]
         if gap:
             runs.insert(place, np.full(gap, -1, np.int32))
         return self._replace(terms=np.concatenate(runs))

@@ -14,7 +14,7 @@ from fpsim.gpu.device.copies import refuse_overlap
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import launch, uploaded
 from fpsim.gpu.scaling import tile_kernels as kernels
-from fpsim.gpu.scaling.patches import block_threads, patches_of
+from fpsim.gpu.scaling.areas import areas_of, block_threads
 from fpsim.scaling.scaled_arrays import ScaledArrays
 from fpsim.scaling.tiling import tiling
 
@@ -24,11 +24,11 @@ NOTHING = np.zeros(1, np.uint8)  # stands for an array that a kernel does not us
 def decode_scaled(scaled: ScaledArrays[Any], codes: GpuArray, values: Any, width: int) -> None:
     """Fill in the words of the values, float32 or float64."""
     tiles, fmt = tiling(scaled.shape, scaled.scaling.block), scaled.fmt
-    patches = patches_of(tiles, block_threads(), cut=True)
+    areas = areas_of(tiles, block_threads(), cut=True)
     scales = gpu_array(scaled.scales, "scales").words
     refuse_overlap(values, codes.words, scales)
-    size = int(patches.count) * block_threads()
-    places = uploaded(patches.layout)
+    size = int(areas.count) * block_threads()
+    places = uploaded(areas.layout)
     if isinstance(fmt, IntegerFormat):
         zeros, affine = uploaded(NOTHING), scaled.zero_points is not None
         if affine:
@@ -50,8 +50,8 @@ def decode_scaled(scaled: ScaledArrays[Any], codes: GpuArray, values: Any, width
 
 def transposed(array: Any) -> Any:
     """A matrix of the GPU the other way around."""
-    given = gpu_array(array, "array")
-    rows, columns = given.shape
-    result, words = result_like(given, (columns, rows), np.dtype(dtype_name(array)))
-    launch(kernels.transpose_kernel(), given.like, given.size, given.words, words, rows, columns)
+    source = gpu_array(array, "array")
+    rows, columns = source.shape
+    result, words = result_like(source, (columns, rows), np.dtype(dtype_name(array)))
+    launch(kernels.transpose_kernel(), source.like, source.size, source.words, words, rows, columns)
     return result

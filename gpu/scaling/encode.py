@@ -23,9 +23,9 @@ from fpsim.gpu.device.groups import GROUP_BITS, as_groups
 from fpsim.gpu.device.launch import launch, uploaded
 from fpsim.gpu.device.transfer import cleared, sent
 from fpsim.gpu.scaling import scale_kernels, tile_kernels
+from fpsim.gpu.scaling.areas import Areas, areas_of, block_threads
 from fpsim.gpu.scaling.decode import NOTHING
-from fpsim.gpu.scaling.patches import Patches, block_threads, patches_of
-from fpsim.gpu.scaling.short_tiles import EACH, ShortTiles, lanes_of, short_tiles_kernel
+from fpsim.gpu.scaling.short_tiles import EACH, ShortTiles, short_tiles_kernel, tile_threads_of
 from fpsim.runtime.processor import under_ieee
 from fpsim.scaling.encode import arithmetic_width, checked_element, element_options_of, largest_value
 from fpsim.scaling.plan import ScalePlan, TensorScale, element_plan, scale_plan
@@ -45,7 +45,7 @@ def refuse_logarithms(fmt: LogFMT) -> NoReturn:
 
 
 class GpuTileJob(NamedTuple):
-    """One array on the GPU on its way to codes, or values, of one format."""
+    """An array on the GPU that is encoded to codes of a format, or rounded to its values."""
 
     source: GpuArray
     element: Any
@@ -80,22 +80,22 @@ class GpuTileJob(NamedTuple):
         """(array of the source's kind, its words)."""
         return result_like(self.source, shape, np.dtype(dtype))
 
-    def patches(self, *, cut: bool, whole: bool = False) -> Patches:
+    def areas(self, *, cut: bool, whole: bool = False) -> Areas:
         """How blocks share the array; whole: as one tile."""
         tiles = self.tiling
         if whole:
             size = self.source.size
             tiles = Tiling(1, 1, size, 1, max(size, 1), (1,))
-        return patches_of(tiles, block_threads(), cut=cut)
+        return areas_of(tiles, block_threads(), cut=cut)
 
 
 def _no_layout(job: GpuTileJob) -> Any:
-    """Stands for a layout of codes that nobody decodes."""
+    """Zeros in the place of a layout, where no codes are decoded."""
     return np.zeros(len(DecodeLayout._fields), u32 if job.width == 32 else u64)
 
 
 class GpuTargets(NamedTuple):
-    """The words of what is filled."""
+    """The words of the arrays that kernels fill."""
 
     out: Any  # codes or values
     scales: Any
@@ -131,13 +131,13 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
 # ---- what is filled
 
 
-def temporary(job: GpuTileJob, values: Any, given: bool) -> GpuTargets:
-    """The same where only values are wanted."""
+def temporary(job: GpuTileJob, values: Any, scales_known: bool) -> GpuTargets:
+    """Words to fill where only values are wanted: the rest is dropped afterwards."""
     tiles, nothing = (math.prod(job.tiling.grid),), uploaded(NOTHING)
     codes = tensor = nothing
-    if job.plan.code_dtype is not None and not given:
+    if job.plan.code_dtype is not None and not scales_known:
         codes = job.array(tiles, job.plan.code_dtype)[1]
-    if job.scaling.tensor_scale and not given:
+    if job.scaling.tensor_scale and not scales_known:
         tensor = job.array((1,), np.float32)[1]
     return GpuTargets(
         values, job.array(tiles, np.float32)[1], codes, nothing, tensor, job.array((COUNTERS,), np.int64)[1]
@@ -148,7 +148,7 @@ def temporary(job: GpuTileJob, values: Any, given: bool) -> GpuTargets:
 
 
 @under_ieee  # plans are made with floats of the CPU
-def run(job: GpuTileJob, fill: GpuTargets, given: Any) -> None:
+def run(job: GpuTileJob, fill: GpuTargets, user_scales: Any) -> None:
     """Queue the kernels that fill everything."""
     source, like, plan = job.source, job.source.like, job.plan
     assert source.fmt is not None
@@ -168,11 +168,11 @@ def run(job: GpuTileJob, fill: GpuTargets, given: Any) -> None:
     from_source = (words, uploaded(of_source))
     layouts = (uploaded(encoder.layout), uploaded(job.decoder()), u64(seed & 0xFFFFFFFF), u64(seed >> 32))
     cleared(like, fill.counts)
-    if given is None:
+    if user_scales is None:
         settling = _scale_arguments(job, fill, from_source, widened)
         if _run_short_tiles(job, fill, e, encoder, words, (from_source[1], layouts, settling)):
             return
-        whole_tiles = job.patches(cut=False)
+        whole_tiles = job.areas(cut=False)
         if whole_tiles.stays_in_cache and not job.affine:
             _launch(
                 tile_kernels.tiles_kernel(e, plan.choices), job, whole_tiles, words, fill.out, from_source[1],
@@ -183,16 +183,16 @@ def run(job: GpuTileJob, fill: GpuTargets, given: Any) -> None:
     word = f"u{job.width // 8}"
     tops, lows, specials = (job.array(tiles, dtype)[1] for dtype in (word, word, np.uint32))
     factors = job.array(tiles, word)[1]
-    _find_tops(job, from_source, widened, job.patches(cut=True), tops, lows, specials)
+    _find_tops(job, from_source, widened, job.areas(cut=True), tops, lows, specials)
     if job.affine:
         launch(scale_kernels.spread_kernel(job.width), like, tops.size, tops, lows)
-    if given is None:
+    if user_scales is None:
         settle = scale_kernels.settle_kernel(plan.choices)
         launch(
             settle, like, tops.size, tops, specials, fill.scales, fill.scale_codes, factors, fill.counts, *settling
         )  # fmt: skip
     else:
-        sent(like, given, fill.scales)
+        sent(like, user_scales, fill.scales)
         given_kernel = scale_kernels.given_kernel(job.width, plan.applied)
         nan_tile = int(job.scaling.nan == "tile")
         launch(given_kernel, like, tops.size, tops, specials, fill.scales, factors, fill.counts, nan_tile)
@@ -202,7 +202,7 @@ def run(job: GpuTileJob, fill: GpuTargets, given: Any) -> None:
         nearest = encode_plan(OFFSETS, job.width, Rounding.NEAREST_EVEN, "saturate", "keep", 32)
         zero_points = scale_kernels.zero_points_kernel(job.width, nearest.kind, plan.applied)
         launch(zero_points, like, tops.size, lows, factors, fill.zero_points, *limits, uploaded(nearest.layout))
-    parts = job.patches(cut=True)
+    parts = job.areas(cut=True)
     _launch(
         tile_kernels.elements_kernel(e), job, parts, words, fill.out, from_source[1], uploaded(parts.layout),
         fill.scales, factors, fill.zero_points, *layouts, *limits,
@@ -215,8 +215,8 @@ def _run_short_tiles(
 ) -> bool:  # fmt: skip
     """Queue the kernel of short tiles end to end; whether it takes them. more: layout of the source, and the rest."""
     of_source, layouts, settling = more
-    lanes = lanes_of(job.tiling)
-    if job.affine or job.width != 32 or not lanes or not words.size:
+    tile_threads = tile_threads_of(job.tiling)
+    if job.affine or job.width != 32 or not tile_threads or not words.size:
         return False
     bits = tuple(8 * array.dtype.itemsize for array in (words, fill.out))
     source, out = (
@@ -225,7 +225,7 @@ def _run_short_tiles(
     if not source.size or not out.size:  # memory that does not begin at a whole word
         return False
     freezes = is_named(job.options.fmt) or isinstance(job.element, IntegerFormat)
-    how = ShortTiles(e, job.plan.choices, lanes, bits[0], bits[1], encoder.frozen if freezes else None)
+    how = ShortTiles(e, job.plan.choices, tile_threads, bits[0], bits[1], encoder.frozen if freezes else None)
     launch(
         short_tiles_kernel(how), job.source.like, words.size, source, out, of_source, fill.scales, fill.scale_codes,
         fill.counts, *layouts, *settling, each=EACH,
@@ -233,19 +233,19 @@ def _run_short_tiles(
     return True
 
 
-def _launch(kernel: Any, job: GpuTileJob, patches: Patches, *arguments: Any) -> None:
-    """A block of threads for each patch."""
-    launch(kernel, job.source.like, int(patches.count) * block_threads(), *arguments)
+def _launch(kernel: Any, job: GpuTileJob, areas: Areas, *arguments: Any) -> None:
+    """A block of threads for each area."""
+    launch(kernel, job.source.like, int(areas.count) * block_threads(), *arguments)
 
 
 def _find_tops(
-    job: GpuTileJob, from_source: tuple[Any, Any], widened: bool, patches: Patches, tops: Any, lows: Any, specials: Any
+    job: GpuTileJob, from_source: tuple[Any, Any], widened: bool, areas: Areas, tops: Any, lows: Any, specials: Any
 ) -> None:
     """Largest magnitudes of tiles."""
     for words in (tops, lows, specials):
         cleared(job.source.like, words)
     kernel = tile_kernels.tops_kernel(job.width, widened, job.affine)
-    _launch(kernel, job, patches, *from_source, uploaded(patches.layout), tops, lows, specials)
+    _launch(kernel, job, areas, *from_source, uploaded(areas.layout), tops, lows, specials)
 
 
 def _scale_arguments(job: GpuTileJob, fill: GpuTargets, from_source: tuple[Any, Any], widened: bool) -> tuple[Any, ...]:
@@ -257,7 +257,7 @@ def _scale_arguments(job: GpuTileJob, fill: GpuTargets, from_source: tuple[Any, 
         plain = numbers
         top, low, specials = (job.array((1,), dtype)[1] for dtype in (word, word, np.uint32))
         numbers = job.array((len(ScaleNumbers._fields),), real)[1].view(real)
-        _find_tops(job, from_source, widened, job.patches(cut=True, whole=True), top, low, specials)
+        _find_tops(job, from_source, widened, job.areas(cut=True, whole=True), top, low, specials)
         launch(
             scale_kernels.tensor_kernel(job.width), job.source.like, 1, top, specials, plain,
             uploaded(np.array([plan.highest], real)), int(job.scaling.infinity == "propagate"), int(plan.is_inverse),

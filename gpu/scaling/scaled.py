@@ -183,9 +183,9 @@ def encode_scaled(
     """
     check_keywords(encode_scaled, cast, DEFAULTS)
     job = scaled_job(x, fmt, scaling, cast, back=False)
-    given = None if scales is None else given_scales(_on_cpu(scales), job.source.shape, job.scaling)
-    result, fill = _targets(out, job, given is not None)
-    run(job, fill, given)
+    user_scales = None if scales is None else given_scales(_on_cpu(scales), job.source.shape, job.scaling)
+    result, fill = _targets(out, job, user_scales is not None)
+    run(job, fill, user_scales)
     return result
 
 
@@ -217,19 +217,19 @@ def quantize_scaled(
     if not job.back:
         encoded = encode_scaled(x, job.element, job.scaling, scales=scales, **cast)
         return encoded.decode(out=result)
-    given = None if scales is None else given_scales(_on_cpu(scales), job.source.shape, job.scaling)
-    run(job, temporary(job, values, given is not None), given)
+    user_scales = None if scales is None else given_scales(_on_cpu(scales), job.source.shape, job.scaling)
+    run(job, temporary(job, values, user_scales is not None), user_scales)
     return result
 
 
-def _targets(out: Scaled | None, job: GpuTileJob, given: bool) -> tuple[Scaled, GpuTargets]:
+def _targets(out: Scaled | None, job: GpuTileJob, scales_known: bool) -> tuple[Scaled, GpuTargets]:
     """Arrays to fill: those of an earlier result, or new ones.
 
     Raises:
       ValueError: out does not fit.
     """
     grid, scaling, element = job.tiling.grid, job.scaling, job.element
-    with_codes = scaling.scale_format.bits <= 16 and not given
+    with_codes = scaling.scale_format.bits <= 16 and not scales_known
     old: dict[str, Any] = {}
     if out is not None:
         wanted = f"out must be a Scaled of the GPU, of shape {job.source.shape} in {element} with {scaling!r}"
@@ -256,7 +256,7 @@ def _targets(out: Scaled | None, job: GpuTileJob, given: bool) -> tuple[Scaled, 
         zero_points, zero_words = array("zero_points", grid, element.storage)
     if old:
         refuse_overlap(job.source.words, code_words, scale_words, scale_code_words, zero_words)
-    if scaling.tensor_scale and not given:
+    if scaling.tensor_scale and not scales_known:
         tensor, tensor_words = job.array((1,), np.float32)
     counts, count_words = job.array((COUNTERS,), np.int64)
     result = Scaled(

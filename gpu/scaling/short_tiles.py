@@ -21,7 +21,7 @@ from fpsim.core.tile_scale import BY_SCALE, COUNTERS, ScaleChoices
 from fpsim.gpu.core.nearest_even import nearest_encoder, serves
 from fpsim.gpu.device.groups import GROUP_BITS
 from fpsim.gpu.device.launch import gpu_kernel
-from fpsim.gpu.scaling.patches import block_threads, merged
+from fpsim.gpu.scaling.areas import block_threads, merged
 from fpsim.gpu.scaling.scale_kernels import settler
 from fpsim.gpu.scaling.tile_kernels import ElementKernels, choice_words, drawer, raiser
 from fpsim.runtime.compile import scalar
@@ -38,19 +38,20 @@ class ShortTiles(NamedTuple):
 
     elements: ElementKernels
     scales: ScaleChoices
-    lanes: int  # threads of a tile
+    tile_threads: int  # that share a tile
     source_bits: int  # of a word that is read
     target_bits: int  # of one that is written
     to_code: EncodeLayout | None  # a layout that is compiled in; None: it travels as an array
 
 
-def lanes_of(tiles: Tiling) -> int:
+def tile_threads_of(tiles: Tiling) -> int:
     """Threads that share a tile, a power of two; 0 where tiles do not suit: other lengths, or gaps between them."""
     whole = merged(tiles)
     if whole.batch != 1 or whole.rows != 1 or whole.columns % whole.tile_columns:
         return 0
-    lanes, rest = divmod(whole.tile_columns, EACH)
-    return lanes if not rest and lanes & (lanes - 1) == 0 and lanes <= block_threads() else 0
+    tile_threads, rest = divmod(whole.tile_columns, EACH)
+    is_power = tile_threads & (tile_threads - 1) == 0
+    return tile_threads if not rest and is_power and tile_threads <= block_threads() else 0
 
 
 @cache
@@ -78,9 +79,9 @@ def short_tiles_kernel(how: ShortTiles) -> Any:
     Arguments: source and out as words of 64 bits; layout of the source; scales, their codes, counts; layouts of the
     elements; words of the seed; then those of `settler`.
     """
-    e, lanes = how.elements, how.lanes
-    threads, shift = block_threads(), lanes.bit_length() - 1
-    tiles_of_block = threads // lanes
+    e, tile_threads = how.elements, how.tile_threads
+    threads, shift = block_threads(), tile_threads.bit_length() - 1
+    tiles_of_block = threads // tile_threads
     raised, settle, widened = raiser(e.width, False), settler(how.scales), e.widened
     element, choices = element_of(e.width, e.back, True, _encoder(how)), choice_words(e)
     random_of, is_single = drawer(e.width, e.mode), how.scales.is_single
@@ -91,14 +92,14 @@ def short_tiles_kernel(how: ShortTiles) -> Any:
     mask, target_mask = u64((1 << source_bits) - 1), u64((1 << target_bits) - 1)
     # words with as many elements on both sides go round the threads of a tile, which then fill whole sectors together
     round_robin = per_load == per_store
-    apart = lanes if round_robin else 1
+    apart = tile_threads if round_robin else 1
     own_loads, own_stores = (1, 1) if round_robin else (loads, stores)
 
     def quantize(
         source: Any, out: Any, of_source: Any, scales: Any, codes: Any, counts: Any, encode_layout: Any,
         decode_layout: Any, k0: Any, k1: Any, numbers: Any, exact: Any, rules: Any, layout: Any, table: Any,
     ) -> None:  # fmt: skip
-        shared_tops = cuda.shared.array(threads, u32)  # the simulator knows these by their lines
+        shared_tops = cuda.shared.array(threads, u32)  # numba's simulator tells shared arrays apart by their lines
         shared_specials = cuda.shared.array(threads, u32)
         shared_factors = cuda.shared.array(threads, f32)
         shared_scales = cuda.shared.array(threads, u32)
@@ -115,10 +116,10 @@ def short_tiles_kernel(how: ShortTiles) -> Any:
         for first in range(
             i64(i64(cuda.blockIdx.x) * tiles_of_block), tiles, i64(i64(cuda.gridDim.x) * tiles_of_block)
         ):
-            place, lane = i64(thread >> shift), i64(thread & i64(lanes - 1))
+            place, thread_x = i64(thread >> shift), i64(thread & i64(tile_threads - 1))
             tile = i64(first + place)
             if tile < tiles:
-                start = u64(i64(tile * i64(lanes * loads)) + i64(lane * i64(own_loads)))
+                start = u64(i64(tile * i64(tile_threads * loads)) + i64(thread_x * i64(own_loads)))
                 for j in range(loads):
                     words[j] = source[u64(start + u64(j * apart))]
                 top, found = u32(0), 0
@@ -137,9 +138,9 @@ def short_tiles_kernel(how: ShortTiles) -> Any:
             settled = i64(first + thread)
             if thread < tiles_of_block and settled < tiles:
                 top, specials = u32(0), u32(0)
-                for j in range(lanes):
-                    of_lane = u64(i64(thread << shift) + i64(j))
-                    top, specials = max(top, shared_tops[of_lane]), u32(specials | shared_specials[of_lane])
+                for j in range(tile_threads):
+                    of_thread = u64(i64(thread << shift) + i64(j))
+                    top, specials = max(top, shared_tops[of_thread]), u32(specials | shared_specials[of_thread])
                 bits, code, factor, events = settle(top, specials, numbers, exact, rules, layout, table)
                 scales[settled] = bits
                 if not is_single:
@@ -151,7 +152,7 @@ def short_tiles_kernel(how: ShortTiles) -> Any:
             cuda.syncthreads()
             if tile < tiles:
                 factor, scale = shared_factors[place], u32(shared_scales[place]).view(f32)
-                start = u64(i64(tile * i64(lanes * stores)) + i64(lane * i64(own_stores)))
+                start = u64(i64(tile * i64(tile_threads * stores)) + i64(thread_x * i64(own_stores)))
                 for j in range(stores):
                     at, word = u64(start + u64(j * apart)), u64(0)
                     for k in range(per_store):

@@ -3,7 +3,7 @@
 Tiles that a block of threads can read twice, the second time from the cache, go from amax to codes in one kernel.
 Larger ones, integers with a zero point and given scales take a kernel for the amax, one for the scales, and one for
 the elements. An amax is the largest magnitude as an integer, so that the order in which threads meet does not matter.
-Which thread does what: gpu/scaling/patches.py.
+Which thread does what: gpu/scaling/areas.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fpsim.core.rounding import STOCHASTIC
 from fpsim.core.scaled_element import ElementChoices, element_of, integer_of, integer_value, value_of
 from fpsim.core.tile_scale import COUNTERS, HAS_INFINITY, HAS_NAN, ScaleChoices
 from fpsim.gpu.device.launch import gpu_kernel
-from fpsim.gpu.scaling.patches import BATCH, batch_of, block_threads, part_of, patch_fields, walk_of
+from fpsim.gpu.scaling.areas import BATCH, area_fields, batch_of, block_threads, part_of, walk_of
 from fpsim.gpu.scaling.scale_kernels import settler, word_of
 from fpsim.runtime.compile import scalar
 
@@ -110,19 +110,19 @@ def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
 
     It stands beside the kernels that call it: numba's simulator gives `cuda` its meaning by module.
     """
-    lane_x = i64(thread & i64(g.lanes_x - 1))
-    lane_y = i64(thread >> i64(g.shift_x + g.shift_across))
-    rows_apart = i64(g.lanes_x * g.across)  # threads between one row's and the next one's
+    thread_x = i64(thread & i64(g.threads_x - 1))
+    thread_y = i64(thread >> i64(g.shift_x + g.shift_across))
+    rows_apart = i64(g.threads_x * g.across)  # threads between one row's and the next one's
     cuda.syncthreads()
-    step = i64(g.lanes_x >> 1)
+    step = i64(g.threads_x >> 1)
     while step > 0:
-        if lane_x < step:
+        if thread_x < step:
             shared[thread] = max(shared[thread], shared[thread + step])
         step = i64(step >> 1)
         cuda.syncthreads()
-    step = i64(g.lanes_y >> 1)
+    step = i64(g.threads_y >> 1)
     while step > 0:
-        if lane_y < step:
+        if thread_y < step:
             shared[thread] = max(shared[thread], shared[thread + i64(step * rows_apart)])
         step = i64(step >> 1)
         cuda.syncthreads()
@@ -130,7 +130,7 @@ def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
 
 @cache
 def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
-    """The kernel `(source, layout of the source, patches, tops, lows, specials)`, which raises all three.
+    """The kernel `(source, layout of the source, areas, tops, lows, specials)`, which raises all three.
 
     tops: the largest finite magnitude of each tile; affine: of its positive elements, and lows of its negative ones.
     """
@@ -141,12 +141,12 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
     def find(source: Any, of_source: Any, places: Any, tops: Any, lows: Any, specials: Any) -> None:
         shared_tops = cuda.shared.array(threads, word)
         shared_lows = cuda.shared.array(threads if affine else 1, word)
-        g, h = patch_fields(places), decode_fields(of_source)
+        g, h = area_fields(places), decode_fields(of_source)
         thread = i64(cuda.threadIdx.x)
-        lane_x = i64(thread & i64(g.lanes_x - 1))
-        lane_y = i64(thread >> i64(g.shift_x + g.shift_across))
-        for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = part_of(patch, thread, g)
+        thread_x = i64(thread & i64(g.threads_x - 1))
+        thread_y = i64(thread >> i64(g.shift_x + g.shift_across))
+        for area in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
+            part = part_of(area, thread, g)
             top, low, found = find_top(source, walk_of(part, g), h)
             if found != 0:
                 cuda.atomic.or_(specials, part.tile, u32(found))
@@ -155,7 +155,7 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
             if affine:
                 shared_lows[thread] = low
                 largest_of_tile(shared_lows, thread, g)
-            if part.is_tile and lane_x == 0 and lane_y == 0:
+            if part.is_tile and thread_x == 0 and thread_y == 0:
                 cuda.atomic.max(tops, part.tile, word(shared_tops[thread]))
                 if affine:
                     cuda.atomic.max(lows, part.tile, word(shared_lows[thread]))
@@ -178,9 +178,9 @@ def drawer(width: int, mode: int) -> Any:
 
 @cache
 def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
-    """The kernel that does all: amax, scales and codes of the tiles of a patch.
+    """The kernel that does all: amax, scales and codes of the tiles of an area.
 
-    Arguments: source, out; layout of the source, patches; scales, their codes, counts; layouts of the elements; words
+    Arguments: source, out; layout of the source, areas; scales, their codes, counts; layouts of the elements; words
     of the seed; then those of `settler`.
     """
     word: Any = word_of(e.width)
@@ -200,7 +200,7 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
         shared_factors = cuda.shared.array(threads, real)
         shared_scales = cuda.shared.array(threads, u32)
         shared_counts = cuda.shared.array(COUNTERS, u32)
-        g, h = patch_fields(places), decode_fields(of_source)
+        g, h = area_fields(places), decode_fields(of_source)
         f, back = encode_fields(encode_layout), decode_fields(decode_layout)
         thread = i64(cuda.threadIdx.x)
         place = i64(i64(thread >> g.shift_x) & i64(g.across - 1))
@@ -209,8 +209,8 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
             for k in range(COUNTERS):
                 shared_counts[k] = u32(0)
         cuda.syncthreads()
-        for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = part_of(patch, thread, g)
+        for area in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
+            part = part_of(area, thread, g)
             w = walk_of(part, g)
             top, _, found = find_top(source, w, h)
             if found != 0:
@@ -218,8 +218,8 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
             shared_tops[thread] = top
             largest_of_tile(shared_tops, thread, g)
             if thread < g.across:
-                # the thread settles the tile at its own place, and here it stands for the first one there
-                tile = part_of(patch, i64(thread << g.shift_x), g)
+                # thread i settles tile i of the area, so it takes the part of the first thread of that tile
+                tile = part_of(area, i64(thread << g.shift_x), g)
                 if tile.is_tile:
                     bits, code, factor, events = settle(
                         shared_tops[thread << g.shift_x], shared_specials[thread], numbers, exact, rules, layout, table
@@ -259,7 +259,7 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
 def elements_kernel(e: ElementKernels) -> Any:
     """The kernel of the elements of tiles whose scales and factors are known.
 
-    Arguments: source, out; layout of the source, patches; scales, factors, zero points; layouts of the elements; words
+    Arguments: source, out; layout of the source, areas; scales, factors, zero points; layouts of the elements; words
     of the seed; lowest and highest integer.
     """
     word: Any = word_of(e.width)
@@ -283,11 +283,11 @@ def elements_kernel(e: ElementKernels) -> Any:
         source: Any, out: Any, of_source: Any, places: Any, scales: Any, factors: Any, zero_points: Any,
         encode_layout: Any, decode_layout: Any, k0: Any, k1: Any, lowest: Any, highest: Any,
     ) -> None:  # fmt: skip
-        g, h = patch_fields(places), decode_fields(of_source)
+        g, h = area_fields(places), decode_fields(of_source)
         f, back = encode_fields(encode_layout), decode_fields(decode_layout)
         thread = i64(cuda.threadIdx.x)
-        for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = part_of(patch, thread, g)
+        for area in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
+            part = part_of(area, thread, g)
             if part.is_tile:
                 factor, scale = word(factors[part.tile]).view(real), u32(scales[part.tile]).view(f32)
                 zero_point = i64(0)
@@ -319,7 +319,7 @@ def elements_kernel(e: ElementKernels) -> Any:
 
 @cache
 def values_kernel(width: int, target: int) -> Any:
-    """The kernel `(codes, values, patches, scales, layout, sign bit)`; target: bits of the values' float."""
+    """The kernel `(codes, values, areas, scales, layout, sign bit)`; target: bits of the values' float."""
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
     nan, sign = u64(0x7FF8000000000000), u64(1 << 63)
@@ -334,10 +334,10 @@ def values_kernel(width: int, target: int) -> Any:
     bits_of = scalar(value_of(width, True) if target == 32 else exact_bits)
 
     def decode(codes: Any, values: Any, places: Any, scales: Any, layout: Any, sign_bit: Any) -> None:
-        g, back = patch_fields(places), decode_fields(layout)
+        g, back = area_fields(places), decode_fields(layout)
         thread = i64(cuda.threadIdx.x)
-        for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = part_of(patch, thread, g)
+        for area in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
+            part = part_of(area, thread, g)
             if part.is_tile:
                 scale = real(u32(scales[part.tile]).view(f32))
                 w = walk_of(part, g)
@@ -356,7 +356,7 @@ def values_kernel(width: int, target: int) -> Any:
 
 @cache
 def integers_kernel(target: int, affine: bool) -> Any:
-    """The kernel `(codes, values, patches, scales, zero points, highest)`; target: bits of the values' float."""
+    """The kernel `(codes, values, areas, scales, zero points, highest)`; target: bits of the values' float."""
 
     @scalar
     def exact_bits(code: Any, zero_point: Any, scale: Any) -> Any:
@@ -366,10 +366,10 @@ def integers_kernel(target: int, affine: bool) -> Any:
     bits_of = scalar(integer_value if target == 32 else exact_bits)
 
     def decode(codes: Any, values: Any, places: Any, scales: Any, zero_points: Any, highest: Any) -> None:
-        g = patch_fields(places)
+        g = area_fields(places)
         thread = i64(cuda.threadIdx.x)
-        for patch in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = part_of(patch, thread, g)
+        for area in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
+            part = part_of(area, thread, g)
             if part.is_tile:
                 scale = u32(scales[part.tile]).view(f32)
                 zero_point = i64(0)

@@ -68,7 +68,7 @@ def snippet(operation: str, row: Sequence[Any], named: Words) -> str:
     return f"fp.{operation}({', '.join([*operands, *shown])})"
 
 
-def assert_same(got: Array, want: Array, operation: str, columns: Sequence[Array], named: Words, what: str) -> None:
+def assert_same(got: Array, want: Array, operation: str, columns: Sequence[Array], named: Words, results: str) -> None:
     """Fail unless codes or flags agree, with a line to paste."""
     assert got.dtype == want.dtype, f"{operation} gives {got.dtype}, not {want.dtype}: {named}"
     assert got.shape == want.shape, f"{operation} gives shape {got.shape}, not {want.shape}"
@@ -76,7 +76,7 @@ def assert_same(got: Array, want: Array, operation: str, columns: Sequence[Array
     if differ.any():
         i = int(np.argmax(differ))
         call = snippet(operation, [column[i] for column in columns], named)
-        count = f"{int(differ.sum())} of {differ.size} {what} differ"
+        count = f"{int(differ.sum())} of {differ.size} {results} differ"
         raise AssertionError(f"{call}: got {int(got[i]):#x}, want {int(want[i]):#x} at index {i}; {count}.")
 
 

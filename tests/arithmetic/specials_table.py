@@ -209,9 +209,9 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def line_of(row: str, cells: Sequence[Cell]) -> list[str]:
     """A row of the page: flags that all its cells raise stand in the last column, others in the cells."""
-    given = [cell for cell in cells if cell not in (NO_OPERAND, UNCHANGED)]
-    alike = len({cell.flags for cell in given}) == 1
-    return [f"`{row}`", *(cell.result if alike else str(cell) for cell in cells), given[0].flags if alike else ""]
+    results = [cell for cell in cells if cell not in (NO_OPERAND, UNCHANGED)]
+    alike = len({cell.flags for cell in results}) == 1
+    return [f"`{row}`", *(cell.result if alike else str(cell) for cell in cells), results[0].flags if alike else ""]
 
 
 def table(families: Sequence[Family], lines: Iterable[Sequence[str]]) -> str:
@@ -231,7 +231,7 @@ def changes(families: Sequence[Family], rows: Sequence[str], overflow: str) -> s
     return table(families, [line_of(row, cells) for row, cells in changed.items()])
 
 
-def facts(family: Family) -> list[str]:
+def traits(family: Family) -> list[str]:
     """What the formats of a family have in common."""
     fmt = family.shown
     others = [other.name for other in family.others] + [f"p3109_...{family.p3109}"] * bool(family.p3109)
@@ -248,7 +248,7 @@ def facts(family: Family) -> list[str]:
 
 def tables() -> dict[str, str]:
     """Every table of the page by the name of its place."""
-    found = {"formats": markdown(("", "shown", "the same in", "Inf", "NaN", "zero"), map(facts, (*SIGNED, *UNSIGNED)))}
+    found = {"formats": markdown(("", "shown", "the same in", "Inf", "NaN", "zero"), map(traits, (*SIGNED, *UNSIGNED)))}
     for kind, families, named in (("signed", SIGNED, SIGNED_ROWS), ("unsigned", UNSIGNED, UNSIGNED_ROWS)):
         found |= {name: results(families, rows) for name, rows in named.items()}
         every = [row for rows in named.values() for row in rows]

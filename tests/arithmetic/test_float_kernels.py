@@ -38,35 +38,35 @@ def arity(name: str) -> int:
     return {"sqrt": 1, "fma": 3}.get(name, 2)
 
 
-def run(way: Run, columns: list[Array], what: Operation, flagged: bool) -> tuple[Array, ...]:
+def run(way: Run, columns: list[Array], op: Operation, flagged: bool) -> tuple[Array, ...]:
     """(codes, flags) or (codes,) by one way of computing."""
-    targets: tuple[Array, ...] = (np.full(columns[0].size, 0x55, what.word),)
+    targets: tuple[Array, ...] = (np.full(columns[0].size, 0x55, op.word),)
     if flagged:
         targets = (*targets, np.full(columns[0].size, 0x55, np.uint8))
     way(tuple(columns), targets, 0)
     return targets
 
 
-def by_core(what: Operation, columns: list[Array]) -> tuple[Array, Array]:
-    codes, flags = run(routes.by_core(what), columns, what, True)
+def by_core(op: Operation, columns: list[Array]) -> tuple[Array, Array]:
+    codes, flags = run(routes.by_core(op), columns, op, True)
     return codes, flags
 
 
-def is_fast(what: Operation, flagged: bool) -> bool:
+def is_fast(op: Operation, flagged: bool) -> bool:
     """Whether a float loop takes an operation, with flags or without."""
-    plan = float_plan(what)
-    return routes._nearest(what) is not None or (plan is not None and not (flagged and plan.limits is None))
+    plan = float_plan(op)
+    return routes._nearest(op) is not None or (plan is not None and not (flagged and plan.limits is None))
 
 
-def compare(way: Run, what: Operation, columns: list[Array], **words: Any) -> None:
+def compare(way: Run, op: Operation, columns: list[Array], **words: Any) -> None:
     """One way gives the core's codes and flags, and the same codes without flags."""
-    want = by_core(what, columns)
-    named = keywords(what.formats, what.result.fmt, words)
-    codes, flags = run(way, columns, what, True)
-    assert_same(codes, want[0], what.name, columns, named | {"flags": True}, "codes")
-    assert_same(flags, want[1], what.name, columns, named | {"flags": True}, "flags")
-    (codes,) = run(way, columns, what, False)
-    assert_same(codes, want[0], what.name, columns, named, "codes")
+    want = by_core(op, columns)
+    named = keywords(op.formats, op.result.fmt, words)
+    codes, flags = run(way, columns, op, True)
+    assert_same(codes, want[0], op.name, columns, named | {"flags": True}, "codes")
+    assert_same(flags, want[1], op.name, columns, named | {"flags": True}, "flags")
+    (codes,) = run(way, columns, op, False)
+    assert_same(codes, want[0], op.name, columns, named, "codes")
 
 
 def compare_float(name: str, columns: list[Array], fmts: Formats, out: fp.Format, **words: Any) -> None:
@@ -153,21 +153,21 @@ TABLES = [
 
 @pytest.mark.parametrize(("name", "fmts"), TABLES, ids=[f"{name}-{'-'.join(map(str, f))}" for name, f in TABLES])
 def test_tables_give_the_cores_codes_and_flags(name: str, fmts: Formats) -> None:
-    what = operation(name, fmts, fmts[0])
-    index = np.random.default_rng(0).permutation(1 << what.operand_bits)  # every combination, in no order
+    op = operation(name, fmts, fmts[0])
+    index = np.random.default_rng(0).permutation(1 << op.operand_bits)  # every combination, in no order
     low = fmts[-1].bits
     sources = [index] if len(fmts) == 1 else [index >> low, index & ((1 << low) - 1)]
     columns = [source.astype(fmt.storage) for source, fmt in zip(sources, fmts, strict=True)]
-    compare(routes._by_table(what), what, columns)
-    compare(routes._by_table(what), what, [column[:777] for column in columns])
+    compare(routes._by_table(op), op, columns)
+    compare(routes._by_table(op), op, [column[:777] for column in columns])
 
 
 @pytest.mark.parametrize("out", [fp.E4M3, fp.BF16], ids=str)
 def test_tables_read_around_the_caches_give_the_same_bits(out: fp.Format) -> None:
-    what = operation("add", (fp.E4M3, fp.E4M3), out)
+    op = operation("add", (fp.E4M3, fp.E4M3), out)
     drawn = np.random.default_rng(3).integers(0, 256, (2, 5000)).astype(np.uint8)
-    want = by_core(what, list(drawn))[0]
-    results, _ = routes._tables(what)
+    want = by_core(op, list(drawn))[0]
+    results, _ = routes._tables(op)
     for size in (0, 1, 127, 500, 5000):
         for offset in (0, 1, 31, 32, 63):  # of the target from a cache line
             space = np.full(size + 256, 0x55, out.storage)
@@ -192,8 +192,8 @@ ORDERED = list(itertools.product((fp.FP16, fp.FP32, fp.E4M3FNUZ), (*order.COMPAR
 def test_comparisons_by_integers_give_the_cores_results_and_flags(fmt: fp.Format, name: str) -> None:
     columns = hard_columns("subtract", (fmt, fmt), fmt, COUNT, seed=3)
     for input_subnormals in ("keep", "flush"):
-        what = operation(name, (fmt, fmt), fmt, input_subnormals=input_subnormals)
-        compare(routes._by_float(what), what, columns, input_subnormals=input_subnormals)
+        op = operation(name, (fmt, fmt), fmt, input_subnormals=input_subnormals)
+        compare(routes._by_float(op), op, columns, input_subnormals=input_subnormals)
 
 
 # ---- FP16 and BF16 to nearest even, block by block
@@ -206,14 +206,14 @@ SHORT_NAMES = pytest.mark.parametrize("name", NAMES)
 @SHORT
 @SHORT_NAMES
 def test_every_size_around_the_blocks_gives_the_same_bits(fmt: fp.Format, name: str) -> None:
-    what = operation(name, (fmt,) * arity(name), fmt)
-    way = routes._by_float(what)
-    columns = [column[:1025] for column in hard_columns(name, what.formats, fmt, 300, seed=4)]
-    want = by_core(what, columns)
+    op = operation(name, (fmt,) * arity(name), fmt)
+    way = routes._by_float(op)
+    columns = [column[:1025] for column in hard_columns(name, op.formats, fmt, 300, seed=4)]
+    want = by_core(op, columns)
     for size in (*range(1, 70), *range(480, 545), *range(990, 1026)):  # a block is 512
         part = [column[-size:] for column in columns]
-        codes, flags = run(way, part, what, True)
-        (alone,) = run(way, part, what, False)
+        codes, flags = run(way, part, op, True)
+        (alone,) = run(way, part, op, False)
         assert np.array_equal(codes, want[0][-size:]), size
         assert np.array_equal(flags, want[1][-size:]), size
         assert np.array_equal(alone, codes), size
@@ -229,7 +229,7 @@ def ordinary(size: int) -> list[Array]:
 @pytest.mark.parametrize("place", [0, 1, 15, 16, 255, 510, 511])
 def test_one_subnormal_result_in_one_block_is_rounded_once(name: str, place: int) -> None:
     size = 40 * nearest.BLOCK + 77
-    what = operation(name, (fp.BF16, fp.BF16), fp.BF16)
+    op = operation(name, (fp.BF16, fp.BF16), fp.BF16)
     tiny = (0x0081, 0x3EAB) if name == "multiply" else (0x0081, 0x40AB)  # a third or a fifth of the smallest normal
     blocks = (0, 1, nearest.PATIENCE - 1, nearest.PATIENCE, nearest.PATIENCE + 1, 39, 40)
     for chosen in [*[(block,) for block in blocks], (0, nearest.PATIENCE), (3, 3 + nearest.PATIENCE - 1, 38)]:
@@ -237,17 +237,17 @@ def test_one_subnormal_result_in_one_block_is_rounded_once(name: str, place: int
         for block in chosen:
             at = min(block * nearest.BLOCK + place, size - 1)
             columns[0][at], columns[1][at] = tiny
-        compare(routes._by_float(what), what, columns)
+        compare(routes._by_float(op), op, columns)
         part = [column[place + 1 :] for column in columns]  # the same at other places of the blocks
-        compare(routes._by_float(what), what, part)
+        compare(routes._by_float(op), op, part)
 
 
 @SCALED
 def test_patience_ends_whatever_came_before(name: str) -> None:
-    what = operation(name, (fp.BF16, fp.BF16), fp.BF16)
+    op = operation(name, (fp.BF16, fp.BF16), fp.BF16)
     hard = hard_columns(name, (fp.BF16, fp.BF16), fp.BF16, 200, seed=6)
     columns = [np.concatenate([h, o, h[:50], o]) for h, o in zip(hard, ordinary(17 * nearest.BLOCK + 9), strict=True)]
-    compare(routes._by_float(what), what, columns)
+    compare(routes._by_float(op), op, columns)
 
 
 def in_float32_range(size: int, seed: int) -> list[Array]:
@@ -279,22 +279,22 @@ def test_products_that_float32_holds_are_summed_and_rounded_once() -> None:
     columns = in_float32_range(200 * nearest.BLOCK + 77, seed=8)
     with np.errstate(over="ignore"):
         assert nearest._in_range(*at_the_ends(columns))
-    what = operation("fma", (fp.BF16,) * 3, fp.BF16)
-    compare(routes._by_float(what), what, columns)
+    op = operation("fma", (fp.BF16,) * 3, fp.BF16)
+    compare(routes._by_float(op), op, columns)
 
 
 @pytest.mark.parametrize("place", [0, 1, 63, 511])
 @pytest.mark.parametrize("column", [0, 1, 2])
 def test_one_factor_out_of_range_sends_its_block_another_way(column: int, place: int) -> None:
-    what = operation("fma", (fp.BF16,) * 3, fp.BF16)
+    op = operation("fma", (fp.BF16,) * 3, fp.BF16)
     low, high = int(nearest.SMALLEST_FACTOR), int(nearest.LARGEST_FACTOR)
     for code in (1, low - 1, high, 0x7F7F, 0x7F80, 0x7F81, 0x7FC0, 0xFF80, 0xFFC1):
         columns = in_float32_range(3 * nearest.BLOCK, seed=9)
         columns[column][nearest.BLOCK + place] = code
         with np.errstate(over="ignore"):
-            own = [each[nearest.BLOCK : 2 * nearest.BLOCK] for each in columns]
-            assert nearest._in_range(*own) == (column == 2 and code < high)
-        compare(routes._by_float(what), what, columns)
+            block = [each[nearest.BLOCK : 2 * nearest.BLOCK] for each in columns]
+            assert nearest._in_range(*block) == (column == 2 and code < high)
+        compare(routes._by_float(op), op, columns)
 
 
 AROUND = [(name, fmt) for fmt in (fp.FP16, fp.BF16) for name in (*BINARY, "fma")]
@@ -308,12 +308,12 @@ AROUND = [(name, fmt) for fmt in (fp.FP16, fp.BF16) for name in (*BINARY, "fma")
     ],
 )
 def test_loops_around_the_caches_give_the_same_bits(name: str, fmt: fp.Format) -> None:
-    what = operation(name, (fmt,) * arity(name), fmt)
-    columns = hard_columns(name, what.formats, fmt, 2000, seed=7)
+    op = operation(name, (fmt,) * arity(name), fmt)
+    columns = hard_columns(name, op.formats, fmt, 2000, seed=7)
     if name == "fma":
         columns = [np.concatenate([x, y]) for x, y in zip(columns, in_float32_range(2000, seed=7), strict=True)]
     loop = nearest.fma_kernel(fmt, True) if name == "fma" else nearest.binary_kernel(fmt, name, True)
-    want = by_core(what, columns)[0]
+    want = by_core(op, columns)[0]
     for size in (0, 1, 127, 500, columns[0].size):
         for offset in (0, 1, 31, 32):  # of the target from a cache line
             space = np.empty(size + 128, np.uint16)
@@ -326,9 +326,9 @@ def test_loops_around_the_caches_give_the_same_bits(name: str, fmt: fp.Format) -
 @SCALED
 def test_results_too_large_for_the_caches_are_the_same(name: str) -> None:
     repeats = STREAM_BYTES // 2 // 4000 + 1
-    what = operation(name, (fp.BF16, fp.BF16), fp.BF16)
-    columns = hard_columns(name, what.formats, fp.BF16, 1000, seed=8)
-    want = np.tile(by_core(what, columns)[0], repeats)
+    op = operation(name, (fp.BF16, fp.BF16), fp.BF16)
+    columns = hard_columns(name, op.formats, fp.BF16, 1000, seed=8)
+    want = np.tile(by_core(op, columns)[0], repeats)
     long = [np.tile(column, repeats) for column in columns]
     assert long[0].nbytes >= STREAM_BYTES
     codes = getattr(fp, name)(*long, fmt=fp.BF16)
@@ -353,18 +353,18 @@ EVERY_PUBLIC = pytest.mark.parametrize(("name", "fmt", "rounding"), PUBLIC, ids=
 
 @EVERY_PUBLIC
 def test_results_may_replace_any_operand(name: str, fmt: fp.Format, rounding: str) -> None:
-    what = operation(name, (fmt,) * arity(name), fmt, rounding=rounding)
-    drawn = hard_columns(name, what.formats, fmt, PIECE // 8, seed=9)
+    op = operation(name, (fmt,) * arity(name), fmt, rounding=rounding)
+    drawn = hard_columns(name, op.formats, fmt, PIECE // 8, seed=9)
     columns = [np.tile(column, 3)[: PIECE + 777] for column in drawn]  # more than one piece
-    want = by_core(what, columns)
+    want = by_core(op, columns)
     for replaced in range(len(columns)):
         for flags in (False, True):
-            given = [column.copy() for column in columns]
-            got = getattr(fp, name)(*given, fmt=fmt, rounding=rounding, flags=flags, out=given[replaced])
-            assert np.array_equal(given[replaced], want[0])
+            operands = [column.copy() for column in columns]
+            got = getattr(fp, name)(*operands, fmt=fmt, rounding=rounding, flags=flags, out=operands[replaced])
+            assert np.array_equal(operands[replaced], want[0])
             assert not flags or np.array_equal(got[1], want[1])
             others = [index for index in range(len(columns)) if index != replaced]
-            assert all(np.array_equal(given[index], columns[index]) for index in others)
+            assert all(np.array_equal(operands[index], columns[index]) for index in others)
 
 
 @pytest.mark.parametrize("name", BINARY)
@@ -372,9 +372,9 @@ def test_a_result_may_replace_an_operand_that_is_given_twice(name: str) -> None:
     x = np.random.default_rng(10).integers(0, 1 << 16, 20_000).astype(np.uint16)
     for fmt in (fp.FP16, fp.BF16):
         want, want_flags = by_core(operation(name, (fmt, fmt), fmt), [x, x])
-        given = x.copy()
-        _, flags = getattr(fp, name)(given, given, fmt=fmt, out=given, flags=True)
-        assert np.array_equal(given, want)
+        operand = x.copy()
+        _, flags = getattr(fp, name)(operand, operand, fmt=fmt, out=operand, flags=True)
+        assert np.array_equal(operand, want)
         assert np.array_equal(flags, want_flags)
 
 
@@ -387,8 +387,8 @@ def test_a_result_may_replace_an_operand_that_is_given_twice(name: str) -> None:
     ],
 )
 def test_scalars_rows_and_gaps_give_the_same_bits(name: str, fmt: fp.Format, rounding: str) -> None:
-    what = operation(name, (fmt,) * arity(name), fmt, rounding=rounding)
-    columns = [np.resize(column, (80, 120)) for column in hard_columns(name, what.formats, fmt, COUNT, seed=11)]
+    op = operation(name, (fmt,) * arity(name), fmt, rounding=rounding)
+    columns = [np.resize(column, (80, 120)) for column in hard_columns(name, op.formats, fmt, COUNT, seed=11)]
     edges = [0, 1, 1 << fmt.mantissa_bits, fmt.sign_bit | 3, fmt.max_code, fmt.infinity_code, fmt.nan_code]
     spreads = [
         [np.asfortranarray(column) for column in columns],
@@ -405,7 +405,7 @@ def test_scalars_rows_and_gaps_give_the_same_bits(name: str, fmt: fp.Format, rou
     for spread in spreads:
         shape = np.broadcast_shapes(*[column.shape for column in spread])
         full = [np.broadcast_to(column, shape).reshape(-1) for column in spread]
-        want = by_core(what, full)
+        want = by_core(op, full)
         codes, flags = getattr(fp, name)(*spread, fmt=fmt, rounding=rounding, flags=True)
         assert_same(codes.reshape(-1), want[0], name, full, {"fmt": fmt, "rounding": rounding}, "codes")
         assert_same(flags.reshape(-1), want[1], name, full, {"fmt": fmt, "rounding": rounding}, "flags")
@@ -449,13 +449,13 @@ def test_results_that_vanish_in_float32_underflow(name: str, codes: tuple[int, i
     results, flags = getattr(fp, name)(*columns, fmt="bf16", flags=True)
     assert set(results.tolist()) == {0}
     assert set(flags.tolist()) == {int(fp.Flags.INEXACT | fp.Flags.UNDERFLOW)}
-    what = operation(name, (fp.BF16, fp.BF16), fp.BF16)
+    op = operation(name, (fp.BF16, fp.BF16), fp.BF16)
     for count in (1, 511):  # of them in a block, the others ordinary or exact zeros
         for other in (*zip(*ordinary(3), strict=True), (0, 0x3F80)):
             mixed = [np.full(3 * nearest.BLOCK, code, np.uint16) for code in other]
             for column, code in zip(mixed, codes, strict=True):
                 column[nearest.BLOCK : nearest.BLOCK + count] = code
-            compare(routes._by_float(what), what, mixed)
+            compare(routes._by_float(op), op, mixed)
 
 
 # ---- any formats
@@ -513,10 +513,10 @@ def test_float_loops_give_the_cores_bits_whatever_the_formats(
         "overflow": data.draw(st.sampled_from(["nonfinite", "nonfinite", *OVERFLOWS])),
         "tininess": data.draw(st.sampled_from(TININESS)),
     }
-    what = operation(name, fmts, out, **words)
-    assume(is_fast(what, flagged=False))
+    op = operation(name, fmts, out, **words)
+    assume(is_fast(op, flagged=False))
     columns = hard_columns(name, fmts, out, 700, seed=data.draw(st.integers(0, 1 << 20)))
-    compare(routes._by_float(what), what, columns, **words)
+    compare(routes._by_float(op), op, columns, **words)
 
 
 # ---- every pair
@@ -526,8 +526,8 @@ def test_float_loops_give_the_cores_bits_whatever_the_formats(
 @SHORT
 @pytest.mark.parametrize("name", ["add", "multiply", "divide"])
 def test_every_pair_of_codes_gives_the_cores_bits(fmt: fp.Format, name: str) -> None:
-    what = operation(name, (fmt, fmt), fmt)
-    core, fast = routes.by_core(what), routes._by_float(what)
+    op = operation(name, (fmt, fmt), fmt)
+    core, fast = routes.by_core(op), routes._by_float(op)
     rows = 2  # of 2**16 pairs at a time, so that all of them stay in the cache
     second = np.tile(np.arange(1 << 16).astype(np.uint16), rows)
     want, want_flags = np.empty(second.size, np.uint16), np.empty(second.size, np.uint8)

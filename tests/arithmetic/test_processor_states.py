@@ -37,9 +37,9 @@ IN_STATES = [
 def in_state(bits: int) -> Iterator[tuple[str, fp.Format, str, list[Array], tuple[Array, Array]]]:
     """The operations with operands, and results worked out before the state is entered."""
     for name, fmt, rounding in IN_STATES:
-        what = operation(name, (fmt,) * arity(name), fmt, rounding=rounding)
-        columns = [np.resize(column, MANY) for column in hard_columns(name, what.formats, fmt, MANY // 4, seed=14)]
-        yield name, fmt, rounding, columns, by_core(what, columns)
+        op = operation(name, (fmt,) * arity(name), fmt, rounding=rounding)
+        columns = [np.resize(column, MANY) for column in hard_columns(name, op.formats, fmt, MANY // 4, seed=14)]
+        yield name, fmt, rounding, columns, by_core(op, columns)
 
 
 @ON_X86
@@ -104,11 +104,11 @@ def by_the_other(function: Callable[..., Any], *arguments: Any) -> Any:
 @pytest.mark.parametrize("where", ["the caller's thread", "the other thread"])
 def test_the_state_of_one_thread_out_of_two_changes_no_result(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FPSIM_NUM_THREADS", "2")
-    what = operation("multiply", (fp.BF16, fp.BF16), fp.BF16)
-    drawn = hard_columns("multiply", what.formats, fp.BF16, 4096, seed=15)
+    op = operation("multiply", (fp.BF16, fp.BF16), fp.BF16)
+    drawn = hard_columns("multiply", op.formats, fp.BF16, 4096, seed=15)
     columns = [np.tile(column, 2 * threads.SMALLEST // column.size) for column in drawn]
     assert columns[0].size >= threads.SMALLEST
-    want = by_core(what, columns)
+    want = by_core(op, columns)
     flushed = processor.FLUSH_TO_ZERO | processor.DENORMALS_ARE_ZEROS
     monkeypatch.setattr(threads, "_workers", threads.Workers())  # of one thread, whatever ran before
     assert threads._workers.ready(1)
@@ -161,9 +161,9 @@ def test_what_is_prepared_in_a_state_serves_in_every_other(state: str) -> None:
 @ON_X86
 @STATES
 def test_a_table_made_in_a_state_is_the_same(state: str) -> None:
-    what = operation("divide", (fp.E5M2, fp.E5M2), fp.E5M2)
-    want = routes._tables(what)
+    op = operation("divide", (fp.E5M2, fp.E5M2), fp.E5M2)
+    want = routes._tables(op)
     with processor.processor_state(processor.STATES[state]):
-        got = routes._tables(what)
+        got = routes._tables(op)
     assert np.array_equal(got[0], want[0])
     assert np.array_equal(got[1], want[1])

@@ -81,10 +81,10 @@ def test_what_it_should_do_can_be_said(check) -> None:  # type: ignore[no-untype
 
 def test_json_is_the_report(check) -> None:  # type: ignore[no-untyped-def]
     done = check("through_fp16", "-f", "e4m3", "--json")
-    facts = json.loads(done.stdout)
-    assert (done.code, facts["ok"], facts["fmt"]) == (1, False, "E4M3")
-    assert facts["causes"] == ["rounds to FP16 first"]
-    assert {"input_bits", "got_code", "want_code", "paste"} <= facts["broken"][0].keys()
+    report = json.loads(done.stdout)
+    assert (done.code, report["ok"], report["fmt"]) == (1, False, "E4M3")
+    assert report["causes"] == ["rounds to FP16 first"]
+    assert {"input_bits", "got_code", "want_code", "paste"} <= report["broken"][0].keys()
     right = json.loads(check("right", "-f", "e4m3", "--json").stdout)
     assert (right["ok"], right["broken"]) == (True, [])
 

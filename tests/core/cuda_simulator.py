@@ -139,23 +139,23 @@ def computed(name: str, fmt: fp.Format, rounding: Rounding) -> tuple[Array, Arra
     layouts, rules, mode = (unpack_layout(fmt, "keep"), plan.layout), u64(plan.rules), int(rounding)
     codes, flags = np.zeros(a.size, np.uint64), np.zeros(a.size, np.uint8)
 
-    def arithmetic_kernel(a: Any, b: Any, c: Any, codes: Any, flags: Any, given: Any, out: Any) -> None:
+    def arithmetic_kernel(a: Any, b: Any, c: Any, codes: Any, flags: Any, layout: Any, out: Any) -> None:
         i = cuda.grid(1)
         if i < codes.size:
-            g, f = UnpackLayout(*given), EncodeLayout(*out)
+            g, f = UnpackLayout(*layout), EncodeLayout(*out)
             number, raised = on_numbers(name, unpack(a[i], g), unpack(b[i], g), unpack(c[i], g), mode)
             codes[i], flags[i] = pack(number, raised, NO_WORD, f, mode, rules)
 
-    def neighbour_kernel(a: Any, b: Any, c: Any, codes: Any, flags: Any, given: Any, out: Any) -> None:
+    def neighbour_kernel(a: Any, b: Any, c: Any, codes: Any, flags: Any, layout: Any, out: Any) -> None:
         i = cuda.grid(1)
         if i < codes.size:
-            g, f = UnpackLayout(*given), EncodeLayout(*out)
+            g, f = UnpackLayout(*layout), EncodeLayout(*out)
             codes[i], flags[i] = neighbour(a[i], unpack(a[i], g), u64(name == "next_down"), g, f)
 
-    def classify_kernel(a: Any, b: Any, c: Any, codes: Any, flags: Any, given: Any, out: Any) -> None:
+    def classify_kernel(a: Any, b: Any, c: Any, codes: Any, flags: Any, layout: Any, out: Any) -> None:
         i = cuda.grid(1)
         if i < codes.size:
-            g = UnpackLayout(*given)
+            g = UnpackLayout(*layout)
             codes[i] = classify(a[i], unpack(a[i], g), g)
 
     kernels = {"next_up": neighbour_kernel, "next_down": neighbour_kernel, "classify": classify_kernel}
@@ -169,24 +169,24 @@ def computed(name: str, fmt: fp.Format, rounding: Rounding) -> tuple[Array, Arra
 def unit_rows(unit: fp.MatrixUnit) -> dict[str, Array]:
     """A few random rows of a unit, with the columns that `fp.dot_add` takes."""
     rng, rows, k = np.random.default_rng(5), 6, 2 * unit.terms
-    given = {
+    columns = {
         "a": rng.integers(0, 1 << unit.a.fmt.bits, (rows, k)).astype(unit.a.dtype),
         "b": rng.integers(0, 1 << unit.b.fmt.bits, (rows, k)).astype(unit.b.dtype),
         "c": fp.encode(rng.standard_normal(rows), unit.d.fmt),
     }
     if unit.scale:
-        given["scale_a"] = rng.integers(110, 140, (rows, k // unit.block)).astype(np.uint8)
-        given["scale_b"] = rng.integers(110, 140, (rows, k // unit.block)).astype(np.uint8)
-    return given
+        columns["scale_a"] = rng.integers(110, 140, (rows, k // unit.block)).astype(np.uint8)
+        columns["scale_b"] = rng.integers(110, 140, (rows, k // unit.block)).astype(np.uint8)
+    return columns
 
 
 def added_up(unit: fp.MatrixUnit) -> Array:
     """The results of a unit's rows, a thread per row."""
     plan, step = unit_plan(unit), steps_by_rule()[unit.rule]
-    given = unit_rows(unit)
-    a, b = (widened(given[name], getattr(unit, name), unit).astype(np.uint64) for name in ("a", "b"))
-    c, empty = given["c"].astype(np.uint64), np.zeros((a.shape[0], 1), np.uint64)
-    scales = [given.get(name, empty).astype(np.uint64) for name in ("scale_a", "scale_b")]
+    columns = unit_rows(unit)
+    a, b = (widened(columns[name], getattr(unit, name), unit).astype(np.uint64) for name in ("a", "b"))
+    c, empty = columns["c"].astype(np.uint64), np.zeros((a.shape[0], 1), np.uint64)
+    scales = [columns.get(name, empty).astype(np.uint64) for name in ("scale_a", "scale_b")]
     room = np.zeros((a.shape[0], plan.digits), np.int64)
     out = np.zeros(a.shape[0], np.uint64)
     of_a, of_b, of_c, of_scale, of_result = plan.layouts

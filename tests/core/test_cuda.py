@@ -57,6 +57,6 @@ def test_simulated_kernels_compute_the_same_codes_and_flags(name: str, simulated
 def test_simulated_kernels_add_up_as_matrix_units_do(
     unit: fp.MatrixUnit, simulated: dict[str, npt.NDArray[Any]]
 ) -> None:
-    given: dict[str, Any] = simulator.unit_rows(unit)
-    want = fp.dot_add(given.pop("a"), given.pop("b"), given.pop("c"), unit, **given)
+    columns: dict[str, Any] = simulator.unit_rows(unit)
+    want = fp.dot_add(columns.pop("a"), columns.pop("b"), columns.pop("c"), unit, **columns)
     assert_bits_equal(simulated[f"dot_add {unit.name}"], want)

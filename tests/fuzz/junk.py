@@ -126,7 +126,7 @@ def call_with_junk(rng: np.random.Generator) -> int:
     return 1
 
 
-def judge(function: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any], what: str) -> None:
+def judge(function: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any], call: str) -> None:
     """An AssertionError unless a call works, its result can be shown, or it is refused in one sentence."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -137,9 +137,9 @@ def judge(function: Callable[..., Any], arguments: list[Any], keywords: dict[str
             said = str(refused)
             wrong = _what_is_wrong(said)
             if wrong:
-                raise AssertionError(f"{what}: {type(refused).__name__} with {wrong}: {said!r}") from refused
+                raise AssertionError(f"{call}: {type(refused).__name__} with {wrong}: {said!r}") from refused
         except Exception as error:
-            raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
+            raise AssertionError(f"{call}: {type(error).__name__}: {error}") from error
 
 
 def _what_is_wrong(said: str) -> str:

@@ -50,7 +50,7 @@ def raises(error: Exception) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("error", "what"),
+    ("error", "words"),
     [
         (KeyError("x"), "KeyError"),
         (ValueError("two\nlines"), "several lines"),
@@ -59,8 +59,8 @@ def raises(error: Exception) -> Any:
         (RuntimeWarning("overflow encountered"), "RuntimeWarning"),
     ],
 )
-def test_what_is_no_sentence_is_a_finding(error: Exception, what: str) -> None:
-    with pytest.raises(AssertionError, match=what):
+def test_what_is_no_sentence_is_a_finding(error: Exception, words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
         junk.judge(raises(error), [1], {}, "a call")
     junk.judge(raises(ValueError("x must be small; got 1.")), [1], {}, "a call")
 

@@ -157,8 +157,8 @@ def own_unit(rng: Rng) -> int:
     try:
         units.check_case(p, unit, rng)
     except AssertionError as differ:
-        facts = f"{unit.rule.name}, floor {unit.floor_exponent}, block {unit.block}, {unit.a.name} x {unit.b.name}"
-        raise AssertionError(f"{unit!r} ({facts}), {p.a.shape} @ {p.b.shape}: {differ}") from None
+        fields = f"{unit.rule.name}, floor {unit.floor_exponent}, block {unit.block}, {unit.a.name} x {unit.b.name}"
+        raise AssertionError(f"{unit!r} ({fields}), {p.a.shape} @ {p.b.shape}: {differ}") from None
     return 2
 
 
@@ -179,7 +179,7 @@ def measured(rng: Rng) -> int:
     else:
         fmt, options["overflow"] = one_of(rng, NARROW), one_of(rng, ["nonfinite", "saturate"])
         result, words = fp.quantize(x, fmt, **options), {}
-    what = f"error of {x.dtype} {shape} in {fmt.name}, {words or 'no scale'}, {options}"
+    call = f"error of {x.dtype} {shape} in {fmt.name}, {words or 'no scale'}, {options}"
     report = fp.analysis.error(x, fmt, **words, **options)
     with np.errstate(all="ignore"):
         exact, got = x.astype(np.float64), np.asarray(result).astype(np.float64)
@@ -197,7 +197,7 @@ def measured(rng: Rng) -> int:
     for name, value in want.items():
         figure = getattr(report, name)
         close = math.isclose(figure, value, rel_tol=1e-14) or (math.isnan(figure) and math.isnan(value))
-        assert close, f"{what}: {name} is {figure}, not {value}"
+        assert close, f"{call}: {name} is {figure}, not {value}"
     return 1
 
 

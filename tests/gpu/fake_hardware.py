@@ -40,7 +40,7 @@ class FakeGpu:
         """Of no GPU."""
         return {"gpu": "the emulator", "capability": "9.0", "driver": "none", "torch": "none", "cuda": "none"}
 
-    def _given(self, name: str, words: Words) -> Words:
+    def _returned(self, name: str, words: Words) -> Words:
         return self.plant(name, words)
 
     def _starts(self, name: str) -> None:
@@ -59,7 +59,7 @@ class FakeGpu:
         if block_m < 64 and pair == ("e4m3", "e4m3"):
             model = LibraryModel("FLAT", "hopper_f16_f32", k_order="pairs")
         problem = ProductProblem("", unit_name("hopper", pair), a, b, c)
-        return self._given("dot", predict(problem, self.models.get("dot", model)))
+        return self._returned("dot", predict(problem, self.models.get("dot", model)))
 
     def scaled_mm(
         self, a: Words, b: Words, pair: tuple[str, str], scale_a: Any, scale_b: Any, *, recipe: str, out: str,
@@ -70,7 +70,7 @@ class FakeGpu:
         flat = LibraryModel(f"cublas('sm_90'{', fast_accum=True' if fast_accum else ''})")
         model = LibraryModel("cublas('sm_90', family='block_scaled')") if "128" in recipe else flat
         problem = ProductProblem("", unit_name("hopper", pair), a, b, None, scale_a, scale_b, bias, out)
-        return self._given(recipe, predict(problem, self.models.get(recipe, model)))
+        return self._returned(recipe, predict(problem, self.models.get(recipe, model)))
 
     def matmul(self, a: Words, b: Words, kind: str, *, out: str, layout: str) -> Words:
         """As fpsim.gpu.hardware.matmul."""
@@ -79,7 +79,7 @@ class FakeGpu:
         model = LibraryModel("cublas('sm_90')" if aligned else "cublas('sm_90', family='cutlass', stages=13)")
         model = LibraryModel("FLAT") if kind == "tf32" else model
         problem = ProductProblem("", unit_name("hopper", (kind, kind)), a, b, out=out)
-        return self._given("matmul", predict(problem, self.models.get("matmul", model)))
+        return self._returned("matmul", predict(problem, self.models.get("matmul", model)))
 
     def lt_matmul(
         self, a: Words, b: Words, pair: tuple[str, str], *, out: str, fast_accum: bool, scale_a: Any = None,
@@ -92,20 +92,20 @@ class FakeGpu:
         model = LibraryModel(str(schedule_of(fields, fast_accum=fast_accum)))
         first, second = (None if scale is None else np.array(scale, np.float32) for scale in (scale_a, scale_b))
         problem = ProductProblem("", unit_name("hopper", pair), a, b, None, first, second, out=out)
-        return self._given("lt_matmul", predict(problem, model)), fields
+        return self._returned("lt_matmul", predict(problem, model)), fields
 
     def twin(self, name: str, *arrays: Any, **options: Any) -> Any:
         """As fpsim.gpu.hardware.twin."""
         self._starts(name)
         found = getattr(fp, name)(*arrays, **options)
         if isinstance(found, tuple):
-            return self._given(name, as_words(found[0])), as_words(np.asarray(found[1]))
-        return self._given(name, as_words(found))
+            return self._returned(name, as_words(found[0])), as_words(np.asarray(found[1]))
+        return self._returned(name, as_words(found))
 
     def torch_cast(self, x: Any, target: str) -> Words:
         """As fpsim.gpu.hardware.torch_cast, of torch before 2.12."""
         self._starts("torch_cast")
-        return self._given("torch_cast", fp.encode(x, FORMATS[target], overflow="torch<2.12"))
+        return self._returned("torch_cast", fp.encode(x, FORMATS[target], overflow="torch<2.12"))
 
     def sweep(self, target: str) -> tuple[int, int, str]:
         """As fpsim.gpu.hardware.sweep."""
@@ -116,7 +116,7 @@ class FakeGpu:
         """As fpsim.gpu.hardware.ptx_cast."""
         self._starts("ptx_cast")
         overflow = "saturate" if target in ("e4m3", "e5m2") else "nonfinite"
-        return self._given("ptx_cast", fp.encode(x, FORMATS[target], overflow=overflow))
+        return self._returned("ptx_cast", fp.encode(x, FORMATS[target], overflow=overflow))
 
     def measure(self, work: BenchWork, size: int, seconds: float) -> list[float]:
         """As fpsim.gpu.hardware.measure: 4 TB/s, or 0.001 ns per product, where nothing else was said."""

@@ -162,14 +162,14 @@ def test_unknown_parts_and_folders_that_are_none_are_refused(tmp_path: Path) -> 
 
 
 def test_the_command_prints_its_table_and_writes_its_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["--hardware", "tests.gpu.fake_hardware", "--out", str(tmp_path), "--short"]
-    assert main(given) == 0
+    arguments = ["--hardware", "tests.gpu.fake_hardware", "--out", str(tmp_path), "--short"]
+    assert main(arguments) == 0
     said = capsys.readouterr().out
     assert said.splitlines()[-1].startswith("7 of 7 speeds as asked; 0 of 9 failed")
     read = json.loads((tmp_path / "bench.json").read_text())
     assert {"gpu", "driver", "cuda", "torch", "numba", "numba-cuda", "date"} <= set(read["about"])
     assert [row["name"] for row in read["rows"]] == ["copy", *(work.name for work in WORKS if work.name in SHORT)]
-    assert main([*given[:2], "--out", "/dev/null/none"]) == 2
+    assert main([*arguments[:2], "--out", "/dev/null/none"]) == 2
     assert "got '/dev/null/none': Not a directory" in capsys.readouterr().err
 
 

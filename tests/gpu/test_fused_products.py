@@ -56,11 +56,11 @@ def test_totals_have_the_bits_of_the_cpu(name: str, kind: str, simulated: dict[s
 
 @in_turn("name, kind", CASES)
 def test_tiles_write_what_they_do_not_mark(name: str, kind: str, simulated: dict[str, Array]) -> None:
-    given, want = simulator.case(name, kind).total, expected(simulator.case(name, kind))
+    total, want = simulator.case(name, kind).total, expected(simulator.case(name, kind))
     marks, tiles = simulated[f"marks {name} {kind}"], simulated[f"tiles {name} {kind}"]
     assert set(np.unique(marks)) <= {0, 1}
     assert simulated[f"any {name} {kind}"][0] == marks.any()
-    assert_bits_equal(tiles[marks == 1], given[marks == 1])
+    assert_bits_equal(tiles[marks == 1], total[marks == 1])
     assert_bits_equal(tiles[marks == 0].view(want.dtype), want[marks == 0])
 
 

@@ -247,8 +247,8 @@ def test_torch_casts_come_as_words() -> None:
     x = np.array([1.0, 0.3, -2.0, 448.0], np.float32)
     for dtype in (np.float32, np.float16, fp.cast(x, fp.BF16).dtype):
         with np.errstate(over="ignore"):
-            given = x.astype(dtype)
-        assert np.array_equal(hardware.torch_cast(given, "e4m3"), fp.encode(given, fp.E4M3))
+            values = x.astype(dtype)
+        assert np.array_equal(hardware.torch_cast(values, "e4m3"), fp.encode(values, fp.E4M3))
 
 
 @pytest.mark.usefixtures("on_cpu")

@@ -115,14 +115,14 @@ def loop_of(fmt: fp.Format, name: str) -> Any:
 
 
 def assert_as_the_core(fmt: fp.Format, name: str, columns: list[npt.NDArray[Any]]) -> None:
-    what = operation(name, (fmt,) * len(columns), fmt)
+    described = operation(name, (fmt,) * len(columns), fmt)
     want = np.empty(columns[0].size, fmt.storage)
-    routes.by_core(what)(tuple(columns), (want,), 0)
+    routes.by_core(described)(tuple(columns), (want,), 0)
     codes = np.empty_like(want)
     loop_of(fmt, name)(*(columns + columns[:1] * (3 - len(columns))), codes)
     different = np.flatnonzero(codes != want)
-    given = [hex(column[different[0]]) for column in columns] if different.size else []
-    assert not different.size, f"{name} of {given}, and {different.size} in all"
+    first = [hex(column[different[0]]) for column in columns] if different.size else []
+    assert not different.size, f"{name} of {first}, and {different.size} in all"
 
 
 def assert_all_pairs_as_the_core(fmt: fp.Format, name: str, third: Iterable[int]) -> None:

@@ -73,7 +73,7 @@ def test_compiled_kernels_of_the_cpu_give_the_same(name: str, simulated: dict[st
     compare(name, parts_of("q", want), simulated)
 
 
-def test_tiles_that_are_cut_into_pieces_give_the_same(simulated: dict[str, Array]) -> None:
+def test_tiles_that_are_cut_into_parts_give_the_same(simulated: dict[str, Array]) -> None:
     names = [name for name in simulator.cases(bool(simulated["every"])) if simulator.cut(name)]
     assert len(names) > (30 if simulated["every"] else 25)
     for name in names:
@@ -135,32 +135,32 @@ def test_every_shape_meets_every_block_among_the_pairs() -> None:
 def test_threads_share_every_element_of_a_tile_once(
     kind: str, threads: int, cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fpsim.gpu.scaling import patches
+    from fpsim.gpu.scaling import areas
 
-    monkeypatch.setattr(patches, "PIECE", 64)
-    patches.patches_of.cache_clear()
+    monkeypatch.setattr(areas, "TILE_PART", 64)
+    areas.areas_of.cache_clear()
     for shape, block in tiled(kind, threads, cut):
         tiles = tiling(shape, block)
-        g = patches.patches_of(tiles, threads, cut=cut)
-        assert g.across * g.lanes_x * g.lanes_y <= threads
+        g = areas.areas_of(tiles, threads, cut=cut)
+        assert g.across * g.threads_x * g.threads_y <= threads
         seen, tile_of = np.zeros(tiles.shape, int).reshape(-1), np.full(int(np.prod(shape)), -1)
-        for patch in range(g.count):
+        for area in range(g.count):
             for thread in range(threads):
-                part = patches.part_of(np.int64(patch), np.int64(thread), g)
-                w = patches.walk_of(part, g)
+                part = areas.part_of(np.int64(area), np.int64(thread), g)
+                w = areas.walk_of(part, g)
                 i, c, left = w.first, w.column, w.count
                 while left > 0:
                     assert part.is_tile
-                    *batch, i, c = patches.batch_of(i, c, left, w)
+                    *batch, i, c = areas.batch_of(i, c, left, w)
                     for k, place in enumerate(batch):
                         seen[place] += k < left
                         tile_of[place] = part.tile
-                    left -= patches.BATCH
+                    left -= areas.BATCH
         assert (seen == 1).all(), (shape, block)
         batch, row, column = np.indices(tiles.shape)
         want = (batch * tiles.tiles[1] + row // tiles.tile_rows) * tiles.tiles[2] + column // tiles.tile_columns
         assert (tile_of == want.reshape(-1)).all(), (shape, block)
-    patches.patches_of.cache_clear()
+    areas.areas_of.cache_clear()
 
 
 # ---- bad input

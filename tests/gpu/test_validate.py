@@ -113,10 +113,10 @@ def test_what_nobody_has_measured_comes_first() -> None:
     most = {"blockwise": None, "tensorwise": 1, "halves": 8, "cublaslt": 8}
     cases = {part: list(islice(PRODUCTS[part](Lab(FakeGpu())), count)) for part, count in most.items()}
     assert list(PRODUCTS)[:2] == ["blockwise", "tensorwise"]
-    powers = ["powers of two" in case.what for case in cases["blockwise"]]
+    powers = ["powers of two" in case.name for case in cases["blockwise"]]
     assert powers == sorted(powers)
-    assert "fast" in cases["tensorwise"][0].what
-    assert all(case.what.endswith("TN") for part in ("halves", "cublaslt") for case in cases[part])
+    assert "fast" in cases["tensorwise"][0].name
+    assert all(case.name.endswith("TN") for part in ("halves", "cublaslt") for case in cases[part])
 
 
 class Other(FakeGpu):
@@ -206,7 +206,7 @@ def test_fields_that_nobody_decoded_are_searched() -> None:
             return found, Fields(41, 0, 2, 2, 0, 0, 35, 0, 0)
 
     lab = Lab(Strange(), small=True)
-    case = next(case for case in PRODUCTS["cublaslt"](lab) if "e4m3xe4m3" in case.what)
+    case = next(case for case in PRODUCTS["cublaslt"](lab) if "e4m3xe4m3" in case.name)
     (row,) = judged(case).rows
     assert row.equal
     assert "algo 41" in row.note
@@ -249,13 +249,13 @@ def test_speeds_are_measured_and_recorded_beside_the_comparisons(tmp_path: Path)
 
 
 def test_all_that_compare_share_the_time_and_what_measures_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[list[str], float]] = []
+    calls: list[tuple[list[str], float]] = []
     module = sys.modules["fpsim.gpu.experiments.validate"]  # whose name in its package is that of a function
-    monkeypatch.setattr(module, "_in_processes", lambda parts, seconds, *_: asked.append((parts, seconds)))
+    monkeypatch.setattr(module, "_in_processes", lambda parts, seconds, *_: calls.append((parts, seconds)))
     validate(
         parts=["speed", "casts", "arithmetic", "matmuls"], hardware="tests.gpu.fake_hardware", minutes=10, isolated=True
     )
-    (together, compared), (alone, measured) = asked
+    (together, compared), (alone, measured) = calls
     assert (together, alone) == (["casts", "arithmetic", "matmuls"], ["speed"])
     assert compared == pytest.approx(600 * 3 / 5, abs=5)
     assert measured == pytest.approx(600, abs=5)  # those before took no time here
@@ -289,8 +289,8 @@ def test_the_command_shows_what_was_found_before_an_interrupt(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.gpu.fake_hardware.scaled_mm", Interrupted().scaled_mm)
-    given = ["--hardware", "tests.gpu.fake_hardware", "--small", "--together", "--out", str(tmp_path), "--parts"]
-    assert main([*given, "blockwise", "rowwise"]) == 130
+    arguments = ["--hardware", "tests.gpu.fake_hardware", "--small", "--together", "--out", str(tmp_path), "--parts"]
+    assert main([*arguments, "blockwise", "rowwise"]) == 130
     said = capsys.readouterr()
     assert said.out.splitlines()[-1].startswith("3 of 4 comparisons equal")
     assert said.err == f"Interrupted; what was found until then is in {tmp_path}.\n"
@@ -346,7 +346,7 @@ def test_a_half_written_file_does_not_take_the_place_of_a_whole_one(tmp_path: Pa
 
 def test_checks_compare_and_find_planted_differences() -> None:
     def some(gpu: FakeGpu, part: str, words: str) -> list[ValidationRow]:
-        return [case.run() for case in PARTS[part](Lab(gpu, small=True)) if case.what.startswith(words)]
+        return [case.run() for case in PARTS[part](Lab(gpu, small=True)) if case.name.startswith(words)]
 
     for part, words in (("casts", "fp.gpu.encode E4M3 up"), ("casts", "torch's cast to e4m3"),
                         ("casts", "PTX cvt.rn to e4m3"), ("arithmetic", "fp.gpu.sqrt E4M3"),
@@ -365,7 +365,7 @@ def test_every_float32_comes_first() -> None:
 
 
 def test_torch_casts_name_the_policy() -> None:
-    checks = [case for case in PARTS["casts"](Lab(FakeGpu(), small=True)) if case.what == "torch's cast to e4m3"]
+    checks = [case for case in PARTS["casts"](Lab(FakeGpu(), small=True)) if case.name == "torch's cast to e4m3"]
     assert {check.run().model for check in checks} == {"overflow 'torch<2.12'"}
 
 

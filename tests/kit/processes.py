@@ -113,11 +113,11 @@ def say_refusals(setup: str, *calls: str) -> None:
     """Print what each call after a setup says, a line for each."""
     from numba import cuda
 
-    given: dict[str, Any] = {"np": np, "fp": fp, "cuda": cuda}
-    exec(setup, given)
+    variables: dict[str, Any] = {"np": np, "fp": fp, "cuda": cuda}
+    exec(setup, variables)
     for each in calls:
         try:
-            eval(each, given)
+            eval(each, variables)
         except (TypeError, ValueError, fp.gpu.GpuError) as reason:
             print(type(reason).__name__, reason)
         else:

@@ -112,8 +112,8 @@ def _run(request: str) -> None:
     # words wrap around and floats become Inf and NaN on purpose, which NumPy reports in every thread that was not told;
     # nothing else may be reported
     warnings.simplefilter("error")
-    for what in ("overflow", "divide by zero", "invalid value"):
-        warnings.filterwarnings("ignore", f"{what} encountered", RuntimeWarning)
+    for event in ("overflow", "divide by zero", "invalid value"):
+        warnings.filterwarnings("ignore", f"{event} encountered", RuntimeWarning)
     module, _, name = function.partition(":")
     getattr(importlib.import_module(module), name)(*words)
 

@@ -26,12 +26,12 @@ def some_pairs(values: Sequence[Any]) -> list[tuple[Any, Any]]:
 
 
 @contextmanager
-def case(*what: object) -> Iterator[None]:
+def case(*values: object) -> Iterator[None]:
     """One case of a loop, whose name stands below the message of whatever fails in it."""
     try:
         yield
     except Exception as error:
-        error.add_note(f"in the case {', '.join(str(getattr(each, 'name', each)) for each in what)}")
+        error.add_note(f"in the case {', '.join(str(getattr(each, 'name', each)) for each in values)}")
         raise
 
 
@@ -55,8 +55,8 @@ def in_turn(names: str, values: Iterable[Any]) -> Callable[[Test], Test]:
                             raise
                         raise AssertionError(f"a case that skips would skip those after it; return: {reason}") from None
 
-        asked = inspect.signature(test).parameters.values()
-        every.__signature__ = inspect.Signature([each for each in asked if each.name not in parameters])  # type: ignore[attr-defined]
+        of_test = inspect.signature(test).parameters.values()
+        every.__signature__ = inspect.Signature([each for each in of_test if each.name not in parameters])  # type: ignore[attr-defined]
         return every
 
     return decorate

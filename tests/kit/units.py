@@ -1,4 +1,4 @@
-"""Matrix units as users make them: any facts that mean something, and products that compare them with the oracle."""
+"""Matrix units as users make them: any fields that mean something, and products that compare them with the oracle."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _one(rng: Rng, choices: Any) -> Any:
 
 
 def random_unit(rng: Rng, rule: Rule | None = None) -> MatrixUnit:
-    """A unit of any rule with facts that mean something to it, most of them near those of a chip."""
+    """A unit of any rule with fields that mean something to it, most of them near those of a chip."""
     while True:
         try:
             return _any_unit(rng, _one(rng, list(Rule)) if rule is None else rule)
@@ -143,6 +143,6 @@ def _with_nan(total: Array, unit: MatrixUnit) -> Array:
     return patterns
 
 
-def changed(name: str, **facts: Any) -> MatrixUnit:
-    """A unit of the catalogue with other facts."""
-    return replace(fp.unit(name), name="mine", **facts)
+def changed(name: str, **changes: Any) -> MatrixUnit:
+    """A unit of the catalogue with other fields."""
+    return replace(fp.unit(name), name="mine", **changes)

@@ -85,13 +85,13 @@ def read(fmt: Format, code: int, input_subnormals: str = "keep") -> Operand:
     sign = casts.sign_of(fmt)
     negative = bool(code & sign)
     magnitude = code - sign if negative else code
-    what = casts.kind(fmt, magnitude)
+    kind = casts.kind(fmt, magnitude)
     if fmt.nan == "negative_zero" and code == sign:
         return Operand("nan")  # the one NaN of these formats has no sign
-    if what == "nan":
+    if kind == "nan":
         first_bit = magnitude // 2 ** (fmt.mantissa_bits - 1) % 2 if fmt.nan == "ieee" else 1
         return Operand("nan", negative, signalling=first_bit == 0)
-    if what == "infinity":
+    if kind == "infinity":
         return Operand("infinity", negative)
     size = casts.magnitude_value(fmt, magnitude)
     if input_subnormals == "flush" and size < smallest_normal(fmt):

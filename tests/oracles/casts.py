@@ -104,10 +104,10 @@ def value(fmt: Format, code: int) -> float:
     """The value of a code; float64 holds every one."""
     negative = bool(code & sign_of(fmt))
     magnitude = code - (sign_of(fmt) if negative else 0)
-    what = kind(fmt, magnitude)
-    if what == "nan" or (fmt.nan == "negative_zero" and negative and magnitude == 0):
+    found_kind = kind(fmt, magnitude)
+    if found_kind == "nan" or (fmt.nan == "negative_zero" and negative and magnitude == 0):
         return math.nan
-    found = math.inf if what == "infinity" else float(magnitude_value(fmt, magnitude))
+    found = math.inf if found_kind == "infinity" else float(magnitude_value(fmt, magnitude))
     return -found if negative else found
 
 
@@ -213,9 +213,9 @@ def nan_result(fmt: Format, overflow: str, negative: bool) -> int:
     return most
 
 
-def special_code(fmt: Format, what: Kind, negative: bool) -> int:
+def special_code(fmt: Format, special: Kind, negative: bool) -> int:
     """The code of a special, or of the largest value, with a sign."""
-    code = code_of_kind(fmt, what)
+    code = code_of_kind(fmt, special)
     assert code is not None
     return code | (sign_of(fmt) if negative else 0)
 

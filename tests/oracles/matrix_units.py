@@ -1,6 +1,6 @@
 """A slow, obvious oracle for matrix units, one row of codes at a time in Python's integers, and rows to try it on.
 
-Three beats: `read` gives a code its exact value, a rule of RULES adds the terms of one step, `write` rounds the sum.
+Three steps: `read` gives a code its exact value, a rule of RULES adds the terms of one step, `write` rounds the sum.
 A number is `(-1)**negative * integer * 2**ulp`. The rules are those of docs/matrix-units.md; only facts of the units
 and formats come from fpsim.
 """
@@ -533,10 +533,10 @@ def subnormal(sides: Sides) -> Rows:
 def tiny(sides: Sides) -> Rows:
     """A few products about the exponent that zeros have and below, and accumulators that are zero or subnormal."""
     place = (sides.unit.floor_exponent or sides.unit.d.fmt.min_exponent) // 2 - 6  # of one of two factors
-    own = 0 if sides.scale is not None else place
-    a = sides.a.mix(sides.a.near(own, 8), sides.a.zero(), 0.6)
+    of_code = 0 if sides.scale is not None else place
+    a = sides.a.mix(sides.a.near(of_code, 8), sides.a.zero(), 0.6)
     c = sides.c.mix(sides.c.zero(), sides.c.subnormal(), 0.3)
-    return rows_of(sides, a, sides.b.near(own, 8), c, lambda scale: scale.near(place, 8))
+    return rows_of(sides, a, sides.b.near(of_code, 8), c, lambda scale: scale.near(place, 8))
 
 
 def zeros(sides: Sides) -> Rows:

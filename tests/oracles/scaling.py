@@ -347,7 +347,7 @@ def two_levels(tile: Tile, tensor: TensorScale, fmt: Any, scaling: Any, real: An
 # ---- given scales
 
 
-def given(tile: Tile, s: Real, scaling: Any, real: Any) -> Step:
+def by_given_scale(tile: Tile, s: Real, scaling: Any, real: Any) -> Step:
     """The step of a tile whose scale the caller gives."""
     if tile.has_nan and scaling.nan == "tile":
         return Step(math.nan, math.nan, real(math.nan))
@@ -484,7 +484,7 @@ def _encode(x: Array, fmt: Any, scaling: Any, rounding: str, overflow: str, subn
     for i, tile in enumerate(look_at(in_tiles(y, found.sizes), scaling)):
         count_tile(tile, scaling, found.report, scales is not None)
         if scales is not None:
-            steps.append(given(tile, scales.flat[i], scaling, real))
+            steps.append(by_given_scale(tile, scales.flat[i], scaling, real))
         elif tensor is None:
             steps.append(one_level(tile, fmt, scaling, real, found.report))
         else:

@@ -58,10 +58,10 @@ class Job:
 
     def words(self) -> dict[str, Any]:
         """Keywords of `fp.matmul` but for the schedule."""
-        given: dict[str, Any] = {"c": self.c, "scale_a": self.scale_a, "scale_b": self.scale_b, "bias": self.bias}
-        given |= {"alpha": self.alpha, "beta": self.beta}
-        given |= {"out_format": None if self.out_format == fp.FP32 else self.out_format}
-        return {name: value for name, value in given.items() if value is not None}
+        words: dict[str, Any] = {"c": self.c, "scale_a": self.scale_a, "scale_b": self.scale_b, "bias": self.bias}
+        words |= {"alpha": self.alpha, "beta": self.beta}
+        words |= {"out_format": None if self.out_format == fp.FP32 else self.out_format}
+        return {name: value for name, value in words.items() if value is not None}
 
 
 Oracle = Callable[[Job], Array]
@@ -411,11 +411,11 @@ def xmma(job: Job, split_k: int = 1, merge: str = "serial", fast_accum: bool = F
 def lane_sums(job: Job, lanes: Sequence[Sequence[int]], stop: int | None = None) -> Array:
     """The chain from +0 of every lane over its terms, (lanes, M, N); terms from `stop` on do not exist."""
     a, b = fp.decode(job.a, job.unit.a.fmt), fp.decode(job.b, job.unit.b.fmt)
-    own = [[k for k in lane if k < (job.k if stop is None else stop)] for lane in lanes]
-    total = np.zeros((len(own), *job.shape), f32)
-    for i in range(max(map(len, own))):
-        busy = [lane for lane, terms in enumerate(own) if i < len(terms)]
-        terms = [own[lane][i] for lane in busy]
+    terms_of = [[k for k in lane if k < (job.k if stop is None else stop)] for lane in lanes]
+    total = np.zeros((len(terms_of), *job.shape), f32)
+    for i in range(max(map(len, terms_of))):
+        busy = [lane for lane, terms in enumerate(terms_of) if i < len(terms)]
+        terms = [terms_of[lane][i] for lane in busy]
         total[busy] = fma(a.T[terms][:, :, None], b[terms][:, None, :], total[busy])
     return total
 
@@ -459,8 +459,8 @@ def gemv(job: Job, row: tuple[int, int, int, bool], split_k: int = 1) -> Array:
     def of_slice(start: int, stop: int) -> Array:
         def of_tiles(tiles: range) -> Array:
             places = [range(start + tile * run * width, start + (tile + 1) * run * width) for tile in tiles]
-            own = [[k for place in places for k in place[lane * run : (lane + 1) * run]] for lane in range(width)]
-            return lane_sums(job, own, stop)
+            of_lanes = [[k for place in places for k in place[lane * run : (lane + 1) * run]] for lane in range(width)]
+            return lane_sums(job, of_lanes, stop)
 
         tiles = ceiling(stop - start, run * width)
         lanes = forward([of_tiles(range(*chunks)) for chunks in cut(0, tiles, chunk or tiles)])

@@ -158,7 +158,7 @@ def test_a_model_comes_back_from_its_file(which: str, tmp_path: Path) -> None:
     model.save(tmp_path / "model.json")
     again = fp.probe.load(tmp_path / "model.json")
     assert again.explain() == model.explain()
-    assert (again.tree, again.names, again.facts) == (model.tree, model.names, model.facts)
+    assert (again.tree, again.names, again.traits) == (model.tree, model.names, model.traits)
     if which == "unit":
         a = fp.cast(normal(0, 8, 256), "e4m3")
         assert_bits_equal(again.matmul(a, a.T), product(a, a.T))

@@ -199,10 +199,10 @@ def seconds_beside_the_calls(n: int) -> float:
 
     started = time.process_time()
     model = fp.probe.sum(fn, n)
-    own = time.process_time() - started - in_fn
+    seconds = time.process_time() - started - in_fn
     assert model.found
     assert model.calls < n * math.log2(n)
-    return own
+    return seconds
 
 
 def test_a_long_sum_is_revealed_in_order_n_log_n_calls_and_seconds() -> None:

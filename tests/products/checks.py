@@ -22,7 +22,7 @@ f32 = np.float32
 MOST_SUMS = 4099  # accumulators that are drawn, those of larger products again and again; a prime, unlike their rows
 
 
-def _facts(unit: MatrixUnit) -> tuple[Any, ...]:
+def _route(unit: MatrixUnit) -> tuple[Any, ...]:
     """What decides which kernel runs, and on which path."""
     far = unit.a.fmt.exponent_bits > 5
     return (
@@ -37,16 +37,16 @@ def _facts(unit: MatrixUnit) -> tuple[Any, ...]:
     )
 
 
-KERNELS = tuple({_facts(unit): unit for unit in reversed(fp.units())}.values())[::-1]
+KERNELS = tuple({_route(unit): unit for unit in reversed(fp.units())}.values())[::-1]
 
 
-def take_other_loops(patch: pytest.MonkeyPatch, **facts: Any) -> None:
-    """Let products by units take loops that they would not take: facts replaces what fast_units says of every unit.
+def take_other_loops(patch: pytest.MonkeyPatch, **answers: Any) -> None:
+    """Let products by units take loops that they would not take: answers replace what fast_units says of any unit.
 
     rows_of="plain": the loops for any processor; source_of="floats": panels from them.
     """
-    for name, fact in facts.items():
-        patch.setattr(unit_product, name, lambda *_, fact=fact: fact)
+    for name, answer in answers.items():
+        patch.setattr(unit_product, name, lambda *_, answer=answer: answer)
     patch.setattr(brief, "_brief_unit", lambda *_: None)  # which keeps the loops that a unit takes
 
 

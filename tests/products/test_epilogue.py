@@ -66,23 +66,23 @@ def finishes(x: Job, kinds: tuple[str, ...]) -> Iterator[Job]:
     m, n = x.shape
     c, of_a, of_b = matrix(m, n, 3), np.abs(matrix(m, 1, 4)), np.abs(matrix(1, n, 5))
     bias = matrix(1, n, 6)[0]
-    given: list[dict[str, Any]] = [
+    words_of_all: list[dict[str, Any]] = [
         {}, {"bias": bias}, {"bias": bias.astype(np.float16)}, {"bias": fp.cast(bias, fp.BF16)},
         {"c": c}, {"c": c, "bias": bias}, {"c": c, "beta": 1.0}, {"c": c, "beta": -0.3, "bias": bias},
     ]  # fmt: skip
     if "alpha" in kinds:
-        given += [{"alpha": 0.7}, {"alpha": -1e-20}, {"alpha": 0.7, "bias": bias}, {"alpha": 0.7, "c": c},
+        words_of_all += [{"alpha": 0.7}, {"alpha": -1e-20}, {"alpha": 0.7, "bias": bias}, {"alpha": 0.7, "c": c},
                   {"alpha": 1.3, "beta": 0.1, "c": c, "bias": bias}, {"alpha": 1, "beta": 2, "c": c}]  # fmt: skip
     if "tensor" in kinds:
         one, other = f32(0.37), np.full((1, 1), 1.7, f32)
-        given += [{"scale_a": one}, {"scale_b": one, "bias": bias}, {"scale_a": one, "scale_b": other},
+        words_of_all += [{"scale_a": one}, {"scale_b": one, "bias": bias}, {"scale_a": one, "scale_b": other},
                   {"scale_a": other, "scale_b": one, "c": c, "beta": 0.6}, {"scale_a": one, "scale_b": one, "c": c},
                   {"scale_a": f32(1e-30), "scale_b": f32(3e-9)}, {"scale_a": f32(-2), "alpha": 0.3},
                   {"scale_a": one, "scale_b": other, "alpha": 1.3, "beta": -2.0, "c": c, "bias": bias}]  # fmt: skip
     if "row" in kinds:
-        given += [{"scale_a": of_a, "scale_b": of_b}, {"scale_a": of_a, "bias": bias},
+        words_of_all += [{"scale_a": of_a, "scale_b": of_b}, {"scale_a": of_a, "bias": bias},
                   {"scale_a": of_a, "scale_b": f32(0.3), "bias": bias, "c": c, "beta": 0.4}]  # fmt: skip
-    for words in given:
+    for words in words_of_all:
         yield replace(x, **words)
 
 
@@ -98,8 +98,8 @@ def test_an_epilogue_is_its_composition(case: Case, unit: MatrixUnit, whole: boo
         # neighbours among the cases have one family; together they see every pair
     )
     for turn, ((i, fmt), (m, n)) in enumerate(every if whole else (every[number % 8], every[(number + 5) % 8])):
-        given = job(unit, spread, (m, 200, n), seed=i, out_format=fmt)
-        of_all = finishes(given, ("alpha", "tensor", "row"))
+        x = job(unit, spread, (m, 200, n), seed=i, out_format=fmt)
+        of_all = finishes(x, ("alpha", "tensor", "row"))
         for each in of_all if whole else itertools.islice(of_all, (turn + number // 8) % 2, None, 2):
             check(each, case)
 
@@ -307,10 +307,10 @@ REFUSED = {
 
 @in_turn("name", REFUSED)
 def test_what_a_library_refuses_is_refused_unless_it_is_not_strict(name: str) -> None:
-    asked, words = REFUSED[name]
+    call, words = REFUSED[name]
     with pytest.raises(ValueError, match=f"{words}.* strict=False computes it all the same"):
-        asked()
-    got = asked(strict=False)
+        call()
+    got = call(strict=False)
     assert np.all(got.astype(f32) == got.astype(f32)[0, 0])
 
 
@@ -419,9 +419,9 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 @in_turn("name", BAD)
 def test_bad_input_says_what_was_wanted(name: str) -> None:
-    asked, error, words = BAD[name]
+    refused, error, words = BAD[name]
     with pytest.raises(error, match=f"(?s){words}"):
-        asked()
+        refused()
 
 
 # ---- found by trying to break it

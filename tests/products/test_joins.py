@@ -18,7 +18,7 @@ from tests.oracles.matrix_units import KINDS, normal
 from tests.products.checks import Product, chained, check, lengths, multiplied, random_product, results
 
 UNITS = ["cdna3_f16_f32", "cdna3_bf16_f32", "cdna3_xf32_f32", "cdna3_fp8_f32", "cdna1_f16_f32", "cdna1_bf16_f32"]
-WIDTHS = (1, 16, 63, 64, 65, 128, 129)  # of the parts of 64 lanes, and of a panel
+WIDTHS = (1, 16, 63, 64, 65, 128, 129)  # of the parts of 64 columns, and of a panel
 f32 = np.float32
 
 

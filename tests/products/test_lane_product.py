@@ -31,7 +31,7 @@ LENGTHS = (1, 2, 3, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257
 SPLITS = (1, 2, 3, 32, 33, 64, 128, 130)
 
 
-# ---- what the facts say, term by term; sums are (M, N) arrays
+# ---- the orders that the kernels' authors describe, term by term; sums are (M, N) arrays
 
 
 class Terms:
@@ -48,7 +48,7 @@ class Terms:
         kept = [[p for p in each if p < self.count] for each in places]
         totals = np.zeros((len(kept), self.a.shape[0], self.b.shape[1]), f32)
         for i in range(max(map(len, kept), default=0)):  # the chains do not meet, so that all take a step at once
-            going = [chain for chain, own in enumerate(kept) if i < len(own)]
+            going = [chain for chain, terms in enumerate(kept) if i < len(terms)]
             now = [kept[chain][i] for chain in going]
             x, y = np.broadcast_arrays(self.a.T[now, :, None], self.b[now, None])
             totals[going] = multiply_add(x, y, totals[going])
@@ -75,8 +75,8 @@ def gemv(terms: Terms, v: int, w: int, cc: int, tree: bool) -> Floats:
     tiles = max(-(-terms.count // (v * w)), 1)
     chunks = []
     for first in range(0, tiles, cc or tiles):
-        own = range(first, min(first + (cc or tiles), tiles))
-        places = [[tile * v * w + lane * v + sub for tile in own for sub in range(v)] for lane in range(w)]
+        chunk = range(first, min(first + (cc or tiles), tiles))
+        places = [[tile * v * w + lane * v + sub for tile in chunk for sub in range(v)] for lane in range(w)]
         chunks.append(terms.chains(places))
     lanes = left_to_right(chunks)
     return butterfly(lanes)[0] if tree else left_to_right(lanes)
@@ -86,11 +86,11 @@ def slices_of_lanes(terms: Terms, count: int, block: int, from_zero: bool) -> Fl
     """ALGO 11, 16 and option 5 of 13: lane t owns contiguous terms, in blocks; from_zero: both levels start at +0."""
     share = max(-(-terms.count // count), 1)
     owned = [range(lane * share, min((lane + 1) * share, terms.count)) for lane in range(count)]
-    blocks = [own[k : k + block] for own in owned for k in range(0, len(own), block)]
+    blocks = [places[k : k + block] for places in owned for k in range(0, len(places), block)]
     chains = iter(terms.chains(blocks))
     lanes = []
-    for own in owned:
-        found = [next(chains) for _ in range(0, len(own), block)]
+    for places in owned:
+        found = [next(chains) for _ in range(0, len(places), block)]
         lanes.append(left_to_right([terms.zero()] * (from_zero or not found) + found))
     return left_to_right([terms.zero()] * from_zero + lanes)
 
@@ -188,7 +188,7 @@ def few_outputs(limit: int) -> Iterator[None]:
 
 
 def check(case: Case, a: Floats, b: Floats) -> None:
-    """Every slice of a product is what the facts say."""
+    """Every slice of a product is what these orders say."""
     k = a.shape[1]
     plan = plan_of(case.schedule, UNIT, k)
     for part in plan.slices:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
-from fpsim.products.kernels.fused_product import PANEL_BYTES
+from fpsim.products.kernels.fused_product import DECODED_BYTES
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn, sweep
 from tests.oracles.matrix_units import KINDS, any_code, normal, special, tiny, wide, zeros
@@ -90,7 +90,7 @@ def test_a_product_of_more_rows_than_a_block_is_a_chain_of_dot_add(unit: MatrixU
 @pytest.mark.parametrize("name", ["hopper_e4m3_f32", pytest.param("ampere_bf16_f32", marks=pytest.mark.slow)])
 def test_a_product_of_very_many_terms_goes_on_where_its_first_half_stopped(name: str) -> None:
     unit, half = fp.unit(name), 1 << 19  # 14 rows of 2**20 terms take more than one block of decoded rows
-    assert 14 * 2 * half * 5 > PANEL_BYTES
+    assert 14 * 2 * half * 5 > DECODED_BYTES
     some, rng = random_product(unit, normal, (256, unit.terms, 1)).a[:, 0], np.random.default_rng(0)
     a, b = (some[np.frombuffer(rng.bytes(rows * 2 * half), np.uint8)].reshape(rows, -1) for rows in (14, 2))
     p = Product(a, b.T.repeat(7, axis=1))

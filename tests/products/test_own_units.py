@@ -138,9 +138,9 @@ MEANINGLESS: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @in_turn("name", MEANINGLESS)
 def test_a_unit_that_means_nothing_is_refused_in_a_sentence(name: str) -> None:
-    unit, facts, sentence = MEANINGLESS[name]
+    unit, changes, sentence = MEANINGLESS[name]
     with pytest.raises(ValueError) as refused:
-        replace(fp.unit(unit), **facts)
+        replace(fp.unit(unit), **changes)
     assert str(refused.value).startswith(sentence)
     assert "\n" not in str(refused.value)
 
@@ -154,11 +154,11 @@ def test_an_element_carries_its_own_codes_or_longer_ones() -> None:
 
 
 def test_names_of_elements_mean_nothing() -> None:
-    rng, own = np.random.default_rng(3), Element("a text", fp.FP32, fp.FP32)
+    rng, named = np.random.default_rng(3), Element("a text", fp.FP32, fp.FP32)
     for name in (HALF, "hopper_tf32_f32", "cdna3_xf32_f32"):
         unit = fp.unit(name)
         other: MatrixUnit = replace(
-            unit, a=Element("a", unit.a.fmt, unit.a.carrier), b=Element("b", unit.b.fmt, unit.b.carrier), d=own
+            unit, a=Element("a", unit.a.fmt, unit.a.carrier), b=Element("b", unit.b.fmt, unit.b.carrier), d=named
         )
         check_case(random_case(other, rng), other, rng)
         assert other.rounding == unit.rounding

@@ -33,7 +33,7 @@ f32 = np.float32
 
 FP8, FP8_TO_HALF, HALF, SCALED = "hopper_e4m3_f32", "hopper_e4m3_f16", "hopper_f16_f32", "blackwell_mxfp8_e4m3_f32"
 ALL = (FP8, FP8_TO_HALF, HALF, pytest.param(SCALED, marks=pytest.mark.slow))
-WIDTHS = (1, 16, 31, 32, 33, 63, 64, 65, 129)  # of the groups of 16, 32 and 64 lanes
+WIDTHS = (1, 16, 31, 32, 33, 63, 64, 65, 129)  # of the groups of 16, 32 and 64 columns
 HEIGHTS = (1, 2, 3, 5)  # rows are taken in pairs
 
 needs_vectors = pytest.mark.skipif(not has_avx2(), reason="this processor, or numba's target, has no AVX2")

@@ -20,10 +20,10 @@ def made_once(make: Callable[..., Array]) -> Callable[..., Array]:
     kept = cache(make)
 
     @wraps(make)
-    def given(*arguments: Any) -> Array:
+    def copied(*arguments: Any) -> Array:
         return np.array(kept(*arguments))
 
-    return given
+    return copied
 
 
 @made_once

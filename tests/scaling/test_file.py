@@ -106,8 +106,8 @@ def test_views_and_awkward_names_come_back(tmp_path: Path, suffix: str) -> None:
 
 
 @every_kind
-def test_an_array_longer_than_a_piece_comes_back(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaled_file, "PIECE", 1000)
+def test_an_array_longer_than_a_read_comes_back(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaled_file, "BYTES_AT_ONCE", 1000)
     arrays = {"x": np.random.default_rng(1).standard_normal((7, 111))}
     save(tmp_path / f"x{suffix}", arrays, {})
     assert_same(load(tmp_path / f"x{suffix}"), (arrays, {}))

@@ -33,9 +33,9 @@ def test_both_kinds_of_loops_give_the_same_bits(name: str, rounding: str, monkey
         monkeypatch.setattr(run_tiles, "BRIEF", longest_brief)
         monkeypatch.setattr(plan, "FEW_TILES", longest_brief)
         encoded.append([fp.encode_scaled(x, fp.E4M3, preset(name), **options) for x in arrays])
-    for own, common in zip(*encoded, strict=True):
-        assert_same_encoding(own, common)
-        assert own.report == common.report
+    for long, brief in zip(*encoded, strict=True):
+        assert_same_encoding(long, brief)
+        assert long.report == brief.report
 
 
 @pytest.mark.parametrize("fmt", [fp.INT8, fp.INT4, fp.E2M1], ids=str)
@@ -48,8 +48,8 @@ def test_so_they_do_for_integers_and_for_values(fmt: Any, rounding: str, monkeyp
         monkeypatch.setattr(run_tiles, "BRIEF", longest_brief)
         codes = fp.encode_scaled(x, fmt, fp.scalings.TILE_1X128, **options).codes
         found.append((codes, fp.quantize_scaled(x, fmt, fp.scalings.TILE_1X128, **options)))
-    for own, common in zip(*found, strict=True):
-        assert_bits_equal(own, common)
+    for long, brief in zip(*found, strict=True):
+        assert_bits_equal(long, brief)
 
 
 FROZEN = [("TILE_1X128", fp.E4M3), ("NVFP4", fp.E2M1), ("MX", fp.E5M2), ("TENSOR", fp.E4M3), ("BLOCK_128X128", fp.E3M2)]

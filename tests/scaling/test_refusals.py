@@ -69,15 +69,15 @@ def test_a_call_that_is_not_possible_is_refused(call: Any, message: str) -> None
         call()
 
 
-@pytest.mark.parametrize("what", ["scales", "zero_points"])
-def test_out_that_overlaps_what_decoding_reads_is_refused(what: str) -> None:
-    scaling = fp.Scaling(block=(1, 32), symmetric=what == "scales")
-    q = fp.encode_scaled(X, "int8" if what == "scales" else "uint8", scaling)
+@pytest.mark.parametrize("field", ["scales", "zero_points"])
+def test_out_that_overlaps_what_decoding_reads_is_refused(field: str) -> None:
+    scaling = fp.Scaling(block=(1, 32), symmetric=field == "scales")
+    q = fp.encode_scaled(X, "int8" if field == "scales" else "uint8", scaling)
     out = np.zeros((2, 32), np.float32)
-    place = out.reshape(-1).view(getattr(q, what).dtype)[:2].reshape(2, 1)
-    place[...] = getattr(q, what)
+    place = out.reshape(-1).view(getattr(q, field).dtype)[:2].reshape(2, 1)
+    place[...] = getattr(q, field)
     with pytest.raises(ValueError, match="out must not share memory with the input"):
-        dataclasses.replace(q, **{what: place}).decode(out=out)
+        dataclasses.replace(q, **{field: place}).decode(out=out)
 
 
 def test_arrays_to_fill_that_overlap_the_input_are_refused() -> None:

@@ -35,8 +35,8 @@ def test_the_table_of_gemv_is_that_of_the_page(chip: str) -> None:
     found: dict[int, GemvRow] = {}
     for options, run, lanes, chunks, join in rows_under("CUSTOM_OPTION of gemv"):
         by_chips = [part.partition(":") for part in chunks.replace(" ", "").split(";")]  # "sm_90,sm_103:256;sm_100:0"
-        own = [after or before for before, _, after in by_chips if not after or chip in before.split(",")]
-        row = GemvRow(int(run), int(lanes), int(own[0]), butterfly=join == "butterfly")
+        of_chip = [after or before for before, _, after in by_chips if not after or chip in before.split(",")]
+        row = GemvRow(int(run), int(lanes), int(of_chip[0]), butterfly=join == "butterfly")
         found |= {int(option): row for option in options.split(",")}
     assert found == GEMV[chip]
 

@@ -361,10 +361,10 @@ ADDED_AT_ONCE = {  # schedule, unit, K, output, products
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # cuBLAS takes other kernels for such shapes
-@pytest.mark.parametrize("what", ADDED_AT_ONCE)
-def test_slices_of_one_length_are_one_product(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ADDED_AT_ONCE)
+def test_slices_of_one_length_are_one_product(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel adds them to one another, instead of float32 matrices between products."""
-    schedule, unit, k, out_format, count = ADDED_AT_ONCE[what]
+    schedule, unit, k, out_format, count = ADDED_AT_ONCE[name]
     done: list[Any] = []
 
     def add_product(total: Any, product: Any) -> None:
@@ -513,8 +513,8 @@ def test_results_do_not_depend_on_the_number_of_threads(
 def test_products_may_be_empty(case: Case, unit: MatrixUnit) -> None:
     for m, k, n in ((0, 64, 8), (1, 64, 0), (1, 0, 8), (0, 0, 0)):
         a, b = np.zeros((m, k), unit.a.dtype), np.zeros((k, n), unit.b.dtype)
-        given: tuple[dict[str, Any], ...] = ({}, {"bias": np.ones(n, f32), "out_format": fp.BF16})
-        for words in given:
+        options: tuple[dict[str, Any], ...] = ({}, {"bias": np.ones(n, f32), "out_format": fp.BF16})
+        for words in options:
             got = fp.matmul(a, b, accumulate=unit, schedule=case.schedule, strict=False, **words)
             want = np.ones((m, n), f32) if words else np.zeros((m, n), f32)
             assert_bits_equal(got.astype(f32), want)

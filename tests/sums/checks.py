@@ -42,15 +42,15 @@ def drawn(fmt: fp.Format, shape: tuple[int, ...], generator: np.random.Generator
     return np.where(generator.random(shape) < wild, edge, usual).astype(fmt.storage)
 
 
-def assert_same(got: Array, want: Array, accumulator: Accumulator, what: str) -> None:
+def assert_same(got: Array, want: Array, accumulator: Accumulator, case: str) -> None:
     """Fail unless codes agree."""
-    assert got.shape == want.shape, f"{accumulator!r} gives shape {got.shape}, not {want.shape}: {what}"
+    assert got.shape == want.shape, f"{accumulator!r} gives shape {got.shape}, not {want.shape}: {case}"
     differ = got != want
     if differ.any():
         where = tuple(int(i) for i in np.argwhere(differ)[0])
         raise AssertionError(
             f"{accumulator!r}: got {int(got[where]):#x}, want {int(want[where]):#x} at {where}; "
-            f"{int(differ.sum())} of {differ.size} differ: {what}"
+            f"{int(differ.sum())} of {differ.size} differ: {case}"
         )
 
 

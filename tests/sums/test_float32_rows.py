@@ -1,4 +1,4 @@
-"""Sums of accumulators by the loops in float32: the bits of the lanes, which take each operation by itself."""
+"""Sums of accumulators by loops in float32: the bits of those in 64-bit words, which take each operation by itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FAST = [
 
 @pytest.mark.parametrize("accumulator", FAST, ids=repr)
 @sweep("whole", False, True)
-def test_sums_in_float32_are_those_in_lanes(accumulator: Accumulator, whole: bool) -> None:
+def test_sums_in_float32_are_those_in_words(accumulator: Accumulator, whole: bool) -> None:
     generator = np.random.default_rng(10)
     largest = accumulator.result_format.max
     left, right, start = (ranges(generator, shape, largest) for shape in ((19, 150), (150, 150), (19, 150)))
@@ -53,7 +53,7 @@ def test_sums_in_float32_are_those_in_lanes(accumulator: Accumulator, whole: boo
             for c in starts if whole else (starts[(i + j) % 2],):
                 problem = SumProblem(a, b, c, formats)
                 got = accumulate.accumulated(accumulator, problem)
-                assert_same(got, accumulate._lanes(accumulator, problem), accumulator, f"{name}, {formats}")
+                assert_same(got, accumulate._in_words(accumulator, problem), accumulator, f"{name}, {formats}")
 
 
 @pytest.mark.parametrize("fmt", [fp.BF16, fp.FP16, fp.TF32], ids=str)
@@ -108,7 +108,7 @@ def test_sums_about_powers_of_two_and_ties_are_rounded_once(fmt: fp.Format) -> N
 
 
 @pytest.mark.parametrize("rounding", ["nearest_even", "down", "up"])
-def test_trees_of_any_length_in_float32_are_those_in_lanes(rounding: str) -> None:
+def test_trees_of_any_length_in_float32_are_those_in_words(rounding: str) -> None:
     generator = np.random.default_rng(16)
     for terms in (1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 77):
         # powers of two and zeros of both signs, so that zeros and ties are frequent
@@ -122,11 +122,11 @@ def test_trees_of_any_length_in_float32_are_those_in_lanes(rounding: str) -> Non
             assert fast_way(accumulator, (fp.FP16, fp.FP16)) is not None
             problem = SumProblem(a, b, np.zeros((0, 0), fmt.storage), (fp.FP16, fp.FP16))
             got = accumulate.accumulated(accumulator, problem)
-            assert_same(got, accumulate._lanes(accumulator, problem), accumulator, f"{terms} terms")
+            assert_same(got, accumulate._in_words(accumulator, problem), accumulator, f"{terms} terms")
 
 
 @pytest.mark.parametrize("rounding", ["nearest_even", "up"])
-def test_pairs_whose_products_round_up_to_subnormals_overflow_as_in_lanes(rounding: str) -> None:
+def test_pairs_whose_products_round_up_to_subnormals_overflow_as_in_words(rounding: str) -> None:
     # a thousand products of just over half a place, or of a hundredth of one, round to more than the largest value
     fmt = fp.format("p3109_k10p8se")
     tiny = (0.51 if rounding == "nearest_even" else 0.01) * fmt.smallest_subnormal
@@ -156,7 +156,7 @@ def test_the_loops_in_float32_are_taken_and_mostly_kept() -> None:
 
 @in_turn("fmt", [fp.BF16, fp.FP16, fp.Format("eleven_bits", 5, 9), fp.Format("nine_bits", 6, 8)])
 @in_turn("formats", [(fp.BF16, fp.BF16), (fp.FP16, fp.BF16), (fp.FP16, fp.FP16), (fp.E5M2, fp.FP16)])
-def test_every_significand_and_tie_is_rounded_in_float32_as_in_lanes(
+def test_every_significand_and_tie_is_rounded_in_float32_as_in_words(
     fmt: fp.Format, formats: tuple[fp.Format, fp.Format]
 ) -> None:
     """Products of all significands of both sides, around and below the smallest normal value and near 1."""
@@ -170,7 +170,7 @@ def test_every_significand_and_tie_is_rounded_in_float32_as_in_lanes(
             problem = SumProblem(a[:, :terms], b[:terms], np.zeros((0, 0), fmt.storage), formats)
             assert fast_way(Sequential(fmt), formats) is not None
             got = accumulate.accumulated(Sequential(fmt), problem)
-            assert_same(got, accumulate._lanes(Sequential(fmt), problem), Sequential(fmt), f"{scale}, {terms} terms")
+            assert_same(got, accumulate._in_words(Sequential(fmt), problem), Sequential(fmt), f"{scale}, {terms} terms")
 
 
 @pytest.mark.parametrize("fmt", [fp.BF16, fp.FP16], ids=str)

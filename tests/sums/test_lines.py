@@ -1,4 +1,4 @@
-"""Sums along an axis are made a piece at a time: the same bits, in little memory."""
+"""Sums along an axis are made some terms at a time: the same bits, in little memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 
 @accumulators
-def test_pieces_of_lines_give_the_bits_of_the_whole(how: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_lines_at_a_time_give_the_bits_of_the_whole(how: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = numbers((3, 5, 33), seed), numbers((5, 33), seed + 2)
     calls: list[Callable[[], Any]] = [
         lambda: fp.dot(x, y, accumulate=how),
@@ -46,8 +46,8 @@ def test_pieces_of_lines_give_the_bits_of_the_whole(how: Any, seed: int, monkeyp
         *[lambda axis=axis: fp.sum(x, accumulate=how, axis=axis) for axis in range(3)],
     ]
     whole = [call() for call in calls]
-    for piece in (33, 40, 100):
-        monkeypatch.setattr(lines, "PIECE", piece)
+    for count in (33, 40, 100):
+        monkeypatch.setattr(lines, "TERMS_AT_ONCE", count)
         for call, want in zip(calls, whole, strict=True):
             assert_bits_equal(call(), want)
 
@@ -65,13 +65,13 @@ def test_parts_of_a_long_line_give_the_bits_of_the_whole(how: Any, seed: int, mo
     whole = [np.asarray(call()) for call in calls]
     monkeypatch.setattr(lines, "SUBTREE", 8)
     monkeypatch.setattr(accumulate, "NARROW", 0)
-    for piece in (6, 50, 300):
-        monkeypatch.setattr(lines, "PIECE", piece)
+    for count in (6, 50, 300):
+        monkeypatch.setattr(lines, "TERMS_AT_ONCE", count)
         for call, want in zip(calls, whole, strict=True):
             assert_bits_equal(np.asarray(call()), want)
 
 
-SMALLER = 16  # times as small as they are are the pieces of the next test, its operands, and what it allows
+SMALLER = 16  # times as small as they are are the terms at once of the next test, its operands, and what it allows
 SIZE = (1 << 24) // SMALLER
 MEMORY = {
     "dot of matrices": lambda m: fp.dot(m, m, accumulate=fp.Sequential("fp32")),
@@ -86,8 +86,8 @@ MEMORY = {
 
 @pytest.mark.parametrize("name", MEMORY)
 def test_sums_take_less_than_64_mib_beside_their_operands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert lines.PIECE == 1 << 20
-    monkeypatch.setattr(lines, "PIECE", lines.PIECE // SMALLER)
+    assert lines.TERMS_AT_ONCE == 1 << 20
+    monkeypatch.setattr(lines, "TERMS_AT_ONCE", lines.TERMS_AT_ONCE // SMALLER)
     m = np.resize(np.random.default_rng(0).standard_normal(4096).astype(np.float16), (1 << 10, SIZE >> 10))
     MEMORY[name](m[:2, :16])  # compiles
     tracemalloc.start()

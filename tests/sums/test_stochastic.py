@@ -16,7 +16,7 @@ from fpsim.runtime.processor import has_control, has_fma
 from fpsim.sums import accumulate
 from fpsim.sums.accumulate import SumProblem
 from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Pairwise, Sequential
-from fpsim.sums.kernels.steps import LANES
+from fpsim.sums.kernels.steps import TILE_COLUMNS
 from fpsim.sums.kernels.stochastic import (
     BLOCK,
     GROUP,
@@ -121,7 +121,7 @@ def test_sums_that_overflow_by_rounding_alone_go_step_by_step(kind: Any) -> None
 @in_turn("fmt", FORMATS)
 @in_turn("kind", KINDS)
 def test_larger_products_have_the_integer_cores_bits(kind: Any, fmt: fp.Format) -> None:
-    a, b = operands((3, 2 * LANES + 5, 3 * BLOCK + 7), 0, fp.E5M2)
+    a, b = operands((3, 2 * TILE_COLUMNS + 5, 3 * BLOCK + 7), 0, fp.E5M2)
     compared(made(kind, fmt), a, b, fp.E5M2)
 
 
@@ -182,13 +182,13 @@ def ahead() -> Any:
 def test_blocks_go_ahead_where_no_sum_can_overflow() -> None:
     accumulator = made(Sequential, fp.FP16)
     fields = target(options_of(accumulator, fp.FP16), True)
-    random = np.zeros((4, LANES), np.uint32)
-    words = WordsAhead(random, random, random, np.zeros((8, LANES), u64), np.zeros(1, u64))
+    random = np.zeros((4, TILE_COLUMNS), np.uint32)
+    words = WordsAhead(random, random, random, np.zeros((8, TILE_COLUMNS), u64), np.zeros(1, u64))
     for largest, terms, want in ((1.0, 70, BLOCK), (1.0, 7, 4), (1.0, 3, 0), (65504.0, 70, 0), (np.nan, 70, 0)):
         a, b = np.full((1, terms), largest).view(u64), np.ones((terms, 5)).view(u64)
         f = Targets(fields, fields, fields, fields)
         for fused in (False, True):
-            t = np.zeros((3, LANES), u64)
+            t = np.zeros((3, TILE_COLUMNS), u64)
             done = ahead()(a, b, np.zeros((1, 5), u64), fused, f, randomness(accumulator, terms), t, words)
             assert done == (0 if fused and not has_fma() else want)
             assert np.array_equal(t[0, :5].view(np.float64), np.full(5, float(done)))  # sums of ones are exact
@@ -211,14 +211,14 @@ def subtree() -> Any:
 def test_subtrees_go_ahead_where_no_sum_can_overflow() -> None:
     accumulator = made(Pairwise, fp.FP16)
     fields = target(options_of(accumulator, fp.FP16), True)
-    random = np.zeros((4, LANES), np.uint32)
-    fours, totals = np.zeros((12, LANES), u64), np.zeros((BLOCK // GROUP, LANES), u64)
+    random = np.zeros((4, TILE_COLUMNS), np.uint32)
+    fours, totals = np.zeros((12, TILE_COLUMNS), u64), np.zeros((BLOCK // GROUP, TILE_COLUMNS), u64)
     words = PairsAhead(random, random, random, fours, totals, np.zeros(1, u64))
     f = Targets(fields, fields, fields, fields)
     cases = ((1.0, 70, True), (1.0, BLOCK, True), (1.0, BLOCK - 1, False), (65504.0, 70, False), (np.nan, 70, False))
     for largest, terms, want in cases:
         a, b = np.full((1, terms), largest).view(u64), np.ones((terms, 5)).view(u64)
-        stack = np.zeros((3, LANES), u64)
+        stack = np.zeros((3, TILE_COLUMNS), u64)
         done = subtree()(a, b, np.zeros((1, 5), u64), f, randomness(accumulator, terms), stack, words)
         assert done == want
         assert np.array_equal(stack[1, :5].view(np.float64), np.full(5, BLOCK * done))  # sums of ones are exact

@@ -213,14 +213,14 @@ def test_a_kernel_whose_order_is_its_own_is_probed(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(search, "SECONDS", 0.2)  # nothing would explain it in the usual time either
     weights = 1 + np.arange(64) % 3
 
-    def own(a: Any, b: Any) -> Any:
+    def by_weight(a: Any, b: Any) -> Any:
         order = np.argsort(weights[np.arange(a.shape[1]) % 64], kind="stable")
         total = np.zeros((a.shape[0], b.shape[1]), np.float32)
         for k in order:
             total = total + a[:, [k]] * b[[k]]
         return total
 
-    report = check_kernel(own, a="fp32", accumulate=fp.Pairwise(fp.FP32), shapes=[(6, 6, 64)], raises=False)
+    report = check_kernel(by_weight, a="fp32", accumulate=fp.Pairwise(fp.FP32), shapes=[(6, 6, 64)], raises=False)
     assert not report.ok
     assert report.model is not None
     assert "A probe of 64 terms says" in report.explanation

@@ -116,6 +116,6 @@ def test_tensors_zeros_and_infinities() -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_refused(keywords: Any, error: Any, wanted: str) -> None:
-    given = {"x": NORMAL, "fmt": "e4m3", **keywords}
+    arguments = {"x": NORMAL, "fmt": "e4m3", **keywords}
     with pytest.raises(error, match=wanted):
-        assert_survives(given.pop("x"), given.pop("fmt"), **given)
+        assert_survives(arguments.pop("x"), arguments.pop("fmt"), **arguments)

@@ -35,7 +35,7 @@ def test_every_row_is_a_schedule_of_its_library_for_its_chip() -> None:
 
 
 @in_turn(
-    "recipe, on, unit, schedule",
+    "recipe, words, unit, schedule",
     [
         ("DEEPSEEK_V3", "H100", "hopper_e4m3_f32", "deepgemm('1d2d')"),
         ("DEEPSEEK_V3", "H100 cuBLAS", "hopper_e4m3_f32", "cublas('sm_90', family='block_scaled')"),
@@ -55,8 +55,8 @@ def test_every_row_is_a_schedule_of_its_library_for_its_chip() -> None:
         ("FP32", "H100 cuBLAS", "None", "None"),
     ],
 )
-def test_hardware_chooses_units_and_schedules(recipe: str, on: Any, unit: str, schedule: str) -> None:
-    found = hardware.placed(ft.RECIPES[recipe], on).recipe
+def test_hardware_chooses_units_and_schedules(recipe: str, words: Any, unit: str, schedule: str) -> None:
+    found = hardware.placed(ft.RECIPES[recipe], words).recipe
     adds = found.accumulator("fprop")
     assert (getattr(adds, "name", str(adds)), str(found.fprop.schedule)) == (unit, schedule)
 
@@ -94,7 +94,7 @@ def test_recipes_without_units_get_those_of_the_chip() -> None:
 
 
 @in_turn(
-    "recipe, on, sentence",
+    "recipe, words, sentence",
     [
         ("DEEPSEEK_V3", "A100", "fprop on A100 needs a matrix unit for E4M3 x E4M3 .* ampere has none"),
         ("BF16", "H1000", "on must be one of .*; got 'H1000'. Did you mean 'H100'"),
@@ -105,9 +105,9 @@ def test_recipes_without_units_get_those_of_the_chip() -> None:
         ("BF16", "cublas('sm_91')", "arch must be one of"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(recipe: str, on: str, sentence: str) -> None:
+def test_what_cannot_be_is_refused_in_a_sentence(recipe: str, words: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        hardware.placed(ft.RECIPES[recipe], on)
+        hardware.placed(ft.RECIPES[recipe], words)
     with pytest.raises(TypeError, match=r"on must be the name of a chip, such as 'H100' or 'H100 cuBLAS'.*; got 90"):
         hardware.placed(ft.RECIPES[recipe], 90)
 

@@ -50,19 +50,19 @@ def main(folder: Path, recipes: list[str]) -> None:
     found: dict[str, Any] = {}
     with Ranks.from_environment() as ranks:
         for way, (fmt, accumulate, bucket) in WAYS.items():
-            own = model()
-            shared = ranks.data_parallel(own, fmt, accumulate, bucket=bucket)
+            replica = model()
+            shared = ranks.data_parallel(replica, fmt, accumulate, bucket=bucket)
             for _ in range(2):  # torch orders its buckets anew after the first
-                own.zero_grad()
+                replica.zero_grad()
                 loss(shared, ranks.rank).backward()  # type: ignore[no-untyped-call]
-            found |= {f"{way}/{name}": x.numpy() for name, x in gradients(own).items()}
-        own = model()
-        shared = ranks.data_parallel(own, fp.BF16, count=ranks.world * MICRO)
+            found |= {f"{way}/{name}": x.numpy() for name, x in gradients(replica).items()}
+        replica = model()
+        shared = ranks.data_parallel(replica, fp.BF16, count=ranks.world * MICRO)
         assert isinstance(shared, torch.nn.parallel.DistributedDataParallel)
         with shared.no_sync():
             loss(shared, ranks.rank * MICRO).backward()  # type: ignore[no-untyped-call]
         loss(shared, ranks.rank * MICRO + 1).backward()  # type: ignore[no-untyped-call]
-        found |= {f"micro/{name}": x.numpy() for name, x in gradients(own).items()}
+        found |= {f"micro/{name}": x.numpy() for name, x in gradients(replica).items()}
         amax = np.array([ranks.rank, -ranks.rank, np.nan if ranks.rank else 1], np.float32)
         largest = ranks.all_reduce_max({"amax": amax, "empty": amax[:0], "one": np.array(ranks.rank)})
         for recipe in recipes:

@@ -52,14 +52,14 @@ def trained(recipe: OptimizerRecipe, steps: int) -> tuple[Tensors, AdamW, list[S
 @pytest.mark.parametrize("clip", [None, 1.0])
 def test_in_float32_the_bits_are_torchs(decay: float, clip: float | None) -> None:
     recipe = OptimizerRecipe(weight_decay=decay, clip_norm=clip, warmup=10, schedule="cosine", final_lr_share=0.1)
-    own, theirs = weights(), {name: x.requires_grad_() for name, x in weights().items()}
+    ours, theirs = weights(), {name: x.requires_grad_() for name, x in weights().items()}
     matrices = [x for x in theirs.values() if x.dim() >= 2]
     vectors = [x for x in theirs.values() if x.dim() < 2]
     reference = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}],
         betas=recipe.betas, eps=recipe.eps, foreach=False, fused=False,
     )  # fmt: skip
-    optimizer = AdamW(own, recipe)
+    optimizer = AdamW(ours, recipe)
     for step in range(50):
         for name, gradient in gradients(step).items():
             theirs[name].grad = gradient
@@ -69,16 +69,16 @@ def test_in_float32_the_bits_are_torchs(decay: float, clip: float | None) -> Non
         reference.step()
         report = optimizer.step(gradients(step), steps_total=50)
         assert norm is None or report.gradient_norm == float(norm)
-        for name in own:
-            assert_bits_equal(own[name], theirs[name].detach())
+        for name in ours:
+            assert_bits_equal(ours[name], theirs[name].detach())
 
 
 def test_clipping_by_value_is_torchs_and_counted() -> None:
     optimizer = AdamW(found := weights(), OptimizerRecipe(clip_value=0.5, clip_norm=None))
-    given = {name: torch.full_like(x, 0.25) for name, x in found.items()}
-    given["gain"][:] = -3.0
-    report = optimizer.step(given, steps_total=1)
-    assert given["gain"].tolist() == [-0.5] * 17
+    slopes = {name: torch.full_like(x, 0.25) for name, x in found.items()}
+    slopes["gain"][:] = -3.0
+    report = optimizer.step(slopes, steps_total=1)
+    assert slopes["gain"].tolist() == [-0.5] * 17
     assert report.clipped_share == 17 / sum(x.numel() for x in found.values())
     assert report.clip_factor == 1.0
 
@@ -201,9 +201,9 @@ def test_moments_and_weights_that_overflow_are_named() -> None:
     optimizer = AdamW(weights(), OptimizerRecipe(second_moment="fp16", clip_norm=None))
     report = optimizer.step({name: torch.full_like(x, 3e5) for name, x in weights().items()}, steps_total=1)
     assert report.nonfinite == tuple(f"second_moment/{name}" for name in weights())
-    given = gradients(0)
-    given["up"][0, 0] = math.nan
-    report = AdamW(weights(), OptimizerRecipe(clip_norm=None)).step(given, steps_total=1)
+    slopes = gradients(0)
+    slopes["up"][0, 0] = math.nan
+    report = AdamW(weights(), OptimizerRecipe(clip_norm=None)).step(slopes, steps_total=1)
     assert report.nonfinite == ("weights/up", "first_moment/up", "second_moment/up")
     assert trained(LOW, 2)[2][1].nonfinite == ()
 
@@ -277,11 +277,11 @@ def test_each_field_is_checked_in_one_sentence(fields: dict[str, Any], message: 
 
 def test_other_gradients_and_weights_are_refused() -> None:
     optimizer = AdamW(weights(), OptimizerRecipe())
-    given = gradients(0)
+    slopes = gradients(0)
     with pytest.raises(ValueError, match=r"gradients\['up'\] must be float32 of shape \(33, 17\); got torch.float64"):
-        optimizer.step({**given, "up": given["up"].double()}, steps_total=1)
+        optimizer.step({**slopes, "up": slopes["up"].double()}, steps_total=1)
     with pytest.raises(ValueError, match="gradients must have the names of the weights and no others; it has 'left'"):
-        optimizer.step({**given, "left": given["up"]}, steps_total=1)
+        optimizer.step({**slopes, "left": slopes["up"]}, steps_total=1)
     with pytest.raises(ValueError, match=r"weights\['w'\] must be a contiguous float32 tensor on the CPU"):
         AdamW({"w": torch.zeros(3, 4).T}, OptimizerRecipe())
     with pytest.raises(TypeError, match="recipe must be an OptimizerRecipe; got 'adam'"):

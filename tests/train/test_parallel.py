@@ -87,10 +87,10 @@ def by_one(fmt: Any, accumulate: Any, numbers: list[list[int]], count: int | Non
     """The gradients of one process, in which torch adds those of each inner list."""
     found = []
     for some in numbers:
-        own = model()
+        replica = model()
         for number in some:
-            loss(own, number).backward()  # type: ignore[no-untyped-call]
-        found.append(gradients(own))
+            loss(replica, number).backward()  # type: ignore[no-untyped-call]
+        found.append(gradients(replica))
     return reduce(found, fmt, accumulate, count)
 
 
@@ -219,9 +219,9 @@ def test_the_default_is_float32_addition_by_the_processor() -> None:
 def test_without_torchrun_there_is_one_process_and_its_model_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
-    own = model()
+    replica = model()
     with Ranks.from_environment() as ranks:
-        assert (ranks, ranks.data_parallel(own, fp.BF16)) == (Ranks.single(), own)
+        assert (ranks, ranks.data_parallel(replica, fp.BF16)) == (Ranks.single(), replica)
 
 
 def test_half_of_what_torchrun_sets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

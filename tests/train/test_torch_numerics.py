@@ -82,9 +82,9 @@ def test_gradients_come_as_near_as_the_format_allows(fmt: str, near: float) -> N
     ]
     for y, exact, count in cases:
         got, want = gradients(y, g, *(x, w, b)[:count]), gradients(exact, g.double(), *wide[:count])
-        for own, reference in zip(got, want, strict=True):
-            assert float((own - reference).norm() / reference.norm()) < near
-            assert_bits_equal(own.numpy(), fp.quantize(own.numpy(), fmt))
+        for gradient, reference in zip(got, want, strict=True):
+            assert float((gradient - reference).norm() / reference.norm()) < near
+            assert_bits_equal(gradient.numpy(), fp.quantize(gradient.numpy(), fmt))
 
 
 def test_what_multiplies_the_loss_reaches_the_gradient_before_it_is_rounded() -> None:

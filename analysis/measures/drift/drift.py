@@ -13,7 +13,8 @@ from fpsim.analysis.measures.drift.bounds import Bounds, Chance, accumulator_bou
 from fpsim.analysis.measures.drift.report import DriftReport, DriftRow
 from fpsim.analysis.measures.drift.terms import Terms, TermSource, checked_operand, terms_of
 from fpsim.analysis.measures.several import listed
-from fpsim.analysis.tensors.chunks import Array, Floats
+from fpsim.analysis.tensors.chunks import Floats
+from fpsim.arrays import Array
 from fpsim.casts.cast import decode, encode
 from fpsim.errors import is_integer, require_integer, shown
 from fpsim.formats.cast_options import FormatLike

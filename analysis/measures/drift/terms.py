@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.analysis.tensors.chunks import Array, Floats
-from fpsim.arrays import float_array, without_gradient
+from fpsim.analysis.tensors.chunks import Floats
+from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.casts.cast import quantize
 from fpsim.errors import shown, unknown
 from fpsim.formats.named import Format

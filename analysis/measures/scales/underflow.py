@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.analysis.measures.several import listed
-from fpsim.analysis.tensors.chunks import Array, flat_chunks
-from fpsim.arrays import float_array, without_gradient
+from fpsim.analysis.tensors.chunks import flat_chunks
+from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.casts.cast import quantize
 from fpsim.display.optional import frame
 from fpsim.display.wording import percent, plural, power

@@ -57,16 +57,16 @@ def rows_of(
     kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes, arriving: Kept | None, arriving_amaxes: Amaxes
 ) -> list[BudgetRow]:
     """A row for each product of a layer at a step."""
-    own = replayed(kept, recipes, amaxes)
+    computed = replayed(kept, recipes, amaxes)
     exact = replayed(kept, [with_exact_scales(recipe) for recipe in recipes], {})
     later = {} if arriving is None else replayed(arriving, recipes, arriving_amaxes)
     found = []
     for product, recipe in zip(PRODUCTS, recipes, strict=True):
-        if product in own:
+        if product in computed:
             pair = pair_of(kept, product)
             arrived = None if arriving is None or product not in later else pair_of(arriving, product)
             total = None if arrived is None else array_of_result(later[product])
-            row = _row(pair, recipe, own[product], exact[product], arrived, total)
+            row = _row(pair, recipe, computed[product], exact[product], arrived, total)
             found.append(_named(row, kept))
     return found
 
@@ -74,8 +74,8 @@ def rows_of(
 def _named(row: BudgetRow, kept: Kept) -> BudgetRow:
     """The row by the names of its layer and operands; tiles say of which part they are."""
     a, b = (kept.called.get(name, name) for name in row.operands)
-    what = f" of {kept.part}" if kept.part else ""
-    tiles = [tile._replace(operand=kept.called.get(tile.operand, tile.operand) + what) for tile in row.tiles]
+    part = f" of {kept.part}" if kept.part else ""
+    tiles = [tile._replace(operand=kept.called.get(tile.operand, tile.operand) + part) for tile in row.tiles]
     return dataclasses.replace(row, layer=kept.layer, kind=kept.kind, operands=(a, b), tiles=tuple(tiles))
 
 
@@ -199,10 +199,10 @@ def _sums(call: ProductCall) -> tuple[float, float]:
     """The energies of what adding changes: the unit in one chain, and by the recipe's promotion and schedule."""
     values = Pair(call.a.values.astype(np.float64), call.b.values.astype(np.float64))
     wanted = values.product
-    own = call.how._replace(out_fmt="")
-    chain = own._replace(schedule="", promote=0)
+    scheduled = call.how._replace(out_fmt="")
+    chain = scheduled._replace(schedule="", promote=0)
     found = []
-    for how in dict.fromkeys((chain, own)):
+    for how in dict.fromkeys((chain, scheduled)):
         with np.errstate(all="ignore"):
             got = array_of(multiply(call.a, call.b, "", how, None, "emulated")).astype(np.float64)
             found.append(energy(got - wanted))

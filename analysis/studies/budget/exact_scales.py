@@ -40,9 +40,9 @@ def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
     changes: dict[str, Any] = {"delayed": None, "fprop": Product(), "dgrad": Product(), "wgrad": Product()}
     for operand in OPERANDS:
         for field in (f"{operand}_scaling", f"{operand}_scaling_backward"):
-            own = TENSOR if recipe.delayed is not None else getattr(recipe, field)
-            if getattr(recipe, f"{operand}_fmt") is not None and not isinstance(own, str):
-                changes[field] = _exact(own, getattr(recipe, f"{operand}_fmt"))
+            scaling = TENSOR if recipe.delayed is not None else getattr(recipe, field)
+            if getattr(recipe, f"{operand}_fmt") is not None and not isinstance(scaling, str):
+                changes[field] = _exact(scaling, getattr(recipe, f"{operand}_fmt"))
     if recipe.stash_fmt is not None:
         changes["stash_scaling"] = _exact(recipe.stash_scaling, recipe.stash_fmt)
     return recipe.replace(**changes)

@@ -49,18 +49,18 @@ class Kept(NamedTuple):
     called: Mapping[str, str] = MappingProxyType({})
 
 
-def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, what: str = "recording") -> list[Kept]:
+def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, noun: str = "recording") -> list[Kept]:
     """What was kept of the products that patterns name, in the order of steps and products.
 
     Raises:
       TypeError: no recording, or patterns of another kind.
       ValueError: nothing was kept, a pattern matches no layer, or an operand has NaN or Inf.
     """
-    require_kind(what, recording, Recording, "a Recording, as fp.analysis.record gives it")
+    require_kind(noun, recording, Recording, "a Recording, as fp.analysis.record gives it")
     operands = recording.operands
     if not operands:
         raise ValueError(
-            f"budget needs the operands of layers; got a {what} that kept none. Record with keep=1 or more."
+            f"budget needs the operands of layers; got a {noun} that kept none. Record with keep=1 or more."
         )
     there = dict.fromkeys(
         name for _, layer, which in operands for name in ((layer, *parts_of(layer)) if which == "query" else (layer,))
@@ -84,7 +84,7 @@ def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, what:
             notes.add("Of several calls in a step only the first was kept", layer)
     if not found:
         raise ValueError(
-            f"budget needs the input and the weight of a layer that multiplies; got a {what} of none. "
+            f"budget needs the input and the weight of a layer that multiplies; got a {noun} of none. "
             + " ".join(notes.sentences)
         )
     return found

@@ -56,16 +56,16 @@ def recipe_of(spec: Any) -> LinearRecipe | Recipe:
     return RECIPES[name] if name in RECIPES else ROWS[name]
 
 
-def followed_by(recipe: LinearRecipe | Recipe, layer: str, on: Any) -> Followed:
+def followed_by(recipe: LinearRecipe | Recipe, layer: str, hardware: Any) -> Followed:
     """What the products of a layer follow on some hardware.
 
     Raises:
       ValueError: the hardware cannot, with the layer's name.
     """
     if isinstance(recipe, LinearRecipe):
-        found = _placed(recipe, on)
+        found = _placed(recipe, hardware)
         return Followed(found.recipe, found.recipe, found.recipe, found.notes)
-    x, dx, dw = (_placed(recipe.linear_of(layer, product, 0, 1), on) for product in PRODUCTS)
+    x, dx, dw = (_placed(recipe.linear_of(layer, product, 0, 1), hardware) for product in PRODUCTS)
     notes = tuple(dict.fromkeys((*x.notes, *dx.notes, *dw.notes)))
     return Followed(x.recipe, dx.recipe, dw.recipe, notes)
 

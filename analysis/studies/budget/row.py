@@ -123,8 +123,8 @@ class BudgetRow:
     @property
     def scales(self) -> float:
         """What the recipe's scales add to the rounding of both operands, each rounded alone."""
-        own, exact = self.squares.a_own + self.squares.b_own, self.squares.a_exact + self.squares.b_exact
-        return self._relative(own - exact)
+        rounded, exact = self.squares.a_own + self.squares.b_own, self.squares.a_exact + self.squares.b_exact
+        return self._relative(rounded - exact)
 
     @property
     def accumulator(self) -> float:
@@ -237,8 +237,8 @@ class BudgetRow:
 
     def to_dict(self) -> dict[str, Any]:
         """As a row of a table."""
-        facts = {name: getattr(self, name) for name in ("layer", "kind", "product", "shape", "parts", "batches")}
+        fields = {name: getattr(self, name) for name in ("layer", "kind", "product", "shape", "parts", "batches")}
         for i, side in enumerate("ab"):
-            facts |= {f"operand_{side}": self.operands[i], f"format_{side}": self.formats[i]}
-        facts |= {name: getattr(self, name) for name in ("unit", "schedule", "out_format")}
-        return facts | {name: getattr(self, name) for name in FIGURES}
+            fields |= {f"operand_{side}": self.operands[i], f"format_{side}": self.formats[i]}
+        fields |= {name: getattr(self, name) for name in ("unit", "schedule", "out_format")}
+        return fields | {name: getattr(self, name) for name in FIGURES}

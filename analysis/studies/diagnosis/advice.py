@@ -127,9 +127,9 @@ def ill_layers(found: Diagnosed, recipe: str) -> list[str]:
     """
     bad = by_layer({(one.layer, one.product, one.recipe): one for one in found.verdicts if not one.fits}, recipe)
     ranked = [layer for layer, _ in found.budgets[recipe].ranking] if recipe in found.budgets else []
-    own = {layer for layer, each in bad.items() if any(not _harms_alone(found, one) for one in each)}
-    rest = sorted(set(bad) - own, key=lambda layer: (-max(one.gradient_error for one in bad[layer]), layer))
-    return [layer for layer in ranked if layer in own] + sorted(own - set(ranked)) + rest
+    off = {layer for layer, each in bad.items() if any(not _harms_alone(found, one) for one in each)}
+    rest = sorted(set(bad) - off, key=lambda layer: (-max(one.gradient_error for one in bad[layer]), layer))
+    return [layer for layer in ranked if layer in off] + sorted(off - set(ranked)) + rest
 
 
 def _harms_alone(found: Diagnosed, one: Verdict) -> bool:
@@ -208,12 +208,12 @@ def _together(found: Diagnosed) -> list[str]:
     if row is None or all(not one.fits for one in found.verdicts if one.recipe == found.low):
         return []
     fits = all(one.fits for one in found.verdicts if one.recipe == found.low)
-    what = "All of them at once" if fits else f"All that fits at once, and the rest in {found.high},"
+    subject = "All of them at once" if fits else f"All that fits at once, and the rest in {found.high},"
     s = "" if fits else "s"
     loss = math.fsum(found.sensitivity.losses) / len(found.sensitivity.losses)
     beyond = "" if row.gradient_error <= found.limit else ", beyond the limit,"
     return [
-        f"{what} leave{s} the gradients {relative(row.gradient_error)} off{beyond} and change{s} the loss of "
+        f"{subject} leave{s} the gradients {relative(row.gradient_error)} off{beyond} and change{s} the loss of "
         f"{loss:.4g} by {row.loss_change:+.2g}, {beside_batches(row)}."
     ]
 

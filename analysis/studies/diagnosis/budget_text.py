@@ -9,10 +9,10 @@ from fpsim.analysis.studies.budget.report import Budget
 from fpsim.analysis.studies.budget.row import BudgetRow, Squares
 from fpsim.analysis.studies.budget.tiles import WorstTile, WorstValue
 from fpsim.exact_json import from_json, to_json
-from fpsim.formats.as_json import element_facts, element_from
+from fpsim.formats.as_json import element_fields, element_from
 from fpsim.formats.element import element_format
 
-FACTS = (
+FIELDS = (
     "layer",
     "product",
     "shape",
@@ -30,12 +30,12 @@ FACTS = (
 def to_text(found: Budget) -> str:
     """A budget as JSON."""
     rows = [
-        {name: _plain(getattr(row, name)) for name in FACTS}
+        {name: _plain(getattr(row, name)) for name in FIELDS}
         | {"squares": list(row.squares), "tiles": [_tile(tile) for tile in row.tiles]}
         for row in found.rows
     ]
-    facts = {name: _plain(getattr(found, name)) for name in ("recipe", "on", "model", "steps", "notes")}
-    return json.dumps(to_json({**facts, "rows": rows}))
+    fields = {name: _plain(getattr(found, name)) for name in ("recipe", "on", "model", "steps", "notes")}
+    return json.dumps(to_json({**fields, "rows": rows}))
 
 
 def from_text(text: str) -> Budget:
@@ -51,9 +51,9 @@ def from_text(text: str) -> Budget:
       >>> from_text(to_text(found)) == found
       True
     """
-    facts = from_json(json.loads(text))
-    rows = tuple(_row(fields) for fields in facts["rows"])
-    return Budget(rows, facts["recipe"], facts["on"], facts["model"], tuple(facts["steps"]), tuple(facts["notes"]))
+    found = from_json(json.loads(text))
+    rows = tuple(_row(fields) for fields in found["rows"])
+    return Budget(rows, found["recipe"], found["on"], found["model"], tuple(found["steps"]), tuple(found["notes"]))
 
 
 def _plain(value: Any) -> Any:
@@ -62,15 +62,15 @@ def _plain(value: Any) -> Any:
 
 def _tile(tile: WorstTile) -> dict[str, Any]:
     found = {name: _plain(value) for name, value in tile._asdict().items()}
-    return found | {"fmt": None if tile.fmt is None else element_facts(element_format(tile.fmt))}
+    return found | {"fmt": None if tile.fmt is None else element_fields(element_format(tile.fmt))}
 
 
 def _row(fields: dict[str, Any]) -> BudgetRow:
-    facts = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    arguments = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     tiles = []
     for tile in fields["tiles"]:
         values = tuple(WorstValue(tuple(place), *rest) for place, *rest in tile["values"])
         fmt = None if tile["fmt"] is None else element_from(tile["fmt"])
         spans = {"rows": tuple(tile["rows"]), "columns": tuple(tile["columns"])}
         tiles.append(WorstTile(**tile | spans | {"values": values, "fmt": fmt}))
-    return BudgetRow(**facts | {"squares": Squares(*fields["squares"]), "tiles": tuple(tiles)})
+    return BudgetRow(**arguments | {"squares": Squares(*fields["squares"]), "tiles": tuple(tiles)})

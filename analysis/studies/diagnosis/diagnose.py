@@ -79,12 +79,12 @@ def diagnose(
         load(name, "diagnose")
     from fpsim.analysis.models.losses import loss_of, refuse_swapped
     from fpsim.analysis.studies.diagnosis.stages import Stages
-    from fpsim.analysis.studies.sensitivity import asked
+    from fpsim.analysis.studies.sensitivity import request
 
     refuse_swapped(model, batches, loss)
-    chosen = asked.product_layers(asked.model_checked(model), layers)
+    chosen = request.product_layers(request.model_checked(model), layers)
     loss = loss_of(loss)
-    listed = asked.batches_listed(batches)
+    listed = request.batches_listed(batches)
     require_integer("seed", seed, 0)
     _require_positive("limit", limit)
     if bits is not None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.analysis.studies.diagnosis.verdict import is_high
-from fpsim.analysis.studies.sensitivity.asked import recipes_named
+from fpsim.analysis.studies.sensitivity.request import recipes_named
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.torch.hardware import placed
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
@@ -17,14 +17,14 @@ USUAL = ("BF16", "FP8_TENSOR", "DEEPSEEK_V3", "MXFP8")  # what libraries have, f
 HIGH = ("BF16", "FP16")  # what products stay in, the first that the hardware has
 
 
-class Asked(NamedTuple):
-    """Recipes on hardware, one of 16 bits or more among them, and a sentence for each thing not as one might expect."""
+class PlacedRecipes(NamedTuple):
+    """Recipes on hardware, one of 16 bits or more among them, and a sentence for each that is not as usual."""
 
     recipes: dict[str, LinearRecipe]
     notes: tuple[str, ...]
 
 
-def recipes_on(recipes: Any, on: Any) -> Asked:
+def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
     """The recipes asked for as some hardware adds them; None for the usual ones that it has.
 
     Raises:
@@ -32,10 +32,10 @@ def recipes_on(recipes: Any, on: Any) -> Asked:
 
     Example:
       >>> from fpsim.analysis.studies.diagnosis.recipes import recipes_on
-      >>> [list(recipes_on(None, on).recipes) for on in ("H100", "B200", "A100")]
+      >>> [list(recipes_on(None, chip).recipes) for chip in ("H100", "B200", "A100")]
       [['BF16', 'FP8_TENSOR', 'DEEPSEEK_V3'], ['BF16', 'FP8_TENSOR', 'DEEPSEEK_V3', 'MXFP8'], ['BF16']]
     """
-    placed(RECIPES["FP32"], on)  # a word that is no hardware
+    placed(RECIPES["FP32"], hardware)  # a word that is no hardware
     notes = Notes()
     found: dict[str, LinearRecipe] = {}
     wanted: Mapping[str, LinearRecipe]
@@ -45,34 +45,36 @@ def recipes_on(recipes: Any, on: Any) -> Asked:
         wanted = recipes_named(recipes)
     for name, recipe in wanted.items():
         try:
-            found[name] = _on(name, recipe, on, notes)
+            found[name] = _placed(name, recipe, hardware, notes)
         except ValueError as refusal:
             if recipes is not None:
                 why = str(refusal).rstrip(".")
                 raise ValueError(f"recipes must be ones that the hardware can run; got {name}: {why}.") from None
-            notes.add(f"Left out, since {on} has no unit for its products, or no order that is known", name)
+            notes.add(f"Left out, since {hardware} has no unit for its products, or no order that is known", name)
     if not any(map(is_high, found.values())):
-        name, high = _high(on, notes)
+        name, high = _high(hardware, notes)
         found = {name: high, **found}
-    return Asked(found, notes.sentences)
+    return PlacedRecipes(found, notes.sentences)
 
 
-def _on(name: str, recipe: LinearRecipe, on: Any, notes: Notes) -> LinearRecipe:
-    where = placed(recipe, on)
+def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> LinearRecipe:
+    where = placed(recipe, hardware)
     for product in PRODUCTS:  # a chain for each block of scales would have the bits of no library
-        own, found = recipe.accumulator(product), where.recipe.accumulator(product)
-        if isinstance(own, MatrixUnit) and own.scale is not None and getattr(found, "scale", None) is None:
-            raise ValueError(f"{product} on {on} needs a unit that takes scales, as {own.name} does; there is none")
+        unit, found = recipe.accumulator(product), where.recipe.accumulator(product)
+        if isinstance(unit, MatrixUnit) and unit.scale is not None and getattr(found, "scale", None) is None:
+            raise ValueError(
+                f"{product} on {hardware} needs a unit that takes scales, as {unit.name} does; there is none"
+            )
     notes.extend((note, f"{product} in {name}") for note, product in where.notes)
     return where.recipe.replace(name=name)
 
 
-def _high(on: Any, notes: Notes) -> tuple[str, LinearRecipe]:
+def _high(hardware: Any, notes: Notes) -> tuple[str, LinearRecipe]:
     """What products stay in, on this hardware, or where that has no order for it by the units of its own."""
     for name in HIGH:
         try:
-            return name, _on(name, RECIPES[name], on, notes)
+            return name, _placed(name, RECIPES[name], hardware, notes)
         except ValueError:
             continue
-    notes.add(f"Added by units of its own, since it is not known how {on} does", HIGH[0])
+    notes.add(f"Added by units of its own, since it is not known how {hardware} does", HIGH[0])
     return HIGH[0], RECIPES[HIGH[0]]

@@ -11,7 +11,7 @@ from fpsim.analysis.models.recorder import record
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.layers import left_out, operands_of
 from fpsim.analysis.studies.budget.notes import Notes
-from fpsim.analysis.studies.sensitivity.asked import left_out_layers
+from fpsim.analysis.studies.sensitivity.request import left_out_layers
 from fpsim.analysis.studies.sensitivity.twin import Assignment, Twin, layer_by_layer
 from fpsim.display.wording import plural
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
@@ -85,19 +85,19 @@ def unrecorded(model: Any, layers: Iterable[str]) -> dict[str, str]:
 
 
 def left_out_notes(
-    recording: Recording, layers: Sequence[str], asked: Sequence[str], unseen: Mapping[str, str],
+    recording: Recording, layers: Sequence[str], wanted: Sequence[str], unseen: Mapping[str, str],
     exact: Mapping[str, str],
 ) -> tuple[str, ...]:  # fmt: skip
     """What of a model is not diagnosed, a sentence for each reason.
 
     Args:
       layers: the layers that are.
-      asked: those that were asked for, also where the loss does not run through them.
+      wanted: those that were asked for, also where the loss does not run through them.
       unseen: layers that were not recorded, and why.
       exact: layers that follow no recipe, recorded or not, and why.
     """
     notes, operands = Notes(), recording.operands
-    there = {recorded_name(layer) for layer in asked}
+    there = {recorded_name(layer) for layer in wanted}
     for step, layer in dict.fromkeys((step, layer) for step, layer, _ in operands):
         if layer not in there:
             of = operands_of(recording, step, layer)
@@ -108,7 +108,7 @@ def left_out_notes(
             notes.add(f"Not diagnosed, since {why}", layer)
     for layer, why in unseen.items():
         notes.add(f"Not diagnosed, since {why}", layer or "the model")
-    for layer in asked:
+    for layer in wanted:
         if layer not in layers:
             notes.add("Not diagnosed, since the loss does not run through it", layer)
     few = [layer for layer in recording.too_few() if layer in there]

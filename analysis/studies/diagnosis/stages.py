@@ -26,9 +26,9 @@ from fpsim.analysis.studies.diagnosis.verdict import Verdict, lines_of, reason
 from fpsim.analysis.studies.identity import digest, source_of
 from fpsim.analysis.studies.planning.evidence import Evidence, evidence_of
 from fpsim.analysis.studies.planning.prices import product_bits
-from fpsim.analysis.studies.sensitivity.asked import LEFT_OUT, left_out_layers
 from fpsim.analysis.studies.sensitivity.content import content_of, model_content, recipe_words
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
+from fpsim.analysis.studies.sensitivity.request import LEFT_OUT, left_out_layers
 from fpsim.analysis.studies.sensitivity.sensitivity import sensitivity
 
 BUDGETED = 2  # batches whose products are recorded and budgeted; sensitivity takes all
@@ -49,11 +49,11 @@ class Stages:
 
     def __init__(
         self, model: Any, batches: Sequence[Any], loss: Callable[[Any, Any], Any], layers: Mapping[str, int],
-        recipes: Any, on: Any, seed: int, out: Path | None,
+        recipes: Any, hardware: Any, seed: int, out: Path | None,
     ) -> None:  # fmt: skip
         self.model, self.batches, self.loss, self.layers, self.seed, self.out = model, batches, loss, layers, seed, out
-        self.on = OWN_UNITS if on is None else str(getattr(on, "name", on))
-        self.recipes, self.notes = recipes_on(recipes, on)
+        self.hardware = OWN_UNITS if hardware is None else str(getattr(hardware, "name", hardware))
+        self.recipes, self.notes = recipes_on(recipes, hardware)
 
     def run(self, bits: float | None, limit: float, layers: str | Sequence[str], report: Report) -> Diagnosis:
         """All stages."""
@@ -73,7 +73,7 @@ class Stages:
         verdicts = self._verdicts(recording, budgets, found, limit)
         # other recipes are another plan, though their measurements go on
         out = None if self.out is None else self.out / "plan" / found.identity[:16]
-        what = chosen(found, verdicts, limit, bits, out)
+        choice = chosen(found, verdicts, limit, bits, out)
         promoted = self._promoted(recording, verdicts)
         report(1.0, "done")
         there = list(dict.fromkeys(one.layer for one in verdicts))
@@ -81,11 +81,11 @@ class Stages:
         unseen = unrecorded(self.model, recording.layers)
         exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
         left = left_out_notes(recording, there, list(self.layers), unseen, exact)
-        notes = (*self.notes, *measured, *left, *recording.notes, *what.plan.notes)
+        notes = (*self.notes, *measured, *left, *recording.notes, *choice.plan.notes)
         notes += _of_layers([note for each in budgets.values() for note in each.notes], set(recording.layers))
         return Diagnosis(
-            recording, budgets, found, what.plan, tuple(verdicts), what.low, what.high, what.joint, what.missed,
-            what.pays, promoted, limit, self.on, len(first), tuple(dict.fromkeys(notes)),
+            recording, budgets, found, choice.plan, tuple(verdicts), choice.low, choice.high, choice.joint,
+            choice.missed, choice.pays, promoted, limit, self.hardware, len(first), tuple(dict.fromkeys(notes)),
             tuple(unseen),
         )  # fmt: skip
 
@@ -130,7 +130,7 @@ class Stages:
                 rows = tuple(dataclasses.replace(row, layer=layer) for row in one.rows)
                 mine = found.get(name)
                 found[name] = dataclasses.replace(
-                    one, rows=((() if mine is None else mine.rows) + rows), recipe=name, on=self.on,
+                    one, rows=((() if mine is None else mine.rows) + rows), recipe=name, on=self.hardware,
                     notes=tuple(dict.fromkeys((() if mine is None else mine.notes) + one.notes)),
                     steps=one.steps or (() if mine is None else mine.steps),
                 )  # fmt: skip
@@ -164,7 +164,7 @@ class Stages:
             return budget(recording, recipe=recipe, on=None, layers=pattern)
         except ValueError as why:
             note = f"{name} has no budget of {layer or 'the model'}: {why}"
-            return Budget((), name, self.on, recording.model, (), (note,))
+            return Budget((), name, self.hardware, recording.model, (), (note,))
 
     # ---- verdicts
 

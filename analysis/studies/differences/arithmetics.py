@@ -41,7 +41,7 @@ class Site(NamedTuple):
     """A layer at one call: its name, and the recipe of one that is quantised already."""
 
     layer: str
-    own: LinearRecipe | None = None
+    recipe: LinearRecipe | None = None
 
 
 Recipes = tuple[LinearRecipe, LinearRecipe, LinearRecipe]  # of fprop, dgrad and wgrad
@@ -92,11 +92,11 @@ class ModelArithmetic:
         return next((PLACES[way.backend] for _, way in self.ways if way.backend in PLACES), "")
 
 
-def arithmetic(what: str, spec: Any, recipe: Any = None) -> ModelArithmetic:
+def arithmetic(argument: str, spec: Any, recipe: Any = None) -> ModelArithmetic:
     """The arithmetic that a word or an object stands for.
 
     Args:
-      what: the name of the argument, for messages.
+      argument: its name, for messages.
       spec: as of `fp.analysis.diff`.
       recipe: as of `fp.analysis.diff`.
 
@@ -113,11 +113,11 @@ def arithmetic(what: str, spec: Any, recipe: Any = None) -> ModelArithmetic:
     """
     if isinstance(spec, Mapping):
         if not spec or not all(isinstance(pattern, str) for pattern in spec):
-            raise TypeError(f"{what} must map shell patterns of layers to arithmetics; got {shown(spec)}.")
-        ways = tuple((pattern, _way(what, each, recipe)) for pattern, each in spec.items())
+            raise TypeError(f"{argument} must map shell patterns of layers to arithmetics; got {shown(spec)}.")
+        ways = tuple((pattern, _way(argument, each, recipe)) for pattern, each in spec.items())
         return ModelArithmetic("", ways)
     spec = of_plan(spec)
-    return ModelArithmetic(_named(spec), (("*", _way(what, spec, recipe)),))
+    return ModelArithmetic(_named(spec), (("*", _way(argument, spec, recipe)),))
 
 
 def _named(spec: Any) -> str:
@@ -126,10 +126,10 @@ def _named(spec: Any) -> str:
     return getattr(spec, "name", "") or repr(spec)
 
 
-def _way(what: str, spec: Any, recipe: Any) -> LayerArithmetic:
+def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
     """What follows from an object, or from a word."""
     if isinstance(spec, str):
-        spec = _object(what, spec)
+        spec = _object(argument, spec)
     if isinstance(spec, str):
         return _word(spec, recipe)
     if isinstance(spec, _Chip):
@@ -143,7 +143,7 @@ def _way(what: str, spec: Any, recipe: Any) -> LayerArithmetic:
         return _schedule(spec, recipe)
     if isinstance(spec, Accumulator):
         return LayerArithmetic(_changed(_base(recipe, FP32), lambda of: placed(of, spec).recipe))
-    raise TypeError(f"{what} must be one of {', '.join(WORDS)}, {OTHERS}; got {shown(spec)}.")
+    raise TypeError(f"{argument} must be one of {', '.join(WORDS)}, {OTHERS}; got {shown(spec)}.")
 
 
 class _Chip(NamedTuple):
@@ -152,7 +152,7 @@ class _Chip(NamedTuple):
     word: str
 
 
-def _object(what: str, word: str) -> Any:
+def _object(argument: str, word: str) -> Any:
     """What a word stands for; a word of WORDS stands for itself."""
     lower = word.strip().lower()
     if lower in WORDS:
@@ -171,7 +171,7 @@ def _object(what: str, word: str) -> Any:
     known = [*RECIPES, *ROWS, *sold, *UNITS, *MAKERS, *libraries]
     meant = {name.lower(): name for name in (*WORDS, *known)}
     near = nearest(lower, meant)
-    raise unknown(what, word, WORDS, others=OTHERS, meant=[meant[near]] if near else [])
+    raise unknown(argument, word, WORDS, others=OTHERS, meant=[meant[near]] if near else [])
 
 
 def _library_of(word: str) -> str:
@@ -185,7 +185,7 @@ def _library_of(word: str) -> str:
 def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
     """The recipe that is asked for; else a layer's own, or the default."""
     if recipe is None:
-        return lambda site: (site.own or default,) * 3
+        return lambda site: (site.recipe or default,) * 3
     recipe = of_plan(recipe)
     if isinstance(recipe, str):
         name = recipe.strip().upper()
@@ -252,8 +252,8 @@ def _chip(word: str, recipe: Any) -> LayerArithmetic:
         return found.recipe
 
     if recipe is not None:
-        asked = base(Site(""))
-        if asked is not None and not any(_has_units(placed(each, word).recipe) for each in asked):
+        followed = base(Site(""))
+        if followed is not None and not any(_has_units(placed(each, word).recipe) for each in followed):
             raise ValueError(
                 f"a chip needs a recipe with products on matrix units; got recipe={shown(recipe)}, which has none, so "
                 f"that {word} would give what every other one does. Take another recipe."

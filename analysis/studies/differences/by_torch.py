@@ -1,4 +1,4 @@
-"""torch's own product of a linear layer, shown to whoever watches."""
+"""torch's own product of a linear layer, reported like those of `fpsim.torch`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fpsim.arrays import Array
-from fpsim.formats.as_json import format_facts
+from fpsim.formats.as_json import format_fields
 from fpsim.formats.named import BF16, FP16
 from fpsim.torch.operators import array_of
 from fpsim.torch.plan import ProductPlan
@@ -62,7 +62,7 @@ def _shown(
     layer: str, product: str, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, bias: torch.Tensor | None = None
 ) -> None:
     fmt = FORMATS.get(result.dtype)
-    how = ProductPlan("", "", "", 0, "" if fmt is None else json.dumps(format_facts(fmt)))
+    how = ProductPlan("", "", "", 0, "" if fmt is None else json.dumps(format_fields(fmt)))
     found = np.array(array_of(result))
     found = found if found.dtype == np.float64 else found.astype(np.float32)
     added = None if bias is None else array_of(bias)

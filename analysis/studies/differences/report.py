@@ -55,10 +55,10 @@ class ModelDivergence(Divergence):
         from fpsim.schedules.trees.picture import tree_axes
 
         known = [(tree, name) for tree, name in zip(self.trees, self.names, strict=True) if tree is not None]
-        given = [None] * len(known) if axes is None else list(axes)
+        targets = [None] * len(known) if axes is None else list(axes)
         return [
             tree_axes(tree, ax, f"{name}: {self.layer}, {self.product}")
-            for (tree, name), ax in zip(known, given, strict=True)
+            for (tree, name), ax in zip(known, targets, strict=True)
         ]
 
     def _repr_html_(self) -> str:

@@ -65,7 +65,7 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
     return ModelRun(outputs[0] if outputs else None, tuple(mode.layers))
 
 
-def copied(x: Any, what: str) -> Any:
+def copied(x: Any, noun: str) -> Any:
     """A copy of a model or batch.
 
     Raises:
@@ -74,7 +74,7 @@ def copied(x: Any, what: str) -> Any:
     try:
         return copy.deepcopy(x)
     except Exception as reason:  # whatever its own code says
-        raise ValueError(f"{what} must be one that copy.deepcopy copies; got {type(x).__name__}: {reason}") from None
+        raise ValueError(f"{noun} must be one that copy.deepcopy copies; got {type(x).__name__}: {reason}") from None
 
 
 def _computed(model: Any, batch: Any, loss: Any) -> None:
@@ -168,8 +168,8 @@ class _Products(TorchFunctionMode):
             with self:
                 return attention_in_parts()(*args, **kwargs)
         if func is functional.linear:
-            given = {"bias": None, **dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
-            return self._linear(given["input"], given["weight"], given["bias"])
+            arguments = {"bias": None, **dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
+            return self._linear(arguments["input"], arguments["weight"], arguments["bias"])
         if func in DIMENSIONS:
             return self._convolution(func, args, kwargs)
         if func is QUANTIZED:
@@ -200,13 +200,13 @@ class _Products(TorchFunctionMode):
     ) -> Any:
         """The operator of a layer that is quantised already."""
         module = self._stack[-1] if self._stack else None
-        own = module.recipe if isinstance(module, QuantLinear) else None
+        recipe = module.recipe if isinstance(module, QuantLinear) else None
         layer = self._layer(weight)
-        new = self._plan(layer, layer, x.dtype, own)
+        new = self._plan(layer, layer, x.dtype, recipe)
         if new is None:
             now = plan_from(plan)._replace(name=layer)
             return QUANTIZED(x, weight, bias, step, state, live, now.text)
-        if own is not None and plan_of(own, plan_from(plan).name, plan_from(plan).backend).text != plan:
+        if recipe is not None and plan_of(recipe, plan_from(plan).name, plan_from(plan).backend).text != plan:
             raise LayerError(f"layer {layer!r} follows several recipes, which no chip takes over. Pass recipe=.")
         return QUANTIZED(x, weight, bias, *self._states(new, step, state), live if new.delayed else None, new.text)
 
@@ -238,16 +238,16 @@ class _Products(TorchFunctionMode):
             return step, None
         return step, first_state(plan.delayed[0]) if state is None else state
 
-    def _plan(self, layer: str, called: str, dtype: torch.dtype, own: LinearRecipe | None) -> LayerPlan | None:
+    def _plan(self, layer: str, called: str, dtype: torch.dtype, recipe: LinearRecipe | None) -> LayerPlan | None:
         """What a layer follows; None where it stays as it is."""
         self.layers[called] = None
         way = self._arithmetic.of(called)
         if way is None:
             return None
-        key = layer, dtype, own
+        key = layer, dtype, recipe
         if key not in self._plans:
             try:
-                recipes = way.follow(Site(called, own))
+                recipes = way.follow(Site(called, recipe))
                 if recipes is None:
                     return None
                 self._plans[key] = _made(layer, recipes, way.backend, dtype)

@@ -105,8 +105,8 @@ def _instead(
 ) -> str:  # fmt: skip
     """What the layers would lose with the recipes that the library has for all of their products."""
     possible = [name for name, recipe in recipes.items() if say({product: recipe for product, _ in assigned})]
-    own = [name for name in possible if name in dict(assigned).values()] or possible
-    losses = [text for text in (lost(layers, name) for name in own) if text]
+    candidates = [name for name in possible if name in dict(assigned).values()] or possible
+    losses = [text for text in (lost(layers, name) for name in candidates) if text]
     return " ".join(losses) if losses else "None of the recipes is there for all of its products."
 
 
@@ -184,7 +184,7 @@ def _torchao(products: Mapping[str, LinearRecipe]) -> Said | None:
     if kind in ("tensor", "rows"):
         return _float8_linear(products, kinds, kind)
     one = _one_recipe(products)
-    only_wgrad = [product for product, own in kinds.items() if own in HIGH] == ["wgrad"]
+    only_wgrad = [product for product, each in kinds.items() if each in HIGH] == ["wgrad"]
     same = len({recipe for product, recipe in products.items() if kinds[product] not in HIGH}) == 1
     if kind == "mxfp8" and (one is not None or (only_wgrad and same)):
         return _mxfp8_linear(products, only_wgrad)

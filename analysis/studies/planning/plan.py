@@ -284,9 +284,9 @@ def _scales(recipe: LinearRecipe, operand: str, backward: bool) -> str:
     scaling = scaling_of(recipe, operand, backward=backward)
     if scaling is None:
         return "none"
-    own = scaling.name or next((name for name, row in SCALINGS.items() if row == scaling), "")
+    name = scaling.name or next((name for name, row in SCALINGS.items() if row == scaling), "")
     across = next((name for name, row in SCALINGS.items() if row.transposed() == scaling), "")
-    words = repr(scaling) if own or not across else f"fp.scalings.{across}, transposed"
+    words = repr(scaling) if name or not across else f"fp.scalings.{across}, transposed"
     return f"{words}, delayed" if recipe.delayed is not None else words
 
 

@@ -245,8 +245,10 @@ class Plan:
                 continue
             rows.setdefault((choice.layer, choice.recipe), []).append(choice.product)
         overrides = tuple(
-            Override(glob.escape(layer), products=tuple(sorted(products, key=PRODUCTS.index)), linear=self.recipes[own])
-            for (layer, own), products in rows.items()
+            Override(
+                glob.escape(layer), products=tuple(sorted(products, key=PRODUCTS.index)), linear=self.recipes[used]
+            )
+            for (layer, used), products in rows.items()
         )
         whole = Recipe() if base is None else base
         return whole.replace(

@@ -41,8 +41,8 @@ def units_of(slots: Sequence[Slot], keep: Any, groups: Any, each: str) -> tuple[
     for number, together in enumerate(_groups(left, groups)):
         mine = [slot for slot in slots if slot[0] in together]
         products = dict.fromkeys(product for _, product in mine)
-        for own in [tuple(products)] if each == "layer" else [(product,) for product in products]:
-            found.append(Unit(tuple(slot for slot in mine if slot[1] in own), number))
+        for chosen in [tuple(products)] if each == "layer" else [(product,) for product in products]:
+            found.append(Unit(tuple(slot for slot in mine if slot[1] in chosen), number))
     return tuple(found)
 
 

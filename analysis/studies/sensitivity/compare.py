@@ -34,7 +34,7 @@ def distance(got: Tensors, wanted: Tensors) -> Distance:
     """
     if len(got) != len(wanted):
         return Distance(math.inf, math.nan)
-    apart = own = size = product = 0.0
+    apart = got_size = size = product = 0.0
     for one, other in zip(got, wanted, strict=True):
         if one is None and other is None:
             continue
@@ -43,19 +43,19 @@ def distance(got: Tensors, wanted: Tensors) -> Distance:
         x, y = (torch.zeros_like(b) if a is None else a for a, b in ((one, other), (other, one)))
         x, y = x.detach().double(), y.detach().double()
         apart += _dot(x - y, x - y)
-        own, size, product = own + _dot(x, x), size + _dot(y, y), product + _dot(x, y)
-    return from_sums(apart, own, size, product)
+        got_size, size, product = got_size + _dot(x, x), size + _dot(y, y), product + _dot(x, y)
+    return from_sums(apart, got_size, size, product)
 
 
-def from_sums(apart: float, own: float, size: float, product: float) -> Distance:
+def from_sums(apart: float, got_size: float, size: float, product: float) -> Distance:
     """The distance of two vectors from |x - y|^2, |x|^2, |y|^2 and <x, y>."""
-    if not math.isfinite(apart) or not math.isfinite(own):
+    if not math.isfinite(apart) or not math.isfinite(got_size):
         return Distance(math.inf, math.nan)
     if apart == 0:
         return SAME
     if size == 0:
         return Distance(math.inf, math.nan)
-    cosine = min(1.0, product / math.sqrt(own * size)) if own else math.nan
+    cosine = min(1.0, product / math.sqrt(got_size * size)) if got_size else math.nan
     return Distance(math.sqrt(apart / size), cosine)
 
 

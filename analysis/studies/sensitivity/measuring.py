@@ -100,7 +100,7 @@ class Measurer:
         return SensitivityRow.of(*key, self.elements[key[:2]], batches)
 
     def _keys(self) -> list[Key]:
-        """What there is to measure, as far as batches have told."""
+        """The products to measure: those that a batch has used so far, in every recipe."""
         return [
             (layer, product, recipe)
             for layer in self.twin.spots
@@ -147,10 +147,10 @@ class Measurer:
         """The figures of one product of one layer in one recipe."""
         layer, product, name = key
         if product == "wgrad":
-            own = self.twin.place_of(layer)
-            if own is not None:  # a parameter: nothing but its gradient changes
+            place = self.twin.place_of(layer)
+            if place is not None:  # a parameter: nothing but its gradient changes
                 outputs = SAME if exact.outputs else UNKNOWN
-                whole, part = seer.of_weight(layer, name, exact.gradients[own], _squared(exact.gradients))
+                whole, part = seer.of_weight(layer, name, exact.gradients[place], _squared(exact.gradients))
                 return BatchFigures(0.0, *outputs, *whole, part.error)
         figures = self._changed(exact, index, {(layer, product): self.recipes[name]}, layer)
         if product != "fprop":
@@ -187,8 +187,8 @@ class Measurer:
         outputs = SAME if keep else distance(outcome.outputs, exact.outputs)
         if not exact.outputs:
             outputs = UNKNOWN
-        own = self.twin.place_of(layer) if layer is not None else None
-        weight = math.nan if own is None else distance([gradients[own]], [exact.gradients[own]]).error
+        place = self.twin.place_of(layer) if layer is not None else None
+        weight = math.nan if place is None else distance([gradients[place]], [exact.gradients[place]]).error
         change = change if math.isfinite(value) else math.inf
         return BatchFigures(change, *outputs, *distance(gradients, exact.gradients), weight)
 

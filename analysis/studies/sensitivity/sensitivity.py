@@ -76,7 +76,7 @@ def sensitivity(
     """
     load("torch", "sensitivity")
     from fpsim.analysis.models.losses import Criterion, loss_of, refuse_swapped
-    from fpsim.analysis.studies.sensitivity import asked
+    from fpsim.analysis.studies.sensitivity import request
     from fpsim.analysis.studies.sensitivity.content import content_of, model_content, recipe_words
     from fpsim.analysis.studies.sensitivity.measuring import Measurer
     from fpsim.analysis.studies.sensitivity.shapes import groups_of
@@ -84,10 +84,10 @@ def sensitivity(
     from fpsim.torch.plan import BACKENDS
 
     refuse_swapped(model, batches, loss)
-    chosen = asked.product_layers(asked.model_checked(model), layers)
+    chosen = request.product_layers(request.model_checked(model), layers)
     loss = loss_of(loss)
-    named, wanted = asked.recipes_named(recipes), asked.products_named(products)
-    listed = asked.batches_listed(batches)
+    named, wanted = request.recipes_named(recipes), request.products_named(products)
+    listed = request.batches_listed(batches)
     require_integer("seed", seed, 0)
     require_word("backend", backend, BACKENDS)
     folder = None if out is None else path_of(out, "out")
@@ -109,7 +109,7 @@ def sensitivity(
         )
         report(1.0, "all products at once")
     identity = digest(content, *(text for name, recipe in named.items() for text in (name, recipe_words(recipe))))
-    notes = (*asked.left_out_notes(model, layers), *found.notes)
+    notes = (*request.left_out_notes(model, layers), *found.notes)
     return Sensitivity(
         tuple(found.rows), joint, chosen, named, found.losses, type(model).__name__, identity, notes,
         measurer, groups_of(model, chosen),

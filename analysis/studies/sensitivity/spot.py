@@ -176,12 +176,12 @@ class _Layer(torch.autograd.Function):
 
 
 def _exact(
-    spot: Spot, operands: Sequence[Tensor | None], dy: Tensor, asked: Sequence[bool],
+    spot: Spot, operands: Sequence[Tensor | None], dy: Tensor, needed: Sequence[bool],
     autocast: tuple[bool, torch.dtype],
 ) -> tuple[Tensor, list[Tensor | None]]:  # fmt: skip
     """The output, and torch's own gradients of x, weight and bias: the layer runs again, so they have its bits."""
     leaves: list[Any] = [None if each is None else each.detach() for each in operands]
-    wanted = [i for i, leaf in enumerate(leaves) if asked[i] and leaf is not None]
+    wanted = [i for i, leaf in enumerate(leaves) if needed[i] and leaf is not None]
     for i in wanted:
         leaves[i].requires_grad_()
     with torch.enable_grad(), torch.autocast("cpu", autocast[1], enabled=autocast[0]):

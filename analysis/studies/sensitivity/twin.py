@@ -162,7 +162,7 @@ def floats_of(output: Any) -> Iterator[Tensor]:
 
 @contextmanager
 def _drawing(seed: int) -> Iterator[None]:
-    """Draw from a seed; no generator of the caller moves."""
+    """Draw from a seed; the generators of the caller keep their states."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 - models draw from it
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
@@ -177,7 +177,7 @@ def _drawing(seed: int) -> Iterator[None]:
 
 @contextmanager
 def layer_by_layer() -> Iterator[None]:
-    """With gradients, on one thread of torch's, and without the paths in one piece in which torch calls no layer."""
+    """With gradients, on one thread of torch's, and without the fused paths, in which torch calls no layer."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -14,7 +14,7 @@ from fpsim.runtime.compile import inner_loop, kernel, scalar
 
 f64, i64 = np.float64, np.int64
 
-LANES = 256  # sums that go through the tree together
+SUMS_AT_ONCE = 256  # sums that go through the tree together
 NEAREST_EVEN, TOWARD_ZERO, NEAREST_AWAY, DOWN, UP = range(5)
 NOTHING = -(1 << 20)  # the exponent of a zero, which aligns nothing
 LOWEST = -900  # exponents that grids start from at the lowest, so that powers of two stay normal
@@ -320,7 +320,7 @@ def node_rows(
     out: Any, marked: Any, a: Any, b: Any, of_matrices: bool, code: Any, rounded: Any, depth: int, rule: Any,
     first: int, stop: int,
 ) -> None:  # fmt: skip
-    """Sums of terms, or of products, by a program of additions, in pieces of LANES columns of `out`.
+    """Sums of terms, or of products, by a program of additions, in pieces of SUMS_AT_ONCE columns of `out`.
 
     Args:
       out: (M, N) float64, the sums; (1, R) where these are no matrices.
@@ -333,12 +333,13 @@ def node_rows(
       rule: what an addition does.
       first, stop: pieces; those of a row follow each other.
     """
-    stack, exponents = np.empty((depth, LANES)), np.empty((depth, LANES), np.int64)
-    spare, more, same, flags = np.empty(LANES), np.empty(LANES), np.empty(LANES), np.empty(LANES, np.int64)
-    pieces = (out.shape[1] + LANES - 1) // LANES
+    stack, exponents = np.empty((depth, SUMS_AT_ONCE)), np.empty((depth, SUMS_AT_ONCE), np.int64)
+    spare, more, same = np.empty(SUMS_AT_ONCE), np.empty(SUMS_AT_ONCE), np.empty(SUMS_AT_ONCE)
+    flags = np.empty(SUMS_AT_ONCE, np.int64)
+    pieces = (out.shape[1] + SUMS_AT_ONCE - 1) // SUMS_AT_ONCE
     for piece in range(first, stop):
-        row, start = piece // pieces, piece % pieces * LANES
-        end = min(start + LANES, out.shape[1])
+        row, start = piece // pieces, piece % pieces * SUMS_AT_ONCE
+        end = min(start + SUMS_AT_ONCE, out.shape[1])
         size = end - start
         powers, rest, unsure = spare[:size], more[:size], flags[:size]
         unsure[:] = 0

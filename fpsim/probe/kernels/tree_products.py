@@ -53,11 +53,11 @@ def _narrow(line: Any, mode: Any, flushes: Any) -> None:
 
 
 @scalar
-def _meet(line: Any, what: Any, x: Any, y: Any, begins: Any) -> None:
+def _meet(line: Any, action: Any, x: Any, y: Any, begins: Any) -> None:
     """Give sums their next products, by one of the loops."""
-    if what == PUSH:
+    if action == PUSH:
         _multiply(line, x, y, begins)
-    elif what == JOIN:
+    elif action == JOIN:
         _join(line, x, y)
     else:
         _take(line, x, y)
@@ -67,7 +67,7 @@ def _meet(line: Any, what: Any, x: Any, y: Any, begins: Any) -> None:
 def tree_products(
     out: Any, a: Any, b: Any, steps: Any, depth: int, mode: int, flushes: int, begins: bool, first: int, stop: int
 ) -> None:  # fmt: skip
-    """Fill pieces of HIGH rows and WIDE columns of `out`, those side by side first.
+    """Fill tiles of HIGH rows and WIDE columns of `out`, those side by side first.
 
     Args:
       out: (M, N) float32 or float64, which sums are in.
@@ -76,21 +76,21 @@ def tree_products(
       depth: sums that are held at once.
       mode, flushes: what becomes of each sum in float32, as of `tree_rows`; AS_IT_IS and 0 in float64.
       begins: whether products with a zero have no sign.
-      first, stop: pieces.
+      first, stop: tiles.
     """
     sums = np.empty((depth, HIGH, WIDE), out.dtype)
     side = (out.shape[1] + WIDE - 1) // WIDE
-    for piece in range(first, stop):
-        row, column = piece // side * HIGH, piece % side * WIDE
+    for tile in range(first, stop):
+        row, column = tile // side * HIGH, tile % side * WIDE
         rows, size = min(HIGH, out.shape[0] - row), min(WIDE, out.shape[1] - column)
         for i in range(steps.shape[0]):
-            what, into, taken = steps[i]
+            action, into, taken = steps[i]
             for q in range(rows):
                 line = sums[into, q, :size]
-                if what == ADD:
+                if action == ADD:
                     _add(line, sums[taken, q, :size])
                 else:
-                    _meet(line, what, a[row + q, taken], b[taken, column : column + size], begins)
+                    _meet(line, action, a[row + q, taken], b[taken, column : column + size], begins)
                 if mode != AS_IT_IS or flushes:
                     _narrow(line, mode, flushes)
         for q in range(rows):

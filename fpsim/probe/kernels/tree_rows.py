@@ -1,4 +1,4 @@
-"""Runs a tree of two-operand additions over many sums at once: a line for every term, a lane for every sum."""
+"""Runs a tree of two-operand additions over many sums at once: a line for every term, a column for every sum."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fpsim.runtime.float_steps import fused
 
 f32, u32 = np.float32, np.uint32
 
-LANES = 64  # sums that go through the tree together, so that their running sums stay in the cache
+SUMS_AT_ONCE = 64  # sums that go through the tree together, so that their running sums stay in the cache
 AS_IT_IS, TO_FP16, TO_BF16 = 0, 1, 2  # formats that sums in float32 are rounded to once more, which changes no sum
 IN_DOUBLE = 3  # sums in float64
 SMALLEST_NORMAL = f32(2.0**-126)
@@ -51,8 +51,8 @@ def tree_rows(
     Where term[i] >= 0, it takes the product of these lines of a and b instead, unrounded. The result of sum r is left
     in the line of the last addition. mode and flushes are for float32; AS_IT_IS and 0 in float64.
     """
-    for start in range(first, stop, LANES):
-        end = min(start + LANES, stop)
+    for start in range(first, stop, SUMS_AT_ONCE):
+        end = min(start + SUMS_AT_ONCE, stop)
         for i in range(into.size):
             line = sums[into[i], start:end]
             if term[i] >= 0:
@@ -73,8 +73,8 @@ def mixed_rows(
     sums: Any, a: Any, b: Any, into: Any, taken: Any, term: Any, modes: Any, first: int, stop: int
 ) -> None:  # fmt: skip
     """The same, where every addition has a format of its own: in float64 lines, which hold values of all of them."""
-    for start in range(first, stop, LANES):
-        end = min(start + LANES, stop)
+    for start in range(first, stop, SUMS_AT_ONCE):
+        end = min(start + SUMS_AT_ONCE, stop)
         for i in range(into.size):
             line, mode = sums[into[i], start:end], modes[i]
             if term[i] >= 0:

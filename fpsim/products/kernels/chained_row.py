@@ -24,7 +24,7 @@ from fpsim.products.kernels.row_vectors import (
     GROUPS,
     PLACES,
     SIGN,
-    VECTOR_LANES,
+    VECTOR_COLUMNS,
     decoder_of,
     fills_of,
     larger_so_far,
@@ -51,7 +51,7 @@ def _numbers(builder: Any, facts: Any) -> tuple[Any, Any, Any]:
 
 
 def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) -> tuple[Any, Any, Any]:
-    """Both sums of sixteen lanes from an accumulator, and a mask of the lanes in which it may only be shortened.
+    """Both sums of sixteen columns from their accumulators, and a mask of those that may only be shortened.
 
     top: the largest exponents of the products.
     """
@@ -60,12 +60,12 @@ def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) 
     shift = v.constant(PLACES, v.INTS)
     idle = builder.icmp_signed("<=", top, v.constant(NO_TERM, v.INTS))
     largest = builder.shl(builder.add(v.larger(builder, top, floor), v.constant(FLOAT_BIAS, v.INTS)), shift)
-    own = builder.and_(bits, v.constant(EXPONENT, v.INTS))
+    exponent = builder.and_(bits, v.constant(EXPONENT, v.INTS))
     if half:  # subnormal numbers of FP16 have the smallest exponent of its normal ones
         is_zero = builder.icmp_signed("==", builder.shl(bits, v.constant(1, v.INTS)), nothing)
-        own = builder.select(is_zero, nothing, v.larger(builder, own, least))
-    idle = builder.or_(idle, builder.icmp_signed(">=", own, v.constant(LARGE, v.INTS)))
-    unit = builder.add(v.larger(builder, largest, own), places)
+        exponent = builder.select(is_zero, nothing, v.larger(builder, exponent, least))
+    idle = builder.or_(idle, builder.icmp_signed(">=", exponent, v.constant(LARGE, v.INTS)))
+    unit = builder.add(v.larger(builder, largest, exponent), places)
     above, below = v.larger(builder, bits, nothing), v.smaller(builder, bits, nothing)
     starts = (unit, above), (builder.xor(unit, v.constant(SIGN, v.INTS)), below)
     sums = [v.sum_to_zero(builder, *(builder.bitcast(x, v.FLOATS) for x in start)) for start in starts]
@@ -87,10 +87,10 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
     It replaces rows r and next of c by themselves plus the products of the same rows of a step, and e by the largest
     exponents of rows after and last, which may be the same one. count: of rows, 2, or 1: row r alone, the last one.
 
-    a, ea: (rows, terms) float32 values and int8 exponents; b: (terms, 2, VECTOR_LANES) float32: the positive values,
-    zeros elsewhere, then the negative ones; eb: (terms, VECTOR_LANES) int8; c: (rows, VECTOR_LANES) float32 patterns;
-    e: (2, VECTOR_LANES) int8: the largest exponents of the products of rows r and next; width: of the lanes that
-    count; half: the result is FP16, held as float32; the numbers are those of fused_row.RowFacts.
+    a, ea: (rows, terms) float32 values and int8 exponents; b: (terms, 2, VECTOR_COLUMNS) float32: the positive values,
+    zeros elsewhere, then the negative ones; eb: (terms, VECTOR_COLUMNS) int8; c: (rows, VECTOR_COLUMNS) float32
+    patterns; e: (2, VECTOR_COLUMNS) int8: the largest exponents of the products of rows r and next; width: of the
+    columns that count; half: the result is FP16, held as float32; the numbers are those of fused_row.RowFacts.
     """
     part = GROUPS * v.SIZE  # bytes from the positive values of a term to the negative ones
 
@@ -114,12 +114,12 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
                     _rows(builder, rows, (b, eb, e), args[11:], GROUPS)
             return context.get_dummy_value()
 
-        given = a, ea, b, eb, c, e, r, following, after, last, width, fraction_bits, floor, kept, least
-        return types.void(*given), build
+        arguments = a, ea, b, eb, c, e, r, following, after, last, width, fraction_bits, floor, kept, least
+        return types.void(*arguments), build
 
-    def _rows(builder: Any, rows: Any, panel: Any, facts: Any, groups: int) -> None:
-        """The step of the rows for some groups of lanes."""
-        (of_a, coming, of_c), (b, eb, e) = rows, panel
+    def _rows(builder: Any, rows: Any, of_b: Any, facts: Any, groups: int) -> None:
+        """The step of the rows for some groups of columns."""
+        (of_a, coming, of_c), (b, eb, e) = rows, of_b
         kept, numbers = v.everywhere(builder, facts[2], v.INTS), _numbers(builder, facts)
         sums, idle = [], []
         for i in range(count):
@@ -206,5 +206,5 @@ def chained_row(terms: int, half: bool) -> RowLoops:
             largest_of_one(ea, i64(r), i64(r), eb, e)
 
     return RowLoops(
-        VECTOR_LANES, 2, panel_of(terms, True), decoder_of(terms), fills_of(terms, True), scalar(begin), scalar(step)
+        VECTOR_COLUMNS, 2, panel_of(terms, True), decoder_of(terms), fills_of(terms, True), scalar(begin), scalar(step)
     )

@@ -1,7 +1,7 @@
 """Panels of an operand straight from its codes: no array of floats comes between.
 
 "bytes" are codes of formats of up to 8 bits, "halves" those of FP16 and BF16. Codes may lie as the operand does, a row
-of B in one piece, or the other way round, a column in one piece. Then those of a panel are transposed first, in the
+of B side by side, or the other way round, a column side by side. Then those of a panel are transposed first, in the
 processor's registers.
 """
 
@@ -105,20 +105,20 @@ def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 
 
 @scalar
-def announce(source: Any, k: Any, n: Any, terms: Any, lanes: Any, turned: Any) -> None:
+def announce(source: Any, k: Any, n: Any, terms: Any, columns: Any, turned: Any) -> None:
     """Have the codes fetched that come after those of a panel: of the panel beside it, or further along its columns."""
     if turned != i32(0):
-        for x in range(n, min(n + lanes, source.shape[0])):
+        for x in range(n, min(n + columns, source.shape[0])):
             prefetch_line(source[x], k + AHEAD // source.itemsize)
     else:
         for i in range(k, min(k + terms, source.shape[0])):
-            for x in range(n + lanes, n + 2 * lanes, LINE // source.itemsize):
+            for x in range(n + columns, n + 2 * columns, LINE // source.itemsize):
                 prefetch_line(source[i], x)
 
 
 @cache
 def gatherer(terms: int) -> Any:
-    """The function `(source, k, n, width, turned, codes)` that brings the codes of a panel together, zeros around."""
+    """The function `(source, k, n, width, turned, codes)` that copies the codes of a panel, with zeros around them."""
     square, side = transposer(SIDE, max(terms // SIDE, 1)), SIDE if terms % SIDE == 0 else 0
 
     def gather(source: Any, k: Any, n: Any, width: Any, turned: Any, codes: Any) -> None:
@@ -144,7 +144,7 @@ def gatherer(terms: int) -> Any:
     return inner_loop(gather)
 
 
-def _fill_lanes(codes: Any, facts: Any, values: Any, exponents: Any) -> Any:
+def _decode_codes(codes: Any, facts: Any, values: Any, exponents: Any) -> Any:
     """Codes as finite values and exponents; returns the largest magnitude. The codes are lost.
 
     A code with its sign in front, widened and shifted, is the pattern of its value times a power of two, but for
@@ -177,7 +177,7 @@ def _fill_lanes(codes: Any, facts: Any, values: Any, exponents: Any) -> Any:
     return i32(most > highest)
 
 
-_fill_lanes = inner_loop(_fill_lanes)
+_decode_codes = inner_loop(_decode_codes)
 
 
 @cache
@@ -191,7 +191,7 @@ def code_filler(terms: int) -> Any:
         turned = code_facts(facts).turned
         announce(source, k, n, i64(terms), i64(codes.shape[1]), turned)
         gather(source, k, n, width, turned, codes)
-        special = _fill_lanes(codes.reshape(-1), facts, values.reshape(-1), exponents.reshape(-1))
+        special = _decode_codes(codes.reshape(-1), facts, values.reshape(-1), exponents.reshape(-1))
         return i32(SPECIAL) if special else i32(0)
 
     return inner_loop(fill)

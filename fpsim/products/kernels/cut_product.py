@@ -12,9 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.products.kernels.fused_product import PANEL_BYTES
+from fpsim.products.kernels.fused_product import DECODED_BYTES
 from fpsim.products.kernels.fused_row import add_eight, add_four, largest
-from fpsim.products.kernels.panel import BIAS, INFINITE, LANES, MAGNITUDE, MANTISSA_BITS, NO_TERM, fill_panel, fill_rows
+from fpsim.products.kernels.panel import (
+    BIAS,
+    INFINITE,
+    MAGNITUDE,
+    MANTISSA_BITS,
+    NO_TERM,
+    PANEL_COLUMNS,
+    fill_panel,
+    fill_rows,
+)
 from fpsim.products.kernels.step_rows import (
     CUT_BITS,
     LEAST,
@@ -91,7 +100,7 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
         """e8 and sums of the half from term `first` on: largest exponents, and sums of cut products."""
         at, end = first, first + size
         largest(ea[at:end], eb[at:end], size, e8)
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             power[j] = i32(i32(i32(BIAS + CUT_BITS) - i32(i32(e8[j]) + base)) << MANTISSA_BITS)
             sums[j] = i32(0)
         if size == 4:
@@ -104,17 +113,17 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
     def fast_row(
         a: Any, ea: Any, b: Any, eb: Any, c: Any, base: Any, _parts: Any, e8: Any, other: Any, words: Any
     ) -> None:  # fmt: skip
-        """c plus the products of a step; e8, other: (LANES,) bytes, words: (3, LANES) int32, to work in."""
+        """c plus the products of a step; room: e8, other: (PANEL_COLUMNS,) int8, words: (3, PANEL_COLUMNS) int32."""
         power, sums, odd = words[0], words[1], words[2]
         cut(ea, b, eb, a, 0, base, e8, power, sums)
         if not two:
-            for j in range(LANES):
+            for j in range(PANEL_COLUMNS):
                 none = i32(e8[j]) <= i32(NO_TERM)
                 new = _joined(c[j], i32(i32(e8[j]) + base), f64(sums[j]), False)
                 c[j] = _new_or_old(c[j], none, new)
             return
         cut(ea, b, eb, a, size, base, other, power, odd)
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             e, f = i32(max(e8[j], NO_TERM)), i32(max(other[j], NO_TERM))
             top = max(e, f)
             left = f64(sums[j]) if e > i32(NO_TERM) else f64(0.0)
@@ -130,7 +139,7 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
     def vector_row(
         a: Any, ea: Any, b: Any, eb: Any, c: Any, base: Any, parts: Any, _e8: Any, _other: Any, _words: Any
     ) -> None:  # fmt: skip
-        """The same for `parts` of lanes."""
+        """The same for `parts` of PART columns."""
         in_vectors(a, ea, b, eb, c, base, parts)
 
     one_row: Any = scalar(vector_row if vectors else fast_row)
@@ -146,15 +155,17 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
         a: Any, b: Any, c: Any, of_a: Any, of_b: Any, base: Any, facts: Any, m0: Any, m1: Any, n0: Any, n1: Any
     ) -> None:
         steps = (a.shape[1] + terms - 1) // terms
-        block = max(min(PANEL_BYTES // (5 * terms * steps), ROW_BLOCK, m1 - m0), 1)
+        block = max(min(DECODED_BYTES // (5 * terms * steps), ROW_BLOCK, m1 - m0), 1)
         u = StepFacts(i32(facts[0]), i32(facts[1]), f32(facts[2]), f32(facts[3]), i32(facts[4]))
         a_values, a_exponents = np.empty((steps, block, terms), i32), np.empty((steps, block, terms), i8)
-        b_values, b_exponents = np.empty((terms, LANES), i32), np.empty((terms, LANES), i8)
-        read_values, read_exponents = np.empty((terms, LANES), i32), np.empty((terms, LANES), i8)
-        a_flags, tile = np.empty((steps, block), i32), np.zeros((block, LANES), f32)
-        raw_a, raw_b = np.zeros(terms, f32), np.zeros((terms, LANES), f32)
-        e8, other, words = np.empty(LANES, i8), np.empty(LANES, i8), np.empty((3, LANES), i32)
-        room = StepRoom(np.empty((2, LANES), i32), np.empty((2, LANES), f64), np.empty(LANES, f64))
+        b_values, b_exponents = np.empty((terms, PANEL_COLUMNS), i32), np.empty((terms, PANEL_COLUMNS), i8)
+        read_values, read_exponents = np.empty((terms, PANEL_COLUMNS), i32), np.empty((terms, PANEL_COLUMNS), i8)
+        a_flags, tile = np.empty((steps, block), i32), np.zeros((block, PANEL_COLUMNS), f32)
+        raw_a, raw_b = np.zeros(terms, f32), np.zeros((terms, PANEL_COLUMNS), f32)
+        e8, other, words = np.empty(PANEL_COLUMNS, i8), np.empty(PANEL_COLUMNS, i8), np.empty((3, PANEL_COLUMNS), i32)
+        room = StepRoom(
+            np.empty((2, PANEL_COLUMNS), i32), np.empty((2, PANEL_COLUMNS), f64), np.empty(PANEL_COLUMNS, f64)
+        )
         a_row, b_floats, a_floats = a.view(f32), b_values.view(f32), a_values.view(f32)
         b_rows = b.view(f32)
         for m in range(m0, m1, block):
@@ -163,17 +174,17 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
                 for r in range(rows):
                     a_flags[s, r] = fill_rows(a[m + r], s * terms, count, of_a, read_values[0], read_exponents[0])
                     ordered(read_values[0], read_exponents[0], a_values[s, r], a_exponents[s, r])
-            for n in range(n0, n1, LANES):
-                width = min(LANES, n1 - n)
+            for n in range(n0, n1, PANEL_COLUMNS):
+                width = min(PANEL_COLUMNS, n1 - n)
                 parts = i64((width + PART - 1) // PART)
                 for r in range(rows):
                     tile[r, :width] = c[m + r, n : n + width]
                 for s in range(steps):
                     k, panel_is_raw = s * terms, False
-                    panel = fill_panel(b, k, n, width, count, of_b, read_values, read_exponents)
+                    b_flags = fill_panel(b, k, n, width, count, of_b, read_values, read_exponents)
                     ordered(read_values, read_exponents, b_values, b_exponents)
                     for r in range(rows):
-                        if i32(panel | a_flags[s, r]) == i32(0):
+                        if i32(b_flags | a_flags[s, r]) == i32(0):
                             one_row(
                                 a_floats[s, r],
                                 a_exponents[s, r],

@@ -1,7 +1,7 @@
 """The matrix product of the units that follow the FUSED rule: panels, tiles, promotion, and the rows that need care.
 
 Tiles are 64 or 128 columns by a block of rows. Steps over K go through a tile one after the other: a panel of B is
-decoded once and stays in the L1 cache while the rows of A pass by. A row of a step whose exponents leave the window of
+decoded once and stays in the L1 cache for all rows of A. A row of a step whose exponents leave the window of
 fused_row goes through wide_row, and NaN and Inf are added by class beside the finite sum; both are decided for each
 row of each step, so that a few such values cost little.
 """
@@ -27,8 +27,8 @@ i8, i32, i64, u64, f32, f64 = np.int8, np.int32, np.int64, np.uint64, np.float32
 NO_SCALE = i32(1 << 20)  # in the place of a scale that is NaN
 SCALE_WINDOW = i32(36)  # exponents of scales that fused_row takes
 NAN_PATTERN = i32(0x7FFFFFFF)
-ROW_BLOCK = 512  # rows of a tile: their totals stay in the L2 cache while the steps go by
-PANEL_BYTES = 1 << 26  # at most, of the rows of A that are decoded at a time
+ROW_BLOCK = 512  # rows of a tile: their totals stay in the L2 cache for all steps
+DECODED_BYTES = 1 << 26  # at most, of the rows of A that are decoded at a time
 
 
 @scalar
@@ -139,12 +139,12 @@ def _meet_specials(
 @inner_loop
 def _wide_rows(
     a_values: Any, s: Any, r: Any, stop: Any, b_values: Any, tile: Any, scale_a: Any, m: Any, scaled: Any,
-    lanes_scale: Any, wide: Any, e: Any, total: Any,
+    column_scales: Any, wide: Any, e: Any, total: Any,
 ) -> None:  # fmt: skip
     """Step s of rows r .. stop of a tile, by wide_row."""
     for x in range(r, stop):
         scale = scale_a[m + x, s] if scaled else i32(0)
-        wide_row(a_values[s, x], b_values, tile[x], i64(a_values.shape[2]), scale, lanes_scale, wide, e, total)
+        wide_row(a_values[s, x], b_values, tile[x], i64(a_values.shape[2]), scale, column_scales, wide, e, total)
 
 
 @inner_loop
@@ -195,7 +195,7 @@ def fused_product(
     join_rows = _joining_rows(kind != "plain")
     panel_of, decode, begin, step = loops.panel, loops.decode, loops.begin, loops.step
     fill, panel_classes = loops.fills[source], _panel_classes(source)
-    lanes: Any = i64(loops.lanes)
+    columns: Any = i64(loops.columns)
     at_once: Any = i64(loops.rows)
     count: Any = i64(terms)  # not a constant to numba, which compiles functions once for all such
     has_scales = np.bool_(scaled)
@@ -205,22 +205,22 @@ def fused_product(
         wide: Any, promotion: Any, cut: Any, mode: Any, m0: Any, m1: Any, n0: Any, n1: Any,
     ) -> None:  # fmt: skip
         steps = (a.shape[1] + terms - 1) // terms
-        block = max(min(PANEL_BYTES // (5 * terms * steps), ROW_BLOCK, m1 - m0), 1)
+        block = max(min(DECODED_BYTES // (5 * terms * steps), ROW_BLOCK, m1 - m0), 1)
         u = row_facts(facts)
         a_values, a_exponents = np.empty((steps, block, terms), i32), np.empty((steps, block, terms), i8)
         a_flags = np.empty((steps, block), i32)
         b_values, b_exponents, b_floats, b_bytes = panel_of()
-        b_codes = np.empty((terms, lanes), b.dtype)
-        a_classes, b_classes = np.empty(terms, i32), np.empty((terms, lanes), i32)
-        tile, totals = np.empty((block, lanes), i32), np.zeros((block if promotion else 0, lanes), f32)
-        merged = np.zeros((block if cut else 0, lanes), f32)
-        lanes_scale, lanes_right = np.zeros(lanes, i32), np.zeros(lanes, f32)
+        b_codes = np.empty((terms, columns), b.dtype)
+        a_classes, b_classes = np.empty(terms, i32), np.empty((terms, columns), i32)
+        tile, totals = np.empty((block, columns), i32), np.zeros((block if promotion else 0, columns), f32)
+        merged = np.zeros((block if cut else 0, columns), f32)
+        column_scales, column_factors = np.zeros(columns, i32), np.zeros(columns, f32)
         room = RowScratch(
-            np.empty(at_once * lanes, i8), np.empty(lanes, i32), np.empty(lanes, i32), np.empty((4, lanes), i32),
-            np.empty((at_once, lanes), f32),
+            np.empty(at_once * columns, i8), np.empty(columns, i32), np.empty(columns, i32),
+            np.empty((4, columns), i32), np.empty((at_once, columns), f32),
         )  # fmt: skip
         e = room.e
-        wide_e, wide_total = np.empty(lanes, i32), np.empty(lanes, f64)
+        wide_e, wide_total = np.empty(columns, i32), np.empty(columns, f64)
         a_floats = a_values.view(f32)
 
         for m in range(m0, m1, block):
@@ -229,30 +229,30 @@ def fused_product(
                 decode(a, m, rows, s * terms, of_a, a_values, a_exponents, s, a_flags)
                 for r in range(rows if scaled else 0):
                     a_flags[s, r] = i32(a_flags[s, r] | _scale_flags(scale_a[m + r, s]))
-            for n in range(n0, n1, lanes):
-                width = min(lanes, n1 - n)
+            for n in range(n0, n1, columns):
+                width = min(columns, n1 - n)
                 _begin_tile(c, m, n, rows, width, promotion, cut, tile, totals, merged)
                 for s in range(steps):
                     k = s * terms
-                    panel = fill(b, k, n, width, of_b, b_values, b_exponents, b_floats, b_bytes, b_codes)
+                    b_flags = fill(b, k, n, width, of_b, b_values, b_exponents, b_floats, b_bytes, b_codes)
                     if scaled:
                         for j in range(width):
-                            lanes_scale[j] = scale_b[s, n + j]
-                            panel = i32(panel | _scale_flags(lanes_scale[j]))
+                            column_scales[j] = scale_b[s, n + j]
+                            b_flags = i32(b_flags | _scale_flags(column_scales[j]))
                     have_classes, begun = False, False
                     ends_slice = s + 1 == steps or (cut and (s + 1) % cut == 0)
                     ends_sum = promotion and (ends_slice or (s % cut if cut else s) % promotion + 1 == promotion)
                     part = s // promotion if ends_sum else 0
                     for j in range(width if ends_sum and left.size else 0):
-                        lanes_right[j] = right[part, n + j]
+                        column_factors[j] = right[part, n + j]
                     a_step, a_bytes = a_floats[s], a_exponents[s]  # views take time to make and to give back
                     for r in range(0, rows, at_once):
                         stop = min(r + at_once, rows)
-                        flags = i32(panel | i32(a_flags[s, r] | a_flags[s, stop - 1]))  # a row, or two
+                        flags = i32(b_flags | i32(a_flags[s, r] | a_flags[s, stop - 1]))  # a row, or two
                         if flags & i32(SPECIAL):
                             if not have_classes:
                                 left_over = min(count, a.shape[1] - k)
-                                panel_classes(b, k, n, width, left_over, of_b, lanes_scale, has_scales, b_classes)
+                                panel_classes(b, k, n, width, left_over, of_b, column_scales, has_scales, b_classes)
                                 have_classes = True
                             _meet_specials(
                                 a, m, r, stop, k, of_a[0], scale_a, s, has_scales, a_classes, b_classes, tile,
@@ -260,7 +260,7 @@ def fused_product(
                             )  # fmt: skip
                         if flags & i32(DEEP):
                             _wide_rows(
-                                a_values, s, r, stop, b_values, tile, scale_a, m, has_scales, lanes_scale, wide,
+                                a_values, s, r, stop, b_values, tile, scale_a, m, has_scales, column_scales, wide,
                                 wide_e, wide_total,
                             )  # fmt: skip
                             begun = False
@@ -270,13 +270,14 @@ def fused_product(
                                 begun = True
                             scale = scale_a[m + r, s] if scaled else i32(0)
                             step(
-                                a_step, a_bytes, r, rows, b_floats, b_bytes, tile, scale, lanes_scale, u, room, e, width
-                            )
+                                a_step, a_bytes, r, rows, b_floats, b_bytes, tile, scale, column_scales, u, room, e,
+                                width,
+                            )  # fmt: skip
                         if flags & i32(SPECIAL):
                             _override_rows(tile, r, stop, room.specials)
                         if ends_sum:
                             merges = cut != 0 and ends_slice
-                            join_rows(merged, totals, tile, r, stop, left, m, part, lanes_right, mode, merges)
+                            join_rows(merged, totals, tile, r, stop, left, m, part, column_factors, mode, merges)
                 _end_tile(tile, totals, merged, m, n, rows, width, promotion, cut, c)
 
     return kernel(product)

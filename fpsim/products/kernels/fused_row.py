@@ -1,10 +1,10 @@
 """One row of A times a panel of B by the FUSED rule: the innermost loops of the matrix product.
 
-A panel is the decoded terms of one step for LANES columns of B (panel.py); a lane is one of these columns.
+A panel is the decoded terms of one step for PANEL_COLUMNS columns of B (panel.py).
 
-Per lane: the largest exponent M of the step in bytes, the power 2**(F - M) built from it, and every product times that
-power converted to an integer, which is the cut toward zero. Product and power are exact in float32, the sum of eight
-is exact in an int32. Measured: docs/performance.md.
+Per column: the largest exponent M of the step in bytes, the power 2**(F - M) built from it, and every product times
+that power converted to an integer, which is the cut toward zero. Product and power are exact in float32, the sum of
+eight is exact in an int32. Measured: docs/performance.md.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from fpsim.products.kernels.panel import (
     BIAS,
     FIELD,
     INFINITE,
-    LANES,
     MAGNITUDE,
     MANTISSA_BITS,
     NO_TERM,
+    PANEL_COLUMNS,
     ZERO_EXPONENT,
     fill_panel,
     fill_rows,
@@ -53,21 +53,21 @@ row_facts = fields_of(RowFacts)
 
 
 class RowScratch(NamedTuple):
-    """Room for a row of lanes."""
+    """Room for a row: numbers of every column."""
 
     e: Any  # int8: the largest relative exponent of the products
     power: Any  # int32: the pattern of 2**(F - M)
     scaled_power: Any  # int32: that times both scales
-    sums: Any  # (4, LANES) int32: cut sums of up to eight products
-    specials: Any  # (rows, LANES) float32
+    sums: Any  # (4, PANEL_COLUMNS) int32: cut sums of up to eight products
+    specials: Any  # (rows, PANEL_COLUMNS) float32
 
 
 class RowLoops(NamedTuple):
     """The innermost loops of a product, for a kind of unit and processor."""
 
-    lanes: int  # columns of a panel
+    columns: int  # of a panel
     rows: int  # of A that a step takes at a time
-    # `()`: room for a panel of B: values and exponents, (terms, lanes) each, and both as the step reads them
+    # `()`: room for a panel of B: values and exponents, (terms, columns) each, and both as the step reads them
     panel: Any
     # `(source, m, rows, k, facts, values, exponents, s, flags)`: rows of A from row m and term k on as step s, and to
     # flags[s] what each holds
@@ -77,7 +77,7 @@ class RowLoops(NamedTuple):
     fills: dict[str, Any]
     begin: Any  # `(ea, r, count, eb, e)`: before the first row of a panel, or after rows that took another way
     # `(a, ea, r, count, b, eb, c, scale_a, scale_b, facts, scratch, e, width)`: replace rows of c, from r on, by
-    # themselves plus the products of the same rows of a, which has `count`; width is that of the lanes that matter
+    # themselves plus the products of the same rows of a, which has `count`; width: of the columns that count
     step: Any
 
 
@@ -89,12 +89,12 @@ def _cut(a: Any, b: Any, power: Any) -> Any:
 
 def _largest(ea: Any, eb: Any, terms: int, e: Any) -> None:
     """e[j] = the largest exponent of the products of terms ea[k] and eb[k, j]."""
-    for j in range(LANES):
+    for j in range(PANEL_COLUMNS):
         e[j] = i8(2 * ZERO_EXPONENT)
     for k in range(0, terms, 4):
         x0, x1, x2, x3 = ea[k], ea[k + 1], ea[k + 2], ea[k + 3]
         y0, y1, y2, y3 = eb[k], eb[k + 1], eb[k + 2], eb[k + 3]
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             left = max(i8(x0 + y0[j]), i8(x1 + y1[j]))
             right = max(i8(x2 + y2[j]), i8(x3 + y3[j]))
             e[j] = max(e[j], max(left, right))
@@ -104,7 +104,7 @@ def _add_four(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
     """t[j] += the cut products of four terms."""
     a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
     b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
-    for j in range(LANES):
+    for j in range(PANEL_COLUMNS):
         p = power[j]
         left = i32(_cut(a0, b0[j], p) + _cut(a1, b1[j], p))
         right = i32(_cut(a2, b2[j], p) + _cut(a3, b3[j], p))
@@ -115,7 +115,7 @@ def _add_eight(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
     """t[j] += the cut products of eight terms."""
     a0, a1, a2, a3, a4, a5, a6, a7 = a[k], a[k + 1], a[k + 2], a[k + 3], a[k + 4], a[k + 5], a[k + 6], a[k + 7]
     b0, b1, b2, b3, b4, b5, b6, b7 = b[k], b[k + 1], b[k + 2], b[k + 3], b[k + 4], b[k + 5], b[k + 6], b[k + 7]
-    for j in range(LANES):
+    for j in range(PANEL_COLUMNS):
         p = power[j]
         first = i32(i32(_cut(a0, b0[j], p) + _cut(a1, b1[j], p)) + i32(_cut(a2, b2[j], p) + _cut(a3, b3[j], p)))
         second = i32(i32(_cut(a4, b4[j], p) + _cut(a5, b5[j], p)) + i32(_cut(a6, b6[j], p) + _cut(a7, b7[j], p)))
@@ -145,7 +145,7 @@ def _panel_of(terms: int) -> Any:
     """The function RowLoops.panel: values and exponents are read where they are."""
 
     def panel() -> Any:
-        values, exponents = np.empty((terms, LANES), i32), np.empty((terms, LANES), i8)
+        values, exponents = np.empty((terms, PANEL_COLUMNS), i32), np.empty((terms, PANEL_COLUMNS), i8)
         return values, exponents, values.view(f32), exponents
 
     return scalar(panel)
@@ -183,8 +183,8 @@ def rounded_to_half(value: Any) -> Any:
     exponent = i32(i32(i32(f32(value).view(i32) >> MANTISSA_BITS) & FIELD) - BIAS)
     place = i32(max(exponent, HALF_LEAST) - HALF_BITS)
     # adding 1.5 * 2**23 units of the last place rounds to that place, and taking them off leaves the rounded value
-    magic = i32(i32(i32(i32(place + MANTISSA_BITS) + BIAS) << MANTISSA_BITS) | i32(0x400000)).view(f32)
-    near = f32(f32(value + magic) - magic)
+    addend = i32(i32(i32(i32(place + MANTISSA_BITS) + BIAS) << MANTISSA_BITS) | i32(0x400000)).view(f32)
+    near = f32(f32(value + addend) - addend)
     near = INFINITY if near >= HALF_TOP else near
     return -INFINITY if near <= -HALF_TOP else near
 
@@ -195,7 +195,8 @@ def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> RowLoops:
 
     terms: of a step, a multiple of 4; joined: sums of eight products fill an int32, and are joined in an int64;
     half: the result is FP16, held as float32; scaled: scale_a and scale_b[j] are added to the exponents of products.
-    a, ea: (terms,) float32 values and int8 exponents; b, eb: (terms, LANES); c: (LANES,) float32 patterns.
+    a, ea: (terms,) float32 values and int8 exponents; b, eb: (terms, PANEL_COLUMNS); c: (PANEL_COLUMNS,) float32
+    patterns.
     """
     eights = terms // 8
     wide: Any = i64 if joined else i32
@@ -208,7 +209,7 @@ def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> RowLoops:
         e, power, scaled_power, sums = room.e, room.power, room.scaled_power, room.sums
         largest(ea, eb, terms, e)
         bias = i32(BIAS + u.fraction_bits)
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             bits = i32(c[j])
             exponent = i32(i32(i32(bits >> MANTISSA_BITS) & FIELD) - BIAS)
             if half:
@@ -225,7 +226,7 @@ def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> RowLoops:
         p = scaled_power.view(f32) if scaled else power.view(f32)
         for g in range(4 if joined else 1):
             t = sums[g]
-            for j in range(LANES):
+            for j in range(PANEL_COLUMNS):
                 t[j] = i32(0)
         if terms == 4:
             add_four(a, b, 0, p, sums[0])
@@ -233,7 +234,7 @@ def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> RowLoops:
             add_eight(a, b, 8 * g, p, sums[g if joined else 0])
 
         q, value, t0, t1, t2, t3 = power.view(f32), c.view(f32), sums[0], sums[1], sums[2], sums[3]
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             bits = i32(c[j])
             total = wide(wide(t0[j]) + wide(i32(f32(value[j] * q[j]))))
             if joined:
@@ -259,4 +260,4 @@ def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> RowLoops:
             c[j] = old if stays else new
 
     fills = {"floats": _fill_as_it_is, "bytes": code_filler(terms)}
-    return RowLoops(LANES, 1, _panel_of(terms), decode_rows, fills, _nothing_to_begin, scalar(row))
+    return RowLoops(PANEL_COLUMNS, 1, _panel_of(terms), decode_rows, fills, _nothing_to_begin, scalar(row))

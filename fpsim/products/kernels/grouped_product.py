@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.products.kernels.panel import INFINITE, LANES, MAGNITUDE
+from fpsim.products.kernels.panel import INFINITE, MAGNITUDE, PANEL_COLUMNS
 from fpsim.products.kernels.wide_row import float_exponent, positive_zero, power_of_two, rounded_result
 from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.float_steps import fused, toward_zero
@@ -27,12 +27,12 @@ MANTISSA, LEAST, HIGHEST = i32(23), i32(-126), i32(128)
 
 def _group_sums(a: Any, b: Any, first: Any, sums: Any) -> None:
     """sums[j] = the exact dot product of a group."""
-    for j in range(LANES):
+    for j in range(PANEL_COLUMNS):
         sums[j] = f32(0.0)
     for k in range(first, first + GROUP, 4):
         a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
         b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             sums[j] = fused(a3, b3[j], fused(a2, b2[j], fused(a1, b1[j], fused(a0, b0[j], sums[j]))))
 
 
@@ -40,12 +40,12 @@ group_sums = scalar(_group_sums)
 
 
 def _grouped_row(
-    a: Any, b: Any, c: Any, scales: Any, masks: Any, panel: Any, fraction_bits: Any, floor: Any, least: Any, room: Any
+    a: Any, b: Any, c: Any, scales: Any, masks: Any, of_b: Any, fraction_bits: Any, floor: Any, least: Any, room: Any
 ) -> None:
-    """c plus the products of a step; a step's masks say which terms of a group are not zero."""
+    """c plus the products of a step; masks: which terms of a group of a are not zero; of_b: as from fill_scales."""
     sums, top, total = room
-    factors, exponents, filled, broken = panel
-    for j in range(LANES):
+    factors, exponents, filled, broken = of_b
+    for j in range(PANEL_COLUMNS):
         bits = i32(c[j])
         top[j] = float_exponent(bits, LEAST) if i32(bits & MAGNITUDE) != i32(0) else floor
         top[j] = max(top[j], floor)
@@ -53,20 +53,20 @@ def _grouped_row(
         group_sums(a, b, g * GROUP, sums[g])
         mine = float_exponent(f32(scales[g]).view(i32), least)
         mask, e, f = masks[g], exponents[g], filled[g]
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             top[j] = max(top[j], i32(mine + e[j]) if i32(mask & f[j]) != i32(0) else floor)
-    for j in range(LANES):
+    for j in range(PANEL_COLUMNS):
         value = f64(i32(c[j]).view(f32))
         total[j] = toward_zero(f64(value * power_of_two(i32(fraction_bits - top[j]))))
     for g in range(GROUPS):
         mine, factor, sum_ = f64(scales[g]), factors[g], sums[g]
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             value = f64(f64(sum_[j]) * f64(mine * f64(factor[j])))
             total[j] = f64(total[j] + toward_zero(f64(value * power_of_two(i32(fraction_bits - top[j])))))
     nan = False
     for g in range(GROUPS):
         nan = nan or scales[g] != scales[g]
-    for j in range(LANES):
+    for j in range(PANEL_COLUMNS):
         bits = i32(c[j])
         value = f64(total[j] * power_of_two(i32(top[j] - fraction_bits)))
         new = positive_zero(rounded_result(value, MANTISSA, LEAST, False, HIGHEST))
@@ -74,14 +74,14 @@ def _grouped_row(
         c[j] = NAN_PATTERN if nan or broken[j] != i32(0) else new
 
 
-def _fill_scales(b: Any, count: Any, scale_b: Any, first: Any, n: Any, width: Any, least: Any, panel: Any) -> None:
-    """The scales of a panel: factors, exponents, which terms of a group are not zero, and lanes with a NaN."""
-    factors, exponents, filled, broken = panel
-    for j in range(LANES):
+def _fill_scales(b: Any, count: Any, scale_b: Any, first: Any, n: Any, width: Any, least: Any, of_b: Any) -> None:
+    """The scales of a panel: factors, exponents, which terms of a group are not zero, and columns with a NaN."""
+    factors, exponents, filled, broken = of_b
+    for j in range(PANEL_COLUMNS):
         broken[j] = i32(0)
     for g in range(GROUPS):
         here = g * GROUP < count
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             scale = scale_b[first + g, n + j] if here and j < width else f32(0.0)
             bits = i32(f32(scale).view(i32))
             if i32(bits & MAGNITUDE) > INFINITE:
@@ -89,7 +89,7 @@ def _fill_scales(b: Any, count: Any, scale_b: Any, first: Any, n: Any, width: An
             factors[g, j], exponents[g, j] = scale, float_exponent(bits, least)
             filled[g, j] = i32(0)
         for i in range(GROUP):
-            for j in range(LANES):
+            for j in range(PANEL_COLUMNS):
                 counts = (b[g * GROUP + i, j] != f32(0.0)) & (factors[g, j] != f32(0.0))
                 filled[g, j] = i32(filled[g, j] | i32(i32(counts) << i32(i)))
 
@@ -105,15 +105,15 @@ def _grouped_product(
     a: (M, K), b: (K, N) float32 values of FP4; c: (M, N) float32 patterns as int32; scale_a: (M, groups), scale_b:
     (groups, N) float32 scales of the groups; facts: fraction bits, floor exponent, smallest exponent of a scale.
     """
-    values, tile = np.zeros((TERMS, LANES), f32), np.zeros((ROW_BLOCK, LANES), i32)
+    values, tile = np.zeros((TERMS, PANEL_COLUMNS), f32), np.zeros((ROW_BLOCK, PANEL_COLUMNS), i32)
     x, scales, masks = np.zeros(TERMS, f32), np.zeros(GROUPS, f32), np.zeros(GROUPS, i32)
-    panel = (
-        np.empty((GROUPS, LANES), f32), np.empty((GROUPS, LANES), i32), np.empty((GROUPS, LANES), i32),
-        np.empty(LANES, i32),
+    of_b = (
+        np.empty((GROUPS, PANEL_COLUMNS), f32), np.empty((GROUPS, PANEL_COLUMNS), i32),
+        np.empty((GROUPS, PANEL_COLUMNS), i32), np.empty(PANEL_COLUMNS, i32),
     )  # fmt: skip
-    room = (np.empty((GROUPS, LANES), f32), np.empty(LANES, i32), np.empty(LANES, f64))
-    for n in range(n0, n1, LANES):
-        width = min(LANES, n1 - n)
+    room = (np.empty((GROUPS, PANEL_COLUMNS), f32), np.empty(PANEL_COLUMNS, i32), np.empty(PANEL_COLUMNS, f64))
+    for n in range(n0, n1, PANEL_COLUMNS):
+        width = min(PANEL_COLUMNS, n1 - n)
         for m in range(m0, m1, ROW_BLOCK):
             rows = min(ROW_BLOCK, m1 - m)
             for r in range(rows):
@@ -123,7 +123,7 @@ def _grouped_product(
                 values[count:] = f32(0.0)
                 for i in range(count):
                     values[i, :width] = b[k + i, n : n + width]
-                fill_scales(values, count, scale_b, first, n, width, facts[2], panel)
+                fill_scales(values, count, scale_b, first, n, width, facts[2], of_b)
                 x[count:] = f32(0.0)
                 for r in range(rows):
                     x[:count] = a[m + r, k : k + count]
@@ -133,7 +133,7 @@ def _grouped_product(
                         for i in range(GROUP):
                             counts = (x[g * GROUP + i] != f32(0.0)) & (scales[g] != f32(0.0))
                             masks[g] = i32(masks[g] | i32(i32(counts) << i32(i)))
-                    grouped_row(x, values, tile[r], scales, masks, panel, facts[0], facts[1], facts[2], room)
+                    grouped_row(x, values, tile[r], scales, masks, of_b, facts[0], facts[1], facts[2], room)
             for r in range(rows):
                 c[m + r, n : n + width] = tile[r, :width]
 

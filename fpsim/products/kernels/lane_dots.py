@@ -22,21 +22,21 @@ f32, i64, u64 = np.float32, np.int64, np.uint64
 
 WIDTH = 512  # lanes at a time, at most
 FOUR = 4  # the shortest run that lanes of cuBLAS take, but for single terms
-PANEL = 4096  # terms of an operand at a time, at most: what goes by stays in the L1 cache
+TERMS_AT_ONCE = 4096  # of an operand, at most: they stay in the L1 cache
 
 
 class DotRoom(NamedTuple):
-    """Panels, and the open chains of the outputs at work."""
+    """Panels, and the open chains of the outputs."""
 
-    x: Any  # (1, PANEL) float32; (1, 0) where lanes take single terms in turn
-    y: Any  # (columns, PANEL)
+    x: Any  # (1, TERMS_AT_ONCE) float32; (1, 0) where lanes take single terms in turn
+    y: Any  # (columns, TERMS_AT_ONCE)
     chains: Any  # (rows, columns, WIDTH) float32
 
 
 def room_of(facts: LaneFacts, rows: int, columns: int) -> DotRoom:
     """Room for so many outputs at a time."""
-    width, panel = min(facts.lanes, WIDTH), PANEL if facts.run > 1 else 0
-    return DotRoom(np.empty((1, panel), f32), np.empty((columns, panel), f32), np.empty((rows, columns, width), f32))
+    width, terms = min(facts.lanes, WIDTH), TERMS_AT_ONCE if facts.run > 1 else 0
+    return DotRoom(np.empty((1, terms), f32), np.empty((columns, terms), f32), np.empty((rows, columns, width), f32))
 
 
 def _add_rounds(x: Any, y: Any, first: Any, apart: Any, rounds: Any, sums: Any) -> None:
@@ -229,7 +229,7 @@ def lane_sums() -> Any:
         for lane in range(0, u.lanes, WIDTH):
             width: Any = i64(min(WIDTH, u.lanes - lane))
             steps, t = _steps_of(u, lane), i64(0)
-            at, most = (m0, m1, n0, n1, lane, width), i64(max(PANEL // width, 1))
+            at, most = (m0, m1, n0, n1, lane, width), i64(max(TERMS_AT_ONCE // width, 1))
             room.chains[: m1 - m0] = f32(0.0)
             out[m0:m1, n0:n1, lane : lane + width] = f32(u.chunks_start if u.chunk else -0.0)
             while t < steps:

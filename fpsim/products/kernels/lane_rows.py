@@ -1,10 +1,10 @@
 """Products without matrix units: the lanes that share an output, their chunks, and how the lanes are joined.
 
-A lane is one of the partial sums that share an output, as threads of a GPU keep them; LANES is the width of a tile.
+A lane is one of the partial sums that share an output, as threads of a GPU keep them.
 
-A tile is LANES outputs that lie side by side by a block of rows. Every lane has a row of LANES sums per row of the
-tile; the terms go by in ascending order, a panel at a time, and each joins the sums of its lane. Operands are float32,
-and so is every sum; each product is fused with the addition that it takes part in.
+A tile is PANEL_COLUMNS outputs that lie side by side by a block of rows. Every lane has a row of PANEL_COLUMNS sums per
+row of the tile; the terms are added in ascending order, a panel at a time, each to the sums of its lane. Operands are
+float32, and so is every sum; each product is fused with the addition that it takes part in.
 
 A total that starts at its first part starts at -0 here, and any other at +0: -0 + x is x for every x.
 """
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.products.kernels.panel import LANES
+from fpsim.products.kernels.panel import PANEL_COLUMNS
 from fpsim.products.kernels.transpose import SIDE, transpose_square
 from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.float_steps import fused
@@ -26,7 +26,7 @@ f32, i64 = np.float32, np.int64
 FORWARD, BUTTERFLY, BLOCKS = range(3)  # how lanes are joined
 THREADS = 128  # of a block of cuBLAS's dot_kernel and of its reduce_1Block_kernel (docs/schedules.md)
 WARP, LAST = 32, 4  # sums that reduce_1Block_kernel still has after its butterfly, and after the chains behind it
-TERMS = 64  # of a panel, which stays in the L1 cache while the rows go by
+TERMS = 64  # of a panel, which stays in the L1 cache for all rows
 
 
 class LaneFacts(NamedTuple):
@@ -49,12 +49,12 @@ class LaneFacts(NamedTuple):
 class RowRoom(NamedTuple):
     """Sums of a tile."""
 
-    panel: Any  # (TERMS, LANES) float32
-    chains: Any  # (rows, lanes, LANES) float32, the open chains
-    totals: Any  # (rows, lanes, LANES) of closed chains; (rows, 1, LANES) without chunks
+    panel: Any  # (TERMS, PANEL_COLUMNS) float32
+    chains: Any  # (rows, lanes, PANEL_COLUMNS) float32, the open chains
+    totals: Any  # (rows, lanes, PANEL_COLUMNS) of closed chains; (rows, 1, PANEL_COLUMNS) without chunks
     terms: Any  # (lanes,) int64, of an open chain
     closed: Any  # (lanes,) int64, how many chains were closed
-    groups: Any  # (rows, groups, LANES) the sums of the groups
+    groups: Any  # (rows, groups, PANEL_COLUMNS) the sums of the groups
 
 
 def room_of(facts: LaneFacts, rows: int) -> RowRoom:
@@ -62,37 +62,38 @@ def room_of(facts: LaneFacts, rows: int) -> RowRoom:
     closed = facts.lanes if facts.chunk else 1
     groups = max(facts.groups, THREADS) if facts.merge == BLOCKS else 1
     return RowRoom(
-        np.zeros((TERMS, LANES), f32), np.empty((rows, facts.lanes, LANES), f32), np.empty((rows, closed, LANES), f32),
-        np.empty(facts.lanes, i64), np.empty(facts.lanes, i64), np.empty((rows, groups, LANES), f32),
+        np.zeros((TERMS, PANEL_COLUMNS), f32), np.empty((rows, facts.lanes, PANEL_COLUMNS), f32),
+        np.empty((rows, closed, PANEL_COLUMNS), f32), np.empty(facts.lanes, i64), np.empty(facts.lanes, i64),
+        np.empty((rows, groups, PANEL_COLUMNS), f32),
     )  # fmt: skip
 
 
 def _add_terms(x: Any, panel: Any, sums: Any) -> None:
-    """Add the products of x (terms,) and panel (terms, LANES), one after the other."""
+    """Add the products of x (terms,) and panel (terms, PANEL_COLUMNS), one after the other."""
     fours = i64(x.size // 4 * 4)
     for i in range(0, fours, 4):
         x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
         y0, y1, y2, y3 = panel[i], panel[i + 1], panel[i + 2], panel[i + 3]
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             two = fused(x1, y1[j], fused(x0, y0[j], sums[j]))
             sums[j] = fused(x3, y3[j], fused(x2, y2[j], two))
     for i in range(fours, x.size):
         x0, y0 = x[i], panel[i]
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             sums[j] = fused(x0, y0[j], sums[j])
 
 
 def _add_row(total: Any, part: Any) -> None:
     """total += part."""
-    for j in range(LANES):
+    for j in range(PANEL_COLUMNS):
         total[j] = f32(total[j] + part[j])
 
 
 def _fill_rows(rows: Any, value: Any) -> None:
-    """All of (rows, LANES) sums are one value."""
+    """All of (rows, PANEL_COLUMNS) sums are one value."""
     for i in range(rows.shape[0]):
         row = rows[i]
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             row[j] = value
 
 
@@ -122,7 +123,7 @@ def _close(room: RowRoom, rows: Any, lane: Any) -> None:
     """A lane's chain joins its total and starts again at +0."""
     for r in range(rows):
         chain, total = room.chains[r, lane], room.totals[r, lane]
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             total[j] = f32(total[j] + chain[j])
             chain[j] = f32(0.0)
     room.closed[lane] += 1
@@ -174,7 +175,7 @@ _add_tile, _close_all, _halve = scalar(_add_tile), scalar(_close_all), scalar(_h
 
 
 def _merge(sums: Any, u: LaneFacts, total: Any) -> None:
-    """Join the lanes (lanes, LANES) of a group, and add them to a total."""
+    """Join the lanes (lanes, PANEL_COLUMNS) of a group, and add them to a total."""
     # a thread of dot_kernel adds its chains to +0; that the total starts there has the same effect
     chains = i64(u.lanes // THREADS) if u.merge == BLOCKS else i64(1)
     for t in range(0, u.lanes, chains):
@@ -187,7 +188,7 @@ def _merge(sums: Any, u: LaneFacts, total: Any) -> None:
 
 
 def _reduce_block(sums: Any, groups: Any) -> None:
-    """reduce_1Block_kernel: join the sums of groups (THREADS or more, LANES), +0 behind them, in the first row."""
+    """reduce_1Block_kernel: add the sums of groups (THREADS or more, PANEL_COLUMNS), +0 behind them, to the first."""
     for g in range(THREADS, groups):
         _add_row(sums[g % THREADS], sums[g])
     _halve(sums, i64(THREADS), i64(WARP), i64(1))
@@ -204,13 +205,13 @@ _merge, _reduce_block = scalar(_merge), scalar(_reduce_block)
 def lane_product() -> Any:
     """The loop `(x, source, out, facts, room, m0, m1, n0, n1)` over rows m0 .. m1 and outputs n0 .. n1 of each.
 
-    x: (M, K), source: (K, N) or, transposed, (N, K), out: (M, N) float32; n0 is a multiple of LANES.
+    x: (M, K), source: (K, N) or, transposed, (N, K), out: (M, N) float32; n0 is a multiple of PANEL_COLUMNS.
     """
 
     def product(x: Any, source: Any, out: Any, u: Any, room: Any, m0: Any, m1: Any, n0: Any, n1: Any) -> None:
         row_block = room.groups.shape[0]
-        for n in range(n0, n1, LANES):
-            width = min(LANES, n1 - n)
+        for n in range(n0, n1, PANEL_COLUMNS):
+            width = min(PANEL_COLUMNS, n1 - n)
             for m in range(m0, m1, row_block):
                 rows = min(row_block, m1 - m)
                 for r in range(rows):

@@ -1,9 +1,9 @@
 """Operands of a matrix product as panels: the terms of one step of a unit, with their exponents beside them.
 
-A product works on LANES columns at a time, so that a panel of B stays in the L1 cache while all rows of A pass by.
-Exponents of panels are bytes relative to a base, which holds for the terms of all formats with up to five exponent
-bits and for any others within WINDOW binades below the largest; what lies deeper marks the panel as deep, NaN and Inf
-mark it as special, and zeros stand for both.
+A product works on PANEL_COLUMNS columns at a time, so that a panel of B stays in the L1 cache while it is multiplied by
+all rows of A. Exponents of panels are bytes relative to a base, which holds for the terms of all formats with up to
+five exponent bits and for any others within WINDOW binades below the largest; what lies deeper marks the panel as
+deep, NaN and Inf mark it as special, and zeros stand for both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fpsim.runtime.compile import inner_loop, kernel, scalar
 
 i8, i32, i64, u32, f32 = np.int8, np.int32, np.int64, np.uint32, np.float32
 
-LANES = 128  # columns of a panel
+PANEL_COLUMNS = 128
 WINDOW = 40  # binades; the sum of two exponents fits a byte, and stays apart from sums with a zero term
 HIGHEST = 20  # largest relative exponent, of the base
 ZERO_EXPONENT = -64  # relative exponent of a zero: with any other below 2 * (HIGHEST - WINDOW)

@@ -80,7 +80,7 @@ def _joined(builder: Any, mode: int, total: Any, partial: Any, left: Any, right:
 
 @cache
 def in_vectors() -> Joins:
-    """Rows of VECTOR_LANES columns, for processors with AVX-512 or AVX2."""
+    """Rows of VECTOR_COLUMNS columns, for processors with AVX-512 or AVX2."""
     size = GROUPS * v.SIZE
 
     def promote(_typing: Any, totals: Any, tile: Any, r: Any, left: Any, right: Any, mode: Any) -> Any:

@@ -1,7 +1,7 @@
 """What the rows in vectors share: the search for the largest exponents, results in FP16, and room in whole lines.
 
-For processors with AVX-512 or AVX2 (`has_avx2`). A panel has VECTOR_LANES columns, whose exponents are
-a vector of bytes.
+For processors with AVX-512 or AVX2 (`has_avx2`). A panel has VECTOR_COLUMNS columns, whose exponents are a
+vector of bytes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from fpsim.runtime.compile import inner_loop, scalar
 
 i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
 
-VECTOR_LANES = 64
-GROUPS = VECTOR_LANES // v.WIDTH
+VECTOR_COLUMNS = 64
+GROUPS = VECTOR_COLUMNS // v.WIDTH
 PLACES, FLOAT_BIAS = 23, 127
 EXPONENT, MAGNITUDE, SIGN = 0x7F800000, 0x7FFFFFFF, -0x80000000  # bits of float32
 
@@ -56,13 +56,13 @@ def whole_lines(room: Any, count: Any) -> Any:
 @cache
 def panel_of(terms: int, split: bool) -> Any:
     """The function RowLoops.panel: values as they are read, or if split with room for their two parts beside them."""
-    size = terms * VECTOR_LANES
+    size = terms * VECTOR_COLUMNS
 
     def panel() -> Any:
         b = whole_lines(np.empty((1 + split) * size + v.WIDTH, f32), (1 + split) * size)
         eb = whole_lines(np.empty(size + v.SIZE, i8), size)
         values = np.empty(size, i32) if split else b.view(i32)
-        return values.reshape((terms, VECTOR_LANES)), eb.reshape((terms, VECTOR_LANES)), b, eb
+        return values.reshape((terms, VECTOR_COLUMNS)), eb.reshape((terms, VECTOR_COLUMNS)), b, eb
 
     return scalar(panel)
 
@@ -70,27 +70,27 @@ def panel_of(terms: int, split: bool) -> Any:
 @inner_loop
 def _split(values: Any, b: Any) -> None:
     """A panel's values as two parts."""
-    lanes, parts = i64(VECTOR_LANES), b.view(i32)
+    columns, parts = i64(VECTOR_COLUMNS), b.view(i32)
     for k in range(values.shape[0]):
-        first = i64(2 * lanes * k)
-        for j in range(lanes):
+        first = i64(2 * columns * k)
+        for j in range(columns):
             value = i32(values[k, j])
             parts[first + j] = max(value, i32(0))
-            parts[first + lanes + j] = min(value, i32(0))
+            parts[first + columns + j] = min(value, i32(0))
 
 
 def larger_so_far(builder: Any, rows: Any, eb: Any, k: Any, so_far: Any) -> list[Any]:
     """The larger ones of exponents so far and those of the products of term k, for each of some rows of bytes."""
-    theirs = v.load(builder, eb, builder.mul(k, v.LONG(v.SIZE)), v.BYTES)
-    mine = [v.everywhere(builder, v.load(builder, row, k, v.BYTE), v.BYTES) for row in rows]
-    return [v.larger(builder, old, builder.add(own, theirs)) for old, own in zip(so_far, mine, strict=True)]
+    of_b = v.load(builder, eb, builder.mul(k, v.LONG(v.SIZE)), v.BYTES)
+    of_rows = [v.everywhere(builder, v.load(builder, row, k, v.BYTE), v.BYTES) for row in rows]
+    return [v.larger(builder, old, builder.add(x, of_b)) for old, x in zip(so_far, of_rows, strict=True)]
 
 
 @cache
 def largest_of(terms: int, count: int) -> Any:
     """The function `(ea, r, next, eb, e)` that finds the largest exponents of the products of row r, or of both rows.
 
-    count: of rows, 1 or 2; ea: (rows, terms), eb: (terms, VECTOR_LANES), e: (count, VECTOR_LANES) int8.
+    count: of rows, 1 or 2; ea: (rows, terms), eb: (terms, VECTOR_COLUMNS), e: (count, VECTOR_COLUMNS) int8.
     """
 
     def largest(_typing: Any, ea: Any, r: Any, following: Any, eb: Any, e: Any) -> Any:
@@ -208,7 +208,7 @@ def _put_values(builder: Any, value: Any, b: Any, place: Any, split: bool) -> No
 def panel_decoder(split: bool) -> Any:
     """The function `(source, k, n, kept, least, base, b, eb, i)` that decodes columns n and on of row k of B.
 
-    Row i of a panel is written: to b, (terms, VECTOR_LANES), or if split (terms, 2, VECTOR_LANES) with the positive
+    Row i of a panel is written: to b, (terms, VECTOR_COLUMNS), or if split (terms, 2, VECTOR_COLUMNS) with the positive
     values and the negative ones apart; and to the exponents eb. Returns what the row holds.
     """
 
@@ -225,7 +225,7 @@ def panel_decoder(split: bool) -> Any:
                 value, exponent, special, deep = decoded(builder, bits, args[3:6])
                 met, deeps = builder.or_(met, special), builder.or_(deeps, deep)
                 _put_values(builder, value, b, builder.add(first, v.LONG(g * v.SIZE)), split)
-                at = builder.add(builder.mul(args[8], v.LONG(VECTOR_LANES)), v.LONG(g * v.WIDTH))
+                at = builder.add(builder.mul(args[8], v.LONG(VECTOR_COLUMNS)), v.LONG(g * v.WIDTH))
                 v.store(builder, exponent, eb, at)
             return flags_of(builder, met, deeps)
 
@@ -235,7 +235,7 @@ def panel_decoder(split: bool) -> Any:
 
 
 def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]:
-    """Codes of VECTOR_LANES columns: the finite ones, zeros for others; their exponents; a mask of the special ones."""
+    """Codes of VECTOR_COLUMNS columns: finite ones, zeros for others; their exponents; a mask of the special ones."""
     up, highest, mantissa_bits, bias = facts
     all_ones = builder.lshr(v.WORD(MAGNITUDE >> v.WORD.width - WIDTH), up)
     nothing, one = v.constant(0, v.BYTES), v.constant(1, v.BYTES)
@@ -243,7 +243,7 @@ def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]
     magnitude = builder.and_(codes, _everywhere(builder, all_ones, v.BYTES))
     special = builder.icmp_unsigned(">", magnitude, highest)
     counts = builder.icmp_unsigned("<", builder.sub(magnitude, one), highest)  # 0 is 255 then
-    twos = v.vector(v.HALF, VECTOR_LANES // 2)  # processors shift no bytes
+    twos = v.vector(v.HALF, VECTOR_COLUMNS // 2)  # processors shift no bytes
     field = builder.lshr(builder.bitcast(magnitude, twos), _everywhere(builder, mantissa_bits, twos))
     whole_field = _everywhere(builder, builder.lshr(all_ones, mantissa_bits), v.BYTES)
     field = builder.and_(builder.bitcast(field, v.BYTES), whole_field)
@@ -260,7 +260,7 @@ def _everywhere(builder: Any, number: Any, kind: Any) -> Any:
 def _values_of(builder: Any, codes: Any, facts: Any) -> list[Any]:
     """The values of finite codes, as patterns, sixteen at a time: those of FP16 times a power of two."""
     up, _, mantissa_bits, bias = facts
-    twos = v.vector(v.HALF, VECTOR_LANES // 2)
+    twos = v.vector(v.HALF, VECTOR_COLUMNS // 2)
     # the sign goes to the first bit, and the exponent behind zeros to where FP16 has the last bits of its own
     to_front = _everywhere(builder, builder.add(up, v.WORD(v.HALF.width - WIDTH)), twos)
     missing = builder.sub(builder.add(mantissa_bits, up), v.WORD(WIDTH - 1 - HALF_FIELD_BITS))
@@ -270,10 +270,10 @@ def _values_of(builder: Any, codes: Any, facts: Any) -> list[Any]:
     power = builder.shl(builder.sub(v.WORD(FLOAT_BIAS + HALF_BIAS), bias), v.WORD(PLACES))
     power = builder.bitcast(v.everywhere(builder, power, v.INTS), v.FLOATS)
     values = []
-    for first in range(0, VECTOR_LANES, VECTOR_LANES // 2):
-        words = builder.zext(v.lanes_of(builder, codes, first, VECTOR_LANES // 2), twos)
+    for first in range(0, VECTOR_COLUMNS, VECTOR_COLUMNS // 2):
+        words = builder.zext(v.lanes_of(builder, codes, first, VECTOR_COLUMNS // 2), twos)
         words = builder.and_(builder.ashr(builder.shl(words, to_front), back), kept)
-        for g in range(0, VECTOR_LANES // 2, v.WIDTH):
+        for g in range(0, VECTOR_COLUMNS // 2, v.WIDTH):
             halves = builder.bitcast(v.lanes_of(builder, words, g, v.WIDTH), v.vector(v.SMALL, v.WIDTH))
             value = builder.fmul(builder.fpext(halves, v.FLOATS), power)
             values.append(builder.bitcast(value, v.INTS))
@@ -296,7 +296,7 @@ def code_decoder(split: bool) -> Any:
             b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (7, 8))
             first = builder.mul(args[9], v.LONG((1 + split) * GROUPS * v.SIZE))
             codes, exponent, special = _decoded_codes(builder, v.load(builder, source, 0, v.BYTES), args[3:7])
-            v.store(builder, exponent, eb, builder.mul(args[9], v.LONG(VECTOR_LANES)))
+            v.store(builder, exponent, eb, builder.mul(args[9], v.LONG(VECTOR_COLUMNS)))
             for g, value in enumerate(_values_of(builder, codes, args[3:7])):
                 _put_values(builder, value, b, builder.add(first, v.LONG(g * v.SIZE)), split)
             return builder.bitcast(special, v.LONG)
@@ -312,7 +312,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
 
     Returns bits: of special columns, and from bit 32 on of deep ones.
     """
-    infinity, kind = fmt.max_code + 1, v.vector(v.HALF, VECTOR_LANES // 2)
+    infinity, kind = fmt.max_code + 1, v.vector(v.HALF, VECTOR_COLUMNS // 2)
     mantissa_bits, bias, magnitudes, is_half = fmt.mantissa_bits, fmt.bias, fmt.top_magnitude, fmt == FP16
 
     def exponents(builder: Any, magnitude: Any, counts: Any, base: Any) -> tuple[Any, Any]:
@@ -349,7 +349,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
                 counts = builder.icmp_unsigned("<", before, v.constant(infinity - 1, kind))
                 exponent, deep = exponents(builder, magnitude, counts, args[3])
                 met, deeps = builder.or_(met, special), builder.or_(deeps, deep)
-                at = builder.add(builder.mul(args[6], v.LONG(VECTOR_LANES)), v.LONG(half * kind.count))
+                at = builder.add(builder.mul(args[6], v.LONG(VECTOR_COLUMNS)), v.LONG(half * kind.count))
                 v.store(builder, builder.trunc(exponent, v.vector(v.BYTE, kind.count)), eb, at)
                 finite = builder.select(counts, codes, v.constant(0, kind))
                 for g in range(2):
@@ -391,7 +391,7 @@ def filler_of(terms: int, split: bool) -> Any:
         source: Any, k: Any, n: Any, width: Any, facts: Any, values: Any, exponents: Any, b: Any, eb: Any, _codes: Any
     ) -> Any:
         flags = i32(0)
-        if width < VECTOR_LANES or k + terms > source.shape[0]:
+        if width < VECTOR_COLUMNS or k + terms > source.shape[0]:
             flags = i32(fill_panel(source, k, n, width, i64(terms), facts, values, exponents))
             if split:
                 _split(values, b)
@@ -449,15 +449,15 @@ def _half_turned(facts: Any) -> Any:
 
 @cache
 def _code_filler(terms: int, decode: Any, is_turned: Any) -> Any:
-    """The function of RowLoops.fills for codes: from where they lie, or from where they were brought together."""
+    """The function of RowLoops.fills for codes: from where they lie, or from a copy."""
     gather = gatherer(terms)
 
     def fill(
         source: Any, k: Any, n: Any, width: Any, facts: Any, _values: Any, _exponents: Any, b: Any, eb: Any, codes: Any
     ) -> Any:
         turned = is_turned(facts)
-        announce(source, k, n, i64(terms), i64(VECTOR_LANES), turned)
-        if turned == i32(0) and width == VECTOR_LANES and k + terms <= source.shape[0]:
+        announce(source, k, n, i64(terms), i64(VECTOR_COLUMNS), turned)
+        if turned == i32(0) and width == VECTOR_COLUMNS and k + terms <= source.shape[0]:
             return decode(source, k, n, facts, b, eb)
         gather(source, k, n, width, turned, codes)
         return decode(codes, 0, 0, facts, b, eb)

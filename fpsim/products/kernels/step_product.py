@@ -1,6 +1,6 @@
 """The matrix product of units without a fast rule of their own: panels of floats, and a row function per rule.
 
-A panel is terms of B as floats for LANES columns, which stay in the cache while the rows of A pass by.
+A panel is terms of B as floats for PANEL_COLUMNS columns, which stay in the cache for all rows of A.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.matrix_units.matrix_unit import Rule
-from fpsim.products.kernels.panel import LANES
+from fpsim.products.kernels.panel import PANEL_COLUMNS
 from fpsim.products.kernels.step_rows import (
     StepFacts,
     StepRoom,
@@ -34,7 +34,7 @@ ROWS = {
     "chain": chain_row, Rule.EXACT: exact_row, Rule.FLUSHED_TREE: flushed_row, Rule.SEPARATE: separate_row,
     Rule.EVEN_ODD: even_odd_row,
 }  # fmt: skip
-ROW_BLOCK = 256  # rows whose totals stay in the cache while the steps go by
+ROW_BLOCK = 256  # rows whose totals stay in the cache for all steps
 
 
 @cache
@@ -56,12 +56,14 @@ def step_product(rule: Rule | str, vectors: int = 0) -> Any:
     short_row = scalar(vector_row if vectors else plain_row)
 
     def product(a: Any, b: Any, c: Any, terms: Any, facts: Any, m0: Any, m1: Any, n0: Any, n1: Any) -> None:
-        panel, tile = np.zeros((terms, LANES), b.dtype), np.zeros((ROW_BLOCK, LANES), c.dtype)
-        room = StepRoom(np.empty((2, LANES), i32), np.empty((2, LANES), f64), np.empty(LANES, f64))
+        panel, tile = np.zeros((terms, PANEL_COLUMNS), b.dtype), np.zeros((ROW_BLOCK, PANEL_COLUMNS), c.dtype)
+        room = StepRoom(
+            np.empty((2, PANEL_COLUMNS), i32), np.empty((2, PANEL_COLUMNS), f64), np.empty(PANEL_COLUMNS, f64)
+        )
         x = np.zeros(terms, a.dtype)
         u = StepFacts(i32(facts[0]), i32(facts[1]), f32(facts[2]), f32(facts[3]), i32(facts[4]))
-        for n in range(n0, n1, LANES):
-            width = min(LANES, n1 - n)
+        for n in range(n0, n1, PANEL_COLUMNS):
+            width = min(PANEL_COLUMNS, n1 - n)
             parts = i64((width + PART - 1) // PART)
             for m in range(m0, m1, ROW_BLOCK):
                 rows = min(ROW_BLOCK, m1 - m)

@@ -1,9 +1,9 @@
-"""One row of A times a panel of B by the rules of AMD's units and of chains of fused multiply-adds, lane by lane.
+"""One row of A times a panel of B by the rules of AMD's units and of chains of fused multiply-adds.
 
-A panel is terms of B as floats for LANES columns, and a lane is one of these columns.
+A panel is terms of B as floats for PANEL_COLUMNS columns.
 
 Each function `(a, b, c, count, facts, room)` replaces c by c plus the products of `count` terms of one step: a (terms,)
-and b (terms, LANES) floats, c (LANES,) floats. Rounded results are those of core/units/amd.py.
+and b (terms, PANEL_COLUMNS) floats, c (PANEL_COLUMNS,) floats. Rounded results are those of core/units/amd.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.products.kernels.panel import INFINITE, LANES, MAGNITUDE, MANTISSA_BITS
+from fpsim.products.kernels.panel import INFINITE, MAGNITUDE, MANTISSA_BITS, PANEL_COLUMNS
 from fpsim.products.kernels.wide_row import NOTHING, exponent_of, float_exponent, power_of_two, rounded_result
 from fpsim.runtime.compile import scalar
 from fpsim.runtime.float_steps import down, fused, toward_zero
@@ -38,18 +38,18 @@ class StepFacts(NamedTuple):
 
 
 class StepRoom(NamedTuple):
-    """Room for rows of lanes."""
+    """Room for a row: numbers of every column."""
 
-    e: Any  # (2, LANES) int32
-    sums: Any  # (2, LANES) float64
-    specials: Any  # (LANES,) float64
+    e: Any  # (2, PANEL_COLUMNS) int32
+    sums: Any  # (2, PANEL_COLUMNS) float64
+    specials: Any  # (PANEL_COLUMNS,) float64
 
 
 def _chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
     """One fused multiply-add after the other."""
     for k in range(count):
         x, y = a[k], b[k]
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             c[j] = fused(x, y[j], c[j])
 
 
@@ -80,18 +80,18 @@ def _flushed_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoo
     if a.size == 4:
         a0, a1, a2, a3 = a[0], a[1], a[2], a[3]
         b0, b1, b2, b3 = b[0], b[1], b[2], b[3]
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             left = _flushed_sum(_flushed_product(a0, b0[j]), _flushed_product(a1, b1[j]))
             right = _flushed_sum(_flushed_product(a2, b2[j]), _flushed_product(a3, b3[j]))
             c[j] = _flushed_sum(c[j], _flushed_sum(left, right))
         return
     if a.size == 2:
         a0, a1, b0, b1 = a[0], a[1], b[0], b[1]
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             c[j] = _flushed_sum(c[j], _flushed_sum(_flushed_product(a0, b0[j]), _flushed_product(a1, b1[j])))
         return
     x, y = a[0], b[0]
-    for j in range(LANES):
+    for j in range(PANEL_COLUMNS):
         c[j] = _flushed_sum(c[j], _flushed_product(x, y[j]))
 
 
@@ -119,19 +119,19 @@ def _exact_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom)
     The products become two float64 whose sum is theirs: high and low parts of FP16, the products themselves of BF16.
     """
     first, second, plain = room.sums[0], room.sums[1], room.specials
-    for j in range(LANES):
+    for j in range(PANEL_COLUMNS):
         first[j], second[j], plain[j] = f64(0.0), f64(0.0), f64(c[j])
     splits = a.size > 2
     for k in range(count):
         x, y = f64(a[k]), b[k]
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             product = f64(x * f64(y[j]))
             high = f64(toward_zero(f64(product * HIGH_PART)) / HIGH_PART)
             low = f64(product - high)
             plain[j] = f64(plain[j] + product)
             first[j] = f64(first[j] + (high if splits else product if k == 0 else f64(0.0)))
             second[j] = f64(second[j] + (low if splits else f64(0.0) if k == 0 else product))
-    for j in range(LANES):
+    for j in range(PANEL_COLUMNS):
         pair, pair_error = _sum_and_error(second[j], f64(c[j]))
         whole, error = _sum_and_error(first[j], pair)
         total = _odd_sum(whole, _odd_sum(error, pair_error))
@@ -145,13 +145,13 @@ def _exact_short_row(a: Any, b: Any, c: Any) -> None:
     if a.size == 4:
         a0, a1, a2, a3 = f64(a[0]), f64(a[1]), f64(a[2]), f64(a[3])
         b0, b1, b2, b3 = b[0], b[1], b[2], b[3]
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             total = fused(a1, f64(b1[j]), f64(a0 * f64(b0[j])))
             total = fused(a3, f64(b3[j]), fused(a2, f64(b2[j]), total))
             c[j] = f32(f64(_odd_sum(total, f64(c[j])) + f64(0.0)))  # zero is +0
         return
     x, y, z, w = f64(a[0]), f64(a[1]), b[0], b[1]
-    for j in range(LANES):
+    for j in range(PANEL_COLUMNS):
         total = fused(y, f64(w[j]), f64(x * f64(z[j])))
         c[j] = f32(f64(_odd_sum(total, f64(c[j])) + f64(0.0)))
 
@@ -182,20 +182,20 @@ range_of, add_exactly, exact_short_row = scalar(_range_of), scalar(_add_exactly)
 
 def _cut_products(a: Any, b: Any, first: Any, count: Any, stride: Any, u: StepFacts, e: Any, total: Any) -> None:
     """e and total of the products first, first + stride, ...: largest exponent, and sum of cut products."""
-    for j in range(LANES):
+    for j in range(PANEL_COLUMNS):
         e[j], total[j] = NOTHING, f64(0.0)
     for k in range(first, count, stride):
         x, y = i32(f32(a[k]).view(i32)), b[k].view(i32)
         mine = float_exponent(x, u.least_a)
         counts = (i32(x & MAGNITUDE) != i32(0)) & (i32(x & MAGNITUDE) < INFINITE)
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             bits = i32(y[j])
             magnitude = i32(bits & MAGNITUDE)
             both = counts & (magnitude != i32(0)) & (magnitude < INFINITE)
             e[j] = max(e[j], i32(mine + float_exponent(bits, u.least_b)) if both else NOTHING)
     for k in range(first, count, stride):
         z, w = f64(a[k]), b[k]
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             product = f64(z * f64(w[j]))
             product = product if abs(product) < f64(np.inf) else f64(0.0)
             top = max(e[j], i32(-600))  # of no product; the sum stays zero
@@ -204,18 +204,18 @@ def _cut_products(a: Any, b: Any, first: Any, count: Any, stride: Any, u: StepFa
 
 def _product_specials(a: Any, b: Any, c: Any, count: Any, met: Any) -> None:
     """met[j] = Inf or NaN where a product or c is, or where a product overflows; a finite number elsewhere."""
-    for j in range(LANES):
+    for j in range(PANEL_COLUMNS):
         met[j] = f64(c[j]) if not abs(c[j]) < f32(np.inf) else f64(0.0)
     for k in range(count):
         x, y = f64(a[k]), b[k]
-        for j in range(LANES):
+        for j in range(PANEL_COLUMNS):
             product = f64(x * f64(y[j]))
             met[j] = f64(met[j] + (f64(0.0) if abs(product) < OVERFLOW else f64(product * f64(np.inf))))
 
 
 def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
     """c plus sums of products in units of 2**(e - CUT_BITS)."""
-    for j in range(LANES):
+    for j in range(PANEL_COLUMNS):
         bits = i32(f32(c[j]).view(i32))
         exponent = float_exponent(bits, LEAST)
         of_products = e[j] if e[j] != NOTHING else exponent
@@ -237,7 +237,7 @@ def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
 def _join_halves(room: StepRoom) -> None:
     """The sum of even products plus that of odd ones, with the larger exponent."""
     e, odd_e, total, odd = room.e[0], room.e[1], room.sums[0], room.sums[1]
-    for j in range(LANES):
+    for j in range(PANEL_COLUMNS):
         top = max(e[j], odd_e[j])
         even = down(f64(total[j] * power_of_two(max(i32(e[j] - top), i32(-600)))))
         other = down(f64(odd[j] * power_of_two(max(i32(odd_e[j] - top), i32(-600)))))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba.core import cgutils, types
 
-from fpsim.products.kernels.panel import LANES, NO_TERM
+from fpsim.products.kernels.panel import NO_TERM, PANEL_COLUMNS
 from fpsim.products.kernels.row_vectors import EXPONENT, FLOAT_BIAS, PLACES
 from fpsim.products.kernels.step_rows import CUT_BITS, SUM_BITS
 from fpsim.runtime import vectors as v
@@ -38,7 +38,7 @@ def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
     total = None
     for k in terms:
         x = v.everywhere(builder, v.load(builder, a, 4 * k, v.SINGLE), v.FLOATS)
-        product = builder.fmul(x, v.load(builder, b, 4 * LANES * k, v.FLOATS))
+        product = builder.fmul(x, v.load(builder, b, 4 * PANEL_COLUMNS * k, v.FLOATS))
         cut = builder.fptosi(builder.fmul(product, power), v.INTS)
         total = cut if total is None else builder.add(total, cut)
     return total
@@ -49,7 +49,7 @@ def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
     found = v.constant(int(NO_TERM), v.BYTES)
     for k in terms:
         mine = v.everywhere(builder, v.load(builder, ea, k, v.BYTE), v.BYTES)
-        found = v.larger(builder, found, builder.add(mine, v.load(builder, eb, LANES * k, v.BYTES)))
+        found = v.larger(builder, found, builder.add(mine, v.load(builder, eb, PANEL_COLUMNS * k, v.BYTES)))
     return found
 
 
@@ -77,9 +77,10 @@ def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
 
 @cache
 def vector_cut_row(terms: int, halves: int) -> Any:
-    """The function `(a, ea, b, eb, c, base, parts)` that does what cut_product's fast row does, for `parts` of lanes.
+    """The function `(a, ea, b, eb, c, base, parts)` that does what cut_product's fast row does, for `parts` of columns.
 
-    a, ea: (terms,) float32 and int8; b, eb: (terms, LANES); c: (LANES,) float32; base: int32, of exponents.
+    a, ea: (terms,) float32 and int8; b, eb: (terms, PANEL_COLUMNS); c: (PANEL_COLUMNS,) float32; base: int32, of
+    exponents.
     """
     size = terms // halves
 
@@ -113,7 +114,7 @@ def vector_cut_row(terms: int, halves: int) -> Any:
 
 
 def _in_words(builder: Any, biased: Any, g: int) -> Any:
-    """Biased exponents of a group of lanes, as those of patterns."""
+    """Biased exponents of group g of sixteen columns, as those of patterns."""
     words = builder.zext(v.lanes_of(builder, biased, g * v.WIDTH, v.WIDTH), v.INTS)
     return builder.shl(words, v.constant(PLACES, v.INTS))
 
@@ -145,12 +146,12 @@ def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bo
     bits = v.load(builder, at, 0, v.INTS)
     old = builder.bitcast(bits, v.FLOATS)
     field = builder.and_(bits, v.constant(EXPONENT, v.INTS))
-    own = v.larger(builder, field, v.constant(1 << PLACES, v.INTS))
-    top = v.larger(builder, own, exponent)
+    of_old = v.larger(builder, field, v.constant(1 << PLACES, v.INTS))
+    top = v.larger(builder, of_old, exponent)
     power = _power(builder, top)
     mine = v.floor_of(builder, v.product_down(builder, old, power))
     if drops:
-        far = builder.icmp_signed("<", own, builder.sub(top, v.constant((CUT + 1) << PLACES, v.INTS)))
+        far = builder.icmp_signed("<", of_old, builder.sub(top, v.constant((CUT + 1) << PLACES, v.INTS)))
         mine = builder.select(far, v.constant(0, v.INTS), mine)
     places, eight = _binades(builder, top, exponent), v.constant(BELOW_CUT, v.INTS)
     whole = builder.add(v.shifted_down(builder, total, places), mine)
@@ -172,9 +173,9 @@ def _inverse(builder: Any, power: Any) -> Any:
 
 @cache
 def vector_exact_row(terms: int) -> Any:
-    """The function `(a, b, c, parts)` that does what step_rows.exact_short_row does, for `parts` of lanes.
+    """The function `(a, b, c, parts)` that does what step_rows.exact_short_row does, for `parts` of columns.
 
-    a: (terms,) float32; b: (terms, LANES); c: (LANES,).
+    a: (terms,) float32; b: (terms, PANEL_COLUMNS); c: (PANEL_COLUMNS,).
     """
 
     def row(_typing: Any, a: Any, b: Any, c: Any, parts: Any) -> Any:
@@ -191,13 +192,13 @@ def vector_exact_row(terms: int) -> Any:
                 for first in range(0, 4 * PART, v.SIZE // 2):
                     total = None
                     for k, x in enumerate(factors):
-                        y = builder.fpext(v.load(builder, b_part, 4 * LANES * k + first, few), v.DOUBLES)
+                        y = builder.fpext(v.load(builder, b_part, 4 * PANEL_COLUMNS * k + first, few), v.DOUBLES)
                         if total is None:
                             total = builder.fmul(x, y)
                         else:
                             total = v.call(builder, "llvm.fma.v8f64", v.DOUBLES, x, y, total)
-                    own = builder.fpext(v.load(builder, c_part, first, few), v.DOUBLES)
-                    new = builder.fadd(v.odd_sum(builder, total, own), v.constant(0.0, v.DOUBLES))  # zero is +0
+                    old = builder.fpext(v.load(builder, c_part, first, few), v.DOUBLES)
+                    new = builder.fadd(v.odd_sum(builder, total, old), v.constant(0.0, v.DOUBLES))  # zero is +0
                     v.store(builder, builder.fptrunc(new, few), c_part, first)
             return context.get_dummy_value()
 

@@ -24,7 +24,7 @@ from fpsim.products.kernels.row_vectors import (
     GROUPS,
     PLACES,
     SIGN,
-    VECTOR_LANES,
+    VECTOR_COLUMNS,
     decoder_of,
     fills_of,
     larger_so_far,
@@ -39,27 +39,27 @@ from fpsim.runtime.compile import scalar
 i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
 
 EIGHT = 8  # terms whose cut products an int32 holds
-SHORT_GROUPS = 2  # of lanes whose powers and sums fit the registers of AVX2
+SHORT_GROUPS = 2  # of columns whose powers and sums fit the registers of AVX2
 BELOW_SINGLE = 29  # bits of a float64's significand that a float32 has no place for
 
 
-def _own_exponent(builder: Any, bits: Any, least: Any, half: bool) -> Any:
+def _exponent_of(builder: Any, bits: Any, least: Any, half: bool) -> Any:
     """The exponents of accumulators, as the exponent bits of patterns."""
-    own = builder.and_(bits, v.constant(EXPONENT, v.INTS))
+    exponent = builder.and_(bits, v.constant(EXPONENT, v.INTS))
     if half:  # subnormal numbers of FP16 have the smallest exponent of its normal ones
         nothing = v.constant(0, v.INTS)
         is_zero = builder.icmp_signed("==", builder.shl(bits, v.constant(1, v.INTS)), nothing)
-        own = builder.select(is_zero, nothing, v.larger(builder, own, least))
-    return own
+        exponent = builder.select(is_zero, nothing, v.larger(builder, exponent, least))
+    return exponent
 
 
-def _idle(builder: Any, tops: Any, own: Any, avx512: bool) -> Any:
-    """A mask of the lanes in which an accumulator may only be shortened: without products, or Inf and NaN."""
+def _idle(builder: Any, tops: Any, exponent: Any, avx512: bool) -> Any:
+    """A mask of the columns in which an accumulator may only be shortened: without products, or Inf and NaN."""
     if avx512:
         without = builder.icmp_signed("<=", tops, v.constant(NO_TERM, v.INTS))
-        return builder.or_(without, builder.icmp_signed("==", own, v.constant(EXPONENT, v.INTS)))
+        return builder.or_(without, builder.icmp_signed("==", exponent, v.constant(EXPONENT, v.INTS)))
     without = builder.sub(tops, v.constant(NO_TERM + 1, v.INTS))
-    return builder.or_(without, builder.sub(v.constant(EXPONENT - 1, v.INTS), own))
+    return builder.or_(without, builder.sub(v.constant(EXPONENT - 1, v.INTS), exponent))
 
 
 def _in_doubles(builder: Any, sums: Any) -> list[Any]:
@@ -115,10 +115,10 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
 
     It replaces row r of c by itself plus the products of row r of a step, and e by the largest exponents of row after.
 
-    a, ea: (rows, terms) float32 values and int8 exponents; b, eb: (terms, VECTOR_LANES) likewise; c: (rows,
-    VECTOR_LANES) float32 patterns; e: (VECTOR_LANES,) int8: the largest exponents of the products of row r; scale and
-    scales: exponents of row r's scale, and of those of the columns, (VECTOR_LANES,), if scaled; width: of the lanes
-    that count; half: the result is FP16, held as float32; the numbers are those of fused_row.RowFacts.
+    a, ea: (rows, terms) float32 values and int8 exponents; b, eb: (terms, VECTOR_COLUMNS) likewise; c: (rows,
+    VECTOR_COLUMNS) float32 patterns; e: (VECTOR_COLUMNS,) int8: the largest exponents of the products of row r; scale
+    and scales: exponents of row r's scale, and of those of the columns, (VECTOR_COLUMNS,), if scaled; width: of the
+    columns that count; half: the result is FP16, held as float32; the numbers are those of fused_row.RowFacts.
     """
 
     def row(
@@ -147,11 +147,11 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
                     _row(builder, places, args[10:], top, range(SHORT_GROUPS, GROUPS))
             return context.get_dummy_value()
 
-        given = a, ea, b, eb, c, e, scales, r, after, width, scale, fraction_bits, floor, kept, base, least
-        return types.void(*given), build
+        arguments = a, ea, b, eb, c, e, scales, r, after, width, scale, fraction_bits, floor, kept, base, least
+        return types.void(*arguments), build
 
     def _powers(builder: Any, places: Any, numbers: Any, top: Any, groups: range) -> list[Any]:
-        """Of each group: the accumulator, 2**(F - M), that times the scales, and which lanes may only lose bits."""
+        """Of each group: the accumulator, 2**(F - M), that times the scales, and which columns may only lose bits."""
         *_, c, _, scales = places
         scale, fraction_bits, floor, _, base, least = numbers
         shift = v.constant(PLACES, v.INTS)
@@ -166,13 +166,13 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         for g in groups:
             tops = builder.sext(v.lanes_of(builder, top, g * v.WIDTH, v.WIDTH), v.INTS)
             bits = v.load(builder, c, g * v.SIZE, v.INTS)
-            own = _own_exponent(builder, bits, least, half)
-            idle = _idle(builder, tops, own, avx512)
+            exponent = _exponent_of(builder, bits, least, half)
+            idle = _idle(builder, tops, exponent, avx512)
             tops = builder.add(tops, base)
             if scaled:
                 both = builder.add(v.everywhere(builder, scale, v.INTS), v.load(builder, scales, g * v.SIZE, v.INTS))
                 tops = builder.add(tops, both)
-            largest = v.larger(builder, v.larger(builder, builder.shl(tops, shift), lowest), own)
+            largest = v.larger(builder, v.larger(builder, builder.shl(tops, shift), lowest), exponent)
             power = builder.sub(highest, largest)
             of_products = power
             if scaled:
@@ -181,14 +181,14 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
             found.append((bits, power, builder.bitcast(of_products, v.FLOATS), idle))
         return found
 
-    def _parts(builder: Any, sums: list[Any], own: Any) -> list[Any]:
+    def _parts(builder: Any, sums: list[Any], old: Any) -> list[Any]:
         """The sums of eight products and an accumulator as few integers, none of which overflows."""
         if len(sums) > 1:  # two sums of eight fill an int32, one leaves room for the accumulator
-            return [*(builder.add(*sums[i : i + 2]) for i in range(0, len(sums), 2)), own]
-        return [builder.add(sums[0], own)]
+            return [*(builder.add(*sums[i : i + 2]) for i in range(0, len(sums), 2)), old]
+        return [builder.add(sums[0], old)]
 
     def _row(builder: Any, places: Any, numbers: Any, top: Any, groups: range) -> None:
-        """The step of one row for some groups of lanes, the first of which find the coming row's exponents too."""
+        """The step of one row for some groups of columns, the first of which find the coming row's exponents too."""
         a, coming, b, eb, c, e, _ = places
         kept = v.everywhere(builder, numbers[3], v.INTS)
         powers = _powers(builder, places, numbers, top, groups)
@@ -223,9 +223,9 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
             v.store(builder, found, e, 0)
         results = []
         for mine, (bits, power, _, _) in zip(sums, powers, strict=True):
-            own = builder.fmul(builder.bitcast(bits, v.FLOATS), builder.bitcast(power, v.FLOATS))
-            own = builder.fptosi(own, v.INTS)
-            near = _cut_sum(builder, _parts(builder, mine, own), half, avx512)
+            old = builder.fmul(builder.bitcast(bits, v.FLOATS), builder.bitcast(power, v.FLOATS))
+            old = builder.fptosi(old, v.INTS)
+            near = _cut_sum(builder, _parts(builder, mine, old), half, avx512)
             inverse = builder.sub(v.constant(2 * FLOAT_BIAS << PLACES, v.INTS), power)
             result = builder.fmul(near, builder.bitcast(inverse, v.FLOATS))
             result = nearest_half(builder, result) if half else result
@@ -255,5 +255,6 @@ def vector_row(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool)
         largest(ea, i64(r), i64(r), eb, e)
 
     return RowLoops(
-        VECTOR_LANES, 1, panel_of(terms, False), decoder_of(terms), fills_of(terms, False), scalar(begin), scalar(step)
-    )
+        VECTOR_COLUMNS, 1, panel_of(terms, False), decoder_of(terms), fills_of(terms, False), scalar(begin),
+        scalar(step),
+    )  # fmt: skip

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fpsim.arrays import Array
 from fpsim.errors import shown
-from fpsim.formats.as_json import element_facts, element_from
+from fpsim.formats.as_json import element_fields, element_from
 from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_keywords
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.keywords import check_keywords
@@ -21,7 +21,7 @@ from fpsim.scaling.encode import checked, element_options_of
 from fpsim.scaling.recipes import TENSOR, scaling_of
 from fpsim.scaling.report import ScaleCounts
 from fpsim.scaling.scaled import Scaled, encode_scaled, quantize_scaled
-from fpsim.scaling.scaling import Scaling, scaling_facts, scaling_from
+from fpsim.scaling.scaling import Scaling, scaling_fields, scaling_from
 from fpsim.scaling.tiling import tiling
 
 if TYPE_CHECKING:
@@ -160,8 +160,8 @@ class _ScaleState:
         """
         return {
             "class": type(self).__name__,
-            "fmt": element_facts(self.fmt),
-            "scaling": scaling_facts(self.scaling),
+            "fmt": element_fields(self.fmt),
+            "scaling": scaling_fields(self.scaling),
             "options": {name: getattr(self, name) for name in self.OPTIONS},
             "counts": np.array(astuple(self._counts), np.int64),
             "last": np.array(astuple(self._last), np.int64),

@@ -276,7 +276,7 @@ def _gemm_sn(option: int | None) -> Schedule:
 
 def _gemv(arch: str, chip: str, option: int | None, count: int) -> Schedule:
     """gemv: lanes that take runs of terms in turn."""
-    rows = GEMV["sm_103" if arch.lower().replace("_", "") == "sm103" else {"hopper": "sm_90"}.get(chip, "sm_100")]
+    rows = GEMV["sm_103" if arch.lower().replace("_", "") == "sm103" else of_arch(chip)[0].sm]
     if option == GEMV_SLICES:
         if count > 1:
             raise ValueError(f"option {GEMV_SLICES} of gemv was met without split-K only; got split_k={count}.")

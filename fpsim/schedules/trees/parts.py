@@ -38,7 +38,7 @@ MOST_PARTS = 1 << 20  # of a tree, which is built part by part: seconds of work
 
 
 def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
-    """A ValueError where the tree of a schedule would have more parts than anybody waits for."""
+    """A ValueError where the tree of a schedule would have more than MOST_PARTS parts."""
     sums, slicing = schedule.sums, schedule.slicing
     tiles = k // grain_of(schedule, unit) if slicing.rule == "interleaved" and slicing.count > 1 else 0
     if isinstance(sums, Lanes):
@@ -50,10 +50,10 @@ def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
     _refuse(parts + tiles, f"{schedule} with k={k}")
 
 
-def _refuse(parts: int, what: str) -> None:
+def _refuse(parts: int, tree: str) -> None:
     if parts > MOST_PARTS:
         raise ValueError(
-            f"a tree must have at most {MOST_PARTS} parts; got {what}, which has about {parts}. Take a smaller k."
+            f"a tree must have at most {MOST_PARTS} parts; got {tree}, which has about {parts}. Take a smaller k."
         )
 
 

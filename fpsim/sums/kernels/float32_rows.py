@@ -1,8 +1,8 @@
 """CPU loops of Sequential, FusedMultiplyAdd and Chunked to nearest even in float32, sixteen lanes or more at a time.
 
-B lies in panels of up to COLUMNS columns, decoded to float32, so that BLOCK rows of one stay in the L1 cache while all
-rows of A in a strip, STRIP of them, pass by. Four rows and two steps of k are written out: four independent chains
-hide the latency of the additions, each load of B serves four rows, and registers hold all elements of A.
+B lies in panels of up to COLUMNS columns, decoded to float32, so that BLOCK rows of one stay in the L1 cache while
+they are multiplied by all STRIP rows of A in a strip. Four rows and two steps of k are written out: four independent
+chains hide the latency of the additions, each load of B serves four rows, and registers hold all elements of A.
 
 FP32 needs nothing more. A format of up to 11 bits is rounded to by adding and subtracting a number of at least
 2**(24 - precision) times the magnitude, whose last place is the one to keep: the processor's own rounding to even then
@@ -17,7 +17,7 @@ This rounding knows neither overflow nor NaN, and -0 only where a sum can round 
 on what the sums can reach in it is compared with the format's largest value; a strip of a panel that comes near is
 given up, and done in another way.
 
-Toward zero, up and down the processor rounds itself, in the mode that its control register is set to for the while: a
+Toward zero, up and down the processor rounds itself, in the mode that its control register is set to meanwhile: a
 rounding to float32 and then to the format, both in one direction, is as if rounded once.
 """
 
@@ -38,9 +38,9 @@ f32, f64, u32, i64, u64 = np.float32, np.float64, np.uint32, np.int64, np.uint64
 
 COLUMNS = 128  # of a panel
 GRANULE = 16  # columns of a narrow panel come in multiples
-STRIP = 16  # rows of A that pass by a block of a panel
+STRIP = 16  # rows of A that a block of a panel is multiplied by
 ROWS, STEPS = 4, 2  # written out
-BLOCK = 32  # steps of k between two looks at the bound: 16 KiB of a panel
+BLOCK = 32  # steps of k between two checks of the bound: 16 KiB of a panel
 
 MAGNITUDE, EXPONENT, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000), u32(0x7F800000)
 HALF = u32(0x00400000)  # the first bit of a mantissa
@@ -65,7 +65,7 @@ NO_OUTER, OUTER_FP32, OUTER_ROUNDED = 0, 1, 2
 
 
 @scalar
-def _magnet(x: Any, floor: Any) -> Any:
+def _addend(x: Any, floor: Any) -> Any:
     """1.5 * 2**exponent of x, or of the smallest normal value, whose bits are floor."""
     return u32(max(u32(u32(f32(x).view(u32) & EXPONENT) | HALF), floor)).view(f32)
 
@@ -73,8 +73,8 @@ def _magnet(x: Any, floor: Any) -> Any:
 @scalar
 def _shortened(x: Any, scale: Any, floor: Any) -> Any:
     """x rounded to nearest even in a shorter format, by 2**(24 - precision); -0 becomes 0."""
-    magnet = _magnet(x, floor)
-    return f32(fma(f32(-magnet), scale, f32(fma(magnet, scale, f32(x)))))
+    addend = _addend(x, floor)
+    return f32(fma(f32(-addend), scale, f32(fma(addend, scale, f32(x)))))
 
 
 @scalar
@@ -109,8 +109,8 @@ def signed_like(x: Any, y: Any) -> Any:
 @scalar
 def shortened_in_mode(x: Any, scale: Any, floor: Any) -> Any:
     """x rounded in a shorter format in the processor's mode, by 2**(24 - precision), a zero with the sign of x."""
-    magnet = signed_like(_magnet(x, floor), x)  # so that toward zero is the same for it and for x
-    return signed_like(fma(f32(-magnet), scale, f32(fma(magnet, scale, f32(x)))), x)
+    addend = signed_like(_addend(x, floor), x)  # so that toward zero is the same for it and for x
+    return signed_like(fma(f32(-addend), scale, f32(fma(addend, scale, f32(x)))), x)
 
 
 @scalar
@@ -145,8 +145,8 @@ def _normal(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
 
 @scalar
 def _wide(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
-    magnet = _magnet(f32(a * b), floor)  # a product that rounds up to a power of two is nearer than a place to it
-    product = f32(fma(f32(-magnet), scale, f32(fma(a, b, f32(magnet * scale)))))
+    addend = _addend(f32(a * b), floor)  # a product that rounds up to a power of two is nearer than a place to it
+    product = f32(fma(f32(-addend), scale, f32(fma(a, b, f32(addend * scale)))))
     return _split(f32(t + product), f32(scale + ONE_FLOAT))
 
 

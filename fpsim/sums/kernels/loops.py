@@ -1,4 +1,4 @@
-"""CPU loops of the accumulators, over tiles of a row and up to LANES columns."""
+"""CPU loops of the accumulators, over tiles of a row and up to TILE_COLUMNS columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fpsim.core.sums.sum_order import (
     tile_in_order,
 )
 from fpsim.runtime.compile import inner_loop, kernel, scalar
-from fpsim.sums.kernels.steps import LANES, lanes
+from fpsim.sums.kernels.steps import TILE_COLUMNS, lanes
 from fpsim.sums.kernels.stochastic import (
     BLOCK,
     GROUP,
@@ -50,12 +50,16 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
         x: Rows, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any, f: Targets, r: Randomness
     ) -> None:
         columns = out.shape[1]
-        tiles = (columns + LANES - 1) // LANES
-        t = np.zeros((3, LANES), np.uint64)
-        words = Words(np.zeros((4, LANES), np.uint32), np.zeros((4, LANES), np.uint32), np.zeros((4, LANES), np.uint32))
+        tiles = (columns + TILE_COLUMNS - 1) // TILE_COLUMNS
+        t = np.zeros((3, TILE_COLUMNS), np.uint64)
+        words = Words(
+            np.zeros((4, TILE_COLUMNS), np.uint32),
+            np.zeros((4, TILE_COLUMNS), np.uint32),
+            np.zeros((4, TILE_COLUMNS), np.uint32),
+        )
         for tile in range(first, stop):
-            i, j = tile // tiles, tile % tiles * LANES
-            one_tile(x, out, i, j, min(LANES, columns - j), chunk, chained, fused, f, r, t, words)
+            i, j = tile // tiles, tile % tiles * TILE_COLUMNS
+            one_tile(x, out, i, j, min(TILE_COLUMNS, columns - j), chunk, chained, fused, f, r, t, words)
 
     return kernel(sequence)
 
@@ -69,18 +73,18 @@ def _stochastic_kernel(outer_way: str) -> Any:
         x: Rows, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any, f: Targets, r: Randomness
     ) -> None:
         columns = out.shape[1]
-        tiles = (columns + LANES - 1) // LANES
-        t, largest = np.zeros((3, LANES), np.uint64), np.zeros(tiles, np.uint64)
+        tiles = (columns + TILE_COLUMNS - 1) // TILE_COLUMNS
+        t, largest = np.zeros((3, TILE_COLUMNS), np.uint64), np.zeros(tiles, np.uint64)
         products, sums, joins = (
-            np.zeros((4, LANES), np.uint32),
-            np.zeros((4, LANES), np.uint32),
-            np.zeros((4, LANES), np.uint32),
+            np.zeros((4, TILE_COLUMNS), np.uint32),
+            np.zeros((4, TILE_COLUMNS), np.uint32),
+            np.zeros((4, TILE_COLUMNS), np.uint32),
         )
-        words = WordsAhead(products, sums, joins, np.zeros((8, LANES), np.uint64), largest)
+        words = WordsAhead(products, sums, joins, np.zeros((8, TILE_COLUMNS), np.uint64), largest)
         largest_of_tiles(x.b, largest)
         for tile in range(first, stop):
-            i, j = tile // tiles, tile % tiles * LANES
-            one_tile(x, out, i, j, min(LANES, columns - j), chunk, chained, fused, f, r, t, words)
+            i, j = tile // tiles, tile % tiles * TILE_COLUMNS
+            one_tile(x, out, i, j, min(TILE_COLUMNS, columns - j), chunk, chained, fused, f, r, t, words)
 
     return kernel(sequence)
 
@@ -96,15 +100,15 @@ def pairwise_kernel(way: str) -> Any:
         x: Rows, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any, f: Targets, r: Randomness
     ) -> None:
         columns = out.shape[1]
-        tiles = (columns + LANES - 1) // LANES
+        tiles = (columns + TILE_COLUMNS - 1) // TILE_COLUMNS
         numbers = np.zeros(DEPTH, np.int64)
         number_levels(numbers, x.a.shape[1])
-        stack = np.zeros((DEPTH, LANES), np.uint64)
-        for_sums = np.zeros((4, LANES), np.uint32)
-        words = Words(np.zeros((4, LANES), np.uint32), for_sums, for_sums)
+        stack = np.zeros((DEPTH, TILE_COLUMNS), np.uint64)
+        for_sums = np.zeros((4, TILE_COLUMNS), np.uint32)
+        words = Words(np.zeros((4, TILE_COLUMNS), np.uint32), for_sums, for_sums)
         for tile in range(first, stop):
-            i, j = tile // tiles, tile % tiles * LANES
-            one_tile(x, out, i, j, min(LANES, columns - j), f, r, stack, numbers, words)
+            i, j = tile // tiles, tile % tiles * TILE_COLUMNS
+            one_tile(x, out, i, j, min(TILE_COLUMNS, columns - j), f, r, stack, numbers, words)
 
     return kernel(pairwise)
 
@@ -118,19 +122,19 @@ def _stochastic_pairs() -> Any:
         x: Rows, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any, f: Targets, r: Randomness
     ) -> None:
         columns = out.shape[1]
-        tiles = (columns + LANES - 1) // LANES
-        numbers, stack = np.zeros(DEPTH, np.int64), np.zeros((DEPTH, LANES), np.uint64)
+        tiles = (columns + TILE_COLUMNS - 1) // TILE_COLUMNS
+        numbers, stack = np.zeros(DEPTH, np.int64), np.zeros((DEPTH, TILE_COLUMNS), np.uint64)
         number_levels(numbers, x.a.shape[1])
         largest, products, sums = (
             np.zeros(tiles, np.uint64),
-            np.zeros((4, LANES), np.uint32),
-            np.zeros((4, LANES), np.uint32),
+            np.zeros((4, TILE_COLUMNS), np.uint32),
+            np.zeros((4, TILE_COLUMNS), np.uint32),
         )
-        fours, totals = np.zeros((12, LANES), np.uint64), np.zeros((BLOCK // GROUP, LANES), np.uint64)
+        fours, totals = np.zeros((12, TILE_COLUMNS), np.uint64), np.zeros((BLOCK // GROUP, TILE_COLUMNS), np.uint64)
         words = PairsAhead(products, sums, sums, fours, totals, largest)
         largest_of_tiles(x.b, largest)
         for tile in range(first, stop):
-            i, j = tile // tiles, tile % tiles * LANES
-            one_tile(x, out, i, j, min(LANES, columns - j), f, r, stack, numbers, words)
+            i, j = tile // tiles, tile % tiles * TILE_COLUMNS
+            one_tile(x, out, i, j, min(TILE_COLUMNS, columns - j), f, r, stack, numbers, words)
 
     return kernel(pairwise)

@@ -1,4 +1,4 @@
-"""CPU loops of an accumulator over up to LANES outputs, a lane each: products and sums, each rounded once.
+"""CPU loops of an accumulator over up to TILE_COLUMNS sums: products and additions, each rounded once.
 
 Three ways to hold a running sum, in 64-bit words: as the float64 that it is ("nearest", "up" and so on, by the modes
 that they are compiled for, and "any" for the rest), as a sum in FP64 itself ("double"), and as a code for the integer
@@ -30,7 +30,7 @@ from fpsim.sums.kernels.settle import ONE_LEFT, SETTLING, Settling, settled, set
 
 f64, u64 = np.float64, np.uint64
 
-LANES = 256  # long enough that calls of the loops, of 100 cycles or so, do not count
+TILE_COLUMNS = 256  # long enough that calls of the loops, of 100 cycles or so, do not count
 FIXED_MODES = {
     "nearest": NEAREST_EVEN, "toward_zero": int(Rounding.TOWARD_ZERO), "up": UP, "down": DOWN, "stochastic": STOCHASTIC,
 }  # fmt: skip

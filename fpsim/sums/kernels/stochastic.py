@@ -3,7 +3,7 @@
 Sums and products are float64 times a power of two, that which makes the format's smallest normal value the smallest
 normal float64. Then the bits of a value above a fixed place are those that the format keeps, of subnormals too, and the
 32 below that place are the fraction that a draw is compared with: the draw is added to them, the carry rounds, and what
-is left is cleared. The processor rounds toward zero for the while, so bits that a float64 has no room for are cut, as a
+is left is cleared. The processor rounds toward zero meanwhile, so bits that a float64 has no room for are cut, as a
 draw of 32 bits cuts them.
 
 These loops know neither overflow nor NaN. Before each block of terms a bound on what the sums can reach in it is
@@ -23,11 +23,11 @@ from fpsim.core.sums.sum_order import RUN, Randomness, Rows, Targets, first_of_s
 from fpsim.runtime.compile import inner_loop, scalar
 from fpsim.runtime.processor import exchange_control, has_control, has_fma, rounding_control
 from fpsim.sums.kernels.settle import INVERSE, ONE, SETTLING, Settling, settling_fields
-from fpsim.sums.kernels.steps import LANES, fma
+from fpsim.sums.kernels.steps import TILE_COLUMNS, fma
 
 f64, u64 = np.float64, np.uint64
 
-BLOCK = 32  # terms between two looks at the bound
+BLOCK = 32  # terms between two checks of the bound
 LEVELS = BLOCK.bit_length() - 1  # of sums in pairs
 GROUP = 4  # terms that take their words from the same counters
 
@@ -44,7 +44,7 @@ class WordsAhead(NamedTuple):
     products: Any
     sums: Any
     joins: Any
-    fours: Any  # (8, LANES) random words, of four products and of four sums
+    fours: Any  # (8, TILE_COLUMNS) random words, of four products and of four sums
     largest: Any  # magnitude of b in each tile of columns, as patterns
 
 
@@ -134,11 +134,11 @@ def _fused_steps(
 
 @inner_loop
 def largest_of_tiles(b: Any, largest: Any) -> None:
-    """The largest magnitude in each tile of LANES columns, as patterns: NaN above all."""
+    """The largest magnitude in each tile of TILE_COLUMNS columns, as patterns: NaN above all."""
     for tile in range(largest.size):
         most = u64(0)
         for k in range(b.shape[0]):
-            row = b[k, tile * LANES : min((tile + 1) * LANES, b.shape[1])]
+            row = b[k, tile * TILE_COLUMNS : min((tile + 1) * TILE_COLUMNS, b.shape[1])]
             for j in range(row.size):
                 most = max(most, u64(row[j] & MAGNITUDE))
         largest[tile] = most
@@ -199,7 +199,9 @@ def blocks_ahead(
     if count <= 0 or k % GROUP != 0 or (fused and not FUSES):
         return 0
     terms, row = x.a[i, k : k + count], t[RUN, :n]
-    fits, scale, inverse, u = _place(terms, words.largest[j // LANES], row, settling_fields(f.inner[SETTLING:]), r)
+    fits, scale, inverse, u = _place(
+        terms, words.largest[j // TILE_COLUMNS], row, settling_fields(f.inner[SETTLING:]), r
+    )
     if not fits:
         return 0
     output = u64(u64(i * out.shape[1] + j) + r.first)
@@ -225,8 +227,8 @@ class PairsAhead(NamedTuple):
     products: Any
     sums: Any
     joins: Any
-    fours: Any  # (12, LANES) random words, of four products, of sums of two of them, and of sums of more
-    totals: Any  # (BLOCK / GROUP, LANES) sums of four
+    fours: Any  # (12, TILE_COLUMNS) random words, of four products, of sums of two of them, and of sums of more
+    totals: Any  # (BLOCK / GROUP, TILE_COLUMNS) sums of four
     largest: Any  # magnitude of b in each tile of columns, as patterns
 
 
@@ -266,7 +268,7 @@ def subtree_ahead(
         return False
     terms, total, fours, totals = x.a[i, k : k + BLOCK], stack[height, :n], words.fours, words.totals
     s = settling_fields(f.inner[SETTLING:])
-    fits, scale, inverse, u = _place(terms, words.largest[j // LANES], total[:0], s, r)
+    fits, scale, inverse, u = _place(terms, words.largest[j // TILE_COLUMNS], total[:0], s, r)
     if not fits:
         return False
     output = u64(u64(i * out.shape[1] + j) + r.first)

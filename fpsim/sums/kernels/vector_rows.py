@@ -27,7 +27,7 @@ def _fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 def _step(builder: Any, t: Any, of_a: tuple[Any, Any], b: Any, size: Any, facts: Any) -> Any:
-    """float32_rows._rounded, of |a| * (2**s + 1) and a, b and |b|, and 2**s, 2**s - 1 and the least magnet."""
+    """float32_rows._rounded, of |a| * (2**s + 1) and a, b and |b|, and 2**s, 2**s - 1 and the least number to add."""
     scale, less, least = facts
     large = builder.fmul(of_a[0], size)
     large = builder.select(builder.fcmp_ordered(">", large, least), large, least)
@@ -65,7 +65,7 @@ def vector_rows(avx512: bool) -> Any:
     """The function `(t, r, sizes, a, count, b, first, scale, least)`: rows r .. of t plus terms first .. of b.
 
     t: (rows, width) float32; sizes, a: (ROWS, terms) float32, |a| * (2**s + 1) and a; count: of the terms, from 1 on;
-    b: (K, width), a multiple of 16; scale: 2**s; least: the magnet that leaves a subnormal's places.
+    b: (K, width), a multiple of 16; scale: 2**s; least: the number to add that keeps a subnormal's places.
     """
 
     def rows(

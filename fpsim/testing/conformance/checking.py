@@ -124,13 +124,13 @@ def check(
         if kind not in KINDS:
             raise unknown("only", kind, list(KINDS))
     sets = [vectors for vectors in load(path) if only is None or vectors.kind in only]
-    own = _report(
-        FPSIM, sets, [(_own(vectors, path), np.arange(len(vectors.inputs), dtype=np.uint64)) for vectors in sets]
+    own_report = _report(
+        FPSIM, sets, [(_computed(vectors, path), np.arange(len(vectors.inputs), dtype=np.uint64)) for vectors in sets]
     )
     if command is None:
-        return own
-    if any(row.wrong for row in own.rows):
-        first = next(row for row in own.rows if row.wrong)
+        return own_report
+    if any(row.wrong for row in own_report.rows):
+        first = next(row for row in own_report.rows if row.wrong)
         raise ValueError(
             f"{path}: its outputs are not those of this fpsim: {first.wrong} of {first.cases} differ in {first.set!r}, "
             f"first {first.first}. Make the file again."
@@ -138,7 +138,7 @@ def check(
     return _report(command, sets, answers(sets, command, timeout))
 
 
-def _own(vectors: Vectors, path: object) -> Words:
+def _computed(vectors: Vectors, path: object) -> Words:
     try:
         return computed(vectors)
     except (ValueError, TypeError) as problem:
@@ -150,13 +150,13 @@ def _report(name: str, sets: list[Vectors], results: list[tuple[Words, Words]]) 
 
 
 def _row(vectors: Vectors, result: tuple[Words, Words]) -> ConformanceRow:
-    got, given = result
-    want = vectors.outputs[given.astype(np.int64)]
+    got, answered = result
+    want = vectors.outputs[answered.astype(np.int64)]
     differ = (got != want) & ~(is_nan(got, vectors.gives) & is_nan(want, vectors.gives))
     wrong = differ.any(axis=1)
     first = ""
     if wrong.any():
         at = int(np.argmax(wrong))
-        takes = text_of(vectors.inputs[int(given[at])], vectors.takes)
+        takes = text_of(vectors.inputs[int(answered[at])], vectors.takes)
         first = f"{takes}: got {text_of(got[at], vectors.gives)}, want {text_of(want[at], vectors.gives)}"
     return ConformanceRow(vectors.title, len(vectors.inputs), len(got), int(wrong.sum()), first)

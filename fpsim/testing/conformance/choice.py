@@ -44,8 +44,8 @@ def _set(kind: str, words: dict[str, Any], takes: tuple[Field, ...], gives: tupl
     return Vectors(kind, texts, takes, gives, np.asarray(inputs, np.uint64), rows([], gives))
 
 
-def _rng(*what: object) -> np.random.Generator:
-    return np.random.default_rng(zlib.crc32(repr(what).encode()))
+def _rng(*key: object) -> np.random.Generator:
+    return np.random.default_rng(zlib.crc32(repr(key).encode()))
 
 
 # ---- casts
@@ -86,10 +86,10 @@ def _stochastic() -> Iterator[Vectors]:
         yield _set("stochastic_cast", words, takes, (Field(fmt, 1),), np.column_stack([inputs[:, 0], drawn]))
 
 
-def _cast_inputs(fmt: Format, source: Format, what: str) -> Words:
+def _cast_inputs(fmt: Format, source: Format, case: str) -> Words:
     """Points around both ends of the range, and points from anywhere, other ones in every set."""
     patterns, picked = _patterns(fmt, source)
-    others = patterns[_rng(fmt.name, what).integers(0, patterns.size, CASTS - picked.size)]
+    others = patterns[_rng(fmt.name, case).integers(0, patterns.size, CASTS - picked.size)]
     return distinct(np.concatenate([picked, others])).astype(np.uint64)[:, None]
 
 
@@ -150,9 +150,9 @@ def _products() -> Iterator[Vectors]:
         yield _set("matmul", words, fields, (Field(FP32, 1),), inputs)
 
 
-def _operands(unit: MatrixUnit, k: int, cases: int, what: str) -> Words:
+def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
     """Rows of a, b, the start and scales: cancelling, wide, and any finite codes."""
-    rng = _rng(unit.name, what)
+    rng = _rng(unit.name, use)
     found = []
     for case in range(cases):
         spread = (0, 6, 2)[case % 3]

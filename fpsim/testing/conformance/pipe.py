@@ -57,11 +57,11 @@ def _run(words: list[str], text: str, timeout: float) -> list[str]:
 
 
 def _read(vectors: Vectors, replies: list[str], program: str) -> tuple[Words, Words]:
-    given = [number for number, reply in enumerate(replies) if reply.strip() != SKIPPED]
+    answered = [number for number, reply in enumerate(replies) if reply.strip() != SKIPPED]
     found = []
-    for number in given:
+    for number in answered:
         try:
             found.append(row_of(replies[number], vectors.gives))
         except ValueError as problem:
             raise ValueError(f"{program} answered case {number} of {vectors.title!r} otherwise: {problem}.") from None
-    return rows(found, vectors.gives), np.array(given, np.uint64)
+    return rows(found, vectors.gives), np.array(answered, np.uint64)

@@ -129,10 +129,10 @@ def kernel_of(**promise: Any) -> Kernel:
     how = {name: value for name, value in promise.items() if name not in (*EXTRAS, *OPERANDS)}
 
     def kernel(a: Array, b: Array, *extras: Array) -> Any:
-        given: dict[str, Any] = how | dict(zip(names, extras, strict=True))
+        settings: dict[str, Any] = how | dict(zip(names, extras, strict=True))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # which kernels a library would take for a shape
-            return np.asarray(matmul(a, b, **given, strict=False))
+            return np.asarray(matmul(a, b, **settings, strict=False))
 
     return kernel
 
@@ -140,14 +140,14 @@ def kernel_of(**promise: Any) -> Kernel:
 def _of_any_arrays(kernel: Kernel) -> Kernel:
     """A kernel that takes torch tensors too, and returns one on their device then."""
 
-    def any_arrays(*given: Any) -> Any:
-        arrays = [as_array(each.detach().cpu() if is_torch(each) else np.asarray(each)) for each in given]
+    def any_arrays(*operands: Any) -> Any:
+        arrays = [as_array(each.detach().cpu() if is_torch(each) else np.asarray(each)) for each in operands]
         found = np.ascontiguousarray(kernel(*arrays))
-        if not given or not is_torch(given[0]):
+        if not operands or not is_torch(operands[0]):
             return found
         torch = sys.modules["torch"]
         dtype = getattr(torch, found.dtype.name)
-        return torch.from_numpy(words(found).view(f"i{found.itemsize}")).view(dtype).to(given[0].device)
+        return torch.from_numpy(words(found).view(f"i{found.itemsize}")).view(dtype).to(operands[0].device)
 
     return any_arrays
 

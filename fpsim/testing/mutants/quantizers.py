@@ -64,7 +64,7 @@ def right(fmt: FormatLike) -> Quantizer:
 
 
 def _model(**changes: Any) -> Callable[[Format], Quantizer]:
-    """A factory of quantizers whose every value follows a model with some facts changed."""
+    """A factory of quantizers whose every value follows a model with some parameters changed."""
 
     def make(fmt: Format) -> Quantizer:
         model: QuantizerModel = model_of(cast_options(fmt)).replace(**changes)
@@ -86,9 +86,9 @@ def _changed(change: Callable[[Array, Array], None]) -> Callable[[Format], Quant
         correct = right(fmt)
 
         def quantizer(x: Array) -> Array:
-            given = np.asarray(x)
-            results = np.array(correct(given), order="C")
-            change(given.ravel(), results.reshape(-1))
+            values = np.asarray(x)
+            results = np.array(correct(values), order="C")
+            change(values.ravel(), results.reshape(-1))
             return results
 
         return quantizer

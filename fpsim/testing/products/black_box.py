@@ -100,8 +100,8 @@ class CalledKernel:
         Raises:
           KernelMisbehaved: it raises, writes into its operands, or returns what is no result.
         """
-        given = [x.a.copy(), x.b.copy(), *(each.copy() for each in x.extras)]
-        passed = [self._passed(each) for each in given]
+        operands = [x.a.copy(), x.b.copy(), *(each.copy() for each in x.extras)]
+        passed = [self._passed(each) for each in operands]
         before = [self._bytes(each) for each in passed]
         self.calls += 1
         try:
@@ -142,9 +142,9 @@ class CalledKernel:
         return tensor.cuda() if self.takes == "cuda" else tensor
 
     def _kinds(self, x: KernelInputs) -> str:
-        what = {"numpy": "arrays", "torch": "torch tensors", "cuda": "CUDA tensors", "jax": "JAX arrays"}[self.takes]
+        kind = {"numpy": "arrays", "torch": "torch tensors", "cuda": "CUDA tensors", "jax": "JAX arrays"}[self.takes]
         pairs = " and ".join(f"{each.dtype} {each.shape}" for each in (x.a, x.b))
-        return f"{x} ({what}, {pairs})"
+        return f"{x} ({kind}, {pairs})"
 
     def _read(self, got: Any, a: Any, x: KernelInputs) -> Array:
         out = self.promise.out

@@ -31,9 +31,9 @@ class KernelChange(NamedTuple):
     apply: Callable[..., Any]
 
 
-def _of(function: Callable[..., Any], *facts: Any) -> Callable[..., Any]:
+def _of(function: Callable[..., Any], *last: Any) -> Callable[..., Any]:
     """A function with its last arguments given."""
-    return lambda *given: function(*given, *facts)
+    return lambda *arguments: function(*arguments, *last)
 
 
 # ---- operands: float64 values and their operand -> values
@@ -365,23 +365,23 @@ def _scales_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
 
 
 def _without(x: KernelInputs, *names: str) -> KernelInputs:
-    given: dict[str, Any] = dict.fromkeys(names)
-    return replace(x, **given)
+    absent: dict[str, Any] = dict.fromkeys(names)
+    return replace(x, **absent)
 
 
 # ---- results: (values float64 (M, N) before the cast, format of the result) -> codes
 
 
-def of_results(promise: Promise, own: Format) -> Iterator[KernelChange]:
-    """Changes of the cast, and of finished results; own: the format of what is cast."""
+def of_results(promise: Promise, own_format: Format) -> Iterator[KernelChange]:
+    """Changes of the cast, and of finished results; own_format: that of what is cast."""
     out = promise.out
-    if out != own:
+    if out != own_format:
         for word in ("toward_zero", "nearest_away", "up", "down", "to_odd"):
             yield KernelChange(ROUNDED[word], _cast(rounding=word))
     if can_overflow(promise):
-        if out != own and output_overflow(out) == "nonfinite":
+        if out != own_format and output_overflow(out) == "nonfinite":
             yield KernelChange("lets results that are too large saturate", _cast(overflow="saturate"))
-        elif out != own:
+        elif out != own_format:
             yield KernelChange("lets results that are too large overflow", _cast(overflow="nonfinite"))
         yield KernelChange("limits results to finite values", _on_values(lambda v, f: np.clip(v, -f.max, f.max)))
         yield KernelChange("limits infinite results to the largest number", _on_values(_limit_infinite))
@@ -389,11 +389,11 @@ def of_results(promise: Promise, own: Format) -> Iterator[KernelChange]:
     if can_underflow(promise):
         yield KernelChange("turns subnormal results into zeros", _on_values(
             lambda v, f: np.where(np.abs(v) < f.smallest_normal, np.copysign(0.0, v), v)))  # fmt: skip
-        if out != own:
+        if out != own_format:
             yield KernelChange("turns results below the smallest normal number into zeros before rounding",
                          _cast(subnormals="flush"))  # fmt: skip
     for fmt in THROUGH:
-        if fmt == out or fmt.holds(own):
+        if fmt == out or fmt.holds(own_format):
             continue
         for rounding, said in (("nearest_even", "rounds"), ("toward_zero", "truncates")):
             yield KernelChange(f"{said} the result to {fmt} first", _through(fmt, rounding))

@@ -115,44 +115,44 @@ def _observed(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInp
 
 
 def _checked(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], certify: bool) -> KernelReport:
-    asked = _asked(promise)
+    promised = _in_words(promise)
     seen: list[Observation] = []
     broken: tuple[str, ...] = ()
     try:
         _observed(kernel, promise, inputs, seen)
     except KernelMisbehaved as refusal:
         broken = (refusal.sentence,)
-    facts: dict[str, Any] = {"of": sum(each.got.size for each in seen), "inputs": len(seen), "broken": broken}
+    fields: dict[str, Any] = {"of": sum(each.got.size for each in seen), "inputs": len(seen), "broken": broken}
     wrong = [each for each in seen if each.count]
     if not wrong:
         if not broken and certify:
             excluded, same, rivals = VariantSearch(promise, seen).certificate()
-            facts |= {"excluded": excluded, "same": _names(same), "rivals": _names(rivals)}
-        return KernelReport(kernel.name, asked, **facts)
-    facts["mismatches"] = sum(each.count for each in wrong)
-    facts["max_ulp"] = max(float(distance(each.got, each.want, promise.out).max()) for each in wrong)
+            fields |= {"excluded": excluded, "same": _names(same), "rivals": _names(rivals)}
+        return KernelReport(kernel.name, promised, **fields)
+    fields["mismatches"] = sum(each.count for each in wrong)
+    fields["max_ulp"] = max(float(distance(each.got, each.want, promise.out).max()) for each in wrong)
     if broken and "deterministic" in broken[0]:
-        return KernelReport(kernel.name, asked, **facts)
-    facts["where"] = where(seen)
+        return KernelReport(kernel.name, promised, **fields)
+    fields["where"] = where(seen)
     search = VariantSearch(promise, seen)
     found = search.explain()
-    facts |= _explained(found, seen, search, facts["where"])
+    fields |= _explained(found, seen, search, fields["where"])
     shown_by = min(wrong, key=lambda each: (each.x.name in ("special", "large", "zeros"), each.x.shape[2], -each.count))
     element = tuple(int(i) for i in np.argwhere(shown_by.differ)[0])
     first = mismatch(promise, shown_by.x, shown_by.got, shown_by.want, (element[0], element[1]))
-    facts["first"] = first
-    variant: Variant | None = facts.get("variant")
+    fields["first"] = first
+    variant: Variant | None = fields.get("variant")
     fewest = fewest_of(kernel, promise, [(shown_by.x, first.element), *_short(wrong)])
     if fewest is not None:
-        facts |= _of_terms(fewest, promise, variant)
-    if facts["unexplained"] and not broken:
-        facts |= _probed(kernel, promise, facts["explanation"])
-    return KernelReport(kernel.name, asked, **facts)
+        fields |= _of_terms(fewest, promise, variant)
+    if fields["unexplained"] and not broken:
+        fields |= _probed(kernel, promise, fields["explanation"])
+    return KernelReport(kernel.name, promised, **fields)
 
 
-def _asked(promise: Promise) -> str:
+def _in_words(promise: Promise) -> str:
     a, b = (operand.element or str(operand.fmt) for operand in (promise.a, promise.b))
-    return f"{promise.asked}, {a} by {b} to {promise.out}"
+    return f"{promise.wording}, {a} by {b} to {promise.out}"
 
 
 def _names(variants: Iterable[Variant]) -> tuple[str, ...]:
@@ -167,18 +167,18 @@ def _explained(found: FoundVariant, seen: list[Observation], search: VariantSear
             f"None of {found.tried:,} variants explains them.")  # fmt: skip
         return {"explanation": text, "unexplained": total, "notes": notes}
     clauses = "; it ".join(found.variant.clauses)
-    facts = {"variant": found.variant, "unexplained": found.differ, "others": _names(found.others), "notes": notes}
+    fields = {"variant": found.variant, "unexplained": found.differ, "others": _names(found.others), "notes": notes}
     if found.differ:
         text = (
             f"No variant that was tried ({found.tried:,}) explains all. Nearest: it {clauses} ({found.differ:,} differ "
             "from that)."
         )
-        return {**facts, "explanation": text}
+        return {**fields, "explanation": text}
     whole = "one cause" if len(found.variant.clauses) == 1 else f"{len(found.variant.clauses)} causes together"
     only = f", {limited}" if found.conditional and limited else ", there alone" if found.conditional else ""
     text = f"All have {whole}: it {clauses}{only} (0 differ from that)."
     excluded = max(found.tried - 1 - len(found.others), 0)
-    return {**facts, "explanation": text, "causes": found.variant.clauses, "excluded": excluded}
+    return {**fields, "explanation": text, "causes": found.variant.clauses, "excluded": excluded}
 
 
 def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]]]:
@@ -205,12 +205,12 @@ def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict
     lines = [head, *(f"  {each}" for each in terms[:6])]
     lines += [f"  and {len(terms) - 6} more"] if len(terms) > 6 else []
     lines += [f"  {line}" for line in fewest.paste.splitlines()] if 0 < len(terms) <= 6 else []
-    facts: dict[str, Any] = {"terms": terms, "terms_shown": "\n".join(lines), "smallest": fewest.x}
+    fields: dict[str, Any] = {"terms": terms, "terms_shown": "\n".join(lines), "smallest": fewest.x}
     places = tuple(each.k for each in terms)
     n, k = fewest.x.shape[1:]
     trees = (_tree(promise, promise.adding, k, n), _tree(promise, variant.addition if variant else None, k, n))
     meet = tuple("" if each is None or not places else _meeting(each, places) for each in trees)
-    return {**facts, "trees": trees, "meet": meet}
+    return {**fields, "trees": trees, "meet": meet}
 
 
 def _meeting(tree: Tree, places: tuple[int, ...]) -> str:
@@ -304,7 +304,7 @@ def _lines(bad: list[Observation], axis: int) -> str:
 
 
 def _in_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs]) -> KernelReport:
-    facts: dict[str, Any] = {"derivation": envelopes.derivation(promise)}
+    fields: dict[str, Any] = {"derivation": envelopes.derivation(promise)}
     total = outside = unbounded = calls = 0
     share, worst, ulps = 0.0, None, 0.0
     broken: tuple[str, ...] = ()
@@ -333,10 +333,10 @@ def _in_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[Kernel
     notes = (
         [f"{unbounded:,} elements have no bound: their sums may leave the range, or lose terms"] if unbounded else []
     )
-    facts |= {"mismatches": outside, "of": total, "inputs": calls, "first": worst, "max_ulp": ulps, "share": share}
+    fields |= {"mismatches": outside, "of": total, "inputs": calls, "first": worst, "max_ulp": ulps, "share": share}
     if outside:
-        facts |= _explained_outside(promise, seen)
-    return KernelReport(kernel.name, _asked(promise), broken=broken, notes=tuple(notes), **facts)
+        fields |= _explained_outside(promise, seen)
+    return KernelReport(kernel.name, _in_words(promise), broken=broken, notes=tuple(notes), **fields)
 
 
 def _explained_outside(promise: Promise, seen: list[Observation]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class Promise:
       out: the format of results.
       scale_a, scale_b: words of SCALES.
       bias: whether it takes one.
-      asked: the same in the caller's words.
+      wording: the same in the caller's words.
     """
 
     a: ProbedOperand
@@ -117,7 +117,7 @@ class Promise:
     scale_a: str = ""
     scale_b: str = ""
     bias: bool = False
-    asked: str = ""
+    wording: str = ""
 
     @property
     def along_k(self) -> bool:
@@ -166,12 +166,12 @@ def promise_of(
         )
     how = accumulate if isinstance(accumulate, Accumulator) else named_unit("accumulate", accumulate)
     if isinstance(how, Accumulator):
-        for name, given in (("schedule", schedule), ("promote", promote), ("scales", any(scales) or None)):
-            if given is not None:
+        for name, value in (("schedule", schedule), ("promote", promote), ("scales", any(scales) or None)):
+            if value is not None:
                 raise ValueError(f"{name} is for matrix units; got accumulate={how!r}. Leave it out.")
         if bias:
             raise ValueError(f"bias is for matrix units; got accumulate={how!r}. Add it in a function around fn.")
-        adding, own = Adding(how), how.result_format
+        adding, own_format = Adding(how), how.result_format
     else:
         _refuse_operands(how, left, right)
         if schedule is not None and promote is not None:
@@ -185,8 +185,8 @@ def promise_of(
             interval = promote or BLOCK
             schedule = Schedule(f"promote={interval}", sums=Chain(interval), epilogue=Epilogue(), block_scaled=True)
         adding = Adding(how, schedule)
-        own = FP32 if any(scales) or bias else adding.own_format
-    out = own if out_format is None else find_format(out_format)
+        own_format = FP32 if any(scales) or bias else adding.own_format
+    out = own_format if out_format is None else find_format(out_format)
     said += [f"{name}={word!r}" for name, word in zip(("scale_a", "scale_b"), scales, strict=True) if word]
     said += ["bias=True"] if bias else []
     return Promise(left, right, adding, out, scales[0], scales[1], bias, ", ".join(said))
@@ -220,7 +220,7 @@ def _of_model(
     out = model.out if out_format is None else find_format(out_format)
     if out != model.out:
         raise ValueError(f"out_format must be {model.out}, which the model gives; got {out}.")
-    return Promise(a, b, model, out, asked=repr(model))
+    return Promise(a, b, model, out, wording=repr(model))
 
 
 def takes(element: Any, operand: ProbedOperand) -> bool:

@@ -116,9 +116,9 @@ class KernelReport:
         return self.ok
 
     def __str__(self) -> str:
-        what = "lies in the envelope of" if self.derivation else "has the bits of"
-        hasnt = "leaves the envelope of" if self.derivation else "does not have the bits of"
-        lines = [f"{self.name} {what if self.ok else hasnt} {self.asked}."]
+        kept = "lies in the envelope of" if self.derivation else "has the bits of"
+        missed = "leaves the envelope of" if self.derivation else "does not have the bits of"
+        lines = [f"{self.name} {kept if self.ok else missed} {self.asked}."]
         lines += [f"  {sentence}" for sentence in self.broken]
         if self.of:
             of = f"{self.of:,} elements of {self.inputs} inputs"

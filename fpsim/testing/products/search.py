@@ -86,11 +86,11 @@ class VariantSearch:
     def changes(self, axis: str) -> list[Variant]:
         """Every variant with one change of a kind."""
         promise = self.promise
-        own = FP32
+        own_format = FP32
         if isinstance(promise.adding, Model):
-            own = promise.out
+            own_format = promise.out
         elif not (promise.scaled or promise.bias):
-            own = promise.adding.own_format
+            own_format = promise.adding.own_format
         if axis == "addition":
             return [Variant(addition=each) for each in additions(promise)]
         if axis == "terms":
@@ -101,7 +101,7 @@ class VariantSearch:
             return [Variant(scales=each) for each in of_scales(promise)]
         if axis == "epilogue":
             return [Variant(epilogue=each) for each in of_epilogue(promise)]
-        return [Variant(results=each) for each in of_results(promise, own)]
+        return [Variant(results=each) for each in of_results(promise, own_format)]
 
     def family(self) -> list[Variant]:
         """Every variant with one change."""

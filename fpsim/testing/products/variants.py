@@ -80,17 +80,17 @@ class Emulator:
         self.computed += 1
         promise = self.promise
         if variant.epilogue is not None:
-            given, addition = self._given(variant, x)
-            codes = variant.epilogue.apply(promise, given, self._raw(given, addition))
+            inputs, addition = self._inputs_of(variant, x)
+            codes = variant.epilogue.apply(promise, inputs, self._raw(inputs, addition))
             if variant.results is not None:
                 codes = variant.results.apply(values_of(codes, promise.out), promise.out)
             return codes_of(codes, promise.out)
         if variant.results is None:
-            given, addition = self._given(variant, x)
+            inputs, addition = self._inputs_of(variant, x)
             if isinstance(addition, Model):
-                return promise.bits(given)
+                return promise.bits(inputs)
             if isinstance(addition, Adding):
-                return codes_of(product(promise, given, addition, promise.out), promise.out)
+                return codes_of(product(promise, inputs, addition, promise.out), promise.out)
         values, source = self._values(variant._replace(results=None), x)
         codes = cast(values, source, promise.out) if variant.results is None else variant.results.apply(
             values.astype(np.float64), promise.out)  # fmt: skip
@@ -102,20 +102,20 @@ class Emulator:
         if key not in self._before:
             if len(self._before) >= KEPT:
                 self._before.clear()
-            given, addition = self._given(variant, x)
-            self._before[key] = self._uncast(given, addition)
+            inputs, addition = self._inputs_of(variant, x)
+            self._before[key] = self._uncast(inputs, addition)
         return self._before[key]
 
-    def _given(self, variant: Variant, x: KernelInputs) -> tuple[KernelInputs, Addition | Model]:
+    def _inputs_of(self, variant: Variant, x: KernelInputs) -> tuple[KernelInputs, Addition | Model]:
         """The inputs after the changes of operands, terms and scales, and what adds them."""
         key = (id(x), *(each.words if each is not None else "" for each in (
             variant.operands and variant.operands[1], variant.terms)))  # fmt: skip
         if key not in self._operands:
             self._operands[key] = self._changed(variant, x)  # type: ignore[index]
-        given = self._operands[key]  # type: ignore[index]
+        inputs = self._operands[key]  # type: ignore[index]
         if variant.scales is not None:
-            given = variant.scales.apply(given)
-        return given, self.promise.adding if variant.addition is None else variant.addition
+            inputs = variant.scales.apply(inputs)
+        return inputs, self.promise.adding if variant.addition is None else variant.addition
 
     def _changed(self, variant: Variant, x: KernelInputs) -> KernelInputs:
         promise, a, b = self.promise, x.a, x.b
@@ -137,7 +137,7 @@ class Emulator:
         if variant != Variant(scales=variant.scales) or self.promise.along_k:
             return False
         try:
-            return all(_same_inputs(self._given(variant, x)[0], x) for x in some)
+            return all(_same_inputs(self._inputs_of(variant, x)[0], x) for x in some)
         except ValueError:
             return False
 
@@ -176,8 +176,8 @@ class Emulator:
             found = product(promise, x, addition, promise.out)
             return values_of(codes_of(found, promise.out), promise.out), FP64
         found = product(promise, x, addition, None)
-        own = FP32 if promise.scaled or promise.bias else addition.own_format
-        return values_of(codes_of(found, own), own), FP64
+        own_format = FP32 if promise.scaled or promise.bias else addition.own_format
+        return values_of(codes_of(found, own_format), own_format), FP64
 
     def _sums_of(self, x: KernelInputs, addition: JoinedParts | Dequantised) -> Array:
         """Sums as float64 or float32, without scales and bias, but for Dequantised, which has the scales."""

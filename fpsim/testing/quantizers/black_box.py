@@ -73,9 +73,9 @@ class CalledQuantizer:
                 raise QuantizerMisbehaved("runs", f"{refusal.sentence} {other.sentence}", refusal.inputs) from None
         # the first call may compile something, and a call may have a price of its own, which more values share
         for size in (few.size, 64, 64, 1024, 1024):
-            given = np.resize(few, size)
+            inputs = np.resize(few, size)
             self.seconds = 0.0
-            self.call(given)
+            self.call(inputs)
             if self.seconds * x.size / size * CALLS <= PATIENCE:
                 return
             if self.seconds > TOO_SLOW:
@@ -93,13 +93,13 @@ class CalledQuantizer:
         Raises:
           QuantizerMisbehaved: it raises, writes into its input, or returns what is no result for it.
         """
-        given = self._given(x)
+        argument = self._as_taken(x)
         before = x.tobytes()
         start = time.process_time()
         self.calls += 1
         try:
             with np.errstate(all="ignore"):
-                got = self.fn(given)
+                got = self.fn(argument)
         except Exception as error:
             raise QuantizerMisbehaved("runs", f"fn raised {_said(error)} on {self._kind(x)}.", x) from error
         self.seconds += time.process_time() - start
@@ -108,7 +108,7 @@ class CalledQuantizer:
             raise QuantizerMisbehaved("leaves its input alone", f"fn writes into its input, {self._kind(x)}.", x_before)
         return read(got, x, self.fmt)
 
-    def _given(self, x: Array) -> Any:
+    def _as_taken(self, x: Array) -> Any:
         if self.takes == "numpy":
             return x
         torch = sys.modules["torch"]
@@ -117,8 +117,8 @@ class CalledQuantizer:
         return torch.from_numpy(x)
 
     def _kind(self, x: Array) -> str:
-        what = "an array of" if self.takes == "numpy" else "a torch tensor of"
-        return f"{what} {x.dtype} and shape {x.shape}"
+        noun = "an array of" if self.takes == "numpy" else "a torch tensor of"
+        return f"{noun} {x.dtype} and shape {x.shape}"
 
 
 def name_of(fn: Callable[..., Any]) -> str:
@@ -181,8 +181,8 @@ def _codes(array: Array, fmt: Format) -> Array | None:
         if array.dtype.kind == "i" and array.dtype.itemsize == fmt.storage.itemsize:
             return flat.view(fmt.storage)
         return np.where(wide < 0, 1 << 62, wide).astype(np.uint64)
-    own = fmt.dtype is not None and array.dtype == fmt.dtype and fmt.bits <= 16
-    return words(np.ascontiguousarray(array).ravel()) if own else None
+    is_own = fmt.dtype is not None and array.dtype == fmt.dtype and fmt.bits <= 16
+    return words(np.ascontiguousarray(array).ravel()) if is_own else None
 
 
 def narrowed(call: Callable[[Array], object], x: Array) -> Array:

@@ -187,13 +187,13 @@ def _checked(fn: Callable[..., Any], options: CastOptions) -> QuantizerReport:
     box = CalledQuantizer(fn, fmt)
     x, apart, known = _inputs_of(options.fmt)
     want = _right_of(options)
-    asked = {"rounding": options.rounding.name.lower(), "overflow": options.overflow, "subnormals": options.subnormals}
+    words = {"rounding": options.rounding.name.lower(), "overflow": options.overflow, "subnormals": options.subnormals}
     try:
         box.settle(x)
         result = box.call(x.copy())
         twice = box.call(x.copy()).words
     except QuantizerMisbehaved as refusal:
-        return QuantizerReport(box.name, fmt, asked, (), (_refused(box, refusal),))
+        return QuantizerReport(box.name, fmt, words, (), (_refused(box, refusal),))
     got = result.words
     held: dict[str, None] = {"leaves its input alone": None}
     broken: dict[str, Broken] = {}
@@ -220,24 +220,26 @@ def _checked(fn: Callable[..., Any], options: CastOptions) -> QuantizerReport:
                     _note(name, found, held, broken)
     except QuantizerMisbehaved as refusal:
         broken.setdefault(refusal.property, _refused(box, refusal))
-    facts: dict[str, Any] = {"differ": int(differ.sum()), "of": x.size}
+    fields: dict[str, Any] = {"differ": int(differ.sum()), "of": x.size}
     if not same:
         at = int(np.argmax(got != twice))
         broken["calls"] = broken_at(
             "calls", x[[at]], twice[at], got[at], fmt, box.name, count=int((got != twice).sum()), of=x.size,
             why="fn is not deterministic: the same call gives another result the second time",
         )  # fmt: skip
-        facts["diagnosis"] = f"it is not deterministic. {_changing(apart, got != twice, fmt, got)}"
+        fields["diagnosis"] = f"it is not deterministic. {_changing(apart, got != twice, fmt, got)}"
     elif options.rounding is Rounding.STOCHASTIC:
-        facts["diagnosis"] = "" if not differ.any() else f"{where(apart, differ, fmt, got)}"
+        fields["diagnosis"] = "" if not differ.any() else f"{where(apart, differ, fmt, got)}"
     else:
         search = ModelSearch(apart, got, FORMAT_OF[x.dtype], result.codes, known)
-        facts |= _diagnosis(search.explain(model_of(options, _source_normal(x))), search, want, fmt)
+        fields |= _diagnosis(search.explain(model_of(options, _source_normal(x))), search, want, fmt)
     more = [name for name in ("calls", "position", "batch", "layout", "dtype") if name in broken]
-    if more and not facts["differ"]:
-        facts["diagnosis"] = f"as one array all are right, and results depend on more than the value: {', '.join(more)}"
+    if more and not fields["differ"]:
+        fields["diagnosis"] = (
+            f"as one array all are right, and results depend on more than the value: {', '.join(more)}"
+        )
     order = tuple(name for name in held if name not in broken)
-    return QuantizerReport(box.name, fmt, asked, order, tuple(broken.values()), notes=tuple(notes), **facts)
+    return QuantizerReport(box.name, fmt, words, order, tuple(broken.values()), notes=tuple(notes), **fields)
 
 
 def _note(name: str, found: Broken | None, held: dict[str, None], broken: dict[str, Broken]) -> None:
@@ -275,25 +277,26 @@ def _diagnosis(found: FoundModel, search: ModelSearch, want: Words, fmt: Format)
     differ = search.got != want
     count = int(differ.sum())
     faults = tuple(fault.words for fault in found.faults)
-    facts: dict[str, Any] = {"excluded": found.excluded, "rivals": found.rivals, "unexplained": found.differ}
+    fields: dict[str, Any] = {"excluded": found.excluded, "rivals": found.rivals, "unexplained": found.differ}
     if not count:
-        return facts
+        return fields
     if found.differ == 0:
         causes = "all have one cause" if len(faults) == 1 else f"{len(faults)} causes together explain all"
         text = f"{causes}: it {'; it '.join(faults)} (0 differ from that). {_others(found)}".rstrip()
-        return {**facts, "causes": faults, "diagnosis": text}
+        return {**fields, "causes": faults, "diagnosis": text}
     entries = _entries(search.got, want, fmt)
     if entries:
-        return {**facts, "causes": entries, "unexplained": 0, "diagnosis": f"after rounding it {'; it '.join(entries)}"}
+        text = f"after rounding it {'; it '.join(entries)}"
+        return {**fields, "causes": entries, "unexplained": 0, "diagnosis": text}
     left = search.differing(found.model)
     if found.differ <= (1 - WORTH) * count:
         text = (
             f"no cause that was tried ({found.tried:,}) explains all. Nearest: it {'; it '.join(faults)} "
             f"({found.differ:,} differ from that). {where(search.inputs, left, fmt, search.got)}"
         )
-        return {**facts, "diagnosis": text}
+        return {**fields, "diagnosis": text}
     text = f"no cause that was tried ({found.tried:,}) explains them. {where(search.inputs, differ, fmt, search.got)}"
-    return {**facts, "unexplained": count, "diagnosis": text}
+    return {**fields, "unexplained": count, "diagnosis": text}
 
 
 def _entries(got: Words, want: Words, fmt: Format) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ ZERO_WORDS = {
 
 @dataclass(frozen=True)
 class Deviation:
-    """What a fault changes: the facts of a model, and what the faulty quantizer does, in words after "it"."""
+    """What a fault changes: the parameters of a model, and what the faulty quantizer does, in words after "it"."""
 
     words: str
     changes: tuple[tuple[str, Any], ...]
@@ -66,7 +66,7 @@ class Deviation:
         return model.replace(**dict(self.changes))
 
     def slots(self) -> frozenset[str]:
-        """The facts that it changes."""
+        """The parameters that it changes."""
         return frozenset(name for name, _ in self.changes)
 
 
@@ -176,9 +176,9 @@ def _policies(model: QuantizerModel) -> Iterator[Deviation]:
 def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
     fmt = model.fmt
     for word in get_args(Outcome):
-        for slot, what in (("finite", "finite values that are too large"), ("infinite", "Inf"), ("nan", "NaN")):
+        for slot, inputs in (("finite", "finite values that are too large"), ("infinite", "Inf"), ("nan", "NaN")):
             if _possible(word, slot, fmt):
-                yield deviation(f"gives {OUTCOME_WORDS[word]} for {what}", **{slot: word})
+                yield deviation(f"gives {OUTCOME_WORDS[word]} for {inputs}", **{slot: word})
         if word in ("zero", "positive_zero", "max", "positive_max", "lowest"):
             yield deviation(
                 f"gives {OUTCOME_WORDS[word]} for everything that is too large, Inf and NaN too", finite=word,
@@ -266,13 +266,13 @@ def _formats(model: QuantizerModel, codes: bool) -> Iterator[Deviation]:
     for other in others:
         specials = model_of(cast_options(other, overflow="nonfinite"), model.source_normal)
         full = {"finite": "max", "infinite": "max", "nan": specials.nan}
-        facts = {"finite": specials.finite, "infinite": specials.infinite, "nan": specials.nan, "below": specials.below}
-        yield deviation(f"rounds to {other}, not {fmt}", fmt=other, **facts)
+        words = {"finite": specials.finite, "infinite": specials.infinite, "nan": specials.nan, "below": specials.below}
+        yield deviation(f"rounds to {other}, not {fmt}", fmt=other, **words)
         yield deviation(
             f"rounds to {other}, not {fmt}, and saturates", fmt=other, finite="max", infinite="max", nan=specials.nan
         )
         if codes and fmt.bits <= 16 and other.bits <= 16:
-            yield deviation(f"gives codes of {other}, not {fmt}", fmt=other, read_as=fmt, **facts)
+            yield deviation(f"gives codes of {other}, not {fmt}", fmt=other, read_as=fmt, **words)
             yield deviation(f"gives codes of {other}, not {fmt}, and saturates", fmt=other, read_as=fmt, **full)
 
 
@@ -291,14 +291,14 @@ _CHANGES: tuple[tuple[str, dict[str, int]], ...] = (
 
 @lru_cache(maxsize=256)
 def _changed_format(fmt: Format, words: str, change: tuple[tuple[str, int], ...]) -> Format | None:
-    facts = {"exponent_bits": fmt.exponent_bits, "mantissa_bits": fmt.mantissa_bits, "bias": fmt.bias}
+    fields = {"exponent_bits": fmt.exponent_bits, "mantissa_bits": fmt.mantissa_bits, "bias": fmt.bias}
     for name, step in change:
-        facts[name] += step
-    if facts["exponent_bits"] != fmt.exponent_bits:  # the bias follows
-        facts["bias"] += 2 ** (facts["exponent_bits"] - 1) - 2 ** (fmt.exponent_bits - 1)
+        fields[name] += step
+    if fields["exponent_bits"] != fmt.exponent_bits:  # the bias follows
+        fields["bias"] += 2 ** (fields["exponent_bits"] - 1) - 2 ** (fmt.exponent_bits - 1)
     try:
         return Format(
-            f"{fmt} with {words}", **facts, signed=fmt.signed, infinities=fmt.infinities, nan=fmt.nan,
+            f"{fmt} with {words}", **fields, signed=fmt.signed, infinities=fmt.infinities, nan=fmt.nan,
             negative_zero=fmt.negative_zero, subnormals=fmt.subnormals, ties_to_even_code=fmt.ties_to_even_code,
             source="changed",
         )  # fmt: skip

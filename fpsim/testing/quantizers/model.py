@@ -1,4 +1,4 @@
-"""A quantizer in a row of facts, faults included: every fact changes one step, so that faults combine."""
+"""A quantizer in a row of parameters, faults included: each changes one step, so that faults combine."""
 
 from __future__ import annotations
 
@@ -155,8 +155,8 @@ class QuantizerModel:
     source_normal: float = 2.0**-126  # of the source's dtype, below which its subnormals lie
 
     def replace(self, **changes: Any) -> QuantizerModel:
-        """The same with other facts."""
-        # a search makes thousands, and dataclasses.replace goes through all facts
+        """The same with other parameters."""
+        # a search makes thousands, and dataclasses.replace goes through all parameters
         assert changes.keys() <= vars(self).keys(), changes
         found = object.__new__(QuantizerModel)
         vars(found).update(vars(self), **changes)
@@ -207,14 +207,14 @@ class QuantizerModel:
 
     def _rounding_of(self, inputs: SplitInputs) -> RoundedInputs:
         """What its steps up to rounding make of inputs, which models that differ in later steps share."""
-        facts = (
+        parameters = (
             self.fmt, self.rounding, self.subnormals, self.subnormal_rule, self.source_rule, self.negative_rule,
-            *self._facts_before(),
+            *self._parameters_before(),
         )  # fmt: skip
-        return inputs.once(facts, self._rounded_inputs)
+        return inputs.once(parameters, self._rounded_inputs)
 
     def _rounded_inputs(self, inputs: SplitInputs) -> RoundedInputs:
-        ready = inputs.once(self._facts_before(), self._ready)
+        ready = inputs.once(self._parameters_before(), self._ready)
         codes = self._small(self._rounded(ready.clipped, inputs.negative), ready.clipped, inputs.negative)
         return RoundedInputs(ready, codes, magnitudes_of(codes, grid_of(self.fmt)), (codes == 0) & self.fmt.has_zero)
 
@@ -254,8 +254,8 @@ class QuantizerModel:
             magnitude = np.minimum(magnitude, self.clamp)  # NaN stays
         return magnitude if self.through is None else self.through.run(magnitude, inputs.negative)
 
-    def _facts_before(self) -> tuple[Any, ...]:
-        """What decides what becomes of inputs before they are rounded."""
+    def _parameters_before(self) -> tuple[Any, ...]:
+        """The parameters that decide what becomes of inputs before they are rounded."""
         nan = (self.nan, self.fmt.mantissa_bits) if self.nan in ("bits", "cut_bits") else None
         return nan, self.source_subnormals, self.source_normal, self.scale, self.clamp, self.through
 

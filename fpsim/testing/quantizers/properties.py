@@ -124,14 +124,14 @@ def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerMode
     held &= stays & np.isfinite(values)
     if not held.any():
         return None
-    given, expected = back[held], values[held].view(np.uint64)
-    again = box.call(given.copy()).words
+    inputs, expected = back[held], values[held].view(np.uint64)
+    again = box.call(inputs.copy()).words
     moved = np.flatnonzero(again != expected)
     if not moved.size:
         return None
     at = moved[0]
     return broken_at(
-        "idempotent", given[[at]], again[at], expected[at], box.fmt, box.name, count=moved.size, of=given.size,
+        "idempotent", inputs[[at]], again[at], expected[at], box.fmt, box.name, count=moved.size, of=inputs.size,
         why="a result that is given back changes",
     )  # fmt: skip
 
@@ -220,7 +220,7 @@ def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
             array = make(values.reshape(4, -1))
             if box.takes == "torch" and min(array.strides) < 0:
                 continue
-            given = f"{box.name}({expression.format(x=pasted(few.reshape(4, -1)))})" if values is few else ""
+            paste = f"{box.name}({expression.format(x=pasted(few.reshape(4, -1)))})" if values is few else ""
             try:
                 got = box.call(array).words
             except QuantizerMisbehaved as refusal:
@@ -228,7 +228,7 @@ def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
                     raise
                 yield "layout", None, f"it refuses {name}: {refusal.sentence}"
                 continue
-            yield "layout", _other(box, "layout", values, got, expected, f"{name} gives other results", given), ""
+            yield "layout", _other(box, "layout", values, got, expected, f"{name} gives other results", paste), ""
 
 
 def _spaced(x: Array) -> Array:

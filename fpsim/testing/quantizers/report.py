@@ -147,8 +147,8 @@ class QuantizerReport:
         return self.ok
 
     def __str__(self) -> str:
-        asked = ", ".join(f"{word}={value!r}" for word, value in self.asked.items())
-        lines = [f"{self.name} {'is' if self.ok else 'is not'} a quantizer to {self.fmt} with {asked}."]
+        keywords = ", ".join(f"{word}={value!r}" for word, value in self.asked.items())
+        lines = [f"{self.name} {'is' if self.ok else 'is not'} a quantizer to {self.fmt} with {keywords}."]
         if self.of:
             lines.append(
                 f"{self.differ:,} of {self.of:,} points differ{': ' if self.diagnosis else '.'}{self.diagnosis}"
@@ -204,11 +204,11 @@ def shown_result(word: Any, fmt: Format) -> str:
     return f"0x{code:0{-(-fmt.bits // 4)}X} ({value!r})"
 
 
-def broken_at(name: str, x: Array, got: Any, want: Any, fmt: Format, call: str, **facts: Any) -> Broken:
+def broken_at(name: str, x: Array, got: Any, want: Any, fmt: Format, call: str, **fields: Any) -> Broken:
     """A Broken whose input is one element."""
     scalar = x[0]
     return Broken(
         name, input_bits=int(x.view(f"u{x.dtype.itemsize}")[0]), input=shown_input(scalar), got=shown_result(got, fmt),
         want=shown_result(want, fmt), got_code=code_of(got, fmt), want_code=code_of(want, fmt),
-        paste=f"{call}({pasted(x[:1])})", **facts,
+        paste=f"{call}({pasted(x[:1])})", **fields,
     )  # fmt: skip

@@ -91,21 +91,21 @@ class SplitInputs(NamedTuple):
     magnitude: Doubles  # exact; Inf and NaN as they are
     finite: Flags
     payload: Doubles | None = None  # what the bits of float32's NaNs are if they are read as numbers
-    steps: dict[Any, Any] | None = None  # what models made of them, by the facts that decide it; None keeps nothing
+    steps: dict[Any, Any] | None = None  # what models made of them, by what decides it; None keeps nothing
 
     def with_steps(self) -> SplitInputs:
-        """The same, which keep what the first steps of models come to, for other models with the same facts."""
+        """The same, which keep what the first steps of models come to, for other models with the same parameters."""
         return self._replace(steps={})
 
-    def once(self, facts: tuple[Any, ...], step: Callable[[SplitInputs], Made]) -> Made:
-        """What a step makes of them, that kept from an earlier model with the same facts if there is one."""
+    def once(self, parameters: tuple[Any, ...], step: Callable[[SplitInputs], Made]) -> Made:
+        """What a step makes of them, that kept from an earlier model with the same parameters if there is one."""
         if self.steps is None:
             return step(self)
-        if facts not in self.steps:
+        if parameters not in self.steps:
             if len(self.steps) >= KEPT_STEPS:
                 self.steps.clear()
-            self.steps[facts] = step(self)
-        found: Made = self.steps[facts]
+            self.steps[parameters] = step(self)
+        found: Made = self.steps[parameters]
         return found
 
     def part(self, chosen: Any) -> SplitInputs:

@@ -20,8 +20,7 @@ from fpsim.formats.named import BF16, E4M3, E8M0, FP32
 from fpsim.formats.rounding import Rounding
 from fpsim.scaling.recipes import ROWS, scaling_of
 from fpsim.scaling.scaled import Scaled, encode_scaled
-from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.scaling import scaling_facts as _facts
+from fpsim.scaling.scaling import Scaling, scaling_fields
 from fpsim.scaling.tiling import tile_sizes, tiling
 from fpsim.testing.pasted import pasted
 from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved, read
@@ -258,14 +257,14 @@ def _identified(cases: list[tuple[Array, ReturnedParts]], fmt: Element, cast: di
         further = [changed for scaling in best[:3] for changed in _choices(scaling)]
         for scaling in further:
             score(scaling)
-        ranked = sorted(seen, key=lambda scaling: (seen[scaling][0], len(_facts(scaling))))
+        ranked = sorted(seen, key=lambda scaling: (seen[scaling][0], len(scaling_fields(scaling))))
         if ranked[:3] == best[:3]:
             break
         best = ranked[:CARRIED]
     differ = seen[best[0]][0]
     fits = [scaling for scaling in seen if seen[scaling][0] == differ]
     names = tuple(name for name, row in ROWS.items() if row in fits)
-    chosen = ROWS[names[0]] if names else min(fits, key=lambda scaling: len(_facts(scaling)))
+    chosen = ROWS[names[0]] if names else min(fits, key=lambda scaling: len(scaling_fields(scaling)))
     _, of, layout = seen[chosen]
     rivals = tuple(scaling for scaling in fits if scaling != chosen) if differ == 0 else ()
     return ScalingIdentity(
@@ -458,22 +457,22 @@ def check_scaled(
         held.update(dict.fromkeys(("leaves its input alone", "calls")))
     except QuantizerMisbehaved as refusal:
         broken[refusal.property] = Broken(refusal.property, refusal.sentence)
-    facts: dict[str, Any] = {"differ": wrong, "of": of}
+    fields: dict[str, Any] = {"differ": wrong, "of": of}
     if cases and "calls" not in broken and "runs" not in broken and "returns" not in broken:
         found = _identified(cases, element, {name: cast[name] for name in ("rounding", "subnormals", "seed")})
         others = tuple(repr(rival) for rival in found.rivals if rival != scaling)
-        facts |= {"excluded": found.excluded, "rivals": others[:LISTED], "unexplained": found.differ if wrong else 0}
+        fields |= {"excluded": found.excluded, "rivals": others[:LISTED], "unexplained": found.differ if wrong else 0}
         if wrong and _unrounded(cases):
-            facts |= {"causes": (UNROUNDED,), "unexplained": 0}
-            facts["diagnosis"] = f"all have one cause: it {UNROUNDED} (0 differ from that)"
+            fields |= {"causes": (UNROUNDED,), "unexplained": 0}
+            fields["diagnosis"] = f"all have one cause: it {UNROUNDED} (0 differ from that)"
         elif wrong:
-            facts |= _cause(found, scaling)
+            fields |= _cause(found, scaling)
             if not found.exact:
-                facts |= _fault(cases, element, [scaling, found.scaling], cast)
+                fields |= _fault(cases, element, [scaling, found.scaling], cast)
     elif "calls" in broken:
-        facts |= _fault(cases, element, [scaling], cast)
+        fields |= _fault(cases, element, [scaling], cast)
     order = tuple(name for name in held if name not in broken)
-    return QuantizerReport(box.name, element, words_asked, order, tuple(broken.values()), **facts)
+    return QuantizerReport(box.name, element, words_asked, order, tuple(broken.values()), **fields)
 
 
 def _compare(
@@ -559,7 +558,7 @@ def _fault(
     cases: list[tuple[Array, ReturnedParts]], fmt: Element, scalings: list[Scaling], cast: dict[str, Any]
 ) -> dict[str, Any]:
     """The fault beside a recipe that explains everything, where one does."""
-    given: list[Case] = []
+    seen: list[Case] = []
     for number, (x, parts) in enumerate(cases):
         scales = parts.scales
         if scales is not None:
@@ -567,11 +566,11 @@ def _fault(
             if "tiles" not in readings:
                 return {}
             scales = readings["tiles"]
-        given.append(Case(x, parts.elements, scales, cases[number - 1][0] if number else None))
+        seen.append(Case(x, parts.elements, scales, cases[number - 1][0] if number else None))
     for scaling in dict.fromkeys(scalings):
-        if given[0].scales is not None and tiling(given[0].x.shape, scaling.block).grid != given[0].scales.shape:
+        if seen[0].scales is not None and tiling(seen[0].x.shape, scaling.block).grid != seen[0].scales.shape:
             continue
-        found = explained(given, RightEncoding(fmt, scaling, cast))
+        found = explained(seen, RightEncoding(fmt, scaling, cast))
         if found:
             (words, treated), *others = found
             causes = (words, *_difference(treated, scalings[0]))
@@ -591,13 +590,13 @@ def _same_parts(one: ReturnedParts, other: ReturnedParts) -> bool:
     return one.scales.shape == other.scales.shape and bool(_same_scales(one.scales, other.scales).all())
 
 
-def _difference(found: Scaling, asked: Scaling) -> list[str]:
+def _difference(found: Scaling, promised: Scaling) -> list[str]:
     """The fields in which a scaling differs from another, as clauses after "it"."""
     fields = ("block", "scale_format", "scale_rule", "scale_rounding", *CHOICES, "quotient", "tensor_scale")
     return [
-        f"has {name}={_short(getattr(found, name))}, not {_short(getattr(asked, name))}"
+        f"has {name}={_short(getattr(found, name))}, not {_short(getattr(promised, name))}"
         for name in dict.fromkeys(fields)
-        if getattr(found, name) != getattr(asked, name)
+        if getattr(found, name) != getattr(promised, name)
     ]
 
 

@@ -252,9 +252,9 @@ def _all_first(scales: Array) -> Array:
     return np.full_like(scales, scales.flat[0])
 
 
-def _of(function: Callable[..., Array], fact: Any) -> Callable[[Array], Array]:
+def _of(function: Callable[..., Array], argument: Any) -> Callable[[Array], Array]:
     """A function with its last argument given."""
-    return lambda x: function(x, fact)
+    return lambda x: function(x, argument)
 
 
 def _of_input(change: Callable[[Array], Array]) -> Callable[[RightEncoding, Case], Array]:
@@ -337,9 +337,9 @@ def _on_input(fmt: Format) -> Callable[[RightEncoding, Case], FaultOutcome]:
 
 def _first_rounded(fmt: Format) -> Callable[[RightEncoding, Case], FaultOutcome]:
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
-        given = _rounded(case.x, fmt)
-        scales = recipe.scales(given)
-        return FaultOutcome(_values(recipe, given, scales), scales, scales)
+        rounded = _rounded(case.x, fmt)
+        scales = recipe.scales(rounded)
+        return FaultOutcome(_values(recipe, rounded, scales), scales, scales)
 
     return fault
 
@@ -349,9 +349,9 @@ def _on_quotient(fmt: Format) -> Callable[[RightEncoding, Case], FaultOutcome]:
         scales = recipe.scales(case.x)
         spread = _spread(scales, case.x, recipe)
         how = recipe.scaling
-        given = case.x / spread if how.division == "divide" else case.x * (np.float32(1) / spread)
+        quotient = case.x / spread if how.division == "divide" else case.x * (np.float32(1) / spread)
         ones = np.where(np.isnan(scales), scales, np.float32(1))
-        return FaultOutcome(_values(recipe, _rounded(given, fmt), ones), scales, scales)
+        return FaultOutcome(_values(recipe, _rounded(quotient, fmt), ones), scales, scales)
 
     return fault
 
@@ -381,11 +381,11 @@ def _largest(cases: list[Case]) -> float:
 
 def _of_zeros() -> Iterator[Fault]:
     for element, scale in ((np.nan, None), (np.nan, np.nan), (None, np.nan), (None, 0.0), (np.nan, 0.0), (None, 1.0)):
-        what = [
+        parts = [
             *([f"elements {shown(element)}"] if element is not None else []),
             *([f"the scale {shown(scale)}"] if scale is not None else []),
         ]
-        yield f"gives tiles of zeros {' and '.join(what)}", _zeros(element, scale)
+        yield f"gives tiles of zeros {' and '.join(parts)}", _zeros(element, scale)
 
 
 def _zeros(element: float | None, scale: float | None) -> Callable[[RightEncoding, Case], FaultOutcome]:

@@ -22,7 +22,7 @@ EVERY, FIRST = 13, 250  # of all, about how many rivals are held against first, 
 KEPT = 2000  # models of which it is kept what they give for these
 FAR = frozenset(
     {"scale", "code_shift", "through", "fmt", "clamp", "factor", "added", "input_ulps", "unrounded"}
-)  # facts that seldom change for a part of the inputs
+)  # parameters that seldom change for a part of the inputs
 BEAM = (20, 8)  # how many of the best are carried on with a second and a third fault
 
 
@@ -130,7 +130,7 @@ class ModelSearch:
     def _extended(
         self, start: QuantizerModel, level: Iterable[tuple[tuple[Deviation, ...], int]], singles: tuple[Deviation, ...]
     ) -> list[tuple[tuple[Deviation, ...], int]]:
-        """Every one with another fault in facts that it does not change yet."""
+        """Every one with another fault in parameters that it does not change yet."""
         found, seen = [], set()
         for faults, few in level:
             taken, faulty = frozenset().union(*(fault.slots() for fault in faults)), _with(start, faults)

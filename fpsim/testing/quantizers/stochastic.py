@@ -132,14 +132,14 @@ def check_stochastic(
     source = RandomSource(fn, box, driven)
     held: dict[str, None] = {}
     broken: dict[str, Broken] = {}
-    found = _Facts({}, (), 0.0)
+    found = StochasticFindings({}, (), 0.0)
     try:
         if x is None:
             for name, failed in _cast(source, target_fmt, found):
                 _note(name, failed, held, broken)
         else:
-            given = np.array(x, np.float32)
-            for name, failed in _recipe(source, given, found):
+            array = np.array(x, np.float32)
+            for name, failed in _recipe(source, array, found):
                 _note(name, failed, held, broken)
     except QuantizerMisbehaved as refusal:
         broken[refusal.property] = Broken(refusal.property, refusal.sentence)
@@ -153,7 +153,9 @@ def check_stochastic(
 
 
 @dataclass
-class _Facts:
+class StochasticFindings:
+    """What a check measures: means by fraction, bits that averaging gains, and the bias that is seen."""
+
     means: dict[float, float]
     bits: tuple[float, ...]
     detects: float
@@ -194,20 +196,20 @@ class RandomSource:
 
     def __call__(self, x: Array, number: int = 0, words: Array | None = None) -> Values:
         """Results, flat; `words` are random bits for a function that takes them."""
-        self.box.fn = lambda given: self._driven_call(given, number, words)
+        self.box.fn = lambda inputs: self._driven_call(inputs, number, words)
         if not self._settled:
             self.box.settle(x if x.size >= 16 else np.resize(x, 16)) if words is None else self.box.call(x.copy())
             self._settled = True
         return self.box.call(x.copy()).words.view(np.float64)
 
-    def _driven_call(self, given: Any, number: int, words: Array | None) -> Any:
+    def _driven_call(self, inputs: Any, number: int, words: Array | None) -> Any:
         if self.driven == "own":
-            return self.fn(given)
+            return self.fn(inputs)
         value: Any = number
         if self.driven == "generator":
             value = self._generator(number)
         elif self.driven in ("bits", "uniform"):
-            shape = tuple(given.shape)
+            shape = tuple(inputs.shape)
             if words is None or words.shape != shape:
                 words = np.random.default_rng(number).integers(0, 1 << WORD_BITS, shape, dtype=np.uint32)
             value = (
@@ -215,7 +217,7 @@ class RandomSource:
             )
             if self.box.takes == "torch":
                 value = sys.modules["torch"].from_numpy(value.view(np.int32) if self.driven == "bits" else value)
-        return self.fn(given, value) if self.parameter is None else self.fn(given, **{self.parameter: value})
+        return self.fn(inputs, value) if self.parameter is None else self.fn(inputs, **{self.parameter: value})
 
     def _generator(self, number: int) -> Any:
         if self.box.takes == "torch":
@@ -239,7 +241,7 @@ def _cells(fmt: Format) -> list[tuple[float, float]]:
     return found
 
 
-def _cast(source: RandomSource, fmt: Format, facts: _Facts) -> Iterator[tuple[str, Broken | None]]:
+def _cast(source: RandomSource, fmt: Format, found: StochasticFindings) -> Iterator[tuple[str, Broken | None]]:
     if not FP32.holds(fmt) or fmt.bits > 16:
         raise ValueError(f"check_stochastic takes formats of up to 16 bits that float32 holds; got {fmt}.")
     yield "exact values", _exact(source, fmt)
@@ -257,8 +259,8 @@ def _cast(source: RandomSource, fmt: Format, facts: _Facts) -> Iterator[tuple[st
     else:
         away, neighbours = _drawn(source, chosen, low, high)
         detects = _detectable(REPEATS * CALLS, chosen.size)
-    facts.detects = detects
-    facts.means = {f: float(away[fraction == f].mean()) for f in FRACTIONS if (fraction == f).any()}
+    found.detects = detects
+    found.means = {f: float(away[fraction == f].mean()) for f in FRACTIONS if (fraction == f).any()}
     yield "neighbours", neighbours
     yield "mean", _means(source, chosen, away, fraction, detects)
     half = np.full(OF_LAGS, cells[0][0] + (cells[0][1] - cells[0][0]) / 2, np.float32)
@@ -272,7 +274,7 @@ def _cast(source: RandomSource, fmt: Format, facts: _Facts) -> Iterator[tuple[st
         yield "repeats", None if same else Broken("repeats", why)
     spread = np.random.default_rng(5).uniform(1, 2, 4096) * cells[0][0]
     bits, failed = _averaging(source, spread.astype(np.float32))
-    facts.bits = bits
+    found.bits = bits
     yield "averaging", failed
 
 
@@ -467,7 +469,7 @@ def _averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...], Broke
     return tuple(bits), None
 
 
-def _recipe(source: RandomSource, x: Array, facts: _Facts) -> Iterator[tuple[str, Broken | None]]:
+def _recipe(source: RandomSource, x: Array, found: StochasticFindings) -> Iterator[tuple[str, Broken | None]]:
     """The means of a recipe's results, element by element."""
     from scipy.special import ndtri
 
@@ -481,7 +483,7 @@ def _recipe(source: RandomSource, x: Array, facts: _Facts) -> Iterator[tuple[str
     deviation = np.sqrt(np.maximum(squares / OF_RECIPE - (mean - exact) ** 2, 0) / OF_RECIPE)
     threshold = float(-ndtri(_level(max(exact.size, 1)) / 2)) * 1.1  # a little for distributions with tails
     wrong = np.abs(mean - exact) > np.maximum(threshold * deviation, 1e-6 * np.abs(exact))
-    facts.detects = float(deviation.max() * (threshold + 2.33))
+    found.detects = float(deviation.max() * (threshold + 2.33))
     broken = None
     if wrong.any():
         worst = int(np.argmax(np.where(wrong, np.abs(mean - exact), 0)))
@@ -498,5 +500,5 @@ def _recipe(source: RandomSource, x: Array, facts: _Facts) -> Iterator[tuple[str
         )  # fmt: skip
     yield "mean", broken
     if exact.size >= ENOUGH:
-        facts.bits, failed = _averaging(source, x)
+        found.bits, failed = _averaging(source, x)
         yield "averaging", failed

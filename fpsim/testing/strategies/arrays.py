@@ -11,7 +11,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fpsim.arrays import FORMAT_OF
+from fpsim.arrays import FORMAT_OF, Array
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import dtype_of
@@ -21,7 +21,6 @@ from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaling import Scaling
 from fpsim.testing.strategies.numbers import TABLE_BITS, codes_by_value, values
 
-Array = npt.NDArray[Any]
 Tile = Callable[[np.random.Generator, int, int], npt.NDArray[np.float32]]
 Shape = int | tuple[int, ...] | st.SearchStrategy[tuple[int, ...]]
 INTEGERS = ("int1", "int2", "int4", "uint1", "uint2", "uint4")

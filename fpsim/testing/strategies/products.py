@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
+from fpsim.arrays import Array
 from fpsim.casts.cast import decode, encode
 from fpsim.errors import require_integer
 from fpsim.matrix_units.catalogue import unit as find_unit
@@ -15,7 +16,6 @@ from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.scaling import Scaling
 
-Array = npt.NDArray[Any]
 DATA = ("ones", "cancelling", "wide", "any codes")
 SPAN = 12  # binades on either side of 1 of wide operands
 EDITS = 6  # single elements that are drawn, so that a counterexample shrinks to a few of them beside ones

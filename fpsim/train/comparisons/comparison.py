@@ -116,8 +116,8 @@ class Comparison:
         if "FP32" not in self.by_recipe:
             return math.nan
         times = ([row["seconds"] for each in self.by_recipe[which] for row in each.rows] for which in (name, "FP32"))
-        own, plain = (float(np.median(each)) if each else math.nan for each in times)
-        return own / plain
+        of_recipe, of_fp32 = (float(np.median(each)) if each else math.nan for each in times)
+        return of_recipe / of_fp32
 
     def to_frame(self) -> Any:
         """A pandas frame, a row a recipe.
@@ -303,15 +303,15 @@ class _Share:
     """Turns the progress of parts, one after another, into that of the whole."""
 
     def __init__(self, progress: Progress | None, parts: int) -> None:
-        self._progress, self._parts, self._done, self._what = progress, parts, -1, ""
+        self._progress, self._parts, self._done, self._part = progress, parts, -1, ""
 
-    def begin(self, what: str) -> None:
-        self._done, self._what = self._done + 1, what
+    def begin(self, part: str) -> None:
+        self._done, self._part = self._done + 1, part
         self(0.0, "")
 
     def __call__(self, share: float, text: str) -> None:
         if self._progress is not None:
-            self._progress((self._done + share) / self._parts, f"{self._what}: {text}" if text else self._what)
+            self._progress((self._done + share) / self._parts, f"{self._part}: {text}" if text else self._part)
 
 
 def mean(values: Iterable[float]) -> float:

@@ -200,9 +200,9 @@ def probe_figure(found: Compared) -> Any:
 # ---- what products lose
 
 
-def layer_figure(found: Compared, what: str) -> Any:
-    """Underflow, saturation or SQNR of the worst operand of every layer over the steps, small panels of one scale."""
-    worst = worst_operands(found, what)
+def layer_figure(found: Compared, metric: str) -> Any:
+    """Underflow, saturation or SQNR of the worst operand of every layer over the steps, small plots of one scale."""
+    worst = worst_operands(found, metric)
     layers = list(dict.fromkeys(layer for _, layer in worst if layer != "head"))  # which few recipes quantise
     layers = layers or list(dict.fromkeys(layer for _, layer in worst))
     columns = 2
@@ -217,14 +217,14 @@ def layer_figure(found: Compared, what: str) -> Any:
                 if course:
                     steps = sorted(course)
                     values = [course[step] for step in steps]
-                    if what != "sqnr_db":
+                    if metric != "sqnr_db":
                         values = [max(value, FLOOR) for value in values]
                     marker = "o" if len(steps) == 1 else ""
                     axes.plot(steps, values, **{**drawn[name], "linewidth": 1.0}, marker=marker, markersize=3)
             axes.set_title(layer, fontsize=7, loc="left", color=INK, pad=2)
             _plain(axes)
             axes.margins(x=0.02)
-            if what != "sqnr_db":
+            if metric != "sqnr_db":
                 axes.set_yscale("log")
                 axes.set_ylim(FLOOR * 0.7, 1.6)
                 axes.set_yticks([1e-5, 1e-3, 1e-1], labels=["0", "0.1 %", "10 %"])
@@ -237,19 +237,19 @@ def layer_figure(found: Compared, what: str) -> Any:
 
 
 def _down(grid: Any, rows: int, layers: Sequence[str]) -> list[Any]:
-    """Panels column by column, so that a block stands in a column."""
+    """Plots column by column, so that a block stands in a column."""
     return [grid[i % rows][i // rows] for i in range(len(layers))]
 
 
-def worst_operands(found: Compared, what: str) -> dict[tuple[str, str], dict[int, float]]:
+def worst_operands(found: Compared, metric: str) -> dict[tuple[str, str], dict[int, float]]:
     """(recipe, layer) -> step -> the figure of the operand that loses most, mean over the seeds; operands that stay in
     float32 lose nothing and have none.
     """
-    picks = min if what == "sqnr_db" else max
+    picks = min if metric == "sqnr_db" else max
     seen: dict[tuple[str, str, int, int], list[float]] = {}
     for each in found.runs:
         for row in each.measured:
-            value = row[what]
+            value = row[metric]
             if not math.isnan(value) and math.isfinite(row["sqnr_db"]):
                 seen.setdefault((each.recipe.name, row["layer"], row["step"], each.settings.seed), []).append(value)
     steps: dict[tuple[str, str], dict[int, list[float]]] = {}

@@ -172,9 +172,9 @@ def _figures(got: Array, wanted: Array) -> tuple[float, float]:
     """Relative error, and cosine."""
     if not np.isfinite(got).all():
         return math.nan, math.nan
-    size, own = float(np.linalg.norm(wanted)), float(np.linalg.norm(got))
+    size, got_size = float(np.linalg.norm(wanted)), float(np.linalg.norm(got))
     error = float(np.linalg.norm(got - wanted)) / size if size else math.nan
-    return error, float(got @ wanted) / (size * own) if size and own else math.nan
+    return error, float(got @ wanted) / (size * got_size) if size and got_size else math.nan
 
 
 # ---- one recipe
@@ -219,8 +219,8 @@ def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -
 def _follow_first(trainer: Trainer) -> None:
     """Give every layer the recipes of the first step."""
     for name, layer in trainer.layers.items():
-        own = [trainer.recipe.linear_of(name, product, 0, 1) for product in PRODUCTS]
-        layer.follow(*(seeded(linear, trainer.settings.seed) for linear in own))
+        linears = [trainer.recipe.linear_of(name, product, 0, 1) for product in PRODUCTS]
+        layer.follow(*(seeded(linear, trainer.settings.seed) for linear in linears))
 
 
 def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:

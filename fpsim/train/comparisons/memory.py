@@ -107,13 +107,13 @@ def _activation_bits(trainer: Trainer) -> float:
 
 def _linear_bits(recipe: Recipe, layer: str, count: int, features: int) -> float:
     """Of the input of a linear layer, as its weight gradient reads it."""
-    own = recipe.linear_of(layer, "wgrad", 0, 1)
-    scaling = own.input_scaling_backward
-    if own.requantize_input or isinstance(scaling, str):  # as the forward product read it
-        scaling = own.input_scaling
-    fmt = own.input_fmt
-    if own.stash_fmt is not None:
-        fmt, scaling = own.stash_fmt, own.stash_scaling
+    linear = recipe.linear_of(layer, "wgrad", 0, 1)
+    scaling = linear.input_scaling_backward
+    if linear.requantize_input or isinstance(scaling, str):  # as the forward product read it
+        scaling = linear.input_scaling
+    fmt = linear.input_fmt
+    if linear.stash_fmt is not None:
+        fmt, scaling = linear.stash_fmt, linear.stash_scaling
     return count * _bits_per_value(fmt, scaling, count // features, features)
 
 

@@ -209,11 +209,11 @@ def _losses(found: Compared) -> list[Picture]:
 
 
 def _layers(found: Compared) -> list[Picture]:
-    """Small panels of what every layer loses; none where all of it stays in float32."""
+    """Small plots of what every layer loses; none where all of it stays in float32."""
     measured = any(math.isfinite(row["sqnr_db"]) for each in found.runs for row in each.measured)
     if not measured:
         return []
-    return [_picture(layer_figure(found, what), f"layers-{what}", title) for what, title in TITLES.items()]
+    return [_picture(layer_figure(found, metric), f"layers-{metric}", title) for metric, title in TITLES.items()]
 
 
 def _traces(found: Compared) -> list[Picture]:

@@ -17,13 +17,13 @@ class Scenario(NamedTuple):
     """A change to a model and its batch, the same for float32 and for every recipe.
 
     Attributes:
-      what: in words.
+      description: the change in words.
       loss_factor: the loss is multiplied by it, and gradients are divided by it.
       change: what is done to the model's weights, in place; None for nothing.
       uneven: whether tokens' losses have weights of their own.
     """
 
-    what: str
+    description: str
     loss_factor: float = 1.0
     change: Callable[[Any], None] | None = None
     uneven: bool = False

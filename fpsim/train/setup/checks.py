@@ -24,9 +24,9 @@ def refuse_names(recipe: Recipe, model: Any) -> None:
         patterns.append(("controller", recipe.controller.layers, layers))
     for field, pattern, names in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            what = "modules that store activations" if field == "stored" else "layers"
+            noun = "modules that store activations" if field == "stored" else "layers"
             raise ValueError(
-                f"{field} of recipe {recipe.name!r} must name {what} of the model; {pattern!r} matches none of "
+                f"{field} of recipe {recipe.name!r} must name {noun} of the model; {pattern!r} matches none of "
                 f"{', '.join(names) or 'its none'}."
             )
 

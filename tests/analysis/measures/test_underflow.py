@@ -181,12 +181,12 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@in_turn("given, keywords, kind, match", WRONG)
+@in_turn("arguments, keywords, kind, match", WRONG)
 def test_bad_input_gets_one_clear_sentence(
-    given: tuple[Any, ...], keywords: dict[str, Any], kind: type[Exception], match: str
+    arguments: tuple[Any, ...], keywords: dict[str, Any], kind: type[Exception], match: str
 ) -> None:
     with pytest.raises(kind, match=match) as raised:
-        underflow(*given, **keywords)
+        underflow(*arguments, **keywords)
     assert "\n" not in str(raised.value)
 
 

@@ -102,7 +102,7 @@ def test_multi_head_attention_is_seen_inside() -> None:
     assert {row.tensor for row in r if row.layer == "attn.out_proj"} == TENSORS
 
 
-def test_a_path_in_one_piece_stays_the_one_that_torch_takes() -> None:
+def test_a_fused_path_stays_the_one_that_torch_takes() -> None:
     torch.manual_seed(0)
     model = multi_head().eval()
     x = torch.randn(4, 6, 32)

@@ -193,10 +193,10 @@ def test_a_model_that_fails_is_left_as_it_was() -> None:
 
 def test_a_forward_pass_that_is_interrupted_ends_with_the_next_update() -> None:
     class Interrupted(nn.Module):  # type: ignore[misc, name-defined]
-        on = True
+        enabled = True
 
         def forward(self, x: Any) -> Any:
-            if self.on:
+            if self.enabled:
                 raise KeyboardInterrupt
             return x
 
@@ -205,7 +205,7 @@ def test_a_forward_pass_that_is_interrupted_ends_with_the_next_update() -> None:
     with fp.analysis.record(model) as r:
         with pytest.raises(KeyboardInterrupt):
             model(torch.randn(64, 32))
-        model[1].on = False
+        model[1].enabled = False
         optimizer.step()
         model(torch.randn(64, 32)).sum().backward()
         optimizer.step()

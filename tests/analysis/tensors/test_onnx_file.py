@@ -67,7 +67,7 @@ def test_numbers_that_are_not_raw_come_back(tmp_path: Path, kind: str) -> None:
 
 
 def test_every_16_bit_pattern_comes_back_from_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_file, "PIECE", 1001)  # varints that lie across pieces
+    monkeypatch.setattr(onnx_file, "BYTES_AT_ONCE", 1001)  # varints that lie across two reads
     proto = onnx.TensorProto(name="w", data_type=onnx.TensorProto.BFLOAT16, dims=[1 << 16], int32_data=range(1 << 16))
     tensor = tensors_of(write(tmp_path / "m.onnx", [proto]))["w"]
     assert values(tensor, 777).view(np.uint16).tolist() == list(range(1 << 16))
@@ -89,10 +89,10 @@ def test_external_data_come_back(tmp_path: Path) -> None:
         read_file(path)
 
 
-def elsewhere(location: str, **facts: str) -> Any:
+def elsewhere(location: str, **entries: str) -> Any:
     """An initializer with external data."""
     proto = onnx.TensorProto(name="w", data_type=1, dims=[4], data_location=onnx.TensorProto.EXTERNAL)
-    for key, value in {"location": location, **facts}.items():
+    for key, value in {"location": location, **entries}.items():
         proto.external_data.add(key=key, value=value)
     return proto
 
@@ -109,7 +109,7 @@ def test_external_data_stay_in_the_models_folder(tmp_path: Path, location: str) 
 
 
 @pytest.mark.parametrize(
-    ("facts", "said"),
+    ("entries", "said"),
     [
         ({"offset": "-1"}, "where 'w' lies"),
         ({"offset": "9" * 30}, "where 'w' lies"),
@@ -117,10 +117,10 @@ def test_external_data_stay_in_the_models_folder(tmp_path: Path, location: str) 
         ({"length": "8"}, "does not fit its shape"),
     ],
 )
-def test_contradicting_places_of_external_data_are_refused(tmp_path: Path, facts: dict[str, str], said: str) -> None:
+def test_contradicting_places_of_external_data_are_refused(tmp_path: Path, entries: dict[str, str], said: str) -> None:
     (tmp_path / "d").write_bytes(bytes(16))
     with pytest.raises(TensorFileError, match=said):
-        read_file(write(tmp_path / "m.onnx", [elsewhere("d", **facts)]))
+        read_file(write(tmp_path / "m.onnx", [elsewhere("d", **entries)]))
 
 
 def test_constants_and_subgraphs_are_found_and_integers_are_left_out(tmp_path: Path) -> None:

@@ -31,11 +31,11 @@ def arrays(*kinds: Any) -> tuple[Any, ...]:
     return tuple(kind[::1] for kind in kinds)
 
 
-def cast_of(name: str, *way: Any, **facts: Any) -> Kernel:
+def cast_of(name: str, *way: Any, **fields: Any) -> Kernel:
     """A kernel of gpu/casts/kernels.py."""
     from fpsim.gpu.casts import kernels as module
 
-    chosen = module.CastWay(*way, **facts)
+    chosen = module.CastWay(*way, **fields)
     count, layout = chosen.groups.length, u32 if chosen.width == 32 else u64
     plain, grouped = ([WORDS[bits * times] for bits in chosen[:2]] for times in (1, count))
     return Kernel(name, module.cast_kernel(chosen), (*arrays(*plain, *grouped, layout, layout, layout), u64, u64))

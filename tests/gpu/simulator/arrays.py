@@ -134,8 +134,8 @@ def failures(say: Callable[[str], None]) -> None:
     modules: dict[str, Any] = sys.modules
     modules["cupy"] = cupy
     like = type("ndarray", (), {"__module__": "cupy"})()
-    given = array.GpuArray(None, (3,), fp.FP32, like)
-    said("cupy", lambda: array.result_like(given, (1 << 20, 3), np.dtype(np.uint8)))
+    array_like = array.GpuArray(None, (3,), fp.FP32, like)
+    said("cupy", lambda: array.result_like(array_like, (1 << 20, 3), np.dtype(np.uint8)))
     kernel = casts.cast_kernel
     failing = raises(CudaAPIError(719, "Call to cuLaunchKernel results in CUDA_ERROR_LAUNCH_FAILED\n  at line 3"))
     casts.cast_kernel = lambda way: {(*launch.SIMULATED, 0): failing}

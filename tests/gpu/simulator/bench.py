@@ -46,9 +46,9 @@ def called() -> dict[str, npt.NDArray[Any]]:
         if work.function == "copy":
             continue
         found[f"cpu {work.name}"] = words(call_of(work, size, arrays, fp)())
-        given = [arrays.floats(kind, (1,)) if kind in ("float32", "bfloat16") else arrays.codes(kind, (1,))
-                 for kind in work.operands]  # fmt: skip
-        found[f"bytes {work.name}"] = np.array(sum(x.itemsize for x in given) + found[f"cpu {work.name}"].itemsize)
+        operands = [arrays.floats(kind, (1,)) if kind in ("float32", "bfloat16") else arrays.codes(kind, (1,))
+                    for kind in work.operands]  # fmt: skip
+        found[f"bytes {work.name}"] = np.array(sum(x.itemsize for x in operands) + found[f"cpu {work.name}"].itemsize)
     return found
 
 

@@ -169,15 +169,15 @@ def on_gpu() -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     for name, call in cases().items():
-        given = call(fp.gpu, cuda.to_device)
-        for i, part in enumerate(given if isinstance(given, tuple) else (given,)):
+        results = call(fp.gpu, cuda.to_device)
+        for i, part in enumerate(results if isinstance(results, tuple) else (results,)):
             found[f"{name} {i}"] = np.array(int(part)) if isinstance(part, fp.Flags) else part.copy_to_host()
     return found
 
 
 def on_cpu(call: Call) -> list[Any]:
     """What fpsim gives, comparisons as uint8."""
-    given = call(fp, lambda array: array)
-    parts = given if isinstance(given, tuple) else (given,)
+    results = call(fp, lambda array: array)
+    parts = results if isinstance(results, tuple) else (results,)
     arrays = [np.array(int(part)) if isinstance(part, fp.Flags) else np.asarray(part) for part in parts]
     return [array.astype(np.uint8) if array.dtype == np.bool_ else array for array in arrays]

@@ -141,8 +141,8 @@ def simulated() -> dict[str, Array]:
             rows = cuda.to_device(np.ascontiguousarray(b.T[:3]))
             results[f"dot_add {name}"] = fp.gpu.dot_add(x, rows, None, name).copy_to_host()
     for i, (name, fmt, options) in enumerate(arithmetic_cases()):
-        given = [cuda.to_device(x) for x in operands(fmt, ARITHMETIC[name])]
-        result, flags = getattr(fp.gpu, name)(*given, fmt=fmt, flags=True, **options)
+        codes = [cuda.to_device(x) for x in operands(fmt, ARITHMETIC[name])]
+        result, flags = getattr(fp.gpu, name)(*codes, fmt=fmt, flags=True, **options)
         results[f"arithmetic {i}"], results[f"flags {i}"] = result.copy_to_host(), flags.copy_to_host()
     x, y = operands(fp.E4M3, 1)[0], operands(fp.E5M2, 1)[0]
     mixed = fp.gpu.multiply(cuda.to_device(x), cuda.to_device(y), fmt=("e4m3", "e5m2"), out_fmt="bf16")

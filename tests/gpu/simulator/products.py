@@ -125,8 +125,8 @@ def own_units() -> Iterator[Case]:
     """Units that stand in no table: what the kernel of tiles does not take goes by the specification."""
     half, fnuz, bf16 = (fp.unit(name) for name in (HALF, "cdna3_fp8_f32", "hopper_bf16_f32"))
     tf32, f64, f32_ = (fp.unit(name).a for name in ("hopper_tf32_f32", "hopper_f64_f64", "cdna1_f32_f32"))
-    own = fp.Format("e6m5", 6, 5)
-    element = type(tf32)("e6m5", own, own)
+    fmt = fp.Format("e6m5", 6, 5)
+    element = type(tf32)("e6m5", fmt, fmt)
     of = {
         **{f"{terms} terms": replace(half, terms=terms) for terms in (1, 5, 12, 24, 48)},
         **{f"{bits} bits": replace(half, fraction_bits=bits) for bits in (0, 10, 26, 27, 40)},
@@ -172,7 +172,7 @@ def scaled_product(name: str, encode: Any, product: Any, sent: Any = np.asarray)
     return product(a, b, accumulate=unit)
 
 
-def call(function: Any, case: Case, given: Sequence[Any]) -> Any:
+def call(function: Any, case: Case, operands: Sequence[Any]) -> Any:
     """fpsim.matmul or its twin; libraries would refuse matrices as small as these."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -180,7 +180,7 @@ def call(function: Any, case: Case, given: Sequence[Any]) -> Any:
             how: dict[str, Any] = {"accumulate": fp.FusedMultiplyAdd(fp.FP32), "fmt": (fp.FP16, fp.E4M3)}
         else:
             how = {"accumulate": case.unit}
-        return function(*given, strict=False, **how, **case.options)
+        return function(*operands, strict=False, **how, **case.options)
 
 
 def simulated(every: bool) -> dict[str, Array]:
@@ -194,8 +194,8 @@ def simulated(every: bool) -> dict[str, Array]:
     results = {}
     for case in cases(every):
         a, b, c = operands(case)
-        given = [None if x is None else cuda.to_device(x) for x in (a, b, c)]
-        results[case.name] = call(fp.gpu.matmul, case, given).copy_to_host()
+        sent = [None if x is None else cuda.to_device(x) for x in (a, b, c)]
+        results[case.name] = call(fp.gpu.matmul, case, sent).copy_to_host()
     for name in SCALED:
         results[f"Scaled {name}"] = scaled_product(
             name, fp.gpu.encode_scaled, fp.gpu.matmul, cuda.to_device

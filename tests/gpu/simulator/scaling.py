@@ -119,10 +119,10 @@ def cases(every: bool = True) -> dict[str, Case]:
             add(f"{fmt.name} {division}", fmt, scaling, spoilt((5, 20), spread=4), i + j + 1)
     for other in ("p3109_k8p1se", "p3109_k8p4ue", "fp16", "e4m3fnuz"):
         add(f"elements {other}", fp.format(other), base, spoilt((2, 40), spread=5))
-    given = np.linspace(0.5, 2, 6, dtype=np.float32).reshape(2, 3)
+    scales = np.linspace(0.5, 2, 6, dtype=np.float32).reshape(2, 3)
     for fmt in (fp.E4M3, fp.INT8):
-        add(f"given {fmt.name}", fmt, base, spoilt((2, 40), spread=3), scales=given)
-    add("given, with a zero point", fp.INT8, base.replace(symmetric=False), spoilt((2, 40), spread=3), scales=given)
+        add(f"given {fmt.name}", fmt, base, spoilt((2, 40), spread=3), scales=scales)
+    add("given, with a zero point", fp.INT8, base.replace(symmetric=False), spoilt((2, 40), spread=3), scales=scales)
     for i, nan in enumerate(("tile", "element")):  # spoilt arrays have a NaN in one place
         for j, shape in enumerate(((2, 40), (1, 90))):
             x = np.concatenate([spoilt(shape, spread=3), np.zeros_like(spoilt(shape))])
@@ -130,7 +130,7 @@ def cases(every: bool = True) -> dict[str, Case]:
             add(f"given, nan {nan}, {shape}", fp.INT8, how, x, i + j, scales=0.5)
             add(f"given, float64 nan {nan}, {shape}", fp.E4M3, how, wide, i + j + 1, scales=2.0)
             add(f"given, zero point, nan {nan}, {shape}", fp.UINT4, zero_point, x, i + j, scales=0.5)
-    add("given, broadcast", fp.E4M3, base.replace(division="multiply"), spoilt((2, 40), spread=3), scales=given[:1])
+    add("given, broadcast", fp.E4M3, base.replace(division="multiply"), spoilt((2, 40), spread=3), scales=scales[:1])
     add("given, one", fp.E2M1, fp.scalings.NVFP4, spoilt((2, 40), spread=3), scales=np.float64(0.1))
     add("overflow", fp.E5M2, fp.scalings.TENSOR, spoilt((2, 40)), overflow="nonfinite", scales=np.float32(1e-3))
     return found
@@ -163,7 +163,7 @@ def simulated(every: bool) -> dict[str, Array]:
         exact, quantize = (f"{name}: {part}" in results for part in ("exact", "quantize"))
         results |= on_cpu(f"cpu {name}", Case(fmt, scaling, x, options), exact, quantize or cut(name))
     results["short tiles: kernels"] = np.array(short_tiles.short_tiles_kernel.cache_info().currsize)
-    return results | in_pieces(every) | reused()
+    return results | in_parts(every) | reused()
 
 
 def on_cpu(name: str, case: Case, exact: bool = True, quantize: bool = True) -> dict[str, Array]:
@@ -179,15 +179,15 @@ def on_cpu(name: str, case: Case, exact: bool = True, quantize: bool = True) -> 
     return results
 
 
-def in_pieces(every: bool) -> dict[str, Array]:
-    """The same for some cases where tiles are cut into pieces for several blocks, as long ones are."""
+def in_parts(every: bool) -> dict[str, Array]:
+    """The same for some cases where tiles are cut into parts for several blocks, as long ones are."""
     from numba import cuda
 
-    from fpsim.gpu.scaling import encode, patches
+    from fpsim.gpu.scaling import areas, encode
 
-    patches.PIECE, patches.LARGEST_PATCH = 16, 24
-    setattr(encode, "lanes_of", lambda tiles: 0)  # noqa: B010  # short tiles, too; mypy sees no such name there
-    patches.patches_of.cache_clear()
+    areas.TILE_PART, areas.LARGEST_AREA = 16, 24
+    setattr(encode, "tile_threads_of", lambda tiles: 0)  # noqa: B010  # short tiles, too; mypy sees no such name there
+    areas.areas_of.cache_clear()
     results: dict[str, Array] = {}
     for name, (fmt, scaling, x, options) in cases(every).items():
         if cut(name):
@@ -199,7 +199,7 @@ def in_pieces(every: bool) -> dict[str, Array]:
 
 
 def cut(name: str) -> bool:
-    """Whether a case is repeated in pieces."""
+    """Whether a case is repeated with tiles cut into parts."""
     return name.startswith(("block", "shape", "stochastic", "infinity", "TE_", "quotient"))
 
 

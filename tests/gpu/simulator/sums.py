@@ -133,11 +133,11 @@ def refusals() -> list[str]:
         name: np.ones(shape, {"d": np.float64, "z": np.uint8}.get(name, np.float32)) for name, shape in shapes.items()
     }
     arrays["z"] *= 99
-    given = {name: cuda.to_device(array) for name, array in arrays.items()}
+    names = {name: cuda.to_device(array) for name, array in arrays.items()}
     said = []
     for call in REFUSALS:
         try:
-            eval(call, {"fp": fp, "np": np}, given)
+            eval(call, {"fp": fp, "np": np}, names)
             said.append(f"no error for {call}")
         except (TypeError, ValueError) as reason:
             said.append(f"{type(reason).__name__} {reason}")

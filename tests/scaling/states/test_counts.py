@@ -121,9 +121,9 @@ def test_counts_add_up_over_threads_and_layouts(options: dict[str, Any]) -> None
     want = brute_force(x / scale, x, fp.E4M3, codes, **options)
     state = PeriodicScaling(fp.E4M3, fp.scalings.TENSOR)
     for layout in (x, x[:, ::-1].copy()[:, ::-1], np.asfortranarray(x), x.astype(">f4")):
-        facts = state.state_dict()
-        facts["scales"], facts["counts"] = np.full((1, 1), scale), np.array([1, 0, 0, 1, 1], np.int64)
-        state.load_state_dict(facts)
+        fields = state.state_dict()
+        fields["scales"], fields["counts"] = np.full((1, 1), scale), np.array([1, 0, 0, 1, 1], np.int64)
+        state.load_state_dict(fields)
         assert_bits_equal(state.encode(layout, **options).codes, codes)
         assert (state.last.saturated, state.last.underflowed) == want
 

@@ -75,11 +75,11 @@ def cast(word, fmt, rounding, overflow):
 for line in sys.stdin:
     kind, *words = line.split()
     if kind == "set":
-        facts = dict(word.split("=") for word in words[1:])
-        known = words[0] == "cast" and facts["format"] in FORMATS and facts["subnormals"] == "keep"
+        fields = dict(word.split("=") for word in words[1:])
+        known = words[0] == "cast" and fields["format"] in FORMATS and fields["subnormals"] == "keep"
     elif known:
-        code = cast(int(kind, 16), facts["format"], facts["rounding"], facts["overflow"])
-        print(f"{code:0{len(kind) // 4 if facts['format'] != 'FP16' else 4}x}")
+        code = cast(int(kind, 16), fields["format"], fields["rounding"], fields["overflow"])
+        print(f"{code:0{len(kind) // 4 if fields['format'] != 'FP16' else 4}x}")
     else:
         print(SKIP)
 """
@@ -130,8 +130,8 @@ def test_files_are_small_and_hold_every_kind(sets: list[Vectors], file: Path) ->
     assert casts_to == set(NAMED)
     for name in ("E4M3", "FP16"):
         to = [each.words for each in sets if each.kind == "cast" and each.words["format"] == name]
-        asked = {(words["rounding"], words["overflow"]) for words in to}
-        assert len(asked) == 18
+        policies = {(words["rounding"], words["overflow"]) for words in to}
+        assert len(policies) == 18
 
 
 def test_what_is_read_is_what_was_written(sets: list[Vectors], file: Path) -> None:
@@ -251,9 +251,9 @@ def test_programs_that_do_not_answer_are_refused(
 
 
 def test_what_is_no_program_is_refused(few: Path) -> None:
-    for asked, words in (("/nowhere/mine", "could not be run"), ("", "got nothing"), ("'", "words as for a shell")):
+    for command, words in (("/nowhere/mine", "could not be run"), ("", "got nothing"), ("'", "words as for a shell")):
         with pytest.raises(ValueError, match=words):
-            conformance.check(few, asked, only=["sqrt"])
+            conformance.check(few, command, only=["sqrt"])
     with pytest.raises(ValueError, match="timeout must be seconds"):
         conformance.check(few, timeout=0)
     with pytest.raises(ValueError, match="only must be one of"):

@@ -49,12 +49,12 @@ def check_own(scaling: fp.Scaling, result: str) -> None:
         q = fp.encode_scaled(x, "e4m3", scaling)
         return q.codes, q.scales
 
-    own: dict[str, Callable[[Any], Any]] = {
+    encodings: dict[str, Callable[[Any], Any]] = {
         "scaled": lambda x: fp.encode_scaled(x, "e4m3", scaling),
         "pair": pair,
         "values": lambda x: fp.quantize_scaled(x, "e4m3", scaling),
     }
-    found = report(own[result], "e4m3", scaling)
+    found = report(encodings[result], "e4m3", scaling)
     assert found.ok, found
 
 
@@ -82,7 +82,7 @@ def turned(scaling: fp.Scaling, change: Callable[[Any], Any]) -> Callable[[Any],
 
 
 @pytest.mark.parametrize(
-    ("fn", "asked", "cause", "broken"),
+    ("fn", "scaling", "cause", "broken"),
     [
         (lambda x: fp.encode_scaled(x, "e4m3", S.MX_CEIL), S.MX, "has scale_rule='ceil', not 'floor'", BOTH),
         (
@@ -100,8 +100,8 @@ def turned(scaling: fp.Scaling, change: Callable[[Any], Any]) -> Callable[[Any],
         ),
     ],
 )  # fmt: skip
-def test_wrong_scales_are_named(fn: Any, asked: fp.Scaling, cause: str, broken: set[str]) -> None:
-    found = report(fn, "e4m3", asked)
+def test_wrong_scales_are_named(fn: Any, scaling: fp.Scaling, cause: str, broken: set[str]) -> None:
+    found = report(fn, "e4m3", scaling)
     assert found.causes == (cause,), found
     assert {one.property for one in found.broken} == broken
 
@@ -112,8 +112,8 @@ TILES = S.TILE_1X128.replace(block=(1, WIDTH))  # whose matrices are an eighth a
 
 def elements(x: Any, scales: Any, **cast: Any) -> Any:
     """Codes of elements that have these scales, one for each of TILES."""
-    given = np.float32(x) / scales.repeat(WIDTH, 1)[:, : x.shape[1]]
-    return fp.encode(given, "e4m3", overflow="saturate_finite", **cast)
+    quotients = np.float32(x) / scales.repeat(WIDTH, 1)[:, : x.shape[1]]
+    return fp.encode(quotients, "e4m3", overflow="saturate_finite", **cast)
 
 
 def scaled(change: Callable[[Any, Any], tuple[Any, Any]]) -> Callable[[Any], Any]:
@@ -190,15 +190,15 @@ def test_scales_of_the_call_before_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "changes", "cause"),
+    ("scaling", "changes", "cause"),
     [
         (TILES, {"division": "multiply"}, "has division='multiply', not 'divide'"),
         (S.NVFP4, {"scale_rounding": "nearest_away"}, "has scale_rounding=NEAREST_AWAY, not None"),
         (S.NVFP4, {"tensor_scale": False}, "has tensor_scale=False, not True"),
     ],
 )
-def test_recipes_are_told_apart_at_ties(asked: fp.Scaling, changes: dict[str, Any], cause: str) -> None:
-    found = report(lambda x: fp.encode_scaled(x, "e2m1", asked.replace(**changes)), "e2m1", asked)
+def test_recipes_are_told_apart_at_ties(scaling: fp.Scaling, changes: dict[str, Any], cause: str) -> None:
+    found = report(lambda x: fp.encode_scaled(x, "e2m1", scaling.replace(**changes)), "e2m1", scaling)
     assert found.causes == (cause,), found
 
 

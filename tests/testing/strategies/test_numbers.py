@@ -244,8 +244,8 @@ def test_arrays_hold_values_in_the_dtype_asked_for() -> None:
     for x in drawn(strategies.arrays("e4m3", (2, 3)), 50):
         assert (x.dtype, x.shape) == (np.float32, (2, 3))
         fp.testing.assert_bits_equal(fp.quantize(x, "e4m3"), x)
-    own = drawn(strategies.arrays("e4m3", 4, dtype=ml_dtypes.float8_e4m3fn), 20)
-    assert {x.dtype for x in own} == {np.dtype(ml_dtypes.float8_e4m3fn)}
+    arrays = drawn(strategies.arrays("e4m3", 4, dtype=ml_dtypes.float8_e4m3fn), 20)
+    assert {x.dtype for x in arrays} == {np.dtype(ml_dtypes.float8_e4m3fn)}
     shapes = {x.shape for x in drawn(strategies.arrays("e4m3", hnp.array_shapes(max_dims=2)), 50)}
     assert len(shapes) > 5
 

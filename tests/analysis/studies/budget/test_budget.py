@@ -28,9 +28,9 @@ def exact(x: Any, w: Any, dy: Any) -> dict[str, Any]:
     return {product: (a.contiguous() @ b.contiguous()).numpy() for product, (a, b) in pairs.items()}
 
 
-def ready(recipe: Any, on: Any, x: Any, w: Any, dy: Any) -> dict[str, Any]:
+def ready(recipe: Any, chip: Any, x: Any, w: Any, dy: Any) -> dict[str, Any]:
     """The three products of the layer itself."""
-    layer = ft.QuantLinear(w.shape[1], w.shape[0], False, recipe=on_chip(recipe, on), name="0")
+    layer = ft.QuantLinear(w.shape[1], w.shape[0], False, recipe=on_chip(recipe, chip), name="0")
     layer.weight = torch.nn.Parameter(torch.from_numpy(w.copy()))
     inputs = torch.from_numpy(x.copy()).requires_grad_()
     y = layer(inputs)
@@ -40,10 +40,10 @@ def ready(recipe: Any, on: Any, x: Any, w: Any, dy: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def on_chip(recipe: Any, on: Any) -> Any:
+def on_chip(recipe: Any, chip: Any) -> Any:
     from fpsim.torch.hardware import placed
 
-    return placed(recipe, on).recipe
+    return placed(recipe, chip).recipe
 
 
 # ---- closed forms
@@ -99,12 +99,12 @@ def test_stochastic_rounding_has_twice_the_square() -> None:
 def test_joint_has_the_bits_of_the_layer() -> None:
     x, w, dy = normal(128, 128), normal(64, 128, seed=1), normal(128, 64, seed=2)
     r = one_layer(x, w, dy)
-    for name, on in (
+    for name, chip in (
         ("DEEPSEEK_V3", "H100"), ("DEEPSEEK_V3_POW2", "H100"), ("MXFP8", "B200"), ("NVFP4", "B200"),
         ("TE_HYBRID", "H100"), ("TE_DELAYED", "H100"), ("BF16", "A100"), ("FP16", "MI300X"), ("FP8_RAW", "H100"),
     ):  # fmt: skip
-        found = fp.analysis.budget(r, recipe=name, on=on)
-        products, wanted = ready(ft.RECIPES[name], on, x, w, dy), exact(x, w, dy)
+        found = fp.analysis.budget(r, recipe=name, on=chip)
+        products, wanted = ready(ft.RECIPES[name], chip, x, w, dy), exact(x, w, dy)
         for product in PRODUCTS:
             error = products[product].astype(np.float64) - wanted[product]
             assert found.row("0", product).squares.joint == float(np.sum(error * error)), (name, product)
@@ -137,8 +137,8 @@ def test_each_cause_alone_is_what_it_says() -> None:
 
 def test_causes_and_interplay_are_the_joint_error() -> None:
     r = recorded(linears(128, 256, 128), torch.randn(256, 128, generator=torch.Generator().manual_seed(0)))
-    for recipe, on in (("DEEPSEEK_V3_POW2", "H100"), ("NVFP4", "B200"), ("FP16", "H100 cuBLAS")):
-        for row in fp.analysis.budget(r, recipe=recipe, on=on).rows:
+    for recipe, chip in (("DEEPSEEK_V3_POW2", "H100"), ("NVFP4", "B200"), ("FP16", "H100 cuBLAS")):
+        for row in fp.analysis.budget(r, recipe=recipe, on=chip).rows:
             names = ("rounding_a", "rounding_b", "scales", "accumulator", "promotion", "cast", "interplay")
             squares = math.fsum(math.copysign(getattr(row, name) ** 2, getattr(row, name)) for name in names)
             assert math.sqrt(squares) == pytest.approx(row.joint, rel=1e-9)

@@ -143,8 +143,8 @@ def test_a_model_that_is_one_layer_has_rows() -> None:
 
 def test_lengths_that_no_block_divides_are_taken() -> None:
     r = one_layer(normal(100, 200), normal(72, 200, seed=1), normal(100, 72, seed=2))
-    for name, on in (("DEEPSEEK_V3", "H100"), ("MXFP8", "B200"), ("FP8_TENSOR", "H100")):
-        for row in budget(r, name, on=on).rows:
+    for name, chip in (("DEEPSEEK_V3", "H100"), ("MXFP8", "B200"), ("FP8_TENSOR", "H100")):
+        for row in budget(r, name, on=chip).rows:
             assert row.joint == pytest.approx(row.closed, rel=0.15), (name, row.product)
 
 
@@ -217,8 +217,8 @@ def test_the_worst_tile_holds_what_was_planted_and_explains_its_cast() -> None:
 
 def test_the_worst_of_integers_and_of_stochastic_casts_have_places_and_no_cast_explained() -> None:
     r = one_layer(normal(64, 128), normal(64, 128, seed=1), normal(64, 64, seed=2))
-    for recipe, on in ((ft.LinearRecipe(**INT8), "H100"), (ft.NVFP4, "B200")):
-        text = str(budget(r, recipe, on=on).worst("0", "wgrad"))
+    for recipe, chip in ((ft.LinearRecipe(**INT8), "H100"), (ft.NVFP4, "B200")):
+        text = str(budget(r, recipe, on=chip).worst("0", "wgrad"))
         assert "output_gradient[" in text
         assert "of what rounding both operands costs" in text
     assert "behind the Hadamard transform" in text
@@ -262,9 +262,9 @@ def test_the_picture_has_a_bar_of_the_error_for_each_product(two_layers: Any) ->
     assert legend[:2] == ["rounding a", "rounding b"]
     assert "inherited" not in legend
     assert ax.get_title(loc="left") == "DEEPSEEK_V3_POW2 on H100"
-    own = plt.figure().add_subplot()
-    assert budget(two_layers, arriving=two_layers).plot(own) is own
-    assert own.get_legend().get_texts()[-1].get_text() == "inherited"
+    ax = plt.figure().add_subplot()
+    assert budget(two_layers, arriving=two_layers).plot(ax) is ax
+    assert ax.get_legend().get_texts()[-1].get_text() == "inherited"
     plt.close("all")
 
 

@@ -103,8 +103,8 @@ def test_a_healthy_model_goes_as_it_is(usual: Any) -> None:
     budget = usual.budgets["FP8_TENSOR"]
     for one in usual.verdicts:
         if one.recipe == "FP8_TENSOR":
-            own = budget.row(one.layer, one.product)
-            assert (one.error, one.inherited) == (own.joint, own.inherited)
+            expected = budget.row(one.layer, one.product)
+            assert (one.error, one.inherited) == (expected.joint, expected.inherited)
             assert one.gradient_error == usual.sensitivity[one.layer, one.product, one.recipe].gradient_error
     assert budget.row("2", "fprop").inherited > 0.01
     assert budget.row("0", "fprop").inherited == 0

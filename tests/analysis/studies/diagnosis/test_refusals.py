@@ -47,12 +47,12 @@ def test_arguments_in_another_order() -> None:
         ((batches, model, nn.MSELoss()), "list, Sequential, MSELoss"),
         ((squared, batches, model), "function, list, Sequential"),
     ]
-    for given, said in orders:
+    for arguments, said in orders:
         sentence = rf"arguments must be \(model, batches, loss\), in this order; got {said}\. Swap them"
         with pytest.raises(TypeError, match=sentence):
-            fp.analysis.diagnose(*given, progress=quiet)
+            fp.analysis.diagnose(*arguments, progress=quiet)
         with pytest.raises(TypeError, match=sentence):
-            fp.analysis.sensitivity(*given, recipes="MXFP8", progress=quiet)
+            fp.analysis.sensitivity(*arguments, recipes="MXFP8", progress=quiet)
 
 
 def test_words_and_numbers() -> None:

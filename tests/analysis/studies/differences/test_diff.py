@@ -179,10 +179,10 @@ def test_the_model_and_the_batch_stay_as_they_are(kind: str) -> None:
     model, batch = made(kind)
     mean_square(model, batch).backward()
     before, gradients = copy.deepcopy(model), [None if p.grad is None else p.grad.clone() for p in model.parameters()]
-    given, noise = batch.clone(), torch.get_rng_state()
+    original, noise = batch.clone(), torch.get_rng_state()
     diff(model, batch, "H100", "float32", loss=mean_square)
     assert torch.equal(torch.get_rng_state(), noise)
-    assert torch.equal(batch, given)
+    assert torch.equal(batch, original)
     for one, two, gradient in zip(before.parameters(), model.parameters(), gradients, strict=True):
         fp.testing.assert_bits_equal(one.detach(), two.detach())
         assert (gradient is None) == (two.grad is None)

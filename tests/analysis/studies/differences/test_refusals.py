@@ -56,10 +56,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 @in_turn("case", list(CASES))
 def test_what_cannot_be_compared_is_refused_in_a_sentence(case: str) -> None:
     changes, wanted = CASES[case]
-    given = {"model": mlp(), "batch": rows(), "first": "H100", "second": "B200", **changes}
-    rest = {name: given[name] for name in ("recipe", "loss", "logits") if name in given}
+    arguments = {"model": mlp(), "batch": rows(), "first": "H100", "second": "B200", **changes}
+    rest = {name: arguments[name] for name in ("recipe", "loss", "logits") if name in arguments}
     with pytest.raises((ValueError, TypeError), match=wanted) as raised:
-        fp.analysis.diff(*(given[name] for name in ("model", "batch", "first", "second")), **rest)
+        fp.analysis.diff(*(arguments[name] for name in ("model", "batch", "first", "second")), **rest)
     assert "\n" not in str(raised.value)
 
 

@@ -383,7 +383,8 @@ class TestBudgets:
     def test_products_count_alike_and_nothing_is_measured_jointly(self) -> None:
         recording = self.recording()
         made = [
-            fp.analysis.budget(recording, recipe=name, on=on) for name, on in (("DEEPSEEK_V3", "H100"), ("NVFP4", None))
+            fp.analysis.budget(recording, recipe=name, on=chip)
+            for name, chip in (("DEEPSEEK_V3", "H100"), ("NVFP4", None))
         ]
         found = plan(made, bits=8.5)
         rows = made[0].rows

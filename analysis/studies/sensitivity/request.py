@@ -1,4 +1,4 @@
-"""What is asked for: the model's layers, the batches and the recipes, validated before anything runs."""
+"""The request of a sensitivity: the layers, batches, recipes and products, validated before anything runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def product_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
 
     Example:
       >>> import torch
-      >>> from fpsim.analysis.studies.sensitivity.asked import product_layers
+      >>> from fpsim.analysis.studies.sensitivity.request import product_layers
       >>> product_layers(torch.nn.Sequential(torch.nn.Conv1d(2, 4, 3), torch.nn.ReLU(), torch.nn.Linear(4, 2)), "*")
       {'0': 24, '2': 8}
     """
@@ -87,7 +87,7 @@ def left_out_layers(model: Any, layers: str | Sequence[str] = "*") -> dict[str, 
 
     Example:
       >>> import torch
-      >>> from fpsim.analysis.studies.sensitivity.asked import left_out_layers
+      >>> from fpsim.analysis.studies.sensitivity.request import left_out_layers
       >>> left_out_layers(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LSTM(4, 2)))
       {'1': 'recurrent layers stay exact'}
     """
@@ -101,7 +101,7 @@ def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
 
     Example:
       >>> import torch
-      >>> from fpsim.analysis.studies.sensitivity.asked import left_out_notes
+      >>> from fpsim.analysis.studies.sensitivity.request import left_out_notes
       >>> left_out_notes(torch.nn.Sequential(torch.nn.Embedding(8, 4), torch.nn.Linear(4, 2)), "*")
       ('Not measured, since an embedding looks rows up and multiplies nothing: 0.',)
     """
@@ -170,7 +170,7 @@ def linear_of(spec: Any) -> LinearRecipe:
       TypeError, ValueError: nothing of that name, or no recipe.
 
     Example:
-      >>> from fpsim.analysis.studies.sensitivity.asked import linear_of
+      >>> from fpsim.analysis.studies.sensitivity.request import linear_of
       >>> linear_of("mxfp8").name, linear_of("FP16_DYNAMIC").name
       ('MXFP8', 'FP16')
     """

@@ -12,7 +12,7 @@ from fpsim.schedules.schedule import Lanes
 from fpsim.sums.accumulators import Accumulator
 
 
-class AdditionFacts(NamedTuple):
+class AdditionTraits(NamedTuple):
     """What a model's additions do; None where it is not known, or differs between what the model may be."""
 
     terms_per_step: int | None = None
@@ -25,37 +25,37 @@ class AdditionFacts(NamedTuple):
     saturates: bool | None = None
 
 
-def facts_of(alike: tuple[AdderCandidate, ...], program: Program | None) -> AdditionFacts:
+def traits_of(alike: tuple[AdderCandidate, ...], program: Program | None) -> AdditionTraits:
     """What all that a model may be have in common."""
     if program is not None:
         return _of_program(program)
     each = [_of_candidate(candidate) for candidate in alike]
     if not each:
-        return AdditionFacts()
-    return AdditionFacts(*(values[0] if len(set(values)) == 1 else None for values in zip(*each, strict=True)))
+        return AdditionTraits()
+    return AdditionTraits(*(values[0] if len(set(values)) == 1 else None for values in zip(*each, strict=True)))
 
 
-def _of_program(program: Program) -> AdditionFacts:
+def _of_program(program: Program) -> AdditionTraits:
     rule = program.rule
     parts = spine(program.order.branch)
     even = len(parts) > 1 and len(set(parts[:-1])) == 1 and parts[-1] <= parts[0]
-    return AdditionFacts(
+    return AdditionTraits(
         program.order.terms_at_once, rule.fraction_bits, rule.alignment, rule.rounding,
         None if program.formats else rule.fmt, parts[0] if even else None,
         rule.subnormals != "keep", rule.overflow == "saturate",
     )  # fmt: skip
 
 
-def _of_candidate(candidate: AdderCandidate) -> AdditionFacts:
+def _of_candidate(candidate: AdderCandidate) -> AdditionTraits:
     how = candidate.how
     if isinstance(how, Accumulator):
-        return AdditionFacts(
+        return AdditionTraits(
             1, None, "exact", how.rounding.name.lower(), how.fmt, candidate.promotion, how.subnormals == "flush",
             how.overflow != "nonfinite",
         )  # fmt: skip
     if candidate.schedule is not None and isinstance(candidate.schedule.sums, Lanes):
-        return AdditionFacts(1, None, "exact", "nearest_even", FP32, None, False, False)
-    return AdditionFacts(
+        return AdditionTraits(1, None, "exact", "nearest_even", FP32, None, False, False)
+    return AdditionTraits(
         how.terms, how.fraction_bits or None, ALIGNMENT[how.rule], how.rounding, how.d.fmt, candidate.promotion,
         how.rule is Rule.FLUSHED_TREE, False,
     )  # fmt: skip

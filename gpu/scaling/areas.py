@@ -1,0 +1,211 @@
+"""Areas: the parts of an array of tiles that a block of GPU threads works on at once.
+
+An area is a few tiles side by side, or a part of one tile. Neighbouring threads take neighbouring columns, of one tile
+or of several, so that what a warp reads lies together in memory.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.gpu.device import launch
+from fpsim.gpu.device.device import is_simulated
+from fpsim.runtime.compile import scalar
+from fpsim.runtime.records import fields_of
+from fpsim.scaling.tiling import Tiling
+
+i64, u64 = np.int64, np.uint64
+BATCH = 4  # elements that a thread reads at once
+
+PER_THREAD = 8  # elements of a narrow tile: so many loads are under way at once
+NARROW = 8  # threads that share even the narrowest row, so that they read whole sectors of memory
+SEGMENT = 32  # columns that make up whole transactions of memory
+TILE_PART = 1 << 14  # elements of the part of a tile that a block works on, where several share it
+LARGEST_AREA = 1 << 16  # elements that stay in the cache between two readings by one block
+
+
+class Areas(NamedTuple):
+    """An array as batch x rows x columns, its tiles, and how the threads of a block share an area of them."""
+
+    rows: Any
+    columns: Any
+    tile_rows: Any
+    tile_columns: Any
+    bands: Any  # rows of tiles
+    tiles: Any  # of a band
+    part_rows: Any  # of the part of a tile that a block works on
+    part_columns: Any
+    row_parts: Any  # of a tile
+    column_parts: Any
+    across: Any  # tiles side by side in an area
+    threads_x: Any  # threads along the columns of a tile
+    threads_y: Any  # and along its rows
+    shift_x: Any  # log2 of threads_x
+    shift_y: Any  # log2 of threads_y
+    shift_across: Any  # log2 of across
+    groups: Any  # areas beside each other
+    count: Any  # areas in all
+
+    @property
+    def stays_in_cache(self) -> bool:
+        """Whether a block that reads an area twice finds it in the cache the second time."""
+        return bool(self.part_rows * self.part_columns * self.across <= LARGEST_AREA)
+
+    @property
+    def layout(self) -> npt.NDArray[Any]:
+        """As kernels take them."""
+        return np.array(self, np.int64)
+
+
+area_fields = fields_of(Areas)
+
+
+class TilePart(NamedTuple):
+    """The part of a tile that a thread helps with; its own elements lie threads_y rows and threads_x columns apart."""
+
+    tile: Any  # flat index in the scales
+    is_tile: Any  # whether there is one: an area may reach beyond the last tile, and a block beyond the area
+    top: Any  # rows of all batches
+    bottom: Any
+    left: Any
+    right: Any
+    row: Any  # where the thread starts
+    column: Any
+
+
+@scalar
+def part_of(area: Any, thread: Any, g: Areas) -> TilePart:
+    """The part of a thread of a block."""
+    thread_x = i64(thread & i64(g.threads_x - 1))
+    place = i64(i64(thread >> g.shift_x) & i64(g.across - 1))
+    thread_y = i64(thread >> i64(g.shift_x + g.shift_across))
+    above, beside = i64(0), i64(area)
+    if g.groups < g.count:  # divisions take as long as the rest, and most arrays need none
+        above = i64(area // g.groups)
+        beside = i64(area - i64(above * g.groups))
+    row_part, column_part = i64(0), i64(0)
+    if g.row_parts > 1:
+        all_bands = i64(above // g.row_parts)
+        row_part = i64(above - i64(all_bands * g.row_parts))
+        above = all_bands
+    if g.column_parts > 1:
+        tile = i64(beside // g.column_parts)
+        column_part = i64(beside - i64(tile * g.column_parts))
+        beside = tile
+    first_row, band = i64(0), above
+    if g.bands < above + 1:
+        batch = i64(above // g.bands)
+        band = i64(above - i64(batch * g.bands))
+        first_row = i64(batch * g.rows)
+    tile = i64(i64(beside * g.across) + place)
+    last_row = i64(first_row + min(i64(i64(band + 1) * g.tile_rows), g.rows))
+    top = i64(first_row + i64(i64(band * g.tile_rows) + i64(row_part * g.part_rows)))
+    last_column = i64(min(i64(i64(tile + 1) * g.tile_columns), g.columns))
+    left = i64(i64(tile * g.tile_columns) + i64(column_part * g.part_columns))
+    bottom, right = i64(min(i64(top + g.part_rows), last_row)), i64(min(i64(left + g.part_columns), last_column))
+    is_tile = (tile < g.tiles) & (thread_y < g.threads_y)
+    return TilePart(
+        i64(i64(above * g.tiles) + tile), is_tile, top, bottom, left, right, i64(top + thread_y),
+        i64(left + thread_x) if is_tile else right,
+    )  # fmt: skip
+
+
+class Walk(NamedTuple):
+    """The order in which a thread takes its elements, row by row."""
+
+    count: Any  # of elements
+    first: Any  # flat index of the first one
+    column: Any  # and its column
+    right: Any
+    threads_x: Any  # from one to the next
+    span: Any  # columns back at the end of a row ...
+    jump: Any  # ... and elements on to the next
+
+
+@scalar
+def walk_of(part: TilePart, g: Areas) -> Walk:
+    """The order of a thread in its part; threads_x and threads_y are powers of two, so that nothing is divided."""
+    wide = i64(i64(i64(part.right - part.column) + i64(g.threads_x - 1)) >> g.shift_x)
+    high = i64(i64(i64(part.bottom - part.row) + i64(g.threads_y - 1)) >> g.shift_y)
+    wide, high = wide if wide > 0 else i64(0), high if high > 0 else i64(0)
+    span = i64(wide << g.shift_x)
+    return Walk(
+        i64(wide * high), i64(i64(part.row * g.columns) + part.column), part.column, part.right, g.threads_x, span,
+        i64(i64(g.threads_y * g.columns) - span),
+    )  # fmt: skip
+
+
+@scalar
+def step_of(i: Any, column: Any, w: Walk) -> Any:
+    """(flat index, column) of the next element of a thread."""
+    i, column = i64(i + w.threads_x), i64(column + w.threads_x)
+    if column >= w.right:
+        i, column = i64(i + w.jump), i64(column - w.span)
+    return i, column
+
+
+@scalar
+def batch_of(i: Any, column: Any, left: Any, w: Walk) -> Any:
+    """(four flat indices from i on, then index and column of the next one); the first again beyond the last.
+
+    Four loads are under way at once, where one would wait for the other.
+    """
+    i1, column = step_of(i, column, w)
+    i2, column = step_of(i1, column, w)
+    i3, column = step_of(i2, column, w)
+    i4, column = step_of(i3, column, w)
+    return u64(i), u64(i1 if left > 1 else i), u64(i2 if left > 2 else i), u64(i3 if left > 3 else i), i4, column
+
+
+def block_threads() -> int:
+    """Threads of a block."""
+    return launch.SIMULATED[1] if is_simulated() else launch.THREADS
+
+
+def _power(x: int, most: int) -> int:
+    """The largest power of two that is at most x and at most another one; 1 for less."""
+    return 1 << min(max(x, 1).bit_length() - 1, most.bit_length() - 1)
+
+
+def merged(tiling: Tiling) -> Tiling:
+    """The same tiles with as many as possible side by side: rows of whole tiles lie end to end in memory."""
+    if tiling.tile_rows == 1 and tiling.columns and tiling.columns % tiling.tile_columns == 0:
+        return tiling._replace(batch=1, rows=1, columns=tiling.batch * tiling.rows * tiling.columns)
+    return tiling
+
+
+@lru_cache(maxsize=4096)
+def areas_of(tiling: Tiling, threads: int, *, cut: bool) -> Areas:
+    """How blocks of so many threads (a power of two) share an array; cut: several blocks may share a tile."""
+    tiling = merged(tiling)
+    batch, bands, tiles = tiling.tiles
+    high, wide = min(tiling.tile_rows, max(tiling.rows, 1)), min(tiling.tile_columns, max(tiling.columns, 1))
+    row_parts = column_parts = 1
+    if cut:
+        part_columns = min(wide, TILE_PART)
+        part_rows = min(high, max(TILE_PART // max(part_columns, SEGMENT), 1))
+        row_parts, column_parts = -(-high // part_rows), -(-wide // part_columns)
+        high, wide = part_rows, part_columns
+    if high > 1:
+        threads_x = _power(wide, min(threads, SEGMENT))
+        threads_y = _power(-(-high // PER_THREAD), threads // min(max(threads_x, SEGMENT), threads))
+    else:
+        threads_x = _power(max(-(-wide // PER_THREAD), min(wide, NARROW)), threads)
+        threads_y = 1
+    across = threads // (threads_x * threads_y)
+    if column_parts > 1:
+        across = 1
+    while across > 1 and across // 2 >= tiles:
+        across //= 2
+    threads_y = _power(high, threads // (threads_x * across))
+    groups = max(-(-tiles // across) * column_parts, 1)
+    return Areas(
+        tiling.rows, tiling.columns, tiling.tile_rows, tiling.tile_columns, max(bands, 1), tiles, high, wide,
+        row_parts, column_parts, across, threads_x, threads_y, threads_x.bit_length() - 1,
+        threads_y.bit_length() - 1, across.bit_length() - 1, groups,
+        batch * bands * row_parts * groups if tiles else 0,
+    )  # fmt: skip
