@@ -1,30 +1,25 @@
-"""The operations on encoded arrays and the keywords that each takes: types, defaults and description."""
+"""The operations on encoded arrays: the operands and keywords of each, with types, defaults and description."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from fpsim.arithmetic.operands import Fillable, Formats
-from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.cast_options import DEFAULTS as CAST_DEFAULTS
+from fpsim.formats.cast_options import CastKeywords, FormatLike
 from fpsim.formats.keywords import unknown_keyword, with_keywords
-from fpsim.formats.rounding import Rounding
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 WantedFlags = bool | Literal["any"]
 
 
-class Rounded(TypedDict, total=False):
+class Rounded(CastKeywords, total=False):
     """Keywords of an operation whose result is rounded."""
 
     fmt: Formats
     out_fmt: FormatLike | None
-    rounding: str | Rounding
-    overflow: str
-    subnormals: str
     input_subnormals: str
-    seed: int | None
-    random_bits: int
     flags: WantedFlags
     tininess: str
     out: Fillable | None
@@ -33,32 +28,58 @@ class Rounded(TypedDict, total=False):
 DEFAULTS: Rounded = {
     "fmt": None,
     "out_fmt": None,
-    "rounding": "nearest_even",
-    "overflow": "nonfinite",
-    "subnormals": "keep",
+    **CAST_DEFAULTS,
     "input_subnormals": "keep",
-    "seed": None,
-    "random_bits": 32,
     "flags": False,
     "tininess": "after",
     "out": None,
 }
-ALL = tuple(DEFAULTS)
-ROUNDED = (
-    "add", "subtract", "multiply", "divide", "remainder", "minimum", "maximum", "minimum_number", "maximum_number",
-    "fma", "sqrt",
-)  # fmt: skip
 
-# Operation -> the keywords that it takes, here and on the GPU.
-OPERATIONS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(ROUNDED, ALL),
-    **dict.fromkeys(("round_to_integral", "convert"), tuple(word for word in ALL if word != "out_fmt")),
-    "from_int": tuple(word for word in ALL if word not in ("fmt", "out_fmt", "input_subnormals")),
-    **dict.fromkeys(("equal", "less", "less_equal"), ("fmt", "input_subnormals", "flags", "out")),
-    **dict.fromkeys(("next_up", "next_down"), ("fmt", "overflow", "flags", "out")),
-    "negative": ("fmt", "overflow", "out"),
-    **dict.fromkeys(("absolute", "classify"), ("fmt", "out")),
-    "to_int": ("fmt", "rounding", "input_subnormals", "seed", "random_bits", "flags", "out"),
+
+class ArrayOperation(NamedTuple):
+    """How a function of arrays is called, on the CPU and on the GPU.
+
+    operands: its arrays.
+    keywords: in the order of its signature.
+    target: the parameter after the operands that says what the result is; empty where the operands say it.
+    """
+
+    operands: tuple[str, ...]
+    keywords: tuple[str, ...]
+    target: str = ""
+
+
+ALL = tuple(DEFAULTS)
+WITHOUT_OUT_FMT = tuple(word for word in ALL if word != "out_fmt")
+OF_INTEGERS = tuple(word for word in WITHOUT_OUT_FMT if word not in ("fmt", "input_subnormals"))
+TO_INTEGERS = ("fmt", "rounding", "input_subnormals", "seed", "random_bits", "flags", "out")
+COMPARING = ("fmt", "input_subnormals", "flags", "out")
+NEXT = ("fmt", "overflow", "flags", "out")
+
+OPERATIONS = {
+    "add": ArrayOperation(("a", "b"), ALL),
+    "subtract": ArrayOperation(("a", "b"), ALL),
+    "multiply": ArrayOperation(("a", "b"), ALL),
+    "divide": ArrayOperation(("a", "b"), ALL),
+    "remainder": ArrayOperation(("a", "b"), ALL),
+    "minimum": ArrayOperation(("a", "b"), ALL),
+    "maximum": ArrayOperation(("a", "b"), ALL),
+    "minimum_number": ArrayOperation(("a", "b"), ALL),
+    "maximum_number": ArrayOperation(("a", "b"), ALL),
+    "fma": ArrayOperation(("a", "b", "c"), ALL),
+    "sqrt": ArrayOperation(("a",), ALL),
+    "round_to_integral": ArrayOperation(("a",), WITHOUT_OUT_FMT),
+    "convert": ArrayOperation(("a",), WITHOUT_OUT_FMT, "to"),
+    "from_int": ArrayOperation(("n",), OF_INTEGERS, "fmt"),
+    "to_int": ArrayOperation(("a",), TO_INTEGERS, "dtype"),
+    "equal": ArrayOperation(("a", "b"), COMPARING),
+    "less": ArrayOperation(("a", "b"), COMPARING),
+    "less_equal": ArrayOperation(("a", "b"), COMPARING),
+    "next_up": ArrayOperation(("a",), NEXT),
+    "next_down": ArrayOperation(("a",), NEXT),
+    "negative": ArrayOperation(("a",), ("fmt", "overflow", "out")),
+    "absolute": ArrayOperation(("a",), ("fmt", "out")),
+    "classify": ArrayOperation(("a",), ("fmt", "out")),
 }
 
 OPERANDS = """    Args:
@@ -94,19 +115,18 @@ ENDING = """      rounding, overflow, subnormals, seed, random_bits: as in `fpsi
 
 def rounded(function: Function) -> Function:
     """Show the keywords of an operation that rounds in its signature, and describe them and the operands."""
-    words = OPERATIONS[function.__name__]
+    operation = OPERATIONS[function.__name__]
     summary, mark, example = (function.__doc__ or "").partition("    Example:")
     if "    Args:" not in summary:
-        names = [name for name in ("a", "b", "c") if name in function.__code__.co_varnames]
-        several = len(names) > 1
+        several = len(operation.operands) > 1
         summary += OPERANDS.format(
-            names=", ".join(names),
+            names=", ".join(operation.operands),
             arrays="arrays" if several else "array",
             shapes="; their shapes broadcast" if several else "",
         )
     function.__doc__ = summary + mark + example
-    described = "".join(text for word, text in DESCRIPTIONS.items() if word in words)
-    shown = {word: default for word, default in DEFAULTS.items() if word in words}
+    described = "".join(text for word, text in DESCRIPTIONS.items() if word in operation.keywords)
+    shown = {word: default for word, default in DEFAULTS.items() if word in operation.keywords}
     return with_keywords(Rounded, shown, f"    Keywords:\n{described}{ENDING}")(function)
 
 
@@ -118,7 +138,8 @@ def complete(name: str, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     if not keywords:
         return DEFAULTS
+    valid = OPERATIONS[name].keywords
     for word in keywords:
-        if word not in OPERATIONS[name]:
-            raise unknown_keyword(name, word, OPERATIONS[name])
+        if word not in valid:
+            raise unknown_keyword(name, word, valid)
     return {**DEFAULTS, **keywords}

@@ -19,14 +19,19 @@ from fpsim.formats.rounding import Rounding, rounding_mode
 FormatLike = str | Format | npt.DTypeLike
 
 
-class CastKeywords(TypedDict, total=False):
-    """The keywords of a cast, as `fpsim.encode` describes them."""
+class AnyCastKeywords(TypedDict, total=False):
+    """The keywords that are the same for arrays and tensors, with and without scales."""
 
     rounding: str | Rounding
-    overflow: str
     subnormals: str
-    seed: int | None
     random_bits: int
+
+
+class CastKeywords(AnyCastKeywords, total=False):
+    """The keywords of a cast, as `fpsim.encode` describes them."""
+
+    overflow: str
+    seed: int | None
 
 
 DEFAULTS: CastKeywords = {
@@ -39,17 +44,15 @@ DEFAULTS: CastKeywords = {
 with_cast_keywords = with_keywords(CastKeywords, DEFAULTS)
 
 
-class ElementKeywords(TypedDict, total=False):
+class ElementKeywords(AnyCastKeywords, total=False):
     """The keywords of a cast of scaled elements, as `fpsim.encode_scaled` describes them."""
 
-    rounding: str | Rounding
     overflow: str | None
-    subnormals: str
     seed: int | None
-    random_bits: int
 
 
-with_element_keywords = with_keywords(ElementKeywords, {**DEFAULTS, "overflow": None})
+ELEMENT_DEFAULTS: ElementKeywords = {**DEFAULTS, "overflow": None}
+with_element_keywords = with_keywords(ElementKeywords, ELEMENT_DEFAULTS)
 
 
 class CastOptions(NamedTuple):

@@ -7,13 +7,13 @@ are opaque operators: `torch.compile(fullgraph=True)` keeps them as they are, an
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from fpsim.errors import shown
-from fpsim.formats.cast_options import DEFAULTS
+from fpsim.formats.cast_options import DEFAULTS, ELEMENT_DEFAULTS, AnyCastKeywords
 from fpsim.formats.keywords import check_keywords, with_keywords
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.scaling import scaled as scaled_cast
@@ -47,20 +47,14 @@ __all__ = [
 Seed = int | Tensor | None
 
 
-class CastOfTensor(TypedDict, total=False):
+class CastOfTensor(AnyCastKeywords, total=False):
     """The keywords of a cast, whose seed may be a tensor."""
 
-    rounding: str | Rounding
     overflow: str | None
-    subnormals: str
     seed: Seed
-    random_bits: int
 
 
-SCALED_DEFAULTS = {**DEFAULTS, "overflow": None}
-
-
-@with_keywords(CastOfTensor, SCALED_DEFAULTS)
+@with_keywords(CastOfTensor, ELEMENT_DEFAULTS)
 def fake_quantize(
     x: Tensor,
     fmt: Any,
@@ -149,7 +143,7 @@ def quantize(x: Tensor, fmt: Any, **keywords: Unpack[CastOfTensor]) -> Tensor:
     return values
 
 
-@with_keywords(CastOfTensor, SCALED_DEFAULTS)
+@with_keywords(CastOfTensor, ELEMENT_DEFAULTS)
 def quantize_scaled(
     x: Tensor, fmt: Any, scaling: Scaling | str = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
     **keywords: Unpack[CastOfTensor],
@@ -234,7 +228,7 @@ class ScaledTensors(NamedTuple):
     zero_points: Tensor | None
 
 
-@with_keywords(CastOfTensor, SCALED_DEFAULTS)
+@with_keywords(CastOfTensor, ELEMENT_DEFAULTS)
 def encode_scaled(
     x: Tensor, fmt: Any, scaling: Scaling | str = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
     **keywords: Unpack[CastOfTensor],
@@ -254,7 +248,7 @@ def encode_scaled(
     """
     _refuse_other(x)
     scale_array = array_of(scales) if isinstance(scales, Tensor) else scales
-    check_keywords(encode_scaled, keywords, SCALED_DEFAULTS)
+    check_keywords(encode_scaled, keywords, ELEMENT_DEFAULTS)
     return _encoded_tensors(x, fmt, scaling, {**keywords, "scales": scale_array})
 
 

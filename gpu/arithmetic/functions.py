@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec
 
 from fpsim.arithmetic import comparison, conversion, functions
+from fpsim.arithmetic.keywords import OPERATIONS, ArrayOperation
 from fpsim.gpu.arithmetic.evaluate import evaluate
 
 Parameters = ParamSpec("Parameters")
 Parameter = inspect.Parameter
 
-OPERANDS = ("a", "b", "c", "n")
 ABOUT = """\
     On the GPU, with the bits and flags of `fpsim.{name}`: operands are torch CUDA tensors, or arrays of cupy,
     numba or another library with `__cuda_array_interface__`. One of several may be a number of the CPU.
@@ -37,14 +37,15 @@ ENDING = """    Returns:
       ...     codes = torch.tensor([0x38, 0x7E], dtype=torch.uint8).cuda()
       ...     result = fp.gpu.{call}
 """
-CALLS = {"convert": '(codes, "e5m2", fmt="e4m3")', "from_int": '(codes, "e4m3")'}
+TARGETS = {"to": '"e5m2"', "fmt": '"e4m3"'}  # what examples convert to
 
 
 def on_gpu(function: Callable[Parameters, Any]) -> Callable[Parameters, Any]:
     """The same operation on arrays of the GPU, with the signature and the description of the CPU's function."""
     name, signature = function.__name__, inspect.signature(function)
+    called = OPERATIONS[name]
     shown = [
-        argument.replace(annotation=Parameter.empty) if argument.name in (*OPERANDS, "out") else argument
+        argument.replace(annotation=Parameter.empty) if argument.name in (*called.operands, "out") else argument
         for argument in signature.parameters.values()
     ]
     plain = [argument for argument in shown if argument.kind is not Parameter.KEYWORD_ONLY]
@@ -56,25 +57,33 @@ def on_gpu(function: Callable[Parameters, Any]) -> Callable[Parameters, Any]:
         except TypeError as reason:
             raise TypeError(f"{name}() {reason}") from None
         bound.apply_defaults()
-        *arguments, chosen = bound.arguments.items()
-        operands = tuple(value for parameter, value in arguments if parameter in OPERANDS)
-        target = next((value for parameter, value in arguments if parameter not in OPERANDS), None)
-        return evaluate(name, operands, chosen[1], target)
+        arguments = bound.arguments
+        operands = tuple(arguments[operand] for operand in called.operands)
+        return evaluate(name, operands, arguments["keywords"], arguments.get(called.target))
 
     operation.__name__ = operation.__qualname__ = name
-    operation.__doc__ = _described(name, function.__doc__ or "", sum(argument.name in OPERANDS for argument in plain))
+    operation.__doc__ = _described(name, function.__doc__ or "")
     operation.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=shown, return_annotation=signature.empty
     )
     return operation
 
 
-def _described(name: str, text: str, operands: int) -> str:
+def _described(name: str, text: str) -> str:
     """The docstring of an operation: what the CPU's says of its arguments, and what is different here."""
     summary, *sections = re.split(r"^    (?=Args:|Keywords:|Returns:|Raises:|Source:|Example:)", text, flags=re.M)
     arguments = "".join(f"    {section}" for section in sections if section.startswith(("Args:", "Keywords:")))
-    call = name + CALLS.get(name, f'({", ".join(["codes"] * operands)}, fmt="e4m3")')
+    call = f"{name}({', '.join(_example(OPERATIONS[name]))})"
     return f"{summary}{ABOUT.format(name=name)}{arguments}{ENDING.format(name=name, call=call)}"
+
+
+def _example(called: ArrayOperation) -> Iterator[str]:
+    """The arguments of a call with an array of codes."""
+    yield from ["codes"] * len(called.operands)
+    if called.target in TARGETS:
+        yield TARGETS[called.target]
+    if "fmt" in called.keywords:
+        yield 'fmt="e4m3"'
 
 
 absolute = on_gpu(functions.absolute)

@@ -80,14 +80,17 @@ def test_products_have_the_bits_of_the_cpu(name: str, simulated: dict[str, npt.N
 
 def test_the_operations_of_the_gpu_are_those_of_the_cpu_by_name_keywords_and_description() -> None:
     assert set(OPERATIONS) <= set(fp.gpu.__all__)
-    for name, words in OPERATIONS.items():
+    for name, called in OPERATIONS.items():
         ours, theirs = getattr(fp, name), getattr(fp.gpu, name)
         shown = [
             [(one.name, one.kind, one.default) for one in inspect.signature(function).parameters.values()]
             for function in (ours, theirs)
         ]
         assert shown[0] == shown[1]
-        assert [word for word, kind, _ in shown[0] if kind is inspect.Parameter.KEYWORD_ONLY] == list(words)
+        first = len(called.operands) + bool(called.target)
+        assert [word for word, *_ in shown[0][:first]] == [*called.operands, called.target][:first]
+        assert [word for word, *_ in shown[0][first:]] == list(called.keywords)
+        assert all(kind is inspect.Parameter.KEYWORD_ONLY for _, kind, _ in shown[0][first:])
         assert (theirs.__name__, theirs.__module__) == (name, "fpsim.gpu.arithmetic.functions")
         assert theirs.__doc__.partition("\n\n")[0] == ours.__doc__.partition("\n\n")[0]
         for section in re.findall(r"    (?:Args|Keywords):.*?(?=\n\n)", ours.__doc__, flags=re.S):
