@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,12 +16,12 @@ from fpsim.formats import named, rounding
 from fpsim.matrix_units import catalogue
 from fpsim.matrix_units.chips import CHIPS, Chip, capability_of, of_arch, of_capability
 from fpsim.matrix_units.matrix_unit import Rule, row
-from fpsim.scaling.clipping import bounds
 from fpsim.schedules import Chain, Schedule
 from fpsim.schedules.arguments import arch_of
 from fpsim.schedules.call import Call, Library
 from fpsim.schedules.catalogue import LIBRARIES
 from fpsim.testing import assert_bits_equal
+from tests.kit.processes import ROOT, python
 from tests.kit.sweeps import in_turn
 from tests.oracles import casts
 from tests.oracles import schedules as written
@@ -94,24 +96,50 @@ def test_every_unit_has_a_chip() -> None:
 # ---- a rounding mode
 
 
-@pytest.fixture
-def nearest_up(monkeypatch: Patch) -> fp.Rounding:
-    """A mode with a row of its own, whose arithmetic is the branch of nearest_away: members cannot be added later."""
-    mode = int.__new__(fp.Rounding, int(fp.Rounding.NEAREST_AWAY))
-    mode._value_, mode._name_ = int(mode), "NEAREST_UP"
-    mode.facts = rounding.RoundingFacts("nearest_up takes the closer one", lambda odd, negative: rounding.FROM_HALF,
-                                (False, False), "my_up")  # fmt: skip
-    monkeypatch.setitem(rounding.ALIASES, "myup", mode)
-    return mode
+ROW = """\
+    HALF_DOWN = (
+        7, "half_down takes the nearer neighbour",
+        lambda odd, negative: ABOVE_HALF, (False, False),
+        "my_half_down",
+    )
+
+"""
+BRANCH = """\
+        if mode == 7:
+            return word(rest > half)
+"""
+USES = """
+import numpy as np
+import fpsim as fp
+from fpsim.scaling.clipping import bounds
+
+for fmt in (fp.E4M3, fp.E2M1):
+    values = fp.decode(np.arange(fmt.max_code + 1, dtype=np.uint8), fmt, dtype=np.float64)
+    middles = (values[1:] + values[:-1]) / 2
+    for x, want in ((middles, values[:-1]), (np.nextafter(middles, np.inf), values[1:])):
+        for sign in (1, -1):
+            codes = fp.encode(sign * x, fmt, rounding="half-down")
+            assert (fp.decode(codes, fmt) == sign * want).all(), (fmt, x, codes)
+assert bounds(fp.E4M3, fp.Rounding.HALF_DOWN, 32) == (-464, 464)
+assert bounds(fp.E2M1, fp.Rounding.HALF_DOWN, 32) == (-7, 7)
+ones = np.float16([1, -1])
+for rounding, more in (("half_down", 0), ("nearest_away", 1)):
+    got = fp.add(ones, ones * np.float16(2.0**-11), rounding=rounding)
+    assert (got == ones * np.float16(1 + more * 2.0**-10)).all(), (rounding, got)
+print(fp.explain(4.25, "e4m3", rounding="my_half_down"))
+"""
 
 
-def test_a_mode_is_a_row_of_facts_beside_its_branch(nearest_up: fp.Rounding) -> None:
-    for fmt in (fp.E4M3, fp.E2M1):
-        got = fp.encode(SAMPLE, fmt, rounding="my-up")
-        assert_bits_equal(got, casts.encode_all(SAMPLE, fmt, rounding="nearest_away"))
-        assert bounds(fmt, nearest_up, 32) == bounds(fmt, fp.Rounding.NEAREST_AWAY, 32)
-    assert "because  nearest_up takes the closer one" in str(explain(4.2, "e4m3", rounding="my_up"))
-    assert "halfway, and nearest_up takes the neighbour away from zero" in str(explain(4.25, "e4m3", rounding="my_up"))
+def test_a_mode_is_a_row_of_facts_and_a_branch(tmp_path: Path) -> None:
+    """Members of an enumeration cannot be added later, so that a copy of the package gets them."""
+    shutil.copytree(ROOT / "fpsim", tmp_path / "fpsim", ignore=shutil.ignore_patterns("__pycache__"))
+    for file, before, added in (("formats", "    @property\n", ROW), ("core", "        if mode == UP:\n", BRANCH)):
+        source = tmp_path / "fpsim" / file / "rounding.py"
+        text = source.read_text()
+        assert before in text
+        source.write_text(text.replace(before, added + before, 1))
+    told = python(USES, tmp_path, NUMBA_OPT="0", FPSIM_CACHE_DIR=str(tmp_path / "kernels"))
+    assert "halfway, and half_down takes the neighbour toward zero" in told
 
 
 @in_turn("word", casts.MODES)

@@ -208,10 +208,10 @@ def _reason(
         chances = 2**options.random_bits
         chance = math.floor(fraction * chances) / chances
         return f"stochastic goes away from zero with probability {chance:.6g}; seed {options.seed} decided so"
-    return _choice(mode, fmt, fraction, inner)
+    return _choice(mode, fmt, fraction, inner, negative=value < 0)
 
 
-def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction) -> str:
+def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction, negative: bool) -> str:
     """How a deterministic mode chooses between two neighbours."""
     by_code = fmt.mantissa_bits > 0 or fmt.ties_to_even_code
     if mode is Rounding.ODD and not by_code and inner:
@@ -220,12 +220,14 @@ def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction) ->
         return "odd takes the neighbour with the odd code"
     if fraction != HALF or not mode.is_nearest:
         return mode.facts.sentence
-    if mode is not Rounding.NEAREST_EVEN:
-        return f"the value lies halfway, and {mode.name.lower()} takes the neighbour away from zero"
+    start = mode.goes_away(odd=False, negative=negative)
+    if start == mode.goes_away(odd=True, negative=negative):
+        side = "away from" if start.included else "toward"
+        return f"the value lies halfway, and {mode.name.lower()} takes the neighbour {side} zero"
     even = "the neighbour with the even code"
     if not by_code:
         even = "the larger magnitude (one digit of precision)" if inner else "zero, which is even"
-    return f"the value lies halfway, and nearest_even takes {even}"
+    return f"the value lies halfway, and {mode.name.lower()} takes {even}"
 
 
 def _overflows(value: float, result: float, options: CastOptions, fraction: Fraction, inner: Fraction) -> bool:
