@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -42,6 +44,82 @@ def test_no_message_advises_an_index_that_lacks_fpsim() -> None:
     ]  # fmt: skip
     assert len(files) > 150
     assert [file for file in files if re.search(r"pip install [^\n]*fpsim-numerics", file.read_text())] == []
+
+
+EVERY_NAME = """
+import importlib, sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+place, kind, *faces = sys.argv[1:]
+
+
+def found(name):
+    module = importlib.import_module(name)
+    assert Path(module.__file__).is_relative_to(place), module.__file__
+    return module
+
+
+for face in faces:
+    print(face, *(name for name in found(face).__all__ if getattr(found(face), name, None) is None))
+if kind != "checkout":  # which is not installed
+    for point in distribution("fpsim-numerics").entry_points:
+        found(point.module), point.load()
+"""
+FACES = sorted(
+    ".".join(file.relative_to(ROOT).parent.parts)
+    for pattern in ("__init__.py", "*/__init__.py", "*/*/__init__.py")  # which follow links
+    for file in (ROOT / "fpsim").glob(pattern)
+    if "__all__" in file.read_text()
+)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A copy of what is installed, without what Python and setuptools leave in it, and its wheel, unpacked."""
+    copy, built, unpacked = (tmp_path_factory.mktemp(name) for name in ("checkout", "built", "unpacked"))
+    for name in ("fpsim", "analysis", "gpu"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignored)
+    for file in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "_fpsim_hypothesis.py", "_fpsim_pytest.py"):
+        shutil.copy(ROOT / file, copy / file)
+    source = shutil.copytree(copy, tmp_path_factory.mktemp("source") / "fpsim", symlinks=True)
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(built),
+        str(source),
+    ]
+    subprocess.run(build, check=True, capture_output=True, text=True)
+    (wheel,) = built.glob("*.whl")
+    shutil.unpack_archive(wheel, unpacked, "zip")
+    return {"checkout": copy, "wheel": unpacked, "editable": ROOT}
+
+
+def run(folder: Path, path: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """Python in a folder, with a path for modules besides what is installed."""
+    words = [sys.executable, "-W", "error", "-c", *command]
+    return subprocess.run(words, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "kind", ["wheel", *(pytest.param(x, marks=pytest.mark.slow) for x in ("checkout", "editable"))]
+)
+def test_every_public_name_is_there_from(kind: str, places: dict[str, Path], tmp_path: Path) -> None:
+    path = "" if kind == "editable" else str(places[kind])
+    where = run(tmp_path, path, "import fpsim; print(fpsim.__file__)")
+    if kind == "editable" and Path(where.stdout.strip()) != ROOT / "fpsim" / "__init__.py":
+        pytest.skip("fpsim is not installed from this checkout: pip install -e .")
+    done = run(tmp_path, path, EVERY_NAME, str(places[kind]), kind, *FACES)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == FACES
+    assert {"fpsim", "fpsim.analysis", "fpsim.gpu", "fpsim.gpu.hardware", "fpsim.torch"} <= set(FACES)
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
