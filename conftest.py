@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,15 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take minutes with few tests begin, so that no worker waits for another one at the end."""
     items.sort(key=lambda item: not item.path.stem.endswith("_ptx"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _keys_of_kernels() -> Iterator[None]:
+    """An edit of what a kernel is made of is never overlooked, in whichever room it is."""
+    from tests.kit.keys import keys_are_checked  # it loads numba, which the process that hands tests out does not need
+
+    with keys_are_checked():
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

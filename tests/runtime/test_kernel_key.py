@@ -17,7 +17,8 @@ import pytest
 
 import fpsim as fp
 from fpsim.runtime import kernel_key
-from fpsim.runtime.compile import KERNELS
+from fpsim.runtime.compile import KERNELS, kernel, scalar
+from tests.kit import keys
 from tests.kit.processes import ROOT, Bare, python
 from tests.runtime.functions import function
 
@@ -122,17 +123,10 @@ def test_an_edit_compiles_again_what_it_is_part_of_and_nothing_else(copied: Path
     assert used() == nothing
 
 
-# Kernels of a room whose own stand on those of casts (the test of edits looks at two other rooms), and of every room.
+# Kernels of every room. Those that other tests compile are held against their keys one by one (tests/kit/keys.py).
 SEEN = f"""
     {LOOKED_AT}
     x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
-    CALLS
-    {MISSED}
-"""
-SOME = """
-    fp.encode_scaled(x, "e4m3", fp.scalings.TILE_1X128, scales=1.0)  # kernels of scales take as long as all others
-"""
-EVERY = """
     fp.encode(x, "e4m3"); fp.encode(x, "e5m2", rounding="stochastic", seed=1); fp.quantize(x, "fp16")
     c = fp.cast(x, "e4m3")
     fp.decode(fp.encode(x, "e4m3"), "e4m3")
@@ -144,26 +138,31 @@ EVERY = """
     fp.matmul(c, c.T, accumulate="hopper_e4m3_f32", promote=32)
     fp.analysis.error(x, "e4m3"); fp.analysis.range(x)
     fp.probe.sum(lambda x: (x[0] + x[2]) + (x[1] + x[3]), 4).sum(x[0, :4])
+    from fpsim.core.layouts import encode_plan
+    from fpsim.testing.conformance.loops import drawn_kernel
+    plan = encode_plan(fp.E4M3, 32, fp.Rounding.STOCHASTIC, "saturate", "keep", 32)
+    word, mode = np.zeros(1, np.uint32), np.int64(fp.Rounding.STOCHASTIC)
+    drawn_kernel(32)(word, word, word.copy(), plan.layout, mode, np.int64(plan.kind))
+    {MISSED}
 """
+ROOMS = "analysis arithmetic casts core instructions probe products runtime scaling sums testing"
 
 
-@pytest.mark.parametrize(
-    ("calls", "rooms"),
-    [
-        (SOME, "casts core runtime scaling"),
-        pytest.param(
-            EVERY,
-            "analysis arithmetic casts core instructions probe products runtime scaling sums",
-            marks=pytest.mark.slow,
-        ),
-    ],
-    ids=["some", "every"],
-)
-def test_every_function_that_numba_compiles_into_a_kernel_is_part_of_its_key(
-    tmp_path: Path, calls: str, rooms: str
-) -> None:
-    found = python(SEEN.replace("    CALLS\n", calls), FPSIM_CACHE_DIR=str(tmp_path), NUMBA_OPT="0")
-    assert found.splitlines() == ["missed []", f"rooms {rooms}"]
+@pytest.mark.slow
+def test_every_function_that_numba_compiles_into_a_kernel_is_part_of_its_key(tmp_path: Path) -> None:
+    found = python(SEEN, FPSIM_CACHE_DIR=str(tmp_path), NUMBA_OPT="0")
+    assert found.splitlines() == ["missed []", f"rooms {ROOMS}"]
+
+
+def test_a_function_that_no_key_covers_fails_the_test_that_compiles_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    helper = scalar(function("def f(x):\n    return x + 1\n", __name__="fpsim.made_up.helper"))
+    whole = kernel(function("def f(x):\n    return helper(x)\n", __name__="fpsim.made_up.whole", helper=helper))
+    monkeypatch.setattr(keys, "functions_of", lambda compiled: [compiled.py_func])
+    with (
+        keys.keys_are_checked(),
+        pytest.raises(AssertionError, match=r"lacks .*helper.*: an edit of these"),
+    ):
+        whole(1)
 
 
 class Pair(NamedTuple):
