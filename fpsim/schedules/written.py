@@ -36,16 +36,27 @@ def no_schedule(got: object) -> TypeError:
       >>> [str(no_schedule(got)).partition("mean ")[2] for got in ("flat", "cutlass", 3)]
       ['fp.schedules.FLAT?', 'fp.schedules.cutlass_2xacc(...) or fp.schedules.cutlass_blockwise(...)?', '']
     """  # noqa: E501
-    name = got.partition("(")[0].removeprefix("fp.schedules.") if isinstance(got, str) else ""
-    words = {FLAT.name: "fp.schedules.FLAT", **{maker: f"fp.schedules.{maker}(...)" for maker in SCHEDULES}}
-    meant = [words[word] for word in words if name and word.lower().startswith(name.lower())]
-    near = None if meant else nearest(name.lower(), words)
-    meant += [words[near]] if near else []
+    meant = schedules_meant(got) if isinstance(got, str) else []
     hint = f" Did you mean {' or '.join(meant)}?" if meant else ""
     return TypeError(
         f"schedule must be one of fp.schedules, such as fp.schedules.FLAT, or made by one of its {len(SCHEDULES)} "
         f"functions (fp.schedules.ROWS has an example of each); got {shown(got)}.{hint}"
     )
+
+
+def schedules_meant(text: str) -> list[str]:
+    """How the schedules are called that a word may mean: those that begin so, else the nearest one.
+
+    Example:
+      >>> from fpsim.schedules.written import schedules_meant
+      >>> schedules_meant("deepgem('1d2d')"), schedules_meant("word")
+      (['fp.schedules.deepgemm(...)'], [])
+    """
+    name = text.partition("(")[0].removeprefix("fp.schedules.")
+    words = {FLAT.name: "fp.schedules.FLAT", **{maker: f"fp.schedules.{maker}(...)" for maker in SCHEDULES}}
+    meant = [words[word] for word in words if name and word.lower().startswith(name.lower())]
+    near = None if meant else nearest(name.lower(), words)
+    return [*meant, words[near]] if near else meant
 
 
 def parsed(text: str) -> Schedule | Accumulator:

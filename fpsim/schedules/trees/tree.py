@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from fpsim.errors import is_integer, require_integer, require_kind, shown
-from fpsim.formats.named import FP32, Format
+from fpsim.formats.named import FP32, Format, find_by_name
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.catalogue import unit as find_unit
@@ -17,6 +17,7 @@ from fpsim.schedules.schedule import Lanes, Schedule
 from fpsim.schedules.trees.difference import Comparison, difference
 from fpsim.schedules.trees.nodes import Node, StackOperation, operations, rounded
 from fpsim.schedules.trees.parts import by_accumulator, by_chains, by_lanes, merged, refuse_many_parts
+from fpsim.schedules.written import schedules_meant
 from fpsim.sums.accumulators import Accumulator
 
 FormatLike = str | Format
@@ -140,7 +141,7 @@ def tree(
         raise ValueError(f"k must be at most 2**63; got 2**{int(k).bit_length() - 1} or more.")
     fmt = None if out_format is None else find_format(out_format)
     if isinstance(how, (str, MatrixUnit)):
-        return tree(Schedule("one chain"), k, accumulate=how, out_format=fmt)
+        return tree(Schedule("one chain"), k, accumulate=_unit_named(how), out_format=fmt)
     if isinstance(how, Accumulator):
         return Tree(k, rounded(by_accumulator(how, k), fmt).node)
     if not isinstance(how, Schedule):
@@ -213,4 +214,20 @@ def _own_unit(how: Schedule | MatrixUnit | Accumulator | str) -> MatrixUnit | No
     """The unit that something is read with, None where it takes any."""
     if isinstance(how, Schedule):
         return None if how.name == "FLAT" else unit_of(how)
-    return None if isinstance(how, Accumulator) else find_unit(how)
+    return None if isinstance(how, Accumulator) else _unit_named(how)
+
+
+def _unit_named(how: MatrixUnit | str) -> MatrixUnit:
+    """The unit of a name, where a schedule is possible as well."""
+    try:
+        return named_unit("how", how)
+    except ValueError as reason:
+        meant = schedules_meant(how) if isinstance(how, str) else []
+        if not meant and isinstance(how, str) and find_by_name(how.lower()) is not None:
+            raise  # a format, of which the message speaks
+        if not meant:
+            raise ValueError(f"{reason} Schedules are passed as objects, such as fp.schedules.FLAT.") from None
+    raise TypeError(
+        f"how must be a schedule, a matrix unit, its name or an accumulator; got {shown(how)}. "
+        f"Did you mean {' or '.join(meant)}?"
+    )
