@@ -6,6 +6,7 @@ a copy of its intermediate code into each of them, and compile it again there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ from numba.core.environment import lookup_environment
 ENTRANCE = "_ZN7cpython"  # how the names of entrances from Python begin
 # What numba calls the places of pointers that hold in one process only; it keeps no code on disk that has one.
 POINTER = "numba.dynamic.globals.fpsim"
+NEVER_RAISES = ".never_raises"  # how the names of loops end that always return 0, for no error
+RETURNED = re.compile(r"^ +ret (.*)$", re.MULTILINE)
 
 
 class _CodegenOfParts:
@@ -62,9 +65,10 @@ class _CallingLibrary(JITCodeLibrary):  # type: ignore[misc]
         return super().has_dynamic_globals or any(each.has_dynamic_globals for each in self.called)
 
 
-def _callable() -> Any:
+def _callable(*libraries: _MachineLibrary) -> Any:
     """What a library of numba's links to call machine code: it finds the name in this process, and must not be kept."""
-    return llvm.parse_assembly(f"@{POINTER} = weak_odr constant i8 0")
+    entrances = [text for library in libraries for text in library.entrances]
+    return llvm.parse_assembly("\n".join([f"@{POINTER} = weak_odr constant i8 0", *entrances]))
 
 
 class PartLibrary(_CallingLibrary):
@@ -85,7 +89,7 @@ class PartLibrary(_CallingLibrary):
     def _finalize_final_module(self) -> None:
         """Be ready for kernels, without machine code."""
         if self.called:
-            self._final_module.link_in(_callable())
+            self._final_module.link_in(_callable(*self.called))
         self._finalize_dynamic_globals()
         self._finalized = True
 
@@ -133,10 +137,15 @@ class MachineCode(NamedTuple):
 
 
 class _MachineLibrary(_CallingLibrary):
-    """Machine code, which other code calls by name."""
+    """Machine code, which other code calls by name.
+
+    entrances: intermediate code that callers take in to call it, function by function.
+    """
+
+    entrances: tuple[str, ...] = ()
 
     def _get_module_for_linking(self) -> Any:
-        return _callable()
+        return _callable(self)
 
     def machine_code(self) -> MachineCode:
         """This and all that it calls."""
@@ -158,6 +167,8 @@ class KernelLibrary(_MachineLibrary):
 
     def _optimize_final_module(self) -> None:
         """Optimise what may come from the disk too: the first of two functions of one name is then taken."""
+        for text in dict.fromkeys(text for library in self.called for text in library.entrances):
+            self._final_module.link_in(llvm.parse_assembly(text))
         for function in self._final_module.functions:
             if not function.is_declaration and function.linkage == llvm.Linkage.external:
                 function.linkage = "weak_odr"
@@ -183,6 +194,49 @@ class KernelLibrary(_MachineLibrary):
     def _environments(self) -> list[Any]:
         found = [lookup_environment(each.name) for each in self._final_module.global_variables]
         return [each for each in found if each is not None]
+
+
+class LoopLibrary(KernelLibrary):
+    """The code of a loop that kernels call. Where it never raises, callers are told.
+
+    A caller that must look for an error counts references to arrays for the loop, a few dozen nanoseconds for each.
+    """
+
+    def __init__(self, codegen: Any, name: str) -> None:
+        super().__init__(codegen, name)
+        self._own: list[str] = []
+
+    def add_ir_module(self, ir_module: Any) -> None:
+        """Take the loop in."""
+        self._own += [function.name for function in ir_module.functions if not function.is_declaration]
+        super().add_ir_module(ir_module)
+
+    def _optimize_final_module(self) -> None:
+        super()._optimize_final_module()
+        for name in self._own:
+            function = self._final_module.get_function(name)
+            if set(RETURNED.findall(str(function))) == {"i32 0"}:
+                function.name = name + NEVER_RAISES
+                self.entrances += (_unfailing(name, function.global_value_type),)
+
+    def get_pointer_to_function(self, name: str) -> Any:
+        """Where a function begins."""
+        self._ensure_finalized()
+        defined = {function.name for function in self._final_module.functions}
+        return super().get_pointer_to_function(name if name in defined else name + NEVER_RAISES)
+
+
+def _unfailing(name: str, kind: Any) -> str:
+    """A function of that name and type, which calls the one that never raises and says so."""
+    types = ", ".join(map(str, kind.get_function_parameters()))
+    arguments = ", ".join(f"{each} %{i}" for i, each in enumerate(kind.get_function_parameters()))
+    return f"""
+        declare i32 @"{name}{NEVER_RAISES}"({types})
+        define linkonce_odr i32 @"{name}"({arguments}) alwaysinline {{
+          call i32 @"{name}{NEVER_RAISES}"({arguments})
+          ret i32 0
+        }}
+    """
 
 
 class LoadedLibrary(_MachineLibrary):

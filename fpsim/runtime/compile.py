@@ -23,7 +23,7 @@ from numba.core.typed_passes import NopythonRewrites
 from numba.core.untyped_passes import InlineClosureLikes
 
 from fpsim.runtime.clock import compiling
-from fpsim.runtime.code_libraries import InternalLibrary, KernelLibrary, PartLibrary, libraries
+from fpsim.runtime.code_libraries import InternalLibrary, KernelLibrary, LoopLibrary, PartLibrary, libraries
 from fpsim.runtime.kernel_files import KernelFiles
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -85,6 +85,12 @@ class _KernelCompiler(CompilerBase):  # type: ignore[misc]
         return super()._compile_core()
 
 
+class _LoopCompiler(_KernelCompiler):
+    """numba's compiler, for loops inside kernels."""
+
+    library = LoopLibrary
+
+
 class _PartCompiler(_KernelCompiler):
     """numba's compiler, for parts."""
 
@@ -142,7 +148,7 @@ def inner_loop(function: Function) -> Function:
 
     A call takes some nanoseconds for each array, so the loop should be longer than a hundred elements or so.
     """
-    compiled: Function = _part(function, _KernelCompiler)
+    compiled: Function = _part(function, _LoopCompiler)
     return compiled
 
 
@@ -151,7 +157,7 @@ def reordered_sums(function: Function) -> Function:
 
     Functions that it calls keep their order: whatever must not be rearranged, differences above all, stands in one.
     """
-    compiled: Function = _part(function, _KernelCompiler, fastmath=SUMS)
+    compiled: Function = _part(function, _LoopCompiler, fastmath=SUMS)
     return compiled
 
 
