@@ -66,7 +66,8 @@ def _power(exponent: Any) -> Any:
     return u64(u64(exponent + BIAS) << MANTISSA_BITS).view(f64)
 
 
-def _one_bin(a: Any, b: Any, s: Any) -> None:
+@scalar  # the kernel knows that its arrays share no memory, which a loop by itself looks at for every k
+def one_bin(a: Any, b: Any, s: Any) -> None:
     """s += the products of a block."""
     for k in range(0, TERMS, 4):
         a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
@@ -82,7 +83,8 @@ def _split(x: Any, y: Any, a: Any, b: Any) -> Any:
     return after, f64(y + fma(a, b, f64(x - after)))
 
 
-def _two_bins(a: Any, b: Any, s: Any, t: Any) -> None:
+@scalar
+def two_bins(a: Any, b: Any, s: Any, t: Any) -> None:
     """s and t += the upper parts of the products of a block, and the rest."""
     for k in range(0, TERMS, 4):
         a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
@@ -92,9 +94,6 @@ def _two_bins(a: Any, b: Any, s: Any, t: Any) -> None:
             x, y = _split(x, y, a1, b1[j])
             x, y = _split(x, y, a2, b2[j])
             s[j], t[j] = _split(x, y, a3, b3[j])
-
-
-one_bin, two_bins = inner_loop(_one_bin), inner_loop(_two_bins)
 
 
 def _fill(source: Any, i: int, rows: int, j: int, columns: int, target: Any) -> None:
