@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from fpsim.errors import shown, unknown
-from fpsim.matrix_units.chips import of_arch
+from fpsim.matrix_units.chips import CHIPS, names_of, of_arch
 from fpsim.schedules.schedule import ScaleOrder
 
 ORDERS = ("product", "a_first", "b_first")
@@ -38,8 +38,19 @@ def arch_of(arch: str, known: tuple[str, ...]) -> str:
         names[word] = word
     found = names.get(re.sub(r"^sm(?=\d)", "sm_", arch.lower())) if isinstance(arch, str) else None
     if found is None:
-        raise unknown("arch", arch, list(names))
+        raise _unknown_arch(arch, list(names))
     return found
+
+
+def _unknown_arch(arch: object, known: list[str]) -> ValueError:
+    """The error for an architecture that is not among those known; a chip as it is sold gets its compute target."""
+    word = arch.lower() if isinstance(arch, str) else ""
+    targets = {chip.sm for chip in CHIPS.values() if word in (name.lower() for name in names_of(chip))}
+    if targets and not targets & set(known):
+        return ValueError(
+            f"arch must be one of {', '.join(known)}; got {shown(arch)}, a chip of which none is known here."
+        )
+    return unknown("arch", arch, known, meant=sorted(targets & set(known)))
 
 
 def order_of(scale_order: ScaleOrder) -> ScaleOrder:

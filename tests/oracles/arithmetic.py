@@ -72,7 +72,7 @@ class Exact(NamedTuple):
     cancelled: bool = False  # a sum that is zero and whose terms have two signs: the rounding mode gives its sign
 
 
-ZERO, HALF = Fraction(0), Fraction(1, 2)
+ZERO = Fraction(0)
 PLAIN = Options()
 
 
@@ -273,22 +273,10 @@ EXTREMA = ("minimum", "maximum", "minimum_number", "maximum_number")
 
 def goes_up(rest: Fraction, odd: bool, negative: bool, options: Options) -> bool:
     """Whether a magnitude goes to its upper neighbour, `rest` of a unit above the lower one, which is odd or even."""
-    match options.rounding:
-        case "nearest_even":
-            return bool(rest > HALF or (rest == HALF and odd))
-        case "nearest_away":
-            return rest >= HALF
-        case "up":
-            return rest > 0 and not negative
-        case "down":
-            return rest > 0 and negative
-        case "odd":
-            return rest > 0 and not odd
-        case "stochastic":  # the first bits of the fraction and of the random word carry
-            bits = options.random_bits
-            return bool(math.floor(rest * 2**bits) + (options.word >> 32 - bits) >= 2**bits)
-    assert options.rounding == "toward_zero"
-    return False
+    if options.rounding == "stochastic":  # the first bits of the fraction and of the random word carry
+        bits = options.random_bits
+        return bool(math.floor(rest * 2**bits) + (options.word >> 32 - bits) >= 2**bits)
+    return bool(casts.AWAY[options.rounding](rest, odd, negative))
 
 
 class Place(NamedTuple):
@@ -573,14 +561,7 @@ def columns_of(rows: Sequence[Place], fmt: Format) -> Places:
 
 def go_up(at: Places, negative: Array, rounding: str) -> Array:
     """`goes_up` of every number, in a deterministic mode."""
-    above: Array = {
-        "nearest_even": (at.rest > 8) | ((at.rest == 8) & at.odd),
-        "nearest_away": at.rest >= 8,
-        "toward_zero": np.zeros(at.rest.shape, bool),
-        "up": (at.rest > 0) & ~negative,
-        "down": (at.rest > 0) & negative,
-        "odd": (at.rest > 0) & ~at.odd,
-    }[rounding]
+    above: Array = casts.AWAY[rounding](at.rest / 16, at.odd, negative)
     return above
 
 

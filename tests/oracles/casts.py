@@ -7,7 +7,7 @@ sweeps take seconds; oracles/test_casts.py compares the two.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any, Literal
@@ -20,7 +20,17 @@ from fpsim.formats.named import Format
 Array = npt.NDArray[Any]
 Kind = Literal["finite", "infinity", "nan"]
 
-MODES = ("nearest_even", "nearest_away", "toward_zero", "up", "down", "odd")
+# Mode -> whether a magnitude goes to the next one: (the part of a unit that is dropped, 0 <= rest < 1; the significand
+# that stays is odd; the value is negative), of one number or of arrays.
+AWAY: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "nearest_even": lambda rest, odd, negative: (rest > 0.5) | ((rest == 0.5) & odd),
+    "nearest_away": lambda rest, odd, negative: rest >= 0.5,
+    "toward_zero": lambda rest, odd, negative: rest < 0,
+    "up": lambda rest, odd, negative: (rest > 0) & np.logical_not(negative),
+    "down": lambda rest, odd, negative: (rest > 0) & negative,
+    "odd": lambda rest, odd, negative: (rest > 0) & np.logical_not(odd),
+}
+MODES = tuple(AWAY)
 OVERFLOWS = (
     "nonfinite", "saturate", "saturate_finite", "ml_dtypes", "torch", "torch<2.12",
     "p3109_satpropagate", "p3109_ovfinf",
@@ -151,16 +161,10 @@ def round_magnitude(exact: Fraction, negative: bool, fmt: Format, rounding: str,
     rest = (exact - below) / unit  # of a unit, 0 <= rest < 1
     if not fmt.subnormals and exact < power(lowest_exponent(fmt)):
         return power(lowest_exponent(fmt))  # there is no zero to go to
-    away = {
-        "nearest_even": rest > Fraction(1, 2) or (rest == Fraction(1, 2) and is_odd(fmt, below)),
-        "nearest_away": rest >= Fraction(1, 2),
-        "toward_zero": False,
-        "up": rest > 0 and not negative,
-        "down": rest > 0 and negative,
-        "odd": rest > 0 and not is_odd(fmt, below),
-        # the first `bits` bits of the fraction and of the random word carry
-        "stochastic": math.floor(rest * 2**bits) + word // 2 ** (32 - bits) >= 2**bits,
-    }[rounding]
+    if rounding == "stochastic":  # the first `bits` bits of the fraction and of the random word carry
+        away = math.floor(rest * 2**bits) + word // 2 ** (32 - bits) >= 2**bits
+    else:
+        away = AWAY[rounding](rest, is_odd(fmt, below), negative)
     return below + unit if away else below
 
 
@@ -325,15 +329,8 @@ def encode_all(
         odd = (rank > 0) | (not fmt.subnormals)
     else:
         odd = rank % 2 == 1
-    away = {
-        "nearest_even": (side > 0) | ((side == 0) & odd),
-        "nearest_away": side >= 0,
-        "toward_zero": np.zeros(x.shape, np.bool_),
-        "up": ~exact & ~negative,
-        "down": ~exact & negative,
-        "odd": ~exact & ~odd,
-    }[rounding]
-    code: Array = rank + away
+    rest = np.where(exact, 0.0, np.where(side == 0, 0.5, np.where(side > 0, 0.75, 0.25)))
+    code: Array = rank + AWAY[rounding](rest, odd, negative)
     if subnormals == "flush" and fmt.subnormals:
         code[code < 2**fmt.mantissa_bits] = 0
     is_zero = code == 0 if fmt.subnormals else np.zeros(x.shape, np.bool_)

@@ -364,14 +364,7 @@ def whole(ratio: Array, rounding: str) -> Array:
     size = np.minimum(np.abs(ratio), 2.0**20)
     below = np.floor(size)
     rest, negative, odd = size - below, np.signbit(ratio), below % 2 == 1
-    away = {
-        "nearest_even": (rest > 0.5) | ((rest == 0.5) & odd),
-        "nearest_away": rest >= 0.5,
-        "toward_zero": rest < 0,
-        "up": (rest > 0) & ~negative,
-        "down": (rest > 0) & negative,
-        "odd": (rest > 0) & ~odd,
-    }[rounding]
+    away = casts.AWAY[rounding](rest, odd, negative)
     found: Array = np.where(negative, -1.0, 1.0) * (below + away)
     return found
 

@@ -19,8 +19,7 @@ from fpsim.scaling.tiling import tile_sizes
 from fpsim.torch.recipe import OPERANDS, LinearRecipe, Product
 
 # A rounding error is uniform over an ulp to nearest: 1/12 of its square; others are that many times as large.
-SPREADS = {Rounding.NEAREST_EVEN: 1.0, Rounding.NEAREST_AWAY: 1.0, Rounding.STOCHASTIC: math.sqrt(2.0)}
-DIRECTED = 2.0
+NEAREST, STOCHASTIC, DIRECTED = 1.0, math.sqrt(2.0), 2.0
 
 
 def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
@@ -46,6 +45,12 @@ def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
     if recipe.stash_fmt is not None:
         changes["stash_scaling"] = _exact(recipe.stash_scaling, recipe.stash_fmt)
     return recipe.replace(**changes)
+
+
+def _spread(rounding: str | Rounding) -> float:
+    """How large errors of a rounding are beside those to nearest."""
+    mode = rounding_mode(rounding)
+    return STOCHASTIC if mode is Rounding.STOCHASTIC else NEAREST if mode.is_nearest else DIRECTED
 
 
 def _exact(scaling: Scaling | None, fmt: Any) -> Scaling | None:
@@ -74,7 +79,7 @@ def relative_rounding(fmt: Any, rounding: Any = "nearest_even") -> float:
         return 0.0
     if not isinstance(fmt, Format):
         return math.nan
-    return SPREADS.get(rounding_mode(rounding), DIRECTED) * 2.0**-fmt.precision / math.sqrt(8 * math.log(2))
+    return _spread(rounding) * 2.0**-fmt.precision / math.sqrt(8 * math.log(2))
 
 
 def closed_form(source: Array, encoded: Any, fmt: Any, rounding: Any) -> float:
@@ -85,7 +90,7 @@ def closed_form(source: Array, encoded: Any, fmt: Any, rounding: Any) -> float:
     tall, wide = tile_sizes(encoded.codes.shape, encoded.scaling.block)
     rows, columns = (_counts(length, size) for length, size in zip(encoded.codes.shape, (tall, wide), strict=True))
     noise = float(rows @ (encoded.scales.astype(np.float64) ** 2) @ columns) / 12
-    return SPREADS.get(rounding_mode(rounding), DIRECTED) * math.sqrt(noise / energy) if energy else math.nan
+    return _spread(rounding) * math.sqrt(noise / energy) if energy else math.nan
 
 
 def _counts(length: int, size: int) -> Array:

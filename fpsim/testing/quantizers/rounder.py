@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import product
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,6 +18,7 @@ from fpsim.arrays import float_array
 from fpsim.casts.cast import decode
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP64
+from fpsim.formats.rounding import Rounding
 
 Doubles = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -27,9 +29,28 @@ Made = TypeVar("Made")
 NAN_WORD = np.uint64(0x7FF8000000000000)  # stands for every NaN in comparisons
 FRACTION_BITS, BIAS, INFINITE = 52, 1023, 2047  # of float64, and the exponent's field of Inf
 
+Rule = Callable[[Flags, Doubles, Flags], Flags]
+
+
+def _rule_of(mode: Rounding) -> Rule:
+    """The rule of a mode, from its row."""
+
+    def goes_away(odd: Flags, rest: Doubles, negative: Flags) -> Flags:
+        away = np.zeros_like(odd)
+        for is_odd, is_negative in product((False, True), repeat=2):
+            start = mode.goes_away(is_odd, is_negative)
+            beyond = (rest > start.at) | ((rest == start.at) & start.included)
+            away |= beyond & (odd == is_odd) & (negative == is_negative)
+        return away
+
+    return goes_away
+
+
 # Rule -> whether a magnitude goes to the next one: (the smaller one is odd, the share of a unit dropped, negative).
-RULES: MappingProxyType[str, Callable[[Flags, Doubles, Flags], Flags]] = MappingProxyType(
-    {
+# Those of modes are written out, which is faster, or follow from the mode's row.
+RULES: MappingProxyType[str, Rule] = MappingProxyType(
+    {mode.name.lower(): _rule_of(mode) for mode in Rounding if mode is not Rounding.STOCHASTIC}
+    | {
         "nearest_even": lambda odd, rest, negative: (rest > 0.5) | ((rest == 0.5) & odd),
         "nearest_away": lambda odd, rest, negative: rest >= 0.5,
         "toward_zero": lambda odd, rest, negative: np.zeros_like(odd),
@@ -47,7 +68,8 @@ RULES: MappingProxyType[str, Callable[[Flags, Doubles, Flags], Flags]] = Mapping
     }
 )
 SENTENCES = MappingProxyType(
-    {
+    {rule: f"rounds as {rule} does" for rule in RULES}
+    | {
         "nearest_even": "takes ties to the even code",
         "nearest_away": "takes ties away from zero",
         "toward_zero": "rounds toward zero",
