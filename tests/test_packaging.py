@@ -96,7 +96,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         str(built),
         str(source),
     ]
-    subprocess.run(build, check=True, capture_output=True, text=True)
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     (wheel,) = built.glob("*.whl")
     shutil.unpack_archive(wheel, unpacked, "zip")
     return {"checkout": copy, "wheel": unpacked, "editable": ROOT}

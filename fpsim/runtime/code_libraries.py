@@ -15,10 +15,11 @@ import llvmlite.binding as llvm
 from numba.core.codegen import JITCodeLibrary
 from numba.core.environment import lookup_environment
 
-ENTRANCE = "_ZN7cpython"  # how the names of entrances from Python begin
+ENTRANCE = "_ZN7cpython"  # how the names of for_callers from Python begin
 # What numba calls the places of pointers that hold in one process only; it keeps no code on disk that has one.
 POINTER = "numba.dynamic.globals.fpsim"
 NEVER_RAISES = ".never_raises"  # how the names of loops end that always return 0, for no error
+# What functions return in LLVM's text. With places in the source behind it (NUMBA_DEBUGINFO=1) no loop counts as one.
 RETURNED = re.compile(r"^ +ret (.*)$", re.MULTILINE)
 
 
@@ -67,8 +68,8 @@ class _CallingLibrary(JITCodeLibrary):  # type: ignore[misc]
 
 def _callable(*libraries: _MachineLibrary) -> Any:
     """What a library of numba's links to call machine code: it finds the name in this process, and must not be kept."""
-    entrances = [text for library in libraries for text in library.entrances]
-    return llvm.parse_assembly("\n".join([f"@{POINTER} = weak_odr constant i8 0", *entrances]))
+    texts = [text for library in libraries for text in library.for_callers]
+    return llvm.parse_assembly("\n".join([f"@{POINTER} = weak_odr constant i8 0", *texts]))
 
 
 class PartLibrary(_CallingLibrary):
@@ -139,10 +140,10 @@ class MachineCode(NamedTuple):
 class _MachineLibrary(_CallingLibrary):
     """Machine code, which other code calls by name.
 
-    entrances: intermediate code that callers take in to call it, function by function.
+    for_callers: intermediate code that callers take in to call it, by function; none where they call it by its name.
     """
 
-    entrances: tuple[str, ...] = ()
+    for_callers: tuple[str, ...] = ()
 
     def _get_module_for_linking(self) -> Any:
         return _callable(self)
@@ -167,7 +168,7 @@ class KernelLibrary(_MachineLibrary):
 
     def _optimize_final_module(self) -> None:
         """Optimise what may come from the disk too: the first of two functions of one name is then taken."""
-        for text in dict.fromkeys(text for library in self.called for text in library.entrances):
+        for text in dict.fromkeys(text for library in self.called for text in library.for_callers):
             self._final_module.link_in(llvm.parse_assembly(text))
         for function in self._final_module.functions:
             if not function.is_declaration and function.linkage == llvm.Linkage.external:
@@ -208,7 +209,8 @@ class LoopLibrary(KernelLibrary):
 
     def add_ir_module(self, ir_module: Any) -> None:
         """Take the loop in."""
-        self._own += [function.name for function in ir_module.functions if not function.is_declaration]
+        # its helpers have a linkage, and may be gone in the end
+        self._own += [each.name for each in ir_module.functions if not each.is_declaration and not each.linkage]
         super().add_ir_module(ir_module)
 
     def _optimize_final_module(self) -> None:
@@ -217,13 +219,24 @@ class LoopLibrary(KernelLibrary):
             function = self._final_module.get_function(name)
             if set(RETURNED.findall(str(function))) == {"i32 0"}:
                 function.name = name + NEVER_RAISES
-                self.entrances += (_unfailing(name, function.global_value_type),)
+                self.for_callers += (_unfailing(name, function.global_value_type),)
 
     def get_pointer_to_function(self, name: str) -> Any:
         """Where a function begins."""
+        return super().get_pointer_to_function(self._called_here(name))
+
+    def get_function(self, name: str) -> Any:
+        """A function's intermediate code."""
+        return super().get_function(self._called_here(name))
+
+    def get_function_cfg(self, name: str, **options: Any) -> Any:
+        """The picture of a function's flow."""
+        return super().get_function_cfg(self._called_here(name), **options)
+
+    def _called_here(self, name: str) -> str:
         self._ensure_finalized()
         defined = {function.name for function in self._final_module.functions}
-        return super().get_pointer_to_function(name if name in defined else name + NEVER_RAISES)
+        return name if name in defined else name + NEVER_RAISES
 
 
 def _unfailing(name: str, kind: Any) -> str:

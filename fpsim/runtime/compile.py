@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from numba.core.untyped_passes import InlineClosureLikes
 from fpsim.runtime.clock import compiling
 from fpsim.runtime.code_libraries import InternalLibrary, KernelLibrary, LoopLibrary, PartLibrary, libraries
 from fpsim.runtime.kernel_files import KernelFiles
+from fpsim.runtime.kernel_key import UnknownPart, key_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -80,9 +82,27 @@ class _KernelCompiler(CompilerBase):  # type: ignore[misc]
 
     def _compile_core(self) -> Any:
         if self.state.library is None:
+            if self.library is not PartLibrary:
+                self._name_by_content()
             self.state.library = self.library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
             self.state.library.enable_object_caching()  # before the code is made, or it could not be kept
         return super()._compile_core()
+
+    def _name_by_content(self) -> None:
+        """Call machine code after all that it is made of: code of the same name may have come from the disk.
+
+        An edited function would meet the one before, as numba counts compilations, and its numbers begin anew in every
+        process. What has no key is not kept on disk, and has a name that no other process gives.
+        """
+        function = self.state.func_id
+        try:
+            content = f"{key_of(function.func)}{self.state.flags.fastmath!r}"
+        except UnknownPart:
+            content = os.urandom(20).hex()
+        digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+        function.func_qualname, function.unique_name = (
+            f"{name}.{digest}" for name in (function.func_qualname, function.unique_name)
+        )
 
 
 class _LoopCompiler(_KernelCompiler):

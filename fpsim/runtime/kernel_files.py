@@ -37,6 +37,7 @@ TOUCH_AFTER = 86400  # seconds after which a use is noted
 DIGEST_BYTES = 32
 SUFFIX = ".kernel"
 # Switches of numba that change machine code without changing its own key.
+SCHEME = 3  # of the code in a file, and of the names by which it calls other code
 SWITCHES = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "LLVM_REFPRUNE_PASS")
 
 
@@ -62,7 +63,7 @@ def _user_cache() -> Path:
 @lru_cache(maxsize=1)
 def compiler() -> str:
     """What compiles: versions, and the switches that were set when fpsim was first used."""
-    versions = (sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__)
+    versions = (SCHEME, sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__)
     switches = [f"{name}={getattr(numba.config, name, None)}" for name in SWITCHES]
     return " ".join(map(str, (*versions, *switches)))
 

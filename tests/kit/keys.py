@@ -17,12 +17,15 @@ from fpsim.runtime.kernel_key import UnknownPart, functions_of
 
 @contextmanager
 def keys_are_checked() -> Iterator[None]:
-    """A kernel that is compiled meanwhile fails where a function that becomes a part of it is no part of its key."""
+    """A kernel that is compiled meanwhile fails where a function that becomes a part of it is no part of its key.
+
+    Kernels from the disk, and loops that an earlier kernel had compiled, were looked at when they were compiled.
+    """
     seen: dict[int, list[Callable[..., Any]]] = defaultdict(list)  # by thread: kernels may be compiled at once
     identity, compiled = FunctionIdentity.__dict__["from_function"], Kernel.compile
 
     def from_function(cls: Any, function: Callable[..., Any]) -> Any:
-        if function.__module__.startswith("fpsim."):
+        if (function.__module__ or "").startswith("fpsim."):
             seen[get_ident()].append(function)
         return identity.__func__(cls, function)
 

@@ -185,3 +185,86 @@ def test_kernels_from_the_disk_bring_their_loops(raises: bool, tmp_path: Path, b
     file.unlink()
     assert run("once twice") == [f"{words['once']} 1", f"{words['twice']} 0", "1"], "with what was loaded inside"
     assert run("twice") == [f"{words['twice']} 1", "0"], "what was loaded is part of the new file"
+
+
+EDITED = """
+    import sys, types
+    import numpy as np
+
+    SOURCE = '''
+    from fpsim.runtime.compile import inner_loop, kernel, scalar
+
+    @MAKE
+    def part(xs):
+        for i in range(xs.size):
+            xs[i] *= FACTOR
+
+    @kernel
+    def whole(xs):
+        part(xs)
+    '''
+    for factor in ("2.0", "9.0"):
+        module = sys.modules["edited"] = types.ModuleType("edited")
+        exec(SOURCE.replace("FACTOR", factor), vars(module))
+        xs = np.ones(3)
+        module.whole(xs)
+        print(xs.tolist(), sum(module.whole.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.parametrize("make", ["inner_loop", "scalar"])
+def test_a_function_edited_in_a_process_does_not_meet_its_code_from_the_disk(
+    make: str, tmp_path: Path, bare: Bare
+) -> None:
+    """Found in a review: both had one name, and the first one of that name was called."""
+    script = EDITED.replace("MAKE", make)
+    assert bare.python(script, FPSIM_CACHE_DIR=str(tmp_path)).splitlines() == ["[2.0, 2.0, 2.0] 0", "[9.0, 9.0, 9.0] 0"]
+    assert bare.python(script, FPSIM_CACHE_DIR=str(tmp_path)).splitlines() == ["[2.0, 2.0, 2.0] 1", "[9.0, 9.0, 9.0] 0"]
+
+
+TABLES = """
+    import os
+    import numpy as np
+    from fpsim.runtime.compile import inner_loop, kernel
+
+    def made(value):
+        table = np.zeros(2001)  # which numpy abbreviates
+        table[1000] = value
+
+        def fill(xs):
+            for i in range(xs.size):
+                xs[i] = table[1000]
+
+        part = inner_loop(fill)
+
+        def whole(xs):
+            part(xs)
+
+        return kernel(whole)
+
+    for value in map(float, os.environ["VALUES"].split()):
+        loop, xs = made(value), np.zeros(1)
+        loop(xs)
+        print(xs[0], sum(loop.stats.cache_hits.values()))
+"""
+
+
+def test_loops_that_captured_long_arrays_keep_apart(tmp_path: Path, bare: Bare) -> None:
+    assert bare.python(TABLES, VALUES="1", FPSIM_CACHE_DIR=str(tmp_path)) == "1.0 0"
+    both = bare.python(TABLES, VALUES="1 9", FPSIM_CACHE_DIR=str(tmp_path))
+    assert both.splitlines() == ["1.0 1", "9.0 0"]
+
+
+def test_loops_may_use_functions_that_numba_defines_beside_them() -> None:
+    @compile_module.inner_loop
+    def remainders(xs: Any) -> None:
+        for i in range(xs.size):
+            xs[i] = xs[i] % 3.0
+
+    kernel: Any = compile_module.kernel(calling(remainders, 1))
+    xs = np.arange(6.0)
+    kernel(xs)
+    assert xs.tolist() == [0.0, 1.0, 2.0, 0.0, 1.0, 2.0]
+    loop: Any = remainders
+    assert loop.inspect_llvm()
+    assert loop.inspect_cfg()

@@ -222,7 +222,7 @@ def _unit_named(how: MatrixUnit | str) -> MatrixUnit:
     try:
         return named_unit("how", how)
     except ValueError as reason:
-        meant = schedules_meant(how) if isinstance(how, str) else []
+        meant = schedules_meant(how) if isinstance(how, str) and "Did you mean" not in str(reason) else []
         if not meant and isinstance(how, str) and find_by_name(how.lower()) is not None:
             raise  # a format, of which the message speaks
         if not meant:
