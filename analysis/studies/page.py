@@ -134,7 +134,7 @@ def _hardest(report: StudyResults) -> str:
     if not found:
         return ""
     row = found[0]
-    lacks = "" if math.isnan(row.deficit_db) else f", {row.deficit_db:.1f} dB below what the format does at best"
+    lacks = "" if math.isnan(row.deficit_db) else f", {row.deficit_db:.1f} dB below what the format does on normal data"
     return f"The hardest is {row.tensor}: {decibels(row.sqnr_db)} in {row.choice}{lacks}."
 
 
@@ -200,7 +200,7 @@ def _group_row(group: TensorGroup) -> TableRow:
 
 CANDIDATE_HEADS = (
     ("candidate", False), ("bits per value", True), ("SQNR of all values", True), ("lowest SQNR", True),
-    ("at best", True), ("good enough for", True), ("chosen for", True),
+    ("on normal data", True), ("good enough for", True), ("chosen for", True),
 )  # fmt: skip
 
 

@@ -61,7 +61,7 @@ def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
         kinds = [f"{number:,} {kind}" for number, kind in ((nans, "NaN"), (infinities, "Inf")) if number]
         found.append(" and ".join(kinds))
     if row.met and row.deficit_db >= NOTABLE_DB:
-        found.append(f"{row.deficit_db:.1f} dB below what {row.format} does at best")
+        found.append(f"{row.deficit_db:.1f} dB below what {row.format} does on normal data")
     return found
 
 
