@@ -12,12 +12,26 @@ from fpsim.arithmetic.operands import Formats, broadcast_shape, operands, read_o
 from fpsim.arrays import Array
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.named import DTYPES, Format
+from fpsim.formats.named import DTYPES, NAMED, Format, find_by_name
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.sums.accumulators import Accumulator
 
 KINDS = "Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact"
+
+
+def no_accumulator(got: object) -> TypeError:
+    """The error for something that is given as the accumulator of a sum and is none; a format gets one of its own.
+
+    Example:
+      >>> from fpsim.products.reduce import no_accumulator
+      >>> print(no_accumulator("bf16"))
+      accumulate must be Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact for a sum; got 'bf16'. Pass fp.Sequential(fp.BF16).
+    """  # noqa: E501
+    fmt = got if isinstance(got, Format) else find_by_name(got) if isinstance(got, str) else None
+    hint = "" if fmt is None or fmt.name not in NAMED else f" Pass fp.Sequential(fp.{fmt.name})."
+    value = got.name if isinstance(got, Format) else shown(got)
+    return TypeError(f"accumulate must be {KINDS} for a sum; got {value}.{hint}")
 
 
 def sum(x: npt.ArrayLike, *, accumulate: Accumulator, fmt: FormatLike | None = None, axis: int | None = None) -> Any:
@@ -51,7 +65,7 @@ def sum(x: npt.ArrayLike, *, accumulate: Accumulator, fmt: FormatLike | None = N
     """
     Lines, line_sums, brief_sum = _lines()
     if not isinstance(accumulate, Accumulator):
-        raise TypeError(f"accumulate must be {KINDS} for a sum; got {shown(accumulate)}.")
+        raise no_accumulator(accumulate)
     usual = axis is None and type(x) is np.ndarray and (fmt is None or type(fmt) is Format or type(fmt) is str)
     found = brief_sum(x, accumulate, fmt) if usual else None
     if found is not None:

@@ -22,7 +22,7 @@ from fpsim.gpu.sums.accumulate import GpuSumProblem, fill_sums
 from fpsim.instructions.operands import block_count
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.products.reduce import KINDS, check_terms, checked_axis
+from fpsim.products.reduce import KINDS, check_terms, checked_axis, no_accumulator
 from fpsim.sums.accumulators import Accumulator
 
 
@@ -52,7 +52,7 @@ def sum(x: Any, *, accumulate: Accumulator, fmt: FormatLike | None = None, axis:
       ...     print(fp.gpu.sum(x, accumulate=fp.Sequential("fp16")))
     """
     if not isinstance(accumulate, Accumulator):
-        raise TypeError(f"accumulate must be {KINDS} for a sum; got {shown(accumulate)}.")
+        raise no_accumulator(accumulate)
     codes, found = code_operand(x, None if fmt is None else find_format(fmt), "x")
     where = checked_axis(axis, len(codes.shape))
     before, terms, behind = _around(codes, where)
