@@ -323,10 +323,18 @@ def test_what_has_no_text_is_shown_by_its_type() -> None:
         (lambda: fp.unit("h100"), "'hopper_e4m3_f32' or 'hopper_f16_f32' or 'hopper_bf16_f32'"),
         (lambda: fp.unit("sm_80_bf16"), "'ampere_bf16_f32'"),
         (lambda: fp.unit("MI300"), "'cdna3_f16_f32' or 'cdna3_bf16_f32'"),
+        (lambda: fp.schedules.cublas("H100"), "'sm_90'"),
+        (lambda: fp.schedules.cublas("b300"), "'sm_103'"),
     ],
 )
 def test_words_that_people_use_get_the_one_that_is_meant(call: Callable[[], Any], meant: str) -> None:
     assert f"Did you mean {meant}?" in refusal(call)
+
+
+@in_turn("chip", ["A100", "sm_80", "MI300X"])
+def test_a_chip_without_schedules_is_not_taken_for_another_one(chip: str) -> None:
+    text = refusal(lambda: fp.schedules.cublas(chip))
+    assert text.endswith(f"; got '{chip}', of which nothing is known here.")
 
 
 @in_turn(

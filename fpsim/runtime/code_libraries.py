@@ -15,7 +15,7 @@ import llvmlite.binding as llvm
 from numba.core.codegen import JITCodeLibrary
 from numba.core.environment import lookup_environment
 
-ENTRANCE = "_ZN7cpython"  # how the names of for_callers from Python begin
+ENTRANCE = "_ZN7cpython"  # how the names of entrances from Python begin
 # What numba calls the places of pointers that hold in one process only; it keeps no code on disk that has one.
 POINTER = "numba.dynamic.globals.fpsim"
 NEVER_RAISES = ".never_raises"  # how the names of loops end that always return 0, for no error

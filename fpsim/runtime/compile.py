@@ -44,9 +44,8 @@ def _stable(value: Any) -> str:
 def _named(function: Function) -> Function:
     """The function under a name that tells what it captured.
 
-    numba names machine code after the function and a number that counts compilations in this process. Code from the
-    disk brings the numbers of another process, so two variants of one loop could get one name, and calls of the one
-    would reach the other.
+    Variants of one function that captured other values would else look like edits of each other to `kernel_key`, which
+    keeps no kernel that an edited function is part of.
     """
     cells = function.__closure__ or ()
     if cells:

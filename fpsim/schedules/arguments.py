@@ -45,11 +45,9 @@ def arch_of(arch: str, known: tuple[str, ...]) -> str:
 def _unknown_arch(arch: object, known: list[str]) -> ValueError:
     """The error for an architecture that is not among those known; a chip as it is sold gets its compute target."""
     word = arch.lower() if isinstance(arch, str) else ""
-    targets = {chip.sm for chip in CHIPS.values() if word in (name.lower() for name in names_of(chip))}
+    targets = {chip.sm for chip in CHIPS.values() if word in names_of(chip)}
     if targets and not targets & set(known):
-        return ValueError(
-            f"arch must be one of {', '.join(known)}; got {shown(arch)}, a chip of which none is known here."
-        )
+        return ValueError(f"arch must be one of {', '.join(known)}; got {shown(arch)}, of which nothing is known here.")
     return unknown("arch", arch, known, meant=sorted(targets & set(known)))
 
 

@@ -11,9 +11,10 @@ import fpsim as fp
 from fpsim.formats.cast_options import cast_options
 from fpsim.formats.named import NAMED
 from fpsim.formats.policies import OVERFLOWS
+from fpsim.formats.rounding import Rounding
 from fpsim.testing.boundary_points import further_points, points
 from fpsim.testing.quantizers.model import model_of
-from fpsim.testing.quantizers.rounder import taken_apart, words_of
+from fpsim.testing.quantizers.rounder import RULES, _rule_of, taken_apart, words_of
 from tests.kit.sweeps import sweep
 from tests.oracles import casts
 
@@ -42,3 +43,13 @@ def test_a_model_of_a_wide_format_is_its_cast(fmt: str) -> None:
     for rounding in casts.MODES:
         want = words_of(fp.decode(fp.encode(x, fmt, rounding=rounding), fmt, np.float64))
         np.testing.assert_array_equal(model_of(cast_options(fmt, rounding)).run(taken_apart(x)), want)
+
+
+@pytest.mark.parametrize("mode", [mode for mode in Rounding if mode is not Rounding.STOCHASTIC])
+def test_the_rule_that_is_written_out_for_a_mode_is_that_of_its_row(mode: Rounding) -> None:
+    rest, odd, negative = (
+        part.reshape(-1) for part in np.meshgrid(np.arange(0, 1, 1 / 16), [False, True], [False, True], indexing="ij")
+    )
+    want = _rule_of(mode)(odd, rest, negative)
+    assert RULES[mode.name.lower()](odd, rest, negative).tolist() == want.tolist()
+    assert want.any() == (mode is not Rounding.TOWARD_ZERO)
