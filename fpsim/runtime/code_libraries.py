@@ -179,7 +179,7 @@ class KernelLibrary(_MachineLibrary):
         """Make machine code, and give its parts their environments, without which they cannot word an error."""
         super()._finalize_final_module()
         for environment in self._environments():
-            self._codegen.set_env(environment.env_name, environment)
+            _set_environment(self._codegen, environment)
 
     def machine_code(self) -> MachineCode:
         """This and all that it calls."""
@@ -270,21 +270,31 @@ class LoadedLibrary(_MachineLibrary):
         library.called = dict.fromkeys(called)
         library._code = code
         engine = codegen._engine
-        if all(map(engine.is_symbol_defined, code.functions)):
+        # numba numbers what it compiles anew in every process, and names environments by these numbers: functions of the
+        # same names may lack the environments that this file was written with
+        symbols = [*code.functions, *(environment.env_name for environment in code.environments)]
+        if all(map(engine.is_symbol_defined, symbols)):
             library._finalized = True
         else:
             library.enable_object_caching()
             library._set_compiled_object(code.binary)
             library._finalize_final_module()
-            engine._defined_symbols.update(code.functions)
+            engine._defined_symbols.update(symbols)
         for environment in code.environments:
-            codegen.set_env(environment.env_name, environment)
+            _set_environment(codegen, environment)
         return library
 
     def machine_code(self) -> MachineCode:
         """What was loaded."""
         code: MachineCode = self._code
         return code
+
+
+def _set_environment(codegen: Any, environment: Any) -> None:
+    """Give machine code the environment that it words errors with; numba would write to address 0 where it has none."""
+    if not codegen._engine.get_global_value_address(environment.env_name):
+        raise RuntimeError(f"no machine code has a place for the environment {environment.env_name}.")
+    codegen.set_env(environment.env_name, environment)
 
 
 @contextmanager
