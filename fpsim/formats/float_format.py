@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.errors import shown
+from fpsim.reload import reloadable
 
 MAGNITUDE, MANTISSA = 0x7FFFFFFFFFFFFFFF, 0x000FFFFFFFFFFFFF  # of a float64's pattern
 LOWEST_EXPONENT = -1074  # of the smallest float64
@@ -47,9 +48,11 @@ def dtype_of(spec: Any) -> np.dtype[Any] | None:
     return found
 
 
-DTYPES: dict[Format, np.dtype[Any]] = {}  # the NumPy or ml_dtypes dtype of a format, filled in by formats/named.py
+# the NumPy or ml_dtypes dtype of a format, filled in by formats/named.py; a reload keeps them
+DTYPES: dict[Format, np.dtype[Any]] = globals().get("DTYPES", {})
 
 
+@reloadable
 @dataclass(frozen=True)
 class Format:
     """A floating-point format of up to 16 bits (and FP32, TF32, FP64), described by ten fields.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
+from fpsim.reload import reloadable
 
+
+@reloadable
 class FloatClass(IntEnum):
     """What a code stands for, in the order of RISC-V's fclass.
 
@@ -28,6 +31,7 @@ class FloatClass(IntEnum):
     QUIET_NAN = 9
 
 
+@reloadable
 class Flags(IntFlag):
     """What happened in an operation; docs/arithmetic.md says when each is raised.
 

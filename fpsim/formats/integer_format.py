@@ -11,8 +11,10 @@ import numpy as np
 
 from fpsim.errors import shown
 from fpsim.formats.float_format import Format
+from fpsim.reload import reloadable
 
 
+@reloadable
 @dataclass(frozen=True)
 class IntegerFormat:
     """Integers of up to 8 bits whose values a scale (and a zero point) places; codes are the numbers themselves.

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from fpsim.errors import shown
+from fpsim.reload import reloadable
 
 SMALLEST_BITS, LARGEST_BITS = 3, 16
 
 
+@reloadable
 @dataclass(frozen=True, repr=False)
 class LogFMT:
     """A logarithmic format of 3 to 16 bits: a sign, and the number of one of the levels that a tile has.

@@ -9,11 +9,13 @@ from typing import Any, Literal
 
 from fpsim.errors import unknown
 from fpsim.formats.named import E4M3, E8M0, MX, P3109, Format
+from fpsim.reload import reloadable
 
 Beyond = Literal["infinity", "nan", "max"]
 Below = Literal["nan", "lowest", "magnitude"]
 
 
+@reloadable
 @dataclass(frozen=True)
 class Outcome:
     """What one format returns for the inputs that it cannot represent.
@@ -98,6 +100,7 @@ MEANT = {
 SUBNORMALS = ("keep", "flush")
 
 
+@reloadable
 @dataclass(frozen=True)
 class Policy:
     """A named convention: the cast keywords that reproduce it, and where it is written down."""

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from fpsim.errors import unknown
+from fpsim.reload import reloadable
 
 
 class Start(NamedTuple):
@@ -28,6 +29,7 @@ class RoundingFacts(NamedTuple):
     aliases: str  # spellings of IEEE 754, IEEE P3109, gfloat, CUDA, PTX and C
 
 
+@reloadable
 class Rounding(IntEnum):
     """How the exact value chooses between its two neighbours in the format."""
 

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fpsim.errors import require_kind, unknown
+from fpsim.reload import reloadable
 
 
+@reloadable
 @dataclass(frozen=True)
 class Chip:
     """A chip, or the family of chips that share a compute target.

@@ -27,6 +27,7 @@ from fpsim.formats.named import (
 )
 from fpsim.matrix_units.meaning import refuse_carrier, refuse_meaningless
 from fpsim.matrix_units.rule import Rule
+from fpsim.reload import reloadable
 
 __all__ = ["ELEMENT", "ELEMENTS", "SCALES", "Element", "Evidence", "MatrixUnit", "Rule", "row"]
 
@@ -35,6 +36,7 @@ SCALES = {"ue8m0": E8M0, "ue4m3": E4M3}  # what block scales are called -> the f
 ELEMENT = "an element of a unit, such as fp.unit('hopper_f16_f32').a"  # what errors ask for
 
 
+@reloadable
 @dataclass(frozen=True)
 class Element:
     """What an operand of a matrix unit holds: the format of its values and the codes that carry them.
@@ -81,6 +83,7 @@ ELEMENTS: dict[str, Element] = {
 }  # fmt: skip
 
 
+@reloadable
 @dataclass(frozen=True)
 class MatrixUnit:
     """One matrix instruction: what it takes, and the arithmetic of one step of it.

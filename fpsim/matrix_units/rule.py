@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from fpsim.reload import reloadable
 
+
+@reloadable
 class Rule(IntEnum):
     """How the terms of one step and the accumulator become one sum; docs/matrix-units.md spells each out."""
 

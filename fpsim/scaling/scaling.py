@@ -16,6 +16,7 @@ from fpsim.formats.named import E8M0, FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.policies import OVERFLOWS
 from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.reload import reloadable
 
 SCALE_RULES = ("amax", "floor", "ceil", "even", "rceil", "nearest")
 QUOTIENTS = ("amax/max", "amax*(1/max)", "1/(max/amax)")
@@ -26,6 +27,7 @@ ZERO_SCALES = ("one", "smallest")
 LARGEST_DOUBLE = float(np.finfo(np.float64).max)
 
 
+@reloadable
 @dataclass(frozen=True)
 class Scaling:
     """A recipe for scales: how an array is cut into tiles and how each tile's scale follows from its amax.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from fpsim.errors import require_integer, require_kind, require_word, shown
+from fpsim.reload import reloadable
 
 Rule = Literal["even", "ceiling", "floor", "cutlass", "interleaved"]
 Merge = Literal["float32", "output", "in_place", "from_both_ends"]
@@ -15,6 +16,7 @@ Source = Literal["added", "first", "after_cast"]
 Evidence = Literal["hardware", "source", "inferred"]
 
 
+@reloadable
 @dataclass(frozen=True)
 class Slicing:
     """How K is cut into slices, whose sums are merged afterwards (split-K).
@@ -45,6 +47,7 @@ class Slicing:
         require_word("merge", self.merge, get_args(Merge))
 
 
+@reloadable
 @dataclass(frozen=True)
 class Chain:
     """How matrix instructions add the terms of a slice.
@@ -80,6 +83,7 @@ class Chain:
             )
 
 
+@reloadable
 @dataclass(frozen=True)
 class Lanes:
     """How threads without matrix instructions add the terms of a slice, each by fused multiply-adds in float32.
@@ -114,6 +118,7 @@ class Lanes:
         require_word("merge", self.merge, get_args(LaneMerge))
 
 
+@reloadable
 @dataclass(frozen=True)
 class Epilogue:
     """What happens to a finished sum: scales, alpha, bias, C and the cast, each operation rounded once to float32.
@@ -140,6 +145,7 @@ class Epilogue:
             require_kind(flag, getattr(self, flag), bool, "True or False")
 
 
+@reloadable
 @dataclass(frozen=True)
 class Schedule:
     """How a library adds the K products of every output.

@@ -13,11 +13,13 @@ from fpsim.formats.named import FP64, Format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.policies import SUBNORMALS, overflow_outcome
 from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.reload import reloadable
 
 FormatLike = str | Format | npt.DTypeLike
 SEEDS = 1 << 64
 
 
+@reloadable
 @dataclass(frozen=True)
 class Accumulator:
     """What every accumulator has: a format, and how results are rounded into it.
@@ -105,6 +107,7 @@ def _checked_bits(random_bits: int) -> int:
     return int(random_bits)
 
 
+@reloadable
 @dataclass(frozen=True, init=False, repr=False)
 class _InOneFormat(Accumulator):
     """An accumulator whose sums have one format."""
@@ -116,6 +119,7 @@ class _InOneFormat(Accumulator):
         self._set(fmt, rounding, seed, overflow, subnormals, random_bits)
 
 
+@reloadable
 @dataclass(frozen=True, init=False, repr=False)
 class Sequential(_InOneFormat):
     """Every product is rounded, then every sum, for ascending k: `t = R(t + R(a * b))`.
@@ -138,6 +142,7 @@ class Sequential(_InOneFormat):
     """
 
 
+@reloadable
 @dataclass(frozen=True, init=False, repr=False)
 class FusedMultiplyAdd(_InOneFormat):
     """Products are exact and every sum is rounded, for ascending k: `t = R(t + a * b)`.
@@ -151,6 +156,7 @@ class FusedMultiplyAdd(_InOneFormat):
     """
 
 
+@reloadable
 @dataclass(frozen=True, init=False, repr=False)
 class Pairwise(_InOneFormat):
     """Products are rounded, neighbours added, then the sums of neighbours, level by level, each sum rounded.
@@ -164,6 +170,7 @@ class Pairwise(_InOneFormat):
     """
 
 
+@reloadable
 @dataclass(frozen=True, init=False, repr=False)
 class Chunked(Accumulator):
     """Runs of `chunk` terms are summed as by `Sequential`, and their totals in order into an outer sum.
@@ -210,6 +217,7 @@ class Chunked(Accumulator):
         return [f"chunk={self.chunk}", *([f"outer={self.outer}"] if self.outer != self.fmt else [])]
 
 
+@reloadable
 @dataclass(frozen=True, init=False, repr=False)
 class Exact(_InOneFormat):
     """All products and c are added exactly, and the sum is rounded once.

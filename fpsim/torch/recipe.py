@@ -19,6 +19,7 @@ from fpsim.matrix_units.catalogue import ROWS as UNITS
 from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.chips import CHIPS
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.reload import reloadable
 from fpsim.scaling.recipes import TENSOR, scaling_of
 from fpsim.scaling.scaling import Scaling
 from fpsim.schedules.schedule import Schedule
@@ -39,6 +40,7 @@ HADAMARD_SIZES = (0, 2, 4, 8, 16, 32, 64, 128)
 ATTRIBUTES = frozenset({"DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "MXFP8", "NVFP4", "TE_DELAYED", "TE_HYBRID"})
 
 
+@reloadable
 @dataclass(frozen=True)
 class Product:
     """The arithmetic of one matrix product: what adds, in which order, and the format of the result.
@@ -108,6 +110,7 @@ def _readable(how: Schedule | Accumulator) -> bool:
         return False
 
 
+@reloadable
 @dataclass(frozen=True)
 class Delayed:
     """Scales from the amax of earlier steps, one per tensor: options of `fp.DelayedScaling`.
@@ -131,6 +134,7 @@ class Delayed:
             raise unknown("amax", self.amax, ("max", "most_recent"))
 
 
+@reloadable
 @dataclass(frozen=True)
 class LinearRecipe:
     """Formats, scalings and arithmetic of the three matrix products of a linear layer, y = x w^T.

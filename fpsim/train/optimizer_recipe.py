@@ -12,11 +12,13 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.reload import reloadable
 
 SCHEDULES = ("constant", "cosine")
 UPDATES = ("nearest_even", "stochastic", "kahan")
 
 
+@reloadable
 @dataclass(frozen=True)
 class OptimizerRecipe:
     """How weights are updated, as plain values.

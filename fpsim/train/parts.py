@@ -10,6 +10,7 @@ from typing import Any
 from fpsim.errors import require_integer, require_kind, require_word, shown
 from fpsim.formats.element import element_format
 from fpsim.formats.named import format as find_format
+from fpsim.reload import reloadable
 from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaling import Scaling
 from fpsim.sums.accumulators import Accumulator
@@ -20,6 +21,7 @@ from fpsim.train.optimizer_recipe import require_number
 WATCHED = ("underflow", "saturation", "gradient_norm")
 
 
+@reloadable
 @dataclass(frozen=True)
 class Override:
     """Products of some layers that follow another recipe for some of the steps.
@@ -104,6 +106,7 @@ class Controller:
         object.__setattr__(self, "levels", tuple(linear_recipe(each) for each in self.levels))
 
 
+@reloadable
 @dataclass(frozen=True)
 class Stored:
     """The format in which a module's activations wait for the backward pass.

@@ -10,6 +10,7 @@ from typing import Any
 from fpsim.analysis.measures.scales.policies import POLICIES, LossScalingPolicy, loss_scaling_policy
 from fpsim.errors import require_kind, require_word, shown
 from fpsim.formats.named import format as find_format
+from fpsim.reload import reloadable
 from fpsim.torch.recipe import LinearRecipe
 from fpsim.torch.rows import FP32
 from fpsim.train import written
@@ -24,6 +25,7 @@ ADAMW, FLOAT32 = OptimizerRecipe(), Numerics()
 PARAMETRISATIONS = ("standard", "unit")
 
 
+@reloadable
 @dataclass(frozen=True)
 class Recipe:
     """How a model is trained, as plain values.

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fpsim.errors import require_integer, require_kind, shown, unknown
+from fpsim.reload import reloadable
 
 LOWEST, HIGHEST = 2.0**-24, 2.0**24  # where policies stop that have no bound of their own and run away
 
@@ -35,6 +36,7 @@ class Seen(NamedTuple):
 Rule = Callable[["LossScalingPolicy", State, Seen], State]
 
 
+@reloadable
 @dataclass(frozen=True)
 class LossScalingPolicy:
     """How a loss scale changes from step to step.

@@ -1,0 +1,36 @@
+"""Classes that survive `importlib.reload`, so that objects made before it are still theirs."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TypeVar
+
+Class = TypeVar("Class", bound=type)
+
+_first: dict[tuple[str, str], type] = globals().get("_first", {})  # this module is reloaded as well
+BOUND_TO_CLASS = {"__dict__", "__weakref__", "__doc__", "__slots__"}  # attributes that stay with the class they are of
+
+
+def reloadable(cls: Class) -> Class:
+    """Return the class that a module defined first under this name, with the methods of the new one.
+
+    A second class of one name would refuse the formats, units and recipes that other modules hold.
+
+    Example:
+      >>> from fpsim.reload import reloadable
+      >>> def module(word):
+      ...     @reloadable
+      ...     class Greeting:
+      ...         def say(self):
+      ...             return word
+      ...     return Greeting
+      >>> hello = module("hello")()
+      >>> isinstance(hello, module("good day")), hello.say()
+      (True, 'good day')
+    """
+    kept = _first.setdefault((cls.__module__, cls.__qualname__), cls)
+    if kept is not cls and not issubclass(cls, Enum):  # whose members no assignment replaces
+        for name, value in vars(cls).items():
+            if name not in BOUND_TO_CLASS:
+                setattr(kept, name, value)
+    return kept  # type: ignore[return-value]
